@@ -1,0 +1,85 @@
+#include "collectives/leaf_tree.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "runtime/core/assert.hpp"
+
+namespace troupe::collectives {
+namespace {
+
+void collect(LeafInterval node, LeafInterval wanted, std::vector<LeafInterval>& out) {
+  if (node.end <= wanted.begin || wanted.end <= node.begin) return;
+  if (wanted.begin <= node.begin && node.end <= wanted.end) {
+    out.push_back(node);
+    return;
+  }
+  const int middle = node.begin + split_point(node.size());
+  collect({node.begin, middle}, wanted, out);
+  collect({middle, node.end}, wanted, out);
+}
+
+/// Sums the slots under `node`, the first of which is slot `at`; returns the slot after the last.
+int fold(LeafInterval node, int at, const std::vector<LeafInterval>& nodes, std::vector<FoldStep>& out) {
+  TROUPE_ASSERT(at < static_cast<int>(nodes.size()), "the partials cover every leaf");
+  if (nodes[at] == node) return at + 1;
+  const int middle = node.begin + split_point(node.size());
+  const int right = fold({node.begin, middle}, at, nodes, out);
+  const int next = fold({middle, node.end}, right, nodes, out);
+  out.push_back({at, right});
+  return next;
+}
+
+}  // namespace
+
+int split_point(int leaves) {
+  TROUPE_ASSERT(leaves >= 2, "a single leaf does not split");
+  int power = 1;
+  while (power * 2 < leaves) power *= 2;
+  return power;
+}
+
+std::vector<LeafInterval> canonical_nodes(LeafInterval interval, int leaves) {
+  TROUPE_ASSERT(0 <= interval.begin && interval.begin <= interval.end && interval.end <= leaves,
+                "an interval of leaves lies inside the tree");
+  std::vector<LeafInterval> nodes;
+  if (interval.size() > 0) collect({0, leaves}, interval, nodes);
+  return nodes;
+}
+
+std::vector<LeafInterval> deal_leaves(int leaves, int ranks) {
+  TROUPE_ASSERT(1 <= ranks && ranks <= leaves, "every trainer hosts at least one leaf");
+  const int widest = (leaves + ranks - 1) / ranks;
+  constexpr int kNever = std::numeric_limits<int>::max() / 2;
+  // fewest[r][at]: the fewest partials with which ranks r, r + 1, ... can host the leaves from `at` on.
+  std::vector<std::vector<int>> fewest(ranks + 1, std::vector<int>(leaves + 1, kNever));
+  std::vector<std::vector<int>> width(ranks + 1, std::vector<int>(leaves + 1, 0));
+  fewest[ranks][leaves] = 0;
+  for (int r = ranks - 1; r >= 0; --r) {
+    for (int at = r; at < leaves; ++at) {
+      for (int w = std::min(widest, leaves - at); w >= 1; --w) {
+        if (fewest[r + 1][at + w] == kNever) continue;
+        const int partials = static_cast<int>(canonical_nodes({at, at + w}, leaves).size());
+        if (partials + fewest[r + 1][at + w] < fewest[r][at]) {
+          fewest[r][at] = partials + fewest[r + 1][at + w];
+          width[r][at] = w;
+        }
+      }
+    }
+  }
+  std::vector<LeafInterval> dealt;
+  for (int r = 0, at = 0; r < ranks; ++r) {
+    dealt.push_back({at, at + width[r][at]});
+    at = dealt.back().end;
+  }
+  return dealt;
+}
+
+std::vector<FoldStep> fold_plan(const std::vector<LeafInterval>& nodes, int leaves) {
+  std::vector<FoldStep> steps;
+  const int used = fold({0, leaves}, 0, nodes, steps);
+  TROUPE_ASSERT(used == static_cast<int>(nodes.size()), "the partials cover every leaf once");
+  return steps;
+}
+
+}  // namespace troupe::collectives

@@ -1,0 +1,90 @@
+/// Errors. Every message has three parts: what happened, why, what to do.
+///
+/// The public API throws subclasses of troupe::Error. Decoders of outside bytes (wire, files, config) never
+/// throw: they return Result<T>, whose error is the same three parts (see result.hpp).
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace troupe {
+
+/// What went wrong, as a stable name; it crosses processes as its number.
+enum class ErrorCode : int {
+  kInternal = 0,     ///< a broken promise of troupe itself
+  kBadConfig = 1,    ///< options or flags that make no sense
+  kBadInput = 2,     ///< bytes from outside (file, wire, HTTP) that do not decode
+  kTimeout = 3,      ///< a wait reached its deadline
+  kActorDied = 4,    ///< the actor's process, node or constructor is gone
+  kTaskFailed = 5,   ///< user code threw
+  kAborted = 6,      ///< a collective was aborted
+  kUnavailable = 7,  ///< a peer or resource cannot be reached now
+  kRefused = 8,      ///< wrong key, version, package or generation
+  kIo = 9,           ///< the operating system refused a file, socket or mapping
+  kLimit = 10,       ///< a bound on size, depth or count
+  kCorrupt = 11,     ///< a checksum or structure that does not hold
+};
+
+/// The name of a code, as printed: "timeout", "actor died".
+std::string_view error_code_name(ErrorCode code) noexcept;
+
+/// One error as a value.
+struct ErrorInfo {
+  ErrorCode code = ErrorCode::kInternal;
+  std::string what;  ///< what happened
+  std::string why;   ///< the cause as far as it is known
+  std::string todo;  ///< what the reader can do about it
+
+  /// "what: why (todo)", leaving out empty parts.
+  std::string message() const;
+};
+
+/// Base of every exception that troupe's public API throws. Thread-safe to copy and read.
+class Error : public std::runtime_error {
+ public:
+  explicit Error(ErrorInfo info);
+  const ErrorInfo& info() const noexcept { return info_; }
+  ErrorCode code() const noexcept { return info_.code; }
+
+ private:
+  ErrorInfo info_;
+};
+
+// One subclass a code that callers handle differently.
+struct BadConfig : Error {
+  BadConfig(std::string what, std::string why, std::string todo);
+  explicit BadConfig(ErrorInfo i) : Error(std::move(i)) {}
+};
+struct BadInput : Error {
+  using Error::Error;
+};
+struct Timeout : Error {
+  using Error::Error;
+};
+struct ActorDied : Error {
+  using Error::Error;
+};
+struct TaskFailed : Error {
+  using Error::Error;
+};
+struct CollectiveAborted : Error {
+  using Error::Error;
+};
+struct Unavailable : Error {
+  using Error::Error;
+};
+struct Refused : Error {
+  using Error::Error;
+};
+struct IoError : Error {
+  using Error::Error;
+};
+
+/// Throws the subclass that belongs to `info.code`.
+[[noreturn]] void throw_error(ErrorInfo info);
+
+/// An ErrorInfo for a failed system call: `what` names the call and its object, the why is errno's text.
+ErrorInfo io_error(std::string what, int errno_value, std::string todo = {});
+
+}  // namespace troupe
