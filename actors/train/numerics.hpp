@@ -1,0 +1,25 @@
+/// What the numbers of a process depend on beside the program: setup, and a fingerprint to compare.
+///
+/// The same binary gives other bits under AVX-512 than under AVX2, with another BLAS and with another number
+/// of threads. An exact job pins the fingerprint and refuses a trainer that differs.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace troupe::train {
+
+/// Alignment of every tensor that the engine lays over memory of its own; kernels may pick another path for
+/// less.
+inline constexpr std::size_t kTensorAlignment_bytes = 64;
+
+/// Sets LibTorch of this process to one way of computing: `threads` intra-op threads (default 1) and one
+/// inter-op thread, deterministic algorithms, denormals kept, no threads that MKL or OpenMP add or take as
+/// they see fit. Call once, before the first tensor operation of the process. Throws BadConfig where LibTorch
+/// already started its inter-op threads with another number.
+void set_up_numerics(int threads = 1);
+
+/// "libtorch 2.13.0; blas ...; cpu AVX512; threads 1": equal on two processes means equal bits.
+std::string numerics_fingerprint();
+
+}  // namespace troupe::train
