@@ -1,0 +1,176 @@
+/// The driver's configuration, events and actions.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "actors/train/ledger.hpp"
+#include "actors/train/messages.hpp"
+#include "actors/train/plan.hpp"
+#include "runtime/core/clock.hpp"
+#include "runtime/core/ids.hpp"
+
+namespace troupe::train {
+
+/// A checkpoint that can be started from.
+struct CheckpointInfo {
+  std::string path;
+  std::int64_t step = 0;  ///< steps in its state
+  StateHash hash;         ///< empty if not known
+  bool operator==(const CheckpointInfo&) const = default;
+};
+
+/// Failures are answered with a pause that doubles, and a bounded number of times.
+struct RestartPolicy {
+  int budget = 16;  ///< failures in a row before it gives up
+  Duration first_pause = std::chrono::milliseconds(100);
+  Duration longest_pause = std::chrono::seconds(10);
+};
+
+/// How long each state may last.
+struct DriverDeadlines {
+  Duration start_grace = std::chrono::seconds(10);  ///< waits this long for all wanted trainers, then min
+  Duration gather = std::chrono::seconds(120);      ///< without enough trainers, or without a loader: FAILED
+  Duration spawn = std::chrono::seconds(90);        ///< a spawn without an answer is given up and tried again
+  Duration quiesce = std::chrono::seconds(6);       ///< then the trainer is killed
+  Duration kill = std::chrono::seconds(6);  ///< then it counts as dead though nobody saw it: its messages are
+                                            ///< refused and its regions never used again
+  Duration forming = std::chrono::seconds(30);
+  Duration progress = std::chrono::seconds(60);  ///< no step applied by anyone while steps may be run
+  Duration task = std::chrono::seconds(600);     ///< evaluation, checkpoint, final hash
+  Duration silence = std::chrono::seconds(6);    ///< a trainer without a sign of life is killed
+  Duration stop = std::chrono::seconds(30);      ///< after StopRequested
+};
+
+struct DriverConfig {
+  int logical_ranks = 1;
+  int trainers = 1;  ///< wanted; at most logical_ranks
+  int min_trainers = 1;
+  int loaders = 1;
+  int epochs = 1;
+  std::int64_t steps_per_epoch = 1;
+  std::int64_t test_samples = 0;      ///< evaluated after each epoch; 0: no evaluation
+  bool checkpoints = false;           ///< whether checkpoints are written at all
+  std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
+  int ahead = 8;                      ///< steps that may be run ahead of the commit
+  int failed_generations = 3;  ///< generations that fail in a row before the most suspected trainer is killed
+  RestartPolicy restart;
+  DriverDeadlines deadlines;
+  std::uint32_t incarnation = 1;  ///< from the head
+  /// Checkpoints of an earlier run, oldest first; the job takes up at the last. Empty: from step 0.
+  std::vector<CheckpointInfo> resume;
+  /// The hash of the indices that the sampler deals to a slot. Checked at each epoch's end if given.
+  std::function<std::uint64_t(int epoch, std::int64_t step_in_epoch, int leaf)> expected_indices;
+};
+
+// ---- Events: a trainer's reports (messages.hpp), and these ---------------------------------------------
+
+enum class SpawnKind : std::uint8_t { kTrainer, kLoader };
+
+/// A trainer is up and can be given orders. `token` is its SpawnTrainer's.
+struct TrainerReady {
+  std::uint64_t token = 0;
+  ActorId actor{};
+  NodeId node{};
+  std::string data_address;
+};
+/// The process is gone: seen by its node (pidfd), or its node was declared dead.
+struct TrainerDown {
+  ActorId actor{};
+  std::string reason;
+};
+struct LoaderReady {
+  std::uint64_t token = 0;
+  ActorId actor{};
+  NodeId node{};
+  std::string address;
+};
+struct LoaderDown {
+  ActorId actor{};
+  std::string reason;
+};
+struct SpawnFailed {
+  std::uint64_t token = 0;
+  std::string reason;
+};
+/// Ctrl-C. The first time the job ends at a checkpoint, the second time at once.
+struct StopRequested {};
+struct DriverTick {};
+
+using DriverEvent = std::variant<TrainerReady, TrainerDown, LoaderReady, LoaderDown, SpawnFailed,
+                                 TrainerReport, StopRequested, DriverTick>;
+
+// ---- Actions ------------------------------------------------------------------------------------------
+
+struct SpawnActor {
+  SpawnKind kind = SpawnKind::kTrainer;
+  std::uint64_t token = 0;
+  std::string reason;
+};
+/// The spawn is not wanted any more: whatever it leads to is to be killed.
+struct CancelSpawn {
+  std::uint64_t token = 0;
+  std::string reason;
+};
+struct SendOrder {
+  ActorId trainer{};
+  TrainerOrder order;
+};
+/// Fencing is death. Answered by TrainerDown (LoaderDown).
+struct KillActor {
+  ActorId actor{};
+  std::string reason;
+};
+/// The step is committed: write it to the ledger and the metrics.
+struct CommitStep {
+  LedgerEntry entry;
+  double loss = 0;  ///< mean over the leaves, added in leaf order
+};
+/// Steps from `to` on are void; they will run again.
+struct RewindLedger {
+  std::int64_t from = 0;
+  std::int64_t to = 0;
+  std::string reason;
+};
+/// The checkpoint holds a committed state: publish it (and let older ones go).
+struct AcceptCheckpoint {
+  CheckpointInfo checkpoint;
+};
+struct EpochDone {
+  int epoch = 0;
+  double loss = 0;           ///< mean over the epoch's slots that this run committed
+  std::int64_t correct = 0;  ///< of `count` test samples; count is 0 without an evaluation
+  std::int64_t count = 0;
+  double test_loss = 0;
+};
+/// A line for the user: what died and why, a failed checkpoint, a rewind.
+struct Notice {
+  std::string text;
+  ActorId actor{};  ///< whom it is about, if it is about one
+};
+/// Training goes on after a fault (or a widening). Times are the driver's `now` at each event.
+struct Recovered {
+  Generation generation;
+  std::string cause;         ///< "trainer 3 died: signal 9", "trainer 5 joined"
+  bool fault = true;         ///< false for a widening
+  Instant detected{};        ///< the driver knew
+  Instant left{};            ///< the last survivor had left the collective
+  Instant training_again{};  ///< a step of the new generation was applied
+  int trainers = 0;          ///< in the new generation
+};
+struct JobDone {
+  StateHash hash;
+  std::int64_t steps = 0;
+  bool stopped = false;  ///< ended early by StopRequested
+};
+struct JobFailed {
+  std::string reason;
+};
+
+using DriverAction = std::variant<SpawnActor, CancelSpawn, SendOrder, KillActor, CommitStep, RewindLedger,
+                                  AcceptCheckpoint, EpochDone, Notice, Recovered, JobDone, JobFailed>;
+
+}  // namespace troupe::train

@@ -1,0 +1,137 @@
+/// Orders of the driver to a trainer, and a trainer's reports. Everything carries its generation; what is of
+/// an old one is ignored. Between one trainer and the driver, messages of one direction arrive in order or
+/// not at all.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "actors/train/plan.hpp"
+#include "runtime/core/ids.hpp"
+
+namespace troupe::train {
+
+// ---- Driver to trainer --------------------------------------------------------------------------------
+
+/// Leave the collective of any older generation, then say what you hold (TrainerQuiesced).
+struct Quiesce {
+  Generation generation;
+  std::string reason;
+};
+/// Form the group and get the state. Steps start with the first Committed of this generation.
+struct StartGeneration {
+  GenerationPlan plan;
+};
+/// Steps below `committed` are committed; steps below `limit` may be run.
+struct Committed {
+  Generation generation;
+  std::int64_t committed = 0;
+  std::int64_t limit = 0;
+};
+struct SetLoaders {
+  std::vector<LoaderInfo> loaders;
+};
+/// Count test samples [begin, end) with the state as it is.
+struct Evaluate {
+  Generation generation;
+  int epoch = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+/// Write the state as it is; `step` names it.
+struct WriteCheckpoint {
+  Generation generation;
+  std::int64_t step = 0;
+};
+/// The job is over: report the final hash.
+struct Finish {
+  Generation generation;
+};
+
+using TrainerOrder =
+    std::variant<Quiesce, StartGeneration, Committed, SetLoaders, Evaluate, WriteCheckpoint, Finish>;
+
+// ---- Trainer to driver --------------------------------------------------------------------------------
+
+/// A sign of life, every second, from a thread that does not compute. Any other report is one too.
+struct TrainerHeartbeat {
+  ActorId actor{};
+};
+/// "I have left every older generation, and hold this."
+struct TrainerQuiesced {
+  ActorId actor{};
+  Generation generation;  ///< the one of the Quiesce
+  std::int64_t steps = kNoState;
+  StateHash hash;  ///< empty without a state
+  /// Steps it applied and does not know to be committed, each with the slots of all leaves: a leaf's own
+  /// trainer may be dead by now. (Slots travel with the last bucket of a step, so every rank knows all.)
+  std::vector<StepReport> uncommitted;
+};
+/// The group of this generation is up, seen from this rank.
+struct GroupFormed {
+  ActorId actor{};
+  Generation generation;
+};
+/// The state was received, loaded or made, and swapped in whole.
+struct StateInstalled {
+  ActorId actor{};
+  Generation generation;
+  std::int64_t steps = kNoState;
+  StateHash hash;
+};
+/// Step `report.step` was reduced and applied. `report.slots` has this trainer's own leaves at least.
+struct StepApplied {
+  ActorId actor{};
+  Generation generation;
+  StepReport report;
+};
+/// The group could not be formed, or a collective or transfer of it was aborted or timed out. This trainer
+/// has left it.
+struct GenerationFailed {
+  ActorId actor{};
+  Generation generation;
+  std::string reason;
+  std::vector<ActorId> suspects;  ///< whom it waited for; empty if it does not know
+};
+/// The plan's checkpoint does not load (checksum, missing file).
+struct CheckpointUnusable {
+  ActorId actor{};
+  Generation generation;
+  std::string path;
+  std::string reason;
+};
+struct EvaluationDone {
+  ActorId actor{};
+  Generation generation;
+  int epoch = 0;
+  std::int64_t correct = 0;
+  std::int64_t count = 0;
+  double loss_sum = 0;
+};
+struct CheckpointWritten {
+  ActorId actor{};
+  Generation generation;
+  std::int64_t step = 0;
+  std::string path;
+  StateHash hash;
+};
+struct CheckpointFailed {
+  ActorId actor{};
+  Generation generation;
+  std::int64_t step = 0;
+  std::string reason;
+};
+struct TrainerFinished {
+  ActorId actor{};
+  Generation generation;
+  std::int64_t steps = 0;
+  StateHash hash;
+};
+
+using TrainerReport = std::variant<TrainerHeartbeat, TrainerQuiesced, GroupFormed, StateInstalled,
+                                   StepApplied, GenerationFailed, CheckpointUnusable, EvaluationDone,
+                                   CheckpointWritten, CheckpointFailed, TrainerFinished>;
+
+}  // namespace troupe::train

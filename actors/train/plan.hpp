@@ -1,0 +1,80 @@
+/// What a generation of trainers is told when it starts, and what it reports. Plain aggregates: the wire
+/// carries them.
+///
+/// Steps are counted over the whole job: step k of epoch e is e * steps_per_epoch + k. A TrainState is named
+/// by the number of steps applied to it: 0 is the initial state, 7 has steps 0 to 6, kNoState is none.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "collectives/leaf_tree.hpp"
+#include "runtime/core/ids.hpp"
+
+namespace troupe::train {
+
+using collectives::LeafInterval;
+
+inline constexpr std::int64_t kNoState = -1;
+
+/// A hash over a whole TrainState, as text. Opaque to the machines: they compare it.
+using StateHash = std::string;
+
+/// What one logical rank used in one step: hashed from the sample indices in the batch's header as read, not
+/// computed again.
+struct SlotReport {
+  int leaf = 0;
+  std::uint64_t indices_hash = 0;
+  float loss = 0;
+  bool operator==(const SlotReport&) const = default;
+};
+
+/// The slots of one step, by leaf.
+struct StepReport {
+  std::int64_t step = 0;
+  std::vector<SlotReport> slots;
+  bool operator==(const StepReport&) const = default;
+};
+
+/// One trainer of a generation; its rank is its place in the list.
+struct Member {
+  ActorId actor{};
+  NodeId node{};
+  std::string data_address;  ///< where the other ranks reach its data plane
+  LeafInterval leaves;
+  bool operator==(const Member&) const = default;
+};
+
+struct LoaderInfo {
+  ActorId actor{};
+  NodeId node{};
+  std::string address;
+  bool operator==(const LoaderInfo&) const = default;
+};
+
+/// Where the members' TrainState comes from.
+enum class StateOrigin : std::uint8_t {
+  kMembers,     ///< rank `source` has it; `receivers` need it
+  kInitial,     ///< everyone makes it from the seed
+  kCheckpoint,  ///< everyone reads `checkpoint`
+};
+
+struct GenerationPlan {
+  Generation generation;
+  int logical_ranks = 0;
+  std::vector<Member> members;  ///< in rank order
+  StateOrigin origin = StateOrigin::kInitial;
+  int source = -1;              ///< rank that sends, with kMembers and receivers
+  std::vector<int> receivers;   ///< ranks that receive
+  std::string checkpoint;       ///< path, with kCheckpoint
+  StateHash state_hash;         ///< what a received or loaded state must hash to; empty: not known
+  std::int64_t first_step = 0;  ///< first step to run, and the number of steps in the state to start from
+  std::int64_t steps_per_epoch = 0;
+  std::int64_t total_steps = 0;
+  std::int64_t committed = 0;  ///< steps committed so far
+  std::vector<LoaderInfo> loaders;
+  bool operator==(const GenerationPlan&) const = default;
+};
+
+}  // namespace troupe::train
