@@ -39,6 +39,9 @@ class StoreBatch {
 inline constexpr std::size_t kMaxStoreKeyBytes = 1024;
 inline constexpr std::size_t kMaxStoreValueBytes = std::size_t{16} << 20;
 
+/// The check of those bounds, for those who implement Storage.
+Result<void> check_bounds(const StoreBatch& batch);
+
 struct StoreEntry {
   std::string key;
   Bytes value;
@@ -92,6 +95,8 @@ class MemoryStorage final : public Storage {
 
  private:
   using Map = std::map<std::string, Bytes, std::less<>>;
+
+  static void change(Map& map, const StoreBatch& batch);
 
   Map current_;
   Map durable_;  // differs from current_ only while syncs are held back
