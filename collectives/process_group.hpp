@@ -26,7 +26,9 @@ class Work {
   /// Returns when the result is in place. Throws CollectiveAborted or Timeout. Calling it again returns at
   /// once.
   virtual void wait() = 0;
-  virtual bool is_completed() const = 0;
+  /// Whether wait() would return or throw at once. Does what can be done without waiting, so polling it gets
+  /// there.
+  virtual bool is_completed() = 0;
 };
 
 /// Gradients of a bucket while they are reduced: per partial sum of this rank (see leaf_tree.hpp) one array

@@ -80,7 +80,7 @@ Result<SharedMemory> SharedMemory::create(const std::string& name, std::size_t b
   return memory;
 }
 
-Result<SharedMemory> SharedMemory::map(UniqueFd fd) {
+Result<SharedMemory> SharedMemory::map(UniqueFd fd, bool prefault) {
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0) return io_error("cannot map received shared memory", errno, "the peer sent no memfd");
   if ((seals & F_SEAL_SHRINK) == 0) {
@@ -95,7 +95,7 @@ Result<SharedMemory> SharedMemory::map(UniqueFd fd) {
   SharedMemory memory;
   memory.fd_ = std::move(fd);
   memory.size_ = static_cast<std::size_t>(info.st_size);
-  auto at = map_pages(memory.fd(), memory.size_, MAP_POPULATE);
+  auto at = map_pages(memory.fd(), memory.size_, prefault ? MAP_POPULATE : 0);
   if (!at) return at.error();
   memory.data_ = *at;
   return memory;

@@ -1,0 +1,47 @@
+/// The native backend: ranks of one machine through shared memory, ranks of others through sockets.
+///
+/// Every rank owns a slice of each result. It sums the slice of all ranks' partials in tree order and stores
+/// it to all; see docs/collectives.md for the steps, the bytes moved and the layout of the region.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "collectives/process_group.hpp"
+#include "runtime/core/fd.hpp"
+
+namespace troupe::collectives {
+
+struct NativeGroupOptions {
+  int rank = 0;
+  int size = 1;
+  /// Every rank's leaves: adjacent, none empty, in rank order from 0. Empty: one leaf a rank.
+  std::vector<LeafInterval> leaves;
+  Generation generation;
+  /// An operation fails once no rank has made progress for this long.
+  Duration timeout = std::chrono::seconds(30);
+  /// This machine's region: the same memfd in every local rank, of native_region_bytes, zeroed when made. A
+  /// region serves one generation.
+  std::shared_ptr<SharedMemory> region;
+  /// Bytes of the region that a rank has for allocate_tree, as given to native_region_bytes.
+  std::size_t data_bytes = 0;
+  /// The ranks that share the region, `rank` among them, ascending. Empty: all ranks.
+  std::vector<int> local_ranks;
+  /// For every other rank a connected stream socket whose other end has proved who it is (handshake.hpp).
+  std::map<int, UniqueFd> remote;
+};
+
+/// How large the region for `local_ranks` ranks is, each with `data_bytes` for allocate_tree: every
+/// allocation takes the bytes of one partial, rounded up to 64, times the most partials that any rank has.
+/// The region may be sparse (SharedMemory::create without prefault): what is used gets populated.
+std::size_t native_region_bytes(int local_ranks, std::size_t data_bytes);
+
+/// The bytes of data_bytes that one allocate_tree of `count` elements takes, for `leaves` as in the options.
+std::size_t native_tree_bytes(const std::vector<LeafInterval>& leaves, std::size_t count, DType dtype);
+
+/// Throws BadConfig for options that make no sense, Refused for a region of another generation or geometry.
+/// Returns at once: nobody is waited for. Element types and operations: see kernels.hpp; CPU buffers only.
+std::unique_ptr<ProcessGroup> make_native_group(NativeGroupOptions options);
+
+}  // namespace troupe::collectives

@@ -1,0 +1,37 @@
+#include "collectives/native/patience.hpp"
+
+#include <sched.h>
+
+#include "runtime/core/futex.hpp"
+
+namespace troupe::collectives {
+namespace {
+
+constexpr unsigned kSpins = 512;          // about 20 us
+constexpr unsigned kYieldsPerCheck = 16;  // the clock is read once in so many yields
+constexpr Duration kYieldFor = std::chrono::milliseconds(2);
+
+}  // namespace
+
+Patience::Turn Patience::next() {
+  const unsigned spins = crowded_ ? 0 : kSpins;
+  const unsigned turn = turn_++;
+  if (turn < spins) {
+    spin_pause(0);
+    return Turn::kAgain;
+  }
+  const unsigned yields = turn - spins;
+  if (yields % kYieldsPerCheck == 0) {
+    const Instant now = clock_.now();
+    if (yields == 0) yield_until_ = now + kYieldFor;
+    if (now >= yield_until_) {
+      turn_ = turn;  // stay here: from now on every turn sleeps
+      return Turn::kSleep;
+    }
+    if (yields != 0) return Turn::kCheck;
+  }
+  ::sched_yield();
+  return Turn::kAgain;
+}
+
+}  // namespace troupe::collectives

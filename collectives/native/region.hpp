@@ -1,0 +1,107 @@
+/// The shared region of a native group on one machine, and the view of it that a rank works with.
+///
+///   0            abort word (runtime/core/abort_word.hpp), with the generation's stamp
+///   256          geometry stamp: a hash of layout version, world size, local ranks and data bytes
+///   4096         one page of RankCell a local rank, in rank order
+///   ...          staging: kStages chunks of kChunkBytes a local rank
+///   ...          data: data_bytes (rounded up to pages) a local rank; reduction trees are allocated here
+///
+/// The region is zeroed when made and may be sparse: what a group uses is populated when it starts to use it.
+/// There is no lock. Each word has one writer, the rank whose cell it is (but for `*_sleepers`).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "collectives/native/contract.hpp"
+#include "runtime/core/abort_word.hpp"
+#include "runtime/core/clock.hpp"
+#include "runtime/core/fd.hpp"
+
+namespace troupe::collectives {
+
+inline constexpr std::size_t kCacheLine = 64;
+inline constexpr std::size_t kPage = 4096;
+inline constexpr std::size_t kChunkBytes = 256 * 1024;  ///< a chunk of a private buffer on its way through
+inline constexpr unsigned kStages = 4;                  ///< chunks a rank may have on the way
+inline constexpr unsigned kMaxInFlight = 64;            ///< operations launched and not yet complete, a rank
+
+/// A count of rounds that its rank alone advances, and on which others sleep.
+struct alignas(2 * kCacheLine) Progress {
+  std::atomic<std::uint32_t> rounds;
+  alignas(kCacheLine) std::atomic<std::uint32_t> sleepers;  ///< not 0: somebody sleeps on `rounds`
+};
+
+/// What one rank tells the others. Rounds number the pieces in which all operations of a group are done; see
+/// engine.hpp.
+struct RankCell {
+  Progress arrived;  ///< rounds for which this rank's input can be read
+  Progress reduced;  ///< rounds for which this rank has summed its slice and stored it to all
+  alignas(kCacheLine) std::atomic<std::uint32_t> left;  ///< 1: the rank destroyed its group
+  alignas(kCacheLine) std::array<PublishedContract, kMaxInFlight> contracts;  ///< by sequence number
+};
+static_assert(sizeof(RankCell) <= kPage);
+
+/// What the region is cut up by. The same on every local rank.
+struct Geometry {
+  int world_size = 1;
+  std::vector<int> local_ranks;  ///< ascending
+  std::size_t data_bytes = 0;    ///< a rank
+};
+
+/// Bytes that a region for `geometry` has.
+std::size_t region_bytes(const Geometry& geometry);
+
+/// A mapped region. Indices are positions among the local ranks.
+class Region {
+ public:
+  /// Checks size, generation and geometry. Errors: kRefused for another generation or geometry, kLimit for a
+  /// region that is too small.
+  static Result<Region> attach(std::shared_ptr<SharedMemory> memory, const Geometry& geometry,
+                               Generation generation);
+
+  std::byte* abort_word() const { return base_; }
+  RankCell& cell(std::size_t local) const {
+    return *reinterpret_cast<RankCell*>(base_ + (local + 1) * kPage);
+  }
+  std::byte* stage(std::size_t local, std::uint32_t round) const {
+    return staging_ + (local * kStages + round % kStages) * kChunkBytes;
+  }
+  std::byte* data(std::size_t local) const { return data_ + local * data_stride_; }
+  std::size_t data_bytes() const { return data_stride_; }
+  std::size_t locals() const { return locals_; }
+
+  /// Whether [at, at + bytes) lies in the data of local rank `local`.
+  bool holds(std::size_t local, const void* at, std::size_t bytes) const;
+
+  /// Makes the pages of [at, at + bytes) present and writable in this process, so that no step pays for a
+  /// page fault, and a machine out of memory is an error here.
+  Result<void> populate(std::byte* at, std::size_t bytes) const;
+  Result<void> populate_staging() const;
+
+ private:
+  std::shared_ptr<SharedMemory> memory_;
+  std::byte* base_ = nullptr;
+  std::byte* staging_ = nullptr;
+  std::byte* data_ = nullptr;
+  std::size_t data_stride_ = 0;
+  std::size_t locals_ = 0;
+};
+
+/// Advances `progress` to `rounds` and wakes who sleeps on it.
+void publish(Progress& progress, std::uint32_t rounds);
+
+/// Whether `progress` has reached `rounds`; counts wrap around.
+inline bool reached(const Progress& progress, std::uint32_t rounds) {
+  return static_cast<std::int32_t>(progress.rounds.load(std::memory_order_acquire) - rounds) >= 0;
+}
+
+/// Sleeps until `progress` moves on from `seen`, or `slice` is over.
+void sleep_on(Progress& progress, std::uint32_t seen, Duration slice);
+
+}  // namespace troupe::collectives

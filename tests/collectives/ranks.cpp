@@ -1,0 +1,97 @@
+#include "tests/collectives/ranks.hpp"
+
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <stdexcept>
+#include <thread>
+
+namespace troupe::collectives::testing {
+
+std::vector<NativeGroupOptions> options_of(int size, const Layout& layout) {
+  auto nodes = layout.nodes;
+  if (nodes.empty()) {
+    nodes.emplace_back();
+    for (int r = 0; r < size; ++r) nodes.back().push_back(r);
+  }
+  std::vector<NativeGroupOptions> options(static_cast<std::size_t>(size));
+  for (const auto& ranks : nodes) {
+    const auto bytes = native_region_bytes(static_cast<int>(ranks.size()), layout.data_bytes);
+    auto region = std::make_shared<SharedMemory>(SharedMemory::create("test", bytes, false).value());
+    for (int r : ranks) {
+      auto& o = options[static_cast<std::size_t>(r)];
+      o.rank = r;
+      o.size = size;
+      o.leaves = layout.leaves;
+      o.generation = layout.generation;
+      o.timeout = layout.timeout;
+      o.region = region;
+      o.data_bytes = layout.data_bytes;
+      o.local_ranks = ranks;
+    }
+  }
+  for (auto& a : options) {
+    for (auto& b : options) {
+      if (a.rank >= b.rank || a.region == b.region) continue;
+      int ends[2];
+      if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+        throw std::runtime_error("socketpair");
+      a.remote.emplace(b.rank, UniqueFd(ends[0]));
+      b.remote.emplace(a.rank, UniqueFd(ends[1]));
+    }
+  }
+  return options;
+}
+
+std::vector<std::string> run_threads(std::vector<NativeGroupOptions> options, const RankBody& body) {
+  std::vector<std::string> thrown(options.size());
+  std::vector<std::thread> threads;
+  for (std::size_t r = 0; r < options.size(); ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        const auto group = make_native_group(std::move(options[r]));
+        body(*group);
+      } catch (const std::exception& e) {
+        thrown[r] = e.what();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return thrown;
+}
+
+void run(int size, const Layout& layout, const RankBody& body) {
+  for (const auto& what : run_threads(options_of(size, layout), body)) {
+    if (!what.empty()) throw std::runtime_error(what);
+  }
+}
+
+pid_t fork_rank(NativeGroupOptions options, const RankBody& body) {
+  const pid_t pid = ::fork();
+  if (pid != 0) return pid;
+  try {
+    const auto group = make_native_group(std::move(options));
+    body(*group);
+    ::_exit(0);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "forked rank: %s\n", e.what());
+    ::_exit(1);
+  }
+}
+
+int exit_of(pid_t pid) {
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+std::size_t open_descriptors() {
+  std::size_t n = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++n;
+  return n;
+}
+
+}  // namespace troupe::collectives::testing

@@ -1,0 +1,43 @@
+/// Ranks of a process group for tests: as threads, or as forked processes.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/native/native_group.hpp"
+
+namespace troupe::collectives::testing {
+
+/// How a test's ranks are laid out.
+struct Layout {
+  std::vector<LeafInterval> leaves;     ///< empty: one a rank
+  std::vector<std::vector<int>> nodes;  ///< the ranks of each machine; empty: all on one
+  std::size_t data_bytes = 1 << 20;
+  Duration timeout = std::chrono::seconds(60);
+  Generation generation{1, 1};
+};
+
+/// The options of every rank of `size`, with regions and sockets made.
+std::vector<NativeGroupOptions> options_of(int size, const Layout& layout = {});
+
+using RankBody = std::function<void(ProcessGroup& group)>;
+
+/// Runs `body` on a thread a rank; returns what each threw (empty: nothing), by rank.
+std::vector<std::string> run_threads(std::vector<NativeGroupOptions> options, const RankBody& body);
+
+/// As run_threads, and throws the first failure.
+void run(int size, const Layout& layout, const RankBody& body);
+
+/// A forked rank: exits with 0 if `body` returns and 1 if it throws, its message on standard error.
+pid_t fork_rank(NativeGroupOptions options, const RankBody& body);
+/// Waits for the end of a process: its exit code, or minus the signal.
+int exit_of(pid_t pid);
+
+/// How many descriptors this process has open.
+std::size_t open_descriptors();
+
+}  // namespace troupe::collectives::testing
