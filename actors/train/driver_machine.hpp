@@ -2,7 +2,7 @@
 /// recovery. Events in, actions out; no clock, no I/O. docs/step-commit.md draws it.
 #pragma once
 
-#include <deque>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
@@ -28,12 +28,13 @@ class DriverMachine {
     kFailed,
   };
 
-  /// REQUIRES: 1 <= min_trainers <= trainers <= logical_ranks, 1 <= loaders, epochs, steps_per_epoch.
+  /// REQUIRES: 1 <= min_trainers <= trainers <= logical_ranks; loaders, epochs, steps_per_epoch, ahead >= 1.
   explicit DriverMachine(DriverConfig config, Mutations mutations = {});
 
   /// The first actions: the spawns. Call once.
   std::vector<DriverAction> start(Instant now);
-  /// Call with DriverTick about ten times a second. `now` never goes back.
+  /// Call with DriverTick about ten times a second. `now` never goes back. A driver that was itself stopped
+  /// (no tick for a second) moves every deadline by that time: it cannot have heard anybody.
   std::vector<DriverAction> on(const DriverEvent& event, Instant now);
 
   State state() const { return state_; }
@@ -41,16 +42,165 @@ class DriverMachine {
   const Ledger& ledger() const { return ledger_; }
   /// Steps committed.
   std::int64_t committed() const { return ledger_.committed(); }
-  /// Why the last event was ignored; empty if it was not.
+  /// Trainers of the current generation, 0 while none runs.
+  int members() const { return static_cast<int>(members_.size()); }
+  /// Why the last event, or a part of it, was ignored; empty if it was not.
   const std::string& ignored() const { return ignored_; }
 
  private:
+  using Actions = std::vector<DriverAction>;
+
+  /// A trainer that is not known to be dead.
+  struct Trainer {
+    TrainerReady ready;
+    Instant last_heard{};
+    std::uint64_t arrival = 0;
+    int rank = -1;        ///< in the current generation, or the last it was in; -1: never
+    bool worked = false;  ///< was a member when the job got further than ever
+    bool killed = false;  ///< we asked for its death; `deadline` is when it counts as dead anyway
+    bool quiesced = false;
+    Instant deadline{};  ///< for its quiesce, or its death
+    std::int64_t steps = kNoState;
+    StateHash hash;
+    bool formed = false;
+    bool holds = false;        ///< has the generation's state
+    std::int64_t applied = 0;  ///< steps, in this generation
+    bool errand_done = false;
+  };
+  struct Loader {
+    LoaderInfo info;
+    Instant last_heard{};
+    bool worked = false;
+  };
+  struct Spawn {
+    SpawnKind kind = SpawnKind::kTrainer;
+    Instant deadline{};
+  };
+  /// Restarts of one kind of actor.
+  struct Pool {
+    int strikes = 0;  ///< failures since one of its actors last helped the job get further than ever
+    Instant not_before{};
+    bool given_up = false;
+    std::string last_failure;
+  };
+  /// From a fault (or a widening) to the first step after it.
+  struct Episode {
+    std::string cause;
+    bool fault = true;
+    Instant detected{};
+    Instant left{};
+  };
+  enum class Errand : std::uint8_t { kNone, kEvaluate, kCheckpoint, kFinish };
+
+  // driver_machine.cpp: who is there
+  void handle(const TrainerReady& e, Instant now, Actions& out);
+  void handle(const TrainerDown& e, Instant now, Actions& out);
+  void handle(const LoaderReady& e, Instant now, Actions& out);
+  void handle(const LoaderDown& e, Instant now, Actions& out);
+  void handle(const LoaderHeartbeat& e, Instant now, Actions& out);
+  void handle(const SpawnFailed& e, Instant now, Actions& out);
+  void handle(const TrainerReport& e, Instant now, Actions& out);
+  void handle(const StopRequested& e, Instant now, Actions& out);
+  void handle(const DriverTick& e, Instant now, Actions& out);
+  void spawn_missing(Instant now, Actions& out);
+  void spawn_missing(SpawnKind kind, int wanted, int have, Instant now, Actions& out);
+  void strike(SpawnKind kind, const std::string& why, Instant now, Actions& out);
+  void kill(Trainer& trainer, const std::string& why, Instant now, Actions& out);
+  void kill_loader(ActorId actor, const std::string& why, Instant now, Actions& out);
+  void lost_loader(ActorId actor, const std::string& why, Instant now, Actions& out);
+  void announce_loaders(Actions& out);
+  void catch_up(Instant now);
+  void check_trainers(Instant now, Actions& out);
+  void check_loaders(Instant now, Actions& out);
+  void check_spawns(Instant now, Actions& out);
+  void check_state(Instant now, Actions& out);
+  Pool& pool(SpawnKind kind) { return kind == SpawnKind::kTrainer ? trainer_pool_ : loader_pool_; }
+  std::vector<LoaderInfo> loader_list() const;
+  std::string describe(const Trainer& trainer) const;
+  void ignore(std::string why) { ignored_ = std::move(why); }
+  bool over() const { return state_ == State::kDone || state_ == State::kFailed; }
+  void fail(std::string why, Actions& out);
+
+  // driver_generations.cpp: who holds what, and who goes on
+  void report(const TrainerHeartbeat& r, Trainer& from, Instant now, Actions& out);
+  void report(const TrainerQuiesced& r, Trainer& from, Instant now, Actions& out);
+  void report(const GroupFormed& r, Trainer& from, Instant now, Actions& out);
+  void report(const StateInstalled& r, Trainer& from, Instant now, Actions& out);
+  void report(const GenerationFailed& r, Trainer& from, Instant now, Actions& out);
+  void report(const CheckpointUnusable& r, Trainer& from, Instant now, Actions& out);
+  bool current(Generation generation);
+  bool generation_runs() const;
+  bool is_member(const Trainer& trainer) const;
+  void open_generation(const std::string& cause, bool fault, Instant now, Actions& out);
+  void ask_to_quiesce(Trainer& trainer, const std::string& why, Instant now, Actions& out);
+  void plan_when_known(Instant now, Actions& out);
+  const Trainer* find_truth(Actions& out);
+  void go_back_to(std::int64_t step, Actions& out);
+  void start_generation(Instant now, Actions& out);
+  void deal_ranks();
+  void run_when_formed(Instant now, Actions& out);
+  void widen(Instant now, Actions& out);
+  bool merge_slots(const StepReport& step, Actions& out);
+
+  // driver_commits.cpp: what is done
+  void report(const StepApplied& r, Trainer& from, Instant now, Actions& out);
+  void report(const EvaluationDone& r, Trainer& from, Instant now, Actions& out);
+  void report(const CheckpointWritten& r, Trainer& from, Instant now, Actions& out);
+  void report(const CheckpointFailed& r, Trainer& from, Instant now, Actions& out);
+  void report(const TrainerFinished& r, Trainer& from, Instant now, Actions& out);
+  void commit(Instant now, Actions& out);
+  bool commit_step(Actions& out);
+  void got_further(Actions& out);
+  void check_epoch(int epoch, Actions& out);
+  Errand errand_due() const;
+  std::int64_t next_barrier() const;
+  bool checkpoint_at(std::int64_t step) const;
+  void proceed(Instant now, Actions& out);
+  void start_errand(Instant now, Actions& out);
+  bool errand_complete() const;
+  void finish_epoch(Actions& out);
+  void recovered(Instant now, Actions& out);
+  void to_members(const TrainerOrder& order, Actions& out);
+
   DriverConfig config_;
   Mutations mutations_;
   State state_ = State::kGathering;
   Generation generation_;
   Ledger ledger_;
   std::string ignored_;
+
+  std::map<ActorId, Trainer> trainers_;
+  std::set<ActorId> dead_;        ///< trainers and loaders that must not come back
+  std::vector<ActorId> members_;  ///< of the generation that forms or runs, in rank order
+  std::map<ActorId, Loader> loaders_;
+  std::map<std::uint64_t, Spawn> spawns_;  ///< by token
+  std::uint64_t last_token_ = 0;
+  std::uint64_t arrivals_ = 0;
+  Pool trainer_pool_;
+  Pool loader_pool_;
+
+  Instant last_event_{-1};
+  Instant grace_end_{};         ///< kGathering: until then it waits for all wanted trainers
+  Instant deadline_{};          ///< of the state
+  Instant loaderless_since_{};  ///< when the last loader went; meaningful while there is none
+  Instant stop_deadline_{};
+
+  std::int64_t first_step_ = 0;  ///< of this generation
+  StateHash truth_hash_;         ///< of the state it starts from
+  ActorId truth_from_{};
+  std::map<std::int64_t, std::map<int, SlotReport>> pending_;  ///< slots of steps not committed, by leaf
+  std::vector<CheckpointInfo> checkpoints_;                    ///< usable, oldest first
+  int failed_in_a_row_ = 0;                                    ///< generations, since the last commit
+  std::map<ActorId, int> suspected_;
+  std::optional<Episode> episode_;
+
+  std::int64_t furthest_ = 0;   ///< most steps ever committed
+  std::int64_t run_limit_ = 0;  ///< steps below it may be run
+  std::int64_t evaluated_ = 0;  ///< the last epoch end (in steps) that is evaluated and reported
+  std::int64_t saved_ = 0;      ///< the last step at which a checkpoint was written or given up
+  std::optional<std::int64_t> stop_at_;
+  Errand errand_ = Errand::kNone;
+  EpochDone evaluation_;
 };
 
 }  // namespace troupe::train

@@ -41,7 +41,7 @@ struct DriverDeadlines {
   Duration forming = std::chrono::seconds(30);
   Duration progress = std::chrono::seconds(60);  ///< no step applied by anyone while steps may be run
   Duration task = std::chrono::seconds(600);     ///< evaluation, checkpoint, final hash
-  Duration silence = std::chrono::seconds(6);    ///< a trainer without a sign of life is killed
+  Duration silence = std::chrono::seconds(6);    ///< a trainer or loader without a sign of life is killed
   Duration stop = std::chrono::seconds(30);      ///< after StopRequested
 };
 
@@ -91,6 +91,10 @@ struct LoaderReady {
 struct LoaderDown {
   ActorId actor{};
   std::string reason;
+};
+/// A loader's sign of life, every second.
+struct LoaderHeartbeat {
+  ActorId actor{};
 };
 struct SpawnFailed {
   std::uint64_t token = 0;

@@ -81,7 +81,8 @@ struct StateInstalled {
   std::int64_t steps = kNoState;
   StateHash hash;
 };
-/// Step `report.step` was reduced and applied. `report.slots` has this trainer's own leaves at least.
+/// Step `report.step` was reduced and applied. `report.slots` has every leaf, as it came with the last
+/// bucket.
 struct StepApplied {
   ActorId actor{};
   Generation generation;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "actors/train/plan.hpp"
+#include "runtime/core/clock.hpp"
 
 namespace troupe::train {
 
@@ -18,7 +19,6 @@ struct BatchRequest {
   std::int64_t step = 0;
   int leaf = 0;
   ActorId loader{};
-  std::uint64_t attempt = 0;  ///< unique a trainer; the answer brings it back
   bool operator==(const BatchRequest&) const = default;
 };
 
@@ -27,7 +27,7 @@ class Prefetcher {
  public:
   /// REQUIRES: slots is at least the number of leaves this trainer will ever host in a step, or they never
   /// fit.
-  Prefetcher(int logical_ranks, int slots);
+  Prefetcher(int logical_ranks, int slots, Duration retry_after = std::chrono::seconds(10));
 
   /// A new generation: steps [next_step, end_step) for `leaves`. Batches of before that still fit are kept;
   /// those that do not are returned, so that the caller can release them.
@@ -36,12 +36,12 @@ class Prefetcher {
   /// The loaders to use from now on. What was asked of one that is not among them will be asked again.
   void set_loaders(const std::vector<LoaderInfo>& loaders);
 
-  /// Requests to send now. They count as outstanding.
-  std::vector<BatchRequest> requests();
-  /// A batch came. False if nobody waits for it any more (an old attempt): release it.
-  bool arrived(std::int64_t step, int leaf, std::uint64_t attempt);
-  /// A loader could not give the batch of this attempt: ask again.
-  void failed(std::int64_t step, int leaf, std::uint64_t attempt);
+  /// Requests to send now, also those that are sent again. They count as outstanding.
+  std::vector<BatchRequest> requests(Instant now);
+  /// A batch came. False if nobody waits for it (a second answer, or another generation's): release it.
+  bool arrived(std::int64_t step, int leaf);
+  /// A loader could not give this batch: the next call of requests() asks another one.
+  void failed(std::int64_t step, int leaf);
   bool ready(std::int64_t step, int leaf) const;
   /// All leaves of `step` are there.
   bool ready(std::int64_t step) const;
@@ -52,18 +52,19 @@ class Prefetcher {
 
  private:
   struct Slot {
-    std::uint64_t attempt = 0;
     ActorId loader{};
+    int tries = 0;  ///< requests sent
+    Instant retry_at{};
     bool here = false;
   };
   using Key = std::pair<std::int64_t, int>;
 
   int logical_ranks_;
   int capacity_;
+  Duration retry_after_;
   LeafInterval leaves_;
   std::int64_t next_step_ = 0;
   std::int64_t end_step_ = 0;
-  std::uint64_t attempts_ = 0;
   std::vector<LoaderInfo> loaders_;
   std::map<Key, Slot> slots_;
 };

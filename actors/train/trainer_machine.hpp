@@ -1,9 +1,9 @@
 /// What one trainer does in a generation, as a pure state machine, so that the simulator and production run
 /// the same rules.
 ///
-/// The trainer's thread asks `next()`, does that (blocking), and tells the outcome with `done(...)`. Orders
-/// arrive from another thread with `on(...)`. Not thread-safe: the caller holds one mutex over both, and
-/// never while it blocks. When an output asks to abort, the caller aborts the group of that generation from
+/// The trainer's thread takes a task with `take()`, does it (blocking), and tells the outcome with
+/// `done(...)`. Orders arrive from another thread with `on(...)`. Not thread-safe: the caller holds one mutex
+/// over all three, and never while it blocks. When an output asks to abort, the caller aborts the group from
 /// the order's thread, so that the blocked one comes back.
 #pragma once
 
@@ -108,31 +108,22 @@ struct TrainerOutput {
   std::string reason;                  ///< why, or why an order was ignored
 };
 
+/// One trainer's rules. `take` and `done` alternate, except that a Wait has no outcome: take again after an
+/// order.
 class TrainerMachine {
  public:
   explicit TrainerMachine(ActorId self, Mutations mutations = {});
 
   /// An order of the driver.
   TrainerOutput on(const TrainerOrder& order);
-  /// What the thread shall do now. The same answer until the task is done() or an order changes it; a task
-  /// under way is never changed, it is aborted.
-  TrainerTask next() const;
-  /// The outcome of the task that next() gave.
+  /// What the thread shall do now.
+  TrainerTask take();
+  /// The outcome of the task that was taken last.
   TrainerOutput done(const TrainerResult& result);
-
-  Generation generation() const { return generation_; }
-  /// Steps in the state held whole, or kNoState.
-  std::int64_t steps() const { return steps_; }
-  const std::vector<LoaderInfo>& loaders() const { return loaders_; }
-  const GenerationPlan& plan() const { return plan_; }
-  /// This trainer's leaves in the current plan.
-  LeafInterval leaves() const;
-  /// Steps below this may be run (and their batches asked for up to the epochs' end).
-  std::int64_t limit() const { return limit_; }
 
   enum class State : std::uint8_t {
     kIdle,       ///< no generation yet
-    kQuiescing,  ///< told to leave: hashes what it holds, then reports it
+    kQuiescing,  ///< told to leave: ends its task, hashes what it holds, then reports it
     kQuiesced,   ///< reported; waits for a plan
     kForming,
     kGettingState,
@@ -141,14 +132,50 @@ class TrainerMachine {
     kLeft,      ///< the generation failed here; waits for the next Quiesce
   };
   State state() const { return state_; }
+  Generation generation() const { return generation_; }
+  /// Steps in the state held whole, or kNoState.
+  std::int64_t steps() const { return steps_; }
+  const GenerationPlan& plan() const { return plan_; }
+  const std::vector<LoaderInfo>& loaders() const { return loaders_; }
+  /// This trainer's rank in the current plan, or -1, and its leaves.
+  int rank() const;
+  LeafInterval leaves() const;
+  /// Steps below this may be run.
+  std::int64_t limit() const { return limit_; }
 
  private:
-  int rank() const;
-  TrainerOutput failed(const TaskAborted& result);
-  void quiesce(const Quiesce& order, TrainerOutput& out);
-  void start(const StartGeneration& order, TrainerOutput& out);
-  void forget_committed(std::int64_t committed);
+  using Errand = std::variant<Evaluate, WriteCheckpoint, Finish>;
+
+  void handle(const Quiesce& order, TrainerOutput& out);
+  void handle(const StartGeneration& order, TrainerOutput& out);
+  void handle(const Committed& order, TrainerOutput& out);
+  void handle(const SetLoaders& order, TrainerOutput& out);
+  void handle(const Evaluate& order, TrainerOutput& out) { add_errand(order, out); }
+  void handle(const WriteCheckpoint& order, TrainerOutput& out) { add_errand(order, out); }
+  void handle(const Finish& order, TrainerOutput& out) { add_errand(order, out); }
+  template <class Order>
+  void add_errand(const Order& order, TrainerOutput& out);
+
+  TrainerTask choose() const;
+  TrainerTask choose_state_task() const;
+  TrainerTask choose_running_task() const;
+  bool is_receiver() const;
+
+  void finished(const FormGroup& task, const TrainerResult& result, TrainerOutput& out);
+  void finished(const TransferState& task, const TrainerResult& result, TrainerOutput& out);
+  void finished(const MakeInitialState& task, const TrainerResult& result, TrainerOutput& out);
+  void finished(const LoadCheckpoint& task, const TrainerResult& result, TrainerOutput& out);
+  void finished(const ComputeStep& task, const TrainerResult& result, TrainerOutput& out);
+  void finished(const ApplyStep& task, const TrainerResult& result, TrainerOutput& out);
+  void finished(const HashState& task, const TrainerResult& result, TrainerOutput& out);
+  void finished(const RunEvaluation& task, const TrainerResult& result, TrainerOutput& out);
+  void finished(const RunCheckpoint& task, const TrainerResult& result, TrainerOutput& out);
+  void finished(const Wait& task, const TrainerResult& result, TrainerOutput& out);
+  void installed(const StateReady& ready, TrainerOutput& out);
+  void leave(const TaskAborted& why, TrainerOutput& out);
   void report_quiesced(StateHash hash, TrainerOutput& out);
+  /// A newer generation called while the task ran: its outcome is of an old one.
+  bool superseded() const { return state_ == State::kQuiescing; }
 
   ActorId self_;
   Mutations mutations_;
@@ -158,9 +185,10 @@ class TrainerMachine {
   std::vector<LoaderInfo> loaders_;
   std::int64_t steps_ = kNoState;
   std::int64_t limit_ = 0;
-  std::deque<StepReport> uncommitted_;
-  std::vector<SlotReport> reduced_;                                      ///< slots of the step to apply
-  std::deque<std::variant<Evaluate, WriteCheckpoint, Finish>> errands_;  ///< of this generation
+  std::optional<TrainerTask> doing_;    ///< taken, not done
+  std::deque<StepReport> uncommitted_;  ///< applied, not known to be committed; ends with steps_ - 1
+  std::vector<SlotReport> reduced_;     ///< slots of the step to apply
+  std::deque<Errand> errands_;          ///< of this generation
 };
 
 }  // namespace troupe::train

@@ -77,6 +77,18 @@ class ClusterMachine {
   void handle(const Tick& e, Instant now, Actions& out);
   void handle(const Restored& e, Instant now, Actions& out);
 
+  void node_gone(NodeId node, const std::string& reason, Instant now, Actions& out);
+  void end_job(JobRecord& job, const std::string& reason, Instant now, Actions& out);
+  void end_actor(Actor& actor, const std::string& reason, Instant now, Actions& out);
+  void actor_gone(Actor& actor, const ErrorInfo& why, Instant now, Actions& out);
+  void actor_alive(Actor& actor, ProcessId process, Actions& out);
+  void reconcile(NodeId node, const std::vector<LiveActor>& listed, Instant now, Actions& out);
+  bool try_start(const PendingSpawn& spawn, Instant now, Actions& out, std::string& why_not);
+  void retry_pending(Instant now, Actions& out);
+  void announce(const std::string& reason, Actions& out) const;
+  std::vector<NodeView> views() const;
+  void hold(const Actor& actor, int sign);
+
   ClusterConfig config_;
   PlacementPolicy placement_;
   Random& ids_;

@@ -85,11 +85,15 @@ using Record = std::variant<NodeRecord, JobRecord, ActorRecord>;
 
 // ---- Events -------------------------------------------------------------------------------------------
 
+struct LiveActor {
+  ActorId actor{};
+  ProcessId process{};  ///< none while it is starting
+};
 /// First registration, or again: after a reconnect, or when the head asked (RequestRegistration).
 struct NodeJoined {
   NodeInfo node;
-  std::vector<ActorId> actors;   ///< what runs or is starting there now
-  std::vector<ActorId> watches;  ///< actors elsewhere whose end its processes want to hear of
+  std::vector<LiveActor> actors;  ///< what runs or is starting there now
+  std::vector<ActorId> watches;   ///< actors elsewhere whose end its processes want to hear of
 };
 struct Heartbeat {
   NodeId node{};

@@ -1,0 +1,255 @@
+/// Commits, and what is done between them: evaluation, checkpoints, the final hash.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "actors/train/driver_machine.hpp"
+#include "runtime/core/assert.hpp"
+
+namespace troupe::train {
+
+void DriverMachine::to_members(const TrainerOrder& order, Actions& out) {
+  for (const ActorId member : members_) out.push_back(SendOrder{member, order});
+}
+
+void DriverMachine::recovered(Instant now, Actions& out) {
+  if (!episode_) return;
+  out.push_back(Recovered{generation_, episode_->cause, episode_->fault, episode_->detected, episode_->left,
+                          now, static_cast<int>(members_.size())});
+  episode_.reset();
+}
+
+// ---- Steps --------------------------------------------------------------------------------------------
+
+void DriverMachine::report(const StepApplied& r, Trainer& from, Instant now, Actions& out) {
+  if (!current(r.generation)) return;
+  if (state_ != State::kRunning || !is_member(from)) return ignore("no steps run now");
+  if (r.report.step != from.applied) {
+    return ignore(describe(from) + " reports step " + std::to_string(r.report.step) + ", its next one is " +
+                  std::to_string(from.applied));
+  }
+  if (!merge_slots(r.report, out)) return;
+  ++from.applied;
+  deadline_ = now + config_.deadlines.progress;
+  recovered(now, out);
+  commit(now, out);
+}
+
+/// A step is committed once every member has applied it.
+void DriverMachine::commit(Instant now, Actions& out) {
+  std::int64_t everyone = std::numeric_limits<std::int64_t>::max();
+  std::int64_t someone = 0;
+  for (const ActorId member : members_) {
+    everyone = std::min(everyone, trainers_.at(member).applied);
+    someone = std::max(someone, trainers_.at(member).applied);
+  }
+  const std::int64_t until = mutations_.commit_on_first_report ? someone : everyone;
+  if (until <= committed()) return;
+  while (committed() < until) {
+    if (!commit_step(out)) return;
+  }
+  failed_in_a_row_ = 0;
+  suspected_.clear();
+  proceed(now, out);
+}
+
+/// Commits the next step. False if the job has failed over it.
+bool DriverMachine::commit_step(Actions& out) {
+  LedgerEntry entry{committed(), generation_, {}};
+  double loss = 0;
+  for (const auto& [leaf, slot] : pending_[entry.step]) {
+    entry.slots.push_back(slot);
+    loss += slot.loss;
+  }
+  pending_.erase(entry.step);
+  const Result<void> committed_now = ledger_.commit(entry);
+  if (!committed_now.ok()) {
+    fail(committed_now.error().message(), out);
+    return false;
+  }
+  out.push_back(CommitStep{std::move(entry), loss / config_.logical_ranks});
+  got_further(out);
+  return !over();
+}
+
+void DriverMachine::got_further(Actions& out) {
+  if (committed() > furthest_) {
+    furthest_ = committed();
+    // A newcomer that helped to get further than ever shows that starting again works.
+    for (const ActorId member : members_) {
+      Trainer& trainer = trainers_.at(member);
+      if (!std::exchange(trainer.worked, true)) trainer_pool_.strikes = 0;
+    }
+    for (auto& [id, loader] : loaders_) {
+      if (!std::exchange(loader.worked, true)) loader_pool_.strikes = 0;
+    }
+  }
+  if (committed() % config_.steps_per_epoch == 0) {
+    check_epoch(static_cast<int>(committed() / config_.steps_per_epoch) - 1, out);
+  }
+}
+
+/// The proof of an epoch: every slot has the sampler's samples.
+void DriverMachine::check_epoch(int epoch, Actions& out) {
+  if (config_.expected_indices) {
+    for (const LedgerEntry* entry : ledger_.epoch(epoch)) {
+      for (const SlotReport& slot : entry->slots) {
+        const std::int64_t step = entry->step % config_.steps_per_epoch;
+        if (config_.expected_indices(epoch, step, slot.leaf) == slot.indices_hash) continue;
+        return fail("epoch " + std::to_string(epoch) + ", step " + std::to_string(step) + ", logical rank " +
+                        std::to_string(slot.leaf) + " used other samples than the sampler gave it",
+                    out);
+      }
+    }
+  }
+  if (config_.test_samples == 0 && committed() > evaluated_) {
+    evaluation_ = {.epoch = epoch};
+    finish_epoch(out);
+  }
+}
+
+// ---- Barriers and errands -----------------------------------------------------------------------------
+
+bool DriverMachine::checkpoint_at(std::int64_t step) const {
+  const std::int64_t every =
+      config_.checkpoint_every > 0 ? config_.checkpoint_every : config_.steps_per_epoch;
+  return config_.checkpoints && step > 0 &&
+         (step % every == 0 || step == config_.epochs * config_.steps_per_epoch || step == stop_at_);
+}
+
+/// What has to be done with the committed state before the next step may change it.
+DriverMachine::Errand DriverMachine::errand_due() const {
+  const std::int64_t at = committed();
+  const bool epoch_end = at % config_.steps_per_epoch == 0;
+  if (config_.test_samples > 0 && epoch_end && at > evaluated_) return Errand::kEvaluate;
+  if (checkpoint_at(at) && at > saved_) return Errand::kCheckpoint;
+  const bool at_the_end = at >= config_.epochs * config_.steps_per_epoch || (stop_at_ && at >= *stop_at_);
+  return at_the_end ? Errand::kFinish : Errand::kNone;
+}
+
+/// The next number of steps, above the committed ones, at which something has to be done with the state.
+std::int64_t DriverMachine::next_barrier() const {
+  const auto next_multiple = [&](std::int64_t of) { return (committed() / of + 1) * of; };
+  std::int64_t next = config_.epochs * config_.steps_per_epoch;
+  if (config_.test_samples > 0 || config_.checkpoints) {
+    next = std::min(next, next_multiple(config_.steps_per_epoch));
+  }
+  if (config_.checkpoints && config_.checkpoint_every > 0) {
+    next = std::min(next, next_multiple(config_.checkpoint_every));
+  }
+  if (stop_at_ && *stop_at_ > committed()) next = std::min(next, *stop_at_);
+  return next;
+}
+
+/// After a commit or an errand: the next errand, or more steps to run.
+void DriverMachine::proceed(Instant now, Actions& out) {
+  if (over()) return;
+  errand_ = errand_due();
+  run_limit_ = errand_ != Errand::kNone ? committed() : std::min(committed() + config_.ahead, next_barrier());
+  to_members(Committed{generation_, committed(), run_limit_}, out);
+  if (errand_ != Errand::kNone) return start_errand(now, out);
+  state_ = State::kRunning;
+  deadline_ = now + config_.deadlines.progress;
+}
+
+void DriverMachine::start_errand(Instant now, Actions& out) {
+  state_ = State::kErrand;
+  deadline_ = now + config_.deadlines.task;
+  for (const ActorId member : members_) trainers_.at(member).errand_done = false;
+  if (errand_ == Errand::kFinish) {
+    to_members(Finish{generation_}, out);
+    return;
+  }
+  if (errand_ == Errand::kCheckpoint) {
+    out.push_back(SendOrder{members_.front(), WriteCheckpoint{generation_, committed()}});
+    return;
+  }
+  const int epoch = static_cast<int>(committed() / config_.steps_per_epoch) - 1;
+  evaluation_ = {.epoch = epoch};
+  const auto leaves = collectives::deal_leaves(config_.logical_ranks, static_cast<int>(members_.size()));
+  for (std::size_t r = 0; r < members_.size(); ++r) {
+    const std::int64_t begin = config_.test_samples * leaves[r].begin / config_.logical_ranks;
+    const std::int64_t end = config_.test_samples * leaves[r].end / config_.logical_ranks;
+    out.push_back(SendOrder{members_[r], Evaluate{generation_, epoch, begin, end}});
+  }
+}
+
+bool DriverMachine::errand_complete() const {
+  return std::all_of(members_.begin(), members_.end(),
+                     [&](ActorId member) { return trainers_.at(member).errand_done; });
+}
+
+void DriverMachine::report(const EvaluationDone& r, Trainer& from, Instant now, Actions& out) {
+  if (!current(r.generation)) return;
+  if (state_ != State::kErrand || errand_ != Errand::kEvaluate || !is_member(from) || from.errand_done) {
+    return ignore("no evaluation waits for it");
+  }
+  recovered(now, out);
+  from.errand_done = true;
+  evaluation_.correct += r.correct;
+  evaluation_.count += r.count;
+  evaluation_.test_loss += r.loss_sum;
+  if (!errand_complete()) return;
+  if (evaluation_.count > 0) evaluation_.test_loss /= static_cast<double>(evaluation_.count);
+  finish_epoch(out);
+  proceed(now, out);
+  widen(now, out);
+}
+
+void DriverMachine::finish_epoch(Actions& out) {
+  double loss = 0;
+  std::int64_t slots = 0;
+  for (const LedgerEntry* entry : ledger_.epoch(evaluation_.epoch)) {
+    for (const SlotReport& slot : entry->slots) loss += slot.loss;
+    slots += static_cast<std::int64_t>(entry->slots.size());
+  }
+  evaluation_.loss = slots > 0 ? loss / static_cast<double>(slots) : 0;
+  evaluated_ = committed();
+  out.push_back(evaluation_);
+}
+
+void DriverMachine::report(const CheckpointWritten& r, Trainer& from, Instant now, Actions& out) {
+  if (!current(r.generation)) return;
+  if (state_ != State::kErrand || errand_ != Errand::kCheckpoint || r.step != committed() || from.rank != 0) {
+    return ignore("no checkpoint of step " + std::to_string(r.step) + " is wanted");
+  }
+  recovered(now, out);
+  checkpoints_.push_back({r.path, r.step, r.hash});
+  saved_ = r.step;
+  out.push_back(AcceptCheckpoint{checkpoints_.back()});
+  proceed(now, out);
+  widen(now, out);
+}
+
+void DriverMachine::report(const CheckpointFailed& r, Trainer& from, Instant now, Actions& out) {
+  if (!current(r.generation)) return;
+  if (state_ != State::kErrand || errand_ != Errand::kCheckpoint || r.step != committed() || from.rank != 0) {
+    return ignore("no checkpoint of step " + std::to_string(r.step) + " is wanted");
+  }
+  saved_ = r.step;  // training goes on; the last good checkpoint stays valid
+  out.push_back(Notice{"no checkpoint of step " + std::to_string(r.step) + ": " + r.reason, {}});
+  proceed(now, out);
+  widen(now, out);
+}
+
+void DriverMachine::report(const TrainerFinished& r, Trainer& from, Instant now, Actions& out) {
+  if (!current(r.generation)) return;
+  if (state_ != State::kErrand || errand_ != Errand::kFinish || !is_member(from) || from.errand_done) {
+    return ignore("nobody asked for the final state");
+  }
+  recovered(now, out);
+  from.errand_done = true;
+  from.hash = r.hash;
+  const Trainer& first = trainers_.at(members_.front());
+  if (r.steps != committed() || (first.errand_done && first.hash != r.hash)) {
+    return fail(describe(from) + " ends with another state than " + describe(first), out);
+  }
+  if (!errand_complete()) return;
+  const bool same = std::all_of(members_.begin(), members_.end(),
+                                [&](ActorId member) { return trainers_.at(member).hash == first.hash; });
+  if (!same) return fail("trainers end with different states", out);
+  state_ = State::kDone;
+  out.push_back(JobDone{first.hash, committed(), committed() < config_.epochs * config_.steps_per_epoch});
+}
+
+}  // namespace troupe::train

@@ -1,0 +1,283 @@
+/// Generations: who holds what, whose state is the truth, who goes on.
+#include <algorithm>
+#include <utility>
+
+#include "actors/train/driver_machine.hpp"
+#include "runtime/core/assert.hpp"
+
+namespace troupe::train {
+
+bool DriverMachine::current(Generation generation) {
+  if (generation == generation_ || mutations_.accept_old_generation) return true;
+  ignore("of generation " + to_string(generation) + ", not " + to_string(generation_));
+  return false;
+}
+
+bool DriverMachine::generation_runs() const {
+  return state_ == State::kForming || state_ == State::kRunning || state_ == State::kErrand;
+}
+
+bool DriverMachine::is_member(const Trainer& trainer) const {
+  return std::find(members_.begin(), members_.end(), trainer.ready.actor) != members_.end();
+}
+
+void DriverMachine::report(const TrainerHeartbeat&, Trainer&, Instant, Actions&) {}
+
+// ---- Opening ------------------------------------------------------------------------------------------
+
+void DriverMachine::open_generation(const std::string& cause, bool fault, Instant now, Actions& out) {
+  if (over()) return;
+  ++generation_.counter;
+  state_ = State::kQuiescing;
+  members_.clear();
+  errand_ = Errand::kNone;
+  if (!episode_) {
+    episode_ = Episode{cause, fault, now, now};
+  } else {
+    episode_->cause += "; " + cause;
+    episode_->fault = episode_->fault || fault;
+  }
+  for (auto& [id, trainer] : trainers_) {
+    trainer.quiesced = false;
+    if (!trainer.killed) ask_to_quiesce(trainer, cause, now, out);
+  }
+  plan_when_known(now, out);
+}
+
+void DriverMachine::ask_to_quiesce(Trainer& trainer, const std::string& why, Instant now, Actions& out) {
+  trainer.quiesced = false;
+  trainer.deadline = now + config_.deadlines.quiesce;
+  out.push_back(SendOrder{trainer.ready.actor, Quiesce{generation_, why}});
+}
+
+void DriverMachine::report(const TrainerQuiesced& r, Trainer& from, Instant now, Actions& out) {
+  if (!current(r.generation)) return;
+  if ((state_ != State::kQuiescing && state_ != State::kGathering) || from.quiesced) {
+    return ignore("nobody asked " + describe(from) + " to leave");
+  }
+  from.quiesced = true;
+  from.steps = r.steps;
+  from.hash = r.hash;
+  for (const StepReport& step : r.uncommitted) {
+    if (!merge_slots(step, out)) return;
+  }
+  if (episode_ && from.rank >= 0) episode_->left = now;
+  plan_when_known(now, out);
+}
+
+/// Takes in what leaves used in a step that is not committed. False (and the job has failed) if two trainers
+/// say different things.
+bool DriverMachine::merge_slots(const StepReport& step, Actions& out) {
+  if (step.step < committed()) return true;
+  for (const SlotReport& slot : step.slots) {
+    const auto [at, added] = pending_[step.step].emplace(slot.leaf, slot);
+    if (added || at->second.indices_hash == slot.indices_hash) continue;
+    fail("trainers disagree on the samples that logical rank " + std::to_string(slot.leaf) +
+             " used in step " + std::to_string(step.step),
+         out);
+    return false;
+  }
+  return true;
+}
+
+// ---- Planning -----------------------------------------------------------------------------------------
+
+/// Goes on once everyone alive has said what it holds. Whoever was killed counts as alive until its death is
+/// known (fencing), or its deadline is over.
+void DriverMachine::plan_when_known(Instant now, Actions& out) {
+  if (state_ != State::kQuiescing && state_ != State::kGathering) return;
+  const bool all_known = std::all_of(trainers_.begin(), trainers_.end(), [](const auto& entry) {
+    return entry.second.quiesced && !entry.second.killed;
+  });
+  const int there = static_cast<int>(trainers_.size());
+  if (there < config_.min_trainers) {
+    if (state_ == State::kGathering) return;
+    state_ = State::kGathering;
+    grace_end_ = now;  // a job that ran goes on as soon as it may
+    deadline_ = now + config_.deadlines.gather;
+    if (trainer_pool_.given_up) fail("too few trainers are left: " + trainer_pool_.last_failure, out);
+    return;
+  }
+  if (!all_known || (state_ == State::kGathering && there < config_.trainers && now < grace_end_)) return;
+
+  const Trainer* truth = find_truth(out);
+  if (over()) return;
+  const std::int64_t held = truth == nullptr ? kNoState : truth->steps;
+  const std::int64_t saved = checkpoints_.empty() ? 0 : checkpoints_.back().step;
+  if (held >= committed() || held >= saved) {
+    first_step_ = held;
+    truth_hash_ = truth->hash;
+    truth_from_ = truth->ready.actor;
+  } else {
+    first_step_ = saved;
+    truth_hash_ = checkpoints_.empty() ? StateHash{} : checkpoints_.back().hash;
+    truth_from_ = {};
+  }
+  if (first_step_ < committed()) go_back_to(first_step_, out);
+  // What nobody applied, or nobody who applied it is left, never happened.
+  pending_.erase(pending_.lower_bound(first_step_), pending_.end());
+  start_generation(now, out);
+}
+
+/// The trainer with the most steps applied, or null. All who hold as many must hold the same bits.
+const DriverMachine::Trainer* DriverMachine::find_truth(Actions& out) {
+  const Trainer* truth = nullptr;
+  for (const auto& [id, trainer] : trainers_) {
+    if (trainer.steps == kNoState) continue;
+    if (truth == nullptr || trainer.steps > truth->steps) {
+      truth = &trainer;
+    } else if (trainer.steps == truth->steps && trainer.hash != truth->hash) {
+      fail(describe(*truth) + " and " + describe(trainer) + " hold different states after " +
+               std::to_string(truth->steps) + " steps: " + truth->hash + " and " + trainer.hash,
+           out);
+      return nullptr;
+    }
+  }
+  return truth;
+}
+
+void DriverMachine::go_back_to(std::int64_t step, Actions& out) {
+  const std::int64_t from = committed();
+  const std::int64_t voided = ledger_.rewind(step);
+  saved_ = std::min(saved_, step);
+  const std::string why = "nobody is left who holds step " + std::to_string(from) + ": " +
+                          std::to_string(voided) + " committed steps are void and run again from step " +
+                          std::to_string(step);
+  out.push_back(RewindLedger{from, step, why});
+  out.push_back(Notice{why, {}});
+}
+
+/// Survivors keep their order, newcomers follow.
+void DriverMachine::deal_ranks() {
+  std::vector<Trainer*> order;
+  for (auto& [id, trainer] : trainers_) order.push_back(&trainer);
+  const auto place = [](const Trainer* t) {
+    return std::pair(t->rank < 0 ? INT32_MAX : t->rank, t->arrival);
+  };
+  std::sort(order.begin(), order.end(),
+            [&](const Trainer* a, const Trainer* b) { return place(a) < place(b); });
+  order.resize(std::min<std::size_t>(order.size(), config_.trainers));
+  for (auto& [id, trainer] : trainers_) trainer.rank = -1;
+  for (std::size_t r = 0; r < order.size(); ++r) {
+    order[r]->rank = static_cast<int>(r);
+    members_.push_back(order[r]->ready.actor);
+  }
+}
+
+void DriverMachine::start_generation(Instant now, Actions& out) {
+  members_.clear();
+  deal_ranks();
+  GenerationPlan plan;
+  plan.generation = generation_;
+  plan.logical_ranks = config_.logical_ranks;
+  plan.first_step = first_step_;
+  plan.state_hash = truth_hash_;
+  plan.steps_per_epoch = config_.steps_per_epoch;
+  plan.total_steps = config_.epochs * config_.steps_per_epoch;
+  plan.committed = committed();
+  plan.loaders = loader_list();
+  if (truth_from_) {
+    plan.origin = StateOrigin::kMembers;
+  } else if (first_step_ > 0) {
+    plan.origin = StateOrigin::kCheckpoint;
+    plan.checkpoint = checkpoints_.back().path;
+  }
+  const auto leaves = collectives::deal_leaves(config_.logical_ranks, static_cast<int>(members_.size()));
+  for (std::size_t r = 0; r < members_.size(); ++r) {
+    Trainer& trainer = trainers_.at(members_[r]);
+    const int rank = static_cast<int>(r);
+    trainer.formed = false;
+    trainer.holds = plan.origin == StateOrigin::kMembers && trainer.steps == first_step_;
+    trainer.applied = first_step_;
+    if (plan.origin == StateOrigin::kMembers && !trainer.holds) plan.receivers.push_back(rank);
+    if (trainer.holds && plan.source < 0) plan.source = rank;
+    plan.members.push_back({trainer.ready.actor, trainer.ready.node, trainer.ready.data_address, leaves[r]});
+  }
+  state_ = State::kForming;
+  deadline_ = now + config_.deadlines.forming;
+  for (const ActorId member : members_) out.push_back(SendOrder{member, StartGeneration{plan}});
+}
+
+// ---- Forming ------------------------------------------------------------------------------------------
+
+void DriverMachine::report(const GroupFormed& r, Trainer& from, Instant now, Actions& out) {
+  if (!current(r.generation)) return;
+  if (state_ != State::kForming || !is_member(from)) return ignore("no group is forming");
+  from.formed = true;
+  run_when_formed(now, out);
+}
+
+void DriverMachine::report(const StateInstalled& r, Trainer& from, Instant now, Actions& out) {
+  if (!current(r.generation)) return;
+  if (state_ != State::kForming || !is_member(from)) return ignore("no group is forming");
+  if (truth_hash_.empty()) {
+    truth_hash_ = r.hash;
+    truth_from_ = r.actor;
+  }
+  if (r.steps != first_step_ || r.hash != truth_hash_) {
+    const auto other = trainers_.find(truth_from_);
+    return fail(describe(from) + " starts from another state (" + std::to_string(r.steps) + " steps, " +
+                    r.hash + ") than " + (other == trainers_.end() ? "the plan" : describe(other->second)) +
+                    " (" + std::to_string(first_step_) + " steps, " + truth_hash_ + ")",
+                out);
+  }
+  from.holds = true;
+  run_when_formed(now, out);
+}
+
+void DriverMachine::run_when_formed(Instant now, Actions& out) {
+  for (const ActorId member : members_) {
+    const Trainer& trainer = trainers_.at(member);
+    if (!trainer.formed || !trainer.holds) return;
+  }
+  state_ = State::kRunning;
+  deadline_ = now + config_.deadlines.progress;
+  // Steps that somebody had applied when the generation before ended: now every member holds them.
+  while (!over() && committed() < first_step_) {
+    if (!commit_step(out)) return;
+  }
+  if (!over()) proceed(now, out);
+  widen(now, out);
+}
+
+/// A spare trainer joins by the same way as a fault goes: the next generation.
+void DriverMachine::widen(Instant now, Actions& out) {
+  if (state_ != State::kRunning || static_cast<int>(members_.size()) >= config_.trainers) return;
+  for (const auto& [id, trainer] : trainers_) {
+    if (trainer.killed || is_member(trainer)) continue;
+    return open_generation(describe(trainer) + " joined", false, now, out);
+  }
+}
+
+void DriverMachine::report(const GenerationFailed& r, Trainer& from, Instant now, Actions& out) {
+  if (!current(r.generation)) return;
+  if (!generation_runs() || !is_member(from)) return ignore("that generation is being replaced already");
+  const std::string cause = describe(from) + " left generation " + to_string(r.generation) + ": " + r.reason;
+  ++failed_in_a_row_;
+  for (const ActorId suspect : r.suspects) {
+    if (suspect != r.actor && trainers_.contains(suspect)) ++suspected_[suspect];
+  }
+  if (failed_in_a_row_ > config_.restart.budget) {
+    return fail(std::to_string(failed_in_a_row_) + " generations failed in a row, the last one: " + cause,
+                out);
+  }
+  if (failed_in_a_row_ % config_.failed_generations == 0 && !suspected_.empty()) {
+    const auto worst = std::max_element(suspected_.begin(), suspected_.end(),
+                                        [](const auto& a, const auto& b) { return a.second < b.second; });
+    const ActorId suspect = worst->first;
+    suspected_.clear();
+    kill(trainers_.at(suspect), "others waited for it in vain, again and again", now, out);
+  }
+  if (generation_runs()) open_generation(cause, true, now, out);
+}
+
+void DriverMachine::report(const CheckpointUnusable& r, Trainer& from, Instant now, Actions& out) {
+  if (!current(r.generation)) return;
+  if (!generation_runs() || !is_member(from)) return ignore("that generation is being replaced already");
+  std::erase_if(checkpoints_, [&](const CheckpointInfo& c) { return c.path == r.path; });
+  const std::string what = "checkpoint " + r.path + " is not usable: " + r.reason;
+  out.push_back(Notice{what, {}});
+  open_generation(what, true, now, out);
+}
+
+}  // namespace troupe::train

@@ -1,0 +1,350 @@
+/// Who is there: spawning with back-off, signs of life, deadlines. What a generation does is in
+/// driver_generations.cpp, what a commit does in driver_commits.cpp.
+#include "actors/train/driver_machine.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/core/assert.hpp"
+
+namespace troupe::train {
+namespace {
+
+/// No event for this long: it was the driver that stood still.
+constexpr Duration kStoodStill = std::chrono::seconds(1);
+
+std::int64_t resumed_step(const DriverConfig& config) {
+  return config.resume.empty() ? 0 : config.resume.back().step;
+}
+
+}  // namespace
+
+DriverMachine::DriverMachine(DriverConfig config, Mutations mutations)
+    : config_(std::move(config)),
+      mutations_(mutations),
+      generation_{config_.incarnation, 0},
+      ledger_(config_.logical_ranks, config_.steps_per_epoch, resumed_step(config_)),
+      checkpoints_(config_.resume),
+      furthest_(resumed_step(config_)),
+      evaluated_(resumed_step(config_)),
+      saved_(resumed_step(config_)) {
+  TROUPE_ASSERT(1 <= config_.min_trainers && config_.min_trainers <= config_.trainers &&
+                    config_.trainers <= config_.logical_ranks,
+                "1 <= min_trainers <= trainers <= logical_ranks");
+  TROUPE_ASSERT(
+      config_.loaders >= 1 && config_.epochs >= 1 && config_.steps_per_epoch >= 1 && config_.ahead >= 1,
+      "loaders, epochs, steps per epoch and steps ahead are at least 1");
+}
+
+std::vector<DriverAction> DriverMachine::start(Instant now) {
+  Actions out;
+  last_event_ = now;
+  loaderless_since_ = now;
+  generation_.counter = 1;
+  grace_end_ = now + config_.deadlines.start_grace;
+  deadline_ = now + config_.deadlines.gather;
+  spawn_missing(now, out);
+  return out;
+}
+
+std::vector<DriverAction> DriverMachine::on(const DriverEvent& event, Instant now) {
+  Actions out;
+  ignored_.clear();
+  if (over()) {
+    ignore("the job is over");
+    return out;
+  }
+  catch_up(now);
+  std::visit([&](const auto& e) { handle(e, now, out); }, event);
+  if (!over()) spawn_missing(now, out);
+  return out;
+}
+
+/// Events come at least ten times a second (ticks). After a hole every deadline moves by its length.
+void DriverMachine::catch_up(Instant now) {
+  const Duration gap = now - last_event_;
+  last_event_ = now;
+  if (gap < kStoodStill) return;
+  for (auto& [id, trainer] : trainers_) {
+    trainer.last_heard += gap;
+    trainer.deadline += gap;
+  }
+  for (auto& [id, loader] : loaders_) loader.last_heard += gap;
+  for (auto& [token, spawn] : spawns_) spawn.deadline += gap;
+  grace_end_ += gap;
+  deadline_ += gap;
+  loaderless_since_ += gap;
+  stop_deadline_ += gap;
+}
+
+void DriverMachine::fail(std::string why, Actions& out) {
+  if (over()) return;
+  state_ = State::kFailed;
+  out.push_back(JobFailed{std::move(why)});
+}
+
+// ---- Trainers -----------------------------------------------------------------------------------------
+
+std::string DriverMachine::describe(const Trainer& trainer) const {
+  const std::string rank = trainer.rank < 0 ? "" : " (rank " + std::to_string(trainer.rank) + ")";
+  return "trainer " + to_string(trainer.ready.actor) + rank;
+}
+
+void DriverMachine::handle(const TrainerReady& e, Instant now, Actions& out) {
+  spawns_.erase(e.token);
+  if (dead_.contains(e.actor) || trainers_.contains(e.actor)) {
+    ignore("trainer " + to_string(e.actor) + " is known already, or dead");
+    return;
+  }
+  Trainer& trainer = trainers_[e.actor];
+  trainer.ready = e;
+  trainer.last_heard = now;
+  trainer.arrival = ++arrivals_;
+  const auto staying = std::count_if(trainers_.begin(), trainers_.end(),
+                                     [](const auto& entry) { return !entry.second.killed; });
+  if (staying > config_.trainers) return kill(trainer, "there are trainers enough", now, out);
+  if (state_ == State::kGathering || state_ == State::kQuiescing) {
+    ask_to_quiesce(trainer, "welcome", now, out);
+  } else {
+    widen(now, out);
+  }
+}
+
+void DriverMachine::handle(const TrainerDown& e, Instant now, Actions& out) {
+  const auto it = trainers_.find(e.actor);
+  if (it == trainers_.end()) {
+    ignore("trainer " + to_string(e.actor) + " is not known to be alive");
+    return;
+  }
+  const Trainer gone = it->second;
+  const bool member = is_member(gone);
+  trainers_.erase(it);
+  dead_.insert(e.actor);
+  suspected_.erase(e.actor);
+  const std::string what = describe(gone) + " died: " + e.reason;
+  out.push_back(Notice{what, e.actor});
+  strike(SpawnKind::kTrainer, what, now, out);
+  if (over()) return;
+  if (generation_runs() && member) {
+    open_generation(what, true, now, out);
+  } else {
+    plan_when_known(now, out);
+  }
+}
+
+void DriverMachine::kill(Trainer& trainer, const std::string& why, Instant now, Actions& out) {
+  if (trainer.killed) return;
+  trainer.killed = true;
+  trainer.deadline = now + config_.deadlines.kill;
+  out.push_back(KillActor{trainer.ready.actor, why});
+  if (generation_runs() && is_member(trainer)) {
+    open_generation(describe(trainer) + " is killed: " + why, true, now, out);
+  }
+}
+
+void DriverMachine::check_trainers(Instant now, Actions& out) {
+  std::vector<ActorId> unconfirmed;
+  for (auto& [id, trainer] : trainers_) {
+    if (trainer.killed) {
+      if (now >= trainer.deadline) unconfirmed.push_back(id);
+    } else if (now - trainer.last_heard >= config_.deadlines.silence) {
+      kill(trainer, "no sign of life", now, out);
+    } else if ((state_ == State::kQuiescing || state_ == State::kGathering) && !trainer.quiesced &&
+               now >= trainer.deadline) {
+      kill(trainer, "it did not leave its collective in time", now, out);
+    }
+  }
+  for (const ActorId id : unconfirmed) {
+    handle(TrainerDown{id, "killed, and nobody confirmed its death: it is refused from now on"}, now, out);
+  }
+}
+
+// ---- Loaders ------------------------------------------------------------------------------------------
+
+std::vector<LoaderInfo> DriverMachine::loader_list() const {
+  std::vector<LoaderInfo> list;
+  for (const auto& [id, loader] : loaders_) list.push_back(loader.info);
+  return list;
+}
+
+void DriverMachine::announce_loaders(Actions& out) {
+  const SetLoaders order{loader_list()};
+  for (const auto& [id, trainer] : trainers_) {
+    if (!trainer.killed) out.push_back(SendOrder{id, order});
+  }
+}
+
+void DriverMachine::handle(const LoaderReady& e, Instant now, Actions& out) {
+  spawns_.erase(e.token);
+  if (dead_.contains(e.actor)) {
+    ignore("loader " + to_string(e.actor) + " is dead");
+    return;
+  }
+  if (static_cast<int>(loaders_.size()) >= config_.loaders && !loaders_.contains(e.actor)) {
+    return kill_loader(e.actor, "there are loaders enough", now, out);
+  }
+  loaders_[e.actor] = {{e.actor, e.node, e.address}, now, false};
+  announce_loaders(out);
+}
+
+void DriverMachine::handle(const LoaderDown& e, Instant now, Actions& out) {
+  dead_.insert(e.actor);
+  lost_loader(e.actor, e.reason, now, out);
+}
+
+void DriverMachine::lost_loader(ActorId actor, const std::string& why, Instant now, Actions& out) {
+  if (loaders_.erase(actor) == 0) {
+    ignore("loader " + to_string(actor) + " is not in use");
+    return;
+  }
+  if (loaders_.empty()) loaderless_since_ = now;
+  const std::string what = "loader " + to_string(actor) + " died: " + why;
+  out.push_back(Notice{what, actor});
+  announce_loaders(out);
+  strike(SpawnKind::kLoader, what, now, out);
+}
+
+void DriverMachine::kill_loader(ActorId actor, const std::string& why, Instant now, Actions& out) {
+  dead_.insert(actor);
+  out.push_back(KillActor{actor, why});
+  if (loaders_.contains(actor)) lost_loader(actor, why, now, out);
+}
+
+void DriverMachine::handle(const LoaderHeartbeat& e, Instant, Actions& out) {
+  if (const auto it = loaders_.find(e.actor); it != loaders_.end()) {
+    it->second.last_heard = last_event_;
+  } else if (dead_.contains(e.actor)) {
+    ignore("loader " + to_string(e.actor) + " counts as dead");
+    out.push_back(KillActor{e.actor, "it counts as dead"});
+  }
+}
+
+void DriverMachine::check_loaders(Instant now, Actions& out) {
+  std::vector<ActorId> silent;
+  for (const auto& [id, loader] : loaders_) {
+    if (now - loader.last_heard >= config_.deadlines.silence) silent.push_back(id);
+  }
+  for (const ActorId id : silent) kill_loader(id, "no sign of life", now, out);
+  if (loaders_.empty() && now - loaderless_since_ >= config_.deadlines.gather) {
+    fail("no loader could be started in time: " + loader_pool_.last_failure, out);
+  }
+}
+
+// ---- Spawning -----------------------------------------------------------------------------------------
+
+void DriverMachine::spawn_missing(Instant now, Actions& out) {
+  const auto staying = std::count_if(trainers_.begin(), trainers_.end(),
+                                     [](const auto& entry) { return !entry.second.killed; });
+  spawn_missing(SpawnKind::kTrainer, config_.trainers, static_cast<int>(staying), now, out);
+  spawn_missing(SpawnKind::kLoader, config_.loaders, static_cast<int>(loaders_.size()), now, out);
+}
+
+void DriverMachine::spawn_missing(SpawnKind kind, int wanted, int have, Instant now, Actions& out) {
+  const Pool& p = pool(kind);
+  if (p.given_up || now < p.not_before) return;
+  for (const auto& [token, spawn] : spawns_) have += spawn.kind == kind ? 1 : 0;
+  for (; have < wanted; ++have) {
+    const std::uint64_t token = ++last_token_;
+    spawns_[token] = {kind, now + config_.deadlines.spawn};
+    out.push_back(
+        SpawnActor{kind, token, std::to_string(have) + " of " + std::to_string(wanted) + " are there"});
+  }
+}
+
+/// The first failure is answered at once, later ones with a pause that doubles.
+void DriverMachine::strike(SpawnKind kind, const std::string& why, Instant now, Actions& out) {
+  Pool& p = pool(kind);
+  ++p.strikes;
+  p.last_failure = why;
+  const RestartPolicy& policy = config_.restart;
+  Duration pause{0};
+  for (int n = 2; n <= p.strikes && pause < policy.longest_pause; ++n) {
+    pause = pause == Duration{0} ? policy.first_pause : 2 * pause;
+  }
+  p.not_before = std::max(p.not_before, now + std::min(pause, policy.longest_pause));
+  if (p.strikes <= policy.budget || p.given_up) return;
+  p.given_up = true;
+  const std::string text = std::to_string(p.strikes) + " failures without progress, the last one: " + why;
+  out.push_back(Notice{"nothing is started again after " + text, {}});
+  const bool trainers = kind == SpawnKind::kTrainer;
+  const int left = static_cast<int>(trainers ? trainers_.size() : loaders_.size());
+  if (left < (trainers ? config_.min_trainers : 1)) fail(text, out);
+}
+
+void DriverMachine::handle(const SpawnFailed& e, Instant now, Actions& out) {
+  const auto it = spawns_.find(e.token);
+  if (it == spawns_.end()) {
+    ignore("nobody waits for spawn " + std::to_string(e.token));
+    return;
+  }
+  const SpawnKind kind = it->second.kind;
+  spawns_.erase(it);
+  const std::string what = kind == SpawnKind::kTrainer ? "a trainer" : "a loader";
+  out.push_back(Notice{what + " could not be started: " + e.reason, {}});
+  strike(kind, e.reason, now, out);
+}
+
+void DriverMachine::check_spawns(Instant now, Actions& out) {
+  std::vector<std::uint64_t> late;
+  for (const auto& [token, spawn] : spawns_) {
+    if (now >= spawn.deadline) late.push_back(token);
+  }
+  for (const std::uint64_t token : late) {
+    out.push_back(CancelSpawn{token, "no answer in time"});
+    handle(SpawnFailed{token, "no answer in time"}, now, out);
+  }
+}
+
+// ---- Time and the user --------------------------------------------------------------------------------
+
+void DriverMachine::handle(const TrainerReport& e, Instant now, Actions& out) {
+  const ActorId actor = std::visit([](const auto& r) { return r.actor; }, e);
+  const auto it = trainers_.find(actor);
+  if (it == trainers_.end() || it->second.killed) {
+    ignore("trainer " + to_string(actor) + " counts as dead, or is not known");
+    if (dead_.contains(actor)) out.push_back(KillActor{actor, "it counts as dead"});
+    return;
+  }
+  it->second.last_heard = now;
+  std::visit([&](const auto& r) { report(r, it->second, now, out); }, e);
+}
+
+void DriverMachine::handle(const StopRequested&, Instant now, Actions& out) {
+  if (stop_at_) return fail("stopped at once", out);
+  stop_at_ = std::max(run_limit_, committed());
+  stop_deadline_ = now + config_.deadlines.stop;
+  out.push_back(Notice{"stopping after step " + std::to_string(*stop_at_), {}});
+  if (state_ == State::kRunning) proceed(now, out);
+}
+
+void DriverMachine::handle(const DriverTick&, Instant now, Actions& out) {
+  check_trainers(now, out);
+  if (!over()) check_loaders(now, out);
+  if (!over()) check_spawns(now, out);
+  if (!over()) check_state(now, out);
+}
+
+void DriverMachine::check_state(Instant now, Actions& out) {
+  if (stop_at_ && now >= stop_deadline_) return fail("stopped, but not at a checkpoint in time", out);
+  if (state_ == State::kGathering || state_ == State::kQuiescing) plan_when_known(now, out);
+  if (now < deadline_) return;
+  switch (state_) {
+    case State::kGathering:
+      return fail("only " + std::to_string(trainers_.size()) + " trainers in time, " +
+                      std::to_string(config_.min_trainers) + " are needed. " + trainer_pool_.last_failure,
+                  out);
+    case State::kForming:
+      return open_generation("generation " + to_string(generation_) + " did not form in time", true, now,
+                             out);
+    case State::kRunning:
+      // Without a loader nobody can progress; that wait has a deadline of its own.
+      if (loaders_.empty() || committed() >= run_limit_) return;
+      return open_generation("no step was applied in time", true, now, out);
+    case State::kErrand:
+      return open_generation("an evaluation or checkpoint did not end in time", true, now, out);
+    default:
+      return;
+  }
+}
+
+}  // namespace troupe::train
