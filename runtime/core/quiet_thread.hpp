@@ -1,0 +1,23 @@
+/// A thread that leaves the process's signals to the threads that expect them.
+#pragma once
+
+#include <csignal>
+#include <thread>
+#include <utility>
+
+namespace troupe {
+
+/// Starts `body` on a thread with every signal blocked, so that Ctrl-C and SIGCHLD reach the main thread and
+/// no wait of a helper thread is cut short.
+template <class Body>
+std::thread start_quiet_thread(Body body) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(body));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
+}  // namespace troupe
