@@ -104,8 +104,8 @@ struct SpawnFailed {
 struct StopRequested {};
 struct DriverTick {};
 
-using DriverEvent = std::variant<TrainerReady, TrainerDown, LoaderReady, LoaderDown, SpawnFailed,
-                                 TrainerReport, StopRequested, DriverTick>;
+using DriverEvent = std::variant<TrainerReady, TrainerDown, LoaderReady, LoaderDown, LoaderHeartbeat,
+                                 SpawnFailed, TrainerReport, StopRequested, DriverTick>;
 
 // ---- Actions ------------------------------------------------------------------------------------------
 

@@ -1,0 +1,269 @@
+/// The harness: starts processes, injects faults, looks after them, and says when a run is over.
+#include "tests/simulation/cluster.hpp"
+
+#include <algorithm>
+
+namespace troupe::sim {
+
+Scenario draw_scenario(std::uint64_t seed) {
+  SeededRandom random(mix(seed, 1));
+  const auto pick = [&](int low, int high) { return low + static_cast<int>(random.below(high - low + 1)); };
+  Scenario s;
+  s.seed = seed;
+  s.nodes = pick(1, 3);
+  s.driver_host = pick(0, s.nodes);
+  s.faults = pick(0, 8);
+  s.tight_cpus = pick(0, 3) == 0;
+  train::DriverConfig& job = s.job;
+  job.logical_ranks = pick(1, 6);
+  job.trainers = pick(1, std::min(job.logical_ranks, 4));
+  job.min_trainers = pick(0, 3) == 0 ? pick(1, job.trainers) : 1;
+  job.loaders = pick(1, 3);
+  job.epochs = pick(1, 3);
+  job.steps_per_epoch = pick(2, 6);
+  job.test_samples = pick(0, 2) == 0 ? 0 : pick(1, 20);
+  job.checkpoints = pick(0, 1) == 1;
+  job.checkpoint_every = pick(0, 4);
+  job.ahead = pick(1, 8);
+  job.restart = {1000, milliseconds(100), seconds(1)};
+  job.deadlines.task = seconds(60);
+  return s;
+}
+
+Cluster::Cluster(Scenario with, bool verbose)
+    : scenario(std::move(with)),
+      world(mix(scenario.seed, 2), verbose),
+      ids(mix(scenario.seed, 3)),
+      reference(reference_run(scenario.seed, scenario.job.logical_ranks, scenario.job.steps_per_epoch,
+                              scenario.job.epochs * scenario.job.steps_per_epoch)) {
+  world.on_reconnect = [this](int from, int to) { reconnect(from, to); };
+  faults_left_ = scenario.faults;
+}
+
+// ---- Processes ----------------------------------------------------------------------------------------
+
+void Cluster::start_head() {
+  head = &own(std::make_unique<Head>(*this));
+  head->on_death = [this] {
+    head = nullptr;
+    world.outside(world.between(milliseconds(100), seconds(5)), "head again", [this] { start_head(); });
+  };
+  head->start();
+}
+
+void Cluster::start_node(int host) {
+  const auto& job = scenario.job;
+  const int cpus = scenario.tight_cpus
+                       ? (job.trainers + job.loaders + scenario.nodes - 1) / scenario.nodes + 1
+                       : job.trainers + job.loaders;
+  Node* node = &own(std::make_unique<Node>(*this, host, cpus * control::kCpu));
+  nodes.push_back(node);
+  node->on_death = [this, node, host] {
+    std::erase(nodes, node);
+    for (const auto& [actor, worker] : std::map(node->workers)) {
+      worker->on_death = nullptr;
+      world.kill(*worker, "its node died");
+    }
+    world.outside(world.between(milliseconds(100), seconds(3)), "node again",
+                  [this, host] { start_node(host); });
+  };
+  node->start();
+}
+
+void Cluster::start_driver() {
+  driver = &own(std::make_unique<Driver>(*this, static_cast<int>(last_incarnation) + 1));
+  driver->on_death = [this] {
+    driver = nullptr;
+    if (!job_done)
+      world.outside(world.between(milliseconds(100), seconds(2)), "driver again", [this] { start_driver(); });
+  };
+  driver->start();
+}
+
+void Cluster::to_head(Process& from, control::ClusterEvent event) {
+  if (head == nullptr) return;
+  world.send(from, *head, "to head", [h = head, e = std::move(event)] { h->on(e); });
+}
+
+Node* Cluster::find_node(NodeId id) const {
+  for (Node* node : nodes) {
+    if (node->info.id == id) return node;
+  }
+  return nullptr;
+}
+
+Worker* Cluster::find_worker(ActorId actor) const {
+  for (const Node* node : nodes) {
+    if (const auto it = node->workers.find(actor); it != node->workers.end()) return it->second;
+  }
+  return nullptr;
+}
+
+std::vector<Worker*> Cluster::living_workers() const {
+  std::vector<Worker*> all;
+  for (const Node* node : nodes) {
+    for (const auto& [actor, worker] : node->workers) {
+      if (worker->alive) all.push_back(worker);
+    }
+  }
+  return all;
+}
+
+/// A connection that lost messages is a new one: whoever keeps state at the other end says so again.
+void Cluster::reconnect(int from, int to) {
+  if (head == nullptr) return;
+  for (Node* node : nodes) {
+    if (node->host == from || node->host == to)
+      world.after(*node, milliseconds(1), "reconnected", [node] { node->join(); });
+  }
+  if (driver != nullptr && (driver->host == from || driver->host == to)) {
+    world.after(*driver, milliseconds(1), "reconnected", [d = driver] { d->join(); });
+  }
+}
+
+// ---- Faults -------------------------------------------------------------------------------------------
+
+Process* Cluster::some_worker(bool trainer) {
+  std::vector<Process*> all;
+  for (Worker* worker : living_workers()) {
+    if ((dynamic_cast<Trainer*>(worker) != nullptr) == trainer) all.push_back(worker);
+  }
+  return all.empty() ? nullptr : all[world.random.below(all.size())];
+}
+
+void Cluster::next_fault() {
+  // Often close together, so that faults hit the recovery of the one before; sometimes far apart.
+  const std::uint64_t gap = world.chance(0.5) ? 1 + world.random.below(60) : 1 + world.random.below(600);
+  next_fault_at_ = world.events() + gap;
+}
+
+void Cluster::stop_somebody() {
+  Process* who = nullptr;
+  const auto what = world.random.below(6);
+  if (what <= 2) who = some_worker(true);
+  if (what == 3) who = some_worker(false);
+  if (what == 4 && !nodes.empty()) who = nodes[world.random.below(nodes.size())];
+  if (what == 5) who = world.chance(0.5) ? static_cast<Process*>(head) : driver;
+  if (who == nullptr) return;
+  world.stop(*who);
+  const Duration how_long = world.chance(0.5) ? world.between(milliseconds(1), milliseconds(200))
+                                              : world.between(milliseconds(200), seconds(15));
+  world.outside(how_long, "continue", [this, who] { world.resume(*who); });
+}
+
+void Cluster::cut_somewhere() {
+  const int hosts = scenario.nodes + 1;
+  const int from = static_cast<int>(world.random.below(hosts));
+  const int to = static_cast<int>(world.random.below(hosts));
+  if (from == to) return;
+  const bool lose = world.chance(0.5);
+  const bool both = world.chance(0.5);
+  world.trace("network", "cut " + std::to_string(from) + (both ? " <-> " : " -> ") + std::to_string(to));
+  world.cut(from, to, lose);
+  if (both) world.cut(to, from, lose);
+  const Duration how_long = world.chance(0.5) ? world.between(milliseconds(1), milliseconds(500))
+                                              : world.between(milliseconds(500), seconds(20));
+  world.outside(how_long, "heal", [this, from, to] {
+    world.heal(from, to);
+    world.heal(to, from);
+  });
+}
+
+void Cluster::inject() {
+  const auto kill = [&](Process* process) {
+    if (process != nullptr) world.kill(*process, "fault");
+  };
+  switch (world.random.below(16)) {
+    case 0:
+    case 1:
+    case 2:
+    case 3:
+    case 4:
+    case 5:
+      return kill(some_worker(true));
+    case 6:
+    case 7:
+      return kill(some_worker(false));
+    case 8:
+      return nodes.empty() ? void() : kill(nodes[world.random.below(nodes.size())]);
+    case 9:
+      return kill(head);
+    case 10:
+      return kill(driver);
+    case 11:
+      if (head != nullptr) head->die_after_actions = static_cast<int>(world.random.below(6));
+      return;
+    case 12:
+      if (driver != nullptr) driver->die_after_actions = static_cast<int>(world.random.below(12));
+      return;
+    case 13:
+      return stop_somebody();
+    case 14:
+      return cut_somewhere();
+    default:
+      if (world.chance(0.5)) {
+        disk_full = !disk_full;
+      } else if (!accepted.empty()) {
+        files.at(accepted[world.random.below(accepted.size())].path).corrupt = true;
+      }
+  }
+}
+
+void Cluster::end_faults() {
+  faults_over = true;
+  faults_over_at = world.now();
+  disk_full = false;
+  if (head != nullptr) head->die_after_actions = -1;
+  if (driver != nullptr) driver->die_after_actions = -1;
+  world.trace("harness", "no more faults");
+}
+
+// ---- A run --------------------------------------------------------------------------------------------
+
+void Cluster::run() {
+  // Stops and cuts end by themselves within 20 s; then every wait has to end within its deadlines.
+  constexpr Duration kBound = seconds(400);
+  constexpr std::uint64_t kMostEvents = 3'000'000;
+  start_head();
+  for (int host = 1; host <= scenario.nodes; ++host) start_node(host);
+  start_driver();
+  next_fault();
+  Instant done_at{};
+  while (world.violated().empty() && world.step()) {
+    if (!faults_over && world.events() >= next_fault_at_) {
+      if (faults_left_-- > 0 && !job_done) {
+        inject();
+        next_fault();
+      } else {
+        end_faults();
+      }
+    }
+    if (!faults_over && job_done) end_faults();
+    if (job_done && done_at == Instant{}) done_at = world.now();
+    if (job_done && world.now() - std::max(done_at, faults_over_at) > seconds(45)) return check_settled();
+    if (faults_over && !job_done && world.now() - faults_over_at > kBound)
+      world.violation("the job does not end");
+    if (world.events() > kMostEvents) world.violation("too many events without an end");
+  }
+}
+
+/// Long after the end nothing is left, in truth and in the head's books.
+void Cluster::check_settled() {
+  if (!living_workers().empty()) world.violation(living_workers().front()->name + " outlived its job");
+  if (head == nullptr) return world.violation("the head is not back");
+  for (const auto& [id, actor] : head->machine.actors()) {
+    if (actor.record.state != control::ActorState::kDead)
+      world.violation("the head believes that actor " + to_string(id) + " lives");
+  }
+  for (const Node* node : nodes) {
+    if (!head->machine.nodes().contains(node->info.id))
+      world.violation(node->name + " is not back in the cluster");
+  }
+  for (const auto& [id, node] : head->machine.nodes()) {
+    if (!node.info.gateway && find_node(id) == nullptr)
+      world.violation("the head believes that node " + node.info.name + " lives");
+    if (node.cpu_used_e4 != 0 || node.actors != 0) world.violation("CPUs are held by nobody");
+  }
+}
+
+}  // namespace troupe::sim

@@ -1,0 +1,243 @@
+/// Trainer and loader processes.
+#include "tests/simulation/cluster.hpp"
+
+namespace troupe::sim {
+
+Worker::Worker(Cluster& in, Node& on, ActorId self, Driver* by, std::uint64_t spawn_token, std::int64_t cpus,
+               const std::string& kind)
+    : Process(kind + to_string(self).substr(0, 4), on.host),
+      cluster(in),
+      node(&on),
+      actor(self),
+      driver(by),
+      token(spawn_token),
+      cpu_e4(cpus) {}
+
+Trainer::Trainer(Cluster& in, Node& on, ActorId self, Driver* by, std::uint64_t spawn_token,
+                 std::int64_t cpus)
+    : Worker(in, on, self, by, spawn_token, cpus, "trainer "),
+      machine(self, in.scenario.mutations),
+      prefetcher_(in.scenario.job.logical_ranks, 2 * in.scenario.job.logical_ranks, seconds(2)) {}
+
+void Trainer::start() {
+  cluster.world.send(*this, *driver, "trainer ready", [d = driver, t = this] {
+    d->on(train::TrainerReady{t->token, t->actor, t->node->info.id, "address of " + t->name});
+  });
+  cluster.world.every(*this, seconds(1), "trainer heartbeat", [this] {
+    cluster.world.send(*this, *driver, "heartbeat",
+                       [d = driver, a = actor] { d->on(train::TrainerReport(train::TrainerHeartbeat{a})); });
+    pump_batches();
+  });
+}
+
+void Trainer::on_order(const train::TrainerOrder& order) {
+  carry(machine.on(order));
+  if (machine.plan().generation != planned_) {
+    planned_ = machine.plan().generation;
+    prefetcher_.restart(machine.leaves(), machine.plan().first_step, machine.plan().total_steps);
+  }
+  pump();
+}
+
+void Trainer::carry(const train::TrainerOutput& out) {
+  if (!out.reason.empty()) cluster.world.trace(name, out.reason);
+  if (out.abort_group && group) group->abort(host, out.reason);
+  if (out.loaders_changed) {
+    prefetcher_.set_loaders(machine.loaders());
+    pump_batches();
+  }
+  for (const train::TrainerReport& report : out.reports) {
+    if (const auto* q = std::get_if<train::TrainerQuiesced>(&report);
+        q != nullptr && q->steps != train::kNoState) {
+      if (q->hash != cluster.reference[q->steps]) {
+        cluster.world.violation(name + " holds another state after " + std::to_string(q->steps) + " steps");
+      }
+    }
+    cluster.world.send(*this, *driver, "report", [d = driver, report] { d->on(report); });
+  }
+}
+
+void Trainer::pump() {
+  if (busy) return;
+  task = machine.take();
+  if (std::holds_alternative<train::Wait>(task)) return;
+  busy = true;
+  ++task_number;
+  computing_ = false;
+  std::visit([this](const auto& t) { perform(t); }, task);
+}
+
+void Trainer::finish(std::uint64_t which, const train::TrainerResult& result) {
+  if (!busy || task_number != which) return;
+  busy = false;
+  carry(machine.done(result));
+  pump();
+}
+
+/// The group's abort word was seen by whoever waits in the group.
+void Trainer::abort_local() {
+  const bool waits_in_group = std::holds_alternative<train::FormGroup>(task) ||
+                              std::holds_alternative<train::TransferState>(task) ||
+                              std::holds_alternative<train::ComputeStep>(task);
+  if (busy && waits_in_group) finish(task_number, train::TaskAborted{"the group was aborted", {}});
+}
+
+void Trainer::end_after(Duration delay, const char* label, std::function<train::TrainerResult()> result) {
+  cluster.world.after(*this, delay, label, [this, which = task_number, result = std::move(result)] {
+    if (busy && task_number == which) finish(which, result());
+  });
+}
+
+void Trainer::time_out_after(Duration delay) {
+  cluster.world.after(*this, delay, "time out", [this, which = task_number] {
+    if (!busy || task_number != which) return;
+    const auto* step = std::get_if<train::ComputeStep>(&task);
+    if (step != nullptr && !computing_)
+      return time_out_after(seconds(30));  // it waits for batches, not for ranks
+    const auto suspects =
+        group ? group->missing(machine.rank(), step == nullptr ? -1 : step->step) : std::vector<ActorId>{};
+    finish(which, train::TaskAborted{"timed out", suspects});
+  });
+}
+
+void Trainer::perform(const train::FormGroup& t) {
+  auto& shared = cluster.groups[t.plan.generation];
+  if (!shared) shared = std::make_shared<Group>(cluster, t.plan);
+  group = shared;
+  time_out_after(seconds(20));
+  group->join(machine.rank(), *this);
+}
+
+void Trainer::perform(const train::TransferState& t) {
+  if (t.role == train::TransferState::Role::kBystander) {
+    return end_after(microseconds(10), "bystander", [] { return train::TaskDone{}; });
+  }
+  time_out_after(seconds(30));
+  group->transfer(machine.rank());
+}
+
+void Trainer::finish_receive(std::uint64_t which) {
+  if (!cluster.scenario.mutations.install_in_place) state = spare;
+  finish(which, train::StateReady{state.hash()});
+}
+
+void Trainer::perform(const train::MakeInitialState&) {
+  end_after(cluster.world.between(milliseconds(1), milliseconds(5)), "initial state", [this] {
+    state = initial_state(cluster.scenario.seed);
+    return train::StateReady{state.hash()};
+  });
+}
+
+void Trainer::perform(const train::LoadCheckpoint& t) {
+  end_after(cluster.world.between(milliseconds(1), milliseconds(20)), "load checkpoint",
+            [this, path = t.path]() -> train::TrainerResult {
+              const Checkpoint& file = cluster.files.at(path);
+              if (file.corrupt) return train::TaskAborted{"a checksum does not hold", {}};
+              state = file.state;
+              return train::StateReady{state.hash()};
+            });
+}
+
+void Trainer::perform(const train::ComputeStep&) {
+  time_out_after(seconds(30));
+  pump_batches();
+  compute_when_fed();
+}
+
+void Trainer::compute_when_fed() {
+  const auto* t = std::get_if<train::ComputeStep>(&task);
+  if (!busy || computing_ || t == nullptr || !prefetcher_.ready(t->step)) return;
+  computing_ = true;
+  cluster.world.after(*this, cluster.world.between(milliseconds(1), milliseconds(6)), "computed",
+                      [this, which = task_number, step = t->step, leaves = t->leaves] {
+                        if (!busy || task_number != which) return;
+                        std::vector<std::uint64_t> gradients;
+                        for (int leaf = leaves.begin; leaf < leaves.end; ++leaf) {
+                          const std::uint64_t used = batches_.at({step, leaf});
+                          gradients.push_back(gradient(state, step, leaf, used));
+                        }
+                        auto& slots = group->slots[step];
+                        if (slots.empty()) slots.resize(group->plan.logical_ranks);
+                        for (int leaf = leaves.begin; leaf < leaves.end; ++leaf) {
+                          slots[leaf] = {leaf, batches_.at({step, leaf}), static_cast<float>(leaf)};
+                        }
+                        group->contribute(machine.rank(), step,
+                                          partial_sums(gradients, leaves, group->plan.logical_ranks));
+                      });
+}
+
+void Trainer::perform(const train::ApplyStep& t) {
+  end_after(cluster.world.between(microseconds(100), milliseconds(2)), "applied", [this, step = t.step] {
+    state.apply(step, sum);
+    if (state.hash() != cluster.reference[step + 1]) {
+      cluster.world.violation(name + " has another state after step " + std::to_string(step));
+    }
+    prefetcher_.release(step);
+    std::erase_if(batches_, [&](const auto& batch) { return batch.first.first <= step; });
+    return train::Applied{};
+  });
+}
+
+void Trainer::perform(const train::HashState&) {
+  end_after(cluster.world.between(microseconds(100), milliseconds(2)), "hashed",
+            [this] { return train::Hashed{state.hash()}; });
+}
+
+void Trainer::perform(const train::RunEvaluation& t) {
+  end_after(cluster.world.between(milliseconds(1), milliseconds(10)), "evaluated", [this, e = t.order] {
+    return train::Evaluated{evaluate(state, e.begin, e.end), e.end - e.begin, 0.0};
+  });
+}
+
+void Trainer::perform(const train::RunCheckpoint& t) {
+  end_after(cluster.world.between(milliseconds(1), milliseconds(20)), "checkpoint",
+            [this, step = t.order.step]() -> train::TrainerResult {
+              if (cluster.disk_full) return train::TaskAborted{"the disk is full", {}};
+              const std::string path = "step-" + std::to_string(step) + "-by-" + name;
+              cluster.files[path] = {state, step, false};
+              return train::CheckpointStored{path, state.hash()};
+            });
+}
+
+// ---- Batches ------------------------------------------------------------------------------------------
+
+void Trainer::pump_batches() {
+  for (const train::BatchRequest& request : prefetcher_.requests(cluster.world.now())) {
+    auto* loader = dynamic_cast<Loader*>(cluster.find_worker(request.loader));
+    if (loader == nullptr) continue;
+    cluster.world.send(
+        *this, *loader, "batch request",
+        [loader, t = this, step = request.step, leaf = request.leaf] { loader->on_request(*t, step, leaf); });
+  }
+}
+
+void Trainer::on_batch(std::int64_t step, int leaf, std::uint64_t indices_hash) {
+  if (!prefetcher_.arrived(step, leaf)) return;
+  batches_[{step, leaf}] = indices_hash;
+  pump_batches();
+  compute_when_fed();
+}
+
+void Loader::start() {
+  cluster.world.send(*this, *driver, "loader ready", [d = driver, l = this] {
+    d->on(train::LoaderReady{l->token, l->actor, l->node->info.id, "address of " + l->name});
+  });
+  cluster.world.every(*this, seconds(1), "loader heartbeat", [this] {
+    cluster.world.send(*this, *driver, "heartbeat",
+                       [d = driver, a = actor] { d->on(train::LoaderHeartbeat{a}); });
+  });
+}
+
+void Loader::on_request(Trainer& from, std::int64_t step, int leaf) {
+  const auto& config = cluster.scenario.job;
+  const std::uint64_t indices =
+      sampler(cluster.scenario.seed, static_cast<int>(step / config.steps_per_epoch),
+              step % config.steps_per_epoch, leaf);
+  cluster.world.after(*this, cluster.world.between(microseconds(100), milliseconds(3)), "batch made",
+                      [this, t = &from, step, leaf, indices] {
+                        cluster.world.send(*this, *t, "batch",
+                                           [t, step, leaf, indices] { t->on_batch(step, leaf, indices); });
+                      });
+}
+
+}  // namespace troupe::sim
