@@ -10,6 +10,7 @@
 #include "runtime/control/placement.hpp"
 #include "runtime/core/error.hpp"
 #include "runtime/core/ids.hpp"
+#include "runtime/wire/address.hpp"
 
 namespace troupe::control {
 
@@ -22,13 +23,6 @@ struct NodeInfo {
   std::int64_t cpu_e4 = 0;
   bool gateway = false;  ///< a driver's or session's own link into the cluster: zero resources, runs no actor
   bool operator==(const NodeInfo&) const = default;
-};
-
-/// Where a process can be reached.
-struct ProcessAddress {
-  NodeId node{};
-  ProcessId process{};
-  auto operator<=>(const ProcessAddress&) const = default;
 };
 
 struct ActorSpec {

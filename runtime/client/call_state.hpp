@@ -1,0 +1,52 @@
+/// The untyped half of a Future: a slot that is filled once, from any thread, with bytes or an error.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "runtime/core/clock.hpp"
+#include "runtime/core/result.hpp"
+#include "runtime/wire/codec.hpp"
+
+namespace troupe {
+
+using Outcome = Result<wire::Bytes>;
+
+/// Lets a waiting thread do the process's receiving itself instead of being woken by another thread.
+class Waiter {
+ public:
+  virtual ~Waiter() = default;
+  /// Returns when `done()` is true or `deadline` has passed.
+  virtual void wait(const std::function<bool()>& done, std::atomic<std::uint32_t>& word, Instant deadline) = 0;
+  /// Something was resolved: the thread that receives may be waiting for it.
+  virtual void nudge() = 0;
+};
+
+/// Thread-safe.
+class CallState {
+ public:
+  explicit CallState(Waiter* waiter) : waiter_(waiter) {}
+
+  /// Fills the slot; only the first time counts. Runs the callbacks in this thread.
+  void resolve(Outcome outcome);
+  bool ready() const { return ready_.load(std::memory_order_acquire) != 0; }
+  /// REQUIRES: ready().
+  const Outcome& outcome() const;
+  /// Waits until ready. False when `timeout` is over first.
+  bool wait(Duration timeout);
+  /// Calls `callback` once ready, in the resolving thread (in this one if ready already).
+  void on_ready(std::function<void()> callback);
+
+ private:
+  Waiter* waiter_;
+  std::atomic<std::uint32_t> ready_{0};
+  std::atomic<std::uint32_t> sleepers_{0};
+  std::mutex mutex_;
+  Outcome outcome_{wire::Bytes{}};
+  std::vector<std::function<void()>> callbacks_;
+};
+
+}  // namespace troupe

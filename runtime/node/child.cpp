@@ -1,0 +1,121 @@
+#include "runtime/node/child.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+extern char** environ;
+
+namespace troupe {
+namespace {
+
+struct Pipe {
+  UniqueFd reading;
+  UniqueFd writing;
+};
+
+Result<Pipe> make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return io_error("cannot make a pipe", errno, "raise ulimit -n");
+  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+/// What the child does between fork and exec: only calls that are safe there. Never returns.
+[[noreturn]] void become(const ChildOptions& options, int link, int output, int errors, pid_t parent, char** argv, char** env,
+                         const char* oom) {
+  ::prctl(PR_SET_PDEATHSIG, options.role == "worker" ? SIGKILL : SIGTERM);
+  if (::getppid() != parent) ::_exit(127);  // it died before we asked to be told
+  const int program = options.program_fd >= 0 ? ::fcntl(options.program_fd, F_DUPFD, 10) : -1;
+  if (output >= 0) ::dup2(output, STDOUT_FILENO);
+  if (errors >= 0) ::dup2(errors, STDERR_FILENO);
+  if (link == kLinkFd) {
+    ::fcntl(link, F_SETFD, 0);
+  } else {
+    ::dup2(link, kLinkFd);
+  }
+  const int adj = ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+  if (adj >= 0) {
+    [[maybe_unused]] const auto written = ::write(adj, oom, std::strlen(oom));
+    ::close(adj);
+  }
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::signal(SIGINT, SIG_IGN);  // Ctrl-C is for the driver, which ends us
+  if (program >= 0) {
+    ::fcntl(program, F_SETFD, FD_CLOEXEC);
+    ::fexecve(program, argv, env);
+  } else {
+    ::execve("/proc/self/exe", argv, env);
+  }
+  ::_exit(127);
+}
+
+}  // namespace
+
+Result<Child> start_child(const ChildOptions& options) {
+  auto link = transport::LocalLink::pair();
+  if (!link) return link.error();
+  Pipe output, errors;
+  if (options.capture_output) {
+    auto first = make_pipe();
+    auto second = make_pipe();
+    if (!first || !second) return first ? second.error() : first.error();
+    output = *std::move(first);
+    errors = *std::move(second);
+  }
+  const std::string role = std::string(kRoleVariable) + "=" + options.role;
+  const std::string name = "troupe-" + options.role;
+  const std::string oom = std::to_string(options.oom_score_adj);
+  std::vector<char*> env;
+  for (char** at = environ; *at != nullptr; ++at) {
+    if (!std::string_view(*at).starts_with(std::string(kRoleVariable) + "=")) env.push_back(*at);
+  }
+  env.push_back(const_cast<char*>(role.c_str()));
+  env.push_back(nullptr);
+  char* argv[] = {const_cast<char*>(name.c_str()), nullptr};
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) return io_error("cannot start a " + options.role, errno, "raise the limit on processes (ulimit -u)");
+  if (pid == 0) become(options, link->second.fd(), output.writing.get(), errors.writing.get(), parent, argv, env.data(), oom.c_str());
+  Child child;
+  child.pid = pid;
+  child.pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!child.pidfd) {
+    const int error = errno;
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    return io_error("cannot watch a child process", error, "Linux 5.3 or later is needed");
+  }
+  child.link = std::move(link->first);
+  child.output = std::move(output.reading);
+  child.errors = std::move(errors.reading);
+  return child;
+}
+
+void signal_child(const Child& child, int signal) { ::syscall(SYS_pidfd_send_signal, child.pidfd.get(), signal, nullptr, 0); }
+
+std::string reap(const Child& child) {
+  siginfo_t info{};
+  if (::waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED) != 0) return "it was reaped elsewhere";
+  if (info.si_code == CLD_EXITED) return info.si_status == 0 ? "exited" : "exit code " + std::to_string(info.si_status);
+  const char* name = ::sigabbrev_np(info.si_status);
+  return "killed by signal " + std::to_string(info.si_status) + (name == nullptr ? "" : std::string(" (SIG") + name + ")");
+}
+
+bool wait_ended(const Child& child, Duration timeout) {
+  pollfd wait{child.pidfd.get(), POLLIN, 0};
+  return ::poll(&wait, 1, static_cast<int>(timeout / std::chrono::milliseconds(1))) > 0;
+}
+
+}  // namespace troupe

@@ -1,0 +1,45 @@
+/// Starting and watching a process of ours.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "runtime/core/fd.hpp"
+#include "runtime/transport/local_link.hpp"
+
+namespace troupe {
+
+/// The environment variable that tells an executable of ours to be something else than the user's program.
+inline constexpr const char* kRoleVariable = "TROUPE_ROLE";
+/// The descriptor on which a child finds its link to whoever started it.
+inline constexpr int kLinkFd = 3;
+
+/// A child process. It dies with the thread that started it (PR_SET_PDEATHSIG) and is reaped when it ends.
+struct Child {
+  pid_t pid = -1;
+  UniqueFd pidfd;                ///< readable once the process is gone
+  transport::LocalLink link;     ///< our end
+  UniqueFd output;               ///< its standard output, if captured
+  UniqueFd errors;               ///< its standard error, if captured
+};
+
+struct ChildOptions {
+  std::string role;              ///< "head", "node", "worker"
+  int program_fd = -1;           ///< executable to run; -1: our own
+  bool capture_output = false;
+  int oom_score_adj = 0;         ///< offered to the kernel when memory runs out: higher goes first
+};
+
+/// Starts our own executable again in the given role.
+Result<Child> start_child(const ChildOptions& options);
+
+/// Sends a signal through the pidfd: it cannot hit another process that got the same pid.
+void signal_child(const Child& child, int signal);
+
+/// Reaps a child that has ended (pidfd readable): "killed by signal 9 (SIGKILL)", "exit code 3", "exited".
+std::string reap(const Child& child);
+
+/// Waits until the child has ended, `timeout` at most.
+bool wait_ended(const Child& child, Duration timeout);
+
+}  // namespace troupe

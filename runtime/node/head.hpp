@@ -1,0 +1,57 @@
+/// The head process: the cluster machine with a store, a server and a clock around it. It is not a node: nothing that
+/// trains dies with it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/control/cluster_machine.hpp"
+#include "runtime/control/store.hpp"
+#include "runtime/core/random.hpp"
+#include "runtime/node/event_loop.hpp"
+#include "runtime/security/authorizer.hpp"
+#include "runtime/transport/transport.hpp"
+#include "runtime/wire/messages.hpp"
+
+namespace troupe {
+
+/// Everything runs in the loop's thread.
+class Head {
+ public:
+  struct Options {
+    Endpoint address;  ///< where to listen
+    CurveKeyPair keys;
+    std::shared_ptr<Authorizer> authorizer;  ///< knows the nodes' keys; a peer's name is its node id
+    std::unique_ptr<Storage> storage;
+    control::PlacementPolicy placement;
+  };
+
+  Head(EventLoop& loop, MachineTransport& transport, Options options);
+  ~Head();
+
+  /// Restores the state from the store and listens.
+  Result<void> start();
+  const std::string& address() const { return address_; }
+  /// An event from a source that is trusted, such as the launcher that saw a node die.
+  void on(const control::ClusterEvent& event);
+  const control::ClusterMachine& machine() const { return machine_; }
+
+ private:
+  Result<void> restore();
+  void on_frame(const PeerName& from, wire::ByteView frame);
+  void carry_out(const std::vector<control::ClusterAction>& actions);
+  bool persist(StoreBatch& batch);
+  void send(NodeId node, const control::ClusterAction& action);
+  void send_all(const control::ClusterAction& action);
+
+  EventLoop& loop_;
+  MachineTransport& transport_;
+  Options options_;
+  SystemRandom random_;
+  MonotonicClock clock_;
+  control::ClusterMachine machine_;
+  std::string address_;
+  std::unique_ptr<MachineServer> server_;
+};
+
+}  // namespace troupe

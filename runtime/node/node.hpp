@@ -1,0 +1,117 @@
+/// The node process: starts and watches workers, hands out shared memory and rings, and is the gateway to other
+/// machines. It holds no decision of the cluster: the head decides who runs where.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "runtime/node/event_loop.hpp"
+#include "runtime/node/local_process.hpp"
+#include "runtime/node/regions.hpp"
+#include "runtime/security/authorizer.hpp"
+#include "runtime/transport/transport.hpp"
+
+namespace troupe {
+
+/// Everything runs in the loop's thread.
+class Node {
+ public:
+  struct Options {
+    wire::NodeConfig config;
+    CurveKeyPair keys;
+    PublicKey head_key;
+    transport::LocalLink parent;  ///< to whoever started this node; may carry a driver
+  };
+
+  Node(EventLoop& loop, MachineTransport& transport, Options options);
+  ~Node();
+
+  /// Listens and joins the cluster. Errors: what the transport says.
+  Result<void> start();
+  /// Takes up the link to the parent, and the driver behind it. Call once after start.
+  void serve_parent();
+  /// Ends the workers, forwards what they wrote last, and stops the loop.
+  void leave(const std::string& reason);
+  const std::string& address() const { return address_; }
+
+ private:
+  using Locals = std::map<ProcessId, std::unique_ptr<LocalProcess>>;
+  struct Peer {
+    control::NodeInfo info;
+    std::unique_ptr<MachineClient> client;
+    std::vector<wire::Bytes> waiting;  ///< frames for a connection that is being made
+  };
+
+  // node.cpp: joining, the parent, the tick
+  void adopt_driver();
+  void join_head();
+  void tick();
+  void to_head(control::ClusterEvent event);
+  void parent_gone();
+  void finish_leaving();
+
+  // node_workers.cpp: processes
+  void start_actor(ActorId actor, const control::ActorSpec& spec);
+  Result<LocalProcess*> start_worker(const std::string& label, JobId job, bool isolated, ProcessAddress driver);
+  LocalProcess* shared_worker(JobId job);
+  void watch(LocalProcess& process);
+  void read_output(LocalProcess& process, bool errors);
+  void forward_output(LocalProcess& process, std::string text, bool errors);
+  void process_ended(LocalProcess& process);
+  void announce_down(const LocalProcess& process, const std::string& reason);
+  void kill_process(LocalProcess& process, const std::string& reason);
+  void kill_actor(ActorId actor, const std::string& reason);
+
+  // node_frames.cpp: what comes in and goes out
+  void read_link(LocalProcess& process);
+  void on_local_packet(LocalProcess& process, transport::Packet packet);
+  void on_local_control(LocalProcess& process, wire::Control message);
+  void on_ask(LocalProcess& process, const wire::RingAsk& ask);
+  void on_ask(LocalProcess& process, const wire::RegionAsk& ask);
+  void route(const wire::FrameHeader& header, wire::ByteView frame);
+  void refuse_call(const wire::FrameHeader& header, const std::string& why);
+  void send(LocalProcess& process, const wire::Control& message, std::vector<UniqueFd> fds = {});
+  void send_packet(LocalProcess& process, wire::ByteView packet, std::vector<UniqueFd> fds = {});
+  void flush(LocalProcess& process);
+  void answer(LocalProcess& process, std::uint64_t request, Result<wire::Bytes> value, std::vector<UniqueFd> fds = {});
+  void to_locals(const wire::Control& message);
+  void to_process(ProcessAddress to, const wire::Control& message);
+  void to_peer(NodeId node, wire::ByteView frame);
+  void to_peers(const wire::Control& message);
+  void on_peer_frame(const PeerName& from, wire::ByteView frame);
+  void on_peer_control(NodeId from, wire::Control message);
+  void on_head_frame(wire::ByteView frame);
+  void on_head_action(control::ClusterAction action);
+  void set_nodes(const std::vector<control::NodeInfo>& nodes);
+  void node_dead(NodeId node, const std::string& reason);
+
+  LocalProcess* find(ProcessId process);
+  LocalProcess* hosting(ActorId actor);
+
+  EventLoop& loop_;
+  MachineTransport& transport_;
+  Options options_;
+  const NodeId id_;
+  std::string address_;
+  std::string host_;
+  std::shared_ptr<Authorizer> authorizer_;
+  MonotonicClock clock_;
+  Regions regions_;
+  Locals locals_;
+  LocalProcess* driver_ = nullptr;
+  std::map<JobId, ProcessId> shared_workers_;
+  std::map<ActorId, ProcessId> hosts_;  ///< which process has an actor
+  std::map<std::pair<ProcessId, std::uint64_t>, control::ClusterEvent> unanswered_;  ///< told the head again when it is back
+  std::map<NodeId, Peer> peers_;
+  std::vector<control::NodeInfo> nodes_;
+  wire::Assembler local_assembler_;
+  std::map<NodeId, wire::Assembler> peer_assemblers_;
+  std::unique_ptr<MachineServer> server_;
+  std::unique_ptr<MachineClient> head_;
+  bool leaving_ = false;
+};
+
+}  // namespace troupe

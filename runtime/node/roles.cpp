@@ -1,0 +1,171 @@
+#include "runtime/node/roles.hpp"
+
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "runtime/client/process.hpp"
+#include "runtime/core/log.hpp"
+#include "runtime/node/child.hpp"
+#include "runtime/node/head.hpp"
+#include "runtime/node/node.hpp"
+#include "runtime/transport/machine_link.hpp"
+#include "runtime/wire/link_codec.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr Duration kConfigured = std::chrono::seconds(30);
+
+[[noreturn]] void leave_with(transport::LocalLink& parent, const ErrorInfo& error) {
+  wire::send_control(parent, {}, wire::NotReady{error});
+  ::_exit(1);
+}
+
+/// SIGTERM ends the loop as if the parent had gone: whoever started us may be dead.
+class TerminationSignal {
+ public:
+  /// Call before any thread starts: the signal is blocked in all of them and read from a descriptor.
+  TerminationSignal() {
+    sigset_t set;
+    ::sigemptyset(&set);
+    ::sigaddset(&set, SIGTERM);
+    ::sigprocmask(SIG_BLOCK, &set, nullptr);
+    fd_ = UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+  void watch(EventLoop& loop, std::function<void()> end) {
+    loop.watch(fd_.get(), [this, &loop, end = std::move(end)](bool, bool, bool) {
+      loop.forget(fd_.get());
+      end();
+    });
+  }
+
+ private:
+  UniqueFd fd_;
+};
+
+struct Configured {
+  wire::Control config;
+  KeyBundle keys;
+};
+
+Configured configure(transport::LocalLink& parent) {
+  auto received = wire::receive_control(parent, kConfigured);
+  if (!received) leave_with(parent, received.error());
+  if (received->fds.size() != 1) leave_with(parent, {ErrorCode::kRefused, "no keys came with the configuration", "", ""});
+  auto keys = take_over(std::move(received->fds.front()));
+  if (!keys) leave_with(parent, keys.error());
+  return {std::move(received->message), *std::move(keys)};
+}
+
+int run_head(transport::LocalLink parent, const control::PlacementPolicy& placement) {
+  ::prctl(PR_SET_NAME, "troupe-head");
+  set_log_role("head");
+  TerminationSignal termination;
+  auto configured = configure(parent);
+  const auto* config = std::get_if<wire::HeadConfig>(&configured.config);
+  if (config == nullptr) leave_with(parent, {ErrorCode::kRefused, "a head was given another role's configuration", "", ""});
+  auto address = parse_endpoint(config->address);
+  if (!address) leave_with(parent, address.error());
+  auto storage = open_sqlite_storage(config->folder);
+  if (!storage) leave_with(parent, storage.error());
+  MonotonicClock clock;
+  auto authorizer = std::make_shared<Authorizer>(clock);
+  for (const auto& peer : configured.keys.allowed) authorizer->allow(peer.key, peer.name);
+  EventLoop loop;
+  const auto transport = make_zmq_transport(clock);
+  Head head(loop, *transport, {*address, configured.keys.own, authorizer, *std::move(storage), placement});
+  if (auto started = head.start(); !started) leave_with(parent, started.error());
+  wire::send_control(parent, {}, wire::Ready{head.address()});
+  bool orphaned = false;
+  loop.watch(parent.fd(), [&](bool, bool, bool) {
+    transport::Packet packet;
+    if (parent.receive(packet, false) == transport::LinkStatus::kClosed) {
+      orphaned = true;
+      loop.forget(parent.fd());
+      return loop.stop();
+    }
+    const auto header = wire::decode_header(packet.bytes);
+    if (!header) return;
+    auto message = wire::decode_control(*header, wire::ByteView(packet.bytes).subspan(wire::kHeaderBytes));
+    if (!message) return;
+    if (auto* event = std::get_if<wire::ToHead>(&*message)) head.on(event->event);
+    if (std::get_if<wire::Leave>(&*message) != nullptr) loop.stop();
+  });
+  termination.watch(loop, [&] { orphaned = true, loop.stop(); });
+  loop.run();
+  // The folder of an embedded cluster is its launcher's to remove; when that was killed, it is ours.
+  std::error_code ignored;
+  if (orphaned) std::filesystem::remove_all(config->folder, ignored);
+  return 0;
+}
+
+int run_node(transport::LocalLink parent) {
+  ::prctl(PR_SET_NAME, "troupe-node");
+  TerminationSignal termination;
+  auto configured = configure(parent);
+  const auto* config = std::get_if<wire::NodeConfig>(&configured.config);
+  if (config == nullptr) leave_with(parent, {ErrorCode::kRefused, "a node was given another role's configuration", "", ""});
+  set_log_role("node " + config->name);
+  EventLoop loop;
+  MonotonicClock clock;
+  const auto transport = make_zmq_transport(clock);
+  auto parent_copy = parent.socket().duplicate();
+  if (!parent_copy) leave_with(parent, parent_copy.error());
+  Node node(loop, *transport, {*config, configured.keys.own, configured.keys.head, transport::LocalLink(*std::move(parent_copy))});
+  if (auto started = node.start(); !started) leave_with(parent, started.error());
+  wire::send_control(parent, {}, wire::Ready{node.address()});
+  parent.socket().reset();  // the node has the other descriptor
+  node.serve_parent();
+  termination.watch(loop, [&] { node.leave("its launcher is gone"); });
+  loop.run();
+  return 0;
+}
+
+int run_worker(transport::LocalLink link) {
+  auto received = wire::receive_control(link, kConfigured);
+  const auto* config = received ? std::get_if<wire::Configure>(&received->message) : nullptr;
+  if (config == nullptr) {
+    log(LogLevel::kError, "a worker got no configuration from its node");
+    return 1;
+  }
+  set_log_role(config->label);
+  ::prctl(PR_SET_NAME, config->label.substr(0, 15).c_str());
+  ::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a line a person prints is seen when it is printed
+  const Process::Config mine{config->node, config->process, config->job, 0, config->label, config->host};
+  Process process(mine, std::move(link), [] { ::_exit(0); }, [](const wire::Output&) {});
+  process.run_until_told_to_leave();
+  return 0;
+}
+
+}  // namespace
+
+void become_role_if_asked(const control::PlacementPolicy& placement) {
+  const char* variable = std::getenv(kRoleVariable);
+  if (variable == nullptr) return;
+  const std::string role = variable;
+  ::unsetenv(kRoleVariable);
+  ::signal(SIGPIPE, SIG_IGN);
+  transport::LocalLink link{UniqueFd(kLinkFd)};
+  if (!link.peer_is_us()) {
+    log(LogLevel::kError, "refused to become a " + role + ": no link of our own user on descriptor 3");
+    ::_exit(1);
+  }
+  int code = 1;
+  try {
+    if (role == "head") code = run_head(std::move(link), placement);
+    if (role == "node") code = run_node(std::move(link));
+    if (role == "worker") code = run_worker(std::move(link));
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, error.what());
+  }
+  std::exit(code);
+}
+
+}  // namespace troupe

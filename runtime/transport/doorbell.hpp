@@ -1,0 +1,50 @@
+/// How a process is woken when one of its rings gets something: one word in shared memory a process.
+///
+/// The owner arms the bell before it sleeps and looks at its rings once more; a sender rings only when the bell is
+/// armed, so a busy receiver costs its senders one load of a shared cache line and no system call.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "runtime/core/fd.hpp"
+#include "runtime/core/futex.hpp"
+
+namespace troupe::transport {
+
+/// Thread-safe. The memory is mapped by the owner and by every peer that has a ring to it.
+class Doorbell {
+ public:
+  static Result<Doorbell> create();
+  static Result<Doorbell> map(UniqueFd fd);
+
+  int fd() const { return memory_.fd(); }
+
+  /// Owner: from now on senders ring. Look at the rings once more before sleeping.
+  void arm() { words().armed.store(1, std::memory_order_seq_cst); }
+  void disarm() { words().armed.store(0, std::memory_order_relaxed); }
+  /// Owner: what `sleep` compares with; read it before arming.
+  std::uint32_t count() const { return words().count.load(std::memory_order_acquire); }
+  /// Owner: sleeps until rung after `count` was read, or until `timeout` is over.
+  void sleep(std::uint32_t count, Duration timeout) { futex_wait(words().count, count, timeout); }
+
+  /// Sender: wakes the owner if it may be asleep. Call after the message is visible.
+  void ring() {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (words().armed.load(std::memory_order_relaxed) == 0) return;
+    if (words().armed.exchange(0, std::memory_order_acq_rel) == 0) return;
+    words().count.fetch_add(1, std::memory_order_release);
+    futex_wake(words().count, 1);
+  }
+
+ private:
+  struct Words {
+    alignas(64) std::atomic<std::uint32_t> armed;
+    std::atomic<std::uint32_t> count;
+  };
+  Words& words() const { return *reinterpret_cast<Words*>(memory_.data()); }
+
+  SharedMemory memory_;
+};
+
+}  // namespace troupe::transport

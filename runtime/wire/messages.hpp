@@ -1,0 +1,198 @@
+/// Every control message, in one place. Calls and replies are frames of their own kind (frame.hpp); everything else
+/// that processes, nodes and the head say to each other is one of these, as a control frame with the message's number.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/control/cluster_types.hpp"
+#include "runtime/wire/frame.hpp"
+
+namespace troupe::wire {
+
+/// What an ActorSpec's payload holds: opaque to the head, read by the node and the process that start the actor.
+struct ActorPayload {
+  std::uint64_t constructor = 0;  ///< id in the registry
+  std::string label;              ///< prefix of its process's output: "trainer 0"
+  ProcessAddress driver;          ///< where its process's output goes
+  std::string package;            ///< hash of the executable; empty: the node's own
+  Bytes args;
+};
+
+// ---- A node and its processes -------------------------------------------------------------------------
+
+/// Node to a process, first: who it is.
+struct Configure {
+  NodeId node;
+  ProcessId process;
+  JobId job;
+  std::string label;
+  std::string host;  ///< address on which its machine is reached: where a data plane listens
+};
+/// A process to its node, first; with its doorbell.
+struct Hello {
+  std::uint8_t version = kProtocolVersion;
+};
+/// A sign of life, every second.
+struct Pulse {};
+
+// Requests of a process; the node answers with Answer and the same number.
+struct SpawnAsk {
+  std::uint64_t request = 0;
+  control::ActorSpec spec;
+};
+struct JobAsk {
+  std::uint64_t request = 0;
+  std::string name;
+};
+struct RingAsk {
+  std::uint64_t request = 0;
+  ProcessId peer;
+};
+/// The shared memory named `key` on this node, made if it is not there.
+struct RegionAsk {
+  std::uint64_t request = 0;
+  std::string key;
+  std::uint64_t bytes = 0;
+  std::string label;       ///< the member, as named when it dies
+  bool abortable = false;  ///< starts with an abort word, which the node sets when a member dies
+};
+struct NodesAsk {
+  std::uint64_t request = 0;
+};
+struct Answer {
+  std::uint64_t request = 0;
+  bool ok = false;
+  ErrorInfo error;
+  Bytes value;  ///< encoded; by the request: SpawnAnswer, JobAnswer, ...
+};
+struct SpawnAnswer {
+  ActorAddress address;
+};
+struct JobAnswer {
+  JobId job;
+  std::uint32_t incarnation = 0;
+};
+struct NodesAnswer {
+  std::vector<control::NodeInfo> nodes;
+};
+
+struct SpawnCancel {
+  std::uint64_t request = 0;
+};
+struct RegionDrop {
+  std::string key;
+};
+/// End an actor, wherever it is: an isolated one's process is killed.
+struct KillAsk {
+  ActorAddress actor;
+  std::string reason;
+};
+/// A ring shared with another process of the node; with the ring's memory and the peer's doorbell.
+struct RingOffer {
+  ProcessId peer;
+  bool first = false;  ///< which direction is the receiver's to write
+};
+struct StartActorHere {
+  ActorId actor;
+  bool isolated = false;
+  std::uint64_t constructor = 0;
+  Bytes args;
+};
+struct StopActor {
+  ActorId actor;
+  std::string reason;
+};
+// A process about its actors.
+struct ActorUp {
+  ActorId actor;
+};
+struct ActorNotUp {
+  ActorId actor;
+  ErrorInfo error;
+};
+struct ActorEnded {
+  ActorId actor;
+  std::string reason;
+};
+// To every process that may care.
+struct ProcessDown {
+  ProcessAddress process;
+  std::string reason;
+};
+struct NodeDown {
+  NodeId node;
+  std::string reason;
+};
+struct ActorGone {
+  ActorAddress actor;
+  std::string reason;
+};
+/// Lines that a worker wrote, on their way to its driver.
+struct Output {
+  std::string label;
+  bool error = false;  ///< standard error
+  std::string text;    ///< whole lines
+};
+/// Node to a process: end now.
+struct Leave {
+  std::string reason;
+};
+
+// ---- The launcher and what it starts ------------------------------------------------------------------
+
+/// A head's or node's configuration arrives over its inherited link; with the key bundle's descriptor.
+struct HeadConfig {
+  std::string address;  ///< host:port to listen on; port 0 for any
+  std::string folder;   ///< of its store
+};
+struct NodeConfig {
+  NodeId id;
+  std::string name;
+  std::string head;     ///< host:port
+  std::string address;  ///< host:port for other nodes; port 0 for any
+  std::int64_t cpu_e4 = 0;
+  bool gateway = false;
+  bool hosts_driver = false;  ///< the launcher's link is also a driver's
+};
+struct Ready {
+  std::string address;  ///< where it listens
+};
+struct NotReady {
+  ErrorInfo error;
+};
+
+// ---- Nodes and the head -------------------------------------------------------------------------------
+
+struct ToHead {
+  control::ClusterEvent event;
+};
+struct FromHead {
+  control::ClusterAction action;
+};
+
+// ---- Packages -----------------------------------------------------------------------------------------
+
+/// A node asks the node of a job's driver for the executable, a piece at a time.
+struct PackageAsk {
+  std::string hash;
+  std::uint64_t offset = 0;
+};
+struct PackagePart {
+  std::string hash;
+  std::uint64_t offset = 0;
+  std::uint64_t total = 0;
+  Bytes bytes;
+};
+
+using Control = std::variant<Configure, Hello, Pulse, SpawnAsk, JobAsk, RingAsk, RegionAsk, NodesAsk, Answer, SpawnCancel,
+                             RegionDrop, KillAsk, RingOffer, StartActorHere, StopActor, ActorUp, ActorNotUp, ActorEnded,
+                             ProcessDown, NodeDown, ActorGone, Output, Leave, HeadConfig, NodeConfig, Ready, NotReady,
+                             ToHead, FromHead, PackageAsk, PackagePart>;
+
+/// The body of a control frame; the header's `id` is the message's number.
+Bytes encode_control(const Control& message, FrameHeader& header);
+Result<Control> decode_control(const FrameHeader& header, ByteView body);
+
+}  // namespace troupe::wire

@@ -1,0 +1,42 @@
+/// troupe::init: a program's way into a cluster. It stands here because it joins the runtime with the standard
+/// placement policy, which the runtime does not know.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/client/session.hpp"
+
+namespace troupe {
+
+struct InitOptions {
+  int nodes = 1;             ///< nodes of an embedded cluster; more than one on a machine is for tests
+  double cpus_per_node = 0;  ///< of an embedded cluster; 0: the cores this process may use
+  std::string job;           ///< name under which the head counts incarnations; default: the program's name
+};
+
+class EmbeddedCluster;
+
+/// A session that owns the process's place in the cluster: when it goes, every actor it started goes.
+class DriverSession : public Session {
+ public:
+  DriverSession(DriverSession&&) noexcept;
+  ~DriverSession();
+
+  /// The embedded cluster's processes, for tests and chaos. Null when the program joined a running cluster.
+  const EmbeddedCluster* embedded() const { return cluster_.get(); }
+
+ private:
+  friend DriverSession init(int argc, char** argv, const InitOptions& options);
+  DriverSession(std::unique_ptr<EmbeddedCluster> cluster, std::unique_ptr<Process> process);
+
+  std::unique_ptr<EmbeddedCluster> cluster_;
+  std::unique_ptr<Process> owned_;
+};
+
+/// Call first in main. In a process that troupe started as head, node or worker it takes over and never returns. In the
+/// user's program it starts an embedded cluster on this machine, which ends with the session. Throws BadConfig for
+/// options that make no sense, IoError or Unavailable when the cluster does not come up.
+DriverSession init(int argc, char** argv, const InitOptions& options = {});
+
+}  // namespace troupe

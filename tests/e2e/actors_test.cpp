@@ -1,0 +1,213 @@
+// Actors across real processes, on an embedded cluster.
+#include <catch2/catch.hpp>
+
+#include <dirent.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "runtime/core/abort_word.hpp"
+#include "runtime/node/launcher.hpp"
+#include "scheduler/init.hpp"
+
+using namespace troupe;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Point {
+  double x = 0;
+  double y = 0;
+  std::vector<std::string> names;
+};
+
+struct Counter {
+  Counter() = default;
+  explicit Counter(int start) : total(start) {}
+  int total = 0;
+  int add(int n) { return total += n; }
+  int get() const { return total; }
+  void fail() { throw std::runtime_error("the counter is out of numbers"); }
+  Point echo(const Point& p) { return {p.y, p.x, p.names}; }
+  std::vector<double> repeat(double value, std::uint64_t count) { return std::vector<double>(count, value); }
+  int pid() { return ::getpid(); }
+  void block() { session().spawn<Counter>({}); }
+  Session session() { return this_actor().session(); }
+  void print(const std::string& text) { std::printf("%s\n", text.c_str()); }
+};
+
+struct Broken {
+  Broken() { throw std::runtime_error("no luck today"); }
+  int any() { return 0; }
+};
+
+struct Relay {
+  explicit Relay(ActorHandle<Counter> t) : target(t) {}
+  ActorHandle<Counter> target;
+  Future<int> through(int n) { return target.call<&Counter::add>(n); }
+  int blocking(int n) { return target.call<&Counter::add>(n).get(5s); }
+};
+
+struct Keeper {
+  SharedMemory region;
+  void open(const std::string& key) { region = this_actor().session().open_region(key, 4096, "keeper", true); }
+};
+
+template <class Error, class F>
+std::string message_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "it did not throw";
+}
+
+int open_fds() {
+  int count = 0;
+  DIR* dir = ::opendir("/proc/self/fd");
+  while (::readdir(dir) != nullptr) ++count;
+  ::closedir(dir);
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("a call reaches an actor in another process and comes back", "[actors]") {
+  auto session = init(0, nullptr);
+  auto counter = session.spawn<Counter>({.num_cpus = 0.1}, 37);
+  CHECK(counter.call<&Counter::add>(5).get(10s) == 42);
+  CHECK(counter.call<&Counter::pid>().get(10s) != ::getpid());
+  const auto echoed = counter.call<&Counter::echo>(Point{1.5, -2, {"a", "", "long enough to be on the heap, surely"}}).get(10s);
+  CHECK(echoed.x == -2);
+  CHECK(echoed.y == 1.5);
+  CHECK(echoed.names.size() == 3);
+
+  SECTION("light actors share a process, an isolated one has its own") {
+    auto other = session.spawn<Counter>();
+    auto isolated = session.spawn<Counter>({.isolated = true});
+    CHECK(other.call<&Counter::pid>().get(10s) == counter.call<&Counter::pid>().get(10s));
+    CHECK(isolated.call<&Counter::pid>().get(10s) != counter.call<&Counter::pid>().get(10s));
+  }
+  SECTION("calls of one caller run in order, and large answers come whole") {
+    std::vector<Future<int>> sums;
+    for (int i = 0; i < 20'000; ++i) sums.push_back(counter.call<&Counter::add>(1));
+    for (int i = 0; i < 20'000; ++i) REQUIRE(sums[i].get(10s) == 43 + i);
+    CHECK(counter.call<&Counter::repeat>(2.5, std::uint64_t{1'000'000}).get(20s) == std::vector<double>(1'000'000, 2.5));
+  }
+  SECTION("an exception of the actor arrives with its text") {
+    const auto text = message_of<TaskFailed>([&] { counter.call<&Counter::fail>().get(10s); });
+    CHECK(text.find("the counter is out of numbers") != std::string::npos);
+    CHECK(text.find("Counter::fail") != std::string::npos);
+    CHECK(counter.call<&Counter::get>().get(10s) == 42);
+  }
+  SECTION("a constructor that throws is the spawner's error") {
+    const auto text = message_of<Error>([&] { session.spawn<Broken>(); });
+    CHECK(text.find("no luck today") != std::string::npos);
+    CHECK(message_of<Error>([&] { session.spawn<Broken>({.isolated = true}); }).find("no luck today") != std::string::npos);
+  }
+  SECTION("an actor calls another one, by a future or by waiting in an isolated one") {
+    auto relay = session.spawn<Relay>({}, counter);
+    CHECK(relay.call<&Relay::through>(1).get(10s) == 43);
+    const auto text = message_of<Error>([&] { relay.call<&Relay::blocking>(1).get(10s); });
+    CHECK(text.find("then(callback)") != std::string::npos);
+    auto waiting = session.spawn<Relay>({.isolated = true}, counter);
+    CHECK(waiting.call<&Relay::blocking>(1).get(10s) == 45);  // the refused wait had sent its call, too
+  }
+  SECTION("then, in the driver's runtime thread") {
+    std::atomic<int> seen{0};
+    counter.call<&Counter::get>().then([&](const Result<int>& value) { seen = value.ok() ? *value : -1; });
+    for (int i = 0; i < 10'000 && seen == 0; ++i) std::this_thread::sleep_for(1ms);
+    CHECK(seen == 42);
+  }
+  SECTION("what asks for more CPUs than any node has is refused with the reason") {
+    const auto text = message_of<Error>([&] { session.spawn<Counter>({.num_cpus = 5000}); });
+    CHECK(text.find("CPU") != std::string::npos);
+  }
+}
+
+TEST_CASE("an actor of this process", "[actors]") {
+  auto session = init(0, nullptr);
+  auto here = session.spawn<Counter>({.here = true}, 1);
+  CHECK(here.call<&Counter::pid>().get(10s) == ::getpid());
+  auto relay = session.spawn<Relay>({}, here);  // and another process calls it
+  CHECK(relay.call<&Relay::through>(4).get(10s) == 5);
+}
+
+TEST_CASE("death: calls fail, monitors hear why, abort words are set", "[actors]") {
+  auto session = init(0, nullptr);
+  auto victim = session.spawn<Keeper>({.isolated = true, .label = "the victim"});
+  auto counter = session.spawn<Counter>({.isolated = true});
+  victim.call<&Keeper::open>(std::string("group")).get(10s);
+  auto region = session.open_region("group", 4096, "driver", true);
+  REQUIRE_FALSE(region_aborted(region.data()));
+  std::atomic<bool> down{false};
+  std::string reason;
+  session.monitor(victim, [&](const std::string& why) {
+    reason = why;
+    down = true;
+  });
+  session.kill(victim, "the test says so");
+  for (int i = 0; i < 10'000 && !down; ++i) std::this_thread::sleep_for(1ms);
+  REQUIRE(down);
+  CHECK(reason.find("the test says so") != std::string::npos);
+  CHECK(region_aborted(region.data()));
+  CHECK(region_abort_reason(region.data()).text.find("keeper died") != std::string::npos);
+  CHECK(message_of<ActorDied>([&] { victim.call<&Keeper::open>(std::string("x")).get(10s); }).find("the test says so") !=
+        std::string::npos);
+
+  const int pid = counter.call<&Counter::pid>().get(10s);
+  ::kill(pid, SIGKILL);
+  const auto text = message_of<ActorDied>([&] {
+    for (int i = 0; i < 1000; ++i) counter.call<&Counter::add>(1).get(10s);
+  });
+  CHECK(text.find("signal 9") != std::string::npos);
+}
+
+TEST_CASE("a node that dies takes its actors with it, and the others hear of it", "[actors]") {
+  auto session = init(0, nullptr, {.nodes = 2});
+  const auto nodes = session.nodes();
+  REQUIRE(nodes.size() == 2);
+  const NodeId other = nodes[0].id == session.node() ? nodes[1].id : nodes[0].id;
+  auto far = session.spawn<Counter>({.isolated = true, .node = other}, 7);
+  auto near = session.spawn<Relay>({.isolated = true, .node = session.node()}, far);
+  CHECK(far.call<&Counter::add>(1).get(10s) == 8);
+  CHECK(near.call<&Relay::blocking>(1).get(10s) == 9);
+  CHECK(far.call<&Counter::repeat>(1.5, std::uint64_t{300'000}).get(20s).size() == 300'000);
+  ::kill(session.embedded()->node_pids().at(1), SIGKILL);
+  const auto text = message_of<ActorDied>([&] {
+    for (int i = 0; i < 1000; ++i) far.call<&Counter::add>(1).get(20s);
+  });
+  CHECK(text.find("gone") != std::string::npos);
+}
+
+TEST_CASE("the head dies: calls go on, and spawns work again when it is back", "[actors]") {
+  auto session = init(0, nullptr);
+  auto counter = session.spawn<Counter>({}, 1);
+  const pid_t before = session.embedded()->head_pid();
+  ::kill(before, SIGKILL);
+  CHECK(counter.call<&Counter::add>(1).get(10s) == 2);
+  auto late = session.spawn<Counter>({.isolated = true}, 5);
+  CHECK(late.call<&Counter::add>(1).get(10s) == 6);
+  CHECK(session.embedded()->head_pid() != before);
+  CHECK(counter.call<&Counter::add>(1).get(10s) == 3);
+}
+
+TEST_CASE("a cluster that ends leaves no process and no descriptor behind", "[actors]") {
+  { auto warm = init(0, nullptr); }
+  const int before = open_fds();
+  std::vector<pid_t> pids;
+  {
+    auto session = init(0, nullptr, {.nodes = 2});
+    auto counter = session.spawn<Counter>({.isolated = true});
+    pids = session.embedded()->node_pids();
+    pids.push_back(session.embedded()->head_pid());
+    pids.push_back(counter.call<&Counter::pid>().get(10s));
+  }
+  for (const pid_t pid : pids) CHECK(::kill(pid, 0) != 0);
+  CHECK(open_fds() == before);
+}

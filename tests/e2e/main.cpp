@@ -1,0 +1,11 @@
+// The main of tests that start clusters: their heads, nodes and workers are this very executable.
+#define CATCH_CONFIG_RUNNER
+#include <catch2/catch.hpp>
+
+#include "runtime/node/roles.hpp"
+#include "scheduler/placement.hpp"
+
+int main(int argc, char** argv) {
+  troupe::become_role_if_asked(troupe::scheduler::place);
+  return Catch::Session().run(argc, argv);
+}
