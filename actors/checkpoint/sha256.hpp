@@ -1,0 +1,34 @@
+/// SHA-256, as everything durable is named and checked by.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace troupe::checkpoint {
+
+/// A digest in the making. Not thread-safe.
+class Sha256 {
+ public:
+  Sha256();
+  Sha256(Sha256&&) noexcept;
+  Sha256& operator=(Sha256&&) noexcept;
+  ~Sha256();
+  void update(std::span<const std::byte> bytes);
+  /// 64 lower-case hexadecimal digits. REQUIRES: called once, after the last update.
+  std::string finish();
+
+ private:
+  struct State;  // libsodium's stays out of this header
+  std::unique_ptr<State> state_;
+};
+
+/// The digest of one piece of memory.
+std::string sha256_hex(std::span<const std::byte> bytes);
+
+/// 64 lower-case hexadecimal digits?
+bool is_sha256_hex(const std::string& text);
+
+}  // namespace troupe::checkpoint
