@@ -1,0 +1,193 @@
+#include "runtime/security/admission.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+
+#include "runtime/core/byte_codec.hpp"
+#include "runtime/core/ids.hpp"
+
+namespace troupe {
+
+namespace {
+
+constexpr std::string_view kPeerPrefix = "security/peer/";
+constexpr std::string_view kTokenPrefix = "security/token/";
+constexpr std::chrono::seconds kMaxLifetime = std::chrono::hours(24 * 30);
+
+std::string peer_entry(const PublicKey& key) {
+  return std::string(kPeerPrefix) + to_string(key);
+}
+std::string token_entry(std::uint64_t id) {
+  return std::string(kTokenPrefix) + to_hex(id);
+}
+std::string join_name(std::uint64_t id) {
+  return std::string(kJoinNamePrefix) + to_hex(id);
+}
+
+std::span<const std::byte> as_bytes(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+ErrorInfo corrupt(const std::string& key) {
+  return {ErrorCode::kCorrupt, "cannot use the store's entry " + key, "it does not decode",
+          "restore the store from a copy"};
+}
+
+Bytes encode_token(const IssuedToken& token, const std::string& boot_id) {
+  Bytes bytes;
+  ByteWriter(bytes)
+      .write(token.id)
+      .write(static_cast<std::uint64_t>(token.expires.count()))
+      .write(token.key.bytes)
+      .write(boot_id);
+  return bytes;
+}
+
+bool decode_token(std::span<const std::byte> bytes, IssuedToken& token, std::string& boot_id) {
+  ByteReader reader(bytes);
+  std::uint64_t expires_ns = 0;
+  if (!reader.read(token.id) || !reader.read(expires_ns) || !reader.read(token.key.bytes)) return false;
+  token.expires = Instant(static_cast<std::int64_t>(expires_ns));
+  return reader.read(boot_id, reader.rest().size());
+}
+
+}  // namespace
+
+bool is_join_name(std::string_view name) {
+  return name.starts_with(kJoinNamePrefix);
+}
+
+std::string current_boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id;
+}
+
+Result<std::unique_ptr<Admission>> Admission::open(Storage& storage, std::shared_ptr<Authorizer> authorizer,
+                                                   const Clock& clock, std::string boot_id) {
+  std::unique_ptr<Admission> admission(
+      new Admission(storage, std::move(authorizer), clock, std::move(boot_id)));
+  if (auto restored = admission->restore_peers(); !restored) return restored.error();
+  if (auto restored = admission->restore_tokens(); !restored) return restored.error();
+  return admission;
+}
+
+Result<void> Admission::restore_peers() {
+  const auto entries = storage_.scan(kPeerPrefix);
+  if (!entries) return entries.error();
+  for (const StoreEntry& entry : *entries) {
+    const auto key = parse_public_key(std::string_view(entry.key).substr(kPeerPrefix.size()));
+    const std::string name(reinterpret_cast<const char*>(entry.value.data()), entry.value.size());
+    if (!key || !check_name(*key, name)) return corrupt(entry.key);
+    peers_[*key] = name;
+    authorizer_->allow(*key, name);
+  }
+  return {};
+}
+
+Result<void> Admission::restore_tokens() {
+  const auto entries = storage_.scan(kTokenPrefix);
+  if (!entries) return entries.error();
+  StoreBatch outdated;
+  for (const StoreEntry& entry : *entries) {
+    IssuedToken token;
+    std::string boot_id;
+    if (!decode_token(entry.value, token, boot_id)) return corrupt(entry.key);
+    if (boot_id != boot_id_ || clock_.now() >= token.expires || !book_.add(token)) {
+      outdated.erase(entry.key);
+    } else {
+      authorizer_->allow(token.key, join_name(token.id), token.expires);
+    }
+  }
+  return storage_.apply(outdated);
+}
+
+Result<JoinToken> Admission::issue(const Endpoint& head, const PublicKey& head_key,
+                                   std::chrono::seconds lifetime) {
+  if (lifetime < std::chrono::seconds(1) || lifetime > kMaxLifetime) {
+    return ErrorInfo{ErrorCode::kBadConfig, "cannot issue a join token",
+                     "it would live for " + std::to_string(lifetime.count()) + " s",
+                     "choose from 1 second to 30 days"};
+  }
+  std::uint64_t id = 0;
+  fill_random(std::as_writable_bytes(std::span(&id, 1)));
+  JoinToken token{head, head_key, CurveKeyPair::generate(), id, lifetime};
+  const IssuedToken issued{id, token.one_time.public_key(), clock_.now() + lifetime};
+  if (auto added = book_.add(issued); !added) return added.error();
+  if (auto stored = storage_.put(token_entry(id), encode_token(issued, boot_id_)); !stored) {
+    book_.close(id);
+    return stored.error();
+  }
+  authorizer_->allow(issued.key, join_name(id), issued.expires);
+  return token;
+}
+
+Result<void> Admission::check_name(const PublicKey& key, const std::string& name) const {
+  const bool readable = !name.empty() && name.size() <= kMaxPeerNameBytes && !is_join_name(name) &&
+                        std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < 0x7f; });
+  if (!readable) {
+    return ErrorInfo{ErrorCode::kBadInput, "cannot name a peer so",
+                     "a name has 1 to 64 printable characters and does not begin with join/",
+                     "choose another"};
+  }
+  const bool taken = std::any_of(peers_.begin(), peers_.end(),
+                                 [&](const auto& peer) { return peer.second == name && peer.first != key; });
+  if (taken) {
+    return ErrorInfo{ErrorCode::kRefused, "refused the name '" + name + "'", "another key has it",
+                     "choose another, or remove that peer first"};
+  }
+  return {};
+}
+
+Result<void> Admission::enroll(const std::string& from, const PublicKey& key, const std::string& name) {
+  std::uint64_t id = 0;
+  const std::string_view digits =
+      std::string_view(from).substr(std::min(from.size(), kJoinNamePrefix.size()));
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), id, 16);
+  if (!is_join_name(from) || error != std::errc{} || end != digits.data() + digits.size()) {
+    return ErrorInfo{ErrorCode::kRefused, "refused to enroll '" + from + "'",
+                     "it did not come in with a join token", "join with a token from `troupe token`"};
+  }
+  const auto token = book_.find(id, clock_.now());
+  if (!token) return token.error();
+  if (auto named = check_name(key, name); !named) return named;
+  if (key == token->key) {
+    return ErrorInfo{ErrorCode::kRefused, "refused to enroll '" + from + "'",
+                     "it brought the token's own key", "generate a key pair on the joining machine"};
+  }
+  auto stored = storage_.apply(StoreBatch().erase(token_entry(id)).put(peer_entry(key), as_bytes(name)));
+  if (!stored) return stored;
+  book_.close(id);
+  authorizer_->revoke(token->key);
+  peers_[key] = name;
+  authorizer_->allow(key, name);
+  return {};
+}
+
+Result<void> Admission::add_peer(const PublicKey& key, const std::string& name) {
+  if (auto named = check_name(key, name); !named) return named;
+  if (auto stored = storage_.put(peer_entry(key), as_bytes(name)); !stored) return stored;
+  peers_[key] = name;
+  authorizer_->allow(key, name);
+  return {};
+}
+
+Result<void> Admission::remove_peer(const PublicKey& key) {
+  if (auto stored = storage_.erase(peer_entry(key)); !stored) return stored;
+  peers_.erase(key);
+  authorizer_->revoke(key);
+  return {};
+}
+
+Result<void> Admission::sweep() {
+  StoreBatch batch;
+  for (const IssuedToken& token : book_.expire(clock_.now())) {
+    authorizer_->revoke(token.key);
+    batch.erase(token_entry(token.id));
+  }
+  return batch.empty() ? Result<void>() : storage_.apply(batch);
+}
+
+}  // namespace troupe
