@@ -1,0 +1,33 @@
+#include "actors/train/leaf_random.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <mutex>
+
+#include "runtime/core/random.hpp"
+
+namespace troupe::train {
+namespace {
+
+void seed_default_generator(std::uint64_t seed) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();  // a reference-counted handle
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
+
+}  // namespace
+
+std::uint64_t leaf_seed(std::uint64_t job_seed, RandomPurpose purpose, std::uint64_t global_step, int leaf) {
+  const std::uint64_t stream = mix(job_seed, static_cast<std::uint64_t>(purpose));
+  return mix(mix(stream, global_step), static_cast<std::uint64_t>(leaf));
+}
+
+void seed_leaf(std::uint64_t job_seed, std::uint64_t global_step, int leaf) {
+  seed_default_generator(leaf_seed(job_seed, RandomPurpose::kForward, global_step, leaf));
+}
+
+void seed_initial_weights(std::uint64_t job_seed) {
+  seed_default_generator(leaf_seed(job_seed, RandomPurpose::kInitialWeights, 0, 0));
+}
+
+}  // namespace troupe::train

@@ -1,0 +1,149 @@
+#include "actors/train/optimizer_state.hpp"
+
+#include <torch/optim.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "actors/train/torch_compat.hpp"
+
+namespace troupe::train {
+namespace {
+
+// The fields of each kind of state, in the order in which they are hashed. A field is a tensor or a counter;
+// `required` says whether a state can be without it.
+template <class Visit>
+void visit_fields(torch::optim::SGDParamState& state, Visit&& visit) {
+  visit("momentum_buffer", state.momentum_buffer(), true);
+}
+template <class State, class Visit>
+void visit_adam_fields(State& state, Visit&& visit) {
+  visit("step", state.step(), true);
+  visit("exp_avg", state.exp_avg(), true);
+  visit("exp_avg_sq", state.exp_avg_sq(), true);
+  visit("max_exp_avg_sq", state.max_exp_avg_sq(), false);
+}
+template <class Visit>
+void visit_fields(torch::optim::AdamParamState& state, Visit&& visit) {
+  visit_adam_fields(state, visit);
+}
+template <class Visit>
+void visit_fields(torch::optim::AdamWParamState& state, Visit&& visit) {
+  visit_adam_fields(state, visit);
+}
+template <class Visit>
+void visit_fields(torch::optim::RMSpropParamState& state, Visit&& visit) {
+  visit("step", state.step(), true);
+  visit("square_avg", state.square_avg(), true);
+  visit("momentum_buffer", state.momentum_buffer(), false);
+  visit("grad_avg", state.grad_avg(), false);
+}
+template <class Visit>
+void visit_fields(torch::optim::AdagradParamState& state, Visit&& visit) {
+  visit("step", state.step(), true);
+  visit("sum", state.sum(), true);
+}
+
+struct CollectFields {
+  std::vector<OptimizerField>& fields;
+  void operator()(const char* name, const torch::Tensor& tensor, bool) const {
+    if (tensor.defined()) fields.push_back({name, tensor});
+  }
+  void operator()(const char* name, std::int64_t counter, bool) const {
+    fields.push_back({name, torch::tensor(counter, torch::kInt64)});
+  }
+};
+
+/// Moves fields into a state; what is left over or missing is an error.
+struct FillFields {
+  std::vector<OptimizerField>& fields;
+  std::string& missing;
+
+  bool take(const char* name, torch::Tensor& tensor, bool required) const {
+    const auto found =
+        std::find_if(fields.begin(), fields.end(), [&](const auto& f) { return f.name == name; });
+    if (found == fields.end()) {
+      if (required) missing = name;
+      return false;
+    }
+    tensor = std::move(found->tensor);
+    fields.erase(found);
+    return true;
+  }
+  void operator()(const char* name, torch::Tensor& tensor, bool required) const {
+    take(name, tensor, required);
+  }
+  void operator()(const char* name, std::int64_t& counter, bool required) const {
+    torch::Tensor tensor;
+    if (!take(name, tensor, required)) return;
+    if (tensor.scalar_type() != torch::kInt64 || tensor.numel() != 1) {
+      missing = name;
+      return;
+    }
+    counter = tensor.item<std::int64_t>();
+  }
+};
+
+template <class State>
+struct Kind {
+  using type = State;
+};
+
+/// Calls `visit` with the kind of the optimizer's state.
+template <class Visit>
+auto with_kind(torch::optim::Optimizer& optimizer, Visit&& visit) {
+  if (dynamic_cast<torch::optim::SGD*>(&optimizer)) return visit(Kind<torch::optim::SGDParamState>{});
+  if (dynamic_cast<torch::optim::Adam*>(&optimizer)) return visit(Kind<torch::optim::AdamParamState>{});
+  if (dynamic_cast<torch::optim::AdamW*>(&optimizer)) return visit(Kind<torch::optim::AdamWParamState>{});
+  if (dynamic_cast<torch::optim::RMSprop*>(&optimizer)) return visit(Kind<torch::optim::RMSpropParamState>{});
+  if (dynamic_cast<torch::optim::Adagrad*>(&optimizer)) return visit(Kind<torch::optim::AdagradParamState>{});
+  throw BadConfig("the state of this optimizer cannot be saved", "its kind is not known here",
+                  "use SGD, Adam, AdamW, RMSprop or Adagrad");
+}
+
+ErrorInfo bad_field(const std::string& name, const char* why) {
+  return {ErrorCode::kBadInput,
+          "the optimizer's state does not fit: field " + name + " " + why,
+          {},
+          "resume with the optimizer that wrote the state"};
+}
+
+}  // namespace
+
+std::vector<OptimizerField> optimizer_fields(torch::optim::Optimizer& optimizer, const torch::Tensor& param) {
+  return with_kind(optimizer, [&](auto kind) {
+    std::vector<OptimizerField> fields;
+    auto* state = find_param_state(optimizer, param);
+    if (state) visit_fields(static_cast<typename decltype(kind)::type&>(*state), CollectFields{fields});
+    return fields;
+  });
+}
+
+Result<std::unique_ptr<torch::optim::OptimizerParamState>> make_optimizer_state(
+    torch::optim::Optimizer& optimizer, const std::vector<OptimizerField>& fields) {
+  using Made = Result<std::unique_ptr<torch::optim::OptimizerParamState>>;
+  if (fields.empty()) return std::unique_ptr<torch::optim::OptimizerParamState>();
+  return with_kind(optimizer, [&](auto kind) -> Made {
+    auto state = std::make_unique<typename decltype(kind)::type>();
+    std::vector<OptimizerField> left = fields;
+    std::string missing;
+    visit_fields(*state, FillFields{left, missing});
+    if (!missing.empty()) return bad_field(missing, "is missing or no counter");
+    if (!left.empty()) return bad_field(left.front().name, "is not one of this optimizer's");
+    return std::unique_ptr<torch::optim::OptimizerParamState>(std::move(state));
+  });
+}
+
+std::vector<double> learning_rates(torch::optim::Optimizer& optimizer) {
+  std::vector<double> rates;
+  for (const auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());
+  return rates;
+}
+
+void set_learning_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& rates) {
+  auto& groups = optimizer.param_groups();
+  for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(rates.at(i));
+}
+
+}  // namespace troupe::train

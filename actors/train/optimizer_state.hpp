@@ -1,0 +1,34 @@
+/// The state that an optimizer keeps, as named fields: SGD, Adam, AdamW, RMSprop and Adagrad.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/core/result.hpp"
+
+namespace troupe::train {
+
+/// A field of one parameter's state: "momentum_buffer", or a counter as an int64 scalar: "step".
+struct OptimizerField {
+  std::string name;
+  torch::Tensor tensor;
+};
+
+/// The fields of `param`, in a fixed order; empty before the optimizer's first step. Tensors alias the
+/// optimizer's memory. Throws BadConfig for an optimizer that is not one of the five.
+std::vector<OptimizerField> optimizer_fields(torch::optim::Optimizer& optimizer, const torch::Tensor& param);
+
+/// A state of the optimizer's kind made of `fields`, whose tensors it keeps; null for no field. Errors:
+/// kBadInput for a field that the optimizer does not have, or one that it needs and is missing.
+Result<std::unique_ptr<torch::optim::OptimizerParamState>> make_optimizer_state(
+    torch::optim::Optimizer& optimizer, const std::vector<OptimizerField>& fields);
+
+/// Learning rate of each parameter group.
+std::vector<double> learning_rates(torch::optim::Optimizer& optimizer);
+/// REQUIRES: one rate a group.
+void set_learning_rates(torch::optim::Optimizer& optimizer, const std::vector<double>& rates);
+
+}  // namespace troupe::train

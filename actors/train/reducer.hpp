@@ -1,0 +1,105 @@
+/// Gradients of all leaves of a step, averaged over the fixed tree: the same bits however the leaves are
+/// dealt.
+///
+/// Each leaf runs forward and backward by itself. A hook on every parameter's AccumulateGrad node takes the
+/// gradient as soon as it is there, puts or adds it into the rank's partial sum and lets it go, so `.grad` is
+/// undefined before each leaf and autograd's own left fold never happens. During the last leaf's backward a
+/// bucket is launched as soon as all its gradients are in, in the order of buckets. After finish() every
+/// `.grad` is the mean over the job's leaves, in memory of this rank alone.
+///
+/// Not thread-safe: one thread drives it, and the backward runs on that thread (as it does on the CPU).
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/train/buckets.hpp"
+#include "actors/train/fold_schedule.hpp"
+#include "collectives/process_group.hpp"
+
+namespace troupe::train {
+
+struct NamedTensor;
+
+struct ReducerOptions {
+  BucketOptions buckets;
+  /// false: a parameter without a gradient in some leaf is an error that names it. true: it counts as zeros
+  /// there, and its `.grad` stays undefined if no leaf of the step had one; costs one more small reduction.
+  bool allow_unused = false;
+};
+
+class Reducer {
+ public:
+  /// Hooks the parameters that require a gradient. Throws BadConfig for one whose type or device cannot be
+  /// reduced.
+  Reducer(const std::vector<NamedTensor>& parameters, int logical_ranks, const ReducerOptions& options);
+  ~Reducer();
+  Reducer(const Reducer&) = delete;
+  Reducer& operator=(const Reducer&) = delete;
+
+  /// Takes part in `group` from the next step on; allocates its trees, so it is collective. Drops the
+  /// gradients.
+  void attach(std::shared_ptr<collectives::ProcessGroup> group);
+  /// Forgets the group and every gradient that lives in its memory.
+  void detach();
+
+  /// REQUIRES: attached. Leaves of the interval follow in order.
+  void begin_step();
+  /// Before the forward of the next leaf.
+  void begin_leaf();
+  /// After its backward. Throws BadConfig for unused parameters, and what a launch threw during the backward.
+  void end_leaf();
+  /// Waits for every bucket and sets the gradients. Throws CollectiveAborted or Timeout.
+  void finish();
+  /// Gives the step up: no gradient stays, hooks do nothing.
+  void abandon();
+
+  /// What attach() asks of the group's allocate_tree, in order: the size of its segment follows from it.
+  struct Allocation {
+    std::size_t count = 0;  ///< elements
+    collectives::DType dtype = collectives::DType::kFloat32;
+  };
+  std::vector<Allocation> allocations() const;
+
+ private:
+  struct Hook;
+  struct Parameter;
+  struct BucketState;
+
+  BucketState allocate(const Bucket& bucket);
+  void gradient_ready(std::size_t index);
+  void take(Parameter& parameter);
+  void bucket_member_done(Parameter& parameter);
+  void launch_ready_buckets();
+  void launch(BucketState& bucket);
+  void fold(BucketState& bucket);
+  void add_missing();
+  void launch_used();
+  void clear_gradients();
+  const LeafFold& current() const;
+  bool is_last_leaf() const;
+
+  int logical_ranks_;
+  ReducerOptions options_;
+  std::vector<Parameter> parameters_;
+  std::vector<Bucket> buckets_;
+
+  std::shared_ptr<collectives::ProcessGroup> group_;
+  FoldSchedule schedule_;
+  std::vector<BucketState> states_;
+  collectives::TreeBuffer used_tree_;
+  std::shared_ptr<collectives::Work> used_work_;
+
+  std::size_t leaf_ = 0;  ///< position in the interval
+  bool in_leaf_ = false;
+  std::size_t next_bucket_ = 0;
+  std::exception_ptr failure_;  ///< what a hook threw; raised after the backward
+};
+
+}  // namespace troupe::train

@@ -1,0 +1,127 @@
+#include "actors/train/step_engine.hpp"
+
+#include <string>
+#include <utility>
+
+#include "actors/train/leaf_random.hpp"
+#include "runtime/core/assert.hpp"
+#include "runtime/core/error.hpp"
+
+namespace troupe::train {
+
+StepEngine::StepEngine(std::unique_ptr<TrainingModel> model, EngineOptions options)
+    : model_(std::move(model)),
+      options_(options),
+      state_(*model_),
+      buffers_(model_->buffers()),
+      reducer_(model_->parameters(), options.logical_ranks, options.reducer),
+      committed_buffers_(buffers_.size_bytes()),
+      next_buffers_(buffers_.size_bytes()) {}
+
+StepEngine::~StepEngine() = default;
+
+void StepEngine::attach(std::shared_ptr<collectives::ProcessGroup> group) {
+  abandon_step();
+  reducer_.attach(group);
+  group_ = std::move(group);
+}
+
+void StepEngine::detach() {
+  abandon_step();
+  reducer_.detach();
+  group_.reset();
+}
+
+/// Runs a piece of a step; whatever it throws, the step is given up. An error of this rank alone aborts the
+/// group.
+template <class Body>
+auto StepEngine::guarded(Body&& body) {
+  try {
+    return body();
+  } catch (const CollectiveAborted&) {
+    abandon_step();
+    throw;
+  } catch (const std::exception& error) {
+    group_->abort("rank " + std::to_string(group_->rank()) + " failed in step " +
+                  std::to_string(global_step_) + ": " + error.what());
+    abandon_step();
+    throw;
+  }
+}
+
+std::vector<double> StepEngine::run_step(std::uint64_t global_step, std::span<const LeafBatch> leaves) {
+  begin_step(global_step);
+  std::vector<double> losses;
+  losses.reserve(leaves.size());
+  for (const LeafBatch& leaf : leaves) losses.push_back(run_leaf(leaf));
+  finish_step();
+  return losses;
+}
+
+void StepEngine::begin_step(std::uint64_t global_step) {
+  TROUPE_ASSERT(group_, "a step needs a group: attach first");
+  abandon_step();
+  global_step_ = global_step;
+  next_leaf_ = group_->leaves().begin;
+  buffers_.save(committed_buffers_);
+  guarded([&] { reducer_.begin_step(); });
+  phase_ = Phase::kLeaves;
+}
+
+double StepEngine::run_leaf(const LeafBatch& leaf) {
+  TROUPE_ASSERT(phase_ == Phase::kLeaves && leaf.leaf == next_leaf_,
+                "leaves run in the order of the interval");
+  ++next_leaf_;
+  return guarded([&] { return compute_leaf(leaf); });
+}
+
+double StepEngine::compute_leaf(const LeafBatch& leaf) {
+  seed_leaf(options_.seed, global_step_, leaf.leaf);
+  reducer_.begin_leaf();
+  const torch::Tensor loss = model_->loss(leaf.batch);
+  if (!loss.defined() || loss.numel() != 1) {
+    throw BadConfig("the loss is not a scalar", "the trainer runs backward from it",
+                    "return its mean or sum");
+  }
+  loss.backward();
+  if (leaf.leaf == 0) buffers_.save(next_buffers_);
+  buffers_.restore(committed_buffers_);
+  reducer_.end_leaf();
+  return loss.item<double>();
+}
+
+void StepEngine::finish_step() {
+  TROUPE_ASSERT(phase_ == Phase::kLeaves && next_leaf_ == group_->leaves().end,
+                "every leaf of the rank has run");
+  guarded([&] {
+    share_buffers();
+    reducer_.finish();
+  });
+  phase_ = Phase::kReduced;
+}
+
+/// Leaf 0's buffers go to every rank behind the last bucket. Its host is rank 0: intervals lie in rank order.
+void StepEngine::share_buffers() {
+  if (next_buffers_.empty() || group_->size() == 1) return;
+  collectives::Buffer buffer;
+  buffer.data = next_buffers_.data();
+  buffer.count = next_buffers_.size();
+  buffer.dtype = collectives::DType::kUInt8;
+  group_->broadcast(buffer, 0)->wait();
+}
+
+void StepEngine::apply(bool ends_epoch) {
+  TROUPE_ASSERT(phase_ == Phase::kReduced, "apply follows a step that was reduced");
+  phase_ = Phase::kIdle;
+  model_->optimizer().step();
+  buffers_.restore(next_buffers_);
+  if (auto* scheduler = model_->scheduler(); scheduler && ends_epoch) scheduler->step();
+}
+
+void StepEngine::abandon_step() {
+  if (phase_ == Phase::kLeaves) buffers_.restore(committed_buffers_);
+  if (phase_ != Phase::kIdle) reducer_.abandon();
+  phase_ = Phase::kIdle;
+}
+
+}  // namespace troupe::train

@@ -1,0 +1,96 @@
+/// One trainer's step: forward and backward of each leaf, reduction, then the local apply.
+///
+///     engine.attach(group);                                   // again for every generation
+///     auto losses = engine.run_step(global_step, leaves);     // nothing of the TrainState changes
+///     engine.apply(ends_epoch);                               // optimizer, buffers, scheduler: local only
+///
+/// If run_step throws (CollectiveAborted, Timeout, what the user's code threw), the TrainState is what it
+/// was, and the step may run again, in this group if it is good or in another, with the same bits.
+///
+/// Not thread-safe: one thread drives it, and draws no random number between leaves.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "actors/train/buffer_pack.hpp"
+#include "actors/train/model.hpp"
+#include "actors/train/reducer.hpp"
+#include "actors/train/train_state.hpp"
+#include "collectives/process_group.hpp"
+
+namespace troupe::train {
+
+struct EngineOptions {
+  int logical_ranks = 1;   ///< leaves of the job; part of its config, whatever the number of trainers
+  std::uint64_t seed = 0;  ///< of the job: keys the random stream of every leaf
+  ReducerOptions reducer;
+};
+
+/// One leaf's batch.
+struct LeafBatch {
+  int leaf = 0;
+  data::Batch batch;
+};
+
+class StepEngine {
+ public:
+  StepEngine(std::unique_ptr<TrainingModel> model, EngineOptions options);
+  ~StepEngine();
+
+  /// Swaps the group, between steps. Collective. Throws BadConfig where the group gives this rank no leaf.
+  void attach(std::shared_ptr<collectives::ProcessGroup> group);
+  /// Lets go of the group and of the gradients in its memory.
+  void detach();
+
+  /// Runs the leaves of this rank, which are the group's leaves() in order, and reduces. Returns each leaf's
+  /// loss. On any exception but the group's own the group is aborted, so that no peer waits for this rank.
+  std::vector<double> run_step(std::uint64_t global_step, std::span<const LeafBatch> leaves);
+
+  /// The same in pieces, for a caller that fetches each batch when its leaf starts: begin_step, run_leaf for
+  /// each leaf, finish_step.
+  void begin_step(std::uint64_t global_step);
+  double run_leaf(const LeafBatch& leaf);
+  void finish_step();
+
+  /// Applies the step that was run last: optimizer step on the mean gradients, leaf 0's buffers, and the
+  /// scheduler where the step ends an epoch. Local. An exception here leaves the state half-changed: the
+  /// trainer must die.
+  void apply(bool ends_epoch = false);
+
+  /// Gives up a step that is under way or was not applied. The TrainState is what it was.
+  void abandon_step();
+
+  /// One batch in evaluation mode. Between steps.
+  Evaluation evaluate(const data::Batch& batch) { return model_->evaluate(batch); }
+
+  TrainState& state() { return state_; }
+  TrainingModel& model() { return *model_; }
+
+  /// What attach() allocates of the group's segment: see native_tree_bytes.
+  std::vector<Reducer::Allocation> allocations() const { return reducer_.allocations(); }
+
+ private:
+  enum class Phase { kIdle, kLeaves, kReduced };
+  double compute_leaf(const LeafBatch& leaf);
+  void share_buffers();
+  template <class Body>
+  auto guarded(Body&& body);
+
+  std::unique_ptr<TrainingModel> model_;
+  EngineOptions options_;
+  TrainState state_;
+  BufferPack buffers_;
+  Reducer reducer_;
+  std::shared_ptr<collectives::ProcessGroup> group_;
+
+  Phase phase_ = Phase::kIdle;
+  std::uint64_t global_step_ = 0;
+  int next_leaf_ = 0;
+  std::vector<std::byte> committed_buffers_;  ///< what every leaf starts from
+  std::vector<std::byte> next_buffers_;       ///< what leaf 0 left, installed by apply
+};
+
+}  // namespace troupe::train

@@ -1,0 +1,45 @@
+#include "actors/train/torch_compat.hpp"
+
+#include <torch/version.h>
+
+#include <string>
+
+namespace troupe::train {
+namespace {
+
+auto state_key(const torch::Tensor& param) {
+#if TORCH_VERSION_MAJOR >= 2
+  return static_cast<void*>(param.unsafeGetTensorImpl());
+#else
+  return std::to_string(reinterpret_cast<std::uintptr_t>(param.unsafeGetTensorImpl()));
+#endif
+}
+
+/// Names a protected member of its base, which C++ allows through the derived class.
+struct SchedulerAccess : torch::optim::LRScheduler {
+  static constexpr unsigned LRScheduler::*kSteps = &SchedulerAccess::step_count_;
+};
+
+}  // namespace
+
+torch::optim::OptimizerParamState* find_param_state(torch::optim::Optimizer& optimizer,
+                                                    const torch::Tensor& param) {
+  auto& states = optimizer.state();
+  const auto found = states.find(state_key(param));
+  return found == states.end() ? nullptr : found->second.get();
+}
+
+void set_param_state(torch::optim::Optimizer& optimizer, const torch::Tensor& param,
+                     std::unique_ptr<torch::optim::OptimizerParamState> state) {
+  if (state) {
+    optimizer.state()[state_key(param)] = std::move(state);
+  } else {
+    optimizer.state().erase(state_key(param));
+  }
+}
+
+unsigned& scheduler_steps(torch::optim::LRScheduler& scheduler) {
+  return scheduler.*SchedulerAccess::kSteps;
+}
+
+}  // namespace troupe::train
