@@ -2,8 +2,6 @@
 
 #include <torch/version.h>
 
-#include <string>
-
 namespace troupe::train {
 namespace {
 
@@ -11,7 +9,7 @@ auto state_key(const torch::Tensor& param) {
 #if TORCH_VERSION_MAJOR >= 2
   return static_cast<void*>(param.unsafeGetTensorImpl());
 #else
-  return std::to_string(reinterpret_cast<std::uintptr_t>(param.unsafeGetTensorImpl()));
+  return c10::guts::to_string(param.unsafeGetTensorImpl());
 #endif
 }
 

@@ -1,0 +1,154 @@
+// The promise: for a config and seed the same bits, however leaves are dealt, and after a step that was
+// aborted.
+#include <catch2/catch.hpp>
+#include <sstream>
+
+#include "actors/train/numerics.hpp"
+#include "runtime/core/error.hpp"
+#include "tests/actors/train/train_jobs.hpp"
+
+namespace troupe::train::testing {
+namespace {
+
+constexpr std::uint64_t kSeed = 7;
+
+template <class Job>
+std::unique_ptr<StepEngine> engine_for(const Job& job, int leaves, ReducerOptions reducer = {}) {
+  set_up_numerics();
+  return std::make_unique<StepEngine>(
+      make_training_model(job, kSeed),
+      EngineOptions{.logical_ranks = leaves, .seed = kSeed, .reducer = reducer});
+}
+
+/// Trains `steps` steps and returns the state's hash.
+std::string train(StepEngine& engine, const std::shared_ptr<collectives::ProcessGroup>& group,
+                  std::uint64_t first, std::uint64_t steps, const BatchOf& batch) {
+  engine.attach(group);
+  for (std::uint64_t step = first; step < first + steps; ++step) {
+    engine.run_step(step, leaf_batches(*group, step, batch));
+    engine.apply(/*ends_epoch=*/step % 8 == 7);
+  }
+  return engine.state().hash();
+}
+
+data::Batch small(std::uint64_t step, int leaf) {
+  return small_batch(step, leaf);
+}
+
+TEST_CASE("twenty steps end with one hash for every dealing of leaves over ranks") {
+  const int leaves = GENERATE(3, 4, 5);
+  ReducerOptions reducer;
+  reducer.buckets = {.cap_bytes = 1024, .first_cap_bytes = 256};  // several buckets in a small net
+  std::string expected;
+  for (int ranks = 1; ranks <= leaves; ++ranks) {
+    CAPTURE(leaves, ranks);
+    const auto hashes = fork_ranks(leaves, ranks, [&](auto group) {
+      auto engine = engine_for(SmallJob{}, leaves, reducer);
+      return train(*engine, group, 0, 20, small);
+    });
+    if (expected.empty()) expected = hashes[0];
+    CHECK(expected.size() == 64);
+    for (const std::string& hash : hashes) CHECK(hash == expected);
+  }
+}
+
+TEST_CASE("a dealing that cuts across subtrees gives the same bits") {
+  const auto body = [](auto group) {
+    auto engine = engine_for(SmallJob{}, 8);
+    return train(*engine, group, 0, 5, small);
+  };
+  const auto even = fork_ranks(8, 1, body);
+  for (const std::string& hash : fork_ranks({{0, 3}, {3, 7}, {7, 8}}, body)) CHECK(hash == even[0]);
+  for (const std::string& hash : fork_ranks({{0, 1}, {1, 8}}, body)) CHECK(hash == even[0]);
+}
+
+TEST_CASE("the ConvNet too, with BatchNorm and momentum") {
+  const auto body = [](auto group) {
+    auto engine = engine_for(ConvJob{}, 4);
+    return train(*engine, group, 0, 4,
+                 [](std::uint64_t step, int leaf) { return image_batch(static_cast<int>(step), leaf, 5); });
+  };
+  const auto one = fork_ranks(4, 1, body);
+  CHECK(one[0].size() == 64);
+  for (const int ranks : {2, 3, 4}) {
+    for (const std::string& hash : fork_ranks(4, ranks, body)) CHECK(hash == one[0]);
+  }
+}
+
+TEST_CASE("the seed decides, and so does the step") {
+  const auto hash_with = [](std::uint64_t seed, std::uint64_t first) {
+    set_up_numerics();
+    StepEngine engine(make_training_model(SmallJob{}, kSeed), {.logical_ranks = 2, .seed = seed});
+    return train(engine, lone_group(2), first, 1,
+                 [](std::uint64_t, int leaf) { return small_batch(0, leaf); });
+  };
+  CHECK(hash_with(1, 0) == hash_with(1, 0));
+  CHECK(hash_with(1, 0) != hash_with(2, 0));
+  CHECK(hash_with(1, 0) != hash_with(1, 1));  // other dropout masks
+}
+
+TEST_CASE("an aborted step leaves the state untouched, and the step runs again with the same bits") {
+  const int leaves = 4;
+  const auto undisturbed = fork_ranks(leaves, 1, [](auto group) {
+    auto engine = engine_for(SmallJob{}, leaves);
+    return train(*engine, group, 0, 6, small);
+  });
+  // Rank 1 aborts the group at a leaf of step 3; both ranks then go on alone, as one trainer each.
+  const int at_leaf = GENERATE(2, 3);
+  const auto disturbed = fork_ranks(leaves, 2, [&](auto group) -> std::string {
+    auto engine = engine_for(SmallJob{}, leaves);
+    const std::string before = train(*engine, group, 0, 3, small);
+    bool aborted = false;
+    try {
+      engine->begin_step(3);
+      for (const LeafBatch& leaf : leaf_batches(*group, 3, small)) {
+        if (leaf.leaf == at_leaf) group->abort("a test ends this group");
+        engine->run_leaf(leaf);
+      }
+      engine->finish_step();
+    } catch (const CollectiveAborted&) {
+      aborted = true;
+    }
+    if (!aborted) return "the step was not aborted";
+    if (engine->state().hash() != before) return "the aborted step changed the state";
+    return train(*engine, lone_group(leaves), 3, 3, small);
+  });
+  CAPTURE(at_leaf);
+  for (const std::string& hash : disturbed) CHECK(hash == undisturbed[0]);
+}
+
+TEST_CASE("what user code throws reaches the peers at once and leaves the state alone") {
+  const auto results = fork_ranks(2, 2, [](auto group) -> std::string {
+    auto engine = engine_for(SmallJob{}, 2);
+    const std::string before = train(*engine, group, 0, 2, small);
+    std::string what;
+    try {
+      auto batches = leaf_batches(*group, 2, small);
+      if (group->rank() == 1) batches[0].batch.input = torch::zeros({6, 15});  // forward throws
+      engine->run_step(2, batches);
+    } catch (const std::exception& error) {
+      what = error.what();
+    }
+    return engine->state().hash() == before ? what : "the state changed";
+  });
+  CHECK(results[0].find("rank 1 failed in step 2") != std::string::npos);
+  CHECK(results[1].find("shape") != std::string::npos);
+}
+
+TEST_CASE("what was reduced and not applied is given up by the next step") {
+  auto engine = engine_for(SmallJob{}, 2);
+  auto twice = engine_for(SmallJob{}, 2);
+  const auto group = lone_group(2);
+  const auto other = lone_group(2);
+  engine->attach(group);
+  twice->attach(other);
+  engine->run_step(0, leaf_batches(*group, 0, small));
+  engine->apply();
+  twice->run_step(0, leaf_batches(*other, 0, small));
+  twice->run_step(0, leaf_batches(*other, 0, small));
+  twice->apply();
+  CHECK(engine->state().hash() == twice->state().hash());
+}
+
+}  // namespace
+}  // namespace troupe::train::testing

@@ -1,0 +1,177 @@
+#include "actors/train/train_state.hpp"
+
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "actors/train/numerics.hpp"
+#include "runtime/core/error.hpp"
+#include "tests/actors/train/train_jobs.hpp"
+
+namespace troupe::train::testing {
+namespace {
+
+template <class Optimizer, class Options>
+struct LinearJob {
+  torch::nn::Linear model() const { return torch::nn::Linear(16, 4); }
+  Optimizer optimizer(torch::nn::Linear& net) const { return Optimizer(net->parameters(), options); }
+  torch::Tensor loss(torch::nn::Linear& net, const data::Batch& batch) const {
+    return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
+  }
+  Options options;
+};
+
+void step(StepEngine& engine, const std::shared_ptr<collectives::ProcessGroup>& group, std::uint64_t number) {
+  engine.run_step(
+      number, leaf_batches(*group, number, [](std::uint64_t s, int leaf) { return small_batch(s, leaf); }));
+  engine.apply(true);
+}
+
+template <class Job>
+void check_round_trip(const Job& job) {
+  set_up_numerics();
+  StepEngine trained(make_training_model(job, 1), {.logical_ranks = 1});
+  const auto group = lone_group(1);
+  trained.attach(group);
+  for (std::uint64_t s = 0; s < 3; ++s) step(trained, group, s);
+  const std::vector<std::byte> bytes = trained.state().serialise();
+
+  StepEngine fresh(make_training_model(job, 2), {.logical_ranks = 1});
+  CHECK(fresh.state().hash() != trained.state().hash());
+  fresh.state().install(bytes).value();
+  CHECK(fresh.state().hash() == trained.state().hash());
+  CHECK((fresh.state().serialise() == bytes));
+
+  // What was installed is all that the next steps depend on.
+  const auto other = lone_group(1);
+  fresh.attach(other);
+  step(trained, group, 3);
+  step(fresh, other, 3);
+  CHECK(fresh.state().hash() == trained.state().hash());
+}
+
+TEST_CASE("a state goes round with every optimizer") {
+  namespace optim = torch::optim;
+  check_round_trip(SmallJob{});  // Adam, buffers and a scheduler
+  check_round_trip(LinearJob<optim::SGD, optim::SGDOptions>{optim::SGDOptions(0.1)});
+  check_round_trip(LinearJob<optim::SGD, optim::SGDOptions>{optim::SGDOptions(0.1).momentum(0.9)});
+  check_round_trip(LinearJob<optim::Adam, optim::AdamOptions>{optim::AdamOptions(0.1).amsgrad(true)});
+  check_round_trip(LinearJob<optim::AdamW, optim::AdamWOptions>{optim::AdamWOptions(0.1)});
+  check_round_trip(
+      LinearJob<optim::RMSprop, optim::RMSpropOptions>{optim::RMSpropOptions(0.1).momentum(0.5)});
+  check_round_trip(LinearJob<optim::Adagrad, optim::AdagradOptions>{optim::AdagradOptions(0.1)});
+}
+
+TEST_CASE("the names and their order are those of the state dict") {
+  set_up_numerics();
+  StepEngine engine(make_training_model(SmallJob{}, 1), {.logical_ranks = 1});
+  const auto group = lone_group(1);
+  engine.attach(group);
+  step(engine, group, 0);
+  std::vector<std::string> names;
+  for (const StateTensor& tensor : engine.state().view().tensors) names.push_back(tensor.name);
+  CHECK(names[0] == "in.weight");
+  CHECK(names[6] == "norm.running_mean");
+  CHECK(names[8] == "norm.num_batches_tracked");
+  CHECK(names[9] == "optimizer/in.weight/step");
+  CHECK(names[10] == "optimizer/in.weight/exp_avg");
+  CHECK(names[names.size() - 2] == "optimizer/learning_rates");
+  CHECK(names.back() == "scheduler/steps");
+}
+
+/// Fixed values, so that (also in Python, from the layout in state_bytes.hpp) every release and machine must
+/// compute the same digest.
+struct FixedJob {
+  torch::nn::Linear model() const {
+    torch::nn::Linear net(3, 2);
+    const torch::NoGradGuard no_grad;
+    net->weight.copy_(torch::arange(6).reshape({2, 3}));
+    net->bias.fill_(0.5);
+    return net;
+  }
+  torch::optim::SGD optimizer(torch::nn::Linear& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.25));
+  }
+  torch::Tensor loss(torch::nn::Linear& net, const data::Batch& batch) const {
+    return net->forward(batch.input).sum();
+  }
+};
+
+TEST_CASE("the hash of known values does not depend on the release") {
+  const auto model = make_training_model(FixedJob{}, 1);
+  CHECK(TrainState(*model).hash() == "a42d4d11479ac8206b8866a129c359fc976b46d517d7a1a2212f57ef100b3429");
+}
+
+/// Changes a state's tensors, installs it, and expects an error that leaves everything alone.
+template <class Change>
+std::string refusal(Change&& change) {
+  set_up_numerics();
+  StepEngine engine(make_training_model(SmallJob{}, 1), {.logical_ranks = 1});
+  const auto group = lone_group(1);
+  engine.attach(group);
+  step(engine, group, 0);
+  const std::string before = engine.state().hash();
+  StepEngine other(make_training_model(SmallJob{}, 2), {.logical_ranks = 1});
+  const auto other_group = lone_group(1);
+  other.attach(other_group);
+  step(other, other_group, 0);
+  StateView view = other.state().view();
+  change(view.tensors);
+  const Result<void> installed = engine.state().install(view.tensors);
+  REQUIRE_FALSE(installed.ok());
+  CHECK(engine.state().hash() == before);
+  return installed.error().message();
+}
+
+TEST_CASE("a state that does not fit is refused as a whole, with the tensor's name") {
+  using Tensors = std::vector<StateTensor>;
+  CHECK(refusal([](Tensors& t) { t.erase(t.begin()); }).find("in.weight") != std::string::npos);
+  CHECK(refusal([](Tensors& t) {
+          t[0].shape = {16, 24};
+        }).find("F32[16,24], the model F32[24,16]") != std::string::npos);
+  CHECK(refusal([](Tensors& t) { t[1].dtype = "F16"; }).find("in.bias") != std::string::npos);
+  CHECK(refusal([](Tensors& t) { t.push_back(t[0]); }).find("twice") != std::string::npos);
+  CHECK(refusal([](Tensors& t) { t[10].name = "optimizer/in.weight/other"; }).find("exp_avg") !=
+        std::string::npos);
+  CHECK(refusal([](Tensors& t) { t[10].shape = {24}; }).find("in.weight/exp_avg") != std::string::npos);
+  CHECK(refusal([](Tensors& t) { t.back().name = "scheduler"; }).find("scheduler") != std::string::npos);
+  CHECK(refusal([](Tensors& t) { t[0].bytes = t[0].bytes.first(8); }).find("in.weight") != std::string::npos);
+}
+
+TEST_CASE("every cut and every flipped byte of a serialised state decodes or is an error") {
+  const auto model = make_training_model(FixedJob{}, 1);
+  const std::vector<std::byte> bytes = TrainState(*model).serialise();
+  REQUIRE(decode_state(bytes).ok());
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    CHECK_FALSE(decode_state(std::span(bytes).first(size)).ok());
+  }
+  for (std::size_t at = 0; at < bytes.size(); ++at) {
+    for (const int mask : {1, 0x80, 0xff}) {
+      std::vector<std::byte> flipped = bytes;
+      flipped[at] ^= std::byte(mask);
+      const auto decoded = decode_state(flipped);
+      if (decoded.ok()) CHECK(state_hash(*decoded) != TrainState(*model).hash());
+    }
+  }
+}
+
+TEST_CASE("an optimizer whose state is unknown is refused") {
+  using Job = LinearJob<torch::optim::LBFGS, torch::optim::LBFGSOptions>;
+  const auto model = make_training_model(Job{torch::optim::LBFGSOptions(0.1)}, 1);
+  CHECK_THROWS_AS(TrainState(*model).hash(), BadConfig);
+}
+
+TEST_CASE("evaluation counts and leaves the mode alone") {
+  set_up_numerics();
+  StepEngine engine(make_training_model(SmallJob{}, 1), {.logical_ranks = 1});
+  const std::string before = engine.state().hash();
+  const Evaluation one = engine.evaluate(small_batch(0, 0, 40));
+  const Evaluation again = engine.evaluate(small_batch(0, 0, 40));
+  CHECK(one.samples == 40);
+  CHECK(one.correct >= 0);
+  CHECK(one.correct <= 40);
+  CHECK(one.loss_sum == again.loss_sum);  // no dropout
+  CHECK(engine.state().hash() == before);
+}
+
+}  // namespace
+}  // namespace troupe::train::testing
