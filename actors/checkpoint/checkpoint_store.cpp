@@ -101,7 +101,7 @@ Result<void> CheckpointStore::prepare() {
 Result<void> CheckpointStore::write_whole(const std::string& name,
                                           std::span<const std::span<const std::byte>> parts) {
   const std::string temporary = path(name + std::string(kTemporarySuffix));
-  const auto written = [&]() -> Result<void> {
+  auto written = [&]() -> Result<void> {
     auto file = files_.create(temporary);
     if (!file) return file.error();
     for (const auto part : parts) {

@@ -1,0 +1,72 @@
+/// What a person is told of a job, as plain values: filled in by the driver's shell, turned into text by
+/// reporter.hpp and into lines of JSON by json_log.hpp.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+
+namespace troupe::report {
+
+/// A job begins. Steps are counted from 1 wherever they are shown.
+struct JobStarted {
+  std::string what;  ///< one line: model, data, trainers, logical ranks, batch, seed
+  int epochs = 0;
+};
+
+/// A step was committed.
+struct StepDone {
+  int epoch = 0;          ///< from 1
+  std::int64_t step = 0;  ///< within the epoch, from 1
+  std::int64_t steps_per_epoch = 0;
+  double loss = 0;  ///< mean over all leaves
+  double samples_per_s = 0;
+  int trainers_alive = 0;
+};
+
+/// Something died, hung or broke, and what came of it. A time that does not apply is empty.
+struct Fault {
+  std::string what;                   ///< "trainer 1 (pid 123) died: killed by signal 9"
+  std::optional<double> detected_ms;  ///< from the fault
+  std::optional<double> left_ms;      ///< until the survivors had left the collective
+  std::optional<double> resumed_ms;   ///< until a step was committed again
+};
+
+/// The number of trainers changed.
+struct Resized {
+  int trainers = 0;
+  std::string why;  ///< "trainer 1 joined from the memory of trainer 0"
+};
+
+/// An epoch and its evaluation are over.
+struct EpochDone {
+  int epoch = 0;  ///< from 1
+  double train_loss = 0;
+  std::int64_t correct = 0;  ///< over all ranks, each test sample once
+  std::int64_t total = 0;
+  double seconds = 0;  ///< training and evaluation
+};
+
+/// A checkpoint is durable.
+struct Checkpointed {
+  std::int64_t global_step = 0;
+  std::string path;
+};
+
+/// Anything that should be read, and goes on.
+struct Warning {
+  std::string text;
+};
+
+/// The job is over.
+struct JobDone {
+  std::string state_hash;  ///< SHA-256 of the TrainState
+  std::int64_t steps = 0;
+  double seconds = 0;
+  int faults = 0;  ///< survived
+};
+
+using Event = std::variant<JobStarted, StepDone, Fault, Resized, EpochDone, Checkpointed, Warning, JobDone>;
+
+}  // namespace troupe::report

@@ -1,0 +1,98 @@
+#include "actors/report/reporter.hpp"
+
+#include "actors/report/format.hpp"
+
+namespace troupe::report {
+namespace {
+
+constexpr const char* kRed = "\x1b[31m";
+constexpr const char* kYellow = "\x1b[33m";
+constexpr const char* kGreen = "\x1b[32m";
+constexpr const char* kPlain = "\x1b[0m";
+constexpr const char* kEraseLine = "\r\x1b[K";
+
+}  // namespace
+
+Reporter::Reporter(Output& output, const Clock& clock, ReporterOptions options)
+    : output_(output), clock_(clock), options_(options) {}
+
+Reporter::~Reporter() {
+  clear();
+}
+
+void Reporter::show(const Event& event) {
+  std::visit([this](const auto& one) { on(one); }, event);
+}
+
+void Reporter::clear() {
+  if (bar_shown_) output_.write(kEraseLine);
+  bar_shown_ = false;
+}
+
+void Reporter::line(const std::string& text, const char* colour) {
+  const bool coloured = output_.has_colour() && *colour != '\0';
+  std::string all = bar_shown_ ? kEraseLine : "";
+  all += coloured ? colour + text + kPlain : text;
+  output_.write(all + "\n");
+  const bool redraw = bar_shown_;
+  bar_shown_ = false;
+  line_since_row_ = true;
+  if (redraw && last_step_) draw(*last_step_);
+}
+
+void Reporter::draw(const StepDone& step) {
+  // One column stays free: a terminal wraps when the last one is written.
+  output_.write(kEraseLine + progress_bar(step, epochs_, output_.columns() - 1));
+  bar_shown_ = true;
+  drawn_at_ = clock_.now();
+}
+
+void Reporter::on(const JobStarted& event) {
+  epochs_ = event.epochs;
+  line(event.what);
+}
+
+void Reporter::on(const StepDone& event) {
+  last_step_ = event;
+  const bool last = event.step == event.steps_per_epoch;
+  if (output_.is_terminal()) {
+    if (last || !drawn_at_ || clock_.now() - *drawn_at_ >= options_.redraw_interval) draw(event);
+  } else if (last || event.step % options_.plain_every_steps == 0) {
+    line(step_line(event, epochs_));
+  }
+}
+
+void Reporter::on(const Fault& event) {
+  line(fault_line(event), kRed);
+}
+
+void Reporter::on(const Resized& event) {
+  line(std::to_string(event.trainers) + (event.trainers == 1 ? " trainer" : " trainers") +
+           (event.why.empty() ? "" : ": " + event.why),
+       kYellow);
+}
+
+void Reporter::on(const EpochDone& event) {
+  clear();
+  // Rows that other lines have torn apart get their head again.
+  if (!table_begun_ || line_since_row_) line(epoch_header());
+  line(epoch_row(event));
+  table_begun_ = true;
+  line_since_row_ = false;
+}
+
+void Reporter::on(const Checkpointed& event) {
+  line("checkpoint of step " + std::to_string(event.global_step) + " saved: " + event.path);
+}
+
+void Reporter::on(const Warning& event) {
+  line("warning: " + event.text, kYellow);
+}
+
+void Reporter::on(const JobDone& event) {
+  clear();
+  line(summary_line(event), kGreen);
+  line("parameters sha256 " + event.state_hash);
+}
+
+}  // namespace troupe::report

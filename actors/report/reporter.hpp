@@ -1,0 +1,57 @@
+/// Shows a job to a person: a progress bar that redraws itself on a terminal, plain lines elsewhere.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "actors/report/events.hpp"
+#include "actors/report/terminal.hpp"
+#include "runtime/core/clock.hpp"
+
+namespace troupe::report {
+
+struct ReporterOptions {
+  int plain_every_steps = 100;  ///< off a terminal: a line at every so many steps
+  Duration redraw_interval = std::chrono::milliseconds{100};  ///< on one: the bar moves at most so often
+};
+
+/// The end of a job is the line "parameters sha256 <hash>", always the last. Not thread-safe.
+class Reporter {
+ public:
+  /// `output` and `clock` must outlive the reporter.
+  Reporter(Output& output, const Clock& clock, ReporterOptions options = {});
+  Reporter(const Reporter&) = delete;
+  Reporter& operator=(const Reporter&) = delete;
+  /// Clears the bar, so that what comes after begins on a clean line.
+  ~Reporter();
+
+  /// Shows an event. Steps are shown as often as the options say, everything else at once.
+  void show(const Event& event);
+  /// Clears the bar; it comes back with the next step.
+  void clear();
+
+ private:
+  void on(const JobStarted& event);
+  void on(const StepDone& event);
+  void on(const Fault& event);
+  void on(const Resized& event);
+  void on(const EpochDone& event);
+  void on(const Checkpointed& event);
+  void on(const Warning& event);
+  void on(const JobDone& event);
+  /// A line that stays, above the bar.
+  void line(const std::string& text, const char* colour = "");
+  void draw(const StepDone& step);
+
+  Output& output_;
+  const Clock& clock_;
+  ReporterOptions options_;
+  int epochs_ = 0;
+  bool bar_shown_ = false;
+  bool table_begun_ = false;
+  bool line_since_row_ = false;
+  std::optional<Instant> drawn_at_;
+  std::optional<StepDone> last_step_;
+};
+
+}  // namespace troupe::report

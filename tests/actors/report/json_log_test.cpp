@@ -1,0 +1,73 @@
+#include "actors/report/json_log.hpp"
+
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+using namespace troupe;
+using namespace troupe::report;
+
+TEST_CASE("one object a line for every event") {
+  CHECK(json_line(JobStarted{"job", 3}, 0) ==
+        R"({"event":"job_started","what":"job","epochs":3,"time_s":0.0})");
+  CHECK(json_line(StepDone{1, 100, 600, 0.5, 1000, 2}, 1.25) ==
+        R"({"event":"step","epoch":1,"step":100,"steps_per_epoch":600,"loss":0.5,"samples_per_s":1000.0,)"
+        R"("trainers_alive":2,"time_s":1.25})");
+  CHECK(json_line(StepDone{1, 1, 1, NAN, INFINITY, 2}, 0) ==
+        R"({"event":"step","epoch":1,"step":1,"steps_per_epoch":1,"loss":null,"samples_per_s":null,)"
+        R"("trainers_alive":2,"time_s":0.0})");
+  CHECK(
+      json_line(Fault{"a \"b\"\n", 0.5, {}, 14}, 2) ==
+      R"({"event":"fault","what":"a \"b\"\n","detected_ms":0.5,"left_ms":null,"resumed_ms":14.0,"time_s":2.0})");
+  CHECK(json_line(Resized{2, "why"}, 0) == R"({"event":"resized","trainers":2,"why":"why","time_s":0.0})");
+  CHECK(
+      json_line(EpochDone{1, 0.5, 98, 100, 3}, 0) ==
+      R"({"event":"epoch","epoch":1,"train_loss":0.5,"test_accuracy":0.98,"correct":98,"total":100,"seconds":3.0,)"
+      R"("time_s":0.0})");
+  CHECK(json_line(Checkpointed{7, "/c/x"}, 0) ==
+        R"({"event":"checkpoint","global_step":7,"path":"/c/x","time_s":0.0})");
+  CHECK(json_line(Warning{"\xff"}, 0) == "{\"event\":\"warning\",\"text\":\"\xef\xbf\xbd\",\"time_s\":0.0}");
+  CHECK(json_line(JobDone{"abc", 9, 1.5, 1}, 0) ==
+        R"({"event":"job_done","parameters_sha256":"abc","steps":9,"seconds":1.5,"faults":1,"time_s":0.0})");
+}
+
+TEST_CASE("lines are in the file as soon as they are written") {
+  std::string path = (std::filesystem::temp_directory_path() / "troupe-report-XXXXXX").string();
+  const UniqueFd taken(::mkstemp(path.data()));
+  REQUIRE(taken);
+  REQUIRE(::write(taken.get(), "old", 3) == 3);
+  ManualClock clock;
+  clock.set(std::chrono::seconds(5));
+  {
+    auto log = JsonLog::open(path, clock);
+    REQUIRE(log.ok());
+    clock.advance(std::chrono::seconds(2));
+    REQUIRE(log->write(Warning{"a"}).ok());
+    std::ifstream file(path);
+    std::ostringstream text;
+    text << file.rdbuf();
+    CHECK(text.str() == "{\"event\":\"warning\",\"text\":\"a\",\"time_s\":2.0}\n");
+  }
+  std::filesystem::remove(path);
+}
+
+TEST_CASE("a file that cannot be written is one clear error") {
+  ManualClock clock;
+  const auto none = JsonLog::open("/no/such/folder/events.json", clock);
+  CHECK(none.error().message() ==
+        "cannot write events to '/no/such/folder/events.json': No such file or directory (give --json a path "
+        "that can "
+        "be written)");
+  auto full = JsonLog::open("/dev/full", clock);
+  REQUIRE(full.ok());
+  CHECK(full->write(Warning{"a"}).error().message() ==
+        "cannot write events to '/dev/full': No space left on device (the file is incomplete from here on; "
+        "training "
+        "goes on)");
+  CHECK(full->write(Warning{"b"}).ok());
+}

@@ -1,0 +1,121 @@
+#include "actors/report/reporter.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "actors/report/format.hpp"
+
+using namespace troupe;
+using namespace troupe::report;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Page final : Output {
+  void write(std::string_view more) override { text += more; }
+  bool is_terminal() const override { return terminal; }
+  bool has_colour() const override { return colour; }
+  int columns() const override { return width; }
+  /// What was written since the last time.
+  std::string take() { return std::exchange(text, ""); }
+
+  std::string text;
+  bool terminal = false;
+  bool colour = false;
+  int width = 60;
+};
+
+StepDone at(std::int64_t step) {
+  return {1, step, 250, 0.5, 1000, 2};
+}
+
+}  // namespace
+
+TEST_CASE("elsewhere than on a terminal: plain lines") {
+  Page page;
+  ManualClock clock;
+  Reporter reporter(page, clock);
+  reporter.show(JobStarted{"ConvNet on rendered digits, 2 trainers", 2});
+  for (std::int64_t step = 1; step <= 250; ++step) {
+    if (step == 150) reporter.show(Fault{"trainer 1 (pid 9) died: killed by signal 9", 0.3, 2, 14});
+    if (step == 160) reporter.show(Resized{2, "trainer 2 joined from the memory of trainer 0"});
+    reporter.show(at(step));
+  }
+  reporter.show(EpochDone{1, 0.5, 9500, 10000, 3});
+  reporter.show(Checkpointed{250, "/c/checkpoint-00000001.json"});
+  reporter.show(EpochDone{2, 0.25, 9700, 10000, 3});
+  reporter.show(EpochDone{3, 0.25, 9700, 10000, 3});
+  reporter.show(Warning{"the disk is nearly full"});
+  reporter.show(JobDone{"abc", 500, 6, 1});
+  CHECK(page.text ==
+        "ConvNet on rendered digits, 2 trainers\n"
+        "epoch 1/2  step 100/250  loss 0.5000  1,000 samples/s  2 trainers\n"
+        "trainer 1 (pid 9) died: killed by signal 9 · detected after 0.3 ms · left the collective after 2 ms "
+        "· training "
+        "again after 14 ms\n"
+        "2 trainers: trainer 2 joined from the memory of trainer 0\n"
+        "epoch 1/2  step 200/250  loss 0.5000  1,000 samples/s  2 trainers\n"
+        "epoch 1/2  step 250/250  loss 0.5000  1,000 samples/s  2 trainers\n"
+        "epoch  train loss  test accuracy          correct  seconds\n"
+        "    1      0.5000        95.00 %       9500/10000      3.0\n"
+        "checkpoint of step 250 saved: /c/checkpoint-00000001.json\n"
+        "epoch  train loss  test accuracy          correct  seconds\n"
+        "    2      0.2500        97.00 %       9700/10000      3.0\n"
+        "    3      0.2500        97.00 %       9700/10000      3.0\n"
+        "warning: the disk is nearly full\n"
+        "500 steps in 6.0 s, 1 fault survived\n"
+        "parameters sha256 abc\n");
+}
+
+TEST_CASE("on a terminal: a bar that redraws itself ten times a second") {
+  Page page;
+  page.terminal = true;
+  ManualClock clock;
+  {
+    Reporter reporter(page, clock);
+    reporter.show(JobStarted{"job", 1});
+    CHECK(page.take() == "job\n");
+    reporter.show(at(1));
+    CHECK(page.take() == "\r\x1b[K" + progress_bar(at(1), 1, 59));
+    clock.advance(99ms);
+    reporter.show(at(2));
+    CHECK(page.take().empty());
+    clock.advance(1ms);
+    page.width = 200;  // resized meanwhile
+    reporter.show(at(3));
+    CHECK(page.take() == "\r\x1b[K" + progress_bar(at(3), 1, 199));
+
+    reporter.show(at(4));
+    reporter.show(Warning{"w"});
+    CHECK(page.take() == "\r\x1b[Kwarning: w\n\r\x1b[K" + progress_bar(at(4), 1, 199));
+
+    reporter.show(at(250));
+    CHECK(page.take() == "\r\x1b[K" + progress_bar(at(250), 1, 199));
+    reporter.show(EpochDone{1, 0.5, 9500, 10000, 3});
+    CHECK(page.take() == "\r\x1b[K" + epoch_header() + "\n" + epoch_row({1, 0.5, 9500, 10000, 3}) + "\n");
+    clock.advance(1s);
+    reporter.show(at(1));
+    page.take();
+    reporter.clear();
+    CHECK(page.take() == "\r\x1b[K");
+    reporter.clear();
+    CHECK(page.take().empty());
+    clock.advance(1s);
+    reporter.show(at(2));
+    page.take();
+  }
+  CHECK(page.take() == "\r\x1b[K");  // a reporter that goes leaves a clean line
+}
+
+TEST_CASE("colour only where it is allowed") {
+  Page page;
+  page.terminal = true;
+  ManualClock clock;
+  Reporter reporter(page, clock);
+  reporter.show(Fault{"x died", {}, {}, {}});
+  CHECK(page.take() == "x died\n");
+  page.colour = true;
+  reporter.show(Fault{"x died", {}, {}, {}});
+  CHECK(page.take() == "\x1b[31mx died\x1b[0m\n");
+  reporter.show(JobDone{"abc", 1, 1, 0});
+  CHECK(page.take() == "\x1b[32m1 step in 1.0 s\x1b[0m\nparameters sha256 abc\n");
+}
