@@ -248,4 +248,14 @@ Result<LoadedCheckpoint> CheckpointStore::load_latest() {
                    "restore the folder from a copy, or start without --resume"};
 }
 
+Result<LoadedCheckpoint> CheckpointStore::load_manifest(const std::string& manifest_path) {
+  const auto name = parse_name(manifest_path.substr(manifest_path.rfind('/') + 1));
+  if (!name || name->suffix != kManifestSuffix ||
+      manifest_path != path(file_name(name->number, kManifestSuffix))) {
+    return ErrorInfo{ErrorCode::kRefused, "refused the checkpoint '" + manifest_path + "'",
+                     "it is no manifest in " + options_.folder, "give a path that save() returned"};
+  }
+  return load(name->number);
+}
+
 }  // namespace troupe::checkpoint

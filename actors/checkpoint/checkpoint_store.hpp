@@ -70,6 +70,9 @@ class CheckpointStore {
   /// The newest checkpoint that is whole. Errors: kUnavailable when there is none at all, kCorrupt when there
   /// are some and none is whole, kIo when the folder cannot be listed.
   Result<LoadedCheckpoint> load_latest();
+  /// The checkpoint with this manifest, whole or an error. The path must be one that save() gave for this
+  /// folder.
+  Result<LoadedCheckpoint> load_manifest(const std::string& manifest_path);
 
  private:
   std::string path(const std::string& name) const { return options_.folder + "/" + name; }

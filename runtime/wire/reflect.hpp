@@ -1,5 +1,5 @@
-/// Fields of a plain struct as a tuple of references, so that an aggregate crosses processes without a line of code.
-/// The technique (count the initialisers a type accepts, then bind them) is that of Boost.PFR.
+/// Fields of a plain struct as a tuple of references, so that an aggregate crosses processes without a line
+/// of code. The technique (count the initialisers a type accepts, then bind them) is that of Boost.PFR.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,14 @@ namespace detail {
 
 struct AnyField {
   template <class T>
-  constexpr operator T() const noexcept;  // NOLINT: only named in unevaluated code
+  operator T() const noexcept;  // NOLINT: only named in unevaluated code
 };
 
 template <class T, std::size_t... I>
 constexpr bool accepts(std::index_sequence<I...>) {
-  return requires { T{((void)I, AnyField{})...}; };
+  return requires {
+    T{((void)I, AnyField{})...};
+  };
 }
 
 inline constexpr std::size_t kMostFields = 24;
@@ -29,7 +31,9 @@ constexpr std::size_t field_count() {
   if constexpr (accepts<T>(std::make_index_sequence<N>{})) {
     return N;
   } else {
-    static_assert(N > 0, "this type is no aggregate: give it a member `auto troupe_fields() { return std::tie(...); }`");
+    static_assert(
+        N > 0,
+        "this type is no aggregate: give it a member `auto troupe_fields() { return std::tie(...); }`");
     return field_count<T, N - 1>();
   }
 }
@@ -38,7 +42,9 @@ constexpr std::size_t field_count() {
 
 /// A type that lists its own fields: `auto troupe_fields() { return std::tie(a, b); }`.
 template <class T>
-concept ListsFields = requires(T& value) { value.troupe_fields(); };
+concept ListsFields = requires(T& value) {
+  value.troupe_fields();
+};
 
 /// References to all fields of `value`, in order. At most 24 fields.
 template <class T>
@@ -48,7 +54,8 @@ constexpr auto fields(T& value) {
     return const_cast<Plain&>(value).troupe_fields();
   } else {
     static_assert(std::is_aggregate_v<Plain>,
-                  "a type that crosses processes is an aggregate or has `auto troupe_fields() { return std::tie(...); }`");
+                  "a type that crosses processes is an aggregate or has `auto troupe_fields() { return "
+                  "std::tie(...); }`");
     constexpr std::size_t n = detail::field_count<Plain>();
     // clang-format off
     if constexpr (n == 0) { return std::tuple<>(); }

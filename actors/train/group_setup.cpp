@@ -1,0 +1,29 @@
+#include "actors/train/group_setup.hpp"
+
+#include "collectives/native/native_group.hpp"
+
+namespace troupe::train {
+
+std::shared_ptr<collectives::ProcessGroup> form_group(const Session& session, const RunSettings& settings,
+                                                      const GenerationPlan& plan, int rank,
+                                                      std::size_t data_bytes) {
+  collectives::NativeGroupOptions options;
+  options.rank = rank;
+  options.size = static_cast<int>(plan.members.size());
+  options.generation = plan.generation;
+  options.timeout =
+      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(settings.group_timeout_s));
+  options.data_bytes = data_bytes;
+  for (int r = 0; r < options.size; ++r) {
+    options.leaves.push_back(plan.members[r].leaves);
+    if (plan.members[r].node == session.node()) options.local_ranks.push_back(r);
+  }
+  const std::string key = settings.run + "/group/" + to_string(plan.generation);
+  const std::size_t bytes =
+      collectives::native_region_bytes(static_cast<int>(options.local_ranks.size()), data_bytes);
+  options.region =
+      std::make_shared<SharedMemory>(session.open_region(key, bytes, "rank " + std::to_string(rank), true));
+  return collectives::make_native_group(std::move(options));
+}
+
+}  // namespace troupe::train

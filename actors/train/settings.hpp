@@ -1,0 +1,44 @@
+/// What the driver, trainers and loaders of one run know in common. Plain aggregates: they travel as
+/// arguments.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "actors/data/dataset.hpp"
+#include "actors/data/sampler.hpp"
+#include "runtime/wire/codec.hpp"
+
+namespace troupe::train {
+
+/// Fixed from the start of a run. All of it but the run's name is the job's identity or how it is kept.
+struct RunSettings {
+  std::uint64_t job_type = 0;  ///< in the job registry
+  wire::Bytes job;             ///< the user's struct, encoded
+  std::string run;             ///< unique a run: names its shared memory
+  wire::Bytes key;             ///< 32 secret bytes that trainers prove to each other between machines
+  int logical_ranks = 1;
+  std::int64_t micro_batch = 1;
+  std::uint64_t seed = 0;
+  int epochs = 1;
+  bool exact = true;              ///< the same bits whatever happens
+  std::string checkpoint_folder;  ///< empty: no checkpoints
+  int keep_checkpoints = 3;
+  double group_timeout_s = 30;  ///< of a collective in which nobody makes progress
+};
+
+/// What a loader knows about the data.
+struct DataInfo {
+  std::int64_t train_size = 0;
+  std::int64_t test_size = 0;
+  data::SampleShape shape;
+};
+
+inline data::SamplerOptions sampler_options(const RunSettings& settings, const DataInfo& info) {
+  return {.dataset_size = info.train_size,
+          .logical_ranks = settings.logical_ranks,
+          .batch = settings.micro_batch,
+          .seed = settings.seed};
+}
+
+}  // namespace troupe::train

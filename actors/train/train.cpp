@@ -1,0 +1,112 @@
+#include "actors/train/train.hpp"
+
+#include "actors/checkpoint/checkpoint_store.hpp"
+#include "runtime/core/random.hpp"
+#include "runtime/node/launcher.hpp"
+#include "runtime/security/secret.hpp"
+
+namespace troupe::train {
+namespace {
+
+constexpr Duration kLook = std::chrono::milliseconds(100);
+
+[[noreturn]] void refuse(const std::string& why, const std::string& todo) {
+  throw BadConfig("cannot train", why, todo);
+}
+
+void check(const TrainOptions& o) {
+  if (o.logical_ranks < 1 || o.logical_ranks > 4096)
+    refuse("logical_ranks = " + std::to_string(o.logical_ranks), "use 1 to 4096");
+  if (o.trainers < 1) refuse("trainers = " + std::to_string(o.trainers), "use at least 1");
+  if (o.trainers > o.logical_ranks) {
+    refuse(std::to_string(o.trainers) + " trainers for " + std::to_string(o.logical_ranks) +
+               " logical ranks: some would have nothing to do",
+           "use at most as many trainers as logical ranks");
+  }
+  if (o.loaders < 1 || o.loaders > 256) refuse("loaders = " + std::to_string(o.loaders), "use 1 to 256");
+  if (o.epochs < 1) refuse("epochs = " + std::to_string(o.epochs), "use at least 1");
+  if (o.micro_batch < 1) refuse("a batch of " + std::to_string(o.micro_batch), "use at least 1");
+  if (o.checkpoint_every < 0)
+    refuse("checkpoint_every = " + std::to_string(o.checkpoint_every),
+           "use 0 (each epoch) or a number of steps");
+  if (o.keep_checkpoints < 1)
+    refuse("keep_checkpoints = " + std::to_string(o.keep_checkpoints), "keep at least 1");
+  if (o.resume && o.checkpoint_folder.empty())
+    refuse("resume without a checkpoint folder", "name the folder");
+}
+
+/// The checkpoint to take up, or none; refuses one of another job.
+std::vector<CheckpointInfo> find_checkpoint(const TrainOptions& options) {
+  if (options.checkpoint_folder.empty()) return {};
+  checkpoint::PosixFileSystem files;
+  checkpoint::CheckpointStore store(files, {options.checkpoint_folder, options.keep_checkpoints});
+  store.prepare().value();
+  if (!options.resume) return {};
+  auto loaded = store.load_latest();
+  if (!loaded && loaded.error().code == ErrorCode::kUnavailable) return {};
+  const auto checkpoint = std::move(loaded).value();
+  if (options.on_event) {
+    for (const auto& warning : checkpoint.warnings) options.on_event(report::Warning{warning});
+  }
+  const auto& job = checkpoint.manifest.job;
+  const auto same = [&](const char* what, std::uint64_t theirs, std::uint64_t ours) {
+    if (theirs == ours) return;
+    refuse("the checkpoint " + checkpoint.manifest_path + " was written with " + what + " " +
+               std::to_string(theirs) + ", not " + std::to_string(ours),
+           "resume with the same job, or use another folder");
+  };
+  same("logical ranks", job.logical_ranks, static_cast<std::uint64_t>(options.logical_ranks));
+  same("seed", job.seed, options.seed);
+  same("batch", job.micro_batch, static_cast<std::uint64_t>(options.micro_batch));
+  return {
+      {checkpoint.manifest_path, static_cast<std::int64_t>(job.global_step), checkpoint.manifest.state_hash}};
+}
+
+}  // namespace
+
+RunResult run_training(const DriverSession& session, std::uint64_t job_type, wire::Bytes job,
+                       const TrainOptions& options) {
+  check(options);
+  RunOptions run;
+  run.resume = find_checkpoint(options);
+  run.settings.job_type = job_type;
+  run.settings.job = std::move(job);
+  run.settings.run = "run-" + to_hex(SystemRandom().next());
+  const auto key = JobKey::generate();
+  run.settings.key.assign(key.reveal().begin(), key.reveal().end());
+  run.settings.logical_ranks = options.logical_ranks;
+  run.settings.micro_batch = options.micro_batch;
+  run.settings.seed = options.seed;
+  run.settings.epochs = options.epochs;
+  run.settings.checkpoint_folder = options.checkpoint_folder;
+  run.settings.keep_checkpoints = options.keep_checkpoints;
+  run.trainers = options.trainers;
+  run.loaders = options.loaders;
+  run.evaluate = options.evaluate;
+  run.checkpoint_every = options.checkpoint_every;
+  run.trainer_cpus = options.trainer_cpus;
+  run.chaos = options.chaos;
+  if (const auto* cluster = session.embedded()) {
+    for (const auto pid : cluster->node_pids()) run.node_pids.push_back(pid);
+    run.head_pid = cluster->head_pid();
+  }
+  const auto driver = session.spawn<TrainDriver>({.here = true}, std::move(run));
+  const auto result = driver.call<&TrainDriver::run>();
+  int stops_seen = 0;
+  for (bool over = false; !over;) {
+    const auto events = driver.call<&TrainDriver::next_events>();
+    while (!events.state()->wait(kLook)) {
+      const int stops = options.stops_wanted ? options.stops_wanted() : 0;
+      for (; stops_seen < stops; ++stops_seen) driver.tell<&TrainDriver::stop>();
+    }
+    over = true;
+    for (const auto& event : events.get()) {
+      over = false;
+      if (options.on_event) options.on_event(event);
+    }
+  }
+  session.kill(driver, "the run is over");
+  return result.get(std::chrono::seconds(10));
+}
+
+}  // namespace troupe::train

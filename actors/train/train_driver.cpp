@@ -1,0 +1,377 @@
+#include "actors/train/train_driver.hpp"
+
+#include <algorithm>
+#include <csignal>
+
+#include "actors/train/numerics.hpp"
+
+namespace troupe::train {
+namespace {
+
+constexpr Duration kTick = std::chrono::milliseconds(100);
+constexpr Duration kRateWindow = std::chrono::milliseconds(500);
+constexpr std::size_t kMostEventsKept = 100'000;
+
+Instant now() {
+  return MonotonicClock().now();
+}
+
+std::string encode_address(const ActorAddress& address) {
+  const auto bytes = wire::encode(address);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+TrainDriver::TrainDriver(RunOptions options)
+    : options_(std::move(options)), session_(this_actor().session()) {}
+
+// ---- Start
+// --------------------------------------------------------------------------------------------------
+
+Future<RunResult> TrainDriver::run() {
+  started_at_ = epoch_started_at_ = rate_since_ = now();
+  learn_data();
+  return result_.future();
+}
+
+/// The first loader says how much data there is; it also finds bad data before anything else is started.
+void TrainDriver::learn_data() {
+  const int number = loader_count_++;
+  const auto me = this_actor().self<TrainDriver>();
+  session_
+      .spawn_async<Loader>({.isolated = true, .label = "loader " + std::to_string(number)}, options_.settings,
+                           me)
+      .then([this, number](Result<ActorHandle<Loader>> loader) {
+        if (!loader) return finish(loader.error());
+        first_loader_ = std::pair(*loader, number);
+        loader->call<&Loader::describe>().then([this](Result<DataInfo> info) {
+          if (!info) return finish(info.error());
+          data_ = *info;
+          try {
+            start_machine();
+          } catch (const Error& error) {
+            finish(error.info());
+          }
+        });
+      });
+}
+
+void TrainDriver::start_machine() {
+  sampler_ = std::make_unique<data::LeafSampler>(sampler_options(options_.settings, *data_));
+  DriverConfig config;
+  config.logical_ranks = options_.settings.logical_ranks;
+  config.trainers = options_.trainers;
+  config.min_trainers = options_.min_trainers;
+  config.loaders = options_.loaders;
+  config.epochs = options_.settings.epochs;
+  config.steps_per_epoch = sampler_->steps_per_epoch();
+  config.test_samples = options_.evaluate ? data_->test_size : 0;
+  config.checkpoints = !options_.settings.checkpoint_folder.empty();
+  config.checkpoint_every = options_.checkpoint_every;
+  config.incarnation = session_.incarnation();
+  config.resume = options_.resume;
+  config.expected_indices = [this](int epoch, std::int64_t step, int leaf) {
+    return data::index_hash(sampler_->indices(static_cast<std::uint64_t>(epoch), step, leaf));
+  };
+  machine_ = std::make_unique<DriverMachine>(std::move(config));
+  carry_out(machine_->start(now()));
+  tick();
+}
+
+void TrainDriver::tick() {
+  if (over_) return;
+  feed(DriverTick{});
+  this_actor().run_after(kTick, [this] { tick(); });
+}
+
+void TrainDriver::feed(const DriverEvent& event) {
+  if (over_ || machine_ == nullptr) return;
+  carry_out(machine_->on(event, now()));
+}
+
+void TrainDriver::carry_out(const std::vector<DriverAction>& actions) {
+  for (const auto& action : actions) {
+    if (over_) return;
+    std::visit([this](const auto& one) { act(one); }, action);
+  }
+}
+
+// ---- Who comes and goes
+// -------------------------------------------------------------------------------------
+
+void TrainDriver::act(const SpawnActor& action) {
+  if (action.kind == SpawnKind::kTrainer) {
+    spawn_trainer(action.token);
+  } else {
+    spawn_loader(action.token);
+  }
+}
+
+void TrainDriver::spawn_trainer(std::uint64_t token) {
+  const int number = trainer_count_++;
+  ActorOptions options;
+  options.num_cpus = options_.trainer_cpus;
+  options.isolated = true;
+  options.label = "trainer " + std::to_string(number);
+  session_.spawn_async<Trainer>(options, options_.settings, this_actor().self<TrainDriver>())
+      .then([this, token, number](Result<ActorHandle<Trainer>> trainer) {
+        if (!trainer) return feed(SpawnFailed{token, trainer.error().message()});
+        trainer_up(token, number, *trainer);
+      });
+}
+
+void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Trainer> trainer) {
+  const ActorId id = trainer.address().actor;
+  if (over_ || cancelled_.contains(token)) return session_.kill(trainer, "it is not wanted any more");
+  names_[id] = "trainer " + std::to_string(number);
+  trainer.call<&Trainer::hello>().then([this, token, number, trainer, id](Result<TrainerHello> hello) {
+    if (!hello) return feed(SpawnFailed{token, hello.error().message()});
+    names_[id] += " (pid " + std::to_string(hello->pid) + ")";
+    if (!numerics_) numerics_ = hello->numerics;
+    if (options_.settings.exact && *numerics_ != hello->numerics) {
+      session_.kill(trainer, "it computes otherwise");
+      return finish(ErrorInfo{ErrorCode::kRefused, "a trainer would compute other bits",
+                              "it has '" + hello->numerics + "', the first one has '" + *numerics_ + "'",
+                              "use the same machines and LibTorch everywhere, or exact = false"});
+    }
+    trainers_[id] = {trainer, number, *hello, -1};
+    session_.monitor(trainer, [this, id](const std::string& reason) {
+      trainers_.erase(id);
+      feed(TrainerDown{id, reason});
+    });
+    trainer.tell<&Trainer::prepare>(*data_);
+    feed(TrainerReady{token, id, trainer.address().node, hello->data_address});
+  });
+}
+
+void TrainDriver::spawn_loader(std::uint64_t token) {
+  if (first_loader_) {
+    const auto [loader, number] = *std::exchange(first_loader_, std::nullopt);
+    return loader_up(token, number, loader);
+  }
+  const int number = loader_count_++;
+  session_
+      .spawn_async<Loader>({.isolated = true, .label = "loader " + std::to_string(number)}, options_.settings,
+                           this_actor().self<TrainDriver>())
+      .then([this, token, number](Result<ActorHandle<Loader>> loader) {
+        if (!loader) return feed(SpawnFailed{token, loader.error().message()});
+        loader_up(token, number, *loader);
+      });
+}
+
+void TrainDriver::loader_up(std::uint64_t token, int number, ActorHandle<Loader> loader) {
+  const ActorId id = loader.address().actor;
+  if (over_ || cancelled_.contains(token)) return session_.kill(loader, "it is not wanted any more");
+  names_[id] = "loader " + std::to_string(number);
+  loaders_[id] = {loader, number, 0};
+  loader.call<&Loader::pid>().then([this, id](Result<int> pid) {
+    if (!pid || !loaders_.contains(id)) return;
+    loaders_[id].pid = *pid;
+    names_[id] += " (pid " + std::to_string(*pid) + ")";
+  });
+  session_.monitor(loader, [this, id](const std::string& reason) {
+    loaders_.erase(id);
+    feed(LoaderDown{id, reason});
+  });
+  loader.tell<&Loader::start_heartbeat>();
+  feed(LoaderReady{token, id, loader.address().node, encode_address(loader.address())});
+}
+
+void TrainDriver::act(const CancelSpawn& action) {
+  cancelled_[action.token] = true;
+}
+
+void TrainDriver::act(const SendOrder& action) {
+  const auto at = trainers_.find(action.trainer);
+  if (at == trainers_.end()) return;
+  if (const auto* start = std::get_if<StartGeneration>(&action.order)) {
+    const auto& members = start->plan.members;
+    for (std::size_t rank = 0; rank < members.size(); ++rank) {
+      if (members[rank].actor == action.trainer) at->second.rank = static_cast<int>(rank);
+    }
+  }
+  at->second.handle.tell<&Trainer::order>(action.order);
+}
+
+void TrainDriver::act(const KillActor& action) {
+  if (const auto at = trainers_.find(action.actor); at != trainers_.end())
+    session_.kill(at->second.handle, action.reason);
+  if (const auto at = loaders_.find(action.actor); at != loaders_.end())
+    session_.kill(at->second.handle, action.reason);
+}
+
+// ---- Reports
+// ------------------------------------------------------------------------------------------------
+
+void TrainDriver::report(const TrainerReport& report) {
+  feed(report);
+}
+void TrainDriver::loader_lives(ActorId loader) {
+  feed(LoaderHeartbeat{loader});
+}
+
+void TrainDriver::job_threw(ActorId trainer, const ErrorInfo& error) {
+  const std::string who = names_.contains(trainer) ? names_[trainer] : "a trainer";
+  finish(ErrorInfo{ErrorCode::kTaskFailed, "the job failed in " + who + ": " + error.what, error.why,
+                   error.todo});
+}
+
+void TrainDriver::stop() {
+  if (machine_ == nullptr)
+    return finish(ErrorInfo{ErrorCode::kAborted, "the job was stopped before it began", "", ""});
+  feed(StopRequested{});
+}
+
+// ---- What comes of it
+// ---------------------------------------------------------------------------------------
+
+double TrainDriver::rate(std::int64_t samples) {
+  rate_samples_ += samples;
+  const Duration elapsed = now() - rate_since_;
+  if (elapsed > kRateWindow) {
+    rate_now_ = static_cast<double>(rate_samples_) / to_seconds(elapsed);
+    rate_samples_ = 0;
+    rate_since_ = now();
+  }
+  return rate_now_;
+}
+
+void TrainDriver::act(const CommitStep& action) {
+  const std::int64_t steps = sampler_->steps_per_epoch();
+  const std::int64_t in_epoch = action.entry.step % steps;
+  report::StepDone done;
+  done.epoch = static_cast<int>(action.entry.step / steps) + 1;
+  done.step = in_epoch + 1;
+  done.steps_per_epoch = steps;
+  done.loss = action.loss;
+  done.samples_per_s = rate(sampler_->batch_size(in_epoch) * options_.settings.logical_ranks);
+  done.trainers_alive = static_cast<int>(trainers_.size());
+  so_far_.steps = action.entry.step + 1;
+  emit(done);
+  cause_chaos(action.entry.step + 1);
+}
+
+void TrainDriver::act(const RewindLedger& action) {
+  emit(report::Warning{for_people(action.reason)});
+}
+
+void TrainDriver::act(const AcceptCheckpoint& action) {
+  emit(report::Checkpointed{action.checkpoint.step, action.checkpoint.path});
+}
+
+void TrainDriver::act(const EpochDone& action) {
+  so_far_.train_loss = action.loss;
+  so_far_.correct = action.correct;
+  so_far_.total = action.count;
+  emit(report::EpochDone{action.epoch + 1, action.loss, action.correct, action.count,
+                         to_seconds(now() - epoch_started_at_)});
+  epoch_started_at_ = now();
+}
+
+void TrainDriver::act(const Notice& action) {
+  // A trainer's death has a line of its own, with the times, once training goes on.
+  const auto name = names_.find(action.actor);
+  if (name != names_.end() && name->second.starts_with("trainer")) return;
+  if (name != names_.end()) {
+    ++so_far_.faults;
+    return emit(report::Fault{for_people(action.text), {}, {}, {}});
+  }
+  emit(report::Warning{for_people(action.text)});
+}
+
+void TrainDriver::act(const Recovered& action) {
+  const std::string cause = for_people(action.cause);
+  if (!action.fault) return emit(report::Resized{action.trainers, cause});
+  ++so_far_.faults;
+  const Instant from = fault_at_.value_or(action.detected);
+  report::Fault fault{cause, {}, to_millis(action.left - from), to_millis(action.training_again - from)};
+  if (fault_at_) fault.detected_ms = to_millis(action.detected - from);
+  fault_at_.reset();
+  emit(fault);
+}
+
+void TrainDriver::act(const JobDone& action) {
+  so_far_.state_hash = action.hash;
+  so_far_.steps = action.steps;
+  so_far_.stopped = action.stopped;
+  so_far_.seconds = to_seconds(now() - started_at_);
+  emit(report::JobDone{action.hash, action.steps, so_far_.seconds, so_far_.faults});
+  finish(so_far_);
+}
+
+void TrainDriver::act(const JobFailed& action) {
+  finish(ErrorInfo{ErrorCode::kTaskFailed, "the job failed", for_people(action.reason), ""});
+}
+
+void TrainDriver::finish(Result<RunResult> result) {
+  if (std::exchange(over_, true)) return;
+  for (const auto& [id, seat] : trainers_) session_.kill(seat.handle, "the job is over");
+  for (const auto& [id, seat] : loaders_) session_.kill(seat.handle, "the job is over");
+  if (first_loader_) session_.kill(first_loader_->first, "the job is over");
+  if (waiting_) std::exchange(waiting_, std::nullopt)->set(std::exchange(events_, {}));
+  if (result) {
+    result_.set(*result);
+  } else {
+    result_.fail(result.error());
+  }
+}
+
+void TrainDriver::emit(report::Event event) {
+  if (waiting_) {
+    events_.push_back(std::move(event));
+    return std::exchange(waiting_, std::nullopt)->set(std::exchange(events_, {}));
+  }
+  if (events_.size() < kMostEventsKept) events_.push_back(std::move(event));
+}
+
+Future<std::vector<report::Event>> TrainDriver::next_events() {
+  Promise<std::vector<report::Event>> promise;
+  if (!events_.empty() || over_) {
+    promise.set(std::exchange(events_, {}));
+  } else {
+    waiting_ = promise;
+  }
+  return promise.future();
+}
+
+std::string TrainDriver::for_people(std::string text) const {
+  for (const auto& [id, name] : names_) {
+    const std::string kind = name.substr(0, name.find(' ') + 1) + to_string(id);
+    for (auto at = text.find(kind); at != std::string::npos; at = text.find(kind, at + name.size()))
+      text.replace(at, kind.size(), name);
+  }
+  return text;
+}
+
+// ---- Faults on purpose
+// --------------------------------------------------------------------------------------
+
+void TrainDriver::cause_chaos(std::int64_t committed) {
+  std::erase_if(options_.chaos,
+                [&](const ChaosStep& chaos) { return chaos.step <= committed && cause(chaos); });
+}
+
+bool TrainDriver::cause(const ChaosStep& chaos) {
+  using What = ChaosStep::What;
+  int pid = 0;
+  if (chaos.what == What::kKillLoader) {
+    for (const auto& [id, seat] : loaders_) pid = std::max(pid, seat.pid);
+  } else if (chaos.what == What::kKillHead) {
+    pid = options_.head_pid;
+  } else if (chaos.what == What::kKillNode) {
+    pid = options_.node_pids.size() > 1 ? options_.node_pids.back() : 0;
+  } else {
+    int best = -2;
+    for (const auto& [id, seat] : trainers_) {
+      const bool match = chaos.rank < 0 ? seat.rank > best : seat.rank == chaos.rank;
+      if (match) best = seat.rank, pid = seat.hello.pid;
+    }
+  }
+  if (pid <= 0) return false;  // nobody to hit now: at the next step
+  fault_at_ = now();
+  ::kill(pid, chaos.what == What::kStopTrainer ? SIGSTOP : SIGKILL);
+  return true;
+}
+
+}  // namespace troupe::train

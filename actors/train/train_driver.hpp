@@ -1,0 +1,146 @@
+/// The driver actor of a training run: DriverMachine's rules, carried out with spawn, call and monitor. It
+/// runs in the driver program, holds no decision of its own and never blocks.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/report/events.hpp"
+#include "actors/train/driver_machine.hpp"
+#include "actors/train/loader.hpp"
+#include "actors/train/trainer.hpp"
+#include "runtime/client/session.hpp"
+
+namespace troupe::train {
+
+/// A fault made on purpose, when `step` has been committed.
+struct ChaosStep {
+  enum class What : std::uint8_t { kKillTrainer, kStopTrainer, kKillLoader, kKillNode, kKillHead };
+  What what = What::kKillTrainer;
+  std::int64_t step = 0;  ///< steps committed since the start of the job
+  int rank = -1;          ///< of a trainer; -1: the last
+};
+
+struct RunOptions {
+  RunSettings settings;
+  int trainers = 1;
+  int min_trainers = 1;
+  int loaders = 1;
+  bool evaluate = true;
+  std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
+  double trainer_cpus = 0;            ///< CPUs that a trainer holds on its node
+  std::vector<CheckpointInfo> resume;
+  std::vector<ChaosStep> chaos;
+  std::vector<int> node_pids;  ///< what kill-node and kill-head signal
+  int head_pid = 0;
+};
+
+/// What a run came to.
+struct RunResult {
+  std::string state_hash;
+  std::int64_t steps = 0;
+  double train_loss = 0;  ///< of the last epoch
+  std::int64_t correct = 0;
+  std::int64_t total = 0;
+  int faults = 0;
+  bool stopped = false;  ///< ended early, on request
+  double seconds = 0;
+};
+
+class TrainDriver {
+ public:
+  explicit TrainDriver(RunOptions options);
+
+  /// Runs the job; the answer comes when it is over. Fails with the reason when the job does.
+  Future<RunResult> run();
+  /// What happened since the last call; answers when there is something, and with nothing once the run is
+  /// over.
+  Future<std::vector<report::Event>> next_events();
+  /// Ends the job after the current step, with a checkpoint where those are kept.
+  void stop();
+
+  // From trainers and loaders.
+  void report(const TrainerReport& report);
+  void loader_lives(ActorId loader);
+  void job_threw(ActorId trainer, const ErrorInfo& error);
+
+ private:
+  struct TrainerSeat {
+    ActorHandle<Trainer> handle;
+    int number = 0;  ///< as people see it: "trainer 0"
+    TrainerHello hello;
+    int rank = -1;
+  };
+  struct LoaderSeat {
+    ActorHandle<Loader> handle;
+    int number = 0;
+    int pid = 0;
+  };
+  struct Killed {
+    Instant at{};
+  };
+
+  void learn_data();
+  void start_machine();
+  void tick();
+  void feed(const DriverEvent& event);
+  void carry_out(const std::vector<DriverAction>& actions);
+
+  void act(const SpawnActor& action);
+  void act(const CancelSpawn& action);
+  void act(const SendOrder& action);
+  void act(const KillActor& action);
+  void act(const CommitStep& action);
+  void act(const RewindLedger& action);
+  void act(const AcceptCheckpoint& action);
+  void act(const EpochDone& action);
+  void act(const Notice& action);
+  void act(const Recovered& action);
+  void act(const JobDone& action);
+  void act(const JobFailed& action);
+
+  void spawn_trainer(std::uint64_t token);
+  void spawn_loader(std::uint64_t token);
+  void trainer_up(std::uint64_t token, int number, ActorHandle<Trainer> trainer);
+  void loader_up(std::uint64_t token, int number, ActorHandle<Loader> loader);
+  void finish(Result<RunResult> result);
+  void emit(report::Event event);
+  void cause_chaos(std::int64_t committed);
+  bool cause(const ChaosStep& chaos);
+  /// The text with trainers and loaders named as people see them.
+  std::string for_people(std::string text) const;
+  double rate(std::int64_t samples);
+
+  RunOptions options_;
+  Session session_;
+  std::optional<DataInfo> data_;
+  std::unique_ptr<data::LeafSampler> sampler_;
+  std::unique_ptr<DriverMachine> machine_;
+  std::map<ActorId, TrainerSeat> trainers_;
+  std::map<ActorId, LoaderSeat> loaders_;
+  std::map<ActorId, std::string> names_;  ///< of everyone who ever was
+  std::map<std::uint64_t, bool> cancelled_;
+  std::optional<std::pair<ActorHandle<Loader>, int>> first_loader_;  ///< the one that told of the data
+  int trainer_count_ = 0;
+  int loader_count_ = 0;
+  std::optional<std::string> numerics_;  ///< of the first trainer
+
+  Promise<RunResult> result_;
+  bool over_ = false;
+  RunResult so_far_;
+  Instant started_at_{};
+  Instant epoch_started_at_{};
+  Instant rate_since_{};
+  std::int64_t rate_samples_ = 0;
+  double rate_now_ = 0;
+  std::optional<Instant> fault_at_;
+  std::vector<report::Event> events_;
+  std::optional<Promise<std::vector<report::Event>>> waiting_;
+  MonotonicClock clock_;
+};
+
+}  // namespace troupe::train

@@ -1,0 +1,313 @@
+#include "actors/train/trainer.hpp"
+
+#include <ATen/Parallel.h>
+#include <unistd.h>
+
+#include <bit>
+#include <optional>
+
+#include "actors/checkpoint/checkpoint_store.hpp"
+#include "actors/train/batch_feed.hpp"
+#include "actors/train/group_setup.hpp"
+#include "actors/train/job_registry.hpp"
+#include "actors/train/numerics.hpp"
+#include "actors/train/step_engine.hpp"
+#include "actors/train/train_driver.hpp"
+#include "actors/train/trainer_machine.hpp"
+#include "collectives/native/native_group.hpp"
+
+namespace troupe::train {
+namespace {
+
+using collectives::Buffer;
+using collectives::DType;
+using collectives::ReduceOp;
+
+data::Batch as_batch(const data::BatchView& view) {
+  const auto& header = view.header;
+  const auto samples = static_cast<std::int64_t>(header.count);
+  return {torch::from_blob(view.inputs.data(),
+                           {samples, header.shape.channels, header.shape.height, header.shape.width}),
+          torch::from_blob(view.targets.data(), {samples}, torch::kLong)};
+}
+
+StepEngine make_engine(const RunSettings& settings) {
+  EngineOptions options;
+  options.logical_ranks = settings.logical_ranks;
+  options.seed = settings.seed;
+  return {JobRegistry::instance().find(settings.job_type).make_model(settings.job, settings.seed), options};
+}
+
+}  // namespace
+
+class Trainer::Work {
+ public:
+  Work(ActorContext& actor, RunSettings settings, ActorHandle<TrainDriver> driver)
+      : actor_(actor),
+        session_(actor.session()),
+        settings_(std::move(settings)),
+        driver_(driver),
+        machine_(actor.address().actor),
+        engine_(make_engine(settings_)) {}
+
+  ~Work() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+      interrupt("the trainer ends");
+    }
+    wake_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  std::string data_address() const { return {}; }
+
+  void prepare(const DataInfo& info) {
+    feed_ = std::make_unique<BatchFeed>(actor_, settings_, info,
+                                        settings_.run + "/batches/" + to_string(actor_.address().actor));
+    thread_ = std::thread([this] { run(); });
+  }
+
+  void order(const TrainerOrder& order) {
+    const std::lock_guard lock(mutex_);
+    handle(machine_.on(order));
+    wake_.notify_all();
+  }
+
+  void beat() { driver_.tell<&TrainDriver::report>(TrainerReport(TrainerHeartbeat{actor_.address().actor})); }
+
+ private:
+  // ---- The thread that computes -------------------------------------------------------------------------
+
+  void run() {
+    at::init_num_threads();  // this thread, too, computes with what set_up_numerics chose
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+      const TrainerTask task = machine_.take();
+      if (std::holds_alternative<Wait>(task)) {
+        wake_.wait(lock);
+        continue;
+      }
+      lock.unlock();
+      std::optional<TrainerResult> result;
+      try {
+        result = std::visit([this](const auto& one) { return perform(one); }, task);
+      } catch (const Error& error) {
+        const bool of_the_group =
+            error.code() == ErrorCode::kAborted || error.code() == ErrorCode::kTimeout ||
+            error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kActorDied;
+        if (of_the_group || is_recoverable(task)) {
+          result = TaskAborted{error.what(), {}};
+        } else {
+          return give_up(describe_exception("this trainer"));
+        }
+      } catch (...) {
+        return give_up(describe_exception("the job's code in a trainer"));
+      }
+      lock.lock();
+      handle(machine_.done(*result));
+    }
+  }
+
+  /// A failure of these is the system's (a file, a socket) and is reported, not deadly.
+  static bool is_recoverable(const TrainerTask& task) {
+    return std::holds_alternative<FormGroup>(task) || std::holds_alternative<LoadCheckpoint>(task) ||
+           std::holds_alternative<RunCheckpoint>(task);
+  }
+
+  /// What the user's code throws is thrown again by whoever runs it: the job fails at once, with its message.
+  void give_up(const ErrorInfo& error) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping_) return;
+      if (group_ != nullptr) group_->abort(error.message());
+    }
+    driver_.tell<&TrainDriver::job_threw>(actor_.address().actor, error);
+  }
+
+  // ---- Tasks --------------------------------------------------------------------------------------------
+
+  TrainerResult perform(const Wait&) { return TaskDone{}; }
+
+  TrainerResult perform(const FormGroup& task) {
+    {
+      const std::lock_guard lock(mutex_);
+      plan_ = task.plan;
+      rank_ = machine_.rank();
+      group_.reset();
+    }
+    engine_.detach();
+    std::vector<collectives::LeafInterval> leaves;
+    for (const auto& member : plan_.members) leaves.push_back(member.leaves);
+    std::size_t bytes = 0;
+    for (const auto& allocation : engine_.allocations())
+      bytes += collectives::native_tree_bytes(leaves, allocation.count, allocation.dtype);
+    auto group = form_group(session_, settings_, plan_, rank_, bytes);
+    {
+      const std::lock_guard lock(mutex_);
+      group_ = group;
+      // An order that came while the group was being made could not abort it.
+      if (aborted_below_ > plan_.generation || stopping_) group_->abort("the generation is over");
+    }
+    engine_.attach(group);
+    feed_->set_loaders(plan_.loaders);
+    feed_->restart(plan_.members[rank_].leaves, plan_.first_step, plan_.total_steps);
+    group->barrier()->wait();
+    return TaskDone{};
+  }
+
+  TrainerResult perform(const TransferState& task) {
+    std::vector<std::byte> bytes;
+    if (task.role == TransferState::Role::kSource) bytes = engine_.state().serialise();
+    auto size = static_cast<std::int64_t>(bytes.size());
+    group_->broadcast({&size, 1, DType::kInt64}, task.source)->wait();
+    bytes.resize(static_cast<std::size_t>(size));
+    group_->broadcast({bytes.data(), bytes.size(), DType::kUInt8}, task.source)->wait();
+    if (task.role != TransferState::Role::kReceiver) return TaskDone{};
+    engine_.state().install(bytes).value();  // checks everything, then swaps it in whole
+    return StateReady{engine_.state().hash()};
+  }
+
+  TrainerResult perform(const MakeInitialState&) {
+    const auto model =
+        JobRegistry::instance().find(settings_.job_type).make_model(settings_.job, settings_.seed);
+    engine_.state().install(TrainState(*model).view().tensors).value();
+    return StateReady{engine_.state().hash()};
+  }
+
+  TrainerResult perform(const LoadCheckpoint& task) {
+    checkpoint::PosixFileSystem files;
+    checkpoint::CheckpointStore store(files, {settings_.checkpoint_folder, settings_.keep_checkpoints});
+    const auto loaded = store.load_manifest(task.path).value();
+    std::vector<StateTensor> tensors;
+    for (const auto& view : loaded.tensors) {
+      tensors.push_back({view.name, std::string(checkpoint::dtype_name(view.dtype)), view.shape, view.bytes});
+    }
+    engine_.state().install(tensors).value();
+    return StateReady{engine_.state().hash()};
+  }
+
+  TrainerResult perform(const ComputeStep& task) {
+    const int leaves = settings_.logical_ranks;
+    // Per leaf: the hash of the indices that its batch was made of, and its loss. Every rank learns all of
+    // it, so that a survivor can speak for a trainer that died. Summing zeros and one value changes no bit.
+    std::vector<std::int64_t> slots(static_cast<std::size_t>(2 * leaves), 0);
+    engine_.begin_step(static_cast<std::uint64_t>(task.step));
+    try {
+      for (int leaf = task.leaves.begin; leaf < task.leaves.end; ++leaf) {
+        const auto view = feed_->wait(task.step, leaf);
+        const double loss = engine_.run_leaf({leaf, as_batch(view)});
+        slots[2 * leaf] = std::bit_cast<std::int64_t>(view.header.index_hash);
+        slots[2 * leaf + 1] = std::bit_cast<std::int32_t>(static_cast<float>(loss));
+      }
+      const auto shared = group_->all_reduce({slots.data(), slots.size(), DType::kInt64}, ReduceOp::kSum);
+      engine_.finish_step();
+      shared->wait();
+    } catch (...) {
+      engine_.abandon_step();
+      throw;
+    }
+    Reduced reduced;
+    for (int leaf = 0; leaf < leaves; ++leaf) {
+      reduced.slots.push_back({leaf, std::bit_cast<std::uint64_t>(slots[2 * leaf]),
+                               std::bit_cast<float>(static_cast<std::int32_t>(slots[2 * leaf + 1]))});
+    }
+    return reduced;
+  }
+
+  TrainerResult perform(const ApplyStep& task) {
+    engine_.apply((task.step + 1) % feed_->steps_per_epoch() == 0);
+    feed_->release(task.step);
+    return Applied{};
+  }
+
+  TrainerResult perform(const HashState&) { return Hashed{engine_.state().hash()}; }
+
+  TrainerResult perform(const RunEvaluation& task) {
+    Evaluated sums;
+    feed_->each_test_batch(task.order.begin, task.order.end, [&](const data::BatchView& view) {
+      const auto one = engine_.evaluate(as_batch(view));
+      sums.correct += one.correct;
+      sums.count += one.samples;
+      sums.loss_sum += one.loss_sum;
+    });
+    return sums;
+  }
+
+  TrainerResult perform(const RunCheckpoint& task) {
+    checkpoint::PosixFileSystem files;
+    checkpoint::CheckpointStore store(files, {settings_.checkpoint_folder, settings_.keep_checkpoints});
+    const auto view = engine_.state().view();
+    checkpoint::SaveRequest request;
+    request.job = {static_cast<std::uint64_t>(settings_.logical_ranks), settings_.seed,
+                   static_cast<std::uint64_t>(settings_.micro_batch),
+                   static_cast<std::uint64_t>(task.order.step / feed_->steps_per_epoch()),
+                   static_cast<std::uint64_t>(task.order.step)};
+    request.state_hash = state_hash(view.tensors);
+    for (const auto& tensor : view.tensors) {
+      request.tensors.push_back(
+          {tensor.name, checkpoint::dtype_from_name(tensor.dtype).value(), tensor.shape, tensor.bytes});
+    }
+    const auto saved = store.save(request).value();
+    return CheckpointStored{saved.manifest_path, request.state_hash};
+  }
+
+  // ---- Under the mutex ----------------------------------------------------------------------------------
+
+  void handle(const TrainerOutput& output) {
+    if (output.abort_group) interrupt(output.reason);
+    if (output.loaders_changed && feed_ != nullptr) feed_->set_loaders(machine_.loaders());
+    for (const auto& report : output.reports) driver_.tell<&TrainDriver::report>(report);
+  }
+
+  void interrupt(const std::string& reason) {
+    aborted_below_ = machine_.generation();
+    if (group_ != nullptr) group_->abort(reason);
+    if (feed_ != nullptr) feed_->interrupt(reason);
+  }
+
+  ActorContext& actor_;
+  const Session session_;
+  const RunSettings settings_;
+  const ActorHandle<TrainDriver> driver_;
+
+  std::mutex mutex_;  ///< guards machine_, and group_ against its replacement
+  std::condition_variable wake_;
+  TrainerMachine machine_;
+  Generation aborted_below_;
+  bool stopping_ = false;
+
+  StepEngine engine_;
+  std::unique_ptr<BatchFeed> feed_;
+  GenerationPlan plan_;
+  int rank_ = 0;
+  std::shared_ptr<collectives::ProcessGroup> group_;
+  std::thread thread_;
+};
+
+Trainer::Trainer(RunSettings settings, ActorHandle<TrainDriver> driver) {
+  set_up_numerics();
+  work_ = std::make_unique<Work>(this_actor(), std::move(settings), driver);
+}
+
+Trainer::~Trainer() = default;
+
+TrainerHello Trainer::hello() {
+  return {::getpid(), work_->data_address(), numerics_fingerprint()};
+}
+
+void Trainer::prepare(const DataInfo& info) {
+  work_->prepare(info);
+  beat();
+}
+
+void Trainer::order(const TrainerOrder& order) {
+  work_->order(order);
+}
+
+void Trainer::beat() {
+  work_->beat();
+  this_actor().run_after(std::chrono::seconds(1), [this] { beat(); });
+}
+
+}  // namespace troupe::train

@@ -1,0 +1,46 @@
+/// The trainer actor: one process that computes the leaves it is dealt. Its rules are TrainerMachine's; this
+/// is the thread that carries them out with LibTorch, the process group and the batch feed.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "actors/train/messages.hpp"
+#include "actors/train/settings.hpp"
+#include "runtime/client/session.hpp"
+
+namespace troupe::train {
+
+class TrainDriver;
+
+/// What a new trainer says of itself.
+struct TrainerHello {
+  int pid = 0;
+  std::string data_address;
+  std::string numerics;  ///< fingerprint: an exact job takes no trainer that computes otherwise
+};
+
+/// Isolated. Orders are taken in the actor's thread while another one computes, so an order never waits for a
+/// step.
+class Trainer {
+ public:
+  Trainer(RunSettings settings, ActorHandle<TrainDriver> driver);
+  ~Trainer();
+
+  TrainerHello hello();
+  /// The data, before the first order. Starts the work.
+  void prepare(const DataInfo& info);
+  void order(const TrainerOrder& order);
+
+ private:
+  class Work;  // everything that needs LibTorch (trainer.cpp)
+  void beat();
+
+  std::unique_ptr<Work> work_;
+};
+
+}  // namespace troupe::train

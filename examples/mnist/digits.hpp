@@ -1,0 +1,33 @@
+/// The user's part of a training job: model, optimizer, loss and data. Everything else is troupe's.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "actors/data/digits.hpp"
+#include "actors/data/idx_dataset.hpp"
+#include "actors/train/batch.hpp"
+#include "examples/mnist/model.hpp"
+
+/// A plain struct: its fields travel to every trainer and loader.
+struct Digits {
+  std::string folder;  ///< of the MNIST files; empty: rendered digits
+  double lr = 0.05;
+
+  ConvNet model() const { return ConvNet(); }
+
+  auto optimizer(ConvNet& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(lr).momentum(0.9));
+  }
+
+  torch::Tensor loss(ConvNet& net, const troupe::data::Batch& batch) const {
+    return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
+  }
+
+  std::shared_ptr<troupe::data::Dataset> dataset(troupe::data::Split split) const {
+    using namespace troupe::data;
+    if (folder.empty())
+      return std::make_shared<troupe::data::Digits>(split, DigitsOptions{.mean = 0.145F, .std = 0.251F});
+    return std::make_shared<Idx>(folder, split, IdxOptions{.mean = 0.1307F, .std = 0.3081F});
+  }
+};

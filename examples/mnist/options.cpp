@@ -1,0 +1,96 @@
+#include "examples/mnist/options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <sstream>
+
+#include "runtime/core/error.hpp"
+
+namespace {
+
+using troupe::BadConfig;
+using troupe::train::ChaosStep;
+
+constexpr const char* kChaosHelp =
+    "Faults on purpose, each when STEP steps are committed: kill-trainer@STEP, stop-trainer@STEP, "
+    "kill-loader@STEP, "
+    "kill-head@STEP, kill-node@STEP; separated by commas. A rank may be named: kill-trainer:0@100";
+
+template <class Number>
+Number read_number(std::string_view text, const std::string& item) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0) {
+    throw BadConfig("cannot read --chaos", "'" + std::string(text) + "' in '" + item + "' is no number",
+                    "write kill-trainer@100");
+  }
+  return value;
+}
+
+ChaosStep parse_chaos_item(const std::string& item) {
+  static const std::vector<std::pair<std::string, ChaosStep::What>> kinds = {
+      {"kill-trainer", ChaosStep::What::kKillTrainer},
+      {"stop-trainer", ChaosStep::What::kStopTrainer},
+      {"kill-loader", ChaosStep::What::kKillLoader},
+      {"kill-head", ChaosStep::What::kKillHead},
+      {"kill-node", ChaosStep::What::kKillNode}};
+  const auto at = item.find('@');
+  if (at == std::string::npos) {
+    throw BadConfig("cannot read --chaos", "'" + item + "' names no step", "write kill-trainer@100");
+  }
+  const auto colon = item.substr(0, at).find(':');
+  const std::string name = item.substr(0, std::min(colon, at));
+  for (const auto& [known, what] : kinds) {
+    if (name != known) continue;
+    ChaosStep step{what, read_number<std::int64_t>(std::string_view(item).substr(at + 1), item), -1};
+    if (colon != std::string::npos)
+      step.rank = read_number<int>(std::string_view(item).substr(colon + 1, at - colon - 1), item);
+    return step;
+  }
+  throw BadConfig("cannot read --chaos", "there is no fault '" + name + "'",
+                  "use kill-trainer, stop-trainer, kill-loader, kill-head or kill-node");
+}
+
+std::vector<ChaosStep> parse_chaos(const std::string& text) {
+  std::vector<ChaosStep> steps;
+  std::stringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) steps.push_back(parse_chaos_item(item));
+  return steps;
+}
+
+}  // namespace
+
+MnistOptions parse_options(int argc, char** argv) {
+  MnistOptions options;
+  std::string chaos;
+  CLI::App app(
+      "Trains a ConvNet on MNIST (or, where its files are not found, on rendered digits) with trainer and "
+      "loader actors.\n"
+      "The result depends on --logical-ranks, --batch, --seed, --epochs and the data alone: try other "
+      "numbers of trainers,\n"
+      "loaders and nodes, kill some, and compare the last line.\n");
+  app.add_option("--data", options.data,
+                 "Folder with the MNIST files, plain or .gz [default: searched, see README]");
+  app.add_option("--epochs", options.epochs, "Passes over the data")->capture_default_str();
+  app.add_option("--trainers", options.trainers, "Processes that compute; at most one a logical rank")
+      ->capture_default_str();
+  app.add_option("--logical-ranks", options.logical_ranks, "Micro-batches a step: part of the job's identity")
+      ->capture_default_str();
+  app.add_option("--loaders", options.loaders, "Processes that read and normalise")->capture_default_str();
+  app.add_option("--nodes", options.nodes, "Nodes of the embedded cluster")->capture_default_str();
+  app.add_option("--batch", options.batch, "Samples a logical rank a step")->capture_default_str();
+  app.add_option("--seed", options.seed, "Of weights and the order of samples")->capture_default_str();
+  app.add_option("--lr", options.lr, "Learning rate of SGD with momentum 0.9")->capture_default_str();
+  app.add_option("--chaos", chaos, kChaosHelp);
+  app.add_option("--checkpoint", options.checkpoint, "Folder for checkpoints, written after every epoch");
+  app.add_flag("--resume", options.resume, "Take up at the newest checkpoint in that folder");
+  app.add_option("--json", options.json, "Write every event as a line of JSON to this file");
+  app.footer("Example: mnist --trainers 3 --epochs 1 --chaos kill-trainer@200,kill-loader@300");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error) == 0 ? 0 : 2);
+  }
+  options.chaos = parse_chaos(chaos);
+  return options;
+}

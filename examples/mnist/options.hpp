@@ -1,0 +1,27 @@
+/// The command line of the MNIST example.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "actors/train/train_driver.hpp"
+
+struct MnistOptions {
+  std::string data;
+  int epochs = 3;
+  int trainers = 2;
+  int logical_ranks = 4;
+  int loaders = 1;
+  int nodes = 1;
+  std::int64_t batch = 25;
+  std::uint64_t seed = 7;
+  double lr = 0.05;
+  std::vector<troupe::train::ChaosStep> chaos;
+  std::string checkpoint;
+  bool resume = false;
+  std::string json;
+};
+
+/// Reads the command line. Prints help or one error and exits where there is nothing to run.
+MnistOptions parse_options(int argc, char** argv);
