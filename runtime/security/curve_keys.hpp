@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -21,7 +20,8 @@ namespace troupe {
 struct PublicKey {
   static constexpr std::size_t kSize = 32;
   std::array<std::byte, kSize> bytes{};
-  auto operator<=>(const PublicKey&) const = default;
+  bool operator==(const PublicKey&) const = default;
+  bool operator<(const PublicKey& other) const { return bytes < other.bytes; }
 
   static PublicKey from(std::span<const std::byte, kSize> bytes);
 };
@@ -42,8 +42,8 @@ class CurveKeyPair {
   const SecretKey& secret_key() const noexcept { return secret_key_; }
 
  private:
-  CurveKeyPair(PublicKey public_key, SecretKey secret_key)
-      : public_key_(public_key), secret_key_(std::move(secret_key)) {}
+  CurveKeyPair(const PublicKey& public_key, const SecretKey& secret_key)
+      : public_key_(public_key), secret_key_(secret_key) {}
 
   PublicKey public_key_;
   SecretKey secret_key_;

@@ -83,6 +83,10 @@ Result<JoinToken> read_join_token(std::string_view text) {
     return bad_token("it does not begin with " + std::string(kPrefix));
   }
   text.remove_prefix(kPrefix.size());
+  // libsodium 1.0.18 takes every byte above 0x7f for the last letter of its alphabet.
+  if (std::any_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) > 0x7f; })) {
+    return bad_token("it has characters that no token has");
+  }
   std::vector<std::byte> bytes(kMaxTokenBytes);
   std::size_t size = 0;
   const int rc = sodium_base642bin(reinterpret_cast<unsigned char*>(bytes.data()), bytes.size(), text.data(),

@@ -50,11 +50,11 @@ Result<std::unique_ptr<MachineClient>> ZmqClient::start(ConnectOptions options, 
     return ErrorInfo{ErrorCode::kBadConfig, "cannot connect to " + to_string(options.address),
                      "that is no address of a head", "write HOST:PORT"};
   }
-  auto doorbell = Doorbell::create();
-  if (!doorbell) return doorbell.error();
+  auto wake = WakeFd::create();
+  if (!wake) return wake.error();
   const Duration wait = options.wait;
   std::unique_ptr<ZmqClient> client(
-      new ZmqClient(std::move(options), std::move(handlers), clock, std::move(*doorbell)));
+      new ZmqClient(std::move(options), std::move(handlers), clock, std::move(*wake)));
   client->thread_ = start_quiet_thread([link = client.get()] { link->run(); });
   if (wait > Duration::zero()) {
     if (auto connected = client->wait_for_first(wait); !connected) return connected.error();
@@ -62,15 +62,12 @@ Result<std::unique_ptr<MachineClient>> ZmqClient::start(ConnectOptions options, 
   return std::unique_ptr<MachineClient>(std::move(client));
 }
 
-ZmqClient::ZmqClient(ConnectOptions options, ClientHandlers handlers, const Clock& clock, Doorbell doorbell)
-    : options_(std::move(options)),
-      handlers_(std::move(handlers)),
-      clock_(clock),
-      doorbell_(std::move(doorbell)) {}
+ZmqClient::ZmqClient(ConnectOptions options, ClientHandlers handlers, const Clock& clock, WakeFd wake)
+    : options_(std::move(options)), handlers_(std::move(handlers)), clock_(clock), wake_(std::move(wake)) {}
 
 ZmqClient::~ZmqClient() {
   stop_ = true;
-  doorbell_.ring();
+  wake_.ring();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -110,7 +107,7 @@ bool ZmqClient::send(std::span<const std::byte> message) {
     queued_bytes_ += copy.size();
     queue_.push_back(std::move(copy));
   }
-  doorbell_.ring();
+  wake_.ring();
   return true;
 }
 
@@ -145,9 +142,9 @@ void ZmqClient::serve_attempt(Attempt& attempt) {
   const auto events = static_cast<short>(ZMQ_POLLIN | (unsent ? ZMQ_POLLOUT : 0));
   std::array<zmq_pollitem_t, 3> items = {{{attempt.socket.handle(), 0, events, 0},
                                           {attempt.monitor.handle(), 0, ZMQ_POLLIN, 0},
-                                          {nullptr, doorbell_.fd(), ZMQ_POLLIN, 0}}};
+                                          {nullptr, wake_.fd(), ZMQ_POLLIN, 0}}};
   zmq_poll(items.data(), static_cast<int>(items.size()), millis(kIdleWait));
-  doorbell_.clear();
+  wake_.clear();
   const Instant now = clock_.now();
   if (stop_) {
     const Instant give_up = now + kLinger;
@@ -199,7 +196,7 @@ void ZmqClient::handle_events(Attempt& attempt) {
   });
 }
 
-void ZmqClient::end_attempt(Attempt& attempt, LinkState state, std::string why) {
+void ZmqClient::end_attempt(Attempt& attempt, LinkState state, const std::string& why) {
   attempt.over = true;
   set_state(state, why);
 }
@@ -246,9 +243,9 @@ bool ZmqClient::pump(Attempt& attempt) {
 void ZmqClient::pause(Duration duration) {
   const Instant until = clock_.now() + duration;
   for (Instant now = clock_.now(); now < until && !stop_; now = clock_.now()) {
-    zmq_pollitem_t bell{nullptr, doorbell_.fd(), ZMQ_POLLIN, 0};
+    zmq_pollitem_t bell{nullptr, wake_.fd(), ZMQ_POLLIN, 0};
     zmq_poll(&bell, 1, millis(until - now));
-    doorbell_.clear();
+    wake_.clear();
   }
 }
 

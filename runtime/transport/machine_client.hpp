@@ -38,7 +38,7 @@ class ZmqClient final : public MachineClient {
     bool over = false;
   };
 
-  ZmqClient(ConnectOptions options, ClientHandlers handlers, const Clock& clock, Doorbell doorbell);
+  ZmqClient(ConnectOptions options, ClientHandlers handlers, const Clock& clock, WakeFd wake);
   Result<void> wait_for_first(Duration wait);
 
   // On the link's thread:
@@ -46,7 +46,7 @@ class ZmqClient final : public MachineClient {
   bool make_attempt();
   void serve_attempt(Attempt& attempt);
   void handle_events(Attempt& attempt);
-  void end_attempt(Attempt& attempt, LinkState state, std::string why);
+  void end_attempt(Attempt& attempt, LinkState state, const std::string& why);
   bool receive_one(Attempt& attempt);
   bool pump(Attempt& attempt);
   void pause(Duration duration);
@@ -56,7 +56,7 @@ class ZmqClient final : public MachineClient {
   const ClientHandlers handlers_;
   const Clock& clock_;
   zmq::context_t context_;
-  Doorbell doorbell_;
+  WakeFd wake_;
   std::atomic<bool> stop_{false};
   ReassemblyBudget budget_;
   std::uint64_t last_message_id_ = 0;

@@ -42,11 +42,11 @@ Result<std::unique_ptr<MachineServer>> ZmqServer::start(ServeOptions options, Se
                                                         const Clock& clock) {
   TROUPE_ASSERT(options.authorizer != nullptr, "a server without an authorizer");
   if (auto allowed = check_bind(options.address, true); !allowed) return allowed.error();
-  auto doorbell = Doorbell::create();
-  if (!doorbell) return doorbell.error();
+  auto wake = WakeFd::create();
+  if (!wake) return wake.error();
   const Endpoint address = options.address;
   std::unique_ptr<ZmqServer> server(
-      new ZmqServer(std::move(options), std::move(handlers), clock, std::move(*doorbell)));
+      new ZmqServer(std::move(options), std::move(handlers), clock, std::move(*wake)));
   auto zap = ZapHandler::start(server->context_, server->authorizer_);
   if (!zap) return zap.error();
   server->zap_ = std::move(*zap);
@@ -55,11 +55,11 @@ Result<std::unique_ptr<MachineServer>> ZmqServer::start(ServeOptions options, Se
   return std::unique_ptr<MachineServer>(std::move(server));
 }
 
-ZmqServer::ZmqServer(ServeOptions options, ServerHandlers handlers, const Clock& clock, Doorbell doorbell)
+ZmqServer::ZmqServer(ServeOptions options, ServerHandlers handlers, const Clock& clock, WakeFd wake)
     : clock_(clock),
       authorizer_(std::move(options.authorizer)),
       handlers_(std::move(handlers)),
-      doorbell_(std::move(doorbell)) {
+      wake_(std::move(wake)) {
   socket_.emplace(context_, zmq::socket_type::router);
   set_common_options(*socket_, options.keys);
   socket_->set(zmq::sockopt::curve_server, true);
@@ -89,7 +89,7 @@ Result<void> ZmqServer::bind(const Endpoint& address) {
 
 ZmqServer::~ZmqServer() {
   stop_ = true;
-  doorbell_.ring();
+  wake_.ring();
   if (thread_.joinable()) thread_.join();
   monitor_.reset();
   socket_.reset();
@@ -111,20 +111,20 @@ bool ZmqServer::send(const PeerName& to, std::span<const std::byte> message) {
     peer.queued_bytes += copy.size();
     peer.queue.push_back(std::move(copy));
   }
-  doorbell_.ring();
+  wake_.ring();
   return true;
 }
 
 void ZmqServer::run() {
   std::array<zmq_pollitem_t, 3> items = {{{socket_->handle(), 0, ZMQ_POLLIN, 0},
                                           {monitor_->handle(), 0, ZMQ_POLLIN, 0},
-                                          {nullptr, doorbell_.fd(), ZMQ_POLLIN, 0}}};
+                                          {nullptr, wake_.fd(), ZMQ_POLLIN, 0}}};
   std::optional<Instant> give_up;  // set once the owner wants the link to end
   bool blocked = false;
   for (;;) {
     const Duration wait = blocked ? kBlockedRetry : kIdleWait;
     zmq_poll(items.data(), static_cast<int>(items.size()), millis(wait));
-    doorbell_.clear();
+    wake_.clear();
     handle_events();
     const Instant now = clock_.now();
     if (stop_ && !give_up) give_up = now + kLinger;

@@ -43,7 +43,7 @@ class ZmqServer final : public MachineServer {
     std::size_t queued_bytes = 0;
   };
 
-  ZmqServer(ServeOptions options, ServerHandlers handlers, const Clock& clock, Doorbell doorbell);
+  ZmqServer(ServeOptions options, ServerHandlers handlers, const Clock& clock, WakeFd wake);
   Result<void> bind(const Endpoint& address);
 
   // On the link's thread:
@@ -67,7 +67,7 @@ class ZmqServer final : public MachineServer {
   std::unique_ptr<ZapHandler> zap_;
   std::optional<zmq::socket_t> socket_;
   std::optional<Monitor> monitor_;
-  Doorbell doorbell_;
+  WakeFd wake_;
   std::atomic<bool> stop_{false};
 
   ReassemblyBudget budget_;

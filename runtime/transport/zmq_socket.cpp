@@ -80,18 +80,18 @@ bool Monitor::next(Event& event) {
   return true;
 }
 
-Result<Doorbell> Doorbell::create() {
+Result<WakeFd> WakeFd::create() {
   UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!fd) return io_error("cannot create an eventfd", errno, "raise ulimit -n");
-  return Doorbell(std::move(fd));
+  return WakeFd(std::move(fd));
 }
 
-void Doorbell::ring() noexcept {
+void WakeFd::ring() noexcept {
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(fd_.get(), &one, sizeof one);
 }
 
-void Doorbell::clear() noexcept {
+void WakeFd::clear() noexcept {
   std::uint64_t count = 0;
   [[maybe_unused]] const ssize_t read = ::read(fd_.get(), &count, sizeof count);
 }

@@ -1,5 +1,5 @@
 /// What the two ends of a machine link share: a socket with the limits of the design, its monitor and the
-/// doorbell that wakes its thread. Internal to machine_link.
+/// descriptor that wakes its thread. Internal to machine_link.
 #pragma once
 
 #include <atomic>
@@ -69,16 +69,16 @@ class Monitor {
 };
 
 /// Wakes a thread that polls.
-class Doorbell {
+class WakeFd {
  public:
-  static Result<Doorbell> create();
+  static Result<WakeFd> create();
   /// Thread-safe.
   void ring() noexcept;
   void clear() noexcept;
   int fd() const noexcept { return fd_.get(); }
 
  private:
-  explicit Doorbell(UniqueFd fd) : fd_(std::move(fd)) {}
+  explicit WakeFd(UniqueFd fd) : fd_(std::move(fd)) {}
   UniqueFd fd_;
 };
 

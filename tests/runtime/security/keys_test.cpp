@@ -106,9 +106,10 @@ TEST_CASE("keys go to a child in a sealed memory file and nowhere else") {
 
 TEST_CASE("a memory file that others could still change, or a plain file, is refused") {
   const auto bytes = read_all(hand_over(some_bundle()).value());
-  UniqueFd open(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  REQUIRE(::write(open.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
-  CHECK_FALSE(take_over(std::move(open)).ok());
+  UniqueFd unsealed(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  REQUIRE(::write(unsealed.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
+  const auto refused = take_over(std::move(unsealed));
+  CHECK_FALSE(refused.ok());
   CHECK_FALSE(take_over(UniqueFd(::open("/dev/zero", O_RDONLY | O_CLOEXEC))).ok());
   CHECK_FALSE(take_over(UniqueFd()).ok());
 }

@@ -103,7 +103,7 @@ TEST_CASE("messages arrive in order, whole and once, empty and large ones too") 
   CHECK(at_node == expected);
   auto at_head = head.record.lines();
   at_head.erase(at_head.begin());
-  for (auto& line : expected) line = "node: " + line;
+  for (auto& line : expected) line.insert(0, "node: ");
   CHECK(at_head == expected);
 }
 

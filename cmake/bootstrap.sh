@@ -1,0 +1,152 @@
+# What ./check and ./quickstart share: flags, the system's packages, LibTorch, configuring. To be sourced by bash in the
+# root of the repository.
+#
+# Sets PRESET, TORCH, INSTALL and REST (what stood after --) from the flags; BUILD_DIR once configured.
+
+# Every package of Debian 12 that the build needs, LibTorch apart. Optional, for the peers of the benchmarks only:
+OPTIONAL_PACKAGES="libgloo-dev libopenmpi-dev openmpi-bin"
+PACKAGES="g++ cmake ninja-build ccache pkg-config libcaf-dev libzmq3-dev cppzmq-dev catch2 libsodium-dev
+  libsqlite3-dev zlib1g-dev libmsgpack-cxx-dev nlohmann-json3-dev libcli11-dev"
+SYSTEM_TORCH_PACKAGES="libtorch-dev libopenblas0"
+WHEEL_TORCH_PACKAGES="python3 python3-venv"
+WHEEL_VERSION=2.13.0
+
+say() { printf '==> %s\n' "$*"; }
+fail() {
+  printf '%s: %s\n' "$(basename "$0")" "$1" >&2
+  exit 1
+}
+
+bad_flag() {
+  printf '%s: %s\n' "$(basename "$0")" "$1" >&2
+  usage >&2
+  exit 2
+}
+
+# parse_flags ALLOWED ARGS...: ALLOWED names the flags of this script.
+parse_flags() {
+  local allowed=" $1 " flag
+  shift
+  PRESET=release TORCH=auto INSTALL=yes REST=()
+  while [ $# -gt 0 ]; do
+    flag=$1
+    case "$allowed" in *" ${flag%%=*} "*) ;; *) bad_flag "unknown flag '$flag'" ;; esac
+    case "$flag" in
+      --torch | --preset) [ $# -ge 2 ] || bad_flag "$flag needs a value" ;;
+    esac
+    case "$flag" in
+      --help) usage && exit 0 ;;
+      --no-install) INSTALL=no ;;
+      --torch) TORCH=$2 && shift ;;
+      --preset) PRESET=$2 && shift ;;
+      --) shift && REST=("$@") && break ;;
+      *) bad_flag "write '${flag%%=*} VALUE', with a space" ;;
+    esac
+    shift
+  done
+  case "$TORCH" in auto | system | wheel) ;; *) bad_flag "--torch is system or wheel, not '$TORCH'" ;; esac
+  case "$PRESET" in release | debug | asan | tsan) ;;
+    *) bad_flag "--preset is release, debug, asan or tsan, not '$PRESET'" ;;
+  esac
+}
+
+# Whether CMake will find a LibTorch without the system's package (same order as cmake/troupe_torch.cmake).
+has_own_torch() {
+  [ -n "${Torch_DIR:-}${CMAKE_PREFIX_PATH:-}" ] ||
+    python3 -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' 2>/dev/null
+}
+
+needed_packages() {
+  echo "$PACKAGES"
+  case "$TORCH" in
+    wheel) echo "$WHEEL_TORCH_PACKAGES" ;;
+    system) echo "$SYSTEM_TORCH_PACKAGES" ;;
+    auto) has_own_torch || echo "$SYSTEM_TORCH_PACKAGES" ;;
+  esac
+}
+
+# The needed packages that are not installed, on one line.
+missing_packages() {
+  local package missing=()
+  for package in $(needed_packages); do
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+  done
+  echo "${missing[*]}"
+}
+
+install_packages() {
+  if ! command -v dpkg-query >/dev/null; then
+    say "This is no Debian: install by hand what stands for" $(needed_packages)
+    [ "$INSTALL" = yes ] || exit 1
+    return
+  fi
+  local missing sudo=""
+  missing=$(missing_packages)
+  if [ "$INSTALL" = no ]; then
+    [ -n "$missing" ] || { say "Nothing is missing."; exit 0; }
+    say "Missing: $missing"
+    say "Install with: apt-get install --no-install-recommends $missing"
+    say "Optional, for the benchmarks' peers: $OPTIONAL_PACKAGES"
+    exit 1
+  fi
+  [ -n "$missing" ] || return 0
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || fail "missing: $missing. Run this as root, or install sudo, or install them yourself."
+    sudo=sudo
+  fi
+  say "Installing from the system's packages: $missing"
+  $sudo apt-get update -qq || fail "apt-get update failed: see above"
+  $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing ||
+    fail "apt-get could not install: $missing"
+}
+
+# wheel_says EXPRESSION: of Python, without importing torch, which takes seconds.
+wheel_says() {
+  .venv/bin/python -c "import importlib.metadata as m, importlib.util as u; print($1)" 2>/dev/null
+}
+
+# A virtual environment with the wheel, once. For a small download let PIP_EXTRA_INDEX_URL name PyTorch's CPU index.
+install_wheel() {
+  [ "$(wheel_says "m.version('torch').split('+')[0]")" != "$WHEEL_VERSION" ] || return 0
+  say "Installing torch==$WHEEL_VERSION into .venv"
+  python3 -m venv .venv && .venv/bin/pip install --quiet "torch==$WHEEL_VERSION" ||
+    fail "could not install torch==$WHEEL_VERSION into .venv"
+}
+
+configure() {
+  BUILD_DIR=build/$PRESET
+  local arguments=()
+  case "$TORCH" in
+    wheel)
+      install_wheel
+      BUILD_DIR=build/$PRESET-wheel
+      arguments+=("-DCMAKE_PREFIX_PATH=$(wheel_says "u.find_spec('torch').submodule_search_locations[0]")/share/cmake")
+      ;;
+    system) arguments+=("-DTorch_DIR=$(dirname "$(dpkg -L libtorch-dev | grep '/TorchConfig.cmake$')")") ;;
+  esac
+  say "Configuring $BUILD_DIR"
+  cmake --preset "$PRESET" -B "$BUILD_DIR" "${arguments[@]}" >"$BUILD_DIR.log" 2>&1 ||
+    { cat "$BUILD_DIR.log" >&2 && fail "CMake failed: see above"; }
+  grep -h 'LibTorch' "$BUILD_DIR.log" || true
+}
+
+# A file that includes torch/torch.h takes up to 3 GiB to compile.
+build_jobs() {
+  local cores gib
+  cores=$(nproc)
+  gib=$(awk '/MemAvailable/ {print int($2 / 1048576 / 3)}' /proc/meminfo)
+  [ "$gib" -ge 1 ] || gib=1
+  [ "$cores" -lt "$gib" ] && echo "$cores" || echo "$gib"
+}
+
+# build TARGETS...: all without any.
+build() {
+  say "Building $BUILD_DIR"
+  cmake --build "$BUILD_DIR" --parallel "$(build_jobs)" ${1:+--target "$@"} || fail "the build failed: see above"
+}
+
+prepare() {
+  install_packages
+  mkdir -p build
+  configure
+}
