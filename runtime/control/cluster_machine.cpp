@@ -192,6 +192,11 @@ void ClusterMachine::end_job(JobRecord& job, const std::string& reason, Instant 
   }
 }
 
+bool ClusterMachine::job_runs(JobId id) const {
+  return std::any_of(jobs_.begin(), jobs_.end(),
+                     [&](const auto& entry) { return entry.second.job == id && !entry.second.ended; });
+}
+
 // ---- Actors -------------------------------------------------------------------------------------------
 
 void ClusterMachine::hold(const Actor& actor, int sign) {
@@ -228,10 +233,7 @@ void ClusterMachine::handle(const SpawnRequested& e, Instant now, Actions& out) 
                                 {ErrorCode::kRefused, "cannot spawn " + e.spec.type, why, std::move(todo)},
                                 why});
   };
-  const bool job_runs = std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& entry) {
-    return entry.second.job == e.spec.job && !entry.second.ended;
-  });
-  if (!job_runs) return refuse("its job has ended", "");
+  if (!job_runs(e.spec.job)) return refuse("its job has ended", "");
   const auto same_name = [&](const PendingSpawn& p) { return p.spec.name == e.spec.name; };
   if (!e.spec.name.empty() &&
       (names_.contains(e.spec.name) || std::any_of(pending_.begin(), pending_.end(), same_name))) {
@@ -415,6 +417,10 @@ void ClusterMachine::handle(const Restored& e, Instant now, Actions& out) {
   }
   for (auto& [name, job] : jobs_) {
     if (!job.ended && !nodes_.contains(job.driver.node)) end_job(job, "its driver's node is dead", now, out);
+  }
+  // The head may have died between recording a job's end and telling the nodes.
+  for (auto& [id, actor] : actors_) {
+    if (!job_runs(actor.record.spec.job)) end_actor(actor, "its job has ended", now, out);
   }
 }
 

@@ -86,6 +86,7 @@ class ClusterMachine {
   bool try_start(const PendingSpawn& spawn, Instant now, Actions& out, std::string& why_not);
   void retry_pending(Instant now, Actions& out);
   void announce(const std::string& reason, Actions& out) const;
+  bool job_runs(JobId id) const;
   std::vector<NodeView> views() const;
   void hold(const Actor& actor, int sign);
 

@@ -12,15 +12,15 @@ Scenario draw_scenario(std::uint64_t seed) {
   s.seed = seed;
   s.nodes = pick(1, 3);
   s.driver_host = pick(0, s.nodes);
-  s.faults = pick(0, 8);
+  s.faults = pick(0, 12);
   s.tight_cpus = pick(0, 3) == 0;
   train::DriverConfig& job = s.job;
   job.logical_ranks = pick(1, 6);
   job.trainers = pick(1, std::min(job.logical_ranks, 4));
   job.min_trainers = pick(0, 3) == 0 ? pick(1, job.trainers) : 1;
   job.loaders = pick(1, 3);
-  job.epochs = pick(1, 3);
-  job.steps_per_epoch = pick(2, 6);
+  job.epochs = pick(1, 4);
+  job.steps_per_epoch = pick(2, 8);
   job.test_samples = pick(0, 2) == 0 ? 0 : pick(1, 20);
   job.checkpoints = pick(0, 1) == 1;
   job.checkpoint_every = pick(0, 4);

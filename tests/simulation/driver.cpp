@@ -15,6 +15,7 @@ void Driver::start() {
   cluster.world.every(*this, seconds(1), "gateway heartbeat",
                       [this] { cluster.to_head(*this, control::Heartbeat{info.id}); });
   cluster.world.every(*this, seconds(2), "ask again", [this] {
+    if (cluster.job_done) return cluster.to_head(*this, control::JobEnded{job, "done"});
     if (!machine)
       cluster.to_head(
           *this, control::JobRegistered{"main", {info.id, ProcessId{static_cast<std::uint64_t>(id)}}, 1});
