@@ -23,7 +23,8 @@ void DriverMachine::recovered(Instant now, Actions& out) {
 
 void DriverMachine::report(const StepApplied& r, Trainer& from, Instant now, Actions& out) {
   if (!current(r.generation)) return;
-  if (state_ != State::kRunning || !is_member(from)) return ignore("no steps run now");
+  const bool runs = state_ == State::kRunning && is_member(from);
+  if (!runs && !mutations_.accept_old_generation) return ignore("no steps run now");
   if (r.report.step != from.applied) {
     return ignore(describe(from) + " reports step " + std::to_string(r.report.step) + ", its next one is " +
                   std::to_string(from.applied));
@@ -39,9 +40,10 @@ void DriverMachine::report(const StepApplied& r, Trainer& from, Instant now, Act
 void DriverMachine::commit(Instant now, Actions& out) {
   std::int64_t everyone = std::numeric_limits<std::int64_t>::max();
   std::int64_t someone = 0;
-  for (const ActorId member : members_) {
-    everyone = std::min(everyone, trainers_.at(member).applied);
-    someone = std::max(someone, trainers_.at(member).applied);
+  for (const auto& [id, trainer] : trainers_) {
+    if (!is_member(trainer) && !mutations_.accept_old_generation) continue;
+    everyone = std::min(everyone, trainer.applied);
+    someone = std::max(someone, trainer.applied);
   }
   const std::int64_t until = mutations_.commit_on_first_report ? someone : everyone;
   if (until <= committed()) return;

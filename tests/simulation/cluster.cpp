@@ -43,6 +43,7 @@ Cluster::Cluster(Scenario with, bool verbose)
 // ---- Processes ----------------------------------------------------------------------------------------
 
 void Cluster::start_head() {
+  ++head_starts;
   head = &own(std::make_unique<Head>(*this));
   head->on_death = [this] {
     head = nullptr;
@@ -71,6 +72,7 @@ void Cluster::start_node(int host) {
 }
 
 void Cluster::start_driver() {
+  ++driver_starts;
   driver = &own(std::make_unique<Driver>(*this, static_cast<int>(last_incarnation) + 1));
   driver->on_death = [this] {
     driver = nullptr;

@@ -179,7 +179,7 @@ struct Driver : Process {
   std::unique_ptr<train::DriverMachine> machine;
   std::map<std::uint64_t, train::SpawnKind> unanswered;  ///< spawns, asked again until answered
   std::map<ActorId, train::SpawnKind> actors;
-  std::set<ActorId> killed;
+  std::set<ActorId> killed;  ///< fenced, or reported dead
 
  private:
   void carry(const train::DriverAction& action);
@@ -220,7 +220,11 @@ struct Cluster {
   bool disk_full = false;
   std::uint32_t last_incarnation = 0;
   int commits = 0;
-  int generations = 0;
+  int generations = 0;  ///< the highest counter
+  int rewinds = 0;
+  int transfers = 0;  ///< states received whole
+  int head_starts = 0;
+  int driver_starts = 0;
 
   template <class T>
   T& own(std::unique_ptr<T> process) {

@@ -114,6 +114,7 @@ void Driver::on_spawn_answered(const control::SpawnAnswered& answer) {
 void Driver::on_down(ActorId actor, const std::string& reason) {
   const auto it = actors.find(actor);
   if (it == actors.end()) return;
+  killed.insert(actor);
   if (it->second == train::SpawnKind::kTrainer) {
     on(train::TrainerDown{actor, reason});
   } else {
@@ -188,6 +189,7 @@ void Driver::check(const train::DriverAction& action) {
     if (accept->checkpoint.hash != cluster.reference[accept->checkpoint.step])
       world.violation("a checkpoint holds another state");
   } else if (const auto* rewind = std::get_if<train::RewindLedger>(&action)) {
+    ++cluster.rewinds;
     for (const Worker* worker : cluster.living_workers()) {
       const auto* trainer = dynamic_cast<const Trainer*>(worker);
       if (trainer != nullptr && trainer->driver == this && !killed.contains(trainer->actor) &&

@@ -117,6 +117,7 @@ void Trainer::perform(const train::TransferState& t) {
 }
 
 void Trainer::finish_receive(std::uint64_t which) {
+  ++cluster.transfers;
   if (!cluster.scenario.mutations.install_in_place) state = spare;
   finish(which, train::StateReady{state.hash()});
 }

@@ -56,7 +56,7 @@ void World::send(Process& from, Process& to, const char* label, std::function<vo
 }
 
 void World::cut(int from, int to, bool lose) {
-  cuts_[{from, to}] = lose;
+  cuts_.try_emplace({from, to}, lose);  // one that is cut already stays as it is
 }
 
 void World::heal(int from, int to) {
