@@ -1,0 +1,338 @@
+/// The driver's machine as scripts: trainers A, B, C report, the driver orders.
+#include "actors/train/driver_machine.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+using namespace troupe;
+using namespace troupe::train;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+constexpr ActorId kA{1}, kB{2}, kC{3}, kLoader{9};
+
+DriverConfig config_of(int trainers) {
+  DriverConfig config;
+  config.logical_ranks = 2;
+  config.trainers = trainers;
+  config.epochs = 2;
+  config.steps_per_epoch = 4;
+  config.ahead = 3;
+  return config;
+}
+
+struct Script {
+  explicit Script(DriverConfig config) : driver(std::move(config)) {
+    last = driver.start(now);
+    on(LoaderReady{99, kLoader, {}, ""});
+  }
+  DriverMachine driver;
+  Instant now = seconds(1);
+  std::vector<DriverAction> last;
+
+  void on(const DriverEvent& event) { last = driver.on(event, now += std::chrono::microseconds(10)); }
+  void wait(Duration time) {
+    for (const Instant end = now + time; now < end;) {
+      now += milliseconds(100);
+      const auto actions = driver.on(DriverTick{}, now);
+      last.insert(last.end(), actions.begin(), actions.end());
+      for (const ActorId a : alive) driver.on(TrainerReport(TrainerHeartbeat{a}), now);
+      driver.on(LoaderHeartbeat{kLoader}, now);
+    }
+  }
+  std::vector<ActorId> alive;
+
+  template <class A>
+  std::vector<A> all() const {
+    std::vector<A> found;
+    for (const DriverAction& action : last) {
+      if (const auto* a = std::get_if<A>(&action)) found.push_back(*a);
+    }
+    return found;
+  }
+  /// The order of this kind that `to` got last, if it did.
+  template <class O>
+  std::optional<O> order(ActorId to) const {
+    std::optional<O> found;
+    for (const SendOrder& send : all<SendOrder>()) {
+      if (const auto* o = std::get_if<O>(&send.order); o != nullptr && send.trainer == to) found = *o;
+    }
+    return found;
+  }
+  Generation g() const { return driver.generation(); }
+  void ready(ActorId a) {
+    alive.push_back(a);
+    on(TrainerReady{a.value, a, NodeId{1}, "addr"});
+  }
+  void quiesced(ActorId a, std::int64_t steps, std::vector<StepReport> uncommitted = {}) {
+    on(TrainerQuiesced{a, g(), steps, steps < 0 ? "" : "h" + std::to_string(steps), std::move(uncommitted)});
+  }
+  void formed(ActorId a) { on(GroupFormed{a, g()}); }
+  void installed(ActorId a, std::int64_t steps) {
+    on(StateInstalled{a, g(), steps, "h" + std::to_string(steps)});
+  }
+  static StepReport step(std::int64_t k) { return {k, {{0, 10, 1.0F}, {1, 11, 3.0F}}}; }
+  void applied(ActorId a, std::int64_t k) { on(StepApplied{a, g(), step(k)}); }
+  void down(ActorId a) {
+    std::erase(alive, a);
+    on(TrainerDown{a, "signal 9"});
+  }
+  /// All are there and run from step 0.
+  void run_from_start(const std::vector<ActorId>& trainers) {
+    for (const ActorId a : trainers) {
+      ready(a);
+      quiesced(a, kNoState);
+    }
+    for (const ActorId a : trainers) {
+      formed(a);
+      installed(a, 0);
+    }
+    REQUIRE(driver.state() == DriverMachine::State::kRunning);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("trainers start together, leaves are dealt out, and steps may run ahead of the commit") {
+  Script s(config_of(2));
+  s.ready(kA);
+  s.quiesced(kA, kNoState);
+  CHECK_FALSE(s.order<StartGeneration>(kA));
+  s.ready(kB);
+  s.quiesced(kB, kNoState);
+  const auto plan = s.order<StartGeneration>(kB);
+  REQUIRE(plan);
+  CHECK(plan->plan.origin == StateOrigin::kInitial);
+  CHECK(plan->plan.members[0].leaves == LeafInterval{0, 1});
+  CHECK(plan->plan.members[1].leaves == LeafInterval{1, 2});
+  for (const ActorId a : {kA, kB}) {
+    s.formed(a);
+    s.installed(a, 0);
+  }
+  CHECK(s.order<Committed>(kA)->limit == 3);
+}
+
+TEST_CASE("a step commits once every member has applied it") {
+  Script s(config_of(2));
+  s.run_from_start({kA, kB});
+  s.applied(kA, 0);
+  CHECK(s.all<CommitStep>().empty());
+  s.applied(kB, 0);
+  REQUIRE(s.all<CommitStep>().size() == 1);
+  CHECK(s.all<CommitStep>()[0].loss == 2.0);
+  CHECK(s.order<Committed>(kB)->limit == 4);
+}
+
+TEST_CASE("after a death the survivor that applied the step is the truth, and the step commits") {
+  Script s(config_of(2));
+  s.run_from_start({kA, kB});
+  s.applied(kA, 0);
+  s.down(kB);
+  CHECK(s.order<Quiesce>(kA)->generation == s.g());
+  CHECK(s.all<SpawnActor>().size() == 1);
+  s.quiesced(kA, 1, {Script::step(0)});
+  const auto plan = s.order<StartGeneration>(kA)->plan;
+  CHECK(plan.first_step == 1);
+  CHECK(plan.members.size() == 1);
+  CHECK(plan.members[0].leaves == LeafInterval{0, 2});
+  CHECK(s.driver.committed() == 0);
+  s.formed(kA);
+  REQUIRE(s.all<CommitStep>().size() == 1);
+  CHECK(s.all<CommitStep>()[0].entry.generation == s.g());
+  s.applied(kA, 1);
+  REQUIRE(s.all<Recovered>().size() == 1);
+  CHECK(s.all<Recovered>()[0].fault);
+
+  SECTION("its replacement joins by the same way and gets the state from a peer") {
+    s.ready(kC);
+    CHECK(s.order<Quiesce>(kA));
+    CHECK(s.order<Quiesce>(kC));
+    s.quiesced(kC, kNoState);
+    s.quiesced(kA, 2);
+    const auto wide = s.order<StartGeneration>(kC)->plan;
+    CHECK(wide.members[0].actor == kA);
+    CHECK(wide.source == 0);
+    CHECK(wide.receivers == std::vector{1});
+    CHECK(wide.state_hash == "h2");
+  }
+}
+
+TEST_CASE("a step that nobody applied runs again") {
+  Script s(config_of(2));
+  s.run_from_start({kA, kB});
+  s.down(kB);
+  s.quiesced(kA, 0);
+  CHECK(s.order<StartGeneration>(kA)->plan.first_step == 0);
+  CHECK(s.order<StartGeneration>(kA)->plan.origin == StateOrigin::kMembers);
+}
+
+TEST_CASE("a death during recovery opens one more generation") {
+  Script s(config_of(2));
+  s.run_from_start({kA, kB});
+  s.applied(kA, 0);
+  s.on(GenerationFailed{kB, s.g(), "timed out", {}});
+  s.quiesced(kA, 1, {Script::step(0)});
+  s.quiesced(kB, 0);
+  CHECK(s.order<StartGeneration>(kB)->plan.receivers == std::vector{1});
+  const Generation forming = s.g();
+  s.down(kA);
+  CHECK(s.g().counter == forming.counter + 1);
+  // B was to receive: it counts as having none. Nobody has the state, and there is no checkpoint.
+  s.quiesced(kB, kNoState);
+  CHECK(s.order<StartGeneration>(kB)->plan.origin == StateOrigin::kInitial);
+}
+
+TEST_CASE("when nobody has the state the last checkpoint is it, and later steps are void") {
+  DriverConfig config = config_of(1);
+  config.checkpoints = true;
+  config.checkpoint_every = 2;
+  Script s(config);
+  s.run_from_start({kA});
+  s.applied(kA, 0);
+  s.applied(kA, 1);
+  CHECK(s.order<WriteCheckpoint>(kA)->step == 2);
+  CHECK(s.order<Committed>(kA)->limit == 2);
+  s.on(CheckpointWritten{kA, s.g(), 2, "ckpt-2", "h2"});
+  CHECK(s.order<Committed>(kA)->limit == 4);
+  s.applied(kA, 2);
+  s.down(kA);
+  s.ready(kB);
+  s.quiesced(kB, kNoState);
+  REQUIRE(s.all<RewindLedger>().size() == 1);
+  CHECK(s.all<RewindLedger>()[0].from == 3);
+  CHECK(s.all<RewindLedger>()[0].to == 2);
+  CHECK(s.order<StartGeneration>(kB)->plan.checkpoint == "ckpt-2");
+
+  SECTION("one that does not load is dropped for the one before it, or step 0") {
+    s.on(CheckpointUnusable{kB, s.g(), "ckpt-2", "checksum"});
+    s.quiesced(kB, kNoState);
+    CHECK(s.order<StartGeneration>(kB)->plan.origin == StateOrigin::kInitial);
+  }
+}
+
+TEST_CASE("survivors with different bits after the same step stop the job, and both are named") {
+  Script s(config_of(2));
+  s.run_from_start({kA, kB});
+  s.on(GenerationFailed{kA, s.g(), "aborted", {}});
+  s.on(TrainerQuiesced{kA, s.g(), 1, "x", {}});
+  s.on(TrainerQuiesced{kB, s.g(), 1, "y", {}});
+  REQUIRE(s.all<JobFailed>().size() == 1);
+  CHECK(s.all<JobFailed>()[0].reason ==
+        "trainer 1 (rank 0) and trainer 2 (rank 1) hold different states after 1 steps: x and y");
+}
+
+TEST_CASE("whoever does not leave in time is killed, and counts as dead once that is known or too late") {
+  Script s(config_of(2));
+  s.run_from_start({kA, kB});
+  s.on(GenerationFailed{kA, s.g(), "timed out waiting for 2", {kB}});
+  s.quiesced(kA, 0);
+  s.wait(seconds(7));
+  REQUIRE(s.all<KillActor>().size() == 1);
+  CHECK(s.all<KillActor>()[0].actor == kB);
+  CHECK_FALSE(s.order<StartGeneration>(kA));
+
+  SECTION("its death is seen") {
+    s.down(kB);
+    CHECK(s.order<StartGeneration>(kA));
+  }
+  SECTION("nobody answers, and it is refused from then on") {
+    s.last.clear();
+    s.wait(seconds(7));
+    CHECK(s.order<StartGeneration>(kA));
+    s.on(TrainerReport(TrainerHeartbeat{kB}));
+    CHECK(s.all<KillActor>().size() == 1);
+    CHECK_FALSE(s.driver.ignored().empty());
+  }
+}
+
+TEST_CASE("a driver that was stopped itself kills nobody for their silence") {
+  Script s(config_of(1));
+  s.run_from_start({kA});
+  s.now += seconds(300);
+  s.on(DriverTick{});
+  CHECK(s.all<KillActor>().empty());
+}
+
+TEST_CASE("reports of an old generation are ignored, with a reason") {
+  Script s(config_of(2));
+  s.run_from_start({kA, kB});
+  const Generation old = s.g();
+  s.down(kB);
+  s.on(StepApplied{kA, old, Script::step(0)});
+  CHECK(s.last.empty());
+  CHECK(s.driver.ignored() == "of generation 1.1, not 1.2");
+}
+
+TEST_CASE("an evaluation survives a death: it is done again, every sample once") {
+  DriverConfig config = config_of(2);
+  config.epochs = 1;
+  config.steps_per_epoch = 1;
+  config.test_samples = 5;
+  Script s(config);
+  s.run_from_start({kA, kB});
+  s.applied(kA, 0);
+  s.applied(kB, 0);
+  CHECK(s.order<Evaluate>(kA)->end == 2);
+  CHECK(s.order<Evaluate>(kB)->end == 5);
+  s.on(EvaluationDone{kA, s.g(), 0, 2, 2, 0.0});
+  s.down(kB);
+  s.quiesced(kA, 1);
+  s.formed(kA);
+  CHECK(s.order<Evaluate>(kA)->begin == 0);
+  CHECK(s.order<Evaluate>(kA)->end == 5);
+  s.on(EvaluationDone{kA, s.g(), 0, 4, 5, 0.0});
+  REQUIRE(s.all<EpochDone>().size() == 1);
+  CHECK(s.all<EpochDone>()[0].count == 5);
+  s.on(TrainerFinished{kA, s.g(), 1, "h1"});
+  REQUIRE(s.all<JobDone>().size() == 1);
+  CHECK(s.all<JobDone>()[0].hash == "h1");
+}
+
+TEST_CASE("samples that are not the sampler's stop the job at the epoch's end") {
+  DriverConfig config = config_of(1);
+  config.steps_per_epoch = 1;
+  config.expected_indices = [](int, std::int64_t, int leaf) { return std::uint64_t(leaf == 0 ? 10 : 12); };
+  Script s(config);
+  s.run_from_start({kA});
+  s.applied(kA, 0);
+  REQUIRE(s.all<JobFailed>().size() == 1);
+  CHECK(s.all<JobFailed>()[0].reason ==
+        "epoch 0, step 0, logical rank 1 used other samples than the sampler gave it");
+}
+
+TEST_CASE("restarts slow down and end") {
+  DriverConfig config = config_of(1);
+  config.restart.budget = 3;
+  Script s(config);
+  std::vector<std::uint64_t> tokens;
+  for (std::uint64_t token = 1; token < 99 && s.driver.state() != DriverMachine::State::kFailed; ++token) {
+    s.on(SpawnFailed{token, "no CPU"});
+    s.wait(seconds(1));
+    tokens.push_back(token);
+  }
+  CHECK(s.driver.state() == DriverMachine::State::kFailed);
+  CHECK(s.all<JobFailed>().size() == 1);
+}
+
+TEST_CASE("the first Ctrl-C ends at a checkpoint, the second at once") {
+  DriverConfig config = config_of(1);
+  config.checkpoints = true;
+  Script s(config);
+  s.run_from_start({kA});
+  s.on(StopRequested{});
+  for (int k = 0; k < 3; ++k) s.applied(kA, k);
+  CHECK(s.order<WriteCheckpoint>(kA)->step == 3);
+  SECTION("once") {
+    s.on(CheckpointWritten{kA, s.g(), 3, "ckpt-3", "h3"});
+    CHECK(s.order<Finish>(kA));
+    s.on(TrainerFinished{kA, s.g(), 3, "h3"});
+    REQUIRE(s.all<JobDone>().size() == 1);
+    CHECK(s.all<JobDone>()[0].stopped);
+  }
+  SECTION("twice") {
+    s.on(StopRequested{});
+    CHECK(s.all<JobFailed>()[0].reason == "stopped at once");
+  }
+}

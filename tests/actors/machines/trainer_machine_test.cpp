@@ -1,0 +1,146 @@
+/// What one trainer does, as scripts.
+#include "actors/train/trainer_machine.hpp"
+
+#include <catch2/catch.hpp>
+
+using namespace troupe;
+using namespace troupe::train;
+
+namespace {
+
+constexpr ActorId kSelf{1};
+constexpr ActorId kPeer{2};
+constexpr Generation kFirst{1, 1};
+constexpr Generation kSecond{1, 2};
+
+GenerationPlan plan_of(Generation generation, StateOrigin origin, std::int64_t first_step) {
+  GenerationPlan plan;
+  plan.generation = generation;
+  plan.logical_ranks = 2;
+  plan.members = {{kSelf, {}, "", {0, 1}}, {kPeer, {}, "", {1, 2}}};
+  plan.origin = origin;
+  plan.first_step = first_step;
+  plan.total_steps = 100;
+  return plan;
+}
+
+template <class Task>
+Task take(TrainerMachine& trainer) {
+  const TrainerTask task = trainer.take();
+  REQUIRE(std::holds_alternative<Task>(task));
+  return std::get<Task>(task);
+}
+
+const std::vector<SlotReport> kSlots{{0, 5, 1.0F}, {1, 6, 2.0F}};
+
+/// A trainer that runs generation 1.1 and may run steps below `limit`.
+TrainerMachine running(std::int64_t limit, Mutations mutations = {}) {
+  TrainerMachine trainer(kSelf, mutations);
+  trainer.on(Quiesce{kFirst, "welcome"});
+  trainer.on(StartGeneration{plan_of(kFirst, StateOrigin::kInitial, 0)});
+  take<FormGroup>(trainer);
+  trainer.done(TaskDone{});
+  take<MakeInitialState>(trainer);
+  trainer.done(StateReady{"h0"});
+  trainer.on(Committed{kFirst, 0, limit});
+  return trainer;
+}
+
+void run_step(TrainerMachine& trainer) {
+  take<ComputeStep>(trainer);
+  trainer.done(Reduced{kSlots});
+  take<ApplyStep>(trainer);
+  trainer.done(Applied{});
+}
+
+}  // namespace
+
+TEST_CASE("a trainer runs up to its limit, then waits for the commit") {
+  TrainerMachine trainer = running(2);
+  run_step(trainer);
+  run_step(trainer);
+  CHECK(trainer.steps() == 2);
+  take<Wait>(trainer);
+  trainer.on(Committed{kFirst, 1, 3});
+  CHECK(take<ComputeStep>(trainer).step == 2);
+}
+
+TEST_CASE("what was reduced but not applied when the call to leave came never happened") {
+  TrainerMachine trainer = running(5);
+  take<ComputeStep>(trainer);
+  CHECK(trainer.on(Quiesce{kSecond, "peer died"}).abort_group);
+  CHECK(trainer.done(Reduced{kSlots}).reports.empty());
+  take<HashState>(trainer);
+  const auto out = trainer.done(Hashed{"h0"});
+  REQUIRE(out.reports.size() == 1);
+  CHECK(std::get<TrainerQuiesced>(out.reports[0]).steps == 0);
+}
+
+TEST_CASE(
+    "an apply under way is finished, and the slots of uncommitted steps are told to the next generation") {
+  TrainerMachine trainer = running(5);
+  run_step(trainer);
+  trainer.on(Committed{kFirst, 1, 6});
+  run_step(trainer);
+  take<ComputeStep>(trainer);
+  trainer.done(Reduced{kSlots});
+  take<ApplyStep>(trainer);
+  trainer.on(Quiesce{kSecond, "peer died"});
+  CHECK(trainer.done(Applied{}).reports.empty());
+  take<HashState>(trainer);
+  const auto quiesced = std::get<TrainerQuiesced>(trainer.done(Hashed{"h3"}).reports.at(0));
+  CHECK(quiesced.steps == 3);
+  REQUIRE(quiesced.uncommitted.size() == 2);
+  CHECK(quiesced.uncommitted[0] == StepReport{1, kSlots});
+  CHECK(quiesced.uncommitted[1] == StepReport{2, kSlots});
+}
+
+TEST_CASE("a receiver counts as having no state until the new one is in place, whole") {
+  TrainerMachine trainer = running(5);
+  run_step(trainer);
+  trainer.on(Quiesce{kSecond, "peer died"});
+  take<HashState>(trainer);
+  trainer.done(Hashed{"h1"});
+  GenerationPlan plan = plan_of(kSecond, StateOrigin::kMembers, 2);
+  plan.source = 1;
+  plan.receivers = {0};
+  plan.state_hash = "h2";
+  trainer.on(StartGeneration{plan});
+  take<FormGroup>(trainer);
+  trainer.done(TaskDone{});
+  CHECK(take<TransferState>(trainer).role == TransferState::Role::kReceiver);
+
+  SECTION("the source dies on the way") {
+    trainer.on(Quiesce{{1, 3}, "source died"});
+    const auto out = trainer.done(TaskAborted{"aborted", {}});
+    CHECK(std::get<TrainerQuiesced>(out.reports.at(0)).steps == kNoState);
+  }
+  SECTION("it arrives") {
+    const auto out = trainer.done(StateReady{"h2"});
+    CHECK(std::get<StateInstalled>(out.reports.at(0)).steps == 2);
+    CHECK(trainer.steps() == 2);
+  }
+  SECTION("other bits arrive") {
+    const auto out = trainer.done(StateReady{"hx"});
+    CHECK(std::get<GenerationFailed>(out.reports.at(0)).suspects == std::vector{kPeer});
+    CHECK(trainer.steps() == kNoState);
+  }
+}
+
+TEST_CASE("orders of an old generation are ignored, with a reason") {
+  TrainerMachine trainer = running(2);
+  trainer.on(Quiesce{kSecond, "joined"});
+  CHECK_FALSE(trainer.on(Quiesce{kFirst, "late"}).reason.empty());
+  CHECK_FALSE(trainer.on(Committed{kFirst, 9, 9}).reason.empty());
+  CHECK_FALSE(trainer.on(StartGeneration{plan_of(kFirst, StateOrigin::kInitial, 0)}).reason.empty());
+  CHECK_FALSE(trainer.on(Evaluate{kFirst, 0, 0, 5}).reason.empty());
+  CHECK(trainer.limit() == 2);
+}
+
+TEST_CASE("an aborted collective is reported once, and then the trainer waits to be called") {
+  TrainerMachine trainer = running(2);
+  take<ComputeStep>(trainer);
+  const auto out = trainer.done(TaskAborted{"no word from 2 for 30 s", {kPeer}});
+  CHECK(std::get<GenerationFailed>(out.reports.at(0)).suspects == std::vector{kPeer});
+  take<Wait>(trainer);
+}
