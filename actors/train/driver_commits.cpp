@@ -52,7 +52,7 @@ void DriverMachine::commit(Instant now, Actions& out) {
   }
   failed_in_a_row_ = 0;
   suspected_.clear();
-  proceed(now, out);
+  if (state_ == State::kRunning) proceed(now, out);
 }
 
 /// Commits the next step. False if the job has failed over it.
