@@ -23,8 +23,8 @@ std::span<const std::byte> bytes_of(const std::vector<T>& values) {
 }  // namespace
 
 TEST_CASE("safetensors files go to Python and come back") {
-  std::vector<float> weight;
-  for (int i = 0; i < 24; ++i) weight.push_back(static_cast<float>(i) / 8);
+  std::vector<float> weight(24);
+  for (std::size_t i = 0; i < weight.size(); ++i) weight[i] = static_cast<float>(i) / 8;
   const std::vector<std::uint16_t> half{0x0000, 0x3c00, 0x4000, 0x4200, 0x4400};  // 0 to 4
   const std::vector<double> variance{1.5, -2.5};
   const std::vector<std::int64_t> tracked{77};

@@ -1,5 +1,6 @@
 #include "actors/data/batch_layout.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <memory>
@@ -54,7 +55,8 @@ TEST_CASE("a batch reads as it was filled") {
     std::vector<float> expected(784);
     for (std::size_t i = 0; i < count; ++i) {
       CHECK(view->targets[i] == dataset.get(indices[i], expected));
-      CHECK(std::memcmp(view->inputs.data() + i * 784, expected.data(), 784 * sizeof(float)) == 0);
+      CHECK(std::equal(expected.begin(), expected.end(),
+                       view->inputs.begin() + static_cast<std::ptrdiff_t>(i * 784)));
     }
   }
 }

@@ -116,9 +116,9 @@ TEST_CASE("options that cannot work are refused in words") {
         "batch is larger than the dataset: 2 logical ranks of 6 samples each need more than the 10 there are "
         "(use a "
         "smaller batch or fewer logical ranks)");
-  CHECK(refusal({.dataset_size = 10, .batch = INT64_MAX}) != "");
-  CHECK(refusal({.dataset_size = INT64_MAX}) != "");
-  CHECK(refusal({.dataset_size = 10, .logical_ranks = 2, .batch = 5}) == "");
+  CHECK_FALSE(refusal({.dataset_size = 10, .batch = INT64_MAX}).empty());
+  CHECK_FALSE(refusal({.dataset_size = INT64_MAX}).empty());
+  CHECK(refusal({.dataset_size = 10, .logical_ranks = 2, .batch = 5}).empty());
 }
 
 TEST_CASE("the index hash tells lists apart and never changes") {

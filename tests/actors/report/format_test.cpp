@@ -30,8 +30,9 @@ TEST_CASE("a line a step") {
 
 TEST_CASE("a bar fits its terminal") {
   const StepDone step{1, 300, 600, 0.1234, 12345, 2};
-  CHECK(progress_bar(step, 3, 100) ==
-        "epoch 1/3 [==================>                  ] 300/600  loss 0.1234  12,345 samples/s  2 trainers");
+  CHECK(
+      progress_bar(step, 3, 100) ==
+      "epoch 1/3 [==================>                  ] 300/600  loss 0.1234  12,345 samples/s  2 trainers");
   CHECK(progress_bar(step, 3, 100).size() == 100);
   CHECK(progress_bar(step, 3, 200).size() == 103);
   CHECK(progress_bar(step, 3, 40) == "epoch 1/3 [=====>    ] 300/600  loss 0.1");
