@@ -1,0 +1,22 @@
+/// The contenders that run in forked processes of the benchmark itself.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "bench/all_reduce/stage.hpp"
+#include "runtime/core/fd.hpp"
+
+namespace bench {
+
+/// Bytes of shared memory that ours needs for `ranks` and `bytes`.
+std::size_t region_bytes(int ranks, std::size_t bytes);
+/// Ours: `zero_copy` on a tree that the group allocated, else on a private buffer.
+void perform_ours(Stage& stage, int rank, bool zero_copy,
+                  const std::shared_ptr<troupe::SharedMemory>& region);
+/// A copy of the buffer in every process at once: what the memory gives.
+void perform_copy(Stage& stage, int rank);
+/// Gloo over TCP on the loopback; `folder` is for its rendezvous.
+void perform_gloo(Stage& stage, int rank, const std::string& folder);
+
+}  // namespace bench

@@ -1,0 +1,402 @@
+/// The native group when things go wrong: aborts, deaths, ranks that are late, call something else or lie.
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <thread>
+
+#include "collectives/native/link.hpp"
+#include "collectives/native/region.hpp"
+#include "runtime/core/abort_word.hpp"
+#include "runtime/core/random.hpp"
+#include "tests/collectives/ranks.hpp"
+
+using namespace troupe;
+using namespace troupe::collectives;
+using namespace troupe::collectives::testing;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// Waits for `ready` without a deadline of its own: ctest's is the deadline.
+void wait_for(const std::atomic<int>& word, int value) {
+  while (word.load() < value) std::this_thread::yield();
+}
+
+/// A counter that forked ranks share.
+struct SharedCounter {
+  SharedMemory memory = SharedMemory::create("counter", sizeof(std::atomic<int>), true).value();
+  std::atomic<int>& value() const { return *reinterpret_cast<std::atomic<int>*>(memory.data()); }
+};
+
+const std::vector<std::vector<std::vector<int>>> kLayouts = {{{0, 1, 2}}, {{0, 1}, {2}}, {{0}, {1}, {2}}};
+
+}  // namespace
+
+TEST_CASE("the abort word keeps the first reason, cuts it, and outlives a writer that died") {
+  alignas(8) std::array<std::byte, kAbortWordBytes> region{};
+  CHECK_FALSE(region_aborted(region.data()));
+  CHECK(abort_region(region.data(), "first", AbortKind::kTimeout));
+  CHECK_FALSE(abort_region(region.data(), "second"));
+  CHECK(region_aborted(region.data()));
+  CHECK(region_abort_reason(region.data()).text == "first");
+  CHECK(region_abort_reason(region.data()).kind == AbortKind::kTimeout);
+
+  region.fill(std::byte{0});
+  CHECK(abort_region(region.data(), std::string(1000, 'x')));
+  CHECK(region_abort_reason(region.data()).text == std::string(kMaxAbortReasonBytes, 'x'));
+  CHECK(region_abort_reason(region.data()).kind == AbortKind::kMemberDied);
+
+  region.fill(std::byte{0});
+  region[0] = std::byte{1};  // state 1: a writer is at it, and never ends
+  CHECK(region_aborted(region.data()));
+  CHECK_FALSE(abort_region(region.data(), "late"));
+  CHECK(contains(region_abort_reason(region.data()).text, "died before it said why"));
+
+  region.fill(std::byte{0xff});  // nonsense from a process gone mad does not lead out of the region
+  CHECK(region_aborted(region.data()));
+  CHECK(region_abort_reason(region.data()).kind == AbortKind::kUnknown);
+}
+
+TEST_CASE("of many aborts at once every reader sees the same one") {
+  alignas(8) std::array<std::byte, kAbortWordBytes> region{};
+  std::atomic<int> first{0};
+  std::vector<std::string> seen(4);
+  std::vector<std::thread> threads;
+  for (std::size_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      if (abort_region(region.data(), "thread " + std::to_string(t))) ++first;
+      seen[t] = region_abort_reason(region.data()).text;
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  CHECK(first == 1);
+  for (const auto& text : seen) CHECK(text == seen[0]);
+}
+
+TEST_CASE("an abort reaches ranks that wait in every operation") {
+  for (const auto& nodes : kLayouts) {
+    for (int operation = 0; operation < 4; ++operation) {
+      std::atomic<int> waiting{0};
+      const auto thrown = run_threads(options_of(3, {.nodes = nodes}), [&](ProcessGroup& group) {
+        float value[4] = {};
+        group.barrier()->wait();
+        if (group.rank() == 1) {
+          wait_for(waiting, 2);
+          group.abort("the test says so");
+          CHECK(group.abort_reason() == "the test says so");
+          group.abort("again");
+          group.barrier();  // throws: the group stays aborted
+          return;
+        }
+        std::shared_ptr<Work> work;
+        if (operation == 0) work = group.barrier();
+        if (operation == 1) work = group.all_reduce({.data = value, .count = 4}, ReduceOp::kSum);
+        if (operation == 2) work = group.broadcast({.data = value, .count = 4}, 1);
+        if (operation == 3)
+          work = group.all_reduce_tree(group.allocate_tree(4, DType::kFloat32), ReduceOp::kSum);
+        ++waiting;
+        work->wait();
+      });
+      CAPTURE(nodes.size(), operation);
+      for (const auto& what : thrown) CHECK(contains(what, "aborted: the test says so"));
+    }
+  }
+}
+
+TEST_CASE("a node aborts its region from outside, and the abort spreads to the other machines") {
+  for (const auto& nodes : kLayouts) {
+    auto options = options_of(3, {.nodes = nodes});
+    const auto region = options[1].region;
+    std::atomic<int> waiting{0};
+    std::thread node([&] {
+      wait_for(waiting, 3);
+      abort_region(region->data(), "rank 1 was killed by signal 9");
+    });
+    const auto thrown = run_threads(std::move(options), [&](ProcessGroup& group) {
+      auto work = group.barrier();
+      work->wait();
+      // Ranks 0 and 2 wait for rank 1, which computes: it sees the abort at its next call.
+      ++waiting;
+      if (group.rank() == 1) {
+        while (group.abort_reason().empty()) std::this_thread::yield();
+      }
+      group.barrier()->wait();
+    });
+    node.join();
+    for (const auto& what : thrown) CHECK(contains(what, "rank 1 was killed by signal 9"));
+  }
+}
+
+TEST_CASE("a forked rank that is killed in the middle lets the survivors out") {
+  for (int victim = 0; victim < 3; ++victim) {
+    const auto options = [] { return options_of(3, {.data_bytes = 1 << 20}); }();
+    const SharedCounter steps;
+    const auto endless = [&](ProcessGroup& group) {
+      const TreeBuffer tree = group.allocate_tree(100003, DType::kFloat32);
+      try {
+        while (true) {
+          group.all_reduce_tree(tree, ReduceOp::kSum)->wait();
+          ++steps.value();
+        }
+      } catch (const CollectiveAborted& e) {
+        if (!contains(e.what(), "killed")) throw;
+      }
+    };
+    std::vector<pid_t> pids;
+    for (const auto& o : options) {
+      NativeGroupOptions copy;
+      copy.rank = o.rank;
+      copy.size = o.size;
+      copy.region = o.region;
+      copy.data_bytes = o.data_bytes;
+      copy.generation = o.generation;
+      copy.timeout = o.timeout;
+      pids.push_back(fork_rank(std::move(copy), endless));
+    }
+    wait_for(steps.value(), 30);
+    ::kill(pids[static_cast<std::size_t>(victim)], SIGKILL);
+    CHECK(exit_of(pids[static_cast<std::size_t>(victim)]) == -SIGKILL);
+    abort_region(options[0].region->data(), "rank " + std::to_string(victim) + " was killed");
+    for (int r = 0; r < 3; ++r) {
+      if (r != victim) CHECK(exit_of(pids[static_cast<std::size_t>(r)]) == 0);
+    }
+  }
+}
+
+TEST_CASE("a rank of another machine that dies is named") {
+  auto options = options_of(2, {.nodes = {{0}, {1}}});
+  const SharedCounter steps;
+  const pid_t pid = fork_rank(std::move(options[1]), [&](ProcessGroup& group) {
+    while (true) {
+      group.barrier()->wait();
+      ++steps.value();
+    }
+  });
+  options[1] = {};
+  const int kept = options[0].remote.at(1).get();
+  CHECK(kept >= 0);
+  std::vector<NativeGroupOptions> mine;
+  mine.push_back(std::move(options[0]));
+  const auto thrown = run_threads(std::move(mine), [&](ProcessGroup& group) {
+    for (int i = 0; i < 20; ++i) group.barrier()->wait();
+    ::kill(pid, SIGKILL);
+    while (true) group.barrier()->wait();
+  });
+  CHECK(contains(thrown[0], "lost rank 1: "));
+  CHECK(exit_of(pid) == -SIGKILL);
+}
+
+TEST_CASE("a timeout names the rank, the operation, its number and who is missing") {
+  for (const auto& nodes : {std::vector<std::vector<int>>{{0, 1, 2, 3}}, {{0, 1}, {2, 3}}}) {
+    std::atomic<int> failed{0};
+    const Layout layout{.nodes = nodes, .timeout = std::chrono::milliseconds(60)};
+    const auto thrown = run_threads(options_of(4, layout), [&](ProcessGroup& group) {
+      float value[3] = {};
+      if (group.rank() == 1 || group.rank() == 3) {
+        wait_for(failed, 2);
+        group.barrier()->wait();
+      }
+      try {
+        group.all_reduce({.data = value, .count = 3}, ReduceOp::kSum)->wait();
+      } catch (...) {
+        ++failed;
+        throw;
+      }
+    });
+    const std::string& first = contains(thrown[0], "a collective timed out") ? thrown[0] : thrown[2];
+    CHECK(contains(first, "a collective timed out: rank "));
+    CHECK(contains(first,
+                   ": all_reduce(sum, 3 x f32) #1: no rank made progress for 0.06 s; waiting for rank 1, 3"));
+    CHECK(contains(thrown[1], "no rank made progress"));
+  }
+}
+
+TEST_CASE("different calls are an error on every rank that names both") {
+  const auto call = [](ProcessGroup& group, float* value, int which) {
+    if (which == 0) return group.barrier();
+    if (which == 1) return group.all_reduce({.data = value, .count = 8}, ReduceOp::kSum);
+    if (which == 2) return group.all_reduce({.data = value, .count = 7}, ReduceOp::kSum);
+    if (which == 3) return group.all_reduce({.data = value, .count = 8}, ReduceOp::kMax);
+    return group.broadcast({.data = value, .count = 8}, 1);
+  };
+  const std::string names[] = {"barrier()", "all_reduce(sum, 8 x f32)", "all_reduce(sum, 7 x f32)",
+                               "all_reduce(max, 8 x f32)", "broadcast(8 x f32, root 1)"};
+  for (const auto& nodes : {std::vector<std::vector<int>>{{0, 1}}, {{0}, {1}}}) {
+    for (int a = 0; a < 5; ++a) {
+      for (int b = 0; b < 5; ++b) {
+        if (a == b) continue;
+        const auto thrown = run_threads(options_of(2, {.nodes = nodes}), [&](ProcessGroup& group) {
+          group.barrier()->wait();
+          float value[8] = {};
+          call(group, value, group.rank() == 0 ? a : b)->wait();
+        });
+        CAPTURE(nodes.size(), a, b, thrown[0], thrown[1]);
+        for (const auto& what : thrown) {
+          CHECK(contains(what, names[a]));
+          CHECK(contains(what, names[b]));
+          CHECK(contains(what, "#2"));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank that destroys its group is not waited for") {
+  for (const auto& nodes : {std::vector<std::vector<int>>{{0, 1}}, {{0}, {1}}}) {
+    const auto thrown = run_threads(options_of(2, {.nodes = nodes}), [&](ProcessGroup& group) {
+      group.barrier()->wait();
+      if (group.rank() == 0) group.barrier()->wait();
+    });
+    CHECK((contains(thrown[0], "rank 1 left the group before barrier() #2") ||
+           contains(thrown[0], "lost rank 1: it closed the connection")));
+    CHECK(thrown[1].empty());
+  }
+  const auto thrown = run_threads(options_of(2), [&](ProcessGroup& group) {
+    auto work = group.barrier();
+    if (group.rank() == 0) work->wait();
+    if (group.rank() == 1) work.reset();  // and the group is gone with the barrier in flight
+  });
+  CHECK((thrown[0].empty() || contains(thrown[0], "destroyed its group during barrier() #1")));
+}
+
+TEST_CASE("four ranks on two cores, many small operations") {
+  run(4, {}, [](ProcessGroup& group) {
+    const TreeBuffer tree = group.allocate_tree(64, DType::kInt64);
+    auto* values = reinterpret_cast<std::int64_t*>(tree.partials[0]);
+    for (int i = 0; i < 3000; ++i) {
+      for (int k = 0; k < 64; ++k) values[k] = i + group.rank();
+      group.all_reduce_tree(tree, ReduceOp::kSum)->wait();
+      if (values[0] != 4 * i + 6 || values[63] != 4 * i + 6) throw std::runtime_error("wrong sum");
+      if (i % 100 == 0 && group.rank() == i / 100 % 4)
+        std::this_thread::sleep_for(std::chrono::milliseconds(4));
+    }
+  });
+}
+
+TEST_CASE("polling is_completed gets there, and says so after an abort") {
+  run(2, {}, [](ProcessGroup& group) {
+    auto work = group.barrier();
+    while (!work->is_completed()) std::this_thread::yield();
+    work->wait();
+    work->wait();
+  });
+  const auto thrown = run_threads(options_of(2), [](ProcessGroup& group) {
+    if (group.rank() == 1) {
+      group.abort("enough");
+      return;
+    }
+    auto work = [&] {
+      while (group.abort_reason().empty()) std::this_thread::yield();
+      return group.barrier();
+    };
+    CHECK_THROWS_AS(work(), CollectiveAborted);
+  });
+  CHECK(thrown[0].empty());
+}
+
+TEST_CASE("a region of another generation or cut otherwise is refused") {
+  auto options = options_of(2, {.generation = {3, 4}});
+  const auto region = options[0].region;
+  const auto attach = [&](Generation generation, int size, std::size_t data_bytes) {
+    NativeGroupOptions o;
+    o.size = size;
+    o.generation = generation;
+    o.region = region;
+    o.data_bytes = data_bytes;
+    return make_native_group(std::move(o));
+  };
+  const auto group = make_native_group(std::move(options[0]));
+  CHECK_THROWS_WITH(attach({3, 5}, 2, 1 << 20), Catch::Contains("belongs to generation 3.4 and not to 3.5"));
+  CHECK_THROWS_WITH(attach({3, 4}, 2, 1 << 19), Catch::Contains("same NativeGroupOptions"));
+  CHECK_THROWS_WITH(attach({3, 4}, 2, 1 << 28), Catch::Contains("native_region_bytes"));
+  CHECK_THROWS_AS(attach({3, 4}, 0, 1), BadConfig);
+  CHECK_NOTHROW(attach({3, 4}, 2, 1 << 20));
+  CHECK_THROWS_WITH(group->allocate_tree(1 << 20, DType::kFloat64), Catch::Contains("raise data_bytes"));
+}
+
+TEST_CASE("options that make no sense are refused") {
+  const auto refused = [](const std::function<void(NativeGroupOptions&)>& spoil, const char* why) {
+    auto options = options_of(2, {.nodes = {{0}, {1}}});
+    spoil(options[0]);
+    CHECK_THROWS_WITH(make_native_group(std::move(options[0])), Catch::Contains(why));
+  };
+  refused([](auto& o) { o.rank = 2; }, "does not exist");
+  refused([](auto& o) { o.size = 0; }, "does not exist");
+  refused([](auto& o) { o.remote.clear(); }, "is remote and has no socket");
+  refused([](auto& o) { o.local_ranks = {0, 1}; }, "is local and has a socket");
+  refused([](auto& o) { o.local_ranks = {1}; }, "with this one among them");
+  refused([](auto& o) { o.local_ranks = {0, 0}; }, "ascending");
+  refused([](auto& o) { o.remote.emplace(7, UniqueFd()); }, "do not exist");
+  refused([](auto& o) { o.leaves = {{0, 1}}; }, "1 leaf intervals for 2 ranks");
+  refused([](auto& o) { o.leaves = {{0, 1}, {2, 3}}; }, "not adjacent");
+  refused([](auto& o) { o.leaves = {{0, 1}, {1, 1}}; }, "a rank has none");
+  refused([](auto& o) { o.timeout = Duration::zero(); }, "timeout");
+  refused([](auto& o) { o.region = nullptr; }, "0 bytes");
+}
+
+TEST_CASE("300 groups made, aborted and destroyed leave no descriptor behind") {
+  const std::size_t before = open_descriptors();
+  for (int i = 0; i < 300; ++i) {
+    const bool two_nodes = i % 2 == 0;
+    const Layout layout{.nodes = two_nodes ? std::vector<std::vector<int>>{{0}, {1}}
+                                           : std::vector<std::vector<int>>{}};
+    run_threads(options_of(2, layout), [&](ProcessGroup& group) {
+      group.barrier()->wait();
+      if (group.rank() == i % 3) group.abort("cycle");
+      group.barrier()->wait();
+    });
+  }
+  CHECK(open_descriptors() == before);
+}
+
+TEST_CASE("frame headers that are noise do not decode, and do not get past the connection") {
+  SeededRandom random(9);
+  FrameHeaderBytes bytes;
+  for (int i = 0; i < 20000; ++i) {
+    random.fill(bytes);
+    CHECK_FALSE(decode_header(bytes).ok());
+  }
+  const FrameHeader good{.kind = FrameKind::kResult,
+                         .sequence = 7,
+                         .round = 9,
+                         .contract = {OpKind::kBroadcast, ReduceOp::kAvg, DType::kInt64, 3, 1ULL << 39},
+                         .payload_bytes = 123};
+  const auto encoded = encode(good);
+  const auto decoded = decode_header(encoded);
+  REQUIRE(decoded.ok());
+  CHECK(decoded->contract == good.contract);
+  CHECK((decoded->kind == good.kind && decoded->sequence == 7 && decoded->round == 9 &&
+         decoded->payload_bytes == 123));
+  for (std::size_t at = 0; at < 8; ++at) {  // magic and kind
+    auto broken = encoded;
+    broken[at] ^= std::byte{0x40};
+    CHECK_FALSE(decode_header(broken).ok());
+  }
+  // A peer that sends what this rank did not ask for: a length that lies, noise, half a header.
+  FrameHeader lie{.kind = FrameKind::kPartials, .sequence = 1, .round = 0, .payload_bytes = 1ULL << 50};
+  const auto lying = encode(lie);
+  for (int which = 0; which < 3; ++which) {
+    auto options = options_of(2, {.nodes = {{0}, {1}}});
+    const UniqueFd peer = std::move(options[1].remote.at(0));
+    std::vector<NativeGroupOptions> mine;
+    mine.push_back(std::move(options[0]));
+    random.fill(bytes);
+    if (which == 0) bytes = lying;
+    const std::size_t length = which == 2 ? 13 : bytes.size();
+    CHECK(::send(peer.get(), bytes.data(), length, MSG_NOSIGNAL) == static_cast<ssize_t>(length));
+    if (which == 2) ::shutdown(peer.get(), SHUT_WR);
+    const auto thrown = run_threads(std::move(mine), [](ProcessGroup& group) { group.barrier()->wait(); });
+    CHECK(contains(thrown[0], which == 0   ? "out of turn"
+                              : which == 1 ? "wrong magic"
+                                           : "closed the connection"));
+  }
+}
