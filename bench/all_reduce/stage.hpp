@@ -21,7 +21,7 @@ enum Contender : std::uint32_t { kOurs, kOursPrivate, kCopy, kGloo, kMpi, kConte
 
 inline constexpr int kMaxRanks = 16;
 inline constexpr int kMaxSamples = 4096;
-inline constexpr int kAlgorithms = 3;  ///< that Gloo may choose from; the others use the first
+inline constexpr int kAlgorithms = 2;  ///< that Gloo may choose from; the others use the first
 
 struct Stage {
   // Written before any contender starts.

@@ -8,8 +8,23 @@
 namespace troupe::collectives {
 namespace {
 
-constexpr std::size_t kBlockBytes = 4096;
 constexpr std::size_t kLineBytes = 64;
+/// Small, so that a block is still in the first-level cache when it is stored to the other targets.
+constexpr std::size_t kBlockBytes = 512;
+constexpr std::size_t kAheadBytes = 2048;
+
+/// Asks for the lines of [at, at + bytes) to own them. A target is read first and written right after, and was
+/// last written by another core: asking once to write takes half the traffic of asking to read and then to write.
+/// 1.6 times faster for 1 MiB and two ranks, 1.1 times for 25 MiB; streaming stores were slower.
+inline void claim(std::byte* at, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; i += kLineBytes) {
+#if defined(__x86_64__)
+    asm volatile("prefetchw %0" : : "m"(at[i]));  // the builtin gives a read unless all is built for it
+#else
+    __builtin_prefetch(at + i, 1);
+#endif
+  }
+}
 
 }  // namespace
 
@@ -32,7 +47,12 @@ void TreeSum::run(const Kernel& kernel, std::span<const std::byte* const> source
                   std::span<std::byte* const> targets, std::size_t count, std::size_t element_bytes) {
   TROUPE_ASSERT(sources.size() == current_.size() && !targets.empty(), "one source a node of the tree");
   const std::size_t bytes = count * element_bytes;
+  for (std::byte* target : targets) claim(target, std::min(bytes, kAheadBytes));
   for (std::size_t at = 0; at < bytes; at += kBlockBytes) {
+    if (at + kAheadBytes < bytes) {
+      const std::size_t ahead = std::min(kBlockBytes, bytes - at - kAheadBytes);
+      for (std::byte* target : targets) claim(target + at + kAheadBytes, ahead);
+    }
     for (std::size_t i = 0; i < sources.size(); ++i) current_[i] = sources[i] + at;
     block(kernel, targets, at, std::min(kBlockBytes, bytes - at), element_bytes);
   }
