@@ -13,9 +13,9 @@ constexpr std::size_t kLineBytes = 64;
 constexpr std::size_t kBlockBytes = 512;
 constexpr std::size_t kAheadBytes = 2048;
 
-/// Asks for the lines of [at, at + bytes) to own them. A target is read first and written right after, and was
-/// last written by another core: asking once to write takes half the traffic of asking to read and then to write.
-/// 1.6 times faster for 1 MiB and two ranks, 1.1 times for 25 MiB; streaming stores were slower.
+/// Asks for the lines of [at, at + bytes) to own them. A target is read first and written right after, and
+/// was last written by another core: asking once to write takes half the traffic of asking to read and then
+/// to write. 1.6 times faster for 1 MiB and two ranks, 1.1 times for 25 MiB; streaming stores were slower.
 inline void claim(std::byte* at, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; i += kLineBytes) {
 #if defined(__x86_64__)

@@ -1,0 +1,342 @@
+/// The handshake of data connections, byte by byte, and the mesh that ranks form through it among strangers.
+
+#include "collectives/native/mesh.hpp"
+#include "runtime/core/log.hpp"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <thread>
+
+#include "tests/collectives/ranks.hpp"
+
+using namespace troupe;
+using namespace troupe::collectives;
+using namespace troupe::collectives::testing;
+
+namespace {
+
+using Key = std::array<std::byte, 32>;
+
+Key key_of(std::uint64_t seed) {
+  Key key;
+  SeededRandom(seed).fill(key);
+  return key;
+}
+
+const Endpoint kAnyPort{"127.0.0.1", 0};
+const Key kKey = key_of(1);
+const Key kOtherKey = key_of(2);
+constexpr Generation kGeneration{2, 7};
+
+struct Pair {
+  SeededRandom random{42};
+  ConnectorHandshake connector;
+  AcceptorHandshake acceptor;
+  explicit Pair(std::uint64_t seed = 42, const Key& connector_key = kKey, const Key& acceptor_key = kKey)
+      : random(seed),
+        connector(connector_key, {kGeneration, 4, 3}, 1, random),
+        acceptor(acceptor_key, {kGeneration, 4, 1}, random) {}
+};
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+UniqueFd dial(const Endpoint& endpoint) {
+  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(endpoint.port);
+  ::inet_pton(AF_INET, endpoint.host.c_str(), &address.sin_addr);
+  REQUIRE(::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  return fd;
+}
+
+void say(const UniqueFd& fd, std::span<const std::byte> bytes) {
+  REQUIRE(::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
+}
+
+/// All that the other side says until it hangs up.
+std::size_t hear_out(const UniqueFd& fd) {
+  std::array<std::byte, 256> bytes;
+  std::size_t total = 0;
+  while (true) {
+    const ssize_t got = ::recv(fd.get(), bytes.data(), bytes.size(), 0);
+    if (got <= 0) return total;
+    total += static_cast<std::size_t>(got);
+  }
+}
+
+MeshOptions options_for(int rank, int size, const std::map<int, Endpoint>& peers) {
+  MeshOptions options{.self = {kGeneration, size, rank}, .peers = peers};
+  options.peers.erase(rank);
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("a handshake between two that share the key succeeds") {
+  Pair pair;
+  auto challenge = pair.acceptor.on_hello(pair.connector.hello());
+  REQUIRE(challenge.ok());
+  auto proof = pair.connector.on_challenge(*challenge);
+  REQUIRE(proof.ok());
+  auto accept = pair.acceptor.on_proof(*proof);
+  REQUIRE(accept.ok());
+  CHECK(pair.connector.on_accept(*accept).ok());
+  CHECK(pair.acceptor.peer() == 3);
+}
+
+TEST_CASE("every byte of every message counts") {
+  for (std::size_t at = 0; at < sizeof(HelloBytes); ++at) {
+    Pair pair;
+    HelloBytes hello = pair.connector.hello();
+    hello[at] ^= std::byte{1};
+    auto challenge = pair.acceptor.on_hello(hello);
+    if (challenge) CHECK_FALSE(pair.connector.on_challenge(*challenge).ok());
+  }
+  for (std::size_t at = 0; at < sizeof(ChallengeBytes); ++at) {
+    Pair pair;
+    ChallengeBytes challenge = pair.acceptor.on_hello(pair.connector.hello()).value();
+    challenge[at] ^= std::byte{0x10};
+    CHECK_FALSE(pair.connector.on_challenge(challenge).ok());
+  }
+  for (std::size_t at = 0; at < sizeof(ProofBytes); ++at) {
+    Pair pair;
+    const auto challenge = pair.acceptor.on_hello(pair.connector.hello()).value();
+    ProofBytes proof = pair.connector.on_challenge(challenge).value();
+    proof[at] ^= std::byte{0x80};
+    CHECK_FALSE(pair.acceptor.on_proof(proof).ok());
+  }
+  for (std::size_t at = 0; at < sizeof(AcceptBytes); ++at) {
+    Pair pair;
+    const auto challenge = pair.acceptor.on_hello(pair.connector.hello()).value();
+    const auto proof = pair.connector.on_challenge(challenge).value();
+    AcceptBytes accept = pair.acceptor.on_proof(proof).value();
+    accept[at] ^= std::byte{2};
+    CHECK_FALSE(pair.connector.on_accept(accept).ok());
+  }
+}
+
+TEST_CASE("noise never gets past a hello, and never crashes a handshake") {
+  SeededRandom random(77);
+  for (int i = 0; i < 20000; ++i) {
+    Pair pair(static_cast<std::uint64_t>(i));
+    HelloBytes hello = pair.connector.hello();
+    // Half of the time only what comes after the magic is noise.
+    random.fill(std::span(hello).subspan(i % 2 == 0 ? 0 : 6));
+    auto challenge = pair.acceptor.on_hello(hello);
+    ChallengeBytes answer;
+    random.fill(answer);
+    CHECK_FALSE(challenge.ok());
+    CHECK_FALSE(pair.connector.on_challenge(answer).ok());
+    ProofBytes proof;
+    random.fill(proof);
+    CHECK_FALSE(pair.acceptor.on_proof(proof).ok());
+  }
+}
+
+TEST_CASE("a wrong key, a replay and a reflection do not verify") {
+  Pair wrong(42, kOtherKey, kKey);
+  const auto challenge = wrong.acceptor.on_hello(wrong.connector.hello()).value();
+  CHECK(contains(wrong.connector.on_challenge(challenge).error().message(), "another job key"));
+
+  // A recorded proof, said again in a new connection: the acceptor's nonce is another.
+  Pair recorded;
+  const auto first = recorded.acceptor.on_hello(recorded.connector.hello()).value();
+  const auto proof = recorded.connector.on_challenge(first).value();
+  SeededRandom fresh(43);
+  AcceptorHandshake again(kKey, {kGeneration, 4, 1}, fresh);
+  REQUIRE(again.on_hello(recorded.connector.hello()).ok());
+  auto replayed = again.on_proof(proof);
+  REQUIRE_FALSE(replayed.ok());
+  CHECK(contains(replayed.error().why, "rank 3 and did not prove"));
+  CHECK(again.refusal().size() == sizeof(AcceptBytes));
+
+  // The acceptor's own tag sent back as the proof.
+  ProofBytes reflected = proof;
+  std::memcpy(reflected.data() + 16, first.data() + 48, 32);
+  CHECK_FALSE(recorded.acceptor.on_proof(reflected).ok());
+}
+
+TEST_CASE("a refusal says why, on both sides") {
+  const auto refused = [](const HandshakeIdentity& connector, int to, const std::string& acceptor_says,
+                          const std::string& connector_hears) {
+    SeededRandom random(4);
+    ConnectorHandshake c(kKey, connector, to, random);
+    AcceptorHandshake a(kKey, {kGeneration, 4, 1}, random);
+    auto challenge = a.on_hello(c.hello());
+    REQUIRE_FALSE(challenge.ok());
+    CHECK(contains(challenge.error().message(), acceptor_says));
+    ChallengeBytes answer{};
+    REQUIRE(a.refusal().size() == answer.size());
+    std::memcpy(answer.data(), a.refusal().data(), answer.size());
+    CHECK(contains(c.on_challenge(answer).error().message(), connector_hears));
+  };
+  refused({{2, 6}, 4, 3}, 1, "generation 2.6 and not at 2.7", "another generation");
+  refused({kGeneration, 5, 3}, 1, "world size is 5 and not 4", "another world size");
+  refused({kGeneration, 4, 3}, 2, "looks for rank 2; this is rank 1", "another rank");
+  refused({kGeneration, 4, 0}, 1, "it says it is rank 0", "another rank");
+  refused({kGeneration, 4, 4}, 1, "it says it is rank 4", "another rank");
+}
+
+TEST_CASE("ranks form a mesh among strangers, and a group over it has the right sums") {
+  constexpr int kSize = 4;
+  const std::size_t descriptors = open_descriptors();
+  {
+    std::vector<DataListener> listeners;
+    std::map<int, Endpoint> peers;
+    for (int r = 0; r < kSize; ++r) {
+      listeners.push_back(DataListener::bind(kAnyPort).value());
+      peers[r] = listeners.back().endpoint();
+    }
+    // Strangers are in the queue of rank 0 before anybody else.
+    std::vector<UniqueFd> strangers;
+    const auto stranger = [&](std::span<const std::byte> says) {
+      strangers.push_back(dial(peers[0]));
+      say(strangers.back(), says);
+    };
+    SeededRandom random(5);
+    std::array<std::byte, 200> noise;
+    random.fill(noise);
+    const std::string http = "GET / HTTP/1.1\r\nHost: troupe\r\n\r\n";
+    stranger(noise);
+    stranger(std::as_bytes(std::span(http)));
+    stranger(ConnectorHandshake(kKey, {{2, 6}, kSize, 1}, 0, random).hello());  // stale
+    stranger(
+        ConnectorHandshake(kOtherKey, {kGeneration, kSize, 1}, 0, random).hello());  // stops at the challenge
+    stranger(std::span(noise).first(0));                                             // says nothing at all
+    std::vector<std::string> thrown(kSize);
+    std::vector<Mesh> meshes(kSize);
+    std::vector<std::thread> threads;
+    for (int r = 0; r < kSize; ++r) {
+      threads.emplace_back([&, r] {
+        const auto at = static_cast<std::size_t>(r);
+        try {
+          meshes[at] = connect_mesh(listeners[at], kKey, options_for(r, kSize, peers)).value();
+        } catch (const std::exception& e) {
+          thrown[at] = e.what();
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    for (const auto& what : thrown) CHECK(what.empty());
+    std::string refused;
+    for (const auto& why : meshes[0].refused) refused += why + "\n";
+    CHECK(contains(refused, "does not speak this protocol"));
+    CHECK(contains(refused, "it is at generation 2.6 and not at 2.7"));
+    CHECK(hear_out(strangers[0]) == 0);
+    CHECK(hear_out(strangers[1]) == 0);
+    CHECK(hear_out(strangers[2]) == sizeof(ChallengeBytes));
+
+    auto options = options_of(kSize, {.nodes = {{0}, {1}, {2}, {3}}, .data_bytes = 9 << 20});
+    for (std::size_t r = 0; r < kSize; ++r) options[r].remote = std::move(meshes[r].sockets);
+    const auto failures = run_threads(std::move(options), [](ProcessGroup& group) {
+      constexpr std::size_t kCount = 2 << 20;  // more than sockets hold
+      const TreeBuffer tree = group.allocate_tree(kCount, DType::kFloat32);
+      auto* values = reinterpret_cast<float*>(tree.partials[0]);
+      for (int step = 0; step < 3; ++step) {
+        for (std::size_t i = 0; i < kCount; ++i)
+          values[i] = static_cast<float>((i & 1023) + static_cast<std::size_t>(group.rank() + step));
+        group.all_reduce_tree(tree, ReduceOp::kSum)->wait();
+        for (std::size_t i = 0; i < kCount; ++i) {
+          if (values[i] != static_cast<float>(4 * (i & 1023) + 6 + 4 * static_cast<std::size_t>(step))) {
+            throw std::runtime_error("wrong sum");
+          }
+        }
+      }
+    });
+    for (const auto& what : failures) CHECK(what.empty());
+  }
+  CHECK(open_descriptors() == descriptors);
+}
+
+TEST_CASE("slow connections, however many, do not keep the good one out") {
+  auto zero = DataListener::bind(kAnyPort).value();
+  auto one = DataListener::bind(kAnyPort).value();
+  const std::map<int, Endpoint> peers{{0, zero.endpoint()}, {1, one.endpoint()}};
+  set_log_level(LogLevel::kError);  // a line for each of them is not worth reading
+  std::vector<UniqueFd> slow;
+  SeededRandom random(6);
+  const auto hello = ConnectorHandshake(kKey, {kGeneration, 2, 1}, 0, random).hello();
+  for (std::size_t i = 0; i < kMaxPendingHandshakes + 40; ++i) {
+    slow.push_back(dial(zero.endpoint()));
+    say(slow.back(), std::span(hello).first(i % hello.size()));
+  }
+  std::thread good([&] { CHECK(connect_mesh(one, kKey, options_for(1, 2, peers)).ok()); });
+  const auto mesh = connect_mesh(zero, kKey, options_for(0, 2, peers));
+  good.join();
+  REQUIRE(mesh.ok());
+  CHECK(mesh->sockets.contains(1));
+  CHECK(mesh->refused.size() <= 32);
+  CHECK(contains(mesh->refused.front(), "too many connections"));
+}
+
+TEST_CASE("a mesh that does not come about says who is missing and whom it turned away") {
+  auto zero = DataListener::bind(kAnyPort).value();
+  auto one = DataListener::bind(kAnyPort).value();
+  const std::map<int, Endpoint> peers{{0, zero.endpoint()}, {1, one.endpoint()}, {2, one.endpoint()}};
+  auto options = options_for(0, 3, peers);
+  options.timeout = std::chrono::milliseconds(200);
+  options.handshake_timeout = std::chrono::milliseconds(50);
+  const UniqueFd silent = dial(zero.endpoint());
+  const auto late = connect_mesh(zero, kKey, options);
+  REQUIRE_FALSE(late.ok());
+  CHECK(late.error().code == ErrorCode::kTimeout);
+  CHECK(contains(late.error().why, "rank 0 has no data connection with rank 1, 2 after 200 ms"));
+  CHECK(contains(late.error().why, "its handshake took too long"));
+
+  options.aborted = [] { return true; };
+  CHECK(connect_mesh(zero, kKey, options).error().code == ErrorCode::kAborted);
+}
+
+TEST_CASE("a rank that is refused learns why at once") {
+  auto zero = DataListener::bind(kAnyPort).value();
+  auto one = DataListener::bind(kAnyPort).value();
+  const std::map<int, Endpoint> peers{{0, zero.endpoint()}, {1, one.endpoint()}};
+  const auto refused = [&](const Key& key, Generation generation) {
+    std::atomic<bool> over{false};
+    auto awaits = options_for(0, 2, peers);
+    awaits.aborted = [&] { return over.load(); };
+    std::thread acceptor([&] { CHECK_FALSE(connect_mesh(zero, kKey, awaits).ok()); });
+    auto options = options_for(1, 2, peers);
+    options.self.generation = generation;
+    const auto mesh = connect_mesh(one, key, options);
+    over = true;
+    acceptor.join();
+    REQUIRE_FALSE(mesh.ok());
+    CHECK(mesh.error().code == ErrorCode::kRefused);
+    return mesh.error().message();
+  };
+  CHECK(contains(refused(kOtherKey, kGeneration), "rank 0: it has another job key"));
+  CHECK(contains(refused(kKey, {2, 6}), "rank 0: it is at another generation"));
+}
+
+TEST_CASE("a rank that listens late is waited for; names and taken ports are errors") {
+  auto one = DataListener::bind(kAnyPort).value();
+  Endpoint late;
+  { late = DataListener::bind(kAnyPort).value().endpoint(); }
+  std::atomic<bool> asked{false};
+  auto options = options_for(1, 2, {{0, late}, {1, one.endpoint()}});
+  options.aborted = [&] {
+    asked = true;
+    return false;
+  };
+  std::thread connector([&] { CHECK(connect_mesh(one, kKey, options).ok()); });
+  while (!asked) std::this_thread::yield();
+  auto zero = DataListener::bind(late);
+  REQUIRE(zero.ok());
+  CHECK(connect_mesh(*zero, kKey, options_for(0, 2, {{0, late}, {1, one.endpoint()}})).ok());
+  connector.join();
+
+  CHECK(DataListener::bind(late).error().code == ErrorCode::kIo);
+  CHECK(DataListener::bind({"localhost", 0}).error().code == ErrorCode::kBadConfig);
+  CHECK(DataListener::bind({"::1", 0}).ok());
+}
