@@ -87,31 +87,44 @@ TEST_CASE("the seed decides, and so does the step") {
   CHECK(hash_with(1, 0) != hash_with(1, 1));  // other dropout masks
 }
 
+/// Runs one step; at the leaf `abort_at` the group is aborted first.
+void run_step_aborting(StepEngine& engine, collectives::ProcessGroup& group, std::uint64_t step,
+                       int abort_at) {
+  engine.begin_step(step);
+  for (const LeafBatch& leaf : leaf_batches(group, step, small)) {
+    if (leaf.leaf == abort_at) group.abort("a test ends this group");
+    engine.run_leaf(leaf);
+  }
+  engine.finish_step();
+}
+
 TEST_CASE("an aborted step leaves the state untouched, and the step runs again with the same bits") {
   const int leaves = 4;
   const auto undisturbed = fork_ranks(leaves, 1, [](auto group) {
     auto engine = engine_for(SmallJob{}, leaves);
     return train(*engine, group, 0, 6, small);
   });
-  // Rank 1 aborts the group at a leaf of step 3; both ranks then go on alone, as one trainer each.
+  // Rank 1 aborts the group at a leaf of step 3. Each rank then goes on alone, from the step that it was in:
+  // rank 0 may still have been waiting for step 2, whose last bucket rank 1 had seen complete.
   const int at_leaf = GENERATE(2, 3);
   const auto disturbed = fork_ranks(leaves, 2, [&](auto group) -> std::string {
     auto engine = engine_for(SmallJob{}, leaves);
-    const std::string before = train(*engine, group, 0, 3, small);
-    bool aborted = false;
-    try {
-      engine->begin_step(3);
-      for (const LeafBatch& leaf : leaf_batches(*group, 3, small)) {
-        if (leaf.leaf == at_leaf) group->abort("a test ends this group");
-        engine->run_leaf(leaf);
+    engine->attach(group);
+    int aborted = 0;
+    for (std::uint64_t step = 0; step < 6; ++step) {
+      const std::string before = engine->state().hash();
+      try {
+        run_step_aborting(*engine, *group, step, step == 3 && aborted == 0 ? at_leaf : -1);
+      } catch (const CollectiveAborted&) {
+        ++aborted;
+        if (engine->state().hash() != before) return "the aborted step changed the state";
+        group = lone_group(leaves);
+        engine->attach(group);
+        run_step_aborting(*engine, *group, step, -1);
       }
-      engine->finish_step();
-    } catch (const CollectiveAborted&) {
-      aborted = true;
+      engine->apply(/*ends_epoch=*/step % 8 == 7);
     }
-    if (!aborted) return "the step was not aborted";
-    if (engine->state().hash() != before) return "the aborted step changed the state";
-    return train(*engine, lone_group(leaves), 3, 3, small);
+    return aborted == 1 ? engine->state().hash() : "no step was aborted";
   });
   CAPTURE(at_leaf);
   for (const std::string& hash : disturbed) CHECK(hash == undisturbed[0]);

@@ -1,0 +1,21 @@
+/// One of bench_ddp's two training processes.
+#pragma once
+
+#include <string>
+
+#include "collectives/native/native_group.hpp"
+
+namespace troupe::bench {
+
+/// Bytes of the group's segment that all cases need together.
+std::size_t ddp_tree_bytes();
+
+/// Serves commands from `commands`, a line each: "<case> <ours|alone> <steps>", until it ends. Rank 0 writes
+/// the milliseconds a step took to `answers`, a line each. "alone" is the same step without engine and
+/// communication.
+void serve_ddp_worker(collectives::NativeGroupOptions options, int commands, int answers);
+
+/// The version of LibTorch that this program runs on.
+std::string torch_version();
+
+}  // namespace troupe::bench
