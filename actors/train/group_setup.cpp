@@ -3,10 +3,34 @@
 #include "collectives/native/native_group.hpp"
 
 namespace troupe::train {
+namespace {
+
+/// Connections to the ranks of other nodes; none when all are here.
+std::map<int, UniqueFd> connect_remote(const Session& session, const RunSettings& settings,
+                                       const GenerationPlan& plan, int rank,
+                                       const collectives::DataListener& listener,
+                                       std::function<bool()> abandoned) {
+  collectives::MeshOptions mesh;
+  mesh.self = {plan.generation, static_cast<int>(plan.members.size()), rank};
+  mesh.aborted = std::move(abandoned);
+  for (std::size_t r = 0; r < plan.members.size(); ++r) {
+    const auto& member = plan.members[r];
+    if (member.node != session.node())
+      mesh.peers[static_cast<int>(r)] = parse_endpoint(member.data_address).value();
+  }
+  if (mesh.peers.empty()) return {};
+  TROUPE_ASSERT(settings.key.size() == 32, "the driver gave every trainer the job's key");
+  const collectives::KeyView key(settings.key.data(), 32);
+  return std::move(collectives::connect_mesh(listener, key, mesh).value().sockets);
+}
+
+}  // namespace
 
 std::shared_ptr<collectives::ProcessGroup> form_group(const Session& session, const RunSettings& settings,
                                                       const GenerationPlan& plan, int rank,
-                                                      std::size_t data_bytes) {
+                                                      std::size_t data_bytes,
+                                                      const collectives::DataListener& listener,
+                                                      std::function<bool()> abandoned) {
   collectives::NativeGroupOptions options;
   options.rank = rank;
   options.size = static_cast<int>(plan.members.size());
@@ -23,6 +47,7 @@ std::shared_ptr<collectives::ProcessGroup> form_group(const Session& session, co
       collectives::native_region_bytes(static_cast<int>(options.local_ranks.size()), data_bytes);
   options.region =
       std::make_shared<SharedMemory>(session.open_region(key, bytes, "rank " + std::to_string(rank), true));
+  options.remote = connect_remote(session, settings, plan, rank, listener, std::move(abandoned));
   return collectives::make_native_group(std::move(options));
 }
 

@@ -48,6 +48,7 @@ class Trainer::Work {
         settings_(std::move(settings)),
         driver_(driver),
         machine_(actor.address().actor),
+        listener_(collectives::DataListener::bind({session_.host(), 0}).value()),
         engine_(make_engine(settings_)) {}
 
   ~Work() {
@@ -60,7 +61,7 @@ class Trainer::Work {
     if (thread_.joinable()) thread_.join();
   }
 
-  std::string data_address() const { return {}; }
+  std::string data_address() const { return troupe::to_string(listener_.endpoint()); }
 
   void prepare(const DataInfo& info) {
     feed_ = std::make_unique<BatchFeed>(actor_, settings_, info,
@@ -142,7 +143,8 @@ class Trainer::Work {
     std::size_t bytes = 0;
     for (const auto& allocation : engine_.allocations())
       bytes += collectives::native_tree_bytes(leaves, allocation.count, allocation.dtype);
-    auto group = form_group(session_, settings_, plan_, rank_, bytes);
+    auto group =
+        form_group(session_, settings_, plan_, rank_, bytes, listener_, [this] { return abandoned(); });
     {
       const std::lock_guard lock(mutex_);
       group_ = group;
@@ -260,6 +262,12 @@ class Trainer::Work {
     for (const auto& report : output.reports) driver_.tell<&TrainDriver::report>(report);
   }
 
+  /// Whether the generation that is being formed is over already.
+  bool abandoned() {
+    const std::lock_guard lock(mutex_);
+    return stopping_ || aborted_below_ > plan_.generation;
+  }
+
   void interrupt(const std::string& reason) {
     aborted_below_ = machine_.generation();
     if (group_ != nullptr) group_->abort(reason);
@@ -277,6 +285,7 @@ class Trainer::Work {
   Generation aborted_below_;
   bool stopping_ = false;
 
+  collectives::DataListener listener_;
   StepEngine engine_;
   std::unique_ptr<BatchFeed> feed_;
   GenerationPlan plan_;

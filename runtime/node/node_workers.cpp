@@ -155,7 +155,7 @@ void Node::kill_process(LocalProcess& process, const std::string& reason) {
 
 void Node::kill_actor(ActorId actor, const std::string& reason) {
   LocalProcess* process = hosting(actor);
-  if (process == nullptr) return;
+  if (process == nullptr) return to_head(control::ActorDown{id_, actor, "no such actor here"});
   if (process->isolated) {
     kill_process(*process, reason);
   } else {

@@ -1,0 +1,219 @@
+// The main job on real processes: the same bits whatever happens. A small net on rendered digits, with
+// dropout and BatchNorm, so that a run takes seconds. `tests/e2e/hash_table.sh` prints the same for the MNIST
+// example.
+#include <dirent.h>
+#include <signal.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "actors/data/digits.hpp"
+#include "actors/train/train.hpp"
+#include "runtime/core/random.hpp"
+#include "runtime/node/launcher.hpp"
+
+using namespace troupe;
+using train::ChaosStep;
+
+namespace {
+
+struct SmallNetImpl : torch::nn::Module {
+  explicit SmallNetImpl(double p) : dropout(p) {
+    register_module("conv", conv);
+    register_module("norm", norm);
+    register_module("dropout", dropout);
+    register_module("fc", fc);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    auto y = torch::max_pool2d(torch::relu(norm(conv(x))), 4);
+    return fc(dropout(y.flatten(1)));
+  }
+  torch::nn::Conv2d conv{torch::nn::Conv2dOptions(1, 4, 5).padding(2)};
+  torch::nn::BatchNorm2d norm{4};
+  torch::nn::Dropout dropout;
+  torch::nn::Linear fc{4 * 7 * 7, 10};
+};
+TORCH_MODULE(SmallNet);
+
+struct SmallJob {
+  double lr = 0.05;
+  double dropout = 0.3;
+  std::int64_t samples = 800;
+  int throw_at = 0;  ///< the forward of this call throws; 0: never
+  std::string folder;
+
+  SmallNet model() const { return SmallNet(dropout); }
+  auto optimizer(SmallNet& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(lr).momentum(0.9));
+  }
+  torch::Tensor loss(SmallNet& net, const data::Batch& batch) const {
+    static int calls = 0;
+    if (throw_at != 0 && ++calls >= throw_at) throw std::runtime_error("the loss went through the roof");
+    return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
+  }
+  std::shared_ptr<data::Dataset> dataset(data::Split split) const {
+    if (!folder.empty())
+      throw_error({ErrorCode::kIo, "cannot read the data in " + folder, "no such folder", "name another"});
+    return std::make_shared<data::Digits>(
+        split, data::DigitsOptions{.size = split == data::Split::kTrain ? samples : 100});
+  }
+};
+
+train::TrainOptions small(int leaves, int trainers, int loaders = 1) {
+  return {.logical_ranks = leaves,
+          .micro_batch = 5,
+          .epochs = 1,
+          .trainers = trainers,
+          .loaders = loaders,
+          .seed = 11};
+}
+
+struct Seen {
+  train::RunResult result;
+  int faults = 0;
+  std::vector<std::string> lines;
+};
+
+Seen run(const DriverSession& session, train::TrainOptions options, const SmallJob& job = {}) {
+  Seen seen;
+  options.on_event = [&](const report::Event& event) {
+    if (const auto* fault = std::get_if<report::Fault>(&event)) {
+      ++seen.faults;
+      seen.lines.push_back(fault->what);
+    }
+  };
+  seen.result = train::run(session, job, options);
+  return seen;
+}
+
+std::vector<ChaosStep> chaos(std::initializer_list<std::pair<ChaosStep::What, int>> steps) {
+  std::vector<ChaosStep> out;
+  for (const auto& [what, step] : steps) out.push_back({what, step, -1});
+  return out;
+}
+
+std::string failure_of(const DriverSession& session, const train::TrainOptions& options,
+                       const SmallJob& job = {}) {
+  try {
+    train::run(session, job, options);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "it did not fail";
+}
+
+struct TempFolder {
+  std::string path =
+      std::filesystem::temp_directory_path() / ("troupe-test-" + to_hex(SystemRandom().next()));
+  ~TempFolder() { std::filesystem::remove_all(path); }
+};
+
+}  // namespace
+
+TEST_CASE("one hash for any number of trainers and loaders, and under kills", "[training]") {
+  auto session = init(0, nullptr);
+  using What = ChaosStep::What;
+  for (const int leaves : {3, 4}) {
+    const auto alone = run(session, small(leaves, 1));
+    REQUIRE(alone.result.state_hash.size() == 64);
+    CHECK(alone.result.total == 100);
+    INFO(leaves << " logical ranks");
+    for (int trainers = 2; trainers <= leaves; ++trainers) {
+      INFO(trainers << " trainers");
+      const auto seen = run(session, small(leaves, trainers, 1 + trainers % 3));
+      CHECK(seen.result.state_hash == alone.result.state_hash);
+      CHECK(seen.result.correct == alone.result.correct);
+      CHECK(seen.faults == 0);
+    }
+    auto killed = small(leaves, 2, 2);
+    killed.chaos = chaos({{What::kKillTrainer, 5}, {What::kKillLoader, 9}, {What::kKillTrainer, 20}});
+    killed.chaos.push_back({What::kKillTrainer, 30, 0});
+    const auto seen = run(session, killed);
+    CHECK(seen.result.state_hash == alone.result.state_hash);
+    CHECK(seen.faults >= 3);
+    CHECK(seen.result.steps == alone.result.steps);
+  }
+}
+
+TEST_CASE("the same hash on two nodes, over the authenticated data plane, and when one of them dies",
+          "[training]") {
+  std::string alone;
+  {
+    auto session = init(0, nullptr);
+    alone = run(session, small(4, 1)).result.state_hash;
+  }
+  auto session = init(0, nullptr, {.nodes = 2});
+  CHECK(run(session, small(4, 2, 2)).result.state_hash == alone);
+  auto killed = small(4, 3, 2);
+  killed.chaos = chaos({{ChaosStep::What::kKillTrainer, 6},
+                        {ChaosStep::What::kKillHead, 12},
+                        {ChaosStep::What::kKillNode, 20}});
+  const auto seen = run(session, killed);
+  CHECK(seen.result.state_hash == alone);
+  CHECK(seen.faults >= 2);
+}
+
+TEST_CASE("a stopped trainer is killed after the dead timeout, and nothing changes", "[training]") {
+  auto session = init(0, nullptr);
+  const auto alone = run(session, small(4, 1));
+  auto stopped = small(4, 2);
+  stopped.chaos = chaos({{ChaosStep::What::kStopTrainer, 10}});
+  const auto seen = run(session, stopped);
+  CHECK(seen.result.state_hash == alone.result.state_hash);
+  CHECK(seen.faults >= 1);
+}
+
+TEST_CASE("stop, and resume with another number of trainers, ends in the same hash", "[training]") {
+  auto session = init(0, nullptr);
+  auto whole = small(4, 2);
+  whole.epochs = 2;
+  const auto undisturbed = run(session, whole);
+  const TempFolder folder;
+  auto first = whole;
+  first.checkpoint_folder = folder.path;
+  first.checkpoint_every = 10;
+  int events = 0;
+  first.stops_wanted = [&] { return events > 0 ? 1 : 0; };
+  first.on_event = {};
+  SmallJob job;
+  train::RunResult stopped;
+  {
+    auto options = first;
+    options.on_event = [&](const report::Event& event) {
+      if (const auto* step = std::get_if<report::StepDone>(&event)) events += step->step >= 25 ? 1 : 0;
+    };
+    stopped = train::run(session, job, options);
+  }
+  CHECK(stopped.stopped);
+  CHECK(stopped.steps < undisturbed.result.steps);
+  auto second = whole;
+  second.trainers = 3;
+  second.checkpoint_folder = folder.path;
+  second.resume = true;
+  CHECK(run(session, second).result.state_hash == undisturbed.result.state_hash);
+
+  auto other_seed = second;
+  other_seed.seed = 12;
+  CHECK(failure_of(session, other_seed).find("seed 11, not 12") != std::string::npos);
+}
+
+TEST_CASE("bad input is one clear error, and the cluster goes on", "[training]") {
+  auto session = init(0, nullptr);
+  CHECK(failure_of(session, small(4, 0)).find("trainers = 0") != std::string::npos);
+  CHECK(failure_of(session, small(2, 3)).find("at most as many trainers as logical ranks") !=
+        std::string::npos);
+  auto huge = small(4, 2);
+  huge.micro_batch = 1000;
+  CHECK(failure_of(session, huge).find("dataset") != std::string::npos);
+  CHECK(failure_of(session, small(4, 2), {.folder = "/nowhere"}).find("/nowhere") != std::string::npos);
+  const auto thrown = failure_of(session, small(4, 2), {.throw_at = 7});
+  CHECK(thrown.find("the loss went through the roof") != std::string::npos);
+  auto unwritable = small(4, 2);
+  unwritable.checkpoint_folder = "/proc/no/such/place";
+  CHECK(failure_of(session, unwritable).find("/proc/no/such/place") != std::string::npos);
+  CHECK(run(session, small(4, 2)).result.state_hash.size() == 64);
+}
