@@ -5,6 +5,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 
 #include "actors/data/find_mnist.hpp"
@@ -32,9 +33,14 @@ std::string describe(const MnistOptions& o, const std::string& data) {
          std::to_string(o.seed);
 }
 
+/// Loaders run elsewhere, with another working directory.
+std::string on_every_node(const std::string& folder) {
+  return folder.empty() ? folder : std::filesystem::absolute(folder).string();
+}
+
 int run(int argc, char** argv) {
   const MnistOptions o = parse_options(argc, argv);
-  auto session = troupe::init(argc, argv, {.nodes = o.nodes});
+  auto session = troupe::init(argc, argv, {.nodes = o.nodes, .address = o.address});
   const auto found = troupe::data::find_mnist(troupe::data::default_mnist_search(o.data));
 
   const troupe::MonotonicClock clock;
@@ -56,7 +62,7 @@ int run(int argc, char** argv) {
 
   show(troupe::report::JobStarted{
       describe(o, found.folder.empty() ? "rendered digits (" + found.reason + ")" : found.folder), o.epochs});
-  const auto result = troupe::train::run(session, Digits{found.folder, o.lr},
+  const auto result = troupe::train::run(session, Digits{on_every_node(found.folder), o.lr},
                                          {.logical_ranks = o.logical_ranks,
                                           .micro_batch = o.batch,
                                           .epochs = o.epochs,

@@ -78,6 +78,7 @@ MnistOptions parse_options(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--loaders", options.loaders, "Processes that read and normalise")->capture_default_str();
   app.add_option("--nodes", options.nodes, "Nodes of the embedded cluster")->capture_default_str();
+  app.add_option("--address", options.address, "HOST:PORT: run on the cluster that `troupe start` made there");
   app.add_option("--batch", options.batch, "Samples a logical rank a step")->capture_default_str();
   app.add_option("--seed", options.seed, "Of weights and the order of samples")->capture_default_str();
   app.add_option("--lr", options.lr, "Learning rate of SGD with momentum 0.9")->capture_default_str();

@@ -34,6 +34,7 @@ class Process {
     std::uint32_t incarnation = 0;  ///< how many drivers this job has had; a driver's own
     std::string label;
     std::string host;
+    std::string package;  ///< hash of the executable this job's workers run; empty: the node's own
   };
   /// What the process does when its node is gone: a worker ends, a driver fails its calls.
   using OnNodeLost = std::function<void()>;

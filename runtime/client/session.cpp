@@ -7,7 +7,7 @@ std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t co
   if (!(options.num_cpus >= 0) || options.num_cpus > 1e6) {
     throw BadConfig("cannot spawn an actor", "num_cpus = " + std::to_string(options.num_cpus), "ask for 0 to 1,000,000 CPUs");
   }
-  wire::ActorPayload payload{constructor, options.label, process_->address(), "", std::move(args)};
+  wire::ActorPayload payload{constructor, options.label, process_->address(), process_->config().package, std::move(args)};
   const auto bytes = wire::encode(payload);
   control::ActorSpec spec;
   spec.job = process_->config().job;

@@ -40,7 +40,10 @@ Result<void> Head::start() {
   if (!server) return server.error();
   server_ = *std::move(server);
   address_ = to_string(server_->address());
-  loop_.every(kTick, [this] { on(control::Tick{}); });
+  loop_.every(kTick, [this] {
+    on(control::Tick{});
+    forget_keys_of_the_gone();
+  });
   return {};
 }
 
@@ -49,6 +52,7 @@ Result<void> Head::restore() {
   if (!entries) return entries.error();
   control::Restored restored;
   for (const auto& entry : *entries) {
+    if (entry.key.starts_with("security/")) continue;
     auto record = wire::decode<control::Record>(entry.value);
     if (!record) {
       return ErrorInfo{ErrorCode::kCorrupt, "cannot read the head's store at '" + entry.key + "'", record.error().why,
@@ -57,6 +61,13 @@ Result<void> Head::restore() {
     restored.records.push_back(*std::move(record));
   }
   if (!restored.records.empty()) on(restored);
+  auto admission = Admission::open(*options_.storage, options_.authorizer, clock_, current_boot_id());
+  if (!admission) return admission.error();
+  admission_ = *std::move(admission);
+  for (const std::string& name : admission_->names()) {
+    const NodeId node{std::strtoull(name.c_str(), nullptr, 16)};
+    if (!name.starts_with(kMachinePrefix) && !machine_.nodes().contains(node)) doubt(node);
+  }
   return {};
 }
 
@@ -67,13 +78,16 @@ void Head::on_frame(const PeerName& from, wire::ByteView frame) {
   }
   auto message = wire::decode_control(*header, frame.subspan(wire::kHeaderBytes));
   if (!message) return log(LogLevel::kWarning, "refused a frame of " + from + ": " + message.error().message());
-  const auto* to_head = std::get_if<wire::ToHead>(&*message);
-  if (to_head == nullptr) return;
-  const auto node = speaker(to_head->event);
+  if (const auto* to_head = std::get_if<wire::ToHead>(&*message)) return on_event(from, to_head->event);
+  on_ask(from, *message);
+}
+
+void Head::on_event(const PeerName& from, const control::ClusterEvent& event) {
+  const auto node = speaker(event);
   if (!node || to_hex(node->value) != from) {
     return log(LogLevel::kWarning, "refused an event of " + from + ": it speaks in another's name");
   }
-  on(to_head->event);
+  on(event);
 }
 
 void Head::on(const control::ClusterEvent& event) { carry_out(machine_.on(event, clock_.now())); }
@@ -107,6 +121,7 @@ void Head::carry_out(const std::vector<control::ClusterAction>& actions) {
     } else if (const auto* asked = std::get_if<control::RequestRegistration>(&action)) {
       send(asked->node, action);
     } else {
+      if (const auto* dead = std::get_if<control::NodeDead>(&action)) doubt(dead->node);
       send_all(action);
     }
   }
@@ -124,12 +139,8 @@ bool Head::persist(StoreBatch& batch) {
 }
 
 void Head::send(NodeId node, const control::ClusterAction& action) {
-  wire::FrameHeader header;
-  const auto body = wire::encode_control(wire::FromHead{action}, header);
-  const auto bytes = wire::encode_header(header);
-  wire::Bytes frame(bytes.begin(), bytes.end());
-  frame.insert(frame.end(), body.begin(), body.end());
-  server_->send(to_hex(node.value), frame);  // an unreachable node registers again when it is back
+  if (server_ == nullptr) return;          // while it restores: nodes that come back are told then
+  server_->send(to_hex(node.value), wire::control_frame(wire::FromHead{action}));  // an unreachable node registers again when it is back
 }
 
 void Head::send_all(const control::ClusterAction& action) {

@@ -31,7 +31,9 @@ std::string make_folder() {
   return path;
 }
 
-double cores() {
+}  // namespace
+
+double usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
   return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
@@ -47,8 +49,6 @@ std::string wait_until_ready(Child& child, const std::string& role) {
   throw_error({ErrorCode::kUnavailable, "the " + role + " of the cluster did not come up", answer ? "it said something else" : answer.error().why,
                "look at the lines above; TROUPE_LOG=debug prints more"});
 }
-
-}  // namespace
 
 EmbeddedCluster::EmbeddedCluster(const EmbeddedOptions& options)
     : options_(options), folder_(make_folder()), head_keys_(CurveKeyPair::generate()), wake_(::eventfd(0, EFD_CLOEXEC)) {
@@ -74,7 +74,7 @@ void EmbeddedCluster::start_head(const std::string& address) {
   auto keys = hand_over(bundle).value();
   auto child = start_child({.role = "head"}).value();
   const int fd = keys.get();
-  wire::send_control(child.link, {}, wire::HeadConfig{address, folder_}, std::span(&fd, 1));
+  wire::send_control(child.link, {}, wire::HeadConfig{address, folder_, "", true}, std::span(&fd, 1));
   head_address_ = wait_until_ready(child, "head");
   const std::lock_guard lock(mutex_);
   head_ = std::move(child);
@@ -88,7 +88,7 @@ void EmbeddedCluster::start_node(int index) {
   config.name = std::to_string(index);
   config.head = head_address_;
   config.address = "127.0.0.1:0";
-  const double cpus = options_.cpus_per_node > 0 ? options_.cpus_per_node : cores();
+  const double cpus = options_.cpus_per_node > 0 ? options_.cpus_per_node : usable_cores();
   config.cpu_e4 = static_cast<std::int64_t>(cpus * control::kCpu);
   config.hosts_driver = index == 0;
   const int fd = keys.get();

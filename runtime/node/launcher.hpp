@@ -13,6 +13,13 @@
 
 namespace troupe {
 
+/// The cores that this process may use.
+double usable_cores();
+
+/// Waits for the first word of a head or node that was configured, and returns the address on which it listens. Throws
+/// the reason when it does not come up; the child is killed then.
+std::string wait_until_ready(Child& child, const std::string& role);
+
 struct EmbeddedOptions {
   int nodes = 1;             ///< nodes on this machine; more than one is for tests
   double cpus_per_node = 0;  ///< 0: the cores this process may use

@@ -17,6 +17,7 @@ struct LocalProcess {
   ProcessId id;
   JobId job;
   std::string label;
+  std::string package;     ///< hash of the executable it runs; empty: ours
   Child child;             ///< pid -1: the driver, which started us
   UniqueFd doorbell;       ///< known once it has said hello
   bool isolated = false;   ///< it was started for one actor, and ends with it

@@ -51,7 +51,7 @@ Result<void> Node::start() {
   };
   to_head_handlers.on_state = [this](LinkState state, const std::string& why) {
     if (state == LinkState::kConnected) loop_.post([this] { join_head(); });
-    if (state == LinkState::kRefused) log(LogLevel::kWarning, "the head refuses us: " + why);
+    if (state == LinkState::kRefused) loop_.post([this, why] { refused_by_head(why); });
   };
   auto client = transport_.connect({*head, options_.head_key, options_.keys}, std::move(to_head_handlers));
   if (!client) return client.error();
@@ -78,10 +78,19 @@ void Node::adopt_driver() {
   driver_ = driver.get();
   locals_.emplace(driver->id, std::move(driver));
   watch(*driver_);
-  send(*driver_, wire::Configure{id_, driver_->id, {}, driver_->label, host_});
+  send(*driver_, wire::Configure{id_, driver_->id, {}, driver_->label, host_, options_.config.package});
+}
+
+/// One refusal may be a head that was killed in the middle of a handshake. Several are a key that it dropped, because
+/// it declared this node dead: then no work of ours counts any more.
+void Node::refused_by_head(const std::string& why) {
+  constexpr int kRefusalsToLeave = 5;
+  if (++refusals_ == 1) log(LogLevel::kWarning, "the head refuses this node: " + why);
+  if (refusals_ == kRefusalsToLeave) leave("the head refuses it");
 }
 
 void Node::join_head() {
+  refusals_ = 0;
   control::NodeJoined joined;
   joined.node = {id_,      options_.config.name, address_, to_string(options_.keys.public_key()), options_.config.cpu_e4,
                  options_.config.gateway};
@@ -96,18 +105,13 @@ void Node::join_head() {
 }
 
 void Node::to_head(control::ClusterEvent event) {
-  wire::FrameHeader header;
-  header.from = {id_, {}};
-  const auto body = wire::encode_control(wire::ToHead{std::move(event)}, header);
-  const auto bytes = wire::encode_header(header);
-  wire::Bytes frame(bytes.begin(), bytes.end());
-  frame.insert(frame.end(), body.begin(), body.end());
-  if (head_ != nullptr) head_->send(frame);  // while the head is away: said again by join_head
+  if (head_ != nullptr) head_->send(wire::control_frame(wire::ToHead{std::move(event)}, {id_, {}}));  // while the head is away: said again by join_head
 }
 
 void Node::tick() {
   to_head(control::Heartbeat{id_});
   const Instant now = clock_.now();
+  watch_fetches(now);
   for (const auto& [id, process] : locals_) {
     if (process->child.pid > 0 && !process->ended && process->kill_reason.empty() && now - process->heard > kSilence) {
       kill_process(*process, "no sign of life for 6 s");

@@ -5,11 +5,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "runtime/node/event_loop.hpp"
 #include "runtime/node/local_process.hpp"
+#include "runtime/node/package.hpp"
 #include "runtime/node/regions.hpp"
 #include "runtime/security/authorizer.hpp"
 #include "runtime/transport/transport.hpp"
@@ -44,10 +46,19 @@ class Node {
     std::unique_ptr<MachineClient> client;
     std::vector<wire::Bytes> waiting;  ///< frames for a connection that is being made
   };
+  /// An executable on its way, and the actors that wait for it.
+  struct Fetch {
+    PackageDownload download;
+    NodeId from;
+    std::map<ActorId, control::ActorSpec> waiting;
+    Instant heard{};
+    Instant asked{};
+  };
 
   // node.cpp: joining, the parent, the tick
   void adopt_driver();
   void join_head();
+  void refused_by_head(const std::string& why);
   void tick();
   void to_head(control::ClusterEvent event);
   void parent_gone();
@@ -55,7 +66,15 @@ class Node {
 
   // node_workers.cpp: processes
   void start_actor(ActorId actor, const control::ActorSpec& spec);
-  Result<LocalProcess*> start_worker(const std::string& label, JobId job, bool isolated, ProcessAddress driver);
+  struct NewWorker {
+    std::string label;
+    JobId job;
+    bool isolated = false;
+    ProcessAddress driver;
+    std::string package;
+    int program_fd = -1;
+  };
+  Result<LocalProcess*> start_worker(const NewWorker& worker);
   LocalProcess* shared_worker(JobId job);
   void watch(LocalProcess& process);
   void read_output(LocalProcess& process, bool errors);
@@ -64,6 +83,17 @@ class Node {
   void announce_down(const LocalProcess& process, const std::string& reason);
   void kill_process(LocalProcess& process, const std::string& reason);
   void kill_actor(ActorId actor, const std::string& reason);
+
+  // node_packages.cpp: executables of jobs
+  std::optional<int> program_for(ActorId actor, const control::ActorSpec& spec, const wire::ActorPayload& payload);
+  void ask_for_package(Fetch& fetch);
+  void give_package(NodeId to, const wire::PackageAsk& ask);
+  void take_package_part(NodeId from, const wire::PackagePart& part);
+  void end_fetch(const std::string& hash, const std::optional<ErrorInfo>& error);
+  void watch_fetches(Instant now);
+  void end_fetches_from(NodeId node, const std::string& reason);
+  bool forget_waiting(ActorId actor);
+  void forget_packages();
 
   // node_frames.cpp: what comes in and goes out
   void read_link(LocalProcess& process);
@@ -105,12 +135,16 @@ class Node {
   std::map<JobId, ProcessId> shared_workers_;
   std::map<ActorId, ProcessId> hosts_;  ///< which process has an actor
   std::map<std::pair<ProcessId, std::uint64_t>, control::ClusterEvent> unanswered_;  ///< told the head again when it is back
+  std::map<std::string, UniqueFd> packages_;  ///< whole executables, by hash
+  std::map<std::string, Fetch> fetches_;
+  UniqueFd own_program_;
   std::map<NodeId, Peer> peers_;
   std::vector<control::NodeInfo> nodes_;
   wire::Assembler local_assembler_;
   std::map<NodeId, wire::Assembler> peer_assemblers_;
   std::unique_ptr<MachineServer> server_;
   std::unique_ptr<MachineClient> head_;
+  int refusals_ = 0;  ///< handshakes that the head refused, one after the other
   bool leaving_ = false;
 };
 

@@ -14,15 +14,11 @@ constexpr std::size_t kMaxOutgoingBytes = std::size_t{256} << 20;
 constexpr int kPacketsATurn = 64;
 
 wire::Bytes whole_frame(NodeId from, const wire::Control& message, ProcessAddress to = {}) {
-  wire::FrameHeader header;
-  header.from = {from, {}};
-  header.to = to;
-  const auto body = wire::encode_control(message, header);
-  const auto bytes = wire::encode_header(header);
-  wire::Bytes frame(bytes.begin(), bytes.end());
-  frame.insert(frame.end(), body.begin(), body.end());
-  return frame;
+  return wire::control_frame(message, {from, {}}, to);
 }
+
+/// A connection that is not there yet: the peer may not have heard of our key so far.
+bool is_coming(LinkState state) { return state == LinkState::kConnecting || state == LinkState::kRefused; }
 
 std::uint64_t parse_node_name(const std::string& name) { return std::strtoull(name.c_str(), nullptr, 16); }
 
@@ -183,8 +179,7 @@ void Node::to_peer(NodeId node, wire::ByteView frame) {
   const auto at = peers_.find(node);
   const bool sent = at != peers_.end() && at->second.client != nullptr && at->second.client->send(frame);
   if (sent) return;
-  if (at != peers_.end() && at->second.client != nullptr && at->second.client->state() == LinkState::kConnecting &&
-      at->second.waiting.size() < 4096) {
+  if (at != peers_.end() && at->second.client != nullptr && at->second.waiting.size() < 4096 && is_coming(at->second.client->state())) {
     at->second.waiting.emplace_back(frame.begin(), frame.end());
     return;
   }
@@ -226,6 +221,10 @@ void Node::on_peer_control(NodeId from, wire::Control message) {
     to_locals(message);
   } else if (auto* kill = std::get_if<wire::KillAsk>(&message)) {
     kill_actor(kill->actor.actor, kill->reason);
+  } else if (auto* ask = std::get_if<wire::PackageAsk>(&message)) {
+    give_package(from, *ask);
+  } else if (auto* part = std::get_if<wire::PackagePart>(&message)) {
+    take_package_part(from, *part);
   }
 }
 
@@ -305,6 +304,7 @@ void Node::set_nodes(const std::vector<control::NodeInfo>& nodes) {
 
 void Node::node_dead(NodeId node, const std::string& reason) {
   to_locals(wire::NodeDown{node, reason});
+  end_fetches_from(node, reason);
   const auto at = peers_.find(node);
   if (at == peers_.end()) return;
   if (const auto key = parse_public_key(at->second.info.public_key)) authorizer_->revoke(*key);

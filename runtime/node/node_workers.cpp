@@ -21,10 +21,12 @@ void Node::start_actor(ActorId actor, const control::ActorSpec& spec) {
   const wire::ByteView bytes(reinterpret_cast<const std::byte*>(spec.payload.data()), spec.payload.size());
   auto payload = wire::decode<wire::ActorPayload>(bytes);
   if (!payload) return to_head(control::ActorFailed{id_, actor, payload.error()});
+  const auto program = program_for(actor, spec, *payload);
+  if (!program) return;  // taken up again when its executable is here
   LocalProcess* process = spec.demand.isolated ? nullptr : shared_worker(spec.job);
   if (process == nullptr) {
     const std::string label = spec.demand.isolated ? payload->label : "worker";
-    auto started = start_worker(label, spec.job, spec.demand.isolated, payload->driver);
+    auto started = start_worker({label, spec.job, spec.demand.isolated, payload->driver, payload->package, *program});
     if (!started) return to_head(control::ActorFailed{id_, actor, started.error()});
     process = *started;
     if (!spec.demand.isolated) shared_workers_[spec.job] = process->id;
@@ -45,21 +47,22 @@ LocalProcess* Node::shared_worker(JobId job) {
   return process == nullptr || process->ended ? nullptr : process;
 }
 
-Result<LocalProcess*> Node::start_worker(const std::string& label, JobId job, bool isolated, ProcessAddress driver) {
-  auto child = start_child({.role = "worker", .capture_output = true, .oom_score_adj = kWorkerOomScore});
+Result<LocalProcess*> Node::start_worker(const NewWorker& worker) {
+  auto child = start_child({.role = "worker", .program_fd = worker.program_fd, .capture_output = true, .oom_score_adj = kWorkerOomScore});
   if (!child) return child.error();
   auto process = std::make_unique<LocalProcess>();
   process->id = {SystemRandom().next()};
-  process->job = job;
-  process->label = label;
+  process->job = worker.job;
+  process->label = worker.label;
+  process->package = worker.package;
   process->child = *std::move(child);
-  process->isolated = isolated;
-  process->driver = driver;
+  process->isolated = worker.isolated;
+  process->driver = worker.driver;
   process->heard = clock_.now();
   LocalProcess* added = process.get();
   locals_.emplace(added->id, std::move(process));
   watch(*added);
-  send(*added, wire::Configure{id_, added->id, job, label, host_});
+  send(*added, wire::Configure{id_, added->id, worker.job, worker.label, host_, worker.package});
   return added;
 }
 
@@ -155,7 +158,10 @@ void Node::kill_process(LocalProcess& process, const std::string& reason) {
 
 void Node::kill_actor(ActorId actor, const std::string& reason) {
   LocalProcess* process = hosting(actor);
-  if (process == nullptr) return to_head(control::ActorDown{id_, actor, "no such actor here"});
+  if (process == nullptr) {
+    const bool waited = forget_waiting(actor);
+    return to_head(control::ActorDown{id_, actor, waited ? reason : "no such actor here"});
+  }
   if (process->isolated) {
     kill_process(*process, reason);
   } else {

@@ -80,7 +80,8 @@ int run_head(transport::LocalLink parent, const control::PlacementPolicy& placem
   for (const auto& peer : configured.keys.allowed) authorizer->allow(peer.key, peer.name);
   EventLoop loop;
   const auto transport = make_zmq_transport(clock);
-  Head head(loop, *transport, {*address, configured.keys.own, authorizer, *std::move(storage), placement});
+  Head head(loop, *transport,
+            {*address, config->advertised, configured.keys.own, authorizer, *std::move(storage), placement});
   if (auto started = head.start(); !started) leave_with(parent, started.error());
   wire::send_control(parent, {}, wire::Ready{head.address()});
   bool orphaned = false;
@@ -102,7 +103,7 @@ int run_head(transport::LocalLink parent, const control::PlacementPolicy& placem
   loop.run();
   // The folder of an embedded cluster is its launcher's to remove; when that was killed, it is ours.
   std::error_code ignored;
-  if (orphaned) std::filesystem::remove_all(config->folder, ignored);
+  if (orphaned && config->temporary) std::filesystem::remove_all(config->folder, ignored);
   return 0;
 }
 
@@ -138,7 +139,7 @@ int run_worker(transport::LocalLink link) {
   set_log_role(config->label);
   ::prctl(PR_SET_NAME, config->label.substr(0, 15).c_str());
   ::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a line a person prints is seen when it is printed
-  const Process::Config mine{config->node, config->process, config->job, 0, config->label, config->host};
+  const Process::Config mine{config->node, config->process, config->job, 0, config->label, config->host, config->package};
   Process process(mine, std::move(link), [] { ::_exit(0); }, [](const wire::Output&) {});
   process.run_until_told_to_leave();
   return 0;

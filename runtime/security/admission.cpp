@@ -181,6 +181,18 @@ Result<void> Admission::remove_peer(const PublicKey& key) {
   return {};
 }
 
+std::vector<std::string> Admission::names() const {
+  std::vector<std::string> all;
+  for (const auto& [key, name] : peers_) all.push_back(name);
+  return all;
+}
+
+Result<void> Admission::remove_named(const std::string& name) {
+  const auto at = std::find_if(peers_.begin(), peers_.end(), [&](const auto& peer) { return peer.second == name; });
+  if (at == peers_.end()) return {};
+  return remove_peer(PublicKey(at->first));
+}
+
 Result<void> Admission::sweep() {
   StoreBatch batch;
   for (const IssuedToken& token : book_.expire(clock_.now())) {

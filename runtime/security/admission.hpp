@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/control/store.hpp"
 #include "runtime/core/clock.hpp"
@@ -38,6 +39,11 @@ class Admission {
   Result<void> add_peer(const PublicKey& key, const std::string& name);
   /// Shuts `key` out; its connections are dropped. Succeeds when it was not known.
   Result<void> remove_peer(const PublicKey& key);
+
+  /// The names of everybody who is let in for good.
+  std::vector<std::string> names() const;
+  /// Shuts the peer of that name out, if there is one.
+  Result<void> remove_named(const std::string& name);
 
   /// Forgets tokens that have run out. Call it now and then; the ZAP handler does not wait for it.
   Result<void> sweep();

@@ -1,5 +1,7 @@
 #include "runtime/wire/messages.hpp"
 
+#include <algorithm>
+
 namespace troupe::wire {
 namespace {
 
@@ -22,6 +24,17 @@ Bytes encode_control(const Control& message, FrameHeader& header) {
   header.kind = FrameKind::kControl;
   header.id = message.index();
   return std::visit([](const auto& alternative) { return encode(alternative); }, message);
+}
+
+Bytes control_frame(const Control& message, ProcessAddress from, ProcessAddress to) {
+  FrameHeader header;
+  header.from = from;
+  header.to = to;
+  const Bytes body = encode_control(message, header);
+  const auto bytes = encode_header(header);
+  Bytes frame(bytes.size() + body.size());
+  std::copy(body.begin(), body.end(), std::copy(bytes.begin(), bytes.end(), frame.begin()));
+  return frame;
 }
 
 Result<Control> decode_control(const FrameHeader& header, ByteView body) { return decode_as(header.id, body); }

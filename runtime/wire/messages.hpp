@@ -28,7 +28,8 @@ struct Configure {
   ProcessId process;
   JobId job;
   std::string label;
-  std::string host;  ///< address on which its machine is reached: where a data plane listens
+  std::string host;     ///< address on which its machine is reached: where a data plane listens
+  std::string package;  ///< hash of the executable it runs; empty: the node's own
 };
 /// A process to its node, first; with its doorbell.
 struct Hello {
@@ -146,6 +147,8 @@ struct Leave {
 struct HeadConfig {
   std::string address;  ///< host:port to listen on; port 0 for any
   std::string folder;   ///< of its store
+  std::string advertised;  ///< host under which other machines reach it; empty: the one it listens on
+  bool temporary = false;  ///< the folder goes with the cluster
 };
 struct NodeConfig {
   NodeId id;
@@ -155,6 +158,7 @@ struct NodeConfig {
   std::int64_t cpu_e4 = 0;
   bool gateway = false;
   bool hosts_driver = false;  ///< the launcher's link is also a driver's
+  std::string package;        ///< hash of its own executable, which it gives to other nodes; empty: it gives nothing
 };
 struct Ready {
   std::string address;  ///< where it listens
@@ -172,6 +176,48 @@ struct FromHead {
   control::ClusterAction action;
 };
 
+// ---- Asking the head: whoever has a key of the cluster and is no node -----------------------------------
+
+/// A guest that came in with a join token brings the permanent key of its folder, and is let in with it from then on.
+struct EnrollAsk {
+  std::uint64_t request = 0;
+  std::string public_key;
+};
+/// The holder of a permanent key brings a node: an id and a key for one start of it.
+struct AdmitAsk {
+  std::uint64_t request = 0;
+  NodeId node;
+  std::string public_key;
+};
+/// The head's owner wants a join token.
+struct TokenAsk {
+  std::uint64_t request = 0;
+  std::uint32_t lifetime_s = 0;
+};
+struct TokenAnswer {
+  std::string token;
+};
+struct StatusAsk {
+  std::uint64_t request = 0;
+};
+struct NodeStatus {
+  control::NodeInfo node;
+  std::int64_t cpu_used_e4 = 0;
+  std::int32_t actors = 0;
+  std::string state;  ///< "alive", "silent", "expected" (the head came back and it did not say hello yet)
+};
+struct ActorStatus {
+  control::ActorRecord record;  ///< without its payload
+  std::string reason;           ///< why it is where it is
+};
+struct StatusAnswer {
+  std::string address;  ///< where the head is reached
+  std::vector<NodeStatus> nodes;
+  std::vector<control::JobRecord> jobs;
+  std::vector<ActorStatus> actors;
+  std::vector<std::string> waiting;  ///< spawns that no node can hold now, and why
+};
+
 // ---- Packages -----------------------------------------------------------------------------------------
 
 /// A node asks the node of a job's driver for the executable, a piece at a time.
@@ -182,17 +228,19 @@ struct PackageAsk {
 struct PackagePart {
   std::string hash;
   std::uint64_t offset = 0;
-  std::uint64_t total = 0;
+  std::uint64_t total = 0;  ///< length of the executable; 0: the asked node does not have it
   Bytes bytes;
 };
 
 using Control = std::variant<Configure, Hello, Pulse, SpawnAsk, JobAsk, RingAsk, RegionAsk, NodesAsk, Answer, SpawnCancel,
                              RegionDrop, KillAsk, RingOffer, StartActorHere, StopActor, ActorUp, ActorNotUp, ActorEnded,
                              ProcessDown, NodeDown, ActorGone, Output, Leave, HeadConfig, NodeConfig, Ready, NotReady,
-                             ToHead, FromHead, PackageAsk, PackagePart>;
+                             ToHead, FromHead, PackageAsk, PackagePart, EnrollAsk, AdmitAsk, TokenAsk, StatusAsk>;
 
 /// The body of a control frame; the header's `id` is the message's number.
 Bytes encode_control(const Control& message, FrameHeader& header);
+/// A whole control frame, header and body, for a link that takes messages of any length.
+Bytes control_frame(const Control& message, ProcessAddress from = {}, ProcessAddress to = {});
 Result<Control> decode_control(const FrameHeader& header, ByteView body);
 
 }  // namespace troupe::wire

@@ -1,0 +1,40 @@
+/// The commands of `troupe`. Each returns the exit code, or throws troupe::Error with the one line a person reads.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace troupe::cli {
+
+struct StartOptions {
+  bool head = false;
+  std::uint16_t port = 6380;
+  std::string bind = "127.0.0.1";  ///< numeric address of this machine
+  std::string address;             ///< of the head to join: HOST:PORT
+  std::string token_file;          ///< "-" is standard input
+  std::string listen;              ///< numeric address for other nodes; empty: the one that faces the head
+  std::string name;                ///< of the node, for people; empty: the host's
+  double cpus = -1;                ///< below 0: the cores this process may use
+  std::string folder;              ///< empty: ClusterFolder::default_path()
+  bool detach = false;
+};
+/// Runs a head and a node, or a node, until told to stop.
+int start(StartOptions options);
+
+struct StatusOptions {
+  std::string folder;
+  std::string address;  ///< empty: the one the folder remembers
+  bool json = false;
+};
+int status(const StatusOptions& options);
+
+struct TokenOptions {
+  std::string folder;
+  std::uint32_t lifetime_s = 3600;
+};
+int token(const TokenOptions& options);
+
+/// Ends everything that runs from the folder.
+int stop(const std::string& folder);
+
+}  // namespace troupe::cli

@@ -1,0 +1,69 @@
+#include "scheduler/cli/detach.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+namespace troupe::cli {
+namespace {
+
+/// The first byte says whether it worked; the rest is for the person. Ends with the writer's death at the latest.
+[[noreturn]] void wait_and_exit(int fd) {
+  std::string said;
+  char buffer[4096];
+  for (ssize_t got = 0; (got = ::read(fd, buffer, sizeof buffer)) > 0 || (got < 0 && errno == EINTR);) {
+    if (got > 0) said.append(buffer, static_cast<std::size_t>(got));
+  }
+  const bool ready = !said.empty() && said.front() == 'r';
+  std::fprintf(ready ? stdout : stderr, "%s", said.empty() ? "troupe: it died before it was ready\n" : said.c_str() + 1);
+  std::fflush(nullptr);
+  ::_exit(ready ? 0 : 1);
+}
+
+}  // namespace
+
+Starter Starter::detach(const std::string& log_path) {
+  const UniqueFd log(::open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!log) throw_error(io_error("cannot write " + log_path, errno, "make its folder writable"));
+  const UniqueFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw_error(io_error("cannot make a pipe", errno, "raise ulimit -n"));
+  UniqueFd reading(ends[0]);
+  Starter starter;
+  starter.waiting_ = UniqueFd(ends[1]);
+  starter.detached_ = true;
+  const pid_t pid = ::fork();
+  if (pid < 0) throw_error(io_error("cannot go on in the background", errno, "raise ulimit -u"));
+  if (pid > 0) {
+    starter.waiting_.reset();
+    wait_and_exit(reading.get());
+  }
+  ::setsid();
+  ::dup2(nothing.get(), STDIN_FILENO);
+  ::dup2(log.get(), STDOUT_FILENO);
+  ::dup2(log.get(), STDERR_FILENO);
+  return starter;
+}
+
+void Starter::ready(const std::string& text) { say('r', text); }
+
+void Starter::failed(const std::string& text) {
+  if (detached_) std::fprintf(stderr, "%s", text.c_str());  // for the log as well
+  say('f', text);
+}
+
+void Starter::say(char code, const std::string& text) {
+  if (!detached_) {
+    std::fprintf(code == 'r' ? stdout : stderr, "%s", text.c_str());
+    std::fflush(nullptr);
+    return;
+  }
+  if (!waiting_) return;
+  const std::string all = code + text;
+  [[maybe_unused]] const auto written = ::write(waiting_.get(), all.data(), all.size());
+  waiting_.reset();
+}
+
+}  // namespace troupe::cli

@@ -1,0 +1,51 @@
+// troupe stop: ends what runs from a folder, nodes before the head, so that it hears them leave.
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+
+#include "runtime/node/cluster_folder.hpp"
+#include "scheduler/cli/commands.hpp"
+
+namespace troupe::cli {
+namespace {
+
+constexpr int kGoesMs = 15'000;
+
+/// The supervisor ends its children itself; they also go when it is killed.
+void end(const ClusterFolder& folder, const RunningProcess& process) {
+  const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
+  // The number may belong to another process by now: the lock says whether it is still ours.
+  const auto now = folder.running();
+  const bool still = std::any_of(now.begin(), now.end(), [&](const auto& r) { return r.name == process.name && r.pid == process.pid; });
+  if (!pidfd || !still) return;
+  if (::syscall(SYS_pidfd_send_signal, pidfd.get(), SIGTERM, nullptr, 0) != 0) {
+    throw_error(io_error("cannot end process " + std::to_string(process.pid), errno, "run as its owner"));
+  }
+  pollfd wait{pidfd.get(), POLLIN, 0};
+  if (::poll(&wait, 1, kGoesMs) <= 0) {
+    ::syscall(SYS_pidfd_send_signal, pidfd.get(), SIGKILL, nullptr, 0);
+    ::poll(&wait, 1, kGoesMs);
+    std::printf("killed %s (process %d): it did not end within 15 s\n", process.name.c_str(), process.pid);
+    return;
+  }
+  std::printf("ended %s (process %d)\n", process.name.c_str(), process.pid);
+}
+
+}  // namespace
+
+int stop(const std::string& path) {
+  const auto folder = ClusterFolder::open(path.empty() ? ClusterFolder::default_path() : path).value();
+  auto running = folder.running();
+  if (running.empty()) std::printf("nothing runs from %s\n", folder.path().c_str());
+  std::stable_partition(running.begin(), running.end(), [](const auto& process) { return process.name != "head"; });
+  for (const auto& process : running) end(folder, process);
+  folder.running();  // removes the files of those that were killed
+  return 0;
+}
+
+}  // namespace troupe::cli
