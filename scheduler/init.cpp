@@ -29,10 +29,13 @@ void print_output(const wire::Output& output) {
     text.append("[").append(output.label).append("] ").append(rest.substr(0, end)).append("\n");
     rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
   }
-  [[maybe_unused]] const auto written = ::write(output.error ? STDERR_FILENO : STDOUT_FILENO, text.data(), text.size());
+  [[maybe_unused]] const auto written =
+      ::write(output.error ? STDERR_FILENO : STDOUT_FILENO, text.data(), text.size());
 }
 
-void node_lost() { log(LogLevel::kWarning, "this machine's node is gone: calls fail from now on"); }
+void node_lost() {
+  log(LogLevel::kWarning, "this machine's node is gone: calls fail from now on");
+}
 
 std::string program_name(int argc, char** argv) {
   const std::string_view path = argc > 0 && argv[0] != nullptr ? argv[0] : "program";
@@ -45,35 +48,45 @@ std::string address_in(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
     if (word == kFlag && i + 1 < argc) return argv[i + 1];
-    if (word.starts_with(kFlag) && word.substr(kFlag.size()).starts_with('=')) return std::string(word.substr(kFlag.size() + 1));
+    if (word.starts_with(kFlag) && word.substr(kFlag.size()).starts_with('='))
+      return std::string(word.substr(kFlag.size() + 1));
   }
   return "";
 }
 
 Child start_gateway(const std::string& address, const InitOptions& options, const std::string& name) {
   const auto head = parse_endpoint(address).value();
-  const auto folder = ClusterFolder::open(options.folder.empty() ? ClusterFolder::default_path() : options.folder).value();
+  const auto folder =
+      ClusterFolder::open(options.folder.empty() ? ClusterFolder::default_path() : options.folder).value();
   const char* from_environment = std::getenv("TROUPE_TOKEN_FILE");
-  const std::string token_file = !options.token_file.empty() || from_environment == nullptr ? options.token_file : from_environment;
+  const std::string token_file =
+      !options.token_file.empty() || from_environment == nullptr ? options.token_file : from_environment;
   std::optional<JoinToken> token;
   if (!token_file.empty()) token.emplace(read_token_file(token_file).value());
   const auto contact = folder.join(head, token).value();
-  return start_member(folder, contact, {.name = name, .gateway = true, .package = hash_own_executable().value()});
+  return start_member(folder, contact,
+                      {.name = name, .gateway = true, .package = hash_own_executable().value()});
 }
 
 /// The driver's place, as its node tells it.
 std::unique_ptr<Process> take_place(transport::LocalLink link) {
   auto received = wire::receive_control(link, kConfigured);
   const auto* config = received ? std::get_if<wire::Configure>(&received->message) : nullptr;
-  if (config == nullptr) throw Unavailable({ErrorCode::kUnavailable, "the node gave this driver no place", "", ""});
-  const Process::Config mine{config->node, config->process, {}, 0, config->label, config->host, config->package};
+  if (config == nullptr)
+    throw Unavailable({ErrorCode::kUnavailable, "the node gave this driver no place", "", ""});
+  const Process::Config mine{config->node, config->process, {}, 0, config->label,
+                             config->host, config->package};
   return std::make_unique<Process>(mine, std::move(link), node_lost, print_output);
 }
 
 }  // namespace
 
-DriverSession::DriverSession(std::unique_ptr<EmbeddedCluster> cluster, std::unique_ptr<Child> gateway, std::unique_ptr<Process> process)
-    : Session(*process), cluster_(std::move(cluster)), gateway_(std::move(gateway)), owned_(std::move(process)) {}
+DriverSession::DriverSession(std::unique_ptr<EmbeddedCluster> cluster, std::unique_ptr<Child> gateway,
+                             std::unique_ptr<Process> process)
+    : Session(*process),
+      cluster_(std::move(cluster)),
+      gateway_(std::move(gateway)),
+      owned_(std::move(process)) {}
 
 DriverSession::DriverSession(DriverSession&&) noexcept = default;
 
@@ -90,7 +103,8 @@ DriverSession::~DriverSession() {
 DriverSession init(int argc, char** argv, const InitOptions& options) {
   become_role_if_asked(scheduler::place);
   if (options.nodes < 1 || options.nodes > 64) {
-    throw BadConfig("cannot start a cluster", std::to_string(options.nodes) + " nodes on one machine", "ask for 1 to 64");
+    throw BadConfig("cannot start a cluster", std::to_string(options.nodes) + " nodes on one machine",
+                    "ask for 1 to 64");
   }
   ::signal(SIGPIPE, SIG_IGN);
   const std::string job = options.job.empty() ? program_name(argc, argv) : options.job;
@@ -106,7 +120,9 @@ DriverSession init(int argc, char** argv, const InitOptions& options) {
     link = std::move(gateway->link);
   }
   auto process = take_place(std::move(link));
-  const Future<wire::JobAnswer> registered(process->ask([&](std::uint64_t request) { return wire::JobAsk{request, job}; }));
+  const Future<wire::JobAnswer> registered(process->ask([&](std::uint64_t request) {
+    return wire::JobAsk{request, job};
+  }));
   const auto answer = registered.get(kConfigured);
   process->set_job(answer.job, answer.incarnation);
   return DriverSession(std::move(cluster), std::move(gateway), std::move(process));

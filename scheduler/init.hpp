@@ -1,5 +1,5 @@
-/// troupe::init: a program's way into a cluster. It stands here because it joins the runtime with the standard
-/// placement policy, which the runtime does not know.
+/// troupe::init: a program's way into a cluster. It stands here because it joins the runtime with the
+/// standard placement policy, which the runtime does not know.
 #pragma once
 
 #include <memory>
@@ -12,11 +12,12 @@ namespace troupe {
 struct InitOptions {
   int nodes = 1;             ///< nodes of an embedded cluster; more than one on a machine is for tests
   double cpus_per_node = 0;  ///< of an embedded cluster; 0: the cores this process may use
-  /// HOST:PORT of a running cluster's head: the program joins that instead. `--address` in argv says the same.
+  /// HOST:PORT of a running cluster's head: the program joins that instead. `--address` in argv says the
+  /// same.
   std::string address;
-  std::string folder;        ///< of the keys; default: ClusterFolder::default_path()
-  std::string token_file;    ///< join token for a folder that no head knows yet; default: $TROUPE_TOKEN_FILE
-  std::string job;           ///< name under which the head counts incarnations; default: the program's name
+  std::string folder;      ///< of the keys; default: ClusterFolder::default_path()
+  std::string token_file;  ///< join token for a folder that no head knows yet; default: $TROUPE_TOKEN_FILE
+  std::string job;         ///< name under which the head counts incarnations; default: the program's name
 };
 
 class EmbeddedCluster;
@@ -33,18 +34,19 @@ class DriverSession : public Session {
 
  private:
   friend DriverSession init(int argc, char** argv, const InitOptions& options);
-  DriverSession(std::unique_ptr<EmbeddedCluster> cluster, std::unique_ptr<Child> gateway, std::unique_ptr<Process> process);
+  DriverSession(std::unique_ptr<EmbeddedCluster> cluster, std::unique_ptr<Child> gateway,
+                std::unique_ptr<Process> process);
 
   std::unique_ptr<EmbeddedCluster> cluster_;
   std::unique_ptr<Child> gateway_;  ///< in a running cluster: the node that carries us
   std::unique_ptr<Process> owned_;
 };
 
-/// Call first in main. In a process that troupe started as head, node or worker it takes over and never returns. In the
-/// user's program it starts an embedded cluster on this machine, which ends with the session; or, with an address, joins
-/// a running one through a node of its own, and its executable travels to the nodes that run its actors. Throws BadConfig
-/// for options that make no sense, IoError or Unavailable when the cluster does not come up, Refused when it does not let
-/// us in.
+/// Call first in main. In a process that troupe started as head, node or worker it takes over and never
+/// returns. In the user's program it starts an embedded cluster on this machine, which ends with the session;
+/// or, with an address, joins a running one through a node of its own, and its executable travels to the
+/// nodes that run its actors. Throws BadConfig for options that make no sense, IoError or Unavailable when
+/// the cluster does not come up, Refused when it does not let us in.
 DriverSession init(int argc, char** argv, const InitOptions& options = {});
 
 }  // namespace troupe

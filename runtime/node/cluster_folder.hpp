@@ -1,4 +1,5 @@
-/// What one user on one machine knows of a cluster: keys, the head's address, and which processes run from here.
+/// What one user on one machine knows of a cluster: keys, the head's address, and which processes run from
+/// here.
 #pragma once
 
 #include <memory>
@@ -12,8 +13,8 @@
 
 namespace troupe {
 
-/// A file that is locked while a process lives, and says which one. A crash releases the lock; the file goes with the
-/// object.
+/// A file that is locked while a process lives, and says which one. A crash releases the lock; the file goes
+/// with the object.
 class RunLock {
  public:
   /// Errors: kRefused (a living process holds it), kIo.
@@ -36,8 +37,8 @@ struct RunningProcess {
   pid_t pid = -1;
 };
 
-/// Mode 0700, files 0600, owned by this user: anything else is refused. Not thread-safe; several processes may use one
-/// folder at once.
+/// Mode 0700, files 0600, owned by this user: anything else is refused. Not thread-safe; several processes
+/// may use one folder at once.
 class ClusterFolder {
  public:
   /// $XDG_STATE_HOME/troupe, else ~/.local/state/troupe. Throws BadConfig when neither is set.
@@ -54,7 +55,8 @@ class ClusterFolder {
   Result<void> save_head(const Endpoint& address, const PublicKey& key) const;
   /// The remembered head, at `address` if given. Errors: kRefused (this folder knows no head).
   Result<HeadContact> contact(const std::optional<Endpoint>& address = std::nullopt) const;
-  /// As contact; a folder that knows no head joins with the token first, which is used up. Errors also as enroll.
+  /// As contact; a folder that knows no head joins with the token first, which is used up. Errors also as
+  /// enroll.
   Result<HeadContact> join(const Endpoint& address, const std::optional<JoinToken>& token) const;
 
   /// ask_head with this folder's key, one process at a time.

@@ -9,14 +9,19 @@ namespace {
 /// A node that was let in and never came, or is dead, keeps its key this long: a dead one is told so by name.
 constexpr Duration kKeyGrace = std::chrono::seconds(60);
 
-bool is_owner(const PeerName& from) { return from == kOwnerName; }
-bool is_permanent(const PeerName& from) { return is_owner(from) || from.starts_with(kMachinePrefix); }
+bool is_owner(const PeerName& from) {
+  return from == kOwnerName;
+}
+bool is_permanent(const PeerName& from) {
+  return is_owner(from) || from.starts_with(kMachinePrefix);
+}
 
 ErrorInfo not_allowed(const PeerName& from, const std::string& what, std::string todo) {
   return {ErrorCode::kRefused, "the head refuses to " + what, from + " may not ask for it", std::move(todo)};
 }
 
-std::string state_of(const control::ClusterMachine& machine, NodeId id, const control::ClusterMachine::Node& node) {
+std::string state_of(const control::ClusterMachine& machine, NodeId id,
+                     const control::ClusterMachine::Node& node) {
   if (!node.registered) return "expected";
   return machine.liveness(id) == control::Liveness::kAlive ? "alive" : "silent";
 }
@@ -24,16 +29,21 @@ std::string state_of(const control::ClusterMachine& machine, NodeId id, const co
 }  // namespace
 
 void Head::on_ask(const PeerName& from, const wire::Control& message) {
-  Result<wire::Bytes> value = ErrorInfo{ErrorCode::kRefused, "the head refuses a message", "it is not for a head", ""};
+  Result<wire::Bytes> value =
+      ErrorInfo{ErrorCode::kRefused, "the head refuses a message", "it is not for a head", ""};
   wire::Answer answer;
   const auto take = [&](const auto& ask, auto&& handle) {
     answer.request = ask.request;
     value = handle(ask);
   };
-  if (const auto* e = std::get_if<wire::EnrollAsk>(&message)) take(*e, [&](const auto& a) { return enroll(from, a); });
-  if (const auto* a = std::get_if<wire::AdmitAsk>(&message)) take(*a, [&](const auto& ask) { return admit(from, ask); });
-  if (const auto* t = std::get_if<wire::TokenAsk>(&message)) take(*t, [&](const auto& a) { return issue_token(from, a); });
-  if (const auto* s = std::get_if<wire::StatusAsk>(&message)) take(*s, [&](const auto&) { return status(from); });
+  if (const auto* e = std::get_if<wire::EnrollAsk>(&message))
+    take(*e, [&](const auto& a) { return enroll(from, a); });
+  if (const auto* a = std::get_if<wire::AdmitAsk>(&message))
+    take(*a, [&](const auto& ask) { return admit(from, ask); });
+  if (const auto* t = std::get_if<wire::TokenAsk>(&message))
+    take(*t, [&](const auto& a) { return issue_token(from, a); });
+  if (const auto* s = std::get_if<wire::StatusAsk>(&message))
+    take(*s, [&](const auto&) { return status(from); });
   answer.ok = value.ok();
   if (value) {
     answer.value = *std::move(value);
@@ -48,13 +58,16 @@ Result<wire::Bytes> Head::enroll(const PeerName& from, const wire::EnrollAsk& as
   const auto key = parse_public_key(ask.public_key);
   if (!key) return key.error();
   std::uint64_t start = 0;
-  for (int i = 0; i < 8; ++i) start = start << 8 | static_cast<std::uint64_t>(key->bytes[static_cast<std::size_t>(i)]);
-  if (auto done = admission_->enroll(from, *key, std::string(kMachinePrefix) + to_hex(start)); !done) return done.error();
+  for (int i = 0; i < 8; ++i)
+    start = start << 8 | static_cast<std::uint64_t>(key->bytes[static_cast<std::size_t>(i)]);
+  if (auto done = admission_->enroll(from, *key, std::string(kMachinePrefix) + to_hex(start)); !done)
+    return done.error();
   return wire::Bytes{};
 }
 
 Result<wire::Bytes> Head::admit(const PeerName& from, const wire::AdmitAsk& ask) {
-  if (!is_permanent(from)) return not_allowed(from, "let a node in", "join with a token first: troupe start --token-file FILE");
+  if (!is_permanent(from))
+    return not_allowed(from, "let a node in", "join with a token first: troupe start --token-file FILE");
   const auto key = parse_public_key(ask.public_key);
   if (!key) return key.error();
   const std::string name = to_hex(ask.node.value);
@@ -64,8 +77,10 @@ Result<wire::Bytes> Head::admit(const PeerName& from, const wire::AdmitAsk& ask)
 }
 
 Result<wire::Bytes> Head::issue_token(const PeerName& from, const wire::TokenAsk& ask) {
-  if (!is_owner(from)) return not_allowed(from, "issue a join token", "run troupe token on the head's machine");
-  auto token = admission_->issue(reached_at(), options_.keys.public_key(), std::chrono::seconds(ask.lifetime_s));
+  if (!is_owner(from))
+    return not_allowed(from, "issue a join token", "run troupe token on the head's machine");
+  auto token =
+      admission_->issue(reached_at(), options_.keys.public_key(), std::chrono::seconds(ask.lifetime_s));
   if (!token) return token.error();
   return wire::encode(wire::TokenAnswer{write_join_token(*token)});
 }
@@ -102,13 +117,16 @@ void Head::forget_keys_of_the_gone() {
     }
     const NodeId node{std::strtoull(at->first.c_str(), nullptr, 16)};
     if (!machine_.nodes().contains(node)) {
-      if (auto removed = admission_->remove_named(at->first); !removed) log(LogLevel::kError, removed.error().message());
+      if (auto removed = admission_->remove_named(at->first); !removed)
+        log(LogLevel::kError, removed.error().message());
     }
     at = keys_in_doubt_.erase(at);
   }
   if (auto swept = admission_->sweep(); !swept) log(LogLevel::kError, swept.error().message());
 }
 
-void Head::doubt(NodeId node) { keys_in_doubt_[to_hex(node.value)] = clock_.now() + kKeyGrace; }
+void Head::doubt(NodeId node) {
+  keys_in_doubt_[to_hex(node.value)] = clock_.now() + kKeyGrace;
+}
 
 }  // namespace troupe

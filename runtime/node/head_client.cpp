@@ -16,7 +16,8 @@ Result<wire::Bytes> read_answer(std::span<const std::byte> frame) {
   if (!message) return message.error();
   auto* answer = std::get_if<wire::Answer>(&*message);
   if (answer == nullptr) {
-    return ErrorInfo{ErrorCode::kBadInput, "the head said something else than an answer", "", "both sides must run the same build"};
+    return ErrorInfo{ErrorCode::kBadInput, "the head said something else than an answer", "",
+                     "both sides must run the same build"};
   }
   if (!answer->ok) return answer->error;
   return std::move(answer->value);
@@ -49,9 +50,11 @@ Result<wire::Bytes> ask_head(const HeadContact& head, const wire::Control& messa
   const auto transport = make_zmq_transport(clock);
   auto client = transport->connect({head.address, head.head_key, head.keys, timeout}, std::move(handlers));
   if (!client) return client.error();
-  if (!(*client)->send(wire::control_frame(message))) return ErrorInfo{ErrorCode::kUnavailable, what, "the connection broke", "try again"};
+  if (!(*client)->send(wire::control_frame(message)))
+    return ErrorInfo{ErrorCode::kUnavailable, what, "the connection broke", "try again"};
   std::unique_lock lock(box.mutex);
-  const bool answered = box.changed.wait_for(lock, deadline - clock.now(), [&] { return box.answer.has_value(); });
+  const bool answered =
+      box.changed.wait_for(lock, deadline - clock.now(), [&] { return box.answer.has_value(); });
   if (!answered) return ErrorInfo{ErrorCode::kTimeout, what, "it did not answer in time", "look at its log"};
   auto answer = std::move(*box.answer);
   lock.unlock();
@@ -60,10 +63,11 @@ Result<wire::Bytes> ask_head(const HeadContact& head, const wire::Control& messa
 }
 
 Result<void> enroll(const JoinToken& token, const CurveKeyPair& keys, Duration timeout) {
-  const auto answer = ask_head({token.head, token.head_key, token.one_time}, wire::EnrollAsk{1, to_string(keys.public_key())}, timeout);
+  const auto answer = ask_head({token.head, token.head_key, token.one_time},
+                               wire::EnrollAsk{1, to_string(keys.public_key())}, timeout);
   if (answer) return {};
-  // The head drops the token's connection once the key is in, maybe before its answer got out. Being let in with our
-  // own key says the same.
+  // The head drops the token's connection once the key is in, maybe before its answer got out. Being let in
+  // with our own key says the same.
   if (answer.error().code == ErrorCode::kUnavailable || answer.error().code == ErrorCode::kTimeout) {
     if (ask_head({token.head, token.head_key, keys}, wire::StatusAsk{1}, timeout)) return {};
   }

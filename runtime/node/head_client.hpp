@@ -15,9 +15,10 @@ struct HeadContact {
   CurveKeyPair keys;
 };
 
-/// Connects, sends `message` (EnrollAsk, AdmitAsk, TokenAsk or StatusAsk) and waits for the encoded answer. Of one key
-/// the newest connection counts, so only one question a key is asked at a time. Errors: kRefused (the key, or what the
-/// head says), kTimeout (nobody answers), kUnavailable (the connection broke before the answer came).
+/// Connects, sends `message` (EnrollAsk, AdmitAsk, TokenAsk or StatusAsk) and waits for the encoded answer.
+/// Of one key the newest connection counts, so only one question a key is asked at a time. Errors: kRefused
+/// (the key, or what the head says), kTimeout (nobody answers), kUnavailable (the connection broke before the
+/// answer came).
 Result<wire::Bytes> ask_head(const HeadContact& head, const wire::Control& message, Duration timeout);
 
 /// Uses a join token up: `keys` are let in for good. Errors as ask_head.

@@ -27,7 +27,8 @@ Child start_member(const ClusterFolder& folder, const HeadContact& head, const M
   config.id = {SystemRandom().next()};
   config.name = options.name;
   config.head = to_string(head.address);
-  config.address = to_string(Endpoint{options.listen.empty() ? address_facing(head.address).value() : options.listen, 0});
+  config.address =
+      to_string(Endpoint{options.listen.empty() ? address_facing(head.address).value() : options.listen, 0});
   config.cpu_e4 = std::llround(options.cpus * control::kCpu);
   config.gateway = options.gateway;
   config.hosts_driver = options.gateway;
@@ -58,7 +59,8 @@ Result<std::string> address_facing(const Endpoint& there) {
     char host[NI_MAXHOST];
     if (fd && ::connect(fd.get(), at->ai_addr, at->ai_addrlen) == 0 &&
         ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
-        ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, host, sizeof host, nullptr, 0, NI_NUMERICHOST) == 0) {
+        ::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, host, sizeof host, nullptr, 0,
+                      NI_NUMERICHOST) == 0) {
       return std::string(host);
     }
   }
@@ -68,15 +70,19 @@ Result<std::string> address_facing(const Endpoint& there) {
 Result<JoinToken> read_token_file(const std::string& path) {
   const bool input = path == "-";
   const UniqueFd file(input ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return io_error("cannot read the join token in " + path, errno, "write what `troupe token` prints to that file");
+  if (!file)
+    return io_error("cannot read the join token in " + path, errno,
+                    "write what `troupe token` prints to that file");
   struct stat info {};
   if (!input && (::fstat(file.get(), &info) != 0 || (S_ISREG(info.st_mode) && (info.st_mode & 077) != 0))) {
-    return ErrorInfo{ErrorCode::kRefused, "refused the join token in " + path, "others may read the file, so it is no secret",
+    return ErrorInfo{ErrorCode::kRefused, "refused the join token in " + path,
+                     "others may read the file, so it is no secret",
                      "chmod 600 it and take a new token, or give it on standard input with --token-file -"};
   }
   std::string text(kLongestToken + 1, '\0');
   std::size_t size = 0;
-  for (ssize_t got = 0; size < text.size() && (got = ::read(file.get(), text.data() + size, text.size() - size)) > 0;) {
+  for (ssize_t got = 0;
+       size < text.size() && (got = ::read(file.get(), text.data() + size, text.size() - size)) > 0;) {
     size += static_cast<std::size_t>(got);
     if (input && text.find('\n') < size) break;  // a person pastes a line
   }

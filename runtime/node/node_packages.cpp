@@ -19,17 +19,22 @@ constexpr std::size_t kKeptPackages = 4;
 }  // namespace
 
 /// The executable's descriptor: -1 for our own. Nothing: it has been asked for, and the actor waits for it.
-std::optional<int> Node::program_for(ActorId actor, const control::ActorSpec& spec, const wire::ActorPayload& payload) {
+std::optional<int> Node::program_for(ActorId actor, const control::ActorSpec& spec,
+                                     const wire::ActorPayload& payload) {
   if (payload.package.empty()) return -1;
   if (const auto at = packages_.find(payload.package); at != packages_.end()) return at->second.get();
   auto at = fetches_.find(payload.package);
   if (at == fetches_.end()) {
     if (fetches_.size() >= kMaxFetches) {
-      const ErrorInfo busy{ErrorCode::kLimit, "cannot get the job's executable", "this node is getting many others", "spawn it again"};
+      const ErrorInfo busy{ErrorCode::kLimit, "cannot get the job's executable",
+                           "this node is getting many others", "spawn it again"};
       to_head(control::ActorFailed{id_, actor, busy});
       return std::nullopt;
     }
-    at = fetches_.emplace(payload.package, Fetch{PackageDownload(payload.package), payload.driver.node, {}, clock_.now(), {}}).first;
+    at = fetches_
+             .emplace(payload.package,
+                      Fetch{PackageDownload(payload.package), payload.driver.node, {}, clock_.now(), {}})
+             .first;
     ask_for_package(at->second);
   }
   at->second.waiting.emplace(actor, spec);
@@ -65,7 +70,8 @@ void Node::take_package_part(NodeId from, const wire::PackagePart& part) {
   if (!whole) return end_fetch(part.hash, whole.error());
   at->second.heard = clock_.now();
   if (!*whole) return ask_for_package(at->second);
-  log(LogLevel::kInfo, "has the executable " + part.hash.substr(0, 12) + " of " + std::to_string(part.total) + " bytes");
+  log(LogLevel::kInfo,
+      "has the executable " + part.hash.substr(0, 12) + " of " + std::to_string(part.total) + " bytes");
   forget_packages();
   packages_.insert_or_assign(part.hash, at->second.download.take());
   end_fetch(part.hash, std::nullopt);
@@ -94,7 +100,8 @@ void Node::watch_fetches(Instant now) {
     }
   }
   for (const auto& hash : stuck) {
-    end_fetch(hash, ErrorInfo{ErrorCode::kTimeout, "cannot get the job's executable", "its node sent nothing for 20 s",
+    end_fetch(hash, ErrorInfo{ErrorCode::kTimeout, "cannot get the job's executable",
+                              "its node sent nothing for 20 s",
                               "check that the machines reach each other in both directions"});
   }
 }
@@ -104,16 +111,20 @@ void Node::end_fetches_from(NodeId node, const std::string& reason) {
   for (const auto& [hash, fetch] : fetches_) {
     if (fetch.from == node) ended.push_back(hash);
   }
-  for (const auto& hash : ended) end_fetch(hash, ErrorInfo{ErrorCode::kUnavailable, "cannot get the job's executable", "its node is gone: " + reason, ""});
+  for (const auto& hash : ended)
+    end_fetch(hash, ErrorInfo{ErrorCode::kUnavailable, "cannot get the job's executable",
+                              "its node is gone: " + reason, ""});
 }
 
 bool Node::forget_waiting(ActorId actor) {
-  return std::any_of(fetches_.begin(), fetches_.end(), [&](auto& fetch) { return fetch.second.waiting.erase(actor) > 0; });
+  return std::any_of(fetches_.begin(), fetches_.end(),
+                     [&](auto& fetch) { return fetch.second.waiting.erase(actor) > 0; });
 }
 
 void Node::forget_packages() {
   for (auto at = packages_.begin(); at != packages_.end() && packages_.size() >= kKeptPackages;) {
-    const bool runs = std::any_of(locals_.begin(), locals_.end(), [&](const auto& local) { return local.second->package == at->first; });
+    const bool runs = std::any_of(locals_.begin(), locals_.end(),
+                                  [&](const auto& local) { return local.second->package == at->first; });
     at = runs ? std::next(at) : packages_.erase(at);
   }
 }

@@ -23,7 +23,8 @@ std::string finish(crypto_hash_sha256_state& state) {
 
 ErrorInfo too_large(std::uint64_t bytes) {
   return {ErrorCode::kLimit, "cannot send an executable to other nodes",
-          std::to_string(bytes) + " bytes is more than " + std::to_string(kMaxPackageBytes), "strip it, or link shared libraries"};
+          std::to_string(bytes) + " bytes is more than " + std::to_string(kMaxPackageBytes),
+          "strip it, or link shared libraries"};
 }
 
 }  // namespace
@@ -37,7 +38,8 @@ Result<std::string> hash_own_executable() {
   const UniqueFd fd(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
   struct stat info {};
   if (!fd || ::fstat(fd.get(), &info) != 0) return io_error(what, errno, "is /proc mounted?");
-  if (static_cast<std::uint64_t>(info.st_size) > kMaxPackageBytes) return too_large(static_cast<std::uint64_t>(info.st_size));
+  if (static_cast<std::uint64_t>(info.st_size) > kMaxPackageBytes)
+    return too_large(static_cast<std::uint64_t>(info.st_size));
   crypto_hash_sha256_state state;
   crypto_hash_sha256_init(&state);
   std::vector<unsigned char> buffer(kPackagePieceBytes);
@@ -52,15 +54,19 @@ Result<wire::PackagePart> read_package_part(int fd, const wire::PackageAsk& ask)
   struct stat info {};
   if (::fstat(fd, &info) != 0) return io_error("cannot read an executable", errno);
   const auto total = static_cast<std::uint64_t>(info.st_size);
-  if (ask.offset >= total) return ErrorInfo{ErrorCode::kBadInput, "cannot read an executable", "it has no byte " + std::to_string(ask.offset), ""};
-  wire::PackagePart part{ask.hash, ask.offset, total, wire::Bytes(std::min<std::uint64_t>(kPackagePieceBytes, total - ask.offset))};
+  if (ask.offset >= total)
+    return ErrorInfo{ErrorCode::kBadInput, "cannot read an executable",
+                     "it has no byte " + std::to_string(ask.offset), ""};
+  wire::PackagePart part{ask.hash, ask.offset, total,
+                         wire::Bytes(std::min<std::uint64_t>(kPackagePieceBytes, total - ask.offset))};
   const ssize_t got = ::pread(fd, part.bytes.data(), part.bytes.size(), static_cast<off_t>(ask.offset));
   if (got <= 0) return io_error("cannot read an executable", got == 0 ? EIO : errno);
   part.bytes.resize(static_cast<std::size_t>(got));
   return part;
 }
 
-PackageDownload::PackageDownload(std::string hash) : hash_(std::move(hash)), digest_(std::make_unique<Digest>()) {
+PackageDownload::PackageDownload(std::string hash)
+    : hash_(std::move(hash)), digest_(std::make_unique<Digest>()) {
   crypto_hash_sha256_init(&digest_->state);
 }
 PackageDownload::PackageDownload(PackageDownload&&) noexcept = default;
@@ -68,28 +74,40 @@ PackageDownload& PackageDownload::operator=(PackageDownload&&) noexcept = defaul
 PackageDownload::~PackageDownload() = default;
 
 Result<bool> PackageDownload::feed(const wire::PackagePart& part) {
-  if (part.total == 0) return ErrorInfo{ErrorCode::kUnavailable, kWhat, "the node that was asked does not have it", "start the job again"};
-  if (part.offset != offset_ || part.hash != hash_) return false;  // the answer to a question that was asked twice
+  if (part.total == 0)
+    return ErrorInfo{ErrorCode::kUnavailable, kWhat, "the node that was asked does not have it",
+                     "start the job again"};
+  if (part.offset != offset_ || part.hash != hash_)
+    return false;  // the answer to a question that was asked twice
   if (part.total > kMaxPackageBytes) return too_large(part.total);
-  const bool fits = !part.bytes.empty() && part.bytes.size() <= kPackagePieceBytes && part.bytes.size() <= part.total - offset_;
+  const bool fits = !part.bytes.empty() && part.bytes.size() <= kPackagePieceBytes &&
+                    part.bytes.size() <= part.total - offset_;
   if (!fits || (total_ != 0 && part.total != total_)) {
-    return ErrorInfo{ErrorCode::kBadInput, kWhat, "a piece does not fit its place", "both sides must run the same build"};
+    return ErrorInfo{ErrorCode::kBadInput, kWhat, "a piece does not fit its place",
+                     "both sides must run the same build"};
   }
   total_ = part.total;
   if (!fd_) fd_ = UniqueFd(::memfd_create("troupe-package", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd_) return io_error(kWhat, errno, "raise ulimit -n");
-  const ssize_t written = ::pwrite(fd_.get(), part.bytes.data(), part.bytes.size(), static_cast<off_t>(offset_));
-  if (written != static_cast<ssize_t>(part.bytes.size())) return io_error(kWhat, written < 0 ? errno : ENOMEM, "free memory on this node");
-  crypto_hash_sha256_update(&digest_->state, reinterpret_cast<const unsigned char*>(part.bytes.data()), part.bytes.size());
+  const ssize_t written =
+      ::pwrite(fd_.get(), part.bytes.data(), part.bytes.size(), static_cast<off_t>(offset_));
+  if (written != static_cast<ssize_t>(part.bytes.size()))
+    return io_error(kWhat, written < 0 ? errno : ENOMEM, "free memory on this node");
+  crypto_hash_sha256_update(&digest_->state, reinterpret_cast<const unsigned char*>(part.bytes.data()),
+                            part.bytes.size());
   offset_ += part.bytes.size();
   return offset_ == total_ ? seal() : Result<bool>(false);
 }
 
 Result<bool> PackageDownload::seal() {
   const std::string hash = finish(digest_->state);
-  if (hash != hash_) return ErrorInfo{ErrorCode::kCorrupt, kWhat, "what came has the hash " + hash + " instead of " + hash_, "start the job again"};
-  if (::fchmod(fd_.get(), 0500) != 0 || ::fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return io_error(kWhat, errno, "does this system forbid executable memory files (sysctl vm.memfd_noexec)?");
+  if (hash != hash_)
+    return ErrorInfo{ErrorCode::kCorrupt, kWhat, "what came has the hash " + hash + " instead of " + hash_,
+                     "start the job again"};
+  if (::fchmod(fd_.get(), 0500) != 0 ||
+      ::fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return io_error(kWhat, errno,
+                    "does this system forbid executable memory files (sysctl vm.memfd_noexec)?");
   }
   return true;
 }

@@ -1,4 +1,5 @@
-/// The commands of `troupe`. Each returns the exit code, or throws troupe::Error with the one line a person reads.
+/// The commands of `troupe`. Each returns the exit code, or throws troupe::Error with the one line a person
+/// reads.
 #pragma once
 
 #include <cstdint>

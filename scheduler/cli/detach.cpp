@@ -9,7 +9,8 @@
 namespace troupe::cli {
 namespace {
 
-/// The first byte says whether it worked; the rest is for the person. Ends with the writer's death at the latest.
+/// The first byte says whether it worked; the rest is for the person. Ends with the writer's death at the
+/// latest.
 [[noreturn]] void wait_and_exit(int fd) {
   std::string said;
   char buffer[4096];
@@ -17,7 +18,8 @@ namespace {
     if (got > 0) said.append(buffer, static_cast<std::size_t>(got));
   }
   const bool ready = !said.empty() && said.front() == 'r';
-  std::fprintf(ready ? stdout : stderr, "%s", said.empty() ? "troupe: it died before it was ready\n" : said.c_str() + 1);
+  std::fprintf(ready ? stdout : stderr, "%s",
+               said.empty() ? "troupe: it died before it was ready\n" : said.c_str() + 1);
   std::fflush(nullptr);
   ::_exit(ready ? 0 : 1);
 }
@@ -47,7 +49,9 @@ Starter Starter::detach(const std::string& log_path) {
   return starter;
 }
 
-void Starter::ready(const std::string& text) { say('r', text); }
+void Starter::ready(const std::string& text) {
+  say('r', text);
+}
 
 void Starter::failed(const std::string& text) {
   if (detached_) std::fprintf(stderr, "%s", text.c_str());  // for the log as well

@@ -12,8 +12,9 @@ class Starter {
  public:
   /// Says it on this process's own output.
   Starter() = default;
-  /// Forks. The caller's process waits for ready() or failed(), prints what they say and exits; this returns in a process
-  /// of its own session whose output goes to the end of `log_path`. Throws IoError. REQUIRES: one thread.
+  /// Forks. The caller's process waits for ready() or failed(), prints what they say and exits; this returns
+  /// in a process of its own session whose output goes to the end of `log_path`. Throws IoError. REQUIRES:
+  /// one thread.
   static Starter detach(const std::string& log_path);
 
   void ready(const std::string& text);

@@ -13,7 +13,8 @@ using namespace troupe::cli;
 
 constexpr const char* kAbout =
     "Starts, shows and ends clusters that outlive a job.\n"
-    "A program that uses troupe brings a cluster of its own when it is run; a cluster started here takes programs\n"
+    "A program that uses troupe brings a cluster of its own when it is run; a cluster started here takes "
+    "programs\n"
     "from this and other machines instead (PROGRAM --address HOST:PORT).\n";
 constexpr const char* kFooter =
     "A cluster over two machines:\n"
@@ -24,23 +25,32 @@ constexpr const char* kFooter =
     "  one$  troupe status\n"
     "  two$  troupe stop\n"
     "  one$  troupe stop\n";
-constexpr const char* kFolderHelp = "Where keys and state are [default: $XDG_STATE_HOME/troupe or ~/.local/state/troupe]";
+constexpr const char* kFolderHelp =
+    "Where keys and state are [default: $XDG_STATE_HOME/troupe or ~/.local/state/troupe]";
 
 void add_start(CLI::App& app, StartOptions& o) {
   app.add_flag("--head", o.head, "Start a new cluster: its head, and a node on this machine");
   app.add_option("--port", o.port, "Port of the head")->capture_default_str();
-  app.add_option("--bind", o.bind, "Numeric address of the head; 0.0.0.0 lets other machines in (with keys alone)")->capture_default_str();
+  app.add_option("--bind", o.bind,
+                 "Numeric address of the head; 0.0.0.0 lets other machines in (with keys alone)")
+      ->capture_default_str();
   auto* address = app.add_option("--address", o.address, "Join the cluster whose head is at HOST:PORT");
-  app.add_option("--token-file", o.token_file, "File with a join token, or - for standard input; needed once a folder")
+  app.add_option("--token-file", o.token_file,
+                 "File with a join token, or - for standard input; needed once a folder")
       ->envname("TROUPE_TOKEN_FILE");
-  app.add_option("--listen", o.listen, "Numeric address for other nodes [default: the one that faces the head]");
+  app.add_option("--listen", o.listen,
+                 "Numeric address for other nodes [default: the one that faces the head]");
   app.add_option("--name", o.name, "Name of the node, for people [default: the host's]");
-  app.add_option("--cpus", o.cpus, "CPUs that actors may hold [default: the cores this process may use]")->check(CLI::Range(0.0, 1e6));
+  app.add_option("--cpus", o.cpus, "CPUs that actors may hold [default: the cores this process may use]")
+      ->check(CLI::Range(0.0, 1e6));
   app.add_option("--folder", o.folder, kFolderHelp);
-  app.add_flag("--detach", o.detach, "Go on in the background; lines go to head.log or node.log in the folder");
+  app.add_flag("--detach", o.detach,
+               "Go on in the background; lines go to head.log or node.log in the folder");
   app.callback([&o, address] {
-    if (o.head && address->count() > 0) throw CLI::ValidationError("--head begins a cluster and --address joins one: give one of them");
-    if (!o.head && address->count() == 0) throw CLI::ValidationError("give --head to begin a cluster, or --address HOST:PORT to join one");
+    if (o.head && address->count() > 0)
+      throw CLI::ValidationError("--head begins a cluster and --address joins one: give one of them");
+    if (!o.head && address->count() == 0)
+      throw CLI::ValidationError("give --head to begin a cluster, or --address HOST:PORT to join one");
   });
 }
 
@@ -53,15 +63,19 @@ int run(int argc, char** argv) {
   StatusOptions status_options;
   TokenOptions token_options;
   std::string stop_folder;
-  auto* start_command = app.add_subcommand("start", "Start a cluster here, or join one; runs until Ctrl-C or troupe stop");
+  auto* start_command =
+      app.add_subcommand("start", "Start a cluster here, or join one; runs until Ctrl-C or troupe stop");
   add_start(*start_command, start_options);
   auto* status_command = app.add_subcommand("status", "Show nodes, jobs and actors");
   status_command->add_option("--folder", status_options.folder, kFolderHelp);
-  status_command->add_option("--address", status_options.address, "HOST:PORT of the head [default: as remembered]");
+  status_command->add_option("--address", status_options.address,
+                             "HOST:PORT of the head [default: as remembered]");
   status_command->add_flag("--json", status_options.json, "As JSON");
   auto* token_command = app.add_subcommand("token", "Print a join token: a secret that lets one machine in");
   token_command->add_option("--folder", token_options.folder, kFolderHelp);
-  token_command->add_option("--lifetime", token_options.lifetime_s, "Seconds until it runs out")->capture_default_str()->check(CLI::Range(1, 2'592'000));
+  token_command->add_option("--lifetime", token_options.lifetime_s, "Seconds until it runs out")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 2'592'000));
   auto* stop_command = app.add_subcommand("stop", "End the head and nodes that were started from the folder");
   stop_command->add_option("--folder", stop_folder, kFolderHelp);
   try {

@@ -29,7 +29,9 @@ std::string host_name() {
   return name;
 }
 
-bool is_any(const std::string& host) { return host == "0.0.0.0" || host == "::"; }
+bool is_any(const std::string& host) {
+  return host == "0.0.0.0" || host == "::";
+}
 
 /// SIGINT and SIGTERM as a descriptor.
 UniqueFd watch_signals() {
@@ -46,7 +48,8 @@ UniqueFd watch_signals() {
 /// What this process runs, from its start to its end.
 class Supervisor {
  public:
-  Supervisor(const StartOptions& options, const ClusterFolder& folder) : options_(options), folder_(folder), signals_(watch_signals()) {}
+  Supervisor(const StartOptions& options, const ClusterFolder& folder)
+      : options_(options), folder_(folder), signals_(watch_signals()) {}
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
   ~Supervisor() {
@@ -59,7 +62,9 @@ class Supervisor {
 
   void start_head();
   void start_node();
-  void join(const std::optional<JoinToken>& token) { contact_.emplace(folder_.join(parse_endpoint(options_.address).value(), token).value()); }
+  void join(const std::optional<JoinToken>& token) {
+    contact_.emplace(folder_.join(parse_endpoint(options_.address).value(), token).value());
+  }
   /// Until a signal comes, or what it runs dies again and again.
   int run();
   std::string describe() const;
@@ -90,7 +95,8 @@ void Supervisor::start_head() {
   if (head_listens_.empty()) {
     head_listens_ = to_string(Endpoint{options_.bind, options_.port});
     if (is_any(options_.bind)) {
-      // The address of the default route is what others most likely reach: documentation addresses are never nearer.
+      // The address of the default route is what others most likely reach: documentation addresses are never
+      // nearer.
       const auto facing = address_facing({options_.bind == "::" ? "2001:db8::1" : "192.0.2.1", 9});
       advertised_ = facing ? *facing : host_name();
     }
@@ -98,7 +104,9 @@ void Supervisor::start_head() {
   auto bundle = hand_over({keys, keys.public_key(), {{own.public_key(), kOwnerName}}}).value();
   auto child = start_child({.role = "head"}).value();
   const int fd = bundle.get();
-  wire::send_control(child.link, {}, wire::HeadConfig{head_listens_, folder_.path() + "/store", advertised_, false}, std::span(&fd, 1));
+  wire::send_control(child.link, {},
+                     wire::HeadConfig{head_listens_, folder_.path() + "/store", advertised_, false},
+                     std::span(&fd, 1));
   head_listens_ = wait_until_ready(child, "head");
   head_.emplace(std::move(child));
   head_since_ = clock_.now();
@@ -111,7 +119,9 @@ void Supervisor::start_head() {
 void Supervisor::start_node() {
   MemberOptions member;
   member.name = options_.name.empty() ? host_name() : options_.name;
-  member.listen = !options_.listen.empty() ? options_.listen : options_.head && !is_any(options_.bind) ? options_.bind : "";
+  member.listen = !options_.listen.empty()                  ? options_.listen
+                  : options_.head && !is_any(options_.bind) ? options_.bind
+                                                            : "";
   member.cpus = options_.cpus < 0 ? usable_cores() : options_.cpus;
   node_.emplace(start_member(folder_, *contact_, member));
   node_since_ = clock_.now();
@@ -119,7 +129,9 @@ void Supervisor::start_node() {
 
 int Supervisor::run() {
   for (;;) {
-    pollfd waits[] = {{signals_.get(), POLLIN, 0}, {head_ ? head_->pidfd.get() : -1, POLLIN, 0}, {node_->pidfd.get(), POLLIN, 0}};
+    pollfd waits[] = {{signals_.get(), POLLIN, 0},
+                      {head_ ? head_->pidfd.get() : -1, POLLIN, 0},
+                      {node_->pidfd.get(), POLLIN, 0}};
     if (::poll(waits, std::size(waits), -1) < 0) continue;
     if (waits[0].revents != 0) return 0;
     if (waits[1].revents != 0) head_died();
@@ -145,7 +157,8 @@ void Supervisor::node_died() {
 void Supervisor::count_death(const std::string& who, Instant since) {
   deaths_ = clock_.now() - since < kSettled ? deaths_ + 1 : 1;
   if (deaths_ < kMostDeaths) return;
-  throw_error({ErrorCode::kUnavailable, "the " + who + " does not stay up", "it died " + std::to_string(deaths_) + " times in a row", "look at the lines above"});
+  throw_error({ErrorCode::kUnavailable, "the " + who + " does not stay up",
+               "it died " + std::to_string(deaths_) + " times in a row", "look at the lines above"});
 }
 
 void Supervisor::end(Child& child) {
@@ -156,14 +169,19 @@ void Supervisor::end(Child& child) {
 
 std::string Supervisor::describe() const {
   const std::string at = to_string(contact_->address);
-  const std::string private_folder = options_.folder == ClusterFolder::default_path() ? "" : " --folder " + options_.folder;
-  if (!options_.head) return "joined the cluster at " + at + " (process " + std::to_string(::getpid()) + "; troupe stop" + private_folder + " ends it)\n";
-  std::string text = "head and a node run at " + at + " (process " + std::to_string(::getpid()) + "; troupe stop" + private_folder + " ends them)\n" +
-                     "keys and state      " + folder_.path() + "\n" +
-                     "a job here          PROGRAM --address " + at + "\n";
-  if (is_loopback(contact_->address.host)) return text + "other machines      cannot reach it: start it with --bind 0.0.0.0 to let them\n";
+  const std::string private_folder =
+      options_.folder == ClusterFolder::default_path() ? "" : " --folder " + options_.folder;
+  if (!options_.head)
+    return "joined the cluster at " + at + " (process " + std::to_string(::getpid()) + "; troupe stop" +
+           private_folder + " ends it)\n";
+  std::string text = "head and a node run at " + at + " (process " + std::to_string(::getpid()) +
+                     "; troupe stop" + private_folder + " ends them)\n" + "keys and state      " +
+                     folder_.path() + "\n" + "a job here          PROGRAM --address " + at + "\n";
+  if (is_loopback(contact_->address.host))
+    return text + "other machines      cannot reach it: start it with --bind 0.0.0.0 to let them\n";
   return text + "another machine     troupe start --address " + at + " --token-file -\n" +
-         "                    and paste what `troupe token" + private_folder + "` prints here: it lets one machine in, within an hour\n";
+         "                    and paste what `troupe token" + private_folder +
+         "` prints here: it lets one machine in, within an hour\n";
 }
 
 int run(const StartOptions& options, Starter& starter) {

@@ -13,7 +13,9 @@ using nlohmann::json;
 
 constexpr Duration kHeadAnswers = std::chrono::seconds(10);
 
-ClusterFolder open(const std::string& path) { return ClusterFolder::open(path.empty() ? ClusterFolder::default_path() : path).value(); }
+ClusterFolder open(const std::string& path) {
+  return ClusterFolder::open(path.empty() ? ClusterFolder::default_path() : path).value();
+}
 
 template <class T>
 T ask(const std::string& path, const std::string& address, const wire::Control& message) {
@@ -25,10 +27,14 @@ T ask(const std::string& path, const std::string& address, const wire::Control& 
 
 const char* state_name(control::ActorState state) {
   switch (state) {
-    case control::ActorState::kStarting: return "starting";
-    case control::ActorState::kAlive: return "alive";
-    case control::ActorState::kEnding: return "ending";
-    case control::ActorState::kDead: return "dead";
+    case control::ActorState::kStarting:
+      return "starting";
+    case control::ActorState::kAlive:
+      return "alive";
+    case control::ActorState::kEnding:
+      return "ending";
+    case control::ActorState::kDead:
+      return "dead";
   }
   return "?";
 }
@@ -41,18 +47,22 @@ std::string job_name(const wire::StatusAnswer& all, JobId id) {
 }
 
 void print(const wire::StatusAnswer& all) {
-  std::printf("head  %s\n\n%-18s %-20s %-22s %8s %8s %7s  %s\n", all.address.c_str(), "node", "name", "address", "cpus", "used", "actors", "state");
+  std::printf("head  %s\n\n%-18s %-20s %-22s %8s %8s %7s  %s\n", all.address.c_str(), "node", "name",
+              "address", "cpus", "used", "actors", "state");
   for (const auto& n : all.nodes) {
     const std::string name = n.node.name + (n.node.gateway ? " (driver)" : "");
-    std::printf("%-18s %-20s %-22s %8s %8s %7d  %s\n", to_string(n.node.id).c_str(), name.c_str(), n.node.address.c_str(),
-                format_cpus(n.node.cpu_e4).c_str(), format_cpus(n.cpu_used_e4).c_str(), n.actors, n.state.c_str());
+    std::printf("%-18s %-20s %-22s %8s %8s %7d  %s\n", to_string(n.node.id).c_str(), name.c_str(),
+                n.node.address.c_str(), format_cpus(n.node.cpu_e4).c_str(),
+                format_cpus(n.cpu_used_e4).c_str(), n.actors, n.state.c_str());
   }
   std::printf("\n%-18s %11s  %s\n", "job", "incarnation", "state");
-  for (const auto& job : all.jobs) std::printf("%-18s %11u  %s\n", job.name.c_str(), job.incarnation, job.ended ? "ended" : "running");
+  for (const auto& job : all.jobs)
+    std::printf("%-18s %11u  %s\n", job.name.c_str(), job.incarnation, job.ended ? "ended" : "running");
   std::printf("\n%-18s %-18s %-18s %-18s %s\n", "actor", "class", "job", "node", "state");
   for (const auto& [actor, reason] : all.actors) {
-    std::printf("%-18s %-18s %-18s %-18s %s\n", to_string(actor.actor).c_str(), actor.spec.type.c_str(), job_name(all, actor.spec.job).c_str(),
-                to_string(actor.node).c_str(), state_name(actor.state));
+    std::printf("%-18s %-18s %-18s %-18s %s\n", to_string(actor.actor).c_str(), actor.spec.type.c_str(),
+                job_name(all, actor.spec.job).c_str(), to_string(actor.node).c_str(),
+                state_name(actor.state));
   }
   for (const auto& spawn : all.waiting) std::printf("waits: %s\n", spawn.c_str());
 }
@@ -60,18 +70,32 @@ void print(const wire::StatusAnswer& all) {
 json as_json(const wire::StatusAnswer& all) {
   json nodes = json::array(), jobs = json::array(), actors = json::array();
   for (const auto& n : all.nodes) {
-    nodes.push_back({{"id", to_string(n.node.id)}, {"name", n.node.name}, {"address", n.node.address}, {"gateway", n.node.gateway},
-                     {"cpus", static_cast<double>(n.node.cpu_e4) / control::kCpu}, {"cpus_used", static_cast<double>(n.cpu_used_e4) / control::kCpu},
-                     {"actors", n.actors}, {"state", n.state}});
+    nodes.push_back({{"id", to_string(n.node.id)},
+                     {"name", n.node.name},
+                     {"address", n.node.address},
+                     {"gateway", n.node.gateway},
+                     {"cpus", static_cast<double>(n.node.cpu_e4) / control::kCpu},
+                     {"cpus_used", static_cast<double>(n.cpu_used_e4) / control::kCpu},
+                     {"actors", n.actors},
+                     {"state", n.state}});
   }
   for (const auto& job : all.jobs) {
-    jobs.push_back({{"name", job.name}, {"id", to_string(job.job)}, {"incarnation", job.incarnation}, {"ended", job.ended}});
+    jobs.push_back({{"name", job.name},
+                    {"id", to_string(job.job)},
+                    {"incarnation", job.incarnation},
+                    {"ended", job.ended}});
   }
   for (const auto& [actor, reason] : all.actors) {
-    actors.push_back({{"id", to_string(actor.actor)}, {"class", actor.spec.type}, {"name", actor.spec.name}, {"job", to_string(actor.spec.job)},
-                      {"node", to_string(actor.node)}, {"state", state_name(actor.state)}, {"reason", reason}});
+    actors.push_back({{"id", to_string(actor.actor)},
+                      {"class", actor.spec.type},
+                      {"name", actor.spec.name},
+                      {"job", to_string(actor.spec.job)},
+                      {"node", to_string(actor.node)},
+                      {"state", state_name(actor.state)},
+                      {"reason", reason}});
   }
-  return {{"head", all.address}, {"nodes", nodes}, {"jobs", jobs}, {"actors", actors}, {"waiting", all.waiting}};
+  return {
+      {"head", all.address}, {"nodes", nodes}, {"jobs", jobs}, {"actors", actors}, {"waiting", all.waiting}};
 }
 
 }  // namespace

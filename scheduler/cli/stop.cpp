@@ -21,7 +21,8 @@ void end(const ClusterFolder& folder, const RunningProcess& process) {
   const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
   // The number may belong to another process by now: the lock says whether it is still ours.
   const auto now = folder.running();
-  const bool still = std::any_of(now.begin(), now.end(), [&](const auto& r) { return r.name == process.name && r.pid == process.pid; });
+  const bool still = std::any_of(
+      now.begin(), now.end(), [&](const auto& r) { return r.name == process.name && r.pid == process.pid; });
   if (!pidfd || !still) return;
   if (::syscall(SYS_pidfd_send_signal, pidfd.get(), SIGTERM, nullptr, 0) != 0) {
     throw_error(io_error("cannot end process " + std::to_string(process.pid), errno, "run as its owner"));
@@ -42,7 +43,8 @@ int stop(const std::string& path) {
   const auto folder = ClusterFolder::open(path.empty() ? ClusterFolder::default_path() : path).value();
   auto running = folder.running();
   if (running.empty()) std::printf("nothing runs from %s\n", folder.path().c_str());
-  std::stable_partition(running.begin(), running.end(), [](const auto& process) { return process.name != "head"; });
+  std::stable_partition(running.begin(), running.end(),
+                        [](const auto& process) { return process.name != "head"; });
   for (const auto& process : running) end(folder, process);
   folder.running();  // removes the files of those that were killed
   return 0;
