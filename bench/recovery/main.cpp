@@ -1,5 +1,6 @@
-// kill -9 of one of two trainers, to the commit of a step on the survivor, less one undisturbed step at the new size.
-// The job is the MNIST example's on rendered digits; each kill is a fault of the job's own, at a step of its own.
+// kill -9 of one of two trainers, to the commit of a step on the survivor, less one undisturbed step at the
+// new size. The job is the MNIST example's on rendered digits; each kill is a fault of the job's own, at a
+// step of its own.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -29,9 +30,14 @@ int main(int argc, char** argv) try {
   int kills = 20;
   int apart = 60;
   std::string json;
-  CLI::App app("Measures recovery: kill -9 of one of two trainers to the survivor's next commit, less one step.");
-  app.add_option("--kills", kills, "Kills; the median counts")->capture_default_str()->check(CLI::Range(1, 1000));
-  app.add_option("--apart", apart, "Steps between kills, so that the replacement has joined")->capture_default_str()->check(CLI::Range(10, 10'000));
+  CLI::App app(
+      "Measures recovery: kill -9 of one of two trainers to the survivor's next commit, less one step.");
+  app.add_option("--kills", kills, "Kills; the median counts")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--apart", apart, "Steps between kills, so that the replacement has joined")
+      ->capture_default_str()
+      ->check(CLI::Range(10, 10'000));
   app.add_option("--json", json, "Write the result to this file");
   try {
     app.parse(argc, argv);
@@ -39,9 +45,11 @@ int main(int argc, char** argv) try {
     return app.exit(error) == 0 ? 0 : 2;
   }
   auto session = init(argc, argv);
-  train::TrainOptions options{.logical_ranks = 2, .micro_batch = 25, .trainers = 2, .loaders = 1, .seed = 7, .evaluate = false};
+  train::TrainOptions options{
+      .logical_ranks = 2, .micro_batch = 25, .trainers = 2, .loaders = 1, .seed = 7, .evaluate = false};
   for (int i = 1; i <= kills; ++i) {
-    options.chaos.push_back({train::ChaosStep::What::kKillTrainer, static_cast<std::int64_t>(i) * apart, i % 2});
+    options.chaos.push_back(
+        {train::ChaosStep::What::kKillTrainer, static_cast<std::int64_t>(i) * apart, i % 2});
   }
   const std::int64_t steps = (kills + 1) * apart;
   options.epochs = static_cast<int>(steps / 1200 + 1);
@@ -58,8 +66,8 @@ int main(int argc, char** argv) try {
       detected.push_back(*fault->detected_ms);
       left.push_back(*fault->left_ms);
       alone_for = 0;
-      std::printf("kill %2zu: detected after %.1f ms, left after %.1f ms, committed after %.1f ms\n", recovered.size(), detected.back(),
-                  left.back(), recovered.back());
+      std::printf("kill %2zu: detected after %.1f ms, left after %.1f ms, committed after %.1f ms\n",
+                  recovered.size(), detected.back(), left.back(), recovered.back());
       if (static_cast<int>(recovered.size()) == kills) stop = 1;
     } else if (const auto* step = std::get_if<report::StepDone>(&event)) {
       const Instant now = clock.now();
@@ -71,13 +79,16 @@ int main(int argc, char** argv) try {
   if (recovered.empty()) throw std::runtime_error("no trainer was killed");
   const double step_ms = alone.empty() ? 0 : median(alone);
   const double ours = median(recovered) - step_ms;
-  std::printf("median of %zu: %.1f ms (%.1f ms less one step of %.1f ms); detected after %.2f ms, left after %.2f ms\n", recovered.size(), ours,
-              median(recovered), step_ms, median(detected), median(left));
+  std::printf(
+      "median of %zu: %.1f ms (%.1f ms less one step of %.1f ms); detected after %.2f ms, left after %.2f "
+      "ms\n",
+      recovered.size(), ours, median(recovered), step_ms, median(detected), median(left));
   std::printf("quoted: torchft 0.2 tuned %.0f ms, torchrun 2.13 %.0f ms\n", kTorchftMs, kTorchrunMs);
   if (!json.empty()) {
     std::ofstream out(json);
     if (!out) throw IoError(io_error("cannot write " + json, errno, "name a file in a folder that is there"));
-    for (const auto& [name, peer] : {std::pair{"torchft 0.2 tuned (quoted)", kTorchftMs}, std::pair{"torchrun 2.13 (quoted)", kTorchrunMs}}) {
+    for (const auto& [name, peer] : {std::pair{"torchft 0.2 tuned (quoted)", kTorchftMs},
+                                     std::pair{"torchrun 2.13 (quoted)", kTorchrunMs}}) {
       out << nlohmann::json{{"bench", "recovery"}, {"case", "shrink 2 to 1"}, {"ours", ours}, {"peer", peer},
                             {"peer_name", name},   {"ratio", peer / ours},    {"unit", "ms"}}
                  .dump()

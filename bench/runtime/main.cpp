@@ -1,6 +1,7 @@
-// Actor calls between two processes of one node: synchronous, asynchronous, and the creation of light actors. With
-// --ray PYTHON the same is measured of Ray in the same run (ray_peer.py); without it Ray's figures for this kind of
-// machine are quoted from docs/performance.md and marked so.
+// Actor calls between two processes of one node: synchronous, asynchronous, and the creation of light actors.
+// With
+// --ray PYTHON the same is measured of Ray in the same run (ray_peer.py); without it Ray's figures for this
+// kind of machine are quoted from docs/performance.md and marked so.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -64,8 +65,8 @@ double creation(const Session& session, int actors) {
 }
 
 std::map<std::string, double> run_ray(const std::string& python) {
-  const std::string command = "unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY all_proxy ALL_PROXY; '" + python +
-                              "' " TROUPE_SOURCE_DIR "/bench/runtime/ray_peer.py 2>/dev/null";
+  const std::string command = "unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY all_proxy ALL_PROXY; '" +
+                              python + "' " TROUPE_SOURCE_DIR "/bench/runtime/ray_peer.py 2>/dev/null";
   std::string text;
   if (FILE* pipe = ::popen(command.c_str(), "r")) {
     for (int c = 0; (c = std::fgetc(pipe)) != EOF;) text.push_back(static_cast<char>(c));
@@ -83,8 +84,12 @@ int main(int argc, char** argv) try {
   int calls = 20'000;
   std::string json, ray;
   CLI::App app("Measures actor calls across processes of one node.");
-  app.add_option("--rounds", rounds, "Rounds; the median counts")->capture_default_str()->check(CLI::Range(1, 1000));
-  app.add_option("--calls", calls, "Calls a round")->capture_default_str()->check(CLI::Range(100, 10'000'000));
+  app.add_option("--rounds", rounds, "Rounds; the median counts")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--calls", calls, "Calls a round")
+      ->capture_default_str()
+      ->check(CLI::Range(100, 10'000'000));
   app.add_option("--json", json, "Write the results to this file, an object a line");
   app.add_option("--ray", ray, "A python with ray: measures it in the same run (pip install ray)");
   try {
@@ -104,20 +109,28 @@ int main(int argc, char** argv) try {
   auto peer = ray.empty() ? std::map<std::string, double>{} : run_ray(ray);
   const bool quoted = peer.empty();
   if (quoted) {
-    std::printf("Ray was not measured: its figures are quoted. To measure it: python3 -m venv V && V/bin/pip install ray, "
-                "then --ray V/bin/python\n");
+    std::printf(
+        "Ray was not measured: its figures are quoted. To measure it: python3 -m venv V && V/bin/pip install "
+        "ray, "
+        "then --ray V/bin/python\n");
     peer = kQuotedRay;
   }
   std::ofstream out;
   if (!json.empty()) out.open(json);
-  if (!json.empty() && !out) throw IoError(io_error("cannot write " + json, errno, "name a file in a folder that is there"));
+  if (!json.empty() && !out)
+    throw IoError(io_error("cannot write " + json, errno, "name a file in a folder that is there"));
   std::printf("%-28s %14s %14s %8s\n", "", "troupe /s", quoted ? "Ray /s (quoted)" : "Ray /s", "ratio");
   for (const auto& [name, values] : ours) {
     const double rate = median(values);
     const double ratio = rate / peer[name];
     std::printf("%-28s %14.0f %14.0f %8.1f\n", name.c_str(), rate, peer[name], ratio);
-    out << nlohmann::json{{"bench", "runtime"}, {"case", name},   {"ours", rate}, {"peer", peer[name]},
-                          {"peer_name", quoted ? "Ray 2.60 C++ API (quoted)" : "Ray (Python)"}, {"ratio", ratio}, {"unit", "1/s"}}
+    out << nlohmann::json{{"bench", "runtime"},
+                          {"case", name},
+                          {"ours", rate},
+                          {"peer", peer[name]},
+                          {"peer_name", quoted ? "Ray 2.60 C++ API (quoted)" : "Ray (Python)"},
+                          {"ratio", ratio},
+                          {"unit", "1/s"}}
                .dump()
         << "\n";
   }

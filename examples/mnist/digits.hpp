@@ -6,6 +6,7 @@
 
 #include "actors/data/digits.hpp"
 #include "actors/data/idx_dataset.hpp"
+#include "actors/data/subset.hpp"
 #include "actors/train/batch.hpp"
 #include "examples/mnist/model.hpp"
 
@@ -13,6 +14,7 @@
 struct Digits {
   std::string folder;  ///< of the MNIST files; empty: rendered digits
   double lr = 0.05;
+  std::int64_t samples = 0;  ///< train on the first so many; 0: on all
 
   ConvNet model() const { return ConvNet(); }
 
@@ -26,8 +28,12 @@ struct Digits {
 
   std::shared_ptr<troupe::data::Dataset> dataset(troupe::data::Split split) const {
     using namespace troupe::data;
-    if (folder.empty())
-      return std::make_shared<troupe::data::Digits>(split, DigitsOptions{.mean = 0.145F, .std = 0.251F});
-    return std::make_shared<Idx>(folder, split, IdxOptions{.mean = 0.1307F, .std = 0.3081F});
+    std::shared_ptr<Dataset> whole;
+    if (folder.empty()) {
+      whole = std::make_shared<troupe::data::Digits>(split, DigitsOptions{.mean = 0.145F, .std = 0.251F});
+    } else {
+      whole = std::make_shared<Idx>(folder, split, IdxOptions{.mean = 0.1307F, .std = 0.3081F});
+    }
+    return samples > 0 && split == Split::kTrain ? std::make_shared<Subset>(whole, samples) : whole;
   }
 };

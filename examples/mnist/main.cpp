@@ -62,7 +62,7 @@ int run(int argc, char** argv) {
 
   show(troupe::report::JobStarted{
       describe(o, found.folder.empty() ? "rendered digits (" + found.reason + ")" : found.folder), o.epochs});
-  const auto result = troupe::train::run(session, Digits{on_every_node(found.folder), o.lr},
+  const auto result = troupe::train::run(session, Digits{on_every_node(found.folder), o.lr, o.samples},
                                          {.logical_ranks = o.logical_ranks,
                                           .micro_batch = o.batch,
                                           .epochs = o.epochs,

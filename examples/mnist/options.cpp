@@ -82,6 +82,9 @@ MnistOptions parse_options(int argc, char** argv) {
   app.add_option("--batch", options.batch, "Samples a logical rank a step")->capture_default_str();
   app.add_option("--seed", options.seed, "Of weights and the order of samples")->capture_default_str();
   app.add_option("--lr", options.lr, "Learning rate of SGD with momentum 0.9")->capture_default_str();
+  app.add_option("--samples", options.samples, "Train on the first so many samples; 0: on all")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--chaos", chaos, kChaosHelp);
   app.add_option("--checkpoint", options.checkpoint, "Folder for checkpoints, written after every epoch");
   app.add_flag("--resume", options.resume, "Take up at the newest checkpoint in that folder");

@@ -18,6 +18,7 @@ struct MnistOptions {
   std::int64_t batch = 25;
   std::uint64_t seed = 7;
   double lr = 0.05;
+  std::int64_t samples = 0;
   std::vector<troupe::train::ChaosStep> chaos;
   std::string checkpoint;
   bool resume = false;
