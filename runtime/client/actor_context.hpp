@@ -25,7 +25,8 @@ class ActorContext {
   virtual Process& process() const = 0;
   /// An isolated actor has a thread of its own and may block; a light one may not.
   virtual bool may_block() const = 0;
-  /// Runs work in the actor's mailbox, from any thread and also when the actor has ended meanwhile (then it is dropped).
+  /// Runs work in the actor's mailbox, from any thread and also when the actor has ended meanwhile (then it
+  /// is dropped).
   using Executor = std::function<void(std::function<void()>)>;
   virtual Executor executor() = 0;
   /// Runs `work` in the actor's mailbox, after what is queued there. Dropped when the actor has ended.

@@ -29,12 +29,13 @@ bool CallState::wait(Duration timeout) {
   if (ready()) return true;
   const Instant now = MonotonicClock().now();
   const Instant deadline = timeout > Duration::max() - now ? Duration::max() : now + timeout;
-  sleepers_.fetch_add(1, std::memory_order_seq_cst);
   if (waiter_ != nullptr) {
-    waiter_->wait([this] { return ready(); }, ready_, deadline);
-  } else {
-    for (Instant t = now; !ready() && t < deadline; t = MonotonicClock().now()) futex_wait(ready_, 0, deadline - t);
+    waiter_->wait([this] { return ready(); }, ready_, sleepers_, deadline);
+    return ready();
   }
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  for (Instant t = now; !ready() && t < deadline; t = MonotonicClock().now())
+    futex_wait(ready_, 0, deadline - t);
   sleepers_.fetch_sub(1, std::memory_order_relaxed);
   return ready();
 }

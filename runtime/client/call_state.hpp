@@ -19,8 +19,10 @@ using Outcome = Result<wire::Bytes>;
 class Waiter {
  public:
   virtual ~Waiter() = default;
-  /// Returns when `done()` is true or `deadline` has passed.
-  virtual void wait(const std::function<bool()>& done, std::atomic<std::uint32_t>& word, Instant deadline) = 0;
+  /// Returns when `done()` is true or `deadline` has passed. Counts itself in `sleepers` while it sleeps on
+  /// `word`: only then does whoever resolves the call pay for a wake-up.
+  virtual void wait(const std::function<bool()>& done, std::atomic<std::uint32_t>& word,
+                    std::atomic<std::uint32_t>& sleepers, Instant deadline) = 0;
   /// Something was resolved: the thread that receives may be waiting for it.
   virtual void nudge() = 0;
 };

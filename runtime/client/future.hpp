@@ -15,8 +15,8 @@ namespace detail {
 
 /// The actor whose method runs in this thread may not block in it.
 void check_may_block(const char* what);
-/// Wraps `callback` so that it runs in the mailbox of the actor whose method runs in this thread, if there is one:
-/// an actor's state is never touched from two threads.
+/// Wraps `callback` so that it runs in the mailbox of the actor whose method runs in this thread, if there is
+/// one: an actor's state is never touched from two threads.
 std::function<void()> in_this_actor(std::function<void()> callback);
 
 template <class T>
@@ -43,24 +43,26 @@ class Future {
   bool valid() const { return state_ != nullptr; }
   bool ready() const { return state_->ready(); }
 
-  /// The answer. Throws what the call threw (TaskFailed carries the message of a user exception), ActorDied when the
-  /// actor is gone, or Timeout after `timeout` (default: one hour). In a method of a light actor it throws BadConfig
-  /// and names `then`: such an actor shares its thread and may not block.
+  /// The answer. Throws what the call threw (TaskFailed carries the message of a user exception), ActorDied
+  /// when the actor is gone, or Timeout after `timeout` (default: one hour). In a method of a light actor it
+  /// throws BadConfig and names `then`: such an actor shares its thread and may not block.
   T get(Duration timeout = std::chrono::hours(1)) const {
     detail::check_may_block("Future::get");
     if (!state_->wait(timeout)) {
-      throw Timeout(ErrorInfo{ErrorCode::kTimeout, "a call gave no answer", std::to_string(to_seconds(timeout)) + " s passed",
+      throw Timeout(ErrorInfo{ErrorCode::kTimeout, "a call gave no answer",
+                              std::to_string(to_seconds(timeout)) + " s passed",
                               "raise the timeout, or look at what the actor does"});
     }
     return detail::decode_outcome<T>(state_->outcome()).value();
   }
 
-  /// Calls `callback(Result<T>)` with the answer: in the mailbox of the calling actor when called in an actor's method,
-  /// otherwise in a thread of the runtime, where it must not block.
+  /// Calls `callback(Result<T>)` with the answer: in the mailbox of the calling actor when called in an
+  /// actor's method, otherwise in a thread of the runtime, where it must not block.
   template <class Callback>
   void then(Callback callback) const {
-    state_->on_ready(detail::in_this_actor(
-        [state = state_, callback = std::move(callback)]() mutable { callback(detail::decode_outcome<T>(state->outcome())); }));
+    state_->on_ready(detail::in_this_actor([state = state_, callback = std::move(callback)]() mutable {
+      callback(detail::decode_outcome<T>(state->outcome()));
+    }));
   }
 
   const std::shared_ptr<CallState>& state() const { return state_; }

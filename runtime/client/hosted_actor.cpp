@@ -21,8 +21,7 @@ class Host final : public caf::event_based_actor, public ActorContext {
 
   caf::behavior make_behavior() override {
     construct();
-    return {[this](CallMessage& call) { on_call(call); },
-            [this](RunMessage& message) { on_run(message); },
+    return {[this](CallMessage& call) { on_call(call); }, [this](RunMessage& message) { on_run(message); },
             [this](StopMessage& message) { end(std::move(message.reason)); }};
   }
 
@@ -30,9 +29,13 @@ class Host final : public caf::event_based_actor, public ActorContext {
   Process& process() const override { return process_; }
   bool may_block() const override { return spec_.isolated; }
   Executor executor() override {
-    return [me = caf::actor(this)](std::function<void()> work) { caf::anon_send(me, RunMessage{std::move(work)}); };
+    return [me = caf::actor(this)](std::function<void()> work) {
+      caf::anon_send(me, RunMessage{std::move(work)});
+    };
   }
-  void run(std::function<void()> work) override { caf::anon_send(caf::actor(this), RunMessage{std::move(work)}); }
+  void run(std::function<void()> work) override {
+    caf::anon_send(caf::actor(this), RunMessage{std::move(work)});
+  }
   void run_after(Duration delay, std::function<void()> work) override {
     caf::delayed_anon_send(caf::actor(this), delay, RunMessage{std::move(work)});
   }
@@ -43,8 +46,8 @@ class Host final : public caf::event_based_actor, public ActorContext {
     const CurrentActorScope scope(this);
     const auto* constructor = Registry::instance().constructor(spec_.constructor);
     if (constructor == nullptr) {
-      return fail_start({ErrorCode::kRefused, "cannot construct an actor", "this executable has no such class",
-                         "driver and workers must be the same build"});
+      return fail_start({ErrorCode::kRefused, "cannot construct an actor",
+                         "this executable has no such class", "driver and workers must be the same build"});
     }
     auto object = constructor->make(spec_.args);
     if (!object) return fail_start(object.error());
@@ -62,7 +65,8 @@ class Host final : public caf::event_based_actor, public ActorContext {
     if (object_ == nullptr) return;
     const auto* method = Registry::instance().method(call.method);
     if (method == nullptr) {
-      return call.responder->fail({ErrorCode::kRefused, "cannot call a method", "this executable has no such method",
+      return call.responder->fail({ErrorCode::kRefused, "cannot call a method",
+                                   "this executable has no such method",
                                    "caller and actor must be the same build"});
     }
     const CurrentActorScope scope(this);
@@ -102,26 +106,34 @@ class Host final : public caf::event_based_actor, public ActorContext {
 
 }  // namespace
 
-ActorContext* current_actor() { return current; }
+ActorContext* current_actor() {
+  return current;
+}
 
 ActorContext& this_actor() {
   if (current == nullptr) {
-    throw BadConfig("this_actor() was called outside of an actor", "no actor's constructor or method runs in this thread",
+    throw BadConfig("this_actor() was called outside of an actor",
+                    "no actor's constructor or method runs in this thread",
                     "keep a reference to the ActorContext for threads of your own");
   }
   return *current;
 }
 
 CurrentActorScope::CurrentActorScope(ActorContext* actor) : before_(std::exchange(current, actor)) {}
-CurrentActorScope::~CurrentActorScope() { current = before_; }
+CurrentActorScope::~CurrentActorScope() {
+  current = before_;
+}
 
-Session ActorContext::session() const { return Session(process()); }
+Session ActorContext::session() const {
+  return Session(process());
+}
 
 namespace detail {
 
 void check_may_block(const char* what) {
   if (current == nullptr || current->may_block()) return;
-  throw BadConfig(std::string(what) + " in a light actor", "a light actor shares its thread with thousands of others",
+  throw BadConfig(std::string(what) + " in a light actor",
+                  "a light actor shares its thread with thousands of others",
                   "use then(callback), return the Future, or spawn the actor with .isolated = true");
 }
 
@@ -132,16 +144,19 @@ std::function<void()> in_this_actor(std::function<void()> callback) {
 
 }  // namespace detail
 
-std::shared_ptr<HostedActor> HostedActor::start(caf::actor_system& system, Process& process, Spec spec, OnReady on_ready,
-                                                OnEnd on_end) {
+std::shared_ptr<HostedActor> HostedActor::start(caf::actor_system& system, Process& process, Spec spec,
+                                                OnReady on_ready, OnEnd on_end) {
   const bool isolated = spec.isolated;
-  caf::actor actor = isolated ? system.spawn<Host, caf::detached>(process, std::move(spec), std::move(on_ready), std::move(on_end))
-                              : system.spawn<Host, caf::lazy_init>(process, std::move(spec), std::move(on_ready), std::move(on_end));
+  caf::actor actor = isolated ? system.spawn<Host, caf::detached>(process, std::move(spec),
+                                                                  std::move(on_ready), std::move(on_end))
+                              : system.spawn<Host, caf::lazy_init>(process, std::move(spec),
+                                                                   std::move(on_ready), std::move(on_end));
   return std::shared_ptr<HostedActor>(new HostedActor(std::move(actor)));
 }
 
 void HostedActor::enqueue(caf::message message, caf::execution_unit* unit) {
-  caf::actor_cast<caf::strong_actor_ptr>(actor_)->enqueue(nullptr, caf::make_message_id(), std::move(message), unit);
+  caf::actor_cast<caf::strong_actor_ptr>(actor_)->enqueue(nullptr, caf::make_message_id(), std::move(message),
+                                                          unit);
 }
 
 void InlineUnit::run() {
@@ -149,10 +164,15 @@ void InlineUnit::run() {
   for (std::size_t at = 0; at < jobs_.size(); ++at) {
     caf::resumable* job = jobs_[at];
     switch (job->resume(this, kTurn)) {
-      case caf::resumable::resume_later: jobs_.push_back(job); break;
+      case caf::resumable::resume_later:
+        jobs_.push_back(job);
+        break;
       case caf::resumable::done:
-      case caf::resumable::awaiting_message: caf::intrusive_ptr_release(job); break;
-      case caf::resumable::shutdown_execution_unit: break;
+      case caf::resumable::awaiting_message:
+        caf::intrusive_ptr_release(job);
+        break;
+      case caf::resumable::shutdown_execution_unit:
+        break;
     }
   }
   jobs_.clear();

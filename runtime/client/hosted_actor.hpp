@@ -39,10 +39,13 @@ class HostedActor {
   using OnReady = std::function<void(Result<void>)>;
   using OnEnd = std::function<void(const ActorAddress&, const std::string& reason)>;
 
-  /// Constructs the object in the actor's own turn and reports by `on_ready`; `on_end` is called when the actor ends.
-  static std::shared_ptr<HostedActor> start(caf::actor_system& system, Process& process, Spec spec, OnReady on_ready, OnEnd on_end);
+  /// Constructs the object in the actor's own turn and reports by `on_ready`; `on_end` is called when the
+  /// actor ends.
+  static std::shared_ptr<HostedActor> start(caf::actor_system& system, Process& process, Spec spec,
+                                            OnReady on_ready, OnEnd on_end);
 
-  /// Puts a message into the mailbox. With `unit` the actor may take its turn in the calling thread (see InlineUnit).
+  /// Puts a message into the mailbox. With `unit` the actor may take its turn in the calling thread (see
+  /// InlineUnit).
   void enqueue(caf::message message, caf::execution_unit* unit);
 
  private:
@@ -50,8 +53,8 @@ class HostedActor {
   caf::actor actor_;
 };
 
-/// Gives actors their turn in the thread that received the message, which saves the wake-up of a scheduler thread (38
-/// microseconds a hop on the machines we measured). Used by the receiving thread only.
+/// Gives actors their turn in the thread that received the message, which saves the wake-up of a scheduler
+/// thread (38 microseconds a hop on the machines we measured). Used by the receiving thread only.
 class InlineUnit final : public caf::execution_unit {
  public:
   explicit InlineUnit(caf::actor_system& system) : caf::execution_unit(&system) {}

@@ -13,10 +13,12 @@ namespace {
 constexpr Duration kPulse = std::chrono::seconds(1);
 constexpr Duration kNodeAnswers = std::chrono::seconds(30);
 
-thread_local bool hears_node = false;  ///< this thread receives what the node says: it must not wait for the node
+thread_local bool hears_node =
+    false;  ///< this thread receives what the node says: it must not wait for the node
 
 ErrorInfo actor_died(std::string why) {
-  return {ErrorCode::kActorDied, "the actor is gone", std::move(why), "spawn it again, or monitor it to be told"};
+  return {ErrorCode::kActorDied, "the actor is gone", std::move(why),
+          "spawn it again, or monitor it to be told"};
 }
 
 /// Runs functions one after another, off the thread that hears the node.
@@ -31,7 +33,8 @@ Process::Process(Config config, transport::LocalLink link, OnNodeLost on_node_lo
       on_node_lost_(std::move(on_node_lost)),
       on_output_(std::move(on_output)),
       link_(std::move(link)) {
-  // Few threads that sleep when idle: light actors usually take their turn in the thread that received the message.
+  // Few threads that sleep when idle: light actors usually take their turn in the thread that received the
+  // message.
   caf_config_.set("scheduler.policy", caf::atom("sharing"));
   caf_config_.set("scheduler.max-threads", std::size_t{2});
   caf_ = std::make_unique<caf::actor_system>(caf_config_);
@@ -41,10 +44,13 @@ Process::Process(Config config, transport::LocalLink link, OnNodeLost on_node_lo
   const int bell_fd = bell.fd();
   hub_ = std::make_unique<RingHub>(
       std::move(bell),
-      [this](ProcessId, const wire::FrameHeader& header, wire::ByteView body) { on_frame(header, body, inline_unit_.get()); },
+      [this](ProcessId, const wire::FrameHeader& header, wire::ByteView body) {
+        on_frame(header, body, inline_unit_.get());
+      },
       [this] { inline_unit_->run(); });
   if (!wire::send_control(link_, address(), wire::Hello{}, std::span(&bell_fd, 1))) {
-    throw Unavailable({ErrorCode::kUnavailable, "cannot reach this machine's node", "it closed the link", "see its output"});
+    throw Unavailable({ErrorCode::kUnavailable, "cannot reach this machine's node", "it closed the link",
+                       "see its output"});
   }
   reader_ = std::thread([this] { receive_from_node(); });
   pulser_ = std::thread([this] { pulse(); });
@@ -56,9 +62,11 @@ Process::~Process() {
     const std::lock_guard lock(mutex_);
     actors = actors_;
   }
-  for (const auto& [id, actor] : actors) actor->enqueue(caf::make_message(StopMessage{"its process ended"}), nullptr);
+  for (const auto& [id, actor] : actors)
+    actor->enqueue(caf::make_message(StopMessage{"its process ended"}), nullptr);
   actors.clear();
-  for (Instant deadline = MonotonicClock().now() + std::chrono::seconds(5); MonotonicClock().now() < deadline;) {
+  for (Instant deadline = MonotonicClock().now() + std::chrono::seconds(5);
+       MonotonicClock().now() < deadline;) {
     {
       const std::lock_guard lock(mutex_);
       if (actors_.empty()) break;
@@ -78,7 +86,8 @@ Process::~Process() {
 
 // ---- Calls ----------------------------------------------------------------------------------------------
 
-std::shared_ptr<CallState> Process::call(const ActorAddress& to, std::uint64_t method, wire::Bytes args, bool one_way) {
+std::shared_ptr<CallState> Process::call(const ActorAddress& to, std::uint64_t method, wire::Bytes args,
+                                         bool one_way) {
   auto state = one_way ? nullptr : std::make_shared<CallState>(hub_.get());
   if (to.home() == address()) {
     deliver(to.actor, method, std::move(args), one_way ? Responder() : Responder(state), nullptr);
@@ -133,7 +142,8 @@ std::string Process::why_gone(const ActorAddress& actor) const {
 
 bool Process::send(ProcessAddress to, const wire::FrameHeader& header, wire::ByteView body) {
   if (body.size() > wire::kMessageMax) {
-    throw_error({ErrorCode::kLimit, "a message is too long", std::to_string(body.size()) + " bytes is more than 64 MiB",
+    throw_error({ErrorCode::kLimit, "a message is too long",
+                 std::to_string(body.size()) + " bytes is more than 64 MiB",
                  "pass large data through shared memory"});
   }
   if (to.node == config_.node) return ensure_ring(to.process) && hub_->send(to.process, header, body);
@@ -149,7 +159,8 @@ bool Process::ensure_ring(ProcessId peer) {
   const auto state = ask([&](std::uint64_t request) { return wire::RingAsk{request, peer}; });
   const Instant deadline = MonotonicClock().now() + kNodeAnswers;
   // Waits on the call's own word: the thread that hears the node resolves it.
-  while (!state->ready() && MonotonicClock().now() < deadline) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  while (!state->ready() && MonotonicClock().now() < deadline)
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
   return state->ready() && state->outcome().ok() && hub_->has(peer);
 }
 
@@ -177,14 +188,16 @@ void Process::tell(const wire::Control& message) {
   wire::send_control(link_, address(), message);
 }
 
-Result<SharedMemory> Process::open_region(const std::string& key, std::size_t bytes, const std::string& label, bool abortable) {
+Result<SharedMemory> Process::open_region(const std::string& key, std::size_t bytes, const std::string& label,
+                                          bool abortable) {
   std::uint64_t number = 0;
   const auto state = ask([&](std::uint64_t request) {
     number = request;
     return wire::RegionAsk{request, key, bytes, label, abortable};
   });
   if (!state->wait(kNodeAnswers)) {
-    return ErrorInfo{ErrorCode::kTimeout, "no shared memory '" + key + "'", "the node did not answer within 30 s", ""};
+    return ErrorInfo{ErrorCode::kTimeout, "no shared memory '" + key + "'",
+                     "the node did not answer within 30 s", ""};
   }
   if (!state->outcome().ok()) return state->outcome().error();
   std::vector<UniqueFd> fds;
@@ -194,7 +207,9 @@ Result<SharedMemory> Process::open_region(const std::string& key, std::size_t by
     if (at != asks_.end()) fds = std::move(at->second.fds);
     asks_.erase(number);
   }
-  if (fds.empty()) return ErrorInfo{ErrorCode::kIo, "no shared memory '" + key + "'", "its descriptor was lost", "raise ulimit -n"};
+  if (fds.empty())
+    return ErrorInfo{ErrorCode::kIo, "no shared memory '" + key + "'", "its descriptor was lost",
+                     "raise ulimit -n"};
   return SharedMemory::map(std::move(fds.front()));
 }
 
@@ -238,7 +253,8 @@ void Process::on_frame(const wire::FrameHeader& header, wire::ByteView body, caf
   {
     const std::lock_guard lock(mutex_);
     const auto at = calls_.find(header.id);
-    if (at == calls_.end() || at->second.to.home() != header.from) return;  // an answer nobody waits for any more
+    if (at == calls_.end() || at->second.to.home() != header.from)
+      return;  // an answer nobody waits for any more
     state = std::move(at->second.state);
     calls_.erase(at);
   }
@@ -272,7 +288,8 @@ void Process::on_control(wire::Control message, std::vector<UniqueFd> fds) {
       const std::lock_guard lock(mutex_);
       dead_actors_.emplace(gone->actor.actor, gone->reason);
     }
-    return fail_where([id = gone->actor.actor](const ActorAddress& a) { return a.actor == id; }, gone->reason);
+    return fail_where([id = gone->actor.actor](const ActorAddress& a) { return a.actor == id; },
+                      gone->reason);
   }
   if (auto* output = std::get_if<wire::Output>(&message)) return on_output_(*output);
   if (std::get_if<wire::Leave>(&message) != nullptr) {
@@ -322,12 +339,18 @@ void Process::fail_where(const std::function<bool(const ActorAddress&)>& gone, c
   {
     const std::lock_guard lock(mutex_);
     for (auto at = calls_.begin(); at != calls_.end();) {
-      if (!gone(at->second.to)) { ++at; continue; }
+      if (!gone(at->second.to)) {
+        ++at;
+        continue;
+      }
       failed.push_back(std::move(at->second.state));
       at = calls_.erase(at);
     }
     for (auto at = monitors_.begin(); at != monitors_.end();) {
-      if (at->second.empty() || !gone(at->second.front().first)) { ++at; continue; }
+      if (at->second.empty() || !gone(at->second.front().first)) {
+        ++at;
+        continue;
+      }
       for (auto& [address, callback] : at->second) told.push_back(std::move(callback));
       at = monitors_.erase(at);
     }
@@ -348,7 +371,9 @@ void Process::node_lost(const std::string& reason) {
     asks_.clear();
   }
   for (const auto& state : failed) {
-    later([state, reason] { state->resolve(ErrorInfo{ErrorCode::kUnavailable, "this machine's node gave no answer", reason, ""}); });
+    later([state, reason] {
+      state->resolve(ErrorInfo{ErrorCode::kUnavailable, "this machine's node gave no answer", reason, ""});
+    });
   }
   fail_where([this](const ActorAddress& a) { return a.home() != address(); }, reason);
   if (left_.exchange(1) == 0 && on_node_lost_) on_node_lost_();
@@ -369,17 +394,21 @@ void Process::run_until_told_to_leave() {
 void Process::end_cluster(Duration timeout) {
   tell(wire::Leave{"the driver has ended"});
   const Instant deadline = MonotonicClock().now() + timeout;
-  for (Instant now = MonotonicClock().now(); left_.load() == 0 && now < deadline; now = MonotonicClock().now()) {
+  for (Instant now = MonotonicClock().now(); left_.load() == 0 && now < deadline;
+       now = MonotonicClock().now()) {
     futex_wait(left_, 0, deadline - now);
   }
 }
 
-void Process::later(std::function<void()> work) { caf::anon_send(mailman_, RunMessage{std::move(work)}); }
+void Process::later(std::function<void()> work) {
+  caf::anon_send(mailman_, RunMessage{std::move(work)});
+}
 
 // ---- Actors of this process -----------------------------------------------------------------------------
 
 void Process::handle(wire::StartActorHere&& start) {
-  HostedActor::Spec spec{{config_.node, config_.process, start.actor}, start.constructor, std::move(start.args), start.isolated};
+  HostedActor::Spec spec{
+      {config_.node, config_.process, start.actor}, start.constructor, std::move(start.args), start.isolated};
   start_actor(
       std::move(spec),
       [this, id = start.actor](Result<void> started) {
@@ -443,7 +472,8 @@ void Process::actor_ended(const ActorAddress& actor, const std::string& reason) 
   fail_where([id = actor.actor](const ActorAddress& a) { return a.actor == id; }, reason);
 }
 
-void Process::deliver(ActorId id, std::uint64_t method, wire::Bytes args, Responder responder, caf::execution_unit* unit) {
+void Process::deliver(ActorId id, std::uint64_t method, wire::Bytes args, Responder responder,
+                      caf::execution_unit* unit) {
   std::shared_ptr<HostedActor> actor;
   std::string reason = "no such actor in this process";
   {
@@ -453,7 +483,9 @@ void Process::deliver(ActorId id, std::uint64_t method, wire::Bytes args, Respon
     if (const auto dead = dead_actors_.find(id); dead != dead_actors_.end()) reason = dead->second;
   }
   if (actor == nullptr) return responder.fail(actor_died(reason));
-  actor->enqueue(caf::make_message(CallMessage{method, std::move(args), std::make_shared<Responder>(std::move(responder))}), unit);
+  actor->enqueue(caf::make_message(
+                     CallMessage{method, std::move(args), std::make_shared<Responder>(std::move(responder))}),
+                 unit);
 }
 
 void Process::monitor(const ActorAddress& actor, OnDown callback) {

@@ -55,7 +55,8 @@ class Process {
   ProcessAddress address() const { return {config_.node, config_.process}; }
 
   /// Starts a call; the state is resolved with the answer or an error. `one_way` calls have no state.
-  std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t method, wire::Bytes args, bool one_way);
+  std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t method, wire::Bytes args,
+                                  bool one_way);
   /// Sends a reply frame; for Responder.
   void reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome);
 
@@ -63,12 +64,14 @@ class Process {
   std::shared_ptr<CallState> ask(const std::function<wire::Control(std::uint64_t request)>& make);
   void tell(const wire::Control& message);
   /// The memory named `key` on this node (see RegionAsk). Waits for the node.
-  Result<SharedMemory> open_region(const std::string& key, std::size_t bytes, const std::string& label, bool abortable);
+  Result<SharedMemory> open_region(const std::string& key, std::size_t bytes, const std::string& label,
+                                   bool abortable);
 
   /// Starts an actor in this very process.
   std::shared_ptr<CallState> spawn_here(std::uint64_t constructor, wire::Bytes args, bool isolated);
   void stop_here(ActorId actor, std::string reason);
-  /// Calls `callback` once, when the actor is gone (at once if it is). Runs as the monitoring actor, if one called.
+  /// Calls `callback` once, when the actor is gone (at once if it is). Runs as the monitoring actor, if one
+  /// called.
   void monitor(const ActorAddress& actor, OnDown callback);
 
   /// Blocks until the node tells this process to leave, or is gone: a worker's main loop.
@@ -95,8 +98,10 @@ class Process {
   void fail_where(const std::function<bool(const ActorAddress&)>& gone, const std::string& reason);
   void node_lost(const std::string& reason);
 
-  void deliver(ActorId actor, std::uint64_t method, wire::Bytes args, Responder responder, caf::execution_unit* unit);
-  void start_actor(HostedActor::Spec spec, HostedActor::OnReady on_ready, HostedActor::OnEnd on_end, caf::execution_unit* unit);
+  void deliver(ActorId actor, std::uint64_t method, wire::Bytes args, Responder responder,
+               caf::execution_unit* unit);
+  void start_actor(HostedActor::Spec spec, HostedActor::OnReady on_ready, HostedActor::OnEnd on_end,
+                   caf::execution_unit* unit);
   void actor_ended(const ActorAddress& actor, const std::string& reason);
   /// Sends over the ring to a process of this node (making one first), over the node to others.
   bool send(ProcessAddress to, const wire::FrameHeader& header, wire::ByteView body);

@@ -1,8 +1,8 @@
 /// What this executable can run: constructors and methods by id, registered by the templates that use them.
 ///
-/// Instantiating `spawn<T>(args...)` or `call<&T::method>` anywhere in the program registers it before main in every
-/// process of the executable, so a worker finds what a driver names. This is the only global mutable state of troupe;
-/// it is written before main and read after.
+/// Instantiating `spawn<T>(args...)` or `call<&T::method>` anywhere in the program registers it before main
+/// in every process of the executable, so a worker finds what a driver names. This is the only global mutable
+/// state of troupe; it is written before main and read after.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,14 @@ class Registry {
   bool add_method(std::uint64_t id, std::string_view name, InvokeMethod invoke);
   bool add_constructor(std::uint64_t id, std::string_view name, MakeObject make);
 
-  struct Method { std::string name; InvokeMethod invoke; };
-  struct Constructor { std::string name; MakeObject make; };
+  struct Method {
+    std::string name;
+    InvokeMethod invoke;
+  };
+  struct Constructor {
+    std::string name;
+    MakeObject make;
+  };
   /// Null when this executable has no such method: the caller runs another build.
   const Method* method(std::uint64_t id) const;
   const Constructor* constructor(std::uint64_t id) const;
@@ -62,9 +68,13 @@ constexpr std::uint64_t signature_hash(std::string_view text) {
 std::string_view pretty_part(std::string_view pretty);
 
 template <auto M>
-constexpr std::string_view method_signature() { return __PRETTY_FUNCTION__; }
+constexpr std::string_view method_signature() {
+  return __PRETTY_FUNCTION__;
+}
 template <class... T>
-constexpr std::string_view type_signature() { return __PRETTY_FUNCTION__; }
+constexpr std::string_view type_signature() {
+  return __PRETTY_FUNCTION__;
+}
 
 template <class M>
 struct MethodTraits {
@@ -83,14 +93,22 @@ struct MethodTraits<R (T::*)(A...) noexcept> : MethodTraits<R (T::*)(A...)> {};
 
 /// What a caller of a method that returns R gets: a method may return Future<X> to answer later.
 template <class R>
-struct AnswerOf { using type = R; };
+struct AnswerOf {
+  using type = R;
+};
 template <class X>
-struct AnswerOf<Future<X>> { using type = X; };
+struct AnswerOf<Future<X>> {
+  using type = X;
+};
 
 template <class T>
-struct DecayArg { using type = std::decay_t<T>; };
+struct DecayArg {
+  using type = std::decay_t<T>;
+};
 template <>
-struct DecayArg<const char*> { using type = std::string; };
+struct DecayArg<const char*> {
+  using type = std::string;
+};
 template <class T>
 using StoredArg = typename DecayArg<std::decay_t<T>>::type;
 
@@ -105,7 +123,9 @@ struct MethodEntry {
     if (!args) return responder.fail(args.error());
     auto& self = *static_cast<typename Traits::Object*>(object);
     const auto run = [&]() -> Return {
-      return std::apply([&](auto&&... arg) -> Return { return (self.*M)(std::forward<decltype(arg)>(arg)...); }, *std::move(args));
+      return std::apply(
+          [&](auto&&... arg) -> Return { return (self.*M)(std::forward<decltype(arg)>(arg)...); },
+          *std::move(args));
     };
     try {
       if constexpr (std::is_void_v<Return>) {
@@ -113,7 +133,9 @@ struct MethodEntry {
         responder.answer({});
       } else if constexpr (!std::is_same_v<typename AnswerOf<Return>::type, Return>) {
         const auto state = run().state();
-        state->on_ready([state, later = std::make_shared<Responder>(std::move(responder))] { later->outcome(state->outcome()); });
+        state->on_ready([state, later = std::make_shared<Responder>(std::move(responder))] {
+          later->outcome(state->outcome());
+        });
       } else {
         responder.answer(wire::encode<std::decay_t<Return>>(run()));
       }
@@ -121,7 +143,8 @@ struct MethodEntry {
       responder.fail(describe_exception(pretty_part(method_signature<M>())));
     }
   }
-  static inline const bool registered = Registry::instance().add_method(kId, pretty_part(method_signature<M>()), &invoke);
+  static inline const bool registered =
+      Registry::instance().add_method(kId, pretty_part(method_signature<M>()), &invoke);
 };
 
 template <class T, class... Args>

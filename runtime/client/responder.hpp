@@ -12,16 +12,21 @@ namespace troupe {
 
 class Process;
 
-/// Answers one call, once: a caller in this process through its CallState, another one by a reply frame. Move-only; a
-/// responder that is dropped without an answer fails the call, so that no caller waits for an answer that nobody owes.
+/// Answers one call, once: a caller in this process through its CallState, another one by a reply frame.
+/// Move-only; a responder that is dropped without an answer fails the call, so that no caller waits for an
+/// answer that nobody owes.
 class Responder {
  public:
   /// A call that wants no answer.
   Responder() = default;
   explicit Responder(std::shared_ptr<CallState> local) : local_(std::move(local)) {}
-  Responder(Process* process, ProcessAddress to, std::uint64_t call) : process_(process), to_(to), call_(call) {}
+  Responder(Process* process, ProcessAddress to, std::uint64_t call)
+      : process_(process), to_(to), call_(call) {}
   Responder(Responder&& other) noexcept
-      : local_(std::move(other.local_)), process_(std::exchange(other.process_, nullptr)), to_(other.to_), call_(other.call_) {}
+      : local_(std::move(other.local_)),
+        process_(std::exchange(other.process_, nullptr)),
+        to_(other.to_),
+        call_(other.call_) {}
   Responder& operator=(Responder&&) = delete;
   ~Responder();
 

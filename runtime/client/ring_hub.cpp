@@ -15,13 +15,16 @@ using transport::RingWriter;
 
 constexpr Duration kLongestSpin = std::chrono::microseconds(50);
 constexpr Duration kShortestSpin = std::chrono::microseconds(2);
+constexpr Duration kQuickGap = std::chrono::microseconds(150);
 constexpr Duration kSleep = std::chrono::milliseconds(200);
 constexpr Duration kSendDeadline = std::chrono::seconds(30);
 constexpr Duration kRoomSlice = std::chrono::microseconds(50);
 constexpr int kMessagesATurn = 256;
 constexpr unsigned kLeadTries = 50;
 
-Instant now() { return MonotonicClock().now(); }
+Instant now() {
+  return MonotonicClock().now();
+}
 
 thread_local bool receiving = false;  ///< this thread delivers messages now
 
@@ -44,7 +47,10 @@ struct RingHub::Channel {
 };
 
 RingHub::RingHub(transport::Doorbell bell, OnMessage on_message, OnIdle on_idle)
-    : bell_(std::move(bell)), on_message_(std::move(on_message)), on_idle_(std::move(on_idle)), thread_([this] { run(); }) {}
+    : bell_(std::move(bell)),
+      on_message_(std::move(on_message)),
+      on_idle_(std::move(on_idle)),
+      thread_([this] { run(); }) {}
 
 RingHub::~RingHub() {
   stopping_ = true;
@@ -55,7 +61,8 @@ RingHub::~RingHub() {
 
 Result<void> RingHub::add(ProcessId peer, SharedMemory memory, transport::Doorbell peer_bell, bool first) {
   if (memory.size() < 2 * transport::kRingBytes) {
-    return ErrorInfo{ErrorCode::kRefused, "refused a ring", "its memory is too small", "both sides must run the same build"};
+    return ErrorInfo{ErrorCode::kRefused, "refused a ring", "its memory is too small",
+                     "both sides must run the same build"};
   }
   auto channel = std::make_shared<Channel>();
   channel->peer = peer;
@@ -73,7 +80,9 @@ Result<void> RingHub::add(ProcessId peer, SharedMemory memory, transport::Doorbe
   return {};
 }
 
-bool RingHub::has(ProcessId peer) const { return find(peer) != nullptr; }
+bool RingHub::has(ProcessId peer) const {
+  return find(peer) != nullptr;
+}
 
 void RingHub::remove(ProcessId peer) {
   const std::lock_guard lock(mutex_);
@@ -94,8 +103,9 @@ bool RingHub::send(ProcessId peer, const wire::FrameHeader& header, wire::ByteVi
   const auto channel = find(peer);
   if (channel == nullptr) return false;
   const std::lock_guard lock(channel->send_mutex);
-  return wire::fragment(header, body, transport::kRingMessageMax,
-                        [&](wire::ByteView head, wire::ByteView part) { return write_fragment(*channel, head, part); });
+  return wire::fragment(
+      header, body, transport::kRingMessageMax,
+      [&](wire::ByteView head, wire::ByteView part) { return write_fragment(*channel, head, part); });
 }
 
 bool RingHub::write_fragment(Channel& channel, wire::ByteView head, wire::ByteView part) {
@@ -135,7 +145,11 @@ bool RingHub::flush(Channel& channel) {
   return true;
 }
 
-bool RingHub::try_lead() { return !leading_.exchange(true, std::memory_order_acquire); }
+bool RingHub::try_lead() {
+  if (leading_.exchange(true, std::memory_order_acquire)) return false;
+  bell_.disarm();  // the leader looks at the rings: nobody needs to be woken
+  return true;
+}
 
 void RingHub::stop_leading() {
   bell_.arm();
@@ -203,20 +217,20 @@ bool RingHub::receive_from(Channel& channel) {
 }
 
 bool RingHub::spin(const std::function<bool()>& done) {
-  // Spinning pays when messages come quickly. A spin in vain halves the next one; a message doubles it.
+  // Spinning pays when messages follow each other faster than a thread is woken: the last gap foretells the
+  // next.
   Instant idle_since = now();
   for (unsigned turn = 0;; ++turn) {
     if (done()) return true;
     if (receive_some()) {
-      spin_time_ = std::min(kLongestSpin, std::max(kShortestSpin, spin_time_ * 2));
       idle_since = now();
+      spin_time_ = idle_since - last_message_ < kQuickGap ? kLongestSpin : kShortestSpin;
+      last_message_ = idle_since;
       continue;
     }
     spin_pause(turn);
-    if (turn % 16 == 15 && now() - idle_since > spin_time_) break;
+    if (turn % 16 == 15 && now() - idle_since > spin_time_) return false;
   }
-  spin_time_ = std::max(kShortestSpin, spin_time_ / 2);
-  return false;
 }
 
 void RingHub::run() {
@@ -233,7 +247,8 @@ void RingHub::run() {
   }
 }
 
-void RingHub::wait(const std::function<bool()>& done, std::atomic<std::uint32_t>& word, Instant deadline) {
+void RingHub::wait(const std::function<bool()>& done, std::atomic<std::uint32_t>& word,
+                   std::atomic<std::uint32_t>& sleepers, Instant deadline) {
   if (receiving) {
     throw BadConfig("a callback waits for an answer", "it runs in the thread that receives answers",
                     "use then(callback) instead of get()");
@@ -244,7 +259,9 @@ void RingHub::wait(const std::function<bool()>& done, std::atomic<std::uint32_t>
       if (turn < kLeadTries) {
         ::sched_yield();
       } else {  // another thread receives, and wakes us through the call's own word
+        sleepers.fetch_add(1, std::memory_order_seq_cst);
         futex_wait(word, 0, std::min(deadline - now(), kSleep));
+        sleepers.fetch_sub(1, std::memory_order_relaxed);
       }
       continue;
     }

@@ -1,8 +1,8 @@
 /// All rings of a process: one pair for every process on this node that it talks to.
 ///
-/// One thread at a time receives (the leader). Usually that is the hub's own thread; a thread that waits for an answer
-/// takes the lead instead, so that a synchronous call needs no second wake-up. The receiver spins a little while
-/// messages come quickly and sleeps on the process's doorbell otherwise.
+/// One thread at a time receives (the leader). Usually that is the hub's own thread; a thread that waits for
+/// an answer takes the lead instead, so that a synchronous call needs no second wake-up. The receiver spins a
+/// little while messages come quickly and sleeps on the process's doorbell otherwise.
 #pragma once
 
 #include <atomic>
@@ -40,11 +40,13 @@ class RingHub final : public Waiter {
   /// The peer is dead: senders stop waiting for it, and what it had written whole is still delivered.
   void remove(ProcessId peer);
 
-  /// Sends one message of any size. A thread that receives never waits (what does not fit is kept and sent later);
-  /// others wait for room, for 30 s at most. False when there is no such peer, or it died or stopped reading.
+  /// Sends one message of any size. A thread that receives never waits (what does not fit is kept and sent
+  /// later); others wait for room, for 30 s at most. False when there is no such peer, or it died or stopped
+  /// reading.
   bool send(ProcessId peer, const wire::FrameHeader& header, wire::ByteView body);
 
-  void wait(const std::function<bool()>& done, std::atomic<std::uint32_t>& word, Instant deadline) override;
+  void wait(const std::function<bool()>& done, std::atomic<std::uint32_t>& word,
+            std::atomic<std::uint32_t>& sleepers, Instant deadline) override;
   void nudge() override { bell_.ring(); }
 
  private:
@@ -79,6 +81,7 @@ class RingHub final : public Waiter {
   Channels polled_;
   std::uint64_t polled_version_ = ~std::uint64_t{0};
   Duration spin_time_{};
+  Instant last_message_{};
   wire::Assembler assembler_;
 
   std::thread thread_;

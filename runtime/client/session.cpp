@@ -2,10 +2,12 @@
 
 namespace troupe {
 
-std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t constructor, wire::Bytes args) const {
+std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t constructor,
+                                          wire::Bytes args) const {
   if (options.here) return process_->spawn_here(constructor, std::move(args), options.isolated);
   if (!(options.num_cpus >= 0) || options.num_cpus > 1e6) {
-    throw BadConfig("cannot spawn an actor", "num_cpus = " + std::to_string(options.num_cpus), "ask for 0 to 1,000,000 CPUs");
+    throw BadConfig("cannot spawn an actor", "num_cpus = " + std::to_string(options.num_cpus),
+                    "ask for 0 to 1,000,000 CPUs");
   }
   wire::ActorPayload payload{constructor, options.label, process_->address(), process_->config().package, std::move(args)};
   const auto bytes = wire::encode(payload);
@@ -24,14 +26,18 @@ void Session::kill(const ActorAddress& actor, const std::string& reason) const {
 }
 
 std::vector<control::NodeInfo> Session::nodes() const {
-  const Future<wire::NodesAnswer> answer(process_->ask([](std::uint64_t request) { return wire::NodesAsk{request}; }));
+  const Future<wire::NodesAnswer> answer(
+      process_->ask([](std::uint64_t request) { return wire::NodesAsk{request}; }));
   return answer.get(std::chrono::seconds(30)).nodes;
 }
 
-SharedMemory Session::open_region(const std::string& key, std::size_t bytes, const std::string& label, bool abortable) const {
+SharedMemory Session::open_region(const std::string& key, std::size_t bytes, const std::string& label,
+                                  bool abortable) const {
   return process_->open_region(key, bytes, label, abortable).value();
 }
 
-void Session::drop_region(const std::string& key) const { process_->tell(wire::RegionDrop{key}); }
+void Session::drop_region(const std::string& key) const {
+  process_->tell(wire::RegionDrop{key});
+}
 
 }  // namespace troupe

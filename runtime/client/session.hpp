@@ -20,12 +20,14 @@ namespace troupe {
 
 /// How an actor is started.
 struct ActorOptions {
-  double num_cpus = 0;    ///< CPUs it holds on its node, in steps of 1/10000
-  bool isolated = false;  ///< a process and a thread of its own: it may block. Otherwise thousands share a process
-  bool here = false;      ///< in this very process instead of a worker; then num_cpus, node and name have no meaning
-  NodeId node{};          ///< on this node and no other
-  std::string name;       ///< refused when another living actor has it
-  std::string label;      ///< prefix of its process's output; default: its class
+  double num_cpus = 0;  ///< CPUs it holds on its node, in steps of 1/10000
+  bool isolated =
+      false;  ///< a process and a thread of its own: it may block. Otherwise thousands share a process
+  bool here =
+      false;      ///< in this very process instead of a worker; then num_cpus, node and name have no meaning
+  NodeId node{};  ///< on this node and no other
+  std::string name;   ///< refused when another living actor has it
+  std::string label;  ///< prefix of its process's output; default: its class
 };
 
 /// A reference to an actor, wherever it runs. Copyable, crosses processes as an argument. Thread-safe.
@@ -35,19 +37,21 @@ class ActorHandle {
   ActorHandle() = default;
   ActorHandle(Process* process, ActorAddress address) : process_(process), address_(address) {}
 
-  /// Calls a method; arguments are copied to the actor's process. A wrong method or argument does not compile. The
-  /// answer is a Future of what the method returns; a method that returns Future<X> answers when that is ready. Calls
-  /// from one caller to one actor run in order.
+  /// Calls a method; arguments are copied to the actor's process. A wrong method or argument does not
+  /// compile. The answer is a Future of what the method returns; a method that returns Future<X> answers when
+  /// that is ready. Calls from one caller to one actor run in order.
   template <auto Method, class... Args>
   auto call(Args&&... args) const {
     using Entry = detail::MethodEntry<Method>;
     using Answer = typename detail::AnswerOf<typename Entry::Traits::Return>::type;
-    return Future<std::decay_t<Answer>>(process_->call(address_, Entry::kId, pack_args<Method>(std::forward<Args>(args)...), false));
+    return Future<std::decay_t<Answer>>(
+        process_->call(address_, Entry::kId, pack_args<Method>(std::forward<Args>(args)...), false));
   }
   /// The same without an answer: a failure is not reported.
   template <auto Method, class... Args>
   void tell(Args&&... args) const {
-    process_->call(address_, detail::MethodEntry<Method>::kId, pack_args<Method>(std::forward<Args>(args)...), true);
+    process_->call(address_, detail::MethodEntry<Method>::kId, pack_args<Method>(std::forward<Args>(args)...),
+                   true);
   }
 
   const ActorAddress& address() const { return address_; }
@@ -89,8 +93,8 @@ class Session {
  public:
   explicit Session(Process& process) : process_(&process) {}
 
-  /// Starts an actor of class T with these constructor arguments and waits for it. Throws what the constructor threw,
-  /// BadConfig when no node can ever hold it, Timeout after `timeout`.
+  /// Starts an actor of class T with these constructor arguments and waits for it. Throws what the
+  /// constructor threw, BadConfig when no node can ever hold it, Timeout after `timeout`.
   template <class T, class... Args>
   ActorHandle<T> spawn(ActorOptions options = {}, Args&&... args) const {
     return spawn_async<T>(std::move(options), std::forward<Args>(args)...).get(std::chrono::seconds(120));
@@ -116,23 +120,27 @@ class Session {
   }
   void kill(const ActorAddress& actor, const std::string& reason) const;
 
-  /// Calls `callback(reason)` once when the actor is gone, whatever ended it; at once if it is gone already. As the
-  /// monitoring actor when called in one.
+  /// Calls `callback(reason)` once when the actor is gone, whatever ended it; at once if it is gone already.
+  /// As the monitoring actor when called in one.
   template <class T>
-  void monitor(const ActorHandle<T>& actor, OnDown callback) const { process_->monitor(actor.address(), std::move(callback)); }
+  void monitor(const ActorHandle<T>& actor, OnDown callback) const {
+    process_->monitor(actor.address(), std::move(callback));
+  }
 
   /// The live nodes.
   std::vector<control::NodeInfo> nodes() const;
 
-  /// Shared memory on this node by name: whoever opens the same key maps the same bytes. It is gone when the last
-  /// process that holds it ends. With `abortable` it starts with an abort word (runtime/core/abort_word.hpp), which the
-  /// node sets when a process that opened it dies; `label` then names the dead.
-  SharedMemory open_region(const std::string& key, std::size_t bytes, const std::string& label, bool abortable) const;
+  /// Shared memory on this node by name: whoever opens the same key maps the same bytes. It is gone when the
+  /// last process that holds it ends. With `abortable` it starts with an abort word
+  /// (runtime/core/abort_word.hpp), which the node sets when a process that opened it dies; `label` then
+  /// names the dead.
+  SharedMemory open_region(const std::string& key, std::size_t bytes, const std::string& label,
+                           bool abortable) const;
   /// The node forgets the region's name; the memory lives on where it is mapped.
   void drop_region(const std::string& key) const;
 
-  /// How many drivers this job has had, this one included; it survives the head, so a restarted driver outranks the
-  /// one before it.
+  /// How many drivers this job has had, this one included; it survives the head, so a restarted driver
+  /// outranks the one before it.
   std::uint32_t incarnation() const { return process_->config().incarnation; }
   Process& process() const { return *process_; }
   NodeId node() const { return process_->config().node; }
@@ -159,16 +167,19 @@ class Future<ActorHandle<T>> {
   Future(std::shared_ptr<CallState> state, Process* process) : inner_(std::move(state)), process_(process) {}
 
   bool ready() const { return inner_.ready(); }
-  ActorHandle<T> get(Duration timeout = std::chrono::hours(1)) const { return {process_, inner_.get(timeout).address}; }
+  ActorHandle<T> get(Duration timeout = std::chrono::hours(1)) const {
+    return {process_, inner_.get(timeout).address};
+  }
   template <class Callback>
   void then(Callback callback) const {
-    inner_.then([process = process_, callback = std::move(callback)](Result<wire::SpawnAnswer> answer) mutable {
-      if (answer) {
-        callback(Result<ActorHandle<T>>(ActorHandle<T>(process, answer->address)));
-      } else {
-        callback(Result<ActorHandle<T>>(answer.error()));
-      }
-    });
+    inner_.then(
+        [process = process_, callback = std::move(callback)](Result<wire::SpawnAnswer> answer) mutable {
+          if (answer) {
+            callback(Result<ActorHandle<T>>(ActorHandle<T>(process, answer->address)));
+          } else {
+            callback(Result<ActorHandle<T>>(answer.error()));
+          }
+        });
   }
 
  private:
