@@ -93,9 +93,13 @@ torch::Tensor view_like(const torch::Tensor& like, std::byte* data, std::shared_
   return torch::from_blob(data, like.sizes(), std::move(release), options);
 }
 
+bool same_layout(const torch::Tensor& a, const torch::Tensor& b) {
+  return a.strides() == b.strides() && a.scalar_type() == b.scalar_type();
+}
+
 /// Copies with memcpy where the bytes lie the same way: a tenth of the overhead of Tensor::copy_.
 void put(const torch::Tensor& into, const torch::Tensor& gradient) {
-  if (gradient.strides() == into.strides() && gradient.scalar_type() == into.scalar_type()) {
+  if (same_layout(gradient, into)) {
     std::memcpy(into.data_ptr(), gradient.data_ptr(), into.nbytes());
   } else {
     into.copy_(gradient);
@@ -111,14 +115,11 @@ std::string listed(const std::vector<std::string>& names) {
 }  // namespace
 
 Reducer::Reducer(const std::vector<NamedTensor>& parameters, int logical_ranks, const ReducerOptions& options)
-    : logical_ranks_(logical_ranks), options_(options) {
-  std::vector<BucketItem> items;
-  for (const NamedTensor& parameter : parameters) {
-    if (!parameter.tensor.requires_grad()) continue;
-    items.push_back({static_cast<std::size_t>(parameter.tensor.numel()), reducible_dtype(parameter)});
-    parameters_.push_back({parameter.name, parameter.tensor, {}, 0, 0, 0, false});
-  }
-  buckets_ = make_buckets(items, options.buckets);
+    : logical_ranks_(logical_ranks),
+      options_(options),
+      parameters_(reducible(parameters)),
+      buckets_(make_buckets(items_of(parameters_), options.buckets)),
+      placement_(bytes_of(parameters_)) {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     for (std::size_t m = 0; m < buckets_[b].members.size(); ++m) {
       Parameter& parameter = parameters_[buckets_[b].members[m].item];
@@ -131,6 +132,31 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, int logical_ranks, 
     parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
     parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<Hook>(*this, i));
   }
+}
+
+std::vector<Reducer::Parameter> Reducer::reducible(const std::vector<NamedTensor>& parameters) {
+  std::vector<Parameter> found;
+  for (const NamedTensor& parameter : parameters) {
+    if (!parameter.tensor.requires_grad()) continue;
+    reducible_dtype(parameter);
+    found.push_back({parameter.name, parameter.tensor, {}, 0, 0, 0, false});
+  }
+  return found;
+}
+
+std::vector<BucketItem> Reducer::items_of(const std::vector<Parameter>& parameters) {
+  std::vector<BucketItem> items;
+  for (const Parameter& parameter : parameters) {
+    items.push_back({static_cast<std::size_t>(parameter.tensor.numel()),
+                     reducible_dtype({parameter.name, parameter.tensor})});
+  }
+  return items;
+}
+
+std::vector<std::size_t> Reducer::bytes_of(const std::vector<Parameter>& parameters) {
+  std::vector<std::size_t> bytes;
+  for (const Parameter& parameter : parameters) bytes.push_back(parameter.tensor.nbytes());
+  return bytes;
 }
 
 Reducer::~Reducer() {
@@ -157,6 +183,18 @@ void Reducer::attach(std::shared_ptr<collectives::ProcessGroup> group) {
   schedule_ = make_fold_schedule(interval, logical_ranks_);
   group_ = std::move(group);
   for (const Bucket& bucket : buckets_) states_.push_back(allocate(bucket));
+  for (int array = 0; array < schedule_.partials + schedule_.scratch; ++array) {
+    std::vector<GradientPlacement::Slot> slots;
+    for (const Parameter& parameter : parameters_) {
+      const BucketState& bucket = states_[parameter.bucket];
+      // The view keeps the array's memory, and the group behind it.
+      auto view =
+          std::make_shared<torch::Tensor>(bucket.views[static_cast<std::size_t>(array)][parameter.member]);
+      void* data = view->data_ptr();
+      slots.push_back({data, std::move(view)});
+    }
+    slots_.push_back(std::move(slots));
+  }
   if (options_.allow_unused) used_tree_ = group_->allocate_tree(parameters_.size(), DType::kInt32);
 }
 
@@ -195,6 +233,7 @@ Reducer::BucketState Reducer::allocate(const Bucket& bucket) {
 
 void Reducer::detach() {
   abandon();
+  slots_.clear();
   states_.clear();
   used_tree_ = {};
   group_.reset();
@@ -219,6 +258,13 @@ void Reducer::begin_leaf() {
   in_leaf_ = true;
 }
 
+void Reducer::begin_backward() {
+  // A gradient that is added to another needs memory of its own.
+  if (options_.place_gradients && !current().add) {
+    placement_.begin_backward(slots_[static_cast<std::size_t>(current().array)]);
+  }
+}
+
 const LeafFold& Reducer::current() const {
   return schedule_.leaves[leaf_];
 }
@@ -233,28 +279,50 @@ void Reducer::gradient_ready(std::size_t index) {
   try {
     Parameter& parameter = parameters_[index];
     if (!parameter.tensor.grad().defined()) return;
-    take(parameter);
-    bucket_member_done(parameter);
+    torch::Tensor gradient = std::move(parameter.tensor.mutable_grad());
+    parameter.tensor.mutable_grad() = torch::Tensor();
+    take(index, std::move(gradient));
   } catch (...) {
     failure_ = std::current_exception();
   }
 }
 
-void Reducer::take(Parameter& parameter) {
-  torch::Tensor gradient = std::move(parameter.tensor.mutable_grad());
-  parameter.tensor.mutable_grad() = torch::Tensor();
+void Reducer::take(std::size_t index, torch::Tensor gradient) {
+  Parameter& parameter = parameters_[index];
   if (parameter.seen || gradient.is_sparse() || gradient.requires_grad()) {
     throw BadConfig("the gradient of " + parameter.name + " cannot be reduced",
                     parameter.seen ? "the loss runs backward more than once" : "it is sparse or has a graph",
                     "return one dense loss; the trainer runs the backward");
   }
+  parameter.seen = true;
   const torch::Tensor& into = states_[parameter.bucket].views[current().array][parameter.member];
   if (current().add) {
     into.add_(gradient);
+  } else if (placement_.landed(index, gradient) && same_layout(gradient, into)) {
+    // Autograd has written it in its place.
+  } else if (placement_.occupied(index)) {
+    const bool in_slot = gradient.data_ptr() == into.data_ptr();  // in another layout
+    deferred_.push_back({index, in_slot ? gradient.clone() : std::move(gradient)});
+    return;
   } else {
     put(into, gradient);
   }
-  parameter.seen = true;
+  bucket_member_done(parameter);
+}
+
+/// The tensors that lived in the slots of these are gone, now that the backward is over.
+void Reducer::take_deferred() {
+  for (const Deferred& late : deferred_) {
+    Parameter& parameter = parameters_[late.index];
+    if (placement_.occupied(late.index)) {
+      throw BadConfig("the gradient of " + parameter.name + " has no place to go",
+                      "a tensor that the backward made is kept and lives there",
+                      "keep clones of what a backward makes, or set place_gradients to false");
+    }
+    put(states_[parameter.bucket].views[current().array][parameter.member], late.gradient);
+    bucket_member_done(parameter);
+  }
+  deferred_.clear();
 }
 
 void Reducer::bucket_member_done(Parameter& parameter) {
@@ -279,8 +347,10 @@ void Reducer::fold(BucketState& bucket) {
 
 void Reducer::end_leaf() {
   in_leaf_ = false;
+  placement_.end_backward();
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
   const torch::NoGradGuard no_grad;
+  take_deferred();
   add_missing();
   if (!is_last_leaf()) {
     for (BucketState& bucket : states_) fold(bucket);
@@ -338,6 +408,8 @@ void Reducer::finish() {
 
 void Reducer::abandon() {
   in_leaf_ = false;
+  placement_.end_backward();
+  deferred_.clear();
   failure_ = nullptr;
   for (BucketState& state : states_) state.work.reset();
   used_work_.reset();

@@ -21,6 +21,7 @@
 
 #include "actors/train/buckets.hpp"
 #include "actors/train/fold_schedule.hpp"
+#include "actors/train/gradient_placement.hpp"
 #include "collectives/process_group.hpp"
 
 namespace troupe::train {
@@ -32,6 +33,9 @@ struct ReducerOptions {
   /// false: a parameter without a gradient in some leaf is an error that names it. true: it counts as zeros
   /// there, and its `.grad` stays undefined if no leaf of the step had one; costs one more small reduction.
   bool allow_unused = false;
+  /// Gradients are written into the bucket by autograd where that is possible (gradient_placement.hpp), and
+  /// copied elsewhere. The bits are the same. false: always copied.
+  bool place_gradients = true;
 };
 
 class Reducer {
@@ -53,6 +57,8 @@ class Reducer {
   void begin_step();
   /// Before the forward of the next leaf.
   void begin_leaf();
+  /// Between its forward and its backward: where gradients go is decided when the backward allocates them.
+  void begin_backward();
   /// After its backward. Throws BadConfig for unused parameters, and what a launch threw during the backward.
   void end_leaf();
   /// Waits for every bucket and sets the gradients. Throws CollectiveAborted or Timeout.
@@ -72,9 +78,13 @@ class Reducer {
   struct Parameter;
   struct BucketState;
 
+  static std::vector<Parameter> reducible(const std::vector<NamedTensor>& parameters);
+  static std::vector<BucketItem> items_of(const std::vector<Parameter>& parameters);
+  static std::vector<std::size_t> bytes_of(const std::vector<Parameter>& parameters);
   BucketState allocate(const Bucket& bucket);
   void gradient_ready(std::size_t index);
-  void take(Parameter& parameter);
+  void take(std::size_t index, torch::Tensor gradient);
+  void take_deferred();
   void bucket_member_done(Parameter& parameter);
   void launch_ready_buckets();
   void launch(BucketState& bucket);
@@ -89,12 +99,21 @@ class Reducer {
   ReducerOptions options_;
   std::vector<Parameter> parameters_;
   std::vector<Bucket> buckets_;
+  GradientPlacement placement_;
 
   std::shared_ptr<collectives::ProcessGroup> group_;
   FoldSchedule schedule_;
   std::vector<BucketState> states_;
   collectives::TreeBuffer used_tree_;
   std::shared_ptr<collectives::Work> used_work_;
+
+  struct Deferred {
+    std::size_t index = 0;
+    torch::Tensor gradient;
+  };
+  std::vector<Deferred> deferred_;  ///< gradients whose slot another tensor of the backward lives in
+  /// By array: where each parameter's gradient goes.
+  std::vector<std::vector<GradientPlacement::Slot>> slots_;
 
   std::size_t leaf_ = 0;  ///< position in the interval
   bool in_leaf_ = false;

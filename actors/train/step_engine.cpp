@@ -83,6 +83,7 @@ double StepEngine::compute_leaf(const LeafBatch& leaf) {
     throw BadConfig("the loss is not a scalar", "the trainer runs backward from it",
                     "return its mean or sum");
   }
+  reducer_.begin_backward();
   loss.backward();
   if (leaf.leaf == 0) buffers_.save(next_buffers_);
   buffers_.restore(committed_buffers_);

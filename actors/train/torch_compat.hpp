@@ -4,9 +4,19 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
+#include <torch/version.h>
 
 #include <memory>
 #include <utility>
+
+// c10::Allocator: allocate() is const in 1.13, and copy_data() is pure in 2.x and not there in 1.13.
+#if TORCH_VERSION_MAJOR >= 2
+#define TROUPE_ALLOCATE_CONST
+#define TROUPE_COPY_DATA_OVERRIDE override
+#else
+#define TROUPE_ALLOCATE_CONST const
+#define TROUPE_COPY_DATA_OVERRIDE
+#endif
 
 namespace troupe::train {
 
