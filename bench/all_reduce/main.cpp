@@ -138,6 +138,7 @@ pid_t start_mpi(const std::string& stage_path, int ranks) {
       BENCH_MPIRUN, "--allow-run-as-root", "--oversubscribe", "-n",      std::to_string(ranks), "--mca",
       "btl",        "self,vader",          BENCH_MPI_PROGRAM, stage_path};
   std::vector<char*> pointers;
+  pointers.reserve(args.size() + 1);
   for (auto& arg : args) pointers.push_back(arg.data());
   pointers.push_back(nullptr);
   pid_t pid = 0;

@@ -22,6 +22,7 @@ std::vector<LeafInterval> nodes_of(const std::vector<LeafInterval>& intervals) {
 
 std::vector<LeafInterval> one_leaf_a_rank(int size) {
   std::vector<LeafInterval> intervals;
+  intervals.reserve(static_cast<std::size_t>(size));
   for (int r = 0; r < size; ++r) intervals.push_back({r, r + 1});
   return intervals;
 }

@@ -1,6 +1,7 @@
 #include "collectives/native/kernels.hpp"
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <type_traits>
 
@@ -77,7 +78,7 @@ struct Product {
 template <class T>
 bool is_nan(T value) {
   if constexpr (std::is_integral_v<T>) return false;
-  return value != value;
+  return std::isnan(value);
 }
 struct Min {
   template <class T>

@@ -1,7 +1,6 @@
 /// The handshake of data connections, byte by byte, and the mesh that ranks form through it among strangers.
 
 #include "collectives/native/mesh.hpp"
-#include "runtime/core/log.hpp"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -14,6 +13,7 @@
 #include <cstring>
 #include <thread>
 
+#include "runtime/core/log.hpp"
 #include "tests/collectives/ranks.hpp"
 
 using namespace troupe;
@@ -216,6 +216,7 @@ TEST_CASE("ranks form a mesh among strangers, and a group over it has the right 
     std::vector<std::string> thrown(kSize);
     std::vector<Mesh> meshes(kSize);
     std::vector<std::thread> threads;
+    threads.reserve(kSize);
     for (int r = 0; r < kSize; ++r) {
       threads.emplace_back([&, r] {
         const auto at = static_cast<std::size_t>(r);

@@ -94,7 +94,12 @@ void combine_one(DType dtype, ReduceOp op, std::byte* a, const std::byte* b) {
                        : apply(op, x, y);
       });
     case DType::kInt64:
-      return as(std::int64_t{}, [&](std::int64_t x, std::int64_t y) { return apply(op, x, y); });
+      return as(std::uint64_t{}, [&](std::uint64_t x, std::uint64_t y) {
+        const bool ordered = op == ReduceOp::kMin || op == ReduceOp::kMax;
+        return ordered ? static_cast<std::uint64_t>(
+                             apply(op, static_cast<std::int64_t>(x), static_cast<std::int64_t>(y)))
+                       : apply(op, x, y);
+      });
     case DType::kBFloat16:
       return as(std::uint16_t{}, [&](std::uint16_t x, std::uint16_t y) {
         return to_bf16(apply(op, from_bf16(x), from_bf16(y)));
@@ -285,11 +290,11 @@ TEST_CASE("operations launched ahead complete in any order of waiting") {
        {std::vector<std::vector<int>>{{0, 1, 2}}, std::vector<std::vector<int>>{{0}, {1, 2}}}) {
     run(3, {.nodes = nodes, .data_bytes = 4 << 20}, [](ProcessGroup& group) {
       constexpr std::size_t kCount = 5003;
-      constexpr int kOps = 100;  // more than may be in flight
+      constexpr int kLaunches = 100;  // more than may be in flight
       std::vector<TreeBuffer> trees;
-      std::vector<std::vector<float>> privates(kOps, std::vector<float>(70001, 1.0F));
+      std::vector<std::vector<float>> privates(kLaunches, std::vector<float>(70001, 1.0F));
       std::vector<std::shared_ptr<Work>> works;
-      for (int i = 0; i < kOps; ++i) {
+      for (int i = 0; i < kLaunches; ++i) {
         trees.push_back(group.allocate_tree(kCount, DType::kFloat32));
         auto* values = reinterpret_cast<float*>(trees.back().partials[0]);
         for (std::size_t k = 0; k < kCount; ++k) values[k] = static_cast<float>(i + group.rank());
@@ -300,7 +305,7 @@ TEST_CASE("operations launched ahead complete in any order of waiting") {
       }
       std::reverse(works.begin(), works.end());
       for (auto& work : works) work->wait();
-      for (int i = 0; i < kOps; ++i) {
+      for (int i = 0; i < kLaunches; ++i) {
         const auto* values = reinterpret_cast<const float*>(trees[static_cast<std::size_t>(i)].partials[0]);
         for (std::size_t k = 0; k < kCount; ++k) {
           if (values[k] != static_cast<float>(3 * i + 3)) throw std::runtime_error("wrong tree sum");
