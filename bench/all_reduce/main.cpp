@@ -2,9 +2,9 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -13,6 +13,7 @@
 #include <limits>
 #include <map>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +33,7 @@ constexpr const char* kHelp =
   --json FILE    also write one JSON object a line
   --help         this text
 
+Ranks are bound to a core each where there are as many cores, as mpirun does it for its own.
 Contenders take turns in one run (A B A B ...); a time is that of the slowest process of a call, and medians are
 shown. Buffers are written anew before every call, which is not timed, and every result is checked.
 
@@ -114,13 +116,13 @@ std::string size_name(std::size_t bytes) {
   return std::to_string(bytes) + " B";
 }
 
-/// A process that dies with this one.
+/// A process that gets `signal` when this one dies.
 template <class Body>
-pid_t start(Body body) {
+pid_t start(Body body, int signal = SIGKILL) {
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid != 0) return pid;
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::prctl(PR_SET_PDEATHSIG, signal);
   if (::getppid() != parent) ::_exit(1);
   int code = 0;
   try {
@@ -141,9 +143,13 @@ pid_t start_mpi(const std::string& stage_path, int ranks) {
   pointers.reserve(args.size() + 1);
   for (auto& arg : args) pointers.push_back(arg.data());
   pointers.push_back(nullptr);
-  pid_t pid = 0;
-  if (::posix_spawn(&pid, BENCH_MPIRUN, nullptr, nullptr, pointers.data(), environ) != 0) return -1;
-  return pid;
+  // SIGTERM, so that mpirun ends its ranks.
+  return start(
+      [&] {
+        ::execv(BENCH_MPIRUN, pointers.data());
+        throw std::runtime_error("cannot start " BENCH_MPIRUN);
+      },
+      SIGTERM);
 }
 #endif
 
@@ -174,6 +180,7 @@ class Measurement {
   /// Conducts; false if a contender died or summed wrongly.
   bool run(int rounds) {
     if (!wait_for(stage_.ready, contenders_.size() * static_cast<std::size_t>(stage_.ranks))) return false;
+    std::filesystem::remove_all(folder_);  // all have met; nothing is left if this run is killed
     for (int round = 0; round < rounds; ++round) {
       for (const Contender who : contenders_) {
         stage_.finished.store(0);

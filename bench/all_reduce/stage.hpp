@@ -100,11 +100,28 @@ inline bool is_sum(const float* values, std::size_t count, int ranks) {
   return true;
 }
 
+/// One core for each rank where there are as many, as mpirun does it for its own: no contender then measures
+/// where the kernel happened to put its processes. Threads that the caller made before stay free.
+inline void bind_to_core(const Stage& stage, int rank) {
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < stage.ranks) return;
+  int seen = 0;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &allowed) || seen++ != rank) continue;
+    cpu_set_t mine;
+    CPU_ZERO(&mine);
+    CPU_SET(core, &mine);
+    ::sched_setaffinity(0, sizeof mine, &mine);
+    return;
+  }
+}
+
 /// Takes turns until the measurement is over. `buffer(a)` gives the values that call `a` works on, `call(a)`
 /// is what is timed, for each of `algorithms`.
 template <class BufferOf, class Call>
 void perform(Stage& stage, Contender who, int rank, int algorithms, bool sums, BufferOf buffer, Call call) {
   const std::size_t count = stage.bytes / sizeof(float);
+  if (who != kMpi) bind_to_core(stage, rank);
   stage.ready.fetch_add(1);
   while (await_turn(stage, who)) {
     for (int s = 0; s < stage.samples_a_turn; ++s) {

@@ -7,7 +7,8 @@
 namespace troupe::collectives {
 namespace {
 
-constexpr unsigned kSpins = 512;          // about 20 us
+constexpr unsigned kSpins = 512;          // about 25 us
+constexpr unsigned kSpinsPerYield = 16;   // in case the rank that is waited for was put on this core
 constexpr unsigned kYieldsPerCheck = 16;  // the clock is read once in so many yields
 constexpr Duration kYieldFor = std::chrono::milliseconds(2);
 
@@ -17,7 +18,11 @@ Patience::Turn Patience::next() {
   const unsigned spins = crowded_ ? 0 : kSpins;
   const unsigned turn = turn_++;
   if (turn < spins) {
-    spin_pause(0);
+    if (turn % kSpinsPerYield == kSpinsPerYield - 1) {
+      ::sched_yield();
+    } else {
+      spin_pause(0);
+    }
     return Turn::kAgain;
   }
   const unsigned yields = turn - spins;
