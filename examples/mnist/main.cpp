@@ -26,16 +26,14 @@ void on_interrupt(int) {
   ::_exit(130);
 }
 
-std::string describe(const MnistOptions& o, const std::string& data) {
-  return "ConvNet on " + data + ": " + std::to_string(o.logical_ranks) + " logical ranks x batch " +
-         std::to_string(o.batch) + ", " + std::to_string(o.trainers) + " trainers, " +
-         std::to_string(o.loaders) + " loaders, " + std::to_string(o.nodes) + " nodes, seed " +
-         std::to_string(o.seed);
+std::string count(std::int64_t n, const std::string& what) {
+  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
 }
 
-/// Loaders run elsewhere, with another working directory.
-std::string on_every_node(const std::string& folder) {
-  return folder.empty() ? folder : std::filesystem::absolute(folder).string();
+std::string describe(const MnistOptions& o, const std::string& data) {
+  return "ConvNet on " + data + ": " + count(o.logical_ranks, "logical rank") + " x batch " +
+         std::to_string(o.batch) + ", " + count(o.trainers, "trainer") + ", " + count(o.loaders, "loader") +
+         ", " + count(o.nodes, "node") + ", seed " + std::to_string(o.seed);
 }
 
 int run(int argc, char** argv) {

@@ -1,7 +1,7 @@
 #include "runtime/node/roles.hpp"
 
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -29,25 +29,30 @@ constexpr Duration kConfigured = std::chrono::seconds(30);
 }
 
 /// SIGTERM ends the loop as if the parent had gone: whoever started us may be dead.
+///
+/// A handler and not a blocked signal read from a descriptor: libraries of the user's program start threads
+/// before main, in which nobody blocked anything, and the kernel would end the process through one of them.
 class TerminationSignal {
  public:
-  /// Call before any thread starts: the signal is blocked in all of them and read from a descriptor.
-  TerminationSignal() {
-    sigset_t set;
-    ::sigemptyset(&set);
-    ::sigaddset(&set, SIGTERM);
-    ::sigprocmask(SIG_BLOCK, &set, nullptr);
-    fd_ = UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  TerminationSignal() : told_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    tell_fd = told_.get();
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+      const std::uint64_t one = 1;
+      [[maybe_unused]] const auto written = ::write(tell_fd, &one, sizeof one);
+    };
+    ::sigaction(SIGTERM, &action, nullptr);
   }
   void watch(EventLoop& loop, std::function<void()> end) {
-    loop.watch(fd_.get(), [this, &loop, end = std::move(end)](bool, bool, bool) {
-      loop.forget(fd_.get());
+    loop.watch(told_.get(), [this, &loop, end = std::move(end)](bool, bool, bool) {
+      loop.forget(told_.get());
       end();
     });
   }
 
  private:
-  UniqueFd fd_;
+  static inline int tell_fd = -1;  ///< what the handler, which has no argument, writes to
+  UniqueFd told_;
 };
 
 struct Configured {
@@ -58,7 +63,8 @@ struct Configured {
 Configured configure(transport::LocalLink& parent) {
   auto received = wire::receive_control(parent, kConfigured);
   if (!received) leave_with(parent, received.error());
-  if (received->fds.size() != 1) leave_with(parent, {ErrorCode::kRefused, "no keys came with the configuration", "", ""});
+  if (received->fds.size() != 1)
+    leave_with(parent, {ErrorCode::kRefused, "no keys came with the configuration", "", ""});
   auto keys = take_over(std::move(received->fds.front()));
   if (!keys) leave_with(parent, keys.error());
   return {std::move(received->message), *std::move(keys)};
@@ -70,7 +76,8 @@ int run_head(transport::LocalLink parent, const control::PlacementPolicy& placem
   TerminationSignal termination;
   auto configured = configure(parent);
   const auto* config = std::get_if<wire::HeadConfig>(&configured.config);
-  if (config == nullptr) leave_with(parent, {ErrorCode::kRefused, "a head was given another role's configuration", "", ""});
+  if (config == nullptr)
+    leave_with(parent, {ErrorCode::kRefused, "a head was given another role's configuration", "", ""});
   auto address = parse_endpoint(config->address);
   if (!address) leave_with(parent, address.error());
   auto storage = open_sqlite_storage(config->folder);
@@ -112,14 +119,17 @@ int run_node(transport::LocalLink parent) {
   TerminationSignal termination;
   auto configured = configure(parent);
   const auto* config = std::get_if<wire::NodeConfig>(&configured.config);
-  if (config == nullptr) leave_with(parent, {ErrorCode::kRefused, "a node was given another role's configuration", "", ""});
+  if (config == nullptr)
+    leave_with(parent, {ErrorCode::kRefused, "a node was given another role's configuration", "", ""});
   set_log_role("node " + config->name);
   EventLoop loop;
   MonotonicClock clock;
   const auto transport = make_zmq_transport(clock);
   auto parent_copy = parent.socket().duplicate();
   if (!parent_copy) leave_with(parent, parent_copy.error());
-  Node node(loop, *transport, {*config, configured.keys.own, configured.keys.head, transport::LocalLink(*std::move(parent_copy))});
+  Node node(
+      loop, *transport,
+      {*config, configured.keys.own, configured.keys.head, transport::LocalLink(*std::move(parent_copy))});
   if (auto started = node.start(); !started) leave_with(parent, started.error());
   wire::send_control(parent, {}, wire::Ready{node.address()});
   parent.socket().reset();  // the node has the other descriptor
@@ -139,8 +149,10 @@ int run_worker(transport::LocalLink link) {
   set_log_role(config->label);
   ::prctl(PR_SET_NAME, config->label.substr(0, 15).c_str());
   ::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a line a person prints is seen when it is printed
-  const Process::Config mine{config->node, config->process, config->job, 0, config->label, config->host, config->package};
-  Process process(mine, std::move(link), [] { ::_exit(0); }, [](const wire::Output&) {});
+  const Process::Config mine{config->node,  config->process, config->job,    0,
+                             config->label, config->host,    config->package};
+  Process process(
+      mine, std::move(link), [] { ::_exit(0); }, [](const wire::Output&) {});
   process.run_until_told_to_leave();
   return 0;
 }
