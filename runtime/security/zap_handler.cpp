@@ -7,7 +7,7 @@
 #include <array>
 #include <cerrno>
 
-#include "runtime/core/log_limiter.hpp"
+#include "runtime/core/log.hpp"
 #include "runtime/core/quiet_thread.hpp"
 
 namespace troupe {
@@ -88,8 +88,6 @@ ZapHandler::~ZapHandler() {
 void ZapHandler::serve() {
   std::array<zmq_pollitem_t, 2> items = {
       {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, stop_.get(), ZMQ_POLLIN, 0}}};
-  const MonotonicClock clock;
-  LimitedLog refusals;
   // The wait has no deadline: its abort is the eventfd of the destructor.
   while (zmq_poll(items.data(), static_cast<int>(items.size()), -1) >= 0 || zmq_errno() == EINTR) {
     if ((items[1].revents & ZMQ_POLLIN) != 0) return;
@@ -99,7 +97,7 @@ void ZapHandler::serve() {
     const ZapVerdict verdict = judge_zap_request(frames, *authorizer_);
     if (!verdict.accepted) {
       const std::string from = frames.size() > 3 ? " from " + frames[3] : "";
-      refusals.warn("refused a connection" + from + ": " + verdict.why, clock.now());
+      log(LogLevel::kInfo, "refused a connection" + from + ": " + verdict.why);
     }
     send_reply(socket_, verdict);
   }
