@@ -36,6 +36,11 @@ std::string describe(const MnistOptions& o, const std::string& data) {
          ", " + count(o.nodes, "node") + ", seed " + std::to_string(o.seed);
 }
 
+/// Loaders run elsewhere, with another working directory.
+std::string on_every_node(const std::string& folder) {
+  return folder.empty() ? folder : std::filesystem::absolute(folder).string();
+}
+
 int run(int argc, char** argv) {
   const MnistOptions o = parse_options(argc, argv);
   auto session = troupe::init(argc, argv, {.nodes = o.nodes, .address = o.address});
