@@ -146,6 +146,7 @@ std::vector<Reducer::Parameter> Reducer::reducible(const std::vector<NamedTensor
 
 std::vector<BucketItem> Reducer::items_of(const std::vector<Parameter>& parameters) {
   std::vector<BucketItem> items;
+  items.reserve(parameters.size());
   for (const Parameter& parameter : parameters) {
     items.push_back({static_cast<std::size_t>(parameter.tensor.numel()),
                      reducible_dtype({parameter.name, parameter.tensor})});
@@ -155,6 +156,7 @@ std::vector<BucketItem> Reducer::items_of(const std::vector<Parameter>& paramete
 
 std::vector<std::size_t> Reducer::bytes_of(const std::vector<Parameter>& parameters) {
   std::vector<std::size_t> bytes;
+  bytes.reserve(parameters.size());
   for (const Parameter& parameter : parameters) bytes.push_back(parameter.tensor.nbytes());
   return bytes;
 }

@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -45,8 +46,7 @@ double median(std::vector<double> values) {
 class Child {
  public:
   /// `body` gets the ends of two pipes: commands to read and answers to write.
-  template <class Body>
-  explicit Child(Body&& body) {
+  explicit Child(const std::function<void(int commands, int answers)>& body) {
     int commands[2];
     int answers[2];
     if (::pipe2(commands, O_CLOEXEC) != 0 || ::pipe2(answers, O_CLOEXEC) != 0)
