@@ -63,13 +63,17 @@ Result<wire::Bytes> ask_head(const HeadContact& head, const wire::Control& messa
 }
 
 Result<void> enroll(const JoinToken& token, const CurveKeyPair& keys, Duration timeout) {
-  const auto answer = ask_head({token.head, token.head_key, token.one_time},
-                               wire::EnrollAsk{1, to_string(keys.public_key())}, timeout);
-  if (answer) return {};
-  // The head drops the token's connection once the key is in, maybe before its answer got out. Being let in
-  // with our own key says the same.
-  if (answer.error().code == ErrorCode::kUnavailable || answer.error().code == ErrorCode::kTimeout) {
-    if (ask_head({token.head, token.head_key, keys}, wire::StatusAsk{1}, timeout)) return {};
+  constexpr Duration kAnswers = std::chrono::milliseconds(300);
+  constexpr Duration kOwnKey = std::chrono::seconds(2);
+  Result<wire::Bytes> answer = wire::Bytes{};
+  for (const Duration patience : {kAnswers, timeout}) {
+    answer = ask_head({token.head, token.head_key, token.one_time},
+                      wire::EnrollAsk{1, to_string(keys.public_key())}, patience);
+    if (answer) return {};
+    // The one-time key is worth nothing once ours is in, mostly before the head's answer got out. Being let
+    // in with our own key says the same.
+    if (ask_head({token.head, token.head_key, keys}, wire::StatusAsk{1}, kOwnKey)) return {};
+    if (answer.error().code == ErrorCode::kRefused) break;
   }
   return answer.error();
 }

@@ -39,7 +39,8 @@ Result<void> Node::start() {
   };
   handlers.on_peer_connected = [](const PeerName&) {};
   handlers.on_peer_gone = [](const PeerName&) {};
-  auto server = transport_.serve({*listen, options_.keys, authorizer_}, std::move(handlers));
+  // Another node may knock before the head has told us of it.
+  auto server = transport_.serve({*listen, options_.keys, authorizer_, LogLevel::kInfo}, std::move(handlers));
   if (!server) return server.error();
   server_ = *std::move(server);
   address_ = to_string(server_->address());

@@ -7,7 +7,7 @@
 #include <array>
 #include <cerrno>
 
-#include "runtime/core/log.hpp"
+#include "runtime/core/log_limiter.hpp"
 #include "runtime/core/quiet_thread.hpp"
 
 namespace troupe {
@@ -62,7 +62,8 @@ ZapVerdict judge_zap_request(const std::vector<std::string>& frames, const Autho
 }
 
 Result<std::unique_ptr<ZapHandler>> ZapHandler::start(zmq::context_t& context,
-                                                      std::shared_ptr<const Authorizer> authorizer) {
+                                                      std::shared_ptr<const Authorizer> authorizer,
+                                                      LogLevel refusals) {
   zmq::socket_t socket(context, zmq::socket_type::rep);
   socket.set(zmq::sockopt::linger, 0);
   if (zmq_bind(socket.handle(), "inproc://zeromq.zap.01") != 0) {
@@ -71,11 +72,11 @@ Result<std::unique_ptr<ZapHandler>> ZapHandler::start(zmq::context_t& context,
   UniqueFd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop) return io_error("cannot create an eventfd", errno, "raise ulimit -n");
   return std::unique_ptr<ZapHandler>(
-      new ZapHandler(std::move(socket), std::move(stop), std::move(authorizer)));
+      new ZapHandler(std::move(socket), std::move(stop), std::move(authorizer), refusals));
 }
 
-ZapHandler::ZapHandler(zmq::socket_t socket, UniqueFd stop, std::shared_ptr<const Authorizer> authorizer)
-    : socket_(std::move(socket)), stop_(std::move(stop)), authorizer_(std::move(authorizer)) {
+ZapHandler::ZapHandler(zmq::socket_t socket, UniqueFd stop, std::shared_ptr<const Authorizer> authorizer, LogLevel refusals)
+    : socket_(std::move(socket)), stop_(std::move(stop)), authorizer_(std::move(authorizer)), refusal_level_(refusals) {
   thread_ = start_quiet_thread([this] { serve(); });
 }
 
@@ -88,6 +89,8 @@ ZapHandler::~ZapHandler() {
 void ZapHandler::serve() {
   std::array<zmq_pollitem_t, 2> items = {
       {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, stop_.get(), ZMQ_POLLIN, 0}}};
+  const MonotonicClock clock;
+  LimitedLog refusals(refusal_level_);
   // The wait has no deadline: its abort is the eventfd of the destructor.
   while (zmq_poll(items.data(), static_cast<int>(items.size()), -1) >= 0 || zmq_errno() == EINTR) {
     if ((items[1].revents & ZMQ_POLLIN) != 0) return;
@@ -97,7 +100,7 @@ void ZapHandler::serve() {
     const ZapVerdict verdict = judge_zap_request(frames, *authorizer_);
     if (!verdict.accepted) {
       const std::string from = frames.size() > 3 ? " from " + frames[3] : "";
-      log(LogLevel::kInfo, "refused a connection" + from + ": " + verdict.why);
+      refusals("refused a connection" + from + ": " + verdict.why, clock.now());
     }
     send_reply(socket_, verdict);
   }

@@ -13,6 +13,7 @@
 #include <zmq.hpp>
 
 #include "runtime/core/fd.hpp"
+#include "runtime/core/log.hpp"
 #include "runtime/core/result.hpp"
 #include "runtime/security/authorizer.hpp"
 
@@ -34,18 +35,21 @@ ZapVerdict judge_zap_request(const std::vector<std::string>& frames, const Autho
 /// Answers the handshakes of `context` on a thread of its own until destroyed. One a context.
 class ZapHandler {
  public:
-  /// Is answering when it returns. Errors: kInternal when the context already has a handler.
+  /// Is answering when it returns; logs whom it refuses at the level `refusals`. Errors: kInternal when the context already has a handler.
   static Result<std::unique_ptr<ZapHandler>> start(zmq::context_t& context,
-                                                   std::shared_ptr<const Authorizer> authorizer);
+                                                   std::shared_ptr<const Authorizer> authorizer,
+                                                   LogLevel refusals = LogLevel::kWarning);
   ~ZapHandler();
 
  private:
-  ZapHandler(zmq::socket_t socket, UniqueFd stop, std::shared_ptr<const Authorizer> authorizer);
+  ZapHandler(zmq::socket_t socket, UniqueFd stop, std::shared_ptr<const Authorizer> authorizer,
+             LogLevel refusals);
   void serve();
 
   zmq::socket_t socket_;
   UniqueFd stop_;
   std::shared_ptr<const Authorizer> authorizer_;
+  const LogLevel refusal_level_;
   std::thread thread_;
 };
 

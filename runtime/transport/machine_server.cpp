@@ -1,5 +1,8 @@
 #include "runtime/transport/machine_server.hpp"
 
+#include <netdb.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -18,6 +21,16 @@ constexpr int kFramesPerTurn = 256;
 constexpr Duration kIdleWait = std::chrono::seconds(1);
 constexpr Duration kLastWords = std::chrono::seconds(1);
 constexpr Duration kSweepInterval = std::chrono::seconds(1);
+
+/// Who is at the other end of a connection that libzmq accepted, for the log.
+std::string peer_address(int fd) {
+  sockaddr_storage from{};
+  socklen_t length = sizeof from;
+  char host[NI_MAXHOST];
+  const bool known = ::getpeername(fd, reinterpret_cast<sockaddr*>(&from), &length) == 0 &&
+                     ::getnameinfo(reinterpret_cast<sockaddr*>(&from), length, host, sizeof host, nullptr, 0, NI_NUMERICHOST) == 0;
+  return known ? host : "an address that is gone";
+}
 
 ErrorInfo cannot_listen(const Endpoint& address, int error) {
   const std::string what = "cannot listen on " + to_string(address);
@@ -45,9 +58,10 @@ Result<std::unique_ptr<MachineServer>> ZmqServer::start(ServeOptions options, Se
   auto wake = WakeFd::create();
   if (!wake) return wake.error();
   const Endpoint address = options.address;
+  const LogLevel refusals = options.refusals;
   std::unique_ptr<ZmqServer> server(
       new ZmqServer(std::move(options), std::move(handlers), clock, std::move(*wake)));
-  auto zap = ZapHandler::start(server->context_, server->authorizer_);
+  auto zap = ZapHandler::start(server->context_, server->authorizer_, refusals);
   if (!zap) return zap.error();
   server->zap_ = std::move(*zap);
   if (auto bound = server->bind(address); !bound) return bound.error();
@@ -59,6 +73,7 @@ ZmqServer::ZmqServer(ServeOptions options, ServerHandlers handlers, const Clock&
     : clock_(clock),
       authorizer_(std::move(options.authorizer)),
       handlers_(std::move(handlers)),
+      noise_(options.refusals),
       wake_(std::move(wake)) {
   socket_.emplace(context_, zmq::socket_type::router);
   set_common_options(*socket_, options.keys);
@@ -69,7 +84,7 @@ ZmqServer::ZmqServer(ServeOptions options, ServerHandlers handlers, const Clock&
   TROUPE_ASSERT(rc == 0, "this libzmq cannot enforce the ZAP domain");
   // A send to a peer that is gone or whose pipe is full must say so instead of dropping the frame.
   socket_->set(zmq::sockopt::router_mandatory, true);
-  monitor_.emplace(context_, *socket_, ZMQ_EVENT_DISCONNECTED);
+  monitor_.emplace(context_, *socket_, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_DISCONNECTED);
 }
 
 Result<void> ZmqServer::bind(const Endpoint& address) {
@@ -188,6 +203,7 @@ void ZmqServer::admit(const std::string& routing_id, const PublicKey& key, const
   const auto older = std::find_if(peers_.begin(), peers_.end(),
                                   [&](const auto& entry) { return entry.second->name == name; });
   if (older != peers_.end()) drop(std::string(older->first), false);
+  strangers_.erase(fd);
   auto peer = std::make_unique<Peer>(routing_id, key, name, fd, budget_);
   {
     const std::lock_guard lock(mutex_);
@@ -212,6 +228,22 @@ void ZmqServer::drop(const std::string& routing_id, bool tell) {
 /// Notes which connections are closed. What they had sent before is still to be received.
 void ZmqServer::handle_events() {
   monitor_->drain([this](const Monitor::Event& event) {
+    if (event.kind == ZMQ_EVENT_ACCEPTED) {
+      strangers_[event.value] = peer_address(event.value);
+      return;
+    }
+    if (event.kind == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
+      ++refused_;
+      return;
+    }
+    if (const auto stranger = strangers_.extract(event.value)) {
+      // The ZAP handler has told of those that it refused.
+      if (refused_ > 0) {
+        --refused_;
+      } else {
+        noise_("closed a connection from " + stranger.mapped() + ": no handshake of ours came from there", clock_.now());
+      }
+    }
     const auto closed = std::find_if(peers_.begin(), peers_.end(), [&](const auto& entry) {
       return entry.second->fd >= 0 && entry.second->fd == event.value;
     });

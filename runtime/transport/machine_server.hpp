@@ -9,6 +9,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "runtime/core/log_limiter.hpp"
 #include "runtime/security/zap_handler.hpp"
 #include "runtime/transport/transport.hpp"
 #include "runtime/transport/zmq_socket.hpp"
@@ -62,11 +63,14 @@ class ZmqServer final : public MachineServer {
   const Clock& clock_;
   const std::shared_ptr<Authorizer> authorizer_;
   const ServerHandlers handlers_;
+  LimitedLog noise_;
   Endpoint address_;
   zmq::context_t context_;
   std::unique_ptr<ZapHandler> zap_;
   std::optional<zmq::socket_t> socket_;
   std::optional<Monitor> monitor_;
+  std::map<int, std::string> strangers_;  ///< accepted connections that said no hello yet, and where they come from
+  int refused_ = 0;                       ///< of these, refused by the ZAP handler and not yet closed
   WakeFd wake_;
   std::atomic<bool> stop_{false};
 

@@ -19,6 +19,7 @@
 
 #include "runtime/core/clock.hpp"
 #include "runtime/core/endpoint.hpp"
+#include "runtime/core/log.hpp"
 #include "runtime/core/result.hpp"
 #include "runtime/security/authorizer.hpp"
 #include "runtime/security/curve_keys.hpp"
@@ -46,6 +47,7 @@ struct ServeOptions {
   Endpoint address;  ///< default 127.0.0.1 and any free port
   CurveKeyPair keys;
   std::shared_ptr<Authorizer> authorizer;
+  LogLevel refusals = LogLevel::kWarning;  ///< how loudly connections that are kept out are logged
 };
 
 /// The listening side. Thread-safe.

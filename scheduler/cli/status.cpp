@@ -11,7 +11,7 @@ namespace {
 using control::format_cpus;
 using nlohmann::json;
 
-constexpr Duration kHeadAnswers = std::chrono::seconds(10);
+constexpr Duration kHeadAnswers = std::chrono::seconds(4);  // a head that died is back within one
 
 ClusterFolder open(const std::string& path) {
   return ClusterFolder::open(path.empty() ? ClusterFolder::default_path() : path).value();
