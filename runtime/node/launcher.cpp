@@ -59,6 +59,8 @@ EmbeddedCluster::EmbeddedCluster(const EmbeddedOptions& options)
     }
     start_head("127.0.0.1:0");
     for (int i = 0; i < options_.nodes; ++i) start_node(i);
+    for (auto& node : nodes_) wait_until_ready(node.child, "node");
+    driver_link_ = std::move(nodes_[0].child.link);
     supervisor_ = std::thread([this] { supervise(); });
   } catch (...) {
     stop();
@@ -93,8 +95,6 @@ void EmbeddedCluster::start_node(int index) {
   config.hosts_driver = index == 0;
   const int fd = keys.get();
   wire::send_control(child.link, {}, config, std::span(&fd, 1));
-  wait_until_ready(child, "node");
-  if (index == 0) driver_link_ = std::move(child.link);
   const std::lock_guard lock(mutex_);
   nodes_[index].child = std::move(child);
 }

@@ -28,7 +28,8 @@ Node::~Node() {
   server_.reset();
 }
 
-Result<void> Node::start() {
+Result<void> Node::start(OnMember on_member) {
+  on_member_ = std::move(on_member);
   auto listen = parse_endpoint(options_.config.address);
   auto head = parse_endpoint(options_.config.head);
   if (!listen) return listen.error();
@@ -57,17 +58,16 @@ Result<void> Node::start() {
   auto client = transport_.connect({*head, options_.head_key, options_.keys}, std::move(to_head_handlers));
   if (!client) return client.error();
   head_ = *std::move(client);
+  loop_.watch(options_.parent.fd(), [this](bool, bool, bool) { parent_gone(); });
   loop_.post([this] { join_head(); });
   loop_.every(kHeartbeat, [this] { tick(); });
   return {};
 }
 
 void Node::serve_parent() {
-  if (options_.config.hosts_driver) {
-    adopt_driver();
-  } else {
-    loop_.watch(options_.parent.fd(), [this](bool, bool, bool) { parent_gone(); });
-  }
+  if (!options_.config.hosts_driver) return;
+  loop_.forget(options_.parent.fd());
+  adopt_driver();
 }
 
 void Node::adopt_driver() {
@@ -87,7 +87,13 @@ void Node::adopt_driver() {
 void Node::refused_by_head(const std::string& why) {
   constexpr int kRefusalsToLeave = 5;
   if (++refusals_ == 1) log(LogLevel::kWarning, "the head refuses this node: " + why);
-  if (refusals_ == kRefusalsToLeave) leave("the head refuses it");
+  if (refusals_ < kRefusalsToLeave) return;
+  tell_member(ErrorInfo{ErrorCode::kRefused, "the head at " + options_.config.head + " refuses this node", why, "join anew"});
+  leave("the head refuses it");
+}
+
+void Node::tell_member(Result<void> joined) {
+  if (on_member_) std::exchange(on_member_, nullptr)(std::move(joined));
 }
 
 void Node::join_head() {

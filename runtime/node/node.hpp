@@ -27,13 +27,15 @@ class Node {
     PublicKey head_key;
     transport::LocalLink parent;  ///< to whoever started this node; may carry a driver
   };
+  /// Told once: nothing when the head counts this node as a member, else why it will not.
+  using OnMember = std::function<void(Result<void>)>;
 
   Node(EventLoop& loop, MachineTransport& transport, Options options);
   ~Node();
 
-  /// Listens and joins the cluster. Errors: what the transport says.
-  Result<void> start();
-  /// Takes up the link to the parent, and the driver behind it. Call once after start.
+  /// Listens and asks to join the cluster. Errors: what the transport says.
+  Result<void> start(OnMember on_member);
+  /// Takes up the driver behind the link to the parent, if there is one. Call once, as a member.
   void serve_parent();
   /// Ends the workers, forwards what they wrote last, and stops the loop.
   void leave(const std::string& reason);
@@ -58,6 +60,7 @@ class Node {
   // node.cpp: joining, the parent, the tick
   void adopt_driver();
   void join_head();
+  void tell_member(Result<void> joined);
   void refused_by_head(const std::string& why);
   void tick();
   void to_head(control::ClusterEvent event);
@@ -124,6 +127,7 @@ class Node {
   EventLoop& loop_;
   MachineTransport& transport_;
   Options options_;
+  OnMember on_member_;  ///< empty once it was called
   const NodeId id_;
   std::string address_;
   std::string host_;

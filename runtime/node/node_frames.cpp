@@ -1,5 +1,7 @@
 // The node's part that receives, routes and sends frames.
 
+#include <algorithm>
+
 #include "runtime/core/log.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/node/node.hpp"
@@ -266,6 +268,7 @@ void Node::on_head_action(control::ClusterAction action) {
     }
   } else if (auto* refused = std::get_if<control::RefuseNode>(&action)) {
     log(LogLevel::kError, "the head refuses this node: " + refused->reason);
+    tell_member(ErrorInfo{ErrorCode::kRefused, "the head at " + options_.config.head + " refuses this node", refused->reason, "join anew"});
     leave("the head refused it");
   } else if (std::get_if<control::RequestRegistration>(&action) != nullptr) {
     join_head();
@@ -300,6 +303,8 @@ void Node::set_nodes(const std::vector<control::NodeInfo>& nodes) {
     }
     peers_[info.id] = Peer{info, *std::move(client), {}};
   }
+  const bool member = std::any_of(nodes.begin(), nodes.end(), [this](const auto& info) { return info.id == id_; });
+  if (member) tell_member({});
 }
 
 void Node::node_dead(NodeId node, const std::string& reason) {

@@ -130,10 +130,14 @@ int run_node(transport::LocalLink parent) {
   Node node(
       loop, *transport,
       {*config, configured.keys.own, configured.keys.head, transport::LocalLink(*std::move(parent_copy))});
-  if (auto started = node.start(); !started) leave_with(parent, started.error());
-  wire::send_control(parent, {}, wire::Ready{node.address()});
-  parent.socket().reset();  // the node has the other descriptor
-  node.serve_parent();
+  // The launcher hears of this node once it is a member: what a driver asks next finds it there.
+  const auto started = node.start([&](const Result<void>& joined) {
+    if (!joined) leave_with(parent, joined.error());
+    wire::send_control(parent, {}, wire::Ready{node.address()});
+    parent.socket().reset();  // the node has the other descriptor
+    node.serve_parent();
+  });
+  if (!started) leave_with(parent, started.error());
   termination.watch(loop, [&] { node.leave("its launcher is gone"); });
   loop.run();
   return 0;

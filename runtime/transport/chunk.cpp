@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint16_t kMagic = 0x4c54;
 constexpr std::uint8_t kLayoutVersion = 1;
-constexpr std::uint8_t kKnownFlags = kChunkLast | kChunkHello;
+constexpr std::uint8_t kKnownFlags = kChunkLast | kChunkHello | kChunkGoodbye;
 
 ErrorInfo bad_frame(std::string why) {
   return {ErrorCode::kBadInput, "cannot read a frame between machines", std::move(why),
@@ -36,8 +36,8 @@ Result<Chunk> decode_chunk(std::span<const std::byte> frame) {
   }
   if ((chunk.flags & ~kKnownFlags) != 0) return bad_frame("unknown flags");
   chunk.payload = reader.rest();
-  if (chunk.hello() && (!chunk.last() || chunk.index != 0 || !chunk.payload.empty())) {
-    return bad_frame("a hello that is not empty");
+  if ((chunk.hello() || chunk.goodbye()) && (!chunk.last() || chunk.index != 0 || !chunk.payload.empty())) {
+    return bad_frame("a hello or a goodbye that is not empty");
   }
   if (chunk.payload.size() > kMaxChunkPayloadBytes) return bad_frame("it is longer than 1 MiB");
   return chunk;

@@ -2,7 +2,8 @@
 ///
 ///   0  u16  magic 0x4c54 ("TL")
 ///   2  u8   version of this layout, 1
-///   3  u8   flags: 1 = last chunk of its message, 2 = hello (the first frame of a connection, empty)
+///   3  u8   flags: 1 = last chunk of its message, 2 = hello (the first frame of a connection, empty),
+///           4 = goodbye (the last frame of one side, empty; the other side closes, or answers with its own)
 ///   4  u32  index of the chunk in its message, from 0
 ///   8  u64  id of the message, counting up from 1
 ///   16      payload
@@ -27,6 +28,7 @@ inline constexpr std::size_t kChunkHeaderBytes = 16;
 inline constexpr std::size_t kMaxChunkPayloadBytes = kMaxFrameBytes - 1024;
 inline constexpr std::uint8_t kChunkLast = 1;
 inline constexpr std::uint8_t kChunkHello = 2;
+inline constexpr std::uint8_t kChunkGoodbye = 4;
 
 struct Chunk {
   std::uint8_t flags = 0;
@@ -36,7 +38,11 @@ struct Chunk {
 
   bool last() const noexcept { return (flags & kChunkLast) != 0; }
   bool hello() const noexcept { return (flags & kChunkHello) != 0; }
+  bool goodbye() const noexcept { return (flags & kChunkGoodbye) != 0; }
 };
+
+inline Chunk hello_chunk() { return {kChunkHello | kChunkLast, 0, 0, {}}; }
+inline Chunk goodbye_chunk() { return {kChunkGoodbye | kChunkLast, 0, 0, {}}; }
 
 /// Total.
 Result<Chunk> decode_chunk(std::span<const std::byte> frame);

@@ -136,7 +136,7 @@ bool ZmqClient::make_attempt() {
   return attempt.up;
 }
 
-/// One turn of the loop. Once the owner wants the link to end, it only says its last words.
+/// One turn of the loop.
 void ZmqClient::serve_attempt(Attempt& attempt) {
   const bool unsent = attempt.sending.has_value();
   const auto events = static_cast<short>(ZMQ_POLLIN | (unsent ? ZMQ_POLLOUT : 0));
@@ -147,11 +147,7 @@ void ZmqClient::serve_attempt(Attempt& attempt) {
   wake_.clear();
   const Instant now = clock_.now();
   if (stop_) {
-    const Instant give_up = now + kLinger;
-    while (attempt.up && !pump(attempt) && clock_.now() < give_up) {
-      zmq_pollitem_t writable{attempt.socket.handle(), 0, ZMQ_POLLOUT, 0};
-      zmq_poll(&writable, 1, millis(kBlockedRetry));
-    }
+    if (attempt.up) say_last_words(attempt);
     attempt.over = true;
     return;
   }
@@ -160,7 +156,8 @@ void ZmqClient::serve_attempt(Attempt& attempt) {
   for (int i = 0; (attempt.over || i < kFramesPerTurn) && attempt.up && receive_one(attempt); ++i) {
   }
   if (attempt.over) {
-    if (attempt.up) end_attempt(attempt, LinkState::kLost, "the connection broke");
+    const char* why = attempt.goodbye_heard ? "the other side ended" : "the connection broke";
+    if (attempt.up) end_attempt(attempt, LinkState::kLost, why);
     return;
   }
   if (attempt.in.expire(now, kReassemblyTimeout)) {
@@ -173,13 +170,30 @@ void ZmqClient::serve_attempt(Attempt& attempt) {
   }
 }
 
+/// What is queued, then the goodbye. libzmq may lose what a socket that closes sent last, so the link stays open
+/// until the server says that it heard all.
+void ZmqClient::say_last_words(Attempt& attempt) {
+  const Instant give_up = clock_.now() + kLinger;
+  bool said = false;
+  while (!attempt.over && clock_.now() < give_up) {
+    if (!said && pump(attempt)) said = send_chunk(attempt.socket, nullptr, goodbye_chunk()) == 0;
+    const auto events = static_cast<short>(ZMQ_POLLIN | (said ? 0 : ZMQ_POLLOUT));
+    std::array<zmq_pollitem_t, 2> items = {
+        {{attempt.socket.handle(), 0, events, 0}, {attempt.monitor.handle(), 0, ZMQ_POLLIN, 0}}};
+    zmq_poll(items.data(), static_cast<int>(items.size()), millis(kBlockedRetry));
+    while (receive_one(attempt)) {
+    }
+    handle_events(attempt);
+  }
+}
+
 void ZmqClient::handle_events(Attempt& attempt) {
   attempt.monitor.drain([&](const Monitor::Event& event) {
     if (attempt.over) return;
     switch (event.kind) {
       case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
         attempt.up = true;
-        send_chunk(attempt.socket, nullptr, Chunk{kChunkHello | kChunkLast, 0, 0, {}});
+        send_chunk(attempt.socket, nullptr, hello_chunk());
         set_state(LinkState::kConnected, "");
         break;
       case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
@@ -210,6 +224,10 @@ bool ZmqClient::receive_one(Attempt& attempt) {
     return true;
   }
   if (chunk->hello()) return true;
+  if (chunk->goodbye()) {
+    attempt.over = attempt.goodbye_heard = true;
+    return true;
+  }
   const auto whole = attempt.in.feed(*chunk, clock_.now());
   if (!whole) {
     log(LogLevel::kWarning, "dropped a message of the head: " + whole.error().message());

@@ -36,6 +36,7 @@ class ZmqClient final : public MachineClient {
     Instant deadline{0};
     bool up = false;
     bool over = false;
+    bool goodbye_heard = false;
   };
 
   ZmqClient(ConnectOptions options, ClientHandlers handlers, const Clock& clock, WakeFd wake);
@@ -45,6 +46,7 @@ class ZmqClient final : public MachineClient {
   void run();
   bool make_attempt();
   void serve_attempt(Attempt& attempt);
+  void say_last_words(Attempt& attempt);
   void handle_events(Attempt& attempt);
   void end_attempt(Attempt& attempt, LinkState state, const std::string& why);
   bool receive_one(Attempt& attempt);

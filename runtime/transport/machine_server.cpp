@@ -143,12 +143,18 @@ void ZmqServer::run() {
     handle_events();
     const Instant now = clock_.now();
     if (stop_ && !give_up) give_up = now + kLinger;
-    // Once told to stop it only says its last words: no handler runs for what still arrives.
     bool all_received = false;
-    for (int i = 0; !give_up && !all_received && i < kFramesPerTurn; ++i) all_received = !receive_one();
+    for (int i = 0; !all_received && i < kFramesPerTurn; ++i) all_received = !receive_one();
     drop_closed(all_received, now);
     blocked = !pump();
-    if (give_up && (!blocked || now >= *give_up)) return;
+    if (give_up) {
+      // libzmq may lose what a socket that closes sent last: the peers close first, once they heard all.
+      for (const auto& [routing_id, peer] : peers_) {
+        if (!blocked && !peer->goodbye_said) peer->goodbye_said = send_chunk(*socket_, &routing_id, goodbye_chunk()) == 0;
+      }
+      if (peers_.empty() || now >= *give_up) return;
+      blocked = true;  // looks again soon
+    }
     sweep(now);
   }
 }
@@ -191,10 +197,15 @@ void ZmqServer::handle_frame(const std::string& routing_id, const zmq::message_t
     return;
   }
   if (at == peers_.end()) return;  // replaced by a newer connection of the same name, or no hello yet
+  if (chunk->goodbye()) {
+    send_chunk(*socket_, &routing_id, goodbye_chunk());
+    drop(routing_id, true);
+    return;
+  }
   auto whole = at->second->in.feed(*chunk, clock_.now());
   if (!whole) {
     log(LogLevel::kWarning, "dropped a message of " + *name + ": " + whole.error().message());
-  } else if (*whole && handlers_.on_frame) {
+  } else if (*whole && handlers_.on_frame && !stop_) {
     handlers_.on_frame(*name, **whole);
   }
 }
@@ -210,7 +221,7 @@ void ZmqServer::admit(const std::string& routing_id, const PublicKey& key, const
     by_name_[name] = peer.get();
   }
   peers_[routing_id] = std::move(peer);
-  if (handlers_.on_peer_connected) handlers_.on_peer_connected(name);
+  if (handlers_.on_peer_connected && !stop_) handlers_.on_peer_connected(name);
 }
 
 void ZmqServer::drop(const std::string& routing_id, bool tell) {

@@ -38,6 +38,7 @@ class ZmqServer final : public MachineServer {
     Instant closed_at{0};
     Reassembler in;
     std::optional<Chunker> sending;
+    bool goodbye_said = false;
     // Guarded by mutex_:
     std::deque<std::vector<std::byte>> queue;
     std::size_t queued_messages = 0;  // with the one being sent

@@ -128,7 +128,7 @@ TEST_CASE("a peer that reads nothing makes send return false") {
   const auto& server_key = head.keys.public_key().bytes;
   silent.set(zmq::sockopt::curve_serverkey, zmq::const_buffer(server_key.data(), server_key.size()));
   silent.connect(zmq_link::to_zmq_address(head.address()));
-  REQUIRE(zmq_link::send_chunk(silent, nullptr, Chunk{kChunkHello | kChunkLast, 0, 0, {}}) == 0);
+  REQUIRE(zmq_link::send_chunk(silent, nullptr, hello_chunk()) == 0);
   REQUIRE(head.record.wait_for("silent connected"));
 
   const std::vector<std::byte> message(std::size_t{8} << 20);
@@ -193,7 +193,7 @@ TEST_CASE("a client without CURVE gets no frame through") {
   }
   zmq_link::Monitor monitor(context, plain, ZMQ_EVENT_ALL);
   plain.connect(zmq_link::to_zmq_address(head.address()));
-  zmq_link::send_chunk(plain, nullptr, Chunk{kChunkHello | kChunkLast, 0, 0, {}});
+  zmq_link::send_chunk(plain, nullptr, hello_chunk());
   zmq_link::send_chunk(plain, nullptr, Chunk{kChunkLast, 0, 1, {}});
   bool refused = false;
   while (!refused) {
@@ -250,7 +250,7 @@ TEST_CASE("a known peer that breaks the protocol disturbs nobody") {
   rude.set(zmq::sockopt::routing_id, "good");  // claims another's name
   zmq_link::Monitor monitor(context, rude, ZMQ_EVENT_DISCONNECTED);
   rude.connect(zmq_link::to_zmq_address(head.address()));
-  REQUIRE(zmq_link::send_chunk(rude, nullptr, Chunk{kChunkHello | kChunkLast, 0, 0, {}}) == 0);
+  REQUIRE(zmq_link::send_chunk(rude, nullptr, hello_chunk()) == 0);
   REQUIRE(head.record.wait_for("rude connected"));
 
   SECTION("frames that are no chunks, then a good one") {
@@ -324,6 +324,9 @@ TEST_CASE("the last words of a link are heard") {
     for (int i = 0; i < 100; ++i) REQUIRE(head.server->send("node", bytes("word " + std::to_string(i))));
     head.server.reset();
     CHECK(node.record.wait_for("word 99"));
+    int heard = 0;
+    for (int i = 0; i < 100; ++i) heard += node.record.count("word " + std::to_string(i)) > 0;
+    CHECK(heard == 100);
     CHECK(node.record.wait_for("lost"));
   }
 }
