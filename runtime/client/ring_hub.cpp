@@ -3,7 +3,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <climits>
 
 #include "runtime/core/log.hpp"
 
@@ -12,6 +11,7 @@ namespace {
 
 using transport::RingReader;
 using transport::RingWriter;
+using transport::Sleeper;
 
 constexpr Duration kLongestSpin = std::chrono::microseconds(50);
 constexpr Duration kShortestSpin = std::chrono::microseconds(2);
@@ -54,8 +54,7 @@ RingHub::RingHub(transport::Doorbell bell, OnMessage on_message, OnIdle on_idle)
 
 RingHub::~RingHub() {
   stopping_ = true;
-  bell_.arm();
-  bell_.ring();
+  bell_.wake_all();
   thread_.join();
 }
 
@@ -75,8 +74,7 @@ Result<void> RingHub::add(ProcessId peer, SharedMemory memory, transport::Doorbe
     channels_.emplace(peer, std::move(channel));
     ++version_;
   }
-  bell_.arm();  // messages may have come before anybody looked
-  bell_.ring();
+  bell_.wake_all();  // messages may have come before anybody looked
   return {};
 }
 
@@ -152,7 +150,7 @@ bool RingHub::try_lead() {
 }
 
 void RingHub::stop_leading() {
-  bell_.arm();
+  bell_.arm(Sleeper::kReceiver);
   // A message that came before the bell was armed rang nobody: the hub's thread must look.
   const bool waiting = anything_waiting();
   leading_.store(false, std::memory_order_release);
@@ -238,12 +236,13 @@ void RingHub::run() {
   while (!stopping_) {
     const std::uint32_t count = bell_.count();  // before the lead is tried: its holder rings when it lets go
     if (!try_lead()) {
-      bell_.sleep(count, kSleep);
+      bell_.sleep(Sleeper::kReceiver, count, kSleep);
       continue;
     }
+    receive_some();  // also when a thread waits: it may sleep until what is here wakes it
     spin(wanted);
     stop_leading();
-    if (!stopping_) bell_.sleep(count, kSleep);
+    if (!stopping_) bell_.sleep(Sleeper::kReceiver, count, kSleep);
   }
 }
 
@@ -270,12 +269,12 @@ void RingHub::wait(const std::function<bool()>& done, std::atomic<std::uint32_t>
       finished = spin(done);
       if (finished) break;
       const std::uint32_t count = bell_.count();
-      bell_.arm();
+      bell_.arm(Sleeper::kWaiter);
       if (done() || anything_waiting()) {
         bell_.disarm();
         continue;
       }
-      bell_.sleep(count, std::min(deadline - now(), kSleep));
+      bell_.sleep(Sleeper::kWaiter, count, std::min(deadline - now(), kSleep));
       bell_.disarm();
     }
     stop_leading();

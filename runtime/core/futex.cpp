@@ -5,20 +5,24 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <ctime>
 
 namespace troupe {
 
-void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, Duration timeout) {
+void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, Duration timeout,
+                std::uint32_t mask) {
   if (timeout <= Duration::zero()) return;
+  // FUTEX_WAIT_BITSET takes the instant at which to give up, on the clock that MonotonicClock reads.
+  const Duration until = std::chrono::steady_clock::now().time_since_epoch() + timeout;
   timespec ts{};
-  ts.tv_sec = static_cast<time_t>(timeout / std::chrono::seconds(1));
-  ts.tv_nsec = static_cast<long>((timeout % std::chrono::seconds(1)).count());
-  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT, expected, &ts, nullptr, 0);
+  ts.tv_sec = static_cast<time_t>(until / std::chrono::seconds(1));
+  ts.tv_nsec = static_cast<long>((until % std::chrono::seconds(1)).count());
+  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT_BITSET, expected, &ts, nullptr, mask);
 }
 
-void futex_wake(std::atomic<std::uint32_t>& word, int count) {
-  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE, count, nullptr, nullptr, 0);
+void futex_wake(std::atomic<std::uint32_t>& word, int count, std::uint32_t mask) {
+  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE_BITSET, count, nullptr, nullptr, mask);
 }
 
 void spin_pause(unsigned turn) {
