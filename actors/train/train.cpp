@@ -95,10 +95,10 @@ RunResult run_training(const DriverSession& session, std::uint64_t job_type, wir
   int stops_seen = 0;
   for (bool over = false; !over;) {
     const auto events = driver.call<&TrainDriver::next_events>();
-    while (!events.state()->wait(kLook)) {
+    do {
       const int stops = options.stops_wanted ? options.stops_wanted() : 0;
       for (; stops_seen < stops; ++stops_seen) driver.tell<&TrainDriver::stop>();
-    }
+    } while (!events.state()->wait(kLook));
     over = true;
     for (const auto& event : events.get()) {
       over = false;
