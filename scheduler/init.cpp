@@ -7,7 +7,9 @@
 #include <optional>
 #include <string_view>
 
+#include "runtime/core/ids.hpp"
 #include "runtime/core/log.hpp"
+#include "runtime/core/random.hpp"
 #include "runtime/node/launcher.hpp"
 #include "runtime/node/member.hpp"
 #include "runtime/node/package.hpp"
@@ -107,7 +109,8 @@ DriverSession init(int argc, char** argv, const InitOptions& options) {
                     "ask for 1 to 64");
   }
   ::signal(SIGPIPE, SIG_IGN);
-  const std::string job = options.job.empty() ? program_name(argc, argv) : options.job;
+  const std::string program = program_name(argc, argv);
+  const std::string job = options.job.empty() ? program + "-" + to_hex(SystemRandom().next()).substr(0, 8) : options.job;
   const std::string address = options.address.empty() ? address_in(argc, argv) : options.address;
   std::unique_ptr<EmbeddedCluster> cluster;
   std::unique_ptr<Child> gateway;
@@ -116,7 +119,7 @@ DriverSession init(int argc, char** argv, const InitOptions& options) {
     cluster = std::make_unique<EmbeddedCluster>(EmbeddedOptions{options.nodes, options.cpus_per_node});
     link = cluster->take_driver_link();
   } else {
-    gateway = std::make_unique<Child>(start_gateway(address, options, job));
+    gateway = std::make_unique<Child>(start_gateway(address, options, program));
     link = std::move(gateway->link);
   }
   auto process = take_place(std::move(link));

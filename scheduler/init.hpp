@@ -17,7 +17,9 @@ struct InitOptions {
   std::string address;
   std::string folder;      ///< of the keys; default: ClusterFolder::default_path()
   std::string token_file;  ///< join token for a folder that no head knows yet; default: $TROUPE_TOKEN_FILE
-  std::string job;         ///< name under which the head counts incarnations; default: the program's name
+  /// Name of the job. A program that starts under the name of a running job takes it over and ends the old one.
+  /// Default: the program's name and a random suffix.
+  std::string job;
 };
 
 class EmbeddedCluster;
