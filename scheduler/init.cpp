@@ -110,7 +110,8 @@ DriverSession init(int argc, char** argv, const InitOptions& options) {
   }
   ::signal(SIGPIPE, SIG_IGN);
   const std::string program = program_name(argc, argv);
-  const std::string job = options.job.empty() ? program + "-" + to_hex(SystemRandom().next()).substr(0, 8) : options.job;
+  const std::string job =
+      options.job.empty() ? program + "-" + to_hex(SystemRandom().next()).substr(0, 8) : options.job;
   const std::string address = options.address.empty() ? address_in(argc, argv) : options.address;
   std::unique_ptr<EmbeddedCluster> cluster;
   std::unique_ptr<Child> gateway;

@@ -1,11 +1,12 @@
 // The ring between two processes, here both ends in one.
+#include "runtime/transport/ring.hpp"
+
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <thread>
 #include <vector>
 
 #include "runtime/core/random.hpp"
-#include "runtime/transport/ring.hpp"
 
 using namespace troupe;
 using transport::RingReader;
@@ -47,7 +48,8 @@ TEST_CASE("messages of any length come whole and in order, over the wrap") {
     random.fill(expected);
     std::uint32_t number = 0;
     std::memcpy(&number, message.data(), sizeof number);
-    same = same && number == static_cast<std::uint32_t>(i) && message.size() == sizeof number + expected.size() &&
+    same = same && number == static_cast<std::uint32_t>(i) &&
+           message.size() == sizeof number + expected.size() &&
            std::memcmp(message.data() + sizeof number, expected.data(), expected.size()) == 0;
     ring.reader.pop();
     ++i;
@@ -76,7 +78,9 @@ TEST_CASE("a peer that lies about positions or lengths poisons the ring") {
   REQUIRE(ring.writer.write(std::as_bytes(std::span(&number, 1)), {}));
   std::byte* const data = ring.at + sizeof(transport::RingHeader);
   std::uint32_t length = 0;
-  SECTION("a length of nothing") { std::memcpy(data, &length, sizeof length); }
+  SECTION("a length of nothing") {
+    std::memcpy(data, &length, sizeof length);
+  }
   SECTION("a length beyond what was written") {
     length = 100'000;
     std::memcpy(data, &length, sizeof length);
@@ -85,7 +89,9 @@ TEST_CASE("a peer that lies about positions or lengths poisons the ring") {
     length = 0xfffffff0;
     std::memcpy(data, &length, sizeof length);
   }
-  SECTION("a position beyond the ring") { ring.header().written = std::uint64_t{1} << 40; }
+  SECTION("a position beyond the ring") {
+    ring.header().written = std::uint64_t{1} << 40;
+  }
   CHECK(ring.reader.front().empty());
   CHECK(ring.reader.poisoned());
 }

@@ -124,7 +124,8 @@ TEST_CASE("a frame with any bit changed is read or refused, never worse") {
   for (std::size_t size = wire::kHeaderBytes; size < frame.size(); ++size) {
     const auto header = wire::decode_header(frame).value();
     CHECK_FALSE(
-        wire::decode_control(header, ByteView(frame).subspan(wire::kHeaderBytes, size - wire::kHeaderBytes)).ok());
+        wire::decode_control(header, ByteView(frame).subspan(wire::kHeaderBytes, size - wire::kHeaderBytes))
+            .ok());
   }
 }
 
