@@ -274,8 +274,10 @@ void RingHub::wait(const std::function<bool()>& done, std::atomic<std::uint32_t>
         bell_.disarm();
         continue;
       }
-      bell_.sleep(Sleeper::kWaiter, count, std::min(deadline - now(), kSleep));
+      const Instant slept_at = now();
+      bell_.sleep(Sleeper::kWaiter, count, std::min(deadline - slept_at, kSleep));
       bell_.disarm();
+      if (now() - slept_at >= kSleep && (done() || anything_waiting())) ++late_wakeups_;
     }
     stop_leading();
   }

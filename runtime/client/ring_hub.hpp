@@ -49,6 +49,9 @@ class RingHub final : public Waiter {
             std::atomic<std::uint32_t>& sleepers, Instant deadline) override;
   void nudge() override { bell_.ring(); }
 
+  /// Sleeps of waiting threads that ran out while there was something to do. Each is a wake-up that got lost.
+  std::uint64_t late_wakeups() const { return late_wakeups_; }
+
  private:
   struct Channel;
   using Channels = std::vector<std::shared_ptr<Channel>>;
@@ -76,6 +79,7 @@ class RingHub final : public Waiter {
   std::atomic<bool> stopping_{false};
   std::atomic<int> waiters_{0};      ///< threads in wait
   std::atomic<int> overflowing_{0};  ///< channels with kept fragments
+  std::atomic<std::uint64_t> late_wakeups_{0};
 
   // The leader's own.
   Channels polled_;
