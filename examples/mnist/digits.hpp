@@ -13,7 +13,7 @@
 /// A plain struct: its fields travel to every trainer and loader.
 struct Digits {
   std::string folder;  ///< of the MNIST files; empty: rendered digits
-  double lr = 0.05;
+  double lr = 0.02;
   std::int64_t samples = 0;  ///< train on the first so many; 0: on all
 
   ConvNet model() const { return ConvNet(); }

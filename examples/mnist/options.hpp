@@ -17,7 +17,7 @@ struct MnistOptions {
   std::string address;  ///< of a running cluster's head; empty: an embedded one
   std::int64_t batch = 25;
   std::uint64_t seed = 7;
-  double lr = 0.05;
+  double lr = 0.02;
   std::int64_t samples = 0;
   std::vector<troupe::train::ChaosStep> chaos;
   std::string checkpoint;
