@@ -68,6 +68,8 @@ std::string_view reduce_op_name(ReduceOp op) {
       return "bor";
     case ReduceOp::kBxor:
       return "bxor";
+    case ReduceOp::kPremulSum:
+      return "premul_sum";
   }
   return "?";
 }

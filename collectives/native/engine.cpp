@@ -315,21 +315,23 @@ void Engine::wait(std::uint32_t rounds) {
   if (is_before(completed_, rounds)) drive(rounds);
 }
 
+bool Engine::wait_for(std::uint32_t rounds, Duration limit) {
+  const std::lock_guard lock(mutex_);
+  return !is_before(completed_, rounds) || drive(rounds, limit);
+}
+
 bool Engine::test(std::uint32_t rounds) {
   const std::lock_guard lock(mutex_);
-  try {
-    while (is_before(completed_, rounds)) {
-      throw_if_aborted();
-      if (!advance()) return false;
-    }
-  } catch (const Error&) {  // the group is aborted now: wait() says why
+  while (is_before(completed_, rounds)) {
+    throw_if_aborted();
+    if (!advance()) return false;
   }
   return true;
 }
 
-void Engine::drive(std::uint32_t rounds) {
+bool Engine::drive(std::uint32_t rounds, Duration limit) {
   Patience patience(crowded_);
-  progress_at_ = clock_.now();
+  const Instant begun = progress_at_ = clock_.now();
   while (is_before(completed_, rounds)) {
     throw_if_aborted();
     if (advance()) {
@@ -341,7 +343,9 @@ void Engine::drive(std::uint32_t rounds) {
     if (turn == Patience::Turn::kAgain) continue;
     if (turn == Patience::Turn::kSleep) sleep();
     check_on_others();
+    if (clock_.now() - begun >= limit) return false;
   }
+  return true;
 }
 
 /// The ranks that this one waits for.

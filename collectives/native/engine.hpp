@@ -50,7 +50,9 @@ class Engine {
   std::uint32_t launch(const Contract& contract, std::byte* data);
   std::uint32_t launch_tree(const TreeBuffer& buffer, ReduceOp op);
   void wait(std::uint32_t rounds);
-  /// Does what can be done without waiting; true also when wait() would throw at once.
+  /// As wait(), for no longer than `limit`; whether the operation is complete.
+  bool wait_for(std::uint32_t rounds, Duration limit);
+  /// Does what can be done without waiting. Throws what wait() would throw at once.
   bool test(std::uint32_t rounds);
 
   void abort(AbortKind kind, const std::string& reason);
@@ -112,7 +114,7 @@ class Engine {
   void receive_broadcast(const Op& op, std::uint32_t round);
 
   // Waiting and failing.
-  void drive(std::uint32_t rounds);
+  bool drive(std::uint32_t rounds, Duration limit = Duration::max());
   void check_on_others();
   void sleep();
   std::vector<int> missing() const;

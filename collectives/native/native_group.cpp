@@ -65,27 +65,59 @@ void check_ranks(NativeGroupOptions& options) {
 class NativeWork final : public Work {
  public:
   NativeWork(std::shared_ptr<Engine> engine, std::uint32_t rounds)
-      : engine_(std::move(engine)), rounds_(rounds) {}
+      : engine_(std::move(engine)), rounds_(rounds), launched_at_(clock_.now()) {}
   void wait() override {
-    if (done_) return;
-    engine_->wait(rounds_);
-    done_ = true;
+    settle([&] {
+      engine_->wait(rounds_);
+      return true;
+    });
+    if (thrown_) std::rethrow_exception(thrown_);
   }
-  bool is_completed() override { return done_ || engine_->test(rounds_); }
+  bool wait_for(Duration limit) override {
+    settle([&] { return engine_->wait_for(rounds_, limit); });
+    if (thrown_) std::rethrow_exception(thrown_);
+    return settled_at_.has_value();
+  }
+  bool is_completed() override {
+    settle([&] { return engine_->test(rounds_); });
+    return settled_at_.has_value();
+  }
+  std::exception_ptr exception() override {
+    (void)is_completed();
+    return thrown_;
+  }
+  std::optional<Duration> duration() override {
+    if (!settled_at_) return std::nullopt;
+    return *settled_at_ - launched_at_;
+  }
 
  private:
+  /// Runs `step` unless the end is known; true: the operation is complete.
+  template <class Step>
+  void settle(Step step) {
+    if (settled_at_) return;
+    try {
+      if (!step()) return;
+    } catch (...) {
+      thrown_ = std::current_exception();
+    }
+    settled_at_ = clock_.now();
+  }
+
   std::shared_ptr<Engine> engine_;
   std::uint32_t rounds_;  ///< of the group, once this is complete
-  bool done_ = false;
+  MonotonicClock clock_;
+  Instant launched_at_;
+  std::optional<Instant> settled_at_;
+  std::exception_ptr thrown_;
 };
 
 class NativeGroup final : public ProcessGroup {
  public:
   explicit NativeGroup(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {}
   ~NativeGroup() override { engine_->leave(); }
-  NativeGroup(const NativeGroup&) = delete;
-  NativeGroup& operator=(const NativeGroup&) = delete;
 
+  std::string_view backend() const override { return "native"; }
   int rank() const override { return engine_->rank(); }
   int size() const override { return engine_->size(); }
   Generation generation() const override { return engine_->generation(); }
@@ -95,11 +127,14 @@ class NativeGroup final : public ProcessGroup {
     check_count(count);
     return engine_->allocate(count, dtype);
   }
-  std::shared_ptr<Work> all_reduce_tree(const TreeBuffer& buffer, ReduceOp op) override {
-    return work(engine_->launch_tree(buffer, op));
+  Buffer allocate(std::size_t count, DType dtype) override {
+    return {allocate_tree(count, dtype).partials.front(), count, dtype, {}, nullptr};
   }
-  std::shared_ptr<Work> all_reduce(const Buffer& buffer, ReduceOp op) override {
-    return launch(OpKind::kAllReduce, buffer, op, 0);
+  std::shared_ptr<Work> all_reduce_tree(const TreeBuffer& buffer, Reduction how) override {
+    return work(engine_->launch_tree(buffer, how.op));
+  }
+  std::shared_ptr<Work> all_reduce(const Buffer& buffer, Reduction how) override {
+    return launch(OpKind::kAllReduce, buffer, how.op, 0);
   }
   std::shared_ptr<Work> broadcast(const Buffer& buffer, int root) override {
     if (root < 0 || root >= size()) {
