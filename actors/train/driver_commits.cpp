@@ -19,7 +19,7 @@ void DriverMachine::recovered(Instant now, Actions& out) {
   episode_.reset();
 }
 
-// ---- Steps --------------------------------------------------------------------------------------------
+// Steps.
 
 void DriverMachine::report(const StepApplied& r, Trainer& from, Instant now, Actions& out) {
   if (!current(r.generation)) return;
@@ -110,7 +110,7 @@ void DriverMachine::check_epoch(int epoch, Actions& out) {
   }
 }
 
-// ---- Barriers and errands -----------------------------------------------------------------------------
+// Barriers and errands.
 
 bool DriverMachine::checkpoint_at(std::int64_t step) const {
   const std::int64_t every =

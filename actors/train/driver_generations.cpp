@@ -23,7 +23,7 @@ bool DriverMachine::is_member(const Trainer& trainer) const {
 
 void DriverMachine::report(const TrainerHeartbeat&, Trainer&, Instant, Actions&) {}
 
-// ---- Opening ------------------------------------------------------------------------------------------
+// Opening.
 
 void DriverMachine::open_generation(const std::string& cause, bool fault, Instant now, Actions& out) {
   if (over()) return;
@@ -80,7 +80,7 @@ bool DriverMachine::merge_slots(const StepReport& step, Actions& out) {
   return true;
 }
 
-// ---- Planning -----------------------------------------------------------------------------------------
+// Planning.
 
 /// Goes on once everyone alive has said what it holds. Whoever was killed counts as alive until its death is
 /// known (fencing), or its deadline is over.
@@ -198,7 +198,7 @@ void DriverMachine::start_generation(Instant now, Actions& out) {
   for (const ActorId member : members_) out.push_back(SendOrder{member, StartGeneration{plan}});
 }
 
-// ---- Forming ------------------------------------------------------------------------------------------
+// Forming.
 
 void DriverMachine::report(const GroupFormed& r, Trainer& from, Instant now, Actions& out) {
   if (!current(r.generation)) return;

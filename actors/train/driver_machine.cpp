@@ -83,7 +83,7 @@ void DriverMachine::fail(std::string why, Actions& out) {
   out.push_back(JobFailed{std::move(why)});
 }
 
-// ---- Trainers -----------------------------------------------------------------------------------------
+// Trainers.
 
 std::string DriverMachine::describe(const Trainer& trainer) const {
   const std::string rank = trainer.rank < 0 ? "" : " (rank " + std::to_string(trainer.rank) + ")";
@@ -159,7 +159,7 @@ void DriverMachine::check_trainers(Instant now, Actions& out) {
   }
 }
 
-// ---- Loaders ------------------------------------------------------------------------------------------
+// Loaders.
 
 std::vector<LoaderInfo> DriverMachine::loader_list() const {
   std::vector<LoaderInfo> list;
@@ -230,7 +230,7 @@ void DriverMachine::check_loaders(Instant now, Actions& out) {
   }
 }
 
-// ---- Spawning -----------------------------------------------------------------------------------------
+// Spawning.
 
 void DriverMachine::spawn_missing(Instant now, Actions& out) {
   const auto staying = std::count_if(trainers_.begin(), trainers_.end(),
@@ -295,7 +295,7 @@ void DriverMachine::check_spawns(Instant now, Actions& out) {
   }
 }
 
-// ---- Time and the user --------------------------------------------------------------------------------
+// Time and the user.
 
 void DriverMachine::handle(const TrainerReport& e, Instant now, Actions& out) {
   const ActorId actor = std::visit([](const auto& r) { return r.actor; }, e);

@@ -66,7 +66,7 @@ struct DriverConfig {
   std::function<std::uint64_t(int epoch, std::int64_t step_in_epoch, int leaf)> expected_indices;
 };
 
-// ---- Events: a trainer's reports (messages.hpp), and these ---------------------------------------------
+// Events: a trainer's reports (messages.hpp), and these.
 
 enum class SpawnKind : std::uint8_t { kTrainer, kLoader };
 
@@ -107,7 +107,7 @@ struct DriverTick {};
 using DriverEvent = std::variant<TrainerReady, TrainerDown, LoaderReady, LoaderDown, LoaderHeartbeat,
                                  SpawnFailed, TrainerReport, StopRequested, DriverTick>;
 
-// ---- Actions ------------------------------------------------------------------------------------------
+// Actions.
 
 struct SpawnActor {
   SpawnKind kind = SpawnKind::kTrainer;

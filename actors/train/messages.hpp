@@ -13,7 +13,7 @@
 
 namespace troupe::train {
 
-// ---- Driver to trainer --------------------------------------------------------------------------------
+// Driver to trainer.
 
 /// Leave the collective of any older generation, then say what you hold (TrainerQuiesced).
 struct Quiesce {
@@ -53,7 +53,7 @@ struct Finish {
 using TrainerOrder =
     std::variant<Quiesce, StartGeneration, Committed, SetLoaders, Evaluate, WriteCheckpoint, Finish>;
 
-// ---- Trainer to driver --------------------------------------------------------------------------------
+// Trainer to driver.
 
 /// A sign of life, every second, from a thread that does not compute. Any other report is one too.
 struct TrainerHeartbeat {

@@ -26,8 +26,7 @@ std::string encode_address(const ActorAddress& address) {
 TrainDriver::TrainDriver(RunOptions options)
     : options_(std::move(options)), session_(this_actor().session()) {}
 
-// ---- Start
-// --------------------------------------------------------------------------------------------------
+// Start.
 
 Future<RunResult> TrainDriver::run() {
   started_at_ = epoch_started_at_ = rate_since_ = now();
@@ -67,6 +66,14 @@ void TrainDriver::start_machine() {
   config.epochs = options_.settings.epochs;
   config.steps_per_epoch = sampler_->steps_per_epoch();
   config.test_samples = options_.evaluate ? data_->test_size : 0;
+  for (const ChaosStep& chaos : options_.chaos) {
+    const std::int64_t last = config.steps_per_epoch * config.epochs;
+    if (chaos.step <= last && chaos.rank < options_.trainers) continue;
+    throw BadConfig("cannot cause the fault at step " + std::to_string(chaos.step),
+                    "the job has " + std::to_string(last) + " steps and " +
+                        std::to_string(options_.trainers) + " trainers",
+                    "give a step and a rank that it has");
+  }
   config.checkpoints = !options_.settings.checkpoint_folder.empty();
   config.checkpoint_every = options_.checkpoint_every;
   config.incarnation = session_.incarnation();
@@ -97,8 +104,7 @@ void TrainDriver::carry_out(const std::vector<DriverAction>& actions) {
   }
 }
 
-// ---- Who comes and goes
-// -------------------------------------------------------------------------------------
+// Who comes and goes.
 
 void TrainDriver::act(const SpawnActor& action) {
   if (action.kind == SpawnKind::kTrainer) {
@@ -116,9 +122,15 @@ void TrainDriver::spawn_trainer(std::uint64_t token) {
   options.label = "trainer " + std::to_string(number);
   session_.spawn_async<Trainer>(options, options_.settings, this_actor().self<TrainDriver>())
       .then([this, token, number](Result<ActorHandle<Trainer>> trainer) {
-        if (!trainer) return feed(SpawnFailed{token, trainer.error().message()});
+        if (!trainer) return spawn_failed(token, trainer.error());
         trainer_up(token, number, *trainer);
       });
+}
+
+/// A refusal is for good (the job has ended, another build): trying again would end as this did.
+void TrainDriver::spawn_failed(std::uint64_t token, const ErrorInfo& why) {
+  if (why.code == ErrorCode::kRefused) return finish(why);
+  feed(SpawnFailed{token, why.message()});
 }
 
 void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Trainer> trainer) {
@@ -155,7 +167,7 @@ void TrainDriver::spawn_loader(std::uint64_t token) {
       .spawn_async<Loader>({.isolated = true, .label = "loader " + std::to_string(number)}, options_.settings,
                            this_actor().self<TrainDriver>())
       .then([this, token, number](Result<ActorHandle<Loader>> loader) {
-        if (!loader) return feed(SpawnFailed{token, loader.error().message()});
+        if (!loader) return spawn_failed(token, loader.error());
         loader_up(token, number, *loader);
       });
 }
@@ -201,8 +213,7 @@ void TrainDriver::act(const KillActor& action) {
     session_.kill(at->second.handle, action.reason);
 }
 
-// ---- Reports
-// ------------------------------------------------------------------------------------------------
+// Reports.
 
 void TrainDriver::report(const TrainerReport& report) {
   feed(report);
@@ -223,8 +234,7 @@ void TrainDriver::stop() {
   feed(StopRequested{});
 }
 
-// ---- What comes of it
-// ---------------------------------------------------------------------------------------
+// What comes of it.
 
 double TrainDriver::rate(std::int64_t samples) {
   rate_samples_ += samples;
@@ -344,8 +354,7 @@ std::string TrainDriver::for_people(std::string text) const {
   return text;
 }
 
-// ---- Faults on purpose
-// --------------------------------------------------------------------------------------
+// Faults on purpose.
 
 void TrainDriver::cause_chaos(std::int64_t committed) {
   std::erase_if(options_.chaos,

@@ -105,6 +105,7 @@ class TrainDriver {
 
   void spawn_trainer(std::uint64_t token);
   void spawn_loader(std::uint64_t token);
+  void spawn_failed(std::uint64_t token, const ErrorInfo& why);
   void trainer_up(std::uint64_t token, int number, ActorHandle<Trainer> trainer);
   void loader_up(std::uint64_t token, int number, ActorHandle<Loader> loader);
   void finish(Result<RunResult> result);

@@ -31,7 +31,7 @@ bool TrainerMachine::is_receiver() const {
   return std::find(plan_.receivers.begin(), plan_.receivers.end(), rank()) != plan_.receivers.end();
 }
 
-// ---- Orders -------------------------------------------------------------------------------------------
+// Orders.
 
 void TrainerMachine::handle(const Quiesce& order, TrainerOutput& out) {
   if (order.generation <= generation_) {
@@ -91,7 +91,7 @@ void TrainerMachine::add_errand(const Order& order, TrainerOutput& out) {
   errands_.emplace_back(order);
 }
 
-// ---- What to do ---------------------------------------------------------------------------------------
+// What to do.
 
 TrainerTask TrainerMachine::take() {
   TROUPE_ASSERT(!doing_, "a task is taken after the one before it is done");
@@ -150,7 +150,7 @@ TrainerTask TrainerMachine::choose_running_task() const {
   return Wait{"step " + std::to_string(steps_) + " waits for the commit"};
 }
 
-// ---- How it went --------------------------------------------------------------------------------------
+// How it went.
 
 TrainerOutput TrainerMachine::done(const TrainerResult& result) {
   TROUPE_ASSERT(doing_.has_value(), "an outcome belongs to a task that was taken");

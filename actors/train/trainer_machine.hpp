@@ -20,7 +20,7 @@
 
 namespace troupe::train {
 
-// ---- What to do next ----------------------------------------------------------------------------------
+// What to do next.
 
 /// Nothing until the next order.
 struct Wait {
@@ -65,7 +65,7 @@ struct RunCheckpoint {
 using TrainerTask = std::variant<Wait, FormGroup, TransferState, MakeInitialState, LoadCheckpoint,
                                  ComputeStep, ApplyStep, HashState, RunEvaluation, RunCheckpoint>;
 
-// ---- How it went --------------------------------------------------------------------------------------
+// How it went.
 
 /// FormGroup, or a TransferState as source or bystander, succeeded.
 struct TaskDone {};

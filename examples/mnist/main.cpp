@@ -64,7 +64,9 @@ int run(int argc, char** argv) {
   ::sigaction(SIGTERM, &action, nullptr);
 
   show(troupe::report::JobStarted{
-      describe(o, found.folder.empty() ? "rendered digits (" + found.reason + ")" : found.folder), o.epochs});
+      describe(o, found.folder.empty() ? "rendered digits (no MNIST found: --data names its folder)"
+                                       : found.folder),
+      o.epochs});
   const auto result = troupe::train::run(session, Digits{on_every_node(found.folder), o.lr, o.samples},
                                          {.logical_ranks = o.logical_ranks,
                                           .micro_batch = o.batch,

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <cmath>
 #include <sstream>
 
 #include "runtime/core/error.hpp"
@@ -15,6 +16,13 @@ constexpr const char* kChaosHelp =
     "Faults on purpose, each when STEP steps are committed: kill-trainer@STEP, stop-trainer@STEP, "
     "kill-loader@STEP, "
     "kill-head@STEP, kill-node@STEP; separated by commas. A rank may be named: kill-trainer:0@100";
+
+// CLI11's own check prints the largest double in full.
+const CLI::Validator kNotNegative(
+    [](std::string& text) {
+      return text.starts_with('-') ? std::string("must not be negative") : std::string();
+    },
+    "");
 
 template <class Number>
 Number read_number(std::string_view text, const std::string& item) {
@@ -78,13 +86,16 @@ MnistOptions parse_options(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--loaders", options.loaders, "Processes that read and normalise")->capture_default_str();
   app.add_option("--nodes", options.nodes, "Nodes of the embedded cluster")->capture_default_str();
-  app.add_option("--address", options.address, "HOST:PORT: run on the cluster that `troupe start` made there");
+  app.add_option("--address", options.address,
+                 "HOST:PORT: run on the cluster that `troupe start` made there");
   app.add_option("--batch", options.batch, "Samples a logical rank a step")->capture_default_str();
-  app.add_option("--seed", options.seed, "Of weights and the order of samples")->capture_default_str();
+  app.add_option("--seed", options.seed, "Of weights and the order of samples")
+      ->capture_default_str()
+      ->check(kNotNegative);
   app.add_option("--lr", options.lr, "Learning rate of SGD with momentum 0.9")->capture_default_str();
   app.add_option("--samples", options.samples, "Train on the first so many samples; 0: on all")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(kNotNegative);
   app.add_option("--chaos", chaos, kChaosHelp);
   app.add_option("--checkpoint", options.checkpoint, "Folder for checkpoints, written after every epoch");
   app.add_flag("--resume", options.resume, "Take up at the newest checkpoint in that folder");
@@ -95,6 +106,9 @@ MnistOptions parse_options(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error) == 0 ? 0 : 2);
   }
+  if (!std::isfinite(options.lr) || options.lr <= 0)
+    throw BadConfig("cannot train with --lr " + std::to_string(options.lr), "it is no positive number",
+                    "try 0.02");
   options.chaos = parse_chaos(chaos);
   return options;
 }

@@ -84,7 +84,7 @@ Process::~Process() {
   caf_.reset();
 }
 
-// ---- Calls ----------------------------------------------------------------------------------------------
+// Calls.
 
 std::shared_ptr<CallState> Process::call(const ActorAddress& to, std::uint64_t method, wire::Bytes args,
                                          bool one_way) {
@@ -156,18 +156,20 @@ bool Process::ensure_ring(ProcessId peer) {
   if (hears_node) return false;
   const std::lock_guard lock(ring_mutex_);
   if (hub_->has(peer)) return true;
-  const auto state = ask([&](std::uint64_t request) { return wire::RingAsk{request, peer}; });
-  const Instant deadline = MonotonicClock().now() + kNodeAnswers;
-  // Waits on the call's own word: the thread that hears the node resolves it.
-  while (!state->ready() && MonotonicClock().now() < deadline)
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
-  return state->ready() && state->outcome().ok() && hub_->has(peer);
+  // Without receiving in the meantime: what came in could need this ring, too.
+  const auto state = ask([&](std::uint64_t request) { return wire::RingAsk{request, peer}; }, nullptr);
+  return state->wait(kNodeAnswers) && state->outcome().ok() && hub_->has(peer);
 }
 
-// ---- Requests to the node -------------------------------------------------------------------------------
+// Requests to the node.
 
 std::shared_ptr<CallState> Process::ask(const std::function<wire::Control(std::uint64_t request)>& make) {
-  auto state = std::make_shared<CallState>(hub_.get());
+  return ask(make, hub_.get());
+}
+
+std::shared_ptr<CallState> Process::ask(const std::function<wire::Control(std::uint64_t request)>& make,
+                                        Waiter* waiter) {
+  auto state = std::make_shared<CallState>(waiter);
   const std::uint64_t request = next_number_.fetch_add(1);
   bool gone = false;
   {
@@ -213,7 +215,7 @@ Result<SharedMemory> Process::open_region(const std::string& key, std::size_t by
   return SharedMemory::map(std::move(fds.front()));
 }
 
-// ---- What comes from the node ---------------------------------------------------------------------------
+// What comes from the node.
 
 void Process::receive_from_node() {
   hears_node = true;
@@ -404,7 +406,7 @@ void Process::later(std::function<void()> work) {
   caf::anon_send(mailman_, RunMessage{std::move(work)});
 }
 
-// ---- Actors of this process -----------------------------------------------------------------------------
+// Actors of this process.
 
 void Process::handle(wire::StartActorHere&& start) {
   HostedActor::Spec spec{
@@ -504,7 +506,7 @@ void Process::monitor(const ActorAddress& actor, OnDown callback) {
   monitors_[actor.actor].emplace_back(actor, std::move(callback));
 }
 
-// ---- Responder ------------------------------------------------------------------------------------------
+// Responder.
 
 void Responder::outcome(Outcome outcome) {
   if (local_ != nullptr) std::exchange(local_, nullptr)->resolve(std::move(outcome));

@@ -62,6 +62,9 @@ class Process {
 
   /// Asks the node; `make` builds the message around the request's number. Resolved with the encoded answer.
   std::shared_ptr<CallState> ask(const std::function<wire::Control(std::uint64_t request)>& make);
+  /// `waiter`: what receives while somebody waits for the answer; null: nothing.
+  std::shared_ptr<CallState> ask(const std::function<wire::Control(std::uint64_t request)>& make,
+                                 Waiter* waiter);
   void tell(const wire::Control& message);
   /// The memory named `key` on this node (see RegionAsk). Waits for the node.
   Result<SharedMemory> open_region(const std::string& key, std::size_t bytes, const std::string& label,

@@ -38,7 +38,7 @@ std::vector<ClusterAction> ClusterMachine::on(const ClusterEvent& event, Instant
   return out;
 }
 
-// ---- Nodes --------------------------------------------------------------------------------------------
+// Nodes.
 
 void ClusterMachine::handle(const NodeJoined& e, Instant now, Actions& out) {
   const NodeId id = e.node.id;
@@ -158,7 +158,7 @@ void ClusterMachine::handle(const Tick&, Instant now, Actions& out) {
   retry_pending(now, out);
 }
 
-// ---- Jobs ---------------------------------------------------------------------------------------------
+// Jobs.
 
 void ClusterMachine::handle(const JobRegistered& e, Instant now, Actions& out) {
   if (!nodes_.contains(e.driver.node)) {
@@ -197,7 +197,7 @@ bool ClusterMachine::job_runs(JobId id) const {
                      [&](const auto& entry) { return entry.second.job == id && !entry.second.ended; });
 }
 
-// ---- Actors -------------------------------------------------------------------------------------------
+// Actors.
 
 void ClusterMachine::hold(const Actor& actor, int sign) {
   const auto it = nodes_.find(actor.record.node);
@@ -233,7 +233,10 @@ void ClusterMachine::handle(const SpawnRequested& e, Instant now, Actions& out) 
                                 {ErrorCode::kRefused, "cannot spawn " + e.spec.type, why, std::move(todo)},
                                 why});
   };
-  if (!job_runs(e.spec.job)) return refuse("its job has ended", "");
+  if (!job_runs(e.spec.job)) {
+    return refuse("its job has ended, or a newer driver took it over",
+                  "give each program that runs a job name of its own");
+  }
   const auto same_name = [&](const PendingSpawn& p) { return p.spec.name == e.spec.name; };
   if (!e.spec.name.empty() &&
       (names_.contains(e.spec.name) || std::any_of(pending_.begin(), pending_.end(), same_name))) {
@@ -385,7 +388,7 @@ void ClusterMachine::actor_gone(Actor& actor, const ErrorInfo& why, Instant now,
   actor.watchers.clear();
 }
 
-// ---- A head that starts again -------------------------------------------------------------------------
+// A head that starts again.
 
 void ClusterMachine::handle(const Restored& e, Instant now, Actions& out) {
   for (const Record& record : e.records) {

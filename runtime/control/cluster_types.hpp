@@ -50,7 +50,7 @@ struct Requester {
   auto operator<=>(const Requester&) const = default;
 };
 
-// ---- What the store keeps -----------------------------------------------------------------------------
+// What the store keeps.
 
 struct NodeRecord {
   NodeInfo node;
@@ -77,7 +77,7 @@ struct ActorRecord {
 };
 using Record = std::variant<NodeRecord, JobRecord, ActorRecord>;
 
-// ---- Events -------------------------------------------------------------------------------------------
+// Events.
 
 struct LiveActor {
   ActorId actor{};
@@ -153,7 +153,7 @@ using ClusterEvent = std::variant<NodeJoined, Heartbeat, NodeLeft, JobRegistered
                                   SpawnCancelled, ActorStarted, ActorFailed, ActorDown, WatchActor,
                                   LookupActor, KillRequested, Tick, Restored>;
 
-// ---- Actions: to be carried out in the order given ----------------------------------------------------
+// Actions: to be carried out in the order given.
 
 /// Make `record` durable under `key` before any later action of the list is carried out.
 struct Persist {

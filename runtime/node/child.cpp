@@ -31,8 +31,8 @@ Result<Pipe> make_pipe() {
 }
 
 /// What the child does between fork and exec: only calls that are safe there. Never returns.
-[[noreturn]] void become(const ChildOptions& options, int link, int output, int errors, pid_t parent, char** argv, char** env,
-                         const char* oom) {
+[[noreturn]] void become(const ChildOptions& options, int link, int output, int errors, pid_t parent,
+                         char** argv, char** env, const char* oom) {
   ::prctl(PR_SET_PDEATHSIG, options.role == "worker" ? SIGKILL : SIGTERM);
   if (::getppid() != parent) ::_exit(127);  // it died before we asked to be told
   const int program = options.program_fd >= 0 ? ::fcntl(options.program_fd, F_DUPFD, 10) : -1;
@@ -51,7 +51,9 @@ Result<Pipe> make_pipe() {
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  ::signal(SIGINT, SIG_IGN);  // Ctrl-C is for the driver, which ends us
+  // Ctrl-C, and a SIGTERM to the program's whole group, are for the driver, which ends us.
+  ::setpgid(0, 0);
+  ::signal(SIGINT, SIG_IGN);
   if (program >= 0) {
     ::fcntl(program, F_SETFD, FD_CLOEXEC);
     ::fexecve(program, argv, env);
@@ -86,8 +88,11 @@ Result<Child> start_child(const ChildOptions& options) {
   char* argv[] = {const_cast<char*>(name.c_str()), nullptr};
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
-  if (pid < 0) return io_error("cannot start a " + options.role, errno, "raise the limit on processes (ulimit -u)");
-  if (pid == 0) become(options, link->second.fd(), output.writing.get(), errors.writing.get(), parent, argv, env.data(), oom.c_str());
+  if (pid < 0)
+    return io_error("cannot start a " + options.role, errno, "raise the limit on processes (ulimit -u)");
+  if (pid == 0)
+    become(options, link->second.fd(), output.writing.get(), errors.writing.get(), parent, argv, env.data(),
+           oom.c_str());
   Child child;
   child.pid = pid;
   child.pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
@@ -103,14 +108,18 @@ Result<Child> start_child(const ChildOptions& options) {
   return child;
 }
 
-void signal_child(const Child& child, int signal) { ::syscall(SYS_pidfd_send_signal, child.pidfd.get(), signal, nullptr, 0); }
+void signal_child(const Child& child, int signal) {
+  ::syscall(SYS_pidfd_send_signal, child.pidfd.get(), signal, nullptr, 0);
+}
 
 std::string reap(const Child& child) {
   siginfo_t info{};
   if (::waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED) != 0) return "it was reaped elsewhere";
-  if (info.si_code == CLD_EXITED) return info.si_status == 0 ? "exited" : "exit code " + std::to_string(info.si_status);
+  if (info.si_code == CLD_EXITED)
+    return info.si_status == 0 ? "exited" : "exit code " + std::to_string(info.si_status);
   const char* name = ::sigabbrev_np(info.si_status);
-  return "killed by signal " + std::to_string(info.si_status) + (name == nullptr ? "" : std::string(" (SIG") + name + ")");
+  return "killed by signal " + std::to_string(info.si_status) +
+         (name == nullptr ? "" : std::string(" (SIG") + name + ")");
 }
 
 bool wait_ended(const Child& child, Duration timeout) {

@@ -20,13 +20,17 @@ wire::Bytes whole_frame(NodeId from, const wire::Control& message, ProcessAddres
 }
 
 /// A connection that is not there yet: the peer may not have heard of our key so far.
-bool is_coming(LinkState state) { return state == LinkState::kConnecting || state == LinkState::kRefused; }
+bool is_coming(LinkState state) {
+  return state == LinkState::kConnecting || state == LinkState::kRefused;
+}
 
-std::uint64_t parse_node_name(const std::string& name) { return std::strtoull(name.c_str(), nullptr, 16); }
+std::uint64_t parse_node_name(const std::string& name) {
+  return std::strtoull(name.c_str(), nullptr, 16);
+}
 
 }  // namespace
 
-// ---- From the processes of this node --------------------------------------------------------------------
+// From the processes of this node.
 
 void Node::read_link(LocalProcess& process) {
   transport::Packet packet;
@@ -120,7 +124,8 @@ void Node::on_local_control(LocalProcess& process, wire::Control message) {
 void Node::on_ask(LocalProcess& process, const wire::RingAsk& ask) {
   LocalProcess* peer = find(ask.peer);
   if (peer == nullptr || peer->ended || !peer->doorbell || peer == &process) {
-    return answer(process, ask.request, ErrorInfo{ErrorCode::kActorDied, "no ring", "that process is gone", ""});
+    return answer(process, ask.request,
+                  ErrorInfo{ErrorCode::kActorDied, "no ring", "that process is gone", ""});
   }
   if (!process.rings.contains(peer->id)) {
     auto memory = SharedMemory::create("troupe-ring", 2 * transport::kRingBytes, true);
@@ -136,7 +141,8 @@ void Node::on_ask(LocalProcess& process, const wire::RingAsk& ask) {
       return true;
     };
     if (!offer(*peer, process, false) || !offer(process, *peer, true)) {
-      return answer(process, ask.request, ErrorInfo{ErrorCode::kIo, "no ring", "no descriptors left", "raise ulimit -n"});
+      return answer(process, ask.request,
+                    ErrorInfo{ErrorCode::kIo, "no ring", "no descriptors left", "raise ulimit -n"});
     }
     process.rings.insert(peer->id);
     peer->rings.insert(process.id);
@@ -149,11 +155,13 @@ void Node::on_ask(LocalProcess& process, const wire::RegionAsk& ask) {
   if (!fd) return answer(process, ask.request, fd.error());
   std::vector<UniqueFd> fds;
   fds.emplace_back(::dup(*fd));
-  if (!fds.front()) return answer(process, ask.request, ErrorInfo{ErrorCode::kIo, "no region", "no descriptors left", "raise ulimit -n"});
+  if (!fds.front())
+    return answer(process, ask.request,
+                  ErrorInfo{ErrorCode::kIo, "no region", "no descriptors left", "raise ulimit -n"});
   answer(process, ask.request, wire::Bytes{}, std::move(fds));
 }
 
-// ---- Routing --------------------------------------------------------------------------------------------
+// Routing.
 
 void Node::route(const wire::FrameHeader& header, wire::ByteView frame) {
   if (header.to.node != id_) return to_peer(header.to.node, frame);
@@ -163,7 +171,8 @@ void Node::route(const wire::FrameHeader& header, wire::ByteView frame) {
 }
 
 void Node::refuse_call(const wire::FrameHeader& header, const std::string& why) {
-  if (header.kind != wire::FrameKind::kCall || (header.flags & (wire::kFlagOneWay | wire::kFlagMore)) != 0) return;
+  if (header.kind != wire::FrameKind::kCall || (header.flags & (wire::kFlagOneWay | wire::kFlagMore)) != 0)
+    return;
   wire::FrameHeader reply;
   reply.kind = wire::FrameKind::kReply;
   reply.flags = wire::kFlagError;
@@ -172,7 +181,8 @@ void Node::refuse_call(const wire::FrameHeader& header, const std::string& why) 
   reply.id = header.id;
   const auto bytes = wire::encode_header(reply);
   wire::Bytes frame(bytes.begin(), bytes.end());
-  const auto body = wire::encode(std::tuple(ErrorInfo{ErrorCode::kActorDied, "the actor is gone", why, "spawn it again"}));
+  const auto body =
+      wire::encode(std::tuple(ErrorInfo{ErrorCode::kActorDied, "the actor is gone", why, "spawn it again"}));
   frame.insert(frame.end(), body.begin(), body.end());
   route(reply, frame);
 }
@@ -181,7 +191,8 @@ void Node::to_peer(NodeId node, wire::ByteView frame) {
   const auto at = peers_.find(node);
   const bool sent = at != peers_.end() && at->second.client != nullptr && at->second.client->send(frame);
   if (sent) return;
-  if (at != peers_.end() && at->second.client != nullptr && at->second.waiting.size() < 4096 && is_coming(at->second.client->state())) {
+  if (at != peers_.end() && at->second.client != nullptr && at->second.waiting.size() < 4096 &&
+      is_coming(at->second.client->state())) {
     at->second.waiting.emplace_back(frame.begin(), frame.end());
     return;
   }
@@ -197,7 +208,8 @@ void Node::to_peers(const wire::Control& message) {
 
 void Node::to_process(ProcessAddress to, const wire::Control& message) {
   if (to.node != id_) return to_peer(to.node, whole_frame(id_, message, to));
-  if (LocalProcess* process = find(to.process); process != nullptr && !process->ended) send(*process, message);
+  if (LocalProcess* process = find(to.process); process != nullptr && !process->ended)
+    send(*process, message);
 }
 
 void Node::on_peer_frame(const PeerName& from, wire::ByteView frame) {
@@ -207,7 +219,8 @@ void Node::on_peer_frame(const PeerName& from, wire::ByteView frame) {
     return log(LogLevel::kError, "refused a frame of node " + from + ": " +
                                      (header ? "it speaks in another's name" : header.error().message()));
   }
-  if (header->kind != wire::FrameKind::kControl) return header->to.node == id_ ? route(*header, frame) : void();
+  if (header->kind != wire::FrameKind::kControl)
+    return header->to.node == id_ ? route(*header, frame) : void();
   const auto body = peer_assemblers_[node].feed(*header, frame.subspan(wire::kHeaderBytes));
   if (!body) return;
   auto message = wire::decode_control(*header, *body);
@@ -219,7 +232,8 @@ void Node::on_peer_frame(const PeerName& from, wire::ByteView frame) {
 void Node::on_peer_control(NodeId from, wire::Control message) {
   if (auto* down = std::get_if<wire::ProcessDown>(&message); down != nullptr && down->process.node == from) {
     to_locals(message);
-  } else if (auto* gone = std::get_if<wire::ActorGone>(&message); gone != nullptr && gone->actor.node == from) {
+  } else if (auto* gone = std::get_if<wire::ActorGone>(&message);
+             gone != nullptr && gone->actor.node == from) {
     to_locals(message);
   } else if (auto* kill = std::get_if<wire::KillAsk>(&message)) {
     kill_actor(kill->actor.actor, kill->reason);
@@ -230,7 +244,7 @@ void Node::on_peer_control(NodeId from, wire::Control message) {
   }
 }
 
-// ---- From the head --------------------------------------------------------------------------------------
+// From the head.
 
 void Node::on_head_frame(wire::ByteView frame) {
   const auto header = wire::decode_header(frame);
@@ -251,7 +265,8 @@ void Node::on_head_action(control::ClusterAction action) {
     if (process == nullptr) return;
     const ActorAddress at{spawned->address.node, spawned->address.process, spawned->actor};
     answer(*process, spawned->to.request,
-           spawned->ok ? Result<wire::Bytes>(wire::encode(wire::SpawnAnswer{at})) : Result<wire::Bytes>(spawned->error));
+           spawned->ok ? Result<wire::Bytes>(wire::encode(wire::SpawnAnswer{at}))
+                       : Result<wire::Bytes>(spawned->error));
   } else if (auto* job = std::get_if<control::JobAnswered>(&action)) {
     unanswered_.erase({job->to.process, job->request});
     LocalProcess* process = find(job->to.process);
@@ -264,11 +279,13 @@ void Node::on_head_action(control::ClusterAction action) {
     node_dead(dead->node, dead->reason);
   } else if (auto* job_end = std::get_if<control::EndJob>(&action)) {
     for (const auto& [id, process] : locals_) {
-      if (process->job == job_end->job && process.get() != driver_) kill_process(*process, "its job ended: " + job_end->reason);
+      if (process->job == job_end->job && process.get() != driver_)
+        kill_process(*process, "its job ended: " + job_end->reason);
     }
   } else if (auto* refused = std::get_if<control::RefuseNode>(&action)) {
     log(LogLevel::kError, "the head refuses this node: " + refused->reason);
-    tell_member(ErrorInfo{ErrorCode::kRefused, "the head at " + options_.config.head + " refuses this node", refused->reason, "join anew"});
+    tell_member(ErrorInfo{ErrorCode::kRefused, "the head at " + options_.config.head + " refuses this node",
+                          refused->reason, "join anew"});
     leave("the head refused it");
   } else if (std::get_if<control::RequestRegistration>(&action) != nullptr) {
     join_head();
@@ -303,7 +320,8 @@ void Node::set_nodes(const std::vector<control::NodeInfo>& nodes) {
     }
     peers_[info.id] = Peer{info, *std::move(client), {}};
   }
-  const bool member = std::any_of(nodes.begin(), nodes.end(), [this](const auto& info) { return info.id == id_; });
+  const bool member =
+      std::any_of(nodes.begin(), nodes.end(), [this](const auto& info) { return info.id == id_; });
   if (member) tell_member({});
 }
 
@@ -316,7 +334,7 @@ void Node::node_dead(NodeId node, const std::string& reason) {
   peers_.erase(at);
 }
 
-// ---- To the processes of this node ----------------------------------------------------------------------
+// To the processes of this node.
 
 void Node::to_locals(const wire::Control& message) {
   for (const auto& [id, process] : locals_) {
@@ -324,7 +342,8 @@ void Node::to_locals(const wire::Control& message) {
   }
 }
 
-void Node::answer(LocalProcess& process, std::uint64_t request, Result<wire::Bytes> value, std::vector<UniqueFd> fds) {
+void Node::answer(LocalProcess& process, std::uint64_t request, Result<wire::Bytes> value,
+                  std::vector<UniqueFd> fds) {
   wire::Answer reply;
   reply.request = request;
   reply.ok = value.ok();

@@ -1,5 +1,6 @@
-/// Every control message, in one place. Calls and replies are frames of their own kind (frame.hpp); everything else
-/// that processes, nodes and the head say to each other is one of these, as a control frame with the message's number.
+/// Every control message, in one place. Calls and replies are frames of their own kind (frame.hpp);
+/// everything else that processes, nodes and the head say to each other is one of these, as a control frame
+/// with the message's number.
 #pragma once
 
 #include <string>
@@ -11,7 +12,8 @@
 
 namespace troupe::wire {
 
-/// What an ActorSpec's payload holds: opaque to the head, read by the node and the process that start the actor.
+/// What an ActorSpec's payload holds: opaque to the head, read by the node and the process that start the
+/// actor.
 struct ActorPayload {
   std::uint64_t constructor = 0;  ///< id in the registry
   std::string label;              ///< prefix of its process's output: "trainer 0"
@@ -20,7 +22,7 @@ struct ActorPayload {
   Bytes args;
 };
 
-// ---- A node and its processes -------------------------------------------------------------------------
+// A node and its processes.
 
 /// Node to a process, first: who it is.
 struct Configure {
@@ -141,12 +143,12 @@ struct Leave {
   std::string reason;
 };
 
-// ---- The launcher and what it starts ------------------------------------------------------------------
+// The launcher and what it starts.
 
 /// A head's or node's configuration arrives over its inherited link; with the key bundle's descriptor.
 struct HeadConfig {
-  std::string address;  ///< host:port to listen on; port 0 for any
-  std::string folder;   ///< of its store
+  std::string address;     ///< host:port to listen on; port 0 for any
+  std::string folder;      ///< of its store
   std::string advertised;  ///< host under which other machines reach it; empty: the one it listens on
   bool temporary = false;  ///< the folder goes with the cluster
 };
@@ -158,7 +160,8 @@ struct NodeConfig {
   std::int64_t cpu_e4 = 0;
   bool gateway = false;
   bool hosts_driver = false;  ///< the launcher's link is also a driver's
-  std::string package;        ///< hash of its own executable, which it gives to other nodes; empty: it gives nothing
+  std::string
+      package;  ///< hash of its own executable, which it gives to other nodes; empty: it gives nothing
 };
 struct Ready {
   std::string address;  ///< where it listens
@@ -167,7 +170,7 @@ struct NotReady {
   ErrorInfo error;
 };
 
-// ---- Nodes and the head -------------------------------------------------------------------------------
+// Nodes and the head.
 
 struct ToHead {
   control::ClusterEvent event;
@@ -176,9 +179,10 @@ struct FromHead {
   control::ClusterAction action;
 };
 
-// ---- Asking the head: whoever has a key of the cluster and is no node -----------------------------------
+// Asking the head: whoever has a key of the cluster and is no node.
 
-/// A guest that came in with a join token brings the permanent key of its folder, and is let in with it from then on.
+/// A guest that came in with a join token brings the permanent key of its folder, and is let in with it from
+/// then on.
 struct EnrollAsk {
   std::uint64_t request = 0;
   std::string public_key;
@@ -218,7 +222,7 @@ struct StatusAnswer {
   std::vector<std::string> waiting;  ///< spawns that no node can hold now, and why
 };
 
-// ---- Packages -----------------------------------------------------------------------------------------
+// Packages.
 
 /// A node asks the node of a job's driver for the executable, a piece at a time.
 struct PackageAsk {
@@ -232,10 +236,11 @@ struct PackagePart {
   Bytes bytes;
 };
 
-using Control = std::variant<Configure, Hello, Pulse, SpawnAsk, JobAsk, RingAsk, RegionAsk, NodesAsk, Answer, SpawnCancel,
-                             RegionDrop, KillAsk, RingOffer, StartActorHere, StopActor, ActorUp, ActorNotUp, ActorEnded,
-                             ProcessDown, NodeDown, ActorGone, Output, Leave, HeadConfig, NodeConfig, Ready, NotReady,
-                             ToHead, FromHead, PackageAsk, PackagePart, EnrollAsk, AdmitAsk, TokenAsk, StatusAsk>;
+using Control =
+    std::variant<Configure, Hello, Pulse, SpawnAsk, JobAsk, RingAsk, RegionAsk, NodesAsk, Answer, SpawnCancel,
+                 RegionDrop, KillAsk, RingOffer, StartActorHere, StopActor, ActorUp, ActorNotUp, ActorEnded,
+                 ProcessDown, NodeDown, ActorGone, Output, Leave, HeadConfig, NodeConfig, Ready, NotReady,
+                 ToHead, FromHead, PackageAsk, PackagePart, EnrollAsk, AdmitAsk, TokenAsk, StatusAsk>;
 
 /// The body of a control frame; the header's `id` is the message's number.
 Bytes encode_control(const Control& message, FrameHeader& header);

@@ -40,7 +40,7 @@ Cluster::Cluster(Scenario with, bool verbose)
   faults_left_ = scenario.faults;
 }
 
-// ---- Processes ----------------------------------------------------------------------------------------
+// Processes.
 
 void Cluster::start_head() {
   ++head_starts;
@@ -123,7 +123,7 @@ void Cluster::reconnect(int from, int to) {
   }
 }
 
-// ---- Faults -------------------------------------------------------------------------------------------
+// Faults.
 
 Process* Cluster::some_worker(bool trainer) {
   std::vector<Process*> all;
@@ -220,7 +220,7 @@ void Cluster::end_faults() {
   world.trace("harness", "no more faults");
 }
 
-// ---- A run --------------------------------------------------------------------------------------------
+// A run.
 
 void Cluster::run() {
   // Stops and cuts end by themselves within 20 s; then every wait has to end within its deadlines.

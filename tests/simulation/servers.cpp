@@ -6,7 +6,7 @@ namespace troupe::sim {
 
 using namespace control;  // NOLINT: the events and actions of the cluster machine
 
-// ---- Head ---------------------------------------------------------------------------------------------
+// Head.
 
 Head::Head(Cluster& in) : Process("head", 0), cluster(in), machine({}, scheduler::place, in.ids) {}
 
@@ -73,7 +73,7 @@ void Head::carry(const ClusterAction& action) {
   }
 }
 
-// ---- Node ---------------------------------------------------------------------------------------------
+// Node.
 
 Node::Node(Cluster& in, int on_host, std::int64_t cpus) : Process("node", on_host), cluster(in) {
   info.id = NodeId{in.ids.next()};

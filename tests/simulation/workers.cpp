@@ -200,7 +200,7 @@ void Trainer::perform(const train::RunCheckpoint& t) {
             });
 }
 
-// ---- Batches ------------------------------------------------------------------------------------------
+// Batches.
 
 void Trainer::pump_batches() {
   for (const train::BatchRequest& request : prefetcher_.requests(cluster.world.now())) {
