@@ -1,6 +1,7 @@
 // The ring between two processes, here both ends in one.
 #include "runtime/transport/ring.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <thread>
@@ -50,7 +51,7 @@ TEST_CASE("messages of any length come whole and in order, over the wrap") {
     std::memcpy(&number, message.data(), sizeof number);
     same = same && number == static_cast<std::uint32_t>(i) &&
            message.size() == sizeof number + expected.size() &&
-           std::memcmp(message.data() + sizeof number, expected.data(), expected.size()) == 0;
+           std::equal(expected.begin(), expected.end(), message.data() + sizeof number);
     ring.reader.pop();
     ++i;
   }
