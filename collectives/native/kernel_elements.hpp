@@ -88,9 +88,9 @@ struct Float16 {
   }
 };
 
-/// The floats of 16 bits. Sums and products of two have a single rounding in effect: f32 holds more than
-/// twice their digits. Minimum and maximum need no conversion: with the magnitude of negative values flipped
-/// the bits compare as signed integers do, -0 below +0.
+/// The floats of 16 bits. A sum, product or quotient of two is rounded once in effect, since f32 holds more
+/// than twice their digits (all but bf16 results that are subnormal). Minimum and maximum need no conversion:
+/// with the magnitude of negative values flipped the bits compare as signed integers do, -0 below +0.
 template <class Format>
 struct SmallFloat {
   using Stored = std::int16_t;

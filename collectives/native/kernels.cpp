@@ -84,8 +84,7 @@ std::string why_not(DType dtype, ReduceOp op) {
     case ReduceOp::kBand:
     case ReduceOp::kBor:
     case ReduceOp::kBxor:
-      if (is_float(dtype))
-        return "the bits of an " + name + " are not a set: bitwise operations take integers or bool";
+      if (is_float(dtype)) return "bitwise operations take integers or bool, and not " + name + " values";
       return {};
     case ReduceOp::kPremulSum:
       if (dtype == DType::kBool) return "a bool cannot be multiplied by a factor";

@@ -14,7 +14,6 @@ struct Quotient {};
 /// Up to sixteen f16 values as floats: see kernels_avx2.cpp. What is left at the end is masked.
 struct Halves {
   static constexpr std::size_t kCount = 16;
-  static constexpr std::size_t kBytes = 32;
 
   static __mmask16 first(std::size_t count) {
     return static_cast<__mmask16>(count >= kCount ? 0xffff : (1U << count) - 1);
