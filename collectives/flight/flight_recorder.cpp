@@ -43,7 +43,7 @@ FlightRecorder::FlightRecorder(const ProcessGroup& group, FlightOptions options)
       backend_(group.backend()),
       options_(std::move(options)),
       formed_ns_(wall_ns()),
-      ring_(std::max<std::size_t>(options_.capacity, 1)),
+      ring_(kRemembered),
       channels_(kChannels) {
   const std::lock_guard lock(registry().mutex);
   registry().recorders.push_back(this);
@@ -57,7 +57,7 @@ FlightRecorder::~FlightRecorder() {
 std::uint64_t FlightRecorder::launch(const What& what) {
   const Instant now = clock_.now();
   const std::lock_guard lock(mutex_);
-  Operation& op = ring_[++launched_ % ring_.size()];
+  Operation& op = ring_[++launched_ % kRemembered];
   op.number = launched_;
   if (is_message(what.call)) {
     Channel* channel = channel_of(what);
@@ -153,10 +153,10 @@ Dump FlightRecorder::snapshot(std::string_view reason) const {
   dump.monotonic_ns = clock_.now().count();
   dump.launched = launched_;
   dump.collectives = collectives_;
-  const auto kept = std::min<std::uint64_t>(launched_, ring_.size());
+  const auto kept = std::min<std::uint64_t>(launched_, kRemembered);
   dump.operations.reserve(kept);
   for (std::uint64_t n = launched_ - kept + 1; n <= launched_; ++n) {
-    dump.operations.push_back(ring_[n % ring_.size()]);
+    dump.operations.push_back(ring_[n % kRemembered]);
     dump.operations.back().launched_ns += dump.dumped_ns - dump.monotonic_ns;
   }
   return dump;
@@ -190,7 +190,7 @@ Result<std::vector<std::string>> FlightRecorder::dump_all(std::string_view reaso
 }
 
 Operation* FlightRecorder::find(std::uint64_t number) {
-  Operation& op = ring_[number % ring_.size()];
+  Operation& op = ring_[number % kRemembered];
   return op.number == number ? &op : nullptr;  // or it has left the ring
 }
 

@@ -16,11 +16,12 @@
 
 namespace troupe::collectives::flight {
 
+constexpr std::size_t kRemembered = 1000;  ///< operations of a rank
+
 struct FlightOptions {
   /// What the group is called in dumps: the same on all its ranks, and unique to a run if the launcher has
   /// such a name, so that nobody lines up dumps of two runs.
   std::string group = "group";
-  std::size_t capacity = 1000;  ///< operations remembered
   bool dump_on_error = true;
   /// Where dumps go; without one as default_flight_folder() says, empty: nowhere.
   std::optional<std::string> folder;
@@ -81,7 +82,7 @@ class FlightRecorder {
   const std::int64_t formed_ns_;
 
   mutable std::mutex mutex_;
-  std::vector<Operation> ring_;  ///< operation n is at n % capacity
+  std::vector<Operation> ring_;  ///< kRemembered; operation n is at n % kRemembered
   std::uint64_t launched_ = 0;
   std::uint64_t collectives_ = 0;
   bool dumped_ = false;

@@ -124,7 +124,7 @@ TEST_CASE("the ring keeps the last 1,000 operations of every kind") {
   const Dump dump = recorder->snapshot("asked");
   CHECK(dump.launched == 2501);
   CHECK(dump.collectives == 2501);
-  REQUIRE(dump.operations.size() == 1000);
+  REQUIRE(dump.operations.size() == kRemembered);
   for (std::size_t i = 0; i < 1000; ++i) {
     CHECK(dump.operations[i].number == 1502 + i);
     CHECK(dump.operations[i].sequence == 1502 + i);
@@ -298,7 +298,7 @@ TEST_CASE("dumps on demand of all recorders, while they record and come and go")
       ++over;
     });
   }
-  const auto kept = recorded(std::make_shared<Lonely>(), {.group = "kept", .capacity = 5});
+  const auto kept = recorded(std::make_shared<Lonely>(), {.group = "kept"});
   kept->barrier()->wait();
   std::vector<std::string> paths;
   do {
