@@ -36,21 +36,19 @@ std::optional<Finding> lone(const Operation& op, const Lane& here, const Lane* t
                             std::int64_t patience_ns) {
   const bool stuck = op.state == State::kFailed || (is_open(op.state) && here.waited_ns(op) >= patience_ns);
   if (!stuck || there == nullptr || there->dump.dumped_ns < op.launched_ns) return std::nullopt;
-  // The partner's ring may have forgotten messages on a channel that it used long ago.
-  const bool forgot = partners == 0 && there->dump.launched > there->dump.operations.size();
-  const std::string partner = "rank " + std::to_string(there->dump.rank);
-  const std::string verb = op.what.call == Call::kSend ? " received " : " sent ";
-  Finding finding{.kind = FindingKind::kMessage, .sequence = op.sequence, .ranks = {here.dump.rank}};
-  finding.ranks.push_back(there->dump.rank);
-  std::sort(finding.ranks.begin(), finding.ranks.end());
-  finding.text = "rank " + std::to_string(here.dump.rank) + " waited " + for_people(here.waited_ns(op)) +
-                 " in " + to_string(op.what) + ", message " + std::to_string(op.sequence) + " of that tag; " +
-                 partner +
-                 (forgot ? verb.substr(0, verb.size() - 1) + " none in its last " +
-                               std::to_string(there->dump.operations.size()) + " operations"
-                  : partners == 0 ? verb.substr(0, verb.size() - 1) + " none"
-                                  : verb + "only " + std::to_string(partners));
-  return finding;
+  const int other = there->dump.rank;
+  std::string text = "rank " + std::to_string(here.dump.rank) + " waited " + for_people(here.waited_ns(op)) +
+                     " in " + to_string(op.what) + ", message " + std::to_string(op.sequence) +
+                     " of that tag; rank " + std::to_string(other);
+  text += op.what.call == Call::kSend ? " received " : " sent ";
+  text += partners == 0 ? "none" : "only " + std::to_string(partners);
+  // Its ring may have forgotten a channel that it used long ago.
+  if (partners == 0 && there->dump.launched > there->dump.operations.size())
+    text += " in its last " + std::to_string(there->dump.operations.size()) + " operations";
+  return Finding{.kind = FindingKind::kMessage,
+                 .sequence = op.sequence,
+                 .ranks = {std::min(here.dump.rank, other), std::max(here.dump.rank, other)},
+                 .text = std::move(text)};
 }
 
 std::optional<Finding> differs(const Operation& send, const Operation& receive, const Channel& channel) {

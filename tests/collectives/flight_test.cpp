@@ -99,6 +99,21 @@ class Lonely final : public ProcessGroup {
   std::string reason_;
 };
 
+/// A variable of the environment that is what it was when the test is over.
+class Variable {
+ public:
+  explicit Variable(const char* name) : name_(name) {
+    if (const char* value = std::getenv(name); value != nullptr) before_ = value;
+  }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+  ~Variable() { before_ ? ::setenv(name_, before_->c_str(), 1) : ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
 /// Runs `body` on threads over recorded native groups, and returns what the dumps they leave say.
 std::vector<Report> fly(int size, const Layout& layout, const RankBody& body) {
   const TempFolder folder;
@@ -427,6 +442,7 @@ TEST_CASE("dumps are this user's alone, whole, and no more than twenty groups'")
 
 TEST_CASE("TROUPE_FLIGHT_FOLDER says where dumps go, and empty that there are none") {
   const TempFolder folder;
+  const Variable flight("TROUPE_FLIGHT_FOLDER"), state("XDG_STATE_HOME"), home("HOME");
   ::setenv("TROUPE_FLIGHT_FOLDER", (folder / "here").c_str(), 1);
   CHECK(default_flight_folder() == folder / "here");
   recorded(std::make_shared<Lonely>(), {.group = "env"})->abort("why");
@@ -437,6 +453,13 @@ TEST_CASE("TROUPE_FLIGHT_FOLDER says where dumps go, and empty that there are no
   group->abort("why");
   CHECK(flight_recorder_of(*group)->dump("asked").error().code == ErrorCode::kBadConfig);
   ::unsetenv("TROUPE_FLIGHT_FOLDER");
+  ::setenv("XDG_STATE_HOME", "/state", 1);
+  CHECK(default_flight_folder() == "/state/troupe/flight");
+  ::unsetenv("XDG_STATE_HOME");
+  ::setenv("HOME", "/home/ann", 1);
+  CHECK(default_flight_folder() == "/home/ann/.local/state/troupe/flight");
+  ::unsetenv("HOME");
+  CHECK(default_flight_folder().empty());
 }
 
 TEST_CASE("ranks that agree are said to agree, as far as every ring goes back") {
