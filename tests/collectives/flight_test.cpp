@@ -300,6 +300,37 @@ TEST_CASE("an abort leaves a dump on who aborts, once") {
   CHECK_FALSE(std::filesystem::exists(files[0]));
 }
 
+TEST_CASE("of many failures the first leaves the dump, unless dumps are off") {
+  const TempFolder folder;
+  const Lonely lonely;
+  const std::string path = folder / "group-g1.1/rank-0.flight";
+  FlightRecorder recorder(lonely, {.folder = folder.path()});
+  const auto first = recorder.launch({}), second = recorder.launch({});
+  recorder.waiting(first);
+  recorder.failed(first, "lost rank 1");
+  const Dump dump = read_dump(path).value();
+  CHECK(dump.reason == "lost rank 1");
+  CHECK(dump.operations[0].state == State::kFailed);
+  CHECK(dump.operations[0].error == "lost rank 1");
+  CHECK(dump.operations[1].state == State::kLaunched);
+  std::filesystem::remove(path);
+  recorder.failed(second, std::string(5000, 'x'));
+  recorder.failed(first, "another end");  // it has ended
+  recorder.completed(first, Duration(1));
+  recorder.waiting(recorder.launch({}));
+  CHECK_FALSE(std::filesystem::exists(path));
+  const auto operations = recorder.snapshot("asked").operations;
+  CHECK(operations[0].state == State::kFailed);
+  CHECK(operations[0].error == "lost rank 1");
+  CHECK(operations[2].state == State::kWaiting);
+  CHECK(operations[1].error == std::string(kMaxErrorBytes, 'x'));
+  CHECK(recorder.dump("asked").value() == path);
+
+  FlightRecorder off(lonely, {.group = "off", .dump_on_error = false, .folder = folder.path()});
+  off.failed(off.launch({}), "lost rank 1");
+  CHECK_FALSE(std::filesystem::exists(folder / "off-g1.1"));
+}
+
 TEST_CASE("dumps on demand of all recorders, while they record and come and go") {
   const TempFolder folder;
   std::atomic<int> over{0};
