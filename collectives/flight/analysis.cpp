@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "collectives/flight/lane.hpp"
@@ -19,8 +20,8 @@ const Lane& lane_of(const std::vector<Lane>& lanes, int rank) {
 /// How far a rank had come, and what it was at: "its last is #17 barrier(), completed 12.3 s before its
 /// dump".
 std::string doing(const Lane& lane) {
-  std::string text = "it called no collective";
-  if (lane.last() != 0) text = "its last is #" + std::to_string(lane.last());
+  std::string text = "rank " + std::to_string(lane.dump.rank) + ": ";
+  text += lane.last() == 0 ? "it called no collective" : "its last is #" + std::to_string(lane.last());
   if (const Operation* last = lane.at(lane.last()); last != nullptr) {
     text += " " + to_string(last->what);
     const auto since = std::max<std::int64_t>(lane.dump.dumped_ns - last->launched_ns - last->took_ns, 0);
@@ -35,7 +36,8 @@ std::string doing(const Lane& lane) {
   if (operations.empty()) return text;
   const Operation& newest = operations.back();
   if (newest.state == State::kRefused)
-    text += "; its call of " + to_string(newest.what) + " was refused: " + newest.error;
+    text += "; its call of " + to_string(newest.what) + " was refused" +
+            (newest.error == lane.dump.reason ? "" : ": " + newest.error);
   for (auto op = operations.rbegin(); op != operations.rend(); ++op) {
     if (!is_message(op->what.call) || op->state != State::kWaiting) continue;
     text += "; it waited in " + to_string(op->what) + " for " + for_people(lane.waited_ns(*op));
@@ -108,13 +110,13 @@ Finding missing(const std::vector<Lane>& lanes, std::uint64_t sequence, const Ca
     (op.state == State::kLaunched ? not_waiting : waits).push_back(rank);
   }
   Finding finding{.kind = FindingKind::kMissing, .sequence = sequence};
-  std::string behind;
   for (const Lane& lane : lanes) {
     if (lane.last() >= sequence) continue;
     finding.ranks.push_back(lane.dump.rank);
     const bool too_early = lane.dump.dumped_ns < launched;
-    behind += "; rank " + std::to_string(lane.dump.rank) + ": " + doing(lane) +
-              (too_early ? " (but it was dumped before the others launched that: dump it again)" : "");
+    finding.details.push_back(doing(lane));
+    if (too_early)
+      finding.details.back() += "; but it was dumped before the others launched that: dump it again";
   }
   finding.text = name_ranks(finding.ranks) + " never reached #" + std::to_string(sequence) + " " +
                  to_string(present.what);
@@ -124,7 +126,31 @@ Finding missing(const std::vector<Lane>& lanes, std::uint64_t sequence, const Ca
   say(waits, " waited in it for " + for_people(waited));
   say(not_waiting, " launched it and did not wait for it");
   say(completed, " completed it");
-  finding.text += behind;
+  return finding;
+}
+
+/// All have launched `sequence`, and some wait for long while others never began to. The native backend moves
+/// operations in wait(), so who does not wait stops everybody.
+std::optional<Finding> held_up(const std::vector<Lane>& lanes, std::uint64_t sequence, const What& what,
+                               std::int64_t patience_ns) {
+  Finding finding{.kind = FindingKind::kHeldUp, .sequence = sequence};
+  std::vector<int> waits;
+  std::int64_t waited = 0;
+  for (const Lane& lane : lanes) {
+    const Operation* op = lane.at(sequence);
+    if (op == nullptr || op->state == State::kCompleted) continue;
+    if (op->state == State::kLaunched) {
+      finding.ranks.push_back(lane.dump.rank);
+      finding.details.push_back(doing(lane));
+    } else {
+      waits.push_back(lane.dump.rank);
+      waited = std::max(waited, lane.waited_ns(*op));
+    }
+  }
+  if (finding.ranks.empty() || waits.empty() || waited < patience_ns) return std::nullopt;
+  finding.text = name_ranks(finding.ranks) + " launched #" + std::to_string(sequence) + " " +
+                 to_string(what) + " and never waited for it; " + name_ranks(waits) + " waited in it for " +
+                 for_people(waited);
   return finding;
 }
 
@@ -165,6 +191,10 @@ void compare_collectives(Report& report, const std::vector<Lane>& lanes, const A
       break;
     }
     report.agreed_through = at;
+    if (auto finding = held_up(lanes, at, camps.front().what, options.patience_ns)) {
+      report.findings.push_back(*std::move(finding));
+      break;
+    }
   }
   fill_table(report, lanes, std::min(at + 1, last), options.rows);  // and one row of what came after
 }
@@ -225,6 +255,8 @@ std::string_view finding_kind_name(FindingKind kind) {
       return "mismatch";
     case FindingKind::kMissing:
       return "missing";
+    case FindingKind::kHeldUp:
+      return "held up";
     case FindingKind::kMessage:
       return "message";
     case FindingKind::kNoDump:

@@ -29,7 +29,7 @@ struct Dump {
   std::int64_t monotonic_ns = 0;      ///< this machine's monotonic clock at dumped_ns
   std::string reason;                 ///< why it was written
   std::uint64_t launched = 0;         ///< operations so far; the last of them are in `operations`
-  std::uint64_t collectives = 0;      ///< and how many of them were collectives that the group saw
+  std::uint64_t collectives = 0;      ///< and how many of them were collectives, less those refused
   std::vector<Operation> operations;  ///< ascending by number
 };
 

@@ -73,17 +73,20 @@ std::uint64_t FlightRecorder::launch(const What& what) {
   return op.number;
 }
 
-void FlightRecorder::refused(std::uint64_t number, std::string_view error) {
-  const std::lock_guard lock(mutex_);
-  Operation* op = find(number);
-  if (op == nullptr) return;
-  op->state = State::kRefused;
-  op->error = error.substr(0, kMaxErrorBytes);
-  if (!is_message(op->what.call)) {
-    --collectives_;
-  } else if (op->sequence != 0) {
-    --channel_of(op->what)->messages;
+void FlightRecorder::refused(std::uint64_t number, std::string_view error, bool group_failed) {
+  {
+    const std::lock_guard lock(mutex_);
+    Operation* op = find(number);
+    if (op == nullptr) return;
+    op->state = State::kRefused;
+    op->error = error.substr(0, kMaxErrorBytes);
+    if (!is_message(op->what.call)) {
+      --collectives_;
+    } else if (op->sequence != 0) {
+      --channel_of(op->what)->messages;
+    }
   }
+  if (group_failed) dump_once(error);
 }
 
 void FlightRecorder::waiting(std::uint64_t number) {

@@ -37,8 +37,9 @@ class FlightRecorder {
 
   /// Remembers that the rank launches `what`, and returns the operation's number.
   std::uint64_t launch(const What& what);
-  /// The launch threw before the group saw the operation: its sequence number is given again.
-  void refused(std::uint64_t number, std::string_view error);
+  /// The launch threw: its sequence number is given again. `group_failed`: since the group had failed; that
+  /// dumps as failed() does.
+  void refused(std::uint64_t number, std::string_view error, bool group_failed);
   /// Somebody waits for it.
   void waiting(std::uint64_t number);
   /// `took`: what Work::duration says; without one it is read off the clock.

@@ -32,8 +32,8 @@ enum class State : std::uint8_t {
   kLaunched,   ///< nobody has waited for it yet
   kWaiting,    ///< somebody waits, or waited, for it
   kCompleted,  ///< its result was in place
-  kFailed,     ///< it threw: the group is aborted, or timed out
-  kRefused     ///< the launch itself was refused: the group never saw it, and its number was given again
+  kFailed,     ///< waiting for it threw: the group is aborted, or timed out
+  kRefused     ///< the launch threw: the group never took it, and its number was given again
 };
 constexpr std::array<std::string_view, 5> kStateNames{"launched", "waiting", "completed", "failed",
                                                       "refused"};

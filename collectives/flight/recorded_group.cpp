@@ -20,8 +20,8 @@ std::string text_of(const std::exception_ptr& thrown) {
   }
 }
 
-/// Whether a launch that threw this never reached the group.
-bool is_refusal(const std::exception_ptr& thrown) {
+/// Whether a launch threw this for what it was given, and not for how the group is.
+bool is_callers_fault(const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);
   } catch (const Error& error) {
@@ -163,11 +163,7 @@ class RecordedGroup final : public ProcessGroup {
       return std::make_shared<RecordedWork>(recorder_, number, launch());
     } catch (...) {
       const auto thrown = std::current_exception();
-      if (is_refusal(thrown)) {
-        recorder_->refused(number, text_of(thrown));
-      } else {
-        recorder_->failed(number, text_of(thrown));
-      }
+      recorder_->refused(number, text_of(thrown), !is_callers_fault(thrown));
       throw;
     }
   }

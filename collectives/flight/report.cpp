@@ -85,6 +85,8 @@ std::string to_line(const Report& report) {
       return text + name_ranks(first.ranks) + " called something else at #" + std::to_string(first.sequence);
     case FindingKind::kMissing:
       return text + name_ranks(first.ranks) + " never reached #" + std::to_string(first.sequence);
+    case FindingKind::kHeldUp:
+      return text + name_ranks(first.ranks) + " never waited for #" + std::to_string(first.sequence);
     case FindingKind::kMessage:
       return text + name_ranks(first.ranks) + " do not agree on a message";
     case FindingKind::kNoDump:
@@ -97,8 +99,10 @@ std::string to_text(const Report& report) {
   std::string text = report.group + " generation " + to_string(report.generation) + ", " +
                      std::to_string(report.size) + " ranks, " + report.backend + "\n";
   text += "  " + agreement(report) + "\n";
-  for (const Finding& finding : report.findings)
+  for (const Finding& finding : report.findings) {
     text += "! " + std::string(finding_kind_name(finding.kind)) + ": " + finding.text + "\n";
+    for (const std::string& detail : finding.details) text += "    " + detail + "\n";
+  }
   for (const std::string& note : report.notes) text += "  " + note + "\n";
   if (const std::string table = table_text(report); !table.empty()) text += "\n" + table;
   return text;

@@ -36,7 +36,8 @@ json as_json(const flight::Report& report) {
     findings.push_back({{"kind", flight::finding_kind_name(f.kind)},
                         {"sequence", f.sequence},
                         {"ranks", f.ranks},
-                        {"text", f.text}});
+                        {"text", f.text},
+                        {"details", f.details}});
   }
   for (const auto& column : report.table)
     table.push_back({{"ranks", column.ranks}, {"first", report.first_row}, {"operations", column.cells}});
