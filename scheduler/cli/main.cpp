@@ -54,14 +54,20 @@ void add_start(CLI::App& app, StartOptions& o) {
   });
 }
 
-constexpr const char* kFlightHelp =
-    "Say which ranks of a process group diverged, and where: lines up the dumps that ranks leave when a\n"
-    "collective fails. Ranks of other machines: copy their dumps here and name them all.";
+constexpr const char* kFlightHelp = "Say which ranks diverged in a collective that failed, and where";
 constexpr const char* kFlightFooter =
-    "  troupe flight-recorder                          the newest failure on this machine\n"
-    "  troupe flight-recorder one/*.flight two/*.flight    of two machines\n"
-    "Dumps are written to $TROUPE_FLIGHT_FOLDER [default: $XDG_STATE_HOME/troupe/flight or\n"
-    "~/.local/state/troupe/flight; empty: none are]; the last 20 groups are kept.\n"
+    "Ranks leave dumps of their last 1,000 operations when a collective fails. Those of a machine are found\n"
+    "by themselves; copy the dumps of other machines here and name them all:\n"
+    "  troupe flight-recorder\n"
+    "  troupe flight-recorder one/*.flight two/*.flight\n"
+    "What it finds:\n"
+    "  mismatch   ranks called different things at one number\n"
+    "  missing    ranks never came to an operation that others were in\n"
+    "  held up    ranks launched an operation and never waited for it, while others did\n"
+    "  message    a send or a receive without its partner, or unlike it\n"
+    "  no dump    nothing is known of a rank: it was killed, or it is on another machine\n"
+    "Dumps go to $TROUPE_FLIGHT_FOLDER, else $XDG_STATE_HOME/troupe/flight, else\n"
+    "~/.local/state/troupe/flight; set to nothing: nowhere. The last 20 groups are kept.\n"
     "Exit code: 0 all ranks agree, 1 some diverged or left no dump, 2 a dump cannot be read.\n";
 
 void add_flight_recorder(CLI::App& app, FlightRecorderOptions& o) {
