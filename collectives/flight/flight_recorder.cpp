@@ -4,12 +4,19 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 
 #include "collectives/flight/dump_files.hpp"
 #include "runtime/core/log.hpp"
 
 namespace troupe::collectives::flight {
 namespace {
+
+/// Somebody said that they want no dumps.
+bool flight_folder_is_off() {
+  const char* folder = std::getenv("TROUPE_FLIGHT_FOLDER");
+  return folder != nullptr && *folder == '\0';
+}
 
 /// The recorders of this process, for dump_all. Both live as long as the process: a group may be destroyed
 /// after main.
@@ -128,17 +135,18 @@ void FlightRecorder::dump_once(std::string_view reason) {
     if (dumped_ || !options_.dump_on_error) return;
     dumped_ = true;
   }
-  const std::string folder = options_.folder ? *options_.folder : default_flight_folder();
-  if (folder.empty()) return;
-  const auto written = write_dump(folder, snapshot(reason));
-  if (written) {
-    log(LogLevel::kInfo, "the last collectives of this rank are in " + *written);
-  } else {
-    static std::once_flag warned;
-    std::call_once(warned, [&] {
-      log(LogLevel::kWarning, "no dump of the last collectives: " + written.error().message());
-    });
+  const bool off = options_.folder ? options_.folder->empty() : flight_folder_is_off();
+  if (off) return;
+  std::string why;
+  try {
+    const auto written = dump(reason);
+    if (written) return log(LogLevel::kInfo, "the last collectives of this rank are in " + *written);
+    why = written.error().message();
+  } catch (const std::exception& error) {  // out of memory
+    why = error.what();
   }
+  static std::once_flag warned;
+  std::call_once(warned, [&] { log(LogLevel::kWarning, "no dump of the last collectives: " + why); });
 }
 
 Dump FlightRecorder::snapshot(std::string_view reason) const {

@@ -254,7 +254,7 @@ TEST_CASE("ranks of a native group that call different things leave dumps which 
 TEST_CASE("a rank that never comes is named, with what it did instead") {
   for (const auto& nodes : {std::vector<std::vector<int>>{{0, 1, 2}}, {{0, 1}, {2}}}) {
     std::atomic<int> over{0};
-    const Layout layout{.nodes = nodes, .timeout = std::chrono::milliseconds(60)};
+    const Layout layout{.nodes = nodes, .timeout = std::chrono::milliseconds(500)};
     const auto reports = fly(3, layout, [&](ProcessGroup& group) {
       float value[4] = {};
       group.barrier()->wait();
