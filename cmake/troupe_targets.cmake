@@ -47,5 +47,6 @@ function(troupe_test name)
   troupe_flags(test_${name})
   target_link_libraries(test_${name} PRIVATE ${TEST_LINKS} troupe_test_main)
   add_test(NAME ${name} COMMAND test_${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${TEST_TIMEOUT})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${TEST_TIMEOUT}
+    ENVIRONMENT "TROUPE_FLIGHT_FOLDER=${CMAKE_BINARY_DIR}/flight")  # and not the user's
 endfunction()

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace troupe::cli {
 
@@ -37,5 +38,14 @@ int token(const TokenOptions& options);
 
 /// Ends everything that runs from the folder.
 int stop(const std::string& folder);
+
+struct FlightRecorderOptions {
+  std::vector<std::string> paths;  ///< dumps or folders; empty: where this user's processes leave them
+  std::size_t last = 6;            ///< rows of the table
+  bool all = false;                ///< every group and generation in full, not the newest alone
+  bool json = false;
+};
+/// Says which ranks of a process group diverged, and where: 0 none, 1 some, 2 the dumps cannot be read.
+int flight_recorder(const FlightRecorderOptions& options);
 
 }  // namespace troupe::cli

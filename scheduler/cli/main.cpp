@@ -1,4 +1,4 @@
-// troupe: starts, shows and ends clusters.
+// troupe: starts, shows and ends clusters, and says what went wrong in a collective.
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
@@ -54,6 +54,32 @@ void add_start(CLI::App& app, StartOptions& o) {
   });
 }
 
+constexpr const char* kFlightHelp = "Say which ranks diverged in a collective that failed, and where";
+constexpr const char* kFlightFooter =
+    "Ranks leave dumps of their last 1,000 operations when a collective fails. Those of a machine are found\n"
+    "by themselves; copy the dumps of other machines here and name them all:\n"
+    "  troupe flight-recorder\n"
+    "  troupe flight-recorder one/*.flight two/*.flight\n"
+    "What it finds:\n"
+    "  mismatch   ranks called different things at one number\n"
+    "  missing    ranks never came to an operation that others were in\n"
+    "  held up    ranks launched an operation and never waited for it, while others did\n"
+    "  message    a send or a receive without its partner, or unlike it\n"
+    "  no dump    nothing is known of a rank: it was killed, or it is on another machine\n"
+    "Dumps go to $TROUPE_FLIGHT_FOLDER, else $XDG_STATE_HOME/troupe/flight, else\n"
+    "~/.local/state/troupe/flight; set to nothing: nowhere. The last 20 groups are kept.\n"
+    "Exit code: 0 all ranks agree, 1 some diverged or left no dump, 2 a dump cannot be read.\n";
+
+void add_flight_recorder(CLI::App& app, FlightRecorderOptions& o) {
+  app.footer(kFlightFooter);
+  app.add_option("paths", o.paths, "Dumps, or folders with dumps [default: where dumps are written]");
+  app.add_option("--last", o.last, "Rows of the table of operations")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  app.add_flag("--all", o.all, "Every group and generation in full, not the newest alone");
+  app.add_flag("--json", o.json, "As JSON");
+}
+
 int run(int argc, char** argv) {
   CLI::App app(kAbout, "troupe");
   app.footer(kFooter);
@@ -78,6 +104,9 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(1, 2'592'000));
   auto* stop_command = app.add_subcommand("stop", "End the head and nodes that were started from the folder");
   stop_command->add_option("--folder", stop_folder, kFolderHelp);
+  FlightRecorderOptions flight_options;
+  auto* flight_command = app.add_subcommand("flight-recorder", kFlightHelp);
+  add_flight_recorder(*flight_command, flight_options);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -86,6 +115,7 @@ int run(int argc, char** argv) {
   if (start_command->parsed()) return start(start_options);
   if (status_command->parsed()) return status(status_options);
   if (token_command->parsed()) return token(token_options);
+  if (flight_command->parsed()) return flight_recorder(flight_options);
   return stop(stop_folder);
 }
 

@@ -1,0 +1,299 @@
+#include "collectives/flight/analysis.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "collectives/flight/lane.hpp"
+
+namespace troupe::collectives::flight {
+namespace {
+
+constexpr std::int64_t kEarlierRun_ns = 60'000'000'000;
+
+const Lane& lane_of(const std::vector<Lane>& lanes, int rank) {
+  return *std::find_if(lanes.begin(), lanes.end(), [&](const Lane& lane) { return lane.dump.rank == rank; });
+}
+
+/// How far a rank had come, and what it was at: "its last is #17 barrier(), completed 12.3 s before its
+/// dump".
+std::string doing(const Lane& lane) {
+  std::string text = "rank " + std::to_string(lane.dump.rank) + ": ";
+  text += lane.last() == 0 ? "it called no collective" : "its last is #" + std::to_string(lane.last());
+  if (const Operation* last = lane.at(lane.last()); last != nullptr) {
+    text += " " + to_string(last->what);
+    const auto since = std::max<std::int64_t>(lane.dump.dumped_ns - last->launched_ns - last->took_ns, 0);
+    if (last->state == State::kWaiting) {
+      text += ", in which it waited for " + for_people(since);
+    } else {
+      text += ", " + std::string(name_of(last->state)) + " " + for_people(since) + " before its dump";
+      if (last->state == State::kLaunched) text += " and not waited for";
+    }
+  }
+  const auto& operations = lane.dump.operations;
+  if (operations.empty()) return text;
+  const Operation& newest = operations.back();
+  if (newest.state == State::kRefused)
+    text += "; its call of " + to_string(newest.what) + " was refused" +
+            (newest.error == lane.dump.reason ? "" : ": " + newest.error);
+  for (auto op = operations.rbegin(); op != operations.rend(); ++op) {
+    if (!is_message(op->what.call) || op->state != State::kWaiting) continue;
+    text += "; it waited in " + to_string(op->what) + " for " + for_people(lane.waited_ns(*op));
+    break;
+  }
+  return text;
+}
+
+/// Ranks that called the same thing.
+struct Camp {
+  What what;
+  std::vector<int> ranks;
+};
+
+/// The ranks in `sequence` by what they called, most ranks first.
+std::vector<Camp> camps_at(const std::vector<Lane>& lanes, std::uint64_t sequence) {
+  std::vector<Camp> camps;
+  for (const Lane& lane : lanes) {
+    const Operation* op = lane.at(sequence);
+    if (op == nullptr) continue;
+    auto camp = std::find_if(camps.begin(), camps.end(), [&](const Camp& c) { return c.what == op->what; });
+    if (camp == camps.end()) camp = camps.insert(camps.end(), {op->what, {}});
+    camp->ranks.push_back(lane.dump.rank);
+  }
+  std::stable_sort(camps.begin(), camps.end(),
+                   [](const Camp& a, const Camp& b) { return a.ranks.size() > b.ranks.size(); });
+  return camps;
+}
+
+Finding mismatch(std::uint64_t sequence, const std::vector<Camp>& camps) {
+  Finding finding{.kind = FindingKind::kMismatch, .sequence = sequence};
+  std::string text;
+  for (std::size_t i = 0; i < camps.size(); ++i) {
+    text += i == 0 ? "" : i + 1 == camps.size() ? " and " : ", ";
+    text += name_ranks(camps[i].ranks) + (i == 0 ? " called " : " ") + to_string(camps[i].what);
+    // With as many on either side nobody can say who is wrong.
+    const bool few = i != 0 || camps[0].ranks.size() == camps[1].ranks.size();
+    if (few) finding.ranks.insert(finding.ranks.end(), camps[i].ranks.begin(), camps[i].ranks.end());
+  }
+  std::sort(finding.ranks.begin(), finding.ranks.end());
+  finding.text = "at #" + std::to_string(sequence) + " " + text;
+  return finding;
+}
+
+/// Whether somebody failed, or has waited for long, in `sequence` or in what comes after it.
+bool is_stuck(const std::vector<Lane>& lanes, std::uint64_t sequence, std::int64_t patience_ns) {
+  for (const Lane& lane : lanes) {
+    for (auto op = lane.collectives.rbegin(); op != lane.collectives.rend(); ++op) {
+      if ((*op)->sequence < sequence) break;
+      if ((*op)->state == State::kFailed) return true;
+      if (is_open((*op)->state) && lane.waited_ns(**op) >= patience_ns) return true;
+    }
+  }
+  return false;
+}
+
+/// Who has not come to `sequence`, which others have launched.
+Finding missing(const std::vector<Lane>& lanes, std::uint64_t sequence, const Camp& present) {
+  std::int64_t waited = 0, launched = std::numeric_limits<std::int64_t>::max();
+  std::vector<int> waits, not_waiting, completed;
+  for (int rank : present.ranks) {
+    const Lane& lane = lane_of(lanes, rank);
+    const Operation& op = *lane.at(sequence);
+    launched = std::min(launched, op.launched_ns);
+    if (op.state == State::kCompleted) {
+      completed.push_back(rank);
+      continue;
+    }
+    waited = std::max(waited, lane.waited_ns(op));
+    (op.state == State::kLaunched ? not_waiting : waits).push_back(rank);
+  }
+  Finding finding{.kind = FindingKind::kMissing, .sequence = sequence};
+  for (const Lane& lane : lanes) {
+    if (lane.last() >= sequence) continue;
+    finding.ranks.push_back(lane.dump.rank);
+    const bool too_early = lane.dump.dumped_ns < launched;
+    finding.details.push_back(doing(lane));
+    if (too_early)
+      finding.details.back() += "; but it was dumped before the others launched that: dump it again";
+  }
+  finding.text = name_ranks(finding.ranks) + " never reached #" + std::to_string(sequence) + " " +
+                 to_string(present.what);
+  const auto say = [&](const std::vector<int>& ranks, const std::string& what) {
+    if (!ranks.empty()) finding.text += "; " + name_ranks(ranks) + what;
+  };
+  say(waits, " waited in it for " + for_people(waited));
+  say(not_waiting, " launched it and did not wait for it");
+  say(completed, " completed it");
+  return finding;
+}
+
+/// All have launched `sequence`, and some wait for long while others never began to. The native backend moves
+/// operations in wait(), so who does not wait stops everybody.
+std::optional<Finding> held_up(const std::vector<Lane>& lanes, std::uint64_t sequence, const What& what,
+                               std::int64_t patience_ns) {
+  Finding finding{.kind = FindingKind::kHeldUp, .sequence = sequence};
+  std::vector<int> waits;
+  std::int64_t waited = 0;
+  for (const Lane& lane : lanes) {
+    const Operation* op = lane.at(sequence);
+    if (op == nullptr || op->state == State::kCompleted) continue;
+    if (op->state == State::kLaunched) {
+      finding.ranks.push_back(lane.dump.rank);
+      finding.details.push_back(doing(lane));
+    } else {
+      waits.push_back(lane.dump.rank);
+      waited = std::max(waited, lane.waited_ns(*op));
+    }
+  }
+  if (finding.ranks.empty() || waits.empty() || waited < patience_ns) return std::nullopt;
+  finding.text = name_ranks(finding.ranks) + " launched #" + std::to_string(sequence) + " " +
+                 to_string(what) + " and never waited for it; " + name_ranks(waits) + " waited in it for " +
+                 for_people(waited);
+  return finding;
+}
+
+/// "ranks 0-2: text" for each text that is not empty, in rank order.
+void note_by_text(Report& report, const std::vector<Lane>& lanes, const std::string& before,
+                  const auto& text_of) {
+  std::vector<std::pair<std::string, std::vector<int>>> said;
+  for (const Lane& lane : lanes) {
+    const std::string text = text_of(lane);
+    if (text.empty()) continue;
+    auto same = std::find_if(said.begin(), said.end(), [&](const auto& one) { return one.first == text; });
+    if (same == said.end()) same = said.insert(said.end(), {text, {}});
+    same->second.push_back(lane.dump.rank);
+  }
+  for (const auto& [text, ranks] : said) report.notes.push_back(before + name_ranks(ranks) + ": " + text);
+}
+
+void compare_collectives(Report& report, const std::vector<Lane>& lanes, const AnalysisOptions& options) {
+  std::uint64_t first = 1, last = 0;
+  for (const Lane& lane : lanes) {
+    first = std::max(first, lane.first_kept());
+    last = std::max(last, lane.last());
+  }
+  report.compared_from = first;
+  std::uint64_t at = first;
+  for (; at <= last; ++at) {
+    const auto camps = camps_at(lanes, at);
+    if (camps.empty()) break;
+    if (camps.size() > 1) {
+      report.findings.push_back(mismatch(at, camps));
+      break;
+    }
+    const bool behind =
+        std::any_of(lanes.begin(), lanes.end(), [&](const Lane& lane) { return lane.last() < at; });
+    if (behind) {
+      if (is_stuck(lanes, at, options.patience_ns))  // or those behind may be about to come
+        report.findings.push_back(missing(lanes, at, camps.front()));
+      break;
+    }
+    report.agreed_through = at;
+    if (auto finding = held_up(lanes, at, camps.front().what, options.patience_ns)) {
+      report.findings.push_back(*std::move(finding));
+      break;
+    }
+  }
+  fill_table(report, lanes, std::min(at + 1, last), options.rows);  // and one row of what came after
+}
+
+const Operation* first_failure(const Lane& lane) {
+  for (const Operation& op : lane.dump.operations) {
+    if (op.state == State::kFailed) return &op;
+  }
+  return nullptr;
+}
+
+void find_absent(Report& report) {
+  Finding finding{.kind = FindingKind::kNoDump};
+  for (int rank = 0; rank < report.size; ++rank) {
+    if (!std::binary_search(report.ranks.begin(), report.ranks.end(), rank)) finding.ranks.push_back(rank);
+  }
+  if (finding.ranks.empty()) return;
+  finding.text =
+      "there is no dump of " + name_ranks(finding.ranks) +
+      ": it died first, or it is on another machine (bring its file here), or nothing failed on it";
+  report.findings.push_back(std::move(finding));
+}
+
+Report report_on(std::vector<Lane> lanes, std::vector<std::string> notes, const AnalysisOptions& options) {
+  const Dump& any = lanes.front().dump;
+  Report report{.group = any.group,
+                .generation = any.generation,
+                .backend = any.backend,
+                .size = any.size,
+                .notes = std::move(notes)};
+  for (const Lane& lane : lanes) {
+    report.ranks.push_back(lane.dump.rank);
+    report.newest_ns = std::max(report.newest_ns, lane.dump.dumped_ns);
+    report.size = std::max(report.size, lane.dump.size);
+  }
+  compare_collectives(report, lanes, options);
+  for (auto& finding : lone_messages(lanes, options.patience_ns))
+    report.findings.push_back(std::move(finding));
+  find_absent(report);
+  note_by_text(report, lanes, "failed on ", [](const Lane& lane) {
+    const Operation* op = first_failure(lane);
+    if (op == nullptr) return std::string();
+    const std::string number = is_message(op->what.call) ? "" : "#" + std::to_string(op->sequence) + " ";
+    return number + to_string(op->what) + ": " + op->error;
+  });
+  note_by_text(report, lanes, "dumped on ", [](const Lane& lane) {
+    const Operation* op = first_failure(lane);
+    return op != nullptr && op->error == lane.dump.reason ? std::string() : lane.dump.reason;
+  });
+  return report;
+}
+
+}  // namespace
+
+std::string_view finding_kind_name(FindingKind kind) {
+  switch (kind) {
+    case FindingKind::kMismatch:
+      return "mismatch";
+    case FindingKind::kMissing:
+      return "missing";
+    case FindingKind::kHeldUp:
+      return "held up";
+    case FindingKind::kMessage:
+      return "message";
+    case FindingKind::kNoDump:
+      return "no dump";
+  }
+  return "?";
+}
+
+std::vector<Report> analyse(std::vector<Dump> dumps, const AnalysisOptions& options) {
+  // By rank, later dumps first.
+  std::stable_sort(dumps.begin(), dumps.end(), [](const Dump& a, const Dump& b) {
+    return std::tuple(a.rank, -a.dumped_ns) < std::tuple(b.rank, -b.dumped_ns);
+  });
+  std::map<std::pair<std::string, Generation>, std::vector<Dump>> groups;
+  for (Dump& dump : dumps) groups[{dump.group, dump.generation}].push_back(std::move(dump));
+  std::vector<Report> reports;
+  for (auto& [key, members] : groups) {
+    std::int64_t formed = 0;
+    for (const Dump& dump : members) formed = std::max(formed, std::min(dump.formed_ns, dump.dumped_ns));
+    std::vector<Lane> lanes;
+    std::vector<std::string> notes;
+    for (Dump& dump : members) {
+      const std::string who = "rank " + std::to_string(dump.rank);
+      if (dump.dumped_ns < formed - kEarlierRun_ns) {
+        notes.push_back("left out " + who +
+                        ": its dump is older than the group of the others, so of an earlier run");
+      } else if (!lanes.empty() && lanes.back().dump.rank == dump.rank) {
+        notes.push_back("left out an earlier dump of " + who);
+      } else {
+        lanes.emplace_back(std::move(dump));
+      }
+    }
+    reports.push_back(report_on(std::move(lanes), std::move(notes), options));
+  }
+  std::stable_sort(reports.begin(), reports.end(),
+                   [](const Report& a, const Report& b) { return a.newest_ns > b.newest_ns; });
+  return reports;
+}
+
+}  // namespace troupe::collectives::flight

@@ -1,0 +1,221 @@
+#include "collectives/flight/flight_recorder.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+
+#include "collectives/flight/dump_files.hpp"
+#include "runtime/core/log.hpp"
+
+namespace troupe::collectives::flight {
+namespace {
+
+/// Somebody said that they want no dumps.
+bool flight_folder_is_off() {
+  const char* folder = std::getenv("TROUPE_FLIGHT_FOLDER");
+  return folder != nullptr && *folder == '\0';
+}
+
+/// The recorders of this process, for dump_all. Both live as long as the process: a group may be destroyed
+/// after main.
+struct Registry {
+  std::mutex mutex;
+  std::vector<const FlightRecorder*> recorders;
+};
+Registry& registry() {
+  static auto* const all = new Registry;
+  return *all;
+}
+
+std::int64_t wall_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+std::string host_name() {
+  char name[256] = "?";
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+}  // namespace
+
+FlightRecorder::FlightRecorder(const ProcessGroup& group, FlightOptions options)
+    : rank_(group.rank()),
+      size_(group.size()),
+      generation_(group.generation()),
+      backend_(group.backend()),
+      options_(std::move(options)),
+      formed_ns_(wall_ns()),
+      ring_(kRemembered),
+      channels_(kChannels) {
+  const std::lock_guard lock(registry().mutex);
+  registry().recorders.push_back(this);
+}
+
+FlightRecorder::~FlightRecorder() {
+  const std::lock_guard lock(registry().mutex);
+  std::erase(registry().recorders, this);
+}
+
+std::uint64_t FlightRecorder::launch(const What& what) {
+  const Instant now = clock_.now();
+  const std::lock_guard lock(mutex_);
+  Operation& op = ring_[++launched_ % kRemembered];
+  op.number = launched_;
+  if (is_message(what.call)) {
+    Channel* channel = channel_of(what);
+    op.sequence = channel == nullptr ? 0 : ++channel->messages;
+  } else {
+    op.sequence = ++collectives_;
+  }
+  op.what = what;
+  op.state = State::kLaunched;
+  op.launched_ns = now.count();
+  op.took_ns = 0;
+  op.error.clear();
+  return op.number;
+}
+
+void FlightRecorder::refused(std::uint64_t number, std::string_view error, bool group_failed) {
+  {
+    const std::lock_guard lock(mutex_);
+    Operation* op = find(number);
+    if (op == nullptr) return;
+    op->state = State::kRefused;
+    op->error = error.substr(0, kMaxErrorBytes);
+    if (!is_message(op->what.call)) {
+      --collectives_;
+    } else if (op->sequence != 0) {
+      --channel_of(op->what)->messages;
+    }
+  }
+  if (group_failed) dump_once(error);
+}
+
+void FlightRecorder::waiting(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  Operation* op = find(number);
+  if (op != nullptr && op->state == State::kLaunched) op->state = State::kWaiting;
+}
+
+void FlightRecorder::completed(std::uint64_t number, std::optional<Duration> took) {
+  const Instant now = took ? Instant{} : clock_.now();
+  const std::lock_guard lock(mutex_);
+  Operation* op = find(number);
+  if (op == nullptr || !is_open(op->state)) return;
+  op->state = State::kCompleted;
+  op->took_ns = took ? took->count() : now.count() - op->launched_ns;
+}
+
+void FlightRecorder::failed(std::uint64_t number, std::string_view error) {
+  const Instant now = clock_.now();
+  {
+    const std::lock_guard lock(mutex_);
+    Operation* op = find(number);
+    if (op != nullptr && is_open(op->state)) {
+      op->state = State::kFailed;
+      op->took_ns = now.count() - op->launched_ns;
+      op->error = error.substr(0, kMaxErrorBytes);
+    }
+  }
+  dump_once(error);
+}
+
+void FlightRecorder::aborted(std::string_view reason) {
+  dump_once("this rank aborted the group: " + std::string(reason));
+}
+
+void FlightRecorder::dump_once(std::string_view reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (dumped_ || !options_.dump_on_error) return;
+    dumped_ = true;
+  }
+  const bool off = options_.folder ? options_.folder->empty() : flight_folder_is_off();
+  if (off) return;
+  std::string why;
+  try {
+    const auto written = dump(reason);
+    if (written) return log(LogLevel::kInfo, "the last collectives of this rank are in " + *written);
+    why = written.error().message();
+  } catch (const std::exception& error) {  // out of memory
+    why = error.what();
+  }
+  static std::once_flag warned;
+  std::call_once(warned, [&] { log(LogLevel::kWarning, "no dump of the last collectives: " + why); });
+}
+
+Dump FlightRecorder::snapshot(std::string_view reason) const {
+  Dump dump{.group = options_.group,
+            .generation = generation_,
+            .backend = backend_,
+            .rank = rank_,
+            .size = size_,
+            .host = host_name(),
+            .pid = ::getpid(),
+            .formed_ns = formed_ns_,
+            .reason = std::string(reason)};
+  const std::lock_guard lock(mutex_);
+  dump.dumped_ns = wall_ns();
+  dump.monotonic_ns = clock_.now().count();
+  dump.launched = launched_;
+  dump.collectives = collectives_;
+  const auto kept = std::min<std::uint64_t>(launched_, kRemembered);
+  dump.operations.reserve(kept);
+  for (std::uint64_t n = launched_ - kept + 1; n <= launched_; ++n) {
+    dump.operations.push_back(ring_[n % kRemembered]);
+    dump.operations.back().launched_ns += dump.dumped_ns - dump.monotonic_ns;
+  }
+  return dump;
+}
+
+Result<std::string> FlightRecorder::dump(std::string_view reason, const std::string& folder) const {
+  std::string into = folder;
+  if (into.empty()) into = options_.folder ? *options_.folder : default_flight_folder();
+  if (into.empty()) {
+    return ErrorInfo{ErrorCode::kBadConfig, "cannot dump the flight recorder", "there is no folder for dumps",
+                     "name one, or set TROUPE_FLIGHT_FOLDER"};
+  }
+  return write_dump(into, snapshot(reason));
+}
+
+Result<std::vector<std::string>> FlightRecorder::dump_all(std::string_view reason,
+                                                          const std::string& folder) {
+  std::vector<std::string> paths;
+  std::optional<ErrorInfo> first;
+  const std::lock_guard lock(registry().mutex);  // so that none goes meanwhile
+  for (const FlightRecorder* recorder : registry().recorders) {
+    auto written = recorder->dump(reason, folder);
+    if (written) {
+      paths.push_back(*std::move(written));
+    } else if (!first) {
+      first = written.error();
+    }
+  }
+  if (first) return *first;
+  return paths;
+}
+
+Operation* FlightRecorder::find(std::uint64_t number) {
+  Operation& op = ring_[number % kRemembered];
+  return op.number == number ? &op : nullptr;  // or it has left the ring
+}
+
+FlightRecorder::Channel* FlightRecorder::channel_of(const What& what) {
+  const auto hash = (static_cast<std::uint64_t>(what.tag) << 32 ^ static_cast<std::uint32_t>(what.at) << 1 ^
+                     static_cast<std::uint64_t>(what.call)) *
+                    0x9e3779b97f4a7c15ULL;
+  constexpr std::size_t kTries = 16;  // or a program with a new tag a message would search all of it
+  for (std::size_t i = 0; i < kTries; ++i) {
+    Channel& channel = channels_[((hash >> 48) + i) % kChannels];
+    if (channel.call == Call::kBarrier) channel = {what.call, what.at, what.tag, 0};
+    if (channel.call == what.call && channel.partner == what.at && channel.tag == what.tag) return &channel;
+  }
+  return nullptr;
+}
+
+}  // namespace troupe::collectives::flight

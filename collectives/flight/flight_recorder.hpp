@@ -1,0 +1,93 @@
+/// The flight recorder of one rank in one group: its last operations, in a ring, and how they get out.
+///
+/// A launch costs a clock reading, a mutex nobody else wants and a few stores; nothing is allocated after
+/// construction but the text of an error. The first failure writes a dump, and so may anybody at any time.
+#pragma once
+
+#include <array>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collectives/flight/dump.hpp"
+#include "collectives/process_group.hpp"
+#include "runtime/core/clock.hpp"
+
+namespace troupe::collectives::flight {
+
+constexpr std::size_t kRemembered = 1000;  ///< operations of a rank
+
+struct FlightOptions {
+  /// What the group is called in dumps: the same on all its ranks, and unique to a run if the launcher has
+  /// such a name, so that nobody lines up dumps of two runs.
+  std::string group = "group";
+  bool dump_on_error = true;
+  /// Where dumps go; without one as default_flight_folder() says, empty: nowhere.
+  std::optional<std::string> folder;
+};
+
+/// Thread-safe. Operations are launched by one thread at a time; whoever waits may be another.
+class FlightRecorder {
+ public:
+  FlightRecorder(const ProcessGroup& group, FlightOptions options);
+  ~FlightRecorder();
+  FlightRecorder(const FlightRecorder&) = delete;
+  FlightRecorder& operator=(const FlightRecorder&) = delete;
+
+  /// Remembers that the rank launches `what`, and returns the operation's number.
+  std::uint64_t launch(const What& what);
+  /// The launch threw: its sequence number is given again. `group_failed`: since the group had failed; that
+  /// dumps as failed() does.
+  void refused(std::uint64_t number, std::string_view error, bool group_failed);
+  /// Somebody waits for it.
+  void waiting(std::uint64_t number);
+  /// `took`: what Work::duration says; without one it is read off the clock.
+  void completed(std::uint64_t number, std::optional<Duration> took);
+  /// Also writes the group's one dump of an error. Never throws: what goes wrong with the dump is logged.
+  void failed(std::uint64_t number, std::string_view error);
+  /// As failed, for what is no operation's failure: an abort called here.
+  void aborted(std::string_view reason);
+
+  /// What is remembered now.
+  Dump snapshot(std::string_view reason) const;
+  /// Writes a snapshot and returns the file's path. An empty `folder` is the recorder's own. Errors: kIo,
+  /// kRefused (see write_dump), kBadConfig (there is no folder).
+  Result<std::string> dump(std::string_view reason, const std::string& folder = {}) const;
+
+  /// Dumps every recorder of this process, and returns the paths. For programs that want it on a signal or a
+  /// request: call it from a thread (a signalfd, a pipe), never in a signal handler. The first error is
+  /// returned once all have been tried.
+  static Result<std::vector<std::string>> dump_all(std::string_view reason, const std::string& folder = {});
+
+ private:
+  /// How many messages went which way, for the first kChannels combinations of direction, partner and tag.
+  struct Channel {
+    Call call = Call::kBarrier;  ///< kBarrier: free
+    std::int32_t partner = 0;
+    std::uint32_t tag = 0;
+    std::uint64_t messages = 0;
+  };
+  static constexpr std::size_t kChannels = 512;
+
+  Channel* channel_of(const What& what);
+  Operation* find(std::uint64_t number);
+  void dump_once(std::string_view reason);
+
+  const int rank_;
+  const int size_;
+  const Generation generation_;
+  const std::string backend_;
+  const FlightOptions options_;
+  const MonotonicClock clock_;
+  const std::int64_t formed_ns_;
+
+  mutable std::mutex mutex_;
+  std::vector<Operation> ring_;  ///< kRemembered; operation n is at n % kRemembered
+  std::uint64_t launched_ = 0;
+  std::uint64_t collectives_ = 0;
+  bool dumped_ = false;
+  std::vector<Channel> channels_;
+};
+
+}  // namespace troupe::collectives::flight

@@ -1,0 +1,103 @@
+#include <compare>
+#include <map>
+#include <optional>
+
+#include "collectives/flight/lane.hpp"
+
+namespace troupe::collectives::flight {
+namespace {
+
+/// The messages from one rank to another with one tag: the n-th send belongs to the n-th receive.
+struct Channel {
+  int from = 0;
+  int to = 0;
+  std::uint32_t tag = 0;
+  auto operator<=>(const Channel&) const = default;
+};
+struct Ends {
+  std::map<std::uint64_t, const Operation*> sends;
+  std::map<std::uint64_t, const Operation*> receives;
+};
+
+constexpr std::size_t kMaxFindings = 8;
+
+const Lane* lane_of(const std::vector<Lane>& lanes, int rank) {
+  const auto found =
+      std::find_if(lanes.begin(), lanes.end(), [&](const Lane& lane) { return lane.dump.rank == rank; });
+  return found == lanes.end() ? nullptr : &*found;
+}
+
+std::uint64_t newest(const std::map<std::uint64_t, const Operation*>& messages) {
+  return messages.empty() ? 0 : messages.rbegin()->first;
+}
+
+/// `op` of rank `here` never met a partner on rank `there`; null: it may have, or may yet.
+std::optional<Finding> lone(const Operation& op, const Lane& here, const Lane* there, std::uint64_t partners,
+                            std::int64_t patience_ns) {
+  const bool stuck = op.state == State::kFailed || (is_open(op.state) && here.waited_ns(op) >= patience_ns);
+  if (!stuck || there == nullptr || there->dump.dumped_ns < op.launched_ns) return std::nullopt;
+  const int other = there->dump.rank;
+  std::string text = "rank " + std::to_string(here.dump.rank) + " waited " + for_people(here.waited_ns(op)) +
+                     " in " + to_string(op.what) + ", message " + std::to_string(op.sequence) +
+                     " of that tag; rank " + std::to_string(other);
+  text += op.what.call == Call::kSend ? " received " : " sent ";
+  text += partners == 0 ? "none" : "only " + std::to_string(partners);
+  // Its ring may have forgotten a channel that it used long ago.
+  if (partners == 0 && there->dump.launched > there->dump.operations.size())
+    text += " in its last " + std::to_string(there->dump.operations.size()) + " operations";
+  return Finding{.kind = FindingKind::kMessage,
+                 .sequence = op.sequence,
+                 .ranks = {std::min(here.dump.rank, other), std::max(here.dump.rank, other)},
+                 .text = std::move(text)};
+}
+
+std::optional<Finding> differs(const Operation& send, const Operation& receive, const Channel& channel) {
+  if (send.what.count == receive.what.count && send.what.dtype == receive.what.dtype) return std::nullopt;
+  Finding finding{.kind = FindingKind::kMessage, .sequence = send.sequence};
+  finding.ranks = {std::min(channel.from, channel.to), std::max(channel.from, channel.to)};
+  finding.text = "rank " + std::to_string(channel.from) + " called " + to_string(send.what) + " and rank " +
+                 std::to_string(channel.to) + " " + to_string(receive.what) + ", message " +
+                 std::to_string(send.sequence) + " of that tag";
+  return finding;
+}
+
+}  // namespace
+
+std::vector<Finding> lone_messages(const std::vector<Lane>& lanes, std::int64_t patience_ns) {
+  std::map<Channel, Ends> channels;
+  for (const Lane& lane : lanes) {
+    for (const Operation& op : lane.dump.operations) {
+      if (!is_message(op.what.call) || op.state == State::kRefused || op.sequence == 0) continue;
+      const int self = lane.dump.rank;
+      if (op.what.call == Call::kSend) {
+        channels[{self, op.what.at, op.what.tag}].sends[op.sequence] = &op;
+      } else {
+        channels[{op.what.at, self, op.what.tag}].receives[op.sequence] = &op;
+      }
+    }
+  }
+  std::vector<Finding> findings;
+  const auto add = [&](std::optional<Finding> finding) {
+    if (finding && findings.size() < kMaxFindings) findings.push_back(*std::move(finding));
+  };
+  for (const auto& [channel, ends] : channels) {
+    const Lane* from = lane_of(lanes, channel.from);
+    const Lane* to = lane_of(lanes, channel.to);
+    for (const auto& [n, send] : ends.sends) {
+      if (const auto receive = ends.receives.find(n); receive != ends.receives.end()) {
+        add(differs(*send, *receive->second, channel));
+      } else if (n > newest(ends.receives)) {
+        add(lone(*send, *from, to, newest(ends.receives), patience_ns));
+        break;
+      }
+    }
+    for (const auto& [n, receive] : ends.receives) {
+      if (n <= newest(ends.sends) || ends.sends.contains(n)) continue;
+      add(lone(*receive, *to, from, newest(ends.sends), patience_ns));
+      break;
+    }
+  }
+  return findings;
+}
+
+}  // namespace troupe::collectives::flight

@@ -1,0 +1,111 @@
+#include <algorithm>
+
+#include "collectives/flight/analysis.hpp"
+#include "collectives/flight/lane.hpp"
+
+namespace troupe::collectives::flight {
+namespace {
+
+std::string cell_of(const Lane& lane, std::uint64_t sequence) {
+  if (const Operation* op = lane.at(sequence); op != nullptr)
+    return to_string(op->what) + " " + std::string(name_of(op->state));
+  return sequence < lane.first_kept() ? "forgotten" : "-";
+}
+
+std::string table_text(const Report& report) {
+  if (report.table.empty() || report.table.front().cells.empty()) return {};
+  const std::size_t rows = report.table.front().cells.size();
+  std::vector<std::vector<std::string>> columns(1);
+  columns[0].emplace_back();
+  for (std::size_t i = 0; i < rows; ++i) columns[0].push_back("#" + std::to_string(report.first_row + i));
+  for (const TableColumn& column : report.table) {
+    columns.emplace_back();
+    columns.back().push_back(name_ranks(column.ranks));
+    columns.back().insert(columns.back().end(), column.cells.begin(), column.cells.end());
+  }
+  std::string text;
+  for (std::size_t row = 0; row <= rows; ++row) {
+    std::string line = " ";
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+      std::size_t width = 0;
+      for (const auto& cell : columns[c]) width = std::max(width, cell.size());
+      line += " " + columns[c][row];
+      if (c + 1 < columns.size()) line.append(width - columns[c][row].size() + 1, ' ');
+    }
+    text += line + "\n";
+  }
+  return text;
+}
+
+/// How far the ranks went together.
+std::string agreement(const Report& report) {
+  if (report.agreed_through == 0) return "no collective that all of them called alike";
+  const bool all = report.ranks.size() == static_cast<std::size_t>(report.size);
+  std::string text = all ? "all ranks" : name_ranks(report.ranks);
+  text += report.ranks.size() == 1 ? " came to #" : " agree through #";
+  text += std::to_string(report.agreed_through);
+  if (report.compared_from > 1) text += " (compared from #" + std::to_string(report.compared_from) + ")";
+  return text;
+}
+
+}  // namespace
+
+std::string name_ranks(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (i != 0) text += ", ";
+    text += std::to_string(ranks[i]);
+    if (end - i > 1) text += (end - i == 2 ? ", " : "-") + std::to_string(ranks[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
+void fill_table(Report& report, const std::vector<Lane>& lanes, std::uint64_t last_row, std::size_t rows) {
+  const std::uint64_t count = std::min<std::uint64_t>(rows, last_row);
+  report.first_row = last_row - count + 1;
+  for (const Lane& lane : lanes) {
+    TableColumn column;
+    for (std::uint64_t s = report.first_row; s <= last_row; ++s) column.cells.push_back(cell_of(lane, s));
+    auto same = std::find_if(report.table.begin(), report.table.end(),
+                             [&](const TableColumn& c) { return c.cells == column.cells; });
+    if (same == report.table.end()) same = report.table.insert(report.table.end(), std::move(column));
+    same->ranks.push_back(lane.dump.rank);
+  }
+}
+
+std::string to_line(const Report& report) {
+  std::string text = report.group + " " + to_string(report.generation) + ": ";
+  if (report.findings.empty()) return text + agreement(report);
+  const Finding& first = report.findings.front();
+  switch (first.kind) {
+    case FindingKind::kMismatch:
+      return text + name_ranks(first.ranks) + " called something else at #" + std::to_string(first.sequence);
+    case FindingKind::kMissing:
+      return text + name_ranks(first.ranks) + " never reached #" + std::to_string(first.sequence);
+    case FindingKind::kHeldUp:
+      return text + name_ranks(first.ranks) + " never waited for #" + std::to_string(first.sequence);
+    case FindingKind::kMessage:
+      return text + name_ranks(first.ranks) + " do not agree on a message";
+    case FindingKind::kNoDump:
+      return text + "no dump of " + name_ranks(first.ranks);
+  }
+  return text;
+}
+
+std::string to_text(const Report& report) {
+  std::string text = report.group + " generation " + to_string(report.generation) + ", " +
+                     std::to_string(report.size) + " ranks, " + report.backend + "\n";
+  text += "  " + agreement(report) + "\n";
+  for (const Finding& finding : report.findings) {
+    text += "! " + std::string(finding_kind_name(finding.kind)) + ": " + finding.text + "\n";
+    for (const std::string& detail : finding.details) text += "    " + detail + "\n";
+  }
+  for (const std::string& note : report.notes) text += "  " + note + "\n";
+  if (const std::string table = table_text(report); !table.empty()) text += "\n" + table;
+  return text;
+}
+
+}  // namespace troupe::collectives::flight
