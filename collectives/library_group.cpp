@@ -19,39 +19,39 @@ class CompletedWork final : public Work {
   std::optional<Duration> duration() override { return Duration::zero(); }
 };
 
-const char* name_of(CallKind kind) {
+const char* name_of(LibraryOp kind) {
   switch (kind) {
-    case CallKind::kAllReduceTree:
+    case LibraryOp::kAllReduceTree:
       return "all_reduce_tree";
-    case CallKind::kAllReduce:
+    case LibraryOp::kAllReduce:
       return "all_reduce";
-    case CallKind::kReduce:
+    case LibraryOp::kReduce:
       return "reduce";
-    case CallKind::kBroadcast:
+    case LibraryOp::kBroadcast:
       return "broadcast";
-    case CallKind::kGather:
+    case LibraryOp::kGather:
       return "gather";
-    case CallKind::kScatter:
+    case LibraryOp::kScatter:
       return "scatter";
-    case CallKind::kAllGather:
+    case LibraryOp::kAllGather:
       return "all_gather";
-    case CallKind::kReduceScatter:
+    case LibraryOp::kReduceScatter:
       return "reduce_scatter";
-    case CallKind::kAllToAll:
+    case LibraryOp::kAllToAll:
       return "all_to_all";
-    case CallKind::kBarrier:
+    case LibraryOp::kBarrier:
       return "barrier";
-    case CallKind::kSend:
+    case LibraryOp::kSend:
       return "send";
-    case CallKind::kRecv:
+    case LibraryOp::kRecv:
       return "recv";
   }
   return "?";
 }
 
-bool reduces(CallKind kind) {
-  return kind == CallKind::kAllReduceTree || kind == CallKind::kAllReduce || kind == CallKind::kReduce ||
-         kind == CallKind::kReduceScatter;
+bool reduces(LibraryOp kind) {
+  return kind == LibraryOp::kAllReduceTree || kind == LibraryOp::kAllReduce || kind == LibraryOp::kReduce ||
+         kind == LibraryOp::kReduceScatter;
 }
 
 [[noreturn]] void bad_input(std::string what, std::string why, std::string todo) {
@@ -64,23 +64,23 @@ std::byte* bytes_of(const Buffer& buffer) {
 
 }  // namespace
 
-std::string to_string(const Call& call) {
+std::string to_string(const LibraryCall& call) {
   std::string text = std::string(name_of(call.kind)) + "(";
-  if (call.kind != CallKind::kBarrier) {
+  if (call.kind != LibraryOp::kBarrier) {
     if (reduces(call.kind)) text += std::string(reduce_op_name(call.how.op)) + ", ";
     text += std::to_string(call.count) + " x " + std::string(dtype_name(call.dtype));
   }
   switch (call.kind) {
-    case CallKind::kReduce:
-    case CallKind::kBroadcast:
-    case CallKind::kGather:
-    case CallKind::kScatter:
+    case LibraryOp::kReduce:
+    case LibraryOp::kBroadcast:
+    case LibraryOp::kGather:
+    case LibraryOp::kScatter:
       text += ", root " + std::to_string(call.peer);
       break;
-    case CallKind::kSend:
+    case LibraryOp::kSend:
       text += ", to rank " + std::to_string(call.peer) + ", tag " + std::to_string(call.tag);
       break;
-    case CallKind::kRecv:
+    case LibraryOp::kRecv:
       text += ", from rank " + std::to_string(call.peer) + ", tag " + std::to_string(call.tag);
       break;
     default:
@@ -107,7 +107,8 @@ CollectiveAborted AbortFlag::error() const {
       {ErrorCode::kAborted, "the process group was aborted", reason(), "form the next generation"});
 }
 
-Timeout time_out(AbortFlag& flag, int rank, const Call& call, Duration timeout, const std::string& detail) {
+Timeout time_out(AbortFlag& flag, int rank, const LibraryCall& call, Duration timeout,
+                 const std::string& detail) {
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%g", to_seconds(timeout));
   const std::string reason = "rank " + std::to_string(rank) + ": " + to_string(call) + ": no progress for " +
@@ -205,21 +206,22 @@ void LibraryGroup::check_parts(const char* operation, const Buffer& whole, const
 }
 
 void LibraryGroup::check_reduction(DType dtype, Reduction how) const {
-  if (kernel_for(dtype, how.op).combine != nullptr) return;
+  // The exact path does not multiply yet.
+  if (how.op != ReduceOp::kPremulSum && kernel_for(dtype, how.op).combine != nullptr) return;
   throw BadConfig(
       "cannot reduce " + std::string(dtype_name(dtype)) + " by " + std::string(reduce_op_name(how.op)),
       "the backend " + std::string(backend()) + " does not have it",
       "docs/collectives.md lists what each backend reduces");
 }
 
-std::shared_ptr<Work> LibraryGroup::start(Call call) {
+std::shared_ptr<Work> LibraryGroup::start(LibraryCall call) {
   flag_->check();
   call.sequence = ++sequence_;
-  if (call.kind != CallKind::kBarrier && call.count == 0) return completed_work();
+  if (call.kind != LibraryOp::kBarrier && call.count == 0) return completed_work();
   return launch(std::move(call));
 }
 
-std::shared_ptr<ExactReduction> LibraryGroup::exact(const Call& call) const {
+std::shared_ptr<ExactReduction> LibraryGroup::exact(const LibraryCall& call) const {
   ExactReduction::Options options{.rank = rank_,
                                   .leaves = rank_leaves(size_),
                                   .dtype = call.dtype,
@@ -227,11 +229,11 @@ std::shared_ptr<ExactReduction> LibraryGroup::exact(const Call& call) const {
                                   .partials = {call.input},
                                   .count = call.count,
                                   .result = call.output};
-  if (call.kind == CallKind::kAllReduceTree) {
+  if (call.kind == LibraryOp::kAllReduceTree) {
     options.leaves = leaves_;
     options.partials.assign(call.partials.begin(), call.partials.end());
   }
-  if (call.kind == CallKind::kReduceScatter) {
+  if (call.kind == LibraryOp::kReduceScatter) {
     options.count *= static_cast<std::size_t>(size_);
     options.scattered = true;
   }
@@ -247,7 +249,7 @@ std::shared_ptr<Work> LibraryGroup::all_reduce_tree(const TreeBuffer& buffer, Re
   for (std::byte* partial : buffer.partials) {
     check_buffer("all_reduce_tree", {.data = partial, .count = buffer.count, .dtype = buffer.dtype});
   }
-  return start({.kind = CallKind::kAllReduceTree,
+  return start({.kind = LibraryOp::kAllReduceTree,
                 .input = buffer.partials[0],
                 .output = buffer.partials[0],
                 .count = buffer.count,
@@ -259,7 +261,7 @@ std::shared_ptr<Work> LibraryGroup::all_reduce_tree(const TreeBuffer& buffer, Re
 std::shared_ptr<Work> LibraryGroup::all_reduce(const Buffer& buffer, Reduction how) {
   check_buffer("all_reduce", buffer);
   check_reduction(buffer.dtype, how);
-  return start({.kind = CallKind::kAllReduce,
+  return start({.kind = LibraryOp::kAllReduce,
                 .input = bytes_of(buffer),
                 .output = bytes_of(buffer),
                 .count = buffer.count,
@@ -271,7 +273,7 @@ std::shared_ptr<Work> LibraryGroup::reduce(const Buffer& buffer, Reduction how, 
   check_buffer("reduce", buffer);
   check_rank("reduce", root);
   check_reduction(buffer.dtype, how);
-  return start({.kind = CallKind::kReduce,
+  return start({.kind = LibraryOp::kReduce,
                 .input = bytes_of(buffer),
                 .output = rank_ == root ? bytes_of(buffer) : nullptr,
                 .count = buffer.count,
@@ -283,7 +285,7 @@ std::shared_ptr<Work> LibraryGroup::reduce(const Buffer& buffer, Reduction how, 
 std::shared_ptr<Work> LibraryGroup::broadcast(const Buffer& buffer, int root) {
   check_buffer("broadcast", buffer);
   check_rank("broadcast", root);
-  return start({.kind = CallKind::kBroadcast,
+  return start({.kind = LibraryOp::kBroadcast,
                 .input = bytes_of(buffer),
                 .output = bytes_of(buffer),
                 .count = buffer.count,
@@ -298,7 +300,7 @@ std::shared_ptr<Work> LibraryGroup::gather(const Buffer& input, const Buffer& ou
     check_buffer("gather", output);
     check_parts("gather", output, input);
   }
-  return start({.kind = CallKind::kGather,
+  return start({.kind = LibraryOp::kGather,
                 .input = bytes_of(input),
                 .output = rank_ == root ? bytes_of(output) : nullptr,
                 .count = input.count,
@@ -313,7 +315,7 @@ std::shared_ptr<Work> LibraryGroup::scatter(const Buffer& input, const Buffer& o
     check_buffer("scatter", input);
     check_parts("scatter", input, output);
   }
-  return start({.kind = CallKind::kScatter,
+  return start({.kind = LibraryOp::kScatter,
                 .input = rank_ == root ? bytes_of(input) : nullptr,
                 .output = bytes_of(output),
                 .count = output.count,
@@ -325,7 +327,7 @@ std::shared_ptr<Work> LibraryGroup::all_gather(const Buffer& input, const Buffer
   check_buffer("all_gather", input);
   check_buffer("all_gather", output);
   check_parts("all_gather", output, input);
-  return start({.kind = CallKind::kAllGather,
+  return start({.kind = LibraryOp::kAllGather,
                 .input = bytes_of(input),
                 .output = bytes_of(output),
                 .count = input.count,
@@ -337,7 +339,7 @@ std::shared_ptr<Work> LibraryGroup::reduce_scatter(const Buffer& input, const Bu
   check_buffer("reduce_scatter", output);
   check_parts("reduce_scatter", input, output);
   check_reduction(input.dtype, how);
-  return start({.kind = CallKind::kReduceScatter,
+  return start({.kind = LibraryOp::kReduceScatter,
                 .input = bytes_of(input),
                 .output = bytes_of(output),
                 .count = output.count,
@@ -351,7 +353,7 @@ std::shared_ptr<Work> LibraryGroup::all_to_all(const Buffer& input, const Buffer
   const std::size_t part = output.count / static_cast<std::size_t>(size_);
   check_parts("all_to_all", input, {.count = part, .dtype = output.dtype});
   check_parts("all_to_all", output, {.count = part, .dtype = input.dtype});
-  return start({.kind = CallKind::kAllToAll,
+  return start({.kind = LibraryOp::kAllToAll,
                 .input = bytes_of(input),
                 .output = bytes_of(output),
                 .count = part,
@@ -359,13 +361,13 @@ std::shared_ptr<Work> LibraryGroup::all_to_all(const Buffer& input, const Buffer
 }
 
 std::shared_ptr<Work> LibraryGroup::barrier() {
-  return start({.kind = CallKind::kBarrier});
+  return start({.kind = LibraryOp::kBarrier});
 }
 
 std::shared_ptr<Work> LibraryGroup::send(const Buffer& buffer, int to, std::uint32_t tag) {
   check_buffer("send", buffer);
   check_other("send", to);
-  return start({.kind = CallKind::kSend,
+  return start({.kind = LibraryOp::kSend,
                 .input = bytes_of(buffer),
                 .count = buffer.count,
                 .dtype = buffer.dtype,
@@ -376,7 +378,7 @@ std::shared_ptr<Work> LibraryGroup::send(const Buffer& buffer, int to, std::uint
 std::shared_ptr<Work> LibraryGroup::recv(const Buffer& buffer, int from, std::uint32_t tag) {
   check_buffer("recv", buffer);
   check_other("recv", from);
-  return start({.kind = CallKind::kRecv,
+  return start({.kind = LibraryOp::kRecv,
                 .output = bytes_of(buffer),
                 .count = buffer.count,
                 .dtype = buffer.dtype,

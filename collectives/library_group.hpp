@@ -13,7 +13,7 @@
 
 namespace troupe::collectives {
 
-enum class CallKind : std::uint8_t {
+enum class LibraryOp : std::uint8_t {
   kAllReduceTree,
   kAllReduce,
   kReduce,
@@ -29,8 +29,8 @@ enum class CallKind : std::uint8_t {
 };
 
 /// An operation that was checked: what a backend is asked to do.
-struct Call {
-  CallKind kind = CallKind::kBarrier;
+struct LibraryCall {
+  LibraryOp kind = LibraryOp::kBarrier;
   std::byte* input = nullptr;   ///< of operations in place, the buffer; of a receive, null
   std::byte* output = nullptr;  ///< of operations in place, the buffer; null where this rank gets nothing
   std::size_t count = 0;        ///< elements of a rank's part: the smaller of input and output
@@ -45,7 +45,7 @@ struct Call {
 };
 
 /// "all_reduce(sum, 8 x f32) number 7".
-std::string to_string(const Call& call);
+std::string to_string(const LibraryCall& call);
 
 /// Why a group is no good any more: the first reason stays. Thread-safe.
 class AbortFlag {
@@ -68,7 +68,8 @@ class AbortFlag {
 };
 
 /// Sets `flag` and gives the Timeout that `call` throws on `rank`.
-Timeout time_out(AbortFlag& flag, int rank, const Call& call, Duration timeout, const std::string& detail);
+Timeout time_out(AbortFlag& flag, int rank, const LibraryCall& call, Duration timeout,
+                 const std::string& detail);
 
 /// A process group whose operations are a library's. Operations on nothing (count 0) complete at once.
 ///
@@ -104,19 +105,19 @@ class LibraryGroup : public ProcessGroup {
   LibraryGroup(int rank, int size, Generation generation, std::vector<LeafInterval> leaves);
 
   /// Starts `call`, which moves at least one byte or is a barrier; the group is not aborted.
-  virtual std::shared_ptr<Work> launch(Call call) = 0;
+  virtual std::shared_ptr<Work> launch(LibraryCall call) = 0;
 
   AbortFlag& flag() const { return *flag_; }
   std::shared_ptr<AbortFlag> shared_flag() const { return flag_; }
   /// `call` on the path that gives the native backend's bits. REQUIRES: it is a reduction.
-  std::shared_ptr<ExactReduction> exact(const Call& call) const;
+  std::shared_ptr<ExactReduction> exact(const LibraryCall& call) const;
 
  private:
   struct Release {
     void operator()(std::byte* at) const;
   };
 
-  std::shared_ptr<Work> start(Call call);
+  std::shared_ptr<Work> start(LibraryCall call);
   void check_buffer(const char* operation, const Buffer& buffer) const;
   void check_rank(const char* operation, int other) const;
   void check_other(const char* operation, int other) const;

@@ -20,14 +20,14 @@ std::uint8_t* raw(std::byte* at) {
 }
 
 template <class Options>
-void set_common(Options& options, const GlooSite& site, const Call& call) {
+void set_common(Options& options, const GlooSite& site, const LibraryCall& call) {
   options.setTag(static_cast<std::uint32_t>(call.sequence));
   options.setTimeout(site.timeout);
 }
 
 /// Gloo takes the size of an element from a type.
 template <class Options>
-void set_elements(Options& options, std::byte* at, const Call& call) {
+void set_elements(Options& options, std::byte* at, const LibraryCall& call) {
   switch (element_size(call.dtype)) {
     case 8:
       return options.setOutput(reinterpret_cast<std::uint64_t*>(at), call.count);
@@ -49,7 +49,8 @@ void set_kernel(Options& options, const Kernel& kernel) {
       });
 }
 
-void all_to_all(const GlooSite& site, const Call& call, std::byte* from, std::byte* to, std::size_t block) {
+void all_to_all(const GlooSite& site, const LibraryCall& call, std::byte* from, std::byte* to,
+                std::size_t block) {
   const std::size_t bytes = block * element_size(call.dtype) * static_cast<std::size_t>(site.context->size);
   gloo::AlltoallOptions options(site.context);
   set_common(options, site, call);
@@ -58,7 +59,8 @@ void all_to_all(const GlooSite& site, const Call& call, std::byte* from, std::by
   gloo::alltoall(options);
 }
 
-void all_gather(const GlooSite& site, const Call& call, std::byte* from, std::byte* to, std::size_t block) {
+void all_gather(const GlooSite& site, const LibraryCall& call, std::byte* from, std::byte* to,
+                std::size_t block) {
   const std::size_t bytes = block * element_size(call.dtype);
   gloo::AllgatherOptions options(site.context);
   set_common(options, site, call);
@@ -67,7 +69,8 @@ void all_gather(const GlooSite& site, const Call& call, std::byte* from, std::by
   gloo::allgather(options);
 }
 
-void gather(const GlooSite& site, const Call& call, std::byte* from, std::byte* to, std::size_t block) {
+void gather(const GlooSite& site, const LibraryCall& call, std::byte* from, std::byte* to,
+            std::size_t block) {
   const std::size_t bytes = block * element_size(call.dtype);
   gloo::GatherOptions options(site.context);
   set_common(options, site, call);
@@ -77,7 +80,7 @@ void gather(const GlooSite& site, const Call& call, std::byte* from, std::byte* 
   gloo::gather(options);
 }
 
-void scatter(const GlooSite& site, const Call& call) {
+void scatter(const GlooSite& site, const LibraryCall& call) {
   gloo::ScatterOptions options(site.context);
   set_common(options, site, call);
   options.setRoot(call.peer);
@@ -92,7 +95,7 @@ void scatter(const GlooSite& site, const Call& call) {
   gloo::scatter(options);
 }
 
-void broadcast(const GlooSite& site, const Call& call) {
+void broadcast(const GlooSite& site, const LibraryCall& call) {
   gloo::BroadcastOptions options(site.context);
   set_common(options, site, call);
   options.setRoot(call.peer);
@@ -101,7 +104,7 @@ void broadcast(const GlooSite& site, const Call& call) {
 }
 
 /// Gloo's own order of additions, with our loops.
-void all_reduce(const GlooSite& site, const Call& call) {
+void all_reduce(const GlooSite& site, const LibraryCall& call) {
   const Kernel kernel = kernel_for(call.dtype, call.how.op);
   gloo::AllreduceOptions options(site.context);
   set_common(options, site, call);
@@ -111,7 +114,7 @@ void all_reduce(const GlooSite& site, const Call& call) {
   if (kernel.divide != nullptr) kernel.divide(call.output, call.count, site.context->size);
 }
 
-void reduce(const GlooSite& site, const Call& call) {
+void reduce(const GlooSite& site, const LibraryCall& call) {
   const Kernel kernel = kernel_for(call.dtype, call.how.op);
   std::vector<std::byte> scratch;  // Gloo adds in the output, which only the root's buffer may be
   std::byte* at = call.output;
@@ -130,12 +133,12 @@ void reduce(const GlooSite& site, const Call& call) {
   }
 }
 
-void run_exact_on(const GlooSite& site, const Call& call, ExactReduction& exact) {
+void run_exact_on(const GlooSite& site, const LibraryCall& call, ExactReduction& exact) {
   // Gloo writes no input, though it asks for plain pointers.
   const auto input = [](const Exchange& e) { return const_cast<std::byte*>(e.from); };
   const auto exchange = [&](const Exchange& e) { all_to_all(site, call, input(e), e.to, e.block); };
-  if (call.kind == CallKind::kReduceScatter) return run_exact(exact, exchange, nullptr);
-  if (call.kind == CallKind::kReduce) {
+  if (call.kind == LibraryOp::kReduceScatter) return run_exact(exact, exchange, nullptr);
+  if (call.kind == LibraryOp::kReduce) {
     return run_exact(exact, exchange,
                      [&](const Exchange& e) { gather(site, call, input(e), e.to, e.block); });
   }
@@ -144,22 +147,22 @@ void run_exact_on(const GlooSite& site, const Call& call, ExactReduction& exact)
 
 }  // namespace
 
-void run_gloo(const GlooSite& site, const Call& call, ExactReduction* exact) {
+void run_gloo(const GlooSite& site, const LibraryCall& call, ExactReduction* exact) {
   if (exact != nullptr) return run_exact_on(site, call, *exact);
   switch (call.kind) {
-    case CallKind::kAllReduce:
+    case LibraryOp::kAllReduce:
       return all_reduce(site, call);
-    case CallKind::kReduce:
+    case LibraryOp::kReduce:
       return reduce(site, call);
-    case CallKind::kBroadcast:
+    case LibraryOp::kBroadcast:
       return broadcast(site, call);
-    case CallKind::kGather:
+    case LibraryOp::kGather:
       return gather(site, call, call.input, call.output, call.count);
-    case CallKind::kScatter:
+    case LibraryOp::kScatter:
       return scatter(site, call);
-    case CallKind::kAllGather:
+    case LibraryOp::kAllGather:
       return all_gather(site, call, call.input, call.output, call.count);
-    case CallKind::kAllToAll:
+    case LibraryOp::kAllToAll:
       return all_to_all(site, call, call.input, call.output, call.count);
     default: {
       gloo::BarrierOptions options(site.context);

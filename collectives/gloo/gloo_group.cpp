@@ -19,9 +19,9 @@ constexpr std::size_t kMaxMessages = 256;
 constexpr std::uint8_t kMessageSlot = 0x40;  // Gloo's collectives have 1 to 8
 
 /// Our rendezvous as Gloo wants it.
-class Store final : public gloo::rendezvous::Store {
+class GlooStore final : public gloo::rendezvous::Store {
  public:
-  Store(Rendezvous& rendezvous, std::string prefix, Duration timeout)
+  GlooStore(KeyValues& rendezvous, std::string prefix, Duration timeout)
       : rendezvous_(rendezvous), prefix_(std::move(prefix)), timeout_(timeout) {}
 
   void set(const std::string& key, const std::vector<char>& data) override {
@@ -39,13 +39,13 @@ class Store final : public gloo::rendezvous::Store {
   }
 
  private:
-  Rendezvous& rendezvous_;
+  KeyValues& rendezvous_;
   std::string prefix_;
   Duration timeout_;
 };
 
 /// What operations in flight need, also after their group is gone.
-struct Link {
+struct Lifeline {
   GlooSite site;
   std::shared_ptr<AbortFlag> flag;
   int rank = 0;
@@ -54,7 +54,7 @@ struct Link {
 
 /// Runs `body`, and gives what Gloo throws our types. The group is over after any of it, for all ranks.
 template <class Body>
-void guarded(const Link& link, const Call& call, Body body) {
+void guarded(const Lifeline& link, const LibraryCall& call, Body body) {
   link.flag->check();
   try {
     body();
@@ -77,7 +77,8 @@ class GlooGroup final : public LibraryGroup {
  public:
   GlooGroup(GlooGroupOptions options, GlooSite site)
       : LibraryGroup(options.rank, options.size, options.generation, std::move(options.leaves)),
-        link_(std::make_shared<Link>(Link{std::move(site), shared_flag(), options.rank, options.timeout})),
+        link_(std::make_shared<Lifeline>(
+            Lifeline{std::move(site), shared_flag(), options.rank, options.timeout})),
         collectives_(std::make_unique<TaskLane>()) {}
 
   ~GlooGroup() override {
@@ -95,12 +96,12 @@ class GlooGroup final : public LibraryGroup {
   }
 
  private:
-  std::shared_ptr<Work> launch(Call call) override {
-    if (call.kind == CallKind::kSend || call.kind == CallKind::kRecv) return message(call);
+  std::shared_ptr<Work> launch(LibraryCall call) override {
+    if (call.kind == LibraryOp::kSend || call.kind == LibraryOp::kRecv) return message(call);
     std::shared_ptr<ExactReduction> reduction;
     // Gloo's own reductions know no trees of leaves, and only an old interface scatters.
-    const bool always = call.kind == CallKind::kAllReduceTree || call.kind == CallKind::kReduceScatter;
-    const bool reduces = call.kind == CallKind::kAllReduce || call.kind == CallKind::kReduce;
+    const bool always = call.kind == LibraryOp::kAllReduceTree || call.kind == LibraryOp::kReduceScatter;
+    const bool reduces = call.kind == LibraryOp::kAllReduce || call.kind == LibraryOp::kReduce;
     if (always || (reduces && call.how.exact)) reduction = exact(call);
     return collectives_->run([link = link_, call = std::move(call), reduction] {
       guarded(*link, call, [&] { run_gloo(link->site, call, reduction.get()); });
@@ -108,9 +109,9 @@ class GlooGroup final : public LibraryGroup {
   }
 
   /// Posts the message at once, so that messages overtake each other, and lets a free thread wait for it.
-  std::shared_ptr<Work> message(const Call& call) {
+  std::shared_ptr<Work> message(const LibraryCall& call) {
     TaskLane& lane = free_lane();
-    const bool sends = call.kind == CallKind::kSend;
+    const bool sends = call.kind == LibraryOp::kSend;
     std::shared_ptr<gloo::transport::UnboundBuffer> buffer;
     guarded(*link_, call, [&] {
       const auto slot = gloo::Slot::build(kMessageSlot, call.tag);
@@ -136,7 +137,7 @@ class GlooGroup final : public LibraryGroup {
     return *messages_.emplace_back(std::make_unique<TaskLane>());
   }
 
-  std::shared_ptr<Link> link_;
+  std::shared_ptr<Lifeline> link_;
   std::unique_ptr<TaskLane> collectives_;
   std::vector<std::unique_ptr<TaskLane>> messages_;
 };
@@ -152,8 +153,8 @@ GlooSite connect(const GlooGroupOptions& options) {
   address.iface = options.interface;
   auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
   context->setTimeout(std::max(milliseconds(1), timeout / 5));  // Gloo waits five times as long to connect
-  Store store(*options.rendezvous, options.prefix + "/" + to_string(options.generation) + "/",
-              options.timeout);
+  GlooStore store(*options.rendezvous, options.prefix + "/" + to_string(options.generation) + "/",
+                  options.timeout);
   try {
     auto device = gloo::transport::tcp::CreateDevice(address);
     context->connectFullMesh(store, device);

@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 namespace {
 
 /// A rendezvous of ranks that are threads.
-class InProcess final : public Rendezvous {
+class InProcess final : public KeyValues {
  public:
   void set(const std::string& key, const std::string& value) override {
     const std::lock_guard lock(mutex_);

@@ -8,9 +8,9 @@
 namespace troupe::collectives {
 
 /// Thread-safe as far as its users are: one thread a group.
-class Rendezvous {
+class KeyValues {
  public:
-  virtual ~Rendezvous() = default;
+  virtual ~KeyValues() = default;
   /// `value` is bytes, at most some kilobytes a rank. A key is set once.
   virtual void set(const std::string& key, const std::string& value) = 0;
   /// The value, as soon as somebody has set it; throws Timeout when nobody has for `limit`.
