@@ -71,10 +71,15 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+bool skipped() {
+  if (!has_gloo()) WARN("skipped: this build has no Gloo (apt-get install libgloo-dev)");
+  return !has_gloo();
+}
+
 }  // namespace
 
 TEST_CASE("gloo: moves, refusals and works") {
-  if (!has_gloo()) return;
+  if (skipped()) return;
   for (const int size : {1, 2, 3, 4}) {
     CAPTURE(size);
     all_good(run_gloo(size, [](ProcessGroup& group) {
@@ -87,7 +92,7 @@ TEST_CASE("gloo: moves, refusals and works") {
 }
 
 TEST_CASE("gloo: exact reductions have the native group's bits, the others are right") {
-  if (!has_gloo()) return;
+  if (skipped()) return;
   for (const int size : {1, 2, 3}) {
     CAPTURE(size);
     all_good(run_gloo(size, [](ProcessGroup& group) {
@@ -99,7 +104,7 @@ TEST_CASE("gloo: exact reductions have the native group's bits, the others are r
 }
 
 TEST_CASE("gloo: a tree of leaves has the native group's bits") {
-  if (!has_gloo()) return;
+  if (skipped()) return;
   for (const int leaves : {3, 5, 8}) {
     all_good(run_gloo(3, [&](ProcessGroup& group) { check_tree(group, leaves); },
                       {.leaves = deal_leaves(leaves, 3)}));
@@ -107,7 +112,7 @@ TEST_CASE("gloo: a tree of leaves has the native group's bits") {
 }
 
 TEST_CASE("gloo: a rank that does not come is a Timeout, and the others learn of it") {
-  if (!has_gloo()) return;
+  if (skipped()) return;
   std::atomic<int> given_up{0};
   std::atomic<int> timeouts{0};
   const auto body = [&](ProcessGroup& group) {
@@ -138,7 +143,7 @@ TEST_CASE("gloo: a rank that does not come is a Timeout, and the others learn of
 }
 
 TEST_CASE("gloo: an abort ends the waits of all ranks, the first reason stays") {
-  if (!has_gloo()) return;
+  if (skipped()) return;
   std::atomic<int> waiting{0};
   all_good(run_gloo(3, [&](ProcessGroup& group) {
     std::vector<float> values(100), message(100);
@@ -160,7 +165,7 @@ TEST_CASE("gloo: an abort ends the waits of all ranks, the first reason stays") 
 }
 
 TEST_CASE("gloo: an abort from another thread ends this rank's own wait") {
-  if (!has_gloo()) return;
+  if (skipped()) return;
   std::atomic<bool> seen{false};
   all_good(run_gloo(2, [&](ProcessGroup& group) {
     if (group.rank() == 1) {
@@ -178,7 +183,7 @@ TEST_CASE("gloo: an abort from another thread ends this rank's own wait") {
 }
 
 TEST_CASE("gloo: a rank may leave as soon as its own part is done") {
-  if (!has_gloo()) return;
+  if (skipped()) return;
   all_good(run_gloo(3, [](ProcessGroup& group) {
     std::vector<float> values(1 << 20, static_cast<float>(group.rank()));
     group.broadcast(std::span(values), 1)->wait();
