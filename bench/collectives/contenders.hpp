@@ -4,14 +4,14 @@
 #include <memory>
 #include <string>
 
-#include "bench/all_reduce/stage.hpp"
+#include "bench/collectives/stage.hpp"
 #include "runtime/core/fd.hpp"
 
 namespace bench {
 
 /// Bytes of shared memory that ours needs for `ranks` and `bytes`.
 std::size_t region_bytes(int ranks, std::size_t bytes);
-/// Ours: `zero_copy` on a tree that the group allocated, else on a private buffer.
+/// Ours: `zero_copy` on memory that the group allocated, else on private buffers.
 void perform_ours(Stage& stage, int rank, bool zero_copy,
                   const std::shared_ptr<troupe::SharedMemory>& region);
 /// A copy of the buffer in every process at once: what the memory gives.

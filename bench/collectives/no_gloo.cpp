@@ -1,4 +1,4 @@
-#include "bench/all_reduce/contenders.hpp"
+#include "bench/collectives/contenders.hpp"
 
 namespace bench {
 

@@ -1,5 +1,5 @@
-/// The memory that all processes of one measurement share: whose turn it is, a barrier a contender, and the
-/// times.
+/// The memory that all processes of one measurement share: what is measured, whose turn it is, a barrier a
+/// contender, and the times.
 ///
 /// Contenders take turns (A B A B ...); those whose turn it is not sleep. A contender is n processes.
 #pragma once
@@ -14,6 +14,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
+#include <functional>
+#include <vector>
+
+#include "bench/collectives/pattern.hpp"
 
 namespace bench {
 
@@ -21,11 +25,12 @@ enum Contender : std::uint32_t { kOurs, kOursPrivate, kCopy, kGloo, kMpi, kConte
 
 inline constexpr int kMaxRanks = 16;
 inline constexpr int kMaxSamples = 4096;
-inline constexpr int kAlgorithms = 2;  ///< that Gloo may choose from; the others use the first
+inline constexpr int kMaxAlgorithms = 3;  ///< of one contender, of which the best counts
 
 struct Stage {
   // Written before any contender starts.
-  std::uint64_t bytes = 0;  ///< of the buffer
+  Op op = Op::kAllReduce;
+  std::uint64_t bytes = 0;  ///< of a rank's larger buffer; a multiple of 4 x ranks
   std::int32_t ranks = 0;
   std::int32_t samples_a_turn = 0;
 
@@ -33,7 +38,7 @@ struct Stage {
   std::atomic<std::uint32_t> finished{0};  ///< ranks that are through with the turn
   std::atomic<std::uint32_t> stop{0};
   std::atomic<std::uint32_t> ready{0};
-  std::atomic<std::uint32_t> wrong{0};  ///< results that were not the sum
+  std::atomic<std::uint32_t> wrong{0};  ///< results that were not right
 
   struct alignas(64) Barrier {
     std::atomic<std::uint32_t> arrived{0};
@@ -43,7 +48,10 @@ struct Stage {
 
   std::array<std::array<std::atomic<std::uint32_t>, kMaxRanks>, kContenders> taken;  ///< samples so far
   /// Nanoseconds by contender, algorithm, rank and sample.
-  double times[kContenders][kAlgorithms][kMaxRanks][kMaxSamples];
+  double times[kContenders][kMaxAlgorithms][kMaxRanks][kMaxSamples];
+  std::array<std::atomic<std::int32_t>, kContenders> algorithms;  ///< how many each contender has
+
+  Shape shape() const { return {op, ranks, bytes / sizeof(float)}; }
 };
 
 inline double now_ns() {
@@ -83,23 +91,6 @@ inline void end_turn(Stage& stage, Contender who) {
   while (stage.turn.load() == who + 1U && stage.stop.load() == 0) ::sched_yield();
 }
 
-/// The input of a rank, written before every call: whole numbers, so that every order of addition gives the
-/// same.
-inline float input(int rank, std::size_t i) {
-  return static_cast<float>((i & 63) + static_cast<std::size_t>(rank));
-}
-inline void fill(float* values, std::size_t count, int rank) {
-  for (std::size_t i = 0; i < count; ++i) values[i] = input(rank, i);
-}
-inline bool is_sum(const float* values, std::size_t count, int ranks) {
-  for (std::size_t i = 0; i < count; i += 1 + count / 97) {
-    float sum = 0;
-    for (int r = 0; r < ranks; ++r) sum += input(r, i);
-    if (values[i] != sum) return false;
-  }
-  return true;
-}
-
 /// One core for each rank where there are as many, as mpirun does it for its own: no contender then measures
 /// where the kernel happened to put its processes. Threads that the caller made before stay free.
 inline void bind_to_core(const Stage& stage, int rank) {
@@ -116,24 +107,32 @@ inline void bind_to_core(const Stage& stage, int rank) {
   }
 }
 
-/// Takes turns until the measurement is over. `buffer(a)` gives the values that call `a` works on, `call(a)`
-/// is what is timed, for each of `algorithms`.
-template <class BufferOf, class Call>
-void perform(Stage& stage, Contender who, int rank, int algorithms, bool sums, BufferOf buffer, Call call) {
-  const std::size_t count = stage.bytes / sizeof(float);
+/// One way to do it: where a call finds its input and leaves its output (the same, in place), and the call.
+struct Algorithm {
+  float* input = nullptr;
+  float* output = nullptr;
+  std::function<void()> call;
+};
+
+/// Takes turns until the measurement is over. Inputs are written before every call and outputs checked after
+/// it (unless `checked` is false); neither is timed.
+inline void perform(Stage& stage, Contender who, int rank, bool checked,
+                    const std::vector<Algorithm>& algorithms) {
+  const Shape shape = stage.shape();
   if (who != kMpi) bind_to_core(stage, rank);
+  stage.algorithms[who].store(static_cast<std::int32_t>(algorithms.size()));
   stage.ready.fetch_add(1);
   while (await_turn(stage, who)) {
     for (int s = 0; s < stage.samples_a_turn; ++s) {
       const std::uint32_t sample = stage.taken[who][static_cast<std::size_t>(rank)].fetch_add(1);
-      for (int a = 0; a < algorithms; ++a) {
-        fill(buffer(a), count, rank);
+      for (std::size_t a = 0; a < algorithms.size(); ++a) {
+        fill(shape, algorithms[a].input, rank);
         meet(stage, who);
         const double start = now_ns();
-        call(a);
+        algorithms[a].call();
         const double took = now_ns() - start;
         if (sample < kMaxSamples) stage.times[who][a][rank][sample] = took;
-        if (sums && !is_sum(buffer(a), count, stage.ranks)) stage.wrong.fetch_add(1);
+        if (checked && !is_right(shape, algorithms[a].output, rank)) stage.wrong.fetch_add(1);
         meet(stage, who);
       }
     }

@@ -1,0 +1,201 @@
+#include "bench/collectives/harness.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "bench/collectives/measurement.hpp"
+
+namespace bench {
+namespace {
+
+constexpr const char* kHelp =
+    R"(
+  --ops LIST     of all_reduce, broadcast, reduce_scatter, all_gather, all_to_all; default %s
+  --sizes LIST   bytes of a rank's larger buffer, default %s
+  --ranks LIST   numbers of processes, default 2,4
+  --rounds N     turns that each contender gets, default 9 (the first warms up and is not counted)
+  --json FILE    also write one JSON object a line
+  --help         this text
+
+Ranks are bound to a core each where there are as many cores, as mpirun does it for its own.
+Contenders take turns in one run (A B A B ...); a time is that of the slowest process of a call, and medians are
+shown. Buffers are written anew before every call, which is not timed, and every result is checked.
+
+  ours      on memory that the group allocated; all_reduce as all_reduce_tree, as the reducer uses it
+  private   on each process's own buffers
+  Gloo      TCP on the loopback, the best of what it has for the operation
+  OpenMPI   shared memory; all_reduce in place
+  memcpy    a copy of the larger buffer in every process at once, as a reference
+)";
+
+struct Options {
+  std::vector<Op> ops;
+  std::vector<std::size_t> sizes;
+  std::vector<int> ranks{2, 4};
+  int rounds = 9;
+  std::string json;
+};
+
+constexpr Op kAllOps[] = {Op::kAllReduce, Op::kBroadcast, Op::kReduceScatter, Op::kAllGather, Op::kAllToAll};
+
+std::string program_name;  ///< for messages
+
+[[noreturn]] void usage_error(const std::string& what) {
+  std::fprintf(stderr, "%s: %s (see --help)\n", program_name.c_str(), what.c_str());
+  std::exit(2);
+}
+
+std::vector<std::string> split(std::string_view list) {
+  std::vector<std::string> parts;
+  while (true) {
+    const auto comma = list.find(',');
+    parts.emplace_back(list.substr(0, comma));
+    if (comma == std::string_view::npos) return parts;
+    list.remove_prefix(comma + 1);
+  }
+}
+
+std::size_t parse_number(const std::string& text, const std::map<std::string, std::size_t>& units,
+                         std::size_t most) {
+  char* end = nullptr;
+  const auto value = std::strtoull(text.c_str(), &end, 10);
+  const auto unit = units.find(end);
+  if (end == text.c_str() || unit == units.end() || value == 0 || value > most / unit->second) {
+    usage_error("'" + text + "' is not a value for this flag");
+  }
+  return value * unit->second;
+}
+
+std::string size_name(std::size_t bytes) {
+  if (bytes % (1 << 20) == 0) return std::to_string(bytes >> 20) + " MiB";
+  if (bytes % 1024 == 0) return std::to_string(bytes >> 10) + " KiB";
+  return std::to_string(bytes) + " B";
+}
+
+template <class List, class Name>
+std::string joined(const List& list, Name name) {
+  std::string all;
+  for (const auto& one : list) {
+    if (!all.empty()) all += ',';
+    all += name(one);
+  }
+  return all;
+}
+
+[[noreturn]] void help(const Program& program) {
+  std::printf("%s: %s, ours against Gloo and OpenMPI.\n", program.name, program.about);
+  const auto size = [](std::size_t bytes) {
+    std::string name = size_name(bytes);
+    return name.erase(name.find(' '), 1);
+  };
+  std::printf(kHelp, joined(program.ops, op_name).c_str(), joined(program.sizes, size).c_str());
+  std::exit(0);
+}
+
+Op parse_op(const std::string& text) {
+  for (const Op op : kAllOps) {
+    if (text == op_name(op)) return op;
+  }
+  usage_error("'" + text + "' is not an operation");
+}
+
+void set(Options& options, const std::string& flag, const std::string& value) {
+  if (flag == "--ops") {
+    options.ops.clear();
+    for (const auto& part : split(value)) options.ops.push_back(parse_op(part));
+  } else if (flag == "--sizes") {
+    options.sizes.clear();
+    for (const auto& part : split(value)) {
+      options.sizes.push_back(parse_number(
+          part, {{"", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}}, std::size_t{4} << 30));
+    }
+  } else if (flag == "--ranks") {
+    options.ranks.clear();
+    for (const auto& part : split(value)) {
+      options.ranks.push_back(static_cast<int>(parse_number(part, {{"", 1}}, kMaxRanks)));
+    }
+  } else if (flag == "--rounds") {
+    options.rounds = static_cast<int>(parse_number(value, {{"", 1}}, 40));
+  } else if (flag == "--json") {
+    options.json = value;
+  } else {
+    usage_error("unknown flag '" + flag + "'");
+  }
+}
+
+Options parse(const Program& program, int argc, char** argv) {
+  Options options{.ops = program.ops, .sizes = program.sizes};
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--help" || flag == "-h") help(program);
+    if (i + 1 == argc) usage_error(flag + " is unknown or needs a value");
+    set(options, flag, argv[++i]);
+  }
+  return options;
+}
+
+void report(const Measurement& measured, Op op, const std::string& name, std::FILE* json) {
+  struct Line {
+    Contender ours;
+    Contender peer;
+    const char* peer_name;
+  };
+  const double ours = measured.median_ms(kOurs);
+  std::printf("%-14s %-12s ours %9.4f ms\n", op_name(op), name.c_str(), ours);
+  for (const Line& line :
+       {Line{kOurs, kGloo, "Gloo"}, Line{kOurs, kMpi, "OpenMPI"}, Line{kOurs, kCopy, "memcpy"},
+        Line{kOursPrivate, kGloo, "Gloo"}, Line{kOursPrivate, kMpi, "OpenMPI"}}) {
+    if (!measured.has(line.peer)) continue;
+    const double mine = measured.median_ms(line.ours), theirs = measured.median_ms(line.peer);
+    const bool is_private = line.ours == kOursPrivate;
+    std::printf("  %-8s %9.4f ms  %6.2fx%s\n", line.peer_name, theirs, theirs / mine,
+                is_private ? (" of private buffers, ours " + std::to_string(mine) + " ms").c_str() : "");
+    if (json == nullptr) continue;
+    std::fprintf(json,
+                 "{\"bench\":\"%s\",\"case\":\"%s%s\",\"ours\":%.6f,\"peer\":%.6f,\"peer_name\":\"%s\","
+                 "\"ratio\":%.3f,\"unit\":\"ms\"}\n",
+                 op_name(op), name.c_str(), is_private ? " private" : "", mine, theirs, line.peer_name,
+                 theirs / mine);
+  }
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int run_benchmark(const Program& program, int argc, char** argv) {
+  program_name = program.name;
+  const Options options = parse(program, argc, argv);
+  for (const std::string& skipped : skipped_peers()) std::printf("skipped %s\n", skipped.c_str());
+  std::FILE* json = nullptr;
+  if (!options.json.empty() && (json = std::fopen(options.json.c_str(), "w")) == nullptr) {
+    std::perror((program_name + ": cannot write " + options.json).c_str());
+    return 1;
+  }
+  bool good = true;
+  for (const Op op : options.ops) {
+    for (const int ranks : options.ranks) {
+      for (const std::size_t bytes : options.sizes) {
+        try {
+          Measurement measurement(op, bytes, ranks);
+          if (measurement.run(options.rounds)) {
+            report(measurement, op, size_name(bytes) + " n=" + std::to_string(ranks), json);
+            continue;
+          }
+        } catch (const std::exception& e) {
+          std::fprintf(stderr, "%s: %s\n", program.name, e.what());
+        }
+        std::fprintf(stderr, "%s: no result for %s %s n=%d\n", program.name, op_name(op),
+                     size_name(bytes).c_str(), ranks);
+        good = false;
+      }
+    }
+  }
+  if (json != nullptr && std::fclose(json) != 0) good = false;
+  return good ? 0 : 1;
+}
+
+}  // namespace bench

@@ -1,0 +1,44 @@
+/// One operation, size and number of ranks: all contenders, started, conducted and ended.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "bench/collectives/stage.hpp"
+#include "runtime/core/fd.hpp"
+
+namespace bench {
+
+class Measurement {
+ public:
+  /// Starts every contender. `bytes` is rounded down to whole parts for `ranks` ranks.
+  Measurement(Op op, std::size_t bytes, int ranks);
+  ~Measurement();
+  Measurement(const Measurement&) = delete;
+  Measurement& operator=(const Measurement&) = delete;
+
+  /// Conducts; false if a contender died or computed wrongly.
+  bool run(int rounds);
+  bool has(Contender who) const;
+  /// Median milliseconds of the best algorithm, without the first turn.
+  double median_ms(Contender who) const;
+
+ private:
+  void start_all();
+  void give_turn(std::uint32_t turn);
+  bool wait_for(const std::atomic<std::uint32_t>& count, std::size_t wanted);
+
+  troupe::SharedMemory memory_;
+  Stage& stage_;
+  std::string folder_;
+  std::vector<Contender> contenders_;
+  std::vector<pid_t> pids_;
+};
+
+/// The peers that this build lacks, and how to get them.
+std::vector<std::string> skipped_peers();
+
+}  // namespace bench

@@ -1,0 +1,75 @@
+#include <cstring>
+#include <vector>
+
+#include "bench/collectives/contenders.hpp"
+#include "collectives/native/native_group.hpp"
+
+namespace bench {
+
+using namespace troupe;
+using namespace troupe::collectives;
+
+namespace {
+
+/// Of allocate(): the input, the output and what rounding to lines adds.
+std::size_t data_bytes(std::size_t bytes) {
+  return 2 * bytes + 256;
+}
+
+std::shared_ptr<Work> launch(ProcessGroup& group, const Shape& shape, float* from, float* to) {
+  const Buffer input{.data = from, .count = shape.input_count()};
+  const Buffer result{.data = to, .count = shape.output_count()};
+  switch (shape.op) {
+    case Op::kAllReduce:
+      return group.all_reduce(result, ReduceOp::kSum);
+    case Op::kBroadcast:
+      return group.broadcast(result, 0);
+    case Op::kReduceScatter:
+      return group.reduce_scatter(input, result, ReduceOp::kSum);
+    case Op::kAllGather:
+      return group.all_gather(input, result);
+    case Op::kAllToAll:
+      return group.all_to_all(input, result);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::size_t region_bytes(int ranks, std::size_t bytes) {
+  return native_region_bytes(ranks, data_bytes(bytes));
+}
+
+void perform_ours(Stage& stage, int rank, bool zero_copy, const std::shared_ptr<SharedMemory>& region) {
+  const auto group = make_native_group({.rank = rank,
+                                        .size = stage.ranks,
+                                        .generation = {1, 1},
+                                        .region = region,
+                                        .data_bytes = data_bytes(stage.bytes)});
+  const Shape shape = stage.shape();
+  if (!zero_copy) {
+    std::vector<float> from(shape.input_count()), to(shape.in_place() ? 0 : shape.output_count());
+    float* result = shape.in_place() ? from.data() : to.data();
+    perform(stage, kOursPrivate, rank, true,
+            {{from.data(), result, [&] { launch(*group, shape, from.data(), result)->wait(); }}});
+    return;
+  }
+  if (shape.op == Op::kAllReduce) {
+    const TreeBuffer tree = group->allocate_tree(shape.count, DType::kFloat32);
+    auto* values = reinterpret_cast<float*>(tree.partials[0]);
+    perform(stage, kOurs, rank, true,
+            {{values, values, [&] { group->all_reduce_tree(tree, ReduceOp::kSum)->wait(); }}});
+    return;
+  }
+  float* from = group->allocate<float>(shape.input_count()).data();
+  float* to = shape.in_place() ? from : group->allocate<float>(shape.output_count()).data();
+  perform(stage, kOurs, rank, true, {{from, to, [&] { launch(*group, shape, from, to)->wait(); }}});
+}
+
+void perform_copy(Stage& stage, int rank) {
+  std::vector<float> from(stage.bytes / sizeof(float)), to(stage.bytes / sizeof(float));
+  perform(stage, kCopy, rank, false,
+          {{from.data(), to.data(), [&] { std::memcpy(to.data(), from.data(), stage.bytes); }}});
+}
+
+}  // namespace bench

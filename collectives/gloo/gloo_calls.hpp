@@ -1,0 +1,30 @@
+/// One checked LibraryCall as calls of Gloo, blocking. The only files that see Gloo's headers are
+/// gloo_calls.cpp and gloo_group.cpp.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "collectives/library_group.hpp"
+
+namespace gloo {
+class Context;
+}
+
+namespace troupe::collectives {
+
+/// Where and for how long.
+struct GlooSite {
+  std::shared_ptr<gloo::Context> context;
+  std::chrono::milliseconds timeout{};
+};
+
+/// Returns when the result of a collective is in place; throws what Gloo throws. `exact`: the reduction,
+/// where `call` is one on the exact path, else null.
+void run_gloo(const GlooSite& site, const LibraryCall& call, ExactReduction* exact);
+
+/// Fails every operation of the context, on this rank at once and on the others as they find their
+/// connections closed. Any thread.
+void close_pairs(const GlooSite& site);
+
+}  // namespace troupe::collectives

@@ -1,0 +1,189 @@
+#include "collectives/gloo/gloo_group.hpp"
+
+#include <gloo/common/error.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/types.h>
+
+#include <string_view>
+
+#include "collectives/gloo/gloo_calls.hpp"
+#include "collectives/gloo/task_lane.hpp"
+
+namespace troupe::collectives {
+namespace {
+
+/// Messages in flight each have a thread that waits for them: Gloo cannot be asked whether one has arrived.
+constexpr std::size_t kMaxMessages = 256;
+constexpr std::uint8_t kMessageSlot = 0x40;  // Gloo's collectives have 1 to 8
+
+/// Our rendezvous as Gloo wants it.
+class GlooStore final : public gloo::rendezvous::Store {
+ public:
+  GlooStore(KeyValues& rendezvous, std::string prefix, Duration timeout)
+      : rendezvous_(rendezvous), prefix_(std::move(prefix)), timeout_(timeout) {}
+
+  void set(const std::string& key, const std::vector<char>& data) override {
+    rendezvous_.set(prefix_ + key, {data.begin(), data.end()});
+  }
+  std::vector<char> get(const std::string& key) override {
+    const std::string value = rendezvous_.get(prefix_ + key, timeout_);
+    return {value.begin(), value.end()};
+  }
+  void wait(const std::vector<std::string>& keys) override {
+    for (const auto& key : keys) (void)rendezvous_.get(prefix_ + key, timeout_);
+  }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& /*timeout*/) override {
+    wait(keys);
+  }
+
+ private:
+  KeyValues& rendezvous_;
+  std::string prefix_;
+  Duration timeout_;
+};
+
+/// What operations in flight need, also after their group is gone.
+struct Lifeline {
+  GlooSite site;
+  std::shared_ptr<AbortFlag> flag;
+  int rank = 0;
+  Duration timeout{};
+};
+
+/// Runs `body`, and gives what Gloo throws our types. The group is over after any of it, for all ranks.
+template <class Body>
+void guarded(const Lifeline& link, const LibraryCall& call, Body body) {
+  link.flag->check();
+  try {
+    body();
+  } catch (const std::exception& e) {
+    const std::string_view text = e.what();
+    if (text.find("Timed out waiting") != std::string_view::npos) {
+      const Timeout error =
+          time_out(*link.flag, link.rank, call, link.timeout, "Gloo does not say which rank it waits for");
+      close_pairs(link.site);
+      throw Timeout(error);
+    }
+    link.flag->set("rank " + std::to_string(link.rank) + ": " + to_string(call) +
+                   ": Gloo failed: " + e.what());
+    close_pairs(link.site);
+    throw link.flag->error();
+  }
+}
+
+class GlooGroup final : public LibraryGroup {
+ public:
+  GlooGroup(GlooGroupOptions options, GlooSite site)
+      : LibraryGroup(options.rank, options.size, options.generation, std::move(options.leaves)),
+        link_(std::make_shared<Lifeline>(
+            Lifeline{std::move(site), shared_flag(), options.rank, options.timeout})),
+        collectives_(std::make_unique<TaskLane>()) {}
+
+  ~GlooGroup() override {
+    bool busy = !collectives_->idle();
+    for (const auto& lane : messages_) busy = busy || !lane->idle();
+    if (busy) abort("rank " + std::to_string(rank()) + " left the group with operations in flight");
+    collectives_.reset();
+    messages_.clear();
+  }
+
+  std::string_view backend() const override { return "gloo"; }
+
+  void abort(const std::string& reason) override {
+    if (flag().set(reason)) close_pairs(link_->site);
+  }
+
+ private:
+  std::shared_ptr<Work> launch(LibraryCall call) override {
+    if (call.kind == LibraryOp::kSend || call.kind == LibraryOp::kRecv) return message(call);
+    std::shared_ptr<ExactReduction> reduction;
+    // Gloo's own reductions know no trees of leaves, and only an old interface scatters.
+    const bool always = call.kind == LibraryOp::kAllReduceTree || call.kind == LibraryOp::kReduceScatter;
+    const bool reduces = call.kind == LibraryOp::kAllReduce || call.kind == LibraryOp::kReduce;
+    if (always || (reduces && call.how.exact)) reduction = exact(call);
+    return collectives_->run([link = link_, call = std::move(call), reduction] {
+      guarded(*link, call, [&] { run_gloo(link->site, call, reduction.get()); });
+    });
+  }
+
+  /// Posts the message at once, so that messages overtake each other, and lets a free thread wait for it.
+  std::shared_ptr<Work> message(const LibraryCall& call) {
+    TaskLane& lane = free_lane();
+    const bool sends = call.kind == LibraryOp::kSend;
+    std::shared_ptr<gloo::transport::UnboundBuffer> buffer;
+    guarded(*link_, call, [&] {
+      const auto slot = gloo::Slot::build(kMessageSlot, call.tag);
+      buffer = link_->site.context->createUnboundBuffer(sends ? call.input : call.output, call.bytes());
+      sends ? buffer->send(call.peer, slot) : buffer->recv(call.peer, slot);
+    });
+    return lane.run([link = link_, call, buffer, sends] {
+      guarded(*link, call, [&] {
+        sends ? buffer->waitSend(nullptr, link->site.timeout) : buffer->waitRecv(nullptr, link->site.timeout);
+      });
+    });
+  }
+
+  TaskLane& free_lane() {
+    for (const auto& lane : messages_) {
+      if (lane->idle()) return *lane;
+    }
+    if (messages_.size() == kMaxMessages) {
+      throw_error({ErrorCode::kLimit, "too many messages are in flight",
+                   "the backend gloo has a thread for each, and no more than " + std::to_string(kMaxMessages),
+                   "wait for some"});
+    }
+    return *messages_.emplace_back(std::make_unique<TaskLane>());
+  }
+
+  std::shared_ptr<Lifeline> link_;
+  std::unique_ptr<TaskLane> collectives_;
+  std::vector<std::unique_ptr<TaskLane>> messages_;
+};
+
+[[noreturn]] void refuse(std::string why, std::string todo) {
+  throw BadConfig("cannot make a process group of the backend gloo", std::move(why), std::move(todo));
+}
+
+GlooSite connect(const GlooGroupOptions& options) {
+  using std::chrono::milliseconds;
+  const auto timeout = std::chrono::duration_cast<milliseconds>(options.timeout);
+  gloo::transport::tcp::attr address(options.host.c_str());
+  address.iface = options.interface;
+  auto context = std::make_shared<gloo::rendezvous::Context>(options.rank, options.size);
+  context->setTimeout(std::max(milliseconds(1), timeout / 5));  // Gloo waits five times as long to connect
+  GlooStore store(*options.rendezvous, options.prefix + "/" + to_string(options.generation) + "/",
+                  options.timeout);
+  try {
+    auto device = gloo::transport::tcp::CreateDevice(address);
+    context->connectFullMesh(store, device);
+  } catch (const Error&) {
+    throw;  // of the rendezvous
+  } catch (const std::exception& e) {
+    const bool late = std::string_view(e.what()).find("timeout") != std::string_view::npos;
+    throw_error({late ? ErrorCode::kTimeout : ErrorCode::kUnavailable,
+                 "rank " + std::to_string(options.rank) + " cannot connect its Gloo group", e.what(),
+                 "see that all ranks run, and that host or interface is an address they can reach"});
+  }
+  context->setTimeout(timeout);
+  return {std::move(context), timeout};
+}
+
+}  // namespace
+
+bool has_gloo() noexcept {
+  return true;
+}
+
+std::unique_ptr<ProcessGroup> make_gloo_group(GlooGroupOptions options) {
+  options.leaves = checked_leaves("gloo", options.rank, options.size, std::move(options.leaves));
+  if (options.timeout < std::chrono::milliseconds(1)) {
+    refuse("the timeout is shorter than a millisecond", "give it in nanoseconds");
+  }
+  if (options.rendezvous == nullptr) refuse("there is no rendezvous", "give a store that all ranks reach");
+  GlooSite site = connect(options);
+  return std::make_unique<GlooGroup>(std::move(options), std::move(site));
+}
+
+}  // namespace troupe::collectives

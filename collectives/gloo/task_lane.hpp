@@ -1,0 +1,40 @@
+/// A thread that runs blocking calls in order, and the Work of each.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "collectives/process_group.hpp"
+
+namespace troupe::collectives {
+
+class TaskLane {
+ public:
+  TaskLane();
+  /// Runs what is queued and joins.
+  ~TaskLane();
+  TaskLane(const TaskLane&) = delete;
+  TaskLane& operator=(const TaskLane&) = delete;
+
+  /// Queues `task`; what it throws, its Work's wait() throws. The waits of the Work end when the task does:
+  /// it is the task that has a deadline and notices an abort.
+  std::shared_ptr<Work> run(std::function<void()> task);
+  /// Whether nothing is queued or running.
+  bool idle() const;
+
+ private:
+  class Task;
+  void loop();
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Task>> queue_;  ///< the running one is at the front
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace troupe::collectives

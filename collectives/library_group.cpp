@@ -1,0 +1,389 @@
+#include "collectives/library_group.hpp"
+
+#include <cstdio>
+#include <cstring>
+#include <new>
+
+namespace troupe::collectives {
+namespace {
+
+constexpr std::size_t kMaxElements = std::size_t{1} << 40;
+constexpr std::align_val_t kAlignment{64};
+
+class CompletedWork final : public Work {
+ public:
+  void wait() override {}
+  bool wait_for(Duration /*limit*/) override { return true; }
+  bool is_completed() override { return true; }
+  std::exception_ptr exception() override { return nullptr; }
+  std::optional<Duration> duration() override { return Duration::zero(); }
+};
+
+const char* name_of(LibraryOp kind) {
+  switch (kind) {
+    case LibraryOp::kAllReduceTree:
+      return "all_reduce_tree";
+    case LibraryOp::kAllReduce:
+      return "all_reduce";
+    case LibraryOp::kReduce:
+      return "reduce";
+    case LibraryOp::kBroadcast:
+      return "broadcast";
+    case LibraryOp::kGather:
+      return "gather";
+    case LibraryOp::kScatter:
+      return "scatter";
+    case LibraryOp::kAllGather:
+      return "all_gather";
+    case LibraryOp::kReduceScatter:
+      return "reduce_scatter";
+    case LibraryOp::kAllToAll:
+      return "all_to_all";
+    case LibraryOp::kBarrier:
+      return "barrier";
+    case LibraryOp::kSend:
+      return "send";
+    case LibraryOp::kRecv:
+      return "recv";
+  }
+  return "?";
+}
+
+bool reduces(LibraryOp kind) {
+  return kind == LibraryOp::kAllReduceTree || kind == LibraryOp::kAllReduce || kind == LibraryOp::kReduce ||
+         kind == LibraryOp::kReduceScatter;
+}
+
+[[noreturn]] void bad_input(std::string what, std::string why, std::string todo) {
+  throw_error({ErrorCode::kBadInput, std::move(what), std::move(why), std::move(todo)});
+}
+
+std::byte* bytes_of(const Buffer& buffer) {
+  return static_cast<std::byte*>(buffer.data);
+}
+
+}  // namespace
+
+std::string to_string(const LibraryCall& call) {
+  std::string text = std::string(name_of(call.kind)) + "(";
+  if (call.kind != LibraryOp::kBarrier) {
+    if (reduces(call.kind)) text += std::string(reduce_op_name(call.how.op)) + ", ";
+    text += std::to_string(call.count) + " x " + std::string(dtype_name(call.dtype));
+  }
+  switch (call.kind) {
+    case LibraryOp::kReduce:
+    case LibraryOp::kBroadcast:
+    case LibraryOp::kGather:
+    case LibraryOp::kScatter:
+      text += ", root " + std::to_string(call.peer);
+      break;
+    case LibraryOp::kSend:
+      text += ", to rank " + std::to_string(call.peer) + ", tag " + std::to_string(call.tag);
+      break;
+    case LibraryOp::kRecv:
+      text += ", from rank " + std::to_string(call.peer) + ", tag " + std::to_string(call.tag);
+      break;
+    default:
+      break;
+  }
+  return text + ") number " + std::to_string(call.sequence);
+}
+
+bool AbortFlag::set(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (is_set()) return false;
+  reason_ = reason.empty() ? "no reason was given" : reason;
+  set_.store(true, std::memory_order_release);
+  return true;
+}
+
+std::string AbortFlag::reason() const {
+  const std::lock_guard lock(mutex_);
+  return reason_;
+}
+
+CollectiveAborted AbortFlag::error() const {
+  return CollectiveAborted(
+      {ErrorCode::kAborted, "the process group was aborted", reason(), "form the next generation"});
+}
+
+Timeout time_out(AbortFlag& flag, int rank, const LibraryCall& call, Duration timeout,
+                 const std::string& detail) {
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%g", to_seconds(timeout));
+  const std::string reason = "rank " + std::to_string(rank) + ": " + to_string(call) + ": no progress for " +
+                             seconds + " s; " + detail;
+  flag.set(reason);
+  return Timeout({ErrorCode::kTimeout, "a collective timed out", reason,
+                  "see what the other ranks do, or raise the group's timeout"});
+}
+
+std::shared_ptr<Work> completed_work() {
+  return std::make_shared<CompletedWork>();
+}
+
+void LibraryGroup::Release::operator()(std::byte* at) const {
+  ::operator delete(at, kAlignment);
+}
+
+std::vector<LeafInterval> checked_leaves(std::string_view backend, int rank, int size,
+                                         std::vector<LeafInterval> leaves) {
+  const auto refuse = [&](const std::string& why, const std::string& todo) {
+    throw BadConfig("cannot make a process group of the backend " + std::string(backend), why, todo);
+  };
+  if (size < 1 || rank < 0 || rank >= size) {
+    refuse("rank " + std::to_string(rank) + " of " + std::to_string(size) + " does not exist",
+           "ranks count from 0 to size - 1");
+  }
+  if (leaves.empty()) return rank_leaves(size);
+  if (leaves.size() != static_cast<std::size_t>(size)) {
+    refuse(std::to_string(leaves.size()) + " leaf intervals for " + std::to_string(size) + " ranks",
+           "give every rank's leaves");
+  }
+  int at = 0;
+  for (const auto interval : leaves) {
+    if (interval.begin != at || interval.size() < 1) {
+      refuse("the ranks' leaves are not adjacent or a rank has none", "deal them with deal_leaves()");
+    }
+    at = interval.end;
+  }
+  return leaves;
+}
+
+LibraryGroup::LibraryGroup(int rank, int size, Generation generation, std::vector<LeafInterval> leaves)
+    : rank_(rank), size_(size), generation_(generation), leaves_(std::move(leaves)) {}
+
+TreeBuffer LibraryGroup::allocate_tree(std::size_t count, DType dtype) {
+  TreeBuffer tree{.count = count, .dtype = dtype, .index = trees_++};
+  const auto nodes = canonical_nodes(leaves(), leaves_.back().end);
+  for (std::size_t i = 0; i < nodes.size(); ++i) tree.partials.push_back(bytes_of(allocate(count, dtype)));
+  return tree;
+}
+
+Buffer LibraryGroup::allocate(std::size_t count, DType dtype) {
+  Buffer buffer{.count = count, .dtype = dtype};
+  check_buffer("allocate", {.data = this, .count = count, .dtype = dtype});  // no more than the limit
+  const std::size_t bytes = std::max<std::size_t>(1, count * element_size(dtype));
+  memory_.emplace_back(static_cast<std::byte*>(::operator new(bytes, kAlignment)));
+  std::memset(memory_.back().get(), 0, bytes);
+  buffer.data = memory_.back().get();
+  return buffer;
+}
+
+void LibraryGroup::check_buffer(const char* operation, const Buffer& buffer) const {
+  if (buffer.count > kMaxElements) {
+    throw_error({ErrorCode::kLimit, "a buffer of " + std::to_string(buffer.count) + " elements is too large",
+                 "the limit is 2^40", "split it"});
+  }
+  const bool null = buffer.data == nullptr && buffer.count != 0;
+  if (buffer.device.kind == DeviceKind::kCpu && !null) return;
+  bad_input(std::string("the backend ") + std::string(backend()) + " cannot use this buffer in " + operation,
+            null ? "it is null" : "it is not in the CPU's memory",
+            "pass CPU memory, or use a backend for the device");
+}
+
+void LibraryGroup::check_rank(const char* operation, int other) const {
+  if (other >= 0 && other < size_) return;
+  bad_input(std::string("cannot ") + operation + " with rank " + std::to_string(other),
+            "the group has " + std::to_string(size_) + " ranks", "give one of them");
+}
+
+void LibraryGroup::check_other(const char* operation, int other) const {
+  check_rank(operation, other);
+  if (other != rank_) return;
+  bad_input(std::string("cannot ") + operation + " with rank " + std::to_string(other), "it is this rank",
+            "copy the buffer");
+}
+
+void LibraryGroup::check_parts(const char* operation, const Buffer& whole, const Buffer& part) const {
+  const auto ranks = static_cast<std::size_t>(size_);
+  if (whole.dtype == part.dtype && whole.count % ranks == 0 && whole.count / ranks == part.count) return;
+  bad_input(std::string("the buffers of ") + operation + " do not belong together",
+            std::to_string(whole.count) + " x " + std::string(dtype_name(whole.dtype)) + " and " +
+                std::to_string(part.count) + " x " + std::string(dtype_name(part.dtype)) + " of " +
+                std::to_string(size_) + " ranks",
+            "the larger one has as many elements of the same dtype for each rank as the smaller one");
+}
+
+void LibraryGroup::check_reduction(DType dtype, Reduction how) const {
+  // The exact path does not multiply yet.
+  if (how.op != ReduceOp::kPremulSum && kernel_for(dtype, how.op).combine != nullptr) return;
+  throw BadConfig(
+      "cannot reduce " + std::string(dtype_name(dtype)) + " by " + std::string(reduce_op_name(how.op)),
+      "the backend " + std::string(backend()) + " does not have it",
+      "docs/collectives.md lists what each backend reduces");
+}
+
+std::shared_ptr<Work> LibraryGroup::start(LibraryCall call) {
+  flag_->check();
+  call.sequence = ++sequence_;
+  if (call.kind != LibraryOp::kBarrier && call.count == 0) return completed_work();
+  return launch(std::move(call));
+}
+
+std::shared_ptr<ExactReduction> LibraryGroup::exact(const LibraryCall& call) const {
+  ExactReduction::Options options{.rank = rank_,
+                                  .leaves = rank_leaves(size_),
+                                  .dtype = call.dtype,
+                                  .how = call.how,
+                                  .partials = {call.input},
+                                  .count = call.count,
+                                  .result = call.output};
+  if (call.kind == LibraryOp::kAllReduceTree) {
+    options.leaves = leaves_;
+    options.partials.assign(call.partials.begin(), call.partials.end());
+  }
+  if (call.kind == LibraryOp::kReduceScatter) {
+    options.count *= static_cast<std::size_t>(size_);
+    options.scattered = true;
+  }
+  return std::make_shared<ExactReduction>(std::move(options));
+}
+
+std::shared_ptr<Work> LibraryGroup::all_reduce_tree(const TreeBuffer& buffer, Reduction how) {
+  check_reduction(buffer.dtype, how);
+  if (buffer.partials.size() != canonical_nodes(leaves(), leaves_.back().end).size()) {
+    bad_input("cannot reduce this tree", "it has " + std::to_string(buffer.partials.size()) + " partials",
+              "allocate it with this group's allocate_tree");
+  }
+  for (std::byte* partial : buffer.partials) {
+    check_buffer("all_reduce_tree", {.data = partial, .count = buffer.count, .dtype = buffer.dtype});
+  }
+  return start({.kind = LibraryOp::kAllReduceTree,
+                .input = buffer.partials[0],
+                .output = buffer.partials[0],
+                .count = buffer.count,
+                .dtype = buffer.dtype,
+                .how = how,
+                .partials = buffer.partials});
+}
+
+std::shared_ptr<Work> LibraryGroup::all_reduce(const Buffer& buffer, Reduction how) {
+  check_buffer("all_reduce", buffer);
+  check_reduction(buffer.dtype, how);
+  return start({.kind = LibraryOp::kAllReduce,
+                .input = bytes_of(buffer),
+                .output = bytes_of(buffer),
+                .count = buffer.count,
+                .dtype = buffer.dtype,
+                .how = how});
+}
+
+std::shared_ptr<Work> LibraryGroup::reduce(const Buffer& buffer, Reduction how, int root) {
+  check_buffer("reduce", buffer);
+  check_rank("reduce", root);
+  check_reduction(buffer.dtype, how);
+  return start({.kind = LibraryOp::kReduce,
+                .input = bytes_of(buffer),
+                .output = rank_ == root ? bytes_of(buffer) : nullptr,
+                .count = buffer.count,
+                .dtype = buffer.dtype,
+                .how = how,
+                .peer = root});
+}
+
+std::shared_ptr<Work> LibraryGroup::broadcast(const Buffer& buffer, int root) {
+  check_buffer("broadcast", buffer);
+  check_rank("broadcast", root);
+  return start({.kind = LibraryOp::kBroadcast,
+                .input = bytes_of(buffer),
+                .output = bytes_of(buffer),
+                .count = buffer.count,
+                .dtype = buffer.dtype,
+                .peer = root});
+}
+
+std::shared_ptr<Work> LibraryGroup::gather(const Buffer& input, const Buffer& output, int root) {
+  check_buffer("gather", input);
+  check_rank("gather", root);
+  if (rank_ == root) {
+    check_buffer("gather", output);
+    check_parts("gather", output, input);
+  }
+  return start({.kind = LibraryOp::kGather,
+                .input = bytes_of(input),
+                .output = rank_ == root ? bytes_of(output) : nullptr,
+                .count = input.count,
+                .dtype = input.dtype,
+                .peer = root});
+}
+
+std::shared_ptr<Work> LibraryGroup::scatter(const Buffer& input, const Buffer& output, int root) {
+  check_buffer("scatter", output);
+  check_rank("scatter", root);
+  if (rank_ == root) {
+    check_buffer("scatter", input);
+    check_parts("scatter", input, output);
+  }
+  return start({.kind = LibraryOp::kScatter,
+                .input = rank_ == root ? bytes_of(input) : nullptr,
+                .output = bytes_of(output),
+                .count = output.count,
+                .dtype = output.dtype,
+                .peer = root});
+}
+
+std::shared_ptr<Work> LibraryGroup::all_gather(const Buffer& input, const Buffer& output) {
+  check_buffer("all_gather", input);
+  check_buffer("all_gather", output);
+  check_parts("all_gather", output, input);
+  return start({.kind = LibraryOp::kAllGather,
+                .input = bytes_of(input),
+                .output = bytes_of(output),
+                .count = input.count,
+                .dtype = input.dtype});
+}
+
+std::shared_ptr<Work> LibraryGroup::reduce_scatter(const Buffer& input, const Buffer& output, Reduction how) {
+  check_buffer("reduce_scatter", input);
+  check_buffer("reduce_scatter", output);
+  check_parts("reduce_scatter", input, output);
+  check_reduction(input.dtype, how);
+  return start({.kind = LibraryOp::kReduceScatter,
+                .input = bytes_of(input),
+                .output = bytes_of(output),
+                .count = output.count,
+                .dtype = output.dtype,
+                .how = how});
+}
+
+std::shared_ptr<Work> LibraryGroup::all_to_all(const Buffer& input, const Buffer& output) {
+  check_buffer("all_to_all", input);
+  check_buffer("all_to_all", output);
+  const std::size_t part = output.count / static_cast<std::size_t>(size_);
+  check_parts("all_to_all", input, {.count = part, .dtype = output.dtype});
+  check_parts("all_to_all", output, {.count = part, .dtype = input.dtype});
+  return start({.kind = LibraryOp::kAllToAll,
+                .input = bytes_of(input),
+                .output = bytes_of(output),
+                .count = part,
+                .dtype = input.dtype});
+}
+
+std::shared_ptr<Work> LibraryGroup::barrier() {
+  return start({.kind = LibraryOp::kBarrier});
+}
+
+std::shared_ptr<Work> LibraryGroup::send(const Buffer& buffer, int to, std::uint32_t tag) {
+  check_buffer("send", buffer);
+  check_other("send", to);
+  return start({.kind = LibraryOp::kSend,
+                .input = bytes_of(buffer),
+                .count = buffer.count,
+                .dtype = buffer.dtype,
+                .peer = to,
+                .tag = tag});
+}
+
+std::shared_ptr<Work> LibraryGroup::recv(const Buffer& buffer, int from, std::uint32_t tag) {
+  check_buffer("recv", buffer);
+  check_other("recv", from);
+  return start({.kind = LibraryOp::kRecv,
+                .output = bytes_of(buffer),
+                .count = buffer.count,
+                .dtype = buffer.dtype,
+                .peer = from,
+                .tag = tag});
+}
+
+}  // namespace troupe::collectives

@@ -1,0 +1,220 @@
+#include "collectives/mpi/mpi_group.hpp"
+
+#include <limits>
+#include <string>
+#include <thread>
+
+#include "collectives/mpi/mpi_progress.hpp"
+#include "collectives/mpi/mpi_runtime.hpp"
+
+namespace troupe::collectives {
+namespace {
+
+constexpr std::size_t kMaxCount = std::numeric_limits<int>::max();  // MPI 3 counts in int
+
+/// A copy of a communicator, of this group alone.
+struct Communicator {
+  MPI_Comm handle = MPI_COMM_NULL;
+  int rank = 0;
+  int size = 1;
+  std::uint32_t max_tag = 0;
+};
+
+int narrow(std::size_t count) {
+  if (count > kMaxCount) {
+    throw_error({ErrorCode::kLimit,
+                 "an operation on " + std::to_string(count) + " elements a rank is too large",
+                 "MPI counts to 2^31 - 1", "split it"});
+  }
+  return static_cast<int>(count);
+}
+
+template <class Call, class... Arguments>
+MPI_Request begin(const char* name, Call call, Arguments... arguments) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(call(arguments..., &request), name);
+  return request;
+}
+
+Communicator copy_of(MPI_Comm original, Duration timeout) {
+  Communicator copy;
+  check_mpi(MPI_Comm_rank(original, &copy.rank), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(original, &copy.size), "MPI_Comm_size");
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Comm_idup(original, &copy.handle, &request), "MPI_Comm_idup");
+  const MonotonicClock clock;
+  const Instant begun = clock.now();
+  int done = 0;
+  while (true) {
+    check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    if (done != 0) break;
+    if (clock.now() - begun >= timeout) {
+      keep_mpi_from_finalizing();
+      throw Timeout(
+          {ErrorCode::kTimeout,
+           "rank " + std::to_string(copy.rank) + " cannot make its process group of the backend mpi",
+           "not all ranks of the communicator have come in time",
+           "call make_mpi_group on all of them, or raise the timeout"});
+    }
+    std::this_thread::yield();
+  }
+  check_mpi(MPI_Comm_set_errhandler(copy.handle, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  int* most = nullptr;
+  int known = 0;
+  check_mpi(MPI_Comm_get_attr(copy.handle, MPI_TAG_UB, static_cast<void*>(&most), &known),
+            "MPI_Comm_get_attr");
+  copy.max_tag = known != 0 ? static_cast<std::uint32_t>(*most) : 32767;  // what the standard promises
+  return copy;
+}
+
+/// The steps of calls on one communicator.
+class Steps {
+ public:
+  explicit Steps(MPI_Comm comm) : comm_(comm) {}
+
+  std::vector<MpiStep> of_exact(const LibraryCall& call, const std::shared_ptr<ExactReduction>& exact) const {
+    const MPI_Datatype type = carrier_type(call.dtype);
+    std::vector<MpiStep> steps;
+    steps.emplace_back([comm = comm_, type, exact] {
+      const Exchange e = exact->slices();
+      const int n = narrow(e.block);
+      return begin("MPI_Ialltoall", MPI_Ialltoall, e.from, n, type, e.to, n, type, comm);
+    });
+    if (call.kind == LibraryOp::kReduceScatter) return steps;  // which its finish adds up
+    steps.emplace_back([comm = comm_, type, exact, root = call.peer, one = call.kind == LibraryOp::kReduce] {
+      exact->sum();
+      const Exchange e = exact->collect();
+      const int n = narrow(e.block);
+      if (one) return begin("MPI_Igather", MPI_Igather, e.from, n, type, e.to, n, type, root, comm);
+      return begin("MPI_Iallgather", MPI_Iallgather, e.from, n, type, e.to, n, type, comm);
+    });
+    return steps;
+  }
+
+  MpiStep of_reduction(const LibraryCall& c, MpiReduction how, bool is_root) const {
+    const int n = narrow(c.count);
+    switch (c.kind) {
+      case LibraryOp::kAllReduce:
+        return [comm = comm_, c, n, how] {
+          return begin("MPI_Iallreduce", MPI_Iallreduce, MPI_IN_PLACE, c.output, n, how.type, how.op, comm);
+        };
+      case LibraryOp::kReduce:
+        return [comm = comm_, c, n, how, is_root] {
+          const void* from = is_root ? MPI_IN_PLACE : c.input;
+          return begin("MPI_Ireduce", MPI_Ireduce, from, c.output, n, how.type, how.op, c.peer, comm);
+        };
+      default:
+        return [comm = comm_, c, n, how] {
+          return begin("MPI_Ireduce_scatter_block", MPI_Ireduce_scatter_block, c.input, c.output, n, how.type,
+                       how.op, comm);
+        };
+    }
+  }
+
+  MpiStep of_move(const LibraryCall& c) const {
+    return [comm = comm_, c, n = narrow(c.count), type = carrier_type(c.dtype)] {
+      const int tag = static_cast<int>(c.tag);
+      switch (c.kind) {
+        case LibraryOp::kBroadcast:
+          return begin("MPI_Ibcast", MPI_Ibcast, c.output, n, type, c.peer, comm);
+        case LibraryOp::kGather:
+          return begin("MPI_Igather", MPI_Igather, c.input, n, type, c.output, n, type, c.peer, comm);
+        case LibraryOp::kScatter:
+          return begin("MPI_Iscatter", MPI_Iscatter, c.input, n, type, c.output, n, type, c.peer, comm);
+        case LibraryOp::kAllGather:
+          return begin("MPI_Iallgather", MPI_Iallgather, c.input, n, type, c.output, n, type, comm);
+        case LibraryOp::kAllToAll:
+          return begin("MPI_Ialltoall", MPI_Ialltoall, c.input, n, type, c.output, n, type, comm);
+        case LibraryOp::kSend:
+          return begin("MPI_Isend", MPI_Isend, c.input, n, type, c.peer, tag, comm);
+        case LibraryOp::kRecv:
+          return begin("MPI_Irecv", MPI_Irecv, c.output, n, type, c.peer, tag, comm);
+        default:
+          return begin("MPI_Ibarrier", MPI_Ibarrier, comm);
+      }
+    };
+  }
+
+ private:
+  MPI_Comm comm_;
+};
+
+class MpiGroup final : public LibraryGroup {
+ public:
+  MpiGroup(MpiGroupOptions options, Communicator comm)
+      : LibraryGroup(comm.rank, comm.size, options.generation, std::move(options.leaves)),
+        comm_(comm),
+        progress_(std::make_shared<MpiProgress>(comm.rank, comm.size, options.timeout, shared_flag())) {}
+
+  ~MpiGroup() override {
+    if (flag().is_set() || !progress_->idle()) {
+      flag().set("rank " + std::to_string(rank()) + " left the group with operations in flight");
+      keep_mpi_from_finalizing();
+      return;
+    }
+    MPI_Comm_free(&comm_.handle);
+  }
+
+  std::string_view backend() const override { return "mpi"; }
+  void abort(const std::string& reason) override { flag().set(reason); }
+
+ private:
+  std::shared_ptr<Work> launch(LibraryCall call) override {
+    const bool message = call.kind == LibraryOp::kSend || call.kind == LibraryOp::kRecv;
+    if (message && call.tag > comm_.max_tag) {
+      throw BadConfig("the tag " + std::to_string(call.tag) + " is too large",
+                      "the backend mpi has tags to " + std::to_string(comm_.max_tag), "use a smaller one");
+    }
+    const Steps steps(comm_.handle);
+    const bool reduces = call.kind == LibraryOp::kAllReduceTree || call.kind == LibraryOp::kAllReduce ||
+                         call.kind == LibraryOp::kReduce || call.kind == LibraryOp::kReduceScatter;
+    if (!reduces) return run(call, !message, {steps.of_move(call)}, nullptr);
+
+    // MPI's own reductions know no trees of leaves, and not every dtype.
+    const MpiReduction own = mpi_reduction(call.dtype, call.how.op);
+    if (call.kind != LibraryOp::kAllReduceTree && !call.how.exact && own.op != MPI_OP_NULL) {
+      std::function<void()> finish;
+      const Kernel kernel = kernel_for(call.dtype, call.how.op);
+      if (kernel.divide != nullptr && call.output != nullptr) {
+        finish = [kernel, call, ranks = size()] { kernel.divide(call.output, call.count, ranks); };
+      }
+      return run(call, true, {steps.of_reduction(call, own, rank() == call.peer)}, std::move(finish));
+    }
+    const auto reduction = exact(call);
+    const bool scattered = call.kind == LibraryOp::kReduceScatter;
+    return run(call, true, steps.of_exact(call, reduction),
+               [reduction, scattered] { scattered ? reduction->sum() : reduction->finish(); });
+  }
+
+  std::shared_ptr<Work> run(LibraryCall call, bool ordered, std::vector<MpiStep> steps,
+                            std::function<void()> finish) {
+    return progress_->launch(std::move(call), ordered, std::move(steps), std::move(finish));
+  }
+
+  Communicator comm_;
+  std::shared_ptr<MpiProgress> progress_;
+};
+
+}  // namespace
+
+bool has_mpi() noexcept {
+  return true;
+}
+
+std::unique_ptr<ProcessGroup> make_mpi_group(MpiGroupOptions options) {
+  if (options.timeout <= Duration::zero()) {
+    throw BadConfig("cannot make a process group of the backend mpi", "the timeout is not positive",
+                    "give it in nanoseconds");
+  }
+  ensure_mpi();
+  const MPI_Comm original =
+      options.communicator != nullptr ? *static_cast<const MPI_Comm*>(options.communicator) : MPI_COMM_WORLD;
+  int rank = 0, size = 1;
+  check_mpi(MPI_Comm_rank(original, &rank), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(original, &size), "MPI_Comm_size");
+  options.leaves = checked_leaves("mpi", rank, size, std::move(options.leaves));
+  const Communicator comm = copy_of(original, options.timeout);
+  return std::make_unique<MpiGroup>(std::move(options), comm);
+}
+
+}  // namespace troupe::collectives

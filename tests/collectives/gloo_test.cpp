@@ -1,0 +1,207 @@
+/// The backend gloo: every operation on ranks that are threads, against scalar loops and the native group.
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "collectives/gloo/gloo_group.hpp"
+#include "runtime/core/error.hpp"
+#include "tests/collectives/library_checks.hpp"
+
+using namespace troupe;
+using namespace troupe::collectives;
+using namespace troupe::collectives::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// A rendezvous of ranks that are threads.
+class InProcess final : public KeyValues {
+ public:
+  void set(const std::string& key, const std::string& value) override {
+    const std::lock_guard lock(mutex_);
+    values_[key] = value;
+    changed_.notify_all();
+  }
+  std::string get(const std::string& key, Duration limit) override {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, limit, [&] { return values_.contains(key); })) {
+      throw Timeout({ErrorCode::kTimeout, "nobody set " + key, "", ""});
+    }
+    return values_.at(key);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> values_;
+};
+
+using Body = std::function<void(ProcessGroup&)>;
+
+/// `body` on a thread a rank; what each threw.
+std::vector<std::string> run_gloo(int size, const Body& body, GlooGroupOptions options = {}) {
+  options.size = size;
+  options.rendezvous = std::make_shared<InProcess>();
+  std::vector<std::string> thrown(static_cast<std::size_t>(size));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r) {
+    threads.emplace_back([&, r, options]() mutable {
+      try {
+        options.rank = r;
+        const auto group = make_gloo_group(options);
+        body(*group);
+      } catch (const std::exception& e) {
+        thrown[static_cast<std::size_t>(r)] = e.what();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return thrown;
+}
+
+void all_good(const std::vector<std::string>& thrown) {
+  for (const auto& what : thrown) CHECK(what == "");
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+bool skipped() {
+  if (!has_gloo()) WARN("skipped: this build has no Gloo (apt-get install libgloo-dev)");
+  return !has_gloo();
+}
+
+}  // namespace
+
+TEST_CASE("gloo: moves, refusals and works") {
+  if (skipped()) return;
+  for (const int size : {1, 2, 3, 4}) {
+    CAPTURE(size);
+    all_good(run_gloo(size, [](ProcessGroup& group) {
+      check_moves(group);
+      check_refusals(group);
+      check_works(group);
+      group.barrier()->wait();
+    }));
+  }
+}
+
+TEST_CASE("gloo: exact reductions have the native group's bits, the others are right") {
+  if (skipped()) return;
+  for (const int size : {1, 2, 3}) {
+    CAPTURE(size);
+    all_good(run_gloo(size, [](ProcessGroup& group) {
+      check_exact(group);
+      check_any_order(group);
+      group.barrier()->wait();
+    }));
+  }
+}
+
+TEST_CASE("gloo: a tree of leaves has the native group's bits") {
+  if (skipped()) return;
+  for (const int leaves : {3, 5, 8}) {
+    all_good(run_gloo(3, [&](ProcessGroup& group) { check_tree(group, leaves); },
+                      {.leaves = deal_leaves(leaves, 3)}));
+  }
+}
+
+TEST_CASE("gloo: a rank that does not come is a Timeout, and the others learn of it") {
+  if (skipped()) return;
+  std::atomic<int> given_up{0};
+  std::atomic<int> timeouts{0};
+  const auto body = [&](ProcessGroup& group) {
+    std::vector<float> values(100);
+    if (group.rank() == 2) {
+      while (given_up.load() != 2) std::this_thread::yield();  // not in time
+      (void)thrown_by<CollectiveAborted>([&] { group.all_reduce(std::span(values))->wait(); });
+      return;
+    }
+    const auto work = group.all_reduce(std::span(values));
+    try {
+      work->wait();
+      throw std::runtime_error("a rank was missing");
+    } catch (const Timeout& e) {
+      ++timeouts;
+      const std::string call =
+          "rank " + std::to_string(group.rank()) + ": all_reduce(sum, 100 x f32) number 1";
+      require(contains(e.what(), call) && contains(e.what(), "0.3 s"), e.what());
+    } catch (const CollectiveAborted&) {
+      // The other one was first, and closed its connections.
+    }
+    require(!group.abort_reason().empty() && work->exception() != nullptr, "no reason");
+    (void)thrown_by<CollectiveAborted>([&] { group.barrier(); });
+    ++given_up;
+  };
+  all_good(run_gloo(3, body, {.timeout = 300ms}));
+  CHECK(timeouts.load() >= 1);
+}
+
+TEST_CASE("gloo: an abort ends the waits of all ranks, the first reason stays") {
+  if (skipped()) return;
+  std::atomic<int> waiting{0};
+  all_good(run_gloo(3, [&](ProcessGroup& group) {
+    std::vector<float> values(100), message(100);
+    if (group.rank() == 1) {
+      while (waiting.load() != 2) std::this_thread::yield();
+      group.abort("enough");
+      group.abort("more than enough");
+      require(group.abort_reason() == "enough", group.abort_reason());
+      require(contains(thrown_by<CollectiveAborted>([&] { group.barrier(); }), "enough"), "another reason");
+      return;
+    }
+    const auto collective = group.all_reduce(std::span(values));
+    const auto received = group.recv(std::span(message), 1);
+    ++waiting;
+    (void)thrown_by<CollectiveAborted>([&] { collective->wait(); });
+    (void)thrown_by<CollectiveAborted>([&] { received->wait(); });
+    (void)thrown_by<CollectiveAborted>([&] { received->wait(); });
+  }));
+}
+
+TEST_CASE("gloo: an abort from another thread ends this rank's own wait") {
+  if (skipped()) return;
+  std::atomic<bool> seen{false};
+  all_good(run_gloo(2, [&](ProcessGroup& group) {
+    if (group.rank() == 1) {
+      while (!seen.load()) std::this_thread::yield();
+      return;
+    }
+    const auto work = group.barrier();
+    require(!work->wait_for(1ms), "complete without the other rank");
+    std::thread other([&] { group.abort("from outside"); });
+    const std::string text = thrown_by<CollectiveAborted>([&] { work->wait(); });
+    other.join();
+    seen = true;
+    require(contains(text, "from outside"), text);
+  }));
+}
+
+TEST_CASE("gloo: a rank may leave as soon as its own part is done") {
+  if (skipped()) return;
+  all_good(run_gloo(3, [](ProcessGroup& group) {
+    std::vector<float> values(1 << 20, static_cast<float>(group.rank()));
+    group.broadcast(std::span(values), 1)->wait();
+    require(values.back() == 1, "not what the root sent");
+  }));
+}
+
+TEST_CASE("gloo: options that make no sense are refused") {
+  const auto store = std::make_shared<InProcess>();
+  if (!has_gloo()) {
+    CHECK_THROWS_WITH(make_gloo_group({}), Catch::Contains("libgloo-dev"));
+    return;
+  }
+  CHECK_THROWS_WITH(make_gloo_group({.rank = 2, .size = 2, .rendezvous = store}),
+                    Catch::Contains("rank 2 of 2"));
+  CHECK_THROWS_AS(make_gloo_group({.rendezvous = nullptr}), BadConfig);
+  CHECK_THROWS_AS(make_gloo_group({.timeout = 1ns, .rendezvous = store}), BadConfig);
+  CHECK_THROWS_AS(make_gloo_group({.leaves = {{0, 1}, {1, 2}}, .rendezvous = store}), BadConfig);
+  CHECK_THROWS_AS(make_gloo_group({.rendezvous = store, .interface = "nosuch0"}), Unavailable);
+  CHECK_THROWS_AS(make_gloo_group({.size = 2, .timeout = 20ms, .rendezvous = store}), Timeout);
+}

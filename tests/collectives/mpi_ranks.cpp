@@ -1,0 +1,123 @@
+// One rank of the tests of the backend mpi, started by mpirun. Argument: what to check. Exits with 1, and
+// says why, when something is wrong.
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <thread>
+
+#include "collectives/mpi/mpi_group.hpp"
+#include "runtime/core/error.hpp"
+#include "tests/collectives/library_checks.hpp"
+
+using namespace troupe;
+using namespace troupe::collectives;
+using namespace troupe::collectives::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// Says so, and holds the rank until all have: mpirun ends the others as soon as one leaves without
+/// finalising.
+void say_together(const std::string& what, ProcessGroup& all) {
+  std::printf("%s\n", what.c_str());
+  std::fflush(stdout);
+  all.barrier()->wait();
+}
+
+void check_operations() {
+  const auto group = make_mpi_group();
+  require(group->backend() == "mpi", "another backend");
+  check_moves(*group);
+  check_refusals(*group);
+  check_works(*group);
+  const auto second = make_mpi_group();  // the first goes on beside it
+  check_exact(*group);
+  check_any_order(*second);
+  if (group->size() == 1) return;
+  const std::string text = thrown_by<BadConfig>([&] {
+    const float value = 0;
+    group->send(std::span(&value, 1), (group->rank() + 1) % group->size(), 0xffffffff);
+  });
+  require(contains(text, "mpi") && contains(text, "4294967295"), text);
+}
+
+void check_trees() {
+  const int size = make_mpi_group()->size();
+  for (const int leaves : {size, 5, 8}) {
+    check_tree(*make_mpi_group({.leaves = deal_leaves(leaves, size)}), leaves);
+  }
+  const std::string text = thrown_by<BadConfig>([&] {
+    make_mpi_group({.leaves = {{0, size + 1}, {size + 1, size + 2}}});
+  });
+  require(size == 2 || contains(text, "2 leaf intervals"), text);
+  (void)thrown_by<BadConfig>([] { make_mpi_group({.timeout = 0s}); });
+}
+
+/// The last rank does not come; the others have a message on the way for each other.
+void check_timeout() {
+  const auto all = make_mpi_group();
+  const auto group = make_mpi_group({.timeout = 300ms});
+  std::vector<float> values(5);
+  if (group->rank() != group->size() - 1) {
+    const auto work = group->all_reduce(std::span(values));
+    const std::string text = thrown_by<Timeout>([&] { work->wait(); });
+    const std::string rank = "rank " + std::to_string(group->rank());
+    require(contains(text, rank + ": all_reduce(sum, 5 x f32) number 1") && contains(text, "0.3 s"), text);
+    require(contains(thrown_by<Timeout>([&] { work->wait(); }), rank),
+            "another exception at the second wait");
+    require(work->is_completed() && work->exception() != nullptr, "not complete");
+    (void)thrown_by<CollectiveAborted>([&] { group->barrier(); });
+    require(contains(group->abort_reason(), rank), group->abort_reason());
+  } else {
+    // Its own operation finds nobody either, as MPI tells it nothing.
+    (void)thrown_by<Timeout>([&] { group->recv(std::span(values), 0)->wait(); });
+  }
+  say_together("timed out as it should", *all);
+}
+
+void check_abort() {
+  const auto all = make_mpi_group();
+  const auto group = make_mpi_group();
+  std::vector<float> values(5);
+  const auto work = group->recv(std::span(values), (group->rank() + 1) % group->size(), 9);
+  std::thread other([&] {
+    group->abort("enough");
+    group->abort("more than enough");
+  });
+  const std::string text = thrown_by<CollectiveAborted>([&] { work->wait(); });
+  other.join();
+  require(contains(text, "enough") && group->abort_reason() == "enough", text);
+  (void)thrown_by<CollectiveAborted>([&] { group->barrier(); });
+  say_together("aborted as it should", *all);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string what = argc == 2 ? argv[1] : "";
+  try {
+    if (what == "operations") {
+      check_operations();
+    } else if (what == "trees") {
+      check_trees();
+    } else if (what == "timeout") {
+      check_timeout();
+    } else if (what == "abort") {
+      check_abort();
+    } else {
+      std::fprintf(stderr, "usage: mpirun -n RANKS test_mpi_ranks operations|trees|timeout|abort\n");
+      return 2;
+    }
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s: %s\n", what.c_str(), e.what());
+    std::fflush(stderr);
+    std::_Exit(1);  // the other ranks may wait in MPI_Finalize: mpirun ends them
+  }
+  return 0;
+}

@@ -1,0 +1,21 @@
+#!/bin/sh
+# mpi_test.sh MPIRUN RANKS PROGRAM WHAT: runs PROGRAM WHAT on RANKS ranks; 77 (skipped) where MPIRUN is empty.
+# The timeout and abort tests leave MPI in the middle of operations, which mpirun calls a failure: there, every
+# rank has to say that it saw what it should.
+if [ -z "$1" ]; then
+  echo "skipped: this build has no MPI (apt-get install openmpi-bin libopenmpi-dev)"
+  exit 77
+fi
+# OpenMPI: more ranks than cores, in a container too, and nothing but this machine. Others do not look at these.
+export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_btl=self,vader
+# MPI keeps memory until the end of the process, and so do operations that were aborted.
+export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
+case $4 in
+  timeout) wanted="timed out as it should" ;;
+  abort) wanted="aborted as it should" ;;
+  *) exec "$1" -n "$2" "$3" "$4" ;;
+esac
+said=$("$1" -n "$2" "$3" "$4" 2>&1)
+echo "$said"
+[ "$(echo "$said" | grep -c "$wanted")" -eq "$2" ]
