@@ -35,7 +35,12 @@ ErrorInfo not_private(const std::string& path) {
 
 std::string folder_of(const Environment& environment) {
   const char* runtime = environment("XDG_RUNTIME_DIR");
-  if (runtime != nullptr && *runtime == '/') return std::string(runtime) + "/troupe";
+  struct stat info {};
+  // It may be left over from another user or a session that is over.
+  if (runtime != nullptr && *runtime == '/' && ::stat(runtime, &info) == 0 && S_ISDIR(info.st_mode) &&
+      info.st_uid == ::geteuid()) {
+    return std::string(runtime) + "/troupe";
+  }
   return "/tmp/troupe-" + std::to_string(::geteuid());
 }
 

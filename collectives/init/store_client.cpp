@@ -126,7 +126,8 @@ StoreResponse StoreClient::exchange(const StoreRequest& request, Duration limit)
     ::shutdown(session_.fd.get(), SHUT_RDWR);
     throw_error(gone(broken_));
   };
-  if (auto why = send_all(session_.fd.get(), sealer_.seal(encode(request)), until); !why.empty()) fail(why);
+  // A store that closes says so before it hangs up: that is still there to be read when nothing can be sent.
+  (void)send_all(session_.fd.get(), sealer_.seal(encode(request)), until);
   while (true) {
     auto body = opener_.next();
     if (!body) fail(body.error().message());

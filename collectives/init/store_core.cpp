@@ -138,14 +138,4 @@ std::optional<Instant> StoreCore::next_deadline() const {
   return deadlines_.begin()->first;
 }
 
-StoreCore::Replies StoreCore::on_close() {
-  Replies replies;
-  while (!waits_.empty()) {
-    const Client client = waits_.begin()->first;
-    forget_wait(client);
-    replies.push_back({client, {StoreStatus::kClosing}});
-  }
-  return replies;
-}
-
 }  // namespace troupe::collectives

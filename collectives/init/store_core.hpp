@@ -36,8 +36,6 @@ class StoreCore {
   Replies on_time(Instant now);
   /// When on_time has something to do.
   std::optional<Instant> next_deadline() const;
-  /// Every client that waits is told that the store closes.
-  Replies on_close();
   /// How many ranks joined and did not go yet.
   std::size_t present() const { return present_; }
 

@@ -167,7 +167,12 @@ class StoreServer::Loop {
         listening_ = true;
       }
     }
-    deliver(core_.on_close());
+    // Unasked for, so that whoever asks next learns that this was no accident.
+    StoreCore::Replies goodbye;
+    for (const auto& [id, c] : connections_) {
+      if (c.sealer) goodbye.push_back({id, {StoreStatus::kClosing}});
+    }
+    deliver(goodbye);
   }
 
   int patience(Instant now, const std::optional<Instant>& end) const {
