@@ -234,6 +234,28 @@ TEST_CASE("a stale note is overwritten, and ranks that read it wait for the new 
   CHECK(std::filesystem::is_empty(folder.path()));
 }
 
+TEST_CASE("ranks that share no memory connect, with the addresses that the store told them") {
+  // Machines of two ranks each, as far as the ranks know.
+  register_backend("native on two machines", [](const BackendContext& c) {
+    BackendContext apart = c;
+    apart.host += " " + std::to_string(std::stoi(c.name(c.rank)) / 2);
+    return join_native_group(apart);
+  });
+  const auto thrown = run_ranks(
+      4,
+      [](const std::shared_ptr<ProcessGroup>& world) {
+        const auto across = world->new_group({0, 3});
+        const auto three = world->new_group({1, 2, 3});
+        for (int i = 0; i < 3; ++i) {
+          expect(sum_of(*world) == 15, "the sum of all");
+          if (across) expect(sum_of(*across) == 3, "the sum of two machines with one rank each");
+          if (three) expect(sum_of(*three) == 7, "the sum of three");
+        }
+      },
+      kPatient, "native on two machines");
+  for (const auto& what : thrown) CHECK(what.empty());
+}
+
 TEST_CASE("a backend of somebody else gets a store of its own for each group") {
   class Meeting final : public ProcessGroup {
    public:
