@@ -11,7 +11,21 @@ namespace {
                   "use the backend native, or another that has it (docs/collectives.md lists them)");
 }
 
+[[noreturn]] void refuse_without_origin(const char* operation) {
+  throw BadConfig(std::string("cannot ") + operation, "the group was not made by init_process_group",
+                  "make it with init_process_group, or leave its members to what made it");
+}
+
 }  // namespace
+
+std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) {
+  if (!origin_) refuse_without_origin("new_group");
+  return origin_->new_group(*this, ranks);
+}
+std::shared_ptr<ProcessGroup> ProcessGroup::rebuild() {
+  if (!origin_) refuse_without_origin("rebuild");
+  return origin_->rebuild(*this);
+}
 
 TreeBuffer ProcessGroup::allocate_tree(std::size_t, DType) {
   refuse(*this, "allocate_tree");

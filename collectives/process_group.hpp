@@ -50,6 +50,16 @@ struct TreeBuffer {
   int index = 0;  ///< which allocation of the group this is
 };
 
+class ProcessGroup;
+
+/// How new groups are made of the ranks of one; what forms groups (collectives/init) gives them theirs.
+class GroupOrigin {
+ public:
+  virtual ~GroupOrigin() = default;
+  virtual std::shared_ptr<ProcessGroup> new_group(ProcessGroup& parent, const std::vector<int>& ranks) = 0;
+  virtual std::shared_ptr<ProcessGroup> rebuild(ProcessGroup& parent) = 0;
+};
+
 /// The raw front takes Buffer (pointer, count, dtype, device, stream); the typed front at the end of the
 /// class takes std::span. An operation reads its inputs and writes its outputs until its Work is complete:
 /// neither may be touched before, and an output overlaps nothing but itself. Counts and dtypes are the same
@@ -117,6 +127,17 @@ class ProcessGroup {
   /// The first reason, or empty while the group is good.
   virtual std::string abort_reason() const = 0;
 
+  /// A group of `ranks` of this one, in ascending order, whatever the order of the list. Every rank of this
+  /// group calls it, with the same list and in the same order of calls; those that are not in the list get
+  /// null at once. Throws as init_process_group, and BadConfig for a group that it did not make.
+  std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks);
+  /// The next generation of this group: those of its ranks that still live, in the same order, close
+  /// together. Aborts this group unless it is aborted already. Every rank of it that lives calls it; Timeout
+  /// names those that do not. Throws as init_process_group, and BadConfig for a group that it did not make.
+  std::shared_ptr<ProcessGroup> rebuild();
+  /// For what forms groups, before anybody else has the group.
+  void set_origin(std::shared_ptr<GroupOrigin> origin) { origin_ = std::move(origin); }
+
   // The typed front: T is float, double, an integer of 1 to 8 bytes (no unsigned but std::uint8_t), or bool.
   template <class T>
   std::span<T> allocate(std::size_t count) {
@@ -162,6 +183,9 @@ class ProcessGroup {
   std::shared_ptr<Work> recv(std::span<T> buffer, int from, std::uint32_t tag = 0) {
     return recv(buffer_of(buffer), from, tag);
   }
+
+ private:
+  std::shared_ptr<GroupOrigin> origin_;
 };
 
 }  // namespace troupe::collectives

@@ -52,16 +52,18 @@ bool has_header(std::span<const std::byte> message, MessageType type) {
          get<std::uint16_t>(message, 6) == type;
 }
 
-/// `role` is padded, so that no role and message can be read as another.
-Tag mac(KeyView key, std::string_view role, std::initializer_list<std::span<const std::byte>> parts) {
+/// MAC over the role, which is padded so that no role and message can be read as another, and `parts`.
+Tag mac(KeyView key, std::string_view purpose, std::string_view role,
+        std::initializer_list<std::span<const std::byte>> parts) {
   static const int ready = sodium_init();
   TROUPE_ASSERT(ready >= 0, "libsodium starts");
-  std::array<unsigned char, 32> label{};
-  TROUPE_ASSERT(role.size() <= label.size(), "a role fits its field");
-  std::memcpy(label.data(), role.data(), role.size());
+  const std::string label = "troupe " + std::string(purpose) + " 1 " + std::string(role);
+  std::array<unsigned char, 32> padded{};
+  TROUPE_ASSERT(label.size() <= padded.size(), "a role fits its field");
+  std::memcpy(padded.data(), label.data(), label.size());
   crypto_generichash_state state;
   crypto_generichash_init(&state, reinterpret_cast<const unsigned char*>(key.data()), key.size(), kTagBytes);
-  crypto_generichash_update(&state, label.data(), label.size());
+  crypto_generichash_update(&state, padded.data(), padded.size());
   for (const auto part : parts) {
     crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(part.data()), part.size());
   }
@@ -74,37 +76,39 @@ bool same(std::span<const std::byte> a, const Tag& b) {
   return ::sodium_memcmp(a.data(), b.data(), b.size()) == 0;  // in constant time
 }
 
-constexpr std::string_view kAcceptorRole = "troupe data 1 acceptor";
-constexpr std::string_view kConnectorRole = "troupe data 1 connector";
-constexpr std::string_view kAcceptedRole = "troupe data 1 accepted";
-
-ErrorInfo refused(int peer, std::string why, std::string todo) {
-  return {ErrorCode::kRefused, "no data connection with rank " + std::to_string(peer), std::move(why),
-          std::move(todo)};
-}
-
-ErrorInfo verdict_error(int peer, std::uint32_t verdict) {
-  switch (static_cast<Verdict>(verdict)) {
-    case Verdict::kVersion:
-      return refused(peer, "it speaks another version of the handshake", "run the same build everywhere");
-    case Verdict::kGeneration:
-      return refused(peer, "it is at another generation", "one of the two is stale: leave it to the driver");
-    case Verdict::kWorldSize:
-      return refused(peer, "it has another world size", "one of the two is stale: leave it to the driver");
-    case Verdict::kRank:
-      return refused(peer, "it is another rank, or does not await this one", "check the ranks' addresses");
-    case Verdict::kKey:
-      return refused(peer, "it has another job key", "the two do not belong to one job");
-    case Verdict::kWelcome:
-      break;
-  }
-  return refused(peer, "it answered with what is not a verdict", "something else listens at its address");
-}
+constexpr std::string_view kAcceptorRole = "acceptor";
+constexpr std::string_view kConnectorRole = "connector";
+constexpr std::string_view kAcceptedRole = "accepted";
 
 }  // namespace
 
+ErrorInfo ConnectorHandshake::refused(std::string why, std::string todo) const {
+  return {ErrorCode::kRefused,
+          "no " + std::string(purpose_) + " connection with rank " + std::to_string(peer_), std::move(why),
+          std::move(todo)};
+}
+
+ErrorInfo ConnectorHandshake::verdict_error(std::uint32_t verdict) {
+  verdict_ = static_cast<Verdict>(verdict);
+  switch (verdict_) {
+    case Verdict::kVersion:
+      return refused("it speaks another version of the handshake", "run the same build everywhere");
+    case Verdict::kGeneration:
+      return refused("it is at another generation", "one of the two is stale: leave it to the driver");
+    case Verdict::kWorldSize:
+      return refused("it has another world size", "one of the two is stale: leave it to the driver");
+    case Verdict::kRank:
+      return refused("it is another rank, or does not await this one", "check the ranks' addresses");
+    case Verdict::kKey:
+      return refused("it has another job key", "the two do not belong to one job");
+    case Verdict::kWelcome:
+      break;
+  }
+  return refused("it answered with what is not a verdict", "something else listens at its address");
+}
+
 ConnectorHandshake::ConnectorHandshake(KeyView key, const HandshakeIdentity& self, int peer, Random& random)
-    : key_(key), peer_(peer) {
+    : key_(key), purpose_(self.purpose), peer_(peer) {
   put_header(hello_, kHello);
   put(hello_, kGenerationAt, self.generation.incarnation);
   put(hello_, kGenerationAt + 4, self.generation.counter);
@@ -116,29 +120,38 @@ ConnectorHandshake::ConnectorHandshake(KeyView key, const HandshakeIdentity& sel
 
 Result<ProofBytes> ConnectorHandshake::on_challenge(const ChallengeBytes& challenge) {
   if (!has_header(challenge, kChallenge)) {
-    return refused(peer_, "its answer is no challenge", "something else listens at its address");
+    return refused("its answer is no challenge", "something else listens at its address");
   }
   const auto verdict = get<std::uint32_t>(challenge, kVerdictAt);
-  if (verdict != static_cast<std::uint32_t>(Verdict::kWelcome)) return verdict_error(peer_, verdict);
+  if (verdict != static_cast<std::uint32_t>(Verdict::kWelcome)) return verdict_error(verdict);
   const auto said = std::span(challenge).first(kChallengeTagAt);
-  const Tag wanted = mac(key_, kAcceptorRole, {hello_, said});
+  const Tag wanted = mac(key_, purpose_, kAcceptorRole, {hello_, said});
   if (!same(std::span(challenge).subspan(kChallengeTagAt, kTagBytes), wanted)) {
-    return verdict_error(peer_, static_cast<std::uint32_t>(Verdict::kKey));
+    return verdict_error(static_cast<std::uint32_t>(Verdict::kKey));
   }
   challenge_ = challenge;
   put_header(proof_, kProof);
-  const Tag tag = mac(key_, kConnectorRole, {hello_, challenge_, std::span(proof_).first(kTagAt)});
+  const Tag tag = mac(key_, purpose_, kConnectorRole, {hello_, challenge_, std::span(proof_).first(kTagAt)});
   std::memcpy(proof_.data() + kTagAt, tag.data(), tag.size());
   return proof_;
 }
 
 Result<void> ConnectorHandshake::on_accept(const AcceptBytes& accept) {
-  if (!has_header(accept, kAccept)) return verdict_error(peer_, 0);
+  if (!has_header(accept, kAccept)) return verdict_error(0);
   const auto verdict = get<std::uint32_t>(accept, kVerdictAt);
-  if (verdict != static_cast<std::uint32_t>(Verdict::kWelcome)) return verdict_error(peer_, verdict);
-  const Tag wanted = mac(key_, kAcceptedRole, {hello_, challenge_, proof_, std::span(accept).first(kTagAt)});
+  if (verdict != static_cast<std::uint32_t>(Verdict::kWelcome)) return verdict_error(verdict);
+  const Tag wanted =
+      mac(key_, purpose_, kAcceptedRole, {hello_, challenge_, proof_, std::span(accept).first(kTagAt)});
   if (same(std::span(accept).subspan(kTagAt, kTagBytes), wanted)) return {};
-  return verdict_error(peer_, static_cast<std::uint32_t>(Verdict::kKey));
+  return verdict_error(static_cast<std::uint32_t>(Verdict::kKey));
+}
+
+SessionKey ConnectorHandshake::session_key(std::string_view direction) const {
+  return mac(key_, purpose_, direction, {hello_, challenge_, proof_});
+}
+
+SessionKey AcceptorHandshake::session_key(std::string_view direction) const {
+  return mac(key_, self_.purpose, direction, {hello_, challenge_, proof_});
 }
 
 AcceptorHandshake::AcceptorHandshake(KeyView key, const HandshakeIdentity& self, Random& random)
@@ -156,12 +169,13 @@ ErrorInfo AcceptorHandshake::refuse(Verdict verdict, std::string why) {
   refusal_bytes_ = proving ? sizeof(AcceptBytes) : sizeof(ChallengeBytes);
   put_header(refusal_, proving ? kAccept : kChallenge);
   put(refusal_, kVerdictAt, static_cast<std::uint32_t>(verdict));
-  return {ErrorCode::kRefused, "refused a data connection", std::move(why), ""};
+  return {ErrorCode::kRefused, "refused a " + std::string(self_.purpose) + " connection", std::move(why), ""};
 }
 
 Result<ChallengeBytes> AcceptorHandshake::on_hello(const HelloBytes& hello) {
   if (!may_be_hello(hello) || get<std::uint16_t>(hello, 6) != kHello) {
-    return ErrorInfo{ErrorCode::kRefused, "refused a data connection", "what it sent is no hello", ""};
+    return ErrorInfo{ErrorCode::kRefused, "refused a " + std::string(self_.purpose) + " connection",
+                     "what it sent is no hello", ""};
   }
   const auto version = get<std::uint16_t>(hello, 4);
   if (version != kVersion) {
@@ -189,21 +203,25 @@ Result<ChallengeBytes> AcceptorHandshake::on_hello(const HelloBytes& hello) {
   put_header(challenge_, kChallenge);
   put(challenge_, kVerdictAt, static_cast<std::uint32_t>(Verdict::kWelcome));
   random_.fill(std::span(challenge_).subspan(kNonceAt, kNonceBytes));
-  const Tag tag = mac(key_, kAcceptorRole, {hello_, std::span(challenge_).first(kChallengeTagAt)});
+  const Tag tag =
+      mac(key_, self_.purpose, kAcceptorRole, {hello_, std::span(challenge_).first(kChallengeTagAt)});
   std::memcpy(challenge_.data() + kChallengeTagAt, tag.data(), tag.size());
   return challenge_;
 }
 
 Result<AcceptBytes> AcceptorHandshake::on_proof(const ProofBytes& proof) {
-  const Tag wanted = mac(key_, kConnectorRole, {hello_, challenge_, std::span(proof).first(kTagAt)});
+  const Tag wanted =
+      mac(key_, self_.purpose, kConnectorRole, {hello_, challenge_, std::span(proof).first(kTagAt)});
   if (!has_header(proof, kProof) || !same(std::span(proof).subspan(kTagAt, kTagBytes), wanted)) {
     return refuse(Verdict::kKey, "it says it is rank " + std::to_string(peer_) +
                                      " and did not prove that it has the job's key for this connection");
   }
+  proof_ = proof;
   AcceptBytes accept{};
   put_header(accept, kAccept);
   put(accept, kVerdictAt, static_cast<std::uint32_t>(Verdict::kWelcome));
-  const Tag tag = mac(key_, kAcceptedRole, {hello_, challenge_, proof, std::span(accept).first(kTagAt)});
+  const Tag tag =
+      mac(key_, self_.purpose, kAcceptedRole, {hello_, challenge_, proof, std::span(accept).first(kTagAt)});
   std::memcpy(accept.data() + kTagAt, tag.data(), tag.size());
   return accept;
 }

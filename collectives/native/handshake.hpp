@@ -13,6 +13,9 @@
 /// and no MAC: it tells an honest mistake from another, and an impostor that forges one gains no more than by
 /// hanging up.
 ///
+/// The purpose of a connection ("data" between ranks, "store" at a rendezvous) is part of every MAC, so that
+/// no proof for one serves for another.
+///
 /// Pure: bytes in, bytes out. mesh.hpp has the sockets.
 #pragma once
 
@@ -20,6 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "runtime/core/ids.hpp"
 #include "runtime/core/random.hpp"
@@ -32,12 +36,14 @@ using HelloBytes = std::array<std::byte, 64>;
 using ChallengeBytes = std::array<std::byte, 80>;
 using ProofBytes = std::array<std::byte, 48>;
 using AcceptBytes = std::array<std::byte, 48>;
+using SessionKey = std::array<std::byte, 32>;
 
 /// Who takes part.
 struct HandshakeIdentity {
   Generation generation;
   int world_size = 1;
   int rank = 0;
+  std::string_view purpose = "data";  ///< at most 8 characters, of static storage
 };
 
 enum class Verdict : std::uint32_t {
@@ -57,10 +63,21 @@ class ConnectorHandshake {
   /// Errors: kRefused, with who refused whom and why.
   Result<ProofBytes> on_challenge(const ChallengeBytes& challenge);
   Result<void> on_accept(const AcceptBytes& accept);
+  /// What the acceptor answered; kWelcome until a message of its brought something else, kKey where its proof
+  /// does not hold.
+  Verdict verdict() const { return verdict_; }
+  /// A key for what is said next in one direction ("up" from connector to acceptor, or "down"), which nobody
+  /// else has and no other connection. REQUIRES: the handshake succeeded.
+  SessionKey session_key(std::string_view direction) const;
 
  private:
+  ErrorInfo refused(std::string why, std::string todo) const;
+  ErrorInfo verdict_error(std::uint32_t verdict);
+
   KeyView key_;
+  std::string_view purpose_;
   int peer_;
+  Verdict verdict_ = Verdict::kWelcome;
   HelloBytes hello_{};
   ChallengeBytes challenge_{};
   ProofBytes proof_{};
@@ -78,6 +95,8 @@ class AcceptorHandshake {
   std::span<const std::byte> refusal() const { return std::span(refusal_).first(refusal_bytes_); }
   /// The rank that has proved itself, or claims to be it until then.
   int peer() const { return peer_; }
+  /// As the connector's.
+  SessionKey session_key(std::string_view direction) const;
 
  private:
   ErrorInfo refuse(Verdict verdict, std::string why);
@@ -88,6 +107,7 @@ class AcceptorHandshake {
   int peer_ = -1;
   HelloBytes hello_{};
   ChallengeBytes challenge_{};
+  ProofBytes proof_{};
   ChallengeBytes refusal_{};
   std::size_t refusal_bytes_ = 0;
 };

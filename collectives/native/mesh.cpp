@@ -17,7 +17,7 @@
 namespace troupe::collectives {
 namespace {
 
-constexpr int kBacklog = 128;
+constexpr int kBacklog = 4096;
 constexpr std::size_t kMaxRefusals = 32;
 constexpr Duration kPollSlice = std::chrono::milliseconds(50);
 constexpr Duration kRetryAfter = std::chrono::milliseconds(50);
@@ -311,6 +311,9 @@ Result<DataListener> DataListener::bind(const Endpoint& at) {
   listener.fd_ =
       UniqueFd(::socket(address->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!listener.fd_) return io_error("cannot make a socket", errno, "raise ulimit -n");
+  // A port that was asked for is free as soon as nobody listens; any port need not be one that was in use.
+  const int reuse = at.port != 0 ? 1 : 0;
+  ::setsockopt(listener.fd_.get(), SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse);
   if (::bind(listener.fd_.get(), address->get(), address->length) != 0 ||
       ::listen(listener.fd_.get(), kBacklog) != 0) {
     return io_error("cannot listen for data connections at " + to_string(at), errno,

@@ -1,0 +1,31 @@
+/// Names and addresses of machines, for a rendezvous.
+#pragma once
+
+#include <string>
+
+#include "runtime/core/clock.hpp"
+#include "runtime/core/endpoint.hpp"
+#include "runtime/core/fd.hpp"
+
+namespace troupe::collectives {
+
+/// The numeric address of a host name (IPv4 before IPv6); numbers and "localhost" need no look-up. Errors:
+/// kUnavailable where nobody knows the name, kTimeout after `limit`.
+Result<std::string> resolve(const std::string& host, Duration limit);
+
+/// A connected stream socket. `at.host` is numeric. Errors: kUnavailable where nobody listens or the host
+/// cannot be reached, kTimeout after `limit`.
+Result<UniqueFd> dial(const Endpoint& at, Duration limit);
+
+/// The numeric address of this machine's end of a connection.
+Result<std::string> own_address(int fd);
+
+/// Ends a connection over TCP whose other machine fell silent after about 15 s, and sends what is written at
+/// once. Does nothing to other sockets.
+void watch_silence(int fd);
+
+/// Processes for which this is the same can share memory and meet at an abstract socket: the machine's boot,
+/// the network namespace and the user.
+std::string host_identity();
+
+}  // namespace troupe::collectives

@@ -1,0 +1,37 @@
+#include "collectives/init/backends.hpp"
+
+#include <map>
+#include <mutex>
+
+namespace troupe::collectives {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  /// Backends that a build may lack put themselves here under the macro that says it has them.
+  std::map<std::string, BackendFactory, std::less<>> factories = {{"native", join_native_group}};
+};
+
+Registry& registry() {
+  static Registry all;
+  return all;
+}
+
+}  // namespace
+
+void register_backend(const std::string& name, BackendFactory factory) {
+  const std::lock_guard lock(registry().mutex);
+  registry().factories[name] = std::move(factory);
+}
+
+BackendFactory find_backend(std::string_view name) {
+  const std::lock_guard lock(registry().mutex);
+  const auto& factories = registry().factories;
+  if (const auto found = factories.find(name); found != factories.end()) return found->second;
+  std::string names;
+  for (const auto& [known, factory] : factories) names += (names.empty() ? "" : ", ") + known;
+  throw BadConfig("there is no backend '" + std::string(name.substr(0, 32)) + "'", "this build has " + names,
+                  "use one of these, or build with the library of the other");
+}
+
+}  // namespace troupe::collectives

@@ -1,0 +1,103 @@
+#include <algorithm>
+
+#include "collectives/init/backends.hpp"
+#include "collectives/init/exchange.hpp"
+#include "collectives/init/region_share.hpp"
+#include "collectives/native/mesh.hpp"
+#include "collectives/native/native_group.hpp"
+
+namespace troupe::collectives {
+namespace {
+
+/// What a rank tells the others once it is known who is where: "TICKET ENDPOINT", "-" for what it has not.
+struct Card {
+  std::string ticket = "-";    ///< of the rank that has its machine's region
+  std::string endpoint = "-";  ///< where ranks of other machines connect
+  std::string text() const { return ticket + " " + endpoint; }
+  static Card parse(const std::string& text) {
+    const auto space = text.find(' ');
+    if (space == std::string::npos) return {};
+    return {text.substr(0, space), text.substr(space + 1)};
+  }
+};
+
+class NativeJoin {
+ public:
+  explicit NativeJoin(const BackendContext& context) : c_(context), until_(clock_.now() + context.timeout) {}
+
+  std::shared_ptr<ProcessGroup> run() {
+    const auto hosts = all_gather("host", c_.host);
+    for (int r = 0; r < c_.size; ++r) {
+      if (hosts[static_cast<std::size_t>(r)] == c_.host) locals_.push_back(r);
+    }
+    const bool leads = locals_.front() == c_.rank;
+    const bool shares = locals_.size() > 1;
+    const bool many_machines = locals_.size() < hosts.size();
+    std::optional<RegionOffer> offer;
+    std::optional<DataListener> listener;
+    Card mine;
+    if (leads && shares) {
+      offer = RegionOffer::open().value();
+      mine.ticket = offer->ticket();
+    }
+    if (many_machines) {
+      listener = DataListener::bind({c_.address, 0}).value();
+      mine.endpoint = to_string(listener->endpoint());
+    }
+    std::vector<std::string> cards(hosts.size());
+    if (shares || many_machines) cards = all_gather("card", mine.text());
+
+    NativeGroupOptions options{.rank = c_.rank,
+                               .size = c_.size,
+                               .generation = c_.generation,
+                               .timeout = c_.operation_timeout,
+                               .data_bytes = c_.data_bytes,
+                               .local_ranks = locals_};
+    options.region = std::make_shared<SharedMemory>(region(offer, cards));
+    if (many_machines) options.remote = connect(*listener, cards);
+    return make_native_group(std::move(options));
+  }
+
+ private:
+  Duration left() const { return std::max(until_ - clock_.now(), Duration::zero()); }
+
+  std::vector<std::string> all_gather(const std::string& topic, const std::string& value) {
+    return exchange(
+        c_.store, topic, value,
+        {.rank = c_.rank, .size = c_.size, .timeout = left(), .purpose = c_.purpose, .name = c_.name});
+  }
+
+  SharedMemory region(std::optional<RegionOffer>& offer, const std::vector<std::string>& cards) {
+    const ShareOptions options{.timeout = left(), .aborted = c_.aborted};
+    if (locals_.front() != c_.rank) {
+      const auto card = Card::parse(cards[static_cast<std::size_t>(locals_.front())]);
+      return take_region(card.ticket, c_.rank, options).value();
+    }
+    const auto bytes = native_region_bytes(static_cast<int>(locals_.size()), c_.data_bytes);
+    auto memory = SharedMemory::create("troupe-group", bytes, false).value();
+    if (offer) offer->hand_out(memory, {locals_.begin() + 1, locals_.end()}, options).value();
+    return memory;
+  }
+
+  std::map<int, UniqueFd> connect(const DataListener& listener, const std::vector<std::string>& cards) {
+    MeshOptions options{.self = {c_.generation, c_.size, c_.rank}, .timeout = left(), .aborted = c_.aborted};
+    for (int r = 0; r < c_.size; ++r) {
+      if (std::binary_search(locals_.begin(), locals_.end(), r)) continue;
+      options.peers[r] = parse_endpoint(Card::parse(cards[static_cast<std::size_t>(r)]).endpoint).value();
+    }
+    return std::move(connect_mesh(listener, c_.key, options).value().sockets);
+  }
+
+  const BackendContext& c_;
+  MonotonicClock clock_;
+  Instant until_;
+  std::vector<int> locals_;
+};
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> join_native_group(const BackendContext& context) {
+  return NativeJoin(context).run();
+}
+
+}  // namespace troupe::collectives

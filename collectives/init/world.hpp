@@ -1,0 +1,100 @@
+/// The ranks of one job, as init_process_group brought them together: the store, who is there, and the groups
+/// that were formed of them.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "collectives/init/backends.hpp"
+#include "collectives/init/init.hpp"
+#include "collectives/init/meeting_file.hpp"
+#include "collectives/init/store_client.hpp"
+
+namespace troupe::collectives {
+
+/// Thread-safe. Every group holds the world that it is of; the last one ends it.
+class World : public std::enable_shared_from_this<World> {
+ public:
+  /// Meets the others at `place`. Throws as init_process_group.
+  static std::shared_ptr<World> join(std::string_view backend, const Rendezvous& place, InitOptions options,
+                                     const Environment& environment);
+  ~World();
+
+  int rank() const { return place_.rank; }
+  int size() const { return place_.size; }
+  Duration timeout() const { return options_.timeout; }
+  Store& store() { return *client_; }
+
+  /// Forms a group of `members` (ranks of the world, ascending, this one among them), who all call it.
+  /// `prefix`: of its keys in the store, used once. Throws as init_process_group; CollectiveAborted on every
+  /// member or on none.
+  std::shared_ptr<ProcessGroup> form(const std::string& prefix, const std::vector<int>& members,
+                                     const std::string& purpose);
+
+  /// How a rank went, or empty while it is there.
+  std::string how_it_went(int rank) const;
+
+ private:
+  class GroupStore;
+  struct Gone {
+    bool died = false;
+    std::string who;
+  };
+
+  /// Holds the name for this rank in this process. Throws BadConfig where somebody else does.
+  class NameLease {
+   public:
+    NameLease(const std::string& name, int rank);
+    NameLease(const NameLease&) = delete;
+    NameLease& operator=(const NameLease&) = delete;
+    ~NameLease();
+
+   private:
+    std::pair<std::string, int> held_;
+  };
+
+  World(const Rendezvous& place, InitOptions options, BackendFactory factory)
+      : place_(place),
+        options_(std::move(options)),
+        factory_(std::move(factory)),
+        name_(options_.name, place.rank) {}
+
+  void serve(const std::optional<JobKey>& key, const Environment& environment);
+  void seek(const std::optional<JobKey>& key, const Environment& environment);
+  bool try_to_enter(const Endpoint& at, const JobKey& key, bool key_may_change, ErrorInfo& last);
+  void enter(std::unique_ptr<StoreClient> client, std::unique_ptr<StoreClient> watching);
+  void watch();
+  void on_event(const std::string& event);
+  void on_gone(int rank, const Gone& gone);
+  /// A sentence on the first of `members` that is not there any more; empty: all are.
+  std::string missing_member(const std::vector<int>& members) const;
+  Generation next_generation();
+  std::shared_ptr<ProcessGroup> adopt(std::shared_ptr<ProcessGroup> group, const std::vector<int>& members);
+  void forget(const ProcessGroup* group);
+
+  Rendezvous place_;
+  InitOptions options_;
+  BackendFactory factory_;
+  NameLease name_;
+  JobKey key_{};
+  std::string address_;  ///< of this machine, as the others see it
+  std::string host_;
+  std::optional<MeetingFile> meeting_file_;
+  std::optional<LocalKeyFile> key_file_;
+  std::unique_ptr<StoreServer> server_;  ///< of rank 0
+  std::unique_ptr<StoreClient> client_;
+  std::unique_ptr<StoreClient> watching_;
+  std::thread watcher_;
+  std::atomic<bool> stopping_{false};
+  mutable std::mutex mutex_;                          ///< of what follows
+  std::map<int, Gone> gone_;                          ///< by rank
+  std::map<ProcessGroup*, std::vector<int>> groups_;  ///< alive, with their members
+};
+
+}  // namespace troupe::collectives

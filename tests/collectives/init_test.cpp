@@ -1,0 +1,299 @@
+/// Groups that ranks form by themselves: every URL, subsets, bad input, and nothing left behind.
+
+#include "collectives/init/init.hpp"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <thread>
+
+#include "collectives/init/backends.hpp"
+#include "collectives/init/meeting_file.hpp"
+#include "runtime/core/log.hpp"
+#include "tests/collectives/init_ranks.hpp"
+#include "tests/runtime/temp_folder.hpp"
+
+using namespace troupe;
+using namespace troupe::collectives;
+using namespace troupe::collectives::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+const std::string kKey(64, '7');
+
+/// The sum over the ranks of 2^rank, as every rank got it.
+float sum_of(ProcessGroup& group) {
+  std::vector<float> values(1000, static_cast<float>(1 << group.rank()));
+  group.all_reduce(std::span(values))->wait();
+  for (const float v : values) {
+    if (v != values[0]) throw std::runtime_error("elements differ");
+  }
+  return values[0];
+}
+
+}  // namespace
+
+TEST_CASE("ranks as processes meet under env://, tcp:// and file://, and leave nothing behind") {
+  const test::TempFolder folder;
+  ::setenv("XDG_RUNTIME_DIR", folder.path().c_str(), 1);
+  const std::size_t descriptors = open_descriptors();
+  const std::string port = std::to_string(free_port());
+  const std::string path = folder / "meet";
+  for (const std::string& url : {std::string("env://"), "tcp://localhost:" + port, "file://" + path}) {
+    CAPTURE(url);
+    std::vector<pid_t> ranks;
+    for (int r = 0; r < 3; ++r) {
+      ranks.push_back(fork_process([&] {
+        ::setenv("RANK", std::to_string(r).c_str(), 1);
+        ::setenv("WORLD_SIZE", "3", 1);
+        ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+        ::setenv("MASTER_PORT", port.c_str(), 1);
+        const std::size_t before = open_descriptors();
+        const InitOptions options = url == "env://" ? InitOptions{} : InitOptions{.rank = r, .size = 3};
+        for (int again = 0; again < 2; ++again) {  // the same place, once the first group is gone
+          const auto group = init_process_group("native", url, options);
+          expect(group->rank() == r && group->size() == 3, "it is who it said");
+          expect(sum_of(*group) == 7, "the sum is right");
+          const auto values = group->allocate<double>(100);
+          std::iota(values.begin(), values.end(), r);
+          group->all_reduce(values)->wait();
+          expect(values[1] == 6, "the sum in place is right");
+        }
+        expect(open_descriptors() == before, "no descriptor is left open");
+      }));
+    }
+    for (const pid_t pid : ranks) CHECK(exit_of(pid) == 0);
+    CHECK(std::filesystem::is_empty(folder.path()));
+  }
+  CHECK(open_descriptors() == descriptors);
+}
+
+TEST_CASE("several groups of subsets live at once, in the order of their ranks") {
+  const auto thrown = run_ranks(4, [](const std::shared_ptr<ProcessGroup>& world) {
+    const auto even = world->new_group({2, 0});
+    const auto odd = world->new_group({1, 3});
+    const auto three = world->new_group({3, 1, 2});
+    const auto mine = world->rank() % 2 == 0 ? even : odd;
+    expect((even == nullptr) == (world->rank() % 2 == 1), "who is not in the list gets null");
+    expect((three == nullptr) == (world->rank() == 0), "who is not in the list gets null");
+    expect(mine->size() == 2 && mine->rank() == world->rank() / 2, "ranks are in ascending order");
+    expect(mine->generation() != world->generation(), "every group has its generation");
+    for (int i = 0; i < 3; ++i) {
+      expect(sum_of(*mine) == 3, "the sum of a subset");
+      if (three) expect(sum_of(*three) == 7, "the sum of another");
+      expect(sum_of(*world) == 15, "the sum of all");
+    }
+    if (three) {  // a group of a group's ranks
+      const auto pair = three->new_group({0, 2});
+      expect((pair == nullptr) == (three->rank() == 1), "ranks are those of the parent");
+      if (pair) expect(sum_of(*pair) == 3, "the sum of a subset of a subset");
+    }
+    if (odd) odd->abort("only this one");
+    expect(sum_of(*world) == 15, "an abort is of one group");
+  });
+  for (const auto& what : thrown) CHECK(what.empty());
+}
+
+TEST_CASE("a group outlives the one that it was made of") {
+  const auto thrown = run_ranks(3, [](std::shared_ptr<ProcessGroup> world) {
+    auto part = world->new_group({1, 2});
+    world.reset();
+    if (part) expect(sum_of(*part) == 3, "the sum");
+  });
+  for (const auto& what : thrown) CHECK(what.empty());
+}
+
+TEST_CASE("lists of ranks that make no sense are errors; different lists are found out") {
+  const auto thrown = run_ranks(
+      3,
+      [](const std::shared_ptr<ProcessGroup>& world) {
+        for (const auto& list : {std::vector<int>{}, {0, 3}, {-1}, {1, 1}}) {
+          try {
+            (void)world->new_group(list);
+            expect(false, "refused");
+          } catch (const BadConfig&) {
+          }
+        }
+        expect(sum_of(*world) == 7, "nobody is out of step");
+        (void)world->new_group(world->rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{0, 1, 2});
+      },
+      {.timeout = 2s});
+  CHECK_THAT(thrown[0], Catch::Contains("other ranks than rank") || Catch::Contains("missing"));
+  CHECK_THAT(thrown[1], Catch::Contains("other ranks than rank") || Catch::Contains("missing"));
+  CHECK_FALSE(thrown[2].empty());
+}
+
+TEST_CASE("a group that init_process_group did not make says so") {
+  run(1, {}, [](ProcessGroup& group) {
+    CHECK_THROWS_WITH(group.new_group({0}), Catch::Contains("was not made by init_process_group"));
+    CHECK_THROWS_WITH(group.rebuild(), Catch::Contains("was not made by init_process_group"));
+  });
+}
+
+TEST_CASE("the ranks that are missing are listed, on every rank that is there") {
+  const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
+  const auto thrown = run_at(url, 5, {0, 2}, [](const std::shared_ptr<ProcessGroup>&) {}, {.timeout = 500ms});
+  for (const auto& what : thrown) {
+    CHECK_THAT(what, Catch::Contains("cannot initialise the process group 'default'") &&
+                         Catch::Contains("ranks 1, 3, 4 of 5 are missing after 0.5 s"));
+  }
+  const auto alone = run_at(url, 2, {1}, [](const std::shared_ptr<ProcessGroup>&) {}, {.timeout = 100ms});
+  CHECK_THAT(alone[0], Catch::Contains("rank 0 of 2 is missing at " + url));
+}
+
+TEST_CASE("two processes with one rank, another size and another key are found out at once") {
+  set_log_level(LogLevel::kError);
+  const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
+  std::thread zero([&] {
+    const auto nothing = [](const std::shared_ptr<ProcessGroup>&) {};
+    for (const auto& what : run_at(url, 3, {0, 1}, nothing, {.timeout = 60s, .key = kKey}))
+      CHECK(what.empty());
+  });
+  const auto refused = [&](const InitOptions& options) {
+    std::string what;
+    try {
+      init_process_group("native", url, options);
+    } catch (const Error& e) {
+      what = e.what();
+    }
+    return what;
+  };
+  CHECK_THAT(refused({.rank = 1, .size = 4, .timeout = 5s, .key = kKey, .name = "a"}),
+             Catch::Contains("rank 0 has another size of the job than the 4 of rank 1"));
+  CHECK_THAT(refused({.rank = 1, .size = 3, .timeout = 5s, .key = std::string(64, '8'), .name = "a"}),
+             Catch::Contains("another job key") && Catch::Contains("TROUPE_JOB_KEY"));
+  // Whichever of the two is later.
+  std::string twice;
+  while (twice.empty()) {
+    twice = refused({.rank = 1, .size = 3, .timeout = 100ms, .key = kKey, .name = "a"});
+    if (twice.find("is missing") != std::string::npos) twice.clear();
+  }
+  CHECK_THAT(twice, Catch::Contains("two processes with rank 1: pid"));
+  CHECK_THAT(refused({.rank = 0, .size = 3, .timeout = 1s, .key = kKey, .name = "a"}),
+             Catch::Contains("rank 0 cannot serve the store") && Catch::Contains("in use"));
+  CHECK_THAT(refused({.rank = 0, .size = 3, .timeout = 1s, .key = kKey}),
+             Catch::Contains("rank 0 has a group of this name in this process"));
+  // Rank 2 comes: none of these got in the way.
+  CHECK(refused({.rank = 2, .size = 3, .timeout = 60s, .data_bytes = 1 << 20, .key = kKey}).empty());
+  zero.join();
+}
+
+TEST_CASE("bad options, addresses and paths are errors that say what to do") {
+  const test::TempFolder folder;
+  const auto refused = [](const std::string& backend, const std::string& url, const InitOptions& options) {
+    try {
+      init_process_group(backend, url, options);
+      return std::string();
+    } catch (const Error& e) {
+      CHECK_FALSE(e.info().todo.empty());
+      return std::string(e.what());
+    }
+  };
+  const InitOptions one{.rank = 0, .size = 1, .timeout = 20s};
+  CHECK_THAT(refused("nccl-of-tomorrow", "tcp://127.0.0.1:1", one),
+             Catch::Contains("no backend 'nccl-of-tomorrow'") && Catch::Contains("native"));
+  CHECK_THAT(refused("native", "tcp://127.0.0.1:1", {.rank = 2, .size = 2}), Catch::Contains("rank 2 of 2"));
+  CHECK_THAT(refused("native", "tcp://0.0.0.0:29999", one),
+             Catch::Contains("without a key") && Catch::Contains("openssl rand -hex 32"));
+  CHECK_THAT(refused("native", "tcp://10.1.2.3:29999", {.rank = 1, .size = 2}),
+             Catch::Contains("without a key"));
+  CHECK_THAT(refused("native", "tcp://no-such-host.invalid:29999", one),
+             Catch::Contains("cannot find the host"));
+  CHECK_THAT(refused("native", "tcp://203.0.113.1:29999", {.rank = 0, .size = 1, .key = kKey}),
+             Catch::Contains("cannot serve the store"));
+  CHECK_THAT(refused("native", "file://" + (folder / "no/such"), one), Catch::Contains("cannot write '"));
+  CHECK_THAT(refused("native", "file://" + (folder / "x"), {.rank = 0, .size = 1, .key = "short"}),
+             Catch::Contains("64 hexadecimal digits"));
+  CHECK_THAT(refused("native", "file://" + (folder / "x"), {.rank = 0, .size = 1, .timeout = 0s}),
+             Catch::Contains("timeout"));
+  const DataListener taken = DataListener::bind({"127.0.0.1", 0}).value();
+  CHECK_THAT(refused("native", "tcp://" + to_string(taken.endpoint()), one), Catch::Contains("in use"));
+  CHECK(std::filesystem::is_empty(folder.path()));
+}
+
+TEST_CASE("a stale note is overwritten, and ranks that read it wait for the new one") {
+  const test::TempFolder folder;
+  const std::string path = folder / "meet";
+  // A job that was killed: its key is not ours, and somebody else has its port now.
+  set_log_level(LogLevel::kError);
+  const auto other =
+      StoreServer::start(DataListener::bind({"127.0.0.1", 0}).value(), random_job_key(), 2).value();
+  std::ofstream(path) << to_text(MeetingNote{.at = other->endpoint(), .key = random_job_key()});
+  std::filesystem::permissions(path,
+                               std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  const auto thrown = run_at("file://" + path, 2, {1, 0}, [](const std::shared_ptr<ProcessGroup>& group) {
+    expect(sum_of(*group) == 3, "the sum");
+  });
+  for (const auto& what : thrown) CHECK(what.empty());
+  CHECK(std::filesystem::is_empty(folder.path()));
+}
+
+TEST_CASE("ranks that share no memory connect, with the addresses that the store told them") {
+  // Machines of two ranks each, as far as the ranks know.
+  register_backend("native on two machines", [](const BackendContext& c) {
+    BackendContext apart = c;
+    apart.host += " " + std::to_string(std::stoi(c.name(c.rank)) / 2);
+    return join_native_group(apart);
+  });
+  const auto thrown = run_ranks(
+      4,
+      [](const std::shared_ptr<ProcessGroup>& world) {
+        const auto across = world->new_group({0, 3});
+        const auto three = world->new_group({1, 2, 3});
+        for (int i = 0; i < 3; ++i) {
+          expect(sum_of(*world) == 15, "the sum of all");
+          if (across) expect(sum_of(*across) == 3, "the sum of two machines with one rank each");
+          if (three) expect(sum_of(*three) == 7, "the sum of three");
+        }
+      },
+      kPatient, "native on two machines");
+  for (const auto& what : thrown) CHECK(what.empty());
+}
+
+TEST_CASE("a backend of somebody else gets a store of its own for each group") {
+  class Meeting final : public ProcessGroup {
+   public:
+    explicit Meeting(const BackendContext& c) : rank_(c.rank), size_(c.size), generation_(c.generation) {
+      c.store.set(std::to_string(c.rank), "here");
+      for (int r = 0; r < c.size; ++r) (void)c.store.get(std::to_string(r), c.timeout);
+    }
+    std::string_view backend() const override { return "meeting"; }
+    int rank() const override { return rank_; }
+    int size() const override { return size_; }
+    Generation generation() const override { return generation_; }
+    std::shared_ptr<Work> barrier() override { return nullptr; }
+    void abort(const std::string& reason) override { reason_ = reason; }
+    std::string abort_reason() const override { return reason_; }
+
+   private:
+    int rank_, size_;
+    Generation generation_;
+    std::string reason_;
+  };
+  register_backend("meeting", [](const BackendContext& c) { return std::make_shared<Meeting>(c); });
+  const auto thrown = run_ranks(
+      2,
+      [](const std::shared_ptr<ProcessGroup>& group) {
+        expect(group->backend() == "meeting", "the backend that was asked for");
+        expect(group->new_group({0, 1})->size() == 2, "for new groups, too");
+      },
+      kPatient, "meeting");
+  for (const auto& what : thrown) CHECK(what.empty());
+
+  // A rank whose backend fails: the others do not wait for it.
+  register_backend("broken", [](const BackendContext& c) -> std::shared_ptr<ProcessGroup> {
+    if (c.rank == 1) throw std::runtime_error("no such device");
+    (void)c.store.get("never", c.timeout);
+    return nullptr;
+  });
+  const auto broken = run_ranks(
+      2, [](const std::shared_ptr<ProcessGroup>&) {}, kPatient, "broken");
+  CHECK_THAT(broken[0], Catch::Contains("rank 1: no such device"));
+  CHECK(broken[1] == "no such device");
+}

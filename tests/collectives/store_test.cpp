@@ -1,0 +1,377 @@
+/// The store at which ranks meet: its decisions, its bytes, and its server among strangers.
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <thread>
+
+#include "collectives/init/address.hpp"
+#include "collectives/init/exchange.hpp"
+#include "collectives/init/job_key.hpp"
+#include "collectives/init/store_client.hpp"
+#include "collectives/init/store_core.hpp"
+#include "runtime/core/log.hpp"
+#include "runtime/core/random.hpp"
+#include "tests/collectives/ranks.hpp"
+
+using namespace troupe;
+using namespace troupe::collectives;
+using namespace troupe::collectives::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+StoreRequest find_of(const std::string& key, std::uint32_t wait_ms = 0) {
+  return {.op = StoreOp::kFind, .key = key, .wait_ms = wait_ms};
+}
+StoreRequest set_of(const std::string& key, const std::string& value) {
+  return {.op = StoreOp::kSet, .key = key, .value = value};
+}
+
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
+
+void say(const UniqueFd& fd, std::span<const std::byte> bytes) {
+  REQUIRE(::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
+}
+
+/// Blocks until the other side hangs up; how much it said before.
+std::size_t hear_out(const UniqueFd& fd) {
+  std::size_t total = 0;
+  std::array<std::byte, 256> bytes;
+  while (true) {
+    pollfd entry{fd.get(), POLLIN, 0};
+    ::poll(&entry, 1, -1);
+    const ssize_t got = ::recv(fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (got <= 0) return total;
+    total += static_cast<std::size_t>(got);
+  }
+}
+
+/// A server of a job of three, with the client of rank 0.
+struct Job {
+  JobKey key = random_job_key();
+  std::unique_ptr<StoreServer> server;
+  std::unique_ptr<StoreClient> zero;
+
+  explicit Job(Duration handshake_timeout = 5s) {
+    server =
+        StoreServer::start(DataListener::bind({"127.0.0.1", 0}).value(), key, 3, handshake_timeout).value();
+    zero = std::make_unique<StoreClient>(server->local_session());
+  }
+  StoreClient::Options options(int rank) const {
+    return {.at = server->endpoint(), .key = key, .rank = rank, .world_size = 3};
+  }
+  std::unique_ptr<StoreClient> client(int rank) const { return StoreClient::connect(options(rank)).value(); }
+};
+
+}  // namespace
+
+TEST_CASE("the store keeps, finds, adds and lets wait") {
+  StoreCore core;
+  CHECK(core.on_request(1, 0, find_of("a"), 0ns).at(0).response.status == StoreStatus::kAbsent);
+  CHECK(core.on_request(1, 0, find_of("a", 100), 0ns).empty());
+  CHECK(core.waiting(1));
+  CHECK(core.on_request(2, 1, find_of("a", 200), 0ns).empty());
+  CHECK(core.next_deadline() == Instant(100ms));
+  const auto expired = core.on_time(100ms);
+  REQUIRE(expired.size() == 1);
+  CHECK(expired[0].to == 1);
+  CHECK(expired[0].response.status == StoreStatus::kAbsent);
+  const auto set = core.on_request(1, 0, set_of("a", "x"), 100ms);
+  REQUIRE(set.size() == 2);  // who waited, and who set it
+  CHECK(set[0].to == 2);
+  CHECK(set[0].response.value == "x");
+  CHECK_FALSE(core.next_deadline());
+
+  const StoreRequest once{.op = StoreOp::kSetOnce, .key = "a", .value = "y"};
+  CHECK(core.on_request(1, 0, once, 0ns).at(0).response.value == "x");
+  const StoreRequest add{.op = StoreOp::kAdd, .key = "n", .amount = -3};
+  CHECK(core.on_request(1, 0, add, 0ns).at(0).response.amount == -3);
+  CHECK(core.on_request(1, 0, add, 0ns).at(0).response.amount == -6);
+  CHECK(core.on_request(1, 0, find_of("n"), 0ns).at(0).response.value == "-6");
+  const StoreRequest bad{.op = StoreOp::kAdd, .key = "a", .amount = 1};
+  CHECK(core.on_request(1, 0, bad, 0ns).at(0).response.status == StoreStatus::kBad);
+  CHECK(core.on_request(3, 0, find_of("never", 100), 0ns).empty());
+}
+
+TEST_CASE("the store knows who is there, and tells how each went") {
+  StoreCore core;
+  const auto join = [&](StoreCore::Client client, int rank) {
+    return core.on_request(client, rank, {.op = StoreOp::kJoin, .value = "pid 7"}, 0ns).at(0).response;
+  };
+  CHECK(join(1, 0).status == StoreStatus::kOk);
+  CHECK(join(2, 1).status == StoreStatus::kOk);
+  CHECK(join(3, 1).status == StoreStatus::kTaken);
+  CHECK(join(3, 1).value == "pid 7");
+  CHECK(core.present() == 2);
+  CHECK(core.on_gone(3).empty());  // the second that said it was rank 1
+  CHECK(core.on_request(4, 1, find_of("event/0", 9), 0ns).empty());
+  // Another connection of rank 1 cannot take its leave.
+  CHECK(core.on_request(5, 1, {.op = StoreOp::kLeave}, 0ns).size() == 1);
+  CHECK(core.present() == 2);
+  const auto lost = core.on_gone(2);
+  REQUIRE(lost.size() == 1);
+  CHECK(lost[0].to == 4);
+  CHECK(lost[0].response.value == "lost 1 pid 7");
+  CHECK(join(6, 1).status == StoreStatus::kOver);
+  core.on_request(1, 0, {.op = StoreOp::kLeave}, 0ns);
+  CHECK(core.on_gone(1).empty());
+  CHECK(core.on_request(4, 1, find_of("event/1"), 0ns).at(0).response.value == "left 0 pid 7");
+  CHECK(core.present() == 0);
+}
+
+TEST_CASE("the store has a limit") {
+  StoreCore core;
+  const std::string large(kMaxStoreValueBytes, 'x');
+  std::size_t kept = 0;
+  StoreStatus status = StoreStatus::kOk;
+  for (; status == StoreStatus::kOk && kept < 10'000; ++kept) {
+    status = core.on_request(1, 0, set_of(std::to_string(kept), large), 0ns).at(0).response.status;
+  }
+  CHECK(status == StoreStatus::kLimit);
+  CHECK(kept <= kMaxStoreBytes / large.size() + 1);
+  // What is there can still be replaced by what is as long.
+  CHECK(core.on_request(1, 0, set_of("0", large), 0ns).at(0).response.status == StoreStatus::kOk);
+}
+
+TEST_CASE("requests and responses come back as they were; noise does not decode into anything else") {
+  const StoreRequest request{
+      .op = StoreOp::kAdd, .key = std::string("k\0y", 3), .value = "v", .amount = -5, .wait_ms = 17};
+  const StoreResponse response{.status = StoreStatus::kTaken, .amount = -1, .value = std::string(65536, 'z')};
+  CHECK(decode_request(encode(request)).value() == request);
+  CHECK(decode_response(encode(response)).value() == response);
+  const auto whole = encode(request);
+  for (std::size_t n = 0; n < whole.size(); ++n) CHECK_FALSE(decode_request(std::span(whole).first(n)).ok());
+  auto longer = whole;
+  longer.push_back(std::byte{0});
+  CHECK_FALSE(decode_request(longer).ok());
+  SeededRandom random(11);
+  for (int i = 0; i < 20'000; ++i) {
+    auto changed = whole;
+    changed[random.below(changed.size())] = static_cast<std::byte>(random.next());
+    changed[random.below(changed.size())] = static_cast<std::byte>(random.next());
+    // What decodes is a request within its limits: it encodes to the same bytes.
+    if (auto decoded = decode_request(changed)) CHECK(encode(*decoded) == changed);
+    if (auto decoded = decode_response(changed)) CHECK(encode(*decoded) == changed);
+  }
+}
+
+TEST_CASE("a frame that was altered, repeated, left out or cut does not open") {
+  SessionKey key{};
+  SeededRandom(3).fill(key);
+  StoreSealer sealer(key);
+  const auto first = sealer.seal(bytes_of("one"));
+  const auto second = sealer.seal(bytes_of("two"));
+  const auto opens = [&](std::initializer_list<std::span<const std::byte>> frames) {
+    StoreOpener opener(key);
+    for (const auto frame : frames) {
+      for (const auto byte : frame) opener.feed(std::span(&byte, 1));  // cut anywhere
+      const auto body = opener.next();
+      if (!body || !*body) return false;
+    }
+    return opener.empty();
+  };
+  CHECK(opens({first, second}));
+  CHECK_FALSE(opens({first, first}));
+  CHECK_FALSE(opens({second}));
+  CHECK_FALSE(opens({std::span(first).first(first.size() - 1)}));
+  for (std::size_t at = 0; at < first.size(); ++at) {
+    auto altered = first;
+    altered[at] ^= std::byte{4};
+    CHECK_FALSE(opens({altered}));
+  }
+  StoreOpener endless(key);
+  endless.feed(bytes_of(std::string("\xff\xff\xff\x7f")));
+  CHECK(endless.next().error().code == ErrorCode::kLimit);
+}
+
+TEST_CASE("clients of one store see each other's keys") {
+  const std::size_t descriptors = open_descriptors();
+  {
+    Job job;
+    const auto one = job.client(1);
+    const auto two = job.client(2);
+    std::thread waits([&] { CHECK(two->get("greeting", 60s) == "hello"); });
+    one->set("greeting", "hello");
+    waits.join();
+    CHECK(job.zero->set_once("greeting", "bye") == "hello");
+    CHECK(one->add("n", 2) + two->add("n", 3) == 7);
+    CHECK_FALSE(one->find("nothing"));
+    CHECK_THROWS_WITH(one->get("nothing", 1ms), Catch::Contains("'nothing' after 1 ms"));
+    CHECK_THROWS_WITH(one->wait({"greeting", "nothing", "nobody"}, 1ms),
+                      Catch::Contains("'nothing', 'nobody'"));
+    CHECK_THROWS_AS(one->add("greeting", 1), BadInput);
+    CHECK_THROWS_AS(one->set(std::string(257, 'k'), ""), BadInput);
+    CHECK_THROWS_AS(one->set("", ""), BadInput);
+    CHECK_THROWS_AS(one->set("k", std::string(65537, 'v')), BadInput);
+    one->set("k", std::string(65536, 'v'));
+    CHECK(two->get("k", 1s).size() == 65536);
+    PrefixStore part(*one, "part/");
+    part.set("k", "small");
+    CHECK(two->get("part/k", 1s) == "small");
+
+    std::thread parked(
+        [&] { CHECK_THROWS_WITH(one->get("never", 60s), Catch::Contains("rank 0 has left")); });
+    job.server->close(0s);
+    parked.join();
+    CHECK_THROWS_WITH(two->set("a", "b"), Catch::Contains("rank 0 has left"));
+    CHECK_THROWS_WITH(two->set("a", "b"), Catch::Contains("rank 0 has left"));
+  }
+  CHECK(open_descriptors() == descriptors);
+}
+
+TEST_CASE("strangers are turned away, and do not disturb the ranks") {
+  set_log_level(LogLevel::kError);
+  Job job(200ms);
+  SeededRandom random(9);
+  const auto stranger = [&](std::span<const std::byte> says) {
+    UniqueFd fd = dial(job.server->endpoint(), 5s).value();
+    if (!says.empty()) say(fd, says);
+    return fd;
+  };
+  std::array<std::byte, 300> noise;
+  random.fill(noise);
+  const auto hello_of = [&](const HandshakeIdentity& who) {
+    return ConnectorHandshake(job.key, who, 0, random).hello();
+  };
+  const auto good = hello_of({.world_size = 3, .rank = 1, .purpose = "store"});
+  const UniqueFd silent = stranger({});
+  const UniqueFd cut = stranger(std::span(good).first(20));
+  CHECK(hear_out(stranger(noise)) == 0);
+  CHECK(hear_out(stranger(bytes_of("GET / HTTP/1.1\r\nHost: x\r\n\r\n"))) == 0);
+  CHECK(hear_out(stranger(hello_of({.world_size = 2, .rank = 1, .purpose = "store"}))) ==
+        sizeof(ChallengeBytes));
+  CHECK(hear_out(stranger(hello_of({.world_size = 3, .rank = 0, .purpose = "store"}))) ==
+        sizeof(ChallengeBytes));
+  const auto one = job.client(1);  // while two say nothing
+  one->set("a", "b");
+  CHECK(hear_out(silent) == 0);  // after its 200 ms
+  CHECK(hear_out(cut) == 0);
+
+  // Many of them at once: the oldest go, the good one gets in.
+  std::vector<UniqueFd> crowd;
+  for (std::size_t i = 0; i < StoreServer::kMaxPending / 4; ++i)
+    crowd.push_back(stranger(std::span(good).first(8)));
+  CHECK(job.client(2)->get("a", 60s) == "b");
+}
+
+TEST_CASE("a wrong key, another size and a proof for something else get no session") {
+  set_log_level(LogLevel::kError);
+  Job job;
+  auto options = job.options(1);
+  Verdict verdict = Verdict::kWelcome;
+  options.key = random_job_key();
+  CHECK(StoreClient::connect(options, &verdict).error().code == ErrorCode::kRefused);
+  CHECK(verdict == Verdict::kKey);
+  options = job.options(1);
+  options.world_size = 4;
+  CHECK(StoreClient::connect(options, &verdict).error().code == ErrorCode::kRefused);
+  CHECK(verdict == Verdict::kWorldSize);
+
+  // The handshake of a data connection, with the job's key, at the store.
+  SystemRandom random;
+  UniqueFd fd = dial(job.server->endpoint(), 5s).value();
+  ConnectorHandshake data(job.key, {.world_size = 3, .rank = 1}, 0, random);
+  say(fd, data.hello());
+  ChallengeBytes challenge;
+  std::size_t at = 0;
+  while (at < challenge.size()) {
+    const ssize_t got = ::recv(fd.get(), challenge.data() + at, challenge.size() - at, 0);
+    if (got > 0) at += static_cast<std::size_t>(got);
+  }
+  CHECK(data.on_challenge(challenge).error().code == ErrorCode::kRefused);
+  CHECK(data.verdict() == Verdict::kKey);
+}
+
+TEST_CASE("after its handshake a client that lies is cut off, and recorded frames do not work again") {
+  set_log_level(LogLevel::kError);
+  Job job;
+  SystemRandom random;
+  /// A session by hand.
+  const auto session = [&](SessionKey& up) {
+    UniqueFd fd = dial(job.server->endpoint(), 5s).value();
+    ConnectorHandshake handshake(job.key, {.world_size = 3, .rank = 1, .purpose = "store"}, 0, random);
+    const auto hear = [&](auto& message) {
+      for (std::size_t at = 0; at < message.size();) {
+        const ssize_t got = ::recv(fd.get(), message.data() + at, message.size() - at, 0);
+        if (got > 0) at += static_cast<std::size_t>(got);
+      }
+    };
+    ChallengeBytes challenge;
+    AcceptBytes accept;
+    say(fd, handshake.hello());
+    hear(challenge);
+    say(fd, handshake.on_challenge(challenge).value());
+    hear(accept);
+    handshake.on_accept(accept).value();
+    up = handshake.session_key("up");
+    return fd;
+  };
+  SessionKey up;
+  const UniqueFd replays = session(up);
+  const auto frame = StoreSealer(up).seal(encode(set_of("stolen", "once")));
+  say(replays, frame);
+  CHECK(job.zero->get("stolen", 60s) == "once");
+  job.zero->set("stolen", "changed");
+  say(replays, frame);
+  hear_out(replays);
+  SessionKey other;
+  const UniqueFd elsewhere = session(other);
+  say(elsewhere, frame);  // of another session
+  CHECK(hear_out(elsewhere) == 0);
+  CHECK(job.zero->get("stolen", 1s) == "changed");
+
+  const UniqueFd endless = session(up);
+  const std::array<std::byte, 4> length{std::byte{255}, std::byte{255}, std::byte{255}, std::byte{255}};
+  say(endless, length);
+  CHECK(hear_out(endless) == 0);
+  const UniqueFd nonsense = session(up);
+  say(nonsense, StoreSealer(up).seal(bytes_of("nonsense")));
+  CHECK(hear_out(nonsense) == 0);
+  const UniqueFd impatient = session(up);
+  StoreSealer sealer(up);
+  say(impatient, sealer.seal(encode(find_of("never", 60'000))));
+  say(impatient, sealer.seal(encode(find_of("never", 60'000))));
+  CHECK(hear_out(impatient) == 0);
+  CHECK(job.client(2)->get("stolen", 1s) == "changed");
+}
+
+TEST_CASE("an exchange gives everybody everything, or names who is missing") {
+  Job job;
+  const auto one = job.client(1);
+  const auto two = job.client(2);
+  const std::string large(40'000, 'v');  // more than one chunk
+  std::vector<Store*> stores = {job.zero.get(), one.get(), two.get()};
+  const auto run = [&](const std::string& topic, int ranks, Duration timeout) {
+    std::vector<std::string> results(stores.size());
+    std::vector<std::thread> threads;
+    for (std::size_t r = 0; r < static_cast<std::size_t>(ranks); ++r) {
+      threads.emplace_back([&, r] {
+        try {
+          const auto all =
+              exchange(*stores[r], topic, std::to_string(r) + large,
+                       {.rank = static_cast<int>(r), .size = 3, .timeout = timeout, .purpose = "no group"});
+          for (const auto& value : all) results[r] += value.substr(0, 1);
+        } catch (const Timeout& e) {
+          results[r] = e.what();
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    return results;
+  };
+  CHECK(run("good", 3, 60s) == std::vector<std::string>{"012", "012", "012"});
+  const auto missing = run("bad", 2, 100ms);
+  CHECK(contains(missing[0], "no group: rank 2 of 3 is missing after 0.1 s"));
+  CHECK(contains(missing[1], "rank 2 of 3 is missing"));
+}
