@@ -194,6 +194,7 @@ class Engine {
   std::size_t partials_bytes(const Op& op, std::uint32_t round, int from, int to) const;
   bool has_partials(const Remote& remote, std::uint32_t round) const;
   void sleep_on_sockets();
+  bool wait_to_send();
 
   // Messages (engine_mail.cpp).
   Mailbox& mailbox_of(int peer);

@@ -299,4 +299,17 @@ void Engine::sleep_on_sockets() {
   ::poll(sockets.data(), sockets.size(), static_cast<int>(kSleepSlice / std::chrono::milliseconds(1)));
 }
 
+/// Waits for a slice until a connection takes more of what is on its way; false: none will.
+bool Engine::wait_to_send() {
+  std::vector<pollfd> sockets;
+  for (const auto& [rank, remote] : remotes_) {
+    if (remote.link.sending() && remote.link.broken().empty())
+      sockets.push_back({remote.link.fd(), POLLOUT, 0});
+  }
+  ::poll(sockets.data(), sockets.size(), static_cast<int>(kSleepSlice / std::chrono::milliseconds(1)));
+  // Who has hung up takes no more.
+  return std::any_of(sockets.begin(), sockets.end(),
+                     [](const pollfd& s) { return (s.revents & (POLLERR | POLLHUP)) == 0; });
+}
+
 }  // namespace troupe::collectives

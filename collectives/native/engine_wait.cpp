@@ -6,6 +6,12 @@
 #include "collectives/native/engine.hpp"
 
 namespace troupe::collectives {
+namespace {
+
+/// How long a rank that fails tries to say why to other machines.
+constexpr Duration kLastWords = std::chrono::milliseconds(10);
+
+}  // namespace
 
 bool Engine::done(const Ticket& ticket) const {
   return ticket.transfer ? ticket.transfer->done : !is_before(completed_, ticket.rounds);
@@ -172,7 +178,15 @@ void Engine::fail_timeout(const Ticket& ticket) {
 void Engine::tell_other_machines() {
   if (std::exchange(told_, true) || remotes_.empty()) return;
   const std::string reason = region_abort_reason(region_.abort_word()).text;
-  for (auto& [rank, remote] : remotes_) remote.link.close_with(reason);
+  for (auto& [rank, remote] : remotes_) {
+    remote.link.say_abort(reason);
+  }
+  // A large frame may be half out, and the reason behind it: a peer that waits reads it at once.
+  const Instant until = clock_.now() + kLastWords;
+  while (wait_to_send() && clock_.now() < until) {
+    for (auto& [rank, remote] : remotes_) remote.link.pump();
+  }
+  for (auto& [rank, remote] : remotes_) remote.link.close();
 }
 
 void Engine::abort(AbortKind kind, const std::string& reason) {
@@ -198,7 +212,13 @@ void Engine::leave() {
                      (ops_.empty() ? name_of(*transfer) : name_of(ops_.front())),
                  AbortKind::kRequested);
   }
-  if (busy || aborted) tell_other_machines();
+  if (busy || aborted) {
+    // Half a frame may lie in buffers that are gone by now: it stays unsent, and the reason with it.
+    for (auto& [rank, remote] : remotes_) {
+      if (remote.link.sending()) remote.link.close();
+    }
+    tell_other_machines();
+  }
   mine_.left.store(1, std::memory_order_release);
 }
 

@@ -136,13 +136,16 @@ void Link::next_frame() {
   has_target_ = false;
 }
 
-void Link::close_with(const std::string& reason) {
-  if (std::exchange(closed_, true)) return;
-  if (!sending()) {
-    const auto text = std::as_bytes(std::span(reason)).first(std::min(reason.size(), kMaxAbortReasonBytes));
-    send({.kind = FrameKind::kAbort, .payload_bytes = text.size()}, {text});
-    pump_out();
-  }
+void Link::say_abort(const std::string& reason) {
+  const auto text = std::as_bytes(std::span(reason)).first(std::min(reason.size(), kMaxAbortReasonBytes));
+  const auto header = encode({.kind = FrameKind::kAbort, .payload_bytes = text.size()});
+  last_words_.assign(header.begin(), header.end());
+  last_words_.insert(last_words_.end(), text.begin(), text.end());
+  out_.emplace_back(last_words_);
+  pump_out();
+}
+
+void Link::close() {
   out_.clear();
   stream_->end();
 }

@@ -84,9 +84,11 @@ class Link {
   /// Why nothing will come any more, or empty. What came before is still there.
   const std::string& broken() const { return broken_.empty() ? stream_->broken() : broken_; }
 
-  /// Tells the peer why the group is aborted, as far as that is possible without waiting, and ends the
-  /// stream.
-  void close_with(const std::string& reason);
+  /// The last frame: tells the peer why the group is aborted, behind the frame that is on its way. No frame
+  /// may be sent after it.
+  void say_abort(const std::string& reason);
+  /// Forgets what is not out yet and ends the stream.
+  void close();
 
  private:
   bool pump_out();
@@ -103,7 +105,7 @@ class Link {
   bool has_target_ = false;
   std::span<std::byte> into_;  ///< what is left to receive
   std::string broken_;         ///< noise came in
-  bool closed_ = false;
+  std::vector<std::byte> last_words_;
 };
 
 }  // namespace troupe::collectives
