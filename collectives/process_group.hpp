@@ -62,9 +62,10 @@ class GroupOrigin {
 
 /// The raw front takes Buffer (pointer, count, dtype, device, stream); the typed front at the end of the
 /// class takes std::span. An operation reads its inputs and writes its outputs until its Work is complete:
-/// neither may be touched before, and an output overlaps nothing but itself. Counts and dtypes are the same
-/// on every rank, and so is the order of operations; a rank that calls something else aborts the group with
-/// an error that names both calls.
+/// neither may be touched before. An output overlaps nothing, but that in gather and all_gather the input may
+/// be this rank's part of the output, and in scatter and reduce_scatter the output this rank's part of the
+/// input. Counts and dtypes are the same on every rank, and so is the order of operations; a rank that calls
+/// something else aborts the group with an error that names both calls.
 ///
 /// A backend that lacks an operation refuses it with BadConfig, which names both.
 class ProcessGroup {

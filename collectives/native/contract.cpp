@@ -1,20 +1,51 @@
 #include "collectives/native/contract.hpp"
 
+#include <cstdio>
+
 namespace troupe::collectives {
+namespace {
+
+std::string how(const Contract& contract) {
+  std::string text(reduce_op_name(contract.op));
+  if (contract.op == ReduceOp::kPremulSum) {
+    char factor[40];
+    std::snprintf(factor, sizeof factor, " by %.17g", contract.factor);
+    text += factor;
+  }
+  return text + (contract.exact ? ", " : " in any order, ");
+}
+
+}  // namespace
 
 std::string to_string(const Contract& contract) {
   const std::string elements =
       std::to_string(contract.count) + " x " + std::string(dtype_name(contract.dtype));
-  const std::string op(reduce_op_name(contract.op));
+  const std::string index = std::to_string(contract.index) + ")";
   switch (contract.kind) {
     case OpKind::kAllReduceTree:
-      return "all_reduce_tree(" + op + ", " + elements + ", buffer " + std::to_string(contract.index) + ")";
+      return "all_reduce_tree(" + how(contract) + elements + ", buffer " + index;
     case OpKind::kAllReduce:
-      return "all_reduce(" + op + ", " + elements + ")";
+      return "all_reduce(" + how(contract) + elements + ")";
+    case OpKind::kReduce:
+      return "reduce(" + how(contract) + elements + ", root " + index;
     case OpKind::kBroadcast:
-      return "broadcast(" + elements + ", root " + std::to_string(contract.index) + ")";
+      return "broadcast(" + elements + ", root " + index;
+    case OpKind::kGather:
+      return "gather(" + elements + ", root " + index;
+    case OpKind::kScatter:
+      return "scatter(" + elements + ", root " + index;
+    case OpKind::kAllGather:
+      return "all_gather(" + elements + ")";
+    case OpKind::kReduceScatter:
+      return "reduce_scatter(" + how(contract) + elements + ")";
+    case OpKind::kAllToAll:
+      return "all_to_all(" + elements + ")";
     case OpKind::kBarrier:
       return "barrier()";
+    case OpKind::kSend:
+      return "send(" + elements + ", to " + index;
+    case OpKind::kRecv:
+      return "recv(" + elements + ", from " + index;
   }
   return "?";
 }
@@ -22,14 +53,16 @@ std::string to_string(const Contract& contract) {
 ContractWords encode(const Contract& contract) {
   const auto low = static_cast<std::uint64_t>(contract.kind) | static_cast<std::uint64_t>(contract.op) << 8 |
                    static_cast<std::uint64_t>(contract.dtype) << 16 |
+                   static_cast<std::uint64_t>(contract.exact) << 24 |
                    static_cast<std::uint64_t>(static_cast<std::uint32_t>(contract.index)) << 32;
-  return {low, contract.count};
+  return {low, contract.count, std::bit_cast<std::uint64_t>(contract.factor)};
 }
 
 Result<Contract> decode_contract(const ContractWords& words) {
-  const auto kind = words[0] & 0xff, op = words[0] >> 8 & 0xff, dtype = words[0] >> 16 & 0xff;
-  if (kind > static_cast<unsigned>(OpKind::kBarrier) || op > static_cast<unsigned>(ReduceOp::kBxor) ||
-      dtype > static_cast<unsigned>(DType::kBool) || (words[0] >> 24 & 0xff) != 0) {
+  const auto kind = words[0] & 0xff, op = words[0] >> 8 & 0xff, dtype = words[0] >> 16 & 0xff,
+             exact = words[0] >> 24 & 0xff;
+  if (kind > static_cast<unsigned>(OpKind::kRecv) || op > static_cast<unsigned>(ReduceOp::kPremulSum) ||
+      dtype > static_cast<unsigned>(DType::kBool) || exact > 1) {
     return ErrorInfo{
         ErrorCode::kBadInput, "a rank called an operation that does not exist",
         "kind " + std::to_string(kind) + ", op " + std::to_string(op) + ", dtype " + std::to_string(dtype),
@@ -38,8 +71,10 @@ Result<Contract> decode_contract(const ContractWords& words) {
   return Contract{.kind = static_cast<OpKind>(kind),
                   .op = static_cast<ReduceOp>(op),
                   .dtype = static_cast<DType>(dtype),
+                  .exact = exact == 1,
                   .index = static_cast<std::int32_t>(words[0] >> 32),
-                  .count = words[1]};
+                  .count = words[1],
+                  .factor = std::bit_cast<double>(words[2])};
 }
 
 }  // namespace troupe::collectives

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <string>
 
@@ -12,33 +13,54 @@
 
 namespace troupe::collectives {
 
-enum class OpKind : std::uint8_t { kAllReduceTree, kAllReduce, kBroadcast, kBarrier };
+enum class OpKind : std::uint8_t {
+  kAllReduceTree,
+  kAllReduce,
+  kReduce,
+  kBroadcast,
+  kGather,
+  kScatter,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kBarrier,
+  kSend,  ///< from here on: between two ranks, with an order of their own
+  kRecv,
+};
 
 struct Contract {
   OpKind kind = OpKind::kBarrier;
   ReduceOp op = ReduceOp::kSum;
   DType dtype = DType::kFloat32;
-  std::int32_t index = 0;   ///< the tree's allocation, or the broadcast's root
-  std::uint64_t count = 0;  ///< elements
-  bool operator==(const Contract&) const = default;
+  bool exact = true;
+  std::int32_t index = 0;   ///< the tree's allocation, the root, or the other rank of a send or recv
+  std::uint64_t count = 0;  ///< elements; of one rank's part where a buffer has a part for every rank
+  double factor = 1;        ///< of premul_sum; 1 otherwise
+
+  /// The factor's bits count, so that a NaN is equal to itself.
+  bool operator==(const Contract& other) const {
+    return kind == other.kind && op == other.op && dtype == other.dtype && exact == other.exact &&
+           index == other.index && count == other.count &&
+           std::bit_cast<std::uint64_t>(factor) == std::bit_cast<std::uint64_t>(other.factor);
+  }
 };
 
 /// "all_reduce_tree(sum, 100 x f32, buffer 0)".
 std::string to_string(const Contract& contract);
 
-/// A contract as two words; what the wire and the shared region carry.
-using ContractWords = std::array<std::uint64_t, 2>;
+/// A contract as three words; what the wire and the shared region carry.
+inline constexpr std::size_t kContractWords = 3;
+using ContractWords = std::array<std::uint64_t, kContractWords>;
 ContractWords encode(const Contract& contract);
 /// The contract in words that somebody else wrote. Errors: kBadInput for a kind, op or dtype that does not
 /// exist.
 Result<Contract> decode_contract(const ContractWords& words);
 
-/// A contract in shared memory, with where the operation's buffer lies in the rank's data: offset + 1, or 0
+/// A contract in shared memory, with where the operation's input lies in the rank's data: offset + 1, or 0
 /// for a buffer outside the region. Whole once the rank has arrived in the operation's first round.
 struct PublishedContract {
-  std::array<std::atomic<std::uint64_t>, 2> words;
+  std::array<std::atomic<std::uint64_t>, kContractWords> words;
   std::atomic<std::uint64_t> place;
-  std::uint64_t unused;
 };
 static_assert(sizeof(PublishedContract) == 32);
 

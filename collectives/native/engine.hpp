@@ -1,16 +1,19 @@
 /// What moves the operations of one rank forward.
 ///
-/// Every operation is done in rounds, numbered through all operations of a group: a tree or a barrier takes
-/// one, a private buffer one a chunk. A rank carries each round through three counts, in order:
+/// Collectives are done in rounds, numbered through all operations of a group: as many as plan.hpp says. A
+/// rank carries each round through three counts, in order:
 ///
-///   arrived    its input is in place (an allocated tree: at launch; a private buffer: once it is in a free
-///   stage) reduced    all had arrived: it has compared contracts, summed its slice and stored it to all
-///   completed  all have reduced: the result is in place (and copied out, for a private buffer)
+///   arrived    its input can be read (in place: at launch; a private buffer: once it is in a free stage)
+///   reduced    all had arrived: it has compared contracts, read its part of the others' input and copied it
+///              to its output, or added it up and stored the sum to all who get it
+///   completed  all have reduced: the result is in place (and copied out, for a private buffer), and nobody
+///              reads this rank's input any more
 ///
 /// The first two are words of the region that the others watch. Several rounds can be between these states,
 /// so buckets that are launched during a backward are reduced one after another without waiting for the last
-/// rank in between. A rank of another machine takes part by frames: its partials stand for its arrival, its
-/// slice of the result for having reduced.
+/// rank in between. A rank of another machine takes part by frames (engine_remote.cpp). Sends and receives
+/// have their own order, by pair of ranks (mailbox.hpp, engine_mail.cpp), and move whenever a rank waits for
+/// anything.
 ///
 /// Thread-safety: a mutex; a thread in wait() keeps it, and leaves within a slice of sleep once the group
 /// aborts.
@@ -26,12 +29,20 @@
 #include "collectives/native/contract.hpp"
 #include "collectives/native/kernels.hpp"
 #include "collectives/native/link.hpp"
+#include "collectives/native/mailbox.hpp"
 #include "collectives/native/native_group.hpp"
 #include "collectives/native/patience.hpp"
+#include "collectives/native/plan.hpp"
 #include "collectives/native/region.hpp"
 #include "collectives/native/tree_sum.hpp"
 
 namespace troupe::collectives {
+
+/// What somebody waits for: a send or receive, or that so many rounds are complete.
+struct Ticket {
+  std::uint32_t rounds = 0;
+  std::shared_ptr<const Transfer> transfer;  ///< null: rounds
+};
 
 class Engine {
  public:
@@ -43,17 +54,21 @@ class Engine {
   Generation generation() const { return generation_; }
   LeafInterval leaves() const { return intervals_[index_of(rank_)]; }
 
-  TreeBuffer allocate(std::size_t count, DType dtype);
+  TreeBuffer allocate_tree(std::size_t count, DType dtype);
+  std::byte* allocate(std::size_t count, DType dtype);
 
-  /// Starts an operation and returns the count of completed rounds at which it is done. `data` is the private
-  /// buffer, or null for a tree and a barrier.
-  std::uint32_t launch(const Contract& contract, std::byte* data);
-  std::uint32_t launch_tree(const TreeBuffer& buffer, ReduceOp op);
-  void wait(std::uint32_t rounds);
+  /// Starts a collective. The buffers have been checked; null where the rank has none. `input` is the only
+  /// buffer of all_reduce, reduce and broadcast.
+  Ticket launch(const Contract& contract, const void* input, void* output);
+  Ticket launch_tree(const TreeBuffer& buffer, Reduction how);
+  /// Starts a send or a receive.
+  Ticket post(const Contract& contract, void* data, std::uint32_t tag);
+
+  void wait(const Ticket& ticket);
   /// As wait(), for no longer than `limit`; whether the operation is complete.
-  bool wait_for(std::uint32_t rounds, Duration limit);
+  bool wait_for(const Ticket& ticket, Duration limit);
   /// Does what can be done without waiting. Throws what wait() would throw at once.
-  bool test(std::uint32_t rounds);
+  bool test(const Ticket& ticket);
 
   void abort(AbortKind kind, const std::string& reason);
   std::string abort_reason() const;
@@ -66,41 +81,70 @@ class Engine {
     std::size_t slot_bytes = 0;
     std::size_t count = 0;
     DType dtype = DType::kFloat32;
+    bool tree = false;
   };
   struct Op {
     Contract contract;
+    Plan plan;
+    std::size_t element = 4;  ///< bytes
     std::uint32_t sequence = 0;
     std::uint32_t first_round = 0;
     std::uint32_t rounds = 1;
-    std::byte* data = nullptr;
+    const std::byte* input = nullptr;
+    std::byte* output = nullptr;
     Kernel kernel;
+    bool copies_in = false;             ///< other local ranks read this rank's input from its stage
+    bool gated = false;                 ///< a round takes this rank's stage
     bool agreed = false;                ///< the local ranks' contracts are compared
-    std::vector<std::uint64_t> places;  ///< by local rank: offset of its buffer in its data + 1, or 0
+    std::vector<std::uint64_t> places;  ///< by local rank: offset of its input in its data + 1, or 0
+    bool is(OpKind kind) const { return contract.kind == kind; }
   };
-  /// One round's part of its operation's elements.
-  struct Part {
-    std::size_t begin = 0;
-    std::size_t count = 0;
+  /// The partials of one round from a rank of another machine.
+  struct Parcel {
+    FrameHeader header;
+    std::vector<std::byte> bytes;
+    bool placed = false;  ///< they went straight to the output
   };
+  /// A rank of another machine. Counts are of rounds, as launched_ and the like.
   struct Remote {
+    explicit Remote(Link made, int self) : link(std::move(made)), mailbox(self, link.rank(), {}) {}
     Link link;
-    std::uint32_t send_round = 0;
-    enum class Sending { kNothing, kPartials, kToReduce, kResult } sending = Sending::kNothing;
-    std::uint32_t receive_round = 0;
-    bool has_partials = false;  ///< of receive_round
-    std::vector<std::byte> partials;
+    Mailbox mailbox;
+    enum class Sending { kNothing, kReady, kPartials, kResult, kMail } sending = Sending::kNothing;
+    bool mail_first = false;      ///< whose turn it is, so that neither starves the other
+    std::uint32_t ready_out = 0;  ///< rounds of which it knows that there is room for its partials
+    std::uint32_t partials_out = 0;
+    std::uint32_t results_out = 0;
+    std::uint32_t ready_in = 0;
+    std::uint32_t results_in = 0;
+    std::deque<Parcel> parcels;  ///< rounds from reduced_ on
+    Parcel coming;               ///< is coming in
+    std::vector<std::vector<std::byte>> spare;
+  };
+  /// A rank of this machine (or this one itself) with which there were messages.
+  struct Neighbour {
+    Mailbox mailbox;
+    std::unique_ptr<Link> link;  ///< null for this rank itself
+    bool sending = false;
   };
 
-  // What an operation is made of.
+  // What an operation is made of (engine_data.cpp).
   static std::size_t index_of(int rank) { return static_cast<std::size_t>(rank); }
   bool is_local(int rank) const { return local_index_[index_of(rank)] >= 0; }
   std::size_t local(int rank) const { return static_cast<std::size_t>(local_index_[index_of(rank)]); }
-  std::size_t partials_of(const Op& op, int rank) const;
   Op& op_of(std::uint32_t round);
-  Part part_of(const Op& op, std::uint32_t round) const;
-  bool reduces(const Op& op) const;
-  bool stages(const Op& op) const;
-  std::byte* slot(const Op& op, std::uint32_t round, int rank, std::size_t partial) const;
+  std::size_t partials_of(const Op& op, int rank) const;
+  std::byte* slot(const Op& op, int rank, std::size_t partial) const;
+  const std::byte* own_input(const Op& op, std::size_t partial) const;
+  std::byte* own_output(const Op& op) const;
+  const std::byte* source(const Op& op, std::uint32_t round, int from, std::size_t partial);
+  std::byte* target(const Op& op, std::uint32_t round, int to) const;
+  std::byte* own_sum(const Op& op, std::uint32_t round) const;
+  void prepare(Op& op) const;
+  void stage(const Op& op, std::uint32_t round) const;
+  void unstage(const Op& op, std::uint32_t round) const;
+  void sum(const Op& op, std::uint32_t round);
+  void copy(const Op& op, std::uint32_t round);
 
   // The three counts. Each returns whether it moved.
   bool advance();
@@ -110,34 +154,56 @@ class Engine {
   bool all_arrived(std::uint32_t round) const;
   bool all_reduced(std::uint32_t round) const;
   void agree(Op& op);
-  void sum(const Op& op, std::uint32_t round);
-  void receive_broadcast(const Op& op, std::uint32_t round);
+  std::size_t allocate_slots(std::size_t count, DType dtype, bool tree);
 
-  // Waiting and failing.
-  bool drive(std::uint32_t rounds, Duration limit = Duration::max());
-  void check_on_others();
-  void sleep();
-  std::vector<int> missing() const;
+  // Waiting and failing (engine_wait.cpp).
+  bool done(const Ticket& ticket) const;
+  bool drive(const Ticket& ticket, Duration limit = Duration::max());
+  void check_on_others(const Ticket& ticket);
+  void sleep(const Ticket& ticket);
+  std::vector<int> missing(const Ticket& ticket) const;
   std::uint64_t progress_of_all() const;
   void throw_if_aborted();
   [[noreturn]] void fail(AbortKind kind, const std::string& reason);
   [[noreturn]] void throw_aborted();
-  [[noreturn]] void fail_timeout();
+  [[noreturn]] void fail_timeout(const Ticket& ticket);
   void tell_other_machines();
   std::string name_of(const Op& op) const;
+  std::string name_of(const Transfer& transfer) const;
+  std::string name_of(const Ticket& ticket);
 
   // Other machines (engine_remote.cpp).
   bool exchange();
   bool send_to(Remote& remote);
+  bool start_frame(Remote& remote);
+  bool start_ready(Remote& remote);
+  bool start_result(Remote& remote);
+  bool start_partials(Remote& remote);
+  bool start_mail(Remote& remote);
+  void sent(Remote& remote);
   bool receive_from(Remote& remote);
-  std::span<std::byte> target_of(Remote& remote, const Op& op);
-  void check_frame(const Remote& remote, const Op& op, std::size_t expected_bytes);
-  void send_partials(Remote& remote, const Op& op);
-  void send_result(Remote& remote, const Op& op);
+  std::span<std::byte> target_of(Remote& remote);
+  std::span<std::byte> partials_target(Remote& remote);
+  std::span<std::byte> result_target(Remote& remote);
+  void received(Remote& remote);
+  void skip_results(Remote& remote);
+  void check_call(const Remote& remote, const FrameHeader& header, const Op& op);
+  void check_parcels(const Op& op);
+  [[noreturn]] void out_of_turn(const Remote& remote);
   FrameHeader header_for(const Op& op, std::uint32_t round, FrameKind kind, std::size_t bytes) const;
   std::size_t partials_bytes(const Op& op, std::uint32_t round, int from, int to) const;
   bool has_partials(const Remote& remote, std::uint32_t round) const;
   void sleep_on_sockets();
+  bool wait_to_send();
+
+  // Messages (engine_mail.cpp).
+  Mailbox& mailbox_of(int peer);
+  const Mailbox* known_mailbox(int peer) const;
+  bool exchange_mail();
+  void check(const Mailbox& mailbox);
+  bool left(int peer) const;
+  void sleep_on_mail(int peer);
+  std::shared_ptr<const Transfer> oldest_transfer() const;
 
   const int rank_;
   const int size_;
@@ -158,6 +224,7 @@ class Engine {
   std::size_t allocated_bytes_ = 0;
   bool staging_populated_ = false;
   std::map<int, Remote> remotes_;
+  std::map<int, Neighbour> neighbours_;
   bool told_ = false;  ///< other machines know of the abort
 
   std::deque<Op> ops_;  ///< launched and not complete, oldest first

@@ -1,8 +1,15 @@
 /// The engine's half that talks to ranks of other machines.
 ///
-/// On each connection both sides send, for every round in order, their partials of the receiver's slice and
-/// then, if the operation reduces, their own slice of the result. A rank that has sent its result has
-/// received all partials, so a result may be stored over the slice of slot 0 that it answers.
+/// On each connection both sides send, for every round in order, what the other reads of their input
+/// (kPartials, empty if nothing: it stands for having arrived) and, where sums go back, their slice of the
+/// result (kResult). A rank that has sent its result has received all partials, so a result may be stored
+/// over the slice that it answers.
+///
+/// Nobody ever stops reading a connection, since a message that somebody waits for may be behind. So what
+/// comes unasked is small: partials of more than kEagerBytes wait for the receiver's kReady, which it sends
+/// once it has launched the operation and has room. A rank whose own partials are large sends kReady too,
+/// so that each rank says what it called before it waits for another's word. Partials are sent for at most
+/// kWindow rounds that this rank has not reduced itself, hence at most twice as many wait at a receiver.
 
 #include <poll.h>
 
@@ -14,21 +21,18 @@
 namespace troupe::collectives {
 namespace {
 
-bool is_before(std::uint32_t a, std::uint32_t b) {
-  return static_cast<std::int32_t>(a - b) < 0;
-}
+constexpr std::uint32_t kWindow = 8;       ///< rounds
+constexpr std::uint32_t kLargeWindow = 2;  ///< rounds, of partials that are larger than a chunk
 
 }  // namespace
 
 bool Engine::has_partials(const Remote& remote, std::uint32_t round) const {
-  return is_before(round, remote.receive_round) || (remote.receive_round == round && remote.has_partials);
+  return is_before(round, reduced_ + static_cast<std::uint32_t>(remote.parcels.size()));
 }
 
+/// What `to` reads of `from` in a round of the group.
 std::size_t Engine::partials_bytes(const Op& op, std::uint32_t round, int from, int to) const {
-  const std::size_t element = element_size(op.contract.dtype);
-  const Part part = part_of(op, round);
-  if (reduces(op)) return partials_of(op, from) * slice_of(part.count, element, to, size_).size() * element;
-  return op.contract.kind == OpKind::kBroadcast && op.contract.index == from ? part.count * element : 0;
+  return partials_of(op, from) * op.plan.reads(round - op.first_round, from, to).size() * op.element;
 }
 
 FrameHeader Engine::header_for(const Op& op, std::uint32_t round, FrameKind kind, std::size_t bytes) const {
@@ -36,83 +40,219 @@ FrameHeader Engine::header_for(const Op& op, std::uint32_t round, FrameKind kind
       .kind = kind, .sequence = op.sequence, .round = round, .contract = op.contract, .payload_bytes = bytes};
 }
 
-void Engine::send_partials(Remote& remote, const Op& op) {
-  const std::uint32_t round = remote.send_round;
-  const std::size_t bytes = partials_bytes(op, round, rank_, remote.link.rank());
-  std::vector<std::span<const std::byte>> pieces;
-  if (bytes != 0 && reduces(op)) {
-    const std::size_t element = element_size(op.contract.dtype);
-    const Slice theirs = slice_of(part_of(op, round).count, element, remote.link.rank(), size_);
-    for (std::size_t p = 0; p < partials_of(op, rank_); ++p) {
-      pieces.emplace_back(slot(op, round, rank_, p) + theirs.begin * element, theirs.size() * element);
-    }
-  } else if (bytes != 0) {
-    pieces.emplace_back(slot(op, round, rank_, 0), bytes);
+// Sending.
+
+bool Engine::start_ready(Remote& remote) {
+  for (; is_before(remote.ready_out, launched_); ++remote.ready_out) {
+    const std::uint32_t round = remote.ready_out;
+    const Op& op = op_of(round);
+    const std::size_t in = partials_bytes(op, round, remote.link.rank(), rank_);
+    if (std::max(in, partials_bytes(op, round, rank_, remote.link.rank())) <= kEagerBytes) continue;
+    if (!is_before(round, reduced_ + (in <= kChunkBytes ? kWindow : kLargeWindow))) return false;
+    remote.link.send(header_for(op, round, FrameKind::kReady, 0), {});
+    remote.sending = Remote::Sending::kReady;
+    return true;
   }
-  remote.link.send(header_for(op, round, FrameKind::kPartials, bytes), std::move(pieces));
+  return false;
 }
 
-void Engine::send_result(Remote& remote, const Op& op) {
-  const std::uint32_t round = remote.send_round;
-  const std::size_t element = element_size(op.contract.dtype);
-  const Slice mine = slice_of(part_of(op, round).count, element, rank_, size_);
-  const std::size_t bytes = mine.size() * element;
-  remote.link.send(header_for(op, round, FrameKind::kResult, bytes),
-                   {std::span<const std::byte>(slot(op, round, rank_, 0) + mine.begin * element, bytes)});
+bool Engine::start_result(Remote& remote) {
+  for (; is_before(remote.results_out, launched_); ++remote.results_out) {
+    const std::uint32_t round = remote.results_out;
+    const Op& op = op_of(round);
+    const Slice sums = op.plan.results(round - op.first_round, rank_, remote.link.rank());
+    if (sums.size() == 0) continue;
+    if (!is_before(round, reduced_)) return false;
+    const std::span<const std::byte> bytes(own_sum(op, round - op.first_round), sums.size() * op.element);
+    remote.link.send(header_for(op, round, FrameKind::kResult, bytes.size()), {bytes});
+    remote.sending = Remote::Sending::kResult;
+    return true;
+  }
+  return false;
+}
+
+bool Engine::start_partials(Remote& remote) {
+  const std::uint32_t round = remote.partials_out;
+  if (!is_before(round, arrived_) || !is_before(round, reduced_ + kWindow)) return false;
+  const Op& op = op_of(round);
+  const std::size_t bytes = partials_bytes(op, round, rank_, remote.link.rank());
+  if (bytes > kEagerBytes && !is_before(round, remote.ready_in)) return false;
+  std::vector<std::span<const std::byte>> pieces;
+  if (bytes != 0) {
+    const Slice theirs = op.plan.reads(round - op.first_round, rank_, remote.link.rank());
+    for (std::size_t p = 0; p < partials_of(op, rank_); ++p) {
+      pieces.emplace_back(own_input(op, p) + theirs.begin * op.element, theirs.size() * op.element);
+    }
+  }
+  remote.link.send(header_for(op, round, FrameKind::kPartials, bytes), std::move(pieces));
+  remote.sending = Remote::Sending::kPartials;
+  return true;
+}
+
+bool Engine::start_mail(Remote& remote) {
+  auto frame = remote.mailbox.next();
+  if (!frame) return false;
+  remote.link.send(frame->header, std::move(frame->pieces));
+  remote.sending = Remote::Sending::kMail;
+  return true;
+}
+
+/// The frame that was on its way is out.
+void Engine::sent(Remote& remote) {
+  using Sending = Remote::Sending;
+  const Sending what = std::exchange(remote.sending, Sending::kNothing);
+  if (what == Sending::kReady) ++remote.ready_out;
+  if (what == Sending::kPartials) ++remote.partials_out;
+  if (what == Sending::kResult) ++remote.results_out;
+  if (what == Sending::kMail) remote.mailbox.sent();
+}
+
+bool Engine::start_frame(Remote& remote) {
+  if (std::exchange(remote.mail_first, false) && start_mail(remote)) return true;
+  if (start_ready(remote) || start_result(remote) || start_partials(remote)) {
+    remote.mail_first = true;
+    return true;
+  }
+  return start_mail(remote);
 }
 
 bool Engine::send_to(Remote& remote) {
-  using Sending = Remote::Sending;
   bool moved = false;
   while (!remote.link.sending()) {
-    const std::uint32_t round = remote.send_round;
-    if (remote.sending == Sending::kNothing) {
-      if (!is_before(round, arrived_)) break;
-      send_partials(remote, op_of(round));
-      remote.sending = Sending::kPartials;
-    } else if (remote.sending == Sending::kPartials) {
-      remote.sending = Sending::kToReduce;
-    } else if (remote.sending == Sending::kToReduce && reduces(op_of(round))) {
-      if (!is_before(round, reduced_)) break;
-      send_result(remote, op_of(round));
-      remote.sending = Sending::kResult;
-    } else {
-      remote.sending = Sending::kNothing;
-      ++remote.send_round;
+    if (remote.sending != Remote::Sending::kNothing) {
+      sent(remote);
+      moved = true;
     }
+    if (!start_frame(remote)) break;
     moved = true;
     remote.link.pump();
   }
   return moved;
 }
 
-/// Refuses a frame that is not the one that this rank's own operation calls for.
-void Engine::check_frame(const Remote& remote, const Op& op, std::size_t expected_bytes) {
-  const FrameHeader& header = *remote.link.header();
-  const std::string who = "rank " + std::to_string(remote.link.rank());
-  const auto kind = remote.has_partials ? FrameKind::kResult : FrameKind::kPartials;
-  if (header.contract != op.contract || header.sequence != op.sequence) {
-    fail(AbortKind::kMismatch, "rank " + std::to_string(rank_) + " called " + name_of(op) + " and " + who +
-                                   " " + to_string(header.contract) + " #" + std::to_string(header.sequence));
-  }
-  if (header.kind != kind || header.round != remote.receive_round || header.payload_bytes != expected_bytes) {
-    fail(AbortKind::kMismatch, who + " sent a frame out of turn during " + name_of(op));
+// Receiving.
+
+void Engine::out_of_turn(const Remote& remote) {
+  fail(AbortKind::kMismatch, "rank " + std::to_string(remote.link.rank()) + " sent a frame out of turn" +
+                                 (ops_.empty() ? "" : " during " + name_of(ops_.front())));
+}
+
+/// Refuses a frame that is of another operation than this rank's own at that round.
+void Engine::check_call(const Remote& remote, const FrameHeader& header, const Op& op) {
+  if (header.contract == op.contract && header.sequence == op.sequence) return;
+  fail(AbortKind::kMismatch, "rank " + std::to_string(rank_) + " called " + name_of(op) + " and rank " +
+                                 std::to_string(remote.link.rank()) + " " + to_string(header.contract) +
+                                 " #" + std::to_string(header.sequence));
+}
+
+/// Checks what came before this rank launched `op`.
+void Engine::check_parcels(const Op& op) {
+  for (auto& [rank, remote] : remotes_) {
+    for (const Parcel& parcel : remote.parcels) {
+      const std::uint32_t round = parcel.header.round;
+      if (is_before(round, op.first_round) || !is_before(round, launched_)) continue;
+      check_call(remote, parcel.header, op);
+      if (parcel.header.payload_bytes != partials_bytes(op, round, rank, rank_)) out_of_turn(remote);
+    }
   }
 }
 
-/// Where the payload of the frame that comes in goes.
-std::span<std::byte> Engine::target_of(Remote& remote, const Op& op) {
-  const std::uint32_t round = remote.receive_round;
-  if (!remote.has_partials) {
-    const std::size_t bytes = partials_bytes(op, round, remote.link.rank(), rank_);
-    check_frame(remote, op, bytes);
-    if (remote.partials.size() < bytes) remote.partials.resize(bytes);
-    return std::span(remote.partials).first(bytes);
+std::span<std::byte> Engine::partials_target(Remote& remote) {
+  const FrameHeader& header = *remote.link.header();
+  const std::uint32_t round = reduced_ + static_cast<std::uint32_t>(remote.parcels.size());
+  const std::size_t bytes = header.payload_bytes;
+  const bool large = bytes > kEagerBytes;
+  remote.coming.header = header;
+  remote.coming.placed = false;
+  if (is_before(round, launched_)) {
+    const Op& op = op_of(round);
+    check_call(remote, header, op);
+    const bool asked_for = !is_before(remote.ready_out, round);  // kReady may be out and not yet counted
+    if (header.round != round || bytes != partials_bytes(op, round, remote.link.rank(), rank_) ||
+        (large && !asked_for)) {
+      out_of_turn(remote);
+    }
+    if (bytes != 0 && !op.plan.sums()) {
+      const std::size_t at = op.plan.writes(round - op.first_round, remote.link.rank());
+      remote.coming.placed = true;
+      return {op.output + at * op.element, bytes};
+    }
+  } else if (header.round != round || large) {
+    out_of_turn(remote);
   }
-  const std::size_t element = element_size(op.contract.dtype);
-  const Slice theirs = slice_of(part_of(op, round).count, element, remote.link.rank(), size_);
-  check_frame(remote, op, theirs.size() * element);
-  return {slot(op, round, rank_, 0) + theirs.begin * element, theirs.size() * element};
+  if (remote.parcels.size() >= 2 * kWindow) out_of_turn(remote);
+  if (remote.coming.bytes.empty() && !remote.spare.empty()) {
+    remote.coming.bytes = std::move(remote.spare.back());
+    remote.spare.pop_back();
+  }
+  if (remote.coming.bytes.size() < bytes) remote.coming.bytes.resize(bytes);
+  return std::span(remote.coming.bytes).first(bytes);
+}
+
+/// Passes over rounds in which nothing comes back from this rank.
+void Engine::skip_results(Remote& remote) {
+  for (; is_before(remote.results_in, launched_); ++remote.results_in) {
+    const Op& op = op_of(remote.results_in);
+    if (op.plan.results(remote.results_in - op.first_round, remote.link.rank(), rank_).size() != 0) return;
+  }
+}
+
+std::span<std::byte> Engine::result_target(Remote& remote) {
+  const FrameHeader& header = *remote.link.header();
+  skip_results(remote);
+  const std::uint32_t round = remote.results_in;
+  if (header.round != round || !is_before(round, arrived_)) out_of_turn(remote);
+  const Op& op = op_of(round);
+  check_call(remote, header, op);
+  const Slice sums = op.plan.results(round - op.first_round, remote.link.rank(), rank_);
+  if (header.payload_bytes != sums.size() * op.element) out_of_turn(remote);
+  return {own_output(op) + sums.begin * op.element, sums.size() * op.element};
+}
+
+/// Where the payload of the frame that comes in goes.
+std::span<std::byte> Engine::target_of(Remote& remote) {
+  const FrameHeader& header = *remote.link.header();
+  switch (header.kind) {
+    case FrameKind::kPartials:
+      return partials_target(remote);
+    case FrameKind::kResult:
+      return result_target(remote);
+    case FrameKind::kAbort:
+      remote.coming.bytes.resize(header.payload_bytes);
+      return remote.coming.bytes;
+    case FrameKind::kReady:
+      if (header.payload_bytes != 0) out_of_turn(remote);
+      return {};
+    default:
+      const auto target = remote.mailbox.begin(header);
+      check(remote.mailbox);
+      return target;
+  }
+}
+
+/// A frame is whole.
+void Engine::received(Remote& remote) {
+  const FrameHeader& header = *remote.link.header();
+  switch (header.kind) {
+    case FrameKind::kPartials:
+      remote.parcels.push_back(std::exchange(remote.coming, {}));
+      break;
+    case FrameKind::kResult:
+      ++remote.results_in;
+      break;
+    case FrameKind::kAbort:
+      fail(AbortKind::kRequested,
+           std::string(reinterpret_cast<const char*>(remote.coming.bytes.data()), header.payload_bytes));
+    case FrameKind::kReady:
+      if (!is_before(header.round, completed_) && is_before(header.round, launched_)) {
+        check_call(remote, header, op_of(header.round));
+      }
+      if (is_before(remote.ready_in, header.round + 1)) remote.ready_in = header.round + 1;
+      break;
+    default:
+      remote.mailbox.end();
+      check(remote.mailbox);
+  }
 }
 
 bool Engine::receive_from(Remote& remote) {
@@ -120,25 +260,11 @@ bool Engine::receive_from(Remote& remote) {
   bool moved = false;
   while (link.header()) {
     if (!link.has_target()) {
-      if (link.header()->kind == FrameKind::kAbort) {
-        remote.partials.resize(link.header()->payload_bytes);
-        link.receive_into(remote.partials);
-      } else {
-        // The next round's partials wait in the socket until this round's are summed.
-        if (!is_before(remote.receive_round, launched_)) return moved;
-        if (!remote.has_partials && is_before(reduced_, remote.receive_round)) return moved;
-        link.receive_into(target_of(remote, op_of(remote.receive_round)));
-      }
+      link.receive_into(target_of(remote));
       link.pump();
     }
     if (!link.received()) return moved;
-    if (link.header()->kind == FrameKind::kAbort) {
-      const auto* text = reinterpret_cast<const char*>(remote.partials.data());
-      fail(AbortKind::kRequested, std::string(text, link.header()->payload_bytes));
-    }
-    const bool result_follows = !remote.has_partials && reduces(op_of(remote.receive_round));
-    remote.has_partials = result_follows;
-    if (!result_follows) ++remote.receive_round;
+    received(remote);
     link.next_frame();
     link.pump();
     moved = true;
@@ -152,11 +278,13 @@ bool Engine::exchange() {
     moved = remote.link.pump() || moved;
     moved = send_to(remote) || moved;
     moved = receive_from(remote) || moved;
+    skip_results(remote);
+    if (remote.link.broken().empty()) continue;
     // A rank that has done its part may go; it is lost only if this one still needs it.
-    const bool needed = is_before(remote.receive_round, launched_) || remote.link.sending();
-    if (!remote.link.broken().empty() && needed) {
-      fail(AbortKind::kPeerLost, "lost rank " + std::to_string(rank) + ": " + remote.link.broken());
-    }
+    const bool needed = !has_partials(remote, launched_ - 1) || is_before(remote.results_in, launched_) ||
+                        is_before(remote.partials_out, launched_) || remote.link.sending() ||
+                        remote.mailbox.in_flight() != 0;
+    if (needed) fail(AbortKind::kPeerLost, "lost rank " + std::to_string(rank) + ": " + remote.link.broken());
   }
   return moved;
 }
@@ -164,12 +292,24 @@ bool Engine::exchange() {
 void Engine::sleep_on_sockets() {
   std::vector<pollfd> sockets;
   for (const auto& [rank, remote] : remotes_) {
-    const bool reads = !remote.link.header() || (remote.link.has_target() && !remote.link.received());
-    const int events =
-        (reads && remote.link.broken().empty() ? POLLIN : 0) | (remote.link.sending() ? POLLOUT : 0);
-    if (events != 0) sockets.push_back({remote.link.fd(), static_cast<short>(events), 0});
+    if (!remote.link.broken().empty()) continue;
+    const int events = POLLIN | (remote.link.sending() ? POLLOUT : 0);
+    sockets.push_back({remote.link.fd(), static_cast<short>(events), 0});
   }
   ::poll(sockets.data(), sockets.size(), static_cast<int>(kSleepSlice / std::chrono::milliseconds(1)));
+}
+
+/// Waits for a slice until a connection takes more of what is on its way; false: none will.
+bool Engine::wait_to_send() {
+  std::vector<pollfd> sockets;
+  for (const auto& [rank, remote] : remotes_) {
+    if (remote.link.sending() && remote.link.broken().empty())
+      sockets.push_back({remote.link.fd(), POLLOUT, 0});
+  }
+  ::poll(sockets.data(), sockets.size(), static_cast<int>(kSleepSlice / std::chrono::milliseconds(1)));
+  // Who has hung up takes no more.
+  return std::any_of(sockets.begin(), sockets.end(),
+                     [](const pollfd& s) { return (s.revents & (POLLERR | POLLHUP)) == 0; });
 }
 
 }  // namespace troupe::collectives

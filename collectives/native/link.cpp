@@ -1,14 +1,7 @@
 #include "collectives/native/link.hpp"
 
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 
 #include "runtime/core/abort_word.hpp"
@@ -18,8 +11,7 @@ namespace troupe::collectives {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "frames are written as they lie in memory");
-constexpr std::uint32_t kMagic = 0x31435254;  // "TRC1"
-constexpr std::size_t kMaxPieces = 16;        // of one sendmsg
+constexpr std::uint32_t kMagic = 0x32435254;  // "TRC2"
 
 template <class T>
 void put(std::span<std::byte> to, std::size_t at, T value) {
@@ -46,35 +38,31 @@ FrameHeaderBytes encode(const FrameHeader& header) {
   put(bytes, 4, static_cast<std::uint32_t>(header.kind));
   put(bytes, 8, header.sequence);
   put(bytes, 12, header.round);
-  put(bytes, 16, words[0]);
-  put(bytes, 24, words[1]);
-  put(bytes, 32, header.payload_bytes);
+  for (std::size_t i = 0; i < kContractWords; ++i) put(bytes, 16 + 8 * i, words[i]);
+  put(bytes, 40, header.payload_bytes);
   return bytes;
 }
 
 Result<FrameHeader> decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes) {
   if (get<std::uint32_t>(bytes, 0) != kMagic) return bad_frame("wrong magic");
   const auto kind = get<std::uint32_t>(bytes, 4);
-  if (kind < 1 || kind > 3) return bad_frame("frame kind " + std::to_string(kind));
-  auto contract = decode_contract({get<std::uint64_t>(bytes, 16), get<std::uint64_t>(bytes, 24)});
+  if (kind < 1 || kind > static_cast<std::uint32_t>(FrameKind::kCopied))
+    return bad_frame("frame kind " + std::to_string(kind));
+  auto contract = decode_contract(
+      {get<std::uint64_t>(bytes, 16), get<std::uint64_t>(bytes, 24), get<std::uint64_t>(bytes, 32)});
   if (!contract) return contract.error();
   FrameHeader header{.kind = static_cast<FrameKind>(kind),
                      .sequence = get<std::uint32_t>(bytes, 8),
                      .round = get<std::uint32_t>(bytes, 12),
                      .contract = *contract,
-                     .payload_bytes = get<std::uint64_t>(bytes, 32)};
+                     .payload_bytes = get<std::uint64_t>(bytes, 40)};
   if (header.kind == FrameKind::kAbort && header.payload_bytes > kMaxAbortReasonBytes) {
     return bad_frame("an abort reason of " + std::to_string(header.payload_bytes) + " bytes");
   }
   return header;
 }
 
-Link::Link(int rank, UniqueFd fd) : rank_(rank), fd_(std::move(fd)) {
-  const int flags = ::fcntl(fd_.get(), F_GETFL);
-  ::fcntl(fd_.get(), F_SETFL, flags | O_NONBLOCK);
-  const int one = 1;  // fails on a Unix socket, which has nothing to delay
-  ::setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-}
+Link::Link(int rank, std::unique_ptr<ByteStream> stream) : rank_(rank), stream_(std::move(stream)) {}
 
 void Link::send(const FrameHeader& header, std::vector<std::span<const std::byte>> pieces) {
   TROUPE_ASSERT(!sending(), "one frame at a time");
@@ -93,47 +81,21 @@ bool Link::pump() {
 bool Link::pump_out() {
   bool moved = false;
   while (!out_.empty() && broken_.empty()) {
-    std::array<iovec, kMaxPieces> pieces{};
-    const std::size_t n = std::min(out_.size(), kMaxPieces);
-    for (std::size_t i = 0; i < n; ++i) {
-      pieces[i] = {const_cast<std::byte*>(out_[i].data()), out_[i].size()};
-    }
-    msghdr message{};
-    message.msg_iov = pieces.data();
-    message.msg_iovlen = n;
-    const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0) {
-      if (errno == EINTR) continue;
-      // What the peer said before it went may still be in the socket: pump_in finds the end.
-      if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EPIPE && errno != ECONNRESET) {
-        broken_ = std::strerror(errno);
-      }
-      break;
-    }
+    std::size_t left = stream_->write(out_);
+    if (left == 0) break;
     moved = true;
-    auto left = static_cast<std::size_t>(sent);
-    while (!out_.empty() && left >= out_.front().size()) {
-      left -= out_.front().size();
-      out_.erase(out_.begin());
-    }
+    std::size_t whole = 0;
+    while (whole < out_.size() && left >= out_[whole].size()) left -= out_[whole++].size();
+    out_.erase(out_.begin(), out_.begin() + static_cast<std::ptrdiff_t>(whole));
     if (!out_.empty()) out_.front() = out_.front().subspan(left);
   }
   return moved;
 }
 
 bool Link::read_header() {
-  const ssize_t got = ::recv(fd_.get(), in_header_.data() + in_header_bytes_,
-                             kFrameHeaderBytes - in_header_bytes_, MSG_DONTWAIT);
-  if (got < 0) {
-    if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) broken_ = std::strerror(errno);
-    return false;
-  }
-  if (got == 0) {
-    broken_ = "it closed the connection";
-    return false;
-  }
-  in_header_bytes_ += static_cast<std::size_t>(got);
-  if (in_header_bytes_ < kFrameHeaderBytes) return true;
+  const std::size_t got = stream_->read(std::span(in_header_).subspan(in_header_bytes_));
+  in_header_bytes_ += got;
+  if (in_header_bytes_ < kFrameHeaderBytes) return got != 0;
   auto header = decode_header(in_header_);
   if (!header) {
     broken_ = header.error().message();
@@ -152,17 +114,9 @@ bool Link::pump_in() {
       continue;
     }
     if (into_.empty()) break;
-    const ssize_t got = ::recv(fd_.get(), into_.data(), into_.size(), MSG_DONTWAIT);
-    if (got < 0) {
-      if (errno == EINTR) continue;
-      if (errno != EAGAIN && errno != EWOULDBLOCK) broken_ = std::strerror(errno);
-      break;
-    }
-    if (got == 0) {
-      broken_ = "it closed the connection in the middle of a frame";
-      break;
-    }
-    into_ = into_.subspan(static_cast<std::size_t>(got));
+    const std::size_t got = stream_->read(into_);
+    if (got == 0) break;
+    into_ = into_.subspan(got);
     moved = true;
   }
   return moved;
@@ -182,15 +136,18 @@ void Link::next_frame() {
   has_target_ = false;
 }
 
-void Link::close_with(const std::string& reason) {
-  if (std::exchange(closed_, true)) return;
-  if (!sending()) {
-    const auto text = std::as_bytes(std::span(reason)).first(std::min(reason.size(), kMaxAbortReasonBytes));
-    send({.kind = FrameKind::kAbort, .payload_bytes = text.size()}, {text});
-    pump_out();
-  }
+void Link::say_abort(const std::string& reason) {
+  const auto text = std::as_bytes(std::span(reason)).first(std::min(reason.size(), kMaxAbortReasonBytes));
+  const auto header = encode({.kind = FrameKind::kAbort, .payload_bytes = text.size()});
+  last_words_.assign(header.begin(), header.end());
+  last_words_.insert(last_words_.end(), text.begin(), text.end());
+  out_.emplace_back(last_words_);
+  pump_out();
+}
+
+void Link::close() {
   out_.clear();
-  ::shutdown(fd_.get(), SHUT_WR);
+  stream_->end();
 }
 
 }  // namespace troupe::collectives

@@ -1,33 +1,44 @@
-/// A connection to one rank on another machine: frames, one at a time in each direction, without ever
-/// blocking.
+/// Frames to and from one other rank, one at a time in each direction, without ever blocking.
 ///
-/// A frame is a header of 40 bytes (little-endian) and its payload:
+/// A frame is a header of 48 bytes (little-endian) and its payload:
 ///
-///   0   u32 magic "TRC1"          8   u32 sequence number     16  2 x u64 contract
-///   4   u8  kind (FrameKind)      12  u32 round               32  u64 payload bytes
+///   0   u32 magic "TRC2"          8   u32 sequence number     16  3 x u64 contract
+///   4   u8  kind (FrameKind)      12  u32 round               40  u64 payload bytes
 ///   5   3 zero bytes
 ///
-/// What a payload is and where it goes is the engine's matter: it knows from its own contract how long the
-/// payload has to be, and takes no other.
+/// Between machines both collectives and messages (send, recv) go over one socket; between ranks of a machine
+/// a pair of rings carries messages alone. In frames of messages the sequence number is the message's and the
+/// round is its tag.
+///
+/// What a payload is and where it goes is the engine's and the mailbox's matter: they know how long the
+/// payload has to be, and take no other.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "collectives/native/byte_stream.hpp"
 #include "collectives/native/contract.hpp"
-#include "runtime/core/fd.hpp"
 
 namespace troupe::collectives {
 
 enum class FrameKind : std::uint8_t {
-  kPartials = 1,  ///< a rank's input to the receiver's slice, or a broadcast's chunk
+  kPartials = 1,  ///< what the receiver reads of the sender's input in a round
   kResult = 2,    ///< the sender's slice of the result
   kAbort = 3,     ///< the reason of an abort; the sender says no more
+  kReady = 4,     ///< the sender has room for partials of the round that are too many to come unasked
+  kMessage = 5,   ///< a small message, whole
+  kOffer = 6,     ///< a large message is there; payload: u64 where in the sender's shared memory, + 1, or 0
+  kClear = 7,     ///< the large message may come
+  kPayload = 8,   ///< a piece of a large message
+  kTaken = 9,     ///< sequence number: how many small messages have been received so far
+  kCopied = 10,   ///< the large message was copied out of the sender's shared memory
 };
 
 struct FrameHeader {
@@ -38,7 +49,7 @@ struct FrameHeader {
   std::uint64_t payload_bytes = 0;
 };
 
-inline constexpr std::size_t kFrameHeaderBytes = 40;
+inline constexpr std::size_t kFrameHeaderBytes = 48;
 using FrameHeaderBytes = std::array<std::byte, kFrameHeaderBytes>;
 FrameHeaderBytes encode(const FrameHeader& header);
 /// Errors: kBadInput for another magic, kind, contract, or an abort reason that is too long.
@@ -47,11 +58,11 @@ Result<FrameHeader> decode_header(std::span<const std::byte, kFrameHeaderBytes> 
 /// Not thread-safe.
 class Link {
  public:
-  /// `fd`: a connected stream socket whose other end has proved to be `rank`.
-  Link(int rank, UniqueFd fd);
+  /// `stream`: its other end has proved to be `rank`.
+  Link(int rank, std::unique_ptr<ByteStream> stream);
 
   int rank() const { return rank_; }
-  int fd() const { return fd_.get(); }
+  int fd() const { return stream_->fd(); }
 
   /// Starts a frame. The pieces must stay as they are until !sending(). REQUIRES: !sending().
   void send(const FrameHeader& header, std::vector<std::span<const std::byte>> pieces);
@@ -71,11 +82,13 @@ class Link {
   void next_frame();
 
   /// Why nothing will come any more, or empty. What came before is still there.
-  const std::string& broken() const { return broken_; }
+  const std::string& broken() const { return broken_.empty() ? stream_->broken() : broken_; }
 
-  /// Tells the peer why the group is aborted, as far as that is possible without waiting, and ends the
-  /// stream.
-  void close_with(const std::string& reason);
+  /// The last frame: tells the peer why the group is aborted, behind the frame that is on its way. No frame
+  /// may be sent after it.
+  void say_abort(const std::string& reason);
+  /// Forgets what is not out yet and ends the stream.
+  void close();
 
  private:
   bool pump_out();
@@ -83,7 +96,7 @@ class Link {
   bool read_header();
 
   int rank_;
-  UniqueFd fd_;
+  std::unique_ptr<ByteStream> stream_;
   FrameHeaderBytes out_header_{};
   std::vector<std::span<const std::byte>> out_;  ///< what is left to send
   FrameHeaderBytes in_header_{};
@@ -91,8 +104,8 @@ class Link {
   std::optional<FrameHeader> header_;
   bool has_target_ = false;
   std::span<std::byte> into_;  ///< what is left to receive
-  std::string broken_;
-  bool closed_ = false;
+  std::string broken_;         ///< noise came in
+  std::vector<std::byte> last_words_;
 };
 
 }  // namespace troupe::collectives

@@ -2,13 +2,15 @@
 
 #include <algorithm>
 
+#include "collectives/check_buffers.hpp"
 #include "collectives/native/engine.hpp"
 
 namespace troupe::collectives {
 namespace {
 
-constexpr std::size_t kMaxElements = std::size_t{1} << 40;
-constexpr int kMaxRanks = 1 << 16;
+/// So that a stage holds an element for each of them.
+constexpr int kMaxRanks = 1 << 15;
+static_assert(kChunkBytes / kMaxRanks >= sizeof(double));
 
 [[noreturn]] void refuse(std::string why, std::string todo) {
   throw BadConfig("cannot make a native process group", std::move(why), std::move(todo));
@@ -64,22 +66,22 @@ void check_ranks(NativeGroupOptions& options) {
 
 class NativeWork final : public Work {
  public:
-  NativeWork(std::shared_ptr<Engine> engine, std::uint32_t rounds)
-      : engine_(std::move(engine)), rounds_(rounds), launched_at_(clock_.now()) {}
+  NativeWork(std::shared_ptr<Engine> engine, Ticket ticket)
+      : engine_(std::move(engine)), ticket_(std::move(ticket)), launched_at_(clock_.now()) {}
   void wait() override {
     settle([&] {
-      engine_->wait(rounds_);
+      engine_->wait(ticket_);
       return true;
     });
     if (thrown_) std::rethrow_exception(thrown_);
   }
   bool wait_for(Duration limit) override {
-    settle([&] { return engine_->wait_for(rounds_, limit); });
+    settle([&] { return engine_->wait_for(ticket_, limit); });
     if (thrown_) std::rethrow_exception(thrown_);
     return settled_at_.has_value();
   }
   bool is_completed() override {
-    settle([&] { return engine_->test(rounds_); });
+    settle([&] { return engine_->test(ticket_); });
     return settled_at_.has_value();
   }
   std::exception_ptr exception() override {
@@ -105,7 +107,7 @@ class NativeWork final : public Work {
   }
 
   std::shared_ptr<Engine> engine_;
-  std::uint32_t rounds_;  ///< of the group, once this is complete
+  Ticket ticket_;
   MonotonicClock clock_;
   Instant launched_at_;
   std::optional<Instant> settled_at_;
@@ -124,49 +126,96 @@ class NativeGroup final : public ProcessGroup {
   LeafInterval leaves() const override { return engine_->leaves(); }
 
   TreeBuffer allocate_tree(std::size_t count, DType dtype) override {
-    check_count(count);
-    return engine_->allocate(count, dtype);
+    check_count(call("allocate_tree"), count);
+    return engine_->allocate_tree(count, dtype);
   }
   Buffer allocate(std::size_t count, DType dtype) override {
-    return {allocate_tree(count, dtype).partials.front(), count, dtype, {}, nullptr};
+    check_count(call("allocate"), count);
+    return {engine_->allocate(count, dtype), count, dtype, {}, nullptr};
   }
   std::shared_ptr<Work> all_reduce_tree(const TreeBuffer& buffer, Reduction how) override {
-    return work(engine_->launch_tree(buffer, how.op));
+    return work(engine_->launch_tree(buffer, how));
   }
   std::shared_ptr<Work> all_reduce(const Buffer& buffer, Reduction how) override {
-    return launch(OpKind::kAllReduce, buffer, how.op, 0);
+    check_buffer(call("all_reduce"), "buffer", buffer);
+    return launch(contract(OpKind::kAllReduce, buffer, buffer.count, how), buffer, buffer);
+  }
+  std::shared_ptr<Work> reduce(const Buffer& buffer, Reduction how, int root) override {
+    check_rank(call("reduce"), "root", root);
+    check_buffer(call("reduce"), "buffer", buffer);
+    return launch(contract(OpKind::kReduce, buffer, buffer.count, how, root), buffer, buffer);
   }
   std::shared_ptr<Work> broadcast(const Buffer& buffer, int root) override {
-    if (root < 0 || root >= size()) {
-      throw_error({ErrorCode::kBadInput, "cannot broadcast from rank " + std::to_string(root),
-                   "the group has " + std::to_string(size()) + " ranks", "give one of them as root"});
-    }
-    return launch(OpKind::kBroadcast, buffer, ReduceOp::kSum, root);
+    check_rank(call("broadcast"), "root", root);
+    check_buffer(call("broadcast"), "buffer", buffer);
+    return launch(contract(OpKind::kBroadcast, buffer, buffer.count, {}, root), buffer, buffer);
   }
-  std::shared_ptr<Work> barrier() override {
-    return work(engine_->launch({.kind = OpKind::kBarrier}, nullptr));
+  std::shared_ptr<Work> gather(const Buffer& input, const Buffer& output, int root) override {
+    const Call here = call("gather");
+    check_rank(here, "root", root);
+    if (rank() == root) {
+      check_parts(here, Parts::kGathered, input, output);
+    } else {
+      check_buffer(here, "input", input);
+    }
+    return launch(contract(OpKind::kGather, input, input.count, {}, root), input,
+                  rank() == root ? output : Buffer{});
+  }
+  std::shared_ptr<Work> scatter(const Buffer& input, const Buffer& output, int root) override {
+    const Call here = call("scatter");
+    check_rank(here, "root", root);
+    if (rank() == root) {
+      check_parts(here, Parts::kScattered, input, output);
+    } else {
+      check_buffer(here, "output", output);
+    }
+    return launch(contract(OpKind::kScatter, output, output.count, {}, root),
+                  rank() == root ? input : Buffer{}, output);
+  }
+  std::shared_ptr<Work> all_gather(const Buffer& input, const Buffer& output) override {
+    const std::size_t part = check_parts(call("all_gather"), Parts::kGathered, input, output);
+    return launch(contract(OpKind::kAllGather, input, part), input, output);
+  }
+  std::shared_ptr<Work> reduce_scatter(const Buffer& input, const Buffer& output, Reduction how) override {
+    const std::size_t part = check_parts(call("reduce_scatter"), Parts::kScattered, input, output);
+    return launch(contract(OpKind::kReduceScatter, input, part, how), input, output);
+  }
+  std::shared_ptr<Work> all_to_all(const Buffer& input, const Buffer& output) override {
+    const std::size_t part = check_parts(call("all_to_all"), Parts::kExchanged, input, output);
+    return launch(contract(OpKind::kAllToAll, input, part), input, output);
+  }
+  std::shared_ptr<Work> barrier() override { return launch({.kind = OpKind::kBarrier}, {}, {}); }
+  std::shared_ptr<Work> send(const Buffer& buffer, int to, std::uint32_t tag) override {
+    check_rank(call("send"), "to", to);
+    check_buffer(call("send"), "buffer", buffer);
+    return work(engine_->post(contract(OpKind::kSend, buffer, buffer.count, {}, to), buffer.data, tag));
+  }
+  std::shared_ptr<Work> recv(const Buffer& buffer, int from, std::uint32_t tag) override {
+    check_rank(call("recv"), "from", from);
+    check_buffer(call("recv"), "buffer", buffer);
+    return work(engine_->post(contract(OpKind::kRecv, buffer, buffer.count, {}, from), buffer.data, tag));
   }
 
   void abort(const std::string& reason) override { engine_->abort(AbortKind::kRequested, reason); }
   std::string abort_reason() const override { return engine_->abort_reason(); }
 
  private:
-  static void check_count(std::size_t count) {
-    if (count <= kMaxElements) return;
-    throw_error({ErrorCode::kLimit, "a buffer of " + std::to_string(count) + " elements is too large",
-                 "the limit is 2^40", "split it"});
+  Call call(std::string_view name) const { return {name, rank(), size(), DeviceKind::kCpu}; }
+  static Contract contract(OpKind kind, const Buffer& of, std::size_t count, Reduction how = {},
+                           int index = 0) {
+    return {.kind = kind,
+            .op = how.op,
+            .dtype = of.dtype,
+            .exact = how.exact,
+            .index = index,
+            .count = count,
+            .factor = how.op == ReduceOp::kPremulSum ? how.factor : 1};
   }
-  std::shared_ptr<Work> work(std::uint32_t rounds) { return std::make_shared<NativeWork>(engine_, rounds); }
-  std::shared_ptr<Work> launch(OpKind kind, const Buffer& buffer, ReduceOp op, int root) {
-    check_count(buffer.count);
-    if (buffer.device.kind != DeviceKind::kCpu || (buffer.data == nullptr && buffer.count != 0)) {
-      throw_error({ErrorCode::kBadInput, "the native group cannot use this buffer",
-                   buffer.data == nullptr ? "it is null" : "it is not in the CPU's memory",
-                   "pass CPU memory, or use a backend for the device"});
-    }
-    const Contract contract{
-        .kind = kind, .op = op, .dtype = buffer.dtype, .index = root, .count = buffer.count};
-    return work(engine_->launch(contract, static_cast<std::byte*>(buffer.data)));
+  std::shared_ptr<Work> work(Ticket ticket) {
+    return std::make_shared<NativeWork>(engine_, std::move(ticket));
+  }
+  std::shared_ptr<Work> launch(const Contract& what, const Buffer& input, const Buffer& output) {
+    return work(engine_->launch(what, input.data, output.data));
   }
 
   std::shared_ptr<Engine> engine_;

@@ -1,7 +1,8 @@
 /// The native backend: ranks of one machine through shared memory, ranks of others through sockets.
 ///
-/// Every rank owns a slice of each result. It sums the slice of all ranks' partials in tree order and stores
-/// it to all; see docs/collectives.md for the steps, the bytes moved and the layout of the region.
+/// It has every operation of ProcessGroup, on the CPU's memory. A rank reads its part of the others' inputs
+/// and copies it, or adds it up in tree order; see docs/collectives.md for the steps and the bytes of each
+/// operation, what is refused, and the layout of the region.
 #pragma once
 
 #include <map>
@@ -24,7 +25,7 @@ struct NativeGroupOptions {
   /// This machine's region: the same memfd in every local rank, of native_region_bytes, zeroed when made. A
   /// region serves one generation.
   std::shared_ptr<SharedMemory> region;
-  /// Bytes of the region that a rank has for allocate_tree, as given to native_region_bytes.
+  /// Bytes of the region that a rank has for allocate_tree and allocate, as given to native_region_bytes.
   std::size_t data_bytes = 0;
   /// The ranks that share the region, `rank` among them, ascending. Empty: all ranks.
   std::vector<int> local_ranks;
@@ -32,8 +33,9 @@ struct NativeGroupOptions {
   std::map<int, UniqueFd> remote;
 };
 
-/// How large the region for `local_ranks` ranks is, each with `data_bytes` for allocate_tree: every
-/// allocation takes the bytes of one partial, rounded up to 64, times the most partials that any rank has.
+/// How large the region for `local_ranks` ranks is, each with `data_bytes` for allocate_tree and allocate:
+/// allocate takes the bytes of the buffer, rounded up to 64 (at least 64), and allocate_tree that times the
+/// most partials that any rank has.
 /// The region may be sparse (SharedMemory::create without prefault): what is used gets populated.
 std::size_t native_region_bytes(int local_ranks, std::size_t data_bytes);
 

@@ -2,16 +2,16 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <bit>
 #include <cerrno>
-#include <limits>
 
-#include "runtime/core/futex.hpp"
 #include "runtime/core/random.hpp"
 
 namespace troupe::collectives {
 namespace {
 
-constexpr std::uint64_t kLayoutVersion = 1;
+constexpr std::uint64_t kLayoutVersion = 2;
 constexpr std::size_t kGeometryStampAt = kAbortWordBytes;
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) {
@@ -26,11 +26,26 @@ std::uint64_t geometry_stamp(const Geometry& geometry) {
   return hash | 1;  // never 0, which is a region that nobody has attached
 }
 
+std::size_t ring_stride(std::size_t locals) {
+  return sizeof(RingHead) + ring_bytes(locals);
+}
+
+std::size_t all_rings_bytes(std::size_t locals) {
+  return round_up(locals * (locals - 1) * ring_stride(locals), kPage);
+}
+
 }  // namespace
+
+std::size_t ring_bytes(std::size_t locals) {
+  constexpr std::size_t kLeast = 4 << 10, kMost = 128 << 10, kAll = 2 << 20;
+  if (locals < 2) return kLeast;
+  return std::clamp(std::bit_floor(kAll / (locals * (locals - 1)) | 1), kLeast, kMost);
+}
 
 std::size_t region_bytes(const Geometry& geometry) {
   const std::size_t locals = geometry.local_ranks.size();
-  return kPage + locals * (kPage + kStages * kChunkBytes + round_up(geometry.data_bytes, kPage));
+  return kPage + locals * (kPage + kStages * kChunkBytes + round_up(geometry.data_bytes, kPage)) +
+         all_rings_bytes(locals);
 }
 
 Result<Region> Region::attach(std::shared_ptr<SharedMemory> memory, const Geometry& geometry,
@@ -55,9 +70,26 @@ Result<Region> Region::attach(std::shared_ptr<SharedMemory> memory, const Geomet
   region.data_stride_ = round_up(geometry.data_bytes, kPage);
   region.base_ = memory->data();
   region.staging_ = region.base_ + (region.locals_ + 1) * kPage;
-  region.data_ = region.staging_ + region.locals_ * kStages * kChunkBytes;
+  region.rings_ = region.staging_ + region.locals_ * kStages * kChunkBytes;
+  region.data_ = region.rings_ + all_rings_bytes(region.locals_);
   region.memory_ = std::move(memory);
   return region;
+}
+
+RingHead& Region::ring_head(std::size_t from, std::size_t to) const {
+  const std::size_t index = from * (locals_ - 1) + (to < from ? to : to - 1);
+  return *reinterpret_cast<RingHead*>(rings_ + index * ring_stride(locals_));
+}
+
+Ring Region::ring(std::size_t from, std::size_t to) const {
+  RingHead& head = ring_head(from, to);
+  return {&head, reinterpret_cast<std::byte*>(&head + 1), ring_bytes(locals_)};
+}
+
+Result<void> Region::populate_rings(std::size_t a, std::size_t b) const {
+  auto there = populate(reinterpret_cast<std::byte*>(&ring_head(a, b)), ring_stride(locals_));
+  if (!there) return there;
+  return populate(reinterpret_cast<std::byte*>(&ring_head(b, a)), ring_stride(locals_));
 }
 
 bool Region::holds(std::size_t local, const void* at, std::size_t bytes) const {
@@ -79,20 +111,6 @@ Result<void> Region::populate(std::byte* at, std::size_t bytes) const {
 
 Result<void> Region::populate_staging() const {
   return populate(staging_, locals_ * kStages * kChunkBytes);
-}
-
-void publish(Progress& progress, std::uint32_t rounds) {
-  // Sequentially consistent against the sleeper's store and load, so that one of the two sees the other.
-  progress.rounds.store(rounds, std::memory_order_seq_cst);
-  if (progress.sleepers.load(std::memory_order_seq_cst) == 0) return;
-  progress.sleepers.store(0, std::memory_order_relaxed);
-  futex_wake(progress.rounds, std::numeric_limits<int>::max());
-}
-
-void sleep_on(Progress& progress, std::uint32_t seen, Duration slice) {
-  progress.sleepers.store(1, std::memory_order_seq_cst);
-  if (progress.rounds.load(std::memory_order_seq_cst) != seen) return;
-  futex_wait(progress.rounds, seen, slice);
 }
 
 }  // namespace troupe::collectives

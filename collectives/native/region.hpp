@@ -4,6 +4,7 @@
 ///   256          geometry stamp: a hash of layout version, world size, local ranks and data bytes
 ///   4096         one page of RankCell a local rank, in rank order
 ///   ...          staging: kStages chunks of kChunkBytes a local rank
+///   ...          a ring of bytes for each pair of local ranks and direction: sends and receives
 ///   ...          data: data_bytes (rounded up to pages) a local rank; reduction trees are allocated here
 ///
 /// The region is zeroed when made and may be sparse: what a group uses is populated when it starts to use it.
@@ -19,23 +20,17 @@
 #include <vector>
 
 #include "collectives/native/contract.hpp"
+#include "collectives/native/ring.hpp"
 #include "runtime/core/abort_word.hpp"
 #include "runtime/core/clock.hpp"
 #include "runtime/core/fd.hpp"
 
 namespace troupe::collectives {
 
-inline constexpr std::size_t kCacheLine = 64;
 inline constexpr std::size_t kPage = 4096;
 inline constexpr std::size_t kChunkBytes = 256 * 1024;  ///< a chunk of a private buffer on its way through
 inline constexpr unsigned kStages = 4;                  ///< chunks a rank may have on the way
 inline constexpr unsigned kMaxInFlight = 64;            ///< operations launched and not yet complete, a rank
-
-/// A count of rounds that its rank alone advances, and on which others sleep.
-struct alignas(2 * kCacheLine) Progress {
-  std::atomic<std::uint32_t> rounds;
-  alignas(kCacheLine) std::atomic<std::uint32_t> sleepers;  ///< not 0: somebody sleeps on `rounds`
-};
 
 /// What one rank tells the others. Rounds number the pieces in which all operations of a group are done; see
 /// engine.hpp.
@@ -53,6 +48,10 @@ struct Geometry {
   std::vector<int> local_ranks;  ///< ascending
   std::size_t data_bytes = 0;    ///< a rank
 };
+
+/// Bytes of one ring among `locals` local ranks: 128 KiB, or so few that all rings together have 2 MiB, but
+/// no less than 4 KiB. A power of two.
+std::size_t ring_bytes(std::size_t locals);
 
 /// Bytes that a region for `geometry` has.
 std::size_t region_bytes(const Geometry& geometry);
@@ -72,6 +71,9 @@ class Region {
   std::byte* stage(std::size_t local, std::uint32_t round) const {
     return staging_ + (local * kStages + round % kStages) * kChunkBytes;
   }
+  /// What local rank `from` writes to local rank `to`. REQUIRES: from != to.
+  RingHead& ring_head(std::size_t from, std::size_t to) const;
+  Ring ring(std::size_t from, std::size_t to) const;
   std::byte* data(std::size_t local) const { return data_ + local * data_stride_; }
   std::size_t data_bytes() const { return data_stride_; }
   std::size_t locals() const { return locals_; }
@@ -83,25 +85,17 @@ class Region {
   /// page fault, and a machine out of memory is an error here.
   Result<void> populate(std::byte* at, std::size_t bytes) const;
   Result<void> populate_staging() const;
+  /// The rings between two local ranks, in both directions.
+  Result<void> populate_rings(std::size_t a, std::size_t b) const;
 
  private:
   std::shared_ptr<SharedMemory> memory_;
   std::byte* base_ = nullptr;
   std::byte* staging_ = nullptr;
+  std::byte* rings_ = nullptr;
   std::byte* data_ = nullptr;
   std::size_t data_stride_ = 0;
   std::size_t locals_ = 0;
 };
-
-/// Advances `progress` to `rounds` and wakes who sleeps on it.
-void publish(Progress& progress, std::uint32_t rounds);
-
-/// Whether `progress` has reached `rounds`; counts wrap around.
-inline bool reached(const Progress& progress, std::uint32_t rounds) {
-  return static_cast<std::int32_t>(progress.rounds.load(std::memory_order_acquire) - rounds) >= 0;
-}
-
-/// Sleeps until `progress` moves on from `seen`, or `slice` is over.
-void sleep_on(Progress& progress, std::uint32_t seen, Duration slice);
 
 }  // namespace troupe::collectives

@@ -44,7 +44,8 @@ TreeSum::TreeSum(const std::vector<LeafInterval>& nodes, int leaves)
       current_(nodes.size()) {}
 
 void TreeSum::run(const Kernel& kernel, std::span<const std::byte* const> sources,
-                  std::span<std::byte* const> targets, std::size_t count, std::size_t element_bytes) {
+                  std::span<std::byte* const> targets, std::size_t count, std::size_t element_bytes,
+                  double factor) {
   TROUPE_ASSERT(sources.size() == current_.size() && !targets.empty(), "one source a node of the tree");
   const std::size_t bytes = count * element_bytes;
   for (std::byte* target : targets) claim(target, std::min(bytes, kAheadBytes));
@@ -54,13 +55,18 @@ void TreeSum::run(const Kernel& kernel, std::span<const std::byte* const> source
       for (std::byte* target : targets) claim(target + at + kAheadBytes, ahead);
     }
     for (std::size_t i = 0; i < sources.size(); ++i) current_[i] = sources[i] + at;
-    block(kernel, targets, at, std::min(kBlockBytes, bytes - at), element_bytes);
+    block(kernel, targets, at, std::min(kBlockBytes, bytes - at), element_bytes, factor);
   }
 }
 
 void TreeSum::block(const Kernel& kernel, std::span<std::byte* const> targets, std::size_t at,
-                    std::size_t bytes, std::size_t element_bytes) {
+                    std::size_t bytes, std::size_t element_bytes, double factor) {
   const std::size_t count = bytes / element_bytes;
+  for (std::size_t i = 0; kernel.scale != nullptr && i < current_.size(); ++i) {
+    std::byte* scaled = between_.data() + i * kBlockBytes;  // a sum into it may also read it
+    kernel.scale(scaled, current_[i], count, factor);
+    current_[i] = scaled;
+  }
   std::byte* result = targets[0] + at;
   if (steps_.empty() && current_[0] != result) std::memcpy(result, current_[0], bytes);
   for (std::size_t s = 0; s < steps_.size(); ++s) {

@@ -28,15 +28,17 @@ class TreeSum {
 
   /// Combines `count` elements of sources (one a node) and stores the result to every target. A source may be
   /// a target. Each source is read once from memory and each target written once: the work goes in blocks
-  /// that fit the first-level cache.
+  /// that fit the first-level cache. Where the kernel scales, every source is multiplied by `factor`, in its
+  /// dtype, before it is added.
   void run(const Kernel& kernel, std::span<const std::byte* const> sources,
-           std::span<std::byte* const> targets, std::size_t count, std::size_t element_bytes);
+           std::span<std::byte* const> targets, std::size_t count, std::size_t element_bytes,
+           double factor = 1);
 
   int leaves() const { return leaves_; }
 
  private:
   void block(const Kernel& kernel, std::span<std::byte* const> targets, std::size_t at, std::size_t bytes,
-             std::size_t element_bytes);
+             std::size_t element_bytes, double factor);
 
   int leaves_;
   std::vector<FoldStep> steps_;

@@ -368,7 +368,13 @@ TEST_CASE("frame headers that are noise do not decode, and do not get past the c
   const FrameHeader good{.kind = FrameKind::kResult,
                          .sequence = 7,
                          .round = 9,
-                         .contract = {OpKind::kBroadcast, ReduceOp::kAvg, DType::kInt64, 3, 1ULL << 39},
+                         .contract = {.kind = OpKind::kBroadcast,
+                                      .op = ReduceOp::kAvg,
+                                      .dtype = DType::kInt64,
+                                      .exact = false,
+                                      .index = 3,
+                                      .count = 1ULL << 39,
+                                      .factor = 0.3},
                          .payload_bytes = 123};
   const auto encoded = encode(good);
   const auto decoded = decode_header(encoded);

@@ -1,0 +1,62 @@
+/// Bytes in order to and from one other rank, without ever blocking: a socket, or a pair of rings in shared
+/// memory.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "collectives/native/ring.hpp"
+#include "runtime/core/fd.hpp"
+
+namespace troupe::collectives {
+
+/// Not thread-safe.
+class ByteStream {
+ public:
+  ByteStream() = default;
+  virtual ~ByteStream() = default;
+  ByteStream(const ByteStream&) = delete;
+  ByteStream& operator=(const ByteStream&) = delete;
+
+  /// Writes what fits of `pieces`, in order; how many bytes.
+  virtual std::size_t write(std::span<const std::span<const std::byte>> pieces) = 0;
+  /// Reads what is there, at most into.size(); how many bytes.
+  virtual std::size_t read(std::span<std::byte> into) = 0;
+  /// No more is written from this end.
+  virtual void end() {}
+  /// What to poll, or -1.
+  virtual int fd() const { return -1; }
+  /// Why nothing will come any more, or empty. What came before is still there.
+  const std::string& broken() const { return broken_; }
+
+ protected:
+  std::string broken_;
+};
+
+class SocketStream final : public ByteStream {
+ public:
+  /// `fd`: a connected stream socket.
+  explicit SocketStream(UniqueFd fd);
+  std::size_t write(std::span<const std::span<const std::byte>> pieces) override;
+  std::size_t read(std::span<std::byte> into) override;
+  void end() override;
+  int fd() const override { return fd_.get(); }
+
+ private:
+  UniqueFd fd_;
+};
+
+/// Over one ring in each direction. The rings outlive it.
+class RingStream final : public ByteStream {
+ public:
+  RingStream(Ring out, Ring in) : out_(out), in_(in) {}
+  std::size_t write(std::span<const std::span<const std::byte>> pieces) override;
+  std::size_t read(std::span<std::byte> into) override;
+
+ private:
+  Ring out_;
+  Ring in_;
+};
+
+}  // namespace troupe::collectives

@@ -1,0 +1,225 @@
+/// The engine's half that waits, and that fails.
+
+#include <algorithm>
+#include <cstdio>
+
+#include "collectives/native/engine.hpp"
+
+namespace troupe::collectives {
+namespace {
+
+/// How long a rank that fails tries to say why to other machines.
+constexpr Duration kLastWords = std::chrono::milliseconds(10);
+
+}  // namespace
+
+bool Engine::done(const Ticket& ticket) const {
+  return ticket.transfer ? ticket.transfer->done : !is_before(completed_, ticket.rounds);
+}
+
+void Engine::wait(const Ticket& ticket) {
+  const std::lock_guard lock(mutex_);
+  if (!done(ticket)) drive(ticket);
+}
+
+bool Engine::wait_for(const Ticket& ticket, Duration limit) {
+  const std::lock_guard lock(mutex_);
+  return done(ticket) || drive(ticket, limit);
+}
+
+bool Engine::test(const Ticket& ticket) {
+  const std::lock_guard lock(mutex_);
+  while (!done(ticket)) {
+    throw_if_aborted();
+    if (advance()) {
+      progress_at_ = clock_.now();
+      continue;
+    }
+    check_on_others(ticket);
+    return done(ticket);
+  }
+  return true;
+}
+
+bool Engine::drive(const Ticket& ticket, Duration limit) {
+  Patience patience(crowded_);
+  const Instant begun = clock_.now();
+  while (!done(ticket)) {
+    throw_if_aborted();
+    if (advance()) {
+      patience.reset();
+      progress_at_ = clock_.now();
+      if (progress_at_ - begun >= limit) return done(ticket);
+      continue;
+    }
+    const Patience::Turn turn = patience.next();
+    if (turn == Patience::Turn::kAgain) continue;
+    if (turn == Patience::Turn::kSleep) sleep(ticket);
+    check_on_others(ticket);
+    if (clock_.now() - begun >= limit) return done(ticket);
+  }
+  return true;
+}
+
+/// The ranks that this one waits for.
+std::vector<int> Engine::missing(const Ticket& ticket) const {
+  if (ticket.transfer) return {ticket.transfer->contract.index};
+  std::vector<int> ranks;
+  const bool to_arrive = reduced_ != arrived_;
+  for (int peer = 0; peer < size_; ++peer) {
+    bool there = false;
+    if (is_local(peer)) {
+      const RankCell& cell = region_.cell(local(peer));
+      there = to_arrive ? reached(cell.arrived, reduced_ + 1) : reached(cell.reduced, completed_ + 1);
+    } else {
+      const Remote& remote = remotes_.at(peer);
+      there = to_arrive
+                  ? has_partials(remote, reduced_)
+                  : is_before(completed_, remote.results_in) && is_before(completed_, remote.partials_out) &&
+                        is_before(completed_, remote.results_out);
+    }
+    if (!there) ranks.push_back(peer);
+  }
+  return ranks;
+}
+
+std::uint64_t Engine::progress_of_all() const {
+  std::uint64_t sum = 0;
+  for (int peer : locals_) {
+    const RankCell& cell = region_.cell(local(peer));
+    sum += cell.arrived.rounds.load(std::memory_order_relaxed);
+    sum += cell.reduced.rounds.load(std::memory_order_relaxed);
+  }
+  return sum;
+}
+
+void Engine::check_on_others(const Ticket& ticket) {
+  for (int peer : missing(ticket)) {
+    if (!is_local(peer) || !left(peer)) continue;
+    // It may have done its part right before it left, so whether it is missing is looked up again.
+    if (ticket.transfer) exchange_mail();
+    if (done(ticket)) return;
+    const auto still = missing(ticket);
+    if (std::find(still.begin(), still.end(), peer) == still.end()) continue;
+    fail(AbortKind::kPeerLost, "rank " + std::to_string(peer) + " left the group before " + name_of(ticket));
+  }
+  // The timeout runs from the launch, the last progress of any rank, or this rank's first look at it,
+  // whichever was last: however long the caller takes between two polls, others had the chance to be seen.
+  const std::uint64_t progress = progress_of_all();
+  const Instant now = clock_.now();
+  if (progress != seen_progress_) {
+    seen_progress_ = progress;
+    progress_at_ = now;
+  }
+  if (now - progress_at_ >= timeout_) fail_timeout(ticket);
+}
+
+void Engine::sleep(const Ticket& ticket) {
+  if (!remotes_.empty()) {
+    sleep_on_sockets();
+    return;
+  }
+  if (ticket.transfer) {
+    sleep_on_mail(ticket.transfer->contract.index);
+    return;
+  }
+  const bool to_arrive = reduced_ != arrived_;
+  const std::uint32_t wanted = (to_arrive ? reduced_ : completed_) + 1;
+  for (int peer : locals_) {
+    RankCell& cell = region_.cell(local(peer));
+    Progress& word = to_arrive ? cell.arrived : cell.reduced;
+    const std::uint32_t seen = word.rounds.load(std::memory_order_acquire);
+    if (!is_before(seen, wanted)) continue;
+    sleep_on(word, seen, kSleepSlice);
+    return;
+  }
+}
+
+std::string Engine::name_of(const Op& op) const {
+  return to_string(op.contract) + " #" + std::to_string(op.sequence);
+}
+
+std::string Engine::name_of(const Transfer& transfer) const {
+  return to_string(transfer) + " #" + std::to_string(transfer.number);
+}
+
+std::string Engine::name_of(const Ticket& ticket) {
+  return ticket.transfer ? name_of(*ticket.transfer) : name_of(op_of(completed_));
+}
+
+void Engine::throw_if_aborted() {
+  if (region_aborted(region_.abort_word())) throw_aborted();
+}
+
+void Engine::throw_aborted() {
+  tell_other_machines();
+  throw_error({ErrorCode::kAborted, "the process group was aborted",
+               region_abort_reason(region_.abort_word()).text, "form the next generation"});
+}
+
+void Engine::fail(AbortKind kind, const std::string& reason) {
+  abort_region(region_.abort_word(), reason, kind);
+  throw_aborted();
+}
+
+void Engine::fail_timeout(const Ticket& ticket) {
+  std::string ranks;
+  for (int peer : missing(ticket)) ranks += (ranks.empty() ? "" : ", ") + std::to_string(peer);
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%g", to_seconds(timeout_));
+  const std::string reason = "rank " + std::to_string(rank_) + ": " + name_of(ticket) +
+                             ": no rank made progress for " + seconds + " s; waiting for rank " + ranks;
+  if (!abort_region(region_.abort_word(), reason, AbortKind::kTimeout)) throw_aborted();
+  tell_other_machines();
+  throw_error({ErrorCode::kTimeout, "a collective timed out", reason,
+               "see what the missing ranks do, or raise NativeGroupOptions::timeout"});
+}
+
+void Engine::tell_other_machines() {
+  if (std::exchange(told_, true) || remotes_.empty()) return;
+  const std::string reason = region_abort_reason(region_.abort_word()).text;
+  for (auto& [rank, remote] : remotes_) {
+    remote.link.say_abort(reason);
+  }
+  // A large frame may be half out, and the reason behind it: a peer that waits reads it at once.
+  const Instant until = clock_.now() + kLastWords;
+  while (wait_to_send() && clock_.now() < until) {
+    for (auto& [rank, remote] : remotes_) remote.link.pump();
+  }
+  for (auto& [rank, remote] : remotes_) remote.link.close();
+}
+
+void Engine::abort(AbortKind kind, const std::string& reason) {
+  abort_region(region_.abort_word(), reason, kind);
+  // A thread that waits leaves within a slice, so the mutex is free soon.
+  const std::lock_guard lock(mutex_);
+  tell_other_machines();
+}
+
+std::string Engine::abort_reason() const {
+  if (!region_aborted(region_.abort_word())) return {};
+  return region_abort_reason(region_.abort_word()).text;
+}
+
+void Engine::leave() {
+  const std::lock_guard lock(mutex_);
+  const bool aborted = region_aborted(region_.abort_word());
+  const auto transfer = oldest_transfer();
+  const bool busy = !ops_.empty() || transfer != nullptr;
+  if (busy && !aborted) {
+    abort_region(region_.abort_word(),
+                 "rank " + std::to_string(rank_) + " destroyed its group during " +
+                     (ops_.empty() ? name_of(*transfer) : name_of(ops_.front())),
+                 AbortKind::kRequested);
+  }
+  if (busy || aborted) {
+    // Half a frame may lie in buffers that are gone by now: it stays unsent, and the reason with it.
+    for (auto& [rank, remote] : remotes_) {
+      if (remote.link.sending()) remote.link.close();
+    }
+    tell_other_machines();
+  }
+  mine_.left.store(1, std::memory_order_release);
+}
+
+}  // namespace troupe::collectives

@@ -1,0 +1,269 @@
+#include "collectives/native/mailbox.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "runtime/core/assert.hpp"
+#include "runtime/core/error.hpp"
+
+namespace troupe::collectives {
+namespace {
+
+FrameHeader control(FrameKind kind, std::uint32_t sequence) {
+  return {.kind = kind, .sequence = sequence};
+}
+
+std::string name(const Contract& contract, std::uint32_t tag) {
+  std::string text = to_string(contract);
+  text.pop_back();
+  return text + ", tag " + std::to_string(tag) + ")";
+}
+
+}  // namespace
+
+std::string to_string(const Transfer& transfer) {
+  return name(transfer.contract, transfer.tag);
+}
+
+Mailbox::Mailbox(int self, int peer, std::span<const std::byte> shared)
+    : self_(self), peer_(peer), shared_(shared) {}
+
+void Mailbox::fail(std::string reason) {
+  if (failure_.empty()) failure_ = std::move(reason);
+}
+
+void Mailbox::finish(Transfer& transfer) {
+  transfer.done = true;
+  --in_flight_;
+}
+
+std::shared_ptr<const Transfer> Mailbox::oldest() const {
+  if (sending_) return sending_;
+  if (!streaming_.empty()) return streaming_.front();
+  if (!offered_.empty()) return offered_.begin()->second;
+  if (!unsaid_.empty()) return unsaid_.front();
+  if (!cleared_.empty()) return cleared_.begin()->second;
+  if (!receives_waiting_.empty()) return receives_waiting_.front();
+  return nullptr;
+}
+
+std::shared_ptr<Transfer> Mailbox::post(Transfer transfer) {
+  const bool sends = transfer.contract.kind == OpKind::kSend;
+  if (in_flight_ >= kMaxMessages ||
+      (sends && peer_ == self_ && transfer.bytes > kMaxSelfBytes - self_bytes_)) {
+    const std::string why = in_flight_ >= kMaxMessages
+                                ? std::to_string(kMaxMessages) + " sends and receives are in flight"
+                                : "a rank keeps at most 64 MiB that it sent itself";
+    throw_error({ErrorCode::kLimit, "cannot " + to_string(transfer), why, "wait for some of them first"});
+  }
+  auto made = std::make_shared<Transfer>(std::move(transfer));
+  made->number = sends ? ++sends_ : ++receives_;
+  ++in_flight_;
+  if (sends && peer_ == self_) {
+    send_to_self(made);
+  } else if (sends) {
+    unsaid_.push_back(made);
+  } else {
+    const auto at = std::find_if(arrivals_.begin(), arrivals_.end(),
+                                 [&](const Arrival& a) { return a.header.round == made->tag; });
+    if (at == arrivals_.end()) {
+      receives_waiting_.push_back(made);
+    } else {
+      match(made, *at);
+      arrivals_.erase(at);
+    }
+  }
+  return made;
+}
+
+/// Buffered: the send is done at once, and what no receive waits for is copied.
+void Mailbox::send_to_self(const Ref& send) {
+  Arrival arrival{.header = {.kind = FrameKind::kMessage,
+                             .sequence = send->number,
+                             .round = send->tag,
+                             .contract = send->contract,
+                             .payload_bytes = send->bytes}};
+  arrival.data.assign(send->data, send->data + send->bytes);
+  self_bytes_ += send->bytes;
+  finish(*send);
+  arrive(std::move(arrival));
+}
+
+bool Mailbox::agree(const Transfer& receive, const FrameHeader& header) {
+  const Contract &mine = receive.contract, &theirs = header.contract;
+  if (theirs.kind == OpKind::kSend && theirs.index == self_ && theirs.count == mine.count &&
+      theirs.dtype == mine.dtype) {
+    return true;
+  }
+  fail("rank " + std::to_string(self_) + " called " + to_string(receive) + " and rank " +
+       std::to_string(peer_) + " " + name(theirs, header.round));
+  return false;
+}
+
+Mailbox::Ref Mailbox::waiting_for(std::uint32_t tag) {
+  const auto at = std::find_if(receives_waiting_.begin(), receives_waiting_.end(),
+                               [&](const Ref& receive) { return receive->tag == tag; });
+  if (at == receives_waiting_.end()) return nullptr;
+  Ref found = *at;
+  receives_waiting_.erase(at);
+  return found;
+}
+
+/// A message is whole, or offered.
+void Mailbox::arrive(Arrival arrival) {
+  if (const Ref receive = waiting_for(arrival.header.round)) {
+    match(receive, arrival);
+  } else {
+    arrivals_.push_back(std::move(arrival));
+  }
+}
+
+void Mailbox::match(const Ref& receive, Arrival& arrival) {
+  if (!agree(*receive, arrival.header)) return;
+  if (arrival.header.kind == FrameKind::kMessage) {
+    if (!arrival.data.empty()) std::memcpy(receive->data, arrival.data.data(), receive->bytes);
+    finish(*receive);
+    if (peer_ == self_) {
+      self_bytes_ -= receive->bytes;
+    } else {
+      taken_one();
+    }
+  } else if (arrival.place != 0) {
+    if (arrival.place > shared_.size() || receive->bytes > shared_.size() - (arrival.place - 1)) {
+      fail("rank " + std::to_string(peer_) + " offered a message outside its memory");
+      return;
+    }
+    std::memcpy(receive->data, shared_.data() + (arrival.place - 1), receive->bytes);
+    controls_.push_back({control(FrameKind::kCopied, arrival.header.sequence), receive});
+  } else {
+    cleared_[arrival.header.sequence] = receive;
+    controls_.push_back({control(FrameKind::kClear, arrival.header.sequence), nullptr});
+  }
+}
+
+/// Tells the sender now and then, so that its window stays open.
+void Mailbox::taken_one() {
+  ++eager_received_;
+  if (eager_received_ - eager_told_ < kEagerWindow / 4) return;
+  eager_told_ = eager_received_;
+  controls_.push_back({control(FrameKind::kTaken, eager_told_), nullptr});
+}
+
+std::optional<Mailbox::Frame> Mailbox::next() {
+  sends_control_ = !controls_.empty();
+  if (sends_control_) return Frame{controls_.front().header, {}};
+  const bool announces = !unsaid_.empty();
+  if (!announces && streaming_.empty()) return std::nullopt;
+  sending_ = announces ? unsaid_.front() : streaming_.front();
+  const Transfer& send = *sending_;
+  Frame frame{.header = {.sequence = send.number, .round = send.tag, .contract = send.contract},
+              .pieces = {}};
+  if (!announces) {
+    frame.header.kind = FrameKind::kPayload;
+    sending_bytes_ = std::min(kPayloadBytes, send.bytes - send.moved);
+    frame.pieces = {{send.data + send.moved, sending_bytes_}};
+  } else if (send.bytes <= kEagerBytes && eager_sent_ - eager_taken_ < kEagerWindow) {
+    frame.header.kind = FrameKind::kMessage;
+    sending_bytes_ = send.bytes;
+    if (send.bytes != 0) frame.pieces = {{send.data, send.bytes}};
+  } else {
+    frame.header.kind = FrameKind::kOffer;
+    place_ = send.place;
+    sending_bytes_ = sizeof place_;
+    frame.pieces = {std::as_bytes(std::span(&place_, 1))};
+  }
+  frame.header.payload_bytes = sending_bytes_;
+  sent_kind_ = frame.header.kind;
+  return frame;
+}
+
+void Mailbox::sent() {
+  if (std::exchange(sends_control_, false)) {
+    if (const Ref ends = controls_.front().ends) finish(*ends);
+    controls_.pop_front();
+    return;
+  }
+  const Ref send = std::exchange(sending_, nullptr);
+  if (sent_kind_ == FrameKind::kPayload) {
+    send->moved += sending_bytes_;
+    if (send->moved == send->bytes) {
+      finish(*send);
+      streaming_.pop_front();
+    }
+    return;
+  }
+  unsaid_.pop_front();
+  if (sent_kind_ == FrameKind::kOffer) {
+    offered_[send->number] = send;
+  } else {
+    ++eager_sent_;
+    finish(*send);
+  }
+}
+
+std::span<std::byte> Mailbox::begin(const FrameHeader& header) {
+  coming_ = {.header = header};
+  target_ = nullptr;
+  const std::uint64_t bytes = header.payload_bytes;
+  switch (header.kind) {
+    case FrameKind::kMessage:
+    case FrameKind::kOffer: {
+      const bool small = header.kind == FrameKind::kMessage;
+      if (header.sequence != announced_ + 1 || arrivals_.size() >= kMaxMessages + kEagerWindow) break;
+      if (small ? bytes > kEagerBytes || ++eager_come_ - eager_told_ > kEagerWindow
+                : bytes != sizeof place_) {
+        break;
+      }
+      ++announced_;
+      coming_.data.resize(bytes);
+      return coming_.data;
+    }
+    case FrameKind::kPayload: {
+      const auto at = cleared_.find(header.sequence);
+      if (at == cleared_.end() || bytes == 0 || bytes > at->second->bytes - at->second->moved) break;
+      target_ = at->second;
+      return {target_->data + target_->moved, bytes};
+    }
+    default:
+      if (bytes != 0) break;
+      return {};
+  }
+  out_of_turn();
+  return {};
+}
+
+void Mailbox::end() {
+  const FrameHeader& header = coming_.header;
+  const auto offer = offered_.find(header.sequence);
+  switch (header.kind) {
+    case FrameKind::kMessage:
+      if (header.payload_bytes != header.contract.count * element_size(header.contract.dtype)) {
+        return out_of_turn();
+      }
+      return arrive(std::move(coming_));
+    case FrameKind::kOffer:
+      std::memcpy(&coming_.place, coming_.data.data(), sizeof coming_.place);
+      return arrive(std::move(coming_));
+    case FrameKind::kPayload:
+      target_->moved += header.payload_bytes;
+      if (target_->moved == target_->bytes) {
+        cleared_.erase(header.sequence);
+        finish(*target_);
+      }
+      return;
+    case FrameKind::kTaken:
+      if (is_before(eager_sent_, header.sequence) || is_before(header.sequence, eager_taken_)) {
+        return out_of_turn();
+      }
+      eager_taken_ = header.sequence;
+      return;
+    default:
+      if (offer == offered_.end()) return out_of_turn();
+      if (header.kind == FrameKind::kClear) streaming_.push_back(offer->second);
+      if (header.kind == FrameKind::kCopied) finish(*offer->second);
+      offered_.erase(offer);
+  }
+}
+
+}  // namespace troupe::collectives

@@ -1,0 +1,143 @@
+/// Messages (send, recv) between this rank and one other: what is waiting for what, and which frames go out.
+/// Pure: no socket, no clock, no thread.
+///
+/// A message of up to kEagerBytes goes out whole (kMessage) and is kept by the receiver until a receive with
+/// its tag is posted; kEagerWindow of them may be on the way, told back by kTaken. A larger one is offered
+/// (kOffer), asked for once its receive is posted (kClear), and comes in pieces (kPayload) straight into the
+/// receiver's buffer; or, if it lies in shared memory that the receiver sees, is copied from there (kCopied).
+/// So a rank keeps at most 2 MiB for another one, and nobody waits for a buffer while it fills another's.
+///
+/// A receive takes the oldest message with its tag. Count and dtype are the same on both sides, or the group
+/// is aborted with both named.
+///
+/// Errors that the other rank caused are returned as the reason for which to abort the group.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "collectives/native/link.hpp"
+
+namespace troupe::collectives {
+
+inline constexpr std::size_t kEagerBytes = 32 * 1024;     ///< what a rank may send without being asked
+inline constexpr std::size_t kEagerWindow = 64;           ///< small messages sent and not yet received
+inline constexpr std::size_t kPayloadBytes = 256 * 1024;  ///< of a piece, so that other frames get between
+inline constexpr std::size_t kMaxMessages = 4096;         ///< sends in flight to a rank, and receives from it
+inline constexpr std::size_t kMaxSelfBytes = 64 << 20;    ///< what a rank may send itself before it receives
+
+/// One send or receive.
+struct Transfer {
+  Contract contract;  ///< kSend or kRecv; index: the other rank
+  std::uint32_t tag = 0;
+  std::uint32_t number = 0;  ///< of the sends to that rank, or of the receives from it, from 1
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+  std::uint64_t place = 0;  ///< of a send: where it lies in the shared memory of this rank, + 1; 0: elsewhere
+  std::size_t moved = 0;    ///< bytes of a large message that are out or in
+  bool done = false;
+};
+
+/// "recv(3 x f32, from 1, tag 7)".
+std::string to_string(const Transfer& transfer);
+
+/// Not thread-safe.
+class Mailbox {
+ public:
+  /// `shared`: the memory of `peer` that this rank sees; empty if none. `peer` may be `self`.
+  Mailbox(int self, int peer, std::span<const std::byte> shared);
+
+  /// Starts a send or a receive (transfer.contract.kind says which); numbers it. Throws kLimit with too many
+  /// in flight. The reason to abort is in `failure()` afterwards.
+  std::shared_ptr<Transfer> post(Transfer transfer);
+
+  /// Whether anything here waits for the other rank, or a frame has to go out.
+  bool busy() const { return in_flight_ != 0 || !controls_.empty(); }
+  /// The number of sends and receives that are not done.
+  std::size_t in_flight() const { return in_flight_; }
+  /// Any that is not done; null if there is none.
+  std::shared_ptr<const Transfer> oldest() const;
+
+  struct Frame {
+    FrameHeader header;
+    std::vector<std::span<const std::byte>> pieces;
+  };
+  /// The next frame to send, if there is one; its pieces stay until it is sent().
+  std::optional<Frame> next();
+  /// The frame of the last next() is out.
+  void sent();
+
+  static bool handles(FrameKind kind) { return kind >= FrameKind::kMessage; }
+  /// Where the payload of a frame goes. REQUIRES: handles(header.kind).
+  std::span<std::byte> begin(const FrameHeader& header);
+  /// The payload of the last begin() is there.
+  void end();
+
+  /// Why the group has to be aborted, or empty.
+  const std::string& failure() const { return failure_; }
+
+ private:
+  using Ref = std::shared_ptr<Transfer>;
+  /// A message that no receive asked for yet.
+  struct Arrival {
+    FrameHeader header;
+    std::vector<std::byte> data;
+    std::uint64_t place = 0;
+  };
+  struct Control {
+    FrameHeader header;
+    Ref ends;  ///< is done with this frame
+  };
+
+  void finish(Transfer& transfer);
+  void send_to_self(const Ref& send);
+  void match(const Ref& receive, Arrival& arrival);
+  void arrive(Arrival arrival);
+  void taken_one();
+  bool agree(const Transfer& receive, const FrameHeader& header);
+  Ref waiting_for(std::uint32_t tag);
+  void fail(std::string reason);
+  void out_of_turn() { fail("rank " + std::to_string(peer_) + " sent a frame of a message out of turn"); }
+
+  const int self_;
+  const int peer_;
+  const std::span<const std::byte> shared_;
+  std::string failure_;
+  std::size_t in_flight_ = 0;
+
+  // Sends.
+  std::uint32_t sends_ = 0;
+  std::deque<Ref> unsaid_;                ///< not announced yet
+  std::map<std::uint32_t, Ref> offered_;  ///< by number
+  std::deque<Ref> streaming_;             ///< asked for, in that order
+  std::uint32_t eager_sent_ = 0;
+  std::uint32_t eager_taken_ = 0;
+  std::deque<Control> controls_;
+  Ref sending_;                    ///< of the frame that is on its way out; null for a control
+  std::size_t sending_bytes_ = 0;  ///< of its payload
+  std::uint64_t place_ = 0;        ///< payload of an offer
+  bool sends_control_ = false;
+  FrameKind sent_kind_ = FrameKind::kMessage;
+
+  // Receives.
+  std::uint32_t receives_ = 0;
+  std::uint32_t announced_ = 0;           ///< messages of the other rank
+  std::list<Ref> receives_waiting_;       ///< no message yet, oldest first
+  std::list<Arrival> arrivals_;           ///< no receive yet, oldest first
+  std::map<std::uint32_t, Ref> cleared_;  ///< by number
+  std::uint32_t eager_come_ = 0;          ///< small messages, of which so many have been
+  std::uint32_t eager_received_ = 0;
+  std::uint32_t eager_told_ = 0;
+  std::size_t self_bytes_ = 0;
+  Arrival coming_;  ///< the frame that is coming in
+  Ref target_;      ///< where it goes, if not to coming_.data
+};
+
+}  // namespace troupe::collectives

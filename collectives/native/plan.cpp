@@ -1,0 +1,100 @@
+#include "collectives/native/plan.hpp"
+
+#include <algorithm>
+
+#include "collectives/native/region.hpp"
+
+namespace troupe::collectives {
+
+Plan::Plan(const Contract& contract, int ranks)
+    : kind_(contract.kind),
+      root_(contract.index),
+      ranks_(ranks),
+      count_(contract.count),
+      element_(element_size(contract.dtype)) {
+  std::size_t bytes = kChunkBytes;
+  // A stage then holds a part for each of the others, cut at cache lines if there is room for lines.
+  if (parts_for_each() && ranks > 2) bytes /= static_cast<std::size_t>(ranks - 1);
+  if (bytes > kCacheLine) bytes = bytes / kCacheLine * kCacheLine;
+  chunk_ = bytes / element_;
+  if (kind_ == OpKind::kAllReduceTree) chunk_ = std::max<std::size_t>(1, count_);
+}
+
+std::uint64_t Plan::rounds() const {
+  return std::max<std::uint64_t>(1, count_ / chunk_ + (count_ % chunk_ != 0 ? 1 : 0));
+}
+
+bool Plan::sums() const {
+  return answers() || kind_ == OpKind::kReduceScatter;
+}
+
+bool Plan::answers() const {
+  return kind_ == OpKind::kAllReduceTree || kind_ == OpKind::kAllReduce || kind_ == OpKind::kReduce;
+}
+
+bool Plan::reads_alike() const {
+  return kind_ == OpKind::kBroadcast || kind_ == OpKind::kGather || kind_ == OpKind::kAllGather;
+}
+
+/// Whether inputs have a part for every rank, side by side.
+bool Plan::parts_for_each() const {
+  return kind_ == OpKind::kScatter || kind_ == OpKind::kReduceScatter || kind_ == OpKind::kAllToAll;
+}
+
+std::size_t Plan::input_count(int rank) const {
+  if (kind_ == OpKind::kBarrier || (kind_ == OpKind::kScatter && rank != root_)) return 0;
+  return parts_for_each() ? count_ * static_cast<std::size_t>(ranks_) : count_;
+}
+
+Slice Plan::part(std::uint32_t round) const {
+  const std::size_t begin = std::min(count_, round * chunk_);
+  return {begin, std::min(count_, begin + chunk_)};
+}
+
+Slice Plan::slice_in(std::uint32_t round, int owner) const {
+  const Slice all = part(round);
+  const Slice slice = slice_of(all.size(), element_, owner, ranks_);
+  return {all.begin + slice.begin, all.begin + slice.end};
+}
+
+Slice Plan::reads(std::uint32_t round, int from, int to) const {
+  const Slice all = part(round);
+  const std::size_t at = static_cast<std::size_t>(to) * count_;
+  switch (kind_) {
+    case OpKind::kAllReduceTree:
+    case OpKind::kAllReduce:
+    case OpKind::kReduce:
+      return slice_in(round, to);
+    case OpKind::kBroadcast:
+      return from == root_ && to != root_ ? all : Slice{};
+    case OpKind::kGather:
+      return to == root_ ? all : Slice{};
+    case OpKind::kAllGather:
+      return all;
+    case OpKind::kScatter:
+      return from == root_ ? Slice{at + all.begin, at + all.end} : Slice{};
+    case OpKind::kReduceScatter:
+    case OpKind::kAllToAll:
+      return {at + all.begin, at + all.end};
+    default:
+      return {};
+  }
+}
+
+std::size_t Plan::writes(std::uint32_t round, int from) const {
+  const bool side_by_side =
+      kind_ == OpKind::kGather || kind_ == OpKind::kAllGather || kind_ == OpKind::kAllToAll;
+  return part(round).begin + (side_by_side ? static_cast<std::size_t>(from) * count_ : 0);
+}
+
+std::size_t Plan::staged(std::uint32_t round, int from, int to) const {
+  if (parts_for_each()) return static_cast<std::size_t>(to < from ? to : to - 1) * chunk_;
+  return reads(round, from, to).begin - part(round).begin;
+}
+
+Slice Plan::results(std::uint32_t round, int owner, int to) const {
+  if (!answers() || (kind_ == OpKind::kReduce && to != root_)) return {};
+  return slice_in(round, owner);
+}
+
+}  // namespace troupe::collectives

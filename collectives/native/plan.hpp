@@ -1,0 +1,58 @@
+/// What moves where in an operation: pure arithmetic on ranks and elements.
+///
+/// An operation is done in rounds, each of which takes a *part* of its elements: as many as a stage of the
+/// region holds. In a round rank `to` reads from rank `from` the elements `reads` of the input of `from`
+/// (everybody reads, nobody is written to: a pull), and either copies them to its output at `writes` or adds
+/// up what it read of all ranks. What it added up it keeps (reduce_scatter), or stores as its slice
+/// (`results`) of the buffers of others: of all (all_reduce), or of the root (reduce).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "collectives/native/contract.hpp"
+#include "collectives/native/tree_sum.hpp"
+
+namespace troupe::collectives {
+
+class Plan {
+ public:
+  Plan() = default;
+  /// `contract` has been checked: its root exists, its counts do not overflow.
+  Plan(const Contract& contract, int ranks);
+
+  std::uint64_t rounds() const;
+  /// Readers add up what they read; otherwise they copy it.
+  bool sums() const;
+  /// Sums go back to other ranks.
+  bool answers() const;
+  /// Whoever reads from a rank reads the same, so that it is staged once.
+  bool reads_alike() const;
+  /// Elements of the input of `rank`, which is its only buffer for all_reduce, reduce and broadcast. 0: the
+  /// rank has none.
+  std::size_t input_count(int rank) const;
+
+  /// The elements of this round, as positions in the contract's count.
+  Slice part(std::uint32_t round) const;
+  /// What `to` reads of the input of `from`; itself included, where its own input counts too.
+  Slice reads(std::uint32_t round, int from, int to) const;
+  /// Where `to` puts in its output what it read from `from`, or the sum.
+  std::size_t writes(std::uint32_t round, int from) const;
+  /// Where in the stage of `from` what `to` reads of it begins, in elements.
+  std::size_t staged(std::uint32_t round, int from, int to) const;
+  /// What `owner` summed and stores to the buffer of `to`.
+  Slice results(std::uint32_t round, int owner, int to) const;
+
+ private:
+  bool parts_for_each() const;
+  Slice slice_in(std::uint32_t round, int owner) const;
+
+  OpKind kind_ = OpKind::kBarrier;
+  int root_ = 0;
+  int ranks_ = 1;
+  std::size_t count_ = 0;
+  std::size_t element_ = 4;
+  std::size_t chunk_ = 1;  ///< elements of a round
+};
+
+}  // namespace troupe::collectives

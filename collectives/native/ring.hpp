@@ -1,0 +1,67 @@
+/// Words that one rank advances and others wait for, and a ring of bytes made of two of them: what shared
+/// memory is watched by.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "runtime/core/clock.hpp"
+
+namespace troupe::collectives {
+
+inline constexpr std::size_t kCacheLine = 64;
+
+/// A count that its rank alone advances, and on which others sleep. It wraps around.
+struct alignas(2 * kCacheLine) Progress {
+  std::atomic<std::uint32_t> rounds;
+  alignas(kCacheLine) std::atomic<std::uint32_t> sleepers;  ///< not 0: somebody sleeps on `rounds`
+};
+
+/// Whether count a is before count b; they wrap around.
+inline bool is_before(std::uint32_t a, std::uint32_t b) {
+  return static_cast<std::int32_t>(a - b) < 0;
+}
+
+/// Advances `progress` to `rounds` and wakes who sleeps on it.
+void publish(Progress& progress, std::uint32_t rounds);
+
+/// Whether `progress` has reached `rounds`.
+inline bool reached(const Progress& progress, std::uint32_t rounds) {
+  return !is_before(progress.rounds.load(std::memory_order_acquire), rounds);
+}
+
+/// Sleeps until `progress` moves on from `seen`, or `slice` is over.
+void sleep_on(Progress& progress, std::uint32_t seen, Duration slice);
+
+/// What is shared of a ring of bytes with one writer and one reader; its bytes follow.
+struct RingHead {
+  Progress written;  ///< bytes, by the writer
+  Progress read;     ///< bytes, by the reader
+};
+
+/// One end's view of a ring. Not thread-safe; both ends at once may use it.
+class Ring {
+ public:
+  /// `bytes`: a power of two, the same at both ends.
+  Ring(RingHead* head, std::byte* data, std::size_t bytes)
+      : head_(head), data_(data), mask_(bytes - 1), at_(0) {}
+
+  /// The writer's: copies what fits; to be published after some puts.
+  std::size_t put(std::span<const std::byte> from);
+  void publish_written() { publish(head_->written, at_); }
+  /// The reader's: copies what is there.
+  std::size_t take(std::span<std::byte> into);
+  /// Whether the other end's count cannot be: nothing was read for it.
+  bool lies() const { return lies_; }
+
+ private:
+  RingHead* head_;
+  std::byte* data_;
+  std::size_t mask_;
+  std::uint32_t at_;  ///< this end's own count
+  bool lies_ = false;
+};
+
+}  // namespace troupe::collectives

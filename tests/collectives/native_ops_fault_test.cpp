@@ -1,0 +1,189 @@
+/// Every operation of the native group when things go wrong: aborts, ranks that call something else, that
+/// never come, that leave.
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "tests/collectives/every_op.hpp"
+#include "tests/collectives/ranks.hpp"
+
+using namespace troupe;
+using namespace troupe::collectives;
+using namespace troupe::collectives::testing;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+const std::vector<std::vector<std::vector<int>>> kLayouts = {{{0, 1, 2}}, {{0, 1}, {2}}, {{0}, {1}, {2}}};
+
+/// The buffers of one call of three ranks.
+struct Buffers {
+  OpSpec spec;
+  Bytes input = Bytes(3 * spec.count * sizeof(float)), output = Bytes(one_buffer(spec) ? 0 : input.size());
+  std::shared_ptr<Work> call(ProcessGroup& group) {
+    return testing::call(group, spec, input.data(), one_buffer(spec) ? input.data() : output.data());
+  }
+};
+
+}  // namespace
+
+TEST_CASE("an abort lets every rank out of every operation, small and large, with the first reason") {
+  for (const auto& nodes : kLayouts) {
+    for (OpKind kind : kCollectives) {
+      for (const std::size_t count : {std::size_t{4}, std::size_t{300000}}) {
+        std::atomic<int> waiting{0};
+        const OpSpec spec{.kind = kind, .count = count, .root = 2};
+        const auto thrown = run_threads(options_of(3, {.nodes = nodes}), [&](ProcessGroup& group) {
+          Buffers buffers{spec};
+          if (group.rank() == 1) {
+            while (waiting < 2) std::this_thread::yield();
+            group.abort("the test says so");
+            group.abort("again");
+            buffers.call(group);  // throws: the group stays aborted
+            return;
+          }
+          auto work = buffers.call(group);
+          work->is_completed();
+          ++waiting;
+          work->wait();
+        });
+        CAPTURE(nodes.size(), to_string(spec));
+        for (const auto& what : thrown) CHECK(contains(what, "aborted: the test says so"));
+      }
+    }
+  }
+}
+
+TEST_CASE("calls that differ in anything are an error on every rank that names both") {
+  const auto table = [](ProcessGroup& group, int which, float* in, float* out) -> std::shared_ptr<Work> {
+    const auto floats = [](float* at, std::size_t count) {
+      return Buffer{at, count, DType::kFloat32, {}, nullptr};
+    };
+    const auto ints = [](float* at, std::size_t count) {
+      return Buffer{at, count, DType::kInt32, {}, nullptr};
+    };
+    switch (which) {
+      case 0:
+        return group.all_reduce(floats(in, 4), {});
+      case 1:
+        return group.all_reduce(floats(in, 4), Reduction(ReduceOp::kSum, false));
+      case 2:
+        return group.all_reduce(ints(in, 4), {});
+      case 3:
+        return group.reduce(floats(in, 4), {}, 0);
+      case 4:
+        return group.reduce(floats(in, 4), {}, 1);
+      case 5:
+        return group.gather(floats(in, 4), floats(out, 8), 0);
+      case 6:
+        return group.scatter(floats(in, 8), floats(out, 4), 1);
+      case 7:
+        return group.all_gather(floats(in, 4), floats(out, 8));
+      case 8:
+        return group.reduce_scatter(floats(in, 8), floats(out, 4), ReduceOp::kMax);
+      case 9:
+        return group.all_to_all(floats(in, 8), floats(out, 8));
+      case 10:  // from here on so large that nothing goes out unasked
+        return group.broadcast(floats(in, 100000), 0);
+      case 11:
+        return group.broadcast(floats(in, 100000), 1);
+      case 12:
+        return group.scatter(floats(in, 200000), floats(out, 100000), 0);
+      default:
+        return group.all_to_all(floats(in, 200000), floats(out, 200000));
+    }
+  };
+  const std::string names[] = {"all_reduce(sum, 4 x f32)",        "all_reduce(sum in any order, 4 x f32)",
+                               "all_reduce(sum, 4 x i32)",        "reduce(sum, 4 x f32, root 0)",
+                               "reduce(sum, 4 x f32, root 1)",    "gather(4 x f32, root 0)",
+                               "scatter(4 x f32, root 1)",        "all_gather(4 x f32)",
+                               "reduce_scatter(max, 4 x f32)",    "all_to_all(4 x f32)",
+                               "broadcast(100000 x f32, root 0)", "broadcast(100000 x f32, root 1)",
+                               "scatter(100000 x f32, root 0)",   "all_to_all(100000 x f32)"};
+  constexpr int kCalls = std::size(names);
+  for (const auto& nodes : {std::vector<std::vector<int>>{{0, 1}}, {{0}, {1}}}) {
+    for (int a = 0; a < kCalls; ++a) {
+      for (int b = 0; b < kCalls; ++b) {
+        if (a == b) continue;
+        const auto thrown = run_threads(options_of(2, {.nodes = nodes}), [&](ProcessGroup& group) {
+          std::vector<float> in(200000), out(200000);
+          group.barrier()->wait();
+          table(group, group.rank() == 0 ? a : b, in.data(), out.data())->wait();
+        });
+        CAPTURE(nodes.size(), a, b, thrown[0], thrown[1]);
+        for (const auto& what : thrown) {
+          CHECK(contains(what, names[a]));
+          CHECK(contains(what, names[b]));
+          CHECK(contains(what, "#2"));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("every operation times out with its name and who is missing, under wait and under polling") {
+  for (const auto& nodes : kLayouts) {
+    for (OpKind kind : kCollectives) {
+      const OpSpec spec{.kind = kind, .count = 1000, .root = 1};
+      const int how = static_cast<int>(kind) % 3;
+      std::atomic<int> launched{0}, failed{0};
+      const Layout layout{.nodes = nodes, .timeout = std::chrono::milliseconds(40)};
+      const auto thrown = run_threads(options_of(3, layout), [&](ProcessGroup& group) {
+        Buffers buffers{spec};
+        if (group.rank() == 2) {
+          while (failed < 2) std::this_thread::yield();
+          buffers.call(group)->wait();
+        }
+        try {
+          auto work = buffers.call(group);
+          for (++launched; launched < 2;) std::this_thread::yield();
+          if (how == 0) work->wait();
+          while (how == 1 && !work->is_completed()) std::this_thread::yield();
+          while (how == 2 && !work->wait_for(std::chrono::microseconds(100))) {
+          }
+          work->wait();
+        } catch (...) {
+          ++failed;
+          throw;
+        }
+      });
+      const bool zero = contains(thrown[0], "a collective timed out");
+      CAPTURE(nodes.size(), how, thrown);
+      CHECK(contains(thrown[zero ? 0 : 1], "a collective timed out: rank "));
+      CHECK(contains(thrown[zero ? 0 : 1],
+                     ": " + to_string(spec) + " #1: no rank made progress for 0.04 s; waiting for rank 2"));
+      for (const auto& what : thrown) CHECK(contains(what, "no rank made progress"));
+    }
+  }
+}
+
+TEST_CASE("a rank that leaves in or before any operation lets the others out") {
+  for (const auto& nodes : kLayouts) {
+    for (OpKind kind : kCollectives) {
+      for (const bool busy : {false, true}) {
+        const OpSpec spec{.kind = kind, .count = 200000, .root = 1};
+        const auto thrown = run_threads(options_of(3, {.nodes = nodes}), [&](ProcessGroup& group) {
+          Buffers buffers{spec};
+          group.barrier()->wait();
+          if (group.rank() == 1) {
+            if (busy) buffers.call(group);
+            return;  // and the group is gone, with the operation in flight or without
+          }
+          buffers.call(group)->wait();
+          group.barrier()->wait();
+        });
+        CAPTURE(nodes.size(), to_string(spec), busy, thrown);
+        for (int r : {0, 2}) {
+          const std::string& what = thrown[static_cast<std::size_t>(r)];
+          CHECK((contains(what, "rank 1 left the group before ") ||
+                 contains(what, "rank 1 destroyed its group") || contains(what, "lost rank 1: ")));
+        }
+        CHECK(thrown[1].empty());
+      }
+    }
+  }
+}

@@ -1,0 +1,146 @@
+/// Every operation of the native group against its definition, over random counts, dtypes, roots, places of
+/// buffers and layouts over machines.
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "collectives/native/region.hpp"
+#include "runtime/core/random.hpp"
+#include "tests/collectives/every_op.hpp"
+#include "tests/collectives/ranks.hpp"
+
+using namespace troupe;
+using namespace troupe::collectives;
+using namespace troupe::collectives::testing;
+
+namespace {
+
+/// All on one machine, on two, each on its own.
+std::vector<std::vector<std::vector<int>>> layouts_of(int size) {
+  std::vector<std::vector<int>> one(1), two(2), alone;
+  for (int r = 0; r < size; ++r) {
+    one[0].push_back(r);
+    two[static_cast<std::size_t>(r % 2)].push_back(r);
+    alone.push_back({r});
+  }
+  if (size == 1) return {one};
+  if (size == 2) return {one, alone};
+  return {one, two, alone};
+}
+
+constexpr DType kReduced[] = {DType::kFloat32, DType::kFloat64, DType::kInt32, DType::kInt64};
+
+OpSpec random_spec(Random& random, int size, std::size_t most) {
+  OpSpec spec;
+  spec.kind = kCollectives[random.below(std::size(kCollectives))];
+  const bool sums =
+      spec.kind == OpKind::kAllReduce || spec.kind == OpKind::kReduce || spec.kind == OpKind::kReduceScatter;
+  spec.dtype = sums ? kReduced[random.below(4)] : static_cast<DType>(random.below(10));
+  spec.op = static_cast<ReduceOp>(random.below(5));
+  const bool integer = spec.dtype == DType::kInt32 || spec.dtype == DType::kInt64;
+  if (spec.op == ReduceOp::kAvg && integer) spec.op = ReduceOp::kMax;
+  const std::size_t choices[] = {0, 1, 1 + random.below(9), 1 + random.below(2000), random.below(most + 1)};
+  spec.count = choices[random.below(5)];
+  spec.root = static_cast<int>(random.below(static_cast<std::uint64_t>(size)));
+  spec.seed = random.next();
+  return spec;
+}
+
+void run_specs(ProcessGroup& group, const std::vector<OpSpec>& specs, std::uint64_t seed) {
+  // Where buffers lie, how many are launched at once and in which order they are waited for is each rank's
+  // own affair.
+  SeededRandom random(mix(seed, 1000 + static_cast<std::uint64_t>(group.rank())));
+  const Buffer arena = group.allocate(6 << 20, DType::kUInt8);
+  for (std::size_t at = 0; at < specs.size();) {
+    std::span<std::byte> left(static_cast<std::byte*>(arena.data), arena.count);
+    const std::size_t batch = std::min<std::size_t>(specs.size() - at, 1 + random.below(6));
+    std::vector<std::unique_ptr<Running>> running;
+    for (std::size_t i = 0; i < batch; ++i) {
+      const auto where = static_cast<Running::Where>(random.below(3));
+      running.push_back(std::make_unique<Running>(group, specs[at + i], where, left));
+      running.back()->launch();
+    }
+    std::vector<std::size_t> order(batch);
+    for (std::size_t i = 0; i < batch; ++i) order[i] = i;
+    for (std::size_t i = batch; i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+    for (std::size_t i : order) {
+      running[i]->work().wait();
+      running[i]->check();
+    }
+    at += batch;
+  }
+  group.barrier()->wait();
+}
+
+}  // namespace
+
+TEST_CASE("every operation does what it says, whatever its counts, buffers, roots and machines") {
+  const std::uint64_t seed = 20261121;
+  CAPTURE(seed);
+  for (int size = 1; size <= 5; ++size) {
+    const auto layouts = layouts_of(size);
+    for (std::size_t l = 0; l < layouts.size(); ++l) {
+      SeededRandom random(mix(mix(seed, static_cast<std::uint64_t>(size)), l));
+      std::vector<OpSpec> specs;
+      for (int i = 0; i < 120; ++i) specs.push_back(random_spec(random, size, 20000));
+      const std::uint64_t own_seed = random.next();
+      CAPTURE(size, l);
+      run(size, {.nodes = layouts[l], .data_bytes = 8 << 20},
+          [&](ProcessGroup& group) { run_specs(group, specs, own_seed); });
+    }
+  }
+}
+
+TEST_CASE("every operation over several chunks, in every place of its buffers") {
+  const std::uint64_t seed = 7;
+  for (int size : {2, 3}) {
+    for (const auto& nodes : layouts_of(size)) {
+      std::vector<OpSpec> specs;
+      for (OpKind kind : kCollectives) {
+        const std::size_t count = 2 * kChunkBytes / 4 + 1009;  // of f32
+        specs.push_back({.kind = kind, .count = count, .root = size - 1, .seed = mix(seed, specs.size())});
+      }
+      run(size, {.nodes = nodes, .data_bytes = 16 << 20}, [&](ProcessGroup& group) {
+        const Buffer memory = group.allocate(15 << 20, DType::kUInt8);
+        for (const OpSpec& spec : specs) {
+          for (int where = 0; where < 3; ++where) {
+            std::span<std::byte> arena(static_cast<std::byte*>(memory.data), memory.count);
+            Running running(group, spec, static_cast<Running::Where>((where + group.rank()) % 3), arena);
+            running.launch();
+            running.work().wait();
+            running.check();
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("the typed front calls what it says") {
+  run(2, {}, [](ProcessGroup& group) {
+    const int me = group.rank();
+    std::vector<float> one{static_cast<float>(me + 1)}, two(2);
+    const std::span<const float> input(one);
+    group.all_gather(input, std::span(two))->wait();
+    if (two != std::vector<float>{1, 2}) throw std::runtime_error("all_gather");
+    group.reduce_scatter(std::span<const float>(two), std::span(one))->wait();
+    if (one[0] != static_cast<float>(2 * (me + 1))) throw std::runtime_error("reduce_scatter");
+    std::vector<float> exchanged(2);
+    two = {static_cast<float>(10 * me), static_cast<float>(10 * me + 1)};
+    group.all_to_all(std::span<const float>(two), std::span(exchanged))->wait();
+    if (exchanged[0] != static_cast<float>(me) || exchanged[1] != static_cast<float>(10 + me)) {
+      throw std::runtime_error("all_to_all");
+    }
+    const auto memory = group.allocate<std::int64_t>(5);
+    memory[4] = me + 1;
+    group.reduce(memory, 1, ReduceOp::kMax)->wait();
+    group.broadcast(memory, 1)->wait();
+    if (memory.size() != 5 || memory[4] != 2) throw std::runtime_error("reduce, broadcast");
+    std::vector<std::int32_t> parts{5, 6}, part(1);
+    group.scatter(std::span<const std::int32_t>(parts), std::span(part), 0)->wait();
+    if (part[0] != 5 + me) throw std::runtime_error("scatter");
+    parts = {0, 0};
+    group.gather(std::span<const std::int32_t>(part), std::span(parts), 1)->wait();
+    if (me == 1 && parts != std::vector<std::int32_t>{5, 6}) throw std::runtime_error("gather");
+  });
+}

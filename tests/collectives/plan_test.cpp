@@ -1,0 +1,98 @@
+/// The plan of an operation: pure, so that every rank's view of every round can be laid side by side.
+
+#include "collectives/native/plan.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "collectives/native/region.hpp"
+#include "runtime/core/random.hpp"
+#include "tests/collectives/every_op.hpp"
+
+using namespace troupe;
+using namespace troupe::collectives;
+using namespace troupe::collectives::testing;
+
+namespace {
+
+Plan plan_of(OpKind kind, DType dtype, std::size_t count, int root, int ranks) {
+  return {{.kind = kind, .dtype = dtype, .index = root, .count = count}, ranks};
+}
+
+}  // namespace
+
+TEST_CASE("rounds cover every element once, in order, and a part fits the stage") {
+  SeededRandom random(3);
+  for (int i = 0; i < 2000; ++i) {
+    const auto kind = kCollectives[random.below(std::size(kCollectives))];
+    const auto dtype = static_cast<DType>(random.below(10));
+    const int ranks = 1 + static_cast<int>(random.below(random.below(20) == 0 ? 30000 : 9));
+    std::size_t count = random.below(4) == 0 ? random.below(3) : random.below(2000);
+    if (kind == OpKind::kBarrier) count = 0;
+    const Plan plan = plan_of(kind, dtype, count, 0, ranks);
+    CAPTURE(static_cast<int>(kind), static_cast<int>(dtype), ranks, count);
+    std::size_t at = 0;
+    for (std::uint32_t round = 0; round < plan.rounds(); ++round) {
+      const Slice part = plan.part(round);
+      REQUIRE(part.begin == at);
+      REQUIRE((part.size() != 0 || count == 0));
+      REQUIRE(part.size() * element_size(dtype) <= kChunkBytes);
+      at = part.end;
+    }
+    REQUIRE(at == count);
+  }
+}
+
+TEST_CASE("what the others read of a rank lies in its stage without overlapping") {
+  SeededRandom random(4);
+  for (int i = 0; i < 2000; ++i) {
+    const auto kind = kCollectives[random.below(std::size(kCollectives))];
+    const auto dtype = static_cast<DType>(random.below(10));
+    const int ranks = 1 + static_cast<int>(random.below(9));
+    const int root = static_cast<int>(random.below(static_cast<std::uint64_t>(ranks)));
+    const Plan plan = plan_of(kind, dtype, random.below(300000), root, ranks);
+    const std::size_t element = element_size(dtype);
+    for (const std::uint32_t round : {std::uint32_t{0}, static_cast<std::uint32_t>(plan.rounds() - 1)}) {
+      for (int from = 0; from < ranks; ++from) {
+        std::vector<Slice> staged;
+        for (int to = 0; to < ranks; ++to) {
+          const Slice read = plan.reads(round, from, to);
+          REQUIRE(read.end <= plan.input_count(from));
+          if (read.size() == 0 || to == from) continue;
+          const std::size_t at = plan.staged(round, from, to);
+          REQUIRE((at + read.size()) * element <= kChunkBytes);
+          staged.push_back({at, at + read.size()});
+          if (plan.reads_alike()) REQUIRE((at == 0 && read.size() == plan.part(round).size()));
+        }
+        if (plan.reads_alike()) continue;
+        std::sort(staged.begin(), staged.end(), [](auto a, auto b) { return a.begin < b.begin; });
+        for (std::size_t s = 1; s < staged.size(); ++s) REQUIRE(staged[s - 1].end <= staged[s].begin);
+      }
+    }
+  }
+}
+
+TEST_CASE("sums go back to exactly those who get them, and every slice has one owner") {
+  for (int ranks = 1; ranks <= 6; ++ranks) {
+    for (int root = 0; root < ranks; ++root) {
+      const std::size_t count = 70001;
+      const Plan all = plan_of(OpKind::kAllReduce, DType::kFloat32, count, 0, ranks);
+      const Plan one = plan_of(OpKind::kReduce, DType::kFloat32, count, root, ranks);
+      for (std::uint32_t round = 0; round < all.rounds(); ++round) {
+        std::size_t at = all.part(round).begin;
+        for (int owner = 0; owner < ranks; ++owner) {
+          const Slice slice = all.results(round, owner, root);
+          REQUIRE(slice.begin == at);
+          at = slice.end;
+          for (int to = 0; to < ranks; ++to) {
+            REQUIRE(all.results(round, owner, to).size() == slice.size());
+            REQUIRE(one.results(round, owner, to).size() == (to == root ? slice.size() : 0));
+            REQUIRE(all.reads(round, to, owner).begin == slice.begin);
+          }
+        }
+        REQUIRE(at == all.part(round).end);
+      }
+    }
+  }
+}
