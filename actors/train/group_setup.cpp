@@ -1,5 +1,6 @@
 #include "actors/train/group_setup.hpp"
 
+#include "collectives/flight/recorded_group.hpp"
 #include "collectives/native/native_group.hpp"
 
 namespace troupe::train {
@@ -48,7 +49,7 @@ std::shared_ptr<collectives::ProcessGroup> form_group(const Session& session, co
   options.region =
       std::make_shared<SharedMemory>(session.open_region(key, bytes, "rank " + std::to_string(rank), true));
   options.remote = connect_remote(session, settings, plan, rank, listener, std::move(abandoned));
-  return collectives::make_native_group(std::move(options));
+  return collectives::recorded(collectives::make_native_group(std::move(options)), {.group = settings.run});
 }
 
 }  // namespace troupe::train

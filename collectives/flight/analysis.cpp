@@ -72,7 +72,9 @@ Finding mismatch(std::uint64_t sequence, const std::vector<Camp>& camps) {
   std::string text;
   for (std::size_t i = 0; i < camps.size(); ++i) {
     text += i == 0 ? "" : i + 1 == camps.size() ? " and " : ", ";
-    text += name_ranks(camps[i].ranks) + (i == 0 ? " called " : " ") + to_string(camps[i].what);
+    text += name_ranks(camps[i].ranks);
+    text += i == 0 ? " called " : " ";
+    text += to_string(camps[i].what);
     // With as many on either side nobody can say who is wrong.
     const bool few = i != 0 || camps[0].ranks.size() == camps[1].ranks.size();
     if (few) finding.ranks.insert(finding.ranks.end(), camps[i].ranks.begin(), camps[i].ranks.end());
@@ -165,7 +167,8 @@ void note_by_text(Report& report, const std::vector<Lane>& lanes, const std::str
     if (same == said.end()) same = said.insert(said.end(), {text, {}});
     same->second.push_back(lane.dump.rank);
   }
-  for (const auto& [text, ranks] : said) report.notes.push_back(before + name_ranks(ranks) + ": " + text);
+  for (const auto& [text, ranks] : said)
+    report.notes.push_back(std::string(before).append(name_ranks(ranks)).append(": ").append(text));
 }
 
 void compare_collectives(Report& report, const std::vector<Lane>& lanes, const AnalysisOptions& options) {

@@ -366,6 +366,7 @@ TEST_CASE("dumps on demand of all recorders, while they record and come and go")
   const TempFolder folder;
   std::atomic<int> over{0};
   std::vector<std::thread> threads;
+  threads.reserve(2);
   for (int t = 0; t < 2; ++t) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 20; ++i) {
@@ -382,7 +383,7 @@ TEST_CASE("dumps on demand of all recorders, while they record and come and go")
     paths = FlightRecorder::dump_all("asked", folder.path()).value();
   } while (over.load() < 2);
   for (auto& thread : threads) thread.join();
-  REQUIRE(paths.size() >= 1);
+  REQUIRE_FALSE(paths.empty());
   CHECK(read_dump(folder / "kept-g1.1/rank-0.flight").value().launched == 1);
   for (const auto& file : find_dumps(folder.path()).value()) CHECK(read_dump(file).ok());
   CHECK_FALSE(FlightRecorder::dump_all("asked", "/proc/no/such").ok());
@@ -539,6 +540,7 @@ TEST_CASE("ranks that agree are said to agree, as far as every ring goes back") 
 
 TEST_CASE("the fewer ranks of a mismatch are named, and the table shows where") {
   std::vector<Dump> dumps;
+  dumps.reserve(6);
   for (int r = 0; r < 6; ++r) {
     dumps.push_back(
         dump_of(r, 6, {op_of(kSum), op_of(kMeet), op_of(r == 4 ? kShare : kSum, State::kFailed)}));
