@@ -84,8 +84,8 @@ Pairs pairs_of(DType dtype) {
   for (Bits a : special)
     for (Bits b : special) add(a, b);
   SeededRandom random(11);
-  for (int i = 0; i < 30'000; ++i) add(random_value(dtype, random), random_value(dtype, random));
-  for (int i = 0; i < 3'000; ++i) add(special[random.below(special.size())], random_value(dtype, random));
+  for (int i = 0; i < 10'000; ++i) add(random_value(dtype, random), random_value(dtype, random));
+  for (int i = 0; i < 1'000; ++i) add(special[random.below(special.size())], random_value(dtype, random));
   return pairs;
 }
 
@@ -97,16 +97,21 @@ double factor_of(DType dtype) {
 }  // namespace
 
 TEST_CASE("a combination has the bits of the book in every instruction set") {
-  for_each_kernel([](DType dtype, ReduceOp op, InstructionSet set, const Kernel& kernel) {
+  for (DType dtype : kDTypes) {
     const Pairs pairs = pairs_of(dtype);
-    std::vector<Bits> expected;
-    for (std::size_t i = 0; i < pairs.a.size(); ++i)
-      expected.push_back(combined(dtype, op, pairs.a[i], pairs.b[i]));
     const auto a = packed(dtype, pairs.a), b = packed(dtype, pairs.b);
-    std::vector<std::byte> out(a.size());
-    kernel.combine(out.data(), a.data(), b.data(), expected.size());
-    compare(named(dtype, op, set), dtype, out, expected, {pairs.a, pairs.b});
-  });
+    for (ReduceOp op : kOps) {
+      if (!why_not(dtype, op).empty()) continue;
+      std::vector<Bits> expected;
+      for (std::size_t i = 0; i < pairs.a.size(); ++i)
+        expected.push_back(combined(dtype, op, pairs.a[i], pairs.b[i]));
+      for (InstructionSet set : sets()) {
+        std::vector<std::byte> out(a.size());
+        kernel_for(dtype, op, set).combine(out.data(), a.data(), b.data(), expected.size());
+        compare(named(dtype, op, set), dtype, out, expected, {pairs.a, pairs.b});
+      }
+    }
+  }
 }
 
 TEST_CASE("any number of elements at any address, in place or not, and nothing beside them is touched") {
@@ -125,7 +130,7 @@ TEST_CASE("any number of elements at any address, in place or not, and nothing b
     }
     const auto left = packed(dtype, a), right = packed(dtype, b);
     const std::size_t size = element_size(dtype), room = kMost * size + 2 * kGuard + 8;
-    std::vector<std::byte> x(room), y(room), z(room);
+    std::vector<std::byte> x(room), y(room), z(room), guard(kGuard, std::byte{0xa5});
     // How `out` may lie: apart, over a, over b, over both; and in place for the operations with one input.
     enum Way { kApart, kOverA, kOverB, kOverBoth, kDivide, kScale, kScaleInPlace, kEnd };
     for (int w = 0; w < kEnd; ++w) {
@@ -141,7 +146,7 @@ TEST_CASE("any number of elements at any address, in place or not, and nothing b
         std::byte* at_x = x.data() + kGuard + count % 8;
         std::byte* at_y = y.data() + kGuard + count * 3 % 8;
         std::byte* at_z = z.data() + kGuard + count * 5 % 8;
-        for (auto* buffer : {&x, &y, &z}) std::fill(buffer->begin(), buffer->end(), std::byte{0xa5});
+        for (auto* buffer : {&x, &y, &z}) std::memset(buffer->data(), 0xa5, room);
         std::memcpy(at_x, left.data(), count * size);
         std::memcpy(at_y, right.data(), count * size);
         std::byte* out = way == kApart || way == kScale ? at_z : way == kOverB ? at_y : at_x;
@@ -154,10 +159,11 @@ TEST_CASE("any number of elements at any address, in place or not, and nothing b
         }
         INFO(named(dtype, op, set) << ", way " << w << ", " << count << " elements");
         if (std::memcmp(out, wanted.data(), count * size) != 0) FAIL("wrong elements");
-        const auto untouched = [](std::byte byte) { return byte == std::byte{0xa5}; };
-        if (!std::all_of(out - kGuard, out, untouched)) FAIL("wrote before the first element");
-        if (!std::all_of(out + count * size, out + count * size + kGuard, untouched))
-          FAIL("wrote past the last");
+        const auto untouched = [&](const std::byte* at) {
+          return std::memcmp(at, guard.data(), kGuard) == 0;
+        };
+        if (!untouched(out - kGuard)) FAIL("wrote before the first element");
+        if (!untouched(out + count * size)) FAIL("wrote past the last");
       }
     }
   });
