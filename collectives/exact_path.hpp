@@ -28,8 +28,9 @@ struct Exchange {
 ///   all_to_all(slices());  sum();  gather(collect());      finish();     reduce
 ///   all_to_all(slices());  sum();                                        reduce_scatter
 ///
-/// Moves k S + S bytes out of a rank with k partials of S bytes: what a ring moves, with one partial. Keep
-/// the object, `partials` and `result` where they are until the last step is done. Not thread-safe.
+/// Moves (n-1)/n (k S + S) bytes out of each of n ranks for partials of S bytes, k being the most that any
+/// rank has: what a ring moves, with one partial. Keep the object, `partials` and `result` where they are
+/// until the last step is done. Not thread-safe.
 class ExactReduction {
  public:
   struct Options {
@@ -40,7 +41,7 @@ class ExactReduction {
     /// This rank's, one a canonical node of its leaves, left to right; not written.
     std::vector<const std::byte*> partials;
     std::size_t count = 0;  ///< elements of a partial
-    /// Gets `count` elements (may be partials[0]); null on a rank that gets nothing.
+    /// Gets `count` elements (may be partials[0], or inside it); null on a rank that gets nothing.
     std::byte* result = nullptr;
     /// Part r of the result is rank r's alone: `result` gets count / ranks elements, which must divide.
     bool scattered = false;

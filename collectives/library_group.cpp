@@ -89,6 +89,13 @@ std::string to_string(const LibraryCall& call) {
   return text + ") number " + std::to_string(call.sequence);
 }
 
+bool LibraryCall::in_place(int rank) const {
+  const bool scatters = kind == LibraryOp::kScatter || kind == LibraryOp::kReduceScatter;
+  const std::byte* whole = scatters ? input : output;
+  const std::byte* part = scatters ? output : input;
+  return whole != nullptr && part == whole + static_cast<std::size_t>(rank) * bytes();
+}
+
 bool AbortFlag::set(const std::string& reason) {
   const std::lock_guard lock(mutex_);
   if (is_set()) return false;

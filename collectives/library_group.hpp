@@ -42,6 +42,8 @@ struct LibraryCall {
   std::uint64_t sequence = 0;        ///< counts the calls of this rank, from 1
 
   std::size_t bytes() const { return count * element_size(dtype); }
+  /// Whether the smaller buffer is `rank`'s part of the larger one.
+  bool in_place(int rank) const;
 };
 
 /// "all_reduce(sum, 8 x f32) number 7".

@@ -64,7 +64,8 @@ void all_gather(const GlooSite& site, const LibraryCall& call, std::byte* from, 
   const std::size_t bytes = block * element_size(call.dtype);
   gloo::AllgatherOptions options(site.context);
   set_common(options, site, call);
-  options.setInput(raw(from), bytes);
+  const bool in_place = from == to + static_cast<std::size_t>(site.context->rank) * bytes;
+  if (!in_place) options.setInput(raw(from), bytes);
   options.setOutput(raw(to), bytes * static_cast<std::size_t>(site.context->size));
   gloo::allgather(options);
 }

@@ -99,8 +99,9 @@ class GlooGroup final : public LibraryGroup {
   std::shared_ptr<Work> launch(LibraryCall call) override {
     if (call.kind == LibraryOp::kSend || call.kind == LibraryOp::kRecv) return message(call);
     std::shared_ptr<ExactReduction> reduction;
-    // Gloo's own reductions know no trees of leaves, and only an old interface scatters.
-    const bool always = call.kind == LibraryOp::kAllReduceTree || call.kind == LibraryOp::kReduceScatter;
+    // Gloo's own reductions know no trees of leaves and no factors, and only an old interface scatters.
+    const bool always = call.kind == LibraryOp::kAllReduceTree || call.kind == LibraryOp::kReduceScatter ||
+                        call.how.op == ReduceOp::kPremulSum;
     const bool reduces = call.kind == LibraryOp::kAllReduce || call.kind == LibraryOp::kReduce;
     if (always || (reduces && call.how.exact)) reduction = exact(call);
     return collectives_->run([link = link_, call = std::move(call), reduction] {

@@ -1,5 +1,6 @@
 #include "collectives/mpi/mpi_group.hpp"
 
+#include <cstring>
 #include <limits>
 #include <string>
 #include <thread>
@@ -111,16 +112,19 @@ class Steps {
     }
   }
 
-  MpiStep of_move(const LibraryCall& c) const {
-    return [comm = comm_, c, n = narrow(c.count), type = carrier_type(c.dtype)] {
+  /// `in_place`: of the root of a gather or scatter.
+  MpiStep of_move(const LibraryCall& c, bool in_place) const {
+    return [comm = comm_, c, in_place, n = narrow(c.count), type = carrier_type(c.dtype)] {
       const int tag = static_cast<int>(c.tag);
+      const void* from = in_place ? MPI_IN_PLACE : c.input;
       switch (c.kind) {
         case LibraryOp::kBroadcast:
           return begin("MPI_Ibcast", MPI_Ibcast, c.output, n, type, c.peer, comm);
         case LibraryOp::kGather:
-          return begin("MPI_Igather", MPI_Igather, c.input, n, type, c.output, n, type, c.peer, comm);
+          return begin("MPI_Igather", MPI_Igather, from, n, type, c.output, n, type, c.peer, comm);
         case LibraryOp::kScatter:
-          return begin("MPI_Iscatter", MPI_Iscatter, c.input, n, type, c.output, n, type, c.peer, comm);
+          return begin("MPI_Iscatter", MPI_Iscatter, c.input, n, type, in_place ? MPI_IN_PLACE : c.output, n,
+                       type, c.peer, comm);
         case LibraryOp::kAllGather:
           return begin("MPI_Iallgather", MPI_Iallgather, c.input, n, type, c.output, n, type, comm);
         case LibraryOp::kAllToAll:
@@ -165,25 +169,48 @@ class MpiGroup final : public LibraryGroup {
       throw BadConfig("the tag " + std::to_string(call.tag) + " is too large",
                       "the backend mpi has tags to " + std::to_string(comm_.max_tag), "use a smaller one");
     }
-    const Steps steps(comm_.handle);
     const bool reduces = call.kind == LibraryOp::kAllReduceTree || call.kind == LibraryOp::kAllReduce ||
                          call.kind == LibraryOp::kReduce || call.kind == LibraryOp::kReduceScatter;
-    if (!reduces) return run(call, !message, {steps.of_move(call)}, nullptr);
+    if (!reduces) return move(call);
 
     // MPI's own reductions know no trees of leaves, and not every dtype.
     const MpiReduction own = mpi_reduction(call.dtype, call.how.op);
     if (call.kind != LibraryOp::kAllReduceTree && !call.how.exact && own.op != MPI_OP_NULL) {
-      std::function<void()> finish;
-      const Kernel kernel = kernel_for(call.dtype, call.how.op);
-      if (kernel.divide != nullptr && call.output != nullptr) {
-        finish = [kernel, call, ranks = size()] { kernel.divide(call.output, call.count, ranks); };
-      }
-      return run(call, true, {steps.of_reduction(call, own, rank() == call.peer)}, std::move(finish));
+      return own_reduction(call, own);
     }
     const auto reduction = exact(call);
     const bool scattered = call.kind == LibraryOp::kReduceScatter;
-    return run(call, true, steps.of_exact(call, reduction),
+    return run(call, true, Steps(comm_.handle).of_exact(call, reduction),
                [reduction, scattered] { scattered ? reduction->sum() : reduction->finish(); });
+  }
+
+  std::shared_ptr<Work> own_reduction(const LibraryCall& call, MpiReduction own) {
+    LibraryCall moved = call;
+    // MPI lets no rank scatter in place unless all do, so those that do get room of their own.
+    std::shared_ptr<std::byte[]> apart;
+    if (call.kind == LibraryOp::kReduceScatter && call.in_place(rank())) {
+      apart = std::make_shared<std::byte[]>(call.bytes());
+      moved.output = apart.get();
+    }
+    const auto finish = [kernel = kernel_for(call.dtype, call.how.op), call, apart, ranks = size()] {
+      if (apart != nullptr) std::memcpy(call.output, apart.get(), call.bytes());
+      if (kernel.divide != nullptr && call.output != nullptr) kernel.divide(call.output, call.count, ranks);
+    };
+    return run(call, true, {Steps(comm_.handle).of_reduction(moved, own, rank() == call.peer)}, finish);
+  }
+
+  /// A broadcast, gather, scatter, exchange, message or barrier.
+  std::shared_ptr<Work> move(const LibraryCall& call) {
+    const bool message = call.kind == LibraryOp::kSend || call.kind == LibraryOp::kRecv;
+    LibraryCall moved = call;
+    // As above.
+    std::shared_ptr<std::byte[]> apart;
+    if (call.kind == LibraryOp::kAllGather && call.in_place(rank())) {
+      apart = std::make_shared<std::byte[]>(call.bytes());
+      std::memcpy(apart.get(), call.input, call.bytes());
+      moved.input = apart.get();
+    }
+    return run(call, !message, {Steps(comm_.handle).of_move(moved, call.in_place(rank()))}, [apart] {});
   }
 
   std::shared_ptr<Work> run(LibraryCall call, bool ordered, std::vector<MpiStep> steps,

@@ -16,6 +16,18 @@ using namespace troupe::collectives;
 using namespace troupe::collectives::testing;
 using namespace std::chrono_literals;
 
+/// Gloo forgets the list of interfaces when it throws for one that does not exist.
+extern "C" const char* __lsan_default_suppressions();
+extern "C" const char* __lsan_default_suppressions() {
+  return "leak:gloo::transport::tcp::CreateDeviceAttr";
+}
+
+/// The sanitizer does not see the reference counts inside these libraries.
+extern "C" const char* __tsan_default_suppressions();
+extern "C" const char* __tsan_default_suppressions() {
+  return "race:libgloo.so\nrace:std::__exception_ptr\n";
+}
+
 namespace {
 
 /// A rendezvous of ranks that are threads.

@@ -70,6 +70,17 @@ void check_rooted_moves(ProcessGroup& group, DType dtype, std::size_t count) {
     Bytes whole = me == root ? values_of(root, count * index(n), dtype) : Bytes{}, part(mine.size());
     group.scatter(buffer(whole, dtype), buffer(part, dtype), root)->wait();
     require(part == part_of(values_of(root, count * index(n), dtype), me, n), fails("scatter"));
+
+    // In place on the root: its part of the larger buffer is the smaller one.
+    const auto inside = [&](Bytes& all_parts) {
+      return Buffer{.data = all_parts.data() + index(me) * mine.size(), .count = count, .dtype = dtype};
+    };
+    if (me == root)
+      std::copy(mine.begin(), mine.end(), output.begin() + static_cast<long>(index(me) * mine.size()));
+    group.gather(me == root ? inside(output) : buffer(input, dtype), buffer(output, dtype), root)->wait();
+    require(me != root || output == all, fails("gather in place"));
+    group.scatter(buffer(whole, dtype), me == root ? inside(whole) : buffer(part, dtype), root)->wait();
+    require(me != root || whole == values_of(root, count * index(n), dtype), fails("scatter in place"));
   }
 }
 
@@ -79,6 +90,11 @@ void check_exchanges(ProcessGroup& group, DType dtype, std::size_t count) {
   Bytes mine = values_of(me, count, dtype), gathered(mine.size() * index(n));
   group.all_gather(buffer(mine, dtype), buffer(gathered, dtype))->wait();
   require(gathered == values_of_all(n, count, dtype), fails("all_gather"));
+  std::fill(gathered.begin(), gathered.end(), std::byte{0});
+  std::copy(mine.begin(), mine.end(), gathered.begin() + static_cast<long>(index(me) * mine.size()));
+  const Buffer inside{.data = gathered.data() + index(me) * mine.size(), .count = count, .dtype = dtype};
+  group.all_gather(me % 2 == 0 ? inside : buffer(mine, dtype), buffer(gathered, dtype))->wait();
+  require(gathered == values_of_all(n, count, dtype), fails("all_gather in place"));
 
   Bytes input = values_of(me, count * index(n), dtype), output(input.size()), wanted;
   for (int r = 0; r < n; ++r) {
@@ -151,6 +167,10 @@ void check_reductions(ProcessGroup& group, DType dtype, std::size_t count, Reduc
   group.reduce_scatter(buffer(values, dtype), buffer(part, dtype), how)->wait();
   require(part == part_of(wanted, me, n), fails("reduce_scatter"));
   require(values == mine, fails("input of reduce_scatter"));
+  const Buffer inside{
+      .data = values.data() + index(me) * part.size(), .count = count / index(n), .dtype = dtype};
+  group.reduce_scatter(buffer(values, dtype), inside, how)->wait();
+  require(part_of(values, me, n) == part, fails("reduce_scatter in place"));
 }
 
 template <class T>
@@ -196,6 +216,11 @@ void check_scalars(ProcessGroup& group, ReduceOp op) {
   group.reduce_scatter(std::span<const T>(mine), std::span(part), {op, false})->wait();
   require(std::equal(part.begin(), part.end(), wanted.begin() + static_cast<long>(part.size()) * me),
           fails("reduce_scatter"));
+  values = mine;
+  const auto inside = std::span(values).subspan(part.size() * index(me), part.size());
+  const auto target = me % 2 == 0 ? inside : std::span(wanted).first(part.size());  // not on every rank
+  group.reduce_scatter(std::span<const T>(values), target, {op, false})->wait();
+  require(std::equal(part.begin(), part.end(), target.begin()), fails("reduce_scatter in place"));
 }
 
 template <class Expected>
