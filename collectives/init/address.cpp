@@ -11,7 +11,10 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <future>
 #include <memory>
+
+#include "runtime/core/quiet_thread.hpp"
 
 namespace troupe::collectives {
 namespace {
@@ -36,43 +39,15 @@ ErrorInfo unresolved(const std::string& host, std::string why) {
           "give a name that this machine can look up, or a numeric address"};
 }
 
-/// One look-up. The resolver's thread may outlive the wait for it: then this is left to it.
-struct LookUp {
-  std::string host;
+/// What the resolver finds, however long it takes.
+Result<std::string> look_up(const std::string& host) {
   addrinfo hints{};
-  gaicb request{};
-};
-
-}  // namespace
-
-Result<std::string> resolve(const std::string& host, Duration limit) {
-  if (is_numeric(host)) return host;
-  if (host == "localhost") return std::string("127.0.0.1");
-  auto look_up = std::make_unique<LookUp>();
-  look_up->host = host;
-  look_up->hints.ai_socktype = SOCK_STREAM;
-  look_up->request.ar_name = look_up->host.c_str();
-  look_up->request.ar_request = &look_up->hints;
-  gaicb* list[1] = {&look_up->request};
-  if (const int error = ::getaddrinfo_a(GAI_NOWAIT, list, 1, nullptr); error != 0) {
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  if (const int error = ::getaddrinfo(host.c_str(), nullptr, &hints, &list); error != 0) {
     return unresolved(host, ::gai_strerror(error));
   }
-  const MonotonicClock clock;
-  const Instant until = clock.now() + limit;
-  while (::gai_error(list[0]) == EAI_INPROGRESS) {
-    const Duration left = until - clock.now();
-    if (left <= Duration::zero()) {
-      if (::gai_cancel(list[0]) != EAI_CANCELED) (void)look_up.release();
-      auto error = unresolved(host, "the look-up did not end in time");
-      error.code = ErrorCode::kTimeout;
-      return error;
-    }
-    const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
-    const timespec slice{static_cast<time_t>(seconds.count()), static_cast<long>((left - seconds).count())};
-    ::gai_suspend(list, 1, &slice);
-  }
-  if (const int error = ::gai_error(list[0]); error != 0) return unresolved(host, ::gai_strerror(error));
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> found(look_up->request.ar_result, ::freeaddrinfo);
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> found(list, ::freeaddrinfo);
   std::string v6;
   for (const addrinfo* at = found.get(); at != nullptr; at = at->ai_next) {
     if (at->ai_family == AF_INET) return text_of(at->ai_addr);
@@ -80,6 +55,21 @@ Result<std::string> resolve(const std::string& host, Duration limit) {
   }
   if (v6.empty()) return unresolved(host, "it has no address");
   return v6;
+}
+
+}  // namespace
+
+Result<std::string> resolve(const std::string& host, Duration limit) {
+  if (is_numeric(host)) return host;
+  if (host == "localhost") return std::string("127.0.0.1");
+  // The resolver has no deadline, so its thread may outlive the wait for it.
+  auto answer = std::make_shared<std::promise<Result<std::string>>>();
+  auto found = answer->get_future();
+  start_quiet_thread([answer, host] { answer->set_value(look_up(host)); }).detach();
+  if (found.wait_for(limit) == std::future_status::ready) return found.get();
+  auto error = unresolved(host, "the look-up did not end in time");
+  error.code = ErrorCode::kTimeout;
+  return error;
 }
 
 Result<UniqueFd> dial(const Endpoint& at, Duration limit) {

@@ -148,12 +148,15 @@ void World::seek(const std::optional<JobKey>& key, const Environment& environmen
       return;
     }
     if (clock.now() >= until) {
-      throw_error({ErrorCode::kTimeout, purpose_of(options_),
-                   "rank 0 of " + std::to_string(place_.size) + " is missing at " + place_.url + " after " +
-                       std::to_string(
-                           std::chrono::duration_cast<std::chrono::milliseconds>(options_.timeout).count()) +
-                       " ms (" + (last.why.empty() ? last.what : last.why) + ")",
-                   "start rank 0, and give every rank the same address, or raise the timeout"});
+      throw_error(
+          {ErrorCode::kTimeout, purpose_of(options_),
+           "rank 0 of " + std::to_string(place_.size) + " is missing at " + place_.url + " after " +
+               std::to_string(
+                   std::chrono::duration_cast<std::chrono::milliseconds>(options_.timeout).count()) +
+               " ms (" + (last.why.empty() ? last.what : last.why) + ")",
+           place_.path.empty()
+               ? "start rank 0, and give every rank the same address, or raise the timeout"
+               : "start rank 0, or raise the timeout; on several machines append ?host=ADDRESS, rank 0's"});
     }
     std::this_thread::sleep_for(kRetryAfter);
   }
