@@ -174,6 +174,7 @@ class Engine {
 
   // Other machines (engine_remote.cpp).
   bool exchange();
+  bool needs(const Remote& remote) const;
   bool send_to(Remote& remote);
   bool start_frame(Remote& remote);
   bool start_ready(Remote& remote);

@@ -272,21 +272,30 @@ bool Engine::receive_from(Remote& remote) {
   return moved;
 }
 
+/// Whether this rank still needs `remote`. One that has done its part may go.
+bool Engine::needs(const Remote& remote) const {
+  return !has_partials(remote, launched_ - 1) || is_before(remote.results_in, launched_) ||
+         is_before(remote.partials_out, launched_) || remote.link.sending() ||
+         remote.mailbox.in_flight() != 0;
+}
+
 bool Engine::exchange() {
   bool moved = false;
+  const Remote* lost = nullptr;
   for (auto& [rank, remote] : remotes_) {
     moved = remote.link.pump() || moved;
     moved = send_to(remote) || moved;
     moved = receive_from(remote) || moved;
     skip_results(remote);
-    if (remote.link.broken().empty()) continue;
-    // A rank that has done its part may go; it is lost only if this one still needs it.
-    const bool needed = !has_partials(remote, launched_ - 1) || is_before(remote.results_in, launched_) ||
-                        is_before(remote.partials_out, launched_) || remote.link.sending() ||
-                        remote.mailbox.in_flight() != 0;
-    if (needed) fail(AbortKind::kPeerLost, "lost rank " + std::to_string(rank) + ": " + remote.link.broken());
+    if (!remote.link.broken().empty() && needs(remote)) lost = &remote;
   }
-  return moved;
+  if (lost == nullptr) return moved;
+  // It may have gone because of an abort that another rank has told this one of meanwhile.
+  for (auto& [rank, remote] : remotes_) {
+    remote.link.pump();
+    receive_from(remote);
+  }
+  fail(AbortKind::kPeerLost, "lost rank " + std::to_string(lost->link.rank()) + ": " + lost->link.broken());
 }
 
 void Engine::sleep_on_sockets() {
