@@ -8,7 +8,7 @@ namespace {
 
 struct Registry {
   std::mutex mutex;
-  /// Backends that a build may lack put themselves here under the macro that says it has them.
+  /// use_gloo() and use_mpi() add theirs, so that a program without them does not load those libraries.
   std::map<std::string, BackendFactory, std::less<>> factories = {{"native", join_native_group}};
 };
 

@@ -5,7 +5,9 @@
 #include <numeric>
 #include <string>
 
+#include "collectives/gloo/use_gloo.hpp"
 #include "collectives/init/init.hpp"
+#include "collectives/mpi/use_mpi.hpp"
 
 using namespace troupe::collectives;
 
@@ -13,7 +15,7 @@ namespace {
 
 constexpr const char* kUsage =
     "usage: all_reduce [--backend NAME] [--url URL] [--elements N]\n"
-    "  --backend   native (the default), or another that the build has\n"
+    "  --backend   native (the default); gloo, mpi (under mpirun) where the build has them\n"
     "  --url       where the ranks meet (default env://)\n"
     "  --elements  floats to sum (default 1,048,576)\n"
     "In two shells, or as any launcher does it:\n"
@@ -62,11 +64,17 @@ void run(const Arguments& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 2 && std::string(argv[1]) == "--help") {
+    std::fputs(kUsage, stdout);
+    return 0;
+  }
   Arguments arguments;
   if (!parse(argc, argv, arguments)) {
     std::fputs(kUsage, stderr);
     return 2;
   }
+  use_gloo();
+  use_mpi();
   try {
     run(arguments);
     return 0;
