@@ -290,7 +290,7 @@ void check_exact(ProcessGroup& group) {
   for (const DType dtype : kDTypes) {
     for (const ReduceOp op : kOps) {
       if (kernel_for(dtype, op).combine == nullptr) continue;
-      for (const std::size_t count : kCounts) {
+      for (const std::size_t count : {1009, 12000}) {  // the moves and the tree have the small ones
         check_reductions(group, dtype, count, op, native_sum(group.size(), count, dtype, op));
       }
     }
