@@ -53,7 +53,18 @@ void Communicator::shrink_from(Communicator& parent, std::vector<int> gone) {
                                                        static_cast<int>(gone.size()), &comm_));
     state_ = State::kUsable;
   }
-  parent.await_ready(patient_);  // NCCL fills in the new communicator by the time its parent is ready
+  await_child_of(parent);
+}
+
+/// NCCL fills in the new communicator by the time its parent is ready. If it never is, ending the parent ends
+/// the attempt, which would otherwise write to us later.
+void Communicator::await_child_of(Communicator& parent) {
+  try {
+    parent.await_ready(patient_);
+  } catch (...) {
+    parent.abort();
+    throw;
+  }
   await_ready();
 }
 
@@ -64,8 +75,7 @@ void Communicator::grow_from(Communicator& parent, int ranks, const UniqueId* id
     NCCL_TRY(caller_, caller_.api->nccl.ncclCommGrow(parent.comm_, ranks, id, -1, &comm_));
     state_ = State::kUsable;
   }
-  parent.await_ready(patient_);
-  await_ready();
+  await_child_of(parent);
 }
 
 void Communicator::join_grown(int ranks, int rank, const UniqueId& id) {
@@ -109,7 +119,7 @@ void Communicator::await_ready(const Patient& patient) {
   for (unsigned turn = 0;; ++turn) {
     patient.check();
     const NcclCode code = poll();
-    if (code == kNcclSuccess) return;
+    if (code == kNcclSuccess) break;
     if (code != kNcclInProgress) throw_nccl(caller_, "ncclCommGetAsyncError", code);
     if (clock_.now() > deadline) {
       throw_error({ErrorCode::kTimeout,
@@ -120,6 +130,8 @@ void Communicator::await_ready(const Patient& patient) {
     }
     pause_turn(turn);
   }
+  const std::lock_guard hold(mutex_);
+  was_ready_ = true;
 }
 
 std::string Communicator::async_error() {
@@ -156,7 +168,7 @@ void Communicator::stop() noexcept {
     const std::lock_guard hold(mutex_);
     if (state_ != State::kUsable) return;
     const auto& revoke = caller_.api->nccl.ncclCommRevoke;
-    if (!revoke || comm_ == nullptr) return abort_locked();
+    if (!revoke || !was_ready_) return abort_locked();
     const NcclCode code = revoke(comm_);
     if (code != kNcclSuccess && code != kNcclInProgress) return abort_locked();
     state_ = State::kRevoked;

@@ -38,8 +38,9 @@ class Communicator {
   // throws.
   void init(int ranks, int rank, const UniqueId& id);
   /// The parent's ranks without `gone`, renumbered in order. The parent is idle, or was stopped by a revoke.
+  /// If this fails, the parent is aborted.
   void shrink_from(Communicator& parent, std::vector<int> gone);
-  /// The parent's ranks and new ones after them. `id` on rank 0 alone.
+  /// The parent's ranks and new ones after them. `id` on rank 0 alone. As shrink_from otherwise.
   void grow_from(Communicator& parent, int ranks, const UniqueId* id);
   /// A new rank's side of grow_from.
   void join_grown(int ranks, int rank, const UniqueId& id);
@@ -95,6 +96,7 @@ class Communicator {
   void require_usable() const;
   void await_ready();
   void await_ready(const Patient& patient);
+  void await_child_of(Communicator& parent);
   NcclCode poll();
   bool quiesce(Duration limit) noexcept;
   void abort_locked() noexcept;
@@ -104,6 +106,7 @@ class Communicator {
   MonotonicClock clock_;
   mutable std::mutex mutex_;
   State state_ = State::kNone;
+  bool was_ready_ = false;  ///< it has joined: before, there is nothing to revoke
   Comm comm_ = nullptr;
   Stream stream_ = nullptr;
 };

@@ -198,7 +198,7 @@ void Core::end(Flight& flight, std::exception_ptr thrown) {
   flight.settled_at = clock_.now();
   flight.thrown = std::move(thrown);
   flight.compare = nullptr;
-  progress_at_[flight.lane] = *flight.settled_at;
+  progress_at_[static_cast<std::size_t>(flight.lane)] = *flight.settled_at;
   give_back(flight.done);
   give_back(flight.compared);
 }
@@ -309,9 +309,10 @@ void Core::tick() {
     const std::string error = communicator->async_error();
     if (!error.empty()) return fail(AbortKind::kPeerLost, error);
   }
-  bool waiting[2] = {false, false};  // within a lane they end in order
+  std::array<bool, kLanes> waiting{};  // within a lane they end in order
   for (const auto& flight : flights) {
-    if (!waiting[flight->lane]) waiting[flight->lane] = !settle(*flight);
+    if (!waiting[static_cast<std::size_t>(flight->lane)])
+      waiting[static_cast<std::size_t>(flight->lane)] = !settle(*flight);
   }
   check_deadlines();
 }
@@ -320,10 +321,11 @@ void Core::check_deadlines() {
   std::string late;
   {
     const std::lock_guard hold(mutex_);
-    bool seen[2] = {false, false};
+    std::array<bool, kLanes> seen{};
     for (const auto& flight : flights_) {
-      if (std::exchange(seen[flight->lane], true)) continue;
-      const Instant since = std::max(flight->launched_at, progress_at_[flight->lane]);
+      if (std::exchange(seen[static_cast<std::size_t>(flight->lane)], true)) continue;
+      const Instant since =
+          std::max(flight->launched_at, progress_at_[static_cast<std::size_t>(flight->lane)]);
       if (clock_.now() - since > facts_.timeout) late = to_string(flight->call);
     }
   }

@@ -6,6 +6,7 @@
 /// communicators are stopped so that their kernels leave the GPU.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -22,10 +23,16 @@
 
 namespace troupe::collectives::nccl {
 
+/// The communicators of a group, each with an order of its own.
+inline constexpr int kCollectives = 0;
+inline constexpr int kUp = 1;    ///< messages to higher ranks
+inline constexpr int kDown = 2;  ///< messages to lower ranks
+inline constexpr int kLanes = 3;
+
 /// One operation in flight. Everything after `launched_at` is guarded by the core's lock.
 struct Flight {
   Call call;
-  int lane = 0;                ///< 0: the collectives' order, 1: the messages'
+  int lane = kCollectives;
   std::vector<Stream> joined;  ///< the streams of its buffers: what wait() makes wait
   Instant launched_at{0};
   Event done = nullptr;
@@ -109,7 +116,7 @@ class Core {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Flight>> flights_;  ///< not settled, oldest first
-  Instant progress_at_[2] = {Instant{0}, Instant{0}};
+  std::array<Instant, kLanes> progress_at_{};
   std::exception_ptr failure_;
   std::string reason_;
   std::vector<Event> events_;  ///< to be used again

@@ -64,6 +64,7 @@ std::byte* part(void* data, int index, std::size_t bytes) {
 template <class Enqueue>
 std::shared_ptr<Work> NcclGroup::operate(Call call, std::vector<Stream> joined, Enqueue enqueue,
                                          bool on_host) {
+  if (messages_) messages_->flush();
   core_->check();
   call.sequence = ++sequence_;
   Flight flight{.call = call, .joined = std::move(joined)};
@@ -72,7 +73,7 @@ std::shared_ptr<Work> NcclGroup::operate(Call call, std::vector<Stream> joined, 
     enqueue();
   });
   return std::make_shared<NcclWork>(
-      core_, [launched] { return launched; }, on_host || options_.host_wait);
+      core_, messages_, [launched] { return launched; }, on_host || options_.host_wait);
 }
 
 void NcclGroup::copy(void* to, const void* from, std::size_t bytes) {

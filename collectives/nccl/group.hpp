@@ -14,9 +14,9 @@ namespace troupe::collectives::nccl {
 
 class NcclGroup final : public ProcessGroup {
  public:
-  /// The communicators have joined; `messages` is null without send and recv. Options are checked.
-  NcclGroup(NcclGroupOptions options, std::shared_ptr<Core> core, std::shared_ptr<Communicator> collectives,
-            std::shared_ptr<Communicator> messages);
+  /// One communicator a lane, which have joined; the first alone without messages. Options are checked.
+  NcclGroup(NcclGroupOptions options, std::shared_ptr<Core> core,
+            std::vector<std::shared_ptr<Communicator>> lanes);
   /// Waits for what is in flight, which has a deadline, and frees everything.
   ~NcclGroup() override;
 
@@ -48,8 +48,8 @@ class NcclGroup final : public ProcessGroup {
   // For the next generation (membership.cpp).
   Core& core() { return *core_; }
   const NcclGroupOptions& options() const { return options_; }
-  Communicator& collectives() { return *collectives_; }
-  Communicator* messages() { return messages_communicator_.get(); }
+  /// Null for a lane that it lacks.
+  Communicator* lane(std::size_t lane) { return lane < lanes_.size() ? lanes_[lane].get() : nullptr; }
   /// Issues what is noted and waits until nothing is in flight.
   void drain();
 
@@ -79,7 +79,8 @@ class NcclGroup final : public ProcessGroup {
 
   NcclGroupOptions options_;
   std::shared_ptr<Core> core_;
-  std::shared_ptr<Communicator> collectives_, messages_communicator_;
+  std::vector<std::shared_ptr<Communicator>> lanes_;
+  std::shared_ptr<Communicator> collectives_;  ///< the first of them
   std::shared_ptr<Messages> messages_;
   std::unique_ptr<ExactPath> exact_;
   std::unique_ptr<CallCheck> call_check_;

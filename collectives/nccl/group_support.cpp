@@ -28,11 +28,11 @@ void refuse(const char* operation, std::string why, std::string todo) {
 }
 
 NcclGroup::NcclGroup(NcclGroupOptions options, std::shared_ptr<Core> core,
-                     std::shared_ptr<Communicator> collectives, std::shared_ptr<Communicator> messages)
+                     std::vector<std::shared_ptr<Communicator>> lanes)
     : options_(std::move(options)),
       core_(std::move(core)),
-      collectives_(std::move(collectives)),
-      messages_communicator_(std::move(messages)) {
+      lanes_(std::move(lanes)),
+      collectives_(lanes_.at(kCollectives)) {
   const Caller& caller = core_->facts().caller;
   CUDA_TRY(caller, core_->api().cuda.load_kernels());
   exact_ = std::make_unique<ExactPath>(caller, options_.size, collectives_, options_.leaves,
@@ -41,7 +41,7 @@ NcclGroup::NcclGroup(NcclGroupOptions options, std::shared_ptr<Core> core,
   if (options_.compare_calls) {
     call_check_ = std::make_unique<CallCheck>(caller, options_.size, collectives_);
   }
-  if (messages_communicator_) messages_ = std::make_shared<Messages>(core_, messages_communicator_);
+  if (lanes_.size() == kLanes) messages_ = std::make_shared<Messages>(core_, lanes_[kUp], lanes_[kDown]);
 }
 
 NcclGroup::~NcclGroup() {
@@ -62,13 +62,12 @@ void NcclGroup::end() {
   }
   const bool failed = core_->failed();
   core_->leave();
-  const std::shared_ptr<Communicator> communicators[] = {messages_communicator_, collectives_};
-  for (const auto& communicator : communicators) {
-    if (failed && communicator) communicator->abort();  // nothing may run in memory that is given back
+  for (const auto& communicator : lanes_) {
+    if (failed) communicator->abort();  // nothing may run in memory that is given back
   }
   free_allocations();
-  for (const auto& communicator : communicators) {
-    if (!failed && communicator) communicator->close(options_.timeout);
+  for (const auto& communicator : lanes_) {
+    if (!failed) communicator->close(options_.timeout);
   }
   exact_.reset();
   call_check_.reset();

@@ -71,7 +71,7 @@ std::string hex(const UniqueId& id) {
   return text;
 }
 
-/// "troupe-nccl-1 HOW VERSION [ID [ID]]", in decimal and hexadecimal.
+/// "troupe-nccl-1 HOW VERSION [ID...]", in decimal and hexadecimal.
 std::string encode(const Invitation& invitation) {
   std::string text(kMagic);
   text += " " + std::to_string(static_cast<int>(invitation.how)) + " " + std::to_string(invitation.version);
@@ -144,7 +144,7 @@ class Maker {
     try {
       const Invitation invitation = exchange();
       for (std::size_t i = 0; i < lanes(); ++i) join(invitation, i);
-      auto group = std::make_unique<NcclGroup>(options_, core_, made_[0], lanes() > 1 ? made_[1] : nullptr);
+      auto group = std::make_unique<NcclGroup>(options_, core_, made_);
       if (parent_ != nullptr) {
         parent_->core().retire("generation " + to_string(options_.generation) + " came after it");
       }
@@ -162,12 +162,9 @@ class Maker {
   }
 
  private:
-  std::size_t lanes() const { return options_.messages ? 2 : 1; }
+  std::size_t lanes() const { return options_.messages ? kLanes : 1; }
 
-  Communicator* parent_lane(std::size_t lane) {
-    if (parent_ == nullptr) return nullptr;
-    return lane == 0 ? &parent_->collectives() : parent_->messages();
-  }
+  Communicator* parent_lane(std::size_t lane) { return parent_ == nullptr ? nullptr : parent_->lane(lane); }
 
   Invitation::How best_way() {
     if (parent_ == nullptr || (gone_.empty() && options_.size == parent_->size()))

@@ -6,8 +6,8 @@
 ///   is_completed() tell the host; ask them before something that cannot be undone, such as committing a
 ///   step, since a wait that only a stream does cannot throw. The Work of a barrier waits on the host.
 /// - A thread of the group watches what is in flight; a failure on any rank fails the group on all of them.
-/// - Messages have no tags (only 0), and are issued when one of them is first waited for or polled: all that
-///   were asked for until then go together, so that two ranks that send to each other do not lock up.
+/// - Messages have no tags (only 0). send and recv note them; the rank's next collective, or wait or poll of
+///   any Work, issues what was noted.
 #pragma once
 
 #include <functional>
@@ -39,7 +39,8 @@ struct NcclGroupOptions {
   std::function<std::string(const std::string& from_rank_0)> exchange;
   /// Where aborts are told. Empty: ranks hear of an abort elsewhere only by NCCL's errors and their timeout.
   std::shared_ptr<AbortBoard> board;
-  /// Whether send and recv are there; they take a second communicator. The same on every rank.
+  /// Whether send and recv are there; they take two more communicators, and the time to make them. The same
+  /// on every rank.
   bool messages = true;
   /// Work::wait() waits on the host, and so throws whatever went wrong.
   bool host_wait = false;

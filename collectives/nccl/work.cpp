@@ -6,17 +6,20 @@
 
 namespace troupe::collectives::nccl {
 
-NcclWork::NcclWork(std::shared_ptr<Core> core, Launch launch, bool on_host)
-    : core_(std::move(core)), launch_(std::move(launch)), on_host_(on_host) {}
+NcclWork::NcclWork(std::shared_ptr<Core> core, std::shared_ptr<Messages> messages, Launch launch,
+                   bool on_host)
+    : core_(std::move(core)), messages_(std::move(messages)), launch_(std::move(launch)), on_host_(on_host) {}
 
 Flight* NcclWork::flight() {
-  if (!flight_ && !thrown_) {
-    try {
-      flight_ = launch_();
-    } catch (...) {
-      thrown_ = std::current_exception();
-    }
+  std::exception_ptr failure;
+  try {
+    if (messages_) messages_->flush();
+  } catch (...) {
+    failure = std::current_exception();
   }
+  // A failure of the group ends what is not issued; a flight has an end of its own.
+  if (!flight_ && !thrown_) flight_ = launch_();
+  if (!flight_ && !thrown_) thrown_ = failure;
   return flight_.get();
 }
 
@@ -81,29 +84,34 @@ std::shared_ptr<Flight> launch(Core& core, Communicator& communicator, Flight fl
   return shared;
 }
 
-Messages::Messages(std::shared_ptr<Core> core, std::shared_ptr<Communicator> communicator)
-    : core_(std::move(core)), communicator_(std::move(communicator)) {}
+Messages::Messages(std::shared_ptr<Core> core, std::shared_ptr<Communicator> up,
+                   std::shared_ptr<Communicator> down)
+    : core_(std::move(core)),
+      up_{.lane = kUp, .communicator = std::move(up)},
+      down_{.lane = kDown, .communicator = std::move(down)} {}
 
 std::shared_ptr<Work> Messages::add(const Buffer& buffer, int peer, bool sends, bool on_host) {
   core_->check();
-  noted_->messages.push_back({buffer, peer, sends});
-  auto get = [self = shared_from_this(), batch = noted_] {
-    if (!batch->flight) self->flush();
-    return batch->flight;
-  };
-  return std::make_shared<NcclWork>(core_, std::move(get), on_host);
+  const bool goes_up = (peer > core_->facts().caller.rank) == sends;
+  const auto batch = (goes_up ? up_ : down_).noted;
+  batch->messages.push_back({buffer, peer, sends});
+  return std::make_shared<NcclWork>(
+      core_, shared_from_this(), [batch] { return batch->flight; }, on_host);
 }
 
 void Messages::flush() {
-  if (noted_->messages.empty()) return core_->check();
-  const auto batch = std::exchange(noted_, std::make_shared<Batch>());
-  issue(*batch);
+  for (Channel* channel : {&up_, &down_}) {
+    if (channel->noted->messages.empty()) continue;
+    const auto batch = std::exchange(channel->noted, std::make_shared<Batch>());
+    issue(*channel, *batch);
+  }
+  core_->check();
 }
 
-void Messages::issue(Batch& batch) {
-  Flight flight{
-      .call = {.kind = CallKind::kMessages, .count = batch.messages.size(), .sequence = ++sequence_},
-      .lane = 1};
+void Messages::issue(Channel& channel, Batch& batch) {
+  const Call call{
+      .kind = CallKind::kMessages, .count = batch.messages.size(), .sequence = ++channel.sequence};
+  Flight flight{.call = call, .lane = channel.lane};
   for (const Message& message : batch.messages) {
     auto& joined = flight.joined;
     if (std::find(joined.begin(), joined.end(), message.buffer.stream) == joined.end()) {
@@ -111,18 +119,18 @@ void Messages::issue(Batch& batch) {
     }
   }
   const Caller& caller = core_->facts().caller;
-  const Stream stream = communicator_->stream();
-  batch.flight = launch(*core_, *communicator_, std::move(flight), [&](const auto&) {
-    communicator_->issue([&](Comm comm) {
+  const NcclApi& api = core_->api().nccl;
+  Communicator& communicator = *channel.communicator;
+  const Stream stream = communicator.stream();
+  batch.flight = launch(*core_, communicator, std::move(flight), [&](const auto&) {
+    communicator.issue([&](Comm comm) {
       for (const Message& m : batch.messages) {
         const std::size_t bytes = m.buffer.count * element_size(m.buffer.dtype);
         if (bytes == 0) continue;
         if (m.sends) {
-          NCCL_TRY(caller,
-                   core_->api().nccl.ncclSend(m.buffer.data, bytes, NcclType::kUint8, m.peer, comm, stream));
+          NCCL_TRY(caller, api.ncclSend(m.buffer.data, bytes, NcclType::kUint8, m.peer, comm, stream));
         } else {
-          NCCL_TRY(caller,
-                   core_->api().nccl.ncclRecv(m.buffer.data, bytes, NcclType::kUint8, m.peer, comm, stream));
+          NCCL_TRY(caller, api.ncclRecv(m.buffer.data, bytes, NcclType::kUint8, m.peer, comm, stream));
         }
       }
     });

@@ -10,12 +10,15 @@
 
 namespace troupe::collectives::nccl {
 
-/// An operation, or its promise: `flight` issues it if need be.
+class Messages;
+
+/// An operation, or its promise.
 class NcclWork final : public Work {
  public:
   using Launch = std::function<std::shared_ptr<Flight>()>;
-  /// `on_host`: wait() waits on the host.
-  NcclWork(std::shared_ptr<Core> core, Launch launch, bool on_host);
+  /// `launch` gives the flight once `messages`, if not null, are flushed. `on_host`: wait() waits on the
+  /// host.
+  NcclWork(std::shared_ptr<Core> core, std::shared_ptr<Messages> messages, Launch launch, bool on_host);
 
   void wait() override;
   bool wait_for(Duration limit) override;
@@ -29,20 +32,23 @@ class NcclWork final : public Work {
   void rethrow();
 
   std::shared_ptr<Core> core_;
+  std::shared_ptr<Messages> messages_;
   Launch launch_;
   bool on_host_;
   std::shared_ptr<Flight> flight_;
   std::exception_ptr thrown_;
 };
 
-/// Sends and receives of one rank, in their own order and on a communicator of their own. NCCL moves a
-/// message when both sides have asked for it, and messages that are issued one by one wait for each other: so
-/// they are noted, and issued as one group when the first of them is waited for.
+/// Sends and receives of one rank, in their own order. NCCL moves a message when both sides have asked for
+/// it, and what is issued one by one on a communicator waits one for the other. So messages are noted, and
+/// issued as one group by the rank's next collective, or wait or poll of any Work; and those to higher and
+/// those to lower ranks have a communicator each, so that ranks which send to each other never wait for each
+/// other.
 class Messages : public std::enable_shared_from_this<Messages> {
  public:
-  Messages(std::shared_ptr<Core> core, std::shared_ptr<Communicator> communicator);
+  Messages(std::shared_ptr<Core> core, std::shared_ptr<Communicator> up, std::shared_ptr<Communicator> down);
   std::shared_ptr<Work> add(const Buffer& buffer, int peer, bool sends, bool on_host);
-  /// Issues what was noted.
+  /// Issues what was noted. Throws the group's failure.
   void flush();
 
  private:
@@ -55,12 +61,16 @@ class Messages : public std::enable_shared_from_this<Messages> {
     std::vector<Message> messages;
     std::shared_ptr<Flight> flight;  ///< null until it was issued
   };
-  void issue(Batch& batch);
+  struct Channel {
+    int lane = kUp;
+    std::shared_ptr<Communicator> communicator;
+    std::shared_ptr<Batch> noted = std::make_shared<Batch>();
+    std::uint64_t sequence = 0;
+  };
+  void issue(Channel& channel, Batch& batch);
 
   std::shared_ptr<Core> core_;
-  std::shared_ptr<Communicator> communicator_;
-  std::shared_ptr<Batch> noted_ = std::make_shared<Batch>();
-  std::uint64_t sequence_ = 0;
+  Channel up_, down_;
 };
 
 /// Puts an operation on the communicator's stream: after what is on `joined`, by `enqueue()`, and watched.
