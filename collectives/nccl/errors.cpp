@@ -1,5 +1,6 @@
 #include "collectives/nccl/errors.hpp"
 
+#include <algorithm>
 #include <string_view>
 
 #include "runtime/core/error.hpp"
@@ -8,7 +9,14 @@ namespace troupe::collectives::nccl {
 
 std::string call_name(const char* expression) {
   std::string_view text(expression);
-  text = text.substr(0, text.find('('));
+  // The call is the last one: what is before its parentheses may have some of its own.
+  std::size_t open = std::min(text.rfind(')'), text.size());
+  for (int depth = 1; depth > 0 && open > 0;) {
+    --open;
+    if (text[open] == ')') ++depth;
+    if (text[open] == '(') --depth;
+  }
+  if (open > 0) text = text.substr(0, open);
   const auto start = text.find_last_of(".>: ");
   return std::string(start == std::string_view::npos ? text : text.substr(start + 1));
 }

@@ -238,7 +238,7 @@ void fill(CudaApi& api) {
 Api load() {
   const Symbols symbols(open_nccl());
   Api api;
-  const auto* get_version = TROUPE_NEED(ncclGetVersion);
+  auto* get_version = TROUPE_NEED(ncclGetVersion);
   if (get_version(&api.nccl.version) != ncclSuccess) cannot_load("ncclGetVersion failed");
   fill_life(api.nccl, symbols);
   fill_operations(api.nccl, symbols);

@@ -52,7 +52,10 @@ void soon(NcclGroupOptions& options) {
 
 TEST_CASE("nccl errors name the call, the code and the rank") {
   CHECK(nccl::call_name("caller_.api->nccl.ncclAllReduce(in, out)") == "ncclAllReduce");
+  CHECK(nccl::call_name("core_->api().cuda.load_kernels()") == "load_kernels");
+  CHECK(nccl::call_name("api.ncclSend(part(a, b), (c), d)") == "ncclSend");
   CHECK(nccl::call_name("revoke(comm)") == "revoke");
+  CHECK(nccl::call_name("ncclCommGetAsyncError") == "ncclCommGetAsyncError");
   NcclCluster cluster;
   cluster.library.fail_call(1, "ncclSend", 2);
   const auto thrown = failing(cluster, reduce);
