@@ -45,7 +45,7 @@ function(troupe_nccl_sources target folder)
     OUTPUT ${object}
     # Contracted to a fused multiply-add, two roundings would be one, and the bits others than the CPU's.
     COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 -O3 -fmad=false ${code} -Xcompiler=-fPIC,-Wall -Werror=all-warnings
-      -I${CMAKE_SOURCE_DIR} -MD -MF ${object}.d -c ${folder}/tree_fold.cu -o ${object}
+      -I${folder}/../.. -MD -MF ${object}.d -c ${folder}/tree_fold.cu -o ${object}
     DEPENDS ${folder}/tree_fold.cu DEPFILE ${object}.d
     COMMENT "Compiling tree_fold.cu" VERBATIM)
   # Where the target is, a folder above, the file is known by these properties and made by that other target.

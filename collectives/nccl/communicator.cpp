@@ -143,8 +143,9 @@ std::string Communicator::async_error() {
   if (asked != kNcclSuccess) code = asked;
   if (code == kNcclSuccess || code == kNcclInProgress) return {};
   const char* last = api.ncclGetLastError(comm_);
-  return "NCCL on rank " + std::to_string(caller_.rank) + ": " + api.ncclGetErrorString(code) + " (code " +
-         std::to_string(code) + ")" + (last != nullptr && *last != '\0' ? std::string(": ") + last : "");
+  return "ncclCommGetAsyncError on rank " + std::to_string(caller_.rank) + ": " +
+         api.ncclGetErrorString(code) + " (code " + std::to_string(code) + ")" +
+         (last != nullptr && *last != '\0' ? std::string(": ") + last : "");
 }
 
 void Communicator::abort_locked() noexcept {

@@ -140,8 +140,17 @@ void Core::set_failure(const AbortReason& reason, bool mine) {
     for (const auto& flight : flights_) end(*flight, failure_);
     flights_.clear();
     to_stop = communicators_;
+    stopping_ = true;
   }
   for (const auto& communicator : to_stop) communicator->stop();
+  const std::lock_guard hold(mutex_);
+  stopping_ = false;
+  changed_.notify_all();
+}
+
+void Core::await_stopped() {
+  std::unique_lock hold(mutex_);
+  changed_.wait(hold, [&] { return !stopping_; });
 }
 
 Event Core::record(Stream stream) {

@@ -74,6 +74,9 @@ class Core {
   bool failed() const;
   /// Fails the group on every rank. The first reason wins, here and elsewhere.
   void fail(AbortKind kind, const std::string& reason);
+  /// Returns once a failed group's communicators are stopped, which takes bounded time. An operation throws
+  /// before that.
+  void await_stopped();
   /// Ends the group on this rank alone, leaving the communicators as they are: another took its place.
   void retire(const std::string& reason);
   std::string abort_reason();
@@ -120,6 +123,7 @@ class Core {
   std::exception_ptr failure_;
   std::string reason_;
   std::vector<Event> events_;  ///< to be used again
+  bool stopping_ = false;      ///< somebody stops the communicators of a group that failed
   bool leaving_ = false;
   std::thread watcher_;
 };

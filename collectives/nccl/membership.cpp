@@ -289,7 +289,13 @@ std::unique_ptr<ProcessGroup> succeed_nccl_group(ProcessGroup& old, const std::v
   }
   nccl::check_options(options);
   nccl::check_succession(*parent, gone, options);
-  if (!parent->core().failed()) parent->drain();
+  if (!parent->core().failed()) {
+    try {
+      parent->drain();
+    } catch (const Error&) {  // it has failed meanwhile, which is no reason not to succeed it
+    }
+  }
+  parent->core().await_stopped();
   const nccl::Api& api = parent->core().api();
   return nccl::Maker(std::move(options), api, parent, gone).make();
 }

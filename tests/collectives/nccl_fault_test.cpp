@@ -1,5 +1,6 @@
 /// What the NCCL backend does when something goes wrong, over the double.
 
+#include <barrier>
 #include <catch2/catch.hpp>
 #include <future>
 #include <thread>
@@ -202,11 +203,13 @@ TEST_CASE("nccl: another process sets the abort word, as a node does") {
 }
 
 TEST_CASE("nccl: what was complete before an abort stays good") {
-  run_nccl(2, [](NcclRank& rank) {
+  std::barrier both(2);  // what is complete on one rank may be about to be on the other
+  run_nccl(2, [&](NcclRank& rank) {
     const Buffer buffer = rank.put(std::vector<float>(7, 1));
     const auto work = rank.group->all_reduce(buffer, ReduceOp::kSum);
     while (!work->wait_for(1s)) {
     }
+    both.arrive_and_wait();
     rank.group->abort("later");
     work->wait();
     if (work->exception() || rank.get<float>(buffer)[0] != 2) throw std::runtime_error("not good");

@@ -1,5 +1,6 @@
 /// How an NCCL group loses and gains ranks without a new process, over the double.
 
+#include <barrier>
 #include <catch2/catch.hpp>
 #include <future>
 #include <thread>
@@ -42,8 +43,10 @@ TEST_CASE("nccl: after a death the survivors shrink, and go on") {
   for (const int version : {kNoShrink, kShrink, kRevoke, kGrow}) {
     DYNAMIC_SECTION(version) {
       NcclCluster cluster(version);
+      std::barrier all(3);  // what is complete on one rank may be about to be on another
       const auto thrown = run_nccl_threads(cluster, 3, [&](NcclRank& rank) {
         require(sum_of_ranks(rank) == 6, "three ranks");
+        all.arrive_and_wait();
         if (rank.p == 1) {
           rank.group->abort("rank 1 is going to die");
           return;  // takes no part in what follows
@@ -134,9 +137,10 @@ TEST_CASE("nccl: a group grows by new ranks") {
 
 TEST_CASE("nccl: a survivor that cannot follow fails the new generation for all, at once") {
   NcclCluster cluster(kGrow);
+  std::barrier all(3);
   const auto thrown = run_nccl_threads(cluster, 3, [&](NcclRank& rank) {
     sum_of_ranks(rank);
-    rank.group->barrier()->wait();
+    all.arrive_and_wait();
     if (rank.p == 1) {
       // Its revoke fails, so that it aborts, and has nothing to shrink from.
       cluster.library.fail_call(1, "ncclCommRevoke", 3);
