@@ -47,7 +47,8 @@ struct TreeBuffer {
   std::vector<std::byte*> partials;  ///< one a canonical node of this rank's interval, left to right
   std::size_t count = 0;             ///< elements in each
   DType dtype = DType::kFloat32;
-  int index = 0;  ///< which allocation of the group this is
+  int index = 0;           ///< which allocation of the group this is
+  void* stream = nullptr;  ///< on a GPU, the stream that fills it, as in Buffer; the caller sets it
 };
 
 class ProcessGroup;

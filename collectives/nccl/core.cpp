@@ -1,0 +1,359 @@
+#include "collectives/nccl/core.hpp"
+
+#include <algorithm>
+
+#include "runtime/core/error.hpp"
+#include "runtime/core/log.hpp"
+#include "runtime/core/quiet_thread.hpp"
+
+namespace troupe::collectives::nccl {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kBusyTick = 1ms;
+constexpr Duration kIdleTick = 20ms;  // an abort while nothing is in flight is not urgent
+
+std::string seconds_text(Duration limit) {
+  std::string text = std::to_string(to_seconds(limit));
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text + " s";
+}
+
+}  // namespace
+
+Core::Core(Facts facts) : facts_(std::move(facts)) {}
+
+Core::~Core() {
+  leave();
+  for (Event event : events_) {
+    if (api().cuda.cudaEventDestroy(event) != kCudaSuccess) {
+      log(LogLevel::kWarning, "cudaEventDestroy failed on rank " + std::to_string(facts_.caller.rank));
+    }
+  }
+}
+
+Patient Core::patient() {
+  return {facts_.timeout, [this] { check(); }};
+}
+
+void Core::start() {
+  watcher_ = start_quiet_thread([this] { watch(); });
+}
+
+void Core::adopt(std::shared_ptr<Communicator> communicator) {
+  const std::lock_guard hold(mutex_);
+  communicators_.push_back(std::move(communicator));
+}
+
+void Core::leave() {
+  {
+    const std::lock_guard hold(mutex_);
+    leaving_ = true;
+  }
+  changed_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
+  const std::lock_guard hold(mutex_);
+  const auto abandoned = std::make_exception_ptr(CollectiveAborted(
+      {ErrorCode::kAborted, "an operation was abandoned", "its group was destroyed", "wait for it before"}));
+  for (const auto& flight : flights_) end(*flight, failure_ ? failure_ : abandoned);
+  flights_.clear();
+  communicators_.clear();
+}
+
+bool Core::failed() const {
+  const std::lock_guard hold(mutex_);
+  return failure_ != nullptr;
+}
+
+void Core::check() {
+  std::exception_ptr failure;
+  {
+    const std::lock_guard hold(mutex_);
+    failure = failure_;
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+std::string Core::abort_reason() {
+  {
+    const std::lock_guard hold(mutex_);
+    if (failure_) return reason_;
+  }
+  return reason_heard();
+}
+
+/// The first reason that anybody gave, which fails this rank too; empty while there is none.
+std::string Core::reason_heard() {
+  std::optional<AbortReason> heard;
+  try {
+    heard = facts_.board->read();
+  } catch (const std::exception& e) {
+    heard = AbortReason{AbortKind::kPeerLost, std::string("the abort board is gone: ") + e.what()};
+  }
+  if (!heard) return {};
+  set_failure(*heard, false);
+  return heard->text;
+}
+
+void Core::fail(AbortKind kind, const std::string& reason) {
+  AbortReason first{kind, reason};
+  try {
+    facts_.board->post(kind, reason);
+    if (auto read = facts_.board->read()) first = std::move(*read);
+  } catch (const std::exception& e) {
+    log(LogLevel::kWarning, std::string("the other ranks cannot be told of an abort: ") + e.what());
+  }
+  // A board may have cut our reason short.
+  set_failure(first, first.kind == kind && reason.starts_with(first.text));
+}
+
+void Core::retire(const std::string& reason) {
+  const std::lock_guard hold(mutex_);
+  if (failure_) return;
+  reason_ = reason;
+  failure_ = std::make_exception_ptr(
+      CollectiveAborted({ErrorCode::kAborted, "the process group has a successor", reason, "use that one"}));
+  communicators_.clear();
+}
+
+void Core::set_failure(const AbortReason& reason, bool mine) {
+  std::vector<std::shared_ptr<Communicator>> to_stop;
+  {
+    const std::lock_guard hold(mutex_);
+    if (failure_) return;
+    const std::string rank = std::to_string(facts_.caller.rank);
+    std::string why = reason.text.empty() ? "whoever aborted it died before saying why" : reason.text;
+    if (!mine && !flights_.empty()) why += "; rank " + rank + " was at " + to_string(flights_.front()->call);
+    const bool late = mine && reason.kind == AbortKind::kTimeout;
+    ErrorInfo info{late ? ErrorCode::kTimeout : ErrorCode::kAborted,
+                   late ? "no rank made progress" : "the process group was aborted", std::move(why),
+                   "generation " + to_string(facts_.generation) + " is over: the next is a new group"};
+    reason_ = reason.text;
+    if (info.code == ErrorCode::kTimeout) {
+      failure_ = std::make_exception_ptr(Timeout(std::move(info)));
+    } else {
+      failure_ = std::make_exception_ptr(CollectiveAborted(std::move(info)));
+    }
+    // Before the communicators are stopped: a kernel that is stopped looks like one that is done.
+    for (const auto& flight : flights_) end(*flight, failure_);
+    flights_.clear();
+    to_stop = communicators_;
+    stopping_ = true;
+  }
+  for (const auto& communicator : to_stop) communicator->stop();
+  const std::lock_guard hold(mutex_);
+  stopping_ = false;
+  changed_.notify_all();
+}
+
+void Core::await_stopped() {
+  std::unique_lock hold(mutex_);
+  changed_.wait(hold, [&] { return !stopping_; });
+}
+
+Event Core::record(Stream stream) {
+  Event event = nullptr;
+  {
+    const std::lock_guard hold(mutex_);
+    if (!events_.empty()) {
+      event = events_.back();
+      events_.pop_back();
+    }
+  }
+  if (event == nullptr) CUDA_TRY(facts_.caller, api().cuda.cudaEventCreate(&event));
+  const CudaCode code = api().cuda.cudaEventRecord(event, stream);
+  if (code != kCudaSuccess) {
+    const std::lock_guard hold(mutex_);
+    give_back(event);
+    throw_cuda(facts_.caller, "cudaEventRecord", code);
+  }
+  return event;
+}
+
+void Core::give_back(Event& event) {
+  if (event != nullptr) events_.push_back(std::exchange(event, nullptr));
+}
+
+void Core::join(Stream from, Stream on) {
+  Event reached = record(from);
+  const CudaCode code = api().cuda.cudaStreamWaitEvent(on, reached);
+  {
+    const std::lock_guard hold(mutex_);  // the wait keeps what was recorded: the event may be used again
+    give_back(reached);
+  }
+  if (code != kCudaSuccess) throw_cuda(facts_.caller, "cudaStreamWaitEvent", code);
+}
+
+void Core::track(std::shared_ptr<Flight> flight, Stream stream) {
+  flight->done = record(stream);
+  const std::lock_guard hold(mutex_);
+  if (failure_) return end(*flight, failure_);
+  flights_.push_back(std::move(flight));
+  if (flights_.size() == 1) changed_.notify_all();
+}
+
+void Core::hand_over(const Flight& flight) {
+  const std::lock_guard hold(mutex_);
+  if (flight.done == nullptr) return;  // it has settled: there is nothing to wait for
+  for (Stream stream : flight.joined) {
+    CUDA_TRY(facts_.caller, api().cuda.cudaStreamWaitEvent(stream, flight.done));
+  }
+}
+
+void Core::end(Flight& flight, std::exception_ptr thrown) {
+  if (flight.settled_at) return;
+  flight.settled_at = clock_.now();
+  flight.thrown = std::move(thrown);
+  flight.compare = nullptr;
+  progress_at_[static_cast<std::size_t>(flight.lane)] = *flight.settled_at;
+  give_back(flight.done);
+  give_back(flight.compared);
+}
+
+/// Whether the device is done with a flight. REQUIRES: the lock, and that the flight has not settled.
+Core::Seen Core::look(Flight& flight, std::string& wrong) {
+  const auto query = [&](Event event) {
+    const CudaCode code = api().cuda.cudaEventQuery(event);
+    if (code == kCudaSuccess) return Seen::kDone;
+    if (code == kCudaNotReady) return Seen::kNo;
+    wrong = "rank " + std::to_string(facts_.caller.rank) +
+            ": cudaEventQuery: " + api().cuda.cudaGetErrorString(code) + " (code " + std::to_string(code) +
+            ") at " + to_string(flight.call);
+    return Seen::kWrong;
+  };
+  if (flight.compared != nullptr) {
+    const Seen seen = query(flight.compared);
+    if (seen != Seen::kDone) return seen;
+    give_back(flight.compared);
+    wrong = flight.compare();
+    if (!wrong.empty()) return Seen::kWrong;
+  }
+  return query(flight.done);
+}
+
+bool Core::settle(Flight& flight) {
+  std::string wrong;
+  bool compared = false;
+  {
+    const std::lock_guard hold(mutex_);
+    if (flight.settled_at) return true;
+    compared = flight.compared != nullptr;
+    const Seen seen = look(flight, wrong);
+    if (seen == Seen::kNo) return false;
+    if (seen == Seen::kDone) {
+      end(flight, nullptr);
+      std::erase_if(flights_, [&](const auto& other) { return other.get() == &flight; });
+      return true;
+    }
+  }
+  fail(compared ? AbortKind::kMismatch : AbortKind::kMemberDied, wrong);
+  return true;
+}
+
+bool Core::settle_within(Flight& flight, Duration limit) {
+  const Instant deadline = clock_.now() + limit;
+  for (unsigned turn = 0; !settle(flight); ++turn) {
+    if (clock_.now() >= deadline) return false;
+    pause_turn(turn);
+  }
+  return true;
+}
+
+std::exception_ptr Core::thrown(const Flight& flight) const {
+  const std::lock_guard hold(mutex_);
+  return flight.thrown;
+}
+
+std::optional<Duration> Core::duration(const Flight& flight) const {
+  const std::lock_guard hold(mutex_);
+  if (!flight.settled_at) return std::nullopt;
+  return *flight.settled_at - flight.launched_at;
+}
+
+void Core::drain() {
+  for (unsigned turn = 0;; ++turn) {
+    std::shared_ptr<Flight> oldest;
+    {
+      const std::lock_guard hold(mutex_);
+      if (flights_.empty()) return;
+      oldest = flights_.front();
+    }
+    if (settle(*oldest)) {
+      turn = 0;
+    } else {
+      pause_turn(turn);
+    }
+  }
+}
+
+void Core::watch() {
+  if (api().cuda.cudaSetDevice(facts_.device) != kCudaSuccess) {
+    fail(AbortKind::kMemberDied, "rank " + std::to_string(facts_.caller.rank) + ": cudaSetDevice failed");
+  }
+  std::unique_lock hold(mutex_);
+  while (!leaving_) {
+    if (failure_) {
+      changed_.wait(hold);
+      continue;
+    }
+    hold.unlock();
+    tick();
+    hold.lock();
+    if (!leaving_) changed_.wait_for(hold, flights_.empty() ? kIdleTick : kBusyTick);
+  }
+}
+
+void Core::tick() {
+  if (!reason_heard().empty()) return;
+  std::vector<std::shared_ptr<Communicator>> communicators;
+  std::vector<std::shared_ptr<Flight>> flights;
+  {
+    const std::lock_guard hold(mutex_);
+    communicators = communicators_;
+    flights.assign(flights_.begin(), flights_.end());
+  }
+  for (const auto& communicator : communicators) {
+    const std::string error = communicator->async_error();
+    if (!error.empty()) return fail(AbortKind::kPeerLost, error);
+  }
+  std::array<bool, kLanes> waiting{};  // within a lane they end in order
+  for (const auto& flight : flights) {
+    if (!waiting[static_cast<std::size_t>(flight->lane)])
+      waiting[static_cast<std::size_t>(flight->lane)] = !settle(*flight);
+  }
+  check_deadlines();
+}
+
+void Core::check_deadlines() {
+  std::string late;
+  {
+    const std::lock_guard hold(mutex_);
+    std::array<bool, kLanes> seen{};
+    for (const auto& flight : flights_) {
+      if (std::exchange(seen[static_cast<std::size_t>(flight->lane)], true)) continue;
+      const Instant since =
+          std::max(flight->launched_at, progress_at_[static_cast<std::size_t>(flight->lane)]);
+      if (clock_.now() - since > facts_.timeout) late = to_string(flight->call);
+    }
+  }
+  if (late.empty()) return;
+  fail(AbortKind::kTimeout, "rank " + std::to_string(facts_.caller.rank) + " waited " +
+                                seconds_text(facts_.timeout) + " for " + late);
+}
+
+OnDevice::OnDevice(const Caller& caller, int device) : caller_(caller) {
+  CUDA_TRY(caller_, caller_.api->cuda.cudaGetDevice(&before_));
+  if (before_ == device) return;
+  CUDA_TRY(caller_, caller_.api->cuda.cudaSetDevice(device));
+  changed_ = true;
+}
+
+OnDevice::~OnDevice() {
+  if (changed_ && caller_.api->cuda.cudaSetDevice(before_) != kCudaSuccess) {
+    log(LogLevel::kWarning, "cudaSetDevice failed on rank " + std::to_string(caller_.rank));
+  }
+}
+
+}  // namespace troupe::collectives::nccl

@@ -1,0 +1,145 @@
+/// What the parts of a group share: its failure, its operations in flight, and the thread that watches them.
+///
+/// An operation on a GPU has nobody waiting for it on the host, so a thread of the group looks at every one
+/// in flight once a millisecond: is it done, does NCCL report an error, did another rank abort, is it late?
+/// The first of these to go wrong fails the group: all operations that are not done get the error, and the
+/// communicators are stopped so that their kernels leave the GPU.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "collectives/nccl/abort_board.hpp"
+#include "collectives/nccl/call.hpp"
+#include "collectives/nccl/communicator.hpp"
+#include "runtime/core/ids.hpp"
+
+namespace troupe::collectives::nccl {
+
+/// The communicators of a group, each with an order of its own.
+inline constexpr int kCollectives = 0;
+inline constexpr int kUp = 1;    ///< messages to higher ranks
+inline constexpr int kDown = 2;  ///< messages to lower ranks
+inline constexpr int kLanes = 3;
+
+/// One operation in flight. Everything after `launched_at` is guarded by the core's lock.
+struct Flight {
+  Call call;
+  int lane = kCollectives;
+  std::vector<Stream> joined;  ///< the streams of its buffers: what wait() makes wait
+  Instant launched_at{0};
+  Event done = nullptr;
+  /// With the check of calls: asked once, when the other ranks' calls are there; empty: they agree.
+  Event compared = nullptr;
+  std::function<std::string()> compare;
+  std::optional<Instant> settled_at;
+  std::exception_ptr thrown;
+};
+
+/// Thread-safe, but for start, adopt and leave.
+class Core {
+ public:
+  struct Facts {
+    Caller caller;
+    int size = 1;
+    int device = 0;
+    Generation generation;
+    Duration timeout{};
+    std::shared_ptr<AbortBoard> board;
+  };
+  explicit Core(Facts facts);
+  ~Core();
+
+  const Facts& facts() const { return facts_; }
+  const Api& api() const { return *facts_.caller.api; }
+  /// How to wait for NCCL in this group.
+  Patient patient();
+
+  /// Starts the watching thread.
+  void start();
+  /// A communicator to watch, and to stop when the group fails.
+  void adopt(std::shared_ptr<Communicator> communicator);
+  /// Stops watching, and settles what is still in flight as abandoned.
+  void leave();
+
+  /// Throws the group's failure, if there is one.
+  void check();
+  bool failed() const;
+  /// Fails the group on every rank. The first reason wins, here and elsewhere.
+  void fail(AbortKind kind, const std::string& reason);
+  /// Returns once a failed group's communicators are stopped, which takes bounded time. An operation throws
+  /// before that.
+  void await_stopped();
+  /// Ends the group on this rank alone, leaving the communicators as they are: another took its place.
+  void retire(const std::string& reason);
+  std::string abort_reason();
+
+  /// Makes `on` wait for what is on `from` now.
+  void join(Stream from, Stream on);
+  /// Adds the operation that was put on `stream` to those that are watched.
+  void track(std::shared_ptr<Flight> flight, Stream stream);
+  /// Makes the streams of the flight's buffers wait for it.
+  void hand_over(const Flight& flight);
+
+  /// Whether the flight has ended, well or not. Looks at the device.
+  bool settle(Flight& flight);
+  /// Polls settle until it is true, for no longer than `limit`.
+  bool settle_within(Flight& flight, Duration limit);
+  /// What it ended with; null: well, or not yet.
+  std::exception_ptr thrown(const Flight& flight) const;
+  std::optional<Duration> duration(const Flight& flight) const;
+  /// Waits until nothing is in flight; their deadlines bound that.
+  void drain();
+
+  Event record(Stream stream);
+  Instant now() const { return clock_.now(); }
+
+ private:
+  enum class Seen { kNo, kDone, kWrong };
+  void watch();
+  void tick();
+  void check_deadlines();
+  std::string reason_heard();
+  void set_failure(const AbortReason& reason, bool mine);
+  Seen look(Flight& flight, std::string& wrong);
+  void end(Flight& flight, std::exception_ptr thrown);
+  void give_back(Event& event);
+
+  const Facts facts_;
+  MonotonicClock clock_;
+  std::vector<std::shared_ptr<Communicator>> communicators_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Flight>> flights_;  ///< not settled, oldest first
+  std::array<Instant, kLanes> progress_at_{};
+  std::exception_ptr failure_;
+  std::string reason_;
+  std::vector<Event> events_;  ///< to be used again
+  bool stopping_ = false;      ///< somebody stops the communicators of a group that failed
+  bool leaving_ = false;
+  std::thread watcher_;
+};
+
+/// Makes a device current for a scope.
+class OnDevice {
+ public:
+  OnDevice(const Caller& caller, int device);
+  ~OnDevice();
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  const Caller caller_;
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+}  // namespace troupe::collectives::nccl

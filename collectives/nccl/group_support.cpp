@@ -1,0 +1,182 @@
+/// A group's life, its checks of what callers pass, and its memory.
+
+#include <algorithm>
+
+#include "collectives/nccl/group.hpp"
+#include "runtime/core/error.hpp"
+#include "runtime/core/log.hpp"
+
+namespace troupe::collectives::nccl {
+namespace {
+
+constexpr std::size_t kMaxElements = std::size_t{1} << 40;
+constexpr std::size_t kAlignment = 256;
+
+void check_count(std::size_t count, std::size_t parts) {
+  if (count <= kMaxElements / parts) return;
+  throw_error(
+      {ErrorCode::kLimit,
+       "a buffer of " + std::to_string(parts) + " x " + std::to_string(count) + " elements is too large",
+       "the limit is 2^40", "split it"});
+}
+
+}  // namespace
+
+void refuse(const char* operation, std::string why, std::string todo) {
+  throw_error({ErrorCode::kBadInput, std::string("the nccl group cannot ") + operation, std::move(why),
+               std::move(todo)});
+}
+
+NcclGroup::NcclGroup(NcclGroupOptions options, std::shared_ptr<Core> core,
+                     std::vector<std::shared_ptr<Communicator>> lanes)
+    : options_(std::move(options)),
+      core_(std::move(core)),
+      lanes_(std::move(lanes)),
+      collectives_(lanes_.at(kCollectives)) {
+  const Caller& caller = core_->facts().caller;
+  CUDA_TRY(caller, core_->api().cuda.load_kernels());
+  exact_ = std::make_unique<ExactPath>(caller, options_.size, collectives_, options_.leaves,
+                                       options_.exact_piece_bytes);
+  barrier_byte_ = std::make_unique<Scratch>(caller, collectives_->stream());
+  if (options_.compare_calls) {
+    call_check_ = std::make_unique<CallCheck>(caller, options_.size, collectives_);
+  }
+  if (lanes_.size() == kLanes) messages_ = std::make_shared<Messages>(core_, lanes_[kUp], lanes_[kDown]);
+}
+
+NcclGroup::~NcclGroup() {
+  try {
+    const OnDevice on(core_->facts().caller, options_.device);
+    end();
+  } catch (const std::exception& e) {
+    log(LogLevel::kWarning, std::string("a group does not end as it should: ") + e.what());
+    core_->leave();
+  }
+}
+
+void NcclGroup::end() {
+  try {
+    drain();
+  } catch (const std::exception& e) {
+    log(LogLevel::kInfo, std::string("a group ends with operations that did not: ") + e.what());
+  }
+  const bool failed = core_->failed();
+  core_->leave();
+  for (const auto& communicator : lanes_) {
+    if (failed) communicator->abort();  // nothing may run in memory that is given back
+  }
+  free_allocations();
+  for (const auto& communicator : lanes_) {
+    if (!failed) communicator->close(options_.timeout);
+  }
+  exact_.reset();
+  call_check_.reset();
+  barrier_byte_.reset();
+}
+
+void NcclGroup::drain() {
+  const OnDevice on(core_->facts().caller, options_.device);
+  if (messages_) messages_->flush();
+  core_->drain();
+}
+
+// What is asked for, before anything is done.
+
+void NcclGroup::check_buffer(const char* operation, const Buffer& buffer, std::size_t parts) const {
+  check_count(buffer.count, parts);
+  if (buffer.device != Device{DeviceKind::kCuda, options_.device}) {
+    refuse(operation, "the buffer is not on this rank's device, cuda:" + std::to_string(options_.device),
+           "move it there, or use a backend for the CPU's memory");
+  }
+  if (buffer.data == nullptr && buffer.count != 0) {
+    refuse(operation, "the buffer is null", "pass memory of the device");
+  }
+}
+
+void NcclGroup::check_parts(const char* operation, const Buffer& one, const Buffer& all) const {
+  check_buffer(operation, one, static_cast<std::size_t>(options_.size));
+  check_buffer(operation, all);
+  if (all.dtype != one.dtype || all.count != one.count * static_cast<std::size_t>(options_.size)) {
+    refuse(operation,
+           "a part is " + std::to_string(one.count) + " x " + std::string(dtype_name(one.dtype)) +
+               " and the whole " + std::to_string(all.count) + " x " + std::string(dtype_name(all.dtype)) +
+               ", with " + std::to_string(options_.size) + " ranks",
+           "the whole has one part a rank, of the same dtype");
+  }
+}
+
+void NcclGroup::check_rank(const char* operation, int peer) const {
+  if (peer >= 0 && peer < options_.size) return;
+  refuse(operation, "there is no rank " + std::to_string(peer) + " among " + std::to_string(options_.size),
+         "ranks count from 0 to size - 1");
+}
+
+void NcclGroup::check_reduction(const char* operation, DType dtype, const Reduction& how) const {
+  const std::string why = nccl_refusal(dtype, how);
+  if (!why.empty()) {
+    throw BadConfig(std::string("cannot ") + operation + " by " + std::string(reduce_op_name(how.op)), why,
+                    "choose another operation or dtype");
+  }
+}
+
+// Memory that NCCL knows.
+
+std::byte* NcclGroup::allocate_bytes(std::size_t bytes) {
+  core_->check();
+  const Caller& caller = core_->facts().caller;
+  const NcclApi& api = core_->api().nccl;
+  const OnDevice on(caller, options_.device);
+  if (!api.ncclMemAlloc || !api.ncclCommRegister) {
+    throw BadConfig("cannot allocate", "NCCL " + version_text(api.version) + " has no ncclMemAlloc",
+                    "use NCCL 2.19 or later, or memory of your own");
+  }
+  Allocation made;
+  NCCL_TRY(caller, api.ncclMemAlloc(&made.data, std::max<std::size_t>(bytes, 1)));
+  allocations_.push_back(made);
+  collectives_->with([&](Comm comm) {
+    NCCL_TRY(caller, api.ncclCommRegister(comm, made.data, std::max<std::size_t>(bytes, 1),
+                                          &allocations_.back().handle));
+  });
+  return static_cast<std::byte*>(made.data);
+}
+
+void NcclGroup::free_allocations() {
+  const NcclApi& api = core_->api().nccl;
+  for (const Allocation& allocation : allocations_) {
+    if (allocation.handle != nullptr && collectives_->healthy()) {
+      try {
+        collectives_->with([&](Comm comm) {
+          NCCL_TRY(core_->facts().caller, api.ncclCommDeregister(comm, allocation.handle));
+        });
+      } catch (const std::exception& e) {
+        log(LogLevel::kWarning, e.what());
+      }
+    }
+    if (api.ncclMemFree(allocation.data) != kNcclSuccess) {
+      log(LogLevel::kWarning, "ncclMemFree failed on rank " + std::to_string(options_.rank));
+    }
+  }
+}
+
+Buffer NcclGroup::allocate(std::size_t count, DType dtype) {
+  Buffer buffer{nullptr, count, dtype, {DeviceKind::kCuda, options_.device}, nullptr};
+  check_count(count, 1);
+  buffer.data = allocate_bytes(count * element_size(dtype));
+  return buffer;
+}
+
+TreeBuffer NcclGroup::allocate_tree(std::size_t count, DType dtype) {
+  const auto partials = canonical_nodes(leaves(), options_.leaves.back().end).size();
+  check_count(count, partials);
+  const std::size_t stride = (count * element_size(dtype) + kAlignment - 1) / kAlignment * kAlignment;
+  std::byte* data = allocate_bytes(stride * partials);
+  TreeBuffer buffer;
+  for (std::size_t i = 0; i < partials; ++i) buffer.partials.push_back(data + i * stride);
+  buffer.count = count;
+  buffer.dtype = dtype;
+  buffer.index = static_cast<int>(trees_.size());
+  trees_.push_back(buffer);
+  return buffer;
+}
+
+}  // namespace troupe::collectives::nccl

@@ -1,0 +1,303 @@
+/// How groups come about: from scratch, and from the group before.
+
+#include <algorithm>
+#include <charconv>
+
+#include "collectives/nccl/group.hpp"
+#include "runtime/core/error.hpp"
+#include "runtime/core/result.hpp"
+
+namespace troupe::collectives {
+namespace nccl {
+namespace {
+
+constexpr int kMaxRanks = 1 << 16;
+
+[[noreturn]] void refuse_options(std::string why, std::string todo) {
+  throw BadConfig("cannot make an nccl process group", std::move(why), std::move(todo));
+}
+
+void check_leaves(NcclGroupOptions& options) {
+  if (options.leaves.empty()) {
+    for (int r = 0; r < options.size; ++r) options.leaves.push_back({r, r + 1});
+  }
+  if (options.leaves.size() != static_cast<std::size_t>(options.size)) {
+    refuse_options(std::to_string(options.leaves.size()) + " leaf intervals for " +
+                       std::to_string(options.size) + " ranks",
+                   "give every rank's leaves");
+  }
+  int at = 0;
+  for (LeafInterval interval : options.leaves) {
+    if (interval.begin != at || interval.size() < 1) {
+      refuse_options("the ranks' leaves are not adjacent or a rank has none", "deal them with deal_leaves()");
+    }
+    at = interval.end;
+  }
+}
+
+void check_options(NcclGroupOptions& options) {
+  if (options.size < 1 || options.size > kMaxRanks || options.rank < 0 || options.rank >= options.size) {
+    refuse_options(
+        "rank " + std::to_string(options.rank) + " of " + std::to_string(options.size) + " does not exist",
+        "ranks count from 0 to size - 1");
+  }
+  if (options.timeout <= Duration::zero()) refuse_options("the timeout is not positive", "give nanoseconds");
+  if (options.device < 0) refuse_options("the device is negative", "give CUDA's index of the GPU");
+  if (!options.exchange && options.size > 1) {
+    refuse_options("nothing carries NCCL's unique id from rank 0 to the others", "set options.exchange");
+  }
+  check_leaves(options);
+  if (!options.board) options.board = make_word_board(nullptr, options.generation);
+}
+
+/// How the ranks of a new group find each other: rank 0's message to all.
+struct Invitation {
+  enum class How { kInit = 0, kShrink = 1, kGrow = 2 };
+  How how = How::kInit;
+  int version = 0;            ///< of rank 0's NCCL
+  std::vector<UniqueId> ids;  ///< one a communicator; none to shrink
+};
+
+constexpr std::string_view kMagic = "troupe-nccl-1";
+
+std::string hex(const UniqueId& id) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (char c : id.bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+/// "troupe-nccl-1 HOW VERSION [ID...]", in decimal and hexadecimal.
+std::string encode(const Invitation& invitation) {
+  std::string text(kMagic);
+  text += " " + std::to_string(static_cast<int>(invitation.how)) + " " + std::to_string(invitation.version);
+  for (const UniqueId& id : invitation.ids) text += " " + hex(id);
+  return text;
+}
+
+bool parse_number(std::string_view text, int& out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+bool parse_id(std::string_view text, UniqueId& id) {
+  if (text.size() != 2 * id.bytes.size()) return false;
+  for (std::size_t i = 0; i < id.bytes.size(); ++i) {
+    unsigned value = 0;
+    const char* at = text.data() + 2 * i;
+    const auto [end, error] = std::from_chars(at, at + 2, value, 16);
+    if (error != std::errc() || end != at + 2) return false;
+    id.bytes[i] = static_cast<char>(value);
+  }
+  return true;
+}
+
+Result<Invitation> decode_invitation(std::string_view text, std::size_t communicators) {
+  const ErrorInfo bad{ErrorCode::kBadInput, "rank 0's invitation to an nccl group does not decode",
+                      "it is another program's or version's, or it was cut",
+                      "give the exchange a key of this group and generation alone"};
+  std::vector<std::string_view> words;
+  for (std::size_t at = 0; words.size() < 3 + communicators + 1;) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    words.push_back(text.substr(at, end - at));
+    if (end == text.size()) break;
+    at = end + 1;
+  }
+  Invitation invitation;
+  int how = 0;
+  if (words.size() < 3 || words[0] != kMagic || !parse_number(words[1], how) || how < 0 || how > 2 ||
+      !parse_number(words[2], invitation.version)) {
+    return bad;
+  }
+  invitation.how = static_cast<Invitation::How>(how);
+  const std::size_t ids = invitation.how == Invitation::How::kShrink ? 0 : communicators;
+  if (words.size() != 3 + ids) return bad;
+  for (std::size_t i = 0; i < ids; ++i) {
+    if (!parse_id(words[3 + i], invitation.ids.emplace_back())) return bad;
+  }
+  return invitation;
+}
+
+/// Makes one group; the parent is null for one from scratch.
+class Maker {
+ public:
+  Maker(NcclGroupOptions options, const Api& api, NcclGroup* parent, std::vector<int> gone)
+      : options_(std::move(options)),
+        api_(api),
+        parent_(parent),
+        gone_(std::move(gone)),
+        caller_{&api, options_.rank},
+        core_(std::make_shared<Core>(Core::Facts{.caller = caller_,
+                                                 .size = options_.size,
+                                                 .device = options_.device,
+                                                 .generation = options_.generation,
+                                                 .timeout = options_.timeout,
+                                                 .board = options_.board})) {}
+
+  std::unique_ptr<ProcessGroup> make() {
+    const OnDevice on(caller_, options_.device);
+    core_->start();
+    try {
+      const Invitation invitation = exchange();
+      for (std::size_t i = 0; i < lanes(); ++i) join(invitation, i);
+      auto group = std::make_unique<NcclGroup>(options_, core_, made_);
+      if (parent_ != nullptr) {
+        parent_->core().retire("generation " + to_string(options_.generation) + " came after it");
+      }
+      return group;
+    } catch (const Error& e) {
+      const auto kind = e.code() == ErrorCode::kTimeout ? AbortKind::kTimeout : AbortKind::kPeerLost;
+      core_->fail(kind, e.info().what + ": " + e.info().why);
+      core_->leave();
+      throw;
+    } catch (const std::exception& e) {  // of the caller's exchange
+      core_->fail(AbortKind::kPeerLost, e.what());
+      core_->leave();
+      throw;
+    }
+  }
+
+ private:
+  std::size_t lanes() const { return options_.messages ? kLanes : 1; }
+
+  Communicator* parent_lane(std::size_t lane) { return parent_ == nullptr ? nullptr : parent_->lane(lane); }
+
+  Invitation::How best_way() {
+    if (parent_ == nullptr || (gone_.empty() && options_.size == parent_->size()))
+      return Invitation::How::kInit;
+    for (std::size_t i = 0; i < lanes(); ++i) {
+      const Communicator* lane = parent_lane(i);
+      if (lane == nullptr) return Invitation::How::kInit;
+      if (gone_.empty() ? !lane->healthy() : !lane->can_shrink()) return Invitation::How::kInit;
+    }
+    if (!gone_.empty()) return Invitation::How::kShrink;
+    return api_.nccl.ncclCommGrow && api_.nccl.ncclCommGetUniqueId ? Invitation::How::kGrow
+                                                                   : Invitation::How::kInit;
+  }
+
+  Invitation invite() {
+    Invitation invitation{.how = best_way(), .version = api_.nccl.version, .ids = {}};
+    for (std::size_t i = 0; i < lanes() && invitation.how != Invitation::How::kShrink; ++i) {
+      if (invitation.how == Invitation::How::kGrow) {
+        invitation.ids.push_back(parent_lane(i)->unique_id_to_grow());
+      } else {
+        NCCL_TRY(caller_, api_.nccl.ncclGetUniqueId(&invitation.ids.emplace_back()));
+      }
+    }
+    return invitation;
+  }
+
+  Invitation exchange() {
+    if (options_.size == 1) return invite();
+    const std::string mine = options_.rank == 0 ? encode(invite()) : "";
+    const std::string heard = options_.exchange(mine);
+    core_->check();
+    Invitation invitation = decode_invitation(heard, lanes()).value();
+    if (invitation.version != api_.nccl.version) {
+      throw_error({ErrorCode::kRefused, "ranks have different versions of NCCL",
+                   "rank 0 has " + version_text(invitation.version) + ", rank " +
+                       std::to_string(options_.rank) + " " + version_text(api_.nccl.version),
+                   "install the same on every machine"});
+    }
+    return invitation;
+  }
+
+  void join(const Invitation& invitation, std::size_t lane) {
+    auto made = std::make_shared<Communicator>(caller_, core_->patient());
+    core_->adopt(made);
+    made_.push_back(made);
+    Communicator* parent = parent_lane(lane);
+    switch (invitation.how) {
+      case Invitation::How::kInit:
+        return made->init(options_.size, options_.rank, invitation.ids[lane]);
+      case Invitation::How::kShrink:
+        if (parent == nullptr || !parent->can_shrink()) cannot_follow("shrinks");
+        return made->shrink_from(*parent, gone_);
+      case Invitation::How::kGrow:
+        if (parent == nullptr && options_.rank >= 1) {
+          if (!api_.nccl.ncclCommGrow) cannot_follow("grows");
+          return made->join_grown(options_.size, options_.rank, invitation.ids[lane]);
+        }
+        if (parent == nullptr || !parent->healthy()) cannot_follow("grows");
+        return made->grow_from(*parent, options_.size, options_.rank == 0 ? &invitation.ids[lane] : nullptr);
+    }
+  }
+
+  [[noreturn]] void cannot_follow(const char* does) const {
+    throw_error({ErrorCode::kUnavailable,
+                 "rank " + std::to_string(options_.rank) + " cannot follow rank 0, which " + does,
+                 "its communicator of the generation before has ended", "open the next generation"});
+  }
+
+  NcclGroupOptions options_;
+  const Api& api_;
+  NcclGroup* parent_;
+  std::vector<int> gone_;
+  Caller caller_;
+  std::shared_ptr<Core> core_;
+  std::vector<std::shared_ptr<Communicator>> made_;
+};
+
+/// Checks that the survivors of `old` are where NCCL puts them in the new group.
+void check_succession(const NcclGroup& old, const std::vector<int>& gone, const NcclGroupOptions& next) {
+  const bool ascending = std::adjacent_find(gone.begin(), gone.end(), std::greater_equal<>()) == gone.end();
+  if (!ascending || (!gone.empty() && (gone.front() < 0 || gone.back() >= old.size())) ||
+      std::binary_search(gone.begin(), gone.end(), old.rank())) {
+    refuse_options("`gone` is not a list of other ranks of the old group, ascending", "name whom it lost");
+  }
+  const auto lost = static_cast<int>(gone.size());
+  const auto below = static_cast<int>(std::lower_bound(gone.begin(), gone.end(), old.rank()) - gone.begin());
+  if (next.rank != old.rank() - below || (lost > 0 && next.size != old.size() - lost) ||
+      next.size < old.size() - lost) {
+    refuse_options("rank " + std::to_string(old.rank()) + " of " + std::to_string(old.size()) + " without " +
+                       std::to_string(lost) + " does not become rank " + std::to_string(next.rank) + " of " +
+                       std::to_string(next.size),
+                   "survivors move up in order; to lose and to add ranks are two generations");
+  }
+  if (next.generation <= old.generation()) {
+    refuse_options(
+        "generation " + to_string(next.generation) + " does not come after " + to_string(old.generation()),
+        "count it up");
+  }
+  if (next.device != old.options().device) {
+    refuse_options("the device changes", "make a new group to move to another GPU");
+  }
+}
+
+}  // namespace
+}  // namespace nccl
+
+std::unique_ptr<ProcessGroup> make_nccl_group(NcclGroupOptions options, const nccl::Api& api) {
+  nccl::check_options(options);
+  return nccl::Maker(std::move(options), api, nullptr, {}).make();
+}
+
+std::unique_ptr<ProcessGroup> make_nccl_group(NcclGroupOptions options) {
+  return make_nccl_group(std::move(options), nccl::real_api());
+}
+
+std::unique_ptr<ProcessGroup> succeed_nccl_group(ProcessGroup& old, const std::vector<int>& gone,
+                                                 NcclGroupOptions options) {
+  auto* parent = dynamic_cast<nccl::NcclGroup*>(&old);
+  if (parent == nullptr) {
+    nccl::refuse_options("the old group is of the backend " + std::string(old.backend()),
+                         "start from a group of this backend");
+  }
+  nccl::check_options(options);
+  nccl::check_succession(*parent, gone, options);
+  if (!parent->core().failed()) {
+    try {
+      parent->drain();
+    } catch (const Error&) {  // it has failed meanwhile, which is no reason not to succeed it
+    }
+  }
+  parent->core().await_stopped();
+  const nccl::Api& api = parent->core().api();
+  return nccl::Maker(std::move(options), api, parent, gone).make();
+}
+
+}  // namespace troupe::collectives

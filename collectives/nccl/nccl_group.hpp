@@ -1,0 +1,78 @@
+/// The NCCL backend: ranks with a GPU each (or a share of one).
+///
+/// What is different on a GPU (docs/collectives.md, "NCCL"):
+/// - Buffers are device memory. An operation starts after what was enqueued on the buffer's stream before,
+///   and Work::wait() makes that stream wait for it: the host goes on at once. Work::wait_for() and
+///   is_completed() tell the host; ask them before something that cannot be undone, such as committing a
+///   step, since a wait that only a stream does cannot throw. The Work of a barrier waits on the host.
+/// - A thread of the group watches what is in flight; a failure on any rank fails the group on all of them.
+/// - Messages have no tags (only 0). send and recv note them; the rank's next collective, or wait or poll of
+///   any Work, issues what was noted.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/nccl/abort_board.hpp"
+#include "collectives/process_group.hpp"
+
+namespace troupe::collectives {
+
+namespace nccl {
+struct Api;
+}
+
+struct NcclGroupOptions {
+  int rank = 0;
+  int size = 1;
+  int device = 0;  ///< CUDA's index of this rank's GPU
+  /// Every rank's leaves: adjacent, none empty, in rank order from 0. Empty: one leaf a rank.
+  std::vector<LeafInterval> leaves;
+  Generation generation;
+  /// An operation fails once no rank has made progress for this long, and so does making the group.
+  Duration timeout = std::chrono::seconds(30);
+  /// Gives rank 0's bytes to every rank: called once by each when the group is made, with an empty string on
+  /// all but rank 0; returns what rank 0 gave. They let whoever has them join: use an authenticated channel
+  /// (a Store of the job). Has a deadline of its own. May be empty for one rank.
+  std::function<std::string(const std::string& from_rank_0)> exchange;
+  /// Where aborts are told. Empty: ranks hear of an abort elsewhere only by NCCL's errors and their timeout.
+  std::shared_ptr<AbortBoard> board;
+  /// Whether send and recv are there; they take two more communicators, and the time to make them. The same
+  /// on every rank.
+  bool messages = true;
+  /// Work::wait() waits on the host, and so throws whatever went wrong.
+  bool host_wait = false;
+  /// A 32-byte all-gather rides before every collective and tells the ranks' calls, which are compared while
+  /// the GPU goes on: different calls abort the group with an error that names both. Costs some microseconds
+  /// a collective. Without it such calls end by the timeout. The same on every rank.
+  bool compare_calls = false;
+  /// Buffers above this are reduced exactly in pieces of it, which bounds the memory for the other ranks'
+  /// data.
+  std::size_t exact_piece_bytes = std::size_t{64} << 20;
+};
+
+/// Collective; returns when all ranks have joined. Also how new ranks join a group that the others grow.
+/// Throws BadConfig for options that make no sense, Unavailable without NCCL or a GPU, Timeout when a rank is
+/// missing, CollectiveAborted when another rank gave up.
+std::unique_ptr<ProcessGroup> make_nccl_group(NcclGroupOptions options);
+
+/// The next generation of `old`, without starting processes anew: survivors call it, and new ranks call
+/// make_nccl_group with the same options of the new group. Either ranks are `gone` (of the old numbering; the
+/// others move up in order), or ranks are added after the old ones, or neither.
+///
+/// Where the library has ncclCommShrink or ncclCommGrow, and the old communicators allow it, the new ones are
+/// made from them; elsewhere they are made from scratch. Rank 0 of the new group decides that for all. Waits
+/// until nothing of `old` is in flight. Afterwards `old` refuses operations, and is to be destroyed. Throws
+/// as make_nccl_group; on a failure, try again with the next generation.
+std::unique_ptr<ProcessGroup> succeed_nccl_group(ProcessGroup& old, const std::vector<int>& gone,
+                                                 NcclGroupOptions options);
+
+/// As above, over other tables of calls: tests.
+std::unique_ptr<ProcessGroup> make_nccl_group(NcclGroupOptions options, const nccl::Api& api);
+
+/// Why the backend does not reduce `dtype` like this, in words; empty if it does.
+std::string nccl_refusal(DType dtype, const Reduction& how);
+
+}  // namespace troupe::collectives

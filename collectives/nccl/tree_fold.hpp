@@ -1,0 +1,78 @@
+/// Combining a slice of every rank's partials in the order of the leaf tree: the launch, the program that it
+/// follows, and one element's way through it. The kernel is in tree_fold.cu; fold_on_host runs the same code.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "collectives/leaf_tree.hpp"
+#include "collectives/nccl/elements.hpp"
+
+namespace troupe::collectives::nccl {
+
+/// A rank has at most about 2 log2(leaves) partials, and a tree of 2^40 leaves is as deep as this.
+inline constexpr int kMaxOwnPartials = 64;
+inline constexpr int kMaxDepth = 40;
+
+/// What the fold of a tree does after each partial, left to right: program[i] times it combines the two
+/// values last on the stack. REQUIRES: nodes partition [0, leaves).
+std::vector<std::uint8_t> fold_program(const std::vector<LeafInterval>& nodes, int leaves);
+
+/// One launch. All pointers are the device's; `out` may be one of `own`, and overlaps nothing else.
+struct TreeFold {
+  const std::byte* received = nullptr;  ///< the other ranks' partials, in order
+  std::size_t stride = 0;               ///< bytes from one of them to the next
+  const std::byte* own[kMaxOwnPartials] = {};
+  int own_first = 0;  ///< how many of the others come before ours
+  int own_count = 0;
+  const std::uint8_t* program = nullptr;
+  int sources = 0;  ///< partials in all
+  std::byte* out = nullptr;
+  std::size_t count = 0;  ///< elements
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  int divisor = 1;    ///< of kAvg
+  double factor = 1;  ///< of kPremulSum
+};
+
+TROUPE_HD const std::byte* source_of(const TreeFold& fold, int i) {
+  if (i < fold.own_first) return fold.received + static_cast<std::size_t>(i) * fold.stride;
+  if (i < fold.own_first + fold.own_count) return fold.own[i - fold.own_first];
+  return fold.received + static_cast<std::size_t>(i - fold.own_count) * fold.stride;
+}
+
+/// `kWidth` elements that are read and written at once.
+template <class Element, int kWidth>
+struct alignas(sizeof(typename Element::Stored) * kWidth) Pack {
+  typename Element::Stored at[kWidth];
+};
+
+/// Pack number `index` of the slice through the tree.
+template <class Element, int kWidth>
+TROUPE_HD void fold_pack(const TreeFold& fold, std::size_t index) {
+  using P = Pack<Element, kWidth>;
+  P stack[kMaxDepth];  // left siblings of what is being summed
+  int top = 0;
+  P sum{};
+  for (int i = 0; i < fold.sources; ++i) {
+    if (i > 0) stack[top++] = sum;
+    sum = reinterpret_cast<const P*>(source_of(fold, i))[index];
+    if (fold.op == ReduceOp::kPremulSum) {
+      for (int e = 0; e < kWidth; ++e) sum.at[e] = scale<Element>(sum.at[e], fold.factor);
+    }
+    for (int merges = fold.program[i]; merges > 0; --merges) {
+      const P& left = stack[--top];
+      for (int e = 0; e < kWidth; ++e) sum.at[e] = combine<Element>(fold.op, left.at[e], sum.at[e]);
+    }
+  }
+  if (fold.op == ReduceOp::kAvg) {
+    for (int e = 0; e < kWidth; ++e) sum.at[e] = divide<Element>(sum.at[e], fold.divisor);
+  }
+  reinterpret_cast<P*>(fold.out)[index] = sum;
+}
+
+/// What the kernel does, on memory of the host: for tests without a GPU.
+void fold_on_host(const TreeFold& fold);
+
+}  // namespace troupe::collectives::nccl

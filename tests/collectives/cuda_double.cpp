@@ -1,0 +1,257 @@
+/// The CUDA half of the double, and what both halves share (nccl_double.hpp).
+
+#include <cstdlib>
+#include <cstring>
+
+#include "tests/collectives/nccl_double_state.hpp"
+
+namespace troupe::collectives::testing {
+namespace {
+
+using nccl::CudaApi;
+using nccl::Event;
+using nccl::Stream;
+
+thread_local int current_device = 0;
+
+CudaApi make_memory_calls(DoubleState& s, int p) {
+  CudaApi api;
+  const auto allocate = [&s, p](const char* name, void** at, std::size_t bytes) {
+    if (const int code = s.enter(p, name)) return code;
+    *at = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    std::memset(*at, 0xa5, bytes);  // nobody may count on zeros
+    const std::lock_guard hold(s.mutex);
+    s.memory.insert(*at);
+    return 0;
+  };
+  api.cudaMallocAsync = [allocate](void** at, std::size_t bytes, Stream) {
+    return allocate("cudaMallocAsync", at, bytes);
+  };
+  api.cudaMallocHost = [allocate](void** at, std::size_t bytes) {
+    return allocate("cudaMallocHost", at, bytes);
+  };
+  const auto forget = [&s](void* at) {
+    const std::lock_guard hold(s.mutex);
+    if (s.memory.erase(at) == 0) s.misuse.push_back("memory freed twice, or not of the device");
+  };
+  api.cudaFreeAsync = [&s, p, forget](void* at, Stream stream) {
+    if (const int code = s.enter(p, "cudaFreeAsync")) return code;
+    forget(at);
+    s.stream_of(p, stream).enqueue([at] { std::free(at); });
+    return 0;
+  };
+  api.cudaFreeHost = [&s, p, forget](void* at) {
+    if (const int code = s.enter(p, "cudaFreeHost")) return code;
+    forget(at);
+    std::free(at);
+    return 0;
+  };
+  api.cudaMemcpyAsync = [&s, p](void* to, const void* from, std::size_t bytes, Stream stream) {
+    if (const int code = s.enter(p, "cudaMemcpyAsync")) return code;
+    s.stream_of(p, stream).enqueue([=] { std::memcpy(to, from, bytes); });
+    return 0;
+  };
+  return api;
+}
+
+void fill_events(DoubleState& s, int p, CudaApi& api) {
+  api.cudaEventCreate = [&s, p](Event* event) {
+    if (const int code = s.enter(p, "cudaEventCreate")) return code;
+    *event = new DoubleEvent;
+    const std::lock_guard hold(s.mutex);
+    s.events.insert(*event);
+    return 0;
+  };
+  api.cudaEventDestroy = [&s, p](Event event) {
+    if (const int code = s.enter(p, "cudaEventDestroy")) return code;
+    {
+      const std::lock_guard hold(s.mutex);
+      s.events.erase(event);
+    }
+    delete static_cast<DoubleEvent*>(event);
+    return 0;
+  };
+  api.cudaEventRecord = [&s, p](Event event, Stream stream) {
+    if (const int code = s.enter(p, "cudaEventRecord")) return code;
+    auto ticket = std::make_shared<Ticket>();
+    auto* at = static_cast<DoubleEvent*>(event);
+    {
+      const std::lock_guard hold(at->mutex);
+      at->ticket = ticket;
+    }
+    s.stream_of(p, stream).enqueue([ticket] { ticket->finish(); });
+    return 0;
+  };
+  api.cudaEventQuery = [&s, p](Event event) {
+    if (const int code = s.enter(p, "cudaEventQuery")) return code;
+    auto* at = static_cast<DoubleEvent*>(event);
+    const std::lock_guard hold(at->mutex);
+    return !at->ticket || at->ticket->is_done() ? 0 : nccl::kCudaNotReady;
+  };
+  api.cudaStreamWaitEvent = [&s, p](Stream stream, Event event) {
+    if (const int code = s.enter(p, "cudaStreamWaitEvent")) return code;
+    auto* at = static_cast<DoubleEvent*>(event);
+    const std::lock_guard hold(at->mutex);
+    if (at->ticket) s.stream_of(p, stream).enqueue([ticket = at->ticket] { ticket->wait(); });
+    return 0;
+  };
+}
+
+}  // namespace
+
+DoubleStream::DoubleStream() : thread_([this] { run(); }) {}
+
+DoubleStream::~DoubleStream() {
+  {
+    const std::lock_guard hold(mutex_);
+    ending_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+void DoubleStream::enqueue(std::function<void()> task) {
+  const std::lock_guard hold(mutex_);
+  tasks_.push_back(std::move(task));
+  changed_.notify_all();
+}
+
+void DoubleStream::run() {
+  std::unique_lock hold(mutex_);
+  for (;;) {
+    changed_.wait(hold, [&] { return !tasks_.empty() || ending_; });
+    if (tasks_.empty()) return;
+    auto task = std::move(tasks_.front());
+    tasks_.pop_front();
+    hold.unlock();
+    task();
+    hold.lock();
+  }
+}
+
+int DoubleState::enter(int p, const std::string& name) {
+  const std::lock_guard hold(mutex);
+  ++calls[{p, name}];
+  const auto fault = faults.find({p, name});
+  if (fault == faults.end() || fault->second.after-- > 0) return 0;
+  const int code = fault->second.code;
+  faults.erase(fault);
+  return code;
+}
+
+void DoubleState::note(const std::string& what) {
+  const std::lock_guard hold(mutex);
+  misuse.push_back(what);
+}
+
+DoubleStream& DoubleState::stream_of(int p, Stream stream) {
+  if (stream != nullptr) return *static_cast<DoubleStream*>(stream);
+  const std::lock_guard hold(mutex);
+  auto& found = default_streams[p];
+  if (!found) found = std::make_unique<DoubleStream>();
+  return *found;
+}
+
+void fill_cuda(DoubleState& s, int p, CudaApi& api) {
+  api = make_memory_calls(s, p);
+  fill_events(s, p, api);
+  api.cudaGetErrorString = [](int) { return "an error of the double"; };
+  api.cudaGetDevice = [&s, p](int* device) {
+    if (const int code = s.enter(p, "cudaGetDevice")) return code;
+    *device = current_device;
+    return 0;
+  };
+  api.cudaSetDevice = [&s, p](int device) {
+    if (const int code = s.enter(p, "cudaSetDevice")) return code;
+    current_device = device;
+    return 0;
+  };
+  api.cudaStreamCreate = [&s, p](Stream* stream) {
+    if (const int code = s.enter(p, "cudaStreamCreate")) return code;
+    if (current_device != p) s.note("a stream is made on another device than the rank's");
+    *stream = new DoubleStream;
+    const std::lock_guard hold(s.mutex);
+    s.streams.insert(*stream);
+    return 0;
+  };
+  api.cudaStreamDestroy = [&s, p](Stream stream) {
+    if (const int code = s.enter(p, "cudaStreamDestroy")) return code;
+    {
+      const std::lock_guard hold(s.mutex);
+      s.streams.erase(stream);
+    }
+    delete static_cast<DoubleStream*>(stream);
+    return 0;
+  };
+  api.load_kernels = [&s, p] { return s.enter(p, "load_kernels"); };
+  api.launch_tree_fold = [&s, p](const nccl::TreeFold& fold, Stream stream) {
+    if (const int code = s.enter(p, "launch_tree_fold")) return code;
+    s.stream_of(p, stream).enqueue([fold] { nccl::fold_on_host(fold); });
+    return 0;
+  };
+}
+
+NcclDouble::NcclDouble(int version) : state_(std::make_unique<DoubleState>()) {
+  state_->version = version;
+}
+
+NcclDouble::~NcclDouble() {
+  state_->default_streams.clear();
+}
+
+const nccl::Api& NcclDouble::api(int p) {
+  const std::lock_guard hold(state_->mutex);
+  auto& table = state_->tables[p];
+  if (!table) {
+    table = std::make_unique<nccl::Api>();
+    fill_nccl(*state_, p, table->nccl);
+    fill_cuda(*state_, p, table->cuda);
+  }
+  return *table;
+}
+
+void NcclDouble::fail_call(int p, const std::string& name, int code, int after) {
+  const std::lock_guard hold(state_->mutex);
+  state_->faults[{p, name}] = {code, after};
+}
+
+void NcclDouble::async_error(int p, int code) {
+  const std::lock_guard hold(state_->mutex);
+  state_->async_errors[p] = code;
+}
+
+void NcclDouble::hang(int p) {
+  const std::lock_guard hold(state_->mutex);
+  state_->hanging.insert(p);
+}
+
+void NcclDouble::on_stream(int p, Stream stream, std::function<void()> task) {
+  state_->stream_of(p, stream).enqueue(std::move(task));
+}
+
+std::vector<std::string> NcclDouble::misuse() const {
+  const std::lock_guard hold(state_->mutex);
+  return state_->misuse;
+}
+
+int NcclDouble::calls(int p, const std::string& name) const {
+  const std::lock_guard hold(state_->mutex);
+  const auto found = state_->calls.find({p, name});
+  return found == state_->calls.end() ? 0 : found->second;
+}
+
+std::string NcclDouble::leaked() const {
+  const std::lock_guard hold(state_->mutex);
+  std::string text;
+  const auto add = [&](std::size_t n, const char* what) {
+    if (n != 0) text += std::to_string(n) + " " + what + " ";
+  };
+  add(state_->streams.size(), "streams");
+  add(state_->events.size(), "events");
+  add(state_->memory.size(), "allocations");
+  add(state_->registrations.size(), "registrations");
+  add(state_->comms.size(), "communicators");
+  return text;
+}
+
+}  // namespace troupe::collectives::testing

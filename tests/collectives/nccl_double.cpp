@@ -1,0 +1,564 @@
+/// The NCCL half of the double (nccl_double.hpp).
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "tests/collectives/nccl_double_state.hpp"
+
+namespace troupe::collectives::testing {
+namespace {
+
+using nccl::Comm;
+using nccl::kNcclInProgress;
+using nccl::kNcclSuccess;
+using nccl::NcclApi;
+using nccl::NcclOp;
+using nccl::NcclType;
+using nccl::Stream;
+using nccl::UniqueId;
+using nccl::with_element;
+using Kind = Operation::Kind;
+
+constexpr int kInvalidArgument = 4;
+constexpr int kInvalidUsage = 5;
+constexpr int kPolls = 3;  ///< for how many a call is in progress
+
+DType dtype_of(NcclType type) {
+  switch (type) {
+    case NcclType::kInt8:
+      return DType::kInt8;
+    case NcclType::kUint8:
+      return DType::kUInt8;
+    case NcclType::kInt32:
+      return DType::kInt32;
+    case NcclType::kInt64:
+      return DType::kInt64;
+    case NcclType::kFloat16:
+      return DType::kFloat16;
+    case NcclType::kFloat32:
+      return DType::kFloat32;
+    case NcclType::kFloat64:
+      return DType::kFloat64;
+    case NcclType::kBfloat16:
+      return DType::kBFloat16;
+  }
+  std::abort();
+}
+
+std::size_t bytes_of(const Operation& o) {
+  return o.count * element_size(dtype_of(o.type));
+}
+
+// Kernels: what runs on the stream's thread.
+
+/// All ranks' inputs as one, in an order that is not the tree's: from the last rank to the first.
+std::vector<std::byte> reduced(const Meeting& meeting, std::size_t count) {
+  const Operation& first = meeting.arrived.begin()->second;
+  const DType dtype = dtype_of(first.type);
+  std::vector<std::byte> result(count * element_size(dtype));
+  with_element(dtype, [&](auto element) {
+    using Element = decltype(element);
+    using Stored = typename Element::Stored;
+    constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMax, ReduceOp::kMin};
+    const auto number = static_cast<unsigned>(first.op);
+    const ReduceOp op = number < 4 ? kOps[number] : ReduceOp::kSum;
+    for (std::size_t i = 0; i < count; ++i) {
+      Stored sum{};
+      for (auto rank = meeting.arrived.rbegin(); rank != meeting.arrived.rend(); ++rank) {
+        Stored value;
+        std::memcpy(&value, static_cast<const std::byte*>(rank->second.in) + i * sizeof value, sizeof value);
+        if (number > 4) value = nccl::scale<Element>(value, first.factor);
+        sum = rank == meeting.arrived.rbegin() ? value : nccl::combine<Element>(op, sum, value);
+      }
+      if (first.op == NcclOp::kAvg)
+        sum = nccl::divide<Element>(sum, static_cast<int>(meeting.arrived.size()));
+      std::memcpy(result.data() + i * sizeof sum, &sum, sizeof sum);
+    }
+  });
+  return result;
+}
+
+bool agree(const Meeting& meeting) {
+  const Operation& first = meeting.arrived.begin()->second;
+  return std::all_of(meeting.arrived.begin(), meeting.arrived.end(), [&](const auto& entry) {
+    const Operation& o = entry.second;
+    return o.kind == first.kind && o.count == first.count && o.type == first.type && o.peer == first.peer &&
+           (o.op == first.op || o.factor == first.factor);
+  });
+}
+
+/// Moves the data of a collective that all ranks are in.
+void perform(Meeting& meeting) {
+  const Operation& first = meeting.arrived.begin()->second;
+  const std::size_t bytes = bytes_of(first);
+  switch (first.kind) {
+    case Kind::kAllReduce:
+    case Kind::kReduce: {
+      const auto result = reduced(meeting, first.count);
+      for (auto& [rank, o] : meeting.arrived) {
+        if (first.kind == Kind::kAllReduce || rank == first.peer) std::memcpy(o.out, result.data(), bytes);
+      }
+      return;
+    }
+    case Kind::kReduceScatter: {
+      const auto result = reduced(meeting, first.count * meeting.arrived.size());
+      for (auto& [rank, o] : meeting.arrived) {
+        std::memcpy(o.out, result.data() + static_cast<std::size_t>(rank) * bytes, bytes);
+      }
+      return;
+    }
+    case Kind::kBroadcast:
+      for (auto& [rank, o] : meeting.arrived) {
+        const Operation& root = meeting.arrived.at(first.peer);
+        if (rank != first.peer) std::memcpy(o.out, root.in, bytes);
+      }
+      return;
+    case Kind::kAllGather:
+      for (auto& [rank, o] : meeting.arrived) {
+        for (auto& [from, input] : meeting.arrived) {
+          auto* to = static_cast<std::byte*>(o.out) + static_cast<std::size_t>(from) * bytes;
+          if (to != input.in) std::memcpy(to, input.in, bytes);
+        }
+      }
+      return;
+    case Kind::kSend:
+    case Kind::kRecv:
+      return;
+  }
+}
+
+/// One collective: returns when all ranks are through, or this one is stopped.
+void meet(DoubleComm& comm, const Operation& operation) {
+  World& world = *comm.world;
+  std::unique_lock hold(world.mutex);
+  Meeting& meeting = world.meetings[comm.collectives++];
+  meeting.arrived.emplace(comm.rank, operation);
+  if (static_cast<int>(meeting.arrived.size()) == world.size && agree(meeting)) {
+    perform(meeting);
+    meeting.done = true;
+    world.changed.notify_all();
+  }
+  world.changed.wait(hold, [&] { return meeting.done || comm.stopped; });
+}
+
+/// Sends and receives that progress together.
+void exchange(DoubleComm& comm, const std::vector<Operation>& operations) {
+  World& world = *comm.world;
+  std::unique_lock hold(world.mutex);
+  std::vector<std::shared_ptr<Letter>> sent;
+  for (const Operation& o : operations) {
+    if (o.kind != Kind::kSend) continue;
+    sent.push_back(std::make_shared<Letter>(Letter{o.in, bytes_of(o)}));
+    world.mail[{comm.rank, o.peer}].push_back(sent.back());
+  }
+  world.changed.notify_all();
+  for (const Operation& o : operations) {
+    if (o.kind != Kind::kRecv) continue;
+    auto& box = world.mail[{o.peer, comm.rank}];
+    world.changed.wait(hold,
+                       [&] { return comm.stopped || (!box.empty() && box.front()->bytes == bytes_of(o)); });
+    if (comm.stopped) return;
+    std::memcpy(o.out, box.front()->data, box.front()->bytes);
+    box.front()->taken = true;
+    box.pop_front();
+    world.changed.notify_all();
+  }
+  world.changed.wait(hold, [&] {
+    return comm.stopped || std::all_of(sent.begin(), sent.end(), [](const auto& l) { return l->taken; });
+  });
+}
+
+void run_kernel(DoubleComm& comm, const std::vector<Operation>& operations, bool hangs) {
+  if (hangs) {
+    std::unique_lock hold(comm.world->mutex);
+    comm.world->changed.wait(hold, [&] { return comm.stopped; });
+  } else {
+    exchange(comm, operations);
+    for (const Operation& o : operations) {
+      if (o.kind != Kind::kSend && o.kind != Kind::kRecv) meet(comm, o);
+    }
+  }
+  const std::lock_guard hold(comm.world->mutex);
+  --comm.running;
+  comm.world->changed.notify_all();
+}
+
+// Calls: what runs on the rank's threads.
+
+struct Queued {
+  std::shared_ptr<DoubleComm> comm;
+  Stream stream = nullptr;
+  Operation operation;
+};
+thread_local int group_depth = 0;
+thread_local std::vector<Queued> group;
+
+std::shared_ptr<DoubleComm> find(DoubleState& s, Comm comm, const char* name) {
+  const std::lock_guard hold(s.mutex);
+  const auto found = s.comms.find(comm);
+  if (found != s.comms.end()) return found->second;
+  s.misuse.push_back(std::string(name) + " on a communicator that is gone");
+  return nullptr;
+}
+
+Comm add_comm(DoubleState& s, std::shared_ptr<World> world, int rank, int p) {
+  auto comm = std::make_shared<DoubleComm>();
+  comm->rank = rank;
+  comm->process = p;
+  {
+    const std::lock_guard hold(world->mutex);
+    ++world->joined;
+  }
+  comm->world = std::move(world);
+  const auto handle = reinterpret_cast<Comm>(comm.get());
+  const std::lock_guard hold(s.mutex);
+  s.comms.emplace(handle, std::move(comm));
+  return handle;
+}
+
+bool all_joined(World& world) {
+  const std::lock_guard hold(world.mutex);
+  return world.size != 0 && world.joined == world.size;
+}
+
+/// Puts the queued operations of one communicator on its stream after some polls.
+void launch(DoubleState& s, int p, std::vector<Queued> queued) {
+  const auto comm = queued.front().comm;
+  const Stream stream = queued.front().stream;
+  std::vector<Operation> operations;
+  for (const Queued& q : queued) operations.push_back(q.operation);
+  const std::lock_guard hold(s.mutex);
+  const bool hangs = s.hanging.erase(p) != 0;
+  comm->polls = kPolls;
+  {
+    const std::lock_guard inner(comm->world->mutex);
+    ++comm->running;
+  }
+  comm->pending.push_back([&s, p, comm, stream, operations = std::move(operations), hangs] {
+    s.stream_of(p, stream).enqueue([comm, operations, hangs] { run_kernel(*comm, operations, hangs); });
+  });
+}
+
+int end_group(DoubleState& s, int p) {
+  auto queued = std::exchange(group, {});
+  while (!queued.empty()) {
+    const auto comm = queued.front().comm;
+    const auto rest =
+        std::stable_partition(queued.begin(), queued.end(), [&](const Queued& q) { return q.comm == comm; });
+    launch(s, p, {queued.begin(), rest});
+    queued.erase(queued.begin(), rest);
+  }
+  return kNcclInProgress;
+}
+
+int enqueue(DoubleState& s, int p, const char* name, Comm handle, Stream stream, Operation operation) {
+  if (const int code = s.enter(p, name)) return code;
+  const auto comm = find(s, handle, name);
+  if (!comm) return kInvalidArgument;
+  {
+    const std::lock_guard hold(s.mutex);
+    if (comm->polls > 0 || comm->revoked || comm->finalized || comm->made) {
+      s.misuse.push_back(std::string(name) + " on a communicator that is in progress or has ended");
+      return kInvalidUsage;
+    }
+    const auto made = comm->operators.find(static_cast<int>(operation.op));
+    if (made != comm->operators.end()) operation.factor = made->second;
+  }
+  const bool root_missing = operation.peer < 0 || operation.peer >= comm->world->size;
+  if (root_missing) return kInvalidArgument;
+  group.push_back({comm, stream, operation});
+  return group_depth > 0 ? kNcclSuccess : end_group(s, p);
+}
+
+void fill_operations(DoubleState& s, int p, NcclApi& api) {
+  api.ncclGroupStart = [&s, p] {
+    if (const int code = s.enter(p, "ncclGroupStart")) return code;
+    ++group_depth;
+    return kNcclSuccess;
+  };
+  api.ncclGroupEnd = [&s, p] {
+    if (group_depth-- <= 0) s.note("ncclGroupEnd without a start");
+    if (const int code = s.enter(p, "ncclGroupEnd")) {
+      group.clear();
+      return code;
+    }
+    return group.empty() ? kNcclSuccess : end_group(s, p);
+  };
+  api.ncclAllReduce = [&s, p](const void* in, void* out, std::size_t count, NcclType type, NcclOp op, Comm c,
+                              Stream stream) {
+    return enqueue(s, p, "ncclAllReduce", c, stream, {Kind::kAllReduce, in, out, count, type, op});
+  };
+  api.ncclReduce = [&s, p](const void* in, void* out, std::size_t count, NcclType type, NcclOp op, int root,
+                           Comm c, Stream stream) {
+    return enqueue(s, p, "ncclReduce", c, stream, {Kind::kReduce, in, out, count, type, op, 1, root});
+  };
+  api.ncclReduceScatter = [&s, p](const void* in, void* out, std::size_t count, NcclType type, NcclOp op,
+                                  Comm c, Stream stream) {
+    return enqueue(s, p, "ncclReduceScatter", c, stream, {Kind::kReduceScatter, in, out, count, type, op});
+  };
+  api.ncclBroadcast = [&s, p](const void* in, void* out, std::size_t count, NcclType type, int root, Comm c,
+                              Stream stream) {
+    return enqueue(s, p, "ncclBroadcast", c, stream,
+                   {Kind::kBroadcast, in, out, count, type, NcclOp::kSum, 1, root});
+  };
+  api.ncclAllGather = [&s, p](const void* in, void* out, std::size_t count, NcclType type, Comm c,
+                              Stream stream) {
+    return enqueue(s, p, "ncclAllGather", c, stream, {Kind::kAllGather, in, out, count, type});
+  };
+  api.ncclSend = [&s, p](const void* in, std::size_t count, NcclType type, int peer, Comm c, Stream stream) {
+    return enqueue(s, p, "ncclSend", c, stream,
+                   {Kind::kSend, in, nullptr, count, type, NcclOp::kSum, 1, peer});
+  };
+  api.ncclRecv = [&s, p](void* out, std::size_t count, NcclType type, int peer, Comm c, Stream stream) {
+    return enqueue(s, p, "ncclRecv", c, stream,
+                   {Kind::kRecv, nullptr, out, count, type, NcclOp::kSum, 1, peer});
+  };
+  api.ncclRedOpCreatePreMulSum = [&s, p](NcclOp* op, void* scalar, NcclType type, Comm handle) {
+    if (const int code = s.enter(p, "ncclRedOpCreatePreMulSum")) return code;
+    const auto comm = find(s, handle, "ncclRedOpCreatePreMulSum");
+    if (!comm) return kInvalidArgument;
+    const std::lock_guard hold(s.mutex);
+    int number = 5;
+    while (comm->operators.count(number) != 0) ++number;
+    with_element(dtype_of(type), [&](auto element) {
+      typename decltype(element)::Stored stored;
+      std::memcpy(&stored, scalar, sizeof stored);
+      comm->operators[number] = static_cast<double>(element.load(stored));
+    });
+    *op = static_cast<NcclOp>(number);
+    return kNcclSuccess;
+  };
+  api.ncclRedOpDestroy = [&s, p](NcclOp op, Comm handle) {
+    if (const int code = s.enter(p, "ncclRedOpDestroy")) return code;
+    const auto comm = find(s, handle, "ncclRedOpDestroy");
+    if (!comm) return kInvalidArgument;
+    const std::lock_guard hold(s.mutex);
+    return comm->operators.erase(static_cast<int>(op)) == 1 ? kNcclSuccess : kInvalidArgument;
+  };
+}
+
+/// Ends the kernels of a communicator, and waits for that as NCCL does.
+void stop_kernels(DoubleState& s, DoubleComm& comm) {
+  std::vector<std::function<void()>> pending;
+  {
+    const std::lock_guard hold(s.mutex);
+    pending = std::exchange(comm.pending, {});
+  }
+  World& world = *comm.world;
+  std::unique_lock hold(world.mutex);
+  comm.running -= static_cast<int>(pending.size());  // these never reach their stream
+  comm.stopped = true;
+  world.changed.notify_all();
+}
+
+int poll(DoubleState& s, int p, Comm handle, int* code) {
+  if (const int failed = s.enter(p, "ncclCommGetAsyncError")) return failed;
+  const auto comm = find(s, handle, "ncclCommGetAsyncError");
+  if (!comm) return kInvalidArgument;
+  const bool joined = all_joined(*comm->world);
+  std::vector<std::function<void()>> pending;
+  {
+    const std::lock_guard hold(s.mutex);
+    *code = kNcclInProgress;
+    const auto error = s.async_errors.find(p);
+    if (error != s.async_errors.end()) *code = error->second;
+    if (error != s.async_errors.end() || !joined) return kNcclSuccess;
+    if (comm->polls > 0 && --comm->polls > 0) return kNcclSuccess;
+    if (comm->made) {
+      if (!comm->made()) return kNcclSuccess;
+      comm->made = nullptr;
+    }
+    *code = kNcclSuccess;
+    pending = std::exchange(comm->pending, {});
+  }
+  for (const auto& start : pending) start();
+  return kNcclSuccess;
+}
+
+void fill_life(DoubleState& s, int p, NcclApi& api) {
+  api.ncclGetUniqueId = [&s, p](UniqueId* id) {
+    if (const int code = s.enter(p, "ncclGetUniqueId")) return code;
+    const std::lock_guard hold(s.mutex);
+    const int number = s.next_id++;
+    std::memcpy(id->bytes.data(), &number, sizeof number);
+    return kNcclSuccess;
+  };
+  api.ncclCommInitRankConfig = [&s, p](Comm* made, int ranks, const UniqueId& id, int rank) {
+    if (const int code = s.enter(p, "ncclCommInitRankConfig")) return code;
+    int number = 0;
+    std::memcpy(&number, id.bytes.data(), sizeof number);
+    std::shared_ptr<World> world;
+    {
+      const std::lock_guard hold(s.mutex);
+      auto& found = s.worlds[number];
+      if (!found) found = std::make_shared<World>(ranks);
+      world = found;
+    }
+    if (world->size != ranks || rank < 0 || rank >= ranks) return kInvalidArgument;
+    *made = add_comm(s, std::move(world), rank, p);
+    return kNcclInProgress;
+  };
+  api.ncclCommGetAsyncError = [&s, p](Comm comm, int* code) { return poll(s, p, comm, code); };
+  api.ncclCommFinalize = [&s, p](Comm handle) {
+    if (const int code = s.enter(p, "ncclCommFinalize")) return code;
+    const auto comm = find(s, handle, "ncclCommFinalize");
+    if (!comm) return kInvalidArgument;
+    const std::lock_guard hold(s.mutex);
+    if (comm->revoked) s.misuse.push_back("ncclCommFinalize of a revoked communicator");
+    comm->finalized = true;
+    comm->polls = kPolls;
+    return kNcclInProgress;
+  };
+  const auto remove = [&s, p](const char* name, Comm handle, bool orderly) {
+    if (const int code = s.enter(p, name)) return code;
+    const auto comm = find(s, handle, name);
+    if (!comm) return kInvalidArgument;
+    if (orderly && !comm->finalized) s.note("ncclCommDestroy before ncclCommFinalize");
+    stop_kernels(s, *comm);
+    {
+      std::unique_lock hold(comm->world->mutex);
+      comm->world->changed.wait(hold, [&] { return comm->running == 0; });
+    }
+    const std::lock_guard hold(s.mutex);
+    std::erase_if(s.registrations, [&](const auto& entry) { return entry.second == handle; });
+    if (comm->made) s.comms.erase(comm->child);
+    s.comms.erase(handle);
+    return kNcclSuccess;
+  };
+  api.ncclCommDestroy = [remove](Comm c) { return remove("ncclCommDestroy", c, true); };
+  api.ncclCommAbort = [remove](Comm c) { return remove("ncclCommAbort", c, false); };
+  if (s.version >= nccl::kVersionOfRevoke) {
+    api.ncclCommRevoke = [&s, p](Comm handle) {
+      if (const int code = s.enter(p, "ncclCommRevoke")) return code;
+      const auto comm = find(s, handle, "ncclCommRevoke");
+      if (!comm) return kInvalidArgument;
+      stop_kernels(s, *comm);
+      const std::lock_guard hold(s.mutex);
+      comm->revoked = true;
+      comm->polls = kPolls;
+      return kNcclInProgress;
+    };
+  }
+}
+
+/// Makes `child` from `parent`: `*out` is there once the parent is ready, and that is when all have joined.
+int make_from(DoubleState& s, const std::shared_ptr<DoubleComm>& parent, std::shared_ptr<World> child,
+              int rank, Comm* out) {
+  const Comm handle = add_comm(s, child, rank, parent->process);
+  const std::lock_guard hold(s.mutex);
+  parent->polls = kPolls;
+  parent->child = handle;
+  parent->made = [child, handle, out] {
+    if (!all_joined(*child)) return false;
+    *out = handle;
+    return true;
+  };
+  return kNcclInProgress;
+}
+
+void fill_membership(DoubleState& s, int p, NcclApi& api) {
+  if (s.version >= nccl::kVersionOfShrink) {
+    api.ncclCommShrink = [&s, p](Comm handle, int* gone, int count, Comm* out) {
+      if (const int code = s.enter(p, "ncclCommShrink")) return code;
+      const auto parent = find(s, handle, "ncclCommShrink");
+      if (!parent) return kInvalidArgument;
+      const std::vector<int> lost(gone, gone + count);
+      std::shared_ptr<World> child;
+      {
+        const std::lock_guard hold(parent->world->mutex);
+        auto& found = parent->world->shrunk[lost];
+        if (!found) found = std::make_shared<World>(parent->world->size - count);
+        child = found;
+      }
+      const auto below = std::lower_bound(lost.begin(), lost.end(), parent->rank) - lost.begin();
+      return make_from(s, parent, std::move(child), parent->rank - static_cast<int>(below), out);
+    };
+  }
+  if (s.version < nccl::kVersionOfGrow) return;
+  api.ncclCommGetUniqueId = [&s, p](Comm handle, UniqueId* id) {
+    if (const int code = s.enter(p, "ncclCommGetUniqueId")) return code;
+    const auto parent = find(s, handle, "ncclCommGetUniqueId");
+    if (!parent) return kInvalidArgument;
+    auto child = std::make_shared<World>(0);
+    {
+      const std::lock_guard hold(parent->world->mutex);
+      parent->world->growing = child;
+    }
+    const std::lock_guard hold(s.mutex);
+    const int number = s.next_id++;
+    std::memcpy(id->bytes.data(), &number, sizeof number);
+    s.worlds[number] = std::move(child);
+    return kNcclSuccess;
+  };
+  api.ncclCommGrow = [&s, p](Comm handle, int ranks, const UniqueId* id, int rank, Comm* out) {
+    if (const int code = s.enter(p, "ncclCommGrow")) return code;
+    const auto parent = handle != nullptr ? find(s, handle, "ncclCommGrow") : nullptr;
+    if (handle != nullptr && !parent) return kInvalidArgument;
+    if ((parent && (rank != -1 || (id != nullptr) != (parent->rank == 0))) || (!parent && id == nullptr)) {
+      s.note("ncclCommGrow with an id or a rank on the wrong member");
+      return kInvalidArgument;
+    }
+    std::shared_ptr<World> child;
+    if (parent) {
+      const std::lock_guard hold(parent->world->mutex);
+      child = parent->world->growing;
+    } else {
+      int number = 0;
+      std::memcpy(&number, id->bytes.data(), sizeof number);
+      const std::lock_guard hold(s.mutex);
+      child = s.worlds[number];
+    }
+    if (!child) return kInvalidUsage;
+    child->size = ranks;
+    if (parent) return make_from(s, parent, std::move(child), parent->rank, out);
+    *out = add_comm(s, std::move(child), rank, p);
+    return kNcclInProgress;
+  };
+}
+
+void fill_memory(DoubleState& s, int p, NcclApi& api) {
+  api.ncclMemAlloc = [&s, p](void** at, std::size_t bytes) {
+    if (const int code = s.enter(p, "ncclMemAlloc")) return code;
+    *at = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    const std::lock_guard hold(s.mutex);
+    s.memory.insert(*at);
+    return kNcclSuccess;
+  };
+  api.ncclMemFree = [&s, p](void* at) {
+    if (const int code = s.enter(p, "ncclMemFree")) return code;
+    {
+      const std::lock_guard hold(s.mutex);
+      s.memory.erase(at);
+    }
+    std::free(at);
+    return kNcclSuccess;
+  };
+  api.ncclCommRegister = [&s, p](Comm comm, void* at, std::size_t, void** handle) {
+    if (const int code = s.enter(p, "ncclCommRegister")) return code;
+    *handle = at;
+    const std::lock_guard hold(s.mutex);
+    s.registrations[at] = comm;
+    return kNcclSuccess;
+  };
+  api.ncclCommDeregister = [&s, p](Comm, void* handle) {
+    if (const int code = s.enter(p, "ncclCommDeregister")) return code;
+    const std::lock_guard hold(s.mutex);
+    return s.registrations.erase(handle) == 1 ? kNcclSuccess : kInvalidArgument;
+  };
+}
+
+}  // namespace
+
+void fill_nccl(DoubleState& s, int p, NcclApi& api) {
+  api.version = s.version;
+  api.ncclGetErrorString = [](int) { return "an error of the double"; };
+  api.ncclGetLastError = [](Comm) { return "the last error of the double"; };
+  fill_life(s, p, api);
+  fill_operations(s, p, api);
+  fill_membership(s, p, api);
+  fill_memory(s, p, api);
+}
+
+}  // namespace troupe::collectives::testing

@@ -1,0 +1,59 @@
+/// A DOUBLE of NCCL and CUDA, for tests of the orchestration without a GPU. It is neither: device memory is
+/// the host's, streams are threads that run queued tasks, and collectives copy between the buffers of ranks
+/// that are threads of one process. What it keeps of the real ones is what the orchestration must get right:
+/// - Everything on a stream happens later, in order; events and waits on them are all that joins streams.
+/// - Communicators are non-blocking: a call is in progress for some polls, and only then on its stream.
+/// - A collective that a rank never joins, or that ranks disagree about, hangs until it is aborted.
+/// - A kernel that is aborted ends like one that is done.
+/// Misuse (a call on a communicator that is in progress or gone, on the wrong device, a leak) is written
+/// down.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "collectives/nccl/api.hpp"
+
+namespace troupe::collectives::testing {
+
+struct DoubleState;  // nccl_double.cpp
+
+class NcclDouble {
+ public:
+  /// Which calls there are depends on the version, as in the real library.
+  explicit NcclDouble(int version = 23003);
+  ~NcclDouble();
+  NcclDouble(const NcclDouble&) = delete;
+  NcclDouble& operator=(const NcclDouble&) = delete;
+
+  /// The tables as process `p` sees them; its device is p, too.
+  const nccl::Api& api(int p);
+
+  // Faults.
+  /// The next call of `name` ("ncclSend", "cudaEventRecord") in process p, after `after` good ones, returns
+  /// `code`.
+  void fail_call(int p, const std::string& name, int code, int after = 0);
+  /// The communicators of process p report `code` from now on.
+  void async_error(int p, int code);
+  /// The next kernel of process p does not do its work, and ends when it is aborted.
+  void hang(int p);
+
+  /// Runs `task` on a stream, where a kernel of a program would.
+  void on_stream(int p, nccl::Stream stream, std::function<void()> task);
+
+  /// Whatever was done wrong so far.
+  std::vector<std::string> misuse() const;
+  /// "2 streams, 1 event": what is allocated and was not given back; empty when all was.
+  std::string leaked() const;
+  /// How often process p called `name`.
+  int calls(int p, const std::string& name) const;
+
+ private:
+  std::unique_ptr<DoubleState> state_;
+};
+
+}  // namespace troupe::collectives::testing

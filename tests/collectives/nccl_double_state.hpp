@@ -1,0 +1,142 @@
+/// What the two halves of the double share (nccl_double.hpp). Included by them alone.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "collectives/nccl/tree_fold.hpp"
+#include "tests/collectives/nccl_double.hpp"
+
+namespace troupe::collectives::testing {
+
+/// A moment on a stream.
+struct Ticket {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false;
+  void finish() {
+    const std::lock_guard hold(mutex);
+    done = true;
+    changed.notify_all();
+  }
+  void wait() {
+    std::unique_lock hold(mutex);
+    changed.wait(hold, [&] { return done; });
+  }
+  bool is_done() {
+    const std::lock_guard hold(mutex);
+    return done;
+  }
+};
+
+struct DoubleEvent {
+  std::mutex mutex;
+  std::shared_ptr<Ticket> ticket;  ///< null before it is first recorded
+};
+
+/// Runs tasks in order on a thread; its destructor runs what is left.
+class DoubleStream {
+ public:
+  DoubleStream();
+  ~DoubleStream();
+  void enqueue(std::function<void()> task);
+
+ private:
+  void run();
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+/// One NCCL call that goes onto a stream.
+struct Operation {
+  enum class Kind { kAllReduce, kReduce, kReduceScatter, kBroadcast, kAllGather, kSend, kRecv };
+  Kind kind = Kind::kAllReduce;
+  const void* in = nullptr;
+  void* out = nullptr;
+  std::size_t count = 0;
+  nccl::NcclType type = nccl::NcclType::kUint8;
+  nccl::NcclOp op = nccl::NcclOp::kSum;
+  double factor = 1;  ///< of an operator made at run time
+  int peer = 0;       ///< or the root
+};
+
+/// A collective, as the ranks arrive at it.
+struct Meeting {
+  std::map<int, Operation> arrived;
+  bool done = false;
+};
+
+struct Letter {
+  const void* data = nullptr;
+  std::size_t bytes = 0;
+  bool taken = false;
+};
+
+/// The communicator that ranks share.
+struct World {
+  explicit World(int n) : size(n) {}
+  std::atomic<int> size;  ///< 0 while only the id of a world that is to grow is there
+  std::mutex mutex;
+  std::condition_variable changed;
+  int joined = 0;
+  std::map<std::uint64_t, Meeting> meetings;
+  std::map<std::pair<int, int>, std::deque<std::shared_ptr<Letter>>> mail;  ///< by (from, to)
+  std::map<std::vector<int>, std::shared_ptr<World>> shrunk;                ///< by who is gone
+  std::shared_ptr<World> growing;
+};
+
+/// A rank's handle of a world.
+struct DoubleComm {
+  std::shared_ptr<World> world;
+  int rank = 0;
+  int process = 0;
+  bool stopped = false;  ///< aborted or revoked; guarded by world->mutex, as are the next two
+  int running = 0;       ///< kernels on streams
+  std::uint64_t collectives = 0;
+  // Guarded by the double's mutex.
+  bool revoked = false, finalized = false;
+  int polls = 0;  ///< until what is pending is on its stream
+  std::vector<std::function<void()>> pending;
+  std::function<bool()> made;  ///< whether the communicator that is being made from this is there
+  nccl::Comm child = nullptr;  ///< it; who ends this one meanwhile ends it, too
+  std::map<int, double> operators;
+};
+
+struct DoubleState {
+  mutable std::mutex mutex;
+  int version = 0;
+  std::map<int, std::unique_ptr<nccl::Api>> tables;
+  std::map<int, std::unique_ptr<DoubleStream>> default_streams;
+  std::set<void*> streams, events, memory;
+  std::map<void*, nccl::Comm> registrations;
+  std::map<nccl::Comm, std::shared_ptr<DoubleComm>> comms;
+  std::map<int, std::shared_ptr<World>> worlds;  ///< by the id's number
+  int next_id = 1;
+  struct Fault {
+    int code = 0;
+    int after = 0;
+  };
+  std::map<std::pair<int, std::string>, Fault> faults;
+  std::map<std::pair<int, std::string>, int> calls;
+  std::map<int, int> async_errors;
+  std::set<int> hanging;
+  std::vector<std::string> misuse;
+
+  /// Counts a call; the code of a fault, or 0.
+  int enter(int p, const std::string& name);
+  void note(const std::string& what);
+  DoubleStream& stream_of(int p, nccl::Stream stream);
+};
+
+void fill_cuda(DoubleState& state, int p, nccl::CudaApi& api);
+void fill_nccl(DoubleState& state, int p, nccl::NcclApi& api);
+
+}  // namespace troupe::collectives::testing

@@ -1,0 +1,323 @@
+/// What the NCCL backend does when something goes wrong, over the double.
+
+#include <barrier>
+#include <catch2/catch.hpp>
+#include <future>
+#include <thread>
+
+#include "collectives/nccl/errors.hpp"
+#include "tests/collectives/nccl_ranks.hpp"
+
+using namespace troupe;
+using namespace troupe::collectives;
+using namespace troupe::collectives::testing;
+using namespace std::chrono_literals;
+using Catch::Contains;
+
+namespace {
+
+/// Runs two ranks that are to fail, and returns what each threw; the double sees no misuse and no leak.
+std::vector<std::string> failing(NcclCluster& cluster, const NcclBody& body,
+                                 const std::function<void(NcclGroupOptions&)>& adjust = nullptr) {
+  const auto thrown = run_nccl_threads(cluster, 2, body, adjust);
+  check_double(cluster.library);
+  return thrown;
+}
+
+/// One all_reduce to its end on the host.
+void reduce(NcclRank& rank) {
+  const auto work = rank.group->all_reduce(rank.put(std::vector<float>(100, 1)), ReduceOp::kSum);
+  while (!work->wait_for(1s)) {
+  }
+}
+
+/// For the ranks' threads: Catch's macros are for one.
+void require(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
+}
+template <class Exception, class Call>
+void require_throws(Call call) {
+  try {
+    call();
+  } catch (const Exception&) {
+    return;
+  }
+  throw std::runtime_error("it does not throw");
+}
+
+void soon(NcclGroupOptions& options) {
+  options.timeout = 200ms;
+}
+
+}  // namespace
+
+TEST_CASE("nccl errors name the call, the code and the rank") {
+  CHECK(nccl::call_name("caller_.api->nccl.ncclAllReduce(in, out)") == "ncclAllReduce");
+  CHECK(nccl::call_name("core_->api().cuda.load_kernels()") == "load_kernels");
+  CHECK(nccl::call_name("api.ncclSend(part(a, b), (c), d)") == "ncclSend");
+  CHECK(nccl::call_name("revoke(comm)") == "revoke");
+  CHECK(nccl::call_name("ncclCommGetAsyncError") == "ncclCommGetAsyncError");
+  NcclCluster cluster;
+  cluster.library.fail_call(1, "ncclSend", 2);
+  const auto thrown = failing(cluster, reduce);
+  for (const auto& what : thrown) {
+    CHECK_THAT(what, Contains("ncclSend failed on rank 1") && Contains("code 2"));
+    CHECK_THAT(what, Contains("the last error of the double"));
+  }
+}
+
+TEST_CASE("nccl: the failure of any call fails the group on all ranks, and nothing leaks") {
+  for (const char* call : {"ncclGroupStart", "ncclGroupEnd", "ncclSend", "ncclRecv", "cudaEventRecord",
+                           "cudaStreamWaitEvent", "launch_tree_fold", "ncclCommGetAsyncError"}) {
+    DYNAMIC_SECTION(call) {
+      NcclCluster cluster;
+      const auto thrown = failing(cluster, [&](NcclRank& rank) {
+        reduce(rank);
+        if (rank.p == 0) rank.cluster.library.fail_call(0, call, 3);
+        for (;;) reduce(rank);
+      });
+      for (const auto& what : thrown) {
+        CHECK_THAT(what, Contains("rank 0") && Contains("code 3") && Contains(call));
+      }
+    }
+  }
+}
+
+TEST_CASE("nccl: a call that fails while the group is made") {
+  for (const char* call :
+       {"cudaStreamCreate", "ncclCommInitRankConfig", "ncclCommGetAsyncError", "load_kernels",
+        "cudaMallocAsync", "cudaMallocHost", "cudaMemcpyAsync", "ncclGetUniqueId"}) {
+    DYNAMIC_SECTION(call) {
+      NcclCluster cluster;
+      // The stream of a test's rank is made first.
+      cluster.library.fail_call(0, call, 3, std::string(call) == "cudaStreamCreate" ? 1 : 0);
+      if (std::string(call) == "ncclGetUniqueId") cluster.close_exchange(1);
+      const auto thrown = failing(cluster, reduce);
+      CHECK_THAT(thrown[0], Contains(call) && Contains("rank 0") && Contains("code 3"));
+      CHECK_FALSE(thrown[1].empty());
+    }
+  }
+}
+
+TEST_CASE("nccl: an asynchronous error of NCCL reaches both ranks as what it is") {
+  NcclCluster cluster;
+  const auto thrown = failing(cluster, [&](NcclRank& rank) {
+    reduce(rank);
+    if (rank.p == 1) rank.cluster.library.async_error(1, nccl::kNcclRemoteError);
+    for (;;) reduce(rank);
+  });
+  for (const auto& what : thrown) {
+    CHECK_THAT(what, Contains("rank 1") && Contains("code 6"));
+  }
+}
+
+TEST_CASE("nccl: a rank that never comes ends by the timeout, which names the call and the rank") {
+  NcclCluster cluster;
+  std::promise<void> over;
+  const auto thrown = failing(
+      cluster,
+      [&](NcclRank& rank) {
+        if (rank.p == 1) {
+          over.get_future().wait();
+          rank.group->barrier()->wait();
+        }
+        const auto work = rank.group->all_reduce(rank.put(std::vector<float>(7)), ReduceOp::kSum);
+        work->wait();  // of the stream: this one cannot know
+        try {
+          while (!work->wait_for(1s)) {
+          }
+        } catch (const Timeout&) {
+          require_throws<Timeout>([&] { work->wait(); });  // again the same
+          require(work->is_completed(), "it has an end");
+          require_throws<Timeout>([&] { rank.group->barrier(); });
+          rank.synchronize();  // the stream goes on: the kernel was ended
+          over.set_value();
+          throw;
+        }
+      },
+      soon);
+  CHECK_THAT(thrown[0], Contains("rank 0 waited 0.2 s for all_reduce(sum, exact, 7 x f32) #1"));
+  CHECK_THAT(thrown[1], Contains("rank 0 waited 0.2 s"));
+}
+
+TEST_CASE("nccl: a kernel that hangs ends by the timeout") {
+  for (const int version : {22605, 23003}) {  // by abort, and by revoke
+    NcclCluster cluster(version);
+    const auto thrown = failing(
+        cluster,
+        [&](NcclRank& rank) {
+          if (rank.p == 1) rank.cluster.library.hang(1);
+          reduce(rank);
+        },
+        soon);
+    for (const auto& what : thrown) CHECK_THAT(what, Contains("waited 0.2 s"));
+    CHECK((cluster.library.calls(1, "ncclCommRevoke") > 0) == (version > 22807));
+  }
+}
+
+TEST_CASE("nccl: a rank that never joins") {
+  NcclCluster cluster;
+  NcclRank rank(cluster, 0);
+  auto options = cluster.options(0, 0, 2);
+  options.timeout = 200ms;
+  CHECK_THROWS_AS(rank.make(options), Timeout);
+  CHECK_THAT(cluster.board(1)->read().value().text, Contains("NCCL was not ready on rank 0"));
+}
+
+TEST_CASE("nccl: abort in the middle reaches every rank, with the first reason") {
+  NcclCluster cluster;
+  std::promise<void> launched;
+  const auto thrown = failing(cluster, [&](NcclRank& rank) {
+    if (rank.p == 1) {
+      launched.get_future().wait();
+      rank.group->abort("enough");
+      rank.group->abort("a second reason");
+      require(rank.group->abort_reason() == "enough", "another reason");
+      rank.group->barrier();
+      return;
+    }
+    const auto work = rank.group->all_reduce(rank.put(std::vector<float>(7)), ReduceOp::kSum);
+    work->wait();
+    launched.set_value();
+    try {
+      while (!work->wait_for(1s)) {
+      }
+    } catch (const CollectiveAborted&) {
+      require(rank.group->abort_reason() == "enough", "another reason");
+      rank.synchronize();
+      throw;
+    }
+  });
+  CHECK_THAT(thrown[0], Contains("enough") && Contains("rank 0 was at all_reduce(sum, exact, 7 x f32) #1"));
+  CHECK_THAT(thrown[1], Contains("enough"));
+}
+
+TEST_CASE("nccl: another process sets the abort word, as a node does") {
+  NcclCluster cluster;
+  const auto thrown = failing(cluster, [&](NcclRank& rank) {
+    reduce(rank);
+    if (rank.p == 0) rank.cluster.board(1)->post(AbortKind::kMemberDied, "rank 9 died");
+    for (;;) reduce(rank);
+  });
+  for (const auto& what : thrown) CHECK_THAT(what, Contains("rank 9 died"));
+}
+
+TEST_CASE("nccl: what was complete before an abort stays good") {
+  std::barrier both(2);  // what is complete on one rank may be about to be on the other
+  run_nccl(2, [&](NcclRank& rank) {
+    const Buffer buffer = rank.put(std::vector<float>(7, 1));
+    const auto work = rank.group->all_reduce(buffer, ReduceOp::kSum);
+    while (!work->wait_for(1s)) {
+    }
+    both.arrive_and_wait();
+    rank.group->abort("later");
+    work->wait();
+    if (work->exception() || rank.get<float>(buffer)[0] != 2) throw std::runtime_error("not good");
+    try {
+      rank.group->all_reduce(buffer, ReduceOp::kSum);
+    } catch (const CollectiveAborted&) {
+      return;
+    }
+    throw std::runtime_error("the group goes on");
+  });
+}
+
+TEST_CASE("nccl: different calls, compared: an error that names both, long before the timeout") {
+  NcclCluster cluster;
+  const auto thrown = failing(
+      cluster,
+      [&](NcclRank& rank) {
+        for (int i = 0; i < 100; ++i) reduce(rank);  // more than there are slots
+        if (rank.p == 0) reduce(rank);
+        const auto work = rank.group->broadcast(rank.put(std::vector<float>(5)), 0);
+        while (!work->wait_for(1s)) {
+        }
+      },
+      [](NcclGroupOptions& options) { options.compare_calls = true; });
+  for (const auto& what : thrown) {
+    CHECK_THAT(what, Contains("rank 0 all_reduce(sum, exact, 100 x f32) #101") &&
+                         Contains("rank 1 broadcast(5 x f32, root 0) #101"));
+  }
+}
+
+TEST_CASE("nccl: different calls, not compared, end by the timeout and name both on the other rank") {
+  NcclCluster cluster;
+  const auto thrown = failing(
+      cluster,
+      [&](NcclRank& rank) {
+        if (rank.p == 0) reduce(rank);
+        const auto work = rank.group->broadcast(rank.put(std::vector<float>(5)), 0);
+        while (!work->wait_for(1s)) {
+        }
+      },
+      [](NcclGroupOptions& options) { options.timeout = options.rank == 0 ? 200ms : 60s; });
+  CHECK_THAT(thrown[0], Contains("waited 0.2 s for all_reduce(sum, exact, 100 x f32) #1"));
+  CHECK_THAT(thrown[1], Contains("waited 0.2 s for all_reduce") &&
+                            Contains("rank 1 was at broadcast(5 x f32, root 0) #1"));
+}
+
+TEST_CASE("nccl: a message without its partner ends by the timeout") {
+  NcclCluster cluster;
+  std::promise<void> over;
+  const auto thrown = failing(
+      cluster,
+      [&](NcclRank& rank) {
+        if (rank.p == 1) return over.get_future().wait();
+        const auto work = rank.group->send(rank.put(std::vector<float>(1)), 1);
+        try {
+          while (!work->wait_for(1s)) {
+          }
+        } catch (const Timeout&) {
+          over.set_value();
+          throw;
+        }
+      },
+      soon);
+  CHECK_THAT(thrown[0], Contains("waited 0.2 s for 1 messages #1"));
+}
+
+TEST_CASE("nccl: works outlive their group") {
+  std::shared_ptr<Work> good;
+  run_nccl(1, [&](NcclRank& rank) {
+    good = rank.group->all_reduce(rank.put(std::vector<float>(3, 1)), ReduceOp::kSum);
+    rank.group.reset();  // waits for what is in flight
+    require(good->is_completed(), "in flight without a group");
+    good->wait();
+    good.reset();
+  });
+}
+
+TEST_CASE("nccl: options that make no sense, and invitations that do not decode") {
+  NcclCluster cluster;
+  const auto& api = cluster.library.api(0);
+  const auto refused = [&](auto change) {
+    auto options = cluster.options(0, 0, 2);
+    change(options);
+    CHECK_THROWS_AS(make_nccl_group(options, api), BadConfig);
+  };
+  refused([](NcclGroupOptions& o) { o.rank = 2; });
+  refused([](NcclGroupOptions& o) { o.size = 0; });
+  refused([](NcclGroupOptions& o) { o.timeout = 0s; });
+  refused([](NcclGroupOptions& o) { o.device = -1; });
+  refused([](NcclGroupOptions& o) { o.exchange = nullptr; });
+  refused([](NcclGroupOptions& o) { o.leaves = {{0, 1}}; });
+  refused([](NcclGroupOptions& o) { o.leaves = {{0, 1}, {2, 3}}; });
+
+  const std::string id(256, 'a');
+  for (const std::string& heard :
+       {std::string(), std::string("hello"), "troupe-nccl-1 0 23003 " + id,
+        "troupe-nccl-1 0 23003 " + id + " " + id + " " + id + "a",
+        "troupe-nccl-1 3 23003 " + id + " " + id + " " + id, "troupe-nccl-1 0 x " + id + " " + id + " " + id,
+        "troupe-nccl-2 0 23003 " + id + " " + id + " " + id,
+        "troupe-nccl-1 0 23003 " + id + " " + id + " " + id + " " + id}) {
+    NcclCluster of;
+    auto options = of.options(1, 1, 2);
+    options.exchange = [&](const std::string&) { return heard; };
+    CHECK_THROWS_AS(make_nccl_group(options, of.library.api(1)), BadInput);
+    CHECK(of.board(1)->read());  // and the others know
+  }
+  NcclCluster of;
+  auto options = of.options(1, 1, 2);
+  options.exchange = [&](const std::string&) { return "troupe-nccl-1 0 22705 " + id + " " + id + " " + id; };
+  CHECK_THROWS_WITH(make_nccl_group(options, of.library.api(1)), Contains("2.27.5") && Contains("2.30.3"));
+}

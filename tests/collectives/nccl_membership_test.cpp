@@ -1,0 +1,182 @@
+/// How an NCCL group loses and gains ranks without a new process, over the double.
+
+#include <barrier>
+#include <catch2/catch.hpp>
+#include <future>
+#include <thread>
+
+#include "tests/collectives/nccl_ranks.hpp"
+
+using namespace troupe;
+using namespace troupe::collectives;
+using namespace troupe::collectives::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr int kNoShrink = 22605, kShrink = 22705, kRevoke = 22807, kGrow = 23003;
+
+/// The sum of rank + 1 over the group, to its end on the host.
+float sum_of_ranks(NcclRank& rank) {
+  const Buffer buffer = rank.put(std::vector<float>(50, static_cast<float>(rank.group->rank() + 1)));
+  const auto work = rank.group->all_reduce(buffer, ReduceOp::kSum);
+  while (!work->wait_for(1s)) {
+  }
+  return rank.get<float>(buffer)[49];
+}
+
+void require(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
+}
+
+void require_none(const std::vector<std::string>& thrown, const NcclDouble& library) {
+  for (const auto& what : thrown) {
+    INFO(what);
+    CHECK(what.empty());
+  }
+  check_double(library);
+}
+
+}  // namespace
+
+TEST_CASE("nccl: after a death the survivors shrink, and go on") {
+  for (const int version : {kNoShrink, kShrink, kRevoke, kGrow}) {
+    DYNAMIC_SECTION(version) {
+      NcclCluster cluster(version);
+      std::barrier all(3);  // what is complete on one rank may be about to be on another
+      const auto thrown = run_nccl_threads(cluster, 3, [&](NcclRank& rank) {
+        require(sum_of_ranks(rank) == 6, "three ranks");
+        all.arrive_and_wait();
+        if (rank.p == 1) {
+          rank.group->abort("rank 1 is going to die");
+          return;  // takes no part in what follows
+        }
+        try {
+          for (;;) sum_of_ranks(rank);
+        } catch (const CollectiveAborted&) {
+        }
+        auto next = cluster.options(rank.p, rank.p == 0 ? 0 : 1, 2, 2);
+        auto group = succeed_nccl_group(*rank.group, {1}, next);
+        rank.group = std::move(group);
+        require(sum_of_ranks(rank) == 3, "two ranks");
+        const Buffer message = rank.put(std::vector<float>{5});
+        auto work = rank.group->rank() == 0 ? rank.group->send(message, 1) : rank.group->recv(message, 0);
+        while (!work->wait_for(1s)) {
+        }
+        rank.group->barrier()->wait();
+      });
+      require_none(thrown, cluster.library);
+      // A library that can only abort has to start from scratch.
+      const bool shrinks = version >= nccl::kVersionOfRevoke;
+      CHECK((cluster.library.calls(0, "ncclCommShrink") > 0) == shrinks);
+      CHECK((cluster.library.calls(0, "ncclCommInitRankConfig") == 3) == shrinks);
+    }
+  }
+}
+
+TEST_CASE("nccl: a healthy group shrinks, and the old one is over") {
+  for (const int version : {kNoShrink, kShrink, kGrow}) {
+    NcclCluster cluster(version);
+    std::promise<void> left;
+    auto gone = left.get_future().share();
+    const auto thrown = run_nccl_threads(cluster, 3, [&](NcclRank& rank) {
+      require(sum_of_ranks(rank) == 6, "three ranks");
+      if (rank.p == 0) return gone.wait();  // rank 0 leaves: the others move up
+      auto old = std::move(rank.group);
+      rank.group = succeed_nccl_group(*old, {0}, cluster.options(rank.p, rank.p - 1, 2, 2));
+      require(sum_of_ranks(rank) == 3, "two ranks");
+      try {
+        old->barrier();
+        require(false, "the old group goes on");
+      } catch (const CollectiveAborted&) {
+      }
+      old.reset();
+      require(sum_of_ranks(rank) == 3, "without the old group");
+      rank.group->barrier()->wait();
+      if (rank.p == 1) left.set_value();
+    });
+    require_none(thrown, cluster.library);
+    CHECK((cluster.library.calls(1, "ncclCommShrink") > 0) == (version >= kShrink));
+  }
+}
+
+TEST_CASE("nccl: a group grows by new ranks") {
+  for (const int version : {kRevoke, kGrow}) {
+    NcclCluster cluster(version);
+    std::promise<void> two_ran;
+    auto ready = two_ran.get_future().share();
+    std::vector<std::string> newcomer(2);
+    std::thread third([&] {
+      newcomer = {};
+      try {
+        ready.wait();
+        NcclRank rank(cluster, 2);
+        rank.make(cluster.options(2, 2, 3, 2));
+        require(sum_of_ranks(rank) == 6, "three ranks, the new one");
+        rank.group->barrier()->wait();
+      } catch (const std::exception& e) {
+        newcomer.push_back(e.what());
+      }
+    });
+    const auto thrown = run_nccl_threads(cluster, 2, [&](NcclRank& rank) {
+      require(sum_of_ranks(rank) == 3, "two ranks");
+      rank.group->barrier()->wait();
+      if (rank.p == 0) two_ran.set_value();
+      auto old = std::move(rank.group);
+      rank.group = succeed_nccl_group(*old, {}, cluster.options(rank.p, rank.p, 3, 2));
+      old.reset();
+      require(sum_of_ranks(rank) == 6, "three ranks");
+      rank.group->barrier()->wait();
+    });
+    third.join();
+    require_none(newcomer, cluster.library);
+    require_none(thrown, cluster.library);
+    CHECK((cluster.library.calls(2, "ncclCommGrow") > 0) == (version == kGrow));
+  }
+}
+
+TEST_CASE("nccl: a survivor that cannot follow fails the new generation for all, at once") {
+  NcclCluster cluster(kGrow);
+  std::barrier all(3);
+  const auto thrown = run_nccl_threads(cluster, 3, [&](NcclRank& rank) {
+    sum_of_ranks(rank);
+    all.arrive_and_wait();
+    if (rank.p == 1) {
+      // Its revoke fails, so that it aborts, and has nothing to shrink from.
+      cluster.library.fail_call(1, "ncclCommRevoke", 3);
+      rank.group->abort("the end");
+    }
+    try {
+      for (;;) sum_of_ranks(rank);
+    } catch (const CollectiveAborted&) {
+    }
+    if (rank.p == 2) return;
+    rank.group = succeed_nccl_group(*rank.group, {2}, cluster.options(rank.p, rank.p, 2, 2));
+  });
+  CHECK_THAT(thrown[1], Catch::Contains("cannot follow rank 0, which shrinks"));
+  CHECK_THAT(thrown[0], Catch::Contains("cannot follow rank 0, which shrinks"));
+  CHECK(thrown[2].empty());
+  check_double(cluster.library);
+}
+
+TEST_CASE("nccl: successions that make no sense") {
+  run_nccl(2, [&](NcclRank& rank) {
+    const auto refused = [&](std::vector<int> gone, int next_rank, int size, std::uint32_t counter) {
+      auto options = rank.cluster.options(rank.p, next_rank, size, counter);
+      options.exchange = [](const std::string&) -> std::string { throw std::runtime_error("was asked"); };
+      try {
+        succeed_nccl_group(*rank.group, gone, options);
+      } catch (const BadConfig&) {
+        return;
+      }
+      throw std::runtime_error("not refused");
+    };
+    refused({rank.p}, 0, 1, 2);      // itself
+    refused({2}, rank.p, 1, 2);      // nobody
+    refused({1, 0}, 0, 1, 2);        // not ascending
+    refused({}, 1 - rank.p, 2, 2);   // another rank than its own
+    refused({}, rank.p, 2, 1);       // the same generation
+    refused({1 - rank.p}, 0, 2, 2);  // loses one and gains one
+    rank.group->barrier()->wait();   // and the group goes on
+  });
+}

@@ -1,0 +1,411 @@
+/// What the NCCL backend's operations compute, over the double: against the native backend, bit for bit, and
+/// against what each operation is defined to do.
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <future>
+
+#include "collectives/native/kernels.hpp"
+#include "collectives/nccl/tree_fold.hpp"
+#include "runtime/core/random.hpp"
+#include "tests/collectives/nccl_ranks.hpp"
+#include "tests/collectives/ranks.hpp"
+
+using namespace troupe;
+using namespace troupe::collectives;
+using namespace troupe::collectives::testing;
+
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+constexpr DType kAllTypes[] = {DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16,
+                               DType::kInt8,    DType::kInt16,   DType::kInt32,   DType::kInt64,
+                               DType::kUInt8,   DType::kBool};
+constexpr ReduceOp kAllOps[] = {ReduceOp::kSum, ReduceOp::kAvg,  ReduceOp::kProduct,
+                                ReduceOp::kMin, ReduceOp::kMax,  ReduceOp::kBand,
+                                ReduceOp::kBor, ReduceOp::kBxor, ReduceOp::kPremulSum};
+
+/// Values whose sums round, of every dtype, none of them NaN or 0.
+Bytes values(DType dtype, std::size_t count, std::uint64_t seed) {
+  SeededRandom random(seed);
+  Bytes bytes(count * element_size(dtype));
+  nccl::with_element(dtype, [&](auto element) {
+    using Element = decltype(element);
+    using Value = typename Element::Value;
+    for (std::size_t i = 0; i < count; ++i) {
+      typename Element::Stored stored;
+      if constexpr (std::is_floating_point_v<Value>) {
+        stored = Element::store(static_cast<Value>(random.uniform() * 8 - 4 + 0x1p-9));
+      } else if constexpr (std::is_same_v<Element, nccl::BoolElement>) {
+        stored = random.uniform() < 0.7;
+      } else {
+        stored = static_cast<Value>(static_cast<std::int64_t>(random.uniform() * 0x1p40));
+      }
+      std::memcpy(bytes.data() + i * sizeof stored, &stored, sizeof stored);
+    }
+  });
+  return bytes;
+}
+
+/// The tree, slot by slot, as leaf_tree.hpp defines it.
+Bytes expected(DType dtype, const Reduction& how, std::vector<Bytes> slots,
+               const std::vector<LeafInterval>& nodes, int leaves) {
+  nccl::with_element(dtype, [&](auto element) {
+    using Element = decltype(element);
+    using Stored = typename Element::Stored;
+    const auto at = [](Bytes& slot, std::size_t i) { return reinterpret_cast<Stored*>(slot.data()) + i; };
+    const std::size_t count = slots[0].size() / sizeof(Stored);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (how.op == ReduceOp::kPremulSum) {
+        for (Bytes& slot : slots) *at(slot, i) = nccl::scale<Element>(*at(slot, i), how.factor);
+      }
+      for (const FoldStep& step : fold_plan(nodes, leaves)) {
+        Stored* into = at(slots[static_cast<std::size_t>(step.into)], i);
+        *into = nccl::combine<Element>(how.op, *into, *at(slots[static_cast<std::size_t>(step.from)], i));
+      }
+      if (how.op == ReduceOp::kAvg) *at(slots[0], i) = nccl::divide<Element>(*at(slots[0], i), leaves);
+    }
+  });
+  return slots[0];
+}
+
+std::vector<LeafInterval> one_a_rank(int ranks) {
+  std::vector<LeafInterval> nodes;
+  for (int r = 0; r < ranks; ++r) nodes.push_back({r, r + 1});
+  return nodes;
+}
+
+std::vector<Bytes> inputs(DType dtype, std::size_t count, int ranks) {
+  std::vector<Bytes> all;
+  for (int r = 0; r < ranks; ++r) all.push_back(values(dtype, count, static_cast<std::uint64_t>(r) + 17));
+  return all;
+}
+
+Reduction reduction(ReduceOp op, bool exact) {
+  return op == ReduceOp::kPremulSum ? Reduction::premul_sum(3, exact) : Reduction(op, exact);
+}
+
+void require(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
+}
+
+/// Catch's macros are not for several threads.
+void require_same(const Bytes& got, const Bytes& wanted, const std::string& what) {
+  require(got == wanted, what + ": other bits than expected");
+}
+
+std::string name_of(DType dtype, ReduceOp op) {
+  return std::string(reduce_op_name(op)) + " of " + std::string(dtype_name(dtype));
+}
+
+}  // namespace
+
+TEST_CASE("nccl: exact all_reduce of every dtype and operation is the fold of the tree of ranks") {
+  for (const int ranks : {1, 2, 3, 5}) {
+    for (const std::size_t count : {std::size_t{1}, std::size_t{1003}}) {
+      run_nccl(ranks, [&](NcclRank& rank) {
+        for (const DType dtype : kAllTypes) {
+          const auto all = inputs(dtype, count, ranks);
+          for (const ReduceOp op : kAllOps) {
+            const Reduction how = reduction(op, true);
+            if (!nccl_refusal(dtype, how).empty()) continue;
+            const auto& mine = all[static_cast<std::size_t>(rank.p)];
+            const Buffer buffer = rank.put_bytes(mine.data(), count, element_size(dtype), dtype);
+            rank.group->all_reduce(buffer, how)->wait();
+            require_same(rank.get_bytes(buffer.data, mine.size()),
+                         expected(dtype, how, all, one_a_rank(ranks), ranks), name_of(dtype, op));
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("nccl: exact all_reduce has the bits of the native backend") {
+  constexpr std::size_t kCount = 777;
+  for (const int ranks : {2, 3, 4}) {
+    for (const DType dtype : kAllTypes) {
+      const auto all = inputs(dtype, kCount, ranks);
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct, ReduceOp::kMin}) {
+        if (!nccl_refusal(dtype, op).empty() || kernel_for(dtype, op).combine == nullptr) continue;
+        std::vector<Bytes> native = all;
+        run(ranks, {}, [&](ProcessGroup& group) {
+          auto& mine = native[static_cast<std::size_t>(group.rank())];
+          group.all_reduce({mine.data(), kCount, dtype, {}, nullptr}, op)->wait();
+        });
+        run_nccl(ranks, [&](NcclRank& rank) {
+          const auto r = static_cast<std::size_t>(rank.p);
+          const Buffer buffer = rank.put_bytes(all[r].data(), kCount, element_size(dtype), dtype);
+          rank.group->all_reduce(buffer, op)->wait();
+          require_same(rank.get_bytes(buffer.data, all[r].size()), native[r], name_of(dtype, op));
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("nccl: all_reduce_tree has the bits of the native backend, however leaves are dealt") {
+  constexpr int kLeaves = 7;
+  constexpr std::size_t kCount = 1001;
+  Bytes reference;
+  for (const int ranks : {1, 2, 3, 5}) {
+    const auto leaves = deal_leaves(kLeaves, ranks);
+    // A partial's value is the fold of its leaves' values.
+    const auto leaf_values = inputs(DType::kFloat32, kCount, kLeaves);
+    const auto partial = [&](LeafInterval node) {
+      std::vector<Bytes> slots;
+      for (int l = node.begin; l < node.end; ++l) slots.push_back(leaf_values[static_cast<std::size_t>(l)]);
+      return expected(DType::kFloat32, ReduceOp::kSum, slots, one_a_rank(node.size()), node.size());
+    };
+    const auto fill = [&](const TreeBuffer& buffer, LeafInterval mine) {
+      const auto nodes = canonical_nodes(mine, kLeaves);
+      for (std::size_t i = 0; i < nodes.size(); ++i) {
+        const Bytes bytes = partial(nodes[i]);
+        std::memcpy(buffer.partials[i], bytes.data(), bytes.size());
+      }
+    };
+    if (reference.empty()) {
+      run(ranks, {.leaves = leaves}, [&](ProcessGroup& group) {
+        const TreeBuffer buffer = group.allocate_tree(kCount, DType::kFloat32);
+        fill(buffer, group.leaves());
+        group.all_reduce_tree(buffer, ReduceOp::kAvg)->wait();
+        reference.assign(buffer.partials[0], buffer.partials[0] + kCount * sizeof(float));
+      });
+    }
+    run_nccl(
+        ranks,
+        [&](NcclRank& rank) {
+          TreeBuffer buffer = rank.group->allocate_tree(kCount, DType::kFloat32);
+          buffer.stream = rank.stream;
+          rank.cluster.library.on_stream(rank.p, rank.stream, [&] { fill(buffer, rank.group->leaves()); });
+          rank.group->all_reduce_tree(buffer, ReduceOp::kAvg)->wait();
+          require_same(rank.get_bytes(buffer.partials[0], reference.size()), reference, "tree");
+        },
+        [&](NcclGroupOptions& options) { options.leaves = leaves; });
+  }
+}
+
+TEST_CASE("nccl: reductions in pieces have the same bits as in one") {
+  constexpr int kRanks = 3;
+  constexpr std::size_t kCount = 5000 * kRanks;
+  const auto all = inputs(DType::kFloat16, kCount, kRanks);
+  const Bytes sum = expected(DType::kFloat16, ReduceOp::kSum, all, one_a_rank(kRanks), kRanks);
+  const auto body = [&](NcclRank& rank) {
+    const auto r = static_cast<std::size_t>(rank.p);
+    const Buffer in = rank.put_bytes(all[r].data(), kCount, 2, DType::kFloat16);
+    const Buffer out = rank.put_bytes(all[r].data(), kCount / kRanks, 2, DType::kFloat16);
+    rank.group->reduce_scatter(in, out, ReduceOp::kSum)->wait();
+    const std::size_t part = kCount / kRanks * 2;
+    require_same(rank.get_bytes(out.data, part), {sum.data() + r * part, sum.data() + (r + 1) * part},
+                 "part");
+    const auto before = rank.get_bytes(in.data, all[r].size());
+    require_same(before, all[r], "the input of a reduce_scatter");
+    rank.group->reduce(in, ReduceOp::kSum, 1)->wait();
+    require_same(rank.get_bytes(in.data, all[r].size()), rank.p == 1 ? sum : all[r], "reduce");
+    rank.group->all_reduce(in, ReduceOp::kMax)->wait();
+  };
+  run_nccl(kRanks, body);
+  run_nccl(kRanks, body, [](NcclGroupOptions& options) { options.exact_piece_bytes = 1000; });
+}
+
+TEST_CASE("nccl: without exact, NCCL reduces what it can, and the rest goes the exact way") {
+  constexpr int kRanks = 3;
+  run_nccl(kRanks, [&](NcclRank& rank) {
+    for (const DType dtype : kAllTypes) {
+      const auto all = inputs(dtype, 64, kRanks);
+      for (const ReduceOp op : kAllOps) {
+        const Reduction how = reduction(op, false);
+        if (!nccl_refusal(dtype, how).empty()) continue;
+        auto& library = rank.cluster.library;
+        const int before = library.calls(rank.p, "ncclAllReduce");
+        const auto& mine = all[static_cast<std::size_t>(rank.p)];
+        const Buffer buffer = rank.put_bytes(mine.data(), 64, element_size(dtype), dtype);
+        rank.group->all_reduce(buffer, how)->wait();
+        const Bytes got = rank.get_bytes(buffer.data, mine.size());
+        const bool by_nccl = library.calls(rank.p, "ncclAllReduce") > before;
+        const bool lacks = dtype == DType::kInt16 || dtype == DType::kBool || op == ReduceOp::kBand ||
+                           op == ReduceOp::kBor || op == ReduceOp::kBxor;
+        require(by_nccl == !lacks, name_of(dtype, op) + " goes another way");
+        const Bytes exact = expected(dtype, how, all, one_a_rank(kRanks), kRanks);
+        const bool order_matters = dtype <= DType::kBFloat16 && op != ReduceOp::kMin && op != ReduceOp::kMax;
+        if (!order_matters) require_same(got, exact, name_of(dtype, op));
+      }
+    }
+    // f64 sums of small integers round nowhere: any order gives the same.
+    const Buffer sums = rank.put(std::vector<double>(6, rank.p + 1));
+    const Buffer part = rank.put(std::vector<double>(2));
+    rank.group->reduce_scatter(sums, part, Reduction(ReduceOp::kSum, false))->wait();
+    require(rank.get<double>(part) == std::vector<double>(2, 6), "reduce_scatter");
+    rank.group->reduce(sums, Reduction::premul_sum(0.5, false), 2)->wait();
+    require(rank.get<double>(sums) == std::vector<double>(6, rank.p == 2 ? 3 : rank.p + 1), "reduce");
+    rank.group->all_reduce(part, Reduction(ReduceOp::kAvg, false))->wait();
+    require(rank.get<double>(part) == std::vector<double>(2, 6), "avg");
+  });
+}
+
+TEST_CASE("nccl: operations that move data") {
+  for (const int ranks : {1, 2, 4}) {
+    const auto n = static_cast<std::size_t>(ranks);
+    run_nccl(ranks, [&](NcclRank& rank) {
+      ProcessGroup& group = *rank.group;
+      const int root = ranks - 1;
+      // Element i of what rank r has for rank s.
+      const auto number = [&](int r, int s, int i) {
+        return static_cast<std::int16_t>(r * 100 + s * 10 + i);
+      };
+      const auto row = [&](int r, int s) {
+        return std::vector{number(r, s, 0), number(r, s, 1), number(r, s, 2)};
+      };
+      std::vector<std::int16_t> rows, columns, zeros(3 * n), firsts;
+      for (int s = 0; s < ranks; ++s) {
+        for (auto x : row(rank.p, s)) rows.push_back(x);
+        for (auto x : row(s, rank.p)) columns.push_back(x);
+        for (auto x : row(s, 0)) firsts.push_back(x);
+      }
+      const Buffer many = rank.put(rows), out = rank.put(zeros), one = rank.put(row(rank.p, 0));
+      group.all_to_all(many, out)->wait();
+      require(rank.get<std::int16_t>(out) == columns, "all_to_all");
+      group.all_gather(one, out)->wait();
+      require(rank.get<std::int16_t>(out) == firsts, "all_gather");
+      const Buffer gathered = rank.put(zeros);
+      group.gather(one, rank.p == root ? gathered : Buffer{}, root)->wait();
+      require(rank.get<std::int16_t>(gathered) == (rank.p == root ? firsts : zeros), "gather");
+      group.scatter(rank.p == root ? many : Buffer{}, one, root)->wait();
+      require(rank.get<std::int16_t>(one) == row(root, rank.p), "scatter");
+      group.broadcast(many, root)->wait();
+      require(rank.get<std::int16_t>(many).front() == number(root, 0, 0), "broadcast");
+      group.broadcast(rank.put(std::vector<float>{}), 0)->wait();  // nothing is something, too
+      auto meeting = group.barrier();
+      meeting->wait();
+      require(meeting->is_completed() && meeting->duration().has_value(), "barrier");
+    });
+  }
+}
+
+TEST_CASE("nccl: ranks that send to each other do not lock up, and messages keep their order") {
+  run_nccl(3, [&](NcclRank& rank) {
+    ProcessGroup& group = *rank.group;
+    const int right = (rank.p + 1) % 3, left = (rank.p + 2) % 3;
+    const Buffer first = rank.put(std::vector{rank.p * 10 + 1.0F}),
+                 second = rank.put(std::vector{rank.p * 10 + 2.0F});
+    const Buffer in_first = rank.put(std::vector{0.0F}), in_second = rank.put(std::vector{0.0F});
+    auto a = group.send(first, right);
+    auto b = group.send(second, right);
+    auto c = group.recv(in_first, left);
+    auto d = group.recv(in_second, left);
+    if (rank.p == 1) group.barrier()->wait();  // their order is apart from the collectives'
+    d->wait();
+    require(rank.get<float>(in_first) == std::vector{left * 10 + 1.0F}, "first");
+    require(rank.get<float>(in_second) == std::vector{left * 10 + 2.0F}, "second");
+    if (rank.p != 1) group.barrier()->wait();
+    require(a->wait_for(std::chrono::seconds(60)) && b->is_completed() && c->is_completed(),
+            "all have ended");
+    a->wait();
+  });
+}
+
+TEST_CASE("nccl: an operation waits for the stream that fills its buffer, and the stream for the operation") {
+  run_nccl(2, [&](NcclRank& rank) {
+    auto& library = rank.cluster.library;
+    std::promise<void> go;
+    auto gate = go.get_future().share();
+    if (rank.p == 0) library.on_stream(0, rank.stream, [gate] { gate.wait(); });
+    const Buffer buffer = rank.put(std::vector<std::int32_t>{1, 2, rank.p});
+    const auto work = rank.group->all_reduce(buffer, ReduceOp::kSum);
+    work->wait();  // of the stream: the host goes on
+    std::atomic<bool> reached = false;
+    library.on_stream(rank.p, rank.stream, [&] { reached = true; });
+    if (rank.p == 0) {
+      require(!work->is_completed() && !work->wait_for(std::chrono::milliseconds(20)), "complete too early");
+      require(!work->duration() && !work->exception(), "it has no end");
+      require(!reached, "the stream does not wait");
+      go.set_value();
+    }
+    require(rank.get<std::int32_t>(buffer) == std::vector<std::int32_t>{2, 4, 1}, "sum");
+    require(work->wait_for(std::chrono::seconds(60)) && work->duration().has_value(), "the end");
+  });
+}
+
+TEST_CASE("nccl: host_wait waits on the host") {
+  run_nccl(
+      2,
+      [&](NcclRank& rank) {
+        const Buffer buffer = rank.put(std::vector<std::int32_t>(100, 1));
+        const auto work = rank.group->all_reduce(buffer, ReduceOp::kSum);
+        work->wait();
+        require(work->duration().has_value(), "wait() is over before the operation");
+      },
+      [](NcclGroupOptions& options) { options.host_wait = true; });
+}
+
+TEST_CASE("nccl: memory of the group, and what it refuses") {
+  run_nccl(2, [&](NcclRank& rank) {
+    ProcessGroup& group = *rank.group;
+    require(
+        group.backend() == "nccl" && group.size() == 2 && group.leaves() == LeafInterval{rank.p, rank.p + 1},
+        "facts");
+    Buffer own = group.allocate(1000, DType::kBFloat16);
+    require(reinterpret_cast<std::uintptr_t>(own.data) % 64 == 0 && own.count == 1000, "allocate");
+    own.stream = rank.stream;
+    std::memset(own.data, 0, 2000);
+    group.all_reduce(own, ReduceOp::kSum)->wait();
+    require(rank.cluster.library.calls(rank.p, "ncclCommRegister") == 1, "registered");
+
+    const auto refused = [&](auto call, const std::string& with) {
+      try {
+        call();
+      } catch (const Error& e) {
+        return require(std::string(e.what()).find(with) != std::string::npos,
+                       std::string("instead: ") + e.what());
+      }
+      require(false, "not refused: " + with);
+    };
+    const Buffer good = rank.put(std::vector<float>(4));
+    Buffer elsewhere = good, nothing = good, large = good;
+    elsewhere.device.index = 7;
+    nothing.data = nullptr;
+    large.count = std::size_t{1} << 41;
+    float host[1] = {0};
+    refused([&] { group.all_reduce(std::span<float>(host)); }, "not on this rank's device");
+    refused([&] { group.broadcast(elsewhere, 0); }, "not on this rank's device");
+    refused([&] { group.broadcast(nothing, 0); }, "null");
+    refused([&] { group.broadcast(large, 0); }, "2^40");
+    refused([&] { group.allocate(large.count, DType::kInt8); }, "2^40");
+    refused([&] { group.broadcast(good, 2); }, "no rank 2");
+    refused([&] { group.all_gather(good, good); }, "one part a rank");
+    refused([&] { group.all_to_all(rank.put(std::vector<float>(3)), rank.put(std::vector<float>(3))); },
+            "one part a rank");
+    refused([&] { group.all_reduce(good, ReduceOp::kBand); }, "bitwise");
+    refused([&] { group.all_reduce(rank.put(std::vector<std::int32_t>(1)), ReduceOp::kAvg); }, "average");
+    refused([&] { group.all_reduce(rank.put(std::vector<std::int8_t>(1)), Reduction::premul_sum(0.5)); },
+            "factor");
+    refused([&] { group.send(good, 1 - rank.p, 5); }, "tags");
+    refused([&] { group.send(good, rank.p); }, "this rank");
+    refused([&] { group.all_reduce_tree({}, ReduceOp::kSum); }, "allocate_tree");
+    group.barrier()->wait();  // and goes on
+  });
+  run_nccl(
+      1,
+      [](NcclRank& rank) {
+        try {
+          rank.group->recv(rank.put(std::vector<float>(1)), 0);
+        } catch (const BadInput&) {  // to itself
+          return;
+        }
+        require(false, "not refused");
+      },
+      [](NcclGroupOptions& options) { options.messages = false; });
+  run_nccl(
+      2,
+      [](NcclRank& rank) {
+        try {
+          rank.group->recv(rank.put(std::vector<float>(1)), 1 - rank.p);
+        } catch (const BadConfig&) {
+          return;
+        }
+        require(false, "not refused");
+      },
+      [](NcclGroupOptions& options) { options.messages = false; });
+}

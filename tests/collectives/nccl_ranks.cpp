@@ -1,0 +1,126 @@
+#include "tests/collectives/nccl_ranks.hpp"
+
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+
+namespace troupe::collectives::testing {
+namespace {
+using namespace std::chrono_literals;
+}
+
+NcclCluster::Bulletin& NcclCluster::bulletin(std::uint32_t counter) {
+  const std::lock_guard hold(mutex_);
+  Bulletin& found = bulletins_[counter];
+  if (!found.region) {
+    found.region = std::make_shared<SharedMemory>(SharedMemory::create("board", 4096, false).value());
+  }
+  return found;
+}
+
+std::shared_ptr<AbortBoard> NcclCluster::board(std::uint32_t counter) {
+  return make_word_board(bulletin(counter).region, {1, counter});
+}
+
+void NcclCluster::close_exchange(std::uint32_t counter) {
+  bulletin(counter).promise.set_value("");
+}
+
+NcclGroupOptions NcclCluster::options(int p, int rank, int size, std::uint32_t counter) {
+  NcclGroupOptions options;
+  options.rank = rank;
+  options.size = size;
+  options.device = p;
+  options.generation = {1, counter};
+  options.timeout = 60s;
+  options.board = board(counter);
+  options.exchange = [this, rank, counter](const std::string& mine) {
+    Bulletin& at = bulletin(counter);
+    if (rank == 0) at.promise.set_value(mine);
+    if (at.posted.wait_for(60s) != std::future_status::ready) throw std::runtime_error("no invitation");
+    return at.posted.get();
+  };
+  return options;
+}
+
+NcclRank::NcclRank(NcclCluster& of, int process) : cluster(of), p(process) {
+  const auto& cuda = cluster.library.api(p).cuda;
+  int before = 0;
+  cuda.cudaGetDevice(&before);
+  cuda.cudaSetDevice(p);
+  cuda.cudaStreamCreate(&stream);
+  cuda.cudaSetDevice(before);  // so that the group has to choose its device by itself
+}
+
+NcclRank::~NcclRank() {
+  group.reset();
+  cluster.library.api(p).cuda.cudaStreamDestroy(stream);
+}
+
+void NcclRank::make(const NcclGroupOptions& options) {
+  group = make_nccl_group(options, cluster.library.api(p));
+}
+
+Buffer NcclRank::put_bytes(const void* data, std::size_t count, std::size_t element, DType dtype) {
+  memory_.push_back(std::make_unique<std::vector<std::byte>>(count * element, std::byte{0xee}));
+  std::byte* to = memory_.back()->data();
+  std::vector<std::byte> from(count * element);
+  if (!from.empty()) std::memcpy(from.data(), data, from.size());
+  cluster.library.on_stream(p, stream, [to, from] {
+    if (!from.empty()) std::memcpy(to, from.data(), from.size());
+  });
+  return {to, count, dtype, {DeviceKind::kCuda, p}, stream};
+}
+
+std::vector<std::byte> NcclRank::get_bytes(const void* data, std::size_t bytes) {
+  std::vector<std::byte> out(bytes);
+  cluster.library.on_stream(p, stream, [&] {
+    if (bytes != 0) std::memcpy(out.data(), data, bytes);
+  });
+  synchronize();
+  return out;
+}
+
+void NcclRank::synchronize() {
+  std::promise<void> reached;
+  cluster.library.on_stream(p, stream, [&] { reached.set_value(); });
+  if (reached.get_future().wait_for(60s) != std::future_status::ready) {
+    std::terminate();  // the task has a reference to this frame
+  }
+}
+
+std::vector<std::string> run_nccl_threads(NcclCluster& cluster, int ranks, const NcclBody& body,
+                                          const std::function<void(NcclGroupOptions&)>& adjust) {
+  std::vector<std::string> thrown(static_cast<std::size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        NcclRank rank(cluster, r);
+        auto options = cluster.options(r, r, ranks);
+        if (adjust) adjust(options);
+        rank.make(options);
+        body(rank);
+      } catch (const std::exception& e) {
+        thrown[static_cast<std::size_t>(r)] = e.what();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return thrown;
+}
+
+void run_nccl(int ranks, const NcclBody& body, const std::function<void(NcclGroupOptions&)>& adjust) {
+  NcclCluster cluster;
+  for (const auto& what : run_nccl_threads(cluster, ranks, body, adjust)) {
+    if (!what.empty()) throw std::runtime_error(what);
+  }
+  check_double(cluster.library);
+}
+
+void check_double(const NcclDouble& library) {
+  for (const auto& what : library.misuse()) throw std::runtime_error("misuse: " + what);
+  if (const auto leaked = library.leaked(); !leaked.empty()) throw std::runtime_error("leaked: " + leaked);
+}
+
+}  // namespace troupe::collectives::testing

@@ -1,0 +1,90 @@
+/// Ranks of an NCCL group over the double, as threads: each a process with a device and a stream of its own.
+#pragma once
+
+#include <cstring>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "collectives/nccl/nccl_group.hpp"
+#include "tests/collectives/nccl_double.hpp"
+
+namespace troupe::collectives::testing {
+
+/// What ranks of several generations share: the library, and a channel and a board a generation.
+class NcclCluster {
+ public:
+  explicit NcclCluster(int version = 23003) : library(version) {}
+
+  /// Rank `rank` of `size` in generation 1.`counter`, on device `p`.
+  NcclGroupOptions options(int p, int rank, int size, std::uint32_t counter = 1);
+  std::shared_ptr<AbortBoard> board(std::uint32_t counter);
+  /// Ends the waits of ranks whose rank 0 never invites.
+  void close_exchange(std::uint32_t counter);
+
+  NcclDouble library;
+
+ private:
+  struct Bulletin {
+    std::promise<std::string> promise;
+    std::shared_future<std::string> posted = promise.get_future().share();
+    std::shared_ptr<SharedMemory> region;
+  };
+  Bulletin& bulletin(std::uint32_t counter);
+  std::mutex mutex_;
+  std::map<std::uint32_t, Bulletin> bulletins_;
+};
+
+/// A rank's thread: its device, its stream, its group.
+class NcclRank {
+ public:
+  NcclRank(NcclCluster& of, int process);
+  ~NcclRank();
+  NcclRank(const NcclRank&) = delete;
+  NcclRank& operator=(const NcclRank&) = delete;
+
+  void make(const NcclGroupOptions& options);
+  /// Elements on the device, written there by this rank's stream, late.
+  template <class T>
+  Buffer put(const std::vector<T>& values) {
+    return put_bytes(values.data(), values.size(), sizeof(T), collectives::dtype_of<T>());
+  }
+  Buffer put_bytes(const void* data, std::size_t count, std::size_t element, DType dtype);
+  /// What a kernel on this rank's stream would read now.
+  std::vector<std::byte> get_bytes(const void* data, std::size_t bytes);
+  template <class T>
+  std::vector<T> get(const Buffer& buffer) {
+    const auto bytes = get_bytes(buffer.data, buffer.count * sizeof(T));
+    std::vector<T> values(buffer.count);
+    if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+  /// Returns when everything on this rank's stream is done.
+  void synchronize();
+
+  NcclCluster& cluster;
+  const int p;
+  nccl::Stream stream = nullptr;
+  std::unique_ptr<ProcessGroup> group;
+
+ private:
+  std::vector<std::unique_ptr<std::vector<std::byte>>> memory_;
+};
+
+using NcclBody = std::function<void(NcclRank& rank)>;
+
+/// Runs `body` on a thread for each of `ranks` processes; `adjust` changes its options. Returns what each
+/// threw.
+std::vector<std::string> run_nccl_threads(NcclCluster& cluster, int ranks, const NcclBody& body,
+                                          const std::function<void(NcclGroupOptions&)>& adjust = nullptr);
+/// As run_nccl_threads in a cluster of its own; throws the first failure, and what the double says about
+/// misuse and leaks.
+void run_nccl(int ranks, const NcclBody& body,
+              const std::function<void(NcclGroupOptions&)>& adjust = nullptr);
+/// Throws what the double says.
+void check_double(const NcclDouble& library);
+
+}  // namespace troupe::collectives::testing

@@ -1,0 +1,385 @@
+/// What is checked on GPUs. Expected bits come from the CPU: the tree of leaf_tree.hpp, folded slot by slot.
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <thread>
+
+#include "collectives/nccl/tree_fold.hpp"
+#include "runtime/core/random.hpp"
+#include "tests/gpu/machine.hpp"
+
+namespace troupe::gpu {
+namespace {
+
+using namespace collectives;
+using namespace std::chrono_literals;
+using Bytes = std::vector<std::byte>;
+
+constexpr DType kAllTypes[] = {DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16,
+                               DType::kInt8,    DType::kInt16,   DType::kInt32,   DType::kInt64,
+                               DType::kUInt8,   DType::kBool};
+constexpr ReduceOp kAllOps[] = {ReduceOp::kSum, ReduceOp::kAvg,  ReduceOp::kProduct,
+                                ReduceOp::kMin, ReduceOp::kMax,  ReduceOp::kBand,
+                                ReduceOp::kBor, ReduceOp::kBxor, ReduceOp::kPremulSum};
+
+Reduction reduction(ReduceOp op, bool exact) {
+  return op == ReduceOp::kPremulSum ? Reduction::premul_sum(3, exact) : Reduction(op, exact);
+}
+
+/// Random values; `wild`: random bits, with NaNs, infinities, subnormals and zeros of both signs among them.
+Bytes values(DType dtype, std::size_t count, std::uint64_t seed, bool wild) {
+  SeededRandom random(seed);
+  Bytes bytes(count * element_size(dtype));
+  if (wild) {
+    random.fill(bytes);
+    return bytes;
+  }
+  nccl::with_element(dtype, [&](auto element) {
+    using Element = decltype(element);
+    using Value = typename Element::Value;
+    for (std::size_t i = 0; i < count; ++i) {
+      typename Element::Stored stored;
+      if constexpr (std::is_floating_point_v<Value>) {
+        stored = Element::store(static_cast<Value>(random.uniform() * 8 - 4));
+      } else {
+        stored = static_cast<Value>(random.below(2));
+      }
+      std::memcpy(bytes.data() + i * sizeof stored, &stored, sizeof stored);
+    }
+  });
+  return bytes;
+}
+
+Bytes fold(DType dtype, const Reduction& how, std::vector<Bytes> slots,
+           const std::vector<LeafInterval>& nodes, int leaves) {
+  const auto plan = fold_plan(nodes, leaves);
+  nccl::with_element(dtype, [&](auto element) {
+    using Element = decltype(element);
+    using Stored = typename Element::Stored;
+    const auto at = [](Bytes& slot, std::size_t i) { return reinterpret_cast<Stored*>(slot.data()) + i; };
+    for (std::size_t i = 0; i < slots[0].size() / sizeof(Stored); ++i) {
+      if (how.op == ReduceOp::kPremulSum) {
+        for (Bytes& slot : slots) *at(slot, i) = nccl::scale<Element>(*at(slot, i), how.factor);
+      }
+      for (const FoldStep& step : plan) {
+        Stored* into = at(slots[static_cast<std::size_t>(step.into)], i);
+        *into = nccl::combine<Element>(how.op, *into, *at(slots[static_cast<std::size_t>(step.from)], i));
+      }
+      if (how.op == ReduceOp::kAvg) *at(slots[0], i) = nccl::divide<Element>(*at(slots[0], i), leaves);
+    }
+  });
+  return slots[0];
+}
+
+std::vector<LeafInterval> one_a_rank(int ranks) {
+  std::vector<LeafInterval> nodes;
+  for (int r = 0; r < ranks; ++r) nodes.push_back({r, r + 1});
+  return nodes;
+}
+
+std::vector<Bytes> inputs(DType dtype, std::size_t count, int ranks, bool wild) {
+  std::vector<Bytes> all;
+  for (int r = 0; r < ranks; ++r)
+    all.push_back(values(dtype, count, static_cast<std::uint64_t>(r) + 1, wild));
+  return all;
+}
+
+/// A lone rank's sum is its input, in which a NaN keeps its payload.
+bool same(const Bytes& a, const Bytes& b) {
+  return a == b;
+}
+
+bool near(const Bytes& a, const Bytes& b, DType dtype) {
+  const double tolerance = dtype == DType::kFloat64   ? 1e-12
+                           : dtype == DType::kFloat32 ? 1e-4
+                           : dtype == DType::kFloat16 ? 0.05
+                                                      : 0.4;
+  bool all = true;
+  nccl::with_element(dtype, [&](auto element) {
+    using Stored = typename decltype(element)::Stored;
+    for (std::size_t i = 0; i < a.size(); i += sizeof(Stored)) {
+      Stored x, y;
+      std::memcpy(&x, &a[i], sizeof x);
+      std::memcpy(&y, &b[i], sizeof y);
+      const auto u = static_cast<double>(element.load(x)), v = static_cast<double>(element.load(y));
+      if (std::abs(u - v) > tolerance * std::max(1.0, std::abs(v))) all = false;
+    }
+  });
+  return all;
+}
+
+std::string name_of(const char* operation, DType dtype, ReduceOp op) {
+  return std::string(operation) + " by " + std::string(reduce_op_name(op)) + " of " +
+         std::string(dtype_name(dtype));
+}
+
+template <class T>
+Bytes bytes_of(const std::vector<T>& from) {
+  Bytes bytes(from.size() * sizeof(T));
+  if (!bytes.empty()) std::memcpy(bytes.data(), from.data(), bytes.size());
+  return bytes;
+}
+
+float sum_of_ranks(Rank& rank) {
+  const Buffer buffer = rank.put(
+      bytes_of(std::vector<float>(1000, static_cast<float>(rank.group->rank() + 1))), DType::kFloat32);
+  finish(*rank.group->all_reduce(buffer, ReduceOp::kSum));
+  float first = 0;
+  std::memcpy(&first, rank.get(buffer).data(), sizeof first);
+  return first;
+}
+
+void check_reduction(Rank& rank, DType dtype, ReduceOp op, std::size_t count, bool wild) {
+  const auto n = static_cast<std::size_t>(rank.size), r = static_cast<std::size_t>(rank.rank);
+  const auto all = inputs(dtype, count * n, rank.size, wild);
+  const Reduction how = reduction(op, true);
+  const Bytes whole = fold(dtype, how, all, one_a_rank(rank.size), rank.size);
+  const std::size_t part = count * element_size(dtype);
+
+  const Buffer buffer = rank.put(all[r], dtype);
+  rank.group->all_reduce(buffer, how)->wait();
+  check(same(rank.get(buffer), whole), name_of("all_reduce", dtype, op));
+
+  const Buffer root = rank.put(all[r], dtype);
+  rank.group->reduce(root, how, rank.size - 1)->wait();
+  check(same(rank.get(root), rank.rank == rank.size - 1 ? whole : all[r]), name_of("reduce", dtype, op));
+
+  const Buffer input = rank.put(all[r], dtype), output = rank.put(Bytes(part), dtype);
+  rank.group->reduce_scatter(input, output, how)->wait();
+  const auto from = whole.begin() + static_cast<std::ptrdiff_t>(r * part);
+  check(same(rank.get(output), Bytes(from, from + static_cast<std::ptrdiff_t>(part))),
+        name_of("reduce_scatter", dtype, op));
+
+  if (!wild) {
+    const Buffer fast = rank.put(all[r], dtype);
+    rank.group->all_reduce(fast, reduction(op, false))->wait();
+    check(op == ReduceOp::kProduct || near(rank.get(fast), whole, dtype),
+          name_of("all_reduce in any order", dtype, op));
+  }
+}
+
+}  // namespace
+
+void check_reductions(Rank& rank) {
+  for (const DType dtype : kAllTypes) {
+    for (const ReduceOp op : kAllOps) {
+      if (!nccl_refusal(dtype, reduction(op, true)).empty()) continue;
+      check_reduction(rank, dtype, op, 1, false);
+      check_reduction(rank, dtype, op, 10'007, false);
+      check_reduction(rank, dtype, op, 4096, true);
+    }
+  }
+}
+
+void check_tree(Rank& rank) {
+  constexpr int kLeaves = 7;
+  constexpr std::size_t kCount = 100'003;
+  if (rank.size > kLeaves) return;
+  auto options = rank.shared->options(rank.rank, rank.size, rank.device, 2);
+  options.leaves = deal_leaves(kLeaves, rank.size);
+  const auto group = make_nccl_group(options);
+  std::vector<LeafInterval> nodes;
+  for (LeafInterval interval : options.leaves) {
+    for (LeafInterval node : canonical_nodes(interval, kLeaves)) nodes.push_back(node);
+  }
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const auto slots = inputs(dtype, kCount, static_cast<int>(nodes.size()), false);
+    TreeBuffer buffer = group->allocate_tree(kCount, dtype);
+    buffer.stream = rank.stream;
+    std::size_t at = 0;
+    for (int r = 0; r < rank.rank; ++r) {
+      at += canonical_nodes(options.leaves[static_cast<std::size_t>(r)], kLeaves).size();
+    }
+    for (std::byte* partial : buffer.partials) {
+      const Bytes& from = slots[at++];
+      cuda(cudaMemcpyAsync(partial, from.data(), from.size(), cudaMemcpyHostToDevice, rank.stream));
+    }
+    group->all_reduce_tree(buffer, ReduceOp::kAvg)->wait();
+    const Buffer result{buffer.partials[0], kCount, dtype, {DeviceKind::kCuda, rank.device}, rank.stream};
+    check(same(rank.get(result), fold(dtype, ReduceOp::kAvg, slots, nodes, kLeaves)), "all_reduce_tree");
+  }
+}
+
+void check_moves(Rank& rank) {
+  const int n = rank.size, r = rank.rank, root = n - 1;
+  constexpr std::size_t kCount = 1001;
+  // What rank `from` has for rank `to`.
+  const auto row = [&](int from, int to) {
+    return values(DType::kInt16, kCount, static_cast<std::uint64_t>(from * 100 + to), true);
+  };
+  const auto rows = [&](const std::function<Bytes(int)>& of) {
+    Bytes all;
+    for (int i = 0; i < n; ++i) {
+      const Bytes one = of(i);
+      all.insert(all.end(), one.begin(), one.end());
+    }
+    return all;
+  };
+  const Bytes zeros(kCount * 2 * static_cast<std::size_t>(n));
+  const Buffer many = rank.put(rows([&](int i) { return row(r, i); }), DType::kInt16);
+  const Buffer out = rank.put(zeros, DType::kInt16), one = rank.put(row(r, 0), DType::kInt16);
+  ProcessGroup& group = *rank.group;
+  group.all_to_all(many, out)->wait();
+  check(rank.get(out) == rows([&](int i) { return row(i, r); }), "all_to_all");
+  group.all_gather(one, out)->wait();
+  check(rank.get(out) == rows([&](int i) { return row(i, 0); }), "all_gather");
+  const Buffer gathered = rank.put(zeros, DType::kInt16);
+  group.gather(one, gathered, root)->wait();
+  check(rank.get(gathered) == (r == root ? rows([&](int i) { return row(i, 0); }) : zeros), "gather");
+  group.scatter(many, one, root)->wait();
+  check(rank.get(one) == row(root, r), "scatter");
+  group.broadcast(many, root)->wait();
+  check(rank.get(many) == rows([&](int i) { return row(root, i); }), "broadcast");
+  group.barrier()->wait();
+  if (n > 1) {
+    const int right = (r + 1) % n, left = (r + n - 1) % n;
+    const Bytes large = values(DType::kUInt8, 8 << 20, static_cast<std::uint64_t>(r), true);
+    const Buffer mine = rank.put(large, DType::kUInt8), theirs = rank.put(Bytes(large.size()), DType::kUInt8);
+    const auto sent = group.send(mine, right);
+    group.barrier()->wait();  // issues the sends alone: no rank may wait for the other
+    group.recv(theirs, left)->wait();
+    check(rank.get(theirs) == values(DType::kUInt8, large.size(), static_cast<std::uint64_t>(left), true),
+          "recv");
+    finish(*sent);
+  }
+  Buffer own = group.allocate(1000, DType::kFloat32);
+  own.stream = rank.stream;
+  cuda(cudaMemsetAsync(own.data, 0, 4000, rank.stream));
+  group.all_reduce(own, ReduceOp::kMax)->wait();
+  check(rank.get(own) == Bytes(4000), "memory of the group");
+}
+
+void check_streams(Rank& rank) {
+  std::atomic<bool> go = false;
+  if (rank.rank == 0) {
+    cuda(cudaLaunchHostFunc(
+        rank.stream,
+        [](void* flag) {
+          while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::yield();
+        },
+        &go));
+  }
+  // Pinned: copies from other memory wait for the stream on the host.
+  float* pinned = nullptr;
+  void* data = nullptr;
+  cuda(cudaMallocHost(&pinned, sizeof(float)));
+  cuda(cudaMallocAsync(&data, sizeof(float), rank.stream));
+  *pinned = 1;
+  cuda(cudaMemcpyAsync(data, pinned, sizeof(float), cudaMemcpyHostToDevice, rank.stream));
+  const auto work = rank.group->all_reduce(
+      {data, 1, DType::kFloat32, {DeviceKind::kCuda, rank.device}, rank.stream}, ReduceOp::kSum);
+  work->wait();
+  if (rank.rank == 0) {
+    check(!work->wait_for(50ms) && !work->is_completed(), "it does not wait for the buffer's stream");
+    go = true;
+  }
+  cuda(cudaMemcpyAsync(pinned, data, sizeof(float), cudaMemcpyDeviceToHost, rank.stream));
+  cuda(cudaStreamSynchronize(rank.stream));
+  check(*pinned == static_cast<float>(rank.size), "the stream does not wait for the operation");
+  finish(*work);
+  check(work->duration().has_value(), "no duration");
+}
+
+/// The last rank aborts in the middle and leaves; the others shrink, and then it joins again.
+void check_membership(Rank& rank) {
+  const int n = rank.size, survivors = n - 1;
+  const float all = static_cast<float>(n * (n + 1)) / 2;
+  if (n < 2) return;
+  check(sum_of_ranks(rank) == all, "before");
+  rank.group->barrier()->wait();
+  MonotonicClock clock;
+  if (rank.rank == n - 1) {
+    std::this_thread::sleep_for(200ms);  // so that the others' kernels are on the GPU; correct without
+    rank.group->abort("the test");
+    rank.group.reset();
+  } else {
+    const auto work = rank.group->all_reduce(rank.put(Bytes(1 << 20), DType::kFloat32), ReduceOp::kSum);
+    work->wait();
+    check_throws<CollectiveAborted>("abort in the middle", [&] { finish(*work); });
+    check(rank.group->abort_reason() == "the test", "the first reason");
+    cuda(cudaStreamSynchronize(rank.stream));
+    const Instant start = clock.now();
+    rank.group =
+        succeed_nccl_group(*rank.group, {n - 1}, rank.shared->options(rank.rank, survivors, rank.device, 3));
+    const Instant made = clock.now();
+    check(sum_of_ranks(rank) == static_cast<float>(survivors * n) / 2, "after the shrink");
+    if (rank.rank == 0) std::printf("  shrink to %d: %.1f ms\n", survivors, to_millis(made - start));
+  }
+  const auto next = rank.shared->options(rank.rank, n, rank.device, 4);
+  rank.group = rank.group ? succeed_nccl_group(*rank.group, {}, next) : make_nccl_group(next);
+  check(sum_of_ranks(rank) == all, "after the grow");
+}
+
+namespace {
+
+struct Measured {
+  const char* name;
+  double bus_factor;  ///< nccl-tests' doc/PERFORMANCE.md: busbw = algbw x this
+  std::function<std::shared_ptr<Work>(std::size_t bytes)> launch;
+};
+
+/// Microseconds an operation, of many that are launched one behind the other.
+double time_us(Rank& rank, const Measured& what, std::size_t bytes) {
+  const int rounds = bytes >= (64 << 20) ? 10 : bytes >= (1 << 20) ? 30 : 100;
+  cudaEvent_t start, stop;
+  cuda(cudaEventCreate(&start));
+  cuda(cudaEventCreate(&stop));
+  for (int i = 0; i < 5; ++i) finish(*what.launch(bytes));
+  rank.group->barrier()->wait();
+  cuda(cudaEventRecord(start, rank.stream));
+  for (int i = 0; i < rounds; ++i) what.launch(bytes)->wait();
+  cuda(cudaEventRecord(stop, rank.stream));
+  cuda(cudaEventSynchronize(stop));
+  float ms = 0;
+  cuda(cudaEventElapsedTime(&ms, start, stop));
+  cuda(cudaEventDestroy(start));
+  cuda(cudaEventDestroy(stop));
+  return ms * 1e3 / rounds;
+}
+
+}  // namespace
+
+void print_bandwidth(Rank& rank) {
+  constexpr std::size_t kLargest = 256 << 20;
+  const auto n = static_cast<std::size_t>(rank.size);
+  Buffer buffer = rank.group->allocate(kLargest / 4, DType::kFloat32);
+  Buffer part = rank.group->allocate(kLargest / 4 / n, DType::kFloat32);
+  buffer.stream = part.stream = rank.stream;
+  cuda(cudaMemsetAsync(buffer.data, 0, kLargest, rank.stream));
+  cuda(cudaMemsetAsync(part.data, 0, kLargest / n, rank.stream));
+  const auto sized = [](Buffer of, std::size_t count) {
+    of.count = count;
+    return of;
+  };
+  const double ring = static_cast<double>(n - 1) / static_cast<double>(n);
+  const Measured all[] = {
+      {"all_reduce, any order", 2 * ring,
+       [&](std::size_t b) {
+         return rank.group->all_reduce(sized(buffer, b / 4), Reduction(ReduceOp::kSum, false));
+       }},
+      {"all_reduce, exact", 2 * ring,
+       [&](std::size_t b) { return rank.group->all_reduce(sized(buffer, b / 4), ReduceOp::kSum); }},
+      {"all_gather", ring,
+       [&](std::size_t b) {
+         const std::size_t count = std::max<std::size_t>(b / 4 / n, 1);
+         return rank.group->all_gather(sized(part, count), sized(buffer, count * n));
+       }},
+  };
+  for (const Measured& what : all) {
+    if (rank.rank == 0) {
+      std::printf("  %s, %d ranks\n  %12s %12s %14s %14s\n", what.name, rank.size, "bytes", "us",
+                  "algbw GB/s", "busbw GB/s");
+    }
+    for (std::size_t bytes = 8; bytes <= kLargest; bytes *= bytes < (1 << 20) ? 32 : 4) {
+      const double us = time_us(rank, what, bytes);
+      const double algbw = static_cast<double>(bytes) / us / 1e3;
+      if (rank.rank == 0) {
+        std::printf("  %12zu %12.1f %14.2f %14.2f\n", bytes, us, algbw, algbw * what.bus_factor);
+      }
+    }
+  }
+}
+
+}  // namespace troupe::gpu
