@@ -50,7 +50,12 @@ std::string file_of(const std::string& folder, std::uint16_t port) {
 
 Result<void> check_folder(const std::string& folder) {
   struct stat info {};
-  if (::lstat(folder.c_str(), &info) != 0) return io_error("cannot look at '" + folder + "'", errno);
+  if (::lstat(folder.c_str(), &info) != 0) {
+    const int cause = errno;
+    auto error = io_error("cannot look at '" + folder + "'", cause);
+    if (cause == ENOENT) error.code = ErrorCode::kUnavailable;  // the job that it was of is over
+    return error;
+  }
   if (!S_ISDIR(info.st_mode) || !is_private(info)) return not_private(folder);
   return {};
 }
@@ -153,7 +158,7 @@ Result<LocalKeyFile> LocalKeyFile::create(std::uint16_t port, const Environment&
                       "set TROUPE_JOB_KEY, or XDG_RUNTIME_DIR to a folder of yours");
     }
     if (auto good = check_folder(folder); !good) {
-      if (good.error().code == ErrorCode::kIo) continue;
+      if (good.error().code == ErrorCode::kUnavailable) continue;
       return good.error();
     }
     error = write_private_file(file_of(folder, port), to_text(key) + "\n");

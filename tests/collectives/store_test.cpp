@@ -71,7 +71,13 @@ struct Job {
   StoreClient::Options options(int rank) const {
     return {.at = server->endpoint(), .key = key, .rank = rank, .world_size = 3};
   }
-  std::unique_ptr<StoreClient> client(int rank) const { return StoreClient::connect(options(rank)).value(); }
+  /// As ranks do it: a machine so busy that the handshake took too long is no reason to give up.
+  std::unique_ptr<StoreClient> client(int rank) const {
+    while (true) {
+      auto made = StoreClient::connect(options(rank));
+      if (made || made.error().code != ErrorCode::kUnavailable) return std::move(made).value();
+    }
+  }
 };
 
 }  // namespace
@@ -371,7 +377,7 @@ TEST_CASE("an exchange gives everybody everything, or names who is missing") {
     return results;
   };
   CHECK(run("good", 3, 60s) == std::vector<std::string>{"012", "012", "012"});
-  const auto missing = run("bad", 2, 100ms);
-  CHECK(contains(missing[0], "no group: rank 2 of 3 is missing after 0.1 s"));
+  const auto missing = run("bad", 2, 3s);
+  CHECK(contains(missing[0], "no group: rank 2 of 3 is missing after 3 s"));
   CHECK(contains(missing[1], "rank 2 of 3 is missing"));
 }
