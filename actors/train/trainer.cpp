@@ -152,7 +152,11 @@ class Trainer::Work {
       if (aborted_below_ > plan_.generation || stopping_) group_->abort("the generation is over");
     }
     engine_.attach(group);
-    feed_->set_loaders(plan_.loaders);
+    {
+      // The newest list: loaders may have come and gone since the plan was made.
+      const std::lock_guard lock(mutex_);
+      feed_->set_loaders(machine_.loaders());
+    }
     feed_->restart(plan_.members[rank_].leaves, plan_.first_step, plan_.total_steps);
     group->barrier()->wait();
     return TaskDone{};
