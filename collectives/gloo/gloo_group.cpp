@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "collectives/gloo/gloo_calls.hpp"
+#include "collectives/gloo/pipe_signal.hpp"
 #include "collectives/gloo/task_lane.hpp"
 
 namespace troupe::collectives {
@@ -56,6 +57,7 @@ struct Lifeline {
 template <class Body>
 void guarded(const Lifeline& link, const LibraryCall& call, Body body) {
   link.flag->check();
+  const PipeSignalGuard guard;
   try {
     body();
   } catch (const std::exception& e) {
@@ -149,6 +151,7 @@ class GlooGroup final : public LibraryGroup {
 
 GlooSite connect(const GlooGroupOptions& options) {
   using std::chrono::milliseconds;
+  const PipeSignalGuard guard;  // also for Gloo's own thread, which starts here
   const auto timeout = std::chrono::duration_cast<milliseconds>(options.timeout);
   gloo::transport::tcp::attr address(options.host.c_str());
   address.iface = options.interface;
