@@ -372,9 +372,10 @@ void check_refusals(ProcessGroup& group) {
 
 void check_works(ProcessGroup& group) {
   std::vector<std::vector<float>> values(20, std::vector<float>(3001, 1));
+  std::vector<std::vector<float>> moved(20, std::vector<float>(3001, static_cast<float>(group.rank())));
   std::vector<std::shared_ptr<Work>> works;
   for (auto& v : values) works.push_back(group.all_reduce(std::span(v)));
-  for (auto& v : values) works.push_back(group.broadcast(std::span(v), group.size() - 1));
+  for (auto& v : moved) works.push_back(group.broadcast(std::span(v), group.size() - 1));
   while (!works.front()->is_completed()) std::this_thread::yield();
   require(works.front()->exception() == nullptr, "a good Work has an exception");
   while (!works.back()->wait_for(std::chrono::milliseconds(1))) {
@@ -387,6 +388,9 @@ void check_works(ProcessGroup& group) {
   }
   for (const auto& v : values) {
     require(v == std::vector<float>(3001, static_cast<float>(group.size())), "wrong sums of works");
+  }
+  for (const auto& v : moved) {
+    require(v == std::vector<float>(3001, static_cast<float>(group.size() - 1)), "wrong moves of works");
   }
 }
 
