@@ -53,8 +53,9 @@ std::size_t SocketStream::read(std::span<std::byte> into) {
     const ssize_t got = ::recv(fd_.get(), into.data(), into.size(), MSG_DONTWAIT);
     if (got > 0) return static_cast<std::size_t>(got);
     if (got < 0 && errno == EINTR) continue;
-    if (got == 0) broken_ = "it closed the connection";
-    if (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK) broken_ = std::strerror(errno);
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
+    // A reset is how a close looks of which the peer had not read all that was sent to it.
+    broken_ = got == 0 || errno == ECONNRESET ? "it closed the connection" : std::strerror(errno);
     return 0;
   }
 }
