@@ -321,3 +321,16 @@ TEST_CASE("nccl: options that make no sense, and invitations that do not decode"
   options.exchange = [&](const std::string&) { return "troupe-nccl-1 0 22705 " + id + " " + id + " " + id; };
   CHECK_THROWS_WITH(make_nccl_group(options, of.library.api(1)), Contains("2.27.5") && Contains("2.30.3"));
 }
+
+TEST_CASE(
+    "nccl: the real libraries, where this was built with them: a group of one rank, or why there is none") {
+  NcclGroupOptions options;
+  options.messages = false;
+  try {
+    const auto group = make_nccl_group(options);
+    CHECK(group->backend() == "nccl");
+  } catch (const Unavailable& e) {
+    CHECK_THAT(e.what(), Contains("built without NCCL") || Contains("cannot load NCCL") || Contains("cuda"));
+    WARN(e.what());
+  }
+}
