@@ -162,6 +162,7 @@ TEST_CASE("nccl: a rank that never joins") {
   options.timeout = 200ms;
   CHECK_THROWS_AS(rank.make(options), Timeout);
   CHECK_THAT(cluster.board(1)->read().value().text, Contains("NCCL was not ready on rank 0"));
+  CHECK(cluster.library.calls(0, "ncclCommRevoke") == 0);  // there is nothing yet that it could make quiet
 }
 
 TEST_CASE("nccl: abort in the middle reaches every rank, with the first reason") {
