@@ -26,8 +26,9 @@ namespace troupe::collectives {
 class Work {
  public:
   virtual ~Work() = default;
-  /// Returns when the result is in place. Throws CollectiveAborted or Timeout. Calling it again returns, or
-  /// throws the same, at once.
+  /// Returns when the result is in place; on a GPU, once the buffer's stream waits for that (nccl_group.hpp),
+  /// which wait_for() and is_completed() then tell. Throws CollectiveAborted or Timeout. Calling it again
+  /// returns, or throws the same, at once.
   virtual void wait() = 0;
   /// As wait(), for no longer than `limit`: false means that the operation goes on; wait again.
   virtual bool wait_for(Duration limit) = 0;

@@ -1,6 +1,7 @@
 #include "collectives/nccl/communicator.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include "runtime/core/error.hpp"
@@ -39,8 +40,9 @@ Communicator::~Communicator() {
 void Communicator::init(int ranks, int rank, const UniqueId& id) {
   {
     const std::lock_guard hold(mutex_);
-    NCCL_TRY(caller_, caller_.api->nccl.ncclCommInitRankConfig(&comm_, ranks, id, rank));
+    NCCL_TRY(caller_, caller_.api->nccl.ncclCommInitRankConfig(&made_, ranks, id, rank));
     state_ = State::kUsable;
+    take_made();
   }
   await_ready();
 }
@@ -50,29 +52,39 @@ void Communicator::shrink_from(Communicator& parent, std::vector<int> gone) {
     const std::scoped_lock hold(mutex_, parent.mutex_);
     if (parent.state_ != State::kUsable && parent.state_ != State::kRevoked) parent.require_usable();
     NCCL_TRY(caller_, caller_.api->nccl.ncclCommShrink(parent.comm_, gone.data(),
-                                                       static_cast<int>(gone.size()), &comm_));
+                                                       static_cast<int>(gone.size()), &made_));
     state_ = State::kUsable;
   }
   await_child_of(parent);
 }
 
-/// NCCL fills in the new communicator by the time its parent is ready. If it never is, ending the parent ends
-/// the attempt, which would otherwise write to us later.
+/// NCCL fills in the new communicator by the time its parent is ready, and not before that may it be looked
+/// at. If the parent never is, ending it ends the attempt, which would otherwise write to us later.
 void Communicator::await_child_of(Communicator& parent) {
+  std::exception_ptr failed;
   try {
     parent.await_ready(patient_);
   } catch (...) {
     parent.abort();
-    throw;
+    failed = std::current_exception();
   }
+  {
+    const std::lock_guard hold(mutex_);
+    take_made();  // of an attempt that failed, too: to be aborted
+  }
+  if (failed) std::rethrow_exception(failed);
   await_ready();
+}
+
+void Communicator::take_made() {
+  comm_ = std::atomic_ref(made_).load(std::memory_order_acquire);
 }
 
 void Communicator::grow_from(Communicator& parent, int ranks, const UniqueId* id) {
   {
     const std::scoped_lock hold(mutex_, parent.mutex_);
     parent.require_usable();
-    NCCL_TRY(caller_, caller_.api->nccl.ncclCommGrow(parent.comm_, ranks, id, -1, &comm_));
+    NCCL_TRY(caller_, caller_.api->nccl.ncclCommGrow(parent.comm_, ranks, id, -1, &made_));
     state_ = State::kUsable;
   }
   await_child_of(parent);
@@ -81,8 +93,9 @@ void Communicator::grow_from(Communicator& parent, int ranks, const UniqueId* id
 void Communicator::join_grown(int ranks, int rank, const UniqueId& id) {
   {
     const std::lock_guard hold(mutex_);
-    NCCL_TRY(caller_, caller_.api->nccl.ncclCommGrow(nullptr, ranks, &id, rank, &comm_));
+    NCCL_TRY(caller_, caller_.api->nccl.ncclCommGrow(nullptr, ranks, &id, rank, &made_));
     state_ = State::kUsable;
+    take_made();
   }
   await_ready();
 }
@@ -108,6 +121,7 @@ void Communicator::await_ready() {
 NcclCode Communicator::poll() {
   const std::lock_guard hold(mutex_);
   if (state_ == State::kGone) require_usable();
+  if (comm_ == nullptr) take_made();
   if (comm_ == nullptr) return kNcclInProgress;
   NcclCode code = kNcclSuccess;
   NCCL_TRY(caller_, caller_.api->nccl.ncclCommGetAsyncError(comm_, &code));
@@ -150,8 +164,8 @@ std::string Communicator::async_error() {
 
 void Communicator::abort_locked() noexcept {
   if (state_ != State::kUsable && state_ != State::kRevoked) return;
+  if (comm_ == nullptr) return;  // NCCL may yet fill it in: whoever waits for that aborts it then
   state_ = State::kGone;
-  if (comm_ == nullptr) return;
   const NcclCode code = caller_.api->nccl.ncclCommAbort(comm_);
   if (code != kNcclSuccess && code != kNcclInProgress) {
     log(LogLevel::kWarning, "ncclCommAbort failed on rank " + std::to_string(caller_.rank) + " with code " +

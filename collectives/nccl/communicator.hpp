@@ -97,6 +97,7 @@ class Communicator {
   void await_ready();
   void await_ready(const Patient& patient);
   void await_child_of(Communicator& parent);
+  void take_made();
   NcclCode poll();
   bool quiesce(Duration limit) noexcept;
   void abort_locked() noexcept;
@@ -108,6 +109,7 @@ class Communicator {
   State state_ = State::kNone;
   bool was_ready_ = false;  ///< it has joined: before, there is nothing to revoke
   Comm comm_ = nullptr;
+  Comm made_ = nullptr;  ///< written by NCCL, perhaps by a thread of its own after the call that makes it
   Stream stream_ = nullptr;
 };
 

@@ -172,6 +172,26 @@ Event Core::record(Stream stream) {
   return event;
 }
 
+void Core::synchronize(Stream stream) {
+  Event reached = record(stream);
+  const Instant deadline = clock_.now() + facts_.timeout;
+  CudaCode code = kCudaNotReady;
+  for (unsigned turn = 0; code == kCudaNotReady && clock_.now() < deadline; ++turn) {
+    code = api().cuda.cudaEventQuery(reached);
+    if (code == kCudaNotReady) pause_turn(turn);
+  }
+  {
+    const std::lock_guard hold(mutex_);
+    give_back(reached);
+  }
+  if (code == kCudaNotReady) {
+    throw_error({ErrorCode::kTimeout, "the GPU of rank " + std::to_string(facts_.caller.rank) + " is busy",
+                 "its stream did not end within " + seconds_text(facts_.timeout),
+                 "see what waits on the streams of the buffers"});
+  }
+  if (code != kCudaSuccess) throw_cuda(facts_.caller, "cudaEventQuery", code);
+}
+
 void Core::give_back(Event& event) {
   if (event != nullptr) events_.push_back(std::exchange(event, nullptr));
 }

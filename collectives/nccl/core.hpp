@@ -99,6 +99,9 @@ class Core {
   void drain();
 
   Event record(Stream stream);
+  /// Waits on the host for what is on `stream`, up to the group's timeout, whether the group has failed or
+  /// not. Throws Timeout, or Unavailable for an error of CUDA.
+  void synchronize(Stream stream);
   Instant now() const { return clock_.now(); }
 
  private:

@@ -35,7 +35,7 @@ std::size_t Plan::staging_bytes(const std::vector<LeafInterval>& intervals) {
   return all_nodes(intervals).size();
 }
 
-Plan::Plan(Caller caller, Stream stream, const std::vector<LeafInterval>& intervals, PinnedMemory& staging)
+Plan::Plan(Caller caller, Stream stream, const std::vector<LeafInterval>& intervals, std::byte* staging)
     : leaves_(intervals.back().end), memory_(caller, stream) {
   first_.push_back(0);
   for (LeafInterval interval : intervals) {
@@ -44,23 +44,25 @@ Plan::Plan(Caller caller, Stream stream, const std::vector<LeafInterval>& interv
     first_.push_back(first_.back() + own);
   }
   const auto program = fold_program(all_nodes(intervals), leaves_);
-  std::memcpy(staging.data(), program.data(), program.size());
+  std::memcpy(staging, program.data(), program.size());
   std::byte* at = memory_.get(program.size());
-  CUDA_TRY(caller, caller.api->cuda.cudaMemcpyAsync(at, staging.data(), program.size(), stream));
+  CUDA_TRY(caller, caller.api->cuda.cudaMemcpyAsync(at, staging, program.size(), stream));
   program_ = reinterpret_cast<const std::uint8_t*>(at);
 }
 
 ExactPath::ExactPath(Caller caller, int size, std::shared_ptr<Communicator> communicator,
-                     const std::vector<LeafInterval>& leaves, std::size_t piece_bytes)
+                     const std::vector<LeafInterval>& leaves, std::size_t piece_bytes, std::byte* staging)
     : caller_(caller),
       size_(size),
       communicator_(std::move(communicator)),
       piece_bytes_(piece_bytes),
-      on_leaves_staging_(caller, Plan::staging_bytes(leaves)),
-      on_ranks_staging_(caller, static_cast<std::size_t>(size)),
-      on_leaves_(caller, communicator_->stream(), leaves, on_leaves_staging_),
-      on_ranks_(caller, communicator_->stream(), leaf_a_rank(size), on_ranks_staging_),
+      on_leaves_(caller, communicator_->stream(), leaves, staging),
+      on_ranks_(caller, communicator_->stream(), leaf_a_rank(size), staging + Plan::staging_bytes(leaves)),
       scratch_(caller, communicator_->stream()) {}
+
+std::size_t ExactPath::staging_bytes(const std::vector<LeafInterval>& leaves) {
+  return Plan::staging_bytes(leaves) + leaves.size();
+}
 
 ExactPath::Slices ExactPath::slices_of(std::size_t begin, std::size_t end, std::size_t element_bytes) const {
   Slices slices;

@@ -18,9 +18,9 @@ namespace troupe::collectives::nccl {
 /// Which partials there are, and how they are folded.
 class Plan {
  public:
-  /// `intervals`: every rank's leaves. Copies the program to the device on `stream`.
-  Plan(Caller caller, Stream stream, const std::vector<LeafInterval>& intervals, PinnedMemory& staging);
-  /// Bytes that `staging` needs.
+  /// `intervals`: every rank's leaves. Copies the program to the device on `stream`, by way of `staging`,
+  /// pinned memory of staging_bytes that lives until the stream has passed that.
+  Plan(Caller caller, Stream stream, const std::vector<LeafInterval>& intervals, std::byte* staging);
   static std::size_t staging_bytes(const std::vector<LeafInterval>& intervals);
 
   int partials_of(int rank) const { return first_[rank + 1] - first_[rank]; }
@@ -40,9 +40,10 @@ class Plan {
 class ExactPath {
  public:
   /// `piece_bytes` bounds the memory: larger buffers go piece by piece, and a piece of S bytes with k
-  /// partials takes k S.
+  /// partials takes k S. `staging`: as for Plan, of staging_bytes.
   ExactPath(Caller caller, int size, std::shared_ptr<Communicator> communicator,
-            const std::vector<LeafInterval>& leaves, std::size_t piece_bytes);
+            const std::vector<LeafInterval>& leaves, std::size_t piece_bytes, std::byte* staging);
+  static std::size_t staging_bytes(const std::vector<LeafInterval>& leaves);
 
   /// What is reduced: this rank's partials, each of `count` elements.
   struct Input {
@@ -74,7 +75,6 @@ class ExactPath {
   int size_;
   std::shared_ptr<Communicator> communicator_;
   std::size_t piece_bytes_;
-  PinnedMemory on_leaves_staging_, on_ranks_staging_;  // read by copies that may still be on the stream
   Plan on_leaves_, on_ranks_;
   Scratch scratch_;
 };

@@ -66,6 +66,7 @@ class NcclGroup final : public ProcessGroup {
   std::byte* allocate_bytes(std::size_t bytes);
   void free_allocations();
   void end();
+  void make_exact_path();
 
   template <class Enqueue>
   std::shared_ptr<Work> operate(Call call, std::vector<Stream> joined, Enqueue enqueue, bool on_host = false);

@@ -35,13 +35,26 @@ NcclGroup::NcclGroup(NcclGroupOptions options, std::shared_ptr<Core> core,
       collectives_(lanes_.at(kCollectives)) {
   const Caller& caller = core_->facts().caller;
   CUDA_TRY(caller, core_->api().cuda.load_kernels());
-  exact_ = std::make_unique<ExactPath>(caller, options_.size, collectives_, options_.leaves,
-                                       options_.exact_piece_bytes);
+  make_exact_path();
   barrier_byte_ = std::make_unique<Scratch>(caller, collectives_->stream());
   if (options_.compare_calls) {
     call_check_ = std::make_unique<CallCheck>(caller, options_.size, collectives_);
   }
   if (lanes_.size() == kLanes) messages_ = std::make_shared<Messages>(core_, lanes_[kUp], lanes_[kDown]);
+}
+
+void NcclGroup::make_exact_path() {
+  const Caller& caller = core_->facts().caller;
+  const PinnedMemory staging(caller, ExactPath::staging_bytes(options_.leaves));
+  std::exception_ptr failed;
+  try {
+    exact_ = std::make_unique<ExactPath>(caller, options_.size, collectives_, options_.leaves,
+                                         options_.exact_piece_bytes, staging.data());
+  } catch (...) {
+    failed = std::current_exception();
+  }
+  core_->synchronize(collectives_->stream());  // before the staging memory goes
+  if (failed) std::rethrow_exception(failed);
 }
 
 NcclGroup::~NcclGroup() {
@@ -62,8 +75,10 @@ void NcclGroup::end() {
   }
   const bool failed = core_->failed();
   core_->leave();
-  for (const auto& communicator : lanes_) {
-    if (failed) communicator->abort();  // nothing may run in memory that is given back
+  if (failed) {
+    for (const auto& communicator : lanes_) communicator->abort();
+    // Nothing may run in memory that is given back.
+    for (const auto& communicator : lanes_) core_->synchronize(communicator->stream());
   }
   free_allocations();
   for (const auto& communicator : lanes_) {

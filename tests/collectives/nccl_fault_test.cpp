@@ -162,6 +162,7 @@ TEST_CASE("nccl: a rank that never joins") {
   options.timeout = 200ms;
   CHECK_THROWS_AS(rank.make(options), Timeout);
   CHECK_THAT(cluster.board(1)->read().value().text, Contains("NCCL was not ready on rank 0"));
+  CHECK(cluster.library.calls(0, "ncclCommRevoke") == 0);  // there is nothing yet that it could make quiet
 }
 
 TEST_CASE("nccl: abort in the middle reaches every rank, with the first reason") {
@@ -320,4 +321,17 @@ TEST_CASE("nccl: options that make no sense, and invitations that do not decode"
   auto options = of.options(1, 1, 2);
   options.exchange = [&](const std::string&) { return "troupe-nccl-1 0 22705 " + id + " " + id + " " + id; };
   CHECK_THROWS_WITH(make_nccl_group(options, of.library.api(1)), Contains("2.27.5") && Contains("2.30.3"));
+}
+
+TEST_CASE(
+    "nccl: the real libraries, where this was built with them: a group of one rank, or why there is none") {
+  NcclGroupOptions options;
+  options.messages = false;
+  try {
+    const auto group = make_nccl_group(options);
+    CHECK(group->backend() == "nccl");
+  } catch (const Unavailable& e) {
+    CHECK_THAT(e.what(), Contains("built without NCCL") || Contains("cannot load NCCL") || Contains("cuda"));
+    WARN(e.what());
+  }
 }

@@ -306,6 +306,20 @@ TEST_CASE("nccl: ranks that send to each other do not lock up, and messages keep
   });
 }
 
+/// The double's sends wait to be taken, as NCCL's of large messages: on one communicator, each rank's send
+/// would be before the receive that the other waits for.
+TEST_CASE("nccl: sends that are issued before the receives do not lock up") {
+  run_nccl(2, [&](NcclRank& rank) {
+    const Buffer mine = rank.put(std::vector{rank.p + 1.0F}), theirs = rank.put(std::vector{0.0F});
+    const auto sent = rank.group->send(mine, 1 - rank.p);
+    rank.group->barrier()->wait();
+    rank.group->recv(theirs, 1 - rank.p)->wait();
+    require(rank.get<float>(theirs) == std::vector{2.0F - rank.p}, "received");
+    while (!sent->wait_for(std::chrono::seconds(1))) {
+    }
+  });
+}
+
 TEST_CASE("nccl: an operation waits for the stream that fills its buffer, and the stream for the operation") {
   run_nccl(2, [&](NcclRank& rank) {
     auto& library = rank.cluster.library;
