@@ -1,6 +1,7 @@
 #include "bench/collectives/harness.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -151,6 +152,10 @@ void report(const Measurement& measured, Op op, const std::string& name, std::FI
         Line{kOursPrivate, kGloo, "Gloo"}, Line{kOursPrivate, kMpi, "OpenMPI"}}) {
     if (!measured.has(line.peer)) continue;
     const double mine = measured.median_ms(line.ours), theirs = measured.median_ms(line.peer);
+    if (!std::isfinite(theirs)) {
+      std::printf("  %-8s too slow to be measured\n", line.peer_name);
+      continue;
+    }
     const bool is_private = line.ours == kOursPrivate;
     std::printf("  %-8s %9.4f ms  %6.2fx%s\n", line.peer_name, theirs, theirs / mine,
                 is_private ? (" of private buffers, ours " + std::to_string(mine) + " ms").c_str() : "");
@@ -162,6 +167,7 @@ void report(const Measurement& measured, Op op, const std::string& name, std::FI
                  theirs / mine);
   }
   std::fflush(stdout);
+  if (json != nullptr) std::fflush(json);
 }
 
 }  // namespace

@@ -100,6 +100,7 @@ bool Measurement::has(Contender who) const {
 double Measurement::median_ms(Contender who) const {
   double best = std::numeric_limits<double>::infinity();
   for (int a = 0; a < stage_.algorithms[who].load(); ++a) {
+    if (stage_.abandoned[who][static_cast<std::size_t>(a)].load()) continue;
     std::vector<double> slowest;
     const int samples = std::min<int>(kMaxSamples, static_cast<int>(stage_.taken[who][0].load()));
     for (int s = samples > stage_.samples_a_turn ? stage_.samples_a_turn : 0; s < samples; ++s) {

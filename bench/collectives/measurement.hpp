@@ -23,7 +23,7 @@ class Measurement {
   /// Conducts; false if a contender died or computed wrongly.
   bool run(int rounds);
   bool has(Contender who) const;
-  /// Median milliseconds of the best algorithm, without the first turn.
+  /// Median milliseconds of the best algorithm, without the first turn; infinite if every one was too slow.
   double median_ms(Contender who) const;
 
  private:

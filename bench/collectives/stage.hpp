@@ -50,8 +50,13 @@ struct Stage {
   /// Nanoseconds by contender, algorithm, rank and sample.
   double times[kContenders][kMaxAlgorithms][kMaxRanks][kMaxSamples];
   std::array<std::atomic<std::int32_t>, kContenders> algorithms;  ///< how many each contender has
+  /// Algorithms that are not called again, since a call took more than too_slow(); they do not count.
+  std::array<std::array<std::atomic<bool>, kMaxAlgorithms>, kContenders> abandoned;
 
   Shape shape() const { return {op, ranks, bytes / sizeof(float)}; }
+  /// Nanoseconds: half a second and 100 MB/s. Some of Gloo's algorithms drip (a segment a delayed
+  /// acknowledgement) with more ranks than cores.
+  double too_slow() const { return 5e8 + 10.0 * static_cast<double>(bytes); }
 };
 
 inline double now_ns() {
@@ -126,12 +131,15 @@ inline void perform(Stage& stage, Contender who, int rank, bool checked,
     for (int s = 0; s < stage.samples_a_turn; ++s) {
       const std::uint32_t sample = stage.taken[who][static_cast<std::size_t>(rank)].fetch_add(1);
       for (std::size_t a = 0; a < algorithms.size(); ++a) {
+        if (stage.abandoned[who][a].load()) continue;
         fill(shape, algorithms[a].input, rank);
         meet(stage, who);
         const double start = now_ns();
         algorithms[a].call();
         const double took = now_ns() - start;
         if (sample < kMaxSamples) stage.times[who][a][rank][sample] = took;
+        if (took > stage.too_slow())
+          stage.abandoned[who][a].store(true);  // before all meet, so that all know
         if (checked && !is_right(shape, algorithms[a].output, rank)) stage.wrong.fetch_add(1);
         meet(stage, who);
       }
