@@ -1,8 +1,10 @@
 #include "collectives/check_buffers.hpp"
 
 #include <cstdint>
+#include <cstdio>
 #include <string>
 
+#include "collectives/native/kernels.hpp"
 #include "runtime/core/error.hpp"
 
 namespace troupe::collectives {
@@ -47,6 +49,26 @@ void check_buffer(const Call& call, std::string_view which, const Buffer& buffer
   if (reinterpret_cast<std::uintptr_t>(buffer.data) % element_size(buffer.dtype) != 0) {
     refuse(call, name + " is not aligned to its elements (" + std::string(dtype_name(buffer.dtype)) + ")",
            "align it to " + std::to_string(element_size(buffer.dtype)) + " bytes");
+  }
+}
+
+void check_reduction(const Call& call, DType dtype, const Reduction& how, bool tree) {
+  const std::string name(dtype_name(dtype));
+  const std::string by = name + " by " + std::string(reduce_op_name(how.op));
+  if (const std::string why = why_not(dtype, how.op); !why.empty()) {
+    refuse(call, by + ": " + why, "docs/collectives.md lists the operations of each dtype");
+  }
+  if (how.op != ReduceOp::kPremulSum) return;
+  if (tree) {
+    refuse(call,
+           by + ": scaled sums of leaves have other bits than sums of scaled leaves, so the result would "
+                "depend on how leaves are dealt",
+           "scale the leaves and use sum");
+  }
+  if (!factor_fits(dtype, how.factor)) {
+    char factor[32];
+    std::snprintf(factor, sizeof factor, "%g", how.factor);
+    refuse(call, by + ": " + name + " has no " + factor, "give a factor that the dtype has");
   }
 }
 

@@ -2,7 +2,8 @@
 ///
 /// All throw BadInput, or Error with ErrorCode::kLimit, whose text names the call: null with elements, not
 /// aligned to the element, another dtype, device or number of elements than the other buffer, on a device
-/// that the backend does not serve, overlapping, more than 2^40 elements, a rank that does not exist.
+/// that the backend does not serve, overlapping, more than 2^40 elements, a rank that does not exist, a dtype
+/// that does not reduce by the operation, a factor that it does not have.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +28,11 @@ void check_count(const Call& call, std::size_t count);
 
 /// One buffer by itself. `which`: "buffer", "input" or "output".
 void check_buffer(const Call& call, std::string_view which, const Buffer& buffer);
+
+/// Whether `dtype` reduces like this; in order on a tree of leaves (`tree`), which scales no inputs: scaled
+/// sums of leaves have other bits than sums of scaled leaves, so the result would depend on how leaves are
+/// dealt.
+void check_reduction(const Call& call, DType dtype, const Reduction& how, bool tree = false);
 
 /// A root, or the other rank of a send or recv; `role` is "root", "to" or "from".
 void check_rank(const Call& call, std::string_view role, int rank);

@@ -85,7 +85,8 @@ void ExactReduction::sum() {
     target = mine_.get();
   }
   const std::size_t own = slice_size(static_cast<std::size_t>(options_.rank));
-  TreeSum(nodes, options_.leaves.back().end).run(kernel_, sources, std::span(&target, 1), own, element_);
+  TreeSum(nodes, options_.leaves.back().end)
+      .run(kernel_, sources, std::span(&target, 1), own, element_, options_.how.factor);
   if (!options_.scattered && own != block_)
     std::memset(target + own * element_, 0, (block_ - own) * element_);
   received_.reset();

@@ -7,7 +7,6 @@
 namespace troupe::collectives {
 namespace {
 
-constexpr std::size_t kMaxElements = std::size_t{1} << 40;
 constexpr std::align_val_t kAlignment{64};
 
 class CompletedWork final : public Work {
@@ -169,7 +168,7 @@ TreeBuffer LibraryGroup::allocate_tree(std::size_t count, DType dtype) {
 
 Buffer LibraryGroup::allocate(std::size_t count, DType dtype) {
   Buffer buffer{.count = count, .dtype = dtype};
-  check_buffer("allocate", {.data = this, .count = count, .dtype = dtype});  // no more than the limit
+  check_count(call("allocate"), count);
   const std::size_t bytes = std::max<std::size_t>(1, count * element_size(dtype));
   memory_.emplace_back(static_cast<std::byte*>(::operator new(bytes, kAlignment)));
   std::memset(memory_.back().get(), 0, bytes);
@@ -177,48 +176,14 @@ Buffer LibraryGroup::allocate(std::size_t count, DType dtype) {
   return buffer;
 }
 
-void LibraryGroup::check_buffer(const char* operation, const Buffer& buffer) const {
-  if (buffer.count > kMaxElements) {
-    throw_error({ErrorCode::kLimit, "a buffer of " + std::to_string(buffer.count) + " elements is too large",
-                 "the limit is 2^40", "split it"});
-  }
-  const bool null = buffer.data == nullptr && buffer.count != 0;
-  if (buffer.device.kind == DeviceKind::kCpu && !null) return;
-  bad_input(std::string("the backend ") + std::string(backend()) + " cannot use this buffer in " + operation,
-            null ? "it is null" : "it is not in the CPU's memory",
-            "pass CPU memory, or use a backend for the device");
-}
-
-void LibraryGroup::check_rank(const char* operation, int other) const {
-  if (other >= 0 && other < size_) return;
-  bad_input(std::string("cannot ") + operation + " with rank " + std::to_string(other),
-            "the group has " + std::to_string(size_) + " ranks", "give one of them");
-}
-
-void LibraryGroup::check_other(const char* operation, int other) const {
-  check_rank(operation, other);
+void LibraryGroup::check_message(const char* name, std::string_view role, int other,
+                                 const Buffer& buffer) const {
+  check_rank(call(name), role, other);
+  check_buffer(call(name), "buffer", buffer);
   if (other != rank_) return;
-  bad_input(std::string("cannot ") + operation + " with rank " + std::to_string(other), "it is this rank",
-            "copy the buffer");
-}
-
-void LibraryGroup::check_parts(const char* operation, const Buffer& whole, const Buffer& part) const {
-  const auto ranks = static_cast<std::size_t>(size_);
-  if (whole.dtype == part.dtype && whole.count % ranks == 0 && whole.count / ranks == part.count) return;
-  bad_input(std::string("the buffers of ") + operation + " do not belong together",
-            std::to_string(whole.count) + " x " + std::string(dtype_name(whole.dtype)) + " and " +
-                std::to_string(part.count) + " x " + std::string(dtype_name(part.dtype)) + " of " +
-                std::to_string(size_) + " ranks",
-            "the larger one has as many elements of the same dtype for each rank as the smaller one");
-}
-
-void LibraryGroup::check_reduction(DType dtype, Reduction how) const {
-  // The exact path does not multiply yet.
-  if (how.op != ReduceOp::kPremulSum && kernel_for(dtype, how.op).combine != nullptr) return;
-  throw BadConfig(
-      "cannot reduce " + std::string(dtype_name(dtype)) + " by " + std::string(reduce_op_name(how.op)),
-      "the backend " + std::string(backend()) + " does not have it",
-      "docs/collectives.md lists what each backend reduces");
+  throw BadConfig("cannot " + std::string(name),
+                  "the backend " + std::string(backend()) + " has no messages from a rank to itself",
+                  "copy the buffer");
 }
 
 std::shared_ptr<Work> LibraryGroup::start(LibraryCall call) {
@@ -248,13 +213,14 @@ std::shared_ptr<ExactReduction> LibraryGroup::exact(const LibraryCall& call) con
 }
 
 std::shared_ptr<Work> LibraryGroup::all_reduce_tree(const TreeBuffer& buffer, Reduction how) {
-  check_reduction(buffer.dtype, how);
+  check_reduction(call("all_reduce_tree"), buffer.dtype, how, true);
   if (buffer.partials.size() != canonical_nodes(leaves(), leaves_.back().end).size()) {
     bad_input("cannot reduce this tree", "it has " + std::to_string(buffer.partials.size()) + " partials",
               "allocate it with this group's allocate_tree");
   }
   for (std::byte* partial : buffer.partials) {
-    check_buffer("all_reduce_tree", {.data = partial, .count = buffer.count, .dtype = buffer.dtype});
+    check_buffer(call("all_reduce_tree"), "tree",
+                 {.data = partial, .count = buffer.count, .dtype = buffer.dtype});
   }
   return start({.kind = LibraryOp::kAllReduceTree,
                 .input = buffer.partials[0],
@@ -266,8 +232,8 @@ std::shared_ptr<Work> LibraryGroup::all_reduce_tree(const TreeBuffer& buffer, Re
 }
 
 std::shared_ptr<Work> LibraryGroup::all_reduce(const Buffer& buffer, Reduction how) {
-  check_buffer("all_reduce", buffer);
-  check_reduction(buffer.dtype, how);
+  check_buffer(call("all_reduce"), "buffer", buffer);
+  check_reduction(call("all_reduce"), buffer.dtype, how);
   return start({.kind = LibraryOp::kAllReduce,
                 .input = bytes_of(buffer),
                 .output = bytes_of(buffer),
@@ -277,9 +243,9 @@ std::shared_ptr<Work> LibraryGroup::all_reduce(const Buffer& buffer, Reduction h
 }
 
 std::shared_ptr<Work> LibraryGroup::reduce(const Buffer& buffer, Reduction how, int root) {
-  check_buffer("reduce", buffer);
-  check_rank("reduce", root);
-  check_reduction(buffer.dtype, how);
+  check_rank(call("reduce"), "root", root);
+  check_buffer(call("reduce"), "buffer", buffer);
+  check_reduction(call("reduce"), buffer.dtype, how);
   return start({.kind = LibraryOp::kReduce,
                 .input = bytes_of(buffer),
                 .output = rank_ == root ? bytes_of(buffer) : nullptr,
@@ -290,8 +256,8 @@ std::shared_ptr<Work> LibraryGroup::reduce(const Buffer& buffer, Reduction how, 
 }
 
 std::shared_ptr<Work> LibraryGroup::broadcast(const Buffer& buffer, int root) {
-  check_buffer("broadcast", buffer);
-  check_rank("broadcast", root);
+  check_rank(call("broadcast"), "root", root);
+  check_buffer(call("broadcast"), "buffer", buffer);
   return start({.kind = LibraryOp::kBroadcast,
                 .input = bytes_of(buffer),
                 .output = bytes_of(buffer),
@@ -301,12 +267,9 @@ std::shared_ptr<Work> LibraryGroup::broadcast(const Buffer& buffer, int root) {
 }
 
 std::shared_ptr<Work> LibraryGroup::gather(const Buffer& input, const Buffer& output, int root) {
-  check_buffer("gather", input);
-  check_rank("gather", root);
-  if (rank_ == root) {
-    check_buffer("gather", output);
-    check_parts("gather", output, input);
-  }
+  check_rank(call("gather"), "root", root);
+  check_buffer(call("gather"), "input", input);
+  if (rank_ == root) check_parts(call("gather"), Parts::kGathered, input, output);
   return start({.kind = LibraryOp::kGather,
                 .input = bytes_of(input),
                 .output = rank_ == root ? bytes_of(output) : nullptr,
@@ -316,12 +279,9 @@ std::shared_ptr<Work> LibraryGroup::gather(const Buffer& input, const Buffer& ou
 }
 
 std::shared_ptr<Work> LibraryGroup::scatter(const Buffer& input, const Buffer& output, int root) {
-  check_buffer("scatter", output);
-  check_rank("scatter", root);
-  if (rank_ == root) {
-    check_buffer("scatter", input);
-    check_parts("scatter", input, output);
-  }
+  check_rank(call("scatter"), "root", root);
+  check_buffer(call("scatter"), "output", output);
+  if (rank_ == root) check_parts(call("scatter"), Parts::kScattered, input, output);
   return start({.kind = LibraryOp::kScatter,
                 .input = rank_ == root ? bytes_of(input) : nullptr,
                 .output = bytes_of(output),
@@ -331,9 +291,7 @@ std::shared_ptr<Work> LibraryGroup::scatter(const Buffer& input, const Buffer& o
 }
 
 std::shared_ptr<Work> LibraryGroup::all_gather(const Buffer& input, const Buffer& output) {
-  check_buffer("all_gather", input);
-  check_buffer("all_gather", output);
-  check_parts("all_gather", output, input);
+  check_parts(call("all_gather"), Parts::kGathered, input, output);
   return start({.kind = LibraryOp::kAllGather,
                 .input = bytes_of(input),
                 .output = bytes_of(output),
@@ -342,10 +300,8 @@ std::shared_ptr<Work> LibraryGroup::all_gather(const Buffer& input, const Buffer
 }
 
 std::shared_ptr<Work> LibraryGroup::reduce_scatter(const Buffer& input, const Buffer& output, Reduction how) {
-  check_buffer("reduce_scatter", input);
-  check_buffer("reduce_scatter", output);
-  check_parts("reduce_scatter", input, output);
-  check_reduction(input.dtype, how);
+  check_parts(call("reduce_scatter"), Parts::kScattered, input, output);
+  check_reduction(call("reduce_scatter"), input.dtype, how);
   return start({.kind = LibraryOp::kReduceScatter,
                 .input = bytes_of(input),
                 .output = bytes_of(output),
@@ -355,11 +311,7 @@ std::shared_ptr<Work> LibraryGroup::reduce_scatter(const Buffer& input, const Bu
 }
 
 std::shared_ptr<Work> LibraryGroup::all_to_all(const Buffer& input, const Buffer& output) {
-  check_buffer("all_to_all", input);
-  check_buffer("all_to_all", output);
-  const std::size_t part = output.count / static_cast<std::size_t>(size_);
-  check_parts("all_to_all", input, {.count = part, .dtype = output.dtype});
-  check_parts("all_to_all", output, {.count = part, .dtype = input.dtype});
+  const std::size_t part = check_parts(call("all_to_all"), Parts::kExchanged, input, output);
   return start({.kind = LibraryOp::kAllToAll,
                 .input = bytes_of(input),
                 .output = bytes_of(output),
@@ -372,8 +324,7 @@ std::shared_ptr<Work> LibraryGroup::barrier() {
 }
 
 std::shared_ptr<Work> LibraryGroup::send(const Buffer& buffer, int to, std::uint32_t tag) {
-  check_buffer("send", buffer);
-  check_other("send", to);
+  check_message("send", "to", to, buffer);
   return start({.kind = LibraryOp::kSend,
                 .input = bytes_of(buffer),
                 .count = buffer.count,
@@ -383,8 +334,7 @@ std::shared_ptr<Work> LibraryGroup::send(const Buffer& buffer, int to, std::uint
 }
 
 std::shared_ptr<Work> LibraryGroup::recv(const Buffer& buffer, int from, std::uint32_t tag) {
-  check_buffer("recv", buffer);
-  check_other("recv", from);
+  check_message("recv", "from", from, buffer);
   return start({.kind = LibraryOp::kRecv,
                 .output = bytes_of(buffer),
                 .count = buffer.count,

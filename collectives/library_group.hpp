@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/check_buffers.hpp"
 #include "collectives/exact_path.hpp"
 #include "collectives/process_group.hpp"
 #include "runtime/core/error.hpp"
@@ -120,11 +121,8 @@ class LibraryGroup : public ProcessGroup {
   };
 
   std::shared_ptr<Work> start(LibraryCall call);
-  void check_buffer(const char* operation, const Buffer& buffer) const;
-  void check_rank(const char* operation, int other) const;
-  void check_other(const char* operation, int other) const;
-  void check_parts(const char* operation, const Buffer& whole, const Buffer& part) const;
-  void check_reduction(DType dtype, Reduction how) const;
+  Call call(std::string_view name) const { return {name, rank_, size_, DeviceKind::kCpu}; }
+  void check_message(const char* name, std::string_view role, int other, const Buffer& buffer) const;
 
   int rank_;
   int size_;

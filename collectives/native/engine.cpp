@@ -3,7 +3,9 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <thread>
+#include <utility>
 
 #include "runtime/core/assert.hpp"
 
@@ -44,6 +46,7 @@ Engine::Engine(NativeGroupOptions options, Region region)
       size_(options.size),
       generation_(options.generation),
       timeout_(options.timeout),
+      trace_(options.trace),
       intervals_(std::move(options.leaves)),
       locals_(std::move(options.local_ranks)),
       local_index_(index_of(options.size), -1),
@@ -103,7 +106,11 @@ std::byte* Engine::allocate(std::size_t count, DType dtype) {
 }
 
 Engine::Op& Engine::op_of(std::uint32_t round) {
-  for (Op& op : ops_) {
+  return const_cast<Op&>(std::as_const(*this).op_of(round));
+}
+
+const Engine::Op& Engine::op_of(std::uint32_t round) const {
+  for (const Op& op : ops_) {
     if (is_before(round, op.first_round + op.rounds)) return op;
   }
   TROUPE_ASSERT(false, "a round that is not complete belongs to an operation in flight");
@@ -121,12 +128,6 @@ Ticket Engine::launch_tree(const TreeBuffer& buffer, Reduction how) {
                    "it was not allocated by this group", "use what allocate_tree returned"});
     }
   }
-  if (how.op == ReduceOp::kPremulSum) {
-    throw_error({ErrorCode::kBadInput, "cannot reduce a tree by premul_sum",
-                 "scaled sums of leaves have other bits than sums of scaled leaves, so the result would "
-                 "depend on how leaves are dealt",
-                 "scale the leaves and use sum"});
-  }
   return launch({.kind = OpKind::kAllReduceTree,
                  .op = how.op,
                  .dtype = buffer.dtype,
@@ -139,26 +140,19 @@ Ticket Engine::launch_tree(const TreeBuffer& buffer, Reduction how) {
 Ticket Engine::launch(const Contract& contract, const void* input, void* output) {
   const std::lock_guard lock(mutex_);
   throw_if_aborted();
+  const Choice choice = choose_algorithm(contract, size_, remotes_.empty());
   Op op{.contract = contract,
-        .plan = Plan(contract, size_),
+        .plan = Plan(contract, size_, choice.algorithm),
         .element = element_size(contract.dtype),
         .input = static_cast<const std::byte*>(input),
         .output = static_cast<std::byte*>(output)};
-  if (op.plan.sums()) {
-    op.kernel = kernel_for(contract.dtype, contract.op);
-    if (op.kernel.combine == nullptr) {
-      throw_error({ErrorCode::kBadInput, "cannot " + to_string(contract),
-                   std::string(dtype_name(contract.dtype)) + " does not reduce by " +
-                       std::string(reduce_op_name(contract.op)),
-                   "docs/collectives.md lists the operations of each dtype"});
-    }
-  }
+  if (op.plan.sums()) op.kernel = kernel_for(contract.dtype, contract.op);
   if (op.plan.rounds() > kMaxRounds) {
     throw_error({ErrorCode::kLimit, "cannot " + to_string(contract),
                  "it takes more than 2^24 rounds of one stage each", "split it"});
   }
   op.rounds = static_cast<std::uint32_t>(op.plan.rounds());
-  if (ops_.size() == kMaxInFlight) drive({ops_.front().first_round + ops_.front().rounds, nullptr});
+  if (ops_.size() == kMaxInFlight - kStages) drive({ops_.front().first_round + ops_.front().rounds, nullptr});
   op.sequence = next_sequence_;
   op.first_round = launched_;
   prepare(op);
@@ -167,6 +161,7 @@ Ticket Engine::launch(const Contract& contract, const void* input, void* output)
   for (std::size_t i = 0; i < words.size(); ++i)
     published.words[i].store(words[i], std::memory_order_relaxed);
   published.place.store(op.places[local(rank_)], std::memory_order_relaxed);
+  if (trace_) trace(op, choice);
   ++next_sequence_;
   launched_ += op.rounds;
   ops_.push_back(std::move(op));
@@ -177,6 +172,13 @@ Ticket Engine::launch(const Contract& contract, const void* input, void* output)
     exchange();
   }
   return {launched_, nullptr};
+}
+
+/// Says once for each call what was chosen, on the first rank of the machine.
+void Engine::trace(const Op& op, const Choice& choice) {
+  if (rank_ != locals_.front() || !traced_.insert(encode(op.contract)).second) return;
+  std::fprintf(stderr, "troupe: rank %d of %d: %s: %s\n", rank_, size_, name_of(op).c_str(),
+               to_string(choice).c_str());
 }
 
 // The three counts.
@@ -194,7 +196,8 @@ bool Engine::arrive() {
   while (arrived_ != launched_) {
     const Op& op = op_of(arrived_);
     if (op.gated) {
-      if (arrived_ - completed_ >= kStages) break;  // the stage of this round is still in use
+      // The stage of this round is still in use, or somebody reads what this rank left there.
+      if (arrived_ - completed_ >= kStages || !locals_reduced(arrived_ - kStages)) break;
       if (!std::exchange(staging_populated_, true)) region_.populate_staging().value();
       if (op.copies_in) stage(op, arrived_ - op.first_round);
     }
@@ -210,7 +213,7 @@ bool Engine::all_arrived(std::uint32_t round) const {
     if (!reached(region_.cell(local(peer)).arrived, round + 1)) return false;
   }
   return std::all_of(remotes_.begin(), remotes_.end(),
-                     [&](const auto& entry) { return has_partials(entry.second, round); });
+                     [&](const auto& entry) { return has_arrived(entry.second, round); });
 }
 
 bool Engine::reduce() {
@@ -253,10 +256,13 @@ void Engine::agree(Op& op) {
   op.agreed = true;
 }
 
-bool Engine::all_reduced(std::uint32_t round) const {
-  for (int peer : locals_) {
-    if (!reached(region_.cell(local(peer)).reduced, round + 1)) return false;
-  }
+bool Engine::locals_reduced(std::uint32_t round) const {
+  return std::all_of(locals_.begin(), locals_.end(),
+                     [&](int peer) { return reached(region_.cell(local(peer)).reduced, round + 1); });
+}
+
+/// Whether the ranks of other machines have done their part of a round, and have what this one owes them.
+bool Engine::remotes_reduced(std::uint32_t round) const {
   return std::all_of(remotes_.begin(), remotes_.end(), [&](const auto& entry) {
     const Remote& remote = entry.second;
     return is_before(round, remote.ready_out) && is_before(round, remote.partials_out) &&
@@ -265,8 +271,9 @@ bool Engine::all_reduced(std::uint32_t round) const {
 }
 
 bool Engine::complete() {
-  if (completed_ == reduced_ || !all_reduced(completed_)) return false;
+  if (completed_ == reduced_) return false;
   const Op& op = op_of(completed_);
+  if (!remotes_reduced(completed_) || (!op.plan.one_shot() && !locals_reduced(completed_))) return false;
   if (op.plan.answers()) unstage(op, completed_ - op.first_round);
   ++completed_;
   if (completed_ == op.first_round + op.rounds) ops_.pop_front();

@@ -7,7 +7,8 @@
 ///   reduced    all had arrived: it has compared contracts, read its part of the others' input and copied it
 ///              to its output, or added it up and stored the sum to all who get it
 ///   completed  all have reduced: the result is in place (and copied out, for a private buffer), and nobody
-///              reads this rank's input any more
+///              reads this rank's input any more. One-shot (cost_model.hpp), a rank completes a round once it
+///              has reduced it: what others read of its input is in its stage.
 ///
 /// The first two are words of the region that the others watch. Several rounds can be between these states,
 /// so buckets that are launched during a backward are reduced one after another without waiting for the last
@@ -23,10 +24,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "collectives/native/contract.hpp"
+#include "collectives/native/cost_model.hpp"
 #include "collectives/native/kernels.hpp"
 #include "collectives/native/link.hpp"
 #include "collectives/native/mailbox.hpp"
@@ -57,8 +60,8 @@ class Engine {
   TreeBuffer allocate_tree(std::size_t count, DType dtype);
   std::byte* allocate(std::size_t count, DType dtype);
 
-  /// Starts a collective. The buffers have been checked; null where the rank has none. `input` is the only
-  /// buffer of all_reduce, reduce and broadcast.
+  /// Starts a collective. Buffers and reduction have been checked (check_buffers.hpp); null where the rank
+  /// has none. `input` is the only buffer of all_reduce, reduce and broadcast.
   Ticket launch(const Contract& contract, const void* input, void* output);
   Ticket launch_tree(const TreeBuffer& buffer, Reduction how);
   /// Starts a send or a receive.
@@ -94,7 +97,7 @@ class Engine {
     std::byte* output = nullptr;
     Kernel kernel;
     bool copies_in = false;             ///< other local ranks read this rank's input from its stage
-    bool gated = false;                 ///< a round takes this rank's stage
+    bool gated = false;                 ///< a round has to wait for this rank's stage
     bool agreed = false;                ///< the local ranks' contracts are compared
     std::vector<std::uint64_t> places;  ///< by local rank: offset of its input in its data + 1, or 0
     bool is(OpKind kind) const { return contract.kind == kind; }
@@ -133,6 +136,7 @@ class Engine {
   bool is_local(int rank) const { return local_index_[index_of(rank)] >= 0; }
   std::size_t local(int rank) const { return static_cast<std::size_t>(local_index_[index_of(rank)]); }
   Op& op_of(std::uint32_t round);
+  const Op& op_of(std::uint32_t round) const;
   std::size_t partials_of(const Op& op, int rank) const;
   std::byte* slot(const Op& op, int rank, std::size_t partial) const;
   const std::byte* own_input(const Op& op, std::size_t partial) const;
@@ -152,11 +156,18 @@ class Engine {
   bool reduce();
   bool complete();
   bool all_arrived(std::uint32_t round) const;
-  bool all_reduced(std::uint32_t round) const;
+  bool locals_reduced(std::uint32_t round) const;
+  bool remotes_reduced(std::uint32_t round) const;
   void agree(Op& op);
+  void trace(const Op& op, const Choice& choice);
   std::size_t allocate_slots(std::size_t count, DType dtype, bool tree);
 
   // Waiting and failing (engine_wait.cpp).
+  struct Awaited {
+    enum What { kArrival, kReduction, kStage } what;
+    std::uint32_t round;
+  };
+  Awaited awaited() const;
   bool done(const Ticket& ticket) const;
   bool drive(const Ticket& ticket, Duration limit = Duration::max());
   void check_on_others(const Ticket& ticket);
@@ -194,6 +205,7 @@ class Engine {
   FrameHeader header_for(const Op& op, std::uint32_t round, FrameKind kind, std::size_t bytes) const;
   std::size_t partials_bytes(const Op& op, std::uint32_t round, int from, int to) const;
   bool has_partials(const Remote& remote, std::uint32_t round) const;
+  bool has_arrived(const Remote& remote, std::uint32_t round) const;
   void sleep_on_sockets();
   bool wait_to_send();
 
@@ -210,6 +222,8 @@ class Engine {
   const int size_;
   const Generation generation_;
   const Duration timeout_;
+  const bool trace_;
+  std::set<ContractWords> traced_;
   const std::vector<LeafInterval> intervals_;
   std::vector<int> locals_;
   std::vector<int> local_index_;  ///< by rank: its place among the local ranks, or -1

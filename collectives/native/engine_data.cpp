@@ -31,7 +31,8 @@ void Engine::prepare(Op& op) const {
   op.places.resize(locals_.size());
   if (op.is(OpKind::kAllReduceTree)) return;
   const std::size_t bytes = op.plan.input_count(rank_) * op.element;
-  const bool placed = op.input != nullptr && bytes != 0 && region_.holds(local(rank_), op.input, bytes);
+  const bool placed = !op.plan.one_shot() && op.input != nullptr && bytes != 0 &&
+                      region_.holds(local(rank_), op.input, bytes);
   if (placed) {
     op.places[local(rank_)] = static_cast<std::uint64_t>(op.input - region_.data(local(rank_))) + 1;
   }
@@ -39,8 +40,9 @@ void Engine::prepare(Op& op) const {
   op.copies_in = !placed && std::any_of(locals_.begin(), locals_.end(), [&](int peer) {
     return peer != rank_ && op.plan.reads(0, rank_, peer).size() != 0;
   });
-  // A sum for a root on another machine waits in the stage until it is sent.
-  op.gated = op.copies_in || (op.is(OpKind::kReduce) && !is_local(op.contract.index));
+  // A sum for a root on another machine waits in the stage until it is sent. One-shot, a rank would else be
+  // ahead of the others' reading by more than there are contracts.
+  op.gated = op.copies_in || op.plan.one_shot() || (op.is(OpKind::kReduce) && !is_local(op.contract.index));
 }
 
 /// Copies what the other local ranks will read of a private input to this rank's stage.

@@ -30,6 +30,13 @@ bool Engine::has_partials(const Remote& remote, std::uint32_t round) const {
   return is_before(round, reduced_ + static_cast<std::uint32_t>(remote.parcels.size()));
 }
 
+/// Whether this rank may reduce a round as far as `remote` goes. One-shot, the sum may be stored over the
+/// input that goes out, so that has to be gone.
+bool Engine::has_arrived(const Remote& remote, std::uint32_t round) const {
+  return has_partials(remote, round) &&
+         (is_before(round, remote.partials_out) || !op_of(round).plan.one_shot());
+}
+
 /// What `to` reads of `from` in a round of the group.
 std::size_t Engine::partials_bytes(const Op& op, std::uint32_t round, int from, int to) const {
   return partials_of(op, from) * op.plan.reads(round - op.first_round, from, to).size() * op.element;

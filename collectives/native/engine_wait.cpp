@@ -61,22 +61,29 @@ bool Engine::drive(const Ticket& ticket, Duration limit) {
   return true;
 }
 
+/// What keeps this rank's oldest round.
+Engine::Awaited Engine::awaited() const {
+  if (reduced_ != arrived_) return {Awaited::kArrival, reduced_};
+  if (completed_ != reduced_) return {Awaited::kReduction, completed_};
+  return {Awaited::kStage, arrived_ - kStages};
+}
+
 /// The ranks that this one waits for.
 std::vector<int> Engine::missing(const Ticket& ticket) const {
   if (ticket.transfer) return {ticket.transfer->contract.index};
   std::vector<int> ranks;
-  const bool to_arrive = reduced_ != arrived_;
+  const auto [what, round] = awaited();
   for (int peer = 0; peer < size_; ++peer) {
     bool there = false;
     if (is_local(peer)) {
       const RankCell& cell = region_.cell(local(peer));
-      there = to_arrive ? reached(cell.arrived, reduced_ + 1) : reached(cell.reduced, completed_ + 1);
+      there = reached(what == Awaited::kArrival ? cell.arrived : cell.reduced, round + 1);
     } else {
       const Remote& remote = remotes_.at(peer);
-      there = to_arrive
-                  ? has_partials(remote, reduced_)
-                  : is_before(completed_, remote.results_in) && is_before(completed_, remote.partials_out) &&
-                        is_before(completed_, remote.results_out);
+      there = what == Awaited::kArrival
+                  ? has_arrived(remote, round)
+                  : is_before(round, remote.results_in) && is_before(round, remote.partials_out) &&
+                        is_before(round, remote.results_out);
     }
     if (!there) ranks.push_back(peer);
   }
@@ -123,13 +130,12 @@ void Engine::sleep(const Ticket& ticket) {
     sleep_on_mail(ticket.transfer->contract.index);
     return;
   }
-  const bool to_arrive = reduced_ != arrived_;
-  const std::uint32_t wanted = (to_arrive ? reduced_ : completed_) + 1;
+  const auto [what, round] = awaited();
   for (int peer : locals_) {
     RankCell& cell = region_.cell(local(peer));
-    Progress& word = to_arrive ? cell.arrived : cell.reduced;
+    Progress& word = what == Awaited::kArrival ? cell.arrived : cell.reduced;
     const std::uint32_t seen = word.rounds.load(std::memory_order_acquire);
-    if (!is_before(seen, wanted)) continue;
+    if (!is_before(seen, round + 1)) continue;
     sleep_on(word, seen, kSleepSlice);
     return;
   }

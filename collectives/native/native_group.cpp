@@ -1,6 +1,7 @@
 #include "collectives/native/native_group.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "collectives/check_buffers.hpp"
 #include "collectives/native/engine.hpp"
@@ -134,15 +135,18 @@ class NativeGroup final : public ProcessGroup {
     return {engine_->allocate(count, dtype), count, dtype, {}, nullptr};
   }
   std::shared_ptr<Work> all_reduce_tree(const TreeBuffer& buffer, Reduction how) override {
+    check_reduction(call("all_reduce_tree"), buffer.dtype, how, true);
     return work(engine_->launch_tree(buffer, how));
   }
   std::shared_ptr<Work> all_reduce(const Buffer& buffer, Reduction how) override {
     check_buffer(call("all_reduce"), "buffer", buffer);
+    check_reduction(call("all_reduce"), buffer.dtype, how);
     return launch(contract(OpKind::kAllReduce, buffer, buffer.count, how), buffer, buffer);
   }
   std::shared_ptr<Work> reduce(const Buffer& buffer, Reduction how, int root) override {
     check_rank(call("reduce"), "root", root);
     check_buffer(call("reduce"), "buffer", buffer);
+    check_reduction(call("reduce"), buffer.dtype, how);
     return launch(contract(OpKind::kReduce, buffer, buffer.count, how, root), buffer, buffer);
   }
   std::shared_ptr<Work> broadcast(const Buffer& buffer, int root) override {
@@ -178,6 +182,7 @@ class NativeGroup final : public ProcessGroup {
   }
   std::shared_ptr<Work> reduce_scatter(const Buffer& input, const Buffer& output, Reduction how) override {
     const std::size_t part = check_parts(call("reduce_scatter"), Parts::kScattered, input, output);
+    check_reduction(call("reduce_scatter"), input.dtype, how);
     return launch(contract(OpKind::kReduceScatter, input, part, how), input, output);
   }
   std::shared_ptr<Work> all_to_all(const Buffer& input, const Buffer& output) override {
@@ -239,6 +244,8 @@ std::unique_ptr<ProcessGroup> make_native_group(NativeGroupOptions options) {
   check_ranks(options);
   check_leaves(options);
   if (options.timeout <= Duration::zero()) refuse("the timeout is not positive", "give it in nanoseconds");
+  const char* trace = std::getenv("TROUPE_COLLECTIVES_TRACE");
+  options.trace = options.trace || (trace != nullptr && std::string_view(trace) == "1");
   const Geometry geometry{
       .world_size = options.size, .local_ranks = options.local_ranks, .data_bytes = options.data_bytes};
   Region region = Region::attach(std::move(options.region), geometry, options.generation).value();

@@ -6,12 +6,13 @@
 
 namespace troupe::collectives {
 
-Plan::Plan(const Contract& contract, int ranks)
+Plan::Plan(const Contract& contract, int ranks, Algorithm algorithm)
     : kind_(contract.kind),
       root_(contract.index),
       ranks_(ranks),
       count_(contract.count),
-      element_(element_size(contract.dtype)) {
+      element_(element_size(contract.dtype)),
+      one_shot_(algorithm == Algorithm::kOneShot) {
   std::size_t bytes = kChunkBytes;
   // A stage then holds a part for each of the others, cut at cache lines if there is room for lines.
   if (parts_for_each() && ranks > 2) bytes /= static_cast<std::size_t>(ranks - 1);
@@ -24,16 +25,21 @@ std::uint64_t Plan::rounds() const {
   return std::max<std::uint64_t>(1, count_ / chunk_ + (count_ % chunk_ != 0 ? 1 : 0));
 }
 
-bool Plan::sums() const {
-  return answers() || kind_ == OpKind::kReduceScatter;
-}
-
-bool Plan::answers() const {
+bool Plan::is_reduction_in_place() const {
   return kind_ == OpKind::kAllReduceTree || kind_ == OpKind::kAllReduce || kind_ == OpKind::kReduce;
 }
 
+bool Plan::sums() const {
+  return is_reduction_in_place() || kind_ == OpKind::kReduceScatter;
+}
+
+bool Plan::answers() const {
+  return is_reduction_in_place() && !one_shot_;
+}
+
 bool Plan::reads_alike() const {
-  return kind_ == OpKind::kBroadcast || kind_ == OpKind::kGather || kind_ == OpKind::kAllGather;
+  return (one_shot_ && is_reduction_in_place()) || kind_ == OpKind::kBroadcast || kind_ == OpKind::kGather ||
+         kind_ == OpKind::kAllGather;
 }
 
 /// Whether inputs have a part for every rank, side by side.
@@ -64,7 +70,8 @@ Slice Plan::reads(std::uint32_t round, int from, int to) const {
     case OpKind::kAllReduceTree:
     case OpKind::kAllReduce:
     case OpKind::kReduce:
-      return slice_in(round, to);
+      if (!one_shot_) return slice_in(round, to);
+      return kind_ == OpKind::kReduce && to != root_ ? Slice{} : all;
     case OpKind::kBroadcast:
       return from == root_ && to != root_ ? all : Slice{};
     case OpKind::kGather:

@@ -4,13 +4,15 @@
 /// region holds. In a round rank `to` reads from rank `from` the elements `reads` of the input of `from`
 /// (everybody reads, nobody is written to: a pull), and either copies them to its output at `writes` or adds
 /// up what it read of all ranks. What it added up it keeps (reduce_scatter), or stores as its slice
-/// (`results`) of the buffers of others: of all (all_reduce), or of the root (reduce).
+/// (`results`) of the buffers of others: of all (all_reduce), or of the root (reduce). One-shot, whoever gets
+/// a sum adds up all of it for itself.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "collectives/native/contract.hpp"
+#include "collectives/native/cost_model.hpp"
 #include "collectives/native/tree_sum.hpp"
 
 namespace troupe::collectives {
@@ -19,11 +21,13 @@ class Plan {
  public:
   Plan() = default;
   /// `contract` has been checked: its root exists, its counts do not overflow.
-  Plan(const Contract& contract, int ranks);
+  Plan(const Contract& contract, int ranks, Algorithm algorithm);
 
   std::uint64_t rounds() const;
   /// Readers add up what they read; otherwise they copy it.
   bool sums() const;
+  /// A rank is done once it has read, and does not wait until it was read.
+  bool one_shot() const { return one_shot_; }
   /// Sums go back to other ranks.
   bool answers() const;
   /// Whoever reads from a rank reads the same, so that it is staged once.
@@ -44,6 +48,7 @@ class Plan {
   Slice results(std::uint32_t round, int owner, int to) const;
 
  private:
+  bool is_reduction_in_place() const;
   bool parts_for_each() const;
   Slice slice_in(std::uint32_t round, int owner) const;
 
@@ -53,6 +58,7 @@ class Plan {
   std::size_t count_ = 0;
   std::size_t element_ = 4;
   std::size_t chunk_ = 1;  ///< elements of a round
+  bool one_shot_ = false;
 };
 
 }  // namespace troupe::collectives

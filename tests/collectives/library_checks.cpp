@@ -20,8 +20,9 @@ using Bytes = std::vector<std::byte>;
 constexpr DType kDTypes[] = {DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16,
                              DType::kInt8,    DType::kInt16,   DType::kInt32,   DType::kInt64,
                              DType::kUInt8,   DType::kBool};
-constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAvg,  ReduceOp::kProduct, ReduceOp::kMin,
-                             ReduceOp::kMax, ReduceOp::kBand, ReduceOp::kBor,     ReduceOp::kBxor};
+constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAvg,  ReduceOp::kProduct,
+                             ReduceOp::kMin, ReduceOp::kMax,  ReduceOp::kBand,
+                             ReduceOp::kBor, ReduceOp::kBxor, ReduceOp::kPremulSum};
 /// None, fewer than ranks, one that no number of ranks divides evenly, and one that 1 to 4 ranks do.
 constexpr std::size_t kCounts[] = {0, 1, 1009, 12000};
 
@@ -291,7 +292,9 @@ void check_exact(ProcessGroup& group) {
     for (const ReduceOp op : kOps) {
       if (kernel_for(dtype, op).combine == nullptr) continue;
       for (const std::size_t count : {1009, 12000}) {  // the moves and the tree have the small ones
-        check_reductions(group, dtype, count, op, native_sum(group.size(), count, dtype, op));
+        Reduction how = op;
+        if (op == ReduceOp::kPremulSum) how.factor = 3;
+        check_reductions(group, dtype, count, how, native_sum(group.size(), count, dtype, how));
       }
     }
   }
@@ -351,22 +354,25 @@ void check_refusals(ProcessGroup& group) {
   const auto whole = std::span<float>(values);
   refused<BadInput>(group, {"rank " + std::to_string(n)}, [&] { group.broadcast(whole, n); });
   refused<BadInput>(group, {"rank -1"}, [&] { group.reduce(whole, -1); });
-  refused<BadInput>(group, {"null", name}, [&] { group.all_reduce(Buffer{.count = 3}, {}); });
+  refused<BadInput>(group, {"all_reduce", "null"}, [&] { group.all_reduce(Buffer{.count = 3}, {}); });
   refused<BadInput>(group, {"CPU"}, [&] {
     group.all_reduce(Buffer{.data = values.data(), .count = 3, .device = {DeviceKind::kCuda, 0}}, {});
   });
-  refused<BadInput>(group, {"all_gather", "3 x f32"},
+  refused<BadInput>(group, {"all_gather", "the input has 3 elements"},
                     [&] { group.all_gather(std::span<const float>(odd), whole); });
-  refused<BadInput>(group, {"all_to_all"}, [&] {
+  refused<BadInput>(group, {"all_to_all", "one dtype"}, [&] {
     group.all_to_all(buffer_of(whole),
                      {.data = values.data(), .count = values.size(), .dtype = DType::kInt32});
   });
-  refused<BadInput>(group, {"this rank"}, [&] { group.send(buffer_of(whole), group.rank()); });
-  refused<BadConfig>(group, {name, "f32 by bxor"}, [&] { group.all_reduce(whole, ReduceOp::kBxor); });
-  refused<BadConfig>(group, {name, "i32 by avg"}, [&] {
+  refused<BadInput>(group, {"overlap"}, [&] { group.all_to_all(buffer_of(whole), buffer_of(whole)); });
+  refused<BadConfig>(group, {"itself", name}, [&] { group.send(buffer_of(whole), group.rank()); });
+  refused<BadInput>(group, {"f32 by bxor"}, [&] { group.all_reduce(whole, ReduceOp::kBxor); });
+  refused<BadInput>(group, {"i32 by avg"}, [&] {
     group.reduce_scatter({.data = values.data(), .count = values.size(), .dtype = DType::kInt32},
                          {.data = part.data(), .count = part.size(), .dtype = DType::kInt32}, ReduceOp::kAvg);
   });
+  refused<BadInput>(group, {"f32 has no 1e+300"},
+                    [&] { group.all_reduce(whole, Reduction::premul_sum(1e300)); });
   group.barrier()->wait();
 }
 

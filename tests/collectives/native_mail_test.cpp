@@ -133,10 +133,10 @@ TEST_CASE("messages pass collectives that have not come about") {
       const std::size_t count = 400001;
       std::vector<float> scattered(3 * count, 1.0F), part(count), large(count, 1.0F), small(7, 1.0F);
       std::vector<std::shared_ptr<Work>> works;
-      std::vector<float> few(9, 1.0F), few_sums(3);
+      std::vector<float> few(9, 1.0F), few_sums(3), more_sums(3);
       const auto launch = [&] {
         works.push_back(group.reduce_scatter(std::span<const float>(few), std::span(few_sums)));
-        works.push_back(group.reduce_scatter(std::span<const float>(few), std::span(few_sums)));
+        works.push_back(group.reduce_scatter(std::span<const float>(few), std::span(more_sums)));
         works.push_back(group.reduce_scatter(std::span<const float>(scattered), std::span(part)));
         works.push_back(group.broadcast(std::span(large), 0));
         works.push_back(group.all_reduce(std::span(small)));

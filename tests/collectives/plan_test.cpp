@@ -16,8 +16,13 @@ using namespace troupe::collectives::testing;
 
 namespace {
 
-Plan plan_of(OpKind kind, DType dtype, std::size_t count, int root, int ranks) {
-  return {{.kind = kind, .dtype = dtype, .index = root, .count = count}, ranks};
+Plan plan_of(OpKind kind, DType dtype, std::size_t count, int root, int ranks,
+             Algorithm algorithm = Algorithm::kExchange) {
+  return {{.kind = kind, .dtype = dtype, .index = root, .count = count}, ranks, algorithm};
+}
+
+Choice choice_of(OpKind kind, std::size_t count, int ranks, bool one_machine = true) {
+  return choose_algorithm({.kind = kind, .dtype = DType::kFloat32, .count = count}, ranks, one_machine);
 }
 
 }  // namespace
@@ -51,7 +56,9 @@ TEST_CASE("what the others read of a rank lies in its stage without overlapping"
     const auto dtype = static_cast<DType>(random.below(10));
     const int ranks = 1 + static_cast<int>(random.below(9));
     const int root = static_cast<int>(random.below(static_cast<std::uint64_t>(ranks)));
-    const Plan plan = plan_of(kind, dtype, random.below(300000), root, ranks);
+    const bool one_shot = random.below(2) == 0;
+    const Plan plan = plan_of(kind, dtype, random.below(300000), root, ranks,
+                              one_shot ? Algorithm::kOneShot : Algorithm::kExchange);
     const std::size_t element = element_size(dtype);
     for (const std::uint32_t round : {std::uint32_t{0}, static_cast<std::uint32_t>(plan.rounds() - 1)}) {
       for (int from = 0; from < ranks; ++from) {
@@ -95,4 +102,48 @@ TEST_CASE("sums go back to exactly those who get them, and every slice has one o
       }
     }
   }
+}
+
+TEST_CASE("one-shot, whoever gets a sum reads all of every input, and nothing goes back") {
+  const Plan all = plan_of(OpKind::kAllReduce, DType::kFloat32, 1000, 0, 4, Algorithm::kOneShot);
+  const Plan one = plan_of(OpKind::kReduce, DType::kFloat32, 1000, 2, 4, Algorithm::kOneShot);
+  for (int from = 0; from < 4; ++from) {
+    for (int to = 0; to < 4; ++to) {
+      CHECK(all.reads(0, from, to).size() == 1000);
+      CHECK(one.reads(0, from, to).size() == (to == 2 ? 1000 : 0));
+      CHECK(all.results(0, from, to).size() + one.results(0, from, to).size() == 0);
+    }
+  }
+  CHECK((all.sums() && one.sums() && !all.answers() && !one.answers()));
+}
+
+TEST_CASE("small operations are one-shot, large ones exchange, and the choice grows with the meeting") {
+  for (const OpKind kind : kCollectives) {
+    CAPTURE(static_cast<int>(kind));
+    for (const int ranks : {2, 3, 4, 8}) {
+      CHECK(choice_of(kind, 1, ranks).algorithm == Algorithm::kOneShot);
+      if (kind == OpKind::kBarrier) continue;
+      CHECK(choice_of(kind, 1 << 20, ranks).algorithm == Algorithm::kExchange);
+      CHECK(choice_of(kind, std::size_t{1} << 40, ranks, false).algorithm == Algorithm::kExchange);
+      // Once it exchanges it does so for everything larger; and never later on one machine than on many.
+      bool exchanged = false;
+      for (std::size_t count = 1; count < (1 << 20); count *= 2) {
+        const bool exchanges = choice_of(kind, count, ranks).algorithm == Algorithm::kExchange;
+        CHECK((exchanges || !exchanged));
+        exchanged = exchanges;
+        if (!exchanges && count * sizeof(float) * static_cast<std::size_t>(ranks) <= 32768) {
+          CHECK(choice_of(kind, count, ranks, false).algorithm == Algorithm::kOneShot);
+        }
+      }
+    }
+  }
+  CHECK(choose_algorithm({.kind = OpKind::kAllReduceTree, .count = 1}, 2, true).algorithm ==
+        Algorithm::kExchange);
+}
+
+TEST_CASE("a choice says what it costs") {
+  CHECK(to_string(choice_of(OpKind::kAllGather, 1024, 2)) ==
+        "one-shot: 1.3 us (1 meeting, 4096 B copied, 4096 B moved); "
+        "exchange: 1.7 us (2 meetings, 0 B copied, 4096 B moved)");
+  CHECK(to_string(choice_of(OpKind::kAllReduce, 1 << 20, 4)).substr(0, 12) == "exchange: 78");
 }
