@@ -30,25 +30,25 @@ void check_count(const Call& call, std::size_t count) {
 }
 
 void check_buffer(const Call& call, std::string_view which, const Buffer& buffer) {
-  const std::string name = "the " + std::string(which);
+  const auto refuse_it = [&](const std::string& what, std::string todo) {
+    refuse(call, "the " + std::string(which) + what, std::move(todo));
+  };
   if (buffer.dtype > DType::kBool) {
-    refuse(call, name + " has dtype " + std::to_string(static_cast<int>(buffer.dtype)),
-           "give one that DType names");
+    refuse_it(" has dtype " + std::to_string(static_cast<int>(buffer.dtype)), "give one that DType names");
   }
   check_count(call, buffer.count);
   if (buffer.device.kind != call.device) {
     const bool cpu = call.device == DeviceKind::kCpu;
-    refuse(call, name + " is not in the memory of " + (cpu ? "the CPU" : "a CUDA device"),
-           "copy it there, or use a backend for its device");
+    refuse_it(std::string(" is not in the memory of ") + (cpu ? "the CPU" : "a CUDA device"),
+              "copy it there, or use a backend for its device");
   }
   if (buffer.count == 0) return;
   if (buffer.data == nullptr) {
-    refuse(call, name + " is null and has " + std::to_string(buffer.count) + " elements",
-           "give memory for them");
+    refuse_it(" is null and has " + std::to_string(buffer.count) + " elements", "give memory for them");
   }
-  if (reinterpret_cast<std::uintptr_t>(buffer.data) % element_size(buffer.dtype) != 0) {
-    refuse(call, name + " is not aligned to its elements (" + std::string(dtype_name(buffer.dtype)) + ")",
-           "align it to " + std::to_string(element_size(buffer.dtype)) + " bytes");
+  if ((reinterpret_cast<std::uintptr_t>(buffer.data) & (element_size(buffer.dtype) - 1)) != 0) {
+    refuse_it(" is not aligned to its elements (" + std::string(dtype_name(buffer.dtype)) + ")",
+              "align it to " + std::to_string(element_size(buffer.dtype)) + " bytes");
   }
 }
 
@@ -68,7 +68,7 @@ void check_reduction(const Call& call, DType dtype, const Reduction& how, bool t
   if (!factor_fits(dtype, how.factor)) {
     char factor[32];
     std::snprintf(factor, sizeof factor, "%g", how.factor);
-    refuse(call, by + ": " + name + " has no " + factor, "give a factor that the dtype has");
+    refuse(call, by + name + " has no " + factor, "give a factor that the dtype has");
   }
 }
 
@@ -93,16 +93,20 @@ std::size_t check_parts(const Call& call, Parts parts, const Buffer& input, cons
     refuse(call, "input and output are on different devices", "put both on one");
   }
   const auto size = static_cast<std::size_t>(call.size);
-  const std::string counts = "the input has " + std::to_string(input.count) + " elements and the output " +
-                             std::to_string(output.count) + ", with " + std::to_string(call.size) + " ranks";
+  const auto refuse_counts = [&](std::string todo) {
+    refuse(call,
+           "the input has " + std::to_string(input.count) + " elements and the output " +
+               std::to_string(output.count) + ", with " + std::to_string(call.size) + " ranks",
+           std::move(todo));
+  };
   if (parts == Parts::kGathered && (output.count % size != 0 || output.count / size != input.count)) {
-    refuse(call, counts, "the output holds size() x the input");
+    refuse_counts("the output holds size() x the input");
   }
   if (parts == Parts::kScattered && (input.count % size != 0 || input.count / size != output.count)) {
-    refuse(call, counts, "the input holds size() x the output");
+    refuse_counts("the input holds size() x the output");
   }
   if (parts == Parts::kExchanged && (input.count != output.count || input.count % size != 0)) {
-    refuse(call, counts, "both hold size() parts of the same count");
+    refuse_counts("both hold size() parts of the same count");
   }
   const std::size_t part =
       parts == Parts::kGathered ? input.count : output.count / (parts == Parts::kExchanged ? size : 1);

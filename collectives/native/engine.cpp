@@ -110,8 +110,8 @@ Engine::Op& Engine::op_of(std::uint32_t round) {
 }
 
 const Engine::Op& Engine::op_of(std::uint32_t round) const {
-  for (const Op& op : ops_) {
-    if (is_before(round, op.first_round + op.rounds)) return op;
+  for (std::size_t i = 0; i < ops_.size(); ++i) {
+    if (is_before(round, ops_[i].first_round + ops_[i].rounds)) return ops_[i];
   }
   TROUPE_ASSERT(false, "a round that is not complete belongs to an operation in flight");
 }
@@ -141,20 +141,24 @@ Ticket Engine::launch(const Contract& contract, const void* input, void* output)
   const std::lock_guard lock(mutex_);
   throw_if_aborted();
   const Choice choice = choose_algorithm(contract, size_, remotes_.empty());
-  Op op{.contract = contract,
-        .plan = Plan(contract, size_, choice.algorithm),
-        .element = element_size(contract.dtype),
-        .input = static_cast<const std::byte*>(input),
-        .output = static_cast<std::byte*>(output)};
-  if (op.plan.sums()) op.kernel = kernel_for(contract.dtype, contract.op);
-  if (op.plan.rounds() > kMaxRounds) {
+  const Plan plan(contract, size_, choice.algorithm);
+  const std::uint64_t rounds = plan.rounds();
+  if (rounds > kMaxRounds) {
     throw_error({ErrorCode::kLimit, "cannot " + to_string(contract),
                  "it takes more than 2^24 rounds of one stage each", "split it"});
   }
-  op.rounds = static_cast<std::uint32_t>(op.plan.rounds());
   if (ops_.size() == kMaxInFlight - kStages) drive({ops_.front().first_round + ops_.front().rounds, nullptr});
-  op.sequence = next_sequence_;
-  op.first_round = launched_;
+  Op& op = ops_.push();
+  op = {.contract = contract,
+        .plan = plan,
+        .element = element_size(contract.dtype),
+        .sequence = next_sequence_,
+        .first_round = launched_,
+        .rounds = static_cast<std::uint32_t>(rounds),
+        .input = static_cast<const std::byte*>(input),
+        .output = static_cast<std::byte*>(output),
+        .kernel = plan.sums() ? kernel_for(contract.dtype, contract.op) : Kernel{},
+        .places = std::move(op.places)};
   prepare(op);
   PublishedContract& published = mine_.contracts[op.sequence % kMaxInFlight];
   const ContractWords words = encode(contract);
@@ -164,11 +168,10 @@ Ticket Engine::launch(const Contract& contract, const void* input, void* output)
   if (trace_) trace(op, choice);
   ++next_sequence_;
   launched_ += op.rounds;
-  ops_.push_back(std::move(op));
-  progress_at_ = clock_.now();
+  moved_ = true;
   arrive();
   if (!remotes_.empty()) {
-    check_parcels(ops_.back());
+    check_parcels(op);
     exchange();
   }
   return {launched_, nullptr};
@@ -276,7 +279,7 @@ bool Engine::complete() {
   if (!remotes_reduced(completed_) || (!op.plan.one_shot() && !locals_reduced(completed_))) return false;
   if (op.plan.answers()) unstage(op, completed_ - op.first_round);
   ++completed_;
-  if (completed_ == op.first_round + op.rounds) ops_.pop_front();
+  if (completed_ == op.first_round + op.rounds) ops_.pop();
   return true;
 }
 

@@ -30,6 +30,7 @@
 
 #include "collectives/native/contract.hpp"
 #include "collectives/native/cost_model.hpp"
+#include "collectives/native/fixed_queue.hpp"
 #include "collectives/native/kernels.hpp"
 #include "collectives/native/link.hpp"
 #include "collectives/native/mailbox.hpp"
@@ -242,7 +243,7 @@ class Engine {
   std::map<int, Neighbour> neighbours_;
   bool told_ = false;  ///< other machines know of the abort
 
-  std::deque<Op> ops_;  ///< launched and not complete, oldest first
+  FixedQueue<Op, kMaxInFlight> ops_;  ///< launched and not complete, oldest first
   std::uint32_t next_sequence_ = 1;
   std::uint32_t launched_ = 0;  ///< rounds, as the following
   std::uint32_t arrived_ = 0;
@@ -250,6 +251,7 @@ class Engine {
   std::uint32_t completed_ = 0;
 
   MonotonicClock clock_;
+  bool moved_ = false;  ///< since check_on_others() looked: it reads the clock, and not every step
   std::uint64_t seen_progress_ = 0;
   Instant progress_at_{0};
 

@@ -28,7 +28,7 @@ std::byte* Engine::own_output(const Op& op) const {
 
 /// Learns where this rank's input is, and whether it has to go through the stage.
 void Engine::prepare(Op& op) const {
-  op.places.resize(locals_.size());
+  op.places.assign(locals_.size(), 0);
   if (op.is(OpKind::kAllReduceTree)) return;
   const std::size_t bytes = op.plan.input_count(rank_) * op.element;
   const bool placed = !op.plan.one_shot() && op.input != nullptr && bytes != 0 &&

@@ -20,7 +20,7 @@ Ticket Engine::post(const Contract& contract, void* data, std::uint32_t tag) {
   Mailbox& mailbox = mailbox_of(peer);
   const auto made = mailbox.post(std::move(transfer));
   check(mailbox);
-  progress_at_ = clock_.now();
+  moved_ = true;
   if (is_local(peer)) {
     exchange_mail();
   } else {

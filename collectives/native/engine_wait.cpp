@@ -32,7 +32,7 @@ bool Engine::test(const Ticket& ticket) {
   while (!done(ticket)) {
     throw_if_aborted();
     if (advance()) {
-      progress_at_ = clock_.now();
+      moved_ = true;
       continue;
     }
     check_on_others(ticket);
@@ -43,20 +43,22 @@ bool Engine::test(const Ticket& ticket) {
 
 bool Engine::drive(const Ticket& ticket, Duration limit) {
   Patience patience(crowded_);
-  const Instant begun = clock_.now();
+  const bool limited = limit != Duration::max();
+  const Instant begun = limited ? clock_.now() : Instant{};
+  const auto over = [&] { return limited && clock_.now() - begun >= limit; };
   while (!done(ticket)) {
     throw_if_aborted();
     if (advance()) {
       patience.reset();
-      progress_at_ = clock_.now();
-      if (progress_at_ - begun >= limit) return done(ticket);
+      moved_ = true;
+      if (over()) return done(ticket);
       continue;
     }
     const Patience::Turn turn = patience.next();
     if (turn == Patience::Turn::kAgain) continue;
     if (turn == Patience::Turn::kSleep) sleep(ticket);
     check_on_others(ticket);
-    if (clock_.now() - begun >= limit) return done(ticket);
+    if (over()) return done(ticket);
   }
   return true;
 }
@@ -114,7 +116,7 @@ void Engine::check_on_others(const Ticket& ticket) {
   // whichever was last: however long the caller takes between two polls, others had the chance to be seen.
   const std::uint64_t progress = progress_of_all();
   const Instant now = clock_.now();
-  if (progress != seen_progress_) {
+  if (std::exchange(moved_, false) || progress != seen_progress_) {
     seen_progress_ = progress;
     progress_at_ = now;
   }

@@ -22,7 +22,7 @@ Plan::Plan(const Contract& contract, int ranks, Algorithm algorithm)
 }
 
 std::uint64_t Plan::rounds() const {
-  return std::max<std::uint64_t>(1, count_ / chunk_ + (count_ % chunk_ != 0 ? 1 : 0));
+  return count_ <= chunk_ ? 1 : count_ / chunk_ + (count_ % chunk_ != 0 ? 1 : 0);
 }
 
 bool Plan::is_reduction_in_place() const {
