@@ -16,7 +16,11 @@ void perform_ours(Stage& stage, int rank, bool zero_copy,
                   const std::shared_ptr<troupe::SharedMemory>& region);
 /// A copy of the buffer in every process at once: what the memory gives.
 void perform_copy(Stage& stage, int rank);
-/// Gloo over TCP on the loopback; `folder` is for its rendezvous.
-void perform_gloo(Stage& stage, int rank, const std::string& folder);
+/// Ours, between the two machines of machines.hpp; in one of which this process is.
+void perform_ours_over_tcp(Stage& stage, int rank);
+/// Gloo over TCP on the interface; `folder` is for its rendezvous.
+void perform_gloo(Stage& stage, int rank, const std::string& folder, const std::string& interface);
+/// As many bytes as the operation has to move between two machines, both ways at once over one connection.
+void perform_wire(Stage& stage, int rank);
 
 }  // namespace bench

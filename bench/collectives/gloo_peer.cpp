@@ -124,9 +124,9 @@ class Algorithms {
 
 }  // namespace
 
-void perform_gloo(Stage& stage, int rank, const std::string& folder) {
+void perform_gloo(Stage& stage, int rank, const std::string& folder, const std::string& interface) {
   gloo::transport::tcp::attr attributes;
-  attributes.iface = "lo";
+  attributes.iface = interface;
   gloo::rendezvous::FileStore store(folder);
   auto context = std::make_shared<gloo::rendezvous::Context>(rank, stage.ranks);
   auto device = gloo::transport::tcp::CreateDevice(attributes);

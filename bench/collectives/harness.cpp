@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,9 @@ constexpr const char* kHelp =
   --ops LIST     of all_reduce, broadcast, reduce_scatter, all_gather, all_to_all; default %s
   --sizes LIST   bytes of a rank's larger buffer, default %s
   --ranks LIST   numbers of processes, default 2,4
+  --over LIST    of memory (one machine) and tcp (two: network namespaces joined by a veth pair, half of the
+                 ranks in each; needs root); default memory
+  --rate RATE    slow the wire between the two down, as tc writes it: 10gbit
   --rounds N     turns that each contender gets, default 9 (the first warms up and is not counted)
   --json FILE    also write one JSON object a line
   --help         this text
@@ -31,12 +35,15 @@ shown. Buffers are written anew before every call, which is not timed, and every
   Gloo      TCP on the loopback, the best of what it has for the operation
   OpenMPI   shared memory; all_reduce in place
   memcpy    a copy of the larger buffer in every process at once, as a reference
+  wire      over tcp: the bytes that have to cross it, both ways at once over one connection, and nothing else
 )";
 
 struct Options {
   std::vector<Op> ops;
   std::vector<std::size_t> sizes;
   std::vector<int> ranks{2, 4};
+  std::vector<bool> over_tcp{false};
+  std::string rate;
   int rounds = 9;
   std::string json;
 };
@@ -119,6 +126,17 @@ void set(Options& options, const std::string& flag, const std::string& value) {
     for (const auto& part : split(value)) {
       options.ranks.push_back(static_cast<int>(parse_number(part, {{"", 1}}, kMaxRanks)));
     }
+  } else if (flag == "--over") {
+    options.over_tcp.clear();
+    for (const auto& part : split(value)) {
+      if (part != "memory" && part != "tcp") usage_error("'" + part + "' is neither memory nor tcp");
+      options.over_tcp.push_back(part == "tcp");
+    }
+  } else if (flag == "--rate") {
+    if (value.empty() || value.find_first_not_of("0123456789.abgikmpst") != std::string::npos) {
+      usage_error("'" + value + "' is not a rate, such as 10gbit");
+    }
+    options.rate = value;
   } else if (flag == "--rounds") {
     options.rounds = static_cast<int>(parse_number(value, {{"", 1}}, 40));
   } else if (flag == "--json") {
@@ -149,8 +167,8 @@ void report(const Measurement& measured, Op op, const std::string& name, std::FI
   std::printf("%-14s %-12s ours %9.4f ms\n", op_name(op), name.c_str(), ours);
   for (const Line& line :
        {Line{kOurs, kGloo, "Gloo"}, Line{kOurs, kMpi, "OpenMPI"}, Line{kOurs, kCopy, "memcpy"},
-        Line{kOursPrivate, kGloo, "Gloo"}, Line{kOursPrivate, kMpi, "OpenMPI"}}) {
-    if (!measured.has(line.peer)) continue;
+        Line{kOurs, kWire, "wire"}, Line{kOursPrivate, kGloo, "Gloo"}, Line{kOursPrivate, kMpi, "OpenMPI"}}) {
+    if (!measured.has(line.ours) || !measured.has(line.peer)) continue;
     const double mine = measured.median_ms(line.ours), theirs = measured.median_ms(line.peer);
     if (!std::isfinite(theirs)) {
       std::printf("  %-8s too slow to be measured\n", line.peer_name);
@@ -170,6 +188,32 @@ void report(const Measurement& measured, Op op, const std::string& name, std::FI
   if (json != nullptr) std::fflush(json);
 }
 
+struct Case {
+  Op op;
+  std::size_t bytes;
+  int ranks;
+  bool over_tcp;
+};
+
+/// Measures one case and reports it; false, with the reason printed, if there is no result.
+bool measure(const Options& options, const Case& one, std::FILE* json) {
+  const std::string name =
+      size_name(one.bytes) + " n=" + std::to_string(one.ranks) + (one.over_tcp ? " tcp" : "");
+  try {
+    std::optional<Machines> machines;
+    if (one.over_tcp) machines.emplace(options.rate);
+    Measurement measurement(one.op, one.bytes, one.ranks, machines ? &*machines : nullptr);
+    if (measurement.run(options.rounds)) {
+      report(measurement, one.op, name, json);
+      return true;
+    }
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s: %s\n", program_name.c_str(), e.what());
+  }
+  std::fprintf(stderr, "%s: no result for %s %s\n", program_name.c_str(), op_name(one.op), name.c_str());
+  return false;
+}
+
 }  // namespace
 
 int run_benchmark(const Program& program, int argc, char** argv) {
@@ -182,21 +226,12 @@ int run_benchmark(const Program& program, int argc, char** argv) {
     return 1;
   }
   bool good = true;
-  for (const Op op : options.ops) {
-    for (const int ranks : options.ranks) {
-      for (const std::size_t bytes : options.sizes) {
-        try {
-          Measurement measurement(op, bytes, ranks);
-          if (measurement.run(options.rounds)) {
-            report(measurement, op, size_name(bytes) + " n=" + std::to_string(ranks), json);
-            continue;
-          }
-        } catch (const std::exception& e) {
-          std::fprintf(stderr, "%s: %s\n", program.name, e.what());
+  for (const bool over_tcp : options.over_tcp) {
+    for (const Op op : options.ops) {
+      for (const int ranks : options.ranks) {
+        for (const std::size_t bytes : options.sizes) {
+          good = measure(options, {op, bytes, ranks, over_tcp}, json) && good;
         }
-        std::fprintf(stderr, "%s: no result for %s %s n=%d\n", program.name, op_name(op),
-                     size_name(bytes).c_str(), ranks);
-        good = false;
       }
     }
   }

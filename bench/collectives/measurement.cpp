@@ -57,7 +57,7 @@ pid_t start_mpi(const std::string& stage_path, int ranks) {
 
 }  // namespace
 
-Measurement::Measurement(Op op, std::size_t bytes, int ranks)
+Measurement::Measurement(Op op, std::size_t bytes, int ranks, const Machines* machines)
     : memory_(troupe::SharedMemory::create("bench-stage", sizeof(Stage), false).value()),
       stage_(*new (memory_.data()) Stage) {
   const std::size_t part = sizeof(float) * static_cast<std::size_t>(ranks);
@@ -69,7 +69,7 @@ Measurement::Measurement(Op op, std::size_t bytes, int ranks)
   std::string pattern = (std::filesystem::temp_directory_path() / "bench_collectives.XXXXXX").string();
   if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("cannot make a temporary folder");
   folder_ = pattern;
-  start_all();
+  machines != nullptr ? start_between(*machines) : start_all();
 }
 
 Measurement::~Measurement() {
@@ -128,7 +128,7 @@ void Measurement::start_all() {
 #ifdef BENCH_HAS_GLOO
   contenders_.push_back(kGloo);
   for (int r = 0; r < stage_.ranks; ++r) {
-    pids_.push_back(start([&] { perform_gloo(stage_, r, folder_); }));
+    pids_.push_back(start([&] { perform_gloo(stage_, r, folder_, "lo"); }));
   }
 #endif
 #ifdef BENCH_MPIRUN
@@ -136,6 +136,23 @@ void Measurement::start_all() {
   pids_.push_back(
       start_mpi("/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(memory_.fd()), stage_.ranks));
 #endif
+}
+
+void Measurement::start_between(const Machines& machines) {
+  contenders_ = {kOurs, kWire};
+#ifdef BENCH_HAS_GLOO
+  contenders_.push_back(kGloo);
+#endif
+  for (int r = 0; r < stage_.ranks; ++r) {
+    for (const Contender who : contenders_) {
+      pids_.push_back(start([&] {
+        machines.enter(machine_of(r, stage_.ranks));
+        if (who == kOurs) perform_ours_over_tcp(stage_, r);
+        if (who == kWire) perform_wire(stage_, r);
+        if (who == kGloo) perform_gloo(stage_, r, folder_, kWireName);
+      }));
+    }
+  }
 }
 
 void Measurement::give_turn(std::uint32_t turn) {

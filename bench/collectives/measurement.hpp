@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/collectives/machines.hpp"
 #include "bench/collectives/stage.hpp"
 #include "runtime/core/fd.hpp"
 
@@ -14,8 +15,9 @@ namespace bench {
 
 class Measurement {
  public:
-  /// Starts every contender. `bytes` is rounded down to whole parts for `ranks` ranks.
-  Measurement(Op op, std::size_t bytes, int ranks);
+  /// Starts every contender. `bytes` is rounded down to whole parts for `ranks` ranks. `machines`: the ranks
+  /// are on these two, and otherwise on this one. They outlive the measurement.
+  Measurement(Op op, std::size_t bytes, int ranks, const Machines* machines = nullptr);
   ~Measurement();
   Measurement(const Measurement&) = delete;
   Measurement& operator=(const Measurement&) = delete;
@@ -28,6 +30,7 @@ class Measurement {
 
  private:
   void start_all();
+  void start_between(const Machines& machines);
   void give_turn(std::uint32_t turn);
   bool wait_for(const std::atomic<std::uint32_t>& count, std::size_t wanted);
 

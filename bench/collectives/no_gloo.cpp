@@ -2,6 +2,7 @@
 
 namespace bench {
 
-void perform_gloo(Stage& /*stage*/, int /*rank*/, const std::string& /*folder*/) {}
+void perform_gloo(Stage& /*stage*/, int /*rank*/, const std::string& /*folder*/,
+                  const std::string& /*interface*/) {}
 
 }  // namespace bench

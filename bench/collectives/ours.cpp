@@ -2,6 +2,8 @@
 #include <vector>
 
 #include "bench/collectives/contenders.hpp"
+#include "bench/collectives/machines.hpp"
+#include "collectives/init/init.hpp"
 #include "collectives/native/native_group.hpp"
 
 namespace bench {
@@ -40,30 +42,47 @@ std::size_t region_bytes(int ranks, std::size_t bytes) {
   return native_region_bytes(ranks, data_bytes(bytes));
 }
 
+namespace {
+
+/// On memory that the group allocated.
+void perform_in_place(Stage& stage, int rank, ProcessGroup& group) {
+  const Shape shape = stage.shape();
+  if (shape.op == Op::kAllReduce) {
+    const TreeBuffer tree = group.allocate_tree(shape.count, DType::kFloat32);
+    auto* values = reinterpret_cast<float*>(tree.partials[0]);
+    perform(stage, kOurs, rank, true,
+            {{values, values, [&] { group.all_reduce_tree(tree, ReduceOp::kSum)->wait(); }}});
+    return;
+  }
+  float* from = group.allocate<float>(shape.input_count()).data();
+  float* to = shape.in_place() ? from : group.allocate<float>(shape.output_count()).data();
+  perform(stage, kOurs, rank, true, {{from, to, [&] { launch(group, shape, from, to)->wait(); }}});
+}
+
+}  // namespace
+
 void perform_ours(Stage& stage, int rank, bool zero_copy, const std::shared_ptr<SharedMemory>& region) {
   const auto group = make_native_group({.rank = rank,
                                         .size = stage.ranks,
                                         .generation = {1, 1},
                                         .region = region,
                                         .data_bytes = data_bytes(stage.bytes)});
+  if (zero_copy) return perform_in_place(stage, rank, *group);
   const Shape shape = stage.shape();
-  if (!zero_copy) {
-    std::vector<float> from(shape.input_count()), to(shape.in_place() ? 0 : shape.output_count());
-    float* result = shape.in_place() ? from.data() : to.data();
-    perform(stage, kOursPrivate, rank, true,
-            {{from.data(), result, [&] { launch(*group, shape, from.data(), result)->wait(); }}});
-    return;
-  }
-  if (shape.op == Op::kAllReduce) {
-    const TreeBuffer tree = group->allocate_tree(shape.count, DType::kFloat32);
-    auto* values = reinterpret_cast<float*>(tree.partials[0]);
-    perform(stage, kOurs, rank, true,
-            {{values, values, [&] { group->all_reduce_tree(tree, ReduceOp::kSum)->wait(); }}});
-    return;
-  }
-  float* from = group->allocate<float>(shape.input_count()).data();
-  float* to = shape.in_place() ? from : group->allocate<float>(shape.output_count()).data();
-  perform(stage, kOurs, rank, true, {{from, to, [&] { launch(*group, shape, from, to)->wait(); }}});
+  std::vector<float> from(shape.input_count()), to(shape.in_place() ? 0 : shape.output_count());
+  float* result = shape.in_place() ? from.data() : to.data();
+  perform(stage, kOursPrivate, rank, true,
+          {{from.data(), result, [&] { launch(*group, shape, from.data(), result)->wait(); }}});
+}
+
+void perform_ours_over_tcp(Stage& stage, int rank) {
+  const auto group = init_process_group("native", "tcp://" + Machines::address(0) + ":20000",
+                                        {.rank = rank,
+                                         .size = stage.ranks,
+                                         .timeout = std::chrono::seconds(20),
+                                         .data_bytes = data_bytes(stage.bytes),
+                                         .key = std::string(64, '7')});
+  perform_in_place(stage, rank, *group);
 }
 
 void perform_copy(Stage& stage, int rank) {

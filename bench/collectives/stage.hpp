@@ -21,7 +21,7 @@
 
 namespace bench {
 
-enum Contender : std::uint32_t { kOurs, kOursPrivate, kCopy, kGloo, kMpi, kContenders };
+enum Contender : std::uint32_t { kOurs, kOursPrivate, kCopy, kGloo, kMpi, kWire, kContenders };
 
 inline constexpr int kMaxRanks = 16;
 inline constexpr int kMaxSamples = 4096;

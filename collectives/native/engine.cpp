@@ -141,7 +141,7 @@ Ticket Engine::launch(const Contract& contract, const void* input, void* output)
   const std::lock_guard lock(mutex_);
   throw_if_aborted();
   const Choice choice = choose_algorithm(contract, size_, remotes_.empty());
-  const Plan plan(contract, size_, choice.algorithm);
+  const Plan plan(contract, size_, choice.algorithm, remotes_.empty());
   const std::uint64_t rounds = plan.rounds();
   if (rounds > kMaxRounds) {
     throw_error({ErrorCode::kLimit, "cannot " + to_string(contract),

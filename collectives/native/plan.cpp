@@ -6,7 +6,7 @@
 
 namespace troupe::collectives {
 
-Plan::Plan(const Contract& contract, int ranks, Algorithm algorithm)
+Plan::Plan(const Contract& contract, int ranks, Algorithm algorithm, bool one_machine)
     : kind_(contract.kind),
       root_(contract.index),
       ranks_(ranks),
@@ -18,7 +18,9 @@ Plan::Plan(const Contract& contract, int ranks, Algorithm algorithm)
   if (parts_for_each() && ranks > 2) bytes /= static_cast<std::size_t>(ranks - 1);
   if (bytes > kCacheLine) bytes = bytes / kCacheLine * kCacheLine;
   chunk_ = bytes / element_;
-  if (kind_ == OpKind::kAllReduceTree) chunk_ = std::max<std::size_t>(1, count_);
+  if (kind_ != OpKind::kAllReduceTree) return;
+  // Trees lie in the region and take no stage. A slice of a chunk goes out as one frame.
+  chunk_ = one_machine ? std::max<std::size_t>(1, count_) : chunk_ * static_cast<std::size_t>(ranks);
 }
 
 std::uint64_t Plan::rounds() const {

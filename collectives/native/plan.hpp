@@ -21,7 +21,9 @@ class Plan {
  public:
   Plan() = default;
   /// `contract` has been checked: its root exists, its counts do not overflow.
-  Plan(const Contract& contract, int ranks, Algorithm algorithm);
+  /// `one_machine`: every rank is on this one. A tree then takes one round; else several, so that sums are on
+  /// their way while the next part comes in.
+  Plan(const Contract& contract, int ranks, Algorithm algorithm, bool one_machine = true);
 
   std::uint64_t rounds() const;
   /// Readers add up what they read; otherwise they copy it.
