@@ -39,13 +39,14 @@ std::shared_ptr<collectives::ProcessGroup> form_group(const Session& session, co
   options.timeout =
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(settings.group_timeout_s));
   options.data_bytes = data_bytes;
+  int locals = 0;
   for (int r = 0; r < options.size; ++r) {
     options.leaves.push_back(plan.members[r].leaves);
-    if (plan.members[r].node == session.node()) options.local_ranks.push_back(r);
+    options.machines.push_back(static_cast<int>(plan.members[r].node));
+    if (plan.members[r].node == session.node()) ++locals;
   }
   const std::string key = settings.run + "/group/" + to_string(plan.generation);
-  const std::size_t bytes =
-      collectives::native_region_bytes(static_cast<int>(options.local_ranks.size()), data_bytes);
+  const std::size_t bytes = collectives::native_region_bytes(locals, data_bytes);
   options.region =
       std::make_shared<SharedMemory>(session.open_region(key, bytes, "rank " + std::to_string(rank), true));
   options.remote = connect_remote(session, settings, plan, rank, listener, std::move(abandoned));

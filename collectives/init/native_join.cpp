@@ -27,8 +27,11 @@ class NativeJoin {
 
   std::shared_ptr<ProcessGroup> run() {
     const auto hosts = all_gather("host", c_.host);
+    std::vector<int> machines;  // a machine is numbered by its first rank
     for (int r = 0; r < c_.size; ++r) {
-      if (hosts[static_cast<std::size_t>(r)] == c_.host) locals_.push_back(r);
+      const auto& host = hosts[static_cast<std::size_t>(r)];
+      if (host == c_.host) locals_.push_back(r);
+      machines.push_back(static_cast<int>(std::find(hosts.begin(), hosts.end(), host) - hosts.begin()));
     }
     const bool leads = locals_.front() == c_.rank;
     const bool shares = locals_.size() > 1;
@@ -52,7 +55,7 @@ class NativeJoin {
                                .generation = c_.generation,
                                .timeout = c_.operation_timeout,
                                .data_bytes = c_.data_bytes,
-                               .local_ranks = locals_};
+                               .machines = machines};
     options.region = std::make_shared<SharedMemory>(region(offer, cards));
     if (many_machines) options.remote = connect(*listener, cards);
     return make_native_group(std::move(options));

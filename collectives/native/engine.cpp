@@ -16,15 +16,6 @@ namespace {
 /// goes in whole chunks.
 constexpr std::uint64_t kMaxRounds = 1 << 24;
 
-std::vector<LeafInterval> nodes_of(const std::vector<LeafInterval>& intervals) {
-  std::vector<LeafInterval> all;
-  for (auto interval : intervals) {
-    const auto nodes = canonical_nodes(interval, intervals.back().end);
-    all.insert(all.end(), nodes.begin(), nodes.end());
-  }
-  return all;
-}
-
 std::vector<LeafInterval> one_leaf_a_rank(int size) {
   std::vector<LeafInterval> intervals;
   intervals.reserve(static_cast<std::size_t>(size));
@@ -48,18 +39,16 @@ Engine::Engine(NativeGroupOptions options, Region region)
       timeout_(options.timeout),
       trace_(options.trace),
       intervals_(std::move(options.leaves)),
-      locals_(std::move(options.local_ranks)),
+      layout_(std::move(options.machines)),
+      locals_(layout_.ranks_with(options.rank)),
       local_index_(index_of(options.size), -1),
       region_(std::move(region)),
       mine_(region_.cell(static_cast<std::size_t>(std::find(locals_.begin(), locals_.end(), options.rank) -
                                                   locals_.begin()))),
       crowded_(locals_.size() > cores()),
-      leaf_sum_(nodes_of(intervals_), intervals_.back().end),
-      rank_sum_(one_leaf_a_rank(size_), size_) {
+      leaf_sums_(intervals_, layout_, options.rank),
+      rank_sums_(one_leaf_a_rank(size_), layout_, options.rank) {
   for (std::size_t i = 0; i < locals_.size(); ++i) local_index_[index_of(locals_[i])] = static_cast<int>(i);
-  for (auto interval : intervals_) {
-    partials_.push_back(canonical_nodes(interval, intervals_.back().end).size());
-  }
   for (auto& [rank, fd] : options.remote) {
     remotes_.try_emplace(rank, Link(rank, std::make_unique<SocketStream>(std::move(fd))), rank_);
   }
@@ -67,7 +56,8 @@ Engine::Engine(NativeGroupOptions options, Region region)
 
 /// Takes memory in every rank's data; returns the index of the allocation.
 std::size_t Engine::allocate_slots(std::size_t count, DType dtype, bool tree) {
-  const std::size_t most = tree ? *std::max_element(partials_.begin(), partials_.end()) : 1;
+  const auto& partials = leaf_sums_.of_rank;
+  const std::size_t most = tree ? *std::max_element(partials.begin(), partials.end()) : 1;
   Allocation made{.offset = allocated_bytes_, .count = count, .dtype = dtype, .tree = tree};
   made.slot_bytes = native_tree_bytes({{0, 1}}, count, dtype);
   if (made.slot_bytes * most > region_.data_bytes() - allocated_bytes_) {
@@ -81,7 +71,7 @@ std::size_t Engine::allocate_slots(std::size_t count, DType dtype, bool tree) {
   }
   // The others' too: this rank reads its part of them all and, in a tree, writes to their first slots.
   for (int peer : locals_) {
-    const std::size_t bytes = made.slot_bytes * (tree ? partials_[index_of(peer)] : 1);
+    const std::size_t bytes = made.slot_bytes * (tree ? partials[index_of(peer)] : 1);
     region_.populate(region_.data(local(peer)) + made.offset, bytes).value();
   }
   allocated_bytes_ += made.slot_bytes * most;
@@ -94,7 +84,7 @@ TreeBuffer Engine::allocate_tree(std::size_t count, DType dtype) {
   const std::size_t index = allocate_slots(count, dtype, true);
   const Allocation& made = allocations_[index];
   TreeBuffer buffer{.partials = {}, .count = count, .dtype = dtype, .index = static_cast<int>(index)};
-  for (std::size_t p = 0; p < partials_[index_of(rank_)]; ++p) {
+  for (std::size_t p = 0; p < leaf_sums_.of_rank[index_of(rank_)]; ++p) {
     buffer.partials.push_back(region_.data(local(rank_)) + made.offset + p * made.slot_bytes);
   }
   return buffer;
@@ -158,6 +148,7 @@ Ticket Engine::launch(const Contract& contract, const void* input, void* output)
         .input = static_cast<const std::byte*>(input),
         .output = static_cast<std::byte*>(output),
         .kernel = plan.sums() ? kernel_for(contract.dtype, contract.op) : Kernel{},
+        .by_run = !remotes_.empty() && plan.sums() && !plan.one_shot() && contract.op != ReduceOp::kPremulSum,
         .places = std::move(op.places)};
   prepare(op);
   PublishedContract& published = mine_.contracts[op.sequence % kMaxInFlight];
@@ -211,12 +202,15 @@ bool Engine::arrive() {
   return true;
 }
 
+bool Engine::locals_arrived(std::uint32_t round) const {
+  return std::all_of(locals_.begin(), locals_.end(),
+                     [&](int peer) { return reached(region_.cell(local(peer)).arrived, round + 1); });
+}
+
 bool Engine::all_arrived(std::uint32_t round) const {
-  for (int peer : locals_) {
-    if (!reached(region_.cell(local(peer)).arrived, round + 1)) return false;
-  }
-  return std::all_of(remotes_.begin(), remotes_.end(),
-                     [&](const auto& entry) { return has_arrived(entry.second, round); });
+  return locals_arrived(round) && std::all_of(remotes_.begin(), remotes_.end(), [&](const auto& entry) {
+           return has_arrived(entry.second, round);
+         });
 }
 
 bool Engine::reduce() {
@@ -264,6 +258,12 @@ bool Engine::locals_reduced(std::uint32_t round) const {
                      [&](int peer) { return reached(region_.cell(local(peer)).reduced, round + 1); });
 }
 
+/// Whether every result of a round that comes from other machines is where it belongs.
+bool Engine::locals_delivered(std::uint32_t round) const {
+  return std::all_of(locals_.begin(), locals_.end(),
+                     [&](int peer) { return reached(region_.cell(local(peer)).delivered, round + 1); });
+}
+
 /// Whether the ranks of other machines have done their part of a round, and have what this one owes them.
 bool Engine::remotes_reduced(std::uint32_t round) const {
   return std::all_of(remotes_.begin(), remotes_.end(), [&](const auto& entry) {
@@ -277,6 +277,7 @@ bool Engine::complete() {
   if (completed_ == reduced_) return false;
   const Op& op = op_of(completed_);
   if (!remotes_reduced(completed_) || (!op.plan.one_shot() && !locals_reduced(completed_))) return false;
+  if (op.by_run && op.plan.answers() && !locals_delivered(completed_)) return false;
   if (op.plan.answers()) unstage(op, completed_ - op.first_round);
   ++completed_;
   if (completed_ == op.first_round + op.rounds) ops_.pop();

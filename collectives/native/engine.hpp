@@ -10,11 +10,14 @@
 ///              reads this rank's input any more. One-shot (cost_model.hpp), a rank completes a round once it
 ///              has reduced it: what others read of its input is in its stage.
 ///
-/// The first two are words of the region that the others watch. Several rounds can be between these states,
-/// so buckets that are launched during a backward are reduced one after another without waiting for the last
-/// rank in between. A rank of another machine takes part by frames (engine_remote.cpp). Sends and receives
-/// have their own order, by pair of ranks (mailbox.hpp, engine_mail.cpp), and move whenever a rank waits for
-/// anything.
+/// Ranks that are adjacent on a machine (machine_layout.hpp) speak to other machines as one where they add
+/// up: each sends some of the others the run's partial sums, and stores their results to all of the run.
+///
+/// The first two counts are words of the region that the others watch. Several rounds can be between these
+/// states, so buckets that are launched during a backward are reduced one after another without waiting for
+/// the last rank in between. A rank of another machine takes part by frames (engine_remote.cpp). Sends and
+/// receives have their own order, by pair of ranks (mailbox.hpp, engine_mail.cpp), and move whenever a rank
+/// waits for anything.
 ///
 /// Thread-safety: a mutex; a thread in wait() keeps it, and leaves within a slice of sleep once the group
 /// aborts.
@@ -32,13 +35,14 @@
 #include "collectives/native/cost_model.hpp"
 #include "collectives/native/fixed_queue.hpp"
 #include "collectives/native/kernels.hpp"
+#include "collectives/native/leaf_sums.hpp"
 #include "collectives/native/link.hpp"
+#include "collectives/native/machine_layout.hpp"
 #include "collectives/native/mailbox.hpp"
 #include "collectives/native/native_group.hpp"
 #include "collectives/native/patience.hpp"
 #include "collectives/native/plan.hpp"
 #include "collectives/native/region.hpp"
-#include "collectives/native/tree_sum.hpp"
 
 namespace troupe::collectives {
 
@@ -100,6 +104,7 @@ class Engine {
     bool copies_in = false;             ///< other local ranks read this rank's input from its stage
     bool gated = false;                 ///< a round has to wait for this rank's stage
     bool agreed = false;                ///< the local ranks' contracts are compared
+    bool by_run = false;                ///< runs of ranks send one partial sum, and take one result
     std::vector<std::uint64_t> places;  ///< by local rank: offset of its input in its data + 1, or 0
     bool is(OpKind kind) const { return contract.kind == kind; }
   };
@@ -124,6 +129,7 @@ class Engine {
     std::deque<Parcel> parcels;  ///< rounds from reduced_ on
     Parcel coming;               ///< is coming in
     std::vector<std::vector<std::byte>> spare;
+    std::vector<std::byte> added_up;  ///< what this rank sends of its run's inputs
   };
   /// A rank of this machine (or this one itself) with which there were messages.
   struct Neighbour {
@@ -138,17 +144,25 @@ class Engine {
   std::size_t local(int rank) const { return static_cast<std::size_t>(local_index_[index_of(rank)]); }
   Op& op_of(std::uint32_t round);
   const Op& op_of(std::uint32_t round) const;
-  std::size_t partials_of(const Op& op, int rank) const;
+  LeafSums& sums_of(const Op& op) { return op.is(OpKind::kAllReduceTree) ? leaf_sums_ : rank_sums_; }
+  const LeafSums& sums_of(const Op& op) const { return const_cast<Engine*>(this)->sums_of(op); }
+  std::size_t partials_of(const Op& op, int rank) const { return sums_of(op).of_rank[index_of(rank)]; }
+  bool by_run(const Op& op, int rank) const { return op.by_run && !layout_.alone(rank); }
+  std::size_t partials_sent(const Op& op, int from, int to) const;
+  bool takes_result(const Op& op, int to, int owner) const;
+  int reader_of(const Op& op, int to) const;
   std::byte* slot(const Op& op, int rank, std::size_t partial) const;
   const std::byte* own_input(const Op& op, std::size_t partial) const;
   std::byte* own_output(const Op& op) const;
-  const std::byte* source(const Op& op, std::uint32_t round, int from, std::size_t partial);
-  std::byte* target(const Op& op, std::uint32_t round, int to) const;
+  const std::byte* source(const Op& op, std::uint32_t round, int from, int to, std::size_t partial);
+  std::byte* target(const Op& op, std::uint32_t round, int owner, int to) const;
   std::byte* own_sum(const Op& op, std::uint32_t round) const;
   void prepare(Op& op) const;
   void stage(const Op& op, std::uint32_t round) const;
   void unstage(const Op& op, std::uint32_t round) const;
   void sum(const Op& op, std::uint32_t round);
+  std::span<const std::byte> add_up_run(Remote& remote, const Op& op, std::uint32_t round);
+  void pass_on(const Op& op, std::uint32_t round, int owner) const;
   void copy(const Op& op, std::uint32_t round);
 
   // The three counts. Each returns whether it moved.
@@ -156,8 +170,10 @@ class Engine {
   bool arrive();
   bool reduce();
   bool complete();
+  bool locals_arrived(std::uint32_t round) const;
   bool all_arrived(std::uint32_t round) const;
   bool locals_reduced(std::uint32_t round) const;
+  bool locals_delivered(std::uint32_t round) const;
   bool remotes_reduced(std::uint32_t round) const;
   void agree(Op& op);
   void trace(const Op& op, const Choice& choice);
@@ -200,6 +216,7 @@ class Engine {
   std::span<std::byte> result_target(Remote& remote);
   void received(Remote& remote);
   void skip_results(Remote& remote);
+  void count_delivered();
   void check_call(const Remote& remote, const FrameHeader& header, const Op& op);
   void check_parcels(const Op& op);
   [[noreturn]] void out_of_turn(const Remote& remote);
@@ -226,14 +243,14 @@ class Engine {
   const bool trace_;
   std::set<ContractWords> traced_;
   const std::vector<LeafInterval> intervals_;
-  std::vector<int> locals_;
+  const MachineLayout layout_;
+  const std::vector<int> locals_;
   std::vector<int> local_index_;  ///< by rank: its place among the local ranks, or -1
   Region region_;
   RankCell& mine_;
   const bool crowded_;
-  std::vector<std::size_t> partials_;  ///< by rank: its partial sums on the leaf tree
-  TreeSum leaf_sum_;
-  TreeSum rank_sum_;
+  LeafSums leaf_sums_;
+  LeafSums rank_sums_;  ///< of the tree on which a leaf is a rank
 
   mutable std::mutex mutex_;
   std::vector<Allocation> allocations_;
@@ -249,6 +266,7 @@ class Engine {
   std::uint32_t arrived_ = 0;
   std::uint32_t reduced_ = 0;
   std::uint32_t completed_ = 0;
+  std::uint32_t delivered_ = 0;
 
   MonotonicClock clock_;
   bool moved_ = false;  ///< since check_on_others() looked: it reads the clock, and not every step

@@ -8,8 +8,21 @@
 
 namespace troupe::collectives {
 
-std::size_t Engine::partials_of(const Op& op, int rank) const {
-  return op.is(OpKind::kAllReduceTree) ? partials_[index_of(rank)] : 1;
+/// Partial sums that `from` sends to `to` on another machine.
+std::size_t Engine::partials_sent(const Op& op, int from, int to) const {
+  if (!by_run(op, from)) return partials_of(op, from);
+  return layout_.speaker(from, to) == from ? sums_of(op).of_run[layout_.run_of(from)] : 0;
+}
+
+/// Whether `to` takes what `owner` on another machine added up, if anybody of its run does.
+bool Engine::takes_result(const Op& op, int to, int owner) const {
+  return !by_run(op, to) || op.is(OpKind::kReduce) || layout_.speaker(to, owner) == to;
+}
+
+/// Who on this machine reads this rank's input for `to`; this rank itself if nobody else does.
+int Engine::reader_of(const Op& op, int to) const {
+  if (is_local(to)) return to;
+  return by_run(op, rank_) ? layout_.speaker(rank_, to) : rank_;
 }
 
 /// Partial `partial` of local rank `rank` in a tree.
@@ -37,9 +50,10 @@ void Engine::prepare(Op& op) const {
     op.places[local(rank_)] = static_cast<std::uint64_t>(op.input - region_.data(local(rank_))) + 1;
   }
   // What nobody reads in the first round, nobody reads later.
-  op.copies_in = !placed && std::any_of(locals_.begin(), locals_.end(), [&](int peer) {
-    return peer != rank_ && op.plan.reads(0, rank_, peer).size() != 0;
-  });
+  op.copies_in = false;
+  for (int to = 0; to < size_ && !placed; ++to) {
+    op.copies_in = op.copies_in || (reader_of(op, to) != rank_ && op.plan.reads(0, rank_, to).size() != 0);
+  }
   // A sum for a root on another machine waits in the stage until it is sent. One-shot, a rank would else be
   // ahead of the others' reading by more than there are contracts.
   op.gated = op.copies_in || op.plan.one_shot() || (op.is(OpKind::kReduce) && !is_local(op.contract.index));
@@ -48,8 +62,8 @@ void Engine::prepare(Op& op) const {
 /// Copies what the other local ranks will read of a private input to this rank's stage.
 void Engine::stage(const Op& op, std::uint32_t round) const {
   std::byte* to = region_.stage(local(rank_), op.first_round + round);
-  for (int peer : locals_) {
-    if (peer == rank_) continue;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (reader_of(op, peer) == rank_) continue;
     const Slice wanted = op.plan.reads(round, rank_, peer);
     if (wanted.size() == 0) continue;
     std::memcpy(to + op.plan.staged(round, rank_, peer) * op.element, op.input + wanted.begin * op.element,
@@ -58,22 +72,24 @@ void Engine::stage(const Op& op, std::uint32_t round) const {
   }
 }
 
-/// Copies the sums of other local ranks from this rank's stage to its private output.
+/// Copies the sums that other local ranks stored to this rank's stage to its private output.
 void Engine::unstage(const Op& op, std::uint32_t round) const {
   if (op.is(OpKind::kAllReduceTree) || op.places[local(rank_)] != 0) return;
   const std::byte* from = region_.stage(local(rank_), op.first_round + round);
   const std::size_t begin = op.plan.part(round).begin;
-  for (int owner : locals_) {
+  for (int owner = 0; owner < size_; ++owner) {
     const Slice sums = op.plan.results(round, owner, rank_);
-    if (owner == rank_ || sums.size() == 0) continue;
+    const bool by_others = owner != rank_ && (is_local(owner) || !takes_result(op, rank_, owner));
+    if (!by_others || sums.size() == 0) continue;
     std::memcpy(op.output + sums.begin * op.element, from + (sums.begin - begin) * op.element,
                 sums.size() * op.element);
   }
 }
 
-/// Where this rank reads what it reads from `from`. REQUIRES: it reads something, all have arrived.
-const std::byte* Engine::source(const Op& op, std::uint32_t round, int from, std::size_t partial) {
-  const Slice wanted = op.plan.reads(round, from, rank_);
+/// Where this rank reads of the input of `from` what `to` reads of it: for itself, or of its own run for a
+/// rank of another machine. REQUIRES: that is something, and `from` has arrived.
+const std::byte* Engine::source(const Op& op, std::uint32_t round, int from, int to, std::size_t partial) {
+  const Slice wanted = op.plan.reads(round, from, to);
   const std::size_t begin = wanted.begin * op.element;
   if (from == rank_) return own_input(op, partial) + begin;
   if (!is_local(from)) {
@@ -81,12 +97,12 @@ const std::byte* Engine::source(const Op& op, std::uint32_t round, int from, std
   }
   if (op.is(OpKind::kAllReduceTree)) return slot(op, from, partial) + begin;
   if (op.places[local(from)] != 0) return region_.data(local(from)) + (op.places[local(from)] - 1) + begin;
-  return region_.stage(local(from), op.first_round + round) + op.plan.staged(round, from, rank_) * op.element;
+  return region_.stage(local(from), op.first_round + round) + op.plan.staged(round, from, to) * op.element;
 }
 
-/// Where this rank stores what it summed for local rank `to`.
-std::byte* Engine::target(const Op& op, std::uint32_t round, int to) const {
-  const std::size_t begin = op.plan.results(round, rank_, to).begin;
+/// Where the sum of `owner` is stored for local rank `to`.
+std::byte* Engine::target(const Op& op, std::uint32_t round, int owner, int to) const {
+  const std::size_t begin = op.plan.results(round, owner, to).begin;
   if (to == rank_) return own_output(op) + begin * op.element;
   if (op.is(OpKind::kAllReduceTree)) return slot(op, to, 0) + begin * op.element;
   if (op.places[local(to)] != 0) {
@@ -98,7 +114,7 @@ std::byte* Engine::target(const Op& op, std::uint32_t round, int to) const {
 /// Where the sum lies that this rank sends to other machines: in its output, or, if it keeps none, in its
 /// part of its own stage, which nobody else reads.
 std::byte* Engine::own_sum(const Op& op, std::uint32_t round) const {
-  if (op.plan.results(round, rank_, rank_).size() != 0) return target(op, round, rank_);
+  if (op.plan.results(round, rank_, rank_).size() != 0) return target(op, round, rank_, rank_);
   const std::size_t at = op.plan.reads(round, rank_, rank_).begin - op.plan.part(round).begin;
   return region_.stage(local(rank_), op.first_round + round) + at * op.element;
 }
@@ -108,19 +124,67 @@ void Engine::sum(const Op& op, std::uint32_t round) {
   if (mine.size() == 0) return;
   sources_.clear();
   targets_.clear();
-  for (int peer = 0; peer < size_; ++peer) {
-    for (std::size_t p = 0; p < partials_of(op, peer); ++p) sources_.push_back(source(op, round, peer, p));
+  LeafSums& sums = sums_of(op);
+  for (const LeafInterval run : layout_.runs()) {
+    if (!is_local(run.begin) && by_run(op, run.begin)) {
+      const int speaker = layout_.speaker(run.begin, rank_);
+      const std::size_t partials = partials_sent(op, speaker, rank_);
+      for (std::size_t p = 0; p < partials; ++p) sources_.push_back(source(op, round, speaker, rank_, p));
+      continue;
+    }
+    for (int peer = run.begin; peer < run.end; ++peer) {
+      for (std::size_t p = 0; p < partials_of(op, peer); ++p) {
+        sources_.push_back(source(op, round, peer, rank_, p));
+      }
+    }
   }
   if (!op.plan.answers()) {
     targets_.push_back(op.output + op.plan.writes(round, rank_) * op.element);
   } else {
     for (int peer : locals_) {
-      if (op.plan.results(round, rank_, peer).size() != 0) targets_.push_back(target(op, round, peer));
+      if (op.plan.results(round, rank_, peer).size() != 0) targets_.push_back(target(op, round, rank_, peer));
     }
     if (targets_.empty()) targets_.push_back(own_sum(op, round));
   }
-  TreeSum& tree = op.is(OpKind::kAllReduceTree) ? leaf_sum_ : rank_sum_;
+  TreeSum& tree = op.by_run ? sums.mixed : sums.all;
   tree.run(op.kernel, sources_, targets_, mine.size(), op.element, op.contract.factor);
+}
+
+/// Adds up what the ranks of this rank's run have for `remote`. REQUIRES: the local ranks have arrived.
+std::span<const std::byte> Engine::add_up_run(Remote& remote, const Op& op, std::uint32_t round) {
+  const int to = remote.link.rank();
+  const LeafInterval run = layout_.runs()[layout_.run_of(rank_)];
+  const std::size_t count = op.plan.reads(round, rank_, to).size(), bytes = count * op.element;
+  LeafSums& sums = sums_of(op);
+  remote.added_up.resize(sums.own_run.size() * bytes);
+  Kernel kernel = op.kernel;
+  kernel.divide = nullptr;  // once, at the root
+  int peer = run.begin;
+  std::size_t partial = 0;
+  for (std::size_t n = 0; n < sums.own_run.size(); ++n) {
+    sources_.clear();
+    while (sources_.size() < sums.own_run[n].sources) {
+      if (partial == partials_of(op, peer)) {
+        ++peer;
+        partial = 0;
+      }
+      sources_.push_back(source(op, round, peer, to, partial++));
+    }
+    std::byte* target = remote.added_up.data() + n * bytes;
+    sums.own_run[n].sum.run(kernel, sources_, std::span(&target, 1), count, op.element);
+  }
+  return remote.added_up;
+}
+
+/// Stores the sum of `owner`, which this rank has taken, to the others of its run.
+void Engine::pass_on(const Op& op, std::uint32_t round, int owner) const {
+  if (!by_run(op, rank_) || op.is(OpKind::kReduce)) return;
+  const LeafInterval run = layout_.runs()[layout_.run_of(rank_)];
+  for (int to = run.begin; to < run.end; ++to) {
+    const Slice sum = op.plan.results(round, owner, to);
+    if (to == rank_ || sum.size() == 0) continue;
+    std::memcpy(target(op, round, owner, to), target(op, round, owner, rank_), sum.size() * op.element);
+  }
 }
 
 /// Copies what this rank reads to its output, beginning with its own and its neighbour's, so that not all
@@ -131,7 +195,7 @@ void Engine::copy(const Op& op, std::uint32_t round) {
     const Slice wanted = op.plan.reads(round, from, rank_);
     if (wanted.size() == 0 || (!is_local(from) && remotes_.at(from).parcels.front().placed)) continue;
     std::byte* to = op.output + op.plan.writes(round, from) * op.element;
-    const std::byte* at = source(op, round, from, 0);
+    const std::byte* at = source(op, round, from, rank_, 0);
     if (at != to) std::memcpy(to, at, wanted.size() * op.element);
   }
 }

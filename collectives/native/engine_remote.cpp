@@ -30,16 +30,17 @@ bool Engine::has_partials(const Remote& remote, std::uint32_t round) const {
   return is_before(round, reduced_ + static_cast<std::uint32_t>(remote.parcels.size()));
 }
 
-/// Whether this rank may reduce a round as far as `remote` goes. One-shot, the sum may be stored over the
-/// input that goes out, so that has to be gone.
+/// Whether this rank may reduce a round as far as `remote` goes. What goes out may be gone afterwards: one-shot,
+/// the sum is stored over the own input; of a run, the others' inputs are theirs again.
 bool Engine::has_arrived(const Remote& remote, std::uint32_t round) const {
-  return has_partials(remote, round) &&
-         (is_before(round, remote.partials_out) || !op_of(round).plan.one_shot());
+  if (!has_partials(remote, round)) return false;
+  const Op& op = op_of(round);
+  return is_before(round, remote.partials_out) || !(op.plan.one_shot() || by_run(op, rank_));
 }
 
 /// What `to` reads of `from` in a round of the group.
 std::size_t Engine::partials_bytes(const Op& op, std::uint32_t round, int from, int to) const {
-  return partials_of(op, from) * op.plan.reads(round - op.first_round, from, to).size() * op.element;
+  return partials_sent(op, from, to) * op.plan.reads(round - op.first_round, from, to).size() * op.element;
 }
 
 FrameHeader Engine::header_for(const Op& op, std::uint32_t round, FrameKind kind, std::size_t bytes) const {
@@ -68,7 +69,7 @@ bool Engine::start_result(Remote& remote) {
     const std::uint32_t round = remote.results_out;
     const Op& op = op_of(round);
     const Slice sums = op.plan.results(round - op.first_round, rank_, remote.link.rank());
-    if (sums.size() == 0) continue;
+    if (sums.size() == 0 || !takes_result(op, remote.link.rank(), rank_)) continue;
     if (!is_before(round, reduced_)) return false;
     const std::span<const std::byte> bytes(own_sum(op, round - op.first_round), sums.size() * op.element);
     remote.link.send(header_for(op, round, FrameKind::kResult, bytes.size()), {bytes});
@@ -81,11 +82,15 @@ bool Engine::start_result(Remote& remote) {
 bool Engine::start_partials(Remote& remote) {
   const std::uint32_t round = remote.partials_out;
   if (!is_before(round, arrived_) || !is_before(round, reduced_ + kWindow)) return false;
-  const Op& op = op_of(round);
+  Op& op = op_of(round);
   const std::size_t bytes = partials_bytes(op, round, rank_, remote.link.rank());
   if (bytes > kEagerBytes && !is_before(round, remote.ready_in)) return false;
   std::vector<std::span<const std::byte>> pieces;
-  if (bytes != 0) {
+  if (bytes != 0 && by_run(op, rank_)) {
+    if (!locals_arrived(round)) return false;
+    if (!op.agreed) agree(op);
+    pieces.push_back(add_up_run(remote, op, round - op.first_round));
+  } else if (bytes != 0) {
     const Slice theirs = op.plan.reads(round - op.first_round, rank_, remote.link.rank());
     for (std::size_t p = 0; p < partials_of(op, rank_); ++p) {
       pieces.emplace_back(own_input(op, p) + theirs.begin * op.element, theirs.size() * op.element);
@@ -200,8 +205,21 @@ std::span<std::byte> Engine::partials_target(Remote& remote) {
 void Engine::skip_results(Remote& remote) {
   for (; is_before(remote.results_in, launched_); ++remote.results_in) {
     const Op& op = op_of(remote.results_in);
-    if (op.plan.results(remote.results_in - op.first_round, remote.link.rank(), rank_).size() != 0) return;
+    const int owner = remote.link.rank();
+    const bool comes = op.plan.results(remote.results_in - op.first_round, owner, rank_).size() != 0;
+    if (comes && takes_result(op, rank_, owner)) return;
   }
+}
+
+/// Tells the others of this machine how far it has what comes from elsewhere.
+void Engine::count_delivered() {
+  std::uint32_t all = launched_;
+  for (const auto& [rank, remote] : remotes_) {
+    if (is_before(remote.results_in, all)) all = remote.results_in;
+  }
+  if (all == delivered_) return;
+  delivered_ = all;
+  publish(mine_.delivered, delivered_);
 }
 
 std::span<std::byte> Engine::result_target(Remote& remote) {
@@ -244,9 +262,12 @@ void Engine::received(Remote& remote) {
     case FrameKind::kPartials:
       remote.parcels.push_back(std::exchange(remote.coming, {}));
       break;
-    case FrameKind::kResult:
+    case FrameKind::kResult: {
+      const Op& op = op_of(remote.results_in);
+      pass_on(op, remote.results_in - op.first_round, remote.link.rank());
       ++remote.results_in;
       break;
+    }
     case FrameKind::kAbort:
       fail(AbortKind::kRequested,
            std::string(reinterpret_cast<const char*>(remote.coming.bytes.data()), header.payload_bytes));
@@ -296,6 +317,7 @@ bool Engine::exchange() {
     skip_results(remote);
     if (!remote.link.broken().empty() && needs(remote)) lost = &remote;
   }
+  count_delivered();
   if (lost == nullptr) return moved;
   // It may have gone because of an abort that another rank has told this one of meanwhile.
   for (auto& [rank, remote] : remotes_) {

@@ -79,7 +79,8 @@ std::vector<int> Engine::missing(const Ticket& ticket) const {
     bool there = false;
     if (is_local(peer)) {
       const RankCell& cell = region_.cell(local(peer));
-      there = reached(what == Awaited::kArrival ? cell.arrived : cell.reduced, round + 1);
+      there = reached(what == Awaited::kArrival ? cell.arrived : cell.reduced, round + 1) &&
+              (what != Awaited::kReduction || remotes_.empty() || reached(cell.delivered, round + 1));
     } else {
       const Remote& remote = remotes_.at(peer);
       there = what == Awaited::kArrival
@@ -98,6 +99,7 @@ std::uint64_t Engine::progress_of_all() const {
     const RankCell& cell = region_.cell(local(peer));
     sum += cell.arrived.rounds.load(std::memory_order_relaxed);
     sum += cell.reduced.rounds.load(std::memory_order_relaxed);
+    sum += cell.delivered.rounds.load(std::memory_order_relaxed);
   }
   return sum;
 }

@@ -40,18 +40,15 @@ void check_ranks(NativeGroupOptions& options) {
     refuse("rank " + std::to_string(options.rank) + " of " + std::to_string(options.size) + " does not exist",
            "ranks count from 0 to size - 1");
   }
-  auto& locals = options.local_ranks;
-  if (locals.empty()) {
-    for (int r = 0; r < options.size; ++r) locals.push_back(r);
+  auto& machines = options.machines;
+  if (machines.empty()) machines.assign(static_cast<std::size_t>(options.size), 0);
+  if (machines.size() != static_cast<std::size_t>(options.size)) {
+    refuse(std::to_string(machines.size()) + " machines for " + std::to_string(options.size) + " ranks",
+           "say of every rank which machine it is on");
   }
-  const bool ascending =
-      std::adjacent_find(locals.begin(), locals.end(), std::greater_equal<>()) == locals.end();
-  if (!ascending || locals.front() < 0 || locals.back() >= options.size ||
-      !std::binary_search(locals.begin(), locals.end(), options.rank)) {
-    refuse("local_ranks are not ascending ranks with this one among them", "list the ranks of this machine");
-  }
+  const auto machine = [&](int r) { return machines[static_cast<std::size_t>(r)]; };
   for (int r = 0; r < options.size; ++r) {
-    const bool local = std::binary_search(locals.begin(), locals.end(), r);
+    const bool local = machine(r) == machine(options.rank);
     const auto socket = options.remote.find(r);
     const bool connected = socket != options.remote.end() && socket->second;
     if (local == connected) {
@@ -60,7 +57,8 @@ void check_ranks(NativeGroupOptions& options) {
              "give a connected socket for each remote rank and for no other");
     }
   }
-  if (options.remote.size() + locals.size() != static_cast<std::size_t>(options.size)) {
+  const auto locals = std::count(machines.begin(), machines.end(), machine(options.rank));
+  if (options.remote.size() + static_cast<std::size_t>(locals) != machines.size()) {
     refuse("there are sockets for ranks that do not exist", "give one socket a remote rank");
   }
 }
@@ -246,8 +244,9 @@ std::unique_ptr<ProcessGroup> make_native_group(NativeGroupOptions options) {
   if (options.timeout <= Duration::zero()) refuse("the timeout is not positive", "give it in nanoseconds");
   const char* trace = std::getenv("TROUPE_COLLECTIVES_TRACE");
   options.trace = options.trace || (trace != nullptr && std::string_view(trace) == "1");
-  const Geometry geometry{
-      .world_size = options.size, .local_ranks = options.local_ranks, .data_bytes = options.data_bytes};
+  const Geometry geometry{.world_size = options.size,
+                          .local_ranks = MachineLayout(options.machines).ranks_with(options.rank),
+                          .data_bytes = options.data_bytes};
   Region region = Region::attach(std::move(options.region), geometry, options.generation).value();
   return std::make_unique<NativeGroup>(std::make_shared<Engine>(std::move(options), std::move(region)));
 }

@@ -30,9 +30,11 @@ struct NativeGroupOptions {
   std::shared_ptr<SharedMemory> region;
   /// Bytes of the region that a rank has for allocate_tree and allocate, as given to native_region_bytes.
   std::size_t data_bytes = 0;
-  /// The ranks that share the region, `rank` among them, ascending. Empty: all ranks.
-  std::vector<int> local_ranks;
-  /// For every other rank a connected stream socket whose other end has proved who it is (handshake.hpp).
+  /// By rank, which machine it is on (any numbers): ranks with the same one share a region. The same on every
+  /// rank. Empty: all on one.
+  std::vector<int> machines;
+  /// For every rank of another machine a connected stream socket whose other end has proved who it is
+  /// (handshake.hpp).
   std::map<int, UniqueFd> remote;
 };
 

@@ -37,6 +37,9 @@ inline constexpr unsigned kMaxInFlight = 64;            ///< operations launched
 struct RankCell {
   Progress arrived;  ///< rounds for which this rank's input can be read
   Progress reduced;  ///< rounds for which this rank has summed its slice and stored it to all
+  /// Rounds of which this rank has what other machines send it, and has stored to its run what it takes for
+  /// it.
+  Progress delivered;
   alignas(kCacheLine) std::atomic<std::uint32_t> left;  ///< 1: the rank destroyed its group
   alignas(kCacheLine) std::array<PublishedContract, kMaxInFlight> contracts;  ///< by sequence number
 };

@@ -16,17 +16,18 @@ using namespace troupe::collectives::testing;
 
 namespace {
 
-/// All on one machine, on two, each on its own.
+/// All on one machine, by turns on two, the first and the second half on two, each on its own.
 std::vector<std::vector<std::vector<int>>> layouts_of(int size) {
-  std::vector<std::vector<int>> one(1), two(2), alone;
+  std::vector<std::vector<int>> one(1), two(2), halves(2), alone;
   for (int r = 0; r < size; ++r) {
     one[0].push_back(r);
     two[static_cast<std::size_t>(r % 2)].push_back(r);
+    halves[2 * r < size ? 0 : 1].push_back(r);
     alone.push_back({r});
   }
   if (size == 1) return {one};
   if (size == 2) return {one, alone};
-  return {one, two, alone};
+  return {one, two, halves, alone};
 }
 
 constexpr DType kReduced[] = {DType::kFloat32, DType::kFloat64, DType::kInt32, DType::kInt64};

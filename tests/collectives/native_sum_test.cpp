@@ -7,8 +7,10 @@
 #include <cstring>
 #include <limits>
 #include <mutex>
+#include <set>
 
 #include "collectives/native/kernels.hpp"
+#include "collectives/native/leaf_sums.hpp"
 #include "runtime/core/random.hpp"
 #include "tests/collectives/ranks.hpp"
 
@@ -232,6 +234,52 @@ TEST_CASE("every world size, leaf count, dtype and op gives the bits of the tree
   }
 }
 
+TEST_CASE("ranks scattered over machines at random give the bits of the tree") {
+  const std::uint64_t seed = 4711;
+  SeededRandom random(seed);
+  for (int i = 0; i < 60; ++i) {
+    const int size = 2 + static_cast<int>(random.below(6));
+    const int leaves = size + static_cast<int>(random.below(6));
+    const auto dealt = deal_leaves(leaves, size);
+    std::vector<std::vector<int>> nodes(1 + random.below(4));
+    std::size_t machine = 0;
+    for (int r = 0; r < size; ++r) {
+      if (random.below(2) == 0) machine = random.below(nodes.size());  // else beside the rank before
+      nodes[machine].push_back(r);
+    }
+    std::erase_if(nodes, [](const auto& ranks) { return ranks.empty(); });
+    std::vector<Reference> references;
+    for (int k = 0; k < 4; ++k) {
+      const auto dtype = kDTypes[random.below(std::size(kDTypes))];
+      auto op = kOps[random.below(std::size(kOps))];
+      if (!supported(dtype, op)) op = ReduceOp::kSum;
+      const std::size_t count = random.below(3) == 0 ? 150000 + random.below(250000) : random.below(9000);
+      references.push_back(reference_of(dtype, op, leaves, count, random.next()));
+    }
+    CAPTURE(seed, i, size, leaves);
+    run(size, {.leaves = dealt, .nodes = nodes, .data_bytes = 64 << 20}, [&](ProcessGroup& group) {
+      for (const auto& reference : references) check_tree(group, reference, dealt);
+    });
+  }
+}
+
+TEST_CASE("a run of ranks speaks as one: its nodes of the tree, by one speaker for each rank elsewhere") {
+  const MachineLayout layout({0, 0, 0, 1, 0, 1, 1});
+  CHECK(layout.runs() == std::vector<LeafInterval>{{0, 3}, {3, 4}, {4, 5}, {5, 7}});
+  CHECK(layout.ranks_with(4) == std::vector{0, 1, 2, 4});
+  CHECK((layout.alone(3) && layout.alone(4) && !layout.alone(5)));
+  std::set<int> speakers;
+  for (const int other : {3, 5, 6}) speakers.insert(layout.speaker(1, other));
+  CHECK(speakers == std::set<int>{0, 2});  // 3 and 6 have the same
+  CHECK(layout.speaker(6, 0) == 5);
+
+  const LeafSums sums(deal_leaves(7, 7), layout, 1);
+  CHECK(sums.of_rank == std::vector<std::size_t>(7, 1));
+  CHECK(sums.of_run == std::vector<std::size_t>{2, 1, 1, 2});  // 0-1 and 2; 5 and 6 have no common node
+  REQUIRE(sums.own_run.size() == 2);
+  CHECK((sums.own_run[0].sources == 2 && sums.own_run[1].sources == 1));
+}
+
 TEST_CASE("a slice that fills many blocks has the bits of the tree") {
   for (int size : {2, 3, 4}) {
     const auto dealt = deal_leaves(5, size);
@@ -259,12 +307,11 @@ TEST_CASE("private buffers go through in chunks, buffers of the region in place,
   for (int size : {1, 2, 4}) {
     const auto reference = reference_of(DType::kFloat32, ReduceOp::kSum, size, count, 11);
     const Bytes wanted = reference.result();
-    for (bool two_nodes : {false, true}) {
-      if (two_nodes && size == 1) continue;
-      Layout layout{.data_bytes = 2 << 20};
-      if (two_nodes)
-        layout.nodes = size == 2 ? std::vector<std::vector<int>>{{0}, {1}}
-                                 : std::vector<std::vector<int>>{{0, 2}, {1, 3}};
+    std::vector<std::vector<std::vector<int>>> layouts{{}};
+    if (size == 2) layouts.push_back({{0}, {1}});
+    if (size == 4) layouts.insert(layouts.end(), {{{0, 2}, {1, 3}}, {{0, 1}, {2, 3}}, {{0, 1, 2}, {3}}});
+    for (const auto& nodes : layouts) {
+      const Layout layout{.nodes = nodes, .data_bytes = 2 << 20};
       for (int in_place_ranks = 0; in_place_ranks <= size; ++in_place_ranks) {
         run(size, layout, [&](ProcessGroup& group) {
           Bytes own = reference.leaves[static_cast<std::size_t>(group.rank())];

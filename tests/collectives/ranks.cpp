@@ -30,7 +30,12 @@ std::vector<NativeGroupOptions> options_of(int size, const Layout& layout) {
       o.timeout = layout.timeout;
       o.region = region;
       o.data_bytes = layout.data_bytes;
-      o.local_ranks = ranks;
+      o.machines.resize(static_cast<std::size_t>(size));
+    }
+  }
+  for (auto& o : options) {
+    for (std::size_t machine = 0; machine < nodes.size(); ++machine) {
+      for (int r : nodes[machine]) o.machines[static_cast<std::size_t>(r)] = static_cast<int>(machine);
     }
   }
   for (auto& a : options) {

@@ -1,0 +1,31 @@
+/// The sums of one leaf tree over ranks that are laid out over machines: how many partial sums each gives,
+/// and the additions that are left to whoever owns a slice. Not thread-safe: the TreeSums have room of their
+/// own.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "collectives/native/machine_layout.hpp"
+#include "collectives/native/tree_sum.hpp"
+
+namespace troupe::collectives {
+
+struct LeafSums {
+  /// `intervals`: every rank's leaves, adjacent. `rank`: whose sums these are.
+  LeafSums(const std::vector<LeafInterval>& intervals, const MachineLayout& layout, int rank);
+
+  /// One partial sum of the own run, of so many partial sums of its ranks, left to right.
+  struct Node {
+    TreeSum sum;
+    std::size_t sources = 0;
+  };
+
+  std::vector<std::size_t> of_rank;  ///< by rank: its partial sums
+  std::vector<std::size_t> of_run;   ///< by run: the same
+  TreeSum all;                       ///< of every rank's partial sums
+  TreeSum mixed;                     ///< of those of this machine's ranks, and of other machines' runs
+  std::vector<Node> own_run;
+};
+
+}  // namespace troupe::collectives
