@@ -118,6 +118,28 @@ TEST_CASE("every operation over several chunks, in every place of its buffers") 
   }
 }
 
+TEST_CASE(
+    "an input is its owner's again once the operation is complete, whoever read it for other machines") {
+  for (const auto& nodes : layouts_of(4)) {
+    run(4, {.nodes = nodes, .data_bytes = 8 << 20}, [](ProcessGroup& group) {
+      for (const std::size_t part : {std::size_t{5000}, std::size_t{100000}}) {
+        const auto input = group.allocate<float>(4 * part);
+        std::vector<float> output(part);
+        for (int i = 1; i <= 60; ++i) {
+          std::fill(input.begin(), input.end(), static_cast<float>(i * (group.rank() + 1)));
+          const auto work = group.reduce_scatter(std::span<const float>(input), std::span(output));
+          if (i % 3 == group.rank()) std::this_thread::sleep_for(std::chrono::microseconds(500));
+          work->wait();
+          std::fill(input.begin(), input.end(), -1.0F);
+          const auto wrong =
+              std::count_if(output.begin(), output.end(), [&](float v) { return v != 10.0F * i; });
+          if (wrong != 0) throw std::runtime_error("wrong sums in round " + std::to_string(i));
+        }
+      }
+    });
+  }
+}
+
 TEST_CASE("ranks that are ahead in small operations write over nothing that others still read") {
   for (const auto& nodes : layouts_of(3)) {
     run(3, {.nodes = nodes}, [](ProcessGroup& group) {
