@@ -191,10 +191,11 @@ void Engine::tell_other_machines() {
   for (auto& [rank, remote] : remotes_) {
     remote.link.say_abort(reason);
   }
-  // A large frame may be half out, and the reason behind it: a peer that waits reads it at once.
+  // A large frame may be half out, and the reason behind it: a peer that waits reads it at once. Nothing is
+  // received any more: it would go to buffers that may be their owner's again.
   const Instant until = clock_.now() + kLastWords;
   while (wait_to_send() && clock_.now() < until) {
-    for (auto& [rank, remote] : remotes_) remote.link.pump();
+    for (auto& [rank, remote] : remotes_) remote.link.pump_out();
   }
   for (auto& [rank, remote] : remotes_) remote.link.close();
 }

@@ -70,6 +70,8 @@ class Link {
 
   /// Moves what the socket takes and gives; whether anything moved.
   bool pump();
+  /// As pump(), and receives nothing.
+  bool pump_out();
 
   /// The header of the frame that is coming in, once it is whole.
   const std::optional<FrameHeader>& header() const { return header_; }
@@ -91,7 +93,6 @@ class Link {
   void close();
 
  private:
-  bool pump_out();
   bool pump_in();
   bool read_header();
 
