@@ -30,8 +30,8 @@ bool Engine::has_partials(const Remote& remote, std::uint32_t round) const {
   return is_before(round, reduced_ + static_cast<std::uint32_t>(remote.parcels.size()));
 }
 
-/// Whether this rank may reduce a round as far as `remote` goes. What goes out may be gone afterwards: one-shot,
-/// the sum is stored over the own input; of a run, the others' inputs are theirs again.
+/// Whether this rank may reduce a round as far as `remote` goes. What goes out may be gone afterwards:
+/// one-shot, the sum is stored over the own input; of a run, the others' inputs are theirs again.
 bool Engine::has_arrived(const Remote& remote, std::uint32_t round) const {
   if (!has_partials(remote, round)) return false;
   const Op& op = op_of(round);
