@@ -1,5 +1,7 @@
 #include "actors/train/group_setup.hpp"
 
+#include <algorithm>
+
 #include "collectives/flight/recorded_group.hpp"
 #include "collectives/native/native_group.hpp"
 
@@ -42,7 +44,9 @@ std::shared_ptr<collectives::ProcessGroup> form_group(const Session& session, co
   int locals = 0;
   for (int r = 0; r < options.size; ++r) {
     options.leaves.push_back(plan.members[r].leaves);
-    options.machines.push_back(static_cast<int>(plan.members[r].node));
+    const auto same = [&](const auto& member) { return member.node == plan.members[r].node; };
+    const auto first = std::find_if(plan.members.begin(), plan.members.end(), same);
+    options.machines.push_back(static_cast<int>(first - plan.members.begin()));
     if (plan.members[r].node == session.node()) ++locals;
   }
   const std::string key = settings.run + "/group/" + to_string(plan.generation);
