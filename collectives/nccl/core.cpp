@@ -214,6 +214,11 @@ void Core::track(std::shared_ptr<Flight> flight, Stream stream) {
   if (flights_.size() == 1) changed_.notify_all();
 }
 
+void Core::drop(Flight& flight) {
+  const std::lock_guard hold(mutex_);
+  end(flight, failure_);
+}
+
 void Core::hand_over(const Flight& flight) {
   const std::lock_guard hold(mutex_);
   if (flight.done == nullptr) return;  // it has settled: there is nothing to wait for

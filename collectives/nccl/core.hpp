@@ -85,6 +85,9 @@ class Core {
   void join(Stream from, Stream on);
   /// Adds the operation that was put on `stream` to those that are watched.
   void track(std::shared_ptr<Flight> flight, Stream stream);
+  /// Ends a flight that is not tracked, since its operation could not be put on the stream. REQUIRES: the
+  /// group has failed.
+  void drop(Flight& flight);
   /// Makes the streams of the flight's buffers wait for it.
   void hand_over(const Flight& flight);
 

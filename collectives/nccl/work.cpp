@@ -78,6 +78,7 @@ std::shared_ptr<Flight> launch(Core& core, Communicator& communicator, Flight fl
   } catch (const Error& e) {
     const auto kind = e.code() == ErrorCode::kTimeout ? AbortKind::kTimeout : AbortKind::kPeerLost;
     core.fail(kind, e.info().what + ": " + e.info().why);
+    core.drop(*shared);
     core.check();
     throw;
   }
