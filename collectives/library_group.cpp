@@ -18,41 +18,6 @@ class CompletedWork final : public Work {
   std::optional<Duration> duration() override { return Duration::zero(); }
 };
 
-const char* name_of(LibraryOp kind) {
-  switch (kind) {
-    case LibraryOp::kAllReduceTree:
-      return "all_reduce_tree";
-    case LibraryOp::kAllReduce:
-      return "all_reduce";
-    case LibraryOp::kReduce:
-      return "reduce";
-    case LibraryOp::kBroadcast:
-      return "broadcast";
-    case LibraryOp::kGather:
-      return "gather";
-    case LibraryOp::kScatter:
-      return "scatter";
-    case LibraryOp::kAllGather:
-      return "all_gather";
-    case LibraryOp::kReduceScatter:
-      return "reduce_scatter";
-    case LibraryOp::kAllToAll:
-      return "all_to_all";
-    case LibraryOp::kBarrier:
-      return "barrier";
-    case LibraryOp::kSend:
-      return "send";
-    case LibraryOp::kRecv:
-      return "recv";
-  }
-  return "?";
-}
-
-bool reduces(LibraryOp kind) {
-  return kind == LibraryOp::kAllReduceTree || kind == LibraryOp::kAllReduce || kind == LibraryOp::kReduce ||
-         kind == LibraryOp::kReduceScatter;
-}
-
 [[noreturn]] void bad_input(std::string what, std::string why, std::string todo) {
   throw_error({ErrorCode::kBadInput, std::move(what), std::move(why), std::move(todo)});
 }
@@ -65,21 +30,21 @@ std::byte* bytes_of(const Buffer& buffer) {
 
 std::string to_string(const LibraryCall& call) {
   std::string text = std::string(name_of(call.kind)) + "(";
-  if (call.kind != LibraryOp::kBarrier) {
+  if (call.kind != OpKind::kBarrier) {
     if (reduces(call.kind)) text += std::string(reduce_op_name(call.how.op)) + ", ";
     text += std::to_string(call.count) + " x " + std::string(dtype_name(call.dtype));
   }
   switch (call.kind) {
-    case LibraryOp::kReduce:
-    case LibraryOp::kBroadcast:
-    case LibraryOp::kGather:
-    case LibraryOp::kScatter:
+    case OpKind::kReduce:
+    case OpKind::kBroadcast:
+    case OpKind::kGather:
+    case OpKind::kScatter:
       text += ", root " + std::to_string(call.peer);
       break;
-    case LibraryOp::kSend:
+    case OpKind::kSend:
       text += ", to rank " + std::to_string(call.peer) + ", tag " + std::to_string(call.tag);
       break;
-    case LibraryOp::kRecv:
+    case OpKind::kRecv:
       text += ", from rank " + std::to_string(call.peer) + ", tag " + std::to_string(call.tag);
       break;
     default:
@@ -89,7 +54,7 @@ std::string to_string(const LibraryCall& call) {
 }
 
 bool LibraryCall::in_place(int rank) const {
-  const bool scatters = kind == LibraryOp::kScatter || kind == LibraryOp::kReduceScatter;
+  const bool scatters = kind == OpKind::kScatter || kind == OpKind::kReduceScatter;
   const std::byte* whole = scatters ? input : output;
   const std::byte* part = scatters ? output : input;
   return whole != nullptr && part == whole + static_cast<std::size_t>(rank) * bytes();
@@ -189,7 +154,7 @@ void LibraryGroup::check_message(const char* name, std::string_view role, int ot
 std::shared_ptr<Work> LibraryGroup::start(LibraryCall call) {
   flag_->check();
   call.sequence = ++sequence_;
-  if (call.kind != LibraryOp::kBarrier && call.count == 0) return completed_work();
+  if (call.kind != OpKind::kBarrier && call.count == 0) return completed_work();
   return launch(std::move(call));
 }
 
@@ -201,11 +166,11 @@ std::shared_ptr<ExactReduction> LibraryGroup::exact(const LibraryCall& call) con
                                   .partials = {call.input},
                                   .count = call.count,
                                   .result = call.output};
-  if (call.kind == LibraryOp::kAllReduceTree) {
+  if (call.kind == OpKind::kAllReduceTree) {
     options.leaves = leaves_;
     options.partials.assign(call.partials.begin(), call.partials.end());
   }
-  if (call.kind == LibraryOp::kReduceScatter) {
+  if (call.kind == OpKind::kReduceScatter) {
     options.count *= static_cast<std::size_t>(size_);
     options.scattered = true;
   }
@@ -222,7 +187,7 @@ std::shared_ptr<Work> LibraryGroup::all_reduce_tree(const TreeBuffer& buffer, Re
     check_buffer(call("all_reduce_tree"), "tree",
                  {.data = partial, .count = buffer.count, .dtype = buffer.dtype});
   }
-  return start({.kind = LibraryOp::kAllReduceTree,
+  return start({.kind = OpKind::kAllReduceTree,
                 .input = buffer.partials[0],
                 .output = buffer.partials[0],
                 .count = buffer.count,
@@ -234,7 +199,7 @@ std::shared_ptr<Work> LibraryGroup::all_reduce_tree(const TreeBuffer& buffer, Re
 std::shared_ptr<Work> LibraryGroup::all_reduce(const Buffer& buffer, Reduction how) {
   check_buffer(call("all_reduce"), "buffer", buffer);
   check_reduction(call("all_reduce"), buffer.dtype, how);
-  return start({.kind = LibraryOp::kAllReduce,
+  return start({.kind = OpKind::kAllReduce,
                 .input = bytes_of(buffer),
                 .output = bytes_of(buffer),
                 .count = buffer.count,
@@ -246,7 +211,7 @@ std::shared_ptr<Work> LibraryGroup::reduce(const Buffer& buffer, Reduction how, 
   check_rank(call("reduce"), "root", root);
   check_buffer(call("reduce"), "buffer", buffer);
   check_reduction(call("reduce"), buffer.dtype, how);
-  return start({.kind = LibraryOp::kReduce,
+  return start({.kind = OpKind::kReduce,
                 .input = bytes_of(buffer),
                 .output = rank_ == root ? bytes_of(buffer) : nullptr,
                 .count = buffer.count,
@@ -258,7 +223,7 @@ std::shared_ptr<Work> LibraryGroup::reduce(const Buffer& buffer, Reduction how, 
 std::shared_ptr<Work> LibraryGroup::broadcast(const Buffer& buffer, int root) {
   check_rank(call("broadcast"), "root", root);
   check_buffer(call("broadcast"), "buffer", buffer);
-  return start({.kind = LibraryOp::kBroadcast,
+  return start({.kind = OpKind::kBroadcast,
                 .input = bytes_of(buffer),
                 .output = bytes_of(buffer),
                 .count = buffer.count,
@@ -270,7 +235,7 @@ std::shared_ptr<Work> LibraryGroup::gather(const Buffer& input, const Buffer& ou
   check_rank(call("gather"), "root", root);
   check_buffer(call("gather"), "input", input);
   if (rank_ == root) check_parts(call("gather"), Parts::kGathered, input, output);
-  return start({.kind = LibraryOp::kGather,
+  return start({.kind = OpKind::kGather,
                 .input = bytes_of(input),
                 .output = rank_ == root ? bytes_of(output) : nullptr,
                 .count = input.count,
@@ -282,7 +247,7 @@ std::shared_ptr<Work> LibraryGroup::scatter(const Buffer& input, const Buffer& o
   check_rank(call("scatter"), "root", root);
   check_buffer(call("scatter"), "output", output);
   if (rank_ == root) check_parts(call("scatter"), Parts::kScattered, input, output);
-  return start({.kind = LibraryOp::kScatter,
+  return start({.kind = OpKind::kScatter,
                 .input = rank_ == root ? bytes_of(input) : nullptr,
                 .output = bytes_of(output),
                 .count = output.count,
@@ -292,7 +257,7 @@ std::shared_ptr<Work> LibraryGroup::scatter(const Buffer& input, const Buffer& o
 
 std::shared_ptr<Work> LibraryGroup::all_gather(const Buffer& input, const Buffer& output) {
   check_parts(call("all_gather"), Parts::kGathered, input, output);
-  return start({.kind = LibraryOp::kAllGather,
+  return start({.kind = OpKind::kAllGather,
                 .input = bytes_of(input),
                 .output = bytes_of(output),
                 .count = input.count,
@@ -302,7 +267,7 @@ std::shared_ptr<Work> LibraryGroup::all_gather(const Buffer& input, const Buffer
 std::shared_ptr<Work> LibraryGroup::reduce_scatter(const Buffer& input, const Buffer& output, Reduction how) {
   check_parts(call("reduce_scatter"), Parts::kScattered, input, output);
   check_reduction(call("reduce_scatter"), input.dtype, how);
-  return start({.kind = LibraryOp::kReduceScatter,
+  return start({.kind = OpKind::kReduceScatter,
                 .input = bytes_of(input),
                 .output = bytes_of(output),
                 .count = output.count,
@@ -312,7 +277,7 @@ std::shared_ptr<Work> LibraryGroup::reduce_scatter(const Buffer& input, const Bu
 
 std::shared_ptr<Work> LibraryGroup::all_to_all(const Buffer& input, const Buffer& output) {
   const std::size_t part = check_parts(call("all_to_all"), Parts::kExchanged, input, output);
-  return start({.kind = LibraryOp::kAllToAll,
+  return start({.kind = OpKind::kAllToAll,
                 .input = bytes_of(input),
                 .output = bytes_of(output),
                 .count = part,
@@ -320,12 +285,12 @@ std::shared_ptr<Work> LibraryGroup::all_to_all(const Buffer& input, const Buffer
 }
 
 std::shared_ptr<Work> LibraryGroup::barrier() {
-  return start({.kind = LibraryOp::kBarrier});
+  return start({.kind = OpKind::kBarrier});
 }
 
 std::shared_ptr<Work> LibraryGroup::send(const Buffer& buffer, int to, std::uint32_t tag) {
   check_message("send", "to", to, buffer);
-  return start({.kind = LibraryOp::kSend,
+  return start({.kind = OpKind::kSend,
                 .input = bytes_of(buffer),
                 .count = buffer.count,
                 .dtype = buffer.dtype,
@@ -335,7 +300,7 @@ std::shared_ptr<Work> LibraryGroup::send(const Buffer& buffer, int to, std::uint
 
 std::shared_ptr<Work> LibraryGroup::recv(const Buffer& buffer, int from, std::uint32_t tag) {
   check_message("recv", "from", from, buffer);
-  return start({.kind = LibraryOp::kRecv,
+  return start({.kind = OpKind::kRecv,
                 .output = bytes_of(buffer),
                 .count = buffer.count,
                 .dtype = buffer.dtype,

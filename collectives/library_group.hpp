@@ -9,29 +9,15 @@
 
 #include "collectives/check_buffers.hpp"
 #include "collectives/exact_path.hpp"
+#include "collectives/op_kind.hpp"
 #include "collectives/process_group.hpp"
 #include "runtime/core/error.hpp"
 
 namespace troupe::collectives {
 
-enum class LibraryOp : std::uint8_t {
-  kAllReduceTree,
-  kAllReduce,
-  kReduce,
-  kBroadcast,
-  kGather,
-  kScatter,
-  kAllGather,
-  kReduceScatter,
-  kAllToAll,
-  kBarrier,
-  kSend,
-  kRecv
-};
-
 /// An operation that was checked: what a backend is asked to do.
 struct LibraryCall {
-  LibraryOp kind = LibraryOp::kBarrier;
+  OpKind kind = OpKind::kBarrier;
   std::byte* input = nullptr;   ///< of operations in place, the buffer; of a receive, null
   std::byte* output = nullptr;  ///< of operations in place, the buffer; null where this rank gets nothing
   std::size_t count = 0;        ///< elements of a rank's part: the smaller of input and output

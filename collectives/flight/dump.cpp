@@ -155,7 +155,7 @@ Operation read_operation(Reader& in) {
   Operation op;
   op.number = in.number<std::uint64_t>(field[0], "number", 1);
   op.sequence = in.number<std::uint64_t>(field[1], "sequence", 0, op.number);
-  op.what.call = in.one_of<Call>(field[2], kCallNames, "call");
+  op.what.call = in.one_of<OpKind>(field[2], kOpKindNames, "call");
   op.what.op = in.one_of<ReduceOp>(field[3], kOpNames, "reduce operation");
   static constexpr std::array<std::string_view, 2> kOrders{"any", "exact"};
   op.what.exact = in.one_of<int>(field[4], kOrders, "order") == 1;

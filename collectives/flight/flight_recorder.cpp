@@ -212,7 +212,7 @@ FlightRecorder::Channel* FlightRecorder::channel_of(const What& what) {
   constexpr std::size_t kTries = 16;  // or a program with a new tag a message would search all of it
   for (std::size_t i = 0; i < kTries; ++i) {
     Channel& channel = channels_[((hash >> 48) + i) % kChannels];
-    if (channel.call == Call::kBarrier) channel = {what.call, what.at, what.tag, 0};
+    if (channel.call == OpKind::kBarrier) channel = {what.call, what.at, what.tag, 0};
     if (channel.call == what.call && channel.partner == what.at && channel.tag == what.tag) return &channel;
   }
   return nullptr;

@@ -63,7 +63,7 @@ class FlightRecorder {
  private:
   /// How many messages went which way, for the first kChannels combinations of direction, partner and tag.
   struct Channel {
-    Call call = Call::kBarrier;  ///< kBarrier: free
+    OpKind call = OpKind::kBarrier;  ///< kBarrier: free
     std::int32_t partner = 0;
     std::uint32_t tag = 0;
     std::uint64_t messages = 0;

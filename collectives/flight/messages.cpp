@@ -40,7 +40,7 @@ std::optional<Finding> lone(const Operation& op, const Lane& here, const Lane* t
   std::string text = "rank " + std::to_string(here.dump.rank) + " waited " + for_people(here.waited_ns(op)) +
                      " in " + to_string(op.what) + ", message " + std::to_string(op.sequence) +
                      " of that tag; rank " + std::to_string(other);
-  text += op.what.call == Call::kSend ? " received " : " sent ";
+  text += op.what.call == OpKind::kSend ? " received " : " sent ";
   text += partners == 0 ? "none" : "only " + std::to_string(partners);
   // Its ring may have forgotten a channel that it used long ago.
   if (partners == 0 && there->dump.launched > there->dump.operations.size())
@@ -69,7 +69,7 @@ std::vector<Finding> lone_messages(const std::vector<Lane>& lanes, std::int64_t 
     for (const Operation& op : lane.dump.operations) {
       if (!is_message(op.what.call) || op.state == State::kRefused || op.sequence == 0) continue;
       const int self = lane.dump.rank;
-      if (op.what.call == Call::kSend) {
+      if (op.what.call == OpKind::kSend) {
         channels[{self, op.what.at, op.what.tag}].sends[op.sequence] = &op;
       } else {
         channels[{op.what.at, self, op.what.tag}].receives[op.sequence] = &op;

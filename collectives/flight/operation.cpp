@@ -8,25 +8,25 @@ std::string to_string(const What& what) {
   const std::string at = std::to_string(what.at);
   const std::string name(name_of(what.call));
   switch (what.call) {
-    case Call::kAllReduceTree:
+    case OpKind::kAllReduceTree:
       return name + "(" + how + elements + ", buffer " + at + ")";
-    case Call::kAllReduce:
-    case Call::kReduceScatter:
+    case OpKind::kAllReduce:
+    case OpKind::kReduceScatter:
       return name + "(" + how + elements + ")";
-    case Call::kReduce:
+    case OpKind::kReduce:
       return name + "(" + how + elements + ", root " + at + ")";
-    case Call::kBroadcast:
-    case Call::kGather:
-    case Call::kScatter:
+    case OpKind::kBroadcast:
+    case OpKind::kGather:
+    case OpKind::kScatter:
       return name + "(" + elements + ", root " + at + ")";
-    case Call::kAllGather:
-    case Call::kAllToAll:
+    case OpKind::kAllGather:
+    case OpKind::kAllToAll:
       return name + "(" + elements + ")";
-    case Call::kBarrier:
+    case OpKind::kBarrier:
       return name + "()";
-    case Call::kSend:
+    case OpKind::kSend:
       return name + "(" + elements + ", to " + at + ", tag " + std::to_string(what.tag) + ")";
-    case Call::kRecv:
+    case OpKind::kRecv:
       return name + "(" + elements + ", from " + at + ", tag " + std::to_string(what.tag) + ")";
   }
   return "?";

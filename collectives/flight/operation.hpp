@@ -6,27 +6,10 @@
 #include <string>
 #include <string_view>
 
+#include "collectives/op_kind.hpp"
 #include "collectives/types.hpp"
 
 namespace troupe::collectives::flight {
-
-enum class Call : std::uint8_t {
-  kAllReduceTree,
-  kAllReduce,
-  kReduce,
-  kBroadcast,
-  kGather,
-  kScatter,
-  kAllGather,
-  kReduceScatter,
-  kAllToAll,
-  kBarrier,
-  kSend,
-  kRecv
-};
-constexpr std::array<std::string_view, 12> kCallNames{
-    "all_reduce_tree", "all_reduce",     "reduce",     "broadcast", "gather", "scatter",
-    "all_gather",      "reduce_scatter", "all_to_all", "barrier",   "send",   "recv"};
 
 enum class State : std::uint8_t {
   kLaunched,   ///< nobody has waited for it yet
@@ -38,20 +21,13 @@ enum class State : std::uint8_t {
 constexpr std::array<std::string_view, 5> kStateNames{"launched", "waiting", "completed", "failed",
                                                       "refused"};
 
-constexpr std::string_view name_of(Call call) {
-  return kCallNames[static_cast<std::size_t>(call)];
-}
 constexpr std::string_view name_of(State state) {
   return kStateNames[static_cast<std::size_t>(state)];
 }
-/// A message has one partner and is numbered with it; everything else is a collective.
-constexpr bool is_message(Call call) {
-  return call == Call::kSend || call == Call::kRecv;
-}
-
-/// A call with its arguments. For a collective equal on every rank, so two that differ are a mismatch.
+/// A call with its arguments. A message has one partner and is numbered with it. For a collective equal on
+/// every rank, so two that differ are a mismatch.
 struct What {
-  Call call = Call::kBarrier;
+  OpKind call = OpKind::kBarrier;
   ReduceOp op = ReduceOp::kSum;
   bool exact = true;
   DType dtype = DType::kFloat32;

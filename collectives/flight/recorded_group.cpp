@@ -6,7 +6,6 @@
 namespace troupe::collectives {
 namespace {
 
-using flight::Call;
 using flight::FlightRecorder;
 using flight::What;
 
@@ -112,47 +111,51 @@ class RecordedGroup final : public ProcessGroup {
   }
 
   std::shared_ptr<Work> all_reduce_tree(const TreeBuffer& buffer, Reduction how) override {
-    return record({Call::kAllReduceTree, how.op, how.exact, buffer.dtype, buffer.index, 0, buffer.count},
+    return record({OpKind::kAllReduceTree, how.op, how.exact, buffer.dtype, buffer.index, 0, buffer.count},
                   [&] { return inner_->all_reduce_tree(buffer, how); });
   }
   std::shared_ptr<Work> all_reduce(const Buffer& buffer, Reduction how) override {
-    return record(what(Call::kAllReduce, buffer, how), [&] { return inner_->all_reduce(buffer, how); });
+    return record(what(OpKind::kAllReduce, buffer, how), [&] { return inner_->all_reduce(buffer, how); });
   }
   std::shared_ptr<Work> reduce(const Buffer& buffer, Reduction how, int root) override {
-    return record(what(Call::kReduce, buffer, how, root), [&] { return inner_->reduce(buffer, how, root); });
+    return record(what(OpKind::kReduce, buffer, how, root),
+                  [&] { return inner_->reduce(buffer, how, root); });
   }
   std::shared_ptr<Work> broadcast(const Buffer& buffer, int root) override {
-    return record(what(Call::kBroadcast, buffer, {}, root), [&] { return inner_->broadcast(buffer, root); });
+    return record(what(OpKind::kBroadcast, buffer, {}, root),
+                  [&] { return inner_->broadcast(buffer, root); });
   }
   std::shared_ptr<Work> gather(const Buffer& input, const Buffer& output, int root) override {
-    return record(what(Call::kGather, input, {}, root), [&] { return inner_->gather(input, output, root); });
+    return record(what(OpKind::kGather, input, {}, root),
+                  [&] { return inner_->gather(input, output, root); });
   }
   std::shared_ptr<Work> scatter(const Buffer& input, const Buffer& output, int root) override {
-    return record(what(Call::kScatter, output, {}, root),
+    return record(what(OpKind::kScatter, output, {}, root),
                   [&] { return inner_->scatter(input, output, root); });
   }
   std::shared_ptr<Work> all_gather(const Buffer& input, const Buffer& output) override {
-    return record(what(Call::kAllGather, input), [&] { return inner_->all_gather(input, output); });
+    return record(what(OpKind::kAllGather, input), [&] { return inner_->all_gather(input, output); });
   }
   std::shared_ptr<Work> reduce_scatter(const Buffer& input, const Buffer& output, Reduction how) override {
-    return record(what(Call::kReduceScatter, output, how),
+    return record(what(OpKind::kReduceScatter, output, how),
                   [&] { return inner_->reduce_scatter(input, output, how); });
   }
   std::shared_ptr<Work> all_to_all(const Buffer& input, const Buffer& output) override {
-    return record(what(Call::kAllToAll, input), [&] { return inner_->all_to_all(input, output); });
+    return record(what(OpKind::kAllToAll, input), [&] { return inner_->all_to_all(input, output); });
   }
   std::shared_ptr<Work> barrier() override {
     return record({}, [&] { return inner_->barrier(); });
   }
   std::shared_ptr<Work> send(const Buffer& buffer, int to, std::uint32_t tag) override {
-    return record(what(Call::kSend, buffer, {}, to, tag), [&] { return inner_->send(buffer, to, tag); });
+    return record(what(OpKind::kSend, buffer, {}, to, tag), [&] { return inner_->send(buffer, to, tag); });
   }
   std::shared_ptr<Work> recv(const Buffer& buffer, int from, std::uint32_t tag) override {
-    return record(what(Call::kRecv, buffer, {}, from, tag), [&] { return inner_->recv(buffer, from, tag); });
+    return record(what(OpKind::kRecv, buffer, {}, from, tag),
+                  [&] { return inner_->recv(buffer, from, tag); });
   }
 
  private:
-  static What what(Call call, const Buffer& buffer, Reduction how = {}, int at = 0, std::uint32_t tag = 0) {
+  static What what(OpKind call, const Buffer& buffer, Reduction how = {}, int at = 0, std::uint32_t tag = 0) {
     return {call, how.op, how.exact, buffer.dtype, at, tag, buffer.count};
   }
   /// Remembered before the launch, which may wait: a dump then shows what the rank is at.

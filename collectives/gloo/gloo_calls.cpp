@@ -140,8 +140,8 @@ void run_exact_on(const GlooSite& site, const LibraryCall& call, ExactReduction&
   // Gloo writes no input, though it asks for plain pointers.
   const auto input = [](const Exchange& e) { return const_cast<std::byte*>(e.from); };
   const auto exchange = [&](const Exchange& e) { all_to_all(site, call, input(e), e.to, e.block); };
-  if (call.kind == LibraryOp::kReduceScatter) return run_exact(exact, exchange, nullptr);
-  if (call.kind == LibraryOp::kReduce) {
+  if (call.kind == OpKind::kReduceScatter) return run_exact(exact, exchange, nullptr);
+  if (call.kind == OpKind::kReduce) {
     return run_exact(exact, exchange,
                      [&](const Exchange& e) { gather(site, call, input(e), e.to, e.block); });
   }
@@ -153,19 +153,19 @@ void run_exact_on(const GlooSite& site, const LibraryCall& call, ExactReduction&
 void run_gloo(const GlooSite& site, const LibraryCall& call, ExactReduction* exact) {
   if (exact != nullptr) return run_exact_on(site, call, *exact);
   switch (call.kind) {
-    case LibraryOp::kAllReduce:
+    case OpKind::kAllReduce:
       return all_reduce(site, call);
-    case LibraryOp::kReduce:
+    case OpKind::kReduce:
       return reduce(site, call);
-    case LibraryOp::kBroadcast:
+    case OpKind::kBroadcast:
       return broadcast(site, call);
-    case LibraryOp::kGather:
+    case OpKind::kGather:
       return gather(site, call, call.input, call.output, call.count);
-    case LibraryOp::kScatter:
+    case OpKind::kScatter:
       return scatter(site, call);
-    case LibraryOp::kAllGather:
+    case OpKind::kAllGather:
       return all_gather(site, call, call.input, call.output, call.count);
-    case LibraryOp::kAllToAll:
+    case OpKind::kAllToAll:
       return all_to_all(site, call, call.input, call.output, call.count);
     default: {
       gloo::BarrierOptions options(site.context);

@@ -99,12 +99,12 @@ class GlooGroup final : public LibraryGroup {
 
  private:
   std::shared_ptr<Work> launch(LibraryCall call) override {
-    if (call.kind == LibraryOp::kSend || call.kind == LibraryOp::kRecv) return message(call);
+    if (is_message(call.kind)) return message(call);
     std::shared_ptr<ExactReduction> reduction;
     // Gloo's own reductions know no trees of leaves and no factors, and only an old interface scatters.
-    const bool always = call.kind == LibraryOp::kAllReduceTree || call.kind == LibraryOp::kReduceScatter ||
+    const bool always = call.kind == OpKind::kAllReduceTree || call.kind == OpKind::kReduceScatter ||
                         call.how.op == ReduceOp::kPremulSum;
-    const bool reduces = call.kind == LibraryOp::kAllReduce || call.kind == LibraryOp::kReduce;
+    const bool reduces = call.kind == OpKind::kAllReduce || call.kind == OpKind::kReduce;
     if (always || (reduces && call.how.exact)) reduction = exact(call);
     return collectives_->run([link = link_, call = std::move(call), reduction] {
       guarded(*link, call, [&] { run_gloo(link->site, call, reduction.get()); });
@@ -114,7 +114,7 @@ class GlooGroup final : public LibraryGroup {
   /// Posts the message at once, so that messages overtake each other, and lets a free thread wait for it.
   std::shared_ptr<Work> message(const LibraryCall& call) {
     TaskLane& lane = free_lane();
-    const bool sends = call.kind == LibraryOp::kSend;
+    const bool sends = call.kind == OpKind::kSend;
     std::shared_ptr<gloo::transport::UnboundBuffer> buffer;
     guarded(*link_, call, [&] {
       const auto slot = gloo::Slot::build(kMessageSlot, call.tag);

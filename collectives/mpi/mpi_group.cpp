@@ -81,8 +81,8 @@ class Steps {
       const int n = narrow(e.block);
       return begin("MPI_Ialltoall", MPI_Ialltoall, e.from, n, type, e.to, n, type, comm);
     });
-    if (call.kind == LibraryOp::kReduceScatter) return steps;  // which its finish adds up
-    steps.emplace_back([comm = comm_, type, exact, root = call.peer, one = call.kind == LibraryOp::kReduce] {
+    if (call.kind == OpKind::kReduceScatter) return steps;  // which its finish adds up
+    steps.emplace_back([comm = comm_, type, exact, root = call.peer, one = call.kind == OpKind::kReduce] {
       exact->sum();
       const Exchange e = exact->collect();
       const int n = narrow(e.block);
@@ -95,11 +95,11 @@ class Steps {
   MpiStep of_reduction(const LibraryCall& c, MpiReduction how, bool is_root) const {
     const int n = narrow(c.count);
     switch (c.kind) {
-      case LibraryOp::kAllReduce:
+      case OpKind::kAllReduce:
         return [comm = comm_, c, n, how] {
           return begin("MPI_Iallreduce", MPI_Iallreduce, MPI_IN_PLACE, c.output, n, how.type, how.op, comm);
         };
-      case LibraryOp::kReduce:
+      case OpKind::kReduce:
         return [comm = comm_, c, n, how, is_root] {
           const void* from = is_root ? MPI_IN_PLACE : c.input;
           return begin("MPI_Ireduce", MPI_Ireduce, from, c.output, n, how.type, how.op, c.peer, comm);
@@ -118,20 +118,20 @@ class Steps {
       const int tag = static_cast<int>(c.tag);
       const void* from = in_place ? MPI_IN_PLACE : c.input;
       switch (c.kind) {
-        case LibraryOp::kBroadcast:
+        case OpKind::kBroadcast:
           return begin("MPI_Ibcast", MPI_Ibcast, c.output, n, type, c.peer, comm);
-        case LibraryOp::kGather:
+        case OpKind::kGather:
           return begin("MPI_Igather", MPI_Igather, from, n, type, c.output, n, type, c.peer, comm);
-        case LibraryOp::kScatter:
+        case OpKind::kScatter:
           return begin("MPI_Iscatter", MPI_Iscatter, c.input, n, type, in_place ? MPI_IN_PLACE : c.output, n,
                        type, c.peer, comm);
-        case LibraryOp::kAllGather:
+        case OpKind::kAllGather:
           return begin("MPI_Iallgather", MPI_Iallgather, c.input, n, type, c.output, n, type, comm);
-        case LibraryOp::kAllToAll:
+        case OpKind::kAllToAll:
           return begin("MPI_Ialltoall", MPI_Ialltoall, c.input, n, type, c.output, n, type, comm);
-        case LibraryOp::kSend:
+        case OpKind::kSend:
           return begin("MPI_Isend", MPI_Isend, c.input, n, type, c.peer, tag, comm);
-        case LibraryOp::kRecv:
+        case OpKind::kRecv:
           return begin("MPI_Irecv", MPI_Irecv, c.output, n, type, c.peer, tag, comm);
         default:
           return begin("MPI_Ibarrier", MPI_Ibarrier, comm);
@@ -164,22 +164,20 @@ class MpiGroup final : public LibraryGroup {
 
  private:
   std::shared_ptr<Work> launch(LibraryCall call) override {
-    const bool message = call.kind == LibraryOp::kSend || call.kind == LibraryOp::kRecv;
+    const bool message = is_message(call.kind);
     if (message && call.tag > comm_.max_tag) {
       throw BadConfig("the tag " + std::to_string(call.tag) + " is too large",
                       "the backend mpi has tags to " + std::to_string(comm_.max_tag), "use a smaller one");
     }
-    const bool reduces = call.kind == LibraryOp::kAllReduceTree || call.kind == LibraryOp::kAllReduce ||
-                         call.kind == LibraryOp::kReduce || call.kind == LibraryOp::kReduceScatter;
-    if (!reduces) return move(call);
+    if (!reduces(call.kind)) return move(call);
 
     // MPI's own reductions know no trees of leaves, and not every dtype.
     const MpiReduction own = mpi_reduction(call.dtype, call.how.op);
-    if (call.kind != LibraryOp::kAllReduceTree && !call.how.exact && own.op != MPI_OP_NULL) {
+    if (call.kind != OpKind::kAllReduceTree && !call.how.exact && own.op != MPI_OP_NULL) {
       return own_reduction(call, own);
     }
     const auto reduction = exact(call);
-    const bool scattered = call.kind == LibraryOp::kReduceScatter;
+    const bool scattered = call.kind == OpKind::kReduceScatter;
     return run(call, true, Steps(comm_.handle).of_exact(call, reduction),
                [reduction, scattered] { scattered ? reduction->sum() : reduction->finish(); });
   }
@@ -188,7 +186,7 @@ class MpiGroup final : public LibraryGroup {
     LibraryCall moved = call;
     // MPI lets no rank scatter in place unless all do, so those that do get room of their own.
     std::shared_ptr<std::byte[]> apart;
-    if (call.kind == LibraryOp::kReduceScatter && call.in_place(rank())) {
+    if (call.kind == OpKind::kReduceScatter && call.in_place(rank())) {
       apart = std::make_shared<std::byte[]>(call.bytes());
       moved.output = apart.get();
     }
@@ -201,11 +199,11 @@ class MpiGroup final : public LibraryGroup {
 
   /// A broadcast, gather, scatter, exchange, message or barrier.
   std::shared_ptr<Work> move(const LibraryCall& call) {
-    const bool message = call.kind == LibraryOp::kSend || call.kind == LibraryOp::kRecv;
+    const bool message = is_message(call.kind);
     LibraryCall moved = call;
     // As above.
     std::shared_ptr<std::byte[]> apart;
-    if (call.kind == LibraryOp::kAllGather && call.in_place(rank())) {
+    if (call.kind == OpKind::kAllGather && call.in_place(rank())) {
       apart = std::make_shared<std::byte[]>(call.bytes());
       std::memcpy(apart.get(), call.input, call.bytes());
       moved.input = apart.get();

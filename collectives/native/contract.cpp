@@ -18,36 +18,26 @@ std::string how(const Contract& contract) {
 }  // namespace
 
 std::string to_string(const Contract& contract) {
-  const std::string elements =
-      std::to_string(contract.count) + " x " + std::string(dtype_name(contract.dtype));
-  const std::string index = std::to_string(contract.index) + ")";
+  std::string text = std::string(name_of(contract.kind)) + "(";
+  if (contract.kind == OpKind::kBarrier) return text + ")";
+  if (reduces(contract.kind)) text += how(contract);
+  text += std::to_string(contract.count) + " x " + std::string(dtype_name(contract.dtype));
+  const std::string index = std::to_string(contract.index);
   switch (contract.kind) {
     case OpKind::kAllReduceTree:
-      return "all_reduce_tree(" + how(contract) + elements + ", buffer " + index;
-    case OpKind::kAllReduce:
-      return "all_reduce(" + how(contract) + elements + ")";
+      return text + ", buffer " + index + ")";
     case OpKind::kReduce:
-      return "reduce(" + how(contract) + elements + ", root " + index;
     case OpKind::kBroadcast:
-      return "broadcast(" + elements + ", root " + index;
     case OpKind::kGather:
-      return "gather(" + elements + ", root " + index;
     case OpKind::kScatter:
-      return "scatter(" + elements + ", root " + index;
-    case OpKind::kAllGather:
-      return "all_gather(" + elements + ")";
-    case OpKind::kReduceScatter:
-      return "reduce_scatter(" + how(contract) + elements + ")";
-    case OpKind::kAllToAll:
-      return "all_to_all(" + elements + ")";
-    case OpKind::kBarrier:
-      return "barrier()";
+      return text + ", root " + index + ")";
     case OpKind::kSend:
-      return "send(" + elements + ", to " + index;
+      return text + ", to " + index + ")";
     case OpKind::kRecv:
-      return "recv(" + elements + ", from " + index;
+      return text + ", from " + index + ")";
+    default:
+      return text + ")";
   }
-  return "?";
 }
 
 ContractWords encode(const Contract& contract) {

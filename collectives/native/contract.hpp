@@ -8,25 +8,11 @@
 #include <cstdint>
 #include <string>
 
+#include "collectives/op_kind.hpp"
 #include "collectives/types.hpp"
 #include "runtime/core/result.hpp"
 
 namespace troupe::collectives {
-
-enum class OpKind : std::uint8_t {
-  kAllReduceTree,
-  kAllReduce,
-  kReduce,
-  kBroadcast,
-  kGather,
-  kScatter,
-  kAllGather,
-  kReduceScatter,
-  kAllToAll,
-  kBarrier,
-  kSend,  ///< from here on: between two ranks, with an order of their own
-  kRecv,
-};
 
 struct Contract {
   OpKind kind = OpKind::kBarrier;

@@ -60,15 +60,15 @@ Operation op_of(What what, State state = State::kCompleted, double ago_s = 20) {
   }
   return op;
 }
-Operation message(Call call, int partner, std::uint32_t tag, std::uint64_t nth, State state,
+Operation message(OpKind call, int partner, std::uint32_t tag, std::uint64_t nth, State state,
                   std::uint64_t count = 5) {
   Operation op = op_of({.call = call, .at = partner, .tag = tag, .count = count}, state);
   op.sequence = nth;
   return op;
 }
 
-const What kSum{.call = Call::kAllReduce, .count = 100};
-const What kShare{.call = Call::kBroadcast, .at = 2, .count = 100};
+const What kSum{.call = OpKind::kAllReduce, .count = 100};
+const What kShare{.call = OpKind::kBroadcast, .at = 2, .count = 100};
 const What kMeet{};
 
 Report only(std::vector<Dump> dumps) {
@@ -174,21 +174,21 @@ TEST_CASE("a call that the group refuses is remembered, keeps its error and give
 TEST_CASE("messages are numbered by direction, partner and tag") {
   const Lonely lonely;
   FlightRecorder recorder(lonely, {.folder = ""});
-  const auto launch = [&](Call call, int partner, std::uint32_t tag) {
+  const auto launch = [&](OpKind call, int partner, std::uint32_t tag) {
     recorder.launch({.call = call, .at = partner, .tag = tag, .count = 1});
     return recorder.snapshot("asked").operations.back().sequence;
   };
   for (std::uint64_t n = 1; n <= 3; ++n) {
-    CHECK(launch(Call::kSend, 1, 0) == n);
-    CHECK(launch(Call::kRecv, 1, 0) == n);
-    CHECK(launch(Call::kSend, 2, 0) == n);
-    CHECK(launch(Call::kSend, 1, 9) == n);
+    CHECK(launch(OpKind::kSend, 1, 0) == n);
+    CHECK(launch(OpKind::kRecv, 1, 0) == n);
+    CHECK(launch(OpKind::kSend, 2, 0) == n);
+    CHECK(launch(OpKind::kSend, 1, 9) == n);
   }
   // A program with a new tag a message: the rest is remembered without a number, and nothing grows.
   std::uint64_t unnumbered = 0;
-  for (std::uint32_t tag = 100; tag < 5000; ++tag) unnumbered += launch(Call::kSend, 1, tag) == 0 ? 1 : 0;
+  for (std::uint32_t tag = 100; tag < 5000; ++tag) unnumbered += launch(OpKind::kSend, 1, tag) == 0 ? 1 : 0;
   CHECK(unnumbered > 4000);
-  CHECK(launch(Call::kSend, 1, 0) == 4);
+  CHECK(launch(OpKind::kSend, 1, 0) == 4);
   CHECK(recorder.snapshot("asked").collectives == 0);
 }
 
@@ -437,7 +437,7 @@ TEST_CASE("a dump that is cut short anywhere is refused with its file and line")
 
 TEST_CASE("noise in a dump never gets past the parser, or through the analysis") {
   const Dump good = dump_of(0, 3,
-                            {op_of(kSum), message(Call::kSend, 1, 4, 1, State::kWaiting),
+                            {op_of(kSum), message(OpKind::kSend, 1, 4, 1, State::kWaiting),
                              op_of(kShare, State::kFailed), op_of(kMeet, State::kRefused)});
   const std::string text = encode(good);
   SeededRandom random(11);
@@ -575,7 +575,7 @@ TEST_CASE("ranks that stopped are named with how far they came") {
       dump_of(0, 4, {op_of(kMeet), op_of(kShare), op_of(kSum, State::kWaiting, 12.3)}),
       dump_of(1, 4, {op_of(kMeet), op_of(kShare), op_of(kSum, State::kLaunched, 12.1)}),
       dump_of(2, 4, {op_of(kMeet), op_of(kShare, State::kCompleted, 15)}),
-      dump_of(3, 4, {op_of(kMeet), message(Call::kRecv, 0, 7, 1, State::kWaiting)}),
+      dump_of(3, 4, {op_of(kMeet), message(OpKind::kRecv, 0, 7, 1, State::kWaiting)}),
   });
   CAPTURE(to_text(report));
   REQUIRE(report.findings.size() == 2);
@@ -646,29 +646,30 @@ TEST_CASE("a message without its partner, or unlike it, is found") {
   };
   using enum State;
   // Paired by number, whatever order the tags are in.
-  CHECK(report({message(Call::kSend, 1, 4, 1, kCompleted), message(Call::kSend, 1, 5, 1, kCompleted)},
-               {message(Call::kRecv, 0, 5, 1, kCompleted), message(Call::kRecv, 0, 4, 1, kCompleted)})
+  CHECK(report({message(OpKind::kSend, 1, 4, 1, kCompleted), message(OpKind::kSend, 1, 5, 1, kCompleted)},
+               {message(OpKind::kRecv, 0, 5, 1, kCompleted), message(OpKind::kRecv, 0, 4, 1, kCompleted)})
             .findings.empty());
   // The second receive waits; there was one send.
-  Report lone = report({message(Call::kSend, 1, 4, 1, kCompleted)},
-                       {message(Call::kRecv, 0, 4, 1, kCompleted), message(Call::kRecv, 0, 4, 2, kWaiting)});
+  Report lone =
+      report({message(OpKind::kSend, 1, 4, 1, kCompleted)},
+             {message(OpKind::kRecv, 0, 4, 1, kCompleted), message(OpKind::kRecv, 0, 4, 2, kWaiting)});
   REQUIRE(lone.findings.size() == 1);
   CHECK(lone.findings[0].kind == FindingKind::kMessage);
   CHECK(lone.findings[0].text ==
         "rank 1 waited 20.0 s in recv(5 x f32, from 0, tag 4), message 2 of that tag; rank 0 sent only 1");
   // Another tag on each side: both are alone.
-  lone = report({message(Call::kSend, 1, 8, 1, kFailed)}, {message(Call::kRecv, 0, 9, 1, kFailed)});
+  lone = report({message(OpKind::kSend, 1, 8, 1, kFailed)}, {message(OpKind::kRecv, 0, 9, 1, kFailed)});
   REQUIRE(lone.findings.size() == 2);
   CHECK(contains(lone.findings[0].text,
                  "in send(5 x f32, to 1, tag 8), message 1 of that tag; rank 1 received none"));
   CHECK(contains(lone.findings[1].text, "rank 0 sent none"));
   // A send that is complete is on its way.
-  CHECK(report({message(Call::kSend, 1, 8, 1, kCompleted)}, {}).findings.empty());
-  lone = report({message(Call::kSend, 1, 4, 1, kFailed)}, {message(Call::kRecv, 0, 4, 1, kFailed, 6)});
+  CHECK(report({message(OpKind::kSend, 1, 8, 1, kCompleted)}, {}).findings.empty());
+  lone = report({message(OpKind::kSend, 1, 4, 1, kFailed)}, {message(OpKind::kRecv, 0, 4, 1, kFailed, 6)});
   REQUIRE(lone.findings.size() == 1);
   CHECK(lone.findings[0].text ==
         "rank 0 called send(5 x f32, to 1, tag 4) and rank 1 recv(6 x f32, from 0, tag 4), message 1 of that "
         "tag");
   // Nothing is said of a partner that nobody knows.
-  CHECK(only({dump_of(0, 2, {message(Call::kRecv, 1, 0, 1, kFailed)})}).findings.size() == 1);
+  CHECK(only({dump_of(0, 2, {message(OpKind::kRecv, 1, 0, 1, kFailed)})}).findings.size() == 1);
 }

@@ -41,7 +41,7 @@ bool contains(const std::string& text, const std::string& part) {
 }
 
 /// Rank `rank` of two after a barrier and `second`.
-void leave_dump(const std::string& folder, std::uint32_t generation, int rank, Call second) {
+void leave_dump(const std::string& folder, std::uint32_t generation, int rank, OpKind second) {
   Dump dump{.group = "run-1f", .generation = {1, generation}, .backend = "native", .rank = rank, .size = 2};
   dump.host = "one";
   dump.formed_ns = dump.dumped_ns = 1'700'000'000'000'000'000 + generation;
@@ -49,7 +49,7 @@ void leave_dump(const std::string& folder, std::uint32_t generation, int rank, C
   dump.launched = dump.collectives = 2;
   for (std::uint64_t n = 1; n <= 2; ++n) {
     Operation op{.number = n, .sequence = n, .state = State::kCompleted, .launched_ns = dump.dumped_ns - 9};
-    op.what = {.call = n == 1 ? Call::kBarrier : second, .count = 8};
+    op.what = {.call = n == 1 ? OpKind::kBarrier : second, .count = 8};
     dump.operations.push_back(op);
   }
   write_dump(folder, dump).value();
@@ -59,10 +59,10 @@ void leave_dump(const std::string& folder, std::uint32_t generation, int rank, C
 
 TEST_CASE("flight-recorder says who diverged, and its exit code too") {
   const TempFolder folder;
-  leave_dump(folder.path(), 3, 0, Call::kAllReduce);
-  leave_dump(folder.path(), 3, 1, Call::kBroadcast);
-  leave_dump(folder.path(), 4, 0, Call::kAllReduce);
-  leave_dump(folder.path(), 4, 1, Call::kAllReduce);
+  leave_dump(folder.path(), 3, 0, OpKind::kAllReduce);
+  leave_dump(folder.path(), 3, 1, OpKind::kBroadcast);
+  leave_dump(folder.path(), 4, 0, OpKind::kAllReduce);
+  leave_dump(folder.path(), 4, 1, OpKind::kAllReduce);
 
   const Ran newest = run(folder.path());
   CAPTURE(newest.output);
@@ -95,7 +95,7 @@ TEST_CASE("flight-recorder says who diverged, and its exit code too") {
 
 TEST_CASE("flight-recorder refuses what it cannot read with one line") {
   const TempFolder folder;
-  leave_dump(folder.path(), 3, 0, Call::kAllReduce);
+  leave_dump(folder.path(), 3, 0, OpKind::kAllReduce);
   const std::string broken = folder / "broken.flight";
   std::ofstream(broken) << "troupe-flight 1\ngroup a\ngeneration x\n";
   const auto refuses = [](const Ran& ran, const std::string& why) {
