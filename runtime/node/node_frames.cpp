@@ -294,6 +294,14 @@ void Node::on_head_action(control::ClusterAction action) {
 
 void Node::set_nodes(const std::vector<control::NodeInfo>& nodes) {
   nodes_ = nodes;
+  // A node that the head no longer lists is dead. The head says so when it happens, but to those that are
+  // connected: one that comes back to a head that has started again learns it from the list.
+  std::vector<NodeId> dead;
+  for (const auto& [peer, unused] : peers_) {
+    const auto is_peer = [id = peer](const auto& info) { return info.id == id; };
+    if (std::none_of(nodes.begin(), nodes.end(), is_peer)) dead.push_back(peer);
+  }
+  for (const NodeId peer : dead) node_dead(peer, "the head has it as dead");
   for (const auto& info : nodes) {
     if (info.id == id_ || peers_.contains(info.id)) continue;
     const auto key = parse_public_key(info.public_key);

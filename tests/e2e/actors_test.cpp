@@ -1,11 +1,10 @@
 // Actors across real processes, on an embedded cluster.
-#include <catch2/catch.hpp>
-
 #include <dirent.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <catch2/catch.hpp>
 #include <cstring>
 #include <fstream>
 #include <thread>
@@ -35,6 +34,10 @@ struct Counter {
   Point echo(const Point& p) { return {p.y, p.x, p.names}; }
   std::vector<double> repeat(double value, std::uint64_t count) { return std::vector<double>(count, value); }
   int pid() { return ::getpid(); }
+  int slow() {
+    std::this_thread::sleep_for(1min);
+    return total;
+  }
   void block() { session().spawn<Counter>({}); }
   Session session() { return this_actor().session(); }
   void print(const std::string& text) { std::printf("%s\n", text.c_str()); }
@@ -54,7 +57,9 @@ struct Relay {
 
 struct Keeper {
   SharedMemory region;
-  void open(const std::string& key) { region = this_actor().session().open_region(key, 4096, "keeper", true); }
+  void open(const std::string& key) {
+    region = this_actor().session().open_region(key, 4096, "keeper", true);
+  }
 };
 
 template <class Error, class F>
@@ -82,7 +87,9 @@ TEST_CASE("a call reaches an actor in another process and comes back", "[actors]
   auto counter = session.spawn<Counter>({.num_cpus = 0.1}, 37);
   CHECK(counter.call<&Counter::add>(5).get(10s) == 42);
   CHECK(counter.call<&Counter::pid>().get(10s) != ::getpid());
-  const auto echoed = counter.call<&Counter::echo>(Point{1.5, -2, {"a", "", "long enough to be on the heap, surely"}}).get(10s);
+  const auto echoed =
+      counter.call<&Counter::echo>(Point{1.5, -2, {"a", "", "long enough to be on the heap, surely"}})
+          .get(10s);
   CHECK(echoed.x == -2);
   CHECK(echoed.y == 1.5);
   CHECK(echoed.names.size() == 3);
@@ -97,7 +104,8 @@ TEST_CASE("a call reaches an actor in another process and comes back", "[actors]
     std::vector<Future<int>> sums;
     for (int i = 0; i < 20'000; ++i) sums.push_back(counter.call<&Counter::add>(1));
     for (int i = 0; i < 20'000; ++i) REQUIRE(sums[i].get(10s) == 43 + i);
-    CHECK(counter.call<&Counter::repeat>(2.5, std::uint64_t{1'000'000}).get(20s) == std::vector<double>(1'000'000, 2.5));
+    CHECK(counter.call<&Counter::repeat>(2.5, std::uint64_t{1'000'000}).get(20s) ==
+          std::vector<double>(1'000'000, 2.5));
   }
   SECTION("an exception of the actor arrives with its text") {
     const auto text = message_of<TaskFailed>([&] { counter.call<&Counter::fail>().get(10s); });
@@ -108,7 +116,8 @@ TEST_CASE("a call reaches an actor in another process and comes back", "[actors]
   SECTION("a constructor that throws is the spawner's error") {
     const auto text = message_of<Error>([&] { session.spawn<Broken>(); });
     CHECK(text.find("no luck today") != std::string::npos);
-    CHECK(message_of<Error>([&] { session.spawn<Broken>({.isolated = true}); }).find("no luck today") != std::string::npos);
+    CHECK(message_of<Error>([&] { session.spawn<Broken>({.isolated = true}); }).find("no luck today") !=
+          std::string::npos);
   }
   SECTION("an actor calls another one, by a future or by waiting in an isolated one") {
     auto relay = session.spawn<Relay>({}, counter);
@@ -157,8 +166,9 @@ TEST_CASE("death: calls fail, monitors hear why, abort words are set", "[actors]
   CHECK(reason.find("the test says so") != std::string::npos);
   CHECK(region_aborted(region.data()));
   CHECK(region_abort_reason(region.data()).text.find("keeper died") != std::string::npos);
-  CHECK(message_of<ActorDied>([&] { victim.call<&Keeper::open>(std::string("x")).get(10s); }).find("the test says so") !=
-        std::string::npos);
+  CHECK(message_of<ActorDied>([&] {
+          victim.call<&Keeper::open>(std::string("x")).get(10s);
+        }).find("the test says so") != std::string::npos);
 
   const int pid = counter.call<&Counter::pid>().get(10s);
   ::kill(pid, SIGKILL);
@@ -195,6 +205,25 @@ TEST_CASE("the head dies: calls go on, and spawns work again when it is back", "
   CHECK(late.call<&Counter::add>(1).get(10s) == 6);
   CHECK(session.embedded()->head_pid() != before);
   CHECK(counter.call<&Counter::add>(1).get(10s) == 3);
+}
+
+TEST_CASE("a node that dies before another is back at a head that started again: that one hears of it, too",
+          "[actors]") {
+  auto session = init(0, nullptr, {.nodes = 2});
+  const auto nodes = session.nodes();
+  const NodeId other = nodes[0].id == session.node() ? nodes[1].id : nodes[0].id;
+  auto far = session.spawn<Counter>({.isolated = true, .node = other}, 7);
+  CHECK(far.call<&Counter::add>(1).get(10s) == 8);
+  const Future<int> unanswered = far.call<&Counter::slow>();
+  const pid_t here = session.embedded()->node_pids().at(0), head = session.embedded()->head_pid();
+  ::kill(here, SIGSTOP);
+  ::kill(head, SIGKILL);
+  while (session.embedded()->head_pid() == head) std::this_thread::sleep_for(1ms);
+  std::this_thread::sleep_for(300ms);  // it has restored what it knew
+  ::kill(session.embedded()->node_pids().at(1), SIGKILL);
+  std::this_thread::sleep_for(500ms);  // and heard that the other node left
+  ::kill(here, SIGCONT);
+  CHECK(message_of<ActorDied>([&] { unanswered.get(20s); }) != "it did not throw");
 }
 
 TEST_CASE("a cluster that ends leaves no process and no descriptor behind", "[actors]") {
