@@ -50,9 +50,8 @@ void Engine::prepare(Op& op) const {
     op.places[local(rank_)] = static_cast<std::uint64_t>(op.input - region_.data(local(rank_))) + 1;
   }
   // What nobody reads in the first round, nobody reads later.
-  op.copies_in = false;
-  for (int to = 0; to < size_ && !placed; ++to) {
-    op.copies_in = op.copies_in || (reader_of(op, to) != rank_ && op.plan.reads(0, rank_, to).size() != 0);
+  for (int to = 0; to < size_ && !placed && !op.copies_in; ++to) {
+    op.copies_in = reader_of(op, to) != rank_ && op.plan.reads(0, rank_, to).size() != 0;
   }
   // A sum for a root on another machine waits in the stage until it is sent. One-shot, a rank would else be
   // ahead of the others' reading by more than there are contracts.

@@ -107,7 +107,7 @@ void NcclGroup::reduce_fast(DType dtype, const Reduction& how, Calls calls) {
 // The operations.
 
 std::shared_ptr<Work> NcclGroup::all_reduce_tree(const TreeBuffer& buffer, Reduction how) {
-  check_reduction("all_reduce_tree", buffer.dtype, how);
+  check_reduction("all_reduce_tree", buffer.dtype, how, true);
   const auto index = static_cast<std::size_t>(buffer.index);
   if (buffer.index < 0 || index >= trees_.size() || trees_[index].partials != buffer.partials ||
       trees_[index].count != buffer.count || trees_[index].dtype != buffer.dtype) {

@@ -62,7 +62,7 @@ class NcclGroup final : public ProcessGroup {
   void check_buffer(const char* operation, const Buffer& buffer, std::size_t parts = 1) const;
   void check_parts(const char* operation, const Buffer& one, const Buffer& all) const;
   void check_rank(const char* operation, int peer) const;
-  void check_reduction(const char* operation, DType dtype, const Reduction& how) const;
+  void check_reduction(const char* operation, DType dtype, const Reduction& how, bool tree = false) const;
   std::byte* allocate_bytes(std::size_t bytes);
   void free_allocations();
   void end();

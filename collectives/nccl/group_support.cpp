@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "collectives/check_buffers.hpp"
 #include "collectives/nccl/group.hpp"
 #include "runtime/core/error.hpp"
 #include "runtime/core/log.hpp"
@@ -9,7 +10,6 @@
 namespace troupe::collectives::nccl {
 namespace {
 
-constexpr std::size_t kMaxElements = std::size_t{1} << 40;
 constexpr std::size_t kAlignment = 256;
 
 void check_count(std::size_t count, std::size_t parts) {
@@ -126,12 +126,8 @@ void NcclGroup::check_rank(const char* operation, int peer) const {
          "ranks count from 0 to size - 1");
 }
 
-void NcclGroup::check_reduction(const char* operation, DType dtype, const Reduction& how) const {
-  const std::string why = nccl_refusal(dtype, how);
-  if (!why.empty()) {
-    throw BadConfig(std::string("cannot ") + operation + " by " + std::string(reduce_op_name(how.op)), why,
-                    "choose another operation or dtype");
-  }
+void NcclGroup::check_reduction(const char* operation, DType dtype, const Reduction& how, bool tree) const {
+  collectives::check_reduction({operation, rank(), size(), DeviceKind::kCuda}, dtype, how, tree);
 }
 
 // Memory that NCCL knows.

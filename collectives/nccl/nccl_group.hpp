@@ -72,7 +72,4 @@ std::unique_ptr<ProcessGroup> succeed_nccl_group(ProcessGroup& old, const std::v
 /// As above, over other tables of calls: tests.
 std::unique_ptr<ProcessGroup> make_nccl_group(NcclGroupOptions options, const nccl::Api& api);
 
-/// Why the backend does not reduce `dtype` like this, in words; empty if it does.
-std::string nccl_refusal(DType dtype, const Reduction& how);
-
 }  // namespace troupe::collectives

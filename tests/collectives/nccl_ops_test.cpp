@@ -110,7 +110,7 @@ TEST_CASE("nccl: exact all_reduce of every dtype and operation is the fold of th
           const auto all = inputs(dtype, count, ranks);
           for (const ReduceOp op : kAllOps) {
             const Reduction how = reduction(op, true);
-            if (!nccl_refusal(dtype, how).empty()) continue;
+            if (!why_not(dtype, how.op).empty()) continue;
             const auto& mine = all[static_cast<std::size_t>(rank.p)];
             const Buffer buffer = rank.put_bytes(mine.data(), count, element_size(dtype), dtype);
             rank.group->all_reduce(buffer, how)->wait();
@@ -129,7 +129,7 @@ TEST_CASE("nccl: exact all_reduce has the bits of the native backend") {
     for (const DType dtype : kAllTypes) {
       const auto all = inputs(dtype, kCount, ranks);
       for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct, ReduceOp::kMin}) {
-        if (!nccl_refusal(dtype, op).empty() || kernel_for(dtype, op).combine == nullptr) continue;
+        if (!why_not(dtype, op).empty()) continue;
         std::vector<Bytes> native = all;
         run(ranks, {}, [&](ProcessGroup& group) {
           auto& mine = native[static_cast<std::size_t>(group.rank())];
@@ -217,7 +217,7 @@ TEST_CASE("nccl: without exact, NCCL reduces what it can, and the rest goes the 
       const auto all = inputs(dtype, 64, kRanks);
       for (const ReduceOp op : kAllOps) {
         const Reduction how = reduction(op, false);
-        if (!nccl_refusal(dtype, how).empty()) continue;
+        if (!why_not(dtype, how.op).empty()) continue;
         auto& library = rank.cluster.library;
         const int before = library.calls(rank.p, "ncclAllReduce");
         const auto& mine = all[static_cast<std::size_t>(rank.p)];
@@ -395,6 +395,8 @@ TEST_CASE("nccl: memory of the group, and what it refuses") {
     refused([&] { group.all_reduce(rank.put(std::vector<std::int32_t>(1)), ReduceOp::kAvg); }, "average");
     refused([&] { group.all_reduce(rank.put(std::vector<std::int8_t>(1)), Reduction::premul_sum(0.5)); },
             "factor");
+    refused([&] { group.all_reduce_tree(group.allocate_tree(3, DType::kFloat32), Reduction::premul_sum(2)); },
+            "scaled sums of leaves");
     refused([&] { group.send(good, 1 - rank.p, 5); }, "tags");
     refused([&] { group.send(good, rank.p); }, "this rank");
     refused([&] { group.all_reduce_tree({}, ReduceOp::kSum); }, "allocate_tree");
