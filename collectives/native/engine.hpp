@@ -190,6 +190,7 @@ class Engine {
   void check_on_others(const Ticket& ticket);
   void sleep(const Ticket& ticket);
   std::vector<int> missing(const Ticket& ticket) const;
+  int behind(const std::vector<int>& ranks) const;
   std::uint64_t progress_of_all() const;
   void throw_if_aborted();
   [[noreturn]] void fail(AbortKind kind, const std::string& reason);

@@ -172,9 +172,25 @@ void Engine::fail(AbortKind kind, const std::string& reason) {
   throw_aborted();
 }
 
+/// A local rank that has reduced fewer rounds than any of `ranks`, who may wait for that one themselves: a
+/// root for a stage that it has not read. -1: there is none.
+int Engine::behind(const std::vector<int>& ranks) const {
+  const auto reduced = [&](int peer) { return region_.cell(local(peer)).reduced.rounds.load(); };
+  int last = -1;
+  for (const int peer : locals_) {
+    if (last < 0 || is_before(reduced(peer), reduced(last))) last = peer;
+  }
+  const bool behind_all = std::all_of(
+      ranks.begin(), ranks.end(), [&](int r) { return is_local(r) && is_before(reduced(last), reduced(r)); });
+  return behind_all ? last : -1;
+}
+
 void Engine::fail_timeout(const Ticket& ticket) {
   std::string ranks;
-  for (int peer : missing(ticket)) ranks += (ranks.empty() ? "" : ", ") + std::to_string(peer);
+  const std::vector<int> waits_for = missing(ticket);
+  for (int peer : waits_for) ranks += (ranks.empty() ? "" : ", ") + std::to_string(peer);
+  if (const int last = behind(waits_for); last >= 0 && last != rank_ && !ticket.transfer)
+    ranks += "; furthest behind is rank " + std::to_string(last);
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%g", to_seconds(timeout_));
   const std::string reason = "rank " + std::to_string(rank_) + ": " + name_of(ticket) +

@@ -1,0 +1,248 @@
+/// Real processes in every operation, one of which is killed, stopped, or calls something else in the middle.
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "collectives/native/region.hpp"
+#include "tests/collectives/every_op.hpp"
+#include "tests/collectives/init_ranks.hpp"
+#include "tests/runtime/temp_folder.hpp"
+
+using namespace troupe;
+using namespace troupe::collectives;
+using namespace troupe::collectives::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr OpKind kOperations[] = {
+    OpKind::kAllReduceTree, OpKind::kAllReduce, OpKind::kReduce,    OpKind::kBroadcast,
+    OpKind::kGather,        OpKind::kScatter,   OpKind::kAllGather, OpKind::kReduceScatter,
+    OpKind::kAllToAll,      OpKind::kBarrier,   OpKind::kSend /* and receives, around the ring of ranks */};
+constexpr std::size_t kCounts[] = {5, 200000};
+constexpr int kRanks = 3;
+
+/// The same operation again and again; roots take turns, so the one that fails is a root, too.
+class Repeated {
+ public:
+  Repeated(ProcessGroup& group, OpKind kind, std::size_t count)
+      : group_(group),
+        spec_{.kind = kind, .count = count},
+        input_(kRanks * count * sizeof(float)),
+        output_(input_) {
+    if (kind == OpKind::kAllReduceTree) tree_ = group.allocate_tree(count, DType::kFloat32);
+  }
+
+  void step() {
+    spec_.root = (spec_.root + 1) % kRanks;
+    if (spec_.kind == OpKind::kAllReduceTree) {
+      group_.all_reduce_tree(tree_, ReduceOp::kSum)->wait();
+    } else if (spec_.kind == OpKind::kSend) {
+      const int rank = group_.rank();
+      const auto sent = group_.send(buffer(input_), (rank + 1) % kRanks);
+      const auto received = group_.recv(buffer(output_), (rank + kRanks - 1) % kRanks);
+      received->wait();
+      sent->wait();
+    } else {
+      call(group_, spec_, input_.data(), one_buffer(spec_) ? input_.data() : output_.data())->wait();
+    }
+  }
+
+  /// A call that nobody else makes.
+  void diverge() {
+    if (spec_.kind == OpKind::kSend) {
+      const auto received =
+          group_.recv({output_.data(), 3, DType::kInt64, {}, nullptr}, (group_.rank() + kRanks - 1) % kRanks);
+      group_.send(buffer(input_), (group_.rank() + 1) % kRanks)->wait();
+      received->wait();
+    } else if (spec_.kind == OpKind::kBroadcast) {
+      group_.barrier()->wait();
+    } else {
+      group_.broadcast({input_.data(), 1, DType::kFloat32, {}, nullptr}, 0)->wait();
+    }
+  }
+
+ private:
+  Buffer buffer(Bytes& bytes) const { return {bytes.data(), spec_.count, DType::kFloat32, {}, nullptr}; }
+
+  ProcessGroup& group_;
+  OpSpec spec_;
+  Bytes input_, output_;
+  TreeBuffer tree_;
+};
+
+/// What the processes of one case count together.
+struct Shared {
+  std::atomic<int> steps{0};   ///< that the victim made
+  std::atomic<int> thrown{0};  ///< survivors that have their error
+};
+class SharedWords {
+ public:
+  Shared* operator->() const { return reinterpret_cast<Shared*>(memory_.data()); }
+
+ private:
+  SharedMemory memory_ = SharedMemory::create("counts", sizeof(Shared), true).value();
+};
+
+/// Without a deadline of its own: ctest's is the deadline.
+void wait_for(const std::atomic<int>& word, int value) {
+  while (word.load() < value) std::this_thread::sleep_for(100us);
+}
+
+/// Repeats until it throws: the message.
+std::string error_of(Repeated& repeated) {
+  try {
+    while (true) repeated.step();
+  } catch (const CollectiveAborted& e) {
+    return e.what();
+  } catch (const Timeout& e) {
+    return e.what();
+  }
+}
+
+float sum_of(ProcessGroup& group) {
+  float one = 1;
+  group.all_reduce(std::span(&one, 1))->wait();
+  return one;
+}
+
+std::string called(OpKind kind) {
+  return std::string(name_of(kind));
+}
+
+enum class Fault { kKill, kStop, kDiverge };
+
+/// Three ranks of one machine that found each other by a store, as a program's own; the victim is one but
+/// rank 0. The survivors get an error that says what it should, and form the next generation.
+void fail_in(OpKind kind, std::size_t count, Fault fault, int victim) {
+  const test::TempFolder folder;
+  const SharedWords shared;
+  std::vector<pid_t> pids;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    pids.push_back(fork_process([&] {
+      const Duration limit = fault == Fault::kStop ? Duration(400ms) : Duration(60s);
+      const InitOptions options{
+          .rank = rank, .size = kRanks, .timeout = 60s, .operation_timeout = limit, .data_bytes = 4 << 20};
+      auto group = init_process_group("native", "file://" + (folder / "meet"), options);
+      Repeated repeated(*group, kind, count);
+      if (rank == victim) {
+        while (fault != Fault::kDiverge || shared->steps < 20) {
+          repeated.step();
+          ++shared->steps;
+        }
+        try {
+          repeated.diverge();
+        } catch (const CollectiveAborted& e) {
+          expect(std::string(e.what()).find(called(kind == OpKind::kSend ? OpKind::kRecv : kind)) !=
+                     std::string::npos,
+                 e.what());
+        }
+      } else {
+        const std::string why = error_of(repeated);
+        ++shared->thrown;
+        const auto has = [&](const std::string& part) { return why.find(part) != std::string::npos; };
+        const std::string who = "rank " + std::to_string(victim);
+        if (fault == Fault::kKill) {
+          expect(has(who + " (pid") && has("died"), why);
+        } else if (fault == Fault::kStop) {
+          // A message waits for its neighbour, which may itself wait for the one that was stopped.
+          expect(has("no rank made progress for 0.4 s"), why);
+          if (kind != OpKind::kSend) {
+            expect(has(called(kind)), why);
+            expect(has("waiting for " + who) || has("furthest behind is " + who), why);
+          }
+        } else {
+          expect(has(who), why);
+          expect(has(called(kind == OpKind::kSend ? OpKind::kRecv : kind)), why);
+          if (kind != OpKind::kSend)
+            expect(has(called(kind == OpKind::kBroadcast ? OpKind::kBarrier : OpKind::kBroadcast)), why);
+        }
+      }
+      group = group->rebuild();
+      expect(group->size() == (fault == Fault::kDiverge ? kRanks : kRanks - 1), "who lives goes on");
+      expect(sum_of(*group) == static_cast<float>(group->size()), "and the sum is right");
+    }));
+  }
+  const pid_t loser = pids[static_cast<std::size_t>(victim)];
+  if (fault != Fault::kDiverge) {
+    wait_for(shared->steps, 20);
+    ::kill(loser, fault == Fault::kKill ? SIGKILL : SIGSTOP);
+    if (fault == Fault::kStop) {
+      wait_for(shared->thrown, kRanks - 1);
+      ::kill(loser, SIGKILL);
+    }
+  }
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const int code = exit_of(pids[static_cast<std::size_t>(rank)]);
+    CHECK(code == (rank == victim && fault != Fault::kDiverge ? -SIGKILL : 0));
+  }
+}
+
+void fail_in_every_operation(Fault fault) {
+  int victim = 1;
+  for (const OpKind kind : kOperations) {
+    for (const std::size_t count : kCounts) {
+      CAPTURE(called(kind), count, victim);
+      fail_in(kind, count, fault, victim);
+      victim = 3 - victim;
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE(
+    "kill -9 in the middle of every operation: the others learn who died, and form the next generation") {
+  fail_in_every_operation(Fault::kKill);
+}
+
+TEST_CASE("a rank that is stopped in the middle of every operation is named by the timeout") {
+  fail_in_every_operation(Fault::kStop);
+}
+
+TEST_CASE("a rank that calls something else in the middle of every operation: both calls are named") {
+  fail_in_every_operation(Fault::kDiverge);
+}
+
+TEST_CASE("kill -9 in the middle of every operation between machines") {
+  for (const std::vector<std::vector<int>>& machines :
+       {std::vector<std::vector<int>>{{0, 1}, {2}}, {{0}, {1, 2}}, {{0}, {1}, {2}}}) {
+    for (const OpKind kind : kOperations) {
+      for (const std::size_t count : kCounts) {
+        CAPTURE(machines.size(), called(kind), count);
+        const SharedWords shared;
+        auto options = options_of(kRanks, {.nodes = machines, .data_bytes = 4 << 20});
+        const auto region = options[2].region;  // the node keeps its region
+        std::vector<pid_t> pids;
+        for (std::size_t rank = 0; rank < kRanks; ++rank) {
+          NativeGroupOptions mine = std::move(options[rank]);
+          options[rank] = {};
+          pids.push_back(fork_process([&] {
+            options.clear();  // the other ranks' sockets are theirs alone
+            const auto group = make_native_group(std::move(mine));
+            Repeated repeated(*group, kind, count);
+            if (rank == 2) {
+              while (true) {
+                repeated.step();
+                ++shared->steps;
+              }
+            }
+            const std::string why = error_of(repeated);
+            expect(why.find("rank 2") != std::string::npos, why);
+          }));
+        }
+        wait_for(shared->steps, 20);
+        ::kill(pids[2], SIGKILL);
+        CHECK(exit_of(pids[2]) == -SIGKILL);
+        // What the node of that machine does, which sees its processes end.
+        abort_region(region->data(), "rank 2 was killed");
+        CHECK(exit_of(pids[0]) == 0);
+        CHECK(exit_of(pids[1]) == 0);
+      }
+    }
+  }
+}
