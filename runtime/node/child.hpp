@@ -17,17 +17,17 @@ inline constexpr int kLinkFd = 3;
 /// A child process. It dies with the thread that started it (PR_SET_PDEATHSIG) and is reaped when it ends.
 struct Child {
   pid_t pid = -1;
-  UniqueFd pidfd;                ///< readable once the process is gone
-  transport::LocalLink link;     ///< our end
-  UniqueFd output;               ///< its standard output, if captured
-  UniqueFd errors;               ///< its standard error, if captured
+  UniqueFd pidfd;             ///< readable once the process is gone
+  transport::LocalLink link;  ///< our end
+  UniqueFd output;            ///< its standard output, if captured
+  UniqueFd errors;            ///< its standard error, if captured
 };
 
 struct ChildOptions {
-  std::string role;              ///< "head", "node", "worker"
-  int program_fd = -1;           ///< executable to run; -1: our own
+  std::string role;     ///< "head", "node", "worker"
+  int program_fd = -1;  ///< executable to run; -1: our own
   bool capture_output = false;
-  int oom_score_adj = 0;         ///< offered to the kernel when memory runs out: higher goes first
+  int oom_score_adj = 0;  ///< offered to the kernel when memory runs out: higher goes first
 };
 
 /// Starts our own executable again in the given role.

@@ -12,12 +12,15 @@
 namespace troupe {
 namespace {
 
-Instant now() { return MonotonicClock().now(); }
+Instant now() {
+  return MonotonicClock().now();
+}
 constexpr int kIdleMs = 1000;
 
 }  // namespace
 
-EventLoop::EventLoop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+EventLoop::EventLoop()
+    : epoll_(::epoll_create1(EPOLL_CLOEXEC)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!epoll_ || !wake_) throw_error(io_error("cannot make an event loop", errno, "raise ulimit -n"));
   watch(wake_.get(), [this](bool, bool, bool) {
     std::uint64_t count = 0;
@@ -31,7 +34,8 @@ void EventLoop::watch(int fd, OnEvents callback) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.fd = fd;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) throw_error(io_error("cannot watch a descriptor", errno));
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+    throw_error(io_error("cannot watch a descriptor", errno));
 }
 
 void EventLoop::watch_writable(int fd, bool on) {

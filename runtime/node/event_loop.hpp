@@ -1,4 +1,5 @@
-/// The loop of a node or head process: descriptors, timers, and work posted by other threads, all in one thread.
+/// The loop of a node or head process: descriptors, timers, and work posted by other threads, all in one
+/// thread.
 #pragma once
 
 #include <atomic>

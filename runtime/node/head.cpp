@@ -12,11 +12,16 @@ std::optional<NodeId> speaker(const control::ClusterEvent& event) {
   return std::visit(
       [](const auto& e) -> std::optional<NodeId> {
         using E = std::decay_t<decltype(e)>;
-        if constexpr (std::is_same_v<E, control::NodeJoined>) return e.node.id;
-        else if constexpr (std::is_same_v<E, control::JobRegistered>) return e.driver.node;
-        else if constexpr (requires { e.requester.from.node; }) return e.requester.from.node;
-        else if constexpr (requires { e.node; }) return e.node;
-        else return std::nullopt;
+        if constexpr (std::is_same_v<E, control::NodeJoined>)
+          return e.node.id;
+        else if constexpr (std::is_same_v<E, control::JobRegistered>)
+          return e.driver.node;
+        else if constexpr (requires { e.requester.from.node; })
+          return e.requester.from.node;
+        else if constexpr (requires { e.node; })
+          return e.node;
+        else
+          return std::nullopt;
       },
       event);
 }
@@ -24,9 +29,14 @@ std::optional<NodeId> speaker(const control::ClusterEvent& event) {
 }  // namespace
 
 Head::Head(EventLoop& loop, MachineTransport& transport, Options options)
-    : loop_(loop), transport_(transport), options_(std::move(options)), machine_({}, options_.placement, random_) {}
+    : loop_(loop),
+      transport_(transport),
+      options_(std::move(options)),
+      machine_({}, options_.placement, random_) {}
 
-Head::~Head() { server_.reset(); }
+Head::~Head() {
+  server_.reset();
+}
 
 Result<void> Head::start() {
   if (auto restored = restore(); !restored) return restored;
@@ -55,8 +65,8 @@ Result<void> Head::restore() {
     if (entry.key.starts_with("security/")) continue;
     auto record = wire::decode<control::Record>(entry.value);
     if (!record) {
-      return ErrorInfo{ErrorCode::kCorrupt, "cannot read the head's store at '" + entry.key + "'", record.error().why,
-                       "restore the folder from a copy, or start with an empty one"};
+      return ErrorInfo{ErrorCode::kCorrupt, "cannot read the head's store at '" + entry.key + "'",
+                       record.error().why, "restore the folder from a copy, or start with an empty one"};
     }
     restored.records.push_back(*std::move(record));
   }
@@ -74,10 +84,12 @@ Result<void> Head::restore() {
 void Head::on_frame(const PeerName& from, wire::ByteView frame) {
   const auto header = wire::decode_header(frame);
   if (!header || header->kind != wire::FrameKind::kControl) {
-    return log(LogLevel::kWarning, "refused a frame of " + from + ": " + (header ? "no control frame" : header.error().message()));
+    return log(LogLevel::kWarning, "refused a frame of " + from + ": " +
+                                       (header ? "no control frame" : header.error().message()));
   }
   auto message = wire::decode_control(*header, frame.subspan(wire::kHeaderBytes));
-  if (!message) return log(LogLevel::kWarning, "refused a frame of " + from + ": " + message.error().message());
+  if (!message)
+    return log(LogLevel::kWarning, "refused a frame of " + from + ": " + message.error().message());
   if (const auto* to_head = std::get_if<wire::ToHead>(&*message)) return on_event(from, to_head->event);
   on_ask(from, *message);
 }
@@ -90,7 +102,9 @@ void Head::on_event(const PeerName& from, const control::ClusterEvent& event) {
   on(event);
 }
 
-void Head::on(const control::ClusterEvent& event) { carry_out(machine_.on(event, clock_.now())); }
+void Head::on(const control::ClusterEvent& event) {
+  carry_out(machine_.on(event, clock_.now()));
+}
 
 void Head::carry_out(const std::vector<control::ClusterAction>& actions) {
   StoreBatch batch;
@@ -139,8 +153,10 @@ bool Head::persist(StoreBatch& batch) {
 }
 
 void Head::send(NodeId node, const control::ClusterAction& action) {
-  if (server_ == nullptr) return;          // while it restores: nodes that come back are told then
-  server_->send(to_hex(node.value), wire::control_frame(wire::FromHead{action}));  // an unreachable node registers again when it is back
+  if (server_ == nullptr) return;  // while it restores: nodes that come back are told then
+  server_->send(
+      to_hex(node.value),
+      wire::control_frame(wire::FromHead{action}));  // an unreachable node registers again when it is back
 }
 
 void Head::send_all(const control::ClusterAction& action) {

@@ -1,5 +1,5 @@
-/// The head process: the cluster machine with a store, a server and a clock around it. It is not a node: nothing that
-/// trains dies with it.
+/// The head process: the cluster machine with a store, a server and a clock around it. It is not a node:
+/// nothing that trains dies with it.
 #pragma once
 
 #include <map>

@@ -26,7 +26,8 @@ std::string make_folder() {
   const char* base = std::getenv("XDG_RUNTIME_DIR");
   std::string path = std::string(base == nullptr ? "/tmp" : base) + "/troupe-XXXXXX";
   if (::mkdtemp(path.data()) == nullptr) {
-    throw_error(io_error("cannot make a folder " + path + " for the cluster's state", errno, "free space, or set XDG_RUNTIME_DIR"));
+    throw_error(io_error("cannot make a folder " + path + " for the cluster's state", errno,
+                         "free space, or set XDG_RUNTIME_DIR"));
   }
   return path;
 }
@@ -46,12 +47,16 @@ std::string wait_until_ready(Child& child, const std::string& role) {
     if (const auto* failed = std::get_if<wire::NotReady>(&answer->message)) throw_error(failed->error);
   }
   signal_child(child, SIGKILL);
-  throw_error({ErrorCode::kUnavailable, "the " + role + " of the cluster did not come up", answer ? "it said something else" : answer.error().why,
+  throw_error({ErrorCode::kUnavailable, "the " + role + " of the cluster did not come up",
+               answer ? "it said something else" : answer.error().why,
                "look at the lines above; TROUPE_LOG=debug prints more"});
 }
 
 EmbeddedCluster::EmbeddedCluster(const EmbeddedOptions& options)
-    : options_(options), folder_(make_folder()), head_keys_(CurveKeyPair::generate()), wake_(::eventfd(0, EFD_CLOEXEC)) {
+    : options_(options),
+      folder_(make_folder()),
+      head_keys_(CurveKeyPair::generate()),
+      wake_(::eventfd(0, EFD_CLOEXEC)) {
   try {
     for (int i = 0; i < options_.nodes; ++i) {
       node_keys_.push_back(CurveKeyPair::generate());
@@ -68,11 +73,14 @@ EmbeddedCluster::EmbeddedCluster(const EmbeddedOptions& options)
   }
 }
 
-EmbeddedCluster::~EmbeddedCluster() { stop(); }
+EmbeddedCluster::~EmbeddedCluster() {
+  stop();
+}
 
 void EmbeddedCluster::start_head(const std::string& address) {
   KeyBundle bundle{head_keys_, head_keys_.public_key(), {}};
-  for (std::size_t i = 0; i < nodes_.size(); ++i) bundle.allowed.push_back({node_keys_[i].public_key(), to_hex(nodes_[i].id.value)});
+  for (std::size_t i = 0; i < nodes_.size(); ++i)
+    bundle.allowed.push_back({node_keys_[i].public_key(), to_hex(nodes_[i].id.value)});
   auto keys = hand_over(bundle).value();
   auto child = start_child({.role = "head"}).value();
   const int fd = keys.get();
@@ -130,7 +138,9 @@ void EmbeddedCluster::supervise() {
   }
 }
 
-transport::LocalLink EmbeddedCluster::take_driver_link() { return std::move(driver_link_); }
+transport::LocalLink EmbeddedCluster::take_driver_link() {
+  return std::move(driver_link_);
+}
 
 pid_t EmbeddedCluster::head_pid() const {
   const std::lock_guard lock(mutex_);

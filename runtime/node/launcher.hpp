@@ -1,4 +1,5 @@
-/// An embedded cluster: head and nodes started from the driver's own executable, supervised, and gone with it.
+/// An embedded cluster: head and nodes started from the driver's own executable, supervised, and gone with
+/// it.
 #pragma once
 
 #include <memory>
@@ -16,8 +17,8 @@ namespace troupe {
 /// The cores that this process may use.
 double usable_cores();
 
-/// Waits for the first word of a head or node that was configured, and returns the address on which it listens. Throws
-/// the reason when it does not come up; the child is killed then.
+/// Waits for the first word of a head or node that was configured, and returns the address on which it
+/// listens. Throws the reason when it does not come up; the child is killed then.
 std::string wait_until_ready(Child& child, const std::string& role);
 
 struct EmbeddedOptions {
@@ -25,7 +26,8 @@ struct EmbeddedOptions {
   double cpus_per_node = 0;  ///< 0: the cores this process may use
 };
 
-/// Thread-safe after the constructor. The destructor ends everything within seconds and removes the head's folder.
+/// Thread-safe after the constructor. The destructor ends everything within seconds and removes the head's
+/// folder.
 class EmbeddedCluster {
  public:
   /// Starts the head and the nodes. Throws with the reason when one of them does not come up.

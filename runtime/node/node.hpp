@@ -1,5 +1,5 @@
-/// The node process: starts and watches workers, hands out shared memory and rings, and is the gateway to other
-/// machines. It holds no decision of the cluster: the head decides who runs where.
+/// The node process: starts and watches workers, hands out shared memory and rings, and is the gateway to
+/// other machines. It holds no decision of the cluster: the head decides who runs where.
 #pragma once
 
 #include <functional>
@@ -88,7 +88,8 @@ class Node {
   void kill_actor(ActorId actor, const std::string& reason);
 
   // node_packages.cpp: executables of jobs
-  std::optional<int> program_for(ActorId actor, const control::ActorSpec& spec, const wire::ActorPayload& payload);
+  std::optional<int> program_for(ActorId actor, const control::ActorSpec& spec,
+                                 const wire::ActorPayload& payload);
   void ask_for_package(Fetch& fetch);
   void give_package(NodeId to, const wire::PackageAsk& ask);
   void take_package_part(NodeId from, const wire::PackagePart& part);
@@ -109,7 +110,8 @@ class Node {
   void send(LocalProcess& process, const wire::Control& message, std::vector<UniqueFd> fds = {});
   void send_packet(LocalProcess& process, wire::ByteView packet, std::vector<UniqueFd> fds = {});
   void flush(LocalProcess& process);
-  void answer(LocalProcess& process, std::uint64_t request, Result<wire::Bytes> value, std::vector<UniqueFd> fds = {});
+  void answer(LocalProcess& process, std::uint64_t request, Result<wire::Bytes> value,
+              std::vector<UniqueFd> fds = {});
   void to_locals(const wire::Control& message);
   void to_process(ProcessAddress to, const wire::Control& message);
   void to_peer(NodeId node, wire::ByteView frame);
@@ -138,7 +140,8 @@ class Node {
   LocalProcess* driver_ = nullptr;
   std::map<JobId, ProcessId> shared_workers_;
   std::map<ActorId, ProcessId> hosts_;  ///< which process has an actor
-  std::map<std::pair<ProcessId, std::uint64_t>, control::ClusterEvent> unanswered_;  ///< told the head again when it is back
+  std::map<std::pair<ProcessId, std::uint64_t>, control::ClusterEvent>
+      unanswered_;                            ///< told the head again when it is back
   std::map<std::string, UniqueFd> packages_;  ///< whole executables, by hash
   std::map<std::string, Fetch> fetches_;
   UniqueFd own_program_;

@@ -26,7 +26,8 @@ void Node::start_actor(ActorId actor, const control::ActorSpec& spec) {
   LocalProcess* process = spec.demand.isolated ? nullptr : shared_worker(spec.job);
   if (process == nullptr) {
     const std::string label = spec.demand.isolated ? payload->label : "worker";
-    auto started = start_worker({label, spec.job, spec.demand.isolated, payload->driver, payload->package, *program});
+    auto started =
+        start_worker({label, spec.job, spec.demand.isolated, payload->driver, payload->package, *program});
     if (!started) return to_head(control::ActorFailed{id_, actor, started.error()});
     process = *started;
     if (!spec.demand.isolated) shared_workers_[spec.job] = process->id;
@@ -48,7 +49,10 @@ LocalProcess* Node::shared_worker(JobId job) {
 }
 
 Result<LocalProcess*> Node::start_worker(const NewWorker& worker) {
-  auto child = start_child({.role = "worker", .program_fd = worker.program_fd, .capture_output = true, .oom_score_adj = kWorkerOomScore});
+  auto child = start_child({.role = "worker",
+                            .program_fd = worker.program_fd,
+                            .capture_output = true,
+                            .oom_score_adj = kWorkerOomScore});
   if (!child) return child.error();
   auto process = std::make_unique<LocalProcess>();
   process->id = {SystemRandom().next()};
@@ -73,7 +77,8 @@ void Node::watch(LocalProcess& process) {
   });
   if (process.child.pid < 0) return;
   loop_.watch(process.child.pidfd.get(), [this, &process](bool, bool, bool) { process_ended(process); });
-  loop_.watch(process.child.output.get(), [this, &process](bool, bool, bool) { read_output(process, false); });
+  loop_.watch(process.child.output.get(),
+              [this, &process](bool, bool, bool) { read_output(process, false); });
   loop_.watch(process.child.errors.get(), [this, &process](bool, bool, bool) { read_output(process, true); });
 }
 
@@ -140,7 +145,8 @@ void Node::announce_down(const LocalProcess& process, const std::string& reason)
   for (const auto& [actor, state] : process.actors) {
     hosts_.erase(actor);
     if (state == LocalProcess::ActorState::kStarting) {
-      to_head(control::ActorFailed{id_, actor, {ErrorCode::kActorDied, process.label + " could not be started", reason, ""}});
+      to_head(control::ActorFailed{
+          id_, actor, {ErrorCode::kActorDied, process.label + " could not be started", reason, ""}});
     } else {
       to_head(control::ActorDown{id_, actor, reason});
     }

@@ -5,8 +5,8 @@
 
 namespace troupe {
 
-/// When this process was started to be a head, node or worker, becomes it and never returns: the process exits when
-/// its role ends. Returns in the user's program.
+/// When this process was started to be a head, node or worker, becomes it and never returns: the process
+/// exits when its role ends. Returns in the user's program.
 void become_role_if_asked(const control::PlacementPolicy& placement);
 
 }  // namespace troupe
