@@ -254,6 +254,7 @@ void Reducer::begin_step() {
 }
 
 void Reducer::begin_leaf() {
+  throw_if_aborted();
   TROUPE_ASSERT(leaf_ < schedule_.leaves.size(), "a step has as many leaves as the rank hosts");
   for (Parameter& parameter : parameters_) parameter.seen = false;
   for (std::size_t b = 0; b < states_.size(); ++b) states_[b].pending = buckets_[b].members.size();
@@ -261,6 +262,7 @@ void Reducer::begin_leaf() {
 }
 
 void Reducer::begin_backward() {
+  throw_if_aborted();
   // A gradient that is added to another needs memory of its own.
   if (options_.place_gradients && !current().add) {
     placement_.begin_backward(slots_[static_cast<std::size_t>(current().array)]);
@@ -275,10 +277,17 @@ bool Reducer::is_last_leaf() const {
   return leaf_ + 1 == schedule_.leaves.size();
 }
 
+void Reducer::throw_if_aborted() const {
+  if (std::string reason = group_->abort_reason(); !reason.empty()) {
+    throw_error({ErrorCode::kAborted, "the process group was aborted", std::move(reason),
+                 "form the next generation"});
+  }
+}
+
 void Reducer::gradient_ready(std::size_t index) {
-  if (!in_leaf_ || failure_) return;  // a backward that is none of ours
-  // Thrown here an exception would pass through autograd, which may wrap it.
+  if (!in_leaf_) return;  // a backward that is none of ours
   try {
+    throw_if_aborted();
     Parameter& parameter = parameters_[index];
     if (!parameter.tensor.grad().defined()) return;
     torch::Tensor gradient = std::move(parameter.tensor.mutable_grad());
@@ -286,6 +295,7 @@ void Reducer::gradient_ready(std::size_t index) {
     take(index, std::move(gradient));
   } catch (...) {
     failure_ = std::current_exception();
+    throw;  // ends the backward; autograd may wrap it on the way
   }
 }
 
@@ -347,10 +357,13 @@ void Reducer::fold(BucketState& bucket) {
   }
 }
 
+void Reducer::rethrow_failure() {
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
 void Reducer::end_leaf() {
   in_leaf_ = false;
   placement_.end_backward();
-  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
   const torch::NoGradGuard no_grad;
   take_deferred();
   add_missing();

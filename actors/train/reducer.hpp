@@ -7,6 +7,9 @@
 /// bucket is launched as soon as all its gradients are in, in the order of buckets. After finish() every
 /// `.grad` is the mean over the job's leaves, in memory of this rank alone.
 ///
+/// Once the group is aborted the step is lost, so a leaf ends where it next comes by here: at its begin,
+/// between forward and backward, and at every gradient, whose hook then throws.
+///
 /// Not thread-safe: one thread drives it, and the backward runs on that thread (as it does on the CPU).
 #pragma once
 
@@ -59,7 +62,9 @@ class Reducer {
   void begin_leaf();
   /// Between its forward and its backward: where gradients go is decided when the backward allocates them.
   void begin_backward();
-  /// After its backward. Throws BadConfig for unused parameters, and what a launch threw during the backward.
+  /// When the backward threw: throws what a hook did, if one did, before autograd wrapped it.
+  void rethrow_failure();
+  /// After its backward. Throws BadConfig for unused parameters.
   void end_leaf();
   /// Waits for every bucket and sets the gradients. Throws CollectiveAborted or Timeout.
   void finish();
@@ -82,6 +87,7 @@ class Reducer {
   static std::vector<BucketItem> items_of(const std::vector<Parameter>& parameters);
   static std::vector<std::size_t> bytes_of(const std::vector<Parameter>& parameters);
   BucketState allocate(const Bucket& bucket);
+  void throw_if_aborted() const;
   void gradient_ready(std::size_t index);
   void take(std::size_t index, torch::Tensor gradient);
   void take_deferred();
@@ -118,7 +124,7 @@ class Reducer {
   std::size_t leaf_ = 0;  ///< position in the interval
   bool in_leaf_ = false;
   std::size_t next_bucket_ = 0;
-  std::exception_ptr failure_;  ///< what a hook threw; raised after the backward
+  std::exception_ptr failure_;  ///< what a hook threw
 };
 
 }  // namespace troupe::train

@@ -84,7 +84,12 @@ double StepEngine::compute_leaf(const LeafBatch& leaf) {
                     "return its mean or sum");
   }
   reducer_.begin_backward();
-  loss.backward();
+  try {
+    loss.backward();
+  } catch (...) {
+    reducer_.rethrow_failure();
+    throw;
+  }
   if (leaf.leaf == 0) buffers_.save(next_buffers_);
   buffers_.restore(committed_buffers_);
   reducer_.end_leaf();

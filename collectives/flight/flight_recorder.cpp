@@ -126,7 +126,7 @@ void FlightRecorder::failed(std::uint64_t number, std::string_view error) {
 }
 
 void FlightRecorder::aborted(std::string_view reason) {
-  dump_once("this rank aborted the group: " + std::string(reason));
+  dump_once(reason);
 }
 
 void FlightRecorder::dump_once(std::string_view reason) {

@@ -46,7 +46,7 @@ class FlightRecorder {
   void completed(std::uint64_t number, std::optional<Duration> took);
   /// Also writes the group's one dump of an error. Never throws: what goes wrong with the dump is logged.
   void failed(std::uint64_t number, std::string_view error);
-  /// As failed, for what is no operation's failure: an abort called here.
+  /// As failed, for what is no operation's failure: abort() was called here.
   void aborted(std::string_view reason);
 
   /// What is remembered now.

@@ -107,7 +107,8 @@ class RecordedGroup final : public ProcessGroup {
   void abort(const std::string& reason) override {
     const bool first = inner_->abort_reason().empty();
     inner_->abort(reason);  // the others wait for this, and for no dump
-    if (first) recorder_->aborted(reason);
+    recorder_->aborted(first ? "this rank aborted the group: " + reason
+                             : "this rank left the group, which was aborted: " + inner_->abort_reason());
   }
 
   std::shared_ptr<Work> all_reduce_tree(const TreeBuffer& buffer, Reduction how) override {

@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
+#include <fstream>
 #include <string_view>
 #include <vector>
 
@@ -63,6 +65,16 @@ Result<Pipe> make_pipe() {
   ::_exit(127);
 }
 
+std::string exited(int code) {
+  return code == 0 ? "exited" : "exit code " + std::to_string(code);
+}
+
+std::string killed(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return "killed by signal " + std::to_string(signal) +
+         (name == nullptr ? "" : std::string(" (SIG") + name + ")");
+}
+
 }  // namespace
 
 Result<Child> start_child(const ChildOptions& options) {
@@ -112,14 +124,22 @@ void signal_child(const Child& child, int signal) {
   ::syscall(SYS_pidfd_send_signal, child.pidfd.get(), signal, nullptr, 0);
 }
 
+std::optional<std::string> how_it_ends(const Child& child) {
+  // The last field of stat is the status that wait() will return, from when the whole process is ending.
+  std::ifstream file("/proc/" + std::to_string(child.pid) + "/stat");
+  std::string stat;
+  if (!std::getline(file, stat)) return std::nullopt;
+  const std::size_t last = stat.rfind(' ') + 1;
+  int status = 0;
+  const char* end = stat.data() + stat.size();
+  if (std::from_chars(stat.data() + last, end, status).ptr != end || status == 0) return std::nullopt;
+  return WIFEXITED(status) ? exited(WEXITSTATUS(status)) : killed(WTERMSIG(status));
+}
+
 std::string reap(const Child& child) {
   siginfo_t info{};
   if (::waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED) != 0) return "it was reaped elsewhere";
-  if (info.si_code == CLD_EXITED)
-    return info.si_status == 0 ? "exited" : "exit code " + std::to_string(info.si_status);
-  const char* name = ::sigabbrev_np(info.si_status);
-  return "killed by signal " + std::to_string(info.si_status) +
-         (name == nullptr ? "" : std::string(" (SIG") + name + ")");
+  return info.si_code == CLD_EXITED ? exited(info.si_status) : killed(info.si_status);
 }
 
 bool wait_ended(const Child& child, Duration timeout) {

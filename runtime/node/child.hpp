@@ -36,6 +36,10 @@ Result<Child> start_child(const ChildOptions& options);
 /// Sends a signal through the pidfd: it cannot hit another process that got the same pid.
 void signal_child(const Child& child, int signal);
 
+/// How a child that is about to end does, as reap() will say it; empty: it goes on, or ends without an error,
+/// or the kernel does not tell yet (Linux 5.17).
+std::optional<std::string> how_it_ends(const Child& child);
+
 /// Reaps a child that has ended (pidfd readable): "killed by signal 9 (SIGKILL)", "exit code 3", "exited".
 std::string reap(const Child& child);
 

@@ -19,6 +19,7 @@ struct LocalProcess {
   std::string label;
   std::string package;    ///< hash of the executable it runs; empty: ours
   Child child;            ///< pid -1: the driver, which started us
+  SharedMemory lock;      ///< that it holds while it lives; the death watch's from its hello on
   UniqueFd doorbell;      ///< known once it has said hello
   bool isolated = false;  ///< it was started for one actor, and ends with it
   bool ended = false;     ///< its death was seen

@@ -23,7 +23,8 @@ Node::Node(EventLoop& loop, MachineTransport& transport, Options options)
       transport_(transport),
       options_(std::move(options)),
       id_(options_.config.id),
-      authorizer_(std::make_shared<Authorizer>(clock_)) {}
+      authorizer_(std::make_shared<Authorizer>(clock_)),
+      deaths_([this](ProcessId process) { loop_.post([this, process] { process_ends(process); }); }) {}
 
 Node::~Node() {
   head_.reset();  // joins its thread before anything it posts about goes away

@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 
+#include "runtime/node/death_watch.hpp"
 #include "runtime/node/event_loop.hpp"
 #include "runtime/node/local_process.hpp"
 #include "runtime/node/package.hpp"
@@ -82,7 +83,9 @@ class Node {
   void watch(LocalProcess& process);
   void read_output(LocalProcess& process, bool errors);
   void forward_output(LocalProcess& process, std::string text, bool errors);
+  void process_ends(ProcessId id);
   void process_ended(LocalProcess& process);
+  void tell_end(LocalProcess& process, const std::string& how);
   void announce_down(const LocalProcess& process, const std::string& reason);
   void kill_process(LocalProcess& process, const std::string& reason);
   void kill_actor(ActorId actor, const std::string& reason);
@@ -153,6 +156,7 @@ class Node {
   std::unique_ptr<MachineClient> head_;
   int refusals_ = 0;  ///< handshakes that the head refused, one after the other
   bool leaving_ = false;
+  DeathWatch deaths_;
 };
 
 }  // namespace troupe

@@ -73,6 +73,7 @@ void Node::on_local_control(LocalProcess& process, wire::Control message) {
     }
     process.doorbell = std::move(process.received_fds.front());
     process.received_fds.clear();
+    if (process.lock) deaths_.add(process.id, std::move(process.lock));
     for (const auto& start : std::exchange(process.starts, {})) send(process, start);
   } else if (auto* ask = std::get_if<wire::SpawnAsk>(&message)) {
     control::ClusterEvent event = control::SpawnRequested{{from, ask->request}, std::move(ask->spec)};

@@ -1,5 +1,6 @@
 // The node's part that starts, watches and ends worker processes.
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -54,6 +55,10 @@ Result<LocalProcess*> Node::start_worker(const NewWorker& worker) {
                             .capture_output = true,
                             .oom_score_adj = kWorkerOomScore});
   if (!child) return child.error();
+  auto lock = DeathWatch::make_lock();
+  if (!lock) return lock.error();
+  std::vector<UniqueFd> fds;
+  fds.emplace_back(::fcntl(lock->fd(), F_DUPFD_CLOEXEC, 0));
   auto process = std::make_unique<LocalProcess>();
   process->id = {SystemRandom().next()};
   process->job = worker.job;
@@ -62,11 +67,13 @@ Result<LocalProcess*> Node::start_worker(const NewWorker& worker) {
   process->child = *std::move(child);
   process->isolated = worker.isolated;
   process->driver = worker.driver;
+  process->lock = *std::move(lock);
   process->heard = clock_.now();
   LocalProcess* added = process.get();
   locals_.emplace(added->id, std::move(process));
   watch(*added);
-  send(*added, wire::Configure{id_, added->id, worker.job, worker.label, host_, worker.package});
+  send(*added, wire::Configure{id_, added->id, worker.job, worker.label, host_, worker.package},
+       std::move(fds));
   return added;
 }
 
@@ -107,35 +114,49 @@ void Node::forward_output(LocalProcess& process, std::string text, bool errors) 
   to_process(process.driver, wire::Output{process.label, errors, std::move(text)});
 }
 
+/// The thread of a process that holds its lock has ended, and with it the process, as a rule.
+void Node::process_ends(ProcessId id) {
+  LocalProcess* process = find(id);
+  if (process == nullptr || process->ended) return;
+  if (const auto how = how_it_ends(process->child)) tell_end(*process, *how);
+}
+
+/// A process is gone: its pidfd says so, or the driver's link.
 void Node::process_ended(LocalProcess& process) {
-  if (process.ended) return;
-  process.ended = true;
-  const ProcessId id = process.id;
-  std::string reason = process.child.pid > 0 ? reap(process.child) : "the driver is gone";
-  if (!process.kill_reason.empty()) reason = process.kill_reason + " (" + reason + ")";
-  // First of all the members of its groups leave their collectives; the rest can wait a microsecond.
-  regions_.process_died(id, reason);
+  const std::string how = process.child.pid > 0 ? reap(process.child) : "the driver is gone";
+  if (!process.ended) tell_end(process, how);
   if (process.child.pid > 0) {
+    deaths_.remove(process.id);
     loop_.forget(process.child.pidfd.get());
-    read_output(process, false);
-    read_output(process, true);
     for (UniqueFd* fd : {&process.child.output, &process.child.errors}) {
       if (*fd) loop_.forget(fd->get());
     }
+  }
+  if (&process == driver_) {
+    driver_ = nullptr;
+    leave("its driver is gone");
+  }
+  loop_.post([this, id = process.id] {  // not now: callbacks of this turn may still hold a reference
+    locals_.erase(id);
+    if (leaving_) finish_leaving();
+  });
+}
+
+/// Tells everybody that a process has ended, or is about to, which the kernel may take milliseconds over.
+void Node::tell_end(LocalProcess& process, const std::string& how) {
+  process.ended = true;
+  std::string reason = process.kill_reason.empty() ? how : process.kill_reason + " (" + how + ")";
+  // First of all the members of its groups leave their collectives; the rest can wait a microsecond.
+  regions_.process_died(process.id, reason);
+  if (process.child.pid > 0) {
+    read_output(process, false);
+    read_output(process, true);
   }
   if (reason.find("exit code") != std::string::npos && !process.last_error_line.empty()) {
     reason += ", last line of its output: " + process.last_error_line.substr(0, 300);
   }
   loop_.forget(process.child.link.fd());
   announce_down(process, reason);
-  if (&process == driver_) {
-    driver_ = nullptr;
-    leave("its driver is gone");
-  }
-  loop_.post([this, id] {  // not now: callbacks of this turn may still hold a reference
-    locals_.erase(id);
-    if (leaving_) finish_leaving();
-  });
 }
 
 void Node::announce_down(const LocalProcess& process, const std::string& reason) {

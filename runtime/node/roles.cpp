@@ -13,6 +13,7 @@
 #include "runtime/client/process.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/node/child.hpp"
+#include "runtime/node/death_watch.hpp"
 #include "runtime/node/head.hpp"
 #include "runtime/node/node.hpp"
 #include "runtime/transport/machine_link.hpp"
@@ -152,6 +153,12 @@ int run_worker(transport::LocalLink link) {
   }
   set_log_role(config->label);
   ::prctl(PR_SET_NAME, config->label.substr(0, 15).c_str());
+  // This thread lives as long as the process.
+  const auto held =
+      received->fds.size() == 1
+          ? hold_lock(std::move(received->fds.front()))
+          : Result<void>(ErrorInfo{ErrorCode::kRefused, "no lock came with the configuration", "", ""});
+  if (!held) log(LogLevel::kError, held.error().message());
   ::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a line a person prints is seen when it is printed
   const Process::Config mine{config->node,  config->process, config->job,    0,
                              config->label, config->host,    config->package};

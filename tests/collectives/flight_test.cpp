@@ -92,7 +92,9 @@ class Lonely final : public ProcessGroup {
   int size() const override { return 1; }
   Generation generation() const override { return {1, 1}; }
   std::shared_ptr<Work> barrier() override { return std::make_shared<Done>(); }
-  void abort(const std::string& reason) override { reason_ = reason; }
+  void abort(const std::string& reason) override {
+    if (reason_.empty()) reason_ = reason;
+  }
   std::string abort_reason() const override { return reason_; }
 
  private:
@@ -298,6 +300,16 @@ TEST_CASE("an abort leaves a dump on who aborts, once") {
   std::filesystem::remove(files[0]);
   group->abort("again");
   CHECK_FALSE(std::filesystem::exists(files[0]));
+}
+
+TEST_CASE("a rank that sees an abort outside of any operation, and gives up, leaves a dump of why") {
+  const TempFolder folder;
+  const auto inner = std::make_shared<Lonely>();
+  const auto group = recorded(inner, {.group = "a", .folder = folder.path()});
+  inner->abort("rank 1 died");
+  group->abort("rank 0 failed in step 3");
+  const Dump dump = read_dump(folder / "a-g1.1/rank-0.flight").value();
+  CHECK(dump.reason == "this rank left the group, which was aborted: rank 1 died");
 }
 
 TEST_CASE("of many failures the first leaves the dump, unless dumps are off") {
