@@ -130,6 +130,60 @@ TEST_CASE("an aborted step leaves the state untouched, and the step runs again w
   for (const std::string& hash : disturbed) CHECK(hash == undisturbed[0]);
 }
 
+/// Three layers that say how far a leaf has come.
+struct ChainNetImpl : torch::nn::Module {
+  ChainNetImpl() {
+    register_module("first", first);
+    register_module("second", second);
+    register_module("third", third);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return third->forward(second->forward(first->forward(x))); }
+  torch::nn::Linear first{16, 8}, second{8, 8}, third{8, 4};
+};
+TORCH_MODULE(ChainNet);
+
+struct ChainJob {
+  static inline std::function<void(const std::string&)> came_to;
+
+  ChainNet model() const { return ChainNet(); }
+  torch::optim::SGD optimizer(ChainNet& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1));
+  }
+  torch::Tensor loss(ChainNet& net, const data::Batch& batch) const {
+    const auto low = net->first->forward(batch.input), high = net->second->forward(low);
+    low.register_hook([](const torch::Tensor&) { came_to("low gradient"); });
+    high.register_hook([](const torch::Tensor&) { came_to("high gradient"); });
+    came_to("forward");
+    return net->third->forward(high).square().mean();
+  }
+};
+
+TEST_CASE("a leaf whose group is aborted ends after its forward, or at the next gradient") {
+  const std::string moment = GENERATE("forward", "high gradient");
+  auto engine = engine_for(ChainJob{}, 1);
+  auto group = lone_group(1);
+  engine->attach(group);
+  std::string last;
+  ChainJob::came_to = [&](const std::string& here) {
+    last = here;
+    if (here == moment) group->abort("a test ends this group");
+  };
+  const std::string before = engine->state().hash();
+  CHECK_THROWS_AS(engine->run_step(0, leaf_batches(*group, 0, small)), CollectiveAborted);
+  CHECK(last == moment);
+  CHECK(engine->state().hash() == before);
+
+  ChainJob::came_to = [](const std::string&) {};
+  auto undisturbed = engine_for(ChainJob{}, 1);
+  for (StepEngine* one : {engine.get(), undisturbed.get()}) {
+    group = lone_group(1);
+    one->attach(group);
+    one->run_step(0, leaf_batches(*group, 0, small));
+    one->apply();
+  }
+  CHECK(engine->state().hash() == undisturbed->state().hash());
+}
+
 TEST_CASE("what user code throws reaches the peers at once and leaves the state alone") {
   const auto results = fork_ranks(2, 2, [](auto group) -> std::string {
     auto engine = engine_for(SmallJob{}, 2);
