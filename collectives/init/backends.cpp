@@ -9,7 +9,9 @@ namespace {
 struct Registry {
   std::mutex mutex;
   /// use_gloo() and use_mpi() add theirs, so that a program without them does not load those libraries.
-  std::map<std::string, BackendFactory, std::less<>> factories = {{"native", join_native_group}};
+  std::map<std::string, BackendFactory, std::less<>> factories = {
+      {"native", join_native_group},
+      {"nccl", [](const BackendContext& context) { return join_nccl_group(context); }}};
 };
 
 Registry& registry() {

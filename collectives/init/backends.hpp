@@ -12,15 +12,22 @@
 
 namespace troupe::collectives {
 
+namespace nccl {
+struct Api;
+}
+
 /// A rank's place in a group that is to be formed, and the means to form it. Lives as long as the factory
 /// runs.
 struct BackendContext {
   int rank = 0;
   int size = 1;
   int local_rank = -1;  ///< as the launcher says; -1: it does not
+  int device = -1;      ///< of nccl: InitOptions::device
   /// Keys of this group alone. While the group is formed its calls throw CollectiveAborted once a member is
   /// gone.
   Store& store;
+  /// The same keys for as long as the group lives, without that care for its members.
+  std::shared_ptr<Store> lasting_store;
   Generation generation;                 ///< the same on every rank, and no other group of the job has it
   Duration timeout{};                    ///< for forming the group
   Duration operation_timeout{};          ///< for an operation without progress
@@ -43,5 +50,10 @@ BackendFactory find_backend(std::string_view name);
 /// The backend of this repository: one region a machine, one connection a pair of ranks on different
 /// machines.
 std::shared_ptr<ProcessGroup> join_native_group(const BackendContext& context);
+
+/// NCCL's, for ranks with GPUs. Aborts are told by a word in shared memory on one machine, else by the store.
+/// Throws Unavailable where this program was built without NCCL, or there is no GPU. `api`: tests.
+std::shared_ptr<ProcessGroup> join_nccl_group(const BackendContext& context);
+std::shared_ptr<ProcessGroup> join_nccl_group(const BackendContext& context, const nccl::Api& api);
 
 }  // namespace troupe::collectives

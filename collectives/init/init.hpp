@@ -24,6 +24,9 @@ struct InitOptions {
   Duration operation_timeout = std::chrono::seconds(30);
   /// A rank's memory for allocate() and allocate_tree(). What is not used takes no memory.
   std::size_t data_bytes = std::size_t{256} << 20;
+  /// Of nccl: CUDA's index of this rank's GPU. -1: the launcher's local rank, else the rank's place among
+  /// those of its machine, modulo the number of GPUs that the process sees.
+  int device = -1;
   /// The job's key, 64 hexadecimal digits, the same on every rank. Empty: that of TROUPE_JOB_KEY or of the
   /// file TROUPE_JOB_KEY_FILE; without these one is made, which the same user's processes on this machine
   /// find (with file://, those that can read the file).
@@ -34,7 +37,7 @@ struct InitOptions {
 
 /// The group of all ranks. Blocks until every rank has called it, at the same URL and with the same size.
 ///
-/// backend: "native", or another that the build has.
+/// backend: "native", "nccl", or another that the build has.
 /// url: env://, tcp://HOST:PORT or file:///PATH (rendezvous.hpp has the details).
 ///
 /// Rank 0 serves the store at which the ranks meet, on a thread, until its last group of this job is

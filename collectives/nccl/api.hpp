@@ -100,6 +100,7 @@ struct TreeFold;  // tree_fold.hpp
 
 struct CudaApi {
   std::function<const char*(CudaCode)> cudaGetErrorString;
+  std::function<CudaCode(int*)> cudaGetDeviceCount;
   std::function<CudaCode(int*)> cudaGetDevice;
   std::function<CudaCode(int)> cudaSetDevice;
   /// Non-blocking with regard to the default stream, at the highest priority.

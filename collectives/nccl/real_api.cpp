@@ -207,6 +207,7 @@ CudaCode create_stream(Stream* stream) {
 
 void fill(CudaApi& api) {
   api.cudaGetErrorString = [](CudaCode code) { return ::cudaGetErrorString(static_cast<cudaError_t>(code)); };
+  api.cudaGetDeviceCount = [](int* count) { return ::cudaGetDeviceCount(count); };
   api.cudaGetDevice = [](int* device) { return ::cudaGetDevice(device); };
   api.cudaSetDevice = [](int device) { return ::cudaSetDevice(device); };
   api.cudaStreamCreate = create_stream;

@@ -8,6 +8,8 @@
 namespace troupe::collectives::testing {
 namespace {
 
+constexpr int kDevices = 64;
+
 using nccl::CudaApi;
 using nccl::Event;
 using nccl::Stream;
@@ -156,6 +158,11 @@ void fill_cuda(DoubleState& s, int p, CudaApi& api) {
   api = make_memory_calls(s, p);
   fill_events(s, p, api);
   api.cudaGetErrorString = [](int) { return "an error of the double"; };
+  api.cudaGetDeviceCount = [&s, p](int* count) {
+    if (const int code = s.enter(p, "cudaGetDeviceCount")) return code;
+    *count = kDevices;
+    return 0;
+  };
   api.cudaGetDevice = [&s, p](int* device) {
     if (const int code = s.enter(p, "cudaGetDevice")) return code;
     *device = current_device;
