@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -131,7 +132,7 @@ Ticket Engine::launch(const Contract& contract, const void* input, void* output)
   const std::lock_guard lock(mutex_);
   throw_if_aborted();
   const Choice choice = choose_algorithm(contract, size_, remotes_.empty());
-  const Plan plan(contract, size_, choice.algorithm, remotes_.empty());
+  const Plan plan(contract, size_, choice.algorithm, remotes_.empty(), layout_.places());
   const std::uint64_t rounds = plan.rounds();
   if (rounds > kMaxRounds) {
     throw_error({ErrorCode::kLimit, "cannot " + to_string(contract),
@@ -149,6 +150,7 @@ Ticket Engine::launch(const Contract& contract, const void* input, void* output)
         .output = static_cast<std::byte*>(output),
         .kernel = plan.sums() ? kernel_for(contract.dtype, contract.op) : Kernel{},
         .by_run = !remotes_.empty() && plan.sums() && !plan.one_shot() && contract.op != ReduceOp::kPremulSum,
+        .relayed = layout_.shares() && plan.copies_to_all() && !plan.one_shot(),
         .places = std::move(op.places)};
   prepare(op);
   PublishedContract& published = mine_.contracts[op.sequence % kMaxInFlight];
@@ -179,6 +181,7 @@ void Engine::trace(const Op& op, const Choice& choice) {
 
 bool Engine::advance() {
   bool moved = arrive();
+  if (!remotes_.empty()) moved = relay() || moved;
   moved = reduce() || moved;
   moved = complete() || moved;
   if (!neighbours_.empty()) moved = exchange_mail() || moved;
@@ -213,9 +216,29 @@ bool Engine::all_arrived(std::uint32_t round) const {
          });
 }
 
+/// Has what came for all of this machine in the own stage.
+bool Engine::relay() {
+  const std::uint32_t before = relayed_;
+  for (; relayed_ != arrived_; ++relayed_) {
+    const Op& op = op_of(relayed_);
+    if (!relays(op)) continue;
+    for (auto& [rank, remote] : remotes_) {
+      if (!has_partials(remote, relayed_)) return relayed_ != before;
+    }
+    for (auto& [rank, remote] : remotes_) {
+      const Parcel& parcel = remote.parcels[relayed_ - reduced_];
+      if (parcel.placed || parcel.header.payload_bytes == 0) continue;
+      std::memcpy(relay_place(op, relayed_ - op.first_round, rank), parcel.bytes.data(),
+                  parcel.header.payload_bytes);
+    }
+  }
+  return relayed_ != before;
+}
+
 bool Engine::reduce() {
   if (reduced_ == arrived_ || !all_arrived(reduced_)) return false;
   Op& op = op_of(reduced_);
+  if (relays(op) && !locals_delivered(reduced_)) return false;
   if (!op.agreed) agree(op);
   if (op.plan.sums()) {
     sum(op, reduced_ - op.first_round);
@@ -258,7 +281,7 @@ bool Engine::locals_reduced(std::uint32_t round) const {
                      [&](int peer) { return reached(region_.cell(local(peer)).reduced, round + 1); });
 }
 
-/// Whether every result of a round that comes from other machines is where it belongs.
+/// Whether everything of a round that comes from other machines is where it belongs.
 bool Engine::locals_delivered(std::uint32_t round) const {
   return std::all_of(locals_.begin(), locals_.end(),
                      [&](int peer) { return reached(region_.cell(local(peer)).delivered, round + 1); });

@@ -11,7 +11,9 @@
 ///              has reduced it: what others read of its input is in its stage.
 ///
 /// Ranks that are adjacent on a machine (machine_layout.hpp) speak to other machines as one where they add
-/// up: each sends some of the others the run's partial sums, and stores their results to all of the run.
+/// up: each sends some of the others the run's partial sums, and stores their results to all of the run. What
+/// all ranks of a machine copy of a rank elsewhere is *relayed*: one of them takes it into its stage, and the
+/// others read it there once its `delivered` counts the round.
 ///
 /// The first two counts are words of the region that the others watch. Several rounds can be between these
 /// states, so buckets that are launched during a backward are reduced one after another without waiting for
@@ -105,6 +107,7 @@ class Engine {
     bool gated = false;                 ///< a round has to wait for this rank's stage
     bool agreed = false;                ///< the local ranks' contracts are compared
     bool by_run = false;                ///< runs of ranks send one partial sum, and take one result
+    bool relayed = false;               ///< inputs go to one rank of another machine, for all there
     std::vector<std::uint64_t> places;  ///< by local rank: offset of its input in its data + 1, or 0
     bool is(OpKind kind) const { return contract.kind == kind; }
   };
@@ -148,6 +151,7 @@ class Engine {
   const LeafSums& sums_of(const Op& op) const { return const_cast<Engine*>(this)->sums_of(op); }
   std::size_t partials_of(const Op& op, int rank) const { return sums_of(op).of_rank[index_of(rank)]; }
   bool by_run(const Op& op, int rank) const { return op.by_run && !layout_.alone(rank); }
+  bool relays(const Op& op) const { return op.relayed && locals_.size() > 1; }
   std::size_t partials_sent(const Op& op, int from, int to) const;
   bool takes_result(const Op& op, int to, int owner) const;
   int reader_of(const Op& op, int to) const;
@@ -157,6 +161,7 @@ class Engine {
   const std::byte* source(const Op& op, std::uint32_t round, int from, int to, std::size_t partial);
   std::byte* target(const Op& op, std::uint32_t round, int owner, int to) const;
   std::byte* own_sum(const Op& op, std::uint32_t round) const;
+  std::byte* relay_place(const Op& op, std::uint32_t round, int from) const;
   void prepare(Op& op) const;
   void stage(const Op& op, std::uint32_t round) const;
   void unstage(const Op& op, std::uint32_t round) const;
@@ -168,6 +173,7 @@ class Engine {
   // The three counts. Each returns whether it moved.
   bool advance();
   bool arrive();
+  bool relay();
   bool reduce();
   bool complete();
   bool locals_arrived(std::uint32_t round) const;
@@ -267,6 +273,7 @@ class Engine {
   std::uint32_t arrived_ = 0;
   std::uint32_t reduced_ = 0;
   std::uint32_t completed_ = 0;
+  std::uint32_t relayed_ = 0;  ///< of which what came for all of this machine is in the stage
   std::uint32_t delivered_ = 0;
 
   MonotonicClock clock_;

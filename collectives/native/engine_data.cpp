@@ -55,7 +55,8 @@ void Engine::prepare(Op& op) const {
   }
   // A sum for a root on another machine waits in the stage until it is sent. One-shot, a rank would else be
   // ahead of the others' reading by more than there are contracts.
-  op.gated = op.copies_in || op.plan.one_shot() || (op.is(OpKind::kReduce) && !is_local(op.contract.index));
+  op.gated = op.copies_in || op.plan.one_shot() || relays(op) ||
+             (op.is(OpKind::kReduce) && !is_local(op.contract.index));
 }
 
 /// Copies what the other local ranks will read of a private input to this rank's stage.
@@ -116,6 +117,13 @@ std::byte* Engine::own_sum(const Op& op, std::uint32_t round) const {
   if (op.plan.results(round, rank_, rank_).size() != 0) return target(op, round, rank_, rank_);
   const std::size_t at = op.plan.reads(round, rank_, rank_).begin - op.plan.part(round).begin;
   return region_.stage(local(rank_), op.first_round + round) + at * op.element;
+}
+
+/// Where in the taker's stage the input of `from` is, which is on another machine.
+std::byte* Engine::relay_place(const Op& op, std::uint32_t round, int from) const {
+  const int taker = layout_.taker(from, rank_, op.first_round + round);
+  const std::size_t at = op.plan.relayed(layout_.place(from, rank_));
+  return region_.stage(local(taker), op.first_round + round) + at * op.element;
 }
 
 void Engine::sum(const Op& op, std::uint32_t round) {
@@ -192,9 +200,11 @@ void Engine::copy(const Op& op, std::uint32_t round) {
   for (int i = 0; i < size_; ++i) {
     const int from = (rank_ + i) % size_;
     const Slice wanted = op.plan.reads(round, from, rank_);
-    if (wanted.size() == 0 || (!is_local(from) && remotes_.at(from).parcels.front().placed)) continue;
+    if (wanted.size() == 0) continue;
+    const bool relayed = !is_local(from) && relays(op);
+    if (!relayed && !is_local(from) && remotes_.at(from).parcels.front().placed) continue;
     std::byte* to = op.output + op.plan.writes(round, from) * op.element;
-    const std::byte* at = source(op, round, from, rank_, 0);
+    const std::byte* at = relayed ? relay_place(op, round, from) : source(op, round, from, rank_, 0);
     if (at != to) std::memcpy(to, at, wanted.size() * op.element);
   }
 }

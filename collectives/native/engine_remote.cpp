@@ -38,8 +38,9 @@ bool Engine::has_arrived(const Remote& remote, std::uint32_t round) const {
   return is_before(round, remote.partials_out) || !(op.plan.one_shot() || by_run(op, rank_));
 }
 
-/// What `to` reads of `from` in a round of the group.
+/// What `from` sends `to`, on another machine, of its input in a round of the group.
 std::size_t Engine::partials_bytes(const Op& op, std::uint32_t round, int from, int to) const {
+  if (op.relayed && layout_.taker(from, to, round) != to) return 0;
   return partials_sent(op, from, to) * op.plan.reads(round - op.first_round, from, to).size() * op.element;
 }
 
@@ -57,6 +58,7 @@ bool Engine::start_ready(Remote& remote) {
     const std::size_t in = partials_bytes(op, round, remote.link.rank(), rank_);
     if (std::max(in, partials_bytes(op, round, rank_, remote.link.rank())) <= kEagerBytes) continue;
     if (!is_before(round, reduced_ + (in <= kChunkBytes ? kWindow : kLargeWindow))) return false;
+    if (relays(op) && !is_before(round, arrived_)) return false;  // its stage is not free yet
     remote.link.send(header_for(op, round, FrameKind::kReady, 0), {});
     remote.sending = Remote::Sending::kReady;
     return true;
@@ -184,7 +186,11 @@ std::span<std::byte> Engine::partials_target(Remote& remote) {
         (large && !asked_for)) {
       out_of_turn(remote);
     }
-    if (bytes != 0 && !op.plan.sums()) {
+    if (relays(op)) {
+      remote.coming.placed = is_before(round, arrived_);  // else it waits for the stage (relay())
+      if (remote.coming.placed && bytes != 0)
+        return {relay_place(op, round - op.first_round, remote.link.rank()), bytes};
+    } else if (bytes != 0 && !op.plan.sums()) {
       const std::size_t at = op.plan.writes(round - op.first_round, remote.link.rank());
       remote.coming.placed = true;
       return {op.output + at * op.element, bytes};
@@ -213,7 +219,7 @@ void Engine::skip_results(Remote& remote) {
 
 /// Tells the others of this machine how far it has what comes from elsewhere.
 void Engine::count_delivered() {
-  std::uint32_t all = launched_;
+  std::uint32_t all = relayed_;
   for (const auto& [rank, remote] : remotes_) {
     if (is_before(remote.results_in, all)) all = remote.results_in;
   }

@@ -79,8 +79,10 @@ std::vector<int> Engine::missing(const Ticket& ticket) const {
     bool there = false;
     if (is_local(peer)) {
       const RankCell& cell = region_.cell(local(peer));
+      const bool delivers = !remotes_.empty() && (what == Awaited::kReduction ||
+                                                  (what == Awaited::kArrival && relays(op_of(round))));
       there = reached(what == Awaited::kArrival ? cell.arrived : cell.reduced, round + 1) &&
-              (what != Awaited::kReduction || remotes_.empty() || reached(cell.delivered, round + 1));
+              (!delivers || reached(cell.delivered, round + 1));
     } else {
       const Remote& remote = remotes_.at(peer);
       there = what == Awaited::kArrival

@@ -3,9 +3,13 @@
 /// Adjacent ranks on one machine are a *run*. What other machines need of a run is the partial sums of its
 /// tree nodes, which travel once: for each rank elsewhere one of the run, its *speaker* with that rank, adds
 /// up the run's inputs for it, and takes its sums for all of the run.
+///
+/// What all ranks of a machine copy of a rank elsewhere travels once, too: in every round one of them is the
+/// *taker*, whose stage has a place for it, from which the others read.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "collectives/leaf_tree.hpp"
@@ -19,7 +23,7 @@ class MachineLayout {
 
   bool together(int a, int b) const { return machines_[at(a)] == machines_[at(b)]; }
   /// The ranks on the machine of `rank`, ascending.
-  std::vector<int> ranks_with(int rank) const;
+  const std::vector<int>& ranks_with(int rank) const { return members_[machine_of_[at(rank)]]; }
   /// Intervals of ranks, in order.
   const std::vector<LeafInterval>& runs() const { return runs_; }
   std::size_t run_of(int rank) const { return run_of_[at(rank)]; }
@@ -30,11 +34,24 @@ class MachineLayout {
     return run.begin + other % run.size();
   }
 
+  /// Whether a machine has more than one rank, and there is another machine.
+  bool shares() const { return places_ > 0; }
+  /// Who on the machine of `to` takes what comes from `from` in `round`. REQUIRES: `from` is on another.
+  int taker(int from, int to, std::uint32_t round) const;
+  /// Which place in the taker's stage it has, from 0.
+  std::size_t place(int from, int to) const;
+  /// The most places that any rank needs, each rank's input being read by all.
+  std::size_t places() const { return places_; }
+
  private:
+  std::size_t position(int from, int to) const;
   static std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
   std::vector<int> machines_;
   std::vector<LeafInterval> runs_;
   std::vector<std::size_t> run_of_;
+  std::vector<std::vector<int>> members_;  ///< by machine, in the order of their first ranks: its ranks
+  std::vector<std::size_t> machine_of_;    ///< by rank: its index there
+  std::size_t places_ = 0;
 };
 
 }  // namespace troupe::collectives

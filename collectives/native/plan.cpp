@@ -6,7 +6,7 @@
 
 namespace troupe::collectives {
 
-Plan::Plan(const Contract& contract, int ranks, Algorithm algorithm, bool one_machine)
+Plan::Plan(const Contract& contract, int ranks, Algorithm algorithm, bool one_machine, std::size_t places)
     : kind_(contract.kind),
       root_(contract.index),
       ranks_(ranks),
@@ -16,6 +16,7 @@ Plan::Plan(const Contract& contract, int ranks, Algorithm algorithm, bool one_ma
   std::size_t bytes = kChunkBytes;
   // A stage then holds a part for each of the others, cut at cache lines if there is room for lines.
   if (parts_for_each() && ranks > 2) bytes /= static_cast<std::size_t>(ranks - 1);
+  if (kind_ == OpKind::kAllGather && !one_shot_) bytes /= 1 + places;
   if (bytes > kCacheLine) bytes = bytes / kCacheLine * kCacheLine;
   chunk_ = bytes / element_;
   if (kind_ != OpKind::kAllReduceTree) return;

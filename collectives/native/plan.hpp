@@ -22,8 +22,10 @@ class Plan {
   Plan() = default;
   /// `contract` has been checked: its root exists, its counts do not overflow.
   /// `one_machine`: every rank is on this one. A tree then takes one round; else several, so that sums are on
-  /// their way while the next part comes in.
-  Plan(const Contract& contract, int ranks, Algorithm algorithm, bool one_machine = true);
+  /// their way while the next part comes in. `places`: how many inputs of other machines a stage has room for
+  /// beside the own (all_gather).
+  Plan(const Contract& contract, int ranks, Algorithm algorithm, bool one_machine = true,
+       std::size_t places = 0);
 
   std::uint64_t rounds() const;
   /// Readers add up what they read; otherwise they copy it.
@@ -34,6 +36,8 @@ class Plan {
   bool answers() const;
   /// Whoever reads from a rank reads the same, so that it is staged once.
   bool reads_alike() const;
+  /// Every rank reads the same of a rank, and copies it.
+  bool copies_to_all() const { return kind_ == OpKind::kBroadcast || kind_ == OpKind::kAllGather; }
   /// Elements of the input of `rank`, which is its only buffer for all_reduce, reduce and broadcast. 0: the
   /// rank has none.
   std::size_t input_count(int rank) const;
@@ -44,6 +48,10 @@ class Plan {
   Slice reads(std::uint32_t round, int from, int to) const;
   /// Where `to` puts in its output what it read from `from`, or the sum.
   std::size_t writes(std::uint32_t round, int from) const;
+  /// Where in a stage the place for an input of another machine begins, in elements. A root's is alone there.
+  std::size_t relayed(std::size_t place) const {
+    return kind_ == OpKind::kAllGather ? (1 + place) * chunk_ : 0;
+  }
   /// Where in the stage of `from` what `to` reads of it begins, in elements.
   std::size_t staged(std::uint32_t round, int from, int to) const;
   /// What `owner` summed and stores to the buffer of `to`.
