@@ -150,7 +150,7 @@ Ticket Engine::launch(const Contract& contract, const void* input, void* output)
         .output = static_cast<std::byte*>(output),
         .kernel = plan.sums() ? kernel_for(contract.dtype, contract.op) : Kernel{},
         .by_run = !remotes_.empty() && plan.sums() && !plan.one_shot() && contract.op != ReduceOp::kPremulSum,
-        .relayed = layout_.shares() && plan.copies_to_all() && !plan.one_shot(),
+        .relayed = !remotes_.empty() && plan.copies_to_all() && !plan.one_shot(),
         .places = std::move(op.places)};
   prepare(op);
   PublishedContract& published = mine_.contracts[op.sequence % kMaxInFlight];
@@ -216,19 +216,19 @@ bool Engine::all_arrived(std::uint32_t round) const {
          });
 }
 
-/// Has what came for all of this machine in the own stage.
+/// Counts the rounds of which what came for all of this machine lies where it belongs.
 bool Engine::relay() {
   const std::uint32_t before = relayed_;
   for (; relayed_ != arrived_; ++relayed_) {
     const Op& op = op_of(relayed_);
-    if (!relays(op)) continue;
+    if (!op.relayed) continue;
     for (auto& [rank, remote] : remotes_) {
       if (!has_partials(remote, relayed_)) return relayed_ != before;
     }
     for (auto& [rank, remote] : remotes_) {
       const Parcel& parcel = remote.parcels[relayed_ - reduced_];
       if (parcel.placed || parcel.header.payload_bytes == 0) continue;
-      std::memcpy(relay_place(op, relayed_ - op.first_round, rank), parcel.bytes.data(),
+      std::memcpy(landing(op, relayed_ - op.first_round, origin_of(op, rank)), parcel.bytes.data(),
                   parcel.header.payload_bytes);
     }
   }
@@ -238,7 +238,7 @@ bool Engine::relay() {
 bool Engine::reduce() {
   if (reduced_ == arrived_ || !all_arrived(reduced_)) return false;
   Op& op = op_of(reduced_);
-  if (relays(op) && !locals_delivered(reduced_)) return false;
+  if (op.relayed && !locals_delivered(reduced_)) return false;
   if (!op.agreed) agree(op);
   if (op.plan.sums()) {
     sum(op, reduced_ - op.first_round);

@@ -107,7 +107,7 @@ class Engine {
     bool gated = false;                 ///< a round has to wait for this rank's stage
     bool agreed = false;                ///< the local ranks' contracts are compared
     bool by_run = false;                ///< runs of ranks send one partial sum, and take one result
-    bool relayed = false;               ///< inputs go to one rank of another machine, for all there
+    bool relayed = false;               ///< inputs go to one rank of a machine, for all there
     std::vector<std::uint64_t> places;  ///< by local rank: offset of its input in its data + 1, or 0
     bool is(OpKind kind) const { return contract.kind == kind; }
   };
@@ -151,7 +151,6 @@ class Engine {
   const LeafSums& sums_of(const Op& op) const { return const_cast<Engine*>(this)->sums_of(op); }
   std::size_t partials_of(const Op& op, int rank) const { return sums_of(op).of_rank[index_of(rank)]; }
   bool by_run(const Op& op, int rank) const { return op.by_run && !layout_.alone(rank); }
-  bool relays(const Op& op) const { return op.relayed && locals_.size() > 1; }
   std::size_t partials_sent(const Op& op, int from, int to) const;
   bool takes_result(const Op& op, int to, int owner) const;
   int reader_of(const Op& op, int to) const;
@@ -161,7 +160,9 @@ class Engine {
   const std::byte* source(const Op& op, std::uint32_t round, int from, int to, std::size_t partial);
   std::byte* target(const Op& op, std::uint32_t round, int owner, int to) const;
   std::byte* own_sum(const Op& op, std::uint32_t round) const;
-  std::byte* relay_place(const Op& op, std::uint32_t round, int from) const;
+  int origin_of(const Op& op, int sender) const;
+  bool into_stage(const Op& op) const { return op.relayed && locals_.size() > 1; }
+  std::byte* landing(const Op& op, std::uint32_t round, int from) const;
   void prepare(Op& op) const;
   void stage(const Op& op, std::uint32_t round) const;
   void unstage(const Op& op, std::uint32_t round) const;

@@ -55,7 +55,7 @@ void Engine::prepare(Op& op) const {
   }
   // A sum for a root on another machine waits in the stage until it is sent. One-shot, a rank would else be
   // ahead of the others' reading by more than there are contracts.
-  op.gated = op.copies_in || op.plan.one_shot() || relays(op) ||
+  op.gated = op.copies_in || op.plan.one_shot() || into_stage(op) ||
              (op.is(OpKind::kReduce) && !is_local(op.contract.index));
 }
 
@@ -119,8 +119,15 @@ std::byte* Engine::own_sum(const Op& op, std::uint32_t round) const {
   return region_.stage(local(rank_), op.first_round + round) + at * op.element;
 }
 
-/// Where in the taker's stage the input of `from` is, which is on another machine.
-std::byte* Engine::relay_place(const Op& op, std::uint32_t round, int from) const {
+/// Whose input `sender` sends to another machine.
+int Engine::origin_of(const Op& op, int sender) const {
+  return op.is(OpKind::kBroadcast) ? op.contract.index : sender;
+}
+
+/// Where what is relayed of `from`, on another machine, lies on this one: in the taker's stage, or where
+/// there is nobody else in the output.
+std::byte* Engine::landing(const Op& op, std::uint32_t round, int from) const {
+  if (!into_stage(op)) return op.output + op.plan.writes(round, from) * op.element;
   const int taker = layout_.taker(from, rank_, op.first_round + round);
   const std::size_t at = op.plan.relayed(layout_.place(from, rank_));
   return region_.stage(local(taker), op.first_round + round) + at * op.element;
@@ -201,10 +208,10 @@ void Engine::copy(const Op& op, std::uint32_t round) {
     const int from = (rank_ + i) % size_;
     const Slice wanted = op.plan.reads(round, from, rank_);
     if (wanted.size() == 0) continue;
-    const bool relayed = !is_local(from) && relays(op);
+    const bool relayed = !is_local(from) && op.relayed;
     if (!relayed && !is_local(from) && remotes_.at(from).parcels.front().placed) continue;
     std::byte* to = op.output + op.plan.writes(round, from) * op.element;
-    const std::byte* at = relayed ? relay_place(op, round, from) : source(op, round, from, rank_, 0);
+    const std::byte* at = relayed ? landing(op, round, from) : source(op, round, from, rank_, 0);
     if (at != to) std::memcpy(to, at, wanted.size() * op.element);
   }
 }

@@ -38,10 +38,16 @@ bool Engine::has_arrived(const Remote& remote, std::uint32_t round) const {
   return is_before(round, remote.partials_out) || !(op.plan.one_shot() || by_run(op, rank_));
 }
 
-/// What `from` sends `to`, on another machine, of its input in a round of the group.
+/// What `from` sends `to`, on another machine, in a round of the group.
 std::size_t Engine::partials_bytes(const Op& op, std::uint32_t round, int from, int to) const {
-  if (op.relayed && layout_.taker(from, to, round) != to) return 0;
-  return partials_sent(op, from, to) * op.plan.reads(round - op.first_round, from, to).size() * op.element;
+  const int origin = origin_of(op, from);
+  if (op.relayed) {
+    const bool sends = op.is(OpKind::kBroadcast) ? layout_.feeds(origin, from, to, round)
+                                                 : layout_.taker(from, to, round) == to;
+    if (!sends) return 0;
+  }
+  return partials_sent(op, from, to) *
+         op.plan.reads(round - op.first_round, op.relayed ? origin : from, to).size() * op.element;
 }
 
 FrameHeader Engine::header_for(const Op& op, std::uint32_t round, FrameKind kind, std::size_t bytes) const {
@@ -58,7 +64,7 @@ bool Engine::start_ready(Remote& remote) {
     const std::size_t in = partials_bytes(op, round, remote.link.rank(), rank_);
     if (std::max(in, partials_bytes(op, round, rank_, remote.link.rank())) <= kEagerBytes) continue;
     if (!is_before(round, reduced_ + (in <= kChunkBytes ? kWindow : kLargeWindow))) return false;
-    if (relays(op) && !is_before(round, arrived_)) return false;  // its stage is not free yet
+    if (into_stage(op) && !is_before(round, arrived_)) return false;  // it is not free yet
     remote.link.send(header_for(op, round, FrameKind::kReady, 0), {});
     remote.sending = Remote::Sending::kReady;
     return true;
@@ -92,6 +98,9 @@ bool Engine::start_partials(Remote& remote) {
     if (!locals_arrived(round)) return false;
     if (!op.agreed) agree(op);
     pieces.push_back(add_up_run(remote, op, round - op.first_round));
+  } else if (bytes != 0 && op.relayed && origin_of(op, rank_) != rank_) {
+    if (!is_before(round, relayed_)) return false;
+    pieces.emplace_back(landing(op, round - op.first_round, origin_of(op, rank_)), bytes);
   } else if (bytes != 0) {
     const Slice theirs = op.plan.reads(round - op.first_round, rank_, remote.link.rank());
     for (std::size_t p = 0; p < partials_of(op, rank_); ++p) {
@@ -186,10 +195,10 @@ std::span<std::byte> Engine::partials_target(Remote& remote) {
         (large && !asked_for)) {
       out_of_turn(remote);
     }
-    if (relays(op)) {
-      remote.coming.placed = is_before(round, arrived_);  // else it waits for the stage (relay())
+    if (op.relayed) {
+      remote.coming.placed = !into_stage(op) || is_before(round, arrived_);  // else it waits (relay())
       if (remote.coming.placed && bytes != 0)
-        return {relay_place(op, round - op.first_round, remote.link.rank()), bytes};
+        return {landing(op, round - op.first_round, origin_of(op, remote.link.rank())), bytes};
     } else if (bytes != 0 && !op.plan.sums()) {
       const std::size_t at = op.plan.writes(round - op.first_round, remote.link.rank());
       remote.coming.placed = true;

@@ -80,7 +80,7 @@ std::vector<int> Engine::missing(const Ticket& ticket) const {
     if (is_local(peer)) {
       const RankCell& cell = region_.cell(local(peer));
       const bool delivers = !remotes_.empty() && (what == Awaited::kReduction ||
-                                                  (what == Awaited::kArrival && relays(op_of(round))));
+                                                  (what == Awaited::kArrival && op_of(round).relayed));
       there = reached(what == Awaited::kArrival ? cell.arrived : cell.reduced, round + 1) &&
               (!delivers || reached(cell.delivered, round + 1));
     } else {

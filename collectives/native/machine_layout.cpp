@@ -34,6 +34,12 @@ int MachineLayout::taker(int from, int to, std::uint32_t round) const {
   return members[(position(from, to) + round) % members.size()];
 }
 
+bool MachineLayout::feeds(int root, int from, int to, std::uint32_t round) const {
+  const std::size_t next = (machine_of_[at(from)] + 1) % members_.size();
+  if (machine_of_[at(to)] != next || together(root, to) || taker(root, to, round) != to) return false;
+  return together(root, from) ? from == root : taker(root, from, round) == from;
+}
+
 std::size_t MachineLayout::place(int from, int to) const {
   return position(from, to) / ranks_with(to).size();
 }

@@ -34,10 +34,11 @@ class MachineLayout {
     return run.begin + other % run.size();
   }
 
-  /// Whether a machine has more than one rank, and there is another machine.
-  bool shares() const { return places_ > 0; }
   /// Who on the machine of `to` takes what comes from `from` in `round`. REQUIRES: `from` is on another.
   int taker(int from, int to, std::uint32_t round) const;
+  /// Whether `from` gives `to`, on another machine, what `root` broadcasts in `round`. Machines form a chain
+  /// that begins with the root's: each taker gives it to the next machine's, so that nobody sends it twice.
+  bool feeds(int root, int from, int to, std::uint32_t round) const;
   /// Which place in the taker's stage it has, from 0.
   std::size_t place(int from, int to) const;
   /// The most places that any rank needs, each rank's input being read by all.

@@ -280,6 +280,50 @@ TEST_CASE("a run of ranks speaks as one: its nodes of the tree, by one speaker f
   CHECK((sums.own_run[0].sources == 2 && sums.own_run[1].sources == 1));
 }
 
+TEST_CASE(
+    "what a machine copies of another's rank comes to one of its ranks, in turns, to a place of its own") {
+  const MachineLayout layout({0, 0, 0, 1, 0, 1, 1, 2});
+  CHECK(layout.places() == 2);  // the five ranks elsewhere on the three of machine 1
+  for (const int to : {0, 3, 7}) {
+    const auto& members = layout.ranks_with(to);
+    for (std::uint32_t round = 0; round < 9; ++round) {
+      std::set<std::pair<int, std::size_t>> taken;
+      for (int from = 0; from < 8; ++from) {
+        if (layout.together(from, to)) continue;
+        for (const int other : members)
+          CHECK(layout.taker(from, other, round) == layout.taker(from, to, round));
+        CHECK(layout.together(layout.taker(from, to, round), to));
+        CHECK(layout.taker(from, to, round) != (members.size() > 1 ? layout.taker(from, to, round + 1) : -1));
+        CHECK((members.size() == 1 || layout.place(from, to) < layout.places()));
+        CHECK(taken.emplace(layout.taker(from, to, round), layout.place(from, to)).second);
+      }
+    }
+  }
+}
+
+TEST_CASE("a broadcast goes down a chain of machines, and nobody sends it twice") {
+  const MachineLayout layout({2, 2, 0, 1, 2, 1, 0, 3});
+  for (int root = 0; root < 8; ++root) {
+    for (std::uint32_t round = 0; round < 6; ++round) {
+      std::set<int> senders, have{root};
+      for (bool more = true; more;) {
+        more = false;
+        for (int from = 0; from < 8; ++from) {
+          for (int to = 0; to < 8; ++to) {
+            if (layout.together(from, to) || !layout.feeds(root, from, to, round)) continue;
+            if (have.count(from) == 0 || have.count(to) != 0) continue;
+            CHECK(senders.insert(from).second);
+            CHECK(to == layout.taker(root, to, round));
+            more = have.insert(to).second;
+          }
+        }
+      }
+      CHECK(have.size() == 4);  // one a machine
+      CHECK(senders.size() == 3);
+    }
+  }
+}
+
 TEST_CASE("a slice that fills many blocks has the bits of the tree") {
   for (int size : {2, 3, 4}) {
     const auto dealt = deal_leaves(5, size);
