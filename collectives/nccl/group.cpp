@@ -107,7 +107,7 @@ void NcclGroup::reduce_fast(DType dtype, const Reduction& how, Calls calls) {
 // The operations.
 
 std::shared_ptr<Work> NcclGroup::all_reduce_tree(const TreeBuffer& buffer, Reduction how) {
-  check_reduction("all_reduce_tree", buffer.dtype, how, true);
+  check_reduction(called("all_reduce_tree"), buffer.dtype, how, true);
   const auto index = static_cast<std::size_t>(buffer.index);
   if (buffer.index < 0 || index >= trees_.size() || trees_[index].partials != buffer.partials ||
       trees_[index].count != buffer.count || trees_[index].dtype != buffer.dtype) {
@@ -130,8 +130,8 @@ std::shared_ptr<Work> NcclGroup::all_reduce_tree(const TreeBuffer& buffer, Reduc
 }
 
 std::shared_ptr<Work> NcclGroup::all_reduce(const Buffer& buffer, Reduction how) {
-  check_buffer("all_reduce", buffer);
-  check_reduction("all_reduce", buffer.dtype, how);
+  check_buffer("all_reduce", "buffer", buffer);
+  check_reduction(called("all_reduce"), buffer.dtype, how);
   const Call call{.kind = CallKind::kAllReduce, .dtype = buffer.dtype, .how = how, .count = buffer.count};
   return operate(call, {buffer.stream}, [&] {
     if (buffer.count == 0) return;
@@ -148,9 +148,9 @@ std::shared_ptr<Work> NcclGroup::all_reduce(const Buffer& buffer, Reduction how)
 }
 
 std::shared_ptr<Work> NcclGroup::reduce(const Buffer& buffer, Reduction how, int root) {
-  check_buffer("reduce", buffer);
-  check_reduction("reduce", buffer.dtype, how);
-  check_rank("reduce", root);
+  check_buffer("reduce", "buffer", buffer);
+  check_reduction(called("reduce"), buffer.dtype, how);
+  check_rank(called("reduce"), "root", root);
   const Call call{
       .kind = CallKind::kReduce, .dtype = buffer.dtype, .how = how, .root = root, .count = buffer.count};
   return operate(call, {buffer.stream}, [&] {
@@ -168,8 +168,8 @@ std::shared_ptr<Work> NcclGroup::reduce(const Buffer& buffer, Reduction how, int
 }
 
 std::shared_ptr<Work> NcclGroup::reduce_scatter(const Buffer& input, const Buffer& output, Reduction how) {
-  check_parts("reduce_scatter", output, input);
-  check_reduction("reduce_scatter", input.dtype, how);
+  check_parts("reduce_scatter", Parts::kScattered, input, output);
+  check_reduction(called("reduce_scatter"), input.dtype, how);
   const Call call{.kind = CallKind::kReduceScatter, .dtype = input.dtype, .how = how, .count = output.count};
   return operate(call, streams_of(input, output), [&] {
     if (input.count == 0) return;
@@ -187,8 +187,8 @@ std::shared_ptr<Work> NcclGroup::reduce_scatter(const Buffer& input, const Buffe
 }
 
 std::shared_ptr<Work> NcclGroup::broadcast(const Buffer& buffer, int root) {
-  check_buffer("broadcast", buffer);
-  check_rank("broadcast", root);
+  check_buffer("broadcast", "buffer", buffer);
+  check_rank(called("broadcast"), "root", root);
   const Call call{.kind = CallKind::kBroadcast, .dtype = buffer.dtype, .root = root, .count = buffer.count};
   return operate(call, {buffer.stream}, [&] {
     if (buffer.count == 0) return;
@@ -201,7 +201,7 @@ std::shared_ptr<Work> NcclGroup::broadcast(const Buffer& buffer, int root) {
 }
 
 std::shared_ptr<Work> NcclGroup::all_gather(const Buffer& input, const Buffer& output) {
-  check_parts("all_gather", input, output);
+  check_parts("all_gather", Parts::kGathered, input, output);
   const Call call{.kind = CallKind::kAllGather, .dtype = input.dtype, .count = input.count};
   return operate(call, streams_of(input, output), [&] {
     if (input.count == 0) return;
@@ -214,12 +214,12 @@ std::shared_ptr<Work> NcclGroup::all_gather(const Buffer& input, const Buffer& o
 }
 
 std::shared_ptr<Work> NcclGroup::gather(const Buffer& input, const Buffer& output, int root) {
-  check_rank("gather", root);
+  check_rank(called("gather"), "root", root);
   const bool is_root = rank() == root;
   if (is_root) {
-    check_parts("gather", input, output);
+    check_parts("gather", Parts::kGathered, input, output);
   } else {
-    check_buffer("gather", input, static_cast<std::size_t>(size()));
+    check_buffer("gather", "input", input);
   }
   const Call call{.kind = CallKind::kGather, .dtype = input.dtype, .root = root, .count = input.count};
   const auto joined = is_root ? streams_of(input, output) : std::vector<Stream>{input.stream};
@@ -245,12 +245,12 @@ std::shared_ptr<Work> NcclGroup::gather(const Buffer& input, const Buffer& outpu
 }
 
 std::shared_ptr<Work> NcclGroup::scatter(const Buffer& input, const Buffer& output, int root) {
-  check_rank("scatter", root);
+  check_rank(called("scatter"), "root", root);
   const bool is_root = rank() == root;
   if (is_root) {
-    check_parts("scatter", output, input);
+    check_parts("scatter", Parts::kScattered, input, output);
   } else {
-    check_buffer("scatter", output, static_cast<std::size_t>(size()));
+    check_buffer("scatter", "output", output);
   }
   const Call call{.kind = CallKind::kScatter, .dtype = output.dtype, .root = root, .count = output.count};
   const auto joined = is_root ? streams_of(input, output) : std::vector<Stream>{output.stream};
@@ -276,17 +276,7 @@ std::shared_ptr<Work> NcclGroup::scatter(const Buffer& input, const Buffer& outp
 }
 
 std::shared_ptr<Work> NcclGroup::all_to_all(const Buffer& input, const Buffer& output) {
-  check_buffer("all_to_all", input);
-  check_buffer("all_to_all", output);
-  if (input.count != output.count || input.dtype != output.dtype ||
-      input.count % static_cast<std::size_t>(size()) != 0) {
-    refuse("all_to_all",
-           "the input is " + std::to_string(input.count) + " x " + std::string(dtype_name(input.dtype)) +
-               " and the output " + std::to_string(output.count) + " x " +
-               std::string(dtype_name(output.dtype)),
-           "both have one part a rank, of the same dtype");
-  }
-  const std::size_t count = input.count / static_cast<std::size_t>(size());
+  const std::size_t count = check_parts("all_to_all", Parts::kExchanged, input, output);
   const Call call{.kind = CallKind::kAllToAll, .dtype = input.dtype, .count = count};
   return operate(call, streams_of(input, output), [&] {
     const std::size_t bytes = count * element_size(input.dtype);
@@ -323,8 +313,8 @@ std::shared_ptr<Work> NcclGroup::barrier() {
 
 std::shared_ptr<Work> NcclGroup::message(const char* operation, const Buffer& buffer, int peer,
                                          std::uint32_t tag, bool sends) {
-  check_buffer(operation, buffer);
-  check_rank(operation, peer);
+  check_rank(called(operation), sends ? "to" : "from", peer);
+  check_buffer(operation, "buffer", buffer);
   if (tag != 0) refuse(operation, "NCCL matches messages by their order and knows no tags", "use tag 0");
   if (peer == rank()) refuse(operation, "rank " + std::to_string(peer) + " is this rank", "copy instead");
   if (!messages_) {

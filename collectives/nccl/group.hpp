@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/check_buffers.hpp"
 #include "collectives/nccl/call_check.hpp"
 #include "collectives/nccl/exact.hpp"
 #include "collectives/nccl/nccl_group.hpp"
@@ -59,10 +60,14 @@ class NcclGroup final : public ProcessGroup {
     void* handle = nullptr;  ///< of ncclCommRegister, if the library has it
   };
 
-  void check_buffer(const char* operation, const Buffer& buffer, std::size_t parts = 1) const;
-  void check_parts(const char* operation, const Buffer& one, const Buffer& all) const;
-  void check_rank(const char* operation, int peer) const;
-  void check_reduction(const char* operation, DType dtype, const Reduction& how, bool tree = false) const;
+  collectives::Call called(const char* operation) const {
+    return {operation, rank(), size(), DeviceKind::kCuda};
+  }
+  // check_buffers.hpp, and that a buffer is on this rank's device.
+  void check_buffer(const char* operation, std::string_view which, const Buffer& buffer) const;
+  std::size_t check_parts(const char* operation, Parts parts, const Buffer& input,
+                          const Buffer& output) const;
+  void check_device(const char* operation, const Buffer& buffer) const;
   std::byte* allocate_bytes(std::size_t bytes);
   void free_allocations();
   void end();

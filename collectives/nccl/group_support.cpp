@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "collectives/check_buffers.hpp"
 #include "collectives/nccl/group.hpp"
 #include "runtime/core/error.hpp"
 #include "runtime/core/log.hpp"
@@ -11,14 +10,6 @@ namespace troupe::collectives::nccl {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
-
-void check_count(std::size_t count, std::size_t parts) {
-  if (count <= kMaxElements / parts) return;
-  throw_error(
-      {ErrorCode::kLimit,
-       "a buffer of " + std::to_string(parts) + " x " + std::to_string(count) + " elements is too large",
-       "the limit is 2^40", "split it"});
-}
 
 }  // namespace
 
@@ -97,37 +88,24 @@ void NcclGroup::drain() {
 
 // What is asked for, before anything is done.
 
-void NcclGroup::check_buffer(const char* operation, const Buffer& buffer, std::size_t parts) const {
-  check_count(buffer.count, parts);
-  if (buffer.device != Device{DeviceKind::kCuda, options_.device}) {
-    refuse(operation, "the buffer is not on this rank's device, cuda:" + std::to_string(options_.device),
-           "move it there, or use a backend for the CPU's memory");
-  }
-  if (buffer.data == nullptr && buffer.count != 0) {
-    refuse(operation, "the buffer is null", "pass memory of the device");
-  }
+void NcclGroup::check_device(const char* operation, const Buffer& buffer) const {
+  if (buffer.device.index == options_.device) return;
+  refuse(operation,
+         "the buffer is on cuda:" + std::to_string(buffer.device.index) +
+             ", and this rank's device is cuda:" + std::to_string(options_.device),
+         "copy it there");
 }
 
-void NcclGroup::check_parts(const char* operation, const Buffer& one, const Buffer& all) const {
-  check_buffer(operation, one, static_cast<std::size_t>(options_.size));
-  check_buffer(operation, all);
-  if (all.dtype != one.dtype || all.count != one.count * static_cast<std::size_t>(options_.size)) {
-    refuse(operation,
-           "a part is " + std::to_string(one.count) + " x " + std::string(dtype_name(one.dtype)) +
-               " and the whole " + std::to_string(all.count) + " x " + std::string(dtype_name(all.dtype)) +
-               ", with " + std::to_string(options_.size) + " ranks",
-           "the whole has one part a rank, of the same dtype");
-  }
+void NcclGroup::check_buffer(const char* operation, std::string_view which, const Buffer& buffer) const {
+  collectives::check_buffer(called(operation), which, buffer);
+  check_device(operation, buffer);
 }
 
-void NcclGroup::check_rank(const char* operation, int peer) const {
-  if (peer >= 0 && peer < options_.size) return;
-  refuse(operation, "there is no rank " + std::to_string(peer) + " among " + std::to_string(options_.size),
-         "ranks count from 0 to size - 1");
-}
-
-void NcclGroup::check_reduction(const char* operation, DType dtype, const Reduction& how, bool tree) const {
-  collectives::check_reduction({operation, rank(), size(), DeviceKind::kCuda}, dtype, how, tree);
+std::size_t NcclGroup::check_parts(const char* operation, Parts parts, const Buffer& input,
+                                   const Buffer& output) const {
+  const std::size_t part = collectives::check_parts(called(operation), parts, input, output);
+  check_device(operation, input);
+  return part;
 }
 
 // Memory that NCCL knows.
@@ -171,14 +149,14 @@ void NcclGroup::free_allocations() {
 
 Buffer NcclGroup::allocate(std::size_t count, DType dtype) {
   Buffer buffer{nullptr, count, dtype, {DeviceKind::kCuda, options_.device}, nullptr};
-  check_count(count, 1);
+  check_count(called("allocate"), count);
   buffer.data = allocate_bytes(count * element_size(dtype));
   return buffer;
 }
 
 TreeBuffer NcclGroup::allocate_tree(std::size_t count, DType dtype) {
   const auto partials = canonical_nodes(leaves(), options_.leaves.back().end).size();
-  check_count(count, partials);
+  check_count(called("allocate_tree"), count);
   const std::size_t stride = (count * element_size(dtype) + kAlignment - 1) / kAlignment * kAlignment;
   std::byte* data = allocate_bytes(stride * partials);
   TreeBuffer buffer;

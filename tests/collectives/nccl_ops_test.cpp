@@ -382,15 +382,25 @@ TEST_CASE("nccl: memory of the group, and what it refuses") {
     nothing.data = nullptr;
     large.count = std::size_t{1} << 41;
     float host[1] = {0};
-    refused([&] { group.all_reduce(std::span<float>(host)); }, "not on this rank's device");
-    refused([&] { group.broadcast(elsewhere, 0); }, "not on this rank's device");
+    refused([&] { group.all_reduce(std::span<float>(host)); }, "not in the memory of a CUDA device");
+    refused([&] { group.broadcast(elsewhere, 0); }, "this rank's device is cuda:");
     refused([&] { group.broadcast(nothing, 0); }, "null");
     refused([&] { group.broadcast(large, 0); }, "2^40");
     refused([&] { group.allocate(large.count, DType::kInt8); }, "2^40");
-    refused([&] { group.broadcast(good, 2); }, "no rank 2");
-    refused([&] { group.all_gather(good, good); }, "one part a rank");
+    refused([&] { group.broadcast(good, 2); }, "root is rank 2");
+    refused([&] { group.all_gather(good, good); }, "the output holds size() x the input");
+    Buffer odd = rank.put(std::vector<float>(8));
+    odd.data = static_cast<std::byte*>(odd.data) + 1;
+    odd.count = 2;
+    refused([&] { group.broadcast(odd, 0); }, "not aligned");
+    const Buffer whole = rank.put(std::vector<float>(8));
+    Buffer inside = whole;
+    inside.data = static_cast<float*>(whole.data) + 1;
+    inside.count = 4;
+    refused([&] { group.all_gather(inside, whole); }, "overlap");
+    refused([&] { group.all_to_all(whole, whole); }, "overlap");
     refused([&] { group.all_to_all(rank.put(std::vector<float>(3)), rank.put(std::vector<float>(3))); },
-            "one part a rank");
+            "size() parts of the same count");
     refused([&] { group.all_reduce(good, ReduceOp::kBand); }, "bitwise");
     refused([&] { group.all_reduce(rank.put(std::vector<std::int32_t>(1)), ReduceOp::kAvg); }, "average");
     refused([&] { group.all_reduce(rank.put(std::vector<std::int8_t>(1)), Reduction::premul_sum(0.5)); },
