@@ -2,8 +2,6 @@
 
 #include <cstdio>
 
-#include "collectives/native/mailbox.hpp"
-
 namespace troupe::collectives {
 namespace {
 
@@ -66,7 +64,7 @@ Choice choose_algorithm(const Contract& contract, int ranks, bool one_machine) {
   Choice choice{.one_shot = cost_of(1, copied, one_shot, speeds),
                 .exchange = cost_of(2, 0, exchange, speeds)};
   // What comes unasked from another machine is small.
-  const bool small = copied <= static_cast<double>(kEagerBytes);
+  const bool small = copied <= static_cast<double>(kUnaskedBytes);
   if (small && choice.one_shot.microseconds < choice.exchange.microseconds) {
     choice.algorithm = Algorithm::kOneShot;
   }

@@ -6,7 +6,7 @@
 /// over the slice that it answers.
 ///
 /// Nobody ever stops reading a connection, since a message that somebody waits for may be behind. So what
-/// comes unasked is small: partials of more than kEagerBytes wait for the receiver's kReady, which it sends
+/// comes unasked is small: partials of more than kUnaskedBytes wait for the receiver's kReady, which it sends
 /// once it has launched the operation and has room. A rank whose own partials are large sends kReady too,
 /// so that each rank says what it called before it waits for another's word. Partials are sent for at most
 /// kWindow rounds that this rank has not reduced itself, hence at most twice as many wait at a receiver.
@@ -62,7 +62,7 @@ bool Engine::start_ready(Remote& remote) {
     const std::uint32_t round = remote.ready_out;
     const Op& op = op_of(round);
     const std::size_t in = partials_bytes(op, round, remote.link.rank(), rank_);
-    if (std::max(in, partials_bytes(op, round, rank_, remote.link.rank())) <= kEagerBytes) continue;
+    if (std::max(in, partials_bytes(op, round, rank_, remote.link.rank())) <= kUnaskedBytes) continue;
     if (!is_before(round, reduced_ + (in <= kChunkBytes ? kWindow : kLargeWindow))) return false;
     if (into_stage(op) && !is_before(round, arrived_)) return false;  // it is not free yet
     remote.link.send(header_for(op, round, FrameKind::kReady, 0), {});
@@ -92,7 +92,7 @@ bool Engine::start_partials(Remote& remote) {
   if (!is_before(round, arrived_) || !is_before(round, reduced_ + kWindow)) return false;
   Op& op = op_of(round);
   const std::size_t bytes = partials_bytes(op, round, rank_, remote.link.rank());
-  if (bytes > kEagerBytes && !is_before(round, remote.ready_in)) return false;
+  if (bytes > kUnaskedBytes && !is_before(round, remote.ready_in)) return false;
   std::vector<std::span<const std::byte>> pieces;
   if (bytes != 0 && by_run(op, rank_)) {
     if (!locals_arrived(round)) return false;
@@ -184,7 +184,7 @@ std::span<std::byte> Engine::partials_target(Remote& remote) {
   const FrameHeader& header = *remote.link.header();
   const std::uint32_t round = reduced_ + static_cast<std::uint32_t>(remote.parcels.size());
   const std::size_t bytes = header.payload_bytes;
-  const bool large = bytes > kEagerBytes;
+  const bool large = bytes > kUnaskedBytes;
   remote.coming.header = header;
   remote.coming.placed = false;
   if (is_before(round, launched_)) {
