@@ -35,14 +35,17 @@ struct Float {
   static constexpr Bits kSign = Bits{1} << (sizeof(T) * 8 - 1);
   static constexpr Bits kNan = sizeof(T) == 4 ? Bits{0x7fc00000} : static_cast<Bits>(0x7ff8000000000000ULL);
 
-  TROUPE_HD static T canonical(T value) { return value == value ? value : bits_as<T>(kNan); }
+  static constexpr Bits kInfinity =
+      sizeof(T) == 4 ? Bits{0x7f800000} : static_cast<Bits>(0x7ff0000000000000ULL);
+  TROUPE_HD static bool is_nan(T value) { return (bits_as<Bits>(value) & ~kSign) > kInfinity; }
+  TROUPE_HD static T canonical(T value) { return is_nan(value) ? bits_as<T>(kNan) : value; }
   TROUPE_HD static bool negative(T value) { return (bits_as<Bits>(value) & kSign) != 0; }
   TROUPE_HD static T smaller(T a, T b) {
-    if (!(a == a) || !(b == b)) return bits_as<T>(kNan);
+    if (is_nan(a) || is_nan(b)) return bits_as<T>(kNan);
     return a < b || (a == b && negative(a)) ? a : b;
   }
   TROUPE_HD static T larger(T a, T b) {
-    if (!(a == a) || !(b == b)) return bits_as<T>(kNan);
+    if (is_nan(a) || is_nan(b)) return bits_as<T>(kNan);
     return a > b || (a == b && negative(b)) ? a : b;
   }
 };

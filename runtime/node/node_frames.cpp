@@ -231,11 +231,10 @@ void Node::on_peer_frame(const PeerName& from, wire::ByteView frame) {
 }
 
 void Node::on_peer_control(NodeId from, wire::Control message) {
-  if (auto* down = std::get_if<wire::ProcessDown>(&message); down != nullptr && down->process.node == from) {
-    to_locals(message);
-  } else if (auto* gone = std::get_if<wire::ActorGone>(&message);
-             gone != nullptr && gone->actor.node == from) {
-    to_locals(message);
+  const auto* down = std::get_if<wire::ProcessDown>(&message);
+  const auto* gone = std::get_if<wire::ActorGone>(&message);
+  if ((down != nullptr && down->process.node == from) || (gone != nullptr && gone->actor.node == from)) {
+    to_locals(message);  // a node speaks of its own alone
   } else if (auto* kill = std::get_if<wire::KillAsk>(&message)) {
     kill_actor(kill->actor.actor, kill->reason);
   } else if (auto* ask = std::get_if<wire::PackageAsk>(&message)) {

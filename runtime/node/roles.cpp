@@ -183,9 +183,13 @@ void become_role_if_asked(const control::PlacementPolicy& placement) {
   }
   int code = 1;
   try {
-    if (role == "head") code = run_head(std::move(link), placement);
-    if (role == "node") code = run_node(std::move(link));
-    if (role == "worker") code = run_worker(std::move(link));
+    if (role == "head") {
+      code = run_head(std::move(link), placement);
+    } else if (role == "node") {
+      code = run_node(std::move(link));
+    } else if (role == "worker") {
+      code = run_worker(std::move(link));
+    }
   } catch (const std::exception& error) {
     log(LogLevel::kError, error.what());
   }
