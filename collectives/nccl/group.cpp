@@ -104,6 +104,33 @@ void NcclGroup::reduce_fast(DType dtype, const Reduction& how, Calls calls) {
   }
 }
 
+/// Every rank's `own` part to its place in the root's `parts`, or back.
+void NcclGroup::between_root(int root, void* parts, void* own, std::size_t bytes, bool to_root) {
+  if (bytes == 0) return;
+  const Caller& caller = core_->facts().caller;
+  const NcclApi& api = core_->api().nccl;
+  collectives_->issue([&](Comm comm) {
+    const auto move = [&](void* data, int peer, bool sends) {
+      if (sends) {
+        NCCL_TRY(caller, api.ncclSend(data, bytes, NcclType::kUint8, peer, comm, collectives_->stream()));
+      } else {
+        NCCL_TRY(caller, api.ncclRecv(data, bytes, NcclType::kUint8, peer, comm, collectives_->stream()));
+      }
+    };
+    if (rank() != root) return move(own, root, to_root);
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer != root) move(part(parts, peer, bytes), peer, !to_root);
+    }
+  });
+  if (rank() != root) return;
+  std::byte* mine = part(parts, root, bytes);
+  if (to_root) {
+    copy(mine, own, bytes);
+  } else {
+    copy(own, mine, bytes);
+  }
+}
+
 // The operations.
 
 std::shared_ptr<Work> NcclGroup::all_reduce_tree(const TreeBuffer& buffer, Reduction how) {
@@ -223,25 +250,7 @@ std::shared_ptr<Work> NcclGroup::gather(const Buffer& input, const Buffer& outpu
   }
   const Call call{.kind = CallKind::kGather, .dtype = input.dtype, .root = root, .count = input.count};
   const auto joined = is_root ? streams_of(input, output) : std::vector<Stream>{input.stream};
-  return operate(call, joined, [&] {
-    const std::size_t bytes = bytes_of(input);
-    if (bytes == 0) return;
-    const Caller& caller = core_->facts().caller;
-    const NcclApi& api = core_->api().nccl;
-    collectives_->issue([&](Comm comm) {
-      if (!is_root) {
-        NCCL_TRY(caller,
-                 api.ncclSend(input.data, bytes, NcclType::kUint8, root, comm, collectives_->stream()));
-        return;
-      }
-      for (int peer = 0; peer < size(); ++peer) {
-        if (peer == root) continue;
-        NCCL_TRY(caller, api.ncclRecv(part(output.data, peer, bytes), bytes, NcclType::kUint8, peer, comm,
-                                      collectives_->stream()));
-      }
-    });
-    if (is_root) copy(part(output.data, root, bytes), input.data, bytes);
-  });
+  return operate(call, joined, [&] { between_root(root, output.data, input.data, bytes_of(input), true); });
 }
 
 std::shared_ptr<Work> NcclGroup::scatter(const Buffer& input, const Buffer& output, int root) {
@@ -254,25 +263,7 @@ std::shared_ptr<Work> NcclGroup::scatter(const Buffer& input, const Buffer& outp
   }
   const Call call{.kind = CallKind::kScatter, .dtype = output.dtype, .root = root, .count = output.count};
   const auto joined = is_root ? streams_of(input, output) : std::vector<Stream>{output.stream};
-  return operate(call, joined, [&] {
-    const std::size_t bytes = bytes_of(output);
-    if (bytes == 0) return;
-    const Caller& caller = core_->facts().caller;
-    const NcclApi& api = core_->api().nccl;
-    collectives_->issue([&](Comm comm) {
-      if (!is_root) {
-        NCCL_TRY(caller,
-                 api.ncclRecv(output.data, bytes, NcclType::kUint8, root, comm, collectives_->stream()));
-        return;
-      }
-      for (int peer = 0; peer < size(); ++peer) {
-        if (peer == root) continue;
-        NCCL_TRY(caller, api.ncclSend(part(input.data, peer, bytes), bytes, NcclType::kUint8, peer, comm,
-                                      collectives_->stream()));
-      }
-    });
-    if (is_root) copy(output.data, part(input.data, root, bytes), bytes);
-  });
+  return operate(call, joined, [&] { between_root(root, input.data, output.data, bytes_of(output), false); });
 }
 
 std::shared_ptr<Work> NcclGroup::all_to_all(const Buffer& input, const Buffer& output) {

@@ -77,6 +77,7 @@ class NcclGroup final : public ProcessGroup {
   std::shared_ptr<Work> operate(Call call, std::vector<Stream> joined, Enqueue enqueue, bool on_host = false);
   std::shared_ptr<Work> message(const char* operation, const Buffer& buffer, int peer, std::uint32_t tag,
                                 bool sends);
+  void between_root(int root, void* parts, void* own, std::size_t bytes, bool to_root);
   /// On the collectives' stream: a rank's message to itself.
   void copy(void* to, const void* from, std::size_t bytes);
   /// NCCL's own reduction: with its operator for `how`, calls(op).
