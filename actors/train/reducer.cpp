@@ -364,6 +364,7 @@ void Reducer::rethrow_failure() {
 void Reducer::end_leaf() {
   in_leaf_ = false;
   placement_.end_backward();
+  rethrow_failure();  // in a backward of the loss's own, which went on
   const torch::NoGradGuard no_grad;
   take_deferred();
   add_missing();

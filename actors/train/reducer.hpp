@@ -64,7 +64,7 @@ class Reducer {
   void begin_backward();
   /// When the backward threw: throws what a hook did, if one did, before autograd wrapped it.
   void rethrow_failure();
-  /// After its backward. Throws BadConfig for unused parameters.
+  /// After its backward. Throws BadConfig for unused parameters, and as rethrow_failure.
   void end_leaf();
   /// Waits for every bucket and sets the gradients. Throws CollectiveAborted or Timeout.
   void finish();

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <new>
 
 #include "runtime/core/log.hpp"
@@ -59,8 +60,8 @@ Result<SharedMemory> DeathWatch::make_lock() {
 void DeathWatch::add(ProcessId process, SharedMemory lock) {
   {
     const std::lock_guard guard(mutex_);
-    if (entries_.size() >= kMaxWords || word_in(lock) == 0)
-      return;  // one that was never taken is never let go
+    const bool taken = word_in(lock) != 0;  // what was never taken is never let go
+    if (!taken || entries_.size() >= kMaxWords) return;
     entries_.push_back({process, std::move(lock)});
   }
   wake();
@@ -98,10 +99,12 @@ void DeathWatch::run() {
     for (const ProcessId process : dead) on_death_(process);
     if (!dead.empty()) continue;
     // An entry that is removed meanwhile counts as a change, so its memory may go.
-    if (::syscall(SYS_futex_waitv, waits.data(), waits.size(), 0, nullptr, 0) < 0 && errno == ENOSYS) {
-      log(LogLevel::kDebug, "this kernel has no futex_waitv (Linux 5.16): deaths are told by pidfds alone");
-      return;
-    }
+    if (::syscall(SYS_futex_waitv, waits.data(), waits.size(), 0, nullptr, 0) >= 0) continue;
+    if (errno == EAGAIN || errno == EINTR || errno == EFAULT) continue;  // a word changed, or its memory went
+    // Before Linux 5.16 there is no such call, and a container may forbid it.
+    log(LogLevel::kDebug,
+        "deaths are told by pidfds alone: futex_waitv: " + std::string(std::strerror(errno)));
+    return;
   }
 }
 
@@ -112,8 +115,9 @@ Result<void> hold_lock(UniqueFd memory) {
     return ErrorInfo{ErrorCode::kRefused, "cannot take the lock that tells of this process's death",
                      "somebody else has it, or it is no lock", ""};
   }
-  static std::vector<SharedMemory> held;  // for good: the kernel finds the lock by this mapping
-  held.push_back(*std::move(mapped));
+  // The kernel finds the lock by this mapping when the thread ends, which may be after static objects do.
+  static auto* const held = new std::vector<SharedMemory>;
+  held->push_back(*std::move(mapped));
   return {};
 }
 

@@ -82,6 +82,7 @@ class Node {
   LocalProcess* shared_worker(JobId job);
   void watch(LocalProcess& process);
   void read_output(LocalProcess& process, bool errors);
+  void read_outputs(LocalProcess& process);
   void forward_output(LocalProcess& process, std::string text, bool errors);
   void process_ends(ProcessId id);
   void process_ended(LocalProcess& process);

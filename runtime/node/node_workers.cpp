@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 
 #include "runtime/core/log.hpp"
@@ -50,15 +51,17 @@ LocalProcess* Node::shared_worker(JobId job) {
 }
 
 Result<LocalProcess*> Node::start_worker(const NewWorker& worker) {
+  // First of all what may fail: a child that is started has to be watched.
+  auto lock = DeathWatch::make_lock();
+  if (!lock) return lock.error();
+  std::vector<UniqueFd> fds;
+  fds.emplace_back(::fcntl(lock->fd(), F_DUPFD_CLOEXEC, 0));
+  if (!fds.front()) return io_error("cannot start a worker", errno, "raise ulimit -n");
   auto child = start_child({.role = "worker",
                             .program_fd = worker.program_fd,
                             .capture_output = true,
                             .oom_score_adj = kWorkerOomScore});
   if (!child) return child.error();
-  auto lock = DeathWatch::make_lock();
-  if (!lock) return lock.error();
-  std::vector<UniqueFd> fds;
-  fds.emplace_back(::fcntl(lock->fd(), F_DUPFD_CLOEXEC, 0));
   auto process = std::make_unique<LocalProcess>();
   process->id = {SystemRandom().next()};
   process->job = worker.job;
@@ -105,6 +108,11 @@ void Node::read_output(LocalProcess& process, bool errors) {
   }
 }
 
+void Node::read_outputs(LocalProcess& process) {
+  read_output(process, false);
+  read_output(process, true);
+}
+
 void Node::forward_output(LocalProcess& process, std::string text, bool errors) {
   if (errors) {
     const auto before_last = text.rfind('\n', text.size() - 2);
@@ -124,8 +132,10 @@ void Node::process_ends(ProcessId id) {
 /// A process is gone: its pidfd says so, or the driver's link.
 void Node::process_ended(LocalProcess& process) {
   const std::string how = process.child.pid > 0 ? reap(process.child) : "the driver is gone";
-  if (!process.ended) tell_end(process, how);
+  const bool told = process.ended;
+  if (!told) tell_end(process, how);
   if (process.child.pid > 0) {
+    if (told) read_outputs(process);  // what was written last
     deaths_.remove(process.id);
     loop_.forget(process.child.pidfd.get());
     for (UniqueFd* fd : {&process.child.output, &process.child.errors}) {
@@ -148,10 +158,7 @@ void Node::tell_end(LocalProcess& process, const std::string& how) {
   std::string reason = process.kill_reason.empty() ? how : process.kill_reason + " (" + how + ")";
   // First of all the members of its groups leave their collectives; the rest can wait a microsecond.
   regions_.process_died(process.id, reason);
-  if (process.child.pid > 0) {
-    read_output(process, false);
-    read_output(process, true);
-  }
+  read_outputs(process);
   if (reason.find("exit code") != std::string::npos && !process.last_error_line.empty()) {
     reason += ", last line of its output: " + process.last_error_line.substr(0, 300);
   }
