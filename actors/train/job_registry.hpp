@@ -10,7 +10,7 @@
 
 #include "actors/data/dataset.hpp"
 #include "actors/train/model.hpp"
-#include "runtime/client/registry.hpp"
+#include "runtime/host/registry.hpp"
 #include "runtime/wire/codec.hpp"
 
 namespace troupe::train {

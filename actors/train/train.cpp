@@ -2,7 +2,7 @@
 
 #include "actors/checkpoint/checkpoint_store.hpp"
 #include "runtime/core/random.hpp"
-#include "runtime/node/launcher.hpp"
+#include "scheduler/init/embedded_cluster.hpp"
 #include "runtime/security/secret.hpp"
 
 namespace troupe::train {

@@ -16,7 +16,7 @@
 #include "actors/report/events.hpp"
 #include "actors/train/job_registry.hpp"
 #include "actors/train/train_driver.hpp"
-#include "scheduler/init.hpp"
+#include "scheduler/init/init.hpp"
 
 namespace troupe::train {
 

@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "scheduler/init.hpp"
+#include "scheduler/init/init.hpp"
 
 namespace {
 

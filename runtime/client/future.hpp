@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/client/call_state.hpp"
+#include "runtime/host/call_state.hpp"
 
 namespace troupe {
 

@@ -11,12 +11,12 @@ std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t co
   }
   wire::ActorPayload payload{constructor, options.label, process_->address(), process_->config().package, std::move(args)};
   const auto bytes = wire::encode(payload);
-  control::ActorSpec spec;
+  cluster::ActorSpec spec;
   spec.job = process_->config().job;
   spec.type = std::move(options.label);
   spec.name = std::move(options.name);
   spec.payload.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  spec.demand = {std::llround(options.num_cpus * control::kCpu), options.isolated, options.node};
+  spec.demand = {std::llround(options.num_cpus * cluster::kCpu), options.isolated, options.node};
   return process_->ask([&](std::uint64_t request) { return wire::SpawnAsk{request, std::move(spec)}; });
 }
 
@@ -25,7 +25,7 @@ void Session::kill(const ActorAddress& actor, const std::string& reason) const {
   process_->tell(wire::KillAsk{actor, reason});
 }
 
-std::vector<control::NodeInfo> Session::nodes() const {
+std::vector<cluster::NodeInfo> Session::nodes() const {
   const Future<wire::NodesAnswer> answer(
       process_->ask([](std::uint64_t request) { return wire::NodesAsk{request}; }));
   return answer.get(std::chrono::seconds(30)).nodes;

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/client/actor_context.hpp"
+#include "runtime/host/actor_context.hpp"
 #include "runtime/client/future.hpp"
-#include "runtime/client/process.hpp"
-#include "runtime/client/registry.hpp"
+#include "runtime/host/process.hpp"
+#include "runtime/host/registry.hpp"
 
 namespace troupe {
 
@@ -128,7 +128,7 @@ class Session {
   }
 
   /// The live nodes.
-  std::vector<control::NodeInfo> nodes() const;
+  std::vector<cluster::NodeInfo> nodes() const;
 
   /// Shared memory on this node by name: whoever opens the same key maps the same bytes. It is gone when the
   /// last process that holds it ends. With `abortable` it starts with an abort word

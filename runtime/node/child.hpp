@@ -5,7 +5,7 @@
 #include <string>
 
 #include "runtime/core/fd.hpp"
-#include "runtime/transport/local_link.hpp"
+#include "runtime/link/socket/local_link.hpp"
 
 namespace troupe {
 

@@ -4,7 +4,7 @@
 
 #include "runtime/core/log.hpp"
 #include "runtime/core/random.hpp"
-#include "runtime/wire/link_codec.hpp"
+#include "runtime/link/socket/link_codec.hpp"
 
 namespace troupe {
 namespace {
@@ -103,7 +103,7 @@ void Node::tell_member(Result<void> joined) {
 
 void Node::join_head() {
   refusals_ = 0;
-  control::NodeJoined joined;
+  cluster::NodeJoined joined;
   joined.node = {id_,
                  options_.config.name,
                  address_,
@@ -120,14 +120,14 @@ void Node::join_head() {
   for (const auto& [key, event] : unanswered_) to_head(event);
 }
 
-void Node::to_head(control::ClusterEvent event) {
+void Node::to_head(cluster::ClusterEvent event) {
   if (head_ != nullptr)
     head_->send(wire::control_frame(wire::ToHead{std::move(event)},
                                     {id_, {}}));  // while the head is away: said again by join_head
 }
 
 void Node::tick() {
-  to_head(control::Heartbeat{id_});
+  to_head(cluster::Heartbeat{id_});
   const Instant now = clock_.now();
   watch_fetches(now);
   for (const auto& [id, process] : locals_) {
@@ -162,7 +162,7 @@ void Node::finish_leaving() {
   for (const auto& [id, process] : locals_) {
     if (process->child.pid > 0 && !process->ended) return;  // called again when it has ended
   }
-  to_head(control::NodeLeft{id_, "it left"});
+  to_head(cluster::NodeLeft{id_, "it left"});
   if (driver_ != nullptr && !driver_->ended) {
     send(*driver_, wire::Leave{"the node has left"});
     flush(*driver_);

@@ -15,7 +15,7 @@
 #include "runtime/node/package.hpp"
 #include "runtime/node/regions.hpp"
 #include "runtime/security/authorizer.hpp"
-#include "runtime/transport/transport.hpp"
+#include "runtime/link/transport.hpp"
 
 namespace troupe {
 
@@ -45,7 +45,7 @@ class Node {
  private:
   using Locals = std::map<ProcessId, std::unique_ptr<LocalProcess>>;
   struct Peer {
-    control::NodeInfo info;
+    cluster::NodeInfo info;
     std::unique_ptr<MachineClient> client;
     std::vector<wire::Bytes> waiting;  ///< frames for a connection that is being made
   };
@@ -53,7 +53,7 @@ class Node {
   struct Fetch {
     PackageDownload download;
     NodeId from;
-    std::map<ActorId, control::ActorSpec> waiting;
+    std::map<ActorId, cluster::ActorSpec> waiting;
     Instant heard{};
     Instant asked{};
   };
@@ -64,12 +64,12 @@ class Node {
   void tell_member(Result<void> joined);
   void refused_by_head(const std::string& why);
   void tick();
-  void to_head(control::ClusterEvent event);
+  void to_head(cluster::ClusterEvent event);
   void parent_gone();
   void finish_leaving();
 
   // node_workers.cpp: processes
-  void start_actor(ActorId actor, const control::ActorSpec& spec);
+  void start_actor(ActorId actor, const cluster::ActorSpec& spec);
   struct NewWorker {
     std::string label;
     JobId job;
@@ -92,7 +92,7 @@ class Node {
   void kill_actor(ActorId actor, const std::string& reason);
 
   // node_packages.cpp: executables of jobs
-  std::optional<int> program_for(ActorId actor, const control::ActorSpec& spec,
+  std::optional<int> program_for(ActorId actor, const cluster::ActorSpec& spec,
                                  const wire::ActorPayload& payload);
   void ask_for_package(Fetch& fetch);
   void give_package(NodeId to, const wire::PackageAsk& ask);
@@ -123,8 +123,8 @@ class Node {
   void on_peer_frame(const PeerName& from, wire::ByteView frame);
   void on_peer_control(NodeId from, wire::Control message);
   void on_head_frame(wire::ByteView frame);
-  void on_head_action(control::ClusterAction action);
-  void set_nodes(const std::vector<control::NodeInfo>& nodes);
+  void on_head_action(cluster::ClusterAction action);
+  void set_nodes(const std::vector<cluster::NodeInfo>& nodes);
   void node_dead(NodeId node, const std::string& reason);
 
   LocalProcess* find(ProcessId process);
@@ -144,13 +144,13 @@ class Node {
   LocalProcess* driver_ = nullptr;
   std::map<JobId, ProcessId> shared_workers_;
   std::map<ActorId, ProcessId> hosts_;  ///< which process has an actor
-  std::map<std::pair<ProcessId, std::uint64_t>, control::ClusterEvent>
+  std::map<std::pair<ProcessId, std::uint64_t>, cluster::ClusterEvent>
       unanswered_;                            ///< told the head again when it is back
   std::map<std::string, UniqueFd> packages_;  ///< whole executables, by hash
   std::map<std::string, Fetch> fetches_;
   UniqueFd own_program_;
   std::map<NodeId, Peer> peers_;
-  std::vector<control::NodeInfo> nodes_;
+  std::vector<cluster::NodeInfo> nodes_;
   wire::Assembler local_assembler_;
   std::map<NodeId, wire::Assembler> peer_assemblers_;
   std::unique_ptr<MachineServer> server_;

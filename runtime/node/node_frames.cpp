@@ -5,8 +5,8 @@
 #include "runtime/core/log.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/node/node.hpp"
-#include "runtime/transport/doorbell.hpp"
-#include "runtime/transport/ring.hpp"
+#include "runtime/link/ring/doorbell.hpp"
+#include "runtime/link/ring/ring.hpp"
 
 namespace troupe {
 namespace {
@@ -76,16 +76,16 @@ void Node::on_local_control(LocalProcess& process, wire::Control message) {
     if (process.lock) deaths_.add(process.id, std::move(process.lock));
     for (const auto& start : std::exchange(process.starts, {})) send(process, start);
   } else if (auto* ask = std::get_if<wire::SpawnAsk>(&message)) {
-    control::ClusterEvent event = control::SpawnRequested{{from, ask->request}, std::move(ask->spec)};
+    cluster::ClusterEvent event = cluster::SpawnRequested{{from, ask->request}, std::move(ask->spec)};
     unanswered_.emplace(std::pair(process.id, ask->request), event);
     to_head(std::move(event));
   } else if (auto* job = std::get_if<wire::JobAsk>(&message)) {
-    control::ClusterEvent event = control::JobRegistered{job->name, from, job->request};
+    cluster::ClusterEvent event = cluster::JobRegistered{job->name, from, job->request};
     unanswered_.emplace(std::pair(process.id, job->request), event);
     to_head(std::move(event));
   } else if (auto* cancel = std::get_if<wire::SpawnCancel>(&message)) {
     unanswered_.erase({process.id, cancel->request});
-    to_head(control::SpawnCancelled{{from, cancel->request}});
+    to_head(cluster::SpawnCancelled{{from, cancel->request}});
   } else if (auto* ring = std::get_if<wire::RingAsk>(&message)) {
     on_ask(process, *ring);
   } else if (auto* region = std::get_if<wire::RegionAsk>(&message)) {
@@ -103,11 +103,11 @@ void Node::on_local_control(LocalProcess& process, wire::Control message) {
   } else if (auto* up = std::get_if<wire::ActorUp>(&message)) {
     if (!process.actors.contains(up->actor)) return;
     process.actors[up->actor] = LocalProcess::ActorState::kUp;
-    to_head(control::ActorStarted{id_, up->actor, process.id});
+    to_head(cluster::ActorStarted{id_, up->actor, process.id});
   } else if (auto* not_up = std::get_if<wire::ActorNotUp>(&message)) {
     if (process.actors.erase(not_up->actor) == 0) return;
     hosts_.erase(not_up->actor);
-    to_head(control::ActorFailed{id_, not_up->actor, not_up->error});
+    to_head(cluster::ActorFailed{id_, not_up->actor, not_up->error});
     if (process.isolated) send(process, wire::Leave{"its actor could not be constructed"});
   } else if (auto* ended = std::get_if<wire::ActorEnded>(&message)) {
     if (process.actors.erase(ended->actor) == 0) return;
@@ -115,7 +115,7 @@ void Node::on_local_control(LocalProcess& process, wire::Control message) {
     const wire::ActorGone gone{{id_, process.id, ended->actor}, ended->reason};
     to_locals(gone);
     to_peers(gone);
-    to_head(control::ActorDown{id_, ended->actor, ended->reason});
+    to_head(cluster::ActorDown{id_, ended->actor, ended->reason});
     if (process.isolated) send(process, wire::Leave{"its actor has ended"});
   } else if (auto* leaving = std::get_if<wire::Leave>(&message); leaving != nullptr && &process == driver_) {
     leave(leaving->reason);
@@ -254,12 +254,12 @@ void Node::on_head_frame(wire::ByteView frame) {
   if (auto* from_head = std::get_if<wire::FromHead>(&*message)) on_head_action(std::move(from_head->action));
 }
 
-void Node::on_head_action(control::ClusterAction action) {
-  if (auto* start = std::get_if<control::StartActor>(&action)) {
+void Node::on_head_action(cluster::ClusterAction action) {
+  if (auto* start = std::get_if<cluster::StartActor>(&action)) {
     start_actor(start->actor, start->spec);
-  } else if (auto* kill = std::get_if<control::KillActor>(&action)) {
+  } else if (auto* kill = std::get_if<cluster::KillActor>(&action)) {
     kill_actor(kill->actor, kill->reason);
-  } else if (auto* spawned = std::get_if<control::SpawnAnswered>(&action)) {
+  } else if (auto* spawned = std::get_if<cluster::SpawnAnswered>(&action)) {
     unanswered_.erase({spawned->to.from.process, spawned->to.request});
     LocalProcess* process = find(spawned->to.from.process);
     if (process == nullptr) return;
@@ -267,32 +267,32 @@ void Node::on_head_action(control::ClusterAction action) {
     answer(*process, spawned->to.request,
            spawned->ok ? Result<wire::Bytes>(wire::encode(wire::SpawnAnswer{at}))
                        : Result<wire::Bytes>(spawned->error));
-  } else if (auto* job = std::get_if<control::JobAnswered>(&action)) {
+  } else if (auto* job = std::get_if<cluster::JobAnswered>(&action)) {
     unanswered_.erase({job->to.process, job->request});
     LocalProcess* process = find(job->to.process);
     if (process == nullptr) return;
     process->job = job->job;
     answer(*process, job->request, wire::encode(wire::JobAnswer{job->job, job->incarnation}));
-  } else if (auto* nodes = std::get_if<control::AnnounceNodes>(&action)) {
+  } else if (auto* nodes = std::get_if<cluster::AnnounceNodes>(&action)) {
     set_nodes(nodes->nodes);
-  } else if (auto* dead = std::get_if<control::NodeDead>(&action)) {
+  } else if (auto* dead = std::get_if<cluster::NodeDead>(&action)) {
     node_dead(dead->node, dead->reason);
-  } else if (auto* job_end = std::get_if<control::EndJob>(&action)) {
+  } else if (auto* job_end = std::get_if<cluster::EndJob>(&action)) {
     for (const auto& [id, process] : locals_) {
       if (process->job == job_end->job && process.get() != driver_)
         kill_process(*process, "its job ended: " + job_end->reason);
     }
-  } else if (auto* refused = std::get_if<control::RefuseNode>(&action)) {
+  } else if (auto* refused = std::get_if<cluster::RefuseNode>(&action)) {
     log(LogLevel::kError, "the head refuses this node: " + refused->reason);
     tell_member(ErrorInfo{ErrorCode::kRefused, "the head at " + options_.config.head + " refuses this node",
                           refused->reason, "join anew"});
     leave("the head refused it");
-  } else if (std::get_if<control::RequestRegistration>(&action) != nullptr) {
+  } else if (std::get_if<cluster::RequestRegistration>(&action) != nullptr) {
     join_head();
   }
 }
 
-void Node::set_nodes(const std::vector<control::NodeInfo>& nodes) {
+void Node::set_nodes(const std::vector<cluster::NodeInfo>& nodes) {
   nodes_ = nodes;
   // A node that the head no longer lists is dead. The head says so when it happens, but to those that are
   // connected: one that comes back to a head that has started again learns it from the list.

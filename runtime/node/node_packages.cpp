@@ -19,7 +19,7 @@ constexpr std::size_t kKeptPackages = 4;
 }  // namespace
 
 /// The executable's descriptor: -1 for our own. Nothing: it has been asked for, and the actor waits for it.
-std::optional<int> Node::program_for(ActorId actor, const control::ActorSpec& spec,
+std::optional<int> Node::program_for(ActorId actor, const cluster::ActorSpec& spec,
                                      const wire::ActorPayload& payload) {
   if (payload.package.empty()) return -1;
   if (const auto at = packages_.find(payload.package); at != packages_.end()) return at->second.get();
@@ -28,7 +28,7 @@ std::optional<int> Node::program_for(ActorId actor, const control::ActorSpec& sp
     if (fetches_.size() >= kMaxFetches) {
       const ErrorInfo busy{ErrorCode::kLimit, "cannot get the job's executable",
                            "this node is getting many others", "spawn it again"};
-      to_head(control::ActorFailed{id_, actor, busy});
+      to_head(cluster::ActorFailed{id_, actor, busy});
       return std::nullopt;
     }
     at = fetches_
@@ -83,7 +83,7 @@ void Node::end_fetch(const std::string& hash, const std::optional<ErrorInfo>& er
   fetches_.erase(at);
   for (const auto& [actor, spec] : waiting) {
     if (error) {
-      to_head(control::ActorFailed{id_, actor, *error});
+      to_head(cluster::ActorFailed{id_, actor, *error});
     } else {
       start_actor(actor, spec);
     }

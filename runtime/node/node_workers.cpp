@@ -18,11 +18,11 @@ constexpr int kWorkerOomScore = 500;
 
 }  // namespace
 
-void Node::start_actor(ActorId actor, const control::ActorSpec& spec) {
+void Node::start_actor(ActorId actor, const cluster::ActorSpec& spec) {
   if (hosts_.contains(actor)) return;  // told twice
   const wire::ByteView bytes(reinterpret_cast<const std::byte*>(spec.payload.data()), spec.payload.size());
   auto payload = wire::decode<wire::ActorPayload>(bytes);
-  if (!payload) return to_head(control::ActorFailed{id_, actor, payload.error()});
+  if (!payload) return to_head(cluster::ActorFailed{id_, actor, payload.error()});
   const auto program = program_for(actor, spec, *payload);
   if (!program) return;  // taken up again when its executable is here
   LocalProcess* process = spec.demand.isolated ? nullptr : shared_worker(spec.job);
@@ -30,7 +30,7 @@ void Node::start_actor(ActorId actor, const control::ActorSpec& spec) {
     const std::string label = spec.demand.isolated ? payload->label : "worker";
     auto started =
         start_worker({label, spec.job, spec.demand.isolated, payload->driver, payload->package, *program});
-    if (!started) return to_head(control::ActorFailed{id_, actor, started.error()});
+    if (!started) return to_head(cluster::ActorFailed{id_, actor, started.error()});
     process = *started;
     if (!spec.demand.isolated) shared_workers_[spec.job] = process->id;
   }
@@ -173,10 +173,10 @@ void Node::announce_down(const LocalProcess& process, const std::string& reason)
   for (const auto& [actor, state] : process.actors) {
     hosts_.erase(actor);
     if (state == LocalProcess::ActorState::kStarting) {
-      to_head(control::ActorFailed{
+      to_head(cluster::ActorFailed{
           id_, actor, {ErrorCode::kActorDied, process.label + " could not be started", reason, ""}});
     } else {
-      to_head(control::ActorDown{id_, actor, reason});
+      to_head(cluster::ActorDown{id_, actor, reason});
     }
   }
   for (auto at = unanswered_.begin(); at != unanswered_.end();) {
@@ -194,7 +194,7 @@ void Node::kill_actor(ActorId actor, const std::string& reason) {
   LocalProcess* process = hosting(actor);
   if (process == nullptr) {
     const bool waited = forget_waiting(actor);
-    return to_head(control::ActorDown{id_, actor, waited ? reason : "no such actor here"});
+    return to_head(cluster::ActorDown{id_, actor, waited ? reason : "no such actor here"});
   }
   if (process->isolated) {
     kill_process(*process, reason);

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/control/store.hpp"
+#include "runtime/core/storage.hpp"
 #include "runtime/core/clock.hpp"
 #include "runtime/security/authorizer.hpp"
 #include "runtime/security/join_token.hpp"

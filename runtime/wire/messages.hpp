@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "runtime/control/cluster_types.hpp"
+#include "runtime/wire/cluster.hpp"
 #include "runtime/wire/frame.hpp"
 
 namespace troupe::wire {
@@ -43,7 +43,7 @@ struct Pulse {};
 // Requests of a process; the node answers with Answer and the same number.
 struct SpawnAsk {
   std::uint64_t request = 0;
-  control::ActorSpec spec;
+  cluster::ActorSpec spec;
 };
 struct JobAsk {
   std::uint64_t request = 0;
@@ -78,7 +78,7 @@ struct JobAnswer {
   std::uint32_t incarnation = 0;
 };
 struct NodesAnswer {
-  std::vector<control::NodeInfo> nodes;
+  std::vector<cluster::NodeInfo> nodes;
 };
 
 struct SpawnCancel {
@@ -173,10 +173,10 @@ struct NotReady {
 // Nodes and the head.
 
 struct ToHead {
-  control::ClusterEvent event;
+  cluster::ClusterEvent event;
 };
 struct FromHead {
-  control::ClusterAction action;
+  cluster::ClusterAction action;
 };
 
 // Asking the head: whoever has a key of the cluster and is no node.
@@ -205,19 +205,19 @@ struct StatusAsk {
   std::uint64_t request = 0;
 };
 struct NodeStatus {
-  control::NodeInfo node;
+  cluster::NodeInfo node;
   std::int64_t cpu_used_e4 = 0;
   std::int32_t actors = 0;
   std::string state;  ///< "alive", "silent", "expected" (the head came back and it did not say hello yet)
 };
 struct ActorStatus {
-  control::ActorRecord record;  ///< without its payload
+  cluster::ActorRecord record;  ///< without its payload
   std::string reason;           ///< why it is where it is
 };
 struct StatusAnswer {
   std::string address;  ///< where the head is reached
   std::vector<NodeStatus> nodes;
-  std::vector<control::JobRecord> jobs;
+  std::vector<cluster::JobRecord> jobs;
   std::vector<ActorStatus> actors;
   std::vector<std::string> waiting;  ///< spawns that no node can hold now, and why
 };

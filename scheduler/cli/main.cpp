@@ -3,9 +3,9 @@
 #include <csignal>
 #include <cstdio>
 
-#include "runtime/node/roles.hpp"
+#include "scheduler/init/process_roles.hpp"
 #include "scheduler/cli/commands.hpp"
-#include "scheduler/placement.hpp"
+#include "scheduler/placement/place.hpp"
 
 namespace {
 

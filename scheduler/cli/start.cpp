@@ -9,10 +9,10 @@
 #include <thread>
 
 #include "runtime/core/log.hpp"
-#include "runtime/node/head.hpp"
-#include "runtime/node/launcher.hpp"
-#include "runtime/node/member.hpp"
-#include "runtime/wire/link_codec.hpp"
+#include "scheduler/head/head.hpp"
+#include "scheduler/init/embedded_cluster.hpp"
+#include "scheduler/init/join_cluster.hpp"
+#include "runtime/link/socket/link_codec.hpp"
 #include "scheduler/cli/commands.hpp"
 #include "scheduler/cli/detach.hpp"
 

@@ -2,13 +2,14 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "runtime/node/cluster_folder.hpp"
+#include "scheduler/init/cluster_folder.hpp"
 #include "scheduler/cli/commands.hpp"
+#include "scheduler/placement/policy.hpp"
 
 namespace troupe::cli {
 namespace {
 
-using control::format_cpus;
+using cluster::format_cpus;
 using nlohmann::json;
 
 constexpr Duration kHeadAnswers = std::chrono::seconds(4);  // a head that died is back within one
@@ -25,15 +26,15 @@ T ask(const std::string& path, const std::string& address, const wire::Control& 
   return wire::decode<T>(bytes).value();
 }
 
-const char* state_name(control::ActorState state) {
+const char* state_name(cluster::ActorState state) {
   switch (state) {
-    case control::ActorState::kStarting:
+    case cluster::ActorState::kStarting:
       return "starting";
-    case control::ActorState::kAlive:
+    case cluster::ActorState::kAlive:
       return "alive";
-    case control::ActorState::kEnding:
+    case cluster::ActorState::kEnding:
       return "ending";
-    case control::ActorState::kDead:
+    case cluster::ActorState::kDead:
       return "dead";
   }
   return "?";
@@ -74,8 +75,8 @@ json as_json(const wire::StatusAnswer& all) {
                      {"name", n.node.name},
                      {"address", n.node.address},
                      {"gateway", n.node.gateway},
-                     {"cpus", static_cast<double>(n.node.cpu_e4) / control::kCpu},
-                     {"cpus_used", static_cast<double>(n.cpu_used_e4) / control::kCpu},
+                     {"cpus", static_cast<double>(n.node.cpu_e4) / cluster::kCpu},
+                     {"cpus_used", static_cast<double>(n.cpu_used_e4) / cluster::kCpu},
                      {"actors", n.actors},
                      {"state", n.state}});
   }

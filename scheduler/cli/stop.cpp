@@ -8,7 +8,7 @@
 #include <csignal>
 #include <cstdio>
 
-#include "runtime/node/cluster_folder.hpp"
+#include "scheduler/init/cluster_folder.hpp"
 #include "scheduler/cli/commands.hpp"
 
 namespace troupe::cli {

@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "runtime/core/abort_word.hpp"
-#include "runtime/node/launcher.hpp"
-#include "scheduler/init.hpp"
+#include "scheduler/init/embedded_cluster.hpp"
+#include "scheduler/init/init.hpp"
 
 using namespace troupe;
 using namespace std::chrono_literals;

@@ -19,10 +19,10 @@
 #include <sstream>
 #include <thread>
 
-#include "runtime/node/cluster_folder.hpp"
+#include "scheduler/init/cluster_folder.hpp"
 #include "runtime/node/package.hpp"
-#include "runtime/transport/machine_link.hpp"
-#include "scheduler/init.hpp"
+#include "runtime/link/zmq/zmq_transport.hpp"
+#include "scheduler/init/init.hpp"
 
 using namespace troupe;
 using namespace std::chrono_literals;

@@ -2,8 +2,8 @@
 #define CATCH_CONFIG_RUNNER
 #include <catch2/catch.hpp>
 
-#include "runtime/node/roles.hpp"
-#include "scheduler/placement.hpp"
+#include "scheduler/init/process_roles.hpp"
+#include "scheduler/placement/place.hpp"
 
 int main(int argc, char** argv) {
   troupe::become_role_if_asked(troupe::scheduler::place);

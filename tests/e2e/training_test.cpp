@@ -14,7 +14,7 @@
 #include "actors/data/digits.hpp"
 #include "actors/train/train.hpp"
 #include "runtime/core/random.hpp"
-#include "runtime/node/launcher.hpp"
+#include "scheduler/init/embedded_cluster.hpp"
 
 using namespace troupe;
 using train::ChaosStep;

@@ -57,7 +57,7 @@ void Cluster::start_node(int host) {
   const int cpus = scenario.tight_cpus
                        ? (job.trainers + job.loaders + scenario.nodes - 1) / scenario.nodes + 1
                        : job.trainers + job.loaders;
-  Node* node = &own(std::make_unique<Node>(*this, host, cpus * control::kCpu));
+  Node* node = &own(std::make_unique<Node>(*this, host, cpus * cluster::kCpu));
   nodes.push_back(node);
   node->on_death = [this, node, host] {
     std::erase(nodes, node);
@@ -82,7 +82,7 @@ void Cluster::start_driver() {
   driver->start();
 }
 
-void Cluster::to_head(Process& from, control::ClusterEvent event) {
+void Cluster::to_head(Process& from, cluster::ClusterEvent event) {
   if (head == nullptr) return;
   world.send(from, *head, "to head", [h = head, e = std::move(event)] { h->on(e); });
 }
@@ -254,7 +254,7 @@ void Cluster::check_settled() {
   if (!living_workers().empty()) world.violation(living_workers().front()->name + " outlived its job");
   if (head == nullptr) return world.violation("the head is not back");
   for (const auto& [id, actor] : head->machine.actors()) {
-    if (actor.record.state != control::ActorState::kDead)
+    if (actor.record.state != cluster::ActorState::kDead)
       world.violation("the head believes that actor " + to_string(id) + " lives");
   }
   for (const Node* node : nodes) {

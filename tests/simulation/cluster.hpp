@@ -12,7 +12,7 @@
 #include "actors/train/driver_machine.hpp"
 #include "actors/train/prefetcher.hpp"
 #include "actors/train/trainer_machine.hpp"
-#include "runtime/control/cluster_machine.hpp"
+#include "scheduler/cluster/cluster_machine.hpp"
 #include "tests/simulation/model.hpp"
 #include "tests/simulation/world.hpp"
 
@@ -135,14 +135,14 @@ struct Node : Process {
   Node(Cluster& in, int on_host, std::int64_t cpus);
   void start();
   void join();
-  void on_start_actor(ActorId actor, const control::ActorSpec& spec);
+  void on_start_actor(ActorId actor, const cluster::ActorSpec& spec);
   void on_kill(ActorId actor, Driver* answer_to);
   void on_end_job(JobId job);
   void on_refused();
   void worker_died(Worker& worker);
 
   Cluster& cluster;
-  control::NodeInfo info;
+  cluster::NodeInfo info;
   std::map<ActorId, Worker*> workers;  ///< living
   std::set<ActorId> seen;              ///< ever started here
   std::int64_t cpu_used = 0;
@@ -151,15 +151,15 @@ struct Node : Process {
 struct Head : Process {
   explicit Head(Cluster& in);
   void start();
-  void on(const control::ClusterEvent& event);
+  void on(const cluster::ClusterEvent& event);
   /// Dies after this many more actions: also in the middle of a list of them.
   int die_after_actions = -1;
 
   Cluster& cluster;
-  control::ClusterMachine machine;
+  cluster::ClusterMachine machine;
 
  private:
-  void carry(const control::ClusterAction& action);
+  void carry(const cluster::ClusterAction& action);
 };
 
 /// The driver program: the driver machine, and the gateway that ties it to the cluster.
@@ -168,13 +168,13 @@ struct Driver : Process {
   void start();
   void on(const train::DriverEvent& event);
   void on_job(JobId job, std::uint32_t incarnation);
-  void on_spawn_answered(const control::SpawnAnswered& answer);
+  void on_spawn_answered(const cluster::SpawnAnswered& answer);
   void on_down(ActorId actor, const std::string& reason);
   void join();
   int die_after_actions = -1;
 
   Cluster& cluster;
-  control::NodeInfo info;
+  cluster::NodeInfo info;
   JobId job{};
   std::unique_ptr<train::DriverMachine> machine;
   std::map<std::uint64_t, train::SpawnKind> unanswered;  ///< spawns, asked again until answered
@@ -204,7 +204,7 @@ struct Cluster {
   World world;
   SeededRandom ids;
   std::vector<std::string> reference;  ///< the undisturbed run's states
-  std::map<std::string, control::Record> store;
+  std::map<std::string, cluster::Record> store;
 
   Head* head = nullptr;
   Driver* driver = nullptr;
@@ -233,7 +233,7 @@ struct Cluster {
     processes.push_back(std::move(process));
     return reference_to_it;
   }
-  void to_head(Process& from, control::ClusterEvent event);
+  void to_head(Process& from, cluster::ClusterEvent event);
   Node* find_node(NodeId id) const;
   Worker* find_worker(ActorId actor) const;
   std::vector<Worker*> living_workers() const;

@@ -13,24 +13,24 @@ Driver::Driver(Cluster& in, int number)
 void Driver::start() {
   join();
   cluster.world.every(*this, seconds(1), "gateway heartbeat",
-                      [this] { cluster.to_head(*this, control::Heartbeat{info.id}); });
+                      [this] { cluster.to_head(*this, cluster::Heartbeat{info.id}); });
   cluster.world.every(*this, seconds(2), "ask again", [this] {
-    if (cluster.job_done) return cluster.to_head(*this, control::JobEnded{job, "done"});
+    if (cluster.job_done) return cluster.to_head(*this, cluster::JobEnded{job, "done"});
     if (!machine)
       cluster.to_head(
-          *this, control::JobRegistered{"main", {info.id, ProcessId{static_cast<std::uint64_t>(id)}}, 1});
+          *this, cluster::JobRegistered{"main", {info.id, ProcessId{static_cast<std::uint64_t>(id)}}, 1});
     for (const auto& [token, kind] : unanswered) ask_for(token, kind);
   });
   cluster.world.every(*this, milliseconds(100), "driver tick", [this] { on(train::DriverTick{}); });
 }
 
 void Driver::join() {
-  control::NodeJoined joined{info, {}, {}};
+  cluster::NodeJoined joined{info, {}, {}};
   for (const auto& [actor, kind] : actors) joined.watches.push_back(actor);
   cluster.to_head(*this, joined);
   if (!machine)
     cluster.to_head(*this,
-                    control::JobRegistered{"main", {info.id, ProcessId{static_cast<std::uint64_t>(id)}}, 1});
+                    cluster::JobRegistered{"main", {info.id, ProcessId{static_cast<std::uint64_t>(id)}}, 1});
   for (const auto& [token, kind] : unanswered) ask_for(token, kind);
 }
 
@@ -90,22 +90,22 @@ void Driver::check_staleness(const train::DriverEvent& event, Generation before,
 }
 
 void Driver::ask_for(std::uint64_t token, train::SpawnKind kind) {
-  control::ActorSpec spec;
+  cluster::ActorSpec spec;
   spec.job = job;
   spec.type = kind == train::SpawnKind::kTrainer ? "trainer" : "loader";
   spec.payload = std::to_string(id) + " " + std::to_string(token);
-  spec.demand = {kind == train::SpawnKind::kTrainer ? control::kCpu : control::kCpu / 2,
+  spec.demand = {kind == train::SpawnKind::kTrainer ? cluster::kCpu : cluster::kCpu / 2,
                  kind == train::SpawnKind::kTrainer,
                  {}};
   unanswered[token] = kind;
   cluster.to_head(
-      *this, control::SpawnRequested{{{info.id, ProcessId{static_cast<std::uint64_t>(id)}}, token}, spec});
+      *this, cluster::SpawnRequested{{{info.id, ProcessId{static_cast<std::uint64_t>(id)}}, token}, spec});
 }
 
-void Driver::on_spawn_answered(const control::SpawnAnswered& answer) {
+void Driver::on_spawn_answered(const cluster::SpawnAnswered& answer) {
   const bool waited = unanswered.erase(answer.to.request) > 0;
   if (answer.ok) {
-    cluster.to_head(*this, control::WatchActor{info.id, answer.actor});
+    cluster.to_head(*this, cluster::WatchActor{info.id, answer.actor});
   } else if (waited) {
     on(train::SpawnFailed{answer.to.request, answer.error.message()});
   }
@@ -129,7 +129,7 @@ void Driver::carry(const train::DriverAction& action) {
     ask_for(spawn->token, spawn->kind);
   } else if (const auto* cancel = std::get_if<train::CancelSpawn>(&action)) {
     unanswered.erase(cancel->token);
-    cluster.to_head(*this, control::SpawnCancelled{
+    cluster.to_head(*this, cluster::SpawnCancelled{
                                {{info.id, ProcessId{static_cast<std::uint64_t>(id)}}, cancel->token}});
   } else if (const auto* send = std::get_if<train::SendOrder>(&action)) {
     if (auto* trainer = dynamic_cast<Trainer*>(cluster.find_worker(send->trainer))) {
@@ -151,7 +151,7 @@ void Driver::carry(const train::DriverAction& action) {
   } else if (const auto* done = std::get_if<train::JobDone>(&action)) {
     cluster.job_done = true;
     cluster.job_hash = done->hash;
-    cluster.to_head(*this, control::JobEnded{job, "done"});
+    cluster.to_head(*this, cluster::JobEnded{job, "done"});
   }
 }
 

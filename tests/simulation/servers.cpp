@@ -1,10 +1,10 @@
 /// Head and node processes.
-#include "scheduler/placement.hpp"
+#include "scheduler/placement/place.hpp"
 #include "tests/simulation/cluster.hpp"
 
 namespace troupe::sim {
 
-using namespace control;  // NOLINT: the events and actions of the cluster machine
+using namespace cluster;  // NOLINT: the events and actions of the cluster machine
 
 // Head.
 
@@ -43,7 +43,7 @@ void Head::carry(const ClusterAction& action) {
     if (!cluster.store.contains("actor/" + to_string(start->actor)))
       world.violation("an actor is started before it is persisted");
     to_node(start->node, "start actor", [s = *start](Node& n) { n.on_start_actor(s.actor, s.spec); });
-  } else if (const auto* kill = std::get_if<control::KillActor>(&action)) {
+  } else if (const auto* kill = std::get_if<cluster::KillActor>(&action)) {
     to_node(kill->node, "kill actor", [k = *kill](Node& n) { n.on_kill(k.actor, nullptr); });
   } else if (const auto* spawned = std::get_if<SpawnAnswered>(&action)) {
     to_driver(spawned->to.from.node, "spawn answered", [s = *spawned](Driver& d) { d.on_spawn_answered(s); });

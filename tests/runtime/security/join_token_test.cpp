@@ -4,7 +4,7 @@
 
 #include "runtime/core/random.hpp"
 #include "runtime/security/admission.hpp"
-#include "tests/runtime/transport/link_fixture.hpp"
+#include "tests/runtime/link/link_fixture.hpp"
 
 using namespace troupe;
 using namespace std::chrono_literals;

@@ -1,0 +1,44 @@
+/// Where the answer of one call goes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "runtime/host/call_state.hpp"
+#include "runtime/wire/address.hpp"
+
+namespace troupe {
+
+class Process;
+
+/// Answers one call, once: a caller in this process through its CallState, another one by a reply frame.
+/// Move-only; a responder that is dropped without an answer fails the call, so that no caller waits for an
+/// answer that nobody owes.
+class Responder {
+ public:
+  /// A call that wants no answer.
+  Responder() = default;
+  explicit Responder(std::shared_ptr<CallState> local) : local_(std::move(local)) {}
+  Responder(Process* process, ProcessAddress to, std::uint64_t call)
+      : process_(process), to_(to), call_(call) {}
+  Responder(Responder&& other) noexcept
+      : local_(std::move(other.local_)),
+        process_(std::exchange(other.process_, nullptr)),
+        to_(other.to_),
+        call_(other.call_) {}
+  Responder& operator=(Responder&&) = delete;
+  ~Responder();
+
+  void answer(wire::Bytes bytes) { outcome(Outcome(std::move(bytes))); }
+  void fail(ErrorInfo error) { outcome(Outcome(std::move(error))); }
+  void outcome(Outcome outcome);
+
+ private:
+  std::shared_ptr<CallState> local_;
+  Process* process_ = nullptr;
+  ProcessAddress to_;
+  std::uint64_t call_ = 0;
+};
+
+}  // namespace troupe

@@ -1,0 +1,247 @@
+/// What the head's state machine is told (events) and what it asks for (actions). Plain aggregates: the wire
+/// carries some of them, the store others.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/core/error.hpp"
+#include "runtime/core/ids.hpp"
+#include "runtime/wire/address.hpp"
+
+namespace troupe::cluster {
+
+/// CPUs are counted in 1/10000: num_cpus = 0.5 is 5000.
+inline constexpr std::int64_t kCpu = 10000;
+
+/// What an actor asks of a node.
+struct ActorDemand {
+  std::int64_t cpu_e4 = 0;  ///< CPUs in 1/10000; 0 asks for nothing
+  bool isolated = false;    ///< a process of its own; such actors are spread
+  NodeId affinity{};        ///< this node and no other; none by default
+  bool operator==(const ActorDemand&) const = default;
+};
+
+/// A node as everybody knows it.
+struct NodeInfo {
+  NodeId id{};
+  std::string name;        ///< for people: "a", "gpu-7"
+  std::string address;     ///< where other nodes connect to
+  std::string public_key;  ///< its CURVE key, as Z85 text; empty in an embedded cluster
+  std::int64_t cpu_e4 = 0;
+  bool gateway = false;  ///< a driver's or session's own link into the cluster: zero resources, runs no actor
+  bool operator==(const NodeInfo&) const = default;
+};
+
+struct ActorSpec {
+  JobId job{};
+  std::string type;     ///< registered name of its class
+  std::string name;     ///< found by this name while it lives; empty for none
+  std::string payload;  ///< encoded constructor arguments; opaque to the head
+  ActorDemand demand;
+  bool operator==(const ActorSpec&) const = default;
+};
+
+enum class ActorState : std::uint8_t {
+  kStarting,  ///< placed, its node was told
+  kAlive,
+  kEnding,  ///< its node was told to kill it; it holds its CPUs until the node says it is gone
+  kDead,
+};
+// (An actor that waits for resources is a PendingSpawn of the machine: it has no id and no record yet.)
+
+/// Who asked for something, and under which number. The number makes a request that is sent again (after the
+/// head came back, say) the same request.
+struct Requester {
+  ProcessAddress from;
+  std::uint64_t request = 0;
+  auto operator<=>(const Requester&) const = default;
+};
+
+// What the store keeps.
+
+struct NodeRecord {
+  NodeInfo node;
+  bool dead = false;  ///< kept so that a dead id stays refused after the head itself restarted
+  bool operator==(const NodeRecord&) const = default;
+};
+struct JobRecord {
+  std::string name;
+  std::uint32_t incarnation = 0;  ///< counts every registration under this name
+  JobId job{};                    ///< the latest one
+  ProcessAddress driver;
+  std::uint64_t request = 0;  ///< the number under which the driver asked
+  bool ended = false;
+  bool operator==(const JobRecord&) const = default;
+};
+struct ActorRecord {
+  ActorId actor{};
+  ActorSpec spec;
+  Requester requester;
+  NodeId node{};
+  ProcessId process{};
+  ActorState state = ActorState::kStarting;
+  bool operator==(const ActorRecord&) const = default;
+};
+using Record = std::variant<NodeRecord, JobRecord, ActorRecord>;
+
+// Events.
+
+struct LiveActor {
+  ActorId actor{};
+  ProcessId process{};  ///< none while it is starting
+};
+/// First registration, or again: after a reconnect, or when the head asked (RequestRegistration).
+struct NodeJoined {
+  NodeInfo node;
+  std::vector<LiveActor> actors;  ///< what runs or is starting there now
+  std::vector<ActorId> watches;   ///< actors elsewhere whose end its processes want to hear of
+};
+struct Heartbeat {
+  NodeId node{};
+};
+/// A node says goodbye (its processes are gone), or its supervisor saw it die.
+struct NodeLeft {
+  NodeId node{};
+  std::string reason;
+};
+struct JobRegistered {
+  std::string name;
+  ProcessAddress driver;
+  std::uint64_t request = 0;
+};
+struct JobEnded {
+  JobId job{};
+  std::string reason;
+};
+struct SpawnRequested {
+  Requester requester;
+  ActorSpec spec;
+};
+/// The requester does not want it any more, started or not.
+struct SpawnCancelled {
+  Requester requester;
+};
+struct ActorStarted {
+  NodeId node{};
+  ActorId actor{};
+  ProcessId process{};
+};
+/// The node could not start it, or its constructor threw.
+struct ActorFailed {
+  NodeId node{};
+  ActorId actor{};
+  ErrorInfo error;
+};
+struct ActorDown {
+  NodeId node{};
+  ActorId actor{};
+  std::string reason;
+};
+struct WatchActor {
+  NodeId node{};  ///< who wants to hear of it
+  ActorId actor{};
+};
+struct LookupActor {
+  Requester requester;
+  std::string name;
+};
+/// Someone wants `actor` gone (a handle's kill, the driver's fencing).
+struct KillRequested {
+  ActorId actor{};
+  std::string reason;
+};
+struct Tick {};
+/// The store's records, before any other event of a head that starts again.
+struct Restored {
+  std::vector<Record> records;
+};
+
+using ClusterEvent = std::variant<NodeJoined, Heartbeat, NodeLeft, JobRegistered, JobEnded, SpawnRequested,
+                                  SpawnCancelled, ActorStarted, ActorFailed, ActorDown, WatchActor,
+                                  LookupActor, KillRequested, Tick, Restored>;
+
+// Actions: to be carried out in the order given.
+
+/// Make `record` durable under `key` before any later action of the list is carried out.
+struct Persist {
+  std::string key;  ///< "node/1f", "job/mnist", "actor/3c"
+  Record record;
+};
+/// Forget `key`.
+struct Erase {
+  std::string key;
+};
+/// To `node`. May be sent again: a node that has (or had) this actor ignores it.
+struct StartActor {
+  NodeId node{};
+  ActorId actor{};
+  ActorSpec spec;
+  std::string reason;  ///< why there
+};
+struct KillActor {
+  NodeId node{};
+  ActorId actor{};
+  std::string reason;
+};
+struct SpawnAnswered {
+  Requester to;
+  bool ok = false;
+  ActorId actor{};
+  ProcessAddress address;
+  ErrorInfo error;     ///< if not ok
+  std::string reason;  ///< the placement's sentence
+};
+struct NameAnswered {
+  Requester to;
+  bool ok = false;
+  ActorId actor{};
+  ProcessAddress address;
+  ErrorInfo error;
+};
+struct JobAnswered {
+  ProcessAddress to;
+  std::uint64_t request = 0;
+  JobId job{};
+  std::uint32_t incarnation = 0;
+  std::string reason;
+};
+/// To a watching node.
+struct NotifyDown {
+  NodeId to{};
+  ActorId actor{};
+  std::string reason;
+};
+/// To all nodes: the live ones, in id order.
+struct AnnounceNodes {
+  std::vector<NodeInfo> nodes;
+  std::string reason;
+};
+/// To all nodes: close connections to it, end what depends on it.
+struct NodeDead {
+  NodeId node{};
+  std::string reason;
+};
+/// To all nodes: kill the job's workers.
+struct EndJob {
+  JobId job{};
+  std::string reason;
+};
+/// Tell a peer that it is dead here: it kills its workers and may join under a new id.
+struct RefuseNode {
+  NodeId node{};
+  std::string reason;
+};
+/// Ask a node to send NodeJoined again.
+struct RequestRegistration {
+  NodeId node{};
+  std::string reason;
+};
+
+using ClusterAction =
+    std::variant<Persist, Erase, StartActor, KillActor, SpawnAnswered, NameAnswered, JobAnswered, NotifyDown,
+                 AnnounceNodes, NodeDead, EndJob, RefuseNode, RequestRegistration>;
+
+}  // namespace troupe::cluster

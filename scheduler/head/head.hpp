@@ -1,0 +1,78 @@
+/// The head process: the cluster machine with a store, a server and a clock around it. It is not a node:
+/// nothing that trains dies with it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "scheduler/cluster/cluster_machine.hpp"
+#include "runtime/core/storage.hpp"
+#include "runtime/core/random.hpp"
+#include "runtime/node/event_loop.hpp"
+#include "runtime/security/admission.hpp"
+#include "runtime/security/authorizer.hpp"
+#include "runtime/link/transport.hpp"
+#include "runtime/wire/messages.hpp"
+
+namespace troupe {
+
+/// The name of the head's owner among its peers: the only one that may issue join tokens.
+inline constexpr const char* kOwnerName = "owner";
+/// Names of machines that joined with a token begin so.
+inline constexpr std::string_view kMachinePrefix = "machine/";
+
+/// Everything runs in the loop's thread.
+class Head {
+ public:
+  struct Options {
+    Endpoint address;        ///< where to listen
+    std::string advertised;  ///< host under which other machines reach it; empty: that of `address`
+    CurveKeyPair keys;
+    std::shared_ptr<Authorizer> authorizer;  ///< knows the nodes' keys; a peer's name is its node id
+    std::unique_ptr<Storage> storage;
+    cluster::PlacementPolicy placement;
+  };
+
+  Head(EventLoop& loop, MachineTransport& transport, Options options);
+  ~Head();
+
+  /// Restores the state from the store and listens.
+  Result<void> start();
+  const std::string& address() const { return address_; }
+  /// An event from a source that is trusted, such as the launcher that saw a node die.
+  void on(const cluster::ClusterEvent& event);
+  const cluster::ClusterMachine& machine() const { return machine_; }
+
+ private:
+  Result<void> restore();
+  void on_frame(const PeerName& from, wire::ByteView frame);
+  void on_event(const PeerName& from, const cluster::ClusterEvent& event);
+
+  // head_asks.cpp: those who are no nodes
+  void on_ask(const PeerName& from, const wire::Control& message);
+  Result<wire::Bytes> enroll(const PeerName& from, const wire::EnrollAsk& ask);
+  Result<wire::Bytes> admit(const PeerName& from, const wire::AdmitAsk& ask);
+  Result<wire::Bytes> issue_token(const PeerName& from, const wire::TokenAsk& ask);
+  Result<wire::Bytes> status(const PeerName& from) const;
+  Endpoint reached_at() const;
+  void doubt(NodeId node);
+  void forget_keys_of_the_gone();
+  void carry_out(const std::vector<cluster::ClusterAction>& actions);
+  bool persist(StoreBatch& batch);
+  void send(NodeId node, const cluster::ClusterAction& action);
+  void send_all(const cluster::ClusterAction& action);
+
+  EventLoop& loop_;
+  MachineTransport& transport_;
+  Options options_;
+  SystemRandom random_;
+  MonotonicClock clock_;
+  cluster::ClusterMachine machine_;
+  std::unique_ptr<Admission> admission_;
+  std::map<std::string, Instant> keys_in_doubt_;  ///< nodes that are not there; their keys go then
+  std::string address_;
+  std::unique_ptr<MachineServer> server_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,132 @@
+// The head's part that answers those who are no nodes: guests with a join token, machines, and its owner.
+
+#include "runtime/core/log.hpp"
+#include "scheduler/head/head.hpp"
+
+namespace troupe {
+namespace {
+
+/// A node that was let in and never came, or is dead, keeps its key this long: a dead one is told so by name.
+constexpr Duration kKeyGrace = std::chrono::seconds(60);
+
+bool is_owner(const PeerName& from) {
+  return from == kOwnerName;
+}
+bool is_permanent(const PeerName& from) {
+  return is_owner(from) || from.starts_with(kMachinePrefix);
+}
+
+ErrorInfo not_allowed(const PeerName& from, const std::string& what, std::string todo) {
+  return {ErrorCode::kRefused, "the head refuses to " + what, from + " may not ask for it", std::move(todo)};
+}
+
+std::string state_of(const cluster::ClusterMachine& machine, NodeId id,
+                     const cluster::ClusterMachine::Node& node) {
+  if (!node.registered) return "expected";
+  return machine.liveness(id) == cluster::Liveness::kAlive ? "alive" : "silent";
+}
+
+}  // namespace
+
+void Head::on_ask(const PeerName& from, const wire::Control& message) {
+  Result<wire::Bytes> value =
+      ErrorInfo{ErrorCode::kRefused, "the head refuses a message", "it is not for a head", ""};
+  wire::Answer answer;
+  const auto take = [&](const auto& ask, auto&& handle) {
+    answer.request = ask.request;
+    value = handle(ask);
+  };
+  if (const auto* e = std::get_if<wire::EnrollAsk>(&message))
+    take(*e, [&](const auto& a) { return enroll(from, a); });
+  if (const auto* a = std::get_if<wire::AdmitAsk>(&message))
+    take(*a, [&](const auto& ask) { return admit(from, ask); });
+  if (const auto* t = std::get_if<wire::TokenAsk>(&message))
+    take(*t, [&](const auto& a) { return issue_token(from, a); });
+  if (const auto* s = std::get_if<wire::StatusAsk>(&message))
+    take(*s, [&](const auto&) { return status(from); });
+  answer.ok = value.ok();
+  if (value) {
+    answer.value = *std::move(value);
+  } else {
+    answer.error = value.error();
+    log(LogLevel::kWarning, from + ": " + answer.error.message());
+  }
+  server_->send(from, wire::control_frame(answer));
+}
+
+Result<wire::Bytes> Head::enroll(const PeerName& from, const wire::EnrollAsk& ask) {
+  const auto key = parse_public_key(ask.public_key);
+  if (!key) return key.error();
+  std::uint64_t start = 0;
+  for (int i = 0; i < 8; ++i)
+    start = start << 8 | static_cast<std::uint64_t>(key->bytes[static_cast<std::size_t>(i)]);
+  if (auto done = admission_->enroll(from, *key, std::string(kMachinePrefix) + to_hex(start)); !done)
+    return done.error();
+  return wire::Bytes{};
+}
+
+Result<wire::Bytes> Head::admit(const PeerName& from, const wire::AdmitAsk& ask) {
+  if (!is_permanent(from))
+    return not_allowed(from, "let a node in", "join with a token first: troupe start --token-file FILE");
+  const auto key = parse_public_key(ask.public_key);
+  if (!key) return key.error();
+  const std::string name = to_hex(ask.node.value);
+  if (auto added = admission_->add_peer(*key, name); !added) return added.error();
+  keys_in_doubt_[name] = clock_.now() + kKeyGrace;  // until it has come
+  return wire::Bytes{};
+}
+
+Result<wire::Bytes> Head::issue_token(const PeerName& from, const wire::TokenAsk& ask) {
+  if (!is_owner(from))
+    return not_allowed(from, "issue a join token", "run troupe token on the head's machine");
+  auto token =
+      admission_->issue(reached_at(), options_.keys.public_key(), std::chrono::seconds(ask.lifetime_s));
+  if (!token) return token.error();
+  return wire::encode(wire::TokenAnswer{write_join_token(*token)});
+}
+
+Result<wire::Bytes> Head::status(const PeerName& from) const {
+  if (!is_permanent(from)) return not_allowed(from, "tell its status", "join with a token first");
+  wire::StatusAnswer all;
+  all.address = to_string(reached_at());
+  for (const auto& [id, node] : machine_.nodes()) {
+    all.nodes.push_back({node.info, node.cpu_used_e4, node.actors, state_of(machine_, id, node)});
+  }
+  for (const auto& [name, job] : machine_.jobs()) all.jobs.push_back(job);
+  for (const auto& [id, actor] : machine_.actors()) {
+    if (actor.record.state == cluster::ActorState::kDead) continue;
+    all.actors.push_back({actor.record, actor.reason});
+    all.actors.back().record.spec.payload.clear();
+  }
+  for (const auto& spawn : machine_.pending()) all.waiting.push_back(spawn.spec.type + ": " + spawn.reason);
+  return wire::encode(all);
+}
+
+Endpoint Head::reached_at() const {
+  Endpoint at = server_->address();
+  if (!options_.advertised.empty()) at.host = options_.advertised;
+  return at;
+}
+
+void Head::forget_keys_of_the_gone() {
+  const Instant now = clock_.now();
+  for (auto at = keys_in_doubt_.begin(); at != keys_in_doubt_.end();) {
+    if (now < at->second) {
+      ++at;
+      continue;
+    }
+    const NodeId node{std::strtoull(at->first.c_str(), nullptr, 16)};
+    if (!machine_.nodes().contains(node)) {
+      if (auto removed = admission_->remove_named(at->first); !removed)
+        log(LogLevel::kError, removed.error().message());
+    }
+    at = keys_in_doubt_.erase(at);
+  }
+  if (auto swept = admission_->sweep(); !swept) log(LogLevel::kError, swept.error().message());
+}
+
+void Head::doubt(NodeId node) {
+  keys_in_doubt_[to_hex(node.value)] = clock_.now() + kKeyGrace;
+}
+
+}  // namespace troupe

@@ -1,0 +1,32 @@
+/// A node that joins a running cluster: of a machine (troupe start), or a driver's own gateway
+/// (troupe::init).
+#pragma once
+
+#include <string>
+
+#include "runtime/node/child.hpp"
+#include "scheduler/init/cluster_folder.hpp"
+
+namespace troupe {
+
+struct MemberOptions {
+  std::string name;      ///< for people
+  std::string listen;    ///< numeric address for other nodes; empty: the one that faces the head
+  double cpus = 0;       ///< what actors may hold
+  bool gateway = false;  ///< runs no actors, carries a driver over its link
+  std::string package;   ///< hash of our executable, which a gateway gives to other nodes
+};
+
+/// Has the head let a node in under a fresh id and key, starts it and waits until it has joined. Throws the
+/// reason when one of them fails.
+Child start_member(const ClusterFolder& folder, const HeadContact& head, const MemberOptions& options);
+
+/// The address of this machine that faces `there`, numeric. Errors: kUnavailable (the name is unknown, no
+/// route).
+Result<std::string> address_facing(const Endpoint& there);
+
+/// The join token in a file ("-": standard input). Errors: kIo, kBadInput, kRefused (others may read the
+/// file).
+Result<JoinToken> read_token_file(const std::string& path);
+
+}  // namespace troupe
