@@ -39,7 +39,7 @@ struct ActorSpec {
   JobId job{};
   std::string type;     ///< registered name of its class
   std::string name;     ///< found by this name while it lives; empty for none
-  std::string payload;  ///< encoded constructor arguments; opaque to the head
+  std::string payload;  ///< encoded ActorPayload; opaque to the head, and never stored by it
   ActorDemand demand;
   bool operator==(const ActorSpec&) const = default;
 };
@@ -93,11 +93,13 @@ struct LiveActor {
   ActorId actor{};
   ProcessId process{};  ///< none while it is starting
 };
-/// First registration, or again: after a reconnect, or when the head asked (RequestRegistration).
+/// First registration, or again: after a reconnect, or when the head asked (RequestRegistration). Answered by
+/// NodeAccepted or RefuseNode. The node then repeats every request that has no answer yet.
 struct NodeJoined {
   NodeInfo node;
-  std::vector<LiveActor> actors;  ///< what runs or is starting there now
-  std::vector<ActorId> watches;   ///< actors elsewhere whose end its processes want to hear of
+  std::vector<LiveActor> actors;  ///< what runs or is starting there now, of what the head placed
+  std::vector<JobId> leases;      ///< jobs of which it holds light actors
+  std::vector<NodeId> peers;      ///< nodes that it is linked with: it wants to hear of their death
 };
 struct Heartbeat {
   NodeId node{};
@@ -112,9 +114,26 @@ struct JobRegistered {
   ProcessAddress driver;
   std::uint64_t request = 0;
 };
+/// Said by the node of the job's driver.
 struct JobEnded {
+  NodeId node{};
   JobId job{};
   std::string reason;
+};
+/// `node` may hold light actors of `job`, and is to be told when it ends. Answered by LeaseAnswered.
+struct LeaseRequested {
+  NodeId node{};
+  JobId job{};
+};
+/// `node` is about to talk to `peer`. Answered by PeerAnswered; the peer is told first (ExpectPeer). From then
+/// on each of the two is told of the other's death.
+struct PeerWanted {
+  NodeId node{};
+  NodeId peer{};
+};
+/// Answered by NodesAnswered.
+struct NodesWanted {
+  Requester requester;
 };
 struct SpawnRequested {
   Requester requester;
@@ -140,16 +159,16 @@ struct ActorDown {
   ActorId actor{};
   std::string reason;
 };
-struct WatchActor {
-  NodeId node{};  ///< who wants to hear of it
-  ActorId actor{};
-};
+/// Answered by NameAnswered. Names are the job's own.
 struct LookupActor {
   Requester requester;
+  JobId job{};
   std::string name;
 };
-/// Someone wants `actor` gone (a handle's kill, the driver's fencing).
+/// A process of `job` on `node` wants `actor` gone. Of the same job only.
 struct KillRequested {
+  NodeId node{};
+  JobId job{};
   ActorId actor{};
   std::string reason;
 };
@@ -160,8 +179,8 @@ struct Restored {
 };
 
 using ClusterEvent = std::variant<NodeJoined, Heartbeat, NodeLeft, JobRegistered, JobEnded, SpawnRequested,
-                                  SpawnCancelled, ActorStarted, ActorFailed, ActorDown, WatchActor,
-                                  LookupActor, KillRequested, Tick, Restored>;
+                                  SpawnCancelled, ActorStarted, ActorFailed, ActorDown, LeaseRequested,
+                                  PeerWanted, NodesWanted, LookupActor, KillRequested, Tick, Restored>;
 
 // Actions: to be carried out in the order given.
 
@@ -208,24 +227,40 @@ struct JobAnswered {
   std::uint32_t incarnation = 0;
   std::string reason;
 };
-/// To a watching node.
-struct NotifyDown {
+/// To `node`: it is a member now.
+struct NodeAccepted {
+  NodeId node{};
+};
+struct LeaseAnswered {
   NodeId to{};
-  ActorId actor{};
+  JobId job{};
+  bool ok = false;
   std::string reason;
 };
-/// To all nodes: the live ones, in id order.
-struct AnnounceNodes {
+/// To `to`: `peer` will connect, with that key.
+struct ExpectPeer {
+  NodeId to{};
+  NodeInfo peer;
+};
+struct PeerAnswered {
+  NodeId to{};
+  bool ok = false;
+  NodeInfo peer;       ///< with its id alone if not ok
+  std::string reason;  ///< why it is no live node, if not ok: its actors are dead
+};
+struct NodesAnswered {
+  Requester to;
   std::vector<NodeInfo> nodes;
-  std::string reason;
 };
-/// To all nodes: close connections to it, end what depends on it.
+/// To `to`, which wanted to hear of it: close connections to `node`, end what depends on it.
 struct NodeDead {
+  NodeId to{};
   NodeId node{};
   std::string reason;
 };
-/// To all nodes: kill the job's workers.
+/// To `to`, which holds actors of it or its driver: kill the job's workers.
 struct EndJob {
+  NodeId to{};
   JobId job{};
   std::string reason;
 };
@@ -241,7 +276,8 @@ struct RequestRegistration {
 };
 
 using ClusterAction =
-    std::variant<Persist, Erase, StartActor, KillActor, SpawnAnswered, NameAnswered, JobAnswered, NotifyDown,
-                 AnnounceNodes, NodeDead, EndJob, RefuseNode, RequestRegistration>;
+    std::variant<Persist, Erase, StartActor, KillActor, SpawnAnswered, NameAnswered, JobAnswered, NodeAccepted,
+                 LeaseAnswered, ExpectPeer, PeerAnswered, NodesAnswered, NodeDead, EndJob, RefuseNode,
+                 RequestRegistration>;
 
 }  // namespace troupe::cluster

@@ -17,7 +17,7 @@ struct Layout {
   std::uint8_t kind;
   std::uint8_t flags;
   std::uint8_t zero[3];
-  std::uint64_t to_node, to_process, from_node, from_process, id, actor, method;
+  std::uint64_t to_node, to_process, from_node, from_process, job, id, actor, method;
 };
 static_assert(sizeof(Layout) == kHeaderBytes);
 
@@ -37,6 +37,7 @@ HeaderBytes encode_header(const FrameHeader& header) {
                       header.to.process.value,
                       header.from.node.value,
                       header.from.process.value,
+                      header.job.value,
                       header.id,
                       header.actor.value,
                       header.method};
@@ -54,7 +55,7 @@ Result<FrameHeader> decode_header(ByteView frame) {
     return refuse("its protocol version is " + std::to_string(layout.version) + ", ours is " + std::to_string(kProtocolVersion),
                   "run the same version of troupe on both sides");
   }
-  if (layout.kind < 1 || layout.kind > 3) {
+  if (layout.kind < 1 || layout.kind > static_cast<std::uint8_t>(kLastFrameKind)) {
     return refuse("kind " + std::to_string(layout.kind) + " is unknown", "run the same version of troupe on both sides");
   }
   FrameHeader header;
@@ -62,30 +63,31 @@ Result<FrameHeader> decode_header(ByteView frame) {
   header.flags = layout.flags;
   header.to = {{layout.to_node}, {layout.to_process}};
   header.from = {{layout.from_node}, {layout.from_process}};
+  header.job = {layout.job};
   header.id = layout.id;
   header.actor = {layout.actor};
   header.method = layout.method;
   return header;
 }
 
-std::optional<ByteView> Assembler::feed(const FrameHeader& header, ByteView part) {
-  const bool more = (header.flags & kFlagMore) != 0;
-  const auto at = pending_.find(key(header.from));
-  if (at == pending_.end()) {
-    if (!more) return part;
-    pending_.emplace(key(header.from), Bytes(part.begin(), part.end()));
-    return std::nullopt;
-  }
-  if (at->second.size() + part.size() > kMessageMax) {
-    ++dropped_;
-    pending_.erase(at);
-    return std::nullopt;
-  }
-  at->second.insert(at->second.end(), part.begin(), part.end());
-  if (more) return std::nullopt;
-  whole_ = std::move(at->second);
-  pending_.erase(at);
-  return ByteView(whole_);
+Bytes whole_frame(const FrameHeader& header, ByteView body) {
+  const HeaderBytes head = encode_header(header);
+  Bytes frame;
+  frame.reserve(head.size() + body.size());
+  frame.insert(frame.end(), head.begin(), head.end());
+  frame.insert(frame.end(), body.begin(), body.end());
+  return frame;
+}
+
+Bytes refusal(const FrameHeader& header, const ErrorInfo& error, FrameHeader& reply) {
+  reply = {};
+  reply.kind = FrameKind::kReply;
+  reply.flags = kFlagError;
+  reply.to = header.from;
+  reply.from = header.to;
+  reply.id = header.id;
+  reply.actor = header.actor;
+  return encode(error);
 }
 
 }  // namespace troupe::wire

@@ -1,81 +1,67 @@
-/// The frame: what travels on every hop (ring, node socket, machine link). README.md gives the byte layout.
+/// The frame: a whole message between two processes, header and body. README.md gives the byte layout.
+///
+/// A frame is routed by its header alone: caller's process -> ring -> callee's process on one node; process ->
+/// socket -> node -> ZeroMQ -> node -> socket -> process between nodes. A hop that must cut it does so below
+/// (runtime/link/fragment.hpp): whoever sees a frame sees all of it.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <optional>
-#include <unordered_map>
 
 #include "runtime/wire/address.hpp"
 #include "runtime/wire/codec.hpp"
 
 namespace troupe::wire {
 
-/// Increased by every change of a layout or of a message. Two processes with different versions refuse each other.
-inline constexpr std::uint8_t kProtocolVersion = 1;
+/// Increased by every change of a layout or of a message. Two processes with different versions refuse each
+/// other.
+inline constexpr std::uint8_t kProtocolVersion = 2;
 
 enum class FrameKind : std::uint8_t {
-  kCall = 1,     ///< method call: body is the encoded argument tuple
+  kCall = 1,     ///< method call: body is the encoded argument tuple; answered by a kReply unless kFlagOneWay
   kReply = 2,    ///< its answer: body is the encoded result, or an ErrorInfo with kFlagError
   kControl = 3,  ///< a message of messages.hpp; `id` is its number
+  kSpawn = 4,    ///< constructs the light actor `actor` in process `to` by constructor `method`; body is the
+                 ///< encoded argument tuple; answered by a kReply. Of the same job only
+  kMonitor = 5,  ///< answered by a kReply with the reason (a string) once `actor` has ended
+  kStop = 6,     ///< ends `actor` after its current method; body is the reason (a string). Of the same job only
+  kCredit = 7,   ///< `id` more bytes of frames from `to` were taken up by `from` (flow control of routed frames)
 };
+inline constexpr FrameKind kLastFrameKind = FrameKind::kCredit;
 
-inline constexpr std::uint8_t kFlagMore = 1;    ///< another fragment of the same message follows
 inline constexpr std::uint8_t kFlagError = 2;   ///< a reply that carries an ErrorInfo
 inline constexpr std::uint8_t kFlagOneWay = 4;  ///< a call that wants no reply
 
 struct FrameHeader {
   FrameKind kind = FrameKind::kControl;
   std::uint8_t flags = 0;
-  ProcessAddress to;    ///< process 0 is the node itself
-  ProcessAddress from;  ///< process 0 is the node itself
+  ProcessAddress to;         ///< process 0 is the node itself
+  ProcessAddress from;       ///< process 0 is the node itself; checked by the sender's node
+  JobId job;                 ///< of `from`; checked by the sender's node. 0: of a node
   std::uint64_t id = 0;      ///< of the call, chosen by the caller; or the number of a control message
   ActorId actor;             ///< the callee of a call
   std::uint64_t method = 0;  ///< the method of a call
 };
 
-inline constexpr std::size_t kHeaderBytes = 64;
+inline constexpr std::size_t kHeaderBytes = 72;
 using HeaderBytes = std::array<std::byte, kHeaderBytes>;
 
 HeaderBytes encode_header(const FrameHeader& header);
 /// Total: refuses a short frame, a wrong magic, another protocol version (naming both) and unknown kinds.
 Result<FrameHeader> decode_header(ByteView frame);
 
-/// The longest whole message.
-inline constexpr std::size_t kMessageMax = std::size_t{64} << 20;
+/// The longest body of a frame. Longer ones are refused where they are made, with the limit in the error.
+inline constexpr std::size_t kMaxBodyBytes = std::size_t{64} << 20;
 
-/// Calls `emit(header bytes, part of the body)` for each fragment of a message, so that no fragment with its header is
-/// longer than `fragment_max`. Stops early and returns false when `emit` does.
-template <class Emit>
-bool fragment(FrameHeader header, ByteView body, std::size_t fragment_max, Emit&& emit) {
-  const std::size_t room = fragment_max - kHeaderBytes;
-  do {
-    const ByteView part = body.first(std::min(room, body.size()));
-    body = body.subspan(part.size());
-    header.flags = static_cast<std::uint8_t>((header.flags & ~kFlagMore) | (body.empty() ? 0 : kFlagMore));
-    const HeaderBytes bytes = encode_header(header);
-    if (!emit(ByteView(bytes), part)) return false;
-  } while (!body.empty());
-  return true;
+/// Header and body in one buffer.
+Bytes whole_frame(const FrameHeader& header, ByteView body);
+/// The kReply with an error that answers `header`, as if its receiver had sent it: what a hop says that cannot
+/// carry a frame on. REQUIRES: wants_reply(header).
+Bytes refusal(const FrameHeader& header, const ErrorInfo& error, FrameHeader& reply);
+/// Whether somebody waits for a kReply to this frame.
+inline bool wants_reply(const FrameHeader& h) {
+  return (h.kind == FrameKind::kCall || h.kind == FrameKind::kSpawn || h.kind == FrameKind::kMonitor) &&
+         (h.flags & kFlagOneWay) == 0;
 }
-
-/// Puts fragments together again. A sender's fragments are adjacent on its own link and every hop keeps its order, so
-/// one buffer a sender is enough. Bounded: kMessageMax a message.
-class Assembler {
- public:
-  /// The body of the whole message when `part` completes it: `part` itself when nothing was pending (no copy), else a
-  /// view of the collected bytes, valid until the next call. Empty optional: more is to come, or the message was
-  /// dropped for being too long (`dropped` counts those).
-  std::optional<ByteView> feed(const FrameHeader& header, ByteView part);
-  void forget(ProcessAddress from) { pending_.erase(key(from)); }
-  std::size_t dropped() const { return dropped_; }
-
- private:
-  static std::uint64_t key(ProcessAddress from) { return mix_key(from.node.value, from.process.value); }
-  static std::uint64_t mix_key(std::uint64_t a, std::uint64_t b) { return a * 0x9e3779b97f4a7c15ULL ^ b; }
-  std::unordered_map<std::uint64_t, Bytes> pending_;
-  Bytes whole_;
-  std::size_t dropped_ = 0;
-};
 
 }  // namespace troupe::wire

@@ -12,8 +12,8 @@
 
 namespace troupe::wire {
 
-/// What an ActorSpec's payload holds: opaque to the head, read by the node and the process that start the
-/// actor.
+/// What an ActorSpec's payload holds: opaque to the head, which never stores it (it may hold a secret), read
+/// by the node and the process that start the actor.
 struct ActorPayload {
   std::uint64_t constructor = 0;  ///< id in the registry
   std::string label;              ///< prefix of its process's output: "trainer 0"
@@ -40,20 +40,42 @@ struct Hello {
 /// A sign of life, every second.
 struct Pulse {};
 
-// Requests of a process; the node answers with Answer and the same number.
+// Requests of a process; the node answers with Answer and the same number. The job is that of the process,
+// which its node knows: a process speaks for no other.
+
+/// An actor that the head places: an isolated one, one that holds CPUs, or one with a name.
 struct SpawnAsk {
   std::uint64_t request = 0;
   cluster::ActorSpec spec;
+};
+/// Nobody waits for the answer of that request any more: the actor is not wanted.
+struct SpawnCancel {
+  std::uint64_t request = 0;
+};
+/// A process on `node` in which this job may construct light actors by kSpawn frames, without asking again. The
+/// node starts it first if need be, from `package`, with its output to `driver`. Answer: LeaseAnswer.
+struct LeaseAsk {
+  std::uint64_t request = 0;
+  NodeId node;
+  std::string package;
+  ProcessAddress driver;
+};
+struct LeaseAnswer {
+  ProcessAddress process;
 };
 struct JobAsk {
   std::uint64_t request = 0;
   std::string name;
 };
+/// The driver's goodbye: the job has ended, with all it started.
+struct JobEnd {
+  std::string reason;
+};
 struct RingAsk {
   std::uint64_t request = 0;
   ProcessId peer;
 };
-/// The shared memory named `key` on this node, made if it is not there.
+/// The shared memory named `key` on this node and in this job, made if it is not there.
 struct RegionAsk {
   std::uint64_t request = 0;
   std::string key;
@@ -61,8 +83,14 @@ struct RegionAsk {
   std::string label;       ///< the member, as named when it dies
   bool abortable = false;  ///< starts with an abort word, which the node sets when a member dies
 };
+/// The live nodes, as the head has them. Answer: NodesAnswer.
 struct NodesAsk {
   std::uint64_t request = 0;
+};
+/// The living actor of that name in this job. Answer: SpawnAnswer.
+struct FindAsk {
+  std::uint64_t request = 0;
+  std::string name;
 };
 struct Answer {
   std::uint64_t request = 0;
@@ -80,14 +108,11 @@ struct JobAnswer {
 struct NodesAnswer {
   std::vector<cluster::NodeInfo> nodes;
 };
-
-struct SpawnCancel {
-  std::uint64_t request = 0;
-};
 struct RegionDrop {
   std::string key;
 };
-/// End an actor, wherever it is: an isolated one's process is killed.
+/// End an actor that the head placed, wherever it is: an isolated one's process is killed. Goes to the head,
+/// which repeats it until the actor's node has done it, and to the node at once.
 struct KillAsk {
   ActorAddress actor;
   std::string reason;
@@ -95,6 +120,7 @@ struct KillAsk {
 /// A ring shared with another process of the node; with the ring's memory and the peer's doorbell.
 struct RingOffer {
   ProcessId peer;
+  JobId job;           ///< of the peer
   bool first = false;  ///< which direction is the receiver's to write
 };
 struct StartActorHere {
@@ -107,7 +133,8 @@ struct StopActor {
   ActorId actor;
   std::string reason;
 };
-// A process about its actors.
+// A process about the actors that its node started in it by StartActorHere (light actors by kSpawn are its own
+// affair: who monitors one asked the process).
 struct ActorUp {
   ActorId actor;
 };
@@ -119,17 +146,20 @@ struct ActorEnded {
   ActorId actor;
   std::string reason;
 };
-// To every process that may care.
+// To processes that may have calls or monitors there: all of this node, and by the nodes that this one is
+// linked with.
 struct ProcessDown {
   ProcessAddress process;
   std::string reason;
 };
+/// Every actor of that node is dead.
 struct NodeDown {
   NodeId node;
   std::string reason;
 };
-struct ActorGone {
-  ActorAddress actor;
+/// The link to that node broke: what was under way may or may not have arrived (Unavailable). It is no death.
+struct NodeLost {
+  NodeId node;
   std::string reason;
 };
 /// Lines that a worker wrote, on their way to its driver.
@@ -138,7 +168,7 @@ struct Output {
   bool error = false;  ///< standard error
   std::string text;    ///< whole lines
 };
-/// Node to a process: end now.
+/// Node to a process: end now. Driver to its node: all of this cluster is to end.
 struct Leave {
   std::string reason;
 };
@@ -236,11 +266,21 @@ struct PackagePart {
   Bytes bytes;
 };
 
+/// A node asks another one for a process that holds light actors of a job (see LeaseAsk; the numbers are the
+/// asking node's own). Answered by Answer.
+struct PeerLeaseAsk {
+  std::uint64_t request = 0;
+  JobId job;
+  std::string package;
+  ProcessAddress driver;
+};
+
 using Control =
-    std::variant<Configure, Hello, Pulse, SpawnAsk, JobAsk, RingAsk, RegionAsk, NodesAsk, Answer, SpawnCancel,
-                 RegionDrop, KillAsk, RingOffer, StartActorHere, StopActor, ActorUp, ActorNotUp, ActorEnded,
-                 ProcessDown, NodeDown, ActorGone, Output, Leave, HeadConfig, NodeConfig, Ready, NotReady,
-                 ToHead, FromHead, PackageAsk, PackagePart, EnrollAsk, AdmitAsk, TokenAsk, StatusAsk>;
+    std::variant<Configure, Hello, Pulse, SpawnAsk, SpawnCancel, LeaseAsk, JobAsk, JobEnd, RingAsk, RegionAsk,
+                 NodesAsk, FindAsk, Answer, RegionDrop, KillAsk, RingOffer, StartActorHere, StopActor, ActorUp,
+                 ActorNotUp, ActorEnded, ProcessDown, NodeDown, NodeLost, Output, Leave, HeadConfig, NodeConfig,
+                 Ready, NotReady, ToHead, FromHead, PackageAsk, PackagePart, PeerLeaseAsk, EnrollAsk, AdmitAsk,
+                 TokenAsk, StatusAsk>;
 
 /// The body of a control frame; the header's `id` is the message's number.
 Bytes encode_control(const Control& message, FrameHeader& header);
