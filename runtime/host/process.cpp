@@ -1,5 +1,7 @@
 #include "runtime/host/process.hpp"
 
+#include <fcntl.h>
+
 #include <climits>
 
 #include "runtime/core/futex.hpp"
@@ -57,7 +59,7 @@ Process::Process(ProcessConfig config, SocketLink link, Handlers handlers)
   actors_ = std::make_unique<ActorTable>(*caf_, *this);
   node_ = std::make_unique<NodeLink>(address(), std::move(link));
   auto bell = Doorbell::create().value();
-  UniqueFd bell_fd = bell.duplicate_fd().value();
+  UniqueFd bell_fd(::fcntl(bell.fd(), F_DUPFD_CLOEXEC, 0));
   rings_ = std::make_unique<RingHub>(
       config_.node, std::move(bell),
       RingHub::Handlers{[this](Message message) { on_message(std::move(message), inline_unit_.get()); },
