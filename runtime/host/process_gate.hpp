@@ -31,6 +31,9 @@ struct ProcessConfig {
 /// Told once when a monitored actor is gone.
 using OnDown = std::function<void(const std::string& reason)>;
 
+/// The longest constructor arguments of an actor that the head places: the head keeps them in memory.
+inline constexpr std::size_t kMaxPlacedArgumentBytes = std::size_t{4} << 20;
+
 /// An actor to be started. Checked: `cpu_e4` is within limits, `args` are.
 struct ActorSpawn {
   std::uint64_t constructor = 0;  ///< id in the registry
