@@ -7,6 +7,7 @@
 #include "runtime/core/log.hpp"
 #include "runtime/core/quiet_thread.hpp"
 #include "runtime/host/may_wait.hpp"
+#include "runtime/link/socket/first_exchange.hpp"
 
 namespace troupe {
 namespace {

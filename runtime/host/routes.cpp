@@ -186,6 +186,13 @@ void Routes::answered(ProcessAddress by, std::size_t bytes) {
   if (const auto route = find(by)) route->calls.give_back(bytes);
 }
 
+void Routes::not_carried(ProcessAddress to, std::size_t bytes) {
+  const auto route = find(to);
+  if (route == nullptr || route->ring != nullptr) return;
+  route->transit.give_back(std::min(bytes, route->transit.out()));
+  flush(*route);
+}
+
 void Routes::send_credit(ProcessAddress to, std::size_t bytes, std::uint8_t flags) {
   wire::FrameHeader header;
   header.kind = wire::FrameKind::kCredit;

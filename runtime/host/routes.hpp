@@ -42,6 +42,9 @@ class Routes {
   /// Room that a call took: it was answered, or failed.
   void answered(ProcessAddress by, std::size_t bytes);
 
+  /// A hop refused to carry a routed frame of `bytes`.
+  void not_carried(ProcessAddress to, std::size_t bytes);
+
   // What the other side says.
   /// A routed frame of `bytes` came from `from` and was taken up.
   void took_up(ProcessAddress from, std::size_t bytes);

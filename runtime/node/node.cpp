@@ -6,6 +6,7 @@
 
 #include "runtime/core/log.hpp"
 #include "runtime/link/ring/ring.hpp"
+#include "runtime/link/socket/first_exchange.hpp"
 
 namespace troupe {
 
@@ -122,6 +123,10 @@ void Node::parent_readable() {
   leave("its launcher is gone");
 }
 
+bool Node::tell_parent(const wire::Control& message) {
+  return troupe::send_control(options_.parent, {id_, {}}, message);
+}
+
 void Node::serve_parent() {
   if (!options_.config.hosts_driver) return;
   loop_.forget(options_.parent.fd());
@@ -211,9 +216,6 @@ void Node::act(GivePart& a) {
 // Local processes.
 
 void Node::act(SendLocal& a) {
-  // A driver is taken up with the first word to it.
-  if (std::holds_alternative<wire::Configure>(a.message) && a.attach.kind == Attach::kNothing)
-    locals_->adopt(a.process, std::move(options_.parent));
   if (a.attach.kind == Attach::kNothing) return send_control(a.process, a.message, {});
   auto fd =
       a.attach.kind == Attach::kRegion ? regions_.descriptor(a.attach.region) : locals_->life_lock(a.process);

@@ -38,6 +38,8 @@ class Node {
 
   /// Listens and asks to join the cluster. Errors: what the transport says.
   Result<void> start(OnMember on_member);
+  /// Says something to whoever started this node, before serve_parent. False when it is gone.
+  bool tell_parent(const wire::Control& message);
   /// Takes up the driver behind the link to the parent, if there is one. Call once, as a member.
   void serve_parent();
   /// Ends the workers, forwards what they wrote last, and stops the loop.
@@ -70,6 +72,7 @@ class Node {
   void act(node::SendPeer& a) { send_peer(a); }
   void act(node::TellHead& a);
   void act(node::StartWorker& a);
+  void act(node::AdoptDriver& a) { locals_->adopt(a.process, std::move(options_.parent)); }
   void act(node::Welcome& a) { locals_->welcome(a.process); }
   void act(node::KillProcess& a) { locals_->kill(a.process, a.reason); }
   void act(node::DrainOutput& a) { locals_->drain(a.process); }

@@ -175,6 +175,10 @@ struct StartWorker {
   std::string label;
   std::string package;  ///< hash of the executable; empty: our own
 };
+/// The link to whoever started this node is that driver's from now on.
+struct AdoptDriver {
+  ProcessId process;
+};
 /// Its hello is good: keep the doorbell that came with it, and watch its lock.
 struct Welcome {
   ProcessId process;
@@ -276,7 +280,7 @@ struct Log {
   std::string text;
 };
 
-using NodeAction = std::variant<SendLocal, SendPeer, TellHead, StartWorker, Welcome, KillProcess, DrainOutput,
+using NodeAction = std::variant<SendLocal, SendPeer, TellHead, StartWorker, AdoptDriver, Welcome, KillProcess, DrainOutput,
                                 ForgetProcess, RelayOutput, MakeRing, MakeRegion, DropRegion, AbortRegions,
                                 AllowPeer, RevokePeer, ConnectPeer, DisconnectPeer, TellIncoming, ReleaseHeld,
                                 RefuseHeld, GivePart, TakePart, ForgetPackage, TellMember, EndLoop, Log>;

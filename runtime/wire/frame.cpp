@@ -82,7 +82,7 @@ Bytes whole_frame(const FrameHeader& header, ByteView body) {
 Bytes refusal(const FrameHeader& header, const ErrorInfo& error, FrameHeader& reply) {
   reply = {};
   reply.kind = FrameKind::kReply;
-  reply.flags = kFlagError;
+  reply.flags = kFlagError | kFlagRefused;
   reply.to = header.from;
   reply.from = header.to;
   reply.id = header.id;

@@ -62,8 +62,10 @@ struct RingChannel {
 RingHub::RingHub(NodeId node, Doorbell bell, Handlers handlers)
     : node_(node), bell_(std::move(bell)), handlers_(std::move(handlers)), thread_([this] { run(); }) {}
 
-RingHub::~RingHub() {
-  stopping_ = true;
+RingHub::~RingHub() { stop(); }
+
+void RingHub::stop() {
+  if (stopping_.exchange(true)) return;
   bell_.wake_all();
   thread_.join();
 }

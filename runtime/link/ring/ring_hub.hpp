@@ -50,6 +50,9 @@ class RingHub final : public Waiter {
   RingHub(NodeId node, Doorbell bell, Handlers handlers);
   ~RingHub() override;
 
+  /// The hub's thread ends: nothing is received any more but by threads that wait.
+  void stop();
+
   int doorbell_fd() const { return bell_.fd(); }
 
   /// The channel to `peer`. What is sent before its memory is attached waits in it.
