@@ -1,7 +1,9 @@
 #include "runtime/wire/frame.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
+#include <string>
 
 namespace troupe::wire {
 namespace {
@@ -72,10 +74,8 @@ Result<FrameHeader> decode_header(ByteView frame) {
 
 Bytes whole_frame(const FrameHeader& header, ByteView body) {
   const HeaderBytes head = encode_header(header);
-  Bytes frame;
-  frame.reserve(head.size() + body.size());
-  frame.insert(frame.end(), head.begin(), head.end());
-  frame.insert(frame.end(), body.begin(), body.end());
+  Bytes frame(head.size() + body.size());
+  std::copy(body.begin(), body.end(), std::copy(head.begin(), head.end(), frame.begin()));
   return frame;
 }
 
@@ -88,6 +88,11 @@ Bytes refusal(const FrameHeader& header, const ErrorInfo& error, FrameHeader& re
   reply.id = header.id;
   reply.actor = header.actor;
   return encode(error);
+}
+
+ErrorInfo decode_error(ByteView body) {
+  auto error = decode<std::tuple<ErrorInfo>>(body);  // a Result of an ErrorInfo would not know which one it is
+  return error ? std::get<0>(*std::move(error)) : std::move(error).error();
 }
 
 }  // namespace troupe::wire
