@@ -4,7 +4,7 @@
 
 #include "scheduler/init/cluster_folder.hpp"
 #include "scheduler/cli/commands.hpp"
-#include "scheduler/placement/policy.hpp"
+#include "scheduler/placement/placement.hpp"
 
 namespace troupe::cli {
 namespace {
