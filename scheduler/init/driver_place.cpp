@@ -8,7 +8,7 @@
 #include "runtime/client/future.hpp"
 #include "runtime/core/futex.hpp"
 #include "runtime/core/log.hpp"
-#include "runtime/link/socket/link_codec.hpp"
+#include "runtime/link/socket/first_exchange.hpp"
 
 namespace troupe {
 namespace {
@@ -47,8 +47,8 @@ DriverPlace::~DriverPlace() {
   if (keeper_.joinable()) keeper_.join();
 }
 
-void DriverPlace::take(transport::LocalLink link) {
-  auto received = wire::receive_control(link, kConfigured);
+void DriverPlace::take(SocketLink link) {
+  auto received = receive_control(link, kConfigured);
   const auto* config = received ? std::get_if<wire::Configure>(&received->message) : nullptr;
   if (config == nullptr)
     throw Unavailable({ErrorCode::kUnavailable, "the node gave this driver no place",
@@ -77,14 +77,26 @@ void DriverPlace::keep() {
     for (std::uint32_t now = lost_; now == handled; now = lost_) futex_wait(lost_, now, std::chrono::seconds(60));
     if (leaving_) return;
     handled = lost_;
+    if (!take_next()) return;
+  }
+}
+
+bool DriverPlace::take_next() {
+  for (;;) {
+    std::optional<SocketLink> link;
     try {
-      auto link = next_link_();
-      if (!link || leaving_) return;
+      link = next_link_();
+    } catch (const Error& error) {
+      log(LogLevel::kError, std::string("this driver gets no other node: ") + error.what());
+      return false;
+    }
+    if (!link || leaving_) return false;
+    try {
       take(*std::move(link));
       log(LogLevel::kWarning, "this driver has a new node: spawns work again");
+      return true;
     } catch (const Error& error) {
-      log(LogLevel::kError, std::string("this driver has no node: ") + error.what());
-      if (error.code() != ErrorCode::kTimeout && error.code() != ErrorCode::kUnavailable) return;
+      log(LogLevel::kWarning, std::string("the new node did not take this driver: ") + error.what());
     }
   }
 }

@@ -22,7 +22,7 @@ namespace troupe {
 class DriverPlace {
  public:
   /// Waits for a link to a node that takes the driver. Nothing: there will be none.
-  using NextLink = std::function<std::optional<transport::LocalLink>()>;
+  using NextLink = std::function<std::optional<SocketLink>()>;
 
   /// Takes the first place. Throws with the reason when there is none.
   DriverPlace(std::string job, NextLink next_link);
@@ -38,7 +38,8 @@ class DriverPlace {
 
  private:
   void keep();
-  void take(transport::LocalLink link);
+  bool take_next();
+  void take(SocketLink link);
   void lost();
 
   const std::string job_;

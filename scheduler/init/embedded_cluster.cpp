@@ -13,7 +13,7 @@
 #include "runtime/core/ids.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/core/random.hpp"
-#include "runtime/link/socket/link_codec.hpp"
+#include "runtime/link/socket/first_exchange.hpp"
 
 namespace troupe {
 namespace {
@@ -31,9 +31,10 @@ std::string make_folder() {
   return path;
 }
 
-void send_config(Child& child, const wire::Control& config, const UniqueFd& keys) {
-  const int fd = keys.get();
-  wire::send_control(child.link, {}, config, std::span(&fd, 1));
+void send_config(Child& child, const wire::Control& config, UniqueFd keys) {
+  std::vector<UniqueFd> fds;
+  fds.push_back(std::move(keys));
+  send_control(child.link, {}, config, std::move(fds));
 }
 
 }  // namespace
@@ -139,9 +140,9 @@ Child EmbeddedCluster::start_head() {
     bundle.allowed.push_back({node.keys.public_key(), to_hex(node.id.value)});
     node.admitted = true;
   }
-  const auto keys = hand_over(bundle).value();
+  auto keys = hand_over(bundle).value();
   auto child = start_child({.role = "head"}).value();
-  send_config(child, wire::HeadConfig{head_address_, folder_, "", true}, keys);
+  send_config(child, wire::HeadConfig{head_address_, folder_, "", true}, std::move(keys));
   return child;
 }
 
@@ -167,7 +168,7 @@ bool EmbeddedCluster::may_start_node(std::size_t index) {
 
 Child EmbeddedCluster::start_node(std::size_t index) {
   const auto& node = nodes_[index];
-  const auto keys = hand_over({node.keys, head_keys_.public_key(), {}}).value();
+  auto keys = hand_over({node.keys, head_keys_.public_key(), {}}).value();
   auto child = start_child({.role = "node"}).value();
   wire::NodeConfig config;
   config.id = node.id;
@@ -177,7 +178,7 @@ Child EmbeddedCluster::start_node(std::size_t index) {
   const double cpus = options_.cpus_per_node > 0 ? options_.cpus_per_node : usable_cores();
   config.cpu_e4 = std::llround(cpus * cluster::kCpu);
   config.hosts_driver = index == 0;
-  send_config(child, config, keys);
+  send_config(child, config, std::move(keys));
   return child;
 }
 
@@ -193,7 +194,7 @@ void EmbeddedCluster::node_died(std::size_t index, const std::string& how) {
   driver_link_.reset();  // nobody took it, and now it leads nowhere
 }
 
-std::optional<transport::LocalLink> EmbeddedCluster::next_driver_link() {
+std::optional<SocketLink> EmbeddedCluster::next_driver_link() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return driver_link_ || failure_ || stopping_; });
   if (driver_link_) return std::exchange(driver_link_, std::nullopt);

@@ -39,7 +39,7 @@ class EmbeddedCluster {
 
   /// Waits for a link to the first node that was not given out yet: one for each life of that node. Nothing once
   /// stop() was called. Throws when the cluster does not stay up.
-  std::optional<transport::LocalLink> next_driver_link();
+  std::optional<SocketLink> next_driver_link();
   /// Of its latest life, as are the next.
   pid_t head_pid() const;
   /// The processes of the nodes, in order: tests and chaos kill them.
@@ -88,7 +88,7 @@ class EmbeddedCluster {
   bool all_up_ = false;
   bool stopping_ = false;
   std::optional<ErrorInfo> failure_;
-  std::optional<transport::LocalLink> driver_link_;
+  std::optional<SocketLink> driver_link_;
   pid_t head_pid_ = -1;
   std::vector<pid_t> node_pids_;
 

@@ -6,7 +6,7 @@
 #include <csignal>
 
 #include "runtime/core/log.hpp"
-#include "runtime/link/socket/link_codec.hpp"
+#include "runtime/link/socket/first_exchange.hpp"
 
 namespace troupe {
 namespace {
@@ -43,7 +43,9 @@ void Supervisor::run(int wake, const std::function<bool()>& done) {
     std::vector<pollfd> waits{{wake, POLLIN, 0}};
     for (const auto& entry : entries_) {
       waits.push_back({entry->child ? entry->child->pidfd.get() : -1, POLLIN, 0});
-      waits.push_back({entry->child ? entry->child->link.fd() : -1, POLLIN, 0});
+      const bool linked = entry->child && entry->child->link.fd() >= 0;
+      const short out = linked && entry->child->link.wants_write() ? POLLOUT : 0;
+      waits.push_back({linked ? entry->child->link.fd() : -1, static_cast<short>(POLLIN | out), 0});
     }
     if (::poll(waits.data(), waits.size(), wait_ms(clock_.now())) < 0) continue;
     const Instant now = clock_.now();
@@ -87,15 +89,15 @@ int Supervisor::wait_ms(Instant now) const {
 
 void Supervisor::read_link(Entry& entry, Instant now) {
   while (entry.child && entry.child->link.fd() >= 0) {
-    transport::Packet packet;
-    const auto status = entry.child->link.receive(packet, false);
-    if (status == transport::LinkStatus::kWouldBlock) return;
-    const auto header = wire::decode_header(packet.bytes);
-    if (status == transport::LinkStatus::kClosed || !header) {
+    entry.child->link.flush();
+    Message received;
+    const auto got = entry.child->link.receive(received);
+    if (got == SocketLink::Got::kNothing) return;
+    if (got == SocketLink::Got::kClosed) {
       entry.child->link = {};  // it is about to die, and its pidfd tells how
       return;
     }
-    auto message = wire::decode_control(*header, wire::ByteView(packet.bytes).subspan(wire::kHeaderBytes));
+    auto message = wire::decode_control(received.header, received.body);
     if (!message) continue;
     if (const auto* ready = std::get_if<wire::Ready>(&*message)) {
       entry.restarts.up(now);
@@ -140,7 +142,10 @@ bool Supervisor::all_up() const {
 
 bool Supervisor::tell(std::size_t role, const wire::Control& message) {
   auto& child = entries_.at(role)->child;
-  return child && child->link.fd() >= 0 && wire::send_control(child->link, {}, message);
+  if (!child || child->link.fd() < 0) return false;
+  wire::FrameHeader header;
+  const wire::Bytes body = wire::encode_control(message, header);
+  return child->link.send(header, body) == Sent::kQueued;
 }
 
 void Supervisor::end(const std::vector<std::size_t>& roles, Duration grace) {
