@@ -32,6 +32,8 @@ inline constexpr FrameKind kLastFrameKind = FrameKind::kCredit;
 inline constexpr std::uint8_t kFlagError = 2;   ///< a reply that carries an ErrorInfo
 inline constexpr std::uint8_t kFlagOneWay = 4;  ///< a call that wants no reply
 
+inline constexpr std::uint8_t kFlagRefused = 8;  ///< an error reply of a hop: the frame never reached its receiver
+
 struct FrameHeader {
   FrameKind kind = FrameKind::kControl;
   std::uint8_t flags = 0;
