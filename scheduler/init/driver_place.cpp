@@ -2,10 +2,10 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <climits>
 #include <string_view>
 
-#include "runtime/client/future.hpp"
 #include "runtime/core/futex.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
@@ -45,6 +45,7 @@ DriverPlace::~DriverPlace() {
   leaving_ = true;
   lost();
   if (keeper_.joinable()) keeper_.join();
+  lives_.clear();  // their threads still tell us things
 }
 
 void DriverPlace::take(SocketLink link) {
@@ -53,14 +54,11 @@ void DriverPlace::take(SocketLink link) {
   if (config == nullptr)
     throw Unavailable({ErrorCode::kUnavailable, "the node gave this driver no place",
                        received ? "it said something else" : received.error().why, ""});
-  const Process::Config mine{config->node, config->process, {}, 0, config->label, config->host, config->package};
-  auto process = std::make_unique<Process>(mine, std::move(link), [this] { lost(); }, print_output);
-  const Future<wire::JobAnswer> registered(
-      process->ask([&](std::uint64_t request) { return wire::JobAsk{request, job_}; }));
-  const auto answer = registered.get(kConfigured);
-  process->set_job(answer.job, answer.incarnation);
-  const std::lock_guard lock(mutex_);
-  if (!lives_.empty()) lives_.back()->succeed_by(*process);
+  auto process = std::make_unique<Process>(
+      ProcessConfig{config->node, config->process, {}, 0, config->label, config->host, config->package},
+      std::move(link), Process::Handlers{[this] { lost(); }, print_output});
+  process->register_job(job_, kConfigured);
+  now_.store(process.get(), std::memory_order_release);
   lives_.push_back(std::move(process));
 }
 
@@ -103,12 +101,7 @@ bool DriverPlace::take_next() {
 
 void DriverPlace::leave(Duration timeout) {
   leaving_ = true;
-  Process* now = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    now = lives_.back().get();
-  }
-  now->end_cluster(timeout);
+  now().end_cluster(timeout);
 }
 
 }  // namespace troupe

@@ -80,7 +80,7 @@ class Gateway {
 
 DriverSession::DriverSession(std::unique_ptr<EmbeddedCluster> cluster, std::unique_ptr<Gateway> gateway,
                              std::unique_ptr<DriverPlace> place)
-    : Session(place->process()),
+    : Session(*place),
       cluster_(std::move(cluster)),
       gateway_(std::move(gateway)),
       place_(std::move(place)) {}
