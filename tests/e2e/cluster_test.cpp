@@ -271,14 +271,12 @@ TEST_CASE("who has no key, another version or no manners stays out, with a line 
   SECTION("another protocol version") {
     const MonotonicClock clock;
     const auto transport = make_zmq_transport(clock);
-    auto client = transport
-                      ->connect({contact.address, contact.head_key, contact.keys},
-                                {[](auto) {}, [](auto, const auto&) {}})
+    auto client = transport->connect({contact.address, contact.head_key, contact.keys}, {[](auto, const auto&) {}, [](auto) {}, [] {}})
                       .value();
     auto frame = wire::control_frame(wire::StatusAsk{1});
     const auto version = std::find(frame.begin(), frame.end(), std::byte{wire::kProtocolVersion});
     *version = std::byte{wire::kProtocolVersion + 1};
-    CHECK(client->send(frame));
+    CHECK(client->send(std::move(frame)) == Sent::kQueued);
     CHECK(eventually([&] { return cluster.log().find("version") != std::string::npos; }));
     CHECK(count(cluster.log(), "refused a frame of owner") == 1);
   }

@@ -184,8 +184,12 @@ TEST_CASE("a head that is killed in its first second, and again 20 ms after it i
   for (int round = 0; round < 3; ++round) {
     const pid_t first = session.embedded()->head_pid();
     ::kill(first, SIGKILL);
-    REQUIRE(eventually([&] { return children(::getpid(), "troupe-head").size() == 1 &&
-                                    children(::getpid(), "troupe-head").at(0) != first; }, 20s));
+    REQUIRE(eventually(
+        [&] {
+          const auto heads = children(::getpid(), "troupe-head");
+          return heads.size() == 1 && heads[0] != first;
+        },
+        20s));
     std::this_thread::sleep_for(20ms);  // the story: it may or may not have come up by then
     for (const pid_t head : children(::getpid(), "troupe-head")) ::kill(head, SIGKILL);
     CHECK(spawn_again(session, 40s) == "it works");
