@@ -71,7 +71,11 @@ void check_may_block(const char* what) {
 }
 
 std::function<void()> in_this_actor(std::function<void()> callback) {
-  if (turn == nullptr) return callback;
+  if (turn == nullptr) {
+    ProcessGate* gate = ProcessGate::current();
+    if (gate == nullptr) return callback;
+    return [gate, callback = std::move(callback)]() mutable { gate->later(std::move(callback)); };
+  }
   return [run = turn->executor(), callback = std::move(callback)]() mutable { run(std::move(callback)); };
 }
 

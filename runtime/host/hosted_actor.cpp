@@ -2,14 +2,11 @@
 
 #include <deque>
 
-#include "runtime/client/session.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/host/may_wait.hpp"
 
 namespace troupe {
 namespace {
-
-thread_local ActorContext* current = nullptr;
 
 /// The CAF side. CAF gives it one turn at a time, so its members need no lock.
 class Host final : public caf::event_based_actor, public ActorContext {
@@ -49,12 +46,7 @@ class Host final : public caf::event_based_actor, public ActorContext {
  private:
   void construct() {
     const CurrentActorScope scope(this);
-    const auto* constructor = Registry::instance().constructor(constructor_);
-    if (constructor == nullptr) {
-      return fail_start({ErrorCode::kRefused, "cannot construct an actor", "this executable has no such class",
-                         "driver and workers must be the same build"});
-    }
-    auto object = constructor->make(args_);
+    auto object = Registry::instance().make(constructor_, args_);
     if (!object) return fail_start(object.error());
     object_ = *std::move(object);
     wire::Bytes().swap(args_);
@@ -78,13 +70,8 @@ class Host final : public caf::event_based_actor, public ActorContext {
   }
 
   void carry_out(IncomingCall& call) {
-    const auto* method = Registry::instance().method(call.method);
-    if (method == nullptr) {
-      return call.responder.fail({ErrorCode::kRefused, "cannot call a method", "this executable has no such method",
-                                  "caller and actor must be the same build"});
-    }
     const CurrentActorScope scope(this);
-    method->invoke(object_->get(), call.args, std::move(call.responder));
+    Registry::instance().invoke(call.method, *object_, call.args, std::move(call.responder));
   }
 
   void wait_for(ProcessAddress caller) {
@@ -137,44 +124,6 @@ class Host final : public caf::event_based_actor, public ActorContext {
 
 }  // namespace
 
-ActorContext* current_actor() {
-  return current;
-}
-
-ActorContext& this_actor() {
-  if (current == nullptr) {
-    throw BadConfig("this_actor() was called outside of an actor",
-                    "no actor's constructor or method runs in this thread",
-                    "keep a reference to the ActorContext for threads of your own");
-  }
-  return *current;
-}
-
-CurrentActorScope::CurrentActorScope(ActorContext* actor) : before_(std::exchange(current, actor)) {}
-CurrentActorScope::~CurrentActorScope() {
-  current = before_;
-}
-
-Session ActorContext::session() const {
-  return Session(process());
-}
-
-namespace detail {
-
-void check_may_block(const char* what) {
-  if (current == nullptr || current->may_block()) return;
-  throw BadConfig(std::string(what) + " in a light actor",
-                  "a light actor shares its thread with thousands of others",
-                  "use then(callback), return the Future, or spawn the actor with .isolated = true");
-}
-
-std::function<void()> in_this_actor(std::function<void()> callback) {
-  if (current == nullptr) return callback;
-  return [run = current->executor(), callback = std::move(callback)]() mutable { run(std::move(callback)); };
-}
-
-}  // namespace detail
-
 caf::strong_actor_ptr host_actor(caf::actor_system& system, ActorHome& home, ActorStart start, OnActorReady on_ready,
                                  OnActorEnd on_end) {
   const bool isolated = start.isolated;
@@ -189,7 +138,7 @@ void enqueue(const caf::strong_actor_ptr& actor, caf::message message, caf::exec
   actor->enqueue(nullptr, caf::make_message_id(), std::move(message), unit);
 }
 
-bool thread_may_wait() { return !NoWaitScope::marked() && (current == nullptr || current->may_block()); }
+bool thread_may_wait() { return !NoWaitScope::marked() && (current_actor() == nullptr || current_actor()->may_block()); }
 
 void InlineUnit::run() {
   constexpr std::size_t kTurn = 64;  // messages an actor takes before the next one has its turn

@@ -26,7 +26,9 @@ void Leases::with_process(NodeId on, OnProcess then) {
 void Leases::ask(NodeId on) {
   const auto asked = node_.ask(
       [&](std::uint64_t request) {
-        return wire::LeaseAsk{request, on, config_.package, {config_.node, config_.process}};
+        const bool own = config_.driver == ProcessAddress{};
+        return wire::LeaseAsk{request, on, config_.package,
+                              own ? ProcessAddress{config_.node, config_.process} : config_.driver};
       },
       nullptr);
   asked.state->on_ready([this, on, state = asked.state] {

@@ -207,8 +207,8 @@ void Process::on_reply(Message message) {
   if ((message.header.flags & wire::kFlagRefused) != 0) routes_->not_carried(message.header.from, call->bytes);
   Outcome outcome = wire::Bytes{};
   if (error) {
-    auto info = wire::decode<ErrorInfo>(message.body);
-    outcome = info ? *std::move(info) : info.error();
+    auto info = wire::decode<std::tuple<ErrorInfo>>(message.body);
+    outcome = info ? std::get<0>(*std::move(info)) : info.error();
   } else if (call->kind == wire::FrameKind::kSpawn) {
     outcome = spawned(call->to);
   } else {
@@ -313,7 +313,7 @@ std::shared_ptr<CallState> Process::spawn_here(ActorSpawn spawn) {
 }
 
 std::shared_ptr<CallState> Process::spawn_through_head(ActorSpawn spawn) {
-  const wire::ActorPayload payload{spawn.constructor, spawn.label, address(), config_.package, std::move(spawn.args)};
+  const wire::ActorPayload payload{spawn.constructor, spawn.label, driver(), config_.package, std::move(spawn.args)};
   const auto bytes = wire::encode(payload);
   cluster::ActorSpec spec;
   spec.job = config_.job;

@@ -18,7 +18,7 @@
 namespace troupe {
 
 /// Thread-safe.
-class Process final : public ProcessGate, private ActorHome {
+class Process final : public ProcessGate, public ActorHome {
  public:
   struct Handlers {
     /// What the process does when its node is gone: a worker ends, a driver fails its calls.
@@ -51,6 +51,7 @@ class Process final : public ProcessGate, private ActorHome {
   Result<SharedMemory> open_region(const std::string& key, std::size_t bytes, const std::string& label,
                                    bool abortable) override;
   void drop_region(const std::string& key) override;
+  void later(std::function<void()> work) override;
 
   /// Calls and spawns that have no answer yet.
   std::size_t calls_under_way() const { return calls_.size(); }
@@ -81,9 +82,8 @@ class Process final : public ProcessGate, private ActorHome {
   std::shared_ptr<CallState> spawn_here(ActorSpawn spawn);
   std::shared_ptr<CallState> spawn_through_head(ActorSpawn spawn);
   std::shared_ptr<CallState> spawn_light(ActorSpawn spawn);
+  ProcessAddress driver() const { return config_.driver == ProcessAddress{} ? address() : config_.driver; }
   void construct_in(ProcessAddress process, ActorSpawn spawn, std::shared_ptr<CallState> state);
-  /// Runs work that may take its time, or that is the user's: never in a thread that receives.
-  void later(std::function<void()> work);
 
   ProcessConfig config_;
   const Handlers handlers_;

@@ -26,6 +26,7 @@ struct ProcessConfig {
   std::string label;
   std::string host;     ///< address on which its machine is reached
   std::string package;  ///< hash of the executable this job's workers run; empty: the node's own
+  ProcessAddress driver;  ///< where the output of workers goes that this process starts; none: here
 };
 
 /// Told once when a monitored actor is gone.
@@ -84,6 +85,9 @@ class ProcessGate {
   virtual std::shared_ptr<CallState> find(std::string name) = 0;
   /// The live nodes: an encoded wire::NodesAnswer, a vector of cluster::NodeInfo.
   virtual std::shared_ptr<CallState> nodes() = 0;
+
+  /// Runs a callback of the user's in a thread of the runtime that receives nothing, in order.
+  virtual void later(std::function<void()> work) = 0;
 
   /// See Session.
   virtual Result<SharedMemory> open_region(const std::string& key, std::size_t bytes, const std::string& label,
