@@ -8,8 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "scheduler/cli/commands.hpp"
+#include "scheduler/cli/commands.hpp"
 #include "scheduler/init/cluster_folder.hpp"
-#include "scheduler/placement/policy.hpp"
+#include "scheduler/placement/placement.hpp"
 
 namespace troupe::cli {
 namespace {
