@@ -12,9 +12,8 @@
 
 #include "runtime/core/endpoint.hpp"
 #include "scheduler/cli/commands.hpp"
-#include "scheduler/init/join_cluster.hpp"
 #include "scheduler/init/process_roles.hpp"
-#include "scheduler/placement/place.hpp"
+#include "scheduler/placement/placement.hpp"
 
 namespace {
 
@@ -31,8 +30,8 @@ const CLI::Validator kCpus(
       double value = 0;
       const char* end = text.data() + text.size();
       const auto read = std::from_chars(text.data(), end, value);
-      const bool good = read.ec == std::errc() && read.ptr == end && value >= 0 && value <= troupe::kMostCpus;
-      return good ? std::string() : "'" + text + "' is not 0 to 1,000,000 CPUs";
+      const bool good = read.ec == std::errc() && read.ptr == end && value >= 0 && value * troupe::cluster::kCpu <= troupe::cluster::kMaxCpu_e4;
+      return good ? std::string() : "'" + text + "' is not 0 to 100,000 CPUs";
     },
     "");
 /// An address of this machine is given as a number: a name may stand for another machine tomorrow.
@@ -187,7 +186,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  troupe::become_role_if_asked(troupe::scheduler::place);
+  troupe::become_role_if_asked();
   std::signal(SIGPIPE, SIG_IGN);
   try {
     const int code = run(argc, argv);

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "scheduler/cli/commands.hpp"
-#include "scheduler/cli/commands.hpp"
 #include "scheduler/init/cluster_folder.hpp"
 #include "scheduler/placement/placement.hpp"
 

@@ -12,7 +12,7 @@
 #include "scheduler/init/embedded_cluster.hpp"
 #include "scheduler/init/join_cluster.hpp"
 #include "scheduler/init/process_roles.hpp"
-#include "scheduler/placement/place.hpp"
+#include "scheduler/placement/placement.hpp"
 
 namespace troupe {
 namespace {
@@ -95,14 +95,14 @@ DriverSession::~DriverSession() {
 }
 
 DriverSession init(int argc, char** argv, const InitOptions& options) {
-  become_role_if_asked(scheduler::place);
+  become_role_if_asked();
   if (options.nodes < 1 || options.nodes > 64) {
     throw BadConfig("cannot start a cluster", std::to_string(options.nodes) + " nodes on one machine",
                     "ask for 1 to 64");
   }
-  if (!(options.cpus_per_node >= 0 && options.cpus_per_node <= kMostCpus)) {
+  if (!(options.cpus_per_node >= 0 && options.cpus_per_node * cluster::kCpu <= cluster::kMaxCpu_e4)) {
     throw BadConfig("cannot start a cluster", "cpus_per_node = " + std::to_string(options.cpus_per_node),
-                    "ask for 0 (the cores this process may use) to 1,000,000");
+                    "ask for 0 (the cores this process may use) to 100,000");
   }
   ::signal(SIGPIPE, SIG_IGN);
   const std::string program = program_name(argc, argv);

@@ -9,9 +9,6 @@
 
 namespace troupe {
 
-/// The most CPUs that a node may be said to have.
-inline constexpr double kMostCpus = 1e6;
-
 struct MemberOptions {
   std::string name;      ///< for people
   std::string listen;    ///< numeric address for other nodes; empty: the one that faces the head

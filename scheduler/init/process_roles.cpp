@@ -85,7 +85,7 @@ void answer(SocketLink& parent, const wire::AdmitAsk& ask, Authorizer& authorize
   send_control(parent, {}, answer);
 }
 
-int run_head(SocketLink parent, const cluster::PlacementPolicy& placement) {
+int run_head(SocketLink parent) {
   ::prctl(PR_SET_NAME, "troupe-head");
   set_log_role("head");
   TerminationSignal termination;
@@ -103,7 +103,7 @@ int run_head(SocketLink parent, const cluster::PlacementPolicy& placement) {
   EventLoop loop;
   const auto transport = make_zmq_transport(clock);
   Head head(loop, *transport,
-            {*address, config->advertised, configured.keys.own, authorizer, *std::move(storage), placement});
+            {*address, config->advertised, configured.keys.own, authorizer, *std::move(storage)});
   if (auto started = head.start(); !started) leave_with(parent, started.error());
   send_control(parent, {}, wire::Ready{head.address()});
   bool done = false;
@@ -188,7 +188,7 @@ int run_worker(SocketLink link) {
 
 }  // namespace
 
-void become_role_if_asked(const cluster::PlacementPolicy& placement) {
+void become_role_if_asked() {
   const char* variable = std::getenv(kRoleVariable);
   if (variable == nullptr) return;
   const std::string role = variable;
@@ -202,7 +202,7 @@ void become_role_if_asked(const cluster::PlacementPolicy& placement) {
   int code = 1;
   try {
     if (role == "head") {
-      code = run_head(std::move(link), placement);
+      code = run_head(std::move(link));
     } else if (role == "node") {
       code = run_node(std::move(link));
     } else if (role == "worker") {
