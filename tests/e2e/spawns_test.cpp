@@ -71,13 +71,13 @@ TEST_CASE("100,000 light actors started at once under load: each is there or fai
   // Was: hangs with 18 to 163 of them open, new spawns unanswered, and twice a SIGSEGV at exit.
   const TemporaryFolder folder;
   const BusyLoops load(2);
-  Program program("program: 100,000 spawns", folder.path());
+  Program program("program: a hundred thousand spawns", folder.path());
   const std::string end = program.wait(8min);
   INFO(slurp(folder.path() + "/out") << slurp(folder.path() + "/err"));
   CHECK(end == "exit code 0");
 }
 
-TEST_CASE("program: 100,000 spawns", "[.program]") {
+TEST_CASE("program: a hundred thousand spawns", "[.program]") {
   constexpr std::size_t kActors = 100'000;
   auto session = init(0, nullptr);
   std::vector<Future<ActorHandle<Small>>> starting;
@@ -101,7 +101,7 @@ TEST_CASE("program: 100,000 spawns", "[.program]") {
 TEST_CASE("a driver that is killed with 60,000 spawns under way leaves no process behind", "[spawns]") {
   // Was: its node and worker lived on for 90 s, until they were killed by hand.
   const TemporaryFolder folder;
-  Program program("program: 60,000 spawns", folder.path());
+  Program program("program: sixty thousand spawns", folder.path());
   REQUIRE(eventually([&] { return names_in(folder.path()).contains("spawning"); }, 120s));
   CHECK(program.processes().size() >= 4);  // it, a head, a node, a worker
   program.kill(SIGKILL);
@@ -109,7 +109,7 @@ TEST_CASE("a driver that is killed with 60,000 spawns under way leaves no proces
   CHECK(eventually([&] { return program.processes().empty(); }, 10s));
 }
 
-TEST_CASE("program: 60,000 spawns", "[.program]") {
+TEST_CASE("program: sixty thousand spawns", "[.program]") {
   auto session = init(0, nullptr);
   session.spawn<Small>();
   std::vector<Future<ActorHandle<Small>>> starting;

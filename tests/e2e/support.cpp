@@ -54,6 +54,16 @@ void for_each_process(const std::function<void(pid_t, const fs::path&)>& visit) 
   }
 }
 
+/// Returns the former limit.
+std::uint64_t limit_to(int resource, std::uint64_t bytes) {
+  rlimit limit{};
+  ::getrlimit(resource, &limit);
+  const std::uint64_t former = limit.rlim_cur;
+  limit.rlim_cur = bytes;
+  if (::setrlimit(resource, &limit) != 0) fail("setrlimit");
+  return former;
+}
+
 }  // namespace
 
 BusyLoops::BusyLoops(int count) {
@@ -77,18 +87,16 @@ BusyLoops::~BusyLoops() {
 }
 
 MemoryGuard::MemoryGuard(std::uint64_t bytes) {
-  rlimit limit{};
-  ::getrlimit(RLIMIT_AS, &limit);
-  former_ = limit.rlim_cur;
-  limit.rlim_cur = bytes;
-  if (::setrlimit(RLIMIT_AS, &limit) != 0) fail("setrlimit");
+  // What the signal does not end gets an error instead. Programs that we start inherit that, and the limits.
+  ::signal(SIGXFSZ, SIG_IGN);
+  former_space_ = limit_to(RLIMIT_AS, bytes);
+  former_file_ = limit_to(RLIMIT_FSIZE, bytes);
 }
 
 MemoryGuard::~MemoryGuard() {
-  rlimit limit{};
-  ::getrlimit(RLIMIT_AS, &limit);
-  limit.rlim_cur = former_;
-  ::setrlimit(RLIMIT_AS, &limit);
+  limit_to(RLIMIT_AS, former_space_);
+  limit_to(RLIMIT_FSIZE, former_file_);
+  ::signal(SIGXFSZ, SIG_DFL);
 }
 
 TemporaryFolder::TemporaryFolder() : path_((fs::temp_directory_path() / "troupe-test-XXXXXX").string()) {
@@ -111,7 +119,7 @@ Program::Program(const std::string& test_case, const std::string& folder) {
   if (pid_ == 0) {
     ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600), STDOUT_FILENO);
     ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600), STDERR_FILENO);
-    ::execl("/proc/self/exe", "program", test_case.c_str(), nullptr);
+    ::execl("/proc/self/exe", "program", test_case.c_str(), "--warn", "NoTests", nullptr);
     ::_exit(127);
   }
   ::unsetenv(kMark);

@@ -29,8 +29,8 @@ class BusyLoops {
   std::vector<pid_t> pids_;
 };
 
-/// Bounds the address space of this process and of every process started while this object lives: a request that
-/// nothing else bounds then fails instead of taking the machine down.
+/// Bounds the address space and the files (shared memory, too) of this process and of every process started while this
+/// object lives: a request that nothing else bounds then fails instead of taking the machine down.
 class MemoryGuard {
  public:
   explicit MemoryGuard(std::uint64_t bytes);
@@ -39,7 +39,8 @@ class MemoryGuard {
   MemoryGuard& operator=(const MemoryGuard&) = delete;
 
  private:
-  std::uint64_t former_ = 0;
+  std::uint64_t former_space_ = 0;
+  std::uint64_t former_file_ = 0;
 };
 
 /// A folder that goes with its object.
@@ -55,7 +56,7 @@ class TemporaryFolder {
   std::string path_;
 };
 
-/// A hidden test case of this executable, run as a program of its own. Everything it starts inherits a mark by which
+/// A hidden test case of this executable (a name without commas), run as a program of its own. Everything it starts inherits a mark by which
 /// it is found, however it is orphaned. The destructor kills all of it.
 class Program {
  public:
