@@ -90,4 +90,9 @@ Bytes refusal(const FrameHeader& header, const ErrorInfo& error, FrameHeader& re
   return encode(error);
 }
 
+ErrorInfo decode_error(ByteView body) {
+  auto error = decode<std::tuple<ErrorInfo>>(body);  // a Result of an ErrorInfo would not know which one it is
+  return error ? std::get<0>(*std::move(error)) : std::move(error).error();
+}
+
 }  // namespace troupe::wire
