@@ -36,6 +36,11 @@ Job* JobTable::named(const std::string& name) {
   return at == last_.end() ? nullptr : &jobs_.at(at->second);
 }
 
+const Job* JobTable::named(const std::string& name) const {
+  const auto at = last_.find(name);
+  return at == last_.end() ? nullptr : &jobs_.at(at->second);
+}
+
 bool JobTable::runs(JobId id) const {
   const Job* job = find(id);
   return job != nullptr && job->runs();

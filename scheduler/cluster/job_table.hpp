@@ -34,6 +34,7 @@ class JobTable {
   const Job* find(JobId id) const;
   /// The last job of that name.
   Job* named(const std::string& name);
+  const Job* named(const std::string& name) const;
   bool runs(JobId id) const;
   /// The incarnation of the next registration under `name`.
   std::uint32_t next_incarnation(const std::string& name) const;

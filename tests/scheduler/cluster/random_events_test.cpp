@@ -24,12 +24,19 @@ struct Chaos {
   NodeId node() { return {1 + below(9)}; }
   ProcessAddress process() { return {node(), ProcessId{1 + below(3)}}; }
   Requester requester() { return {process(), 1 + below(6)}; }
-  JobId job() { return jobs.empty() ? JobId{below(3)} : jobs[below(jobs.size())]; }
+  /// A job and its driver; sometimes a process that has nothing to do with it.
+  JobAnswered pick() {
+    JobAnswered picked{process(), 0, JobId{below(3)}, 0, {}, {}};
+    if (!jobs.empty()) picked = jobs[below(jobs.size())];
+    if (below(8) == 0) picked.to = process();
+    return picked;
+  }
+  JobId job() { return pick().job; }
   ActorId actor() { return actors.empty() ? ActorId{below(3)} : actors[below(actors.size())]; }
   std::string name() { return below(3) == 0 ? "n" + std::to_string(below(3)) : ""; }
   NodeInfo info() {
     const NodeId id = node();
-    return {id, "n", "", "", static_cast<std::int64_t>(below(4)) * kCpu, below(4) == 0};
+    return {id, "n", "", "", static_cast<std::int64_t>(below(4)) * kCpu, below(8) == 0};
   }
   std::vector<LiveActor> listed() {
     std::vector<LiveActor> all;
@@ -40,23 +47,24 @@ struct Chaos {
   ClusterEvent event() {
     const ActorDemand demand{static_cast<std::int64_t>(below(4)) * kCpu, below(2) == 0,
                              below(4) == 0 ? node() : NodeId{}};
+    const JobAnswered by = pick();
     switch (below(18)) {
       case 0:
       case 1:
         return NodeJoined{info(), listed(), {job()}, {node(), node()}};
       case 2:
-        return below(3) == 0 ? ClusterEvent(NodeLeft{node(), "bye"}) : ClusterEvent(Heartbeat{node()});
+        return below(6) == 0 ? ClusterEvent(NodeLeft{node(), "bye"}) : ClusterEvent(Heartbeat{node()});
       case 3:
         return JobRegistered{"j" + std::to_string(below(3)), process(), below(3)};
       case 4:
-        return JobEnded{node(), job(), "done"};
+        return JobEnded{by.to.node, below(3) == 0 ? by.job : JobId{}, "done"};
       case 5:
       case 6:
       case 7:
       case 8:
-        return SpawnRequested{requester(), {job(), "T", name(), std::string(below(60), 'x'), demand}};
+        return SpawnRequested{{by.to, 1 + below(40)}, {by.job, "T", name(), std::string(below(60), 'x'), demand}};
       case 9:
-        return SpawnCancelled{requester()};
+        return SpawnCancelled{{by.to, 1 + below(40)}};
       case 10:
       case 11:
         return ActorStarted{where(), last_actor, ProcessId{1 + below(3)}};
@@ -69,7 +77,7 @@ struct Chaos {
       case 15:
         return PeerWanted{node(), node()};
       case 16:
-        return KillRequested{node(), job(), actor(), "kill"};
+        return KillRequested{by.to.node, by.job, actor(), "kill"};
       default:
         return LookupActor{requester(), job(), name()};
     }
@@ -95,7 +103,7 @@ struct Chaos {
     for (const auto& action : s.last) {
       if (const auto* start = std::get_if<StartActor>(&action)) actors.push_back(start->actor);
       if (const auto* answered = std::get_if<JobAnswered>(&action); answered != nullptr && answered->job)
-        jobs.push_back(answered->job);
+        jobs.push_back(*answered);
     }
     if (jobs.size() > 6) jobs.erase(jobs.begin());
     if (actors.size() > 12) actors.erase(actors.begin());
@@ -103,7 +111,7 @@ struct Chaos {
 
   SeededRandom random;
   Script s;
-  std::vector<JobId> jobs;
+  std::vector<JobAnswered> jobs;
   std::vector<ActorId> actors;
   ActorId last_actor{};
 };
