@@ -327,7 +327,9 @@ void ClusterMachine::handle(const JobRegistered& e) {
 
 void ClusterMachine::handle(const JobEnded& e) {
   Job* job = jobs_.find(e.job);
-  if (job != nullptr && job->runs() && job->record.driver.node == e.node) end_job(*job, clipped(e.reason));
+  if (job != nullptr && job->record.driver.node != e.node) return;
+  if (job != nullptr && job->runs()) return end_job(*job, clipped(e.reason));
+  if (is_live(e.node)) out_.push_back(EndJob{e.node, e.job, kJobIsOver});  // it repeats this until it is told
 }
 
 /// Its nodes are told once each, and kill all of it. Actors that are still there when a node registers again,

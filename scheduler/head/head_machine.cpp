@@ -15,7 +15,7 @@ ErrorInfo refused(const std::string& what, const ErrorInfo& trouble) {
 
 HeadMachine::Output HeadMachine::restore(std::vector<cluster::Record> records, Instant now) {
   Output out;
-  queue_.add(cluster_.on(cluster::Restored{std::move(records)}, now));
+  take(cluster_.on(cluster::Restored{std::move(records)}, now), out);
   finish(now, out);
   return out;
 }
@@ -23,7 +23,7 @@ HeadMachine::Output HeadMachine::restore(std::vector<cluster::Record> records, I
 HeadMachine::Output HeadMachine::on(const cluster::ClusterEvent& event, Instant now) {
   Output out;
   if (trouble_ && !is_taken_in_trouble(event, out)) return out;
-  queue_.add(cluster_.on(event, now));
+  take(cluster_.on(event, now), out);
   finish(now, out);
   return out;
 }
@@ -90,8 +90,9 @@ void HeadMachine::look_at_store(Instant now, Output& out) {
   trouble_ = std::move(found);
   if (trouble_ && (!was_in_trouble || now - said_ >= kSayAgain)) {
     said_ = now;
-    out.log.push_back({LogLevel::kError,
-                       trouble_->message() + ". New jobs and spawns are refused until the store works again; what runs goes on"});
+    out.log.push_back({LogLevel::kError, trouble_->message() +
+                                           ". New jobs and spawns are refused until the store works again; "
+                                           "what runs goes on"});
   }
   if (trouble_ || !was_in_trouble) return;
   out.log.push_back({LogLevel::kWarning, "the head's store works again"});
@@ -99,10 +100,23 @@ void HeadMachine::look_at_store(Instant now, Output& out) {
     queue_.add(cluster_.ask_all_to_register("the head's store works again: repeat what has no answer"));
 }
 
+void HeadMachine::take(std::vector<cluster::ClusterAction> actions, Output& out) {
+  for (const auto& action : actions) {
+    const auto* persist = std::get_if<cluster::Persist>(&action);
+    const auto* node = persist == nullptr ? nullptr : std::get_if<cluster::NodeRecord>(&persist->record);
+    if (node != nullptr && node->dead) out.died.push_back(node->node.id);
+  }
+  queue_.add(std::move(actions));
+}
+
 void HeadMachine::finish(Instant now, Output& out) {
+  const auto take_ready = [&] {
+    for (HeadMessage& message : queue_.take_ready()) out.send.push_back(std::move(message));
+  };
+  take_ready();
   look_at_store(now, out);
   out.write = queue_.next_write(now);
-  for (HeadMessage& message : queue_.take_ready()) out.send.push_back(std::move(message));
+  take_ready();
 }
 
 }  // namespace troupe

@@ -26,6 +26,7 @@ class HeadMachine {
   /// What the shell does now: in this order.
   struct Output {
     std::vector<LogLine> log;
+    std::vector<NodeId> died;  ///< nodes, also those that nobody is told of
     std::vector<HeadMessage> send;
     std::shared_ptr<const StoreBatch> write;  ///< if any: write it, then call written(). One at a time
   };
@@ -53,6 +54,7 @@ class HeadMachine {
  private:
   bool is_taken_in_trouble(const cluster::ClusterEvent& event, Output& out);
   void look_at_store(Instant now, Output& out);
+  void take(std::vector<cluster::ClusterAction> actions, Output& out);
   void finish(Instant now, Output& out);
 
   cluster::ClusterMachine cluster_;
