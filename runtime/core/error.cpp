@@ -66,8 +66,9 @@ void throw_error(ErrorInfo info) {
       throw Refused(std::move(info));
     case ErrorCode::kIo:
       throw IoError(std::move(info));
-    case ErrorCode::kInternal:
     case ErrorCode::kLimit:
+      throw LimitExceeded(std::move(info));
+    case ErrorCode::kInternal:
     case ErrorCode::kCorrupt:
       break;
   }

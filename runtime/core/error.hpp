@@ -80,6 +80,9 @@ struct Refused : Error {
 struct IoError : Error {
   using Error::Error;
 };
+struct LimitExceeded : Error {
+  using Error::Error;
+};
 
 /// Throws the subclass that belongs to `info.code`.
 [[noreturn]] void throw_error(ErrorInfo info);

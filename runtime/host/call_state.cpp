@@ -6,11 +6,11 @@
 
 namespace troupe {
 
-void CallState::resolve(Outcome outcome) {
+bool CallState::resolve(Outcome outcome) {
   std::vector<std::function<void()>> callbacks;
   {
     const std::lock_guard lock(mutex_);
-    if (ready()) return;
+    if (ready()) return false;
     outcome_ = std::move(outcome);
     ready_.store(1, std::memory_order_seq_cst);
     callbacks.swap(callbacks_);
@@ -18,6 +18,7 @@ void CallState::resolve(Outcome outcome) {
   if (sleepers_.load(std::memory_order_seq_cst) != 0) futex_wake(ready_, INT_MAX);
   if (waiter_ != nullptr) waiter_->nudge();
   for (const auto& callback : callbacks) callback();
+  return true;
 }
 
 const Outcome& CallState::outcome() const {
@@ -49,6 +50,14 @@ void CallState::on_ready(std::function<void()> callback) {
     }
   }
   callback();
+}
+
+void CallState::set_on_cancel(std::function<void()> hook) {
+  on_cancel_ = std::make_unique<std::function<void()>>(std::move(hook));
+}
+
+void CallState::cancel(ErrorInfo why) {
+  if (resolve(std::move(why)) && on_cancel_ != nullptr) (*on_cancel_)();
 }
 
 }  // namespace troupe

@@ -32,8 +32,8 @@ class CallState {
  public:
   explicit CallState(Waiter* waiter) : waiter_(waiter) {}
 
-  /// Fills the slot; only the first time counts. Runs the callbacks in this thread.
-  void resolve(Outcome outcome);
+  /// Fills the slot; only the first time counts, and returns true. Runs the callbacks in this thread.
+  bool resolve(Outcome outcome);
   bool ready() const { return ready_.load(std::memory_order_acquire) != 0; }
   /// REQUIRES: ready().
   const Outcome& outcome() const;
@@ -42,13 +42,19 @@ class CallState {
   /// Calls `callback` once ready, in the resolving thread (in this one if ready already).
   void on_ready(std::function<void()> callback);
 
+  /// What cancel() does about the request behind this call. REQUIRES: set before the state is handed out.
+  void set_on_cancel(std::function<void()> hook);
+  /// Nobody wants the answer any more: resolves with `why` and runs the hook, unless the answer is there.
+  void cancel(ErrorInfo why);
+
  private:
   Waiter* waiter_;
   std::atomic<std::uint32_t> ready_{0};
   std::atomic<std::uint32_t> sleepers_{0};
   std::mutex mutex_;
   Outcome outcome_{wire::Bytes{}};
-  std::vector<std::function<void()>> callbacks_;
+  std::vector<std::function<void()>> callbacks_;        // under mutex_
+  std::unique_ptr<std::function<void()>> on_cancel_;  // few calls have one
 };
 
 }  // namespace troupe

@@ -1,25 +1,28 @@
-/// Values to bytes and back: call arguments, results and control messages, in MessagePack.
+/// Values to bytes and back: call arguments, results and control messages. README.md gives the byte layout.
 ///
-/// What crosses processes is data: numbers, enums, strings, vectors, maps, optionals, pairs and aggregates of these.
-/// A type of another shape gets a specialisation of Codec<T> or a `troupe_fields()` member. Decoding is total: bytes
-/// from outside give a value or an error, with bounded depth, and allocate no more than they justify.
+///   Bytes bytes = wire::encode(value);            // throws LimitExceeded for what no message can hold
+///   Result<T> back = wire::decode<T>(bytes);      // total: never throws, allocates no more than the bytes justify
+///
+/// What crosses processes is data: numbers, bools, enums, strings, containers of the standard library, optionals,
+/// variants, tuples, and aggregates of these. A class that is no aggregate lists its fields:
+///
+///   auto troupe_fields() { return std::tie(name, weights); }
+///
+/// or says itself how it travels, which is how a tensor travels as its bytes:
+///
+///   template <>
+///   struct troupe::wire::Codec<Image> {
+///     static void encode(Writer& to, const Image& image);
+///     static bool decode(Reader& from, Image& image);   // false, once `from` has failed or been told to
+///   };
+///
+/// A type that is none of these does not compile; the error names it.
 #pragma once
 
-#ifndef MSGPACK_NO_BOOST
-#define MSGPACK_NO_BOOST
-#endif
-#include <bit>
-#include <chrono>
-#include <concepts>
-#include <cstddef>
-#include <cstdint>
-#include <limits>
-#include <map>
 #include <memory>
-#include <msgpack.hpp>
 #include <optional>
-#include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -27,283 +30,412 @@
 #include <vector>
 
 #include "runtime/core/result.hpp"
+#include "runtime/core/type_name.hpp"
+#include "runtime/wire/bytes.hpp"
 #include "runtime/wire/reflect.hpp"
 
 namespace troupe::wire {
 
-using Bytes = std::vector<std::byte>;
-using ByteView = std::span<const std::byte>;
-
-/// Where encoders append.
-class Writer {
- public:
-  void write(const char* data, std::size_t size) {  // the interface msgpack::packer asks for
-    const auto* from = reinterpret_cast<const std::byte*>(data);
-    bytes_.insert(bytes_.end(), from, from + size);
-  }
-  Bytes take() { return std::move(bytes_); }
-
- private:
-  Bytes bytes_;
-};
-using Packer = msgpack::packer<Writer>;
-
-/// How T is encoded. `decode` returns false for an object of another shape or range.
 template <class T>
 struct Codec;
 
+/// Appends one value: what a Codec calls for its parts.
 template <class T>
-void pack(Packer& packer, const T& value) {
-  Codec<std::remove_cv_t<T>>::encode(packer, value);
-}
+void write(Writer& to, const T& value);
+/// Reads one value. False if it is not there.
 template <class T>
-bool unpack(const msgpack::object& object, T& value) {
-  return Codec<T>::decode(object, value);
-}
-
-template <class T>
-concept Number = std::is_integral_v<T> && !std::is_same_v<T, bool>;
-
-template <Number T>
-struct Codec<T> {
-  static void encode(Packer& p, T value) { p.pack(value); }
-  static bool decode(const msgpack::object& o, T& value) {
-    if (o.type == msgpack::type::POSITIVE_INTEGER) {
-      if (o.via.u64 > static_cast<std::uint64_t>(std::numeric_limits<T>::max())) return false;
-      value = static_cast<T>(o.via.u64);
-      return true;
-    } else if (o.type == msgpack::type::NEGATIVE_INTEGER) {
-      if (!std::is_signed_v<T> || o.via.i64 < static_cast<std::int64_t>(std::numeric_limits<T>::min())) return false;
-      value = static_cast<T>(o.via.i64);
-      return true;
-    }
-    return false;
-  }
-};
-
-/// Floating point crosses as its bits: the library would turn 2.0 into the integer 2 and lose the sign of -0.0.
-template <std::floating_point T>
-  requires(sizeof(T) <= 8)
-struct Codec<T> {
-  using U = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
-  static void encode(Packer& p, T value) { pack(p, std::bit_cast<U>(value)); }
-  static bool decode(const msgpack::object& o, T& value) {
-    U bits = 0;
-    if (!unpack(o, bits)) return false;
-    value = std::bit_cast<T>(bits);
-    return true;
-  }
-};
-
-template <>
-struct Codec<bool> {
-  static void encode(Packer& p, bool value) { p.pack(value); }
-  static bool decode(const msgpack::object& o, bool& value) {
-    if (o.type != msgpack::type::BOOLEAN) return false;
-    value = o.via.boolean;
-    return true;
-  }
-};
-
-template <class T>
-  requires std::is_enum_v<T>
-struct Codec<T> {
-  using U = std::underlying_type_t<T>;
-  static void encode(Packer& p, T value) { pack(p, static_cast<U>(value)); }
-  static bool decode(const msgpack::object& o, T& value) {
-    U number{};
-    if (!unpack(o, number)) return false;
-    value = static_cast<T>(number);
-    return true;
-  }
-};
-
-template <>
-struct Codec<std::string> {
-  static void encode(Packer& p, const std::string& value) {
-    p.pack_str(static_cast<std::uint32_t>(value.size()));
-    p.pack_str_body(value.data(), static_cast<std::uint32_t>(value.size()));
-  }
-  static bool decode(const msgpack::object& o, std::string& value) {
-    if (o.type != msgpack::type::STR) return false;
-    value.assign(o.via.str.ptr, o.via.str.size);
-    return true;
-  }
-};
-
-/// Bytes travel as one blob.
-template <>
-struct Codec<Bytes> {
-  static void encode(Packer& p, const Bytes& value) {
-    p.pack_bin(static_cast<std::uint32_t>(value.size()));
-    p.pack_bin_body(reinterpret_cast<const char*>(value.data()), static_cast<std::uint32_t>(value.size()));
-  }
-  static bool decode(const msgpack::object& o, Bytes& value) {
-    if (o.type != msgpack::type::BIN) return false;
-    const auto* from = reinterpret_cast<const std::byte*>(o.via.bin.ptr);
-    value.assign(from, from + o.via.bin.size);
-    return true;
-  }
-};
-
-template <class T>
-struct Codec<std::vector<T>> {
-  static void encode(Packer& p, const std::vector<T>& value) {
-    p.pack_array(static_cast<std::uint32_t>(value.size()));
-    for (const auto& element : value) pack(p, static_cast<const T&>(element));
-  }
-  static bool decode(const msgpack::object& o, std::vector<T>& value) {
-    if (o.type != msgpack::type::ARRAY) return false;
-    value.clear();
-    value.reserve(o.via.array.size);
-    for (std::uint32_t i = 0; i < o.via.array.size; ++i) {
-      T element{};
-      if (!unpack(o.via.array.ptr[i], element)) return false;
-      value.push_back(std::move(element));
-    }
-    return true;
-  }
-};
-
-template <class K, class V>
-struct Codec<std::map<K, V>> {
-  static void encode(Packer& p, const std::map<K, V>& value) {
-    p.pack_map(static_cast<std::uint32_t>(value.size()));
-    for (const auto& [key, element] : value) {
-      pack(p, key);
-      pack(p, element);
-    }
-  }
-  static bool decode(const msgpack::object& o, std::map<K, V>& value) {
-    if (o.type != msgpack::type::MAP) return false;
-    value.clear();
-    for (std::uint32_t i = 0; i < o.via.map.size; ++i) {
-      K key{};
-      V element{};
-      if (!unpack(o.via.map.ptr[i].key, key) || !unpack(o.via.map.ptr[i].val, element)) return false;
-      if (!value.emplace(std::move(key), std::move(element)).second) return false;  // a key twice
-    }
-    return true;
-  }
-};
-
-template <class T>
-struct Codec<std::optional<T>> {
-  static void encode(Packer& p, const std::optional<T>& value) {
-    if (value) {
-      pack(p, *value);
-    } else {
-      p.pack_nil();
-    }
-  }
-  static bool decode(const msgpack::object& o, std::optional<T>& value) {
-    value.reset();
-    if (o.type == msgpack::type::NIL) return true;
-    return unpack(o, value.emplace());
-  }
-};
-
-template <class Rep, class Period>
-struct Codec<std::chrono::duration<Rep, Period>> {
-  using D = std::chrono::duration<Rep, Period>;
-  static void encode(Packer& p, D value) { pack(p, value.count()); }
-  static bool decode(const msgpack::object& o, D& value) {
-    Rep count{};
-    if (!unpack(o, count)) return false;
-    value = D(count);
-    return true;
-  }
-};
+[[nodiscard]] bool read(Reader& from, T& value);
 
 namespace detail {
 
-template <class Tuple>
-void pack_fields(Packer& p, const Tuple& tuple) {
-  p.pack_array(static_cast<std::uint32_t>(std::tuple_size_v<Tuple>));
-  std::apply([&](const auto&... field) { (pack(p, field), ...); }, tuple);
+template <class T, template <class...> class Of>
+inline constexpr bool kIsA = false;
+template <template <class...> class Of, class... A>
+inline constexpr bool kIsA<Of<A...>, Of> = true;
+
+template <class T>
+inline constexpr bool kIsArray = false;
+template <class T, std::size_t N>
+inline constexpr bool kIsArray<std::array<T, N>> = true;
+
+template <class T>
+inline constexpr bool kIsSpan = false;
+template <class T, std::size_t N>
+inline constexpr bool kIsSpan<std::span<T, N>> = true;
+
+template <class T>
+concept DurationLike = requires(const T d) {
+  typename T::rep;
+  typename T::period;
+  d.count();
+};
+template <class T>
+concept Container = requires(T c) {
+  typename T::value_type;
+  c.begin();
+  c.end();
+  c.size();
+  c.clear();
+};
+template <class T>
+concept KeyContainer = Container<T> && requires { typename T::key_type; };
+template <class T>
+concept MapContainer = KeyContainer<T> && requires { typename T::mapped_type; };
+template <class T>
+concept Sequence = Container<T> && !KeyContainer<T> && requires(T c, typename T::value_type v) {
+  c.push_back(std::move(v));
+  c.back();
+};
+/// An enum that names its last enumerator: `constexpr E troupe_last(E) { return E::kLast; }`. Larger numbers are
+/// then refused.
+template <class T>
+concept BoundedEnum = requires(T e) {
+  { troupe_last(e) } -> std::same_as<T>;
+};
+
+enum class Shape {
+  kNone,
+  kBool,
+  kNumber,  ///< integers and floats: their bytes
+  kEnum,
+  kView,      ///< string_view, span: written as what it views, read into what owns
+  kSequence,  ///< strings too
+  kArray,
+  kMap,
+  kSet,
+  kOptional,  ///< unique_ptr too
+  kPair,
+  kTuple,
+  kVariant,
+  kDuration,
+  kFields,
+};
+
+template <class T>
+consteval Shape shape_of() {
+  if constexpr (std::is_same_v<T, bool>) return Shape::kBool;
+  else if constexpr (std::is_integral_v<T> || (std::is_floating_point_v<T> && sizeof(T) <= 8)) return Shape::kNumber;
+  else if constexpr (std::is_enum_v<T>) return Shape::kEnum;
+  else if constexpr (kIsSpan<T> || std::is_same_v<T, std::string_view>) return Shape::kView;
+  else if constexpr (kIsArray<T>) return Shape::kArray;
+  else if constexpr (kIsA<T, std::optional> || kIsA<T, std::unique_ptr>) return Shape::kOptional;
+  else if constexpr (kIsA<T, std::pair>) return Shape::kPair;
+  else if constexpr (kIsA<T, std::tuple>) return Shape::kTuple;
+  else if constexpr (kIsA<T, std::variant>) return Shape::kVariant;
+  else if constexpr (!std::is_class_v<T>) return Shape::kNone;
+  else if constexpr (ListsFields<T>) return Shape::kFields;
+  else if constexpr (DurationLike<T>) return Shape::kDuration;
+  else if constexpr (MapContainer<T>) return Shape::kMap;
+  else if constexpr (KeyContainer<T>) return Shape::kSet;
+  else if constexpr (Sequence<T>) return Shape::kSequence;
+  else if constexpr (std::is_aggregate_v<T>) return Shape::kFields;
+  else return Shape::kNone;
 }
 
-template <class Tuple, std::size_t... I>
-bool unpack_fields(const msgpack::object& o, Tuple& tuple, std::index_sequence<I...>) {
-  if (o.type != msgpack::type::ARRAY || o.via.array.size != sizeof...(I)) return false;
-  return (unpack(o.via.array.ptr[I], std::get<I>(tuple)) && ...);
+/// Whether Codec<T> is the one of this file.
+template <class T>
+concept BuiltIn = requires { typename Codec<T>::TroupeBuiltIn; };
+
+// Their names are what the compiler prints: incomplete on purpose.
+template <class T>
+struct This_type_cannot_be_sent__Give_it_troupe_fields_or_a_wire_Codec;
+template <class Field, class Of>
+struct This_field_cannot_be_sent__Give_its_type_troupe_fields_or_a_wire_Codec;
+template <class T>
+struct A_pointer_means_nothing_in_another_process__Send_the_value;
+template <class T>
+struct A_view_owns_nothing__Receive_a_std_string_or_std_vector;
+
+/// Stops the compiler at a type that has no codec, with that type in the first line of the error.
+template <class T, class In = void>
+constexpr void check_sendable() {
+  if constexpr (std::is_pointer_v<T>) {
+    (void)sizeof(A_pointer_means_nothing_in_another_process__Send_the_value<T>);
+  } else if constexpr (BuiltIn<T> && shape_of<T>() == Shape::kNone) {
+    if constexpr (std::is_void_v<In>) {
+      (void)sizeof(This_type_cannot_be_sent__Give_it_troupe_fields_or_a_wire_Codec<T>);
+    } else {
+      (void)sizeof(This_field_cannot_be_sent__Give_its_type_troupe_fields_or_a_wire_Codec<T, In>);
+    }
+  }
+}
+
+template <class T>
+using FieldsOf = decltype(fields(std::declval<T&>()));
+
+/// Whether the encoded bytes of a T are its bytes in memory: numbers, and arrays and aggregates of them without
+/// padding. A vector of such is one copy.
+template <class T>
+consteval bool is_flat();
+template <class... F>
+consteval bool fields_flat(std::size_t size, std::tuple<F&...>*) {
+  return sizeof...(F) > 0 && (is_flat<std::remove_const_t<F>>() && ...) && (sizeof(F) + ... + 0) == size;
+}
+template <class T>
+consteval bool is_flat() {
+  if constexpr (std::is_same_v<T, std::byte>) {
+    return true;
+  } else if constexpr (!BuiltIn<T>) {
+    return false;
+  } else if constexpr (shape_of<T>() == Shape::kNumber) {
+    return true;
+  } else if constexpr (shape_of<T>() == Shape::kArray) {
+    return std::tuple_size_v<T> > 0 && is_flat<typename T::value_type>();
+  } else if constexpr (shape_of<T>() == Shape::kFields && std::is_aggregate_v<T> && !ListsFields<T> &&
+                       std::is_trivially_copyable_v<T>) {
+    return fields_flat(sizeof(T), static_cast<FieldsOf<T>*>(nullptr));
+  } else {
+    return false;
+  }
+}
+
+/// The fewest bytes that a T is encoded in: at least one.
+template <class T>
+consteval std::size_t least_bytes() {
+  if constexpr (is_flat<T>()) return sizeof(T);
+  else if constexpr (!BuiltIn<T>) return 1;
+  else if constexpr (shape_of<T>() == Shape::kEnum) return sizeof(T);
+  else if constexpr (shape_of<T>() == Shape::kSequence) return sizeof(std::uint32_t);
+  else return 1;
+}
+
+/// An index of a variant's alternative.
+template <std::size_t N>
+using IndexOf = std::conditional_t<(N <= 256), std::uint8_t, std::uint16_t>;
+
+template <class... F>
+void write_fields(Writer& to, const F&... field) {
+  if constexpr (sizeof...(F) == 0) {
+    const std::uint8_t zero = 0;  // an element of a vector takes at least a byte
+    to.append(&zero, 1);
+  } else {
+    (write(to, field), ...);
+  }
+}
+template <class... F>
+[[nodiscard]] bool read_fields(Reader& from, F&... field) {
+  if constexpr (sizeof...(F) == 0) {
+    std::uint8_t zero = 0;
+    return from.copy(&zero, 1) && (zero == 0 || from.fail("an empty struct is a zero byte"));
+  } else {
+    return (read(from, field) && ...);
+  }
+}
+
+template <class C>
+void write_elements(Writer& to, const C& container) {
+  using E = std::remove_const_t<typename C::value_type>;
+  to.append_count(container.size());
+  if constexpr (is_flat<E>() && requires { container.data(); }) {
+    to.append(container.data(), container.size() * sizeof(E));
+  } else {
+    for (const E& element : container) write(to, element);
+  }
+}
+
+template <class C>
+[[nodiscard]] bool read_elements(Reader& from, C& container) {
+  using E = typename C::value_type;
+  container.clear();
+  std::uint32_t count = 0;
+  if (!from.read_count(count, least_bytes<E>())) return false;
+  if constexpr (is_flat<E>() && requires { container.data(); container.resize(1); }) {
+    container.resize(count);
+    return from.copy(container.data(), count * sizeof(E));
+  } else {
+    // What a false count would take stays below four times the message.
+    if constexpr (requires { container.reserve(1); }) {
+      if (count <= from.left() * 4 / sizeof(E)) container.reserve(count);
+    }
+    for (std::uint32_t i = 0; i < count; ++i) {
+      E element{};
+      if (!read(from, element)) return false;
+      container.push_back(std::move(element));
+    }
+    return true;
+  }
+}
+
+template <class C>
+[[nodiscard]] bool read_keys(Reader& from, C& container) {
+  container.clear();
+  std::uint32_t count = 0;
+  if (!from.read_count(count, 1)) return false;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    typename C::key_type key{};
+    if (!read(from, key)) return false;
+    if constexpr (MapContainer<C>) {
+      typename C::mapped_type value{};
+      if (!read(from, value)) return false;
+      container.emplace_hint(container.end(), std::move(key), std::move(value));
+    } else {
+      container.emplace_hint(container.end(), std::move(key));
+    }
+    if (container.size() != i + std::size_t{1}) return from.fail("a key is there twice");
+  }
+  return true;
+}
+
+template <class V, std::size_t... I>
+[[nodiscard]] bool read_alternative(Reader& from, std::size_t index, V& value, std::index_sequence<I...>) {
+  bool ok = false;
+  const bool known = ((I == index && ((ok = read(from, value.template emplace<I>())), true)) || ...);
+  return known ? ok : from.fail("the index of a variant is unknown");
 }
 
 }  // namespace detail
 
-template <class... T>
-struct Codec<std::tuple<T...>> {
-  static void encode(Packer& p, const std::tuple<T...>& value) { detail::pack_fields(p, value); }
-  static bool decode(const msgpack::object& o, std::tuple<T...>& value) {
-    return detail::unpack_fields(o, value, std::index_sequence_for<T...>{});
-  }
-};
-
-template <class A, class B>
-struct Codec<std::pair<A, B>> {
-  static void encode(Packer& p, const std::pair<A, B>& value) { detail::pack_fields(p, std::tie(value.first, value.second)); }
-  static bool decode(const msgpack::object& o, std::pair<A, B>& value) {
-    auto tuple = std::tie(value.first, value.second);
-    return detail::unpack_fields(o, tuple, std::index_sequence<0, 1>{});
-  }
-};
-
-/// A variant: which alternative, and its value.
-template <class... T>
-struct Codec<std::variant<T...>> {
-  using V = std::variant<T...>;
-  static void encode(Packer& p, const V& value) {
-    p.pack_array(2);
-    pack(p, static_cast<std::uint32_t>(value.index()));
-    std::visit([&](const auto& alternative) { pack(p, alternative); }, value);
-  }
-  static bool decode(const msgpack::object& o, V& value) {
-    if (o.type != msgpack::type::ARRAY || o.via.array.size != 2) return false;
-    std::uint32_t index = 0;
-    return unpack(o.via.array.ptr[0], index) && decode_alternative(o.via.array.ptr[1], index, value, std::index_sequence_for<T...>{});
-  }
-
- private:
-  template <std::size_t... I>
-  static bool decode_alternative(const msgpack::object& o, std::uint32_t index, V& value, std::index_sequence<I...>) {
-    bool ok = false;
-    (void)((I == index && ((ok = unpack(o, value.template emplace<I>())), true)) || ...);
-    return ok;
-  }
-};
-
-/// Aggregates: an array of their fields.
+/// How a T travels. The primary template knows the shapes of the standard library; specialise it for your own.
 template <class T>
-  requires std::is_class_v<T>
-struct Codec<T> {
-  static void encode(Packer& p, const T& value) { detail::pack_fields(p, fields(value)); }
-  static bool decode(const msgpack::object& o, T& value) {
-    auto tuple = fields(value);
-    return detail::unpack_fields(o, tuple, std::make_index_sequence<std::tuple_size_v<decltype(tuple)>>{});
+struct Codec {
+  using TroupeBuiltIn = void;
+  static constexpr detail::Shape kShape = detail::shape_of<T>();
+  using Shape = detail::Shape;
+
+  static void encode(Writer& to, const T& value) {
+    if constexpr (detail::is_flat<T>()) {
+      to.append(&value, sizeof value);
+    } else if constexpr (kShape == Shape::kBool || kShape == Shape::kEnum) {
+      to.append(&value, sizeof value);
+    } else if constexpr (kShape == Shape::kView || kShape == Shape::kSequence) {
+      detail::write_elements(to, value);
+    } else if constexpr (kShape == Shape::kArray) {
+      if constexpr (std::tuple_size_v<T> == 0) return detail::write_fields(to);
+      for (const auto& element : value) write(to, element);
+    } else if constexpr (kShape == Shape::kMap) {
+      to.append_count(value.size());
+      for (const auto& [key, element] : value) write(to, key), write(to, element);
+    } else if constexpr (kShape == Shape::kSet) {
+      to.append_count(value.size());
+      for (const auto& key : value) write(to, key);
+    } else if constexpr (kShape == Shape::kOptional) {
+      const bool there = static_cast<bool>(value);
+      write(to, there);
+      if (there) write(to, *value);
+    } else if constexpr (kShape == Shape::kPair) {
+      detail::write_fields(to, value.first, value.second);
+    } else if constexpr (kShape == Shape::kTuple) {
+      std::apply([&](const auto&... field) { detail::write_fields(to, field...); }, value);
+    } else if constexpr (kShape == Shape::kVariant) {
+      if (value.valueless_by_exception()) return to.refuse("it holds a variant without a value");
+      write(to, static_cast<detail::IndexOf<std::variant_size_v<T>>>(value.index()));
+      std::visit([&](const auto& alternative) { write(to, alternative); }, value);
+    } else if constexpr (kShape == Shape::kDuration) {
+      write(to, value.count());
+    } else if constexpr (kShape == Shape::kFields) {
+      std::apply(
+          [&](const auto&... field) {
+            (detail::check_sendable<std::remove_cvref_t<decltype(field)>, T>(), ...);
+            detail::write_fields(to, field...);
+          },
+          fields(value));
+    }
+  }
+
+  static bool decode(Reader& from, T& value) {
+    if constexpr (detail::is_flat<T>()) {
+      return from.copy(&value, sizeof value);
+    } else if constexpr (kShape == Shape::kBool) {
+      std::uint8_t byte = 0;
+      if (!from.copy(&byte, 1)) return false;
+      value = byte != 0;
+      return byte <= 1 || from.fail("a bool is 0 or 1");
+    } else if constexpr (kShape == Shape::kEnum) {
+      std::underlying_type_t<T> number{};
+      if (!read(from, number)) return false;
+      value = static_cast<T>(number);
+      if constexpr (detail::BoundedEnum<T>) {
+        if (std::cmp_less(number, 0) || value > troupe_last(value)) return from.fail("an enum has no such value");
+      }
+      return true;
+    } else if constexpr (kShape == Shape::kView) {
+      (void)sizeof(detail::A_view_owns_nothing__Receive_a_std_string_or_std_vector<T>);
+      return false;
+    } else if constexpr (kShape == Shape::kSequence) {
+      return detail::read_elements(from, value);
+    } else if constexpr (kShape == Shape::kArray) {
+      if constexpr (std::tuple_size_v<T> == 0) return detail::read_fields(from);
+      for (auto& element : value) {
+        if (!read(from, element)) return false;
+      }
+      return true;
+    } else if constexpr (kShape == Shape::kMap || kShape == Shape::kSet) {
+      return detail::read_keys(from, value);
+    } else if constexpr (kShape == Shape::kOptional) {
+      bool there = false;
+      value.reset();
+      if (!read(from, there)) return false;
+      if (!there) return true;
+      if constexpr (detail::kIsA<T, std::unique_ptr>) {
+        value = std::make_unique<typename T::element_type>();
+      } else {
+        value.emplace();
+      }
+      return read(from, *value);
+    } else if constexpr (kShape == Shape::kPair) {
+      return detail::read_fields(from, value.first, value.second);
+    } else if constexpr (kShape == Shape::kTuple) {
+      return std::apply([&](auto&... field) { return detail::read_fields(from, field...); }, value);
+    } else if constexpr (kShape == Shape::kVariant) {
+      detail::IndexOf<std::variant_size_v<T>> index = 0;
+      return read(from, index) && detail::read_alternative(from, index, value,
+                                                           std::make_index_sequence<std::variant_size_v<T>>{});
+    } else if constexpr (kShape == Shape::kDuration) {
+      typename T::rep count{};
+      if (!read(from, count)) return false;
+      value = T(count);
+      return true;
+    } else if constexpr (kShape == Shape::kFields) {
+      return std::apply(
+          [&](auto&... field) {
+            (detail::check_sendable<std::remove_cvref_t<decltype(field)>, T>(), ...);
+            return detail::read_fields(from, field...);
+          },
+          fields(value));
+    } else {
+      return false;
+    }
   }
 };
 
-/// `value` as MessagePack.
 template <class T>
-Bytes encode(const T& value) {
-  Writer writer;
-  Packer packer(writer);
-  pack(packer, value);
-  return writer.take();
+void write(Writer& to, const T& value) {
+  detail::check_sendable<T>();
+  if constexpr (std::is_class_v<T> && !detail::is_flat<T>()) {
+    const Writer::Level level(to);
+    if (level.ok()) Codec<T>::encode(to, value);
+  } else {
+    Codec<T>::encode(to, value);
+  }
 }
 
-/// Bytes parsed into an object tree, which points into `bytes`. Depth at most 32; nothing may follow the value.
-Result<msgpack::object_handle> parse(ByteView bytes);
+template <class T>
+bool read(Reader& from, T& value) {
+  detail::check_sendable<T>();
+  if constexpr (std::is_class_v<T> && !detail::is_flat<T>()) {
+    const Reader::Level level(from);
+    return level.ok() && Codec<T>::decode(from, value);
+  } else {
+    return Codec<T>::decode(from, value);
+  }
+}
 
-/// The T in `bytes`, or why there is none.
+/// The bytes of `value`. Throws LimitExceeded if it is nested too deep or a container is too long.
+template <class T>
+Bytes encode(const T& value) {
+  Writer to;
+  write(to, value);
+  return to.take(type_name<T>());
+}
+
+/// The T in `bytes`, or why there is none. All of `bytes` is the value.
 template <class T>
 Result<T> decode(ByteView bytes) {
-  auto parsed = parse(bytes);
-  if (!parsed) return parsed.error();
+  Reader from(bytes);
   T value{};
-  if (!unpack(parsed->get(), value)) {
-    return ErrorInfo{ErrorCode::kBadInput, "cannot decode a message", "its fields have other types than expected",
-                     "both sides must run the same build"};
+  if (!read(from, value) || !from.finish()) {
+    from.fail("its codec refused it");
+    return from.error(type_name<T>());
   }
   return value;
 }

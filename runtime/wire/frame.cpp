@@ -1,7 +1,9 @@
 #include "runtime/wire/frame.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
+#include <string>
 
 namespace troupe::wire {
 namespace {
@@ -72,10 +74,8 @@ Result<FrameHeader> decode_header(ByteView frame) {
 
 Bytes whole_frame(const FrameHeader& header, ByteView body) {
   const HeaderBytes head = encode_header(header);
-  Bytes frame;
-  frame.reserve(head.size() + body.size());
-  frame.insert(frame.end(), head.begin(), head.end());
-  frame.insert(frame.end(), body.begin(), body.end());
+  Bytes frame(head.size() + body.size());
+  std::copy(body.begin(), body.end(), std::copy(head.begin(), head.end(), frame.begin()));
   return frame;
 }
 

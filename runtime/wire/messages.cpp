@@ -1,21 +1,24 @@
 #include "runtime/wire/messages.hpp"
 
-#include <algorithm>
+#include <string>
 
 namespace troupe::wire {
 namespace {
 
-template <std::size_t I = 0>
-Result<Control> decode_as(std::uint64_t number, ByteView body) {
-  if constexpr (I < std::variant_size_v<Control>) {
-    if (number != I) return decode_as<I + 1>(number, body);
-    auto message = decode<std::variant_alternative_t<I, Control>>(body);
-    if (!message) return message.error();
-    return Control(*std::move(message));
-  } else {
-    return ErrorInfo{ErrorCode::kBadInput, "refused a control message", "number " + std::to_string(number) + " is unknown",
-                     "both sides must run the same build"};
-  }
+template <class M>
+Result<Control> decode_as(ByteView body) {
+  auto message = decode<M>(body);
+  if (!message) return std::move(message).error();
+  return Control(*std::move(message));
+}
+
+template <class... M>
+Result<Control> decode_number(std::uint64_t number, ByteView body, const std::variant<M...>*) {
+  using Decode = Result<Control> (*)(ByteView);
+  constexpr Decode kDecoders[] = {&decode_as<M>...};
+  if (number < sizeof...(M)) return kDecoders[number](body);
+  return ErrorInfo{ErrorCode::kBadInput, "refused a control message", "number " + std::to_string(number) + " is unknown",
+                   "run the same version of troupe on both sides"};
 }
 
 }  // namespace
@@ -31,12 +34,11 @@ Bytes control_frame(const Control& message, ProcessAddress from, ProcessAddress 
   header.from = from;
   header.to = to;
   const Bytes body = encode_control(message, header);
-  const auto bytes = encode_header(header);
-  Bytes frame(bytes.size() + body.size());
-  std::copy(body.begin(), body.end(), std::copy(bytes.begin(), bytes.end(), frame.begin()));
-  return frame;
+  return whole_frame(header, body);
 }
 
-Result<Control> decode_control(const FrameHeader& header, ByteView body) { return decode_as(header.id, body); }
+Result<Control> decode_control(const FrameHeader& header, ByteView body) {
+  return decode_number(header.id, body, static_cast<const Control*>(nullptr));
+}
 
 }  // namespace troupe::wire

@@ -1,0 +1,103 @@
+/// What a process does for the sessions, handles and futures in it: the one interface between the templates that
+/// users include and the process behind them.
+///
+/// `Process` implements it over CAF and links; tests implement it in a few lines. Kept light on purpose: every
+/// translation unit of a user's program includes this header.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "runtime/host/call_state.hpp"
+#include "runtime/wire/address.hpp"
+
+namespace troupe {
+
+class SharedMemory;
+
+/// Who a process is. Set before actors are spawned.
+struct ProcessConfig {
+  NodeId node;
+  ProcessId process;
+  JobId job;
+  std::uint32_t incarnation = 0;  ///< how many drivers this job has had; a driver's own
+  std::string label;
+  std::string host;     ///< address on which its machine is reached
+  std::string package;  ///< hash of the executable this job's workers run; empty: the node's own
+};
+
+/// Told once when a monitored actor is gone.
+using OnDown = std::function<void(const std::string& reason)>;
+
+/// An actor to be started. Checked: `cpu_e4` is within limits, `args` are.
+struct ActorSpawn {
+  std::uint64_t constructor = 0;  ///< id in the registry
+  wire::Bytes args;
+  std::string type;   ///< its class, for people
+  std::string label;  ///< prefix of its process's output
+  std::string name;   ///< found by it within the job; empty for none
+  std::int64_t cpu_e4 = 0;
+  bool isolated = false;
+  bool here = false;  ///< in this process
+  NodeId node{};      ///< on this node and no other
+  /// Whether the head places it. Others are constructed straight in a leased process.
+  bool through_head() const { return !here && (isolated || cpu_e4 != 0 || !name.empty()); }
+};
+
+/// Thread-safe. No method blocks, except open_region.
+class ProcessGate {
+ public:
+  /// The first gate of a program is its current one until it ends.
+  ProcessGate();
+  virtual ~ProcessGate();
+  ProcessGate(const ProcessGate&) = delete;
+  ProcessGate& operator=(const ProcessGate&) = delete;
+
+  /// The gate that a decoded handle belongs to: of a ProcessGateScope in this thread, of the actor whose turn it
+  /// is, or the program's only one. Null if there is none.
+  static ProcessGate* current();
+
+  virtual const ProcessConfig& config() const = 0;
+  ProcessAddress address() const { return {config().node, config().process}; }
+
+  /// Starts a call; the state is resolved with the encoded answer or an error. Null if `one_way`.
+  /// REQUIRES: args.size() <= wire::kMaxBodyBytes.
+  virtual std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t method, wire::Bytes args,
+                                          bool one_way) = 0;
+  /// Answers a call that came from another process. An answer too large for a frame never gets here.
+  virtual void reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome) = 0;
+
+  /// Starts an actor. The state is resolved with its encoded ActorAddress (wire::SpawnAnswer). If nobody waits
+  /// any more, CallState::cancel runs the hook that the gate has set: the actor is not wanted, started or not.
+  virtual std::shared_ptr<CallState> spawn(ActorSpawn spawn) = 0;
+  /// Ends an actor, wherever it is.
+  virtual void kill(const ActorAddress& actor, std::string reason) = 0;
+  /// Calls `callback` once, in a thread of the runtime, when the actor is gone (also if it is gone already).
+  virtual void monitor(const ActorAddress& actor, OnDown callback) = 0;
+
+  /// The living actor of that name in this job: an encoded ActorAddress.
+  virtual std::shared_ptr<CallState> find(std::string name) = 0;
+  /// The live nodes: an encoded wire::NodesAnswer, a vector of cluster::NodeInfo.
+  virtual std::shared_ptr<CallState> nodes() = 0;
+
+  /// See Session.
+  virtual Result<SharedMemory> open_region(const std::string& key, std::size_t bytes, const std::string& label,
+                                           bool abortable) = 0;
+  virtual void drop_region(const std::string& key) = 0;
+};
+
+/// Makes `gate` the current one of this thread for a scope; null changes nothing.
+class ProcessGateScope {
+ public:
+  explicit ProcessGateScope(ProcessGate* gate);
+  ~ProcessGateScope();
+  ProcessGateScope(const ProcessGateScope&) = delete;
+  ProcessGateScope& operator=(const ProcessGateScope&) = delete;
+
+ private:
+  ProcessGate* before_;
+};
+
+}  // namespace troupe
