@@ -22,8 +22,12 @@ function(troupe_flags target)
     -Wno-missing-field-initializers
     # False alarms of GCC 12's std::string at -O3 (its bug 105651).
     $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+  if(TROUPE_FUZZ)
+    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)  # counts which branches an input takes
+  endif()
   if(TROUPE_SANITIZE)
-    target_compile_options(${target} PRIVATE -fsanitize=${TROUPE_SANITIZE} -fno-omit-frame-pointer)
+    target_compile_options(${target} PRIVATE -fsanitize=${TROUPE_SANITIZE} -fno-omit-frame-pointer
+      $<$<BOOL:${TROUPE_FUZZ}>:-fno-sanitize-recover=all>)
     target_link_options(${target} PUBLIC -fsanitize=${TROUPE_SANITIZE})
     # GCC reports false positives of these under the sanitizers.
     target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-Wno-tsan>)

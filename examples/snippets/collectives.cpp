@@ -4,8 +4,9 @@
 #include <troupe/collectives.hpp>
 
 int main() {
-  auto group = troupe::collectives::init_process_group("native", "env://");  // or tcp://HOST:PORT, file:///PATH
-  auto values = group->allocate<float>(1 << 20);                             // moved without a copy
+  // The ranks meet at env://, tcp://HOST:PORT or file:///PATH.
+  auto group = troupe::collectives::init_process_group("native", "env://");
+  auto values = group->allocate<float>(1 << 20);  // moved without a copy
   std::iota(values.begin(), values.end(), 0.0F);
   group->all_reduce(values)->wait();  // the same bits on any number of machines
   std::printf("rank %d of %d: %g\n", group->rank(), group->size(), values[1]);

@@ -27,7 +27,8 @@ struct Digits {
 
 int main(int argc, char** argv) {
   auto session = troupe::init(argc, argv);
-  auto result = troupe::train::run(session, Digits{"mnist"},
-                                   {.logical_ranks = 4, .micro_batch = 25, .epochs = 3, .trainers = 2, .seed = 7});
+  auto result =
+      troupe::train::run(session, Digits{"mnist"},
+                         {.logical_ranks = 4, .micro_batch = 25, .epochs = 3, .trainers = 2, .seed = 7});
   std::cout << result.state_hash << "\n";
 }

@@ -50,7 +50,8 @@ bool link_packets(std::span<const std::byte> bytes) {
       const std::size_t body = joiner.body().size();
       check(body <= wire::kMaxBodyBytes, "a message keeps the limit of its length");
       const auto taken = joiner.take();
-      check(taken.size() == ((flags & 1) != 0 ? body + wire::kHeaderBytes : body), "take gives what was asked for");
+      check(taken.size() == ((flags & 1) != 0 ? body + wire::kHeaderBytes : body),
+            "take gives what was asked for");
     }
   }
   check(budget.left == whole_budget, "a joiner gives its whole budget back");

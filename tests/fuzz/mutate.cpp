@@ -10,14 +10,20 @@ namespace {
 std::uint64_t edge(Random& random) {
   const std::uint64_t power = random.below(64) == 0 ? 0 : std::uint64_t{1} << random.below(64);
   switch (random.below(4)) {
-    case 0: return power;
-    case 1: return power - 1;
-    case 2: return power + 1;
-    default: return ~power;
+    case 0:
+      return power;
+    case 1:
+      return power - 1;
+    case 2:
+      return power + 1;
+    default:
+      return ~power;
   }
 }
 
-std::size_t place(const Input& input, Random& random) { return random.below(input.size() + 1); }
+std::size_t place(const Input& input, Random& random) {
+  return random.below(input.size() + 1);
+}
 
 void put_number(Input& input, Random& random) {
   const std::size_t size = std::size_t{1} << random.below(4);  // 1, 2, 4, 8
@@ -34,7 +40,8 @@ void change_once(Input& input, const Input& other, Random& random) {
   const auto part = [&random](const Input& of) {  // at most 64 bytes of it
     const std::size_t from = place(of, random);
     const std::size_t size = std::min<std::size_t>(random.below(64) + 1, of.size() - from);
-    return Input(of.begin() + static_cast<std::ptrdiff_t>(from), of.begin() + static_cast<std::ptrdiff_t>(from + size));
+    return Input(of.begin() + static_cast<std::ptrdiff_t>(from),
+                 of.begin() + static_cast<std::ptrdiff_t>(from + size));
   };
   const auto at = input.begin() + static_cast<std::ptrdiff_t>(place(input, random));
   switch (random.below(8)) {
@@ -44,10 +51,18 @@ void change_once(Input& input, const Input& other, Random& random) {
     case 1:
       if (at != input.end()) *at = static_cast<std::byte>(random.below(256));
       return;
-    case 2: return put_number(input, random);
-    case 3: input.erase(at, input.end()); return;
-    case 4: input.erase(at, at + std::min<std::ptrdiff_t>(input.end() - at, static_cast<std::ptrdiff_t>(random.below(16) + 1))); return;
-    case 5: input.insert(at, random.below(16) + 1, static_cast<std::byte>(random.below(256))); return;
+    case 2:
+      return put_number(input, random);
+    case 3:
+      input.erase(at, input.end());
+      return;
+    case 4:
+      input.erase(at, at + std::min<std::ptrdiff_t>(input.end() - at,
+                                                    static_cast<std::ptrdiff_t>(random.below(16) + 1)));
+      return;
+    case 5:
+      input.insert(at, random.below(16) + 1, static_cast<std::byte>(random.below(256)));
+      return;
     case 6: {
       const Input copy = part(input);
       input.insert(at, copy.begin(), copy.end());
@@ -55,9 +70,12 @@ void change_once(Input& input, const Input& other, Random& random) {
     }
     default: {
       const Input copy = part(other);
-      const auto overlap = std::min<std::ptrdiff_t>(input.end() - at, static_cast<std::ptrdiff_t>(copy.size()));
-      if (random.below(2) == 0) std::copy_n(copy.begin(), overlap, at);
-      else input.insert(at, copy.begin(), copy.end());
+      const auto overlap =
+          std::min<std::ptrdiff_t>(input.end() - at, static_cast<std::ptrdiff_t>(copy.size()));
+      if (random.below(2) == 0)
+        std::copy_n(copy.begin(), overlap, at);
+      else
+        input.insert(at, copy.begin(), copy.end());
       return;
     }
   }

@@ -53,13 +53,15 @@ void fill_value(std::pair<A, B>& value) {
   fill(value.first);
   fill(value.second);
 }
-inline void fill_value(std::string& value) { value = "node"; }
+inline void fill_value(std::string& value) {
+  value = "node";
+}
 template <class Rep, class Period>
 void fill_value(std::chrono::duration<Rep, Period>& value) {
   value = std::chrono::duration<Rep, Period>(7);
 }
 template <class T>
-  requires std::is_aggregate_v<T>
+requires std::is_aggregate_v<T>
 void fill_value(T& value) {
   std::apply([](auto&... field) { (fill(field), ...); }, wire::fields(value));
 }

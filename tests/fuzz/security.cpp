@@ -1,9 +1,10 @@
 // Keys and tokens: what people paste, what a parent hands over, what lies in folders.
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "runtime/core/endpoint.hpp"
 #include "runtime/core/storage.hpp"
@@ -63,7 +64,8 @@ bool join_token(std::span<const std::byte> bytes) {
   const auto token = read_join_token(text_of(bytes));
   if (!token) return false;
   const auto again = read_join_token(write_join_token(*token));
-  check(again.ok() && again->id == token->id && again->head == token->head && again->head_key == token->head_key,
+  check(again.ok() && again->id == token->id && again->head == token->head &&
+            again->head_key == token->head_key,
         "a token that was read is the same after it was written");
   return true;
 }
@@ -71,6 +73,7 @@ bool join_token(std::span<const std::byte> bytes) {
 bool key_bundle(std::span<const std::byte> bytes) {
   const auto bundle = decode_key_bundle(bytes);
   if (!bundle) return false;
+  decoded();  // hand_over makes room for the longest bundle
   check(bundle->allowed.size() <= kMaxBundlePeers, "a bundle keeps the limit of its peers");
   const auto again = take_over(hand_over(*bundle).value());
   check(again.ok() && again->head == bundle->head && again->allowed == bundle->allowed &&
@@ -101,7 +104,8 @@ bool cluster_folder(std::span<const std::byte> bytes) {
   return folder.contact().ok();
 }
 
-/// An entry of the head's register of who may come in. The first byte says of which kind, and how long its key is.
+/// An entry of the head's register of who may come in. The first byte says of which kind, and how long its
+/// key is.
 bool admission_register(std::span<const std::byte> bytes) {
   if (bytes.empty()) return false;
   const unsigned first = static_cast<unsigned>(bytes[0]);

@@ -1,5 +1,5 @@
-/// Decoders of bytes from outside, each as a function that takes any bytes: fuzzed by libFuzzer (libfuzzer.cpp) and by
-/// our own small fuzzer (driver.cpp). README.md tells how.
+/// Decoders of bytes from outside, each as a function that takes any bytes: fuzzed by libFuzzer
+/// (libfuzzer.cpp) and by our own small fuzzer (driver.cpp). README.md tells how.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,9 @@ using FuzzOne = bool (*)(std::span<const std::byte> bytes);
 struct Target {
   std::string_view name;  ///< of its corpus, too: corpus/NAME/
   FuzzOne run;
+  /// It may hold so much whatever its input, for errors and tables; what is above must be justified by the
+  /// input.
+  std::size_t fixed_bytes = std::size_t{16} << 10;
 };
 
 // One a decoder, in the file of its name.
@@ -36,7 +39,7 @@ inline constexpr Target kTargets[] = {
     {"control_message", control_message},
     {"call_arguments", call_arguments},
     {"store_record", store_record},
-    {"link_packets", link_packets},
+    {"link_packets", link_packets, (std::size_t{1} << 20) + (16 << 10)},
     {"endpoint", endpoint},
     {"public_key", public_key},
     {"join_token", join_token},
@@ -51,7 +54,13 @@ inline std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-/// What a decoder accepted and an encoder wrote again must decode to the same: ends the process if it does not.
+/// Said by a target that does more than decode: what is allocated from here on is its own, and not counted.
+void decoded();
+/// Called by decoded(), if set.
+extern void (*on_decoded)();
+
+/// What a decoder accepted and an encoder wrote again must decode to the same: ends the process if it does
+/// not.
 void check(bool holds, const char* what);
 
 }  // namespace troupe::fuzz

@@ -1,5 +1,5 @@
-// What crosses processes: frame headers, control messages, arguments of calls; and the head's records, which are
-// encoded in the same way.
+// What crosses processes: frame headers, control messages, arguments of calls; and the head's records, which
+// are encoded in the same way.
 #include <map>
 #include <optional>
 #include <variant>
@@ -11,7 +11,8 @@
 namespace troupe::fuzz {
 namespace {
 
-/// Decoded, encoded and decoded again, a value is the same: compared as bytes, since not all messages have ==.
+/// Decoded, encoded and decoded again, a value is the same: compared as bytes, since not all messages have
+/// ==.
 template <class T>
 bool survives(wire::ByteView bytes) {
   const auto value = wire::decode<T>(bytes);
@@ -54,8 +55,12 @@ bool control_message(std::span<const std::byte> bytes) {
   return true;
 }
 
-bool call_arguments(std::span<const std::byte> bytes) { return survives<Arguments>(bytes); }
+bool call_arguments(std::span<const std::byte> bytes) {
+  return survives<Arguments>(bytes);
+}
 
-bool store_record(std::span<const std::byte> bytes) { return survives<cluster::Record>(bytes); }
+bool store_record(std::span<const std::byte> bytes) {
+  return survives<cluster::Record>(bytes);
+}
 
 }  // namespace troupe::fuzz

@@ -1,5 +1,5 @@
-/// Data sets: what a training job's dataset() returns. IDX files (MNIST and its kin), rendered digits, and the
-/// interface for your own.
+/// Data sets: what a training job's dataset() returns. IDX files (MNIST and its kin), rendered digits, and
+/// the interface for your own.
 #pragma once
 
 #include "actors/data/dataset.hpp"

@@ -1,4 +1,5 @@
-/// What a training job tells while it runs: events, and two that show them (a terminal's progress, lines of JSON).
+/// What a training job tells while it runs: events, and two that show them (a terminal's progress, lines of
+/// JSON).
 #pragma once
 
 #include "actors/report/events.hpp"

@@ -23,8 +23,8 @@ int main(int argc, char** argv) {
 
   const auto meeting = std::filesystem::current_path() / "meeting";
   std::filesystem::remove(meeting);
-  const auto group = troupe::collectives::init_process_group("native", "file://" + meeting.string(),
-                                                             {.rank = 0, .size = 1});
+  const auto group =
+      troupe::collectives::init_process_group("native", "file://" + meeting.string(), {.rank = 0, .size = 1});
   const auto value = group->allocate<float>(1);
   value[0] = static_cast<float>(total);
   group->all_reduce(value)->wait();
