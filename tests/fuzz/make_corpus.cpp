@@ -149,6 +149,18 @@ void packets(const fs::path& root) {
   corpus.add("hello-to-goodbye", long_link);
 }
 
+void faults(const fs::path& root) {
+  const Corpus corpus(root, "link_faults");
+  const auto b = [](std::initializer_list<int> values) {
+    wire::Bytes bytes;
+    for (const int value : values) bytes.push_back(static_cast<std::byte>(value));
+    return bytes;
+  };
+  corpus.add("whole", b({0, 0, 0, 50, 255, 0, 255, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
+  corpus.add("lost", b({10, 0, 0, 50, 10, 0, 0, 1, 0, 0, 0, 50, 10, 0, 0, 1, 0, 0, 0}));
+  corpus.add("twice", b({10, 0, 0, 50, 10, 0, 2, 2, 0, 50, 10, 0, 0, 3, 0, 0, 0, 0, 0}));
+}
+
 void keys(const fs::path& root) {
   const CurveKeyPair own = known_keys(0x11), head = known_keys(0x22);
   Corpus(root, "public_key").add("one", to_string(own.public_key()));
@@ -214,5 +226,6 @@ int main(int argc, char** argv) {
   troupe::fuzz::frames(root);
   troupe::fuzz::messages(root);
   troupe::fuzz::packets(root);
+  troupe::fuzz::faults(root);
   troupe::fuzz::keys(root);
 }

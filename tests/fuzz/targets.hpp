@@ -26,6 +26,7 @@ bool control_message(std::span<const std::byte> bytes);
 bool call_arguments(std::span<const std::byte> bytes);
 bool store_record(std::span<const std::byte> bytes);
 bool link_packets(std::span<const std::byte> bytes);
+bool link_faults(std::span<const std::byte> bytes);
 bool endpoint(std::span<const std::byte> bytes);
 bool public_key(std::span<const std::byte> bytes);
 bool join_token(std::span<const std::byte> bytes);
@@ -40,6 +41,7 @@ inline constexpr Target kTargets[] = {
     {"call_arguments", call_arguments},
     {"store_record", store_record},
     {"link_packets", link_packets, (std::size_t{1} << 20) + (16 << 10)},
+    {"link_faults", link_faults, (std::size_t{1} << 20) + (64 << 10)},
     {"endpoint", endpoint},
     {"public_key", public_key},
     {"join_token", join_token},
