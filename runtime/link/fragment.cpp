@@ -91,8 +91,14 @@ std::string printable(std::string_view text) {
 
 Joiner::~Joiner() { let_go(); }
 
+void Joiner::close() {
+  closed_ = true;
+  frame_ = body_ = {};
+  let_go();
+}
+
 void Joiner::let_go() {
-  if (options_.budget != nullptr) options_.budget->left += charged_;
+  if (charged_ > 0) options_.budget->left += charged_;
   charged_ = 0;
   wire::Bytes().swap(buffer_);
   remaining_ = 0;

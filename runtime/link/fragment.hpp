@@ -125,6 +125,10 @@ class Joiner {
 
   /// Of the goodbye, printable.
   const std::string& reason() const { return reason_; }
+  /// Lets go of what has arrived: nothing more is taken.
+  void close();
+  /// Whether a goodbye came, an error was found, or it was closed.
+  bool is_closed() const { return closed_; }
   /// Whether a message has begun to arrive and is not whole yet.
   bool pending() const { return remaining_ > 0; }
   /// The number of the last message of which a packet came.
