@@ -15,10 +15,11 @@ namespace troupe {
 
 namespace detail {
 
-/// The non-template part of a call. Throws BadConfig for a null gate, LimitExceeded for arguments that no message
-/// can hold and for too many pending calls.
+/// The non-template part of a call. Throws BadConfig for a null gate, LimitExceeded for arguments that no
+/// message can hold and for too many pending calls.
 std::shared_ptr<CallState> start_call(ProcessGate* gate, const ActorAddress& to, std::uint64_t method,
-                                      std::string_view name, wire::Bytes args, PendingLimit* limit, bool one_way);
+                                      std::string_view name, wire::Bytes args, PendingLimit* limit,
+                                      bool one_way);
 
 }  // namespace detail
 
@@ -40,10 +41,10 @@ class ActorHandle {
     (void)&detail::BaseEntry<Derived, T>::registered;
   }
 
-  /// Calls a method of T or of a base of it; arguments are copied to the actor's process. A wrong method, too few
-  /// or too many arguments and conversions that could change a value do not compile. The answer is a Future of
-  /// what the method returns; a method that returns Future<X> answers when that is ready. Calls from one caller to
-  /// one actor run in order. Throws LimitExceeded for arguments above 64 MiB.
+  /// Calls a method of T or of a base of it; arguments are copied to the actor's process. A wrong method, too
+  /// few or too many arguments and conversions that could change a value do not compile. The answer is a
+  /// Future of what the method returns; a method that returns Future<X> answers when that is ready. Calls
+  /// from one caller to one actor run in order. Throws LimitExceeded for arguments above 64 MiB.
   // clang-format off
   template <auto M> requires detail::Takes<M, 0> auto call() const { return send<M>(); }
   template <auto M> requires detail::Takes<M, 1> auto call(At<M, 0> a) const { return send<M>(a); }
@@ -56,7 +57,8 @@ class ActorHandle {
   template <auto M> requires detail::Takes<M, 8> auto call(At<M, 0> a, At<M, 1> b, At<M, 2> c, At<M, 3> d, At<M, 4> e, At<M, 5> f, At<M, 6> g, At<M, 7> h) const { return send<M>(a, b, c, d, e, f, g, h); }
   // clang-format on
   template <auto M, class... Args>
-  requires(!detail::Takes<M, sizeof...(Args)> || sizeof...(Args) > detail::kMostArguments) void call(Args&&...) const {
+  requires(!detail::Takes<M, sizeof...(Args)> ||
+           sizeof...(Args) > detail::kMostArguments) void call(Args&&...) const {
     detail::refuse_count<M, sizeof...(Args)>();
   }
 
@@ -73,12 +75,13 @@ class ActorHandle {
   template <auto M> requires detail::Takes<M, 8> void tell(At<M, 0> a, At<M, 1> b, At<M, 2> c, At<M, 3> d, At<M, 4> e, At<M, 5> f, At<M, 6> g, At<M, 7> h) const { return post<M>(a, b, c, d, e, f, g, h); }
   // clang-format on
   template <auto M, class... Args>
-  requires(!detail::Takes<M, sizeof...(Args)> || sizeof...(Args) > detail::kMostArguments) void tell(Args&&...) const {
+  requires(!detail::Takes<M, sizeof...(Args)> ||
+           sizeof...(Args) > detail::kMostArguments) void tell(Args&&...) const {
     detail::refuse_count<M, sizeof...(Args)>();
   }
 
-  /// A handle whose calls throw LimitExceeded while `most` (>= 1) of them have no answer. Copies of it share the
-  /// count; in another process it has no limit.
+  /// A handle whose calls throw LimitExceeded while `most` (>= 1) of them have no answer. Copies of it share
+  /// the count; in another process it has no limit.
   ActorHandle with_max_pending(std::size_t most) const {
     ActorHandle limited = *this;
     limited.limit_ = std::make_shared<PendingLimit>(most);
@@ -106,9 +109,10 @@ class ActorHandle {
   std::shared_ptr<CallState> start(bool one_way, const P&... argument) const {
     using Entry = detail::MethodEntry<M>;
     using Object = typename Entry::Traits::Object;
-    static_assert(std::is_same_v<Object, T> || std::is_base_of_v<Object, T>,
-                  "call<&T::method>: the method belongs to another class than the actor: call a method of the handle's "
-                  "class or of a base of it");
+    static_assert(
+        std::is_same_v<Object, T> || std::is_base_of_v<Object, T>,
+        "call<&T::method>: the method belongs to another class than the actor: call a method of the handle's "
+        "class or of a base of it");
     (void)&Entry::registered;
     if constexpr (!std::is_same_v<Object, T>) (void)&detail::BaseEntry<T, Object>::registered;
     return detail::start_call(gate_, address_, Entry::kId, Entry::kName,

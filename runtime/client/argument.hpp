@@ -1,8 +1,8 @@
 /// Argument<P>: what a method's parameter of type P accepts at a call.
 ///
-/// As brace initialisation does: a conversion that could change the value does not compile, unless the argument is
-/// a constant that fits: call<&T::resize>(5) is fine for a std::size_t, call<&T::resize>(n) with an int n is not.
-/// Integers that a floating parameter holds exactly are fine, too.
+/// As brace initialisation does: a conversion that could change the value does not compile, unless the
+/// argument is a constant that fits: call<&T::resize>(5) is fine for a std::size_t, call<&T::resize>(n) with
+/// an int n is not. Integers that a floating parameter holds exactly are fine, too.
 #pragma once
 
 #include <limits>
@@ -26,8 +26,9 @@ concept Arithmetic = std::is_arithmetic_v<T>;
 
 /// Every value of integer type A is one of floating type P.
 template <class A, class P>
-inline constexpr bool kExactAs = std::is_integral_v<A> && !std::is_same_v<A, bool> && std::is_floating_point_v<P> &&
-                                 std::numeric_limits<A>::digits <= std::numeric_limits<P>::digits;
+inline constexpr bool kExactAs =
+    std::is_integral_v<A> && !std::is_same_v<A, bool> && std::is_floating_point_v<P> &&
+    std::numeric_limits<A>::digits <= std::numeric_limits<P>::digits;
 
 template <class A, class P>
 consteval bool accepts() {
@@ -40,8 +41,10 @@ consteval bool accepts() {
       return kExactAs<A, P> || (std::is_convertible_v<A, P> && requires { P{std::declval<const A&>()}; });
     }
   } else if constexpr (wire::detail::kIsA<P, std::optional>) {
-    if constexpr (wire::detail::kIsA<A, std::optional>) return accepts<typename A::value_type, typename P::value_type>();
-    else return std::is_same_v<A, std::nullopt_t> || accepts<A, typename P::value_type>();
+    if constexpr (wire::detail::kIsA<A, std::optional>)
+      return accepts<typename A::value_type, typename P::value_type>();
+    else
+      return std::is_same_v<A, std::nullopt_t> || accepts<A, typename P::value_type>();
   } else {
     return std::is_convertible_v<A, P> || std::is_convertible_v<A&, P>;
   }
@@ -49,8 +52,9 @@ consteval bool accepts() {
 
 /// Arithmetic that only a constant may cross: integers to integers and floats, floats to floats.
 template <class A, class P>
-concept NeedsConstant = Arithmetic<A> && Arithmetic<P> && !std::is_same_v<A, bool> && !std::is_same_v<P, bool> &&
-                        !accepts<A, P>() && !(std::is_floating_point_v<A> && std::is_integral_v<P>);
+concept NeedsConstant =
+    Arithmetic<A> && Arithmetic<P> && !std::is_same_v<A, bool> && !std::is_same_v<P, bool> &&
+    !accepts<A, P>() && !(std::is_floating_point_v<A> && std::is_integral_v<P>);
 
 template <class P, class A>
 consteval P constant(A value) {
@@ -76,10 +80,11 @@ template <class P>
 class Argument {
  public:
   template <class A>
-  requires(std::is_same_v<std::remove_cvref_t<A>, P>) Argument(A&& a) : value_(&a) {}  // NOLINT: implicit on purpose
+  requires(std::is_same_v<std::remove_cvref_t<A>, P>) Argument(A&& a)
+      : value_(&a) {}  // NOLINT: implicit on purpose
   template <class A>
-  requires(!std::is_same_v<std::decay_t<A>, P> && detail::accepts<std::decay_t<A>, P>())
-      Argument(A&& a) : converted_(static_cast<P>(std::forward<A>(a))), value_(&*converted_) {}  // NOLINT
+  requires(!std::is_same_v<std::decay_t<A>, P> && detail::accepts<std::decay_t<A>, P>()) Argument(A&& a)
+      : converted_(static_cast<P>(std::forward<A>(a))), value_(&*converted_) {}  // NOLINT
   template <class A>
   requires(detail::NeedsConstant<A, P>) consteval Argument(const A& a) {  // NOLINT
     if (!__builtin_constant_p(a)) {
@@ -89,11 +94,11 @@ class Argument {
   }
   template <class A>
   requires(!std::is_same_v<std::decay_t<A>, P> && !detail::accepts<std::decay_t<A>, P>() &&
-           !detail::NeedsConstant<std::decay_t<A>, P>)
-      Argument(A&&) {  // NOLINT
-    static_assert(!sizeof(A),
-                  "call<&T::method>(args...): an argument does not convert to its parameter without loss: pass the "
-                  "type of the parameter, or use static_cast");
+           !detail::NeedsConstant<std::decay_t<A>, P>) Argument(A&&) {  // NOLINT
+    static_assert(
+        !sizeof(A),
+        "call<&T::method>(args...): an argument does not convert to its parameter without loss: pass the "
+        "type of the parameter, or use static_cast");
   }
   Argument(const Argument&) = delete;
   Argument& operator=(const Argument&) = delete;
@@ -123,7 +128,8 @@ template <auto M, std::size_t I>
 using ArgumentOf = typename ParameterAt<typename MethodTraits<decltype(M)>::Parameters, I>::type;
 
 template <auto M, std::size_t N>
-concept Takes = std::tuple_size_v<typename MethodTraits<decltype(M)>::Parameters> == N;
+concept Takes = std::tuple_size_v<typename MethodTraits<decltype(M)>::Parameters>
+== N;
 
 inline constexpr std::size_t kMostArguments = 8;
 
@@ -133,8 +139,10 @@ constexpr void refuse_count() {
   constexpr std::size_t takes = std::tuple_size_v<typename MethodTraits<decltype(M)>::Parameters>;
   static_assert(takes <= kMostArguments || N != takes,
                 "call<&T::method>(args...): a call has at most 8 arguments: pass a struct");
-  static_assert(N >= takes, "call<&T::method>(args...): too few arguments: pass one for every parameter of the method");
-  static_assert(N <= takes, "call<&T::method>(args...): too many arguments: pass one for every parameter of the method");
+  static_assert(N >= takes,
+                "call<&T::method>(args...): too few arguments: pass one for every parameter of the method");
+  static_assert(N <= takes,
+                "call<&T::method>(args...): too many arguments: pass one for every parameter of the method");
 }
 
 }  // namespace detail

@@ -53,9 +53,10 @@ class Future {
   bool valid() const { return state_ != nullptr; }
   bool ready() const { return checked().ready(); }
 
-  /// The answer. Throws what the call threw (TaskFailed carries type, message and origin of a user exception),
-  /// ActorDied when the actor is gone, or Timeout after `timeout` (default: one hour). In a method of a light
-  /// actor it throws BadConfig and names `then`: such an actor shares its thread and may not block.
+  /// The answer. Throws what the call threw (TaskFailed carries type, message and origin of a user
+  /// exception), ActorDied when the actor is gone, or Timeout after `timeout` (default: one hour). In a
+  /// method of a light actor it throws BadConfig and names `then`: such an actor shares its thread and may
+  /// not block.
   T get(Duration timeout = std::chrono::hours(1)) const {
     detail::check_may_block("Future::get");
     if (!checked().wait(timeout)) detail::throw_call_timeout(timeout);
@@ -85,8 +86,8 @@ class Future {
   ProcessGate* gate_ = nullptr;
 };
 
-/// A Future that a program fills itself, for a method that answers later. Copies fill the same one; when the last
-/// copy is gone without an answer, the Future fails with TaskFailed. Thread-safe.
+/// A Future that a program fills itself, for a method that answers later. Copies fill the same one; when the
+/// last copy is gone without an answer, the Future fails with TaskFailed. Thread-safe.
 template <class T>
 class Promise {
  public:

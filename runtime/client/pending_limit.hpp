@@ -1,4 +1,5 @@
-/// A bound on the calls of one handle that are under way: an error instead of waiting (Ray's max_pending_calls).
+/// A bound on the calls of one handle that are under way: an error instead of waiting (Ray's
+/// max_pending_calls).
 #pragma once
 
 #include <cstddef>

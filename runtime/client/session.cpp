@@ -11,17 +11,20 @@ namespace {
 constexpr Duration kSpawnTimeout = std::chrono::seconds(120);
 constexpr Duration kHeadAnswers = std::chrono::seconds(30);
 
-[[noreturn]] void throw_too_large(const std::string& what, std::size_t bytes, std::size_t limit, std::string todo) {
+[[noreturn]] void throw_too_large(const std::string& what, std::size_t bytes, std::size_t limit,
+                                  std::string todo) {
   throw LimitExceeded({ErrorCode::kLimit, what + " are too large",
-                       std::to_string(bytes) + " bytes is more than " + std::to_string(limit), std::move(todo)});
+                       std::to_string(bytes) + " bytes is more than " + std::to_string(limit),
+                       std::move(todo)});
 }
 
 void check_spawn(const ActorSpawn& spawn) {
   const std::string what = "the constructor arguments of " + spawn.type;
   if (spawn.through_head() && spawn.args.size() > kMaxPlacedArgumentBytes) {
-    throw_too_large(what, spawn.args.size(), kMaxPlacedArgumentBytes,
-                    "an actor that is isolated, holds CPUs or has a name is started through the head: give it large "
-                    "data by a call, or through shared memory (Session::open_region)");
+    throw_too_large(
+        what, spawn.args.size(), kMaxPlacedArgumentBytes,
+        "an actor that is isolated, holds CPUs or has a name is started through the head: give it large "
+        "data by a call, or through shared memory (Session::open_region)");
   }
   if (spawn.args.size() > wire::kMaxBodyBytes) {
     throw_too_large(what, spawn.args.size(), wire::kMaxBodyBytes,
@@ -39,9 +42,11 @@ T await(const std::shared_ptr<CallState>& state) {
 namespace detail {
 
 std::shared_ptr<CallState> start_call(ProcessGate* gate, const ActorAddress& to, std::uint64_t method,
-                                      std::string_view name, wire::Bytes args, PendingLimit* limit, bool one_way) {
+                                      std::string_view name, wire::Bytes args, PendingLimit* limit,
+                                      bool one_way) {
   if (gate == nullptr) {
-    throw BadConfig("cannot call " + std::string(name), "the handle refers to no actor: it was default-constructed",
+    throw BadConfig("cannot call " + std::string(name),
+                    "the handle refers to no actor: it was default-constructed",
                     "call a handle that spawn() or find() gave");
   }
   if (args.size() > wire::kMaxBodyBytes) {
@@ -60,12 +65,13 @@ std::shared_ptr<CallState> start_call(ProcessGate* gate, const ActorAddress& to,
 std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t constructor,
                                           std::string_view class_name, wire::Bytes args) const {
   if (!(options.num_cpus >= 0 && options.num_cpus <= 1e6)) {  // a NaN is refused, too
-    throw BadConfig("cannot spawn a " + std::string(class_name), "num_cpus = " + std::to_string(options.num_cpus),
-                    "ask for 0 to 1,000,000 CPUs");
+    throw BadConfig("cannot spawn a " + std::string(class_name),
+                    "num_cpus = " + std::to_string(options.num_cpus), "ask for 0 to 1,000,000 CPUs");
   }
   if (options.max_pending_calls != 0) {
     throw BadConfig("cannot spawn a " + std::string(class_name) + " asynchronously with max_pending_calls",
-                    "a limit belongs to a handle, and there is none yet", "call with_max_pending on the handle");
+                    "a limit belongs to a handle, and there is none yet",
+                    "call with_max_pending on the handle");
   }
   ActorSpawn spawn;
   spawn.constructor = constructor;

@@ -38,26 +38,28 @@ class Session {
  public:
   explicit Session(ProcessGate& process) : process_(&process) {}
 
-  /// Starts an actor of class T with these constructor arguments and waits for it. Throws what the constructor
-  /// threw, BadConfig when no node can ever hold it, LimitExceeded for arguments above 4 MiB (isolated, with CPUs
-  /// or a name) or 64 MiB (others), and Timeout after 2 minutes: the actor is then not wanted any more, and ended
-  /// if it should start.
+  /// Starts an actor of class T with these constructor arguments and waits for it. Throws what the
+  /// constructor threw, BadConfig when no node can ever hold it, LimitExceeded for arguments above 4 MiB
+  /// (isolated, with CPUs or a name) or 64 MiB (others), and Timeout after 2 minutes: the actor is then not
+  /// wanted any more, and ended if it should start.
   template <class T, class... Args>
   ActorHandle<T> spawn(ActorOptions options = {}, Args&&... args) const {
     const std::size_t most = std::exchange(options.max_pending_calls, 0);
-    return limited(ActorHandle<T>(process_, await_spawn(start<T>(std::move(options), std::forward<Args>(args)...))),
-                   most);
+    return limited(
+        ActorHandle<T>(process_, await_spawn(start<T>(std::move(options), std::forward<Args>(args)...))),
+        most);
   }
 
-  /// The same without waiting. Throws BadConfig for max_pending_calls: give the handle a limit when it is there
-  /// (ActorHandle::with_max_pending).
+  /// The same without waiting. Throws BadConfig for max_pending_calls: give the handle a limit when it is
+  /// there (ActorHandle::with_max_pending).
   template <class T, class... Args>
   Future<ActorHandle<T>> spawn_async(ActorOptions options = {}, Args&&... args) const {
     return Future<ActorHandle<T>>(start<T>(std::move(options), std::forward<Args>(args)...), process_);
   }
 
-  /// The living actor of that name in this job. Throws Refused if it is of another class (when it is called), and
-  /// what the head says if there is none. REQUIRES: T is its class, or a base that some handle was converted to.
+  /// The living actor of that name in this job. Throws Refused if it is of another class (when it is called),
+  /// and what the head says if there is none. REQUIRES: T is its class, or a base that some handle was
+  /// converted to.
   template <class T>
   ActorHandle<T> find(const std::string& name) const {
     return ActorHandle<T>(process_, find_address(name));
@@ -106,8 +108,8 @@ class Session {
     return start(std::move(options), Entry::kId, Entry::kClass,
                  detail::encode_arguments(Entry::kClass, detail::as_sent(args)...));
   }
-  std::shared_ptr<CallState> start(ActorOptions options, std::uint64_t constructor, std::string_view class_name,
-                                   wire::Bytes args) const;
+  std::shared_ptr<CallState> start(ActorOptions options, std::uint64_t constructor,
+                                   std::string_view class_name, wire::Bytes args) const;
   ActorAddress await_spawn(const std::shared_ptr<CallState>& spawn) const;
   ActorAddress find_address(const std::string& name) const;
   template <class T>

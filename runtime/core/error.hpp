@@ -77,8 +77,8 @@ struct TaskFailed : Error {
   using Error::Error;
   /// What the exception said, alone.
   const std::string& exception_message() const noexcept { return info().why; }
-  /// Throws it again as what it was in the actor if that is one of the standard library's types with a message
-  /// (std::out_of_range, std::runtime_error, ...) or std::bad_alloc, and as TaskFailed if not.
+  /// Throws it again as what it was in the actor if that is one of the standard library's types with a
+  /// message (std::out_of_range, std::runtime_error, ...) or std::bad_alloc, and as TaskFailed if not.
   [[noreturn]] void rethrow() const;
 };
 struct CollectiveAborted : Error {

@@ -1,5 +1,5 @@
-/// The name of a type as the compiler prints it: for ids that two processes of one executable agree on, and for
-/// error messages.
+/// The name of a type as the compiler prints it: for ids that two processes of one executable agree on, and
+/// for error messages.
 #pragma once
 
 #include <string_view>

@@ -53,7 +53,7 @@ class CallState {
   std::atomic<std::uint32_t> sleepers_{0};
   std::mutex mutex_;
   Outcome outcome_{wire::Bytes{}};
-  std::vector<std::function<void()>> callbacks_;        // under mutex_
+  std::vector<std::function<void()>> callbacks_;      // under mutex_
   std::unique_ptr<std::function<void()>> on_cancel_;  // few calls have one
 };
 

@@ -1,4 +1,5 @@
-/// How methods and constructors get into the registry: one entry is instantiated for each that a program uses.
+/// How methods and constructors get into the registry: one entry is instantiated for each that a program
+/// uses.
 #pragma once
 
 #include <memory>
@@ -47,9 +48,10 @@ struct MethodTraits<R (T::*)(A...)> {
   using Return = R;
   using Parameters = std::tuple<std::remove_cvref_t<A>...>;
   using Arguments = std::tuple<StoredArg<A>...>;
-  static_assert((!(std::is_lvalue_reference_v<A> && !std::is_const_v<std::remove_reference_t<A>>)&&...),
-                "call<&T::method>: the method takes a parameter by non-const reference, but arguments are copies: "
-                "take it by value or const reference, and return what changed");
+  static_assert(
+      (!(std::is_lvalue_reference_v<A> && !std::is_const_v<std::remove_reference_t<A>>)&&...),
+      "call<&T::method>: the method takes a parameter by non-const reference, but arguments are copies: "
+      "take it by value or const reference, and return what changed");
 };
 template <class T, class R, class... A>
 struct MethodTraits<R (T::*)(A...) const> : MethodTraits<R (T::*)(A...)> {};
@@ -95,7 +97,8 @@ template <class Tuple>
 Result<Tuple> decode_arguments(wire::ByteView bytes, std::string_view of) {
   Tuple arguments{};
   wire::Reader from(bytes);
-  const bool all = std::apply([&](auto&... argument) { return (wire::read(from, argument) && ...); }, arguments);
+  const bool all =
+      std::apply([&](auto&... argument) { return (wire::read(from, argument) && ...); }, arguments);
   if (all && from.finish()) return arguments;
   from.fail("its codec refused it");
   ErrorInfo error = from.error("call of " + std::string(of));
@@ -129,8 +132,9 @@ struct MethodEntry {
       auto args = decode_arguments<typename Traits::Arguments>(bytes, kName);
       if (!args) return responder.fail(std::move(args).error());
       const auto run = [&]() -> Return {
-        return std::apply([&](auto&&... arg) -> Return { return (self.*M)(std::forward<decltype(arg)>(arg)...); },
-                          *std::move(args));
+        return std::apply(
+            [&](auto&&... arg) -> Return { return (self.*M)(std::forward<decltype(arg)>(arg)...); },
+            *std::move(args));
       };
       if constexpr (std::is_void_v<Return>) {
         run();
@@ -144,8 +148,8 @@ struct MethodEntry {
       responder.fail(describe_exception(kName));
     }
   }
-  static inline const bool registered = Registry::instance().add_method(
-      kId, {std::string(kName), kClassId<typename Traits::Object>, &invoke});
+  static inline const bool registered =
+      Registry::instance().add_method(kId, {std::string(kName), kClassId<typename Traits::Object>, &invoke});
 };
 
 /// T is a Base: an actor of class T runs Base's methods.
@@ -161,8 +165,9 @@ struct ConstructorEntry {
   static constexpr std::uint64_t kId = signature_hash(type_signature<T, Args...>());
   static constexpr std::string_view kClass = type_name<T>();
   static constexpr bool kByParentheses = std::is_constructible_v<T, Args&&...>;
-  static_assert(kByParentheses || requires { T{std::declval<Args>()...}; },
-                "spawn<T>(options, args...): no constructor of T takes these arguments");
+  static_assert(
+      kByParentheses || requires { T{std::declval<Args>()...}; },
+      "spawn<T>(options, args...): no constructor of T takes these arguments");
 
   struct Holder final : ActorObject {
     explicit Holder(std::tuple<Args...>&& args)
@@ -190,7 +195,8 @@ struct ConstructorEntry {
       return describe_exception("the constructor of " + std::string(kClass));
     }
   }
-  static inline const bool registered = Registry::instance().add_constructor(kId, {std::string(kClass), &make});
+  static inline const bool registered =
+      Registry::instance().add_constructor(kId, {std::string(kClass), &make});
 };
 
 }  // namespace troupe::detail

@@ -1,8 +1,8 @@
-/// What a process does for the sessions, handles and futures in it: the one interface between the templates that
-/// users include and the process behind them.
+/// What a process does for the sessions, handles and futures in it: the one interface between the templates
+/// that users include and the process behind them.
 ///
-/// `Process` implements it over CAF and links; tests implement it in a few lines. Kept light on purpose: every
-/// translation unit of a user's program includes this header.
+/// `Process` implements it over CAF and links; tests implement it in a few lines. Kept light on purpose:
+/// every translation unit of a user's program includes this header.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct ProcessConfig {
   JobId job;
   std::uint32_t incarnation = 0;  ///< how many drivers this job has had; a driver's own
   std::string label;
-  std::string host;     ///< address on which its machine is reached
-  std::string package;  ///< hash of the executable this job's workers run; empty: the node's own
+  std::string host;       ///< address on which its machine is reached
+  std::string package;    ///< hash of the executable this job's workers run; empty: the node's own
   ProcessAddress driver;  ///< where the output of workers goes that this process starts; none: here
 };
 
@@ -59,8 +59,8 @@ class ProcessGate {
   ProcessGate(const ProcessGate&) = delete;
   ProcessGate& operator=(const ProcessGate&) = delete;
 
-  /// The gate that a decoded handle belongs to: of a ProcessGateScope in this thread, of the actor whose turn it
-  /// is, or the program's only one. Null if there is none.
+  /// The gate that a decoded handle belongs to: of a ProcessGateScope in this thread, of the actor whose turn
+  /// it is, or the program's only one. Null if there is none.
   static ProcessGate* current();
 
   virtual const ProcessConfig& config() const = 0;
@@ -73,8 +73,9 @@ class ProcessGate {
   /// Answers a call that came from another process. An answer too large for a frame never gets here.
   virtual void reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome) = 0;
 
-  /// Starts an actor. The state is resolved with its encoded ActorAddress (wire::SpawnAnswer). If nobody waits
-  /// any more, CallState::cancel runs the hook that the gate has set: the actor is not wanted, started or not.
+  /// Starts an actor. The state is resolved with its encoded ActorAddress (wire::SpawnAnswer). If nobody
+  /// waits any more, CallState::cancel runs the hook that the gate has set: the actor is not wanted, started
+  /// or not.
   virtual std::shared_ptr<CallState> spawn(ActorSpawn spawn) = 0;
   /// Ends an actor, wherever it is.
   virtual void kill(const ActorAddress& actor, std::string reason) = 0;
@@ -90,8 +91,8 @@ class ProcessGate {
   virtual void later(std::function<void()> work) = 0;
 
   /// See Session.
-  virtual Result<SharedMemory> open_region(const std::string& key, std::size_t bytes, const std::string& label,
-                                           bool abortable) = 0;
+  virtual Result<SharedMemory> open_region(const std::string& key, std::size_t bytes,
+                                           const std::string& label, bool abortable) = 0;
   virtual void drop_region(const std::string& key) = 0;
 };
 

@@ -14,15 +14,17 @@ namespace {
 
 /// Before main there is nobody to tell but the reader of standard error.
 [[noreturn]] void end_ambiguous(std::string_view kind, std::string_view name) {
-  std::fprintf(stderr,
-               "troupe: cannot start: this program has two different %.*ss called '%.*s': a call of one would run "
-               "the other (rename one of them; classes in unnamed namespaces of two files count as one name)\n",
-               static_cast<int>(kind.size()), kind.data(), static_cast<int>(name.size()), name.data());
+  std::fprintf(
+      stderr,
+      "troupe: cannot start: this program has two different %.*ss called '%.*s': a call of one would run "
+      "the other (rename one of them; classes in unnamed namespaces of two files count as one name)\n",
+      static_cast<int>(kind.size()), kind.data(), static_cast<int>(name.size()), name.data());
   std::abort();
 }
 
 ErrorInfo refused(std::string what, std::string why) {
-  return {ErrorCode::kRefused, std::move(what), std::move(why), "caller and actor must run the same executable"};
+  return {ErrorCode::kRefused, std::move(what), std::move(why),
+          "caller and actor must run the same executable"};
 }
 
 std::string demangled(const char* name) {
@@ -37,7 +39,8 @@ std::string origin_of(std::string_view where) {
   std::string text(where);
   if (const ActorContext* actor = current_actor()) {
     const ActorAddress at = actor->address();
-    text += ", actor " + to_string(at.actor) + ", process " + to_string(at.process) + ", node " + to_string(at.node);
+    text += ", actor " + to_string(at.actor) + ", process " + to_string(at.process) + ", node " +
+            to_string(at.node);
   }
   return text;
 }
@@ -99,8 +102,9 @@ void Registry::invoke(std::uint64_t id, ActorObject& object, wire::ByteView args
   }
   void* self = as_class(object.get(), object.class_id(), known->class_id);
   if (self == nullptr) {
-    return responder.fail(refused("cannot call " + known->name,
-                                  "the actor is a " + std::string(object.class_name()) + ", which has no such method"));
+    return responder.fail(
+        refused("cannot call " + known->name,
+                "the actor is a " + std::string(object.class_name()) + ", which has no such method"));
   }
   known->invoke(self, args, std::move(responder));
 }

@@ -47,8 +47,8 @@ class Registry {
 
   static Registry& instance();
 
-  /// Two different functions under one id (classes of one name in two files) end the program, with their name:
-  /// one would run instead of the other.
+  /// Two different functions under one id (classes of one name in two files) end the program, with their
+  /// name: one would run instead of the other.
   bool add_method(std::uint64_t id, Method method);
   bool add_constructor(std::uint64_t id, Constructor constructor);
   bool add_base(std::uint64_t class_id, std::uint64_t base_id, Upcast upcast);
@@ -57,10 +57,11 @@ class Registry {
   const Method* method(std::uint64_t id) const;
   const Constructor* constructor(std::uint64_t id) const;
 
-  /// Makes the object, or says why not: an unknown class, arguments that do not decode, what the constructor threw.
+  /// Makes the object, or says why not: an unknown class, arguments that do not decode, what the constructor
+  /// threw.
   Result<std::unique_ptr<ActorObject>> make(std::uint64_t constructor, wire::ByteView args) const;
-  /// Runs a method on the actor's object. Refuses a method that this executable does not have and one of another
-  /// class: a stale or forged handle never runs another class's code.
+  /// Runs a method on the actor's object. Refuses a method that this executable does not have and one of
+  /// another class: a stale or forged handle never runs another class's code.
   void invoke(std::uint64_t method, ActorObject& object, wire::ByteView args, Responder responder) const;
 
  private:
@@ -76,8 +77,8 @@ class Registry {
   std::unordered_map<std::uint64_t, std::vector<Base>> bases_;
 };
 
-/// The error that an exception of user code becomes at the actor's boundary: its type, its message and where it
-/// was thrown. Call inside a catch block.
+/// The error that an exception of user code becomes at the actor's boundary: its type, its message and where
+/// it was thrown. Call inside a catch block.
 ErrorInfo describe_exception(std::string_view where);
 
 namespace detail {

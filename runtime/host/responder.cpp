@@ -7,12 +7,15 @@ namespace troupe {
 
 void Responder::outcome(Outcome outcome) {
   if (outcome.ok() && outcome->size() > wire::kMaxBodyBytes) {
-    outcome = ErrorInfo{ErrorCode::kLimit, "an answer is too large",
-                        std::to_string(outcome->size()) + " bytes is more than " + std::to_string(wire::kMaxBodyBytes),
-                        "return it in parts, or put it into shared memory (Session::open_region)"};
+    outcome = ErrorInfo{
+        ErrorCode::kLimit, "an answer is too large",
+        std::to_string(outcome->size()) + " bytes is more than " + std::to_string(wire::kMaxBodyBytes),
+        "return it in parts, or put it into shared memory (Session::open_region)"};
   }
-  if (local_ != nullptr) std::exchange(local_, nullptr)->resolve(std::move(outcome));
-  else if (gate_ != nullptr) std::exchange(gate_, nullptr)->reply(to_, call_, outcome);
+  if (local_ != nullptr)
+    std::exchange(local_, nullptr)->resolve(std::move(outcome));
+  else if (gate_ != nullptr)
+    std::exchange(gate_, nullptr)->reply(to_, call_, outcome);
 }
 
 Responder::~Responder() {

@@ -23,7 +23,10 @@ class Responder {
   explicit Responder(std::shared_ptr<CallState> local) : local_(std::move(local)) {}
   Responder(ProcessGate* gate, ProcessAddress to, std::uint64_t call) : gate_(gate), to_(to), call_(call) {}
   Responder(Responder&& other) noexcept
-      : local_(std::move(other.local_)), gate_(std::exchange(other.gate_, nullptr)), to_(other.to_), call_(other.call_) {}
+      : local_(std::move(other.local_)),
+        gate_(std::exchange(other.gate_, nullptr)),
+        to_(other.to_),
+        call_(other.call_) {}
   Responder& operator=(Responder&&) = delete;
   ~Responder();
 

@@ -1,12 +1,14 @@
+#include "runtime/wire/bytes.hpp"
+
 #include <limits>
 
 #include "runtime/core/assert.hpp"
-#include "runtime/wire/bytes.hpp"
 
 namespace troupe::wire {
 
 void Writer::append_count(std::size_t count) {
-  if (count > std::numeric_limits<std::uint32_t>::max()) refuse("it holds more than 4294967295 elements in one container");
+  if (count > std::numeric_limits<std::uint32_t>::max())
+    refuse("it holds more than 4294967295 elements in one container");
   const auto number = static_cast<std::uint32_t>(count);
   append(&number, sizeof number);
 }
@@ -35,9 +37,10 @@ Bytes Writer::take(std::string_view type) {
 
 ErrorInfo Reader::error(std::string_view type) const {
   TROUPE_ASSERT(why_ != nullptr, "a reader that failed says why");
-  return {ErrorCode::kBadInput, "cannot decode a " + std::string(type),
-          std::string(why_) + ", at byte " + std::to_string(failed_at_) + " of " + std::to_string(bytes_.size()),
-          "the sender must send this very type"};
+  return {
+      ErrorCode::kBadInput, "cannot decode a " + std::string(type),
+      std::string(why_) + ", at byte " + std::to_string(failed_at_) + " of " + std::to_string(bytes_.size()),
+      "the sender must send this very type"};
 }
 
 }  // namespace troupe::wire

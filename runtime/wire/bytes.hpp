@@ -16,7 +16,8 @@
 
 namespace troupe::wire {
 
-static_assert(std::endian::native == std::endian::little, "the wire is little-endian, and values are copied as they are");
+static_assert(std::endian::native == std::endian::little,
+              "the wire is little-endian, and values are copied as they are");
 
 using Bytes = std::vector<std::byte>;
 using ByteView = std::span<const std::byte>;
@@ -43,7 +44,8 @@ class Writer {
   void refuse(const char* why) {
     if (refused_ == nullptr) refused_ = why;
   }
-  /// What was appended; the writer is used up. Throws LimitExceeded if the value cannot be sent; `type` names it in the error.
+  /// What was appended; the writer is used up. Throws LimitExceeded if the value cannot be sent; `type` names
+  /// it in the error.
   Bytes take(std::string_view type);
 
   /// Counts how deep the encoder is in the value, for a scope.
@@ -93,8 +95,8 @@ class Reader {
     at_ += size;
     return true;
   }
-  /// A count of elements, each of at least `least_bytes` (> 0) bytes: refused if they cannot all be there, so that
-  /// nobody takes memory for a number alone.
+  /// A count of elements, each of at least `least_bytes` (> 0) bytes: refused if they cannot all be there, so
+  /// that nobody takes memory for a number alone.
   [[nodiscard]] bool read_count(std::uint32_t& count, std::size_t least_bytes) {
     if (!copy(&count, sizeof count)) return false;
     return count <= left() / least_bytes || fail("a count is larger than the bytes that follow");

@@ -1,10 +1,10 @@
 /// Values to bytes and back: call arguments, results and control messages. README.md gives the byte layout.
 ///
-///   Bytes bytes = wire::encode(value);            // throws LimitExceeded for what no message can hold
-///   Result<T> back = wire::decode<T>(bytes);      // total: never throws, allocates no more than the bytes justify
+///   Bytes bytes = wire::encode(value);        // throws LimitExceeded for what no message can hold
+///   Result<T> back = wire::decode<T>(bytes);  // total: never throws, takes no memory for a count alone
 ///
-/// What crosses processes is data: numbers, bools, enums, strings, containers of the standard library, optionals,
-/// variants, tuples, and aggregates of these. A class that is no aggregate lists its fields:
+/// What crosses processes is data: numbers, bools, enums, strings, containers of the standard library,
+/// optionals, variants, tuples, and aggregates of these. A class that is no aggregate lists its fields:
 ///
 ///   auto troupe_fields() { return std::tie(name, weights); }
 ///
@@ -19,6 +19,7 @@
 /// A type that is none of these does not compile; the error names it.
 #pragma once
 
+#include <concepts>
 #include <memory>
 #include <optional>
 #include <string>
@@ -78,16 +79,20 @@ concept Container = requires(T c) {
   c.clear();
 };
 template <class T>
-concept KeyContainer = Container<T> && requires { typename T::key_type; };
+concept KeyContainer = Container<T> && requires {
+  typename T::key_type;
+};
 template <class T>
-concept MapContainer = KeyContainer<T> && requires { typename T::mapped_type; };
+concept MapContainer = KeyContainer<T> && requires {
+  typename T::mapped_type;
+};
 template <class T>
 concept Sequence = Container<T> && !KeyContainer<T> && requires(T c, typename T::value_type v) {
   c.push_back(std::move(v));
   c.back();
 };
-/// An enum that names its last enumerator: `constexpr E troupe_last(E) { return E::kLast; }`. Larger numbers are
-/// then refused.
+/// An enum that names its last enumerator: `constexpr E troupe_last(E) { return E::kLast; }`. Larger numbers
+/// are then refused.
 template <class T>
 concept BoundedEnum = requires(T e) {
   { troupe_last(e) } -> std::same_as<T>;
@@ -113,28 +118,47 @@ enum class Shape {
 
 template <class T>
 consteval Shape shape_of() {
-  if constexpr (std::is_same_v<T, bool>) return Shape::kBool;
-  else if constexpr (std::is_integral_v<T> || (std::is_floating_point_v<T> && sizeof(T) <= 8)) return Shape::kNumber;
-  else if constexpr (std::is_enum_v<T>) return Shape::kEnum;
-  else if constexpr (kIsSpan<T> || std::is_same_v<T, std::string_view>) return Shape::kView;
-  else if constexpr (kIsArray<T>) return Shape::kArray;
-  else if constexpr (kIsA<T, std::optional> || kIsA<T, std::unique_ptr>) return Shape::kOptional;
-  else if constexpr (kIsA<T, std::pair>) return Shape::kPair;
-  else if constexpr (kIsA<T, std::tuple>) return Shape::kTuple;
-  else if constexpr (kIsA<T, std::variant>) return Shape::kVariant;
-  else if constexpr (!std::is_class_v<T>) return Shape::kNone;
-  else if constexpr (ListsFields<T>) return Shape::kFields;
-  else if constexpr (DurationLike<T>) return Shape::kDuration;
-  else if constexpr (MapContainer<T>) return Shape::kMap;
-  else if constexpr (KeyContainer<T>) return Shape::kSet;
-  else if constexpr (Sequence<T>) return Shape::kSequence;
-  else if constexpr (std::is_aggregate_v<T>) return Shape::kFields;
-  else return Shape::kNone;
+  if constexpr (std::is_same_v<T, bool>)
+    return Shape::kBool;
+  else if constexpr (std::is_integral_v<T> || (std::is_floating_point_v<T> && sizeof(T) <= 8))
+    return Shape::kNumber;
+  else if constexpr (std::is_enum_v<T>)
+    return Shape::kEnum;
+  else if constexpr (kIsSpan<T> || std::is_same_v<T, std::string_view>)
+    return Shape::kView;
+  else if constexpr (kIsArray<T>)
+    return Shape::kArray;
+  else if constexpr (kIsA<T, std::optional> || kIsA<T, std::unique_ptr>)
+    return Shape::kOptional;
+  else if constexpr (kIsA<T, std::pair>)
+    return Shape::kPair;
+  else if constexpr (kIsA<T, std::tuple>)
+    return Shape::kTuple;
+  else if constexpr (kIsA<T, std::variant>)
+    return Shape::kVariant;
+  else if constexpr (!std::is_class_v<T>)
+    return Shape::kNone;
+  else if constexpr (ListsFields<T>)
+    return Shape::kFields;
+  else if constexpr (DurationLike<T>)
+    return Shape::kDuration;
+  else if constexpr (MapContainer<T>)
+    return Shape::kMap;
+  else if constexpr (KeyContainer<T>)
+    return Shape::kSet;
+  else if constexpr (Sequence<T>)
+    return Shape::kSequence;
+  else if constexpr (std::is_aggregate_v<T>)
+    return Shape::kFields;
+  else
+    return Shape::kNone;
 }
 
 /// Whether Codec<T> is the one of this file.
 template <class T>
-concept BuiltIn = requires { typename Codec<T>::TroupeBuiltIn; };
+concept BuiltIn = requires {
+  typename Codec<T>::TroupeBuiltIn;
+};
 
 // Their names are what the compiler prints: incomplete on purpose.
 template <class T>
@@ -163,8 +187,8 @@ constexpr void check_sendable() {
 template <class T>
 using FieldsOf = decltype(fields(std::declval<T&>()));
 
-/// Whether the encoded bytes of a T are its bytes in memory: numbers, and arrays and aggregates of them without
-/// padding. A vector of such is one copy.
+/// Whether the encoded bytes of a T are its bytes in memory: numbers, and arrays and aggregates of them
+/// without padding. A vector of such is one copy.
 template <class T>
 consteval bool is_flat();
 template <class... F>
@@ -192,11 +216,16 @@ consteval bool is_flat() {
 /// The fewest bytes that a T is encoded in: at least one.
 template <class T>
 consteval std::size_t least_bytes() {
-  if constexpr (is_flat<T>()) return sizeof(T);
-  else if constexpr (!BuiltIn<T>) return 1;
-  else if constexpr (shape_of<T>() == Shape::kEnum) return sizeof(T);
-  else if constexpr (shape_of<T>() == Shape::kSequence) return sizeof(std::uint32_t);
-  else return 1;
+  if constexpr (is_flat<T>())
+    return sizeof(T);
+  else if constexpr (!BuiltIn<T>)
+    return 1;
+  else if constexpr (shape_of<T>() == Shape::kEnum)
+    return sizeof(T);
+  else if constexpr (shape_of<T>() == Shape::kSequence)
+    return sizeof(std::uint32_t);
+  else
+    return 1;
 }
 
 /// An index of a variant's alternative.
@@ -244,7 +273,10 @@ template <class C>
     if (!from.view(text, count)) return false;
     container.assign(reinterpret_cast<const char*>(text.data()), text.size());
     return true;
-  } else if constexpr (is_flat<E>() && requires { container.data(); container.resize(1); }) {
+  } else if constexpr (is_flat<E>() && requires {
+                         container.data();
+                         container.resize(1);
+                       }) {
     container.resize(count);
     return from.copy(container.data(), count * sizeof(E));
   } else {
@@ -294,7 +326,8 @@ template <class V, std::size_t... I>
 
 }  // namespace detail
 
-/// How a T travels. The primary template knows the shapes of the standard library; specialise it for your own.
+/// How a T travels. The primary template knows the shapes of the standard library; specialise it for your
+/// own.
 template <class T>
 struct Codec {
   using TroupeBuiltIn = void;
@@ -354,7 +387,8 @@ struct Codec {
       if (!read(from, number)) return false;
       value = static_cast<T>(number);
       if constexpr (detail::BoundedEnum<T>) {
-        if (std::cmp_less(number, 0) || value > troupe_last(value)) return from.fail("an enum has no such value");
+        if (std::cmp_less(number, 0) || value > troupe_last(value))
+          return from.fail("an enum has no such value");
       }
       return true;
     } else if constexpr (kShape == Shape::kView) {
@@ -387,8 +421,8 @@ struct Codec {
       return std::apply([&](auto&... field) { return detail::read_fields(from, field...); }, value);
     } else if constexpr (kShape == Shape::kVariant) {
       detail::IndexOf<std::variant_size_v<T>> index = 0;
-      return read(from, index) && detail::read_alternative(from, index, value,
-                                                           std::make_index_sequence<std::variant_size_v<T>>{});
+      return read(from, index) &&
+             detail::read_alternative(from, index, value, std::make_index_sequence<std::variant_size_v<T>>{});
     } else if constexpr (kShape == Shape::kDuration) {
       typename T::rep count{};
       if (!read(from, count)) return false;

@@ -48,17 +48,21 @@ HeaderBytes encode_header(const FrameHeader& header) {
 
 Result<FrameHeader> decode_header(ByteView frame) {
   if (frame.size() < kHeaderBytes) {
-    return refuse("it has " + std::to_string(frame.size()) + " bytes, fewer than a header", "the peer does not speak troupe");
+    return refuse("it has " + std::to_string(frame.size()) + " bytes, fewer than a header",
+                  "the peer does not speak troupe");
   }
   Layout layout;
   std::memcpy(&layout, frame.data(), sizeof layout);
-  if (layout.magic != kMagic) return refuse("it does not start with troupe's magic", "the peer does not speak troupe");
+  if (layout.magic != kMagic)
+    return refuse("it does not start with troupe's magic", "the peer does not speak troupe");
   if (layout.version != kProtocolVersion) {
-    return refuse("its protocol version is " + std::to_string(layout.version) + ", ours is " + std::to_string(kProtocolVersion),
+    return refuse("its protocol version is " + std::to_string(layout.version) + ", ours is " +
+                      std::to_string(kProtocolVersion),
                   "run the same version of troupe on both sides");
   }
   if (layout.kind < 1 || layout.kind > static_cast<std::uint8_t>(kLastFrameKind)) {
-    return refuse("kind " + std::to_string(layout.kind) + " is unknown", "run the same version of troupe on both sides");
+    return refuse("kind " + std::to_string(layout.kind) + " is unknown",
+                  "run the same version of troupe on both sides");
   }
   FrameHeader header;
   header.kind = static_cast<FrameKind>(layout.kind);
@@ -91,7 +95,8 @@ Bytes refusal(const FrameHeader& header, const ErrorInfo& error, FrameHeader& re
 }
 
 ErrorInfo decode_error(ByteView body) {
-  auto error = decode<std::tuple<ErrorInfo>>(body);  // a Result of an ErrorInfo would not know which one it is
+  auto error =
+      decode<std::tuple<ErrorInfo>>(body);  // a Result of an ErrorInfo would not know which one it is
   return error ? std::get<0>(*std::move(error)) : std::move(error).error();
 }
 

@@ -17,7 +17,8 @@ Result<Control> decode_number(std::uint64_t number, ByteView body, const std::va
   using Decode = Result<Control> (*)(ByteView);
   constexpr Decode kDecoders[] = {&decode_as<M>...};
   if (number < sizeof...(M)) return kDecoders[number](body);
-  return ErrorInfo{ErrorCode::kBadInput, "refused a control message", "number " + std::to_string(number) + " is unknown",
+  return ErrorInfo{ErrorCode::kBadInput, "refused a control message",
+                   "number " + std::to_string(number) + " is unknown",
                    "run the same version of troupe on both sides"};
 }
 

@@ -30,7 +30,9 @@ struct Counter : Padding, Named {
   int add(int n) { return total += n; }
   int get() const noexcept { return total; }
   std::size_t resize(std::size_t size) { return size; }
-  double scale(double by, float rate, std::optional<std::int64_t> offset) { return by * rate + double(offset.value_or(0)); }
+  double scale(double by, float rate, std::optional<std::int64_t> offset) {
+    return by * rate + double(offset.value_or(0));
+  }
   int sum(std::span<const float> numbers, const std::string& text, bool twice) {
     float all = 0;
     for (const float number : numbers) all += number;
@@ -138,7 +140,8 @@ TEST_CASE("answers hold handles, which work where they arrive") {
   CHECK_FALSE(directory.call<&Directory::none>().get());
   CHECK(session.spawn_async<Counter>({}, 6).get().call<&Counter::get>().get() == 6);
 
-  // A handle belongs to the process that decodes it: that of the call, also where another one is the program's first.
+  // A handle belongs to the process that decodes it: that of the call, also where another one is the
+  // program's first.
   LocalGate other(3);
   const auto far = Session(other).spawn<Directory>({}, Session(other).spawn<Counter>({}, 9));
   CHECK(far.call<&Directory::find>().get().call<&Counter::get>().get() == 9);
@@ -170,7 +173,8 @@ TEST_CASE("an exception keeps its type, its message and where it was thrown") {
     CHECK(error.exception_type() == "std::out_of_range");
     CHECK(error.exception_message() == "there is no 7");
     CHECK(error.origin().find("Counter::fail, actor 64, process 2, node 1") != std::string::npos);
-    CHECK(std::string(error.what()).find("Counter::fail threw std::out_of_range: there is no 7") != std::string::npos);
+    CHECK(std::string(error.what()).find("Counter::fail threw std::out_of_range: there is no 7") !=
+          std::string::npos);
     CHECK_THROWS_AS(error.rethrow(), std::out_of_range);
   }
   CHECK(error_of<TaskFailed>([&] { counter.call<&Counter::fail_oddly>().get(); }).type == "int");

@@ -1,8 +1,8 @@
 // Futures and promises.
+#include "runtime/client/future.hpp"
+
 #include <catch2/catch.hpp>
 #include <thread>
-
-#include "runtime/client/future.hpp"
 
 using namespace troupe;
 using namespace std::chrono_literals;

@@ -1,5 +1,5 @@
-/// A ProcessGate whose actors live in it and take their turn in the calling thread: enough of a process to test
-/// sessions, handles and futures without one.
+/// A ProcessGate whose actors live in it and take their turn in the calling thread: enough of a process to
+/// test sessions, handles and futures without one.
 #pragma once
 
 #include <map>
@@ -15,7 +15,9 @@ namespace troupe::testing {
 
 class LocalGate final : public ProcessGate {
  public:
-  explicit LocalGate(std::uint64_t process = 2) { config_.node = {1}, config_.process = {process}, config_.job = {7}; }
+  explicit LocalGate(std::uint64_t process = 2) {
+    config_.node = {1}, config_.process = {process}, config_.job = {7};
+  }
 
   const ProcessConfig& config() const override { return config_; }
 

@@ -1,8 +1,9 @@
 // What a session checks before it asks its process for an actor.
+#include "runtime/client/session.hpp"
+
 #include <catch2/catch.hpp>
 #include <limits>
 
-#include "runtime/client/session.hpp"
 #include "tests/runtime/client/local_gate.hpp"
 
 using namespace troupe;
@@ -27,7 +28,8 @@ struct Picky {
 TEST_CASE("a spawn says what it is") {
   LocalGate gate;
   const Session session(gate);
-  const auto holder = session.spawn<Holder>({.num_cpus = 0.5, .isolated = true, .name = "the holder"}, "text");
+  const auto holder =
+      session.spawn<Holder>({.num_cpus = 0.5, .isolated = true, .name = "the holder"}, "text");
   CHECK(holder.call<&Holder::size>().get() == 4);
   CHECK(gate.last_spawn.cpu_e4 == 5000);
   CHECK(gate.last_spawn.isolated);
@@ -51,7 +53,8 @@ TEST_CASE("CPUs that are no number are refused where they are asked for") {
   // `num_cpus = inf` became a negative demand.
   LocalGate gate;
   const Session session(gate);
-  for (const double cpus : {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(), 1e7}) {
+  for (const double cpus :
+       {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(), 1e7}) {
     CHECK_THROWS_AS(session.spawn<Holder>({.num_cpus = cpus}), BadConfig);
   }
 }
@@ -61,7 +64,8 @@ TEST_CASE("arguments too large for the head are refused at the door, with the wa
   LocalGate gate;
   const Session session(gate);
   const std::string large(kMaxPlacedArgumentBytes + 1, 'x');
-  for (const auto& options : {ActorOptions{.num_cpus = 1}, ActorOptions{.isolated = true}, ActorOptions{.name = "a"}}) {
+  for (const auto& options :
+       {ActorOptions{.num_cpus = 1}, ActorOptions{.isolated = true}, ActorOptions{.name = "a"}}) {
     try {
       session.spawn<Holder>(options, large);
       FAIL("it did not throw");

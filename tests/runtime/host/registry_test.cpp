@@ -56,7 +56,8 @@ TEST_CASE("an object runs the methods of its class and of its bases, however far
   CHECK(object->class_name().find("Leaf") != std::string_view::npos);
   CHECK(invoke<int>(registered<&Leaf::own>(), *object).value() == 7);
   CHECK(invoke<int>(registered<&Base::which>(), *object).value() == 3);
-  CHECK(invoke<int>(registered<&Side::get_side>(), *object).value() == 5);  // at another address than the object
+  CHECK(invoke<int>(registered<&Side::get_side>(), *object).value() ==
+        5);  // at another address than the object
   const auto other = invoke<int>(registered<&Other::own>(), *object);
   REQUIRE_FALSE(other.ok());
   CHECK(other.error().code == ErrorCode::kRefused);

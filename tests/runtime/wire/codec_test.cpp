@@ -1,5 +1,5 @@
-// Values to bytes and back: every kind of value, bit for bit; and any bytes at all give a value or an error, for
-// little memory.
+// Values to bytes and back: every kind of value, bit for bit; and any bytes at all give a value or an error,
+// for little memory.
 #include <array>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -22,7 +22,9 @@ using wire::ByteView;
 namespace {
 
 enum class Colour : std::uint8_t { kRed, kGreen, kBlue };
-constexpr Colour troupe_last(Colour) { return Colour::kBlue; }
+constexpr Colour troupe_last(Colour) {
+  return Colour::kBlue;
+}
 
 struct Empty {
   bool operator==(const Empty&) const = default;
@@ -92,7 +94,9 @@ struct Chain {
   std::unique_ptr<Chain> next;
 };
 
-std::size_t depth_of(const Tree& tree) { return tree.children.empty() ? 1 : 1 + depth_of(tree.children[0]); }
+std::size_t depth_of(const Tree& tree) {
+  return tree.children.empty() ? 1 : 1 + depth_of(tree.children[0]);
+}
 
 template <class T>
 bool same_after_the_way(const T& value) {
@@ -142,7 +146,8 @@ TEST_CASE("floating point crosses bit for bit, not-a-numbers too") {
     CHECK(std::bit_cast<std::uint64_t>(
               wire::decode<double>(wire::encode(std::bit_cast<double>(bits))).value()) == bits);
     const auto half = static_cast<std::uint32_t>(bits);
-    const auto back = wire::decode<std::vector<float>>(wire::encode(std::vector{std::bit_cast<float>(half)})).value();
+    const auto back =
+        wire::decode<std::vector<float>>(wire::encode(std::vector{std::bit_cast<float>(half)})).value();
     CHECK(std::bit_cast<std::uint32_t>(back[0]) == half);
   }
 }
@@ -178,8 +183,8 @@ TEST_CASE("the bytes are those of the README") {
     std::chrono::seconds wait{11};
     float real = 1;
   };
-  const int expected[] = {2, 1, 1, 1, 2, 0, 0, 0, 'a', 'b', 1, 0, 0, 0, 5, 6, 7, 0, 8,    0,  0,
-                          1, 9, 0, 1, 10, 0, 0, 0, 11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x3f};
+  const int expected[] = {2, 1, 1, 1, 2,  0, 0, 0, 'a', 'b', 1, 0, 0, 0, 5, 6, 7, 0, 8,    0,   0,
+                          1, 9, 0, 1, 10, 0, 0, 0, 11,  0,   0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x3f};
   Bytes bytes;
   for (const int byte : expected) bytes.push_back(static_cast<std::byte>(byte));
   CHECK(wire::encode(Page{}) == bytes);
