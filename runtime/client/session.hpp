@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/client/actor_handle.hpp"
@@ -43,12 +44,13 @@ class Session {
   /// if it should start.
   template <class T, class... Args>
   ActorHandle<T> spawn(ActorOptions options = {}, Args&&... args) const {
-    const std::size_t most = options.max_pending_calls;
+    const std::size_t most = std::exchange(options.max_pending_calls, 0);
     return limited(ActorHandle<T>(process_, await_spawn(start<T>(std::move(options), std::forward<Args>(args)...))),
                    most);
   }
 
-  /// The same without waiting. (Its handle has no limit: use with_max_pending.)
+  /// The same without waiting. Throws BadConfig for max_pending_calls: give the handle a limit when it is there
+  /// (ActorHandle::with_max_pending).
   template <class T, class... Args>
   Future<ActorHandle<T>> spawn_async(ActorOptions options = {}, Args&&... args) const {
     return Future<ActorHandle<T>>(start<T>(std::move(options), std::forward<Args>(args)...), process_);
