@@ -37,7 +37,8 @@ class EventLoop {
   /// Runs `work` in the loop's thread: up to 256 a turn, so that timers and descriptors get theirs.
   /// Thread-safe.
   void post(Callback work);
-  /// Runs until `stop`; then true. Or until `pause`, called in the loop's thread; then false, and it may run again.
+  /// Runs until `stop`; then true. Or until `pause`, called in the loop's thread; then false, and it may run
+  /// again.
   bool run();
   void pause() { paused_ = true; }
   void stop() { stopping_ = true; }

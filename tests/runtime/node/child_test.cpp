@@ -20,8 +20,8 @@ TEST_CASE("Reaping never waits: a child that goes on is none to reap") {
   }
   child.pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, child.pid, 0)));
   CHECK(reap(child).empty());
-  signal_child(child, SIGTERM);
+  signal_child(child, SIGKILL);
   REQUIRE(wait_ended(child, 60s));
-  CHECK(reap(child) == "killed by signal 15 (SIGTERM)");
+  CHECK(reap(child) == "killed by signal 9 (SIGKILL)");
   CHECK(reap(child) == "it was reaped elsewhere");
 }

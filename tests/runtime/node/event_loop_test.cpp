@@ -11,8 +11,8 @@ using namespace troupe;
 using namespace std::chrono_literals;
 
 TEST_CASE("A descriptor with a number that was used before gets no event of its forerunner") {
-  // Story: within one batch of epoll, a callback closed another descriptor, which was readable, and opened a new one,
-  // which got its number: the new one's callback was told of data that it does not have.
+  // Story: within one batch of epoll, a callback closed another descriptor, which was readable, and opened a
+  // new one, which got its number: the new one's callback was told of data that it does not have.
   EventLoop loop;
   UniqueFd fds[2] = {UniqueFd(::eventfd(1, EFD_CLOEXEC)), UniqueFd(::eventfd(1, EFD_CLOEXEC))};
   int first_calls = 0;
@@ -36,7 +36,8 @@ TEST_CASE("A descriptor with a number that was used before gets no event of its 
 }
 
 TEST_CASE("Posted work leaves turns to timers and descriptors") {
-  // Story: 60,000 answers that were posted while a node was busy ran in one go; its driver's end was not seen.
+  // Story: 60,000 answers that were posted while a node was busy ran in one go; its driver's end was not
+  // seen.
   EventLoop loop;
   constexpr int kWork = 10'000;
   int done = 0;

@@ -127,7 +127,8 @@ struct World {
     config.head = "127.0.0.1:2";
     config.hosts_driver = hosts_driver;
     const auto keys = CurveKeyPair::generate();
-    node = std::make_unique<Node>(loop, head, Node::Options{config, keys, keys.public_key(), std::move(pair->second)});
+    node = std::make_unique<Node>(loop, head,
+                                  Node::Options{config, keys, keys.public_key(), std::move(pair->second)});
     REQUIRE(node->start([this](const Result<void>& joined) {
       REQUIRE(joined.ok());
       node->serve_parent();
@@ -246,7 +247,8 @@ TEST_CASE("A driver that does not read its workers' output holds them back, and 
   CHECK(in_order);
 }
 
-TEST_CASE("kill -9 of a driver with thousands of spawns under way: the node ends its workers and leaves at once") {
+TEST_CASE(
+    "kill -9 of a driver with thousands of spawns under way: the node ends its workers and leaves at once") {
   World world;
   world.start({1}, "good");
   REQUIRE(world.until([&] { return world.head.find<cluster::ActorStarted>() != nullptr; }));
