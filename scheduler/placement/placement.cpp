@@ -1,4 +1,4 @@
-#include "scheduler/placement/policy.hpp"
+#include "scheduler/placement/placement.hpp"
 
 #include <cstdio>
 
