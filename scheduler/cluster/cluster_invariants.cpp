@@ -42,24 +42,28 @@ void ClusterMachine::check_invariants() const {
     for (const NodeId peer : node.peers)
       TROUPE_ASSERT(nodes_.contains(peer) && nodes_.at(peer).peers.contains(id), "peers know each other");
     for (const JobId lease : node.leases)
-      TROUPE_ASSERT(jobs_.runs(lease) && jobs_.find(lease)->leases.contains(id), "a lease is of a running job");
+      TROUPE_ASSERT(jobs_.runs(lease) && jobs_.find(lease)->leases.contains(id),
+                    "a lease is of a running job");
     const auto seen = index_.nodes().find(id);
     TROUPE_ASSERT((seen == index_.nodes().end()) == node.info.gateway, "placement sees all but gateways");
-    TROUPE_ASSERT(node.info.gateway || seen->second.cpu_used_e4 == node.cpu_used_e4, "and sees them as they are");
+    TROUPE_ASSERT(node.info.gateway || seen->second.cpu_used_e4 == node.cpu_used_e4,
+                  "and sees them as they are");
   }
   TROUPE_ASSERT(held == 0, "every actor is on a node");
   for (const auto& [number, spawn] : waiting_.all()) {
     payload_bytes += spawn.spec.payload.size();
     TROUPE_ASSERT(jobs_.runs(spawn.spec.job), "only spawns of running jobs wait");
     TROUPE_ASSERT(!answered_.contains(spawn.requester), "a spawn waits or is answered");
-    TROUPE_ASSERT(index_.place(spawn.spec.demand).verdict != PlacementVerdict::kPlaced, "what waits fits nowhere");
+    TROUPE_ASSERT(index_.place(spawn.spec.demand).verdict != PlacementVerdict::kPlaced,
+                  "what waits fits nowhere");
   }
   TROUPE_ASSERT(payload_bytes == payload_bytes_, "payloads are counted");
   for (const auto& [id, job] : jobs_.all()) {
     for (const auto& [name, requester] : job.names)
       TROUPE_ASSERT(!job.runs() || has_request(requester), "a name is of an actor that lives or waits");
     for (const NodeId node : job.leases)
-      TROUPE_ASSERT(nodes_.contains(node) && nodes_.at(node).leases.contains(id), "a lease is known to its node");
+      TROUPE_ASSERT(nodes_.contains(node) && nodes_.at(node).leases.contains(id),
+                    "a lease is known to its node");
   }
 }
 

@@ -181,8 +181,8 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
   nodes_.erase(id);
   for (const Requester& requester : waiting_.bound_to(id)) {
     auto spawn = waiting_.take(requester);
-    refuse(*spawn, {ErrorCode::kActorDied, "cannot place " + spawn->spec.type, died,
-                    "choose a node that lives"});
+    refuse(*spawn,
+           {ErrorCode::kActorDied, "cannot place " + spawn->spec.type, died, "choose a node that lives"});
   }
 }
 
@@ -196,11 +196,11 @@ void ClusterMachine::reconcile(NodeId node, const std::vector<LiveActor>& listed
     const auto found = there.find(id);
     if (found == there.end()) {
       if (state != ActorState::kStarting) {
-        actor_gone(actor, {ErrorCode::kActorDied, name_of(id) + " died",
-                           "it was gone when its node registered again", {}});
+        actor_gone(
+            actor,
+            {ErrorCode::kActorDied, name_of(id) + " died", "it was gone when its node registered again", {}});
       } else if (actor.has_payload) {
-        out_.push_back(
-            StartActor{node, id, actor.record.spec, "its node may not have heard the first time"});
+        out_.push_back(StartActor{node, id, actor.record.spec, "its node may not have heard the first time"});
       }  // else: when its request is repeated, which brings its payload
     } else if (state == ActorState::kEnding) {
       kill(node, id, actor.reason);
@@ -282,8 +282,8 @@ bool ClusterMachine::may_come_back(const ActorDemand& demand) const {
 
 void ClusterMachine::trim() {
   while (dead_actors_.size() > 0) {
-    const auto id = dead_actors_.size() > config_.max_dead_actors ? dead_actors_.pop_first()
-                                                                  : dead_actors_.pop_due(now_);
+    const auto id =
+        dead_actors_.size() > config_.max_dead_actors ? dead_actors_.pop_first() : dead_actors_.pop_due(now_);
     if (!id) break;
     const auto at = actors_.find(*id);
     TROUPE_ASSERT(at->second.record.state == ActorState::kDead, "only the dead are forgotten");
@@ -368,8 +368,8 @@ void ClusterMachine::handle(const LeaseRequested& e) {
 /// Whether processes of that job may be on that node: its driver, or actors of it.
 bool ClusterMachine::holds_job(NodeId node, JobId id) const {
   const Job* job = jobs_.find(id);
-  return job != nullptr && (job->record.driver.node == node || job->leases.contains(node) ||
-                            job->actors_on.contains(node));
+  return job != nullptr &&
+         (job->record.driver.node == node || job->leases.contains(node) || job->actors_on.contains(node));
 }
 
 // Actors.
@@ -427,8 +427,9 @@ void ClusterMachine::handle(const SpawnRequested& e) {
   if (waiting_.size() >= config_.max_waiting ||
       payload_bytes_ + e.spec.payload.size() > config_.max_payload_bytes) {
     return no({ErrorCode::kLimit, what,
-               "too many spawns wait: " + std::to_string(waiting_.size()) + ", and those that wait or start hold " +
-                   std::to_string(payload_bytes_ >> 20) + " MiB of arguments",
+               "too many spawns wait: " + std::to_string(waiting_.size()) +
+                   ", and those that wait or start hold " + std::to_string(payload_bytes_ >> 20) +
+                   " MiB of arguments",
                "try again when some have started"});
   }
   payload_bytes_ += e.spec.payload.size();
@@ -585,7 +586,8 @@ void ClusterMachine::handle(const LookupActor& e) {
     out_.push_back(NameAnswered{
         e.requester, false, {}, {}, {ErrorCode::kUnavailable, std::move(what), {}, std::move(todo)}});
   };
-  const auto named = job == nullptr ? std::map<std::string, Requester>::const_iterator{} : job->names.find(e.name);
+  const auto named =
+      job == nullptr ? std::map<std::string, Requester>::const_iterator{} : job->names.find(e.name);
   if (job == nullptr || named == job->names.end())
     return no("no actor of this job is named " + clipped(e.name), "");
   const auto known = answered_.find(named->second);
@@ -664,7 +666,8 @@ void ClusterMachine::handle(const Restored& e) {
   for (const Record& record : e.records) {
     const auto* actor = std::get_if<ActorRecord>(&record);
     if (actor == nullptr) continue;
-    if (!nodes_.contains(actor->node) || check_spec(actor->spec)) {  // its node's death was recorded, its own not
+    if (!nodes_.contains(actor->node) ||
+        check_spec(actor->spec)) {  // its node's death was recorded, its own not
       out_.push_back(Erase{key_of(*actor)});
       continue;
     }

@@ -23,11 +23,13 @@ struct ClusterConfig {
   MembershipConfig membership;
   /// A node that was told to start an actor has this long to say how it went.
   Duration start_deadline = std::chrono::seconds(60);
-  /// An actor whose node dies while it starts is placed again, on so many nodes in all: it may be why they die.
+  /// An actor whose node dies while it starts is placed again, on so many nodes in all: it may be why they
+  /// die.
   int start_attempts = 3;
   /// A spawn that only a node could hold that has just died waits this long for one like it.
   Duration lost_node_grace = std::chrono::seconds(60);
-  /// Ended actors are remembered (so that a request that is repeated hears how it ended) this long, and so many.
+  /// Ended actors are remembered (so that a request that is repeated hears how it ended) this long, and so
+  /// many.
   Duration keep_dead_actors = std::chrono::seconds(600);
   std::size_t max_dead_actors = 10'000;
   /// As far as this reaches, a dead node's id is refused. Counted from a restart of the head on.
@@ -62,10 +64,10 @@ class ClusterMachine {
     std::set<NodeId> peers;    ///< who is told of its death, and the other way round
   };
   struct Actor {
-    ActorRecord record;         ///< with its payload while it starts
-    bool has_payload = false;   ///< false after a head restart until its request is repeated
-    int attempts = 0;           ///< nodes that died while they started it
-    std::string reason;         ///< why it is where it is, or why it ended
+    ActorRecord record;        ///< with its payload while it starts
+    bool has_payload = false;  ///< false after a head restart until its request is repeated
+    int attempts = 0;          ///< nodes that died while they started it
+    std::string reason;        ///< why it is where it is, or why it ended
   };
 
   /// Whether that request led to an actor or waits.
@@ -152,9 +154,9 @@ class ClusterMachine {
   JobTable jobs_;
   std::map<Requester, ActorId> answered_;  ///< a repeated request is not a second one
   WaitingSpawns waiting_;
-  std::size_t payload_bytes_ = 0;  ///< of what waits or starts
-  TimeQueue<ActorId> due_;         ///< kStarting: start deadline; kEnding: when it is killed again
-  TimeQueue<ActorId> dead_actors_;  ///< when they are forgotten
+  std::size_t payload_bytes_ = 0;             ///< of what waits or starts
+  TimeQueue<ActorId> due_;                    ///< kStarting: start deadline; kEnding: when it is killed again
+  TimeQueue<ActorId> dead_actors_;            ///< when they are forgotten
   std::map<NodeId, std::string> dead_nodes_;  ///< why
   TimeQueue<NodeId> forget_nodes_;
   std::vector<Loss> losses_;

@@ -1,3 +1,5 @@
+#include "scheduler/store/sqlite_storage.hpp"
+
 #include <fcntl.h>
 #include <sqlite3.h>
 #include <sys/file.h>
@@ -8,7 +10,6 @@
 #include <filesystem>
 #include <limits>
 
-#include "scheduler/store/sqlite_storage.hpp"
 #include "runtime/core/fd.hpp"
 
 namespace troupe {
@@ -128,8 +129,8 @@ Result<std::int64_t> SqliteStorage::ask_number(const char* sql) {
   return static_cast<std::int64_t>(sqlite3_column_int64(raw, 0));
 }
 
-/// Refuses another program's database and one written by a newer troupe, before anything is written to it. True
-/// if it is a store of this version already.
+/// Refuses another program's database and one written by a newer troupe, before anything is written to it.
+/// True if it is a store of this version already.
 Result<bool> SqliteStorage::check_identity() {
   const auto application = ask_number("PRAGMA application_id");
   if (!application) return application.error();

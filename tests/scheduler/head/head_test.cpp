@@ -85,7 +85,8 @@ class Disk final : public Storage {
   Result<void> apply(const StoreBatch& batch) override {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return !still_; });
-    if (full_) return ErrorInfo{ErrorCode::kIo, "cannot write to the store", "the disk is full", "free space"};
+    if (full_)
+      return ErrorInfo{ErrorCode::kIo, "cannot write to the store", "the disk is full", "free space"};
     return memory_.apply(batch);
   }
   Result<std::optional<Bytes>> get(std::string_view key) override { return memory_.get(key); }
@@ -111,9 +112,10 @@ struct RunningHead {
   std::unique_ptr<Disk> owned = std::make_unique<Disk>();
   Disk& disk = *owned;
   EventLoop loop;
-  Head head{loop,
-            transport,
-            {Endpoint{}, "", CurveKeyPair::generate(), std::make_shared<Authorizer>(clock), std::move(owned)}};
+  Head head{
+      loop,
+      transport,
+      {Endpoint{}, "", CurveKeyPair::generate(), std::make_shared<Authorizer>(clock), std::move(owned)}};
   std::thread thread;
 
   RunningHead() {
@@ -156,7 +158,8 @@ struct RunningHead {
     return heard<JobAnswered>(node).job;
   }
   void spawn(NodeId node, JobId job, std::uint64_t request, std::size_t bytes = 1) {
-    say(node, SpawnRequested{{{node, ProcessId{7}}, request}, {job, "T", "", std::string(bytes, 'x'), {kCpu, true, {}}}});
+    say(node, SpawnRequested{{{node, ProcessId{7}}, request},
+                             {job, "T", "", std::string(bytes, 'x'), {kCpu, true, {}}}});
   }
 };
 
@@ -187,7 +190,8 @@ TEST_CASE("bytes that do not decode never end the head") {
   const std::uint64_t seed = SystemRandom().next();
   CAPTURE(seed);
   SeededRandom random(seed);
-  const NodeJoined joined{{kNode, "n", "", "", kCpu, false}, {{ActorId{1}, ProcessId{2}}}, {JobId{3}}, {NodeId{4}}};
+  const NodeJoined joined{
+      {kNode, "n", "", "", kCpu, false}, {{ActorId{1}, ProcessId{2}}}, {JobId{3}}, {NodeId{4}}};
   const auto good = wire::control_frame(wire::ToHead{joined});
   for (int i = 0; i < 2000; ++i) {
     auto bad = good;
@@ -226,7 +230,8 @@ TEST_CASE("a full disk refuses new work by name, and the head goes on when there
   const JobId job = h.job(kNode);
   h.disk.set(true, false);
   h.spawn(kNode, job, 1);  // taken up before the first failure: held
-  h.transport.say("machine/a", wire::control_frame(wire::AdmitAsk{1, NodeId{9}, to_string(CurveKeyPair::generate().public_key())}));
+  h.transport.say("machine/a", wire::control_frame(wire::AdmitAsk{
+                                   1, NodeId{9}, to_string(CurveKeyPair::generate().public_key())}));
   while (h.status().waiting.empty()) {
   }
   CHECK(h.status().waiting.at(0).find("the disk is full") != std::string::npos);
@@ -235,7 +240,8 @@ TEST_CASE("a full disk refuses new work by name, and the head goes on when there
   CHECK(refused.to.request == 2);
   CHECK(refused.error.code == ErrorCode::kIo);
   CHECK(refused.error.todo == "free space");
-  h.transport.say("machine/b", wire::control_frame(wire::AdmitAsk{1, NodeId{8}, to_string(CurveKeyPair::generate().public_key())}));
+  h.transport.say("machine/b", wire::control_frame(wire::AdmitAsk{
+                                   1, NodeId{8}, to_string(CurveKeyPair::generate().public_key())}));
   CHECK(h.answer("machine/b").error.code == ErrorCode::kIo);
   h.disk.set(false, false);
   CHECK(h.heard<StartActor>(kNode).spec.payload == "x");

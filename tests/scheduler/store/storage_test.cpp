@@ -1,5 +1,3 @@
-#include "scheduler/store/sqlite_storage.hpp"
-
 #include <fcntl.h>
 #include <signal.h>
 #include <sqlite3.h>
@@ -13,6 +11,7 @@
 #include <fstream>
 
 #include "runtime/core/random.hpp"
+#include "scheduler/store/sqlite_storage.hpp"
 #include "tests/runtime/temp_folder.hpp"
 
 using namespace troupe;
@@ -172,8 +171,8 @@ TEST_CASE("a write that finds no space fails whole, and what was acknowledged st
   CHECK_FALSE(store->get("large").value().has_value());
 }
 
-// A full disk ended the head; and then the head, started again by its launcher, could not open its store, because
-// opening it wrote to it. After five deaths the launcher left.
+// A full disk ended the head; and then the head, started again by its launcher, could not open its store,
+// because opening it wrote to it. After five deaths the launcher left.
 TEST_CASE("a store whose head was killed opens on a full disk, and writes again when there is space") {
   const TempFolder folder;
   const auto in_child = [](auto&& body) {
