@@ -10,6 +10,7 @@
 #include "runtime/core/clock.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/wire/cluster.hpp"
+#include "scheduler/cluster/actor_table.hpp"
 #include "scheduler/cluster/job_table.hpp"
 #include "scheduler/cluster/limits.hpp"
 #include "scheduler/cluster/membership.hpp"
@@ -63,13 +64,6 @@ class ClusterMachine {
     std::set<JobId> leases;    ///< running jobs of which it may hold light actors
     std::set<NodeId> peers;    ///< who is told of its death, and the other way round
   };
-  struct Actor {
-    ActorRecord record;        ///< with its payload while it starts
-    bool has_payload = false;  ///< false after a head restart until its request is repeated
-    int attempts = 0;          ///< nodes that died while they started it
-    std::string reason;        ///< why it is where it is, or why it ended
-  };
-
   /// Whether that request led to an actor or waits.
   bool has_request(const Requester& requester) const;
   bool is_registered(NodeId node) const;
@@ -78,7 +72,7 @@ class ClusterMachine {
 
   // For status and tests.
   const std::map<NodeId, Node>& nodes() const { return nodes_; }
-  const std::map<ActorId, Actor>& actors() const { return actors_; }
+  const std::map<ActorId, Actor>& actors() const { return actors_.all(); }
   const JobTable& jobs() const { return jobs_; }
   const WaitingSpawns& waiting() const { return waiting_; }
   /// Why that spawn waits, in words. O(nodes).
@@ -127,7 +121,6 @@ class ClusterMachine {
   void end_actor(Actor& actor, const std::string& reason);
   void actor_gone(Actor& actor, const ErrorInfo& why);
   void actor_alive(Actor& actor, ProcessId process);
-  void drop_payload(Actor& actor);
   void hold(const Actor& actor);
   void let_go(const Actor& actor);
   void free_name(const ActorSpec& spec);
@@ -150,13 +143,9 @@ class ClusterMachine {
   Membership membership_;
   std::map<NodeId, Node> nodes_;
   scheduler::NodeIndex index_;  ///< nodes_ without gateways
-  std::map<ActorId, Actor> actors_;
+  ActorTable actors_;
   JobTable jobs_;
-  std::map<Requester, ActorId> answered_;  ///< a repeated request is not a second one
   WaitingSpawns waiting_;
-  std::size_t payload_bytes_ = 0;             ///< of what waits or starts
-  TimeQueue<ActorId> due_;                    ///< kStarting: start deadline; kEnding: when it is killed again
-  TimeQueue<ActorId> dead_actors_;            ///< when they are forgotten
   std::map<NodeId, std::string> dead_nodes_;  ///< why
   TimeQueue<NodeId> forget_nodes_;
   std::vector<Loss> losses_;
