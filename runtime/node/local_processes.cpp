@@ -42,6 +42,7 @@ LocalProcess& LocalProcesses::adopt_driver(Instant now, Actions& out) {
   process.package = self_.package;
   process.is_driver = true;
   process.heard = now;
+  out.push_back(AdoptDriver{process.id});
   return add(std::move(process), out, Attach::kNothing);
 }
 

@@ -26,6 +26,10 @@ struct HeadConnected {};
 struct HeadLost {
   std::string why;
 };
+/// There was no connection for that TellHead any more.
+struct HeadUnsaid {
+  cluster::ClusterEvent event;
+};
 /// The head's handshake refused our key.
 struct HeadRefused {
   std::string why;
@@ -92,7 +96,7 @@ struct PeerUnusable {
   NodeId node;
   ErrorInfo error;
 };
-/// A peer connected to us.
+/// A peer connected to us; a connection that it had before has ended.
 struct PeerCameIn {
   NodeId node;
 };
@@ -100,6 +104,11 @@ struct PeerCameIn {
 struct PeerLost {
   NodeId node;
   bool outgoing = true;
+  std::string why;
+};
+/// The peer says that something we wait for may never come (its TellIncoming).
+struct PeerFailed {
+  NodeId node;
   std::string why;
 };
 /// A control message of a peer's node or process, for this node or (Output) for one of its processes.
@@ -131,10 +140,11 @@ struct LeaveAsked {
 /// Every second.
 struct Tick {};
 
-using NodeEvent = std::variant<HeadConnected, HeadLost, HeadRefused, HeadSaid, DriverAttached, LocalSaid,
-                               LocalBroke, WorkerNotStarted, WorkerWrote, ProcessEnding, OutputDrained,
-                               ProcessEnded, RegionMade, RingMade, PeerConnected, PeerUnusable, PeerCameIn,
-                               PeerLost, PeerSaid, PartTaken, LocalStuck, PeerStuck, LeaveAsked, Tick>;
+using NodeEvent =
+    std::variant<HeadConnected, HeadLost, HeadUnsaid, HeadRefused, HeadSaid, DriverAttached, LocalSaid,
+                 LocalBroke, WorkerNotStarted, WorkerWrote, ProcessEnding, OutputDrained, ProcessEnded,
+                 RegionMade, RingMade, PeerConnected, PeerUnusable, PeerCameIn, PeerLost, PeerFailed,
+                 PeerSaid, PartTaken, LocalStuck, PeerStuck, LeaveAsked, Tick>;
 
 // Actions: to be carried out in the order given. An action on a process or peer that is gone does nothing.
 
@@ -164,6 +174,10 @@ struct StartWorker {
   ProcessId process;
   std::string label;
   std::string package;  ///< hash of the executable; empty: our own
+};
+/// The link to whoever started this node is that driver's from now on.
+struct AdoptDriver {
+  ProcessId process;
 };
 /// Its hello is good: keep the doorbell that came with it, and watch its lock.
 struct Welcome {
@@ -266,7 +280,7 @@ struct Log {
   std::string text;
 };
 
-using NodeAction = std::variant<SendLocal, SendPeer, TellHead, StartWorker, Welcome, KillProcess, DrainOutput,
+using NodeAction = std::variant<SendLocal, SendPeer, TellHead, StartWorker, AdoptDriver, Welcome, KillProcess, DrainOutput,
                                 ForgetProcess, RelayOutput, MakeRing, MakeRegion, DropRegion, AbortRegions,
                                 AllowPeer, RevokePeer, ConnectPeer, DisconnectPeer, TellIncoming, ReleaseHeld,
                                 RefuseHeld, GivePart, TakePart, ForgetPackage, TellMember, EndLoop, Log>;

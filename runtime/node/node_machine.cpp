@@ -51,6 +51,10 @@ void NodeMachine::handle(const HeadConnected& /*e*/) {
 void NodeMachine::handle(const HeadLost& /*e*/) {
   head_.lost();
 }
+void NodeMachine::handle(const HeadUnsaid& e) {
+  head_.lost();
+  head_.tell(e.event, out_);
+}
 void NodeMachine::handle(const HeadRefused& e) {
   head_.lost();
   if (++refusals_ == 1) out_.push_back(Log{LogLevel::kWarning, "the head refuses this node: " + e.why});
@@ -364,10 +368,13 @@ void NodeMachine::handle(const PeerUnusable& e) {
   peer_refused(e.node, peers_.unusable(e.node, e.error, out_));
 }
 void NodeMachine::handle(const PeerCameIn& e) {
-  peers_.came_in(e.node);
+  peer_refused(e.node, peers_.came_in(e.node, out_));
 }
 void NodeMachine::handle(const PeerLost& e) {
   peer_refused(e.node, peers_.lost(e.node, e.outgoing, e.why, out_));
+}
+void NodeMachine::handle(const PeerFailed& e) {
+  peer_refused(e.node, peers_.failed(e.node, e.why, out_));
 }
 void NodeMachine::handle(const PeerStuck& e) {
   // The shell has to make a new connection: what waited for the old one is lost, and told to be.

@@ -44,6 +44,7 @@ class NodeMachine {
   // The head.
   void handle(const HeadConnected& e);
   void handle(const HeadLost& e);
+  void handle(const HeadUnsaid& e);
   void handle(const HeadRefused& e);
   void handle(const HeadSaid& e);
   void said(const cluster::StartActor& e);
@@ -100,6 +101,7 @@ class NodeMachine {
   void handle(const PeerUnusable& e);
   void handle(const PeerCameIn& e);
   void handle(const PeerLost& e);
+  void handle(const PeerFailed& e);
   void handle(const PeerStuck& e);
   void handle(const PeerSaid& e);
   void handle(const PartTaken& e);

@@ -136,8 +136,13 @@ void Peers::connected(NodeId node, Actions& out) {
   if (std::exchange(peer.held, 0) != 0) out.push_back(ReleaseHeld{node});
 }
 
-void Peers::came_in(NodeId node) {
-  if (const auto at = peers_.find(node); at != peers_.end()) at->second.incoming = true;
+Peers::Refused Peers::came_in(NodeId node, Actions& out) {
+  const auto at = peers_.find(node);
+  if (at == peers_.end()) return std::nullopt;
+  Refused refused;
+  if (at->second.incoming) refused = lost(node, false, "it made a new connection", out);
+  at->second.incoming = true;
+  return refused;
 }
 
 Peers::Refused Peers::lost(NodeId node, bool outgoing, const std::string& why, Actions& out) {
@@ -147,10 +152,19 @@ Peers::Refused Peers::lost(NodeId node, bool outgoing, const std::string& why, A
   if (outgoing && peer.state != Peer::State::kUp) return std::nullopt;  // it never was up
   if (outgoing) peer.state = Peer::State::kConnecting;                  // the client tries again by itself
   if (!outgoing) peer.incoming = false;
-  if (!std::exchange(peer.under_way, false)) return std::nullopt;
-  const std::string reason = "the link to " + named(peer.info) + " broke: " + why;
+  const Refused refused = failed(node, why, out);
+  ErrorInfo error = refused ? *refused : unavailable("the link to " + named(peer.info) + " broke: " + why);
+  peer.held = 0;
+  out.push_back(RefuseHeld{node, std::move(error)});  // also what found no room while the link was up
+  return refused;
+}
+
+Peers::Refused Peers::failed(NodeId node, const std::string& why, Actions& out) {
+  const auto at = peers_.find(node);
+  if (at == peers_.end() || !std::exchange(at->second.under_way, false)) return std::nullopt;
+  const std::string reason = "the link to " + named(at->second.info) + " broke: " + why;
   locals_.tell_all(wire::NodeLost{node, reason}, out);
-  return refuse(peer, unavailable(reason), out);
+  return unavailable(reason);
 }
 
 Peers::Refused Peers::reconnect(NodeId node, const std::string& why, Actions& out) {

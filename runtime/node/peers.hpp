@@ -44,8 +44,10 @@ class Peers {
   using Refused = std::optional<ErrorInfo>;
   Refused answered(const cluster::PeerAnswered& answer, Actions& out);
   void connected(NodeId node, Actions& out);
-  void came_in(NodeId node);
+  Refused came_in(NodeId node, Actions& out);
   Refused lost(NodeId node, bool outgoing, const std::string& why, Actions& out);
+  /// What is under way with that peer may never be answered.
+  Refused failed(NodeId node, const std::string& why, Actions& out);
   /// Gives up the connection to a peer that does not read, and makes another.
   Refused reconnect(NodeId node, const std::string& why, Actions& out);
   Refused unusable(NodeId node, const ErrorInfo& error, Actions& out);

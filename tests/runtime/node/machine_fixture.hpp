@@ -72,7 +72,7 @@ struct Fixture {
   /// A driver that has said hello and drives `job`.
   ProcessId driver(JobId job = kJob) {
     const Actions attached = on(DriverAttached{});
-    const ProcessId process = std::get<SendLocal>(attached.front()).process;
+    const ProcessId process = find<AdoptDriver>(attached)->process;
     said(process, wire::Hello{}, 1);
     said(process, wire::JobAsk{1, "job"});
     head(cluster::JobAnswered{{kNode, process}, 1, job, 1, ""});
