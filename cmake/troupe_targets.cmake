@@ -1,26 +1,36 @@
 # One library a room, and the direction in which rooms may depend on each other.
 #
 # runtime/core <- runtime <- scheduler <- actors <- examples; collectives sees runtime/core alone.
+# (tests/house_rules holds the includes to it.)
 
-set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
-
-find_program(TROUPE_CCACHE ccache)
-if(TROUPE_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${TROUPE_CCACHE})
+# Somebody else's project chooses its own flags and launcher.
+if(PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
+  find_program(TROUPE_CCACHE ccache)
+  if(TROUPE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${TROUPE_CCACHE})
+  endif()
 endif()
 
-# Flags of every target of ours: warnings are errors, and the sanitizers of the preset.
+# Flags of every target of ours: warnings, and the sanitizers of the preset.
 function(troupe_flags target)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror
+  if(TROUPE_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor
     # Designated initializers that leave defaults out are how options are written here.
     -Wno-missing-field-initializers
     # False alarms of GCC 12's std::string at -O3 (its bug 105651).
     $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+  if(TROUPE_FUZZ)
+    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)  # counts which branches an input takes
+  endif()
   if(TROUPE_SANITIZE)
-    target_compile_options(${target} PRIVATE -fsanitize=${TROUPE_SANITIZE} -fno-omit-frame-pointer)
+    target_compile_options(${target} PRIVATE -fsanitize=${TROUPE_SANITIZE} -fno-omit-frame-pointer
+      $<$<BOOL:${TROUPE_FUZZ}>:-fno-sanitize-recover=all>)
     target_link_options(${target} PUBLIC -fsanitize=${TROUPE_SANITIZE})
     # GCC reports false positives of these under the sanitizers.
-    target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized -Wno-tsan)
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-Wno-tsan>)
   endif()
 endfunction()
 
@@ -29,9 +39,18 @@ endfunction()
 function(troupe_room name)
   cmake_parse_arguments(ROOM "" "" "ALLOWS" ${ARGN})
   add_library(troupe_${name} STATIC)
-  target_include_directories(troupe_${name} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_include_directories(troupe_${name} PUBLIC $<BUILD_INTERFACE:${troupe_SOURCE_DIR}>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}> $<INSTALL_INTERFACE:${TROUPE_SOURCE_HEADERS}>)
+  if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/include)  # the public headers, <troupe/...>
+    target_include_directories(troupe_${name} PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>)
+  endif()
+  target_compile_features(troupe_${name} PUBLIC cxx_std_20)
   troupe_flags(troupe_${name})
-  set_property(TARGET troupe_${name} PROPERTY POSITION_INDEPENDENT_CODE ON)
+  set_target_properties(troupe_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON EXPORT_NAME room_${name})
+  if(NOT PROJECT_IS_TOP_LEVEL)  # our headers do not warn in somebody else's project
+    set_property(TARGET troupe_${name} PROPERTY SYSTEM ON)
+  endif()
+  troupe_install_targets(${TROUPE_COMPONENT_OF_${name}} troupe_${name})
   set_property(GLOBAL PROPERTY TROUPE_ALLOWS_${name} "${ROOM_ALLOWS}")
   set_property(GLOBAL APPEND PROPERTY TROUPE_ROOMS ${name})
   foreach(below ${ROOM_ALLOWS})
@@ -50,5 +69,5 @@ function(troupe_test name)
   target_link_libraries(test_${name} PRIVATE ${TEST_LINKS} troupe_test_main)
   add_test(NAME ${name} COMMAND test_${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${TEST_TIMEOUT}
-    ENVIRONMENT "TROUPE_FLIGHT_FOLDER=${CMAKE_BINARY_DIR}/flight")  # and not the user's
+    ENVIRONMENT "TROUPE_FLIGHT_FOLDER=${troupe_BINARY_DIR}/flight")  # and not the user's
 endfunction()

@@ -30,7 +30,7 @@ struct InitOptions {
   /// The job's key, 64 hexadecimal digits, the same on every rank. Empty: that of TROUPE_JOB_KEY or of the
   /// file TROUPE_JOB_KEY_FILE; without these one is made, which the same user's processes on this machine
   /// find (with file://, those that can read the file).
-  std::string key;
+  std::string key{};
   /// Of the group, in this process: a rank has one group of a name at a time.
   std::string name = "default";
 };

@@ -15,9 +15,9 @@
 
 namespace troupe {
 
-/// Named in the compiler's message.
-struct A_variable_would_be_narrowed__Pass_the_type_of_the_parameter_or_use_static_cast;
-void an_argument_does_not_fit_its_parameter();  // never defined: reached only while compiling a constant
+// Never defined: reached only by the compiler, which names them in its message.
+void this_variable_could_lose_its_value__pass_the_type_of_the_parameter_or_use_static_cast();
+void this_constant_does_not_fit_its_parameter();
 
 namespace detail {
 
@@ -57,13 +57,13 @@ consteval P constant(A value) {
   const P converted = static_cast<P>(value);
   if constexpr (std::is_integral_v<A>) {
     if constexpr (std::is_integral_v<P>) {
-      if (!std::in_range<P>(value)) an_argument_does_not_fit_its_parameter();
+      if (!std::in_range<P>(value)) this_constant_does_not_fit_its_parameter();
     } else {
-      if (static_cast<A>(converted) != value) an_argument_does_not_fit_its_parameter();
+      if (static_cast<A>(converted) != value) this_constant_does_not_fit_its_parameter();
     }
   } else {
     if (value > std::numeric_limits<P>::max() || value < std::numeric_limits<P>::lowest()) {
-      an_argument_does_not_fit_its_parameter();
+      this_constant_does_not_fit_its_parameter();
     }
   }
   return converted;
@@ -80,9 +80,13 @@ class Argument {
   template <class A>
   requires(!std::is_same_v<std::decay_t<A>, P> && detail::accepts<std::decay_t<A>, P>())
       Argument(A&& a) : converted_(static_cast<P>(std::forward<A>(a))), value_(&*converted_) {}  // NOLINT
-  template <class A, class Advice = A_variable_would_be_narrowed__Pass_the_type_of_the_parameter_or_use_static_cast>
-  requires(detail::NeedsConstant<A, P>) consteval Argument(A a)  // NOLINT
-      : converted_(detail::constant<P>(a)) {}
+  template <class A>
+  requires(detail::NeedsConstant<A, P>) consteval Argument(const A& a) {  // NOLINT
+    if (!__builtin_constant_p(a)) {
+      this_variable_could_lose_its_value__pass_the_type_of_the_parameter_or_use_static_cast();
+    }
+    converted_ = detail::constant<P>(a);
+  }
   template <class A>
   requires(!std::is_same_v<std::decay_t<A>, P> && !detail::accepts<std::decay_t<A>, P>() &&
            !detail::NeedsConstant<std::decay_t<A>, P>)

@@ -72,7 +72,7 @@ Process::Process(ProcessConfig config, SocketLink link, Handlers handlers)
                             fail_calls([at](ProcessAddress p) { return p == at; }, actor_died("it broke the protocol: " + why));
                           });
                         }});
-  routes_ = std::make_unique<Routes>(address(), *node_, *rings_, [this](ProcessId peer) { ask_for_ring(peer); });
+  routes_ = std::make_unique<Routes>(config_, *node_, *rings_, [this](ProcessId peer) { ask_for_ring(peer); });
   leases_ = std::make_unique<Leases>(config_, *node_);
   node_->start(std::move(bell_fd), {[this](Message message) { on_message(std::move(message), nullptr); },
                                     [this] { routes_->flush_all(); }, [this](const std::string& why) { on_node_gone(why); }});

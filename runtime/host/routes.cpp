@@ -60,8 +60,8 @@ struct Routes::Route {
   std::vector<std::function<void()>> on_drained;
 };
 
-Routes::Routes(ProcessAddress self, NodeLink& node, RingHub& rings, AskForRing ask_for_ring)
-    : self_(self), node_(node), rings_(rings), ask_for_ring_(std::move(ask_for_ring)) {}
+Routes::Routes(const ProcessConfig& self, NodeLink& node, RingHub& rings, AskForRing ask_for_ring)
+    : config_(self), self_{self.node, self.process}, node_(node), rings_(rings), ask_for_ring_(std::move(ask_for_ring)) {}
 
 Routes::RoutePtr Routes::find(ProcessAddress to) const {
   const std::shared_lock lock(mutex_);
@@ -199,6 +199,7 @@ void Routes::send_credit(ProcessAddress to, std::size_t bytes, std::uint8_t flag
   header.flags = flags;
   header.to = to;
   header.from = self_;
+  header.job = config_.job;
   header.id = bytes;
   if (flags == 0) {  // of routed frames: not itself under flow control
     node_.send(header, {});

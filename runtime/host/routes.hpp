@@ -22,6 +22,7 @@
 #include "runtime/core/result.hpp"
 #include "runtime/host/bounded_memory.hpp"
 #include "runtime/host/node_link.hpp"
+#include "runtime/host/process_gate.hpp"
 #include "runtime/host/window.hpp"
 #include "runtime/link/ring/ring_hub.hpp"
 
@@ -33,7 +34,8 @@ class Routes {
   /// Makes a ring with a process of this node: asks the node, and does not wait. Answered by attach or close.
   using AskForRing = std::function<void(ProcessId)>;
 
-  Routes(ProcessAddress self, NodeLink& node, RingHub& rings, AskForRing ask_for_ring);
+  /// `self` must outlive it.
+  Routes(const ProcessConfig& self, NodeLink& node, RingHub& rings, AskForRing ask_for_ring);
 
   /// Sends a frame to `header.to`. Of calls, spawns and monitors the window of unanswered bytes is taken; give
   /// it back by `answered`. Errors: kActorDied (its process or node is dead), kUnavailable (no room in a
@@ -86,6 +88,7 @@ class Routes {
   void resume_drained(Route& route);
   void send_credit(ProcessAddress to, std::size_t bytes, std::uint8_t flags);
 
+  const ProcessConfig& config_;
   const ProcessAddress self_;
   NodeLink& node_;
   RingHub& rings_;

@@ -84,7 +84,7 @@ Result<void> ZmqClient::wait_for_first(Duration wait) {
     return ErrorInfo{ErrorCode::kRefused, what, kKeyRefused, "ask the head's owner for a new join token"};
   }
   if (failed_handshakes_ >= kHandshakesToRefuse) {
-    return ErrorInfo{ErrorCode::kRefused, what, kNoHandshake,
+    return ErrorInfo{ErrorCode::kRefused, what, why_,
                      "check the address and that the token or key is of this cluster"};
   }
   return ErrorInfo{ErrorCode::kTimeout, what, why_.empty() ? kNobodyAnswers : why_,
@@ -143,7 +143,7 @@ Instant ZmqClient::serve_attempt(Attempt& attempt, Instant now) {
   handle_events(attempt);
   // Also when the connection is over: what had arrived before is delivered first.
   bool all_received = false;
-  for (int i = 0; attempt.up && !all_received && (attempt.over || i < kFramesATurn); ++i) {
+  for (int i = 0; attempt.secured && !all_received && (attempt.over || i < kFramesATurn); ++i) {
     all_received = !receive_one(attempt, now) || attempt.in.is_closed();
   }
   if (attempt.over) return now;
@@ -185,9 +185,12 @@ void ZmqClient::handle_events(Attempt& attempt) {
     if (attempt.over) return;
     attempt.over = event.kind != ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
     switch (event.kind) {
-      case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
-        begin_session(attempt);
+      case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: {
+        attempt.secured = true;
+        wire::Bytes hello = frame_of(hello_packet());
+        send_frame(attempt.socket, nullptr, hello);
         break;
+      }
       case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
         attempt.end_state = LinkState::kRefused;
         attempt.why = kKeyRefused;
@@ -202,13 +205,6 @@ void ZmqClient::handle_events(Attempt& attempt) {
         attempt.why = attempt.up ? "the connection broke" : kNobodyAnswers;
     }
   });
-}
-
-void ZmqClient::begin_session(Attempt& attempt) {
-  attempt.up = true;
-  wire::Bytes hello = frame_of(hello_packet());
-  send_frame(attempt.socket, nullptr, hello);
-  set_state(LinkState::kConnected, "", attempt.out);
 }
 
 /// False when nothing is there.
@@ -227,8 +223,12 @@ void ZmqClient::take_packet(Attempt& attempt, wire::ByteView packet) {
   const auto fed = attempt.in.feed(packet);
   if (!fed) {
     break_off(attempt, fed.error().message());
+  } else if (*fed == Joiner::Fed::kHello) {
+    attempt.up = true;
+    set_state(LinkState::kConnected, "", attempt.out);
   } else if (*fed == Joiner::Fed::kGoodbye) {
     attempt.over = true;
+    attempt.end_state = attempt.up ? LinkState::kLost : LinkState::kRefused;
     attempt.why = "the other side ended it: " + attempt.in.reason();
   } else if (*fed == Joiner::Fed::kMessage && handlers_.on_message && !stop_) {
     handlers_.on_message(attempt.in.take());
@@ -241,6 +241,7 @@ void ZmqClient::break_off(Attempt& attempt, const std::string& why) {
   wire::Bytes goodbye = frame_of(goodbye_packet(attempt.out->sent_number(), why));
   send_frame(attempt.socket, nullptr, goodbye);
   attempt.over = true;
+  attempt.end_state = attempt.up ? LinkState::kLost : LinkState::kRefused;
   attempt.why = why;
 }
 

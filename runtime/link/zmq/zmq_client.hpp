@@ -37,7 +37,8 @@ class ZmqClient final : public LinkClient, private LoopMember {
     Instant deadline{0};      ///< of the handshake
     Instant last_packet{0};
     Instant give_up = kNever;  ///< for the last words
-    bool up = false;
+    bool secured = false;  ///< both ends proved their keys; our hello is said
+    bool up = false;       ///< the server's hello came: there is a session
     bool over = false;
     bool goodbye_said = false;
     LinkState end_state = LinkState::kLost;
@@ -54,7 +55,6 @@ class ZmqClient final : public LinkClient, private LoopMember {
   Instant serve_attempt(Attempt& attempt, Instant now);
   Instant say_last_words(Attempt& attempt, Instant now);
   void handle_events(Attempt& attempt);
-  void begin_session(Attempt& attempt);
   bool receive_one(Attempt& attempt, Instant now);
   void take_packet(Attempt& attempt, wire::ByteView packet);
   void break_off(Attempt& attempt, const std::string& why);

@@ -40,10 +40,8 @@ Result<std::unique_ptr<LinkServer>> ZmqServer::start(ZmqLoop& loop, ServeOptions
   TROUPE_ASSERT(options.authorizer != nullptr, "a server without an authorizer");
   if (auto allowed = check_bind(options.address, true); !allowed) return allowed.error();
   std::unique_ptr<ZmqServer> server(new ZmqServer(loop, options, std::move(handlers)));
-  if (auto opened = server->open(options); !opened) {
-    server->close();
-    return opened.error();
-  }
+  if (auto opened = server->open(options); !opened) return opened.error();
+  server->is_added_ = true;
   loop.add(*server);
   return std::unique_ptr<LinkServer>(std::move(server));
 }
@@ -68,7 +66,7 @@ Result<void> ZmqServer::open(const ServeOptions& options) {
   // A send to a peer that is gone or whose pipe is full must say so instead of dropping the frame.
   socket_->set(zmq::sockopt::router_mandatory, true);
   monitor_.emplace(loop_.context(), *socket_,
-                   ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_DISCONNECTED);
+                   ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED);
   return bind(options.address);
 }
 
@@ -89,7 +87,11 @@ Result<void> ZmqServer::bind(const Endpoint& address) {
 
 ZmqServer::~ZmqServer() {
   stop_ = true;
-  if (socket_.has_value()) loop_.leave(*this);
+  if (is_added_) {
+    loop_.leave(*this);
+  } else {
+    close();
+  }
 }
 
 void ZmqServer::close() {
@@ -135,7 +137,7 @@ Instant ZmqServer::turn(Instant now) {
   drop_closed(all_received, now);
   const auto pumped = pump();
   sweep(now);
-  if (stop_ && say_last_words(now)) {
+  if (stop_ && say_last_words(now) && give_port_back(now)) {
     close();
     return kNever;
   }
@@ -220,6 +222,8 @@ void ZmqServer::begin_session(const PeerPtr& peer, Instant now) {
   }
   peers_[peer->routing_id] = peer;
   by_fd_[peer->fd] = peer;
+  wire::Bytes hello = frame_of(hello_packet());
+  send_frame(*socket_, &peer->routing_id, hello);  // into an empty pipe
   if (handlers_.on_session && !stop_) handlers_.on_session(peer->name);
 }
 
@@ -274,6 +278,10 @@ void ZmqServer::handle_events(Instant now) {
   monitor_->drain([&](const Monitor::Event& event) {
     if (event.kind == ZMQ_EVENT_ACCEPTED) return strangers_.accepted(event.value, address_.port, now);
     if (event.kind == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) return strangers_.refused();
+    if (event.kind == ZMQ_EVENT_CLOSED) {
+      listener_closed_ = true;
+      return;
+    }
     strangers_.closed(event.value, now);
     std::erase_if(ended_, [&](const auto& entry) { return entry.second.fd == event.value; });
     if (const auto closed = by_fd_.extract(event.value)) {
@@ -329,6 +337,17 @@ bool ZmqServer::say_last_words(Instant now) {
     if (!unsent) say_goodbye(*peer, "it ended");
   }
   return peers_.empty() || now >= *give_up_;
+}
+
+/// libzmq closes a port on a thread of its own: the next server on it must find it free. True when it is closed.
+bool ZmqServer::give_port_back(Instant now) {
+  if (!unbound_) {
+    unbound_ = now;
+    listener_closed_ = false;
+    const std::string bound = socket_->get(zmq::sockopt::last_endpoint);
+    if (zmq_unbind(socket_->handle(), bound.c_str()) != 0) return true;
+  }
+  return listener_closed_ || now - *unbound_ >= kLastWords;
 }
 
 void ZmqServer::sweep(Instant now) {

@@ -72,6 +72,7 @@ class ZmqServer final : public LinkServer, private LoopMember {
   bool say_last_words(Instant now);
   void sweep(Instant now);
   bool authorized(const Peer& peer) const;
+  bool give_port_back(Instant now);
   void close();
 
   ZmqLoop& loop_;
@@ -95,7 +96,10 @@ class ZmqServer final : public LinkServer, private LoopMember {
   Instant next_sweep_{0};
   std::optional<Instant> give_up_;  ///< set once the owner wants the link to end
   std::vector<PeerPtr> closed_;     ///< of peers_, those whose connection is closed
+  std::optional<Instant> unbound_;  ///< when the port was given back
   bool is_watched_ = false;
+  bool is_added_ = false;
+  bool listener_closed_ = false;
   bool is_over_ = false;
 
   std::mutex mutex_;  ///< guards all below

@@ -1,0 +1,231 @@
+// Writes the corpus, from the encoders: fuzz_corpus FOLDER. Run it after a layout changed on purpose, and
+// commit.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "runtime/core/byte_codec.hpp"
+#include "runtime/link/fragment.hpp"
+#include "runtime/security/curve_keys.hpp"
+#include "runtime/security/join_token.hpp"
+#include "runtime/security/key_folder.hpp"
+#include "runtime/wire/messages.hpp"
+#include "tests/fuzz/call.hpp"
+#include "tests/fuzz/sample.hpp"
+
+namespace troupe::fuzz {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Corpus {
+ public:
+  Corpus(const fs::path& root, const std::string& target) : folder_(root / target) {
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  /// Something that the decoder accepts.
+  void add(const std::string& name, std::span<const std::byte> bytes) const {
+    std::ofstream file(folder_ / ("ok-" + name), std::ios::binary);
+    file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  }
+  void add(const std::string& name, const std::string& text) const {
+    add(name, std::as_bytes(std::span(text)));
+  }
+
+ private:
+  fs::path folder_;
+};
+
+/// Secrets that are none: every byte is `fill`.
+CurveKeyPair known_keys(std::uint8_t fill) {
+  SecretKey secret;
+  for (std::byte& byte : secret.reveal_for_writing()) byte = std::byte{fill};
+  return CurveKeyPair::from_secret(secret);
+}
+
+wire::FrameHeader sample_header(wire::FrameKind kind) {
+  wire::FrameHeader header;
+  fill(header.to);
+  fill(header.from);
+  header.kind = kind;
+  header.job = JobId{5};
+  header.id = 9;
+  header.actor = ActorId{3};
+  header.method = 0x1234567890abcdefULL;
+  return header;
+}
+
+void frames(const fs::path& root) {
+  const Corpus corpus(root, "frame_header");
+  for (int kind = 1; kind <= static_cast<int>(wire::kLastFrameKind); ++kind) {
+    corpus.add(std::to_string(kind), wire::encode_header(sample_header(static_cast<wire::FrameKind>(kind))));
+  }
+}
+
+template <std::size_t I = 0>
+void control_messages(const Corpus& corpus) {
+  if constexpr (I < std::variant_size_v<wire::Control>) {
+    wire::Control message(std::in_place_index<I>);
+    fill(std::get<I>(message));
+    wire::FrameHeader header;
+    wire::Bytes bytes{static_cast<std::byte>(I)};
+    const wire::Bytes body = wire::encode_control(message, header);
+    bytes.insert(bytes.end(), body.begin(), body.end());
+    corpus.add(std::to_string(I), bytes);
+    control_messages<I + 1>(corpus);
+  }
+}
+
+/// The messages of the head's machine, each alternative: they cross inside of ToHead and FromHead.
+template <std::size_t I, class Variant, class Wrap>
+void alternatives(const Corpus& corpus, const std::string& name, const Wrap& wrap) {
+  if constexpr (I < std::variant_size_v<Variant>) {
+    Variant value(std::in_place_index<I>);
+    fill(std::get<I>(value));
+    corpus.add(name + std::to_string(I), wrap(value));
+    alternatives<I + 1, Variant>(corpus, name, wrap);
+  }
+}
+
+void messages(const fs::path& root) {
+  const Corpus control(root, "control_message");
+  control_messages(control);
+  const auto as_control = [](wire::Control message) {
+    wire::FrameHeader header;
+    const wire::Bytes body = wire::encode_control(message, header);
+    wire::Bytes bytes{static_cast<std::byte>(header.id)};
+    bytes.insert(bytes.end(), body.begin(), body.end());
+    return bytes;
+  };
+  alternatives<0, cluster::ClusterEvent>(control, "event-", [&](const cluster::ClusterEvent& event) {
+    return as_control(wire::ToHead{.event = event});
+  });
+  alternatives<0, cluster::ClusterAction>(control, "action-", [&](const cluster::ClusterAction& action) {
+    return as_control(wire::FromHead{.action = action});
+  });
+
+  const Corpus records(root, "store_record");
+  alternatives<0, cluster::Record>(records, "",
+                                   [](const cluster::Record& record) { return wire::encode(record); });
+
+  const Corpus calls(root, "call_arguments");
+  Arguments arguments;
+  calls.add("empty", wire::encode(arguments));
+  fill(arguments);
+  calls.add("full", wire::encode(arguments));
+  std::get<0>(arguments).choice.emplace<2>(std::get<2>(arguments)[0]);
+  calls.add("variant", wire::encode(arguments));
+}
+
+void packets(const fs::path& root) {
+  const Corpus corpus(root, "link_packets");
+  const auto with_length = [](wire::Bytes& to, std::span<const std::byte> packet) {
+    ByteWriter(to).write(static_cast<std::uint16_t>(packet.size())).write(packet);
+  };
+  const auto message = [&](wire::Bytes& to, std::uint32_t number, std::size_t body_bytes) {
+    const auto header = wire::encode_header(sample_header(wire::FrameKind::kCall));
+    const wire::Bytes body(body_bytes, std::byte{0x5a});
+    for (Cutter cutter(number, header, body, 128); !cutter.done(); cutter.advance()) {
+      const Packet packet = cutter.next();
+      wire::Bytes bytes(packet.size());
+      packet.copy_to(bytes.data());
+      with_length(to, bytes);
+    }
+  };
+  wire::Bytes short_link{std::byte{0}};
+  message(short_link, 1, 0);
+  corpus.add("one-packet", short_link);
+  wire::Bytes long_link{std::byte{7}};
+  with_length(long_link, hello_packet());
+  message(long_link, 1, 300);
+  message(long_link, 2, 10);
+  with_length(long_link, goodbye_packet(2, "it was enough"));
+  corpus.add("hello-to-goodbye", long_link);
+}
+
+void faults(const fs::path& root) {
+  const Corpus corpus(root, "link_faults");
+  const auto b = [](std::initializer_list<int> values) {
+    wire::Bytes bytes;
+    for (const int value : values) bytes.push_back(static_cast<std::byte>(value));
+    return bytes;
+  };
+  corpus.add("whole", b({0, 0, 0, 50, 255, 0, 255, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
+  corpus.add("lost", b({10, 0, 0, 50, 10, 0, 0, 1, 0, 0, 0, 50, 10, 0, 0, 1, 0, 0, 0}));
+  corpus.add("twice", b({10, 0, 0, 50, 10, 0, 2, 2, 0, 50, 10, 0, 0, 3, 0, 0, 0, 0, 0}));
+}
+
+void keys(const fs::path& root) {
+  const CurveKeyPair own = known_keys(0x11), head = known_keys(0x22);
+  Corpus(root, "public_key").add("one", to_string(own.public_key()));
+  const Corpus endpoints(root, "endpoint");
+  for (const char* text : {"127.0.0.1:7000", "[::1]:1", "node-7.example.org:65535"})
+    endpoints.add(std::to_string(std::string(text).size()), std::string(text));
+
+  Corpus(root, "join_token")
+      .add("one", write_join_token({.head = {"10.0.0.1", 7000},
+                                    .head_key = head.public_key(),
+                                    .one_time = own,
+                                    .id = 0x1234567890abcdefULL,
+                                    .lifetime = std::chrono::seconds(3600)}));
+
+  const Corpus bundles(root, "key_bundle");
+  const auto bundle = [&](const std::string& name, const KeyBundle& keys) {
+    const UniqueFd file = hand_over(keys).value();
+    wire::Bytes bytes(64 << 10);
+    const ssize_t got = ::pread(file.get(), bytes.data(), bytes.size(), 0);
+    bytes.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
+    bundles.add(name, bytes);
+  };
+  bundle("alone", {.own = own, .head = head.public_key(), .allowed = {}});
+  bundle("head", {.own = head,
+                  .head = head.public_key(),
+                  .allowed = {{own.public_key(), "node/1"}, {head.public_key(), "x"}}});
+
+  // A key file with a secret that is none.
+  char path[] = "/tmp/troupe-corpus-XXXXXX";
+  if (::mkdtemp(path) == nullptr) std::exit(1);
+  (void)KeyFolder::open(path).value().load_or_generate("one").value();
+  std::ifstream file(std::string(path) + "/one.key", std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  text.replace(text.size() - 32, 32, 32, '\x11');
+  Corpus(root, "key_folder").add("one", text);
+  fs::remove_all(path);
+
+  const Corpus folder(root, "cluster_folder");
+  folder.add("ipv4", std::string("10.0.0.1:7000\n"));
+  folder.add("ipv6", std::string("[::1]:7000"));
+
+  const Corpus admission(root, "admission_register");
+  const std::string peer_key = to_string(own.public_key());
+  admission.add("peer", static_cast<char>(peer_key.size() << 1 | 1) + peer_key + "node/gpu-7");
+  wire::Bytes token{std::byte{(1 << 1)}, std::byte{'7'}};
+  ByteWriter(token)
+      .write(std::uint64_t{7})
+      .write(~std::uint64_t{0} >> 1)
+      .write(own.public_key().bytes)
+      .write("boot");
+  admission.add("token", token);
+}
+
+}  // namespace
+}  // namespace troupe::fuzz
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: fuzz_corpus FOLDER\n");
+    return 2;
+  }
+  const std::filesystem::path root = argv[1];
+  troupe::fuzz::frames(root);
+  troupe::fuzz::messages(root);
+  troupe::fuzz::packets(root);
+  troupe::fuzz::faults(root);
+  troupe::fuzz::keys(root);
+}

@@ -1,0 +1,68 @@
+/// Decoders of bytes from outside, each as a function that takes any bytes: fuzzed by libFuzzer
+/// (libfuzzer.cpp) and by our own small fuzzer (driver.cpp). README.md tells how.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace troupe::fuzz {
+
+/// Decodes `bytes` and checks what must hold of the outcome, whatever they are. True: they were accepted.
+using FuzzOne = bool (*)(std::span<const std::byte> bytes);
+
+struct Target {
+  std::string_view name;  ///< of its corpus, too: corpus/NAME/
+  FuzzOne run;
+  /// It may hold so much whatever its input, for errors and tables; what is above must be justified by the
+  /// input.
+  std::size_t fixed_bytes = std::size_t{16} << 10;
+};
+
+// One a decoder, in the file of its name.
+bool frame_header(std::span<const std::byte> bytes);
+bool control_message(std::span<const std::byte> bytes);
+bool call_arguments(std::span<const std::byte> bytes);
+bool store_record(std::span<const std::byte> bytes);
+bool link_packets(std::span<const std::byte> bytes);
+bool link_faults(std::span<const std::byte> bytes);
+bool endpoint(std::span<const std::byte> bytes);
+bool public_key(std::span<const std::byte> bytes);
+bool join_token(std::span<const std::byte> bytes);
+bool key_bundle(std::span<const std::byte> bytes);
+bool key_folder(std::span<const std::byte> bytes);
+bool cluster_folder(std::span<const std::byte> bytes);
+bool admission_register(std::span<const std::byte> bytes);
+
+inline constexpr Target kTargets[] = {
+    {"frame_header", frame_header},
+    {"control_message", control_message},
+    {"call_arguments", call_arguments},
+    {"store_record", store_record},
+    {"link_packets", link_packets, (std::size_t{1} << 20) + (16 << 10)},
+    {"link_faults", link_faults, (std::size_t{1} << 20) + (64 << 10)},
+    {"endpoint", endpoint},
+    {"public_key", public_key},
+    {"join_token", join_token},
+    {"key_bundle", key_bundle},
+    {"key_folder", key_folder},
+    {"cluster_folder", cluster_folder},
+    {"admission_register", admission_register},
+};
+
+/// The bytes as text.
+inline std::string_view text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+/// Said by a target that does more than decode: what is allocated from here on is its own, and not counted.
+void decoded();
+/// Called by decoded(), if set.
+extern void (*on_decoded)();
+
+/// What a decoder accepted and an encoder wrote again must decode to the same: ends the process if it does
+/// not.
+void check(bool holds, const char* what);
+
+}  // namespace troupe::fuzz

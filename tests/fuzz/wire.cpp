@@ -1,0 +1,66 @@
+// What crosses processes: frame headers, control messages, arguments of calls; and the head's records, which
+// are encoded in the same way.
+#include <map>
+#include <optional>
+#include <variant>
+
+#include "runtime/wire/messages.hpp"
+#include "tests/fuzz/call.hpp"
+#include "tests/fuzz/targets.hpp"
+
+namespace troupe::fuzz {
+namespace {
+
+/// Decoded, encoded and decoded again, a value is the same: compared as bytes, since not all messages have
+/// ==.
+template <class T>
+bool survives(wire::ByteView bytes) {
+  const auto value = wire::decode<T>(bytes);
+  if (!value) return false;
+  const wire::Bytes again = wire::encode(*value);
+  const auto twice = wire::decode<T>(again);
+  check(twice.ok(), "a decoded value decodes again after it was encoded");
+  check(wire::encode(*twice) == again, "a decoded value is the same after it was encoded and decoded again");
+  return true;
+}
+
+}  // namespace
+
+bool frame_header(std::span<const std::byte> bytes) {
+  const auto header = wire::decode_header(bytes);
+  if (!header) return false;
+  const auto again = wire::encode_header(*header);
+  const auto twice = wire::decode_header(again);
+  check(twice.ok(), "a decoded header decodes again after it was encoded");
+  check(wire::encode_header(*twice) == again, "a decoded header is the same after it was encoded");
+  check(header->kind <= wire::kLastFrameKind, "an accepted frame is of a kind that there is");
+  return true;
+}
+
+/// The first byte is the message's number, the rest its body.
+bool control_message(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return false;
+  wire::FrameHeader header;
+  header.id = static_cast<std::uint64_t>(bytes[0]);
+  const auto message = wire::decode_control(header, bytes.subspan(1));
+  if (!message) return false;
+  check(message->index() == header.id, "a message is of the kind that its number says");
+  wire::FrameHeader again;
+  const wire::Bytes body = wire::encode_control(*message, again);
+  const auto twice = wire::decode_control(again, body);
+  check(twice.ok(), "a decoded message decodes again after it was encoded");
+  wire::FrameHeader thrice;
+  check(wire::encode_control(*twice, thrice) == body && thrice.id == header.id,
+        "a decoded message is the same after it was encoded");
+  return true;
+}
+
+bool call_arguments(std::span<const std::byte> bytes) {
+  return survives<Arguments>(bytes);
+}
+
+bool store_record(std::span<const std::byte> bytes) {
+  return survives<cluster::Record>(bytes);
+}
+
+}  // namespace troupe::fuzz

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# run.sh installed|source BUILD_FOLDER WORK_FOLDER: builds projects that use troupe, and runs them.
+set -euo pipefail
+way=$1 build=$2 work=$3
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+flags=(-G Ninja -DCMAKE_BUILD_TYPE=None "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror")
+# The flags are the same for both ways of building from source, so that the second comes out of the cache.
+command -v ccache >/dev/null && flags+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+
+fail() { echo "package: $*" >&2 && exit 1; }
+
+# consume SOURCE BUILD CMAKE_FLAGS...: configures and builds.
+consume() {
+  local source=$1 folder=$2
+  shift 2
+  cmake -S "$source" -B "$folder" "${flags[@]}" "$@" >"$folder.log" 2>&1 || { cat "$folder.log" && fail "cannot configure $source"; }
+  cmake --build "$folder" >"$folder.log" 2>&1 || { cat "$folder.log" && fail "cannot build $source"; }
+}
+# runs FOLDER EXPECTED
+runs() {
+  local said
+  said=$(cd "$1" && timeout 120 ./my_job) || fail "$1/my_job failed: $said"
+  [ "$said" = "$2" ] || fail "$1/my_job said '$said', not '$2'"
+  echo "$1: $said"
+}
+
+mkdir -p "$work"
+case $way in
+  installed)
+    rm -rf "$work/staged" "$work/prefix" "$work/collectives_alone"
+    for component in core collectives runtime; do
+      cmake --install "$build" --prefix "$work/staged" --component "$component" >"$work/install.log" ||
+        fail "cannot install $component: see $work/install.log"
+    done
+    mv "$work/staged" "$work/prefix"  # an installed tree can be moved
+    consume "$here/find_package" "$work/find_package" "-DCMAKE_PREFIX_PATH=$work/prefix"
+    runs "$work/find_package" "sum 435"
+
+    # The collectives alone: from the same tree, on a machine without CAF and ZeroMQ.
+    mkdir -p "$work/collectives_alone/source"
+    sed -e 's/COMPONENTS .*/COMPONENTS collectives)/' -e 's/troupe::runtime //' "$here/find_package/CMakeLists.txt" \
+      >"$work/collectives_alone/source/CMakeLists.txt"
+    cp "$here/add_subdirectory/main.cpp" "$work/collectives_alone/source/"
+    consume "$work/collectives_alone/source" "$work/collectives_alone/build" "-DCMAKE_PREFIX_PATH=$work/prefix" \
+      -DCMAKE_DISABLE_FIND_PACKAGE_CAF=ON -DCMAKE_DISABLE_FIND_PACKAGE_ZeroMQ=ON
+    runs "$work/collectives_alone/build" "sum 435"
+
+    # What is not installed is said by name.
+    sed -i 's/COMPONENTS collectives/COMPONENTS train/' "$work/collectives_alone/source/CMakeLists.txt"
+    if cmake -S "$work/collectives_alone/source" -B "$work/collectives_alone/train" "${flags[@]}" \
+      "-DCMAKE_PREFIX_PATH=$work/prefix" >"$work/collectives_alone/train.log" 2>&1; then
+      fail "a component that is not installed was found"
+    fi
+    grep -q 'component train is not installed' "$work/collectives_alone/train.log" ||
+      { cat "$work/collectives_alone/train.log" && fail "the error does not name the component"; }
+    ;;
+  source)
+    # The collectives alone are built: two minutes of CPU time would go into the rest, twice.
+    project=$work/project
+    mkdir -p "$project/third_party"
+    ln -sfn "$root" "$project/third_party/troupe"
+    cp "$here/add_subdirectory/main.cpp" "$project/"
+
+    cp "$here/add_subdirectory/CMakeLists.txt" "$project/"
+    consume "$project" "$work/add_subdirectory"
+    runs "$work/add_subdirectory" "sum 435"
+
+    cp "$here/fetch_content/CMakeLists.txt" "$project/"
+    consume "$project" "$work/fetch_content" "-DFETCHCONTENT_SOURCE_DIR_TROUPE=$project/third_party/troupe"
+    runs "$work/fetch_content" "sum 435"
+
+    # The rest is configured: its packages and targets are found from the project's own folder, too.
+    sed -i 's/^set(TROUPE_COLLECTIVES_ONLY ON).*/set(TROUPE_TRAIN OFF)/; s/troupe::collectives/troupe::runtime/' \
+      "$project/CMakeLists.txt"
+    cmake -S "$project" -B "$work/runtime" "${flags[@]}" \
+      "-DFETCHCONTENT_SOURCE_DIR_TROUPE=$project/third_party/troupe" >"$work/runtime.log" 2>&1 ||
+      { cat "$work/runtime.log" && fail "cannot configure a project that links troupe::runtime"; }
+    ;;
+  *) fail "unknown way $way" ;;
+esac
