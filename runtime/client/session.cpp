@@ -1,34 +1,111 @@
 #include "runtime/client/session.hpp"
 
+#include <cmath>
+
+#include "runtime/wire/frame.hpp"
+#include "runtime/wire/messages.hpp"
+
 namespace troupe {
+namespace {
+
+constexpr Duration kSpawnTimeout = std::chrono::seconds(120);
+constexpr Duration kHeadAnswers = std::chrono::seconds(30);
+
+[[noreturn]] void throw_too_large(const std::string& what, std::size_t bytes, std::size_t limit, std::string todo) {
+  throw LimitExceeded({ErrorCode::kLimit, what + " are too large",
+                       std::to_string(bytes) + " bytes is more than " + std::to_string(limit), std::move(todo)});
+}
+
+void check_spawn(const ActorSpawn& spawn) {
+  const std::string what = "the constructor arguments of " + spawn.type;
+  if (spawn.through_head() && spawn.args.size() > kMaxPlacedArgumentBytes) {
+    throw_too_large(what, spawn.args.size(), kMaxPlacedArgumentBytes,
+                    "an actor that is isolated, holds CPUs or has a name is started through the head: give it large "
+                    "data by a call, or through shared memory (Session::open_region)");
+  }
+  if (spawn.args.size() > wire::kMaxBodyBytes) {
+    throw_too_large(what, spawn.args.size(), wire::kMaxBodyBytes,
+                    "give it large data in parts, or through shared memory (Session::open_region)");
+  }
+}
+
+template <class T>
+T await(const std::shared_ptr<CallState>& state) {
+  return Future<T>(state).get(kHeadAnswers);
+}
+
+}  // namespace
+
+namespace detail {
+
+std::shared_ptr<CallState> start_call(ProcessGate* gate, const ActorAddress& to, std::uint64_t method,
+                                      std::string_view name, wire::Bytes args, PendingLimit* limit, bool one_way) {
+  if (gate == nullptr) {
+    throw BadConfig("cannot call " + std::string(name), "the handle refers to no actor: it was default-constructed",
+                    "call a handle that spawn() or find() gave");
+  }
+  if (args.size() > wire::kMaxBodyBytes) {
+    throw_too_large("the arguments of " + std::string(name), args.size(), wire::kMaxBodyBytes,
+                    "pass them in parts, or through shared memory (Session::open_region)");
+  }
+  if (limit == nullptr || one_way) return gate->call(to, method, std::move(args), one_way);
+  limit->check();
+  auto state = gate->call(to, method, std::move(args), one_way);
+  limit->add(state);
+  return state;
+}
+
+}  // namespace detail
 
 std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t constructor,
-                                          wire::Bytes args) const {
-  if (options.here) return process_->spawn_here(constructor, std::move(args), options.isolated);
-  if (!(options.num_cpus >= 0) || options.num_cpus > 1e6) {
-    throw BadConfig("cannot spawn an actor", "num_cpus = " + std::to_string(options.num_cpus),
+                                          std::string_view class_name, wire::Bytes args) const {
+  if (!(options.num_cpus >= 0 && options.num_cpus <= 1e6)) {  // a NaN is refused, too
+    throw BadConfig("cannot spawn a " + std::string(class_name), "num_cpus = " + std::to_string(options.num_cpus),
                     "ask for 0 to 1,000,000 CPUs");
   }
-  wire::ActorPayload payload{constructor, options.label, process_->address(), process_->config().package, std::move(args)};
-  const auto bytes = wire::encode(payload);
-  cluster::ActorSpec spec;
-  spec.job = process_->config().job;
-  spec.type = std::move(options.label);
-  spec.name = std::move(options.name);
-  spec.payload.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  spec.demand = {std::llround(options.num_cpus * cluster::kCpu), options.isolated, options.node};
-  return process_->ask([&](std::uint64_t request) { return wire::SpawnAsk{request, std::move(spec)}; });
+  ActorSpawn spawn;
+  spawn.constructor = constructor;
+  spawn.args = std::move(args);
+  spawn.type = class_name;
+  spawn.label = options.label.empty() ? spawn.type : std::move(options.label);
+  spawn.name = std::move(options.name);
+  spawn.cpu_e4 = std::llround(options.num_cpus * cluster::kCpu);
+  spawn.isolated = options.isolated;
+  spawn.here = options.here;
+  spawn.node = options.node;
+  check_spawn(spawn);
+  return process_->spawn(std::move(spawn));
+}
+
+ActorAddress Session::await_spawn(const std::shared_ptr<CallState>& spawn) const {
+  detail::check_may_block("Session::spawn");
+  if (!spawn->wait(kSpawnTimeout)) {
+    spawn->cancel({ErrorCode::kTimeout, "an actor was not started",
+                   std::to_string(to_seconds(kSpawnTimeout)) + " s passed; it is not wanted any more",
+                   "see the status of the cluster for what its nodes have free"});
+  }
+  return Future<ActorAddress>(spawn).get();
+}
+
+ActorAddress Session::find_address(const std::string& name) const {
+  return await<ActorAddress>(process_->find(name));
 }
 
 void Session::kill(const ActorAddress& actor, const std::string& reason) const {
-  if (actor.home() == process_->address()) return process_->stop_here(actor.actor, reason);
-  process_->tell(wire::KillAsk{actor, reason});
+  process_->kill(actor, reason);
+}
+
+void Session::monitor(const ActorAddress& actor, OnDown callback) const {
+  if (ActorContext* monitoring = current_actor()) {
+    callback = [run = monitoring->executor(), callback = std::move(callback)](const std::string& reason) {
+      run([callback, reason] { callback(reason); });
+    };
+  }
+  process_->monitor(actor, std::move(callback));
 }
 
 std::vector<cluster::NodeInfo> Session::nodes() const {
-  const Future<wire::NodesAnswer> answer(
-      process_->ask([](std::uint64_t request) { return wire::NodesAsk{request}; }));
-  return answer.get(std::chrono::seconds(30)).nodes;
+  return await<wire::NodesAnswer>(process_->nodes()).nodes;
 }
 
 SharedMemory Session::open_region(const std::string& key, std::size_t bytes, const std::string& label,
@@ -37,7 +114,7 @@ SharedMemory Session::open_region(const std::string& key, std::size_t bytes, con
 }
 
 void Session::drop_region(const std::string& key) const {
-  process_->tell(wire::RegionDrop{key});
+  process_->drop_region(key);
 }
 
 }  // namespace troupe

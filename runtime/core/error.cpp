@@ -1,6 +1,7 @@
 #include "runtime/core/error.hpp"
 
 #include <cstring>
+#include <new>
 
 namespace troupe {
 
@@ -38,6 +39,7 @@ std::string ErrorInfo::message() const {
   std::string text = what.empty() ? std::string(error_code_name(code)) : what;
   if (!why.empty()) text += ": " + why;
   if (!todo.empty()) text += " (" + todo + ")";
+  if (!origin.empty()) text += " [" + origin + "]";
   return text;
 }
 
@@ -45,6 +47,22 @@ Error::Error(ErrorInfo info) : std::runtime_error(info.message()), info_(std::mo
 
 BadConfig::BadConfig(std::string what, std::string why, std::string todo)
     : Error({ErrorCode::kBadConfig, std::move(what), std::move(why), std::move(todo)}) {}
+
+void TaskFailed::rethrow() const {
+  const std::string& type = exception_type();
+  const std::string& text = exception_message();
+  if (type == "std::runtime_error") throw std::runtime_error(text);
+  if (type == "std::logic_error") throw std::logic_error(text);
+  if (type == "std::invalid_argument") throw std::invalid_argument(text);
+  if (type == "std::domain_error") throw std::domain_error(text);
+  if (type == "std::length_error") throw std::length_error(text);
+  if (type == "std::out_of_range") throw std::out_of_range(text);
+  if (type == "std::range_error") throw std::range_error(text);
+  if (type == "std::overflow_error") throw std::overflow_error(text);
+  if (type == "std::underflow_error") throw std::underflow_error(text);
+  if (type == "std::bad_alloc") throw std::bad_alloc();
+  throw TaskFailed(*this);
+}
 
 void throw_error(ErrorInfo info) {
   switch (info.code) {

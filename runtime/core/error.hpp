@@ -36,7 +36,11 @@ struct ErrorInfo {
   std::string why;   ///< the cause as far as it is known
   std::string todo;  ///< what the reader can do about it
 
-  /// "what: why (todo)", leaving out empty parts.
+  // Of an exception that crossed processes; otherwise empty.
+  std::string type;    ///< its type, as in the source: "std::out_of_range"
+  std::string origin;  ///< where it was thrown: "Counter::add, actor 2a, process 1f, node 3"
+
+  /// "what: why (todo) [origin]", leaving out empty parts.
   std::string message() const;
 };
 
@@ -46,6 +50,10 @@ class Error : public std::runtime_error {
   explicit Error(ErrorInfo info);
   const ErrorInfo& info() const noexcept { return info_; }
   ErrorCode code() const noexcept { return info_.code; }
+  /// Where an exception was thrown that crossed processes: method, actor, process, node. Otherwise empty.
+  const std::string& origin() const noexcept { return info_.origin; }
+  /// The type of an exception that crossed processes, as in the source: "std::out_of_range". Otherwise empty.
+  const std::string& exception_type() const noexcept { return info_.type; }
 
  private:
   ErrorInfo info_;
@@ -67,6 +75,11 @@ struct ActorDied : Error {
 };
 struct TaskFailed : Error {
   using Error::Error;
+  /// What the exception said, alone.
+  const std::string& exception_message() const noexcept { return info().why; }
+  /// Throws it again as what it was in the actor if that is one of the standard library's types with a message
+  /// (std::out_of_range, std::runtime_error, ...) or std::bad_alloc, and as TaskFailed if not.
+  [[noreturn]] void rethrow() const;
 };
 struct CollectiveAborted : Error {
   using Error::Error;

@@ -57,6 +57,7 @@ class [[nodiscard]] Result {
     if (!ok()) throw_error(error());
     return **this;
   }
+  T value_or(T otherwise) && { return ok() ? *std::move(*this) : std::move(otherwise); }
 
  private:
   std::variant<T, ErrorInfo> state_;

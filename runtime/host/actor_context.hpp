@@ -8,7 +8,7 @@
 
 namespace troupe {
 
-class Process;
+class ProcessGate;
 class Session;
 template <class T>
 class ActorHandle;
@@ -22,7 +22,7 @@ class ActorContext {
   ActorContext& operator=(const ActorContext&) = delete;
 
   virtual ActorAddress address() const = 0;
-  virtual Process& process() const = 0;
+  virtual ProcessGate& process() const = 0;
   /// An isolated actor has a thread of its own and may block; a light one may not.
   virtual bool may_block() const = 0;
   /// Runs work in the actor's mailbox, from any thread and also when the actor has ended meanwhile (then it

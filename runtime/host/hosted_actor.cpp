@@ -1,33 +1,35 @@
 #include "runtime/host/hosted_actor.hpp"
 
-#include "runtime/client/session.hpp"
+#include <deque>
+
 #include "runtime/core/log.hpp"
+#include "runtime/host/may_wait.hpp"
 
 namespace troupe {
 namespace {
 
-thread_local ActorContext* current = nullptr;
-
 /// The CAF side. CAF gives it one turn at a time, so its members need no lock.
 class Host final : public caf::event_based_actor, public ActorContext {
  public:
-  Host(caf::actor_config& config, Process& process, HostedActor::Spec spec, HostedActor::OnReady on_ready,
-       HostedActor::OnEnd on_end)
+  Host(caf::actor_config& config, ActorHome& home, ActorStart start, OnActorReady on_ready, OnActorEnd on_end)
       : caf::event_based_actor(config),
-        process_(process),
-        spec_(std::move(spec)),
+        home_(home),
+        address_(start.address),
+        isolated_(start.isolated),
+        constructor_(start.constructor),
+        args_(std::move(start.args)),
         on_ready_(std::move(on_ready)),
         on_end_(std::move(on_end)) {}
 
   caf::behavior make_behavior() override {
-    construct();
-    return {[this](CallMessage& call) { on_call(call); }, [this](RunMessage& message) { on_run(message); },
+    return {[this](StartMessage) { construct(); }, [this](CallMessage& message) { on_call(std::move(message.call)); },
+            [this](RunMessage& message) { on_run(message); }, [this](ResumeMessage) { on_resume(); },
             [this](StopMessage& message) { end(std::move(message.reason)); }};
   }
 
-  ActorAddress address() const override { return spec_.address; }
-  Process& process() const override { return process_; }
-  bool may_block() const override { return spec_.isolated; }
+  ActorAddress address() const override { return address_; }
+  ProcessGate& process() const override { return home_.gate(); }
+  bool may_block() const override { return isolated_; }
   Executor executor() override {
     return [me = caf::actor(this)](std::function<void()> work) {
       caf::anon_send(me, RunMessage{std::move(work)});
@@ -44,33 +46,45 @@ class Host final : public caf::event_based_actor, public ActorContext {
  private:
   void construct() {
     const CurrentActorScope scope(this);
-    const auto* constructor = Registry::instance().constructor(spec_.constructor);
-    if (constructor == nullptr) {
-      return fail_start({ErrorCode::kRefused, "cannot construct an actor",
-                         "this executable has no such class", "driver and workers must be the same build"});
-    }
-    auto object = constructor->make(spec_.args);
+    auto object = Registry::instance().make(constructor_, args_);
     if (!object) return fail_start(object.error());
     object_ = *std::move(object);
-    spec_.args.clear();
-    on_ready_({});
+    wire::Bytes().swap(args_);
+    std::exchange(on_ready_, nullptr)({});
   }
 
   void fail_start(const ErrorInfo& error) {
-    on_ready_(error);
+    std::exchange(on_ready_, nullptr)(error);
     end(error.message());
   }
 
-  void on_call(CallMessage& call) {
-    if (object_ == nullptr) return;
-    const auto* method = Registry::instance().method(call.method);
-    if (method == nullptr) {
-      return call.responder->fail({ErrorCode::kRefused, "cannot call a method",
-                                   "this executable has no such method",
-                                   "caller and actor must be the same build"});
+  void on_call(std::shared_ptr<IncomingCall> call) {
+    if (object_ == nullptr) return;  // dropped: its responder says that the actor has ended
+    // A caller that does not read its answers gets no further ones made; calls keep their order.
+    if (!waiting_.empty() || home_.is_congested(call->from)) {
+      waiting_.push_back(std::move(call));
+      if (waiting_.size() == 1) wait_for(waiting_.front()->from);
+      return;
     }
+    carry_out(*call);
+  }
+
+  void carry_out(IncomingCall& call) {
     const CurrentActorScope scope(this);
-    method->invoke(object_->get(), call.args, std::move(*call.responder));
+    Registry::instance().invoke(call.method, *object_, call.args, std::move(call.responder));
+  }
+
+  void wait_for(ProcessAddress caller) {
+    home_.when_drained(caller, [me = caf::actor(this)] { caf::anon_send(me, ResumeMessage{}); });
+  }
+
+  void on_resume() {
+    while (!waiting_.empty() && object_ != nullptr) {
+      if (home_.is_congested(waiting_.front()->from)) return wait_for(waiting_.front()->from);
+      const auto call = std::move(waiting_.front());
+      waiting_.pop_front();
+      carry_out(*call);
+    }
   }
 
   void on_run(RunMessage& message) {
@@ -86,78 +100,45 @@ class Host final : public caf::event_based_actor, public ActorContext {
   }
 
   void end(std::string reason) {
-    if (ended_) return;
-    ended_ = true;
+    if (std::exchange(ended_, true)) return;
     {
       const CurrentActorScope scope(this);
       object_.reset();
     }
-    on_end_(spec_.address, reason);
+    on_end_(address_, reason);
+    waiting_.clear();
     quit();
   }
 
-  Process& process_;
-  HostedActor::Spec spec_;
-  HostedActor::OnReady on_ready_;
-  HostedActor::OnEnd on_end_;
+  ActorHome& home_;
+  const ActorAddress address_;
+  const bool isolated_;
+  const std::uint64_t constructor_;
+  wire::Bytes args_;
+  OnActorReady on_ready_;
+  OnActorEnd on_end_;
   std::unique_ptr<ActorObject> object_;
+  std::deque<std::shared_ptr<IncomingCall>> waiting_;  ///< for their callers to read answers
   bool ended_ = false;
 };
 
 }  // namespace
 
-ActorContext* current_actor() {
-  return current;
+caf::strong_actor_ptr host_actor(caf::actor_system& system, ActorHome& home, ActorStart start, OnActorReady on_ready,
+                                 OnActorEnd on_end) {
+  const bool isolated = start.isolated;
+  caf::actor actor = isolated ? system.spawn<Host, caf::detached>(home, std::move(start), std::move(on_ready),
+                                                                  std::move(on_end))
+                              : system.spawn<Host, caf::lazy_init>(home, std::move(start), std::move(on_ready),
+                                                                   std::move(on_end));
+  return caf::actor_cast<caf::strong_actor_ptr>(std::move(actor));
 }
 
-ActorContext& this_actor() {
-  if (current == nullptr) {
-    throw BadConfig("this_actor() was called outside of an actor",
-                    "no actor's constructor or method runs in this thread",
-                    "keep a reference to the ActorContext for threads of your own");
-  }
-  return *current;
+void enqueue(const caf::strong_actor_ptr& actor, caf::message message, caf::execution_unit* unit) {
+  actor->enqueue(nullptr, caf::make_message_id(), std::move(message), unit);
 }
 
-CurrentActorScope::CurrentActorScope(ActorContext* actor) : before_(std::exchange(current, actor)) {}
-CurrentActorScope::~CurrentActorScope() {
-  current = before_;
-}
-
-Session ActorContext::session() const {
-  return Session(process());
-}
-
-namespace detail {
-
-void check_may_block(const char* what) {
-  if (current == nullptr || current->may_block()) return;
-  throw BadConfig(std::string(what) + " in a light actor",
-                  "a light actor shares its thread with thousands of others",
-                  "use then(callback), return the Future, or spawn the actor with .isolated = true");
-}
-
-std::function<void()> in_this_actor(std::function<void()> callback) {
-  if (current == nullptr) return callback;
-  return [run = current->executor(), callback = std::move(callback)]() mutable { run(std::move(callback)); };
-}
-
-}  // namespace detail
-
-std::shared_ptr<HostedActor> HostedActor::start(caf::actor_system& system, Process& process, Spec spec,
-                                                OnReady on_ready, OnEnd on_end) {
-  const bool isolated = spec.isolated;
-  caf::actor actor = isolated ? system.spawn<Host, caf::detached>(process, std::move(spec),
-                                                                  std::move(on_ready), std::move(on_end))
-                              : system.spawn<Host, caf::lazy_init>(process, std::move(spec),
-                                                                   std::move(on_ready), std::move(on_end));
-  return std::shared_ptr<HostedActor>(new HostedActor(std::move(actor)));
-}
-
-void HostedActor::enqueue(caf::message message, caf::execution_unit* unit) {
-  caf::actor_cast<caf::strong_actor_ptr>(actor_)->enqueue(nullptr, caf::make_message_id(), std::move(message),
-                                                          unit);
-}
+bool thread_may_wait() { return !NoWaitScope::marked() && (current_actor() == nullptr || current_actor()->may_block()); }
 
 void InlineUnit::run() {
   constexpr std::size_t kTurn = 64;  // messages an actor takes before the next one has its turn

@@ -1,10 +1,12 @@
-/// An actor of this process: a user's object inside a CAF actor, which gives it its mailbox and its turn.
+/// An actor of this process: a user's object inside a CAF actor, which gives it its mailbox, its turn, its timers
+/// and, where it may block, a thread of its own.
 #pragma once
 
 #include <caf/all.hpp>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/host/actor_context.hpp"
 #include "runtime/host/registry.hpp"
@@ -12,46 +14,68 @@
 
 namespace troupe {
 
+/// What an actor needs of the process around it.
+class ActorHome {
+ public:
+  virtual ~ActorHome() = default;
+  virtual ProcessGate& gate() = 0;
+  /// So many answers wait to be sent to `caller` that no further call of it should be carried out now.
+  virtual bool is_congested(ProcessAddress caller) = 0;
+  /// Calls `resume`, in any thread, when that is over.
+  virtual void when_drained(ProcessAddress caller, std::function<void()> resume) = 0;
+  /// A one-way call of `bytes` left its actor's mailbox, carried out or not.
+  virtual void carried_out(ProcessAddress caller, std::size_t bytes) = 0;
+};
+
 /// A method call on its way through a mailbox.
-struct CallMessage {
-  std::uint64_t method = 0;
+struct IncomingCall {
+  IncomingCall(ActorHome& in, ProcessAddress caller, std::uint64_t of, wire::Bytes arguments, Responder to,
+               std::size_t one_way)
+      : home(in), from(caller), method(of), args(std::move(arguments)), responder(std::move(to)), one_way_bytes(one_way) {}
+  ~IncomingCall() {
+    if (one_way_bytes != 0) home.carried_out(from, one_way_bytes);
+  }
+  IncomingCall(const IncomingCall&) = delete;
+  IncomingCall& operator=(const IncomingCall&) = delete;
+
+  ActorHome& home;
+  const ProcessAddress from;
+  const std::uint64_t method;
   wire::Bytes args;
-  std::shared_ptr<Responder> responder;
+  Responder responder;
+  const std::size_t one_way_bytes;  ///< to give back to the caller's window; 0 for a call with an answer
+};
+struct CallMessage {
+  std::shared_ptr<IncomingCall> call;
 };
 /// Work that runs as the actor.
 struct RunMessage {
   std::function<void()> work;
 };
+/// An actor's first: constructs the object.
+struct StartMessage {};
+/// Takes up the calls that waited for their callers to read answers.
+struct ResumeMessage {};
 /// Ends the actor.
 struct StopMessage {
   std::string reason;
 };
 
-/// One hosted actor, from the outside.
-class HostedActor {
- public:
-  struct Spec {
-    ActorAddress address;
-    std::uint64_t constructor = 0;
-    wire::Bytes args;
-    bool isolated = false;  ///< a thread of its own
-  };
-  using OnReady = std::function<void(Result<void>)>;
-  using OnEnd = std::function<void(const ActorAddress&, const std::string& reason)>;
-
-  /// Constructs the object in the actor's own turn and reports by `on_ready`; `on_end` is called when the
-  /// actor ends.
-  static std::shared_ptr<HostedActor> start(caf::actor_system& system, Process& process, Spec spec,
-                                            OnReady on_ready, OnEnd on_end);
-
-  /// Puts a message into the mailbox. With `unit` the actor may take its turn in the calling thread (see
-  /// InlineUnit).
-  void enqueue(caf::message message, caf::execution_unit* unit);
-
- private:
-  explicit HostedActor(caf::actor actor) : actor_(std::move(actor)) {}
-  caf::actor actor_;
+struct ActorStart {
+  ActorAddress address;
+  std::uint64_t constructor = 0;
+  wire::Bytes args;
+  bool isolated = false;  ///< a thread of its own
 };
+using OnActorReady = std::function<void(Result<void>)>;
+using OnActorEnd = std::function<void(const ActorAddress&, const std::string& reason)>;
+
+/// Hosts an actor. A StartMessage constructs the object and reports by `on_ready`; `on_end` is called once when it
+/// ends, before that turn is over.
+caf::strong_actor_ptr host_actor(caf::actor_system& system, ActorHome& home, ActorStart start, OnActorReady on_ready,
+                                 OnActorEnd on_end);
+/// Puts a message into an actor's mailbox. With `unit` the actor may take its turn in the calling thread.
+void enqueue(const caf::strong_actor_ptr& actor, caf::message message, caf::execution_unit* unit);
 
 /// Gives actors their turn in the thread that received the message, which saves the wake-up of a scheduler
 /// thread (38 microseconds a hop on the machines we measured). Used by the receiving thread only.
@@ -70,4 +94,6 @@ class InlineUnit final : public caf::execution_unit {
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::CallMessage)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::RunMessage)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::StartMessage)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::ResumeMessage)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(troupe::StopMessage)

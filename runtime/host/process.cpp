@@ -1,38 +1,54 @@
 #include "runtime/host/process.hpp"
 
+#include <fcntl.h>
+
 #include <climits>
 
 #include "runtime/core/futex.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/core/random.hpp"
-#include "runtime/link/socket/link_codec.hpp"
+#include "runtime/host/may_wait.hpp"
 
 namespace troupe {
 namespace {
 
-constexpr Duration kPulse = std::chrono::seconds(1);
 constexpr Duration kNodeAnswers = std::chrono::seconds(30);
-
-thread_local bool hears_node =
-    false;  ///< this thread receives what the node says: it must not wait for the node
+constexpr Duration kActorsEnd = std::chrono::seconds(5);
+/// A monitor or a kill whose link broke is sent again after this long.
+constexpr Duration kAgain = std::chrono::milliseconds(200);
 
 ErrorInfo actor_died(std::string why) {
-  return {ErrorCode::kActorDied, "the actor is gone", std::move(why),
-          "spawn it again, or monitor it to be told"};
+  return {ErrorCode::kActorDied, "the actor is gone", std::move(why), "spawn it again, or monitor it to be told"};
+}
+ErrorInfo link_broke(const std::string& why) {
+  return {ErrorCode::kUnavailable, "a call has no answer",
+          "the link to its node broke (" + why + "): it may or may not have run", "call again if that does no harm"};
+}
+ErrorInfo other_job() {
+  return {ErrorCode::kRefused, "refused a frame", "it is of another job", "a job may call and end its own actors alone"};
 }
 
-/// Runs functions one after another, off the thread that hears the node.
+/// Runs functions one after another, off the threads that receive.
 caf::behavior mailman() {
-  return {[](const RunMessage& message) { message.work(); }};
+  return {[](const RunMessage& message) {
+    const NoWaitScope no_wait;
+    message.work();
+  }};
 }
+
+/// Ids of light actors: unlike in all processes, without asking anybody.
+ActorId next_light_id() {
+  static const std::uint64_t base = SystemRandom().next();
+  static std::atomic<std::uint64_t> count{0};
+  return light_actor_id(mix(base, count.fetch_add(1)));
+}
+
+Outcome spawned(const ActorAddress& at) { return wire::encode(wire::SpawnAnswer{at}); }
 
 }  // namespace
 
-Process::Process(Config config, transport::LocalLink link, OnNodeLost on_node_lost, OnOutput on_output)
-    : config_(std::move(config)),
-      on_node_lost_(std::move(on_node_lost)),
-      on_output_(std::move(on_output)),
-      link_(std::move(link)) {
+Process::Process(ProcessConfig config, SocketLink link, Handlers handlers)
+    : config_(std::move(config)), handlers_(std::move(handlers)) {
   // Few threads that sleep when idle: light actors usually take their turn in the thread that received the
   // message.
   caf_config_.set("scheduler.policy", caf::atom("sharing"));
@@ -40,81 +56,81 @@ Process::Process(Config config, transport::LocalLink link, OnNodeLost on_node_lo
   caf_ = std::make_unique<caf::actor_system>(caf_config_);
   inline_unit_ = std::make_unique<InlineUnit>(*caf_);
   mailman_ = caf_->spawn(mailman);
-  auto bell = transport::Doorbell::create().value();
-  const int bell_fd = bell.fd();
-  hub_ = std::make_unique<RingHub>(
-      std::move(bell),
-      [this](ProcessId, const wire::FrameHeader& header, wire::ByteView body) {
-        on_frame(header, body, inline_unit_.get());
-      },
-      [this] { inline_unit_->run(); });
-  if (!wire::send_control(link_, address(), wire::Hello{}, std::span(&bell_fd, 1))) {
-    throw Unavailable({ErrorCode::kUnavailable, "cannot reach this machine's node", "it closed the link",
-                       "see its output"});
-  }
-  reader_ = std::thread([this] { receive_from_node(); });
-  pulser_ = std::thread([this] { pulse(); });
+  actors_ = std::make_unique<ActorTable>(*caf_, *this);
+  node_ = std::make_unique<NodeLink>(address(), std::move(link));
+  auto bell = Doorbell::create().value();
+  UniqueFd bell_fd(::fcntl(bell.fd(), F_DUPFD_CLOEXEC, 0));
+  rings_ = std::make_unique<RingHub>(
+      config_.node, std::move(bell),
+      RingHub::Handlers{[this](Message message) { on_message(std::move(message), inline_unit_.get()); },
+                        [this] { inline_unit_->run(); }, [this](ProcessId peer) { routes_->ring_drained(peer); },
+                        [this](ProcessId peer, const std::string& why) {
+                          log(LogLevel::kError, "a ring is closed: " + why);
+                          later([this, peer, why] {
+                            const ProcessAddress at{config_.node, peer};
+                            routes_->process_down(at, "it broke the protocol: " + why);
+                            fail_calls([at](ProcessAddress p) { return p == at; }, actor_died("it broke the protocol: " + why));
+                          });
+                        }});
+  routes_ = std::make_unique<Routes>(config_, *node_, *rings_, [this](ProcessId peer) { ask_for_ring(peer); });
+  leases_ = std::make_unique<Leases>(config_, *node_);
+  node_->start(std::move(bell_fd), {[this](Message message) { on_message(std::move(message), nullptr); },
+                                    [this] { routes_->flush_all(); }, [this](const std::string& why) { on_node_gone(why); }});
 }
 
 Process::~Process() {
-  std::unordered_map<ActorId, std::shared_ptr<HostedActor>> actors;
-  {
-    const std::lock_guard lock(mutex_);
-    actors = actors_;
-  }
-  for (const auto& [id, actor] : actors)
-    actor->enqueue(caf::make_message(StopMessage{"its process ended"}), nullptr);
-  actors.clear();
-  for (Instant deadline = MonotonicClock().now() + std::chrono::seconds(5);
-       MonotonicClock().now() < deadline;) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (actors_.empty()) break;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  actors_->stop_all("its process ended", kActorsEnd);
   left_ = 1;
   futex_wake(left_, INT_MAX);
-  link_.shutdown();
-  reader_.join();
-  pulser_.join();
-  hub_.reset();
+  // The threads that receive end first; what actors still send goes nowhere, but to memory that is there.
+  node_->stop();
+  rings_->stop();
   caf::anon_send_exit(mailman_, caf::exit_reason::user_shutdown);
   mailman_ = nullptr;
   caf_.reset();
 }
 
+void Process::later(std::function<void()> work) { caf::anon_send(mailman_, RunMessage{std::move(work)}); }
+
 // Calls.
 
-std::shared_ptr<CallState> Process::call(const ActorAddress& to, std::uint64_t method, wire::Bytes args,
-                                         bool one_way) {
-  auto state = one_way ? nullptr : std::make_shared<CallState>(hub_.get());
-  if (to.home() == address()) {
-    deliver(to.actor, method, std::move(args), one_way ? Responder() : Responder(state), nullptr);
-    return state;
-  }
+std::shared_ptr<CallState> Process::send_call(wire::FrameKind kind, const ActorAddress& to, std::uint64_t method,
+                                              wire::ByteView body) {
+  auto state = std::make_shared<CallState>(rings_.get());
   wire::FrameHeader header;
-  header.kind = wire::FrameKind::kCall;
-  header.flags = one_way ? wire::kFlagOneWay : 0;
+  header.kind = kind;
   header.to = to.home();
   header.from = address();
-  header.id = next_number_.fetch_add(1, std::memory_order_relaxed);
+  header.job = config_.job;
   header.actor = to.actor;
   header.method = method;
-  if (!one_way) {
-    const std::lock_guard lock(mutex_);
-    calls_.emplace(header.id, PendingCall{state, to});
-  }
-  std::string gone = why_gone(to);
-  if (gone.empty() && !send(to.home(), header, args)) gone = "its process cannot be reached";
-  if (!gone.empty() && !one_way) {
-    {
-      const std::lock_guard lock(mutex_);
-      calls_.erase(header.id);
-    }
-    state->resolve(actor_died(gone));
+  header.id = calls_.add({state, kind, to, wire::kHeaderBytes + body.size()});
+  if (auto sent = routes_->send(header, body); !sent) {
+    if (calls_.take(header.id, header.to)) state->resolve(sent.error());
   }
   return state;
+}
+
+std::shared_ptr<CallState> Process::call(const ActorAddress& to, std::uint64_t method, wire::Bytes args, bool one_way) {
+  if (to.home() == address()) {
+    auto state = one_way ? nullptr : std::make_shared<CallState>(rings_.get());
+    actors_->deliver(to.actor,
+                     std::make_shared<IncomingCall>(*this, address(), method, std::move(args),
+                                                    one_way ? Responder() : Responder(state), 0),
+                     nullptr);
+    return state;
+  }
+  if (!one_way) return send_call(wire::FrameKind::kCall, to, method, args);
+  wire::FrameHeader header;
+  header.kind = wire::FrameKind::kCall;
+  header.flags = wire::kFlagOneWay;
+  header.to = to.home();
+  header.from = address();
+  header.job = config_.job;
+  header.actor = to.actor;
+  header.method = method;
+  if (auto sent = routes_->send(header, args); !sent) log(LogLevel::kDebug, sent.error().message());
+  return nullptr;
 }
 
 void Process::reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome) {
@@ -123,398 +139,314 @@ void Process::reply(ProcessAddress to, std::uint64_t call, const Outcome& outcom
   header.flags = outcome.ok() ? 0 : wire::kFlagError;
   header.to = to;
   header.from = address();
+  header.job = config_.job;
   header.id = call;
-  if (outcome.ok()) {
-    send(to, header, *outcome);
-  } else {
-    send(to, header, wire::encode(std::tuple(outcome.error())));
-  }
+  const auto sent = outcome.ok() ? routes_->send(header, *outcome) : routes_->send(header, wire::encode(outcome.error()));
+  if (!sent) log(LogLevel::kDebug, "nobody waits for an answer: " + sent.error().message());
 }
 
-std::string Process::why_gone(const ActorAddress& actor) const {
-  const std::lock_guard lock(mutex_);
-  if (node_gone_) return "this machine's node is gone";
-  if (const auto at = dead_processes_.find(actor.process); at != dead_processes_.end()) return at->second;
-  if (const auto at = dead_nodes_.find(actor.node); at != dead_nodes_.end()) return at->second;
-  if (const auto at = dead_actors_.find(actor.actor); at != dead_actors_.end()) return at->second;
-  return {};
-}
-
-bool Process::send(ProcessAddress to, const wire::FrameHeader& header, wire::ByteView body) {
-  if (body.size() > wire::kMessageMax) {
-    throw_error({ErrorCode::kLimit, "a message is too long",
-                 std::to_string(body.size()) + " bytes is more than 64 MiB",
-                 "pass large data through shared memory"});
-  }
-  if (to.node == config_.node) return ensure_ring(to.process) && hub_->send(to.process, header, body);
-  const std::lock_guard lock(link_mutex_);
-  return wire::send_message(link_, header, body);
-}
-
-bool Process::ensure_ring(ProcessId peer) {
-  if (hub_->has(peer)) return true;
-  if (hears_node) return false;
-  const std::lock_guard lock(ring_mutex_);
-  if (hub_->has(peer)) return true;
-  // Without receiving in the meantime: what came in could need this ring, too.
-  const auto state = ask([&](std::uint64_t request) { return wire::RingAsk{request, peer}; }, nullptr);
-  return state->wait(kNodeAnswers) && state->outcome().ok() && hub_->has(peer);
-}
-
-// Requests to the node.
-
-std::shared_ptr<CallState> Process::ask(const std::function<wire::Control(std::uint64_t request)>& make) {
-  return ask(make, hub_.get());
-}
-
-std::shared_ptr<CallState> Process::ask(const std::function<wire::Control(std::uint64_t request)>& make,
-                                        Waiter* waiter) {
-  auto state = std::make_shared<CallState>(waiter);
-  const std::uint64_t request = next_number_.fetch_add(1);
-  bool gone = false;
-  {
-    const std::lock_guard lock(mutex_);
-    gone = node_gone_;
-    if (!gone) asks_.emplace(request, PendingAsk{state, {}});
-  }
-  if (gone) {
-    state->resolve(ErrorInfo{ErrorCode::kUnavailable, "cannot ask this machine's node", "it is gone", ""});
-  } else {
-    tell(make(request));
-  }
-  return state;
-}
-
-void Process::tell(const wire::Control& message) {
-  const std::lock_guard lock(link_mutex_);
-  wire::send_control(link_, address(), message);
-}
-
-Result<SharedMemory> Process::open_region(const std::string& key, std::size_t bytes, const std::string& label,
-                                          bool abortable) {
-  std::uint64_t number = 0;
-  const auto state = ask([&](std::uint64_t request) {
-    number = request;
-    return wire::RegionAsk{request, key, bytes, label, abortable};
+void Process::fail_calls(const std::function<bool(ProcessAddress)>& gone, const ErrorInfo& why) {
+  auto failed = calls_.take_where(gone);
+  if (failed.empty()) return;
+  later([failed = std::move(failed), why] {
+    for (const auto& call : failed) call.state->resolve(why);
   });
-  if (!state->wait(kNodeAnswers)) {
-    return ErrorInfo{ErrorCode::kTimeout, "no shared memory '" + key + "'",
-                     "the node did not answer within 30 s", ""};
-  }
-  if (!state->outcome().ok()) return state->outcome().error();
-  std::vector<UniqueFd> fds;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto at = asks_.find(number);
-    if (at != asks_.end()) fds = std::move(at->second.fds);
-    asks_.erase(number);
-  }
-  if (fds.empty())
-    return ErrorInfo{ErrorCode::kIo, "no shared memory '" + key + "'", "its descriptor was lost",
-                     "raise ulimit -n"};
-  return SharedMemory::map(std::move(fds.front()));
 }
 
-// What comes from the node.
-
-void Process::receive_from_node() {
-  hears_node = true;
-  transport::Packet packet;
-  wire::Assembler assembler;
-  std::vector<UniqueFd> fds;
-  for (;;) {
-    if (link_.receive(packet, true) != transport::LinkStatus::kOk) break;
-    for (auto& fd : packet.fds) fds.push_back(std::move(fd));
-    const auto header = wire::decode_header(packet.bytes);
-    if (!header) {
-      log(LogLevel::kWarning, header.error().message());
-      continue;
-    }
-    const auto body = assembler.feed(*header, wire::ByteView(packet.bytes).subspan(wire::kHeaderBytes));
-    if (!body) continue;
-    if (header->kind != wire::FrameKind::kControl) {
-      on_frame(*header, *body, nullptr);
-    } else if (auto message = wire::decode_control(*header, *body)) {
-      on_control(*std::move(message), std::exchange(fds, {}));
-    } else {
-      log(LogLevel::kWarning, message.error().message());
-    }
-  }
-  node_lost("the node closed its link");
+void Process::ask_for_ring(ProcessId peer) {
+  const auto asked = node_->ask([&](std::uint64_t request) { return wire::RingAsk{request, peer}; }, nullptr);
+  asked.state->on_ready([this, peer, state = asked.state] {
+    if (state->outcome().ok()) return;  // its memory came with an offer
+    const ProcessAddress at{config_.node, peer};
+    const ErrorInfo why = state->outcome().error();
+    routes_->no_ring(peer, why);
+    fail_calls([at](ProcessAddress p) { return p == at; }, why.code == ErrorCode::kActorDied ? actor_died(why.why) : why);
+  });
 }
 
-void Process::on_frame(const wire::FrameHeader& header, wire::ByteView body, caf::execution_unit* unit) {
-  if (header.kind == wire::FrameKind::kCall) {
-    const bool one_way = (header.flags & wire::kFlagOneWay) != 0;
-    deliver(header.actor, header.method, wire::Bytes(body.begin(), body.end()),
-            one_way ? Responder() : Responder(this, header.from, header.id), unit);
+// What comes in.
+
+void Process::on_message(Message message, caf::execution_unit* unit) {
+  const wire::FrameHeader& header = message.header;
+  if (header.kind == wire::FrameKind::kControl) return on_control(std::move(message));
+  if (header.kind == wire::FrameKind::kCredit && header.flags == 0) return routes_->credit(header);
+  const std::size_t bytes = wire::kHeaderBytes + message.body.size();
+  if (unit == nullptr && header.from.process) routes_->took_up(header.from, bytes);
+  if (header.kind == wire::FrameKind::kReply) return on_reply(std::move(message));
+  if (header.job != config_.job) {
+    if (wire::wants_reply(header)) reply(header.from, header.id, other_job());
     return;
   }
-  if (header.kind != wire::FrameKind::kReply) return;
-  std::shared_ptr<CallState> state;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto at = calls_.find(header.id);
-    if (at == calls_.end() || at->second.to.home() != header.from)
-      return;  // an answer nobody waits for any more
-    state = std::move(at->second.state);
-    calls_.erase(at);
-  }
-  Outcome outcome = wire::Bytes(body.begin(), body.end());
-  if ((header.flags & wire::kFlagError) != 0) {
-    auto error = wire::decode<std::tuple<ErrorInfo>>(body);
-    outcome = error ? std::get<0>(*std::move(error)) : error.error();
-  }
-  if (unit != nullptr) {
-    state->resolve(std::move(outcome));
-  } else {
-    later([state, outcome = std::move(outcome)]() mutable { state->resolve(std::move(outcome)); });
+  const bool one_way = (header.flags & wire::kFlagOneWay) != 0;
+  switch (header.kind) {
+    case wire::FrameKind::kCall:
+      return actors_->deliver(header.actor,
+                              std::make_shared<IncomingCall>(
+                                  *this, header.from, header.method, std::move(message.body),
+                                  one_way ? Responder() : Responder(this, header.from, header.id), one_way ? bytes : 0),
+                              unit);
+    case wire::FrameKind::kSpawn:
+      return on_spawn(std::move(message), unit);
+    case wire::FrameKind::kMonitor:
+      return actors_->monitor(header.actor, Responder(this, header.from, header.id));
+    case wire::FrameKind::kStop:
+      actors_->stop(header.actor, wire::decode<std::string>(message.body).value_or("it was killed"));
+      return;
+    case wire::FrameKind::kCredit:
+      return routes_->credit(header);
+    default:
+      return;
   }
 }
 
-void Process::on_control(wire::Control message, std::vector<UniqueFd> fds) {
-  if (auto* answer = std::get_if<wire::Answer>(&message)) return handle(std::move(*answer), std::move(fds));
-  if (auto* offer = std::get_if<wire::RingOffer>(&message)) return handle(*offer, std::move(fds));
-  if (auto* start = std::get_if<wire::StartActorHere>(&message)) return handle(std::move(*start));
-  if (auto* stop = std::get_if<wire::StopActor>(&message)) return stop_here(stop->actor, stop->reason);
-  if (auto* down = std::get_if<wire::ProcessDown>(&message)) return process_down(down->process, down->reason);
-  if (auto* down = std::get_if<wire::NodeDown>(&message)) {
-    {
-      const std::lock_guard lock(mutex_);
-      dead_nodes_.emplace(down->node, down->reason);
-    }
-    return fail_where([node = down->node](const ActorAddress& a) { return a.node == node; }, down->reason);
+void Process::on_reply(Message message) {
+  auto call = calls_.take(message.header.id, message.header.from);
+  if (!call) return;  // an answer nobody waits for any more
+  routes_->answered(message.header.from, call->bytes);
+  const bool error = (message.header.flags & wire::kFlagError) != 0;
+  if ((message.header.flags & wire::kFlagRefused) != 0) routes_->not_carried(message.header.from, call->bytes);
+  Outcome outcome = wire::Bytes{};
+  if (error) {
+    auto info = wire::decode<std::tuple<ErrorInfo>>(message.body);
+    outcome = info ? std::get<0>(*std::move(info)) : info.error();
+  } else if (call->kind == wire::FrameKind::kSpawn) {
+    outcome = spawned(call->to);
+  } else {
+    outcome = std::move(message.body);
   }
-  if (auto* gone = std::get_if<wire::ActorGone>(&message)) {
-    {
-      const std::lock_guard lock(mutex_);
-      dead_actors_.emplace(gone->actor.actor, gone->reason);
-    }
-    return fail_where([id = gone->actor.actor](const ActorAddress& a) { return a.actor == id; },
-                      gone->reason);
+  const bool wanted = call->state->resolve(std::move(outcome));
+  if (!wanted && !error && call->kind == wire::FrameKind::kSpawn) kill(call->to, "nobody waits for it any more");
+}
+
+void Process::on_spawn(Message message, caf::execution_unit* unit) {
+  const wire::FrameHeader& header = message.header;
+  auto responder = std::make_shared<Responder>(this, header.from, header.id);
+  if (!is_light(header.actor)) {
+    return responder->fail({ErrorCode::kRefused, "refused to construct an actor", "its id is not of a light actor", ""});
   }
-  if (auto* output = std::get_if<wire::Output>(&message)) return on_output_(*output);
-  if (std::get_if<wire::Leave>(&message) != nullptr) {
+  actors_->start({{config_.node, config_.process, header.actor}, header.method, std::move(message.body), false},
+                 [responder](Result<void> started) {
+                   if (started) {
+                     responder->answer({});
+                   } else {
+                     responder->fail(started.error());
+                   }
+                 },
+                 nullptr, unit);
+}
+
+void Process::on_control(Message message) {
+  auto decoded = wire::decode_control(message.header, message.body);
+  if (!decoded) return log(LogLevel::kError, decoded.error().message());
+  wire::Control& control = *decoded;
+  if (auto* offer = std::get_if<wire::RingOffer>(&control)) return handle(*offer, std::move(message.fds));
+  if (auto* start = std::get_if<wire::StartActorHere>(&control)) return handle(std::move(*start));
+  if (auto* stop = std::get_if<wire::StopActor>(&control)) {
+    actors_->stop(stop->actor, stop->reason);
+  } else if (auto* down = std::get_if<wire::ProcessDown>(&control)) {
+    routes_->process_down(down->process, down->reason);
+    leases_->process_down(down->process);
+    fail_calls([at = down->process](ProcessAddress p) { return p == at; }, actor_died(down->reason));
+  } else if (auto* node = std::get_if<wire::NodeDown>(&control)) {
+    routes_->node_down(node->node, node->reason);
+    leases_->node_down(node->node);
+    fail_calls([at = node->node](ProcessAddress p) { return p.node == at; }, actor_died(node->reason));
+  } else if (auto* lost = std::get_if<wire::NodeLost>(&control)) {
+    routes_->node_lost(lost->node);
+    fail_calls([at = lost->node](ProcessAddress p) { return p.node == at; }, link_broke(lost->reason));
+  } else if (auto* output = std::get_if<wire::Output>(&control)) {
+    handlers_.on_output(*output);
+  } else if (std::get_if<wire::Leave>(&control) != nullptr) {
     left_ = 1;
     futex_wake(left_, INT_MAX);
   }
 }
 
-void Process::handle(wire::Answer&& answer, std::vector<UniqueFd> fds) {
-  std::shared_ptr<CallState> state;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto at = asks_.find(answer.request);
-    if (at == asks_.end()) return;
-    state = at->second.state;
-    if (fds.empty()) {
-      asks_.erase(at);
-    } else {
-      at->second.fds = std::move(fds);  // taken by open_region
-    }
-  }
-  Outcome outcome = answer.ok ? Outcome(std::move(answer.value)) : Outcome(std::move(answer.error));
-  later([state, outcome = std::move(outcome)]() mutable { state->resolve(std::move(outcome)); });
-}
-
 void Process::handle(const wire::RingOffer& offer, std::vector<UniqueFd> fds) {
   if (fds.size() != 2) return log(LogLevel::kError, "a ring came without its descriptors: raise ulimit -n");
-  auto memory = SharedMemory::map(std::move(fds[0]));
-  auto bell = transport::Doorbell::map(std::move(fds[1]));
+  auto memory = SharedMemory::map(std::move(fds[0]), false);
+  auto bell = Doorbell::map(std::move(fds[1]));
   if (!memory || !bell) return log(LogLevel::kError, (memory ? bell.error() : memory.error()).message());
-  const auto added = hub_->add(offer.peer, *std::move(memory), *std::move(bell), offer.first);
-  if (!added) log(LogLevel::kError, added.error().message());
+  const auto attached = routes_->attach(offer.peer, offer.job, *std::move(memory), *std::move(bell), offer.first);
+  if (!attached) log(LogLevel::kError, attached.error().message());
 }
-
-void Process::process_down(ProcessAddress process, const std::string& reason) {
-  {
-    const std::lock_guard lock(mutex_);
-    dead_processes_.emplace(process.process, reason);
-  }
-  hub_->remove(process.process);
-  fail_where([process](const ActorAddress& a) { return a.home() == process; }, reason);
-}
-
-void Process::fail_where(const std::function<bool(const ActorAddress&)>& gone, const std::string& reason) {
-  std::vector<std::shared_ptr<CallState>> failed;
-  std::vector<OnDown> told;
-  {
-    const std::lock_guard lock(mutex_);
-    for (auto at = calls_.begin(); at != calls_.end();) {
-      if (!gone(at->second.to)) {
-        ++at;
-        continue;
-      }
-      failed.push_back(std::move(at->second.state));
-      at = calls_.erase(at);
-    }
-    for (auto at = monitors_.begin(); at != monitors_.end();) {
-      if (at->second.empty() || !gone(at->second.front().first)) {
-        ++at;
-        continue;
-      }
-      for (auto& [address, callback] : at->second) told.push_back(std::move(callback));
-      at = monitors_.erase(at);
-    }
-  }
-  if (failed.empty() && told.empty()) return;
-  later([failed = std::move(failed), told = std::move(told), reason] {
-    for (const auto& callback : told) callback(reason);
-    for (const auto& state : failed) state->resolve(actor_died(reason));
-  });
-}
-
-void Process::node_lost(const std::string& reason) {
-  std::vector<std::shared_ptr<CallState>> failed;
-  {
-    const std::lock_guard lock(mutex_);
-    node_gone_ = true;
-    for (auto& [request, ask] : asks_) failed.push_back(ask.state);
-    asks_.clear();
-  }
-  for (const auto& state : failed) {
-    later([state, reason] {
-      state->resolve(ErrorInfo{ErrorCode::kUnavailable, "this machine's node gave no answer", reason, ""});
-    });
-  }
-  fail_where([this](const ActorAddress& a) { return a.home() != address(); }, reason);
-  if (left_.exchange(1) == 0 && on_node_lost_) on_node_lost_();
-  futex_wake(left_, INT_MAX);
-}
-
-void Process::pulse() {
-  while (left_.load() == 0) {
-    futex_wait(left_, 0, kPulse);
-    if (left_.load() == 0) tell(wire::Pulse{});
-  }
-}
-
-void Process::run_until_told_to_leave() {
-  while (left_.load() == 0) futex_wait(left_, 0, std::chrono::seconds(60));
-}
-
-void Process::end_cluster(Duration timeout) {
-  tell(wire::Leave{"the driver has ended"});
-  const Instant deadline = MonotonicClock().now() + timeout;
-  for (Instant now = MonotonicClock().now(); left_.load() == 0 && now < deadline;
-       now = MonotonicClock().now()) {
-    futex_wait(left_, 0, deadline - now);
-  }
-}
-
-void Process::later(std::function<void()> work) {
-  caf::anon_send(mailman_, RunMessage{std::move(work)});
-}
-
-// Actors of this process.
 
 void Process::handle(wire::StartActorHere&& start) {
-  HostedActor::Spec spec{
-      {config_.node, config_.process, start.actor}, start.constructor, std::move(start.args), start.isolated};
-  start_actor(
-      std::move(spec),
-      [this, id = start.actor](Result<void> started) {
-        if (started) {
-          tell(wire::ActorUp{id});
-        } else {
-          tell(wire::ActorNotUp{id, started.error()});
-        }
-      },
-      [this](const ActorAddress& actor, const std::string& reason) {
-        tell(wire::ActorEnded{actor.actor, reason});
-        actor_ended(actor, reason);
-      },
-      nullptr);
+  const ActorAddress at{config_.node, config_.process, start.actor};
+  actors_->start({at, start.constructor, std::move(start.args), start.isolated},
+                 [this, id = start.actor](Result<void> started) {
+                   if (started) {
+                     node_->tell(wire::ActorUp{id});
+                   } else {
+                     node_->tell(wire::ActorNotUp{id, started.error()});
+                   }
+                 },
+                 [this](const ActorAddress& actor, const std::string& reason) {
+                   node_->tell(wire::ActorEnded{actor.actor, reason});
+                 },
+                 nullptr);
 }
 
-std::shared_ptr<CallState> Process::spawn_here(std::uint64_t constructor, wire::Bytes args, bool isolated) {
-  const ActorAddress at{config_.node, config_.process, {SystemRandom().next()}};
-  auto state = std::make_shared<CallState>(hub_.get());
-  start_actor(
-      {at, constructor, std::move(args), isolated},
-      [state, at](Result<void> started) {
-        if (started) {
-          state->resolve(wire::encode(wire::SpawnAnswer{at}));
-        } else {
-          state->resolve(started.error());
-        }
-      },
-      [this](const ActorAddress& actor, const std::string& reason) { actor_ended(actor, reason); }, nullptr);
+void Process::on_node_gone(const std::string& why) {
+  routes_->own_node_lost(why);
+  fail_calls([](ProcessAddress) { return true; },
+             {ErrorCode::kUnavailable, "a call has no answer", "this host's node is gone: " + why, "start the program again"});
+  const bool first = left_.exchange(1) == 0;
+  futex_wake(left_, INT_MAX);
+  if (first && handlers_.on_node_lost) handlers_.on_node_lost();
+}
+
+// Actors.
+
+std::shared_ptr<CallState> Process::spawn(ActorSpawn spawn) {
+  if (spawn.here) return spawn_here(std::move(spawn));
+  return spawn.through_head() ? spawn_through_head(std::move(spawn)) : spawn_light(std::move(spawn));
+}
+
+std::shared_ptr<CallState> Process::spawn_here(ActorSpawn spawn) {
+  auto state = std::make_shared<CallState>(rings_.get());
+  const ActorAddress at{config_.node, config_.process, next_light_id()};
+  actors_->start({at, spawn.constructor, std::move(spawn.args), spawn.isolated},
+                 [state, at](Result<void> started) { state->resolve(started ? spawned(at) : Outcome(started.error())); },
+                 nullptr, nullptr);
   return state;
 }
 
-void Process::start_actor(HostedActor::Spec spec, HostedActor::OnReady on_ready, HostedActor::OnEnd on_end,
-                          caf::execution_unit* unit) {
-  const ActorId id = spec.address.actor;
-  auto actor = HostedActor::start(*caf_, *this, std::move(spec), std::move(on_ready), std::move(on_end));
-  {
-    const std::lock_guard lock(mutex_);
-    actors_.emplace(id, actor);
-  }
-  actor->enqueue(caf::make_message(RunMessage{[] {}}), unit);  // its first turn constructs it
+std::shared_ptr<CallState> Process::spawn_through_head(ActorSpawn spawn) {
+  const wire::ActorPayload payload{spawn.constructor, spawn.label, driver(), config_.package, std::move(spawn.args)};
+  const auto bytes = wire::encode(payload);
+  cluster::ActorSpec spec;
+  spec.job = config_.job;
+  spec.type = std::move(spawn.type);
+  spec.name = std::move(spawn.name);
+  spec.payload.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  spec.demand = {spawn.cpu_e4, spawn.isolated, spawn.node};
+  const auto asked = node_->ask([&](std::uint64_t request) { return wire::SpawnAsk{request, std::move(spec)}; }, rings_.get());
+  asked.state->set_on_cancel([this, request = asked.number] { node_->tell(wire::SpawnCancel{request}); });
+  return asked.state;
 }
 
-void Process::stop_here(ActorId id, std::string reason) {
-  std::shared_ptr<HostedActor> actor;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto at = actors_.find(id);
-    if (at == actors_.end()) return;
-    actor = at->second;
-  }
-  actor->enqueue(caf::make_message(StopMessage{std::move(reason)}), nullptr);
+std::shared_ptr<CallState> Process::spawn_light(ActorSpawn spawn) {
+  auto state = std::make_shared<CallState>(rings_.get());
+  const NodeId on = spawn.node;
+  leases_->with_process(on, [this, state, spawn = std::move(spawn)](Result<ProcessAddress> process) mutable {
+    if (!process) {
+      state->resolve(process.error());
+    } else {
+      construct_in(*process, std::move(spawn), state);
+    }
+  });
+  return state;
 }
 
-void Process::actor_ended(const ActorAddress& actor, const std::string& reason) {
-  {
-    const std::lock_guard lock(mutex_);
-    actors_.erase(actor.actor);
-    dead_actors_.emplace(actor.actor, reason);
+void Process::construct_in(ProcessAddress process, ActorSpawn spawn, std::shared_ptr<CallState> state) {
+  const ActorAddress at{process.node, process.process, next_light_id()};
+  if (process == address()) {
+    return actors_->start({at, spawn.constructor, std::move(spawn.args), false},
+                          [state, at](Result<void> started) { state->resolve(started ? spawned(at) : Outcome(started.error())); },
+                          nullptr, nullptr);
   }
-  fail_where([id = actor.actor](const ActorAddress& a) { return a.actor == id; }, reason);
+  wire::FrameHeader header;
+  header.kind = wire::FrameKind::kSpawn;
+  header.to = process;
+  header.from = address();
+  header.job = config_.job;
+  header.actor = at.actor;
+  header.method = spawn.constructor;
+  header.id = calls_.add({state, wire::FrameKind::kSpawn, at, wire::kHeaderBytes + spawn.args.size()});
+  if (auto sent = routes_->send(header, spawn.args); !sent && calls_.take(header.id, process)) state->resolve(sent.error());
 }
 
-void Process::deliver(ActorId id, std::uint64_t method, wire::Bytes args, Responder responder,
-                      caf::execution_unit* unit) {
-  std::shared_ptr<HostedActor> actor;
-  std::string reason = "no such actor in this process";
-  {
-    const std::lock_guard lock(mutex_);
-    const auto at = actors_.find(id);
-    if (at != actors_.end()) actor = at->second;
-    if (const auto dead = dead_actors_.find(id); dead != dead_actors_.end()) reason = dead->second;
-  }
-  if (actor == nullptr) return responder.fail(actor_died(reason));
-  actor->enqueue(caf::make_message(
-                     CallMessage{method, std::move(args), std::make_shared<Responder>(std::move(responder))}),
-                 unit);
+void Process::kill(const ActorAddress& actor, std::string reason) {
+  if (actor.home() == address() && actors_->stop(actor.actor, reason)) return;
+  if (!is_light(actor.actor)) return node_->tell(wire::KillAsk{actor, std::move(reason)});
+  wire::FrameHeader header;
+  header.kind = wire::FrameKind::kStop;
+  header.to = actor.home();
+  header.from = address();
+  header.job = config_.job;
+  header.actor = actor.actor;
+  if (auto sent = routes_->send(header, wire::encode(reason)); !sent) return;  // it is gone, or our node is
+  if (actor.node == config_.node) return;
+  // The link may break before it arrives: then it is said again.
+  const auto ended = send_call(wire::FrameKind::kMonitor, actor, 0, {});
+  ended->on_ready([this, ended, actor, reason = std::move(reason)] {
+    const bool broke = !ended->outcome().ok() && ended->outcome().error().code == ErrorCode::kUnavailable;
+    if (!broke || left_ != 0) return;
+    caf::delayed_anon_send(mailman_, kAgain, RunMessage{[this, actor, reason] { kill(actor, reason); }});
+  });
 }
 
 void Process::monitor(const ActorAddress& actor, OnDown callback) {
-  if (ActorContext* monitoring = current_actor()) {
-    callback = [run = monitoring->executor(), callback = std::move(callback)](const std::string& reason) {
-      run([callback, reason] { callback(reason); });
-    };
+  std::shared_ptr<CallState> ended;
+  if (actor.home() == address()) {
+    ended = std::make_shared<CallState>(rings_.get());
+    actors_->monitor(actor.actor, Responder(ended));
+  } else {
+    ended = send_call(wire::FrameKind::kMonitor, actor, 0, {});
   }
-  std::string gone = why_gone(actor);
-  if (gone.empty() && actor.home() == address()) {
-    const std::lock_guard lock(mutex_);
-    if (!actors_.contains(actor.actor)) gone = "it had ended already";
-  }
-  if (!gone.empty()) return later([callback = std::move(callback), gone] { callback(gone); });
-  const std::lock_guard lock(mutex_);
-  monitors_[actor.actor].emplace_back(actor, std::move(callback));
+  ended->on_ready([this, ended, actor, callback = std::move(callback)]() mutable {
+    const Outcome& outcome = ended->outcome();
+    // A broken link is no death: ask again.
+    if (!outcome.ok() && outcome.error().code == ErrorCode::kUnavailable && left_ == 0) {
+      return caf::delayed_anon_send(mailman_, kAgain, RunMessage{[this, actor, callback = std::move(callback)]() mutable {
+                                      monitor(actor, std::move(callback));
+                                    }});
+    }
+    const std::string reason = outcome.ok() ? wire::decode<std::string>(*outcome).value_or("it ended")
+                                            : outcome.error().why;
+    later([callback = std::move(callback), reason] { callback(reason); });
+  });
 }
 
-// Responder.
+// Questions to the node.
 
-void Responder::outcome(Outcome outcome) {
-  if (local_ != nullptr) std::exchange(local_, nullptr)->resolve(std::move(outcome));
-  if (process_ != nullptr) std::exchange(process_, nullptr)->reply(to_, call_, outcome);
+std::shared_ptr<CallState> Process::find(std::string name) {
+  return node_->ask([&](std::uint64_t request) { return wire::FindAsk{request, std::move(name)}; }, rings_.get()).state;
 }
 
-Responder::~Responder() {
-  if (local_ != nullptr || process_ != nullptr) fail(actor_died("it ended before it answered"));
+std::shared_ptr<CallState> Process::nodes() {
+  return node_->ask([](std::uint64_t request) { return wire::NodesAsk{request}; }, rings_.get()).state;
+}
+
+Result<SharedMemory> Process::open_region(const std::string& key, std::size_t bytes, const std::string& label,
+                                          bool abortable) {
+  const auto asked = node_->ask(
+      [&](std::uint64_t request) { return wire::RegionAsk{request, key, bytes, label, abortable}; }, rings_.get());
+  if (!asked.state->wait(kNodeAnswers)) {
+    return ErrorInfo{ErrorCode::kTimeout, "no shared memory '" + key + "'", "the node did not answer within 30 s", ""};
+  }
+  if (!asked.state->outcome().ok()) return asked.state->outcome().error();
+  auto fds = node_->take_fds(asked.number);
+  if (fds.empty()) {
+    return ErrorInfo{ErrorCode::kIo, "no shared memory '" + key + "'", "its descriptor was lost", "raise ulimit -n"};
+  }
+  return SharedMemory::map(std::move(fds.front()));
+}
+
+void Process::drop_region(const std::string& key) { node_->tell(wire::RegionDrop{key}); }
+
+void Process::register_job(const std::string& name, Duration timeout) {
+  const auto asked = node_->ask([&](std::uint64_t request) { return wire::JobAsk{request, name}; }, rings_.get());
+  if (!asked.state->wait(timeout)) {
+    throw Timeout({ErrorCode::kTimeout, "the job '" + name + "' could not be registered",
+                   "the head did not answer within " + std::to_string(to_seconds(timeout)) + " s", "see whether it runs: troupe status"});
+  }
+  const auto answer = wire::decode<wire::JobAnswer>(asked.state->outcome().value()).value();
+  config_.job = answer.job;
+  config_.incarnation = answer.incarnation;
+}
+
+void Process::end_cluster(Duration timeout) {
+  const MonotonicClock clock;
+  node_->tell(wire::JobEnd{"the driver has ended"});
+  node_->tell(wire::Leave{"the driver has ended"});
+  const Instant deadline = clock.now() + timeout;
+  for (Instant now = clock.now(); left_ == 0 && now < deadline; now = clock.now()) futex_wait(left_, 0, deadline - now);
+}
+
+void Process::run_until_told_to_leave() {
+  while (left_ == 0) futex_wait(left_, 0, std::chrono::seconds(60));
 }
 
 }  // namespace troupe

@@ -26,10 +26,14 @@ struct ProcessConfig {
   std::string label;
   std::string host;     ///< address on which its machine is reached
   std::string package;  ///< hash of the executable this job's workers run; empty: the node's own
+  ProcessAddress driver;  ///< where the output of workers goes that this process starts; none: here
 };
 
 /// Told once when a monitored actor is gone.
 using OnDown = std::function<void(const std::string& reason)>;
+
+/// The longest constructor arguments of an actor that the head places: the head keeps them in memory.
+inline constexpr std::size_t kMaxPlacedArgumentBytes = std::size_t{4} << 20;
 
 /// An actor to be started. Checked: `cpu_e4` is within limits, `args` are.
 struct ActorSpawn {
@@ -81,6 +85,9 @@ class ProcessGate {
   virtual std::shared_ptr<CallState> find(std::string name) = 0;
   /// The live nodes: an encoded wire::NodesAnswer, a vector of cluster::NodeInfo.
   virtual std::shared_ptr<CallState> nodes() = 0;
+
+  /// Runs a callback of the user's in a thread of the runtime that receives nothing, in order.
+  virtual void later(std::function<void()> work) = 0;
 
   /// See Session.
   virtual Result<SharedMemory> open_region(const std::string& key, std::size_t bytes, const std::string& label,

@@ -1,21 +1,68 @@
 #include "runtime/host/registry.hpp"
 
+#include <cxxabi.h>
+
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <typeinfo>
+
+#include "runtime/host/actor_context.hpp"
 
 namespace troupe {
+namespace {
+
+/// Before main there is nobody to tell but the reader of standard error.
+[[noreturn]] void end_ambiguous(std::string_view kind, std::string_view name) {
+  std::fprintf(stderr,
+               "troupe: cannot start: this program has two different %.*ss called '%.*s': a call of one would run "
+               "the other (rename one of them; classes in unnamed namespaces of two files count as one name)\n",
+               static_cast<int>(kind.size()), kind.data(), static_cast<int>(name.size()), name.data());
+  std::abort();
+}
+
+ErrorInfo refused(std::string what, std::string why) {
+  return {ErrorCode::kRefused, std::move(what), std::move(why), "caller and actor must run the same executable"};
+}
+
+std::string demangled(const char* name) {
+  int status = 0;
+  char* text = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+  std::string readable = status == 0 && text != nullptr ? text : name;
+  std::free(text);  // NOLINT: allocated by the C++ library, by malloc
+  return readable;
+}
+
+std::string origin_of(std::string_view where) {
+  std::string text(where);
+  if (const ActorContext* actor = current_actor()) {
+    const ActorAddress at = actor->address();
+    text += ", actor " + to_string(at.actor) + ", process " + to_string(at.process) + ", node " + to_string(at.node);
+  }
+  return text;
+}
+
+}  // namespace
 
 Registry& Registry::instance() {
   static Registry registry;
   return registry;
 }
 
-bool Registry::add_method(std::uint64_t id, std::string_view name, InvokeMethod invoke) {
-  methods_.emplace(id, Method{std::string(name), invoke});
+bool Registry::add_method(std::uint64_t id, Method method) {
+  const auto [at, added] = methods_.try_emplace(id, std::move(method));
+  if (!added && at->second.invoke != method.invoke) end_ambiguous("method", at->second.name);
   return true;
 }
 
-bool Registry::add_constructor(std::uint64_t id, std::string_view name, MakeObject make) {
-  constructors_.emplace(id, Constructor{std::string(name), make});
+bool Registry::add_constructor(std::uint64_t id, Constructor constructor) {
+  const auto [at, added] = constructors_.try_emplace(id, std::move(constructor));
+  if (!added && at->second.make != constructor.make) end_ambiguous("class", at->second.name);
+  return true;
+}
+
+bool Registry::add_base(std::uint64_t class_id, std::uint64_t base_id, Upcast upcast) {
+  bases_[class_id].push_back({base_id, upcast});
   return true;
 }
 
@@ -29,32 +76,56 @@ const Registry::Constructor* Registry::constructor(std::uint64_t id) const {
   return at == constructors_.end() ? nullptr : &at->second;
 }
 
+Result<std::unique_ptr<ActorObject>> Registry::make(std::uint64_t id, wire::ByteView args) const {
+  const Constructor* known = constructor(id);
+  if (known == nullptr) return refused("cannot construct an actor", "this executable has no such class");
+  return known->make(args);
+}
+
+void* Registry::as_class(void* object, std::uint64_t from, std::uint64_t to) const {
+  if (from == to) return object;
+  const auto bases = bases_.find(from);
+  if (bases == bases_.end()) return nullptr;
+  for (const Base& base : bases->second) {
+    if (void* found = as_class(base.upcast(object), base.id, to)) return found;
+  }
+  return nullptr;
+}
+
+void Registry::invoke(std::uint64_t id, ActorObject& object, wire::ByteView args, Responder responder) const {
+  const Method* known = method(id);
+  if (known == nullptr) {
+    return responder.fail(refused("cannot call a method", "this executable has no such method"));
+  }
+  void* self = as_class(object.get(), object.class_id(), known->class_id);
+  if (self == nullptr) {
+    return responder.fail(refused("cannot call " + known->name,
+                                  "the actor is a " + std::string(object.class_name()) + ", which has no such method"));
+  }
+  known->invoke(self, args, std::move(responder));
+}
+
 ErrorInfo describe_exception(std::string_view where) {
-  const std::string what = std::string(where) + " threw";
+  ErrorInfo info{ErrorCode::kTaskFailed, std::string(where) + " threw", "", ""};
   try {
     throw;
   } catch (const Error& error) {
-    return {error.code(), what + ": " + error.info().what, error.info().why, error.info().todo};
+    // Its own kind: a caller who handles a Timeout handles this one, too.
+    info = error.info();
+    info.what = std::string(where) + " threw: " + info.what;
+    if (info.type.empty()) info.type = demangled(typeid(error).name());
   } catch (const std::exception& error) {
-    return {ErrorCode::kTaskFailed, what, error.what(), ""};
+    info.type = demangled(typeid(error).name());
+    info.what += " " + info.type;
+    info.why = error.what();
   } catch (...) {
-    return {ErrorCode::kTaskFailed, what, "an exception that is no std::exception", ""};
+    const std::type_info* type = abi::__cxa_current_exception_type();
+    info.type = type == nullptr ? "unknown" : demangled(type->name());
+    info.what += " a " + info.type;
+    info.why = "it is no std::exception and has no message";
   }
+  if (info.origin.empty()) info.origin = origin_of(where);
+  return info;
 }
 
-namespace detail {
-
-std::string_view pretty_part(std::string_view pretty) {
-  // GCC: "... [with auto M = &T::f; std::string_view = ...]" or "[with T = {X}; ...]"; Clang: "[M = &T::f]".
-  const auto equals = pretty.find("= ");
-  if (equals == std::string_view::npos) return pretty;
-  auto part = pretty.substr(equals + 2);
-  const auto end = part.find_first_of(";]");
-  if (end != std::string_view::npos) part = part.substr(0, end);
-  while (!part.empty() && (part.front() == '{' || part.front() == '&')) part.remove_prefix(1);
-  while (!part.empty() && part.back() == '}') part.remove_suffix(1);
-  return part;
-}
-
-}  // namespace detail
 }  // namespace troupe

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "runtime/host/call_state.hpp"
@@ -10,23 +11,19 @@
 
 namespace troupe {
 
-class Process;
+class ProcessGate;
 
 /// Answers one call, once: a caller in this process through its CallState, another one by a reply frame.
 /// Move-only; a responder that is dropped without an answer fails the call, so that no caller waits for an
-/// answer that nobody owes.
+/// answer that nobody owes. An answer that no frame can hold becomes an error with the limit in it.
 class Responder {
  public:
   /// A call that wants no answer.
   Responder() = default;
   explicit Responder(std::shared_ptr<CallState> local) : local_(std::move(local)) {}
-  Responder(Process* process, ProcessAddress to, std::uint64_t call)
-      : process_(process), to_(to), call_(call) {}
+  Responder(ProcessGate* gate, ProcessAddress to, std::uint64_t call) : gate_(gate), to_(to), call_(call) {}
   Responder(Responder&& other) noexcept
-      : local_(std::move(other.local_)),
-        process_(std::exchange(other.process_, nullptr)),
-        to_(other.to_),
-        call_(other.call_) {}
+      : local_(std::move(other.local_)), gate_(std::exchange(other.gate_, nullptr)), to_(other.to_), call_(other.call_) {}
   Responder& operator=(Responder&&) = delete;
   ~Responder();
 
@@ -36,9 +33,15 @@ class Responder {
 
  private:
   std::shared_ptr<CallState> local_;
-  Process* process_ = nullptr;
+  ProcessGate* gate_ = nullptr;
   ProcessAddress to_;
   std::uint64_t call_ = 0;
 };
 
+namespace detail {
+
+/// The method `name` returned a Future: its outcome is the answer. A Future without a call fails the call.
+void answer_later(const std::shared_ptr<CallState>& state, Responder responder, std::string_view name);
+
+}  // namespace detail
 }  // namespace troupe

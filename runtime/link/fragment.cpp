@@ -12,7 +12,7 @@ static_assert(std::endian::native == std::endian::little, "the wire is little-en
 constexpr std::uint16_t kMagic = 0x4c54;
 constexpr std::size_t kReserveAhead = std::size_t{1} << 20;
 
-enum class Kind : std::uint8_t { kHello = 1, kData = 2, kGoodbye = 3 };
+enum class Kind : std::uint8_t { kHello = 1, kFirst = 2, kNext = 3, kGoodbye = 4 };
 
 struct Layout {
   std::uint16_t magic;
@@ -62,7 +62,7 @@ Packet Cutter::next() const {
   TROUPE_ASSERT(!done_, "every packet of the message was sent");
   const std::size_t count = payload_bytes();
   const auto [head, body] = slice(head_, body_, offset_, count);
-  return {encode(Kind::kData, number_, head_.size() + body_.size() - offset_ - count), head, body};
+  return {encode(offset_ == 0 ? Kind::kFirst : Kind::kNext, number_, head_.size() + body_.size() - offset_ - count), head, body};
 }
 
 void Cutter::advance() {
@@ -91,8 +91,14 @@ std::string printable(std::string_view text) {
 
 Joiner::~Joiner() { let_go(); }
 
+void Joiner::close() {
+  closed_ = true;
+  frame_ = body_ = {};
+  let_go();
+}
+
 void Joiner::let_go() {
-  if (options_.budget != nullptr) options_.budget->left += charged_;
+  if (charged_ > 0) options_.budget->left += charged_;
   charged_ = 0;
   wire::Bytes().swap(buffer_);
   remaining_ = 0;
@@ -128,9 +134,11 @@ Result<Joiner::Fed> Joiner::feed(wire::ByteView packet) {
         return fail(ErrorCode::kBadInput, "a hello that is not empty", same_version);
       }
       return Fed::kHello;
-    case Kind::kData:
+    case Kind::kFirst:
+    case Kind::kNext:
       if (options_.hello && first) return fail(ErrorCode::kBadInput, "a message before the hello", same_version);
-      return feed_data(layout.number, layout.remaining, payload);
+      if (layout.kind == Kind::kFirst) return feed_first(layout.number, layout.remaining, payload);
+      return feed_next(layout.number, layout.remaining, payload);
     case Kind::kGoodbye:
       if (layout.number != number_) {
         return fail(ErrorCode::kBadInput, "the peer ended after message " + std::to_string(layout.number) +
@@ -147,18 +155,11 @@ Result<Joiner::Fed> Joiner::feed(wire::ByteView packet) {
   return fail(ErrorCode::kBadInput, "a packet of unknown kind " + std::to_string(static_cast<int>(layout.kind)), same_version);
 }
 
-Result<Joiner::Fed> Joiner::feed_data(std::uint32_t number, std::uint64_t remaining, wire::ByteView payload) {
-  if (!pending()) {
-    if (number != number_ + 1) {
-      return fail(ErrorCode::kBadInput, "message " + std::to_string(number) + " came after message " +
-                                            std::to_string(number_) + ": something is lost or came twice", "");
-    }
-    number_ = number;
-    return begin(remaining, payload);
-  }
-  if (number != number_) {
-    return fail(ErrorCode::kBadInput, "a packet of message " + std::to_string(number) + " came while message " +
-                                          std::to_string(number_) + " lacked " + bytes_text(remaining_), "");
+Result<Joiner::Fed> Joiner::feed_next(std::uint32_t number, std::uint64_t remaining, wire::ByteView payload) {
+  if (!pending() || number != number_) {
+    return fail(ErrorCode::kBadInput, "a part of message " + std::to_string(number) + " came while " +
+                                          (pending() ? "message " + std::to_string(number_) + " lacked " + bytes_text(remaining_)
+                                                     : "no message was under way") + ": something is lost or came twice", "");
   }
   // Subtract on the side that cannot wrap: `remaining` is the peer's word.
   if (payload.empty() || payload.size() > remaining_ || remaining_ - payload.size() != remaining) {
@@ -169,7 +170,13 @@ Result<Joiner::Fed> Joiner::feed_data(std::uint32_t number, std::uint64_t remain
   return keep(remaining, payload);
 }
 
-Result<Joiner::Fed> Joiner::begin(std::uint64_t remaining, wire::ByteView payload) {
+Result<Joiner::Fed> Joiner::feed_first(std::uint32_t number, std::uint64_t remaining, wire::ByteView payload) {
+  if (pending() || number != number_ + 1) {
+    return fail(ErrorCode::kBadInput, "message " + std::to_string(number) + " came after message " + std::to_string(number_) +
+                                          (pending() ? ", which lacked " + bytes_text(remaining_) : std::string()) +
+                                          ": something is lost or came twice", "");
+  }
+  number_ = number;
   if (payload.size() > kMaxFrameBytes || remaining > kMaxFrameBytes - payload.size()) {
     return fail(ErrorCode::kLimit, "a message longer than " + bytes_text(kMaxFrameBytes), "send less at once");
   }

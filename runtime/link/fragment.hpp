@@ -4,10 +4,10 @@
 ///
 ///   0  u16  magic 0x4c54 ("TL")
 ///   2  u8   protocol version (wire::kProtocolVersion); the first three bytes never change their meaning
-///   3  u8   kind: 1 hello, 2 data, 3 goodbye
+///   3  u8   kind: 1 hello, 2 first packet of a message, 3 next packet of a message, 4 goodbye
 ///   4  u32  number of the message on this link, from 1; in a hello 0, in a goodbye that of the last message begun
 ///   8  u64  bytes of this message still to come after this packet; 0 in its last one, in a hello and a goodbye
-///   16      payload: of data a part of the frame (wire/frame.hpp: header, then body), of a goodbye the reason
+///   16      payload: of a message a part of its frame (wire/frame.hpp: header, then body), of a goodbye the reason
 ///
 /// The first packet of a message holds the whole frame header. The packets of a message follow each other with no
 /// other message between them. A packet that does not continue exactly what is pending is an error, and the link
@@ -125,14 +125,18 @@ class Joiner {
 
   /// Of the goodbye, printable.
   const std::string& reason() const { return reason_; }
+  /// Lets go of what has arrived: nothing more is taken.
+  void close();
+  /// Whether a goodbye came, an error was found, or it was closed.
+  bool is_closed() const { return closed_; }
   /// Whether a message has begun to arrive and is not whole yet.
   bool pending() const { return remaining_ > 0; }
   /// The number of the last message of which a packet came.
   std::uint32_t last_number() const { return number_; }
 
  private:
-  Result<Fed> feed_data(std::uint32_t number, std::uint64_t remaining, wire::ByteView payload);
-  Result<Fed> begin(std::uint64_t remaining, wire::ByteView payload);
+  Result<Fed> feed_first(std::uint32_t number, std::uint64_t remaining, wire::ByteView payload);
+  Result<Fed> feed_next(std::uint32_t number, std::uint64_t remaining, wire::ByteView payload);
   Result<Fed> keep(std::uint64_t remaining, wire::ByteView payload);
   ErrorInfo fail(ErrorCode code, std::string why, std::string todo);
   void let_go();

@@ -37,7 +37,7 @@ Result<Pipe> make_pipe() {
                          char** argv, char** env, const char* oom) {
   ::prctl(PR_SET_PDEATHSIG, options.role == "worker" ? SIGKILL : SIGTERM);
   if (::getppid() != parent) ::_exit(127);  // it died before we asked to be told
-  const int program = options.program_fd >= 0 ? ::fcntl(options.program_fd, F_DUPFD, 10) : -1;
+  const int program = options.program_fd >= 0 ? ::fcntl(options.program_fd, F_DUPFD_CLOEXEC, 10) : -1;
   if (output >= 0) ::dup2(output, STDOUT_FILENO);
   if (errors >= 0) ::dup2(errors, STDERR_FILENO);
   if (link == kLinkFd) {
@@ -57,7 +57,6 @@ Result<Pipe> make_pipe() {
   ::setpgid(0, 0);
   ::signal(SIGINT, SIG_IGN);
   if (program >= 0) {
-    ::fcntl(program, F_SETFD, FD_CLOEXEC);
     ::fexecve(program, argv, env);
   } else {
     ::execve("/proc/self/exe", argv, env);
@@ -78,7 +77,7 @@ std::string killed(int signal) {
 }  // namespace
 
 Result<Child> start_child(const ChildOptions& options) {
-  auto link = transport::LocalLink::pair();
+  auto link = SocketLink::pair();
   if (!link) return link.error();
   Pipe output, errors;
   if (options.capture_output) {
@@ -138,7 +137,9 @@ std::optional<std::string> how_it_ends(const Child& child) {
 
 std::string reap(const Child& child) {
   siginfo_t info{};
-  if (::waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED) != 0) return "it was reaped elsewhere";
+  if (::waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOHANG) != 0)
+    return "it was reaped elsewhere";
+  if (info.si_pid == 0) return {};
   return info.si_code == CLD_EXITED ? exited(info.si_status) : killed(info.si_status);
 }
 

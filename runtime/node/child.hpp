@@ -4,8 +4,9 @@
 #include <optional>
 #include <string>
 
+#include "runtime/core/clock.hpp"
 #include "runtime/core/fd.hpp"
-#include "runtime/link/socket/local_link.hpp"
+#include "runtime/link/socket/socket_link.hpp"
 
 namespace troupe {
 
@@ -17,10 +18,10 @@ inline constexpr int kLinkFd = 3;
 /// A child process. It dies with the thread that started it (PR_SET_PDEATHSIG) and is reaped when it ends.
 struct Child {
   pid_t pid = -1;
-  UniqueFd pidfd;             ///< readable once the process is gone
-  transport::LocalLink link;  ///< our end
-  UniqueFd output;            ///< its standard output, if captured
-  UniqueFd errors;            ///< its standard error, if captured
+  UniqueFd pidfd;   ///< readable once the process is gone
+  SocketLink link;  ///< our end
+  UniqueFd output;  ///< its standard output, if captured
+  UniqueFd errors;  ///< its standard error, if captured
 };
 
 struct ChildOptions {
@@ -41,6 +42,7 @@ void signal_child(const Child& child, int signal);
 std::optional<std::string> how_it_ends(const Child& child);
 
 /// Reaps a child that has ended (pidfd readable): "killed by signal 9 (SIGKILL)", "exit code 3", "exited".
+/// Never waits: empty when it has not ended.
 std::string reap(const Child& child);
 
 /// Waits until the child has ended, `timeout` at most.

@@ -16,6 +16,12 @@ Instant now() {
   return MonotonicClock().now();
 }
 constexpr int kIdleMs = 1000;
+constexpr int kPostedATurn = 256;
+
+/// What epoll keeps for us: the descriptor, and which watch of it this is.
+std::uint64_t tag(int fd, std::uint32_t generation) {
+  return (std::uint64_t{generation} << 32) | static_cast<std::uint32_t>(fd);
+}
 
 }  // namespace
 
@@ -30,18 +36,20 @@ EventLoop::EventLoop()
 }
 
 void EventLoop::watch(int fd, OnEvents callback) {
-  watched_[fd] = std::make_shared<OnEvents>(std::move(callback));
+  watched_[fd] = {++generation_, std::make_shared<OnEvents>(std::move(callback))};
   epoll_event event{};
   event.events = EPOLLIN;
-  event.data.fd = fd;
+  event.data.u64 = tag(fd, generation_);
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
     throw_error(io_error("cannot watch a descriptor", errno));
 }
 
 void EventLoop::watch_writable(int fd, bool on) {
+  const auto at = watched_.find(fd);
+  if (at == watched_.end()) return;
   epoll_event event{};
   event.events = EPOLLIN | (on ? EPOLLOUT : 0U);
-  event.data.fd = fd;
+  event.data.u64 = tag(fd, at->second.generation);
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
 }
 
@@ -62,17 +70,26 @@ void EventLoop::post(Callback work) {
     const std::lock_guard lock(mutex_);
     posted_.push_back(std::move(work));
   }
+  wake();
+}
+
+void EventLoop::wake() {
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
 }
 
 void EventLoop::run_posted() {
-  std::vector<Callback> work;
-  {
-    const std::lock_guard lock(mutex_);
-    work.swap(posted_);
+  for (int i = 0; i < kPostedATurn && !stopping_; ++i) {
+    Callback work;
+    {
+      const std::lock_guard lock(mutex_);
+      if (posted_.empty()) return;
+      work = std::move(posted_.front());
+      posted_.pop_front();
+    }
+    work();
   }
-  for (const auto& one : work) one();
+  wake();  // there may be more
 }
 
 int EventLoop::run_timers() {
@@ -95,9 +112,11 @@ void EventLoop::run() {
     if (stopping_) break;
     const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
     for (int i = 0; i < count && !stopping_; ++i) {
-      const auto at = watched_.find(events[i].data.fd);
-      if (at == watched_.end()) continue;  // forgotten by an earlier callback
-      const auto callback = at->second;
+      const auto at = watched_.find(static_cast<int>(events[i].data.u64 & 0xffffffffU));
+      const auto generation = static_cast<std::uint32_t>(events[i].data.u64 >> 32);
+      // Forgotten by an earlier callback; or its number belongs to another descriptor by now.
+      if (at == watched_.end() || at->second.generation != generation) continue;
+      const auto callback = at->second.callback;
       const auto bits = events[i].events;
       (*callback)((bits & EPOLLIN) != 0, (bits & EPOLLOUT) != 0, (bits & (EPOLLHUP | EPOLLERR)) != 0);
     }

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,6 +25,7 @@ class EventLoop {
   EventLoop();
 
   /// Calls `callback` while `fd` is readable or closed. The caller keeps the descriptor open until `forget`.
+  /// What the kernel said of a descriptor before it was forgotten never reaches the next one with its number.
   void watch(int fd, OnEvents callback);
   /// Whether the callback also hears that `fd` is writable.
   void watch_writable(int fd, bool on);
@@ -31,7 +34,8 @@ class EventLoop {
   void every(Duration period, Callback callback);
   /// Calls `callback` once, `delay` from now.
   void after(Duration delay, Callback callback);
-  /// Runs `work` in the loop's thread. Thread-safe.
+  /// Runs `work` in the loop's thread: up to 256 a turn, so that timers and descriptors get theirs.
+  /// Thread-safe.
   void post(Callback work);
   /// Runs until `stop`.
   void run();
@@ -43,16 +47,22 @@ class EventLoop {
     Duration period{};
     Callback callback;
   };
+  struct Watch {
+    std::uint32_t generation = 0;
+    std::shared_ptr<OnEvents> callback;
+  };
   void run_posted();
+  void wake();
   int run_timers();
 
   UniqueFd epoll_;
   UniqueFd wake_;
-  std::map<int, std::shared_ptr<OnEvents>> watched_;
+  std::map<int, Watch> watched_;
+  std::uint32_t generation_ = 0;  ///< of the newest watch
   std::vector<std::shared_ptr<Timer>> timers_;
   std::mutex mutex_;
-  std::vector<Callback> posted_;
-  bool stopping_ = false;
+  std::deque<Callback> posted_;  ///< guarded by mutex_
+  std::atomic<bool> stopping_{false};
 };
 
 }  // namespace troupe

@@ -1,184 +1,380 @@
 #include "runtime/node/node.hpp"
 
-#include <csignal>
+#include <fcntl.h>
+
+#include <cerrno>
 
 #include "runtime/core/log.hpp"
-#include "runtime/core/random.hpp"
-#include "runtime/link/socket/link_codec.hpp"
+#include "runtime/link/ring/ring.hpp"
+#include "runtime/link/socket/first_exchange.hpp"
 
 namespace troupe {
-namespace {
 
-constexpr Duration kHeartbeat = std::chrono::seconds(1);
-constexpr Duration kSilence = std::chrono::seconds(6);
-/// A process that has not said Hello yet loads its libraries, LibTorch among them, on a machine that may be
-/// busy.
-constexpr Duration kStartSilence = std::chrono::seconds(60);
-constexpr Duration kLeaveGrace = std::chrono::seconds(2);
+using namespace node;
 
-}  // namespace
-
-Node::Node(EventLoop& loop, MachineTransport& transport, Options options)
+Node::Node(EventLoop& loop, Transport& transport, Options options)
     : loop_(loop),
       transport_(transport),
       options_(std::move(options)),
       id_(options_.config.id),
-      authorizer_(std::make_shared<Authorizer>(clock_)),
-      deaths_([this](ProcessId process) { loop_.post([this, process] { process_ends(process); }); }) {}
+      authorizer_(std::make_shared<Authorizer>(clock_)) {}
 
 Node::~Node() {
-  head_.reset();  // joins its thread before anything it posts about goes away
-  peers_.clear();
+  head_.reset();  // no handler runs after: they post about what goes away below
   server_.reset();
+  peers_.reset();
 }
+
+// Coming up.
 
 Result<void> Node::start(OnMember on_member) {
   on_member_ = std::move(on_member);
-  auto listen = parse_endpoint(options_.config.address);
-  auto head = parse_endpoint(options_.config.head);
-  if (!listen) return listen.error();
-  if (!head) return head.error();
-  ServerHandlers handlers;
-  handlers.on_frame = [this](const PeerName& from, std::span<const std::byte> bytes) {
-    loop_.post([this, from, copy = wire::Bytes(bytes.begin(), bytes.end())] { on_peer_frame(from, copy); });
+  if (auto listening = listen(); !listening) return listening;
+  Self self;
+  self.info = {id_,
+               options_.config.name,
+               address_,
+               to_string(options_.keys.public_key()),
+               options_.config.cpu_e4,
+               options_.config.gateway};
+  self.host = server_->address().host;
+  self.package = options_.config.package;
+  self.limits = limits_of_this_machine();
+  const std::size_t stuck_bytes = self.limits.stuck_bytes;
+  machine_ = std::make_unique<NodeMachine>(std::move(self), random_);
+  const auto tell_machine = [this](NodeEvent event) { tell(std::move(event)); };
+  const auto refuse_frame = [this](const wire::FrameHeader& header, const ErrorInfo& error) {
+    refuse(header, error);
   };
-  handlers.on_peer_connected = [](const PeerName&) {};
-  handlers.on_peer_gone = [](const PeerName&) {};
+  locals_ = std::make_unique<LocalLinks>(loop_, clock_, stuck_bytes,
+                                         LocalLinks::Hooks{tell_machine,
+                                                           [this](ProcessId process, Message message) {
+                                                             on_local_frame(process, std::move(message));
+                                                           },
+                                                           refuse_frame});
+  peers_ = std::make_unique<PeerLinks>(
+      loop_, transport_, options_.keys, stuck_bytes,
+      PeerLinks::Hooks{tell_machine, refuse_frame, [this] { locals_->retry_output(); }});
+  if (auto connected = connect_head(); !connected) return connected;
+  loop_.watch(options_.parent.fd(), [this](bool, bool, bool) { parent_readable(); });
+  loop_.every(machine_->self().times.tick, [this] {
+    tell(Tick{});
+    locals_->retry_output();
+  });
+  return {};
+}
+
+Result<void> Node::listen() {
+  const auto endpoint = parse_endpoint(options_.config.address);
+  if (!endpoint) return endpoint.error();
+  // Everything is told in the loop's thread; nothing can come before the machine is there, since no peer is
+  // allowed.
+  ServerHandlers handlers;
+  handlers.on_message = [this](const PeerName& from, wire::Bytes frame) {
+    loop_.post([this, from, frame = std::move(frame)] { on_peer_frame(from, frame); });
+  };
+  handlers.on_session = [this](const PeerName& from) {
+    loop_.post([this, node = node_of(from)] { tell(PeerCameIn{node}); });
+  };
+  handlers.on_gone = [this](const PeerName& from, const std::string& why) {
+    loop_.post([this, node = node_of(from), why] { tell(PeerLost{node, false, why}); });
+  };
+  handlers.on_room = [](const PeerName&) {};
   // Another node may knock before the head has told us of it.
-  auto server = transport_.serve({*listen, options_.keys, authorizer_, LogLevel::kInfo}, std::move(handlers));
+  ServeOptions serve{*endpoint, options_.keys, authorizer_, LogLevel::kInfo};
+  auto server = transport_.serve(std::move(serve), std::move(handlers));
   if (!server) return server.error();
   server_ = *std::move(server);
   address_ = to_string(server_->address());
-  host_ = server_->address().host;
+  return {};
+}
 
-  ClientHandlers to_head_handlers;
-  to_head_handlers.on_frame = [this](std::span<const std::byte> bytes) {
-    loop_.post([this, copy = wire::Bytes(bytes.begin(), bytes.end())] { on_head_frame(copy); });
+Result<void> Node::connect_head() {
+  const auto endpoint = parse_endpoint(options_.config.head);
+  if (!endpoint) return endpoint.error();
+  ClientHandlers handlers;
+  handlers.on_message = [this](wire::Bytes frame) {
+    loop_.post([this, frame = std::move(frame)] { on_head_frame(frame); });
   };
-  to_head_handlers.on_state = [this](LinkState state, const std::string& why) {
-    if (state == LinkState::kConnected) loop_.post([this] { join_head(); });
-    if (state == LinkState::kRefused) loop_.post([this, why] { refused_by_head(why); });
+  handlers.on_state = [this](LinkState state, const std::string& why) {
+    loop_.post([this, state, why] {
+      if (state == LinkState::kConnected) tell(HeadConnected{});
+      if (state == LinkState::kRefused) tell(HeadRefused{why});
+      if (state == LinkState::kLost) {
+        tell(HeadLost{why});
+        for (auto& event : std::exchange(unsaid_, {})) tell(HeadUnsaid{std::move(event)});
+      }
+    });
   };
-  auto client = transport_.connect({*head, options_.head_key, options_.keys}, std::move(to_head_handlers));
+  handlers.on_room = [this] { loop_.post([this] { flush_head(); }); };
+  ConnectOptions connect{*endpoint, options_.head_key, options_.keys};
+  auto client = transport_.connect(std::move(connect), std::move(handlers));
   if (!client) return client.error();
   head_ = *std::move(client);
-  loop_.watch(options_.parent.fd(), [this](bool, bool, bool) { parent_gone(); });
-  loop_.post([this] { join_head(); });
-  loop_.every(kHeartbeat, [this] { tick(); });
   return {};
+}
+
+void Node::parent_readable() {
+  Message message;
+  SocketLink::Got got = SocketLink::Got::kMessage;
+  while (got == SocketLink::Got::kMessage) got = options_.parent.receive(message);
+  if (got != SocketLink::Got::kClosed) return;
+  loop_.forget(options_.parent.fd());
+  leave("its launcher is gone");
+}
+
+bool Node::tell_parent(const wire::Control& message) {
+  return troupe::send_control(options_.parent, {id_, {}}, message);
 }
 
 void Node::serve_parent() {
   if (!options_.config.hosts_driver) return;
   loop_.forget(options_.parent.fd());
-  adopt_driver();
-}
-
-void Node::adopt_driver() {
-  auto driver = std::make_unique<LocalProcess>();
-  driver->id = {SystemRandom().next()};
-  driver->label = "driver";
-  driver->heard = clock_.now();
-  driver->child.link = std::move(options_.parent);
-  driver_ = driver.get();
-  locals_.emplace(driver->id, std::move(driver));
-  watch(*driver_);
-  send(*driver_, wire::Configure{id_, driver_->id, {}, driver_->label, host_, options_.config.package});
-}
-
-/// One refusal may be a head that was killed in the middle of a handshake. Several are a key that it dropped,
-/// because it declared this node dead: then no work of ours counts any more.
-void Node::refused_by_head(const std::string& why) {
-  constexpr int kRefusalsToLeave = 5;
-  if (++refusals_ == 1) log(LogLevel::kWarning, "the head refuses this node: " + why);
-  if (refusals_ < kRefusalsToLeave) return;
-  tell_member(ErrorInfo{ErrorCode::kRefused, "the head at " + options_.config.head + " refuses this node",
-                        why, "join anew"});
-  leave("the head refuses it");
-}
-
-void Node::tell_member(Result<void> joined) {
-  if (on_member_) std::exchange(on_member_, nullptr)(std::move(joined));
-}
-
-void Node::join_head() {
-  refusals_ = 0;
-  cluster::NodeJoined joined;
-  joined.node = {id_,
-                 options_.config.name,
-                 address_,
-                 to_string(options_.keys.public_key()),
-                 options_.config.cpu_e4,
-                 options_.config.gateway};
-  for (const auto& [actor, process] : hosts_) {
-    const auto* host = find(process);
-    if (host == nullptr || !host->actors.contains(actor)) continue;
-    const bool up = host->actors.at(actor) == LocalProcess::ActorState::kUp;
-    joined.actors.push_back({actor, up ? process : ProcessId{}});
-  }
-  to_head(joined);
-  for (const auto& [key, event] : unanswered_) to_head(event);
-}
-
-void Node::to_head(cluster::ClusterEvent event) {
-  if (head_ != nullptr)
-    head_->send(wire::control_frame(wire::ToHead{std::move(event)},
-                                    {id_, {}}));  // while the head is away: said again by join_head
-}
-
-void Node::tick() {
-  to_head(cluster::Heartbeat{id_});
-  const Instant now = clock_.now();
-  watch_fetches(now);
-  for (const auto& [id, process] : locals_) {
-    if (process->child.pid > 0 && !process->ended && process->kill_reason.empty() &&
-        now - process->heard > (process->doorbell ? kSilence : kStartSilence)) {
-      kill_process(*process, process->doorbell ? "no sign of life for 6 s" : "it did not start within 60 s");
-    }
-  }
-}
-
-void Node::parent_gone() {
-  loop_.forget(options_.parent.fd());
-  leave("its launcher is gone");
+  tell(DriverAttached{});
 }
 
 void Node::leave(const std::string& reason) {
-  if (leaving_) return;
-  leaving_ = true;
-  log(LogLevel::kInfo, "leaves: " + reason);
-  for (const auto& [id, process] : locals_) {
-    if (process.get() != driver_) send(*process, wire::Leave{reason});
-  }
-  loop_.after(kLeaveGrace, [this] {
-    for (const auto& [id, process] : locals_) {
-      if (process->child.pid > 0 && !process->ended) signal_child(process->child, SIGKILL);
-    }
-  });
-  finish_leaving();
+  if (machine_ == nullptr) return loop_.stop();
+  tell(LeaveAsked{reason});
 }
 
-void Node::finish_leaving() {
-  for (const auto& [id, process] : locals_) {
-    if (process->child.pid > 0 && !process->ended) return;  // called again when it has ended
+// Events and actions.
+
+void Node::tell(NodeEvent event) {
+  events_.push_back(std::move(event));
+  if (std::exchange(busy_, true)) return;
+  while (!events_.empty()) {
+    const NodeEvent next = std::move(events_.front());
+    events_.pop_front();
+    carry_out(machine_->on(next, clock_.now()));
   }
-  to_head(cluster::NodeLeft{id_, "it left"});
-  if (driver_ != nullptr && !driver_->ended) {
-    send(*driver_, wire::Leave{"the node has left"});
-    flush(*driver_);
-  }
-  // The goodbyes are on their way in the transport's own thread: give it a moment before the loop ends.
-  loop_.after(std::chrono::milliseconds(20), [this] { loop_.stop(); });
+  busy_ = false;
 }
 
-LocalProcess* Node::find(ProcessId process) {
-  const auto at = locals_.find(process);
-  return at == locals_.end() ? nullptr : at->second.get();
+void Node::carry_out(Actions actions) {
+  for (auto& action : actions) std::visit([this](auto& a) { act(a); }, action);
 }
 
-LocalProcess* Node::hosting(ActorId actor) {
-  const auto at = hosts_.find(actor);
-  return at == hosts_.end() ? nullptr : find(at->second);
+void Node::act(TellMember& a) {
+  if (on_member_) std::exchange(on_member_, nullptr)(std::move(a.joined));
+}
+void Node::act(EndLoop& /*a*/) {
+  loop_.stop();  // links take their last words to the peer when they are destroyed
+}
+void Node::act(node::Log& a) {
+  log(a.level, a.text);
+}
+void Node::act(AllowPeer& a) {
+  if (const auto key = parse_public_key(a.public_key)) authorizer_->allow(*key, name_of(a.node));
+}
+void Node::act(RevokePeer& a) {
+  if (const auto key = parse_public_key(a.public_key)) authorizer_->revoke(*key);
+}
+
+void Node::act(StartWorker& a) {
+  const auto program = packages_.program(a.package, options_.config.package);
+  const auto started = program ? locals_->start(a, *program) : Result<void>(program.error());
+  if (!started) tell(WorkerNotStarted{a.process, started.error()});
+}
+
+void Node::act(MakeRegion& a) {
+  const auto made = regions_.make(a);
+  tell(RegionMade{a.region, made ? std::nullopt : std::optional(made.error())});
+}
+
+void Node::act(MakeRing& a) {
+  const auto make = [&]() -> Result<void> {
+    // Sparse: a page that neither end ever writes costs nothing.
+    auto memory = SharedMemory::create("troupe-ring", 2 * kRingBytes, false);
+    if (!memory) return memory.error();
+    const auto descriptors = [&](ProcessId other) -> Result<std::vector<UniqueFd>> {
+      UniqueFd ring(::fcntl(memory->fd(), F_DUPFD_CLOEXEC, 0));
+      if (!ring) return io_error("no ring", errno, "raise ulimit -n");
+      auto bell = locals_->doorbell(other);
+      if (!bell) return bell.error();
+      std::vector<UniqueFd> fds;
+      fds.push_back(std::move(ring));
+      fds.push_back(*std::move(bell));
+      return fds;
+    };
+    auto second = descriptors(a.first);
+    auto first = descriptors(a.second);
+    if (!first || !second) return first ? second.error() : first.error();
+    send_control(a.second, a.offer_to_second, *std::move(second));
+    send_control(a.first, a.offer_to_first, *std::move(first));
+    return {};
+  };
+  const auto made = make();
+  tell(RingMade{a.first, a.second, a.request, made ? std::nullopt : std::optional(made.error())});
+}
+
+void Node::act(GivePart& a) {
+  SendPeer send{{a.to, {}}, packages_.read(a.ask, a.own), {}, {}, a.hold};
+  send_peer(send);
+}
+
+// Local processes.
+
+void Node::act(SendLocal& a) {
+  if (a.attach.kind == Attach::kNothing) return send_control(a.process, a.message, {});
+  auto fd =
+      a.attach.kind == Attach::kRegion ? regions_.descriptor(a.attach.region) : locals_->life_lock(a.process);
+  std::vector<UniqueFd> fds;
+  if (fd) {
+    fds.push_back(*std::move(fd));
+  } else if (auto* answer = std::get_if<wire::Answer>(&a.message)) {
+    answer->ok = false;
+    answer->error = fd.error();
+  }
+  send_control(a.process, a.message, std::move(fds));
+}
+
+void Node::send_control(ProcessId process, const wire::Control& message, std::vector<UniqueFd> fds) {
+  wire::FrameHeader header;
+  header.from.node = id_;
+  header.to = {id_, process};
+  const auto body = wire::encode_control(message, header);
+  locals_->send(process, header, body, std::move(fds));
+}
+
+void Node::on_local_frame(ProcessId process, Message message) {
+  dispatch({id_, process}, message.header, message.body, std::move(message.fds));
+}
+
+void Node::act(RelayOutput& a) {
+  const auto hold = [&] { locals_->hold_output(a.process, a.output.error, std::move(a.output.text)); };
+  if (locals_->holds_output(a.process, a.output.error)) return hold();
+  wire::FrameHeader header;
+  header.from.node = id_;
+  header.to = a.to;
+  const auto body = wire::encode_control(a.output, header);
+  if (a.to.node == id_) {
+    if (!locals_->try_send(a.to.process, header, body)) hold();
+    return;
+  }
+  auto route = machine_->route({id_, {}}, header, wire::kHeaderBytes + body.size(), clock_.now());
+  bool sent = true;
+  if (route.verdict == Verdict::kToPeer) {
+    sent = peers_->try_send(a.to.node, wire::whole_frame(header, body));
+  } else if (route.verdict == Verdict::kHold) {
+    peers_->hold(a.to.node, header, wire::whole_frame(header, body));
+  } else {
+    sent = false;
+  }
+  if (!sent) hold();
+  carry_out(std::move(route.actions));
+}
+
+// Frames.
+
+void Node::dispatch(Source source, const wire::FrameHeader& header, wire::ByteView body,
+                    std::vector<UniqueFd> fds) {
+  auto route = machine_->route(source, header, wire::kHeaderBytes + body.size(), clock_.now());
+  switch (route.verdict) {
+    case Verdict::kToProcess:
+      locals_->send(route.to.process, header, body);
+      break;
+    case Verdict::kToPeer:
+      if (!peers_->send(route.to.node, header, wire::whole_frame(header, body)))
+        tell_incoming(route.to.node, "an answer could not be sent: the link is full or broke");
+      break;
+    case Verdict::kHold:
+      peers_->hold(route.to.node, header, wire::whole_frame(header, body));
+      break;
+    case Verdict::kToNode:
+      take(source, header, body, std::move(fds));
+      break;
+    case Verdict::kRefuse:
+      refuse(header, route.error);
+      break;
+    case Verdict::kBreach:
+      if (source.node == id_ && source.process) {
+        tell(LocalBroke{source.process, route.error.why});
+      } else {
+        log(LogLevel::kError, "refused a frame of node " + to_string(source.node) + ": " + route.error.why);
+      }
+      break;
+    case Verdict::kDrop:
+      break;
+  }
+  carry_out(std::move(route.actions));
+}
+
+void Node::take(Source source, const wire::FrameHeader& header, wire::ByteView body,
+                std::vector<UniqueFd> fds) {
+  auto message = wire::decode_control(header, body);
+  const bool local = source.node == id_;
+  if (!message) {
+    if (local) return tell(LocalBroke{source.process, message.error().message()});
+    return log(LogLevel::kError, "node " + to_string(source.node) + ": " + message.error().message());
+  }
+  if (!local) return tell(PeerSaid{header, *std::move(message)});
+  const std::size_t count = fds.size();
+  if (std::holds_alternative<wire::Hello>(*message)) locals_->keep_fds(source.process, std::move(fds));
+  tell(LocalSaid{source.process, *std::move(message), count});
+}
+
+void Node::refuse(const wire::FrameHeader& header, const ErrorInfo& error) {
+  if (!wire::wants_reply(header) || !header.from.process) return;
+  wire::FrameHeader reply;
+  const auto body = wire::refusal(header, error, reply);
+  if (header.from.node == id_) return locals_->send(header.from.process, reply, body);
+  dispatch({id_, {}}, reply, body);
+}
+
+// Peers.
+
+void Node::on_peer_frame(const PeerName& name, const wire::Bytes& frame) {
+  const NodeId node = node_of(name);
+  const auto header = wire::decode_header(frame);
+  if (!header)
+    return log(LogLevel::kError, "refused a frame of node " + name + ": " + header.error().message());
+  dispatch({node, {}}, *header, wire::ByteView(frame).subspan(wire::kHeaderBytes));
+}
+
+void Node::send_peer(const SendPeer& send) {
+  wire::FrameHeader header;
+  header.from = {id_, send.from};
+  header.to = send.to;
+  header.job = send.job;
+  const auto body = wire::encode_control(send.message, header);
+  auto frame = wire::whole_frame(header, body);
+  if (send.hold) return peers_->hold(send.to.node, header, std::move(frame));
+  if (!peers_->send(send.to.node, header, std::move(frame)))
+    tell_incoming(send.to.node, "a message could not be sent: the link is full or broke");
+}
+
+void Node::tell_incoming(NodeId node, const std::string& reason) {
+  if (server_ != nullptr)  // kClosed: it has no connection to us any more, and knows
+    server_->send(name_of(node), wire::control_frame(wire::NodeLost{id_, reason}, {id_, {}}));
+}
+
+// The head.
+
+void Node::on_head_frame(const wire::Bytes& frame) {
+  const auto header = wire::decode_header(frame);
+  if (!header) return log(LogLevel::kError, "the head: " + header.error().message());
+  auto message = wire::decode_control(*header, wire::ByteView(frame).subspan(wire::kHeaderBytes));
+  if (!message) return log(LogLevel::kError, "the head: " + message.error().message());
+  if (auto* said = std::get_if<wire::FromHead>(&*message)) tell(HeadSaid{std::move(said->action)});
+}
+
+void Node::act(TellHead& a) {
+  unsaid_.push_back(std::move(a.event));
+  flush_head();
+}
+
+void Node::flush_head() {
+  while (!unsaid_.empty()) {
+    const Sent sent = head_ == nullptr
+                          ? Sent::kClosed
+                          : head_->send(wire::control_frame(wire::ToHead{unsaid_.front()}, {id_, {}}));
+    if (sent == Sent::kFull) return;  // on_room
+    auto event = std::move(unsaid_.front());
+    unsaid_.pop_front();
+    if (sent == Sent::kClosed) tell(HeadUnsaid{std::move(event)});
+    if (sent == Sent::kTooLarge) log(LogLevel::kError, "a message to the head is too long");
+  }
 }
 
 }  // namespace troupe

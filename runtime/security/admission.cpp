@@ -4,6 +4,7 @@
 #include <charconv>
 #include <fstream>
 
+#include "runtime/core/assert.hpp"
 #include "runtime/core/byte_codec.hpp"
 #include "runtime/core/ids.hpp"
 
@@ -81,8 +82,7 @@ Result<void> Admission::restore_peers() {
     const auto key = parse_public_key(std::string_view(entry.key).substr(kPeerPrefix.size()));
     const std::string name(reinterpret_cast<const char*>(entry.value.data()), entry.value.size());
     if (!key || !check_name(*key, name)) return corrupt(entry.key);
-    peers_[*key] = name;
-    authorizer_->allow(*key, name);
+    take(*key, name);
   }
   return {};
 }
@@ -101,7 +101,9 @@ Result<void> Admission::restore_tokens() {
       authorizer_->allow(token.key, join_name(token.id), token.expires);
     }
   }
-  return storage_.apply(outdated);
+  // A disk that is full is no reason not to start: those tokens are not let in, and are erased the next time.
+  (void)storage_.apply(outdated);
+  return {};
 }
 
 Result<JoinToken> Admission::issue(const Endpoint& head, const PublicKey& head_key,
@@ -124,6 +126,14 @@ Result<JoinToken> Admission::issue(const Endpoint& head, const PublicKey& head_k
   return token;
 }
 
+void Admission::take(const PublicKey& key, const std::string& name) {
+  if (const auto before = peers_.find(key); before != peers_.end()) keys_.erase(before->second);
+  peers_[key] = name;
+  keys_.insert_or_assign(name, key);
+  TROUPE_ASSERT(keys_.size() == peers_.size(), "a key has one name, and a name one key");
+  authorizer_->allow(key, name);
+}
+
 Result<void> Admission::check_name(const PublicKey& key, const std::string& name) const {
   const bool readable = !name.empty() && name.size() <= kMaxPeerNameBytes && !is_join_name(name) &&
                         std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < 0x7f; });
@@ -132,9 +142,8 @@ Result<void> Admission::check_name(const PublicKey& key, const std::string& name
                      "a name has 1 to 64 printable characters and does not begin with join/",
                      "choose another"};
   }
-  const bool taken = std::any_of(peers_.begin(), peers_.end(),
-                                 [&](const auto& peer) { return peer.second == name && peer.first != key; });
-  if (taken) {
+  const auto holder = keys_.find(name);
+  if (holder != keys_.end() && holder->second != key) {
     return ErrorInfo{ErrorCode::kRefused, "refused the name '" + name + "'", "another key has it",
                      "choose another, or remove that peer first"};
   }
@@ -161,22 +170,23 @@ Result<void> Admission::enroll(const std::string& from, const PublicKey& key, co
   if (!stored) return stored;
   book_.close(id);
   authorizer_->revoke(token->key);
-  peers_[key] = name;
-  authorizer_->allow(key, name);
+  take(key, name);
   return {};
 }
 
 Result<void> Admission::add_peer(const PublicKey& key, const std::string& name) {
   if (auto named = check_name(key, name); !named) return named;
   if (auto stored = storage_.put(peer_entry(key), as_bytes(name)); !stored) return stored;
-  peers_[key] = name;
-  authorizer_->allow(key, name);
+  take(key, name);
   return {};
 }
 
 Result<void> Admission::remove_peer(const PublicKey& key) {
   if (auto stored = storage_.erase(peer_entry(key)); !stored) return stored;
-  peers_.erase(key);
+  if (const auto peer = peers_.find(key); peer != peers_.end()) {
+    keys_.erase(peer->second);
+    peers_.erase(peer);
+  }
   authorizer_->revoke(key);
   return {};
 }
@@ -188,9 +198,9 @@ std::vector<std::string> Admission::names() const {
 }
 
 Result<void> Admission::remove_named(const std::string& name) {
-  const auto at = std::find_if(peers_.begin(), peers_.end(), [&](const auto& peer) { return peer.second == name; });
-  if (at == peers_.end()) return {};
-  return remove_peer(PublicKey(at->first));
+  const auto at = keys_.find(name);
+  if (at == keys_.end()) return {};
+  return remove_peer(PublicKey(at->second));
 }
 
 Result<void> Admission::sweep() {

@@ -53,6 +53,7 @@ class Admission {
       : storage_(storage), authorizer_(std::move(authorizer)), clock_(clock), boot_id_(std::move(boot_id)) {}
   Result<void> restore_peers();
   Result<void> restore_tokens();
+  void take(const PublicKey& key, const std::string& name);
   Result<void> check_name(const PublicKey& key, const std::string& name) const;
 
   Storage& storage_;
@@ -61,6 +62,7 @@ class Admission {
   std::string boot_id_;
   TokenBook book_;
   std::map<PublicKey, std::string> peers_;
+  std::map<std::string, PublicKey> keys_;  ///< Invariant: peers_ the other way round.
 };
 
 }  // namespace troupe

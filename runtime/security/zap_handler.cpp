@@ -1,14 +1,7 @@
 #include "runtime/security/zap_handler.hpp"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
-
-#include "runtime/core/log_limiter.hpp"
-#include "runtime/core/quiet_thread.hpp"
 
 namespace troupe {
 
@@ -48,11 +41,11 @@ void send_reply(zmq::socket_t& socket, const ZapVerdict& verdict) {
 
 }  // namespace
 
-ZapVerdict judge_zap_request(const std::vector<std::string>& frames, const Authorizer& authorizer) {
+ZapVerdict judge_zap_request(const std::vector<std::string>& frames, const Authorizer& authorizer, std::string_view own_domain) {
   if (frames.size() != kCurveRequestFrames) return refuse(frames, "not a CURVE request");
   const auto& [version, domain, mechanism, key] = std::tie(frames[0], frames[2], frames[5], frames[6]);
   if (version != "1.0") return refuse(frames, "unknown version of ZAP");
-  if (domain != kZapDomain) return refuse(frames, "another domain");
+  if (domain != own_domain) return refuse(frames, "another domain");
   if (mechanism != "CURVE") return refuse(frames, "mechanism " + mechanism + " instead of CURVE");
   if (key.size() != PublicKey::kSize) return refuse(frames, "a key of another size");
   PublicKey client;
@@ -61,46 +54,39 @@ ZapVerdict judge_zap_request(const std::vector<std::string>& frames, const Autho
   return {true, frames[1], to_string(client), {}};
 }
 
-Result<std::unique_ptr<ZapHandler>> ZapHandler::start(zmq::context_t& context,
-                                                      std::shared_ptr<const Authorizer> authorizer,
-                                                      LogLevel refusals) {
+Result<std::unique_ptr<ZapHandler>> ZapHandler::start(zmq::context_t& context) {
   zmq::socket_t socket(context, zmq::socket_type::rep);
   socket.set(zmq::sockopt::linger, 0);
   if (zmq_bind(socket.handle(), "inproc://zeromq.zap.01") != 0) {
     return ErrorInfo{ErrorCode::kInternal, "cannot start the ZAP handler", zmq_strerror(zmq_errno()), ""};
   }
-  UniqueFd stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!stop) return io_error("cannot create an eventfd", errno, "raise ulimit -n");
-  return std::unique_ptr<ZapHandler>(
-      new ZapHandler(std::move(socket), std::move(stop), std::move(authorizer), refusals));
+  return std::unique_ptr<ZapHandler>(new ZapHandler(std::move(socket)));
 }
 
-ZapHandler::ZapHandler(zmq::socket_t socket, UniqueFd stop, std::shared_ptr<const Authorizer> authorizer, LogLevel refusals)
-    : socket_(std::move(socket)), stop_(std::move(stop)), authorizer_(std::move(authorizer)), refusal_level_(refusals) {
-  thread_ = start_quiet_thread([this] { serve(); });
+std::string ZapHandler::add_domain(std::shared_ptr<const Authorizer> authorizer, LogLevel refusals) {
+  const std::lock_guard lock(mutex_);
+  std::string domain = std::string(kZapDomain) + "-" + std::to_string(++last_domain_);
+  domains_.emplace(domain, Domain{std::move(authorizer), LimitedLog(refusals)});
+  return domain;
 }
 
-ZapHandler::~ZapHandler() {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(stop_.get(), &one, sizeof one);
-  thread_.join();
+void ZapHandler::remove_domain(const std::string& domain) {
+  const std::lock_guard lock(mutex_);
+  domains_.erase(domain);
 }
+
+int ZapHandler::fd() { return socket_.get(zmq::sockopt::fd); }
 
 void ZapHandler::serve() {
-  std::array<zmq_pollitem_t, 2> items = {
-      {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, stop_.get(), ZMQ_POLLIN, 0}}};
   const MonotonicClock clock;
-  LimitedLog refusals(refusal_level_);
-  // The wait has no deadline: its abort is the eventfd of the destructor.
-  while (zmq_poll(items.data(), static_cast<int>(items.size()), -1) >= 0 || zmq_errno() == EINTR) {
-    if ((items[1].revents & ZMQ_POLLIN) != 0) return;
-    if ((items[0].revents & ZMQ_POLLIN) == 0) continue;
-    const auto frames = receive_request(socket_);
-    if (frames.empty()) continue;
-    const ZapVerdict verdict = judge_zap_request(frames, *authorizer_);
-    if (!verdict.accepted) {
+  for (auto frames = receive_request(socket_); !frames.empty(); frames = receive_request(socket_)) {
+    ZapVerdict verdict = refuse(frames, "another domain");
+    const std::lock_guard lock(mutex_);
+    const auto domain = frames.size() > 2 ? domains_.find(frames[2]) : domains_.end();
+    if (domain != domains_.end()) verdict = judge_zap_request(frames, *domain->second.authorizer, domain->first);
+    if (!verdict.accepted && domain != domains_.end()) {
       const std::string from = frames.size() > 3 ? " from " + frames[3] : "";
-      refusals("refused a connection" + from + ": " + verdict.why, clock.now());
+      domain->second.refusals("refused a connection" + from + ": " + verdict.why, clock.now());
     }
     send_reply(socket_, verdict);
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <compare>
+#include <functional>
 
 #include "runtime/core/ids.hpp"
 
@@ -22,3 +23,10 @@ struct ActorAddress {
 };
 
 }  // namespace troupe
+
+template <>
+struct std::hash<troupe::ProcessAddress> {
+  std::size_t operator()(const troupe::ProcessAddress& a) const noexcept {
+    return (a.node.value ^ (a.process.value * 0x9e3779b97f4a7c15ULL)) * 0x9e3779b97f4a7c15ULL;
+  }
+};

@@ -223,9 +223,10 @@ struct NameAnswered {
 struct JobAnswered {
   ProcessAddress to;
   std::uint64_t request = 0;
-  JobId job{};
+  JobId job{};  ///< none: refused, see `error`
   std::uint32_t incarnation = 0;
   std::string reason;
+  ErrorInfo error;
 };
 /// To `node`: it is a member now.
 struct NodeAccepted {

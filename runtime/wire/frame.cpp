@@ -82,12 +82,17 @@ Bytes whole_frame(const FrameHeader& header, ByteView body) {
 Bytes refusal(const FrameHeader& header, const ErrorInfo& error, FrameHeader& reply) {
   reply = {};
   reply.kind = FrameKind::kReply;
-  reply.flags = kFlagError;
+  reply.flags = kFlagError | kFlagRefused;
   reply.to = header.from;
   reply.from = header.to;
   reply.id = header.id;
   reply.actor = header.actor;
   return encode(error);
+}
+
+ErrorInfo decode_error(ByteView body) {
+  auto error = decode<std::tuple<ErrorInfo>>(body);  // a Result of an ErrorInfo would not know which one it is
+  return error ? std::get<0>(*std::move(error)) : std::move(error).error();
 }
 
 }  // namespace troupe::wire

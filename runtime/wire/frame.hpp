@@ -32,6 +32,8 @@ inline constexpr FrameKind kLastFrameKind = FrameKind::kCredit;
 inline constexpr std::uint8_t kFlagError = 2;   ///< a reply that carries an ErrorInfo
 inline constexpr std::uint8_t kFlagOneWay = 4;  ///< a call that wants no reply
 
+inline constexpr std::uint8_t kFlagRefused = 8;  ///< an error reply of a hop: the frame never reached its receiver
+
 struct FrameHeader {
   FrameKind kind = FrameKind::kControl;
   std::uint8_t flags = 0;
@@ -58,6 +60,8 @@ Bytes whole_frame(const FrameHeader& header, ByteView body);
 /// The kReply with an error that answers `header`, as if its receiver had sent it: what a hop says that cannot
 /// carry a frame on. REQUIRES: wants_reply(header).
 Bytes refusal(const FrameHeader& header, const ErrorInfo& error, FrameHeader& reply);
+/// The error in the body of a kReply with kFlagError; if it does not decode, the error that says so.
+ErrorInfo decode_error(ByteView body);
 /// Whether somebody waits for a kReply to this frame.
 inline bool wants_reply(const FrameHeader& h) {
   return (h.kind == FrameKind::kCall || h.kind == FrameKind::kSpawn || h.kind == FrameKind::kMonitor) &&

@@ -32,6 +32,7 @@ struct Configure {
   std::string label;
   std::string host;     ///< address on which its machine is reached: where a data plane listens
   std::string package;  ///< hash of the executable it runs; empty: the node's own
+  ProcessAddress driver;  ///< of its job: where the output of what it starts goes
 };
 /// A process to its node, first; with its doorbell.
 struct Hello {

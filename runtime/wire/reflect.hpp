@@ -11,9 +11,12 @@ namespace troupe::wire {
 
 namespace detail {
 
+/// Converts to whatever a field is. Never called; defined for compilers that want to see a definition.
 struct AnyField {
   template <class T>
-  operator T() const noexcept;  // NOLINT: only named in unevaluated code
+  operator T() const noexcept {  // NOLINT: implicit on purpose
+    __builtin_unreachable();
+  }
 };
 
 template <class T, std::size_t... I>
@@ -25,16 +28,22 @@ constexpr bool accepts(std::index_sequence<I...>) {
 
 inline constexpr std::size_t kMostFields = 24;
 
-/// The number of fields of an aggregate: the most initialisers it accepts.
-template <class T, std::size_t N = kMostFields>
+/// The number of fields of an aggregate: the most initialisers it accepts, between `Least`, which it accepts, and
+/// `Most`, which it does not. (A type that is decoded is made empty first, so it accepts any number below.)
+template <class T, std::size_t Least = 0, std::size_t Most = kMostFields + 2>
 constexpr std::size_t field_count() {
-  if constexpr (accepts<T>(std::make_index_sequence<N>{})) {
-    return N;
+  if constexpr (Most - Least == 1) {
+    static_assert(Least <= kMostFields,
+                  "an aggregate that crosses processes has at most 24 fields, and C arrays count as their elements: "
+                  "nest structs, use std::array, or give it `auto troupe_fields() { return std::tie(...); }`");
+    return Least;
   } else {
-    static_assert(
-        N > 0,
-        "this type is no aggregate: give it a member `auto troupe_fields() { return std::tie(...); }`");
-    return field_count<T, N - 1>();
+    constexpr std::size_t middle = (Least + Most) / 2;
+    if constexpr (accepts<T>(std::make_index_sequence<middle>{})) {
+      return field_count<T, middle, Most>();
+    } else {
+      return field_count<T, Least, middle>();
+    }
   }
 }
 

@@ -32,6 +32,7 @@ int status(const StatusOptions& options);
 
 struct TokenOptions {
   std::string folder;
+  std::string output;  ///< made with mode 0600; empty: standard output
   std::uint32_t lifetime_s = 3600;
 };
 int token(const TokenOptions& options);

@@ -1,11 +1,19 @@
 // troupe: starts, shows and ends clusters, and says what went wrong in a collective.
+#include <arpa/inet.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
+#include <optional>
 
-#include "scheduler/init/process_roles.hpp"
+#include "runtime/core/endpoint.hpp"
 #include "scheduler/cli/commands.hpp"
-#include "scheduler/placement/place.hpp"
+#include "scheduler/init/process_roles.hpp"
+#include "scheduler/placement/placement.hpp"
 
 namespace {
 
@@ -16,33 +24,68 @@ constexpr const char* kAbout =
     "A program that uses troupe brings a cluster of its own when it is run; a cluster started here takes "
     "programs\n"
     "from this and other machines instead (PROGRAM --address HOST:PORT).\n";
+/// Whether the text is a number of CPUs. CLI::Range lets NaN through: it compares with nothing.
+const CLI::Validator kCpus(
+    [](std::string& text) {
+      double value = 0;
+      const char* end = text.data() + text.size();
+      const auto read = std::from_chars(text.data(), end, value);
+      const bool good = read.ec == std::errc() && read.ptr == end && value >= 0 && value * troupe::cluster::kCpu <= troupe::cluster::kMaxCpu_e4;
+      return good ? std::string() : "'" + text + "' is not 0 to 100,000 CPUs";
+    },
+    "");
+/// An address of this machine is given as a number: a name may stand for another machine tomorrow.
+const CLI::Validator kNumericAddress(
+    [](std::string& text) {
+      unsigned char bytes[sizeof(in6_addr)];
+      const bool good = ::inet_pton(AF_INET, text.c_str(), bytes) == 1 || ::inet_pton(AF_INET6, text.c_str(), bytes) == 1;
+      return good ? std::string() : "'" + text + "' is no numeric address, such as 127.0.0.1 or 0.0.0.0";
+    },
+    "");
+const CLI::Validator kHostAndPort(
+    [](std::string& text) {
+      const auto read = troupe::parse_endpoint(text);
+      return read ? std::string() : read.error().message();
+    },
+    "");
+const CLI::Validator kNodeName(
+    [](std::string& text) {
+      const bool good = !text.empty() && text.size() <= 64 &&
+                        std::all_of(text.begin(), text.end(), [](unsigned char c) { return c > ' ' && c < 0x7f; });
+      return good ? std::string() : "a node's name has 1 to 64 printable characters without spaces";
+    },
+    "");
+
 constexpr const char* kFooter =
     "A cluster over two machines:\n"
     "  one$  troupe start --head --bind 0.0.0.0 --detach\n"
-    "  one$  troupe token                    prints a secret that lets one machine in\n"
-    "  two$  troupe start --address ONE:6380 --token-file -     and paste it\n"
+    "  one$  troupe token --output FILE      a secret that lets one machine in: copy it there\n"
+    "  two$  troupe start --address ONE:6380 --token-file FILE\n"
     "  one$  mnist --address ONE:6380\n"
     "  one$  troupe status\n"
     "  two$  troupe stop\n"
     "  one$  troupe stop\n";
 constexpr const char* kFolderHelp =
-    "Where keys and state are [default: $XDG_STATE_HOME/troupe or ~/.local/state/troupe]";
+    "Where keys and state are [default: $TROUPE_FOLDER, $XDG_STATE_HOME/troupe or ~/.local/state/troupe]";
 
 void add_start(CLI::App& app, StartOptions& o) {
   app.add_flag("--head", o.head, "Start a new cluster: its head, and a node on this machine");
   app.add_option("--port", o.port, "Port of the head")->capture_default_str();
   app.add_option("--bind", o.bind,
                  "Numeric address of the head; 0.0.0.0 lets other machines in (with keys alone)")
-      ->capture_default_str();
-  auto* address = app.add_option("--address", o.address, "Join the cluster whose head is at HOST:PORT");
+      ->capture_default_str()
+      ->check(kNumericAddress);
+  auto* address =
+      app.add_option("--address", o.address, "Join the cluster whose head is at HOST:PORT")->check(kHostAndPort);
   app.add_option("--token-file", o.token_file,
                  "File with a join token, or - for standard input; needed once a folder")
       ->envname("TROUPE_TOKEN_FILE");
   app.add_option("--listen", o.listen,
-                 "Numeric address for other nodes [default: the one that faces the head]");
-  app.add_option("--name", o.name, "Name of the node, for people [default: the host's]");
+                 "Numeric address for other nodes [default: the one that faces the head]")
+      ->check(kNumericAddress);
+  app.add_option("--name", o.name, "Name of the node, for people [default: the host's]")->check(kNodeName);
   app.add_option("--cpus", o.cpus, "CPUs that actors may hold [default: the cores this process may use]")
-      ->check(CLI::Range(0.0, 1e6));
+      ->check(kCpus);
   app.add_option("--folder", o.folder, kFolderHelp);
   app.add_flag("--detach", o.detach,
                "Go on in the background; lines go to head.log or node.log in the folder");
@@ -80,10 +123,22 @@ void add_flight_recorder(CLI::App& app, FlightRecorderOptions& o) {
   app.add_flag("--json", o.json, "As JSON");
 }
 
+/// What is wrong with the first word, if it is no command: CLI11 says "A subcommand is required" to both.
+std::optional<std::string> unknown_command(const CLI::App& app, int argc, char** argv) {
+  std::string known;
+  for (const auto* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    known += (known.empty() ? "" : ", ") + command->get_name();
+    if (argc > 1 && command->get_name() == argv[1]) return std::nullopt;
+  }
+  if (argc > 1 && argv[1][0] == '-') return std::nullopt;
+  const std::string said = argc > 1 ? "there is no command '" + std::string(argv[1]) + "'" : "no command is given";
+  return said + ": give one of " + known + " (troupe --help says more)";
+}
+
 int run(int argc, char** argv) {
   CLI::App app(kAbout, "troupe");
   app.footer(kFooter);
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);
   app.set_version_flag("--version", "troupe 0.1.0");
   StartOptions start_options;
   StatusOptions status_options;
@@ -95,18 +150,25 @@ int run(int argc, char** argv) {
   auto* status_command = app.add_subcommand("status", "Show nodes, jobs and actors");
   status_command->add_option("--folder", status_options.folder, kFolderHelp);
   status_command->add_option("--address", status_options.address,
-                             "HOST:PORT of the head [default: as remembered]");
+                             "HOST:PORT of the head [default: as remembered]")
+      ->check(kHostAndPort);
   status_command->add_flag("--json", status_options.json, "As JSON");
-  auto* token_command = app.add_subcommand("token", "Print a join token: a secret that lets one machine in");
+  auto* token_command = app.add_subcommand("token", "Make a join token: a secret that lets one machine in");
   token_command->add_option("--folder", token_options.folder, kFolderHelp);
   token_command->add_option("--lifetime", token_options.lifetime_s, "Seconds until it runs out")
       ->capture_default_str()
       ->check(CLI::Range(1, 2'592'000));
+  token_command->add_option("--output", token_options.output,
+                            "File for the token, which only you may read [default: standard output]");
   auto* stop_command = app.add_subcommand("stop", "End the head and nodes that were started from the folder");
   stop_command->add_option("--folder", stop_folder, kFolderHelp);
   FlightRecorderOptions flight_options;
   auto* flight_command = app.add_subcommand("flight-recorder", kFlightHelp);
   add_flight_recorder(*flight_command, flight_options);
+  if (const auto wrong = unknown_command(app, argc, argv)) {
+    std::fprintf(stderr, "troupe: %s\n", wrong->c_str());
+    return 2;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -116,16 +178,22 @@ int run(int argc, char** argv) {
   if (status_command->parsed()) return status(status_options);
   if (token_command->parsed()) return token(token_options);
   if (flight_command->parsed()) return flight_recorder(flight_options);
-  return stop(stop_folder);
+  if (stop_command->parsed()) return stop(stop_folder);
+  std::printf("%s", app.help().c_str());
+  return 2;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  troupe::become_role_if_asked(troupe::scheduler::place);
+  troupe::become_role_if_asked();
   std::signal(SIGPIPE, SIG_IGN);
   try {
-    return run(argc, argv);
+    const int code = run(argc, argv);
+    // A full disk is told when the last of it is written.
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+    std::fprintf(stderr, "troupe: cannot write the output: %s\n", std::strerror(errno));
+    return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "troupe: %s\n", error.what());
     return 1;

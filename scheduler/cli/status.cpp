@@ -1,10 +1,15 @@
 // troupe status and troupe token: questions to the head.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "scheduler/init/cluster_folder.hpp"
 #include "scheduler/cli/commands.hpp"
-#include "scheduler/placement/policy.hpp"
+#include "scheduler/init/cluster_folder.hpp"
+#include "scheduler/placement/placement.hpp"
 
 namespace troupe::cli {
 namespace {
@@ -99,6 +104,24 @@ json as_json(const wire::StatusAnswer& all) {
       {"head", all.address}, {"nodes", nodes}, {"jobs", jobs}, {"actors", actors}, {"waiting", all.waiting}};
 }
 
+/// A file that was there may have been opened by others: it is replaced, not written to.
+void write_secret(const std::string& path, const std::string& text) {
+  struct stat there {};
+  if (::lstat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {
+    throw BadConfig("cannot write the token to " + path, "it is no plain file", "choose another --output");
+  }
+  const std::string temporary = path + ".new";
+  ::unlink(temporary.c_str());
+  const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  errno = fd ? ENOSPC : errno;  // what a short write means
+  if (!fd || ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+      ::rename(temporary.c_str(), path.c_str()) != 0) {
+    const int why = errno;
+    ::unlink(temporary.c_str());
+    throw_error(io_error("cannot write " + path, why, "choose another --output"));
+  }
+}
+
 }  // namespace
 
 int status(const StatusOptions& options) {
@@ -113,7 +136,17 @@ int status(const StatusOptions& options) {
 
 int token(const TokenOptions& options) {
   const auto answer = ask<wire::TokenAnswer>(options.folder, "", wire::TokenAsk{1, options.lifetime_s});
+  if (!options.output.empty()) {
+    write_secret(options.output, answer.token + "\n");
+    return 0;
+  }
   std::printf("%s\n", answer.token.c_str());
+  struct stat info {};
+  if (::fstat(STDOUT_FILENO, &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & 077) != 0) {
+    std::fprintf(stderr,
+                 "troupe: others may read the file that this secret went to, so --token-file will refuse it: "
+                 "remove it, and use troupe token --output FILE\n");
+  }
   return 0;
 }
 

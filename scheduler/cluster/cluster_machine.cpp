@@ -18,413 +18,674 @@ std::string key_of(const ActorRecord& r) {
   return "actor/" + to_string(r.actor);
 }
 
-template <class R>
-Persist persist(const R& record) {
-  return {key_of(record), record};
-}
-
 ProcessAddress address_of(const ActorRecord& r) {
   return {r.node, r.process};
 }
 
+std::string name_of(ActorId actor) {
+  return "actor " + to_string(actor);
+}
+
+constexpr const char* kJobIsOver = "its job has ended, or a newer driver took it over";
+
 }  // namespace
 
-ClusterMachine::ClusterMachine(ClusterConfig config, PlacementPolicy placement, Random& ids)
-    : config_(config), placement_(std::move(placement)), ids_(ids), membership_(config.membership) {}
+ClusterMachine::ClusterMachine(ClusterConfig config, Random& ids)
+    : config_(config), ids_(ids), membership_(config.membership) {}
 
 std::vector<ClusterAction> ClusterMachine::on(const ClusterEvent& event, Instant now) {
-  Actions out;
-  std::visit([&](const auto& e) { handle(e, now, out); }, event);
-  return out;
+  TROUPE_ASSERT(now >= now_, "time does not go back");
+  now_ = now;
+  std::visit([&](const auto& e) { handle(e); }, event);
+  for (const NodeId node : std::exchange(freed_, {})) fill(node);
+  trim();
+  return std::exchange(out_, {});
+}
+
+bool ClusterMachine::has_request(const Requester& requester) const {
+  return answered_.contains(requester) || waiting_.contains(requester);
+}
+
+bool ClusterMachine::is_registered(NodeId node) const {
+  const auto at = nodes_.find(node);
+  return at != nodes_.end() && at->second.registered;
+}
+
+bool ClusterMachine::is_live(NodeId node) const {
+  return nodes_.contains(node) && !dead_nodes_.contains(node);
+}
+
+std::vector<ClusterAction> ClusterMachine::ask_all_to_register(const std::string& reason) const {
+  std::vector<ClusterAction> asked;
+  for (const auto& [id, node] : nodes_) asked.push_back(RequestRegistration{id, reason});
+  return asked;
+}
+
+/// Constructor arguments may hold a secret, such as a job's key: they are never stored.
+void ClusterMachine::persist(Record record) {
+  if (auto* actor = std::get_if<ActorRecord>(&record)) actor->spec.payload.clear();
+  std::string key = std::visit([](const auto& r) { return key_of(r); }, record);
+  out_.push_back(Persist{std::move(key), std::move(record)});
 }
 
 // Nodes.
 
-void ClusterMachine::handle(const NodeJoined& e, Instant now, Actions& out) {
+void ClusterMachine::handle(const NodeJoined& e) {
   const NodeId id = e.node.id;
-  if (!membership_.join(id, now)) {
-    out.push_back(RefuseNode{id, "node " + to_string(id) + " was declared dead; join under a new id"});
-    return;
-  }
+  if (const auto wrong = check_node(e.node)) return out_.push_back(RefuseNode{id, wrong->message()});
+  if (!membership_.join(id, now_)) return out_.push_back(RefuseNode{id, why_not_live(id)});
+  const bool first = index_.nodes().empty();
   Node& node = nodes_[id];
   const bool changed = !(node.info == e.node);
   node.info = e.node;
   node.registered = true;
-  if (changed) out.push_back(persist(NodeRecord{e.node, false}));
-  reconcile(id, e.actors, now, out);
-  for (const ActorId actor : e.watches) handle(WatchActor{id, actor}, now, out);
-  announce("node " + e.node.name + " registered", out);
-  retry_pending(now, out);
+  if (changed) persist(NodeRecord{e.node, false});
+  out_.push_back(NodeAccepted{id});
+  // Until now any size could have come: what waits for one that has not is given time.
+  const std::int64_t largest = index_.largest();
+  refresh(id);
+  if (index_.largest() < largest || (first && !waiting_.empty()))
+    losses_.push_back({largest, now_ + config_.lost_node_grace});
+  take_leases(id, node, e.leases);
+  take_peers(id, node, e.peers);
+  reconcile(id, e.actors);
+  freed_.push_back(id);
 }
 
-void ClusterMachine::handle(const Heartbeat& e, Instant now, Actions& out) {
-  const Liveness before = membership_.heard(e.node, now);
-  if (before == Liveness::kDead) {
-    out.push_back(
-        RefuseNode{e.node, "node " + to_string(e.node) + " was declared dead; join under a new id"});
-  } else if (before == Liveness::kUnknown || !nodes_.at(e.node).registered) {
-    out.push_back(RequestRegistration{e.node, "the head does not know what runs there"});
+void ClusterMachine::take_leases(NodeId id, Node& node, const std::vector<JobId>& leases) {
+  for (const JobId before : std::exchange(node.leases, {})) {
+    if (Job* job = jobs_.find(before)) job->leases.erase(id);
+  }
+  for (const JobId lease : leases) {
+    if (!jobs_.runs(lease)) {
+      out_.push_back(EndJob{id, lease, kJobIsOver});
+      continue;
+    }
+    node.leases.insert(lease);
+    jobs_.find(lease)->leases.insert(id);
   }
 }
 
-void ClusterMachine::handle(const NodeLeft& e, Instant now, Actions& out) {
-  node_gone(e.node, e.reason, now, out);
-  retry_pending(now, out);
+void ClusterMachine::take_peers(NodeId id, Node& node, const std::vector<NodeId>& peers) {
+  for (const NodeId peer : peers) {
+    const auto at = nodes_.find(peer);
+    if (at == nodes_.end()) {
+      out_.push_back(NodeDead{id, peer, why_not_live(peer)});
+    } else if (peer != id) {
+      node.peers.insert(peer);
+      at->second.peers.insert(id);
+    }
+  }
+  // It may not have heard of those who asked for it while its link to the head was broken.
+  for (const NodeId peer : node.peers) out_.push_back(ExpectPeer{id, nodes_.at(peer).info});
 }
 
-void ClusterMachine::node_gone(NodeId id, const std::string& reason, Instant now, Actions& out) {
+void ClusterMachine::handle(const Heartbeat& e) {
+  const Liveness before = membership_.heard(e.node, now_);
+  if (before == Liveness::kDead) {
+    out_.push_back(RefuseNode{e.node, why_not_live(e.node)});
+  } else if (!is_registered(e.node)) {
+    out_.push_back(RequestRegistration{e.node, "the head does not know what runs there"});
+  } else if (before == Liveness::kSuspect) {
+    refresh(e.node);
+    freed_.push_back(e.node);
+  }
+}
+
+void ClusterMachine::handle(const NodeLeft& e) {
+  node_gone(e.node, clipped(e.reason));
+}
+
+std::string ClusterMachine::why_not_live(NodeId node) const {
+  const auto at = dead_nodes_.find(node);
+  if (at == dead_nodes_.end()) return "node " + to_string(node) + " is not a live node of this cluster";
+  return "node " + to_string(node) + " was declared dead (" + at->second + "); its id stays refused";
+}
+
+void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
   const auto it = nodes_.find(id);
   if (it == nodes_.end()) return;
+  const Node node = it->second;
   membership_.leave(id);
-  const NodeInfo info = it->second.info;
-  out.push_back(persist(NodeRecord{info, true}));
-  out.push_back(NodeDead{id, reason});
-  for (auto& [actor_id, actor] : actors_) {
-    actor.watchers.erase(id);
-    if (actor.record.node != id || actor.record.state == ActorState::kDead) continue;
-    actor_gone(actor,
-               {ErrorCode::kActorDied,
-                "actor " + to_string(actor_id) + " died",
-                "its node " + info.name + " is dead: " + reason,
-                {}},
-               now, out);
+  dead_nodes_.emplace(id, reason);
+  forget_nodes_.set(id, now_ + config_.keep_dead_nodes);
+  persist(NodeRecord{node.info, true});
+  for (const NodeId peer : node.peers) {
+    nodes_.at(peer).peers.erase(id);
+    out_.push_back(NodeDead{peer, id, reason});
   }
-  nodes_.erase(it);
-  std::erase_if(pending_, [&](const PendingSpawn& p) { return p.requester.from.node == id; });
-  for (auto& [name, job] : jobs_) {
-    if (!job.ended && job.driver.node == id) end_job(job, "its driver's node is dead: " + reason, now, out);
+  const std::int64_t largest = index_.largest();
+  index_.remove(id);
+  if (index_.largest() < largest) losses_.push_back({largest, now_ + config_.lost_node_grace});
+  for (const JobId lease : node.leases) jobs_.find(lease)->leases.erase(id);
+
+  const std::string died = "its node " + node.info.name + " is dead: " + reason;
+  const std::vector<JobId> driven = jobs_.driven_from(id);
+  std::vector<ActorId> again;
+  for (const ActorId actor_id : node.actors) {
+    Actor& actor = actors_.at(actor_id);
+    const ActorRecord& record = actor.record;
+    const bool wanted = record.state == ActorState::kStarting && record.requester.from.node != id &&
+                        std::find(driven.begin(), driven.end(), record.spec.job) == driven.end();
+    if (wanted && record.spec.demand.affinity != id && actor.attempts + 1 < config_.start_attempts) {
+      again.push_back(actor_id);
+    } else {
+      actor_gone(actor, {ErrorCode::kActorDied, name_of(actor_id) + " died", died, {}});
+    }
   }
-  announce("node " + info.name + " is dead: " + reason, out);
+  // Nobody waits for the answers.
+  for (const Requester& requester : waiting_.asked_by(id)) drop(requester);
+  for (const JobId job : driven) end_job(*jobs_.find(job), "its driver's node is dead: " + reason);
+  for (const ActorId actor : again) place_again(actor);
+  TROUPE_ASSERT(nodes_.at(id).actors.empty(), "a dead node holds no actor");
+  nodes_.erase(id);
+  for (const Requester& requester : waiting_.bound_to(id)) {
+    auto spawn = waiting_.take(requester);
+    refuse(*spawn, {ErrorCode::kActorDied, "cannot place " + spawn->spec.type, died,
+                    "choose a node that lives"});
+  }
 }
 
-void ClusterMachine::reconcile(NodeId node, const std::vector<LiveActor>& listed, Instant now, Actions& out) {
+void ClusterMachine::reconcile(NodeId node, const std::vector<LiveActor>& listed) {
   std::map<ActorId, ProcessId> there;
   for (const LiveActor& live : listed) there[live.actor] = live.process;
-  for (auto& [id, actor] : actors_) {
+  const std::set<ActorId> known = nodes_.at(node).actors;
+  for (const ActorId id : known) {
+    Actor& actor = actors_.at(id);
     const ActorState state = actor.record.state;
-    if (actor.record.node != node || state == ActorState::kDead) continue;
     const auto found = there.find(id);
     if (found == there.end()) {
-      if (state == ActorState::kStarting) {
-        out.push_back(StartActor{node, id, actor.record.spec, "its node may not have heard the first time"});
-      } else {
-        actor_gone(actor,
-                   {ErrorCode::kActorDied,
-                    "actor " + to_string(id) + " died",
-                    "it was gone when its node registered again",
-                    {}},
-                   now, out);
-      }
+      if (state != ActorState::kStarting) {
+        actor_gone(actor, {ErrorCode::kActorDied, name_of(id) + " died",
+                           "it was gone when its node registered again", {}});
+      } else if (actor.has_payload) {
+        out_.push_back(
+            StartActor{node, id, actor.record.spec, "its node may not have heard the first time"});
+      }  // else: when its request is repeated, which brings its payload
     } else if (state == ActorState::kEnding) {
-      out.push_back(KillActor{node, id, actor.reason});
+      kill(node, id, actor.reason);
     } else if (state == ActorState::kStarting && found->second) {
-      actor_alive(actor, found->second, out);
+      actor_alive(actor, found->second);
     }
   }
   for (const auto& [id, process] : there) {
-    const auto it = actors_.find(id);
-    const bool ours =
-        it != actors_.end() && it->second.record.node == node && it->second.record.state != ActorState::kDead;
-    if (!ours) out.push_back(KillActor{node, id, "the head does not know it as living there"});
+    if (!known.contains(id)) kill(node, id, "the head does not know it as living there");
   }
 }
 
-void ClusterMachine::announce(const std::string& reason, Actions& out) const {
-  AnnounceNodes all{{}, reason};
+void ClusterMachine::handle(const PeerWanted& e) {
+  if (!is_registered(e.node)) return;
+  const auto at = nodes_.find(e.peer);
+  if (at == nodes_.end() || e.peer == e.node) {
+    const std::string why = e.peer == e.node ? "a node is no peer of itself" : why_not_live(e.peer);
+    return out_.push_back(PeerAnswered{e.node, false, {e.peer}, why});
+  }
+  Node& asker = nodes_.at(e.node);
+  asker.peers.insert(e.peer);
+  at->second.peers.insert(e.node);
+  out_.push_back(ExpectPeer{e.peer, asker.info});
+  out_.push_back(PeerAnswered{e.node, true, at->second.info, {}});
+}
+
+void ClusterMachine::handle(const NodesWanted& e) {
+  if (!is_registered(e.requester.from.node)) return;
+  NodesAnswered all{e.requester, {}};
   for (const auto& [id, node] : nodes_) all.nodes.push_back(node.info);
-  out.push_back(std::move(all));
+  out_.push_back(std::move(all));
 }
 
-void ClusterMachine::handle(const Tick&, Instant now, Actions& out) {
-  for (const LivenessChange& change : membership_.tick(now)) {
-    if (change.to == Liveness::kDead) node_gone(change.node, change.reason, now, out);
-  }
-  for (auto it = actors_.begin(); it != actors_.end();) {
-    Actor& actor = it->second;
-    if (actor.record.state == ActorState::kDead) {
-      if (now >= actor.deadline) {
-        answered_.erase(actor.record.requester);
-        it = actors_.erase(it);
-        continue;
-      }
-    } else if (now >= actor.deadline && actor.record.state == ActorState::kStarting) {
-      end_actor(actor, "it did not start in time", now, out);
-    } else if (now >= actor.deadline && actor.record.state == ActorState::kEnding) {
-      actor.deadline = now + config_.start_deadline;
-      out.push_back(KillActor{actor.record.node, it->first, actor.reason});
+/// What placement sees of that node.
+void ClusterMachine::refresh(NodeId id) {
+  const Node& node = nodes_.at(id);
+  if (node.info.gateway) return index_.remove(id);
+  const bool doubtful = !node.registered || membership_.liveness(id) != Liveness::kAlive;
+  index_.set({id, node.info.name, node.info.cpu_e4, node.cpu_used_e4, static_cast<int>(node.actors.size()),
+              doubtful});
+}
+
+// Time.
+
+void ClusterMachine::handle(const Tick&) {
+  for (const LivenessChange& change : membership_.tick(now_)) {
+    if (change.to == Liveness::kDead) {
+      node_gone(change.node, change.reason);
+    } else {
+      refresh(change.node);
     }
-    ++it;
   }
-  retry_pending(now, out);
+  while (const auto id = due_.pop_due(now_)) {
+    Actor& actor = actors_.at(*id);
+    if (actor.record.state == ActorState::kStarting) {
+      end_actor(actor, "it did not start in time");
+    } else {
+      TROUPE_ASSERT(actor.record.state == ActorState::kEnding, "only what starts or ends is due");
+      due_.set(*id, now_ + config_.start_deadline);
+      kill(actor.record.node, *id, actor.reason);
+    }
+  }
+  forget_losses();
+}
+
+/// What waited for a node like one that has died is refused when none has come in time.
+void ClusterMachine::forget_losses() {
+  if (std::erase_if(losses_, [&](const Loss& loss) { return loss.until <= now_; }) == 0) return;
+  if (index_.nodes().empty()) return;
+  std::int64_t hoped_for = index_.largest();
+  for (const Loss& loss : losses_) hoped_for = std::max(hoped_for, loss.cpu_e4);
+  for (const Requester& requester : waiting_.larger_than(hoped_for)) settle(*waiting_.take(requester));
+}
+
+bool ClusterMachine::may_come_back(const ActorDemand& demand) const {
+  return !demand.affinity && std::any_of(losses_.begin(), losses_.end(),
+                                         [&](const Loss& loss) { return loss.cpu_e4 >= demand.cpu_e4; });
+}
+
+void ClusterMachine::trim() {
+  while (dead_actors_.size() > 0) {
+    const auto id = dead_actors_.size() > config_.max_dead_actors ? dead_actors_.pop_first()
+                                                                  : dead_actors_.pop_due(now_);
+    if (!id) break;
+    const auto at = actors_.find(*id);
+    TROUPE_ASSERT(at->second.record.state == ActorState::kDead, "only the dead are forgotten");
+    answered_.erase(at->second.record.requester);
+    actors_.erase(at);
+  }
+  while (forget_nodes_.size() > 0) {
+    const auto id = forget_nodes_.size() > config_.max_dead_nodes ? forget_nodes_.pop_first()
+                                                                  : forget_nodes_.pop_due(now_);
+    if (!id) break;
+    membership_.forget(*id);
+    dead_nodes_.erase(*id);
+    out_.push_back(Erase{"node/" + to_string(*id)});
+  }
+  const std::uint32_t floor = jobs_.floor();
+  while (const auto forgotten = jobs_.trim(now_, config_.max_ended_jobs))
+    out_.push_back(Erase{key_of(*forgotten)});
+  // No job has an empty name: this record keeps incarnations from being given twice.
+  if (jobs_.floor() > floor) persist(JobRecord{"", jobs_.floor(), {}, {}, 0, true});
 }
 
 // Jobs.
 
-void ClusterMachine::handle(const JobRegistered& e, Instant now, Actions& out) {
-  if (!nodes_.contains(e.driver.node)) {
-    out.push_back(RequestRegistration{e.driver.node, "a job's driver needs a registered node"});
-    return;
+void ClusterMachine::handle(const JobRegistered& e) {
+  if (!is_registered(e.driver.node)) return;
+  const auto reply = [&](JobId job, std::uint32_t incarnation, std::string reason, ErrorInfo error = {}) {
+    out_.push_back(JobAnswered{e.driver, e.request, job, incarnation, std::move(reason), std::move(error)});
+  };
+  if (auto wrong = check_job_name(e.name)) return reply({}, 0, wrong->why, *wrong);
+  if (Job* known = jobs_.named(e.name); known != nullptr && known->runs()) {
+    const JobRecord& record = known->record;
+    if (record.driver == e.driver && record.request == e.request)
+      return reply(record.job, record.incarnation, "registered before");
+    end_job(*known, "a newer driver registered job " + e.name);
   }
-  JobRecord& job = jobs_[e.name];
-  const bool again = job.incarnation > 0 && !job.ended && job.driver == e.driver && job.request == e.request;
-  if (!again) {
-    if (job.incarnation > 0 && !job.ended) end_job(job, "a newer driver registered job " + e.name, now, out);
-    job = {e.name, job.incarnation + 1, JobId{ids_.next()}, e.driver, e.request, false};
-    out.push_back(persist(job));
-  }
-  out.push_back(JobAnswered{e.driver, e.request, job.job, job.incarnation,
-                            again ? "registered before" : "incarnation " + std::to_string(job.incarnation)});
+  const std::uint32_t incarnation = jobs_.next_incarnation(e.name);
+  const Job& job = jobs_.add({e.name, incarnation, JobId{ids_.next()}, e.driver, e.request, false});
+  persist(job.record);
+  reply(job.record.job, incarnation, "incarnation " + std::to_string(incarnation));
 }
 
-void ClusterMachine::handle(const JobEnded& e, Instant now, Actions& out) {
-  for (auto& [name, job] : jobs_) {
-    if (job.job == e.job && !job.ended) end_job(job, e.reason, now, out);
-  }
+void ClusterMachine::handle(const JobEnded& e) {
+  Job* job = jobs_.find(e.job);
+  if (job != nullptr && job->record.driver.node != e.node) return;
+  if (job != nullptr && job->runs()) return end_job(*job, clipped(e.reason));
+  if (is_live(e.node)) out_.push_back(EndJob{e.node, e.job, kJobIsOver});  // it repeats this until it is told
 }
 
-void ClusterMachine::end_job(JobRecord& job, const std::string& reason, Instant now, Actions& out) {
-  job.ended = true;
-  out.push_back(persist(job));
-  out.push_back(EndJob{job.job, reason});
-  std::erase_if(pending_, [&](const PendingSpawn& p) { return p.spec.job == job.job; });
-  for (auto& [id, actor] : actors_) {
-    if (actor.record.spec.job == job.job) end_actor(actor, "job " + job.name + " ended: " + reason, now, out);
+/// Its nodes are told once each, and kill all of it. Actors that are still there when a node registers again,
+/// or when their deadline comes, are killed one by one.
+void ClusterMachine::end_job(Job& job, const std::string& reason) {
+  const JobId id = job.record.job;
+  jobs_.end(job);
+  persist(job.record);
+  std::set<NodeId> told = std::exchange(job.leases, {});
+  for (const NodeId node : told) nodes_.at(node).leases.erase(id);
+  for (const auto& [node, count] : job.actors_on) told.insert(node);
+  told.insert(job.record.driver.node);
+  for (const NodeId node : told) {
+    if (is_live(node)) out_.push_back(EndJob{node, id, reason});
   }
+  for (const Requester& requester : waiting_.of_job(id)) drop(requester);
+  for (const ActorId actor_id : job.actors) {
+    Actor& actor = actors_.at(actor_id);
+    drop_payload(actor);
+    actor.record.state = ActorState::kEnding;
+    actor.reason = "job " + job.record.name + " ended: " + reason;
+    due_.set(actor_id, now_ + config_.start_deadline);
+  }
+  jobs_.settle(id, now_ + config_.keep_ended_jobs);
 }
 
-bool ClusterMachine::job_runs(JobId id) const {
-  return std::any_of(jobs_.begin(), jobs_.end(),
-                     [&](const auto& entry) { return entry.second.job == id && !entry.second.ended; });
+void ClusterMachine::handle(const LeaseRequested& e) {
+  if (!is_registered(e.node)) return;
+  Job* job = jobs_.find(e.job);
+  if (job == nullptr || !job->runs()) return out_.push_back(LeaseAnswered{e.node, e.job, false, kJobIsOver});
+  job->leases.insert(e.node);
+  nodes_.at(e.node).leases.insert(e.job);
+  out_.push_back(LeaseAnswered{e.node, e.job, true, "the job runs"});
+}
+
+/// Whether processes of that job may be on that node: its driver, or actors of it.
+bool ClusterMachine::holds_job(NodeId node, JobId id) const {
+  const Job* job = jobs_.find(id);
+  return job != nullptr && (job->record.driver.node == node || job->leases.contains(node) ||
+                            job->actors_on.contains(node));
 }
 
 // Actors.
 
-void ClusterMachine::hold(const Actor& actor, int sign) {
-  const auto it = nodes_.find(actor.record.node);
-  if (it == nodes_.end()) return;
-  it->second.cpu_used_e4 += sign * actor.record.spec.demand.cpu_e4;
-  it->second.actors += sign;
+void ClusterMachine::answer(SpawnAnswered answered) {
+  if (is_live(answered.to.from.node)) out_.push_back(std::move(answered));
 }
 
-void ClusterMachine::handle(const SpawnRequested& e, Instant now, Actions& out) {
-  if (const auto known = answered_.find(e.requester); known != answered_.end()) {
-    const Actor& actor = actors_.at(known->second);
-    if (actor.record.state == ActorState::kAlive) {
-      out.push_back(
-          SpawnAnswered{e.requester, true, known->second, address_of(actor.record), {}, "asked again"});
-    } else if (actor.record.state == ActorState::kDead) {
-      out.push_back(SpawnAnswered{e.requester,
+void ClusterMachine::kill(NodeId node, ActorId actor, const std::string& reason) {
+  out_.push_back(KillActor{node, actor, reason});
+}
+
+void ClusterMachine::refuse(const PendingSpawn& spawn, ErrorInfo error) {
+  payload_bytes_ -= spawn.spec.payload.size();
+  free_name(spawn.spec);
+  const std::string why = error.why;
+  answer(SpawnAnswered{spawn.requester, false, {}, {}, std::move(error), why});
+}
+
+/// Ends a wait of which nobody needs to hear.
+void ClusterMachine::drop(const Requester& waiting) {
+  const auto spawn = waiting_.take(waiting);
+  payload_bytes_ -= spawn->spec.payload.size();
+  free_name(spawn->spec);
+}
+
+void ClusterMachine::free_name(const ActorSpec& spec) {
+  if (Job* job = jobs_.find(spec.job); job != nullptr && !spec.name.empty()) job->names.erase(spec.name);
+}
+
+void ClusterMachine::handle(const SpawnRequested& e) {
+  if (!is_registered(e.requester.from.node)) return;
+  if (waiting_.contains(e.requester)) return;
+  if (const auto known = answered_.find(e.requester); known != answered_.end())
+    return answer_again(e.requester, actors_.at(known->second), e.spec.payload);
+
+  const auto no = [&](ErrorInfo error) {
+    const std::string why = error.why;
+    answer(SpawnAnswered{e.requester, false, {}, {}, std::move(error), why});
+  };
+  if (auto wrong = check_spec(e.spec)) return no(*std::move(wrong));
+  const std::string what = "cannot spawn " + e.spec.type;
+  Job* job = jobs_.find(e.spec.job);
+  if (job == nullptr || !job->runs()) {
+    return no({ErrorCode::kRefused, what, kJobIsOver, "give each program that runs a job name of its own"});
+  }
+  if (!holds_job(e.requester.from.node, e.spec.job)) {
+    return no({ErrorCode::kRefused, what, "its node holds no process of that job",
+               "a process starts actors of its own job alone"});
+  }
+  if (!e.spec.name.empty() && job->names.contains(e.spec.name)) {
+    return no({ErrorCode::kRefused, what, "the name " + e.spec.name + " is taken",
+               "choose another name, or look the actor up"});
+  }
+  if (waiting_.size() >= config_.max_waiting ||
+      payload_bytes_ + e.spec.payload.size() > config_.max_payload_bytes) {
+    return no({ErrorCode::kLimit, what,
+               "too many spawns wait: " + std::to_string(waiting_.size()) + ", and those that wait or start hold " +
+                   std::to_string(payload_bytes_ >> 20) + " MiB of arguments",
+               "try again when some have started"});
+  }
+  payload_bytes_ += e.spec.payload.size();
+  if (!e.spec.name.empty()) job->names[e.spec.name] = e.requester;
+  settle({e.requester, e.spec, 0});
+}
+
+void ClusterMachine::answer_again(const Requester& requester, Actor& actor, const std::string& payload) {
+  const ActorRecord& record = actor.record;
+  switch (record.state) {
+    case ActorState::kAlive:
+      return answer(SpawnAnswered{requester, true, record.actor, address_of(record), {}, "asked again"});
+    case ActorState::kDead:
+      return answer(SpawnAnswered{requester,
                                   false,
-                                  known->second,
+                                  record.actor,
                                   {},
                                   {ErrorCode::kActorDied, "the actor has ended", actor.reason, {}},
                                   "asked again"});
-    }
-    return;
+    case ActorState::kEnding:
+      return;  // answered when it is gone
+    case ActorState::kStarting:
+      break;
   }
-  const auto waits = [&](const PendingSpawn& p) { return p.requester == e.requester; };
-  if (std::any_of(pending_.begin(), pending_.end(), waits)) return;
-
-  const auto refuse = [&](std::string why, std::string todo) {
-    out.push_back(SpawnAnswered{e.requester,
-                                false,
-                                {},
-                                {},
-                                {ErrorCode::kRefused, "cannot spawn " + e.spec.type, why, std::move(todo)},
-                                why});
-  };
-  if (!job_runs(e.spec.job)) {
-    return refuse("its job has ended, or a newer driver took it over",
-                  "give each program that runs a job name of its own");
+  if (actor.has_payload || payload.size() > kMaxPayloadBytes) return;
+  actor.record.spec.payload = payload;
+  actor.has_payload = true;
+  payload_bytes_ += payload.size();
+  // A node that has heard of it ignores this; one that is still to register is told then.
+  if (is_registered(record.node)) {
+    out_.push_back(StartActor{record.node, record.actor, record.spec,
+                              "its node may not have heard before the head restarted"});
   }
-  const auto same_name = [&](const PendingSpawn& p) { return p.spec.name == e.spec.name; };
-  if (!e.spec.name.empty() &&
-      (names_.contains(e.spec.name) || std::any_of(pending_.begin(), pending_.end(), same_name))) {
-    return refuse("the name " + e.spec.name + " is taken", "choose another name, or look the actor up");
-  }
-  PendingSpawn spawn{e.requester, e.spec, {}};
-  if (!try_start(spawn, now, out, spawn.reason)) pending_.push_back(std::move(spawn));
 }
 
-std::vector<NodeView> ClusterMachine::views() const {
-  std::vector<NodeView> all;
-  for (const auto& [id, node] : nodes_) {
-    if (node.info.gateway) continue;
-    const bool doubtful = !node.registered || membership_.liveness(id) != Liveness::kAlive;
-    all.push_back({id, node.info.name, node.info.cpu_e4, node.cpu_used_e4, node.actors, doubtful});
-  }
-  return all;
+/// Starts the spawn, has it wait, or refuses it.
+void ClusterMachine::settle(PendingSpawn spawn) {
+  const Placement placement = index_.place(spawn.spec.demand);
+  if (placement.verdict == PlacementVerdict::kPlaced) return start(std::move(spawn), placement);
+  if (placement.verdict == PlacementVerdict::kWait || may_come_back(spawn.spec.demand))
+    return waiting_.add(std::move(spawn));
+  refuse(spawn, {ErrorCode::kRefused, "cannot place " + spawn.spec.type, placement.reason,
+                 "ask for less, or add a node that has it"});
 }
 
-/// True if the spawn is settled: started, or refused for good.
-bool ClusterMachine::try_start(const PendingSpawn& spawn, Instant now, Actions& out, std::string& why_not) {
-  const Placement placement = placement_(views(), spawn.spec.demand);
-  if (placement.verdict == PlacementVerdict::kWait) {
-    why_not = placement.reason;
-    return false;
-  }
-  if (placement.verdict == PlacementVerdict::kNever) {
-    out.push_back(SpawnAnswered{spawn.requester,
-                                false,
-                                {},
-                                {},
-                                {ErrorCode::kRefused, "cannot place " + spawn.spec.type, placement.reason,
-                                 "ask for less, or add a node that has it"},
-                                placement.reason});
-    return true;
-  }
-  TROUPE_ASSERT(nodes_.contains(placement.node), "a placement policy names a node that it was shown");
+void ClusterMachine::start(PendingSpawn spawn, const Placement& placement) {
   const ActorId id{ids_.next()};
   Actor& actor = actors_[id];
-  actor.record = {id, spawn.spec, spawn.requester, placement.node, {}, ActorState::kStarting};
-  actor.deadline = now + config_.start_deadline;
+  actor.record = {id, std::move(spawn.spec), spawn.requester, placement.node, {}, ActorState::kStarting};
+  actor.has_payload = true;
+  actor.attempts = spawn.attempts;
   actor.reason = placement.reason;
   answered_[spawn.requester] = id;
-  if (!spawn.spec.name.empty()) names_[spawn.spec.name] = id;
-  hold(actor, +1);
-  out.push_back(persist(actor.record));
-  out.push_back(StartActor{placement.node, id, spawn.spec, placement.reason});
-  return true;
+  due_.set(id, now_ + config_.start_deadline);
+  hold(actor);
+  persist(actor.record);
+  out_.push_back(StartActor{placement.node, id, actor.record.spec, placement.reason});
 }
 
-void ClusterMachine::retry_pending(Instant now, Actions& out) {
-  std::erase_if(pending_, [&](PendingSpawn& p) { return try_start(p, now, out, p.reason); });
-}
-
-void ClusterMachine::handle(const SpawnCancelled& e, Instant now, Actions& out) {
-  std::erase_if(pending_, [&](const PendingSpawn& p) { return p.requester == e.requester; });
-  if (const auto it = answered_.find(e.requester); it != answered_.end()) {
-    end_actor(actors_.at(it->second), "its requester cancelled it", now, out);
+/// Gives the room that a node has to those that wait for it.
+void ClusterMachine::fill(NodeId node) {
+  while (const PendingSpawn* first = waiting_.first_fit(node, index_.free_of(node))) {
+    const Requester requester = first->requester;
+    settle(*waiting_.take(requester));
+    TROUPE_ASSERT(answered_.contains(requester), "what fits a node is placed");
   }
 }
 
-void ClusterMachine::handle(const ActorStarted& e, Instant, Actions& out) {
+/// The node died that was to start it.
+void ClusterMachine::place_again(ActorId id) {
+  Actor actor = actors_.at(id);
+  let_go(actor);
+  due_.erase(id);
+  answered_.erase(actor.record.requester);
+  actors_.erase(id);
+  out_.push_back(Erase{key_of(actor.record)});
+  // Without its payload it starts anew when its request is repeated.
+  if (!actor.has_payload) return free_name(actor.record.spec);
+  settle({actor.record.requester, std::move(actor.record.spec), actor.attempts + 1});
+}
+
+void ClusterMachine::hold(const Actor& actor) {
+  const ActorRecord& record = actor.record;
+  Node& node = nodes_.at(record.node);
+  node.cpu_used_e4 += record.spec.demand.cpu_e4;
+  node.actors.insert(record.actor);
+  if (Job* job = jobs_.find(record.spec.job)) {
+    job->actors.insert(record.actor);
+    ++job->actors_on[record.node];
+  }
+  refresh(record.node);
+}
+
+void ClusterMachine::let_go(const Actor& actor) {
+  const ActorRecord& record = actor.record;
+  Node& node = nodes_.at(record.node);
+  node.cpu_used_e4 -= record.spec.demand.cpu_e4;
+  const bool was_there = node.actors.erase(record.actor) == 1;
+  TROUPE_ASSERT(was_there && node.cpu_used_e4 >= 0, "an actor is let go once");
+  if (Job* job = jobs_.find(record.spec.job)) {
+    job->actors.erase(record.actor);
+    if (--job->actors_on.at(record.node) == 0) job->actors_on.erase(record.node);
+    jobs_.settle(record.spec.job, now_ + config_.keep_ended_jobs);
+  }
+  if (membership_.liveness(record.node) == Liveness::kDead) return;
+  refresh(record.node);
+  freed_.push_back(record.node);
+}
+
+void ClusterMachine::handle(const SpawnCancelled& e) {
+  if (waiting_.contains(e.requester)) return drop(e.requester);
+  if (const auto it = answered_.find(e.requester); it != answered_.end())
+    end_actor(actors_.at(it->second), "its requester cancelled it");
+}
+
+void ClusterMachine::handle(const ActorStarted& e) {
+  if (!is_registered(e.node)) return;
   const auto it = actors_.find(e.actor);
   if (it == actors_.end() || it->second.record.node != e.node ||
       it->second.record.state == ActorState::kDead) {
-    out.push_back(KillActor{e.node, e.actor, "the head does not know it as living there"});
+    kill(e.node, e.actor, "the head does not know it as living there");
   } else if (it->second.record.state == ActorState::kEnding) {
-    out.push_back(KillActor{e.node, e.actor, it->second.reason});
+    kill(e.node, e.actor, it->second.reason);
   } else if (it->second.record.state == ActorState::kStarting) {
-    actor_alive(it->second, e.process, out);
+    actor_alive(it->second, e.process);
   }
 }
 
-void ClusterMachine::actor_alive(Actor& actor, ProcessId process, Actions& out) {
+void ClusterMachine::actor_alive(Actor& actor, ProcessId process) {
+  drop_payload(actor);
   actor.record.state = ActorState::kAlive;
   actor.record.process = process;
-  out.push_back(persist(actor.record));
-  out.push_back(SpawnAnswered{
+  due_.erase(actor.record.actor);
+  persist(actor.record);
+  answer(SpawnAnswered{
       actor.record.requester, true, actor.record.actor, address_of(actor.record), {}, actor.reason});
 }
 
-void ClusterMachine::handle(const ActorFailed& e, Instant now, Actions& out) {
+void ClusterMachine::handle(const ActorFailed& e) {
+  const auto it = actors_.find(e.actor);
+  if (it != actors_.end() && it->second.record.node == e.node) actor_gone(it->second, clipped(e.error));
+}
+
+void ClusterMachine::handle(const ActorDown& e) {
   const auto it = actors_.find(e.actor);
   if (it == actors_.end() || it->second.record.node != e.node) return;
-  actor_gone(it->second, e.error, now, out);
-  retry_pending(now, out);
+  actor_gone(it->second, {ErrorCode::kActorDied, name_of(e.actor) + " died", clipped(e.reason), {}});
 }
 
-void ClusterMachine::handle(const ActorDown& e, Instant now, Actions& out) {
+void ClusterMachine::handle(const LookupActor& e) {
+  if (!is_registered(e.requester.from.node)) return;
+  const Job* job = jobs_.find(e.job);
+  const auto no = [&](std::string what, std::string todo) {
+    out_.push_back(NameAnswered{
+        e.requester, false, {}, {}, {ErrorCode::kUnavailable, std::move(what), {}, std::move(todo)}});
+  };
+  const auto named = job == nullptr ? std::map<std::string, Requester>::const_iterator{} : job->names.find(e.name);
+  if (job == nullptr || named == job->names.end())
+    return no("no actor of this job is named " + clipped(e.name), "");
+  const auto known = answered_.find(named->second);
+  if (known == answered_.end()) return no("actor " + e.name + " waits for resources", "ask again");
+  const ActorRecord& record = actors_.at(known->second).record;
+  if (record.state != ActorState::kAlive) return no("actor " + e.name + " is not up", "ask again");
+  out_.push_back(NameAnswered{e.requester, true, record.actor, address_of(record), {}});
+}
+
+void ClusterMachine::handle(const KillRequested& e) {
   const auto it = actors_.find(e.actor);
-  if (it == actors_.end() || it->second.record.node != e.node) return;
-  actor_gone(it->second, {ErrorCode::kActorDied, "actor " + to_string(e.actor) + " died", e.reason, {}}, now,
-             out);
-  retry_pending(now, out);
-}
-
-void ClusterMachine::handle(const WatchActor& e, Instant, Actions& out) {
-  const auto it = actors_.find(e.actor);
-  if (it == actors_.end()) {
-    out.push_back(NotifyDown{e.node, e.actor, "the head knows no such actor: it ended, or never was"});
-  } else if (it->second.record.state == ActorState::kDead) {
-    out.push_back(NotifyDown{e.node, e.actor, it->second.reason});
-  } else {
-    it->second.watchers.insert(e.node);
-  }
-}
-
-void ClusterMachine::handle(const LookupActor& e, Instant, Actions& out) {
-  const auto it = names_.find(e.name);
-  if (it == names_.end()) {
-    out.push_back(NameAnswered{
-        e.requester, false, {}, {}, {ErrorCode::kUnavailable, "no actor is named " + e.name, "", ""}});
-    return;
-  }
-  const ActorRecord& record = actors_.at(it->second).record;
-  out.push_back(NameAnswered{e.requester,
-                             record.state == ActorState::kAlive,
-                             record.actor,
-                             address_of(record),
-                             {ErrorCode::kUnavailable, "actor " + e.name + " is not up", "", "ask again"}});
-}
-
-void ClusterMachine::handle(const KillRequested& e, Instant now, Actions& out) {
-  if (const auto it = actors_.find(e.actor); it != actors_.end()) end_actor(it->second, e.reason, now, out);
+  if (it == actors_.end() || it->second.record.spec.job != e.job || !holds_job(e.node, e.job)) return;
+  end_actor(it->second, clipped(e.reason));
 }
 
 /// Has its node kill it. It keeps its CPUs until the node says that it is gone.
-void ClusterMachine::end_actor(Actor& actor, const std::string& reason, Instant now, Actions& out) {
+void ClusterMachine::end_actor(Actor& actor, const std::string& reason) {
   if (actor.record.state == ActorState::kDead || actor.record.state == ActorState::kEnding) return;
+  drop_payload(actor);
   actor.record.state = ActorState::kEnding;
   actor.reason = reason;
-  actor.deadline = now + config_.start_deadline;
-  out.push_back(persist(actor.record));
-  out.push_back(KillActor{actor.record.node, actor.record.actor, reason});
+  due_.set(actor.record.actor, now_ + config_.start_deadline);
+  persist(actor.record);
+  kill(actor.record.node, actor.record.actor, reason);
 }
 
-void ClusterMachine::actor_gone(Actor& actor, const ErrorInfo& why, Instant now, Actions& out) {
+void ClusterMachine::actor_gone(Actor& actor, const ErrorInfo& why) {
   ActorRecord& record = actor.record;
   if (record.state == ActorState::kDead) return;
-  hold(actor, -1);
+  let_go(actor);
+  free_name(record.spec);
+  drop_payload(actor);
+  due_.erase(record.actor);
   if (record.state != ActorState::kEnding) actor.reason = why.message();
   record.state = ActorState::kDead;
-  actor.deadline = now + config_.keep_dead;
-  if (!record.spec.name.empty()) names_.erase(record.spec.name);
-  out.push_back(Erase{key_of(record)});
-  if (!record.process)
-    out.push_back(SpawnAnswered{record.requester, false, record.actor, {}, why, actor.reason});
-  for (const NodeId watcher : actor.watchers) out.push_back(NotifyDown{watcher, record.actor, actor.reason});
-  actor.watchers.clear();
+  dead_actors_.set(record.actor, now_ + config_.keep_dead_actors);
+  out_.push_back(Erase{key_of(record)});
+  if (!record.process) answer(SpawnAnswered{record.requester, false, record.actor, {}, why, actor.reason});
+}
+
+void ClusterMachine::drop_payload(Actor& actor) {
+  payload_bytes_ -= actor.record.spec.payload.size();
+  actor.record.spec.payload = {};
+  actor.has_payload = false;
 }
 
 // A head that starts again.
 
-void ClusterMachine::handle(const Restored& e, Instant now, Actions& out) {
+void ClusterMachine::handle(const Restored& e) {
+  TROUPE_ASSERT(nodes_.empty() && actors_.empty(), "a head is restored before anything else");
   for (const Record& record : e.records) {
     if (const auto* node = std::get_if<NodeRecord>(&record)) {
-      membership_.join(node->node.id, now);
-      if (node->dead) {
-        membership_.leave(node->node.id);
-      } else {
-        nodes_[node->node.id].info = node->node;
+      const NodeId id = node->node.id;
+      if (check_node(node->node)) {  // of an older build, which took what this one refuses
+        out_.push_back(Erase{key_of(*node)});
+        continue;
       }
+      membership_.join(id, now_);
+      if (!node->dead) {
+        nodes_[id].info = node->node;
+        refresh(id);
+        continue;
+      }
+      membership_.leave(id);
+      dead_nodes_.emplace(id, "before the head restarted");
+      forget_nodes_.set(id, now_ + config_.keep_dead_nodes);
     } else if (const auto* job = std::get_if<JobRecord>(&record)) {
-      jobs_[job->name] = *job;
+      if (job->name.empty()) {
+        jobs_.raise_floor(job->incarnation);
+        continue;
+      }
+      jobs_.add(*job);
     }
   }
+  std::vector<ActorId> orphans;
   for (const Record& record : e.records) {
     const auto* actor = std::get_if<ActorRecord>(&record);
     if (actor == nullptr) continue;
-    if (!nodes_.contains(actor->node)) {  // its node's death was recorded, its own was not
-      out.push_back(Erase{key_of(*actor)});
+    if (!nodes_.contains(actor->node) || check_spec(actor->spec)) {  // its node's death was recorded, its own not
+      out_.push_back(Erase{key_of(*actor)});
       continue;
     }
     Actor& restored = actors_[actor->actor];
     restored.record = *actor;
-    restored.deadline = now + config_.start_deadline;
+    restored.record.spec.payload.clear();
     restored.reason = "known from before the head restarted";
     answered_[actor->requester] = actor->actor;
-    if (!actor->spec.name.empty()) names_[actor->spec.name] = actor->actor;
-    hold(restored, +1);
+    if (actor->state != ActorState::kAlive) due_.set(actor->actor, now_ + config_.start_deadline);
+    if (Job* job = jobs_.find(actor->spec.job); job != nullptr && job->runs() && !actor->spec.name.empty())
+      job->names[actor->spec.name] = actor->requester;
+    hold(restored);
+    // The head may have died between recording a job's end and telling the nodes.
+    if (!jobs_.runs(actor->spec.job)) orphans.push_back(actor->actor);
   }
-  for (auto& [name, job] : jobs_) {
-    if (!job.ended && !nodes_.contains(job.driver.node)) end_job(job, "its driver's node is dead", now, out);
+  for (const auto& [id, job] : std::map(jobs_.all())) {
+    if (job.runs() && !nodes_.contains(job.record.driver.node))
+      end_job(*jobs_.find(id), "its driver's node is dead");
+    jobs_.settle(id, now_ + config_.keep_ended_jobs);
   }
-  // The head may have died between recording a job's end and telling the nodes.
-  for (auto& [id, actor] : actors_) {
-    if (!job_runs(actor.record.spec.job)) end_actor(actor, "its job has ended", now, out);
-  }
+  for (const ActorId id : orphans) end_actor(actors_.at(id), "its job has ended");
 }
 
 }  // namespace troupe::cluster

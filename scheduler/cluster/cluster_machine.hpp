@@ -7,11 +7,15 @@
 #include <string>
 #include <vector>
 
-#include "runtime/wire/cluster.hpp"
-#include "scheduler/cluster/membership.hpp"
 #include "runtime/core/clock.hpp"
-#include "scheduler/placement/policy.hpp"
 #include "runtime/core/random.hpp"
+#include "runtime/wire/cluster.hpp"
+#include "scheduler/cluster/job_table.hpp"
+#include "scheduler/cluster/limits.hpp"
+#include "scheduler/cluster/membership.hpp"
+#include "scheduler/cluster/time_queue.hpp"
+#include "scheduler/cluster/waiting_spawns.hpp"
+#include "scheduler/placement/node_index.hpp"
 
 namespace troupe::cluster {
 
@@ -19,22 +23,32 @@ struct ClusterConfig {
   MembershipConfig membership;
   /// A node that was told to start an actor has this long to say how it went.
   Duration start_deadline = std::chrono::seconds(60);
-  /// Ended actors are remembered this long (so that a late watcher hears why), then forgotten.
-  Duration keep_dead = std::chrono::seconds(600);
-};
-
-/// A spawn that no node can hold now.
-struct PendingSpawn {
-  Requester requester;
-  ActorSpec spec;
-  std::string reason;  ///< why it waits, in words
+  /// An actor whose node dies while it starts is placed again, on so many nodes in all: it may be why they die.
+  int start_attempts = 3;
+  /// A spawn that only a node could hold that has just died waits this long for one like it.
+  Duration lost_node_grace = std::chrono::seconds(60);
+  /// Ended actors are remembered (so that a request that is repeated hears how it ended) this long, and so many.
+  Duration keep_dead_actors = std::chrono::seconds(600);
+  std::size_t max_dead_actors = 10'000;
+  /// As far as this reaches, a dead node's id is refused. Counted from a restart of the head on.
+  Duration keep_dead_nodes = std::chrono::hours(24);
+  std::size_t max_dead_nodes = 10'000;
+  /// Records of ended jobs. Incarnations go on above those that were forgotten.
+  Duration keep_ended_jobs = std::chrono::hours(24 * 7);
+  std::size_t max_ended_jobs = 1'000;
+  /// Spawns that may wait, and what all that wait or start may hold for their constructors.
+  std::size_t max_waiting = 1'000'000;
+  std::size_t max_payload_bytes = std::size_t{512} << 20;
 };
 
 /// Not thread-safe.
+///
+/// Costs: an event of one node, actor or request takes O(log n), plus O(log n) for each node, actor and spawn
+/// that changes by it. A tick looks at what is due.
 class ClusterMachine {
  public:
   /// `ids` gives identities and must outlive the machine.
-  ClusterMachine(ClusterConfig config, PlacementPolicy placement, Random& ids);
+  ClusterMachine(ClusterConfig config, Random& ids);
 
   /// Call with Tick at least once a heartbeat. `now` never goes back.
   std::vector<ClusterAction> on(const ClusterEvent& event, Instant now);
@@ -43,65 +57,112 @@ class ClusterMachine {
     NodeInfo info;
     bool registered = false;  ///< false after a head restart until the node has shown up again
     std::int64_t cpu_used_e4 = 0;
-    int actors = 0;
+    std::set<ActorId> actors;  ///< those that are not dead
+    std::set<JobId> leases;    ///< running jobs of which it may hold light actors
+    std::set<NodeId> peers;    ///< who is told of its death, and the other way round
   };
   struct Actor {
-    ActorRecord record;
-    std::set<NodeId> watchers;
-    Instant deadline{};  ///< kStarting: start deadline; kDead: when it is forgotten
-    std::string reason;  ///< why it is where it is, or why it ended
+    ActorRecord record;         ///< with its payload while it starts
+    bool has_payload = false;   ///< false after a head restart until its request is repeated
+    int attempts = 0;           ///< nodes that died while they started it
+    std::string reason;         ///< why it is where it is, or why it ended
   };
+
+  /// Whether that request led to an actor or waits.
+  bool has_request(const Requester& requester) const;
+  bool is_registered(NodeId node) const;
+  /// The action that asks every node to register again, after which it repeats what has no answer.
+  std::vector<ClusterAction> ask_all_to_register(const std::string& reason) const;
 
   // For status and tests.
   const std::map<NodeId, Node>& nodes() const { return nodes_; }
   const std::map<ActorId, Actor>& actors() const { return actors_; }
-  const std::map<std::string, JobRecord>& jobs() const { return jobs_; }
-  const std::vector<PendingSpawn>& pending() const { return pending_; }
+  const JobTable& jobs() const { return jobs_; }
+  const WaitingSpawns& waiting() const { return waiting_; }
+  /// Why that spawn waits, in words. O(nodes).
+  std::string why_waits(const PendingSpawn& spawn) const { return index_.why_waits(spawn.spec.demand); }
   Liveness liveness(NodeId node) const { return membership_.liveness(node); }
+  std::size_t dead_nodes() const { return dead_nodes_.size(); }
+  /// Aborts if an invariant does not hold. O(everything).
+  void check_invariants() const;
 
  private:
-  using Actions = std::vector<ClusterAction>;
+  void handle(const NodeJoined& e);
+  void handle(const Heartbeat& e);
+  void handle(const NodeLeft& e);
+  void handle(const JobRegistered& e);
+  void handle(const JobEnded& e);
+  void handle(const LeaseRequested& e);
+  void handle(const PeerWanted& e);
+  void handle(const NodesWanted& e);
+  void handle(const SpawnRequested& e);
+  void handle(const SpawnCancelled& e);
+  void handle(const ActorStarted& e);
+  void handle(const ActorFailed& e);
+  void handle(const ActorDown& e);
+  void handle(const LookupActor& e);
+  void handle(const KillRequested& e);
+  void handle(const Tick& e);
+  void handle(const Restored& e);
 
-  void handle(const NodeJoined& e, Instant now, Actions& out);
-  void handle(const Heartbeat& e, Instant now, Actions& out);
-  void handle(const NodeLeft& e, Instant now, Actions& out);
-  void handle(const JobRegistered& e, Instant now, Actions& out);
-  void handle(const JobEnded& e, Instant now, Actions& out);
-  void handle(const SpawnRequested& e, Instant now, Actions& out);
-  void handle(const SpawnCancelled& e, Instant now, Actions& out);
-  void handle(const ActorStarted& e, Instant now, Actions& out);
-  void handle(const ActorFailed& e, Instant now, Actions& out);
-  void handle(const ActorDown& e, Instant now, Actions& out);
-  void handle(const WatchActor& e, Instant now, Actions& out);
-  void handle(const LookupActor& e, Instant now, Actions& out);
-  void handle(const KillRequested& e, Instant now, Actions& out);
-  void handle(const Tick& e, Instant now, Actions& out);
-  void handle(const Restored& e, Instant now, Actions& out);
+  void node_gone(NodeId node, const std::string& reason);
+  void take_leases(NodeId id, Node& node, const std::vector<JobId>& leases);
+  void take_peers(NodeId id, Node& node, const std::vector<NodeId>& peers);
+  void reconcile(NodeId node, const std::vector<LiveActor>& listed);
+  std::string why_not_live(NodeId node) const;
+  void end_job(Job& job, const std::string& reason);
+  bool holds_job(NodeId node, JobId job) const;
+  bool is_live(NodeId node) const;
 
-  void node_gone(NodeId node, const std::string& reason, Instant now, Actions& out);
-  void end_job(JobRecord& job, const std::string& reason, Instant now, Actions& out);
-  void end_actor(Actor& actor, const std::string& reason, Instant now, Actions& out);
-  void actor_gone(Actor& actor, const ErrorInfo& why, Instant now, Actions& out);
-  void actor_alive(Actor& actor, ProcessId process, Actions& out);
-  void reconcile(NodeId node, const std::vector<LiveActor>& listed, Instant now, Actions& out);
-  bool try_start(const PendingSpawn& spawn, Instant now, Actions& out, std::string& why_not);
-  void retry_pending(Instant now, Actions& out);
-  void announce(const std::string& reason, Actions& out) const;
-  bool job_runs(JobId id) const;
-  std::vector<NodeView> views() const;
-  void hold(const Actor& actor, int sign);
+  void answer_again(const Requester& requester, Actor& actor, const std::string& payload);
+  void settle(PendingSpawn spawn);
+  void start(PendingSpawn spawn, const Placement& placement);
+  void refuse(const PendingSpawn& spawn, ErrorInfo error);
+  void drop(const Requester& waiting);
+  void fill(NodeId node);
+  bool may_come_back(const ActorDemand& demand) const;
+  void place_again(ActorId actor);
+  void end_actor(Actor& actor, const std::string& reason);
+  void actor_gone(Actor& actor, const ErrorInfo& why);
+  void actor_alive(Actor& actor, ProcessId process);
+  void drop_payload(Actor& actor);
+  void hold(const Actor& actor);
+  void let_go(const Actor& actor);
+  void free_name(const ActorSpec& spec);
 
-  ClusterConfig config_;
-  PlacementPolicy placement_;
+  void refresh(NodeId node);
+  void persist(Record record);
+  void answer(SpawnAnswered answered);
+  void kill(NodeId node, ActorId actor, const std::string& reason);
+  void trim();
+  void forget_losses();
+
+  /// CPUs that a node had which is gone, and how long spawns wait for one like it.
+  struct Loss {
+    std::int64_t cpu_e4 = 0;
+    Instant until{};
+  };
+
+  const ClusterConfig config_;
   Random& ids_;
   Membership membership_;
   std::map<NodeId, Node> nodes_;
+  scheduler::NodeIndex index_;  ///< nodes_ without gateways
   std::map<ActorId, Actor> actors_;
-  std::map<std::string, ActorId> names_;  ///< of living actors
-  std::map<std::string, JobRecord> jobs_;
-  std::map<Requester, ActorId>
-      answered_;  ///< which actor a request led to: a repeated request is not a second
-  std::vector<PendingSpawn> pending_;
+  JobTable jobs_;
+  std::map<Requester, ActorId> answered_;  ///< a repeated request is not a second one
+  WaitingSpawns waiting_;
+  std::size_t payload_bytes_ = 0;  ///< of what waits or starts
+  TimeQueue<ActorId> due_;         ///< kStarting: start deadline; kEnding: when it is killed again
+  TimeQueue<ActorId> dead_actors_;  ///< when they are forgotten
+  std::map<NodeId, std::string> dead_nodes_;  ///< why
+  TimeQueue<NodeId> forget_nodes_;
+  std::vector<Loss> losses_;
+
+  // While an event is handled.
+  Instant now_{};
+  std::vector<ClusterAction> out_;
+  std::vector<NodeId> freed_;  ///< nodes that have more room than before
 };
 
 }  // namespace troupe::cluster

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "runtime/core/assert.hpp"
+
 namespace troupe::cluster {
 namespace {
 
@@ -14,42 +16,57 @@ std::string silent_for(Duration silence) {
 
 }  // namespace
 
+Instant Membership::judged(Instant now) {
+  const Duration gap = last_call_ < Instant{0} ? Duration{0} : now - last_call_;
+  if (gap > 2 * config_.heartbeat) stopped_ += gap;
+  last_call_ = std::max(last_call_, now);
+  return now - stopped_;
+}
+
 bool Membership::join(NodeId node, Instant now) {
+  const Instant at = judged(now);
   Member& member = members_[node];
   if (member.liveness == Liveness::kDead) return false;
-  member = {now, Liveness::kAlive};
+  member = {at, Liveness::kAlive};
+  next_.set(node, at + config_.suspect);
   return true;
 }
 
 Liveness Membership::heard(NodeId node, Instant now) {
+  const Instant at = judged(now);
   const auto it = members_.find(node);
   if (it == members_.end()) return Liveness::kUnknown;
-  if (it->second.liveness != Liveness::kDead) it->second.last_heard = std::max(it->second.last_heard, now);
-  return it->second.liveness;
+  const Liveness before = it->second.liveness;
+  if (before == Liveness::kDead) return before;
+  it->second = {std::max(it->second.last_heard, at), Liveness::kAlive};
+  next_.set(node, it->second.last_heard + config_.suspect);
+  return before;
 }
 
 bool Membership::leave(NodeId node) {
   const auto it = members_.find(node);
   if (it == members_.end() || it->second.liveness == Liveness::kDead) return false;
   it->second.liveness = Liveness::kDead;
+  next_.erase(node);
   return true;
 }
 
+void Membership::forget(NodeId node) {
+  TROUPE_ASSERT(liveness(node) == Liveness::kDead, "only the dead are forgotten");
+  members_.erase(node);
+}
+
 std::vector<LivenessChange> Membership::tick(Instant now) {
-  const Duration gap = last_tick_ < Instant{0} ? Duration{0} : now - last_tick_;
-  last_tick_ = now;
-  const bool was_stopped = gap > 2 * config_.heartbeat;
+  const Instant at = judged(now);
   std::vector<LivenessChange> changes;
-  for (auto& [node, member] : members_) {
-    if (member.liveness == Liveness::kDead) continue;
-    if (was_stopped) member.last_heard = std::min(now, member.last_heard + gap);
-    const Duration silence = now - member.last_heard;
-    const Liveness found = silence >= config_.dead      ? Liveness::kDead
-                           : silence >= config_.suspect ? Liveness::kSuspect
-                                                        : Liveness::kAlive;
-    if (found == member.liveness) continue;
+  while (const auto node = next_.pop_due(at)) {
+    Member& member = members_.at(*node);
+    const Duration silence = at - member.last_heard;
+    const Liveness found = silence >= config_.dead ? Liveness::kDead : Liveness::kSuspect;
+    TROUPE_ASSERT(silence >= config_.suspect && member.liveness != found, "a member is due when it changes");
     member.liveness = found;
-    changes.push_back({node, found, found == Liveness::kAlive ? "heard again" : silent_for(silence)});
+    if (found == Liveness::kSuspect) next_.set(*node, member.last_heard + config_.dead);
+    changes.push_back({*node, found, silent_for(silence)});
   }
   return changes;
 }

@@ -7,6 +7,7 @@
 
 #include "runtime/core/clock.hpp"
 #include "runtime/core/ids.hpp"
+#include "scheduler/cluster/time_queue.hpp"
 
 namespace troupe::cluster {
 
@@ -18,39 +19,48 @@ struct MembershipConfig {
 
 enum class Liveness { kUnknown, kAlive, kSuspect, kDead };
 
-/// One change that a tick or an event found.
+/// One change that a tick found.
 struct LivenessChange {
   NodeId node{};
   Liveness to = Liveness::kAlive;
   std::string reason;
 };
 
-/// Not thread-safe. Time is passed in. A judge that was stopped itself (no tick for longer than a heartbeat)
-/// gives every member that time on top: it cannot have heard them.
+/// Not thread-safe. Time is passed in. A judge that was stopped itself (called by nobody for longer than two
+/// heartbeats) gives every member that time on top: it cannot have heard them.
+///
+/// A heartbeat takes O(log n), a tick O(log n) for every member that changed.
 class Membership {
  public:
   explicit Membership(MembershipConfig config) : config_(config) {}
 
   /// Starts to watch `node`. False if that id is dead: it must not come back.
   bool join(NodeId node, Instant now);
-  /// A sign of life. Returns the liveness before it, kUnknown or kDead for those it cannot help.
+  /// A sign of life; a suspect is alive again. Returns the liveness before it, kUnknown or kDead for those it
+  /// cannot help.
   Liveness heard(NodeId node, Instant now);
   /// Declares `node` dead now. False if it is dead or unknown already.
   bool leave(NodeId node);
-  /// Finds who became suspect, dead, or recovered from suspicion, in id order.
+  /// Forgets a dead member. REQUIRES: liveness(node) == kDead.
+  void forget(NodeId node);
+  /// Finds who became suspect or dead, those who are silent for longest first.
   std::vector<LivenessChange> tick(Instant now);
 
   Liveness liveness(NodeId node) const;
 
  private:
   struct Member {
-    Instant last_heard{};
+    Instant last_heard{};  ///< in judged time
     Liveness liveness = Liveness::kAlive;
   };
+  /// Time without the gaps in which nobody judged.
+  Instant judged(Instant now);
 
   MembershipConfig config_;
   std::map<NodeId, Member> members_;
-  Instant last_tick_{-1};
+  TimeQueue<NodeId> next_;  ///< when a living member turns suspect, and a suspect dead
+  Instant last_call_{-1};
+  Duration stopped_{0};  ///< the sum of those gaps
 };
 
 }  // namespace troupe::cluster

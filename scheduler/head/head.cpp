@@ -1,5 +1,7 @@
 #include "scheduler/head/head.hpp"
 
+#include <optional>
+
 #include "runtime/core/log.hpp"
 
 namespace troupe {
@@ -26,32 +28,74 @@ std::optional<NodeId> speaker(const cluster::ClusterEvent& event) {
       event);
 }
 
+/// The node that an action is for; none for what is the store's.
+NodeId receiver(const cluster::ClusterAction& action) {
+  return std::visit(
+      [](const auto& a) -> NodeId {
+        if constexpr (requires { a.to.from.node; })
+          return a.to.from.node;
+        else if constexpr (requires { a.to.node; })
+          return a.to.node;
+        else if constexpr (requires { a.to; })
+          return a.to;
+        else if constexpr (requires { a.node; })
+          return a.node;
+        else
+          return {};
+      },
+      action);
+}
+
 }  // namespace
 
-Head::Head(EventLoop& loop, MachineTransport& transport, Options options)
+/// What admission writes goes the way of all writes: the answer to it is held until it is durable.
+class Head::AdmissionStorage final : public Storage {
+ public:
+  explicit AdmissionStorage(Head& head) : head_(head) {}
+
+  Result<void> apply(const StoreBatch& batch) override {
+    if (const auto& trouble = head_.machine_.trouble()) return *trouble;
+    if (auto bounded = check_bounds(batch); !bounded) return bounded;
+    head_.carry_out(head_.machine_.store(batch, head_.clock_.now()));
+    return {};
+  }
+  // Only when the head starts, before anything is written.
+  Result<std::optional<Bytes>> get(std::string_view key) override { return head_.options_.storage->get(key); }
+  Result<std::vector<StoreEntry>> scan(std::string_view prefix) override {
+    return head_.options_.storage->scan(prefix);
+  }
+
+ private:
+  Head& head_;
+};
+
+Head::Head(EventLoop& loop, Transport& transport, Options options)
     : loop_(loop),
       transport_(transport),
       options_(std::move(options)),
-      machine_({}, options_.placement, random_) {}
+      machine_(options_.cluster, random_),
+      admission_storage_(std::make_unique<AdmissionStorage>(*this)) {}
 
 Head::~Head() {
   server_.reset();
+  store_.reset();  // waits for the write under way
 }
 
 Result<void> Head::start() {
   if (auto restored = restore(); !restored) return restored;
   ServerHandlers handlers;
-  handlers.on_frame = [this](const PeerName& from, std::span<const std::byte> bytes) {
-    loop_.post([this, from, copy = wire::Bytes(bytes.begin(), bytes.end())] { on_frame(from, copy); });
+  handlers.on_message = [this](const PeerName& from, wire::Bytes frame) {
+    loop_.post([this, from, frame = std::move(frame)] { on_frame(from, frame); });
   };
-  handlers.on_peer_connected = [](const PeerName&) {};
-  handlers.on_peer_gone = [](const PeerName&) {};  // a broken connection is no death: heartbeats decide
+  handlers.on_session = [](const PeerName&) {};                   // the node says NodeJoined
+  handlers.on_gone = [](const PeerName&, const std::string&) {};  // no death: heartbeats decide
+  handlers.on_room = [](const PeerName&) {};                      // found at its next heartbeat
   auto server = transport_.serve({options_.address, options_.keys, options_.authorizer}, std::move(handlers));
   if (!server) return server.error();
   server_ = *std::move(server);
   address_ = to_string(server_->address());
   loop_.every(kTick, [this] {
-    on(cluster::Tick{});
+    carry_out(machine_.tick(clock_.now()));
     forget_keys_of_the_gone();
   });
   return {};
@@ -60,7 +104,7 @@ Result<void> Head::start() {
 Result<void> Head::restore() {
   auto entries = options_.storage->scan("");
   if (!entries) return entries.error();
-  cluster::Restored restored;
+  std::vector<cluster::Record> records;
   for (const auto& entry : *entries) {
     if (entry.key.starts_with("security/")) continue;
     auto record = wire::decode<cluster::Record>(entry.value);
@@ -68,99 +112,72 @@ Result<void> Head::restore() {
       return ErrorInfo{ErrorCode::kCorrupt, "cannot read the head's store at '" + entry.key + "'",
                        record.error().why, "restore the folder from a copy, or start with an empty one"};
     }
-    restored.records.push_back(*std::move(record));
+    records.push_back(*std::move(record));
   }
-  if (!restored.records.empty()) on(restored);
-  auto admission = Admission::open(*options_.storage, options_.authorizer, clock_, current_boot_id());
+  store_ = std::make_unique<StoreThread>(*options_.storage, [this](Result<void> how) {
+    loop_.post([this, how = std::move(how)] { carry_out(machine_.written(how, clock_.now())); });
+  });
+  auto restored = machine_.restore(std::move(records), clock_.now());
+  auto admission = Admission::open(*admission_storage_, options_.authorizer, clock_, current_boot_id());
   if (!admission) return admission.error();
   admission_ = *std::move(admission);
+  carry_out(std::move(restored));
   for (const std::string& name : admission_->names()) {
     const NodeId node{std::strtoull(name.c_str(), nullptr, 16)};
-    if (!name.starts_with(kMachinePrefix) && !machine_.nodes().contains(node)) doubt(node);
+    if (!name.starts_with(kMachinePrefix) && !machine_.cluster().nodes().contains(node)) doubt(node);
   }
   return {};
 }
 
+void Head::refused_frame(const PeerName& from, const std::string& why) {
+  refusals_("refused a frame of " + from + ": " + why, clock_.now());
+}
+
 void Head::on_frame(const PeerName& from, wire::ByteView frame) {
   const auto header = wire::decode_header(frame);
-  if (!header || header->kind != wire::FrameKind::kControl) {
-    return log(LogLevel::kWarning, "refused a frame of " + from + ": " +
-                                       (header ? "no control frame" : header.error().message()));
-  }
+  if (!header) return refused_frame(from, header.error().message());
+  if (header->kind != wire::FrameKind::kControl) return refused_frame(from, "it is no control frame");
   auto message = wire::decode_control(*header, frame.subspan(wire::kHeaderBytes));
-  if (!message)
-    return log(LogLevel::kWarning, "refused a frame of " + from + ": " + message.error().message());
+  if (!message) return refused_frame(from, message.error().message());
   if (const auto* to_head = std::get_if<wire::ToHead>(&*message)) return on_event(from, to_head->event);
   on_ask(from, *message);
 }
 
 void Head::on_event(const PeerName& from, const cluster::ClusterEvent& event) {
   const auto node = speaker(event);
-  if (!node || to_hex(node->value) != from) {
-    return log(LogLevel::kWarning, "refused an event of " + from + ": it speaks in another's name");
-  }
+  if (!node || to_hex(node->value) != from) return refused_frame(from, "it speaks in another's name");
+  if (missed_.erase(*node) == 1)
+    send(cluster::RequestRegistration{*node, "it read too slowly and missed what the head said"});
   on(event);
 }
 
-void Head::on(const cluster::ClusterEvent& event) {
-  carry_out(machine_.on(event, clock_.now()));
-}
+void Head::on(const cluster::ClusterEvent& event) { carry_out(machine_.on(event, clock_.now())); }
 
-void Head::carry_out(const std::vector<cluster::ClusterAction>& actions) {
-  StoreBatch batch;
-  for (const auto& action : actions) {
-    if (const auto* record = std::get_if<cluster::Persist>(&action)) {
-      batch.put(record->key, wire::encode(record->record));
-      continue;
-    }
-    if (const auto* erase = std::get_if<cluster::Erase>(&action)) {
-      batch.erase(erase->key);
-      continue;
-    }
-    if (!persist(batch)) return;  // nothing is acknowledged that is not durable
-    if (const auto* start = std::get_if<cluster::StartActor>(&action)) {
-      send(start->node, action);
-    } else if (const auto* kill = std::get_if<cluster::KillActor>(&action)) {
-      send(kill->node, action);
-    } else if (const auto* spawned = std::get_if<cluster::SpawnAnswered>(&action)) {
-      send(spawned->to.from.node, action);
-    } else if (const auto* named = std::get_if<cluster::NameAnswered>(&action)) {
-      send(named->to.from.node, action);
-    } else if (const auto* job = std::get_if<cluster::JobAnswered>(&action)) {
-      send(job->to.node, action);
-    } else if (const auto* down = std::get_if<cluster::NotifyDown>(&action)) {
-      send(down->to, action);
-    } else if (const auto* refused = std::get_if<cluster::RefuseNode>(&action)) {
-      send(refused->node, action);
-    } else if (const auto* asked = std::get_if<cluster::RequestRegistration>(&action)) {
-      send(asked->node, action);
+void Head::carry_out(HeadMachine::Output output) {
+  for (const auto& line : output.log) log(line.level, line.text);
+  for (const NodeId node : output.died) doubt(node);
+  for (HeadMessage& message : output.send) {
+    if (auto* reply = std::get_if<HeadReply>(&message)) {
+      server_->send(reply->to, std::move(reply->frame));  // who is gone asks again
     } else {
-      if (const auto* dead = std::get_if<cluster::NodeDead>(&action)) doubt(dead->node);
-      send_all(action);
+      send(std::get<cluster::ClusterAction>(message));
     }
   }
-  persist(batch);
+  if (output.write) store_->write(std::move(output.write));
 }
 
-bool Head::persist(StoreBatch& batch) {
-  if (batch.empty()) return true;
-  const auto stored = options_.storage->apply(std::exchange(batch, {}));
-  if (stored) return true;
-  // The machine and the store no longer agree: come back from the store, as after a crash.
-  log(LogLevel::kError, "the head ends: " + stored.error().message());
-  loop_.stop();
-  return false;
-}
-
-void Head::send(NodeId node, const cluster::ClusterAction& action) {
+/// A node without a session registers again when it is back. One that does not read its messages hears no more
+/// of them until it has been asked to register: what the head says arrives in order or not at all.
+void Head::send(const cluster::ClusterAction& action) {
   if (server_ == nullptr) return;  // while it restores: nodes that come back are told then
-  server_->send(
-      to_hex(node.value),
-      wire::control_frame(wire::FromHead{action}));  // an unreachable node registers again when it is back
-}
-
-void Head::send_all(const cluster::ClusterAction& action) {
-  for (const auto& [id, node] : machine_.nodes()) send(id, action);
+  const NodeId node = receiver(action);
+  if (missed_.contains(node)) return;
+  try {
+    const Sent sent = server_->send(to_hex(node.value), wire::control_frame(wire::FromHead{action}));
+    if (sent == Sent::kFull) missed_.insert(node);
+  } catch (const Error& error) {  // a list of nodes that no message can hold
+    log(LogLevel::kError, "cannot answer node " + to_string(node) + ": " + error.info().message());
+  }
 }
 
 }  // namespace troupe

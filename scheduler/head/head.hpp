@@ -1,19 +1,22 @@
-/// The head process: the cluster machine with a store, a server and a clock around it. It is not a node:
+/// The head process: the head's machine with a store, a server and a clock around it. It is not a node:
 /// nothing that trains dies with it.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
-#include "scheduler/cluster/cluster_machine.hpp"
-#include "runtime/core/storage.hpp"
+#include "runtime/core/log_limiter.hpp"
 #include "runtime/core/random.hpp"
+#include "runtime/core/storage.hpp"
+#include "runtime/link/transport.hpp"
 #include "runtime/node/event_loop.hpp"
 #include "runtime/security/admission.hpp"
 #include "runtime/security/authorizer.hpp"
-#include "runtime/link/transport.hpp"
 #include "runtime/wire/messages.hpp"
+#include "scheduler/head/head_machine.hpp"
+#include "scheduler/head/store_thread.hpp"
 
 namespace troupe {
 
@@ -22,7 +25,7 @@ inline constexpr const char* kOwnerName = "owner";
 /// Names of machines that joined with a token begin so.
 inline constexpr std::string_view kMachinePrefix = "machine/";
 
-/// Everything runs in the loop's thread.
+/// Everything runs in the loop's thread, but for the writes to the store.
 class Head {
  public:
   struct Options {
@@ -31,48 +34,57 @@ class Head {
     CurveKeyPair keys;
     std::shared_ptr<Authorizer> authorizer;  ///< knows the nodes' keys; a peer's name is its node id
     std::unique_ptr<Storage> storage;
-    cluster::PlacementPolicy placement;
+    cluster::ClusterConfig cluster = {};
   };
 
-  Head(EventLoop& loop, MachineTransport& transport, Options options);
+  Head(EventLoop& loop, Transport& transport, Options options);
   ~Head();
+  Head(const Head&) = delete;
+  Head& operator=(const Head&) = delete;
 
   /// Restores the state from the store and listens.
   Result<void> start();
   const std::string& address() const { return address_; }
   /// An event from a source that is trusted, such as the launcher that saw a node die.
   void on(const cluster::ClusterEvent& event);
-  const cluster::ClusterMachine& machine() const { return machine_; }
+  const HeadMachine& machine() const { return machine_; }
 
  private:
+  class AdmissionStorage;
+
   Result<void> restore();
   void on_frame(const PeerName& from, wire::ByteView frame);
   void on_event(const PeerName& from, const cluster::ClusterEvent& event);
+  void carry_out(HeadMachine::Output output);
+  void send(const cluster::ClusterAction& action);
+  void refused_frame(const PeerName& from, const std::string& why);
 
-  // head_asks.cpp: those who are no nodes
+  // head_requests.cpp: those who are no nodes
   void on_ask(const PeerName& from, const wire::Control& message);
   Result<wire::Bytes> enroll(const PeerName& from, const wire::EnrollAsk& ask);
   Result<wire::Bytes> admit(const PeerName& from, const wire::AdmitAsk& ask);
   Result<wire::Bytes> issue_token(const PeerName& from, const wire::TokenAsk& ask);
   Result<wire::Bytes> status(const PeerName& from) const;
+  std::vector<std::string> waiting() const;
   Endpoint reached_at() const;
   void doubt(NodeId node);
   void forget_keys_of_the_gone();
-  void carry_out(const std::vector<cluster::ClusterAction>& actions);
-  bool persist(StoreBatch& batch);
-  void send(NodeId node, const cluster::ClusterAction& action);
-  void send_all(const cluster::ClusterAction& action);
 
   EventLoop& loop_;
-  MachineTransport& transport_;
+  Transport& transport_;
   Options options_;
   SystemRandom random_;
   MonotonicClock clock_;
-  cluster::ClusterMachine machine_;
+  HeadMachine machine_;
+  std::unique_ptr<Storage> admission_storage_;
   std::unique_ptr<Admission> admission_;
   std::map<std::string, Instant> keys_in_doubt_;  ///< nodes that are not there; their keys go then
+  /// Nodes whose queue was full. They hear nothing until they have been asked to register again.
+  std::set<NodeId> missed_;
+  LimitedLog refusals_{LogLevel::kWarning};
   std::string address_;
-  std::unique_ptr<MachineServer> server_;
+  std::unique_ptr<LinkServer> server_;
+  std::unique_ptr<StoreThread> store_;
 };
 
 }  // namespace troupe

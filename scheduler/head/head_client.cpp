@@ -9,7 +9,7 @@
 namespace troupe {
 namespace {
 
-Result<wire::Bytes> read_answer(std::span<const std::byte> frame) {
+Result<wire::Bytes> read_answer(wire::ByteView frame) {
   const auto header = wire::decode_header(frame);
   if (!header) return header.error();
   auto message = wire::decode_control(*header, frame.subspan(wire::kHeaderBytes));
@@ -43,14 +43,15 @@ Result<wire::Bytes> ask_head(const HeadContact& head, const wire::Control& messa
   };
   const std::string what = "cannot ask the head at " + to_string(head.address);
   ClientHandlers handlers;
-  handlers.on_frame = [&](std::span<const std::byte> frame) { leave(read_answer(frame)); };
+  handlers.on_message = [&](const wire::Bytes& frame) { leave(read_answer(frame)); };
+  handlers.on_room = [] {};
   handlers.on_state = [&](LinkState state, const std::string& why) {
     if (state == LinkState::kLost) leave(ErrorInfo{ErrorCode::kUnavailable, what, why, "try again"});
   };
   const auto transport = make_zmq_transport(clock);
   auto client = transport->connect({head.address, head.head_key, head.keys, timeout}, std::move(handlers));
   if (!client) return client.error();
-  if (!(*client)->send(wire::control_frame(message)))
+  if ((*client)->send(wire::control_frame(message)) != Sent::kQueued)
     return ErrorInfo{ErrorCode::kUnavailable, what, "the connection broke", "try again"};
   std::unique_lock lock(box.mutex);
   const bool answered =

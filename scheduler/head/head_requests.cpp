@@ -1,5 +1,8 @@
 // The head's part that answers those who are no nodes: guests with a join token, machines, and its owner.
 
+#include <map>
+#include <utility>
+
 #include "runtime/core/log.hpp"
 #include "scheduler/head/head.hpp"
 
@@ -8,6 +11,9 @@ namespace {
 
 /// A node that was let in and never came, or is dead, keeps its key this long: a dead one is told so by name.
 constexpr Duration kKeyGrace = std::chrono::seconds(60);
+/// A status tells of so many bytes of actors, and of so many kinds of spawns that wait; the others are counted.
+constexpr std::size_t kMostActorBytes = std::size_t{24} << 20;
+constexpr std::size_t kMostWaiting = 100;
 
 bool is_owner(const PeerName& from) {
   return from == kOwnerName;
@@ -34,7 +40,11 @@ void Head::on_ask(const PeerName& from, const wire::Control& message) {
   wire::Answer answer;
   const auto take = [&](const auto& ask, auto&& handle) {
     answer.request = ask.request;
-    value = handle(ask);
+    try {
+      value = handle(ask);
+    } catch (const Error& error) {  // too much for a message
+      value = error.info();
+    }
   };
   if (const auto* e = std::get_if<wire::EnrollAsk>(&message))
     take(*e, [&](const auto& a) { return enroll(from, a); });
@@ -49,9 +59,12 @@ void Head::on_ask(const PeerName& from, const wire::Control& message) {
     answer.value = *std::move(value);
   } else {
     answer.error = value.error();
-    log(LogLevel::kWarning, from + ": " + answer.error.message());
+    refusals_(from + ": " + answer.error.message(), clock_.now());
   }
-  server_->send(from, wire::control_frame(answer));
+  const bool changed_something = answer.ok && std::get_if<wire::StatusAsk>(&message) == nullptr;
+  wire::Bytes frame = wire::control_frame(std::move(answer));
+  if (changed_something) return carry_out(machine_.reply({from, std::move(frame)}, clock_.now()));
+  server_->send(from, std::move(frame));  // status and refusals also while the store fails
 }
 
 Result<wire::Bytes> Head::enroll(const PeerName& from, const wire::EnrollAsk& ask) {
@@ -87,19 +100,58 @@ Result<wire::Bytes> Head::issue_token(const PeerName& from, const wire::TokenAsk
 
 Result<wire::Bytes> Head::status(const PeerName& from) const {
   if (!is_permanent(from)) return not_allowed(from, "tell its status", "join with a token first");
+  const cluster::ClusterMachine& cluster = machine_.cluster();
   wire::StatusAnswer all;
   all.address = to_string(reached_at());
-  for (const auto& [id, node] : machine_.nodes()) {
-    all.nodes.push_back({node.info, node.cpu_used_e4, node.actors, state_of(machine_, id, node)});
+  all.waiting = waiting();
+  for (const auto& [id, node] : cluster.nodes()) {
+    all.nodes.push_back({node.info, node.cpu_used_e4, static_cast<std::int32_t>(node.actors.size()),
+                         state_of(cluster, id, node)});
   }
-  for (const auto& [name, job] : machine_.jobs()) all.jobs.push_back(job);
-  for (const auto& [id, actor] : machine_.actors()) {
+  for (const auto& [id, job] : cluster.jobs().all()) all.jobs.push_back(job.record);
+  std::size_t bytes = 0, left_out = 0;
+  for (const auto& [id, actor] : cluster.actors()) {
     if (actor.record.state == cluster::ActorState::kDead) continue;
-    all.actors.push_back({actor.record, actor.reason});
-    all.actors.back().record.spec.payload.clear();
+    constexpr std::size_t kFixedBytes = 128;
+    bytes += kFixedBytes + actor.record.spec.type.size() + actor.record.spec.name.size() + actor.reason.size();
+    if (bytes > kMostActorBytes) {
+      ++left_out;
+      continue;
+    }
+    cluster::ActorRecord record = actor.record;
+    record.spec.payload.clear();
+    all.actors.push_back({std::move(record), actor.reason});
   }
-  for (const auto& spawn : machine_.pending()) all.waiting.push_back(spawn.spec.type + ": " + spawn.reason);
+  if (left_out > 0) all.waiting.push_back(std::to_string(left_out) + " more actors are not shown");
   return wire::encode(all);
+}
+
+/// A line for each class and demand that waits: how many, and why.
+std::vector<std::string> Head::waiting() const {
+  std::vector<std::string> lines;
+  if (const auto& trouble = machine_.trouble())
+    lines.push_back("new jobs and spawns are refused: " + trouble->message());
+  const cluster::ClusterMachine& cluster = machine_.cluster();
+  std::map<std::string, std::pair<const cluster::PendingSpawn*, std::size_t>> kinds;
+  std::size_t left_out = 0;
+  for (const auto& [number, spawn] : cluster.waiting().all()) {
+    const auto& demand = spawn.spec.demand;
+    std::string kind = spawn.spec.type + '\n' + std::to_string(demand.cpu_e4) + '\n' + to_string(demand.affinity);
+    const auto at = kinds.find(kind);
+    if (at != kinds.end()) {
+      ++at->second.second;
+    } else if (kinds.size() < kMostWaiting) {
+      kinds.emplace(std::move(kind), std::pair(&spawn, std::size_t{1}));
+    } else {
+      ++left_out;
+    }
+  }
+  for (const auto& [kind, waits] : kinds) {
+    const std::string count = waits.second == 1 ? "" : std::to_string(waits.second) + " x ";
+    lines.push_back(count + waits.first->spec.type + ": " + cluster.why_waits(*waits.first));
+  }
+  if (left_out > 0) lines.push_back(std::to_string(left_out) + " more");
+  return lines;
 }
 
 Endpoint Head::reached_at() const {
@@ -116,9 +168,12 @@ void Head::forget_keys_of_the_gone() {
       continue;
     }
     const NodeId node{std::strtoull(at->first.c_str(), nullptr, 16)};
-    if (!machine_.nodes().contains(node)) {
-      if (auto removed = admission_->remove_named(at->first); !removed)
-        log(LogLevel::kError, removed.error().message());
+    if (!machine_.cluster().nodes().contains(node)) {
+      if (auto removed = admission_->remove_named(at->first); !removed) {
+        at->second = now + kKeyGrace;  // the store fails: later
+        ++at;
+        continue;
+      }
     }
     at = keys_in_doubt_.erase(at);
   }
@@ -126,6 +181,7 @@ void Head::forget_keys_of_the_gone() {
 }
 
 void Head::doubt(NodeId node) {
+  missed_.erase(node);
   keys_in_doubt_[to_hex(node.value)] = clock_.now() + kKeyGrace;
 }
 

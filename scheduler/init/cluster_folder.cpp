@@ -57,11 +57,12 @@ Result<void> RunLock::write_pid() {
 }
 
 std::string ClusterFolder::default_path() {
+  if (const char* folder = std::getenv("TROUPE_FOLDER"); folder != nullptr && *folder != '\0') return folder;
   if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && *state != '\0')
     return std::string(state) + "/troupe";
   if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
     return std::string(home) + "/.local/state/troupe";
-  throw BadConfig("cannot find the folder of the cluster's keys", "neither XDG_STATE_HOME nor HOME is set",
+  throw BadConfig("cannot find the folder of the cluster's keys", "none of TROUPE_FOLDER, XDG_STATE_HOME and HOME is set",
                   "give --folder DIR");
 }
 

@@ -41,7 +41,7 @@ struct RunningProcess {
 /// may use one folder at once.
 class ClusterFolder {
  public:
-  /// $XDG_STATE_HOME/troupe, else ~/.local/state/troupe. Throws BadConfig when neither is set.
+  /// $TROUPE_FOLDER, else $XDG_STATE_HOME/troupe, else ~/.local/state/troupe. Throws BadConfig when none is set.
   static std::string default_path();
   /// Makes the folder and its parents if need be. Errors: kIo, kRefused.
   static Result<ClusterFolder> open(const std::string& path);

@@ -1,26 +1,25 @@
 #include "scheduler/init/embedded_cluster.hpp"
 
-#include <poll.h>
 #include <sched.h>
 #include <stdlib.h>  // NOLINT: mkdtemp
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 
 #include "runtime/core/ids.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/core/random.hpp"
-#include "runtime/link/socket/link_codec.hpp"
+#include "runtime/link/socket/first_exchange.hpp"
 
 namespace troupe {
 namespace {
 
-constexpr Duration kComesUp = std::chrono::seconds(30);
 constexpr Duration kGoes = std::chrono::seconds(4);
+constexpr std::size_t kMostDeparted = 256;
 
 std::string make_folder() {
   const char* base = std::getenv("XDG_RUNTIME_DIR");
@@ -32,6 +31,12 @@ std::string make_folder() {
   return path;
 }
 
+void send_config(Child& child, const wire::Control& config, UniqueFd keys) {
+  std::vector<UniqueFd> fds;
+  fds.push_back(std::move(keys));
+  send_control(child.link, {}, config, std::move(fds));
+}
+
 }  // namespace
 
 double usable_cores() {
@@ -40,16 +45,8 @@ double usable_cores() {
   return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-std::string wait_until_ready(Child& child, const std::string& role) {
-  auto answer = wire::receive_control(child.link, kComesUp);
-  if (answer) {
-    if (const auto* ready = std::get_if<wire::Ready>(&answer->message)) return ready->address;
-    if (const auto* failed = std::get_if<wire::NotReady>(&answer->message)) throw_error(failed->error);
-  }
-  signal_child(child, SIGKILL);
-  throw_error({ErrorCode::kUnavailable, "the " + role + " of the cluster did not come up",
-               answer ? "it said something else" : answer.error().why,
-               "look at the lines above; TROUPE_LOG=debug prints more"});
+EmbeddedCluster::NodeLife EmbeddedCluster::new_life(std::size_t role) {
+  return {NodeId{SystemRandom().next()}, CurveKeyPair::generate(), false, 0, role};
 }
 
 EmbeddedCluster::EmbeddedCluster(const EmbeddedOptions& options)
@@ -57,124 +54,174 @@ EmbeddedCluster::EmbeddedCluster(const EmbeddedOptions& options)
       folder_(make_folder()),
       head_keys_(CurveKeyPair::generate()),
       wake_(::eventfd(0, EFD_CLOEXEC)) {
-  try {
-    for (int i = 0; i < options_.nodes; ++i) {
-      node_keys_.push_back(CurveKeyPair::generate());
-      nodes_.push_back({NodeId{SystemRandom().next()}, {}, false});
-    }
-    start_head("127.0.0.1:0");
-    for (int i = 0; i < options_.nodes; ++i) start_node(i);
-    for (auto& node : nodes_) wait_until_ready(node.child, "node");
-    driver_link_ = std::move(nodes_[0].child.link);
-    supervisor_ = std::thread([this] { supervise(); });
-  } catch (...) {
-    stop();
-    throw;
-  }
+  thread_ = std::thread([this] { supervise(); });
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return all_up_ || failure_; });
+  if (!failure_) return;
+  const ErrorInfo why = *failure_;
+  lock.unlock();
+  stop();
+  throw_error(why);
 }
 
 EmbeddedCluster::~EmbeddedCluster() {
   stop();
 }
 
-void EmbeddedCluster::start_head(const std::string& address) {
-  KeyBundle bundle{head_keys_, head_keys_.public_key(), {}};
-  for (std::size_t i = 0; i < nodes_.size(); ++i)
-    bundle.allowed.push_back({node_keys_[i].public_key(), to_hex(nodes_[i].id.value)});
-  auto keys = hand_over(bundle).value();
-  auto child = start_child({.role = "head"}).value();
-  const int fd = keys.get();
-  wire::send_control(child.link, {}, wire::HeadConfig{address, folder_, "", true}, std::span(&fd, 1));
-  head_address_ = wait_until_ready(child, "head");
-  const std::lock_guard lock(mutex_);
-  head_ = std::move(child);
+void EmbeddedCluster::supervise() {
+  try {
+    add_head();
+    for (int i = 0; i < options_.nodes; ++i) add_node(static_cast<std::size_t>(i));
+    supervisor_.run(wake_.get(), [this] {
+      publish();
+      return false;
+    });
+  } catch (const Error& error) {
+    const std::lock_guard lock(mutex_);
+    failure_ = error.info();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = supervisor_.failure();
+    changed_.notify_all();
+  }
+  // Nodes first: the head hears them leave. Without them everybody's calls fail with a type.
+  std::vector<std::size_t> nodes;
+  for (const auto& node : nodes_) nodes.push_back(node.role);
+  supervisor_.end(nodes, kGoes);
+  supervisor_.tell(head_role_, wire::Leave{"the cluster ends"});
+  supervisor_.end({head_role_}, kGoes);
+  publish();
 }
 
-void EmbeddedCluster::start_node(int index) {
-  auto keys = hand_over({node_keys_[index], head_keys_.public_key(), {}}).value();
+void EmbeddedCluster::publish() {
+  const std::lock_guard lock(mutex_);
+  head_pid_ = supervisor_.pid(head_role_);
+  node_pids_.clear();
+  for (const auto& node : nodes_) node_pids_.push_back(supervisor_.pid(node.role));
+  if (!all_up_ && supervisor_.all_up()) {
+    all_up_ = true;
+    changed_.notify_all();
+  }
+}
+
+void EmbeddedCluster::add_head() {
+  Supervisor::Role role;
+  role.name = "the head";
+  role.start = [this] { return start_head(); };
+  role.on_ready = [this](Child&, const std::string& address) { head_is_up(address); };
+  role.on_message = [this](const wire::Control& message) {
+    const auto* answer = std::get_if<wire::Answer>(&message);
+    if (answer == nullptr || !answer->ok) return;
+    for (auto& node : nodes_) node.admitted = node.admitted || node.admit_request == answer->request;
+  };
+  role.on_death = [this](const std::string&) { head_up_ = false; };
+  head_role_ = supervisor_.add(std::move(role));
+}
+
+void EmbeddedCluster::add_node(std::size_t index) {
+  Supervisor::Role role;
+  role.name = "node " + std::to_string(index);
+  role.start = [this, index] { return start_node(index); };
+  role.may_start = [this, index] { return may_start_node(index); };
+  role.on_ready = [this, index](Child& child, const std::string&) {
+    if (index != 0) return;
+    const std::lock_guard lock(mutex_);
+    driver_link_ = std::move(child.link);
+    changed_.notify_all();
+  };
+  role.on_death = [this, index](const std::string& how) { node_died(index, how); };
+  nodes_.push_back(new_life(supervisor_.add(std::move(role))));
+}
+
+Child EmbeddedCluster::start_head() {
+  KeyBundle bundle{head_keys_, head_keys_.public_key(), {}};
+  for (auto& node : nodes_) {
+    bundle.allowed.push_back({node.keys.public_key(), to_hex(node.id.value)});
+    node.admitted = true;
+  }
+  auto keys = hand_over(bundle).value();
+  auto child = start_child({.role = "head"}).value();
+  send_config(child, wire::HeadConfig{head_address_, folder_, "", true}, std::move(keys));
+  return child;
+}
+
+void EmbeddedCluster::head_is_up(const std::string& address) {
+  head_address_ = address;
+  head_up_ = true;
+  for (const auto& left : departed_) supervisor_.tell(head_role_, wire::ToHead{left});
+}
+
+bool EmbeddedCluster::may_start_node(std::size_t index) {
+  auto& node = nodes_[index];
+  if (!head_up_) {
+    node.admit_request = 0;  // the next head has the key from its start
+    return false;
+  }
+  if (!node.admitted && node.admit_request == 0) {
+    node.admit_request = next_request_++;
+    supervisor_.tell(head_role_,
+                     wire::AdmitAsk{node.admit_request, node.id, to_string(node.keys.public_key())});
+  }
+  return node.admitted;
+}
+
+Child EmbeddedCluster::start_node(std::size_t index) {
+  const auto& node = nodes_[index];
+  auto keys = hand_over({node.keys, head_keys_.public_key(), {}}).value();
   auto child = start_child({.role = "node"}).value();
   wire::NodeConfig config;
-  config.id = nodes_[index].id;
+  config.id = node.id;
   config.name = std::to_string(index);
   config.head = head_address_;
   config.address = "127.0.0.1:0";
   const double cpus = options_.cpus_per_node > 0 ? options_.cpus_per_node : usable_cores();
-  config.cpu_e4 = static_cast<std::int64_t>(cpus * cluster::kCpu);
+  config.cpu_e4 = std::llround(cpus * cluster::kCpu);
   config.hosts_driver = index == 0;
-  const int fd = keys.get();
-  wire::send_control(child.link, {}, config, std::span(&fd, 1));
+  send_config(child, config, std::move(keys));
+  return child;
+}
+
+void EmbeddedCluster::node_died(std::size_t index, const std::string& how) {
+  // Its supervisor saw it die: the head need not wait for heartbeats to run out. A dead id stays dead.
+  auto& node = nodes_[index];
+  departed_.push_back({node.id, how});
+  if (departed_.size() > kMostDeparted) departed_.erase(departed_.begin());
+  if (head_up_) supervisor_.tell(head_role_, wire::ToHead{departed_.back()});
+  node = new_life(node.role);
+  if (index != 0) return;
   const std::lock_guard lock(mutex_);
-  nodes_[index].child = std::move(child);
+  driver_link_.reset();  // nobody took it, and now it leads nowhere
 }
 
-void EmbeddedCluster::supervise() {
-  for (;;) {
-    std::vector<pollfd> waits{{wake_.get(), POLLIN, 0}};
-    {
-      const std::lock_guard lock(mutex_);
-      waits.push_back({head_.pidfd.get(), POLLIN, 0});
-      for (const auto& node : nodes_) waits.push_back({node.ended ? -1 : node.child.pidfd.get(), POLLIN, 0});
-    }
-    ::poll(waits.data(), waits.size(), -1);
-    {
-      const std::lock_guard lock(mutex_);
-      if (stopping_) return;
-      for (std::size_t i = 0; i < nodes_.size(); ++i) {
-        if (waits[i + 2].revents == 0) continue;
-        nodes_[i].ended = true;
-        const std::string how = reap(nodes_[i].child);
-        // Its supervisor saw it die: the head need not wait for heartbeats to run out.
-        wire::send_control(head_.link, {}, wire::ToHead{cluster::NodeLeft{nodes_[i].id, how}});
-      }
-    }
-    if (waits[1].revents == 0) continue;
-    log(LogLevel::kWarning, "the head died (" + reap(head_) + "); it is started again from its store");
-    try {
-      start_head(head_address_);
-    } catch (const std::exception& error) {
-      log(LogLevel::kError, std::string("the head does not come back: ") + error.what());
-      return;
-    }
-  }
-}
-
-transport::LocalLink EmbeddedCluster::take_driver_link() {
-  return std::move(driver_link_);
+std::optional<SocketLink> EmbeddedCluster::next_driver_link() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return driver_link_ || failure_ || stopping_; });
+  if (driver_link_) return std::exchange(driver_link_, std::nullopt);
+  if (stopping_) return std::nullopt;
+  throw_error(*failure_);
 }
 
 pid_t EmbeddedCluster::head_pid() const {
   const std::lock_guard lock(mutex_);
-  return head_.pid;
+  return head_pid_;
 }
 
 std::vector<pid_t> EmbeddedCluster::node_pids() const {
   const std::lock_guard lock(mutex_);
-  std::vector<pid_t> pids;
-  for (const auto& node : nodes_) pids.push_back(node.child.pid);
-  return pids;
+  return node_pids_;
 }
 
 void EmbeddedCluster::stop() {
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(stopping_, true)) return;
+    driver_link_.reset();
+    changed_.notify_all();
   }
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
-  if (supervisor_.joinable()) supervisor_.join();
-  driver_link_ = {};
-  const auto end = [](Child& child) {
-    if (child.pid < 0) return;
-    child.link = {};  // it leaves when its launcher is gone
-    if (!wait_ended(child, kGoes)) signal_child(child, SIGKILL);
-    reap(child);
-  };
-  for (auto& node : nodes_) node.child.link = {};
-  for (auto& node : nodes_) {
-    if (!node.ended) end(node.child);
-  }
-  if (head_.pid > 0) wire::send_control(head_.link, {}, wire::Leave{"the cluster ends"});
-  end(head_);
+  if (thread_.joinable()) thread_.join();
   std::error_code ignored;
   std::filesystem::remove_all(folder_, ignored);
 }

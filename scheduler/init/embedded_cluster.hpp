@@ -2,24 +2,21 @@
 /// it.
 #pragma once
 
-#include <memory>
+#include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "runtime/node/child.hpp"
 #include "runtime/security/curve_keys.hpp"
-#include "runtime/wire/messages.hpp"
+#include "scheduler/init/supervisor.hpp"
 
 namespace troupe {
 
 /// The cores that this process may use.
 double usable_cores();
-
-/// Waits for the first word of a head or node that was configured, and returns the address on which it
-/// listens. Throws the reason when it does not come up; the child is killed then.
-std::string wait_until_ready(Child& child, const std::string& role);
 
 struct EmbeddedOptions {
   int nodes = 1;             ///< nodes on this machine; more than one is for tests
@@ -28,6 +25,10 @@ struct EmbeddedOptions {
 
 /// Thread-safe after the constructor. The destructor ends everything within seconds and removes the head's
 /// folder.
+///
+/// What dies is started again: the head from its store, under the same address; a node as a new one, with an id and
+/// a key that the head is told. The node that carries the driver, too: whoever waits for it gets a link to the new
+/// one by next_driver_link().
 class EmbeddedCluster {
  public:
   /// Starts the head and the nodes. Throws with the reason when one of them does not come up.
@@ -36,8 +37,10 @@ class EmbeddedCluster {
   EmbeddedCluster(const EmbeddedCluster&) = delete;
   EmbeddedCluster& operator=(const EmbeddedCluster&) = delete;
 
-  /// The driver's link: to the first node. Once.
-  transport::LocalLink take_driver_link();
+  /// Waits for a link to the first node that was not given out yet: one for each life of that node. Nothing once
+  /// stop() was called. Throws when the cluster does not stay up.
+  std::optional<SocketLink> next_driver_link();
+  /// Of its latest life, as are the next.
   pid_t head_pid() const;
   /// The processes of the nodes, in order: tests and chaos kill them.
   std::vector<pid_t> node_pids() const;
@@ -45,28 +48,51 @@ class EmbeddedCluster {
   void stop();
 
  private:
-  struct NodeChild {
+  /// A node's identity in its present life.
+  struct NodeLife {
     NodeId id;
-    Child child;
-    bool ended = false;
+    CurveKeyPair keys;
+    bool admitted = false;            ///< the living head knows the key
+    std::uint64_t admit_request = 0;  ///< of the question to the head; 0: not asked
+    std::size_t role = 0;
   };
+  static NodeLife new_life(std::size_t role);
 
-  void start_head(const std::string& address);
-  void start_node(int index);
+  // In the supervising thread.
   void supervise();
+  void add_head();
+  void add_node(std::size_t index);
+  Child start_head();
+  Child start_node(std::size_t index);
+  void head_is_up(const std::string& address);
+  bool may_start_node(std::size_t index);
+  void node_died(std::size_t index, const std::string& how);
+  void publish();
 
-  EmbeddedOptions options_;
-  std::string folder_;
-  CurveKeyPair head_keys_;
-  std::vector<CurveKeyPair> node_keys_;
-  std::string head_address_;
-  mutable std::mutex mutex_;
-  Child head_;
-  std::vector<NodeChild> nodes_;
-  transport::LocalLink driver_link_;
+  const EmbeddedOptions options_;
+  const std::string folder_;
+  const CurveKeyPair head_keys_;
   UniqueFd wake_;
+
+  // Of the supervising thread.
+  Supervisor supervisor_;
+  std::size_t head_role_ = 0;
+  std::string head_address_ = "127.0.0.1:0";  ///< with the port of its first life
+  bool head_up_ = false;
+  std::vector<NodeLife> nodes_;
+  std::vector<cluster::NodeLeft> departed_;  ///< told to every head that comes up: it may not have heard
+  std::uint64_t next_request_ = 1;
+
+  mutable std::mutex mutex_;  ///< guards what follows
+  std::condition_variable changed_;
+  bool all_up_ = false;
   bool stopping_ = false;
-  std::thread supervisor_;
+  std::optional<ErrorInfo> failure_;
+  std::optional<SocketLink> driver_link_;
+  pid_t head_pid_ = -1;
+  std::vector<pid_t> node_pids_;
+
+  std::thread thread_;
 };
 
 }  // namespace troupe

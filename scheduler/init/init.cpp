@@ -1,43 +1,23 @@
 #include "scheduler/init/init.hpp"
 
-#include <unistd.h>
-
 #include <csignal>
 #include <cstdlib>
 #include <optional>
 #include <string_view>
 
 #include "runtime/core/ids.hpp"
-#include "runtime/core/log.hpp"
 #include "runtime/core/random.hpp"
+#include "runtime/node/package.hpp"
+#include "scheduler/init/driver_place.hpp"
 #include "scheduler/init/embedded_cluster.hpp"
 #include "scheduler/init/join_cluster.hpp"
-#include "runtime/node/package.hpp"
 #include "scheduler/init/process_roles.hpp"
-#include "runtime/link/socket/link_codec.hpp"
-#include "scheduler/placement/place.hpp"
+#include "scheduler/placement/placement.hpp"
 
 namespace troupe {
 namespace {
 
-constexpr Duration kConfigured = std::chrono::seconds(30);
 constexpr Duration kGoodbye = std::chrono::seconds(8);
-
-/// A worker's lines, each with the worker's name before it.
-void print_output(const wire::Output& output) {
-  std::string text;
-  for (std::string_view rest = output.text; !rest.empty();) {
-    const auto end = rest.find('\n');
-    text.append("[").append(output.label).append("] ").append(rest.substr(0, end)).append("\n");
-    rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
-  }
-  [[maybe_unused]] const auto written =
-      ::write(output.error ? STDERR_FILENO : STDOUT_FILENO, text.data(), text.size());
-}
-
-void node_lost() {
-  log(LogLevel::kWarning, "this machine's node is gone: calls fail from now on");
-}
 
 std::string program_name(int argc, char** argv) {
   const std::string_view path = argc > 0 && argv[0] != nullptr ? argv[0] : "program";
@@ -56,57 +36,73 @@ std::string address_in(int argc, char** argv) {
   return "";
 }
 
-Child start_gateway(const std::string& address, const InitOptions& options, const std::string& name) {
-  const auto head = parse_endpoint(address).value();
-  const auto folder =
-      ClusterFolder::open(options.folder.empty() ? ClusterFolder::default_path() : options.folder).value();
-  const char* from_environment = std::getenv("TROUPE_TOKEN_FILE");
-  const std::string token_file =
-      !options.token_file.empty() || from_environment == nullptr ? options.token_file : from_environment;
-  std::optional<JoinToken> token;
-  if (!token_file.empty()) token.emplace(read_token_file(token_file).value());
-  const auto contact = folder.join(head, token).value();
-  return start_member(folder, contact,
-                      {.name = name, .gateway = true, .package = hash_own_executable().value()});
-}
-
-/// The driver's place, as its node tells it.
-std::unique_ptr<Process> take_place(transport::LocalLink link) {
-  auto received = wire::receive_control(link, kConfigured);
-  const auto* config = received ? std::get_if<wire::Configure>(&received->message) : nullptr;
-  if (config == nullptr)
-    throw Unavailable({ErrorCode::kUnavailable, "the node gave this driver no place", "", ""});
-  const Process::Config mine{config->node, config->process, {}, 0, config->label,
-                             config->host, config->package};
-  return std::make_unique<Process>(mine, std::move(link), node_lost, print_output);
-}
-
 }  // namespace
 
-DriverSession::DriverSession(std::unique_ptr<EmbeddedCluster> cluster, std::unique_ptr<Child> gateway,
-                             std::unique_ptr<Process> process)
-    : Session(*process),
+/// The driver's own node in a running cluster.
+class Gateway {
+ public:
+  Gateway(std::string address, const InitOptions& options, std::string name)
+      : head_(parse_endpoint(address).value()),
+        folder_(ClusterFolder::open(options.folder.empty() ? ClusterFolder::default_path() : options.folder).value()),
+        name_(std::move(name)) {
+    const char* from_environment = std::getenv("TROUPE_TOKEN_FILE");
+    const std::string token_file =
+        !options.token_file.empty() || from_environment == nullptr ? options.token_file : from_environment;
+    if (!token_file.empty()) token_.emplace(read_token_file(token_file).value());
+  }
+  ~Gateway() { end(kGoodbye); }
+  Gateway(const Gateway&) = delete;
+  Gateway& operator=(const Gateway&) = delete;
+
+  /// Starts a node, in place of the former one that has died.
+  std::optional<SocketLink> next_link() {
+    end(Duration(0));
+    const auto contact = folder_.join(head_, token_).value();
+    child_.emplace(
+        start_member(folder_, contact, {.name = name_, .gateway = true, .package = hash_own_executable().value()}));
+    return std::move(child_->link);
+  }
+
+ private:
+  void end(Duration grace) {
+    if (!child_) return;
+    if (!wait_ended(*child_, grace)) signal_child(*child_, SIGKILL);
+    reap(*child_);
+    child_.reset();
+  }
+
+  const Endpoint head_;
+  const ClusterFolder folder_;
+  const std::string name_;
+  std::optional<JoinToken> token_;
+  std::optional<Child> child_;
+};
+
+DriverSession::DriverSession(std::unique_ptr<EmbeddedCluster> cluster, std::unique_ptr<Gateway> gateway,
+                             std::unique_ptr<DriverPlace> place)
+    : Session(*place),
       cluster_(std::move(cluster)),
       gateway_(std::move(gateway)),
-      owned_(std::move(process)) {}
+      place_(std::move(place)) {}
 
 DriverSession::DriverSession(DriverSession&&) noexcept = default;
 
 DriverSession::~DriverSession() {
-  if (owned_ == nullptr) return;
-  owned_->end_cluster(kGoodbye);
-  owned_.reset();
-  cluster_.reset();
-  if (gateway_ == nullptr) return;
-  if (!wait_ended(*gateway_, kGoodbye)) signal_child(*gateway_, SIGKILL);
-  reap(*gateway_);
+  if (place_ == nullptr) return;
+  place_->leave(kGoodbye);
+  if (cluster_ != nullptr) cluster_->stop();  // who waits for a link to a new node is told that there is none
+  place_.reset();
 }
 
 DriverSession init(int argc, char** argv, const InitOptions& options) {
-  become_role_if_asked(scheduler::place);
+  become_role_if_asked();
   if (options.nodes < 1 || options.nodes > 64) {
     throw BadConfig("cannot start a cluster", std::to_string(options.nodes) + " nodes on one machine",
                     "ask for 1 to 64");
+  }
+  if (!(options.cpus_per_node >= 0 && options.cpus_per_node * cluster::kCpu <= cluster::kMaxCpu_e4)) {
+    throw BadConfig("cannot start a cluster", "cpus_per_node = " + std::to_string(options.cpus_per_node),
+                    "ask for 0 (the cores this process may use) to 100,000");
   }
   ::signal(SIGPIPE, SIG_IGN);
   const std::string program = program_name(argc, argv);
@@ -114,22 +110,17 @@ DriverSession init(int argc, char** argv, const InitOptions& options) {
       options.job.empty() ? program + "-" + to_hex(SystemRandom().next()).substr(0, 8) : options.job;
   const std::string address = options.address.empty() ? address_in(argc, argv) : options.address;
   std::unique_ptr<EmbeddedCluster> cluster;
-  std::unique_ptr<Child> gateway;
-  transport::LocalLink link;
+  std::unique_ptr<Gateway> gateway;
+  DriverPlace::NextLink next_link;
   if (address.empty()) {
     cluster = std::make_unique<EmbeddedCluster>(EmbeddedOptions{options.nodes, options.cpus_per_node});
-    link = cluster->take_driver_link();
+    next_link = [c = cluster.get()] { return c->next_driver_link(); };
   } else {
-    gateway = std::make_unique<Child>(start_gateway(address, options, program));
-    link = std::move(gateway->link);
+    gateway = std::make_unique<Gateway>(address, options, program);
+    next_link = [g = gateway.get()] { return g->next_link(); };
   }
-  auto process = take_place(std::move(link));
-  const Future<wire::JobAnswer> registered(process->ask([&](std::uint64_t request) {
-    return wire::JobAsk{request, job};
-  }));
-  const auto answer = registered.get(kConfigured);
-  process->set_job(answer.job, answer.incarnation);
-  return DriverSession(std::move(cluster), std::move(gateway), std::move(process));
+  auto place = std::make_unique<DriverPlace>(job, std::move(next_link));
+  return DriverSession(std::move(cluster), std::move(gateway), std::move(place));
 }
 
 }  // namespace troupe

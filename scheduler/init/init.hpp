@@ -22,10 +22,15 @@ struct InitOptions {
   std::string job;
 };
 
+class DriverPlace;
 class EmbeddedCluster;
-struct Child;
+class Gateway;
 
 /// A session that owns the process's place in the cluster: when it goes, every actor it started goes.
+///
+/// When the driver's own node dies, every actor of the job dies with it and what is under way fails (ActorDied,
+/// Unavailable). The driver then gets another node, and this session and its copies lead there: spawns work again.
+/// `incarnation()` has grown by one then.
 class DriverSession : public Session {
  public:
   DriverSession(DriverSession&&) noexcept;
@@ -36,12 +41,12 @@ class DriverSession : public Session {
 
  private:
   friend DriverSession init(int argc, char** argv, const InitOptions& options);
-  DriverSession(std::unique_ptr<EmbeddedCluster> cluster, std::unique_ptr<Child> gateway,
-                std::unique_ptr<Process> process);
+  DriverSession(std::unique_ptr<EmbeddedCluster> cluster, std::unique_ptr<Gateway> gateway,
+                std::unique_ptr<DriverPlace> place);
 
   std::unique_ptr<EmbeddedCluster> cluster_;
-  std::unique_ptr<Child> gateway_;  ///< in a running cluster: the node that carries us
-  std::unique_ptr<Process> owned_;
+  std::unique_ptr<Gateway> gateway_;  ///< in a running cluster: the node that carries us
+  std::unique_ptr<DriverPlace> place_;
 };
 
 /// Call first in main. In a process that troupe started as head, node or worker it takes over and never

@@ -8,21 +8,22 @@
 
 #include <cerrno>
 #include <cmath>
+#include <csignal>
 #include <memory>
 
 #include "runtime/core/random.hpp"
-#include "scheduler/init/embedded_cluster.hpp"
-#include "runtime/link/socket/link_codec.hpp"
+#include "runtime/link/socket/first_exchange.hpp"
 
 namespace troupe {
 namespace {
 
+constexpr Duration kComesUp = std::chrono::seconds(60);
 constexpr Duration kHeadAnswers = std::chrono::seconds(10);
 constexpr std::size_t kLongestToken = 4096;
 
 }  // namespace
 
-Child start_member(const ClusterFolder& folder, const HeadContact& head, const MemberOptions& options) {
+Child launch_member(const ClusterFolder& folder, const HeadContact& head, const MemberOptions& options) {
   wire::NodeConfig config;
   config.id = {SystemRandom().next()};
   config.name = options.name;
@@ -37,10 +38,24 @@ Child start_member(const ClusterFolder& folder, const HeadContact& head, const M
   folder.ask(head, wire::AdmitAsk{1, config.id, to_string(keys.public_key())}, kHeadAnswers).value();
   auto bundle = hand_over({keys, head.head_key, {}}).value();
   auto child = start_child({.role = "node"}).value();
-  const int fd = bundle.get();
-  wire::send_control(child.link, {}, config, std::span(&fd, 1));
-  wait_until_ready(child, "node");
+  std::vector<UniqueFd> fds;
+  fds.push_back(std::move(bundle));
+  send_control(child.link, {}, config, std::move(fds));
   return child;
+}
+
+Child start_member(const ClusterFolder& folder, const HeadContact& head, const MemberOptions& options) {
+  auto child = launch_member(folder, head, options);
+  auto answer = receive_control(child.link, kComesUp);
+  if (answer && std::holds_alternative<wire::Ready>(answer->message)) return child;
+  signal_child(child, SIGKILL);
+  reap(child);
+  if (answer) {
+    if (const auto* failed = std::get_if<wire::NotReady>(&answer->message)) throw_error(failed->error);
+  }
+  throw_error({ErrorCode::kUnavailable, "this program's node in the cluster did not come up",
+               answer ? "it said something else" : answer.error().why,
+               "look at the lines above; TROUPE_LOG=debug prints more"});
 }
 
 Result<std::string> address_facing(const Endpoint& there) {
@@ -69,7 +84,7 @@ Result<std::string> address_facing(const Endpoint& there) {
 
 Result<JoinToken> read_token_file(const std::string& path) {
   const bool input = path == "-";
-  const UniqueFd file(input ? ::dup(STDIN_FILENO) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd file(input ? ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file)
     return io_error("cannot read the join token in " + path, errno,
                     "write what `troupe token` prints to that file");

@@ -17,8 +17,10 @@ struct MemberOptions {
   std::string package;   ///< hash of our executable, which a gateway gives to other nodes
 };
 
-/// Has the head let a node in under a fresh id and key, starts it and waits until it has joined. Throws the
-/// reason when one of them fails.
+/// Has the head let a node in under a fresh id and key, and starts it. It says Ready on its link once it has joined.
+/// Throws the reason when one of them fails.
+Child launch_member(const ClusterFolder& folder, const HeadContact& head, const MemberOptions& options);
+/// The same, and waits until it has joined.
 Child start_member(const ClusterFolder& folder, const HeadContact& head, const MemberOptions& options);
 
 /// The address of this machine that faces `there`, numeric. Errors: kUnavailable (the name is unknown, no

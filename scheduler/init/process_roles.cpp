@@ -18,15 +18,15 @@
 #include "scheduler/store/sqlite_storage.hpp"
 #include "runtime/node/node.hpp"
 #include "runtime/link/zmq/zmq_transport.hpp"
-#include "runtime/link/socket/link_codec.hpp"
+#include "runtime/link/socket/first_exchange.hpp"
 
 namespace troupe {
 namespace {
 
 constexpr Duration kConfigured = std::chrono::seconds(30);
 
-[[noreturn]] void leave_with(transport::LocalLink& parent, const ErrorInfo& error) {
-  wire::send_control(parent, {}, wire::NotReady{error});
+[[noreturn]] void leave_with(SocketLink& parent, const ErrorInfo& error) {
+  send_control(parent, {}, wire::NotReady{error});
   ::_exit(1);
 }
 
@@ -62,8 +62,8 @@ struct Configured {
   KeyBundle keys;
 };
 
-Configured configure(transport::LocalLink& parent) {
-  auto received = wire::receive_control(parent, kConfigured);
+Configured configure(SocketLink& parent) {
+  auto received = receive_control(parent, kConfigured);
   if (!received) leave_with(parent, received.error());
   if (received->fds.size() != 1)
     leave_with(parent, {ErrorCode::kRefused, "no keys came with the configuration", "", ""});
@@ -72,7 +72,20 @@ Configured configure(transport::LocalLink& parent) {
   return {std::move(received->message), *std::move(keys)};
 }
 
-int run_head(transport::LocalLink parent, const cluster::PlacementPolicy& placement) {
+/// The launcher is trusted: it brings a node's key as it brought the first ones.
+void answer(SocketLink& parent, const wire::AdmitAsk& ask, Authorizer& authorizer) {
+  wire::Answer answer{.request = ask.request};
+  const auto key = parse_public_key(ask.public_key);
+  if (key) {
+    authorizer.allow(*key, to_hex(ask.node.value));
+    answer.ok = true;
+  } else {
+    answer.error = key.error();
+  }
+  send_control(parent, {}, answer);
+}
+
+int run_head(SocketLink parent) {
   ::prctl(PR_SET_NAME, "troupe-head");
   set_log_role("head");
   TerminationSignal termination;
@@ -90,33 +103,39 @@ int run_head(transport::LocalLink parent, const cluster::PlacementPolicy& placem
   EventLoop loop;
   const auto transport = make_zmq_transport(clock);
   Head head(loop, *transport,
-            {*address, config->advertised, configured.keys.own, authorizer, *std::move(storage), placement});
+            {*address, config->advertised, configured.keys.own, authorizer, *std::move(storage)});
   if (auto started = head.start(); !started) leave_with(parent, started.error());
-  wire::send_control(parent, {}, wire::Ready{head.address()});
-  bool orphaned = false;
-  loop.watch(parent.fd(), [&](bool, bool, bool) {
-    transport::Packet packet;
-    if (parent.receive(packet, false) == transport::LinkStatus::kClosed) {
-      orphaned = true;
-      loop.forget(parent.fd());
-      return loop.stop();
+  send_control(parent, {}, wire::Ready{head.address()});
+  bool done = false;
+  const auto on_parent = [&] {
+    Message received;
+    for (;;) {
+      const auto got = parent.receive(received);
+      if (got == SocketLink::Got::kNothing) break;
+      if (got == SocketLink::Got::kClosed) {
+        if (!std::exchange(done, true)) loop.forget(parent.fd());
+        return loop.stop();
+      }
+      auto message = wire::decode_control(received.header, received.body);
+      if (!message) continue;
+      if (auto* event = std::get_if<wire::ToHead>(&*message)) head.on(event->event);
+      if (auto* ask = std::get_if<wire::AdmitAsk>(&*message)) answer(parent, *ask, *authorizer);
+      if (std::holds_alternative<wire::Leave>(*message)) loop.stop();
     }
-    const auto header = wire::decode_header(packet.bytes);
-    if (!header) return;
-    auto message = wire::decode_control(*header, wire::ByteView(packet.bytes).subspan(wire::kHeaderBytes));
-    if (!message) return;
-    if (auto* event = std::get_if<wire::ToHead>(&*message)) head.on(event->event);
-    if (std::get_if<wire::Leave>(&*message) != nullptr) loop.stop();
-  });
-  termination.watch(loop, [&] { orphaned = true, loop.stop(); });
+    parent.flush();
+  };
+  loop.watch(parent.fd(), [&](bool, bool, bool) { on_parent(); });
+  termination.watch(loop, [&] { loop.stop(); });
   loop.run();
-  // The folder of an embedded cluster is its launcher's to remove; when that was killed, it is ours.
+  // A temporary folder is the launcher's to remove: it starts this head again if that was only told to end. When the
+  // launcher was killed, the folder is ours. Its end of the link closes before we are told of its death.
+  on_parent();
   std::error_code ignored;
-  if (orphaned && config->temporary) std::filesystem::remove_all(config->folder, ignored);
+  if (!parent.why_closed().empty() && config->temporary) std::filesystem::remove_all(config->folder, ignored);
   return 0;
 }
 
-int run_node(transport::LocalLink parent) {
+int run_node(SocketLink parent) {
   ::prctl(PR_SET_NAME, "troupe-node");
   TerminationSignal termination;
   auto configured = configure(parent);
@@ -131,11 +150,11 @@ int run_node(transport::LocalLink parent) {
   if (!parent_copy) leave_with(parent, parent_copy.error());
   Node node(
       loop, *transport,
-      {*config, configured.keys.own, configured.keys.head, transport::LocalLink(*std::move(parent_copy))});
+      {*config, configured.keys.own, configured.keys.head, SocketLink(*std::move(parent_copy))});
   // The launcher hears of this node once it is a member: what a driver asks next finds it there.
   const auto started = node.start([&](const Result<void>& joined) {
     if (!joined) leave_with(parent, joined.error());
-    wire::send_control(parent, {}, wire::Ready{node.address()});
+    send_control(parent, {}, wire::Ready{node.address()});
     parent.socket().reset();  // the node has the other descriptor
     node.serve_parent();
   });
@@ -145,8 +164,8 @@ int run_node(transport::LocalLink parent) {
   return 0;
 }
 
-int run_worker(transport::LocalLink link) {
-  auto received = wire::receive_control(link, kConfigured);
+int run_worker(SocketLink link) {
+  auto received = receive_control(link, kConfigured);
   const auto* config = received ? std::get_if<wire::Configure>(&received->message) : nullptr;
   if (config == nullptr) {
     log(LogLevel::kError, "a worker got no configuration from its node");
@@ -161,23 +180,21 @@ int run_worker(transport::LocalLink link) {
           : Result<void>(ErrorInfo{ErrorCode::kRefused, "no lock came with the configuration", "", ""});
   if (!held) log(LogLevel::kError, held.error().message());
   ::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a line a person prints is seen when it is printed
-  const Process::Config mine{config->node,  config->process, config->job,    0,
-                             config->label, config->host,    config->package};
-  Process process(
-      mine, std::move(link), [] { ::_exit(0); }, [](const wire::Output&) {});
+  Process process({config->node, config->process, config->job, 0, config->label, config->host, config->package},
+                  std::move(link), {[] { ::_exit(0); }, [](const wire::Output&) {}});
   process.run_until_told_to_leave();
   return 0;
 }
 
 }  // namespace
 
-void become_role_if_asked(const cluster::PlacementPolicy& placement) {
+void become_role_if_asked() {
   const char* variable = std::getenv(kRoleVariable);
   if (variable == nullptr) return;
   const std::string role = variable;
   ::unsetenv(kRoleVariable);
   ::signal(SIGPIPE, SIG_IGN);
-  transport::LocalLink link{UniqueFd(kLinkFd)};
+  SocketLink link{UniqueFd(kLinkFd)};
   if (!link.peer_is_us()) {
     log(LogLevel::kError, "refused to become a " + role + ": no link of our own user on descriptor 3");
     ::_exit(1);
@@ -185,7 +202,7 @@ void become_role_if_asked(const cluster::PlacementPolicy& placement) {
   int code = 1;
   try {
     if (role == "head") {
-      code = run_head(std::move(link), placement);
+      code = run_head(std::move(link));
     } else if (role == "node") {
       code = run_node(std::move(link));
     } else if (role == "worker") {

@@ -1,12 +1,10 @@
 /// The processes that troupe starts from the user's own executable: head, node, worker.
 #pragma once
 
-#include "scheduler/placement/policy.hpp"
-
 namespace troupe {
 
 /// When this process was started to be a head, node or worker, becomes it and never returns: the process
 /// exits when its role ends. Returns in the user's program.
-void become_role_if_asked(const cluster::PlacementPolicy& placement);
+void become_role_if_asked();
 
 }  // namespace troupe

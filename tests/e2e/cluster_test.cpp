@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -23,67 +23,14 @@
 #include "runtime/node/package.hpp"
 #include "runtime/link/zmq/zmq_transport.hpp"
 #include "scheduler/init/init.hpp"
+#include "tests/e2e/support.hpp"
 
 using namespace troupe;
+using namespace troupe::e2e;
 using namespace std::chrono_literals;
 namespace fs = std::filesystem;
 
 namespace {
-
-struct Ran {
-  int code = -1;
-  std::string output;  ///< both streams
-};
-
-Ran shell(const std::string& command) {
-  Ran ran;
-  FILE* pipe = ::popen(("exec 2>&1; " + command).c_str(), "r");
-  REQUIRE(pipe != nullptr);
-  char buffer[4096];
-  for (std::size_t got = 0; (got = ::fread(buffer, 1, sizeof buffer, pipe)) > 0;)
-    ran.output.append(buffer, got);
-  const int status = ::pclose(pipe);
-  ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  return ran;
-}
-
-std::string slurp(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
-
-bool eventually(const std::function<bool()>& condition, Duration timeout = 15s) {
-  const MonotonicClock clock;
-  for (const Instant end = clock.now() + timeout; clock.now() < end; std::this_thread::sleep_for(5ms)) {
-    if (condition()) return true;
-  }
-  return condition();
-}
-
-/// Children of `parent` with that name.
-std::vector<pid_t> children(pid_t parent, const std::string& name) {
-  std::vector<pid_t> found;
-  for (const auto& entry : fs::directory_iterator("/proc")) {
-    const pid_t pid = std::atoi(entry.path().filename().c_str());
-    if (pid <= 0) continue;
-    const std::string stat = slurp(entry.path() / "stat");
-    const auto open = stat.find('('), close = stat.rfind(')');
-    if (open == std::string::npos || close == std::string::npos) continue;
-    char state = 0;
-    int ppid = 0;
-    std::istringstream(stat.substr(close + 1)) >> state >> ppid;
-    if (ppid == parent && state != 'Z' && stat.substr(open + 1, close - open - 1) == name)
-      found.push_back(pid);
-  }
-  return found;
-}
-
-std::set<std::string> names_in(const std::string& folder) {
-  std::set<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
-  return names;
-}
 
 /// A head with a node ("one") and a second node ("two") of a folder of its own, which came in with a token.
 struct Cluster {
@@ -96,7 +43,7 @@ struct Cluster {
     REQUIRE(head.code == 0);
     address = slurp(root + "/a/address");
     address.pop_back();
-    REQUIRE(shell("umask 077; " TROUPE_CLI " token --folder " + root + "/a > " + root + "/token").code == 0);
+    REQUIRE(troupe("token --folder " + root + "/a --output " + root + "/token").code == 0);
     const auto node = troupe("start --address " + address + " --cpus 4 --name two --detach --token-file " +
                              root + "/token --folder " + root + "/b");
     INFO(node.output);
@@ -141,7 +88,18 @@ struct Guest {
     child = this_actor().session().spawn<Guest>({.isolated = true, .node = node});
     return child.call<&Guest::pid>().get(20s);
   }
+  void end(const ActorAddress& whom) { this_actor().session().kill(whom, "it is not mine"); }
+  /// What the region had, before it has `value`.
+  int touch(const std::string& key, int value) {
+    regions.push_back(this_actor().session().open_region(key, 4096, "guest", false));
+    int before = 0;
+    std::memcpy(&before, regions.back().data() + 1024, sizeof before);
+    std::memcpy(regions.back().data() + 1024, &value, sizeof value);
+    return before;
+  }
+  void drop(const std::string& key) { this_actor().session().drop_region(key); }
   ActorHandle<Guest> child;
+  std::vector<SharedMemory> regions;
 };
 
 /// Opens a connection to the head, sends `bytes` and waits for the end of what comes back.
@@ -160,12 +118,6 @@ std::string knock(std::uint16_t port, const std::string& bytes) {
   for (ssize_t got = 0; (got = ::recv(fd.get(), buffer, sizeof buffer, 0)) > 0;)
     answer.append(buffer, static_cast<std::size_t>(got));
   return answer;
-}
-
-std::size_t count(const std::string& text, const std::string& part) {
-  std::size_t found = 0;
-  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
 }
 
 }  // namespace
@@ -209,38 +161,57 @@ TEST_CASE("a program joins, its executable travels, and all of it goes with the 
 
 TEST_CASE("a driver that is killed leaves no worker behind, and the cluster stays", "[cluster]") {
   const Cluster cluster;
-  ::setenv("TROUPE_TEST_ROOT", cluster.root.c_str(), 1);
-  const pid_t driver = ::fork();
-  if (driver == 0) {
-    ::execl("/proc/self/exe", "test_cluster", "a driver for the test above", nullptr);
-    ::_exit(127);
-  }
-  ::unsetenv("TROUPE_TEST_ROOT");
+  Program driver("a driver for the test above", cluster.root);
   const std::string said = cluster.root + "/worker";
   REQUIRE(eventually([&] { return fs::exists(said); }, 60s));
   const pid_t worker = std::stoi(slurp(said));
-  CHECK(::kill(worker, 0) == 0);
-  ::kill(driver, SIGKILL);
-  ::waitpid(driver, nullptr, 0);
-  CHECK(eventually([&] { return ::kill(worker, 0) != 0; }));
+  CHECK(is_alive(worker));
+  driver.kill(SIGKILL);
+  CHECK(driver.wait(10s) == "killed by signal 9");
+  CHECK(eventually([&] { return !is_alive(worker) && driver.processes().empty(); }));
   CHECK(eventually([&] {
     const auto status = cluster.troupe("status --folder " + cluster.root + "/a").output;
     return count(status, "alive") == 2 && status.find("ended") != std::string::npos;
   }));
 }
 
-TEST_CASE("a driver for the test above", "[.driver]") {
-  const std::string root = std::getenv("TROUPE_TEST_ROOT");
+TEST_CASE("a driver for the test above", "[.program]") {
+  const std::string root = program_folder();
   const std::string address = slurp(root + "/a/address");
   const std::string flag = "--address=" + address.substr(0, address.size() - 1);
   const std::string name = "driver";
-  ::setenv("XDG_STATE_HOME", (root + "/none").c_str(), 1);
+  ::setenv("TROUPE_FOLDER", (root + "/a").c_str(), 1);  // as `troupe start` prints it
   char* argv[] = {const_cast<char*>(name.c_str()), const_cast<char*>(flag.c_str())};
-  auto session = init(2, argv, {.folder = root + "/a"});
+  auto session = init(2, argv);
   auto guest = session.spawn<Guest>({.isolated = true});
-  std::ofstream(root + "/worker.new") << guest.call<&Guest::pid>().get(20s) << std::flush;
-  fs::rename(root + "/worker.new", root + "/worker");
+  write_file(root + "/worker", std::to_string(guest.call<&Guest::pid>().get(20s)));
   ::sleep(60);
+}
+
+TEST_CASE("a job cannot end the actors of another one, nor reach its memory", "[cluster]") {
+  // Was: nobody looked at whose actor, region or name it is.
+  const Cluster cluster;
+  auto mine = cluster.join("mine"), other = cluster.join("other");
+  const NodeId one = node_named(mine, "one"), two = node_named(mine, "two");
+  std::vector<ActorHandle<Guest>> victims{mine.spawn<Guest>({.isolated = true, .node = one, .name = "guest"}),
+                                          mine.spawn<Guest>({.isolated = true, .node = two}),
+                                          mine.spawn<Guest>({.node = one}), mine.spawn<Guest>({.node = two})};
+  auto attacker = other.spawn<Guest>({.isolated = true, .node = one});
+  for (const auto& victim : victims) {
+    const int pid = victim.call<&Guest::pid>().get(20s);
+    other.kill(victim.address(), "it is not mine");
+    attacker.call<&Guest::end>(victim.address()).get(20s);
+    CHECK(attacker.call<&Guest::pid>().get(20s) > 0);  // it asked before this, on the same way
+    // The head is asked and answers in order: what was asked of it has been done by now.
+    CHECK(other.spawn<Guest>({.isolated = true, .node = two}).call<&Guest::pid>().get(20s) > 0);
+    CHECK(victim.call<&Guest::pid>().get(20s) == pid);
+  }
+  auto owner = mine.spawn<Guest>({.isolated = true, .node = one});
+  CHECK(owner.call<&Guest::touch>(std::string("shared"), 42).get(20s) == 0);
+  CHECK(attacker.call<&Guest::touch>(std::string("shared"), 7).get(20s) == 0);  // its own, of the same name
+  attacker.call<&Guest::drop>(std::string("shared")).get(20s);
+  CHECK(owner.call<&Guest::touch>(std::string("shared"), 43).get(20s) == 42);
+  CHECK(other.spawn<Guest>({.isolated = true, .name = "guest"}).call<&Guest::pid>().get(20s) > 0);
 }
 
 TEST_CASE("a node dies, the head dies: the rest goes on", "[cluster]") {
@@ -300,14 +271,12 @@ TEST_CASE("who has no key, another version or no manners stays out, with a line 
   SECTION("another protocol version") {
     const MonotonicClock clock;
     const auto transport = make_zmq_transport(clock);
-    auto client = transport
-                      ->connect({contact.address, contact.head_key, contact.keys},
-                                {[](auto) {}, [](auto, const auto&) {}})
+    auto client = transport->connect({contact.address, contact.head_key, contact.keys}, {[](auto, const auto&) {}, [](auto) {}, [] {}})
                       .value();
     auto frame = wire::control_frame(wire::StatusAsk{1});
     const auto version = std::find(frame.begin(), frame.end(), std::byte{wire::kProtocolVersion});
     *version = std::byte{wire::kProtocolVersion + 1};
-    CHECK(client->send(frame));
+    CHECK(client->send(std::move(frame)) == Sent::kQueued);
     CHECK(eventually([&] { return cluster.log().find("version") != std::string::npos; }));
     CHECK(count(cluster.log(), "refused a frame of owner") == 1);
   }
@@ -323,14 +292,21 @@ TEST_CASE("bad words on the command line: one error, no process", "[cluster]") {
     CHECK(ran.code == code);
     CHECK(ran.output.find(says) != std::string::npos);
   };
-  fails("", 2, "subcommand");
+  fails("", 2, "give one of start, status");
+  fails("nosuch", 2, "there is no command 'nosuch'");
+  fails("nosuch --help", 2, "there is no command 'nosuch'");
   fails("start", 2, "--head");
   fails("start --head --address 127.0.0.1:1", 2, "give one of them");
   fails("start --head --port 70000", 2, "port");
-  fails("start --head --folder " + root + "/a --bind nowhere", 1, "nowhere");
+  fails("start --head --folder " + root + "/a --bind nowhere", 2, "nowhere");
+  fails("start --head --folder " + root + "/a --bind 127.0.0.1 --listen here", 2, "here");
+  for (const char* cpus : {"nan", "-nan", "inf", "-1", "1e300", "4x", "\"\""})
+    fails("start --head --folder " + root + "/a --cpus " + cpus, 2, "--cpus");
+  fails("start --head --folder " + root + "/a --name 'two words'", 2, "--name");
   fails("start --head --folder /proc/none/a", 1, "cannot create");
   fails("start --address 127.0.0.1:9 --folder " + root + "/b", 1, "troupe token");
-  fails("start --address nonsense --folder " + root + "/b", 1, "HOST:PORT");
+  fails("start --address nonsense --folder " + root + "/b", 2, "HOST:PORT");
+  fails("status --address nonsense --folder " + root + "/b", 2, "HOST:PORT");
   fails("status --folder " + root + "/b", 1, "troupe start --head");
   fails("stop --folder " + root + "/b", 0, "nothing runs");
   std::ofstream(root + "/open") << "troupe-join-v1.x\n";
@@ -341,7 +317,79 @@ TEST_CASE("bad words on the command line: one error, no process", "[cluster]") {
         "join token");
   ::chmod((root + "/b/machine.key").c_str(), 0644);
   fails("start --head --folder " + root + "/b --port 0", 1, "no longer secret");
-  CHECK(names_in(root) == std::set<std::string>{"a", "b", "open"});
-  for (const char* folder : {"/a", "/b"}) CHECK(ClusterFolder::open(root + folder).value().running().empty());
+  CHECK(names_in(root) == std::set<std::string>{"b", "open"});
+  CHECK(ClusterFolder::open(root + "/b").value().running().empty());
   fs::remove_all(root);
+}
+
+TEST_CASE("what `troupe start` prints works as it stands, and its log says what happens", "[cluster]") {
+  // Was: the command for a job could not find the keys of --folder, the token's file was refused for its mode, and
+  // head.log was empty.
+  const TemporaryFolder folder;
+  const std::string root = folder.path(), a = root + "/with space";
+  const auto started = shell(TROUPE_CLI " start --head --port 0 --cpus 1 --name one --detach --folder '" + a + "'");
+  INFO(started.output);
+  REQUIRE(started.code == 0);
+  const auto stop = [&] { return shell(TROUPE_CLI " stop --folder '" + a + "'"); };
+  CHECK(started.output.find("troupe status --folder '" + a + "'") != std::string::npos);
+  CHECK(started.output.find("TROUPE_FOLDER='" + a + "' PROGRAM --address") != std::string::npos);
+  CHECK(shell("TROUPE_FOLDER='" + a + "' " TROUPE_CLI " status").code == 0);
+
+  const std::string token = root + "/token";
+  CHECK(shell(TROUPE_CLI " token --folder '" + a + "' --output " + token).code == 0);
+  struct stat info {};
+  REQUIRE(::stat(token.c_str(), &info) == 0);
+  CHECK((info.st_mode & 0777) == 0600);
+  CHECK(slurp(token).find("troupe-join") == 0);
+  const auto redirected = shell("umask 022; " TROUPE_CLI " token --folder '" + a + "' > " + root + "/open");
+  CHECK(redirected.output.find("--output FILE") != std::string::npos);
+  CHECK(shell(TROUPE_CLI " token --folder '" + a + "' --output /dev/full").code == 1);
+
+  for (const char* words : {"status", "status --json", "token"}) {
+    const auto full = shell(TROUPE_CLI " " + std::string(words) + " --folder '" + a + "' > /dev/full");
+    INFO(words << ": " << full.output);
+    CHECK(full.code == 1);
+    CHECK(full.output.find("cannot write the output") != std::string::npos);
+  }
+  const auto log = [&] { return slurp(a + "/head.log"); };
+  CHECK(log().find("the head listens at") != std::string::npos);
+  CHECK(log().find("the node has joined") != std::string::npos);
+  const pid_t start = ClusterFolder::open(a).value().running().at(0).pid;
+  const pid_t head = children(start, "troupe-head").at(0);
+  ::kill(head, SIGTERM);
+  CHECK(eventually([&] {
+    const auto heads = children(start, "troupe-head");
+    return heads.size() == 1 && heads[0] != head && count(log(), "the head listens at") == 2;
+  }));
+  CHECK(log().find("started again") != std::string::npos);
+  CHECK(eventually([&] { return count(shell(TROUPE_CLI " status --folder '" + a + "'").output, "alive") == 1; }));
+  CHECK(stop().code == 0);
+}
+
+TEST_CASE("a head or a node of `troupe start` that dies while it starts is started again", "[cluster]") {
+  // Was: "the head of the cluster did not come up", and the whole command ended.
+  const TemporaryFolder folder;
+  for (const char* victim : {"troupe-head", "troupe-node"}) {
+    const std::string own = folder.path() + "/" + victim;
+    std::atomic<bool> stop{false};
+    std::atomic<int> killed{0};
+    std::thread killer([&] {
+      while (!stop && killed == 0) {
+        const std::string pid = slurp(own + "/head.run");
+        if (pid.empty()) continue;
+        for (const pid_t child : children(std::atoi(pid.c_str()), victim)) {
+          ::kill(child, SIGKILL);
+          ++killed;
+        }
+      }
+    });
+    const auto started = shell(TROUPE_CLI " start --head --port 0 --cpus 1 --detach --folder " + own);
+    stop = true;
+    killer.join();
+    INFO(victim << ": " << started.output << slurp(own + "/head.log"));
+    CHECK(started.code == 0);
+    CHECK(killed == 1);
+    CHECK(eventually([&] { return count(shell(TROUPE_CLI " status --folder " + own).output, "alive") == 1; }));
+    CHECK(shell(TROUPE_CLI " stop --folder " + own).code == 0);
+  }
 }

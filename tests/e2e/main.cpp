@@ -3,9 +3,8 @@
 #include <catch2/catch.hpp>
 
 #include "scheduler/init/process_roles.hpp"
-#include "scheduler/placement/place.hpp"
 
 int main(int argc, char** argv) {
-  troupe::become_role_if_asked(troupe::scheduler::place);
+  troupe::become_role_if_asked();
   return Catch::Session().run(argc, argv);
 }

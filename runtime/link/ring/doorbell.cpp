@@ -1,6 +1,6 @@
 #include "runtime/link/ring/doorbell.hpp"
 
-namespace troupe::transport {
+namespace troupe {
 
 Result<Doorbell> Doorbell::create() {
   auto memory = SharedMemory::create("troupe-doorbell", sizeof(Words), true);
@@ -21,4 +21,4 @@ Result<Doorbell> Doorbell::map(UniqueFd fd) {
   return bell;
 }
 
-}  // namespace troupe::transport
+}  // namespace troupe

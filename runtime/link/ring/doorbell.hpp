@@ -11,7 +11,7 @@
 #include "runtime/core/fd.hpp"
 #include "runtime/core/futex.hpp"
 
-namespace troupe::transport {
+namespace troupe {
 
 /// Two threads of the owner may sleep on it: the one that always receives, and one that waits for an answer and
 /// receives meanwhile. A bell is armed for one of them, and a ring wakes that one.
@@ -60,4 +60,4 @@ class Doorbell {
   SharedMemory memory_;
 };
 
-}  // namespace troupe::transport
+}  // namespace troupe

@@ -4,7 +4,7 @@
 
 #include "runtime/core/assert.hpp"
 
-namespace troupe::transport {
+namespace troupe {
 namespace {
 
 constexpr std::uint32_t kWrap = 0xffffffff;
@@ -14,9 +14,9 @@ constexpr std::uint64_t padded(std::uint64_t bytes) { return (bytes + 7) / 8 * 8
 
 }  // namespace
 
-bool RingWriter::write(std::span<const std::byte> head, std::span<const std::byte> body) {
-  const std::uint64_t size = head.size() + body.size();
-  TROUPE_ASSERT(size > 0 && size <= kRingMessageMax, "the layer above cuts messages into fragments");
+bool RingWriter::write(const Packet& packet) {
+  const std::uint64_t size = packet.size();
+  TROUPE_ASSERT(size > 0 && size <= kRingPacketMax, "messages are cut into packets that a ring takes");
   const std::uint64_t need = padded(sizeof(std::uint32_t) + size);
   const std::uint64_t to_end = kRingCapacity - (written_ & kMask);
   const std::uint64_t skip = need > to_end ? to_end : 0;
@@ -31,8 +31,7 @@ bool RingWriter::write(std::span<const std::byte> head, std::span<const std::byt
   std::byte* at = data_ + (written_ & kMask);
   const auto length = static_cast<std::uint32_t>(size);
   std::memcpy(at, &length, sizeof length);
-  std::memcpy(at + sizeof length, head.data(), head.size());
-  if (!body.empty()) std::memcpy(at + sizeof length + head.size(), body.data(), body.size());
+  packet.copy_to(at + sizeof length);
   written_ += need;
   header_->written.store(written_, std::memory_order_release);
   return true;
@@ -50,7 +49,7 @@ std::span<const std::byte> RingReader::front() {
       continue;
     }
     const std::uint64_t need = padded(sizeof length + std::uint64_t{length});
-    if (length == 0 || length > kRingMessageMax || need > available || need > to_end) {
+    if (length == 0 || length > kRingPacketMax || need > available || need > to_end) {
       poisoned_ = true;
       break;
     }
@@ -67,4 +66,4 @@ void RingReader::pop() {
   header_->read.store(read_, std::memory_order_release);
 }
 
-}  // namespace troupe::transport
+}  // namespace troupe

@@ -3,144 +3,187 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <deque>
 
-#include "runtime/core/log.hpp"
+#include "runtime/core/assert.hpp"
+#include "runtime/host/may_wait.hpp"
 
 namespace troupe {
 namespace {
-
-using transport::RingReader;
-using transport::RingWriter;
-using transport::Sleeper;
 
 constexpr Duration kLongestSpin = std::chrono::microseconds(50);
 constexpr Duration kShortestSpin = std::chrono::microseconds(2);
 constexpr Duration kQuickGap = std::chrono::microseconds(150);
 constexpr Duration kSleep = std::chrono::milliseconds(200);
-constexpr Duration kSendDeadline = std::chrono::seconds(30);
+constexpr Duration kSendDeadline = std::chrono::seconds(60);
 constexpr Duration kRoomSlice = std::chrono::microseconds(50);
-constexpr int kMessagesATurn = 256;
+constexpr int kPacketsATurn = 256;
 constexpr unsigned kLeadTries = 50;
 
-Instant now() {
-  return MonotonicClock().now();
-}
-
-thread_local bool receiving = false;  ///< this thread delivers messages now
-
-struct ReceivingScope {
-  ReceivingScope() { receiving = true; }
-  ~ReceivingScope() { receiving = false; }
-};
+Instant now() { return MonotonicClock().now(); }
 
 }  // namespace
 
-struct RingHub::Channel {
-  ProcessId peer;
+struct RingChannel {
+  /// A message that found no room, or not enough.
+  struct Queued {
+    wire::HeaderBytes head;
+    wire::Bytes body;
+    Cutter cutter;  ///< points into head and body
+  };
+
+  explicit RingChannel(ProcessId to) : peer(to) {}
+
+  const ProcessId peer;
+  std::atomic<bool> attached{false};  ///< set once, after all that it says is there
+  std::atomic<bool> closed{false};
+  JobId job;
   SharedMemory memory;
-  transport::Doorbell bell;
+  Doorbell bell;
+  // The leader's:
   RingReader in;
-  std::mutex send_mutex;  ///< guards out and kept; a whole message is sent under it
+  Joiner joiner;
+  // The senders':
+  std::mutex mutex;  ///< guards what follows; never held by a thread that waits
   RingWriter out;
-  std::deque<wire::Bytes> kept;  ///< fragments of the receiving thread that found no room
-  std::atomic<bool> dead{false};
+  std::uint32_t number = 0;  ///< of the last message that was begun or queued
+  std::deque<std::unique_ptr<Queued>> queue;
+  std::atomic<std::size_t> queued_bytes{0};
+
+  /// Writes packets of `cutter` while there is room; true when all are written.
+  bool write(Cutter& cutter) {
+    for (; !cutter.done(); cutter.advance()) {
+      if (!out.write(cutter.next())) return false;
+    }
+    return true;
+  }
 };
 
-RingHub::RingHub(transport::Doorbell bell, OnMessage on_message, OnIdle on_idle)
-    : bell_(std::move(bell)),
-      on_message_(std::move(on_message)),
-      on_idle_(std::move(on_idle)),
-      thread_([this] { run(); }) {}
+RingHub::RingHub(NodeId node, Doorbell bell, Handlers handlers)
+    : node_(node), bell_(std::move(bell)), handlers_(std::move(handlers)), thread_([this] { run(); }) {}
 
-RingHub::~RingHub() {
-  stopping_ = true;
+RingHub::~RingHub() { stop(); }
+
+void RingHub::stop() {
+  if (stopping_.exchange(true)) return;
   bell_.wake_all();
   thread_.join();
 }
 
-Result<void> RingHub::add(ProcessId peer, SharedMemory memory, transport::Doorbell peer_bell, bool first) {
-  if (memory.size() < 2 * transport::kRingBytes) {
-    return ErrorInfo{ErrorCode::kRefused, "refused a ring", "its memory is too small",
-                     "both sides must run the same build"};
+RingChannelPtr RingHub::open(ProcessId peer) {
+  const std::lock_guard lock(mutex_);
+  auto& at = channels_[peer];
+  if (at == nullptr) at = std::make_shared<RingChannel>(peer);
+  return at;
+}
+
+Result<void> RingHub::attach(ProcessId peer, JobId job, SharedMemory memory, Doorbell peer_bell, bool first) {
+  if (memory.size() < 2 * kRingBytes) {
+    return ErrorInfo{ErrorCode::kRefused, "refused a ring", "its memory is too small", "both sides must run the same build"};
   }
-  auto channel = std::make_shared<Channel>();
-  channel->peer = peer;
-  channel->out = RingWriter(memory.data() + (first ? 0 : transport::kRingBytes));
-  channel->in = RingReader(memory.data() + (first ? transport::kRingBytes : 0));
-  channel->memory = std::move(memory);
-  channel->bell = std::move(peer_bell);
+  const auto channel = open(peer);
   {
-    const std::lock_guard lock(mutex_);
-    channels_.emplace(peer, std::move(channel));
-    ++version_;
+    const std::lock_guard lock(channel->mutex);
+    if (channel->attached) return {};
+    channel->out = RingWriter(memory.data() + (first ? 0 : kRingBytes));
+    channel->in = RingReader(memory.data() + (first ? kRingBytes : 0));
+    channel->memory = std::move(memory);
+    channel->bell = std::move(peer_bell);
+    channel->job = job;
+    channel->attached = true;
   }
+  flush_queued(*channel);
+  ++version_;
   bell_.wake_all();  // messages may have come before anybody looked
   return {};
 }
 
-bool RingHub::has(ProcessId peer) const {
-  return find(peer) != nullptr;
+bool RingHub::is_attached(ProcessId peer) const {
+  const std::lock_guard lock(mutex_);
+  const auto at = channels_.find(peer);
+  return at != channels_.end() && at->second->attached;
 }
 
-void RingHub::remove(ProcessId peer) {
+void RingHub::close(ProcessId peer) {
   const std::lock_guard lock(mutex_);
   const auto at = channels_.find(peer);
   if (at == channels_.end()) return;
-  at->second->dead = true;
+  at->second->closed = true;
   channels_.erase(at);
   ++version_;
+  bell_.ring();
 }
 
-std::shared_ptr<RingHub::Channel> RingHub::find(ProcessId peer) const {
-  const std::lock_guard lock(mutex_);
-  const auto at = channels_.find(peer);
-  return at == channels_.end() ? nullptr : at->second;
+std::size_t RingHub::queued_bytes(const RingChannel& channel) const {
+  return channel.queued_bytes.load(std::memory_order_acquire);
 }
 
-bool RingHub::send(ProcessId peer, const wire::FrameHeader& header, wire::ByteView body) {
-  const auto channel = find(peer);
-  if (channel == nullptr) return false;
-  const std::lock_guard lock(channel->send_mutex);
-  return wire::fragment(
-      header, body, transport::kRingMessageMax,
-      [&](wire::ByteView head, wire::ByteView part) { return write_fragment(*channel, head, part); });
-}
-
-bool RingHub::write_fragment(Channel& channel, wire::ByteView head, wire::ByteView part) {
-  if (channel.kept.empty() && channel.out.write(head, part)) {
-    channel.bell.ring();
-    return true;
-  }
-  if (receiving) {
-    if (channel.kept.empty()) overflowing_.fetch_add(1);
-    wire::Bytes fragment(head.begin(), head.end());
-    fragment.insert(fragment.end(), part.begin(), part.end());
-    channel.kept.push_back(std::move(fragment));
-    return !channel.dead;
-  }
-  const Instant deadline = now() + kSendDeadline;
-  for (unsigned turn = 0; !channel.dead; ++turn) {
-    if (flush(channel) && channel.out.write(head, part)) {
+Sent RingHub::send(RingChannel& channel, const wire::FrameHeader& header, wire::ByteView body, SendMode mode) {
+  const wire::HeaderBytes head = wire::encode_header(header);
+  Instant deadline{};
+  for (unsigned turn = 0;; ++turn) {
+    if (channel.closed) return Sent::kClosed;
+    {
+      const std::lock_guard lock(channel.mutex);
+      const bool free = channel.attached && channel.queue.empty();
+      Cutter cutter(channel.number + 1, head, body, kRingPacketMax);
+      if (free && channel.write(cutter)) {
+        ++channel.number;
+        channel.bell.ring();
+        return Sent::kQueued;
+      }
+      // What was begun must be ended, and what must not wait is left here.
+      if (cutter.sent_bytes() > 0 || mode == SendMode::kMust || !channel.attached) {
+        auto rest = std::make_unique<RingChannel::Queued>(RingChannel::Queued{head, {body.begin(), body.end()}, {}});
+        const std::size_t packets = cutter.sent_bytes();
+        rest->cutter = Cutter(++channel.number, rest->head, rest->body, kRingPacketMax);
+        while (rest->cutter.sent_bytes() < packets) rest->cutter.advance();
+        if (channel.queue.empty()) queues_.fetch_add(1);
+        channel.queue.push_back(std::move(rest));
+        channel.queued_bytes += wire::kHeaderBytes + body.size();
+        if (channel.attached) {
+          channel.out.starve();
+          channel.bell.ring();
+        }
+        bell_.ring();  // the leader looks after the queue
+        return Sent::kQueued;
+      }
       channel.bell.ring();
-      return true;
     }
-    channel.bell.ring();
+    if (turn == 0) deadline = now() + kSendDeadline;
     if (turn < 64) {
       ::sched_yield();
     } else {
       std::this_thread::sleep_for(kRoomSlice);
-      if (now() > deadline) return false;
+      if (now() > deadline) return Sent::kFull;
     }
   }
-  return false;
 }
 
-bool RingHub::flush(Channel& channel) {
-  if (channel.kept.empty()) return true;
-  while (!channel.kept.empty() && channel.out.write(channel.kept.front(), {})) channel.kept.pop_front();
-  if (!channel.kept.empty()) return false;
-  overflowing_.fetch_sub(1);
-  return true;
+/// Writes what is queued as far as there is room. True when something was written.
+bool RingHub::flush_queued(RingChannel& channel) {
+  bool any = false;
+  {
+    const std::lock_guard lock(channel.mutex);
+    if (!channel.attached) return false;
+    for (bool again = true; again && !channel.queue.empty();) {
+      auto& next = *channel.queue.front();
+      const std::size_t before = next.cutter.sent_bytes();
+      const bool whole = channel.write(next.cutter);
+      any |= whole || next.cutter.sent_bytes() > before;
+      if (whole) {
+        channel.queued_bytes -= wire::kHeaderBytes + next.body.size();
+        channel.queue.pop_front();
+        if (channel.queue.empty()) queues_.fetch_sub(1);
+        continue;
+      }
+      channel.out.starve();  // and once more, since the reader may have been done before it could see that
+      again = channel.out.has_room();
+    }
+    if (any) channel.bell.ring();
+  }
+  if (any && handlers_.on_drained) handlers_.on_drained(channel.peer);
+  return any;
 }
 
 bool RingHub::try_lead() {
@@ -159,58 +202,76 @@ void RingHub::stop_leading() {
 
 bool RingHub::anything_waiting() {
   if (polled_version_ != version_.load(std::memory_order_acquire)) return true;
-  return overflowing_.load() != 0 || std::any_of(polled_.begin(), polled_.end(), [](const auto& channel) {
-           return !channel->in.poisoned() && !channel->in.empty();
-         });
+  return std::any_of(polled_.begin(), polled_.end(), [](const auto& channel) {
+    if (!channel->in.poisoned() && !channel->in.empty()) return true;
+    if (channel->queued_bytes.load(std::memory_order_acquire) == 0) return false;
+    channel->out.starve();
+    return channel->out.has_room();
+  });
+}
+
+void RingHub::refresh_polled() {
+  if (polled_version_ == version_.load(std::memory_order_acquire)) return;
+  Channels next;
+  {
+    const std::lock_guard lock(mutex_);
+    polled_version_ = version_;
+    for (const auto& [peer, channel] : channels_) {
+      if (channel->attached) next.push_back(channel);
+    }
+  }
+  for (const auto& channel : polled_) {  // what a dead peer had written whole still counts
+    if (!channel->closed) continue;
+    while (receive_from(*channel)) {
+    }
+    const std::lock_guard lock(channel->mutex);
+    if (!channel->queue.empty()) queues_.fetch_sub(1);
+    channel->queue.clear();
+    channel->queued_bytes = 0;
+  }
+  polled_ = std::move(next);
 }
 
 bool RingHub::receive_some() {
-  const ReceivingScope scope;
-  if (polled_version_ != version_.load(std::memory_order_acquire)) {
-    Channels next;
-    {
-      const std::lock_guard lock(mutex_);
-      polled_version_ = version_;
-      for (const auto& [peer, channel] : channels_) next.push_back(channel);
-    }
-    for (const auto& channel : polled_) {  // what a dead peer had written whole still counts
-      if (channel->dead) {
-        receive_from(*channel);
-        const std::lock_guard lock(channel->send_mutex);
-        if (!channel->kept.empty()) overflowing_.fetch_sub(1);
-        channel->kept.clear();
-      }
-    }
-    polled_ = std::move(next);
-  }
+  const NoWaitScope receives;
+  refresh_polled();
   bool any = false;
   for (const auto& channel : polled_) {
     any |= receive_from(*channel);
-    if (overflowing_.load(std::memory_order_relaxed) != 0) {
-      const std::unique_lock lock(channel->send_mutex, std::try_to_lock);
-      if (lock && !channel->kept.empty() && !flush(*channel)) any = true;
-      if (lock) channel->bell.ring();
+    if (queues_.load(std::memory_order_relaxed) != 0 && channel->queued_bytes.load(std::memory_order_relaxed) != 0) {
+      any |= flush_queued(*channel);
     }
   }
-  if (any) on_idle_();
+  if (any) handlers_.on_idle();
   return any;
 }
 
-bool RingHub::receive_from(Channel& channel) {
+bool RingHub::receive_from(RingChannel& channel) {
   int count = 0;
-  for (; count < kMessagesATurn; ++count) {
-    const auto message = channel.in.front();
-    if (message.empty()) break;
-    const auto header = wire::decode_header(message);
-    if (header) {
-      if (const auto body = assembler_.feed(*header, message.subspan(wire::kHeaderBytes))) {
-        on_message_(channel.peer, *header, *body);
+  for (; count < kPacketsATurn; ++count) {
+    const auto packet = channel.in.front();
+    if (packet.empty()) break;
+    const auto fed = channel.joiner.feed(packet);
+    std::string broken = fed ? "" : fed.error().message();
+    if (fed && *fed == Joiner::Fed::kMessage) {
+      const auto& header = channel.joiner.header();
+      if (header.from != ProcessAddress{node_, channel.peer} || header.job != channel.job) {
+        broken = "it speaks in another's name";
+      } else {
+        Message message{header, channel.joiner.take(), {}};
+        channel.in.pop();
+        handlers_.on_message(std::move(message));
+        continue;
       }
-    } else {
-      log(LogLevel::kWarning, header.error().message());
     }
     channel.in.pop();
+    if (!broken.empty()) {
+      channel.in.poison();
+      handlers_.on_broken(channel.peer, broken);
+      return true;
+    }
   }
+  if (count > 0 && channel.in.take_starved()) channel.bell.ring();
   return count > 0;
 }
 
@@ -248,8 +309,8 @@ void RingHub::run() {
 
 void RingHub::wait(const std::function<bool()>& done, std::atomic<std::uint32_t>& word,
                    std::atomic<std::uint32_t>& sleepers, Instant deadline) {
-  if (receiving) {
-    throw BadConfig("a callback waits for an answer", "it runs in the thread that receives answers",
+  if (NoWaitScope::marked()) {
+    throw BadConfig("a callback waits for an answer", "it runs in a thread that receives answers",
                     "use then(callback) instead of get()");
   }
   waiters_.fetch_add(1, std::memory_order_relaxed);  // the hub's thread stops spinning and lets us lead

@@ -1,17 +1,12 @@
 #include "runtime/link/zmq/zmq_client.hpp"
 
 #include <algorithm>
-#include <array>
 
 #include "runtime/core/log.hpp"
-#include "runtime/core/quiet_thread.hpp"
 
 namespace troupe::zmq_link {
-
 namespace {
 
-constexpr int kFramesPerTurn = 256;
-constexpr Duration kIdleWait = std::chrono::seconds(1);
 constexpr Duration kConnectTimeout = std::chrono::seconds(5);
 // TCP, then the handshake, then some slack: libzmq reports nothing when a name does not resolve.
 constexpr Duration kAttemptTimeout = kConnectTimeout + kHandshakeTimeout + std::chrono::seconds(1);
@@ -32,43 +27,50 @@ constexpr int kWatchedEvents = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHA
 
 }  // namespace
 
-ZmqClient::Attempt::Attempt(zmq::context_t& context, const ConnectOptions& options, ReassemblyBudget& budget)
-    : socket(context, zmq::socket_type::dealer), monitor(context, socket, kWatchedEvents), in(budget) {
+ZmqClient::Attempt::Attempt(ZmqLoop& its_loop, const ConnectOptions& options, LoopMember& member)
+    : loop(its_loop),
+      socket(loop.context(), zmq::socket_type::dealer),
+      monitor(loop.context(), socket, kWatchedEvents),
+      in({Joiner::Takes::kFrame, true, nullptr}),
+      out(std::make_shared<SendQueue>(options.queue_bytes)) {
   set_common_options(socket, options.keys);
   socket.set(zmq::sockopt::curve_serverkey,
              zmq::const_buffer(options.server_key.bytes.data(), options.server_key.bytes.size()));
-  // One socket a connection: what was queued for one can never arrive on the next.
+  // One socket a session: what was queued for one can never arrive on the next.
   socket.set(zmq::sockopt::reconnect_ivl, -1);
   socket.set(zmq::sockopt::immediate, true);
   socket.set(zmq::sockopt::connect_timeout, millis(kConnectTimeout));
   socket.set(zmq::sockopt::ipv6, true);  // names may resolve to either
+  loop.watch(socket, member);
+  loop.watch(monitor.socket(), member);
 }
 
-Result<std::unique_ptr<MachineClient>> ZmqClient::start(ConnectOptions options, ClientHandlers handlers,
-                                                        const Clock& clock) {
+ZmqClient::Attempt::~Attempt() {
+  loop.forget(monitor.socket());
+  loop.forget(socket);
+}
+
+Result<std::unique_ptr<LinkClient>> ZmqClient::start(ZmqLoop& loop, ConnectOptions options, ClientHandlers handlers) {
   if (options.address.host.empty() || options.address.port == 0) {
     return ErrorInfo{ErrorCode::kBadConfig, "cannot connect to " + to_string(options.address),
                      "that is no address of a head", "write HOST:PORT"};
   }
-  auto wake = WakeFd::create();
-  if (!wake) return wake.error();
   const Duration wait = options.wait;
-  std::unique_ptr<ZmqClient> client(
-      new ZmqClient(std::move(options), std::move(handlers), clock, std::move(*wake)));
-  client->thread_ = start_quiet_thread([link = client.get()] { link->run(); });
+  TROUPE_ASSERT(wait <= Duration::zero() || !loop.is_this_thread(), "a handler must not wait for a connection");
+  std::unique_ptr<ZmqClient> client(new ZmqClient(loop, std::move(options), std::move(handlers)));
+  loop.add(*client);
   if (wait > Duration::zero()) {
     if (auto connected = client->wait_for_first(wait); !connected) return connected.error();
   }
-  return std::unique_ptr<MachineClient>(std::move(client));
+  return std::unique_ptr<LinkClient>(std::move(client));
 }
 
-ZmqClient::ZmqClient(ConnectOptions options, ClientHandlers handlers, const Clock& clock, WakeFd wake)
-    : options_(std::move(options)), handlers_(std::move(handlers)), clock_(clock), wake_(std::move(wake)) {}
+ZmqClient::ZmqClient(ZmqLoop& loop, ConnectOptions options, ClientHandlers handlers)
+    : loop_(loop), options_(std::move(options)), handlers_(std::move(handlers)), back_off_(kFirstBackOff) {}
 
 ZmqClient::~ZmqClient() {
   stop_ = true;
-  wake_.ring();
-  if (thread_.joinable()) thread_.join();
+  loop_.leave(*this);
 }
 
 Result<void> ZmqClient::wait_for_first(Duration wait) {
@@ -82,7 +84,7 @@ Result<void> ZmqClient::wait_for_first(Duration wait) {
     return ErrorInfo{ErrorCode::kRefused, what, kKeyRefused, "ask the head's owner for a new join token"};
   }
   if (failed_handshakes_ >= kHandshakesToRefuse) {
-    return ErrorInfo{ErrorCode::kRefused, what, kNoHandshake,
+    return ErrorInfo{ErrorCode::kRefused, what, why_,
                      "check the address and that the token or key is of this cluster"};
   }
   return ErrorInfo{ErrorCode::kTimeout, what, why_.empty() ? kNobodyAnswers : why_,
@@ -94,191 +96,174 @@ LinkState ZmqClient::state() const {
   return state_;
 }
 
-bool ZmqClient::send(std::span<const std::byte> message) {
-  if (message.size() > kMaxMessageBytes) return false;
-  std::vector<std::byte> copy(message.begin(), message.end());
+Sent ZmqClient::send(wire::Bytes&& frame) {
+  std::shared_ptr<SendQueue> queue;
   {
     const std::lock_guard lock(mutex_);
-    if (state_ != LinkState::kConnected || queued_messages_ >= kMaxQueuedMessages ||
-        queued_bytes_ + copy.size() > kMaxQueuedBytes) {
-      return false;
+    queue = queue_;
+  }
+  if (queue == nullptr) return frame.size() > kMaxFrameBytes ? Sent::kTooLarge : Sent::kClosed;
+  bool wake = false;
+  const Sent sent = queue->push(std::move(frame), wake);
+  if (wake) loop_.ready(*this);
+  return sent;
+}
+
+Instant ZmqClient::turn(Instant now) {
+  if (attempt_ == nullptr) {
+    if (stop_) {
+      is_over_ = true;
+      return kNever;
     }
-    ++queued_messages_;
-    queued_bytes_ += copy.size();
-    queue_.push_back(std::move(copy));
+    if (now < next_attempt_ || !begin_attempt(now)) return next_attempt_;
   }
-  wake_.ring();
-  return true;
+  const Instant next = serve_attempt(*attempt_, now);
+  if (!attempt_->over) return next;
+  end_attempt(now);
+  is_over_ = stop_;
+  return next_attempt_;
 }
 
-void ZmqClient::run() {
-  Duration back_off = kFirstBackOff;
-  while (!stop_) {
-    bool was_up = false;
-    try {
-      was_up = make_attempt();
-    } catch (const zmq::error_t& error) {  // out of descriptors: they may come back
-      set_state(LinkState::kConnecting, std::string("cannot create a socket: ") + error.what());
-    }
-    back_off = was_up ? kFirstBackOff : std::min(back_off * 2, kLastBackOff);
-    if (!stop_) pause(back_off);
+bool ZmqClient::begin_attempt(Instant now) {
+  try {
+    attempt_ = std::make_unique<Attempt>(loop_, options_, static_cast<LoopMember&>(*this));
+    attempt_->deadline = now + kAttemptTimeout;
+    if (zmq_connect(attempt_->socket.handle(), to_zmq_address(options_.address).c_str()) == 0) return true;
+    attempt_->end_state = LinkState::kConnecting;
+    attempt_->why = zmq_strerror(zmq_errno());
+  } catch (const zmq::error_t& error) {  // out of descriptors: they may come back
+    set_state(LinkState::kConnecting, std::string("cannot create a socket: ") + error.what());
   }
+  end_attempt(now);
+  return false;
 }
 
-/// Connects and serves the connection until it is over. True when there was one.
-bool ZmqClient::make_attempt() {
-  Attempt attempt(context_, options_, budget_);
-  attempt.deadline = clock_.now() + kAttemptTimeout;
-  if (zmq_connect(attempt.socket.handle(), to_zmq_address(options_.address).c_str()) != 0) {
-    end_attempt(attempt, LinkState::kConnecting, zmq_strerror(zmq_errno()));
-  }
-  while (!attempt.over) serve_attempt(attempt);
-  return attempt.up;
-}
-
-/// One turn of the loop.
-void ZmqClient::serve_attempt(Attempt& attempt) {
-  const bool unsent = attempt.sending.has_value();
-  const auto events = static_cast<short>(ZMQ_POLLIN | (unsent ? ZMQ_POLLOUT : 0));
-  std::array<zmq_pollitem_t, 3> items = {{{attempt.socket.handle(), 0, events, 0},
-                                          {attempt.monitor.handle(), 0, ZMQ_POLLIN, 0},
-                                          {nullptr, wake_.fd(), ZMQ_POLLIN, 0}}};
-  zmq_poll(items.data(), static_cast<int>(items.size()), millis(kIdleWait));
-  wake_.clear();
-  const Instant now = clock_.now();
-  if (stop_) {
-    if (attempt.up) say_last_words(attempt);
-    attempt.over = true;
-    return;
-  }
+/// What is there to read, then what there is to send. Returns when to be called again.
+Instant ZmqClient::serve_attempt(Attempt& attempt, Instant now) {
   handle_events(attempt);
   // Also when the connection is over: what had arrived before is delivered first.
-  for (int i = 0; (attempt.over || i < kFramesPerTurn) && attempt.up && receive_one(attempt); ++i) {
+  bool all_received = false;
+  for (int i = 0; attempt.secured && !all_received && (attempt.over || i < kFramesATurn); ++i) {
+    all_received = !receive_one(attempt, now) || attempt.in.is_closed();
   }
-  if (attempt.over) {
-    const char* why = attempt.goodbye_heard ? "the other side ended" : "the connection broke";
-    if (attempt.up) end_attempt(attempt, LinkState::kLost, why);
-    return;
+  if (attempt.over) return now;
+  if (stop_) return say_last_words(attempt, now);
+  if (!attempt.up) {
+    if (now < attempt.deadline) return attempt.deadline;
+    attempt.over = true;
+    attempt.end_state = LinkState::kConnecting;
+    attempt.why = std::string(kNobodyAnswers) + ", or its name is unknown";
+    return now;
   }
-  if (attempt.in.expire(now, kReassemblyTimeout)) {
-    log(LogLevel::kWarning, "dropped a message of the head that did not arrive whole");
+  const auto pumped = attempt.out->pump(attempt.socket, nullptr);
+  if (attempt.out->take_room() && handlers_.on_room) handlers_.on_room();
+  if (attempt.in.pending() && now - attempt.last_packet >= kJoinTimeout) {
+    break_off(attempt, "a message did not arrive whole: nothing more of it came for 30 s");
+    return now;
   }
-  if (attempt.up) {
-    pump(attempt);
-  } else if (now >= attempt.deadline) {
-    end_attempt(attempt, LinkState::kConnecting, std::string(kNobodyAnswers) + ", or its name is unknown");
-  }
+  if (!all_received || pumped == SendQueue::Pumped::kMore) return now;
+  // Sending may have taken the news that something arrived off the descriptor.
+  if ((attempt.socket.get(zmq::sockopt::events) & ZMQ_POLLIN) != 0) return now;
+  const Instant expiry = attempt.in.pending() ? attempt.last_packet + kJoinTimeout : kNever;
+  return pumped == SendQueue::Pumped::kAll ? expiry : now + kBlockedRetry;
 }
 
-/// What is queued, then the goodbye. libzmq may lose what a socket that closes sent last, so the link stays open
+/// What is queued, then the goodbye. libzmq may lose what a socket that closes sent last, so the session stays open
 /// until the server says that it heard all.
-void ZmqClient::say_last_words(Attempt& attempt) {
-  const Instant give_up = clock_.now() + kLinger;
-  bool said = false;
-  while (!attempt.over && clock_.now() < give_up) {
-    if (!said && pump(attempt)) said = send_chunk(attempt.socket, nullptr, goodbye_chunk()) == 0;
-    const auto events = static_cast<short>(ZMQ_POLLIN | (said ? 0 : ZMQ_POLLOUT));
-    std::array<zmq_pollitem_t, 2> items = {
-        {{attempt.socket.handle(), 0, events, 0}, {attempt.monitor.handle(), 0, ZMQ_POLLIN, 0}}};
-    zmq_poll(items.data(), static_cast<int>(items.size()), millis(kBlockedRetry));
-    while (receive_one(attempt)) {
-    }
-    handle_events(attempt);
+Instant ZmqClient::say_last_words(Attempt& attempt, Instant now) {
+  if (attempt.give_up == kNever) attempt.give_up = now + kLinger;
+  attempt.over = !attempt.up || now >= attempt.give_up;
+  if (!attempt.goodbye_said && attempt.out->pump(attempt.socket, nullptr) == SendQueue::Pumped::kAll) {
+    wire::Bytes goodbye = frame_of(goodbye_packet(attempt.out->sent_number(), "it ended"));
+    attempt.goodbye_said = send_frame(attempt.socket, nullptr, goodbye) == 0;
   }
+  return now + kBlockedRetry;
 }
 
 void ZmqClient::handle_events(Attempt& attempt) {
   attempt.monitor.drain([&](const Monitor::Event& event) {
     if (attempt.over) return;
+    attempt.over = event.kind != ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
     switch (event.kind) {
-      case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
-        attempt.up = true;
-        send_chunk(attempt.socket, nullptr, hello_chunk());
-        set_state(LinkState::kConnected, "");
+      case ZMQ_EVENT_HANDSHAKE_SUCCEEDED: {
+        attempt.secured = true;
+        wire::Bytes hello = frame_of(hello_packet());
+        send_frame(attempt.socket, nullptr, hello);
         break;
+      }
       case ZMQ_EVENT_HANDSHAKE_FAILED_AUTH:
-        end_attempt(attempt, LinkState::kRefused, kKeyRefused);
+        attempt.end_state = LinkState::kRefused;
+        attempt.why = kKeyRefused;
         break;
       case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
       case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-        end_attempt(attempt, LinkState::kRefused, kNoHandshake);
+        attempt.end_state = LinkState::kRefused;
+        attempt.why = kNoHandshake;
         break;
       default:  // DISCONNECTED, or CLOSED when TCP itself failed
-        attempt.over = true;
-        if (!attempt.up) end_attempt(attempt, LinkState::kConnecting, kNobodyAnswers);
+        attempt.end_state = attempt.up ? LinkState::kLost : LinkState::kConnecting;
+        attempt.why = attempt.up ? "the connection broke" : kNobodyAnswers;
     }
   });
 }
 
-void ZmqClient::end_attempt(Attempt& attempt, LinkState state, const std::string& why) {
-  attempt.over = true;
-  set_state(state, why);
-}
-
-bool ZmqClient::receive_one(Attempt& attempt) {
+/// False when nothing is there.
+bool ZmqClient::receive_one(Attempt& attempt, Instant now) {
   zmq::message_t frame;
   if (zmq_msg_recv(frame.handle(), attempt.socket.handle(), ZMQ_DONTWAIT) < 0) return false;
-  const auto chunk = decode_chunk({frame.data<std::byte>(), frame.size()});
-  if (!chunk) {
-    log(LogLevel::kWarning, "dropped a frame of the head: " + chunk.error().message());
-    return true;
-  }
-  if (chunk->hello()) return true;
-  if (chunk->goodbye()) {
-    attempt.over = attempt.goodbye_heard = true;
-    return true;
-  }
-  const auto whole = attempt.in.feed(*chunk, clock_.now());
-  if (!whole) {
-    log(LogLevel::kWarning, "dropped a message of the head: " + whole.error().message());
-  } else if (*whole && handlers_.on_frame && !stop_) {
-    handlers_.on_frame(**whole);
-  }
+  attempt.last_packet = now;
+  wire::ByteView left{frame.data<std::byte>(), frame.size()};
+  wire::ByteView packet;
+  while (!attempt.in.is_closed() && next_packet(left, packet)) take_packet(attempt, packet);
+  if (!attempt.in.is_closed() && (!left.empty() || frame.more())) break_off(attempt, "something came that is no packet");
   return true;
 }
 
-/// Sends what the pipe takes. False when something is left.
-bool ZmqClient::pump(Attempt& attempt) {
-  for (;;) {
-    if (!attempt.sending) {
-      const std::lock_guard lock(mutex_);
-      if (queue_.empty()) return true;
-      attempt.sending.emplace(++last_message_id_, std::move(queue_.front()));
-      queue_.pop_front();
-    }
-    while (!attempt.sending->done()) {
-      // Any error but a full pipe means that the connection is gone; its event comes next and clears all.
-      if (send_chunk(attempt.socket, nullptr, attempt.sending->next()) != 0) return false;
-      attempt.sending->advance();
-    }
-    const std::lock_guard lock(mutex_);
-    --queued_messages_;
-    queued_bytes_ -= attempt.sending->message_bytes();
-    attempt.sending.reset();
+void ZmqClient::take_packet(Attempt& attempt, wire::ByteView packet) {
+  const auto fed = attempt.in.feed(packet);
+  if (!fed) {
+    break_off(attempt, fed.error().message());
+  } else if (*fed == Joiner::Fed::kHello) {
+    attempt.up = true;
+    set_state(LinkState::kConnected, "", attempt.out);
+  } else if (*fed == Joiner::Fed::kGoodbye) {
+    attempt.over = true;
+    attempt.end_state = attempt.up ? LinkState::kLost : LinkState::kRefused;
+    attempt.why = "the other side ended it: " + attempt.in.reason();
+  } else if (*fed == Joiner::Fed::kMessage && handlers_.on_message && !stop_) {
+    handlers_.on_message(attempt.in.take());
   }
 }
 
-void ZmqClient::pause(Duration duration) {
-  const Instant until = clock_.now() + duration;
-  for (Instant now = clock_.now(); now < until && !stop_; now = clock_.now()) {
-    zmq_pollitem_t bell{nullptr, wake_.fd(), ZMQ_POLLIN, 0};
-    zmq_poll(&bell, 1, millis(until - now));
-    wake_.clear();
-  }
+/// Ends the session from our side, and tells the server why.
+void ZmqClient::break_off(Attempt& attempt, const std::string& why) {
+  log(LogLevel::kWarning, "ended the link to " + to_string(options_.address) + ": " + why);
+  wire::Bytes goodbye = frame_of(goodbye_packet(attempt.out->sent_number(), why));
+  send_frame(attempt.socket, nullptr, goodbye);
+  attempt.over = true;
+  attempt.end_state = attempt.up ? LinkState::kLost : LinkState::kRefused;
+  attempt.why = why;
 }
 
-void ZmqClient::set_state(LinkState state, const std::string& why) {
+void ZmqClient::end_attempt(Instant now) {
+  const bool was_up = attempt_ != nullptr && attempt_->up;
+  if (attempt_ != nullptr) {
+    attempt_->out->close();
+    set_state(attempt_->end_state, attempt_->why);
+  }
+  attempt_.reset();
+  back_off_ = was_up ? kFirstBackOff : std::min(back_off_ * 2, kLastBackOff);
+  next_attempt_ = now + back_off_;
+}
+
+void ZmqClient::set_state(LinkState state, const std::string& why, std::shared_ptr<SendQueue> queue) {
   {
     const std::lock_guard lock(mutex_);
     state_ = state;
     why_ = why;
+    queue_ = std::move(queue);
     key_refused_ = state == LinkState::kRefused && why == kKeyRefused;
     failed_handshakes_ = state == LinkState::kRefused ? failed_handshakes_ + 1 : 0;
-    if (state != LinkState::kConnected) {
-      queue_.clear();
-      queued_messages_ = 0;
-      queued_bytes_ = 0;
-    }
   }
   changed_.notify_all();
   if (handlers_.on_state && !stop_) handlers_.on_state(state, why);

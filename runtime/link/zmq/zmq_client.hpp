@@ -1,79 +1,84 @@
-/// The connecting end of a machine link: a DEALER socket, a new one for each connection. Internal to
-/// machine_link.
+/// The connecting end of a link between hosts: a DEALER socket, a new one for each session. Internal to zmq/.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
-#include <deque>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "runtime/link/transport.hpp"
+#include "runtime/link/zmq/zmq_loop.hpp"
+#include "runtime/link/zmq/zmq_queue.hpp"
 #include "runtime/link/zmq/zmq_socket.hpp"
 
 namespace troupe::zmq_link {
 
-class ZmqClient final : public MachineClient {
+class ZmqClient final : public LinkClient, private LoopMember {
  public:
-  static Result<std::unique_ptr<MachineClient>> start(ConnectOptions options, ClientHandlers handlers,
-                                                      const Clock& clock);
+  static Result<std::unique_ptr<LinkClient>> start(ZmqLoop& loop, ConnectOptions options, ClientHandlers handlers);
   ~ZmqClient() override;
 
   LinkState state() const override;
-  bool send(std::span<const std::byte> message) override;
+  Sent send(wire::Bytes&& frame) override;
 
  private:
-  /// One attempt to connect and, if it succeeds, that connection.
+  /// One attempt to connect and, if it succeeds, that session.
   struct Attempt {
-    Attempt(zmq::context_t& context, const ConnectOptions& options, ReassemblyBudget& budget);
+    Attempt(ZmqLoop& loop, const ConnectOptions& options, LoopMember& member);
+    ~Attempt();
 
+    ZmqLoop& loop;
     zmq::socket_t socket;
     Monitor monitor;
-    Reassembler in;
-    std::optional<Chunker> sending;
-    Instant deadline{0};
-    bool up = false;
+    Joiner in;
+    std::shared_ptr<SendQueue> out;
+    Instant deadline{0};      ///< of the handshake
+    Instant last_packet{0};
+    Instant give_up = kNever;  ///< for the last words
+    bool secured = false;  ///< both ends proved their keys; our hello is said
+    bool up = false;       ///< the server's hello came: there is a session
     bool over = false;
-    bool goodbye_heard = false;
+    bool goodbye_said = false;
+    LinkState end_state = LinkState::kLost;
+    std::string why;
   };
 
-  ZmqClient(ConnectOptions options, ClientHandlers handlers, const Clock& clock, WakeFd wake);
+  ZmqClient(ZmqLoop& loop, ConnectOptions options, ClientHandlers handlers);
   Result<void> wait_for_first(Duration wait);
 
-  // On the link's thread:
-  void run();
-  bool make_attempt();
-  void serve_attempt(Attempt& attempt);
-  void say_last_words(Attempt& attempt);
+  // On the loop's thread:
+  Instant turn(Instant now) override;
+  bool is_over() const override { return is_over_; }
+  bool begin_attempt(Instant now);
+  Instant serve_attempt(Attempt& attempt, Instant now);
+  Instant say_last_words(Attempt& attempt, Instant now);
   void handle_events(Attempt& attempt);
-  void end_attempt(Attempt& attempt, LinkState state, const std::string& why);
-  bool receive_one(Attempt& attempt);
-  bool pump(Attempt& attempt);
-  void pause(Duration duration);
-  void set_state(LinkState state, const std::string& why);
+  bool receive_one(Attempt& attempt, Instant now);
+  void take_packet(Attempt& attempt, wire::ByteView packet);
+  void break_off(Attempt& attempt, const std::string& why);
+  void end_attempt(Instant now);
+  void set_state(LinkState state, const std::string& why, std::shared_ptr<SendQueue> queue = nullptr);
 
+  ZmqLoop& loop_;
   const ConnectOptions options_;
   const ClientHandlers handlers_;
-  const Clock& clock_;
-  zmq::context_t context_;
-  WakeFd wake_;
   std::atomic<bool> stop_{false};
-  ReassemblyBudget budget_;
-  std::uint64_t last_message_id_ = 0;
 
-  mutable std::mutex mutex_;
+  // The loop's thread alone:
+  std::unique_ptr<Attempt> attempt_;
+  Instant next_attempt_{0};
+  Duration back_off_;
+  bool is_over_ = false;
+
+  mutable std::mutex mutex_;  ///< guards all below
   std::condition_variable changed_;
   LinkState state_ = LinkState::kConnecting;
   std::string why_;
-  bool key_refused_ = false;        // by the server's ZAP handler: no retry helps
-  unsigned failed_handshakes_ = 0;  // in a row
-  std::deque<std::vector<std::byte>> queue_;
-  std::size_t queued_messages_ = 0;  // with the one being sent
-  std::size_t queued_bytes_ = 0;
-
-  std::thread thread_;
+  std::shared_ptr<SendQueue> queue_;  ///< of the session there is now
+  bool key_refused_ = false;          ///< by the server's ZAP handler: no retry helps
+  unsigned failed_handshakes_ = 0;    ///< in a row
 };
 
 }  // namespace troupe::zmq_link

@@ -1,36 +1,21 @@
 #include "runtime/link/zmq/zmq_server.hpp"
 
-#include <netdb.h>
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <array>
 #include <cerrno>
 
 #include "runtime/core/log.hpp"
-#include "runtime/core/quiet_thread.hpp"
 #include "runtime/security/bind_policy.hpp"
 
 namespace troupe::zmq_link {
-
 namespace {
 
 // ZMQ_ZAP_ENFORCE_DOMAIN, which zmq.h declares for draft builds alone; the library knows it since 4.3.
 constexpr int kZapEnforceDomain = 93;
-constexpr int kFramesPerTurn = 256;
-constexpr Duration kIdleWait = std::chrono::seconds(1);
+/// How long a connection that closed may keep others waiting for what it had sent before.
 constexpr Duration kLastWords = std::chrono::seconds(1);
 constexpr Duration kSweepInterval = std::chrono::seconds(1);
-
-/// Who is at the other end of a connection that libzmq accepted, for the log.
-std::string peer_address(int fd) {
-  sockaddr_storage from{};
-  socklen_t length = sizeof from;
-  char host[NI_MAXHOST];
-  const bool known = ::getpeername(fd, reinterpret_cast<sockaddr*>(&from), &length) == 0 &&
-                     ::getnameinfo(reinterpret_cast<sockaddr*>(&from), length, host, sizeof host, nullptr, 0, NI_NUMERICHOST) == 0;
-  return known ? host : "an address that is gone";
-}
+constexpr const char* kConnectionBroke = "the connection broke";
+constexpr const char* kKeyRevoked = "its key was revoked or has run out";
 
 ErrorInfo cannot_listen(const Endpoint& address, int error) {
   const std::string what = "cannot listen on " + to_string(address);
@@ -51,40 +36,38 @@ ErrorInfo cannot_listen(const Endpoint& address, int error) {
 
 }  // namespace
 
-Result<std::unique_ptr<MachineServer>> ZmqServer::start(ServeOptions options, ServerHandlers handlers,
-                                                        const Clock& clock) {
+Result<std::unique_ptr<LinkServer>> ZmqServer::start(ZmqLoop& loop, ServeOptions options, ServerHandlers handlers) {
   TROUPE_ASSERT(options.authorizer != nullptr, "a server without an authorizer");
   if (auto allowed = check_bind(options.address, true); !allowed) return allowed.error();
-  auto wake = WakeFd::create();
-  if (!wake) return wake.error();
-  const Endpoint address = options.address;
-  const LogLevel refusals = options.refusals;
-  std::unique_ptr<ZmqServer> server(
-      new ZmqServer(std::move(options), std::move(handlers), clock, std::move(*wake)));
-  auto zap = ZapHandler::start(server->context_, server->authorizer_, refusals);
-  if (!zap) return zap.error();
-  server->zap_ = std::move(*zap);
-  if (auto bound = server->bind(address); !bound) return bound.error();
-  server->thread_ = start_quiet_thread([link = server.get()] { link->run(); });
-  return std::unique_ptr<MachineServer>(std::move(server));
+  std::unique_ptr<ZmqServer> server(new ZmqServer(loop, options, std::move(handlers)));
+  if (auto opened = server->open(options); !opened) return opened.error();
+  server->is_added_ = true;
+  loop.add(*server);
+  return std::unique_ptr<LinkServer>(std::move(server));
 }
 
-ZmqServer::ZmqServer(ServeOptions options, ServerHandlers handlers, const Clock& clock, WakeFd wake)
-    : clock_(clock),
+ZmqServer::ZmqServer(ZmqLoop& loop, ServeOptions options, ServerHandlers handlers)
+    : loop_(loop),
       authorizer_(std::move(options.authorizer)),
       handlers_(std::move(handlers)),
-      noise_(options.refusals),
-      wake_(std::move(wake)) {
-  socket_.emplace(context_, zmq::socket_type::router);
+      queue_bytes_(options.queue_bytes),
+      broken_(LogLevel::kWarning),
+      strangers_(options.refusals) {}
+
+Result<void> ZmqServer::open(const ServeOptions& options) {
+  domain_ = loop_.zap().add_domain(authorizer_, options.refusals);
+  socket_.emplace(loop_.context(), zmq::socket_type::router);
   set_common_options(*socket_, options.keys);
   socket_->set(zmq::sockopt::curve_server, true);
-  socket_->set(zmq::sockopt::zap_domain, std::string(kZapDomain));
+  socket_->set(zmq::sockopt::zap_domain, domain_);
   const int enforce = 1;
   const int rc = zmq_setsockopt(socket_->handle(), kZapEnforceDomain, &enforce, sizeof enforce);
   TROUPE_ASSERT(rc == 0, "this libzmq cannot enforce the ZAP domain");
   // A send to a peer that is gone or whose pipe is full must say so instead of dropping the frame.
   socket_->set(zmq::sockopt::router_mandatory, true);
-  monitor_.emplace(context_, *socket_, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_DISCONNECTED);
+  monitor_.emplace(loop_.context(), *socket_,
+                   ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED);
+  return bind(options.address);
 }
 
 Result<void> ZmqServer::bind(const Endpoint& address) {
@@ -104,225 +87,284 @@ Result<void> ZmqServer::bind(const Endpoint& address) {
 
 ZmqServer::~ZmqServer() {
   stop_ = true;
-  wake_.ring();
-  if (thread_.joinable()) thread_.join();
-  monitor_.reset();
-  socket_.reset();
-  zap_.reset();
+  if (is_added_) {
+    loop_.leave(*this);
+  } else {
+    close();
+  }
 }
 
-bool ZmqServer::send(const PeerName& to, std::span<const std::byte> message) {
-  if (message.size() > kMaxMessageBytes) return false;
-  std::vector<std::byte> copy(message.begin(), message.end());
+void ZmqServer::close() {
+  if (is_watched_) {
+    loop_.forget(monitor_->socket());
+    loop_.forget(*socket_);
+  }
+  monitor_.reset();
+  socket_.reset();
+  loop_.zap().remove_domain(domain_);
+  is_over_ = true;
+}
+
+Sent ZmqServer::send(const PeerName& to, wire::Bytes&& frame) {
+  if (frame.size() > kMaxFrameBytes) return Sent::kTooLarge;
+  PeerPtr peer;
   {
     const std::lock_guard lock(mutex_);
     const auto at = by_name_.find(to);
-    if (at == by_name_.end()) return false;
-    Peer& peer = *at->second;
-    if (peer.queued_messages >= kMaxQueuedMessages || peer.queued_bytes + copy.size() > kMaxQueuedBytes) {
-      return false;
-    }
-    ++peer.queued_messages;
-    peer.queued_bytes += copy.size();
-    peer.queue.push_back(std::move(copy));
+    if (at == by_name_.end()) return Sent::kClosed;
+    peer = at->second;
   }
-  wake_.ring();
-  return true;
+  bool wake = false;
+  const Sent sent = peer->out.push(std::move(frame), wake);
+  if (wake) {
+    {
+      const std::lock_guard lock(mutex_);
+      woken_.push_back(std::move(peer));
+    }
+    loop_.ready(*this);
+  }
+  return sent;
 }
 
-void ZmqServer::run() {
-  std::array<zmq_pollitem_t, 3> items = {{{socket_->handle(), 0, ZMQ_POLLIN, 0},
-                                          {monitor_->handle(), 0, ZMQ_POLLIN, 0},
-                                          {nullptr, wake_.fd(), ZMQ_POLLIN, 0}}};
-  std::optional<Instant> give_up;  // set once the owner wants the link to end
-  bool blocked = false;
-  for (;;) {
-    const Duration wait = blocked ? kBlockedRetry : kIdleWait;
-    zmq_poll(items.data(), static_cast<int>(items.size()), millis(wait));
-    wake_.clear();
-    handle_events();
-    const Instant now = clock_.now();
-    if (stop_ && !give_up) give_up = now + kLinger;
-    bool all_received = false;
-    for (int i = 0; !all_received && i < kFramesPerTurn; ++i) all_received = !receive_one();
-    drop_closed(all_received, now);
-    blocked = !pump();
-    if (give_up) {
-      // libzmq may lose what a socket that closes sent last: the peers close first, once they heard all.
-      for (const auto& [routing_id, peer] : peers_) {
-        if (!blocked && !peer->goodbye_said) peer->goodbye_said = send_chunk(*socket_, &routing_id, goodbye_chunk()) == 0;
-      }
-      if (peers_.empty() || now >= *give_up) return;
-      blocked = true;  // looks again soon
-    }
-    sweep(now);
+Instant ZmqServer::turn(Instant now) {
+  if (!std::exchange(is_watched_, true)) {
+    loop_.watch(*socket_, *this);
+    loop_.watch(monitor_->socket(), *this);
   }
+  handle_events(now);
+  bool all_received = false;
+  for (int i = 0; !all_received && i < kFramesATurn; ++i) all_received = !receive_one(now);
+  drop_closed(all_received, now);
+  const auto pumped = pump();
+  sweep(now);
+  if (stop_ && say_last_words(now) && give_port_back(now)) {
+    close();
+    return kNever;
+  }
+  if (!all_received || pumped == SendQueue::Pumped::kMore) return now;
+  // Sending may have taken the news that something arrived off the descriptor.
+  if ((socket_->get(zmq::sockopt::events) & ZMQ_POLLIN) != 0) return now;
+  return pumped == SendQueue::Pumped::kBlocked || stop_ ? now + kBlockedRetry : next_sweep_;
 }
 
-bool ZmqServer::receive_one() {
+bool ZmqServer::receive_one(Instant now) {
   zmq::message_t id;
   if (zmq_msg_recv(id.handle(), socket_->handle(), ZMQ_DONTWAIT) < 0) return false;
   zmq::message_t frame;
   if (!id.more() || zmq_msg_recv(frame.handle(), socket_->handle(), ZMQ_DONTWAIT) < 0) return true;
-  bool extra = false;
-  for (zmq::message_t part; frame.more() && (!extra || part.more());) {
-    extra = true;
+  const bool alone = !frame.more();
+  for (bool more = !alone; more;) {
+    zmq::message_t part;
     if (zmq_msg_recv(part.handle(), socket_->handle(), ZMQ_DONTWAIT) < 0) break;
+    more = part.more();
   }
-  // A descriptor is reported closed before libzmq can use its number again. So events first: an older peer
-  // that had this frame's descriptor is gone before the frame's sender takes the number over.
-  handle_events();
-  if (!extra) handle_frame(id.to_string(), frame);
+  handle_frame(id.to_string(), frame, alone, now);
   return true;
 }
 
-void ZmqServer::handle_frame(const std::string& routing_id, const zmq::message_t& frame) {
+void ZmqServer::handle_frame(const std::string& routing_id, const zmq::message_t& frame, bool alone, Instant now) {
   const char* user = zmq_msg_gets(frame.handle(), "User-Id");
-  const auto key = parse_public_key(user != nullptr ? user : "");
-  TROUPE_ASSERT(key.ok(), "a frame passed the ZAP handler without a key");
+  TROUPE_ASSERT(user != nullptr, "a frame passed the ZAP handler without a key");
+  wire::ByteView left{frame.data<std::byte>(), frame.size()};
+  wire::ByteView packet;
   const auto at = peers_.find(routing_id);
+  PeerPtr peer = at == peers_.end() ? nullptr : at->second;
+  if (peer == nullptr || peer->user_id != user) {
+    const bool is_packet = next_packet(left, packet);
+    peer = admit(routing_id, user, zmq_msg_get(frame.handle(), ZMQ_SRCFD), is_packet ? packet : wire::ByteView(), now);
+    if (peer == nullptr) return;
+  }
+  peer->last_packet = now;
+  if (!authorized(*peer)) return break_off(peer, kKeyRevoked, now);
+  while (!peer->in.is_closed() && next_packet(left, packet)) take_packet(peer, packet, now);
+  if (!peer->in.is_closed() && (!left.empty() || !alone)) break_off(peer, "something came that is no packet", now);
+}
+
+/// The first frame of a connection, or one of a connection whose session ended. Null: no session begins.
+ZmqServer::PeerPtr ZmqServer::admit(const std::string& routing_id, const std::string& user_id, int fd,
+                                    wire::ByteView hello, Instant now) {
+  // A descriptor, or a name that a peer chose for its connection, is reported closed before it is used again. So
+  // events first: what is left of an older connection ends before this one begins.
+  handle_events(now);
+  if (const auto at = peers_.find(routing_id); at != peers_.end()) end_session(PeerPtr(at->second), kConnectionBroke, true, now);
+  // Else it is what a connection had sent before its session ended, or before it was closed.
+  if (!strangers_.contains(fd) || ended_.contains(routing_id)) return nullptr;
+  const auto peer = std::make_shared<Peer>(routing_id, user_id, budget_, queue_bytes_);
+  peer->fd = fd;
+  const auto key = parse_public_key(user_id);
+  TROUPE_ASSERT(key.ok(), "the ZAP handler wrote the key");
   const auto name = authorizer_->find(*key);
-  if (!name || (at != peers_.end() && !authorized(*at->second))) {
-    drop(routing_id, true);
-    return;
+  const auto fed = peer->in.feed(hello);
+  std::string why;
+  if (!name) why = kKeyRevoked;
+  if (!fed) why = fed.error().message();
+  if (!why.empty()) {
+    break_off(peer, why, now);
+    return nullptr;
   }
-  const auto chunk = decode_chunk({frame.data<std::byte>(), frame.size()});
-  if (!chunk) {
-    log(LogLevel::kWarning, "dropped a frame of " + *name + ": " + chunk.error().message());
-    return;
+  peer->key = *key;
+  peer->name = *name;
+  begin_session(peer, now);
+  return peer;
+}
+
+void ZmqServer::begin_session(const PeerPtr& peer, Instant now) {
+  strangers_.admitted(peer->fd);
+  PeerPtr older;
+  {
+    const std::lock_guard lock(mutex_);
+    PeerPtr& current = by_name_[peer->name];
+    older = std::exchange(current, peer);
   }
-  if (chunk->hello()) {
-    const int fd = zmq_msg_get(frame.handle(), ZMQ_SRCFD);
-    if (at == peers_.end()) admit(routing_id, *key, *name, fd);
-    return;
+  if (older != nullptr) {
+    say_goodbye(*older, "a newer connection with the same key took its place");
+    end_session(older, "", false, now);
   }
-  if (at == peers_.end()) return;  // replaced by a newer connection of the same name, or no hello yet
-  if (chunk->goodbye()) {
-    send_chunk(*socket_, &routing_id, goodbye_chunk());
-    drop(routing_id, true);
-    return;
-  }
-  auto whole = at->second->in.feed(*chunk, clock_.now());
-  if (!whole) {
-    log(LogLevel::kWarning, "dropped a message of " + *name + ": " + whole.error().message());
-  } else if (*whole && handlers_.on_frame && !stop_) {
-    handlers_.on_frame(*name, **whole);
+  peers_[peer->routing_id] = peer;
+  by_fd_[peer->fd] = peer;
+  wire::Bytes hello = frame_of(hello_packet());
+  send_frame(*socket_, &peer->routing_id, hello);  // into an empty pipe
+  if (handlers_.on_session && !stop_) handlers_.on_session(peer->name);
+}
+
+void ZmqServer::take_packet(const PeerPtr& peer, wire::ByteView packet, Instant now) {
+  const auto fed = peer->in.feed(packet);
+  if (!fed) {
+    break_off(peer, fed.error().message(), now);
+  } else if (*fed == Joiner::Fed::kGoodbye) {
+    say_goodbye(*peer, "heard");
+    end_session(peer, "the other side ended it: " + peer->in.reason(), true, now);
+  } else if (*fed == Joiner::Fed::kMessage && handlers_.on_message && !stop_) {
+    handlers_.on_message(peer->name, peer->in.take());
   }
 }
 
-void ZmqServer::admit(const std::string& routing_id, const PublicKey& key, const PeerName& name, int fd) {
-  const auto older = std::find_if(peers_.begin(), peers_.end(),
-                                  [&](const auto& entry) { return entry.second->name == name; });
-  if (older != peers_.end()) drop(std::string(older->first), false);
-  strangers_.erase(fd);
-  auto peer = std::make_unique<Peer>(routing_id, key, name, fd, budget_);
-  {
-    const std::lock_guard lock(mutex_);
-    by_name_[name] = peer.get();
-  }
-  peers_[routing_id] = std::move(peer);
-  if (handlers_.on_peer_connected && !stop_) handlers_.on_peer_connected(name);
+/// Ends the session from our side, and tells the peer why. `peer` may have no session yet.
+void ZmqServer::break_off(const PeerPtr& peer, const std::string& why, Instant now) {
+  const std::string who = peer->name.empty() ? "the holder of key " + peer->user_id : peer->name;
+  broken_("ended the link with " + who + ": " + why, now);
+  say_goodbye(*peer, why);
+  end_session(peer, why, true, now);
 }
 
-void ZmqServer::drop(const std::string& routing_id, bool tell) {
-  const auto at = peers_.find(routing_id);
-  if (at == peers_.end()) return;
-  const std::unique_ptr<Peer> peer = std::move(at->second);
-  peers_.erase(at);
+void ZmqServer::say_goodbye(Peer& peer, const std::string& why) {
+  if (std::exchange(peer.goodbye_said, true)) return;
+  wire::Bytes goodbye = frame_of(goodbye_packet(peer.out.sent_number(), why));
+  peer.goodbye_said = send_frame(*socket_, &peer.routing_id, goodbye) == 0;
+}
+
+void ZmqServer::end_session(const PeerPtr& peer, const std::string& why, bool tell, Instant now) {
+  peer->in.close();
+  peer->out.close();
+  peers_.erase(peer->routing_id);
+  if (peer->fd >= 0) {
+    by_fd_.erase(peer->fd);
+    ended_[peer->routing_id] = {peer->fd, now + kLastWords};
+  } else {
+    std::erase(closed_, peer);
+  }
+  bool is_current = false;
   {
     const std::lock_guard lock(mutex_);
-    by_name_.erase(peer->name);
+    const auto at = by_name_.find(peer->name);
+    is_current = at != by_name_.end() && at->second == peer;
+    if (is_current) by_name_.erase(at);
   }
-  if (tell && handlers_.on_peer_gone && !stop_) handlers_.on_peer_gone(peer->name);
+  if (is_current && tell && handlers_.on_gone && !stop_) handlers_.on_gone(peer->name, why);
 }
 
 /// Notes which connections are closed. What they had sent before is still to be received.
-void ZmqServer::handle_events() {
-  monitor_->drain([this](const Monitor::Event& event) {
-    if (event.kind == ZMQ_EVENT_ACCEPTED) {
-      strangers_[event.value] = peer_address(event.value);
+void ZmqServer::handle_events(Instant now) {
+  monitor_->drain([&](const Monitor::Event& event) {
+    if (event.kind == ZMQ_EVENT_ACCEPTED) return strangers_.accepted(event.value, address_.port, now);
+    if (event.kind == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) return strangers_.refused();
+    if (event.kind == ZMQ_EVENT_CLOSED) {
+      listener_closed_ = true;
       return;
     }
-    if (event.kind == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
-      ++refused_;
-      return;
+    strangers_.closed(event.value, now);
+    std::erase_if(ended_, [&](const auto& entry) { return entry.second.fd == event.value; });
+    if (const auto closed = by_fd_.extract(event.value)) {
+      closed.mapped()->fd = -1;
+      closed.mapped()->closed_at = now;
+      closed_.push_back(closed.mapped());
     }
-    if (const auto stranger = strangers_.extract(event.value)) {
-      // The ZAP handler has told of those that it refused.
-      if (refused_ > 0) {
-        --refused_;
-      } else {
-        noise_("closed a connection from " + stranger.mapped() + ": no handshake of ours came from there", clock_.now());
-      }
-    }
-    const auto closed = std::find_if(peers_.begin(), peers_.end(), [&](const auto& entry) {
-      return entry.second->fd >= 0 && entry.second->fd == event.value;
-    });
-    if (closed == peers_.end()) return;
-    closed->second->fd = -1;
-    closed->second->closed_at = clock_.now();
   });
 }
 
-/// Drops closed connections once their last words were heard, or soon when others never fall silent.
+/// Ends the sessions of closed connections once their last words were heard, or soon when others never fall silent.
 void ZmqServer::drop_closed(bool all_received, Instant now) {
-  std::vector<std::string> closed;
-  for (const auto& [routing_id, peer] : peers_) {
-    if (peer->fd < 0 && (all_received || now - peer->closed_at >= kLastWords)) closed.push_back(routing_id);
-  }
-  for (const std::string& routing_id : closed) drop(routing_id, true);
+  std::vector<PeerPtr> dropped;
+  std::copy_if(closed_.begin(), closed_.end(), std::back_inserter(dropped),
+               [&](const PeerPtr& peer) { return all_received || now - peer->closed_at >= kLastWords; });
+  for (const PeerPtr& peer : dropped) end_session(peer, kConnectionBroke, true, now);
 }
 
-bool ZmqServer::authorized(const Peer& peer) const {
-  return authorizer_->find(peer.key) == peer.name;
-}
+bool ZmqServer::authorized(const Peer& peer) const { return authorizer_->find(peer.key) == peer.name; }
 
-bool ZmqServer::pump() {
-  bool all_sent = true;
-  std::vector<std::string> gone;
-  for (const auto& [routing_id, peer] : peers_) {
-    if (!pump_peer(*peer)) all_sent = false;
-    if (peer->sending && !authorized(*peer)) gone.push_back(routing_id);
-  }
-  for (const std::string& routing_id : gone) drop(routing_id, true);
-  return all_sent;
-}
-
-/// Sends what the peer's pipe takes. False when something is left.
-bool ZmqServer::pump_peer(Peer& peer) {
-  for (;;) {
-    if (!peer.sending) {
-      const std::lock_guard lock(mutex_);
-      if (peer.queue.empty()) return true;
-      peer.sending.emplace(++last_message_id_, std::move(peer.queue.front()));
-      peer.queue.pop_front();
-    }
-    if (!authorized(peer)) return false;
-    while (!peer.sending->done()) {
-      const int error = send_chunk(*socket_, &peer.routing_id, peer.sending->next());
-      if (error == EAGAIN) return false;
-      // EHOSTUNREACH: the connection is gone and its event is under way. The rest of its queue goes with it.
-      if (error != 0) break;
-      peer.sending->advance();
-    }
+/// Sends what the peers' pipes take. kBlocked: some are full; kMore: some have more, and room.
+SendQueue::Pumped ZmqServer::pump() {
+  {
     const std::lock_guard lock(mutex_);
-    --peer.queued_messages;
-    peer.queued_bytes -= peer.sending->message_bytes();
-    peer.sending.reset();
+    sending_.insert(sending_.end(), std::make_move_iterator(woken_.begin()), std::make_move_iterator(woken_.end()));
+    woken_.clear();
   }
+  std::sort(sending_.begin(), sending_.end());
+  sending_.erase(std::unique(sending_.begin(), sending_.end()), sending_.end());
+  auto all = SendQueue::Pumped::kAll;
+  std::vector<PeerPtr> unfinished;
+  for (PeerPtr& peer : std::exchange(sending_, {})) {
+    // A key that was revoked is told nothing more; the sweep ends its session.
+    const auto at = peers_.find(peer->routing_id);
+    if (at == peers_.end() || at->second != peer || !authorized(*peer)) continue;
+    const auto pumped = peer->out.pump(*socket_, &peer->routing_id);
+    if (peer->out.take_room() && handlers_.on_room && !stop_) handlers_.on_room(peer->name);
+    // kBroken: the connection is gone and its event is under way. The rest of its queue goes with it.
+    if (pumped == SendQueue::Pumped::kAll || pumped == SendQueue::Pumped::kBroken) continue;
+    if (all != SendQueue::Pumped::kMore) all = pumped;
+    unfinished.push_back(std::move(peer));
+  }
+  sending_.insert(sending_.end(), std::make_move_iterator(unfinished.begin()), std::make_move_iterator(unfinished.end()));
+  return all;
+}
+
+/// What is queued, then the goodbyes. libzmq may lose what a socket that closes sent last, so the peers close first,
+/// once they heard all. True when it is done, or has taken too long.
+bool ZmqServer::say_last_words(Instant now) {
+  if (!give_up_) give_up_ = now + kLinger;
+  for (const auto& [routing_id, peer] : peers_) {
+    const bool unsent = std::find(sending_.begin(), sending_.end(), peer) != sending_.end();
+    if (!unsent) say_goodbye(*peer, "it ended");
+  }
+  return peers_.empty() || now >= *give_up_;
+}
+
+/// libzmq closes a port on a thread of its own: the next server on it must find it free. True when it is closed.
+bool ZmqServer::give_port_back(Instant now) {
+  if (!unbound_) {
+    unbound_ = now;
+    listener_closed_ = false;
+    const std::string bound = socket_->get(zmq::sockopt::last_endpoint);
+    if (zmq_unbind(socket_->handle(), bound.c_str()) != 0) return true;
+  }
+  return listener_closed_ || now - *unbound_ >= kLastWords;
 }
 
 void ZmqServer::sweep(Instant now) {
   if (now < next_sweep_) return;
   next_sweep_ = now + kSweepInterval;
-  std::vector<std::string> revoked;
+  std::vector<std::pair<PeerPtr, const char*>> broken;
   for (const auto& [routing_id, peer] : peers_) {
-    if (peer->in.expire(now, kReassemblyTimeout)) {
-      log(LogLevel::kWarning, "dropped a message of " + peer->name + " that did not arrive whole");
+    if (!authorized(*peer)) {
+      broken.emplace_back(peer, kKeyRevoked);
+    } else if (peer->in.pending() && now - peer->last_packet >= kJoinTimeout) {
+      broken.emplace_back(peer, "a message did not arrive whole: nothing more of it came for 30 s");
     }
-    if (!authorized(*peer)) revoked.push_back(routing_id);
   }
-  for (const std::string& routing_id : revoked) drop(routing_id, true);
+  for (const auto& [peer, why] : broken) break_off(peer, why, now);
+  for (auto& [routing_id, ended] : ended_) {
+    if (now >= ended.close_at) close_connection(ended.fd, address_.port);
+  }
 }
 
 }  // namespace troupe::zmq_link

@@ -1,89 +1,110 @@
-/// The listening end of a machine link: a ROUTER socket. Internal to machine_link.
+/// The listening end of links between hosts: a ROUTER socket. Internal to zmq/.
 #pragma once
 
 #include <atomic>
 #include <deque>
-#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
+#include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "runtime/core/log_limiter.hpp"
-#include "runtime/security/zap_handler.hpp"
 #include "runtime/link/transport.hpp"
+#include "runtime/link/zmq/zmq_loop.hpp"
+#include "runtime/link/zmq/zmq_queue.hpp"
 #include "runtime/link/zmq/zmq_socket.hpp"
+#include "runtime/link/zmq/zmq_strangers.hpp"
 
 namespace troupe::zmq_link {
 
-class ZmqServer final : public MachineServer {
+class ZmqServer final : public LinkServer, private LoopMember {
  public:
-  static Result<std::unique_ptr<MachineServer>> start(ServeOptions options, ServerHandlers handlers,
-                                                      const Clock& clock);
+  static Result<std::unique_ptr<LinkServer>> start(ZmqLoop& loop, ServeOptions options, ServerHandlers handlers);
   ~ZmqServer() override;
 
   Endpoint address() const override { return address_; }
-  bool send(const PeerName& to, std::span<const std::byte> message) override;
+  Sent send(const PeerName& to, wire::Bytes&& frame) override;
 
  private:
-  /// One connection that said hello. Of a name there is at most one: the newest.
+  /// A session: one connection that said hello. Of a name there is at most one, the newest.
   struct Peer {
-    Peer(std::string id, PublicKey peer_key, PeerName peer_name, int descriptor, ReassemblyBudget& budget)
-        : routing_id(std::move(id)), key(peer_key), name(std::move(peer_name)), fd(descriptor), in(budget) {}
+    Peer(std::string id, std::string user, JoinBudget& budget, std::size_t queue_bytes)
+        : routing_id(std::move(id)), user_id(std::move(user)), in({Joiner::Takes::kFrame, true, &budget}), out(queue_bytes) {}
 
     const std::string routing_id;
-    const PublicKey key;
-    const PeerName name;
-    int fd;  // of libzmq; to match the monitor's events, never used; -1 once the connection is closed
+    const std::string user_id;  ///< its key, as libzmq attaches it to every frame
+    PublicKey key;
+    PeerName name;
+    int fd = -1;  ///< of libzmq, to know its end by; -1 once it is closed
     Instant closed_at{0};
-    Reassembler in;
-    std::optional<Chunker> sending;
+    Instant last_packet{0};
     bool goodbye_said = false;
-    // Guarded by mutex_:
-    std::deque<std::vector<std::byte>> queue;
-    std::size_t queued_messages = 0;  // with the one being sent
-    std::size_t queued_bytes = 0;
+    Joiner in;
+    SendQueue out;
+  };
+  using PeerPtr = std::shared_ptr<Peer>;
+  /// A connection whose session ended: nothing is read from it, and it is closed if the peer does not.
+  struct Ended {
+    int fd = -1;
+    Instant close_at{0};
   };
 
-  ZmqServer(ServeOptions options, ServerHandlers handlers, const Clock& clock, WakeFd wake);
+  ZmqServer(ZmqLoop& loop, ServeOptions options, ServerHandlers handlers);
+  Result<void> open(const ServeOptions& options);
   Result<void> bind(const Endpoint& address);
 
-  // On the link's thread:
-  void run();
-  bool receive_one();
-  void handle_frame(const std::string& routing_id, const zmq::message_t& frame);
-  void handle_events();
+  // On the loop's thread:
+  Instant turn(Instant now) override;
+  bool is_over() const override { return is_over_; }
+  bool receive_one(Instant now);
+  void handle_frame(const std::string& routing_id, const zmq::message_t& frame, bool alone, Instant now);
+  PeerPtr admit(const std::string& routing_id, const std::string& user_id, int fd, wire::ByteView hello, Instant now);
+  void begin_session(const PeerPtr& peer, Instant now);
+  void take_packet(const PeerPtr& peer, wire::ByteView packet, Instant now);
+  void handle_events(Instant now);
   void drop_closed(bool all_received, Instant now);
-  void admit(const std::string& routing_id, const PublicKey& key, const PeerName& name, int fd);
-  void drop(const std::string& routing_id, bool tell);
-  bool pump();
-  bool pump_peer(Peer& peer);
-  bool authorized(const Peer& peer) const;
+  void end_session(const PeerPtr& peer, const std::string& why, bool tell, Instant now);
+  void break_off(const PeerPtr& peer, const std::string& why, Instant now);
+  void say_goodbye(Peer& peer, const std::string& why);
+  SendQueue::Pumped pump();
+  bool say_last_words(Instant now);
   void sweep(Instant now);
+  bool authorized(const Peer& peer) const;
+  bool give_port_back(Instant now);
+  void close();
 
-  const Clock& clock_;
+  ZmqLoop& loop_;
   const std::shared_ptr<Authorizer> authorizer_;
   const ServerHandlers handlers_;
-  LimitedLog noise_;
+  const std::size_t queue_bytes_;
+  LimitedLog broken_;  ///< sessions that we ended
   Endpoint address_;
-  zmq::context_t context_;
-  std::unique_ptr<ZapHandler> zap_;
-  std::optional<zmq::socket_t> socket_;
-  std::optional<Monitor> monitor_;
-  std::map<int, std::string> strangers_;  ///< accepted connections that said no hello yet, and where they come from
-  int refused_ = 0;                       ///< of these, refused by the ZAP handler and not yet closed
-  WakeFd wake_;
+  std::string domain_;
   std::atomic<bool> stop_{false};
 
-  ReassemblyBudget budget_;
-  std::unordered_map<std::string, std::unique_ptr<Peer>> peers_;  // by routing id; the link's thread alone
-  std::uint64_t last_message_id_ = 0;
+  // The loop's thread alone, once it is added:
+  std::optional<zmq::socket_t> socket_;
+  std::optional<Monitor> monitor_;
+  Strangers strangers_;
+  JoinBudget budget_;
+  std::unordered_map<std::string, PeerPtr> peers_;  ///< sessions, by routing id
+  std::unordered_map<std::string, Ended> ended_;    ///< by routing id
+  std::unordered_map<int, PeerPtr> by_fd_;          ///< of peers_, those whose connection is not closed
+  std::vector<PeerPtr> sending_;                    ///< that have something to send
   Instant next_sweep_{0};
+  std::optional<Instant> give_up_;  ///< set once the owner wants the link to end
+  std::vector<PeerPtr> closed_;     ///< of peers_, those whose connection is closed
+  std::optional<Instant> unbound_;  ///< when the port was given back
+  bool is_watched_ = false;
+  bool is_added_ = false;
+  bool listener_closed_ = false;
+  bool is_over_ = false;
 
-  std::mutex mutex_;
-  std::map<PeerName, Peer*> by_name_;  // changed by the link's thread alone, under mutex_
-
-  std::thread thread_;
+  std::mutex mutex_;  ///< guards all below
+  std::unordered_map<PeerName, PeerPtr> by_name_;
+  std::vector<PeerPtr> woken_;  ///< that a sender gave something
 };
 
 }  // namespace troupe::zmq_link

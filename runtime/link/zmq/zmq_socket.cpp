@@ -1,31 +1,27 @@
 #include "runtime/link/zmq/zmq_socket.hpp"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
-#include "runtime/core/endpoint.hpp"
-
 namespace troupe::zmq_link {
-
 namespace {
 
-constexpr int kQueuedFrames = 128;  // of at most 1 MiB, each way and peer
 constexpr int kBacklog = 128;
 
-zmq::const_buffer buffer(std::span<const std::byte> bytes) {
-  return {bytes.data(), bytes.size()};
+zmq::const_buffer buffer(std::span<const std::byte> bytes) { return {bytes.data(), bytes.size()}; }
+
+void append_length(wire::Bytes& frame, std::size_t size) {
+  for (std::size_t i = 0; i < kLengthBytes; ++i) frame.push_back(static_cast<std::byte>(size >> (8 * i)));
 }
 
 }  // namespace
 
 void set_common_options(zmq::socket_t& socket, const CurveKeyPair& keys) {
   using namespace zmq;
-  socket.set(sockopt::maxmsgsize, static_cast<std::int64_t>(kMaxFrameBytes));
-  socket.set(sockopt::sndhwm, kQueuedFrames);
-  socket.set(sockopt::rcvhwm, kQueuedFrames);
+  socket.set(sockopt::maxmsgsize, static_cast<std::int64_t>(kMaxZmqFrameBytes));
+  socket.set(sockopt::sndhwm, kZmqQueuedFrames);
+  socket.set(sockopt::rcvhwm, kZmqQueuedFrames);
   socket.set(sockopt::backlog, kBacklog);
   socket.set(sockopt::linger, millis(kLinger));
   socket.set(sockopt::handshake_ivl, millis(kHandshakeTimeout));
@@ -36,22 +32,51 @@ void set_common_options(zmq::socket_t& socket, const CurveKeyPair& keys) {
   socket.set(sockopt::curve_secretkey, buffer(keys.secret_key().reveal()));
 }
 
-std::string to_zmq_address(const Endpoint& endpoint) {
-  return "tcp://" + to_string(endpoint);
+std::string to_zmq_address(const Endpoint& endpoint) { return "tcp://" + to_string(endpoint); }
+
+void append_packet(wire::Bytes& frame, const Packet& packet) {
+  append_length(frame, packet.size());
+  for (const wire::ByteView part : {wire::ByteView(packet.header), packet.head, packet.body}) {
+    frame.insert(frame.end(), part.begin(), part.end());
+  }
 }
 
-int send_chunk(zmq::socket_t& socket, const std::string* routing_id, const Chunk& chunk) {
-  if (routing_id != nullptr &&
-      zmq_send(socket.handle(), routing_id->data(), routing_id->size(), ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
+void append_packet(wire::Bytes& frame, wire::ByteView packet) {
+  append_length(frame, packet.size());
+  frame.insert(frame.end(), packet.begin(), packet.end());
+}
+
+wire::Bytes frame_of(wire::ByteView packet) {
+  wire::Bytes frame;
+  append_packet(frame, packet);
+  return frame;
+}
+
+bool next_packet(wire::ByteView& frame, wire::ByteView& packet) {
+  if (frame.size() < kLengthBytes) return false;
+  std::size_t size = 0;
+  for (std::size_t i = 0; i < kLengthBytes; ++i) size |= std::to_integer<std::size_t>(frame[i]) << (8 * i);
+  if (size > frame.size() - kLengthBytes) return false;
+  packet = frame.subspan(kLengthBytes, size);
+  frame = frame.subspan(kLengthBytes + size);
+  return true;
+}
+
+int send_frame(zmq::socket_t& socket, const std::string* routing_id, wire::Bytes& frame) {
+  if (routing_id == nullptr) {
+    if ((socket.get(zmq::sockopt::events) & ZMQ_POLLOUT) == 0) return EAGAIN;
+  } else if (zmq_send(socket.handle(), routing_id->data(), routing_id->size(), ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
     return zmq_errno();
   }
-  zmq::message_t frame(kChunkHeaderBytes + chunk.payload.size());
-  auto* data = static_cast<std::byte*>(frame.data());
-  encode_chunk_header(chunk, std::span<std::byte, kChunkHeaderBytes>(data, kChunkHeaderBytes));
-  if (!chunk.payload.empty()) {
-    std::memcpy(data + kChunkHeaderBytes, chunk.payload.data(), chunk.payload.size());
-  }
-  return zmq_msg_send(frame.handle(), socket.handle(), ZMQ_DONTWAIT) < 0 ? zmq_errno() : 0;
+  // libzmq takes the bytes over, and frees them on its own thread when they are encrypted.
+  auto* const owned = new wire::Bytes(std::move(frame));
+  zmq::message_t message(owned->data(), owned->size(), [](void*, void* hint) { delete static_cast<wire::Bytes*>(hint); },
+                         owned);
+  if (zmq_msg_send(message.handle(), socket.handle(), ZMQ_DONTWAIT) >= 0) return 0;
+  const int error = zmq_errno();
+  const auto* const data = static_cast<const std::byte*>(message.data());
+  frame.assign(data, data + message.size());
+  return error;
 }
 
 Monitor::Monitor(zmq::context_t& context, zmq::socket_t& socket, int events)
@@ -78,22 +103,6 @@ bool Monitor::next(Event& event) {
   std::memcpy(&value, static_cast<const char*>(head.data()) + sizeof kind, sizeof value);
   event = {kind, static_cast<int>(value)};
   return true;
-}
-
-Result<WakeFd> WakeFd::create() {
-  UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!fd) return io_error("cannot create an eventfd", errno, "raise ulimit -n");
-  return WakeFd(std::move(fd));
-}
-
-void WakeFd::ring() noexcept {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(fd_.get(), &one, sizeof one);
-}
-
-void WakeFd::clear() noexcept {
-  std::uint64_t count = 0;
-  [[maybe_unused]] const ssize_t read = ::read(fd_.get(), &count, sizeof count);
 }
 
 }  // namespace troupe::zmq_link

@@ -1,20 +1,18 @@
-/// What the two ends of a machine link share: a socket with the limits of the design, its monitor and the
-/// descriptor that wakes its thread. Internal to machine_link.
+/// What both ends of a link between hosts share: a socket with the limits of the design, its monitor, and ZeroMQ
+/// frames. Internal to zmq/.
+///
+/// A ZeroMQ frame holds one or more packets (fragment.hpp), each with its length, u32 little-endian, before it. Small
+/// messages that wait together go in one frame of about 64 KiB: ZeroMQ's and CURVE's costs are by the frame.
 #pragma once
 
-#include <atomic>
-#include <cstdint>
-#include <functional>
+#include <cstddef>
 #include <string>
-#include <vector>
 #include <zmq.hpp>
 
 #include "runtime/core/clock.hpp"
 #include "runtime/core/endpoint.hpp"
-#include "runtime/core/fd.hpp"
-#include "runtime/core/result.hpp"
+#include "runtime/link/fragment.hpp"
 #include "runtime/security/curve_keys.hpp"
-#include "runtime/link/zmq/chunk.hpp"
 
 namespace troupe::zmq_link {
 
@@ -23,10 +21,20 @@ inline constexpr Duration kHeartbeatTimeout = std::chrono::seconds(6);
 inline constexpr Duration kHandshakeTimeout = std::chrono::seconds(5);
 /// What a link may take to say its last words when it is destroyed.
 inline constexpr Duration kLinger = std::chrono::milliseconds(500);
-/// A message of which nothing arrives for so long is dropped.
-inline constexpr Duration kReassemblyTimeout = std::chrono::seconds(30);
-/// How soon a peer whose pipe was full is tried again: a ROUTER does not tell when it has room.
-inline constexpr Duration kBlockedRetry = std::chrono::milliseconds(2);
+/// A session in which a message has begun and nothing more of it comes for so long ends.
+inline constexpr Duration kJoinTimeout = std::chrono::seconds(30);
+/// How soon a peer whose pipe was full is tried again, should ZeroMQ not tell that it has room.
+inline constexpr Duration kBlockedRetry = std::chrono::milliseconds(10);
+/// How many frames a member reads before others have their turn.
+inline constexpr int kFramesATurn = 256;
+
+/// The longest ZeroMQ frame, in its handshake too; CURVE's own header is within.
+inline constexpr std::size_t kMaxZmqFrameBytes = std::size_t{1} << 20;
+inline constexpr std::size_t kLengthBytes = 4;
+inline constexpr std::size_t kMaxPacketBytes = kMaxZmqFrameBytes - 1024;
+inline constexpr std::size_t kBatchBytes = 64 * 1024;
+/// Frames that ZeroMQ queues, a direction and peer.
+inline constexpr int kZmqQueuedFrames = 32;
 
 /// As libzmq takes durations: rounded up, so that a short wait is no busy one.
 constexpr int millis(Duration duration) {
@@ -38,9 +46,17 @@ void set_common_options(zmq::socket_t& socket, const CurveKeyPair& keys);
 /// "tcp://host:port", or "tcp://[v6]:port".
 std::string to_zmq_address(const Endpoint& endpoint);
 
-/// Sends `chunk` as one frame, without blocking. 0, or the errno (EAGAIN: full; EHOSTUNREACH: peer gone).
-/// `routing_id` names the peer of a ROUTER and is null otherwise.
-int send_chunk(zmq::socket_t& socket, const std::string* routing_id, const Chunk& chunk);
+/// Appends a packet and its length to what is to be a frame.
+void append_packet(wire::Bytes& frame, const Packet& packet);
+void append_packet(wire::Bytes& frame, wire::ByteView packet);
+/// A frame with that packet alone.
+wire::Bytes frame_of(wire::ByteView packet);
+/// Takes the first packet off `frame`. False when there is no whole one.
+bool next_packet(wire::ByteView& frame, wire::ByteView& packet);
+
+/// Sends one frame, without blocking. 0, or the errno (EAGAIN: full; EHOSTUNREACH: peer gone), and the frame is as it
+/// was. `routing_id` names the peer of a ROUTER and is null otherwise.
+int send_frame(zmq::socket_t& socket, const std::string* routing_id, wire::Bytes& frame);
 
 /// The events of one socket. Used by the thread that owns the socket.
 class Monitor {
@@ -60,26 +76,12 @@ class Monitor {
     Event event;
     while (next(event)) handle(event);
   }
-  void* handle() noexcept { return pair_.handle(); }
+  zmq::socket_t& socket() noexcept { return pair_; }
 
  private:
   bool next(Event& event);
 
   zmq::socket_t pair_;
-};
-
-/// Wakes a thread that polls.
-class WakeFd {
- public:
-  static Result<WakeFd> create();
-  /// Thread-safe.
-  void ring() noexcept;
-  void clear() noexcept;
-  int fd() const noexcept { return fd_.get(); }
-
- private:
-  explicit WakeFd(UniqueFd fd) : fd_(std::move(fd)) {}
-  UniqueFd fd_;
 };
 
 }  // namespace troupe::zmq_link

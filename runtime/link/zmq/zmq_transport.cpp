@@ -1,43 +1,35 @@
 #include "runtime/link/zmq/zmq_transport.hpp"
 
 #include "runtime/link/zmq/zmq_client.hpp"
+#include "runtime/link/zmq/zmq_loop.hpp"
 #include "runtime/link/zmq/zmq_server.hpp"
 
 namespace troupe {
-
 namespace {
 
-class ZmqTransport final : public MachineTransport {
+class ZmqTransport final : public Transport {
  public:
-  explicit ZmqTransport(const Clock& clock) : clock_(clock) {}
+  explicit ZmqTransport(std::unique_ptr<zmq_link::ZmqLoop> loop) : loop_(std::move(loop)) {}
 
-  Result<std::unique_ptr<MachineServer>> serve(ServeOptions options, ServerHandlers handlers) override {
+  Result<std::unique_ptr<LinkServer>> serve(ServeOptions options, ServerHandlers handlers) override {
     try {
-      return zmq_link::ZmqServer::start(std::move(options), std::move(handlers), clock_);
+      return zmq_link::ZmqServer::start(*loop_, std::move(options), std::move(handlers));
     } catch (const zmq::error_t& error) {
-      return out_of_resources(error);
+      return ErrorInfo{ErrorCode::kIo, "cannot create a ZeroMQ socket", error.what(), "raise ulimit -n"};
     }
   }
-  Result<std::unique_ptr<MachineClient>> connect(ConnectOptions options, ClientHandlers handlers) override {
-    try {
-      return zmq_link::ZmqClient::start(std::move(options), std::move(handlers), clock_);
-    } catch (const zmq::error_t& error) {
-      return out_of_resources(error);
-    }
+  Result<std::unique_ptr<LinkClient>> connect(ConnectOptions options, ClientHandlers handlers) override {
+    return zmq_link::ZmqClient::start(*loop_, std::move(options), std::move(handlers));
   }
 
  private:
-  static ErrorInfo out_of_resources(const zmq::error_t& error) {
-    return {ErrorCode::kIo, "cannot create a ZeroMQ socket", error.what(), "raise ulimit -n"};
-  }
-
-  const Clock& clock_;
+  std::unique_ptr<zmq_link::ZmqLoop> loop_;
 };
 
 }  // namespace
 
-std::unique_ptr<MachineTransport> make_zmq_transport(const Clock& clock) {
-  return std::make_unique<ZmqTransport>(clock);
+std::unique_ptr<Transport> make_zmq_transport(const Clock& clock) {
+  return std::make_unique<ZmqTransport>(zmq_link::ZmqLoop::start(clock).value());
 }
 
 }  // namespace troupe

@@ -1,10 +1,9 @@
-/// The Transport between machines on ZeroMQ with CURVE. See README.md for the protocol and its limits.
+/// The Transport between hosts on ZeroMQ with CURVE. docs/links.md gives the protocol, README.md the limits.
 ///
 /// - Both ends prove their keys before a byte of payload is read (CURVE, the ZAP domain enforced).
-/// - Each link has one thread that owns its sockets; other threads only queue.
-/// - Refused: frames above 1 MiB, messages above 64 MiB, handshakes that take 5 s, and from a connection
-/// whose
-///   key was revoked everything.
+/// - One thread and one ZeroMQ context serve all links; other threads only queue.
+/// - Refused: frames above 1 MiB, messages above 64 MiB, handshakes that take 5 s, and from a connection whose key was
+///   revoked everything.
 #pragma once
 
 #include <memory>
@@ -14,7 +13,7 @@
 
 namespace troupe {
 
-/// Thread-safe. `clock` must outlive every link.
-std::unique_ptr<MachineTransport> make_zmq_transport(const Clock& clock);
+/// Make one a process. `clock` must outlive it. Throws IoError when the system has no descriptors left.
+std::unique_ptr<Transport> make_zmq_transport(const Clock& clock);
 
 }  // namespace troupe

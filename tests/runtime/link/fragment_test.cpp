@@ -61,6 +61,7 @@ TEST_CASE("the layout is the one that docs/links.md gives") {
   const auto at = [&](std::size_t i) { return static_cast<unsigned>(packets[0][i]); };
   const std::vector<unsigned> expected = {0x54, 0x4c, wire::kProtocolVersion, 2, 4, 3, 2, 1, 0xf3, 1, 0, 0, 0, 0, 0, 0};
   for (std::size_t i = 0; i < expected.size(); ++i) CHECK(at(i) == expected[i]);
+  CHECK(packets[1][3] == std::byte{3});
   CHECK(std::memcmp(packets[1].data() + 8, "\0\0\0\0\0\0\0\0", 8) == 0);
 }
 
@@ -177,6 +178,7 @@ TEST_CASE("memory grows with what has arrived, and lengths are refused at the fi
   Joiner endless;
   REQUIRE(endless.feed(packets[0]).ok());
   wire::Bytes empty(packets[0].begin(), packets[0].begin() + kPacketHeaderBytes);
+  empty[3] = std::byte{3};
   CHECK_FALSE(endless.feed(empty).ok());
 }
 

@@ -1,7 +1,8 @@
-// A head and its nodes on machine links, and a record of what their handlers saw.
+// A head and its nodes on links between hosts, and a record of what their handlers saw.
 #pragma once
 
 #include <catch2/catch.hpp>
+#include <algorithm>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -33,6 +34,13 @@ class Record {
     const std::lock_guard lock(mutex_);
     return count_locked(line);
   }
+  /// Whether a line with `part` in it comes.
+  bool wait_for_part(const std::string& part) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(30), [&] {
+      return std::any_of(lines_.begin(), lines_.end(), [&](const auto& line) { return line.find(part) != std::string::npos; });
+    });
+  }
   std::vector<std::string> lines() {
     const std::lock_guard lock(mutex_);
     return lines_;
@@ -47,47 +55,61 @@ class Record {
   std::vector<std::string> lines_;
 };
 
-inline std::string describe(std::span<const std::byte> message) {
-  if (message.size() > 64) return std::to_string(message.size()) + " bytes";
-  return {reinterpret_cast<const char*>(message.data()), message.size()};
+/// A frame with that text as its body.
+inline wire::Bytes frame(std::span<const std::byte> body) { return wire::whole_frame({}, body); }
+inline wire::Bytes frame(std::string_view text) { return frame(bytes(text)); }
+
+inline std::string describe(const wire::Bytes& message) {
+  const std::size_t size = message.size() - wire::kHeaderBytes;
+  if (size > 64) return std::to_string(size) + " bytes";
+  return {reinterpret_cast<const char*>(message.data()) + wire::kHeaderBytes, size};
 }
 
 struct Head {
   MonotonicClock clock;
-  std::unique_ptr<MachineTransport> transport = make_zmq_transport(clock);
+  std::unique_ptr<Transport> transport = make_zmq_transport(clock);
   CurveKeyPair keys = CurveKeyPair::generate();
   std::shared_ptr<Authorizer> authorizer = std::make_shared<Authorizer>(clock);
-  Record record;  // "NAME: message", "NAME connected", "NAME gone"
-  std::unique_ptr<MachineServer> server;
+  Record record;   // "NAME: message", "NAME connected", "NAME gone", "NAME has room"
+  Record reasons;  // "NAME gone: why"
+  std::size_t queue_bytes = kLinkQueueBytes;
+  std::unique_ptr<LinkServer> server;
 
-  Head() { start({"127.0.0.1", 0}); }
+  explicit Head(std::size_t bytes_queued = kLinkQueueBytes) : queue_bytes(bytes_queued) { start({"127.0.0.1", 0}); }
   void start(const Endpoint& address) {
     ServerHandlers handlers;
-    handlers.on_frame = [this](const PeerName& from, std::span<const std::byte> message) {
+    handlers.on_message = [this](const PeerName& from, const wire::Bytes& message) {
       record.add(from + ": " + describe(message));
     };
-    handlers.on_peer_connected = [this](const PeerName& name) { record.add(name + " connected"); };
-    handlers.on_peer_gone = [this](const PeerName& name) { record.add(name + " gone"); };
-    server = transport->serve({address, keys, authorizer}, std::move(handlers)).value();
+    handlers.on_session = [this](const PeerName& name) { record.add(name + " connected"); };
+    handlers.on_gone = [this](const PeerName& name, const std::string& why) {
+      reasons.add(name + " gone: " + why);
+      record.add(name + " gone");
+    };
+    handlers.on_room = [this](const PeerName& name) { record.add(name + " has room"); };
+    server = transport->serve({address, keys, authorizer, LogLevel::kError, queue_bytes}, std::move(handlers)).value();
   }
   Endpoint address() const { return server->address(); }
 };
 
 struct Node {
   CurveKeyPair keys = CurveKeyPair::generate();
-  Record record;  // the message, or "connected", "refused", "lost", "connecting"
-  std::unique_ptr<MachineClient> client;
+  Record record;   // the message, or "connected", "refused", "lost", "connecting", "room"
+  Record reasons;  // "lost: why"
+  std::unique_ptr<LinkClient> client;
 
   Result<void> connect(Head& head, Duration wait = std::chrono::seconds(20)) {
     return connect(head, head.keys.public_key(), head.address(), wait);
   }
   Result<void> connect(Head& head, const PublicKey& server_key, const Endpoint& address, Duration wait) {
     ClientHandlers handlers;
-    handlers.on_frame = [this](std::span<const std::byte> message) { record.add(describe(message)); };
-    handlers.on_state = [this](LinkState state, const std::string&) {
+    handlers.on_message = [this](const wire::Bytes& message) { record.add(describe(message)); };
+    handlers.on_state = [this](LinkState state, const std::string& why) {
       constexpr const char* kNames[] = {"connecting", "connected", "refused", "lost"};
+      if (!why.empty()) reasons.add(kNames[static_cast<int>(state)] + (": " + why));
       record.add(kNames[static_cast<int>(state)]);
     };
+    handlers.on_room = [this] { record.add("room"); };
     auto made = head.transport->connect({address, server_key, keys, wait}, std::move(handlers));
     if (!made) return made.error();
     client = std::move(*made);
@@ -101,7 +123,7 @@ struct Node {
     connect(head).value();
     REQUIRE(head.record.wait_for(name + " connected", before + 1));
   }
-  bool send(std::string_view text) { return client->send(bytes(text)); }
+  bool send(std::string_view text) { return client->send(frame(text)) == Sent::kQueued; }
 };
 
 }  // namespace troupe::test

@@ -10,17 +10,18 @@
 #include "runtime/core/random.hpp"
 
 using namespace troupe;
-using transport::RingReader;
-using transport::RingWriter;
 
 namespace {
 
 struct Ring {
-  std::vector<std::byte> memory = std::vector<std::byte>(transport::kRingBytes + 64);
+  std::vector<std::byte> memory = std::vector<std::byte>(kRingBytes + 64);
   std::byte* at = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64);
   RingWriter writer{at};
   RingReader reader{at};
-  transport::RingHeader& header() { return *reinterpret_cast<transport::RingHeader*>(at); }
+  bool write(std::uint32_t number, wire::ByteView body) {
+    return writer.write({{}, std::as_bytes(std::span(&number, 1)), body});
+  }
+  RingHeader& header() { return *reinterpret_cast<RingHeader*>(at); }
 };
 
 }  // namespace
@@ -33,8 +34,7 @@ TEST_CASE("messages of any length come whole and in order, over the wrap") {
     for (int i = 0; i < kMessages; ++i) {
       std::vector<std::byte> body(static_cast<std::size_t>(random.next() % 5000));
       random.fill(body);
-      const auto number = static_cast<std::uint32_t>(i);
-      while (!ring.writer.write(std::as_bytes(std::span(&number, 1)), body)) std::this_thread::yield();
+      while (!ring.write(static_cast<std::uint32_t>(i), body)) std::this_thread::yield();
     }
   });
   SeededRandom random(5);
@@ -48,10 +48,10 @@ TEST_CASE("messages of any length come whole and in order, over the wrap") {
     std::vector<std::byte> expected(static_cast<std::size_t>(random.next() % 5000));
     random.fill(expected);
     std::uint32_t number = 0;
-    std::memcpy(&number, message.data(), sizeof number);
+    std::memcpy(&number, message.data() + kPacketHeaderBytes, sizeof number);
     same = same && number == static_cast<std::uint32_t>(i) &&
-           message.size() == sizeof number + expected.size() &&
-           std::equal(expected.begin(), expected.end(), message.data() + sizeof number);
+           message.size() == kPacketHeaderBytes + sizeof number + expected.size() &&
+           std::equal(expected.begin(), expected.end(), message.data() + kPacketHeaderBytes + sizeof number);
     ring.reader.pop();
     ++i;
   }
@@ -63,21 +63,33 @@ TEST_CASE("messages of any length come whole and in order, over the wrap") {
 
 TEST_CASE("a full ring refuses, and takes more once it was read") {
   Ring ring;
-  const std::vector<std::byte> body(transport::kRingMessageMax - 4);
-  const std::uint32_t head = 1;
+  const std::vector<std::byte> body(kRingPacketMax - kPacketHeaderBytes - 4);
   int written = 0;
-  while (ring.writer.write(std::as_bytes(std::span(&head, 1)), body)) ++written;
+  while (ring.write(1, body)) ++written;
   CHECK(written == 3);  // a fourth would not leave room for its length
   REQUIRE_FALSE(ring.reader.front().empty());
   ring.reader.pop();
-  CHECK(ring.writer.write(std::as_bytes(std::span(&head, 1)), {}));
+  CHECK(ring.write(1, {}));
+}
+
+TEST_CASE("a writer that found no room is heard of by the reader, once") {
+  Ring ring;
+  const std::vector<std::byte> body(kRingPacketMax / 2);
+  while (ring.write(1, body)) {
+  }
+  CHECK_FALSE(ring.reader.take_starved());
+  ring.writer.starve();
+  CHECK_FALSE(ring.writer.has_room());
+  while (!ring.reader.front().empty()) ring.reader.pop();
+  CHECK(ring.reader.take_starved());
+  CHECK_FALSE(ring.reader.take_starved());
+  CHECK(ring.writer.has_room());
 }
 
 TEST_CASE("a peer that lies about positions or lengths poisons the ring") {
   Ring ring;
-  const std::uint64_t number = 1;
-  REQUIRE(ring.writer.write(std::as_bytes(std::span(&number, 1)), {}));
-  std::byte* const data = ring.at + sizeof(transport::RingHeader);
+  REQUIRE(ring.write(1, {}));
+  std::byte* const data = ring.at + sizeof(RingHeader);
   std::uint32_t length = 0;
   SECTION("a length of nothing") {
     std::memcpy(data, &length, sizeof length);

@@ -1,105 +1,12 @@
-/// The head's machine as scripts: events in, actions out.
-#include <algorithm>
-#include <catch2/catch.hpp>
-#include <map>
-#include <memory>
-
-#include "scheduler/cluster/cluster_machine.hpp"
+/// The head's machine as scripts: events in, actions out. Jobs and actors.
+#include "tests/scheduler/cluster/script.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;
+using troupe::test::kDriver;
+using troupe::test::kGateway;
+using troupe::test::Script;
 using std::chrono::seconds;
-
-namespace {
-
-/// The first live node with room; the real policy is tested in tests/scheduler.
-Placement first_fit(const std::vector<NodeView>& nodes, const ActorDemand& demand) {
-  for (const NodeView& node : nodes) {
-    if (!node.suspect && node.cpu_e4 - node.cpu_used_e4 >= demand.cpu_e4) {
-      return {PlacementVerdict::kPlaced, node.id, "room on " + node.name};
-    }
-  }
-  return {PlacementVerdict::kWait, {}, "no room"};
-}
-
-constexpr NodeId kGateway{100};
-constexpr ProcessAddress kDriver{kGateway, ProcessId{7}};
-
-/// A head with a store that survives it.
-struct Script {
-  SeededRandom ids{5};
-  std::map<std::string, Record> store;
-  std::unique_ptr<ClusterMachine> head = std::make_unique<ClusterMachine>(ClusterConfig{}, first_fit, ids);
-  Instant now{};
-  std::vector<ClusterAction> last;
-
-  const std::vector<ClusterAction>& on(const ClusterEvent& event) {
-    last = head->on(event, now);
-    for (const ClusterAction& action : last) {
-      if (const auto* p = std::get_if<Persist>(&action)) store.insert_or_assign(p->key, p->record);
-      if (const auto* e = std::get_if<Erase>(&action)) store.erase(e->key);
-    }
-    return last;
-  }
-  void node(std::uint64_t id, int cpus, std::vector<LiveActor> actors = {}) {
-    on(NodeJoined{{NodeId{id}, "n" + std::to_string(id), "", "", cpus * kCpu, false}, std::move(actors), {}});
-  }
-  void gateway() { on(NodeJoined{{kGateway, "driver", "", "", 0, true}, {}, {}}); }
-  JobAnswered job(std::uint64_t request = 1) {
-    on(JobRegistered{"main", kDriver, request});
-    return *get<JobAnswered>();
-  }
-  void spawn(JobId job, std::uint64_t request, std::string name = {}) {
-    on(SpawnRequested{{kDriver, request}, {job, "T", std::move(name), "", {kCpu, true, {}}}});
-  }
-  template <class A>
-  const A* get() const {
-    for (const ClusterAction& action : last) {
-      if (const auto* found = std::get_if<A>(&action)) return found;
-    }
-    return nullptr;
-  }
-  template <class A>
-  std::ptrdiff_t index() const {
-    return std::find_if(last.begin(), last.end(),
-                        [](const auto& a) { return std::holds_alternative<A>(a); }) -
-           last.begin();
-  }
-  void restart() {
-    head = std::make_unique<ClusterMachine>(ClusterConfig{}, first_fit, ids);
-    Restored restored;
-    for (const auto& [key, record] : store) restored.records.push_back(record);
-    on(restored);
-  }
-};
-
-}  // namespace
-
-TEST_CASE("a silent member is suspect after 3 s, dead after 6 s, and stays dead") {
-  Membership members({});
-  REQUIRE(members.join(NodeId{1}, seconds(0)));
-  members.join(NodeId{2}, seconds(0));
-  for (int t = 1; t <= 6; ++t) {
-    members.heard(NodeId{2}, seconds(t));
-    const auto changes = members.tick(seconds(t));
-    if (t == 3) CHECK(members.liveness(NodeId{1}) == Liveness::kSuspect);
-    if (t == 6) {
-      REQUIRE(changes.size() == 1);
-      CHECK(changes[0].reason == "no heartbeat for 6.0 s");
-    }
-  }
-  CHECK(members.heard(NodeId{1}, seconds(7)) == Liveness::kDead);
-  CHECK_FALSE(members.join(NodeId{1}, seconds(7)));
-  CHECK(members.liveness(NodeId{2}) == Liveness::kAlive);
-}
-
-TEST_CASE("a judge that was stopped itself declares nobody dead for it") {
-  Membership members({});
-  members.join(NodeId{1}, seconds(0));
-  CHECK(members.tick(seconds(0)).empty());
-  CHECK(members.tick(seconds(60)).empty());
-  CHECK(members.liveness(NodeId{1}) == Liveness::kAlive);
-}
 
 TEST_CASE("an actor is persisted, started, and acknowledged once it is up") {
   Script s;
@@ -112,6 +19,7 @@ TEST_CASE("an actor is persisted, started, and acknowledged once it is up") {
   CHECK(s.index<Persist>() < s.index<StartActor>());
   CHECK(s.get<SpawnAnswered>() == nullptr);
   const ActorId actor = s.get<StartActor>()->actor;
+  CHECK(s.get<StartActor>()->spec.payload == "arguments");
   s.on(ActorStarted{NodeId{1}, actor, ProcessId{9}});
   REQUIRE(s.get<SpawnAnswered>() != nullptr);
   CHECK(s.get<SpawnAnswered>()->address == ProcessAddress{NodeId{1}, ProcessId{9}});
@@ -125,48 +33,66 @@ TEST_CASE("an actor is persisted, started, and acknowledged once it is up") {
   SECTION("a spawn without room waits until an actor ends") {
     s.spawn(job, 2);
     CHECK(s.last.empty());
-    REQUIRE(s.head->pending().size() == 1);
-    CHECK(s.head->pending()[0].reason == "no room");
+    REQUIRE(s.head->waiting().size() == 1);
+    CHECK(s.head->why_waits(s.head->waiting().all().begin()->second) ==
+          "no node has 1 CPU free: n1 has 0 of 1");
     s.on(ActorDown{NodeId{1}, actor, "signal 9"});
     CHECK(s.get<StartActor>() != nullptr);
   }
-  SECTION("watchers hear why it ended, also those who ask later") {
-    s.on(WatchActor{kGateway, actor});
+  SECTION("who asks again hears how it ended") {
     s.on(ActorDown{NodeId{1}, actor, "signal 9"});
-    CHECK(s.get<NotifyDown>()->reason == "actor " + to_string(actor) + " died: signal 9");
-    s.on(WatchActor{NodeId{1}, actor});
-    CHECK(s.get<NotifyDown>()->to == NodeId{1});
+    CHECK(s.get<SpawnAnswered>() == nullptr);
+    s.spawn(job, 1);
+    CHECK(s.get<SpawnAnswered>()->error.why == "actor " + to_string(actor) + " died: signal 9");
   }
   SECTION("its CPUs are free only when its node says that it is gone") {
-    s.on(KillRequested{actor, "fenced"});
+    s.on(KillRequested{kGateway, job, actor, "fenced"});
     CHECK(s.get<KillActor>() != nullptr);
     s.spawn(job, 2);
     CHECK(s.get<StartActor>() == nullptr);
+    s.on(ActorDown{NodeId{1}, actor, "killed"});
+    CHECK(s.get<StartActor>() != nullptr);
   }
 }
 
-TEST_CASE("a dead node takes its actors with it, and is refused when it comes back") {
+TEST_CASE("spawns that wait start in the order in which they came, past those that do not fit") {
+  Script s;
+  s.node(1, 2);
+  s.gateway();
+  const JobId job = s.job().job;
+  const ActorId first = s.up(job, 1);
+  const ActorId second = s.up(job, 2);
+  s.spawn(job, 3, {}, 2);
+  s.spawn(job, 4);
+  s.spawn(job, 5);
+  s.on(ActorDown{NodeId{1}, first, ""});
+  REQUIRE(s.all<StartActor>().size() == 1);
+  CHECK(s.head->actors().at(s.get<StartActor>()->actor).record.requester.request == 4);
+  s.on(ActorDown{NodeId{1}, second, ""});
+  CHECK(s.head->actors().at(s.get<StartActor>()->actor).record.requester.request == 5);
+  s.node(2, 2);
+  CHECK(s.head->actors().at(s.get<StartActor>()->actor).record.requester.request == 3);
+  s.on(SpawnCancelled{{kDriver, 3}});
+  CHECK(s.get<KillActor>() != nullptr);
+}
+
+// An actor's arguments may hold a job's key. They were stored in the head's SQLite file.
+TEST_CASE("what an actor is constructed with is never stored") {
   Script s;
   s.node(1, 1);
   s.gateway();
   const JobId job = s.job().job;
   s.spawn(job, 1);
-  const ActorId actor = s.get<StartActor>()->actor;
-  s.on(ActorStarted{NodeId{1}, actor, ProcessId{9}});
-  s.on(WatchActor{kGateway, actor});
-  s.on(Tick{});
-  for (int t = 1; t <= 6; ++t) {
-    s.now = seconds(t);
-    s.on(Heartbeat{kGateway});
-    s.on(Tick{});
+  s.on(ActorStarted{NodeId{1}, s.get<StartActor>()->actor, ProcessId{9}});
+  s.spawn(job, 2);
+  int actors = 0;
+  for (const auto& [key, record] : s.store) {
+    if (const auto* actor = std::get_if<ActorRecord>(&record)) {
+      ++actors;
+      CHECK(actor->spec.payload.empty());
+    }
   }
-  CHECK(s.get<NodeDead>()->node == NodeId{1});
-  CHECK(s.get<NotifyDown>()->actor == actor);
-  s.on(Heartbeat{NodeId{1}});
-  CHECK(s.get<RefuseNode>() != nullptr);
-  s.restart();
-  s.node(1, 1);
-  CHECK(s.get<RefuseNode>() != nullptr);
+  CHECK(actors == 1);
 }
 
 TEST_CASE("a driver that registers again outranks the one before it, also after a head restart") {
@@ -179,67 +105,213 @@ TEST_CASE("a driver that registers again outranks the one before it, also after 
   CHECK(second.incarnation == 2);
   CHECK(s.get<EndJob>()->job == first.job);
   s.restart();
+  s.gateway();
   CHECK(s.job(3).incarnation == 3);
 }
 
-TEST_CASE("a restarted head asks its nodes what runs there, and believes them") {
+TEST_CASE("a job is ended by the node of its driver alone, and its nodes are told once each") {
   Script s;
-  s.node(1, 3);
+  s.node(1, 2);
+  s.node(2, 1);
+  s.node(3, 0);
+  s.node(4, 0);
   s.gateway();
   const JobId job = s.job().job;
-  std::vector<ActorId> actors;
-  for (int request = 1; request <= 3; ++request) {
-    s.spawn(job, request);
-    actors.push_back(s.get<StartActor>()->actor);
-  }
-  for (int i = 0; i < 2; ++i) s.on(ActorStarted{NodeId{1}, actors[i], ProcessId{9}});
-  s.restart();
-  s.on(Heartbeat{NodeId{1}});
-  CHECK(s.get<RequestRegistration>() != nullptr);
-  // One lives, one has died meanwhile, one never heard of its start, and one is nobody's.
-  s.node(1, 3, {{actors[0], ProcessId{9}}, {ActorId{77}, ProcessId{1}}});
-  CHECK(s.head->actors().at(actors[0]).record.state == ActorState::kAlive);
-  CHECK(s.head->actors().at(actors[1]).record.state == ActorState::kDead);
-  CHECK(s.get<StartActor>()->actor == actors[2]);
-  CHECK(s.get<KillActor>()->actor == ActorId{77});
-  CHECK(s.head->nodes().at(NodeId{1}).cpu_used_e4 == 2 * kCpu);
+  for (std::uint64_t request = 1; request <= 3; ++request) s.up(job, request);
+  s.on(LeaseRequested{NodeId{3}, job});
+  s.spawn(job, 4);
+  s.on(JobEnded{NodeId{1}, job, "an intruder says so"});
+  CHECK(s.last.empty());
+  s.on(JobEnded{kGateway, job, "done"});
+  std::vector<NodeId> told;
+  for (const EndJob& end : s.all<EndJob>()) told.push_back(end.to);
+  CHECK(told == std::vector{NodeId{1}, NodeId{2}, NodeId{3}, kGateway});
+  CHECK(s.head->waiting().empty());
+  s.spawn(job, 5);
+  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kRefused);
+  s.on(LeaseRequested{NodeId{3}, job});
+  CHECK_FALSE(s.get<LeaseAnswered>()->ok);
+  // A node that did not hear of it is told when it registers again.
+  s.node(3, 0, {}, {job});
+  CHECK(s.get<EndJob>()->job == job);
 }
 
-// The simulator found this one (seed 10 of its first version): the head recorded that a newer driver had
-// superseded a job, died before it told the nodes, came back, and left the old job's workers running for
-// good.
-TEST_CASE("a head that died between recording a job's end and telling the nodes ends its actors later") {
+TEST_CASE("one job cannot act on another's actors, names or resources") {
+  Script s;
+  s.node(1, 4);
+  s.node(2, 4);
+  s.gateway();
+  const JobId ours = s.job(1, "ours").job;
+  const ActorId actor = s.up(ours, 1, "ps");
+  constexpr NodeId kOther{101};
+  const ProcessAddress other_driver{kOther, ProcessId{8}};
+  s.on(NodeJoined{{kOther, "other", "", "", 0, true}, {}, {}, {}});
+  s.on(JobRegistered{"theirs", other_driver, 1});
+  const JobId theirs = s.get<JobAnswered>()->job;
+
+  s.on(KillRequested{kOther, theirs, actor, "malice"});
+  CHECK(s.get<KillActor>() == nullptr);
+  s.on(KillRequested{kOther, ours, actor, "a job that its node does not hold"});
+  CHECK(s.get<KillActor>() == nullptr);
+  s.on(SpawnRequested{{other_driver, 2}, {ours, "T", "", "", {kCpu, true, {}}}});
+  CHECK(s.get<SpawnAnswered>()->error.why == "its node holds no process of that job");
+  s.on(LookupActor{{other_driver, 3}, theirs, "ps"});
+  CHECK_FALSE(s.get<NameAnswered>()->ok);
+  s.on(SpawnRequested{{other_driver, 4}, {theirs, "T", "ps", "", {kCpu, true, {}}}});
+  CHECK(s.get<StartActor>() != nullptr);
+  // A process of the job on a node that holds actors or a lease of it may spawn.
+  s.on(SpawnRequested{{{NodeId{1}, ProcessId{9}}, 1}, {ours, "T", "", "", {kCpu, true, {}}}});
+  CHECK(s.get<StartActor>() != nullptr);
+  s.on(LeaseRequested{NodeId{2}, ours});
+  s.on(SpawnRequested{{{NodeId{2}, ProcessId{3}}, 1}, {ours, "T", "", "", {kCpu, true, {}}}});
+  CHECK(s.get<StartActor>() != nullptr);
+}
+
+TEST_CASE("a name belongs to one living actor of its job") {
+  Script s;
+  s.node(1, 2);
+  s.gateway();
+  const JobId job = s.job().job;
+  const ActorId actor = s.up(job, 1, "ps");
+  s.spawn(job, 2, "ps");
+  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kRefused);
+  s.on(LookupActor{{kDriver, 3}, job, "ps"});
+  CHECK(s.get<NameAnswered>()->actor == actor);
+  s.on(ActorDown{NodeId{1}, actor, "exit"});
+  s.on(LookupActor{{kDriver, 4}, job, "ps"});
+  CHECK_FALSE(s.get<NameAnswered>()->ok);
+  s.spawn(job, 5, "ps", 2);
+  s.spawn(job, 6, "big", 2);
+  s.on(LookupActor{{kDriver, 7}, job, "big"});
+  CHECK(s.get<NameAnswered>()->error.what == "actor big waits for resources");
+  s.spawn(job, 8, "big");
+  CHECK(s.get<SpawnAnswered>()->error.why == "the name big is taken");
+}
+
+TEST_CASE("what is too large or makes no sense is refused at the door") {
+  Script s;
+  s.node(1, 2);
+  s.gateway();
+  const JobId job = s.job().job;
+  const auto refused = [&](ActorSpec spec, ErrorCode code) {
+    s.on(SpawnRequested{{kDriver, 50}, std::move(spec)});
+    REQUIRE(s.get<SpawnAnswered>() != nullptr);
+    CHECK(s.get<SpawnAnswered>()->error.code == code);
+    CHECK(s.get<Persist>() == nullptr);
+  };
+  refused({job, "T", "", std::string(kMaxPayloadBytes + 1, 'x'), {kCpu, true, {}}}, ErrorCode::kLimit);
+  refused({job, std::string(300, 'T'), "", "", {kCpu, true, {}}}, ErrorCode::kLimit);
+  refused({job, "T", std::string(300, 'n'), "", {kCpu, true, {}}}, ErrorCode::kLimit);
+  refused({job, "T", "", "", {-1, true, {}}}, ErrorCode::kBadInput);
+  refused({job, "T", "", "", {INT64_MIN, true, {}}}, ErrorCode::kBadInput);
+  refused({job, "T", "", "", {kMaxCpu_e4 + 1, true, {}}}, ErrorCode::kBadInput);
+  s.on(JobRegistered{"", kDriver, 9});
+  CHECK(s.get<JobAnswered>()->error.code == ErrorCode::kBadInput);
+  s.on(JobRegistered{std::string(300, 'j'), kDriver, 9});
+  CHECK(s.get<JobAnswered>()->error.code == ErrorCode::kLimit);
+  CHECK_FALSE(s.get<JobAnswered>()->job);
+  // `troupe start --cpus nan`
+  s.on(NodeJoined{{NodeId{5}, "n", "", "", INT64_MIN, false}, {}, {}, {}});
+  CHECK(s.get<RefuseNode>() != nullptr);
+  s.on(NodeJoined{{NodeId{5}, std::string(1000, 'n'), "", "", kCpu, false}, {}, {}, {}});
+  CHECK(s.get<RefuseNode>() != nullptr);
+  CHECK_FALSE(s.head->nodes().contains(NodeId{5}));
+}
+
+TEST_CASE("arguments of spawns that wait are bounded, and counted back when they go") {
+  ClusterConfig config;
+  config.max_payload_bytes = 100;
+  config.max_waiting = 3;
+  Script s(config);
+  s.gateway();
+  const JobId job = s.job().job;
+  const auto ask = [&](std::uint64_t request, std::size_t bytes) {
+    s.on(SpawnRequested{{kDriver, request}, {job, "T", "", std::string(bytes, 'x'), {kCpu, true, {}}}});
+    return s.get<SpawnAnswered>() == nullptr;
+  };
+  CHECK(ask(1, 60));
+  CHECK_FALSE(ask(2, 60));
+  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kLimit);
+  s.on(SpawnCancelled{{kDriver, 1}});
+  CHECK(ask(3, 60));
+  CHECK(ask(4, 1));
+  CHECK(ask(5, 1));
+  CHECK_FALSE(ask(6, 1));
+}
+
+TEST_CASE("an actor that does not come up in time is killed, and killed again until it is gone") {
   Script s;
   s.node(1, 1);
   s.gateway();
   const JobId job = s.job().job;
   s.spawn(job, 1);
   const ActorId actor = s.get<StartActor>()->actor;
-  s.on(ActorStarted{NodeId{1}, actor, ProcessId{9}});
-  auto before = s.store;
-  s.on(JobEnded{job, "done"});
-  const Record ended = s.store.at("job/main");
-  s.store = before;
-  s.store.insert_or_assign("job/main", ended);  // this much reached the disk, nothing reached a node
-  s.restart();
-  s.node(1, 1, {{actor, ProcessId{9}}});
+  s.pass(60, {NodeId{1}, kGateway});
   REQUIRE(s.get<KillActor>() != nullptr);
-  CHECK(s.get<KillActor>()->actor == actor);
+  CHECK(s.get<KillActor>()->reason == "it did not start in time");
+  s.pass(59, {NodeId{1}, kGateway});
+  CHECK(s.get<KillActor>() == nullptr);
+  s.pass(1, {NodeId{1}, kGateway});
+  CHECK(s.get<KillActor>() != nullptr);
+  s.on(ActorDown{NodeId{1}, actor, "killed"});
+  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kActorDied);
+  s.pass(120, {NodeId{1}, kGateway});
+  CHECK(s.get<KillActor>() == nullptr);
 }
 
-TEST_CASE("a name belongs to one living actor") {
-  Script s;
-  s.node(1, 2);
+TEST_CASE("records of what has ended are kept to a bound, in the store as well") {
+  ClusterConfig config;
+  config.max_dead_actors = 2;
+  config.max_dead_nodes = 2;
+  config.max_ended_jobs = 2;
+  Script s(config);
+  s.node(1, 1);
   s.gateway();
   const JobId job = s.job().job;
-  s.spawn(job, 1, "ps");
-  const ActorId actor = s.get<StartActor>()->actor;
-  s.on(ActorStarted{NodeId{1}, actor, ProcessId{9}});
-  s.spawn(job, 2, "ps");
-  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kRefused);
-  s.on(LookupActor{{kDriver, 3}, "ps"});
-  CHECK(s.get<NameAnswered>()->actor == actor);
-  s.on(ActorDown{NodeId{1}, actor, "exit"});
-  s.on(LookupActor{{kDriver, 4}, "ps"});
-  CHECK_FALSE(s.get<NameAnswered>()->ok);
+  for (std::uint64_t request = 1; request <= 5; ++request)
+    s.on(ActorDown{NodeId{1}, s.up(job, request), ""});
+  CHECK(s.head->actors().size() == 2);
+  for (std::uint64_t id = 11; id <= 15; ++id) {
+    s.node(id, 1);
+    s.on(NodeLeft{NodeId{id}, "bye"});
+  }
+  CHECK(s.head->dead_nodes() == 2);
+  CHECK(s.store.contains("node/f"));
+  CHECK_FALSE(s.store.contains("node/d"));
+  s.node(15, 1);
+  CHECK(s.get<RefuseNode>() != nullptr);
+  for (int i = 0; i < 5; ++i) {
+    const std::string name = "job" + std::to_string(i);
+    s.on(JobEnded{kGateway, s.job(1, name).job, ""});
+    s.on(JobEnded{kGateway, s.job(2, name).job, ""});
+  }
+  CHECK(s.head->jobs().all().size() == 3);
+  CHECK_FALSE(s.store.contains("job/job0"));
+  // job0 was registered twice before it was forgotten: no incarnation of it is given again.
+  CHECK(s.job(3, "job0").incarnation == 3);
+  s.restart();
+  s.gateway();
+  CHECK(s.job(3, "job1").incarnation == 3);
+}
+
+TEST_CASE("ended actors, dead nodes and ended jobs are forgotten after their time") {
+  Script s;
+  s.node(1, 1);
+  s.gateway();
+  s.on(ActorDown{NodeId{1}, s.up(s.job().job, 1), ""});
+  s.node(2, 1);
+  s.on(NodeLeft{NodeId{2}, "bye"});
+  s.on(JobEnded{kGateway, s.job().job, ""});
+  CHECK(s.head->actors().size() == 1);
+  s.now += s.config.keep_dead_actors;
+  s.on(Tick{});
+  CHECK(s.head->actors().empty());
+  s.now += s.config.keep_dead_nodes;
+  s.on(Tick{});
+  CHECK(s.head->dead_nodes() == 0);
+  CHECK(s.store.contains("job/main"));
+  s.now += s.config.keep_ended_jobs;
+  s.on(Tick{});
+  CHECK_FALSE(s.store.contains("job/main"));
+  CHECK(s.store.size() == 3);  // two living nodes, and the floor of incarnations
 }

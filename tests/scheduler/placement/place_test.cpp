@@ -1,16 +1,55 @@
-#include "scheduler/placement/place.hpp"
-
 #include <catch2/catch.hpp>
+#include <set>
+#include <vector>
+
+#include "runtime/core/random.hpp"
+#include "scheduler/placement/node_index.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;
-using scheduler::place;
+using scheduler::NodeIndex;
+using scheduler::WeightedSet;
 
 namespace {
 
 NodeView node(std::uint64_t id, const char* name, double cpus, double used, int actors = 0) {
   const auto e4 = [](double c) { return static_cast<std::int64_t>(c * kCpu); };
   return {NodeId{id}, name, e4(cpus), e4(used), actors, false};
+}
+
+NodeIndex index(const std::vector<NodeView>& nodes) {
+  NodeIndex made;
+  for (const NodeView& one : nodes) made.set(one);
+  return made;
+}
+
+Placement place(const std::vector<NodeView>& nodes, const ActorDemand& demand) {
+  return index(nodes).place(demand);
+}
+
+/// The policy, said once more by looking at every node.
+Placement reference(const std::vector<NodeView>& nodes, const ActorDemand& demand) {
+  const auto use = [](const NodeView& n) { return n.cpu_e4 == 0 ? std::pair<std::int64_t, std::int64_t>{1, 1} : std::pair{n.cpu_used_e4, n.cpu_e4}; };
+  const NodeView* best = nullptr;
+  bool ever = nodes.empty() && !demand.affinity;
+  for (const NodeView& n : nodes) {
+    if (demand.affinity && n.id != demand.affinity) continue;
+    ever = ever || n.cpu_e4 >= demand.cpu_e4;
+    if (n.suspect || n.cpu_e4 - n.cpu_used_e4 < demand.cpu_e4) continue;
+    if (best != nullptr) {
+      const auto [used, cpu] = use(n);
+      const auto [best_used, best_cpu] = use(*best);
+      const auto order = used * best_cpu <=> best_used * cpu;
+      const auto by_actors = n.actors <=> best->actors;
+      const bool less = order < 0 || (order == 0 && by_actors < 0);
+      const bool more = order > 0 || (order == 0 && by_actors > 0);
+      const bool lower = !less && !more && n.id < best->id;
+      if (!(demand.isolated ? less : more) && !lower) continue;
+    }
+    best = &n;
+  }
+  if (best != nullptr) return {PlacementVerdict::kPlaced, best->id, ""};
+  return {ever ? PlacementVerdict::kWait : PlacementVerdict::kNever, {}, ""};
 }
 
 }  // namespace
@@ -28,19 +67,27 @@ TEST_CASE("light actors are packed onto the fullest node that has room") {
   CHECK(place({node(1, "a", 4, 0, 0), node(2, "b", 4, 0, 5)}, {0, false, {}}).node == NodeId{2});
 }
 
-TEST_CASE("ties go to the node with fewer actors when spreading, then to the lower id") {
+TEST_CASE("ties go to fewer actors when spreading and to more when packing, then to the lower id") {
   CHECK(place({node(1, "a", 2, 0, 3), node(2, "b", 2, 0, 1)}, {kCpu, true, {}}).node == NodeId{2});
   CHECK(place({node(1, "a", 2, 0), node(2, "b", 2, 0)}, {kCpu, true, {}}).node == NodeId{1});
+  CHECK(place({node(1, "a", 2, 0), node(2, "b", 2, 0)}, {kCpu, false, {}}).node == NodeId{1});
 }
 
 TEST_CASE("what does not fit now waits, what never fits is refused, and the sentence says why") {
-  const auto wait = place({node(1, "a", 2, 1.5), node(2, "b", 1, 0.25)}, {kCpu, true, {}});
-  CHECK(wait.verdict == PlacementVerdict::kWait);
-  CHECK(wait.reason == "no node has 1 CPU free: a has 0.5 of 2, b has 0.75 of 1");
+  const auto waits = index({node(1, "a", 2, 1.5), node(2, "b", 1, 0.25)});
+  CHECK(waits.place({kCpu, true, {}}).verdict == PlacementVerdict::kWait);
+  CHECK(waits.why_waits({kCpu, true, {}}) == "no node has 1 CPU free: b has 0.75 of 1, a has 0.5 of 2");
   const auto never = place({node(1, "a", 2, 0)}, {3 * kCpu, true, {}});
   CHECK(never.verdict == PlacementVerdict::kNever);
-  CHECK(never.reason == "no node has 3 CPU at all: a has 2 of 2");
+  CHECK(never.reason == "no node has 3 CPU at all: the largest has 2");
   CHECK(place({}, {kCpu, true, {}}).verdict == PlacementVerdict::kWait);
+  CHECK(index({}).why_waits({kCpu, true, {}}) == "no node has joined yet");
+}
+
+TEST_CASE("of many nodes a sentence names a few") {
+  NodeIndex many;
+  for (std::uint64_t id = 1; id <= 10; ++id) many.set(node(id, "n", 1, 0.9));
+  CHECK(many.why_waits({kCpu, true, {}}).ends_with("n has 0.1 of 1, and 6 nodes with less"));
 }
 
 TEST_CASE("affinity names one node: full waits, too small or gone is refused") {
@@ -49,11 +96,75 @@ TEST_CASE("affinity names one node: full waits, too small or gone is refused") {
   CHECK(place(nodes, {kCpu, false, NodeId{1}}).verdict == PlacementVerdict::kWait);
   CHECK(place(nodes, {3 * kCpu, false, NodeId{1}}).verdict == PlacementVerdict::kNever);
   CHECK(place(nodes, {kCpu, false, NodeId{9}}).verdict == PlacementVerdict::kNever);
+  CHECK(index(nodes).why_waits({kCpu, false, NodeId{1}}) == "it must run on a, and a has 0 of 2");
 }
 
 TEST_CASE("a silent node gets nothing new") {
   auto silent = node(1, "a", 8, 0);
   silent.suspect = true;
   CHECK(place({silent, node(2, "b", 2, 1)}, {kCpu, true, {}}).node == NodeId{2});
-  CHECK(place({silent}, {kCpu, true, {}}).reason == "no node has 1 CPU free: a has 8 of 8 and is silent");
+  CHECK(index({silent}).why_waits({kCpu, true, {}}) == "no node has 1 CPU free: a has 8 of 8 and is silent");
+}
+
+TEST_CASE("the index decides as somebody would who looks at every node") {
+  const std::uint64_t seed = SystemRandom().next();
+  CAPTURE(seed);
+  SeededRandom random(seed);
+  NodeIndex indexed;
+  std::map<NodeId, NodeView> nodes;
+  for (int round = 0; round < 4000; ++round) {
+    CAPTURE(round);
+    const NodeId id{1 + random.below(12)};
+    if (random.below(5) == 0) {
+      nodes.erase(id);
+      indexed.remove(id);
+    } else {
+      const auto cpus = static_cast<std::int64_t>(random.below(4));
+      // Sometimes more is held than a node has: it came back with fewer CPUs.
+      const auto used = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(cpus) + 2));
+      nodes[id] = {id, "n", cpus * kCpu, used * kCpu, static_cast<int>(random.below(3)), random.below(4) == 0};
+      indexed.set(nodes[id]);
+    }
+    std::vector<NodeView> list;
+    for (const auto& [key, view] : nodes) list.push_back(view);
+    const ActorDemand demand{static_cast<std::int64_t>(random.below(5)) * kCpu, random.below(2) == 0,
+                             NodeId{random.below(4) == 0 ? 1 + random.below(12) : 0}};
+    const Placement wanted = reference(list, demand);
+    const Placement found = indexed.place(demand);
+    REQUIRE(found.verdict == wanted.verdict);
+    REQUIRE(found.node == wanted.node);
+  }
+}
+
+TEST_CASE("a weighted set finds what a scan finds") {
+  const std::uint64_t seed = SystemRandom().next();
+  CAPTURE(seed);
+  SeededRandom random(seed);
+  WeightedSet<int> set;
+  std::map<int, std::int64_t> all;
+  for (int round = 0; round < 5000; ++round) {
+    const int key = static_cast<int>(random.below(60));
+    CHECK(set.erase(key) == (all.erase(key) == 1));
+    if (random.below(3) != 0) {
+      const auto weight = static_cast<std::int64_t>(random.below(20));
+      set.insert(key, weight);
+      all[key] = weight;
+    }
+    const auto bound = static_cast<std::int64_t>(random.below(22));
+    const int from = static_cast<int>(random.below(60));
+    const int* first = nullptr;
+    const int* first_from = nullptr;
+    const int* last = nullptr;
+    for (const auto& [k, weight] : all) {
+      if (weight < bound) continue;
+      if (first == nullptr) first = &k;
+      if (first_from == nullptr && k >= from) first_from = &k;
+      last = &k;
+    }
+    const auto same = [](const int* a, const int* b) { return a == nullptr || b == nullptr ? a == b : *a == *b; };
+    REQUIRE(set.size() == all.size());
+    REQUIRE(same(set.first(bound), first));
+    REQUIRE(same(set.first_from(from, bound), first_from));
+    REQUIRE(same(set.last(bound), last));
+  }
 }

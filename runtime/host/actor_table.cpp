@@ -1,0 +1,106 @@
+#include "runtime/host/actor_table.hpp"
+
+#include <thread>
+
+namespace troupe {
+
+void ActorTable::start(ActorStart start, OnActorReady on_ready, OnActorEnd on_end, caf::execution_unit* unit) {
+  const ActorId id = start.address.actor;
+  bool taken = false;
+  {
+    const std::lock_guard lock(mutex_);
+    taken = ended_.find(id) != nullptr || living_.contains(id);
+  }
+  if (taken) {
+    return on_ready(ErrorInfo{ErrorCode::kRefused, "cannot construct an actor", "its id was used before", "spawn it anew"});
+  }
+  const auto handle = host_actor(system_, home_, std::move(start), std::move(on_ready),
+                                 [this, on_end = std::move(on_end)](const ActorAddress& actor, const std::string& reason) {
+                                   ended(actor, reason);
+                                   if (on_end) on_end(actor, reason);
+                                 });
+  {
+    const std::lock_guard lock(mutex_);
+    living_.emplace(id, handle);
+  }
+  enqueue(handle, caf::make_message(StartMessage{}), unit);
+}
+
+void ActorTable::deliver(ActorId id, std::shared_ptr<IncomingCall> call, caf::execution_unit* unit) {
+  caf::strong_actor_ptr actor;
+  std::string why;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto at = living_.find(id); at != living_.end()) actor = at->second;
+    if (actor == nullptr) why = why_not_here(id);
+  }
+  if (actor == nullptr) {
+    return call->responder.fail({ErrorCode::kActorDied, "the actor is gone", std::move(why),
+                                 "spawn it again, or monitor it to be told"});
+  }
+  enqueue(actor, caf::make_message(CallMessage{std::move(call)}), unit);
+}
+
+bool ActorTable::stop(ActorId id, std::string reason) {
+  caf::strong_actor_ptr actor;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto at = living_.find(id); at != living_.end()) actor = at->second;
+  }
+  if (actor == nullptr) return false;
+  enqueue(actor, caf::make_message(StopMessage{std::move(reason)}), nullptr);
+  return true;
+}
+
+void ActorTable::monitor(ActorId id, Responder responder) {
+  std::string why;
+  {
+    const std::lock_guard lock(mutex_);
+    if (living_.contains(id)) {
+      monitors_[id].push_back(std::move(responder));
+      return;
+    }
+    why = why_not_here(id);
+  }
+  responder.answer(wire::encode(why));
+}
+
+void ActorTable::ended(const ActorAddress& actor, const std::string& reason) {
+  std::vector<Responder> told;
+  caf::strong_actor_ptr last;  // released after the lock
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto at = living_.find(actor.actor); at != living_.end()) {
+      last = std::move(at->second);
+      living_.erase(at);
+    }
+    ended_.remember(actor.actor, reason);
+    if (auto monitors = monitors_.extract(actor.actor)) told = std::move(monitors.mapped());
+  }
+  for (auto& one : told) one.answer(wire::encode(reason));
+}
+
+std::string ActorTable::why_not_here(ActorId actor) const {
+  const auto* why = ended_.find(actor);
+  return why != nullptr ? *why : "no such actor is in its process (any more)";
+}
+
+void ActorTable::stop_all(const std::string& reason, Duration timeout) {
+  std::vector<ActorId> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, actor] : living_) all.push_back(id);
+  }
+  for (const ActorId id : all) stop(id, reason);
+  const MonotonicClock clock;
+  for (const Instant deadline = clock.now() + timeout; size() != 0 && clock.now() < deadline;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+std::size_t ActorTable::size() const {
+  const std::lock_guard lock(mutex_);
+  return living_.size();
+}
+
+}  // namespace troupe

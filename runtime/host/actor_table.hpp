@@ -1,0 +1,43 @@
+/// The actors of a process: who lives here, who has ended and why, and who wants to hear of an end.
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/host/bounded_memory.hpp"
+#include "runtime/host/hosted_actor.hpp"
+
+namespace troupe {
+
+/// Thread-safe. Invariant: an actor is living or remembered as ended, never both; a monitor is answered once.
+class ActorTable {
+ public:
+  ActorTable(caf::actor_system& system, ActorHome& home) : system_(system), home_(home) {}
+
+  /// As host_actor. An id that lives here or ended here is refused by `on_ready`.
+  void start(ActorStart start, OnActorReady on_ready, OnActorEnd on_end, caf::execution_unit* unit);
+  /// Puts a call into the actor's mailbox; fails it when the actor is not here.
+  void deliver(ActorId actor, std::shared_ptr<IncomingCall> call, caf::execution_unit* unit);
+  /// Ends the actor after its current turn. False when it is not here.
+  bool stop(ActorId actor, std::string reason);
+  /// Answers (with the reason, a string) when the actor has ended: at once if it is not here.
+  void monitor(ActorId actor, Responder responder);
+  /// Ends all and waits until they have, `timeout` at most.
+  void stop_all(const std::string& reason, Duration timeout);
+  std::size_t size() const;
+
+ private:
+  void ended(const ActorAddress& actor, const std::string& reason);
+  std::string why_not_here(ActorId actor) const;
+
+  caf::actor_system& system_;
+  ActorHome& home_;
+  mutable std::mutex mutex_;  ///< guards all below
+  std::unordered_map<ActorId, caf::strong_actor_ptr> living_;
+  std::unordered_map<ActorId, std::vector<Responder>> monitors_;
+  BoundedMemory<ActorId, std::string> ended_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,27 @@
+/// Which threads may wait. A thread that receives or that gives actors their turn must not: what it waits for
+/// may be queued behind it. Such a thread is marked; sends in it never wait, and Future::get throws in it.
+#pragma once
+
+#include <utility>
+
+namespace troupe {
+
+/// Marks the calling thread for a scope (or, made once, for its life).
+class NoWaitScope {
+ public:
+  NoWaitScope() : before_(std::exchange(marked_, true)) {}
+  ~NoWaitScope() { marked_ = before_; }
+  NoWaitScope(const NoWaitScope&) = delete;
+  NoWaitScope& operator=(const NoWaitScope&) = delete;
+
+  static bool marked() { return marked_; }
+
+ private:
+  static inline thread_local bool marked_ = false;
+  bool before_;
+};
+
+/// Whether the calling thread may wait: it is neither marked nor in the turn of a light actor.
+bool thread_may_wait();
+
+}  // namespace troupe

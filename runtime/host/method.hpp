@@ -1,0 +1,196 @@
+/// How methods and constructors get into the registry: one entry is instantiated for each that a program uses.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "runtime/client/future.hpp"
+#include "runtime/host/registry.hpp"
+
+namespace troupe::detail {
+
+/// What owns the value of an argument on its way: a view becomes what it views.
+template <class T>
+struct Owned {
+  using type = T;
+};
+template <>
+struct Owned<std::string_view> {
+  using type = std::string;
+};
+template <>
+struct Owned<const char*> {
+  using type = std::string;
+};
+template <>
+struct Owned<char*> {
+  using type = std::string;
+};
+template <class T, std::size_t N>
+struct Owned<std::span<T, N>> {
+  using type = std::vector<std::remove_const_t<T>>;
+};
+template <class T>
+using StoredArg = typename Owned<std::decay_t<T>>::type;
+
+template <class M>
+struct MethodTraits {
+  static_assert(!sizeof(M), "call<&T::method>: give a pointer to a member function of the actor's class");
+};
+template <class T, class R, class... A>
+struct MethodTraits<R (T::*)(A...)> {
+  using Object = T;
+  using Return = R;
+  using Parameters = std::tuple<std::remove_cvref_t<A>...>;
+  using Arguments = std::tuple<StoredArg<A>...>;
+  static_assert((!(std::is_lvalue_reference_v<A> && !std::is_const_v<std::remove_reference_t<A>>)&&...),
+                "call<&T::method>: the method takes a parameter by non-const reference, but arguments are copies: "
+                "take it by value or const reference, and return what changed");
+};
+template <class T, class R, class... A>
+struct MethodTraits<R (T::*)(A...) const> : MethodTraits<R (T::*)(A...)> {};
+template <class T, class R, class... A>
+struct MethodTraits<R (T::*)(A...) noexcept> : MethodTraits<R (T::*)(A...)> {};
+template <class T, class R, class... A>
+struct MethodTraits<R (T::*)(A...) const noexcept> : MethodTraits<R (T::*)(A...)> {};
+
+/// What a caller of a method that returns R gets: a method may return Future<X> to answer later.
+template <class R>
+struct AnswerOf {
+  using type = std::decay_t<R>;
+};
+template <class X>
+struct AnswerOf<Future<X>> {
+  using type = X;
+};
+
+template <auto M>
+constexpr std::string_view method_signature() {
+  return __PRETTY_FUNCTION__;
+}
+/// "Counter::add".
+template <auto M>
+constexpr std::string_view method_name() {
+  auto name = pretty_part(method_signature<M>());
+  while (!name.empty() && (name.front() == '&' || name.front() == '(')) name.remove_prefix(1);
+  return name;
+}
+
+/// The arguments of a call, one after the other: no argument is no bytes.
+template <class... T>
+wire::Bytes encode_arguments(std::string_view of, const T&... argument) {
+  if constexpr (sizeof...(T) == 0) {
+    return {};
+  } else {
+    wire::Writer to;
+    (wire::write(to, argument), ...);
+    return to.take(of);
+  }
+}
+template <class Tuple>
+Result<Tuple> decode_arguments(wire::ByteView bytes, std::string_view of) {
+  Tuple arguments{};
+  wire::Reader from(bytes);
+  const bool all = std::apply([&](auto&... argument) { return (wire::read(from, argument) && ...); }, arguments);
+  if (all && from.finish()) return arguments;
+  from.fail("its codec refused it");
+  ErrorInfo error = from.error("call of " + std::string(of));
+  error.todo = "caller and actor must run the same executable";
+  return error;
+}
+
+/// A constructor's argument as it is encoded: without copying what need not be.
+template <class T>
+decltype(auto) as_sent(const T& argument) {
+  if constexpr (std::is_same_v<std::decay_t<T>, const char*> || std::is_same_v<std::decay_t<T>, char*>) {
+    return std::string_view(argument);
+  } else {
+    return (argument);
+  }
+}
+
+template <auto M>
+struct MethodEntry {
+  using Traits = MethodTraits<decltype(M)>;
+  using Return = typename Traits::Return;
+  using Answer = typename AnswerOf<Return>::type;
+  static constexpr std::string_view kName = method_name<M>();
+  /// Of its type too: overloads have one name.
+  static constexpr std::uint64_t kId =
+      signature_hash(method_signature<M>()) ^ signature_hash(type_signature<decltype(M)>());
+
+  static void invoke(void* object, wire::ByteView bytes, Responder responder) {
+    auto& self = *static_cast<typename Traits::Object*>(object);
+    try {
+      auto args = decode_arguments<typename Traits::Arguments>(bytes, kName);
+      if (!args) return responder.fail(std::move(args).error());
+      const auto run = [&]() -> Return {
+        return std::apply([&](auto&&... arg) -> Return { return (self.*M)(std::forward<decltype(arg)>(arg)...); },
+                          *std::move(args));
+      };
+      if constexpr (std::is_void_v<Return>) {
+        run();
+        responder.answer({});
+      } else if constexpr (!std::is_same_v<Answer, std::decay_t<Return>>) {
+        answer_later(run().state(), std::move(responder), kName);
+      } else {
+        responder.answer(wire::encode<Answer>(run()));
+      }
+    } catch (...) {
+      responder.fail(describe_exception(kName));
+    }
+  }
+  static inline const bool registered = Registry::instance().add_method(
+      kId, {std::string(kName), kClassId<typename Traits::Object>, &invoke});
+};
+
+/// T is a Base: an actor of class T runs Base's methods.
+template <class T, class Base>
+struct BaseEntry {
+  static_assert(std::is_convertible_v<T*, Base*>, "Base is no public, unambiguous base of T");
+  static void* upcast(void* object) { return static_cast<Base*>(static_cast<T*>(object)); }
+  static inline const bool registered = Registry::instance().add_base(kClassId<T>, kClassId<Base>, &upcast);
+};
+
+template <class T, class... Args>
+struct ConstructorEntry {
+  static constexpr std::uint64_t kId = signature_hash(type_signature<T, Args...>());
+  static constexpr std::string_view kClass = type_name<T>();
+  static constexpr bool kByParentheses = std::is_constructible_v<T, Args&&...>;
+  static_assert(kByParentheses || requires { T{std::declval<Args>()...}; },
+                "spawn<T>(options, args...): no constructor of T takes these arguments");
+
+  struct Holder final : ActorObject {
+    explicit Holder(std::tuple<Args...>&& args)
+        : value(std::apply(
+              [](auto&&... arg) -> T {
+                if constexpr (kByParentheses) {
+                  return T(std::forward<decltype(arg)>(arg)...);
+                } else {
+                  return T{std::forward<decltype(arg)>(arg)...};
+                }
+              },
+              std::move(args))) {}
+    void* get() override { return &value; }
+    std::uint64_t class_id() const override { return kClassId<T>; }
+    std::string_view class_name() const override { return kClass; }
+    T value;
+  };
+
+  static Result<std::unique_ptr<ActorObject>> make(wire::ByteView bytes) {
+    try {
+      auto args = decode_arguments<std::tuple<Args...>>(bytes, kClass);
+      if (!args) return std::move(args).error();
+      return std::unique_ptr<ActorObject>(std::make_unique<Holder>(*std::move(args)));
+    } catch (...) {
+      return describe_exception("the constructor of " + std::string(kClass));
+    }
+  }
+  static inline const bool registered = Registry::instance().add_constructor(kId, {std::string(kClass), &make});
+};
+
+}  // namespace troupe::detail

@@ -1,0 +1,82 @@
+/// This process's link to its node: requests and answers, signs of life, and frames on their way to and from
+/// other nodes.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/host/call_state.hpp"
+#include "runtime/link/socket/socket_link.hpp"
+#include "runtime/wire/messages.hpp"
+
+namespace troupe {
+
+/// Thread-safe. One thread of its own receives; it never waits for anything else.
+class NodeLink {
+ public:
+  struct Handlers {
+    std::function<void(Message)> on_message;  ///< everything but answers to `ask`
+    std::function<void()> on_room;            ///< after a send was refused with kFull
+    std::function<void(const std::string& why)> on_lost;  ///< once; the node is gone, or nothing it says makes sense
+  };
+
+  NodeLink(ProcessAddress self, SocketLink link);
+  ~NodeLink();
+  NodeLink(const NodeLink&) = delete;
+  NodeLink& operator=(const NodeLink&) = delete;
+
+  /// Says hello (with the process's doorbell) and begins to receive. Throws Unavailable when the link is dead.
+  void start(UniqueFd doorbell, Handlers handlers);
+  /// No handler runs any more.
+  void stop();
+
+  Sent send(const wire::FrameHeader& header, wire::ByteView body);
+  /// What is lost only together with the link.
+  void tell(const wire::Control& message);
+
+  using MakeRequest = std::function<wire::Control(std::uint64_t request)>;
+  struct Request {
+    std::uint64_t number = 0;
+    std::shared_ptr<CallState> state;  ///< resolved with the encoded answer
+  };
+  /// Asks the node. At most 256 requests are under way; further ones wait here for their turn. `waiter` is what
+  /// receives while somebody waits for the answer; null: nothing.
+  Request ask(const MakeRequest& make, Waiter* waiter);
+  /// The descriptors that came with an answer; once.
+  std::vector<UniqueFd> take_fds(std::uint64_t request);
+
+ private:
+  struct Asked {
+    std::shared_ptr<CallState> state;
+  };
+  void run();
+  void receive_all();
+  void on_answer(Message message);
+  void lost(const std::string& why);
+  void send_request(std::uint64_t number, const wire::Control& request);
+
+  const ProcessAddress self_;
+  SocketLink link_;
+  UniqueFd wake_;
+  Handlers handlers_;
+  std::mutex mutex_;  ///< guards what follows, to the next blank line
+  std::unordered_map<std::uint64_t, Asked> asked_;
+  std::unordered_map<std::uint64_t, std::vector<UniqueFd>> answered_fds_;
+  std::deque<std::pair<std::uint64_t, wire::Control>> waiting_;  ///< requests whose turn has not come
+  std::size_t under_way_ = 0;
+  std::string lost_;  ///< why, once the node is gone
+
+  std::atomic<std::uint64_t> next_{1};
+  std::atomic<bool> refused_{false};  ///< a send was answered with kFull
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,38 @@
+#include "runtime/host/responder.hpp"
+
+#include "runtime/host/process_gate.hpp"
+#include "runtime/wire/frame.hpp"
+
+namespace troupe {
+
+void Responder::outcome(Outcome outcome) {
+  if (outcome.ok() && outcome->size() > wire::kMaxBodyBytes) {
+    outcome = ErrorInfo{ErrorCode::kLimit, "an answer is too large",
+                        std::to_string(outcome->size()) + " bytes is more than " + std::to_string(wire::kMaxBodyBytes),
+                        "return it in parts, or put it into shared memory (Session::open_region)"};
+  }
+  if (local_ != nullptr) std::exchange(local_, nullptr)->resolve(std::move(outcome));
+  else if (gate_ != nullptr) std::exchange(gate_, nullptr)->reply(to_, call_, outcome);
+}
+
+Responder::~Responder() {
+  if (local_ == nullptr && gate_ == nullptr) return;
+  fail({ErrorCode::kActorDied, "the actor is gone", "it ended before it answered",
+        "spawn it again, or monitor it to be told"});
+}
+
+namespace detail {
+
+void answer_later(const std::shared_ptr<CallState>& state, Responder responder, std::string_view name) {
+  if (state == nullptr) {
+    return responder.fail({ErrorCode::kTaskFailed, std::string(name) + " gave no answer",
+                           "it returned a default-constructed Future, behind which there is no call",
+                           "return what call() or Promise::future() gave"});
+  }
+  state->on_ready([state, later = std::make_shared<Responder>(std::move(responder))] {
+    later->outcome(state->outcome());
+  });
+}
+
+}  // namespace detail
+}  // namespace troupe

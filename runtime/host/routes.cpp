@@ -1,0 +1,333 @@
+#include "runtime/host/routes.hpp"
+
+#include "runtime/core/assert.hpp"
+#include "runtime/core/log.hpp"
+#include "runtime/host/may_wait.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::size_t kCallBytes = std::size_t{16} << 20;
+constexpr std::size_t kTransitBytes = std::size_t{8} << 20;
+constexpr std::size_t kCreditStep = std::size_t{1} << 20;
+constexpr std::size_t kOneWayCreditStep = std::size_t{256} << 10;
+/// A thread that must not wait may have this many windows of calls out.
+constexpr std::size_t kSlack = 4;
+constexpr std::size_t kCongested = std::size_t{32} << 20;
+constexpr std::size_t kDrained = std::size_t{16} << 20;
+constexpr Duration kRoomDeadline = std::chrono::seconds(60);
+
+ErrorInfo dead(const std::string& why) {
+  return {ErrorCode::kActorDied, "the actor is gone", why, "spawn it again, or monitor it to be told"};
+}
+
+ErrorInfo no_room(bool waited) {
+  return {ErrorCode::kUnavailable, "a call was not sent",
+          waited ? "its receiver has taken nothing for 60 s while 16 MiB of calls waited for it"
+                 : "64 MiB of calls to its receiver are unanswered, and an actor's turn or a callback must not wait",
+          "wait for answers before calling on, or call from an isolated actor or the main program, which are held back"};
+}
+
+ErrorInfo node_gone(const std::string& why) {
+  return {ErrorCode::kUnavailable, "a call was not sent", "this host's node is gone: " + why, "start the program again"};
+}
+
+bool is_call(wire::FrameKind kind) {
+  return kind == wire::FrameKind::kCall || kind == wire::FrameKind::kSpawn || kind == wire::FrameKind::kMonitor;
+}
+
+}  // namespace
+
+/// What this process has under way to another one, and what of it waits.
+struct Routes::Route {
+  explicit Route(ProcessAddress to, RingChannelPtr ring_to_it) : peer(to), ring(std::move(ring_to_it)) {}
+
+  const ProcessAddress peer;
+  const RingChannelPtr ring;  ///< null: frames go through the nodes
+  Window calls{kCallBytes};
+  Window transit{kTransitBytes};
+  std::atomic<std::size_t> to_credit{0};          ///< taken up and not given back yet
+  std::atomic<std::size_t> one_way_to_credit{0};  ///< carried out and not given back yet
+
+  struct Waiting {
+    wire::FrameHeader header;
+    wire::Bytes body;
+  };
+  std::mutex mutex;             ///< guards what follows
+  std::deque<Waiting> waiting;  ///< routed frames without room in transit
+  std::size_t waiting_bytes = 0;
+  bool closed = false;
+  std::vector<std::function<void()>> on_drained;
+};
+
+Routes::Routes(const ProcessConfig& self, NodeLink& node, RingHub& rings, AskForRing ask_for_ring)
+    : config_(self), self_{self.node, self.process}, node_(node), rings_(rings), ask_for_ring_(std::move(ask_for_ring)) {}
+
+Routes::RoutePtr Routes::find(ProcessAddress to) const {
+  const std::shared_lock lock(mutex_);
+  const auto at = routes_.find(to);
+  return at == routes_.end() ? nullptr : at->second;
+}
+
+std::optional<ErrorInfo> Routes::why_closed(ProcessAddress to) const {
+  const std::shared_lock lock(mutex_);
+  if (!own_node_lost_.empty()) return node_gone(own_node_lost_);
+  if (const auto* why = dead_processes_.find(to)) return dead(*why);
+  if (const auto* why = dead_nodes_.find(to.node)) return dead(*why);
+  return std::nullopt;
+}
+
+Result<Routes::RoutePtr> Routes::route_to(ProcessAddress to) {
+  if (auto route = find(to)) return route;
+  if (auto why = why_closed(to)) return *std::move(why);
+  RoutePtr route;
+  bool fresh = false;
+  {
+    const std::lock_guard lock(mutex_);
+    auto& at = routes_[to];
+    if (at == nullptr) {
+      const bool near = to.node == self_.node && to.process;
+      at = std::make_shared<Route>(to, near ? rings_.open(to.process) : nullptr);
+      fresh = near && !rings_.is_attached(to.process);
+    }
+    route = at;
+  }
+  if (fresh) ask_for_ring_(to.process);
+  return route;
+}
+
+Result<void> Routes::send(const wire::FrameHeader& header, wire::ByteView body) {
+  auto found = route_to(header.to);
+  if (!found) return found.error();
+  Route& route = **found;
+  const bool wait = thread_may_wait();
+  const bool call = is_call(header.kind);
+  const std::size_t bytes = wire::kHeaderBytes + body.size();
+  if (call) {
+    const auto took = wait ? route.calls.take(bytes, MonotonicClock().now() + kRoomDeadline)
+                           : route.calls.try_take(bytes, kSlack);
+    if (took == Window::Took::kFull) return no_room(wait);
+    if (took == Window::Took::kClosed) {
+      if (auto why = why_closed(header.to)) return *std::move(why);
+      return ErrorInfo{ErrorCode::kUnavailable, "a call was not sent", "the link to its node broke", "call again"};
+    }
+  }
+  const SendMode mode = !call ? SendMode::kMust : wait ? SendMode::kWait : SendMode::kMust;
+  Result<void> sent;
+  if (route.ring == nullptr) {
+    sent = send_routed(route, header, body, mode);
+  } else if (rings_.send(*route.ring, header, body, mode) != Sent::kQueued) {
+    auto why = why_closed(header.to);
+    sent = why ? *std::move(why) : no_room(true);
+  }
+  if (!sent && call) route.calls.give_back(bytes);
+  return sent;
+}
+
+Result<void> Routes::send_routed(Route& route, const wire::FrameHeader& header, wire::ByteView body, SendMode mode) {
+  const std::size_t bytes = wire::kHeaderBytes + body.size();
+  const Instant deadline = MonotonicClock().now() + kRoomDeadline;
+  for (;;) {
+    {
+      const std::lock_guard lock(route.mutex);
+      if (route.closed) break;
+      if (route.waiting.empty() && route.transit.try_take(bytes) == Window::Took::kTaken) {
+        const Sent sent = node_.send(header, body);
+        if (sent == Sent::kQueued) return {};
+        route.transit.give_back(bytes);
+        if (sent == Sent::kClosed) break;
+      }
+      if (mode == SendMode::kMust) {
+        route.waiting.push_back({header, wire::Bytes(body.begin(), body.end())});
+        route.waiting_bytes += bytes;
+        return {};
+      }
+    }
+    // Looks again when the receiver gave room back, and now and then, since the node's link may have been full.
+    const Instant now = MonotonicClock().now();
+    if (now >= deadline) return no_room(true);
+    const auto took = route.transit.take(0, std::min(deadline, now + std::chrono::milliseconds(20)));
+    if (took == Window::Took::kTaken) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  if (auto why = why_closed(header.to)) return *std::move(why);
+  return ErrorInfo{ErrorCode::kUnavailable, "a call was not sent", "the link to its node broke", "call again"};
+}
+
+void Routes::flush(Route& route) {
+  {
+    const std::lock_guard lock(route.mutex);
+    while (!route.waiting.empty() && !route.closed) {
+      const auto& next = route.waiting.front();
+      const std::size_t bytes = wire::kHeaderBytes + next.body.size();
+      if (route.transit.try_take(bytes) != Window::Took::kTaken) break;
+      if (node_.send(next.header, next.body) != Sent::kQueued) {
+        route.transit.give_back(bytes);
+        break;
+      }
+      route.waiting_bytes -= bytes;
+      route.waiting.pop_front();
+    }
+  }
+  resume_drained(route);
+}
+
+void Routes::flush_all() {
+  std::vector<RoutePtr> all;
+  {
+    const std::shared_lock lock(mutex_);
+    for (const auto& [peer, route] : routes_) {
+      if (route->ring == nullptr) all.push_back(route);
+    }
+  }
+  for (const auto& route : all) flush(*route);
+}
+
+void Routes::answered(ProcessAddress by, std::size_t bytes) {
+  if (const auto route = find(by)) route->calls.give_back(bytes);
+}
+
+void Routes::not_carried(ProcessAddress to, std::size_t bytes) {
+  const auto route = find(to);
+  if (route == nullptr || route->ring != nullptr) return;
+  route->transit.give_back(std::min(bytes, route->transit.out()));
+  flush(*route);
+}
+
+void Routes::send_credit(ProcessAddress to, std::size_t bytes, std::uint8_t flags) {
+  wire::FrameHeader header;
+  header.kind = wire::FrameKind::kCredit;
+  header.flags = flags;
+  header.to = to;
+  header.from = self_;
+  header.job = config_.job;
+  header.id = bytes;
+  if (flags == 0) {  // of routed frames: not itself under flow control
+    node_.send(header, {});
+  } else if (auto sent = send(header, {}); !sent) {
+    log(LogLevel::kDebug, sent.error().message());
+  }
+}
+
+void Routes::took_up(ProcessAddress from, std::size_t bytes) {
+  auto found = route_to(from);
+  if (!found) return;
+  auto& owed = (*found)->to_credit;
+  if (owed.fetch_add(bytes) + bytes >= kCreditStep) send_credit(from, owed.exchange(0), 0);
+}
+
+void Routes::carried_out(ProcessAddress from, std::size_t bytes) {
+  auto found = route_to(from);
+  if (!found) return;
+  auto& owed = (*found)->one_way_to_credit;
+  if (owed.fetch_add(bytes) + bytes < kOneWayCreditStep) return;
+  if (const std::size_t all = owed.exchange(0); all != 0) send_credit(from, all, wire::kFlagOneWay);
+}
+
+void Routes::credit(const wire::FrameHeader& header) {
+  const auto route = find(header.from);
+  if (route == nullptr) return;
+  if ((header.flags & wire::kFlagOneWay) != 0) return route->calls.give_back(std::min<std::size_t>(header.id, route->calls.out()));
+  route->transit.give_back(std::min<std::size_t>(header.id, route->transit.out()));
+  flush(*route);
+}
+
+Result<void> Routes::attach(ProcessId peer, JobId job, SharedMemory memory, Doorbell bell, bool first) {
+  const ProcessAddress at{self_.node, peer};
+  if (auto route = route_to(at); !route) return {};  // it died meanwhile
+  return rings_.attach(peer, job, std::move(memory), std::move(bell), first);
+}
+
+void Routes::no_ring(ProcessId peer, const ErrorInfo& why) {
+  process_down({self_.node, peer}, why.code == ErrorCode::kActorDied ? why.why : why.message());
+}
+
+void Routes::close(const std::function<bool(ProcessAddress)>& which) {
+  std::vector<RoutePtr> closed;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto at = routes_.begin(); at != routes_.end();) {
+      if (!which(at->first)) {
+        ++at;
+        continue;
+      }
+      closed.push_back(std::move(at->second));
+      at = routes_.erase(at);
+    }
+  }
+  for (const auto& route : closed) {
+    {
+      const std::lock_guard lock(route->mutex);
+      route->closed = true;
+      route->waiting.clear();
+      route->waiting_bytes = 0;
+    }
+    if (route->ring != nullptr) rings_.close(route->peer.process);
+    route->calls.close();
+    route->transit.close();
+    resume_drained(*route);
+  }
+}
+
+void Routes::process_down(ProcessAddress process, const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    dead_processes_.remember(process, reason);
+  }
+  close([process](ProcessAddress p) { return p == process; });
+}
+
+void Routes::node_down(NodeId node, const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    dead_nodes_.remember(node, reason);
+  }
+  close([node](ProcessAddress p) { return p.node == node; });
+}
+
+void Routes::node_lost(NodeId node) {
+  close([node](ProcessAddress p) { return p.node == node; });
+}
+
+void Routes::own_node_lost(const std::string& reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    own_node_lost_ = reason;
+  }
+  close([](ProcessAddress) { return true; });
+}
+
+bool Routes::is_congested(ProcessAddress to) {
+  const auto route = find(to);
+  if (route == nullptr) return false;
+  if (route->ring != nullptr) return rings_.queued_bytes(*route->ring) > kCongested;
+  const std::lock_guard lock(route->mutex);
+  return route->waiting_bytes > kCongested;
+}
+
+void Routes::when_drained(ProcessAddress to, std::function<void()> resume) {
+  const auto route = find(to);
+  if (route == nullptr) return resume();
+  {
+    const std::lock_guard lock(route->mutex);
+    route->on_drained.push_back(std::move(resume));
+  }
+  resume_drained(*route);
+}
+
+void Routes::ring_drained(ProcessId peer) {
+  if (const auto route = find({self_.node, peer})) resume_drained(*route);
+}
+
+void Routes::resume_drained(Route& route) {
+  std::vector<std::function<void()>> resume;
+  {
+    const std::lock_guard lock(route.mutex);
+    if (route.on_drained.empty()) return;
+    const std::size_t left = route.ring != nullptr ? rings_.queued_bytes(*route.ring) : route.waiting_bytes;
+    if (!route.closed && left > kDrained) return;
+    resume.swap(route.on_drained);
+  }
+  for (const auto& one : resume) one();
+}
+
+}  // namespace troupe

@@ -1,0 +1,36 @@
+/// A bounded memory of the dead: who, and of what.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <unordered_map>
+
+namespace troupe::node {
+
+/// The last `limit` ids with the reason of each one's end. Not thread-safe.
+template <class Key>
+class Graveyard {
+ public:
+  explicit Graveyard(std::size_t limit) : limit_(limit) {}
+
+  void bury(Key key, std::string reason) {
+    if (!reasons_.emplace(key, std::move(reason)).second) return;
+    order_.push_back(key);
+    if (order_.size() <= limit_) return;
+    reasons_.erase(order_.front());
+    order_.pop_front();
+  }
+  /// Null: not known to be dead, or forgotten.
+  const std::string* find(Key key) const {
+    const auto at = reasons_.find(key);
+    return at == reasons_.end() ? nullptr : &at->second;
+  }
+  std::size_t size() const { return order_.size(); }
+
+ private:
+  const std::size_t limit_;
+  std::deque<Key> order_;  ///< Invariant: the keys of reasons_, oldest first.
+  std::unordered_map<Key, std::string> reasons_;
+};
+
+}  // namespace troupe::node

@@ -1,0 +1,75 @@
+#include "runtime/node/head_line.hpp"
+
+namespace troupe::node {
+namespace {
+
+/// What NodeJoined does not say by itself.
+bool outlives_connection(const cluster::ClusterEvent& event) {
+  return std::holds_alternative<cluster::SpawnCancelled>(event) ||
+         std::holds_alternative<cluster::KillRequested>(event) ||
+         std::holds_alternative<cluster::ActorFailed>(event) ||
+         std::holds_alternative<cluster::ActorDown>(event);
+}
+
+}  // namespace
+
+void HeadLine::tell(cluster::ClusterEvent event, Actions& out) {
+  if (up_) {
+    out.push_back(TellHead{std::move(event)});
+  } else if (outlives_connection(event)) {
+    kept_.push_back(std::move(event));
+    if (kept_.size() > limits_.says) kept_.pop_front();
+  }
+}
+
+Result<void> HeadLine::ask(ProcessId process, std::uint64_t request, cluster::ClusterEvent event,
+                           std::size_t bytes, Actions& out) {
+  Load& load = loads_[process];
+  if (load.requests >= limits_.requests || load.bytes + bytes > limits_.request_bytes) {
+    return ErrorInfo{ErrorCode::kLimit, "the request was not passed on",
+                     std::to_string(load.requests) + " requests of this process with " +
+                         std::to_string(load.bytes) + " bytes wait for an answer (limits " +
+                         std::to_string(limits_.requests) + " and " + std::to_string(limits_.request_bytes) +
+                         ")",
+                     "wait for some of them"};
+  }
+  if (!open_.emplace(std::pair(process, request), Open{event, bytes}).second) return {};  // asked twice
+  ++load.requests;
+  load.bytes += bytes;
+  if (up_) out.push_back(TellHead{std::move(event)});
+  return {};
+}
+
+bool HeadLine::answered(ProcessId process, std::uint64_t request) {
+  const auto at = open_.find({process, request});
+  if (at == open_.end()) return false;
+  Load& load = loads_[process];
+  --load.requests;
+  load.bytes -= at->second.bytes;
+  if (load.requests == 0) loads_.erase(process);
+  open_.erase(at);
+  return true;
+}
+
+void HeadLine::forget(ProcessId process) {
+  const auto begin = open_.lower_bound({process, 0});
+  auto end = begin;
+  while (end != open_.end() && end->first.first == process) ++end;
+  open_.erase(begin, end);
+  loads_.erase(process);
+}
+
+void HeadLine::end_job(cluster::JobEnded ended, Actions& out) {
+  if (up_) out.push_back(TellHead{ended});
+  ending_.insert_or_assign(ended.job, std::move(ended));
+}
+
+void HeadLine::joined(cluster::NodeJoined joined, Actions& out) {
+  up_ = true;
+  out.push_back(TellHead{std::move(joined)});
+  for (const auto& [key, open] : open_) out.push_back(TellHead{open.event});
+  for (auto& event : std::exchange(kept_, {})) out.push_back(TellHead{std::move(event)});
+  for (const auto& [job, ended] : ending_) out.push_back(TellHead{ended});
+}
+
+}  // namespace troupe::node

@@ -1,0 +1,55 @@
+/// What this node says to the head, and what the head has not answered: a head that comes back hears it
+/// again.
+#pragma once
+
+#include <deque>
+#include <map>
+
+#include "runtime/node/limits.hpp"
+#include "runtime/node/node_events.hpp"
+
+namespace troupe::node {
+
+/// Not thread-safe.
+class HeadLine {
+ public:
+  explicit HeadLine(const Limits& limits) : limits_(limits) {}
+
+  /// While the head is away: kept for the next join, if it tells what a join does not.
+  void tell(cluster::ClusterEvent event, Actions& out);
+  /// Asks for a process, until `answered`. Errors: kLimit, when that process has too much unanswered.
+  Result<void> ask(ProcessId process, std::uint64_t request, cluster::ClusterEvent event, std::size_t bytes,
+                   Actions& out);
+  /// Whether somebody waits for that answer; nobody does after it.
+  bool answered(ProcessId process, std::uint64_t request);
+  /// Nobody waits for what `process` asked for.
+  void forget(ProcessId process);
+  /// The driver's goodbye: repeated until the head ends the job.
+  void end_job(cluster::JobEnded ended, Actions& out);
+  void job_ended(JobId job) { ending_.erase(job); }
+
+  /// Says `joined`, then everything that is open.
+  void joined(cluster::NodeJoined joined, Actions& out);
+  void lost() { up_ = false; }
+  bool up() const { return up_; }
+  std::size_t open() const { return open_.size(); }
+
+ private:
+  struct Open {
+    cluster::ClusterEvent event;
+    std::size_t bytes = 0;
+  };
+  struct Load {
+    std::size_t requests = 0;
+    std::size_t bytes = 0;
+  };
+
+  const Limits& limits_;
+  bool up_ = false;
+  std::map<std::pair<ProcessId, std::uint64_t>, Open> open_;
+  std::map<ProcessId, Load> loads_;  ///< Invariant: the sums over open_, by process.
+  std::map<JobId, cluster::JobEnded> ending_;
+  std::deque<cluster::ClusterEvent> kept_;
+};
+
+}  // namespace troupe::node

@@ -1,0 +1,175 @@
+#include "runtime/node/hosted_actors.hpp"
+
+namespace troupe::node {
+
+void HostedActors::fail(ActorId actor, ErrorInfo error, Actions& out) {
+  ended_.bury(actor, error.message());
+  head_.tell(cluster::ActorFailed{self_.info.id, actor, std::move(error)}, out);
+}
+
+void HostedActors::down(ActorId actor, const std::string& reason, Actions& out) {
+  ended_.bury(actor, reason);
+  head_.tell(cluster::ActorDown{self_.info.id, actor, reason}, out);
+}
+
+void HostedActors::start(ActorId actor, const cluster::ActorSpec& spec, Instant now, Actions& out) {
+  if (actors_.contains(actor)) return;
+  if (const auto* reason = ended_.find(actor)) {
+    return head_.tell(cluster::ActorDown{self_.info.id, actor, *reason}, out);
+  }
+  const wire::ByteView bytes(reinterpret_cast<const std::byte*>(spec.payload.data()), spec.payload.size());
+  auto payload = wire::decode<wire::ActorPayload>(bytes);
+  if (!payload) return fail(actor, payload.error(), out);
+  const auto need = packages_.need(payload->package, payload->driver.node, now, out);
+  if (need == PackageFetches::Need::kBusy) {
+    return fail(actor,
+                {ErrorCode::kLimit, "cannot get the job's executable", "this node is getting many others",
+                 "spawn it again"},
+                out);
+  }
+  if (need == PackageFetches::Need::kComing) {
+    waiting_[payload->package].emplace(actor, spec);
+    return;
+  }
+  const bool isolated = spec.demand.isolated;
+  LocalProcess* process = isolated ? nullptr : locals_.shared(spec.job);
+  if (process == nullptr) {
+    const NewWorker worker{isolated ? payload->label : "worker", spec.job, isolated, payload->driver,
+                           payload->package};
+    process = &locals_.start(worker, now, out);
+  }
+  wire::StartActorHere here{actor, isolated, payload->constructor, std::move(payload->args)};
+  Hosted hosted{process->id, spec.job, false, isolated, {}};
+  if (process->state == LocalProcess::State::kUp) {
+    out.push_back(SendLocal{process->id, std::move(here), {}});
+  } else {
+    hosted.start = std::move(here);
+  }
+  actors_.emplace(actor, std::move(hosted));
+}
+
+void HostedActors::kill(ActorId actor, const std::string& reason, Actions& out) {
+  for (auto& [hash, waiting] : waiting_) {
+    if (waiting.erase(actor) > 0) return down(actor, reason, out);
+  }
+  const auto at = actors_.find(actor);
+  LocalProcess* process = at == actors_.end() ? nullptr : locals_.find(at->second.process);
+  if (process == nullptr) {
+    const auto* ended = ended_.find(actor);
+    return head_.tell(
+        cluster::ActorDown{self_.info.id, actor, ended != nullptr ? *ended : "no such actor here"}, out);
+  }
+  if (at->second.isolated) {
+    locals_.kill(*process, reason, out);
+  } else if (process->state == LocalProcess::State::kStarting) {
+    actors_.erase(at);  // it was not sent there so far
+    down(actor, reason, out);
+  } else {
+    out.push_back(SendLocal{process->id, wire::StopActor{actor, reason}, {}});
+  }
+}
+
+bool HostedActors::kill_for(JobId job, ActorId actor, const std::string& reason, Actions& out) {
+  const auto at = actors_.find(actor);
+  if (at == actors_.end() || at->second.job != job) return false;
+  kill(actor, reason, out);
+  return true;
+}
+
+HostedActors::Hosted* HostedActors::find(const LocalProcess& process, ActorId actor) {
+  const auto at = actors_.find(actor);
+  return at == actors_.end() || at->second.process != process.id ? nullptr : &at->second;
+}
+
+void HostedActors::up(const LocalProcess& process, ActorId actor, Actions& out) {
+  Hosted* hosted = find(process, actor);
+  if (hosted == nullptr) return;
+  hosted->up = true;
+  head_.tell(cluster::ActorStarted{self_.info.id, actor, process.id}, out);
+}
+
+void HostedActors::not_up(const LocalProcess& process, ActorId actor, const ErrorInfo& error, Actions& out) {
+  if (find(process, actor) == nullptr) return;
+  actors_.erase(actor);
+  fail(actor, error, out);
+  if (process.isolated)
+    out.push_back(SendLocal{process.id, wire::Leave{"its actor could not be constructed"}, {}});
+}
+
+void HostedActors::ended(const LocalProcess& process, ActorId actor, const std::string& reason,
+                         Actions& out) {
+  if (find(process, actor) == nullptr) return;
+  actors_.erase(actor);
+  down(actor, reason, out);
+  if (process.isolated) out.push_back(SendLocal{process.id, wire::Leave{"its actor has ended"}, {}});
+}
+
+void HostedActors::process_up(const LocalProcess& process, Actions& out) {
+  for (auto& [actor, hosted] : actors_) {
+    if (hosted.process == process.id)
+      out.push_back(SendLocal{process.id, std::exchange(hosted.start, {}), {}});
+  }
+}
+
+void HostedActors::process_ended(const LocalProcess& process, Actions& out) {
+  for (auto at = actors_.begin(); at != actors_.end();) {
+    if (at->second.process != process.id) {
+      ++at;
+      continue;
+    }
+    const ActorId actor = at->first;
+    const bool up = at->second.up;
+    at = actors_.erase(at);
+    if (up) {
+      down(actor, process.end_reason, out);
+    } else {
+      fail(actor, {ErrorCode::kActorDied, process.label + " could not be started", process.end_reason, ""},
+           out);
+    }
+  }
+}
+
+void HostedActors::package_done(const PackageFetches::Done& done, Instant now, Actions& out) {
+  const auto at = waiting_.find(done.hash);
+  if (at == waiting_.end()) return;
+  const auto waiting = std::move(at->second);
+  waiting_.erase(at);
+  for (const auto& [actor, spec] : waiting) {
+    if (done.error) {
+      fail(actor, *done.error, out);
+    } else {
+      start(actor, spec, now, out);
+    }
+  }
+}
+
+void HostedActors::end_job(JobId job, const std::string& reason, Actions& out) {
+  for (auto& [hash, waiting] : waiting_) {
+    for (auto at = waiting.begin(); at != waiting.end();) {
+      if (at->second.job != job) {
+        ++at;
+        continue;
+      }
+      down(at->first, "its job ended: " + reason, out);
+      at = waiting.erase(at);
+    }
+  }
+}
+
+std::vector<cluster::LiveActor> HostedActors::live() const {
+  std::vector<cluster::LiveActor> actors;
+  for (const auto& [actor, hosted] : actors_) {
+    actors.push_back({actor, hosted.up ? hosted.process : ProcessId{}});
+  }
+  for (const auto& [hash, waiting] : waiting_) {
+    for (const auto& [actor, spec] : waiting) actors.push_back({actor, {}});
+  }
+  return actors;
+}
+
+ProcessId HostedActors::process_of(ActorId actor) const {
+  const auto at = actors_.find(actor);
+  return at == actors_.end() ? ProcessId{} : at->second.process;
+}
+
+}  // namespace troupe::node

@@ -1,0 +1,42 @@
+/// Bounds of a node: everything that others can make it keep has one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/core/clock.hpp"
+#include "runtime/link/link.hpp"
+
+namespace troupe::node {
+
+struct Limits {
+  std::uint64_t region_bytes = std::uint64_t{8} << 30;    ///< one region; half of the machine's memory
+  std::uint64_t regions_bytes = std::uint64_t{12} << 30;  ///< all of them; three quarters of it
+  std::size_t regions = 4096;
+  std::size_t key_bytes = 256;
+  std::size_t requests = std::size_t{1} << 17;  ///< unanswered, of one process
+  std::size_t request_bytes = std::size_t{256} << 20;
+  std::size_t held_bytes = kLinkQueueBytes;          ///< waiting for one peer's connection
+  std::size_t stuck_bytes = std::size_t{256} << 20;  ///< waiting for a process or peer that does not read
+  std::size_t dead = 4096;                           ///< remembered, of each kind
+  std::size_t fetches = 8;                           ///< executables on their way at a time
+  std::size_t packages = 4;                          ///< kept though no process runs them
+  std::size_t says = 4096;                           ///< kept for a head that is away
+};
+
+struct Times {
+  Duration tick = std::chrono::seconds(1);
+  Duration silence = std::chrono::seconds(6);  ///< of a process that has said hello: it is killed
+  /// Until its hello: it loads its libraries, LibTorch among them, on a machine that may be busy.
+  Duration start = std::chrono::seconds(60);
+  Duration connect = std::chrono::seconds(10);  ///< frames wait this long for a connection to a peer
+  Duration leave_grace = std::chrono::seconds(2);
+  Duration part_again = std::chrono::seconds(3);  ///< a piece of an executable is asked for again
+  Duration part_silence = std::chrono::seconds(20);
+};
+
+/// Limits of a machine with `memory_bytes`; TROUPE_REGION_BYTES and TROUPE_REGIONS_BYTES in the environment
+/// override the sizes of regions.
+Limits limits_of_this_machine();
+
+}  // namespace troupe::node

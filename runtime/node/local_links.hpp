@@ -1,0 +1,100 @@
+/// The links, descriptors and children behind a node's processes (local_processes.hpp decides on them).
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/node/child.hpp"
+#include "runtime/node/death_watch.hpp"
+#include "runtime/node/event_loop.hpp"
+#include "runtime/node/node_events.hpp"
+#include "runtime/node/output_lines.hpp"
+
+namespace troupe::node {
+
+/// Everything runs in the loop's thread.
+class LocalLinks {
+ public:
+  struct Hooks {
+    std::function<void(NodeEvent)> tell;
+    std::function<void(ProcessId, Message)> frame;  ///< one arrived
+    std::function<void(const wire::FrameHeader&, const ErrorInfo&)> refuse;
+  };
+  LocalLinks(EventLoop& loop, const Clock& clock, std::size_t stuck_bytes, Hooks hooks);
+  LocalLinks(const LocalLinks&) = delete;
+  LocalLinks& operator=(const LocalLinks&) = delete;
+
+  /// Starts a worker from `program_fd` (-1: our own executable). Errors: kIo.
+  Result<void> start(const StartWorker& worker, int program_fd);
+  /// Takes up the driver at the other end of `link`.
+  void adopt(ProcessId driver, SocketLink link);
+  /// The descriptor of a worker's life lock, for its Configure.
+  Result<UniqueFd> life_lock(ProcessId process) const;
+  /// Keeps the doorbell that came with its hello, and watches its lock.
+  void welcome(ProcessId process);
+  Result<UniqueFd> doorbell(ProcessId process) const;
+  void keep_fds(ProcessId process, std::vector<UniqueFd> fds);
+
+  /// Sends, or keeps until there is room, or refuses (route.hpp, when_full). Nothing to a process that is
+  /// gone.
+  void send(ProcessId process, const wire::FrameHeader& header, wire::ByteView body,
+            std::vector<UniqueFd> fds = {});
+  /// Sends if there is room now.
+  bool try_send(ProcessId process, const wire::FrameHeader& header, wire::ByteView body);
+  void kill(ProcessId process, const std::string& reason);
+  /// Reads what a dying process sent and wrote last, and tells OutputDrained.
+  void drain(ProcessId process);
+  void forget(ProcessId process);
+
+  /// Lines of a worker that found no room: its pipe is not read until they are gone.
+  void hold_output(ProcessId process, bool error, std::string text);
+  bool holds_output(ProcessId process, bool error) const;
+  /// Tries again; on a tick, and when a link has room again.
+  void retry_output();
+
+ private:
+  struct Stream {
+    OutputLines lines;
+    OutputHold hold;
+    bool watched = false;
+  };
+  struct Local {
+    Child child;  ///< pid -1: the driver
+    SharedMemory lock;
+    UniqueFd doorbell;
+    std::vector<UniqueFd> received;  ///< with its hello
+    std::deque<Message> kept;        ///< found no room in the link
+    std::size_t kept_bytes = 0;
+    bool waits_for_room = false;
+    bool stuck = false;
+    bool link_watched = false;
+    Stream output;
+    Stream errors;
+
+    Stream& stream(bool error) { return error ? errors : output; }
+    UniqueFd& pipe(bool error) { return error ? child.errors : child.output; }
+  };
+
+  Local* find(ProcessId process);
+  void watch(ProcessId process, Local& local);
+  void read_link(ProcessId process, bool closed);
+  void flush(Local& local);
+  void want_room(Local& local);
+  void watch_output(ProcessId process, Local& local, bool error);
+  void unwatch_output(Local& local, bool error);
+  void unwatch_link(Local& local);
+  void read_output(ProcessId process, bool error);
+  void child_ended(ProcessId process);
+
+  EventLoop& loop_;
+  const Clock& clock_;
+  const std::size_t stuck_bytes_;
+  const Hooks hooks_;
+  std::map<ProcessId, Local> all_;
+  DeathWatch deaths_;  ///< last: its thread posts about the others
+};
+
+}  // namespace troupe::node

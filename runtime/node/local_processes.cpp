@@ -1,0 +1,112 @@
+#include "runtime/node/local_processes.hpp"
+
+#include <algorithm>
+
+#include "runtime/core/assert.hpp"
+
+namespace troupe::node {
+namespace {
+
+constexpr std::size_t kMaxLineInReason = 300;
+
+}  // namespace
+
+LocalProcess& LocalProcesses::add(LocalProcess process, Actions& out, Attach::Kind attach) {
+  const ProcessId id = process.id;
+  out.push_back(
+      SendLocal{id,
+                wire::Configure{self_.info.id, id, process.job, process.label, self_.host, process.package},
+                {attach, {}}});
+  return all_.insert_or_assign(id, std::move(process)).first->second;
+}
+
+LocalProcess& LocalProcesses::start(const NewWorker& worker, Instant now, Actions& out) {
+  LocalProcess process;
+  process.id = {ids_.next()};
+  process.job = worker.job;
+  process.label = worker.label;
+  process.package = worker.package;
+  process.driver = worker.driver;
+  process.isolated = worker.isolated;
+  process.heard = now;
+  out.push_back(StartWorker{process.id, process.label, process.package});
+  if (!worker.isolated) shared_[worker.job] = process.id;
+  return add(std::move(process), out, Attach::kLifeLock);
+}
+
+LocalProcess& LocalProcesses::adopt_driver(Instant now, Actions& out) {
+  TROUPE_ASSERT(!driver_, "a node has one driver at most");
+  LocalProcess process;
+  process.id = driver_ = {ids_.next()};
+  process.label = "driver";
+  process.package = self_.package;
+  process.is_driver = true;
+  process.heard = now;
+  out.push_back(AdoptDriver{process.id});
+  return add(std::move(process), out, Attach::kNothing);
+}
+
+void LocalProcesses::kill(LocalProcess& process, const std::string& reason, Actions& out) {
+  if (!process.lives() || !process.kill_reason.empty()) return;
+  process.kill_reason = reason;
+  out.push_back(KillProcess{process.id, reason});
+}
+
+bool LocalProcesses::begin_end(LocalProcess& process, const std::string& how) {
+  if (!process.lives()) return false;
+  process.state = LocalProcess::State::kEnding;
+  process.end_reason = process.kill_reason.empty() ? how : process.kill_reason + " (" + how + ")";
+  return true;
+}
+
+void LocalProcesses::bury(LocalProcess& process, const std::string& last_line) {
+  TROUPE_ASSERT(process.state == LocalProcess::State::kEnding, "a death is told once, after it was seen");
+  process.state = LocalProcess::State::kDead;
+  if (process.end_reason.find("exit code") != std::string::npos && !last_line.empty()) {
+    process.end_reason += ", last line of its output: " + last_line.substr(0, kMaxLineInReason);
+  }
+  dead_.bury(process.id, process.end_reason);
+  const auto shared = shared_.find(process.job);
+  if (shared != shared_.end() && shared->second == process.id) shared_.erase(shared);
+  if (process.id == driver_) driver_ = {};
+}
+
+void LocalProcesses::tick(Instant now, Duration slip, Actions& out) {
+  for (auto& [id, process] : all_) {
+    process.heard = std::min(now, process.heard + slip);
+    if (process.is_driver || !process.lives()) continue;  // a driver's death is its link's end
+    const bool up = process.state == LocalProcess::State::kUp;
+    const Duration allowed = up ? self_.times.silence : self_.times.start;
+    if (now - process.heard <= allowed) continue;
+    const std::string seconds = std::to_string(allowed / std::chrono::seconds(1)) + " s";
+    kill(process, up ? "no sign of life for " + seconds : "it did not start within " + seconds, out);
+  }
+}
+
+LocalProcess* LocalProcesses::find(ProcessId process) {
+  const auto at = all_.find(process);
+  return at == all_.end() ? nullptr : &at->second;
+}
+
+LocalProcess* LocalProcesses::living(ProcessId process) {
+  LocalProcess* found = find(process);
+  return found != nullptr && found->lives() ? found : nullptr;
+}
+
+LocalProcess* LocalProcesses::shared(JobId job) {
+  const auto at = shared_.find(job);
+  LocalProcess* process = at == shared_.end() ? nullptr : living(at->second);
+  return process == nullptr || !process->kill_reason.empty() ? nullptr : process;
+}
+
+bool LocalProcesses::any_runs(const std::string& package) const {
+  return std::any_of(all_.begin(), all_.end(), [&](const auto& p) { return p.second.package == package; });
+}
+
+void LocalProcesses::tell_all(const wire::Control& message, Actions& out) const {
+  for (const auto& [id, process] : all_) {
+    if (process.lives()) out.push_back(SendLocal{id, message, {}});
+  }
+}
+
+}  // namespace troupe::node

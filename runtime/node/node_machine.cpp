@@ -1,0 +1,458 @@
+#include "runtime/node/node_machine.hpp"
+
+#include <algorithm>
+
+#include "runtime/core/assert.hpp"
+#include "runtime/node/answers.hpp"
+
+namespace troupe::node {
+namespace {
+
+/// One refusal may be a head that was killed in the middle of a handshake. Several are a key that it dropped,
+/// because it declared this node dead: then no work of ours counts any more.
+constexpr int kRefusalsToLeave = 5;
+
+std::pair<ProcessId, ProcessId> ring_of(ProcessId a, ProcessId b) {
+  return std::minmax(a, b);
+}
+
+}  // namespace
+
+NodeMachine::NodeMachine(Self self, Random& ids)
+    : self_(std::move(self)),
+      locals_(self_, ids),
+      head_(self_.limits),
+      peers_(self_, locals_, head_),
+      packages_(self_, locals_, peers_),
+      actors_(self_, locals_, head_, packages_),
+      leases_(self_, locals_, head_, packages_, peers_),
+      regions_(self_.limits),
+      router_(self_, locals_, peers_) {}
+
+std::vector<NodeAction> NodeMachine::on(const NodeEvent& event, Instant now) {
+  now_ = now;
+  out_.clear();
+  std::visit([this](const auto& e) { handle(e); }, event);
+  return std::exchange(out_, {});
+}
+
+// The head.
+
+void NodeMachine::join() {
+  head_.joined({self_.info, actors_.live(), leases_.jobs(), peers_.linked()}, out_);
+  leases_.repeat(out_);
+  peers_.repeat(out_);
+}
+
+void NodeMachine::handle(const HeadConnected& /*e*/) {
+  refusals_ = 0;
+  if (!left_) join();
+}
+void NodeMachine::handle(const HeadLost& /*e*/) {
+  head_.lost();
+}
+void NodeMachine::handle(const HeadUnsaid& e) {
+  head_.lost();
+  head_.tell(e.event, out_);
+}
+void NodeMachine::handle(const HeadRefused& e) {
+  head_.lost();
+  if (++refusals_ == 1) out_.push_back(Log{LogLevel::kWarning, "the head refuses this node: " + e.why});
+  if (refusals_ < kRefusalsToLeave) return;
+  if (!std::exchange(member_told_, true))
+    out_.push_back(
+        TellMember{ErrorInfo{ErrorCode::kRefused, "the head refuses this node", e.why, "join anew"}});
+  leave("the head refuses it");
+}
+void NodeMachine::handle(const HeadSaid& e) {
+  std::visit([this](const auto& action) { said(action); }, e.action);
+}
+void NodeMachine::said(const cluster::StartActor& e) {
+  if (!leaving_) actors_.start(e.actor, e.spec, now_, out_);
+}
+void NodeMachine::said(const cluster::KillActor& e) {
+  actors_.kill(e.actor, e.reason, out_);
+}
+void NodeMachine::said(const cluster::SpawnAnswered& e) {
+  const bool wanted = head_.answered(e.to.from.process, e.to.request);
+  if (!wanted) {
+    // The head did not hear that it was cancelled, or that who asked is gone: nobody wants the actor.
+    if (e.ok && e.to.from.node == self_.info.id) head_.tell(cluster::SpawnCancelled{e.to}, out_);
+    return;
+  }
+  give_answer(e.to, e.ok ? Result<wire::Bytes>(
+                               wire::encode(wire::SpawnAnswer{{e.address.node, e.address.process, e.actor}}))
+                         : Result<wire::Bytes>(e.error));
+}
+void NodeMachine::said(const cluster::NameAnswered& e) {
+  if (!head_.answered(e.to.from.process, e.to.request)) return;
+  give_answer(e.to, e.ok ? Result<wire::Bytes>(
+                               wire::encode(wire::SpawnAnswer{{e.address.node, e.address.process, e.actor}}))
+                         : Result<wire::Bytes>(e.error));
+}
+void NodeMachine::said(const cluster::JobAnswered& e) {
+  if (!head_.answered(e.to.process, e.request)) return;
+  if (LocalProcess* process = locals_.living(e.to.process)) process->job = e.job;
+  give_answer({e.to, e.request}, wire::encode(wire::JobAnswer{e.job, e.incarnation}));
+}
+void NodeMachine::said(const cluster::NodesAnswered& e) {
+  if (head_.answered(e.to.from.process, e.to.request))
+    give_answer(e.to, wire::encode(wire::NodesAnswer{e.nodes}));
+}
+void NodeMachine::said(const cluster::NodeAccepted& /*e*/) {
+  if (!std::exchange(member_told_, true)) out_.push_back(TellMember{});
+}
+void NodeMachine::said(const cluster::LeaseAnswered& e) {
+  leases_.answered(e, now_, out_);
+}
+void NodeMachine::said(const cluster::ExpectPeer& e) {
+  peers_.expect(e.peer, out_);
+}
+void NodeMachine::said(const cluster::PeerAnswered& e) {
+  peer_refused(e.peer.id, peers_.answered(e, out_));
+}
+void NodeMachine::said(const cluster::NodeDead& e) {
+  peer_refused(e.node, peers_.died(e.node, e.reason, out_));
+  kill_workers_of({e.node, {}}, "its driver's node is dead: " + e.reason);
+}
+void NodeMachine::said(const cluster::EndJob& e) {
+  const std::string reason = "its job ended: " + e.reason;
+  head_.job_ended(e.job);
+  leases_.end_job(e.job, {ErrorCode::kRefused, "no process for light actors", reason, ""}, now_, out_);
+  actors_.end_job(e.job, e.reason, out_);
+  for (auto& [id, process] : locals_.all()) {
+    if (process.job == e.job && !process.is_driver) locals_.kill(process, reason, out_);
+  }
+  regions_.end_job(e.job, out_);
+}
+void NodeMachine::said(const cluster::RefuseNode& e) {
+  out_.push_back(Log{LogLevel::kError, "the head refuses this node: " + e.reason});
+  if (!std::exchange(member_told_, true))
+    out_.push_back(
+        TellMember{ErrorInfo{ErrorCode::kRefused, "the head refuses this node", e.reason, "join anew"}});
+  leave("the head refused it");
+}
+void NodeMachine::said(const cluster::RequestRegistration& /*e*/) {
+  join();
+}
+
+void NodeMachine::give_answer(const cluster::Requester& to, Result<wire::Bytes> value) {
+  out_.push_back(answer_to(to.from.process, to.request, std::move(value)));
+}
+
+// What local processes ask.
+
+void NodeMachine::ask_head(LocalProcess& from, std::uint64_t request, cluster::ClusterEvent event,
+                           std::size_t bytes) {
+  const auto asked = head_.ask(from.id, request, std::move(event), bytes, out_);
+  if (!asked) out_.push_back(answer_to(from.id, request, asked.error()));
+}
+
+void NodeMachine::handle(const DriverAttached& /*e*/) {
+  locals_.adopt_driver(now_, out_);
+}
+
+void NodeMachine::handle(const LocalSaid& e) {
+  LocalProcess* process = locals_.find(e.process);
+  if (process == nullptr || process->state == LocalProcess::State::kDead) return;
+  process->heard = now_;
+  fds_ = e.fds;
+  std::visit([this, process](const auto& message) { asked(*process, message); }, e.message);
+}
+
+template <class Other>
+void NodeMachine::asked(LocalProcess& from, const Other& /*ask*/) {
+  handle(LocalBroke{from.id, "it sent a message that is not a process's to send"});
+}
+
+void NodeMachine::handle(const LocalBroke& e) {
+  LocalProcess* process = locals_.living(e.process);
+  if (process == nullptr) return;
+  out_.push_back(Log{LogLevel::kError, process->label + " broke the protocol: " + e.why});
+  locals_.kill(*process, "it broke the protocol: " + e.why, out_);
+}
+
+void NodeMachine::handle(const LocalStuck& e) {
+  if (LocalProcess* process = locals_.living(e.process))
+    locals_.kill(*process, "it did not read " + std::to_string(e.bytes) + " bytes of messages", out_);
+}
+
+void NodeMachine::asked(LocalProcess& from, const wire::Hello& hello) {
+  if (fds_ != 1 || hello.version != wire::kProtocolVersion)
+    return locals_.kill(from, "its hello does not fit: both sides must run the same build", out_);
+  if (from.state != LocalProcess::State::kStarting) return;
+  from.state = LocalProcess::State::kUp;
+  out_.push_back(Welcome{from.id});
+  actors_.process_up(from, out_);
+  leases_.process_up(from, now_, out_);
+}
+void NodeMachine::asked(LocalProcess& from, const wire::SpawnAsk& ask) {
+  cluster::ActorSpec spec = ask.spec;
+  spec.job = from.job;  // a process speaks for no other
+  if (!from.job) {
+    out_.push_back(answer_to(from.id, ask.request,
+                             ErrorInfo{ErrorCode::kRefused, "cannot spawn an actor",
+                                       "this process has no job", "register a job first"}));
+    return;
+  }
+  const std::size_t bytes = spec.payload.size();
+  ask_head(from, ask.request,
+           cluster::SpawnRequested{{{self_.info.id, from.id}, ask.request}, std::move(spec)}, bytes);
+}
+void NodeMachine::asked(LocalProcess& from, const wire::SpawnCancel& ask) {
+  head_.answered(from.id, ask.request);
+  head_.tell(cluster::SpawnCancelled{{{self_.info.id, from.id}, ask.request}}, out_);
+}
+void NodeMachine::asked(LocalProcess& from, const wire::LeaseAsk& ask) {
+  leases_.ask(from, ask, now_, out_);
+}
+void NodeMachine::asked(LocalProcess& from, const wire::JobAsk& ask) {
+  if (!from.is_driver) {
+    out_.push_back(
+        answer_to(from.id, ask.request,
+                  ErrorInfo{ErrorCode::kRefused, "no new job", "a worker belongs to its job", ""}));
+    return;
+  }
+  ask_head(from, ask.request, cluster::JobRegistered{ask.name, {self_.info.id, from.id}, ask.request}, 0);
+}
+void NodeMachine::asked(LocalProcess& from, const wire::JobEnd& ask) {
+  if (from.is_driver && from.job) return head_.end_job({self_.info.id, from.job, ask.reason}, out_);
+  out_.push_back(Log{LogLevel::kWarning, from.label + " may not end its job: its driver does"});
+}
+void NodeMachine::asked(LocalProcess& from, const wire::RingAsk& ask) {
+  LocalProcess* peer = locals_.living(ask.peer);
+  if (peer == nullptr || peer == &from || peer->state != LocalProcess::State::kUp) {
+    const std::string* why = locals_.why_dead(ask.peer);
+    out_.push_back(answer_to(
+        from.id, ask.request,
+        ErrorInfo{ErrorCode::kActorDied, "no ring", why == nullptr ? "there is no such process" : *why, ""}));
+  } else if (!rings_.insert(ring_of(from.id, peer->id)).second) {
+    out_.push_back(answer_to(from.id, ask.request, wire::Bytes{}));  // the offer came before
+  } else {
+    out_.push_back(MakeRing{from.id, peer->id, ask.request, wire::RingOffer{peer->id, peer->job, true},
+                            wire::RingOffer{from.id, from.job, false}});
+  }
+}
+void NodeMachine::handle(const RingMade& e) {
+  if (e.error) rings_.erase(ring_of(e.first, e.second));
+  out_.push_back(answer_to(e.first, e.request,
+                           e.error ? Result<wire::Bytes>(*e.error) : Result<wire::Bytes>(wire::Bytes{})));
+}
+void NodeMachine::asked(LocalProcess& from, const wire::RegionAsk& ask) {
+  regions_.open(from.job, from.id, ask, out_);
+}
+void NodeMachine::asked(LocalProcess& from, const wire::RegionDrop& ask) {
+  regions_.drop(from.job, ask.key, out_);
+}
+void NodeMachine::handle(const RegionMade& e) {
+  regions_.made(e.region, e.error, out_);
+}
+void NodeMachine::asked(LocalProcess& from, const wire::NodesAsk& ask) {
+  ask_head(from, ask.request, cluster::NodesWanted{{{self_.info.id, from.id}, ask.request}}, 0);
+}
+void NodeMachine::asked(LocalProcess& from, const wire::FindAsk& ask) {
+  ask_head(from, ask.request,
+           cluster::LookupActor{{{self_.info.id, from.id}, ask.request}, from.job, ask.name},
+           ask.name.size());
+}
+void NodeMachine::asked(LocalProcess& from, const wire::KillAsk& ask) {
+  head_.tell(cluster::KillRequested{self_.info.id, from.job, ask.actor.actor, ask.reason}, out_);
+  if (ask.actor.node == self_.info.id) {
+    actors_.kill_for(from.job, ask.actor.actor, ask.reason, out_);
+  } else if (ask.actor.node) {
+    ErrorInfo ignored;  // the head repeats it
+    peers_.send({ask.actor.node, {}}, ask, now_, ignored, out_, from.id, from.job);
+  }
+}
+void NodeMachine::asked(LocalProcess& from, const wire::ActorUp& ask) {
+  actors_.up(from, ask.actor, out_);
+}
+void NodeMachine::asked(LocalProcess& from, const wire::ActorNotUp& ask) {
+  actors_.not_up(from, ask.actor, ask.error, out_);
+}
+void NodeMachine::asked(LocalProcess& from, const wire::ActorEnded& ask) {
+  actors_.ended(from, ask.actor, ask.reason, out_);
+}
+void NodeMachine::asked(LocalProcess& from, const wire::Leave& ask) {
+  if (from.is_driver) leave(ask.reason);
+}
+
+void NodeMachine::handle(const WorkerWrote& e) {
+  const LocalProcess* process = locals_.find(e.process);
+  if (process == nullptr || !process->driver.process) return;
+  out_.push_back(RelayOutput{e.process, process->driver, {process->label, e.error, e.text}});
+}
+
+// Deaths.
+
+void NodeMachine::begin_end(LocalProcess& process, const std::string& how) {
+  if (!locals_.begin_end(process, how)) return;
+  // First of all the members of its groups leave their collectives; the rest can wait a microsecond.
+  regions_.process_died(process.id, process.end_reason, out_);
+  out_.push_back(DrainOutput{process.id});
+}
+
+void NodeMachine::handle(const WorkerNotStarted& e) {
+  LocalProcess* process = locals_.find(e.process);
+  if (process == nullptr) return;
+  process->reaped = true;
+  begin_end(*process, e.error.message());
+}
+
+void NodeMachine::handle(const ProcessEnding& e) {
+  if (LocalProcess* process = locals_.find(e.process)) begin_end(*process, e.how);
+}
+
+void NodeMachine::handle(const OutputDrained& e) {
+  LocalProcess* found = locals_.find(e.process);
+  if (found == nullptr || found->state != LocalProcess::State::kEnding) return;
+  LocalProcess& process = *found;
+  locals_.bury(process, e.last_line);
+  const wire::ProcessDown down{{self_.info.id, process.id}, process.end_reason};
+  locals_.tell_all(down, out_);
+  peers_.tell_linked(down, now_, out_);
+  head_.forget(process.id);
+  std::erase_if(rings_,
+                [&](const auto& ring) { return ring.first == process.id || ring.second == process.id; });
+  actors_.process_ended(process, out_);
+  leases_.process_ended(process, now_, out_);
+  if (process.is_driver) {
+    const std::string reason = "its driver is gone: " + process.end_reason;
+    if (process.job) head_.end_job({self_.info.id, process.job, reason}, out_);
+    leave("its driver is gone");
+  }
+  if (process.reaped) {
+    out_.push_back(ForgetProcess{process.id});
+    locals_.forget(e.process);
+    if (leaving_) finish_leaving();
+  }
+}
+
+void NodeMachine::handle(const ProcessEnded& e) {
+  LocalProcess* process = locals_.find(e.process);
+  if (process == nullptr) return;
+  process->reaped = true;
+  if (process->state != LocalProcess::State::kDead) return begin_end(*process, e.how);
+  out_.push_back(ForgetProcess{e.process});
+  locals_.forget(e.process);
+  if (leaving_) finish_leaving();
+}
+
+void NodeMachine::kill_workers_of(ProcessAddress driver, const std::string& reason) {
+  for (auto& [id, process] : locals_.all()) {
+    const bool of_it = process.driver == driver || (!driver.process && process.driver.node == driver.node);
+    if (of_it && !process.is_driver) locals_.kill(process, reason, out_);
+  }
+}
+
+// Peers.
+
+void NodeMachine::peer_refused(NodeId node, const Peers::Refused& error) {
+  if (!error) return;
+  leases_.peer_lost(node, *error, out_);
+  if (error->code == ErrorCode::kActorDied) {
+    for (const auto& done : packages_.peer_died(node, error->why, out_)) package_done(done);
+  }
+}
+
+void NodeMachine::package_done(const PackageFetches::Done& done) {
+  if (leaving_) return;
+  actors_.package_done(done, now_, out_);
+  leases_.package_done(done, now_, out_);
+}
+
+void NodeMachine::handle(const PeerConnected& e) {
+  peers_.connected(e.node, out_);
+}
+void NodeMachine::handle(const PeerUnusable& e) {
+  peer_refused(e.node, peers_.unusable(e.node, e.error, out_));
+}
+void NodeMachine::handle(const PeerCameIn& e) {
+  peer_refused(e.node, peers_.came_in(e.node, out_));
+}
+void NodeMachine::handle(const PeerLost& e) {
+  peer_refused(e.node, peers_.lost(e.node, e.outgoing, e.why, out_));
+}
+void NodeMachine::handle(const PeerFailed& e) {
+  peer_refused(e.node, peers_.failed(e.node, e.why, out_));
+}
+void NodeMachine::handle(const PeerStuck& e) {
+  // The shell has to make a new connection: what waited for the old one is lost, and told to be.
+  out_.push_back(Log{LogLevel::kWarning, "node " + to_string(e.node) + " does not read: " +
+                                             std::to_string(e.bytes) + " bytes wait for it"});
+  peer_refused(e.node, peers_.reconnect(e.node, "it does not read", out_));
+}
+
+void NodeMachine::handle(const PeerSaid& e) {
+  const NodeId from = e.header.from.node;
+  if (const auto* down = std::get_if<wire::ProcessDown>(&e.message)) {
+    if (down->process.node != from) return;  // a node speaks of its own alone
+    locals_.tell_all(*down, out_);
+    kill_workers_of(down->process, "its driver is gone: " + down->reason);
+  } else if (const auto* kill = std::get_if<wire::KillAsk>(&e.message)) {
+    actors_.kill_for(e.header.job, kill->actor.actor, kill->reason, out_);
+  } else if (const auto* ask = std::get_if<wire::PackageAsk>(&e.message)) {
+    packages_.give(from, *ask, now_, out_);
+  } else if (const auto* part = std::get_if<wire::PackagePart>(&e.message)) {
+    packages_.part(from, *part, now_, out_);
+  } else if (const auto* lease = std::get_if<wire::PeerLeaseAsk>(&e.message)) {
+    if (lease->job == e.header.job) leases_.ask(from, *lease, now_, out_);
+  } else if (const auto* answer = std::get_if<wire::Answer>(&e.message)) {
+    leases_.answered(from, *answer, out_);
+  } else if (const auto* output = std::get_if<wire::Output>(&e.message)) {
+    if (locals_.living(e.header.to.process) != nullptr)
+      out_.push_back(SendLocal{e.header.to.process, *output, {}});
+  }
+}
+
+void NodeMachine::handle(const PartTaken& e) {
+  if (const auto done = packages_.taken(e, now_, out_)) package_done(*done);
+}
+
+// Time, and the end.
+
+void NodeMachine::handle(const Tick& /*e*/) {
+  // A node that was stopped itself heard nobody meanwhile: all get that time on top.
+  const Duration gap = last_tick_ < Instant{0} ? Duration{0} : now_ - last_tick_;
+  const Duration slip = gap > 2 * self_.times.tick ? gap : Duration{0};
+  last_tick_ = now_;
+  if (!left_) head_.tell(cluster::Heartbeat{self_.info.id}, out_);
+  locals_.tick(now_, slip, out_);
+  for (const auto& refused : peers_.tick(now_, slip, out_)) peer_refused(refused.node, refused.error);
+  for (const auto& done : packages_.tick(now_, slip, out_)) package_done(done);
+  if (leaving_ && !left_ && now_ >= leave_deadline_) {
+    for (auto& [id, process] : locals_.all()) {
+      if (!process.is_driver) locals_.kill(process, "its node leaves", out_);
+    }
+  }
+}
+
+void NodeMachine::handle(const LeaveAsked& e) {
+  leave(e.reason);
+}
+
+void NodeMachine::leave(const std::string& reason) {
+  if (std::exchange(leaving_, true)) return;
+  leave_deadline_ = now_ + self_.times.leave_grace;
+  out_.push_back(Log{LogLevel::kInfo, "leaves: " + reason});
+  for (auto& [id, process] : locals_.all()) {
+    if (!process.is_driver && process.lives()) out_.push_back(SendLocal{id, wire::Leave{reason}, {}});
+  }
+  leases_.close({ErrorCode::kUnavailable, "no process for light actors", "the node leaves: " + reason, ""},
+                now_, out_);
+  finish_leaving();
+}
+
+void NodeMachine::finish_leaving() {
+  TROUPE_ASSERT(leaving_, "a node finishes leaving once it leaves");
+  for (const auto& [id, process] : locals_.all()) {
+    if (!process.is_driver) return;  // called again when it is gone
+  }
+  if (std::exchange(left_, true)) return;
+  head_.tell(cluster::NodeLeft{self_.info.id, "it left"}, out_);
+  if (const LocalProcess* driver = locals_.driver(); driver != nullptr && driver->lives())
+    out_.push_back(SendLocal{driver->id, wire::Leave{"the node has left"}, {}});
+  out_.push_back(EndLoop{});
+}
+
+}  // namespace troupe::node

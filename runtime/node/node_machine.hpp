@@ -1,0 +1,145 @@
+/// A node's decisions as a pure state machine: events in, actions out; no clock, no I/O, no descriptor.
+///
+/// Its parts own what they decide on; the machine brings events to them and carries the news from one to the
+/// others. The order of a death is fixed: abort words first, then the tellings.
+#pragma once
+
+#include <set>
+
+#include "runtime/node/head_line.hpp"
+#include "runtime/node/hosted_actors.hpp"
+#include "runtime/node/leases.hpp"
+#include "runtime/node/local_processes.hpp"
+#include "runtime/node/package_fetches.hpp"
+#include "runtime/node/peers.hpp"
+#include "runtime/node/region_names.hpp"
+#include "runtime/node/route.hpp"
+
+namespace troupe::node {
+
+/// Not thread-safe. `now` never goes back.
+class NodeMachine {
+ public:
+  /// `ids` gives identities to processes and must outlive the machine.
+  NodeMachine(Self self, Random& ids);
+  NodeMachine(const NodeMachine&) = delete;
+  NodeMachine& operator=(const NodeMachine&) = delete;
+
+  std::vector<NodeAction> on(const NodeEvent& event, Instant now);
+  /// Where a frame of `bytes` from `source` goes. Decides by the header alone.
+  Route route(Source source, const wire::FrameHeader& header, std::size_t bytes, Instant now) {
+    return router_.route(source, header, bytes, now);
+  }
+
+  bool leaving() const { return leaving_; }
+
+  // For the shell's attachments, for status and tests.
+  const Self& self() const { return self_; }
+  LocalProcesses& locals() { return locals_; }
+  const RegionNames& regions() const { return regions_; }
+  const HeadLine& head() const { return head_; }
+  const HostedActors& actors() const { return actors_; }
+
+ private:
+  // The head.
+  void handle(const HeadConnected& e);
+  void handle(const HeadLost& e);
+  void handle(const HeadUnsaid& e);
+  void handle(const HeadRefused& e);
+  void handle(const HeadSaid& e);
+  void said(const cluster::StartActor& e);
+  void said(const cluster::KillActor& e);
+  void said(const cluster::SpawnAnswered& e);
+  void said(const cluster::NameAnswered& e);
+  void said(const cluster::JobAnswered& e);
+  void said(const cluster::NodeAccepted& e);
+  void said(const cluster::LeaseAnswered& e);
+  void said(const cluster::ExpectPeer& e);
+  void said(const cluster::PeerAnswered& e);
+  void said(const cluster::NodesAnswered& e);
+  void said(const cluster::NodeDead& e);
+  void said(const cluster::EndJob& e);
+  void said(const cluster::RefuseNode& e);
+  void said(const cluster::RequestRegistration& e);
+  template <class Other>
+  void said(const Other& /*for the head's own shell*/) {}
+
+  // Local processes.
+  void handle(const DriverAttached& e);
+  void handle(const LocalSaid& e);
+  void handle(const LocalBroke& e);
+  void handle(const LocalStuck& e);
+  void handle(const WorkerNotStarted& e);
+  void handle(const WorkerWrote& e);
+  void handle(const ProcessEnding& e);
+  void handle(const OutputDrained& e);
+  void handle(const ProcessEnded& e);
+  void handle(const RegionMade& e);
+  void handle(const RingMade& e);
+  void asked(LocalProcess& from, const wire::Hello& ask);
+  void asked(LocalProcess& from, const wire::SpawnAsk& ask);
+  void asked(LocalProcess& from, const wire::SpawnCancel& ask);
+  void asked(LocalProcess& from, const wire::LeaseAsk& ask);
+  void asked(LocalProcess& from, const wire::JobAsk& ask);
+  void asked(LocalProcess& from, const wire::JobEnd& ask);
+  void asked(LocalProcess& from, const wire::RingAsk& ask);
+  void asked(LocalProcess& from, const wire::RegionAsk& ask);
+  void asked(LocalProcess& from, const wire::RegionDrop& ask);
+  void asked(LocalProcess& from, const wire::NodesAsk& ask);
+  void asked(LocalProcess& from, const wire::FindAsk& ask);
+  void asked(LocalProcess& from, const wire::KillAsk& ask);
+  void asked(LocalProcess& from, const wire::ActorUp& ask);
+  void asked(LocalProcess& from, const wire::ActorNotUp& ask);
+  void asked(LocalProcess& from, const wire::ActorEnded& ask);
+  void asked(LocalProcess& from, const wire::Leave& ask);
+  void asked(LocalProcess& /*from*/, const wire::Pulse& /*heard is enough*/) {}
+  template <class Other>
+  void asked(LocalProcess& from, const Other& ask);
+
+  // Peers.
+  void handle(const PeerConnected& e);
+  void handle(const PeerUnusable& e);
+  void handle(const PeerCameIn& e);
+  void handle(const PeerLost& e);
+  void handle(const PeerFailed& e);
+  void handle(const PeerStuck& e);
+  void handle(const PeerSaid& e);
+  void handle(const PartTaken& e);
+
+  void handle(const LeaveAsked& e);
+  void handle(const Tick& e);
+
+  void join();
+  void ask_head(LocalProcess& from, std::uint64_t request, cluster::ClusterEvent event, std::size_t bytes);
+  void give_answer(const cluster::Requester& to, Result<wire::Bytes> value);
+  void begin_end(LocalProcess& process, const std::string& how);
+  void kill_workers_of(ProcessAddress driver, const std::string& reason);
+  void package_done(const PackageFetches::Done& done);
+  void peer_refused(NodeId node, const Peers::Refused& error);
+  void leave(const std::string& reason);
+  void finish_leaving();
+
+  const Self self_;
+  LocalProcesses locals_;
+  HeadLine head_;
+  Peers peers_;
+  PackageFetches packages_;
+  HostedActors actors_;
+  Leases leases_;
+  RegionNames regions_;
+  Router router_;
+  std::set<std::pair<ProcessId, ProcessId>> rings_;  ///< Invariant: first < second, both live.
+
+  int refusals_ = 0;  ///< handshakes that the head refused, one after the other
+  bool member_told_ = false;
+  bool leaving_ = false;
+  bool left_ = false;
+  Instant leave_deadline_{};
+  Instant last_tick_{-1};
+
+  Instant now_{};        ///< of the event at hand
+  Actions out_;          ///< of the event at hand
+  std::size_t fds_ = 0;  ///< that came with the message at hand
+};
+
+}  // namespace troupe::node

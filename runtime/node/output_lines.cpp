@@ -1,0 +1,63 @@
+#include "runtime/node/output_lines.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace troupe::node {
+namespace {
+
+constexpr std::size_t kLongestLine = 64 * 1024;
+constexpr std::size_t kRemembered = 300;
+constexpr Duration kKeptFor = std::chrono::seconds(10);
+
+}  // namespace
+
+std::string OutputLines::feed(std::string_view text) {
+  partial_.append(text);
+  const auto end = partial_.rfind('\n');
+  std::string whole;
+  if (end != std::string::npos) {
+    whole = partial_.substr(0, end + 1);
+    partial_.erase(0, end + 1);
+  }
+  if (partial_.size() >= kLongestLine) whole += std::exchange(partial_, {}) + "\n";
+  remember(whole);
+  return whole;
+}
+
+std::string OutputLines::finish() {
+  std::string rest = std::exchange(partial_, {});
+  if (!rest.empty()) rest.push_back('\n');
+  remember(rest);
+  return rest;
+}
+
+void OutputLines::remember(std::string_view lines) {
+  const auto last = lines.find_last_not_of('\n');
+  if (last == std::string_view::npos) return;  // empty lines alone say nothing
+  lines = lines.substr(0, last + 1);
+  const auto before = lines.rfind('\n');
+  last_line_ = lines.substr(before == std::string_view::npos ? 0 : before + 1).substr(0, kRemembered);
+}
+
+void OutputHold::keep(std::string text, Instant now) {
+  if (kept_.empty()) since_ = now;
+  kept_ += text;
+}
+
+std::string OutputHold::take() {
+  std::string text = std::exchange(kept_, {});
+  if (dropped_lines_ != 0 && !text.empty()) {
+    text.insert(0, "[" + std::to_string(std::exchange(dropped_lines_, 0)) +
+                       " lines were dropped: the driver did not read]\n");
+  }
+  return text;
+}
+
+void OutputHold::tick(Instant now) {
+  if (kept_.empty() || now - since_ < kKeptFor) return;
+  dropped_lines_ += static_cast<std::size_t>(std::count(kept_.begin(), kept_.end(), '\n'));
+  kept_.clear();
+}
+
+}  // namespace troupe::node

@@ -1,0 +1,54 @@
+/// The executables of jobs: which are here, which are on their way and from where.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/node/peers.hpp"
+
+namespace troupe::node {
+
+/// Not thread-safe. A piece is asked for at a time; a question without an answer is asked again.
+class PackageFetches {
+ public:
+  enum class Need { kHere, kComing, kBusy };
+  struct Done {
+    std::string hash;
+    std::optional<ErrorInfo> error;  ///< none: it is here
+  };
+
+  PackageFetches(const Self& self, LocalProcesses& locals, Peers& peers)
+      : self_(self), locals_(locals), peers_(peers) {}
+
+  /// Whether a worker can run `hash` now; else it is fetched from `node`, and `Done` tells.
+  Need need(const std::string& hash, NodeId node, Instant now, Actions& out);
+  /// Answers a peer that asks for a piece.
+  void give(NodeId to, const wire::PackageAsk& ask, Instant now, Actions& out);
+  void part(NodeId from, const wire::PackagePart& part, Instant now, Actions& out);
+  std::optional<Done> taken(const PartTaken& taken, Instant now, Actions& out);
+  std::vector<Done> tick(Instant now, Duration slip, Actions& out);
+  std::vector<Done> peer_died(NodeId node, const std::string& reason, Actions& out);
+
+ private:
+  struct Fetch {
+    NodeId from;
+    std::uint64_t next = 0;
+    Instant heard{};
+    Instant asked{};
+    bool waits_for_disk = false;  ///< a piece was handed on, and is not taken yet
+  };
+  bool ask(const std::string& hash, Fetch& fetch, Instant now, Actions& out);
+  Done end(const std::string& hash, ErrorCode code, std::string why, std::string todo, Actions& out);
+  void trim(Actions& out);
+
+  const Self& self_;
+  LocalProcesses& locals_;
+  Peers& peers_;
+  std::set<std::string> here_;
+  std::map<std::string, Fetch> fetches_;
+};
+
+}  // namespace troupe::node

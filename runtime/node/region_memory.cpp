@@ -1,0 +1,34 @@
+#include "runtime/node/region_memory.hpp"
+
+#include <fcntl.h>
+
+#include <cerrno>
+
+#include "runtime/core/abort_word.hpp"
+
+namespace troupe::node {
+
+Result<void> RegionMemory::make(const MakeRegion& region) {
+  auto memory = SharedMemory::create("troupe:" + region.name.substr(0, 200), region.bytes, false);
+  if (!memory) return memory.error();
+  regions_.insert_or_assign(region.region, *std::move(memory));
+  return {};
+}
+
+void RegionMemory::abort(const AbortRegions& regions) {
+  for (const RegionId region : regions.regions) {
+    const auto at = regions_.find(region);
+    if (at != regions_.end()) abort_region(at->second.data(), regions.reason, AbortKind::kMemberDied);
+  }
+}
+
+Result<UniqueFd> RegionMemory::descriptor(RegionId region) const {
+  const auto at = regions_.find(region);
+  if (at == regions_.end())
+    return ErrorInfo{ErrorCode::kUnavailable, "no shared memory", "it was dropped", "ask again"};
+  UniqueFd copy(::fcntl(at->second.fd(), F_DUPFD_CLOEXEC, 0));
+  if (!copy) return io_error("no shared memory", errno, "raise ulimit -n");
+  return copy;
+}
+
+}  // namespace troupe::node

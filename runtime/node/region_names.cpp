@@ -1,0 +1,112 @@
+#include "runtime/node/region_names.hpp"
+
+#include <algorithm>
+
+#include "runtime/core/abort_word.hpp"
+#include "runtime/node/answers.hpp"
+
+namespace troupe::node {
+
+std::optional<ErrorInfo> RegionNames::refuse_new(const wire::RegionAsk& ask) const {
+  const auto no = [&](std::string why, std::string todo) {
+    return ErrorInfo{ErrorCode::kLimit, "no shared memory '" + ask.key.substr(0, limits_.key_bytes) + "'",
+                     std::move(why), std::move(todo)};
+  };
+  const auto bytes = [](std::uint64_t count) { return std::to_string(count) + " bytes"; };
+  if (ask.key.empty() || ask.key.size() > limits_.key_bytes)
+    return no("its name is empty or too long", "use up to " + bytes(limits_.key_bytes));
+  if (regions_.size() >= limits_.regions)
+    return no("the node has " + std::to_string(limits_.regions) + " regions already", "drop regions");
+  if (ask.bytes == 0 || (ask.abortable && ask.bytes < kAbortWordBytes))
+    return no("it has no room for " + std::string(ask.abortable ? "an abort word" : "a byte"),
+              "ask for more");
+  if (ask.bytes > limits_.region_bytes)
+    return no(bytes(ask.bytes) + " is more than the limit of " + bytes(limits_.region_bytes) + " a region",
+              "ask for less, or set TROUPE_REGION_BYTES");
+  if (ask.bytes > limits_.regions_bytes - std::min(bytes_, limits_.regions_bytes))
+    return no(bytes(ask.bytes) + " with the " + bytes(bytes_) + " in use is more than the node's limit of " +
+                  bytes(limits_.regions_bytes),
+              "drop regions, ask for less, or set TROUPE_REGIONS_BYTES");
+  return std::nullopt;
+}
+
+void RegionNames::open(JobId job, ProcessId process, const wire::RegionAsk& ask, Actions& out) {
+  const Name name{job, ask.key};
+  auto at = regions_.find(name);
+  if (at == regions_.end()) {
+    if (auto error = refuse_new(ask)) {
+      out.push_back(answer_to(process, ask.request, *std::move(error)));
+      return;
+    }
+    Region region;
+    region.id = {++last_};
+    region.bytes = ask.bytes;
+    region.abortable = ask.abortable;
+    bytes_ += ask.bytes;
+    out.push_back(MakeRegion{region.id, ask.key, ask.bytes});
+    at = regions_.emplace(name, std::move(region)).first;
+  } else if (at->second.bytes < ask.bytes || at->second.abortable != ask.abortable) {
+    out.push_back(
+        answer_to(process, ask.request,
+                  ErrorInfo{ErrorCode::kLimit, "no shared memory '" + ask.key + "'",
+                            "it is there with another size or kind", "every member must ask for the same"}));
+    return;
+  }
+  Region& region = at->second;
+  region.holders[process] = ask.label;
+  if (region.made) {
+    out.push_back(answer_to(process, ask.request, wire::Bytes{}, {Attach::kRegion, region.id}));
+  } else {
+    region.waiting.push_back({process, ask.request});
+  }
+}
+
+void RegionNames::made(RegionId id, const std::optional<ErrorInfo>& error, Actions& out) {
+  const auto at =
+      std::find_if(regions_.begin(), regions_.end(), [&](const auto& r) { return r.second.id == id; });
+  if (at == regions_.end()) return;  // dropped meanwhile
+  at->second.made = !error;
+  for (const auto& [process, request] : std::exchange(at->second.waiting, {})) {
+    out.push_back(error ? answer_to(process, request, *error)
+                        : answer_to(process, request, wire::Bytes{}, {Attach::kRegion, id}));
+  }
+  if (error) erase(at, out);
+}
+
+RegionNames::Regions::iterator RegionNames::erase(Regions::iterator at, Actions& out) {
+  for (const auto& [process, request] : at->second.waiting) {
+    out.push_back(answer_to(process, request,
+                            ErrorInfo{ErrorCode::kUnavailable, "no shared memory '" + at->first.second + "'",
+                                      "it was dropped before it was made", "ask again"}));
+  }
+  bytes_ -= at->second.bytes;
+  out.push_back(DropRegion{at->second.id});
+  return regions_.erase(at);
+}
+
+void RegionNames::drop(JobId job, const std::string& key, Actions& out) {
+  if (const auto at = regions_.find({job, key}); at != regions_.end()) erase(at, out);
+}
+
+void RegionNames::process_died(ProcessId process, const std::string& reason, Actions& out) {
+  std::map<std::string, std::vector<RegionId>> aborts;  // by the label under which it held them
+  for (const auto& [name, region] : regions_) {
+    const auto holder = region.holders.find(process);
+    if (holder != region.holders.end() && region.abortable) aborts[holder->second].push_back(region.id);
+  }
+  for (auto& [label, regions] : aborts) {
+    out.push_back(AbortRegions{std::move(regions), label + " died: " + reason});
+  }
+  for (auto at = regions_.begin(); at != regions_.end();) {
+    const bool held = at->second.holders.erase(process) > 0;
+    at = held && at->second.holders.empty() ? erase(at, out) : std::next(at);
+  }
+}
+
+void RegionNames::end_job(JobId job, Actions& out) {
+  for (auto at = regions_.lower_bound({job, ""}); at != regions_.end() && at->first.first == job;) {
+    at = erase(at, out);
+  }
+}
+
+}  // namespace troupe::node

@@ -1,0 +1,55 @@
+/// The shared memory of a node by name: who holds which region, and which abort words a death sets.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/node/limits.hpp"
+#include "runtime/node/node_events.hpp"
+
+namespace troupe::node {
+
+/// Names are a job's own: no job can open or drop another's. Not thread-safe. A region that is dropped here
+/// is never handed out again, so nothing that a late writer does can reach its successor.
+class RegionNames {
+ public:
+  explicit RegionNames(const Limits& limits) : limits_(limits) {}
+
+  /// Answers `process` with the region, made first if need be; its label names it when it dies.
+  void open(JobId job, ProcessId process, const wire::RegionAsk& ask, Actions& out);
+  void made(RegionId region, const std::optional<ErrorInfo>& error, Actions& out);
+  void drop(JobId job, const std::string& key, Actions& out);
+  /// Sets the abort word of every abortable region that `process` holds. Regions that nobody holds any more
+  /// are dropped.
+  void process_died(ProcessId process, const std::string& reason, Actions& out);
+  void end_job(JobId job, Actions& out);
+  std::size_t size() const { return regions_.size(); }
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  using Name = std::pair<JobId, std::string>;
+  struct Waiting {
+    ProcessId process;
+    std::uint64_t request = 0;
+  };
+  struct Region {
+    RegionId id;
+    std::uint64_t bytes = 0;
+    bool abortable = false;
+    bool made = false;
+    std::map<ProcessId, std::string> holders;
+    std::vector<Waiting> waiting;  ///< until it is made
+  };
+  using Regions = std::map<Name, Region>;
+
+  std::optional<ErrorInfo> refuse_new(const wire::RegionAsk& ask) const;
+  Regions::iterator erase(Regions::iterator at, Actions& out);
+
+  const Limits& limits_;
+  Regions regions_;
+  std::uint64_t bytes_ = 0;  ///< Invariant: the sum of all regions' bytes.
+  std::uint64_t last_ = 0;
+};
+
+}  // namespace troupe::node

@@ -1,0 +1,26 @@
+/// The door: what is too large, or makes no sense, is refused before the machine takes anything of it up.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "runtime/wire/cluster.hpp"
+#include "scheduler/placement/placement.hpp"
+
+namespace troupe::cluster {
+
+inline constexpr std::size_t kMaxPayloadBytes = std::size_t{4} << 20;
+inline constexpr std::size_t kMaxNameBytes = 256;  ///< of a job, an actor, a type, a node, an address
+inline constexpr std::size_t kMaxReasonBytes = 2048;
+
+/// Why the head refuses it (kLimit or kBadInput), or nothing.
+std::optional<ErrorInfo> check_spec(const ActorSpec& spec);
+std::optional<ErrorInfo> check_node(const NodeInfo& node);
+std::optional<ErrorInfo> check_job_name(const std::string& name);
+
+/// At most kMaxReasonBytes of a text that somebody else wrote, and which is kept.
+std::string clipped(std::string_view text);
+ErrorInfo clipped(const ErrorInfo& error);
+
+}  // namespace troupe::cluster

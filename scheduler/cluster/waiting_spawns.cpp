@@ -1,0 +1,76 @@
+#include "scheduler/cluster/waiting_spawns.hpp"
+
+#include "runtime/core/assert.hpp"
+
+namespace troupe::cluster {
+
+void WaitingSpawns::add(PendingSpawn spawn) {
+  const std::uint64_t number = ++next_number_;
+  const bool is_new = numbers_.emplace(spawn.requester, number).second;
+  TROUPE_ASSERT(is_new, "a request waits once");
+  queues_[spawn.spec.demand.affinity].insert(number, -spawn.spec.demand.cpu_e4);
+  jobs_[spawn.spec.job].emplace(number, spawn.requester);
+  spawns_.emplace(number, std::move(spawn));
+}
+
+std::optional<PendingSpawn> WaitingSpawns::take(const Requester& requester) {
+  const auto at = numbers_.find(requester);
+  if (at == numbers_.end()) return std::nullopt;
+  const std::uint64_t number = at->second;
+  numbers_.erase(at);
+  PendingSpawn spawn = std::move(spawns_.extract(number).mapped());
+  const auto queue = queues_.find(spawn.spec.demand.affinity);
+  TROUPE_ASSERT(queue != queues_.end() && queue->second.erase(number), "what waits is in its queue");
+  if (queue->second.empty()) queues_.erase(queue);
+  const auto job = jobs_.find(spawn.spec.job);
+  TROUPE_ASSERT(job != jobs_.end() && job->second.erase(number) == 1, "what waits is in its job");
+  if (job->second.empty()) jobs_.erase(job);
+  return spawn;
+}
+
+const PendingSpawn* WaitingSpawns::first_fit(NodeId node, std::int64_t free_e4) const {
+  if (free_e4 < 0) return nullptr;
+  const std::uint64_t* best = nullptr;
+  for (const NodeId affinity : {NodeId{}, node}) {
+    const auto queue = queues_.find(affinity);
+    if (queue == queues_.end()) continue;
+    const std::uint64_t* first = queue->second.first(-free_e4);
+    if (first != nullptr && (best == nullptr || *first < *best)) best = first;
+  }
+  return best == nullptr ? nullptr : &spawns_.at(*best);
+}
+
+std::vector<Requester> WaitingSpawns::bound_to(NodeId node) const {
+  std::vector<Requester> found;
+  const auto queue = queues_.find(node);
+  if (!node || queue == queues_.end()) return found;
+  queue->second.each(
+      [&](std::uint64_t number, std::int64_t) { found.push_back(spawns_.at(number).requester); });
+  return found;
+}
+
+std::vector<Requester> WaitingSpawns::asked_by(NodeId node) const {
+  std::vector<Requester> found;
+  for (auto at = numbers_.lower_bound(Requester{{node, {}}, 0});
+       at != numbers_.end() && at->first.from.node == node; ++at)
+    found.push_back(at->first);
+  return found;
+}
+
+std::vector<Requester> WaitingSpawns::of_job(JobId job) const {
+  std::vector<Requester> found;
+  const auto at = jobs_.find(job);
+  if (at == jobs_.end()) return found;
+  for (const auto& [number, requester] : at->second) found.push_back(requester);
+  return found;
+}
+
+std::vector<Requester> WaitingSpawns::larger_than(std::int64_t cpu_e4) const {
+  std::vector<Requester> found;
+  for (const auto& [number, spawn] : spawns_) {
+    if (!spawn.spec.demand.affinity && spawn.spec.demand.cpu_e4 > cpu_e4) found.push_back(spawn.requester);
+  }
+  return found;
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,57 @@
+/// Spawns that no node can hold now, by what they wait for.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/wire/cluster.hpp"
+#include "scheduler/placement/weighted_set.hpp"
+
+namespace troupe::cluster {
+
+/// A spawn that waits for resources. It has no actor id and no record yet.
+struct PendingSpawn {
+  Requester requester;
+  ActorSpec spec;
+  int attempts = 0;  ///< nodes that died while they started it
+};
+
+/// First come, first served, of those that fit. Everything takes O(log n) a spawn. Not thread-safe.
+class WaitingSpawns {
+ public:
+  /// REQUIRES: !contains(spawn.requester).
+  void add(PendingSpawn spawn);
+  /// Takes it out.
+  std::optional<PendingSpawn> take(const Requester& requester);
+  bool contains(const Requester& requester) const { return numbers_.contains(requester); }
+  std::size_t size() const { return spawns_.size(); }
+  bool empty() const { return spawns_.empty(); }
+
+  /// The first that may run on `node` and asks for no more than `free_e4`; null if there is none.
+  const PendingSpawn* first_fit(NodeId node, std::int64_t free_e4) const;
+  /// Those that may run on no other node.
+  std::vector<Requester> bound_to(NodeId node) const;
+  /// Those that a process of `node` asked for.
+  std::vector<Requester> asked_by(NodeId node) const;
+  std::vector<Requester> of_job(JobId job) const;
+  /// Those without affinity that ask for more than `cpu_e4`. O(size()).
+  std::vector<Requester> larger_than(std::int64_t cpu_e4) const;
+
+  /// In the order in which they came.
+  const std::map<std::uint64_t, PendingSpawn>& all() const { return spawns_; }
+
+ private:
+  /// By number; the weight is the demand, negative: the first that weighs -free or more fits.
+  using Queue = scheduler::WeightedSet<std::uint64_t>;
+
+  std::uint64_t next_number_ = 0;
+  std::map<std::uint64_t, PendingSpawn> spawns_;
+  std::map<Requester, std::uint64_t> numbers_;
+  std::map<NodeId, Queue> queues_;  ///< by affinity; NodeId{} for none
+  std::map<JobId, std::map<std::uint64_t, Requester>> jobs_;
+};
+
+}  // namespace troupe::cluster

@@ -1,0 +1,80 @@
+#include "scheduler/head/commit_queue.hpp"
+
+#include <algorithm>
+
+#include "runtime/core/assert.hpp"
+#include "runtime/wire/codec.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr Duration kFirstBackoff = std::chrono::milliseconds(100);
+constexpr Duration kLastBackoff = std::chrono::seconds(5);
+
+}  // namespace
+
+void CommitQueue::add(std::vector<cluster::ClusterAction> actions) {
+  for (cluster::ClusterAction& action : actions) {
+    if (auto* persist = std::get_if<cluster::Persist>(&action)) {
+      open_.insert_or_assign(std::move(persist->key), wire::encode(persist->record));
+    } else if (auto* erase = std::get_if<cluster::Erase>(&action)) {
+      open_.insert_or_assign(std::move(erase->key), std::nullopt);
+    } else {
+      hold(std::move(action));
+    }
+  }
+}
+
+void CommitQueue::add(const StoreBatch& changes) {
+  for (const StoreBatch::Change& change : changes.changes()) open_.insert_or_assign(change.key, change.value);
+}
+
+void CommitQueue::hold(HeadMessage message) {
+  const std::uint64_t last = durable_ + (under_way_ ? 1 : 0) + (open_.empty() ? 0 : 1);
+  TROUPE_ASSERT(held_.empty() || held_.back().batch <= last, "messages wait in order");
+  held_.push_back({last, std::move(message)});
+}
+
+std::shared_ptr<const StoreBatch> CommitQueue::next_write(Instant now) {
+  if (is_written_ || (failure_ && now < next_try_)) return nullptr;
+  if (!under_way_) {
+    if (open_.empty()) return nullptr;
+    auto batch = std::make_shared<StoreBatch>();
+    for (auto& [key, value] : open_) {
+      if (value) {
+        batch->put(key, *value);
+      } else {
+        batch->erase(key);
+      }
+    }
+    open_.clear();
+    under_way_ = std::move(batch);
+  }
+  is_written_ = true;
+  return under_way_;
+}
+
+void CommitQueue::written(const Result<void>& how, Instant now) {
+  TROUPE_ASSERT(is_written_ && under_way_, "one batch is with the store");
+  is_written_ = false;
+  if (how) {
+    failure_.reset();
+    backoff_ = {};
+    changes_ += under_way_->changes().size();
+    under_way_.reset();
+    ++durable_;
+    return;
+  }
+  failure_ = how.error();
+  backoff_ = std::clamp(2 * backoff_, kFirstBackoff, kLastBackoff);
+  next_try_ = now + backoff_;
+}
+
+std::vector<HeadMessage> CommitQueue::take_ready() {
+  std::vector<HeadMessage> ready;
+  for (; !held_.empty() && held_.front().batch <= durable_; held_.pop_front())
+    ready.push_back(std::move(held_.front().message));
+  return ready;
+}
+
+}  // namespace troupe

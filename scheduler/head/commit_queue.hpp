@@ -1,0 +1,72 @@
+/// What the head says, in order, each held until everything that was persisted before it is durable.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "runtime/core/clock.hpp"
+#include "runtime/core/storage.hpp"
+#include "runtime/wire/cluster.hpp"
+
+namespace troupe {
+
+/// An answer to one who is no node, as a whole frame.
+struct HeadReply {
+  std::string to;  ///< the peer's name
+  Bytes frame;
+};
+using HeadMessage = std::variant<cluster::ClusterAction, HeadReply>;
+
+/// Group commit, as a pure machine: while one batch is written, all that is persisted meanwhile gathers in the
+/// next one. A write that fails is done again until it succeeds; nothing behind it is let go before.
+///
+/// Invariants: messages leave in the order in which they came; one batch is under way at most; a message leaves
+/// when the batch that was open when it came, if anything was in it, is durable. A batch holds the last change of
+/// each key, so that while the store fails it grows with the records and not with time.
+class CommitQueue {
+ public:
+  /// Takes up Persist and Erase for the open batch; holds the others.
+  void add(std::vector<cluster::ClusterAction> actions);
+  void add(const StoreBatch& changes);
+  void add(HeadReply reply) { hold(std::move(reply)); }
+
+  /// The batch to write now, unless one is under way or the next try is not due.
+  std::shared_ptr<const StoreBatch> next_write(Instant now);
+  /// How the batch under way went.
+  void written(const Result<void>& how, Instant now);
+  /// What may be sent now.
+  std::vector<HeadMessage> take_ready();
+
+  /// Messages that wait for a batch.
+  std::size_t held() const { return held_.size(); }
+  /// Why the last write failed; none once one has succeeded.
+  const std::optional<ErrorInfo>& failure() const { return failure_; }
+  /// Batches that are durable, and changes in them.
+  std::uint64_t batches() const { return durable_; }
+  std::uint64_t changes() const { return changes_; }
+
+ private:
+  struct Held {
+    std::uint64_t batch = 0;  ///< that must be durable first
+    HeadMessage message;
+  };
+  void hold(HeadMessage message);
+
+  std::map<std::string, std::optional<Bytes>> open_;  ///< batch number durable_ + 1, or + 2 if one is under way
+  std::shared_ptr<const StoreBatch> under_way_;       ///< batch number durable_ + 1
+  bool is_written_ = false;                           ///< under_way_ is with the store now
+  std::deque<Held> held_;
+  std::uint64_t durable_ = 0;
+  std::uint64_t changes_ = 0;
+  std::optional<ErrorInfo> failure_;
+  Duration backoff_{};
+  Instant next_try_{};
+};
+
+}  // namespace troupe

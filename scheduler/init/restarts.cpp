@@ -1,0 +1,33 @@
+#include "scheduler/init/restarts.hpp"
+
+#include <algorithm>
+
+namespace troupe {
+
+void Restarts::up(Instant now) {
+  up_since_ = now;
+  was_up_ = true;
+  starts_ = 0;
+}
+
+std::optional<Duration> Restarts::died(Instant now, std::string why) {
+  last_ = std::move(why);
+  const bool settled = up_since_ && now - *up_since_ >= policy_.settled;
+  starts_ = up_since_ ? 0 : starts_ + 1;
+  deaths_ = settled ? 1 : deaths_ + 1;
+  up_since_.reset();
+  if (starts_ >= policy_.most_starts || deaths_ >= policy_.most_deaths) return std::nullopt;
+  if (deaths_ == 1) return Duration(0);
+  Duration wait = policy_.first;
+  for (int i = 2; i < deaths_ && wait < policy_.longest; ++i) wait *= 2;
+  return std::min(wait, policy_.longest);
+}
+
+ErrorInfo Restarts::gave_up(const std::string& name) const {
+  const bool never = starts_ >= policy_.most_starts;
+  return {ErrorCode::kUnavailable, name + (never ? " does not come up" : " does not stay up"),
+          std::to_string(never ? starts_ : deaths_) + " times in a row; the last time: " + last_,
+          "look at the lines above; TROUPE_LOG=debug prints more"};
+}
+
+}  // namespace troupe

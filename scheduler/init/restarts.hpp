@@ -1,0 +1,46 @@
+/// When a process that died is started again, and when not any more.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "runtime/core/clock.hpp"
+#include "runtime/core/error.hpp"
+
+namespace troupe {
+
+/// The restarts of one process: a pure machine. A start that fails is tried again like a death in mid-life; what does
+/// not stay up is started ever more slowly, and after many failures in a row not at all.
+class Restarts {
+ public:
+  struct Policy {
+    Duration first = std::chrono::milliseconds(50);  ///< after the second failure in a row; doubles with each
+    Duration longest = std::chrono::seconds(2);
+    Duration settled = std::chrono::seconds(10);  ///< who was up this long did not die of its start
+    int most_starts = 6;   ///< starts in a row that do not come up
+    int most_deaths = 20;  ///< failures in a row, starts and soon deaths together
+  };
+
+  Restarts() = default;
+  explicit Restarts(const Policy& policy) : policy_(policy) {}
+
+  /// It came up.
+  void up(Instant now);
+  /// It died, or did not come up. How long to wait before it is started again; nothing: it does not stay up.
+  std::optional<Duration> died(Instant now, std::string why);
+
+  bool is_up() const { return up_since_.has_value(); }
+  bool was_up() const { return was_up_; }
+  /// Why `name` is not started again. REQUIRES: died() said so.
+  ErrorInfo gave_up(const std::string& name) const;
+
+ private:
+  Policy policy_;
+  std::optional<Instant> up_since_;
+  bool was_up_ = false;
+  int starts_ = 0;  ///< in a row that did not come up
+  int deaths_ = 0;  ///< in a row, none of which was settled
+  std::string last_;
+};
+
+}  // namespace troupe

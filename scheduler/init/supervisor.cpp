@@ -1,0 +1,166 @@
+#include "scheduler/init/supervisor.hpp"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "runtime/core/log.hpp"
+#include "runtime/link/socket/first_exchange.hpp"
+
+namespace troupe {
+namespace {
+
+/// A child loads its libraries, LibTorch among them, on a machine that may be busy; a node waits for the head.
+constexpr Duration kComesUp = std::chrono::seconds(60);
+constexpr Duration kLooksAgain = std::chrono::milliseconds(20);  ///< at a role that may not start yet
+
+/// The same start would fail again: a port in use, a folder that is not ours.
+bool is_permanent(const ErrorInfo& error) {
+  return error.code != ErrorCode::kUnavailable && error.code != ErrorCode::kTimeout;
+}
+
+}  // namespace
+
+Supervisor::~Supervisor() {
+  std::vector<std::size_t> all(entries_.size());
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
+  end(all, Duration(0));
+}
+
+std::size_t Supervisor::add(Role role) {
+  auto entry = std::make_unique<Entry>();
+  entry->restarts = Restarts(role.policy);
+  entry->role = std::move(role);
+  entries_.push_back(std::move(entry));
+  return entries_.size() - 1;
+}
+
+void Supervisor::run(int wake, const std::function<bool()>& done) {
+  while (!failure_) {
+    start_due(clock_.now());
+    if (failure_ || done()) return;
+    std::vector<pollfd> waits{{wake, POLLIN, 0}};
+    for (const auto& entry : entries_) {
+      waits.push_back({entry->child ? entry->child->pidfd.get() : -1, POLLIN, 0});
+      const bool linked = entry->child && entry->child->link.fd() >= 0;
+      const short out = linked && entry->child->link.wants_write() ? POLLOUT : 0;
+      waits.push_back({linked ? entry->child->link.fd() : -1, static_cast<short>(POLLIN | out), 0});
+    }
+    if (::poll(waits.data(), waits.size(), wait_ms(clock_.now())) < 0) continue;
+    const Instant now = clock_.now();
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      Entry& entry = *entries_[i];
+      if (waits[2 * i + 2].revents != 0) read_link(entry, now);
+      if (waits[2 * i + 1].revents != 0) died(entry, now);
+      if (entry.child && !entry.restarts.is_up() && now - entry.started > kComesUp) {
+        log(LogLevel::kWarning, entry.role.name + " did not come up within 60 s; it is killed");
+        signal_child(*entry.child, SIGKILL);
+        entry.started = now;  // its pidfd tells the rest
+      }
+    }
+    if (waits[0].revents != 0) return;
+  }
+}
+
+void Supervisor::start_due(Instant now) {
+  for (const auto& entry : entries_) {
+    if (entry->child || !entry->due || *entry->due > now) continue;
+    if (!entry->role.may_start()) continue;
+    entry->due.reset();
+    entry->started = now;
+    try {
+      entry->child.emplace(entry->role.start());
+      entry->pid = entry->child->pid;
+    } catch (const Error& error) {
+      failed(*entry, clock_.now(), error.info());
+    }
+  }
+}
+
+int Supervisor::wait_ms(Instant now) const {
+  Duration wait = std::chrono::seconds(60);
+  for (const auto& entry : entries_) {
+    if (entry->due) wait = std::min(wait, std::max(*entry->due - now, kLooksAgain));
+    if (entry->child && !entry->restarts.is_up()) wait = std::min(wait, entry->started + kComesUp - now);
+  }
+  return static_cast<int>(std::max(wait, Duration(0)) / std::chrono::milliseconds(1)) + 1;
+}
+
+void Supervisor::read_link(Entry& entry, Instant now) {
+  while (entry.child && entry.child->link.fd() >= 0) {
+    entry.child->link.flush();
+    Message received;
+    const auto got = entry.child->link.receive(received);
+    if (got == SocketLink::Got::kNothing) return;
+    if (got == SocketLink::Got::kClosed) {
+      entry.child->link = {};  // it is about to die, and its pidfd tells how
+      return;
+    }
+    auto message = wire::decode_control(received.header, received.body);
+    if (!message) continue;
+    if (const auto* ready = std::get_if<wire::Ready>(&*message)) {
+      entry.restarts.up(now);
+      entry.role.on_ready(*entry.child, ready->address);
+    } else if (const auto* not_ready = std::get_if<wire::NotReady>(&*message)) {
+      const ErrorInfo error = not_ready->error;
+      signal_child(*entry.child, SIGKILL);
+      reap(*entry.child);
+      entry.child.reset();
+      failed(entry, now, error);
+    } else {
+      entry.role.on_message(*std::move(message));
+    }
+  }
+}
+
+void Supervisor::died(Entry& entry, Instant now) {
+  if (!entry.child) return;
+  const std::string how = reap(*entry.child);
+  entry.child.reset();
+  failed(entry, now, {ErrorCode::kUnavailable, how, "", ""});
+}
+
+void Supervisor::failed(Entry& entry, Instant now, const ErrorInfo& why) {
+  const bool was_up = entry.restarts.is_up();
+  const bool for_good = is_permanent(why) && !entry.restarts.was_up();
+  const auto wait = entry.restarts.died(now, why.message());
+  entry.role.on_death(why.message());
+  if (wait && !for_good) {
+    entry.due = now + *wait;
+    return log(LogLevel::kWarning, entry.role.name + (was_up ? " died (" : " did not come up (") + why.message() +
+                                       "); it is started again");
+  }
+  const ErrorInfo error = for_good ? why : entry.restarts.gave_up(entry.role.name);
+  if (!for_good) log(LogLevel::kError, error.message());
+  if (entry.role.vital && !failure_) failure_ = error;
+}
+
+bool Supervisor::all_up() const {
+  return std::all_of(entries_.begin(), entries_.end(), [](const auto& entry) { return entry->restarts.is_up(); });
+}
+
+bool Supervisor::tell(std::size_t role, const wire::Control& message) {
+  auto& child = entries_.at(role)->child;
+  if (!child || child->link.fd() < 0) return false;
+  wire::FrameHeader header;
+  const wire::Bytes body = wire::encode_control(message, header);
+  return child->link.send(header, body) == Sent::kQueued;
+}
+
+void Supervisor::end(const std::vector<std::size_t>& roles, Duration grace) {
+  for (const std::size_t role : roles) {
+    entries_.at(role)->due.reset();
+    if (entries_[role]->child) entries_[role]->child->link = {};  // it leaves when its launcher is gone
+  }
+  const Instant deadline = clock_.now() + grace;
+  for (const std::size_t role : roles) {
+    auto& child = entries_[role]->child;
+    if (!child) continue;
+    if (!wait_ended(*child, std::max(deadline - clock_.now(), Duration(0)))) signal_child(*child, SIGKILL);
+    reap(*child);
+    child.reset();
+  }
+}
+
+}  // namespace troupe

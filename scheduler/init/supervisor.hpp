@@ -1,0 +1,78 @@
+/// Keeps processes of ours up: starts each, waits for its first word, and starts it again when it dies.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/node/child.hpp"
+#include "runtime/wire/messages.hpp"
+#include "scheduler/init/restarts.hpp"
+
+namespace troupe {
+
+/// All of it happens in the thread that calls run(): children die with the thread that started them. Never waits for
+/// one child while another one needs something.
+class Supervisor {
+ public:
+  struct Role {
+    std::string name;  ///< for people: "the head", "node 1"
+    /// Starts it and sends its configuration. A troupe::Error is a start that failed.
+    std::function<Child()> start;
+    std::function<bool()> may_start = [] { return true; };
+    /// It said Ready. It may move the link out of the child: then nobody here reads it.
+    std::function<void(Child& child, const std::string& address)> on_ready = [](auto&, auto&) {};
+    /// What it says after that.
+    std::function<void(wire::Control message)> on_message = [](auto) {};
+    /// It is gone; it is started again unless failure() says otherwise.
+    std::function<void(const std::string& how)> on_death = [](auto&) {};
+    bool vital = true;  ///< when it does not stay up, run() ends with failure()
+    Restarts::Policy policy;
+  };
+
+  Supervisor() = default;
+  ~Supervisor();
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  /// A number for the role, in order from 0.
+  std::size_t add(Role role);
+  /// Until `wake` is readable, or a vital role does not stay up, or `done` says so after something happened.
+  void run(int wake, const std::function<bool()>& done = [] { return false; });
+  /// Every role has said Ready and lives.
+  bool all_up() const;
+  /// Why run() ended by itself.
+  const std::optional<ErrorInfo>& failure() const { return failure_; }
+
+  /// False if it is not there.
+  bool tell(std::size_t role, const wire::Control& message);
+  /// Of its latest life, over or not; -1 before the first.
+  pid_t pid(std::size_t role) const { return entries_.at(role)->pid; }
+  /// Asks these to leave, all at once, by closing their links; kills who is still there after `grace`.
+  void end(const std::vector<std::size_t>& roles, Duration grace);
+
+ private:
+  struct Entry {
+    Role role;
+    Restarts restarts;
+    std::optional<Child> child;
+    pid_t pid = -1;
+    Instant started{};
+    std::optional<Instant> due = Instant{};  ///< when it is started next
+  };
+
+  void start_due(Instant now);
+  void failed(Entry& entry, Instant now, const ErrorInfo& why);
+  void died(Entry& entry, Instant now);
+  void read_link(Entry& entry, Instant now);
+  int wait_ms(Instant now) const;
+
+  MonotonicClock clock_;
+  std::vector<std::unique_ptr<Entry>> entries_;
+  std::optional<ErrorInfo> failure_;
+};
+
+}  // namespace troupe

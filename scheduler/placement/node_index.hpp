@@ -1,0 +1,57 @@
+/// Who runs where: the nodes, ordered so that a decision takes O(log n), with a sentence of why.
+///
+/// Affinity first. Isolated actors are spread: onto the node that is least used for its size, so that trainers
+/// get cores of their own and one node's death takes few. Others are packed: onto the fullest node that has
+/// room, so that whole nodes stay free for large demands. Ties go to fewer (spread) or more (pack) actors, then
+/// to the lower id: the same nodes give the same answer.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "scheduler/placement/placement.hpp"
+#include "scheduler/placement/weighted_set.hpp"
+
+namespace troupe::scheduler {
+
+/// Not thread-safe.
+class NodeIndex {
+ public:
+  /// Adds the node, or takes up what changed of it. O(log n).
+  /// REQUIRES: 0 <= cpu_e4 <= kMaxCpu_e4 and 0 <= cpu_used_e4 <= kMaxCpu_e4.
+  void set(cluster::NodeView node);
+  void remove(NodeId node);
+
+  /// O(log n). REQUIRES: 0 <= demand.cpu_e4 <= kMaxCpu_e4.
+  cluster::Placement place(const cluster::ActorDemand& demand) const;
+  /// Why `demand` is not placed now, for a person who asks. O(n).
+  std::string why_waits(const cluster::ActorDemand& demand) const;
+
+  /// The CPUs that an actor could get there now; -1 if nothing is placed there.
+  std::int64_t free_of(NodeId node) const;
+  /// The CPUs of the largest node, suspect or not; -1 if there is none.
+  std::int64_t largest() const { return sizes_.empty() ? -1 : sizes_.rbegin()->first; }
+  /// The most CPUs that any node has free; -1 if nothing is placed anywhere.
+  std::int64_t most_free() const { return by_use_.empty() ? -1 : by_use_.most(); }
+  const std::map<NodeId, cluster::NodeView>& nodes() const { return nodes_; }
+
+ private:
+  /// In this order the least used comes first.
+  struct Use {
+    std::int64_t used_e4 = 0;
+    std::int64_t cpu_e4 = 0;
+    int actors = 0;
+    NodeId id{};
+    bool operator<(const Use& other) const;
+  };
+  static Use use_of(const cluster::NodeView& node);
+
+  cluster::Placement only_there(const cluster::ActorDemand& demand) const;
+  void forget(const cluster::NodeView& node);
+
+  std::map<NodeId, cluster::NodeView> nodes_;
+  WeightedSet<Use> by_use_;            ///< those that are not suspect and not overfull; weight: free CPUs
+  std::map<std::int64_t, int> sizes_;  ///< how many nodes have so many CPUs
+};
+
+}  // namespace troupe::scheduler

@@ -1,0 +1,40 @@
+/// What placement sees and answers.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/core/ids.hpp"
+#include "runtime/wire/cluster.hpp"
+
+namespace troupe::cluster {
+
+/// A live node as placement sees it. Gateways (drivers and remote sessions) are never shown to it.
+struct NodeView {
+  NodeId id{};
+  std::string name;
+  std::int64_t cpu_e4 = 0;       ///< all it has
+  std::int64_t cpu_used_e4 = 0;  ///< what its actors hold
+  int actors = 0;
+  bool suspect = false;  ///< not heard of as it should be: nothing new is placed there
+};
+
+/// No node has more CPUs, and no actor asks for more: products of two such numbers fit 64 bits.
+inline constexpr std::int64_t kMaxCpu_e4 = 100'000 * kCpu;
+
+enum class PlacementVerdict {
+  kPlaced,
+  kWait,   ///< not now: asked again when resources change
+  kNever,  ///< no node of this cluster could hold it
+};
+
+struct Placement {
+  PlacementVerdict verdict = PlacementVerdict::kWait;
+  NodeId node{};
+  std::string reason;  ///< why there, or why never; empty for kWait: NodeIndex::why_waits tells
+};
+
+/// "1.5" for 15000: CPUs as a person writes them.
+std::string format_cpus(std::int64_t cpu_e4);
+
+}  // namespace troupe::cluster

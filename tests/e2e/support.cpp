@@ -1,0 +1,257 @@
+#include "tests/e2e/support.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+
+namespace troupe::e2e {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+constexpr const char* kMark = "TROUPE_TEST_MARK";
+constexpr const char* kFolder = "TROUPE_TEST_FOLDER";
+
+[[noreturn]] void fail(const std::string& what) {
+  throw std::runtime_error("the test itself failed: " + what);
+}
+
+struct Stat {
+  std::string name;
+  char state = 0;
+  pid_t parent = -1;
+};
+
+Stat stat_of(const fs::path& process) {
+  Stat stat;
+  const std::string text = slurp(process / "stat");
+  const auto open = text.find('('), close = text.rfind(')');
+  if (open == std::string::npos || close == std::string::npos) return stat;
+  stat.name = text.substr(open + 1, close - open - 1);
+  std::istringstream(text.substr(close + 1)) >> stat.state >> stat.parent;
+  return stat;
+}
+
+void for_each_process(const std::function<void(pid_t, const fs::path&)>& visit) {
+  std::error_code error;
+  for (fs::directory_iterator at("/proc", error), end; at != end; at.increment(error)) {
+    if (const pid_t pid = std::atoi(at->path().filename().c_str()); pid > 0) visit(pid, at->path());
+  }
+}
+
+/// Returns the former limit.
+std::uint64_t limit_to(int resource, std::uint64_t bytes) {
+  rlimit limit{};
+  ::getrlimit(resource, &limit);
+  const std::uint64_t former = limit.rlim_cur;
+  limit.rlim_cur = bytes;
+  if (::setrlimit(resource, &limit) != 0) fail("setrlimit");
+  return former;
+}
+
+}  // namespace
+
+BusyLoops::BusyLoops(int count) {
+  const pid_t parent = ::getpid();
+  for (int i = 0; i < count; ++i) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() != parent) ::_exit(0);
+      for (std::atomic<std::uint64_t> n{0};;) n.fetch_add(1, std::memory_order_relaxed);
+    }
+    if (pid > 0) pids_.push_back(pid);
+  }
+}
+
+BusyLoops::~BusyLoops() {
+  for (const pid_t pid : pids_) {
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+  }
+}
+
+MemoryGuard::MemoryGuard(std::uint64_t bytes) {
+  // What the signal does not end gets an error instead. Programs that we start inherit that, and the limits.
+  ::signal(SIGXFSZ, SIG_IGN);
+  former_space_ = limit_to(RLIMIT_AS, bytes);
+  former_file_ = limit_to(RLIMIT_FSIZE, bytes);
+}
+
+MemoryGuard::~MemoryGuard() {
+  limit_to(RLIMIT_AS, former_space_);
+  limit_to(RLIMIT_FSIZE, former_file_);
+  ::signal(SIGXFSZ, SIG_DFL);
+}
+
+TemporaryFolder::TemporaryFolder() : path_((fs::temp_directory_path() / "troupe-test-XXXXXX").string()) {
+  if (::mkdtemp(path_.data()) == nullptr) fail("mkdtemp " + path_);
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+Program::Program(const std::string& test_case, const std::string& folder) {
+  static std::atomic<int> next{0};
+  mark_ = std::to_string(::getpid()) + "." + std::to_string(next++) + "." +
+          std::to_string(MonotonicClock().now().count());
+  ::setenv(kMark, mark_.c_str(), 1);
+  ::setenv(kFolder, folder.c_str(), 1);
+  const std::string out = folder + "/out", err = folder + "/err";
+  pid_ = ::fork();
+  if (pid_ == 0) {
+    ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600), STDOUT_FILENO);
+    ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600), STDERR_FILENO);
+    ::execl("/proc/self/exe", "program", test_case.c_str(), "--warn", "NoTests", nullptr);
+    ::_exit(127);
+  }
+  ::unsetenv(kMark);
+  ::unsetenv(kFolder);
+  if (pid_ < 0) fail("fork");
+}
+
+Program::~Program() {
+  for (int i = 0; i < 100; ++i) {
+    const auto left = processes();
+    for (const pid_t pid : left) ::kill(pid, SIGKILL);
+    if (!reaped_) reaped_ = ::waitpid(pid_, nullptr, WNOHANG) == pid_;
+    if (left.empty() && reaped_) return;
+    std::this_thread::sleep_for(50ms);
+  }
+}
+
+std::string Program::wait(Duration timeout) {
+  int status = 0;
+  if (!eventually([&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; }, timeout)) return "it did not end";
+  reaped_ = true;
+  return WIFEXITED(status) ? "exit code " + std::to_string(WEXITSTATUS(status))
+                           : "killed by signal " + std::to_string(WTERMSIG(status));
+}
+
+void Program::kill(int signal) {
+  ::kill(pid_, signal);
+}
+
+std::vector<pid_t> Program::processes() const {
+  std::vector<pid_t> found;
+  const std::string entry = std::string(kMark) + "=" + mark_;
+  for_each_process([&](pid_t pid, const fs::path& path) {
+    const std::string environment = slurp(path / "environ");
+    if (environment.find(entry + '\0') != std::string::npos && stat_of(path).state != 'Z') found.push_back(pid);
+  });
+  return found;
+}
+
+std::string program_folder() {
+  const char* folder = std::getenv(kFolder);
+  if (folder == nullptr) fail("this test case is a program that another one runs");
+  return folder;
+}
+
+std::string slurp(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream(path + ".new") << text << std::flush;
+  fs::rename(path + ".new", path);
+}
+
+bool eventually(const std::function<bool()>& condition, Duration timeout) {
+  const MonotonicClock clock;
+  for (const Instant end = clock.now() + timeout; clock.now() < end; std::this_thread::sleep_for(5ms)) {
+    if (condition()) return true;
+  }
+  return condition();
+}
+
+std::vector<pid_t> children(pid_t parent, const std::string& name) {
+  std::vector<pid_t> found;
+  for_each_process([&](pid_t pid, const fs::path& path) {
+    const Stat stat = stat_of(path);
+    if (stat.parent == parent && stat.state != 'Z' && (name.empty() || stat.name == name)) found.push_back(pid);
+  });
+  return found;
+}
+
+bool is_alive(pid_t pid) {
+  const char state = stat_of("/proc/" + std::to_string(pid)).state;
+  return state != 0 && state != 'Z';
+}
+
+std::set<std::string> names_in(const std::string& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
+  return names;
+}
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++found;
+  return found;
+}
+
+Ran shell(const std::string& command) {
+  Ran ran;
+  FILE* pipe = ::popen(("exec 2>&1; " + command).c_str(), "re");
+  if (pipe == nullptr) fail("popen");
+  char buffer[4096];
+  for (std::size_t got = 0; (got = ::fread(buffer, 1, sizeof buffer, pipe)) > 0;) ran.output.append(buffer, got);
+  const int status = ::pclose(pipe);
+  ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return ran;
+}
+
+std::string pattern(std::uint64_t index, std::size_t size) {
+  std::string bytes(size, '\0');
+  std::uint64_t word = index * 0x9e3779b97f4a7c15u + 1;
+  for (std::size_t at = 0; at < size; at += sizeof word) {
+    word = word * 6364136223846793005u + 1442695040888963407u;
+    std::memcpy(bytes.data() + at, &word, std::min(sizeof word, size - at));
+  }
+  return bytes;
+}
+
+std::size_t Tally::failures() const {
+  std::size_t sum = 0;
+  for (const auto& [code, times] : failed) sum += times;
+  return sum;
+}
+
+std::size_t Tally::all() const {
+  return right + wrong + unanswered + failures();
+}
+
+void Tally::error(const ErrorInfo& info) {
+  ++failed[std::string(error_code_name(info.code))];
+  if (first_error.empty()) first_error = info.message();
+}
+
+std::string Tally::to_string() const {
+  std::string text = std::to_string(right) + " answered right, " + std::to_string(wrong) + " wrong, " +
+                     std::to_string(unanswered) + " unanswered";
+  for (const auto& [code, times] : failed) text += ", " + std::to_string(times) + " failed (" + code + ")";
+  if (!first_error.empty()) text += "; the first error: " + first_error;
+  return text;
+}
+
+}  // namespace troupe::e2e

@@ -1,0 +1,79 @@
+// Futures and promises.
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "runtime/client/future.hpp"
+
+using namespace troupe;
+using namespace std::chrono_literals;
+
+TEST_CASE("a promise fills its future once") {
+  Promise<std::string> promise;
+  const auto future = promise.future();
+  CHECK_FALSE(future.ready());
+  CHECK_THROWS_AS(future.get(1ms), Timeout);
+  promise.set("first");
+  promise.set("second");
+  promise.fail({ErrorCode::kInternal, "third", "", ""});
+  CHECK(future.get() == "first");
+  Promise<void> done;
+  done.set();
+  CHECK_NOTHROW(done.future().get());
+}
+
+TEST_CASE("a dropped promise fails its future") {
+  // A caller of a method whose promise was lost waited for an hour.
+  Future<int> future;
+  {
+    Promise<int> promise;
+    future = promise.future();
+    const Promise<int> copy = promise;
+    promise = Promise<int>();
+    CHECK_FALSE(future.ready());
+  }
+  CHECK_THROWS_AS(future.get(), TaskFailed);
+}
+
+TEST_CASE("a waiting thread is woken by the answer of another one") {
+  Promise<int> promise;
+  std::thread other([promise]() mutable { promise.set(7); });
+  CHECK(promise.future().get(60s) == 7);
+  other.join();
+}
+
+TEST_CASE("when_all gathers answers in order, whatever order they come in") {
+  std::vector<Promise<std::string>> promises(3);
+  std::vector<Future<std::string>> futures;
+  for (const auto& promise : promises) futures.push_back(promise.future());
+  const auto all = when_all(futures);
+  for (const int i : {2, 0, 1}) {
+    CHECK_FALSE(all.ready());
+    promises[static_cast<std::size_t>(i)].set(std::to_string(i));
+  }
+  CHECK(all.get() == std::vector<std::string>{"0", "1", "2"});
+  CHECK(when_all(std::vector<Future<int>>{}).get().empty());
+}
+
+TEST_CASE("when_all fails with the first failure, before the other answers are there") {
+  Promise<float> good, bad;
+  const auto all = when_all(std::vector{good.future(), bad.future()});
+  bad.fail({ErrorCode::kActorDied, "gone", "", ""});
+  CHECK_THROWS_AS(all.get(), ActorDied);
+  good.set(1.0F);
+  Promise<void> one, two;
+  const auto done = when_all(std::vector{one.future(), two.future()});
+  one.set();
+  CHECK_FALSE(done.ready());
+  two.set();
+  CHECK_NOTHROW(done.get());
+}
+
+TEST_CASE("then is called with the answer, and with the failure") {
+  int seen = 0;
+  Promise<int> promise;
+  promise.future().then([&](Result<int> value) { seen = *value; });
+  promise.set(3);
+  CHECK(seen == 3);
+  promise.future().then([&](Result<int> value) { seen += *value; });
+  CHECK(seen == 6);
+}

@@ -1,0 +1,102 @@
+// What a session checks before it asks its process for an actor.
+#include <catch2/catch.hpp>
+#include <limits>
+
+#include "runtime/client/session.hpp"
+#include "tests/runtime/client/local_gate.hpp"
+
+using namespace troupe;
+using troupe::testing::LocalGate;
+
+namespace {
+
+struct Holder {
+  Holder() = default;
+  explicit Holder(std::string text) : bytes(std::move(text)) {}
+  std::string bytes;
+  std::size_t size() const { return bytes.size(); }
+};
+struct Picky {
+  explicit Picky(int n) {
+    if (n < 0) throw std::invalid_argument("no negative numbers");
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a spawn says what it is") {
+  LocalGate gate;
+  const Session session(gate);
+  const auto holder = session.spawn<Holder>({.num_cpus = 0.5, .isolated = true, .name = "the holder"}, "text");
+  CHECK(holder.call<&Holder::size>().get() == 4);
+  CHECK(gate.last_spawn.cpu_e4 == 5000);
+  CHECK(gate.last_spawn.isolated);
+  CHECK(gate.last_spawn.name == "the holder");
+  CHECK(gate.last_spawn.type.find("Holder") != std::string::npos);
+  CHECK(gate.last_spawn.label == gate.last_spawn.type);
+  CHECK(gate.last_spawn.through_head());
+  session.spawn<Holder>();
+  CHECK_FALSE(gate.last_spawn.through_head());
+}
+
+TEST_CASE("a named actor is found") {
+  LocalGate gate;
+  const Session session(gate);
+  session.spawn<Holder>({.name = "the holder"}, "12345");
+  CHECK(session.find<Holder>("the holder").call<&Holder::size>().get() == 5);
+  CHECK_THROWS_AS(session.find<Holder>("another"), Refused);
+}
+
+TEST_CASE("CPUs that are no number are refused where they are asked for") {
+  // `num_cpus = inf` became a negative demand.
+  LocalGate gate;
+  const Session session(gate);
+  for (const double cpus : {-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(), 1e7}) {
+    CHECK_THROWS_AS(session.spawn<Holder>({.num_cpus = cpus}), BadConfig);
+  }
+}
+
+TEST_CASE("arguments too large for the head are refused at the door, with the way around") {
+  // They ended the head for good: what it could not store stopped its loop, and nodes sent it again.
+  LocalGate gate;
+  const Session session(gate);
+  const std::string large(kMaxPlacedArgumentBytes + 1, 'x');
+  for (const auto& options : {ActorOptions{.num_cpus = 1}, ActorOptions{.isolated = true}, ActorOptions{.name = "a"}}) {
+    try {
+      session.spawn<Holder>(options, large);
+      FAIL("it did not throw");
+    } catch (const LimitExceeded& error) {
+      CHECK(std::string(error.what()).find("4194309 bytes is more than 4194304") != std::string::npos);
+      CHECK(std::string(error.what()).find("shared memory") != std::string::npos);
+    }
+  }
+  CHECK(session.spawn<Holder>({}, large).call<&Holder::size>().get() == large.size());
+}
+
+TEST_CASE("a constructor that throws is the spawner's error") {
+  LocalGate gate;
+  const Session session(gate);
+  try {
+    session.spawn<Picky>({}, -1);
+    FAIL("it did not throw");
+  } catch (const TaskFailed& error) {
+    CHECK(error.exception_type() == "std::invalid_argument");
+    CHECK(error.exception_message() == "no negative numbers");
+  }
+}
+
+TEST_CASE("a spawn that nobody waits for any more is cancelled once, unless it was answered") {
+  LocalGate gate;
+  gate.answers_spawns = false;
+  const auto spawn = Session(gate).spawn_async<Holder>();
+  const ErrorInfo why{ErrorCode::kTimeout, "an actor was not started", "", ""};
+  spawn.state()->cancel(why);
+  spawn.state()->cancel(why);
+  CHECK(gate.cancelled == 1);
+  CHECK_THROWS_AS(spawn.get(), Timeout);
+  const auto answered = Session(gate).spawn_async<Holder>();
+  answered.state()->resolve(wire::encode(ActorAddress{{1}, {2}, {3}}));
+  answered.state()->cancel(why);
+  CHECK(gate.cancelled == 1);
+  CHECK(answered.get().address().actor == ActorId{3});
+}

@@ -1,0 +1,245 @@
+// Processes over a node that is a thread of the test: calls, monitors, rings, windows, what a broken link does.
+#include "runtime/host/process.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "runtime/client/session.hpp"
+#include "tests/runtime/host/fake_node.hpp"
+
+using namespace troupe;
+using namespace std::chrono_literals;
+using test::eventually;
+using test::FakeNode;
+
+namespace {
+
+std::atomic<int> carried_out{0};
+std::atomic<bool> gate_open{true};
+
+struct Worker {
+  int add(int a, int b) { return a + b; }
+  std::string echo(std::string text) { return text; }
+  std::string make(int bytes) { return ++carried_out, std::string(static_cast<std::size_t>(bytes), 'w'); }
+  void note(std::string text) {
+    while (!gate_open) std::this_thread::sleep_for(1ms);
+    carried_out += text.empty() ? 0 : 1;
+  }
+  void end() { this_actor().stop("it was asked to"); }
+};
+
+/// A light actor that calls a peer from its turn.
+struct Asker {
+  ActorHandle<Worker> worker;
+  Future<int> ask() {
+    Promise<int> answer;
+    worker.call<&Worker::add>(20, 22).then([answer](Result<int> got) mutable {
+      if (got) answer.set(*got);
+      if (!got) answer.fail(got.error());
+    });
+    return answer.future();
+  }
+};
+
+template <class T>
+ActorHandle<T> at(Process& from, const ActorHandle<T>& actor) { return {&from, actor.address()}; }
+
+template <class Call>
+ErrorCode error_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.code();
+  }
+  return ErrorCode::kInternal;
+}
+
+/// Two processes; `other_node`: the second one is reached through the nodes.
+struct Two {
+  explicit Two(bool other_node) : near(node.make(1, 10)), far(node.make(other_node ? 2 : 1, 20)) {
+    worker = at(*near, Session(*far).spawn<Worker>({.isolated = true, .here = true}));
+  }
+  FakeNode node;
+  std::unique_ptr<Process> near, far;
+  ActorHandle<Worker> worker;
+};
+
+}  // namespace
+
+TEST_CASE("calls are answered, over a ring and through the nodes") {
+  Two two(GENERATE(false, true));
+  CHECK(two.worker.call<&Worker::add>(1, 2).get(10s) == 3);
+  const std::string large(3'000'000, 'x');
+  CHECK(two.worker.call<&Worker::echo>(large).get(10s) == large);
+  std::vector<Future<int>> answers;
+  for (int i = 0; i < 5000; ++i) answers.push_back(two.worker.call<&Worker::add>(i, 1));
+  bool all = true;
+  for (int i = 0; i < 5000; ++i) all &= answers[static_cast<std::size_t>(i)].get(10s) == i + 1;
+  CHECK(all);
+  CHECK(two.near->calls_under_way() == 0);
+}
+
+TEST_CASE("two light actors that meet new peers do not block the threads that their answers need") {
+  // Each asked its node for a ring and blocked a CAF worker until it came. Two did so at once: the answer needed a
+  // third one. After 30 s both calls failed with a false ActorDied.
+  Two two(false);
+  two.node.no_rings = true;
+  const Session session(*two.near);
+  std::vector<Future<int>> answers;
+  for (int i = 0; i < 8; ++i) {
+    const auto asker = session.spawn<Asker>({.here = true}, two.worker);
+    answers.push_back(asker.call<&Asker::ask>());
+  }
+  const auto neighbour = session.spawn<Worker>({.here = true});
+  CHECK(neighbour.call<&Worker::add>(1, 1).get(10s) == 2);  // everybody else goes on meanwhile
+  two.node.no_rings = false;
+  for (const auto& answer : answers) CHECK(answer.get(10s) == 42);
+}
+
+TEST_CASE("a light actor is constructed in the leased process, and killed there") {
+  Two two(GENERATE(false, true));
+  two.node.lease(two.far->address().node.value, 20);
+  const Session session(*two.near);
+  auto actor = session.spawn<Worker>({.node = two.far->address().node});
+  CHECK(actor.address().home() == two.far->address());
+  CHECK(actor.call<&Worker::add>(3, 4).get(10s) == 7);
+  std::atomic<int> told{0};
+  session.monitor(actor, [&](const std::string& why) { told += why == "no longer needed" ? 1 : 100; });
+  session.kill(actor, "no longer needed");
+  CHECK(eventually([&] { return told == 1; }));
+  CHECK(error_of([&] { actor.call<&Worker::add>(3, 4).get(10s); }) == ErrorCode::kActorDied);
+}
+
+TEST_CASE("a monitor is told once, whatever ended the actor and also when that was before") {
+  Two two(GENERATE(false, true));
+  const Session session(*two.near);
+  std::atomic<int> told{0};
+  std::string reason;
+  SECTION("it stopped itself") {
+    session.monitor(two.worker, [&](const std::string& why) { reason = why, ++told; });
+    two.worker.tell<&Worker::end>();
+    CHECK(eventually([&] { return told == 1; }));
+    CHECK(reason == "it was asked to");
+  }
+  SECTION("it had ended before") {
+    two.worker.call<&Worker::end>().get(10s);
+    REQUIRE(eventually([&] { return error_of([&] { two.worker.call<&Worker::add>(1, 1).get(10s); }) == ErrorCode::kActorDied; }));
+    session.monitor(two.worker, [&](const std::string& why) { reason = why, ++told; });
+    CHECK(eventually([&] { return told == 1; }));
+    CHECK(reason == "it was asked to");
+  }
+  SECTION("its process died") {
+    session.monitor(two.worker, [&](const std::string& why) { reason = why, ++told; });
+    two.worker.call<&Worker::add>(1, 1).get(10s);
+    two.node.tell_all(wire::ProcessDown{two.far->address(), "killed by signal 9"});
+    CHECK(eventually([&] { return told == 1; }));
+    CHECK(reason == "killed by signal 9");
+    // And one that is set afterwards.
+    session.monitor(two.worker, [&](const std::string& why) { reason = why, ++told; });
+    CHECK(eventually([&] { return told == 2; }));
+  }
+  SECTION("its node died") {
+    if (two.far->address().node == two.near->address().node) return;
+    session.monitor(two.worker, [&](const std::string& why) { reason = why, ++told; });
+    two.node.tell_all(wire::NodeDown{two.far->address().node, "no heartbeat"});
+    CHECK(eventually([&] { return told == 1; }));
+    CHECK(reason == "no heartbeat");
+  }
+}
+
+TEST_CASE("a link that breaks fails what was under way, and nobody is dead") {
+  // Calls and replies between nodes vanished with the link: their callers waited for ever.
+  Two two(true);
+  const Session session(*two.near);
+  std::atomic<int> told{0};
+  session.monitor(two.worker, [&](const std::string&) { ++told; });
+  two.worker.call<&Worker::add>(1, 1).get(10s);
+  two.node.hold(2, 20, true);
+  std::vector<Future<int>> lost;
+  for (int i = 0; i < 100; ++i) lost.push_back(two.worker.call<&Worker::add>(i, 1));
+  two.node.tell_all(wire::NodeLost{{2}, "the connection broke"});
+  for (const auto& call : lost) CHECK(error_of([&] { call.get(10s); }) == ErrorCode::kUnavailable);
+  two.node.hold(2, 20, false);
+  CHECK(two.worker.call<&Worker::add>(2, 2).get(10s) == 4);
+  CHECK(told == 0);
+  two.worker.tell<&Worker::end>();
+  CHECK(eventually([&] { return told == 1; }));
+}
+
+TEST_CASE("who outruns a receiver that does not read is held back, and the node keeps little") {
+  Two two(true);
+  two.worker.call<&Worker::add>(1, 1).get(10s);
+  two.node.hold(2, 20, true);
+  std::atomic<int> sent{0};
+  std::vector<Future<std::string>> answers(100);
+  std::thread caller([&] {
+    for (auto& answer : answers) answer = two.worker.call<&Worker::echo>(std::string(1'000'000, 'y')), ++sent;
+  });
+  REQUIRE(eventually([&] { return two.node.held_bytes(2, 20) > 6'000'000; }));
+  std::this_thread::sleep_for(100ms);  // time to send more, were it not held back
+  CHECK(two.node.held_bytes(2, 20) < 10'000'000);
+  CHECK(sent < 20);
+  two.node.hold(2, 20, false);
+  caller.join();
+  for (const auto& answer : answers) CHECK(answer.get(20s).size() == 1'000'000);
+}
+
+TEST_CASE("mailboxes are bounded: calls and one-ways that are not carried out hold their caller back") {
+  Two two(GENERATE(false, true));
+  carried_out = 0;
+  gate_open = false;
+  std::atomic<int> sent{0};
+  constexpr int kCalls = 400;
+  std::thread caller([&] {
+    for (int i = 0; i < kCalls; ++i) two.worker.tell<&Worker::note>(std::string(100'000, 'z')), ++sent;
+  });
+  REQUIRE(eventually([&] { return sent > 100; }));
+  std::this_thread::sleep_for(100ms);
+  const bool held = sent < kCalls;
+  gate_open = true;
+  caller.join();
+  CHECK(eventually([&] { return carried_out == kCalls; }));
+  CHECK(held);
+}
+
+TEST_CASE("a caller that does not read its answers gets few made, and in the end all") {
+  Two two(true);
+  two.worker.call<&Worker::add>(1, 1).get(10s);
+  two.node.hold(1, 10, true);
+  carried_out = 0;
+  std::vector<Future<std::string>> answers;
+  for (int i = 0; i < 200; ++i) answers.push_back(two.worker.call<&Worker::make>(1'000'000));
+  REQUIRE(eventually([&] { return carried_out > 30; }));
+  std::this_thread::sleep_for(200ms);  // time to make more, were it not held back
+  CHECK(carried_out < 100);
+  CHECK(two.node.held_bytes(1, 10) < 10'000'000);
+  two.node.hold(1, 10, false);
+  for (const auto& answer : answers) CHECK(answer.get(20s).size() == 1'000'000);
+}
+
+TEST_CASE("another job's process is refused") {
+  FakeNode node;
+  const auto mine = node.make(1, 10, {7});
+  const auto other = node.make(1, 20, {8});
+  const auto actor = Session(*mine).spawn<Worker>({.isolated = true, .here = true});
+  const auto forged = at(*other, actor);
+  CHECK(error_of([&] { forged.call<&Worker::add>(1, 1).get(10s); }) == ErrorCode::kRefused);
+  Session(*other).kill(forged, "mischief");
+  CHECK(actor.call<&Worker::add>(1, 1).get(10s) == 2);
+}
+
+TEST_CASE("a node that is gone ends every call and monitor, and every later one") {
+  auto node = std::make_unique<FakeNode>();
+  const auto near = node->make(1, 10);
+  auto far = node->make(2, 20);
+  const auto worker = at(*near, Session(*far).spawn<Worker>({.isolated = true, .here = true}));
+  worker.call<&Worker::add>(1, 1).get(10s);
+  node->hold(2, 20, true);
+  const auto call = worker.call<&Worker::add>(1, 1);
+  std::atomic<int> told{0};
+  Session(*near).monitor(worker, [&](const std::string&) { ++told; });
+  node.reset();
+  CHECK(error_of([&] { call.get(10s); }) == ErrorCode::kUnavailable);
+  CHECK(error_of([&] { worker.call<&Worker::add>(1, 1).get(10s); }) == ErrorCode::kUnavailable);
+  CHECK(error_of([&] { Session(*near).nodes(); }) == ErrorCode::kUnavailable);
+  CHECK(eventually([&] { return told == 1; }));
+}

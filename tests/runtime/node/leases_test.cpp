@@ -1,0 +1,296 @@
+/// Leases of processes for light actors, executables on their way, and shared memory by name.
+
+#include "runtime/node/output_lines.hpp"
+#include "tests/runtime/node/machine_fixture.hpp"
+
+using namespace troupe;
+using namespace troupe::node;
+
+using F = Fixture;
+
+namespace {
+
+wire::LeaseAsk lease_ask(std::uint64_t request, NodeId node = F::kNode, const std::string& package = "") {
+  return {request, node, package, {F::kNode, {9}}};
+}
+
+ProcessAddress leased(const Actions& actions, ProcessId asker) {
+  const auto* answer = F::sent<wire::Answer>(actions, asker);
+  REQUIRE(answer != nullptr);
+  REQUIRE(answer->ok);
+  return wire::decode<wire::LeaseAnswer>(answer->value).value().process;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "A lease: the head is asked once a job, the worker is started once, who asked hears after its hello") {
+  F f;
+  const ProcessId driver = f.driver();
+  REQUIRE(F::told<cluster::LeaseRequested>(f.said(driver, lease_ask(2)))->job == F::kJob);
+  REQUIRE(f.said(driver, lease_ask(3)).empty());
+  const auto granted = f.head(cluster::LeaseAnswered{F::kNode, F::kJob, true, ""});
+  const ProcessId worker = F::find<StartWorker>(granted)->process;
+  REQUIRE(F::sent<wire::Answer>(granted, driver) == nullptr);
+  const auto up = f.said(worker, wire::Hello{}, 1);
+  REQUIRE(leased(up, driver) == ProcessAddress{F::kNode, worker});
+  REQUIRE(up.size() == 3);  // Welcome and both answers
+  REQUIRE(leased(f.said(driver, lease_ask(4)), driver) == ProcessAddress{F::kNode, worker});
+  REQUIRE(F::told<cluster::NodeJoined>(f.on(HeadConnected{}))->leases == std::vector<JobId>{F::kJob});
+
+  f.on(ProcessEnded{worker, "killed by signal 9 (SIGKILL)"});
+  const auto anew = f.said(driver, lease_ask(5));
+  REQUIRE(F::find<StartWorker>(anew) != nullptr);
+  REQUIRE(F::told<cluster::LeaseRequested>(anew) == nullptr);
+}
+
+TEST_CASE("A lease of a job that does not run is refused, and asked for again after a head came back") {
+  F f;
+  const ProcessId driver = f.driver();
+  f.said(driver, lease_ask(2));
+  f.on(HeadLost{""});
+  REQUIRE(F::told<cluster::LeaseRequested>(f.on(HeadConnected{})) != nullptr);
+  const auto refused = f.head(cluster::LeaseAnswered{F::kNode, F::kJob, false, "the job has ended"});
+  REQUIRE(F::sent<wire::Answer>(refused, driver)->error.why == "the job has ended");
+}
+
+TEST_CASE("A worker that dies before its hello is started once more, then the lease fails with the reason") {
+  F f;
+  const ProcessId driver = f.driver();
+  f.said(driver, lease_ask(2));
+  const auto first = f.head(cluster::LeaseAnswered{F::kNode, F::kJob, true, ""});
+  const auto second = f.on(ProcessEnded{F::find<StartWorker>(first)->process, "exit code 1"});
+  REQUIRE(F::sent<wire::Answer>(second, driver) == nullptr);
+  const auto failed = f.on(ProcessEnded{F::find<StartWorker>(second)->process, "exit code 1"});
+  REQUIRE(F::find<StartWorker>(failed) == nullptr);
+  REQUIRE(F::sent<wire::Answer>(failed, driver)->error.why == "its worker could not be started: exit code 1");
+}
+
+TEST_CASE("The end of a job ends its lease: who waits hears of it, and the head is asked anew") {
+  F f;
+  const ProcessId driver = f.driver();
+  f.said(driver, lease_ask(2));
+  f.head(cluster::LeaseAnswered{F::kNode, F::kJob, true, ""});
+  REQUIRE_FALSE(F::sent<wire::Answer>(f.head(cluster::EndJob{F::kNode, F::kJob, "done"}), driver)->ok);
+  REQUIRE(F::told<cluster::LeaseRequested>(f.said(driver, lease_ask(3))) != nullptr);
+}
+
+TEST_CASE("A lease on another node is asked of that node, and its answer passed back") {
+  F f;
+  const ProcessId driver = f.driver();
+  f.link();
+  const auto* ask = F::sent_peer<wire::PeerLeaseAsk>(f.said(driver, lease_ask(2, F::kPeer)));
+  REQUIRE(ask != nullptr);
+  wire::Answer answer{1, true, {}, wire::encode(wire::LeaseAnswer{{F::kPeer, {77}}})};
+  REQUIRE(F::sent<wire::Answer>(f.peer_said(answer, {0xc}), driver) ==
+          nullptr);  // not the one that was asked
+  REQUIRE(leased(f.peer_said(answer), driver) == ProcessAddress{F::kPeer, {77}});
+  REQUIRE(f.peer_said(answer).empty());
+}
+
+TEST_CASE("A lease that was asked of a node whose link breaks fails as unavailable, of a dead one as died") {
+  F f;
+  const ProcessId driver = f.driver();
+  f.link();
+  f.said(driver, lease_ask(2, F::kPeer));
+  const auto lost = f.on(PeerLost{F::kPeer, true, "reset"});
+  REQUIRE(F::sent<wire::Answer>(lost, driver)->error.code == ErrorCode::kUnavailable);
+  f.said(driver, lease_ask(3, F::kPeer));
+  const auto dead = f.head(cluster::NodeDead{F::kNode, F::kPeer, "it left"});
+  REQUIRE(F::sent<wire::Answer>(dead, driver)->error.code == ErrorCode::kActorDied);
+  REQUIRE(F::sent<wire::Answer>(f.said(driver, lease_ask(4, F::kPeer)), driver)->error.code ==
+          ErrorCode::kActorDied);
+}
+
+TEST_CASE("Another node's lease is served, of the job its process belongs to") {
+  F f;
+  f.link();
+  const wire::PeerLeaseAsk ask{5, F::kJob, "", {F::kPeer, {9}}};
+  REQUIRE(f.peer_said(ask, F::kPeer, {8}).empty());
+  REQUIRE(F::told<cluster::LeaseRequested>(f.peer_said(ask, F::kPeer, F::kJob)) != nullptr);
+  const auto granted = f.head(cluster::LeaseAnswered{F::kNode, F::kJob, true, ""});
+  const auto up = f.said(F::find<StartWorker>(granted)->process, wire::Hello{}, 1);
+  REQUIRE(F::sent_peer<wire::Answer>(up)->request == 5);
+  REQUIRE(F::sent_peer<wire::Answer>(up)->ok);
+}
+
+// Executables.
+
+TEST_CASE("An executable that is not here is fetched from the driver's node, a piece at a time") {
+  F f;
+  f.link();
+  const auto spec = F::spec(true, F::kJob, {F::kPeer, {9}}, "abc");
+  const auto asked = f.head(cluster::StartActor{F::kNode, {1}, spec, ""});
+  REQUIRE(F::sent_peer<wire::PackageAsk>(asked)->offset == 0);
+  const wire::PackagePart part{"abc", 0, 200, wire::Bytes(100)};
+  REQUIRE(f.peer_said(part, {0xc}).empty());
+  REQUIRE(F::find<TakePart>(f.peer_said(part)) != nullptr);
+  REQUIRE(F::sent_peer<wire::PackageAsk>(f.on(PartTaken{"abc", 100, false, {}}))->offset == 100);
+  f.peer_said(wire::PackagePart{"abc", 100, 200, wire::Bytes(100)});
+  const auto whole = f.on(PartTaken{"abc", 200, true, {}});
+  REQUIRE(F::find<StartWorker>(whole)->package == "abc");
+  REQUIRE(F::find<GivePart>(f.peer_said(wire::PackageAsk{"abc", 0})) != nullptr);
+  REQUIRE(F::find<GivePart>(f.peer_said(wire::PackageAsk{"own", 0}))->own);
+  REQUIRE(F::sent_peer<wire::PackagePart>(f.peer_said(wire::PackageAsk{"other", 0}))->total == 0);
+}
+
+TEST_CASE("A piece that does not come is asked for again, and given up after 20 s") {
+  F f;
+  f.link();
+  f.head(cluster::StartActor{F::kNode, {1}, F::spec(true, F::kJob, {F::kPeer, {9}}, "abc"), ""});
+  int asks = 0;
+  const cluster::ActorFailed* failed = nullptr;
+  Actions last;
+  for (int i = 0; i < 21; ++i) {
+    last = f.tick();
+    asks += F::sent_peer<wire::PackageAsk>(last) != nullptr;
+    failed = F::told<cluster::ActorFailed>(last);
+  }
+  REQUIRE(asks == 5);
+  REQUIRE(failed->error.code == ErrorCode::kTimeout);
+}
+
+TEST_CASE("A lease waits for the executable, too") {
+  F f;
+  f.link();
+  const ProcessId driver = f.driver();
+  auto ask = lease_ask(2, F::kNode, "abc");
+  ask.driver = {F::kPeer, {9}};
+  f.said(driver, ask);
+  REQUIRE(F::sent_peer<wire::PackageAsk>(f.head(cluster::LeaseAnswered{F::kNode, F::kJob, true, ""})) !=
+          nullptr);
+  f.peer_said(wire::PackagePart{"abc", 0, 100, wire::Bytes(100)});
+  REQUIRE(F::find<StartWorker>(f.on(PartTaken{"abc", 100, true, {}}))->package == "abc");
+}
+
+TEST_CASE("An executable whose node dies fails those that wait for it") {
+  F f;
+  f.link();
+  f.head(cluster::StartActor{F::kNode, {1}, F::spec(true, F::kJob, {F::kPeer, {9}}, "abc"), ""});
+  const auto dead = f.head(cluster::NodeDead{F::kNode, F::kPeer, "it left"});
+  REQUIRE(F::told<cluster::ActorFailed>(dead)->error.why == "its node is gone: it left");
+}
+
+// Regions.
+
+TEST_CASE("Names of shared memory are a job's own: no other opens or drops them") {
+  F f;
+  const ProcessId one = f.worker({1}, true, {7});
+  const ProcessId two = f.worker({2}, true, {8});
+  const auto first = f.said(one, wire::RegionAsk{1, "group", 4096, "rank 0", true});
+  REQUIRE(F::sent<wire::Answer>(first, one)->ok);
+  REQUIRE(F::find<MakeRegion>(f.said(two, wire::RegionAsk{1, "group", 4096, "rank 0", true})) != nullptr);
+  f.said(two, wire::RegionDrop{"group"});
+  REQUIRE(f.machine.regions().size() == 1);
+  // The first is still there, and the same.
+  REQUIRE(F::find<MakeRegion>(f.said(one, wire::RegionAsk{2, "group", 4096, "rank 0", true})) == nullptr);
+}
+
+TEST_CASE("A region is attached to its answer once it is made, for all that asked meanwhile") {
+  F f;
+  const ProcessId one = f.worker({1});
+  const ProcessId two = f.worker({2});
+  const wire::RegionAsk ask{1, "group", 4096, "rank", true};
+  const auto first = f.machine.on(LocalSaid{one, ask, 0}, f.now);
+  REQUIRE(first.size() == 1);
+  REQUIRE(f.machine.on(LocalSaid{two, ask, 0}, f.now).empty());
+  const RegionId region = F::find<MakeRegion>(first)->region;
+  const auto made = f.machine.on(RegionMade{region, std::nullopt}, f.now);
+  REQUIRE(made.size() == 2);
+  REQUIRE(F::find<SendLocal>(made)->attach.region == region);
+  REQUIRE(F::find<SendLocal>(made)->attach.kind == Attach::kRegion);
+  // One that cannot be made is no region.
+  const auto other = f.machine.on(LocalSaid{one, wire::RegionAsk{2, "x", 1, "", false}, 0}, f.now);
+  const auto failed = f.machine.on(
+      RegionMade{F::find<MakeRegion>(other)->region, ErrorInfo{ErrorCode::kIo, "no", "memory", ""}}, f.now);
+  REQUIRE_FALSE(F::sent<wire::Answer>(failed, one)->ok);
+  REQUIRE(f.machine.regions().size() == 1);
+}
+
+TEST_CASE("Sizes of shared memory have limits, which the error names") {
+  // Story: a region of 12,000 MiB had its node declared dead; one of 10 TB took the machine down.
+  Limits limits;
+  limits.region_bytes = 1000;
+  limits.regions_bytes = 1500;
+  F f(limits);
+  const ProcessId one = f.worker({1});
+  const auto large = f.said(one, wire::RegionAsk{1, "large", 1001, "", false});
+  REQUIRE(F::sent<wire::Answer>(large, one)->error.code == ErrorCode::kLimit);
+  REQUIRE(F::sent<wire::Answer>(large, one)->error.why ==
+          "1001 bytes is more than the limit of 1000 bytes a region");
+  REQUIRE(F::sent<wire::Answer>(f.said(one, wire::RegionAsk{2, "a", 1000, "", false}), one)->ok);
+  REQUIRE_FALSE(F::sent<wire::Answer>(f.said(one, wire::RegionAsk{3, "b", 600, "", false}), one)->ok);
+  f.said(one, wire::RegionDrop{"a"});
+  REQUIRE(F::sent<wire::Answer>(f.said(one, wire::RegionAsk{4, "b", 600, "", false}), one)->ok);
+  const std::uint64_t most = ~std::uint64_t{0};
+  REQUIRE_FALSE(F::sent<wire::Answer>(f.said(one, wire::RegionAsk{5, "c", most, "", false}), one)->ok);
+  REQUIRE_FALSE(F::sent<wire::Answer>(f.said(one, wire::RegionAsk{6, "d", 100, "", true}), one)->ok);
+}
+
+TEST_CASE("A death aborts the regions that were held, once each, and drops those that nobody holds") {
+  F f;
+  const ProcessId dying = f.worker({1});
+  const ProcessId other = f.worker({2});
+  f.said(dying, wire::RegionAsk{1, "shared", 4096, "rank 0", true});
+  f.said(other, wire::RegionAsk{1, "shared", 4096, "rank 1", true});
+  f.said(dying, wire::RegionAsk{2, "own", 4096, "rank 0", true});
+  f.said(dying, wire::RegionAsk{3, "batches", 4096, "loader", false});
+  f.said(other, wire::RegionAsk{4, "other", 4096, "rank 1", true});
+  const auto ended = f.on(ProcessEnded{dying, "killed by signal 9 (SIGKILL)"});
+  const auto* abort = F::find<AbortRegions>(ended);
+  REQUIRE(abort->regions.size() == 2);
+  REQUIRE(abort->reason == "rank 0 died: killed by signal 9 (SIGKILL)");
+  REQUIRE(f.machine.regions().size() == 2);
+  REQUIRE(f.machine.regions().bytes() == 2 * 4096);
+}
+
+TEST_CASE("A ring is made once for two processes, and names each one's job to the other") {
+  F f;
+  const ProcessId one = f.worker({1}, true, {7});
+  const ProcessId two = f.worker({2}, true, {8});
+  const auto asked = f.said(one, wire::RingAsk{1, two});
+  const auto* ring = F::find<MakeRing>(asked);
+  REQUIRE(ring->offer_to_first.first);
+  REQUIRE(ring->offer_to_first.job == JobId{8});
+  REQUIRE(ring->offer_to_second.job == JobId{7});
+  REQUIRE(F::sent<wire::Answer>(asked, one)->ok);
+  REQUIRE(F::find<MakeRing>(f.said(two, wire::RingAsk{1, one})) == nullptr);
+  REQUIRE_FALSE(F::sent<wire::Answer>(f.said(one, wire::RingAsk{2, {12345}}), one)->ok);
+  REQUIRE_FALSE(F::sent<wire::Answer>(f.said(one, wire::RingAsk{3, one}), one)->ok);
+}
+
+// Lines of output.
+
+TEST_CASE("An empty line is a line") {
+  // Story: a worker that wrote "\n" to standard error made its node read 300 bytes of its heap into the
+  // reason of the worker's death (size() - 2 wrapped).
+  OutputLines lines;
+  REQUIRE(lines.feed("\n") == "\n");
+  REQUIRE(lines.last_line().empty());
+  REQUIRE(lines.feed("what(): bad\n\n\n") == "what(): bad\n\n\n");
+  REQUIRE(lines.last_line() == "what(): bad");
+}
+
+TEST_CASE("Lines are cut where they end, or at 64 KiB") {
+  OutputLines lines;
+  REQUIRE(lines.feed("half").empty());
+  REQUIRE(lines.feed(" a line\nand") == "half a line\n");
+  REQUIRE(lines.finish() == "and\n");
+  REQUIRE(lines.finish().empty());
+  REQUIRE(lines.feed(std::string(100'000, 'x')).size() == 100'001);
+  REQUIRE(lines.last_line().size() == 300);
+}
+
+TEST_CASE(
+    "Lines for a driver that does not read hold the worker back; after 10 s they are dropped and counted") {
+  OutputHold hold;
+  REQUIRE(hold.is_empty());
+  hold.keep("a\nb\n", 1s);
+  hold.tick(10s);
+  REQUIRE_FALSE(hold.is_empty());
+  hold.tick(11s);
+  REQUIRE(hold.is_empty());
+  hold.keep("c\n", 12s);
+  REQUIRE(hold.take() == "[2 lines were dropped: the driver did not read]\nc\n");
+  REQUIRE(hold.take().empty());
+}

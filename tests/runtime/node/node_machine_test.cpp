@@ -1,0 +1,319 @@
+/// A node's decisions: workers, deaths, requests and the end, one story a test.
+
+#include "tests/runtime/node/machine_fixture.hpp"
+
+using namespace troupe;
+using namespace troupe::node;
+
+using F = Fixture;
+
+// Workers and actors.
+
+TEST_CASE("An isolated actor gets a process of its own, and hears of its start once that said hello") {
+  F f;
+  const auto started = f.head(cluster::StartActor{F::kNode, {1}, F::spec(true), ""});
+  const auto* worker = F::find<StartWorker>(started);
+  REQUIRE(worker != nullptr);
+  REQUIRE(worker->label == "trainer 0");
+  REQUIRE(F::sent<wire::Configure>(started, worker->process)->job == F::kJob);
+  REQUIRE(F::sent<wire::StartActorHere>(started, worker->process) == nullptr);
+  REQUIRE(F::find<StartWorker>(f.head(cluster::StartActor{F::kNode, {1}, F::spec(true), ""})) == nullptr);
+
+  const auto hello = f.said(worker->process, wire::Hello{}, 1);
+  REQUIRE(F::find<Welcome>(hello) != nullptr);
+  REQUIRE(F::sent<wire::StartActorHere>(hello, worker->process)->actor == ActorId{1});
+  const auto up = f.said(worker->process, wire::ActorUp{{1}});
+  REQUIRE(F::told<cluster::ActorStarted>(up)->process == worker->process);
+}
+
+TEST_CASE("Actors of a job that need no process of their own share one") {
+  F f;
+  const ProcessId first = f.worker({1}, false);
+  REQUIRE(f.worker({2}, false) == first);
+  REQUIRE(f.worker({3}, false, {8}) != first);  // another job's never
+}
+
+TEST_CASE("A process that breaks the hello or says what is not its to say is killed, with the reason") {
+  F f;
+  const auto start = f.head(cluster::StartActor{F::kNode, {1}, F::spec(true), ""});
+  const ProcessId process = F::find<StartWorker>(start)->process;
+  REQUIRE(F::find<KillProcess>(f.said(process, wire::Hello{1}, 1)) != nullptr);
+
+  const ProcessId other = f.worker({2});
+  const auto killed = f.said(other, wire::ProcessDown{{F::kNode, process}, "forged"});
+  REQUIRE(F::find<KillProcess>(killed)->process == other);
+  REQUIRE(F::find<KillProcess>(f.said(other, wire::ToHead{})) == nullptr);  // killed once
+}
+
+TEST_CASE("The end of a worker: abort words first, then its last output, then everybody is told") {
+  F f;
+  const ProcessId dying = f.worker({1});
+  const ProcessId other = f.worker({2});
+  f.link();
+  f.said(dying, wire::RegionAsk{1, "group", 4096, "rank 0", true});
+  f.said(other, wire::RegionAsk{1, "group", 4096, "rank 1", true});
+  f.last_line = "out of ideas";
+  const auto actions = f.on(ProcessEnding{dying, "exit code 3"});
+  REQUIRE(F::index_of<AbortRegions>(actions) == 0);
+  REQUIRE(F::find<AbortRegions>(actions)->reason == "rank 0 died: exit code 3");
+  REQUIRE(F::index_of<DrainOutput>(actions) == 1);
+  const std::string reason = "exit code 3, last line of its output: out of ideas";
+  REQUIRE(F::sent<wire::ProcessDown>(actions, other)->reason == reason);
+  REQUIRE(F::sent<wire::ProcessDown>(actions, dying) == nullptr);
+  REQUIRE(F::sent_peer<wire::ProcessDown>(actions)->process == ProcessAddress{F::kNode, dying});
+  REQUIRE(F::told<cluster::ActorDown>(actions)->reason == reason);
+  // Its pidfd says so later: nothing is told twice, and it can be forgotten.
+  const auto reaped = f.on(ProcessEnded{dying, "exit code 3"});
+  REQUIRE(reaped.size() == 1);
+  REQUIRE(F::find<ForgetProcess>(reaped) != nullptr);
+}
+
+TEST_CASE("A worker that dies before its actor is up fails the actor, with what it wrote last") {
+  F f;
+  const auto start = f.head(cluster::StartActor{F::kNode, {1}, F::spec(true), ""});
+  f.last_line = "libtorch.so: not found";
+  const auto ended = f.on(ProcessEnded{F::find<StartWorker>(start)->process, "exit code 127"});
+  const auto* failed = F::told<cluster::ActorFailed>(ended);
+  REQUIRE(failed->error.why == "exit code 127, last line of its output: libtorch.so: not found");
+  REQUIRE(F::find<ForgetProcess>(ended) != nullptr);
+  // The head may say it again (it did not hear the answer): the actor does not get a second life.
+  const auto again = f.head(cluster::StartActor{F::kNode, {1}, F::spec(true), ""});
+  REQUIRE(F::find<StartWorker>(again) == nullptr);
+  REQUIRE(F::told<cluster::ActorDown>(again) != nullptr);
+}
+
+TEST_CASE("A worker that cannot be started fails its actor") {
+  F f;
+  const auto start = f.head(cluster::StartActor{F::kNode, {1}, F::spec(true), ""});
+  const ErrorInfo error{ErrorCode::kIo, "cannot start a worker", "no more processes", "raise ulimit -u"};
+  const auto failed = f.on(WorkerNotStarted{F::find<StartWorker>(start)->process, error});
+  REQUIRE(F::told<cluster::ActorFailed>(failed)->error.why == error.message());
+  REQUIRE(f.machine.locals().all().empty());
+}
+
+TEST_CASE("A silent process is killed after 6 s, one that starts after 60 s") {
+  F f;
+  const ProcessId up = f.worker({1});
+  const auto start = f.head(cluster::StartActor{F::kNode, {2}, F::spec(true), ""});
+  const ProcessId starting = F::find<StartWorker>(start)->process;
+  Actions last;
+  for (int i = 0; i < 7; ++i) last = f.tick();
+  REQUIRE(F::find<KillProcess>(last)->process == up);
+  REQUIRE(F::find<KillProcess>(last)->reason == "no sign of life for 6 s");
+  for (int i = 0; i < 54; ++i) last = f.tick();
+  REQUIRE(F::find<KillProcess>(last)->process == starting);
+  REQUIRE(F::find<KillProcess>(last)->reason == "it did not start within 60 s");
+}
+
+TEST_CASE("A node that was stopped itself kills nobody for having been silent meanwhile") {
+  // Story: SIGSTOP and SIGCONT of a node, or a machine that slept, and every worker was killed at once.
+  F f;
+  f.worker({1});
+  f.tick();
+  REQUIRE(F::find<KillProcess>(f.tick(100s)) == nullptr);
+  for (int i = 0; i < 5; ++i) REQUIRE(F::find<KillProcess>(f.tick()) == nullptr);
+  REQUIRE(F::find<KillProcess>(f.tick()) != nullptr);
+}
+
+TEST_CASE("A routed frame is a sign of life, too") {
+  F f;
+  const ProcessId worker = f.worker({1});
+  for (int i = 0; i < 20; ++i) {
+    f.call(worker, {F::kNode, worker});
+    REQUIRE(F::find<KillProcess>(f.tick()) == nullptr);
+  }
+}
+
+TEST_CASE(
+    "Killing: an isolated actor by its process, another by a message, one that is not here by an answer") {
+  F f;
+  const ProcessId alone = f.worker({1});
+  const ProcessId shared = f.worker({2}, false);
+  REQUIRE(F::find<KillProcess>(f.head(cluster::KillActor{F::kNode, {1}, "enough"}))->process == alone);
+  REQUIRE(F::sent<wire::StopActor>(f.head(cluster::KillActor{F::kNode, {2}, "enough"}), shared) != nullptr);
+  REQUIRE(F::told<cluster::ActorDown>(f.head(cluster::KillActor{F::kNode, {3}, "enough"}))->reason ==
+          "no such actor here");
+  const auto ended = f.on(ProcessEnded{alone, "killed by signal 9 (SIGKILL)"});
+  REQUIRE(F::told<cluster::ActorDown>(ended)->reason == "enough (killed by signal 9 (SIGKILL))");
+}
+
+TEST_CASE("A process kills actors of its own job alone, here and through the head") {
+  F f;
+  f.worker({1}, true, {7});
+  const ProcessId other = f.worker({2}, true, {8});
+  const auto foreign = f.said(other, wire::KillAsk{{F::kNode, {}, {1}}, "mine"});
+  REQUIRE(F::find<KillProcess>(foreign) == nullptr);
+  REQUIRE(F::told<cluster::KillRequested>(foreign)->job == JobId{8});  // the head refuses it, too
+
+  REQUIRE(F::find<KillProcess>(f.peer_said(wire::KillAsk{{F::kNode, {}, {1}}, "x"}, F::kPeer, {8})) ==
+          nullptr);
+  REQUIRE(F::find<KillProcess>(f.peer_said(wire::KillAsk{{F::kNode, {}, {1}}, "x"}, F::kPeer, {7})) !=
+          nullptr);
+  f.link();
+  const auto away = f.said(other, wire::KillAsk{{F::kPeer, {}, {9}}, "x"});
+  REQUIRE(F::sent_peer<wire::KillAsk>(away) != nullptr);
+  REQUIRE(F::find<SendPeer>(away)->job == JobId{8});
+}
+
+TEST_CASE("The end of a job kills its workers, drops its regions, and leaves other jobs alone") {
+  F f;
+  const ProcessId mine = f.worker({1}, true, {7});
+  const ProcessId other = f.worker({2}, true, {8});
+  f.said(mine, wire::RegionAsk{1, "group", 4096, "rank 0", true});
+  f.said(other, wire::RegionAsk{1, "group", 4096, "rank 0", true});
+  const auto ended = f.head(cluster::EndJob{F::kNode, {7}, "done"});
+  REQUIRE(F::find<KillProcess>(ended)->process == mine);
+  REQUIRE(F::find<KillProcess>(ended)->reason == "its job ended: done");
+  REQUIRE(F::find<DropRegion>(ended) != nullptr);
+  REQUIRE(f.machine.regions().size() == 1);
+}
+
+TEST_CASE("Workers end when their driver is gone, though the head is away") {
+  // Story: kill -9 of a driver on another node; its workers here lived on for 90 s.
+  F f;
+  f.link();
+  const auto start = f.head(cluster::StartActor{F::kNode, {1}, F::spec(true, F::kJob, {F::kPeer, {9}}), ""});
+  const ProcessId worker = F::find<StartWorker>(start)->process;
+  f.on(HeadLost{"it was killed"});
+  REQUIRE(F::find<KillProcess>(f.peer_said(wire::ProcessDown{{F::kPeer, {8}}, "killed"})) == nullptr);
+  const auto down = f.peer_said(wire::ProcessDown{{F::kPeer, {9}}, "killed"});
+  REQUIRE(F::find<KillProcess>(down)->process == worker);
+  REQUIRE(F::find<KillProcess>(down)->reason == "its driver is gone: killed");
+}
+
+// Requests.
+
+TEST_CASE("A request is repeated after every join until it is answered") {
+  F f;
+  const ProcessId driver = f.driver();
+  REQUIRE(F::told<cluster::SpawnRequested>(f.said(driver, wire::SpawnAsk{2, F::spec()}))->spec.job ==
+          F::kJob);
+  f.said(driver, wire::FindAsk{3, "name"});
+  f.said(driver, wire::NodesAsk{4});
+  f.on(HeadLost{"it was killed"});
+  REQUIRE(F::told<cluster::SpawnRequested>(f.said(driver, wire::SpawnAsk{5, F::spec()})) == nullptr);
+  const auto joined = f.on(HeadConnected{});
+  REQUIRE(F::told<cluster::NodeJoined>(joined) != nullptr);
+  REQUIRE(joined.size() == 5);
+  const auto* wanted = F::told<cluster::LookupActor>(joined);
+  REQUIRE(wanted->job == F::kJob);
+
+  const auto answered =
+      f.head(cluster::SpawnAnswered{{{F::kNode, driver}, 2}, true, {11}, {F::kPeer, {3}}, {}, ""});
+  const auto* answer = F::sent<wire::Answer>(answered, driver);
+  REQUIRE(answer->ok);
+  REQUIRE(wire::decode<wire::SpawnAnswer>(answer->value).value().address ==
+          ActorAddress{F::kPeer, {3}, {11}});
+  REQUIRE(f.head(cluster::RequestRegistration{F::kNode, ""}).size() == 4);
+}
+
+TEST_CASE("A spawn that was cancelled while the head was away is cancelled when it comes back") {
+  F f;
+  const ProcessId driver = f.driver();
+  f.said(driver, wire::SpawnAsk{2, F::spec()});
+  f.on(HeadLost{""});
+  f.said(driver, wire::SpawnCancel{2});
+  const auto joined = f.on(HeadConnected{});
+  REQUIRE(F::told<cluster::SpawnRequested>(joined) == nullptr);
+  REQUIRE(F::told<cluster::SpawnCancelled>(joined)->requester.request == 2);
+  // And one whose cancel was lost: nobody here knows the answered request.
+  const auto late =
+      f.head(cluster::SpawnAnswered{{{F::kNode, driver}, 2}, true, {11}, {F::kPeer, {3}}, {}, ""});
+  REQUIRE(F::told<cluster::SpawnCancelled>(late)->requester.request == 2);
+}
+
+TEST_CASE("More unanswered requests of a process than the bound are answered with the limit") {
+  Limits limits;
+  limits.requests = 3;
+  F f(limits);
+  const ProcessId driver = f.driver();
+  for (std::uint64_t i = 10; i < 13; ++i)
+    REQUIRE(F::sent<wire::Answer>(f.said(driver, wire::NodesAsk{i}), driver) == nullptr);
+  const auto refused = f.said(driver, wire::NodesAsk{13});
+  REQUIRE(F::sent<wire::Answer>(refused, driver)->error.code == ErrorCode::kLimit);
+  f.head(cluster::NodesAnswered{{{F::kNode, driver}, 10}, {}});
+  REQUIRE(F::told<cluster::NodesWanted>(f.said(driver, wire::NodesAsk{14})) != nullptr);
+}
+
+TEST_CASE("A worker has no job but its own, and ends none") {
+  F f;
+  const ProcessId worker = f.worker({1});
+  auto spec = F::spec();
+  spec.job = {99};
+  REQUIRE(F::told<cluster::SpawnRequested>(f.said(worker, wire::SpawnAsk{1, spec}))->spec.job == F::kJob);
+  REQUIRE(F::told<cluster::JobEnded>(f.said(worker, wire::JobEnd{"bye"})) == nullptr);
+  REQUIRE_FALSE(F::sent<wire::Answer>(f.said(worker, wire::JobAsk{2, "other"}), worker)->ok);
+}
+
+TEST_CASE("A driver's goodbye is repeated until the head ends the job") {
+  F f;
+  const ProcessId driver = f.driver();
+  f.on(HeadLost{""});
+  REQUIRE(F::told<cluster::JobEnded>(f.said(driver, wire::JobEnd{"done"})) == nullptr);
+  REQUIRE(F::told<cluster::JobEnded>(f.on(HeadConnected{}))->reason == "done");
+  REQUIRE(F::told<cluster::JobEnded>(f.on(HeadConnected{})) != nullptr);
+  f.head(cluster::EndJob{F::kNode, F::kJob, "done"});
+  REQUIRE(F::told<cluster::JobEnded>(f.on(HeadConnected{})) == nullptr);
+}
+
+// Output.
+
+TEST_CASE("What a worker writes goes to its driver") {
+  F f;
+  const ProcessId worker = f.worker({1});
+  const auto wrote = f.on(WorkerWrote{worker, true, "line\n"});
+  REQUIRE(F::find<RelayOutput>(wrote)->to == ProcessAddress{F::kNode, {9}});
+  REQUIRE(F::find<RelayOutput>(wrote)->output.text == "line\n");
+}
+
+// The end.
+
+TEST_CASE("A driver that is gone: its node ends its workers and leaves at once, whatever is under way") {
+  // Story: kill -9 of a driver with 60,000 spawns under way; node and worker lived on as orphans.
+  F f;
+  const ProcessId driver = f.driver();
+  const ProcessId worker = f.worker({1});
+  for (std::uint64_t i = 2; i < 60'000; ++i)
+    f.machine.on(LocalSaid{driver, wire::SpawnAsk{i, F::spec()}, 0}, f.now);
+  const auto gone = f.on(ProcessEnded{driver, "its link closed"});
+  REQUIRE(gone.size() < 20);  // no word about each of the 60,000
+  REQUIRE(F::told<cluster::JobEnded>(gone) != nullptr);
+  REQUIRE(F::sent<wire::Leave>(gone, worker) != nullptr);
+  REQUIRE(F::find<EndLoop>(gone) == nullptr);
+  const auto ended = f.on(ProcessEnded{worker, "exited"});
+  REQUIRE(F::told<cluster::NodeLeft>(ended) != nullptr);
+  REQUIRE(F::find<EndLoop>(ended) != nullptr);
+}
+
+TEST_CASE("A worker that does not leave within 2 s is killed, and none is started any more") {
+  F f;
+  const ProcessId driver = f.driver();
+  const ProcessId worker = f.worker({1});
+  const auto left = f.on(LeaveAsked{"SIGTERM"});
+  REQUIRE(F::sent<wire::Leave>(left, driver) == nullptr);  // told when all is done
+  REQUIRE(F::find<StartWorker>(f.head(cluster::StartActor{F::kNode, {5}, F::spec(), ""})) == nullptr);
+  const auto lease = f.said(driver, wire::LeaseAsk{6, F::kNode, "", {F::kNode, driver}});
+  REQUIRE_FALSE(F::sent<wire::Answer>(lease, driver)->ok);
+  f.tick();
+  REQUIRE(F::find<KillProcess>(f.tick())->process == worker);
+  const auto ended = f.on(ProcessEnded{worker, "killed by signal 9 (SIGKILL)"});
+  REQUIRE(F::sent<wire::Leave>(ended, driver) != nullptr);
+  REQUIRE(F::find<EndLoop>(ended) != nullptr);
+}
+
+TEST_CASE("One refused handshake is a head that is coming up, five end the node") {
+  F f;
+  for (int i = 0; i < 4; ++i) REQUIRE(F::find<EndLoop>(f.on(HeadRefused{"no"})) == nullptr);
+  f.on(HeadConnected{});
+  for (int i = 0; i < 4; ++i) REQUIRE(F::find<EndLoop>(f.on(HeadRefused{"no"})) == nullptr);
+  const auto last = f.on(HeadRefused{"no"});
+  REQUIRE_FALSE(F::find<TellMember>(last)->joined.ok());
+  REQUIRE(F::find<EndLoop>(last) != nullptr);
+}
+
+TEST_CASE("A node is a member once the head says so, and is told once") {
+  F f;
+  REQUIRE(F::find<TellMember>(f.head(cluster::NodeAccepted{F::kNode}))->joined.ok());
+  REQUIRE(F::find<TellMember>(f.head(cluster::NodeAccepted{F::kNode})) == nullptr);
+  REQUIRE(F::find<EndLoop>(f.head(cluster::RefuseNode{F::kNode, "it is dead here"})) != nullptr);
+}

@@ -1,0 +1,140 @@
+/// Events in any order, true and false ones, with restarts of the head: the machine's indices always agree, and
+/// what was asked for has an end.
+#include "tests/scheduler/cluster/script.hpp"
+
+using namespace troupe;
+using namespace troupe::cluster;
+using troupe::test::Script;
+
+namespace {
+
+struct Chaos {
+  explicit Chaos(std::uint64_t seed) : random(seed), s(small()) {}
+
+  static ClusterConfig small() {
+    ClusterConfig config;
+    config.max_dead_actors = 5;
+    config.max_dead_nodes = 4;
+    config.max_ended_jobs = 3;
+    config.max_waiting = 12;
+    config.max_payload_bytes = 400;
+    return config;
+  }
+  std::uint64_t below(std::uint64_t bound) { return random.below(bound); }
+  NodeId node() { return {1 + below(9)}; }
+  ProcessAddress process() { return {node(), ProcessId{1 + below(3)}}; }
+  Requester requester() { return {process(), 1 + below(6)}; }
+  /// A job and its driver; sometimes a process that has nothing to do with it.
+  JobAnswered pick() {
+    JobAnswered picked{process(), 0, JobId{below(3)}, 0, {}, {}};
+    if (!jobs.empty()) picked = jobs[below(jobs.size())];
+    if (below(8) == 0) picked.to = process();
+    return picked;
+  }
+  JobId job() { return pick().job; }
+  ActorId actor() { return actors.empty() ? ActorId{below(3)} : actors[below(actors.size())]; }
+  std::string name() { return below(3) == 0 ? "n" + std::to_string(below(3)) : ""; }
+  NodeInfo info() {
+    const NodeId id = node();
+    return {id, "n", "", "", static_cast<std::int64_t>(below(4)) * kCpu, below(8) == 0};
+  }
+  std::vector<LiveActor> listed() {
+    std::vector<LiveActor> all;
+    for (std::uint64_t i = below(4); i > 0; --i) all.push_back({actor(), ProcessId{below(3)}});
+    return all;
+  }
+
+  ClusterEvent event() {
+    const ActorDemand demand{static_cast<std::int64_t>(below(4)) * kCpu, below(2) == 0,
+                             below(4) == 0 ? node() : NodeId{}};
+    const JobAnswered by = pick();
+    switch (below(18)) {
+      case 0:
+      case 1:
+        return NodeJoined{info(), listed(), {job()}, {node(), node()}};
+      case 2:
+        return below(6) == 0 ? ClusterEvent(NodeLeft{node(), "bye"}) : ClusterEvent(Heartbeat{node()});
+      case 3:
+        return JobRegistered{"j" + std::to_string(below(3)), process(), below(3)};
+      case 4:
+        return JobEnded{by.to.node, below(3) == 0 ? by.job : JobId{}, "done"};
+      case 5:
+      case 6:
+      case 7:
+      case 8:
+        return SpawnRequested{{by.to, 1 + below(40)}, {by.job, "T", name(), std::string(below(60), 'x'), demand}};
+      case 9:
+        return SpawnCancelled{{by.to, 1 + below(40)}};
+      case 10:
+      case 11:
+        return ActorStarted{where(), last_actor, ProcessId{1 + below(3)}};
+      case 12:
+        return ActorFailed{node(), actor(), {ErrorCode::kTaskFailed, "no", "", ""}};
+      case 13:
+        return ActorDown{where(), last_actor, "down"};
+      case 14:
+        return LeaseRequested{node(), job()};
+      case 15:
+        return PeerWanted{node(), node()};
+      case 16:
+        return KillRequested{by.to.node, by.job, actor(), "kill"};
+      default:
+        return LookupActor{requester(), job(), name()};
+    }
+  }
+  /// The node of an actor that the machine started, which is remembered.
+  NodeId where() {
+    last_actor = actor();
+    const auto at = s.head->actors().find(last_actor);
+    return at == s.head->actors().end() ? node() : at->second.record.node;
+  }
+
+  void step() {
+    s.now += std::chrono::milliseconds(below(400));
+    if (below(200) == 0) {
+      s.restart();
+    } else if (below(4) == 0) {
+      for (std::uint64_t id = 1; id <= 9; ++id)
+        if (below(8) != 0) s.on(Heartbeat{NodeId{id}});
+      s.on(Tick{});
+    } else {
+      s.on(event());
+    }
+    for (const auto& action : s.last) {
+      if (const auto* start = std::get_if<StartActor>(&action)) actors.push_back(start->actor);
+      if (const auto* answered = std::get_if<JobAnswered>(&action); answered != nullptr && answered->job)
+        jobs.push_back(*answered);
+    }
+    if (jobs.size() > 6) jobs.erase(jobs.begin());
+    if (actors.size() > 12) actors.erase(actors.begin());
+  }
+
+  SeededRandom random;
+  Script s;
+  std::vector<JobAnswered> jobs;
+  std::vector<ActorId> actors;
+  ActorId last_actor{};
+};
+
+}  // namespace
+
+TEST_CASE("whatever comes, the machine's indices agree and its records are bounded") {
+  for (int run = 0; run < 20; ++run) {
+    const std::uint64_t seed = SystemRandom().next();
+    CAPTURE(seed);
+    Chaos chaos(seed);
+    int started = 0;
+    for (int i = 0; i < 1500; ++i) {
+      chaos.step();
+      started += static_cast<int>(chaos.s.all<StartActor>().size());
+    }
+    CHECK(started > 10);
+    // The store holds what the machine holds, and no more.
+    for (const auto& [key, record] : chaos.s.store) {
+      const auto* actor = std::get_if<ActorRecord>(&record);
+      if (actor != nullptr) REQUIRE(chaos.s.head->actors().contains(actor->actor));
+      const auto* node = std::get_if<NodeRecord>(&record);
+      if (node != nullptr) REQUIRE(node->dead != chaos.s.head->nodes().contains(node->node.id));
+    }
+  }
+}

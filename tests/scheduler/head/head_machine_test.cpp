@@ -1,0 +1,228 @@
+/// The head's rules when its store fails, as scripts.
+#include "scheduler/head/head_machine.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "runtime/wire/codec.hpp"
+
+using namespace troupe;
+using namespace troupe::cluster;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+constexpr NodeId kNode{1};
+constexpr ProcessAddress kDriver{kNode, ProcessId{7}};
+const ErrorInfo kFull{ErrorCode::kIo, "cannot write to the store", "the disk is full", "free space"};
+
+/// A head whose disk answers when it is told to.
+struct Scene {
+  SeededRandom ids{5};
+  MemoryStorage store;
+  std::unique_ptr<HeadMachine> head = std::make_unique<HeadMachine>(ClusterConfig{}, ids);
+  Instant now{};
+  std::vector<ClusterAction> sent;
+  std::vector<HeadMachine::LogLine> logged;
+  std::shared_ptr<const StoreBatch> write;
+  bool disk_full = false;
+
+  void take(HeadMachine::Output out) {
+    for (auto& message : out.send)
+      if (auto* action = std::get_if<ClusterAction>(&message)) sent.push_back(std::move(*action));
+    for (auto& line : out.log) logged.push_back(std::move(line));
+    if (out.write) {
+      REQUIRE(write == nullptr);
+      write = std::move(out.write);
+    }
+  }
+  /// The disk does what is asked of it until nothing is.
+  void sync() {
+    while (write) {
+      const auto batch = std::exchange(write, nullptr);
+      take(head->written(disk_full ? Result<void>(kFull) : store.apply(*batch), now));
+    }
+  }
+  void on(const ClusterEvent& event, bool synced = true) {
+    sent.clear();
+    take(head->on(event, now));
+    if (synced) sync();
+  }
+  void pass(int ticks) {
+    for (int i = 0; i < ticks; ++i) {
+      now += milliseconds(250);
+      take(head->tick(now));
+      sync();
+      if (i % 4 == 0) take(head->on(Heartbeat{kNode}, now));
+    }
+  }
+  void join(NodeId id = kNode) { on(NodeJoined{{id, "n", "", "", 4 * kCpu, false}, {}, {}, {}}); }
+  JobId job(std::uint64_t request = 1, const std::string& name = "main") {
+    on(JobRegistered{name, kDriver, request});
+    return get<JobAnswered>()->job;
+  }
+  void spawn(JobId job, std::uint64_t request, std::size_t bytes = 1) {
+    on(SpawnRequested{{kDriver, request}, {job, "T", "", std::string(bytes, 'x'), {kCpu, true, {}}}});
+  }
+  template <class A>
+  const A* get() const {
+    for (const auto& action : sent)
+      if (const auto* found = std::get_if<A>(&action)) return found;
+    return nullptr;
+  }
+  void restart() {
+    std::vector<Record> records;
+    for (const auto& entry : store.scan("").value())
+      records.push_back(wire::decode<Record>(entry.value).value());
+    head = std::make_unique<HeadMachine>(ClusterConfig{}, ids);
+    write = nullptr;
+    sent.clear();
+    take(head->restore(std::move(records), now));
+    sync();
+  }
+};
+
+}  // namespace
+
+// Arguments above 16 MiB were more than the store takes: the head's loop ended, the node sent the request
+// again, and after five deaths `troupe start` left for good.
+TEST_CASE("a spawn with large arguments is refused, and the head goes on") {
+  Scene s;
+  s.join();
+  const JobId job = s.job();
+  s.spawn(job, 1, std::size_t{20} << 20);
+  REQUIRE(s.get<SpawnAnswered>() != nullptr);
+  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kLimit);
+  s.spawn(job, 2, kMaxPayloadBytes);
+  CHECK(s.get<StartActor>() != nullptr);
+  CHECK_FALSE(s.head->trouble());
+}
+
+TEST_CASE("nothing is said before it is durable") {
+  Scene s;
+  s.join();
+  const JobId job = s.job();
+  s.on(SpawnRequested{{kDriver, 1}, {job, "T", "", "x", {kCpu, true, {}}}}, false);
+  CHECK(s.sent.empty());
+  s.on(NodesWanted{{kDriver, 2}}, false);
+  CHECK(s.sent.empty());  // it may not overtake
+  s.sync();
+  REQUIRE(s.sent.size() == 2);
+  CHECK(s.get<StartActor>() != nullptr);
+}
+
+// A full disk ended the head for good, as above.
+TEST_CASE("a full disk refuses new work, keeps what was promised, and is over when there is space") {
+  Scene s;
+  s.join();
+  const JobId job = s.job();
+  s.spawn(job, 1);
+  const ActorId actor = s.get<StartActor>()->actor;
+  s.disk_full = true;
+  s.on(ActorStarted{kNode, actor, ProcessId{9}});
+  CHECK(s.sent.empty());  // it is up, and nobody is told before that is durable
+  REQUIRE(s.head->trouble());
+  REQUIRE(s.logged.size() == 1);
+  CHECK(s.logged[0].level == LogLevel::kError);
+  CHECK(s.logged[0].text.find("the disk is full") != std::string::npos);
+
+  s.spawn(job, 2);
+  REQUIRE(s.get<SpawnAnswered>() != nullptr);
+  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kIo);
+  CHECK(s.get<SpawnAnswered>()->error.todo == "free space");
+  s.on(JobRegistered{"other", kDriver, 3});
+  CHECK(s.get<JobAnswered>()->error.code == ErrorCode::kIo);
+  CHECK_FALSE(s.get<JobAnswered>()->job);
+  s.spawn(job, 1);  // repeated: its answer waits
+  s.on(PeerWanted{kNode, NodeId{2}});
+  s.join(NodeId{3});
+  CHECK(s.sent.empty());
+  s.pass(4 * 61);
+  CHECK(s.logged.size() == 3);  // every 30 s
+  CHECK(s.head->cluster().actors().size() == 1);
+
+  s.disk_full = false;
+  s.sent.clear();
+  s.pass(20);
+  CHECK_FALSE(s.head->trouble());
+  CHECK(s.logged.back().text == "the head's store works again");
+  REQUIRE(s.get<SpawnAnswered>() != nullptr);
+  CHECK(s.get<SpawnAnswered>()->to.request == 1);
+  CHECK(s.get<SpawnAnswered>()->ok);
+  // What was dropped is asked for again.
+  CHECK(s.get<RequestRegistration>()->node == kNode);
+  s.on(PeerWanted{kNode, NodeId{2}});
+  CHECK(s.get<PeerAnswered>() != nullptr);
+  s.spawn(job, 2);
+  CHECK(s.get<StartActor>() != nullptr);
+}
+
+TEST_CASE("what has ended ends while the store fails, in memory that does not grow with time") {
+  Scene s;
+  s.join();
+  const JobId job = s.job();
+  for (std::uint64_t request = 1; request <= 4; ++request) s.spawn(job, request);
+  std::vector<ActorId> actors;
+  for (const auto& [id, actor] : s.head->cluster().actors()) actors.push_back(id);
+  s.disk_full = true;
+  for (const ActorId actor : actors) s.on(ActorDown{kNode, actor, "killed"});
+  s.on(JobEnded{kNode, job, "done"});
+  s.pass(40);
+  const std::size_t held = s.head->queue().held();
+  s.pass(4 * 600);
+  CHECK(s.head->queue().held() == held);
+  s.disk_full = false;
+  s.sent.clear();
+  s.pass(20);
+  CHECK(s.get<EndJob>() != nullptr);
+  CHECK(s.store.scan("actor/").value().empty());
+}
+
+TEST_CASE("a head that dies with a full disk comes back with what it had promised") {
+  Scene s;
+  s.join();
+  const JobId job = s.job();
+  s.spawn(job, 1);
+  const ActorId actor = s.get<StartActor>()->actor;
+  s.disk_full = true;
+  s.on(ActorStarted{kNode, actor, ProcessId{9}});
+  s.restart();
+  s.disk_full = false;
+  s.on(NodeJoined{{kNode, "n", "", "", 4 * kCpu, false}, {{actor, ProcessId{9}}}, {}, {}});
+  CHECK(s.get<SpawnAnswered>()->actor == actor);
+}
+
+TEST_CASE("a store that crashes before or after a write loses and doubles nothing") {
+  for (const auto fault : {MemoryStorage::Fault::kCrashBefore, MemoryStorage::Fault::kCrashAfter}) {
+    Scene s;
+    s.join();
+    s.store.fail_write(1, fault);
+    s.on(JobRegistered{"main", kDriver, 1});
+    CHECK(s.sent.empty());
+    s.pass(8);
+    CHECK(s.sent.empty());
+    s.store.reopen();
+    s.pass(30);
+    REQUIRE(s.get<JobAnswered>() != nullptr);
+    CHECK(s.get<JobAnswered>()->incarnation == 1);
+    s.restart();
+    CHECK(s.head->cluster().jobs().named("main")->record.incarnation == 1);
+  }
+}
+
+TEST_CASE("a store that is too slow is told of, and new work is refused until it is not") {
+  Scene s;
+  s.head = std::make_unique<HeadMachine>(ClusterConfig{}, s.ids, 10);
+  s.join();
+  const JobId job = s.job();
+  s.spawn(job, 1);
+  s.on(SpawnRequested{{kDriver, 2}, {job, "T", "", "x", {kCpu, true, {}}}}, false);
+  for (std::uint64_t i = 0; i < 12; ++i) s.on(NodesWanted{{kDriver, 10 + i}}, false);
+  s.on(SpawnRequested{{kDriver, 3}, {job, "T", "", "x", {kCpu, true, {}}}}, false);
+  REQUIRE(s.get<SpawnAnswered>() != nullptr);
+  CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kUnavailable);
+  s.sync();
+  CHECK_FALSE(s.head->trouble());
+  s.spawn(job, 3);
+  CHECK(s.get<StartActor>() != nullptr);
+}

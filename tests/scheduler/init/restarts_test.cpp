@@ -1,0 +1,44 @@
+// When a process that died is started again: pure, so time is a number here.
+#include "scheduler/init/restarts.hpp"
+
+#include <catch2/catch.hpp>
+
+using namespace troupe;
+using namespace std::chrono_literals;
+
+TEST_CASE("who was up for long is started again at once, however often", "[restarts]") {
+  Restarts restarts;
+  Instant now{};
+  for (int i = 0; i < 1000; ++i) {
+    restarts.up(now);
+    now += 11s;
+    CHECK(restarts.died(now, "killed") == Duration(0));
+  }
+}
+
+TEST_CASE("who dies soon is started again ever more slowly, and after many times not at all", "[restarts]") {
+  Restarts restarts({.first = 50ms, .longest = 200ms, .most_starts = 6, .most_deaths = 7});
+  const std::vector<Duration> waits{0ms, 50ms, 100ms, 200ms, 200ms, 200ms};
+  for (const Duration wait : waits) {
+    restarts.up(Instant{});
+    CHECK(restarts.died(Instant{} + 1s, "killed") == wait);
+  }
+  restarts.up(Instant{});
+  CHECK_FALSE(restarts.died(Instant{} + 1s, "exit code 3"));
+  CHECK(restarts.gave_up("the head").what == "the head does not stay up");
+  CHECK(restarts.gave_up("the head").why.find("7 times in a row; the last time: exit code 3") == 0);
+}
+
+TEST_CASE("a start that fails is a death, and a few in a row are the end", "[restarts]") {
+  Restarts restarts({.most_starts = 3});
+  CHECK(restarts.died(Instant{}, "killed") == Duration(0));
+  CHECK(restarts.died(Instant{}, "killed") == 50ms);
+  restarts.up(Instant{});  // the third one works: the count begins anew
+  CHECK(restarts.was_up());
+  CHECK(restarts.died(Instant{} + 11s, "killed") == Duration(0));
+  CHECK(restarts.died(Instant{} + 12s, "killed") == 50ms);
+  CHECK(restarts.died(Instant{} + 13s, "killed") == 100ms);
+  CHECK_FALSE(restarts.died(Instant{} + 14s, "port in use"));
+  CHECK(restarts.gave_up("node 1").what == "node 1 does not come up");
+  CHECK(restarts.gave_up("node 1").code == ErrorCode::kUnavailable);
+}
