@@ -27,8 +27,8 @@ struct ActorOptions {
   /// In this very process instead of a worker; then num_cpus, node and name have no meaning.
   bool here = false;
   NodeId node{};      ///< on this node and no other
-  std::string name;   ///< refused when another living actor of the job has it; see Session::find
-  std::string label;  ///< prefix of its process's output; default: its class
+  std::string name{};   ///< refused when another living actor of the job has it; see Session::find
+  std::string label{};  ///< prefix of its process's output; default: its class
   /// Calls of the handle without an answer, above which a call throws LimitExceeded; 0: no limit.
   std::size_t max_pending_calls = 0;
 };
