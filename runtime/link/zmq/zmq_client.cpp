@@ -141,6 +141,8 @@ bool ZmqClient::begin_attempt(Instant now) {
 /// What is there to read, then what there is to send. Returns when to be called again.
 Instant ZmqClient::serve_attempt(Attempt& attempt, Instant now) {
   handle_events(attempt);
+  // Takes the news off the descriptor while there is nothing to receive yet.
+  if (!attempt.secured) static_cast<void>(attempt.socket.get(zmq::sockopt::events));
   // Also when the connection is over: what had arrived before is delivered first.
   bool all_received = false;
   for (int i = 0; attempt.secured && !all_received && (attempt.over || i < kFramesATurn); ++i) {

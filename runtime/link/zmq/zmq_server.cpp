@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "runtime/core/log.hpp"
+#include "runtime/link/zmq/zmq_connection.hpp"
 #include "runtime/security/bind_policy.hpp"
 
 namespace troupe::zmq_link {
@@ -14,6 +15,12 @@ constexpr int kZapEnforceDomain = 93;
 /// How long a connection that closed may keep others waiting for what it had sent before.
 constexpr Duration kLastWords = std::chrono::seconds(1);
 constexpr Duration kSweepInterval = std::chrono::seconds(1);
+/// What ZMTP and CURVE add to a frame, and to a second by heartbeats, at most.
+constexpr std::uint64_t kFrameOverheadBytes = 64;
+constexpr std::uint64_t kOverheadBytesASecond = 256;
+/// What TCP received of a peer and ZeroMQ did not give us yet: its queue of whole frames, the kernel's buffer, and room
+/// to spare. More is a message in parts, which ZeroMQ holds without a bound until its last part comes.
+constexpr std::uint64_t kMostHeldBytes = (std::uint64_t{kZmqQueuedFrames} << 20) + (std::uint64_t{96} << 20);
 constexpr const char* kConnectionBroke = "the connection broke";
 constexpr const char* kKeyRevoked = "its key was revoked or has run out";
 
@@ -175,6 +182,7 @@ void ZmqServer::handle_frame(const std::string& routing_id, const zmq::message_t
     if (peer == nullptr) return;
   }
   peer->last_packet = now;
+  peer->read_bytes += frame.size() + kFrameOverheadBytes;
   if (!authorized(*peer)) return break_off(peer, kKeyRevoked, now);
   while (!peer->in.is_closed() && next_packet(left, packet)) take_packet(peer, packet, now);
   if (!peer->in.is_closed() && (!left.empty() || !alone)) break_off(peer, "something came that is no packet", now);
@@ -191,6 +199,7 @@ ZmqServer::PeerPtr ZmqServer::admit(const std::string& routing_id, const std::st
   if (!strangers_.contains(fd) || ended_.contains(routing_id)) return nullptr;
   const auto peer = std::make_shared<Peer>(routing_id, user_id, budget_, queue_bytes_);
   peer->fd = fd;
+  peer->since = now;
   const auto key = parse_public_key(user_id);
   TROUPE_ASSERT(key.ok(), "the ZAP handler wrote the key");
   const auto name = authorizer_->find(*key);
@@ -302,6 +311,13 @@ void ZmqServer::drop_closed(bool all_received, Instant now) {
 
 bool ZmqServer::authorized(const Peer& peer) const { return authorizer_->find(peer.key) == peer.name; }
 
+bool ZmqServer::holds_too_much(const Peer& peer, Instant now) const {
+  if (peer.fd < 0) return false;
+  const auto seconds = static_cast<std::uint64_t>((now - peer.since) / std::chrono::seconds(1));
+  const std::uint64_t expected = peer.read_bytes + seconds * kOverheadBytesASecond + kMostHeldBytes;
+  return received_bytes(peer.fd, address_.port) > expected;
+}
+
 /// Sends what the peers' pipes take. kBlocked: some are full; kMore: some have more, and room.
 SendQueue::Pumped ZmqServer::pump() {
   {
@@ -357,6 +373,8 @@ void ZmqServer::sweep(Instant now) {
   for (const auto& [routing_id, peer] : peers_) {
     if (!authorized(*peer)) {
       broken.emplace_back(peer, kKeyRevoked);
+    } else if (holds_too_much(*peer, now)) {
+      broken.emplace_back(peer, "it sends a message in parts without end");
     } else if (peer->in.pending() && now - peer->last_packet >= kJoinTimeout) {
       broken.emplace_back(peer, "a message did not arrive whole: nothing more of it came for 30 s");
     }

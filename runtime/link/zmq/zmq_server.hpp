@@ -40,6 +40,8 @@ class ZmqServer final : public LinkServer, private LoopMember {
     int fd = -1;  ///< of libzmq, to know its end by; -1 once it is closed
     Instant closed_at{0};
     Instant last_packet{0};
+    Instant since{0};
+    std::uint64_t read_bytes = 0;  ///< given to us by ZeroMQ, with what it adds to each frame
     bool goodbye_said = false;
     Joiner in;
     SendQueue out;
@@ -72,6 +74,7 @@ class ZmqServer final : public LinkServer, private LoopMember {
   bool say_last_words(Instant now);
   void sweep(Instant now);
   bool authorized(const Peer& peer) const;
+  bool holds_too_much(const Peer& peer, Instant now) const;
   bool give_port_back(Instant now);
   void close();
 

@@ -10,10 +10,6 @@
 
 namespace troupe::zmq_link {
 
-/// Closes a connection that libzmq has, given its descriptor: libzmq sees the end and lets go of it. Only of a
-/// connection to our own `port`: the number may have been closed and given out again since we heard of it.
-void close_connection(int fd, std::uint16_t port);
-
 class Strangers {
  public:
   explicit Strangers(LogLevel level) : noise_(level) {}
