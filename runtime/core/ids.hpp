@@ -25,7 +25,7 @@ using JobId = Id<struct JobTag>;          ///< one job: a driver and all it star
 /// All other actors' ids are given by the head.
 inline constexpr std::uint64_t kLightActorBit = std::uint64_t{1} << 63;
 inline ActorId light_actor_id(std::uint64_t random) { return {random | kLightActorBit}; }
-inline ActorId placed_actor_id(std::uint64_t random) { return {(random & ~kLightActorBit) | 1}; }
+inline ActorId placed_actor_id(std::uint64_t random) { return {random & ~kLightActorBit}; }
 inline bool is_light(ActorId actor) { return (actor.value & kLightActorBit) != 0; }
 
 /// Who may commit: (incarnation of the driver, counter within it). A restarted driver outranks the one before

@@ -461,7 +461,7 @@ void ClusterMachine::settle(PendingSpawn spawn) {
 }
 
 void ClusterMachine::start(PendingSpawn spawn, const Placement& placement) {
-  const ActorId id{ids_.next()};
+  const ActorId id = placed_actor_id(ids_.next());
   const Actor& actor = actors_.add(
       {{id, std::move(spawn.spec), spawn.requester, placement.node}, true, spawn.attempts, placement.reason});
   actors_.set_deadline(actors_.at(id), now_ + config_.start_deadline);
