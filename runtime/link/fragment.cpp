@@ -36,7 +36,9 @@ std::pair<wire::ByteView, wire::ByteView> slice(wire::ByteView head, wire::ByteV
   return {head.subspan(head_from, head_count), body.subspan(body_from, count - head_count)};
 }
 
-std::string bytes_text(std::uint64_t bytes) { return std::to_string(bytes) + " bytes"; }
+std::string bytes_text(std::uint64_t bytes) {
+  return std::to_string(bytes) + " bytes";
+}
 
 }  // namespace
 
@@ -62,7 +64,9 @@ Packet Cutter::next() const {
   TROUPE_ASSERT(!done_, "every packet of the message was sent");
   const std::size_t count = payload_bytes();
   const auto [head, body] = slice(head_, body_, offset_, count);
-  return {encode(offset_ == 0 ? Kind::kFirst : Kind::kNext, number_, head_.size() + body_.size() - offset_ - count), head, body};
+  return {encode(offset_ == 0 ? Kind::kFirst : Kind::kNext, number_,
+                 head_.size() + body_.size() - offset_ - count),
+          head, body};
 }
 
 void Cutter::advance() {
@@ -71,7 +75,9 @@ void Cutter::advance() {
   done_ = offset_ == head_.size() + body_.size();
 }
 
-PacketHeader hello_packet() { return encode(Kind::kHello, 0, 0); }
+PacketHeader hello_packet() {
+  return encode(Kind::kHello, 0, 0);
+}
 
 wire::Bytes goodbye_packet(std::uint32_t last_number, std::string_view reason) {
   const PacketHeader header = encode(Kind::kGoodbye, last_number, 0);
@@ -89,7 +95,9 @@ std::string printable(std::string_view text) {
   return out;
 }
 
-Joiner::~Joiner() { let_go(); }
+Joiner::~Joiner() {
+  let_go();
+}
 
 void Joiner::close() {
   closed_ = true;
@@ -116,33 +124,41 @@ Result<Joiner::Fed> Joiner::feed(wire::ByteView packet) {
   if (closed_) return fail(ErrorCode::kBadInput, "a packet came after the link's end", "");
   if (!pending()) let_go();
   if (packet.size() < kPacketHeaderBytes) {
-    return fail(ErrorCode::kBadInput, "a packet of " + bytes_text(packet.size()) + ", fewer than its header", same_version);
+    return fail(ErrorCode::kBadInput, "a packet of " + bytes_text(packet.size()) + ", fewer than its header",
+                same_version);
   }
   Layout layout;
   std::memcpy(&layout, packet.data(), sizeof layout);
-  if (layout.magic != kMagic) return fail(ErrorCode::kBadInput, "a packet without troupe's magic", same_version);
+  if (layout.magic != kMagic)
+    return fail(ErrorCode::kBadInput, "a packet without troupe's magic", same_version);
   if (layout.version != wire::kProtocolVersion) {
-    return fail(ErrorCode::kRefused, "the peer's protocol version is " + std::to_string(layout.version) + ", ours is " +
-                                         std::to_string(wire::kProtocolVersion), same_version);
+    return fail(ErrorCode::kRefused,
+                "the peer's protocol version is " + std::to_string(layout.version) + ", ours is " +
+                    std::to_string(wire::kProtocolVersion),
+                same_version);
   }
   const wire::ByteView payload = packet.subspan(kPacketHeaderBytes);
   const bool first = !std::exchange(begun_, true);
   switch (layout.kind) {
     case Kind::kHello:
-      if (!options_.hello || !first) return fail(ErrorCode::kBadInput, "a hello in the middle of the link", same_version);
+      if (!options_.hello || !first)
+        return fail(ErrorCode::kBadInput, "a hello in the middle of the link", same_version);
       if (layout.number != 0 || layout.remaining != 0 || !payload.empty()) {
         return fail(ErrorCode::kBadInput, "a hello that is not empty", same_version);
       }
       return Fed::kHello;
     case Kind::kFirst:
     case Kind::kNext:
-      if (options_.hello && first) return fail(ErrorCode::kBadInput, "a message before the hello", same_version);
+      if (options_.hello && first)
+        return fail(ErrorCode::kBadInput, "a message before the hello", same_version);
       if (layout.kind == Kind::kFirst) return feed_first(layout.number, layout.remaining, payload);
       return feed_next(layout.number, layout.remaining, payload);
     case Kind::kGoodbye:
       if (layout.number != number_) {
-        return fail(ErrorCode::kBadInput, "the peer ended after message " + std::to_string(layout.number) +
-                                              ", but the last that came is " + std::to_string(number_), "");
+        return fail(ErrorCode::kBadInput,
+                    "the peer ended after message " + std::to_string(layout.number) +
+                        ", but the last that came is " + std::to_string(number_),
+                    "");
       }
       if (layout.remaining != 0 || payload.size() > kMaxReasonBytes) {
         return fail(ErrorCode::kBadInput, "a goodbye that is too long", same_version);
@@ -152,38 +168,49 @@ Result<Joiner::Fed> Joiner::feed(wire::ByteView packet) {
       reason_ = printable({reinterpret_cast<const char*>(payload.data()), payload.size()});
       return Fed::kGoodbye;
   }
-  return fail(ErrorCode::kBadInput, "a packet of unknown kind " + std::to_string(static_cast<int>(layout.kind)), same_version);
+  return fail(ErrorCode::kBadInput,
+              "a packet of unknown kind " + std::to_string(static_cast<int>(layout.kind)), same_version);
 }
 
 Result<Joiner::Fed> Joiner::feed_next(std::uint32_t number, std::uint64_t remaining, wire::ByteView payload) {
   if (!pending() || number != number_) {
-    return fail(ErrorCode::kBadInput, "a part of message " + std::to_string(number) + " came while " +
-                                          (pending() ? "message " + std::to_string(number_) + " lacked " + bytes_text(remaining_)
-                                                     : "no message was under way") + ": something is lost or came twice", "");
+    return fail(ErrorCode::kBadInput,
+                "a part of message " + std::to_string(number) + " came while " +
+                    (pending() ? "message " + std::to_string(number_) + " lacked " + bytes_text(remaining_)
+                               : "no message was under way") +
+                    ": something is lost or came twice",
+                "");
   }
   // Subtract on the side that cannot wrap: `remaining` is the peer's word.
   if (payload.empty() || payload.size() > remaining_ || remaining_ - payload.size() != remaining) {
-    return fail(ErrorCode::kBadInput, "message " + std::to_string(number) + " lacked " + bytes_text(remaining_) + ", then " +
-                                          bytes_text(payload.size()) + " came and " + std::to_string(remaining) +
-                                          " are to come: something is lost or came twice", "");
+    return fail(ErrorCode::kBadInput,
+                "message " + std::to_string(number) + " lacked " + bytes_text(remaining_) + ", then " +
+                    bytes_text(payload.size()) + " came and " + std::to_string(remaining) +
+                    " are to come: something is lost or came twice",
+                "");
   }
   return keep(remaining, payload);
 }
 
-Result<Joiner::Fed> Joiner::feed_first(std::uint32_t number, std::uint64_t remaining, wire::ByteView payload) {
+Result<Joiner::Fed> Joiner::feed_first(std::uint32_t number, std::uint64_t remaining,
+                                       wire::ByteView payload) {
   if (pending() || number != number_ + 1) {
-    return fail(ErrorCode::kBadInput, "message " + std::to_string(number) + " came after message " + std::to_string(number_) +
-                                          (pending() ? ", which lacked " + bytes_text(remaining_) : std::string()) +
-                                          ": something is lost or came twice", "");
+    return fail(ErrorCode::kBadInput,
+                "message " + std::to_string(number) + " came after message " + std::to_string(number_) +
+                    (pending() ? ", which lacked " + bytes_text(remaining_) : std::string()) +
+                    ": something is lost or came twice",
+                "");
   }
   number_ = number;
   if (payload.size() > kMaxFrameBytes || remaining > kMaxFrameBytes - payload.size()) {
-    return fail(ErrorCode::kLimit, "a message longer than " + bytes_text(kMaxFrameBytes), "send less at once");
+    return fail(ErrorCode::kLimit, "a message longer than " + bytes_text(kMaxFrameBytes),
+                "send less at once");
   }
   const auto header = wire::decode_header(payload);
   if (!header) return fail(header.error().code, header.error().why, header.error().todo);
   header_ = *header;
-  if (remaining > 0) return keep(remaining, options_.takes == Takes::kFrame ? payload : payload.subspan(wire::kHeaderBytes));
+  if (remaining > 0)
+    return keep(remaining, options_.takes == Takes::kFrame ? payload : payload.subspan(wire::kHeaderBytes));
   frame_ = payload;
   body_ = payload.subspan(wire::kHeaderBytes);
   return Fed::kMessage;
@@ -193,7 +220,8 @@ Result<Joiner::Fed> Joiner::keep(std::uint64_t remaining, wire::ByteView payload
   const std::size_t size = buffer_.size() + payload.size();
   if (options_.budget != nullptr) {
     if (payload.size() > options_.budget->left) {
-      return fail(ErrorCode::kLimit, "too much of messages that are not whole yet is held for all peers together",
+      return fail(ErrorCode::kLimit,
+                  "too much of messages that are not whole yet is held for all peers together",
                   "send less at once");
     }
     options_.budget->left -= payload.size();

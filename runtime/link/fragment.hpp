@@ -5,13 +5,14 @@
 ///   0  u16  magic 0x4c54 ("TL")
 ///   2  u8   protocol version (wire::kProtocolVersion); the first three bytes never change their meaning
 ///   3  u8   kind: 1 hello, 2 first packet of a message, 3 next packet of a message, 4 goodbye
-///   4  u32  number of the message on this link, from 1; in a hello 0, in a goodbye that of the last message begun
-///   8  u64  bytes of this message still to come after this packet; 0 in its last one, in a hello and a goodbye
-///   16      payload: of a message a part of its frame (wire/frame.hpp: header, then body), of a goodbye the reason
+///   4  u32  number of the message on this link, from 1; in a hello 0, in a goodbye that of the last message
+///   begun 8  u64  bytes of this message still to come after this packet; 0 in its last one, in a hello and a
+///   goodbye 16      payload: of a message a part of its frame (wire/frame.hpp: header, then body), of a
+///   goodbye the reason
 ///
-/// The first packet of a message holds the whole frame header. The packets of a message follow each other with no
-/// other message between them. A packet that does not continue exactly what is pending is an error, and the link
-/// closes: parts of two messages are never glued, and a lost packet is never passed over.
+/// The first packet of a message holds the whole frame header. The packets of a message follow each other
+/// with no other message between them. A packet that does not continue exactly what is pending is an error,
+/// and the link closes: parts of two messages are never glued, and a lost packet is never passed over.
 #pragma once
 
 #include <array>
@@ -49,9 +50,9 @@ struct Packet {
 class Cutter {
  public:
   Cutter() = default;
-  /// The message is `head` followed by `body`, together a whole frame; both must outlive the packets. `number` counts
-  /// the messages of the link from 1 (and over: after 2^32 - 1 comes 0).
-  /// REQUIRES: head.size() >= wire::kHeaderBytes, at most kMaxFrameBytes together, packet_bytes >= kMinPacketBytes.
+  /// The message is `head` followed by `body`, together a whole frame; both must outlive the packets.
+  /// `number` counts the messages of the link from 1 (and over: after 2^32 - 1 comes 0). REQUIRES:
+  /// head.size() >= wire::kHeaderBytes, at most kMaxFrameBytes together, packet_bytes >= kMinPacketBytes.
   Cutter(std::uint32_t number, wire::ByteView head, wire::ByteView body, std::size_t packet_bytes);
 
   /// Whether advance() was called for every packet.
@@ -75,8 +76,8 @@ class Cutter {
 
 /// The first packet of a link over a medium that does not itself tell where one begins.
 PacketHeader hello_packet();
-/// The last packet of one side. `last_number` is that of the last message of which a packet was sent (0: none);
-/// a reason is cut to kMaxReasonBytes. The other side closes, or answers with its own.
+/// The last packet of one side. `last_number` is that of the last message of which a packet was sent (0:
+/// none); a reason is cut to kMaxReasonBytes. The other side closes, or answers with its own.
 wire::Bytes goodbye_packet(std::uint32_t last_number, std::string_view reason);
 /// Text from outside as it may be printed: ASCII as it is, anything else and control characters as '?'.
 std::string printable(std::string_view text);
@@ -86,8 +87,8 @@ struct JoinBudget {
   std::size_t left = std::size_t{512} << 20;
 };
 
-/// Joins the packets of one link. Memory grows with what has arrived: at most as much again and 1 MiB is reserved.
-/// Not thread-safe.
+/// Joins the packets of one link. Memory grows with what has arrived: at most as much again and 1 MiB is
+/// reserved. Not thread-safe.
 class Joiner {
  public:
   /// What take() gives: the body alone, or the whole frame.
@@ -110,17 +111,17 @@ class Joiner {
   Joiner& operator=(const Joiner&) = delete;
   ~Joiner();
 
-  /// One packet as it arrived. Total. An error means that the link must close with that reason (kBadInput: not a
-  /// packet, or out of sequence; kRefused: another protocol version, both named; kLimit: too long); every later
-  /// packet is an error too.
+  /// One packet as it arrived. Total. An error means that the link must close with that reason (kBadInput:
+  /// not a packet, or out of sequence; kRefused: another protocol version, both named; kLimit: too long);
+  /// every later packet is an error too.
   Result<Fed> feed(wire::ByteView packet);
 
   // After Fed::kMessage, until the next feed() and while the packet's bytes are there:
   const wire::FrameHeader& header() const { return header_; }
   /// A view: of the packet if the message came in one, of the joiner's memory otherwise.
   wire::ByteView body() const { return body_; }
-  /// The body, or the whole frame with Takes::kFrame; copied if the message came in one packet, moved otherwise.
-  /// Once a message; header() stays, body() does not.
+  /// The body, or the whole frame with Takes::kFrame; copied if the message came in one packet, moved
+  /// otherwise. Once a message; header() stays, body() does not.
   wire::Bytes take();
 
   /// Of the goodbye, printable.
@@ -147,9 +148,9 @@ class Joiner {
   std::uint32_t number_ = 0;
   std::uint64_t remaining_ = 0;
   wire::FrameHeader header_;
-  wire::Bytes buffer_;        // of a message in several packets: what take() gives
-  std::size_t charged_ = 0;   // to the budget
-  wire::ByteView frame_;      // of a message in one packet
+  wire::Bytes buffer_;       // of a message in several packets: what take() gives
+  std::size_t charged_ = 0;  // to the budget
+  wire::ByteView frame_;     // of a message in one packet
   wire::ByteView body_;
   std::string reason_;
 };

@@ -1,13 +1,14 @@
-/// Links between hosts, as one of the four seams: a node or the head serves, nodes and remote sessions connect.
-/// The real one is ZeroMQ with CURVE (zmq/zmq_transport.hpp); a simulated one implements the same classes.
+/// Links between hosts, as one of the four seams: a node or the head serves, nodes and remote sessions
+/// connect. The real one is ZeroMQ with CURVE (zmq/zmq_transport.hpp); a simulated one implements the same
+/// classes.
 ///
-/// A session is a Link (link.hpp): messages arrive whole, once and in order, or it ends. What was queued when it
-/// ended is never delivered on the next one: the owner hears of the end, and says again what its peer must know.
-/// A message is a whole frame, header and body (wire::whole_frame).
+/// A session is a Link (link.hpp): messages arrive whole, once and in order, or it ends. What was queued when
+/// it ended is never delivered on the next one: the owner hears of the end, and says again what its peer must
+/// know. A message is a whole frame, header and body (wire::whole_frame).
 ///
-/// Handlers run on the transport's one thread, which serves every link: they must not block, and must not destroy a
-/// link; they may send. Destroying a link takes its last words to the peer (half a second at most), after which none
-/// of its handlers runs. The transport must outlive its links.
+/// Handlers run on the transport's one thread, which serves every link: they must not block, and must not
+/// destroy a link; they may send. Destroying a link takes its last words to the peer (half a second at most),
+/// after which none of its handlers runs. The transport must outlive its links.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +30,8 @@ namespace troupe {
 using PeerName = std::string;
 
 struct ServerHandlers {
-  /// A new session of that peer began. The one it had before, if any, has ended: on_gone does not come for it.
+  /// A new session of that peer began. The one it had before, if any, has ended: on_gone does not come for
+  /// it.
   std::function<void(const PeerName&)> on_session;
   std::function<void(const PeerName&, wire::Bytes frame)> on_message;
   /// The session ended, and what was still queued for it is gone. What had arrived was delivered before.
@@ -42,7 +44,7 @@ struct ServeOptions {
   Endpoint address;  ///< default 127.0.0.1 and any free port
   CurveKeyPair keys;
   std::shared_ptr<Authorizer> authorizer;
-  LogLevel refusals = LogLevel::kWarning;      ///< how loudly connections that are kept out are logged
+  LogLevel refusals = LogLevel::kWarning;     ///< how loudly connections that are kept out are logged
   std::size_t queue_bytes = kLinkQueueBytes;  ///< that may wait for one peer
 };
 
@@ -52,8 +54,8 @@ class LinkServer {
   virtual ~LinkServer() = default;
   /// Where it listens, with the port the system chose if 0 was asked for.
   virtual Endpoint address() const = 0;
-  /// Queues `frame` for the session of `to`, without blocking. Takes it with kQueued alone; otherwise the caller
-  /// still has it. kClosed: `to` has no session.
+  /// Queues `frame` for the session of `to`, without blocking. Takes it with kQueued alone; otherwise the
+  /// caller still has it. kClosed: `to` has no session.
   virtual Sent send(const PeerName& to, wire::Bytes&& frame) = 0;
 };
 
@@ -95,8 +97,8 @@ class Transport {
   virtual ~Transport() = default;
   /// Errors: kBadConfig (the address), kIo (the port is in use, or may not be used).
   virtual Result<std::unique_ptr<LinkServer>> serve(ServeOptions options, ServerHandlers handlers) = 0;
-  /// Errors: kBadConfig (the address), kRefused (wrong key, or no troupe server there), kTimeout (nobody answered
-  /// within `wait`).
+  /// Errors: kBadConfig (the address), kRefused (wrong key, or no troupe server there), kTimeout (nobody
+  /// answered within `wait`).
   virtual Result<std::unique_ptr<LinkClient>> connect(ConnectOptions options, ClientHandlers handlers) = 0;
 };
 

@@ -41,7 +41,8 @@ void send_reply(zmq::socket_t& socket, const ZapVerdict& verdict) {
 
 }  // namespace
 
-ZapVerdict judge_zap_request(const std::vector<std::string>& frames, const Authorizer& authorizer, std::string_view own_domain) {
+ZapVerdict judge_zap_request(const std::vector<std::string>& frames, const Authorizer& authorizer,
+                             std::string_view own_domain) {
   if (frames.size() != kCurveRequestFrames) return refuse(frames, "not a CURVE request");
   const auto& [version, domain, mechanism, key] = std::tie(frames[0], frames[2], frames[5], frames[6]);
   if (version != "1.0") return refuse(frames, "unknown version of ZAP");
@@ -75,7 +76,9 @@ void ZapHandler::remove_domain(const std::string& domain) {
   domains_.erase(domain);
 }
 
-int ZapHandler::fd() { return socket_.get(zmq::sockopt::fd); }
+int ZapHandler::fd() {
+  return socket_.get(zmq::sockopt::fd);
+}
 
 void ZapHandler::serve() {
   const MonotonicClock clock;
@@ -83,7 +86,8 @@ void ZapHandler::serve() {
     ZapVerdict verdict = refuse(frames, "another domain");
     const std::lock_guard lock(mutex_);
     const auto domain = frames.size() > 2 ? domains_.find(frames[2]) : domains_.end();
-    if (domain != domains_.end()) verdict = judge_zap_request(frames, *domain->second.authorizer, domain->first);
+    if (domain != domains_.end())
+      verdict = judge_zap_request(frames, *domain->second.authorizer, domain->first);
     if (!verdict.accepted && domain != domains_.end()) {
       const std::string from = frames.size() > 3 ? " from " + frames[3] : "";
       domain->second.refusals("refused a connection" + from + ": " + verdict.why, clock.now());

@@ -34,16 +34,18 @@ struct ZapVerdict {
 ZapVerdict judge_zap_request(const std::vector<std::string>& frames, const Authorizer& authorizer,
                              std::string_view domain = kZapDomain);
 
-/// Answers the handshakes of `context`. One a context. The thread that owns it calls serve() when fd() is readable.
+/// Answers the handshakes of `context`. One a context. The thread that owns it calls serve() when fd() is
+/// readable.
 class ZapHandler {
  public:
-  /// From then on no handshake of the context succeeds but by serve(). Errors: kInternal when the context already has
-  /// a handler.
+  /// From then on no handshake of the context succeeds but by serve(). Errors: kInternal when the context
+  /// already has a handler.
   static Result<std::unique_ptr<ZapHandler>> start(zmq::context_t& context);
 
   /// A new domain, for one server: it asks `authorizer`, and logs whom it refuses at the level `refusals`.
   /// Thread-safe.
-  std::string add_domain(std::shared_ptr<const Authorizer> authorizer, LogLevel refusals = LogLevel::kWarning);
+  std::string add_domain(std::shared_ptr<const Authorizer> authorizer,
+                         LogLevel refusals = LogLevel::kWarning);
   /// Refuses the domain's handshakes from now on. Thread-safe.
   void remove_domain(const std::string& domain);
 

@@ -9,19 +9,23 @@ namespace {
 
 constexpr Duration kSendTimeout = std::chrono::seconds(10);
 
-/// Waits until `events` of the link, at most until `deadline`. False at the deadline. A signal wakes it early: the
-/// caller looks again.
+/// Waits until `events` of the link, at most until `deadline`. False at the deadline. A signal wakes it
+/// early: the caller looks again.
 bool wait_for(const SocketLink& link, short events, Instant deadline) {
   const Duration left = deadline - MonotonicClock().now();
   if (left <= Duration::zero()) return false;
   pollfd wait{link.fd(), events, 0};
-  ::poll(&wait, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(std::min(left, Duration(std::chrono::hours(1)))).count()));
+  ::poll(&wait, 1,
+         static_cast<int>(
+             std::chrono::ceil<std::chrono::milliseconds>(std::min(left, Duration(std::chrono::hours(1))))
+                 .count()));
   return true;
 }
 
 }  // namespace
 
-bool send_control(SocketLink& link, ProcessAddress from, const wire::Control& message, std::vector<UniqueFd> fds) {
+bool send_control(SocketLink& link, ProcessAddress from, const wire::Control& message,
+                  std::vector<UniqueFd> fds) {
   wire::FrameHeader header;
   header.from = from;
   const wire::Bytes body = wire::encode_control(message, header);
@@ -41,9 +45,11 @@ Result<ReceivedControl> receive_control(SocketLink& link, Duration timeout) {
   for (;;) {
     const auto got = link.receive(message);
     if (got == SocketLink::Got::kMessage) break;
-    if (got == SocketLink::Got::kClosed) return ErrorInfo{ErrorCode::kUnavailable, what, link.why_closed(), ""};
+    if (got == SocketLink::Got::kClosed)
+      return ErrorInfo{ErrorCode::kUnavailable, what, link.why_closed(), ""};
     if (!wait_for(link, POLLIN, deadline)) {
-      return ErrorInfo{ErrorCode::kTimeout, what, "nothing came within " + std::to_string(to_seconds(timeout)) + " s", ""};
+      return ErrorInfo{ErrorCode::kTimeout, what,
+                       "nothing came within " + std::to_string(to_seconds(timeout)) + " s", ""};
     }
   }
   auto control = wire::decode_control(message.header, message.body);

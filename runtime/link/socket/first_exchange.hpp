@@ -9,8 +9,8 @@
 
 namespace troupe {
 
-/// Sends a control message from `from` to the node (or, from a node, to its process) and waits until the socket took
-/// it. False when the link closed or took nothing for 10 s.
+/// Sends a control message from `from` to the node (or, from a node, to its process) and waits until the
+/// socket took it. False when the link closed or took nothing for 10 s.
 bool send_control(SocketLink& link, ProcessAddress from, const wire::Control& message,
                   std::vector<UniqueFd> fds = {});
 

@@ -21,7 +21,8 @@ constexpr const char* kOtherEnded = "the other end of the socket closed";
 
 enum class Wrote { kAll, kNoRoom, kBroken };
 
-/// Writes one packet. ETOOMANYREFS: more descriptors are under way than the limit allows; they arrive, so it passes.
+/// Writes one packet. ETOOMANYREFS: more descriptors are under way than the limit allows; they arrive, so it
+/// passes.
 Wrote write_packet(int socket, const Packet& packet, const std::vector<UniqueFd>& fds) {
   iovec parts[3];
   int count = 0;
@@ -47,7 +48,8 @@ Wrote write_packet(int socket, const Packet& packet, const std::vector<UniqueFd>
   for (;;) {
     if (::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return Wrote::kAll;
     if (errno == EINTR) continue;
-    const bool passes = errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ENOMEM || errno == ETOOMANYREFS;
+    const bool passes = errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ENOMEM ||
+                        errno == ETOOMANYREFS;
     return passes ? Wrote::kNoRoom : Wrote::kBroken;
   }
 }
@@ -67,7 +69,8 @@ void take_descriptors(msghdr& message, std::vector<UniqueFd>& fds) {
 }  // namespace
 
 struct SocketLink::State {
-  /// A message that waits, or the rest of one. `head` and `body` never move: the deque keeps its elements in place.
+  /// A message that waits, or the rest of one. `head` and `body` never move: the deque keeps its elements in
+  /// place.
   struct Waiting {
     wire::HeaderBytes head;
     wire::Bytes body;
@@ -205,7 +208,8 @@ bool SocketLink::State::receive_packet(std::size_t& size, bool& ended) {
     message.msg_controllen = sizeof control;
     const ssize_t got = ::recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (got < 0) {
-      // The peer closed with something of ours unread. It is told once; what the peer wrote before is still there.
+      // The peer closed with something of ours unread. It is told once; what the peer wrote before is still
+      // there.
       if (errno == EINTR || errno == ECONNRESET) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
       end(std::string("the socket failed: ") + std::strerror(errno));
@@ -214,7 +218,8 @@ bool SocketLink::State::receive_packet(std::size_t& size, bool& ended) {
     }
     take_descriptors(message, fds);
     if ((message.msg_flags & MSG_CTRUNC) != 0) {
-      end("descriptors that came with a message were lost: this process has as many open as it may (raise ulimit -n)");
+      end("descriptors that came with a message were lost: this process has as many open as it may (raise "
+          "ulimit -n)");
     } else if (fds.size() > kMaxMessageFds) {
       end("a message with more than four descriptors came");
     } else if ((message.msg_flags & MSG_TRUNC) != 0) {
@@ -266,8 +271,12 @@ bool SocketLink::peer_is_us() const {
   return ::getsockopt(fd(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
 }
 
-int SocketLink::fd() const { return state_ == nullptr ? -1 : state_->socket.get(); }
-UniqueFd& SocketLink::socket() { return state_->socket; }
+int SocketLink::fd() const {
+  return state_ == nullptr ? -1 : state_->socket.get();
+}
+UniqueFd& SocketLink::socket() {
+  return state_->socket;
+}
 
 /// Closes our side: the peer is told why, and hears the end after all that it has got.
 void SocketLink::State::end(std::string_view reason) {
@@ -286,6 +295,8 @@ void SocketLink::State::end(std::string_view reason) {
   ::shutdown(socket.get(), SHUT_RDWR);
 }
 
-void SocketLink::shutdown(std::string_view reason) { state_->end(reason); }
+void SocketLink::shutdown(std::string_view reason) {
+  state_->end(reason);
+}
 
 }  // namespace troupe

@@ -1,7 +1,8 @@
-/// The link between a process and its node: whole messages, with descriptors, over a Unix socket with packets.
+/// The link between a process and its node: whole messages, with descriptors, over a Unix socket with
+/// packets.
 ///
-/// The socket pair is made before the process is started, so it has no name that anybody else could connect to. The
-/// peer's credentials are checked all the same (peer_is_us).
+/// The socket pair is made before the process is started, so it has no name that anybody else could connect
+/// to. The peer's credentials are checked all the same (peer_is_us).
 #pragma once
 
 #include <cstddef>
@@ -22,8 +23,9 @@ inline constexpr std::size_t kMaxMessageFds = 4;
 
 /// One end. Any thread may send and flush; one thread receives. Nothing blocks. Movable before it is used.
 ///
-/// The owner's loop reads while fd() is readable, and flushes when it is writable and wants_write(). With epoll, watch
-/// for EPOLLOUT | EPOLLET from the beginning: then nobody needs to tell the loop that something waits.
+/// The owner's loop reads while fd() is readable, and flushes when it is writable and wants_write(). With
+/// epoll, watch for EPOLLOUT | EPOLLET from the beginning: then nobody needs to tell the loop that something
+/// waits.
 class SocketLink {
  public:
   SocketLink();
@@ -35,8 +37,8 @@ class SocketLink {
   /// Both ends of a new link, close-on-exec. Errors: kIo.
   static Result<std::pair<SocketLink, SocketLink>> pair();
 
-  /// Writes the message if nothing waits and the socket takes it, queues it otherwise. `fds` go with it; they are
-  /// taken with kQueued alone. REQUIRES: fds.size() <= kMaxMessageFds.
+  /// Writes the message if nothing waits and the socket takes it, queues it otherwise. `fds` go with it; they
+  /// are taken with kQueued alone. REQUIRES: fds.size() <= kMaxMessageFds.
   Sent send(const wire::FrameHeader& header, wire::ByteView body, std::vector<UniqueFd>&& fds = {});
   /// Whether something waits until the socket takes it.
   bool wants_write() const;

@@ -50,13 +50,15 @@ ZmqClient::Attempt::~Attempt() {
   loop.forget(socket);
 }
 
-Result<std::unique_ptr<LinkClient>> ZmqClient::start(ZmqLoop& loop, ConnectOptions options, ClientHandlers handlers) {
+Result<std::unique_ptr<LinkClient>> ZmqClient::start(ZmqLoop& loop, ConnectOptions options,
+                                                     ClientHandlers handlers) {
   if (options.address.host.empty() || options.address.port == 0) {
     return ErrorInfo{ErrorCode::kBadConfig, "cannot connect to " + to_string(options.address),
                      "that is no address of a head", "write HOST:PORT"};
   }
   const Duration wait = options.wait;
-  TROUPE_ASSERT(wait <= Duration::zero() || !loop.is_this_thread(), "a handler must not wait for a connection");
+  TROUPE_ASSERT(wait <= Duration::zero() || !loop.is_this_thread(),
+                "a handler must not wait for a connection");
   std::unique_ptr<ZmqClient> client(new ZmqClient(loop, std::move(options), std::move(handlers)));
   loop.add(*client);
   if (wait > Duration::zero()) {
@@ -170,8 +172,8 @@ Instant ZmqClient::serve_attempt(Attempt& attempt, Instant now) {
   return pumped == SendQueue::Pumped::kAll ? expiry : now + kBlockedRetry;
 }
 
-/// What is queued, then the goodbye. libzmq may lose what a socket that closes sent last, so the session stays open
-/// until the server says that it heard all.
+/// What is queued, then the goodbye. libzmq may lose what a socket that closes sent last, so the session
+/// stays open until the server says that it heard all.
 Instant ZmqClient::say_last_words(Attempt& attempt, Instant now) {
   if (attempt.give_up == kNever) attempt.give_up = now + kLinger;
   attempt.over = !attempt.up || now >= attempt.give_up;
@@ -217,7 +219,8 @@ bool ZmqClient::receive_one(Attempt& attempt, Instant now) {
   wire::ByteView left{frame.data<std::byte>(), frame.size()};
   wire::ByteView packet;
   while (!attempt.in.is_closed() && next_packet(left, packet)) take_packet(attempt, packet);
-  if (!attempt.in.is_closed() && (!left.empty() || frame.more())) break_off(attempt, "something came that is no packet");
+  if (!attempt.in.is_closed() && (!left.empty() || frame.more()))
+    break_off(attempt, "something came that is no packet");
   return true;
 }
 

@@ -17,7 +17,8 @@ namespace troupe::zmq_link {
 
 class ZmqClient final : public LinkClient, private LoopMember {
  public:
-  static Result<std::unique_ptr<LinkClient>> start(ZmqLoop& loop, ConnectOptions options, ClientHandlers handlers);
+  static Result<std::unique_ptr<LinkClient>> start(ZmqLoop& loop, ConnectOptions options,
+                                                   ClientHandlers handlers);
   ~ZmqClient() override;
 
   LinkState state() const override;
@@ -34,11 +35,11 @@ class ZmqClient final : public LinkClient, private LoopMember {
     Monitor monitor;
     Joiner in;
     std::shared_ptr<SendQueue> out;
-    Instant deadline{0};      ///< of the handshake
+    Instant deadline{0};  ///< of the handshake
     Instant last_packet{0};
     Instant give_up = kNever;  ///< for the last words
-    bool secured = false;  ///< both ends proved their keys; our hello is said
-    bool up = false;       ///< the server's hello came: there is a session
+    bool secured = false;      ///< both ends proved their keys; our hello is said
+    bool up = false;           ///< the server's hello came: there is a session
     bool over = false;
     bool goodbye_said = false;
     LinkState end_state = LinkState::kLost;

@@ -26,7 +26,8 @@ std::string peer_address(int fd) {
   socklen_t length = sizeof from;
   char host[NI_MAXHOST];
   const bool known = ::getpeername(fd, reinterpret_cast<sockaddr*>(&from), &length) == 0 &&
-                     ::getnameinfo(reinterpret_cast<sockaddr*>(&from), length, host, sizeof host, nullptr, 0, NI_NUMERICHOST) == 0;
+                     ::getnameinfo(reinterpret_cast<sockaddr*>(&from), length, host, sizeof host, nullptr, 0,
+                                   NI_NUMERICHOST) == 0;
   return known ? host : "an address that is gone";
 }
 

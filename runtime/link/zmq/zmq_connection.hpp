@@ -1,6 +1,6 @@
-/// What libzmq does not offer for one connection of a server: whose it is, how much came, and closing it. By the
-/// descriptor, which libzmq may have closed since we heard of it: every function looks first that it is a connection
-/// to our own `port`. Internal to zmq/.
+/// What libzmq does not offer for one connection of a server: whose it is, how much came, and closing it. By
+/// the descriptor, which libzmq may have closed since we heard of it: every function looks first that it is a
+/// connection to our own `port`. Internal to zmq/.
 #pragma once
 
 #include <cstdint>

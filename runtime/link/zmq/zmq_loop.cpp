@@ -14,10 +14,13 @@ namespace troupe::zmq_link {
 namespace {
 
 constexpr int kEventsATurn = 64;
-// A process has three ZeroMQ sockets for each host that it is connected to; the default of 1,023 is soon full.
+// A process has three ZeroMQ sockets for each host that it is connected to; the default of 1,023 is soon
+// full.
 constexpr int kMaxSockets = 32768;
 
-int descriptor_of(zmq::socket_t& socket) { return socket.get(zmq::sockopt::fd); }
+int descriptor_of(zmq::socket_t& socket) {
+  return socket.get(zmq::sockopt::fd);
+}
 
 void add_to(int epoll, int fd, void* data) {
   epoll_event event{};
@@ -31,7 +34,8 @@ void add_to(int epoll, int fd, void* data) {
 Result<std::unique_ptr<ZmqLoop>> ZmqLoop::start(const Clock& clock) {
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!epoll || !wake) return io_error("cannot create a descriptor for links between hosts", errno, "raise ulimit -n");
+  if (!epoll || !wake)
+    return io_error("cannot create a descriptor for links between hosts", errno, "raise ulimit -n");
   try {
     std::unique_ptr<ZmqLoop> loop(new ZmqLoop(clock, std::move(epoll), std::move(wake)));
     // ZAP fails open: its handler is there before anything can be bound.
@@ -91,7 +95,9 @@ void ZmqLoop::ready(LoopMember& member) {
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
 }
 
-void ZmqLoop::watch(zmq::socket_t& socket, LoopMember& member) { add_to(epoll_.get(), descriptor_of(socket), &member); }
+void ZmqLoop::watch(zmq::socket_t& socket, LoopMember& member) {
+  add_to(epoll_.get(), descriptor_of(socket), &member);
+}
 
 void ZmqLoop::forget(zmq::socket_t& socket) {
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, descriptor_of(socket), nullptr);
@@ -147,7 +153,8 @@ void ZmqLoop::wait(Instant now) {
     if (!ready_.empty() || stop_) timeout = Duration::zero();
     sleeping_ = timeout > Duration::zero();
   }
-  const auto millis = std::chrono::ceil<std::chrono::milliseconds>(std::min<Duration>(timeout, std::chrono::hours(1)));
+  const auto millis =
+      std::chrono::ceil<std::chrono::milliseconds>(std::min<Duration>(timeout, std::chrono::hours(1)));
   std::array<epoll_event, kEventsATurn> events;
   const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsATurn, static_cast<int>(millis.count()));
   {

@@ -1,4 +1,5 @@
-/// The one thread and the one ZeroMQ context of a process, which serve all its links between hosts. Internal to zmq/.
+/// The one thread and the one ZeroMQ context of a process, which serve all its links between hosts. Internal
+/// to zmq/.
 #pragma once
 
 #include <atomic>
@@ -28,15 +29,16 @@ class LoopMember {
 
  protected:
   friend class ZmqLoop;
-  /// Does what can be done now, on the loop's thread: after a descriptor it watches became readable, after ready(),
-  /// and when its time came. Returns when to be called again at the latest; `now` or earlier: there is more to do.
+  /// Does what can be done now, on the loop's thread: after a descriptor it watches became readable, after
+  /// ready(), and when its time came. Returns when to be called again at the latest; `now` or earlier: there
+  /// is more to do.
   virtual Instant turn(Instant now) = 0;
   /// After a turn: it has let go of all, and must not be called again.
   virtual bool is_over() const = 0;
 
  private:
-  bool is_ready_ = false;     // in the list of those to be called; guarded by the loop's mutex
-  Instant due_ = kNever;      // the loop's thread alone
+  bool is_ready_ = false;  // in the list of those to be called; guarded by the loop's mutex
+  Instant due_ = kNever;   // the loop's thread alone
 };
 
 class ZmqLoop {
@@ -52,16 +54,16 @@ class ZmqLoop {
 
   // Thread-safe:
   void add(LoopMember& member);
-  /// Waits until the member is over. REQUIRES: called by another thread than the loop's; the member knows that it is
-  /// to end.
+  /// Waits until the member is over. REQUIRES: called by another thread than the loop's; the member knows
+  /// that it is to end.
   void leave(LoopMember& member);
   /// The member has something to do.
   void ready(LoopMember& member);
   bool is_this_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
 
   // On the loop's thread:
-  /// Gives `member` a turn while `socket` has something to tell. After a turn nothing that was there may be left
-  /// without saying so: a ZeroMQ descriptor is readable once for what arrives.
+  /// Gives `member` a turn while `socket` has something to tell. After a turn nothing that was there may be
+  /// left without saying so: a ZeroMQ descriptor is readable once for what arrives.
   void watch(zmq::socket_t& socket, LoopMember& member);
   void forget(zmq::socket_t& socket);
 

@@ -59,7 +59,9 @@ bool SendQueue::build_frame() {
       cutter_ = Cutter(++number_, message, {}, kMaxPacketBytes);
     }
     const Packet packet = cutter_.next();
-    if (frame_.empty()) frame_.reserve(sending_.size() > 1 ? std::max(kBatchBytes, kLengthBytes + packet.size()) : kLengthBytes + packet.size());
+    if (frame_.empty())
+      frame_.reserve(sending_.size() > 1 ? std::max(kBatchBytes, kLengthBytes + packet.size())
+                                         : kLengthBytes + packet.size());
     append_packet(frame_, packet);
     cutter_.advance();
     if (!cutter_.done()) continue;

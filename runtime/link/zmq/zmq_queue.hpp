@@ -43,9 +43,9 @@ class SendQueue {
 
   // The loop's thread alone:
   std::deque<wire::Bytes> sending_;
-  Cutter cutter_;               ///< of sending_.front(), once it is begun
-  wire::Bytes frame_;           ///< built and not taken by ZeroMQ yet
-  std::uint32_t number_ = 0;    ///< of the last message begun in frame_ or before
+  Cutter cutter_;             ///< of sending_.front(), once it is begun
+  wire::Bytes frame_;         ///< built and not taken by ZeroMQ yet
+  std::uint32_t number_ = 0;  ///< of the last message begun in frame_ or before
   std::uint32_t sent_number_ = 0;
 
   std::mutex mutex_;  ///< guards all below

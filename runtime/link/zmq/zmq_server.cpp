@@ -18,8 +18,9 @@ constexpr Duration kSweepInterval = std::chrono::seconds(1);
 /// What ZMTP and CURVE add to a frame, and to a second by heartbeats, at most.
 constexpr std::uint64_t kFrameOverheadBytes = 64;
 constexpr std::uint64_t kOverheadBytesASecond = 256;
-/// What TCP received of a peer and ZeroMQ did not give us yet: its queue of whole frames, the kernel's buffer, and room
-/// to spare. More is a message in parts, which ZeroMQ holds without a bound until its last part comes.
+/// What TCP received of a peer and ZeroMQ did not give us yet: its queue of whole frames, the kernel's
+/// buffer, and room to spare. More is a message in parts, which ZeroMQ holds without a bound until its last
+/// part comes.
 constexpr std::uint64_t kMostHeldBytes = (std::uint64_t{kZmqQueuedFrames} << 20) + (std::uint64_t{96} << 20);
 constexpr const char* kConnectionBroke = "the connection broke";
 constexpr const char* kKeyRevoked = "its key was revoked or has run out";
@@ -43,7 +44,8 @@ ErrorInfo cannot_listen(const Endpoint& address, int error) {
 
 }  // namespace
 
-Result<std::unique_ptr<LinkServer>> ZmqServer::start(ZmqLoop& loop, ServeOptions options, ServerHandlers handlers) {
+Result<std::unique_ptr<LinkServer>> ZmqServer::start(ZmqLoop& loop, ServeOptions options,
+                                                     ServerHandlers handlers) {
   TROUPE_ASSERT(options.authorizer != nullptr, "a server without an authorizer");
   if (auto allowed = check_bind(options.address, true); !allowed) return allowed.error();
   std::unique_ptr<ZmqServer> server(new ZmqServer(loop, options, std::move(handlers)));
@@ -72,8 +74,9 @@ Result<void> ZmqServer::open(const ServeOptions& options) {
   TROUPE_ASSERT(rc == 0, "this libzmq cannot enforce the ZAP domain");
   // A send to a peer that is gone or whose pipe is full must say so instead of dropping the frame.
   socket_->set(zmq::sockopt::router_mandatory, true);
-  monitor_.emplace(loop_.context(), *socket_,
-                   ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED);
+  monitor_.emplace(
+      loop_.context(), *socket_,
+      ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED);
   return bind(options.address);
 }
 
@@ -169,7 +172,8 @@ bool ZmqServer::receive_one(Instant now) {
   return true;
 }
 
-void ZmqServer::handle_frame(const std::string& routing_id, const zmq::message_t& frame, bool alone, Instant now) {
+void ZmqServer::handle_frame(const std::string& routing_id, const zmq::message_t& frame, bool alone,
+                             Instant now) {
   const char* user = zmq_msg_gets(frame.handle(), "User-Id");
   TROUPE_ASSERT(user != nullptr, "a frame passed the ZAP handler without a key");
   wire::ByteView left{frame.data<std::byte>(), frame.size()};
@@ -178,23 +182,26 @@ void ZmqServer::handle_frame(const std::string& routing_id, const zmq::message_t
   PeerPtr peer = at == peers_.end() ? nullptr : at->second;
   if (peer == nullptr || peer->user_id != user) {
     const bool is_packet = next_packet(left, packet);
-    peer = admit(routing_id, user, zmq_msg_get(frame.handle(), ZMQ_SRCFD), is_packet ? packet : wire::ByteView(), now);
+    peer = admit(routing_id, user, zmq_msg_get(frame.handle(), ZMQ_SRCFD),
+                 is_packet ? packet : wire::ByteView(), now);
     if (peer == nullptr) return;
   }
   peer->last_packet = now;
   peer->read_bytes += frame.size() + kFrameOverheadBytes;
   if (!authorized(*peer)) return break_off(peer, kKeyRevoked, now);
   while (!peer->in.is_closed() && next_packet(left, packet)) take_packet(peer, packet, now);
-  if (!peer->in.is_closed() && (!left.empty() || !alone)) break_off(peer, "something came that is no packet", now);
+  if (!peer->in.is_closed() && (!left.empty() || !alone))
+    break_off(peer, "something came that is no packet", now);
 }
 
 /// The first frame of a connection, or one of a connection whose session ended. Null: no session begins.
 ZmqServer::PeerPtr ZmqServer::admit(const std::string& routing_id, const std::string& user_id, int fd,
                                     wire::ByteView hello, Instant now) {
-  // A descriptor, or a name that a peer chose for its connection, is reported closed before it is used again. So
-  // events first: what is left of an older connection ends before this one begins.
+  // A descriptor, or a name that a peer chose for its connection, is reported closed before it is used again.
+  // So events first: what is left of an older connection ends before this one begins.
   handle_events(now);
-  if (const auto at = peers_.find(routing_id); at != peers_.end()) end_session(PeerPtr(at->second), kConnectionBroke, true, now);
+  if (const auto at = peers_.find(routing_id); at != peers_.end())
+    end_session(PeerPtr(at->second), kConnectionBroke, true, now);
   // Else it is what a connection had sent before its session ended, or before it was closed.
   if (!strangers_.contains(fd) || ended_.contains(routing_id)) return nullptr;
   const auto peer = std::make_shared<Peer>(routing_id, user_id, budget_, queue_bytes_);
@@ -301,7 +308,8 @@ void ZmqServer::handle_events(Instant now) {
   });
 }
 
-/// Ends the sessions of closed connections once their last words were heard, or soon when others never fall silent.
+/// Ends the sessions of closed connections once their last words were heard, or soon when others never fall
+/// silent.
 void ZmqServer::drop_closed(bool all_received, Instant now) {
   std::vector<PeerPtr> dropped;
   std::copy_if(closed_.begin(), closed_.end(), std::back_inserter(dropped),
@@ -309,7 +317,9 @@ void ZmqServer::drop_closed(bool all_received, Instant now) {
   for (const PeerPtr& peer : dropped) end_session(peer, kConnectionBroke, true, now);
 }
 
-bool ZmqServer::authorized(const Peer& peer) const { return authorizer_->find(peer.key) == peer.name; }
+bool ZmqServer::authorized(const Peer& peer) const {
+  return authorizer_->find(peer.key) == peer.name;
+}
 
 bool ZmqServer::holds_too_much(const Peer& peer, Instant now) const {
   if (peer.fd < 0) return false;
@@ -322,7 +332,8 @@ bool ZmqServer::holds_too_much(const Peer& peer, Instant now) const {
 SendQueue::Pumped ZmqServer::pump() {
   {
     const std::lock_guard lock(mutex_);
-    sending_.insert(sending_.end(), std::make_move_iterator(woken_.begin()), std::make_move_iterator(woken_.end()));
+    sending_.insert(sending_.end(), std::make_move_iterator(woken_.begin()),
+                    std::make_move_iterator(woken_.end()));
     woken_.clear();
   }
   std::sort(sending_.begin(), sending_.end());
@@ -340,12 +351,13 @@ SendQueue::Pumped ZmqServer::pump() {
     if (all != SendQueue::Pumped::kMore) all = pumped;
     unfinished.push_back(std::move(peer));
   }
-  sending_.insert(sending_.end(), std::make_move_iterator(unfinished.begin()), std::make_move_iterator(unfinished.end()));
+  sending_.insert(sending_.end(), std::make_move_iterator(unfinished.begin()),
+                  std::make_move_iterator(unfinished.end()));
   return all;
 }
 
-/// What is queued, then the goodbyes. libzmq may lose what a socket that closes sent last, so the peers close first,
-/// once they heard all. True when it is done, or has taken too long.
+/// What is queued, then the goodbyes. libzmq may lose what a socket that closes sent last, so the peers close
+/// first, once they heard all. True when it is done, or has taken too long.
 bool ZmqServer::say_last_words(Instant now) {
   if (!give_up_) give_up_ = now + kLinger;
   for (const auto& [routing_id, peer] : peers_) {
@@ -355,7 +367,8 @@ bool ZmqServer::say_last_words(Instant now) {
   return peers_.empty() || now >= *give_up_;
 }
 
-/// libzmq closes a port on a thread of its own: the next server on it must find it free. True when it is closed.
+/// libzmq closes a port on a thread of its own: the next server on it must find it free. True when it is
+/// closed.
 bool ZmqServer::give_port_back(Instant now) {
   if (!unbound_) {
     unbound_ = now;

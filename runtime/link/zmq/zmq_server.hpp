@@ -21,7 +21,8 @@ namespace troupe::zmq_link {
 
 class ZmqServer final : public LinkServer, private LoopMember {
  public:
-  static Result<std::unique_ptr<LinkServer>> start(ZmqLoop& loop, ServeOptions options, ServerHandlers handlers);
+  static Result<std::unique_ptr<LinkServer>> start(ZmqLoop& loop, ServeOptions options,
+                                                   ServerHandlers handlers);
   ~ZmqServer() override;
 
   Endpoint address() const override { return address_; }
@@ -31,7 +32,10 @@ class ZmqServer final : public LinkServer, private LoopMember {
   /// A session: one connection that said hello. Of a name there is at most one, the newest.
   struct Peer {
     Peer(std::string id, std::string user, JoinBudget& budget, std::size_t queue_bytes)
-        : routing_id(std::move(id)), user_id(std::move(user)), in({Joiner::Takes::kFrame, true, &budget}), out(queue_bytes) {}
+        : routing_id(std::move(id)),
+          user_id(std::move(user)),
+          in({Joiner::Takes::kFrame, true, &budget}),
+          out(queue_bytes) {}
 
     const std::string routing_id;
     const std::string user_id;  ///< its key, as libzmq attaches it to every frame
@@ -62,7 +66,8 @@ class ZmqServer final : public LinkServer, private LoopMember {
   bool is_over() const override { return is_over_; }
   bool receive_one(Instant now);
   void handle_frame(const std::string& routing_id, const zmq::message_t& frame, bool alone, Instant now);
-  PeerPtr admit(const std::string& routing_id, const std::string& user_id, int fd, wire::ByteView hello, Instant now);
+  PeerPtr admit(const std::string& routing_id, const std::string& user_id, int fd, wire::ByteView hello,
+                Instant now);
   void begin_session(const PeerPtr& peer, Instant now);
   void take_packet(const PeerPtr& peer, wire::ByteView packet, Instant now);
   void handle_events(Instant now);

@@ -9,7 +9,9 @@ namespace {
 
 constexpr int kBacklog = 128;
 
-zmq::const_buffer buffer(std::span<const std::byte> bytes) { return {bytes.data(), bytes.size()}; }
+zmq::const_buffer buffer(std::span<const std::byte> bytes) {
+  return {bytes.data(), bytes.size()};
+}
 
 void append_length(wire::Bytes& frame, std::size_t size) {
   for (std::size_t i = 0; i < kLengthBytes; ++i) frame.push_back(static_cast<std::byte>(size >> (8 * i)));
@@ -32,7 +34,9 @@ void set_common_options(zmq::socket_t& socket, const CurveKeyPair& keys) {
   socket.set(sockopt::curve_secretkey, buffer(keys.secret_key().reveal()));
 }
 
-std::string to_zmq_address(const Endpoint& endpoint) { return "tcp://" + to_string(endpoint); }
+std::string to_zmq_address(const Endpoint& endpoint) {
+  return "tcp://" + to_string(endpoint);
+}
 
 void append_packet(wire::Bytes& frame, const Packet& packet) {
   append_length(frame, packet.size());
@@ -65,13 +69,14 @@ bool next_packet(wire::ByteView& frame, wire::ByteView& packet) {
 int send_frame(zmq::socket_t& socket, const std::string* routing_id, wire::Bytes& frame) {
   if (routing_id == nullptr) {
     if ((socket.get(zmq::sockopt::events) & ZMQ_POLLOUT) == 0) return EAGAIN;
-  } else if (zmq_send(socket.handle(), routing_id->data(), routing_id->size(), ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
+  } else if (zmq_send(socket.handle(), routing_id->data(), routing_id->size(), ZMQ_SNDMORE | ZMQ_DONTWAIT) <
+             0) {
     return zmq_errno();
   }
   // libzmq takes the bytes over, and frees them on its own thread when they are encrypted.
   auto* const owned = new wire::Bytes(std::move(frame));
-  zmq::message_t message(owned->data(), owned->size(), [](void*, void* hint) { delete static_cast<wire::Bytes*>(hint); },
-                         owned);
+  zmq::message_t message(
+      owned->data(), owned->size(), [](void*, void* hint) { delete static_cast<wire::Bytes*>(hint); }, owned);
   if (zmq_msg_send(message.handle(), socket.handle(), ZMQ_DONTWAIT) >= 0) return 0;
   const int error = zmq_errno();
   const auto* const data = static_cast<const std::byte*>(message.data());

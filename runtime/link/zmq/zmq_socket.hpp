@@ -1,8 +1,9 @@
-/// What both ends of a link between hosts share: a socket with the limits of the design, its monitor, and ZeroMQ
-/// frames. Internal to zmq/.
+/// What both ends of a link between hosts share: a socket with the limits of the design, its monitor, and
+/// ZeroMQ frames. Internal to zmq/.
 ///
-/// A ZeroMQ frame holds one or more packets (fragment.hpp), each with its length, u32 little-endian, before it. Small
-/// messages that wait together go in one frame of about 64 KiB: ZeroMQ's and CURVE's costs are by the frame.
+/// A ZeroMQ frame holds one or more packets (fragment.hpp), each with its length, u32 little-endian, before
+/// it. Small messages that wait together go in one frame of about 64 KiB: ZeroMQ's and CURVE's costs are by
+/// the frame.
 #pragma once
 
 #include <cstddef>
@@ -54,8 +55,8 @@ wire::Bytes frame_of(wire::ByteView packet);
 /// Takes the first packet off `frame`. False when there is no whole one.
 bool next_packet(wire::ByteView& frame, wire::ByteView& packet);
 
-/// Sends one frame, without blocking. 0, or the errno (EAGAIN: full; EHOSTUNREACH: peer gone), and the frame is as it
-/// was. `routing_id` names the peer of a ROUTER and is null otherwise.
+/// Sends one frame, without blocking. 0, or the errno (EAGAIN: full; EHOSTUNREACH: peer gone), and the frame
+/// is as it was. `routing_id` names the peer of a ROUTER and is null otherwise.
 int send_frame(zmq::socket_t& socket, const std::string* routing_id, wire::Bytes& frame);
 
 /// The events of one socket. Used by the thread that owns the socket.

@@ -27,7 +27,8 @@ void Strangers::accepted(int fd, std::uint16_t port, Instant now) {
     const int oldest = oldest_first_.front();
     oldest_first_.pop_front();
     if (from_.erase(oldest) == 0) continue;
-    noise_("closed a connection: more than " + std::to_string(most()) + " have not finished their handshake", now);
+    noise_("closed a connection: more than " + std::to_string(most()) + " have not finished their handshake",
+           now);
     close_connection(oldest, port);
   }
 }

@@ -2,7 +2,8 @@
 ///
 /// - Both ends prove their keys before a byte of payload is read (CURVE, the ZAP domain enforced).
 /// - One thread and one ZeroMQ context serve all links; other threads only queue.
-/// - Refused: frames above 1 MiB, messages above 64 MiB, handshakes that take 5 s, and from a connection whose key was
+/// - Refused: frames above 1 MiB, messages above 64 MiB, handshakes that take 5 s, and from a connection
+/// whose key was
 ///   revoked everything.
 #pragma once
 

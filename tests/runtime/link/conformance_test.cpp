@@ -40,8 +40,9 @@ void check_streams(const std::vector<Received>& received, std::size_t senders) {
 TEST_CASE("link: messages of every length arrive whole and in order") {
   const auto link = each_kind();
   std::vector<std::size_t> sizes = {0, 1};
-  for (const std::size_t edge : {std::size_t{65536}, std::size_t{65536} - kPacketHeaderBytes - wire::kHeaderBytes,
-                                 std::size_t{1} << 20, zmq_link::kMaxPacketBytes - kPacketHeaderBytes - wire::kHeaderBytes}) {
+  for (const std::size_t edge :
+       {std::size_t{65536}, std::size_t{65536} - kPacketHeaderBytes - wire::kHeaderBytes,
+        std::size_t{1} << 20, zmq_link::kMaxPacketBytes - kPacketHeaderBytes - wire::kHeaderBytes}) {
     sizes.insert(sizes.end(), {edge - 1, edge, edge + 1});
   }
   sizes.push_back(10'000'000);
@@ -56,8 +57,9 @@ TEST_CASE("link: messages of every length arrive whole and in order") {
   CHECK(link->send(numbered_header(0, 0), wire::Bytes(wire::kMaxBodyBytes + 1)) == Sent::kTooLarge);
 }
 
-// The story: two nodes, 3 callers, 7,500 calls of 300 KB under load: 4,600 never answered, and 10 answered with another
-// call's bytes. Here the machine is busy, the queue is short, and every message is counted and looked at.
+// The story: two nodes, 3 callers, 7,500 calls of 300 KB under load: 4,600 never answered, and 10 answered
+// with another call's bytes. Here the machine is busy, the queue is short, and every message is counted and
+// looked at.
 TEST_CASE("link: three senders of large messages on a busy machine lose and mix nothing") {
   const auto link = each_kind(std::size_t{4} << 20);
   constexpr std::uint64_t kSenders = 3;
@@ -96,8 +98,9 @@ TEST_CASE("link: three senders of large messages on a busy machine lose and mix 
   check_streams(link->received(), kSenders);
 }
 
-// The story: 1,149 of 200,000 small calls failed as "node cannot be reached" while it lived: a full queue was a death,
-// and replies beyond 8,192 messages were dropped. Every message is taken and arrives, or is refused and does not.
+// The story: 1,149 of 200,000 small calls failed as "node cannot be reached" while it lived: a full queue was
+// a death, and replies beyond 8,192 messages were dropped. Every message is taken and arrives, or is refused
+// and does not.
 TEST_CASE("link: a peer that stops reading makes it full, and nothing that was taken vanishes") {
   const auto link = each_kind(std::size_t{1} << 20);
   link->pause(true);

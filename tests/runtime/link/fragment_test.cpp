@@ -27,12 +27,15 @@ std::vector<wire::Bytes> cut(std::uint32_t number, std::uint64_t id, std::size_t
   return packets;
 }
 
-std::string why(const Result<Joiner::Fed>& fed) { return fed ? std::string() : fed.error().message(); }
+std::string why(const Result<Joiner::Fed>& fed) {
+  return fed ? std::string() : fed.error().message();
+}
 
 }  // namespace
 
 TEST_CASE("a message of any length comes out as it went in, from packets of any length") {
-  for (const std::size_t packet_bytes : {kMinPacketBytes, kMinPacketBytes + 1, kPacketBytes, std::size_t{65536}}) {
+  for (const std::size_t packet_bytes :
+       {kMinPacketBytes, kMinPacketBytes + 1, kPacketBytes, std::size_t{65536}}) {
     for (const bool whole_frames : {false, true}) {
       Joiner joiner({whole_frames ? Joiner::Takes::kFrame : Joiner::Takes::kBody, false, nullptr});
       std::uint32_t number = 0;
@@ -40,7 +43,8 @@ TEST_CASE("a message of any length comes out as it went in, from packets of any 
         CAPTURE(packet_bytes, bytes);
         ++number;
         const auto packets = cut(number, number, bytes, packet_bytes);
-        for (std::size_t i = 0; i + 1 < packets.size(); ++i) REQUIRE(*joiner.feed(packets[i]) == Joiner::Fed::kMore);
+        for (std::size_t i = 0; i + 1 < packets.size(); ++i)
+          REQUIRE(*joiner.feed(packets[i]) == Joiner::Fed::kMore);
         REQUIRE(*joiner.feed(packets.back()) == Joiner::Fed::kMessage);
         const wire::FrameHeader header = joiner.header();
         CHECK(header.id == number);
@@ -59,14 +63,16 @@ TEST_CASE("the layout is the one that docs/links.md gives") {
   const auto packets = cut(0x01020304, 1, 911 + 500);
   REQUIRE(packets.size() == 2);
   const auto at = [&](std::size_t i) { return static_cast<unsigned>(packets[0][i]); };
-  const std::vector<unsigned> expected = {0x54, 0x4c, wire::kProtocolVersion, 2, 4, 3, 2, 1, 0xf3, 1, 0, 0, 0, 0, 0, 0};
+  const std::vector<unsigned> expected = {
+      0x54, 0x4c, wire::kProtocolVersion, 2, 4, 3, 2, 1, 0xf3, 1, 0, 0, 0, 0, 0, 0};
   for (std::size_t i = 0; i < expected.size(); ++i) CHECK(at(i) == expected[i]);
   CHECK(packets[1][3] == std::byte{3});
   CHECK(std::memcmp(packets[1].data() + 8, "\0\0\0\0\0\0\0\0", 8) == 0);
 }
 
-// The story: two nodes under load, fragments were lost, and what was left of two replies was glued together: 10 of
-// 7,500 calls were answered with another call's bytes. What does not continue what is pending closes the link.
+// The story: two nodes under load, fragments were lost, and what was left of two replies was glued together:
+// 10 of 7,500 calls were answered with another call's bytes. What does not continue what is pending closes
+// the link.
 TEST_CASE("a packet that is lost, comes twice or overtakes closes the link") {
   const std::uint64_t seed = SystemRandom().next();
   CAPTURE(seed);
@@ -83,7 +89,9 @@ TEST_CASE("a packet that is lost, comes twice or overtakes closes the link") {
         last_lost = at + 1 == packets.size();
         packets.erase(packets.begin() + static_cast<long>(at));
         break;
-      case 1: packets.insert(packets.begin() + static_cast<long>(at), packets[at]); break;
+      case 1:
+        packets.insert(packets.begin() + static_cast<long>(at), packets[at]);
+        break;
       default: {
         const std::size_t other = random.below(packets.size());
         if (other == at) continue;
@@ -112,11 +120,21 @@ TEST_CASE("a packet that is lost, comes twice or overtakes closes the link") {
   }
 }
 
+TEST_CASE("a packet that fits by its lengths, but is of another message, closes the link") {
+  auto packets = cut(1, 1, 2000);
+  REQUIRE(packets.size() == 3);
+  packets[1][4] = std::byte{9};  // its message's number
+  Joiner joiner;
+  REQUIRE(joiner.feed(packets[0]).ok());
+  CHECK(why(joiner.feed(packets[1])).find("a part of message 9 came while message 1 lacked") != std::string::npos);
+}
+
 TEST_CASE("a goodbye says how far the peer came, and why it ends") {
   Joiner joiner;
   REQUIRE(joiner.feed(cut(1, 1, 10)[0]).ok());
   SECTION("after its last message") {
-    REQUIRE(*joiner.feed(goodbye_packet(1, "key \x1b[31mrevoked\n" + std::string(600, 'x'))) == Joiner::Fed::kGoodbye);
+    REQUIRE(*joiner.feed(goodbye_packet(1, "key \x1b[31mrevoked\n" + std::string(600, 'x'))) ==
+            Joiner::Fed::kGoodbye);
     CHECK(joiner.reason().substr(0, 18) == "key ?[31mrevoked?x");
     CHECK(joiner.reason().size() == kMaxReasonBytes);
     CHECK_FALSE(joiner.feed(cut(2, 2, 10)[0]).ok());
@@ -127,14 +145,17 @@ TEST_CASE("a goodbye says how far the peer came, and why it ends") {
     CHECK_FALSE(joiner.pending());
   }
   SECTION("after one that never came") {
-    CHECK(why(joiner.feed(goodbye_packet(2, ""))).find("after message 2, but the last that came is 1") != std::string::npos);
+    CHECK(why(joiner.feed(goodbye_packet(2, ""))).find("after message 2, but the last that came is 1") !=
+          std::string::npos);
   }
 }
 
 TEST_CASE("a link that begins with a hello takes nothing before it, and no second one") {
   Joiner joiner({Joiner::Takes::kFrame, true, nullptr});
   const PacketHeader hello = hello_packet();
-  SECTION("a message first") { CHECK(why(joiner.feed(cut(1, 1, 0)[0])).find("before the hello") != std::string::npos); }
+  SECTION("a message first") {
+    CHECK(why(joiner.feed(cut(1, 1, 0)[0])).find("before the hello") != std::string::npos);
+  }
   SECTION("two hellos") {
     REQUIRE(*joiner.feed(hello) == Joiner::Fed::kHello);
     CHECK_FALSE(joiner.feed(hello).ok());
@@ -145,7 +166,8 @@ TEST_CASE("a link that begins with a hello takes nothing before it, and no secon
     const auto fed = joiner.feed(other);
     REQUIRE_FALSE(fed.ok());
     CHECK(fed.error().code == ErrorCode::kRefused);
-    CHECK(fed.error().why == "the peer's protocol version is 77, ours is " + std::to_string(wire::kProtocolVersion));
+    CHECK(fed.error().why ==
+          "the peer's protocol version is 77, ours is " + std::to_string(wire::kProtocolVersion));
   }
   SECTION("no hello where none belongs") {
     Joiner plain;
@@ -196,7 +218,8 @@ TEST_CASE("the budget is whole again when every message was taken") {
   CHECK(budget.left == 10 << 20);
 }
 
-// Total: any bytes give a message or an error, and random changes to good packets never a body of another message.
+// Total: any bytes give a message or an error, and random changes to good packets never a body of another
+// message.
 TEST_CASE("noise and changed headers are refused or leave whole messages") {
   const std::uint64_t seed = SystemRandom().next();
   CAPTURE(seed);

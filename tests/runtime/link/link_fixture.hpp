@@ -1,8 +1,8 @@
 // A head and its nodes on links between hosts, and a record of what their handlers saw.
 #pragma once
 
-#include <catch2/catch.hpp>
 #include <algorithm>
+#include <catch2/catch.hpp>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -38,7 +38,8 @@ class Record {
   bool wait_for_part(const std::string& part) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(30), [&] {
-      return std::any_of(lines_.begin(), lines_.end(), [&](const auto& line) { return line.find(part) != std::string::npos; });
+      return std::any_of(lines_.begin(), lines_.end(),
+                         [&](const auto& line) { return line.find(part) != std::string::npos; });
     });
   }
   std::vector<std::string> lines() {
@@ -56,8 +57,12 @@ class Record {
 };
 
 /// A frame with that text as its body.
-inline wire::Bytes frame(std::span<const std::byte> body) { return wire::whole_frame({}, body); }
-inline wire::Bytes frame(std::string_view text) { return frame(bytes(text)); }
+inline wire::Bytes frame(std::span<const std::byte> body) {
+  return wire::whole_frame({}, body);
+}
+inline wire::Bytes frame(std::string_view text) {
+  return frame(bytes(text));
+}
 
 inline std::string describe(const wire::Bytes& message) {
   const std::size_t size = message.size() - wire::kHeaderBytes;
@@ -75,7 +80,9 @@ struct Head {
   std::size_t queue_bytes = kLinkQueueBytes;
   std::unique_ptr<LinkServer> server;
 
-  explicit Head(std::size_t bytes_queued = kLinkQueueBytes) : queue_bytes(bytes_queued) { start({"127.0.0.1", 0}); }
+  explicit Head(std::size_t bytes_queued = kLinkQueueBytes) : queue_bytes(bytes_queued) {
+    start({"127.0.0.1", 0});
+  }
   void start(const Endpoint& address) {
     ServerHandlers handlers;
     handlers.on_message = [this](const PeerName& from, const wire::Bytes& message) {
@@ -87,7 +94,8 @@ struct Head {
       record.add(name + " gone");
     };
     handlers.on_room = [this](const PeerName& name) { record.add(name + " has room"); };
-    server = transport->serve({address, keys, authorizer, LogLevel::kError, queue_bytes}, std::move(handlers)).value();
+    server = transport->serve({address, keys, authorizer, LogLevel::kError, queue_bytes}, std::move(handlers))
+                 .value();
   }
   Endpoint address() const { return server->address(); }
 };

@@ -1,5 +1,5 @@
-// Every kind of link behind one interface, from a sender to a receiver, for the tests that hold all of them to the
-// same rules.
+// Every kind of link behind one interface, from a sender to a receiver, for the tests that hold all of them
+// to the same rules.
 #pragma once
 
 #include <poll.h>
@@ -85,7 +85,9 @@ class SocketKind final : public LinkKind {
     reader_.join();
     writer_.join();
   }
-  Sent send(const wire::FrameHeader& header, const wire::Bytes& body) override { return a_.send(header, body); }
+  Sent send(const wire::FrameHeader& header, const wire::Bytes& body) override {
+    return a_.send(header, body);
+  }
   void pause(bool on) override { paused_ = on; }
   void break_off() override { b_.shutdown("broken off"); }
 
@@ -137,13 +139,18 @@ class TransportKind : public LinkKind {
     authorizer_->allow(client_keys_.public_key(), "sender");
     ServerHandlers handlers;
     handlers.on_message = [this](const PeerName&, const wire::Bytes& frame) { hear_frame(frame); };
-    server_ = servers.serve({{}, server_keys_, authorizer_, LogLevel::kError, queue_bytes}, std::move(handlers)).value();
+    server_ =
+        servers.serve({{}, server_keys_, authorizer_, LogLevel::kError, queue_bytes}, std::move(handlers))
+            .value();
     ClientHandlers heard;
     heard.on_state = [this](LinkState state, const std::string& why) {
       if (state == LinkState::kLost) sender_heard_ = !why.empty();
     };
-    client_ = clients.connect({server_->address(), server_keys_.public_key(), client_keys_, std::chrono::seconds(20), queue_bytes},
-                              std::move(heard)).value();
+    client_ = clients
+                  .connect({server_->address(), server_keys_.public_key(), client_keys_,
+                            std::chrono::seconds(20), queue_bytes},
+                           std::move(heard))
+                  .value();
     REQUIRE(run_until([this] { return client_->state() == LinkState::kConnected; }));
   }
   virtual void hear_frame(const wire::Bytes& frame) { hear(frame); }
@@ -186,7 +193,9 @@ class ZmqKind final : public TransportKind {
 
 class SimKind final : public TransportKind {
  public:
-  SimKind(std::size_t queue_bytes, std::uint64_t seed) : network_(clock_, seed) { start(*host_, *host_, clock_, queue_bytes); }
+  SimKind(std::size_t queue_bytes, std::uint64_t seed) : network_(clock_, seed) {
+    start(*host_, *host_, clock_, queue_bytes);
+  }
   ~SimKind() override {
     client_.reset();
     server_.reset();
@@ -208,7 +217,8 @@ class SimKind final : public TransportKind {
   std::unique_ptr<Transport> host_ = network_.host();
 };
 
-inline std::unique_ptr<LinkKind> make_kind(const std::string& kind, std::size_t queue_bytes, std::uint64_t seed) {
+inline std::unique_ptr<LinkKind> make_kind(const std::string& kind, std::size_t queue_bytes,
+                                           std::uint64_t seed) {
   if (kind == "socket") return std::make_unique<SocketKind>(queue_bytes);
   if (kind == "zmq") return std::make_unique<ZmqKind>(queue_bytes);
   return std::make_unique<SimKind>(queue_bytes, seed);

@@ -1,4 +1,5 @@
-// Messages whose contents say whose they are: a byte that is lost, glued in from elsewhere or out of place is seen.
+// Messages whose contents say whose they are: a byte that is lost, glued in from elsewhere or out of place is
+// seen.
 #pragma once
 
 #include <string>

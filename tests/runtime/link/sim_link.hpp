@@ -1,5 +1,6 @@
-// Links between simulated hosts: the rules of a Link and of the Transport seam, over a queue, a clock that is told the
-// time and a seed. One thread. Messages are delayed; links break; queues fill; a reconnect is a new session.
+// Links between simulated hosts: the rules of a Link and of the Transport seam, over a queue, a clock that is
+// told the time and a seed. One thread. Messages are delayed; links break; queues fill; a reconnect is a new
+// session.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +29,8 @@ class SimNetwork {
     Duration back_off = std::chrono::milliseconds(100);  ///< of a client whose link broke
   };
   SimNetwork(ManualClock& clock, std::uint64_t seed) : SimNetwork(clock, seed, Options()) {}
-  SimNetwork(ManualClock& clock, std::uint64_t seed, Options options) : clock_(clock), random_(seed), options_(options) {}
+  SimNetwork(ManualClock& clock, std::uint64_t seed, Options options)
+      : clock_(clock), random_(seed), options_(options) {}
 
   /// The Transport of one host. The network must outlive it, and it its links.
   std::unique_ptr<Transport> host();
@@ -37,10 +39,11 @@ class SimNetwork {
   bool step();
   void run_for(Duration duration);
 
-  /// Breaks the link of that client: a random suffix of what is under way each way is lost; then both sides hear it.
-  /// The client connects again after its back-off.
+  /// Breaks the link of that client: a random suffix of what is under way each way is lost; then both sides
+  /// hear it. The client connects again after its back-off.
   void break_link(const std::string& client, const std::string& why);
-  /// Until healed, nothing of that client arrives and nobody hears of it: a stopped process or a silent network.
+  /// Until healed, nothing of that client arrives and nobody hears of it: a stopped process or a silent
+  /// network.
   void pause(const std::string& client, bool on);
   std::uint64_t lost_messages() const { return lost_; }
 
@@ -53,7 +56,9 @@ class SimNetwork {
     Instant at;
     std::uint64_t order;
     std::function<void()> run;
-    bool operator>(const Event& other) const { return std::pair(at, order) > std::pair(other.at, other.order); }
+    bool operator>(const Event& other) const {
+      return std::pair(at, order) > std::pair(other.at, other.order);
+    }
   };
 
   void after(Duration delay, std::function<void()> run) {
@@ -76,7 +81,8 @@ class SimNetwork {
   std::map<std::string, bool> paused_;
 };
 
-/// One direction of a session: messages in order, each with its own delay, none before the one sent ahead of it.
+/// One direction of a session: messages in order, each with its own delay, none before the one sent ahead of
+/// it.
 struct SimPipe {
   std::size_t limit = kLinkQueueBytes;
   std::deque<wire::Bytes> under_way;
@@ -106,13 +112,15 @@ struct SimNetwork::Session : std::enable_shared_from_this<SimNetwork::Session> {
     pipe.bytes += frame.size();
     pipe.under_way.push_back(std::move(frame));
     pipe.last_arrival = std::max(pipe.last_arrival, network.clock_.now() + network.delay());
-    network.after(pipe.last_arrival - network.clock_.now(), [self = shared_from_this(), &network, &pipe] { self->arrive(network, pipe); });
+    network.after(pipe.last_arrival - network.clock_.now(),
+                  [self = shared_from_this(), &network, &pipe] { self->arrive(network, pipe); });
     return Sent::kQueued;
   }
   void arrive(SimNetwork& network, SimPipe& pipe) {
     if (pipe.under_way.empty()) return;  // the link broke meanwhile
     if (network.paused_[name]) {
-      network.after(std::chrono::milliseconds(1), [self = shared_from_this(), &network, &pipe] { self->arrive(network, pipe); });
+      network.after(std::chrono::milliseconds(1),
+                    [self = shared_from_this(), &network, &pipe] { self->arrive(network, pipe); });
       return;
     }
     wire::Bytes frame = std::move(pipe.under_way.front());
@@ -121,18 +129,23 @@ struct SimNetwork::Session : std::enable_shared_from_this<SimNetwork::Session> {
     pipe.deliver(std::move(frame));
     if (open && pipe.bytes <= pipe.limit / 2 && std::exchange(pipe.refused, false)) pipe.room();
   }
-  /// A prefix of what is under way arrives, then each side hears the end. `lossless`: all of it, as after a goodbye.
+  /// A prefix of what is under way arrives, then each side hears the end. `lossless`: all of it, as after a
+  /// goodbye.
   void end(SimNetwork& network, const std::string& why, bool lossless = false) {
     if (!std::exchange(open, false)) return;
     for (SimPipe* pipe : {&to_server, &to_client}) {
-      const std::size_t kept = lossless ? pipe->under_way.size() : network.random_.below(pipe->under_way.size() + 1);
+      const std::size_t kept =
+          lossless ? pipe->under_way.size() : network.random_.below(pipe->under_way.size() + 1);
       network.lost_ += pipe->under_way.size() - kept;
       std::deque<wire::Bytes> arriving = std::exchange(pipe->under_way, {});
       arriving.resize(kept);
-      network.after(network.delay(), [self = shared_from_this(), pipe, why, arriving = std::make_shared<std::deque<wire::Bytes>>(std::move(arriving)), &network]() mutable {
-        for (wire::Bytes& frame : *arriving) pipe->deliver(std::move(frame));
-        (pipe == &self->to_server ? self->server_hears_end : self->client_hears_end)(why);
-      });
+      network.after(
+          network.delay(),
+          [self = shared_from_this(), pipe, why,
+           arriving = std::make_shared<std::deque<wire::Bytes>>(std::move(arriving)), &network]() mutable {
+            for (wire::Bytes& frame : *arriving) pipe->deliver(std::move(frame));
+            (pipe == &self->to_server ? self->server_hears_end : self->client_hears_end)(why);
+          });
     }
   }
 };
@@ -147,7 +160,8 @@ class SimServer final : public LinkServer {
   ~SimServer() override {
     *alive_ = false;
     network_.servers_.erase(options_.address.port);
-    for (auto& [name, session] : std::exchange(sessions_, {})) session->end(network_, "the other side ended it: it ended", true);
+    for (auto& [name, session] : std::exchange(sessions_, {}))
+      session->end(network_, "the other side ended it: it ended", true);
   }
   Endpoint address() const override { return options_.address; }
   Sent send(const PeerName& to, wire::Bytes&& frame) override {
@@ -223,7 +237,8 @@ class SimClient final : public LinkClient {
   void connect() {
     const auto server = network_.servers_.find(options_.address.port);
     if (server == network_.servers_.end()) return fail(LinkState::kConnecting, "nobody answers there");
-    if (server->second->options_.keys.public_key() != options_.server_key) return fail(LinkState::kRefused, "its key is another one");
+    if (server->second->options_.keys.public_key() != options_.server_key)
+      return fail(LinkState::kRefused, "its key is another one");
     auto session = std::make_shared<SimNetwork::Session>();
     session->to_server.limit = options_.queue_bytes;
     const auto is_mine = [this, alive = alive_, s = session.get()] { return *alive && session_.get() == s; };
@@ -274,18 +289,22 @@ class SimTransport final : public Transport {
     if (options.address.port != 0 && network_.servers_.contains(options.address.port)) {
       return ErrorInfo{ErrorCode::kIo, "cannot listen", "another process uses that port", ""};
     }
-    return std::unique_ptr<LinkServer>(std::make_unique<SimServer>(network_, std::move(options), std::move(handlers)));
+    return std::unique_ptr<LinkServer>(
+        std::make_unique<SimServer>(network_, std::move(options), std::move(handlers)));
   }
   /// Never waits: a simulation has one thread. on_state tells.
   Result<std::unique_ptr<LinkClient>> connect(ConnectOptions options, ClientHandlers handlers) override {
-    return std::unique_ptr<LinkClient>(std::make_unique<SimClient>(network_, std::move(options), std::move(handlers)));
+    return std::unique_ptr<LinkClient>(
+        std::make_unique<SimClient>(network_, std::move(options), std::move(handlers)));
   }
 
  private:
   SimNetwork& network_;
 };
 
-inline std::unique_ptr<Transport> SimNetwork::host() { return std::make_unique<SimTransport>(*this); }
+inline std::unique_ptr<Transport> SimNetwork::host() {
+  return std::make_unique<SimTransport>(*this);
+}
 
 inline bool SimNetwork::step() {
   if (events_.empty()) return false;
@@ -307,6 +326,8 @@ inline void SimNetwork::break_link(const std::string& client, const std::string&
   if (at != clients_.end() && at->second->session_ != nullptr) at->second->session_->end(*this, why);
 }
 
-inline void SimNetwork::pause(const std::string& client, bool on) { paused_[client] = on; }
+inline void SimNetwork::pause(const std::string& client, bool on) {
+  paused_[client] = on;
+}
 
 }  // namespace troupe::test

@@ -45,7 +45,9 @@ Message next_message(Pair& pair) {
   return message;
 }
 
-UniqueFd some_descriptor() { return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+UniqueFd some_descriptor() {
+  return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
 
 }  // namespace
 
@@ -96,12 +98,14 @@ TEST_CASE("socket: full is an answer, and leaves what it did not take") {
   for (std::size_t i = 0; i < taken; ++i) next_message(pair);
   CHECK(pair.a.has_room());
   CHECK(pair.a.send(header, wire::Bytes(wire::kMaxBodyBytes + 1)) == Sent::kTooLarge);
-  CHECK(pair.a.send(header, wire::Bytes(wire::kMaxBodyBytes)) == Sent::kQueued);  // above the bound, into an empty queue
+  CHECK(pair.a.send(header, wire::Bytes(wire::kMaxBodyBytes)) ==
+        Sent::kQueued);  // above the bound, into an empty queue
   CHECK(next_message(pair).body.size() == wire::kMaxBodyBytes);
 }
 
-// A peer that closes while something of ours lies unread resets the connection: the kernel tells that once, before it
-// gives what the peer had written. A reader that stops at the reset loses the last words of a worker.
+// A peer that closes while something of ours lies unread resets the connection: the kernel tells that once,
+// before it gives what the peer had written. A reader that stops at the reset loses the last words of a
+// worker.
 TEST_CASE("socket: what arrived before the end is received, also after a reset") {
   Pair pair;
   REQUIRE(pair.b.send(numbered_header(9, 1), body_of(numbered_header(9, 1), 10)) == Sent::kQueued);

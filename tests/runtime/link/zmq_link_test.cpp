@@ -1,5 +1,3 @@
-#include "runtime/link/zmq/zmq_transport.hpp"
-
 #include <arpa/inet.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -12,10 +10,11 @@
 #include <thread>
 
 #include "runtime/core/random.hpp"
+#include "runtime/link/fragment.hpp"
 #include "runtime/link/zmq/zmq_connection.hpp"
 #include "runtime/link/zmq/zmq_socket.hpp"
 #include "runtime/link/zmq/zmq_strangers.hpp"
-#include "runtime/link/fragment.hpp"
+#include "runtime/link/zmq/zmq_transport.hpp"
 #include "tests/runtime/link/link_fixture.hpp"
 #include "tests/runtime/link/messages.hpp"
 
@@ -100,9 +99,10 @@ TEST_CASE("a node with the right keys talks to the head, and the head knows who 
 TEST_CASE("messages arrive in order, whole and once, empty and large ones too") {
   Head head;
   Node node(head, "node");
-  const std::size_t packet = zmq_link::kMaxPacketBytes - kPacketHeaderBytes - wire::kHeaderBytes;  // of body, in one
-  const std::vector<std::size_t> sizes = {0,          1, zmq_link::kBatchBytes, packet - 1, packet, packet + 1,
-                                          3 * packet, wire::kMaxBodyBytes};
+  const std::size_t packet =
+      zmq_link::kMaxPacketBytes - kPacketHeaderBytes - wire::kHeaderBytes;  // of body, in one
+  const std::vector<std::size_t> sizes = {0,          1,          zmq_link::kBatchBytes, packet - 1, packet,
+                                          packet + 1, 3 * packet, wire::kMaxBodyBytes};
   std::vector<std::string> expected;
   const auto say = [&](std::span<const std::byte> body) {
     wire::Bytes to_head = frame(body);
@@ -120,7 +120,8 @@ TEST_CASE("messages arrive in order, whole and once, empty and large ones too") 
   std::erase_if(at_node, [](const auto& line) { return line == "connected" || line == "room"; });
   CHECK(at_node == expected);
   auto at_head = head.record.lines();
-  std::erase_if(at_head, [](const auto& line) { return line == "node connected" || line == "node has room"; });
+  std::erase_if(at_head,
+                [](const auto& line) { return line == "node connected" || line == "node has room"; });
   for (auto& line : expected) line.insert(0, "node: ");
   CHECK(at_head == expected);
 }
@@ -171,8 +172,8 @@ struct RawPeer {
 
 }  // namespace
 
-// A stopped peer's queue must fill up and then refuse, and never block the caller or take more memory. Later it reads
-// on: all that was taken arrives, and the sender hears that there is room.
+// A stopped peer's queue must fill up and then refuse, and never block the caller or take more memory. Later
+// it reads on: all that was taken arrives, and the sender hears that there is room.
 TEST_CASE("a peer that reads nothing makes send say full, and loses nothing") {
   Head head(std::size_t{16} << 20);
   RawPeer silent(head, "silent");
@@ -185,7 +186,9 @@ TEST_CASE("a peer that reads nothing makes send say full, and loses nothing") {
   Sent answer = Sent::kQueued;
   // What ZeroMQ and TCP hold is not bounded by our queue: fill them too.
   for (int full = 0; full < 100 && taken < 1000; ++full) {
-    while (taken < 1000 && (answer = head.server->send("silent", numbered_frame(1, taken, 1 << 20))) == Sent::kQueued) ++taken;
+    while (taken < 1000 &&
+           (answer = head.server->send("silent", numbered_frame(1, taken, 1 << 20))) == Sent::kQueued)
+      ++taken;
     Node good(head, "good");
     check_good_peer(head, good, "good");
   }
@@ -309,8 +312,8 @@ TEST_CASE("noise, HTTP, TLS and half a greeting on the port disturb nobody") {
   for (const auto& line : head.record.lines()) CHECK(line.starts_with("good"));
 }
 
-// A peer that has a key and still breaks the rules: its session ends, both sides hear why, its connection is closed,
-// and nobody else notices.
+// A peer that has a key and still breaks the rules: its session ends, both sides hear why, its connection is
+// closed, and nobody else notices.
 TEST_CASE("a known peer that breaks the protocol loses its session and disturbs nobody") {
   Head head;
   Node good(head, "good");
@@ -378,9 +381,9 @@ TEST_CASE("a known peer that breaks the protocol loses its session and disturbs 
   CHECK(head.record.count("good connected") == 1);
 }
 
-// ZeroMQ buffers the parts of one message until the last has come, whatever its limits say; the server ends a session
-// of which TCP received far more than ZeroMQ gave it. (libzmq's own clients send no part before the last, so that what
-// is held here is how much came.)
+// ZeroMQ buffers the parts of one message until the last has come, whatever its limits say; the server ends a
+// session of which TCP received far more than ZeroMQ gave it. (libzmq's own clients send no part before the
+// last, so that what is held here is how much came.)
 TEST_CASE("the server knows how much TCP received on a connection of its own port") {
   Listener listener;
   const std::uint16_t port = listener.port;
@@ -399,7 +402,8 @@ TEST_CASE("the server knows how much TCP received on a connection of its own por
   CHECK(is_closed_by_peer(out));
 }
 
-// The other direction: a server that loses a message. The client closes, says why, and has a new session at once.
+// The other direction: a server that loses a message. The client closes, says why, and has a new session at
+// once.
 TEST_CASE("a client whose server breaks the protocol ends the session and connects again") {
   // A ROUTER of its own, with CURVE and no ZAP handler, which lets everybody in.
   zmq::context_t context;
@@ -485,7 +489,8 @@ TEST_CASE("the last words of a link are heard") {
     CHECK(head.record.wait_for("node gone"));
   }
   SECTION("of the head") {
-    for (int i = 0; i < 100; ++i) REQUIRE(head.server->send("node", frame("word " + std::to_string(i))) == Sent::kQueued);
+    for (int i = 0; i < 100; ++i)
+      REQUIRE(head.server->send("node", frame("word " + std::to_string(i))) == Sent::kQueued);
     head.server.reset();
     CHECK(node.record.wait_for("word 99"));
     int heard = 0;
@@ -495,8 +500,8 @@ TEST_CASE("the last words of a link are heard") {
   }
 }
 
-// A node that was stopped and replaced must not speak for the new one: the newest connection of a name counts, and the
-// older one is told, so that what it goes on sending does not vanish.
+// A node that was stopped and replaced must not speak for the new one: the newest connection of a name
+// counts, and the older one is told, so that what it goes on sending does not vanish.
 TEST_CASE("a newer connection of the same name replaces the older") {
   Head head;
   Node older(head, "node");
@@ -510,7 +515,8 @@ TEST_CASE("a newer connection of the same name replaces the older") {
   CHECK(head.record.count("node gone") <= head.record.count("node connected"));
 }
 
-// The story: at a reconnect frames for the old session went out in the new one, ahead of what its peer had to know.
+// The story: at a reconnect frames for the old session went out in the new one, ahead of what its peer had to
+// know.
 TEST_CASE("what was queued when a session ended is not delivered in the next") {
   Head head;
   const CurveKeyPair keys = CurveKeyPair::generate();
@@ -597,7 +603,8 @@ TEST_CASE("a link is destroyed within a second, also when its peer reads nothing
   const Instant before = head.clock.now();
   SECTION("nobody answers") {
     Node node;
-    CHECK_FALSE(node.connect(head, head.keys.public_key(), {"127.0.0.1", 1}, std::chrono::milliseconds(10)).ok());
+    CHECK_FALSE(
+        node.connect(head, head.keys.public_key(), {"127.0.0.1", 1}, std::chrono::milliseconds(10)).ok());
   }
   SECTION("a server whose peer reads nothing") {
     RawPeer silent(head, "silent");
