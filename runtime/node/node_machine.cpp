@@ -92,8 +92,10 @@ void NodeMachine::said(const cluster::NameAnswered& e) {
 }
 void NodeMachine::said(const cluster::JobAnswered& e) {
   if (!head_.answered(e.to.process, e.request)) return;
-  if (LocalProcess* process = locals_.living(e.to.process)) process->job = e.job;
-  give_answer({e.to, e.request}, wire::encode(wire::JobAnswer{e.job, e.incarnation}));
+  LocalProcess* process = locals_.living(e.to.process);
+  if (process != nullptr && e.job) process->job = e.job;
+  give_answer({e.to, e.request}, e.job ? Result<wire::Bytes>(wire::encode(wire::JobAnswer{e.job, e.incarnation}))
+                                       : Result<wire::Bytes>(e.error));
 }
 void NodeMachine::said(const cluster::NodesAnswered& e) {
   if (head_.answered(e.to.from.process, e.to.request))

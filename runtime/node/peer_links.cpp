@@ -27,7 +27,7 @@ PeerLinks::PeerLinks(EventLoop& loop, Transport& transport, CurveKeyPair keys, s
       hooks_(std::move(hooks)) {}
 
 PeerLinks::~PeerLinks() {
-  for (auto& thread : closing_) thread.join();
+  for (auto& closing : closing_) closing.thread.join();
 }
 
 void PeerLinks::connect(const cluster::NodeInfo& info) {
@@ -71,7 +71,16 @@ void PeerLinks::disconnect(NodeId node) {
 
 void PeerLinks::close(std::unique_ptr<LinkClient> client) {
   if (client == nullptr) return;
-  closing_.push_back(start_quiet_thread([client = std::move(client)]() mutable { client.reset(); }));
+  std::erase_if(closing_, [](Closing& closing) {
+    if (!*closing.done) return false;
+    closing.thread.join();
+    return true;
+  });
+  auto done = std::make_shared<std::atomic<bool>>(false);
+  closing_.push_back({done, start_quiet_thread([done, client = std::move(client)]() mutable {
+                        client.reset();
+                        *done = true;
+                      })});
 }
 
 void PeerLinks::on_state(NodeId node, std::uint64_t number, LinkState state, const std::string& why) {

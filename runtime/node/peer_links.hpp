@@ -1,6 +1,7 @@
 /// Connections to other nodes, and the frames that wait for them (peers.hpp decides on them).
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -70,7 +71,11 @@ class PeerLinks {
   const Hooks hooks_;
   std::uint64_t last_number_ = 0;
   std::map<NodeId, Peer> peers_;
-  std::vector<std::thread> closing_;
+  struct Closing {
+    std::shared_ptr<std::atomic<bool>> done;
+    std::thread thread;
+  };
+  std::vector<Closing> closing_;
 };
 
 }  // namespace troupe::node

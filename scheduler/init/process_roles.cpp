@@ -179,7 +179,8 @@ int run_worker(SocketLink link) {
           : Result<void>(ErrorInfo{ErrorCode::kRefused, "no lock came with the configuration", "", ""});
   if (!held) log(LogLevel::kError, held.error().message());
   ::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a line a person prints is seen when it is printed
-  Process process({config->node, config->process, config->job, 0, config->label, config->host, config->package},
+  Process process({config->node, config->process, config->job, 0, config->label, config->host, config->package,
+                   config->driver},
                   std::move(link), {[] { ::_exit(0); }, [](const wire::Output&) {}});
   process.run_until_told_to_leave();
   return 0;

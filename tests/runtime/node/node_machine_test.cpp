@@ -245,6 +245,17 @@ TEST_CASE("A worker has no job but its own, and ends none") {
   REQUIRE_FALSE(F::sent<wire::Answer>(f.said(worker, wire::JobAsk{2, "other"}), worker)->ok);
 }
 
+TEST_CASE("A job that the head refuses is an error to its driver, which has none then") {
+  F f;
+  const auto attached = f.on(DriverAttached{});
+  const ProcessId driver = F::find<AdoptDriver>(attached)->process;
+  f.said(driver, wire::JobAsk{1, "job"});
+  const auto refused = f.head(
+      cluster::JobAnswered{{F::kNode, driver}, 1, {}, 0, "", {ErrorCode::kLimit, "no job", "too many run", ""}});
+  REQUIRE(F::sent<wire::Answer>(refused, driver)->error.why == "too many run");
+  REQUIRE_FALSE(F::sent<wire::Answer>(f.said(driver, wire::SpawnAsk{2, F::spec()}), driver)->ok);
+}
+
 TEST_CASE("A driver's goodbye is repeated until the head ends the job") {
   F f;
   const ProcessId driver = f.driver();
