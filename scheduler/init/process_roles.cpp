@@ -146,20 +146,19 @@ int run_node(SocketLink parent) {
   EventLoop loop;
   MonotonicClock clock;
   const auto transport = make_zmq_transport(clock);
-  auto parent_copy = parent.socket().duplicate();
-  if (!parent_copy) leave_with(parent, parent_copy.error());
-  Node node(
-      loop, *transport,
-      {*config, configured.keys.own, configured.keys.head, SocketLink(*std::move(parent_copy))});
+  Node node(loop, *transport, {*config, configured.keys.own, configured.keys.head, std::move(parent)});
   // The launcher hears of this node once it is a member: what a driver asks next finds it there.
+  const auto not_up = [&node](const ErrorInfo& why) {
+    node.tell_parent(wire::NotReady{why});
+    ::_exit(1);
+  };
   const auto started = node.start([&](const Result<void>& joined) {
-    if (!joined) leave_with(parent, joined.error());
-    send_control(parent, {}, wire::Ready{node.address()});
-    parent.socket().reset();  // the node has the other descriptor
+    if (!joined) not_up(joined.error());
+    node.tell_parent(wire::Ready{node.address()});
     node.serve_parent();
   });
-  if (!started) leave_with(parent, started.error());
-  termination.watch(loop, [&] { node.leave("its launcher is gone"); });
+  if (!started) not_up(started.error());
+  termination.watch(loop, [&] { node.leave("it was told to end"); });
   loop.run();
   return 0;
 }
