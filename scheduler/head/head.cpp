@@ -74,7 +74,8 @@ Head::Head(EventLoop& loop, Transport& transport, Options options)
       transport_(transport),
       options_(std::move(options)),
       machine_(options_.cluster, random_),
-      admission_storage_(std::make_unique<AdmissionStorage>(*this)) {}
+      admission_storage_(std::make_unique<AdmissionStorage>(*this)),
+      inbox_(options_.inbox) {}
 
 Head::~Head() {
   server_.reset();
@@ -85,7 +86,7 @@ Result<void> Head::start() {
   if (auto restored = restore(); !restored) return restored;
   ServerHandlers handlers;
   handlers.on_message = [this](const PeerName& from, wire::Bytes frame) {
-    loop_.post([this, from, frame = std::move(frame)] { on_frame(from, frame); });
+    on_message(from, std::move(frame));
   };
   handlers.on_session = [](const PeerName&) {};                   // the node says NodeJoined
   handlers.on_gone = [](const PeerName&, const std::string&) {};  // no death: heartbeats decide
@@ -131,6 +132,19 @@ Result<void> Head::restore() {
 
 void Head::refused_frame(const PeerName& from, const std::string& why) {
   refusals_("refused a frame of " + from + ": " + why, clock_.now());
+}
+
+/// In the transport's thread.
+void Head::on_message(const PeerName& from, wire::Bytes frame) {
+  const std::size_t bytes = frame.size();
+  if (!inbox_.take(from, bytes)) return;
+  loop_.post([this, from, bytes, frame = std::move(frame)] {
+    on_frame(from, frame);
+    if (!inbox_.done(from, bytes)) return;
+    const NodeId node{std::strtoull(from.c_str(), nullptr, 16)};
+    if (machine_.cluster().nodes().contains(node))
+      send(cluster::RequestRegistration{node, "it spoke too fast, and not all of it was heard"});
+  });
 }
 
 void Head::on_frame(const PeerName& from, wire::ByteView frame) {

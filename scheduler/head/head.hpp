@@ -16,6 +16,7 @@
 #include "runtime/security/authorizer.hpp"
 #include "runtime/wire/messages.hpp"
 #include "scheduler/head/head_machine.hpp"
+#include "scheduler/head/inbox.hpp"
 #include "scheduler/head/store_thread.hpp"
 
 namespace troupe {
@@ -35,6 +36,7 @@ class Head {
     std::shared_ptr<Authorizer> authorizer;  ///< knows the nodes' keys; a peer's name is its node id
     std::unique_ptr<Storage> storage;
     cluster::ClusterConfig cluster = {};
+    Inbox::Limits inbox = {};
   };
 
   Head(EventLoop& loop, Transport& transport, Options options);
@@ -53,6 +55,7 @@ class Head {
   class AdmissionStorage;
 
   Result<void> restore();
+  void on_message(const PeerName& from, wire::Bytes frame);
   void on_frame(const PeerName& from, wire::ByteView frame);
   void on_event(const PeerName& from, const cluster::ClusterEvent& event);
   void carry_out(HeadMachine::Output output);
@@ -81,6 +84,7 @@ class Head {
   std::map<std::string, Instant> keys_in_doubt_;  ///< nodes that are not there; their keys go then
   /// Nodes whose queue was full. They hear nothing until they have been asked to register again.
   std::set<NodeId> missed_;
+  Inbox inbox_;
   LimitedLog refusals_{LogLevel::kWarning};
   std::string address_;
   std::unique_ptr<LinkServer> server_;

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <condition_variable>
 #include <deque>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -62,11 +63,19 @@ class FakeTransport final : public Transport {
     const std::lock_guard lock(mutex_);
     full_ = full ? to : PeerName{};
   }
+  void wait_until_refused() {
+    std::unique_lock lock(mutex_);
+    REQUIRE(changed_.wait_for(lock, kPatience, [&] { return refused_ > 0; }));
+  }
 
  private:
   Sent sent(const PeerName& to, wire::Bytes frame) {
     const std::lock_guard lock(mutex_);
-    if (to == full_) return Sent::kFull;
+    if (to == full_) {
+      ++refused_;
+      changed_.notify_all();
+      return Sent::kFull;
+    }
     queues_[to].push_back(std::move(frame));
     changed_.notify_all();
     return Sent::kQueued;
@@ -76,6 +85,7 @@ class FakeTransport final : public Transport {
   std::condition_variable changed_;
   std::map<PeerName, std::deque<wire::Bytes>> queues_;
   PeerName full_;
+  int refused_ = 0;
   ServerHandlers handlers_;
 };
 
@@ -112,10 +122,15 @@ struct RunningHead {
   std::unique_ptr<Disk> owned = std::make_unique<Disk>();
   Disk& disk = *owned;
   EventLoop loop;
-  Head head{
-      loop,
-      transport,
-      {Endpoint{}, "", CurveKeyPair::generate(), std::make_shared<Authorizer>(clock), std::move(owned)}};
+  Head head{loop,
+            transport,
+            {Endpoint{},
+             "",
+             CurveKeyPair::generate(),
+             std::make_shared<Authorizer>(clock),
+             std::move(owned),
+             {},
+             Inbox::Limits{1 << 20, 1 << 22}}};
   std::thread thread;
 
   RunningHead() {
@@ -271,11 +286,39 @@ TEST_CASE("a node whose queue was full is asked to register again, and hears not
   const JobId job = h.job(kNode);
   h.transport.set_full(RunningHead::name(kNode), true);
   h.spawn(kNode, job, 1);
-  while (h.status().actors.empty()) {
-  }
+  h.transport.wait_until_refused();
   h.transport.set_full(RunningHead::name(kNode), false);
   h.say(kNode, Heartbeat{kNode});
   h.heard<RequestRegistration>(kNode);
   h.join(kNode);
   h.heard<StartActor>(kNode);
+}
+
+TEST_CASE("a peer that speaks faster than it is heard must say everything again") {
+  Inbox inbox({100, 150});
+  CHECK(inbox.take("a", 90));
+  CHECK(inbox.take("a", 90));  // one of any size, while less than the limit waits
+  CHECK_FALSE(inbox.take("a", 1));
+  CHECK_FALSE(inbox.done("a", 90));
+  CHECK_FALSE(inbox.take("a", 1));  // not before all that came before is done: it would overtake
+  CHECK(inbox.take("b", 90));       // of which nothing waits
+  CHECK_FALSE(inbox.take("b", 1));  // the total
+  CHECK(inbox.done("a", 90));
+  CHECK(inbox.take("a", 1));
+  CHECK_FALSE(inbox.done("a", 1));
+  CHECK(inbox.done("b", 90));
+}
+
+TEST_CASE("a node that floods the head is asked to register, and the head does not grow") {
+  RunningHead h;
+  h.join(kNode);
+  h.heard<NodeAccepted>(kNode);
+  std::promise<void> go;
+  h.loop.post([blocked = go.get_future().share()] { blocked.wait(); });
+  const std::string reason(10'000, 'x');
+  for (int i = 0; i < 1000; ++i) h.say(kNode, ActorDown{kNode, ActorId{1}, reason});
+  go.set_value();
+  CHECK(h.heard<RequestRegistration>(kNode).reason == "it spoke too fast, and not all of it was heard");
+  h.join(kNode);
+  h.heard<NodeAccepted>(kNode);
 }
