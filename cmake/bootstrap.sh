@@ -10,6 +10,8 @@ PACKAGES="g++ cmake ninja-build ccache pkg-config libcaf-dev libzmq3-dev cppzmq-
 SYSTEM_TORCH_PACKAGES="libtorch-dev libopenblas0"
 WHEEL_TORCH_PACKAGES="python3 python3-venv"
 WHEEL_VERSION=2.13.0
+# Of the preset fuzz, which builds nothing that needs LibTorch.
+FUZZ_PACKAGES="clang libclang-rt-14-dev"
 
 say() { printf '==> %s\n' "$*"; }
 fail() {
@@ -45,8 +47,8 @@ parse_flags() {
     shift
   done
   case "$TORCH" in auto | system | wheel) ;; *) bad_flag "--torch is system or wheel, not '$TORCH'" ;; esac
-  case "$PRESET" in release | debug | asan | tsan) ;;
-    *) bad_flag "--preset is release, debug, asan or tsan, not '$PRESET'" ;;
+  case "$PRESET" in release | debug | asan | tsan | fuzz) ;;
+    *) bad_flag "--preset is release, debug, asan, tsan or fuzz, not '$PRESET'" ;;
   esac
 }
 
@@ -58,6 +60,7 @@ has_own_torch() {
 
 needed_packages() {
   echo "$PACKAGES"
+  [ "$PRESET" != fuzz ] || { echo "$FUZZ_PACKAGES" && return; }
   case "$TORCH" in
     wheel) echo "$WHEEL_TORCH_PACKAGES" ;;
     system) echo "$SYSTEM_TORCH_PACKAGES" ;;
@@ -130,11 +133,11 @@ configure() {
   grep -h 'LibTorch' "$BUILD_DIR.log" || true
 }
 
-# A file that includes torch/torch.h takes up to 3 GiB to compile.
+# All cores, but no more jobs than GiB of memory. (Files that include LibTorch take more: CMake bounds those by itself.)
 build_jobs() {
   local cores gib
   cores=$(nproc)
-  gib=$(awk '/MemAvailable/ {print int($2 / 1048576 / 3)}' /proc/meminfo)
+  gib=$(awk '/MemAvailable/ {print int($2 / 1048576)}' /proc/meminfo)
   [ "$gib" -ge 1 ] || gib=1
   [ "$cores" -lt "$gib" ] && echo "$cores" || echo "$gib"
 }

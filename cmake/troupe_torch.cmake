@@ -9,7 +9,21 @@ if(TROUPE_CCACHE)
   set(TROUPE_TORCH_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${TROUPE_CCACHE})
 endif()
 
+# A file that includes torch/torch.h takes up to 3 GiB to compile: Ninja runs no more of them at once than fit, while the
+# others use all cores.
+if(PROJECT_IS_TOP_LEVEL)
+  cmake_host_system_information(RESULT troupe_free_mib QUERY AVAILABLE_PHYSICAL_MEMORY)
+  math(EXPR troupe_torch_jobs "${troupe_free_mib} / 3072")
+  if(troupe_torch_jobs LESS 1)
+    set(troupe_torch_jobs 1)
+  endif()
+  set_property(GLOBAL APPEND PROPERTY JOB_POOLS troupe_torch=${troupe_torch_jobs})
+endif()
+
 function(troupe_torch_compiles target)
+  if(PROJECT_IS_TOP_LEVEL)
+    set_property(TARGET ${target} PROPERTY JOB_POOL_COMPILE troupe_torch)
+  endif()
   target_link_libraries(${target} PUBLIC troupe::torch)
   target_compile_options(${target} PRIVATE -fPIC)
   set_property(TARGET ${target} PROPERTY CXX_COMPILER_LAUNCHER ${TROUPE_TORCH_LAUNCHER})

@@ -28,17 +28,17 @@ struct TrainOptions {
   int loaders = 1;                    ///< processes that read
   std::uint64_t seed = 0;             ///< of weights, order of samples and dropout
   bool evaluate = true;               ///< the test set after every epoch, each sample once
-  std::string checkpoint_folder;      ///< empty: none
+  std::string checkpoint_folder{};    ///< empty: none
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
   int keep_checkpoints = 3;
   bool resume = false;           ///< take up at the newest checkpoint in the folder, if there is one
   double trainer_cpus = 0;       ///< CPUs that a trainer reserves on its node
-  std::vector<ChaosStep> chaos;  ///< faults on purpose
+  std::vector<ChaosStep> chaos{};  ///< faults on purpose
   /// Told of everything that happens, in this thread.
-  std::function<void(const report::Event&)> on_event;
+  std::function<void(const report::Event&)> on_event{};
   /// Asked ten times a second: how often the user wants to stop (Ctrl-C). The first time the job ends after
   /// the current step.
-  std::function<int()> stops_wanted;
+  std::function<int()> stops_wanted{};
 };
 
 /// The part of run() that does not depend on the job's type. Blocks until the job is over.

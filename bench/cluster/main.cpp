@@ -12,8 +12,8 @@ int main(int argc, char** argv) {
   std::vector<std::uint64_t> sizes{100, 1000, 10'000};
   if (argc > 1) sizes.clear();
   for (int i = 1; i < argc; ++i) sizes.push_back(std::strtoull(argv[i], nullptr, 10));
-  std::printf("%7s  %-18s %9s %9s %12s %7s %9s %8s %9s\n", "nodes", "phase", "events", "messages", "bytes", "syncs",
-              "records", "placed", "us/event");
+  std::printf("%7s  %-18s %9s %9s %12s %7s %9s %8s %9s\n", "nodes", "phase", "events", "messages", "bytes",
+              "syncs", "records", "placed", "us/event");
   for (const std::uint64_t nodes : sizes) {
     if (nodes < 10 || nodes > 100'000) {
       std::fprintf(stderr, "bench_cluster: %llu nodes are not between 10 and 100000\n",

@@ -63,6 +63,10 @@ std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t co
     throw BadConfig("cannot spawn a " + std::string(class_name), "num_cpus = " + std::to_string(options.num_cpus),
                     "ask for 0 to 1,000,000 CPUs");
   }
+  if (options.max_pending_calls != 0) {
+    throw BadConfig("cannot spawn a " + std::string(class_name) + " asynchronously with max_pending_calls",
+                    "a limit belongs to a handle, and there is none yet", "call with_max_pending on the handle");
+  }
   ActorSpawn spawn;
   spawn.constructor = constructor;
   spawn.args = std::move(args);

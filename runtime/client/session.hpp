@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/client/actor_handle.hpp"
@@ -26,8 +27,8 @@ struct ActorOptions {
   /// In this very process instead of a worker; then num_cpus, node and name have no meaning.
   bool here = false;
   NodeId node{};      ///< on this node and no other
-  std::string name;   ///< refused when another living actor of the job has it; see Session::find
-  std::string label;  ///< prefix of its process's output; default: its class
+  std::string name{};   ///< refused when another living actor of the job has it; see Session::find
+  std::string label{};  ///< prefix of its process's output; default: its class
   /// Calls of the handle without an answer, above which a call throws LimitExceeded; 0: no limit.
   std::size_t max_pending_calls = 0;
 };
@@ -43,12 +44,13 @@ class Session {
   /// if it should start.
   template <class T, class... Args>
   ActorHandle<T> spawn(ActorOptions options = {}, Args&&... args) const {
-    const std::size_t most = options.max_pending_calls;
+    const std::size_t most = std::exchange(options.max_pending_calls, 0);
     return limited(ActorHandle<T>(process_, await_spawn(start<T>(std::move(options), std::forward<Args>(args)...))),
                    most);
   }
 
-  /// The same without waiting. (Its handle has no limit: use with_max_pending.)
+  /// The same without waiting. Throws BadConfig for max_pending_calls: give the handle a limit when it is there
+  /// (ActorHandle::with_max_pending).
   template <class T, class... Args>
   Future<ActorHandle<T>> spawn_async(ActorOptions options = {}, Args&&... args) const {
     return Future<ActorHandle<T>>(start<T>(std::move(options), std::forward<Args>(args)...), process_);

@@ -105,9 +105,10 @@ int EventLoop::run_timers() {
   return static_cast<int>(std::max(Duration::zero(), wait) / std::chrono::milliseconds(1)) + 1;
 }
 
-void EventLoop::run() {
+bool EventLoop::run() {
+  paused_ = false;
   std::vector<epoll_event> events(64);
-  while (!stopping_) {
+  while (!stopping_ && !paused_) {
     const int timeout_ms = run_timers();
     if (stopping_) break;
     const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
@@ -121,6 +122,7 @@ void EventLoop::run() {
       (*callback)((bits & EPOLLIN) != 0, (bits & EPOLLOUT) != 0, (bits & (EPOLLHUP | EPOLLERR)) != 0);
     }
   }
+  return stopping_;
 }
 
 }  // namespace troupe

@@ -37,8 +37,10 @@ class EventLoop {
   /// Runs `work` in the loop's thread: up to 256 a turn, so that timers and descriptors get theirs.
   /// Thread-safe.
   void post(Callback work);
-  /// Runs until `stop`.
-  void run();
+  /// Runs until `stop`; then true. Or until `pause`, called in the loop's thread; then false, and it may run
+  /// again.
+  bool run();
+  void pause() { paused_ = true; }
   void stop() { stopping_ = true; }
 
  private:
@@ -62,6 +64,7 @@ class EventLoop {
   std::vector<std::shared_ptr<Timer>> timers_;
   std::mutex mutex_;
   std::deque<Callback> posted_;  ///< guarded by mutex_
+  bool paused_ = false;
   std::atomic<bool> stopping_{false};
 };
 

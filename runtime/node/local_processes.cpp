@@ -13,10 +13,10 @@ constexpr std::size_t kMaxLineInReason = 300;
 
 LocalProcess& LocalProcesses::add(LocalProcess process, Actions& out, Attach::Kind attach) {
   const ProcessId id = process.id;
-  out.push_back(
-      SendLocal{id,
-                wire::Configure{self_.info.id, id, process.job, process.label, self_.host, process.package},
-                {attach, {}}});
+  out.push_back(SendLocal{id,
+                          wire::Configure{self_.info.id, id, process.job, process.label, self_.host,
+                                          process.package, process.driver},
+                          {attach, {}}});
   return all_.insert_or_assign(id, std::move(process)).first->second;
 }
 

@@ -280,10 +280,11 @@ struct Log {
   std::string text;
 };
 
-using NodeAction = std::variant<SendLocal, SendPeer, TellHead, StartWorker, AdoptDriver, Welcome, KillProcess, DrainOutput,
-                                ForgetProcess, RelayOutput, MakeRing, MakeRegion, DropRegion, AbortRegions,
-                                AllowPeer, RevokePeer, ConnectPeer, DisconnectPeer, TellIncoming, ReleaseHeld,
-                                RefuseHeld, GivePart, TakePart, ForgetPackage, TellMember, EndLoop, Log>;
+using NodeAction =
+    std::variant<SendLocal, SendPeer, TellHead, StartWorker, AdoptDriver, Welcome, KillProcess, DrainOutput,
+                 ForgetProcess, RelayOutput, MakeRing, MakeRegion, DropRegion, AbortRegions, AllowPeer,
+                 RevokePeer, ConnectPeer, DisconnectPeer, TellIncoming, ReleaseHeld, RefuseHeld, GivePart,
+                 TakePart, ForgetPackage, TellMember, EndLoop, Log>;
 using Actions = std::vector<NodeAction>;
 
 }  // namespace troupe::node

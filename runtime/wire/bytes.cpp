@@ -28,8 +28,8 @@ Bytes Writer::take(std::string_view type) {
     throw LimitExceeded({ErrorCode::kLimit, "cannot send a " + std::string(type), refused_,
                          "send it in parts, or give it a flatter shape"});
   }
+  if (bytes_.empty()) return Bytes(stage_.data(), stage_.data() + staged_);
   bytes_.insert(bytes_.end(), stage_.data(), stage_.data() + staged_);
-  staged_ = 0;
   return std::move(bytes_);
 }
 

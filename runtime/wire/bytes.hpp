@@ -43,7 +43,7 @@ class Writer {
   void refuse(const char* why) {
     if (refused_ == nullptr) refused_ = why;
   }
-  /// What was appended. Throws LimitExceeded if the value cannot be sent; `type` names it in the error.
+  /// What was appended; the writer is used up. Throws LimitExceeded if the value cannot be sent; `type` names it in the error.
   Bytes take(std::string_view type);
 
   /// Counts how deep the encoder is in the value, for a scope.

@@ -239,7 +239,12 @@ template <class C>
   container.clear();
   std::uint32_t count = 0;
   if (!from.read_count(count, least_bytes<E>())) return false;
-  if constexpr (is_flat<E>() && requires { container.data(); container.resize(1); }) {
+  if constexpr (std::is_same_v<C, std::string>) {
+    ByteView text;
+    if (!from.view(text, count)) return false;
+    container.assign(reinterpret_cast<const char*>(text.data()), text.size());
+    return true;
+  } else if constexpr (is_flat<E>() && requires { container.data(); container.resize(1); }) {
     container.resize(count);
     return from.copy(container.data(), count * sizeof(E));
   } else {
@@ -248,9 +253,13 @@ template <class C>
       if (count <= from.left() * 4 / sizeof(E)) container.reserve(count);
     }
     for (std::uint32_t i = 0; i < count; ++i) {
-      E element{};
-      if (!read(from, element)) return false;
-      container.push_back(std::move(element));
+      if constexpr (std::is_same_v<decltype(container.back()), E&>) {
+        if (!read(from, container.emplace_back())) return false;
+      } else {  // bits of a vector<bool>
+        E element{};
+        if (!read(from, element)) return false;
+        container.push_back(element);
+      }
     }
     return true;
   }

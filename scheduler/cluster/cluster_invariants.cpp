@@ -6,17 +6,11 @@ namespace troupe::cluster {
 
 void ClusterMachine::check_invariants() const {
   jobs_.check();
-  std::size_t payload_bytes = 0, dead = 0, held = 0;
+  actors_.check();
+  std::size_t dead = 0, held = 0;
   std::map<NodeId, std::int64_t> used;
-  for (const auto& [id, actor] : actors_) {
+  for (const auto& [id, actor] : actors_.all()) {
     const ActorRecord& record = actor.record;
-    payload_bytes += record.spec.payload.size();
-    const auto request = answered_.find(record.requester);
-    TROUPE_ASSERT(request != answered_.end() && request->second == id, "a request leads to its actor");
-    TROUPE_ASSERT(dead_actors_.contains(id) == (record.state == ActorState::kDead), "the dead are forgotten");
-    const bool waits = record.state == ActorState::kStarting || record.state == ActorState::kEnding;
-    TROUPE_ASSERT(due_.contains(id) == waits, "what starts or ends has a deadline");
-    TROUPE_ASSERT(waits || record.spec.payload.empty(), "a payload goes when it is of no use");
     if (record.state == ActorState::kDead) {
       ++dead;
       continue;
@@ -30,8 +24,7 @@ void ClusterMachine::check_invariants() const {
     TROUPE_ASSERT(record.state != ActorState::kStarting || (job != nullptr && job->runs()),
                   "only a running job starts actors");
   }
-  TROUPE_ASSERT(answered_.size() == actors_.size(), "a request leads to one actor");
-  TROUPE_ASSERT(dead_actors_.size() == dead && dead <= config_.max_dead_actors, "the dead are bounded");
+  TROUPE_ASSERT(dead <= config_.max_dead_actors, "the dead are bounded");
   TROUPE_ASSERT(dead_nodes_.size() == forget_nodes_.size() && dead_nodes_.size() <= config_.max_dead_nodes,
                 "dead nodes are bounded");
   for (const auto& [id, node] : nodes_) {
@@ -42,24 +35,29 @@ void ClusterMachine::check_invariants() const {
     for (const NodeId peer : node.peers)
       TROUPE_ASSERT(nodes_.contains(peer) && nodes_.at(peer).peers.contains(id), "peers know each other");
     for (const JobId lease : node.leases)
-      TROUPE_ASSERT(jobs_.runs(lease) && jobs_.find(lease)->leases.contains(id), "a lease is of a running job");
+      TROUPE_ASSERT(jobs_.runs(lease) && jobs_.find(lease)->leases.contains(id),
+                    "a lease is of a running job");
     const auto seen = index_.nodes().find(id);
     TROUPE_ASSERT((seen == index_.nodes().end()) == node.info.gateway, "placement sees all but gateways");
-    TROUPE_ASSERT(node.info.gateway || seen->second.cpu_used_e4 == node.cpu_used_e4, "and sees them as they are");
+    TROUPE_ASSERT(node.info.gateway || seen->second.cpu_used_e4 == node.cpu_used_e4,
+                  "and sees them as they are");
   }
   TROUPE_ASSERT(held == 0, "every actor is on a node");
+  std::size_t payload_bytes = 0;
   for (const auto& [number, spawn] : waiting_.all()) {
     payload_bytes += spawn.spec.payload.size();
     TROUPE_ASSERT(jobs_.runs(spawn.spec.job), "only spawns of running jobs wait");
-    TROUPE_ASSERT(!answered_.contains(spawn.requester), "a spawn waits or is answered");
-    TROUPE_ASSERT(index_.place(spawn.spec.demand).verdict != PlacementVerdict::kPlaced, "what waits fits nowhere");
+    TROUPE_ASSERT(actors_.of_request(spawn.requester) == nullptr, "a spawn waits or is answered");
+    TROUPE_ASSERT(index_.place(spawn.spec.demand).verdict != PlacementVerdict::kPlaced,
+                  "what waits fits nowhere");
   }
-  TROUPE_ASSERT(payload_bytes == payload_bytes_, "payloads are counted");
+  TROUPE_ASSERT(payload_bytes == waiting_.payload_bytes(), "payloads are counted");
   for (const auto& [id, job] : jobs_.all()) {
     for (const auto& [name, requester] : job.names)
       TROUPE_ASSERT(!job.runs() || has_request(requester), "a name is of an actor that lives or waits");
     for (const NodeId node : job.leases)
-      TROUPE_ASSERT(nodes_.contains(node) && nodes_.at(node).leases.contains(id), "a lease is known to its node");
+      TROUPE_ASSERT(nodes_.contains(node) && nodes_.at(node).leases.contains(id),
+                    "a lease is known to its node");
   }
 }
 

@@ -43,7 +43,7 @@ std::vector<ClusterAction> ClusterMachine::on(const ClusterEvent& event, Instant
 }
 
 bool ClusterMachine::has_request(const Requester& requester) const {
-  return answered_.contains(requester) || waiting_.contains(requester);
+  return actors_.of_request(requester) != nullptr || waiting_.contains(requester);
 }
 
 bool ClusterMachine::is_registered(NodeId node) const {
@@ -181,8 +181,8 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
   nodes_.erase(id);
   for (const Requester& requester : waiting_.bound_to(id)) {
     auto spawn = waiting_.take(requester);
-    refuse(*spawn, {ErrorCode::kActorDied, "cannot place " + spawn->spec.type, died,
-                    "choose a node that lives"});
+    refuse(*spawn,
+           {ErrorCode::kActorDied, "cannot place " + spawn->spec.type, died, "choose a node that lives"});
   }
 }
 
@@ -196,11 +196,11 @@ void ClusterMachine::reconcile(NodeId node, const std::vector<LiveActor>& listed
     const auto found = there.find(id);
     if (found == there.end()) {
       if (state != ActorState::kStarting) {
-        actor_gone(actor, {ErrorCode::kActorDied, name_of(id) + " died",
-                           "it was gone when its node registered again", {}});
+        actor_gone(
+            actor,
+            {ErrorCode::kActorDied, name_of(id) + " died", "it was gone when its node registered again", {}});
       } else if (actor.has_payload) {
-        out_.push_back(
-            StartActor{node, id, actor.record.spec, "its node may not have heard the first time"});
+        out_.push_back(StartActor{node, id, actor.record.spec, "its node may not have heard the first time"});
       }  // else: when its request is repeated, which brings its payload
     } else if (state == ActorState::kEnding) {
       kill(node, id, actor.reason);
@@ -253,13 +253,13 @@ void ClusterMachine::handle(const Tick&) {
       refresh(change.node);
     }
   }
-  while (const auto id = due_.pop_due(now_)) {
+  while (const auto id = actors_.pop_due(now_)) {
     Actor& actor = actors_.at(*id);
     if (actor.record.state == ActorState::kStarting) {
       end_actor(actor, "it did not start in time");
     } else {
       TROUPE_ASSERT(actor.record.state == ActorState::kEnding, "only what starts or ends is due");
-      due_.set(*id, now_ + config_.start_deadline);
+      actors_.set_deadline(actor, now_ + config_.start_deadline);
       kill(actor.record.node, *id, actor.reason);
     }
   }
@@ -281,15 +281,7 @@ bool ClusterMachine::may_come_back(const ActorDemand& demand) const {
 }
 
 void ClusterMachine::trim() {
-  while (dead_actors_.size() > 0) {
-    const auto id = dead_actors_.size() > config_.max_dead_actors ? dead_actors_.pop_first()
-                                                                  : dead_actors_.pop_due(now_);
-    if (!id) break;
-    const auto at = actors_.find(*id);
-    TROUPE_ASSERT(at->second.record.state == ActorState::kDead, "only the dead are forgotten");
-    answered_.erase(at->second.record.requester);
-    actors_.erase(at);
-  }
+  actors_.trim(now_, config_.max_dead_actors);
   while (forget_nodes_.size() > 0) {
     const auto id = forget_nodes_.size() > config_.max_dead_nodes ? forget_nodes_.pop_first()
                                                                   : forget_nodes_.pop_due(now_);
@@ -347,11 +339,8 @@ void ClusterMachine::end_job(Job& job, const std::string& reason) {
   }
   for (const Requester& requester : waiting_.of_job(id)) drop(requester);
   for (const ActorId actor_id : job.actors) {
-    Actor& actor = actors_.at(actor_id);
-    drop_payload(actor);
-    actor.record.state = ActorState::kEnding;
-    actor.reason = "job " + job.record.name + " ended: " + reason;
-    due_.set(actor_id, now_ + config_.start_deadline);
+    actors_.ending(actors_.at(actor_id), "job " + job.record.name + " ended: " + reason,
+                   now_ + config_.start_deadline);
   }
   jobs_.settle(id, now_ + config_.keep_ended_jobs);
 }
@@ -368,8 +357,8 @@ void ClusterMachine::handle(const LeaseRequested& e) {
 /// Whether processes of that job may be on that node: its driver, or actors of it.
 bool ClusterMachine::holds_job(NodeId node, JobId id) const {
   const Job* job = jobs_.find(id);
-  return job != nullptr && (job->record.driver.node == node || job->leases.contains(node) ||
-                            job->actors_on.contains(node));
+  return job != nullptr &&
+         (job->record.driver.node == node || job->leases.contains(node) || job->actors_on.contains(node));
 }
 
 // Actors.
@@ -383,7 +372,6 @@ void ClusterMachine::kill(NodeId node, ActorId actor, const std::string& reason)
 }
 
 void ClusterMachine::refuse(const PendingSpawn& spawn, ErrorInfo error) {
-  payload_bytes_ -= spawn.spec.payload.size();
   free_name(spawn.spec);
   const std::string why = error.why;
   answer(SpawnAnswered{spawn.requester, false, {}, {}, std::move(error), why});
@@ -392,7 +380,6 @@ void ClusterMachine::refuse(const PendingSpawn& spawn, ErrorInfo error) {
 /// Ends a wait of which nobody needs to hear.
 void ClusterMachine::drop(const Requester& waiting) {
   const auto spawn = waiting_.take(waiting);
-  payload_bytes_ -= spawn->spec.payload.size();
   free_name(spawn->spec);
 }
 
@@ -403,8 +390,8 @@ void ClusterMachine::free_name(const ActorSpec& spec) {
 void ClusterMachine::handle(const SpawnRequested& e) {
   if (!is_registered(e.requester.from.node)) return;
   if (waiting_.contains(e.requester)) return;
-  if (const auto known = answered_.find(e.requester); known != answered_.end())
-    return answer_again(e.requester, actors_.at(known->second), e.spec.payload);
+  if (Actor* known = actors_.of_request(e.requester))
+    return answer_again(e.requester, *known, e.spec.payload);
 
   const auto no = [&](ErrorInfo error) {
     const std::string why = error.why;
@@ -424,14 +411,15 @@ void ClusterMachine::handle(const SpawnRequested& e) {
     return no({ErrorCode::kRefused, what, "the name " + e.spec.name + " is taken",
                "choose another name, or look the actor up"});
   }
+  const std::size_t payload_bytes = actors_.payload_bytes() + waiting_.payload_bytes();
   if (waiting_.size() >= config_.max_waiting ||
-      payload_bytes_ + e.spec.payload.size() > config_.max_payload_bytes) {
+      payload_bytes + e.spec.payload.size() > config_.max_payload_bytes) {
     return no({ErrorCode::kLimit, what,
-               "too many spawns wait: " + std::to_string(waiting_.size()) + ", and those that wait or start hold " +
-                   std::to_string(payload_bytes_ >> 20) + " MiB of arguments",
+               "too many spawns wait: " + std::to_string(waiting_.size()) +
+                   ", and those that wait or start hold " + std::to_string(payload_bytes >> 20) +
+                   " MiB of arguments",
                "try again when some have started"});
   }
-  payload_bytes_ += e.spec.payload.size();
   if (!e.spec.name.empty()) job->names[e.spec.name] = e.requester;
   settle({e.requester, e.spec, 0});
 }
@@ -454,9 +442,7 @@ void ClusterMachine::answer_again(const Requester& requester, Actor& actor, cons
       break;
   }
   if (actor.has_payload || payload.size() > kMaxPayloadBytes) return;
-  actor.record.spec.payload = payload;
-  actor.has_payload = true;
-  payload_bytes_ += payload.size();
+  actors_.set_payload(actor, payload);
   // A node that has heard of it ignores this; one that is still to register is told then.
   if (is_registered(record.node)) {
     out_.push_back(StartActor{record.node, record.actor, record.spec,
@@ -476,13 +462,9 @@ void ClusterMachine::settle(PendingSpawn spawn) {
 
 void ClusterMachine::start(PendingSpawn spawn, const Placement& placement) {
   const ActorId id{ids_.next()};
-  Actor& actor = actors_[id];
-  actor.record = {id, std::move(spawn.spec), spawn.requester, placement.node, {}, ActorState::kStarting};
-  actor.has_payload = true;
-  actor.attempts = spawn.attempts;
-  actor.reason = placement.reason;
-  answered_[spawn.requester] = id;
-  due_.set(id, now_ + config_.start_deadline);
+  const Actor& actor = actors_.add(
+      {{id, std::move(spawn.spec), spawn.requester, placement.node}, true, spawn.attempts, placement.reason});
+  actors_.set_deadline(actors_.at(id), now_ + config_.start_deadline);
   hold(actor);
   persist(actor.record);
   out_.push_back(StartActor{placement.node, id, actor.record.spec, placement.reason});
@@ -493,17 +475,14 @@ void ClusterMachine::fill(NodeId node) {
   while (const PendingSpawn* first = waiting_.first_fit(node, index_.free_of(node))) {
     const Requester requester = first->requester;
     settle(*waiting_.take(requester));
-    TROUPE_ASSERT(answered_.contains(requester), "what fits a node is placed");
+    TROUPE_ASSERT(actors_.of_request(requester) != nullptr, "what fits a node is placed");
   }
 }
 
 /// The node died that was to start it.
 void ClusterMachine::place_again(ActorId id) {
-  Actor actor = actors_.at(id);
-  let_go(actor);
-  due_.erase(id);
-  answered_.erase(actor.record.requester);
-  actors_.erase(id);
+  let_go(actors_.at(id));
+  Actor actor = actors_.take(id);
   out_.push_back(Erase{key_of(actor.record)});
   // Without its payload it starts anew when its request is repeated.
   if (!actor.has_payload) return free_name(actor.record.spec);
@@ -540,42 +519,37 @@ void ClusterMachine::let_go(const Actor& actor) {
 
 void ClusterMachine::handle(const SpawnCancelled& e) {
   if (waiting_.contains(e.requester)) return drop(e.requester);
-  if (const auto it = answered_.find(e.requester); it != answered_.end())
-    end_actor(actors_.at(it->second), "its requester cancelled it");
+  if (Actor* actor = actors_.of_request(e.requester)) end_actor(*actor, "its requester cancelled it");
 }
 
 void ClusterMachine::handle(const ActorStarted& e) {
   if (!is_registered(e.node)) return;
-  const auto it = actors_.find(e.actor);
-  if (it == actors_.end() || it->second.record.node != e.node ||
-      it->second.record.state == ActorState::kDead) {
+  Actor* actor = actors_.find(e.actor);
+  if (actor == nullptr || actor->record.node != e.node || actor->record.state == ActorState::kDead) {
     kill(e.node, e.actor, "the head does not know it as living there");
-  } else if (it->second.record.state == ActorState::kEnding) {
-    kill(e.node, e.actor, it->second.reason);
-  } else if (it->second.record.state == ActorState::kStarting) {
-    actor_alive(it->second, e.process);
+  } else if (actor->record.state == ActorState::kEnding) {
+    kill(e.node, e.actor, actor->reason);
+  } else if (actor->record.state == ActorState::kStarting) {
+    actor_alive(*actor, e.process);
   }
 }
 
 void ClusterMachine::actor_alive(Actor& actor, ProcessId process) {
-  drop_payload(actor);
-  actor.record.state = ActorState::kAlive;
-  actor.record.process = process;
-  due_.erase(actor.record.actor);
+  actors_.alive(actor, process);
   persist(actor.record);
   answer(SpawnAnswered{
       actor.record.requester, true, actor.record.actor, address_of(actor.record), {}, actor.reason});
 }
 
 void ClusterMachine::handle(const ActorFailed& e) {
-  const auto it = actors_.find(e.actor);
-  if (it != actors_.end() && it->second.record.node == e.node) actor_gone(it->second, clipped(e.error));
+  Actor* actor = actors_.find(e.actor);
+  if (actor != nullptr && actor->record.node == e.node) actor_gone(*actor, clipped(e.error));
 }
 
 void ClusterMachine::handle(const ActorDown& e) {
-  const auto it = actors_.find(e.actor);
-  if (it == actors_.end() || it->second.record.node != e.node) return;
-  actor_gone(it->second, {ErrorCode::kActorDied, name_of(e.actor) + " died", clipped(e.reason), {}});
+  Actor* actor = actors_.find(e.actor);
+  if (actor == nullptr || actor->record.node != e.node) return;
+  actor_gone(*actor, {ErrorCode::kActorDied, name_of(e.actor) + " died", clipped(e.reason), {}});
 }
 
 void ClusterMachine::handle(const LookupActor& e) {
@@ -585,107 +559,40 @@ void ClusterMachine::handle(const LookupActor& e) {
     out_.push_back(NameAnswered{
         e.requester, false, {}, {}, {ErrorCode::kUnavailable, std::move(what), {}, std::move(todo)}});
   };
-  const auto named = job == nullptr ? std::map<std::string, Requester>::const_iterator{} : job->names.find(e.name);
+  const auto named =
+      job == nullptr ? std::map<std::string, Requester>::const_iterator{} : job->names.find(e.name);
   if (job == nullptr || named == job->names.end())
     return no("no actor of this job is named " + clipped(e.name), "");
-  const auto known = answered_.find(named->second);
-  if (known == answered_.end()) return no("actor " + e.name + " waits for resources", "ask again");
-  const ActorRecord& record = actors_.at(known->second).record;
+  const Actor* known = actors_.of_request(named->second);
+  if (known == nullptr) return no("actor " + e.name + " waits for resources", "ask again");
+  const ActorRecord& record = known->record;
   if (record.state != ActorState::kAlive) return no("actor " + e.name + " is not up", "ask again");
   out_.push_back(NameAnswered{e.requester, true, record.actor, address_of(record), {}});
 }
 
 void ClusterMachine::handle(const KillRequested& e) {
-  const auto it = actors_.find(e.actor);
-  if (it == actors_.end() || it->second.record.spec.job != e.job || !holds_job(e.node, e.job)) return;
-  end_actor(it->second, clipped(e.reason));
+  Actor* actor = actors_.find(e.actor);
+  if (actor == nullptr || actor->record.spec.job != e.job || !holds_job(e.node, e.job)) return;
+  end_actor(*actor, clipped(e.reason));
 }
 
 /// Has its node kill it. It keeps its CPUs until the node says that it is gone.
 void ClusterMachine::end_actor(Actor& actor, const std::string& reason) {
   if (actor.record.state == ActorState::kDead || actor.record.state == ActorState::kEnding) return;
-  drop_payload(actor);
-  actor.record.state = ActorState::kEnding;
-  actor.reason = reason;
-  due_.set(actor.record.actor, now_ + config_.start_deadline);
+  actors_.ending(actor, reason, now_ + config_.start_deadline);
   persist(actor.record);
   kill(actor.record.node, actor.record.actor, reason);
 }
 
 void ClusterMachine::actor_gone(Actor& actor, const ErrorInfo& why) {
-  ActorRecord& record = actor.record;
+  const ActorRecord& record = actor.record;
   if (record.state == ActorState::kDead) return;
   let_go(actor);
   free_name(record.spec);
-  drop_payload(actor);
-  due_.erase(record.actor);
   if (record.state != ActorState::kEnding) actor.reason = why.message();
-  record.state = ActorState::kDead;
-  dead_actors_.set(record.actor, now_ + config_.keep_dead_actors);
+  actors_.dead(actor, now_ + config_.keep_dead_actors);
   out_.push_back(Erase{key_of(record)});
   if (!record.process) answer(SpawnAnswered{record.requester, false, record.actor, {}, why, actor.reason});
-}
-
-void ClusterMachine::drop_payload(Actor& actor) {
-  payload_bytes_ -= actor.record.spec.payload.size();
-  actor.record.spec.payload = {};
-  actor.has_payload = false;
-}
-
-// A head that starts again.
-
-void ClusterMachine::handle(const Restored& e) {
-  TROUPE_ASSERT(nodes_.empty() && actors_.empty(), "a head is restored before anything else");
-  for (const Record& record : e.records) {
-    if (const auto* node = std::get_if<NodeRecord>(&record)) {
-      const NodeId id = node->node.id;
-      if (check_node(node->node)) {  // of an older build, which took what this one refuses
-        out_.push_back(Erase{key_of(*node)});
-        continue;
-      }
-      membership_.join(id, now_);
-      if (!node->dead) {
-        nodes_[id].info = node->node;
-        refresh(id);
-        continue;
-      }
-      membership_.leave(id);
-      dead_nodes_.emplace(id, "before the head restarted");
-      forget_nodes_.set(id, now_ + config_.keep_dead_nodes);
-    } else if (const auto* job = std::get_if<JobRecord>(&record)) {
-      if (job->name.empty()) {
-        jobs_.raise_floor(job->incarnation);
-        continue;
-      }
-      jobs_.add(*job);
-    }
-  }
-  std::vector<ActorId> orphans;
-  for (const Record& record : e.records) {
-    const auto* actor = std::get_if<ActorRecord>(&record);
-    if (actor == nullptr) continue;
-    if (!nodes_.contains(actor->node) || check_spec(actor->spec)) {  // its node's death was recorded, its own not
-      out_.push_back(Erase{key_of(*actor)});
-      continue;
-    }
-    Actor& restored = actors_[actor->actor];
-    restored.record = *actor;
-    restored.record.spec.payload.clear();
-    restored.reason = "known from before the head restarted";
-    answered_[actor->requester] = actor->actor;
-    if (actor->state != ActorState::kAlive) due_.set(actor->actor, now_ + config_.start_deadline);
-    if (Job* job = jobs_.find(actor->spec.job); job != nullptr && job->runs() && !actor->spec.name.empty())
-      job->names[actor->spec.name] = actor->requester;
-    hold(restored);
-    // The head may have died between recording a job's end and telling the nodes.
-    if (!jobs_.runs(actor->spec.job)) orphans.push_back(actor->actor);
-  }
-  for (const auto& [id, job] : std::map(jobs_.all())) {
-    if (job.runs() && !nodes_.contains(job.record.driver.node))
-      end_job(*jobs_.find(id), "its driver's node is dead");
-    jobs_.settle(id, now_ + config_.keep_ended_jobs);
-  }
-  for (const ActorId id : orphans) end_actor(actors_.at(id), "its job has ended");
 }
 
 }  // namespace troupe::cluster

@@ -10,6 +10,7 @@
 #include "runtime/core/clock.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/wire/cluster.hpp"
+#include "scheduler/cluster/actor_table.hpp"
 #include "scheduler/cluster/job_table.hpp"
 #include "scheduler/cluster/limits.hpp"
 #include "scheduler/cluster/membership.hpp"
@@ -23,11 +24,13 @@ struct ClusterConfig {
   MembershipConfig membership;
   /// A node that was told to start an actor has this long to say how it went.
   Duration start_deadline = std::chrono::seconds(60);
-  /// An actor whose node dies while it starts is placed again, on so many nodes in all: it may be why they die.
+  /// An actor whose node dies while it starts is placed again, on so many nodes in all: it may be why they
+  /// die.
   int start_attempts = 3;
   /// A spawn that only a node could hold that has just died waits this long for one like it.
   Duration lost_node_grace = std::chrono::seconds(60);
-  /// Ended actors are remembered (so that a request that is repeated hears how it ended) this long, and so many.
+  /// Ended actors are remembered (so that a request that is repeated hears how it ended) this long, and so
+  /// many.
   Duration keep_dead_actors = std::chrono::seconds(600);
   std::size_t max_dead_actors = 10'000;
   /// As far as this reaches, a dead node's id is refused. Counted from a restart of the head on.
@@ -61,13 +64,6 @@ class ClusterMachine {
     std::set<JobId> leases;    ///< running jobs of which it may hold light actors
     std::set<NodeId> peers;    ///< who is told of its death, and the other way round
   };
-  struct Actor {
-    ActorRecord record;         ///< with its payload while it starts
-    bool has_payload = false;   ///< false after a head restart until its request is repeated
-    int attempts = 0;           ///< nodes that died while they started it
-    std::string reason;         ///< why it is where it is, or why it ended
-  };
-
   /// Whether that request led to an actor or waits.
   bool has_request(const Requester& requester) const;
   bool is_registered(NodeId node) const;
@@ -76,7 +72,7 @@ class ClusterMachine {
 
   // For status and tests.
   const std::map<NodeId, Node>& nodes() const { return nodes_; }
-  const std::map<ActorId, Actor>& actors() const { return actors_; }
+  const std::map<ActorId, Actor>& actors() const { return actors_.all(); }
   const JobTable& jobs() const { return jobs_; }
   const WaitingSpawns& waiting() const { return waiting_; }
   /// Why that spawn waits, in words. O(nodes).
@@ -125,7 +121,6 @@ class ClusterMachine {
   void end_actor(Actor& actor, const std::string& reason);
   void actor_gone(Actor& actor, const ErrorInfo& why);
   void actor_alive(Actor& actor, ProcessId process);
-  void drop_payload(Actor& actor);
   void hold(const Actor& actor);
   void let_go(const Actor& actor);
   void free_name(const ActorSpec& spec);
@@ -148,13 +143,9 @@ class ClusterMachine {
   Membership membership_;
   std::map<NodeId, Node> nodes_;
   scheduler::NodeIndex index_;  ///< nodes_ without gateways
-  std::map<ActorId, Actor> actors_;
+  ActorTable actors_;
   JobTable jobs_;
-  std::map<Requester, ActorId> answered_;  ///< a repeated request is not a second one
   WaitingSpawns waiting_;
-  std::size_t payload_bytes_ = 0;  ///< of what waits or starts
-  TimeQueue<ActorId> due_;         ///< kStarting: start deadline; kEnding: when it is killed again
-  TimeQueue<ActorId> dead_actors_;  ///< when they are forgotten
   std::map<NodeId, std::string> dead_nodes_;  ///< why
   TimeQueue<NodeId> forget_nodes_;
   std::vector<Loss> losses_;

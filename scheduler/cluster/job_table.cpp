@@ -88,7 +88,8 @@ std::optional<JobRecord> JobTable::trim(Instant now, std::size_t most) {
 
 void JobTable::check() const {
   for (const auto& [name, id] : last_) {
-    TROUPE_ASSERT(jobs_.contains(id) && jobs_.at(id).record.name == name, "a name leads to a job of that name");
+    TROUPE_ASSERT(jobs_.contains(id) && jobs_.at(id).record.name == name,
+                  "a name leads to a job of that name");
   }
   std::size_t driven = 0;
   for (const auto& [node, jobs] : driven_) driven += jobs.size();

@@ -15,17 +15,17 @@ namespace troupe::cluster {
 
 struct Job {
   JobRecord record;
-  std::set<ActorId> actors;            ///< those that are not dead
-  std::map<NodeId, int> actors_on;     ///< how many of them a node holds; never 0
-  std::set<NodeId> leases;             ///< nodes that may hold light actors of it
+  std::set<ActorId> actors;                ///< those that are not dead
+  std::map<NodeId, int> actors_on;         ///< how many of them a node holds; never 0
+  std::set<NodeId> leases;                 ///< nodes that may hold light actors of it
   std::map<std::string, Requester> names;  ///< of living and waiting actors: the request that it came from
   bool runs() const { return !record.ended; }
 };
 
 /// Not thread-safe.
 ///
-/// Invariants: a name leads to the job that registered it last. A job that has ended stays while it has actors;
-/// after that while it is the last of its name, until it is trimmed. An incarnation is given once.
+/// Invariants: a name leads to the job that registered it last. A job that has ended stays while it has
+/// actors; after that while it is the last of its name, until it is trimmed. An incarnation is given once.
 class JobTable {
  public:
   /// The job of a registration or of the store. An older one of that name must have ended.
@@ -46,8 +46,8 @@ class JobTable {
   /// one has its name. Call it whenever that may be so.
   void settle(JobId id, Instant forget_at);
 
-  /// Forgets one ended job that is due at `now` or beyond `most` jobs, and returns its record. From then on new
-  /// names start above every incarnation that was forgotten.
+  /// Forgets one ended job that is due at `now` or beyond `most` jobs, and returns its record. From then on
+  /// new names start above every incarnation that was forgotten.
   std::optional<JobRecord> trim(Instant now, std::size_t most);
   /// The highest incarnation of those that were forgotten.
   std::uint32_t floor() const { return floor_; }

@@ -10,8 +10,8 @@
 
 namespace troupe::cluster {
 
-/// A key is in it once; of those due at the same time, the one set first comes first. Everything takes O(log n).
-/// Not thread-safe.
+/// A key is in it once; of those due at the same time, the one set first comes first. Everything takes O(log
+/// n). Not thread-safe.
 template <class Key>
 class TimeQueue {
  public:

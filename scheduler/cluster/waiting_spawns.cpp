@@ -8,6 +8,7 @@ void WaitingSpawns::add(PendingSpawn spawn) {
   const std::uint64_t number = ++next_number_;
   const bool is_new = numbers_.emplace(spawn.requester, number).second;
   TROUPE_ASSERT(is_new, "a request waits once");
+  payload_bytes_ += spawn.spec.payload.size();
   queues_[spawn.spec.demand.affinity].insert(number, -spawn.spec.demand.cpu_e4);
   jobs_[spawn.spec.job].emplace(number, spawn.requester);
   spawns_.emplace(number, std::move(spawn));
@@ -19,6 +20,7 @@ std::optional<PendingSpawn> WaitingSpawns::take(const Requester& requester) {
   const std::uint64_t number = at->second;
   numbers_.erase(at);
   PendingSpawn spawn = std::move(spawns_.extract(number).mapped());
+  payload_bytes_ -= spawn.spec.payload.size();
   const auto queue = queues_.find(spawn.spec.demand.affinity);
   TROUPE_ASSERT(queue != queues_.end() && queue->second.erase(number), "what waits is in its queue");
   if (queue->second.empty()) queues_.erase(queue);

@@ -29,6 +29,7 @@ class WaitingSpawns {
   bool contains(const Requester& requester) const { return numbers_.contains(requester); }
   std::size_t size() const { return spawns_.size(); }
   bool empty() const { return spawns_.empty(); }
+  std::size_t payload_bytes() const { return payload_bytes_; }
 
   /// The first that may run on `node` and asks for no more than `free_e4`; null if there is none.
   const PendingSpawn* first_fit(NodeId node, std::int64_t free_e4) const;
@@ -48,6 +49,7 @@ class WaitingSpawns {
   using Queue = scheduler::WeightedSet<std::uint64_t>;
 
   std::uint64_t next_number_ = 0;
+  std::size_t payload_bytes_ = 0;  ///< the sum over spawns_
   std::map<std::uint64_t, PendingSpawn> spawns_;
   std::map<Requester, std::uint64_t> numbers_;
   std::map<NodeId, Queue> queues_;  ///< by affinity; NodeId{} for none

@@ -23,12 +23,12 @@ struct HeadReply {
 };
 using HeadMessage = std::variant<cluster::ClusterAction, HeadReply>;
 
-/// Group commit, as a pure machine: while one batch is written, all that is persisted meanwhile gathers in the
-/// next one. A write that fails is done again until it succeeds; nothing behind it is let go before.
+/// Group commit, as a pure machine: while one batch is written, all that is persisted meanwhile gathers in
+/// the next one. A write that fails is done again until it succeeds; nothing behind it is let go before.
 ///
-/// Invariants: messages leave in the order in which they came; one batch is under way at most; a message leaves
-/// when the batch that was open when it came, if anything was in it, is durable. A batch holds the last change of
-/// each key, so that while the store fails it grows with the records and not with time.
+/// Invariants: messages leave in the order in which they came; one batch is under way at most; a message
+/// leaves when the batch that was open when it came, if anything was in it, is durable. A batch holds the
+/// last change of each key, so that while the store fails it grows with the records and not with time.
 class CommitQueue {
  public:
   /// Takes up Persist and Erase for the open batch; holds the others.
@@ -58,9 +58,10 @@ class CommitQueue {
   };
   void hold(HeadMessage message);
 
-  std::map<std::string, std::optional<Bytes>> open_;  ///< batch number durable_ + 1, or + 2 if one is under way
-  std::shared_ptr<const StoreBatch> under_way_;       ///< batch number durable_ + 1
-  bool is_written_ = false;                           ///< under_way_ is with the store now
+  std::map<std::string, std::optional<Bytes>>
+      open_;                                     ///< batch number durable_ + 1, or + 2 if one is under way
+  std::shared_ptr<const StoreBatch> under_way_;  ///< batch number durable_ + 1
+  bool is_written_ = false;                      ///< under_way_ is with the store now
   std::deque<Held> held_;
   std::uint64_t durable_ = 0;
   std::uint64_t changes_ = 0;

@@ -151,7 +151,9 @@ void Head::on_event(const PeerName& from, const cluster::ClusterEvent& event) {
   on(event);
 }
 
-void Head::on(const cluster::ClusterEvent& event) { carry_out(machine_.on(event, clock_.now())); }
+void Head::on(const cluster::ClusterEvent& event) {
+  carry_out(machine_.on(event, clock_.now()));
+}
 
 void Head::carry_out(HeadMachine::Output output) {
   for (const auto& line : output.log) log(line.level, line.text);
@@ -166,8 +168,8 @@ void Head::carry_out(HeadMachine::Output output) {
   if (output.write) store_->write(std::move(output.write));
 }
 
-/// A node without a session registers again when it is back. One that does not read its messages hears no more
-/// of them until it has been asked to register: what the head says arrives in order or not at all.
+/// A node without a session registers again when it is back. One that does not read its messages hears no
+/// more of them until it has been asked to register: what the head says arrives in order or not at all.
 void Head::send(const cluster::ClusterAction& action) {
   if (server_ == nullptr) return;  // while it restores: nodes that come back are told then
   const NodeId node = receiver(action);

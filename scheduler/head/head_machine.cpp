@@ -91,8 +91,8 @@ void HeadMachine::look_at_store(Instant now, Output& out) {
   if (trouble_ && (!was_in_trouble || now - said_ >= kSayAgain)) {
     said_ = now;
     out.log.push_back({LogLevel::kError, trouble_->message() +
-                                           ". New jobs and spawns are refused until the store works again; "
-                                           "what runs goes on"});
+                                             ". New jobs and spawns are refused until the store works again; "
+                                             "what runs goes on"});
   }
   if (trouble_ || !was_in_trouble) return;
   out.log.push_back({LogLevel::kWarning, "the head's store works again"});

@@ -11,7 +11,8 @@ namespace {
 
 /// A node that was let in and never came, or is dead, keeps its key this long: a dead one is told so by name.
 constexpr Duration kKeyGrace = std::chrono::seconds(60);
-/// A status tells of so many bytes of actors, and of so many kinds of spawns that wait; the others are counted.
+/// A status tells of so many bytes of actors, and of so many kinds of spawns that wait; the others are
+/// counted.
 constexpr std::size_t kMostActorBytes = std::size_t{24} << 20;
 constexpr std::size_t kMostWaiting = 100;
 
@@ -113,7 +114,8 @@ Result<wire::Bytes> Head::status(const PeerName& from) const {
   for (const auto& [id, actor] : cluster.actors()) {
     if (actor.record.state == cluster::ActorState::kDead) continue;
     constexpr std::size_t kFixedBytes = 128;
-    bytes += kFixedBytes + actor.record.spec.type.size() + actor.record.spec.name.size() + actor.reason.size();
+    bytes +=
+        kFixedBytes + actor.record.spec.type.size() + actor.record.spec.name.size() + actor.reason.size();
     if (bytes > kMostActorBytes) {
       ++left_out;
       continue;
@@ -136,7 +138,8 @@ std::vector<std::string> Head::waiting() const {
   std::size_t left_out = 0;
   for (const auto& [number, spawn] : cluster.waiting().all()) {
     const auto& demand = spawn.spec.demand;
-    std::string kind = spawn.spec.type + '\n' + std::to_string(demand.cpu_e4) + '\n' + to_string(demand.affinity);
+    std::string kind =
+        spawn.spec.type + '\n' + std::to_string(demand.cpu_e4) + '\n' + to_string(demand.affinity);
     const auto at = kinds.find(kind);
     if (at != kinds.end()) {
       ++at->second.second;

@@ -14,12 +14,12 @@ struct InitOptions {
   double cpus_per_node = 0;  ///< of an embedded cluster; 0: the cores this process may use
   /// HOST:PORT of a running cluster's head: the program joins that instead. `--address` in argv says the
   /// same.
-  std::string address;
-  std::string folder;      ///< of the keys; default: ClusterFolder::default_path()
-  std::string token_file;  ///< join token for a folder that no head knows yet; default: $TROUPE_TOKEN_FILE
+  std::string address{};
+  std::string folder{};      ///< of the keys; default: ClusterFolder::default_path()
+  std::string token_file{};  ///< join token for a folder that no head knows yet; default: $TROUPE_TOKEN_FILE
   /// Name of the job. A program that starts under the name of a running job takes it over and ends the old one.
   /// Default: the program's name and a random suffix.
-  std::string job;
+  std::string job{};
 };
 
 class DriverPlace;

@@ -98,17 +98,17 @@ Placement NodeIndex::place(const ActorDemand& demand) const {
 Placement NodeIndex::only_there(const ActorDemand& demand) const {
   const auto at = nodes_.find(demand.affinity);
   if (at == nodes_.end()) {
-    return {PlacementVerdict::kNever,
-            {},
-            "it must run on node " + to_string(demand.affinity) +
-                ", which is not a live node of this cluster"};
+    return {
+        PlacementVerdict::kNever,
+        {},
+        "it must run on node " + to_string(demand.affinity) + ", which is not a live node of this cluster"};
   }
   const NodeView& node = at->second;
   if (node.cpu_e4 < demand.cpu_e4) {
-    return {PlacementVerdict::kNever,
-            {},
-            "it must run on " + node.name + ", which has no " + wanted(demand) +
-                " at all: " + describe(node)};
+    return {
+        PlacementVerdict::kNever,
+        {},
+        "it must run on " + node.name + ", which has no " + wanted(demand) + " at all: " + describe(node)};
   }
   if (free_of(node.id) < demand.cpu_e4) return {};
   return {PlacementVerdict::kPlaced, node.id, "it must run on " + node.name};

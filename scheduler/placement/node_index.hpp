@@ -1,9 +1,9 @@
 /// Who runs where: the nodes, ordered so that a decision takes O(log n), with a sentence of why.
 ///
-/// Affinity first. Isolated actors are spread: onto the node that is least used for its size, so that trainers
-/// get cores of their own and one node's death takes few. Others are packed: onto the fullest node that has
-/// room, so that whole nodes stay free for large demands. Ties go to fewer (spread) or more (pack) actors, then
-/// to the lower id: the same nodes give the same answer.
+/// Affinity first. Isolated actors are spread: onto the node that is least used for its size, so that
+/// trainers get cores of their own and one node's death takes few. Others are packed: onto the fullest node
+/// that has room, so that whole nodes stay free for large demands. Ties go to fewer (spread) or more (pack)
+/// actors, then to the lower id: the same nodes give the same answer.
 #pragma once
 
 #include <map>

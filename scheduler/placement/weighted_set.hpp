@@ -1,5 +1,5 @@
-/// An ordered set whose keys carry weights. It finds the first or the last key, in order, that weighs at least
-/// so much.
+/// An ordered set whose keys carry weights. It finds the first or the last key, in order, that weighs at
+/// least so much.
 #pragma once
 
 #include <cstddef>

@@ -1,3 +1,5 @@
+#include "scheduler/store/sqlite_storage.hpp"
+
 #include <fcntl.h>
 #include <sqlite3.h>
 #include <sys/file.h>
@@ -8,7 +10,6 @@
 #include <filesystem>
 #include <limits>
 
-#include "scheduler/store/sqlite_storage.hpp"
 #include "runtime/core/fd.hpp"
 
 namespace troupe {
@@ -98,7 +99,7 @@ class SqliteStorage final : public Storage {
   }
   Result<void> execute(const char* sql, const std::string& doing);
   Result<std::int64_t> ask_number(const char* sql);
-  Result<void> check_identity();
+  Result<bool> check_identity();
   Result<void> check_integrity();
   Result<void> prepare();
   int run(sqlite3_stmt* statement, const StoreBatch::Change& change);
@@ -129,7 +130,8 @@ Result<std::int64_t> SqliteStorage::ask_number(const char* sql) {
 }
 
 /// Refuses another program's database and one written by a newer troupe, before anything is written to it.
-Result<void> SqliteStorage::check_identity() {
+/// True if it is a store of this version already.
+Result<bool> SqliteStorage::check_identity() {
   const auto application = ask_number("PRAGMA application_id");
   if (!application) return application.error();
   const auto version = ask_number("PRAGMA user_version");
@@ -146,7 +148,7 @@ Result<void> SqliteStorage::check_identity() {
                          ", this one reads up to " + std::to_string(kSchemaVersion) + ")",
                      "run that newer version, or give the head another folder"};
   }
-  return {};
+  return *application == kApplicationId && *version == kSchemaVersion && *tables > 0;
 }
 
 Result<void> SqliteStorage::check_integrity() {
@@ -200,16 +202,23 @@ Result<std::unique_ptr<Storage>> SqliteStorage::open(const std::string& folder) 
   sqlite3_db_config(raw, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr);
 
   std::unique_ptr<SqliteStorage> store(new SqliteStorage(std::move(*lock), std::move(db), path));
-  if (auto known = store->check_identity(); !known) return known.error();
+  // The folder's lock keeps others out. So no index of the log is shared: it would be a file, and a head that
+  // starts again on a full disk could not make it.
+  if (auto alone = store->execute("PRAGMA locking_mode = EXCLUSIVE", "open"); !alone) return alone.error();
+  const auto known = store->check_identity();
+  if (!known) return known.error();
   if (auto whole = store->check_integrity(); !whole) return whole.error();
+  if (auto log = store->execute("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL", "open"); !log)
+    return log.error();
   const std::string setup =
-      "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;"
       "BEGIN IMMEDIATE;"
       "CREATE TABLE IF NOT EXISTS entries(key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;"
       "PRAGMA application_id = " +
       std::to_string(kApplicationId) + "; PRAGMA user_version = " + std::to_string(kSchemaVersion) +
       "; COMMIT;";
-  if (auto ready = store->execute(setup.c_str(), "open"); !ready) return ready.error();
+  if (!*known) {  // what exists is not written to: the disk may be full
+    if (auto ready = store->execute(setup.c_str(), "open"); !ready) return ready.error();
+  }
   if (auto ready = store->prepare(); !ready) return ready.error();
   return std::unique_ptr<Storage>(std::move(store));
 }

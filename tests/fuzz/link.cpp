@@ -4,24 +4,10 @@
 #include <utility>
 
 #include "runtime/link/fragment.hpp"
+#include "tests/fuzz/reader.hpp"
 #include "tests/fuzz/targets.hpp"
 
 namespace troupe::fuzz {
-namespace {
-
-/// The front of `bytes`, which loses them.
-std::span<const std::byte> take(std::span<const std::byte>& bytes, std::size_t most) {
-  const auto front = bytes.first(std::min(most, bytes.size()));
-  bytes = bytes.subspan(front.size());
-  return front;
-}
-std::size_t take_u16(std::span<const std::byte>& bytes) {
-  const auto two = take(bytes, 2);
-  return two.size() < 2 ? 0 : static_cast<std::size_t>(two[0]) | static_cast<std::size_t>(two[1]) << 8;
-}
-
-}  // namespace
-
 /// The first byte has the joiner's options; then packets, each after its length in two bytes.
 bool link_packets(std::span<const std::byte> bytes) {
   const auto first = take(bytes, 1);

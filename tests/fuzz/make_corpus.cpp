@@ -161,6 +161,68 @@ void faults(const fs::path& root) {
   corpus.add("twice", b({10, 0, 0, 50, 10, 0, 2, 2, 0, 50, 10, 0, 0, 3, 0, 0, 0, 0, 0}));
 }
 
+void rings(const fs::path& root) {
+  const Corpus corpus(root, "ring_memory");
+  const auto lengths = [](std::uint16_t written,
+                          std::initializer_list<std::pair<int, std::uint32_t>> values) {
+    wire::Bytes bytes;
+    ByteWriter writer(bytes);
+    writer.write(written);
+    for (const auto& [at, length] : values) writer.write(static_cast<std::uint16_t>(at)).write(length);
+    return bytes;
+  };
+  corpus.add("one", lengths(2, {{0, 10}}));
+  corpus.add("three", lengths(4 + 1 + 3, {{0, 28}, {4, 1}, {5, 20}}));
+  // Four of the longest packets but for 8 bytes each, and the mark that the writer went on at the start.
+  const std::uint32_t most = 128 * 1024 - 12;
+  corpus.add(
+      "wrap",
+      lengths(0xffff,
+              {{0, most}, {0x3fff, most}, {0x7ffe, most}, {0xbffd, most - 16}, {0xfffa, 4}, {0xfffb, 28}}));
+}
+
+template <std::size_t I = 0>
+void frames_to_node(const Corpus& corpus) {
+  if constexpr (I < std::variant_size_v<wire::Control>) {
+    wire::Control message(std::in_place_index<I>);
+    fill(std::get<I>(message));
+    wire::FrameHeader header;
+    const wire::Bytes body = wire::encode_control(message, header);
+    wire::Bytes bytes;
+    ByteWriter(bytes)
+        .write(std::uint8_t{2})  // control
+        .write(static_cast<std::uint8_t>(I % 2 << 3))
+        .write(std::uint8_t{0})
+        .write(std::uint8_t{1})
+        .write(std::uint8_t{0})
+        .write(static_cast<std::uint8_t>(I))
+        .write(static_cast<std::uint16_t>(body.size()))
+        .write(body);
+    corpus.add(std::to_string(I), bytes);
+    frames_to_node<I + 1>(corpus);
+  }
+}
+
+void nodes(const fs::path& root) {
+  const Corpus corpus(root, "node_machine");
+  frames_to_node(corpus);
+  for (std::uint8_t kind = 0; kind < 7; ++kind) {
+    if (kind == 2) continue;  // control messages are above
+    wire::Bytes bytes;
+    for (std::uint8_t to = 0; to < 6; ++to) {
+      ByteWriter(bytes)
+          .write(kind)
+          .write(std::uint8_t{0})
+          .write(to)
+          .write(std::uint8_t{1})
+          .write(std::uint8_t{0})
+          .write(std::uint8_t{9})
+          .write(std::uint16_t{0});
+    }
+    corpus.add("to-all-" + std::to_string(kind), bytes);
+  }
+}
+
 void keys(const fs::path& root) {
   const CurveKeyPair own = known_keys(0x11), head = known_keys(0x22);
   Corpus(root, "public_key").add("one", to_string(own.public_key()));
@@ -227,5 +289,7 @@ int main(int argc, char** argv) {
   troupe::fuzz::messages(root);
   troupe::fuzz::packets(root);
   troupe::fuzz::faults(root);
+  troupe::fuzz::rings(root);
+  troupe::fuzz::nodes(root);
   troupe::fuzz::keys(root);
 }

@@ -27,6 +27,8 @@ bool call_arguments(std::span<const std::byte> bytes);
 bool store_record(std::span<const std::byte> bytes);
 bool link_packets(std::span<const std::byte> bytes);
 bool link_faults(std::span<const std::byte> bytes);
+bool ring_memory(std::span<const std::byte> bytes);
+bool node_machine(std::span<const std::byte> bytes);
 bool endpoint(std::span<const std::byte> bytes);
 bool public_key(std::span<const std::byte> bytes);
 bool join_token(std::span<const std::byte> bytes);
@@ -42,6 +44,8 @@ inline constexpr Target kTargets[] = {
     {"store_record", store_record},
     {"link_packets", link_packets, (std::size_t{1} << 20) + (16 << 10)},
     {"link_faults", link_faults, (std::size_t{1} << 20) + (64 << 10)},
+    {"ring_memory", ring_memory},
+    {"node_machine", node_machine, std::size_t{1} << 20},
     {"endpoint", endpoint},
     {"public_key", public_key},
     {"join_token", join_token},

@@ -12,7 +12,7 @@ constexpr std::size_t kBytesATurn = std::size_t{8} << 20;
 }  // namespace
 
 Sent SendQueue::push(wire::Bytes&& frame, bool& wake) {
-  TROUPE_ASSERT(frame.size() >= wire::kHeaderBytes, "a message is a whole frame");
+  TROUPE_ASSERT(wire::decode_header(frame).ok(), "a message is a whole frame");
   if (frame.size() > kMaxFrameBytes) return Sent::kTooLarge;
   const std::lock_guard lock(mutex_);
   if (closed_) return Sent::kClosed;

@@ -17,7 +17,8 @@ struct Adder {
 int main(int argc, char** argv) {
   auto session = troupe::init(argc, argv);
   std::vector<troupe::Future<int>> parts;
-  for (int i = 0; i < 3; ++i) parts.push_back(session.spawn<Adder>({}, 10 * i).call<&Adder::sum>(10));
+  for (int i = 0; i < 3; ++i)
+    parts.push_back(session.spawn<Adder>({.num_cpus = 0.1}, 10 * i).call<&Adder::sum>(10));
   int total = 0;
   for (const int part : troupe::get_all(parts, std::chrono::minutes(1))) total += part;
 

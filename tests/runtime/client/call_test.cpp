@@ -218,4 +218,5 @@ TEST_CASE("calls above a handle's limit of pending calls throw instead of waitin
   const auto third = slow.call<&Slow::wait>();
   CHECK_FALSE(third.ready());
   CHECK_THROWS_AS(slow.with_max_pending(0), BadConfig);
+  CHECK_THROWS_AS(session.spawn_async<Slow>({.max_pending_calls = 2}), BadConfig);
 }

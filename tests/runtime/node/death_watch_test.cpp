@@ -48,6 +48,7 @@ struct Forked {
     ::waitpid(child.pid, nullptr, 0);
   }
   std::string reaped() {
+    REQUIRE(wait_ended(child, 60s));
     const std::string how = reap(child);
     child.pid = -1;
     return how;

@@ -164,6 +164,27 @@ TEST_CASE("numbers cost their bytes and nothing else") {
   CHECK(back->size() == 1'000'000);
 }
 
+TEST_CASE("the bytes are those of the README") {
+  struct Page {
+    std::uint16_t number = 0x0102;
+    bool flag = true;
+    Colour colour = Colour::kGreen;
+    std::string text = "ab";
+    std::map<std::uint8_t, std::uint8_t> map{{5, 6}};
+    std::array<std::uint16_t, 2> array{7, 8};
+    Empty empty;
+    std::optional<std::uint8_t> there = 9, missing;
+    std::variant<std::monostate, std::uint32_t> one_of = 10U;
+    std::chrono::seconds wait{11};
+    float real = 1;
+  };
+  const int expected[] = {2, 1, 1, 1, 2, 0, 0, 0, 'a', 'b', 1, 0, 0, 0, 5, 6, 7, 0, 8,    0,  0,
+                          1, 9, 0, 1, 10, 0, 0, 0, 11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x3f};
+  Bytes bytes;
+  for (const int byte : expected) bytes.push_back(static_cast<std::byte>(byte));
+  CHECK(wire::encode(Page{}) == bytes);
+}
+
 TEST_CASE("views are sent as what they view") {
   const std::vector<double> numbers{1, 2, 3};
   CHECK(wire::encode(std::span(numbers)) == wire::encode(numbers));

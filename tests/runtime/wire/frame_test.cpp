@@ -50,7 +50,7 @@ TEST_CASE("a hop that cannot carry a call answers it as its receiver would") {
   wire::FrameHeader reply;
   const Bytes body = wire::refusal(call, error, reply);
   CHECK(reply.kind == wire::FrameKind::kReply);
-  CHECK(reply.flags == wire::kFlagError);
+  CHECK(reply.flags == (wire::kFlagError | wire::kFlagRefused));
   CHECK(reply.to == call.from);
   CHECK(reply.from == call.to);
   CHECK(reply.id == call.id);

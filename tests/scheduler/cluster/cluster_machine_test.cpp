@@ -3,10 +3,10 @@
 
 using namespace troupe;
 using namespace troupe::cluster;
+using std::chrono::seconds;
 using troupe::test::kDriver;
 using troupe::test::kGateway;
 using troupe::test::Script;
-using std::chrono::seconds;
 
 TEST_CASE("an actor is persisted, started, and acknowledged once it is up") {
   Script s;
@@ -268,8 +268,7 @@ TEST_CASE("records of what has ended are kept to a bound, in the store as well")
   s.node(1, 1);
   s.gateway();
   const JobId job = s.job().job;
-  for (std::uint64_t request = 1; request <= 5; ++request)
-    s.on(ActorDown{NodeId{1}, s.up(job, request), ""});
+  for (std::uint64_t request = 1; request <= 5; ++request) s.on(ActorDown{NodeId{1}, s.up(job, request), ""});
   CHECK(s.head->actors().size() == 2);
   for (std::uint64_t id = 11; id <= 15; ++id) {
     s.node(id, 1);

@@ -3,10 +3,10 @@
 
 using namespace troupe;
 using namespace troupe::cluster;
+using std::chrono::seconds;
 using troupe::test::kDriver;
 using troupe::test::kGateway;
 using troupe::test::Script;
-using std::chrono::seconds;
 
 TEST_CASE("a node is a member when it is accepted, and known to the store before") {
   Script s;

@@ -1,5 +1,5 @@
-/// Events in any order, true and false ones, with restarts of the head: the machine's indices always agree, and
-/// what was asked for has an end.
+/// Events in any order, true and false ones, with restarts of the head: the machine's indices always agree,
+/// and what was asked for has an end.
 #include "tests/scheduler/cluster/script.hpp"
 
 using namespace troupe;
@@ -62,7 +62,8 @@ struct Chaos {
       case 6:
       case 7:
       case 8:
-        return SpawnRequested{{by.to, 1 + below(40)}, {by.job, "T", name(), std::string(below(60), 'x'), demand}};
+        return SpawnRequested{{by.to, 1 + below(40)},
+                              {by.job, "T", name(), std::string(below(60), 'x'), demand}};
       case 9:
         return SpawnCancelled{{by.to, 1 + below(40)}};
       case 10:

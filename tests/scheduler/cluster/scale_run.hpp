@@ -1,5 +1,5 @@
-/// A cluster's life at scale, through the head's machine: nodes join, actors are placed, a tenth of the nodes dies
-/// at once, and what they held is started again. Counts what the head says, writes and decides.
+/// A cluster's life at scale, through the head's machine: nodes join, actors are placed, a tenth of the nodes
+/// dies at once, and what they held is started again. Counts what the head says, writes and decides.
 #pragma once
 
 #include <array>
@@ -38,8 +38,8 @@ class ScaleRun {
     on(cluster::NodeJoined{{kDriver.node, "driver", "10.0.0.1:1", key(), 0, true}, {}, {}, {}});
     on(cluster::JobRegistered{"job", kDriver, 1});
     for (std::uint64_t id = 1; id <= nodes_; ++id) {
-      const cluster::NodeInfo info{node(id), "node-" + std::to_string(id), "10.0.0.1:40000", key(),
-                                   2 * kActorsANode * cluster::kCpu, false};
+      const cluster::NodeInfo info{node(id), "node-" + std::to_string(id),     "10.0.0.1:40000",
+                                   key(),    2 * kActorsANode * cluster::kCpu, false};
       on(cluster::NodeJoined{info, {}, {}, {}});
       on(cluster::LeaseRequested{node(id), job_});
       on(cluster::PeerWanted{kDriver.node, node(id)});
@@ -79,7 +79,8 @@ class ScaleRun {
   static std::string key() { return std::string(40, 'k'); }
 
   void spawn() {
-    on(cluster::SpawnRequested{{kDriver, ++requests_}, {job_, "Trainer", "", std::string(200, 'x'), {cluster::kCpu, true, {}}}});
+    on(cluster::SpawnRequested{{kDriver, ++requests_},
+                               {job_, "Trainer", "", std::string(200, 'x'), {cluster::kCpu, true, {}}}});
   }
   void start_all() {
     for (const auto& start : std::exchange(starts_, {}))

@@ -1,7 +1,7 @@
-#include "tests/scheduler/cluster/scale_run.hpp"
-
 #include <catch2/catch.hpp>
 #include <cstdio>
+
+#include "tests/scheduler/cluster/scale_run.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;
@@ -13,17 +13,20 @@ namespace {
 void print(std::uint64_t nodes, const std::array<ScaleCounts, ScaleRun::kPhases>& phases) {
   for (int i = 0; i < ScaleRun::kPhases; ++i) {
     const ScaleCounts& c = phases[static_cast<std::size_t>(i)];
-    std::printf("%6llu nodes, %-18s %8llu events %8llu messages %10llu bytes %6llu syncs %8llu records %7llu placed\n",
-                static_cast<unsigned long long>(nodes), ScaleRun::kNames[static_cast<std::size_t>(i)],
-                static_cast<unsigned long long>(c.events), static_cast<unsigned long long>(c.messages),
-                static_cast<unsigned long long>(c.bytes), static_cast<unsigned long long>(c.batches),
-                static_cast<unsigned long long>(c.changes), static_cast<unsigned long long>(c.placed));
+    std::printf(
+        "%6llu nodes, %-18s %8llu events %8llu messages %10llu bytes %6llu syncs %8llu records %7llu "
+        "placed\n",
+        static_cast<unsigned long long>(nodes), ScaleRun::kNames[static_cast<std::size_t>(i)],
+        static_cast<unsigned long long>(c.events), static_cast<unsigned long long>(c.messages),
+        static_cast<unsigned long long>(c.bytes), static_cast<unsigned long long>(c.batches),
+        static_cast<unsigned long long>(c.changes), static_cast<unsigned long long>(c.placed));
   }
 }
 
 }  // namespace
 
-// A join sent all nodes to all nodes, encoded once each; every actor's end went everywhere; every event was a sync.
+// A join sent all nodes to all nodes, encoded once each; every actor's end went everywhere; every event was a
+// sync.
 TEST_CASE("what the head says, writes and decides is linear in the nodes") {
   ScaleRun small(1000);
   ScaleRun large(10'000);

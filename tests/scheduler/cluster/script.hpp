@@ -38,7 +38,9 @@ struct Script {
   void node(std::uint64_t id, int cpus, std::vector<LiveActor> actors = {}, std::vector<JobId> leases = {},
             std::vector<NodeId> peers = {}) {
     on(NodeJoined{{NodeId{id}, "n" + std::to_string(id), "", "", cpus * kCpu, false},
-                  std::move(actors), std::move(leases), std::move(peers)});
+                  std::move(actors),
+                  std::move(leases),
+                  std::move(peers)});
   }
   void gateway() { on(NodeJoined{{kGateway, "driver", "", "", 0, true}, {}, {}, {}}); }
   JobAnswered job(std::uint64_t request = 1, std::string name = "main") {

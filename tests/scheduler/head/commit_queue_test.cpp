@@ -15,7 +15,9 @@ namespace {
 Persist record(const std::string& name, std::uint32_t incarnation = 1) {
   return {"job/" + name, JobRecord{name, incarnation, {}, {}, 0, false}};
 }
-ClusterAction said(std::uint64_t to) { return NodeAccepted{{to}}; }
+ClusterAction said(std::uint64_t to) {
+  return NodeAccepted{{to}};
+}
 
 std::vector<std::uint64_t> ready(CommitQueue& queue) {
   std::vector<std::uint64_t> all;

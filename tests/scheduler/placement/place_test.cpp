@@ -29,7 +29,9 @@ Placement place(const std::vector<NodeView>& nodes, const ActorDemand& demand) {
 
 /// The policy, said once more by looking at every node.
 Placement reference(const std::vector<NodeView>& nodes, const ActorDemand& demand) {
-  const auto use = [](const NodeView& n) { return n.cpu_e4 == 0 ? std::pair<std::int64_t, std::int64_t>{1, 1} : std::pair{n.cpu_used_e4, n.cpu_e4}; };
+  const auto use = [](const NodeView& n) {
+    return n.cpu_e4 == 0 ? std::pair<std::int64_t, std::int64_t>{1, 1} : std::pair{n.cpu_used_e4, n.cpu_e4};
+  };
   const NodeView* best = nullptr;
   bool ever = nodes.empty() && !demand.affinity;
   for (const NodeView& n : nodes) {
@@ -122,7 +124,8 @@ TEST_CASE("the index decides as somebody would who looks at every node") {
       const auto cpus = static_cast<std::int64_t>(random.below(4));
       // Sometimes more is held than a node has: it came back with fewer CPUs.
       const auto used = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(cpus) + 2));
-      nodes[id] = {id, "n", cpus * kCpu, used * kCpu, static_cast<int>(random.below(3)), random.below(4) == 0};
+      nodes[id] = {
+          id, "n", cpus * kCpu, used * kCpu, static_cast<int>(random.below(3)), random.below(4) == 0};
       indexed.set(nodes[id]);
     }
     std::vector<NodeView> list;
@@ -161,7 +164,9 @@ TEST_CASE("a weighted set finds what a scan finds") {
       if (first_from == nullptr && k >= from) first_from = &k;
       last = &k;
     }
-    const auto same = [](const int* a, const int* b) { return a == nullptr || b == nullptr ? a == b : *a == *b; };
+    const auto same = [](const int* a, const int* b) {
+      return a == nullptr || b == nullptr ? a == b : *a == *b;
+    };
     REQUIRE(set.size() == all.size());
     REQUIRE(same(set.first(bound), first));
     REQUIRE(same(set.first_from(from, bound), first_from));

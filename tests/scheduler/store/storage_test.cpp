@@ -1,5 +1,3 @@
-#include "scheduler/store/sqlite_storage.hpp"
-
 #include <fcntl.h>
 #include <signal.h>
 #include <sqlite3.h>
@@ -13,6 +11,7 @@
 #include <fstream>
 
 #include "runtime/core/random.hpp"
+#include "scheduler/store/sqlite_storage.hpp"
 #include "tests/runtime/temp_folder.hpp"
 
 using namespace troupe;
@@ -170,6 +169,41 @@ TEST_CASE("a write that finds no space fails whole, and what was acknowledged st
   const auto store = open_sqlite_storage(folder.path()).value();
   CHECK(store->get("kept").value()->size() == 1000);
   CHECK_FALSE(store->get("large").value().has_value());
+}
+
+// A full disk ended the head; and then the head, started again by its launcher, could not open its store,
+// because opening it wrote to it. After five deaths the launcher left.
+TEST_CASE("a store whose head was killed opens on a full disk, and writes again when there is space") {
+  const TempFolder folder;
+  const auto in_child = [](auto&& body) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      body();
+      ::_exit(1);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    return status;
+  };
+  CHECK(WIFSIGNALED(in_child([&] {
+    auto store = open_sqlite_storage(folder.path());
+    if (store.ok() && (*store)->put("kept", Bytes(1000)).ok()) ::kill(::getpid(), SIGKILL);
+  })));
+  const int status = in_child([&] {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit none{0, RLIM_INFINITY};
+    const rlimit all{RLIM_INFINITY, RLIM_INFINITY};
+    bool fine = ::setrlimit(RLIMIT_FSIZE, &none) == 0;
+    auto store = open_sqlite_storage(folder.path());
+    fine = fine && store.ok() && (*store)->get("kept").value()->size() == 1000;
+    const auto refused = (*store)->put("more", Bytes(10));
+    fine = fine && !refused.ok() && refused.error().code == ErrorCode::kIo;
+    fine = fine && ::setrlimit(RLIMIT_FSIZE, &all) == 0 && (*store)->put("more", Bytes(10)).ok();
+    ::_exit(fine ? 0 : 2);
+  });
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  CHECK(open_sqlite_storage(folder.path()).value()->get("more").value().has_value());
 }
 
 // The promise behind "no acknowledged job is lost": a writer acknowledges each put on a pipe and is killed at

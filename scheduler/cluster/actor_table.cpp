@@ -1,0 +1,104 @@
+#include "scheduler/cluster/actor_table.hpp"
+
+#include <utility>
+
+#include "runtime/core/assert.hpp"
+
+namespace troupe::cluster {
+
+Actor& ActorTable::add(Actor actor) {
+  const ActorId id = actor.record.actor;
+  const bool is_new = requests_.emplace(actor.record.requester, id).second;
+  TROUPE_ASSERT(is_new && !actors_.contains(id), "a request leads to one actor");
+  payload_bytes_ += actor.record.spec.payload.size();
+  return actors_.emplace(id, std::move(actor)).first->second;
+}
+
+Actor* ActorTable::find(ActorId id) {
+  const auto at = actors_.find(id);
+  return at == actors_.end() ? nullptr : &at->second;
+}
+
+Actor* ActorTable::of_request(const Requester& requester) {
+  const auto at = requests_.find(requester);
+  return at == requests_.end() ? nullptr : &actors_.at(at->second);
+}
+
+const Actor* ActorTable::of_request(const Requester& requester) const {
+  const auto at = requests_.find(requester);
+  return at == requests_.end() ? nullptr : &actors_.at(at->second);
+}
+
+void ActorTable::set_payload(Actor& actor, std::string payload) {
+  TROUPE_ASSERT(actor.record.state == ActorState::kStarting && !actor.has_payload, "it comes back once");
+  payload_bytes_ += payload.size();
+  actor.record.spec.payload = std::move(payload);
+  actor.has_payload = true;
+}
+
+void ActorTable::drop_payload(Actor& actor) {
+  payload_bytes_ -= actor.record.spec.payload.size();
+  actor.record.spec.payload = {};
+  actor.has_payload = false;
+}
+
+void ActorTable::alive(Actor& actor, ProcessId process) {
+  TROUPE_ASSERT(actor.record.state == ActorState::kStarting, "an actor comes up once");
+  drop_payload(actor);
+  actor.record.state = ActorState::kAlive;
+  actor.record.process = process;
+  due_.erase(actor.record.actor);
+}
+
+void ActorTable::ending(Actor& actor, std::string reason, Instant deadline) {
+  TROUPE_ASSERT(actor.record.state != ActorState::kDead, "the dead do not end");
+  drop_payload(actor);
+  actor.record.state = ActorState::kEnding;
+  actor.reason = std::move(reason);
+  set_deadline(actor, deadline);
+}
+
+void ActorTable::dead(Actor& actor, Instant forget_at) {
+  TROUPE_ASSERT(actor.record.state != ActorState::kDead, "an actor dies once");
+  drop_payload(actor);
+  due_.erase(actor.record.actor);
+  actor.record.state = ActorState::kDead;
+  dead_.set(actor.record.actor, forget_at);
+}
+
+Actor ActorTable::take(ActorId id) {
+  Actor actor = std::move(actors_.extract(id).mapped());
+  payload_bytes_ -= actor.record.spec.payload.size();
+  requests_.erase(actor.record.requester);
+  due_.erase(id);
+  dead_.erase(id);
+  return actor;
+}
+
+void ActorTable::trim(Instant now, std::size_t most) {
+  for (;;) {
+    const auto id = dead_.size() > most ? dead_.pop_first() : dead_.pop_due(now);
+    if (!id) return;
+    const Actor forgotten = take(*id);
+    TROUPE_ASSERT(forgotten.record.state == ActorState::kDead, "only the dead are forgotten");
+  }
+}
+
+void ActorTable::check() const {
+  std::size_t bytes = 0;
+  for (const auto& [id, actor] : actors_) {
+    const ActorState state = actor.record.state;
+    const bool has_deadline = state == ActorState::kStarting || state == ActorState::kEnding;
+    bytes += actor.record.spec.payload.size();
+    TROUPE_ASSERT(requests_.contains(actor.record.requester), "an actor came from a request");
+    TROUPE_ASSERT(requests_.at(actor.record.requester) == id, "a request leads to its actor");
+    TROUPE_ASSERT(due_.contains(id) == has_deadline, "what starts or ends has a deadline");
+    TROUPE_ASSERT(dead_.contains(id) == (state == ActorState::kDead), "the dead are forgotten");
+    TROUPE_ASSERT(state == ActorState::kStarting || actor.record.spec.payload.empty(),
+                  "a payload goes when its actor is up");
+  }
+  TROUPE_ASSERT(requests_.size() == actors_.size(), "a request leads to one actor");
+  TROUPE_ASSERT(bytes == payload_bytes_, "payloads are counted");
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,66 @@
+/// The actors that the head knows: by id, by the request that they came from, by when something is due with
+/// them.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "runtime/wire/cluster.hpp"
+#include "scheduler/cluster/time_queue.hpp"
+
+namespace troupe::cluster {
+
+struct Actor {
+  ActorRecord record;        ///< with its payload while it starts
+  bool has_payload = false;  ///< false after a head restart until its request is repeated
+  int attempts = 0;          ///< nodes that died while they started it
+  std::string reason;        ///< why it is where it is, or why it ended
+};
+
+/// Everything takes O(log n). Not thread-safe.
+///
+/// Invariants: a request leads to one actor. What starts or ends has a deadline. The dead are in the queue of
+/// those who are forgotten. A payload is there while its actor starts, and counted.
+class ActorTable {
+ public:
+  /// REQUIRES: neither its id nor its request is in the table.
+  Actor& add(Actor actor);
+  Actor* find(ActorId id);
+  Actor& at(ActorId id) { return actors_.at(id); }
+  const Actor& at(ActorId id) const { return actors_.at(id); }
+  Actor* of_request(const Requester& requester);
+  const Actor* of_request(const Requester& requester) const;
+
+  /// Brings back what a head that starts again did not store. REQUIRES: kStarting, and it has none.
+  void set_payload(Actor& actor, std::string payload);
+  void alive(Actor& actor, ProcessId process);
+  /// Until it is dead. Also sets its deadline anew.
+  void ending(Actor& actor, std::string reason, Instant deadline);
+  void dead(Actor& actor, Instant forget_at);
+  /// Takes it out, as if it had never been.
+  Actor take(ActorId id);
+
+  /// The next one whose deadline has come. It has none then.
+  std::optional<ActorId> pop_due(Instant now) { return due_.pop_due(now); }
+  void set_deadline(Actor& actor, Instant deadline) { due_.set(actor.record.actor, deadline); }
+  /// Forgets the dead whose time has come, and those beyond `most`.
+  void trim(Instant now, std::size_t most);
+
+  /// Of those that start.
+  std::size_t payload_bytes() const { return payload_bytes_; }
+  const std::map<ActorId, Actor>& all() const { return actors_; }
+  /// Aborts if an invariant does not hold.
+  void check() const;
+
+ private:
+  void drop_payload(Actor& actor);
+
+  std::map<ActorId, Actor> actors_;
+  std::map<Requester, ActorId> requests_;
+  TimeQueue<ActorId> due_;   ///< kStarting: start deadline; kEnding: when it is killed again
+  TimeQueue<ActorId> dead_;  ///< when they are forgotten
+  std::size_t payload_bytes_ = 0;
+};
+
+}  // namespace troupe::cluster

@@ -1,0 +1,58 @@
+// A head that starts again: what the store kept, and what follows from it.
+#include "runtime/core/assert.hpp"
+#include "scheduler/cluster/cluster_machine.hpp"
+
+namespace troupe::cluster {
+
+void ClusterMachine::handle(const Restored& e) {
+  TROUPE_ASSERT(nodes_.empty() && actors_.all().empty(), "a head is restored before anything else");
+  for (const Record& record : e.records) {
+    if (const auto* node = std::get_if<NodeRecord>(&record)) {
+      const NodeId id = node->node.id;
+      if (check_node(node->node)) {  // of an older build, which took what this one refuses
+        out_.push_back(Erase{"node/" + to_string(id)});
+        continue;
+      }
+      membership_.join(id, now_);
+      if (!node->dead) {
+        nodes_[id].info = node->node;
+        refresh(id);
+        continue;
+      }
+      membership_.leave(id);
+      dead_nodes_.emplace(id, "before the head restarted");
+      forget_nodes_.set(id, now_ + config_.keep_dead_nodes);
+    } else if (const auto* job = std::get_if<JobRecord>(&record)) {
+      if (job->name.empty()) {
+        jobs_.raise_floor(job->incarnation);
+        continue;
+      }
+      jobs_.add(*job);
+    }
+  }
+  std::vector<ActorId> orphans;
+  for (const Record& record : e.records) {
+    const auto* actor = std::get_if<ActorRecord>(&record);
+    if (actor == nullptr) continue;
+    if (!nodes_.contains(actor->node) ||
+        check_spec(actor->spec)) {  // its node's death was recorded, its own not
+      out_.push_back(Erase{"actor/" + to_string(actor->actor)});
+      continue;
+    }
+    Actor& restored = actors_.add({*actor, false, 0, "known from before the head restarted"});
+    if (actor->state != ActorState::kAlive) actors_.set_deadline(restored, now_ + config_.start_deadline);
+    if (Job* job = jobs_.find(actor->spec.job); job != nullptr && job->runs() && !actor->spec.name.empty())
+      job->names[actor->spec.name] = actor->requester;
+    hold(restored);
+    // The head may have died between recording a job's end and telling the nodes.
+    if (!jobs_.runs(actor->spec.job)) orphans.push_back(actor->actor);
+  }
+  for (const auto& [id, job] : std::map(jobs_.all())) {
+    if (job.runs() && !nodes_.contains(job.record.driver.node))
+      end_job(*jobs_.find(id), "its driver's node is dead");
+    jobs_.settle(id, now_ + config_.keep_ended_jobs);
+  }
+  for (const ActorId id : orphans) end_actor(actors_.at(id), "its job has ended");
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,281 @@
+/// The head as a whole, in its loop's thread, over a transport and a store that do as they are told.
+#include "scheduler/head/head.hpp"
+
+#include <catch2/catch.hpp>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+using namespace troupe;
+using namespace troupe::cluster;
+using std::chrono::seconds;
+
+namespace {
+
+constexpr auto kPatience = seconds(20);
+
+/// Keeps what the head sends to each peer, and hands it what a peer says.
+class FakeTransport final : public Transport {
+ public:
+  class Server final : public LinkServer {
+   public:
+    explicit Server(FakeTransport& owner) : owner_(owner) {}
+    Endpoint address() const override { return {"127.0.0.1", 7}; }
+    Sent send(const PeerName& to, wire::Bytes&& frame) override { return owner_.sent(to, std::move(frame)); }
+
+   private:
+    FakeTransport& owner_;
+  };
+
+  Result<std::unique_ptr<LinkServer>> serve(ServeOptions, ServerHandlers handlers) override {
+    handlers_ = std::move(handlers);
+    return std::unique_ptr<LinkServer>(std::make_unique<Server>(*this));
+  }
+  Result<std::unique_ptr<LinkClient>> connect(ConnectOptions, ClientHandlers) override {
+    return ErrorInfo{ErrorCode::kUnavailable, "no links here", "", ""};
+  }
+  void say(const PeerName& from, wire::Bytes frame) { handlers_.on_message(from, std::move(frame)); }
+  /// The next message of that kind to that peer; others before it are dropped.
+  template <class M, class Take>
+  auto wait(const PeerName& to, Take take) {
+    std::unique_lock lock(mutex_);
+    decltype(take(std::declval<const wire::Control&>())) found{};
+    const bool came = changed_.wait_for(lock, kPatience, [&] {
+      auto& queue = queues_[to];
+      while (!queue.empty() && !found) {
+        const wire::Bytes frame = std::move(queue.front());
+        queue.pop_front();
+        const auto header = wire::decode_header(frame).value();
+        found = take(wire::decode_control(header, wire::ByteView(frame).subspan(wire::kHeaderBytes)).value());
+      }
+      return found.has_value();
+    });
+    REQUIRE(came);
+    return *found;
+  }
+  std::size_t waiting(const PeerName& to) {
+    const std::lock_guard lock(mutex_);
+    return queues_[to].size();
+  }
+  void set_full(const PeerName& to, bool full) {
+    const std::lock_guard lock(mutex_);
+    full_ = full ? to : PeerName{};
+  }
+
+ private:
+  Sent sent(const PeerName& to, wire::Bytes frame) {
+    const std::lock_guard lock(mutex_);
+    if (to == full_) return Sent::kFull;
+    queues_[to].push_back(std::move(frame));
+    changed_.notify_all();
+    return Sent::kQueued;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<PeerName, std::deque<wire::Bytes>> queues_;
+  PeerName full_;
+  ServerHandlers handlers_;
+};
+
+/// A disk that fills up, and one that stands still.
+class Disk final : public Storage {
+ public:
+  Result<void> apply(const StoreBatch& batch) override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !still_; });
+    if (full_)
+      return ErrorInfo{ErrorCode::kIo, "cannot write to the store", "the disk is full", "free space"};
+    return memory_.apply(batch);
+  }
+  Result<std::optional<Bytes>> get(std::string_view key) override { return memory_.get(key); }
+  Result<std::vector<StoreEntry>> scan(std::string_view prefix) override { return memory_.scan(prefix); }
+  void set(bool full, bool still) {
+    const std::lock_guard lock(mutex_);
+    full_ = full;
+    still_ = still;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool full_ = false;
+  bool still_ = false;
+  MemoryStorage memory_;
+};
+
+struct RunningHead {
+  MonotonicClock clock;
+  FakeTransport transport;
+  std::unique_ptr<Disk> owned = std::make_unique<Disk>();
+  Disk& disk = *owned;
+  EventLoop loop;
+  Head head{
+      loop,
+      transport,
+      {Endpoint{}, "", CurveKeyPair::generate(), std::make_shared<Authorizer>(clock), std::move(owned)}};
+  std::thread thread;
+
+  RunningHead() {
+    head.start().value();
+    thread = std::thread([this] { loop.run(); });
+  }
+  ~RunningHead() {
+    disk.set(false, false);
+    loop.post([this] { loop.stop(); });
+    thread.join();
+  }
+
+  static PeerName name(NodeId node) { return to_hex(node.value); }
+  void say(NodeId node, ClusterEvent event) {
+    transport.say(name(node), wire::control_frame(wire::ToHead{std::move(event)}));
+  }
+  template <class A>
+  A heard(NodeId node) {
+    return transport.wait<A>(name(node), [](const wire::Control& message) -> std::optional<A> {
+      const auto* from_head = std::get_if<wire::FromHead>(&message);
+      const auto* action = from_head == nullptr ? nullptr : std::get_if<A>(&from_head->action);
+      return action == nullptr ? std::nullopt : std::optional<A>(*action);
+    });
+  }
+  wire::Answer answer(const PeerName& to) {
+    return transport.wait<wire::Answer>(to, [](const wire::Control& message) -> std::optional<wire::Answer> {
+      const auto* answered = std::get_if<wire::Answer>(&message);
+      return answered == nullptr ? std::nullopt : std::optional<wire::Answer>(*answered);
+    });
+  }
+  wire::StatusAnswer status() {
+    transport.say(kOwnerName, wire::control_frame(wire::StatusAsk{1}));
+    return wire::decode<wire::StatusAnswer>(answer(kOwnerName).value).value();
+  }
+  void join(NodeId node) {
+    say(node, NodeJoined{{node, "n" + to_string(node), "127.0.0.1:1", "", 2 * kCpu, false}, {}, {}, {}});
+  }
+  JobId job(NodeId node, std::uint64_t request = 1) {
+    say(node, JobRegistered{"main", {node, ProcessId{7}}, request});
+    return heard<JobAnswered>(node).job;
+  }
+  void spawn(NodeId node, JobId job, std::uint64_t request, std::size_t bytes = 1) {
+    say(node, SpawnRequested{{{node, ProcessId{7}}, request},
+                             {job, "T", "", std::string(bytes, 'x'), {kCpu, true, {}}}});
+  }
+};
+
+constexpr NodeId kNode{1};
+
+}  // namespace
+
+TEST_CASE("a head serves nodes and says why spawns wait") {
+  RunningHead h;
+  h.join(kNode);
+  CHECK(h.heard<NodeAccepted>(kNode).node == kNode);
+  const JobId job = h.job(kNode);
+  for (std::uint64_t request = 1; request <= 5; ++request) h.spawn(kNode, job, request);
+  const ActorId actor = h.heard<StartActor>(kNode).actor;
+  h.say(kNode, ActorStarted{kNode, actor, ProcessId{9}});
+  CHECK(h.heard<SpawnAnswered>(kNode).ok);
+  const auto status = h.status();
+  CHECK(status.nodes.size() == 1);
+  CHECK(status.nodes.at(0).actors == 2);
+  CHECK(status.jobs.size() == 1);
+  CHECK(status.actors.size() == 2);
+  CHECK(status.actors.at(0).record.spec.payload.empty());
+  CHECK(status.waiting == std::vector<std::string>{"3 x T: no node has 1 CPU free: n1 has 0 of 2"});
+}
+
+TEST_CASE("bytes that do not decode never end the head") {
+  RunningHead h;
+  const std::uint64_t seed = SystemRandom().next();
+  CAPTURE(seed);
+  SeededRandom random(seed);
+  const NodeJoined joined{
+      {kNode, "n", "", "", kCpu, false}, {{ActorId{1}, ProcessId{2}}}, {JobId{3}}, {NodeId{4}}};
+  const auto good = wire::control_frame(wire::ToHead{joined});
+  for (int i = 0; i < 2000; ++i) {
+    auto bad = good;
+    for (std::uint64_t k = 1 + random.below(3); k > 0; --k)
+      bad[random.below(bad.size())] = static_cast<std::byte>(random.below(256));
+    if (random.below(4) == 0) bad.resize(random.below(bad.size()));
+    h.transport.say(RunningHead::name(kNode), std::move(bad));
+  }
+  h.transport.say(RunningHead::name(kNode), {});
+  // In another node's name, and a message that is not for a head.
+  h.say(NodeId{2}, Heartbeat{kNode});
+  h.transport.say(RunningHead::name(kNode), wire::control_frame(wire::ToHead{NodeLeft{NodeId{2}, ""}}));
+  h.transport.say(RunningHead::name(kNode), wire::control_frame(wire::ToHead{Restored{}}));
+  h.transport.say(RunningHead::name(kNode), wire::control_frame(wire::ToHead{Tick{}}));
+  h.transport.say(RunningHead::name(kNode), wire::control_frame(wire::Pulse{}));
+  h.join(NodeId{5});
+  CHECK(h.heard<NodeAccepted>(NodeId{5}).node == NodeId{5});
+}
+
+// Arguments above 16 MiB failed to persist, and the head's loop stopped.
+TEST_CASE("large arguments are refused with the limit, and the next spawn works") {
+  RunningHead h;
+  h.join(kNode);
+  const JobId job = h.job(kNode);
+  h.spawn(kNode, job, 1, std::size_t{20} << 20);
+  const auto refused = h.heard<SpawnAnswered>(kNode);
+  CHECK(refused.error.code == ErrorCode::kLimit);
+  CHECK(refused.error.why.find("4194304 are the most") != std::string::npos);
+  h.spawn(kNode, job, 2);
+  CHECK(h.heard<StartActor>(kNode).spec.payload == "x");
+}
+
+TEST_CASE("a full disk refuses new work by name, and the head goes on when there is space") {
+  RunningHead h;
+  h.join(kNode);
+  const JobId job = h.job(kNode);
+  h.disk.set(true, false);
+  h.spawn(kNode, job, 1);  // taken up before the first failure: held
+  h.transport.say("machine/a", wire::control_frame(wire::AdmitAsk{
+                                   1, NodeId{9}, to_string(CurveKeyPair::generate().public_key())}));
+  while (h.status().waiting.empty()) {
+  }
+  CHECK(h.status().waiting.at(0).find("the disk is full") != std::string::npos);
+  h.spawn(kNode, job, 2);
+  const auto refused = h.heard<SpawnAnswered>(kNode);
+  CHECK(refused.to.request == 2);
+  CHECK(refused.error.code == ErrorCode::kIo);
+  CHECK(refused.error.todo == "free space");
+  h.transport.say("machine/b", wire::control_frame(wire::AdmitAsk{
+                                   1, NodeId{8}, to_string(CurveKeyPair::generate().public_key())}));
+  CHECK(h.answer("machine/b").error.code == ErrorCode::kIo);
+  h.disk.set(false, false);
+  CHECK(h.heard<StartActor>(kNode).spec.payload == "x");
+  CHECK(h.answer("machine/a").ok);
+  h.spawn(kNode, job, 3);
+  h.heard<StartActor>(kNode);
+}
+
+TEST_CASE("a disk that stands still holds up what is to be durable, and nothing else") {
+  RunningHead h;
+  h.join(kNode);
+  const JobId job = h.job(kNode);
+  h.disk.set(false, true);
+  h.spawn(kNode, job, 1);
+  h.spawn(kNode, job, 2);
+  CHECK(h.status().actors.size() == 2);
+  CHECK(h.status().actors.size() == 2);
+  CHECK(h.transport.waiting(RunningHead::name(kNode)) == 0);
+  h.disk.set(false, false);
+  h.heard<StartActor>(kNode);
+  h.heard<StartActor>(kNode);
+}
+
+TEST_CASE("a node whose queue was full is asked to register again, and hears nothing before") {
+  RunningHead h;
+  h.join(kNode);
+  const JobId job = h.job(kNode);
+  h.transport.set_full(RunningHead::name(kNode), true);
+  h.spawn(kNode, job, 1);
+  while (h.status().actors.empty()) {
+  }
+  h.transport.set_full(RunningHead::name(kNode), false);
+  h.say(kNode, Heartbeat{kNode});
+  h.heard<RequestRegistration>(kNode);
+  h.join(kNode);
+  h.heard<StartActor>(kNode);
+}
