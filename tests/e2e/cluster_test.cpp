@@ -34,7 +34,7 @@ namespace {
 
 /// A head with a node ("one") and a second node ("two") of a folder of its own, which came in with a token.
 struct Cluster {
-  Cluster() {
+  Cluster() : Cluster(0) {  // whatever fails from here on, the destructor runs
     std::string path = (fs::temp_directory_path() / "troupe-cluster-XXXXXX").string();
     REQUIRE(::mkdtemp(path.data()) != nullptr);
     root = path;
@@ -50,10 +50,12 @@ struct Cluster {
     REQUIRE(node.code == 0);
   }
   ~Cluster() {
+    if (root.empty()) return;
     troupe("stop --folder " + root + "/b");
     troupe("stop --folder " + root + "/a");
     fs::remove_all(root);
   }
+  explicit Cluster(int) {}
   Ran troupe(const std::string& words) const { return shell(TROUPE_CLI " " + words); }
   pid_t supervisor(const std::string& folder) const {
     return ClusterFolder::open(root + "/" + folder).value().running().at(0).pid;
