@@ -21,7 +21,6 @@
 
 #include "scheduler/init/cluster_folder.hpp"
 #include "runtime/node/package.hpp"
-#include "runtime/link/zmq/zmq_transport.hpp"
 #include "scheduler/init/init.hpp"
 #include "tests/e2e/support.hpp"
 
@@ -231,11 +230,10 @@ TEST_CASE("a node dies, the head dies: the rest goes on", "[cluster]") {
   CHECK(children(start, "troupe-head").at(0) != head);
 
   ::kill(children(cluster.supervisor("b"), "troupe-node").at(0), SIGKILL);
-  CHECK_THROWS_AS(
-      [&] {
-        for (int i = 0; i < 1000; ++i) there.call<&Guest::pid>().get(20s);
-      }(),
-      ActorDied);
+  // First the link breaks (Unavailable), then the head is sure that the node is dead.
+  CHECK(eventually([&] {
+    return code_of([&] { there.call<&Guest::pid>().get(20s); }) == error_code_name(ErrorCode::kActorDied);
+  }));
   CHECK(here.call<&Guest::pid>().get(20s) > 0);
   // Its supervisor brings a new one, with another id.
   CHECK(eventually([&] {
@@ -245,7 +243,7 @@ TEST_CASE("a node dies, the head dies: the rest goes on", "[cluster]") {
   }));
 }
 
-TEST_CASE("who has no key, another version or no manners stays out, with a line in the log", "[cluster]") {
+TEST_CASE("who has no key or no manners stays out, with a line in the log", "[cluster]") {
   const Cluster cluster;
   const auto folder = ClusterFolder::open(cluster.root + "/a").value();
   auto contact = folder.contact().value();
@@ -269,18 +267,6 @@ TEST_CASE("who has no key, another version or no manners stays out, with a line 
     CHECK(knock(cluster.port(), "GET / HTTP/1.1\r\nHost: x\r\n\r\n").find("HTTP") == std::string::npos);
     knock(cluster.port(), std::string(4096, '\x5a'));
     CHECK(eventually([&] { return count(cluster.log(), "no handshake") >= 2; }));
-  }
-  SECTION("another protocol version") {
-    const MonotonicClock clock;
-    const auto transport = make_zmq_transport(clock);
-    auto client = transport->connect({contact.address, contact.head_key, contact.keys}, {[](auto, const auto&) {}, [](auto) {}, [] {}})
-                      .value();
-    auto frame = wire::control_frame(wire::StatusAsk{1});
-    const auto version = std::find(frame.begin(), frame.end(), std::byte{wire::kProtocolVersion});
-    *version = std::byte{wire::kProtocolVersion + 1};
-    CHECK(client->send(std::move(frame)) == Sent::kQueued);
-    CHECK(eventually([&] { return cluster.log().find("version") != std::string::npos; }));
-    CHECK(count(cluster.log(), "refused a frame of owner") == 1);
   }
   CHECK(cluster.troupe("status --folder " + cluster.root + "/a").code == 0);
 }
@@ -379,7 +365,9 @@ TEST_CASE("a head or a node of `troupe start` that dies while it starts is start
       while (!stop && killed == 0) {
         const std::string pid = slurp(own + "/head.run");
         if (pid.empty()) continue;
-        auto started = children(std::atoi(pid.c_str()));
+        const pid_t start = std::atoi(pid.c_str());
+        if (!children(start, "troupe").empty()) continue;  // it is about to go on in the background
+        auto started = children(start);
         if (started.size() <= victim) continue;
         std::sort(started.begin(), started.end());
         ::kill(started[victim], SIGKILL);
