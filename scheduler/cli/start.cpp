@@ -61,10 +61,10 @@ class Machines {
   Machines(const Machines&) = delete;
   Machines& operator=(const Machines&) = delete;
   ~Machines() {
-    supervisor_.end({node_}, kGoes);  // first: the head hears it leave
-    if (!options_.head) return;
-    supervisor_.tell(head_, wire::Leave{"its owner stops it"});
-    supervisor_.end({head_}, kGoes);
+    if (node_) supervisor_.end({*node_}, kGoes);  // first: the head hears it leave
+    if (!head_) return;
+    supervisor_.tell(*head_, wire::Leave{"its owner stops it"});
+    supervisor_.end({*head_}, kGoes);
   }
 
   void join(const std::optional<JoinToken>& token) {
@@ -96,8 +96,8 @@ class Machines {
   const ClusterFolder& folder_;
   UniqueFd signals_;
   Supervisor supervisor_;
-  std::size_t head_ = 0;
-  std::size_t node_ = 0;
+  std::optional<std::size_t> head_;
+  std::optional<std::size_t> node_;
   std::string head_listens_;  ///< with the port the system chose
   std::string advertised_;
   bool head_up_ = false;

@@ -66,8 +66,7 @@ class Gateway {
  private:
   void end(Duration grace) {
     if (!child_) return;
-    if (!wait_ended(*child_, grace)) signal_child(*child_, SIGKILL);
-    reap(*child_);
+    end_child(*child_, grace);
     child_.reset();
   }
 

@@ -8,10 +8,10 @@
 
 #include <cerrno>
 #include <cmath>
-#include <csignal>
 #include <memory>
 
 #include "runtime/core/random.hpp"
+#include "scheduler/init/supervisor.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
 
 namespace troupe {
@@ -48,8 +48,7 @@ Child start_member(const ClusterFolder& folder, const HeadContact& head, const M
   auto child = launch_member(folder, head, options);
   auto answer = receive_control(child.link, kComesUp);
   if (answer && std::holds_alternative<wire::Ready>(answer->message)) return child;
-  signal_child(child, SIGKILL);
-  reap(child);
+  end_child(child, Duration(0));
   if (answer) {
     if (const auto* failed = std::get_if<wire::NotReady>(&answer->message)) throw_error(failed->error);
   }

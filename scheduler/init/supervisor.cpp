@@ -13,6 +13,7 @@ namespace {
 
 /// A child loads its libraries, LibTorch among them, on a machine that may be busy; a node waits for the head.
 constexpr Duration kComesUp = std::chrono::seconds(60);
+constexpr Duration kKilled = std::chrono::seconds(10);  ///< more than the kernel takes, on any machine
 constexpr Duration kLooksAgain = std::chrono::milliseconds(20);  ///< at a role that may not start yet
 
 /// The same start would fail again: a port in use, a folder that is not ours.
@@ -21,6 +22,14 @@ bool is_permanent(const ErrorInfo& error) {
 }
 
 }  // namespace
+
+void end_child(const Child& child, Duration grace) {
+  if (!wait_ended(child, grace)) {
+    signal_child(child, SIGKILL);
+    wait_ended(child, kKilled);
+  }
+  reap(child);
+}
 
 Supervisor::~Supervisor() {
   std::vector<std::size_t> all(entries_.size());
@@ -103,11 +112,8 @@ void Supervisor::read_link(Entry& entry, Instant now) {
       entry.restarts.up(now);
       entry.role.on_ready(*entry.child, ready->address);
     } else if (const auto* not_ready = std::get_if<wire::NotReady>(&*message)) {
-      const ErrorInfo error = not_ready->error;
-      signal_child(*entry.child, SIGKILL);
-      reap(*entry.child);
-      entry.child.reset();
-      failed(entry, now, error);
+      entry.not_ready = not_ready->error;
+      signal_child(*entry.child, SIGKILL);  // its pidfd tells the rest
     } else {
       entry.role.on_message(*std::move(message));
     }
@@ -117,8 +123,10 @@ void Supervisor::read_link(Entry& entry, Instant now) {
 void Supervisor::died(Entry& entry, Instant now) {
   if (!entry.child) return;
   const std::string how = reap(*entry.child);
+  if (how.empty()) return;
   entry.child.reset();
-  failed(entry, now, {ErrorCode::kUnavailable, how, "", ""});
+  auto said = std::exchange(entry.not_ready, std::nullopt);
+  failed(entry, now, said ? *std::move(said) : ErrorInfo{ErrorCode::kUnavailable, how, "", ""});
 }
 
 void Supervisor::failed(Entry& entry, Instant now, const ErrorInfo& why) {
@@ -157,8 +165,7 @@ void Supervisor::end(const std::vector<std::size_t>& roles, Duration grace) {
   for (const std::size_t role : roles) {
     auto& child = entries_[role]->child;
     if (!child) continue;
-    if (!wait_ended(*child, std::max(deadline - clock_.now(), Duration(0)))) signal_child(*child, SIGKILL);
-    reap(*child);
+    end_child(*child, std::max(deadline - clock_.now(), Duration(0)));
     child.reset();
   }
 }

@@ -14,6 +14,9 @@
 
 namespace troupe {
 
+/// Waits `grace` for a child that was told to leave, kills it if it is still there, and reaps it.
+void end_child(const Child& child, Duration grace);
+
 /// All of it happens in the thread that calls run(): children die with the thread that started them. Never waits for
 /// one child while another one needs something.
 class Supervisor {
@@ -61,6 +64,7 @@ class Supervisor {
     std::optional<Child> child;
     pid_t pid = -1;
     Instant started{};
+    std::optional<ErrorInfo> not_ready;  ///< what it said before it ends
     std::optional<Instant> due = Instant{};  ///< when it is started next
   };
 
