@@ -4,7 +4,7 @@ set(TROUPE_TORCH_VERSION ${TROUPE_TORCH_VERSION} PARENT_SCOPE)  # for the instal
 
 # One precompiled header for every file that needs torch/torch.h. GCC takes it only where code generation agrees, so
 # -fPIC is set for programs too. ccache must be told that a changed header inside it is the compiler's business.
-set(TROUPE_TORCH_LAUNCHER "")
+set(TROUPE_TORCH_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 if(TROUPE_CCACHE)
   set(TROUPE_TORCH_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${TROUPE_CCACHE})
 endif()
