@@ -4,16 +4,16 @@ set(TROUPE_TORCH_VERSION ${TROUPE_TORCH_VERSION} PARENT_SCOPE)  # for the instal
 
 # One precompiled header for every file that needs torch/torch.h. GCC takes it only where code generation agrees, so
 # -fPIC is set for programs too. ccache must be told that a changed header inside it is the compiler's business.
-set(TROUPE_TORCH_LAUNCHER "")
+set(TROUPE_TORCH_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 if(TROUPE_CCACHE)
   set(TROUPE_TORCH_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${TROUPE_CCACHE})
 endif()
 
-# A file that includes torch/torch.h takes up to 3 GiB to compile: Ninja runs no more of them at once than fit, while the
+# A file that includes torch/torch.h takes up to 2 GiB to compile: Ninja runs no more of them at once than fit, while the
 # others use all cores.
 if(PROJECT_IS_TOP_LEVEL)
   cmake_host_system_information(RESULT troupe_free_mib QUERY AVAILABLE_PHYSICAL_MEMORY)
-  math(EXPR troupe_torch_jobs "${troupe_free_mib} / 3072")
+  math(EXPR troupe_torch_jobs "${troupe_free_mib} / 2048")
   if(troupe_torch_jobs LESS 1)
     set(troupe_torch_jobs 1)
   endif()
