@@ -4,9 +4,11 @@ set(TROUPE_TORCH_VERSION ${TROUPE_TORCH_VERSION} PARENT_SCOPE)  # for the instal
 
 # One precompiled header for every file that needs torch/torch.h. GCC takes it only where code generation agrees, so
 # -fPIC is set for programs too. ccache must be told that a changed header inside it is the compiler's business.
-set(TROUPE_TORCH_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+# Cached, because folders beside this one (examples, tests, bench) call the functions below, too.
+set(TROUPE_TORCH_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER} CACHE INTERNAL "The compiler launcher of files with LibTorch")
 if(TROUPE_CCACHE)
-  set(TROUPE_TORCH_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${TROUPE_CCACHE})
+  set(TROUPE_TORCH_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${TROUPE_CCACHE}
+    CACHE INTERNAL "")
 endif()
 
 # A file that includes torch/torch.h takes up to 2 GiB to compile: Ninja runs no more of them at once than fit, while the
