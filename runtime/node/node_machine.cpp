@@ -92,6 +92,7 @@ void NodeMachine::said(const cluster::NameAnswered& e) {
 }
 void NodeMachine::said(const cluster::JobAnswered& e) {
   if (!head_.answered(e.to.process, e.request)) return;
+  if (!e.job) return give_answer({e.to, e.request}, e.error);  // refused, for example as the store fails
   if (LocalProcess* process = locals_.living(e.to.process)) process->job = e.job;
   give_answer({e.to, e.request}, wire::encode(wire::JobAnswer{e.job, e.incarnation}));
 }
