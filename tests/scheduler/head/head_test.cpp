@@ -122,18 +122,18 @@ struct RunningHead {
   std::unique_ptr<Disk> owned = std::make_unique<Disk>();
   Disk& disk = *owned;
   EventLoop loop;
-  Head head{loop,
-            transport,
-            {Endpoint{},
-             "",
-             CurveKeyPair::generate(),
-             std::make_shared<Authorizer>(clock),
-             std::move(owned),
-             {},
-             Inbox::Limits{1 << 20, 1 << 22}}};
+  Head head;
   std::thread thread;
 
-  RunningHead() {
+  explicit RunningHead(Inbox::Limits inbox = {})
+      : head(loop, transport,
+             {Endpoint{},
+              "",
+              CurveKeyPair::generate(),
+              std::make_shared<Authorizer>(clock),
+              std::move(owned),
+              {},
+              inbox}) {
     head.start().value();
     thread = std::thread([this] { loop.run(); });
   }
@@ -243,10 +243,12 @@ TEST_CASE("a full disk refuses new work by name, and the head goes on when there
   RunningHead h;
   h.join(kNode);
   const JobId job = h.job(kNode);
-  h.disk.set(true, false);
-  h.spawn(kNode, job, 1);  // taken up before the first failure: held
+  h.disk.set(true, true);
+  h.spawn(kNode, job, 1);
   h.transport.say("machine/a", wire::control_frame(wire::AdmitAsk{
                                    1, NodeId{9}, to_string(CurveKeyPair::generate().public_key())}));
+  h.status();  // both were taken up before the first write fails: they are held
+  h.disk.set(true, false);
   while (h.status().waiting.empty()) {
   }
   CHECK(h.status().waiting.at(0).find("the disk is full") != std::string::npos);
@@ -310,7 +312,7 @@ TEST_CASE("a peer that speaks faster than it is heard must say everything again"
 }
 
 TEST_CASE("a node that floods the head is asked to register, and the head does not grow") {
-  RunningHead h;
+  RunningHead h({1 << 20, 1 << 22});
   h.join(kNode);
   h.heard<NodeAccepted>(kNode);
   std::promise<void> go;
