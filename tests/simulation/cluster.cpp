@@ -264,7 +264,7 @@ void Cluster::check_settled() {
   for (const auto& [id, node] : head->machine.nodes()) {
     if (!node.info.gateway && find_node(id) == nullptr)
       world.violation("the head believes that node " + node.info.name + " lives");
-    if (node.cpu_used_e4 != 0 || node.actors != 0) world.violation("CPUs are held by nobody");
+    if (node.cpu_used_e4 != 0 || !node.actors.empty()) world.violation("CPUs are held by nobody");
   }
 }
 

@@ -170,6 +170,7 @@ struct Driver : Process {
   void on_job(JobId job, std::uint32_t incarnation);
   void on_spawn_answered(const cluster::SpawnAnswered& answer);
   void on_down(ActorId actor, const std::string& reason);
+  void on_node_dead(NodeId node, const std::string& reason);
   void join();
   int die_after_actions = -1;
 
@@ -179,6 +180,8 @@ struct Driver : Process {
   std::unique_ptr<train::DriverMachine> machine;
   std::map<std::uint64_t, train::SpawnKind> unanswered;  ///< spawns, asked again until answered
   std::map<ActorId, train::SpawnKind> actors;
+  std::map<ActorId, NodeId> homes;
+  std::set<NodeId> peers;    ///< whose death it wants to hear of
   std::set<ActorId> killed;  ///< fenced, or reported dead
 
  private:

@@ -15,7 +15,7 @@ void Driver::start() {
   cluster.world.every(*this, seconds(1), "gateway heartbeat",
                       [this] { cluster.to_head(*this, cluster::Heartbeat{info.id}); });
   cluster.world.every(*this, seconds(2), "ask again", [this] {
-    if (cluster.job_done) return cluster.to_head(*this, cluster::JobEnded{job, "done"});
+    if (cluster.job_done) return cluster.to_head(*this, cluster::JobEnded{info.id, job, "done"});
     if (!machine)
       cluster.to_head(
           *this, cluster::JobRegistered{"main", {info.id, ProcessId{static_cast<std::uint64_t>(id)}}, 1});
@@ -26,7 +26,7 @@ void Driver::start() {
 
 void Driver::join() {
   cluster::NodeJoined joined{info, {}, {}};
-  for (const auto& [actor, kind] : actors) joined.watches.push_back(actor);
+  joined.peers.assign(peers.begin(), peers.end());
   cluster.to_head(*this, joined);
   if (!machine)
     cluster.to_head(*this,
@@ -105,9 +105,18 @@ void Driver::ask_for(std::uint64_t token, train::SpawnKind kind) {
 void Driver::on_spawn_answered(const cluster::SpawnAnswered& answer) {
   const bool waited = unanswered.erase(answer.to.request) > 0;
   if (answer.ok) {
-    cluster.to_head(*this, cluster::WatchActor{info.id, answer.actor});
+    homes[answer.actor] = answer.address.node;
+    if (peers.insert(answer.address.node).second)
+      cluster.to_head(*this, cluster::PeerWanted{info.id, answer.address.node});
   } else if (waited) {
     on(train::SpawnFailed{answer.to.request, answer.error.message()});
+  }
+}
+
+void Driver::on_node_dead(NodeId node, const std::string& reason) {
+  peers.erase(node);
+  for (const auto& [actor, home] : std::map(homes)) {
+    if (home == node) on_down(actor, "its node is dead: " + reason);
   }
 }
 
@@ -151,7 +160,7 @@ void Driver::carry(const train::DriverAction& action) {
   } else if (const auto* done = std::get_if<train::JobDone>(&action)) {
     cluster.job_done = true;
     cluster.job_hash = done->hash;
-    cluster.to_head(*this, cluster::JobEnded{job, "done"});
+    cluster.to_head(*this, cluster::JobEnded{info.id, job, "done"});
   }
 }
 

@@ -1,5 +1,4 @@
 /// Head and node processes.
-#include "scheduler/placement/place.hpp"
 #include "tests/simulation/cluster.hpp"
 
 namespace troupe::sim {
@@ -8,7 +7,7 @@ using namespace cluster;  // NOLINT: the events and actions of the cluster machi
 
 // Head.
 
-Head::Head(Cluster& in) : Process("head", 0), cluster(in), machine({}, scheduler::place, in.ids) {}
+Head::Head(Cluster& in) : Process("head", 0), cluster(in), machine({}, in.ids) {}
 
 void Head::start() {
   Restored restored;
@@ -53,16 +52,13 @@ void Head::carry(const ClusterAction& action) {
       world.violation("a job's registration is acknowledged before it is persisted");
     }
     to_driver(job->to.node, "job answered", [j = *job](Driver& d) { d.on_job(j.job, j.incarnation); });
-  } else if (const auto* down = std::get_if<NotifyDown>(&action)) {
-    to_driver(down->to, "down", [n = *down](Driver& d) { d.on_down(n.actor, n.reason); });
+  } else if (const auto* dead = std::get_if<NodeDead>(&action)) {
+    to_driver(dead->to, "node dead", [n = *dead](Driver& d) { d.on_node_dead(n.node, n.reason); });
   } else if (const auto* end = std::get_if<EndJob>(&action)) {
-    for (Node* node : cluster.nodes)
-      to_node(node->info.id, "end job", [j = end->job](Node& n) { n.on_end_job(j); });
-    if (cluster.driver != nullptr) {
-      to_driver(cluster.driver->info.id, "end job", [w = &world, j = end->job](Driver& d) {
-        if (d.job == j) w->kill(d, "its job was ended");
-      });
-    }
+    to_node(end->to, "end job", [j = end->job](Node& n) { n.on_end_job(j); });
+    to_driver(end->to, "end job", [w = &world, j = end->job](Driver& d) {
+      if (d.job == j && !d.cluster.job_done) w->kill(d, "its job was ended");
+    });
   } else if (const auto* refuse = std::get_if<RefuseNode>(&action)) {
     to_node(refuse->node, "refused", [](Node& n) { n.on_refused(); });
     to_driver(refuse->node, "refused",
