@@ -44,6 +44,8 @@ class EmbeddedCluster {
   pid_t head_pid() const;
   /// The processes of the nodes, in order: tests and chaos kill them.
   std::vector<pid_t> node_pids() const;
+  /// The driver says goodbye: its node ends, and is not started again.
+  void expect_end() { supervisor_.expect_end(); }
   /// Everybody has said goodbye: ends what is still there. Called by the destructor.
   void stop();
 

@@ -88,6 +88,7 @@ DriverSession::DriverSession(DriverSession&&) noexcept = default;
 
 DriverSession::~DriverSession() {
   if (place_ == nullptr) return;
+  if (cluster_ != nullptr) cluster_->expect_end();
   place_->leave(kGoodbye);
   if (cluster_ != nullptr) cluster_->stop();  // who waits for a link to a new node is told that there is none
   place_.reset();

@@ -130,6 +130,7 @@ void Supervisor::died(Entry& entry, Instant now) {
 }
 
 void Supervisor::failed(Entry& entry, Instant now, const ErrorInfo& why) {
+  if (ending_) return;
   const bool was_up = entry.restarts.is_up();
   const bool for_good = is_permanent(why) && !entry.restarts.was_up();
   const auto wait = entry.restarts.died(now, why.message());

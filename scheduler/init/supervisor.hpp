@@ -1,6 +1,7 @@
 /// Keeps processes of ours up: starts each, waits for its first word, and starts it again when it dies.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -45,6 +46,8 @@ class Supervisor {
   std::size_t add(Role role);
   /// Until `wake` is readable, or a vital role does not stay up, or `done` says so after something happened.
   void run(int wake, const std::function<bool()>& done = [] { return false; });
+  /// From now on a death is a goodbye: nothing is started again. Any thread may call it.
+  void expect_end() { ending_ = true; }
   /// Every role has said Ready and lives.
   bool all_up() const;
   /// Why run() ended by itself.
@@ -77,6 +80,7 @@ class Supervisor {
   MonotonicClock clock_;
   std::vector<std::unique_ptr<Entry>> entries_;
   std::optional<ErrorInfo> failure_;
+  std::atomic<bool> ending_{false};
 };
 
 }  // namespace troupe

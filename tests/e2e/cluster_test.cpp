@@ -358,29 +358,31 @@ TEST_CASE("a head or a node of `troupe start` that dies while it starts is start
   // Was: "the head of the cluster did not come up", and the whole command ended.
   const TemporaryFolder folder;
   for (const std::size_t victim : {0, 1}) {  // in the order in which they are started: the head, the node
-    const std::string own = folder.path() + "/" + std::to_string(victim);
-    std::atomic<bool> stop{false};
     std::atomic<int> killed{0};
-    std::thread killer([&] {
-      while (!stop && killed == 0) {
-        const std::string pid = slurp(own + "/head.run");
-        if (pid.empty()) continue;
-        const pid_t start = std::atoi(pid.c_str());
-        if (!children(start, "troupe").empty()) continue;  // it is about to go on in the background
-        auto started = children(start);
-        if (started.size() <= victim) continue;
-        std::sort(started.begin(), started.end());
-        ::kill(started[victim], SIGKILL);
-        ++killed;
-      }
-    });
-    const auto started = shell(TROUPE_CLI " start --head --port 0 --cpus 1 --detach --folder " + own);
-    stop = true;
-    killer.join();
-    INFO(victim << ": " << started.output << slurp(own + "/head.log"));
-    CHECK(started.code == 0);
-    CHECK(killed <= 1);  // on a busy machine all may be up before it is seen
-    CHECK(eventually([&] { return count(shell(TROUPE_CLI " status --folder " + own).output, "alive") == 1; }));
-    CHECK(shell(TROUPE_CLI " stop --folder " + own).code == 0);
+    for (int round = 0; round < 20 && killed == 0; ++round) {  // on a busy machine all may be up before it is seen
+      const std::string own = folder.path() + "/" + std::to_string(victim) + "." + std::to_string(round);
+      std::atomic<bool> stop{false};
+      std::thread killer([&] {
+        while (!stop && killed == 0) {
+          const std::string pid = slurp(own + "/head.run");
+          if (pid.empty()) continue;
+          const pid_t start = std::atoi(pid.c_str());
+          if (!children(start, "troupe").empty()) continue;  // it is about to go on in the background
+          auto started = children(start);
+          if (started.size() <= victim) continue;
+          std::sort(started.begin(), started.end());
+          ::kill(started[victim], SIGKILL);
+          ++killed;
+        }
+      });
+      const auto started = shell(TROUPE_CLI " start --head --port 0 --cpus 1 --detach --folder " + own);
+      stop = true;
+      killer.join();
+      INFO(victim << ": " << started.output << slurp(own + "/head.log"));
+      CHECK(started.code == 0);
+      CHECK(eventually([&] { return count(shell(TROUPE_CLI " status --folder " + own).output, "alive") == 1; }));
+      CHECK(shell(TROUPE_CLI " stop --folder " + own).code == 0);
+    }
+    CHECK(killed == 1);
   }
 }

@@ -86,7 +86,8 @@ class Soak {
   }
   pid_t some_worker(std::uint64_t die) {
     const std::lock_guard lock(mutex_);
-    return targets_[die % kTargets].pid;
+    const auto& target = targets_[die % kTargets];
+    return target.up ? target.pid : -1;  // a dead one's number may be somebody else's by now
   }
 
  private:
@@ -178,7 +179,8 @@ void chaos(const DriverSession& session, Soak& soak, const Options& options, con
     sleep_unless(stop, 500ms + std::chrono::milliseconds(random() % 1500));
     if (stop) return;
     const auto die = random() % 10;
-    const auto nodes = session.embedded()->node_pids();
+    auto nodes = session.embedded()->node_pids();
+    if (!is_alive(nodes.at(1))) nodes.at(1) = -1;
     if (die < 5) {
       const pid_t worker = soak.some_worker(random());
       if (worker > 0 && worker != ::getpid()) ::kill(worker, SIGKILL);
