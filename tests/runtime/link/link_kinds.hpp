@@ -43,6 +43,8 @@ class LinkKind {
     }
     return true;
   }
+  /// Lets a little time pass.
+  virtual void breathe() { std::this_thread::sleep_for(std::chrono::microseconds(200)); }
   virtual bool has_threads() const { return true; }
 
   std::vector<Received> received() {
@@ -209,6 +211,7 @@ class SimKind final : public TransportKind {
     }
     return true;
   }
+  void breathe() override { network_.step(); }
   bool has_threads() const override { return false; }
 
  private:
