@@ -253,6 +253,9 @@ struct Disk {
   MemoryStorage storage;
   bool fails = false;
   bool slow = false;
+  std::set<std::string> written;  ///< every key that ever was put or erased there
+  /// False: it fails.
+  bool apply(const StoreBatch& batch);
   std::shared_ptr<const StoreBatch> under_way;  ///< given to the disk, and not known to be on it
 };
 

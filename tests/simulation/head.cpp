@@ -39,6 +39,12 @@ const char* label_of(const cluster::ClusterAction& action) {
 
 }  // namespace
 
+bool Disk::apply(const StoreBatch& batch) {
+  if (!storage.apply(batch).ok()) return false;
+  for (const auto& change : batch.changes()) written.insert(change.key);
+  return true;
+}
+
 Head::Head(Cluster& in) : Process("head", 0), cluster(in), machine({}, in.ids) {}
 
 void Head::start() {
@@ -86,7 +92,7 @@ void Head::carry_out(HeadMachine::Output output) {
     world.after(*this, Duration{0}, "said to be written",
                 [this] { carry_out(machine.written(Result<void>(), cluster.world.now())); });
     world.after(*this, takes, "written", [this, batch = output.write] {
-      const auto applied = cluster.disk.storage.apply(*batch);
+      cluster.disk.apply(*batch);
       if (cluster.disk.under_way == batch) cluster.disk.under_way = nullptr;
     });
     return;
@@ -94,10 +100,8 @@ void Head::carry_out(HeadMachine::Output output) {
   // It may die between the write and hearing of it.
   world.after(*this, takes, "written", [this, batch = output.write] {
     Result<void> how;
-    if (cluster.disk.fails) {
+    if (cluster.disk.fails || !cluster.disk.apply(*batch)) {
       how = ErrorInfo{ErrorCode::kIo, "cannot write", "no space left on device", "make room"};
-    } else {
-      how = cluster.disk.storage.apply(*batch);
     }
     cluster.disk.under_way = nullptr;
     cluster.world.after(*this, cluster.world.between(microseconds(10), milliseconds(1)), "write acknowledged",
@@ -117,7 +121,8 @@ void Head::send(const cluster::ClusterAction& action) {
 void Head::check(const cluster::ClusterAction& action) {
   const auto stored = [&](const std::string& key) { return *cluster.disk.storage.get(key); };
   if (const auto* start = std::get_if<cluster::StartActor>(&action)) {
-    if (!stored("actor/" + to_string(start->actor)))
+    // (It may have ended meanwhile, and be gone from there again.)
+    if (!cluster.disk.written.contains("actor/" + to_string(start->actor)))
       cluster.world.violation("an actor is started before it is durable");
   } else if (const auto* job = std::get_if<cluster::JobAnswered>(&action); job != nullptr && job->job) {
     const auto bytes = stored("job/main");

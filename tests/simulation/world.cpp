@@ -129,14 +129,14 @@ void World::run(Event& event) {
 void World::trace(std::string_view who, std::string_view text) {
   trace_ = mix(trace_, hash_text(text) ^ hash_text(who));
   tell(who, text);
-  if (verbose_) {
-    std::printf("%10.4f %-12.*s %.*s\n", to_seconds(now()), static_cast<int>(who.size()), who.data(),
-                static_cast<int>(text.size()), text.data());
-  }
 }
 
 void World::tell(std::string_view who, std::string_view what) {
   constexpr std::size_t kMost = 100;
+  if (verbose_) {
+    std::printf("%11.5f s  %-14.*s %.*s\n", to_seconds(now()), static_cast<int>(who.size()), who.data(),
+                static_cast<int>(what.size()), what.data());
+  }
   if (!violated_.empty()) return;
   if (told_.size() == kMost) told_.pop_front();
   told_.push_back({now(), std::string(who), std::string(what)});
