@@ -113,7 +113,8 @@ void ClusterMachine::take_peers(NodeId id, Node& node, const std::vector<NodeId>
       out_.push_back(NodeDead{id, peer, why_not_live(peer)});
     } else if (peer != id) {
       node.peers.insert(peer);
-      at->second.peers.insert(id);
+      // A head that restarted may not have told it before.
+      if (at->second.peers.insert(id).second) out_.push_back(ExpectPeer{peer, node.info});
     }
   }
   // It may not have heard of those who asked for it while its link to the head was broken.

@@ -14,6 +14,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   s.driver_host = pick(0, s.nodes);
   s.faults = pick(0, 12);
   s.tight_cpus = pick(0, 3) == 0;
+  s.foreign_driver = pick(0, 3) == 0;
   train::DriverConfig& job = s.job;
   job.logical_ranks = pick(1, 6);
   job.trainers = pick(1, std::min(job.logical_ranks, 4));
@@ -35,8 +36,9 @@ Cluster::Cluster(Scenario with, bool verbose)
       world(mix(scenario.seed, 2), verbose),
       ids(mix(scenario.seed, 3)),
       reference(reference_run(scenario.seed, scenario.job.logical_ranks, scenario.job.steps_per_epoch,
-                              scenario.job.epochs * scenario.job.steps_per_epoch)) {
-  world.on_reconnect = [this](int from, int to) { reconnect(from, to); };
+                              scenario.job.epochs * scenario.job.steps_per_epoch)),
+      network(world) {
+  world.on_kill = [this](Process& process) { network.process_died(process); };
   faults_left_ = scenario.faults;
 }
 
@@ -47,6 +49,9 @@ void Cluster::start_head() {
   head = &own(std::make_unique<Head>(*this));
   head->on_death = [this] {
     head = nullptr;
+    // What it had given to the disk may get there all the same.
+    if (const auto batch = std::exchange(disk.under_way, nullptr); batch && !disk.fails && world.chance(0.5))
+      disk.apply(*batch);
     world.outside(world.between(milliseconds(100), seconds(5)), "head again", [this] { start_head(); });
   };
   head->start();
@@ -57,13 +62,13 @@ void Cluster::start_node(int host) {
   const int cpus = scenario.tight_cpus
                        ? (job.trainers + job.loaders + scenario.nodes - 1) / scenario.nodes + 1
                        : job.trainers + job.loaders;
-  Node* node = &own(std::make_unique<Node>(*this, host, cpus * cluster::kCpu));
+  Node* node = &own(std::make_unique<Node>(*this, host, cpus * cluster::kCpu, false));
   nodes.push_back(node);
   node->on_death = [this, node, host] {
     std::erase(nodes, node);
-    for (const auto& [actor, worker] : std::map(node->workers)) {
-      worker->on_death = nullptr;
-      world.kill(*worker, "its node died");
+    for (const auto& [id, local] : node->locals) {
+      local.process->on_death = nullptr;
+      world.kill(*local.process, "its node died");
     }
     world.outside(world.between(milliseconds(100), seconds(3)), "node again",
                   [this, host] { start_node(host); });
@@ -71,20 +76,29 @@ void Cluster::start_node(int host) {
   node->start();
 }
 
+/// The program's process and its gateway's; neither outlives the other for long.
 void Cluster::start_driver() {
   ++driver_starts;
-  driver = &own(std::make_unique<Driver>(*this, static_cast<int>(last_incarnation) + 1));
-  driver->on_death = [this] {
+  Node* gateway = &own(std::make_unique<Node>(*this, scenario.driver_host, 0, true));
+  gateways.push_back(gateway);
+  Driver* program = &own(std::make_unique<Driver>(*this, *gateway, driver_starts));
+  gateway->driver = driver = program;
+  gateway->on_death = [this, gateway, program] {
+    std::erase(gateways, gateway);
+    if (program->alive) world.kill(*program, "its gateway is gone");
+  };
+  program->on_death = [this, gateway, program] {
     driver = nullptr;
+    driver_died_at_[program] = world.now();
+    if (program->process) {
+      if (gateway->alive) gateway->local_died(program->process);
+    } else if (gateway->alive) {
+      world.kill(*gateway, "its driver is gone");
+    }
     if (!job_done)
       world.outside(world.between(milliseconds(100), seconds(2)), "driver again", [this] { start_driver(); });
   };
-  driver->start();
-}
-
-void Cluster::to_head(Process& from, cluster::ClusterEvent event) {
-  if (head == nullptr) return;
-  world.send(from, *head, "to head", [h = head, e = std::move(event)] { h->on(e); });
+  gateway->start();
 }
 
 Node* Cluster::find_node(NodeId id) const {
@@ -94,33 +108,22 @@ Node* Cluster::find_node(NodeId id) const {
   return nullptr;
 }
 
-Worker* Cluster::find_worker(ActorId actor) const {
-  for (const Node* node : nodes) {
-    if (const auto it = node->workers.find(actor); it != node->workers.end()) return it->second;
+Node* Cluster::find_any_node(NodeId id) const {
+  for (Node* node : gateways) {
+    if (node->info.id == id) return node;
   }
-  return nullptr;
+  return find_node(id);
 }
 
 std::vector<Worker*> Cluster::living_workers() const {
   std::vector<Worker*> all;
   for (const Node* node : nodes) {
-    for (const auto& [actor, worker] : node->workers) {
-      if (worker->alive) all.push_back(worker);
+    for (const auto& [id, local] : node->locals) {
+      auto* worker = static_cast<Worker*>(local.process);
+      if (worker->alive && worker->actor) all.push_back(worker);
     }
   }
   return all;
-}
-
-/// A connection that lost messages is a new one: whoever keeps state at the other end says so again.
-void Cluster::reconnect(int from, int to) {
-  if (head == nullptr) return;
-  for (Node* node : nodes) {
-    if (node->host == from || node->host == to)
-      world.after(*node, milliseconds(1), "reconnected", [node] { node->join(); });
-  }
-  if (driver != nullptr && (driver->host == from || driver->host == to)) {
-    world.after(*driver, milliseconds(1), "reconnected", [d = driver] { d->join(); });
-  }
 }
 
 // Faults.
@@ -145,7 +148,11 @@ void Cluster::stop_somebody() {
   if (what <= 2) who = some_worker(true);
   if (what == 3) who = some_worker(false);
   if (what == 4 && !nodes.empty()) who = nodes[world.random.below(nodes.size())];
-  if (what == 5) who = world.chance(0.5) ? static_cast<Process*>(head) : driver;
+  if (what == 5) {
+    const auto which = world.random.below(3);
+    who = which == 0 ? static_cast<Process*>(head) : driver;
+    if (which == 2 && !gateways.empty()) who = gateways.back();
+  }
   if (who == nullptr) return;
   world.stop(*who);
   const Duration how_long = world.chance(0.5) ? world.between(milliseconds(1), milliseconds(200))
@@ -163,6 +170,14 @@ void Cluster::cut_somewhere() {
   world.trace("network", "cut " + std::to_string(from) + (both ? " <-> " : " -> ") + std::to_string(to));
   world.cut(from, to, lose);
   if (both) world.cut(to, from, lose);
+  if (lose) {
+    network.hosts_cut(from, to, world.now());
+  } else {
+    // Heartbeats stay out: the lines break, with all that is held.
+    world.outside(world.between(seconds(2), seconds(8)), "heartbeats stay out", [this, from, to, since = world.now()] {
+      if (!world.reachable(from, to)) network.hosts_cut(from, to, since);
+    });
+  }
   const Duration how_long = world.chance(0.5) ? world.between(milliseconds(1), milliseconds(500))
                                               : world.between(milliseconds(500), seconds(20));
   world.outside(how_long, "heal", [this, from, to] {
@@ -175,7 +190,7 @@ void Cluster::inject() {
   const auto kill = [&](Process* process) {
     if (process != nullptr) world.kill(*process, "fault");
   };
-  switch (world.random.below(16)) {
+  switch (world.random.below(22)) {
     case 0:
     case 1:
     case 2:
@@ -202,6 +217,16 @@ void Cluster::inject() {
       return stop_somebody();
     case 14:
       return cut_somewhere();
+    case 15:
+    case 16:
+    case 17:
+      return network.break_some();
+    case 18:
+      return kill(gateways.empty() ? nullptr : gateways.back());
+    case 19:
+      return trouble_disk(disk.slow, "the head's disk is slow");
+    case 20:
+      return trouble_disk(disk.fails, "the head's disk refuses writes");
     default:
       if (world.chance(0.5)) {
         disk_full = !disk_full;
@@ -211,10 +236,17 @@ void Cluster::inject() {
   }
 }
 
+void Cluster::trouble_disk(bool& flag, const char* what) {
+  world.trace("disk", what);
+  flag = true;
+  world.outside(world.between(milliseconds(50), seconds(8)), "the head's disk is well again", [&flag] { flag = false; });
+}
+
 void Cluster::end_faults() {
   faults_over = true;
   faults_over_at = world.now();
   disk_full = false;
+  disk.slow = disk.fails = false;
   if (head != nullptr) head->die_after_actions = -1;
   if (driver != nullptr) driver->die_after_actions = -1;
   world.trace("harness", "no more faults");
@@ -225,11 +257,14 @@ void Cluster::end_faults() {
 void Cluster::run() {
   // Stops and cuts end by themselves within 20 s; then every wait has to end within its deadlines.
   constexpr Duration kBound = seconds(400);
+  // A head that was restarted gives a start that nobody repeats 60 s.
+  constexpr Duration kSettles = seconds(90);
   constexpr std::uint64_t kMostEvents = 3'000'000;
   start_head();
   for (int host = 1; host <= scenario.nodes; ++host) start_node(host);
   start_driver();
   next_fault();
+  look();
   Instant done_at{};
   while (world.violated().empty() && world.step()) {
     if (!faults_over && world.events() >= next_fault_at_) {
@@ -242,26 +277,56 @@ void Cluster::run() {
     }
     if (!faults_over && job_done) end_faults();
     if (job_done && done_at == Instant{}) done_at = world.now();
-    if (job_done && world.now() - std::max(done_at, faults_over_at) > seconds(45)) return check_settled();
+    if (job_done && world.now() - std::max(done_at, faults_over_at) > kSettles) return check_settled();
     if (faults_over && !job_done && world.now() - faults_over_at > kBound)
       world.violation("the job does not end");
     if (world.events() > kMostEvents) world.violation("too many events without an end");
   }
 }
 
+/// Every second: nothing is asked for ever, and nothing outlives its driver.
+void Cluster::look() {
+  world.outside(seconds(1), "~look", [this] { look(); });
+  if (!faults_over) return;
+  const auto lasts = [&](Instant since, Duration bound) {
+    return world.now() - std::max(since, faults_over_at) > bound;
+  };
+  // Stops and cuts end within 20 s of the last fault.
+  constexpr Duration kCall = seconds(45);
+  constexpr Duration kAsked = seconds(80);
+  const auto check = [&](const Hosted& who) {
+    for (const auto& [id, open] : who.calls) {
+      if (!open.may_last && lasts(open.since, kCall))
+        return world.violation(who.name + " hears nothing of its call: " + open.what);
+    }
+    for (const auto& [id, open] : who.asked) {
+      if (lasts(open.since, kAsked))
+        return world.violation(who.name + " hears nothing of what it asked its node: " + open.what);
+    }
+  };
+  for (const Worker* worker : living_workers()) {
+    check(*worker);
+    for (const auto& [program, died_at] : driver_died_at_) {
+      if (program->address() == worker->args.driver && lasts(died_at, seconds(45)))
+        world.violation(worker->name + " outlives " + program->name);
+    }
+  }
+  if (driver != nullptr) check(*driver);
+}
+
 /// Long after the end nothing is left, in truth and in the head's books.
 void Cluster::check_settled() {
   if (!living_workers().empty()) world.violation(living_workers().front()->name + " outlived its job");
   if (head == nullptr) return world.violation("the head is not back");
-  for (const auto& [id, actor] : head->machine.actors()) {
+  for (const auto& [id, actor] : head->machine.cluster().actors()) {
     if (actor.record.state != cluster::ActorState::kDead)
       world.violation("the head believes that actor " + to_string(id) + " lives");
   }
   for (const Node* node : nodes) {
-    if (!head->machine.nodes().contains(node->info.id))
+    if (!head->machine.cluster().nodes().contains(node->info.id))
       world.violation(node->name + " is not back in the cluster");
   }
-  for (const auto& [id, node] : head->machine.nodes()) {
+  for (const auto& [id, node] : head->machine.cluster().nodes()) {
     if (!node.info.gateway && find_node(id) == nullptr)
       world.violation("the head believes that node " + node.info.name + " lives");
     if (node.cpu_used_e4 != 0 || !node.actors.empty()) world.violation("CPUs are held by nobody");

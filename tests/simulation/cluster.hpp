@@ -2,6 +2,7 @@
 /// and the invariants.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,7 +13,10 @@
 #include "actors/train/driver_machine.hpp"
 #include "actors/train/prefetcher.hpp"
 #include "actors/train/trainer_machine.hpp"
-#include "scheduler/cluster/cluster_machine.hpp"
+#include "runtime/node/node_machine.hpp"
+#include "scheduler/head/head_machine.hpp"
+#include "tests/simulation/hosted.hpp"
+#include "tests/simulation/line.hpp"
 #include "tests/simulation/model.hpp"
 #include "tests/simulation/world.hpp"
 
@@ -21,6 +25,14 @@ namespace troupe::sim {
 struct Cluster;
 struct Driver;
 struct Node;
+struct Trainer;
+
+/// Rules of the floor, broken on purpose.
+struct FloorMutations {
+  bool forget_requests = false;  ///< a node does not repeat what has no answer when it joins again
+  bool say_before_durable = false;  ///< the head's store says that it has written what it has not
+  bool forget_peers = false;  ///< a line between nodes breaks, and its ends are not told
+};
 
 /// What a run is made of; drawn from its seed.
 struct Scenario {
@@ -30,7 +42,9 @@ struct Scenario {
   int faults = 0;
   bool tight_cpus = false;  ///< just enough CPUs: spawns wait for each other
   train::DriverConfig job;
+  bool foreign_driver = false;  ///< nodes have another executable, and get the driver's over their links
   train::Mutations mutations;
+  FloorMutations floor;
 };
 Scenario draw_scenario(std::uint64_t seed);
 
@@ -69,21 +83,28 @@ struct Group {
   void receive_word(int rank, int word, std::uint64_t task);
 };
 
-struct Worker : Process {
-  Worker(Cluster& in, Node& on, ActorId self, Driver* by, std::uint64_t spawn_token, std::int64_t cpus,
-         const std::string& kind);
-  Cluster& cluster;
-  Node* node;
-  ActorId actor;
-  Driver* driver;
-  std::uint64_t token;
-  std::int64_t cpu_e4;
-  JobId job{};
+/// What a worker's constructor is given.
+struct StartArgs {
+  std::uint64_t token = 0;  ///< of the driver's spawn
+  ProcessAddress driver;
+};
+
+struct Worker : Hosted {
+  Worker(Cluster& in, Node& on, ProcessId as, std::int64_t cpus, const std::string& kind);
+  void on_control(const wire::Control& message) override;
+  /// Its constructor has run.
   virtual void start() = 0;
+
+  ActorId actor{};
+  StartArgs args;
+  std::int64_t cpu_e4;
+
+ private:
+  bool said_hello_ = false;
 };
 
 struct Trainer : Worker {
-  Trainer(Cluster& in, Node& on, ActorId self, Driver* by, std::uint64_t spawn_token, std::int64_t cpus);
+  Trainer(Cluster& in, Node& on, ProcessId as);
   void start() override;
   void on_order(const train::TrainerOrder& order);
   void on_batch(std::int64_t step, int leaf, std::uint64_t indices_hash);
@@ -91,7 +112,7 @@ struct Trainer : Worker {
   void finish(std::uint64_t task, const train::TrainerResult& result);
   void finish_receive(std::uint64_t task);
 
-  train::TrainerMachine machine;
+  std::unique_ptr<train::TrainerMachine> machine;  ///< once it was constructed
   std::shared_ptr<Group> group;
   TrainState state;
   TrainState spare;  ///< where a state arrives
@@ -102,6 +123,7 @@ struct Trainer : Worker {
 
  private:
   void carry(const train::TrainerOutput& out);
+  void report(const train::TrainerReport& report, const char* label);
   void pump();
   void pump_batches();
   void compute_when_fed();
@@ -126,70 +148,144 @@ struct Trainer : Worker {
 };
 
 struct Loader : Worker {
-  using Worker::Worker;
+  Loader(Cluster& in, Node& on, ProcessId as);
   void start() override;
-  void on_request(Trainer& from, std::int64_t step, int leaf);
+  void on_request(const FramePtr& call, std::int64_t step, int leaf);
 };
 
-struct Node : Process {
-  Node(Cluster& in, int on_host, std::int64_t cpus);
+/// The shell of a node: carries the production NodeMachine's actions, and decides nothing.
+struct Node : Process, Server {
+  Node(Cluster& in, int on_host, std::int64_t cpus, bool gateway);
   void start();
-  void join();
-  void on_start_actor(ActorId actor, const cluster::ActorSpec& spec);
-  void on_kill(ActorId actor, Driver* answer_to);
-  void on_end_job(JobId job);
-  void on_refused();
-  void worker_died(Worker& worker);
+  void tell(node::NodeEvent event);
+  /// From a local process.
+  void on_local_frame(ProcessId from, const FramePtr& frame);
+  /// A local process has died: its lock is seen first, then it is reaped.
+  void local_died(ProcessId process);
+  bool accept(const LinePtr& line) override;
+  void line_lost(const LinePtr& line, const std::string& why) override;
 
   Cluster& cluster;
   cluster::NodeInfo info;
-  std::map<ActorId, Worker*> workers;  ///< living
-  std::set<ActorId> seen;              ///< ever started here
-  std::int64_t cpu_used = 0;
+  std::unique_ptr<node::NodeMachine> machine;
+  struct Local {
+    Hosted* process = nullptr;
+    bool dropped = false;  ///< its link
+  };
+  std::map<ProcessId, Local> locals;
+  Driver* driver = nullptr;  ///< of a gateway
+
+ private:
+  struct Peer {
+    std::shared_ptr<Dialer> dialer;
+    std::deque<FramePtr> held;
+  };
+  void carry_out(node::Actions actions);
+  void dispatch(node::Source source, const FramePtr& frame);
+  void refuse(const wire::FrameHeader& header, const ErrorInfo& error);
+  void send_local(ProcessId process, const char* label, std::function<void(Hosted&)> what);
+  void send_frame(ProcessId process, const FramePtr& frame);
+  void send_peer(NodeId to, const FramePtr& frame);
+  void post_peer(Peer& peer, NodeId to, const FramePtr& frame);
+  void tell_incoming(NodeId node, const std::string& reason);
+  void check_cpus();
+  FramePtr control_frame(ProcessAddress to, wire::Control message, ProcessId from = {}, JobId job = {}) const;
+  void act(node::SendLocal& a);
+  void act(node::SendPeer& a);
+  void act(node::TellHead& a);
+  void act(node::StartWorker& a);
+  void act(node::AdoptDriver& a);
+  void act(node::Welcome&) {}
+  void act(node::KillProcess& a);
+  void act(node::DrainOutput& a);
+  void act(node::ForgetProcess& a) { locals.erase(a.process); }
+  void act(node::RelayOutput&) {}
+  void act(node::MakeRing& a);
+  void act(node::MakeRegion& a);
+  void act(node::DropRegion& a) { regions_.erase(a.region); }
+  void act(node::AbortRegions& a);
+  void act(node::AllowPeer& a) { allowed_.insert(a.node); }
+  void act(node::RevokePeer& a) { allowed_.erase(a.node); }
+  void act(node::ConnectPeer& a);
+  void act(node::DisconnectPeer& a);
+  void act(node::TellIncoming& a) { tell_incoming(a.node, a.reason); }
+  void act(node::ReleaseHeld& a);
+  void act(node::RefuseHeld& a);
+  void act(node::GivePart& a);
+  void act(node::TakePart& a);
+  void act(node::ForgetPackage&) {}
+  void act(node::TellMember& a);
+  void act(node::EndLoop& a);
+  void act(node::Log& a);
+
+  std::shared_ptr<Dialer> head_;
+  std::map<NodeId, Peer> peers_;
+  std::map<NodeId, LinePtr> incoming_;
+  std::set<NodeId> allowed_;
+  std::map<node::RegionId, std::string> regions_;
+  std::deque<node::NodeEvent> events_;
+  bool busy_ = false;
+  bool forgets_ = false;  ///< broken on purpose: what it repeats now is not sent
 };
 
-struct Head : Process {
+/// The shell of the head: the production HeadMachine, a disk that takes its time, and lines.
+struct Head : Process, Server {
   explicit Head(Cluster& in);
   void start();
   void on(const cluster::ClusterEvent& event);
-  /// Dies after this many more actions: also in the middle of a list of them.
+  bool accept(const LinePtr& line) override;
+  void line_lost(const LinePtr& line, const std::string& why) override;
+  /// Dies after this many more messages: also in the middle of a list of them.
   int die_after_actions = -1;
 
   Cluster& cluster;
-  cluster::ClusterMachine machine;
+  HeadMachine machine;
 
  private:
-  void carry(const cluster::ClusterAction& action);
+  void carry_out(HeadMachine::Output output);
+  void send(const cluster::ClusterAction& action);
+  void check(const cluster::ClusterAction& action);
+  std::map<NodeId, LinePtr> lines_;
 };
 
-/// The driver program: the driver machine, and the gateway that ties it to the cluster.
-struct Driver : Process {
-  Driver(Cluster& in, int number);
-  void start();
+/// The head's disk: it outlives the head.
+struct Disk {
+  MemoryStorage storage;
+  bool fails = false;
+  bool slow = false;
+  std::set<std::string> written;  ///< every key that ever was put or erased there
+  /// False: it fails.
+  bool apply(const StoreBatch& batch);
+  std::shared_ptr<const StoreBatch> under_way;  ///< given to the disk, and not known to be on it
+};
+
+/// The driver program: the driver machine in a process of its own, tied to the cluster by its gateway node.
+struct Driver : Hosted {
+  Driver(Cluster& in, Node& gateway, int number);
+  void on_control(const wire::Control& message) override;
   void on(const train::DriverEvent& event);
-  void on_job(JobId job, std::uint32_t incarnation);
-  void on_spawn_answered(const cluster::SpawnAnswered& answer);
-  void on_down(ActorId actor, const std::string& reason);
-  void on_node_dead(NodeId node, const std::string& reason);
-  void join();
   int die_after_actions = -1;
 
-  Cluster& cluster;
-  cluster::NodeInfo info;
-  JobId job{};
   std::unique_ptr<train::DriverMachine> machine;
-  std::map<std::uint64_t, train::SpawnKind> unanswered;  ///< spawns, asked again until answered
-  std::map<ActorId, train::SpawnKind> actors;
-  std::map<ActorId, NodeId> homes;
-  std::set<NodeId> peers;    ///< whose death it wants to hear of
-  std::set<ActorId> killed;  ///< fenced, or reported dead
+  struct Seat {
+    train::SpawnKind kind{};
+    ActorAddress address;
+  };
+  std::map<ActorId, Seat> seats;  ///< those that said that they are ready, until their monitor tells
+  std::set<ActorId> killed;       ///< fenced, or reported dead
 
  private:
+  void register_job();
+  void on_job(std::uint32_t incarnation);
+  void spawn(std::uint64_t token, train::SpawnKind kind);
+  void up(std::uint64_t token, train::SpawnKind kind, ActorAddress actor);
+  void ready(std::uint64_t token, train::SpawnKind kind, ActorAddress actor);
+  void kill(const ActorAddress& actor, const std::string& reason);
   void carry(const train::DriverAction& action);
   void check(const train::DriverAction& action);
-  void ask_for(std::uint64_t token, train::SpawnKind kind);
   void check_staleness(const train::DriverEvent& event, Generation before,
                        const std::vector<train::DriverAction>& actions);
+  std::set<std::uint64_t> cancelled_;
 };
 
 struct Checkpoint {
@@ -207,12 +303,15 @@ struct Cluster {
   World world;
   SeededRandom ids;
   std::vector<std::string> reference;  ///< the undisturbed run's states
-  std::map<std::string, cluster::Record> store;
+  Network network;
+  Disk disk;
 
   Head* head = nullptr;
   Driver* driver = nullptr;
-  std::vector<Node*> nodes;  ///< the living ones
+  std::vector<Node*> nodes;     ///< the living ones
+  std::vector<Node*> gateways;  ///< of drivers, alike
   std::vector<std::unique_ptr<Process>> processes;
+  std::map<ActorId, ActorAddress> homes;  ///< what an order or a plan says of where an actor is
   std::map<Generation, std::shared_ptr<Group>> groups;
   std::map<std::string, Checkpoint> files;
   std::vector<train::CheckpointInfo> accepted;
@@ -236,15 +335,14 @@ struct Cluster {
     processes.push_back(std::move(process));
     return reference_to_it;
   }
-  void to_head(Process& from, cluster::ClusterEvent event);
   Node* find_node(NodeId id) const;
-  Worker* find_worker(ActorId actor) const;
   std::vector<Worker*> living_workers() const;
   void start_head();
   void start_node(int host);
   void start_driver();
   void check_state(const Trainer& trainer, const std::string& where);
-  void reconnect(int from, int to);
+  /// Every node process that lives, by its id.
+  Node* find_any_node(NodeId id) const;
 
  private:
   void next_fault();
@@ -252,9 +350,11 @@ struct Cluster {
   void end_faults();
   void cut_somewhere();
   void stop_somebody();
-  bool settled() const;
+  void look();
+  void trouble_disk(bool& flag, const char* what);
   void check_settled();
   Process* some_worker(bool trainer);
+  std::map<const Driver*, Instant> driver_died_at_;
   int faults_left_ = 0;
   std::uint64_t next_fault_at_ = 0;
 };

@@ -1,44 +1,37 @@
-/// The driver program: gateway, session and driver machine.
+/// The driver program.
+#include "runtime/wire/codec.hpp"
 #include "tests/simulation/cluster.hpp"
 
 namespace troupe::sim {
 
-Driver::Driver(Cluster& in, int number)
-    : Process("driver " + std::to_string(number), in.scenario.driver_host), cluster(in) {
-  info.id = NodeId{in.ids.next()};
-  info.name = name;
-  info.gateway = true;
+Driver::Driver(Cluster& in, Node& gateway, int number)
+    : Hosted(in, gateway, {}, "driver " + std::to_string(number), gateway.host) {}
+
+/// Its gateway is a member, and knows it as its driver.
+void Driver::on_control(const wire::Control& message) {
+  if (const auto* configure = std::get_if<wire::Configure>(&message)) {
+    process = configure->process;
+    to_node("hello", wire::Hello{});
+    start_pulse();
+    return register_job();
+  }
+  Hosted::on_control(message);
 }
 
-void Driver::start() {
-  join();
-  cluster.world.every(*this, seconds(1), "gateway heartbeat",
-                      [this] { cluster.to_head(*this, cluster::Heartbeat{info.id}); });
-  cluster.world.every(*this, seconds(2), "ask again", [this] {
-    if (cluster.job_done) return cluster.to_head(*this, cluster::JobEnded{info.id, job, "done"});
-    if (!machine)
-      cluster.to_head(
-          *this, cluster::JobRegistered{"main", {info.id, ProcessId{static_cast<std::uint64_t>(id)}}, 1});
-    for (const auto& [token, kind] : unanswered) ask_for(token, kind);
+void Driver::register_job() {
+  const std::uint64_t request = next_request();
+  ask("job", request, wire::JobAsk{request, "main"}, [this](const wire::Answer& answer) {
+    const auto job_answer = wire::decode<wire::JobAnswer>(answer.value);
+    if (!answer.ok || !job_answer || !job_answer->job)
+      return cluster.world.kill(*this, ("no job: " + answer.error.message()).c_str());
+    job = job_answer->job;
+    on_job(job_answer->incarnation);
   });
-  cluster.world.every(*this, milliseconds(100), "driver tick", [this] { on(train::DriverTick{}); });
 }
 
-void Driver::join() {
-  cluster::NodeJoined joined{info, {}, {}};
-  joined.peers.assign(peers.begin(), peers.end());
-  cluster.to_head(*this, joined);
-  if (!machine)
-    cluster.to_head(*this,
-                    cluster::JobRegistered{"main", {info.id, ProcessId{static_cast<std::uint64_t>(id)}}, 1});
-  for (const auto& [token, kind] : unanswered) ask_for(token, kind);
-}
-
-void Driver::on_job(JobId answered, std::uint32_t incarnation) {
-  if (machine) return;
+void Driver::on_job(std::uint32_t incarnation) {
   if (incarnation <= cluster.last_incarnation) cluster.world.violation("an incarnation was given twice");
   cluster.last_incarnation = incarnation;
-  job = answered;
   train::DriverConfig config = cluster.scenario.job;
   config.incarnation = incarnation;
   config.resume = cluster.accepted;
@@ -47,20 +40,83 @@ void Driver::on_job(JobId answered, std::uint32_t incarnation) {
   };
   machine = std::make_unique<train::DriverMachine>(config, cluster.scenario.mutations);
   for (const auto& action : machine->start(cluster.world.now())) carry(action);
+  cluster.world.every(*this, milliseconds(100), "~driver tick", [this] { on(train::DriverTick{}); });
+}
+
+// Actors come and go, as actors/train/train_driver.cpp has it.
+
+void Driver::spawn(std::uint64_t token, train::SpawnKind kind) {
+  const bool trainer = kind == train::SpawnKind::kTrainer;
+  wire::ActorPayload payload;
+  payload.constructor = trainer ? 1 : 2;
+  payload.label = trainer ? "trainer" : "loader";
+  payload.driver = address();
+  payload.package = cluster.scenario.foreign_driver ? "the driver's" : "";
+  payload.args = wire::encode(StartArgs{token, address()});
+  const wire::Bytes bytes = wire::encode(payload);
+  cluster::ActorSpec spec;
+  spec.type = payload.label;
+  spec.payload.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  spec.demand = {trainer ? cluster::kCpu : cluster::kCpu / 2, true, {}};
+  const std::uint64_t request = next_request();
+  ask("spawn", request, wire::SpawnAsk{request, spec}, [this, token, kind](const wire::Answer& answer) {
+    if (!answer.ok) {
+      // A refusal is for good: the job has ended for the cluster.
+      if (answer.error.code == ErrorCode::kRefused)
+        return cluster.world.kill(*this, ("refused: " + answer.error.message()).c_str());
+      return on(train::SpawnFailed{token, answer.error.message()});
+    }
+    const auto spawned = wire::decode<wire::SpawnAnswer>(answer.value);
+    if (!spawned) return cluster.world.violation("a spawn's answer does not decode");
+    up(token, kind, spawned->address);
+  });
+}
+
+void Driver::up(std::uint64_t token, train::SpawnKind kind, ActorAddress actor) {
+  if (cancelled_.contains(token)) return kill(actor, "it is not wanted any more");
+  cluster.homes[actor.actor] = actor;
+  const auto hello = [](Hosted& at, const FramePtr& call) { at.reply(*call, true); };
+  call(actor.home(), "say hello", hello, [this, token, kind, actor](const Frame& reply) {
+    if ((reply.header.flags & wire::kFlagError) == 0) return ready(token, kind, actor);
+    kill(actor, "it did not say hello");
+    on(train::SpawnFailed{token, reply.error.message()});
+  });
+}
+
+void Driver::ready(std::uint64_t token, train::SpawnKind kind, ActorAddress actor) {
+  seats[actor.actor] = {kind, actor};
+  const bool trainer = kind == train::SpawnKind::kTrainer;
+  monitor(actor, [this, id = actor.actor, trainer](const std::string& reason) {
+    seats.erase(id);
+    killed.insert(id);
+    if (trainer) {
+      on(train::TrainerDown{id, reason});
+    } else {
+      on(train::LoaderDown{id, reason});
+    }
+  });
+  if (trainer) {
+    on(train::TrainerReady{token, actor.actor, actor.node, "its data address"});
+  } else {
+    on(train::LoaderReady{token, actor.actor, actor.node, "its address"});
+  }
+}
+
+void Driver::kill(const ActorAddress& actor, const std::string& reason) {
+  killed.insert(actor.actor);
+  cluster.world.trace(name, "kills " + to_string(actor.actor).substr(0, 4) + ": " + reason);
+  to_node("kill", wire::KillAsk{actor, reason});
 }
 
 void Driver::on(const train::DriverEvent& event) {
   if (!machine) return;
-  if (const auto* ready = std::get_if<train::TrainerReady>(&event))
-    actors[ready->actor] = train::SpawnKind::kTrainer;
-  if (const auto* ready = std::get_if<train::LoaderReady>(&event))
-    actors[ready->actor] = train::SpawnKind::kLoader;
   const Generation before = machine->generation();
   const auto actions = machine->on(event, cluster.world.now());
   if (!machine->ignored().empty()) cluster.world.trace(name, "ignored: " + machine->ignored());
   check_staleness(event, before, actions);
   cluster.generations = std::max(cluster.generations, static_cast<int>(machine->generation().counter));
   for (const train::DriverAction& action : actions) {
+    if (!alive) return;
     if (die_after_actions >= 0 && die_after_actions-- == 0)
       return cluster.world.kill(*this, "between two actions");
     carry(action);
@@ -89,68 +145,21 @@ void Driver::check_staleness(const train::DriverEvent& event, Generation before,
   }
 }
 
-void Driver::ask_for(std::uint64_t token, train::SpawnKind kind) {
-  cluster::ActorSpec spec;
-  spec.job = job;
-  spec.type = kind == train::SpawnKind::kTrainer ? "trainer" : "loader";
-  spec.payload = std::to_string(id) + " " + std::to_string(token);
-  spec.demand = {kind == train::SpawnKind::kTrainer ? cluster::kCpu : cluster::kCpu / 2,
-                 kind == train::SpawnKind::kTrainer,
-                 {}};
-  unanswered[token] = kind;
-  cluster.to_head(
-      *this, cluster::SpawnRequested{{{info.id, ProcessId{static_cast<std::uint64_t>(id)}}, token}, spec});
-}
-
-void Driver::on_spawn_answered(const cluster::SpawnAnswered& answer) {
-  const bool waited = unanswered.erase(answer.to.request) > 0;
-  if (answer.ok) {
-    homes[answer.actor] = answer.address.node;
-    if (peers.insert(answer.address.node).second)
-      cluster.to_head(*this, cluster::PeerWanted{info.id, answer.address.node});
-  } else if (waited) {
-    on(train::SpawnFailed{answer.to.request, answer.error.message()});
-  }
-}
-
-void Driver::on_node_dead(NodeId node, const std::string& reason) {
-  peers.erase(node);
-  for (const auto& [actor, home] : std::map(homes)) {
-    if (home == node) on_down(actor, "its node is dead: " + reason);
-  }
-}
-
-void Driver::on_down(ActorId actor, const std::string& reason) {
-  const auto it = actors.find(actor);
-  if (it == actors.end()) return;
-  killed.insert(actor);
-  if (it->second == train::SpawnKind::kTrainer) {
-    on(train::TrainerDown{actor, reason});
-  } else {
-    on(train::LoaderDown{actor, reason});
-  }
-}
-
 void Driver::carry(const train::DriverAction& action) {
   check(action);
   World& world = cluster.world;
-  if (const auto* spawn = std::get_if<train::SpawnActor>(&action)) {
-    ask_for(spawn->token, spawn->kind);
+  if (const auto* wanted = std::get_if<train::SpawnActor>(&action)) {
+    spawn(wanted->token, wanted->kind);
   } else if (const auto* cancel = std::get_if<train::CancelSpawn>(&action)) {
-    unanswered.erase(cancel->token);
-    cluster.to_head(*this, cluster::SpawnCancelled{
-                               {{info.id, ProcessId{static_cast<std::uint64_t>(id)}}, cancel->token}});
+    cancelled_.insert(cancel->token);
   } else if (const auto* send = std::get_if<train::SendOrder>(&action)) {
-    if (auto* trainer = dynamic_cast<Trainer*>(cluster.find_worker(send->trainer))) {
-      world.send(*this, *trainer, "order", [trainer, order = send->order] { trainer->on_order(order); });
-    }
-  } else if (const auto* kill = std::get_if<train::KillActor>(&action)) {
-    killed.insert(kill->actor);
-    world.trace(name, "kills " + to_string(kill->actor).substr(0, 4) + ": " + kill->reason);
-    if (Worker* worker = cluster.find_worker(kill->actor)) {
-      world.send(*this, *worker->node, "kill",
-                 [n = worker->node, a = kill->actor, d = this] { n->on_kill(a, d); });
-    }
+    const auto at = seats.find(send->trainer);
+    if (at == seats.end()) return;
+    tell(at->second.address.home(), "order", [order = send->order](Hosted& to, const FramePtr&) {
+      static_cast<Trainer&>(to).on_order(order);
+    });
+  } else if (const auto* fence = std::get_if<train::KillActor>(&action)) {
+    if (const auto at = seats.find(fence->actor); at != seats.end()) kill(at->second.address, fence->reason);
   } else if (const auto* notice = std::get_if<train::Notice>(&action)) {
     world.trace(name, notice->text);
   } else if (const auto* accept = std::get_if<train::AcceptCheckpoint>(&action)) {
@@ -160,7 +169,9 @@ void Driver::carry(const train::DriverAction& action) {
   } else if (const auto* done = std::get_if<train::JobDone>(&action)) {
     cluster.job_done = true;
     cluster.job_hash = done->hash;
-    cluster.to_head(*this, cluster::JobEnded{info.id, job, "done"});
+    for (const auto& [who, seat] : seats) kill(seat.address, "the job is over");
+    to_node("job end", wire::JobEnd{"done"});
+    world.after(*this, milliseconds(20), "program ends", [this] { cluster.world.kill(*this, "its program has ended"); });
   }
 }
 
@@ -184,8 +195,8 @@ void Driver::check(const train::DriverAction& action) {
     const auto group = cluster.groups.find(machine->generation());
     if (group == cluster.groups.end()) return;
     for (const Group::Rank& rank : group->second->ranks) {
-      if (rank.trainer != nullptr && rank.trainer->machine.generation() == machine->generation() &&
-          rank.trainer->machine.steps() <= commit->entry.step) {
+      if (rank.trainer != nullptr && rank.trainer->machine->generation() == machine->generation() &&
+          rank.trainer->machine->steps() <= commit->entry.step) {
         world.violation("step " + std::to_string(commit->entry.step) + " is committed, and " +
                         rank.trainer->name + " has not applied it");
       }
@@ -201,9 +212,9 @@ void Driver::check(const train::DriverAction& action) {
     ++cluster.rewinds;
     for (const Worker* worker : cluster.living_workers()) {
       const auto* trainer = dynamic_cast<const Trainer*>(worker);
-      if (trainer != nullptr && trainer->driver == this && !killed.contains(trainer->actor) &&
-          actors.contains(trainer->actor) && trainer->machine.generation() == machine->generation() &&
-          trainer->machine.steps() >= rewind->from) {
+      if (trainer != nullptr && trainer->args.driver == address() && !killed.contains(trainer->actor) &&
+          seats.contains(trainer->actor) && trainer->machine->generation() == machine->generation() &&
+          trainer->machine->steps() >= rewind->from) {
         world.violation("steps are voided though " + trainer->name + " holds them");
       }
     }

@@ -1,4 +1,5 @@
 /// simulate [--seed N] [--count N] [--verbose] [--break RULE]: replays one seed, or runs many.
+/// A seed that breaks something tells its story: the last events, with when, who and what.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -7,11 +8,19 @@
 
 namespace {
 
-bool break_rule(const char* rule, troupe::train::Mutations& mutations) {
-  mutations.commit_on_first_report |= std::strcmp(rule, "commit") == 0;
-  mutations.accept_old_generation |= std::strcmp(rule, "generation") == 0;
-  mutations.install_in_place |= std::strcmp(rule, "install") == 0;
-  return mutations.commit_on_first_report || mutations.accept_old_generation || mutations.install_in_place;
+using troupe::sim::Scenario;
+
+bool break_rule(const char* rule, Scenario& scenario) {
+  const auto is = [rule](const char* name) { return std::strcmp(rule, name) == 0; };
+  bool* const flag = is("commit")       ? &scenario.mutations.commit_on_first_report
+                     : is("generation") ? &scenario.mutations.accept_old_generation
+                     : is("install")    ? &scenario.mutations.install_in_place
+                     : is("requests")   ? &scenario.floor.forget_requests
+                     : is("durable")    ? &scenario.floor.say_before_durable
+                     : is("lines")      ? &scenario.floor.forget_peers
+                                        : nullptr;
+  if (flag != nullptr) *flag = true;
+  return flag != nullptr;
 }
 
 }  // namespace
@@ -20,7 +29,7 @@ int main(int argc, char** argv) {
   std::uint64_t seed = 1;
   std::uint64_t count = 1;
   bool verbose = false;
-  troupe::train::Mutations mutations;
+  Scenario broken_rules;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--verbose") == 0) {
       verbose = true;
@@ -28,14 +37,20 @@ int main(int argc, char** argv) {
       seed = std::strtoull(argv[++i], nullptr, 10);
     } else if (std::strcmp(argv[i], "--count") == 0 && i + 1 < argc) {
       count = std::strtoull(argv[++i], nullptr, 10);
-    } else if (std::strcmp(argv[i], "--break") == 0 && i + 1 < argc && break_rule(argv[i + 1], mutations)) {
+    } else if (std::strcmp(argv[i], "--break") == 0 && i + 1 < argc && break_rule(argv[i + 1], broken_rules)) {
       ++i;
     } else {
       std::fprintf(
           stderr,
-          "usage: simulate [--seed N] [--count N] [--verbose] [--break commit|generation|install]\n"
-          "  --break   breaks a rule on purpose: a step commits on the first report, reports of an old\n"
-          "            generation count, or a state is installed before it is whole\n");
+          "usage: simulate [--seed N] [--count N] [--verbose] [--break RULE]\n"
+          "  --verbose  tells what happens while it does; a seed that breaks something tells its last events anyway\n"
+          "  --break    breaks a rule on purpose:\n"
+          "    commit      a step commits on the first report\n"
+          "    generation  reports of an old generation count\n"
+          "    install     a state is installed before it is whole\n"
+          "    requests    a node that joins again does not repeat what has no answer\n"
+          "    durable     the head says what is not on its disk yet\n"
+          "    lines       a line between nodes breaks, and nobody is told\n");
       return 2;
     }
   }
@@ -43,7 +58,8 @@ int main(int argc, char** argv) {
   long commits = 0, generations = 0, transfers = 0, rewinds = 0, heads = 0, drivers = 0;
   for (std::uint64_t s = seed; s < seed + count; ++s) {
     troupe::sim::Scenario scenario = troupe::sim::draw_scenario(s);
-    scenario.mutations = mutations;
+    scenario.mutations = broken_rules.mutations;
+    scenario.floor = broken_rules.floor;
     troupe::sim::Cluster cluster(std::move(scenario), verbose);
     cluster.run();
     const bool bad = !cluster.world.violated().empty();
@@ -54,6 +70,10 @@ int main(int argc, char** argv) {
     rewinds += cluster.rewinds;
     heads += cluster.head_starts;
     drivers += cluster.driver_starts;
+    if (bad) {
+      std::printf("\nThe last events of seed %llu:\n", static_cast<unsigned long long>(s));
+      for (const std::string& line : cluster.world.story()) std::printf("%s\n", line.c_str());
+    }
     if (count == 1 || bad) {
       std::printf("seed %llu: %s; %llu events, %.1f s, %d commits, %d generations, trace %s\n",
                   static_cast<unsigned long long>(s), bad ? cluster.world.violated().c_str() : "good",

@@ -1,40 +1,55 @@
 /// Trainer and loader processes.
+#include "runtime/wire/codec.hpp"
 #include "tests/simulation/cluster.hpp"
 
 namespace troupe::sim {
 
-Worker::Worker(Cluster& in, Node& on, ActorId self, Driver* by, std::uint64_t spawn_token, std::int64_t cpus,
-               const std::string& kind)
-    : Process(kind + to_string(self).substr(0, 4), on.host),
-      cluster(in),
-      node(&on),
-      actor(self),
-      driver(by),
-      token(spawn_token),
-      cpu_e4(cpus) {}
+Worker::Worker(Cluster& in, Node& on, ProcessId as, std::int64_t cpus, const std::string& kind)
+    : Hosted(in, on, as, kind + to_string(as).substr(0, 4), on.host), cpu_e4(cpus) {}
 
-Trainer::Trainer(Cluster& in, Node& on, ActorId self, Driver* by, std::uint64_t spawn_token,
-                 std::int64_t cpus)
-    : Worker(in, on, self, by, spawn_token, cpus, "trainer "),
-      machine(self, in.scenario.mutations),
+void Worker::on_control(const wire::Control& message) {
+  if (const auto* configure = std::get_if<wire::Configure>(&message)) {
+    job = configure->job;
+    // It loads its libraries.
+    cluster.world.after(*this, cluster.world.between(milliseconds(5), milliseconds(100)), "worker up", [this] {
+      to_node("hello", wire::Hello{});
+      start_pulse();
+    });
+  } else if (const auto* here = std::get_if<wire::StartActorHere>(&message)) {
+    actor = here->actor;
+    const auto decoded = wire::decode<StartArgs>(here->args);
+    if (!decoded) return cluster.world.violation("a constructor's arguments do not decode");
+    args = *decoded;
+    start();
+    to_node("actor up", wire::ActorUp{actor});
+  } else if (const auto* stop = std::get_if<wire::StopActor>(&message)) {
+    to_node("actor ended", wire::ActorEnded{stop->actor, stop->reason});
+  } else {
+    Hosted::on_control(message);
+  }
+}
+
+Trainer::Trainer(Cluster& in, Node& on, ProcessId as)
+    : Worker(in, on, as, cluster::kCpu, "trainer "),
       prefetcher_(in.scenario.job.logical_ranks, 2 * in.scenario.job.logical_ranks, seconds(2)) {}
 
+void Trainer::report(const train::TrainerReport& report, const char* label) {
+  tell(args.driver, label, [report](Hosted& to, const FramePtr&) { static_cast<Driver&>(to).on(report); });
+}
+
 void Trainer::start() {
-  cluster.world.send(*this, *driver, "trainer ready", [d = driver, t = this] {
-    d->on(train::TrainerReady{t->token, t->actor, t->node->info.id, "address of " + t->name});
-  });
-  cluster.world.every(*this, seconds(1), "trainer heartbeat", [this] {
-    cluster.world.send(*this, *driver, "heartbeat",
-                       [d = driver, a = actor] { d->on(train::TrainerReport(train::TrainerHeartbeat{a})); });
+  machine = std::make_unique<train::TrainerMachine>(actor, cluster.scenario.mutations);
+  cluster.world.every(*this, seconds(1), "~trainer heartbeat", [this] {
+    report(train::TrainerHeartbeat{actor}, "~trainer lives");
     pump_batches();
   });
 }
 
 void Trainer::on_order(const train::TrainerOrder& order) {
-  carry(machine.on(order));
-  if (machine.plan().generation != planned_) {
-    planned_ = machine.plan().generation;
-    prefetcher_.restart(machine.leaves(), machine.plan().first_step, machine.plan().total_steps);
+  carry(machine->on(order));
+  if (machine->plan().generation != planned_) {
+    planned_ = machine->plan().generation;
+    prefetcher_.restart(machine->leaves(), machine->plan().first_step, machine->plan().total_steps);
   }
   pump();
 }
@@ -43,23 +58,23 @@ void Trainer::carry(const train::TrainerOutput& out) {
   if (!out.reason.empty()) cluster.world.trace(name, out.reason);
   if (out.abort_group && group) group->abort(host, out.reason);
   if (out.loaders_changed) {
-    prefetcher_.set_loaders(machine.loaders());
+    prefetcher_.set_loaders(machine->loaders());
     pump_batches();
   }
-  for (const train::TrainerReport& report : out.reports) {
-    if (const auto* q = std::get_if<train::TrainerQuiesced>(&report);
+  for (const train::TrainerReport& said : out.reports) {
+    if (const auto* q = std::get_if<train::TrainerQuiesced>(&said);
         q != nullptr && q->steps != train::kNoState) {
       if (q->hash != cluster.reference[q->steps]) {
         cluster.world.violation(name + " holds another state after " + std::to_string(q->steps) + " steps");
       }
     }
-    cluster.world.send(*this, *driver, "report", [d = driver, report] { d->on(report); });
+    report(said, "report");
   }
 }
 
 void Trainer::pump() {
   if (busy) return;
-  task = machine.take();
+  task = machine->take();
   if (std::holds_alternative<train::Wait>(task)) return;
   busy = true;
   ++task_number;
@@ -70,7 +85,7 @@ void Trainer::pump() {
 void Trainer::finish(std::uint64_t which, const train::TrainerResult& result) {
   if (!busy || task_number != which) return;
   busy = false;
-  carry(machine.done(result));
+  carry(machine->done(result));
   pump();
 }
 
@@ -95,7 +110,7 @@ void Trainer::time_out_after(Duration delay) {
     if (step != nullptr && !computing_)
       return time_out_after(seconds(30));  // it waits for batches, not for ranks
     const auto suspects =
-        group ? group->missing(machine.rank(), step == nullptr ? -1 : step->step) : std::vector<ActorId>{};
+        group ? group->missing(machine->rank(), step == nullptr ? -1 : step->step) : std::vector<ActorId>{};
     finish(which, train::TaskAborted{"timed out", suspects});
   });
 }
@@ -105,7 +120,14 @@ void Trainer::perform(const train::FormGroup& t) {
   if (!shared) shared = std::make_shared<Group>(cluster, t.plan);
   group = shared;
   time_out_after(seconds(20));
-  group->join(machine.rank(), *this);
+  // Its abort word is in a region that all members of this host share.
+  const std::uint64_t request = next_request();
+  ask("region", request, wire::RegionAsk{request, "group " + to_string(t.plan.generation), 4096, name, true},
+      [this, which = task_number](const wire::Answer& answer) {
+        if (!busy || task_number != which) return;
+        if (!answer.ok) return finish(which, train::TaskAborted{answer.error.message(), {}});
+        group->join(machine->rank(), *this);
+      });
 }
 
 void Trainer::perform(const train::TransferState& t) {
@@ -113,7 +135,7 @@ void Trainer::perform(const train::TransferState& t) {
     return end_after(microseconds(10), "bystander", [] { return train::TaskDone{}; });
   }
   time_out_after(seconds(30));
-  group->transfer(machine.rank());
+  group->transfer(machine->rank());
 }
 
 void Trainer::finish_receive(std::uint64_t which) {
@@ -162,7 +184,7 @@ void Trainer::compute_when_fed() {
                         for (int leaf = leaves.begin; leaf < leaves.end; ++leaf) {
                           slots[leaf] = {leaf, batches_.at({step, leaf}), static_cast<float>(leaf)};
                         }
-                        group->contribute(machine.rank(), step,
+                        group->contribute(machine->rank(), step,
                                           partial_sums(gradients, leaves, group->plan.logical_ranks));
                       });
 }
@@ -204,11 +226,17 @@ void Trainer::perform(const train::RunCheckpoint& t) {
 
 void Trainer::pump_batches() {
   for (const train::BatchRequest& request : prefetcher_.requests(cluster.world.now())) {
-    auto* loader = dynamic_cast<Loader*>(cluster.find_worker(request.loader));
-    if (loader == nullptr) continue;
-    cluster.world.send(
-        *this, *loader, "batch request",
-        [loader, t = this, step = request.step, leaf = request.leaf] { loader->on_request(*t, step, leaf); });
+    const auto home = cluster.homes.find(request.loader);
+    if (home == cluster.homes.end()) continue;
+    call(
+        home->second.home(), "batch request",
+        [step = request.step, leaf = request.leaf](Hosted& to, const FramePtr& asked_for) {
+          static_cast<Loader&>(to).on_request(asked_for, step, leaf);
+        },
+        [this, step = request.step, leaf = request.leaf](const Frame& reply) {
+          if ((reply.header.flags & wire::kFlagError) != 0) return prefetcher_.failed(step, leaf);
+          on_batch(step, leaf, std::any_cast<std::uint64_t>(reply.value));
+        });
   }
 }
 
@@ -219,26 +247,23 @@ void Trainer::on_batch(std::int64_t step, int leaf, std::uint64_t indices_hash) 
   compute_when_fed();
 }
 
+Loader::Loader(Cluster& in, Node& on, ProcessId as) : Worker(in, on, as, cluster::kCpu / 2, "loader ") {}
+
 void Loader::start() {
-  cluster.world.send(*this, *driver, "loader ready", [d = driver, l = this] {
-    d->on(train::LoaderReady{l->token, l->actor, l->node->info.id, "address of " + l->name});
-  });
-  cluster.world.every(*this, seconds(1), "loader heartbeat", [this] {
-    cluster.world.send(*this, *driver, "heartbeat",
-                       [d = driver, a = actor] { d->on(train::LoaderHeartbeat{a}); });
+  cluster.world.every(*this, seconds(1), "~loader heartbeat", [this] {
+    tell(args.driver, "~loader lives", [a = actor](Hosted& to, const FramePtr&) {
+      static_cast<Driver&>(to).on(train::LoaderHeartbeat{a});
+    });
   });
 }
 
-void Loader::on_request(Trainer& from, std::int64_t step, int leaf) {
+void Loader::on_request(const FramePtr& asked_for, std::int64_t step, int leaf) {
   const auto& config = cluster.scenario.job;
   const std::uint64_t indices =
       sampler(cluster.scenario.seed, static_cast<int>(step / config.steps_per_epoch),
               step % config.steps_per_epoch, leaf);
   cluster.world.after(*this, cluster.world.between(microseconds(100), milliseconds(3)), "batch made",
-                      [this, t = &from, step, leaf, indices] {
-                        cluster.world.send(*this, *t, "batch",
-                                           [t, step, leaf, indices] { t->on_batch(step, leaf, indices); });
-                      });
+                      [this, asked_for, indices] { reply(*asked_for, indices); });
 }
 
 }  // namespace troupe::sim

@@ -62,7 +62,6 @@ void World::cut(int from, int to, bool lose) {
 void World::heal(int from, int to) {
   const auto cut = cuts_.find({from, to});
   if (cut == cuts_.end()) return;
-  const bool lost = cut->second;
   cuts_.erase(cut);
   const auto held = held_.extract({from, to});
   if (!held.empty()) {
@@ -70,7 +69,6 @@ void World::heal(int from, int to) {
       if (event.process->alive) send(*event.sender, *event.process, event.label, std::move(event.what));
     }
   }
-  if (lost && on_reconnect) on_reconnect(from, to);
 }
 
 void World::kill(Process& process, const char* why) {
@@ -79,6 +77,7 @@ void World::kill(Process& process, const char* why) {
   process.lost_after = now() - between(Duration{0}, milliseconds(3));
   waiting_.erase(&process);
   trace(process.name, std::string("killed: ") + why);
+  if (on_kill) on_kill(process);
   if (process.on_death) process.on_death();
 }
 
@@ -118,6 +117,10 @@ void World::run(Event& event) {
     return;
   }
   ++events_;
+  if (event.label[0] != '~') {
+    tell(process == nullptr ? "harness" : process->name,
+         event.sender == nullptr ? event.label : std::string(event.label) + "  <- " + event.sender->name);
+  }
   trace_ = mix(mix(trace_, static_cast<std::uint64_t>(event.at.count())),
                hash_text(event.label) ^ static_cast<std::uint64_t>(process == nullptr ? 0 : process->id));
   event.what();
@@ -125,15 +128,33 @@ void World::run(Event& event) {
 
 void World::trace(std::string_view who, std::string_view text) {
   trace_ = mix(trace_, hash_text(text) ^ hash_text(who));
+  tell(who, text);
+}
+
+void World::tell(std::string_view who, std::string_view what) {
+  constexpr std::size_t kMost = 100;
   if (verbose_) {
-    std::printf("%10.4f %-12.*s %.*s\n", to_seconds(now()), static_cast<int>(who.size()), who.data(),
-                static_cast<int>(text.size()), text.data());
+    std::printf("%11.5f s  %-14.*s %.*s\n", to_seconds(now()), static_cast<int>(who.size()), who.data(),
+                static_cast<int>(what.size()), what.data());
   }
+  if (!violated_.empty()) return;
+  if (told_.size() == kMost) told_.pop_front();
+  told_.push_back({now(), std::string(who), std::string(what)});
+}
+
+std::vector<std::string> World::story() const {
+  std::vector<std::string> lines;
+  for (const Told& told : told_) {
+    char text[64];
+    std::snprintf(text, sizeof text, "%11.5f s  %-14s ", to_seconds(told.at), told.who.c_str());
+    lines.push_back(text + told.what);
+  }
+  return lines;
 }
 
 void World::violation(const std::string& what) {
-  if (violated_.empty()) violated_ = what;
   trace("INVARIANT", what);
+  if (violated_.empty()) violated_ = what;
 }
 
 }  // namespace troupe::sim

@@ -68,8 +68,6 @@ class World {
   void cut(int from, int to, bool lose);
   void heal(int from, int to);
   bool reachable(int from, int to) const { return !cuts_.contains({from, to}); }
-  /// Called after a cut that lost messages has healed: both ends reconnect.
-  std::function<void(int, int)> on_reconnect;
 
   /// Runs one event. False if there is none.
   bool step();
@@ -79,6 +77,9 @@ class World {
 
   /// A broken invariant. The first one is kept; the run ends.
   void violation(const std::string& what);
+  /// The last events before the violation (or until now), one a line: when, who, what.
+  std::vector<std::string> story() const;
+  std::function<void(Process&)> on_kill;  ///< called after a process was killed
   const std::string& violated() const { return violated_; }
   bool verbose() const { return verbose_; }
 
@@ -95,6 +96,13 @@ class World {
       return std::pair(at, number) > std::pair(other.at, other.number);
     }
   };
+  /// Something that happened. `label` begins with ~ for what happens all the time: not worth telling.
+  struct Told {
+    Instant at{};
+    std::string who;
+    std::string what;
+  };
+  void tell(std::string_view who, std::string_view what);
   void push(Event event);
   void run(Event& event);
 
@@ -109,6 +117,7 @@ class World {
   std::uint64_t events_ = 0;
   std::uint64_t trace_ = 0;
   std::string violated_;
+  std::deque<Told> told_;  ///< the last of them
 };
 
 }  // namespace troupe::sim

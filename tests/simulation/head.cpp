@@ -1,0 +1,135 @@
+/// The shell of the head: what scheduler/head/head.cpp is in production, over simulated lines and a simulated disk.
+#include "runtime/wire/codec.hpp"
+#include "tests/simulation/cluster.hpp"
+
+namespace troupe::sim {
+
+namespace {
+
+/// The node that an action is for.
+NodeId receiver(const cluster::ClusterAction& action) {
+  return std::visit(
+      [](const auto& a) -> NodeId {
+        if constexpr (requires { a.to.from.node; })
+          return a.to.from.node;
+        else if constexpr (requires { a.to.node; })
+          return a.to.node;
+        else if constexpr (requires { a.to; })
+          return a.to;
+        else if constexpr (requires { a.node; })
+          return a.node;
+        else
+          return {};
+      },
+      action);
+}
+
+const char* label_of(const cluster::ClusterAction& action) {
+  if (std::holds_alternative<cluster::StartActor>(action)) return "start actor";
+  if (std::holds_alternative<cluster::KillActor>(action)) return "kill actor";
+  if (std::holds_alternative<cluster::SpawnAnswered>(action)) return "spawn answered";
+  if (std::holds_alternative<cluster::JobAnswered>(action)) return "job answered";
+  if (std::holds_alternative<cluster::NodeDead>(action)) return "node dead";
+  if (std::holds_alternative<cluster::EndJob>(action)) return "end job";
+  if (std::holds_alternative<cluster::RefuseNode>(action)) return "refused";
+  if (std::holds_alternative<cluster::RequestRegistration>(action)) return "register again";
+  if (std::holds_alternative<cluster::NodeAccepted>(action)) return "accepted";
+  return "from head";
+}
+
+}  // namespace
+
+bool Disk::apply(const StoreBatch& batch) {
+  if (!storage.apply(batch).ok()) return false;
+  for (const auto& change : batch.changes()) written.insert(change.key);
+  return true;
+}
+
+Head::Head(Cluster& in) : Process("head", 0), cluster(in), machine({}, in.ids) {}
+
+void Head::start() {
+  std::vector<cluster::Record> records;
+  const auto entries = cluster.disk.storage.scan("");
+  for (const auto& entry : *entries) {
+    auto record = wire::decode<cluster::Record>(entry.value);
+    if (!record) return cluster.world.violation("the head cannot read its store: " + record.error().message());
+    records.push_back(*std::move(record));
+  }
+  carry_out(machine.restore(std::move(records), cluster.world.now()));
+  cluster.world.every(*this, milliseconds(250), "~head tick",
+                      [this] { carry_out(machine.tick(cluster.world.now())); });
+}
+
+bool Head::accept(const LinePtr& line) {
+  LinePtr& known = lines_[line->from];
+  if (known) known->server_open = false;
+  known = line;
+  return true;
+}
+
+void Head::line_lost(const LinePtr& line, const std::string& /*why*/) {
+  const auto at = lines_.find(line->from);
+  if (at != lines_.end() && at->second == line) lines_.erase(at);  // no death: heartbeats decide
+}
+
+void Head::on(const cluster::ClusterEvent& event) {
+  carry_out(machine.on(event, cluster.world.now()));
+}
+
+void Head::carry_out(HeadMachine::Output output) {
+  World& world = cluster.world;
+  for (const auto& line : output.log) world.trace(name, line.text);
+  for (const HeadMessage& message : output.send) {
+    if (die_after_actions >= 0 && die_after_actions-- == 0) return world.kill(*this, "between two actions");
+    send(std::get<cluster::ClusterAction>(message));
+  }
+  if (!output.write) return;
+  Disk& disk = cluster.disk;
+  disk.under_way = output.write;
+  const Duration takes = disk.slow ? world.between(milliseconds(10), seconds(3))
+                                   : world.between(microseconds(20), milliseconds(3));
+  if (cluster.scenario.floor.say_before_durable) {
+    world.after(*this, Duration{0}, "said to be written",
+                [this] { carry_out(machine.written(Result<void>(), cluster.world.now())); });
+    world.after(*this, takes, "written", [this, batch = output.write] {
+      cluster.disk.apply(*batch);
+      if (cluster.disk.under_way == batch) cluster.disk.under_way = nullptr;
+    });
+    return;
+  }
+  // It may die between the write and hearing of it.
+  world.after(*this, takes, "written", [this, batch = output.write] {
+    Result<void> how;
+    if (cluster.disk.fails || !cluster.disk.apply(*batch)) {
+      how = ErrorInfo{ErrorCode::kIo, "cannot write", "no space left on device", "make room"};
+    }
+    cluster.disk.under_way = nullptr;
+    cluster.world.after(*this, cluster.world.between(microseconds(10), milliseconds(1)), "write acknowledged",
+                        [this, how] { carry_out(machine.written(how, cluster.world.now())); });
+  });
+}
+
+void Head::send(const cluster::ClusterAction& action) {
+  check(action);
+  const auto at = lines_.find(receiver(action));
+  if (at == lines_.end()) return;  // it registers again when it is back
+  auto* to = static_cast<Node*>(at->second->client);
+  at->second->to_client(cluster.world, label_of(action), [to, action] { to->tell(node::HeadSaid{action}); });
+}
+
+/// What is said was written.
+void Head::check(const cluster::ClusterAction& action) {
+  const auto stored = [&](const std::string& key) { return *cluster.disk.storage.get(key); };
+  if (const auto* start = std::get_if<cluster::StartActor>(&action)) {
+    // (It may have ended meanwhile, and be gone from there again.)
+    if (!cluster.disk.written.contains("actor/" + to_string(start->actor)))
+      cluster.world.violation("an actor is started before it is durable");
+  } else if (const auto* job = std::get_if<cluster::JobAnswered>(&action); job != nullptr && job->job) {
+    const auto bytes = stored("job/main");
+    const auto record = bytes ? wire::decode<cluster::Record>(*bytes) : Result<cluster::Record>(ErrorInfo{});
+    if (!record || std::get<cluster::JobRecord>(*record).incarnation < job->incarnation)
+      cluster.world.violation("a job's registration is acknowledged before it is durable");
+  }
+}
+
+}  // namespace troupe::sim
