@@ -12,7 +12,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   s.seed = seed;
   s.nodes = pick(1, 3);
   s.driver_host = pick(0, s.nodes);
-  s.faults = pick(0, 12);
+  s.faults = pick(0, 16);
   s.tight_cpus = pick(0, 3) == 0;
   s.foreign_driver = pick(0, 3) == 0;
   train::DriverConfig& job = s.job;

@@ -48,7 +48,7 @@ int seeds_until_found(const Scenario& broken) {
 
 TEST_CASE("every seed keeps every invariant and ends with the undisturbed run's bits") {
   const std::uint64_t first = from_environment("TROUPE_SIM_SEED", 1);
-  const std::uint64_t count = from_environment("TROUPE_SIM_COUNT", 2000);
+  const std::uint64_t count = from_environment("TROUPE_SIM_COUNT", 4000);
   long rewinds = 0, transfers = 0, generations = 0;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     const Outcome outcome = simulate(seed);
@@ -60,9 +60,9 @@ TEST_CASE("every seed keeps every invariant and ends with the undisturbed run's 
     generations += outcome.generations;
   }
   // The faults hit what they are for; a simulator that breaks nothing proves nothing.
-  if (count >= 2000) {
-    CHECK(rewinds > 100);
-    CHECK(transfers > 200);
+  if (count >= 4000) {
+    CHECK(rewinds > 400);
+    CHECK(transfers > 400);
     CHECK(generations > static_cast<long>(count) * 3 / 2);
   }
 }
