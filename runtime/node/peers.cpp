@@ -140,8 +140,13 @@ Peers::Refused Peers::came_in(NodeId node, Actions& out) {
   const auto at = peers_.find(node);
   if (at == peers_.end()) return std::nullopt;
   Refused refused;
-  if (at->second.incoming) refused = lost(node, false, "it made a new connection", out);
-  at->second.incoming = true;
+  if (at->second.incoming) {
+    refused = lost(node, false, "it made a new connection", out);
+  } else if (at->second.came_before) {
+    // We heard of the old one's end before it did: what it said there meanwhile is lost, too.
+    refused = failed(node, "it made a new connection", out);
+  }
+  at->second.incoming = at->second.came_before = true;
   return refused;
 }
 

@@ -75,10 +75,11 @@ class Peers {
     };
     cluster::NodeInfo info;  ///< with its id alone until the head has answered
     State state = State::kWanted;
-    std::size_t held = 0;    ///< bytes that wait. Invariant: 0 but for kWanted and kConnecting
-    Instant since{};         ///< when the first of them began to
-    bool incoming = false;   ///< it is connected to us
-    bool under_way = false;  ///< something passed since the last NodeLost
+    std::size_t held = 0;      ///< bytes that wait. Invariant: 0 but for kWanted and kConnecting
+    Instant since{};           ///< when the first of them began to
+    bool incoming = false;     ///< it is connected to us
+    bool came_before = false;  ///< it was, at least once
+    bool under_way = false;    ///< something passed since the last NodeLost
   };
   static bool is_connected(const Peer& peer) { return peer.state == Peer::State::kUp || peer.incoming; }
   static std::size_t weight(const wire::Control& message);

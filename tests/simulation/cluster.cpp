@@ -12,7 +12,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   s.seed = seed;
   s.nodes = pick(1, 3);
   s.driver_host = pick(0, s.nodes);
-  s.faults = pick(0, 12);
+  s.faults = pick(0, 16);
   s.tight_cpus = pick(0, 3) == 0;
   s.foreign_driver = pick(0, 3) == 0;
   train::DriverConfig& job = s.job;
@@ -174,9 +174,10 @@ void Cluster::cut_somewhere() {
     network.hosts_cut(from, to, world.now());
   } else {
     // Heartbeats stay out: the lines break, with all that is held.
-    world.outside(world.between(seconds(2), seconds(8)), "heartbeats stay out", [this, from, to, since = world.now()] {
-      if (!world.reachable(from, to)) network.hosts_cut(from, to, since);
-    });
+    world.outside(world.between(seconds(2), seconds(8)), "heartbeats stay out",
+                  [this, from, to, since = world.now()] {
+                    if (!world.reachable(from, to)) network.hosts_cut(from, to, since);
+                  });
   }
   const Duration how_long = world.chance(0.5) ? world.between(milliseconds(1), milliseconds(500))
                                               : world.between(milliseconds(500), seconds(20));
@@ -239,7 +240,8 @@ void Cluster::inject() {
 void Cluster::trouble_disk(bool& flag, const char* what) {
   world.trace("disk", what);
   flag = true;
-  world.outside(world.between(milliseconds(50), seconds(8)), "the head's disk is well again", [&flag] { flag = false; });
+  world.outside(world.between(milliseconds(50), seconds(8)), "the head's disk is well again",
+                [&flag] { flag = false; });
 }
 
 void Cluster::end_faults() {

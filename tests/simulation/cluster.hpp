@@ -29,9 +29,9 @@ struct Trainer;
 
 /// Rules of the floor, broken on purpose.
 struct FloorMutations {
-  bool forget_requests = false;  ///< a node does not repeat what has no answer when it joins again
+  bool forget_requests = false;     ///< a node does not repeat what has no answer when it joins again
   bool say_before_durable = false;  ///< the head's store says that it has written what it has not
-  bool forget_peers = false;  ///< a line between nodes breaks, and its ends are not told
+  bool forget_peers = false;        ///< a line between nodes breaks, and its ends are not told
 };
 
 /// What a run is made of; drawn from its seed.

@@ -155,9 +155,8 @@ void Driver::carry(const train::DriverAction& action) {
   } else if (const auto* send = std::get_if<train::SendOrder>(&action)) {
     const auto at = seats.find(send->trainer);
     if (at == seats.end()) return;
-    tell(at->second.address.home(), "order", [order = send->order](Hosted& to, const FramePtr&) {
-      static_cast<Trainer&>(to).on_order(order);
-    });
+    tell(at->second.address.home(), "order",
+         [order = send->order](Hosted& to, const FramePtr&) { static_cast<Trainer&>(to).on_order(order); });
   } else if (const auto* fence = std::get_if<train::KillActor>(&action)) {
     if (const auto at = seats.find(fence->actor); at != seats.end()) kill(at->second.address, fence->reason);
   } else if (const auto* notice = std::get_if<train::Notice>(&action)) {
@@ -171,7 +170,8 @@ void Driver::carry(const train::DriverAction& action) {
     cluster.job_hash = done->hash;
     for (const auto& [who, seat] : seats) kill(seat.address, "the job is over");
     to_node("job end", wire::JobEnd{"done"});
-    world.after(*this, milliseconds(20), "program ends", [this] { cluster.world.kill(*this, "its program has ended"); });
+    world.after(*this, milliseconds(20), "program ends",
+                [this] { cluster.world.kill(*this, "its program has ended"); });
   }
 }
 

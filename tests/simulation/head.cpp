@@ -1,4 +1,5 @@
-/// The shell of the head: what scheduler/head/head.cpp is in production, over simulated lines and a simulated disk.
+/// The shell of the head: what scheduler/head/head.cpp is in production, over simulated lines and a simulated
+/// disk.
 #include "runtime/wire/codec.hpp"
 #include "tests/simulation/cluster.hpp"
 
@@ -52,7 +53,8 @@ void Head::start() {
   const auto entries = cluster.disk.storage.scan("");
   for (const auto& entry : *entries) {
     auto record = wire::decode<cluster::Record>(entry.value);
-    if (!record) return cluster.world.violation("the head cannot read its store: " + record.error().message());
+    if (!record)
+      return cluster.world.violation("the head cannot read its store: " + record.error().message());
     records.push_back(*std::move(record));
   }
   carry_out(machine.restore(std::move(records), cluster.world.now()));

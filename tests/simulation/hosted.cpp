@@ -70,7 +70,8 @@ void Hosted::monitor(const ActorAddress& actor, std::function<void(const std::st
   frame.run = [](Hosted&, const FramePtr&) {};  // answered when the process ends: by who carries its frames
   const auto ended = [this, actor, down = std::move(down)](const Frame& reply) {
     if (reply.error.code != ErrorCode::kUnavailable) return down(reply.error.why);
-    cluster.world.after(*this, milliseconds(200), "monitor again", [this, actor, down] { monitor(actor, down); });
+    cluster.world.after(*this, milliseconds(200), "monitor again",
+                        [this, actor, down] { monitor(actor, down); });
   };
   calls[frame.header.id] = {"monitor", cluster.world.now(), true, actor.home(), ended, nullptr};
   send(std::move(frame));

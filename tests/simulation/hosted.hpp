@@ -1,5 +1,5 @@
-/// A process of a user, as the floor sees it: it says hello to its node, asks it, calls others and hears when they
-/// are gone. A model of runtime/host, which is no pure machine yet.
+/// A process of a user, as the floor sees it: it says hello to its node, asks it, calls others and hears when
+/// they are gone. A model of runtime/host, which is no pure machine yet.
 #pragma once
 
 #include <any>
@@ -23,8 +23,8 @@ struct Frame {
   const char* label = "frame";
   std::optional<wire::Control> control;
   std::function<void(Hosted&, const std::shared_ptr<const Frame>&)> run;  ///< a call, at its receiver
-  std::any value;                                                        ///< of a reply
-  ErrorInfo error;                                                       ///< of a reply with kFlagError
+  std::any value;                                                         ///< of a reply
+  ErrorInfo error;                                                        ///< of a reply with kFlagError
 };
 using FramePtr = std::shared_ptr<const Frame>;
 

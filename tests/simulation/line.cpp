@@ -28,7 +28,8 @@ void Network::break_line(const LinePtr& line, Instant lost_from, const std::stri
   const bool near = world_.reachable(line->client->host, line->server->host) &&
                     world_.reachable(line->server->host, line->client->host);
   const auto delay = [&] {
-    return near ? world_.between(microseconds(50), milliseconds(50)) : world_.between(milliseconds(50), seconds(6));
+    return near ? world_.between(microseconds(50), milliseconds(50))
+                : world_.between(milliseconds(50), seconds(6));
   };
   world_.after(*line->client, delay(), "line lost", [line, why] {
     if (std::exchange(line->client_open, false) && line->client_lost) line->client_lost(why);
@@ -60,7 +61,8 @@ void Network::hosts_cut(int from, int to, Instant since) {
 void Network::break_some() {
   std::vector<LinePtr> open;
   for (const LinePtr& line : lines_) {
-    if (!line->broken && line->client_open && line->client->alive && line->server->alive) open.push_back(line);
+    if (!line->broken && line->client_open && line->client->alive && line->server->alive)
+      open.push_back(line);
   }
   if (open.empty()) return;
   const LinePtr line = open[world_.random.below(open.size())];

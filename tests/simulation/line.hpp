@@ -1,5 +1,5 @@
-/// A connection of the simulated network: what arrives is whole and in order, or the line has broken and both ends
-/// hear of it, each at a time of its own. A line that is made again is another line.
+/// A connection of the simulated network: what arrives is whole and in order, or the line has broken and both
+/// ends hear of it, each at a time of its own. A line that is made again is another line.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,5 @@
-/// The shell of a node: what runtime/node/node.cpp and peer_links.cpp are in production, over simulated lines.
+/// The shell of a node: what runtime/node/node.cpp and peer_links.cpp are in production, over simulated
+/// lines.
 #include "tests/simulation/cluster.hpp"
 
 namespace troupe::sim {
@@ -96,9 +97,8 @@ void Node::act(node::TellHead& a) {
   if (forgets_ && is_repeated(a.event)) return;
   const auto event = std::make_shared<cluster::ClusterEvent>(std::move(a.event));
   Process* head = cluster.head;
-  const bool sent = head != nullptr && head_->send(label_of(*event), [head, event] {
-    static_cast<Head*>(head)->on(*event);
-  });
+  const bool sent = head != nullptr &&
+                    head_->send(label_of(*event), [head, event] { static_cast<Head*>(head)->on(*event); });
   if (!sent) tell(node::HeadUnsaid{std::move(*event)});
 }
 
@@ -108,7 +108,8 @@ void Node::act(node::TellMember& a) {
 }
 
 void Node::act(node::EndLoop& /*a*/) {
-  cluster.world.after(*this, milliseconds(5), "loop ended", [this] { cluster.world.kill(*this, "it has left"); });
+  cluster.world.after(*this, milliseconds(5), "loop ended",
+                      [this] { cluster.world.kill(*this, "it has left"); });
 }
 
 void Node::act(node::Log& a) {
@@ -147,10 +148,13 @@ void Node::check_cpus() {
 void Node::local_died(ProcessId process) {
   World& world = cluster.world;
   const Duration seen = world.between(microseconds(10), milliseconds(1));
-  world.after(*this, seen, "its lock is free",
-              [this, process] { tell(node::ProcessEnding{process, "killed by signal 9 (SIGKILL)"}); });
+  world.after(*this, seen, "its lock is free", [this, process] {
+    tell(node::ProcessEnding{process, "killed by signal 9 (SIGKILL)"});
+  });
   world.after(*this, seen + world.between(milliseconds(1), milliseconds(20)), "it is reaped",
-              [this, process] { tell(node::ProcessEnded{process, "killed by signal 9 (SIGKILL)"}); });
+              [this, process] {
+                tell(node::ProcessEnded{process, "killed by signal 9 (SIGKILL)"});
+              });
 }
 
 void Node::act(node::KillProcess& a) {
@@ -171,7 +175,8 @@ void Node::send_local(ProcessId process, const char* label, std::function<void(H
 }
 
 void Node::act(node::SendLocal& a) {
-  send_local(a.process, "from node", [message = std::move(a.message)](Hosted& to) { to.on_control(message); });
+  send_local(a.process, "from node",
+             [message = std::move(a.message)](Hosted& to) { to.on_control(message); });
 }
 
 void Node::send_frame(ProcessId process, const FramePtr& frame) {
@@ -343,8 +348,8 @@ void Node::tell_incoming(NodeId node, const std::string& reason) {
 }
 
 void Node::act(node::GivePart& a) {
-  const auto frame = control_frame(
-      {a.to, {}}, wire::PackagePart{a.ask.hash, a.ask.offset, kPackageParts, wire::Bytes(1)});
+  const auto frame =
+      control_frame({a.to, {}}, wire::PackagePart{a.ask.hash, a.ask.offset, kPackageParts, wire::Bytes(1)});
   if (a.hold) {
     peers_[a.to].held.push_back(frame);
   } else {
@@ -353,13 +358,13 @@ void Node::act(node::GivePart& a) {
 }
 
 void Node::act(node::TakePart& a) {
-  cluster.world.after(*this, cluster.world.between(microseconds(50), milliseconds(5)), "part taken",
-                      [this, part = a.part] {
-                        std::optional<ErrorInfo> error;
-                        if (part.total == 0)
-                          error = ErrorInfo{ErrorCode::kUnavailable, "no executable", "it is not there", ""};
-                        tell(node::PartTaken{part.hash, part.offset + 1, part.offset + 1 == part.total, error});
-                      });
+  cluster.world.after(
+      *this, cluster.world.between(microseconds(50), milliseconds(5)), "part taken", [this, part = a.part] {
+        std::optional<ErrorInfo> error;
+        if (part.total == 0)
+          error = ErrorInfo{ErrorCode::kUnavailable, "no executable", "it is not there", ""};
+        tell(node::PartTaken{part.hash, part.offset + 1, part.offset + 1 == part.total, error});
+      });
 }
 
 }  // namespace troupe::sim

@@ -37,20 +37,21 @@ int main(int argc, char** argv) {
       seed = std::strtoull(argv[++i], nullptr, 10);
     } else if (std::strcmp(argv[i], "--count") == 0 && i + 1 < argc) {
       count = std::strtoull(argv[++i], nullptr, 10);
-    } else if (std::strcmp(argv[i], "--break") == 0 && i + 1 < argc && break_rule(argv[i + 1], broken_rules)) {
+    } else if (std::strcmp(argv[i], "--break") == 0 && i + 1 < argc &&
+               break_rule(argv[i + 1], broken_rules)) {
       ++i;
     } else {
-      std::fprintf(
-          stderr,
-          "usage: simulate [--seed N] [--count N] [--verbose] [--break RULE]\n"
-          "  --verbose  tells what happens while it does; a seed that breaks something tells its last events anyway\n"
-          "  --break    breaks a rule on purpose:\n"
-          "    commit      a step commits on the first report\n"
-          "    generation  reports of an old generation count\n"
-          "    install     a state is installed before it is whole\n"
-          "    requests    a node that joins again does not repeat what has no answer\n"
-          "    durable     the head says what is not on its disk yet\n"
-          "    lines       a line between nodes breaks, and nobody is told\n");
+      std::fprintf(stderr,
+                   "usage: simulate [--seed N] [--count N] [--verbose] [--break RULE]\n"
+                   "  --verbose  tells what happens while it does; a seed that breaks something tells its "
+                   "last events anyway\n"
+                   "  --break    breaks a rule on purpose:\n"
+                   "    commit      a step commits on the first report\n"
+                   "    generation  reports of an old generation count\n"
+                   "    install     a state is installed before it is whole\n"
+                   "    requests    a node that joins again does not repeat what has no answer\n"
+                   "    durable     the head says what is not on its disk yet\n"
+                   "    lines       a line between nodes breaks, and nobody is told\n");
       return 2;
     }
   }

@@ -11,10 +11,11 @@ void Worker::on_control(const wire::Control& message) {
   if (const auto* configure = std::get_if<wire::Configure>(&message)) {
     job = configure->job;
     // It loads its libraries.
-    cluster.world.after(*this, cluster.world.between(milliseconds(5), milliseconds(100)), "worker up", [this] {
-      to_node("hello", wire::Hello{});
-      start_pulse();
-    });
+    cluster.world.after(*this, cluster.world.between(milliseconds(5), milliseconds(100)), "worker up",
+                        [this] {
+                          to_node("hello", wire::Hello{});
+                          start_pulse();
+                        });
   } else if (const auto* here = std::get_if<wire::StartActorHere>(&message)) {
     actor = here->actor;
     const auto decoded = wire::decode<StartArgs>(here->args);

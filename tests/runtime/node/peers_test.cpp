@@ -198,6 +198,19 @@ TEST_CASE("A link that breaks is told once, whichever direction breaks first") {
   REQUIRE(F::sent<wire::NodeLost>(f.on(PeerLost{F::kPeer, false, "replaced"}), caller) != nullptr);
 }
 
+TEST_CASE("A peer that comes in again, whose end was told before, may have spoken into the void meanwhile") {
+  // Story: B's connection to A broke and A heard of it first. A called B; B answered on the connection that it
+  // still thought good. Then B heard, and came in again: A's call had no end. (Found by the simulator.)
+  F f;
+  const ProcessId caller = f.worker({1});
+  f.link();
+  REQUIRE(F::sent<wire::NodeLost>(f.on(PeerCameIn{F::kPeer}), caller) == nullptr);  // the first time
+  f.call(caller, {F::kPeer, {5}});
+  REQUIRE(F::sent<wire::NodeLost>(f.on(PeerLost{F::kPeer, false, "silent"}), caller) != nullptr);
+  f.call(caller, {F::kPeer, {5}});
+  REQUIRE(F::sent<wire::NodeLost>(f.on(PeerCameIn{F::kPeer}), caller) != nullptr);
+}
+
 TEST_CASE("Frames that wait when the other direction breaks are refused as unavailable") {
   F f;
   f.head(cluster::ExpectPeer{F::kNode, F::info(F::kPeer)});

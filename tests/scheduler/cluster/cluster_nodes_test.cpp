@@ -79,6 +79,16 @@ TEST_CASE("two nodes are introduced to each other, the asked one first") {
     s.on(NodeLeft{NodeId{2}, "bye"});
     CHECK(s.get<NodeDead>()->to == NodeId{1});
   }
+  SECTION("a head that died before it told the asked one tells it when the asking one registers") {
+    // Story: 2 was back first, was told of nobody and refused 1's connection for ever. (Found by the simulator.)
+    s.restart();
+    s.node(2, 1);
+    s.node(1, 1, {}, {}, {NodeId{2}});
+    const auto told = s.all<ExpectPeer>();
+    CHECK(std::any_of(told.begin(), told.end(), [](const auto& expect) {
+      return expect.to == NodeId{2} && expect.peer.id == NodeId{1};
+    }));
+  }
   SECTION("a death that was missed is told at the next registration") {
     s.on(NodeLeft{NodeId{2}, "bye"});
     s.node(1, 1, {}, {}, {NodeId{2}});
