@@ -120,12 +120,18 @@ class Promise {
 
 /// All answers, in order; fails with the first failure it meets.
 template <class T>
-std::vector<T> get_all(const std::vector<Future<T>>& futures, Duration timeout = std::chrono::hours(1)) {
+requires(!std::is_void_v<T>) std::vector<T> get_all(const std::vector<Future<T>>& futures, Duration timeout = std::chrono::hours(1)) {
   const Instant deadline = MonotonicClock().now() + timeout;
   std::vector<T> values;
   values.reserve(futures.size());
   for (const auto& future : futures) values.push_back(future.get(deadline - MonotonicClock().now()));
   return values;
+}
+
+/// Waits for all; fails with the first failure it meets.
+inline void get_all(const std::vector<Future<void>>& futures, Duration timeout = std::chrono::hours(1)) {
+  const Instant deadline = MonotonicClock().now() + timeout;
+  for (const auto& future : futures) future.get(deadline - MonotonicClock().now());
 }
 
 /// A Future of all answers, in order, for code that may not wait; fails with the first failure that arrives.

@@ -33,7 +33,8 @@ struct ActorOptions {
   std::size_t max_pending_calls = 0;
 };
 
-/// A process's way into its cluster. Copies share one connection. Thread-safe.
+/// A process's way into its cluster. Copies share one connection. Thread-safe. Copies and handles must not be used
+/// after the DriverSession that init() gave has ended; Futures may: what had no answer then has failed.
 class Session {
  public:
   explicit Session(ProcessGate& process) : process_(&process) {}
@@ -57,7 +58,7 @@ class Session {
     return Future<ActorHandle<T>>(start<T>(std::move(options), std::forward<Args>(args)...), process_);
   }
 
-  /// The living actor of that name in this job. Throws Refused if it is of another class (when it is called),
+  /// The living actor of that name in this job. Waits for the head, so not in a light actor. Throws Refused if it is of another class (when it is called),
   /// and what the head says if there is none. REQUIRES: T is its class, or a base that some handle was
   /// converted to.
   template <class T>
@@ -65,7 +66,8 @@ class Session {
     return ActorHandle<T>(process_, find_address(name));
   }
 
-  /// Ends an actor at once: an isolated one by killing its process, a light one after its current method.
+  /// Has an actor ended: an isolated one by killing its process, a light one after its current method. Does not
+  /// wait: calls sent just after it may still be answered. monitor() tells when it is gone.
   template <class T>
   void kill(const ActorHandle<T>& actor, const std::string& reason = "killed by its owner") const {
     kill(actor.address(), reason);
@@ -73,7 +75,8 @@ class Session {
   void kill(const ActorAddress& actor, const std::string& reason) const;
 
   /// Calls `callback(reason)` once when the actor is gone, whatever ended it; at once if it is gone already.
-  /// If called in an actor, the callback runs in its mailbox.
+  /// If called in an actor, the callback runs in its mailbox; otherwise in a thread of the runtime, where it must
+  /// not block. It is not called for actors that end with the session itself.
   template <class T>
   void monitor(const ActorHandle<T>& actor, OnDown callback) const {
     monitor(actor.address(), std::move(callback));

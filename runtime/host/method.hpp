@@ -140,7 +140,8 @@ struct MethodEntry {
         run();
         responder.answer({});
       } else if constexpr (!std::is_same_v<Answer, std::decay_t<Return>>) {
-        answer_later(run().state(), std::move(responder), kName);
+        const auto later = run();  // before the responder moves: it may throw
+        answer_later(later.state(), std::move(responder), kName);
       } else {
         responder.answer(wire::encode<Answer>(run()));
       }

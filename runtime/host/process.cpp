@@ -79,6 +79,7 @@ Process::Process(ProcessConfig config, SocketLink link, Handlers handlers)
 }
 
 Process::~Process() {
+  ending_ = true;
   actors_->stop_all("its process ended", kActorsEnd);
   left_ = 1;
   futex_wake(left_, INT_MAX);
@@ -386,6 +387,7 @@ void Process::monitor(const ActorAddress& actor, OnDown callback) {
     ended = send_call(wire::FrameKind::kMonitor, actor, 0, {});
   }
   ended->on_ready([this, ended, actor, callback = std::move(callback)]() mutable {
+    if (ending_) return;  // what the callback refers to may be gone already
     const Outcome& outcome = ended->outcome();
     // A broken link is no death: ask again.
     if (!outcome.ok() && outcome.error().code == ErrorCode::kUnavailable && left_ == 0) {
@@ -395,7 +397,9 @@ void Process::monitor(const ActorAddress& actor, OnDown callback) {
     }
     const std::string reason = outcome.ok() ? wire::decode<std::string>(*outcome).value_or("it ended")
                                             : outcome.error().why;
-    later([callback = std::move(callback), reason] { callback(reason); });
+    later([this, callback = std::move(callback), reason] {
+      if (!ending_) callback(reason);
+    });
   });
 }
 
@@ -438,6 +442,7 @@ void Process::register_job(const std::string& name, Duration timeout) {
 }
 
 void Process::end_cluster(Duration timeout) {
+  ending_ = true;
   const MonotonicClock clock;
   node_->tell(wire::JobEnd{"the driver has ended"});
   node_->tell(wire::Leave{"the driver has ended"});

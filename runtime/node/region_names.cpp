@@ -6,6 +6,11 @@
 #include "runtime/node/answers.hpp"
 
 namespace troupe::node {
+namespace {
+
+constexpr std::uint64_t kPageBytes = 4096;
+
+}  // namespace
 
 std::optional<ErrorInfo> RegionNames::refuse_new(const wire::RegionAsk& ask) const {
   const auto no = [&](std::string why, std::string todo) {
@@ -38,11 +43,13 @@ void RegionNames::open(JobId job, ProcessId process, const wire::RegionAsk& ask,
       out.push_back(answer_to(process, ask.request, *std::move(error)));
       return;
     }
+    // Memory comes in whole pages: who asks for all that another one mapped gets it.
+    const std::uint64_t bytes = (ask.bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
     Region region;
     region.id = {++last_};
-    region.bytes = ask.bytes;
+    region.bytes = bytes;
     region.abortable = ask.abortable;
-    bytes_ += ask.bytes;
+    bytes_ += bytes;
     out.push_back(MakeRegion{region.id, ask.key, ask.bytes});
     at = regions_.emplace(name, std::move(region)).first;
   } else if (at->second.bytes < ask.bytes || at->second.abortable != ask.abortable) {
