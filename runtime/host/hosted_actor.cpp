@@ -1,5 +1,6 @@
 #include "runtime/host/hosted_actor.hpp"
 
+#include <csignal>
 #include <deque>
 
 #include "runtime/core/log.hpp"
@@ -7,6 +8,13 @@
 
 namespace troupe {
 namespace {
+
+/// An isolated actor's thread is started by one that blocks all signals; the user's code wants them as in main.
+void unblock_signals() {
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
+}
 
 /// The CAF side. CAF gives it one turn at a time, so its members need no lock.
 class Host final : public caf::event_based_actor, public ActorContext {
@@ -45,6 +53,7 @@ class Host final : public caf::event_based_actor, public ActorContext {
 
  private:
   void construct() {
+    if (isolated_) unblock_signals();
     const CurrentActorScope scope(this);
     auto object = Registry::instance().make(constructor_, args_);
     if (!object) return fail_start(object.error());

@@ -32,7 +32,11 @@ ErrorInfo other_job() {
 caf::behavior mailman() {
   return {[](const RunMessage& message) {
     const NoWaitScope no_wait;
-    message.work();
+    try {
+      message.work();
+    } catch (...) {  // the next callback is another's
+      log(LogLevel::kError, describe_exception("a callback of then or monitor").message());
+    }
   }};
 }
 

@@ -109,6 +109,8 @@ void Registry::invoke(std::uint64_t id, ActorObject& object, wire::ByteView args
   known->invoke(self, args, std::move(responder));
 }
 
+constexpr std::size_t kLongestText = std::size_t{64} << 10;
+
 ErrorInfo describe_exception(std::string_view where) {
   ErrorInfo info{ErrorCode::kTaskFailed, std::string(where) + " threw", "", ""};
   try {
@@ -129,6 +131,13 @@ ErrorInfo describe_exception(std::string_view where) {
     info.why = "it is no std::exception and has no message";
   }
   if (info.origin.empty()) info.origin = origin_of(where);
+  // A text is for people; one of many megabytes would not fit a frame.
+  for (std::string* text : {&info.what, &info.why, &info.todo}) {
+    if (text->size() <= kLongestText) continue;
+    const std::size_t all = text->size();
+    text->resize(kLongestText);
+    *text += "... (" + std::to_string(all) + " bytes)";
+  }
   return info;
 }
 

@@ -29,9 +29,17 @@ std::string address_in(int argc, char** argv) {
   constexpr std::string_view kFlag = "--address";
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
-    if (word == kFlag && i + 1 < argc) return argv[i + 1];
-    if (word.starts_with(kFlag) && word.substr(kFlag.size()).starts_with('='))
-      return std::string(word.substr(kFlag.size() + 1));
+    std::string value;
+    if (word == kFlag) {
+      if (i + 1 < argc) value = argv[i + 1];
+    } else if (word.starts_with(kFlag) && word.substr(kFlag.size()).starts_with('=')) {
+      value = word.substr(kFlag.size() + 1);
+    } else {
+      continue;
+    }
+    if (!value.empty()) return value;
+    // An empty variable in a script must not start a cluster on the spot.
+    throw BadConfig("--address has no value", "the cluster's head was not named", "write --address HOST:PORT, or leave it out");
   }
   return "";
 }

@@ -2,6 +2,7 @@
 #include "runtime/host/process.hpp"
 
 #include <catch2/catch.hpp>
+#include <csignal>
 
 #include "runtime/client/session.hpp"
 #include "tests/runtime/host/fake_node.hpp"
@@ -25,6 +26,13 @@ struct Worker {
     carried_out += text.empty() ? 0 : 1;
   }
   void end() { this_actor().stop("it was asked to"); }
+  Future<int> later() { throw std::runtime_error("boom"); }
+  int long_text() { throw std::runtime_error(std::string(70'000'000, 'x')); }
+  bool blocks_signals() {
+    sigset_t now;
+    ::pthread_sigmask(SIG_BLOCK, nullptr, &now);
+    return ::sigismember(&now, SIGTERM) == 1;
+  }
 };
 
 /// A light actor that calls a peer from its turn.
@@ -214,6 +222,33 @@ TEST_CASE("a caller that does not read its answers gets few made, and in the end
   CHECK(two.node.held_bytes(1, 10) < 10'000'000);
   two.node.hold(1, 10, false);
   for (const auto& answer : answers) CHECK(answer.get(20s).size() == 1'000'000);
+}
+
+TEST_CASE("a method that returns a Future and throws fails its call with that, and its actor lives") {
+  // The responder moved before the method ran: the caller heard that a living actor had died.
+  Two two(false);
+  CHECK(error_of([&] { two.worker.call<&Worker::later>().get(10s); }) == ErrorCode::kTaskFailed);
+  CHECK(two.worker.call<&Worker::add>(1, 1).get(10s) == 2);
+}
+
+TEST_CASE("the text of an exception is cut before it is longer than a frame") {
+  // The worker aborted, and thousands of light actors with it.
+  Two two(GENERATE(false, true));
+  CHECK(error_of([&] { two.worker.call<&Worker::long_text>().get(10s); }) == ErrorCode::kTaskFailed);
+  CHECK(two.worker.call<&Worker::add>(1, 1).get(10s) == 2);
+}
+
+TEST_CASE("a callback that throws silences no other") {
+  Two two(false);
+  std::atomic<int> ran{0};
+  two.worker.call<&Worker::add>(1, 1).then([](Result<int>) { throw std::runtime_error("oops"); });
+  for (int i = 0; i < 5; ++i) two.worker.call<&Worker::add>(1, 1).then([&](Result<int>) { ++ran; });
+  CHECK(eventually([&] { return ran == 5; }));
+}
+
+TEST_CASE("an isolated actor takes signals as the main program does") {
+  Two two(false);
+  CHECK_FALSE(two.worker.call<&Worker::blocks_signals>().get(10s));
 }
 
 TEST_CASE("another job's process is refused") {
