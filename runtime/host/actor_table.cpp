@@ -4,7 +4,8 @@
 
 namespace troupe {
 
-void ActorTable::start(ActorStart start, OnActorReady on_ready, OnActorEnd on_end, caf::execution_unit* unit) {
+void ActorTable::start(ActorStart start, OnActorReady on_ready, OnActorEnd on_end,
+                       caf::execution_unit* unit) {
   const ActorId id = start.address.actor;
   bool taken = false;
   {
@@ -12,13 +13,15 @@ void ActorTable::start(ActorStart start, OnActorReady on_ready, OnActorEnd on_en
     taken = ended_.find(id) != nullptr || living_.contains(id);
   }
   if (taken) {
-    return on_ready(ErrorInfo{ErrorCode::kRefused, "cannot construct an actor", "its id was used before", "spawn it anew"});
+    return on_ready(ErrorInfo{ErrorCode::kRefused, "cannot construct an actor", "its id was used before",
+                              "spawn it anew"});
   }
-  const auto handle = host_actor(system_, home_, std::move(start), std::move(on_ready),
-                                 [this, on_end = std::move(on_end)](const ActorAddress& actor, const std::string& reason) {
-                                   ended(actor, reason);
-                                   if (on_end) on_end(actor, reason);
-                                 });
+  const auto handle =
+      host_actor(system_, home_, std::move(start), std::move(on_ready),
+                 [this, on_end = std::move(on_end)](const ActorAddress& actor, const std::string& reason) {
+                   ended(actor, reason);
+                   if (on_end) on_end(actor, reason);
+                 });
   {
     const std::lock_guard lock(mutex_);
     living_.emplace(id, handle);

@@ -1,4 +1,5 @@
-/// What is remembered of the dead: the last so many, in order of arrival. Who is forgotten is asked for again.
+/// What is remembered of the dead: the last so many, in order of arrival. Who is forgotten is asked for
+/// again.
 #pragma once
 
 #include <cstddef>

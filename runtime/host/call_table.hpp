@@ -28,7 +28,8 @@ class CallTable {
  public:
   /// Keeps the call and returns its number.
   std::uint64_t add(PendingCall call);
-  /// The call that a reply of `from` ends. Nothing when nobody waits for it any more, or `from` was not asked.
+  /// The call that a reply of `from` ends. Nothing when nobody waits for it any more, or `from` was not
+  /// asked.
   std::optional<PendingCall> take(std::uint64_t number, ProcessAddress from);
   /// Every call to a process that `gone` names, oldest first.
   std::vector<PendingCall> take_where(const std::function<bool(ProcessAddress)>& gone);

@@ -9,7 +9,8 @@
 namespace troupe {
 namespace {
 
-/// An isolated actor's thread is started by one that blocks all signals; the user's code wants them as in main.
+/// An isolated actor's thread is started by one that blocks all signals; the user's code wants them as in
+/// main.
 void unblock_signals() {
   sigset_t none;
   ::sigemptyset(&none);
@@ -30,7 +31,8 @@ class Host final : public caf::event_based_actor, public ActorContext {
         on_end_(std::move(on_end)) {}
 
   caf::behavior make_behavior() override {
-    return {[this](StartMessage) { construct(); }, [this](CallMessage& message) { on_call(std::move(message.call)); },
+    return {[this](StartMessage) { construct(); },
+            [this](CallMessage& message) { on_call(std::move(message.call)); },
             [this](RunMessage& message) { on_run(message); }, [this](ResumeMessage) { on_resume(); },
             [this](StopMessage& message) { end(std::move(message.reason)); }};
   }
@@ -133,13 +135,13 @@ class Host final : public caf::event_based_actor, public ActorContext {
 
 }  // namespace
 
-caf::strong_actor_ptr host_actor(caf::actor_system& system, ActorHome& home, ActorStart start, OnActorReady on_ready,
-                                 OnActorEnd on_end) {
+caf::strong_actor_ptr host_actor(caf::actor_system& system, ActorHome& home, ActorStart start,
+                                 OnActorReady on_ready, OnActorEnd on_end) {
   const bool isolated = start.isolated;
   caf::actor actor = isolated ? system.spawn<Host, caf::detached>(home, std::move(start), std::move(on_ready),
                                                                   std::move(on_end))
-                              : system.spawn<Host, caf::lazy_init>(home, std::move(start), std::move(on_ready),
-                                                                   std::move(on_end));
+                              : system.spawn<Host, caf::lazy_init>(home, std::move(start),
+                                                                   std::move(on_ready), std::move(on_end));
   return caf::actor_cast<caf::strong_actor_ptr>(std::move(actor));
 }
 
@@ -147,7 +149,9 @@ void enqueue(const caf::strong_actor_ptr& actor, caf::message message, caf::exec
   actor->enqueue(nullptr, caf::make_message_id(), std::move(message), unit);
 }
 
-bool thread_may_wait() { return !NoWaitScope::marked() && (current_actor() == nullptr || current_actor()->may_block()); }
+bool thread_may_wait() {
+  return !NoWaitScope::marked() && (current_actor() == nullptr || current_actor()->may_block());
+}
 
 void InlineUnit::run() {
   constexpr std::size_t kTurn = 64;  // messages an actor takes before the next one has its turn

@@ -1,5 +1,5 @@
-/// An actor of this process: a user's object inside a CAF actor, which gives it its mailbox, its turn, its timers
-/// and, where it may block, a thread of its own.
+/// An actor of this process: a user's object inside a CAF actor, which gives it its mailbox, its turn, its
+/// timers and, where it may block, a thread of its own.
 #pragma once
 
 #include <caf/all.hpp>
@@ -31,7 +31,12 @@ class ActorHome {
 struct IncomingCall {
   IncomingCall(ActorHome& in, ProcessAddress caller, std::uint64_t of, wire::Bytes arguments, Responder to,
                std::size_t one_way)
-      : home(in), from(caller), method(of), args(std::move(arguments)), responder(std::move(to)), one_way_bytes(one_way) {}
+      : home(in),
+        from(caller),
+        method(of),
+        args(std::move(arguments)),
+        responder(std::move(to)),
+        one_way_bytes(one_way) {}
   ~IncomingCall() {
     if (one_way_bytes != 0) home.carried_out(from, one_way_bytes);
   }
@@ -70,10 +75,10 @@ struct ActorStart {
 using OnActorReady = std::function<void(Result<void>)>;
 using OnActorEnd = std::function<void(const ActorAddress&, const std::string& reason)>;
 
-/// Hosts an actor. A StartMessage constructs the object and reports by `on_ready`; `on_end` is called once when it
-/// ends, before that turn is over.
-caf::strong_actor_ptr host_actor(caf::actor_system& system, ActorHome& home, ActorStart start, OnActorReady on_ready,
-                                 OnActorEnd on_end);
+/// Hosts an actor. A StartMessage constructs the object and reports by `on_ready`; `on_end` is called once
+/// when it ends, before that turn is over.
+caf::strong_actor_ptr host_actor(caf::actor_system& system, ActorHome& home, ActorStart start,
+                                 OnActorReady on_ready, OnActorEnd on_end);
 /// Puts a message into an actor's mailbox. With `unit` the actor may take its turn in the calling thread.
 void enqueue(const caf::strong_actor_ptr& actor, caf::message message, caf::execution_unit* unit);
 

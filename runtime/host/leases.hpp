@@ -1,4 +1,5 @@
-/// The processes in which this job may construct light actors, one a node, and which node a light actor goes to.
+/// The processes in which this job may construct light actors, one a node, and which node a light actor goes
+/// to.
 #pragma once
 
 #include <functional>
@@ -20,8 +21,8 @@ class Leases {
   Leases(const ProcessConfig& config, NodeLink& node) : config_(config), node_(node) {}
 
   using OnProcess = std::function<void(Result<ProcessAddress>)>;
-  /// Calls `then` with the process on `on`, or, without a node, on this one (in turn on all others where this one
-  /// holds no actors). At once when it is known.
+  /// Calls `then` with the process on `on`, or, without a node, on this one (in turn on all others where this
+  /// one holds no actors). At once when it is known.
   void with_process(NodeId on, OnProcess then);
   void process_down(ProcessAddress process);
   void node_down(NodeId node);
@@ -40,7 +41,7 @@ class Leases {
   NodeLink& node_;
   std::mutex mutex_;  ///< guards all below
   std::unordered_map<NodeId, Lease> leases_;
-  std::vector<NodeId> homes_;  ///< nodes that light actors go to, in turn; empty until asked
+  std::vector<NodeId> homes_;        ///< nodes that light actors go to, in turn; empty until asked
   std::vector<OnProcess> homeless_;  ///< wait until homes_ is known
   std::size_t next_home_ = 0;
 };

@@ -26,14 +26,17 @@ ErrorInfo node_gone(const std::string& why) {
 NodeLink::NodeLink(ProcessAddress self, SocketLink link)
     : self_(self), link_(std::move(link)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
-NodeLink::~NodeLink() { stop(); }
+NodeLink::~NodeLink() {
+  stop();
+}
 
 void NodeLink::start(UniqueFd doorbell, Handlers handlers) {
   handlers_ = std::move(handlers);
   std::vector<UniqueFd> fds;
   fds.push_back(std::move(doorbell));
   if (!send_control(link_, self_, wire::Hello{}, std::move(fds))) {
-    throw Unavailable({ErrorCode::kUnavailable, "cannot reach this host's node", "it closed the link", "see its output"});
+    throw Unavailable(
+        {ErrorCode::kUnavailable, "cannot reach this host's node", "it closed the link", "see its output"});
   }
   thread_ = start_quiet_thread([this] { run(); });
 }
@@ -118,7 +121,8 @@ void NodeLink::run() {
                        {wake_.get(), POLLIN, 0}};
     ::poll(waits, 2, static_cast<int>(left / std::chrono::milliseconds(1)) + 1);
     std::uint64_t count = 0;
-    if (waits[1].revents != 0) [[maybe_unused]] const auto got = ::read(wake_.get(), &count, sizeof count);
+    if (waits[1].revents != 0) [[maybe_unused]]
+      const auto got = ::read(wake_.get(), &count, sizeof count);
     if (clock.now() >= next_pulse) {
       next_pulse = clock.now() + kPulse;
       tell(wire::Pulse{});

@@ -24,7 +24,8 @@ class NodeLink {
   struct Handlers {
     std::function<void(Message)> on_message;  ///< everything but answers to `ask`
     std::function<void()> on_room;            ///< after a send was refused with kFull
-    std::function<void(const std::string& why)> on_lost;  ///< once; the node is gone, or nothing it says makes sense
+    std::function<void(const std::string& why)>
+        on_lost;  ///< once; the node is gone, or nothing it says makes sense
   };
 
   NodeLink(ProcessAddress self, SocketLink link);
@@ -32,7 +33,8 @@ class NodeLink {
   NodeLink(const NodeLink&) = delete;
   NodeLink& operator=(const NodeLink&) = delete;
 
-  /// Says hello (with the process's doorbell) and begins to receive. Throws Unavailable when the link is dead.
+  /// Says hello (with the process's doorbell) and begins to receive. Throws Unavailable when the link is
+  /// dead.
   void start(UniqueFd doorbell, Handlers handlers);
   /// No handler runs any more.
   void stop();
@@ -46,8 +48,8 @@ class NodeLink {
     std::uint64_t number = 0;
     std::shared_ptr<CallState> state;  ///< resolved with the encoded answer
   };
-  /// Asks the node. At most 256 requests are under way; further ones wait here for their turn. `waiter` is what
-  /// receives while somebody waits for the answer; null: nothing.
+  /// Asks the node. At most 256 requests are under way; further ones wait here for their turn. `waiter` is
+  /// what receives while somebody waits for the answer; null: nothing.
   Request ask(const MakeRequest& make, Waiter* waiter);
   /// The descriptors that came with an answer; once.
   std::vector<UniqueFd> take_fds(std::uint64_t request);

@@ -18,14 +18,17 @@ constexpr Duration kActorsEnd = std::chrono::seconds(5);
 constexpr Duration kAgain = std::chrono::milliseconds(200);
 
 ErrorInfo actor_died(std::string why) {
-  return {ErrorCode::kActorDied, "the actor is gone", std::move(why), "spawn it again, or monitor it to be told"};
+  return {ErrorCode::kActorDied, "the actor is gone", std::move(why),
+          "spawn it again, or monitor it to be told"};
 }
 ErrorInfo link_broke(const std::string& why) {
   return {ErrorCode::kUnavailable, "a call has no answer",
-          "the link to its node broke (" + why + "): it may or may not have run", "call again if that does no harm"};
+          "the link to its node broke (" + why + "): it may or may not have run",
+          "call again if that does no harm"};
 }
 ErrorInfo other_job() {
-  return {ErrorCode::kRefused, "refused a frame", "it is of another job", "a job may call and end its own actors alone"};
+  return {ErrorCode::kRefused, "refused a frame", "it is of another job",
+          "a job may call and end its own actors alone"};
 }
 
 /// Runs functions one after another, off the threads that receive.
@@ -47,7 +50,9 @@ ActorId next_light_id() {
   return light_actor_id(mix(base, count.fetch_add(1)));
 }
 
-Outcome spawned(const ActorAddress& at) { return wire::encode(wire::SpawnAnswer{at}); }
+Outcome spawned(const ActorAddress& at) {
+  return wire::encode(wire::SpawnAnswer{at});
+}
 
 }  // namespace
 
@@ -67,19 +72,23 @@ Process::Process(ProcessConfig config, SocketLink link, Handlers handlers)
   rings_ = std::make_unique<RingHub>(
       config_.node, std::move(bell),
       RingHub::Handlers{[this](Message message) { on_message(std::move(message), inline_unit_.get()); },
-                        [this] { inline_unit_->run(); }, [this](ProcessId peer) { routes_->ring_drained(peer); },
+                        [this] { inline_unit_->run(); },
+                        [this](ProcessId peer) { routes_->ring_drained(peer); },
                         [this](ProcessId peer, const std::string& why) {
                           log(LogLevel::kError, "a ring is closed: " + why);
                           later([this, peer, why] {
                             const ProcessAddress at{config_.node, peer};
                             routes_->process_down(at, "it broke the protocol: " + why);
-                            fail_calls([at](ProcessAddress p) { return p == at; }, actor_died("it broke the protocol: " + why));
+                            fail_calls([at](ProcessAddress p) { return p == at; },
+                                       actor_died("it broke the protocol: " + why));
                           });
                         }});
-  routes_ = std::make_unique<Routes>(config_, *node_, *rings_, [this](ProcessId peer) { ask_for_ring(peer); });
+  routes_ =
+      std::make_unique<Routes>(config_, *node_, *rings_, [this](ProcessId peer) { ask_for_ring(peer); });
   leases_ = std::make_unique<Leases>(config_, *node_);
-  node_->start(std::move(bell_fd), {[this](Message message) { on_message(std::move(message), nullptr); },
-                                    [this] { routes_->flush_all(); }, [this](const std::string& why) { on_node_gone(why); }});
+  node_->start(std::move(bell_fd),
+               {[this](Message message) { on_message(std::move(message), nullptr); },
+                [this] { routes_->flush_all(); }, [this](const std::string& why) { on_node_gone(why); }});
 }
 
 Process::~Process() {
@@ -95,12 +104,14 @@ Process::~Process() {
   caf_.reset();
 }
 
-void Process::later(std::function<void()> work) { caf::anon_send(mailman_, RunMessage{std::move(work)}); }
+void Process::later(std::function<void()> work) {
+  caf::anon_send(mailman_, RunMessage{std::move(work)});
+}
 
 // Calls.
 
-std::shared_ptr<CallState> Process::send_call(wire::FrameKind kind, const ActorAddress& to, std::uint64_t method,
-                                              wire::ByteView body) {
+std::shared_ptr<CallState> Process::send_call(wire::FrameKind kind, const ActorAddress& to,
+                                              std::uint64_t method, wire::ByteView body) {
   auto state = std::make_shared<CallState>(rings_.get());
   wire::FrameHeader header;
   header.kind = kind;
@@ -116,7 +127,8 @@ std::shared_ptr<CallState> Process::send_call(wire::FrameKind kind, const ActorA
   return state;
 }
 
-std::shared_ptr<CallState> Process::call(const ActorAddress& to, std::uint64_t method, wire::Bytes args, bool one_way) {
+std::shared_ptr<CallState> Process::call(const ActorAddress& to, std::uint64_t method, wire::Bytes args,
+                                         bool one_way) {
   if (to.home() == address()) {
     auto state = one_way ? nullptr : std::make_shared<CallState>(rings_.get());
     actors_->deliver(to.actor,
@@ -146,7 +158,8 @@ void Process::reply(ProcessAddress to, std::uint64_t call, const Outcome& outcom
   header.from = address();
   header.job = config_.job;
   header.id = call;
-  const auto sent = outcome.ok() ? routes_->send(header, *outcome) : routes_->send(header, wire::encode(outcome.error()));
+  const auto sent =
+      outcome.ok() ? routes_->send(header, *outcome) : routes_->send(header, wire::encode(outcome.error()));
   if (!sent) log(LogLevel::kDebug, "nobody waits for an answer: " + sent.error().message());
 }
 
@@ -165,7 +178,8 @@ void Process::ask_for_ring(ProcessId peer) {
     const ProcessAddress at{config_.node, peer};
     const ErrorInfo why = state->outcome().error();
     routes_->no_ring(peer, why);
-    fail_calls([at](ProcessAddress p) { return p == at; }, why.code == ErrorCode::kActorDied ? actor_died(why.why) : why);
+    fail_calls([at](ProcessAddress p) { return p == at; },
+               why.code == ErrorCode::kActorDied ? actor_died(why.why) : why);
   });
 }
 
@@ -185,11 +199,12 @@ void Process::on_message(Message message, caf::execution_unit* unit) {
   const bool one_way = (header.flags & wire::kFlagOneWay) != 0;
   switch (header.kind) {
     case wire::FrameKind::kCall:
-      return actors_->deliver(header.actor,
-                              std::make_shared<IncomingCall>(
-                                  *this, header.from, header.method, std::move(message.body),
-                                  one_way ? Responder() : Responder(this, header.from, header.id), one_way ? bytes : 0),
-                              unit);
+      return actors_->deliver(
+          header.actor,
+          std::make_shared<IncomingCall>(*this, header.from, header.method, std::move(message.body),
+                                         one_way ? Responder() : Responder(this, header.from, header.id),
+                                         one_way ? bytes : 0),
+          unit);
     case wire::FrameKind::kSpawn:
       return on_spawn(std::move(message), unit);
     case wire::FrameKind::kMonitor:
@@ -209,7 +224,8 @@ void Process::on_reply(Message message) {
   if (!call) return;  // an answer nobody waits for any more
   routes_->answered(message.header.from, call->bytes);
   const bool error = (message.header.flags & wire::kFlagError) != 0;
-  if ((message.header.flags & wire::kFlagRefused) != 0) routes_->not_carried(message.header.from, call->bytes);
+  if ((message.header.flags & wire::kFlagRefused) != 0)
+    routes_->not_carried(message.header.from, call->bytes);
   Outcome outcome = wire::Bytes{};
   if (error) {
     auto info = wire::decode<std::tuple<ErrorInfo>>(message.body);
@@ -220,24 +236,27 @@ void Process::on_reply(Message message) {
     outcome = std::move(message.body);
   }
   const bool wanted = call->state->resolve(std::move(outcome));
-  if (!wanted && !error && call->kind == wire::FrameKind::kSpawn) kill(call->to, "nobody waits for it any more");
+  if (!wanted && !error && call->kind == wire::FrameKind::kSpawn)
+    kill(call->to, "nobody waits for it any more");
 }
 
 void Process::on_spawn(Message message, caf::execution_unit* unit) {
   const wire::FrameHeader& header = message.header;
   auto responder = std::make_shared<Responder>(this, header.from, header.id);
   if (!is_light(header.actor)) {
-    return responder->fail({ErrorCode::kRefused, "refused to construct an actor", "its id is not of a light actor", ""});
+    return responder->fail(
+        {ErrorCode::kRefused, "refused to construct an actor", "its id is not of a light actor", ""});
   }
-  actors_->start({{config_.node, config_.process, header.actor}, header.method, std::move(message.body), false},
-                 [responder](Result<void> started) {
-                   if (started) {
-                     responder->answer({});
-                   } else {
-                     responder->fail(started.error());
-                   }
-                 },
-                 nullptr, unit);
+  actors_->start(
+      {{config_.node, config_.process, header.actor}, header.method, std::move(message.body), false},
+      [responder](Result<void> started) {
+        if (started) {
+          responder->answer({});
+        } else {
+          responder->fail(started.error());
+        }
+      },
+      nullptr, unit);
 }
 
 void Process::on_control(Message message) {
@@ -272,30 +291,33 @@ void Process::handle(const wire::RingOffer& offer, std::vector<UniqueFd> fds) {
   auto memory = SharedMemory::map(std::move(fds[0]), false);
   auto bell = Doorbell::map(std::move(fds[1]));
   if (!memory || !bell) return log(LogLevel::kError, (memory ? bell.error() : memory.error()).message());
-  const auto attached = routes_->attach(offer.peer, offer.job, *std::move(memory), *std::move(bell), offer.first);
+  const auto attached =
+      routes_->attach(offer.peer, offer.job, *std::move(memory), *std::move(bell), offer.first);
   if (!attached) log(LogLevel::kError, attached.error().message());
 }
 
 void Process::handle(wire::StartActorHere&& start) {
   const ActorAddress at{config_.node, config_.process, start.actor};
-  actors_->start({at, start.constructor, std::move(start.args), start.isolated},
-                 [this, id = start.actor](Result<void> started) {
-                   if (started) {
-                     node_->tell(wire::ActorUp{id});
-                   } else {
-                     node_->tell(wire::ActorNotUp{id, started.error()});
-                   }
-                 },
-                 [this](const ActorAddress& actor, const std::string& reason) {
-                   node_->tell(wire::ActorEnded{actor.actor, reason});
-                 },
-                 nullptr);
+  actors_->start(
+      {at, start.constructor, std::move(start.args), start.isolated},
+      [this, id = start.actor](Result<void> started) {
+        if (started) {
+          node_->tell(wire::ActorUp{id});
+        } else {
+          node_->tell(wire::ActorNotUp{id, started.error()});
+        }
+      },
+      [this](const ActorAddress& actor, const std::string& reason) {
+        node_->tell(wire::ActorEnded{actor.actor, reason});
+      },
+      nullptr);
 }
 
 void Process::on_node_gone(const std::string& why) {
   routes_->own_node_lost(why);
   fail_calls([](ProcessAddress) { return true; },
-             {ErrorCode::kUnavailable, "a call has no answer", "this host's node is gone: " + why, "start the program again"});
+             {ErrorCode::kUnavailable, "a call has no answer", "this host's node is gone: " + why,
+              "start the program again"});
   const bool first = left_.exchange(1) == 0;
   futex_wake(left_, INT_MAX);
   if (first && handlers_.on_node_lost) handlers_.on_node_lost();
@@ -311,14 +333,16 @@ std::shared_ptr<CallState> Process::spawn(ActorSpawn spawn) {
 std::shared_ptr<CallState> Process::spawn_here(ActorSpawn spawn) {
   auto state = std::make_shared<CallState>(rings_.get());
   const ActorAddress at{config_.node, config_.process, next_light_id()};
-  actors_->start({at, spawn.constructor, std::move(spawn.args), spawn.isolated},
-                 [state, at](Result<void> started) { state->resolve(started ? spawned(at) : Outcome(started.error())); },
-                 nullptr, nullptr);
+  actors_->start(
+      {at, spawn.constructor, std::move(spawn.args), spawn.isolated},
+      [state, at](Result<void> started) { state->resolve(started ? spawned(at) : Outcome(started.error())); },
+      nullptr, nullptr);
   return state;
 }
 
 std::shared_ptr<CallState> Process::spawn_through_head(ActorSpawn spawn) {
-  const wire::ActorPayload payload{spawn.constructor, spawn.label, driver(), config_.package, std::move(spawn.args)};
+  const wire::ActorPayload payload{spawn.constructor, spawn.label, driver(), config_.package,
+                                   std::move(spawn.args)};
   const auto bytes = wire::encode(payload);
   cluster::ActorSpec spec;
   spec.job = config_.job;
@@ -326,7 +350,11 @@ std::shared_ptr<CallState> Process::spawn_through_head(ActorSpawn spawn) {
   spec.name = std::move(spawn.name);
   spec.payload.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   spec.demand = {spawn.cpu_e4, spawn.isolated, spawn.node};
-  const auto asked = node_->ask([&](std::uint64_t request) { return wire::SpawnAsk{request, std::move(spec)}; }, rings_.get());
+  const auto asked = node_->ask(
+      [&](std::uint64_t request) {
+        return wire::SpawnAsk{request, std::move(spec)};
+      },
+      rings_.get());
   asked.state->set_on_cancel([this, request = asked.number] { node_->tell(wire::SpawnCancel{request}); });
   return asked.state;
 }
@@ -347,9 +375,12 @@ std::shared_ptr<CallState> Process::spawn_light(ActorSpawn spawn) {
 void Process::construct_in(ProcessAddress process, ActorSpawn spawn, std::shared_ptr<CallState> state) {
   const ActorAddress at{process.node, process.process, next_light_id()};
   if (process == address()) {
-    return actors_->start({at, spawn.constructor, std::move(spawn.args), false},
-                          [state, at](Result<void> started) { state->resolve(started ? spawned(at) : Outcome(started.error())); },
-                          nullptr, nullptr);
+    return actors_->start(
+        {at, spawn.constructor, std::move(spawn.args), false},
+        [state, at](Result<void> started) {
+          state->resolve(started ? spawned(at) : Outcome(started.error()));
+        },
+        nullptr, nullptr);
   }
   wire::FrameHeader header;
   header.kind = wire::FrameKind::kSpawn;
@@ -359,7 +390,8 @@ void Process::construct_in(ProcessAddress process, ActorSpawn spawn, std::shared
   header.actor = at.actor;
   header.method = spawn.constructor;
   header.id = calls_.add({state, wire::FrameKind::kSpawn, at, wire::kHeaderBytes + spawn.args.size()});
-  if (auto sent = routes_->send(header, spawn.args); !sent && calls_.take(header.id, process)) state->resolve(sent.error());
+  if (auto sent = routes_->send(header, spawn.args); !sent && calls_.take(header.id, process))
+    state->resolve(sent.error());
 }
 
 void Process::kill(const ActorAddress& actor, std::string reason) {
@@ -395,12 +427,13 @@ void Process::monitor(const ActorAddress& actor, OnDown callback) {
     const Outcome& outcome = ended->outcome();
     // A broken link is no death: ask again.
     if (!outcome.ok() && outcome.error().code == ErrorCode::kUnavailable && left_ == 0) {
-      return caf::delayed_anon_send(mailman_, kAgain, RunMessage{[this, actor, callback = std::move(callback)]() mutable {
+      return caf::delayed_anon_send(mailman_, kAgain,
+                                    RunMessage{[this, actor, callback = std::move(callback)]() mutable {
                                       monitor(actor, std::move(callback));
                                     }});
     }
-    const std::string reason = outcome.ok() ? wire::decode<std::string>(*outcome).value_or("it ended")
-                                            : outcome.error().why;
+    const std::string reason =
+        outcome.ok() ? wire::decode<std::string>(*outcome).value_or("it ended") : outcome.error().why;
     later([this, callback = std::move(callback), reason] {
       if (!ending_) callback(reason);
     });
@@ -410,7 +443,13 @@ void Process::monitor(const ActorAddress& actor, OnDown callback) {
 // Questions to the node.
 
 std::shared_ptr<CallState> Process::find(std::string name) {
-  return node_->ask([&](std::uint64_t request) { return wire::FindAsk{request, std::move(name)}; }, rings_.get()).state;
+  return node_
+      ->ask(
+          [&](std::uint64_t request) {
+            return wire::FindAsk{request, std::move(name)};
+          },
+          rings_.get())
+      .state;
 }
 
 std::shared_ptr<CallState> Process::nodes() {
@@ -420,25 +459,37 @@ std::shared_ptr<CallState> Process::nodes() {
 Result<SharedMemory> Process::open_region(const std::string& key, std::size_t bytes, const std::string& label,
                                           bool abortable) {
   const auto asked = node_->ask(
-      [&](std::uint64_t request) { return wire::RegionAsk{request, key, bytes, label, abortable}; }, rings_.get());
+      [&](std::uint64_t request) {
+        return wire::RegionAsk{request, key, bytes, label, abortable};
+      },
+      rings_.get());
   if (!asked.state->wait(kNodeAnswers)) {
-    return ErrorInfo{ErrorCode::kTimeout, "no shared memory '" + key + "'", "the node did not answer within 30 s", ""};
+    return ErrorInfo{ErrorCode::kTimeout, "no shared memory '" + key + "'",
+                     "the node did not answer within 30 s", ""};
   }
   if (!asked.state->outcome().ok()) return asked.state->outcome().error();
   auto fds = node_->take_fds(asked.number);
   if (fds.empty()) {
-    return ErrorInfo{ErrorCode::kIo, "no shared memory '" + key + "'", "its descriptor was lost", "raise ulimit -n"};
+    return ErrorInfo{ErrorCode::kIo, "no shared memory '" + key + "'", "its descriptor was lost",
+                     "raise ulimit -n"};
   }
   return SharedMemory::map(std::move(fds.front()));
 }
 
-void Process::drop_region(const std::string& key) { node_->tell(wire::RegionDrop{key}); }
+void Process::drop_region(const std::string& key) {
+  node_->tell(wire::RegionDrop{key});
+}
 
 void Process::register_job(const std::string& name, Duration timeout) {
-  const auto asked = node_->ask([&](std::uint64_t request) { return wire::JobAsk{request, name}; }, rings_.get());
+  const auto asked = node_->ask(
+      [&](std::uint64_t request) {
+        return wire::JobAsk{request, name};
+      },
+      rings_.get());
   if (!asked.state->wait(timeout)) {
     throw Timeout({ErrorCode::kTimeout, "the job '" + name + "' could not be registered",
-                   "the head did not answer within " + std::to_string(to_seconds(timeout)) + " s", "see whether it runs: troupe status"});
+                   "the head did not answer within " + std::to_string(to_seconds(timeout)) + " s",
+                   "see whether it runs: troupe status"});
   }
   const auto answer = wire::decode<wire::JobAnswer>(asked.state->outcome().value()).value();
   config_.job = answer.job;
@@ -451,7 +502,8 @@ void Process::end_cluster(Duration timeout) {
   node_->tell(wire::JobEnd{"the driver has ended"});
   node_->tell(wire::Leave{"the driver has ended"});
   const Instant deadline = clock.now() + timeout;
-  for (Instant now = clock.now(); left_ == 0 && now < deadline; now = clock.now()) futex_wait(left_, 0, deadline - now);
+  for (Instant now = clock.now(); left_ == 0 && now < deadline; now = clock.now())
+    futex_wait(left_, 0, deadline - now);
 }
 
 void Process::run_until_told_to_leave() {

@@ -1,5 +1,5 @@
-/// A process's place in the cluster, put together: its link to the node, its rings, its actors, the calls it waits
-/// for. One a driver or worker process. Users see it through Session and ActorHandle.
+/// A process's place in the cluster, put together: its link to the node, its rings, its actors, the calls it
+/// waits for. One a driver or worker process. Users see it through Session and ActorHandle.
 #pragma once
 
 #include <atomic>
@@ -31,8 +31,8 @@ class Process final : public ProcessGate, public ActorHome {
   /// Ends every actor of the process and waits for them, then leaves.
   ~Process() override;
 
-  /// The job that this process drives, by name. Asks the head; throws what it says, or Timeout. Call once, before
-  /// actors are spawned.
+  /// The job that this process drives, by name. Asks the head; throws what it says, or Timeout. Call once,
+  /// before actors are spawned.
   void register_job(const std::string& name, Duration timeout);
   /// Asks the node to end with all its workers, and waits until it has (a driver's goodbye).
   void end_cluster(Duration timeout);
@@ -98,7 +98,7 @@ class Process final : public ProcessGate, public ActorHome {
   std::unique_ptr<Routes> routes_;
   std::unique_ptr<Leases> leases_;
   std::atomic<std::uint32_t> left_{0};  ///< told to leave, or the node is gone
-  std::atomic<bool> ending_{false};     ///< this process says goodbye: ends that it brings about are no deaths
+  std::atomic<bool> ending_{false};  ///< this process says goodbye: ends that it brings about are no deaths
 };
 
 }  // namespace troupe

@@ -22,18 +22,23 @@ ErrorInfo dead(const std::string& why) {
 }
 
 ErrorInfo no_room(bool waited) {
-  return {ErrorCode::kUnavailable, "a call was not sent",
-          waited ? "its receiver has taken nothing for 60 s while 16 MiB of calls waited for it"
-                 : "64 MiB of calls to its receiver are unanswered, and an actor's turn or a callback must not wait",
-          "wait for answers before calling on, or call from an isolated actor or the main program, which are held back"};
+  return {
+      ErrorCode::kUnavailable, "a call was not sent",
+      waited
+          ? "its receiver has taken nothing for 60 s while 16 MiB of calls waited for it"
+          : "64 MiB of calls to its receiver are unanswered, and an actor's turn or a callback must not wait",
+      "wait for answers before calling on, or call from an isolated actor or the main program, which are "
+      "held back"};
 }
 
 ErrorInfo node_gone(const std::string& why) {
-  return {ErrorCode::kUnavailable, "a call was not sent", "this host's node is gone: " + why, "start the program again"};
+  return {ErrorCode::kUnavailable, "a call was not sent", "this host's node is gone: " + why,
+          "start the program again"};
 }
 
 bool is_call(wire::FrameKind kind) {
-  return kind == wire::FrameKind::kCall || kind == wire::FrameKind::kSpawn || kind == wire::FrameKind::kMonitor;
+  return kind == wire::FrameKind::kCall || kind == wire::FrameKind::kSpawn ||
+         kind == wire::FrameKind::kMonitor;
 }
 
 }  // namespace
@@ -61,7 +66,11 @@ struct Routes::Route {
 };
 
 Routes::Routes(const ProcessConfig& self, NodeLink& node, RingHub& rings, AskForRing ask_for_ring)
-    : config_(self), self_{self.node, self.process}, node_(node), rings_(rings), ask_for_ring_(std::move(ask_for_ring)) {}
+    : config_(self),
+      self_{self.node, self.process},
+      node_(node),
+      rings_(rings),
+      ask_for_ring_(std::move(ask_for_ring)) {}
 
 Routes::RoutePtr Routes::find(ProcessAddress to) const {
   const std::shared_lock lock(mutex_);
@@ -109,7 +118,8 @@ Result<void> Routes::send(const wire::FrameHeader& header, wire::ByteView body) 
     if (took == Window::Took::kFull) return no_room(wait);
     if (took == Window::Took::kClosed) {
       if (auto why = why_closed(header.to)) return *std::move(why);
-      return ErrorInfo{ErrorCode::kUnavailable, "a call was not sent", "the link to its node broke", "call again"};
+      return ErrorInfo{ErrorCode::kUnavailable, "a call was not sent", "the link to its node broke",
+                       "call again"};
     }
   }
   const SendMode mode = !call ? SendMode::kMust : wait ? SendMode::kWait : SendMode::kMust;
@@ -124,7 +134,8 @@ Result<void> Routes::send(const wire::FrameHeader& header, wire::ByteView body) 
   return sent;
 }
 
-Result<void> Routes::send_routed(Route& route, const wire::FrameHeader& header, wire::ByteView body, SendMode mode) {
+Result<void> Routes::send_routed(Route& route, const wire::FrameHeader& header, wire::ByteView body,
+                                 SendMode mode) {
   const std::size_t bytes = wire::kHeaderBytes + body.size();
   const Instant deadline = MonotonicClock().now() + kRoomDeadline;
   for (;;) {
@@ -143,14 +154,16 @@ Result<void> Routes::send_routed(Route& route, const wire::FrameHeader& header, 
         return {};
       }
     }
-    // Looks again when the receiver gave room back, and now and then, since the node's link may have been full.
+    // Looks again when the receiver gave room back, and now and then, since the node's link may have been
+    // full.
     const Instant now = MonotonicClock().now();
     if (now >= deadline) return no_room(true);
     const auto took = route.transit.take(0, std::min(deadline, now + std::chrono::milliseconds(20)));
     if (took == Window::Took::kTaken) std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
   if (auto why = why_closed(header.to)) return *std::move(why);
-  return ErrorInfo{ErrorCode::kUnavailable, "a call was not sent", "the link to its node broke", "call again"};
+  return ErrorInfo{ErrorCode::kUnavailable, "a call was not sent", "the link to its node broke",
+                   "call again"};
 }
 
 void Routes::flush(Route& route) {
@@ -226,7 +239,8 @@ void Routes::carried_out(ProcessAddress from, std::size_t bytes) {
 void Routes::credit(const wire::FrameHeader& header) {
   const auto route = find(header.from);
   if (route == nullptr) return;
-  if ((header.flags & wire::kFlagOneWay) != 0) return route->calls.give_back(std::min<std::size_t>(header.id, route->calls.out()));
+  if ((header.flags & wire::kFlagOneWay) != 0)
+    return route->calls.give_back(std::min<std::size_t>(header.id, route->calls.out()));
   route->transit.give_back(std::min<std::size_t>(header.id, route->transit.out()));
   flush(*route);
 }

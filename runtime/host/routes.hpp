@@ -6,8 +6,8 @@
 ///   transit   8 MiB of routed frames that the receiver has not taken up (kCredit gives it back), so that the
 ///            nodes between are bounded. A ring bounds itself.
 /// A thread that may wait waits for room, for a minute at most. One that must not (may_wait.hpp) queues up to
-/// four windows of calls here, and any amount of replies: an actor whose replies pile up takes no further call
-/// of that process (is_congested) until they are gone.
+/// four windows of calls here, and any amount of replies: an actor whose replies pile up takes no further
+/// call of that process (is_congested) until they are gone.
 #pragma once
 
 #include <deque>
@@ -37,8 +37,8 @@ class Routes {
   /// `self` must outlive it.
   Routes(const ProcessConfig& self, NodeLink& node, RingHub& rings, AskForRing ask_for_ring);
 
-  /// Sends a frame to `header.to`. Of calls, spawns and monitors the window of unanswered bytes is taken; give
-  /// it back by `answered`. Errors: kActorDied (its process or node is dead), kUnavailable (no room in a
+  /// Sends a frame to `header.to`. Of calls, spawns and monitors the window of unanswered bytes is taken;
+  /// give it back by `answered`. Errors: kActorDied (its process or node is dead), kUnavailable (no room in a
   /// minute, or at once where the thread must not wait; this node is gone).
   Result<void> send(const wire::FrameHeader& header, wire::ByteView body);
   /// Room that a call took: it was answered, or failed.

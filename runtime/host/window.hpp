@@ -1,5 +1,5 @@
-/// How much may be under way to one receiver, in bytes. Who sends takes room and waits when there is none; who
-/// hears that the receiver is done with some gives room back.
+/// How much may be under way to one receiver, in bytes. Who sends takes room and waits when there is none;
+/// who hears that the receiver is done with some gives room back.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,9 @@ class Window {
   /// Waits for room until `deadline`, or until the window is closed.
   Took take(std::size_t bytes, Instant deadline);
   /// Takes room that may not be there: for what must not be refused.
-  void force(std::size_t bytes) { out_.fetch_add(static_cast<std::int64_t>(bytes), std::memory_order_acq_rel); }
+  void force(std::size_t bytes) {
+    out_.fetch_add(static_cast<std::int64_t>(bytes), std::memory_order_acq_rel);
+  }
   void give_back(std::size_t bytes);
   /// Nobody waits here any more, now or later.
   void close();

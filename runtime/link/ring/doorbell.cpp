@@ -14,7 +14,8 @@ Result<Doorbell> Doorbell::map(UniqueFd fd) {
   auto memory = SharedMemory::map(std::move(fd));
   if (!memory) return memory.error();
   if (memory->size() < sizeof(Words)) {
-    return ErrorInfo{ErrorCode::kRefused, "refused a doorbell", "its memory is too small", "both sides must run the same build"};
+    return ErrorInfo{ErrorCode::kRefused, "refused a doorbell", "its memory is too small",
+                     "both sides must run the same build"};
   }
   Doorbell bell;
   bell.memory_ = *std::move(memory);

@@ -1,7 +1,7 @@
 /// How a process is woken when one of its rings gets something: one word in shared memory a process.
 ///
-/// The owner arms the bell before it sleeps and looks at its rings once more; a sender rings only when the bell is
-/// armed, so a busy receiver costs its senders one load of a shared cache line and no system call.
+/// The owner arms the bell before it sleeps and looks at its rings once more; a sender rings only when the
+/// bell is armed, so a busy receiver costs its senders one load of a shared cache line and no system call.
 #pragma once
 
 #include <atomic>
@@ -13,8 +13,8 @@
 
 namespace troupe {
 
-/// Two threads of the owner may sleep on it: the one that always receives, and one that waits for an answer and
-/// receives meanwhile. A bell is armed for one of them, and a ring wakes that one.
+/// Two threads of the owner may sleep on it: the one that always receives, and one that waits for an answer
+/// and receives meanwhile. A bell is armed for one of them, and a ring wakes that one.
 enum class Sleeper : std::uint32_t { kReceiver = 1, kWaiter = 2 };
 
 /// Thread-safe. The memory is mapped by the owner and by every peer that has a ring to it.
@@ -26,7 +26,9 @@ class Doorbell {
   int fd() const { return memory_.fd(); }
 
   /// Owner: from now on senders wake `sleeper`. Look at the rings once more before sleeping.
-  void arm(Sleeper sleeper) { words().armed.store(static_cast<std::uint32_t>(sleeper), std::memory_order_seq_cst); }
+  void arm(Sleeper sleeper) {
+    words().armed.store(static_cast<std::uint32_t>(sleeper), std::memory_order_seq_cst);
+  }
   void disarm() { words().armed.store(0, std::memory_order_relaxed); }
   /// Owner: what `sleep` compares with; read it before arming.
   std::uint32_t count() const { return words().count.load(std::memory_order_acquire); }

@@ -10,7 +10,9 @@ namespace {
 constexpr std::uint32_t kWrap = 0xffffffff;
 constexpr std::uint64_t kMask = kRingCapacity - 1;
 
-constexpr std::uint64_t padded(std::uint64_t bytes) { return (bytes + 7) / 8 * 8; }
+constexpr std::uint64_t padded(std::uint64_t bytes) {
+  return (bytes + 7) / 8 * 8;
+}
 
 }  // namespace
 
@@ -42,7 +44,8 @@ std::span<const std::byte> RingReader::front() {
     const std::uint64_t available = header_->written.load(std::memory_order_acquire) - read_;
     if (available == 0) return {};
     std::uint32_t length = 0;
-    if (available <= kRingCapacity && available >= 8) std::memcpy(&length, data_ + (read_ & kMask), sizeof length);
+    if (available <= kRingCapacity && available >= 8)
+      std::memcpy(&length, data_ + (read_ & kMask), sizeof length);
     const std::uint64_t to_end = kRingCapacity - (read_ & kMask);
     if (length == kWrap && to_end <= available) {
       read_ += to_end;

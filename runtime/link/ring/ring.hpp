@@ -1,10 +1,10 @@
 /// A byte ring between two processes in shared memory: one writer, one reader, messages in order.
 ///
-/// Layout of one direction (README.md): a cache line with the writer's position, one with the reader's and the
-/// writer's wish to be rung, then `capacity` bytes. A packet is a 4-byte length and its bytes, padded to 8; a length
-/// of kWrap says that the writer went on at the start. Positions only grow; a packet is visible once it is whole,
-/// because the writer moves its position last.
-/// What a peer wrote is checked before it is believed: a position or a length that cannot be poisons the ring.
+/// Layout of one direction (README.md): a cache line with the writer's position, one with the reader's and
+/// the writer's wish to be rung, then `capacity` bytes. A packet is a 4-byte length and its bytes, padded to
+/// 8; a length of kWrap says that the writer went on at the start. Positions only grow; a packet is visible
+/// once it is whole, because the writer moves its position last. What a peer wrote is checked before it is
+/// believed: a position or a length that cannot be poisons the ring.
 #pragma once
 
 #include <atomic>
@@ -33,7 +33,8 @@ inline constexpr std::size_t kRingBytes = sizeof(RingHeader) + kRingCapacity;
 class RingWriter {
  public:
   RingWriter() = default;
-  explicit RingWriter(std::byte* at) : header_(reinterpret_cast<RingHeader*>(at)), data_(at + sizeof(RingHeader)) {}
+  explicit RingWriter(std::byte* at)
+      : header_(reinterpret_cast<RingHeader*>(at)), data_(at + sizeof(RingHeader)) {}
 
   /// Appends a packet; false when there is no room now. REQUIRES: packet.size() <= kRingPacketMax.
   bool write(const Packet& packet);
@@ -41,7 +42,8 @@ class RingWriter {
   void starve() { header_->starved.store(1, std::memory_order_seq_cst); }
   /// Whether at least half of it is free. Thread-safe.
   bool has_room() const {
-    return header_->written.load(std::memory_order_relaxed) - header_->read.load(std::memory_order_acquire) <= kRingCapacity / 2;
+    return header_->written.load(std::memory_order_relaxed) - header_->read.load(std::memory_order_acquire) <=
+           kRingCapacity / 2;
   }
 
  private:
@@ -55,7 +57,8 @@ class RingWriter {
 class RingReader {
  public:
   RingReader() = default;
-  explicit RingReader(std::byte* at) : header_(reinterpret_cast<RingHeader*>(at)), data_(at + sizeof(RingHeader)) {}
+  explicit RingReader(std::byte* at)
+      : header_(reinterpret_cast<RingHeader*>(at)), data_(at + sizeof(RingHeader)) {}
 
   /// The next packet, or an empty span when there is none. It stays valid until `pop`.
   std::span<const std::byte> front();

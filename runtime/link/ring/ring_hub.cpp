@@ -20,7 +20,9 @@ constexpr Duration kRoomSlice = std::chrono::microseconds(50);
 constexpr int kPacketsATurn = 256;
 constexpr unsigned kLeadTries = 50;
 
-Instant now() { return MonotonicClock().now(); }
+Instant now() {
+  return MonotonicClock().now();
+}
 
 }  // namespace
 
@@ -62,7 +64,9 @@ struct RingChannel {
 RingHub::RingHub(NodeId node, Doorbell bell, Handlers handlers)
     : node_(node), bell_(std::move(bell)), handlers_(std::move(handlers)), thread_([this] { run(); }) {}
 
-RingHub::~RingHub() { stop(); }
+RingHub::~RingHub() {
+  stop();
+}
 
 void RingHub::stop() {
   if (stopping_.exchange(true)) return;
@@ -79,7 +83,8 @@ RingChannelPtr RingHub::open(ProcessId peer) {
 
 Result<void> RingHub::attach(ProcessId peer, JobId job, SharedMemory memory, Doorbell peer_bell, bool first) {
   if (memory.size() < 2 * kRingBytes) {
-    return ErrorInfo{ErrorCode::kRefused, "refused a ring", "its memory is too small", "both sides must run the same build"};
+    return ErrorInfo{ErrorCode::kRefused, "refused a ring", "its memory is too small",
+                     "both sides must run the same build"};
   }
   const auto channel = open(peer);
   {
@@ -118,7 +123,8 @@ std::size_t RingHub::queued_bytes(const RingChannel& channel) const {
   return channel.queued_bytes.load(std::memory_order_acquire);
 }
 
-Sent RingHub::send(RingChannel& channel, const wire::FrameHeader& header, wire::ByteView body, SendMode mode) {
+Sent RingHub::send(RingChannel& channel, const wire::FrameHeader& header, wire::ByteView body,
+                   SendMode mode) {
   const wire::HeaderBytes head = wire::encode_header(header);
   Instant deadline{};
   for (unsigned turn = 0;; ++turn) {
@@ -134,7 +140,8 @@ Sent RingHub::send(RingChannel& channel, const wire::FrameHeader& header, wire::
       }
       // What was begun must be ended, and what must not wait is left here.
       if (cutter.sent_bytes() > 0 || mode == SendMode::kMust || !channel.attached) {
-        auto rest = std::make_unique<RingChannel::Queued>(RingChannel::Queued{head, {body.begin(), body.end()}, {}});
+        auto rest =
+            std::make_unique<RingChannel::Queued>(RingChannel::Queued{head, {body.begin(), body.end()}, {}});
         const std::size_t packets = cutter.sent_bytes();
         rest->cutter = Cutter(++channel.number, rest->head, rest->body, kRingPacketMax);
         while (rest->cutter.sent_bytes() < packets) rest->cutter.advance();
@@ -238,7 +245,8 @@ bool RingHub::receive_some() {
   bool any = false;
   for (const auto& channel : polled_) {
     any |= receive_from(*channel);
-    if (queues_.load(std::memory_order_relaxed) != 0 && channel->queued_bytes.load(std::memory_order_relaxed) != 0) {
+    if (queues_.load(std::memory_order_relaxed) != 0 &&
+        channel->queued_bytes.load(std::memory_order_relaxed) != 0) {
       any |= flush_queued(*channel);
     }
   }

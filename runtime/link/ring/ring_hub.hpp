@@ -36,8 +36,8 @@ using RingChannelPtr = std::shared_ptr<RingChannel>;
 class RingHub final : public Waiter {
  public:
   struct Handlers {
-    /// What came over a ring: called by the leader, a message at a time. The frame's sender and job are those of
-    /// the ring's other end: a peer that says otherwise loses its ring.
+    /// What came over a ring: called by the leader, a message at a time. The frame's sender and job are those
+    /// of the ring's other end: a peer that says otherwise loses its ring.
     std::function<void(Message)> on_message;
     /// Called by the leader after a run of messages.
     std::function<void()> on_idle;
@@ -57,7 +57,8 @@ class RingHub final : public Waiter {
 
   /// The channel to `peer`. What is sent before its memory is attached waits in it.
   RingChannelPtr open(ProcessId peer);
-  /// Attaches the ring pair shared with `peer`, a process of `job`. `first` says which direction is ours to write.
+  /// Attaches the ring pair shared with `peer`, a process of `job`. `first` says which direction is ours to
+  /// write.
   Result<void> attach(ProcessId peer, JobId job, SharedMemory memory, Doorbell peer_bell, bool first);
   bool is_attached(ProcessId peer) const;
   /// The peer is dead: senders stop waiting for it, and what it had written whole is still delivered.

@@ -1,6 +1,6 @@
-/// A node in a thread, for tests of the process above it: it makes rings between its processes, answers leases,
-/// and routes what is for another "node" (an id of its own, with the same processes behind it). What it does not
-/// do, NodeMachine does.
+/// A node in a thread, for tests of the process above it: it makes rings between its processes, answers
+/// leases, and routes what is for another "node" (an id of its own, with the same processes behind it). What
+/// it does not do, NodeMachine does.
 #pragma once
 
 #include <fcntl.h>
@@ -17,7 +17,9 @@
 
 namespace troupe::test {
 
-inline UniqueFd copy_of(int fd) { return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
+inline UniqueFd copy_of(int fd) {
+  return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+}
 
 template <class Condition>
 bool eventually(Condition condition, int ms = 20'000) {
@@ -51,7 +53,8 @@ class FakeNode {
       peer.job = job;
       peer.link = std::move(ends.first);
     }
-    return std::make_unique<Process>(config, std::move(ends.second), Process::Handlers{[] {}, [](const wire::Output&) {}});
+    return std::make_unique<Process>(config, std::move(ends.second),
+                                     Process::Handlers{[] {}, [](const wire::Output&) {}});
   }
   void tell_all(const wire::Control& message) {
     const std::lock_guard lock(mutex_);
@@ -96,7 +99,8 @@ class FakeNode {
       {
         const std::lock_guard lock(mutex_);
         for (auto& [key, peer] : peers_)
-          waits.push_back({peer.link.fd(), static_cast<short>(POLLIN | (peer.link.wants_write() ? POLLOUT : 0)), 0});
+          waits.push_back(
+              {peer.link.fd(), static_cast<short>(POLLIN | (peer.link.wants_write() ? POLLOUT : 0)), 0});
       }
       ::poll(waits.data(), waits.size(), 1);
       const std::lock_guard lock(mutex_);
@@ -118,7 +122,8 @@ class FakeNode {
       if (to == peers_.end()) {
         if (!wire::wants_reply(message.header)) return;
         wire::FrameHeader reply;
-        const auto body = wire::refusal(message.header, {ErrorCode::kActorDied, "", "no such process", ""}, reply);
+        const auto body =
+            wire::refusal(message.header, {ErrorCode::kActorDied, "", "no such process", ""}, reply);
         peer.link.send(reply, body);
       } else if (to->second.held) {
         to->second.kept.push_back(std::move(message));
@@ -129,7 +134,8 @@ class FakeNode {
     }
     auto control = wire::decode_control(message.header, message.body);
     if (!control) return;
-    if (std::get_if<wire::Hello>(&*control) != nullptr && !message.fds.empty()) peer.bell = std::move(message.fds[0]);
+    if (std::get_if<wire::Hello>(&*control) != nullptr && !message.fds.empty())
+      peer.bell = std::move(message.fds[0]);
     if (auto* ring = std::get_if<wire::RingAsk>(&*control)) peer.rings_asked.push_back(*ring);
     if (auto* lease = std::get_if<wire::LeaseAsk>(&*control))
       answer(peer, lease->request, wire::encode(wire::LeaseAnswer{leased_}));
@@ -144,7 +150,9 @@ class FakeNode {
   void make_ring(Peer& peer, const wire::RingAsk& ask) {
     const auto at = peers_.find({peer.address.node.value, ask.peer.value});
     if (at == peers_.end()) {
-      return send(peer, wire::Answer{ask.request, false, {ErrorCode::kActorDied, "no ring", "that process is gone", ""}, {}});
+      return send(
+          peer, wire::Answer{
+                    ask.request, false, {ErrorCode::kActorDied, "no ring", "that process is gone", ""}, {}});
     }
     Peer& other = at->second;
     if (!other.bell) return peer.rings_asked.push_back(ask);  // it has not said hello yet
@@ -162,7 +170,9 @@ class FakeNode {
     fds.push_back(copy_of(other.bell.get()));
     send(to, wire::RingOffer{other.address.process, other.job, first}, std::move(fds));
   }
-  void answer(Peer& peer, std::uint64_t request, wire::Bytes value) { send(peer, wire::Answer{request, true, {}, std::move(value)}); }
+  void answer(Peer& peer, std::uint64_t request, wire::Bytes value) {
+    send(peer, wire::Answer{request, true, {}, std::move(value)});
+  }
   void send(Peer& peer, const wire::Control& message, std::vector<UniqueFd> fds = {}) {
     wire::FrameHeader header;
     header.from = {peer.address.node, {}};

@@ -1,4 +1,5 @@
-// Processes over a node that is a thread of the test: calls, monitors, rings, windows, what a broken link does.
+// Processes over a node that is a thread of the test: calls, monitors, rings, windows, what a broken link
+// does.
 #include "runtime/host/process.hpp"
 
 #include <catch2/catch.hpp>
@@ -49,7 +50,9 @@ struct Asker {
 };
 
 template <class T>
-ActorHandle<T> at(Process& from, const ActorHandle<T>& actor) { return {&from, actor.address()}; }
+ActorHandle<T> at(Process& from, const ActorHandle<T>& actor) {
+  return {&from, actor.address()};
+}
 
 template <class Call>
 ErrorCode error_of(Call call) {
@@ -87,8 +90,8 @@ TEST_CASE("calls are answered, over a ring and through the nodes") {
 }
 
 TEST_CASE("two light actors that meet new peers do not block the threads that their answers need") {
-  // Each asked its node for a ring and blocked a CAF worker until it came. Two did so at once: the answer needed a
-  // third one. After 30 s both calls failed with a false ActorDied.
+  // Each asked its node for a ring and blocked a CAF worker until it came. Two did so at once: the answer
+  // needed a third one. After 30 s both calls failed with a false ActorDied.
   Two two(false);
   two.node.no_rings = true;
   const Session session(*two.near);
@@ -130,7 +133,9 @@ TEST_CASE("a monitor is told once, whatever ended the actor and also when that w
   }
   SECTION("it had ended before") {
     two.worker.call<&Worker::end>().get(10s);
-    REQUIRE(eventually([&] { return error_of([&] { two.worker.call<&Worker::add>(1, 1).get(10s); }) == ErrorCode::kActorDied; }));
+    REQUIRE(eventually([&] {
+      return error_of([&] { two.worker.call<&Worker::add>(1, 1).get(10s); }) == ErrorCode::kActorDied;
+    }));
     session.monitor(two.worker, [&](const std::string& why) { reason = why, ++told; });
     CHECK(eventually([&] { return told == 1; }));
     CHECK(reason == "it was asked to");

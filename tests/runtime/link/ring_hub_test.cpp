@@ -16,7 +16,9 @@ constexpr ProcessId kLeft{1};
 constexpr ProcessId kRight{2};
 constexpr JobId kJob{3};
 
-UniqueFd copy_of(int fd) { return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
+UniqueFd copy_of(int fd) {
+  return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+}
 
 wire::FrameHeader frame_of(ProcessId from, std::uint64_t id = 0) {
   wire::FrameHeader header;
@@ -35,24 +37,23 @@ struct Pair {
     memory = SharedMemory::create("ring", 2 * kRingBytes, false).value();
     to_left = Doorbell::map(copy_of(left_bell.fd())).value();
     to_right = Doorbell::map(copy_of(right_bell.fd())).value();
-    left = std::make_unique<RingHub>(kNode, std::move(left_bell),
-                                     RingHub::Handlers{[this](Message m) { call->resolve(std::move(m.body)); },
-                                                       [] {},
-                                                       [](ProcessId) {},
-                                                       [](ProcessId, const std::string&) {}});
-    right = std::make_unique<RingHub>(
-        kNode, std::move(right_bell),
-        RingHub::Handlers{[this, pause](Message m) {
-                            std::this_thread::sleep_for(pause);
-                            ++received;
-                            if (m.header.id == 0) right->send(*to_left_ring, frame_of(kRight), m.body, SendMode::kMust);
-                          },
-                          [] {},
-                          [](ProcessId) {},
-                          [this](ProcessId, const std::string& why) {
-                            broken = why;
-                            is_broken = true;
-                          }});
+    left = std::make_unique<RingHub>(
+        kNode, std::move(left_bell),
+        RingHub::Handlers{[this](Message m) { call->resolve(std::move(m.body)); }, [] {}, [](ProcessId) {},
+                          [](ProcessId, const std::string&) {}});
+    right = std::make_unique<RingHub>(kNode, std::move(right_bell),
+                                      RingHub::Handlers{[this, pause](Message m) {
+                                                          std::this_thread::sleep_for(pause);
+                                                          ++received;
+                                                          if (m.header.id == 0)
+                                                            right->send(*to_left_ring, frame_of(kRight),
+                                                                        m.body, SendMode::kMust);
+                                                        },
+                                                        [] {}, [](ProcessId) {},
+                                                        [this](ProcessId, const std::string& why) {
+                                                          broken = why;
+                                                          is_broken = true;
+                                                        }});
     to_right_ring = left->open(kRight);
     to_left_ring = right->open(kLeft);
   }
@@ -110,11 +111,12 @@ TEST_CASE("messages longer than a ring come whole, both ways") {
 }
 
 TEST_CASE("what is sent before a ring is there waits for it") {
-  // A light actor that met a new peer blocked its thread until the node had made the ring: two of them blocked all
-  // threads of a process, and with them the answer that they waited for.
+  // A light actor that met a new peer blocked its thread until the node had made the ring: two of them
+  // blocked all threads of a process, and with them the answer that they waited for.
   Pair pair(0ms);
   for (int i = 1; i <= 100; ++i)
-    REQUIRE(pair.left->send(*pair.to_right_ring, frame_of(kLeft, 1), wire::Bytes(1000), SendMode::kMust) == Sent::kQueued);
+    REQUIRE(pair.left->send(*pair.to_right_ring, frame_of(kLeft, 1), wire::Bytes(1000), SendMode::kMust) ==
+            Sent::kQueued);
   CHECK(pair.left->queued_bytes(*pair.to_right_ring) > 100'000);
   pair.attach();
   CHECK(eventually([&] { return pair.received == 100; }));
@@ -125,8 +127,8 @@ TEST_CASE("who must not wait leaves what a slow reader has no room for, and none
   pair.attach();
   constexpr int kMessages = 2000;
   for (int i = 0; i < kMessages; ++i)
-    REQUIRE(pair.left->send(*pair.to_right_ring, frame_of(kLeft, 1), wire::Bytes(i % 50 == 0 ? 300'000 : 2000),
-                            SendMode::kMust) == Sent::kQueued);
+    REQUIRE(pair.left->send(*pair.to_right_ring, frame_of(kLeft, 1),
+                            wire::Bytes(i % 50 == 0 ? 300'000 : 2000), SendMode::kMust) == Sent::kQueued);
   CHECK(eventually([&] { return pair.received == kMessages; }));
   CHECK(eventually([&] { return pair.left->queued_bytes(*pair.to_right_ring) == 0; }));
 }
@@ -142,8 +144,12 @@ TEST_CASE("a peer that speaks in another's name or for another job loses its rin
   Pair pair(0ms);
   pair.attach();
   auto header = frame_of(kLeft, 1);
-  SECTION("another process") { header.from.process = {77}; }
-  SECTION("another job") { header.job = {78}; }
+  SECTION("another process") {
+    header.from.process = {77};
+  }
+  SECTION("another job") {
+    header.job = {78};
+  }
   REQUIRE(pair.left->send(*pair.to_right_ring, header, {}, SendMode::kMust) == Sent::kQueued);
   CHECK(eventually([&] { return pair.is_broken.load(); }));
   CHECK(pair.received == 0);
