@@ -39,22 +39,6 @@ function(troupe_flags target)
   endif()
 endfunction()
 
-# Shares one precompiled copy of the standard headers that nearly every file includes: half a second a file. In quick
-# builds alone, since it hides a forgotten #include.
-function(troupe_quick_room target)
-  if(NOT TARGET troupe_std_pch)
-    file(CONFIGURE OUTPUT ${troupe_BINARY_DIR}/std_pch.cpp CONTENT "// Owns the precompiled standard headers.\n")
-    add_library(troupe_std_pch OBJECT ${troupe_BINARY_DIR}/std_pch.cpp)
-    target_compile_features(troupe_std_pch PUBLIC cxx_std_20)
-    set_property(TARGET troupe_std_pch PROPERTY POSITION_INDEPENDENT_CODE ON)
-    troupe_flags(troupe_std_pch)
-    target_precompile_headers(troupe_std_pch PRIVATE <algorithm> <array> <atomic> <charconv> <chrono>
-      <condition_variable> <cstring> <filesystem> <fstream> <functional> <map> <memory> <mutex> <optional> <set> <span>
-      <sstream> <string> <string_view> <thread> <tuple> <unordered_map> <unordered_set> <utility> <variant> <vector>)
-  endif()
-  target_precompile_headers(${target} REUSE_FROM troupe_std_pch)
-endfunction()
-
 # troupe_room(name ALLOWS rooms...): the library of one folder. Linking a room that the architecture does not allow
 # below it stops the configuration.
 function(troupe_room name)
@@ -72,9 +56,6 @@ function(troupe_room name)
     set_property(TARGET troupe_${name} PROPERTY SYSTEM ON)
   endif()
   troupe_install_targets(${TROUPE_COMPONENT_OF_${name}} troupe_${name})
-  if(TROUPE_QUICK_BUILD AND NOT name STREQUAL "train")  # which shares LibTorch's
-    troupe_quick_room(troupe_${name})
-  endif()
   set_property(GLOBAL PROPERTY TROUPE_ALLOWS_${name} "${ROOM_ALLOWS}")
   set_property(GLOBAL APPEND PROPERTY TROUPE_ROOMS ${name})
   foreach(below ${ROOM_ALLOWS})
