@@ -61,9 +61,16 @@ Sent NodeLink::send(const wire::FrameHeader& header, wire::ByteView body) {
 void NodeLink::tell(const wire::Control& message) {
   wire::FrameHeader header;
   header.from = self_;
-  const auto body = wire::encode_control(message, header);
-  while (send(header, body) == Sent::kFull && !NoWaitScope::marked()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  auto body = wire::encode_control(message, header);
+  const std::lock_guard lock(unsent_mutex_);
+  if (unsent_.empty() && send(header, body) != Sent::kFull) return;
+  unsent_.push_back({header, std::move(body)});
+}
+
+void NodeLink::flush_unsent() {
+  const std::lock_guard lock(unsent_mutex_);
+  while (!unsent_.empty() && send(unsent_.front().header, unsent_.front().body) != Sent::kFull) {
+    unsent_.pop_front();
   }
 }
 
@@ -85,24 +92,9 @@ NodeLink::Request NodeLink::ask(const MakeRequest& make, Waiter* waiter) {
   if (!why.empty()) {
     request.state->resolve(node_gone(why));
   } else if (now) {
-    send_request(request.number, message);
+    tell(message);
   }
   return request;
-}
-
-void NodeLink::send_request(std::uint64_t number, const wire::Control& request) {
-  wire::FrameHeader header;
-  header.from = self_;
-  const auto body = wire::encode_control(request, header);
-  Sent sent = send(header, body);
-  while (sent == Sent::kFull && !NoWaitScope::marked() && !stopping_) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    sent = send(header, body);
-  }
-  if (sent != Sent::kFull) return;
-  const std::lock_guard lock(mutex_);  // again when there is room
-  --under_way_;
-  waiting_.emplace_front(number, request);
 }
 
 std::vector<UniqueFd> NodeLink::take_fds(std::uint64_t request) {
@@ -128,7 +120,10 @@ void NodeLink::run() {
       tell(wire::Pulse{});
     }
     link_.flush();
-    if (!link_.wants_write() && refused_.exchange(false)) handlers_.on_room();
+    if (!link_.wants_write() && refused_.exchange(false)) {
+      flush_unsent();
+      handlers_.on_room();
+    }
     receive_all();
     if (const std::lock_guard lock(mutex_); !lost_.empty()) return;
   }
@@ -169,7 +164,7 @@ void NodeLink::on_answer(Message message) {
       waiting_.pop_front();
     }
   }
-  for (const auto& [number, request] : next) send_request(number, request);
+  for (const auto& [number, request] : next) tell(request);
   state->resolve(decoded->ok ? Outcome(std::move(decoded->value)) : Outcome(std::move(decoded->error)));
 }
 

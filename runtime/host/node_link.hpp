@@ -40,7 +40,8 @@ class NodeLink {
   void stop();
 
   Sent send(const wire::FrameHeader& header, wire::ByteView body);
-  /// What is lost only together with the link.
+  /// What is lost only together with the link. Does not wait: what finds no room goes when there is some, in
+  /// order.
   void tell(const wire::Control& message);
 
   using MakeRequest = std::function<wire::Control(std::uint64_t request)>;
@@ -62,7 +63,7 @@ class NodeLink {
   void receive_all();
   void on_answer(Message message);
   void lost(const std::string& why);
-  void send_request(std::uint64_t number, const wire::Control& request);
+  void flush_unsent();
 
   const ProcessAddress self_;
   SocketLink link_;
@@ -74,6 +75,13 @@ class NodeLink {
   std::deque<std::pair<std::uint64_t, wire::Control>> waiting_;  ///< requests whose turn has not come
   std::size_t under_way_ = 0;
   std::string lost_;  ///< why, once the node is gone
+
+  struct Unsent {
+    wire::FrameHeader header;
+    wire::Bytes body;
+  };
+  std::mutex unsent_mutex_;
+  std::deque<Unsent> unsent_;  ///< control messages that found no room; under unsent_mutex_
 
   std::atomic<std::uint64_t> next_{1};
   std::atomic<bool> refused_{false};  ///< a send was answered with kFull
