@@ -17,7 +17,7 @@ void ActorTable::start(ActorStart start, OnActorReady on_ready, OnActorEnd on_en
                               "spawn it anew"});
   }
   const auto handle =
-      host_actor(system_, home_, std::move(start), std::move(on_ready),
+      host_actor(system_, home_, std::move(start), threads_, std::move(on_ready),
                  [this, on_end = std::move(on_end)](const ActorAddress& actor, const std::string& reason) {
                    ended(actor, reason);
                    if (on_end) on_end(actor, reason);
@@ -88,13 +88,16 @@ std::string ActorTable::why_not_here(ActorId actor) const {
   return why != nullptr ? *why : "no such actor is in its process (any more)";
 }
 
-void ActorTable::stop_all(const std::string& reason, Duration timeout) {
+void ActorTable::stop_all(const std::string& reason) {
   std::vector<ActorId> all;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, actor] : living_) all.push_back(id);
   }
   for (const ActorId id : all) stop(id, reason);
+}
+
+void ActorTable::wait_until_empty(Duration timeout) const {
   const MonotonicClock clock;
   for (const Instant deadline = clock.now() + timeout; size() != 0 && clock.now() < deadline;) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -14,7 +14,9 @@ namespace troupe {
 /// Thread-safe. Invariant: an actor is living or remembered as ended, never both; a monitor is answered once.
 class ActorTable {
  public:
-  ActorTable(caf::actor_system& system, ActorHome& home) : system_(system), home_(home) {}
+  /// Without `threads` no actor gets one of its own.
+  ActorTable(caf::actor_system& system, ActorHome& home, bool threads)
+      : system_(system), home_(home), threads_(threads) {}
 
   /// As host_actor. An id that lives here or ended here is refused by `on_ready`.
   void start(ActorStart start, OnActorReady on_ready, OnActorEnd on_end, caf::execution_unit* unit);
@@ -24,8 +26,9 @@ class ActorTable {
   bool stop(ActorId actor, std::string reason);
   /// Answers (with the reason, a string) when the actor has ended: at once if it is not here.
   void monitor(ActorId actor, Responder responder);
-  /// Ends all and waits until they have, `timeout` at most.
-  void stop_all(const std::string& reason, Duration timeout);
+  void stop_all(const std::string& reason);
+  /// Waits until all have ended, `timeout` at most.
+  void wait_until_empty(Duration timeout) const;
   std::size_t size() const;
 
  private:
@@ -34,6 +37,7 @@ class ActorTable {
 
   caf::actor_system& system_;
   ActorHome& home_;
+  const bool threads_;
   mutable std::mutex mutex_;  ///< guards all below
   std::unordered_map<ActorId, caf::strong_actor_ptr> living_;
   std::unordered_map<ActorId, std::vector<Responder>> monitors_;

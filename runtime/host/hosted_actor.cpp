@@ -135,10 +135,10 @@ class Host final : public caf::event_based_actor, public ActorContext {
 
 }  // namespace
 
-caf::strong_actor_ptr host_actor(caf::actor_system& system, ActorHome& home, ActorStart start,
+caf::strong_actor_ptr host_actor(caf::actor_system& system, ActorHome& home, ActorStart start, bool threads,
                                  OnActorReady on_ready, OnActorEnd on_end) {
-  const bool isolated = start.isolated;
-  caf::actor actor = isolated ? system.spawn<Host, caf::detached>(home, std::move(start), std::move(on_ready),
+  const bool detached = start.isolated && threads;
+  caf::actor actor = detached ? system.spawn<Host, caf::detached>(home, std::move(start), std::move(on_ready),
                                                                   std::move(on_end))
                               : system.spawn<Host, caf::lazy_init>(home, std::move(start),
                                                                    std::move(on_ready), std::move(on_end));

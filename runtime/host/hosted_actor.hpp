@@ -76,8 +76,8 @@ using OnActorReady = std::function<void(Result<void>)>;
 using OnActorEnd = std::function<void(const ActorAddress&, const std::string& reason)>;
 
 /// Hosts an actor. A StartMessage constructs the object and reports by `on_ready`; `on_end` is called once
-/// when it ends, before that turn is over.
-caf::strong_actor_ptr host_actor(caf::actor_system& system, ActorHome& home, ActorStart start,
+/// when it ends, before that turn is over. Without `threads` an isolated actor has none of its own.
+caf::strong_actor_ptr host_actor(caf::actor_system& system, ActorHome& home, ActorStart start, bool threads,
                                  OnActorReady on_ready, OnActorEnd on_end);
 /// Puts a message into an actor's mailbox. With `unit` the actor may take its turn in the calling thread.
 void enqueue(const caf::strong_actor_ptr& actor, caf::message message, caf::execution_unit* unit);

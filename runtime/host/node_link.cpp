@@ -1,21 +1,9 @@
 #include "runtime/host/node_link.hpp"
 
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
-#include "runtime/core/log.hpp"
-#include "runtime/core/quiet_thread.hpp"
-#include "runtime/host/may_wait.hpp"
-#include "runtime/link/socket/first_exchange.hpp"
-
 namespace troupe {
 namespace {
 
-constexpr Duration kPulse = std::chrono::seconds(1);
 constexpr std::size_t kRequestsUnderWay = 256;
-/// Senders hold themselves back by windows; this bounds what all of them together may queue.
-constexpr int kMessagesATurn = 256;
 
 ErrorInfo node_gone(const std::string& why) {
   return {ErrorCode::kUnavailable, "this host's node cannot be asked", why, "start the program again"};
@@ -23,8 +11,8 @@ ErrorInfo node_gone(const std::string& why) {
 
 }  // namespace
 
-NodeLink::NodeLink(ProcessAddress self, SocketLink link)
-    : self_(self), link_(std::move(link)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+NodeLink::NodeLink(ProcessAddress self, std::unique_ptr<NodeChannel> channel)
+    : self_(self), channel_(std::move(channel)) {}
 
 NodeLink::~NodeLink() {
   stop();
@@ -32,30 +20,25 @@ NodeLink::~NodeLink() {
 
 void NodeLink::start(UniqueFd doorbell, Handlers handlers) {
   handlers_ = std::move(handlers);
-  std::vector<UniqueFd> fds;
-  fds.push_back(std::move(doorbell));
-  if (!send_control(link_, self_, wire::Hello{}, std::move(fds))) {
-    throw Unavailable(
-        {ErrorCode::kUnavailable, "cannot reach this host's node", "it closed the link", "see its output"});
-  }
-  thread_ = start_quiet_thread([this] { run(); });
+  NodeChannel::Handlers from_channel;
+  from_channel.on_message = [this](Message message) {
+    const bool answer = message.header.kind == wire::FrameKind::kControl &&
+                        message.header.id == wire::Control(wire::Answer{}).index();
+    if (answer) return on_answer(std::move(message));
+    handlers_.on_message(std::move(message));
+    return true;
+  };
+  from_channel.on_room = [this] {
+    flush_unsent();
+    handlers_.on_room();
+  };
+  from_channel.on_pulse = [this] { tell(wire::Pulse{}); };
+  from_channel.on_closed = [this](const std::string& why) { lost(why); };
+  channel_->start(self_, std::move(doorbell), std::move(from_channel));
 }
 
 void NodeLink::stop() {
-  if (stopping_.exchange(true)) return;
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
-  if (thread_.joinable()) thread_.join();
-}
-
-Sent NodeLink::send(const wire::FrameHeader& header, wire::ByteView body) {
-  const Sent sent = link_.send(header, body);
-  if (sent == Sent::kFull) refused_ = true;
-  if (link_.wants_write()) {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
-  }
-  return sent;
+  channel_->stop();
 }
 
 void NodeLink::tell(const wire::Control& message) {
@@ -103,57 +86,18 @@ std::vector<UniqueFd> NodeLink::take_fds(std::uint64_t request) {
   return found.empty() ? std::vector<UniqueFd>() : std::move(found.mapped());
 }
 
-void NodeLink::run() {
-  const NoWaitScope receives;
-  const MonotonicClock clock;
-  Instant next_pulse = clock.now() + kPulse;
-  while (!stopping_) {
-    const auto left = std::max(Duration::zero(), next_pulse - clock.now());
-    pollfd waits[2] = {{link_.fd(), static_cast<short>(POLLIN | (link_.wants_write() ? POLLOUT : 0)), 0},
-                       {wake_.get(), POLLIN, 0}};
-    ::poll(waits, 2, static_cast<int>(left / std::chrono::milliseconds(1)) + 1);
-    std::uint64_t count = 0;
-    if (waits[1].revents != 0) [[maybe_unused]]
-      const auto got = ::read(wake_.get(), &count, sizeof count);
-    if (clock.now() >= next_pulse) {
-      next_pulse = clock.now() + kPulse;
-      tell(wire::Pulse{});
-    }
-    link_.flush();
-    if (!link_.wants_write() && refused_.exchange(false)) {
-      flush_unsent();
-      handlers_.on_room();
-    }
-    receive_all();
-    if (const std::lock_guard lock(mutex_); !lost_.empty()) return;
-  }
-}
-
-void NodeLink::receive_all() {
-  for (int i = 0; i < kMessagesATurn && !stopping_; ++i) {
-    Message message;
-    const auto got = link_.receive(message);
-    if (got == SocketLink::Got::kNothing) return;
-    if (got == SocketLink::Got::kClosed) return lost(link_.why_closed());
-    const bool answer = message.header.kind == wire::FrameKind::kControl &&
-                        message.header.id == wire::Control(wire::Answer{}).index();
-    if (answer) {
-      on_answer(std::move(message));
-    } else {
-      handlers_.on_message(std::move(message));
-    }
-  }
-}
-
-void NodeLink::on_answer(Message message) {
+bool NodeLink::on_answer(Message message) {
   auto decoded = wire::decode<wire::Answer>(message.body);
-  if (!decoded) return lost("its answer does not decode: " + decoded.error().message());
+  if (!decoded) {
+    lost("its answer does not decode: " + decoded.error().message());
+    return false;
+  }
   std::shared_ptr<CallState> state;
   std::vector<std::pair<std::uint64_t, wire::Control>> next;
   {
     const std::lock_guard lock(mutex_);
     const auto at = asked_.find(decoded->request);
-    if (at == asked_.end()) return;
+    if (at == asked_.end()) return true;
     state = std::move(at->second.state);
     asked_.erase(at);
     if (!message.fds.empty()) answered_fds_.emplace(decoded->request, std::move(message.fds));
@@ -166,6 +110,7 @@ void NodeLink::on_answer(Message message) {
   }
   for (const auto& [number, request] : next) tell(request);
   state->resolve(decoded->ok ? Outcome(std::move(decoded->value)) : Outcome(std::move(decoded->error)));
+  return true;
 }
 
 void NodeLink::lost(const std::string& why) {

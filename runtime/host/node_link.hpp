@@ -8,17 +8,16 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "runtime/host/call_state.hpp"
-#include "runtime/link/socket/socket_link.hpp"
+#include "runtime/host/node_channel.hpp"
 #include "runtime/wire/messages.hpp"
 
 namespace troupe {
 
-/// Thread-safe. One thread of its own receives; it never waits for anything else.
+/// Thread-safe. Handlers run in the channel's thread.
 class NodeLink {
  public:
   struct Handlers {
@@ -28,7 +27,7 @@ class NodeLink {
         on_lost;  ///< once; the node is gone, or nothing it says makes sense
   };
 
-  NodeLink(ProcessAddress self, SocketLink link);
+  NodeLink(ProcessAddress self, std::unique_ptr<NodeChannel> channel);
   ~NodeLink();
   NodeLink(const NodeLink&) = delete;
   NodeLink& operator=(const NodeLink&) = delete;
@@ -39,7 +38,7 @@ class NodeLink {
   /// No handler runs any more.
   void stop();
 
-  Sent send(const wire::FrameHeader& header, wire::ByteView body);
+  Sent send(const wire::FrameHeader& header, wire::ByteView body) { return channel_->send(header, body); }
   /// What is lost only together with the link. Does not wait: what finds no room goes when there is some, in
   /// order.
   void tell(const wire::Control& message);
@@ -59,15 +58,13 @@ class NodeLink {
   struct Asked {
     std::shared_ptr<CallState> state;
   };
-  void run();
-  void receive_all();
-  void on_answer(Message message);
+  /// False: it does not decode.
+  bool on_answer(Message message);
   void lost(const std::string& why);
   void flush_unsent();
 
   const ProcessAddress self_;
-  SocketLink link_;
-  UniqueFd wake_;
+  const std::unique_ptr<NodeChannel> channel_;
   Handlers handlers_;
   std::mutex mutex_;  ///< guards what follows, to the next blank line
   std::unordered_map<std::uint64_t, Asked> asked_;
@@ -84,9 +81,6 @@ class NodeLink {
   std::deque<Unsent> unsent_;  ///< control messages that found no room; under unsent_mutex_
 
   std::atomic<std::uint64_t> next_{1};
-  std::atomic<bool> refused_{false};  ///< a send was answered with kFull
-  std::atomic<bool> stopping_{false};
-  std::thread thread_;
 };
 
 }  // namespace troupe

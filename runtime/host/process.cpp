@@ -1,13 +1,12 @@
 #include "runtime/host/process.hpp"
 
-#include <fcntl.h>
-
 #include <climits>
 
 #include "runtime/core/futex.hpp"
 #include "runtime/core/log.hpp"
-#include "runtime/core/random.hpp"
 #include "runtime/host/may_wait.hpp"
+#include "runtime/host/socket_channel.hpp"
+#include "runtime/link/ring/ring_hub.hpp"
 
 namespace troupe {
 namespace {
@@ -43,57 +42,65 @@ caf::behavior mailman() {
   }};
 }
 
-/// Ids of light actors: unlike in all processes, without asking anybody.
-ActorId next_light_id() {
-  static const std::uint64_t base = SystemRandom().next();
-  static std::atomic<std::uint64_t> count{0};
-  return light_actor_id(mix(base, count.fetch_add(1)));
-}
-
 Outcome spawned(const ActorAddress& at) {
   return wire::encode(wire::SpawnAnswer{at});
+}
+
+ProcessFloor production(SocketLink link) {
+  ProcessFloor floor;
+  floor.channel = std::make_unique<SocketChannel>(std::move(link));
+  floor.make_rings = [](NodeId node, Rings::Handlers handlers) {
+    return std::make_unique<RingHub>(node, Doorbell::create().value(), std::move(handlers));
+  };
+  floor.light_ids = SystemRandom().next();
+  return floor;
 }
 
 }  // namespace
 
 Process::Process(ProcessConfig config, SocketLink link, Handlers handlers)
-    : config_(std::move(config)), handlers_(std::move(handlers)) {
+    : Process(std::move(config), production(std::move(link)), std::move(handlers)) {}
+
+Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
+    : config_(std::move(config)),
+      handlers_(std::move(handlers)),
+      run_actors_(std::move(floor.run_actors)),
+      light_ids_(floor.light_ids) {
   // Few threads that sleep when idle: light actors usually take their turn in the thread that received the
   // message.
-  caf_config_.set("scheduler.policy", caf::atom("sharing"));
+  caf_config_.set("scheduler.policy", caf::atom(run_actors_ ? "testing" : "sharing"));
   caf_config_.set("scheduler.max-threads", std::size_t{2});
   caf_ = std::make_unique<caf::actor_system>(caf_config_);
   inline_unit_ = std::make_unique<InlineUnit>(*caf_);
   mailman_ = caf_->spawn(mailman);
-  actors_ = std::make_unique<ActorTable>(*caf_, *this);
-  node_ = std::make_unique<NodeLink>(address(), std::move(link));
-  auto bell = Doorbell::create().value();
-  UniqueFd bell_fd(::fcntl(bell.fd(), F_DUPFD_CLOEXEC, 0));
-  rings_ = std::make_unique<RingHub>(
-      config_.node, std::move(bell),
-      RingHub::Handlers{[this](Message message) { on_message(std::move(message), inline_unit_.get()); },
-                        [this] { inline_unit_->run(); },
-                        [this](ProcessId peer) { routes_->ring_drained(peer); },
-                        [this](ProcessId peer, const std::string& why) {
-                          log(LogLevel::kError, "a ring is closed: " + why);
-                          later([this, peer, why] {
-                            const ProcessAddress at{config_.node, peer};
-                            routes_->process_down(at, "it broke the protocol: " + why);
-                            fail_calls([at](ProcessAddress p) { return p == at; },
-                                       actor_died("it broke the protocol: " + why));
-                          });
-                        }});
-  routes_ =
-      std::make_unique<Routes>(config_, *node_, *rings_, [this](ProcessId peer) { ask_for_ring(peer); });
+  actors_ = std::make_unique<ActorTable>(*caf_, *this, run_actors_ == nullptr);
+  node_ = std::make_unique<NodeLink>(address(), std::move(floor.channel));
+  rings_ = floor.make_rings(
+      config_.node,
+      Rings::Handlers{[this](Message message) { on_message(std::move(message), inline_unit_.get()); },
+                      [this] { inline_unit_->run(); }, [this](ProcessId peer) { routes_->ring_drained(peer); },
+                      [this](ProcessId peer, const std::string& why) {
+                        log(LogLevel::kError, "a ring is closed: " + why);
+                        later([this, peer, why] {
+                          const ProcessAddress at{config_.node, peer};
+                          routes_->process_down(at, "it broke the protocol: " + why);
+                          fail_calls([at](ProcessAddress p) { return p == at; },
+                                     actor_died("it broke the protocol: " + why));
+                        });
+                      }});
+  routes_ = std::make_unique<Routes>(config_, *node_, *rings_, floor.limits,
+                                     [this](ProcessId peer) { ask_for_ring(peer); });
   leases_ = std::make_unique<Leases>(config_, *node_);
-  node_->start(std::move(bell_fd),
+  node_->start(rings_->doorbell(),
                {[this](Message message) { on_message(std::move(message), nullptr); },
                 [this] { routes_->flush_all(); }, [this](const std::string& why) { on_node_gone(why); }});
 }
 
 Process::~Process() {
   ending_ = true;
-  actors_->stop_all("its process ended", kActorsEnd);
+  actors_->stop_all("its process ended");
+  run_actors();
+  actors_->wait_until_empty(kActorsEnd);
   left_ = 1;
   futex_wake(left_, INT_MAX);
   // The threads that receive end first; what actors still send goes nowhere, but to memory that is there.
@@ -101,7 +108,12 @@ Process::~Process() {
   rings_->stop();
   caf::anon_send_exit(mailman_, caf::exit_reason::user_shutdown);
   mailman_ = nullptr;
+  run_actors();
   caf_.reset();
+}
+
+void Process::run_actors() {
+  if (run_actors_) run_actors_(*caf_);
 }
 
 void Process::later(std::function<void()> work) {
@@ -263,7 +275,11 @@ void Process::on_control(Message message) {
   auto decoded = wire::decode_control(message.header, message.body);
   if (!decoded) return log(LogLevel::kError, decoded.error().message());
   wire::Control& control = *decoded;
-  if (auto* offer = std::get_if<wire::RingOffer>(&control)) return handle(*offer, std::move(message.fds));
+  if (auto* offer = std::get_if<wire::RingOffer>(&control)) {
+    const auto attached = routes_->attach(*offer, std::move(message.fds));
+    if (!attached) log(LogLevel::kError, attached.error().message());
+    return;
+  }
   if (auto* start = std::get_if<wire::StartActorHere>(&control)) return handle(std::move(*start));
   if (auto* stop = std::get_if<wire::StopActor>(&control)) {
     actors_->stop(stop->actor, stop->reason);
@@ -284,16 +300,6 @@ void Process::on_control(Message message) {
     left_ = 1;
     futex_wake(left_, INT_MAX);
   }
-}
-
-void Process::handle(const wire::RingOffer& offer, std::vector<UniqueFd> fds) {
-  if (fds.size() != 2) return log(LogLevel::kError, "a ring came without its descriptors: raise ulimit -n");
-  auto memory = SharedMemory::map(std::move(fds[0]), false);
-  auto bell = Doorbell::map(std::move(fds[1]));
-  if (!memory || !bell) return log(LogLevel::kError, (memory ? bell.error() : memory.error()).message());
-  const auto attached =
-      routes_->attach(offer.peer, offer.job, *std::move(memory), *std::move(bell), offer.first);
-  if (!attached) log(LogLevel::kError, attached.error().message());
 }
 
 void Process::handle(wire::StartActorHere&& start) {
@@ -456,13 +462,18 @@ std::shared_ptr<CallState> Process::nodes() {
   return node_->ask([](std::uint64_t request) { return wire::NodesAsk{request}; }, rings_.get()).state;
 }
 
-Result<SharedMemory> Process::open_region(const std::string& key, std::size_t bytes, const std::string& label,
+NodeLink::Request Process::ask_for_region(const std::string& key, std::size_t bytes, const std::string& label,
                                           bool abortable) {
-  const auto asked = node_->ask(
+  return node_->ask(
       [&](std::uint64_t request) {
         return wire::RegionAsk{request, key, bytes, label, abortable};
       },
       rings_.get());
+}
+
+Result<SharedMemory> Process::open_region(const std::string& key, std::size_t bytes, const std::string& label,
+                                          bool abortable) {
+  const auto asked = ask_for_region(key, bytes, label, abortable);
   if (!asked.state->wait(kNodeAnswers)) {
     return ErrorInfo{ErrorCode::kTimeout, "no shared memory '" + key + "'",
                      "the node did not answer within 30 s", ""};
@@ -480,27 +491,43 @@ void Process::drop_region(const std::string& key) {
   node_->tell(wire::RegionDrop{key});
 }
 
-void Process::register_job(const std::string& name, Duration timeout) {
+std::shared_ptr<CallState> Process::begin_job(const std::string& name) {
   const auto asked = node_->ask(
       [&](std::uint64_t request) {
         return wire::JobAsk{request, name};
       },
       rings_.get());
-  if (!asked.state->wait(timeout)) {
+  auto known = std::make_shared<CallState>(rings_.get());
+  asked.state->on_ready([this, known, state = asked.state] {
+    if (state->outcome().ok()) {
+      const auto answer = wire::decode<wire::JobAnswer>(*state->outcome()).value();
+      config_.job = answer.job;
+      config_.incarnation = answer.incarnation;
+    }
+    known->resolve(state->outcome());
+  });
+  return known;
+}
+
+void Process::register_job(const std::string& name, Duration timeout) {
+  const auto known = begin_job(name);
+  if (!known->wait(timeout)) {
     throw Timeout({ErrorCode::kTimeout, "the job '" + name + "' could not be registered",
                    "the head did not answer within " + std::to_string(to_seconds(timeout)) + " s",
                    "see whether it runs: troupe status"});
   }
-  const auto answer = wire::decode<wire::JobAnswer>(asked.state->outcome().value()).value();
-  config_.job = answer.job;
-  config_.incarnation = answer.incarnation;
+  known->outcome().value();  // throws what the head said
+}
+
+void Process::begin_end() {
+  ending_ = true;
+  node_->tell(wire::JobEnd{"the driver has ended"});
+  node_->tell(wire::Leave{"the driver has ended"});
 }
 
 void Process::end_cluster(Duration timeout) {
-  ending_ = true;
+  begin_end();
   const MonotonicClock clock;
-  node_->tell(wire::JobEnd{"the driver has ended"});
-  node_->tell(wire::Leave{"the driver has ended"});
   const Instant deadline = clock.now() + timeout;
   for (Instant now = clock.now(); left_ == 0 && now < deadline; now = clock.now())
     futex_wait(left_, 0, deadline - now);

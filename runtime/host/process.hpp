@@ -11,9 +11,12 @@
 #include "runtime/host/actor_table.hpp"
 #include "runtime/host/call_table.hpp"
 #include "runtime/host/leases.hpp"
+#include "runtime/core/random.hpp"
 #include "runtime/host/node_link.hpp"
+#include "runtime/host/process_floor.hpp"
 #include "runtime/host/process_gate.hpp"
 #include "runtime/host/routes.hpp"
+#include "runtime/link/socket/socket_link.hpp"
 
 namespace troupe {
 
@@ -28,16 +31,22 @@ class Process final : public ProcessGate, public ActorHome {
 
   /// Says hello on `link` and starts to receive. Throws Unavailable when the link is dead.
   Process(ProcessConfig config, SocketLink link, Handlers handlers);
+  Process(ProcessConfig config, ProcessFloor floor, Handlers handlers);
   /// Ends every actor of the process and waits for them, then leaves.
   ~Process() override;
 
   /// The job that this process drives, by name. Asks the head; throws what it says, or Timeout. Call once,
   /// before actors are spawned.
   void register_job(const std::string& name, Duration timeout);
+  /// The same without waiting: resolved once the job is known.
+  std::shared_ptr<CallState> begin_job(const std::string& name);
   /// Asks the node to end with all its workers, and waits until it has (a driver's goodbye).
   void end_cluster(Duration timeout);
+  /// The same without waiting.
+  void begin_end();
   /// Blocks until the node tells this process to leave, or is gone: a worker's main loop.
   void run_until_told_to_leave();
+  bool is_told_to_leave() const { return left_ != 0; }
 
   const ProcessConfig& config() const override { return config_; }
   std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t method, wire::Bytes args,
@@ -51,6 +60,9 @@ class Process final : public ProcessGate, public ActorHome {
   Result<SharedMemory> open_region(const std::string& key, std::size_t bytes, const std::string& label,
                                    bool abortable) override;
   void drop_region(const std::string& key) override;
+  /// What open_region asks of the node; the answer's descriptor is the memory.
+  NodeLink::Request ask_for_region(const std::string& key, std::size_t bytes, const std::string& label,
+                                   bool abortable);
   void later(std::function<void()> work) override;
 
   /// Calls and spawns that have no answer yet.
@@ -70,7 +82,6 @@ class Process final : public ProcessGate, public ActorHome {
   void on_reply(Message message);
   void on_spawn(Message message, caf::execution_unit* unit);
   void on_control(Message message);
-  void handle(const wire::RingOffer& offer, std::vector<UniqueFd> fds);
   void handle(wire::StartActorHere&& start);
   void on_node_gone(const std::string& why);
 
@@ -85,16 +96,22 @@ class Process final : public ProcessGate, public ActorHome {
   ProcessAddress driver() const { return config_.driver == ProcessAddress{} ? address() : config_.driver; }
   void construct_in(ProcessAddress process, ActorSpawn spawn, std::shared_ptr<CallState> state);
 
+  void run_actors();
+  ActorId next_light_id() { return light_actor_id(mix(light_ids_, light_count_.fetch_add(1))); }
+
   ProcessConfig config_;
   const Handlers handlers_;
+  const std::function<void(caf::actor_system&)> run_actors_;  ///< null: CAF has threads
+  const std::uint64_t light_ids_;
+  std::atomic<std::uint64_t> light_count_{0};
   caf::actor_system_config caf_config_;
   std::unique_ptr<caf::actor_system> caf_;
-  std::unique_ptr<InlineUnit> inline_unit_;  ///< of the thread that leads the hub
+  std::unique_ptr<InlineUnit> inline_unit_;  ///< of the thread that leads the rings
   caf::actor mailman_;                       ///< runs what `later` is given, in order
   CallTable calls_;
   std::unique_ptr<ActorTable> actors_;
   std::unique_ptr<NodeLink> node_;
-  std::unique_ptr<RingHub> rings_;
+  std::unique_ptr<Rings> rings_;
   std::unique_ptr<Routes> routes_;
   std::unique_ptr<Leases> leases_;
   std::atomic<std::uint32_t> left_{0};  ///< told to leave, or the node is gone

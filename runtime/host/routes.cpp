@@ -7,14 +7,8 @@
 namespace troupe {
 namespace {
 
-constexpr std::size_t kCallBytes = std::size_t{16} << 20;
-constexpr std::size_t kTransitBytes = std::size_t{8} << 20;
-constexpr std::size_t kCreditStep = std::size_t{1} << 20;
-constexpr std::size_t kOneWayCreditStep = std::size_t{256} << 10;
 /// A thread that must not wait may have this many windows of calls out.
 constexpr std::size_t kSlack = 4;
-constexpr std::size_t kCongested = std::size_t{32} << 20;
-constexpr std::size_t kDrained = std::size_t{16} << 20;
 constexpr Duration kRoomDeadline = std::chrono::seconds(60);
 
 ErrorInfo dead(const std::string& why) {
@@ -45,12 +39,13 @@ bool is_call(wire::FrameKind kind) {
 
 /// What this process has under way to another one, and what of it waits.
 struct Routes::Route {
-  explicit Route(ProcessAddress to, RingChannelPtr ring_to_it) : peer(to), ring(std::move(ring_to_it)) {}
+  Route(ProcessAddress to, RingChannelPtr ring_to_it, const RouteLimits& limits)
+      : peer(to), ring(std::move(ring_to_it)), calls(limits.calls), transit(limits.transit) {}
 
   const ProcessAddress peer;
   const RingChannelPtr ring;  ///< null: frames go through the nodes
-  Window calls{kCallBytes};
-  Window transit{kTransitBytes};
+  Window calls;
+  Window transit;
   std::atomic<std::size_t> to_credit{0};          ///< taken up and not given back yet
   std::atomic<std::size_t> one_way_to_credit{0};  ///< carried out and not given back yet
 
@@ -65,11 +60,13 @@ struct Routes::Route {
   std::vector<std::function<void()>> on_drained;
 };
 
-Routes::Routes(const ProcessConfig& self, NodeLink& node, RingHub& rings, AskForRing ask_for_ring)
+Routes::Routes(const ProcessConfig& self, NodeLink& node, Rings& rings, const RouteLimits& limits,
+               AskForRing ask_for_ring)
     : config_(self),
       self_{self.node, self.process},
       node_(node),
       rings_(rings),
+      limits_(limits),
       ask_for_ring_(std::move(ask_for_ring)) {}
 
 Routes::RoutePtr Routes::find(ProcessAddress to) const {
@@ -96,7 +93,7 @@ Result<Routes::RoutePtr> Routes::route_to(ProcessAddress to) {
     auto& at = routes_[to];
     if (at == nullptr) {
       const bool near = to.node == self_.node && to.process;
-      at = std::make_shared<Route>(to, near ? rings_.open(to.process) : nullptr);
+      at = std::make_shared<Route>(to, near ? rings_.open(to.process) : nullptr, limits_);
       fresh = near && !rings_.is_attached(to.process);
     }
     route = at;
@@ -137,8 +134,7 @@ Result<void> Routes::send(const wire::FrameHeader& header, wire::ByteView body) 
 Result<void> Routes::send_routed(Route& route, const wire::FrameHeader& header, wire::ByteView body,
                                  SendMode mode) {
   const std::size_t bytes = wire::kHeaderBytes + body.size();
-  const Instant deadline = MonotonicClock().now() + kRoomDeadline;
-  for (;;) {
+  for (std::optional<Instant> deadline;;) {
     {
       const std::lock_guard lock(route.mutex);
       if (route.closed) break;
@@ -157,8 +153,9 @@ Result<void> Routes::send_routed(Route& route, const wire::FrameHeader& header, 
     // Looks again when the receiver gave room back, and now and then, since the node's link may have been
     // full.
     const Instant now = MonotonicClock().now();
-    if (now >= deadline) return no_room(true);
-    const auto took = route.transit.take(0, std::min(deadline, now + std::chrono::milliseconds(20)));
+    if (!deadline) deadline = now + kRoomDeadline;
+    if (now >= *deadline) return no_room(true);
+    const auto took = route.transit.take(0, std::min(*deadline, now + std::chrono::milliseconds(20)));
     if (took == Window::Took::kTaken) std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
   if (auto why = why_closed(header.to)) return *std::move(why);
@@ -225,14 +222,14 @@ void Routes::took_up(ProcessAddress from, std::size_t bytes) {
   auto found = route_to(from);
   if (!found) return;
   auto& owed = (*found)->to_credit;
-  if (owed.fetch_add(bytes) + bytes >= kCreditStep) send_credit(from, owed.exchange(0), 0);
+  if (owed.fetch_add(bytes) + bytes >= limits_.credit_step) send_credit(from, owed.exchange(0), 0);
 }
 
 void Routes::carried_out(ProcessAddress from, std::size_t bytes) {
   auto found = route_to(from);
   if (!found) return;
   auto& owed = (*found)->one_way_to_credit;
-  if (owed.fetch_add(bytes) + bytes < kOneWayCreditStep) return;
+  if (owed.fetch_add(bytes) + bytes < limits_.one_way_step) return;
   if (const std::size_t all = owed.exchange(0); all != 0) send_credit(from, all, wire::kFlagOneWay);
 }
 
@@ -245,10 +242,9 @@ void Routes::credit(const wire::FrameHeader& header) {
   flush(*route);
 }
 
-Result<void> Routes::attach(ProcessId peer, JobId job, SharedMemory memory, Doorbell bell, bool first) {
-  const ProcessAddress at{self_.node, peer};
-  if (auto route = route_to(at); !route) return {};  // it died meanwhile
-  return rings_.attach(peer, job, std::move(memory), std::move(bell), first);
+Result<void> Routes::attach(const wire::RingOffer& offer, std::vector<UniqueFd> fds) {
+  if (auto route = route_to({self_.node, offer.peer}); !route) return {};  // it died meanwhile
+  return rings_.attach(offer, std::move(fds));
 }
 
 void Routes::no_ring(ProcessId peer, const ErrorInfo& why) {
@@ -313,9 +309,9 @@ void Routes::own_node_lost(const std::string& reason) {
 bool Routes::is_congested(ProcessAddress to) {
   const auto route = find(to);
   if (route == nullptr) return false;
-  if (route->ring != nullptr) return rings_.queued_bytes(*route->ring) > kCongested;
+  if (route->ring != nullptr) return rings_.queued_bytes(*route->ring) > limits_.congested;
   const std::lock_guard lock(route->mutex);
-  return route->waiting_bytes > kCongested;
+  return route->waiting_bytes > limits_.congested;
 }
 
 void Routes::when_drained(ProcessAddress to, std::function<void()> resume) {
@@ -338,7 +334,7 @@ void Routes::resume_drained(Route& route) {
     const std::lock_guard lock(route.mutex);
     if (route.on_drained.empty()) return;
     const std::size_t left = route.ring != nullptr ? rings_.queued_bytes(*route.ring) : route.waiting_bytes;
-    if (!route.closed && left > kDrained) return;
+    if (!route.closed && left > limits_.drained) return;
     resume.swap(route.on_drained);
   }
   for (const auto& one : resume) one();

@@ -22,9 +22,9 @@
 #include "runtime/core/result.hpp"
 #include "runtime/host/bounded_memory.hpp"
 #include "runtime/host/node_link.hpp"
+#include "runtime/host/process_floor.hpp"
 #include "runtime/host/process_gate.hpp"
 #include "runtime/host/window.hpp"
-#include "runtime/link/ring/ring_hub.hpp"
 
 namespace troupe {
 
@@ -35,7 +35,8 @@ class Routes {
   using AskForRing = std::function<void(ProcessId)>;
 
   /// `self` must outlive it.
-  Routes(const ProcessConfig& self, NodeLink& node, RingHub& rings, AskForRing ask_for_ring);
+  Routes(const ProcessConfig& self, NodeLink& node, Rings& rings, const RouteLimits& limits,
+         AskForRing ask_for_ring);
 
   /// Sends a frame to `header.to`. Of calls, spawns and monitors the window of unanswered bytes is taken;
   /// give it back by `answered`. Errors: kActorDied (its process or node is dead), kUnavailable (no room in a
@@ -55,7 +56,7 @@ class Routes {
   void credit(const wire::FrameHeader& header);
 
   // Rings.
-  Result<void> attach(ProcessId peer, JobId job, SharedMemory memory, Doorbell bell, bool first);
+  Result<void> attach(const wire::RingOffer& offer, std::vector<UniqueFd> fds);
   /// No ring to it can be had; what waited for it fails.
   void no_ring(ProcessId peer, const ErrorInfo& why);
 
@@ -67,7 +68,7 @@ class Routes {
   /// Why nothing can be sent to `to`, if so.
   std::optional<ErrorInfo> why_closed(ProcessAddress to) const;
 
-  /// More than 32 MiB wait here to be sent there.
+  /// Too much waits here to be sent there.
   bool is_congested(ProcessAddress to);
   /// Calls `resume` once that is no longer so (at once if it is not), or never is again.
   void when_drained(ProcessAddress to, std::function<void()> resume);
@@ -91,7 +92,8 @@ class Routes {
   const ProcessConfig& config_;
   const ProcessAddress self_;
   NodeLink& node_;
-  RingHub& rings_;
+  Rings& rings_;
+  const RouteLimits limits_;
   const AskForRing ask_for_ring_;
 
   mutable std::shared_mutex mutex_;  ///< guards all below

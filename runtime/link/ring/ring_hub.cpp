@@ -1,5 +1,6 @@
 #include "runtime/link/ring/ring_hub.hpp"
 
+#include <fcntl.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -26,7 +27,7 @@ Instant now() {
 
 }  // namespace
 
-struct RingChannel {
+struct RingHub::Channel final : RingChannel {
   /// A message that found no room, or not enough.
   struct Queued {
     wire::HeaderBytes head;
@@ -34,7 +35,7 @@ struct RingChannel {
     Cutter cutter;  ///< points into head and body
   };
 
-  explicit RingChannel(ProcessId to) : peer(to) {}
+  explicit Channel(ProcessId to) : peer(to) {}
 
   const ProcessId peer;
   std::atomic<bool> attached{false};  ///< set once, after all that it says is there
@@ -74,11 +75,29 @@ void RingHub::stop() {
   thread_.join();
 }
 
-RingChannelPtr RingHub::open(ProcessId peer) {
+UniqueFd RingHub::doorbell() const {
+  return UniqueFd(::fcntl(bell_.fd(), F_DUPFD_CLOEXEC, 0));
+}
+
+RingHub::ChannelPtr RingHub::channel_to(ProcessId peer) {
   const std::lock_guard lock(mutex_);
   auto& at = channels_[peer];
-  if (at == nullptr) at = std::make_shared<RingChannel>(peer);
+  if (at == nullptr) at = std::make_shared<Channel>(peer);
   return at;
+}
+
+RingChannelPtr RingHub::open(ProcessId peer) {
+  return channel_to(peer);
+}
+
+Result<void> RingHub::attach(const wire::RingOffer& offer, std::vector<UniqueFd> fds) {
+  if (fds.size() != 2)
+    return ErrorInfo{ErrorCode::kIo, "a ring came without its descriptors", "", "raise ulimit -n"};
+  auto memory = SharedMemory::map(std::move(fds[0]), false);
+  if (!memory) return memory.error();
+  auto bell = Doorbell::map(std::move(fds[1]));
+  if (!bell) return bell.error();
+  return attach(offer.peer, offer.job, *std::move(memory), *std::move(bell), offer.first);
 }
 
 Result<void> RingHub::attach(ProcessId peer, JobId job, SharedMemory memory, Doorbell peer_bell, bool first) {
@@ -86,7 +105,7 @@ Result<void> RingHub::attach(ProcessId peer, JobId job, SharedMemory memory, Doo
     return ErrorInfo{ErrorCode::kRefused, "refused a ring", "its memory is too small",
                      "both sides must run the same build"};
   }
-  const auto channel = open(peer);
+  const auto channel = channel_to(peer);
   {
     const std::lock_guard lock(channel->mutex);
     if (channel->attached) return {};
@@ -120,11 +139,11 @@ void RingHub::close(ProcessId peer) {
 }
 
 std::size_t RingHub::queued_bytes(const RingChannel& channel) const {
-  return channel.queued_bytes.load(std::memory_order_acquire);
+  return static_cast<const Channel&>(channel).queued_bytes.load(std::memory_order_acquire);
 }
 
-Sent RingHub::send(RingChannel& channel, const wire::FrameHeader& header, wire::ByteView body,
-                   SendMode mode) {
+Sent RingHub::send(RingChannel& opaque, const wire::FrameHeader& header, wire::ByteView body, SendMode mode) {
+  auto& channel = static_cast<Channel&>(opaque);
   const wire::HeaderBytes head = wire::encode_header(header);
   Instant deadline{};
   for (unsigned turn = 0;; ++turn) {
@@ -141,7 +160,7 @@ Sent RingHub::send(RingChannel& channel, const wire::FrameHeader& header, wire::
       // What was begun must be ended, and what must not wait is left here.
       if (cutter.sent_bytes() > 0 || mode == SendMode::kMust || !channel.attached) {
         auto rest =
-            std::make_unique<RingChannel::Queued>(RingChannel::Queued{head, {body.begin(), body.end()}, {}});
+            std::make_unique<Channel::Queued>(Channel::Queued{head, {body.begin(), body.end()}, {}});
         const std::size_t packets = cutter.sent_bytes();
         rest->cutter = Cutter(++channel.number, rest->head, rest->body, kRingPacketMax);
         while (rest->cutter.sent_bytes() < packets) rest->cutter.advance();
@@ -168,7 +187,7 @@ Sent RingHub::send(RingChannel& channel, const wire::FrameHeader& header, wire::
 }
 
 /// Writes what is queued as far as there is room. True when something was written.
-bool RingHub::flush_queued(RingChannel& channel) {
+bool RingHub::flush_queued(Channel& channel) {
   bool any = false;
   {
     const std::lock_guard lock(channel.mutex);
@@ -254,7 +273,7 @@ bool RingHub::receive_some() {
   return any;
 }
 
-bool RingHub::receive_from(RingChannel& channel) {
+bool RingHub::receive_from(Channel& channel) {
   int count = 0;
   for (; count < kPacketsATurn; ++count) {
     const auto packet = channel.in.front();

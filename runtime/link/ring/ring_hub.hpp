@@ -14,60 +14,32 @@
 #include <unordered_map>
 #include <vector>
 
-#include "runtime/core/ids.hpp"
-#include "runtime/host/call_state.hpp"
-#include "runtime/link/link.hpp"
 #include "runtime/link/ring/doorbell.hpp"
 #include "runtime/link/ring/ring.hpp"
+#include "runtime/link/ring/rings.hpp"
 
 namespace troupe {
 
-/// What a sender does when there is no room.
-enum class SendMode {
-  kWait,  ///< waits for it, for a minute at most
-  kMust,  ///< leaves a copy, which is sent when there is room; for threads that must not wait
-};
-
-/// One ring pair, from one end. Opaque: RingHub's own.
-struct RingChannel;
-using RingChannelPtr = std::shared_ptr<RingChannel>;
-
 /// Thread-safe.
-class RingHub final : public Waiter {
+class RingHub final : public Rings {
  public:
-  struct Handlers {
-    /// What came over a ring: called by the leader, a message at a time. The frame's sender and job are those
-    /// of the ring's other end: a peer that says otherwise loses its ring.
-    std::function<void(Message)> on_message;
-    /// Called by the leader after a run of messages.
-    std::function<void()> on_idle;
-    /// Called by the leader: less than before waits to be sent to `peer`.
-    std::function<void(ProcessId peer)> on_drained;
-    /// The peer broke the ring's format, or spoke in another's name; nothing more is read from it.
-    std::function<void(ProcessId peer, const std::string& why)> on_broken;
-  };
-
   RingHub(NodeId node, Doorbell bell, Handlers handlers);
   ~RingHub() override;
 
-  /// The hub's thread ends: nothing is received any more but by threads that wait.
-  void stop();
+  /// The hub's thread ends.
+  void stop() override;
+  UniqueFd doorbell() const override;
 
-  int doorbell_fd() const { return bell_.fd(); }
-
-  /// The channel to `peer`. What is sent before its memory is attached waits in it.
-  RingChannelPtr open(ProcessId peer);
+  RingChannelPtr open(ProcessId peer) override;
+  Result<void> attach(const wire::RingOffer& offer, std::vector<UniqueFd> fds) override;
   /// Attaches the ring pair shared with `peer`, a process of `job`. `first` says which direction is ours to
   /// write.
   Result<void> attach(ProcessId peer, JobId job, SharedMemory memory, Doorbell peer_bell, bool first);
-  bool is_attached(ProcessId peer) const;
-  /// The peer is dead: senders stop waiting for it, and what it had written whole is still delivered.
-  void close(ProcessId peer);
-
-  /// Sends one message of any size. kFull: no room in a minute (kWait alone).
-  Sent send(RingChannel& channel, const wire::FrameHeader& header, wire::ByteView body, SendMode mode);
-  /// What waits to be sent there.
-  std::size_t queued_bytes(const RingChannel& channel) const;
+  bool is_attached(ProcessId peer) const override;
+  void close(ProcessId peer) override;
+  Sent send(RingChannel& channel, const wire::FrameHeader& header, wire::ByteView body,
+            SendMode mode) override;
+  std::size_t queued_bytes(const RingChannel& channel) const override;
 
   void wait(const std::function<bool()>& done, std::atomic<std::uint32_t>& word,
             std::atomic<std::uint32_t>& sleepers, Instant deadline) override;
@@ -77,17 +49,20 @@ class RingHub final : public Waiter {
   std::uint64_t late_wakeups() const { return late_wakeups_; }
 
  private:
-  using Channels = std::vector<RingChannelPtr>;
+  struct Channel;
+  using ChannelPtr = std::shared_ptr<Channel>;
+  using Channels = std::vector<ChannelPtr>;
 
+  ChannelPtr channel_to(ProcessId peer);
   void run();
   bool try_lead();
   void stop_leading();
   /// Delivers what is there; true when there was something.
   bool receive_some();
-  bool receive_from(RingChannel& channel);
+  bool receive_from(Channel& channel);
   void refresh_polled();
   bool anything_waiting();
-  bool flush_queued(RingChannel& channel);
+  bool flush_queued(Channel& channel);
   /// Polls until `done` or until nothing came for the spin time; true when done.
   bool spin(const std::function<bool()>& done);
 
@@ -95,7 +70,7 @@ class RingHub final : public Waiter {
   Doorbell bell_;
   const Handlers handlers_;
   mutable std::mutex mutex_;  ///< guards channels_
-  std::unordered_map<ProcessId, RingChannelPtr> channels_;
+  std::unordered_map<ProcessId, ChannelPtr> channels_;
   std::atomic<std::uint64_t> version_{0};  ///< changes with channels_ and with what is attached
   std::atomic<bool> leading_{false};
   std::atomic<bool> stopping_{false};

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "runtime/host/process.hpp"
+#include "runtime/link/ring/ring_hub.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
 
 namespace troupe::test {

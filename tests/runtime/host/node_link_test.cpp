@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/host/may_wait.hpp"
+#include "runtime/host/socket_channel.hpp"
 #include "tests/runtime/host/fake_node.hpp"
 
 using namespace troupe;
@@ -14,7 +15,7 @@ TEST_CASE("what a process tells its full node is late, and not lost") {
   // got one.
   auto ends = SocketLink::pair().value();
   SocketLink node = std::move(ends.first);
-  NodeLink process({{1}, {2}}, std::move(ends.second));
+  NodeLink process({{1}, {2}}, std::make_unique<SocketChannel>(std::move(ends.second)));
   auto bell = Doorbell::create().value();
   process.start(test::copy_of(bell.fd()), {[](Message) {}, [] {}, [](const std::string&) {}});
   wire::FrameHeader header;

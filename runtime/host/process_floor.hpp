@@ -1,0 +1,34 @@
+/// What a process stands on. The default is production's: threads, a socket, shared memory. A simulation
+/// brings its own, and has everything happen in one thread.
+#pragma once
+
+#include <caf/all.hpp>
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include "runtime/host/node_channel.hpp"
+#include "runtime/link/ring/rings.hpp"
+
+namespace troupe {
+
+/// Bounds of what may be under way; see routes.hpp.
+struct RouteLimits {
+  std::size_t calls = std::size_t{16} << 20;           ///< of calls without an answer
+  std::size_t transit = std::size_t{8} << 20;          ///< of routed frames that were not taken up
+  std::size_t credit_step = std::size_t{1} << 20;      ///< routed bytes taken up are given back in such steps
+  std::size_t one_way_step = std::size_t{256} << 10;   ///< and those of one-way calls in these
+  std::size_t congested = std::size_t{32} << 20;       ///< of answers that wait: no further call is carried out
+  std::size_t drained = std::size_t{16} << 20;         ///< until no more than this waits
+};
+
+struct ProcessFloor {
+  std::unique_ptr<NodeChannel> channel;
+  std::function<std::unique_ptr<Rings>(NodeId, Rings::Handlers)> make_rings;
+  std::uint64_t light_ids = 0;  ///< what the ids of light actors are mixed from; unlike in all processes
+  RouteLimits limits{};
+  /// Runs what the actors have to do, in the calling thread; CAF has no thread then. Null: CAF has threads.
+  std::function<void(caf::actor_system&)> run_actors{};
+};
+
+}  // namespace troupe
