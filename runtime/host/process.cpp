@@ -64,16 +64,16 @@ Process::Process(ProcessConfig config, SocketLink link, Handlers handlers)
 Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
     : config_(std::move(config)),
       handlers_(std::move(handlers)),
-      run_actors_(std::move(floor.run_actors)),
+      threads_(floor.threads),
       light_ids_(floor.light_ids) {
   // Few threads that sleep when idle: light actors usually take their turn in the thread that received the
   // message.
-  caf_config_.set("scheduler.policy", caf::atom(run_actors_ ? "testing" : "sharing"));
+  caf_config_.set("scheduler.policy", caf::atom(threads_ ? "sharing" : "testing"));
   caf_config_.set("scheduler.max-threads", std::size_t{2});
   caf_ = std::make_unique<caf::actor_system>(caf_config_);
   inline_unit_ = std::make_unique<InlineUnit>(*caf_);
   mailman_ = caf_->spawn(mailman);
-  actors_ = std::make_unique<ActorTable>(*caf_, *this, run_actors_ == nullptr);
+  actors_ = std::make_unique<ActorTable>(*caf_, *this, threads_);
   node_ = std::make_unique<NodeLink>(address(), std::move(floor.channel));
   rings_ = floor.make_rings(
       config_.node,
@@ -99,7 +99,7 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
 Process::~Process() {
   ending_ = true;
   actors_->stop_all("its process ended");
-  run_actors();
+  run_turns();
   actors_->wait_until_empty(kActorsEnd);
   left_ = 1;
   futex_wake(left_, INT_MAX);
@@ -108,12 +108,16 @@ Process::~Process() {
   rings_->stop();
   caf::anon_send_exit(mailman_, caf::exit_reason::user_shutdown);
   mailman_ = nullptr;
-  run_actors();
+  run_turns();
   caf_.reset();
 }
 
-void Process::run_actors() {
-  if (run_actors_) run_actors_(*caf_);
+caf::scheduler::test_coordinator& Process::turns() {
+  return dynamic_cast<caf::scheduler::test_coordinator&>(caf_->scheduler());
+}
+
+void Process::run_turns() {
+  if (!threads_) turns().run();
 }
 
 void Process::later(std::function<void()> work) {

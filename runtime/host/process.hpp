@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <caf/all.hpp>
+#include <caf/scheduler/test_coordinator.hpp>
 #include <functional>
 #include <memory>
 #include <string>
@@ -47,6 +48,8 @@ class Process final : public ProcessGate, public ActorHome {
   /// Blocks until the node tells this process to leave, or is gone: a worker's main loop.
   void run_until_told_to_leave();
   bool is_told_to_leave() const { return left_ != 0; }
+  /// Who has a turn to take, and the actors' clock. REQUIRES: a floor without threads.
+  caf::scheduler::test_coordinator& turns();
 
   const ProcessConfig& config() const override { return config_; }
   std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t method, wire::Bytes args,
@@ -96,12 +99,13 @@ class Process final : public ProcessGate, public ActorHome {
   ProcessAddress driver() const { return config_.driver == ProcessAddress{} ? address() : config_.driver; }
   void construct_in(ProcessAddress process, ActorSpawn spawn, std::shared_ptr<CallState> state);
 
-  void run_actors();
+  /// Without threads: all turns that are due now.
+  void run_turns();
   ActorId next_light_id() { return light_actor_id(mix(light_ids_, light_count_.fetch_add(1))); }
 
   ProcessConfig config_;
   const Handlers handlers_;
-  const std::function<void(caf::actor_system&)> run_actors_;  ///< null: CAF has threads
+  const bool threads_;
   const std::uint64_t light_ids_;
   std::atomic<std::uint64_t> light_count_{0};
   caf::actor_system_config caf_config_;

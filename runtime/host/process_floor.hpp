@@ -2,7 +2,6 @@
 /// brings its own, and has everything happen in one thread.
 #pragma once
 
-#include <caf/all.hpp>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -27,8 +26,7 @@ struct ProcessFloor {
   std::function<std::unique_ptr<Rings>(NodeId, Rings::Handlers)> make_rings;
   std::uint64_t light_ids = 0;  ///< what the ids of light actors are mixed from; unlike in all processes
   RouteLimits limits{};
-  /// Runs what the actors have to do, in the calling thread; CAF has no thread then. Null: CAF has threads.
-  std::function<void(caf::actor_system&)> run_actors{};
+  bool threads = true;  ///< false: actors take their turns when Process::turns() says so
 };
 
 }  // namespace troupe

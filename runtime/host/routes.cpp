@@ -1,5 +1,7 @@
 #include "runtime/host/routes.hpp"
 
+#include <thread>
+
 #include "runtime/core/assert.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/host/may_wait.hpp"

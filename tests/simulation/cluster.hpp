@@ -1,5 +1,5 @@
-/// The simulated cluster: shells that carry the machines' events and actions, as CAF actors do in production,
-/// and the invariants.
+/// The simulated cluster: shells that carry the machines' events and actions, users' processes, and the
+/// invariants.
 #pragma once
 
 #include <deque>
@@ -15,9 +15,12 @@
 #include "actors/train/trainer_machine.hpp"
 #include "runtime/node/node_machine.hpp"
 #include "scheduler/head/head_machine.hpp"
+#include "runtime/link/ring/ring.hpp"
 #include "tests/simulation/hosted.hpp"
 #include "tests/simulation/line.hpp"
+#include "tests/simulation/load.hpp"
 #include "tests/simulation/model.hpp"
+#include "tests/simulation/rings.hpp"
 #include "tests/simulation/world.hpp"
 
 namespace troupe::sim {
@@ -32,6 +35,11 @@ struct FloorMutations {
   bool forget_requests = false;     ///< a node does not repeat what has no answer when it joins again
   bool say_before_durable = false;  ///< the head's store says that it has written what it has not
   bool forget_peers = false;        ///< a line between nodes breaks, and its ends are not told
+  bool forget_lost_nodes = false;   ///< a process does not fail its calls when the link to their node broke
+  bool keep_credit = false;         ///< a process never gives back what it has taken up
+  bool drop_unsent = false;         ///< what a process tells its node while the link is full is dropped
+  bool forget_room = false;         ///< what waits for the link to a node stays when there is room again
+  bool monitor_once = false;        ///< a monitor is not asked for again after the link broke
 };
 
 /// What a run is made of; drawn from its seed.
@@ -43,6 +51,12 @@ struct Scenario {
   bool tight_cpus = false;  ///< just enough CPUs: spawns wait for each other
   train::DriverConfig job;
   bool foreign_driver = false;  ///< nodes have another executable, and get the driver's over their links
+  std::size_t link_bytes = kLinkQueueBytes;  ///< that wait on one hop until it is full
+  std::size_t ring_bytes = kRingCapacity;
+  double no_rings = 0;  ///< the chance that one cannot be made
+  RouteLimits limits;       ///< of every process
+  int callers = 0;          ///< processes that make plain calls beside the job
+  int calls_under_way = 1;  ///< of each of them, at every moment
   train::Mutations mutations;
   FloorMutations floor;
 };
@@ -83,29 +97,51 @@ struct Group {
   void receive_word(int rank, int word, std::uint64_t task);
 };
 
-/// What a worker's constructor is given.
-struct StartArgs {
-  std::uint64_t token = 0;  ///< of the driver's spawn
-  ProcessAddress driver;
+/// Told by trainers and loaders, and asked by nobody: what TrainDriver is in production.
+class DriverActor {
+ public:
+  DriverActor();
+  void report(const train::TrainerReport& report);
+  void loader_lives(ActorId loader);
 };
 
+class TrainerActor {
+ public:
+  explicit TrainerActor(ActorHandle<DriverActor> driver);
+  ~TrainerActor();
+  bool hello() { return true; }
+  void order(const train::TrainerOrder& order);
+};
+
+class LoaderActor {
+ public:
+  explicit LoaderActor(ActorHandle<DriverActor> driver);
+  ~LoaderActor();
+  bool hello() { return true; }
+  /// The batch: the hash of its indices.
+  Future<std::uint64_t> batch(std::int64_t step, int leaf);
+};
+
+/// A process that a node starts: for one actor, or for the light actors of a job.
 struct Worker : Hosted {
   Worker(Cluster& in, Node& on, ProcessId as, std::int64_t cpus, const std::string& kind);
-  void on_control(const wire::Control& message) override;
-  /// Its constructor has run.
-  virtual void start() = 0;
+  /// The actor's constructor runs.
+  virtual void start(ActorHandle<DriverActor> of);
+  void ended() { turn_ = nullptr; }
+  /// Runs `what` after `delay` in the actor's mailbox.
+  void later(Duration delay, const char* label, std::function<void()> what);
 
-  ActorId actor{};
-  StartArgs args;
+  ActorId actor{};  ///< none: not constructed yet, or its actors are light
+  ActorHandle<DriverActor> driver;
   std::int64_t cpu_e4;
 
- private:
-  bool said_hello_ = false;
+ protected:
+  ActorContext* turn_ = nullptr;  ///< of the actor, while it lives
 };
 
 struct Trainer : Worker {
   Trainer(Cluster& in, Node& on, ProcessId as);
-  void start() override;
+  void start(ActorHandle<DriverActor> of) override;
   void on_order(const train::TrainerOrder& order);
   void on_batch(std::int64_t step, int leaf, std::uint64_t indices_hash);
   void abort_local();
@@ -123,7 +159,6 @@ struct Trainer : Worker {
 
  private:
   void carry(const train::TrainerOutput& out);
-  void report(const train::TrainerReport& report, const char* label);
   void pump();
   void pump_batches();
   void compute_when_fed();
@@ -147,19 +182,18 @@ struct Trainer : Worker {
   Generation planned_;
 };
 
-struct Loader : Worker {
-  Loader(Cluster& in, Node& on, ProcessId as);
-  void start() override;
-  void on_request(const FramePtr& call, std::int64_t step, int leaf);
-};
-
 /// The shell of a node: carries the production NodeMachine's actions, and decides nothing.
+using FramePtr = std::shared_ptr<const Message>;
 struct Node : Process, Server {
   Node(Cluster& in, int on_host, std::int64_t cpus, bool gateway);
   void start();
   void tell(node::NodeEvent event);
   /// From a local process.
-  void on_local_frame(ProcessId from, const FramePtr& frame);
+  void on_local_frame(ProcessId from, Message message);
+  /// The socket to that process has room again.
+  void room_for(ProcessId process);
+  /// The memory of the ring between two of its processes.
+  std::shared_ptr<RingMemory> ring(ProcessId one, ProcessId other) const;
   /// A local process has died: its lock is seen first, then it is reaped.
   void local_died(ProcessId process);
   bool accept(const LinePtr& line) override;
@@ -170,7 +204,10 @@ struct Node : Process, Server {
   std::unique_ptr<node::NodeMachine> machine;
   struct Local {
     Hosted* process = nullptr;
-    bool dropped = false;  ///< its link
+    bool dropped = false;      ///< its link
+    std::deque<Message> kept;  ///< found no room in it
+    std::size_t kept_bytes = 0;
+    bool stuck = false;
   };
   std::map<ProcessId, Local> locals;
   Driver* driver = nullptr;  ///< of a gateway
@@ -179,17 +216,24 @@ struct Node : Process, Server {
   struct Peer {
     std::shared_ptr<Dialer> dialer;
     std::deque<FramePtr> held;
+    std::size_t held_bytes = 0;
+    bool released = false;
+    bool stuck = false;
   };
   void carry_out(node::Actions actions);
   void dispatch(node::Source source, const FramePtr& frame);
+  void take(node::Source source, const Message& frame);
   void refuse(const wire::FrameHeader& header, const ErrorInfo& error);
-  void send_local(ProcessId process, const char* label, std::function<void(Hosted&)> what);
-  void send_frame(ProcessId process, const FramePtr& frame);
+  void send_local(ProcessId process, const Message& message);
+  std::size_t stuck_bytes() const;
+  void hold(Peer& peer, const FramePtr& frame);
+  void release(NodeId to);
   void send_peer(NodeId to, const FramePtr& frame);
-  void post_peer(Peer& peer, NodeId to, const FramePtr& frame);
+  Sent post(NodeId to, const FramePtr& frame);
   void tell_incoming(NodeId node, const std::string& reason);
   void check_cpus();
-  FramePtr control_frame(ProcessAddress to, wire::Control message, ProcessId from = {}, JobId job = {}) const;
+  FramePtr control_frame(ProcessAddress to, const wire::Control& message, ProcessId from = {},
+                         JobId job = {}) const;
   void act(node::SendLocal& a);
   void act(node::SendPeer& a);
   void act(node::TellHead& a);
@@ -198,7 +242,7 @@ struct Node : Process, Server {
   void act(node::Welcome&) {}
   void act(node::KillProcess& a);
   void act(node::DrainOutput& a);
-  void act(node::ForgetProcess& a) { locals.erase(a.process); }
+  void act(node::ForgetProcess& a);
   void act(node::RelayOutput&) {}
   void act(node::MakeRing& a);
   void act(node::MakeRegion& a);
@@ -223,6 +267,7 @@ struct Node : Process, Server {
   std::map<NodeId, LinePtr> incoming_;
   std::set<NodeId> allowed_;
   std::map<node::RegionId, std::string> regions_;
+  std::map<std::pair<ProcessId, ProcessId>, std::shared_ptr<RingMemory>> rings_;
   std::deque<node::NodeEvent> events_;
   bool busy_ = false;
   bool forgets_ = false;  ///< broken on purpose: what it repeats now is not sent
@@ -262,29 +307,37 @@ struct Disk {
 /// The driver program: the driver machine in a process of its own, tied to the cluster by its gateway node.
 struct Driver : Hosted {
   Driver(Cluster& in, Node& gateway, int number);
-  void on_control(const wire::Control& message) override;
   void on(const train::DriverEvent& event);
+  void start();
   int die_after_actions = -1;
 
   std::unique_ptr<train::DriverMachine> machine;
   struct Seat {
-    train::SpawnKind kind{};
+    ActorHandle<TrainerActor> trainer;  ///< null: a loader
     ActorAddress address;
   };
-  std::map<ActorId, Seat> seats;  ///< those that said that they are ready, until their monitor tells
-  std::set<ActorId> killed;       ///< fenced, or reported dead
+  std::map<ActorId, Seat> seats;
+  std::set<ActorId> killed;  ///< on our order, or known to be gone
+
+ protected:
+  void up() override;
+  void told_to_leave() override;
 
  private:
-  void register_job();
-  void on_job(std::uint32_t incarnation);
+  void tick();
+  template <class A>
   void spawn(std::uint64_t token, train::SpawnKind kind);
-  void up(std::uint64_t token, train::SpawnKind kind, ActorAddress actor);
-  void ready(std::uint64_t token, train::SpawnKind kind, ActorAddress actor);
+  template <class A>
+  void up(std::uint64_t token, train::SpawnKind kind, ActorHandle<A> actor);
+  template <class A>
+  void ready(std::uint64_t token, train::SpawnKind kind, ActorHandle<A> actor);
   void kill(const ActorAddress& actor, const std::string& reason);
   void carry(const train::DriverAction& action);
   void check(const train::DriverAction& action);
   void check_staleness(const train::DriverEvent& event, Generation before,
                        const std::vector<train::DriverAction>& actions);
+  std::optional<ActorHandle<DriverActor>> self_;
+  bool leaving_ = false;
   std::set<std::uint64_t> cancelled_;
 };
 
@@ -296,6 +349,7 @@ struct Checkpoint {
 
 struct Cluster {
   Cluster(Scenario with, bool verbose);
+  ~Cluster();
   /// Runs until the job is done and everything is given back, or something is wrong.
   void run();
 
@@ -305,6 +359,7 @@ struct Cluster {
   std::vector<std::string> reference;  ///< the undisturbed run's states
   Network network;
   Disk disk;
+  Load load;  ///< what plain calls have to be true of
 
   Head* head = nullptr;
   Driver* driver = nullptr;
@@ -327,6 +382,11 @@ struct Cluster {
   int transfers = 0;  ///< states received whole
   int head_starts = 0;
   int driver_starts = 0;
+  std::set<NodeId> declared_dead;        ///< by the head
+  std::map<int, Duration> clocks_ahead;  ///< by host
+
+  /// The time as that process has it.
+  Instant now_at(const Process& process) const;
 
   template <class T>
   T& own(std::unique_ptr<T> process) {

@@ -8,28 +8,43 @@ Driver::Driver(Cluster& in, Node& gateway, int number)
     : Hosted(in, gateway, {}, "driver " + std::to_string(number), gateway.host) {}
 
 /// Its gateway is a member, and knows it as its driver.
-void Driver::on_control(const wire::Control& message) {
-  if (const auto* configure = std::get_if<wire::Configure>(&message)) {
-    process = configure->process;
-    to_node("hello", wire::Hello{});
-    start_pulse();
-    return register_job();
-  }
-  Hosted::on_control(message);
-}
-
-void Driver::register_job() {
-  const std::uint64_t request = next_request();
-  ask("job", request, wire::JobAsk{request, "main"}, [this](const wire::Answer& answer) {
-    const auto job_answer = wire::decode<wire::JobAnswer>(answer.value);
-    if (!answer.ok || !job_answer || !job_answer->job)
-      return cluster.world.kill(*this, ("no job: " + answer.error.message()).c_str());
-    job = job_answer->job;
-    on_job(job_answer->incarnation);
+void Driver::up() {
+  const auto job = runtime->begin_job("main");
+  const auto asking = expect("a job", seconds(80));
+  job->on_ready([this, job, asking] {
+    met(asking);
+    if (!job->outcome().ok())
+      return cluster.world.kill(*this, ("no job: " + job->outcome().error().message()).c_str());
+    session().spawn_async<DriverActor>({.here = true});
+    if (cluster.scenario.callers > 0) session().spawn_async<CallerActor>({.here = true});
   });
 }
 
-void Driver::on_job(std::uint32_t incarnation) {
+/// The program may go on for a while: its calls fail.
+void Driver::told_to_leave() {
+  if (std::exchange(leaving_, true)) return;
+  cluster.world.after(*this, cluster.world.between(milliseconds(1), milliseconds(50)), "program ends", [this] {
+    if (node->alive) return cluster.world.kill(*this, "told to leave");
+    if (runtime->calls_under_way() != 0 || !expected.empty())
+      cluster.world.violation(name + " has lost its node, and waits for " +
+                              (expected.empty() ? "a call" : expected.begin()->second.what));
+    cluster.world.kill(*this, "its gateway is gone");
+  });
+}
+
+DriverActor::DriverActor() {
+  dynamic_cast<Driver&>(Hosted::current()).start();
+}
+void DriverActor::report(const train::TrainerReport& report) {
+  dynamic_cast<Driver&>(Hosted::current()).on(report);
+}
+void DriverActor::loader_lives(ActorId loader) {
+  dynamic_cast<Driver&>(Hosted::current()).on(train::LoaderHeartbeat{loader});
+}
+
+void Driver::start() {
+  self_ = this_actor().self<DriverActor>();
+  const std::uint32_t incarnation = runtime->config().incarnation;
   if (incarnation <= cluster.last_incarnation) cluster.world.violation("an incarnation was given twice");
   cluster.last_incarnation = incarnation;
   train::DriverConfig config = cluster.scenario.job;
@@ -39,79 +54,79 @@ void Driver::on_job(std::uint32_t incarnation) {
     return sampler(seed, epoch, step, leaf);
   };
   machine = std::make_unique<train::DriverMachine>(config, cluster.scenario.mutations);
-  for (const auto& action : machine->start(cluster.world.now())) carry(action);
-  cluster.world.every(*this, milliseconds(100), "~driver tick", [this] { on(train::DriverTick{}); });
+  for (const auto& action : machine->start(now())) carry(action);
+  tick();
+}
+
+void Driver::tick() {
+  on(train::DriverTick{});
+  this_actor().run_after(milliseconds(100), [this] { tick(); });
 }
 
 // Actors come and go, as actors/train/train_driver.cpp has it.
 
+template <class A>
 void Driver::spawn(std::uint64_t token, train::SpawnKind kind) {
-  const bool trainer = kind == train::SpawnKind::kTrainer;
-  wire::ActorPayload payload;
-  payload.constructor = trainer ? 1 : 2;
-  payload.label = trainer ? "trainer" : "loader";
-  payload.driver = address();
-  payload.package = cluster.scenario.foreign_driver ? "the driver's" : "";
-  payload.args = wire::encode(StartArgs{token, address()});
-  const wire::Bytes bytes = wire::encode(payload);
-  cluster::ActorSpec spec;
-  spec.type = payload.label;
-  spec.payload.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  spec.demand = {trainer ? cluster::kCpu : cluster::kCpu / 2, true, {}};
-  const std::uint64_t request = next_request();
-  ask("spawn", request, wire::SpawnAsk{request, spec}, [this, token, kind](const wire::Answer& answer) {
-    if (!answer.ok) {
-      // A refusal is for good: the job has ended for the cluster.
-      if (answer.error.code == ErrorCode::kRefused)
-        return cluster.world.kill(*this, ("refused: " + answer.error.message()).c_str());
-      return on(train::SpawnFailed{token, answer.error.message()});
-    }
-    const auto spawned = wire::decode<wire::SpawnAnswer>(answer.value);
-    if (!spawned) return cluster.world.violation("a spawn's answer does not decode");
-    up(token, kind, spawned->address);
+  ActorOptions options;
+  options.num_cpus = kind == train::SpawnKind::kTrainer ? 1 : 0.5;
+  options.isolated = true;
+  options.label = kind == train::SpawnKind::kTrainer ? "trainer" : "loader";
+  const auto spawning = expect("a spawn", seconds(80));
+  session().spawn_async<A>(options, *self_).then([this, spawning, token, kind](Result<ActorHandle<A>> actor) {
+    met(spawning);
+    if (actor) return up(token, kind, *actor);
+    // A refusal is for good: the job has ended for the cluster.
+    if (actor.error().code == ErrorCode::kRefused)
+      return cluster.world.kill(*this, ("refused: " + actor.error().message()).c_str());
+    on(train::SpawnFailed{token, actor.error().message()});
   });
 }
 
-void Driver::up(std::uint64_t token, train::SpawnKind kind, ActorAddress actor) {
-  if (cancelled_.contains(token)) return kill(actor, "it is not wanted any more");
-  cluster.homes[actor.actor] = actor;
-  const auto hello = [](Hosted& at, const FramePtr& call) { at.reply(*call, true); };
-  call(actor.home(), "say hello", hello, [this, token, kind, actor](const Frame& reply) {
-    if ((reply.header.flags & wire::kFlagError) == 0) return ready(token, kind, actor);
-    kill(actor, "it did not say hello");
-    on(train::SpawnFailed{token, reply.error.message()});
+template <class A>
+void Driver::up(std::uint64_t token, train::SpawnKind kind, ActorHandle<A> actor) {
+  if (cancelled_.contains(token)) return kill(actor.address(), "it is not wanted any more");
+  cluster.homes[actor.address().actor] = actor.address();
+  const auto asking = expect("a hello", seconds(45));
+  actor.template call<&A::hello>().then([this, asking, token, kind, actor](Result<bool> hello) {
+    met(asking);
+    if (hello) return ready(token, kind, actor);
+    kill(actor.address(), "it did not say hello");
+    on(train::SpawnFailed{token, hello.error().message()});
   });
 }
 
-void Driver::ready(std::uint64_t token, train::SpawnKind kind, ActorAddress actor) {
-  seats[actor.actor] = {kind, actor};
+template <class A>
+void Driver::ready(std::uint64_t token, train::SpawnKind kind, ActorHandle<A> actor) {
+  const ActorId who = actor.address().actor;
   const bool trainer = kind == train::SpawnKind::kTrainer;
-  monitor(actor, [this, id = actor.actor, trainer](const std::string& reason) {
-    seats.erase(id);
-    killed.insert(id);
+  seats[who].address = actor.address();
+  if constexpr (std::is_same_v<A, TrainerActor>) seats[who].trainer = actor;
+  session().monitor(actor, [this, who, trainer](const std::string& reason) {
+    if (seats.erase(who) == 0) return cluster.world.violation(name + " is told of a death twice");
+    killed.insert(who);
     if (trainer) {
-      on(train::TrainerDown{id, reason});
+      on(train::TrainerDown{who, reason});
     } else {
-      on(train::LoaderDown{id, reason});
+      on(train::LoaderDown{who, reason});
     }
   });
   if (trainer) {
-    on(train::TrainerReady{token, actor.actor, actor.node, "its data address"});
+    on(train::TrainerReady{token, who, actor.address().node, "its data address"});
   } else {
-    on(train::LoaderReady{token, actor.actor, actor.node, "its address"});
+    on(train::LoaderReady{token, who, actor.address().node, "its address"});
   }
 }
 
 void Driver::kill(const ActorAddress& actor, const std::string& reason) {
   killed.insert(actor.actor);
   cluster.world.trace(name, "kills " + to_string(actor.actor).substr(0, 4) + ": " + reason);
-  to_node("kill", wire::KillAsk{actor, reason});
+  session().kill(actor, reason);
 }
 
 void Driver::on(const train::DriverEvent& event) {
   if (!machine) return;
   const Generation before = machine->generation();
-  const auto actions = machine->on(event, cluster.world.now());
+  const auto actions = machine->on(event, now());
   if (!machine->ignored().empty()) cluster.world.trace(name, "ignored: " + machine->ignored());
   check_staleness(event, before, actions);
   cluster.generations = std::max(cluster.generations, static_cast<int>(machine->generation().counter));
@@ -149,14 +164,16 @@ void Driver::carry(const train::DriverAction& action) {
   check(action);
   World& world = cluster.world;
   if (const auto* wanted = std::get_if<train::SpawnActor>(&action)) {
-    spawn(wanted->token, wanted->kind);
+    if (wanted->kind == train::SpawnKind::kTrainer) {
+      spawn<TrainerActor>(wanted->token, wanted->kind);
+    } else {
+      spawn<LoaderActor>(wanted->token, wanted->kind);
+    }
   } else if (const auto* cancel = std::get_if<train::CancelSpawn>(&action)) {
     cancelled_.insert(cancel->token);
   } else if (const auto* send = std::get_if<train::SendOrder>(&action)) {
     const auto at = seats.find(send->trainer);
-    if (at == seats.end()) return;
-    tell(at->second.address.home(), "order",
-         [order = send->order](Hosted& to, const FramePtr&) { static_cast<Trainer&>(to).on_order(order); });
+    if (at != seats.end()) at->second.trainer.tell<&TrainerActor::order>(send->order);
   } else if (const auto* fence = std::get_if<train::KillActor>(&action)) {
     if (const auto at = seats.find(fence->actor); at != seats.end()) kill(at->second.address, fence->reason);
   } else if (const auto* notice = std::get_if<train::Notice>(&action)) {
@@ -169,7 +186,7 @@ void Driver::carry(const train::DriverAction& action) {
     cluster.job_done = true;
     cluster.job_hash = done->hash;
     for (const auto& [who, seat] : seats) kill(seat.address, "the job is over");
-    to_node("job end", wire::JobEnd{"done"});
+    runtime->begin_end();
     world.after(*this, milliseconds(20), "program ends",
                 [this] { cluster.world.kill(*this, "its program has ended"); });
   }
@@ -212,7 +229,7 @@ void Driver::check(const train::DriverAction& action) {
     ++cluster.rewinds;
     for (const Worker* worker : cluster.living_workers()) {
       const auto* trainer = dynamic_cast<const Trainer*>(worker);
-      if (trainer != nullptr && trainer->args.driver == address() && !killed.contains(trainer->actor) &&
+      if (trainer != nullptr && trainer->driver == self_ && !killed.contains(trainer->actor) &&
           seats.contains(trainer->actor) && trainer->machine->generation() == machine->generation() &&
           trainer->machine->steps() >= rewind->from) {
         world.violation("steps are voided though " + trainer->name + " holds them");

@@ -40,9 +40,9 @@ void Head::start() {
       return cluster.world.violation("the head cannot read its store: " + record.error().message());
     records.push_back(*std::move(record));
   }
-  carry_out(machine.restore(std::move(records), cluster.world.now()));
+  carry_out(machine.restore(std::move(records), cluster.now_at(*this)));
   cluster.world.every(*this, milliseconds(250), "~head tick",
-                      [this] { carry_out(machine.tick(cluster.world.now())); });
+                      [this] { carry_out(machine.tick(cluster.now_at(*this))); });
 }
 
 bool Head::accept(const LinePtr& line) {
@@ -58,7 +58,7 @@ void Head::line_lost(const LinePtr& line, const std::string& /*why*/) {
 }
 
 void Head::on(const cluster::ClusterEvent& event) {
-  carry_out(machine.on(event, cluster.world.now()));
+  carry_out(machine.on(event, cluster.now_at(*this)));
 }
 
 void Head::carry_out(HeadMachine::Output output) {
@@ -75,7 +75,7 @@ void Head::carry_out(HeadMachine::Output output) {
                                    : world.between(microseconds(20), milliseconds(3));
   if (cluster.scenario.floor.say_before_durable) {
     world.after(*this, Duration{0}, "said to be written",
-                [this] { carry_out(machine.written(Result<void>(), cluster.world.now())); });
+                [this] { carry_out(machine.written(Result<void>(), cluster.now_at(*this))); });
     world.after(*this, takes, "written", [this, batch = output.write] {
       cluster.disk.apply(*batch);
       if (cluster.disk.under_way == batch) cluster.disk.under_way = nullptr;
@@ -90,11 +90,12 @@ void Head::carry_out(HeadMachine::Output output) {
     }
     cluster.disk.under_way = nullptr;
     cluster.world.after(*this, cluster.world.between(microseconds(10), milliseconds(1)), "write acknowledged",
-                        [this, how] { carry_out(machine.written(how, cluster.world.now())); });
+                        [this, how] { carry_out(machine.written(how, cluster.now_at(*this))); });
   });
 }
 
 void Head::send(const cluster::ClusterAction& action) {
+  if (const auto* dead = std::get_if<cluster::NodeDead>(&action)) cluster.declared_dead.insert(dead->node);
   check(action);
   const auto at = lines_.find(receiver_of(action));
   if (at == lines_.end()) return;  // it registers again when it is back

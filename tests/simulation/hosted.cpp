@@ -1,127 +1,204 @@
 #include "tests/simulation/hosted.hpp"
 
+#include "runtime/host/may_wait.hpp"
 #include "tests/simulation/cluster.hpp"
+#include "tests/simulation/rings.hpp"
 
 namespace troupe::sim {
+namespace {
+
+Hosted* running = nullptr;
+
+template <class T>
+bool is(const Message& message) {
+  static const std::size_t number = wire::Control(T{}).index();
+  return message.header.kind == wire::FrameKind::kControl && message.header.id == number;
+}
+
+}  // namespace
+
+/// The process's end of the socket. It breaks rules on purpose, where a test wants to see that found.
+class Hosted::Channel final : public NodeChannel {
+ public:
+  explicit Channel(Hosted& owner) : owner_(owner) {}
+
+  void start(ProcessAddress self, UniqueFd /*doorbell*/, Handlers handlers) override {
+    handlers_ = std::move(handlers);
+    owner_.to_node->on_room = [this] {
+      if (!owner_.cluster.scenario.floor.forget_room) handlers_.on_room();
+    };
+    wire::FrameHeader header;
+    header.from = self;
+    const auto body = wire::encode_control(wire::Hello{}, header);
+    owner_.to_node->send(header, body);
+    owner_.cluster.world.every(owner_, seconds(1), "~pulse", [this] {
+      if (!closed_) handlers_.on_pulse();
+    });
+  }
+  void stop() override { closed_ = true; }
+  Sent send(const wire::FrameHeader& header, wire::ByteView body) override {
+    if (closed_) return Sent::kClosed;
+    const auto& broken = owner_.cluster.scenario.floor;
+    if (broken.keep_credit && header.kind == wire::FrameKind::kCredit) return Sent::kQueued;
+    if (broken.monitor_once && header.kind == wire::FrameKind::kMonitor &&
+        !owner_.monitored_.insert(header.actor).second)
+      return Sent::kQueued;
+    const Sent sent = owner_.to_node->send(header, body);
+    const bool told = sent == Sent::kFull && header.kind == wire::FrameKind::kControl;
+    return broken.drop_unsent && told ? Sent::kQueued : sent;
+  }
+  void receive(Message message) {
+    if (closed_) return;
+    if (owner_.cluster.scenario.floor.forget_lost_nodes && is<wire::NodeLost>(message)) return;
+    handlers_.on_message(std::move(message));
+  }
+  void node_closed() {
+    if (!std::exchange(closed_, true)) handlers_.on_closed("its node is gone");
+  }
+
+ private:
+  Hosted& owner_;
+  Handlers handlers_;
+  bool closed_ = false;
+};
 
 Hosted::Hosted(Cluster& in, Node& on, ProcessId as, std::string process_name, int on_host)
-    : Process(std::move(process_name), on_host), cluster(in), node(&on), process(as) {}
+    : Process(std::move(process_name), on_host), cluster(in), node(&on), process(as) {
+  to_node = std::make_shared<Pipe>(in.world, *this, on, in.scenario.link_bytes);
+  to_node->deliver = [this](Message message) { node->on_local_frame(process, std::move(message)); };
+  to_node->on_room = [] {};
+  from_node = std::make_shared<Pipe>(in.world, on, *this, in.scenario.link_bytes);
+  from_node->deliver = [this](Message message) { receive(std::move(message)); };
+  from_node->on_room = [this] { node->room_for(process); };
+}
+
+Hosted::~Hosted() = default;
+
+Hosted& Hosted::current() {
+  TROUPE_ASSERT(running != nullptr, "a user's code runs in a process");
+  return *running;
+}
 
 ProcessAddress Hosted::address() const {
   return {node->info.id, process};
 }
 
-void Hosted::start_pulse() {
-  cluster.world.every(*this, seconds(1), "~pulse", [this] { to_node("~pulse", wire::Pulse{}); });
+Instant Hosted::now() const {
+  return cluster.now_at(*this);
 }
 
-// Frames.
-
-void Hosted::send(Frame frame) {
-  frame.header.from = address();
-  frame.header.job = job;
-  auto shared = std::make_shared<const Frame>(std::move(frame));
-  cluster.world.send(*this, *node, shared->label,
-                     [n = node, id = process, shared] { n->on_local_frame(id, shared); });
+void Hosted::run(const std::function<void()>& what) {
+  const NoWaitScope one_thread;
+  const ProcessGateScope gate(runtime.get());
+  Hosted* const before = std::exchange(running, this);
+  what();
+  if (runtime != nullptr && alive) take_turns();
+  running = before;
 }
 
-void Hosted::to_node(const char* label, wire::Control message) {
-  Frame frame;
-  frame.header.kind = wire::FrameKind::kControl;
-  frame.header.to = {node->info.id, {}};
-  frame.label = label;
-  frame.control = std::move(message);
-  send(std::move(frame));
+void Hosted::receive(Message message) {
+  if (is<wire::Configure>(message)) {
+    const auto control = wire::decode_control(message.header, message.body).value();
+    // It loads its libraries.
+    cluster.world.after(*this, cluster.world.between(milliseconds(5), milliseconds(100)), "process up",
+                        [this, configure = std::get<wire::Configure>(control)] { boot(configure); });
+  } else if (channel_ == nullptr) {
+    inbox_.push_back(std::move(message));
+  } else {
+    channel_->receive(std::move(message));
+  }
 }
 
-void Hosted::ask(const char* label, std::uint64_t request, wire::Control message,
-                 std::function<void(const wire::Answer&)> done) {
-  asked[request] = {label, cluster.world.now(), false, {}, nullptr, std::move(done)};
-  to_node(label, std::move(message));
-}
-
-void Hosted::tell(const ProcessAddress& to, const char* label, Run run) {
-  Frame frame;
-  frame.header.kind = wire::FrameKind::kCall;
-  frame.header.flags = wire::kFlagOneWay;
-  frame.header.to = to;
-  frame.label = label;
-  frame.run = std::move(run);
-  send(std::move(frame));
-}
-
-void Hosted::call(const ProcessAddress& to, const char* label, Run run, Done done) {
-  Frame frame;
-  frame.header.kind = wire::FrameKind::kCall;
-  frame.header.id = ++call_ids_;
-  frame.header.to = to;
-  frame.label = label;
-  frame.run = std::move(run);
-  calls[frame.header.id] = {label, cluster.world.now(), false, to, std::move(done), nullptr};
-  send(std::move(frame));
-}
-
-void Hosted::monitor(const ActorAddress& actor, std::function<void(const std::string&)> down) {
-  Frame frame;
-  frame.header.kind = wire::FrameKind::kMonitor;
-  frame.header.id = ++call_ids_;
-  frame.header.to = actor.home();
-  frame.label = "monitor";
-  frame.run = [](Hosted&, const FramePtr&) {};  // answered when the process ends: by who carries its frames
-  const auto ended = [this, actor, down = std::move(down)](const Frame& reply) {
-    if (reply.error.code != ErrorCode::kUnavailable) return down(reply.error.why);
-    cluster.world.after(*this, milliseconds(200), "monitor again",
-                        [this, actor, down] { monitor(actor, down); });
+void Hosted::boot(const wire::Configure& configure) {
+  process = configure.process;
+  ProcessConfig config;
+  config.node = configure.node;
+  config.process = configure.process;
+  config.job = configure.job;
+  config.label = configure.label;
+  config.host = configure.host;
+  config.package = configure.package;
+  config.driver = configure.driver;
+  ProcessFloor floor;
+  auto channel = std::make_unique<Channel>(*this);
+  channel_ = channel.get();
+  floor.channel = std::move(channel);
+  floor.make_rings = [this](NodeId, Rings::Handlers handlers) {
+    return std::make_unique<SimRings>(
+        cluster.world, *this, [this](ProcessId peer) { return node->ring(process, peer); },
+        std::move(handlers));
   };
-  calls[frame.header.id] = {"monitor", cluster.world.now(), true, actor.home(), ended, nullptr};
-  send(std::move(frame));
+  floor.light_ids = cluster.ids.next();
+  floor.limits = cluster.scenario.limits;
+  floor.threads = false;
+  runtime = std::make_unique<troupe::Process>(
+      std::move(config), std::move(floor),
+      troupe::Process::Handlers{[] {}, [](const wire::Output&) {}});
+  first_ = runtime->turns().clock().current_time - now();
+  const ProcessGateScope gate(runtime.get());
+  up();
+  for (Message& message : std::exchange(inbox_, {})) channel_->receive(std::move(message));
 }
 
-void Hosted::reply(const Frame& call, std::any value) {
-  Frame frame;
-  frame.header.kind = wire::FrameKind::kReply;
-  frame.header.id = call.header.id;
-  frame.header.to = call.header.from;
-  frame.label = "reply";
-  frame.value = std::move(value);
-  send(std::move(frame));
+void Hosted::node_closed() {
+  to_node->close();
+  from_node->close();
+  if (channel_ != nullptr) channel_->node_closed();
 }
 
-void Hosted::on_frame(const FramePtr& frame) {
-  if (frame->header.kind != wire::FrameKind::kReply) return frame->run(*this, frame);
-  const auto found = calls.extract(frame->header.id);
-  if (!found.empty()) found.mapped().done(*frame);
-}
-
-void Hosted::fail_calls(const std::function<bool(const ProcessAddress&)>& which, const ErrorInfo& error) {
-  std::vector<std::uint64_t> failed;
-  for (const auto& [number, open] : calls) {
-    if (which(open.to)) failed.push_back(number);
+/// One turn after another, in the seed's order; now and then it takes a while until the next.
+void Hosted::take_turns() {
+  auto& coordinator = runtime->turns();
+  auto& clock = coordinator.clock();
+  clock.advance_time(std::max<caf::timespan>(caf::timespan(0), first_ + now() - clock.current_time));
+  while (alive && coordinator.has_job() && !turn_is_due_) {
+    if (cluster.world.random.below(16) == 0) {
+      turn_is_due_ = true;
+      cluster.world.after(*this, cluster.world.between(microseconds(1), microseconds(300)), "~turn",
+                          [this] { turn_is_due_ = false; });
+      break;
+    }
+    auto& jobs = coordinator.jobs;
+    std::swap(jobs.front(), jobs[cluster.world.random.below(jobs.size())]);
+    coordinator.run_once();
   }
-  Frame reply;
-  reply.header.flags = wire::kFlagError;
-  reply.error = error;
-  for (const std::uint64_t number : failed) {
-    if (const auto found = calls.extract(number); !found.empty()) found.mapped().done(reply);
-  }
+  if (!alive) return;
+  if (runtime->is_told_to_leave()) told_to_leave();
+  if (alive) wake_for_timers();
 }
 
-void Hosted::on_control(const wire::Control& message) {
-  if (const auto* answer = std::get_if<wire::Answer>(&message)) {
-    const auto found = asked.extract(answer->request);
-    if (!found.empty()) found.mapped().answered(*answer);
-  } else if (const auto* down = std::get_if<wire::ProcessDown>(&message)) {
-    fail_calls([at = down->process](const ProcessAddress& p) { return p == at; },
-               {ErrorCode::kActorDied, "the actor is gone", down->reason, ""});
-  } else if (const auto* dead = std::get_if<wire::NodeDown>(&message)) {
-    fail_calls([at = dead->node](const ProcessAddress& p) { return p.node == at; },
-               {ErrorCode::kActorDied, "the actor is gone", dead->reason, ""});
-  } else if (const auto* lost = std::get_if<wire::NodeLost>(&message)) {
-    fail_calls([at = lost->node](const ProcessAddress& p) { return p.node == at; },
-               {ErrorCode::kUnavailable, "the link broke", lost->reason, ""});
-  } else if (std::get_if<wire::Leave>(&message) != nullptr) {
-    cluster.world.kill(*this, "told to leave");
-  }
+void Hosted::told_to_leave() {
+  cluster.world.kill(*this, "told to leave");
+}
+
+void Hosted::wake_for_timers() {
+  const auto& due = runtime->turns().clock().schedule();
+  if (due.empty()) return;
+  const Duration left = std::max(Duration{0}, Duration(due.begin()->first - (first_ + now())));
+  const Instant at = cluster.world.now() + left;
+  if (woken_at_ > cluster.world.now() && woken_at_ <= at) return;
+  woken_at_ = at;
+  cluster.world.after(*this, left, "~timer", [] {});
+}
+
+std::uint64_t Hosted::expect(std::string what, Duration bound) {
+  expected[++expectations_] = {std::move(what), cluster.world.now(), bound};
+  return expectations_;
+}
+
+void Hosted::met(std::uint64_t expectation) {
+  if (expected.erase(expectation) == 0 && alive) cluster.world.violation(name + " is told a second time");
+}
+
+void Hosted::tear_down() {
+  alive = false;
+  to_node->close();
+  from_node->close();
+  const NoWaitScope one_thread;
+  const ProcessGateScope gate(runtime.get());
+  Hosted* const before = std::exchange(running, this);
+  runtime.reset();
+  running = before;
 }
 
 }  // namespace troupe::sim

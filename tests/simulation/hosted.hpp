@@ -1,78 +1,79 @@
-/// A process of a user, as the floor sees it: it says hello to its node, asks it, calls others and hears when
-/// they are gone. A model of runtime/host, which is no pure machine yet.
+/// A process of a user: the production runtime/host in one thread, over a simulated socket to its node and
+/// simulated rings. CAF's test coordinator holds its actors; which of them has its turn next, the seed says.
 #pragma once
 
-#include <any>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
+#include <set>
 
-#include "runtime/wire/messages.hpp"
+#include "runtime/client/session.hpp"
+#include "runtime/host/process.hpp"
+#include "tests/simulation/pipe.hpp"
 #include "tests/simulation/world.hpp"
 
 namespace troupe::sim {
 
 struct Cluster;
 struct Node;
-struct Hosted;
-
-/// A frame whose body is not bytes but what the receiver does with it.
-struct Frame {
-  wire::FrameHeader header;
-  const char* label = "frame";
-  std::optional<wire::Control> control;
-  std::function<void(Hosted&, const std::shared_ptr<const Frame>&)> run;  ///< a call, at its receiver
-  std::any value;                                                         ///< of a reply
-  ErrorInfo error;                                                        ///< of a reply with kFlagError
-};
-using FramePtr = std::shared_ptr<const Frame>;
+class SimRings;
 
 struct Hosted : Process {
   Hosted(Cluster& in, Node& on, ProcessId as, std::string process_name, int on_host);
+  ~Hosted() override;
+  /// Events of this process run in here: in its name, without waiting; its actors then take their turns.
+  void run(const std::function<void()>& what) override;
+  /// The process whose event runs now.
+  static Hosted& current();
 
-  /// From its node.
-  virtual void on_control(const wire::Control& message);
-  void on_frame(const FramePtr& frame);
-  /// To its node.
-  void to_node(const char* label, wire::Control message);
-  /// Answered by its node, once. Without a word from it for ever: the node is gone, and so is this process.
-  void ask(const char* label, std::uint64_t request, wire::Control message,
-           std::function<void(const wire::Answer&)> done);
-  std::uint64_t next_request() { return ++requests_; }
+  /// From its node's socket.
+  void receive(Message message);
+  /// The node's end of the socket has closed.
+  void node_closed();
+  /// The memory goes without another word to anybody.
+  void tear_down();
 
-  using Run = std::function<void(Hosted&, const FramePtr&)>;
-  using Done = std::function<void(const Frame& reply)>;
-  void tell(const ProcessAddress& to, const char* label, Run run);
-  void call(const ProcessAddress& to, const char* label, Run run, Done done);
-  /// `down` is called once, when the actor has ended. A link that breaks is no end: it is asked again.
-  void monitor(const ActorAddress& actor, std::function<void(const std::string&)> down);
-  void reply(const Frame& call, std::any value);
   ProcessAddress address() const;
+  Session session() { return Session(*runtime); }
+  Instant now() const;
+
+  /// Something that has to come within `bound`: an answer, a word of a death. Must be met once.
+  std::uint64_t expect(std::string what, Duration bound);
+  void met(std::uint64_t expectation);
+  struct Expected {
+    std::string what;
+    Instant since{};
+    Duration bound{};
+  };
+  std::map<std::uint64_t, Expected> expected;
 
   Cluster& cluster;
   Node* node;
   ProcessId process;
-  JobId job{};
-  struct Open {
-    std::string what;
-    Instant since{};
-    bool may_last = false;  ///< a monitor
-    ProcessAddress to;
-    std::function<void(const Frame&)> done;
-    std::function<void(const wire::Answer&)> answered;
-  };
-  std::map<std::uint64_t, Open> calls;  ///< without a reply
-  std::map<std::uint64_t, Open> asked;  ///< of its node, without an answer
+  std::unique_ptr<troupe::Process> runtime;  ///< once it was told who it is, and has loaded its libraries
+  std::shared_ptr<Pipe> to_node;
+  std::shared_ptr<Pipe> from_node;
 
  protected:
-  void start_pulse();
+  /// The runtime is up.
+  virtual void up() {}
+  /// Its node says to leave, or is gone.
+  virtual void told_to_leave();
 
  private:
-  void send(Frame frame);
-  void fail_calls(const std::function<bool(const ProcessAddress&)>& which, const ErrorInfo& error);
-  std::uint64_t requests_ = 0;
-  std::uint64_t call_ids_ = 0;
+  class Channel;
+  void boot(const wire::Configure& configure);
+  void take_turns();
+  void wake_for_timers();
+
+  std::deque<Message> inbox_;  ///< what came before it was up
+  Channel* channel_ = nullptr;
+  bool turn_is_due_ = false;
+  Instant woken_at_{-1};
+  caf::actor_clock::time_point first_{};
+  std::uint64_t expectations_ = 0;
+  std::set<ActorId> monitored_;
 };
 
 }  // namespace troupe::sim

@@ -2,9 +2,17 @@
 
 namespace troupe::sim {
 
-void Line::to_server(World& world, const char* label, std::function<void()> what) {
+void Line::to_server(World& world, const char* label, std::function<void()> what, std::size_t size) {
   const Instant sent = world.now();
-  world.send(*client, *server, label, [this, sent, what = std::move(what)] {
+  bytes += size;
+  world.send(*client, *server, label, [this, &world, sent, size, what = std::move(what)] {
+    bytes -= size;
+    if (refused && bytes <= limit / 2) {
+      refused = false;
+      world.send(*server, *client, "~room", [this] {
+        if (client_open) room();
+      });
+    }
     if (server_open && !(broken && sent >= lost_from)) what();
   });
 }
@@ -98,6 +106,10 @@ void Dialer::accepted(const LinePtr& line, std::uint64_t attempt) {
   }
   line_ = line;
   line->client_open = true;
+  line->limit = limit_;
+  line->room = [self = weak_from_this()] {
+    if (const auto dialer = self.lock()) dialer->on_room();
+  };
   line->client_lost = [self = weak_from_this()](const std::string& why) {
     const auto dialer = self.lock();
     if (dialer == nullptr || dialer->closed_) return;
@@ -115,10 +127,14 @@ void Dialer::close() {
   network_.break_line(line_, world_.now(), "the other end closed it");
 }
 
-bool Dialer::send(const char* label, std::function<void()> what) {
-  if (!is_up()) return false;
-  line_->to_server(world_, label, std::move(what));
-  return true;
+Sent Dialer::send(const char* label, std::function<void()> what, std::size_t size) {
+  if (!is_up()) return Sent::kClosed;
+  if (size != 0 && line_->bytes >= limit_) {
+    line_->refused = true;
+    return Sent::kFull;
+  }
+  line_->to_server(world_, label, std::move(what), size);
+  return Sent::kQueued;
 }
 
 }  // namespace troupe::sim

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/ids.hpp"
+#include "runtime/link/link.hpp"
 #include "tests/simulation/world.hpp"
 
 namespace troupe::sim {
@@ -22,7 +22,11 @@ struct Line {
   bool broken = false;
   std::function<void(const std::string&)> client_lost;
   Instant lost_from{};  ///< once broken: what was sent since then never arrives
-  void to_server(World& world, const char* label, std::function<void()> what);
+  std::size_t bytes = 0;        ///< of frames on their way to the server
+  std::size_t limit = 0;        ///< of it
+  bool refused = false;         ///< one of them found no room
+  std::function<void()> room;   ///< at the client, once half of it is free
+  void to_server(World& world, const char* label, std::function<void()> what, std::size_t size);
   void to_client(World& world, const char* label, std::function<void()> what);
 };
 using LinePtr = std::shared_ptr<Line>;
@@ -57,16 +61,18 @@ class Network {
 class Dialer : public std::enable_shared_from_this<Dialer> {
  public:
   using Find = std::function<Process*()>;
-  Dialer(World& world, Network& network, Process& self, NodeId id, Find find)
-      : world_(world), network_(network), self_(self), id_(id), find_(std::move(find)) {}
+  Dialer(World& world, Network& network, Process& self, NodeId id, Find find,
+         std::size_t limit = kLinkQueueBytes)
+      : world_(world), network_(network), self_(self), id_(id), find_(std::move(find)), limit_(limit) {}
 
   std::function<void()> on_connected;
   std::function<void(const std::string&)> on_lost;
+  std::function<void()> on_room = [] {};  ///< after a kFull
   void dial();
   void close();
   bool is_up() const { return line_ != nullptr && line_->client_open; }
-  /// False: there is no line.
-  bool send(const char* label, std::function<void()> what);
+  /// kClosed: there is no line. `size`: what it takes of the line's queue; 0: nothing.
+  Sent send(const char* label, std::function<void()> what, std::size_t size = 0);
 
  private:
   void accepted(const LinePtr& line, std::uint64_t attempt);
@@ -75,6 +81,7 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
   Process& self_;
   const NodeId id_;
   const Find find_;
+  const std::size_t limit_;
   LinePtr line_;
   std::uint64_t attempt_ = 0;
   bool closed_ = false;

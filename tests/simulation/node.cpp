@@ -78,7 +78,7 @@ void Node::tell(node::NodeEvent event) {
     forgets_ = joins && cluster.scenario.floor.forget_requests;
     const bool line_lost =
         std::holds_alternative<node::PeerLost>(next) || std::holds_alternative<node::PeerFailed>(next);
-    auto actions = machine->on(next, cluster.world.now());
+    auto actions = machine->on(next, cluster.now_at(*this));
     if (line_lost && cluster.scenario.floor.forget_peers) actions.clear();
     carry_out(std::move(actions));
     forgets_ = false;
@@ -97,8 +97,9 @@ void Node::act(node::TellHead& a) {
   if (forgets_ && is_repeated(a.event)) return;
   const auto event = std::make_shared<cluster::ClusterEvent>(std::move(a.event));
   Process* head = cluster.head;
-  const bool sent = head != nullptr &&
-                    head_->send(label_of(*event), [head, event] { static_cast<Head*>(head)->on(*event); });
+  const bool sent = head != nullptr && head_->send(label_of(*event), [head, event] {
+    static_cast<Head*>(head)->on(*event);
+  }) == Sent::kQueued;
   if (!sent) tell(node::HeadUnsaid{std::move(*event)});
 }
 
@@ -123,17 +124,18 @@ void Node::act(node::StartWorker& a) {
   if (a.label == "trainer") {
     made = std::make_unique<Trainer>(cluster, *this, a.process);
   } else {
-    made = std::make_unique<Loader>(cluster, *this, a.process);
+    made = std::make_unique<Worker>(cluster, *this, a.process, a.label == "loader" ? cluster::kCpu / 2 : 0,
+                                    a.label + " ");
   }
   Worker& worker = cluster.own(std::move(made));
-  locals[a.process] = {&worker, false};
+  locals[a.process].process = &worker;
   worker.on_death = [this, id = a.process] { local_died(id); };
   check_cpus();
 }
 
 void Node::act(node::AdoptDriver& a) {
   driver->process = a.process;
-  locals[a.process] = {driver, false};
+  locals[a.process].process = driver;
 }
 
 void Node::check_cpus() {
@@ -147,6 +149,10 @@ void Node::check_cpus() {
 
 void Node::local_died(ProcessId process) {
   World& world = cluster.world;
+  if (const auto at = locals.find(process); at != locals.end()) {
+    at->second.process->from_node->close();
+    at->second.process->to_node->close();
+  }
   const Duration seen = world.between(microseconds(10), milliseconds(1));
   world.after(*this, seen, "its lock is free", [this, process] {
     tell(node::ProcessEnding{process, "killed by signal 9 (SIGKILL)"});
@@ -167,33 +173,80 @@ void Node::act(node::DrainOutput& a) {
   tell(node::OutputDrained{a.process, ""});
 }
 
-void Node::send_local(ProcessId process, const char* label, std::function<void(Hosted&)> what) {
+void Node::act(node::ForgetProcess& a) {
+  locals.erase(a.process);
+  std::erase_if(rings_, [&](const auto& ring) {
+    return ring.first.first == a.process || ring.first.second == a.process;
+  });
+}
+
+/// As LocalLinks::send has it.
+void Node::send_local(ProcessId process, const Message& message) {
   const auto at = locals.find(process);
   if (at == locals.end() || at->second.dropped) return;
-  Hosted* to = at->second.process;
-  cluster.world.send(*this, *to, label, [to, what = std::move(what)] { what(*to); });
+  Local& local = at->second;
+  const auto& header = message.header;
+  if (local.kept.empty() && local.process->from_node->send(header, message.body) != Sent::kFull) return;
+  switch (node::when_full(header, local.kept_bytes, stuck_bytes())) {
+    case node::WhenFull::kRefuse:
+      return refuse(header, {ErrorCode::kUnavailable, "its process does not take messages now", "", ""});
+    case node::WhenFull::kKeep:
+      local.kept_bytes += wire::kHeaderBytes + message.body.size();
+      local.kept.push_back({header, message.body, {}});
+      return;
+    case node::WhenFull::kClose:
+      if (!std::exchange(local.stuck, true)) tell(node::LocalStuck{process, local.kept_bytes});
+  }
+}
+
+std::size_t Node::stuck_bytes() const {
+  return 8 * cluster.scenario.link_bytes;
+}
+
+void Node::room_for(ProcessId process) {
+  const auto at = locals.find(process);
+  if (at == locals.end()) return;
+  Local& local = at->second;
+  while (!local.kept.empty()) {
+    const Message& first = local.kept.front();
+    if (local.process->from_node->send(first.header, first.body) == Sent::kFull) return;
+    local.kept_bytes -= wire::kHeaderBytes + first.body.size();
+    local.kept.pop_front();
+  }
 }
 
 void Node::act(node::SendLocal& a) {
-  send_local(a.process, "from node",
-             [message = std::move(a.message)](Hosted& to) { to.on_control(message); });
+  send_local(a.process, *control_frame({info.id, a.process}, a.message));
 }
 
-void Node::send_frame(ProcessId process, const FramePtr& frame) {
-  send_local(process, frame->label, [frame](Hosted& to) { to.on_frame(frame); });
-}
-
-void Node::on_local_frame(ProcessId from, const FramePtr& frame) {
+void Node::on_local_frame(ProcessId from, Message message) {
   const auto at = locals.find(from);
-  if (at != locals.end() && !at->second.dropped) dispatch({info.id, from}, frame);
+  if (at != locals.end() && !at->second.dropped)
+    dispatch({info.id, from}, std::make_shared<const Message>(std::move(message)));
+}
+
+// Rings.
+
+std::shared_ptr<RingMemory> Node::ring(ProcessId one, ProcessId other) const {
+  return rings_.at(std::minmax(one, other));
+}
+
+void Node::act(node::MakeRing& a) {
+  if (cluster.world.chance(cluster.scenario.no_rings)) {
+    return tell(node::RingMade{a.first, a.second, a.request,
+                               ErrorInfo{ErrorCode::kIo, "no ring", "too many files are open", ""}});
+  }
+  auto memory = std::make_shared<RingMemory>();
+  memory->capacity = cluster.scenario.ring_bytes;
+  memory->ends[0] = {locals.at(a.first).process, a.first, nullptr, {}, 0};
+  memory->ends[1] = {locals.at(a.second).process, a.second, nullptr, {}, 0};
+  rings_[std::minmax(a.first, a.second)] = std::move(memory);
+  send_local(a.second, *control_frame({info.id, a.second}, a.offer_to_second));
+  send_local(a.first, *control_frame({info.id, a.first}, a.offer_to_first));
+  tell(node::RingMade{a.first, a.second, a.request, std::nullopt});
 }
 
 // Regions: a group's abort word is in one.
-
-void Node::act(node::MakeRing& a) {
-  tell(node::RingMade{a.first, a.second, a.request,
-                      ErrorInfo{ErrorCode::kUnavailable, "no ring", "frames go through the node here", ""}});
-}
 
 void Node::act(node::MakeRegion& a) {
   regions_[a.region] = a.name;
@@ -211,25 +264,20 @@ void Node::act(node::AbortRegions& a) {
 // Frames.
 
 void Node::dispatch(node::Source source, const FramePtr& frame) {
-  constexpr std::size_t kBytes = 200;
-  auto route = machine->route(source, frame->header, kBytes, cluster.world.now());
+  auto route =
+      machine->route(source, frame->header, wire::kHeaderBytes + frame->body.size(), cluster.now_at(*this));
   switch (route.verdict) {
     case node::Verdict::kToProcess:
-      send_frame(route.to.process, frame);
+      send_local(route.to.process, *frame);
       break;
     case node::Verdict::kToPeer:
       send_peer(route.to.node, frame);
       break;
     case node::Verdict::kHold:
-      peers_[route.to.node].held.push_back(frame);
+      hold(peers_[route.to.node], frame);
       break;
     case node::Verdict::kToNode:
-      if (source.node != info.id) {
-        tell(node::PeerSaid{frame->header, *frame->control});
-      } else {
-        const bool hello = std::holds_alternative<wire::Hello>(*frame->control);
-        tell(node::LocalSaid{source.process, *frame->control, hello ? std::size_t{1} : 0});
-      }
+      take(source, *frame);
       break;
     case node::Verdict::kRefuse:
       refuse(frame->header, route.error);
@@ -243,30 +291,31 @@ void Node::dispatch(node::Source source, const FramePtr& frame) {
   carry_out(std::move(route.actions));
 }
 
-void Node::refuse(const wire::FrameHeader& header, const ErrorInfo& error) {
-  if (!wire::wants_reply(header) || !header.from.process) return;
-  Frame reply;
-  reply.header.kind = wire::FrameKind::kReply;
-  reply.header.flags = wire::kFlagError | wire::kFlagRefused;
-  reply.header.id = header.id;
-  reply.header.from = {info.id, {}};
-  reply.header.to = header.from;
-  reply.label = "refusal";
-  reply.error = error;
-  auto shared = std::make_shared<const Frame>(std::move(reply));
-  if (header.from.node == info.id) return send_frame(header.from.process, shared);
-  dispatch({info.id, {}}, shared);
+void Node::take(node::Source source, const Message& frame) {
+  auto message = wire::decode_control(frame.header, frame.body);
+  if (!message) return cluster.world.violation(name + " cannot read a frame: " + message.error().message());
+  if (source.node != info.id) return tell(node::PeerSaid{frame.header, *std::move(message)});
+  const bool hello = std::holds_alternative<wire::Hello>(*message);
+  tell(node::LocalSaid{source.process, *std::move(message), hello ? std::size_t{1} : 0});
 }
 
-FramePtr Node::control_frame(ProcessAddress to, wire::Control message, ProcessId from, JobId job) const {
-  Frame frame;
-  frame.header.kind = wire::FrameKind::kControl;
-  frame.header.from = {info.id, from};
-  frame.header.to = to;
-  frame.header.job = job;
-  frame.label = "node to node";
-  frame.control = std::move(message);
-  return std::make_shared<const Frame>(std::move(frame));
+void Node::refuse(const wire::FrameHeader& header, const ErrorInfo& error) {
+  if (!wire::wants_reply(header) || !header.from.process) return;
+  Message reply;
+  reply.body = wire::refusal(header, error, reply.header);
+  if (header.from.node == info.id) return send_local(header.from.process, reply);
+  dispatch({info.id, {}}, std::make_shared<const Message>(std::move(reply)));
+}
+
+FramePtr Node::control_frame(ProcessAddress to, const wire::Control& message, ProcessId from,
+                             JobId job) const {
+  auto frame = std::make_shared<Message>();
+  frame->header.kind = wire::FrameKind::kControl;
+  frame->header.from = {info.id, from};
+  frame->header.to = to;
+  frame->header.job = job;
+  frame->body = wire::encode_control(message, frame->header);
+  return frame;
 }
 
 // Peers.
@@ -276,8 +325,13 @@ void Node::act(node::ConnectPeer& a) {
   if (peer.dialer) peer.dialer->close();
   const NodeId to = a.peer.id;
   peer.dialer = std::make_shared<Dialer>(cluster.world, cluster.network, *this, info.id,
-                                         [this, to]() -> Process* { return cluster.find_any_node(to); });
+                                         [this, to]() -> Process* { return cluster.find_any_node(to); },
+                                         cluster.scenario.link_bytes);
+  peer.stuck = false;
   peer.dialer->on_connected = [this, to] { tell(node::PeerConnected{to}); };
+  peer.dialer->on_room = [this, to] {
+    if (const auto at = peers_.find(to); at != peers_.end() && at->second.released) release(to);
+  };
   peer.dialer->on_lost = [this, to](const std::string& why) { tell(node::PeerLost{to, true, why}); };
   peer.dialer->dial();
 }
@@ -306,36 +360,73 @@ void Node::line_lost(const LinePtr& line, const std::string& why) {
   tell(node::PeerLost{line->from, false, why});
 }
 
-void Node::post_peer(Peer& peer, NodeId to, const FramePtr& frame) {
+// As PeerLinks has it.
+
+Sent Node::post(NodeId to, const FramePtr& frame) {
   Process* there = cluster.find_any_node(to);
-  const auto deliver = [there, from = info.id, frame] {
-    static_cast<Node*>(there)->dispatch({from, {}}, frame);
-  };
-  if (there != nullptr && peer.dialer && peer.dialer->send(frame->label, deliver)) return;
-  if (!wire::wants_reply(frame->header)) return tell_incoming(to, "a message could not be sent");
-  refuse(frame->header, {ErrorCode::kUnavailable, "the actor cannot be reached now", "the link broke", ""});
+  const auto at = peers_.find(to);
+  if (there == nullptr || at == peers_.end() || !at->second.dialer) return Sent::kClosed;
+  return at->second.dialer->send(
+      label_of(frame->header), [there, from = info.id, frame] {
+        static_cast<Node*>(there)->dispatch({from, {}}, frame);
+      },
+      wire::kHeaderBytes + frame->body.size());
+}
+
+void Node::hold(Peer& peer, const FramePtr& frame) {
+  peer.held_bytes += wire::kHeaderBytes + frame->body.size();
+  peer.held.push_back(frame);
+}
+
+void Node::release(NodeId to) {
+  const auto at = peers_.find(to);
+  if (at == peers_.end() || !at->second.dialer) return;
+  at->second.released = true;
+  while (!at->second.held.empty()) {
+    const FramePtr first = at->second.held.front();
+    if (post(to, first) != Sent::kQueued) return;  // room, or the loss, is told
+    at->second.held_bytes -= wire::kHeaderBytes + first->body.size();
+    at->second.held.pop_front();
+  }
+  at->second.released = false;
 }
 
 void Node::send_peer(NodeId to, const FramePtr& frame) {
-  post_peer(peers_[to], to, frame);
+  Peer& peer = peers_[to];
+  const Sent sent = peer.held.empty() ? post(to, frame) : Sent::kFull;
+  if (sent == Sent::kQueued) return;
+  auto when = wire::wants_reply(frame->header) ? node::WhenFull::kRefuse : node::WhenFull::kClose;
+  if (sent == Sent::kFull) when = node::when_full(frame->header, peer.held_bytes, stuck_bytes());
+  if (when == node::WhenFull::kKeep) {
+    peer.released = true;
+    return hold(peer, frame);
+  }
+  if (when == node::WhenFull::kRefuse) {
+    return refuse(frame->header, {ErrorCode::kUnavailable, "the actor cannot be reached now",
+                                  "the link to its node is full or broke", ""});
+  }
+  if (sent == Sent::kFull && !std::exchange(peer.stuck, true)) tell(node::PeerStuck{to, peer.held_bytes});
+  tell_incoming(to, "a message could not be sent");
 }
 
 void Node::act(node::SendPeer& a) {
-  const auto frame = control_frame(a.to, std::move(a.message), a.from, a.job);
+  const auto frame = control_frame(a.to, a.message, a.from, a.job);
   if (a.hold) {
-    peers_[a.to.node].held.push_back(frame);
+    hold(peers_[a.to.node], frame);
   } else {
     send_peer(a.to.node, frame);
   }
 }
 
 void Node::act(node::ReleaseHeld& a) {
-  Peer& peer = peers_[a.node];
-  for (const FramePtr& frame : std::exchange(peer.held, {})) post_peer(peer, a.node, frame);
+  release(a.node);
 }
 
 void Node::act(node::RefuseHeld& a) {
-  for (const FramePtr& frame : std::exchange(peers_[a.node].held, {})) refuse(frame->header, a.error);
+  Peer& peer = peers_[a.node];
+  peer.held_bytes = 0;
+  peer.released = false;
+  for (const FramePtr& frame : std::exchange(peer.held, {})) refuse(frame->header, a.error);
 }
 
 void Node::tell_incoming(NodeId node, const std::string& reason) {
@@ -351,7 +442,7 @@ void Node::act(node::GivePart& a) {
   const auto frame =
       control_frame({a.to, {}}, wire::PackagePart{a.ask.hash, a.ask.offset, kPackageParts, wire::Bytes(1)});
   if (a.hold) {
-    peers_[a.to].held.push_back(frame);
+    hold(peers_[a.to], frame);
   } else {
     send_peer(a.to, frame);
   }

@@ -1,5 +1,4 @@
 /// Trainer and loader processes.
-#include "runtime/wire/codec.hpp"
 #include "tests/simulation/cluster.hpp"
 
 namespace troupe::sim {
@@ -7,42 +6,64 @@ namespace troupe::sim {
 Worker::Worker(Cluster& in, Node& on, ProcessId as, std::int64_t cpus, const std::string& kind)
     : Hosted(in, on, as, kind + to_string(as).substr(0, 4), on.host), cpu_e4(cpus) {}
 
-void Worker::on_control(const wire::Control& message) {
-  if (const auto* configure = std::get_if<wire::Configure>(&message)) {
-    job = configure->job;
-    // It loads its libraries.
-    cluster.world.after(*this, cluster.world.between(milliseconds(5), milliseconds(100)), "worker up",
-                        [this] {
-                          to_node("hello", wire::Hello{});
-                          start_pulse();
-                        });
-  } else if (const auto* here = std::get_if<wire::StartActorHere>(&message)) {
-    actor = here->actor;
-    const auto decoded = wire::decode<StartArgs>(here->args);
-    if (!decoded) return cluster.world.violation("a constructor's arguments do not decode");
-    args = *decoded;
-    start();
-    to_node("actor up", wire::ActorUp{actor});
-  } else if (const auto* stop = std::get_if<wire::StopActor>(&message)) {
-    to_node("actor ended", wire::ActorEnded{stop->actor, stop->reason});
-  } else {
-    Hosted::on_control(message);
-  }
+void Worker::start(ActorHandle<DriverActor> of) {
+  turn_ = &this_actor();
+  actor = turn_->address().actor;
+  driver = of;
+}
+
+void Worker::later(Duration delay, const char* label, std::function<void()> what) {
+  cluster.world.after(*this, delay, label, [this, what = std::move(what)] {
+    if (turn_ != nullptr) turn_->run(what);
+  });
+}
+
+// The actors in them.
+
+TrainerActor::TrainerActor(ActorHandle<DriverActor> driver) {
+  dynamic_cast<Trainer&>(Hosted::current()).start(driver);
+}
+TrainerActor::~TrainerActor() {
+  dynamic_cast<Trainer&>(Hosted::current()).ended();
+}
+void TrainerActor::order(const train::TrainerOrder& order) {
+  dynamic_cast<Trainer&>(Hosted::current()).on_order(order);
+}
+
+LoaderActor::LoaderActor(ActorHandle<DriverActor> driver) {
+  auto& me = dynamic_cast<Worker&>(Hosted::current());
+  me.start(driver);
+  me.cluster.world.every(me, seconds(1), "~loader heartbeat", [&me] {
+    me.driver.tell<&DriverActor::loader_lives>(me.actor);
+  });
+  if (me.cluster.scenario.callers > 1 && me.cluster.world.chance(0.5))
+    me.session().spawn_async<CallerActor>({.here = true});
+}
+LoaderActor::~LoaderActor() {
+  dynamic_cast<Worker&>(Hosted::current()).ended();
+}
+
+Future<std::uint64_t> LoaderActor::batch(std::int64_t step, int leaf) {
+  auto& me = dynamic_cast<Worker&>(Hosted::current());
+  const auto& scenario = me.cluster.scenario;
+  const std::int64_t steps = scenario.job.steps_per_epoch;
+  const std::uint64_t indices = sampler(scenario.seed, static_cast<int>(step / steps), step % steps, leaf);
+  Promise<std::uint64_t> made;
+  me.later(me.cluster.world.between(microseconds(100), milliseconds(3)), "batch made",
+           [made, indices]() mutable { made.set(indices); });
+  return made.future();
 }
 
 Trainer::Trainer(Cluster& in, Node& on, ProcessId as)
     : Worker(in, on, as, cluster::kCpu, "trainer "),
       prefetcher_(in.scenario.job.logical_ranks, 2 * in.scenario.job.logical_ranks, seconds(2)) {}
 
-void Trainer::report(const train::TrainerReport& report, const char* label) {
-  tell(args.driver, label, [report](Hosted& to, const FramePtr&) { static_cast<Driver&>(to).on(report); });
-}
-
-void Trainer::start() {
+void Trainer::start(ActorHandle<DriverActor> of) {
+  Worker::start(of);
   machine = std::make_unique<train::TrainerMachine>(actor, cluster.scenario.mutations);
   cluster.world.every(*this, seconds(1), "~trainer heartbeat", [this] {
-    report(train::TrainerHeartbeat{actor}, "~trainer lives");
-    pump_batches();
+    driver.tell<&DriverActor::report>(train::TrainerReport(train::TrainerHeartbeat{actor}));
+    if (turn_ != nullptr) turn_->run([this] { pump_batches(); });
   });
 }
 
@@ -69,7 +90,7 @@ void Trainer::carry(const train::TrainerOutput& out) {
         cluster.world.violation(name + " holds another state after " + std::to_string(q->steps) + " steps");
       }
     }
-    report(said, "report");
+    driver.tell<&DriverActor::report>(said);
   }
 }
 
@@ -99,13 +120,13 @@ void Trainer::abort_local() {
 }
 
 void Trainer::end_after(Duration delay, const char* label, std::function<train::TrainerResult()> result) {
-  cluster.world.after(*this, delay, label, [this, which = task_number, result = std::move(result)] {
+  later(delay, label, [this, which = task_number, result = std::move(result)] {
     if (busy && task_number == which) finish(which, result());
   });
 }
 
 void Trainer::time_out_after(Duration delay) {
-  cluster.world.after(*this, delay, "time out", [this, which = task_number] {
+  later(delay, "time out", [this, which = task_number] {
     if (!busy || task_number != which) return;
     const auto* step = std::get_if<train::ComputeStep>(&task);
     if (step != nullptr && !computing_)
@@ -122,13 +143,17 @@ void Trainer::perform(const train::FormGroup& t) {
   group = shared;
   time_out_after(seconds(20));
   // Its abort word is in a region that all members of this host share.
-  const std::uint64_t request = next_request();
-  ask("region", request, wire::RegionAsk{request, "group " + to_string(t.plan.generation), 4096, name, true},
-      [this, which = task_number](const wire::Answer& answer) {
-        if (!busy || task_number != which) return;
-        if (!answer.ok) return finish(which, train::TaskAborted{answer.error.message(), {}});
-        group->join(machine->rank(), *this);
-      });
+  const auto asked = runtime->ask_for_region("group " + to_string(t.plan.generation), 4096, name, true).state;
+  const auto asking = expect("a region", seconds(80));
+  asked->on_ready([this, asked, asking, which = task_number, context = turn_] {
+    met(asking);
+    context->run([this, asked, which] {
+      if (!busy || task_number != which) return;
+      const auto& answer = asked->outcome();
+      if (!answer.ok()) return finish(which, train::TaskAborted{answer.error().message(), {}});
+      group->join(machine->rank(), *this);
+    });
+  });
 }
 
 void Trainer::perform(const train::TransferState& t) {
@@ -172,7 +197,7 @@ void Trainer::compute_when_fed() {
   const auto* t = std::get_if<train::ComputeStep>(&task);
   if (!busy || computing_ || t == nullptr || !prefetcher_.ready(t->step)) return;
   computing_ = true;
-  cluster.world.after(*this, cluster.world.between(milliseconds(1), milliseconds(6)), "computed",
+  later(cluster.world.between(milliseconds(1), milliseconds(6)), "computed",
                       [this, which = task_number, step = t->step, leaves = t->leaves] {
                         if (!busy || task_number != which) return;
                         std::vector<std::uint64_t> gradients;
@@ -226,17 +251,16 @@ void Trainer::perform(const train::RunCheckpoint& t) {
 // Batches.
 
 void Trainer::pump_batches() {
-  for (const train::BatchRequest& request : prefetcher_.requests(cluster.world.now())) {
+  for (const train::BatchRequest& request : prefetcher_.requests(now())) {
     const auto home = cluster.homes.find(request.loader);
     if (home == cluster.homes.end()) continue;
-    call(
-        home->second.home(), "batch request",
-        [step = request.step, leaf = request.leaf](Hosted& to, const FramePtr& asked_for) {
-          static_cast<Loader&>(to).on_request(asked_for, step, leaf);
-        },
-        [this, step = request.step, leaf = request.leaf](const Frame& reply) {
-          if ((reply.header.flags & wire::kFlagError) != 0) return prefetcher_.failed(step, leaf);
-          on_batch(step, leaf, std::any_cast<std::uint64_t>(reply.value));
+    const auto asking = expect("a batch", seconds(45));
+    ActorHandle<LoaderActor>(runtime.get(), home->second)
+        .call<&LoaderActor::batch>(request.step, request.leaf)
+        .then([this, asking, request](Result<std::uint64_t> made) {
+          met(asking);
+          if (!made) return prefetcher_.failed(request.step, request.leaf);
+          on_batch(request.step, request.leaf, *made);
         });
   }
 }
@@ -246,25 +270,6 @@ void Trainer::on_batch(std::int64_t step, int leaf, std::uint64_t indices_hash) 
   batches_[{step, leaf}] = indices_hash;
   pump_batches();
   compute_when_fed();
-}
-
-Loader::Loader(Cluster& in, Node& on, ProcessId as) : Worker(in, on, as, cluster::kCpu / 2, "loader ") {}
-
-void Loader::start() {
-  cluster.world.every(*this, seconds(1), "~loader heartbeat", [this] {
-    tell(args.driver, "~loader lives", [a = actor](Hosted& to, const FramePtr&) {
-      static_cast<Driver&>(to).on(train::LoaderHeartbeat{a});
-    });
-  });
-}
-
-void Loader::on_request(const FramePtr& asked_for, std::int64_t step, int leaf) {
-  const auto& config = cluster.scenario.job;
-  const std::uint64_t indices =
-      sampler(cluster.scenario.seed, static_cast<int>(step / config.steps_per_epoch),
-              step % config.steps_per_epoch, leaf);
-  cluster.world.after(*this, cluster.world.between(microseconds(100), milliseconds(3)), "batch made",
-                      [this, asked_for, indices] { reply(*asked_for, indices); });
 }
 
 }  // namespace troupe::sim

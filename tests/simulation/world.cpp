@@ -123,7 +123,8 @@ void World::run(Event& event) {
   }
   trace_ = mix(mix(trace_, static_cast<std::uint64_t>(event.at.count())),
                hash_text(event.label) ^ static_cast<std::uint64_t>(process == nullptr ? 0 : process->id));
-  event.what();
+  if (process == nullptr) return event.what();
+  process->run(event.what);
 }
 
 void World::trace(std::string_view who, std::string_view text) {
@@ -132,6 +133,7 @@ void World::trace(std::string_view who, std::string_view text) {
 }
 
 void World::tell(std::string_view who, std::string_view what) {
+  if (ended_) return;
   constexpr std::size_t kMost = 100;
   if (verbose_) {
     std::printf("%11.5f s  %-14.*s %.*s\n", to_seconds(now()), static_cast<int>(who.size()), who.data(),

@@ -26,6 +26,8 @@ using std::chrono::seconds;
 struct Process {
   Process(std::string process_name, int on_host) : name(std::move(process_name)), host(on_host) {}
   virtual ~Process() = default;
+  /// Runs an event of this process.
+  virtual void run(const std::function<void()>& what) { what(); }
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
@@ -34,6 +36,7 @@ struct Process {
   int id = 0;
   bool alive = true;
   bool stopped = false;            ///< SIGSTOP: its events wait
+  Duration ahead{};                ///< of its clock, which has jumped
   Instant lost_after{};            ///< after a kill: what it sent since then never left it
   std::function<void()> on_death;  ///< what its supervisor does
 };
@@ -82,6 +85,8 @@ class World {
   std::function<void(Process&)> on_kill;  ///< called after a process was killed
   const std::string& violated() const { return violated_; }
   bool verbose() const { return verbose_; }
+  /// Nothing that happens from now on is told or judged.
+  void end() { verbose_ = false, ended_ = true; }
 
  private:
   struct Event {
@@ -107,6 +112,7 @@ class World {
   void run(Event& event);
 
   bool verbose_;
+  bool ended_ = false;
   std::vector<Event> queue_;                       ///< a heap, the earliest first
   std::map<Process*, std::deque<Event>> waiting_;  ///< for stopped processes
   std::map<std::pair<int, int>, Instant> link_busy_until_;

@@ -1,0 +1,193 @@
+#include "tests/simulation/load.hpp"
+
+#include "tests/simulation/cluster.hpp"
+
+namespace troupe::sim {
+
+// Truth.
+
+bool Load::is_gone(const Echo& echo) const {
+  return echo.destroyed || !echo.in->alive || !echo.in->node->alive ||
+         cluster_.declared_dead.contains(echo.in->node->info.id);
+}
+
+void Load::constructed(std::uint64_t echo, Hosted& in) {
+  if (!all_.try_emplace(echo, Echo{&in, false, {}, {}, {}}).second)
+    cluster_.world.violation("an actor is constructed twice");
+}
+
+void Load::destroyed(std::uint64_t echo) {
+  all_.at(echo).destroyed = true;
+}
+
+void Load::killed(std::uint64_t echo, const Hosted& by) {
+  all_.at(echo).killers.try_emplace(&by, cluster_.world.now());
+}
+
+void Load::watched(std::uint64_t echo, const Hosted& by) {
+  ++all_.at(echo).watchers[&by];
+}
+
+void Load::told(std::uint64_t echo, const Hosted& by) {
+  Echo& of = all_.at(echo);
+  ++deaths_told;
+  if (!is_gone(of)) cluster_.world.violation(by.name + " is told of the death of an actor that lives");
+  if (--of.watchers[&by] < 0) cluster_.world.violation(by.name + " is told of a death twice");
+}
+
+void Load::failed(const ErrorInfo& error, const std::vector<std::uint64_t>& about) {
+  ++errors;
+  bool gone = false;
+  for (const auto echo : about) gone |= all_.contains(echo) && is_gone(all_.at(echo));
+  switch (error.code) {
+    case ErrorCode::kUnavailable:
+      return;
+    case ErrorCode::kActorDied:
+      if (!gone) cluster_.world.violation("an actor that lives is called dead: " + error.message());
+      return;
+    case ErrorCode::kTaskFailed:  // its promise was dropped
+      if (!gone) cluster_.world.violation("an actor that lives gives no answer: " + error.message());
+      return;
+    case ErrorCode::kRefused:
+      if (!cluster_.job_done) cluster_.world.violation("a call is refused: " + error.message());
+      return;
+    default:
+      cluster_.world.violation("a call ends otherwise: " + error.message());
+  }
+}
+
+void Load::look(Duration bound) {
+  const Instant now = cluster_.world.now();
+  for (auto& [number, echo] : all_) {
+    if (is_gone(echo)) {
+      if (echo.gone_at == Instant{}) echo.gone_at = now;
+    } else {
+      for (const auto& [by, since] : echo.killers) {
+        if (by->alive && now - std::max(since, cluster_.faults_over_at) > bound)
+          return cluster_.world.violation("an actor that " + by->name + " has killed lives on");
+      }
+      continue;
+    }
+    for (const auto& [by, owed] : echo.watchers) {
+      if (owed > 0 && by->alive && now - std::max(echo.gone_at, cluster_.faults_over_at) > bound)
+        return cluster_.world.violation(by->name + " is not told of a death");
+    }
+  }
+}
+
+// Who is called.
+
+EchoActor::EchoActor(std::uint64_t number) : number_(number) {
+  Hosted::current().cluster.load.constructed(number_, Hosted::current());
+}
+
+EchoActor::~EchoActor() {
+  Hosted::current().cluster.load.destroyed(number_);
+}
+
+void EchoActor::in_order(std::uint64_t caller, std::uint64_t sequence) {
+  auto& last = last_[caller];
+  if (sequence <= last) Hosted::current().cluster.world.violation("calls of one caller are out of order");
+  last = sequence;
+}
+
+Future<std::uint64_t> EchoActor::echo(std::uint64_t caller, std::uint64_t sequence, std::string /*padding*/) {
+  in_order(caller, sequence);
+  Promise<std::uint64_t> answer;
+  World& world = Hosted::current().cluster.world;
+  const Duration takes = world.chance(0.5) ? Duration{0} : world.between(milliseconds(1), milliseconds(400));
+  this_actor().run_after(takes, [answer, sequence]() mutable { answer.set(sequence); });
+  return answer.future();
+}
+
+Future<std::uint64_t> EchoActor::relay(std::uint64_t caller, std::uint64_t sequence,
+                                       ActorHandle<EchoActor> next) {
+  in_order(caller, sequence);
+  return next.call<&EchoActor::echo>(mix(number_, 1), ++sequences_[next.address().actor], "");
+}
+
+void EchoActor::note(std::uint64_t caller, std::uint64_t sequence, std::string /*padding*/) {
+  in_order(caller, sequence);
+}
+
+// Who calls.
+
+CallerActor::CallerActor()
+    : me_(this_actor()),
+      process_(Hosted::current()),
+      cluster_(process_.cluster),
+      number_(cluster_.load.new_echo()),
+      callees_(2) {
+  for (std::size_t at = 0; at < callees_.size(); ++at) fill(at);
+}
+
+void CallerActor::fill(std::size_t at) {
+  if (cluster_.job_done) return;
+  World& world = cluster_.world;
+  const std::uint64_t number = cluster_.load.new_echo();
+  ActorOptions options;
+  options.label = "echo";
+  options.isolated = world.chance(0.2);
+  if (world.chance(0.5) && !cluster_.nodes.empty())
+    options.node = cluster_.nodes[world.random.below(cluster_.nodes.size())]->info.id;
+  const auto spawning = process_.expect("a spawn", seconds(80));
+  me_.session()
+      .spawn_async<EchoActor>(options, number)
+      .then([this, at, number, spawning](Result<ActorHandle<EchoActor>> handle) {
+        process_.met(spawning);
+        if (handle) return up(at, number, *handle);
+        cluster_.world.trace(process_.name, "no echo: " + handle.error().message());
+        me_.run_after(cluster_.world.between(milliseconds(10), seconds(2)), [this, at] { fill(at); });
+      });
+}
+
+void CallerActor::up(std::size_t at, std::uint64_t number, const ActorHandle<EchoActor>& handle) {
+  callees_[at] = {number, handle, 0, 0};
+  cluster_.load.watched(number, process_);
+  me_.session().monitor(handle, [this, at, number](const std::string&) {
+    cluster_.load.told(number, process_);
+    if (callees_[at].number != number) return cluster_.world.violation("a monitor is told too late");
+    callees_[at] = {};
+    me_.run_after(cluster_.world.between(Duration{0}, milliseconds(300)), [this, at] { fill(at); });
+  });
+  for (int i = 0; i < cluster_.scenario.calls_under_way; ++i) call(at);
+}
+
+void CallerActor::call(std::size_t at) {
+  Callee& to = callees_[at];
+  if (!to.handle || cluster_.job_done) return;
+  World& world = cluster_.world;
+  if (world.chance(0.03)) {
+    cluster_.load.killed(to.number, process_);
+    me_.session().kill(to.handle, "its caller does not want it any more");
+  }
+  const std::string padding(world.chance(0.2) ? world.random.below(2000) : 0, 'x');
+  if (world.chance(0.2)) to.handle.tell<&EchoActor::note>(number_, ++to.sequence, padding);
+  const auto calling = process_.expect("a call", seconds(45));
+  const auto& other = callees_[1 - at];
+  const bool relayed = other.handle && world.chance(0.2);
+  const std::uint64_t sequence = ++to.sequence;
+  auto answer = relayed ? to.handle.call<&EchoActor::relay>(number_, sequence, other.handle)
+                        : to.handle.call<&EchoActor::echo>(number_, sequence, padding);
+  answer.then([this, at, calling, relayed, sequence, number = to.number,
+               other = other.number](Result<std::uint64_t> got) {
+    ended(at, number, calling, got, relayed ? 0 : sequence, relayed ? other : number);
+  });
+}
+
+void CallerActor::ended(std::size_t at, std::uint64_t number, std::uint64_t expectation,
+                        const Result<std::uint64_t>& answer, std::uint64_t sequence, std::uint64_t other) {
+  process_.met(expectation);
+  if (answer) {
+    cluster_.load.answered();
+    if (sequence != 0 && *answer != sequence) cluster_.world.violation("an answer is another call's");
+  } else {
+    cluster_.load.failed(answer.error(), {number, other});
+  }
+  const Duration pause = answer ? Duration{0} : cluster_.world.between(milliseconds(20), milliseconds(500));
+  me_.run_after(pause, [this, at, number] {
+    if (callees_[at].number == number) call(at);
+  });
+}
+
+}  // namespace troupe::sim

@@ -1,0 +1,100 @@
+/// Plain calls beside the job: callers that hold some under way at every moment, to light actors and isolated
+/// ones that come and go. Every call ends once, in order at its receiver; every death is told once; whoever
+/// is killed dies; and nobody is called dead who lives.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/client/session.hpp"
+#include "tests/simulation/world.hpp"
+
+namespace troupe::sim {
+
+struct Cluster;
+struct Hosted;
+
+/// What is true of the actors that are called, whoever knows it.
+class Load {
+ public:
+  explicit Load(Cluster& cluster) : cluster_(cluster) {}
+
+  std::uint64_t new_echo() { return ++echoes_; }
+  void constructed(std::uint64_t echo, Hosted& in);
+  void destroyed(std::uint64_t echo);
+  void killed(std::uint64_t echo, const Hosted& by);
+  void watched(std::uint64_t echo, const Hosted& by);
+  void told(std::uint64_t echo, const Hosted& by);
+  /// An error that a caller got. `about`: the actors that it may be about.
+  void failed(const ErrorInfo& error, const std::vector<std::uint64_t>& about);
+  void answered() { ++answers; }
+  /// Every now and then: nothing is owed for longer than `bound` after the last fault.
+  void look(Duration bound);
+
+  long answers = 0;
+  long errors = 0;
+  long deaths_told = 0;
+
+ private:
+  struct Echo {
+    Hosted* in = nullptr;
+    bool destroyed = false;
+    Instant gone_at{};  ///< first seen to be gone
+    std::map<const Hosted*, int> watchers;  ///< words of the death that are owed
+    std::map<const Hosted*, Instant> killers;
+  };
+  bool is_gone(const Echo& echo) const;
+  Cluster& cluster_;
+  std::map<std::uint64_t, Echo> all_;
+  std::uint64_t echoes_ = 0;
+};
+
+/// Is called. Light or isolated.
+class EchoActor {
+ public:
+  explicit EchoActor(std::uint64_t number);
+  ~EchoActor();
+  EchoActor(const EchoActor&) = delete;
+  EchoActor& operator=(const EchoActor&) = delete;
+
+  /// Answers `sequence` after a while. The calls of one caller come in order.
+  Future<std::uint64_t> echo(std::uint64_t caller, std::uint64_t sequence, std::string padding);
+  /// Answers what `next` answers.
+  Future<std::uint64_t> relay(std::uint64_t caller, std::uint64_t sequence, ActorHandle<EchoActor> next);
+  /// Wants no answer.
+  void note(std::uint64_t caller, std::uint64_t sequence, std::string padding);
+
+ private:
+  void in_order(std::uint64_t caller, std::uint64_t sequence);
+  const std::uint64_t number_;
+  std::map<std::uint64_t, std::uint64_t> last_;        ///< sequence by caller
+  std::map<ActorId, std::uint64_t> sequences_;         ///< of its own calls
+};
+
+/// Calls. A light actor of its process.
+class CallerActor {
+ public:
+  CallerActor();
+
+ private:
+  struct Callee {
+    std::uint64_t number = 0;
+    ActorHandle<EchoActor> handle;
+    std::uint64_t sequence = 0;
+    int under_way = 0;
+  };
+  void fill(std::size_t at);
+  void up(std::size_t at, std::uint64_t number, const ActorHandle<EchoActor>& handle);
+  void call(std::size_t at);
+  void ended(std::size_t at, std::uint64_t number, std::uint64_t expectation,
+             const Result<std::uint64_t>& answer, std::uint64_t sequence, std::uint64_t other);
+
+  ActorContext& me_;
+  Hosted& process_;
+  Cluster& cluster_;
+  const std::uint64_t number_;
+  std::vector<Callee> callees_;
+};
+
+}  // namespace troupe::sim

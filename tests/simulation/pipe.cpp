@@ -1,0 +1,49 @@
+#include "tests/simulation/pipe.hpp"
+
+#include "runtime/wire/messages.hpp"
+
+namespace troupe::sim {
+
+const char* label_of(const wire::FrameHeader& header) {
+  switch (header.kind) {
+    case wire::FrameKind::kCall:
+      return (header.flags & wire::kFlagOneWay) != 0 ? "one-way call" : "call";
+    case wire::FrameKind::kReply:
+      return (header.flags & wire::kFlagError) != 0 ? "error" : "reply";
+    case wire::FrameKind::kSpawn:
+      return "construct";
+    case wire::FrameKind::kMonitor:
+      return "monitor";
+    case wire::FrameKind::kStop:
+      return "stop";
+    case wire::FrameKind::kCredit:
+      return "~credit";
+    case wire::FrameKind::kControl:
+      break;
+  }
+  static const std::size_t pulse = wire::Control(wire::Pulse{}).index();
+  return header.id == pulse ? "~pulse" : "control";
+}
+
+Sent Pipe::send(const wire::FrameHeader& header, wire::ByteView body) {
+  if (closed_) return Sent::kClosed;
+  if (!has_room()) {
+    refused_ = true;
+    return Sent::kFull;
+  }
+  const std::size_t bytes = wire::kHeaderBytes + body.size();
+  bytes_ += bytes;
+  auto message = std::make_shared<Message>(Message{header, {body.begin(), body.end()}, {}});
+  world_.send(from_, to_, label_of(header), [self = shared_from_this(), message, bytes] {
+    self->bytes_ -= bytes;
+    if (self->bytes_ <= self->limit_ / 2 && std::exchange(self->refused_, false)) {
+      self->world_.after(self->from_, self->world_.between(Duration{0}, microseconds(50)), "~room", [self] {
+        if (!self->closed_) self->on_room();
+      });
+    }
+    if (!self->closed_) self->deliver(std::move(*message));
+  });
+  return Sent::kQueued;
+}
+
+}  // namespace troupe::sim
