@@ -25,6 +25,10 @@ ErrorInfo link_broke(const std::string& why) {
           "the link to its node broke (" + why + "): it may or may not have run",
           "call again if that does no harm"};
 }
+ErrorInfo no_ring(const ErrorInfo& why) {
+  return {ErrorCode::kUnavailable, "a call was not sent",
+          "the memory to its process cannot be had: " + why.message(), "call again"};
+}
 ErrorInfo other_job() {
   return {ErrorCode::kRefused, "refused a frame", "it is of another job",
           "a job may call and end its own actors alone"};
@@ -195,7 +199,7 @@ void Process::ask_for_ring(ProcessId peer) {
     const ErrorInfo why = state->outcome().error();
     routes_->no_ring(peer, why);
     fail_calls([at](ProcessAddress p) { return p == at; },
-               why.code == ErrorCode::kActorDied ? actor_died(why.why) : why);
+               why.code == ErrorCode::kActorDied ? actor_died(why.why) : no_ring(why));
   });
 }
 

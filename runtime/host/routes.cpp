@@ -250,7 +250,9 @@ Result<void> Routes::attach(const wire::RingOffer& offer, std::vector<UniqueFd> 
 }
 
 void Routes::no_ring(ProcessId peer, const ErrorInfo& why) {
-  process_down({self_.node, peer}, why.code == ErrorCode::kActorDied ? why.why : why.message());
+  const ProcessAddress at{self_.node, peer};
+  if (why.code == ErrorCode::kActorDied) return process_down(at, why.why);
+  close([at](ProcessAddress p) { return p == at; });  // it lives: whoever calls again asks again
 }
 
 void Routes::close(const std::function<bool(ProcessAddress)>& which) {

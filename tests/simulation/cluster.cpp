@@ -109,7 +109,10 @@ void Cluster::start_driver() {
   gateway->on_death = [this, gateway, program] {
     std::erase(gateways, gateway);
     world.after(*program, world.between(Duration{0}, milliseconds(10)), "its gateway is gone",
-                [program] { program->node_closed(); });
+                [this, program] {
+                  if (program->runtime == nullptr) return world.kill(*program, "its gateway is gone");
+                  program->node_closed();
+                });
   };
   program->on_death = [this, gateway, program, number] {
     driver = nullptr;

@@ -141,6 +141,7 @@ void Hosted::boot(const wire::Configure& configure) {
 }
 
 void Hosted::node_closed() {
+  lost_node_ = true;
   to_node->close();
   from_node->close();
   if (channel_ != nullptr) channel_->node_closed();

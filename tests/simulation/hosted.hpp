@@ -35,6 +35,7 @@ struct Hosted : Process {
   void tear_down();
 
   ProcessAddress address() const;
+  bool has_lost_node() const { return lost_node_; }
   Session session() { return Session(*runtime); }
   Instant now() const;
 
@@ -60,6 +61,7 @@ struct Hosted : Process {
   virtual void up() {}
   /// Its node says to leave, or is gone.
   virtual void told_to_leave();
+  bool lost_node_ = false;
 
  private:
   class Channel;

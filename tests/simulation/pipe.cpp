@@ -3,6 +3,17 @@
 #include "runtime/wire/messages.hpp"
 
 namespace troupe::sim {
+namespace {
+
+/// By number; see wire::Control.
+constexpr const char* kControls[] = {
+    "configure",     "hello",      "~pulse",    "spawn ask",   "spawn cancel", "lease ask",    "job ask",
+    "job end",       "ring ask",   "region ask", "nodes ask",  "find ask",     "answer",       "region drop",
+    "kill ask",      "ring offer", "start actor", "stop actor", "actor up",    "actor not up", "actor ended",
+    "process down",  "node down",  "node lost", "output",      "leave",        "head config",  "node config",
+    "ready",         "not ready",  "to head",   "from head",   "package ask",  "package part", "peer lease ask"};
+
+}  // namespace
 
 const char* label_of(const wire::FrameHeader& header) {
   switch (header.kind) {
@@ -21,8 +32,7 @@ const char* label_of(const wire::FrameHeader& header) {
     case wire::FrameKind::kControl:
       break;
   }
-  static const std::size_t pulse = wire::Control(wire::Pulse{}).index();
-  return header.id == pulse ? "~pulse" : "control";
+  return header.id < std::size(kControls) ? kControls[header.id] : "control";
 }
 
 Sent Pipe::send(const wire::FrameHeader& header, wire::ByteView body) {

@@ -80,6 +80,8 @@ class FakeNode {
   void lease(std::uint64_t node, std::uint64_t id) { leased_ = {{node}, {id}}; }
   /// Rings asked for are not made until this is off again.
   std::atomic<bool> no_rings{false};
+  /// That many rings asked for cannot be made.
+  std::atomic<int> rings_fail{0};
   std::atomic<int> routed{0};
 
  private:
@@ -137,7 +139,13 @@ class FakeNode {
     if (!control) return;
     if (std::get_if<wire::Hello>(&*control) != nullptr && !message.fds.empty())
       peer.bell = std::move(message.fds[0]);
-    if (auto* ring = std::get_if<wire::RingAsk>(&*control)) peer.rings_asked.push_back(*ring);
+    if (auto* ring = std::get_if<wire::RingAsk>(&*control)) {
+      if (rings_fail > 0) {
+        --rings_fail;
+        return send(peer, wire::Answer{ring->request, false, {ErrorCode::kIo, "no ring", "EMFILE", ""}, {}});
+      }
+      peer.rings_asked.push_back(*ring);
+    }
     if (auto* lease = std::get_if<wire::LeaseAsk>(&*control))
       answer(peer, lease->request, wire::encode(wire::LeaseAnswer{leased_}));
     if (auto* nodes = std::get_if<wire::NodesAsk>(&*control)) {

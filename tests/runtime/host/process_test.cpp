@@ -106,6 +106,14 @@ TEST_CASE("two light actors that meet new peers do not block the threads that th
   for (const auto& answer : answers) CHECK(answer.get(10s) == 42);
 }
 
+TEST_CASE("a ring that could not be made is no death: the next call asks again") {
+  // The simulator found it: the process at the other end counted as dead for good, and its actors, too.
+  Two two(false);
+  two.node.rings_fail = 1;
+  CHECK(error_of([&] { two.worker.call<&Worker::add>(1, 2).get(10s); }) == ErrorCode::kUnavailable);
+  CHECK(two.worker.call<&Worker::add>(1, 2).get(10s) == 3);
+}
+
 TEST_CASE("a light actor is constructed in the leased process, and killed there") {
   Two two(GENERATE(false, true));
   two.node.lease(two.far->address().node.value, 20);
