@@ -211,6 +211,7 @@ struct Node : Process, Server {
   };
   std::map<ProcessId, Local> locals;
   Driver* driver = nullptr;  ///< of a gateway
+  bool is_member = false;    ///< the head says so
 
  private:
   struct Peer {

@@ -12,12 +12,13 @@ bool Load::is_gone(const Echo& echo) const {
 }
 
 void Load::constructed(std::uint64_t echo, Hosted& in) {
-  if (!all_.try_emplace(echo, Echo{&in, false, {}, {}, {}}).second)
-    cluster_.world.violation("an actor is constructed twice");
+  const auto [at, is_new] = all_.try_emplace(echo);
+  if (!is_new && !is_gone(at->second)) cluster_.world.violation("an actor lives twice");
+  at->second = {&in, false, {}, {}, {}};
 }
 
-void Load::destroyed(std::uint64_t echo) {
-  all_.at(echo).destroyed = true;
+void Load::destroyed(std::uint64_t echo, const Hosted& in) {
+  if (Echo& of = all_.at(echo); of.in == &in) of.destroyed = true;
 }
 
 void Load::killed(std::uint64_t echo, const Hosted& by) {
@@ -82,7 +83,7 @@ EchoActor::EchoActor(std::uint64_t number) : number_(number) {
 }
 
 EchoActor::~EchoActor() {
-  Hosted::current().cluster.load.destroyed(number_);
+  Hosted::current().cluster.load.destroyed(number_, Hosted::current());
 }
 
 void EchoActor::in_order(std::uint64_t caller, std::uint64_t sequence) {
@@ -128,8 +129,10 @@ void CallerActor::fill(std::size_t at) {
   ActorOptions options;
   options.label = "echo";
   options.isolated = world.chance(0.2);
-  if (world.chance(0.5) && !cluster_.nodes.empty())
-    options.node = cluster_.nodes[world.random.below(cluster_.nodes.size())]->info.id;
+  if (world.chance(0.5) && !cluster_.nodes.empty()) {
+    const Node* on = cluster_.nodes[world.random.below(cluster_.nodes.size())];
+    if (on->is_member) options.node = on->info.id;
+  }
   const auto spawning = process_.expect("a spawn", seconds(80));
   me_.session()
       .spawn_async<EchoActor>(options, number)

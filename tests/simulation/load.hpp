@@ -22,7 +22,7 @@ class Load {
 
   std::uint64_t new_echo() { return ++echoes_; }
   void constructed(std::uint64_t echo, Hosted& in);
-  void destroyed(std::uint64_t echo);
+  void destroyed(std::uint64_t echo, const Hosted& in);
   void killed(std::uint64_t echo, const Hosted& by);
   void watched(std::uint64_t echo, const Hosted& by);
   void told(std::uint64_t echo, const Hosted& by);

@@ -105,6 +105,7 @@ void Node::act(node::TellHead& a) {
 
 void Node::act(node::TellMember& a) {
   if (!a.joined.ok()) return cluster.world.kill(*this, "the cluster does not take it");
+  is_member = true;
   if (driver != nullptr) tell(node::DriverAttached{});
 }
 
