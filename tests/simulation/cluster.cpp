@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "runtime/host/may_wait.hpp"
+
 namespace troupe::sim {
 
 Scenario draw_scenario(std::uint64_t seed) {
@@ -54,6 +56,7 @@ Cluster::Cluster(Scenario with, bool verbose)
 
 /// Processes refer to each other and to the world: their memory goes first.
 Cluster::~Cluster() {
+  const NoWaitScope one_thread;
   world.end();
   for (const auto& process : processes) {
     if (auto* hosted = dynamic_cast<Hosted*>(process.get())) hosted->tear_down();

@@ -36,7 +36,7 @@ const char* label_of(const wire::FrameHeader& header) {
 }
 
 Sent Pipe::send(const wire::FrameHeader& header, wire::ByteView body) {
-  if (closed_) return Sent::kClosed;
+  if (closed_ || !from_.alive) return Sent::kClosed;
   if (!has_room()) {
     refused_ = true;
     return Sent::kFull;

@@ -70,7 +70,7 @@ bool SimRings::write(Channel& channel, const Message& message) {
 Sent SimRings::send(RingChannel& opaque, const wire::FrameHeader& header, wire::ByteView body,
                     SendMode /*mode*/) {
   auto& channel = static_cast<Channel&>(opaque);
-  if (channel.closed || stopped_) return Sent::kClosed;
+  if (channel.closed || stopped_ || !self_.alive) return Sent::kClosed;
   Message message{header, {body.begin(), body.end()}, {}};
   if (channel.memory != nullptr && channel.queue.empty() && write(channel, message)) return Sent::kQueued;
   channel.queued += wire::kHeaderBytes + body.size();

@@ -19,6 +19,7 @@ void World::add(Process& process) {
 }
 
 void World::push(Event event) {
+  if (ended_) return;
   event.number = ++numbers_;
   queue_.push_back(std::move(event));
   std::push_heap(queue_.begin(), queue_.end(), std::greater<>{});
@@ -40,6 +41,7 @@ void World::outside(Duration delay, const char* label, std::function<void()> wha
 }
 
 void World::send(Process& from, Process& to, const char* label, std::function<void()> what) {
+  if (ended_) return;
   const std::pair hosts(from.host, to.host);
   Event event{{}, 0, &to, &from, now(), label, std::move(what)};
   if (const auto cut = cuts_.find(hosts); cut != cuts_.end()) {
@@ -96,6 +98,14 @@ void World::resume(Process& process) {
     event.at = now();
     push(std::move(event));
   }
+}
+
+void World::end() {
+  ended_ = true;
+  // What goes with the events may say something last.
+  std::exchange(queue_, {}).clear();
+  std::exchange(waiting_, {}).clear();
+  std::exchange(held_, {}).clear();
 }
 
 bool World::step() {

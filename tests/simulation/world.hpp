@@ -85,8 +85,8 @@ class World {
   std::function<void(Process&)> on_kill;  ///< called after a process was killed
   const std::string& violated() const { return violated_; }
   bool verbose() const { return verbose_; }
-  /// Nothing that happens from now on is told or judged.
-  void end() { verbose_ = false, ended_ = true; }
+  /// Nothing happens any more, and nothing is told.
+  void end();
 
  private:
   struct Event {
