@@ -191,7 +191,10 @@ void Routes::flush_all() {
       if (route->ring == nullptr) all.push_back(route);
     }
   }
-  for (const auto& route : all) flush(*route);
+  for (const auto& route : all) {
+    give_credit(*route);
+    flush(*route);
+  }
 }
 
 void Routes::answered(ProcessAddress by, std::size_t bytes) {
@@ -205,7 +208,7 @@ void Routes::not_carried(ProcessAddress to, std::size_t bytes) {
   flush(*route);
 }
 
-void Routes::send_credit(ProcessAddress to, std::size_t bytes, std::uint8_t flags) {
+wire::FrameHeader Routes::credit_header(ProcessAddress to, std::size_t bytes, std::uint8_t flags) const {
   wire::FrameHeader header;
   header.kind = wire::FrameKind::kCredit;
   header.flags = flags;
@@ -213,18 +216,22 @@ void Routes::send_credit(ProcessAddress to, std::size_t bytes, std::uint8_t flag
   header.from = self_;
   header.job = config_.job;
   header.id = bytes;
-  if (flags == 0) {  // of routed frames: not itself under flow control
-    node_.send(header, {});
-  } else if (auto sent = send(header, {}); !sent) {
-    log(LogLevel::kDebug, sent.error().message());
-  }
+  return header;
+}
+
+/// Gives back what was taken up of routed frames; not itself under flow control. What finds the link to the
+/// node full is owed on, and given when there is room (flush_all).
+void Routes::give_credit(Route& route) {
+  const std::lock_guard lock(route.mutex);
+  const std::size_t owed = route.to_credit.load();
+  if (owed < limits_.credit_step) return;
+  if (node_.send(credit_header(route.peer, owed, 0), {}) == Sent::kQueued) route.to_credit.fetch_sub(owed);
 }
 
 void Routes::took_up(ProcessAddress from, std::size_t bytes) {
   auto found = route_to(from);
   if (!found) return;
-  auto& owed = (*found)->to_credit;
-  if (owed.fetch_add(bytes) + bytes >= limits_.credit_step) send_credit(from, owed.exchange(0), 0);
+  if ((*found)->to_credit.fetch_add(bytes) + bytes >= limits_.credit_step) give_credit(**found);
 }
 
 void Routes::carried_out(ProcessAddress from, std::size_t bytes) {
@@ -232,7 +239,10 @@ void Routes::carried_out(ProcessAddress from, std::size_t bytes) {
   if (!found) return;
   auto& owed = (*found)->one_way_to_credit;
   if (owed.fetch_add(bytes) + bytes < limits_.one_way_step) return;
-  if (const std::size_t all = owed.exchange(0); all != 0) send_credit(from, all, wire::kFlagOneWay);
+  const std::size_t all = owed.exchange(0);
+  if (all == 0) return;
+  if (auto sent = send(credit_header(from, all, wire::kFlagOneWay), {}); !sent)
+    log(LogLevel::kDebug, sent.error().message());
 }
 
 void Routes::credit(const wire::FrameHeader& header) {

@@ -87,7 +87,8 @@ class Routes {
   void flush(Route& route);
   void close(const std::function<bool(ProcessAddress)>& which);
   void resume_drained(Route& route);
-  void send_credit(ProcessAddress to, std::size_t bytes, std::uint8_t flags);
+  wire::FrameHeader credit_header(ProcessAddress to, std::size_t bytes, std::uint8_t flags) const;
+  void give_credit(Route& route);
 
   const ProcessConfig& config_;
   const ProcessAddress self_;

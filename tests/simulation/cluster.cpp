@@ -327,7 +327,10 @@ void Cluster::look() {
   // Stops and cuts end within 20 s of the last fault.
   const auto check = [&](const Hosted& who) {
     for (const auto& [id, open] : who.expected) {
-      if (lasts(open.since, open.bound)) return world.violation(who.name + " waits for ever: " + open.what);
+      if (!lasts(open.since, open.bound)) continue;
+      char since[32];
+      std::snprintf(since, sizeof since, "%.5f s", to_seconds(open.since));
+      return world.violation(who.name + " waits for ever: " + open.what + ", since " + since);
     }
   };
   for (const Worker* worker : living_workers()) {

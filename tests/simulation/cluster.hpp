@@ -243,7 +243,7 @@ struct Node : Process, Server {
   void act(node::Welcome&) {}
   void act(node::KillProcess& a);
   void act(node::DrainOutput& a);
-  void act(node::ForgetProcess& a);
+  void act(node::ForgetProcess& a) { locals.erase(a.process); }
   void act(node::RelayOutput&) {}
   void act(node::MakeRing& a);
   void act(node::MakeRegion& a);

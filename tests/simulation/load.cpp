@@ -166,7 +166,9 @@ void CallerActor::call(std::size_t at) {
   }
   const std::string padding(world.chance(0.2) ? world.random.below(2000) : 0, 'x');
   if (world.chance(0.2)) to.handle.tell<&EchoActor::note>(number_, ++to.sequence, padding);
-  const auto calling = process_.expect("a call", seconds(45));
+  const auto calling = process_.expect("a call of an actor in " + to_string(to.handle.address().process) +
+                                           " on " + to_string(to.handle.address().node),
+                                       seconds(45));
   const auto& other = callees_[1 - at];
   const bool relayed = other.handle && world.chance(0.2);
   const std::uint64_t sequence = ++to.sequence;

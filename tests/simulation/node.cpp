@@ -174,13 +174,6 @@ void Node::act(node::DrainOutput& a) {
   tell(node::OutputDrained{a.process, ""});
 }
 
-void Node::act(node::ForgetProcess& a) {
-  locals.erase(a.process);
-  std::erase_if(rings_, [&](const auto& ring) {
-    return ring.first.first == a.process || ring.first.second == a.process;
-  });
-}
-
 /// As LocalLinks::send has it.
 void Node::send_local(ProcessId process, const Message& message) {
   const auto at = locals.find(process);
