@@ -167,6 +167,12 @@ Process* Cluster::some_worker(bool trainer) {
   return all.empty() ? nullptr : all[world.random.below(all.size())];
 }
 
+/// Whatever runs in it: the light actors' processes, too.
+Process* Cluster::some_process() {
+  const auto all = living_workers();
+  return all.empty() ? nullptr : all[world.random.below(all.size())];
+}
+
 void Cluster::next_fault() {
   // Often close together, so that faults hit the recovery of the one before; sometimes far apart.
   const std::uint64_t gap = world.chance(0.5) ? 1 + world.random.below(60) : 1 + world.random.below(600);
@@ -176,8 +182,9 @@ void Cluster::next_fault() {
 void Cluster::stop_somebody() {
   Process* who = nullptr;
   const auto what = world.random.below(6);
-  if (what <= 2) who = some_worker(true);
-  if (what == 3) who = some_worker(false);
+  if (what <= 1) who = some_worker(true);
+  if (what == 2) who = some_worker(false);
+  if (what == 3) who = some_process();
   if (what == 4 && !nodes.empty()) who = nodes[world.random.below(nodes.size())];
   if (what == 5) {
     const auto which = world.random.below(3);
@@ -222,7 +229,7 @@ void Cluster::inject() {
   const auto kill = [&](Process* process) {
     if (process != nullptr) world.kill(*process, "fault");
   };
-  switch (world.random.below(22)) {
+  switch (world.random.below(26)) {
     case 0:
     case 1:
     case 2:
@@ -259,12 +266,31 @@ void Cluster::inject() {
       return trouble_disk(disk.slow, "the head's disk is slow");
     case 20:
       return trouble_disk(disk.fails, "the head's disk refuses writes");
+    case 21:
+    case 22:
+      return kill(some_process());
+    case 23:
+      return jump_clock();
     default:
       if (world.chance(0.5)) {
         disk_full = !disk_full;
       } else if (!accepted.empty()) {
         files.at(accepted[world.random.below(accepted.size())].path).corrupt = true;
       }
+  }
+}
+
+/// A clock goes forward, of one process or of all on a host: a machine that slept, or was moved.
+void Cluster::jump_clock() {
+  const Duration by = world.chance(0.5) ? world.between(milliseconds(100), seconds(10))
+                                        : world.between(seconds(10), seconds(300));
+  if (world.chance(0.5)) {
+    const int host = static_cast<int>(world.random.below(scenario.nodes + 1));
+    clocks_ahead[host] += by;
+    world.trace("host " + std::to_string(host), "its clock jumps by " + std::to_string(to_seconds(by)) + " s");
+  } else if (Process* who = world.chance(0.3) ? static_cast<Process*>(driver) : some_process(); who != nullptr) {
+    who->ahead += by;
+    world.trace(who->name, "its clock jumps by " + std::to_string(to_seconds(by)) + " s");
   }
 }
 

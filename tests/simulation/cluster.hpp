@@ -415,6 +415,8 @@ struct Cluster {
   void trouble_disk(bool& flag, const char* what);
   void check_settled();
   Process* some_worker(bool trainer);
+  Process* some_process();
+  void jump_clock();
   std::map<const Driver*, Instant> driver_died_at_;
   int faults_left_ = 0;
   std::uint64_t next_fault_at_ = 0;

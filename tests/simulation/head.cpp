@@ -63,6 +63,10 @@ void Head::on(const cluster::ClusterEvent& event) {
 
 void Head::carry_out(HeadMachine::Output output) {
   World& world = cluster.world;
+  for (const Node* node : cluster.nodes) {
+    if (node->is_member && !machine.cluster().nodes().contains(node->info.id))
+      cluster.declared_dead.insert(node->info.id);
+  }
   for (const auto& line : output.log) world.trace(name, line.text);
   for (const HeadMessage& message : output.send) {
     if (die_after_actions >= 0 && die_after_actions-- == 0) return world.kill(*this, "between two actions");
@@ -95,7 +99,6 @@ void Head::carry_out(HeadMachine::Output output) {
 }
 
 void Head::send(const cluster::ClusterAction& action) {
-  if (const auto* dead = std::get_if<cluster::NodeDead>(&action)) cluster.declared_dead.insert(dead->node);
   check(action);
   const auto at = lines_.find(receiver_of(action));
   if (at == lines_.end()) return;  // it registers again when it is back
