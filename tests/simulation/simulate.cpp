@@ -18,6 +18,11 @@ bool break_rule(const char* rule, Scenario& scenario) {
                      : is("requests")   ? &scenario.floor.forget_requests
                      : is("durable")    ? &scenario.floor.say_before_durable
                      : is("lines")      ? &scenario.floor.forget_peers
+                     : is("nodes")      ? &scenario.floor.forget_lost_nodes
+                     : is("credit")     ? &scenario.floor.keep_credit
+                     : is("unsent")     ? &scenario.floor.drop_unsent
+                     : is("room")       ? &scenario.floor.forget_room
+                     : is("monitors")   ? &scenario.floor.monitor_once
                                         : nullptr;
   if (flag != nullptr) *flag = true;
   return flag != nullptr;
@@ -51,7 +56,12 @@ int main(int argc, char** argv) {
                    "    install     a state is installed before it is whole\n"
                    "    requests    a node that joins again does not repeat what has no answer\n"
                    "    durable     the head says what is not on its disk yet\n"
-                   "    lines       a line between nodes breaks, and nobody is told\n");
+                   "    lines       a line between nodes breaks, and nobody is told\n"
+                   "    nodes       a process does not fail its calls when the link to their node broke\n"
+                   "    credit      a process never gives back what it has taken up\n"
+                   "    unsent      what a process tells its node while the link is full is dropped\n"
+                   "    room        what waits for the link to the node stays when there is room again\n"
+                   "    monitors    a monitor is not asked for again after a link broke\n");
       return 2;
     }
   }
