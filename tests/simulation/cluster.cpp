@@ -32,7 +32,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   job.deadlines.task = seconds(60);
   // Sometimes everything is so narrow that queues are full.
   if (pick(0, 2) == 0) {
-    s.limits = {16384, 2048, 512, 512, 4096, 2048};
+    s.limits = {pick(0, 1) == 0 ? 2048U : 16384U, 2048, 512, 512, 4096, 2048};
     s.link_bytes = static_cast<std::size_t>(pick(1, 8)) * 1024;
     s.ring_bytes = static_cast<std::size_t>(pick(1, 4)) * 1024;
   }

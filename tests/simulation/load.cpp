@@ -14,15 +14,15 @@ bool Load::is_gone(const Echo& echo) const {
 void Load::constructed(std::uint64_t echo, Hosted& in) {
   const auto [at, is_new] = all_.try_emplace(echo);
   if (!is_new && !is_gone(at->second)) cluster_.world.violation("an actor lives twice");
-  at->second = {&in, false, {}, {}, {}};
+  at->second = {&in, false, {}, {}};
 }
 
 void Load::destroyed(std::uint64_t echo, const Hosted& in) {
   if (Echo& of = all_.at(echo); of.in == &in) of.destroyed = true;
 }
 
-void Load::killed(std::uint64_t echo, const Hosted& by) {
-  all_.at(echo).killers.try_emplace(&by, cluster_.world.now());
+Instant Load::cluster_now() const {
+  return cluster_.world.now();
 }
 
 void Load::watched(std::uint64_t echo, const Hosted& by) {
@@ -63,7 +63,7 @@ void Load::look(Duration bound) {
     if (is_gone(echo)) {
       if (echo.gone_at == Instant{}) echo.gone_at = now;
     } else {
-      for (const auto& [by, since] : echo.killers) {
+      for (const auto& [by, since] : unwanted_[number]) {
         if (by->alive && now - std::max(since, cluster_.faults_over_at) > bound)
           return cluster_.world.violation("an actor that " + by->name + " has killed lives on");
       }
@@ -134,14 +134,20 @@ void CallerActor::fill(std::size_t at) {
     if (on->is_member) options.node = on->info.id;
   }
   const auto spawning = process_.expect("a spawn", seconds(80));
-  me_.session()
-      .spawn_async<EchoActor>(options, number)
-      .then([this, at, number, spawning](Result<ActorHandle<EchoActor>> handle) {
-        process_.met(spawning);
-        if (handle) return up(at, number, *handle);
-        cluster_.world.trace(process_.name, "no echo: " + handle.error().message());
-        me_.run_after(cluster_.world.between(milliseconds(10), seconds(2)), [this, at] { fill(at); });
-      });
+  const auto spawned = me_.session().spawn_async<EchoActor>(options, number);
+  spawned.then([this, at, number, spawning](Result<ActorHandle<EchoActor>> handle) {
+    process_.met(spawning);
+    if (handle) return up(at, number, *handle);
+    cluster_.world.trace(process_.name, "no echo: " + handle.error().message());
+    me_.run_after(cluster_.world.between(milliseconds(10), seconds(2)), [this, at] { fill(at); });
+  });
+  // The head ends what nobody waits for any more. (A light one may live on when its answer is lost.)
+  if (!options.isolated || !world.chance(0.2)) return;
+  me_.run_after(world.between(milliseconds(1), milliseconds(200)), [this, number, state = spawned.state()] {
+    if (state->ready()) return;
+    cluster_.load.killed(number, process_);
+    state->cancel({ErrorCode::kTimeout, "an actor was not started", "it took too long", ""});
+  });
 }
 
 void CallerActor::up(std::size_t at, std::uint64_t number, const ActorHandle<EchoActor>& handle) {

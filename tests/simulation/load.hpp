@@ -23,7 +23,8 @@ class Load {
   std::uint64_t new_echo() { return ++echoes_; }
   void constructed(std::uint64_t echo, Hosted& in);
   void destroyed(std::uint64_t echo, const Hosted& in);
-  void killed(std::uint64_t echo, const Hosted& by);
+  /// It is to end, if it ever lives.
+  void killed(std::uint64_t echo, const Hosted& by) { unwanted_[echo].try_emplace(&by, cluster_now()); }
   void watched(std::uint64_t echo, const Hosted& by);
   void told(std::uint64_t echo, const Hosted& by);
   /// An error that a caller got. `about`: the actors that it may be about.
@@ -42,11 +43,12 @@ class Load {
     bool destroyed = false;
     Instant gone_at{};  ///< first seen to be gone
     std::map<const Hosted*, int> watchers;  ///< words of the death that are owed
-    std::map<const Hosted*, Instant> killers;
   };
+  Instant cluster_now() const;
   bool is_gone(const Echo& echo) const;
   Cluster& cluster_;
   std::map<std::uint64_t, Echo> all_;
+  std::map<std::uint64_t, std::map<const Hosted*, Instant>> unwanted_;  ///< by whom, since when
   std::uint64_t echoes_ = 0;
 };
 
