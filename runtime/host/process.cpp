@@ -82,7 +82,8 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
   rings_ = floor.make_rings(
       config_.node,
       Rings::Handlers{[this](Message message) { on_message(std::move(message), inline_unit_.get()); },
-                      [this] { inline_unit_->run(); }, [this](ProcessId peer) { routes_->ring_drained(peer); },
+                      [this] { inline_unit_->run(); },
+                      [this](ProcessId peer) { routes_->ring_drained(peer); },
                       [this](ProcessId peer, const std::string& why) {
                         log(LogLevel::kError, "a ring is closed: " + why);
                         later([this, peer, why] {

@@ -9,10 +9,10 @@
 #include <memory>
 #include <string>
 
+#include "runtime/core/random.hpp"
 #include "runtime/host/actor_table.hpp"
 #include "runtime/host/call_table.hpp"
 #include "runtime/host/leases.hpp"
-#include "runtime/core/random.hpp"
 #include "runtime/host/node_link.hpp"
 #include "runtime/host/process_floor.hpp"
 #include "runtime/host/process_gate.hpp"

@@ -13,12 +13,12 @@ namespace troupe {
 
 /// Bounds of what may be under way; see routes.hpp.
 struct RouteLimits {
-  std::size_t calls = std::size_t{16} << 20;           ///< of calls without an answer
-  std::size_t transit = std::size_t{8} << 20;          ///< of routed frames that were not taken up
-  std::size_t credit_step = std::size_t{1} << 20;      ///< routed bytes taken up are given back in such steps
-  std::size_t one_way_step = std::size_t{256} << 10;   ///< and those of one-way calls in these
-  std::size_t congested = std::size_t{32} << 20;       ///< of answers that wait: no further call is carried out
-  std::size_t drained = std::size_t{16} << 20;         ///< until no more than this waits
+  std::size_t calls = std::size_t{16} << 20;          ///< of calls without an answer
+  std::size_t transit = std::size_t{8} << 20;         ///< of routed frames that were not taken up
+  std::size_t credit_step = std::size_t{1} << 20;     ///< routed bytes taken up are given back in such steps
+  std::size_t one_way_step = std::size_t{256} << 10;  ///< and those of one-way calls in these
+  std::size_t congested = std::size_t{32} << 20;  ///< of answers that wait: no further call is carried out
+  std::size_t drained = std::size_t{16} << 20;    ///< until no more than this waits
 };
 
 struct ProcessFloor {

@@ -287,8 +287,10 @@ void Cluster::jump_clock() {
   if (world.chance(0.5)) {
     const int host = static_cast<int>(world.random.below(scenario.nodes + 1));
     clocks_ahead[host] += by;
-    world.trace("host " + std::to_string(host), "its clock jumps by " + std::to_string(to_seconds(by)) + " s");
-  } else if (Process* who = world.chance(0.3) ? static_cast<Process*>(driver) : some_process(); who != nullptr) {
+    world.trace("host " + std::to_string(host),
+                "its clock jumps by " + std::to_string(to_seconds(by)) + " s");
+  } else if (Process* who = world.chance(0.3) ? static_cast<Process*>(driver) : some_process();
+             who != nullptr) {
     who->ahead += by;
     world.trace(who->name, "its clock jumps by " + std::to_string(to_seconds(by)) + " s");
   }

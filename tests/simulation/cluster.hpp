@@ -13,9 +13,9 @@
 #include "actors/train/driver_machine.hpp"
 #include "actors/train/prefetcher.hpp"
 #include "actors/train/trainer_machine.hpp"
+#include "runtime/link/ring/ring.hpp"
 #include "runtime/node/node_machine.hpp"
 #include "scheduler/head/head_machine.hpp"
-#include "runtime/link/ring/ring.hpp"
 #include "tests/simulation/hosted.hpp"
 #include "tests/simulation/line.hpp"
 #include "tests/simulation/load.hpp"
@@ -53,7 +53,7 @@ struct Scenario {
   bool foreign_driver = false;  ///< nodes have another executable, and get the driver's over their links
   std::size_t link_bytes = kLinkQueueBytes;  ///< that wait on one hop until it is full
   std::size_t ring_bytes = kRingCapacity;
-  double no_rings = 0;  ///< the chance that one cannot be made
+  double no_rings = 0;      ///< the chance that one cannot be made
   RouteLimits limits;       ///< of every process
   int callers = 0;          ///< processes that make plain calls beside the job
   int calls_under_way = 1;  ///< of each of them, at every moment

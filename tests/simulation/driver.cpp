@@ -24,12 +24,13 @@ void Driver::up() {
 void Driver::told_to_leave() {
   if (!lost_node_) return cluster.world.kill(*this, "told to leave");
   if (std::exchange(leaving_, true)) return;
-  cluster.world.after(*this, cluster.world.between(milliseconds(1), milliseconds(50)), "program ends", [this] {
-    if (runtime->calls_under_way() != 0 || !expected.empty())
-      cluster.world.violation(name + " has lost its node, and waits for " +
-                              (expected.empty() ? "a call" : expected.begin()->second.what));
-    cluster.world.kill(*this, "its gateway is gone");
-  });
+  cluster.world.after(
+      *this, cluster.world.between(milliseconds(1), milliseconds(50)), "program ends", [this] {
+        if (runtime->calls_under_way() != 0 || !expected.empty())
+          cluster.world.violation(name + " has lost its node, and waits for " +
+                                  (expected.empty() ? "a call" : expected.begin()->second.what));
+        cluster.world.kill(*this, "its gateway is gone");
+      });
 }
 
 DriverActor::DriverActor() {

@@ -131,9 +131,8 @@ void Hosted::boot(const wire::Configure& configure) {
   floor.light_ids = cluster.ids.next();
   floor.limits = cluster.scenario.limits;
   floor.threads = false;
-  runtime = std::make_unique<troupe::Process>(
-      std::move(config), std::move(floor),
-      troupe::Process::Handlers{[] {}, [](const wire::Output&) {}});
+  runtime = std::make_unique<troupe::Process>(std::move(config), std::move(floor),
+                                              troupe::Process::Handlers{[] {}, [](const wire::Output&) {}});
   first_ = runtime->turns().clock().current_time - now();
   const ProcessGateScope gate(runtime.get());
   up();

@@ -21,11 +21,11 @@ struct Line {
   bool server_open = false;
   bool broken = false;
   std::function<void(const std::string&)> client_lost;
-  Instant lost_from{};  ///< once broken: what was sent since then never arrives
-  std::size_t bytes = 0;        ///< of frames on their way to the server
-  std::size_t limit = 0;        ///< of it
-  bool refused = false;         ///< one of them found no room
-  std::function<void()> room;   ///< at the client, once half of it is free
+  Instant lost_from{};         ///< once broken: what was sent since then never arrives
+  std::size_t bytes = 0;       ///< of frames on their way to the server
+  std::size_t limit = 0;       ///< of it
+  bool refused = false;        ///< one of them found no room
+  std::function<void()> room;  ///< at the client, once half of it is free
   void to_server(World& world, const char* label, std::function<void()> what, std::size_t size);
   void to_client(World& world, const char* label, std::function<void()> what);
 };

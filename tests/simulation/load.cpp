@@ -32,7 +32,8 @@ void Load::watched(std::uint64_t echo, const Hosted& by) {
 void Load::told(std::uint64_t echo, const Hosted& by) {
   Echo& of = all_.at(echo);
   ++deaths_told;
-  if (!is_gone(of) && !by.has_lost_node()) cluster_.world.violation(by.name + " is told of the death of an actor that lives");
+  if (!is_gone(of) && !by.has_lost_node())
+    cluster_.world.violation(by.name + " is told of the death of an actor that lives");
   if (--of.watchers[&by] < 0) cluster_.world.violation(by.name + " is told of a death twice");
 }
 

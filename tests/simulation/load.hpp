@@ -41,7 +41,7 @@ class Load {
   struct Echo {
     Hosted* in = nullptr;
     bool destroyed = false;
-    Instant gone_at{};  ///< first seen to be gone
+    Instant gone_at{};                      ///< first seen to be gone
     std::map<const Hosted*, int> watchers;  ///< words of the death that are owed
   };
   Instant cluster_now() const;
@@ -70,8 +70,8 @@ class EchoActor {
  private:
   void in_order(std::uint64_t caller, std::uint64_t sequence);
   const std::uint64_t number_;
-  std::map<std::uint64_t, std::uint64_t> last_;        ///< sequence by caller
-  std::map<ActorId, std::uint64_t> sequences_;         ///< of its own calls
+  std::map<std::uint64_t, std::uint64_t> last_;  ///< sequence by caller
+  std::map<ActorId, std::uint64_t> sequences_;   ///< of its own calls
 };
 
 /// Calls. A light actor of its process.

@@ -318,9 +318,9 @@ void Node::act(node::ConnectPeer& a) {
   Peer& peer = peers_[a.peer.id];
   if (peer.dialer) peer.dialer->close();
   const NodeId to = a.peer.id;
-  peer.dialer = std::make_shared<Dialer>(cluster.world, cluster.network, *this, info.id,
-                                         [this, to]() -> Process* { return cluster.find_any_node(to); },
-                                         cluster.scenario.link_bytes);
+  peer.dialer = std::make_shared<Dialer>(
+      cluster.world, cluster.network, *this, info.id,
+      [this, to]() -> Process* { return cluster.find_any_node(to); }, cluster.scenario.link_bytes);
   peer.stuck = false;
   peer.dialer->on_connected = [this, to] { tell(node::PeerConnected{to}); };
   peer.dialer->on_room = [this, to] {
@@ -361,7 +361,8 @@ Sent Node::post(NodeId to, const FramePtr& frame) {
   const auto at = peers_.find(to);
   if (there == nullptr || at == peers_.end() || !at->second.dialer) return Sent::kClosed;
   return at->second.dialer->send(
-      label_of(frame->header), [there, from = info.id, frame] {
+      label_of(frame->header),
+      [there, from = info.id, frame] {
         static_cast<Node*>(there)->dispatch({from, {}}, frame);
       },
       wire::kHeaderBytes + frame->body.size());

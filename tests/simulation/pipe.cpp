@@ -7,11 +7,12 @@ namespace {
 
 /// By number; see wire::Control.
 constexpr const char* kControls[] = {
-    "configure",     "hello",      "~pulse",    "spawn ask",   "spawn cancel", "lease ask",    "job ask",
-    "job end",       "ring ask",   "region ask", "nodes ask",  "find ask",     "answer",       "region drop",
-    "kill ask",      "ring offer", "start actor", "stop actor", "actor up",    "actor not up", "actor ended",
-    "process down",  "node down",  "node lost", "output",      "leave",        "head config",  "node config",
-    "ready",         "not ready",  "to head",   "from head",   "package ask",  "package part", "peer lease ask"};
+    "configure", "hello",        "~pulse",      "spawn ask",    "spawn cancel",  "lease ask",
+    "job ask",   "job end",      "ring ask",    "region ask",   "nodes ask",     "find ask",
+    "answer",    "region drop",  "kill ask",    "ring offer",   "start actor",   "stop actor",
+    "actor up",  "actor not up", "actor ended", "process down", "node down",     "node lost",
+    "output",    "leave",        "head config", "node config",  "ready",         "not ready",
+    "to head",   "from head",    "package ask", "package part", "peer lease ask"};
 
 }  // namespace
 

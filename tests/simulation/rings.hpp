@@ -19,8 +19,8 @@ struct RingMemory {
   struct End {
     Process* process = nullptr;
     ProcessId id;
-    SimRings* rings = nullptr;      ///< once it has attached
-    std::deque<Message> incoming;   ///< written for it, not read yet
+    SimRings* rings = nullptr;     ///< once it has attached
+    std::deque<Message> incoming;  ///< written for it, not read yet
     std::size_t bytes = 0;
   };
   std::array<End, 2> ends;

@@ -33,9 +33,8 @@ void TrainerActor::order(const train::TrainerOrder& order) {
 LoaderActor::LoaderActor(ActorHandle<DriverActor> driver) {
   auto& me = dynamic_cast<Worker&>(Hosted::current());
   me.start(driver);
-  me.cluster.world.every(me, seconds(1), "~loader heartbeat", [&me] {
-    me.driver.tell<&DriverActor::loader_lives>(me.actor);
-  });
+  me.cluster.world.every(me, seconds(1), "~loader heartbeat",
+                         [&me] { me.driver.tell<&DriverActor::loader_lives>(me.actor); });
   if (me.cluster.scenario.callers > 1 && me.cluster.world.chance(0.5))
     me.session().spawn_async<CallerActor>({.here = true});
 }
@@ -198,21 +197,21 @@ void Trainer::compute_when_fed() {
   if (!busy || computing_ || t == nullptr || !prefetcher_.ready(t->step)) return;
   computing_ = true;
   later(cluster.world.between(milliseconds(1), milliseconds(6)), "computed",
-                      [this, which = task_number, step = t->step, leaves = t->leaves] {
-                        if (!busy || task_number != which) return;
-                        std::vector<std::uint64_t> gradients;
-                        for (int leaf = leaves.begin; leaf < leaves.end; ++leaf) {
-                          const std::uint64_t used = batches_.at({step, leaf});
-                          gradients.push_back(gradient(state, step, leaf, used));
-                        }
-                        auto& slots = group->slots[step];
-                        if (slots.empty()) slots.resize(group->plan.logical_ranks);
-                        for (int leaf = leaves.begin; leaf < leaves.end; ++leaf) {
-                          slots[leaf] = {leaf, batches_.at({step, leaf}), static_cast<float>(leaf)};
-                        }
-                        group->contribute(machine->rank(), step,
-                                          partial_sums(gradients, leaves, group->plan.logical_ranks));
-                      });
+        [this, which = task_number, step = t->step, leaves = t->leaves] {
+          if (!busy || task_number != which) return;
+          std::vector<std::uint64_t> gradients;
+          for (int leaf = leaves.begin; leaf < leaves.end; ++leaf) {
+            const std::uint64_t used = batches_.at({step, leaf});
+            gradients.push_back(gradient(state, step, leaf, used));
+          }
+          auto& slots = group->slots[step];
+          if (slots.empty()) slots.resize(group->plan.logical_ranks);
+          for (int leaf = leaves.begin; leaf < leaves.end; ++leaf) {
+            slots[leaf] = {leaf, batches_.at({step, leaf}), static_cast<float>(leaf)};
+          }
+          group->contribute(machine->rank(), step,
+                            partial_sums(gradients, leaves, group->plan.logical_ranks));
+        });
 }
 
 void Trainer::perform(const train::ApplyStep& t) {

@@ -159,8 +159,7 @@ Sent RingHub::send(RingChannel& opaque, const wire::FrameHeader& header, wire::B
       }
       // What was begun must be ended, and what must not wait is left here.
       if (cutter.sent_bytes() > 0 || mode == SendMode::kMust || !channel.attached) {
-        auto rest =
-            std::make_unique<Channel::Queued>(Channel::Queued{head, {body.begin(), body.end()}, {}});
+        auto rest = std::make_unique<Channel::Queued>(Channel::Queued{head, {body.begin(), body.end()}, {}});
         const std::size_t packets = cutter.sent_bytes();
         rest->cutter = Cutter(++channel.number, rest->head, rest->body, kRingPacketMax);
         while (rest->cutter.sent_bytes() < packets) rest->cutter.advance();
