@@ -99,6 +99,7 @@ Result<void> Node::connect_head() {
   handlers.on_state = [this](LinkState state, const std::string& why) {
     loop_.post([this, state, why] {
       if (state == LinkState::kConnected) tell(HeadConnected{});
+      if (state == LinkState::kConnecting) tell(HeadUnreachable{options_.config.head + ": " + why});
       if (state == LinkState::kRefused) tell(HeadRefused{why});
       if (state == LinkState::kLost) {
         tell(HeadLost{why});
@@ -107,7 +108,8 @@ Result<void> Node::connect_head() {
     });
   };
   handlers.on_room = [this] { loop_.post([this] { flush_head(); }); };
-  ConnectOptions connect{*endpoint, options_.head_key, options_.keys};
+  // Not waited for: meanwhile this node hears that its launcher is gone.
+  ConnectOptions connect{*endpoint, options_.head_key, options_.keys, Duration::zero()};
   auto client = transport_.connect(std::move(connect), std::move(handlers));
   if (!client) return client.error();
   head_ = *std::move(client);

@@ -181,7 +181,7 @@ struct HeadConfig {
   std::string address;     ///< host:port to listen on; port 0 for any
   std::string folder;      ///< of its store
   std::string advertised;  ///< host under which other machines reach it; empty: the one it listens on
-  bool temporary = false;  ///< the folder goes with the cluster
+  std::int32_t launcher = 0;  ///< the process with which the folder goes; 0: it stays
 };
 struct NodeConfig {
   NodeId id;
@@ -191,6 +191,8 @@ struct NodeConfig {
   std::int64_t cpu_e4 = 0;
   bool gateway = false;
   bool hosts_driver = false;  ///< the launcher's link is also a driver's
+  std::string temporary_folder;  ///< of the cluster's head; removed when head and launcher are gone
+  std::int32_t launcher = 0;
   std::string
       package;  ///< hash of its own executable, which it gives to other nodes; empty: it gives nothing
 };

@@ -262,3 +262,59 @@ TEST_CASE("the only node of an embedded cluster is killed: typed errors at once,
   CHECK(eventually([&] { return !is_alive(worker); }, 10s));
   CHECK(spawn_again(session, 40s) == "it works");
 }
+
+TEST_CASE("program: starts a cluster and waits", "[.program]") {
+  auto session = init(0, nullptr);
+  session.spawn<Mortal>({.isolated = true});
+  write_file(program_folder() + "/up", "");
+  ::pause();
+}
+
+TEST_CASE("a driver that is killed while it starts leaves no process and no folder", "[deaths]") {
+  // Was: its node waited for the head, and for nothing else, for 10 s; the folder of the head's store stayed.
+  const auto folders = [](const std::string& in) {
+    std::size_t found = 0;
+    for (const auto& name : names_in(in)) found += name.starts_with("troupe-");
+    return found;
+  };
+  using Reached = std::function<bool(pid_t driver, const std::string& folder)>;
+  const std::pair<const char*, Reached> moments[] = {
+      {"the head is forked", [](pid_t driver, const std::string&) { return !children(driver).empty(); }},
+      {"the folder is there", [&](pid_t, const std::string& folder) { return folders(folder) != 0; }},
+      {"the node is forked", [](pid_t driver, const std::string&) { return children(driver).size() > 1; }},
+      {"the node runs", [](pid_t driver, const std::string&) { return !children(driver, "troupe-node").empty(); }},
+      {"all is up", [](pid_t, const std::string& folder) { return names_in(folder).contains("up"); }},
+  };
+  for (const auto& [moment, reached] : moments) {
+    for (int round = 0; round < 5; ++round) {
+      INFO(moment);
+      TemporaryFolder folder;
+      ::setenv("XDG_RUNTIME_DIR", folder.path().c_str(), 1);
+      Program program("program: starts a cluster and waits", folder.path());
+      ::unsetenv("XDG_RUNTIME_DIR");
+      REQUIRE(eventually([&, r = reached] { return r(program.pid(), folder.path()); }, 30s));
+      program.kill(SIGKILL);
+      REQUIRE(program.wait(20s) == "killed by signal 9");
+      CHECK(eventually([&] { return program.processes().empty(); }, 8s));
+      INFO(slurp(folder.path() + "/err"));
+      CHECK(folders(folder.path()) == 0);
+    }
+  }
+}
+
+TEST_CASE("the last one of a killed cluster removes its folder, also when the head died first", "[deaths]") {
+  TemporaryFolder folder;
+  ::setenv("XDG_RUNTIME_DIR", folder.path().c_str(), 1);
+  Program program("program: starts a cluster and waits", folder.path());
+  ::unsetenv("XDG_RUNTIME_DIR");
+  REQUIRE(eventually([&] { return names_in(folder.path()).contains("up"); }, 30s));
+  const auto heads = children(program.pid(), "troupe-head");
+  REQUIRE(heads.size() == 1);
+  program.kill(SIGSTOP);  // it starts no other head
+  ::kill(heads[0], SIGKILL);
+  REQUIRE(eventually([&] { return !is_alive(heads[0]); }, 20s));
+  program.kill(SIGKILL);
+  REQUIRE(program.wait(20s) == "killed by signal 9");
+  CHECK(eventually([&] { return program.processes().empty(); }, 20s));
+  for (const auto& name : names_in(folder.path())) CHECK_FALSE(name.starts_with("troupe-"));
+}

@@ -77,3 +77,33 @@ TEST_CASE("then is called with the answer, and with the failure") {
   promise.future().then([&](Result<int> value) { seen += *value; });
   CHECK(seen == 6);
 }
+
+TEST_CASE("a chain of a hundred thousand futures resolves on a small stack") {
+  // Story: ten thousand calls, each of which waited for the next, ended their process with a stack overflow.
+  constexpr std::size_t kDeep = 100'000;
+  const auto chain = [](bool drop) {
+    std::vector<Promise<int>> promises(kDeep);
+    const auto last = promises.back().future();
+    for (std::size_t i = 0; i + 1 < kDeep; ++i) {
+      promises[i].future().then([next = promises[i + 1]](const Result<int>& value) mutable {
+        if (value) next.set(*value + 1);  // otherwise its last copy goes here
+      });
+    }
+    Promise<int> first = promises[0];
+    promises.clear();
+    if (!drop) first.set(1);
+    first = Promise<int>();
+    return last;
+  };
+  CHECK(chain(false).get(60s) == kDeep);
+  CHECK_THROWS_AS(chain(true).get(60s), TaskFailed);
+}
+
+TEST_CASE("a callback that throws keeps no other from being called") {
+  Promise<int> promise;
+  int seen = 0;
+  promise.future().then([](const Result<int>&) { throw std::runtime_error("no"); });
+  promise.future().then([&](const Result<int>& value) { seen = *value; });
+  CHECK_THROWS_AS(promise.set(3), std::runtime_error);
+  CHECK(seen == 3);
+}

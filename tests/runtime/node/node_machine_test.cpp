@@ -322,6 +322,30 @@ TEST_CASE("One refused handshake is a head that is coming up, five end the node"
   REQUIRE(F::find<EndLoop>(last) != nullptr);
 }
 
+TEST_CASE("A node to which no head answers for 10 s does not come up, and says what it tried") {
+  SeededRandom ids{1};
+  NodeMachine machine(F::self_with({}), ids);
+  Instant now{1s};
+  const auto tick = [&](Duration later) {
+    now += later;
+    return machine.on(Tick{}, now);
+  };
+  machine.on(HeadUnreachable{"10.0.0.9:1: nobody answers there"}, now);
+  for (int i = 0; i < 10; ++i) REQUIRE(F::find<TellMember>(tick(1s)) == nullptr);
+  REQUIRE(F::find<TellMember>(tick(60s)) == nullptr);  // it was stopped itself meanwhile
+  const auto last = tick(1s);
+  REQUIRE(F::find<TellMember>(last) != nullptr);
+  REQUIRE(F::find<TellMember>(last)->joined.error().code == ErrorCode::kTimeout);
+  REQUIRE(F::find<TellMember>(last)->joined.error().why == "10.0.0.9:1: nobody answers there");
+  REQUIRE(F::find<TellMember>(tick(1s)) == nullptr);
+}
+
+TEST_CASE("A head that answered once may stay away for long") {
+  F f;
+  f.on(HeadLost{"it was killed"});
+  for (int i = 0; i < 60; ++i) REQUIRE(F::find<TellMember>(f.tick()) == nullptr);
+}
+
 TEST_CASE("A node is a member once the head says so, and is told once") {
   F f;
   REQUIRE(F::find<TellMember>(f.head(cluster::NodeAccepted{F::kNode}))->joined.ok());
