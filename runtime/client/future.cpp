@@ -9,6 +9,11 @@ void throw_empty_future() {
                   "use the Future that call(), spawn_async() or Promise::future() gave");
 }
 
+void throw_moved_promise() {
+  throw BadConfig("a Promise without a Future was used", "it was moved from",
+                  "copy a Promise that you use again: copies fill the same Future");
+}
+
 void throw_call_timeout(Duration timeout) {
   throw Timeout(ErrorInfo{ErrorCode::kTimeout, "a call gave no answer",
                           std::to_string(to_seconds(timeout)) + " s passed",

@@ -267,6 +267,12 @@ void Process::on_control(Message message) {
   if (auto* start = std::get_if<wire::StartActorHere>(&control)) return handle(std::move(*start));
   if (auto* stop = std::get_if<wire::StopActor>(&control)) {
     actors_->stop(stop->actor, stop->reason);
+  } else if (const auto* confirm = std::get_if<wire::ConfirmActor>(&control)) {
+    if (auto why = actors_->why_ended(confirm->actor)) {
+      node_->tell(wire::ActorEnded{confirm->actor, *std::move(why)});
+    } else {
+      node_->tell(*confirm);
+    }
   } else if (auto* down = std::get_if<wire::ProcessDown>(&control)) {
     routes_->process_down(down->process, down->reason);
     leases_->process_down(down->process);

@@ -39,7 +39,9 @@ Result<void> Node::start(OnMember on_member) {
                options_.config.gateway};
   self.host = server_->address().host;
   self.package = options_.config.package;
-  self.limits = limits_of_this_machine();
+  auto limits = limits_of_this_machine();
+  if (!limits) return limits.error();
+  self.limits = *limits;
   const std::size_t stuck_bytes = self.limits.stuck_bytes;
   machine_ = std::make_unique<NodeMachine>(std::move(self), random_);
   const auto tell_machine = [this](NodeEvent event) { tell(std::move(event)); };

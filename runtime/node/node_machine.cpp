@@ -77,6 +77,9 @@ void NodeMachine::said(const cluster::StartActor& e) {
 void NodeMachine::said(const cluster::KillActor& e) {
   actors_.kill(e.actor, e.reason, out_);
 }
+void NodeMachine::said(const cluster::ConfirmActor& e) {
+  actors_.confirm(e.actor, e.question, out_);
+}
 void NodeMachine::said(const cluster::SpawnAnswered& e) {
   const bool wanted = head_.answered(e.to.from.process, e.to.request);
   if (!wanted) {
@@ -98,8 +101,9 @@ void NodeMachine::said(const cluster::JobAnswered& e) {
   if (!head_.answered(e.to.process, e.request)) return;
   LocalProcess* process = locals_.living(e.to.process);
   if (process != nullptr && e.job) process->job = e.job;
-  give_answer({e.to, e.request}, e.job ? Result<wire::Bytes>(wire::encode(wire::JobAnswer{e.job, e.incarnation}))
-                                       : Result<wire::Bytes>(e.error));
+  give_answer({e.to, e.request},
+              e.job ? Result<wire::Bytes>(wire::encode(wire::JobAnswer{e.job, e.incarnation}))
+                    : Result<wire::Bytes>(e.error));
 }
 void NodeMachine::said(const cluster::NodesAnswered& e) {
   if (head_.answered(e.to.from.process, e.to.request))
@@ -273,6 +277,9 @@ void NodeMachine::asked(LocalProcess& from, const wire::KillAsk& ask) {
 void NodeMachine::asked(LocalProcess& from, const wire::ActorUp& ask) {
   actors_.up(from, ask.actor, out_);
 }
+void NodeMachine::asked(LocalProcess& from, const wire::ConfirmActor& ask) {
+  actors_.lives(from, ask.actor, ask.question, out_);
+}
 void NodeMachine::asked(LocalProcess& from, const wire::ActorNotUp& ask) {
   actors_.not_up(from, ask.actor, ask.error, out_);
 }
@@ -438,9 +445,9 @@ void NodeMachine::wait_for_head(Duration passed) {
   joining_ += passed;
   if (joining_ < self_.times.join) return;
   member_told_ = true;
-  out_.push_back(TellMember{
-      ErrorInfo{ErrorCode::kTimeout, "cannot connect to the head", unreachable_,
-                "check that the head runs (troupe status there), the address, and firewalls"}});
+  out_.push_back(
+      TellMember{ErrorInfo{ErrorCode::kTimeout, "cannot connect to the head", unreachable_,
+                           "check that the head runs (troupe status there), the address, and firewalls"}});
 }
 
 void NodeMachine::handle(const LeaveAsked& e) {

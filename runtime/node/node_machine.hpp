@@ -50,6 +50,7 @@ class NodeMachine {
   void handle(const HeadSaid& e);
   void said(const cluster::StartActor& e);
   void said(const cluster::KillActor& e);
+  void said(const cluster::ConfirmActor& e);
   void said(const cluster::SpawnAnswered& e);
   void said(const cluster::NameAnswered& e);
   void said(const cluster::JobAnswered& e);
@@ -90,6 +91,7 @@ class NodeMachine {
   void asked(LocalProcess& from, const wire::FindAsk& ask);
   void asked(LocalProcess& from, const wire::KillAsk& ask);
   void asked(LocalProcess& from, const wire::ActorUp& ask);
+  void asked(LocalProcess& from, const wire::ConfirmActor& ask);
   void asked(LocalProcess& from, const wire::ActorNotUp& ask);
   void asked(LocalProcess& from, const wire::ActorEnded& ask);
   void asked(LocalProcess& from, const wire::Leave& ask);
@@ -135,7 +137,7 @@ class NodeMachine {
   bool head_answered_ = false;  ///< at least once
   std::string unreachable_;     ///< why it has not
   Duration joining_{};          ///< how long this node has asked for it
-  int refusals_ = 0;  ///< handshakes that the head refused, one after the other
+  int refusals_ = 0;            ///< handshakes that the head refused, one after the other
   bool member_told_ = false;
   bool leaving_ = false;
   bool left_ = false;

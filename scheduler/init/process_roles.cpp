@@ -1,27 +1,29 @@
 #include "scheduler/init/process_roles.hpp"
 
-#include <sys/eventfd.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <string>
 
-#include "runtime/host/process.hpp"
 #include "runtime/core/log.hpp"
+#include "runtime/host/process.hpp"
+#include "runtime/link/socket/first_exchange.hpp"
+#include "runtime/link/zmq/zmq_transport.hpp"
 #include "runtime/node/child.hpp"
 #include "runtime/node/death_watch.hpp"
+#include "runtime/node/node.hpp"
 #include "scheduler/head/head.hpp"
 #include "scheduler/store/sqlite_storage.hpp"
-#include "runtime/node/node.hpp"
-#include "runtime/link/zmq/zmq_transport.hpp"
-#include "runtime/link/socket/first_exchange.hpp"
 
 namespace troupe {
 namespace {
@@ -57,8 +59,8 @@ class TerminationSignal {
     });
   }
 
-  /// Whether `launcher` is dead or dying. The kernel signals us in its name when the thread that started us ends, which
-  /// may be a while before its last one does.
+  /// Whether `launcher` is dead or dying. The kernel signals us in its name when the thread that started us
+  /// ends, which may be a while before its last one does.
   bool tells_end_of(pid_t launcher) const {
     if (::getppid() != launcher) return true;
     if (sender != launcher) return false;
@@ -102,7 +104,8 @@ void answer(SocketLink& parent, const wire::AdmitAsk& ask, Authorizer& authorize
   send_control(parent, {}, answer);
 }
 
-/// Until the launcher or a signal ends it. Errors: why the head did not come up. `launcher_left`: it closed the link.
+/// Until the launcher or a signal ends it. Errors: why the head did not come up. `launcher_left`: it closed
+/// the link.
 Result<void> serve_as_head(SocketLink& parent, const wire::HeadConfig& config, const KeyBundle& keys,
                            TerminationSignal& termination, bool& launcher_left) {
   auto address = parse_endpoint(config.address);
@@ -156,8 +159,8 @@ int run_head(SocketLink parent) {
     served = error.info();
   }
   if (!served) send_control(parent, {}, wire::NotReady{served.error()});
-  // A temporary folder is the launcher's to remove: it starts this head again if that was only told to end. When the
-  // launcher was killed, the folder is ours.
+  // A temporary folder is the launcher's to remove: it starts this head again if that was only told to end.
+  // When the launcher was killed, the folder is ours.
   const bool is_ours = config->launcher != 0 && (launcher_left || termination.tells_end_of(config->launcher));
   std::error_code ignored;
   if (is_ours) std::filesystem::remove_all(config->folder, ignored);
@@ -211,18 +214,33 @@ int run_worker(SocketLink link) {
           : Result<void>(ErrorInfo{ErrorCode::kRefused, "no lock came with the configuration", "", ""});
   if (!held) log(LogLevel::kError, held.error().message());
   ::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a line a person prints is seen when it is printed
-  Process process({config->node, config->process, config->job, 0, config->label, config->host, config->package,
-                   config->driver},
+  Process process({config->node, config->process, config->job, 0, config->label, config->host,
+                   config->package, config->driver},
                   std::move(link), {[] { ::_exit(0); }, [](const wire::Output&) {}});
   process.run_until_told_to_leave();
   return 0;
 }
 
+/// A file or socket that got the number of a closed standard stream would get what is printed there.
+void open_standard_streams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+      ::open("/dev/null", O_RDWR);  // takes the lowest free number
+  }
+}
+
 }  // namespace
 
 void become_role_if_asked() {
+  open_standard_streams();
   const char* variable = std::getenv(kRoleVariable);
-  if (variable == nullptr) return;
+  if (variable == nullptr) {
+    // Once, and not in every process of the cluster.
+    static const std::string wrong = wrong_log_variable();
+    static const bool told = wrong.empty() || (log(LogLevel::kWarning, wrong), true);
+    (void)told;
+    return;
+  }
   const std::string role = variable;
   ::unsetenv(kRoleVariable);
   ::signal(SIGPIPE, SIG_IGN);

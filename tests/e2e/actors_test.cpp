@@ -279,3 +279,34 @@ TEST_CASE("twenty thousand calls that wait for each other are answered on one st
     CHECK(answer.get(20s) == 7);
   }
 }
+
+TEST_CASE("the name of an actor is free when its death is told", "[actors]") {
+  // Was: refused for some milliseconds after the monitors had been told.
+  auto session = init(0, nullptr, {.nodes = 2});
+  std::size_t refused = 0;
+  for (const bool isolated : {false, true}) {
+    for (int i = 0; i < 60; ++i) {
+      auto named = session.spawn<Counter>({.isolated = isolated, .name = "the one"});
+      Promise<void> gone;
+      session.monitor(named, [gone](const std::string&) mutable { gone.set(); });
+      session.kill(named);
+      gone.future().get(20s);
+      try {
+        session.kill(session.spawn<Counter>({.isolated = !isolated, .name = "the one"}));
+      } catch (const Refused&) {
+        ++refused;
+      }
+      while (true) {  // until the second one is gone, too
+        try {
+          session.find<Counter>("the one").call<&Counter::get>().get(20s);
+        } catch (const Error&) {
+          break;
+        }
+      }
+    }
+  }
+  CHECK(refused == 0);
+  auto living = session.spawn<Counter>({.name = "the living"});
+  CHECK_THROWS_AS(session.spawn<Counter>({.name = "the living"}), Refused);
+  CHECK(living.call<&Counter::get>().get(20s) == 0);
+}

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/core/fork_guard.hpp"
 #include "runtime/core/ids.hpp"
 #include "runtime/host/call_state.hpp"
 #include "runtime/link/link.hpp"
@@ -91,6 +92,7 @@ class RingHub final : public Waiter {
   /// Polls until `done` or until nothing came for the spin time; true when done.
   bool spin(const std::function<bool()>& done);
 
+  const ForkGuard fork_guard_;
   const NodeId node_;
   Doorbell bell_;
   const Handlers handlers_;

@@ -107,3 +107,20 @@ TEST_CASE("a callback that throws keeps no other from being called") {
   CHECK_THROWS_AS(promise.set(3), std::runtime_error);
   CHECK(seen == 3);
 }
+
+TEST_CASE("a promise and a future that were moved from say so") {
+  // Was: SIGSEGV.
+  Promise<int> promise;
+  const Promise<int> taken = std::move(promise);
+  CHECK_THROWS_AS(promise.set(1), BadConfig);    // NOLINT: used after it was moved
+  CHECK_THROWS_AS(promise.fail({}), BadConfig);  // NOLINT
+  CHECK_THROWS_AS(promise.future(), BadConfig);  // NOLINT
+  Promise<void> done;
+  const Promise<void> other = std::move(done);
+  CHECK_THROWS_AS(done.set(), BadConfig);  // NOLINT
+  Future<int> future = taken.future();
+  const Future<int> moved = std::move(future);
+  CHECK_THROWS_AS(future.get(), BadConfig);                            // NOLINT
+  CHECK_THROWS_AS(future.ready(), BadConfig);                          // NOLINT
+  CHECK_THROWS_AS(future.then([](const Result<int>&) {}), BadConfig);  // NOLINT
+}

@@ -89,6 +89,7 @@ class Brief : public zmq_link::LoopMember {
  protected:
   Instant turn(Instant) override {
     ++turns;
+    turns.notify_all();
     return zmq_link::kNever;
   }
   bool is_over() const override { return true; }
@@ -97,8 +98,8 @@ class Brief : public zmq_link::LoopMember {
 }  // namespace
 
 TEST_CASE("a member that is over before it leaves gets no turn after it has left") {
-  // Story: a link that ended in its loop's turn while its owner was about to leave was called when it was gone: a head
-  // whose driver was killed crashed now and then, and left its folder behind.
+  // Story: a link that ended in its loop's turn while its owner was about to leave was called when it was
+  // gone: a head whose driver was killed crashed now and then, and left its folder behind.
   const MonotonicClock clock;
   const auto loop = zmq_link::ZmqLoop::start(clock).value();
   Brief first, second, third;

@@ -250,8 +250,8 @@ TEST_CASE("A job that the head refuses is an error to its driver, which has none
   const auto attached = f.on(DriverAttached{});
   const ProcessId driver = F::find<AdoptDriver>(attached)->process;
   f.said(driver, wire::JobAsk{1, "job"});
-  const auto refused = f.head(
-      cluster::JobAnswered{{F::kNode, driver}, 1, {}, 0, "", {ErrorCode::kLimit, "no job", "too many run", ""}});
+  const auto refused = f.head(cluster::JobAnswered{
+      {F::kNode, driver}, 1, {}, 0, "", {ErrorCode::kLimit, "no job", "too many run", ""}});
   REQUIRE(F::sent<wire::Answer>(refused, driver)->error.why == "too many run");
   REQUIRE_FALSE(F::sent<wire::Answer>(f.said(driver, wire::SpawnAsk{2, F::spec()}), driver)->ok);
 }
@@ -320,6 +320,17 @@ TEST_CASE("One refused handshake is a head that is coming up, five end the node"
   const auto last = f.on(HeadRefused{"no"});
   REQUIRE_FALSE(F::find<TellMember>(last)->joined.ok());
   REQUIRE(F::find<EndLoop>(last) != nullptr);
+}
+
+TEST_CASE("The head asks whether an actor lives: its process says so, after all it said before") {
+  F f;
+  const ProcessId process = f.worker({5});
+  const auto asked = f.head(cluster::ConfirmActor{F::kNode, {5}, 3});
+  REQUIRE(F::sent<wire::ConfirmActor>(asked, process)->question == 3);
+  REQUIRE(F::told<cluster::ActorLives>(f.said(process, wire::ConfirmActor{{5}, 3}))->question == 3);
+  f.said(process, wire::ActorEnded{{5}, "it left"});
+  REQUIRE(F::told<cluster::ActorLives>(f.said(process, wire::ConfirmActor{{5}, 4})) == nullptr);
+  REQUIRE(F::told<cluster::ActorDown>(f.head(cluster::ConfirmActor{F::kNode, {5}, 5}))->reason == "it left");
 }
 
 TEST_CASE("A node to which no head answers for 10 s does not come up, and says what it tried") {
