@@ -323,7 +323,7 @@ void Process::on_node_gone(const std::string& why) {
   routes_->own_node_lost(why);
   fail_calls([](ProcessAddress) { return true; },
              {ErrorCode::kUnavailable, "a call has no answer", "this host's node is gone: " + why,
-              "start the program again"});
+              "its driver gets another node: spawn actors there again"});
   const bool first = left_.exchange(1) == 0;
   futex_wake(left_, INT_MAX);
   if (first && handlers_.on_node_lost) handlers_.on_node_lost();

@@ -107,6 +107,10 @@ DriverSession::~DriverSession() {
   place_.reset();
 }
 
+const EmbeddedProcesses* DriverSession::embedded() const {
+  return cluster_.get();
+}
+
 DriverSession init(int argc, char** argv, const InitOptions& options) {
   become_role_if_asked();
   if (options.nodes < 1 || options.nodes > 64) {
@@ -117,6 +121,7 @@ DriverSession init(int argc, char** argv, const InitOptions& options) {
     throw BadConfig("cannot start a cluster", "cpus_per_node = " + std::to_string(options.cpus_per_node),
                     "ask for 0 (the cores this process may use) to 100,000");
   }
+  check_descriptor_limit().value();
   ::signal(SIGPIPE, SIG_IGN);
   const std::string program = program_name(argc, argv);
   const std::string job =

@@ -41,7 +41,8 @@ int main(int argc, char** argv) {
                break_rule(argv[i + 1], broken_rules)) {
       ++i;
     } else {
-      std::fprintf(stderr,
+      const bool help = std::strcmp(argv[i], "--help") == 0 || std::strcmp(argv[i], "-h") == 0;
+      std::fprintf(help ? stdout : stderr,
                    "usage: simulate [--seed N] [--count N] [--verbose] [--break RULE]\n"
                    "  --verbose  tells what happens while it does; a seed that breaks something tells its "
                    "last events anyway\n"
@@ -52,7 +53,7 @@ int main(int argc, char** argv) {
                    "    requests    a node that joins again does not repeat what has no answer\n"
                    "    durable     the head says what is not on its disk yet\n"
                    "    lines       a line between nodes breaks, and nobody is told\n");
-      return 2;
+      return help ? 0 : 2;
     }
   }
   int broken = 0;

@@ -32,6 +32,7 @@ void add_to(int epoll, int fd, void* data) {
 }  // namespace
 
 Result<std::unique_ptr<ZmqLoop>> ZmqLoop::start(const Clock& clock) {
+  if (auto enough = check_descriptor_limit(); !enough) return enough.error();
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll || !wake)

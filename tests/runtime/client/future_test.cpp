@@ -12,6 +12,14 @@ TEST_CASE("a promise fills its future once") {
   const auto future = promise.future();
   CHECK_FALSE(future.ready());
   CHECK_THROWS_AS(future.get(1ms), Timeout);
+  for (const auto timeout : {Duration(0), Duration(-1)}) {  // was: "-0.000000 s passed"
+    try {
+      future.get(timeout);
+      FAIL("it did not throw");
+    } catch (const Timeout& error) {
+      CHECK(std::string(error.what()).find("within 0 s") != std::string::npos);
+    }
+  }
   promise.set("first");
   promise.set("second");
   promise.fail({ErrorCode::kInternal, "third", "", ""});

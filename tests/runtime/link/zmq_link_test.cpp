@@ -401,7 +401,7 @@ TEST_CASE("a known peer that breaks the protocol loses its session and disturbs 
   SECTION("its key is revoked while it talks") {
     REQUIRE(head.authorizer->revoke(rude.keys.public_key()));
     rude.say(2, "too late");
-    why = "revoked";
+    why = "its key is not valid";
   }
   CHECK(rude.is_disconnected());
   if (!before_hello) {

@@ -134,7 +134,7 @@ TEST_CASE(
   REQUIRE(F::told<cluster::ActorDown>(f.head(cluster::KillActor{F::kNode, {3}, "enough"}))->reason ==
           "no such actor here");
   const auto ended = f.on(ProcessEnded{alone, "killed by signal 9 (SIGKILL)"});
-  REQUIRE(F::told<cluster::ActorDown>(ended)->reason == "enough (killed by signal 9 (SIGKILL))");
+  REQUIRE(F::told<cluster::ActorDown>(ended)->reason == "enough (its process: killed by signal 9 (SIGKILL))");
 }
 
 TEST_CASE("A process kills actors of its own job alone, here and through the head") {
