@@ -81,10 +81,10 @@ void NodeMachine::said(const cluster::ConfirmActor& e) {
   actors_.confirm(e.actor, e.question, out_);
 }
 void NodeMachine::said(const cluster::SpawnAnswered& e) {
-  const bool wanted = head_.answered(e.to.from.process, e.to.request);
-  if (!wanted) {
+  if (!head_.answered(e.to.from.process, e.to.request)) {
     // The head did not hear that it was cancelled, or that who asked is gone: nobody wants the actor.
-    if (e.ok && e.to.from.node == self_.info.id) head_.tell(cluster::SpawnCancelled{e.to}, out_);
+    const bool unwanted = head_.is_unwanted(e.to.from.process, e.to.request);
+    if (e.ok && unwanted && e.to.from.node == self_.info.id) head_.tell(cluster::SpawnCancelled{e.to}, out_);
     return;
   }
   give_answer(e.to, e.ok ? Result<wire::Bytes>(
@@ -210,7 +210,7 @@ void NodeMachine::asked(LocalProcess& from, const wire::SpawnAsk& ask) {
            cluster::SpawnRequested{{{self_.info.id, from.id}, ask.request}, std::move(spec)}, bytes);
 }
 void NodeMachine::asked(LocalProcess& from, const wire::SpawnCancel& ask) {
-  head_.answered(from.id, ask.request);
+  head_.cancel(from.id, ask.request);
   head_.tell(cluster::SpawnCancelled{{{self_.info.id, from.id}, ask.request}}, out_);
 }
 void NodeMachine::asked(LocalProcess& from, const wire::LeaseAsk& ask) {
