@@ -2,6 +2,7 @@
 //   bench_cluster [nodes...]     default: 100 1000 10000
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 
 #include "tests/scheduler/cluster/scale_run.hpp"
 
@@ -10,6 +11,13 @@ using troupe::test::ScaleRun;
 
 int main(int argc, char** argv) {
   std::vector<std::uint64_t> sizes{100, 1000, 10'000};
+  const std::string first = argc > 1 ? argv[1] : "";
+  if (first.starts_with('-')) {
+    const bool help = first == "--help" || first == "-h";
+    std::fprintf(help ? stdout : stderr,
+                 "usage: bench_cluster [NODES...]   10 to 100000 each [default: 100 1000 10000]\n");
+    return help ? 0 : 2;
+  }
   if (argc > 1) sizes.clear();
   for (int i = 1; i < argc; ++i) sizes.push_back(std::strtoull(argv[i], nullptr, 10));
   std::printf("%7s  %-18s %9s %9s %12s %7s %9s %8s %9s\n", "nodes", "phase", "events", "messages", "bytes",

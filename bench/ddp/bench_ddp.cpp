@@ -195,7 +195,11 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--rounds", rounds, "Turns of each peer")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--json", json, "Write one object a line to this file");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   try {
     return troupe::bench::run(python, rounds, json);
   } catch (const std::exception& error) {

@@ -200,7 +200,7 @@ void Engine::fail_timeout(const Ticket& ticket) {
   if (!abort_region(region_.abort_word(), reason, AbortKind::kTimeout)) throw_aborted();
   tell_other_machines();
   throw_error({ErrorCode::kTimeout, "a collective timed out", reason,
-               "see what the missing ranks do, or raise NativeGroupOptions::timeout"});
+               "see what the missing ranks do, or raise the timeout with which the group was made"});
 }
 
 void Engine::tell_other_machines() {

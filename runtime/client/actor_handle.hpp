@@ -44,7 +44,9 @@ class ActorHandle {
   /// Calls a method of T or of a base of it; arguments are copied to the actor's process. A wrong method, too
   /// few or too many arguments and conversions that could change a value do not compile. The answer is a
   /// Future of what the method returns; a method that returns Future<X> answers when that is ready. Calls
-  /// from one caller to one actor run in order. Throws LimitExceeded for arguments above 64 MiB.
+  /// from one caller to one actor run in order. Of an overloaded method say which:
+  /// call<static_cast<int (Counter::*)(int)>(&Counter::add)>(5). Throws LimitExceeded for arguments above 64
+  /// MiB.
   // clang-format off
   template <auto M> requires detail::Takes<M, 0> auto call() const { return send<M>(); }
   template <auto M> requires detail::Takes<M, 1> auto call(At<M, 0> a) const { return send<M>(a); }

@@ -1,6 +1,8 @@
 #include "runtime/client/future.hpp"
 
+#include <algorithm>
 #include <atomic>
+#include <sstream>
 
 namespace troupe::detail {
 
@@ -9,9 +11,16 @@ void throw_empty_future() {
                   "use the Future that call(), spawn_async() or Promise::future() gave");
 }
 
+void throw_moved_promise() {
+  throw BadConfig("a Promise without a Future was used", "it was moved from",
+                  "copy a Promise that you use again: copies fill the same Future");
+}
+
 void throw_call_timeout(Duration timeout) {
+  std::ostringstream seconds;
+  seconds << std::max(0.0, to_seconds(timeout));
   throw Timeout(ErrorInfo{ErrorCode::kTimeout, "a call gave no answer",
-                          std::to_string(to_seconds(timeout)) + " s passed",
+                          "within " + seconds.str() + " s none came",
                           "raise the timeout, or look at what the actor does"});
 }
 

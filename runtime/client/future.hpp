@@ -14,12 +14,13 @@ namespace troupe {
 
 namespace detail {
 
-/// The actor whose method runs in this thread may not block in it.
-void check_may_block(const char* what);
+/// The actor whose method runs in this thread may not block in it. `instead`: what it may do.
+void check_may_block(const char* what, const char* instead);
 /// Wraps `callback` so that it runs in the mailbox of the actor whose method runs in this thread, if there is
 /// one: an actor's state is never touched from two threads.
 std::function<void()> in_this_actor(std::function<void()> callback);
 [[noreturn]] void throw_empty_future();
+[[noreturn]] void throw_moved_promise();
 [[noreturn]] void throw_call_timeout(Duration timeout);
 /// What a Promise resolves with when its last copy is gone.
 ErrorInfo dropped_promise();
@@ -58,7 +59,8 @@ class Future {
   /// method of a light actor it throws BadConfig and names `then`: such an actor shares its thread and may
   /// not block.
   T get(Duration timeout = std::chrono::hours(1)) const {
-    detail::check_may_block("Future::get");
+    detail::check_may_block(
+        "Future::get", "use then(callback), return the Future, or spawn the actor with .isolated = true");
     if (!checked().wait(timeout)) detail::throw_call_timeout(timeout);
     return detail::decode_outcome<T>(state_->outcome(), gate_).value();
   }
@@ -87,23 +89,24 @@ class Future {
 };
 
 /// A Future that a program fills itself, for a method that answers later. Copies fill the same one; when the
-/// last copy is gone without an answer, the Future fails with TaskFailed. Thread-safe.
+/// last copy is gone without an answer, the Future fails with TaskFailed. Thread-safe. A moved-from one
+/// throws BadConfig when used.
 template <class T>
 class Promise {
  public:
   Promise() : owner_(std::make_shared<Owner>()) {}
-  Future<T> future() const { return Future<T>(owner_->state); }
+  Future<T> future() const { return Future<T>(state()); }
   /// Only the first answer counts.
   template <class Value>
   requires(!std::is_void_v<T> && std::is_convertible_v<Value, T>) void set(const Value& value) {
     if constexpr (std::is_same_v<Value, T>) {
-      owner_->state->resolve(wire::encode<T>(value));
+      state()->resolve(wire::encode<T>(value));
     } else {
-      owner_->state->resolve(wire::encode<T>(T(value)));
+      state()->resolve(wire::encode<T>(T(value)));
     }
   }
-  void set() requires std::is_void_v<T> { owner_->state->resolve(wire::Bytes{}); }
-  void fail(ErrorInfo error) { owner_->state->resolve(std::move(error)); }
+  void set() requires std::is_void_v<T> { state()->resolve(wire::Bytes{}); }
+  void fail(ErrorInfo error) { state()->resolve(std::move(error)); }
 
  private:
   struct Owner {
@@ -115,12 +118,17 @@ class Promise {
     }
     std::shared_ptr<CallState> state = std::make_shared<CallState>(nullptr);
   };
+  const std::shared_ptr<CallState>& state() const {
+    if (owner_ == nullptr) detail::throw_moved_promise();
+    return owner_->state;
+  }
   std::shared_ptr<Owner> owner_;
 };
 
 /// All answers, in order; fails with the first failure it meets.
 template <class T>
-requires(!std::is_void_v<T>) std::vector<T> get_all(const std::vector<Future<T>>& futures, Duration timeout = std::chrono::hours(1)) {
+requires(!std::is_void_v<T>) std::vector<T> get_all(const std::vector<Future<T>>& futures,
+                                                    Duration timeout = std::chrono::hours(1)) {
   const Instant deadline = MonotonicClock().now() + timeout;
   std::vector<T> values;
   values.reserve(futures.size());

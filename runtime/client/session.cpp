@@ -49,6 +49,7 @@ std::shared_ptr<CallState> start_call(ProcessGate* gate, const ActorAddress& to,
                     "the handle refers to no actor: it was default-constructed",
                     "call a handle that spawn() or find() gave");
   }
+  gate->check_not_forked();
   if (args.size() > wire::kMaxBodyBytes) {
     throw_too_large("the arguments of " + std::string(name), args.size(), wire::kMaxBodyBytes,
                     "pass them in parts, or through shared memory (Session::open_region)");
@@ -84,11 +85,11 @@ std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t co
   spawn.here = options.here;
   spawn.node = options.node;
   check_spawn(spawn);
-  return process_->spawn(std::move(spawn));
+  return process().spawn(std::move(spawn));
 }
 
 ActorAddress Session::await_spawn(const std::shared_ptr<CallState>& spawn) const {
-  detail::check_may_block("Session::spawn");
+  detail::check_may_block("Session::spawn", "use spawn_async");
   if (!spawn->wait(kSpawnTimeout)) {
     spawn->cancel({ErrorCode::kTimeout, "an actor was not started",
                    std::to_string(to_seconds(kSpawnTimeout)) + " s passed; it is not wanted any more",
@@ -98,11 +99,12 @@ ActorAddress Session::await_spawn(const std::shared_ptr<CallState>& spawn) const
 }
 
 ActorAddress Session::find_address(const std::string& name) const {
-  return await<ActorAddress>(process_->find(name));
+  detail::check_may_block("Session::find", "use find_async");
+  return await<ActorAddress>(process().find(name));
 }
 
 void Session::kill(const ActorAddress& actor, const std::string& reason) const {
-  process_->kill(actor, reason);
+  process().kill(actor, reason);
 }
 
 void Session::monitor(const ActorAddress& actor, OnDown callback) const {
@@ -111,20 +113,22 @@ void Session::monitor(const ActorAddress& actor, OnDown callback) const {
       run([callback, reason] { callback(reason); });
     };
   }
-  process_->monitor(actor, std::move(callback));
+  process().monitor(actor, std::move(callback));
 }
 
 std::vector<cluster::NodeInfo> Session::nodes() const {
-  return await<wire::NodesAnswer>(process_->nodes()).nodes;
+  detail::check_may_block("Session::nodes", "spawn the actor with .isolated = true");
+  return await<wire::NodesAnswer>(process().nodes()).nodes;
 }
 
 SharedMemory Session::open_region(const std::string& key, std::size_t bytes, const std::string& label,
                                   bool abortable) const {
-  return process_->open_region(key, bytes, label, abortable).value();
+  detail::check_may_block("Session::open_region", "spawn the actor with .isolated = true");
+  return process().open_region(key, bytes, label, abortable).value();
 }
 
 void Session::drop_region(const std::string& key) const {
-  process_->drop_region(key);
+  process().drop_region(key);
 }
 
 }  // namespace troupe

@@ -26,15 +26,15 @@ struct ActorOptions {
   bool isolated = false;
   /// In this very process instead of a worker; then num_cpus, node and name have no meaning.
   bool here = false;
-  NodeId node{};      ///< on this node and no other
+  NodeId node{};        ///< on this node and no other
   std::string name{};   ///< refused when another living actor of the job has it; see Session::find
   std::string label{};  ///< prefix of its process's output; default: its class
   /// Calls of the handle without an answer, above which a call throws LimitExceeded; 0: no limit.
   std::size_t max_pending_calls = 0;
 };
 
-/// A process's way into its cluster. Copies share one connection. Thread-safe. Copies and handles must not be used
-/// after the DriverSession that init() gave has ended; Futures may: what had no answer then has failed.
+/// A process's way into its cluster. Copies share one connection. Thread-safe. Copies and handles must not be
+/// used after the DriverSession that init() gave has ended; Futures may: what had no answer then has failed.
 class Session {
  public:
   explicit Session(ProcessGate& process) : process_(&process) {}
@@ -58,16 +58,21 @@ class Session {
     return Future<ActorHandle<T>>(start<T>(std::move(options), std::forward<Args>(args)...), process_);
   }
 
-  /// The living actor of that name in this job. Waits for the head, so not in a light actor. Throws Refused if it is of another class (when it is called),
-  /// and what the head says if there is none. REQUIRES: T is its class, or a base that some handle was
-  /// converted to.
+  /// The living actor of that name in this job. Waits for the head; in a light actor use find_async. Throws
+  /// what the head says if there is none. A call of the handle throws Refused if the actor is of another
+  /// class. REQUIRES: T is its class, or a base that some handle was converted to.
   template <class T>
   ActorHandle<T> find(const std::string& name) const {
     return ActorHandle<T>(process_, find_address(name));
   }
+  /// The same without waiting.
+  template <class T>
+  Future<ActorHandle<T>> find_async(const std::string& name) const {
+    return Future<ActorHandle<T>>(process().find(name), process_);
+  }
 
-  /// Has an actor ended: an isolated one by killing its process, a light one after its current method. Does not
-  /// wait: calls sent just after it may still be answered. monitor() tells when it is gone.
+  /// Has an actor ended: an isolated one by killing its process, a light one after its current method. Does
+  /// not wait: calls sent just after it may still be answered. monitor() tells when it is gone.
   template <class T>
   void kill(const ActorHandle<T>& actor, const std::string& reason = "killed by its owner") const {
     kill(actor.address(), reason);
@@ -75,8 +80,8 @@ class Session {
   void kill(const ActorAddress& actor, const std::string& reason) const;
 
   /// Calls `callback(reason)` once when the actor is gone, whatever ended it; at once if it is gone already.
-  /// If called in an actor, the callback runs in its mailbox; otherwise in a thread of the runtime, where it must
-  /// not block. It is not called for actors that end with the session itself.
+  /// If called in an actor, the callback runs in its mailbox; otherwise in a thread of the runtime, where it
+  /// must not block. It is not called for actors that end with the session itself.
   template <class T>
   void monitor(const ActorHandle<T>& actor, OnDown callback) const {
     monitor(actor.address(), std::move(callback));
@@ -98,7 +103,10 @@ class Session {
   /// How many drivers this job has had, this one included; it survives the head, so a restarted driver
   /// outranks the one before it.
   std::uint32_t incarnation() const { return process_->config().incarnation; }
-  ProcessGate& process() const { return *process_; }
+  ProcessGate& process() const {
+    process_->check_not_forked();
+    return *process_;
+  }
   NodeId node() const { return process_->config().node; }
   /// The address on which this machine is reached by others: where a data plane listens.
   const std::string& host() const { return process_->config().host; }

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -99,6 +100,15 @@ Result<SharedMemory> SharedMemory::map(UniqueFd fd, bool prefault) {
   if (!at) return at.error();
   memory.data_ = *at;
   return memory;
+}
+
+Result<void> check_descriptor_limit() {
+  constexpr rlim_t kFewest = 64;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kFewest) return {};
+  return ErrorInfo{ErrorCode::kLimit, "this process may open too few files and sockets",
+                   std::to_string(limit.rlim_cur) + " are allowed, and it needs " + std::to_string(kFewest),
+                   "raise ulimit -n"};
 }
 
 }  // namespace troupe

@@ -64,4 +64,8 @@ class SharedMemory {
   std::size_t size_ = 0;
 };
 
+/// Whether this process may open as many descriptors as a part of a cluster needs: libraries abort without
+/// them. Errors: kLimit.
+Result<void> check_descriptor_limit();
+
 }  // namespace troupe

@@ -4,21 +4,24 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <optional>
 
 namespace troupe {
 namespace {
 
-LogLevel level_from_environment() {
+/// Nothing if it is not the name of one.
+std::optional<LogLevel> level_from_environment() {
   const char* value = std::getenv("TROUPE_LOG");
   const std::string_view text = value == nullptr ? "" : value;
   if (text == "debug") return LogLevel::kDebug;
   if (text == "info") return LogLevel::kInfo;
+  if (text == "warning" || text.empty()) return LogLevel::kWarning;
   if (text == "error") return LogLevel::kError;
-  return LogLevel::kWarning;
+  return std::nullopt;
 }
 
 std::atomic<LogLevel>& current_level() {
-  static std::atomic<LogLevel> level{level_from_environment()};
+  static std::atomic<LogLevel> level{level_from_environment().value_or(LogLevel::kWarning)};
   return level;
 }
 
@@ -29,6 +32,11 @@ std::string& role() {
 
 }  // namespace
 
+std::string wrong_log_variable() {
+  if (level_from_environment()) return {};
+  return std::string("TROUPE_LOG=") + std::getenv("TROUPE_LOG") +
+         " is ignored: it is debug, info, warning or error";
+}
 void set_log_level(LogLevel level) {
   current_level() = level;
 }

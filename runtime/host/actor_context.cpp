@@ -63,11 +63,10 @@ ProcessGateScope::~ProcessGateScope() {
 
 namespace detail {
 
-void check_may_block(const char* what) {
+void check_may_block(const char* what, const char* instead) {
   if (turn == nullptr || turn->may_block()) return;
   throw BadConfig(std::string(what) + " in a light actor",
-                  "a light actor shares its thread with thousands of others",
-                  "use then(callback), return the Future, or spawn the actor with .isolated = true");
+                  "a light actor shares its thread with thousands of others", instead);
 }
 
 std::function<void()> in_this_actor(std::function<void()> callback) {

@@ -68,6 +68,11 @@ void ActorTable::monitor(ActorId id, Responder responder) {
   responder.answer(wire::encode(why));
 }
 
+std::optional<std::string> ActorTable::why_ended(ActorId id) const {
+  const std::lock_guard lock(mutex_);
+  return living_.contains(id) ? std::nullopt : std::optional(why_not_here(id));
+}
+
 void ActorTable::ended(const ActorAddress& actor, const std::string& reason) {
   std::vector<Responder> told;
   caf::strong_actor_ptr last;  // released after the lock

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -24,6 +25,8 @@ class ActorTable {
   void deliver(ActorId actor, std::shared_ptr<IncomingCall> call, caf::execution_unit* unit);
   /// Ends the actor after its current turn. False when it is not here.
   bool stop(ActorId actor, std::string reason);
+  /// Why it ended; nothing: it lives.
+  std::optional<std::string> why_ended(ActorId actor) const;
   /// Answers (with the reason, a string) when the actor has ended: at once if it is not here.
   void monitor(ActorId actor, Responder responder);
   void stop_all(const std::string& reason);

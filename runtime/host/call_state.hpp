@@ -32,7 +32,8 @@ class CallState {
  public:
   explicit CallState(Waiter* waiter) : waiter_(waiter) {}
 
-  /// Fills the slot; only the first time counts, and returns true. Runs the callbacks in this thread.
+  /// Fills the slot; only the first time counts, and returns true. Runs the callbacks in this thread: before it
+  /// returns, or if this is a callback's doing, after that one.
   bool resolve(Outcome outcome);
   bool ready() const { return ready_.load(std::memory_order_acquire) != 0; }
   /// REQUIRES: ready().

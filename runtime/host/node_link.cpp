@@ -6,7 +6,8 @@ namespace {
 constexpr std::size_t kRequestsUnderWay = 256;
 
 ErrorInfo node_gone(const std::string& why) {
-  return {ErrorCode::kUnavailable, "this host's node cannot be asked", why, "start the program again"};
+  return {ErrorCode::kUnavailable, "this host's node cannot be asked", why,
+          "its driver gets another node: spawn actors there again"};
 }
 
 }  // namespace

@@ -292,6 +292,12 @@ void Process::on_control(Message message) {
   if (auto* start = std::get_if<wire::StartActorHere>(&control)) return handle(std::move(*start));
   if (auto* stop = std::get_if<wire::StopActor>(&control)) {
     actors_->stop(stop->actor, stop->reason);
+  } else if (const auto* confirm = std::get_if<wire::ConfirmActor>(&control)) {
+    if (auto why = actors_->why_ended(confirm->actor)) {
+      node_->tell(wire::ActorEnded{confirm->actor, *std::move(why)});
+    } else {
+      node_->tell(*confirm);
+    }
   } else if (auto* down = std::get_if<wire::ProcessDown>(&control)) {
     routes_->process_down(down->process, down->reason);
     leases_->process_down(down->process);
@@ -332,7 +338,7 @@ void Process::on_node_gone(const std::string& why) {
   routes_->own_node_lost(why);
   fail_calls([](ProcessAddress) { return true; },
              {ErrorCode::kUnavailable, "a call has no answer", "this host's node is gone: " + why,
-              "start the program again"});
+              "its driver gets another node: spawn actors there again"});
   const bool first = left_.exchange(1) == 0;
   futex_wake(left_, INT_MAX);
   if (first && handlers_.on_node_lost) handlers_.on_node_lost();

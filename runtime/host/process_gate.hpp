@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "runtime/core/fork_guard.hpp"
 #include "runtime/host/call_state.hpp"
 #include "runtime/wire/address.hpp"
 
@@ -63,6 +64,10 @@ class ProcessGate {
   /// it is, or the program's only one. Null if there is none.
   static ProcessGate* current();
 
+  /// Throws BadConfig in a child that was forked from the gate's process.
+  void check_not_forked() const { fork_guard_.check(); }
+  bool is_in_child() const { return fork_guard_.is_in_child(); }
+
   virtual const ProcessConfig& config() const = 0;
   ProcessAddress address() const { return {config().node, config().process}; }
 
@@ -94,6 +99,9 @@ class ProcessGate {
   virtual Result<SharedMemory> open_region(const std::string& key, std::size_t bytes,
                                            const std::string& label, bool abortable) = 0;
   virtual void drop_region(const std::string& key) = 0;
+
+ private:
+  const ForkGuard fork_guard_;
 };
 
 /// Makes `gate` the current one of this thread for a scope; null changes nothing.

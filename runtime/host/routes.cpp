@@ -29,7 +29,7 @@ ErrorInfo no_room(bool waited) {
 
 ErrorInfo node_gone(const std::string& why) {
   return {ErrorCode::kUnavailable, "a call was not sent", "this host's node is gone: " + why,
-          "start the program again"};
+          "its driver gets another node: spawn actors there again"};
 }
 
 bool is_call(wire::FrameKind kind) {

@@ -111,7 +111,8 @@ Result<Child> start_child(const ChildOptions& options) {
     const int error = errno;
     ::kill(pid, SIGKILL);
     ::waitpid(pid, nullptr, 0);
-    return io_error("cannot watch a child process", error, "Linux 5.3 or later is needed");
+    return io_error("cannot watch a child process", error,
+                    error == ENOSYS ? "Linux 5.3 or later is needed" : "raise ulimit -n");
   }
   child.link = std::move(link->first);
   child.output = std::move(output.reading);

@@ -76,6 +76,14 @@ bool HostedActors::kill_for(JobId job, ActorId actor, const std::string& reason,
   return true;
 }
 
+void HostedActors::confirm(ActorId actor, std::uint64_t question, Actions& out) {
+  const auto at = actors_.find(actor);
+  if (at != actors_.end())
+    return out.push_back(SendLocal{at->second.process, wire::ConfirmActor{actor, question}, {}});
+  const auto* ended = ended_.find(actor);
+  head_.tell(cluster::ActorDown{self_.info.id, actor, ended != nullptr ? *ended : "no such actor here"}, out);
+}
+
 HostedActors::Hosted* HostedActors::find(const LocalProcess& process, ActorId actor) {
   const auto at = actors_.find(actor);
   return at == actors_.end() || at->second.process != process.id ? nullptr : &at->second;
@@ -102,6 +110,10 @@ void HostedActors::ended(const LocalProcess& process, ActorId actor, const std::
   actors_.erase(actor);
   down(actor, reason, out);
   if (process.isolated) out.push_back(SendLocal{process.id, wire::Leave{"its actor has ended"}, {}});
+}
+
+void HostedActors::lives(const LocalProcess& process, ActorId actor, std::uint64_t question, Actions& out) {
+  if (find(process, actor) != nullptr) head_.tell(cluster::ActorLives{self_.info.id, actor, question}, out);
 }
 
 void HostedActors::process_up(const LocalProcess& process, Actions& out) {

@@ -26,9 +26,13 @@ class HostedActors {
   /// Asked by a process of `job`, here or on another node. False: no such actor of that job is here.
   bool kill_for(JobId job, ActorId actor, const std::string& reason, Actions& out);
 
+  /// Told by the head, which wants to know whether it lives.
+  void confirm(ActorId actor, std::uint64_t question, Actions& out);
+
   void up(const LocalProcess& process, ActorId actor, Actions& out);
   void not_up(const LocalProcess& process, ActorId actor, const ErrorInfo& error, Actions& out);
   void ended(const LocalProcess& process, ActorId actor, const std::string& reason, Actions& out);
+  void lives(const LocalProcess& process, ActorId actor, std::uint64_t question, Actions& out);
   void process_up(const LocalProcess& process, Actions& out);
   void process_ended(const LocalProcess& process, Actions& out);
   void package_done(const PackageFetches::Done& done, Instant now, Actions& out);

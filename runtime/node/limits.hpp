@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "runtime/core/clock.hpp"
+#include "runtime/core/result.hpp"
 #include "runtime/link/link.hpp"
 
 namespace troupe::node {
@@ -26,6 +27,8 @@ struct Limits {
 
 struct Times {
   Duration tick = std::chrono::seconds(1);
+  Duration join =
+      std::chrono::seconds(10);  ///< until the first answer of the head: a node without one does not come up
   Duration silence = std::chrono::seconds(6);  ///< of a process that has said hello: it is killed
   /// Until its hello: it loads its libraries, LibTorch among them, on a machine that may be busy.
   Duration start = std::chrono::seconds(60);
@@ -36,7 +39,7 @@ struct Times {
 };
 
 /// Limits of a machine with `memory_bytes`; TROUPE_REGION_BYTES and TROUPE_REGIONS_BYTES in the environment
-/// override the sizes of regions.
-Limits limits_of_this_machine();
+/// override the sizes of regions. Errors: kBadConfig, for a value that is no size.
+Result<Limits> limits_of_this_machine();
 
 }  // namespace troupe::node

@@ -55,7 +55,7 @@ void LocalProcesses::kill(LocalProcess& process, const std::string& reason, Acti
 bool LocalProcesses::begin_end(LocalProcess& process, const std::string& how) {
   if (!process.lives()) return false;
   process.state = LocalProcess::State::kEnding;
-  process.end_reason = process.kill_reason.empty() ? how : process.kill_reason + " (" + how + ")";
+  process.end_reason = process.kill_reason.empty() ? how : process.kill_reason + " (its process: " + how + ")";
   return true;
 }
 

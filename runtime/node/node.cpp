@@ -39,7 +39,9 @@ Result<void> Node::start(OnMember on_member) {
                options_.config.gateway};
   self.host = server_->address().host;
   self.package = options_.config.package;
-  self.limits = limits_of_this_machine();
+  auto limits = limits_of_this_machine();
+  if (!limits) return limits.error();
+  self.limits = *limits;
   const std::size_t stuck_bytes = self.limits.stuck_bytes;
   machine_ = std::make_unique<NodeMachine>(std::move(self), random_);
   const auto tell_machine = [this](NodeEvent event) { tell(std::move(event)); };
@@ -99,6 +101,7 @@ Result<void> Node::connect_head() {
   handlers.on_state = [this](LinkState state, const std::string& why) {
     loop_.post([this, state, why] {
       if (state == LinkState::kConnected) tell(HeadConnected{});
+      if (state == LinkState::kConnecting) tell(HeadUnreachable{options_.config.head + ": " + why});
       if (state == LinkState::kRefused) tell(HeadRefused{why});
       if (state == LinkState::kLost) {
         tell(HeadLost{why});
@@ -107,7 +110,8 @@ Result<void> Node::connect_head() {
     });
   };
   handlers.on_room = [this] { loop_.post([this] { flush_head(); }); };
-  ConnectOptions connect{*endpoint, options_.head_key, options_.keys};
+  // Not waited for: meanwhile this node hears that its launcher is gone.
+  ConnectOptions connect{*endpoint, options_.head_key, options_.keys, Duration::zero()};
   auto client = transport_.connect(std::move(connect), std::move(handlers));
   if (!client) return client.error();
   head_ = *std::move(client);

@@ -34,6 +34,10 @@ struct HeadUnsaid {
 struct HeadRefused {
   std::string why;
 };
+/// Nobody has answered at the head's address yet; it is tried again.
+struct HeadUnreachable {
+  std::string why;
+};
 struct HeadSaid {
   cluster::ClusterAction action;
 };
@@ -141,7 +145,7 @@ struct LeaveAsked {
 struct Tick {};
 
 using NodeEvent =
-    std::variant<HeadConnected, HeadLost, HeadUnsaid, HeadRefused, HeadSaid, DriverAttached, LocalSaid,
+    std::variant<HeadConnected, HeadLost, HeadUnsaid, HeadRefused, HeadUnreachable, HeadSaid, DriverAttached, LocalSaid,
                  LocalBroke, WorkerNotStarted, WorkerWrote, ProcessEnding, OutputDrained, ProcessEnded,
                  RegionMade, RingMade, PeerConnected, PeerUnusable, PeerCameIn, PeerLost, PeerFailed,
                  PeerSaid, PartTaken, LocalStuck, PeerStuck, LeaveAsked, Tick>;

@@ -45,6 +45,7 @@ void NodeMachine::join() {
 }
 
 void NodeMachine::handle(const HeadConnected& /*e*/) {
+  head_answered_ = true;
   refusals_ = 0;
   if (!left_) join();
 }
@@ -64,6 +65,9 @@ void NodeMachine::handle(const HeadRefused& e) {
         TellMember{ErrorInfo{ErrorCode::kRefused, "the head refuses this node", e.why, "join anew"}});
   leave("the head refuses it");
 }
+void NodeMachine::handle(const HeadUnreachable& e) {
+  unreachable_ = e.why;
+}
 void NodeMachine::handle(const HeadSaid& e) {
   std::visit([this](const auto& action) { said(action); }, e.action);
 }
@@ -72,6 +76,9 @@ void NodeMachine::said(const cluster::StartActor& e) {
 }
 void NodeMachine::said(const cluster::KillActor& e) {
   actors_.kill(e.actor, e.reason, out_);
+}
+void NodeMachine::said(const cluster::ConfirmActor& e) {
+  actors_.confirm(e.actor, e.question, out_);
 }
 void NodeMachine::said(const cluster::SpawnAnswered& e) {
   if (!head_.answered(e.to.from.process, e.to.request)) {
@@ -270,6 +277,9 @@ void NodeMachine::asked(LocalProcess& from, const wire::KillAsk& ask) {
 void NodeMachine::asked(LocalProcess& from, const wire::ActorUp& ask) {
   actors_.up(from, ask.actor, out_);
 }
+void NodeMachine::asked(LocalProcess& from, const wire::ConfirmActor& ask) {
+  actors_.lives(from, ask.actor, ask.question, out_);
+}
 void NodeMachine::asked(LocalProcess& from, const wire::ActorNotUp& ask) {
   actors_.not_up(from, ask.actor, ask.error, out_);
 }
@@ -419,6 +429,7 @@ void NodeMachine::handle(const Tick& /*e*/) {
   const Duration gap = last_tick_ < Instant{0} ? Duration{0} : now_ - last_tick_;
   const Duration slip = gap > 2 * self_.times.tick ? gap : Duration{0};
   last_tick_ = now_;
+  if (!head_answered_ && !member_told_) wait_for_head(gap - slip);
   if (!left_) head_.tell(cluster::Heartbeat{self_.info.id}, out_);
   locals_.tick(now_, slip, out_);
   for (const auto& refused : peers_.tick(now_, slip, out_)) peer_refused(refused.node, refused.error);
@@ -428,6 +439,15 @@ void NodeMachine::handle(const Tick& /*e*/) {
       if (!process.is_driver) locals_.kill(process, "its node leaves", out_);
     }
   }
+}
+
+void NodeMachine::wait_for_head(Duration passed) {
+  joining_ += passed;
+  if (joining_ < self_.times.join) return;
+  member_told_ = true;
+  out_.push_back(
+      TellMember{ErrorInfo{ErrorCode::kTimeout, "cannot connect to the head", unreachable_,
+                           "check that the head runs (troupe status there), the address, and firewalls"}});
 }
 
 void NodeMachine::handle(const LeaveAsked& e) {

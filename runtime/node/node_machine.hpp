@@ -46,9 +46,11 @@ class NodeMachine {
   void handle(const HeadLost& e);
   void handle(const HeadUnsaid& e);
   void handle(const HeadRefused& e);
+  void handle(const HeadUnreachable& e);
   void handle(const HeadSaid& e);
   void said(const cluster::StartActor& e);
   void said(const cluster::KillActor& e);
+  void said(const cluster::ConfirmActor& e);
   void said(const cluster::SpawnAnswered& e);
   void said(const cluster::NameAnswered& e);
   void said(const cluster::JobAnswered& e);
@@ -89,6 +91,7 @@ class NodeMachine {
   void asked(LocalProcess& from, const wire::FindAsk& ask);
   void asked(LocalProcess& from, const wire::KillAsk& ask);
   void asked(LocalProcess& from, const wire::ActorUp& ask);
+  void asked(LocalProcess& from, const wire::ConfirmActor& ask);
   void asked(LocalProcess& from, const wire::ActorNotUp& ask);
   void asked(LocalProcess& from, const wire::ActorEnded& ask);
   void asked(LocalProcess& from, const wire::Leave& ask);
@@ -110,6 +113,7 @@ class NodeMachine {
   void handle(const Tick& e);
 
   void join();
+  void wait_for_head(Duration passed);
   void ask_head(LocalProcess& from, std::uint64_t request, cluster::ClusterEvent event, std::size_t bytes);
   void give_answer(const cluster::Requester& to, Result<wire::Bytes> value);
   void begin_end(LocalProcess& process, const std::string& how);
@@ -130,7 +134,10 @@ class NodeMachine {
   Router router_;
   std::set<std::pair<ProcessId, ProcessId>> rings_;  ///< Invariant: first < second, both live.
 
-  int refusals_ = 0;  ///< handshakes that the head refused, one after the other
+  bool head_answered_ = false;  ///< at least once
+  std::string unreachable_;     ///< why it has not
+  Duration joining_{};          ///< how long this node has asked for it
+  int refusals_ = 0;            ///< handshakes that the head refused, one after the other
   bool member_told_ = false;
   bool leaving_ = false;
   bool left_ = false;

@@ -125,8 +125,8 @@ struct LeaseRequested {
   NodeId node{};
   JobId job{};
 };
-/// `node` is about to talk to `peer`. Answered by PeerAnswered; the peer is told first (ExpectPeer). From then
-/// on each of the two is told of the other's death.
+/// `node` is about to talk to `peer`. Answered by PeerAnswered; the peer is told first (ExpectPeer). From
+/// then on each of the two is told of the other's death.
 struct PeerWanted {
   NodeId node{};
   NodeId peer{};
@@ -159,6 +159,12 @@ struct ActorDown {
   ActorId actor{};
   std::string reason;
 };
+/// The answer to ConfirmActor: it lives. One that does not is told by ActorDown.
+struct ActorLives {
+  NodeId node{};
+  ActorId actor{};
+  std::uint64_t question = 0;
+};
 /// Answered by NameAnswered. Names are the job's own.
 struct LookupActor {
   Requester requester;
@@ -178,9 +184,10 @@ struct Restored {
   std::vector<Record> records;
 };
 
-using ClusterEvent = std::variant<NodeJoined, Heartbeat, NodeLeft, JobRegistered, JobEnded, SpawnRequested,
-                                  SpawnCancelled, ActorStarted, ActorFailed, ActorDown, LeaseRequested,
-                                  PeerWanted, NodesWanted, LookupActor, KillRequested, Tick, Restored>;
+using ClusterEvent =
+    std::variant<NodeJoined, Heartbeat, NodeLeft, JobRegistered, JobEnded, SpawnRequested, SpawnCancelled,
+                 ActorStarted, ActorFailed, ActorDown, ActorLives, LeaseRequested, PeerWanted, NodesWanted,
+                 LookupActor, KillRequested, Tick, Restored>;
 
 // Actions: to be carried out in the order given.
 
@@ -204,6 +211,13 @@ struct KillActor {
   NodeId node{};
   ActorId actor{};
   std::string reason;
+};
+/// Ask the actor's process whether it lives: somebody wants its name, who may have heard of its end before
+/// the head.
+struct ConfirmActor {
+  NodeId node{};
+  ActorId actor{};
+  std::uint64_t question = 0;
 };
 struct SpawnAnswered {
   Requester to;
@@ -277,8 +291,8 @@ struct RequestRegistration {
 };
 
 using ClusterAction =
-    std::variant<Persist, Erase, StartActor, KillActor, SpawnAnswered, NameAnswered, JobAnswered, NodeAccepted,
-                 LeaseAnswered, ExpectPeer, PeerAnswered, NodesAnswered, NodeDead, EndJob, RefuseNode,
-                 RequestRegistration>;
+    std::variant<Persist, Erase, StartActor, KillActor, ConfirmActor, SpawnAnswered, NameAnswered,
+                 JobAnswered, NodeAccepted, LeaseAnswered, ExpectPeer, PeerAnswered, NodesAnswered, NodeDead,
+                 EndJob, RefuseNode, RequestRegistration>;
 
 }  // namespace troupe::cluster

@@ -30,8 +30,8 @@ struct Configure {
   ProcessId process;
   JobId job;
   std::string label;
-  std::string host;     ///< address on which its machine is reached: where a data plane listens
-  std::string package;  ///< hash of the executable it runs; empty: the node's own
+  std::string host;       ///< address on which its machine is reached: where a data plane listens
+  std::string package;    ///< hash of the executable it runs; empty: the node's own
   ProcessAddress driver;  ///< of its job: where the output of what it starts goes
 };
 /// A process to its node, first; with its doorbell.
@@ -53,8 +53,8 @@ struct SpawnAsk {
 struct SpawnCancel {
   std::uint64_t request = 0;
 };
-/// A process on `node` in which this job may construct light actors by kSpawn frames, without asking again. The
-/// node starts it first if need be, from `package`, with its output to `driver`. Answer: LeaseAnswer.
+/// A process on `node` in which this job may construct light actors by kSpawn frames, without asking again.
+/// The node starts it first if need be, from `package`, with its output to `driver`. Answer: LeaseAnswer.
 struct LeaseAsk {
   std::uint64_t request = 0;
   NodeId node;
@@ -134,10 +134,15 @@ struct StopActor {
   ActorId actor;
   std::string reason;
 };
-// A process about the actors that its node started in it by StartActorHere (light actors by kSpawn are its own
-// affair: who monitors one asked the process).
+// A process about the actors that its node started in it by StartActorHere (light actors by kSpawn are its
+// own affair: who monitors one asked the process).
 struct ActorUp {
   ActorId actor;
+};
+/// Node to process, and back if the actor lives; else ActorEnded comes back.
+struct ConfirmActor {
+  ActorId actor;
+  std::uint64_t question = 0;
 };
 struct ActorNotUp {
   ActorId actor;
@@ -178,10 +183,10 @@ struct Leave {
 
 /// A head's or node's configuration arrives over its inherited link; with the key bundle's descriptor.
 struct HeadConfig {
-  std::string address;     ///< host:port to listen on; port 0 for any
-  std::string folder;      ///< of its store
-  std::string advertised;  ///< host under which other machines reach it; empty: the one it listens on
-  bool temporary = false;  ///< the folder goes with the cluster
+  std::string address;        ///< host:port to listen on; port 0 for any
+  std::string folder;         ///< of its store
+  std::string advertised;     ///< host under which other machines reach it; empty: the one it listens on
+  std::int32_t launcher = 0;  ///< the process with which the folder goes; 0: it stays
 };
 struct NodeConfig {
   NodeId id;
@@ -190,7 +195,9 @@ struct NodeConfig {
   std::string address;  ///< host:port for other nodes; port 0 for any
   std::int64_t cpu_e4 = 0;
   bool gateway = false;
-  bool hosts_driver = false;  ///< the launcher's link is also a driver's
+  bool hosts_driver = false;     ///< the launcher's link is also a driver's
+  std::string temporary_folder;  ///< of the cluster's head; removed when head and launcher are gone
+  std::int32_t launcher = 0;
   std::string
       package;  ///< hash of its own executable, which it gives to other nodes; empty: it gives nothing
 };
@@ -278,10 +285,10 @@ struct PeerLeaseAsk {
 
 using Control =
     std::variant<Configure, Hello, Pulse, SpawnAsk, SpawnCancel, LeaseAsk, JobAsk, JobEnd, RingAsk, RegionAsk,
-                 NodesAsk, FindAsk, Answer, RegionDrop, KillAsk, RingOffer, StartActorHere, StopActor, ActorUp,
-                 ActorNotUp, ActorEnded, ProcessDown, NodeDown, NodeLost, Output, Leave, HeadConfig, NodeConfig,
-                 Ready, NotReady, ToHead, FromHead, PackageAsk, PackagePart, PeerLeaseAsk, EnrollAsk, AdmitAsk,
-                 TokenAsk, StatusAsk>;
+                 NodesAsk, FindAsk, Answer, RegionDrop, KillAsk, RingOffer, StartActorHere, StopActor,
+                 ActorUp, ConfirmActor, ActorNotUp, ActorEnded, ProcessDown, NodeDown, NodeLost, Output,
+                 Leave, HeadConfig, NodeConfig, Ready, NotReady, ToHead, FromHead, PackageAsk, PackagePart,
+                 PeerLeaseAsk, EnrollAsk, AdmitAsk, TokenAsk, StatusAsk>;
 
 /// The body of a control frame; the header's `id` is the message's number.
 Bytes encode_control(const Control& message, FrameHeader& header);

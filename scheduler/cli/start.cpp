@@ -135,7 +135,7 @@ Child Machines::start_head() {
   std::vector<UniqueFd> bundle;
   bundle.push_back(hand_over({keys, keys.public_key(), {{own.public_key(), kOwnerName}}}).value());
   auto child = start_child({.role = "head"}).value();
-  send_control(child.link, {}, wire::HeadConfig{head_listens_, folder_.path() + "/store", advertised_, false},
+  send_control(child.link, {}, wire::HeadConfig{head_listens_, folder_.path() + "/store", advertised_},
                std::move(bundle));
   return child;
 }

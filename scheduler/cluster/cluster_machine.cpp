@@ -43,7 +43,8 @@ std::vector<ClusterAction> ClusterMachine::on(const ClusterEvent& event, Instant
 }
 
 bool ClusterMachine::has_request(const Requester& requester) const {
-  return actors_.of_request(requester) != nullptr || waiting_.contains(requester);
+  return actors_.of_request(requester) != nullptr || waiting_.contains(requester) ||
+         claims_.contains(requester);
 }
 
 bool ClusterMachine::is_registered(NodeId node) const {
@@ -175,6 +176,7 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
     }
   }
   // Nobody waits for the answers.
+  claims_.forget([&](const SpawnRequested& spawn) { return spawn.requester.from.node == id; });
   for (const Requester& requester : waiting_.asked_by(id)) drop(requester);
   for (const JobId job : driven) end_job(*jobs_.find(job), "its driver's node is dead: " + reason);
   for (const ActorId actor : again) place_again(actor);
@@ -212,6 +214,7 @@ void ClusterMachine::reconcile(NodeId node, const std::vector<LiveActor>& listed
   for (const auto& [id, process] : there) {
     if (!known.contains(id)) kill(node, id, "the head does not know it as living there");
   }
+  for (const auto& question : claims_.questions(node)) out_.push_back(question);
 }
 
 void ClusterMachine::handle(const PeerWanted& e) {
@@ -339,6 +342,7 @@ void ClusterMachine::end_job(Job& job, const std::string& reason) {
     if (is_live(node)) out_.push_back(EndJob{node, id, reason});
   }
   for (const Requester& requester : waiting_.of_job(id)) drop(requester);
+  claims_.forget([&](const SpawnRequested& spawn) { return spawn.spec.job == id; });
   for (const ActorId actor_id : job.actors) {
     actors_.ending(actors_.at(actor_id), "job " + job.record.name + " ended: " + reason,
                    now_ + config_.start_deadline);
@@ -384,13 +388,9 @@ void ClusterMachine::drop(const Requester& waiting) {
   free_name(spawn->spec);
 }
 
-void ClusterMachine::free_name(const ActorSpec& spec) {
-  if (Job* job = jobs_.find(spec.job); job != nullptr && !spec.name.empty()) job->names.erase(spec.name);
-}
-
 void ClusterMachine::handle(const SpawnRequested& e) {
   if (!is_registered(e.requester.from.node)) return;
-  if (waiting_.contains(e.requester)) return;
+  if (waiting_.contains(e.requester) || claims_.contains(e.requester)) return;
   if (Actor* known = actors_.of_request(e.requester))
     return answer_again(e.requester, *known, e.spec.payload);
 
@@ -408,11 +408,9 @@ void ClusterMachine::handle(const SpawnRequested& e) {
     return no({ErrorCode::kRefused, what, "its node holds no process of that job",
                "a process starts actors of its own job alone"});
   }
-  if (!e.spec.name.empty() && job->names.contains(e.spec.name)) {
-    return no({ErrorCode::kRefused, what, "the name " + e.spec.name + " is taken",
-               "choose another name, or look the actor up"});
-  }
-  const std::size_t payload_bytes = actors_.payload_bytes() + waiting_.payload_bytes();
+  if (!e.spec.name.empty() && job->names.contains(e.spec.name)) return want_taken_name(e, *job);
+  const std::size_t payload_bytes =
+      actors_.payload_bytes() + waiting_.payload_bytes() + claims_.payload_bytes();
   if (waiting_.size() >= config_.max_waiting ||
       payload_bytes + e.spec.payload.size() > config_.max_payload_bytes) {
     return no({ErrorCode::kLimit, what,
@@ -519,6 +517,7 @@ void ClusterMachine::let_go(const Actor& actor) {
 }
 
 void ClusterMachine::handle(const SpawnCancelled& e) {
+  claims_.forget([&](const SpawnRequested& spawn) { return spawn.requester == e.requester; });
   if (waiting_.contains(e.requester)) return drop(e.requester);
   if (Actor* actor = actors_.of_request(e.requester)) end_actor(*actor, "its requester cancelled it");
 }
@@ -553,24 +552,6 @@ void ClusterMachine::handle(const ActorDown& e) {
   actor_gone(*actor, {ErrorCode::kActorDied, name_of(e.actor) + " died", clipped(e.reason), {}});
 }
 
-void ClusterMachine::handle(const LookupActor& e) {
-  if (!is_registered(e.requester.from.node)) return;
-  const Job* job = jobs_.find(e.job);
-  const auto no = [&](std::string what, std::string todo) {
-    out_.push_back(NameAnswered{
-        e.requester, false, {}, {}, {ErrorCode::kUnavailable, std::move(what), {}, std::move(todo)}});
-  };
-  const auto named =
-      job == nullptr ? std::map<std::string, Requester>::const_iterator{} : job->names.find(e.name);
-  if (job == nullptr || named == job->names.end())
-    return no("no actor of this job is named " + clipped(e.name), "");
-  const Actor* known = actors_.of_request(named->second);
-  if (known == nullptr) return no("actor " + e.name + " waits for resources", "ask again");
-  const ActorRecord& record = known->record;
-  if (record.state != ActorState::kAlive) return no("actor " + e.name + " is not up", "ask again");
-  out_.push_back(NameAnswered{e.requester, true, record.actor, address_of(record), {}});
-}
-
 void ClusterMachine::handle(const KillRequested& e) {
   Actor* actor = actors_.find(e.actor);
   if (actor == nullptr || actor->record.spec.job != e.job || !holds_job(e.node, e.job)) return;
@@ -594,6 +575,8 @@ void ClusterMachine::actor_gone(Actor& actor, const ErrorInfo& why) {
   actors_.dead(actor, now_ + config_.keep_dead_actors);
   out_.push_back(Erase{key_of(record)});
   if (!record.process) answer(SpawnAnswered{record.requester, false, record.actor, {}, why, actor.reason});
+  // Its name is free: the first who wanted it gets it.
+  for (const SpawnRequested& claim : claims_.take_where(record.actor)) handle(claim);
 }
 
 }  // namespace troupe::cluster

@@ -14,6 +14,7 @@
 #include "scheduler/cluster/job_table.hpp"
 #include "scheduler/cluster/limits.hpp"
 #include "scheduler/cluster/membership.hpp"
+#include "scheduler/cluster/name_claims.hpp"
 #include "scheduler/cluster/time_queue.hpp"
 #include "scheduler/cluster/waiting_spawns.hpp"
 #include "scheduler/placement/node_index.hpp"
@@ -96,6 +97,7 @@ class ClusterMachine {
   void handle(const ActorStarted& e);
   void handle(const ActorFailed& e);
   void handle(const ActorDown& e);
+  void handle(const ActorLives& e);
   void handle(const LookupActor& e);
   void handle(const KillRequested& e);
   void handle(const Tick& e);
@@ -124,6 +126,8 @@ class ClusterMachine {
   void hold(const Actor& actor);
   void let_go(const Actor& actor);
   void free_name(const ActorSpec& spec);
+  void want_taken_name(const SpawnRequested& e, const Job& job);
+  void refuse_taken_name(const SpawnRequested& e);
 
   void refresh(NodeId node);
   void persist(Record record);
@@ -146,6 +150,7 @@ class ClusterMachine {
   ActorTable actors_;
   JobTable jobs_;
   WaitingSpawns waiting_;
+  NameClaims claims_;
   std::map<NodeId, std::string> dead_nodes_;  ///< why
   TimeQueue<NodeId> forget_nodes_;
   std::vector<Loss> losses_;

@@ -62,8 +62,8 @@ std::string ClusterFolder::default_path() {
     return std::string(state) + "/troupe";
   if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
     return std::string(home) + "/.local/state/troupe";
-  throw BadConfig("cannot find the folder of the cluster's keys", "none of TROUPE_FOLDER, XDG_STATE_HOME and HOME is set",
-                  "give --folder DIR");
+  throw BadConfig("cannot find the folder of the cluster's keys",
+                  "none of TROUPE_FOLDER, XDG_STATE_HOME and HOME is set", "give --folder DIR");
 }
 
 Result<ClusterFolder> ClusterFolder::open(const std::string& path) {
@@ -119,9 +119,10 @@ Result<HeadContact> ClusterFolder::join(const Endpoint& address,
   if (!known) return known.error();
   if (!token) {
     if (*known) return contact(address);
-    return ErrorInfo{ErrorCode::kRefused, "cannot join the cluster at " + to_string(address),
-                     "the folder " + path_ + " has no key that it accepts",
-                     "print a join token on the head's machine (troupe token) and give it with --token-file"};
+    return ErrorInfo{
+        ErrorCode::kRefused, "cannot join the cluster at " + to_string(address),
+        "the folder " + path_ + " has the keys of no cluster: none was started or joined from there",
+        "print a join token on the head's machine (troupe token) and give it with --token-file"};
   }
   if (token->head.port != address.port) {
     return ErrorInfo{ErrorCode::kRefused, "cannot join the cluster at " + to_string(address),

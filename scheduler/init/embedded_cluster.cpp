@@ -1,7 +1,6 @@
 #include "scheduler/init/embedded_cluster.hpp"
 
 #include <sched.h>
-#include <stdlib.h>  // NOLINT: mkdtemp
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -21,14 +20,15 @@ namespace {
 constexpr Duration kGoes = std::chrono::seconds(4);
 constexpr std::size_t kMostDeparted = 256;
 
-std::string make_folder() {
-  const char* base = std::getenv("XDG_RUNTIME_DIR");
-  std::string path = std::string(base == nullptr ? "/tmp" : base) + "/troupe-XXXXXX";
-  if (::mkdtemp(path.data()) == nullptr) {
-    throw_error(io_error("cannot make a folder " + path + " for the cluster's state", errno,
-                         "free space, or set XDG_RUNTIME_DIR"));
+/// Where the head makes its folder. Not made here: a driver that is killed at once would leave it behind.
+std::string choose_folder() {
+  const char* variable = std::getenv("XDG_RUNTIME_DIR");
+  const std::string base = variable == nullptr ? "/tmp" : variable;
+  if (::access(base.c_str(), W_OK | X_OK) != 0) {
+    throw_error(io_error("cannot make a folder for the cluster's state in " + base, errno,
+                         "set XDG_RUNTIME_DIR to a folder that you may write"));
   }
-  return path;
+  return base + "/troupe-" + to_hex(SystemRandom().next());
 }
 
 void send_config(Child& child, const wire::Control& config, UniqueFd keys) {
@@ -51,7 +51,7 @@ EmbeddedCluster::NodeLife EmbeddedCluster::new_life(std::size_t role) {
 
 EmbeddedCluster::EmbeddedCluster(const EmbeddedOptions& options)
     : options_(options),
-      folder_(make_folder()),
+      folder_(choose_folder()),
       head_keys_(CurveKeyPair::generate()),
       wake_(::eventfd(0, EFD_CLOEXEC)) {
   thread_ = std::thread([this] { supervise(); });
@@ -142,7 +142,7 @@ Child EmbeddedCluster::start_head() {
   }
   auto keys = hand_over(bundle).value();
   auto child = start_child({.role = "head"}).value();
-  send_config(child, wire::HeadConfig{head_address_, folder_, "", true}, std::move(keys));
+  send_config(child, wire::HeadConfig{head_address_, folder_, "", ::getpid()}, std::move(keys));
   return child;
 }
 
@@ -178,6 +178,8 @@ Child EmbeddedCluster::start_node(std::size_t index) {
   const double cpus = options_.cpus_per_node > 0 ? options_.cpus_per_node : usable_cores();
   config.cpu_e4 = std::llround(cpus * cluster::kCpu);
   config.hosts_driver = index == 0;
+  config.temporary_folder = folder_;
+  config.launcher = ::getpid();
   send_config(child, config, std::move(keys));
   return child;
 }

@@ -11,6 +11,7 @@
 
 #include "runtime/node/child.hpp"
 #include "runtime/security/curve_keys.hpp"
+#include "scheduler/init/embedded_processes.hpp"
 #include "scheduler/init/supervisor.hpp"
 
 namespace troupe {
@@ -26,24 +27,22 @@ struct EmbeddedOptions {
 /// Thread-safe after the constructor. The destructor ends everything within seconds and removes the head's
 /// folder.
 ///
-/// What dies is started again: the head from its store, under the same address; a node as a new one, with an id and
-/// a key that the head is told. The node that carries the driver, too: whoever waits for it gets a link to the new
-/// one by next_driver_link().
-class EmbeddedCluster {
+/// What dies is started again: the head from its store, under the same address; a node as a new one, with an
+/// id and a key that the head is told. The node that carries the driver, too: whoever waits for it gets a
+/// link to the new one by next_driver_link().
+class EmbeddedCluster final : public EmbeddedProcesses {
  public:
   /// Starts the head and the nodes. Throws with the reason when one of them does not come up.
   explicit EmbeddedCluster(const EmbeddedOptions& options);
-  ~EmbeddedCluster();
+  ~EmbeddedCluster() override;
   EmbeddedCluster(const EmbeddedCluster&) = delete;
   EmbeddedCluster& operator=(const EmbeddedCluster&) = delete;
 
-  /// Waits for a link to the first node that was not given out yet: one for each life of that node. Nothing once
-  /// stop() was called. Throws when the cluster does not stay up.
+  /// Waits for a link to the first node that was not given out yet: one for each life of that node. Nothing
+  /// once stop() was called. Throws when the cluster does not stay up.
   std::optional<SocketLink> next_driver_link();
-  /// Of its latest life, as are the next.
-  pid_t head_pid() const;
-  /// The processes of the nodes, in order: tests and chaos kill them.
-  std::vector<pid_t> node_pids() const;
+  pid_t head_pid() const override;
+  std::vector<pid_t> node_pids() const override;
   /// The driver says goodbye: its node ends, and is not started again.
   void expect_end() { supervisor_.expect_end(); }
   /// Everybody has said goodbye: ends what is still there. Called by the destructor.

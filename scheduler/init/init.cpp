@@ -39,7 +39,8 @@ std::string address_in(int argc, char** argv) {
     }
     if (!value.empty()) return value;
     // An empty variable in a script must not start a cluster on the spot.
-    throw BadConfig("--address has no value", "the cluster's head was not named", "write --address HOST:PORT, or leave it out");
+    throw BadConfig("--address has no value", "the cluster's head was not named",
+                    "write --address HOST:PORT, or leave it out");
   }
   return "";
 }
@@ -51,7 +52,8 @@ class Gateway {
  public:
   Gateway(std::string address, const InitOptions& options, std::string name)
       : head_(parse_endpoint(address).value()),
-        folder_(ClusterFolder::open(options.folder.empty() ? ClusterFolder::default_path() : options.folder).value()),
+        folder_(ClusterFolder::open(options.folder.empty() ? ClusterFolder::default_path() : options.folder)
+                    .value()),
         name_(std::move(name)) {
     const char* from_environment = std::getenv("TROUPE_TOKEN_FILE");
     const std::string token_file =
@@ -66,8 +68,8 @@ class Gateway {
   std::optional<SocketLink> next_link() {
     end(Duration(0));
     const auto contact = folder_.join(head_, token_).value();
-    child_.emplace(
-        start_member(folder_, contact, {.name = name_, .gateway = true, .package = hash_own_executable().value()}));
+    child_.emplace(start_member(folder_, contact,
+                                {.name = name_, .gateway = true, .package = hash_own_executable().value()}));
     return std::move(child_->link);
   }
 
@@ -87,19 +89,26 @@ class Gateway {
 
 DriverSession::DriverSession(std::unique_ptr<EmbeddedCluster> cluster, std::unique_ptr<Gateway> gateway,
                              std::unique_ptr<DriverPlace> place)
-    : Session(*place),
-      cluster_(std::move(cluster)),
-      gateway_(std::move(gateway)),
-      place_(std::move(place)) {}
+    : Session(*place), cluster_(std::move(cluster)), gateway_(std::move(gateway)), place_(std::move(place)) {}
 
 DriverSession::DriverSession(DriverSession&&) noexcept = default;
 
 DriverSession::~DriverSession() {
   if (place_ == nullptr) return;
+  if (place_->is_in_child()) {  // the cluster is the parent's, and the threads to join are not here
+    static_cast<void>(place_.release());
+    static_cast<void>(gateway_.release());
+    static_cast<void>(cluster_.release());
+    return;
+  }
   if (cluster_ != nullptr) cluster_->expect_end();
   place_->leave(kGoodbye);
   if (cluster_ != nullptr) cluster_->stop();  // who waits for a link to a new node is told that there is none
   place_.reset();
+}
+
+const EmbeddedProcesses* DriverSession::embedded() const {
+  return cluster_.get();
 }
 
 DriverSession init(int argc, char** argv, const InitOptions& options) {
@@ -112,6 +121,7 @@ DriverSession init(int argc, char** argv, const InitOptions& options) {
     throw BadConfig("cannot start a cluster", "cpus_per_node = " + std::to_string(options.cpus_per_node),
                     "ask for 0 (the cores this process may use) to 100,000");
   }
+  check_descriptor_limit().value();
   ::signal(SIGPIPE, SIG_IGN);
   const std::string program = program_name(argc, argv);
   const std::string job =

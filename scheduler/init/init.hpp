@@ -6,6 +6,7 @@
 #include <string>
 
 #include "runtime/client/session.hpp"
+#include "scheduler/init/embedded_processes.hpp"
 
 namespace troupe {
 
@@ -17,8 +18,8 @@ struct InitOptions {
   std::string address{};
   std::string folder{};      ///< of the keys; default: ClusterFolder::default_path()
   std::string token_file{};  ///< join token for a folder that no head knows yet; default: $TROUPE_TOKEN_FILE
-  /// Name of the job. A program that starts under the name of a running job takes it over and ends the old one.
-  /// Default: the program's name and a random suffix.
+  /// Name of the job. A program that starts under the name of a running job takes it over and ends the old
+  /// one. Default: the program's name and a random suffix.
   std::string job{};
 };
 
@@ -28,16 +29,16 @@ class Gateway;
 
 /// A session that owns the process's place in the cluster: when it goes, every actor it started goes.
 ///
-/// When the driver's own node dies, every actor of the job dies with it and what is under way fails (ActorDied,
-/// Unavailable). The driver then gets another node, and this session and its copies lead there: spawns work again.
-/// `incarnation()` has grown by one then.
+/// When the driver's own node dies, every actor of the job dies with it and what is under way fails
+/// (ActorDied, Unavailable). The driver then gets another node, and this session and its copies lead there:
+/// spawns work again. `incarnation()` has grown by one then.
 class DriverSession : public Session {
  public:
   DriverSession(DriverSession&&) noexcept;
   ~DriverSession();
 
   /// The embedded cluster's processes, for tests and chaos. Null when the program joined a running cluster.
-  const EmbeddedCluster* embedded() const { return cluster_.get(); }
+  const EmbeddedProcesses* embedded() const;
 
  private:
   friend DriverSession init(int argc, char** argv, const InitOptions& options);

@@ -1,24 +1,29 @@
 #include "scheduler/init/process_roles.hpp"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <string>
 
-#include "runtime/host/process.hpp"
 #include "runtime/core/log.hpp"
+#include "runtime/host/process.hpp"
+#include "runtime/link/socket/first_exchange.hpp"
+#include "runtime/link/zmq/zmq_transport.hpp"
 #include "runtime/node/child.hpp"
 #include "runtime/node/death_watch.hpp"
+#include "runtime/node/node.hpp"
 #include "scheduler/head/head.hpp"
 #include "scheduler/store/sqlite_storage.hpp"
-#include "runtime/node/node.hpp"
-#include "runtime/link/zmq/zmq_transport.hpp"
-#include "runtime/link/socket/first_exchange.hpp"
 
 namespace troupe {
 namespace {
@@ -39,7 +44,9 @@ class TerminationSignal {
   TerminationSignal() : told_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     tell_fd = told_.get();
     struct sigaction action {};
-    action.sa_handler = [](int) {
+    action.sa_flags = SA_SIGINFO;
+    action.sa_sigaction = [](int, siginfo_t* info, void*) {
+      sender = info->si_pid;
       const std::uint64_t one = 1;
       [[maybe_unused]] const auto written = ::write(tell_fd, &one, sizeof one);
     };
@@ -52,7 +59,19 @@ class TerminationSignal {
     });
   }
 
+  /// Whether `launcher` is dead or dying. The kernel signals us in its name when the thread that started us
+  /// ends, which may be a while before its last one does.
+  bool tells_end_of(pid_t launcher) const {
+    if (::getppid() != launcher) return true;
+    if (sender != launcher) return false;
+    const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, launcher, 0)));
+    pollfd wait{pidfd.get(), POLLIN, 0};
+    return !pidfd || ::poll(&wait, 1, kDies) > 0;
+  }
+
  private:
+  static constexpr int kDies = 1000;  ///< ms that the last thread of a killed process may take
+  static inline std::atomic<pid_t> sender{0};
   static inline int tell_fd = -1;  ///< what the handler, which has no argument, writes to
   UniqueFd told_;
 };
@@ -85,35 +104,30 @@ void answer(SocketLink& parent, const wire::AdmitAsk& ask, Authorizer& authorize
   send_control(parent, {}, answer);
 }
 
-int run_head(SocketLink parent) {
-  ::prctl(PR_SET_NAME, "troupe-head");
-  set_log_role("head");
-  TerminationSignal termination;
-  auto configured = configure(parent);
-  const auto* config = std::get_if<wire::HeadConfig>(&configured.config);
-  if (config == nullptr)
-    leave_with(parent, {ErrorCode::kRefused, "a head was given another role's configuration", "", ""});
-  auto address = parse_endpoint(config->address);
-  if (!address) leave_with(parent, address.error());
-  auto storage = open_sqlite_storage(config->folder);
-  if (!storage) leave_with(parent, storage.error());
+/// Until the launcher or a signal ends it. Errors: why the head did not come up. `launcher_left`: it closed
+/// the link.
+Result<void> serve_as_head(SocketLink& parent, const wire::HeadConfig& config, const KeyBundle& keys,
+                           TerminationSignal& termination, bool& launcher_left) {
+  auto address = parse_endpoint(config.address);
+  if (!address) return address.error();
+  auto storage = open_sqlite_storage(config.folder);
+  if (!storage) return storage.error();
   MonotonicClock clock;
   auto authorizer = std::make_shared<Authorizer>(clock);
-  for (const auto& peer : configured.keys.allowed) authorizer->allow(peer.key, peer.name);
+  for (const auto& peer : keys.allowed) authorizer->allow(peer.key, peer.name);
   EventLoop loop;
   const auto transport = make_zmq_transport(clock);
-  Head head(loop, *transport,
-            {*address, config->advertised, configured.keys.own, authorizer, *std::move(storage)});
-  if (auto started = head.start(); !started) leave_with(parent, started.error());
+  Head head(loop, *transport, {*address, config.advertised, keys.own, authorizer, *std::move(storage)});
+  if (auto started = head.start(); !started) return started;
   send_control(parent, {}, wire::Ready{head.address()});
-  bool done = false;
-  const auto on_parent = [&] {
+  loop.watch(parent.fd(), [&](bool, bool, bool) {
     Message received;
     for (;;) {
       const auto got = parent.receive(received);
       if (got == SocketLink::Got::kNothing) break;
       if (got == SocketLink::Got::kClosed) {
-        if (!std::exchange(done, true)) loop.forget(parent.fd());
+        launcher_left = true;
+        loop.forget(parent.fd());
         return loop.stop();
       }
       auto message = wire::decode_control(received.header, received.body);
@@ -123,16 +137,34 @@ int run_head(SocketLink parent) {
       if (std::holds_alternative<wire::Leave>(*message)) loop.stop();
     }
     parent.flush();
-  };
-  loop.watch(parent.fd(), [&](bool, bool, bool) { on_parent(); });
+  });
   termination.watch(loop, [&] { loop.stop(); });
   loop.run();
-  // A temporary folder is the launcher's to remove: it starts this head again if that was only told to end. When the
-  // launcher was killed, the folder is ours. Its end of the link closes before we are told of its death.
-  on_parent();
+  return {};
+}
+
+int run_head(SocketLink parent) {
+  ::prctl(PR_SET_NAME, "troupe-head");
+  set_log_role("head");
+  TerminationSignal termination;
+  const auto configured = configure(parent);
+  const auto* config = std::get_if<wire::HeadConfig>(&configured.config);
+  if (config == nullptr)
+    leave_with(parent, {ErrorCode::kRefused, "a head was given another role's configuration", "", ""});
+  bool launcher_left = false;
+  Result<void> served;
+  try {
+    served = serve_as_head(parent, *config, configured.keys, termination, launcher_left);
+  } catch (const Error& error) {
+    served = error.info();
+  }
+  if (!served) send_control(parent, {}, wire::NotReady{served.error()});
+  // A temporary folder is the launcher's to remove: it starts this head again if that was only told to end.
+  // When the launcher was killed, the folder is ours.
+  const bool is_ours = config->launcher != 0 && (launcher_left || termination.tells_end_of(config->launcher));
   std::error_code ignored;
-  if (!parent.why_closed().empty() && config->temporary) std::filesystem::remove_all(config->folder, ignored);
-  return 0;
+  if (is_ours) std::filesystem::remove_all(config->folder, ignored);
+  return served ? 0 : 1;
 }
 
 int run_node(SocketLink parent) {
@@ -160,6 +192,9 @@ int run_node(SocketLink parent) {
   if (!started) not_up(started.error());
   termination.watch(loop, [&] { node.leave("it was told to end"); });
   loop.run();
+  // The head does it if it lives; a head that was killed with the launcher did not.
+  if (!config->temporary_folder.empty() && termination.tells_end_of(config->launcher))
+    remove_unused_store(config->temporary_folder);
   return 0;
 }
 
@@ -179,18 +214,33 @@ int run_worker(SocketLink link) {
           : Result<void>(ErrorInfo{ErrorCode::kRefused, "no lock came with the configuration", "", ""});
   if (!held) log(LogLevel::kError, held.error().message());
   ::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a line a person prints is seen when it is printed
-  Process process({config->node, config->process, config->job, 0, config->label, config->host, config->package,
-                   config->driver},
+  Process process({config->node, config->process, config->job, 0, config->label, config->host,
+                   config->package, config->driver},
                   std::move(link), {[] { ::_exit(0); }, [](const wire::Output&) {}});
   process.run_until_told_to_leave();
   return 0;
 }
 
+/// A file or socket that got the number of a closed standard stream would get what is printed there.
+void open_standard_streams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+      ::open("/dev/null", O_RDWR);  // takes the lowest free number
+  }
+}
+
 }  // namespace
 
 void become_role_if_asked() {
+  open_standard_streams();
   const char* variable = std::getenv(kRoleVariable);
-  if (variable == nullptr) return;
+  if (variable == nullptr) {
+    // Once, and not in every process of the cluster.
+    static const std::string wrong = wrong_log_variable();
+    static const bool told = wrong.empty() || (log(LogLevel::kWarning, wrong), true);
+    (void)told;
+    return;
+  }
   const std::string role = variable;
   ::unsetenv(kRoleVariable);
   ::signal(SIGPIPE, SIG_IGN);

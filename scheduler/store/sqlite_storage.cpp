@@ -19,6 +19,7 @@ namespace {
 // "trpe" in the file's header: what `file` prints, and how another program's database is told apart.
 constexpr int kApplicationId = 0x74727065;
 constexpr int kSchemaVersion = 1;
+constexpr const char* kLockFile = "troupe.lock";
 constexpr std::size_t kMaxFoundBytes = std::size_t{1} << 30;
 
 struct DatabaseCloser {
@@ -70,7 +71,7 @@ Result<UniqueFd> lock_folder(const std::string& folder) {
       return io_error("cannot create the store's folder " + folder, errno, "make its parent writable");
     }
   }
-  const std::string path = folder + "/troupe.lock";
+  const std::string path = folder + "/" + kLockFile;
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) {
     return io_error("cannot open " + path, errno, "make the folder writable for the user who runs the head");
@@ -301,6 +302,13 @@ Result<std::vector<StoreEntry>> SqliteStorage::scan(std::string_view prefix) {
 
 Result<std::unique_ptr<Storage>> open_sqlite_storage(const std::string& folder) {
   return SqliteStorage::open(folder);
+}
+
+void remove_unused_store(const std::string& folder) {
+  const UniqueFd lock(::open((folder + "/" + kLockFile).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  if (!lock || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return;
+  std::error_code ignored;
+  std::filesystem::remove_all(folder, ignored);
 }
 
 }  // namespace troupe

@@ -13,4 +13,7 @@ namespace troupe {
 /// (the file fails its integrity check), kRefused (written by a newer troupe).
 Result<std::unique_ptr<Storage>> open_sqlite_storage(const std::string& folder);
 
+/// Removes a store and its folder, unless a process has it open.
+void remove_unused_store(const std::string& folder);
+
 }  // namespace troupe

@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <thread>
 
 #include "runtime/core/abort_word.hpp"
@@ -53,6 +54,19 @@ struct Relay {
   ActorHandle<Counter> target;
   Future<int> through(int n) { return target.call<&Counter::add>(n); }
   int blocking(int n) { return target.call<&Counter::add>(n).get(5s); }
+};
+
+/// Each call waits for the next.
+struct Nested {
+  Future<int> depth(int left) {
+    if (left > 0) return this_actor().self<Nested>().call<&Nested::depth>(left - 1);
+    return deepest.emplace().future();
+  }
+  bool resolve() {
+    if (deepest) deepest->set(7);
+    return deepest.has_value();
+  }
+  std::optional<Promise<int>> deepest;
 };
 
 struct Keeper {
@@ -253,4 +267,36 @@ TEST_CASE("a cluster that ends leaves no process and no descriptor behind", "[ac
   }
   for (const pid_t pid : pids) CHECK(::kill(pid, 0) != 0);
   CHECK(open_fds() == before);
+}
+
+TEST_CASE("twenty thousand calls that wait for each other are answered on one stack", "[actors]") {
+  // Was: a stack overflow of their process.
+  auto session = init(0, nullptr);
+  for (const bool isolated : {false, true}) {
+    auto nested = session.spawn<Nested>({.isolated = isolated});
+    const auto answer = nested.call<&Nested::depth>(20'000);
+    while (!nested.call<&Nested::resolve>().get(20s)) std::this_thread::sleep_for(1ms);
+    CHECK(answer.get(20s) == 7);
+  }
+}
+
+TEST_CASE("the name of an actor is free when its death is told", "[actors]") {
+  // Was: refused for some milliseconds after the monitors had been told.
+  auto session = init(0, nullptr, {.nodes = 2});
+  std::size_t refused = 0;
+  for (int i = 0; i < 200; ++i) {
+    try {
+      auto named = session.spawn<Counter>({.isolated = i % 2 == 0, .name = "the one"});
+      Promise<void> gone;
+      session.monitor(named, [gone](const std::string&) mutable { gone.set(); });
+      session.kill(named);
+      gone.future().get(20s);
+    } catch (const Refused&) {
+      ++refused;
+    }
+  }
+  CHECK(refused == 0);
+  auto living = session.spawn<Counter>({.name = "the living"});
+  CHECK_THROWS_AS(session.spawn<Counter>({.name = "the living"}), Refused);
+  CHECK(living.call<&Counter::get>().get(20s) == 0);
 }

@@ -139,7 +139,8 @@ TEST_CASE("monitors over two nodes are told when the node is killed", "[deaths]"
     actors.push_back(session.spawn<Mortal>({.node = far}));
     session.monitor(actors[i], told.callback(i));
   }
-  for (std::size_t i = 0; i < kActors; ++i) calls.push_back(actors[i].call<&Mortal::same>(static_cast<int>(i)));
+  for (std::size_t i = 0; i < kActors; ++i)
+    calls.push_back(actors[i].call<&Mortal::same>(static_cast<int>(i)));
   ::kill(session.embedded()->node_pids().at(1), SIGKILL);
   Tally tally;
   const Instant deadline = MonotonicClock().now() + 30s;
@@ -149,12 +150,13 @@ TEST_CASE("monitors over two nodes are told when the node is killed", "[deaths]"
   CHECK(tally.wrong == 0);
   CHECK(tally.unanswered == 0);
   CHECK(eventually([&] { return told.with(1) == kActors; }, 30s));
-  CHECK(code_of([&] { actors[0].call<&Mortal::same>(1).get(20s); }) == error_code_name(ErrorCode::kActorDied));
+  CHECK(code_of([&] { actors[0].call<&Mortal::same>(1).get(20s); }) ==
+        error_code_name(ErrorCode::kActorDied));
 }
 
 TEST_CASE("SIGTERM to the head of a healthy job harms nobody", "[deaths]") {
-  // Was: the head removed its own store before it went; the one started after it knew nobody, and the job ended with
-  // "a newer driver took it over".
+  // Was: the head removed its own store before it went; the one started after it knew nobody, and the job
+  // ended with "a newer driver took it over".
   auto session = init(0, nullptr);
   auto mortal = session.spawn<Mortal>();
   for (int round = 0; round < 2; ++round) {
@@ -171,7 +173,8 @@ TEST_CASE("SIGTERM to the head of a healthy job harms nobody", "[deaths]") {
     for (int i = 0; i < 3000; ++i)
       tally.take(calls[static_cast<std::size_t>(i)], deadline, [&](int got) { return got == i; });
     for (const auto& spawn : spawns)
-      tally.take(spawn, deadline, [](const ActorHandle<Mortal>& h) { return h.call<&Mortal::same>(9).get(20s) == 9; });
+      tally.take(spawn, deadline,
+                 [](const ActorHandle<Mortal>& h) { return h.call<&Mortal::same>(9).get(20s) == 9; });
     INFO(tally.to_string());
     CHECK(tally.right == 3006);
     CHECK(eventually([&] { return session.embedded()->head_pid() != head; }, 20s));
@@ -179,7 +182,8 @@ TEST_CASE("SIGTERM to the head of a healthy job harms nobody", "[deaths]") {
   CHECK(mortal.call<&Mortal::same>(1).get(20s) == 1);
 }
 
-TEST_CASE("a head that is killed in its first second, and again when it is just back, hangs nobody", "[deaths]") {
+TEST_CASE("a head that is killed in its first second, and again when it is just back, hangs nobody",
+          "[deaths]") {
   // Was: "did not come up", or a job that hung.
   auto session = init(0, nullptr);
   for (const auto life : {0ms, 1ms, 5ms, 20ms}) {
@@ -248,7 +252,8 @@ TEST_CASE("the second node of an embedded cluster is killed: another takes its p
   CHECK(spawn_again(session, 30s, {.isolated = true, .node = other_node(session)}) == "it works");
 }
 
-TEST_CASE("the only node of an embedded cluster is killed: typed errors at once, and a new node", "[deaths]") {
+TEST_CASE("the only node of an embedded cluster is killed: typed errors at once, and a new node",
+          "[deaths]") {
   // Was: 17 failures of "its node is gone", and no way on.
   auto session = init(0, nullptr);
   auto mortal = session.spawn<Mortal>({.isolated = true});
@@ -261,4 +266,61 @@ TEST_CASE("the only node of an embedded cluster is killed: typed errors at once,
   CHECK((next == error_code_name(ErrorCode::kActorDied) || next == error_code_name(ErrorCode::kUnavailable)));
   CHECK(eventually([&] { return !is_alive(worker); }, 10s));
   CHECK(spawn_again(session, 40s) == "it works");
+}
+
+TEST_CASE("program: starts a cluster and waits", "[.program]") {
+  auto session = init(0, nullptr);
+  session.spawn<Mortal>({.isolated = true});
+  write_file(program_folder() + "/up", "");
+  ::pause();
+}
+
+TEST_CASE("a driver that is killed while it starts leaves no process and no folder", "[deaths]") {
+  // Was: its node waited for the head, and for nothing else, for 10 s; the folder of the head's store stayed.
+  const auto folders = [](const std::string& in) {
+    std::size_t found = 0;
+    for (const auto& name : names_in(in)) found += name.starts_with("troupe-");
+    return found;
+  };
+  using Reached = std::function<bool(pid_t driver, const std::string& folder)>;
+  const std::pair<const char*, Reached> moments[] = {
+      {"the head is forked", [](pid_t driver, const std::string&) { return !children(driver).empty(); }},
+      {"the folder is there", [&](pid_t, const std::string& folder) { return folders(folder) != 0; }},
+      {"the node is forked", [](pid_t driver, const std::string&) { return children(driver).size() > 1; }},
+      {"the node runs",
+       [](pid_t driver, const std::string&) { return !children(driver, "troupe-node").empty(); }},
+      {"all is up", [](pid_t, const std::string& folder) { return names_in(folder).contains("up"); }},
+  };
+  for (const auto& [moment, reached] : moments) {
+    for (int round = 0; round < 5; ++round) {
+      INFO(moment);
+      TemporaryFolder folder;
+      ::setenv("XDG_RUNTIME_DIR", folder.path().c_str(), 1);
+      Program program("program: starts a cluster and waits", folder.path());
+      ::unsetenv("XDG_RUNTIME_DIR");
+      REQUIRE(eventually([&, r = reached] { return r(program.pid(), folder.path()); }, 30s));
+      program.kill(SIGKILL);
+      REQUIRE(program.wait(20s) == "killed by signal 9");
+      CHECK(eventually([&] { return program.processes().empty(); }, 8s));
+      INFO(slurp(folder.path() + "/err"));
+      CHECK(folders(folder.path()) == 0);
+    }
+  }
+}
+
+TEST_CASE("the last one of a killed cluster removes its folder, also when the head died first", "[deaths]") {
+  TemporaryFolder folder;
+  ::setenv("XDG_RUNTIME_DIR", folder.path().c_str(), 1);
+  Program program("program: starts a cluster and waits", folder.path());
+  ::unsetenv("XDG_RUNTIME_DIR");
+  REQUIRE(eventually([&] { return names_in(folder.path()).contains("up"); }, 30s));
+  const auto heads = children(program.pid(), "troupe-head");
+  REQUIRE(heads.size() == 1);
+  program.kill(SIGSTOP);  // it starts no other head
+  ::kill(heads[0], SIGKILL);
+  REQUIRE(eventually([&] { return !is_alive(heads[0]); }, 20s));
+  program.kill(SIGKILL);
+  REQUIRE(program.wait(20s) == "killed by signal 9");
+  CHECK(eventually([&] { return program.processes().empty(); }, 20s));
+  for (const auto& name : names_in(folder.path())) CHECK_FALSE(name.starts_with("troupe-"));
 }

@@ -46,7 +46,8 @@ int main(int argc, char** argv) {
                break_rule(argv[i + 1], broken_rules)) {
       ++i;
     } else {
-      std::fprintf(stderr,
+      const bool help = std::strcmp(argv[i], "--help") == 0 || std::strcmp(argv[i], "-h") == 0;
+      std::fprintf(help ? stdout : stderr,
                    "usage: simulate [--seed N] [--count N] [--verbose] [--break RULE]\n"
                    "  --verbose  tells what happens while it does; a seed that breaks something tells its "
                    "last events anyway\n"
@@ -62,7 +63,7 @@ int main(int argc, char** argv) {
                    "    unsent      what a process tells its node while the link is full is dropped\n"
                    "    room        what waits for the link to the node stays when there is room again\n"
                    "    monitors    a monitor is not asked for again after a link broke\n");
-      return 2;
+      return help ? 0 : 2;
     }
   }
   int broken = 0;

@@ -13,3 +13,4 @@
 #include "collectives/init/init.hpp"
 #include "collectives/mpi/use_mpi.hpp"
 #include "collectives/process_group.hpp"
+#include "runtime/core/error.hpp"

@@ -335,6 +335,7 @@ void RingHub::run() {
 
 void RingHub::wait(const std::function<bool()>& done, std::atomic<std::uint32_t>& word,
                    std::atomic<std::uint32_t>& sleepers, Instant deadline) {
+  fork_guard_.check();
   if (NoWaitScope::marked()) {
     throw BadConfig("a callback waits for an answer", "it runs in a thread that receives answers",
                     "use then(callback) instead of get()");

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/core/fork_guard.hpp"
 #include "runtime/link/ring/doorbell.hpp"
 #include "runtime/link/ring/ring.hpp"
 #include "runtime/link/ring/rings.hpp"
@@ -66,6 +67,7 @@ class RingHub final : public Rings {
   /// Polls until `done` or until nothing came for the spin time; true when done.
   bool spin(const std::function<bool()>& done);
 
+  const ForkGuard fork_guard_;
   const NodeId node_;
   Doorbell bell_;
   const Handlers handlers_;

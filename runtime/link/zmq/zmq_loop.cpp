@@ -32,6 +32,7 @@ void add_to(int epoll, int fd, void* data) {
 }  // namespace
 
 Result<std::unique_ptr<ZmqLoop>> ZmqLoop::start(const Clock& clock) {
+  if (auto enough = check_descriptor_limit(); !enough) return enough.error();
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll || !wake)
@@ -63,8 +64,7 @@ ZmqLoop::~ZmqLoop() {
     TROUPE_ASSERT(members_.empty(), "a transport outlives its links");
     stop_ = true;
   }
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+  wake();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -78,19 +78,30 @@ void ZmqLoop::add(LoopMember& member) {
 
 void ZmqLoop::leave(LoopMember& member) {
   TROUPE_ASSERT(!is_this_thread(), "a handler must not destroy a link");
-  ready(member);
   std::unique_lock lock(mutex_);
+  if (!members_.contains(&member))
+    return;  // it ended in a turn of its own: the loop must not hear of it again
+  if (note(member)) wake();
   // No deadline of its own: the member's last words have one.
   left_.wait(lock, [&] { return !members_.contains(&member); });
 }
 
 void ZmqLoop::ready(LoopMember& member) {
+  bool wakes = false;
   {
     const std::lock_guard lock(mutex_);
-    if (std::exchange(member.is_ready_, true)) return;
-    ready_.push_back(&member);
-    if (!std::exchange(sleeping_, false)) return;
+    wakes = note(member);
   }
+  if (wakes) wake();
+}
+
+bool ZmqLoop::note(LoopMember& member) {
+  if (std::exchange(member.is_ready_, true)) return false;
+  ready_.push_back(&member);
+  return std::exchange(sleeping_, false);
+}
+
+void ZmqLoop::wake() {
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
 }

@@ -72,6 +72,8 @@ class ZmqLoop {
   void run();
   void give_turns(Instant now);
   void wait(Instant now);
+  bool note(LoopMember& member);  ///< True: the loop sleeps. REQUIRES: mutex_ is held.
+  void wake();
 
   const Clock& clock_;
   zmq::context_t context_;

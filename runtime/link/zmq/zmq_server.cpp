@@ -23,7 +23,8 @@ constexpr std::uint64_t kOverheadBytesASecond = 256;
 /// part comes.
 constexpr std::uint64_t kMostHeldBytes = (std::uint64_t{kZmqQueuedFrames} << 20) + (std::uint64_t{96} << 20);
 constexpr const char* kConnectionBroke = "the connection broke";
-constexpr const char* kKeyRevoked = "its key was revoked or has run out";
+constexpr const char* kKeyRevoked =
+    "its key is not valid (any more): it has left or was declared dead, or its token has run out";
 
 ErrorInfo cannot_listen(const Endpoint& address, int error) {
   const std::string what = "cannot listen on " + to_string(address);

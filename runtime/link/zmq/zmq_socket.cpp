@@ -91,8 +91,7 @@ Monitor::Monitor(zmq::context_t& context, zmq::socket_t& socket, int events)
   // libzmq's I/O thread would block on a full monitor, and with it every connection.
   pair_.set(zmq::sockopt::rcvhwm, 0);
   pair_.set(zmq::sockopt::linger, 0);
-  const int rc = zmq_socket_monitor(socket.handle(), address.c_str(), events);
-  TROUPE_ASSERT(rc == 0, "the monitor's address is unique");
+  if (zmq_socket_monitor(socket.handle(), address.c_str(), events) != 0) throw zmq::error_t();
   pair_.connect(address);
 }
 

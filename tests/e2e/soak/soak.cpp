@@ -1,5 +1,6 @@
-// soak: some ten thousand calls of mixed sizes under way at any time, while workers, a node and the head are killed and
-// a node is stopped for seconds. At the end every call was answered right or failed with a type; nothing is unanswered.
+// soak: some ten thousand calls of mixed sizes under way at any time, while workers, a node and the head are
+// killed and a node is stopped for seconds. At the end every call was answered right or failed with a type;
+// nothing is unanswered.
 //
 //   soak [--seconds N] [--under-way N] [--seed N] [--calm]
 #include <signal.h>
@@ -17,6 +18,7 @@
 
 #include "scheduler/init/embedded_cluster.hpp"
 #include "scheduler/init/init.hpp"
+#include "scheduler/init/process_roles.hpp"
 #include "tests/e2e/support.hpp"
 
 using namespace troupe;
@@ -36,7 +38,9 @@ struct Options {
 };
 
 struct Echo {
-  std::string echo(std::uint64_t index, const std::string& bytes) { return std::to_string(index) + "/" + bytes; }
+  std::string echo(std::uint64_t index, const std::string& bytes) {
+    return std::to_string(index) + "/" + bytes;
+  }
   int pid() { return ::getpid(); }
 };
 
@@ -66,14 +70,14 @@ class Soak {
     }
   }
 
-  /// Waits for the last answers. What is open then has no end: a defect. So is a runtime that stalls: calls that hardly
-  /// go round in all the time say nothing of what is lost.
+  /// Waits for the last answers. What is open then has no end: a defect. So is a runtime that stalls: calls
+  /// that hardly go round in all the time say nothing of what is lost.
   bool finish() {
     eventually([&] { return under_way_ == 0; }, kLastAnswer);
     const std::lock_guard lock(mutex_);
     tally_.unanswered = under_way_;
-    std::printf("soak: %s; %zu issued, %zu under way at most; %zu targets started\n", tally_.to_string().c_str(),
-                issued_.load(), most_, started_);
+    std::printf("soak: %s; %zu issued, %zu under way at most; %zu targets started\n",
+                tally_.to_string().c_str(), issued_.load(), most_, started_);
     for (const auto& [what, times] : chaos_) std::printf("soak: %zu times: %s\n", times, what.c_str());
     std::fflush(stdout);
     return tally_.wrong == 0 && tally_.unanswered == 0 && tally_.right > 0 &&
@@ -108,13 +112,14 @@ class Soak {
       ++started_;
     }
     try {
-      session.spawn_async<Echo>({.isolated = which % 2 == 0}).then([this, which](const Result<ActorHandle<Echo>>& got) {
-        if (!got) return came_up(which, {}, -1);
-        const auto handle = *got;
-        handle.template call<&Echo::pid>().then([this, which, handle](const Result<int>& pid) {
-          pid ? came_up(which, handle, *pid) : came_up(which, {}, -1);
-        });
-      });
+      session.spawn_async<Echo>({.isolated = which % 2 == 0})
+          .then([this, which](const Result<ActorHandle<Echo>>& got) {
+            if (!got) return came_up(which, {}, -1);
+            const auto handle = *got;
+            handle.template call<&Echo::pid>().then([this, which, handle](const Result<int>& pid) {
+              pid ? came_up(which, handle, *pid) : came_up(which, {}, -1);
+            });
+          });
     } catch (const Error&) {
       came_up(which, {}, -1);
     }
@@ -201,15 +206,36 @@ void chaos(const DriverSession& session, Soak& soak, const Options& options, con
   }
 }
 
-Options parse(int argc, char** argv) {
+constexpr const char* kUsage =
+    "usage: soak [--seconds N] [--under-way N] [--seed N] [--calm]\n"
+    "Calls over two nodes while their processes are killed and stopped: every call must have its end.\n"
+    "  --seconds N    how long [600]\n"
+    "  --under-way N  calls without an answer at any time [10000]\n"
+    "  --seed N       of the chaos [1]\n"
+    "  --calm         kills and stops nobody\n";
+
+/// Nothing: the words make no sense.
+std::optional<Options> parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    const auto number = [&] { return i + 1 < argc ? std::strtoull(argv[++i], nullptr, 10) : 0; };
-    if (word == "--seconds") options.seconds = static_cast<int>(number());
-    if (word == "--under-way") options.under_way = number();
-    if (word == "--seed") options.seed = number();
-    if (word == "--calm") options.calm = true;
+    if (word == "--calm") {
+      options.calm = true;
+      continue;
+    }
+    const std::string value = i + 1 < argc ? argv[++i] : "";
+    if (value.empty() || value.size() > 9 || value.find_first_not_of("0123456789") != std::string::npos)
+      return std::nullopt;
+    const auto number = std::stoul(value);
+    if (word == "--seconds") {
+      options.seconds = static_cast<int>(number);
+    } else if (word == "--under-way" && number > 0) {
+      options.under_way = number;
+    } else if (word == "--seed") {
+      options.seed = number;
+    } else {
+      return std::nullopt;
+    }
   }
   return options;
 }
@@ -217,9 +243,20 @@ Options parse(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  become_role_if_asked();
+  const std::string first = argc > 1 ? argv[1] : "";
+  if (first == "--help" || first == "-h") {
+    std::printf("%s", kUsage);
+    return 0;
+  }
+  const auto parsed = parse(argc, argv);
+  if (!parsed) {
+    std::fprintf(stderr, "%s", kUsage);
+    return 2;
+  }
+  const Options options = *parsed;
   auto soak = std::unique_ptr<Soak>();  // outlives the session, whose callbacks use it
   const auto session = init(argc, argv, {.nodes = 2});
-  const Options options = parse(argc, argv);
   soak = std::make_unique<Soak>(options);
   std::atomic<bool> stop{false};
   std::thread pump([&] { soak->pump(session, stop); });

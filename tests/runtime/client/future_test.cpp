@@ -12,6 +12,14 @@ TEST_CASE("a promise fills its future once") {
   const auto future = promise.future();
   CHECK_FALSE(future.ready());
   CHECK_THROWS_AS(future.get(1ms), Timeout);
+  for (const auto timeout : {Duration(0), Duration(-1)}) {  // was: "-0.000000 s passed"
+    try {
+      future.get(timeout);
+      FAIL("it did not throw");
+    } catch (const Timeout& error) {
+      CHECK(std::string(error.what()).find("within 0 s") != std::string::npos);
+    }
+  }
   promise.set("first");
   promise.set("second");
   promise.fail({ErrorCode::kInternal, "third", "", ""});
@@ -76,4 +84,51 @@ TEST_CASE("then is called with the answer, and with the failure") {
   CHECK(seen == 3);
   promise.future().then([&](Result<int> value) { seen += *value; });
   CHECK(seen == 6);
+}
+
+TEST_CASE("a chain of a hundred thousand futures resolves on a small stack") {
+  // Story: ten thousand calls, each of which waited for the next, ended their process with a stack overflow.
+  constexpr std::size_t kDeep = 100'000;
+  const auto chain = [](bool drop) {
+    std::vector<Promise<int>> promises(kDeep);
+    const auto last = promises.back().future();
+    for (std::size_t i = 0; i + 1 < kDeep; ++i) {
+      promises[i].future().then([next = promises[i + 1]](const Result<int>& value) mutable {
+        if (value) next.set(*value + 1);  // otherwise its last copy goes here
+      });
+    }
+    Promise<int> first = promises[0];
+    promises.clear();
+    if (!drop) first.set(1);
+    first = Promise<int>();
+    return last;
+  };
+  CHECK(chain(false).get(60s) == kDeep);
+  CHECK_THROWS_AS(chain(true).get(60s), TaskFailed);
+}
+
+TEST_CASE("a callback that throws keeps no other from being called") {
+  Promise<int> promise;
+  int seen = 0;
+  promise.future().then([](const Result<int>&) { throw std::runtime_error("no"); });
+  promise.future().then([&](const Result<int>& value) { seen = *value; });
+  CHECK_THROWS_AS(promise.set(3), std::runtime_error);
+  CHECK(seen == 3);
+}
+
+TEST_CASE("a promise and a future that were moved from say so") {
+  // Was: SIGSEGV.
+  Promise<int> promise;
+  const Promise<int> taken = std::move(promise);
+  CHECK_THROWS_AS(promise.set(1), BadConfig);    // NOLINT: used after it was moved
+  CHECK_THROWS_AS(promise.fail({}), BadConfig);  // NOLINT
+  CHECK_THROWS_AS(promise.future(), BadConfig);  // NOLINT
+  Promise<void> done;
+  const Promise<void> other = std::move(done);
+  CHECK_THROWS_AS(done.set(), BadConfig);  // NOLINT
+  Future<int> future = taken.future();
+  const Future<int> moved = std::move(future);
+  CHECK_THROWS_AS(future.get(), BadConfig);                            // NOLINT
+  CHECK_THROWS_AS(future.ready(), BadConfig);                          // NOLINT
+  CHECK_THROWS_AS(future.then([](const Result<int>&) {}), BadConfig);  // NOLINT
 }

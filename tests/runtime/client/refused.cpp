@@ -28,7 +28,16 @@ struct Letter {
   std::string text;
   Sealed seal;
 };
+struct Unmade {
+  explicit Unmade(int n) : value(n) {}
+  int value;
+  auto troupe_fields() { return std::tie(value); }
+};
+struct Stamper {
+  explicit Stamper(const Unmade&) {}
+};
 struct Postman {
+  void stamp(const Unmade&) {}
   explicit Postman(int) {}
   void carry(const Sealed&) {}
   void deliver(const Letter&) {}
@@ -82,6 +91,10 @@ void use(const Session& session, const ActorHandle<Counter>& counter, const Acto
   counter.call<&Counter::view>().get();
 #elif CASE == 18  // expect: too few arguments: pass one for every parameter of the method
   counter.tell<&Counter::add>();
+#elif CASE == 20  // expect: the type of a parameter has no default constructor, which its arrival needs: give it one
+  postman.call<&Postman::stamp>(Unmade(1));
+#elif CASE == 21  // expect: the type of an argument has no default constructor, which its arrival needs: give it one
+  session.spawn<Stamper>({}, Unmade(1));
 #elif CASE == 19  // expect: too many arguments: pass one for every parameter of the method
   counter.call<&Counter::add>(1, 2, 3, 4, 5, 6, 7, 8, 9, 10);
 #endif

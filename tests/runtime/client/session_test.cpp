@@ -1,6 +1,9 @@
 // What a session checks before it asks its process for an actor.
 #include "runtime/client/session.hpp"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <limits>
 
@@ -20,6 +23,28 @@ struct Holder {
 struct Picky {
   explicit Picky(int n) {
     if (n < 0) throw std::invalid_argument("no negative numbers");
+  }
+};
+
+/// What waits is refused here, and the refusal names what does not.
+struct Finder {
+  std::string find() {
+    try {
+      this_actor().session().find<Holder>("the holder");
+      return "";
+    } catch (const BadConfig& error) {
+      return error.what();
+    }
+  }
+  Future<std::size_t> find_async() {
+    Promise<std::size_t> size;
+    this_actor()
+        .session()
+        .find_async<Holder>("the holder")
+        .then([size](Result<ActorHandle<Holder>> holder) mutable {
+          holder->call<&Holder::size>().then([size](Result<std::size_t> got) mutable { size.set(*got); });
+        });
+    return size.future();
   }
 };
 
@@ -47,6 +72,44 @@ TEST_CASE("a named actor is found") {
   session.spawn<Holder>({.name = "the holder"}, "12345");
   CHECK(session.find<Holder>("the holder").call<&Holder::size>().get() == 5);
   CHECK_THROWS_AS(session.find<Holder>("another"), Refused);
+}
+
+TEST_CASE("a light actor finds an actor without waiting") {
+  // Story: find in a light actor was refused with a text about Future::get, and there was no other way.
+  LocalGate gate;
+  const Session session(gate);
+  session.spawn<Holder>({.name = "the holder"}, "12345");
+  const auto finder = session.spawn<Finder>();
+  const std::string refused = finder.call<&Finder::find>().get();
+  CHECK(refused.find("Session::find") != std::string::npos);
+  CHECK(refused.find("use find_async") != std::string::npos);
+  CHECK(finder.call<&Finder::find_async>().get() == 5);
+  CHECK_THROWS_AS(session.find_async<Holder>("another").get(), Refused);
+}
+
+TEST_CASE("a forked child that uses its parent's session is told so") {
+  // Story: a child that waited for an answer took those of its parent from the rings.
+  LocalGate gate;
+  const Session session(gate);
+  const auto holder = session.spawn<Holder>();
+  const auto code = [](auto&& use) {
+    try {
+      use();
+      return 1;
+    } catch (const BadConfig& error) {
+      return std::string(error.what()).find("forked") == std::string::npos ? 2 : 0;
+    }
+  };
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::_exit(code([&] { holder.call<&Holder::size>(); }) + 10 * code([&] { session.spawn<Holder>(); }) +
+            50 * code([&] { session.kill(holder); }));
+  }
+  int status = -1;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  CHECK(holder.call<&Holder::size>().get() == 0);
 }
 
 TEST_CASE("CPUs that are no number are refused where they are asked for") {

@@ -134,7 +134,7 @@ TEST_CASE(
   REQUIRE(F::told<cluster::ActorDown>(f.head(cluster::KillActor{F::kNode, {3}, "enough"}))->reason ==
           "no such actor here");
   const auto ended = f.on(ProcessEnded{alone, "killed by signal 9 (SIGKILL)"});
-  REQUIRE(F::told<cluster::ActorDown>(ended)->reason == "enough (killed by signal 9 (SIGKILL))");
+  REQUIRE(F::told<cluster::ActorDown>(ended)->reason == "enough (its process: killed by signal 9 (SIGKILL))");
 }
 
 TEST_CASE("A process kills actors of its own job alone, here and through the head") {
@@ -345,6 +345,41 @@ TEST_CASE("One refused handshake is a head that is coming up, five end the node"
   const auto last = f.on(HeadRefused{"no"});
   REQUIRE_FALSE(F::find<TellMember>(last)->joined.ok());
   REQUIRE(F::find<EndLoop>(last) != nullptr);
+}
+
+TEST_CASE("The head asks whether an actor lives: its process says so, after all it said before") {
+  F f;
+  const ProcessId process = f.worker({5});
+  const auto asked = f.head(cluster::ConfirmActor{F::kNode, {5}, 3});
+  REQUIRE(F::sent<wire::ConfirmActor>(asked, process)->question == 3);
+  REQUIRE(F::told<cluster::ActorLives>(f.said(process, wire::ConfirmActor{{5}, 3}))->question == 3);
+  f.said(process, wire::ActorEnded{{5}, "it left"});
+  REQUIRE(F::told<cluster::ActorLives>(f.said(process, wire::ConfirmActor{{5}, 4})) == nullptr);
+  REQUIRE(F::told<cluster::ActorDown>(f.head(cluster::ConfirmActor{F::kNode, {5}, 5}))->reason == "it left");
+}
+
+TEST_CASE("A node to which no head answers for 10 s does not come up, and says what it tried") {
+  SeededRandom ids{1};
+  NodeMachine machine(F::self_with({}), ids);
+  Instant now{1s};
+  const auto tick = [&](Duration later) {
+    now += later;
+    return machine.on(Tick{}, now);
+  };
+  machine.on(HeadUnreachable{"10.0.0.9:1: nobody answers there"}, now);
+  for (int i = 0; i < 10; ++i) REQUIRE(F::find<TellMember>(tick(1s)) == nullptr);
+  REQUIRE(F::find<TellMember>(tick(60s)) == nullptr);  // it was stopped itself meanwhile
+  const auto last = tick(1s);
+  REQUIRE(F::find<TellMember>(last) != nullptr);
+  REQUIRE(F::find<TellMember>(last)->joined.error().code == ErrorCode::kTimeout);
+  REQUIRE(F::find<TellMember>(last)->joined.error().why == "10.0.0.9:1: nobody answers there");
+  REQUIRE(F::find<TellMember>(tick(1s)) == nullptr);
+}
+
+TEST_CASE("A head that answered once may stay away for long") {
+  F f;
+  f.on(HeadLost{"it was killed"});
+  for (int i = 0; i < 60; ++i) REQUIRE(F::find<TellMember>(f.tick()) == nullptr);
 }
 
 TEST_CASE("A node is a member once the head says so, and is told once") {

@@ -174,6 +174,8 @@ TEST_CASE("a name belongs to one living actor of its job") {
   const JobId job = s.job().job;
   const ActorId actor = s.up(job, 1, "ps");
   s.spawn(job, 2, "ps");
+  REQUIRE(s.get<ConfirmActor>() != nullptr);
+  s.on(ActorLives{NodeId{1}, actor, s.get<ConfirmActor>()->question});
   CHECK(s.get<SpawnAnswered>()->error.code == ErrorCode::kRefused);
   s.on(LookupActor{{kDriver, 3}, job, "ps"});
   CHECK(s.get<NameAnswered>()->actor == actor);
@@ -186,6 +188,52 @@ TEST_CASE("a name belongs to one living actor of its job") {
   CHECK(s.get<NameAnswered>()->error.what == "actor big waits for resources");
   s.spawn(job, 8, "big");
   CHECK(s.get<SpawnAnswered>()->error.why == "the name big is taken");
+}
+
+TEST_CASE("whoever has heard of an actor's end may use its name, though the head has not heard") {
+  // Story: the name of an actor stayed taken for some milliseconds after its monitors had been told.
+  Script s;
+  s.node(1, 4);
+  s.gateway();
+  const JobId job = s.job().job;
+  const ActorId first = s.up(job, 1, "ps");
+  s.spawn(job, 2, "ps");
+  REQUIRE(s.get<ConfirmActor>() != nullptr);
+  CHECK(s.get<SpawnAnswered>() == nullptr);
+  const std::uint64_t question = s.get<ConfirmActor>()->question;
+  s.spawn(job, 2, "ps");  // repeated
+  CHECK(s.last.empty());
+  s.spawn(job, 3, "ps");
+  // An answer to the first question says nothing about the second.
+  s.on(ActorLives{NodeId{1}, first, question});
+  CHECK(s.all<SpawnAnswered>().size() == 1);
+  CHECK(s.get<SpawnAnswered>()->to.request == 2);
+  s.spawn(job, 4, "ps");
+  s.on(ActorDown{NodeId{1}, first, "exit"});
+  REQUIRE(s.get<StartActor>() !=
+          nullptr);  // the name is the third's; the fourth cannot have heard of its end
+  CHECK(s.all<StartActor>().size() == 1);
+  CHECK(s.get<SpawnAnswered>()->to.request == 4);
+  CHECK_FALSE(s.get<SpawnAnswered>()->ok);
+}
+
+TEST_CASE("a question about a name is asked again when its node comes back, and dropped with who wanted it") {
+  Script s;
+  s.node(1, 4);
+  s.gateway();
+  const JobId job = s.job().job;
+  const ActorId actor = s.up(job, 1, "ps");
+  s.spawn(job, 2, "ps");
+  s.node(1, 4, {{actor, ProcessId{9}}});
+  REQUIRE(s.get<ConfirmActor>() != nullptr);
+  s.on(SpawnCancelled{{kDriver, 2}});
+  s.on(ActorDown{NodeId{1}, actor, "exit"});
+  CHECK(s.get<StartActor>() == nullptr);
+  const ActorId next = s.up(job, 3, "ps");
+  s.spawn(job, 4, "ps");
+  s.on(JobEnded{kGateway, job, "done"});
+  s.on(ActorDown{NodeId{1}, next, "exit"});
+  CHECK(s.get<StartActor>() == nullptr);
 }
 
 TEST_CASE("what is too large or makes no sense is refused at the door") {

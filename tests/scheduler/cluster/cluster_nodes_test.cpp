@@ -80,7 +80,8 @@ TEST_CASE("two nodes are introduced to each other, the asked one first") {
     CHECK(s.get<NodeDead>()->to == NodeId{1});
   }
   SECTION("a head that died before it told the asked one tells it when the asking one registers") {
-    // Story: 2 was back first, was told of nobody and refused 1's connection for ever. (Found by the simulator.)
+    // Story: 2 was back first, was told of nobody and refused 1's connection for ever. (Found by the
+    // simulator.)
     s.restart();
     s.node(2, 1);
     s.node(1, 1, {}, {}, {NodeId{2}});

@@ -48,7 +48,7 @@ struct Chaos {
     const ActorDemand demand{static_cast<std::int64_t>(below(4)) * kCpu, below(2) == 0,
                              below(4) == 0 ? node() : NodeId{}};
     const JobAnswered by = pick();
-    switch (below(18)) {
+    switch (below(19)) {
       case 0:
       case 1:
         return NodeJoined{info(), listed(), {job()}, {node(), node()}};
@@ -79,6 +79,8 @@ struct Chaos {
         return PeerWanted{node(), node()};
       case 16:
         return KillRequested{by.to.node, by.job, actor(), "kill"};
+      case 17:
+        return ActorLives{where(), last_actor, below(100)};
       default:
         return LookupActor{requester(), job(), name()};
     }

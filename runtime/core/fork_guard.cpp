@@ -1,0 +1,36 @@
+#include "runtime/core/fork_guard.hpp"
+
+#include <pthread.h>
+
+#include <atomic>
+
+#include "runtime/core/error.hpp"
+
+namespace troupe {
+namespace {
+
+/// How many forks lie between this process and the one that was executed.
+std::atomic<std::uint32_t> forks{0};
+
+std::uint32_t count_forks() {
+  static const int registered = ::pthread_atfork(nullptr, nullptr, [] { ++forks; });
+  (void)registered;
+  return forks.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+ForkGuard::ForkGuard() : forks_(count_forks()) {}
+
+bool ForkGuard::is_in_child() const {
+  return forks.load(std::memory_order_relaxed) != forks_;
+}
+
+void ForkGuard::check() const {
+  if (!is_in_child()) return;
+  throw BadConfig("a forked process used the session of its parent",
+                  "sessions, handles and futures lead through threads and links that are its parent's",
+                  "exec a program after fork(), or call troupe only in the process that called init()");
+}
+
+}  // namespace troupe

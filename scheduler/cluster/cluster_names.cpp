@@ -1,0 +1,62 @@
+// Names of actors: who has one, who is found by it, and when it is refused.
+#include "scheduler/cluster/cluster_machine.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+/// Spawns that wait for the answer about a name's holder; further ones are refused at once.
+constexpr std::size_t kMostClaims = 1000;
+
+}  // namespace
+
+void ClusterMachine::free_name(const ActorSpec& spec) {
+  if (Job* job = jobs_.find(spec.job); job != nullptr && !spec.name.empty()) job->names.erase(spec.name);
+}
+
+/// Whoever wants it may have heard of its holder's end before the head. So the holder's process is asked, and
+/// the name is refused only if the holder lives after it was wanted.
+void ClusterMachine::want_taken_name(const SpawnRequested& e, const Job& job) {
+  const Actor* holder = actors_.of_request(job.names.at(e.spec.name));
+  const bool is_up = holder != nullptr && holder->record.process;
+  if (!is_up || claims_.size() >= kMostClaims) return refuse_taken_name(e);
+  const NodeId node = holder->record.node;
+  const std::uint64_t question = claims_.add(e, node, holder->record.actor);
+  if (is_registered(node)) out_.push_back(ConfirmActor{node, holder->record.actor, question});
+}
+
+void ClusterMachine::refuse_taken_name(const SpawnRequested& e) {
+  const std::string why = "the name " + e.spec.name + " is taken";
+  answer(SpawnAnswered{
+      e.requester,
+      false,
+      {},
+      {},
+      {ErrorCode::kRefused, "cannot spawn " + e.spec.type, why, "choose another name, or look the actor up"},
+      why});
+}
+
+void ClusterMachine::handle(const ActorLives& e) {
+  const Actor* actor = actors_.find(e.actor);
+  if (actor == nullptr || actor->record.node != e.node) return;
+  for (const SpawnRequested& refused : claims_.take_where(e.actor, e.question)) refuse_taken_name(refused);
+}
+
+void ClusterMachine::handle(const LookupActor& e) {
+  if (!is_registered(e.requester.from.node)) return;
+  const Job* job = jobs_.find(e.job);
+  const auto no = [&](std::string what, std::string todo) {
+    out_.push_back(NameAnswered{
+        e.requester, false, {}, {}, {ErrorCode::kUnavailable, std::move(what), {}, std::move(todo)}});
+  };
+  const auto named =
+      job == nullptr ? std::map<std::string, Requester>::const_iterator{} : job->names.find(e.name);
+  if (job == nullptr || named == job->names.end())
+    return no("no actor of this job is named " + clipped(e.name), "");
+  const Actor* known = actors_.of_request(named->second);
+  if (known == nullptr) return no("actor " + e.name + " waits for resources", "ask again");
+  const ActorRecord& record = known->record;
+  if (record.state != ActorState::kAlive) return no("actor " + e.name + " is not up", "ask again");
+  out_.push_back(NameAnswered{e.requester, true, record.actor, {record.node, record.process}, {}});
+}
+
+}  // namespace troupe::cluster
