@@ -41,7 +41,7 @@ TrainerMachine running(std::int64_t limit, Mutations mutations = {}) {
   take<FormGroup>(trainer);
   trainer.done(TaskDone{});
   take<MakeInitialState>(trainer);
-  trainer.done(StateReady{"h0"});
+  trainer.done(StateReady{});
   trainer.on(Committed{kFirst, 0, limit});
   return trainer;
 }
@@ -69,9 +69,7 @@ TEST_CASE("what was reduced but not applied when the call to leave came never ha
   TrainerMachine trainer = running(5);
   take<ComputeStep>(trainer);
   CHECK(trainer.on(Quiesce{kSecond, "peer died"}).abort_group);
-  CHECK(trainer.done(Reduced{kSlots}).reports.empty());
-  take<HashState>(trainer);
-  const auto out = trainer.done(Hashed{"h0"});
+  const auto out = trainer.done(Reduced{kSlots});
   REQUIRE(out.reports.size() == 1);
   CHECK(std::get<TrainerQuiesced>(out.reports[0]).steps == 0);
 }
@@ -86,9 +84,7 @@ TEST_CASE(
   trainer.done(Reduced{kSlots});
   take<ApplyStep>(trainer);
   trainer.on(Quiesce{kSecond, "peer died"});
-  CHECK(trainer.done(Applied{}).reports.empty());
-  take<HashState>(trainer);
-  const auto quiesced = std::get<TrainerQuiesced>(trainer.done(Hashed{"h3"}).reports.at(0));
+  const auto quiesced = std::get<TrainerQuiesced>(trainer.done(Applied{}).reports.at(0));
   CHECK(quiesced.steps == 3);
   REQUIRE(quiesced.uncommitted.size() == 2);
   CHECK(quiesced.uncommitted[0] == StepReport{1, kSlots});
@@ -99,12 +95,10 @@ TEST_CASE("a receiver counts as having no state until the new one is in place, w
   TrainerMachine trainer = running(5);
   run_step(trainer);
   trainer.on(Quiesce{kSecond, "peer died"});
-  take<HashState>(trainer);
-  trainer.done(Hashed{"h1"});
   GenerationPlan plan = plan_of(kSecond, StateOrigin::kMembers, 2);
   plan.source = 1;
   plan.receivers = {0};
-  plan.state_hash = "h2";
+  plan.lineage = kFirst;
   trainer.on(StartGeneration{plan});
   take<FormGroup>(trainer);
   trainer.done(TaskDone{});
@@ -116,13 +110,13 @@ TEST_CASE("a receiver counts as having no state until the new one is in place, w
     CHECK(std::get<TrainerQuiesced>(out.reports.at(0)).steps == kNoState);
   }
   SECTION("it arrives") {
-    const auto out = trainer.done(StateReady{"h2"});
+    const auto out = trainer.done(StateReady{});
     CHECK(std::get<StateInstalled>(out.reports.at(0)).steps == 2);
     CHECK(trainer.steps() == 2);
   }
-  SECTION("other bits arrive") {
-    const auto out = trainer.done(StateReady{"hx"});
-    CHECK(std::get<GenerationFailed>(out.reports.at(0)).suspects == std::vector{kPeer});
+  SECTION("it does not arrive whole") {
+    const auto out = trainer.done(TaskAborted{"the hash of 'w' does not hold", {}});
+    CHECK(std::holds_alternative<GenerationFailed>(out.reports.at(0)));
     CHECK(trainer.steps() == kNoState);
   }
 }
