@@ -114,7 +114,7 @@ Result<void> CheckpointStore::write_whole(const std::string& name,
   };
   try {
     if (auto written = write(); !written) {
-      static_cast<void>(files_.remove(temporary));  // best effort: what stays is pruned one day
+      static_cast<void>(files_.remove(temporary));  // best effort: what stays goes with the checkpoints of its age
       return written;
     }
   } catch (const Error&) {
