@@ -138,3 +138,88 @@ TEST_CASE("an aborted collective is reported once, and then the trainer waits to
   CHECK(std::get<GenerationFailed>(out.reports.at(0)).suspects == std::vector{kPeer});
   take<Wait>(trainer);
 }
+
+TEST_CASE("a trainer that waits says at once what it holds, however large that is") {
+  // It hashed the whole state first, with 6 s for it.
+  TrainerMachine trainer = running(1);
+  run_step(trainer);
+  take<Wait>(trainer);
+  const auto out = trainer.on(Quiesce{kSecond, "peer died"});
+  const auto quiesced = std::get<TrainerQuiesced>(out.reports.at(0));
+  CHECK(quiesced.steps == 1);
+  CHECK(quiesced.lineage == Generation{});
+  take<Wait>(trainer);
+}
+
+TEST_CASE("a trainer in a task that no abort ends says so") {
+  TrainerMachine trainer = running(5);
+  trainer.on(WriteCheckpoint{kFirst, 0});
+  take<RunCheckpoint>(trainer);
+  const auto out = trainer.on(Quiesce{kSecond, "peer died"});
+  CHECK(std::get<TrainerBusy>(out.reports.at(0)).doing == "writes a checkpoint");
+  const auto left = trainer.done(CheckpointStored{"path", "h0", {}});
+  CHECK(std::get<TrainerQuiesced>(left.reports.at(0)).steps == 0);
+}
+
+TEST_CASE("a member that has the state and does not send it takes no part in a transfer") {
+  TrainerMachine trainer = running(5);
+  trainer.on(Quiesce{kSecond, "joined"});
+  GenerationPlan plan = plan_of(kSecond, StateOrigin::kMembers, 0);
+  plan.members.push_back({ActorId{3}, {}, "", {2, 3}});
+  plan.lineage = Generation{};
+  plan.source = 1;
+  plan.receivers = {2};
+  trainer.on(StartGeneration{plan});
+  take<FormGroup>(trainer);
+  trainer.done(TaskDone{});
+  take<Wait>(trainer);
+  CHECK(trainer.state() == TrainerMachine::State::kRunning);
+}
+
+TEST_CASE("a state of another lineage is not taken for the plan's") {
+  TrainerMachine trainer = running(5);
+  trainer.on(Quiesce{kSecond, "joined"});
+  GenerationPlan plan = plan_of(kSecond, StateOrigin::kMembers, 0);
+  plan.lineage = {1, 7};
+  plan.source = 0;
+  const auto out = trainer.on(StartGeneration{plan});
+  CHECK(std::holds_alternative<GenerationFailed>(out.reports.at(0)));
+}
+
+TEST_CASE("the plan's first step is proven, and rank 0 rehearses the step that it names") {
+  TrainerMachine trainer(kSelf);
+  trainer.on(Quiesce{kFirst, "welcome"});
+  GenerationPlan plan = plan_of(kFirst, StateOrigin::kInitial, 0);
+  plan.prove_first_step = true;
+  plan.rehearse_step = 1;
+  trainer.on(StartGeneration{plan});
+  take<FormGroup>(trainer);
+  trainer.done(TaskDone{});
+  take<MakeInitialState>(trainer);
+  trainer.done(StateReady{});
+  trainer.on(Committed{kFirst, 0, 5});
+  CHECK_FALSE(take<ComputeStep>(trainer).rehearse);
+  trainer.done(Reduced{kSlots});
+  CHECK(take<ApplyStep>(trainer).prove);
+  const auto applied = std::get<StepApplied>(trainer.done(Applied{{{"w", {1, 2}}}}).reports.at(0));
+  CHECK(applied.parts == std::vector<PartHash>{{"w", {1, 2}}});
+  CHECK(take<ComputeStep>(trainer).rehearse);
+  trainer.done(Reduced{kSlots});
+  CHECK_FALSE(take<ApplyStep>(trainer).prove);
+}
+
+TEST_CASE("a checkpoint that does not load here is reported, and the group stays") {
+  TrainerMachine trainer(kSelf);
+  trainer.on(Quiesce{kFirst, "welcome"});
+  GenerationPlan plan = plan_of(kFirst, StateOrigin::kCheckpoint, 4);
+  plan.checkpoint = "c";
+  plan.state_hash = "h4";
+  trainer.on(StartGeneration{plan});
+  take<FormGroup>(trainer);
+  trainer.done(TaskDone{});
+  CHECK(take<LoadCheckpoint>(trainer).hash == "h4");
+  const auto out = trainer.done(TaskAborted{"no such file", {}});
+  CHECK(std::get<CheckpointUnreadable>(out.reports.at(0)).reason == "no such file");
+  CHECK_FALSE(out.abort_group);
+  CHECK(trainer.steps() == kNoState);
+}
