@@ -120,6 +120,10 @@ struct ForgetfulJob {
   bool declares_net = false;
 };
 
+// Without its state() such a job would not compile; one with LibTorch's own classes needs none.
+static_assert(!detail::keeps_known_state<ForgetfulJob>());
+static_assert(detail::keeps_known_state<SmallJob>());
+
 template <class Job>
 std::string rehearsal_of(const Job& job) {
   set_up_numerics();
