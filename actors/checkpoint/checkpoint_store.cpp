@@ -78,9 +78,8 @@ ErrorInfo CheckpointStore::cannot_save(const ErrorInfo& cause, std::uint64_t nee
   if (const auto free = files_.free_bytes(options_.folder)) {
     why += "; " + human_bytes(*free) + " free, " + human_bytes(needed_bytes) + " needed";
   }
-  return {
-      cause.code, "cannot save a checkpoint in '" + options_.folder + "'", std::move(why),
-      "free some space, check permissions or name another folder; older checkpoints are intact"};
+  return {cause.code, "cannot save a checkpoint in '" + options_.folder + "'", std::move(why),
+          "free some space, check permissions or name another folder; older checkpoints are intact"};
 }
 
 Result<void> CheckpointStore::prepare() {
@@ -114,7 +113,8 @@ Result<void> CheckpointStore::write_whole(const std::string& name,
   };
   try {
     if (auto written = write(); !written) {
-      static_cast<void>(files_.remove(temporary));  // best effort: what stays goes with the checkpoints of its age
+      static_cast<void>(
+          files_.remove(temporary));  // best effort: what stays goes with the checkpoints of its age
       return written;
     }
   } catch (const Error&) {

@@ -20,7 +20,8 @@ namespace troupe::checkpoint {
 
 struct StoreOptions {
   std::string folder;
-  /// Called about every 16 MiB of a save or a load. What it throws ends it; an unfinished save leaves nothing.
+  /// Called about every 16 MiB of a save or a load. What it throws ends it; an unfinished save leaves
+  /// nothing.
   std::function<void()> progress{};
 };
 
@@ -70,8 +71,8 @@ class CheckpointStore {
   /// be written is an error before the first step and not after the first epoch. Errors: kIo.
   Result<void> prepare();
 
-  /// Saves, and reads back what the disk has. On an error (kIo with path and free space; kCorrupt; kBadInput and
-  /// kLimit from the tensors) every older checkpoint is as it was, and training may go on.
+  /// Saves, and reads back what the disk has. On an error (kIo with path and free space; kCorrupt; kBadInput
+  /// and kLimit from the tensors) every older checkpoint is as it was, and training may go on.
   Result<SavedCheckpoint> save(const SaveRequest& request);
 
   /// Every manifest, oldest first. Errors: kIo when the folder cannot be listed.
@@ -80,8 +81,8 @@ class CheckpointStore {
   /// folder.
   Result<LoadedCheckpoint> load_manifest(const std::string& manifest_path);
 
-  /// Deletes what is older than the checkpoint with this manifest: manifests first. Errors: kIo for what could
-  /// not be deleted, kRefused for a path that is not of this folder.
+  /// Deletes what is older than the checkpoint with this manifest: manifests first. Errors: kIo for what
+  /// could not be deleted, kRefused for a path that is not of this folder.
   Result<void> prune(const std::string& oldest_kept);
 
  private:

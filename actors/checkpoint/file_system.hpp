@@ -20,7 +20,8 @@ class OutputFile {
   virtual ~OutputFile() = default;
   /// Writes all of `bytes` behind what is there.
   virtual Result<void> append(std::span<const std::byte> bytes) = 0;
-  /// fsync(2): what was appended survives a crash once this returns. REQUIRES: not called again once it failed.
+  /// fsync(2): what was appended survives a crash once this returns. REQUIRES: not called again once it
+  /// failed.
   virtual Result<void> sync() = 0;
 };
 

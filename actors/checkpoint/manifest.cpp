@@ -16,14 +16,10 @@ std::string encode_text(const Manifest& manifest) {
   ordered_json object;
   object["format"] = kFormat;
   object["version"] = kManifestVersion;
-  object["job"] = {{"logical_ranks", manifest.job.logical_ranks},
-                   {"seed", manifest.job.seed},
-                   {"micro_batch", manifest.job.micro_batch},
-                   {"struct", manifest.job.job},
-                   {"struct_sha256", manifest.job.job_sha256},
-                   {"train_size", manifest.job.train_size},
-                   {"test_size", manifest.job.test_size},
-                   {"numerics", manifest.job.numerics}};
+  object["job"] = {{"logical_ranks", manifest.job.logical_ranks}, {"seed", manifest.job.seed},
+                   {"micro_batch", manifest.job.micro_batch},     {"struct", manifest.job.job},
+                   {"struct_sha256", manifest.job.job_sha256},    {"train_size", manifest.job.train_size},
+                   {"test_size", manifest.job.test_size},         {"numerics", manifest.job.numerics}};
   object["position"] = {{"epoch", manifest.position.epoch}, {"global_step", manifest.position.global_step}};
   object["state_hash"] = manifest.state_hash;
   object["file"] = {

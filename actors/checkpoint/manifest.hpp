@@ -6,7 +6,8 @@
 ///   "format": "troupe checkpoint",
 ///   "version": 2,
 ///   "job": {"logical_ranks": 4, "seed": 7, "micro_batch": 25, "struct": "Digits{\"mnist\", 0.02}",
-///           "struct_sha256": "<64 hex>", "train_size": 60000, "test_size": 10000, "numerics": "libtorch ..."},
+///           "struct_sha256": "<64 hex>", "train_size": 60000, "test_size": 10000, "numerics": "libtorch
+///           ..."},
 ///   "position": {"epoch": 1, "global_step": 1200},
 ///   "state_hash": "<64 hex>",
 ///   "file": {"name": "checkpoint-00000003.safetensors", "bytes": 123456, "sha256": "<64 hex>"},
@@ -29,7 +30,8 @@
 
 namespace troupe::checkpoint {
 
-/// All that a result depends on. Another number of trainers may resume a checkpoint, another identity may not.
+/// All that a result depends on. Another number of trainers may resume a checkpoint, another identity may
+/// not.
 struct JobIdentity {
   std::uint64_t logical_ranks = 0;
   std::uint64_t seed = 0;
@@ -42,8 +44,8 @@ struct JobIdentity {
   bool operator==(const JobIdentity&) const = default;
 };
 
-/// What `written` and `ours` differ in, with both sides, or nothing if they are the same job. What `ours` does
-/// not know yet (no size, no numerics) is not compared.
+/// What `written` and `ours` differ in, with both sides, or nothing if they are the same job. What `ours`
+/// does not know yet (no size, no numerics) is not compared.
 std::optional<std::string> difference(const JobIdentity& written, const JobIdentity& ours);
 
 /// How far the job has come.

@@ -59,8 +59,8 @@ std::string sha256_hex(std::span<const std::byte> bytes) {
 
 bool is_sha256_hex(const std::string& text) {
   return text.size() == 2 * kDigestBytes && std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-  });
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+         });
 }
 
 }  // namespace troupe::checkpoint

@@ -36,7 +36,10 @@ void describe(std::string& to, const T& value) {
       describe(to, item);
     }
     to += ']';
-  } else if constexpr (requires { value.has_value(); *value; }) {
+  } else if constexpr (requires {
+                         value.has_value();
+                         *value;
+                       }) {
     if (value) {
       describe(to, *value);
     } else {

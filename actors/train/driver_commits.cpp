@@ -30,7 +30,8 @@ void DriverMachine::report(const StepApplied& r, Trainer& from, Instant now, Act
                   std::to_string(from.applied));
   }
   if (!merge_slots(r.report, out)) return;
-  if (prove_first_step_ && r.report.step == first_step_ && !agrees(from, first_step_ + 1, r.parts, out)) return;
+  if (prove_first_step_ && r.report.step == first_step_ && !agrees(from, first_step_ + 1, r.parts, out))
+    return;
   // Rank 0 has computed it twice, and would have said if the two were not the same.
   if (from.rank == 0 && r.report.step == rehearse_step_) rehearsed_ = true;
   ++from.applied;
@@ -52,11 +53,12 @@ bool DriverMachine::agrees(const Trainer& from, std::int64_t step, const std::ve
   const Trainer& peer = other == trainers_.end() ? from : other->second;
   const Trainer& newer = from.proven ? peer : from;
   const Trainer& older = from.proven ? from : peer;
-  fail(describe(newer) + " has another state after " + std::to_string(step) + " steps than " + describe(older) +
-           ", though both began with the same TrainState: " + first_difference(proof_->parts, parts) +
-           ". The job keeps state that its TrainState lacks",
+  fail(describe(newer) + " has another state after " + std::to_string(step) + " steps than " +
+           describe(older) + ", though both began with the same TrainState: " +
+           first_difference(proof_->parts, parts) + ". The job keeps state that its TrainState lacks",
        out,
-       "add what changes while it trains (a member of the net, of the optimizer or of the job, a static variable) "
+       "add what changes while it trains (a member of the net, of the optimizer or of the job, a static "
+       "variable) "
        "in the job's `void state(troupe::train::StateRegistry&, Net&, Optimizer&) const`");
   return false;
 }
@@ -264,8 +266,8 @@ void DriverMachine::report(const CheckpointWritten& r, Trainer& from, Instant no
 
 void DriverMachine::report(const StateProved& r, Trainer& from, Instant now, Actions& out) {
   if (!current(r.generation)) return;
-  if (state_ != State::kErrand || errand_ != Errand::kCheckpoint || r.step != committed() || !is_member(from) ||
-      from.errand_done) {
+  if (state_ != State::kErrand || errand_ != Errand::kCheckpoint || r.step != committed() ||
+      !is_member(from) || from.errand_done) {
     return ignore("no proof of step " + std::to_string(r.step) + " is wanted");
   }
   if (!agrees(from, r.step, r.parts, out)) return;
@@ -324,11 +326,13 @@ void DriverMachine::report(const TrainerFinished& r, Trainer& from, Instant now,
     return fail(describe(from) + " ends with another state than " + describe(first), out);
   }
   if (!errand_complete()) return;
-  const bool same = std::all_of(members_.begin(), members_.end(),
-                                [&](ActorId member) { return trainers_.at(member).final_hash == first.final_hash; });
+  const bool same = std::all_of(members_.begin(), members_.end(), [&](ActorId member) {
+    return trainers_.at(member).final_hash == first.final_hash;
+  });
   if (!same) return fail("trainers end with different states", out);
   state_ = State::kDone;
-  out.push_back(JobDone{first.final_hash, committed(), committed() < config_.epochs * config_.steps_per_epoch});
+  out.push_back(
+      JobDone{first.final_hash, committed(), committed() < config_.epochs * config_.steps_per_epoch});
 }
 
 }  // namespace troupe::train

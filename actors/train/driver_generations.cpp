@@ -190,9 +190,9 @@ void DriverMachine::start_generation(Instant now, Actions& out) {
   }
   plan.lineage = lineage_;
   proof_.reset();
-  prove_first_step_ = members_.size() > 1 && std::any_of(members_.begin(), members_.end(), [&](ActorId member) {
-    return !trainers_.at(member).proven;
-  });
+  prove_first_step_ =
+      members_.size() > 1 && std::any_of(members_.begin(), members_.end(),
+                                         [&](ActorId member) { return !trainers_.at(member).proven; });
   plan.prove_first_step = prove_first_step_;
   // Not the first step of a run: what counts from 0 is then still what it is in a fresh copy.
   rehearse_step_ = rehearsed_ ? -1 : first_step_ + 1;
@@ -203,8 +203,8 @@ void DriverMachine::start_generation(Instant now, Actions& out) {
     const int rank = static_cast<int>(r);
     trainer.formed = false;
     trainer.unreadable.clear();
-    trainer.holds = plan.origin == StateOrigin::kMembers && trainer.steps == first_step_ &&
-                    trainer.lineage == lineage_;
+    trainer.holds =
+        plan.origin == StateOrigin::kMembers && trainer.steps == first_step_ && trainer.lineage == lineage_;
     trainer.applied = first_step_;
     if (plan.origin == StateOrigin::kMembers && !trainer.holds) plan.receivers.push_back(rank);
     if (trainer.holds && plan.source < 0) plan.source = rank;

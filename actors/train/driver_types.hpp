@@ -38,10 +38,10 @@ struct DriverDeadlines {
   Duration quiesce = std::chrono::seconds(6);       ///< then the trainer is killed
   Duration kill = std::chrono::seconds(6);  ///< then it counts as dead though nobody saw it: its messages are
                                             ///< refused and its regions never used again
-  Duration forming = std::chrono::seconds(30);  ///< without progress of a state on its way
+  Duration forming = std::chrono::seconds(30);   ///< without progress of a state on its way
   Duration progress = std::chrono::seconds(60);  ///< no step applied by anyone while steps may be run
-  Duration task = std::chrono::seconds(600);  ///< evaluation, checkpoint, final hash; what a trainer must
-                                              ///< end before it leaves
+  Duration task = std::chrono::seconds(600);     ///< evaluation, checkpoint, final hash; what a trainer must
+                                                 ///< end before it leaves
   Duration silence = std::chrono::seconds(6);    ///< a trainer or loader without a sign of life is killed
   Duration stop = std::chrono::seconds(30);      ///< after StopRequested
 };

@@ -60,9 +60,8 @@ struct Finish {
   Generation generation;
 };
 
-using TrainerOrder =
-    std::variant<Quiesce, StartGeneration, Committed, SetLoaders, Evaluate, WriteCheckpoint, ProveState,
-                 PruneCheckpoints, Finish>;
+using TrainerOrder = std::variant<Quiesce, StartGeneration, Committed, SetLoaders, Evaluate, WriteCheckpoint,
+                                  ProveState, PruneCheckpoints, Finish>;
 
 // Trainer to driver.
 

@@ -1,13 +1,14 @@
 /// The type-erased thing that a trainer drives, built from a user's struct:
 ///
 ///     struct Digits {
-///       ConvNet model() const;                               // a torch module holder or shared_ptr
-///       auto optimizer(ConvNet& net) const;                  // SGD, Adam, AdamW, Adagrad or RMSprop, or of yours
+///       ConvNet model() const;               // a torch module holder or shared_ptr
+///       auto optimizer(ConvNet& net) const;  // SGD, Adam, AdamW, Adagrad or RMSprop, or derived from one
 ///       torch::Tensor loss(ConvNet& net, const data::Batch& batch) const;  // a scalar
-///       auto scheduler(Optimizer& optimizer) const;          // optional, stepped once an epoch
-///       torch::Tensor correct(ConvNet& net, const data::Batch& batch) const;  // optional, see evaluate()
-///       void state(StateRegistry& state, ConvNet& net, Optimizer& optimizer) const;  // optional: what
-///                                                            // else changes while it trains
+///       // Optional:
+///       auto scheduler(Optimizer& optimizer) const;                           // stepped once an epoch
+///       torch::Tensor correct(ConvNet& net, const data::Batch& batch) const;  // see evaluate()
+///       // What else changes while it trains (user_state.hpp):
+///       void state(StateRegistry& state, ConvNet& net, Optimizer& optimizer) const;
 ///     };
 ///
 /// Not thread-safe: one thread drives a model.
@@ -101,12 +102,14 @@ concept HasScheduler = requires(const Job& job, OptimizerOf<Job>& optimizer) {
 };
 
 template <class Job>
-concept HasState =
-    requires(const Job& job, StateRegistry& state, NetOf<Job>& net, OptimizerOf<Job>& optimizer) {
-      job.state(state, net, optimizer);
-    };
+concept HasState = requires(const Job& job, StateRegistry& state, NetOf<Job>& net,
+                            OptimizerOf<Job>& optimizer) {
+  job.state(state, net, optimizer);
+};
 template <class Job>
-concept NamesState = requires { requires std::is_member_function_pointer_v<decltype(&Job::state)>; };
+concept NamesState = requires {
+  requires std::is_member_function_pointer_v<decltype(&Job::state)>;
+};
 
 namespace detail {
 
@@ -116,8 +119,8 @@ inline constexpr bool kIsOneOf = (std::is_same_v<T, Known> || ...);
 template <class Job>
 consteval bool keeps_known_state() {
   namespace optim = torch::optim;
-  bool known = kIsOneOf<OptimizerOf<Job>, optim::SGD, optim::Adam, optim::AdamW, optim::RMSprop, optim::Adagrad,
-                        optim::LBFGS>;
+  bool known = kIsOneOf<OptimizerOf<Job>, optim::SGD, optim::Adam, optim::AdamW, optim::RMSprop,
+                        optim::Adagrad, optim::LBFGS>;
   if constexpr (HasScheduler<Job>) {
     using Scheduler = std::remove_cvref_t<decltype(std::declval<const Job&>().scheduler(
         std::declval<OptimizerOf<Job>&>()))>;
@@ -233,10 +236,11 @@ std::unique_ptr<TrainingModel> make_training_model(const Job& job, std::uint64_t
                   "this job's state must be `void state(troupe::train::StateRegistry& state, Net& net, "
                   "Optimizer& optimizer) const`");
   } else if constexpr (!detail::keeps_known_state<Job>() && !HasState<Job>) {
-    static_assert(HasState<Job>,
-                  "this job's optimizer or scheduler is a class of its own, so the job needs `void "
-                  "state(troupe::train::StateRegistry& state, Net& net, Optimizer& optimizer) const`, which adds "
-                  "what such a class changes while it trains (nothing, if it changes nothing)");
+    static_assert(
+        HasState<Job>,
+        "this job's optimizer or scheduler is a class of its own, so the job needs `void "
+        "state(troupe::train::StateRegistry& state, Net& net, Optimizer& optimizer) const`, which adds "
+        "what such a class changes while it trains (nothing, if it changes nothing)");
   } else {
     seed_initial_weights(seed);
     return std::make_unique<detail::JobModel<Job>>(job);

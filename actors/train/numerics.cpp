@@ -55,7 +55,8 @@ std::string processor() {
     break;
   }
   return model + ", caches " + std::to_string(::sysconf(_SC_LEVEL1_DCACHE_SIZE)) + " " +
-         std::to_string(::sysconf(_SC_LEVEL2_CACHE_SIZE)) + " " + std::to_string(::sysconf(_SC_LEVEL3_CACHE_SIZE));
+         std::to_string(::sysconf(_SC_LEVEL2_CACHE_SIZE)) + " " +
+         std::to_string(::sysconf(_SC_LEVEL3_CACHE_SIZE));
 }
 
 }  // namespace
@@ -82,8 +83,8 @@ void set_up_numerics(int threads) {
 
 std::string numerics_fingerprint() {
   std::ostringstream text;
-  text << "libtorch " << TORCH_VERSION << "; " << processor() << "; " << kernel_libraries() << blas_library() << "threads "
-       << at::get_num_threads();
+  text << "libtorch " << TORCH_VERSION << "; " << processor() << "; " << kernel_libraries() << blas_library()
+       << "threads " << at::get_num_threads();
   return text.str();
 }
 

@@ -1,5 +1,6 @@
 /// One step, computed a second time by a fresh copy of the TrainState: finds what a step depends on and no
-/// part has, such as a counter in a member of the net. A replacement and a resumed run start from such a copy.
+/// part has, such as a counter in a member of the net. A replacement and a resumed run start from such a
+/// copy.
 #pragma once
 
 #include <cstdint>

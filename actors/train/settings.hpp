@@ -26,7 +26,7 @@ struct RunSettings {
   int epochs = 1;
   bool exact = true;              ///< the same bits whatever happens
   std::string checkpoint_folder;  ///< empty: no checkpoints
-  double group_timeout_s = 30;  ///< of a collective in which nobody makes progress
+  double group_timeout_s = 30;    ///< of a collective in which nobody makes progress
 };
 
 /// What a loader knows about the data.

@@ -1,4 +1,5 @@
-/// A TrainState's way from one rank of a group to those that lack it, point to point: the others take no part.
+/// A TrainState's way from one rank of a group to those that lack it, point to point: the others take no
+/// part.
 ///
 /// ```
 /// i64 bytes of the prefix, i64 bytes in all | prefix (safetensors.hpp) | parts in pieces | 16 bytes a part

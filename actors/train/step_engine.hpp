@@ -95,7 +95,7 @@ class StepEngine {
   Phase phase_ = Phase::kIdle;
   std::uint64_t global_step_ = 0;
   int next_leaf_ = 0;
-  std::optional<Rehearsal> rehearsal_;  ///< of the step that is under way
+  std::optional<Rehearsal> rehearsal_;        ///< of the step that is under way
   std::vector<std::byte> committed_buffers_;  ///< what every leaf starts from
   std::vector<std::byte> next_buffers_;       ///< what leaf 0 left, installed by apply
 };

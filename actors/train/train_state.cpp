@@ -118,8 +118,7 @@ class Check {
       if (!found) return found.error();
       incoming_.user.emplace_back(&part, *std::move(found));
     }
-    if (!left_.empty())
-      return does_not_fit(std::string(left_.begin()->first), "this model has no such part");
+    if (!left_.empty()) return does_not_fit(std::string(left_.begin()->first), "this model has no such part");
     return std::move(incoming_);
   }
 

@@ -178,7 +178,8 @@ class Trainer::Work {
   }
 
   TrainerResult perform(const MakeInitialState&) {
-    if (!std::exchange(pristine_, false)) engine_.state().install(TrainState(*make_model()).view().parts).value();
+    if (!std::exchange(pristine_, false))
+      engine_.state().install(TrainState(*make_model()).view().parts).value();
     return StateReady{};
   }
 

@@ -15,7 +15,8 @@ const char* uninterrupted(const TrainerTask& task) {
   if (std::holds_alternative<RunCheckpoint>(task)) return "writes a checkpoint";
   if (std::holds_alternative<RunPrune>(task)) return "deletes old checkpoints";
   if (std::holds_alternative<ApplyStep>(task)) return "applies a step";
-  if (std::holds_alternative<HashState>(task) || std::holds_alternative<HashParts>(task)) return "hashes the state";
+  if (std::holds_alternative<HashState>(task) || std::holds_alternative<HashParts>(task))
+    return "hashes the state";
   return nullptr;
 }
 

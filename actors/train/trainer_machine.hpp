@@ -71,9 +71,9 @@ struct RunPrune {
   PruneCheckpoints order;
 };
 
-using TrainerTask = std::variant<Wait, FormGroup, TransferState, MakeInitialState, LoadCheckpoint,
-                                 ComputeStep, ApplyStep, HashState, HashParts, RunEvaluation, RunCheckpoint,
-                                 RunPrune>;
+using TrainerTask =
+    std::variant<Wait, FormGroup, TransferState, MakeInitialState, LoadCheckpoint, ComputeStep, ApplyStep,
+                 HashState, HashParts, RunEvaluation, RunCheckpoint, RunPrune>;
 
 // How it went.
 
@@ -111,9 +111,8 @@ struct TaskAborted {
   std::vector<ActorId> suspects;
 };
 
-using TrainerResult =
-    std::variant<TaskDone, StateReady, Reduced, Applied, Hashed, PartsHashed, Evaluated, CheckpointStored,
-                 TaskAborted>;
+using TrainerResult = std::variant<TaskDone, StateReady, Reduced, Applied, Hashed, PartsHashed, Evaluated,
+                                   CheckpointStored, TaskAborted>;
 
 /// What follows from an order or a result.
 struct TrainerOutput {

@@ -7,9 +7,8 @@
 ///     }
 #pragma once
 
-#include <torch/types.h>
-
 #include <ATen/core/Generator.h>
+#include <torch/types.h>
 
 #include <concepts>
 #include <cstddef>
@@ -47,7 +46,7 @@ class StateRegistry {
 
   /// A number or a flag.
   template <class Number>
-    requires std::integral<Number> || std::floating_point<Number>
+  requires std::integral<Number> || std::floating_point<Number>
   void add(std::string name, Number& number) {
     using Wide = std::conditional_t<std::integral<Number>, std::int64_t, double>;
     add_part({std::move(name), false, [&number] { return torch::tensor(static_cast<Wide>(number)); },

@@ -1,6 +1,6 @@
 // kill -9 of one of two trainers, to the commit of a step on the survivor, less one undisturbed step at the
-// new size; with a small state, and with a large one. The job is the MNIST example's on rendered digits; each kill is a
-// fault of the job's own, at a step of its own.
+// new size; with a small state, and with a large one. The job is the MNIST example's on rendered digits; each
+// kill is a fault of the job's own, at a step of its own.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -52,7 +52,8 @@ train::TrainOptions options_for(int trainers, std::int64_t steps) {
           .trainers = trainers,
           .loaders = 1,
           .seed = 7,
-          .evaluate = false};
+          .evaluate = false,
+          .show_progress = false};
 }
 
 /// Median time of a step with one trainer.
@@ -63,14 +64,16 @@ double measure_step(const DriverSession& session, const Job& job) {
   std::vector<double> steps;
   const MonotonicClock clock;
   Instant last{};
-  options.stops_wanted = [&] { return steps.size() >= kSteps ? 1 : 0; };
-  options.on_event = [&](const report::Event& event) {
-    if (!std::holds_alternative<report::StepDone>(event)) return;
+  train::Run run = train::start(session, job, options);
+  while (!run.is_over()) {
+    const auto event = run.next_event(std::chrono::seconds(1));
+    if (!event || !std::holds_alternative<report::StepDone>(*event)) continue;
     const Instant now = clock.now();
     if (last != Instant{}) steps.push_back(to_millis(now - last));
     last = now;
-  };
-  train::run(session, job, options);
+    if (steps.size() == kSteps) run.stop();
+  }
+  run.wait();
   return median(steps);
 }
 
@@ -83,27 +86,31 @@ Measured measure(const DriverSession& session, const Job& job, int kills, int ap
         {train::ChaosStep::What::kKillTrainer, static_cast<std::int64_t>(i) * apart, i % 2});
   }
   Measured measured;
-  options.stops_wanted = [&] { return static_cast<int>(measured.recovered.size()) == kills ? 1 : 0; };
-  options.on_event = [&](const report::Event& event) {
-    const auto* fault = std::get_if<report::Fault>(&event);
-    if (fault == nullptr || !fault->detected_ms) return;
+  train::Run run = train::start(session, job, options);
+  while (!run.is_over()) {
+    const auto event = run.next_event(std::chrono::seconds(1));
+    const auto* fault = event ? std::get_if<report::Fault>(&*event) : nullptr;
+    if (fault == nullptr || !fault->detected_ms) continue;
     measured.recovered.push_back(*fault->resumed_ms);
     measured.detected.push_back(*fault->detected_ms);
     measured.left.push_back(*fault->left_ms);
     std::printf("kill %2zu: detected after %.1f ms, left after %.1f ms, committed after %.1f ms\n",
                 measured.recovered.size(), *fault->detected_ms, *fault->left_ms, *fault->resumed_ms);
     std::fflush(stdout);
-  };
-  train::run(session, job, options);
+    if (static_cast<int>(measured.recovered.size()) == kills) run.stop();
+  }
+  run.wait();
   if (measured.recovered.empty()) throw std::runtime_error("no trainer was killed");
   measured.step_ms = measure_step(session, job);
   return measured;
 }
 
 void print(const char* what, const Measured& m) {
-  std::printf("%s, median of %zu: %.1f ms (%.1f ms less one step of %.1f ms); detected after %.2f ms, left after %.2f ms\n",
-              what, m.recovered.size(), m.recovery_ms(), median(m.recovered), m.step_ms, median(m.detected),
-              median(m.left));
+  std::printf(
+      "%s, median of %zu: %.1f ms (%.1f ms less one step of %.1f ms); detected after %.2f ms, left after "
+      "%.2f ms\n",
+      what, m.recovered.size(), m.recovery_ms(), median(m.recovered), m.step_ms, median(m.detected),
+      median(m.left));
 }
 
 }  // namespace
@@ -145,7 +152,7 @@ int main(int argc, char** argv) try {
     std::ofstream out(json);
     if (!out) throw IoError(io_error("cannot write " + json, errno, "name a file in a folder that is there"));
     const auto row = [&](const char* what, double ours, const char* peer_name, double peer) {
-      out << nlohmann::json{{"bench", "recovery"},    {"case", what},           {"ours", ours}, {"peer", peer},
+      out << nlohmann::json{{"bench", "recovery"},    {"case", what},         {"ours", ours}, {"peer", peer},
                             {"peer_name", peer_name}, {"ratio", peer / ours}, {"unit", "ms"}}
                  .dump()
           << "\n";

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +17,7 @@
 #include "actors/train/train.hpp"
 #include "runtime/core/random.hpp"
 #include "scheduler/init/embedded_cluster.hpp"
+#include "tests/e2e/support.hpp"
 
 using namespace troupe;
 using train::ChaosStep;
@@ -73,7 +75,8 @@ train::TrainOptions small(int leaves, int trainers, int loaders = 1) {
           .epochs = 1,
           .trainers = trainers,
           .loaders = loaders,
-          .seed = 11};
+          .seed = 11,
+          .show_progress = false};
 }
 
 struct Seen {
@@ -124,13 +127,13 @@ TEST_CASE("one hash for any number of trainers and loaders, and under kills", "[
   for (const int leaves : {3, 4}) {
     const auto alone = run(session, small(leaves, 1));
     REQUIRE(alone.result.state_hash.size() == 64);
-    CHECK(alone.result.total == 100);
+    CHECK(alone.result.metrics.contains("test/accuracy"));
     INFO(leaves << " logical ranks");
     for (int trainers = 2; trainers <= leaves; ++trainers) {
       INFO(trainers << " trainers");
       const auto seen = run(session, small(leaves, trainers, 1 + trainers % 3));
       CHECK(seen.result.state_hash == alone.result.state_hash);
-      CHECK(seen.result.correct == alone.result.correct);
+      CHECK(seen.result.metrics == alone.result.metrics);
       CHECK(seen.faults == 0);
     }
     auto killed = small(leaves, 2, 2);
@@ -182,18 +185,14 @@ TEST_CASE("stop, and resume with another number of trainers, ends in the same ha
   auto first = whole;
   first.checkpoint_folder = folder.path;
   first.checkpoint_every = 10;
-  int events = 0;
-  first.stops_wanted = [&] { return events > 0 ? 1 : 0; };
-  first.on_event = {};
-  SmallJob job;
-  train::RunResult stopped;
-  {
-    auto options = first;
-    options.on_event = [&](const report::Event& event) {
-      if (const auto* step = std::get_if<report::StepDone>(&event)) events += step->step >= 25 ? 1 : 0;
-    };
-    stopped = train::run(session, job, options);
+  train::Run handle = train::start(session, SmallJob{}, first);
+  while (!handle.is_over()) {
+    const auto event = handle.next_event(std::chrono::seconds(1));
+    if (!event) continue;
+    if (const auto* step = std::get_if<report::StepDone>(&*event); step != nullptr && step->step == 25)
+      handle.stop();
   }
+  const train::RunResult stopped = handle.wait();
   CHECK(stopped.stopped);
   CHECK(stopped.steps < undisturbed.result.steps);
   auto second = whole;
@@ -209,7 +208,8 @@ TEST_CASE("stop, and resume with another number of trainers, ends in the same ha
   SmallJob other_rate;
   other_rate.lr = 0.5;
   const std::string refused = failure_of(session, second, other_rate);
-  CHECK_THAT(refused, Catch::Contains("SmallJob{0.05, 0.3, 800, 0, \"\"") && Catch::Contains("SmallJob{0.5, 0.3,"));
+  CHECK_THAT(refused,
+             Catch::Contains("SmallJob{0.05, 0.3, 800, 0, \"\"") && Catch::Contains("SmallJob{0.5, 0.3,"));
   auto nothing_there = second;
   const TempFolder empty;
   nothing_there.checkpoint_folder = empty.path;
@@ -226,7 +226,8 @@ std::vector<std::string> files_in(const std::string& folder, const std::string& 
   return found;
 }
 
-TEST_CASE("a job stopped at any step is resumed by other trainers, also from an older checkpoint", "[training]") {
+TEST_CASE("a job stopped at any step is resumed by other trainers, also from an older checkpoint",
+          "[training]") {
   auto session = init(0, nullptr);
   auto whole = small(3, 1);
   whole.epochs = 2;
@@ -238,13 +239,16 @@ TEST_CASE("a job stopped at any step is resumed by other trainers, also from an 
     first.trainers = 1 + stop_at % 3;
     first.checkpoint_folder = folder.path;
     first.checkpoint_every = 20;
-    bool reached = false;
-    first.stops_wanted = [&] { return reached ? 1 : 0; };
-    first.on_event = [&](const report::Event& event) {
-      if (const auto* step = std::get_if<report::StepDone>(&event))
-        reached = (step->epoch - 1) * step->steps_per_epoch + step->step >= stop_at;
+    const auto steps_of = [](const report::StepDone& step) {
+      return (step.epoch - 1) * step.steps_per_epoch + step.step;
     };
-    REQUIRE(train::run(session, SmallJob{}, first).stopped);
+    train::Run handle = train::start(session, SmallJob{}, first);
+    while (!handle.is_over()) {
+      const auto event = handle.next_event(std::chrono::seconds(1));
+      const auto* step = event ? std::get_if<report::StepDone>(&*event) : nullptr;
+      if (step != nullptr && steps_of(*step) == stop_at) handle.stop();
+    }
+    REQUIRE(handle.wait().stopped);
     auto tensors = files_in(folder.path, ".safetensors");
     REQUIRE_FALSE(tensors.empty());
     if (tensors.size() >= 2) {
@@ -258,7 +262,7 @@ TEST_CASE("a job stopped at any step is resumed by other trainers, also from an 
     std::int64_t first_step = -1;
     second.on_event = [&](const report::Event& event) {
       if (const auto* step = std::get_if<report::StepDone>(&event); step != nullptr && first_step < 0)
-        first_step = (step->epoch - 1) * step->steps_per_epoch + step->step;
+        first_step = steps_of(*step);
     };
     CHECK(train::run(session, SmallJob{}, second).state_hash == undisturbed.result.state_hash);
     CHECK(first_step > 1);
@@ -285,8 +289,63 @@ TEST_CASE("with every checkpoint torn a resume fails and names each, and deletes
 TEST_CASE("state that is in no part is found and named before it makes another result", "[training]") {
   auto session = init(0, nullptr);
   // A counter in a static variable that the loss depends on: after a kill it began at 0 again.
-  CHECK_THAT(failure_of(session, small(2, 1), {.counts = true}),
-             Catch::Contains("the job keeps state that its TrainState lacks") && Catch::Contains("its loss was"));
+  CHECK_THAT(
+      failure_of(session, small(2, 1), {.counts = true}),
+      Catch::Contains("the job keeps state that its TrainState lacks") && Catch::Contains("its loss was"));
+}
+
+TEST_CASE("a callback that throws ends the job, and its exception is the user's own", "[training]") {
+  auto session = init(0, nullptr);
+  auto options = small(4, 2);
+  options.on_event = [](const report::Event& event) {
+    if (std::holds_alternative<report::StepDone>(event)) throw std::out_of_range("enough");
+  };
+  CHECK_THROWS_AS(train::run(session, SmallJob{}, options), std::out_of_range);
+  CHECK(run(session, small(4, 2)).result.steps > 0);  // the cluster is as it was
+}
+
+TEST_CASE("who lets go of a run's handle ends the job: its trainers and loaders go", "[training]") {
+  auto session = init(0, nullptr);
+  auto options = small(4, 2);
+  options.epochs = 1000;
+  {
+    train::Run handle = train::start(session, SmallJob{}, options);
+    bool trained = false;
+    while (!trained) {
+      const auto event = handle.next_event(std::chrono::seconds(1));
+      trained = event && std::holds_alternative<report::StepDone>(*event);
+    }
+    CHECK(e2e::children(session.embedded()->node_pids().front()).size() >= 3);
+  }
+  CHECK(e2e::eventually([&] { return e2e::children(session.embedded()->node_pids().front()).empty(); }));
+}
+
+TEST_CASE("SIGTERM ends the job after the current step; a program's own handler is left alone",
+          "[training]") {
+  const auto of_catch = ::signal(SIGTERM, SIG_DFL);
+  auto session = init(0, nullptr);
+  auto options = small(4, 2);
+  options.epochs = 1000;
+  options.on_event = [](const report::Event& event) {
+    if (const auto* step = std::get_if<report::StepDone>(&event); step != nullptr && step->step == 3)
+      ::raise(SIGTERM);
+  };
+  const auto result = train::run(session, SmallJob{}, options);
+  CHECK(result.stopped);
+  CHECK(result.signal == SIGTERM);
+  CHECK(result.exit_code() == 128 + SIGTERM);
+  struct sigaction after {};
+  ::sigaction(SIGTERM, nullptr, &after);
+  CHECK(after.sa_handler == SIG_DFL);
+
+  static std::atomic<int> own{0};
+  own = 0;
+  ::signal(SIGTERM, [](int) { ++own; });
+  auto short_run = small(4, 2);
+  short_run.on_event = options.on_event;
+  CHECK_FALSE(train::run(session, SmallJob{}, short_run).stopped);
+  CHECK(own == 1);
+  ::signal(SIGTERM, of_catch);
 }
 
 TEST_CASE("bad input is one clear error, and the cluster goes on", "[training]") {

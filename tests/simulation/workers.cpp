@@ -192,15 +192,16 @@ void Trainer::compute_when_fed() {
 }
 
 void Trainer::perform(const train::ApplyStep& t) {
-  end_after(cluster.world.between(microseconds(100), milliseconds(2)), "applied", [this, step = t.step, prove = t.prove] {
-    state.apply(step, sum);
-    if (state.hash() != cluster.reference[step + 1]) {
-      cluster.world.violation(name + " has another state after step " + std::to_string(step));
-    }
-    prefetcher_.release(step);
-    std::erase_if(batches_, [&](const auto& batch) { return batch.first.first <= step; });
-    return train::Applied{prove ? state.parts() : std::vector<train::PartHash>()};
-  });
+  end_after(cluster.world.between(microseconds(100), milliseconds(2)), "applied",
+            [this, step = t.step, prove = t.prove] {
+              state.apply(step, sum);
+              if (state.hash() != cluster.reference[step + 1]) {
+                cluster.world.violation(name + " has another state after step " + std::to_string(step));
+              }
+              prefetcher_.release(step);
+              std::erase_if(batches_, [&](const auto& batch) { return batch.first.first <= step; });
+              return train::Applied{prove ? state.parts() : std::vector<train::PartHash>()};
+            });
 }
 
 void Trainer::perform(const train::HashState&) {
@@ -216,7 +217,8 @@ void Trainer::perform(const train::HashParts&) {
 void Trainer::perform(const train::RunPrune& t) {
   end_after(microseconds(100), "pruned", [this, path = t.order.oldest_kept] {
     auto& accepted = cluster.accepted;
-    const auto kept = std::find_if(accepted.begin(), accepted.end(), [&](const auto& c) { return c.path == path; });
+    const auto kept =
+        std::find_if(accepted.begin(), accepted.end(), [&](const auto& c) { return c.path == path; });
     if (kept != accepted.end()) accepted.erase(accepted.begin(), kept);
     return train::TaskDone{};
   });

@@ -70,8 +70,7 @@ TEST_CASE("any flipped byte is found, and the previous checkpoint is used") {
         REQUIRE(loaded.ok());
         CHECK(check_whole(*loaded) == 1);
         REQUIRE(loaded.passed_over.size() == 1);
-        CHECK_THAT(loaded.passed_over[0], Catch::StartsWith("cannot use ") &&
-                                            Catch::Contains("/c/" + name));
+        CHECK_THAT(loaded.passed_over[0], Catch::StartsWith("cannot use ") && Catch::Contains("/c/" + name));
       }
     }
     for (const std::ptrdiff_t change : {-1, 1}) {
@@ -101,7 +100,8 @@ TEST_CASE("the list has every manifest, oldest first, and says what is wrong wit
         "cannot open '/c/checkpoint-00000003.safetensors': No such file or directory");
 }
 
-TEST_CASE("a disk that does not keep what was written is found by reading it back, and nothing older is lost") {
+TEST_CASE(
+    "a disk that does not keep what was written is found by reading it back, and nothing older is lost") {
   SimulatedDisk disk(1);
   CheckpointStore store(disk, {"/c"});
   save(store, 1);

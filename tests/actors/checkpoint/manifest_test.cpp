@@ -50,7 +50,8 @@ TEST_CASE("a manifest is written as its page says") {
     "seed": 7,
     "micro_batch": 25,
     "struct": "Digits{\"mnist\", 0.02}",
-    "struct_sha256": ")" + kHash + R"(",
+    "struct_sha256": ")" + kHash +
+                           R"(",
     "train_size": 60000,
     "test_size": 10000,
     "numerics": "libtorch 1.13.1; threads 1"
@@ -134,8 +135,7 @@ TEST_CASE("another job is found by what its result depends on, and both sides ar
     change(ours);
     return difference(written, ours).value_or("the same");
   };
-  CHECK(with([](auto& j) { j.logical_ranks = 3; }) ==
-        "it was written with logical ranks 4, this run has 3");
+  CHECK(with([](auto& j) { j.logical_ranks = 3; }) == "it was written with logical ranks 4, this run has 3");
   CHECK(with([](auto& j) { j.seed = 8; }).ends_with("this run has 8"));
   CHECK(with([](auto& j) { j.micro_batch = 32; }) == "it was written with micro-batch 25, this run has 32");
   CHECK(with([](auto& j) {
@@ -147,7 +147,8 @@ TEST_CASE("another job is found by what its result depends on, and both sides ar
         "it was written with a training set of size 60000, this run has 50000");
   CHECK(with([](auto& j) { j.test_size = 1; }).find("a test set of size 10000") != std::string::npos);
   CHECK(with([](auto& j) { j.numerics = "threads 2"; }) ==
-        "it was written with trainers that compute with 'libtorch 1.13.1; threads 1', this run has 'threads 2'");
+        "it was written with trainers that compute with 'libtorch 1.13.1; threads 1', this run has 'threads "
+        "2'");
   // What is not known yet is not held against it.
   CHECK(with([](auto& j) { j.train_size = j.test_size = 0, j.numerics.clear(); }) == "the same");
 }

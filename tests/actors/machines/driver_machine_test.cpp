@@ -355,7 +355,8 @@ TEST_CASE("whoever cannot read the checkpoint gets the state from the memory of 
   s.installed(kA, 6);
   REQUIRE(s.all<Notice>().size() == 1);
   CHECK(s.all<Notice>()[0].text ==
-        "not every trainer can read the checkpoint old-6; the others get the state from trainer 1 (rank 0). trainer 2 "
+        "not every trainer can read the checkpoint old-6; the others get the state from trainer 1 (rank 0). "
+        "trainer 2 "
         "(rank 1): no such file");
   s.lineage = loaded;
   s.quiesced(kA, 6);
@@ -368,8 +369,8 @@ TEST_CASE("whoever cannot read the checkpoint gets the state from the memory of 
 }
 
 TEST_CASE("the next older checkpoint is tried when nobody can read one, and step 0 never") {
-  // Before, the driver knew the newest alone: with its tensors gone a resumed job began at step 0 with a warning, and
-  // its saves deleted the two that were good.
+  // Before, the driver knew the newest alone: with its tensors gone a resumed job began at step 0 with a
+  // warning, and its saves deleted the two that were good.
   Script s(resuming(2));
   for (const ActorId a : {kA, kB}) s.ready(a), s.quiesced(a, kNoState);
   for (const std::string path : {"old-6", "old-4", "old-2"}) {
@@ -382,8 +383,9 @@ TEST_CASE("the next older checkpoint is tried when nobody can read one, and step
     for (const ActorId a : {kA, kB}) s.quiesced(a, kNoState);
   }
   REQUIRE(s.all<JobFailed>().size() == 1);
-  CHECK(s.all<JobFailed>()[0].reason.starts_with(
-      "no trainer can read any checkpoint: old-6 (trainer 1 (rank 0): torn; trainer 2 (rank 1): torn), old-4 ("));
+  CHECK(
+      s.all<JobFailed>()[0].reason.starts_with("no trainer can read any checkpoint: old-6 (trainer 1 (rank "
+                                               "0): torn; trainer 2 (rank 1): torn), old-4 ("));
   CHECK_FALSE(s.all<JobFailed>()[0].todo.empty());
 }
 
@@ -466,7 +468,8 @@ TEST_CASE("a newcomer that computes another first step is found before the step 
     CHECK(s.all<CommitStep>().empty());
     REQUIRE(s.all<JobFailed>().size() == 1);
     CHECK(s.all<JobFailed>()[0].reason ==
-          "trainer 3 (rank 1) has another state after 3 steps than trainer 1 (rank 0), though both began with the same "
+          "trainer 3 (rank 1) has another state after 3 steps than trainer 1 (rank 0), though both began "
+          "with the same "
           "TrainState: 'b' differs. The job keeps state that its TrainState lacks");
     CHECK_THAT(s.all<JobFailed>()[0].todo, Catch::Contains("StateRegistry"));
   }
@@ -525,8 +528,8 @@ TEST_CASE("the second step of a run is rehearsed, once") {
 }
 
 TEST_CASE("who says what it must end first has the time, and a state on its way keeps the group forming") {
-  // A state of some GB took longer than the 6 s in which a trainer must leave: every survivor was killed at every
-  // death.
+  // A state of some GB took longer than the 6 s in which a trainer must leave: every survivor was killed at
+  // every death.
   Script s(config_of(2));
   s.run_from_start({kA, kB});
   s.on(GenerationFailed{kA, s.g(), "timed out", {}});

@@ -21,10 +21,11 @@ struct Sample {
   std::vector<StatePart> parts;
   Sample() {
     std::iota(weight.begin(), weight.end(), 0.5F);
-    parts = {{"count", DType::kI64, {}, std::as_bytes(std::span(count))},
-             {"weight", DType::kF32, {static_cast<std::int64_t>(weight.size())}, std::as_bytes(std::span(weight))},
-             {"none", DType::kF32, {0, 4}, {}},
-             {"user/bytes", DType::kU8, {3}, std::as_bytes(std::span(bytes))}};
+    parts = {
+        {"count", DType::kI64, {}, std::as_bytes(std::span(count))},
+        {"weight", DType::kF32, {static_cast<std::int64_t>(weight.size())}, std::as_bytes(std::span(weight))},
+        {"none", DType::kF32, {0, 4}, {}},
+        {"user/bytes", DType::kU8, {3}, std::as_bytes(std::span(bytes))}};
   }
 };
 
@@ -60,8 +61,10 @@ TEST_CASE("a state goes to those that lack it, and to nobody else") {
   CHECK(said[3] == said[0]);
 }
 
-/// Sends as the page says, but for what `change` does to the bytes on their way; returns what the receiver says.
-std::string received(std::function<void(std::vector<std::byte>& prefix, std::vector<std::byte>& data)> change) {
+/// Sends as the page says, but for what `change` does to the bytes on their way; returns what the receiver
+/// says.
+std::string received(
+    std::function<void(std::vector<std::byte>& prefix, std::vector<std::byte>& data)> change) {
   return fork_ranks(2, 2, [&](std::shared_ptr<collectives::ProcessGroup> group) -> std::string {
     if (group->rank() == 1) {
       try {
@@ -84,9 +87,10 @@ std::string received(std::function<void(std::vector<std::byte>& prefix, std::vec
     std::vector<std::int64_t> sizes{static_cast<std::int64_t>(prefix.size()),
                                     static_cast<std::int64_t>(prefix.size() + data.size())};
     const auto send = [&](auto& values) {
-      group->send({reinterpret_cast<std::uint8_t*>(values.data()), std::as_bytes(std::span(values)).size(),
-                   collectives::DType::kUInt8},
-                  1)
+      group
+          ->send({reinterpret_cast<std::uint8_t*>(values.data()), std::as_bytes(std::span(values)).size(),
+                  collectives::DType::kUInt8},
+                 1)
           ->wait();
     };
     send(sizes), send(prefix), send(data), send(digest);

@@ -109,7 +109,9 @@ struct WarmSgd : torch::optim::SGD {
 struct ForgetfulJob {
   bool declares = false;
   Forgetful model() const { return Forgetful(); }
-  WarmSgd optimizer(Forgetful& net) const { return WarmSgd(net->parameters(), torch::optim::SGDOptions(0.1)); }
+  WarmSgd optimizer(Forgetful& net) const {
+    return WarmSgd(net->parameters(), torch::optim::SGDOptions(0.1));
+  }
   torch::Tensor loss(Forgetful& net, const data::Batch& batch) const {
     return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
   }
@@ -143,7 +145,8 @@ std::string rehearsal_of(const Job& job) {
 TEST_CASE("a step that depends on more than the state is found by its rehearsal") {
   // Such a job went on after a kill or a resume with a counter at 0: exit code 0, and another hash.
   CHECK(rehearsal_of(ForgetfulJob{true, true}) == "the same");
-  CHECK_THAT(rehearsal_of(ForgetfulJob{true, false}), Catch::Contains("its loss was") && Catch::Contains("StateRegistry"));
+  CHECK_THAT(rehearsal_of(ForgetfulJob{true, false}),
+             Catch::Contains("its loss was") && Catch::Contains("StateRegistry"));
   CHECK_THAT(rehearsal_of(ForgetfulJob{false, true}), Catch::Contains("'fc.weight' differs after it"));
   CHECK(rehearsal_of(SmallJob{}) == "the same");  // dropout, BatchNorm, a scheduler
 }
@@ -161,8 +164,9 @@ TEST_CASE("what a job declares goes round with its state") {
   registry.add("average", average);
   registry.add("decay", decay);
   registry.add("flag", flag);
-  registry.add("text", [&] { return text; },
-               [&](std::span<const std::byte> bytes) { text.assign(bytes.begin(), bytes.end()); });
+  registry.add(
+      "text", [&] { return text; },
+      [&](std::span<const std::byte> bytes) { text.assign(bytes.begin(), bytes.end()); });
   CHECK_THROWS_AS(registry.add("flag", flag), BadConfig);
   std::vector<torch::Tensor> saved;
   for (const UserPart& part : registry.parts()) {
@@ -183,7 +187,8 @@ TEST_CASE("what a job declares goes round with its state") {
 TEST_CASE("an optimizer's options are part of the state, and not of the final hash") {
   set_up_numerics();
   using Job = LinearJob<torch::optim::Adam, torch::optim::AdamOptions>;
-  const auto changed = make_training_model(Job{torch::optim::AdamOptions(0.1).betas({0.5, 0.75}).weight_decay(0.1)}, 1);
+  const auto changed =
+      make_training_model(Job{torch::optim::AdamOptions(0.1).betas({0.5, 0.75}).weight_decay(0.1)}, 1);
   const auto plain = make_training_model(Job{torch::optim::AdamOptions(0.1)}, 1);
   CHECK(TrainState(*changed).hash() == TrainState(*plain).hash());
   CHECK((hash_parts(TrainState(*changed).view().parts) != hash_parts(TrainState(*plain).view().parts)));
@@ -245,7 +250,8 @@ TEST_CASE("a state that does not fit is refused as a whole, with the tensor's na
   CHECK(refusal([](Tensors& t) {
           t[0].shape = {16, 24};
         }).find("F32[16,24], the model F32[24,16]") != std::string::npos);
-  CHECK(refusal([](Tensors& t) { t[1].dtype = checkpoint::DType::kI32; }).find("in.bias") != std::string::npos);
+  CHECK(refusal([](Tensors& t) { t[1].dtype = checkpoint::DType::kI32; }).find("in.bias") !=
+        std::string::npos);
   CHECK(refusal([](Tensors& t) { t.push_back(t[0]); }).find("twice") != std::string::npos);
   CHECK(refusal([](Tensors& t) { t[10].name = "optimizer/in.weight/other"; }).find("exp_avg") !=
         std::string::npos);
