@@ -5,7 +5,7 @@
 
 # Every package of Debian 12 that the build needs, LibTorch apart. Optional, for the peers of the benchmarks only:
 OPTIONAL_PACKAGES="libgloo-dev libopenmpi-dev openmpi-bin"
-PACKAGES="g++ cmake ninja-build ccache pkg-config libcaf-dev libzmq3-dev cppzmq-dev catch2 libsodium-dev
+PACKAGES="g++ cmake ninja-build ccache pkg-config libcaf-dev libzmq3-dev cppzmq-dev catch2 libsodium-dev libssl-dev libxxhash-dev
   libsqlite3-dev zlib1g-dev nlohmann-json3-dev libcli11-dev"
 SYSTEM_TORCH_PACKAGES="libtorch-dev libopenblas0"
 WHEEL_TORCH_PACKAGES="python3 python3-venv"

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <functional>
-#include <limits>
-#include <set>
 
 #include "actors/checkpoint/sha256.hpp"
 
@@ -16,6 +13,7 @@ constexpr std::string_view kDataSuffix = ".safetensors";
 constexpr std::string_view kManifestSuffix = ".json";
 constexpr std::string_view kTemporarySuffix = ".tmp";
 constexpr std::size_t kDigits = 8;
+constexpr std::size_t kPieceBytes = std::size_t{16} << 20;
 
 std::string file_name(std::uint64_t number, std::string_view suffix) {
   std::string digits = std::to_string(number);
@@ -50,13 +48,13 @@ std::vector<OwnName> own_names(const std::vector<std::string>& names) {
   return own;
 }
 
-/// Numbers of the manifests, newest first.
+/// Numbers of the manifests, oldest first.
 std::vector<std::uint64_t> manifests_of(const std::vector<OwnName>& names) {
   std::vector<std::uint64_t> numbers;
   for (const auto& name : names) {
     if (name.suffix == kManifestSuffix) numbers.push_back(name.number);
   }
-  std::sort(numbers.begin(), numbers.end(), std::greater<>());
+  std::sort(numbers.begin(), numbers.end());
   return numbers;
 }
 
@@ -73,10 +71,6 @@ CheckpointStore::CheckpointStore(FileSystem& files, StoreOptions options)
     : files_(files), options_(std::move(options)) {
   if (options_.folder.empty())
     throw BadConfig("cannot keep checkpoints", "the folder has no name", "name a folder");
-  if (options_.keep_last < 1) {
-    throw BadConfig("cannot keep the last " + std::to_string(options_.keep_last) + " checkpoints",
-                    "at least the newest must stay", "give 1 or more");
-  }
 }
 
 ErrorInfo CheckpointStore::cannot_save(const ErrorInfo& cause, std::uint64_t needed_bytes) const {
@@ -84,9 +78,8 @@ ErrorInfo CheckpointStore::cannot_save(const ErrorInfo& cause, std::uint64_t nee
   if (const auto free = files_.free_bytes(options_.folder)) {
     why += "; " + human_bytes(*free) + " free, " + human_bytes(needed_bytes) + " needed";
   }
-  return {
-      cause.code, "cannot save a checkpoint in '" + options_.folder + "'", std::move(why),
-      "free some space, check permissions or give another --checkpoint folder; older checkpoints are intact"};
+  return {cause.code, "cannot save a checkpoint in '" + options_.folder + "'", std::move(why),
+          "free some space, check permissions or name another folder; older checkpoints are intact"};
 }
 
 Result<void> CheckpointStore::prepare() {
@@ -101,31 +94,57 @@ Result<void> CheckpointStore::prepare() {
 Result<void> CheckpointStore::write_whole(const std::string& name,
                                           std::span<const std::span<const std::byte>> parts) {
   const std::string temporary = path(name + std::string(kTemporarySuffix));
-  auto written = [&]() -> Result<void> {
+  const auto write = [&]() -> Result<void> {
     auto file = files_.create(temporary);
     if (!file) return file.error();
-    for (const auto part : parts) {
-      if (auto appended = (*file)->append(part); !appended) return appended;
+    for (auto part : parts) {
+      while (!part.empty()) {
+        const auto piece = part.first(std::min(part.size(), kPieceBytes));
+        if (auto appended = (*file)->append(piece); !appended) return appended;
+        part = part.subspan(piece.size());
+        if (part.empty()) break;
+        // A long file is synced as it grows, so that no sync takes long.
+        if (auto synced = (*file)->sync(); !synced) return synced;
+        if (options_.progress) options_.progress();
+      }
     }
     if (auto synced = (*file)->sync(); !synced) return synced;
     return files_.rename(temporary, path(name));
-  }();
-  if (!written) {
-    static_cast<void>(files_.remove(temporary));  // best effort: the next save clears what stays
-    return written;
+  };
+  try {
+    if (auto written = write(); !written) {
+      static_cast<void>(
+          files_.remove(temporary));  // best effort: what stays goes with the checkpoints of its age
+      return written;
+    }
+  } catch (const Error&) {
+    static_cast<void>(files_.remove(temporary));
+    throw;
   }
   return files_.sync_folder(options_.folder);
+}
+
+std::string CheckpointStore::digest_of(std::span<const std::span<const std::byte>> parts) const {
+  Sha256 digest;
+  for (auto part : parts) {
+    for (; !part.empty(); part = part.subspan(std::min(part.size(), kPieceBytes))) {
+      digest.update(part.first(std::min(part.size(), kPieceBytes)));
+      if (options_.progress) options_.progress();
+    }
+  }
+  return digest.finish();
 }
 
 Result<void> CheckpointStore::write_pair(const SaveRequest& request, const SafetensorsLayout& layout,
                                          std::uint64_t number) {
   std::vector<std::span<const std::byte>> parts{std::as_bytes(std::span(layout.prefix))};
   for (const auto& tensor : layout.order) parts.push_back(tensor.bytes);
-  Sha256 digest;
-  for (const auto part : parts) digest.update(part);
   const std::string data_name = file_name(number, kDataSuffix);
-  const Manifest manifest{
-      request.job, request.state_hash, {data_name, layout.total_bytes, digest.finish()}, request.metadata};
+  const Manifest manifest{request.job,
+                          request.position,
+                          request.state_hash,
+                          {data_name, layout.total_bytes, digest_of(parts)},
+                          request.metadata};
   const auto text = encode_manifest(manifest);
   if (!text) return text.error();
   auto written = write_whole(data_name, parts);
@@ -146,48 +165,51 @@ Result<SavedCheckpoint> CheckpointStore::save(const SaveRequest& request) {
   if (!names) return cannot_save(names.error(), layout->total_bytes);
   std::uint64_t number = 1;
   for (const auto& name : own_names(*names)) number = std::max(number, name.number + 1);
-  if (auto written = write_pair(request, *layout, number); !written) {
-    discard_orphan(number);
-    return cannot_save(written.error(), layout->total_bytes);
+  try {
+    auto written = write_pair(request, *layout, number);
+    if (written) {
+      if (auto read_back = load(number); !read_back) written = read_back.error();
+    }
+    if (!written) {
+      discard(number);
+      return cannot_save(written.error(), layout->total_bytes);
+    }
+  } catch (const Error&) {
+    discard(number);
+    throw;
   }
-  return SavedCheckpoint{path(file_name(number, kManifestSuffix)), layout->total_bytes, prune(number)};
+  return SavedCheckpoint{path(file_name(number, kManifestSuffix)), layout->total_bytes};
 }
 
-void CheckpointStore::discard_orphan(std::uint64_t number) {
-  // Tensors without a manifest would fill a full disk for good. If the manifest did get its name, the pair is
-  // whole.
-  const auto names = files_.list(options_.folder);
-  if (!names || std::count(names->begin(), names->end(), file_name(number, kManifestSuffix)) != 0) return;
+/// What a failed save has left, which would fill a full disk for good. Best effort: what stays is an older
+/// checkpoint's equal or does not load.
+void CheckpointStore::discard(std::uint64_t number) {
+  static_cast<void>(files_.remove(path(file_name(number, kManifestSuffix))));
+  static_cast<void>(files_.sync_folder(options_.folder));  // a manifest must not outlive its data
   static_cast<void>(files_.remove(path(file_name(number, kDataSuffix))));
 }
 
-std::vector<std::string> CheckpointStore::prune(std::uint64_t newest) {
-  std::vector<std::string> warnings;
-  const auto note = [&warnings](const Result<void>& done) {
-    if (!done) warnings.push_back(done.error().message());
-    return done.ok();
-  };
+Result<void> CheckpointStore::prune(const std::string& oldest_kept) {
+  const auto oldest = number_of(oldest_kept);
+  if (!oldest) return oldest.error();
   const auto names = files_.list(options_.folder);
-  if (!names) return {names.error().message()};
+  if (!names) return names.error();
   const auto own = own_names(*names);
-  const auto manifests = manifests_of(own);
-  const auto kept = std::min(manifests.size(), static_cast<std::size_t>(options_.keep_last));
-  const std::set<std::uint64_t> keep(manifests.begin(),
-                                     manifests.begin() + static_cast<std::ptrdiff_t>(kept));
   bool removed_manifest = false;
-  for (const auto number : manifests) {
-    if (keep.contains(number)) continue;
-    if (!note(files_.remove(path(file_name(number, kManifestSuffix))))) return warnings;
+  for (const auto number : manifests_of(own)) {
+    if (number >= *oldest) continue;
+    if (auto removed = files_.remove(path(file_name(number, kManifestSuffix))); !removed) return removed;
     removed_manifest = true;
   }
   // A manifest must never outlive its data, not even in a crash that reorders.
-  if (removed_manifest && !note(files_.sync_folder(options_.folder))) return warnings;
-  for (const auto& name : own) {
-    const bool temporary = name.suffix.ends_with(kTemporarySuffix) && name.number <= newest;
-    const bool orphan = name.suffix == kDataSuffix && !keep.contains(name.number);
-    if (temporary || orphan) note(files_.remove(path(file_name(name.number, name.suffix))));
+  if (removed_manifest) {
+    if (auto synced = files_.sync_folder(options_.folder); !synced) return synced;
   }
-  return warnings;
+  for (const auto& name : own) {
+    if (name.number >= *oldest || name.suffix == kManifestSuffix) continue;
+    if (auto removed = files_.remove(path(file_name(name.number, name.suffix))); !removed) return removed;
+  }
+  return {};
 }
 
 Result<LoadedCheckpoint> CheckpointStore::load(std::uint64_t number) {
@@ -214,7 +236,8 @@ Result<LoadedCheckpoint> CheckpointStore::load(std::uint64_t number) {
     return corrupt(
         what, "expected " + std::to_string(file.bytes) + " bytes, found " + std::to_string(bytes->size()));
   }
-  if (sha256_hex(*bytes) != file.sha256) return corrupt(what, "its SHA-256 is not the manifest's");
+  const std::span<const std::byte> all(*bytes);
+  if (digest_of({&all, 1}) != file.sha256) return corrupt(what, "its SHA-256 is not the manifest's");
   loaded.bytes = *std::move(bytes);
   auto decoded = read_safetensors(data_path, loaded.bytes);
   if (!decoded) return decoded.error();
@@ -222,40 +245,36 @@ Result<LoadedCheckpoint> CheckpointStore::load(std::uint64_t number) {
   return loaded;
 }
 
-Result<LoadedCheckpoint> CheckpointStore::load_latest() {
+Result<std::vector<ListedCheckpoint>> CheckpointStore::list() {
   const auto names = files_.list(options_.folder);
   if (!names) {
-    return ErrorInfo{ErrorCode::kIo, "cannot load a checkpoint",
-                     names.error().what + ": " + names.error().why, "check the --checkpoint folder"};
+    return ErrorInfo{ErrorCode::kIo, "cannot look for checkpoints",
+                     names.error().what + ": " + names.error().why, "check the checkpoint folder"};
   }
-  std::vector<std::string> warnings;
+  std::vector<ListedCheckpoint> listed;
   for (const auto number : manifests_of(own_names(*names))) {
-    auto loaded = load(number);
-    if (loaded) {
-      loaded->warnings = std::move(warnings);
-      return loaded;
-    }
-    warnings.push_back("passed over checkpoint " + std::to_string(number) + ": " + loaded.error().message());
+    const std::string manifest_path = path(file_name(number, kManifestSuffix));
+    const auto text = files_.read(manifest_path, kMaxManifestBytes);
+    listed.push_back(
+        {manifest_path, text ? decode_manifest(manifest_path, *text) : Result<Manifest>(text.error())});
   }
-  if (warnings.empty()) {
-    return ErrorInfo{ErrorCode::kUnavailable, "there is no checkpoint to resume from",
-                     "'" + options_.folder + "' holds none",
-                     "start without --resume, or name another folder"};
-  }
-  std::string why;
-  for (const auto& warning : warnings) why += (why.empty() ? "" : "; ") + warning;
-  return ErrorInfo{ErrorCode::kCorrupt, "no checkpoint in '" + options_.folder + "' is whole", std::move(why),
-                   "restore the folder from a copy, or start without --resume"};
+  return listed;
 }
 
-Result<LoadedCheckpoint> CheckpointStore::load_manifest(const std::string& manifest_path) {
+Result<std::uint64_t> CheckpointStore::number_of(const std::string& manifest_path) const {
   const auto name = parse_name(manifest_path.substr(manifest_path.rfind('/') + 1));
   if (!name || name->suffix != kManifestSuffix ||
       manifest_path != path(file_name(name->number, kManifestSuffix))) {
     return ErrorInfo{ErrorCode::kRefused, "refused the checkpoint '" + manifest_path + "'",
                      "it is no manifest in " + options_.folder, "give a path that save() returned"};
   }
-  return load(name->number);
+  return name->number;
+}
+
+Result<LoadedCheckpoint> CheckpointStore::load_manifest(const std::string& manifest_path) {
+  const auto number = number_of(manifest_path);
+  if (!number) return number.error();
+  return load(*number);
 }
 
 }  // namespace troupe::checkpoint

@@ -4,9 +4,10 @@
 /// (manifest.hpp). The number counts saves, not steps, so what was saved last is newest, whatever job wrote
 /// into the folder before. A save writes the tensors to a temporary file, syncs and renames it, syncs the
 /// folder, and then does the same for the manifest: a crash at any point leaves the checkpoints that were
-/// there, and the new one whole or absent. Only then are the oldest deleted, manifests first.
+/// there, and the new one whole or absent. Nothing is deleted but by prune().
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,31 +20,38 @@ namespace troupe::checkpoint {
 
 struct StoreOptions {
   std::string folder;
-  int keep_last = 3;  ///< checkpoints that stay, at least 1
+  /// Called about every 16 MiB of a save or a load. What it throws ends it; an unfinished save leaves
+  /// nothing.
+  std::function<void()> progress{};
 };
 
 /// What to save. The tensors' bytes must not change during the call.
 struct SaveRequest {
-  JobPosition job;
+  JobIdentity job;
+  JobPosition position;
   std::string state_hash;  ///< 64 hexadecimal digits
   std::vector<TensorView> tensors;
   Metadata metadata;  ///< goes into the manifest
 };
 
-/// A checkpoint that is durable.
+/// A checkpoint that is durable, and was read back.
 struct SavedCheckpoint {
   std::string manifest_path;
-  std::uint64_t bytes = 0;            ///< of the tensors' file
-  std::vector<std::string> warnings;  ///< old files that could not be deleted
+  std::uint64_t bytes = 0;  ///< of the tensors' file
+};
+
+/// A manifest in the folder, and what it says if it can be read. Its tensors were not looked at.
+struct ListedCheckpoint {
+  std::string manifest_path;
+  Result<Manifest> manifest;
 };
 
 /// A checkpoint whose every byte was checked. Movable: the views stay good.
 struct LoadedCheckpoint {
   std::string manifest_path;
   Manifest manifest;
-  std::vector<std::byte> bytes;       ///< what the tensors' views point into
-  std::vector<TensorView> tensors;    ///< their data is aligned to 8 bytes at least
-  std::vector<std::string> warnings;  ///< newer checkpoints that were passed over: file and reason
+  std::vector<std::byte> bytes;     ///< what the tensors' views point into
+  std::vector<TensorView> tensors;  ///< their data is aligned to 8 bytes at least
   LoadedCheckpoint() = default;
   LoadedCheckpoint(LoadedCheckpoint&&) = default;
   LoadedCheckpoint& operator=(LoadedCheckpoint&&) = default;
@@ -56,32 +64,36 @@ struct LoadedCheckpoint {
 /// generation).
 class CheckpointStore {
  public:
-  /// Throws BadConfig for an empty folder name or keep_last below 1. `files` must outlive the store.
+  /// Throws BadConfig for an empty folder name. `files` must outlive the store.
   CheckpointStore(FileSystem& files, StoreOptions options);
 
   /// Makes the folder and writes a file there on trial: called at a job's start, so that a folder that cannot
   /// be written is an error before the first step and not after the first epoch. Errors: kIo.
   Result<void> prepare();
 
-  /// Saves. On an error (kIo with path and free space; kBadInput and kLimit from the tensors) every older
-  /// checkpoint is as it was, and training may go on.
+  /// Saves, and reads back what the disk has. On an error (kIo with path and free space; kCorrupt; kBadInput
+  /// and kLimit from the tensors) every older checkpoint is as it was, and training may go on.
   Result<SavedCheckpoint> save(const SaveRequest& request);
 
-  /// The newest checkpoint that is whole. Errors: kUnavailable when there is none at all, kCorrupt when there
-  /// are some and none is whole, kIo when the folder cannot be listed.
-  Result<LoadedCheckpoint> load_latest();
+  /// Every manifest, oldest first. Errors: kIo when the folder cannot be listed.
+  Result<std::vector<ListedCheckpoint>> list();
   /// The checkpoint with this manifest, whole or an error. The path must be one that save() gave for this
   /// folder.
   Result<LoadedCheckpoint> load_manifest(const std::string& manifest_path);
 
+  /// Deletes what is older than the checkpoint with this manifest: manifests first. Errors: kIo for what
+  /// could not be deleted, kRefused for a path that is not of this folder.
+  Result<void> prune(const std::string& oldest_kept);
+
  private:
   std::string path(const std::string& name) const { return options_.folder + "/" + name; }
+  Result<std::uint64_t> number_of(const std::string& manifest_path) const;
   ErrorInfo cannot_save(const ErrorInfo& cause, std::uint64_t needed_bytes) const;
   Result<void> write_whole(const std::string& name, std::span<const std::span<const std::byte>> parts);
   Result<void> write_pair(const SaveRequest& request, const SafetensorsLayout& layout, std::uint64_t number);
-  void discard_orphan(std::uint64_t number);
+  void discard(std::uint64_t number);
+  std::string digest_of(std::span<const std::span<const std::byte>> parts) const;
   Result<LoadedCheckpoint> load(std::uint64_t number);
-  std::vector<std::string> prune(std::uint64_t newest);
 
   FileSystem& files_;
   StoreOptions options_;

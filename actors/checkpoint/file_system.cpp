@@ -5,6 +5,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -13,6 +14,8 @@
 
 namespace troupe::checkpoint {
 namespace {
+
+constexpr std::size_t kPieceBytes = std::size_t{16} << 20;
 
 ErrorInfo failed(const std::string& verb, const std::string& path, int error) {
   return io_error("cannot " + verb + " '" + path + "'", error);
@@ -33,8 +36,10 @@ class PosixOutput final : public OutputFile {
   }
 
   Result<void> sync() override {
-    // Once only: after a failed fsync the kernel forgets the pages, and a second one would lie.
+    // After a failed fsync the kernel forgets the pages, and a second one would lie.
     if (::fsync(fd_.get()) != 0) return failed("fsync", path_, errno);
+    // Advice: whoever reads the file back then sees the disk, and not the memory it was written from.
+    static_cast<void>(::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_DONTNEED));
     return {};
   }
 
@@ -85,11 +90,12 @@ Result<std::vector<std::byte>> PosixFileSystem::read(const std::string& path, st
   std::vector<std::byte> bytes(size);
   std::size_t at = 0;
   while (at < size) {
-    const ssize_t got = ::read(fd.get(), bytes.data() + at, size - at);
+    const ssize_t got = ::read(fd.get(), bytes.data() + at, std::min(size - at, kPieceBytes));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return failed("read", path, errno);
     if (got == 0) break;
     at += static_cast<std::size_t>(got);
+    if (progress_) progress_();
   }
   bytes.resize(at);
   return bytes;

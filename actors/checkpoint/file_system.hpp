@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,7 +20,8 @@ class OutputFile {
   virtual ~OutputFile() = default;
   /// Writes all of `bytes` behind what is there.
   virtual Result<void> append(std::span<const std::byte> bytes) = 0;
-  /// fsync(2): what was appended survives a crash once this returns.
+  /// fsync(2): what was appended survives a crash once this returns. REQUIRES: not called again once it
+  /// failed.
   virtual Result<void> sync() = 0;
 };
 
@@ -44,9 +46,12 @@ class FileSystem {
   virtual std::optional<std::uint64_t> free_bytes(const std::string& folder) = 0;
 };
 
-/// The machine's disk. Thread-safe.
+/// The machine's disk. Thread-safe if `progress` is.
 class PosixFileSystem final : public FileSystem {
  public:
+  /// `progress` is called about every 16 MiB of a long read. What it throws ends the read.
+  explicit PosixFileSystem(std::function<void()> progress = {}) : progress_(std::move(progress)) {}
+
   Result<void> make_folder(const std::string& folder) override;
   Result<std::vector<std::string>> list(const std::string& folder) override;
   Result<std::unique_ptr<OutputFile>> create(const std::string& path) override;
@@ -55,6 +60,9 @@ class PosixFileSystem final : public FileSystem {
   Result<void> remove(const std::string& path) override;
   Result<void> sync_folder(const std::string& folder) override;
   std::optional<std::uint64_t> free_bytes(const std::string& folder) override;
+
+ private:
+  std::function<void()> progress_;
 };
 
 }  // namespace troupe::checkpoint

@@ -16,11 +16,11 @@ std::string encode_text(const Manifest& manifest) {
   ordered_json object;
   object["format"] = kFormat;
   object["version"] = kManifestVersion;
-  object["job"] = {{"logical_ranks", manifest.job.logical_ranks},
-                   {"seed", manifest.job.seed},
-                   {"micro_batch", manifest.job.micro_batch},
-                   {"epoch", manifest.job.epoch},
-                   {"global_step", manifest.job.global_step}};
+  object["job"] = {{"logical_ranks", manifest.job.logical_ranks}, {"seed", manifest.job.seed},
+                   {"micro_batch", manifest.job.micro_batch},     {"struct", manifest.job.job},
+                   {"struct_sha256", manifest.job.job_sha256},    {"train_size", manifest.job.train_size},
+                   {"test_size", manifest.job.test_size},         {"numerics", manifest.job.numerics}};
+  object["position"] = {{"epoch", manifest.position.epoch}, {"global_step", manifest.position.global_step}};
   object["state_hash"] = manifest.state_hash;
   object["file"] = {
       {"name", manifest.file.name}, {"bytes", manifest.file.bytes}, {"sha256", manifest.file.sha256}};
@@ -70,8 +70,11 @@ Manifest read_members(const json& object, std::string& why) {
   Manifest manifest;
   Reader top(object, why);
   Reader job(top.object("job"), why);
-  manifest.job = {job.count("logical_ranks"), job.count("seed"), job.count("micro_batch"), job.count("epoch"),
-                  job.count("global_step")};
+  manifest.job = {job.count("logical_ranks"), job.count("seed"),         job.count("micro_batch"),
+                  job.text("struct"),         job.text("struct_sha256"), job.count("train_size"),
+                  job.count("test_size"),     job.text("numerics")};
+  Reader position(top.object("position"), why);
+  manifest.position = {position.count("epoch"), position.count("global_step")};
   manifest.state_hash = top.text("state_hash");
   Reader file(top.object("file"), why);
   manifest.file = {file.text("name"), file.count("bytes"), file.text("sha256")};
@@ -108,16 +111,40 @@ Result<Manifest> decode(std::string_view text) {
 
 }  // namespace
 
+std::optional<std::string> difference(const JobIdentity& written, const JobIdentity& ours) {
+  const auto differ = [](const std::string& what, const auto& theirs, const auto& mine) {
+    return "it was written with " + what + " " + theirs + ", this run has " + mine;
+  };
+  const auto numbers = [&](const std::string& what, std::uint64_t theirs, std::uint64_t mine) {
+    return theirs == mine ? std::optional<std::string>()
+                          : differ(what, std::to_string(theirs), std::to_string(mine));
+  };
+  if (auto text = numbers("logical ranks", written.logical_ranks, ours.logical_ranks)) return text;
+  if (auto text = numbers("seed", written.seed, ours.seed)) return text;
+  if (auto text = numbers("micro-batch", written.micro_batch, ours.micro_batch)) return text;
+  if (written.job_sha256 != ours.job_sha256)
+    return differ("the job", written.job + " (" + written.job_sha256.substr(0, 8) + ")",
+                  ours.job + " (" + ours.job_sha256.substr(0, 8) + ")");
+  if (ours.train_size != 0) {
+    if (auto text = numbers("a training set of size", written.train_size, ours.train_size)) return text;
+    if (auto text = numbers("a test set of size", written.test_size, ours.test_size)) return text;
+  }
+  if (!ours.numerics.empty() && written.numerics != ours.numerics)
+    return differ("trainers that compute with", "'" + written.numerics + "'", "'" + ours.numerics + "'");
+  return {};
+}
+
 Result<std::string> encode_manifest(const Manifest& manifest) {
   const std::string what = "cannot write a checkpoint's manifest";
-  if (!is_sha256_hex(manifest.state_hash) || !is_sha256_hex(manifest.file.sha256)) {
+  if (!is_sha256_hex(manifest.state_hash) || !is_sha256_hex(manifest.file.sha256) ||
+      !is_sha256_hex(manifest.job.job_sha256)) {
     return ErrorInfo{ErrorCode::kBadInput, what, "a hash in it is not 64 hexadecimal digits", ""};
   }
   try {
     auto text = encode_text(manifest);
     if (text.size() <= kMaxManifestBytes) return text;
   } catch (const json::exception&) {
-    return ErrorInfo{ErrorCode::kBadInput, what, "its metadata is not valid UTF-8", ""};
+    return ErrorInfo{ErrorCode::kBadInput, what, "a text in it is not valid UTF-8", ""};
   }
   return ErrorInfo{ErrorCode::kLimit, what,
                    "it takes more than " + std::to_string(kMaxManifestBytes) + " bytes",

@@ -4,8 +4,11 @@
 /// ```json
 /// {
 ///   "format": "troupe checkpoint",
-///   "version": 1,
-///   "job": {"logical_ranks": 4, "seed": 7, "micro_batch": 25, "epoch": 1, "global_step": 1200},
+///   "version": 2,
+///   "job": {"logical_ranks": 4, "seed": 7, "micro_batch": 25, "struct": "Digits{\"mnist\", 0.02}",
+///           "struct_sha256": "<64 hex>", "train_size": 60000, "test_size": 10000, "numerics": "libtorch
+///           ..."},
+///   "position": {"epoch": 1, "global_step": 1200},
 ///   "state_hash": "<64 hex>",
 ///   "file": {"name": "checkpoint-00000003.safetensors", "bytes": 123456, "sha256": "<64 hex>"},
 ///   "metadata": {"key": "value"},
@@ -17,6 +20,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,12 +30,26 @@
 
 namespace troupe::checkpoint {
 
-/// Which job, and how far it has come. Logical ranks, seed and micro-batch are the job's identity: another
-/// number of trainers may resume, another identity may not.
-struct JobPosition {
+/// All that a result depends on. Another number of trainers may resume a checkpoint, another identity may
+/// not.
+struct JobIdentity {
   std::uint64_t logical_ranks = 0;
   std::uint64_t seed = 0;
   std::uint64_t micro_batch = 0;
+  std::string job;         ///< the user's struct, for people
+  std::string job_sha256;  ///< of the struct, encoded
+  std::uint64_t train_size = 0;
+  std::uint64_t test_size = 0;
+  std::string numerics;  ///< how its trainers compute
+  bool operator==(const JobIdentity&) const = default;
+};
+
+/// What `written` and `ours` differ in, with both sides, or nothing if they are the same job. What `ours`
+/// does not know yet (no size, no numerics) is not compared.
+std::optional<std::string> difference(const JobIdentity& written, const JobIdentity& ours);
+
+/// How far the job has come.
+struct JobPosition {
   std::uint64_t epoch = 0;        ///< of the next step
   std::uint64_t global_step = 0;  ///< steps committed since the start of the job
   bool operator==(const JobPosition&) const = default;
@@ -46,14 +64,15 @@ struct ManifestFile {
 };
 
 struct Manifest {
-  JobPosition job;
+  JobIdentity job;
+  JobPosition position;
   std::string state_hash;  ///< SHA-256 of the TrainState, as the trainers compute it
   ManifestFile file;
   Metadata metadata;  ///< the job's own strings
   bool operator==(const Manifest&) const = default;
 };
 
-inline constexpr int kManifestVersion = 1;
+inline constexpr int kManifestVersion = 2;
 /// Longest manifest that is written or read.
 inline constexpr std::size_t kMaxManifestBytes = std::size_t{1} << 20;
 

@@ -1,38 +1,54 @@
 #include "actors/checkpoint/sha256.hpp"
 
-#include <sodium.h>
+#include <openssl/evp.h>
 
 #include <algorithm>
+#include <new>
 
 #include "runtime/core/assert.hpp"
 
 namespace troupe::checkpoint {
+namespace {
 
-struct Sha256::State {
-  crypto_hash_sha256_state sodium{};
-  bool finished = false;
-};
+constexpr std::size_t kDigestBytes = 32;
 
-Sha256::Sha256() : state_(std::make_unique<State>()) {
-  crypto_hash_sha256_init(&state_->sodium);
+EVP_MD_CTX* raw(auto* context) {
+  return reinterpret_cast<EVP_MD_CTX*>(context);
 }
+
+}  // namespace
+
+void Sha256::Free::operator()(Context* context) const {
+  EVP_MD_CTX_free(raw(context));
+}
+
+Sha256::Sha256() : context_(reinterpret_cast<Context*>(EVP_MD_CTX_new())) {
+  if (context_ == nullptr) throw std::bad_alloc();
+  TROUPE_ASSERT(EVP_DigestInit_ex(raw(context_.get()), EVP_sha256(), nullptr) == 1, "OpenSSL has SHA-256");
+}
+Sha256::~Sha256() = default;
 Sha256::Sha256(Sha256&&) noexcept = default;
 Sha256& Sha256::operator=(Sha256&&) noexcept = default;
-Sha256::~Sha256() = default;
 
 void Sha256::update(std::span<const std::byte> bytes) {
-  TROUPE_ASSERT(!state_->finished, "no bytes after the digest");
-  crypto_hash_sha256_update(&state_->sodium, reinterpret_cast<const unsigned char*>(bytes.data()),
-                            bytes.size());
+  TROUPE_ASSERT(context_ != nullptr, "no bytes after the digest");
+  TROUPE_ASSERT(EVP_DigestUpdate(raw(context_.get()), bytes.data(), bytes.size()) == 1,
+                "a digest in memory takes all bytes");
 }
 
 std::string Sha256::finish() {
-  TROUPE_ASSERT(!state_->finished, "a digest is taken once");
-  state_->finished = true;
-  std::array<unsigned char, crypto_hash_sha256_BYTES> digest{};
-  crypto_hash_sha256_final(&state_->sodium, digest.data());
-  std::array<char, crypto_hash_sha256_BYTES * 2 + 1> hex{};
-  return sodium_bin2hex(hex.data(), hex.size(), digest.data(), digest.size());
+  TROUPE_ASSERT(context_ != nullptr, "a digest is taken once");
+  std::array<unsigned char, kDigestBytes> digest{};
+  unsigned size = 0;
+  TROUPE_ASSERT(EVP_DigestFinal_ex(raw(context_.get()), digest.data(), &size) == 1 && size == kDigestBytes,
+                "a SHA-256 has 32 bytes");
+  context_.reset();
+  std::string hex;
+  for (const unsigned char byte : digest) {
+    hex += "0123456789abcdef"[byte >> 4];
+    hex += "0123456789abcdef"[byte & 15];
+  }
+  return hex;
 }
 
 std::string sha256_hex(std::span<const std::byte> bytes) {
@@ -42,9 +58,9 @@ std::string sha256_hex(std::span<const std::byte> bytes) {
 }
 
 bool is_sha256_hex(const std::string& text) {
-  return text.size() == std::size_t{crypto_hash_sha256_BYTES} * 2 &&
-         std::all_of(text.begin(), text.end(),
-                     [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+  return text.size() == 2 * kDigestBytes && std::all_of(text.begin(), text.end(), [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+         });
 }
 
 }  // namespace troupe::checkpoint

@@ -21,8 +21,11 @@ class Sha256 {
   std::string finish();
 
  private:
-  struct State;  // libsodium's stays out of this header
-  std::unique_ptr<State> state_;
+  struct Context;  // OpenSSL's stays out of this header
+  struct Free {
+    void operator()(Context* context) const;
+  };
+  std::unique_ptr<Context, Free> context_;  ///< null after finish()
 };
 
 /// The digest of one piece of memory.

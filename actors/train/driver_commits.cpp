@@ -30,10 +30,41 @@ void DriverMachine::report(const StepApplied& r, Trainer& from, Instant now, Act
                   std::to_string(from.applied));
   }
   if (!merge_slots(r.report, out)) return;
+  if (prove_first_step_ && r.report.step == first_step_ && !agrees(from, first_step_ + 1, r.parts, out))
+    return;
+  // Rank 0 has computed it twice, and would have said if the two were not the same.
+  if (from.rank == 0 && r.report.step == rehearse_step_) rehearsed_ = true;
   ++from.applied;
   deadline_ = now + config_.deadlines.progress;
   recovered(now, out);
   commit(now, out);
+}
+
+/// Compares what trainers that hold the same steps say of their bits. False, and the job has failed, if they
+/// are not the same.
+bool DriverMachine::agrees(const Trainer& from, std::int64_t step, const std::vector<PartHash>& parts,
+                           Actions& out) {
+  if (!proof_ || proof_->step != step) {
+    proof_ = Proof{step, from.ready.actor, parts};
+    return true;
+  }
+  if (proof_->parts == parts) return true;
+  const auto other = trainers_.find(proof_->from);
+  const Trainer& peer = other == trainers_.end() ? from : other->second;
+  const Trainer& newer = from.proven ? peer : from;
+  const Trainer& older = from.proven ? from : peer;
+  fail(describe(newer) + " has another state after " + std::to_string(step) + " steps than " +
+           describe(older) + ", though both began with the same TrainState: " +
+           first_difference(proof_->parts, parts) + ". The job keeps state that its TrainState lacks",
+       out,
+       "add what changes while it trains (a member of the net, of the optimizer or of the job, a static "
+       "variable) "
+       "in the job's `void state(troupe::train::StateRegistry&, Net&, Optimizer&) const`");
+  return false;
+}
+
+void DriverMachine::all_proven() {
+  for (const ActorId member : members_) trainers_.at(member).proven = true;
 }
 
 /// A step is committed once every member has applied it.
@@ -49,6 +80,10 @@ void DriverMachine::commit(Instant now, Actions& out) {
   if (until <= committed()) return;
   while (committed() < until) {
     if (!commit_step(out)) return;
+  }
+  if (prove_first_step_ && committed() > first_step_) {
+    prove_first_step_ = false;
+    all_proven();
   }
   failed_in_a_row_ = 0;
   suspected_.clear();
@@ -163,7 +198,15 @@ void DriverMachine::start_errand(Instant now, Actions& out) {
     return;
   }
   if (errand_ == Errand::kCheckpoint) {
-    out.push_back(SendOrder{members_.front(), WriteCheckpoint{generation_, committed()}});
+    proof_.reset();
+    stored_.reset();
+    for (const ActorId member : members_) {
+      if (member == members_.front()) {
+        out.push_back(SendOrder{member, WriteCheckpoint{generation_, committed()}});
+      } else {
+        out.push_back(SendOrder{member, ProveState{generation_, committed()}});
+      }
+    }
     return;
   }
   const int epoch = static_cast<int>(committed() / config_.steps_per_epoch) - 1;
@@ -215,12 +258,48 @@ void DriverMachine::report(const CheckpointWritten& r, Trainer& from, Instant no
   if (state_ != State::kErrand || errand_ != Errand::kCheckpoint || r.step != committed() || from.rank != 0) {
     return ignore("no checkpoint of step " + std::to_string(r.step) + " is wanted");
   }
+  if (!agrees(from, r.step, r.parts, out)) return;
+  from.errand_done = true;
+  stored_ = CheckpointInfo{r.path, r.step, r.hash};
+  accept_checkpoint(now, out);
+}
+
+void DriverMachine::report(const StateProved& r, Trainer& from, Instant now, Actions& out) {
+  if (!current(r.generation)) return;
+  if (state_ != State::kErrand || errand_ != Errand::kCheckpoint || r.step != committed() ||
+      !is_member(from) || from.errand_done) {
+    return ignore("no proof of step " + std::to_string(r.step) + " is wanted");
+  }
+  if (!agrees(from, r.step, r.parts, out)) return;
+  from.errand_done = true;
+  accept_checkpoint(now, out);
+}
+
+/// Once it is written and all hold what it holds. Only now may older ones go: those that this run did not
+/// write only when it has written as many as are kept.
+void DriverMachine::accept_checkpoint(Instant now, Actions& out) {
+  if (!stored_ || !errand_complete()) return;
   recovered(now, out);
-  checkpoints_.push_back({r.path, r.step, r.hash});
-  saved_ = r.step;
-  out.push_back(AcceptCheckpoint{checkpoints_.back()});
+  all_proven();
+  checkpoints_.push_back(*stored_);
+  written_.push_back(stored_->path);
+  saved_ = stored_->step;
+  out.push_back(AcceptCheckpoint{*stored_});
+  stored_.reset();
+  const auto keep = static_cast<std::size_t>(config_.keep_checkpoints);
+  if (written_.size() >= keep) {
+    written_.erase(written_.begin(), written_.end() - static_cast<std::ptrdiff_t>(keep));
+    const auto oldest = std::find_if(checkpoints_.begin(), checkpoints_.end(),
+                                     [&](const CheckpointInfo& c) { return c.path == written_.front(); });
+    checkpoints_.erase(checkpoints_.begin(), oldest);
+    out.push_back(SendOrder{members_.front(), PruneCheckpoints{generation_, written_.front()}});
+  }
   proceed(now, out);
   widen(now, out);
+}
+
+void DriverMachine::report(const PruneFailed& r, Trainer&, Instant, Actions& out) {
+  out.push_back(Notice{"old checkpoints stay: " + r.reason, {}});
 }
 
 void DriverMachine::report(const CheckpointFailed& r, Trainer& from, Instant now, Actions& out) {
@@ -241,17 +320,19 @@ void DriverMachine::report(const TrainerFinished& r, Trainer& from, Instant now,
   }
   recovered(now, out);
   from.errand_done = true;
-  from.hash = r.hash;
+  from.final_hash = r.hash;
   const Trainer& first = trainers_.at(members_.front());
-  if (r.steps != committed() || (first.errand_done && first.hash != r.hash)) {
+  if (r.steps != committed() || (first.errand_done && first.final_hash != r.hash)) {
     return fail(describe(from) + " ends with another state than " + describe(first), out);
   }
   if (!errand_complete()) return;
-  const bool same = std::all_of(members_.begin(), members_.end(),
-                                [&](ActorId member) { return trainers_.at(member).hash == first.hash; });
+  const bool same = std::all_of(members_.begin(), members_.end(), [&](ActorId member) {
+    return trainers_.at(member).final_hash == first.final_hash;
+  });
   if (!same) return fail("trainers end with different states", out);
   state_ = State::kDone;
-  out.push_back(JobDone{first.hash, committed(), committed() < config_.epochs * config_.steps_per_epoch});
+  out.push_back(
+      JobDone{first.final_hash, committed(), committed() < config_.epochs * config_.steps_per_epoch});
 }
 
 }  // namespace troupe::train

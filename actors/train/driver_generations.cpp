@@ -57,12 +57,24 @@ void DriverMachine::report(const TrainerQuiesced& r, Trainer& from, Instant now,
   }
   from.quiesced = true;
   from.steps = r.steps;
-  from.hash = r.hash;
+  from.lineage = r.lineage;
   for (const StepReport& step : r.uncommitted) {
     if (!merge_slots(step, out)) return;
   }
   if (episode_ && from.rank >= 0) episode_->left = now;
   plan_when_known(now, out);
+}
+
+/// What it ends first may take as long as the state is large; it has answered, and so it is not hanging.
+void DriverMachine::report(const TrainerBusy& r, Trainer& from, Instant now, Actions&) {
+  if (!current(r.generation)) return;
+  if (!from.quiesced) from.deadline = now + config_.deadlines.task;
+}
+
+void DriverMachine::report(const StateProgress& r, Trainer& from, Instant now, Actions&) {
+  if (!current(r.generation) || !is_member(from)) return;
+  if (state_ == State::kForming) deadline_ = now + config_.deadlines.forming;
+  if (state_ == State::kErrand) deadline_ = now + config_.deadlines.task;
 }
 
 /// Takes in what leaves used in a step that is not committed. False (and the job has failed) if two trainers
@@ -100,18 +112,15 @@ void DriverMachine::plan_when_known(Instant now, Actions& out) {
   }
   if (!all_known || (state_ == State::kGathering && there < config_.trainers && now < grace_end_)) return;
 
-  const Trainer* truth = find_truth(out);
-  if (over()) return;
+  const Trainer* truth = find_truth();
   const std::int64_t held = truth == nullptr ? kNoState : truth->steps;
   const std::int64_t saved = checkpoints_.empty() ? 0 : checkpoints_.back().step;
   if (held >= committed() || held >= saved) {
     first_step_ = held;
-    truth_hash_ = truth->hash;
-    truth_from_ = truth->ready.actor;
+    lineage_ = truth->lineage;
   } else {
     first_step_ = saved;
-    truth_hash_ = checkpoints_.empty() ? StateHash{} : checkpoints_.back().hash;
-    truth_from_ = {};
+    lineage_ = generation_;
   }
   if (first_step_ < committed()) go_back_to(first_step_, out);
   // What nobody applied, or nobody who applied it is left, never happened.
@@ -119,18 +128,15 @@ void DriverMachine::plan_when_known(Instant now, Actions& out) {
   start_generation(now, out);
 }
 
-/// The trainer with the most steps applied, or null. All who hold as many must hold the same bits.
-const DriverMachine::Trainer* DriverMachine::find_truth(Actions& out) {
+/// The trainer with the most steps applied, or null. Who has as many on a newer lineage comes first: an older
+/// one was given up.
+const DriverMachine::Trainer* DriverMachine::find_truth() const {
   const Trainer* truth = nullptr;
   for (const auto& [id, trainer] : trainers_) {
     if (trainer.steps == kNoState) continue;
-    if (truth == nullptr || trainer.steps > truth->steps) {
+    if (truth == nullptr ||
+        std::pair(trainer.steps, trainer.lineage) > std::pair(truth->steps, truth->lineage)) {
       truth = &trainer;
-    } else if (trainer.steps == truth->steps && trainer.hash != truth->hash) {
-      fail(describe(*truth) + " and " + describe(trainer) + " hold different states after " +
-               std::to_string(truth->steps) + " steps: " + truth->hash + " and " + trainer.hash,
-           out);
-      return nullptr;
     }
   }
   return truth;
@@ -171,23 +177,34 @@ void DriverMachine::start_generation(Instant now, Actions& out) {
   plan.generation = generation_;
   plan.logical_ranks = config_.logical_ranks;
   plan.first_step = first_step_;
-  plan.state_hash = truth_hash_;
   plan.steps_per_epoch = config_.steps_per_epoch;
   plan.total_steps = config_.epochs * config_.steps_per_epoch;
   plan.committed = committed();
   plan.loaders = loader_list();
-  if (truth_from_) {
+  if (lineage_ != generation_) {
     plan.origin = StateOrigin::kMembers;
   } else if (first_step_ > 0) {
     plan.origin = StateOrigin::kCheckpoint;
     plan.checkpoint = checkpoints_.back().path;
+    plan.state_hash = checkpoints_.back().hash;
   }
+  plan.lineage = lineage_;
+  proof_.reset();
+  prove_first_step_ =
+      members_.size() > 1 && std::any_of(members_.begin(), members_.end(),
+                                         [&](ActorId member) { return !trainers_.at(member).proven; });
+  plan.prove_first_step = prove_first_step_;
+  // Not the first step of a run: what counts from 0 is then still what it is in a fresh copy.
+  rehearse_step_ = rehearsed_ ? -1 : first_step_ + 1;
+  plan.rehearse_step = rehearse_step_;
   const auto leaves = collectives::deal_leaves(config_.logical_ranks, static_cast<int>(members_.size()));
   for (std::size_t r = 0; r < members_.size(); ++r) {
     Trainer& trainer = trainers_.at(members_[r]);
     const int rank = static_cast<int>(r);
     trainer.formed = false;
-    trainer.holds = plan.origin == StateOrigin::kMembers && trainer.steps == first_step_;
+    trainer.unreadable.clear();
+    trainer.holds =
+        plan.origin == StateOrigin::kMembers && trainer.steps == first_step_ && trainer.lineage == lineage_;
     trainer.applied = first_step_;
     if (plan.origin == StateOrigin::kMembers && !trainer.holds) plan.receivers.push_back(rank);
     if (trainer.holds && plan.source < 0) plan.source = rank;
@@ -210,19 +227,9 @@ void DriverMachine::report(const GroupFormed& r, Trainer& from, Instant now, Act
 void DriverMachine::report(const StateInstalled& r, Trainer& from, Instant now, Actions& out) {
   if (!current(r.generation)) return;
   if (state_ != State::kForming || !is_member(from)) return ignore("no group is forming");
-  if (truth_hash_.empty()) {
-    truth_hash_ = r.hash;
-    truth_from_ = r.actor;
-  }
-  if (r.steps != first_step_ || r.hash != truth_hash_) {
-    const auto other = trainers_.find(truth_from_);
-    return fail(describe(from) + " starts from another state (" + std::to_string(r.steps) + " steps, " +
-                    r.hash + ") than " + (other == trainers_.end() ? "the plan" : describe(other->second)) +
-                    " (" + std::to_string(first_step_) + " steps, " + truth_hash_ + ")",
-                out);
-  }
   from.holds = true;
   run_when_formed(now, out);
+  share_checkpoint(now, out);
 }
 
 void DriverMachine::run_when_formed(Instant now, Actions& out) {
@@ -271,11 +278,54 @@ void DriverMachine::report(const GenerationFailed& r, Trainer& from, Instant now
   if (generation_runs()) open_generation(cause, true, now, out);
 }
 
-void DriverMachine::report(const CheckpointUnusable& r, Trainer& from, Instant now, Actions& out) {
+// A checkpoint that not everybody can read.
+
+void DriverMachine::report(const CheckpointUnreadable& r, Trainer& from, Instant now, Actions& out) {
   if (!current(r.generation)) return;
-  if (!generation_runs() || !is_member(from)) return ignore("that generation is being replaced already");
-  std::erase_if(checkpoints_, [&](const CheckpointInfo& c) { return c.path == r.path; });
-  const std::string what = "checkpoint " + r.path + " is not usable: " + r.reason;
+  if (state_ != State::kForming || !is_member(from)) return ignore("no group is forming");
+  from.unreadable = r.reason;
+  share_checkpoint(now, out);
+}
+
+/// Once everybody has tried: whoever could not read it gets the state from the memory of one who could.
+void DriverMachine::share_checkpoint(Instant now, Actions& out) {
+  if (state_ != State::kForming) return;
+  const Trainer* reader = nullptr;
+  std::string failures;
+  for (const ActorId member : members_) {
+    const Trainer& trainer = trainers_.at(member);
+    if (!trainer.holds && trainer.unreadable.empty()) return;
+    if (trainer.holds) reader = &trainer;
+    if (!trainer.unreadable.empty())
+      failures += (failures.empty() ? "" : "; ") + describe(trainer) + ": " + trainer.unreadable;
+  }
+  if (failures.empty()) return;
+  if (reader == nullptr) return drop_checkpoint(now, out);
+  out.push_back(Notice{"not every trainer can read the checkpoint " + checkpoints_.back().path +
+                           "; the others get the state from " + describe(*reader) + ". " + failures,
+                       {}});
+  open_generation("a checkpoint is passed on through memory", false, now, out);
+}
+
+/// Nobody can read the newest checkpoint. The next older one is tried; the job never falls back to step 0.
+void DriverMachine::drop_checkpoint(Instant now, Actions& out) {
+  std::string reasons;
+  for (const ActorId member : members_) {
+    const Trainer& trainer = trainers_.at(member);
+    reasons += (reasons.empty() ? "" : "; ") + describe(trainer) + ": " + trainer.unreadable;
+  }
+  const std::string path = checkpoints_.back().path;
+  checkpoints_.pop_back();
+  std::erase(written_, path);
+  unusable_.push_back(path + " (" + reasons + ")");
+  if (checkpoints_.empty()) {
+    std::string all;
+    for (const std::string& one : unusable_) all += (all.empty() ? "" : ", ") + one;
+    return fail("no trainer can read any checkpoint: " + all, out,
+                "restore one of these files and resume, or start again without them");
+  }
+  const std::string what = "no trainer can read the checkpoint " + path + " (" + reasons + "); " +
+                           checkpoints_.back().path + " is tried instead";
   out.push_back(Notice{what, {}});
   open_generation(what, true, now, out);
 }

@@ -34,6 +34,7 @@ DriverMachine::DriverMachine(DriverConfig config, Mutations mutations)
   TROUPE_ASSERT(
       config_.loaders >= 1 && config_.epochs >= 1 && config_.steps_per_epoch >= 1 && config_.ahead >= 1,
       "loaders, epochs, steps per epoch and steps ahead are at least 1");
+  TROUPE_ASSERT(config_.keep_checkpoints >= 1, "the newest checkpoint is kept");
 }
 
 std::vector<DriverAction> DriverMachine::start(Instant now) {
@@ -77,10 +78,10 @@ void DriverMachine::catch_up(Instant now) {
   stop_deadline_ += gap;
 }
 
-void DriverMachine::fail(std::string why, Actions& out) {
+void DriverMachine::fail(std::string why, Actions& out, std::string todo) {
   if (over()) return;
   state_ = State::kFailed;
-  out.push_back(JobFailed{std::move(why)});
+  out.push_back(JobFailed{std::move(why), std::move(todo)});
 }
 
 // Trainers.

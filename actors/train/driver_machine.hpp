@@ -61,9 +61,12 @@ class DriverMachine {
     bool quiesced = false;
     Instant deadline{};  ///< for its quiesce, or its death
     std::int64_t steps = kNoState;
-    StateHash hash;
+    Generation lineage;    ///< of the state it holds
+    StateHash final_hash;  ///< once it has finished
+    bool proven = false;   ///< computed a step, and had the same bits after it as the others
     bool formed = false;
     bool holds = false;        ///< has the generation's state
+    std::string unreadable;    ///< why it cannot read the generation's checkpoint
     std::int64_t applied = 0;  ///< steps, in this generation
     bool errand_done = false;
   };
@@ -82,6 +85,12 @@ class DriverMachine {
     Instant not_before{};
     bool given_up = false;
     std::string last_failure;
+  };
+  /// What the state's parts hash to after a step, as the first trainer said that was asked.
+  struct Proof {
+    std::int64_t step = 0;
+    ActorId from{};
+    std::vector<PartHash> parts;
   };
   /// From a fault (or a widening) to the first step after it.
   struct Episode {
@@ -119,7 +128,7 @@ class DriverMachine {
   std::string describe(const Trainer& trainer) const;
   void ignore(std::string why) { ignored_ = std::move(why); }
   bool over() const { return state_ == State::kDone || state_ == State::kFailed; }
-  void fail(std::string why, Actions& out);
+  void fail(std::string why, Actions& out, std::string todo = {});
 
   // driver_generations.cpp: who holds what, and who goes on
   void report(const TrainerHeartbeat& r, Trainer& from, Instant now, Actions& out);
@@ -127,18 +136,22 @@ class DriverMachine {
   void report(const GroupFormed& r, Trainer& from, Instant now, Actions& out);
   void report(const StateInstalled& r, Trainer& from, Instant now, Actions& out);
   void report(const GenerationFailed& r, Trainer& from, Instant now, Actions& out);
-  void report(const CheckpointUnusable& r, Trainer& from, Instant now, Actions& out);
+  void report(const CheckpointUnreadable& r, Trainer& from, Instant now, Actions& out);
+  void report(const TrainerBusy& r, Trainer& from, Instant now, Actions& out);
+  void report(const StateProgress& r, Trainer& from, Instant now, Actions& out);
   bool current(Generation generation);
   bool generation_runs() const;
   bool is_member(const Trainer& trainer) const;
   void open_generation(const std::string& cause, bool fault, Instant now, Actions& out);
   void ask_to_quiesce(Trainer& trainer, const std::string& why, Instant now, Actions& out);
   void plan_when_known(Instant now, Actions& out);
-  const Trainer* find_truth(Actions& out);
+  const Trainer* find_truth() const;
   void go_back_to(std::int64_t step, Actions& out);
   void start_generation(Instant now, Actions& out);
   void deal_ranks();
   void run_when_formed(Instant now, Actions& out);
+  void share_checkpoint(Instant now, Actions& out);
+  void drop_checkpoint(Instant now, Actions& out);
   void widen(Instant now, Actions& out);
   bool merge_slots(const StepReport& step, Actions& out);
 
@@ -146,8 +159,13 @@ class DriverMachine {
   void report(const StepApplied& r, Trainer& from, Instant now, Actions& out);
   void report(const EvaluationDone& r, Trainer& from, Instant now, Actions& out);
   void report(const CheckpointWritten& r, Trainer& from, Instant now, Actions& out);
+  void report(const StateProved& r, Trainer& from, Instant now, Actions& out);
+  void report(const PruneFailed& r, Trainer& from, Instant now, Actions& out);
   void report(const CheckpointFailed& r, Trainer& from, Instant now, Actions& out);
   void report(const TrainerFinished& r, Trainer& from, Instant now, Actions& out);
+  bool agrees(const Trainer& from, std::int64_t step, const std::vector<PartHash>& parts, Actions& out);
+  void all_proven();
+  void accept_checkpoint(Instant now, Actions& out);
   void commit(Instant now, Actions& out);
   bool commit_step(Actions& out);
   void got_further(Actions& out);
@@ -186,10 +204,16 @@ class DriverMachine {
   Instant stop_deadline_{};
 
   std::int64_t first_step_ = 0;  ///< of this generation
-  StateHash truth_hash_;         ///< of the state it starts from
-  ActorId truth_from_{};
+  Generation lineage_;           ///< of the state it starts from
+  bool prove_first_step_ = false;
+  std::optional<Proof> proof_;
+  std::int64_t rehearse_step_ = -1;
+  bool rehearsed_ = false;  ///< this run has computed a step twice, and got the same bits
   std::map<std::int64_t, std::map<int, SlotReport>> pending_;  ///< slots of steps not committed, by leaf
-  std::vector<CheckpointInfo> checkpoints_;                    ///< usable, oldest first
+  std::vector<CheckpointInfo> checkpoints_;                    ///< not known to be unusable, oldest first
+  std::vector<std::string> unusable_;                          ///< those that were, each with the reasons
+  std::vector<std::string> written_;                           ///< by this run, oldest first
+  std::optional<CheckpointInfo> stored_;                       ///< written, not yet accepted
   int failed_in_a_row_ = 0;                                    ///< generations, since the last commit
   std::map<ActorId, int> suspected_;
   std::optional<Episode> episode_;

@@ -38,9 +38,10 @@ struct DriverDeadlines {
   Duration quiesce = std::chrono::seconds(6);       ///< then the trainer is killed
   Duration kill = std::chrono::seconds(6);  ///< then it counts as dead though nobody saw it: its messages are
                                             ///< refused and its regions never used again
-  Duration forming = std::chrono::seconds(30);
+  Duration forming = std::chrono::seconds(30);   ///< without progress of a state on its way
   Duration progress = std::chrono::seconds(60);  ///< no step applied by anyone while steps may be run
-  Duration task = std::chrono::seconds(600);     ///< evaluation, checkpoint, final hash
+  Duration task = std::chrono::seconds(600);     ///< evaluation, checkpoint, final hash; what a trainer must
+                                                 ///< end before it leaves
   Duration silence = std::chrono::seconds(6);    ///< a trainer or loader without a sign of life is killed
   Duration stop = std::chrono::seconds(30);      ///< after StopRequested
 };
@@ -55,12 +56,14 @@ struct DriverConfig {
   std::int64_t test_samples = 0;      ///< evaluated after each epoch; 0: no evaluation
   bool checkpoints = false;           ///< whether checkpoints are written at all
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
+  int keep_checkpoints = 3;           ///< of this run; older ones, of any run, go
   int ahead = 8;                      ///< steps that may be run ahead of the commit
   int failed_generations = 3;  ///< generations that fail in a row before the most suspected trainer is killed
   RestartPolicy restart;
   DriverDeadlines deadlines;
   std::uint32_t incarnation = 1;  ///< from the head
-  /// Checkpoints of an earlier run, oldest first; the job takes up at the last. Empty: from step 0.
+  /// All checkpoints of an earlier run, oldest first; the job takes up at the last that a trainer can read.
+  /// Empty: from step 0.
   std::vector<CheckpointInfo> resume;
   /// The hash of the indices that the sampler deals to a slot. Checked at each epoch's end if given.
   std::function<std::uint64_t(int epoch, std::int64_t step_in_epoch, int leaf)> expected_indices;
@@ -172,6 +175,7 @@ struct JobDone {
 };
 struct JobFailed {
   std::string reason;
+  std::string todo;  ///< what the user can do, if it is known
 };
 
 using DriverAction = std::variant<SpawnActor, CancelSpawn, SendOrder, KillActor, CommitStep, RewindLedger,

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "actors/data/dataset.hpp"
+#include "actors/train/describe_job.hpp"
 #include "actors/train/model.hpp"
 #include "runtime/host/registry.hpp"
 #include "runtime/wire/codec.hpp"
@@ -19,6 +20,7 @@ struct JobType {
   std::string name;
   std::unique_ptr<TrainingModel> (*make_model)(wire::ByteView job, std::uint64_t seed) = nullptr;
   std::shared_ptr<data::Dataset> (*make_dataset)(wire::ByteView job, data::Split split) = nullptr;
+  std::string (*describe)(wire::ByteView job) = nullptr;  ///< for people
 };
 
 /// Written before main, read after: thread-safe.
@@ -58,9 +60,16 @@ struct JobEntry {
       return job.dataset(split);
     }
   }
-  static inline const bool registered = JobRegistry::instance().add(
-      kId, {std::string(troupe::detail::pretty_part(troupe::detail::type_signature<Job>())), &make_model,
-            &make_dataset});
+  static std::string name() {
+    return std::string(troupe::detail::pretty_part(troupe::detail::type_signature<Job>()));
+  }
+  static std::string describe_job(wire::ByteView bytes) {
+    std::string text = name();
+    describe(text, wire::decode<Job>(bytes).value());
+    return text;
+  }
+  static inline const bool registered =
+      JobRegistry::instance().add(kId, {name(), &make_model, &make_dataset, &describe_job});
 };
 
 }  // namespace troupe::train

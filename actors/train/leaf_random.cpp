@@ -26,6 +26,10 @@ void seed_leaf(std::uint64_t job_seed, std::uint64_t global_step, int leaf) {
   seed_default_generator(leaf_seed(job_seed, RandomPurpose::kForward, global_step, leaf));
 }
 
+void seed_apply(std::uint64_t job_seed, std::uint64_t global_step) {
+  seed_default_generator(leaf_seed(job_seed, RandomPurpose::kApply, global_step, 0));
+}
+
 void seed_initial_weights(std::uint64_t job_seed) {
   seed_default_generator(leaf_seed(job_seed, RandomPurpose::kInitialWeights, 0, 0));
 }

@@ -9,7 +9,7 @@
 namespace troupe::train {
 
 /// What a stream is for; streams of different purposes are independent.
-enum class RandomPurpose : std::uint64_t { kInitialWeights = 1, kForward = 2 };
+enum class RandomPurpose : std::uint64_t { kInitialWeights = 1, kForward = 2, kApply = 3 };
 
 /// The seed of one leaf's stream in one step.
 std::uint64_t leaf_seed(std::uint64_t job_seed, RandomPurpose purpose, std::uint64_t global_step, int leaf);
@@ -17,6 +17,9 @@ std::uint64_t leaf_seed(std::uint64_t job_seed, RandomPurpose purpose, std::uint
 /// Reseeds the default CPU generator for the forward of one leaf. The generator is the process's: nothing
 /// else may draw from it between this and the end of the leaf.
 void seed_leaf(std::uint64_t job_seed, std::uint64_t global_step, int leaf);
+
+/// Reseeds it for the apply of a step, which every trainer does after other leaves.
+void seed_apply(std::uint64_t job_seed, std::uint64_t global_step);
 
 /// Seeds the generator from which a model draws its initial weights.
 void seed_initial_weights(std::uint64_t job_seed);

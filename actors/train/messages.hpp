@@ -45,13 +45,23 @@ struct WriteCheckpoint {
   Generation generation;
   std::int64_t step = 0;
 };
+/// Report the hashes of the state's parts, while rank 0 writes them.
+struct ProveState {
+  Generation generation;
+  std::int64_t step = 0;
+};
+/// Delete the checkpoints that are older than this one.
+struct PruneCheckpoints {
+  Generation generation;
+  std::string oldest_kept;  ///< path of its manifest
+};
 /// The job is over: report the final hash.
 struct Finish {
   Generation generation;
 };
 
-using TrainerOrder =
-    std::variant<Quiesce, StartGeneration, Committed, SetLoaders, Evaluate, WriteCheckpoint, Finish>;
+using TrainerOrder = std::variant<Quiesce, StartGeneration, Committed, SetLoaders, Evaluate, WriteCheckpoint,
+                                  ProveState, PruneCheckpoints, Finish>;
 
 // Trainer to driver.
 
@@ -64,10 +74,22 @@ struct TrainerQuiesced {
   ActorId actor{};
   Generation generation;  ///< the one of the Quiesce
   std::int64_t steps = kNoState;
-  StateHash hash;  ///< empty without a state
+  Generation lineage;  ///< of that state (GenerationPlan::lineage)
   /// Steps it applied and does not know to be committed, each with the slots of all leaves: a leaf's own
   /// trainer may be dead by now. (Slots travel with the last bucket of a step, so every rank knows all.)
   std::vector<StepReport> uncommitted;
+};
+/// "I have heard, but must end what I do first": nothing interrupts it, and how long it takes depends on the
+/// size of the state.
+struct TrainerBusy {
+  ActorId actor{};
+  Generation generation;  ///< the one of the Quiesce
+  std::string doing;
+};
+/// A walk over the state (a transfer, a file) goes on. Sent once a second.
+struct StateProgress {
+  ActorId actor{};
+  Generation generation;
 };
 /// The group of this generation is up, seen from this rank.
 struct GroupFormed {
@@ -79,7 +101,6 @@ struct StateInstalled {
   ActorId actor{};
   Generation generation;
   std::int64_t steps = kNoState;
-  StateHash hash;
 };
 /// Step `report.step` was reduced and applied. `report.slots` has every leaf, as it came with the last
 /// bucket.
@@ -87,6 +108,7 @@ struct StepApplied {
   ActorId actor{};
   Generation generation;
   StepReport report;
+  std::vector<PartHash> parts;  ///< of the state after it, where the plan asked for them
 };
 /// The group could not be formed, or a collective or transfer of it was aborted or timed out. This trainer
 /// has left it.
@@ -96,8 +118,8 @@ struct GenerationFailed {
   std::string reason;
   std::vector<ActorId> suspects;  ///< whom it waited for; empty if it does not know
 };
-/// The plan's checkpoint does not load (checksum, missing file).
-struct CheckpointUnusable {
+/// This trainer cannot load the plan's checkpoint. Others may.
+struct CheckpointUnreadable {
   ActorId actor{};
   Generation generation;
   std::string path;
@@ -117,6 +139,18 @@ struct CheckpointWritten {
   std::int64_t step = 0;
   std::string path;
   StateHash hash;
+  std::vector<PartHash> parts;  ///< of what was written
+};
+struct StateProved {
+  ActorId actor{};
+  Generation generation;
+  std::int64_t step = 0;
+  std::vector<PartHash> parts;
+};
+struct PruneFailed {
+  ActorId actor{};
+  Generation generation;
+  std::string reason;
 };
 struct CheckpointFailed {
   ActorId actor{};
@@ -131,8 +165,9 @@ struct TrainerFinished {
   StateHash hash;
 };
 
-using TrainerReport = std::variant<TrainerHeartbeat, TrainerQuiesced, GroupFormed, StateInstalled,
-                                   StepApplied, GenerationFailed, CheckpointUnusable, EvaluationDone,
-                                   CheckpointWritten, CheckpointFailed, TrainerFinished>;
+using TrainerReport =
+    std::variant<TrainerHeartbeat, TrainerQuiesced, TrainerBusy, StateProgress, GroupFormed, StateInstalled,
+                 StepApplied, GenerationFailed, CheckpointUnreadable, EvaluationDone, CheckpointWritten,
+                 StateProved, PruneFailed, CheckpointFailed, TrainerFinished>;
 
 }  // namespace troupe::train

@@ -1,12 +1,14 @@
 /// The type-erased thing that a trainer drives, built from a user's struct:
 ///
 ///     struct Digits {
-///       ConvNet model() const;                                        // a torch module holder or shared_ptr
-///       auto optimizer(ConvNet& net) const;                           // SGD, Adam, AdamW, Adagrad or
-///       RMSprop torch::Tensor loss(ConvNet& net, const data::Batch& batch) const;            // a scalar
-///       auto scheduler(torch::optim::Optimizer& optimizer) const;                    // optional, stepped
-///       once an epoch torch::Tensor correct(ConvNet& net, const data::Batch& batch) const;         //
-///       optional, see evaluate()
+///       ConvNet model() const;               // a torch module holder or shared_ptr
+///       auto optimizer(ConvNet& net) const;  // SGD, Adam, AdamW, Adagrad or RMSprop, or derived from one
+///       torch::Tensor loss(ConvNet& net, const data::Batch& batch) const;  // a scalar
+///       // Optional:
+///       auto scheduler(Optimizer& optimizer) const;                           // stepped once an epoch
+///       torch::Tensor correct(ConvNet& net, const data::Batch& batch) const;  // see evaluate()
+///       // What else changes while it trains (user_state.hpp):
+///       void state(StateRegistry& state, ConvNet& net, Optimizer& optimizer) const;
 ///     };
 ///
 /// Not thread-safe: one thread drives a model.
@@ -25,6 +27,7 @@
 
 #include "actors/train/batch.hpp"
 #include "actors/train/leaf_random.hpp"
+#include "actors/train/user_state.hpp"
 
 namespace troupe::train {
 
@@ -57,6 +60,8 @@ class TrainingModel {
   virtual torch::optim::Optimizer& optimizer() = 0;
   /// Null where the job has none.
   virtual torch::optim::LRScheduler* scheduler() = 0;
+  /// What the job declared beyond that.
+  virtual const StateRegistry& user_state() const = 0;
 };
 
 template <class Job>
@@ -96,7 +101,33 @@ concept HasScheduler = requires(const Job& job, OptimizerOf<Job>& optimizer) {
                              torch::optim::LRScheduler>;
 };
 
+template <class Job>
+concept HasState = requires(const Job& job, StateRegistry& state, NetOf<Job>& net,
+                            OptimizerOf<Job>& optimizer) {
+  job.state(state, net, optimizer);
+};
+template <class Job>
+concept NamesState = requires {
+  requires std::is_member_function_pointer_v<decltype(&Job::state)>;
+};
+
 namespace detail {
+
+/// Whether a class is one of LibTorch's own, all of whose state is known here or refused.
+template <class T, class... Known>
+inline constexpr bool kIsOneOf = (std::is_same_v<T, Known> || ...);
+template <class Job>
+consteval bool keeps_known_state() {
+  namespace optim = torch::optim;
+  bool known = kIsOneOf<OptimizerOf<Job>, optim::SGD, optim::Adam, optim::AdamW, optim::RMSprop,
+                        optim::Adagrad, optim::LBFGS>;
+  if constexpr (HasScheduler<Job>) {
+    using Scheduler = std::remove_cvref_t<decltype(std::declval<const Job&>().scheduler(
+        std::declval<OptimizerOf<Job>&>()))>;
+    known = known && kIsOneOf<Scheduler, optim::StepLR>;
+  }
+  return known;
+}
 
 template <class Tensors>
 std::vector<NamedTensor> named_tensors(const Tensors& items) {
@@ -112,6 +143,7 @@ class JobModel final : public TrainingModel {
  public:
   explicit JobModel(Job job) : job_(std::move(job)), net_(job_.model()), optimizer_(job_.optimizer(net_)) {
     if constexpr (HasScheduler<Job>) scheduler_.emplace(job_.scheduler(optimizer_));
+    if constexpr (HasState<Job>) job_.state(user_state_, net_, optimizer_);
     net_->train();
   }
 
@@ -126,6 +158,8 @@ class JobModel final : public TrainingModel {
       return nullptr;
     }
   }
+
+  const StateRegistry& user_state() const override { return user_state_; }
 
   torch::Tensor loss(const data::Batch& batch) override { return job_.loss(net_, batch); }
 
@@ -172,6 +206,7 @@ class JobModel final : public TrainingModel {
   Net net_;
   OptimizerOf<Job> optimizer_;
   std::optional<typename SchedulerOf<Job>::type> scheduler_;
+  StateRegistry user_state_;
 };
 
 }  // namespace detail
@@ -196,6 +231,16 @@ std::unique_ptr<TrainingModel> make_training_model(const Job& job, std::uint64_t
     static_assert(HasScheduler<Job>,
                   "this job's scheduler must be `auto scheduler(Optimizer& optimizer) const`, "
                   "returning a torch::optim::LRScheduler");
+  } else if constexpr (NamesState<Job> && !HasState<Job>) {
+    static_assert(HasState<Job>,
+                  "this job's state must be `void state(troupe::train::StateRegistry& state, Net& net, "
+                  "Optimizer& optimizer) const`");
+  } else if constexpr (!detail::keeps_known_state<Job>() && !HasState<Job>) {
+    static_assert(
+        HasState<Job>,
+        "this job's optimizer or scheduler is a class of its own, so the job needs `void "
+        "state(troupe::train::StateRegistry& state, Net& net, Optimizer& optimizer) const`, which adds "
+        "what such a class changes while it trains (nothing, if it changes nothing)");
   } else {
     seed_initial_weights(seed);
     return std::make_unique<detail::JobModel<Job>>(job);

@@ -5,8 +5,11 @@
 #include <ATen/Version.h>
 #include <dlfcn.h>
 #include <torch/version.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <sstream>
 
 #include "runtime/core/error.hpp"
@@ -42,6 +45,20 @@ std::string blas_library() {
   return text;
 }
 
+/// The processor's model and caches, by which BLAS libraries choose kernels and blocks.
+std::string processor() {
+  std::ifstream file("/proc/cpuinfo");
+  std::string model = "unknown";
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("model name")) continue;
+    model = line.substr(std::min(line.size(), line.find(':') + 2));
+    break;
+  }
+  return model + ", caches " + std::to_string(::sysconf(_SC_LEVEL1_DCACHE_SIZE)) + " " +
+         std::to_string(::sysconf(_SC_LEVEL2_CACHE_SIZE)) + " " +
+         std::to_string(::sysconf(_SC_LEVEL3_CACHE_SIZE));
+}
+
 }  // namespace
 
 void set_up_numerics(int threads) {
@@ -66,8 +83,8 @@ void set_up_numerics(int threads) {
 
 std::string numerics_fingerprint() {
   std::ostringstream text;
-  text << "libtorch " << TORCH_VERSION << "; " << kernel_libraries() << blas_library() << "threads "
-       << at::get_num_threads();
+  text << "libtorch " << TORCH_VERSION << "; " << processor() << "; " << kernel_libraries() << blas_library()
+       << "threads " << at::get_num_threads();
   return text.str();
 }
 

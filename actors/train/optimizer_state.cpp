@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "actors/train/torch_compat.hpp"
@@ -43,6 +45,45 @@ template <class Visit>
 void visit_fields(torch::optim::AdagradParamState& state, Visit&& visit) {
   visit("step", state.step(), true);
   visit("sum", state.sum(), true);
+}
+
+// The options of each kind, but for the learning rate: one number, or the two of a tuple.
+template <class Visit>
+void visit_options(torch::optim::SGDOptions& options, Visit&& visit) {
+  visit("momentum", options.momentum());
+  visit("dampening", options.dampening());
+  visit("weight_decay", options.weight_decay());
+  visit("nesterov", options.nesterov());
+}
+template <class Options, class Visit>
+void visit_adam_options(Options& options, Visit&& visit) {
+  visit("betas", options.betas());
+  visit("eps", options.eps());
+  visit("weight_decay", options.weight_decay());
+  visit("amsgrad", options.amsgrad());
+}
+template <class Visit>
+void visit_options(torch::optim::AdamOptions& options, Visit&& visit) {
+  visit_adam_options(options, visit);
+}
+template <class Visit>
+void visit_options(torch::optim::AdamWOptions& options, Visit&& visit) {
+  visit_adam_options(options, visit);
+}
+template <class Visit>
+void visit_options(torch::optim::RMSpropOptions& options, Visit&& visit) {
+  visit("alpha", options.alpha());
+  visit("eps", options.eps());
+  visit("weight_decay", options.weight_decay());
+  visit("momentum", options.momentum());
+  visit("centered", options.centered());
+}
+template <class Visit>
+void visit_options(torch::optim::AdagradOptions& options, Visit&& visit) {
+  visit("lr_decay", options.lr_decay());
+  visit("weight_decay", options.weight_decay());
+  visit("initial_accumulator_value", options.initial_accumulator_value());
+  visit("eps", options.eps());
 }
 
 struct CollectFields {
@@ -85,19 +126,42 @@ struct FillFields {
   }
 };
 
-template <class State>
+using Betas = std::tuple<double, double>;
+
+std::vector<double> numbers_of(const Betas& betas) {
+  return {std::get<0>(betas), std::get<1>(betas)};
+}
+std::vector<double> numbers_of(double value) {
+  return {value};
+}
+void set_numbers(Betas& betas, const double* numbers) {
+  betas = {numbers[0], numbers[1]};
+}
+void set_numbers(double& value, const double* numbers) {
+  value = *numbers;
+}
+void set_numbers(bool& value, const double* numbers) {
+  value = *numbers != 0;
+}
+
+template <class State, class Options>
 struct Kind {
   using type = State;
+  using options = Options;
 };
 
 /// Calls `visit` with the kind of the optimizer's state.
 template <class Visit>
 auto with_kind(torch::optim::Optimizer& optimizer, Visit&& visit) {
-  if (dynamic_cast<torch::optim::SGD*>(&optimizer)) return visit(Kind<torch::optim::SGDParamState>{});
-  if (dynamic_cast<torch::optim::Adam*>(&optimizer)) return visit(Kind<torch::optim::AdamParamState>{});
-  if (dynamic_cast<torch::optim::AdamW*>(&optimizer)) return visit(Kind<torch::optim::AdamWParamState>{});
-  if (dynamic_cast<torch::optim::RMSprop*>(&optimizer)) return visit(Kind<torch::optim::RMSpropParamState>{});
-  if (dynamic_cast<torch::optim::Adagrad*>(&optimizer)) return visit(Kind<torch::optim::AdagradParamState>{});
+  namespace optim = torch::optim;
+  if (dynamic_cast<optim::SGD*>(&optimizer)) return visit(Kind<optim::SGDParamState, optim::SGDOptions>{});
+  if (dynamic_cast<optim::Adam*>(&optimizer)) return visit(Kind<optim::AdamParamState, optim::AdamOptions>{});
+  if (dynamic_cast<optim::AdamW*>(&optimizer))
+    return visit(Kind<optim::AdamWParamState, optim::AdamWOptions>{});
+  if (dynamic_cast<optim::RMSprop*>(&optimizer))
+    return visit(Kind<optim::RMSpropParamState, optim::RMSpropOptions>{});
+  if (dynamic_cast<optim::Adagrad*>(&optimizer))
+    return visit(Kind<optim::AdagradParamState, optim::AdagradOptions>{});
   throw BadConfig("the state of this optimizer cannot be saved", "its kind is not known here",
                   "use SGD, Adam, AdamW, RMSprop or Adagrad");
 }
@@ -132,6 +196,39 @@ Result<std::unique_ptr<torch::optim::OptimizerParamState>> make_optimizer_state(
     if (!missing.empty()) return bad_field(missing, "is missing or no counter");
     if (!left.empty()) return bad_field(left.front().name, "is not one of this optimizer's");
     return std::unique_ptr<torch::optim::OptimizerParamState>(std::move(state));
+  });
+}
+
+std::vector<OptimizerField> optimizer_options(torch::optim::Optimizer& optimizer) {
+  return with_kind(optimizer, [&](auto kind) {
+    using Options = typename decltype(kind)::options;
+    std::vector<OptimizerField> fields;
+    std::map<std::string, std::vector<double>> rows;
+    std::vector<std::string> order;
+    for (auto& group : optimizer.param_groups()) {
+      visit_options(static_cast<Options&>(group.options()), [&](const char* name, const auto& value) {
+        if (!rows.contains(name)) order.emplace_back(name);
+        for (const double number : numbers_of(value)) rows[name].push_back(number);
+      });
+    }
+    const auto groups = static_cast<std::int64_t>(optimizer.param_groups().size());
+    for (const std::string& name : order)
+      fields.push_back({name, torch::tensor(rows[name], torch::kFloat64).reshape({groups, -1})});
+    return fields;
+  });
+}
+
+void set_optimizer_options(torch::optim::Optimizer& optimizer, const std::vector<OptimizerField>& options) {
+  with_kind(optimizer, [&](auto kind) {
+    using Options = typename decltype(kind)::options;
+    std::int64_t row = 0;
+    for (auto& group : optimizer.param_groups()) {
+      auto next = options.begin();
+      visit_options(static_cast<Options&>(group.options()), [&](const char*, auto& value) {
+        set_numbers(value, (next++)->tensor[row].data_ptr<double>());
+      });
+      ++row;
+    }
   });
 }
 

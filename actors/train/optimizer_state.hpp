@@ -26,6 +26,11 @@ std::vector<OptimizerField> optimizer_fields(torch::optim::Optimizer& optimizer,
 Result<std::unique_ptr<torch::optim::OptimizerParamState>> make_optimizer_state(
     torch::optim::Optimizer& optimizer, const std::vector<OptimizerField>& fields);
 
+/// Every option but the learning rates, which user code may change while it trains: a row a parameter group.
+std::vector<OptimizerField> optimizer_options(torch::optim::Optimizer& optimizer);
+/// REQUIRES: `options` has the names, types and shapes of optimizer_options().
+void set_optimizer_options(torch::optim::Optimizer& optimizer, const std::vector<OptimizerField>& options);
+
 /// Learning rate of each parameter group.
 std::vector<double> learning_rates(torch::optim::Optimizer& optimizer);
 /// REQUIRES: one rate a group.

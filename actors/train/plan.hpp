@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/checkpoint/part_hash.hpp"
 #include "collectives/leaf_tree.hpp"
 #include "runtime/core/ids.hpp"
 
@@ -18,8 +19,10 @@ using collectives::LeafInterval;
 
 inline constexpr std::int64_t kNoState = -1;
 
-/// A hash over a whole TrainState, as text. Opaque to the machines: they compare it.
+/// The hash of a whole TrainState (final_hash), as text. Opaque to the machines: they compare it.
 using StateHash = std::string;
+
+using checkpoint::PartHash;
 
 /// What one logical rank used in one step: hashed from the sample indices in the batch's header as read, not
 /// computed again.
@@ -57,7 +60,7 @@ struct LoaderInfo {
 enum class StateOrigin : std::uint8_t {
   kMembers,     ///< rank `source` has it; `receivers` need it
   kInitial,     ///< everyone makes it from the seed
-  kCheckpoint,  ///< everyone reads `checkpoint`
+  kCheckpoint,  ///< everyone tries to read `checkpoint`
 };
 
 struct GenerationPlan {
@@ -65,11 +68,16 @@ struct GenerationPlan {
   int logical_ranks = 0;
   std::vector<Member> members;  ///< in rank order
   StateOrigin origin = StateOrigin::kInitial;
-  int source = -1;              ///< rank that sends, with kMembers and receivers
-  std::vector<int> receivers;   ///< ranks that receive
-  std::string checkpoint;       ///< path, with kCheckpoint
-  StateHash state_hash;         ///< what a received or loaded state must hash to; empty: not known
-  std::int64_t first_step = 0;  ///< first step to run, and the number of steps in the state to start from
+  int source = -1;             ///< rank that sends, with kMembers and receivers
+  std::vector<int> receivers;  ///< ranks that receive
+  std::string checkpoint;      ///< path, with kCheckpoint
+  StateHash state_hash;        ///< what that checkpoint's manifest must say
+  /// The generation that made or loaded the state which all steps since were applied to. Two trainers with as
+  /// many steps applied hold the same bits if their lineage is the same.
+  Generation lineage;
+  bool prove_first_step = false;    ///< all report the hashes of their parts after the first step
+  std::int64_t rehearse_step = -1;  ///< rank 0 computes this step twice (rehearsal.hpp); -1: none
+  std::int64_t first_step = 0;      ///< first step to run, and the number of steps in the state to start from
   std::int64_t steps_per_epoch = 0;
   std::int64_t total_steps = 0;
   std::int64_t committed = 0;  ///< steps committed so far

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "actors/checkpoint/manifest.hpp"
+#include "actors/checkpoint/sha256.hpp"
 #include "actors/data/dataset.hpp"
 #include "actors/data/sampler.hpp"
 #include "runtime/wire/codec.hpp"
@@ -15,6 +17,7 @@ namespace troupe::train {
 struct RunSettings {
   std::uint64_t job_type = 0;  ///< in the job registry
   wire::Bytes job;             ///< the user's struct, encoded
+  std::string job_text;        ///< the same for people
   std::string run;             ///< unique a run: names its shared memory
   wire::Bytes key;             ///< 32 secret bytes that trainers prove to each other between machines
   int logical_ranks = 1;
@@ -23,8 +26,7 @@ struct RunSettings {
   int epochs = 1;
   bool exact = true;              ///< the same bits whatever happens
   std::string checkpoint_folder;  ///< empty: no checkpoints
-  int keep_checkpoints = 3;
-  double group_timeout_s = 30;  ///< of a collective in which nobody makes progress
+  double group_timeout_s = 30;    ///< of a collective in which nobody makes progress
 };
 
 /// What a loader knows about the data.
@@ -33,6 +35,19 @@ struct DataInfo {
   std::int64_t test_size = 0;
   data::SampleShape shape;
 };
+
+/// What a checkpoint of the run carries, and is held against.
+inline checkpoint::JobIdentity job_identity(const RunSettings& settings, const DataInfo& info = {},
+                                            const std::string& numerics = {}) {
+  return {.logical_ranks = static_cast<std::uint64_t>(settings.logical_ranks),
+          .seed = settings.seed,
+          .micro_batch = static_cast<std::uint64_t>(settings.micro_batch),
+          .job = settings.job_text,
+          .job_sha256 = checkpoint::sha256_hex(settings.job),
+          .train_size = static_cast<std::uint64_t>(info.train_size),
+          .test_size = static_cast<std::uint64_t>(info.test_size),
+          .numerics = numerics};
+}
 
 inline data::SamplerOptions sampler_options(const RunSettings& settings, const DataInfo& info) {
   return {.dataset_size = info.train_size,

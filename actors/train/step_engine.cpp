@@ -58,9 +58,16 @@ std::vector<double> StepEngine::run_step(std::uint64_t global_step, std::span<co
   return losses;
 }
 
+void StepEngine::rehearse(std::unique_ptr<TrainingModel> fresh) {
+  TROUPE_ASSERT(group_ && group_->leaves().begin == 0 && group_->leaves().size() > 0,
+                "whoever has leaf 0 rehearses");
+  abandon_step();
+  rehearsal_.emplace(std::move(fresh), state_);
+}
+
 void StepEngine::begin_step(std::uint64_t global_step) {
   TROUPE_ASSERT(group_, "a step needs a group: attach first");
-  abandon_step();
+  if (phase_ != Phase::kIdle) abandon_step();
   global_step_ = global_step;
   next_leaf_ = group_->leaves().begin;
   buffers_.save(committed_buffers_);
@@ -93,7 +100,12 @@ double StepEngine::compute_leaf(const LeafBatch& leaf) {
   if (leaf.leaf == 0) buffers_.save(next_buffers_);
   buffers_.restore(committed_buffers_);
   reducer_.end_leaf();
-  return loss.item<double>();
+  const auto value = loss.item<double>();
+  if (rehearsal_ && leaf.leaf == 0) {
+    seed_leaf(options_.seed, global_step_, leaf.leaf);
+    rehearsal_->leaf(leaf.batch, value);
+  }
+  return value;
 }
 
 void StepEngine::finish_step() {
@@ -119,15 +131,23 @@ void StepEngine::share_buffers() {
 void StepEngine::apply(bool ends_epoch) {
   TROUPE_ASSERT(phase_ == Phase::kReduced, "apply follows a step that was reduced");
   phase_ = Phase::kIdle;
+  if (rehearsal_) rehearsal_->take_gradients(*model_);
+  seed_apply(options_.seed, global_step_);
   model_->optimizer().step();
   buffers_.restore(next_buffers_);
   if (auto* scheduler = model_->scheduler(); scheduler && ends_epoch) scheduler->step();
+  if (!rehearsal_) return;
+  seed_apply(options_.seed, global_step_);
+  rehearsal_->apply(ends_epoch);
+  rehearsal_->compare(state_);
+  rehearsal_.reset();
 }
 
 void StepEngine::abandon_step() {
   if (phase_ == Phase::kLeaves) buffers_.restore(committed_buffers_);
   if (phase_ != Phase::kIdle) reducer_.abandon();
   phase_ = Phase::kIdle;
+  rehearsal_.reset();
 }
 
 }  // namespace troupe::train

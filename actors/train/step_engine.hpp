@@ -12,12 +12,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "actors/train/buffer_pack.hpp"
 #include "actors/train/model.hpp"
 #include "actors/train/reducer.hpp"
+#include "actors/train/rehearsal.hpp"
 #include "actors/train/train_state.hpp"
 #include "collectives/process_group.hpp"
 
@@ -55,6 +57,10 @@ class StepEngine {
   double run_leaf(const LeafBatch& leaf);
   void finish_step();
 
+  /// The step that begins next is computed by a copy, too, made of `fresh`, a model of the same job: run_leaf
+  /// and apply throw BadConfig where the copy differs. REQUIRES: this rank has leaf 0.
+  void rehearse(std::unique_ptr<TrainingModel> fresh);
+
   /// Applies the step that was run last: optimizer step on the mean gradients, leaf 0's buffers, and the
   /// scheduler where the step ends an epoch. Local. An exception here leaves the state half-changed: the
   /// trainer must die.
@@ -89,6 +95,7 @@ class StepEngine {
   Phase phase_ = Phase::kIdle;
   std::uint64_t global_step_ = 0;
   int next_leaf_ = 0;
+  std::optional<Rehearsal> rehearsal_;        ///< of the step that is under way
   std::vector<std::byte> committed_buffers_;  ///< what every leaf starts from
   std::vector<std::byte> next_buffers_;       ///< what leaf 0 left, installed by apply
 };

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "actors/checkpoint/checkpoint_store.hpp"
@@ -83,29 +84,39 @@ Run::Reporting reporting_of(const TrainOptions& options) {
   return reporting;
 }
 
-/// The checkpoint to take up, or none; refuses one of another job. Adds warnings to `told`.
-std::vector<CheckpointInfo> find_checkpoint(const TrainOptions& options, std::vector<report::Event>& told) {
-  if (options.checkpoint_folder.empty()) return {};
+/// Makes sure that checkpoints can be written, and finds those to take up. Never none where one was asked
+/// for. Adds warnings to `told`.
+void find_checkpoints(const TrainOptions& options, RunOptions& run, std::vector<report::Event>& told) {
+  if (options.checkpoint_folder.empty()) return;
   checkpoint::PosixFileSystem files;
-  checkpoint::CheckpointStore store(files, {options.checkpoint_folder, options.keep_checkpoints});
+  checkpoint::CheckpointStore store(files, {options.checkpoint_folder});
   store.prepare().value();
-  if (!options.resume) return {};
-  auto loaded = store.load_latest();
-  if (!loaded && loaded.error().code == ErrorCode::kUnavailable) return {};
-  const auto checkpoint = std::move(loaded).value();
-  for (const auto& warning : checkpoint.warnings) told.push_back(report::Warning{warning});
-  const auto& job = checkpoint.manifest.job;
-  const auto same = [&](const char* what, std::uint64_t theirs, std::uint64_t ours) {
-    if (theirs == ours) return;
-    refuse("the checkpoint " + checkpoint.manifest_path + " was written with " + what + " " +
-               std::to_string(theirs) + ", not " + std::to_string(ours),
-           "resume with the same job, or use another folder");
-  };
-  same("logical ranks", job.logical_ranks, static_cast<std::uint64_t>(options.logical_ranks));
-  same("seed", job.seed, options.seed);
-  same("batch", job.micro_batch, static_cast<std::uint64_t>(options.micro_batch));
-  return {
-      {checkpoint.manifest_path, static_cast<std::int64_t>(job.global_step), checkpoint.manifest.state_hash}};
+  if (!options.resume) return;
+  const auto listed = store.list().value();
+  std::string bad;
+  for (auto at = listed.rbegin(); at != listed.rend(); ++at) {
+    if (!at->manifest) {
+      bad += (bad.empty() ? "" : "; ") + at->manifest.error().message();
+      continue;
+    }
+    const auto& manifest = *at->manifest;
+    const auto other = difference(manifest.job, job_identity(run.settings));
+    if (other && !run.resumed_job)
+      refuse("the checkpoint " + at->manifest_path + " is of another job: " + *other,
+             "resume with the same job, or name another checkpoint folder");
+    // Older ones of another job, or of a longer run of this one, are not what comes before the newest.
+    const auto step = static_cast<std::int64_t>(manifest.position.global_step);
+    if (other || (!run.resume.empty() && step > run.resume.back().step)) continue;
+    if (!run.resumed_job) run.resumed_job = manifest.job;
+    run.resume.push_back({at->manifest_path, step, manifest.state_hash});
+  }
+  if (run.resume.empty()) {
+    refuse(bad.empty() ? "there is no checkpoint in '" + options.checkpoint_folder + "' to resume from"
+                       : "no checkpoint in '" + options.checkpoint_folder + "' is usable: " + bad,
+           "name the folder of an earlier run, or start without resuming");
+  }
+  if (!bad.empty()) told.push_back(report::Warning{"passed over: " + bad});
+  std::reverse(run.resume.begin(), run.resume.end());
 }
 
 }  // namespace
@@ -116,9 +127,9 @@ Run start_training(const DriverSession& session, std::uint64_t job_type, wire::B
   Run::Reporting reporting = reporting_of(options);
   reporting.first.push_back(report::JobStarted{title_of(session, job_type, options), options.epochs});
   RunOptions run;
-  run.resume = find_checkpoint(options, reporting.first);
   run.settings.job_type = job_type;
   run.settings.job = std::move(job);
+  run.settings.job_text = JobRegistry::instance().find(job_type).describe(run.settings.job);
   run.settings.run = "run-" + to_hex(SystemRandom().next());
   const auto key = JobKey::generate();
   run.settings.key.assign(key.reveal().begin(), key.reveal().end());
@@ -127,7 +138,8 @@ Run start_training(const DriverSession& session, std::uint64_t job_type, wire::B
   run.settings.seed = options.seed;
   run.settings.epochs = options.epochs;
   run.settings.checkpoint_folder = options.checkpoint_folder;
-  run.settings.keep_checkpoints = options.keep_checkpoints;
+  run.keep_checkpoints = options.keep_checkpoints;
+  find_checkpoints(options, run, reporting.first);
   run.trainers = options.trainers;
   run.loaders = options.loaders;
   run.evaluate = options.evaluate;

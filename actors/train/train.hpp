@@ -33,10 +33,10 @@ struct TrainOptions {
   bool evaluate = true;               ///< the test set after every epoch, each sample once
   std::string checkpoint_folder{};    ///< empty: none
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
-  int keep_checkpoints = 3;
-  bool resume = false;             ///< take up at the newest checkpoint in the folder, if there is one
-  double trainer_cpus = 0;         ///< CPUs that a trainer reserves on its node
-  std::vector<ChaosStep> chaos{};  ///< faults on purpose
+  int keep_checkpoints = 3;           ///< older ones go once this run has written so many
+  bool resume = false;                ///< take up at the newest checkpoint in the folder: it must have one
+  double trainer_cpus = 0;            ///< CPUs that a trainer reserves on its node
+  std::vector<ChaosStep> chaos{};     ///< faults on purpose
 
   std::string title{};        ///< the first line shown; empty: the struct's name, the ranks and trainers
   bool show_progress = true;  ///< a bar on a terminal, lines elsewhere, a summary: on standard output

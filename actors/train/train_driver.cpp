@@ -56,7 +56,19 @@ void TrainDriver::learn_data() {
       });
 }
 
+void TrainDriver::check_resumed(const std::string& numerics) {
+  if (!options_.resumed_job) return;
+  if (const auto other =
+          difference(*options_.resumed_job, job_identity(options_.settings, *data_, numerics))) {
+    throw BadConfig("cannot resume from " + options_.resume.back().path, *other,
+                    numerics.empty()
+                        ? "resume the same job on the same data, or name another checkpoint folder"
+                        : "resume on a machine and with a LibTorch that compute alike");
+  }
+}
+
 void TrainDriver::start_machine() {
+  check_resumed({});
   sampler_ = std::make_unique<data::LeafSampler>(sampler_options(options_.settings, *data_));
   DriverConfig config;
   config.logical_ranks = options_.settings.logical_ranks;
@@ -76,6 +88,7 @@ void TrainDriver::start_machine() {
   }
   config.checkpoints = !options_.settings.checkpoint_folder.empty();
   config.checkpoint_every = options_.checkpoint_every;
+  config.keep_checkpoints = options_.keep_checkpoints;
   config.incarnation = session_.incarnation();
   config.resume = options_.resume;
   config.expected_indices = [this](int epoch, std::int64_t step, int leaf) {
@@ -140,7 +153,15 @@ void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Traine
   trainer.call<&Trainer::hello>().then([this, token, number, trainer, id](Result<TrainerHello> hello) {
     if (!hello) return feed(SpawnFailed{token, hello.error().message()});
     names_[id] += " (pid " + std::to_string(hello->pid) + ")";
-    if (!numerics_) numerics_ = hello->numerics;
+    if (!numerics_) {
+      numerics_ = hello->numerics;
+      try {
+        if (options_.settings.exact) check_resumed(*numerics_);
+      } catch (const Error& error) {
+        session_.kill(trainer, "it computes otherwise");
+        return finish(error.info());
+      }
+    }
     if (options_.settings.exact && *numerics_ != hello->numerics) {
       session_.kill(trainer, "it computes otherwise");
       return finish(ErrorInfo{ErrorCode::kRefused, "a trainer would compute other bits",
@@ -318,7 +339,7 @@ void TrainDriver::act(const JobDone& action) {
 }
 
 void TrainDriver::act(const JobFailed& action) {
-  finish(ErrorInfo{ErrorCode::kTaskFailed, "the job failed", for_people(action.reason), ""});
+  finish(ErrorInfo{ErrorCode::kTaskFailed, "the job failed", for_people(action.reason), action.todo});
 }
 
 void TrainDriver::finish(Result<RunResult> result) {

@@ -33,8 +33,10 @@ struct RunOptions {
   int loaders = 1;
   bool evaluate = true;
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
-  double trainer_cpus = 0;            ///< CPUs that a trainer holds on its node
-  std::vector<CheckpointInfo> resume;
+  int keep_checkpoints = 3;
+  double trainer_cpus = 0;                             ///< CPUs that a trainer holds on its node
+  std::vector<CheckpointInfo> resume;                  ///< all of the job's, oldest first
+  std::optional<checkpoint::JobIdentity> resumed_job;  ///< that of the last of them
   std::vector<ChaosStep> chaos;
   std::vector<int> node_pids;  ///< what kill-node and kill-head signal
   int head_pid = 0;
@@ -91,6 +93,8 @@ class TrainDriver {
 
   void learn_data();
   void start_machine();
+  /// Refuses to resume what the checkpoints show to be another job.
+  void check_resumed(const std::string& numerics);
   void tick();
   void feed(const DriverEvent& event);
   void carry_out(const std::vector<DriverAction>& actions);

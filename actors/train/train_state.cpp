@@ -15,32 +15,44 @@ namespace {
 
 constexpr const char* kLearningRates = "optimizer/learning_rates";
 constexpr const char* kSchedulerSteps = "scheduler/steps";
+constexpr const char* kUserPrefix = "user/";
 
-constexpr std::array<std::pair<torch::ScalarType, const char*>, 10> kDtypes{{{torch::kFloat64, "F64"},
-                                                                             {torch::kFloat32, "F32"},
-                                                                             {torch::kFloat16, "F16"},
-                                                                             {torch::kBFloat16, "BF16"},
-                                                                             {torch::kInt64, "I64"},
-                                                                             {torch::kInt32, "I32"},
-                                                                             {torch::kInt16, "I16"},
-                                                                             {torch::kInt8, "I8"},
-                                                                             {torch::kUInt8, "U8"},
-                                                                             {torch::kBool, "BOOL"}}};
+using checkpoint::DType;
 
-std::string dtype_name(const std::string& name, const torch::Tensor& tensor) {
-  for (const auto& [type, text] : kDtypes) {
-    if (type == tensor.scalar_type()) return text;
+constexpr std::array<std::pair<torch::ScalarType, DType>, 10> kDtypes{{{torch::kFloat64, DType::kF64},
+                                                                       {torch::kFloat32, DType::kF32},
+                                                                       {torch::kFloat16, DType::kF16},
+                                                                       {torch::kBFloat16, DType::kBF16},
+                                                                       {torch::kInt64, DType::kI64},
+                                                                       {torch::kInt32, DType::kI32},
+                                                                       {torch::kInt16, DType::kI16},
+                                                                       {torch::kInt8, DType::kI8},
+                                                                       {torch::kUInt8, DType::kU8},
+                                                                       {torch::kBool, DType::kBool}}};
+
+/// The tensor as a part has it: without autograd, and a complex one as pairs of real numbers. An alias.
+torch::Tensor real_view(const torch::Tensor& tensor) {
+  const torch::Tensor plain = tensor.detach();
+  return plain.is_complex() ? torch::view_as_real(plain.resolve_conj()) : plain;
+}
+
+DType dtype_of(const std::string& name, const torch::Tensor& tensor) {
+  for (const auto& [type, dtype] : kDtypes) {
+    if (type == tensor.scalar_type()) return dtype;
   }
   throw BadConfig("tensor " + name + " cannot be part of a training state",
                   std::string("its type is ") + c10::toString(tensor.scalar_type()),
-                  "use a real floating-point or integer type");
+                  "use a floating-point or integer type");
 }
 
-torch::ScalarType scalar_type(const std::string& dtype) {
-  for (const auto& [type, text] : kDtypes) {
-    if (dtype == text) return type;
+/// What the part's bytes are as a tensor, without a copy; undefined for a type that no state has.
+torch::Tensor tensor_of(const StatePart& part) {
+  for (const auto& [type, dtype] : kDtypes) {
+    if (dtype != part.dtype) continue;
+    return torch::from_blob(const_cast<std::byte*>(part.bytes.data()), part.shape,
+                            torch::TensorOptions().dtype(type));
   }
-  return torch::ScalarType::Undefined;
+  return {};
 }
 
 std::string field_name(const std::string& parameter, const std::string& field) {
@@ -49,11 +61,11 @@ std::string field_name(const std::string& parameter, const std::string& field) {
 
 void add(StateView& view, std::string name, const torch::Tensor& tensor) {
   // Row-major bytes, whatever the strides; a tensor that is row-major already is not copied.
-  torch::Tensor owner = tensor.detach().contiguous();
-  StateTensor state{std::move(name), {}, owner.sizes().vec(), {}};
-  state.dtype = dtype_name(state.name, owner);
-  state.bytes = {static_cast<const std::byte*>(owner.data_ptr()), owner.nbytes()};
-  view.tensors.push_back(std::move(state));
+  torch::Tensor owner = real_view(tensor).contiguous();
+  StatePart part{std::move(name), {}, owner.sizes().vec(), {}};
+  part.dtype = dtype_of(part.name, owner);
+  part.bytes = {static_cast<const std::byte*>(owner.data_ptr()), owner.nbytes()};
+  view.parts.push_back(std::move(part));
   view.owners.push_back(std::move(owner));
 }
 
@@ -62,95 +74,101 @@ ErrorInfo does_not_fit(const std::string& name, const std::string& why) {
           "resume with the model and optimizer that wrote it"};
 }
 
-std::string shape_text(const std::string& dtype, const std::vector<std::int64_t>& shape) {
-  std::string text = dtype + "[";
+std::string shape_text(DType dtype, const std::vector<std::int64_t>& shape) {
+  std::string text = std::string(checkpoint::dtype_name(dtype)) + "[";
   for (const std::int64_t extent : shape) text += (text.back() == '[' ? "" : ",") + std::to_string(extent);
   return text + "]";
 }
 
-torch::Tensor copy_of(const StateTensor& state) {
-  torch::Tensor tensor = torch::empty(state.shape, torch::TensorOptions().dtype(scalar_type(state.dtype)));
-  if (!state.bytes.empty()) std::memcpy(tensor.data_ptr(), state.bytes.data(), state.bytes.size());
-  return tensor;
-}
-
-/// A checked state, in spare memory, ready to be swapped in.
+/// A checked state, ready to be swapped in.
 struct Incoming {
-  std::vector<std::pair<torch::Tensor, const StateTensor*>> values;  ///< parameters and buffers
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> values;  ///< parameters and buffers, and what they get
   std::vector<std::pair<torch::Tensor, std::unique_ptr<torch::optim::OptimizerParamState>>> optimizer;
+  std::vector<OptimizerField> options;
   std::vector<double> rates;
   unsigned scheduler_steps = 0;
+  std::vector<std::pair<const UserPart*, torch::Tensor>> user;
 };
 
-/// Takes the tensors of an incoming state by name and says where it differs from the model.
+/// Takes the parts of an incoming state by name and says where it differs from the model.
 class Check {
  public:
-  Check(TrainingModel& model, std::span<const StateTensor> tensors) : model_(model), tensors_(tensors) {}
+  Check(TrainingModel& model, std::span<const StatePart> parts) : model_(model), parts_(parts) {}
 
   Result<Incoming> run() {
-    for (const StateTensor& tensor : tensors_) {
-      if (!left_.emplace(tensor.name, &tensor).second)
-        return does_not_fit(tensor.name, "the state has it twice");
+    for (const StatePart& part : parts_) {
+      if (!left_.emplace(part.name, &part).second) return does_not_fit(part.name, "the state has it twice");
+      if (!holds_together(part)) return does_not_fit(part.name, "its bytes are not what its shape needs");
     }
     for (const auto& group : {model_.parameters(), model_.buffers()}) {
       for (const NamedTensor& item : group) {
-        if (auto fits = value(item); !fits) return fits.error();
+        auto found = value(item.name, item.tensor);
+        if (!found) return found.error();
+        incoming_.values.emplace_back(item.tensor, *std::move(found));
       }
     }
     for (const NamedTensor& parameter : model_.parameters()) {
       if (auto fits = optimizer_state(parameter); !fits) return fits.error();
     }
+    if (auto fits = options(); !fits) return fits.error();
     if (auto fits = rates(); !fits) return fits.error();
     if (auto fits = scheduler(); !fits) return fits.error();
-    if (!left_.empty())
-      return does_not_fit(std::string(left_.begin()->first), "this model has no such tensor");
+    for (const UserPart& part : model_.user_state().parts()) {
+      auto found = value(kUserPrefix + part.name, part.any_size ? torch::Tensor() : part.read());
+      if (!found) return found.error();
+      incoming_.user.emplace_back(&part, *std::move(found));
+    }
+    if (!left_.empty()) return does_not_fit(std::string(left_.begin()->first), "this model has no such part");
     return std::move(incoming_);
   }
 
  private:
-  /// The tensor called `name`, which is then no longer left over, or null.
-  const StateTensor* take(const std::string& name) {
+  /// The part called `name`, which is then no longer left over, or null.
+  const StatePart* take(const std::string& name) {
     const auto found = left_.find(name);
     if (found == left_.end()) return nullptr;
-    const StateTensor* tensor = found->second;
+    const StatePart* part = found->second;
     left_.erase(found);
-    return tensor;
+    return part;
   }
 
-  static bool holds_together(const StateTensor& tensor) {
-    std::size_t size = state_dtype_size_bytes(tensor.dtype);
-    for (const std::int64_t extent : tensor.shape) size *= static_cast<std::size_t>(extent);
-    return size == tensor.bytes.size() && state_dtype_size_bytes(tensor.dtype) != 0;
+  static bool holds_together(const StatePart& part) {
+    std::size_t size = checkpoint::dtype_bytes(part.dtype);
+    for (const std::int64_t extent : part.shape) size *= static_cast<std::size_t>(extent);
+    return size == part.bytes.size() && tensor_of(part).defined();
   }
 
-  Result<void> value(const NamedTensor& item) {
-    const StateTensor* found = take(item.name);
-    if (!found) return does_not_fit(item.name, "the state has no such tensor");
-    const std::vector<std::int64_t> shape = item.tensor.sizes().vec();
-    const std::string dtype = dtype_name(item.name, item.tensor);
+  /// The part called `name`, which must be like `current`; bytes of any length where that is undefined.
+  Result<torch::Tensor> value(const std::string& name, const torch::Tensor& current) {
+    const StatePart* found = take(name);
+    if (!found) return does_not_fit(name, "the state has no such part");
+    if (!current.defined()) return tensor_of(*found);
+    const torch::Tensor plain = real_view(current);
+    const std::vector<std::int64_t> shape = plain.sizes().vec();
+    const DType dtype = dtype_of(name, plain);
     if (found->shape != shape || found->dtype != dtype) {
-      return does_not_fit(item.name, "the state has " + shape_text(found->dtype, found->shape) +
-                                         ", the model " + shape_text(dtype, shape));
+      return does_not_fit(name, "the state has " + shape_text(found->dtype, found->shape) + ", the model " +
+                                    shape_text(dtype, shape));
     }
-    if (!holds_together(*found)) return does_not_fit(item.name, "its bytes are not what its shape needs");
-    incoming_.values.emplace_back(item.tensor, found);
-    return {};
+    return tensor_of(*found);
   }
 
   Result<void> optimizer_state(const NamedTensor& parameter) {
     const std::string prefix = field_name(parameter.name, "");
+    const torch::Tensor plain = real_view(parameter.tensor);
     std::vector<OptimizerField> fields;
     for (auto at = left_.lower_bound(prefix); at != left_.end() && at->first.starts_with(prefix);
          at = left_.erase(at)) {
-      const StateTensor& field = *at->second;
+      const StatePart& field = *at->second;
       const bool scalar = field.shape.empty();
-      const bool like_parameter = field.shape == parameter.tensor.sizes().vec() &&
-                                  field.dtype == dtype_name(parameter.name, parameter.tensor);
+      const bool like_parameter =
+          field.shape == plain.sizes().vec() && field.dtype == dtype_of(parameter.name, plain);
       if (!scalar && !like_parameter) {
         return does_not_fit(field.name, "its shape and type are not the parameter's");
       }
-      if (!holds_together(field)) return does_not_fit(field.name, "its bytes are not what its shape needs");
-      fields.push_back({field.name.substr(prefix.size()), copy_of(field)});
+      torch::Tensor own = tensor_of(field).clone();
+      if (like_parameter && parameter.tensor.is_complex()) own = torch::view_as_complex(own);
+      fields.push_back({field.name.substr(prefix.size()), std::move(own)});
     }
     auto state = make_optimizer_state(model_.optimizer(), fields);
     if (!state) return does_not_fit(prefix, state.error().message());
@@ -158,10 +176,19 @@ class Check {
     return {};
   }
 
+  Result<void> options() {
+    for (const OptimizerField& option : optimizer_options(model_.optimizer())) {
+      auto found = value(kOptionPrefix + option.name, option.tensor);
+      if (!found) return found.error();
+      incoming_.options.push_back({option.name, found->clone()});
+    }
+    return {};
+  }
+
   Result<void> rates() {
     const std::size_t groups = model_.optimizer().param_groups().size();
-    const StateTensor* found = take(kLearningRates);
-    if (!found || found->dtype != "F64" || found->bytes.size() != groups * sizeof(double)) {
+    const StatePart* found = take(kLearningRates);
+    if (!found || found->dtype != DType::kF64 || found->bytes.size() != groups * sizeof(double)) {
       return does_not_fit(kLearningRates, "the state has not one learning rate for each parameter group");
     }
     incoming_.rates.resize(groups);
@@ -171,9 +198,9 @@ class Check {
 
   Result<void> scheduler() {
     if (!model_.scheduler()) return {};
-    const StateTensor* found = take(kSchedulerSteps);
+    const StatePart* found = take(kSchedulerSteps);
     std::int64_t steps = -1;
-    if (found && found->dtype == "I64" && found->bytes.size() == sizeof steps) {
+    if (found && found->dtype == DType::kI64 && found->bytes.size() == sizeof steps) {
       std::memcpy(&steps, found->bytes.data(), sizeof steps);
     }
     if (steps < 0) return does_not_fit(kSchedulerSteps, "the state has no count of scheduler steps");
@@ -182,8 +209,8 @@ class Check {
   }
 
   TrainingModel& model_;
-  std::span<const StateTensor> tensors_;
-  std::map<std::string_view, const StateTensor*> left_;
+  std::span<const StatePart> parts_;
+  std::map<std::string_view, const StatePart*> left_;
   Incoming incoming_;
 };
 
@@ -199,32 +226,32 @@ StateView TrainState::view() const {
       add(view, field_name(item.name, field.name), field.tensor);
     }
   }
+  for (const OptimizerField& option : optimizer_options(model_.optimizer())) {
+    add(view, kOptionPrefix + option.name, option.tensor);
+  }
   add(view, kLearningRates, torch::tensor(learning_rates(model_.optimizer()), torch::kFloat64));
   if (auto* scheduler = model_.scheduler()) {
     add(view, kSchedulerSteps,
         torch::tensor(static_cast<std::int64_t>(scheduler_steps(*scheduler)), torch::kInt64));
   }
+  for (const UserPart& part : model_.user_state().parts()) add(view, kUserPrefix + part.name, part.read());
   return view;
 }
 
-Result<void> TrainState::install(std::span<const StateTensor> tensors) {
-  Result<Incoming> checked = Check(model_, tensors).run();
+Result<void> TrainState::install(std::span<const StatePart> parts) {
+  Result<Incoming> checked = Check(model_, parts).run();
   if (!checked) return checked.error();
   Incoming& incoming = *checked;
   const torch::NoGradGuard no_grad;
-  for (auto& [tensor, state] : incoming.values) tensor.copy_(copy_of(*state));
+  for (auto& [tensor, value] : incoming.values) real_view(tensor).copy_(value);
   for (auto& [parameter, state] : incoming.optimizer) {
     set_param_state(model_.optimizer(), parameter, std::move(state));
   }
+  set_optimizer_options(model_.optimizer(), incoming.options);
   set_learning_rates(model_.optimizer(), incoming.rates);
   if (auto* scheduler = model_.scheduler()) scheduler_steps(*scheduler) = incoming.scheduler_steps;
+  for (auto& [part, value] : incoming.user) part->write(value);
   return {};
-}
-
-Result<void> TrainState::install(std::span<const std::byte> serialised) {
-  const Result<std::vector<StateTensor>> tensors = decode_state(serialised);
-  if (!tensors) return tensors.error();
-  return install(*tensors);
 }
 
 }  // namespace troupe::train

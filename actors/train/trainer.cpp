@@ -11,6 +11,7 @@
 #include "actors/train/group_setup.hpp"
 #include "actors/train/job_registry.hpp"
 #include "actors/train/numerics.hpp"
+#include "actors/train/state_transfer.hpp"
 #include "actors/train/step_engine.hpp"
 #include "actors/train/train_driver.hpp"
 #include "actors/train/trainer_machine.hpp"
@@ -64,6 +65,7 @@ class Trainer::Work {
   std::string data_address() const { return troupe::to_string(listener_.endpoint()); }
 
   void prepare(const DataInfo& info) {
+    info_ = info;
     feed_ = std::make_unique<BatchFeed>(actor_, settings_, info,
                                         settings_.run + "/batches/" + to_string(actor_.address().actor));
     thread_ = std::thread([this] { run(); });
@@ -96,7 +98,8 @@ class Trainer::Work {
       } catch (const Error& error) {
         const bool of_the_group =
             error.code() == ErrorCode::kAborted || error.code() == ErrorCode::kTimeout ||
-            error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kActorDied;
+            error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kActorDied ||
+            error.code() == ErrorCode::kCorrupt;
         if (of_the_group || is_recoverable(task)) {
           result = TaskAborted{error.what(), {}};
         } else {
@@ -113,7 +116,7 @@ class Trainer::Work {
   /// A failure of these is the system's (a file, a socket) and is reported, not deadly.
   static bool is_recoverable(const TrainerTask& task) {
     return std::holds_alternative<FormGroup>(task) || std::holds_alternative<LoadCheckpoint>(task) ||
-           std::holds_alternative<RunCheckpoint>(task);
+           std::holds_alternative<RunCheckpoint>(task) || std::holds_alternative<RunPrune>(task);
   }
 
   /// What the user's code throws is thrown again by whoever runs it: the job fails at once, with its message.
@@ -163,34 +166,34 @@ class Trainer::Work {
   }
 
   TrainerResult perform(const TransferState& task) {
-    std::vector<std::byte> bytes;
-    if (task.role == TransferState::Role::kSource) bytes = engine_.state().serialise();
-    auto size = static_cast<std::int64_t>(bytes.size());
-    group_->broadcast({&size, 1, DType::kInt64}, task.source)->wait();
-    bytes.resize(static_cast<std::size_t>(size));
-    group_->broadcast({bytes.data(), bytes.size(), DType::kUInt8}, task.source)->wait();
-    if (task.role != TransferState::Role::kReceiver) return TaskDone{};
-    engine_.state().install(bytes).value();  // checks everything, then swaps it in whole
-    return StateReady{engine_.state().hash()};
+    const auto progress = [this] { this->progress(); };
+    if (task.role == TransferState::Role::kSource) {
+      send_state(*group_, engine_.state().view().parts, task.receivers, progress);
+      return TaskDone{};
+    }
+    pristine_ = false;
+    const ReceivedState received = receive_state(*group_, task.source, progress);
+    engine_.state().install(received.parts).value();  // checks everything, then swaps it in whole
+    return StateReady{};
   }
 
   TrainerResult perform(const MakeInitialState&) {
-    const auto model =
-        JobRegistry::instance().find(settings_.job_type).make_model(settings_.job, settings_.seed);
-    engine_.state().install(TrainState(*model).view().tensors).value();
-    return StateReady{engine_.state().hash()};
+    if (!std::exchange(pristine_, false))
+      engine_.state().install(TrainState(*make_model()).view().parts).value();
+    return StateReady{};
   }
 
   TrainerResult perform(const LoadCheckpoint& task) {
-    checkpoint::PosixFileSystem files;
-    checkpoint::CheckpointStore store(files, {settings_.checkpoint_folder, settings_.keep_checkpoints});
-    const auto loaded = store.load_manifest(task.path).value();
-    std::vector<StateTensor> tensors;
-    for (const auto& view : loaded.tensors) {
-      tensors.push_back({view.name, std::string(checkpoint::dtype_name(view.dtype)), view.shape, view.bytes});
+    pristine_ = false;
+    checkpoint::PosixFileSystem files([this] { progress(); });
+    const auto loaded = make_store(files).load_manifest(task.path).value();
+    if (loaded.manifest.state_hash != task.hash) {
+      throw_error({ErrorCode::kCorrupt, "the checkpoint '" + task.path + "' is another one here",
+                   "its state is " + loaded.manifest.state_hash + ", the job's is " + task.hash,
+                   "share the checkpoint folder between the nodes, or empty it there"});
     }
-    engine_.state().install(tensors).value();
-    return StateReady{engine_.state().hash()};
+    engine_.state().install(loaded.tensors).value();
+    return StateReady{};
   }
 
   TrainerResult perform(const ComputeStep& task) {
@@ -198,6 +201,7 @@ class Trainer::Work {
     // Per leaf: the hash of the indices that its batch was made of, and its loss. Every rank learns all of
     // it, so that a survivor can speak for a trainer that died. Summing zeros and one value changes no bit.
     std::vector<std::int64_t> slots(static_cast<std::size_t>(2 * leaves), 0);
+    if (task.rehearse) engine_.rehearse(make_model());
     engine_.begin_step(static_cast<std::uint64_t>(task.step));
     try {
       for (int leaf = task.leaves.begin; leaf < task.leaves.end; ++leaf) {
@@ -224,10 +228,18 @@ class Trainer::Work {
   TrainerResult perform(const ApplyStep& task) {
     engine_.apply((task.step + 1) % feed_->steps_per_epoch() == 0);
     feed_->release(task.step);
-    return Applied{};
+    Applied applied;
+    if (task.prove) applied.parts = hash_parts(engine_.state().view().parts);
+    return applied;
   }
 
-  TrainerResult perform(const HashState&) { return Hashed{engine_.state().hash()}; }
+  TrainerResult perform(const HashState&) {
+    return Hashed{final_hash(engine_.state().view().parts, [this] { progress(); })};
+  }
+
+  TrainerResult perform(const HashParts&) {
+    return PartsHashed{hash_parts(engine_.state().view().parts, [this] { progress(); })};
+  }
 
   TrainerResult perform(const RunEvaluation& task) {
     Evaluated sums;
@@ -241,21 +253,48 @@ class Trainer::Work {
   }
 
   TrainerResult perform(const RunCheckpoint& task) {
-    checkpoint::PosixFileSystem files;
-    checkpoint::CheckpointStore store(files, {settings_.checkpoint_folder, settings_.keep_checkpoints});
+    checkpoint::PosixFileSystem files([this] { progress(); });
     const auto view = engine_.state().view();
-    checkpoint::SaveRequest request;
-    request.job = {static_cast<std::uint64_t>(settings_.logical_ranks), settings_.seed,
-                   static_cast<std::uint64_t>(settings_.micro_batch),
-                   static_cast<std::uint64_t>(task.order.step / feed_->steps_per_epoch()),
-                   static_cast<std::uint64_t>(task.order.step)};
-    request.state_hash = state_hash(view.tensors);
-    for (const auto& tensor : view.tensors) {
-      request.tensors.push_back(
-          {tensor.name, checkpoint::dtype_from_name(tensor.dtype).value(), tensor.shape, tensor.bytes});
+    const checkpoint::SaveRequest request{
+        .job = job_identity(settings_, info_, numerics_fingerprint()),
+        .position = {static_cast<std::uint64_t>(task.order.step / feed_->steps_per_epoch()),
+                     static_cast<std::uint64_t>(task.order.step)},
+        .state_hash = final_hash(view.parts, [this] { progress(); }),
+        .tensors = view.parts};
+    const auto saved = make_store(files).save(request).value();
+    return CheckpointStored{saved.manifest_path, request.state_hash,
+                            hash_parts(view.parts, [this] { progress(); })};
+  }
+
+  TrainerResult perform(const RunPrune& task) {
+    checkpoint::PosixFileSystem files;
+    make_store(files).prune(task.order.oldest_kept).value();
+    return TaskDone{};
+  }
+
+  checkpoint::CheckpointStore make_store(checkpoint::FileSystem& files) {
+    return {files, {settings_.checkpoint_folder, [this] { progress(); }}};
+  }
+
+  std::unique_ptr<TrainingModel> make_model() const {
+    return JobRegistry::instance().find(settings_.job_type).make_model(settings_.job, settings_.seed);
+  }
+
+  /// A walk over the state goes on: says so once a second, and ends it when a newer generation calls.
+  void progress() {
+    Generation generation;
+    {
+      const std::lock_guard lock(mutex_);
+      generation = machine_.generation();
+      if (stopping_ || aborted_below_ > plan_.generation) {
+        throw_error({ErrorCode::kAborted, "the walk over the state was given up",
+                     "generation " + to_string(plan_.generation) + " is over", ""});
+      }
     }
-    const auto saved = store.save(request).value();
-    return CheckpointStored{saved.manifest_path, request.state_hash};
+    const Instant now = MonotonicClock().now();
+    if (now - progress_told_ < std::chrono::seconds(1)) return;
+    progress_told_ = now;
+    driver_.tell<&TrainDriver::report>(TrainerReport(StateProgress{actor_.address().actor, generation}));
   }
 
   // ---- Under the mutex ----------------------------------------------------------------------------------
@@ -294,6 +333,9 @@ class Trainer::Work {
   std::unique_ptr<BatchFeed> feed_;
   GenerationPlan plan_;
   int rank_ = 0;
+  DataInfo info_;
+  bool pristine_ = true;  ///< the model is as the seed made it
+  Instant progress_told_{};
   std::shared_ptr<collectives::ProcessGroup> group_;
   std::thread thread_;
 };

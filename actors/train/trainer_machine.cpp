@@ -6,6 +6,21 @@
 #include "runtime/core/assert.hpp"
 
 namespace troupe::train {
+namespace {
+
+/// What a task does that no abort of the group ends, or null.
+const char* uninterrupted(const TrainerTask& task) {
+  if (std::holds_alternative<MakeInitialState>(task)) return "makes the initial state";
+  if (std::holds_alternative<LoadCheckpoint>(task)) return "reads a checkpoint";
+  if (std::holds_alternative<RunCheckpoint>(task)) return "writes a checkpoint";
+  if (std::holds_alternative<RunPrune>(task)) return "deletes old checkpoints";
+  if (std::holds_alternative<ApplyStep>(task)) return "applies a step";
+  if (std::holds_alternative<HashState>(task) || std::holds_alternative<HashParts>(task))
+    return "hashes the state";
+  return nullptr;
+}
+
+}  // namespace
 
 TrainerMachine::TrainerMachine(ActorId self, Mutations mutations) : self_(self), mutations_(mutations) {}
 
@@ -44,7 +59,10 @@ void TrainerMachine::handle(const Quiesce& order, TrainerOutput& out) {
   errands_.clear();
   out.abort_group = true;
   out.reason = "leaves for generation " + to_string(generation_) + ": " + order.reason;
-  if (!doing_ && steps_ == kNoState) report_quiesced({}, out);
+  if (!doing_) return report_quiesced(out);
+  if (const char* doing = uninterrupted(*doing_)) {
+    out.reports.push_back(TrainerBusy{self_, generation_, doing});
+  }
 }
 
 void TrainerMachine::handle(const StartGeneration& order, TrainerOutput& out) {
@@ -59,10 +77,12 @@ void TrainerMachine::handle(const StartGeneration& order, TrainerOutput& out) {
   limit_ = plan_.first_step;
   state_ = State::kForming;
   const bool must_hold = plan_.origin == StateOrigin::kMembers && !is_receiver();
-  if (rank() < 0 || (must_hold && steps_ != plan_.first_step)) {
+  const bool holds = steps_ == plan_.first_step && lineage_ == plan_.lineage;
+  if (rank() < 0 || (must_hold && !holds)) {
     leave({rank() < 0 ? "the plan has no rank for this trainer"
                       : "the plan takes this trainer to hold " + std::to_string(plan_.first_step) +
-                            " steps, it holds " + std::to_string(steps_),
+                            " steps of lineage " + to_string(plan_.lineage) + ", it holds " +
+                            std::to_string(steps_) + " of " + to_string(lineage_),
            {}},
           out);
   }
@@ -114,7 +134,7 @@ TrainerTask TrainerMachine::choose() const {
     case State::kIdle:
       return Wait{"no generation yet"};
     case State::kQuiescing:
-      return HashState{};
+      return Wait{"ends its task"};
     case State::kQuiesced:
       return Wait{"waits for the plan of generation " + to_string(generation_)};
     case State::kForming:
@@ -124,7 +144,7 @@ TrainerTask TrainerMachine::choose() const {
     case State::kRunning:
       return choose_running_task();
     case State::kApplying:
-      return ApplyStep{steps_};
+      return ApplyStep{steps_, plan_.prove_first_step && steps_ == plan_.first_step};
     case State::kLeft:
       return Wait{"left generation " + to_string(generation_)};
   }
@@ -133,10 +153,8 @@ TrainerTask TrainerMachine::choose() const {
 
 TrainerTask TrainerMachine::choose_state_task() const {
   if (plan_.origin == StateOrigin::kInitial) return MakeInitialState{};
-  if (plan_.origin == StateOrigin::kCheckpoint) return LoadCheckpoint{plan_.checkpoint};
-  const auto role = is_receiver()            ? TransferState::Role::kReceiver
-                    : rank() == plan_.source ? TransferState::Role::kSource
-                                             : TransferState::Role::kBystander;
+  if (plan_.origin == StateOrigin::kCheckpoint) return LoadCheckpoint{plan_.checkpoint, plan_.state_hash};
+  const auto role = is_receiver() ? TransferState::Role::kReceiver : TransferState::Role::kSource;
   return TransferState{generation_, role, plan_.source, plan_.receivers};
 }
 
@@ -144,9 +162,13 @@ TrainerTask TrainerMachine::choose_running_task() const {
   if (!errands_.empty()) {
     if (const auto* evaluate = std::get_if<Evaluate>(&errands_.front())) return RunEvaluation{*evaluate};
     if (const auto* write = std::get_if<WriteCheckpoint>(&errands_.front())) return RunCheckpoint{*write};
+    if (const auto* prove = std::get_if<ProveState>(&errands_.front())) return HashParts{*prove};
+    if (const auto* prune = std::get_if<PruneCheckpoints>(&errands_.front())) return RunPrune{*prune};
     return HashState{};
   }
-  if (steps_ < limit_) return ComputeStep{generation_, steps_, leaves()};
+  if (steps_ < limit_) {
+    return ComputeStep{generation_, steps_, leaves(), rank() == 0 && steps_ == plan_.rehearse_step};
+  }
   return Wait{"step " + std::to_string(steps_) + " waits for the commit"};
 }
 
@@ -157,7 +179,7 @@ TrainerOutput TrainerMachine::done(const TrainerResult& result) {
   TrainerOutput out;
   const TrainerTask task = *std::exchange(doing_, std::nullopt);
   std::visit([&](const auto& t) { finished(t, result, out); }, task);
-  if (state_ == State::kQuiescing && steps_ == kNoState) report_quiesced({}, out);
+  if (state_ == State::kQuiescing) report_quiesced(out);
   return out;
 }
 
@@ -167,49 +189,40 @@ void TrainerMachine::finished(const FormGroup&, const TrainerResult& result, Tra
   if (superseded()) return;
   if (const auto* why = std::get_if<TaskAborted>(&result)) return leave(*why, out);
   out.reports.push_back(GroupFormed{self_, generation_});
-  const bool has_it = plan_.origin == StateOrigin::kMembers && plan_.receivers.empty();
+  // Whoever has the state and does not send it takes no part in the transfer.
+  const bool sends = !plan_.receivers.empty() && rank() == plan_.source;
+  const bool has_it = plan_.origin == StateOrigin::kMembers && !is_receiver() && !sends;
   state_ = has_it ? State::kRunning : State::kGettingState;
 }
 
 void TrainerMachine::finished(const TransferState&, const TrainerResult& result, TrainerOutput& out) {
-  if (const auto* ready = std::get_if<StateReady>(&result)) return installed(*ready, out);
+  if (std::holds_alternative<StateReady>(result)) return installed(out);
   if (superseded()) return;
   if (const auto* why = std::get_if<TaskAborted>(&result)) return leave(*why, out);
   state_ = State::kRunning;
 }
 
 void TrainerMachine::finished(const MakeInitialState&, const TrainerResult& result, TrainerOutput& out) {
-  if (const auto* ready = std::get_if<StateReady>(&result)) return installed(*ready, out);
+  if (std::holds_alternative<StateReady>(result)) return installed(out);
   if (superseded()) return;
   if (const auto* why = std::get_if<TaskAborted>(&result)) leave(*why, out);
 }
 
 void TrainerMachine::finished(const LoadCheckpoint& task, const TrainerResult& result, TrainerOutput& out) {
-  if (const auto* ready = std::get_if<StateReady>(&result)) return installed(*ready, out);
+  if (std::holds_alternative<StateReady>(result)) return installed(out);
   if (superseded()) return;
   if (const auto* why = std::get_if<TaskAborted>(&result)) {
-    out.reports.push_back(CheckpointUnusable{self_, generation_, task.path, why->reason});
+    out.reports.push_back(CheckpointUnreadable{self_, generation_, task.path, why->reason});
     state_ = State::kLeft;
   }
 }
 
 /// Also when a newer generation has called meanwhile: what is in place, whole, is what this trainer holds.
-void TrainerMachine::installed(const StateReady& ready, TrainerOutput& out) {
-  if (!plan_.state_hash.empty() && ready.hash != plan_.state_hash) {
-    steps_ = kNoState;
-    const std::string why = "the state that arrived hashes to " + ready.hash + ", not to " + plan_.state_hash;
-    if (superseded()) return;
-    if (plan_.origin == StateOrigin::kCheckpoint) {
-      out.reports.push_back(CheckpointUnusable{self_, generation_, plan_.checkpoint, why});
-      state_ = State::kLeft;
-    } else {
-      leave({why, {plan_.members[plan_.source].actor}}, out);
-    }
-    return;
-  }
+void TrainerMachine::installed(TrainerOutput& out) {
   steps_ = plan_.first_step;
+  lineage_ = plan_.lineage;
   if (superseded()) return;
-  out.reports.push_back(StateInstalled{self_, generation_, steps_, ready.hash});
+  out.reports.push_back(StateInstalled{self_, generation_, steps_});
   state_ = State::kRunning;
 }
 
@@ -222,22 +235,38 @@ void TrainerMachine::finished(const ComputeStep&, const TrainerResult& result, T
   }
 }
 
-void TrainerMachine::finished(const ApplyStep& task, const TrainerResult&, TrainerOutput& out) {
+void TrainerMachine::finished(const ApplyStep& task, const TrainerResult& result, TrainerOutput& out) {
   TROUPE_ASSERT(task.step == steps_, "steps are applied in order");
   ++steps_;
   uncommitted_.push_back({task.step, std::move(reduced_)});
   if (superseded()) return;  // TrainerQuiesced says it
-  out.reports.push_back(StepApplied{self_, generation_, uncommitted_.back()});
+  StepApplied report{self_, generation_, uncommitted_.back(), {}};
+  if (const auto* applied = std::get_if<Applied>(&result)) report.parts = applied->parts;
+  out.reports.push_back(std::move(report));
   state_ = State::kRunning;
 }
 
 void TrainerMachine::finished(const HashState&, const TrainerResult& result, TrainerOutput& out) {
-  const auto* hashed = std::get_if<Hashed>(&result);
-  TROUPE_ASSERT(hashed != nullptr, "hashing a state does not fail");
-  if (superseded()) return report_quiesced(hashed->hash, out);
-  if (errands_.empty() || !std::holds_alternative<Finish>(errands_.front())) return;
+  if (superseded()) return;
+  if (const auto* why = std::get_if<TaskAborted>(&result)) return leave(*why, out);
   errands_.pop_front();
-  out.reports.push_back(TrainerFinished{self_, generation_, steps_, hashed->hash});
+  if (const auto* hashed = std::get_if<Hashed>(&result))
+    out.reports.push_back(TrainerFinished{self_, generation_, steps_, hashed->hash});
+}
+
+void TrainerMachine::finished(const HashParts& task, const TrainerResult& result, TrainerOutput& out) {
+  if (superseded()) return;
+  if (const auto* why = std::get_if<TaskAborted>(&result)) return leave(*why, out);
+  errands_.pop_front();
+  if (const auto* hashed = std::get_if<PartsHashed>(&result))
+    out.reports.push_back(StateProved{self_, generation_, task.order.step, hashed->parts});
+}
+
+void TrainerMachine::finished(const RunPrune&, const TrainerResult& result, TrainerOutput& out) {
+  if (superseded()) return;
+  errands_.pop_front();
+  if (const auto* why = std::get_if<TaskAborted>(&result))
+    out.reports.push_back(PruneFailed{self_, generation_, why->reason});
 }
 
 void TrainerMachine::finished(const RunEvaluation& task, const TrainerResult& result, TrainerOutput& out) {
@@ -256,7 +285,8 @@ void TrainerMachine::finished(const RunCheckpoint& task, const TrainerResult& re
   if (const auto* why = std::get_if<TaskAborted>(&result)) {
     out.reports.push_back(CheckpointFailed{self_, generation_, task.order.step, why->reason});
   } else if (const auto* stored = std::get_if<CheckpointStored>(&result)) {
-    out.reports.push_back(CheckpointWritten{self_, generation_, task.order.step, stored->path, stored->hash});
+    out.reports.push_back(
+        CheckpointWritten{self_, generation_, task.order.step, stored->path, stored->hash, stored->parts});
   }
 }
 
@@ -267,10 +297,10 @@ void TrainerMachine::leave(const TaskAborted& why, TrainerOutput& out) {
   out.reports.push_back(GenerationFailed{self_, generation_, why.reason, why.suspects});
 }
 
-void TrainerMachine::report_quiesced(StateHash hash, TrainerOutput& out) {
+void TrainerMachine::report_quiesced(TrainerOutput& out) {
   state_ = State::kQuiesced;
-  out.reports.push_back(TrainerQuiesced{
-      self_, generation_, steps_, std::move(hash), {uncommitted_.begin(), uncommitted_.end()}});
+  out.reports.push_back(
+      TrainerQuiesced{self_, generation_, steps_, lineage_, {uncommitted_.begin(), uncommitted_.end()}});
 }
 
 }  // namespace troupe::train

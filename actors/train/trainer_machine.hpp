@@ -30,57 +30,70 @@ struct Wait {
 struct FormGroup {
   GenerationPlan plan;
 };
-/// Take part in handing the state over: as the source, as a receiver (into spare memory, hash, swap in
-/// whole), or as a member that has it already and only keeps the others company.
+/// Hand the state over, or receive it (into spare memory, hash, swap in whole).
 struct TransferState {
-  enum class Role : std::uint8_t { kSource, kReceiver, kBystander };
+  enum class Role : std::uint8_t { kSource, kReceiver };
   Generation generation;
-  Role role = Role::kBystander;
+  Role role = Role::kReceiver;
   int source = 0;
   std::vector<int> receivers;
 };
 struct MakeInitialState {};
 struct LoadCheckpoint {
   std::string path;
+  StateHash hash;  ///< what its manifest must say
 };
 /// Get the leaves' batches, compute, reduce. Nothing of the TrainState may change.
 struct ComputeStep {
   Generation generation;
   std::int64_t step = 0;
   LeafInterval leaves;
+  bool rehearse = false;  ///< a fresh copy of the state computes it, too
 };
 /// The step was reduced: change the TrainState. Local; an exception in it is this trainer's death.
 struct ApplyStep {
   std::int64_t step = 0;
+  bool prove = false;  ///< tell the hashes of the state's parts after it
 };
-/// Hash the TrainState.
+/// The final hash of the TrainState.
 struct HashState {};
+/// The hashes of its parts.
+struct HashParts {
+  ProveState order;
+};
 struct RunEvaluation {
   Evaluate order;
 };
 struct RunCheckpoint {
   WriteCheckpoint order;
 };
+struct RunPrune {
+  PruneCheckpoints order;
+};
 
-using TrainerTask = std::variant<Wait, FormGroup, TransferState, MakeInitialState, LoadCheckpoint,
-                                 ComputeStep, ApplyStep, HashState, RunEvaluation, RunCheckpoint>;
+using TrainerTask =
+    std::variant<Wait, FormGroup, TransferState, MakeInitialState, LoadCheckpoint, ComputeStep, ApplyStep,
+                 HashState, HashParts, RunEvaluation, RunCheckpoint, RunPrune>;
 
 // How it went.
 
-/// FormGroup, or a TransferState as source or bystander, succeeded.
+/// FormGroup, a TransferState as source, or RunPrune succeeded.
 struct TaskDone {};
 /// A receiver's, MakeInitialState's or LoadCheckpoint's state is in place, whole.
-struct StateReady {
-  StateHash hash;
-};
+struct StateReady {};
 /// ComputeStep succeeded; the slots of all leaves.
 struct Reduced {
   std::vector<SlotReport> slots;
 };
 /// ApplyStep is through.
-struct Applied {};
+struct Applied {
+  std::vector<PartHash> parts;  ///< if the task asked for them
+};
 struct Hashed {
   StateHash hash;
+};
+struct PartsHashed {
+  std::vector<PartHash> parts;
 };
 struct Evaluated {
   std::int64_t correct = 0;
@@ -90,6 +103,7 @@ struct Evaluated {
 struct CheckpointStored {
   std::string path;
   StateHash hash;
+  std::vector<PartHash> parts;
 };
 /// The task did not succeed: the group was aborted or timed out, a file could not be read or written.
 struct TaskAborted {
@@ -97,8 +111,8 @@ struct TaskAborted {
   std::vector<ActorId> suspects;
 };
 
-using TrainerResult =
-    std::variant<TaskDone, StateReady, Reduced, Applied, Hashed, Evaluated, CheckpointStored, TaskAborted>;
+using TrainerResult = std::variant<TaskDone, StateReady, Reduced, Applied, Hashed, PartsHashed, Evaluated,
+                                   CheckpointStored, TaskAborted>;
 
 /// What follows from an order or a result.
 struct TrainerOutput {
@@ -123,7 +137,7 @@ class TrainerMachine {
 
   enum class State : std::uint8_t {
     kIdle,       ///< no generation yet
-    kQuiescing,  ///< told to leave: ends its task, hashes what it holds, then reports it
+    kQuiescing,  ///< told to leave: ends its task, then reports what it holds
     kQuiesced,   ///< reported; waits for a plan
     kForming,
     kGettingState,
@@ -144,7 +158,7 @@ class TrainerMachine {
   std::int64_t limit() const { return limit_; }
 
  private:
-  using Errand = std::variant<Evaluate, WriteCheckpoint, Finish>;
+  using Errand = std::variant<Evaluate, WriteCheckpoint, ProveState, PruneCheckpoints, Finish>;
 
   void handle(const Quiesce& order, TrainerOutput& out);
   void handle(const StartGeneration& order, TrainerOutput& out);
@@ -152,6 +166,8 @@ class TrainerMachine {
   void handle(const SetLoaders& order, TrainerOutput& out);
   void handle(const Evaluate& order, TrainerOutput& out) { add_errand(order, out); }
   void handle(const WriteCheckpoint& order, TrainerOutput& out) { add_errand(order, out); }
+  void handle(const ProveState& order, TrainerOutput& out) { add_errand(order, out); }
+  void handle(const PruneCheckpoints& order, TrainerOutput& out) { add_errand(order, out); }
   void handle(const Finish& order, TrainerOutput& out) { add_errand(order, out); }
   template <class Order>
   void add_errand(const Order& order, TrainerOutput& out);
@@ -168,12 +184,14 @@ class TrainerMachine {
   void finished(const ComputeStep& task, const TrainerResult& result, TrainerOutput& out);
   void finished(const ApplyStep& task, const TrainerResult& result, TrainerOutput& out);
   void finished(const HashState& task, const TrainerResult& result, TrainerOutput& out);
+  void finished(const HashParts& task, const TrainerResult& result, TrainerOutput& out);
+  void finished(const RunPrune& task, const TrainerResult& result, TrainerOutput& out);
   void finished(const RunEvaluation& task, const TrainerResult& result, TrainerOutput& out);
   void finished(const RunCheckpoint& task, const TrainerResult& result, TrainerOutput& out);
   void finished(const Wait& task, const TrainerResult& result, TrainerOutput& out);
-  void installed(const StateReady& ready, TrainerOutput& out);
+  void installed(TrainerOutput& out);
   void leave(const TaskAborted& why, TrainerOutput& out);
-  void report_quiesced(StateHash hash, TrainerOutput& out);
+  void report_quiesced(TrainerOutput& out);
   /// A newer generation called while the task ran: its outcome is of an old one.
   bool superseded() const { return state_ == State::kQuiescing; }
 
@@ -184,6 +202,7 @@ class TrainerMachine {
   GenerationPlan plan_;
   std::vector<LoaderInfo> loaders_;
   std::int64_t steps_ = kNoState;
+  Generation lineage_;  ///< of the state held
   std::int64_t limit_ = 0;
   std::optional<TrainerTask> doing_;    ///< taken, not done
   std::deque<StepReport> uncommitted_;  ///< applied, not known to be committed; ends with steps_ - 1

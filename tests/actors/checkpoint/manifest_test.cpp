@@ -13,7 +13,8 @@ namespace {
 const std::string kHash = sha256_hex({});
 
 Manifest sample() {
-  return {{4, UINT64_MAX, 25, 1, 1200},
+  return {{4, UINT64_MAX, 25, "Digits{\"mnist\", 0.02}", kHash, 60000, 10000, "libtorch 1.13.1; threads 1"},
+          {1, 1200},
           kHash,
           {"checkpoint-00000003.safetensors", 123456, kHash},
           {{"model", "convnet"}, {"a \"quoted\"\nkey", "\xc3\xa9"}}};
@@ -43,11 +44,19 @@ TEST_CASE("a manifest is written as its page says") {
   REQUIRE(text.ok());
   const std::string body = R"({
   "format": "troupe checkpoint",
-  "version": 1,
+  "version": 2,
   "job": {
     "logical_ranks": 4,
     "seed": 7,
     "micro_batch": 25,
+    "struct": "Digits{\"mnist\", 0.02}",
+    "struct_sha256": ")" + kHash +
+                           R"(",
+    "train_size": 60000,
+    "test_size": 10000,
+    "numerics": "libtorch 1.13.1; threads 1"
+  },
+  "position": {
     "epoch": 1,
     "global_step": 1200
   },
@@ -93,13 +102,13 @@ TEST_CASE("what is wrong is said") {
   CHECK(decode("[1]").error().why == "it is no JSON object");
   CHECK(decode("{}").error().why == "it is no manifest of a checkpoint");
   CHECK(decode(R"({"format": "troupe checkpoint"})").error().why == "'version' is missing or not a count");
-  const auto future = decode(R"({"format": "troupe checkpoint", "version": 2, "new": [1]})");
+  const auto future = decode(R"({"format": "troupe checkpoint", "version": 3, "new": [1]})");
   CHECK(future.error().code == ErrorCode::kRefused);
   CHECK(future.error().message() ==
-        "cannot use manifest 'm.json': it has format version 2, this program reads version 1 (resume with "
+        "cannot use manifest 'm.json': it has format version 3, this program reads version 2 (resume with "
         "the program "
         "that wrote it)");
-  CHECK(decode(R"({"format": "troupe checkpoint", "version": 1, "job": 3})").error().why ==
+  CHECK(decode(R"({"format": "troupe checkpoint", "version": 2, "job": 3})").error().why ==
         "'job' is missing or not an object");
   std::string text = *encode_manifest(sample());
   text.replace(text.find("1200"), 4, "1201");
@@ -113,7 +122,33 @@ TEST_CASE("what cannot be written is refused") {
   CHECK(encode_manifest(manifest).error().code == ErrorCode::kBadInput);
   manifest = sample();
   manifest.metadata["x"] = "\xff";
-  CHECK(encode_manifest(manifest).error().why == "its metadata is not valid UTF-8");
+  CHECK(encode_manifest(manifest).error().why == "a text in it is not valid UTF-8");
   manifest.metadata["x"] = std::string(kMaxManifestBytes, 'x');
   CHECK(encode_manifest(manifest).error().code == ErrorCode::kLimit);
+}
+
+TEST_CASE("another job is found by what its result depends on, and both sides are named") {
+  const JobIdentity written = sample().job;
+  CHECK_FALSE(difference(written, written));
+  const auto with = [&](auto&& change) {
+    JobIdentity ours = written;
+    change(ours);
+    return difference(written, ours).value_or("the same");
+  };
+  CHECK(with([](auto& j) { j.logical_ranks = 3; }) == "it was written with logical ranks 4, this run has 3");
+  CHECK(with([](auto& j) { j.seed = 8; }).ends_with("this run has 8"));
+  CHECK(with([](auto& j) { j.micro_batch = 32; }) == "it was written with micro-batch 25, this run has 32");
+  CHECK(with([](auto& j) {
+          j.job = "Digits{\"mnist\", 0.5}";
+          j.job_sha256 = sha256_hex(std::as_bytes(std::span("x")));
+        }).find("the job Digits{\"mnist\", 0.02} (e3b0c442), this run has Digits{\"mnist\", 0.5} (") !=
+        std::string::npos);
+  CHECK(with([](auto& j) { j.train_size = 50000; }) ==
+        "it was written with a training set of size 60000, this run has 50000");
+  CHECK(with([](auto& j) { j.test_size = 1; }).find("a test set of size 10000") != std::string::npos);
+  CHECK(with([](auto& j) { j.numerics = "threads 2"; }) ==
+        "it was written with trainers that compute with 'libtorch 1.13.1; threads 1', this run has 'threads "
+        "2'");
+  // What is not known yet is not held against it.
+  CHECK(with([](auto& j) { j.train_size = j.test_size = 0, j.numerics.clear(); }) == "the same");
 }

@@ -47,6 +47,9 @@ class SimulatedDisk final : public FileSystem {
     trouble_ = trouble;
   }
 
+  /// The next file gets a wrong byte, and nobody is told.
+  void damage_next_file() { damage_next_file_ = true; }
+
   void reboot(Leftovers leftovers) {
     plan(-1, Trouble::kNone);
     if (leftovers == Leftovers::kNothing) visible_ = durable_;
@@ -147,6 +150,7 @@ class SimulatedDisk final : public FileSystem {
       if (torn) file_->bytes.insert(file_->bytes.end(), half.begin(), half.end());
       if (auto ok = disk_.begin(path_, ENOSPC); !ok) return ok;
       if (!torn) file_->bytes.insert(file_->bytes.end(), bytes.begin(), bytes.end());
+      if (std::exchange(disk_.damage_next_file_, false)) file_->bytes.back() ^= std::byte{4};
       disk_.end();
       return {};
     }
@@ -208,6 +212,7 @@ class SimulatedDisk final : public FileSystem {
   int operations_ = 0;
   int planned_ = -1;
   Trouble trouble_ = Trouble::kNone;
+  bool damage_next_file_ = false;
   Names visible_;
   Names durable_;
   std::vector<NameChange> pending_;

@@ -41,7 +41,7 @@ TrainerMachine running(std::int64_t limit, Mutations mutations = {}) {
   take<FormGroup>(trainer);
   trainer.done(TaskDone{});
   take<MakeInitialState>(trainer);
-  trainer.done(StateReady{"h0"});
+  trainer.done(StateReady{});
   trainer.on(Committed{kFirst, 0, limit});
   return trainer;
 }
@@ -69,9 +69,7 @@ TEST_CASE("what was reduced but not applied when the call to leave came never ha
   TrainerMachine trainer = running(5);
   take<ComputeStep>(trainer);
   CHECK(trainer.on(Quiesce{kSecond, "peer died"}).abort_group);
-  CHECK(trainer.done(Reduced{kSlots}).reports.empty());
-  take<HashState>(trainer);
-  const auto out = trainer.done(Hashed{"h0"});
+  const auto out = trainer.done(Reduced{kSlots});
   REQUIRE(out.reports.size() == 1);
   CHECK(std::get<TrainerQuiesced>(out.reports[0]).steps == 0);
 }
@@ -86,9 +84,7 @@ TEST_CASE(
   trainer.done(Reduced{kSlots});
   take<ApplyStep>(trainer);
   trainer.on(Quiesce{kSecond, "peer died"});
-  CHECK(trainer.done(Applied{}).reports.empty());
-  take<HashState>(trainer);
-  const auto quiesced = std::get<TrainerQuiesced>(trainer.done(Hashed{"h3"}).reports.at(0));
+  const auto quiesced = std::get<TrainerQuiesced>(trainer.done(Applied{}).reports.at(0));
   CHECK(quiesced.steps == 3);
   REQUIRE(quiesced.uncommitted.size() == 2);
   CHECK(quiesced.uncommitted[0] == StepReport{1, kSlots});
@@ -99,12 +95,10 @@ TEST_CASE("a receiver counts as having no state until the new one is in place, w
   TrainerMachine trainer = running(5);
   run_step(trainer);
   trainer.on(Quiesce{kSecond, "peer died"});
-  take<HashState>(trainer);
-  trainer.done(Hashed{"h1"});
   GenerationPlan plan = plan_of(kSecond, StateOrigin::kMembers, 2);
   plan.source = 1;
   plan.receivers = {0};
-  plan.state_hash = "h2";
+  plan.lineage = kFirst;
   trainer.on(StartGeneration{plan});
   take<FormGroup>(trainer);
   trainer.done(TaskDone{});
@@ -116,13 +110,13 @@ TEST_CASE("a receiver counts as having no state until the new one is in place, w
     CHECK(std::get<TrainerQuiesced>(out.reports.at(0)).steps == kNoState);
   }
   SECTION("it arrives") {
-    const auto out = trainer.done(StateReady{"h2"});
+    const auto out = trainer.done(StateReady{});
     CHECK(std::get<StateInstalled>(out.reports.at(0)).steps == 2);
     CHECK(trainer.steps() == 2);
   }
-  SECTION("other bits arrive") {
-    const auto out = trainer.done(StateReady{"hx"});
-    CHECK(std::get<GenerationFailed>(out.reports.at(0)).suspects == std::vector{kPeer});
+  SECTION("it does not arrive whole") {
+    const auto out = trainer.done(TaskAborted{"the hash of 'w' does not hold", {}});
+    CHECK(std::holds_alternative<GenerationFailed>(out.reports.at(0)));
     CHECK(trainer.steps() == kNoState);
   }
 }
@@ -143,4 +137,89 @@ TEST_CASE("an aborted collective is reported once, and then the trainer waits to
   const auto out = trainer.done(TaskAborted{"no word from 2 for 30 s", {kPeer}});
   CHECK(std::get<GenerationFailed>(out.reports.at(0)).suspects == std::vector{kPeer});
   take<Wait>(trainer);
+}
+
+TEST_CASE("a trainer that waits says at once what it holds, however large that is") {
+  // It hashed the whole state first, with 6 s for it.
+  TrainerMachine trainer = running(1);
+  run_step(trainer);
+  take<Wait>(trainer);
+  const auto out = trainer.on(Quiesce{kSecond, "peer died"});
+  const auto quiesced = std::get<TrainerQuiesced>(out.reports.at(0));
+  CHECK(quiesced.steps == 1);
+  CHECK(quiesced.lineage == Generation{});
+  take<Wait>(trainer);
+}
+
+TEST_CASE("a trainer in a task that no abort ends says so") {
+  TrainerMachine trainer = running(5);
+  trainer.on(WriteCheckpoint{kFirst, 0});
+  take<RunCheckpoint>(trainer);
+  const auto out = trainer.on(Quiesce{kSecond, "peer died"});
+  CHECK(std::get<TrainerBusy>(out.reports.at(0)).doing == "writes a checkpoint");
+  const auto left = trainer.done(CheckpointStored{"path", "h0", {}});
+  CHECK(std::get<TrainerQuiesced>(left.reports.at(0)).steps == 0);
+}
+
+TEST_CASE("a member that has the state and does not send it takes no part in a transfer") {
+  TrainerMachine trainer = running(5);
+  trainer.on(Quiesce{kSecond, "joined"});
+  GenerationPlan plan = plan_of(kSecond, StateOrigin::kMembers, 0);
+  plan.members.push_back({ActorId{3}, {}, "", {2, 3}});
+  plan.lineage = Generation{};
+  plan.source = 1;
+  plan.receivers = {2};
+  trainer.on(StartGeneration{plan});
+  take<FormGroup>(trainer);
+  trainer.done(TaskDone{});
+  take<Wait>(trainer);
+  CHECK(trainer.state() == TrainerMachine::State::kRunning);
+}
+
+TEST_CASE("a state of another lineage is not taken for the plan's") {
+  TrainerMachine trainer = running(5);
+  trainer.on(Quiesce{kSecond, "joined"});
+  GenerationPlan plan = plan_of(kSecond, StateOrigin::kMembers, 0);
+  plan.lineage = {1, 7};
+  plan.source = 0;
+  const auto out = trainer.on(StartGeneration{plan});
+  CHECK(std::holds_alternative<GenerationFailed>(out.reports.at(0)));
+}
+
+TEST_CASE("the plan's first step is proven, and rank 0 rehearses the step that it names") {
+  TrainerMachine trainer(kSelf);
+  trainer.on(Quiesce{kFirst, "welcome"});
+  GenerationPlan plan = plan_of(kFirst, StateOrigin::kInitial, 0);
+  plan.prove_first_step = true;
+  plan.rehearse_step = 1;
+  trainer.on(StartGeneration{plan});
+  take<FormGroup>(trainer);
+  trainer.done(TaskDone{});
+  take<MakeInitialState>(trainer);
+  trainer.done(StateReady{});
+  trainer.on(Committed{kFirst, 0, 5});
+  CHECK_FALSE(take<ComputeStep>(trainer).rehearse);
+  trainer.done(Reduced{kSlots});
+  CHECK(take<ApplyStep>(trainer).prove);
+  const auto applied = std::get<StepApplied>(trainer.done(Applied{{{"w", {1, 2}}}}).reports.at(0));
+  CHECK(applied.parts == std::vector<PartHash>{{"w", {1, 2}}});
+  CHECK(take<ComputeStep>(trainer).rehearse);
+  trainer.done(Reduced{kSlots});
+  CHECK_FALSE(take<ApplyStep>(trainer).prove);
+}
+
+TEST_CASE("a checkpoint that does not load here is reported, and the group stays") {
+  TrainerMachine trainer(kSelf);
+  trainer.on(Quiesce{kFirst, "welcome"});
+  GenerationPlan plan = plan_of(kFirst, StateOrigin::kCheckpoint, 4);
+  plan.checkpoint = "c";
+  plan.state_hash = "h4";
+  trainer.on(StartGeneration{plan});
+  take<FormGroup>(trainer);
+  trainer.done(TaskDone{});
+  CHECK(take<LoadCheckpoint>(trainer).hash == "h4");
+  const auto out = trainer.done(TaskAborted{"no such file", {}});
+  CHECK(std::get<CheckpointUnreadable>(out.reports.at(0)).reason == "no such file");
+  CHECK_FALSE(out.abort_group);
+  CHECK(trainer.steps() == kNoState);
 }

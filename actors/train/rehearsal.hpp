@@ -1,0 +1,33 @@
+/// One step, computed a second time by a fresh copy of the TrainState: finds what a step depends on and no
+/// part has, such as a counter in a member of the net. A replacement and a resumed run start from such a
+/// copy.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "actors/train/train_state.hpp"
+
+namespace troupe::train {
+
+/// Not thread-safe. Draws from the default generator: seed it before each call.
+class Rehearsal {
+ public:
+  /// `fresh` is a model of the same job, and gets `state`.
+  Rehearsal(std::unique_ptr<TrainingModel> fresh, const TrainState& state);
+
+  /// The step's leaf 0, whose loss was `loss`. Throws BadConfig if the copy has another one.
+  void leaf(const data::Batch& batch, double loss);
+  /// Before the step is applied: its reduced gradients.
+  void take_gradients(TrainingModel& model);
+  /// The apply, on the copy.
+  void apply(bool ends_epoch);
+  /// After both: throws BadConfig if the copy has become another state.
+  void compare(const TrainState& state);
+
+ private:
+  std::unique_ptr<TrainingModel> fresh_;
+  TrainState copy_;
+};
+
+}  // namespace troupe::train

@@ -1,0 +1,68 @@
+#include "actors/train/state_parts.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "actors/checkpoint/sha256.hpp"
+#include "runtime/core/assert.hpp"
+
+namespace troupe::train {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "states are little-endian");
+
+constexpr std::size_t kPieceBytes = std::size_t{16} << 20;
+
+template <class T>
+void put(checkpoint::Sha256& into, T number) {
+  into.update(std::as_bytes(std::span(&number, 1)));
+}
+
+/// u16 n, name | u8 n, dtype | u8 dimensions, i64 each | u64 bytes
+void put_entry(checkpoint::Sha256& into, const StatePart& part) {
+  TROUPE_ASSERT(part.name.size() <= std::numeric_limits<std::uint16_t>::max(), "a part's name is short");
+  TROUPE_ASSERT(part.shape.size() <= std::numeric_limits<std::uint8_t>::max(), "a part has few dimensions");
+  const std::string_view dtype = checkpoint::dtype_name(part.dtype);
+  put(into, static_cast<std::uint16_t>(part.name.size()));
+  into.update(std::as_bytes(std::span(part.name)));
+  put(into, static_cast<std::uint8_t>(dtype.size()));
+  into.update(std::as_bytes(std::span(dtype)));
+  put(into, static_cast<std::uint8_t>(part.shape.size()));
+  for (const std::int64_t extent : part.shape) put(into, extent);
+  put(into, static_cast<std::uint64_t>(part.bytes.size()));
+}
+
+}  // namespace
+
+void in_pieces(std::span<const std::byte> bytes, const WalkProgress& progress,
+               const std::function<void(std::span<const std::byte>)>& consume) {
+  for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), kPieceBytes))) {
+    consume(bytes.first(std::min(bytes.size(), kPieceBytes)));
+    if (progress) progress();
+  }
+}
+
+std::vector<PartHash> hash_parts(std::span<const StatePart> parts, const WalkProgress& progress) {
+  std::vector<PartHash> hashes;
+  hashes.reserve(parts.size());
+  checkpoint::Xxh3 hash;
+  for (const StatePart& part : parts) {
+    hash.reset();
+    in_pieces(part.bytes, progress, [&](auto piece) { hash.update(piece); });
+    hashes.push_back({part.name, hash.digest()});
+  }
+  return hashes;
+}
+
+std::string final_hash(std::span<const StatePart> parts, const WalkProgress& progress) {
+  checkpoint::Sha256 hash;
+  for (const StatePart& part : parts) {
+    if (part.name.starts_with(kOptionPrefix)) continue;
+    put_entry(hash, part);
+    in_pieces(part.bytes, progress, [&](auto piece) { hash.update(piece); });
+  }
+  return hash.finish();
+}
+
+}  // namespace troupe::train

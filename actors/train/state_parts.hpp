@@ -1,0 +1,38 @@
+/// A TrainState as a walk over its parts: named tensors, laid out in memory, on the wire and on disk as
+/// safetensors lays them out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "actors/checkpoint/part_hash.hpp"
+#include "actors/checkpoint/safetensors.hpp"
+
+namespace troupe::train {
+
+/// One part; `bytes` is a view of somebody else's memory. What is bytes and no tensor is of dtype U8.
+using StatePart = checkpoint::TensorView;
+using checkpoint::PartHash;
+
+/// Called about every 16 MiB of a walk, from the thread that walks. What it throws ends the walk.
+using WalkProgress = std::function<void()>;
+
+/// The names of an optimizer's options begin so, but for its learning rates.
+inline constexpr const char* kOptionPrefix = "optimizer_options/";
+
+/// XXH3-128 of each part, in order.
+std::vector<PartHash> hash_parts(std::span<const StatePart> parts, const WalkProgress& progress = {});
+
+/// The hash of a job's last line, by which runs are compared: SHA-256 over names, dtypes, shapes and bytes,
+/// in order; 64 lower-case hexadecimal characters. Optimizer options are left out: the job's struct has them.
+std::string final_hash(std::span<const StatePart> parts, const WalkProgress& progress = {});
+
+/// `consume(piece)` for each piece of `bytes`, with `progress` after it.
+void in_pieces(std::span<const std::byte> bytes, const WalkProgress& progress,
+               const std::function<void(std::span<const std::byte>)>& consume);
+
+}  // namespace troupe::train
