@@ -18,6 +18,9 @@ std::uint64_t leaf_seed(std::uint64_t job_seed, RandomPurpose purpose, std::uint
 /// else may draw from it between this and the end of the leaf.
 void seed_leaf(std::uint64_t job_seed, std::uint64_t global_step, int leaf);
 
+/// Seeds LibTorch's default CPU generator.
+void seed_default_generator(std::uint64_t seed);
+
 /// Seeds the generator from which a model draws its initial weights.
 void seed_initial_weights(std::uint64_t job_seed);
 

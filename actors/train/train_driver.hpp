@@ -86,6 +86,8 @@ class TrainDriver {
 
   void learn_data();
   void start_machine();
+  /// What a trainer is told of the data.
+  DataInfo trainers_data() const;
   void tick();
   void feed(const DriverEvent& event);
   void carry_out(const std::vector<DriverAction>& actions);

@@ -83,9 +83,7 @@ struct Hashed {
   StateHash hash;
 };
 struct Evaluated {
-  std::int64_t correct = 0;
-  std::int64_t count = 0;
-  double loss_sum = 0;
+  std::vector<PieceReport> pieces;
 };
 struct CheckpointStored {
   std::string path;
