@@ -1,14 +1,21 @@
 #include "actors/train/train.hpp"
 
+#include <unistd.h>
+
+#include <chrono>
+
 #include "actors/checkpoint/checkpoint_store.hpp"
+#include "actors/report/csv_log.hpp"
+#include "actors/report/json_log.hpp"
+#include "actors/report/reporter.hpp"
+#include "actors/report/tensorboard_log.hpp"
+#include "actors/report/terminal.hpp"
 #include "runtime/core/random.hpp"
-#include "scheduler/init/embedded_cluster.hpp"
 #include "runtime/security/secret.hpp"
+#include "scheduler/init/embedded_cluster.hpp"
 
 namespace troupe::train {
 namespace {
-
-constexpr Duration kLook = std::chrono::milliseconds(100);
 
 [[noreturn]] void refuse(const std::string& why, const std::string& todo) {
   throw BadConfig("cannot train", why, todo);
@@ -35,8 +42,49 @@ void check(const TrainOptions& o) {
     refuse("resume without a checkpoint folder", "name the folder");
 }
 
-/// The checkpoint to take up, or none; refuses one of another job.
-std::vector<CheckpointInfo> find_checkpoint(const TrainOptions& options) {
+std::string count(std::int64_t n, const std::string& what) {
+  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+}
+
+/// "Digits: 4 logical ranks x batch 25, 2 trainers, 1 loader, 1 node, seed 7"
+std::string title_of(const DriverSession& session, std::uint64_t job_type, const TrainOptions& o) {
+  const std::string what = o.title.empty() ? JobRegistry::instance().find(job_type).name : o.title;
+  return what + ": " + count(o.logical_ranks, "logical rank") + " x batch " + std::to_string(o.micro_batch) +
+         ", " + count(o.trainers, "trainer") + ", " + count(o.loaders, "loader") + ", " +
+         count(static_cast<std::int64_t>(session.nodes().size()), "node") + ", seed " +
+         std::to_string(o.seed);
+}
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+/// Everything that the options name, opened: a file that cannot be written is told before anything starts.
+Run::Reporting reporting_of(const TrainOptions& options) {
+  static const MonotonicClock clock;
+  static report::FdOutput output(STDOUT_FILENO);
+  Run::Reporting reporting;
+  reporting.on_event = options.on_event;
+  reporting.handle_signals = options.handle_signals;
+  auto& sinks = reporting.sinks;
+  if (options.show_progress) sinks.push_back(std::make_unique<report::Reporter>(output, clock));
+  if (!options.events_json.empty()) {
+    sinks.push_back(
+        std::make_unique<report::JsonLog>(report::LogFile::open(options.events_json).value(), clock));
+  }
+  if (!options.metrics_csv.empty()) {
+    sinks.push_back(
+        std::make_unique<report::CsvLog>(report::LogFile::open(options.metrics_csv).value(), clock));
+  }
+  if (!options.tensorboard_folder.empty()) {
+    sinks.push_back(std::make_unique<report::TensorBoardLog>(
+        report::TensorBoardLog::open(options.tensorboard_folder, seconds_since_1970).value()));
+  }
+  return reporting;
+}
+
+/// The checkpoint to take up, or none; refuses one of another job. Adds warnings to `told`.
+std::vector<CheckpointInfo> find_checkpoint(const TrainOptions& options, std::vector<report::Event>& told) {
   if (options.checkpoint_folder.empty()) return {};
   checkpoint::PosixFileSystem files;
   checkpoint::CheckpointStore store(files, {options.checkpoint_folder, options.keep_checkpoints});
@@ -45,9 +93,7 @@ std::vector<CheckpointInfo> find_checkpoint(const TrainOptions& options) {
   auto loaded = store.load_latest();
   if (!loaded && loaded.error().code == ErrorCode::kUnavailable) return {};
   const auto checkpoint = std::move(loaded).value();
-  if (options.on_event) {
-    for (const auto& warning : checkpoint.warnings) options.on_event(report::Warning{warning});
-  }
+  for (const auto& warning : checkpoint.warnings) told.push_back(report::Warning{warning});
   const auto& job = checkpoint.manifest.job;
   const auto same = [&](const char* what, std::uint64_t theirs, std::uint64_t ours) {
     if (theirs == ours) return;
@@ -64,11 +110,13 @@ std::vector<CheckpointInfo> find_checkpoint(const TrainOptions& options) {
 
 }  // namespace
 
-RunResult run_training(const DriverSession& session, std::uint64_t job_type, wire::Bytes job,
-                       const TrainOptions& options) {
+Run start_training(const DriverSession& session, std::uint64_t job_type, wire::Bytes job,
+                   const TrainOptions& options) {
   check(options);
+  Run::Reporting reporting = reporting_of(options);
+  reporting.first.push_back(report::JobStarted{title_of(session, job_type, options), options.epochs});
   RunOptions run;
-  run.resume = find_checkpoint(options);
+  run.resume = find_checkpoint(options, reporting.first);
   run.settings.job_type = job_type;
   run.settings.job = std::move(job);
   run.settings.run = "run-" + to_hex(SystemRandom().next());
@@ -90,23 +138,7 @@ RunResult run_training(const DriverSession& session, std::uint64_t job_type, wir
     for (const auto pid : cluster->node_pids()) run.node_pids.push_back(pid);
     run.head_pid = cluster->head_pid();
   }
-  const auto driver = session.spawn<TrainDriver>({.here = true}, std::move(run));
-  const auto result = driver.call<&TrainDriver::run>();
-  int stops_seen = 0;
-  for (bool over = false; !over;) {
-    const auto events = driver.call<&TrainDriver::next_events>();
-    do {
-      const int stops = options.stops_wanted ? options.stops_wanted() : 0;
-      for (; stops_seen < stops; ++stops_seen) driver.tell<&TrainDriver::stop>();
-    } while (!events.state()->wait(kLook));
-    over = true;
-    for (const auto& event : events.get()) {
-      over = false;
-      if (options.on_event) options.on_event(event);
-    }
-  }
-  session.kill(driver, "the run is over");
-  return result.get(std::chrono::seconds(10));
+  return {session, std::move(run), std::move(reporting)};
 }
 
 }  // namespace troupe::train
