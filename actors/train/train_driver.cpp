@@ -290,9 +290,11 @@ void TrainDriver::act(const AcceptCheckpoint& action) {
 
 void TrainDriver::act(const EpochDone& action) {
   so_far_.metrics = {{"train/loss", action.loss}};
-  if (action.count > 0)
+  if (action.count > 0) {
+    so_far_.metrics["test/loss"] = action.test_loss;
     so_far_.metrics["test/accuracy"] =
         static_cast<double>(action.correct) / static_cast<double>(action.count);
+  }
   emit(report::EpochDone{action.epoch + 1, (action.epoch + 1) * sampler_->steps_per_epoch(), so_far_.metrics,
                          to_seconds(now() - epoch_started_at_)});
   epoch_started_at_ = now();

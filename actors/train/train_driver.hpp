@@ -44,7 +44,7 @@ struct RunOptions {
 struct RunResult {
   std::string state_hash;
   std::int64_t steps = 0;
-  report::Metrics metrics;  ///< of the last epoch: "train/loss", "test/accuracy"
+  report::Metrics metrics;  ///< of the last epoch: "train/loss", "test/loss", "test/accuracy"
   int faults = 0;           ///< survived
   bool stopped = false;     ///< ended early, on request
   int signal = 0;           ///< that asked for it, if one did
