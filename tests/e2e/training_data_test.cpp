@@ -1,9 +1,9 @@
-// What a user may write as data, on real processes: tensors of any kind, samples of variable length, samplers,
-// and what goes wrong with data.
+// What a user may write as data, on real processes: tensors of any kind, samples of variable length,
+// samplers, and what goes wrong with data.
 #include <torch/torch.h>
 
 #include <catch2/catch.hpp>
-#include <mutex>
+#include <filesystem>
 
 #include "actors/data/digits.hpp"
 #include "actors/data/torch.hpp"
@@ -65,10 +65,13 @@ struct TextJob {
   std::int64_t samples = 240;
 
   Bag model() const { return Bag(); }
-  auto optimizer(Bag& net) const { return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1)); }
+  auto optimizer(Bag& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1));
+  }
   torch::Tensor loss(Bag& net, const data::Batch& batch) const {
     TORCH_CHECK(batch.size() == batch["lengths"].size(0), "as many lengths as samples");
-    return torch::nn::functional::cross_entropy(net->forward(batch["tokens"], batch["lengths"]), batch.target);
+    return torch::nn::functional::cross_entropy(net->forward(batch["tokens"], batch["lengths"]),
+                                                batch.target);
   }
   torch::Tensor correct(Bag& net, const data::Batch& batch) const {
     return net->forward(batch["tokens"], batch["lengths"]).argmax(1).eq(batch.target);
@@ -123,7 +126,8 @@ std::string failure_of(const DriverSession& session, const Job& job) {
 
 }  // namespace
 
-TEST_CASE("batches whose size nobody knows before give one hash, under kills and on two nodes", "[training]") {
+TEST_CASE("batches whose size nobody knows before give one hash, under kills and on two nodes",
+          "[training]") {
   using What = ChaosStep::What;
   Trained alone;
   {
@@ -172,7 +176,9 @@ struct Shrinking {
 };
 struct ShrinkingJob {
   torch::nn::Linear model() const { return torch::nn::Linear(3, 2); }
-  auto optimizer(torch::nn::Linear& net) const { return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1)); }
+  auto optimizer(torch::nn::Linear& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1));
+  }
   torch::Tensor loss(torch::nn::Linear& net, const data::Batch& batch) const {
     return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
   }
@@ -190,7 +196,9 @@ struct Pictures {
 };
 struct PictureJob {
   torch::nn::Linear model() const { return torch::nn::Linear(1, 2); }
-  auto optimizer(torch::nn::Linear& net) const { return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.001)); }
+  auto optimizer(torch::nn::Linear& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.001));
+  }
   torch::Tensor loss(torch::nn::Linear& net, const data::Batch& batch) const {
     return torch::nn::functional::cross_entropy(net->forward(first(batch)), batch.target);
   }
@@ -225,6 +233,38 @@ TEST_CASE("a window that holds less than a step gives the same bits, under kills
   CHECK(outcome_of(session, PictureJob{}, options) == alone);
 }
 
+namespace {
+
+/// Memory that the nodes of a cluster hold for regions whose name has `part`.
+int regions_held(const DriverSession& session, const std::string& part) {
+  int held = 0;
+  for (const auto pid : session.embedded()->node_pids()) {
+    for (const auto& file : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+      std::error_code gone;
+      if (std::filesystem::read_symlink(file.path(), gone).string().find(part) != std::string::npos) ++held;
+    }
+  }
+  return held;
+}
+
+}  // namespace
+
+// Each generation's group left its memory in the node until all who had been in it were dead.
+TEST_CASE("the memory of a generation goes with it", "[training]") {
+  auto session = init(0, nullptr);
+  auto options = options_of(4, 4);
+  using What = ChaosStep::What;
+  options.chaos = {{What::kKillTrainer, 2, -1}, {What::kKillTrainer, 6, -1}, {What::kKillTrainer, 10, -1}};
+  int most = 0;
+  options.on_event = [&](const report::Event& event) {
+    if (std::holds_alternative<report::StepDone>(event))
+      most = std::max(most, regions_held(session, "/group/"));
+  };
+  CHECK(train::run(session, TextJob{}, options).faults >= 2);
+  CHECK(most >= 1);
+  CHECK(most <= 2);  // of the generation that runs, and of one that forms or ends
+}
+
 TEST_CASE("weights draw what torch.multinomial draws", "[training]") {
   for (const std::uint64_t seed : {0ULL, 7ULL, 12345678901ULL}) {
     for (const std::int64_t n : {1, 2, 5, 1000}) {
@@ -233,7 +273,8 @@ TEST_CASE("weights draw what torch.multinomial draws", "[training]") {
       if (n > 4) weights[2] = 0;
       auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
       const auto theirs = torch::multinomial(weights, 5000, true, generator);
-      const auto ours = data::multinomial({weights.data_ptr<double>(), static_cast<std::size_t>(n)}, 5000, seed);
+      const auto ours =
+          data::multinomial({weights.data_ptr<double>(), static_cast<std::size_t>(n)}, 5000, seed);
       CHECK(std::equal(ours.begin(), ours.end(), theirs.data_ptr<std::int64_t>()));
     }
   }
