@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -94,9 +93,9 @@ int main(int argc, char** argv) try {
         << "\n";
   };
   show("mnist", Idx(mnist.folder, Split::kTrain, {.mean = 0.1307F, .std = 0.3081F}), mnist.folder);
-  const auto cifar = (std::filesystem::path(mnist.folder).parent_path() / "cifar10").string();
-  if (!std::filesystem::exists(cifar)) {
-    std::printf("cifar10 is skipped: it is not beside MNIST\n");
+  const auto [cifar, reason] = find_cifar10(default_mnist_search(""));
+  if (cifar.empty()) {
+    std::printf("skipped: %s\n", reason.c_str());
     return 0;
   }
   show("cifar10-crop-flip",

@@ -1,7 +1,5 @@
 #include "actors/data/cifar10.hpp"
 
-#include <filesystem>
-
 #include "actors/data/find_mnist.hpp"
 #include "runtime/core/error.hpp"
 #include "tests/actors/data/idx_files.hpp"
@@ -73,13 +71,12 @@ TEST_CASE("a folder that is no CIFAR-10 says why") {
 }
 
 TEST_CASE("the part of CIFAR-10 that is here reads whole") {
-  const auto mnist = find_mnist(default_mnist_search(""));
-  const auto folder = std::filesystem::path(mnist.folder).parent_path() / "cifar10";
-  if (mnist.folder.empty() || !std::filesystem::exists(folder)) {
-    WARN("skipped: no cifar10 beside " << mnist.reason);
+  const auto found = find_cifar10(default_mnist_search(""));
+  if (found.folder.empty()) {
+    WARN("skipped: " << found.reason);
     return;
   }
-  const Cifar10 train(folder.string(), Split::kTrain);
+  const Cifar10 train(found.folder, Split::kTrain);
   CHECK(train.size() % 10'000 == 0);
   std::vector<int> of_class(10);
   for (std::int64_t i = 0; i < train.size(); ++i) {
