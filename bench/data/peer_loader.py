@@ -22,7 +22,7 @@ try:
     augment = transforms.Compose([transforms.ToPILImage(), transforms.RandomCrop(32, padding=4),
                                   transforms.RandomHorizontalFlip(), transforms.ToTensor(),
                                   transforms.Normalize(MEAN.flatten().tolist(), STD.flatten().tolist())])
-except ImportError:
+except (ImportError, RuntimeError):  # RuntimeError: it is of another torch
     augment = None
 
 

@@ -96,6 +96,34 @@ TEST_CASE("memory that holds no whole batch is refused") {
   CHECK(view_batch(memory.span().subspan(64)).error().why == "it does not begin with a batch header");
 }
 
+TEST_CASE("a field whose size overflows, or that begins in another one, is refused") {
+  const auto layout = some_layout();
+  const Memory memory(layout.total());
+  std::memset(memory.at.get(), 0, memory.size);
+  const auto why = [&](auto change) {
+    layout.seal(memory.span(), {}, kIndices);
+    FieldHeader first;
+    std::memcpy(&first, memory.at.get() + sizeof(BatchHeader), sizeof first);
+    change(first);
+    std::memcpy(memory.at.get() + sizeof(BatchHeader), &first, sizeof first);
+    const auto view = view_batch(memory.span());
+    return view.ok() ? "it is fine" : view.error().why;
+  };
+  CHECK(why([](FieldHeader&) {}) == "it is fine");
+  // 4 bytes times 2^62 are 0 in 64 bits.
+  CHECK(why([](FieldHeader& f) {
+          f.shape = {std::int64_t{1} << 62, 1, 1};
+        }) == "'input' [4611686018427387904, 1, 1] does not fit");
+  CHECK(why([](FieldHeader& f) { f.shape = {-1, 1, 1}; }) == "'input' has a negative extent");
+  CHECK(why([](FieldHeader& f) { f.offset = 64; }) == "'input' lies outside of the batch");
+  CHECK(why([](FieldHeader& f) { f.offset += 8; }) == "'input' lies outside of the batch");
+  CHECK(why([](FieldHeader& f) { f.offset += 64; }) == "'target' lies outside of the batch");
+  CHECK(why([](FieldHeader& f) { f.dtype = 10; }) == "'input' has no dtype");
+  CHECK(why([](FieldHeader& f) { f.dimensions = 9; }) == "'input' has too many dimensions");
+  CHECK(why([](FieldHeader& f) { f.name.fill('x'); }) == "a field has no name");
+  CHECK(why([](FieldHeader& f) { f.name = {'m', 'a', 's', 'k'}; }) == "two fields have the name 'mask'");
+}
+
 TEST_CASE("no header makes a view leave its memory, or two fields share it") {
   const std::uint64_t seed = 4;
   CAPTURE(seed);
