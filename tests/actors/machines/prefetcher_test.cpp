@@ -173,6 +173,8 @@ TEST_CASE("larger slots come from a new region; the old one goes with the last b
     CHECK(pool.regions() == std::vector<std::string>{"feed/2"});
     CHECK(node.regions == std::set<std::string>{"feed/2"});
     pool.give_back(*large);
+    pool.add(pool.make({128, 4}, pool.next_number()));
+    CHECK(pool.regions() == std::vector<std::string>{"feed/3"});
     for (int i = 0; i < 4; ++i) CHECK(pool.take().has_value());
     CHECK_FALSE(pool.take().has_value());
   }
