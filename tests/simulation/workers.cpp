@@ -238,8 +238,11 @@ void Trainer::pump_batches() {
           static_cast<Loader&>(to).on_request(asked_for, step, leaf);
         },
         [this, step = request.step, leaf = request.leaf](const Frame& reply) {
-          if ((reply.header.flags & wire::kFlagError) != 0) return prefetcher_.failed(step, leaf);
-          on_batch(step, leaf, std::any_cast<std::uint64_t>(reply.value));
+          if ((reply.header.flags & wire::kFlagError) == 0) {
+            on_batch(step, leaf, std::any_cast<std::uint64_t>(reply.value));
+          } else {
+            prefetcher_.failed(step, leaf);
+          }
         });
   }
 }
