@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "actors/data/data_file.hpp"
 #include "actors/data/idx_dataset.hpp"
 #include "runtime/core/error.hpp"
 
@@ -10,16 +11,38 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The names that `folder` lacks, joined by ", "; empty when it has MNIST.
-std::string missing_files(const std::string& folder) {
-  std::string missing;
+/// A dataset of several files.
+struct DataFiles {
+  std::string name;
+  std::string folder;  ///< its usual name
+  std::string todo;    ///< for who named a folder that lacks some
+  std::vector<std::string> files;
+};
+
+DataFiles mnist_files() {
+  DataFiles mnist{
+      "MNIST", "mnist", "put MNIST's IDX files there, or leave --data out to train on rendered digits", {}};
   for (const Split split : {Split::kTrain, Split::kTest}) {
     const IdxStems stems = idx_stems(split);
-    for (const auto& stem : {stems.images, stems.labels}) {
-      if (!find_idx_file(folder, stem).empty()) continue;
-      if (!missing.empty()) missing += ", ";
-      missing += stem + "[.gz]";
-    }
+    mnist.files.insert(mnist.files.end(), {stems.images, stems.labels});
+  }
+  return mnist;
+}
+
+DataFiles cifar10_files() {
+  return {"CIFAR-10",
+          "cifar10",
+          "put the files of its binary version there, or leave --data out",
+          {"data_batch_1.bin", "test_batch.bin"}};
+}
+
+/// The names that `folder` lacks, joined by ", "; empty when it has all.
+std::string missing_files(const std::string& folder, const DataFiles& data) {
+  std::string missing;
+  for (const auto& file : data.files) {
+    if (!find_data_file(folder, file).empty()) continue;
+    if (!missing.empty()) missing += ", ";
+    missing += file + "[.gz]";
   }
   return missing;
 }
@@ -30,13 +53,13 @@ std::string absolute_text(const fs::path& path) {
   return failed ? path.string() : full.string();
 }
 
-std::vector<fs::path> candidates(const MnistSearch& search) {
+std::vector<fs::path> candidates(const MnistSearch& search, const std::string& name) {
   std::vector<fs::path> folders;
   if (!search.data_dir.empty()) {
-    folders.push_back(fs::path(search.data_dir) / "mnist");
+    folders.push_back(fs::path(search.data_dir) / name);
     folders.emplace_back(search.data_dir);
   }
-  const auto shared = fs::path("shared") / "data" / "mnist";
+  const auto shared = fs::path("shared") / "data" / name;
   if (!search.working_dir.empty()) folders.push_back(search.working_dir / ".." / shared);
   constexpr int kLevels = 8;  // a build tree is not deeper; the root of the disk is nobody's project
   fs::path at = search.executable.parent_path();
@@ -44,6 +67,23 @@ std::vector<fs::path> candidates(const MnistSearch& search) {
     folders.push_back(at / shared);
   }
   return folders;
+}
+
+FoundMnist find(const MnistSearch& search, const DataFiles& data) {
+  if (!search.explicit_folder.empty()) {
+    const std::string missing = missing_files(search.explicit_folder, data);
+    if (missing.empty()) return {absolute_text(search.explicit_folder), "the folder given by --data"};
+    throw BadConfig("no " + data.name + " in '" + search.explicit_folder + "'", "it lacks " + missing,
+                    data.todo);
+  }
+  std::string looked;
+  for (const auto& folder : candidates(search, data.folder)) {
+    const std::string path = absolute_text(folder);
+    if (missing_files(path, data).empty()) return {path, "found in " + path};
+    if (looked.find("'" + path + "'") == std::string::npos)
+      looked += (looked.empty() ? "'" : ", '") + path + "'";
+  }
+  return {"", "no " + data.name + " in " + (looked.empty() ? "any known place" : looked)};
 }
 
 }  // namespace
@@ -60,20 +100,11 @@ MnistSearch default_mnist_search(std::string explicit_folder) {
 }
 
 FoundMnist find_mnist(const MnistSearch& search) {
-  if (!search.explicit_folder.empty()) {
-    const std::string missing = missing_files(search.explicit_folder);
-    if (missing.empty()) return {absolute_text(search.explicit_folder), "the folder given by --data"};
-    throw BadConfig("no MNIST in '" + search.explicit_folder + "'", "it lacks " + missing,
-                    "put MNIST's IDX files there, or leave --data out to train on rendered digits");
-  }
-  std::string looked;
-  for (const auto& folder : candidates(search)) {
-    const std::string path = absolute_text(folder);
-    if (missing_files(path).empty()) return {path, "found in " + path};
-    if (looked.find("'" + path + "'") == std::string::npos)
-      looked += (looked.empty() ? "'" : ", '") + path + "'";
-  }
-  return {"", "no MNIST in " + (looked.empty() ? "any known place" : looked)};
+  return find(search, mnist_files());
+}
+
+FoundMnist find_cifar10(const MnistSearch& search) {
+  return find(search, cifar10_files());
 }
 
 }  // namespace troupe::data

@@ -1,4 +1,4 @@
-/// Where MNIST lies on this machine, without a network.
+/// Where MNIST and CIFAR-10 lie on this machine, without a network.
 #pragma once
 
 #include <filesystem>
@@ -11,8 +11,8 @@ namespace troupe::data {
 struct MnistSearch {
   std::string explicit_folder;        ///< --data; empty: not given
   std::string data_dir;               ///< $TROUPE_DATA_DIR; empty: not set
-  std::filesystem::path working_dir;  ///< its `../shared/data/mnist` is a candidate
-  std::filesystem::path executable;   ///< `shared/data/mnist` beside each folder above it is a candidate
+  std::filesystem::path working_dir;  ///< its `../shared/data/NAME` is a candidate
+  std::filesystem::path executable;   ///< `shared/data/NAME` beside each folder above it is a candidate
 };
 
 /// The search of this process: $TROUPE_DATA_DIR, the working directory and /proc/self/exe.
@@ -28,5 +28,9 @@ struct FoundMnist {
 /// $TROUPE_DATA_DIR, ../shared/data/mnist, shared/data/mnist of each folder above the executable. Looks at
 /// names only. Throws BadConfig when an explicit folder lacks a file: a user who names one wants that one.
 FoundMnist find_mnist(const MnistSearch& search);
+
+/// The same for CIFAR-10's binary files, of which a first training file and the test file must be there; in
+/// folders of the name cifar10.
+FoundMnist find_cifar10(const MnistSearch& search);
 
 }  // namespace troupe::data

@@ -51,8 +51,13 @@ std::shared_ptr<collectives::ProcessGroup> form_group(const Session& session, co
   }
   const std::string key = settings.run + "/group/" + to_string(plan.generation);
   const std::size_t bytes = collectives::native_region_bytes(locals, data_bytes);
-  options.region =
-      std::make_shared<SharedMemory>(session.open_region(key, bytes, "rank " + std::to_string(rank), true));
+  // The first rank to leave takes the name back: nobody joins a generation that one has left.
+  options.region = std::shared_ptr<SharedMemory>(
+      new SharedMemory(session.open_region(key, bytes, "rank " + std::to_string(rank), true)),
+      [session, key](SharedMemory* region) {
+        delete region;
+        session.drop_region(key);
+      });
   options.remote = connect_remote(session, settings, plan, rank, listener, std::move(abandoned));
   return collectives::recorded(collectives::make_native_group(std::move(options)), {.group = settings.run});
 }

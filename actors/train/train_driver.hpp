@@ -46,7 +46,7 @@ struct RunOptions {
 struct RunResult {
   std::string state_hash;
   std::int64_t steps = 0;
-  report::Metrics metrics;  ///< of the last epoch: "train/loss", "test/accuracy"
+  report::Metrics metrics;  ///< of the last epoch: "train/loss", "test/loss", "test/accuracy"
   int faults = 0;           ///< survived
   bool stopped = false;     ///< ended early, on request
   int signal = 0;           ///< that asked for it, if one did
@@ -95,6 +95,8 @@ class TrainDriver {
   void start_machine();
   /// Refuses to resume what the checkpoints show to be another job.
   void check_resumed(const std::string& numerics);
+  /// What a trainer is told of the data.
+  DataInfo trainers_data() const;
   void tick();
   void feed(const DriverEvent& event);
   void carry_out(const std::vector<DriverAction>& actions);

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <string>
 
+#include "actors/data/batch_layout.hpp"
 #include "runtime/core/byte_codec.hpp"
 #include "runtime/link/fragment.hpp"
 #include "runtime/security/curve_keys.hpp"
@@ -223,6 +224,25 @@ void nodes(const fs::path& root) {
   }
 }
 
+void batches(const fs::path& root) {
+  const Corpus corpus(root, "batch_layout");
+  const auto add = [&](const std::string& name, std::vector<data::FieldSpec> fields) {
+    const data::BatchLayout layout(std::move(fields));
+    std::vector<data::BatchHeader> aligned(layout.total() / sizeof(data::BatchHeader) + 1);
+    void* at = aligned.data();
+    std::size_t room = aligned.size() * sizeof(data::BatchHeader);
+    auto* start = static_cast<std::byte*>(std::align(data::kBatchAlignment, layout.total(), at, room));
+    const std::vector<std::int64_t> indices{4, 2};
+    layout.seal({start, layout.total()}, {1, 2, 3}, indices);
+    corpus.add(name, wire::Bytes(start, start + layout.total()));
+  };
+  add("pair", {{"input", data::DType::kFloat32, {2, 1, 2, 2}}, {"target", data::DType::kInt64, {2}}});
+  add("kinds", {{"tokens", data::DType::kInt32, {2, 0}},
+                {"mask", data::DType::kBool, {3, 2}},
+                {"scale", data::DType::kFloat64, {}},
+                {"deep", data::DType::kBFloat16, {1, 1, 1, 1, 1, 1, 1, 2}}});
+}
+
 void keys(const fs::path& root) {
   const CurveKeyPair own = known_keys(0x11), head = known_keys(0x22);
   Corpus(root, "public_key").add("one", to_string(own.public_key()));
@@ -291,5 +311,6 @@ int main(int argc, char** argv) {
   troupe::fuzz::faults(root);
   troupe::fuzz::rings(root);
   troupe::fuzz::nodes(root);
+  troupe::fuzz::batches(root);
   troupe::fuzz::keys(root);
 }

@@ -29,6 +29,7 @@ bool link_packets(std::span<const std::byte> bytes);
 bool link_faults(std::span<const std::byte> bytes);
 bool ring_memory(std::span<const std::byte> bytes);
 bool node_machine(std::span<const std::byte> bytes);
+bool batch_layout(std::span<const std::byte> bytes);
 bool endpoint(std::span<const std::byte> bytes);
 bool public_key(std::span<const std::byte> bytes);
 bool join_token(std::span<const std::byte> bytes);
@@ -46,6 +47,7 @@ inline constexpr Target kTargets[] = {
     {"link_faults", link_faults, (std::size_t{1} << 20) + (64 << 10)},
     {"ring_memory", ring_memory},
     {"node_machine", node_machine, std::size_t{1} << 20},
+    {"batch_layout", batch_layout},
     {"endpoint", endpoint},
     {"public_key", public_key},
     {"join_token", join_token},

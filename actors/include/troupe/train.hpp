@@ -6,6 +6,7 @@
 /// Link troupe::train (docs/use-it.md). Includes torch/torch.h: precompile it where several files need it.
 #pragma once
 
+#include "actors/data/torch.hpp"
 #include "actors/train/batch.hpp"
 #include "actors/train/train.hpp"
 #include "troupe/data.hpp"

@@ -1,0 +1,303 @@
+// What a user may write as data, on real processes: tensors of any kind, samples of variable length,
+// samplers, and what goes wrong with data.
+#include <torch/torch.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "actors/data/digits.hpp"
+#include "actors/data/torch.hpp"
+#include "actors/data/transforms.hpp"
+#include "actors/train/train.hpp"
+#include "scheduler/init/embedded_cluster.hpp"
+
+using namespace troupe;
+using train::ChaosStep;
+
+namespace {
+
+struct BagImpl : torch::nn::Module {
+  torch::nn::Embedding embedding = register_module("embedding", torch::nn::Embedding(50, 8));
+  torch::nn::Linear out = register_module("out", torch::nn::Linear(8, 2));
+  /// The mean of the embeddings of the first `lengths` tokens.
+  torch::Tensor forward(const torch::Tensor& tokens, const torch::Tensor& lengths) {
+    const auto mask = torch::arange(tokens.size(1)).unsqueeze(0).lt(lengths.unsqueeze(1)).unsqueeze(2);
+    return out((embedding(tokens) * mask).sum(1) / lengths.unsqueeze(1));
+  }
+};
+TORCH_MODULE(Bag);
+
+/// Sentences of 1 to 40 tokens, longer with the index, so that no batch's size is known before; written with
+/// torch tensors, some of it drawn from LibTorch's generator.
+struct Sentences {
+  std::int64_t count = 240;
+  int break_at = -1;  ///< what goes wrong with which sample
+  std::string how;
+
+  std::int64_t size() const { return count; }
+  data::Sample get(std::int64_t index, data::Random& random) const {
+    if (index == break_at && how == "throw") throw std::runtime_error("the page is torn");
+    const auto length = 1 + index / 6;
+    auto tokens = (torch::arange(length) * 7 + index) % 50;
+    if (random.uniform() < 0.5) tokens = tokens.flip(0);
+    tokens[0] = torch::randint(50, {1}).item<std::int64_t>();
+    return {{"tokens", tokens}, {"target", index % 2}, {"weight", torch::full({}, 0.5, torch::kFloat64)}};
+  }
+  data::Sample collate(std::vector<data::Sample> samples) const {
+    if (how == "collate") throw std::runtime_error("cannot bind the pages");
+    std::vector<torch::Tensor> tokens;
+    std::vector<std::int64_t> lengths;
+    std::vector<torch::Tensor> targets;
+    for (const auto& sample : samples) {
+      tokens.push_back(sample["tokens"]);
+      targets.push_back(sample["target"]);
+      lengths.push_back(tokens.back().size(0));
+    }
+    return {{"tokens", torch::nn::utils::rnn::pad_sequence(tokens, true)},
+            {"target", torch::stack(targets)},
+            {"lengths", lengths}};
+  }
+};
+
+struct TextJob {
+  std::string how;
+  int break_at = -1;
+  std::int64_t samples = 240;
+
+  Bag model() const { return Bag(); }
+  auto optimizer(Bag& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1));
+  }
+  torch::Tensor loss(Bag& net, const data::Batch& batch) const {
+    TORCH_CHECK(batch.size() == batch["lengths"].size(0), "as many lengths as samples");
+    return torch::nn::functional::cross_entropy(net->forward(batch["tokens"], batch["lengths"]),
+                                                batch.target);
+  }
+  torch::Tensor correct(Bag& net, const data::Batch& batch) const {
+    return net->forward(batch["tokens"], batch["lengths"]).argmax(1).eq(batch.target);
+  }
+  Sentences dataset(data::Split split) const {
+    return {split == data::Split::kTrain ? samples : 300, split == data::Split::kTrain ? break_at : -1, how};
+  }
+  data::Sampling sampler(const data::Dataset& train) const {
+    if (how == "weighted") {
+      std::vector<double> weights(static_cast<std::size_t>(train.size()), 1.0);
+      weights[0] = 100;
+      return data::weighted(weights, 120);
+    }
+    if (how == "sequential") return data::sequential();
+    return {};
+  }
+};
+
+train::TrainOptions options_of(int leaves, int trainers, int loaders = 1) {
+  return {.logical_ranks = leaves,
+          .micro_batch = 5,
+          .epochs = 2,
+          .trainers = trainers,
+          .loaders = loaders,
+          .seed = 3,
+          .show_progress = false};
+}
+
+/// What a run came to: the weights and what the test set said.
+struct Trained {
+  std::string hash;
+  report::Metrics metrics;
+  std::int64_t steps = 0;
+  bool operator==(const Trained&) const = default;
+};
+
+template <class Job>
+Trained outcome_of(const DriverSession& session, const Job& job, const train::TrainOptions& options) {
+  const auto result = train::run(session, job, options);
+  return {result.state_hash, result.metrics, result.steps};
+}
+
+template <class Job>
+std::string failure_of(const DriverSession& session, const Job& job) {
+  try {
+    train::run(session, job, options_of(4, 2, 2));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "it did not fail";
+}
+
+}  // namespace
+
+TEST_CASE("batches whose size nobody knows before give one hash, under kills and on two nodes",
+          "[training]") {
+  using What = ChaosStep::What;
+  Trained alone;
+  {
+    auto session = init(0, nullptr);
+    alone = outcome_of(session, TextJob{}, options_of(4, 1));
+    CHECK(alone.metrics.contains("test/loss"));
+    CHECK(outcome_of(session, TextJob{}, options_of(4, 3, 3)) == alone);
+    auto killed = options_of(4, 2, 2);
+    killed.chaos = {{What::kKillTrainer, 4, -1}, {What::kKillLoader, 7, -1}, {What::kKillTrainer, 15, 0}};
+    CHECK(outcome_of(session, TextJob{}, killed) == alone);
+
+    const auto weighted = outcome_of(session, TextJob{.how = "weighted"}, options_of(4, 1));
+    CHECK(weighted.steps == alone.steps / 2);
+    CHECK(weighted.hash != alone.hash);
+    CHECK(outcome_of(session, TextJob{.how = "weighted"}, options_of(4, 2, 2)) == weighted);
+    const auto in_order = outcome_of(session, TextJob{.how = "sequential"}, options_of(4, 2));
+    CHECK(in_order.steps == alone.steps);
+    CHECK(in_order.hash != alone.hash);
+  }
+  auto session = init(0, nullptr, {.nodes = 2});
+  CHECK(outcome_of(session, TextJob{}, options_of(4, 2, 2)) == alone);
+}
+
+TEST_CASE("data that goes wrong is one error that says which sample and what", "[training]") {
+  auto session = init(0, nullptr);
+  const auto has = [](const std::string& text, const std::string& part) {
+    INFO(text);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  has(failure_of(session, TextJob{.how = "throw", .break_at = 77}), "sample 77 could not be read");
+  has(failure_of(session, TextJob{.how = "throw", .break_at = 77}), "the page is torn");
+  has(failure_of(session, TextJob{.how = "collate"}), "cannot bind the pages");
+  has(failure_of(session, TextJob{.samples = 0}), "cannot sample an empty dataset");
+  has(failure_of(session, TextJob{.samples = -1}), "cannot sample an empty dataset");
+}
+
+namespace {
+
+/// A set that has a sample less whenever it is asked.
+struct Shrinking {
+  std::shared_ptr<std::int64_t> left = std::make_shared<std::int64_t>(100);
+  std::int64_t size() const { return std::max<std::int64_t>((*left)--, 20); }
+  data::Sample get(std::int64_t index, data::Random&) const {
+    return {{"input", torch::full({3}, static_cast<float>(index))}, {"target", index % 2}};
+  }
+};
+struct ShrinkingJob {
+  torch::nn::Linear model() const { return torch::nn::Linear(3, 2); }
+  auto optimizer(torch::nn::Linear& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1));
+  }
+  torch::Tensor loss(torch::nn::Linear& net, const data::Batch& batch) const {
+    return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
+  }
+  Shrinking dataset(data::Split) const { return {}; }
+};
+
+/// Large pictures for many logical ranks: what does not fit at once comes one after another.
+struct Pictures {
+  std::int64_t size() const { return 64 * 8; }
+  data::Sample get(std::int64_t index, data::Random&) const {
+    data::Tensor pixels(data::DType::kFloat32, {3, 224, 224});
+    pixels.fill<float>()[0] = static_cast<float>(index);
+    return {{"input", pixels}, {"target", index % 2}};
+  }
+};
+struct PictureJob {
+  torch::nn::Linear model() const { return torch::nn::Linear(1, 2); }
+  auto optimizer(torch::nn::Linear& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.001));
+  }
+  torch::Tensor loss(torch::nn::Linear& net, const data::Batch& batch) const {
+    return torch::nn::functional::cross_entropy(net->forward(first(batch)), batch.target);
+  }
+  torch::Tensor correct(torch::nn::Linear& net, const data::Batch& batch) const {
+    return net->forward(first(batch)).argmax(1).eq(batch.target);
+  }
+  static torch::Tensor first(const data::Batch& batch) {
+    return batch.input.flatten(1).narrow(1, 0, 1) / 512.0;
+  }
+  Pictures dataset(data::Split) const { return {}; }
+};
+
+}  // namespace
+
+TEST_CASE("a dataset that shrinks while the job runs is an error with both sizes", "[training]") {
+  auto session = init(0, nullptr);
+  const auto text = failure_of(session, ShrinkingJob{});
+  INFO(text);
+  CHECK(text.find("set has changed") != std::string::npos);
+  CHECK(text.find("when the job began") != std::string::npos);
+}
+
+TEST_CASE("a window that holds less than a step gives the same bits, under kills", "[training]") {
+  auto session = init(0, nullptr);
+  auto options = options_of(64, 1);
+  options.micro_batch = 8;  // 64 batches of 4.8 MB a step, of which 26 are held
+  options.epochs = 2;
+  const auto alone = outcome_of(session, PictureJob{}, options);
+  options.trainers = 2;
+  options.loaders = 2;
+  options.chaos = {{ChaosStep::What::kKillTrainer, 1, -1}};
+  CHECK(outcome_of(session, PictureJob{}, options) == alone);
+}
+
+namespace {
+
+/// Memory that the nodes of a cluster hold for regions whose name has `part`.
+int regions_held(const DriverSession& session, const std::string& part) {
+  int held = 0;
+  for (const auto pid : session.embedded()->node_pids()) {
+    for (const auto& file : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+      std::error_code gone;
+      if (std::filesystem::read_symlink(file.path(), gone).string().find(part) != std::string::npos) ++held;
+    }
+  }
+  return held;
+}
+
+}  // namespace
+
+// Each generation's group left its memory in the node until all who had been in it were dead.
+TEST_CASE("the memory of a generation goes with it", "[training]") {
+  auto session = init(0, nullptr);
+  auto options = options_of(4, 4);
+  using What = ChaosStep::What;
+  options.chaos = {{What::kKillTrainer, 2, -1}, {What::kKillTrainer, 6, -1}, {What::kKillTrainer, 10, -1}};
+  int most = 0;
+  options.on_event = [&](const report::Event& event) {
+    if (std::holds_alternative<report::StepDone>(event))
+      most = std::max(most, regions_held(session, "/group/"));
+  };
+  CHECK(train::run(session, TextJob{}, options).faults >= 2);
+  CHECK(most >= 1);
+  CHECK(most <= 2);  // of the generation that runs, and of one that forms or ends
+}
+
+TEST_CASE("weights draw what torch.multinomial draws", "[training]") {
+  for (const std::uint64_t seed : {0ULL, 7ULL, 12345678901ULL}) {
+    for (const std::int64_t n : {1, 2, 5, 1000}) {
+      torch::manual_seed(seed + 1);
+      const auto weights = torch::rand({n}, torch::kFloat64) * 3;
+      if (n > 4) weights[2] = 0;
+      auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+      const auto theirs = torch::multinomial(weights, 5000, true, generator);
+      const auto ours =
+          data::multinomial({weights.data_ptr<double>(), static_cast<std::size_t>(n)}, 5000, seed);
+      CHECK(std::equal(ours.begin(), ours.end(), theirs.data_ptr<std::int64_t>()));
+    }
+  }
+}
+
+TEST_CASE("torch tensors become fields and fields torch tensors, without a copy", "[training]") {
+  const auto image = torch::randn({3, 4});
+  const data::Tensor ours = image;
+  CHECK(ours.shape() == data::Shape{3, 4});
+  CHECK(ours.bytes().data() == static_cast<const std::byte*>(image.data_ptr()));
+  const torch::Tensor back = ours;
+  CHECK(back.data_ptr() == image.data_ptr());
+  const data::Tensor turned = image.t();
+  CHECK(torch::equal(static_cast<torch::Tensor>(turned), image.t()));
+  for (const auto& [mine, theirs] : data::kTorchDTypes) {
+    const data::Tensor one = torch::ones({2}, theirs);
+    CHECK(one.dtype() == mine);
+    CHECK(static_cast<torch::Tensor>(one).scalar_type() == theirs);
+  }
+  CHECK_THROWS_AS(data::Tensor(torch::ones({2}, torch::kComplexFloat)), BadConfig);
+  CHECK_THROWS_AS(data::Tensor(torch::Tensor()), BadConfig);
+  const data::Batch batch{image, torch::ones({3}, torch::kLong)};
+  CHECK(batch.size() == 3);
+  CHECK(batch["input"].data_ptr() == image.data_ptr());
+  CHECK_THROWS_WITH(batch["tokens"], Catch::Contains("'tokens'") && Catch::Contains("'input' 'target'"));
+}
