@@ -156,11 +156,11 @@ std::int64_t Digits::render(std::int64_t index, Image& image) const {
   return digit;
 }
 
-std::int64_t Digits::get(std::int64_t index, std::span<float> out) const {
+void Digits::write(std::int64_t index, troupe::data::Random& /*random*/,
+                   std::span<const std::span<std::byte>> places) const {
   Image image;
-  const auto digit = render(index, image);
-  normalizer_.apply(image, out);
-  return digit;
+  write_target(places, render(index, image));
+  normalizer_.apply(std::span<const std::uint8_t>(image), input_place(places));
 }
 
 }  // namespace troupe::data

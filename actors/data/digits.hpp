@@ -21,7 +21,7 @@ struct DigitsOptions {
 /// shifted, drawn with pens of several widths, on noise. Sample `index` is a function of (seed, split, index)
 /// alone, with IEEE arithmetic only (no sin or cos), so every machine renders the same bytes. About 100,000
 /// samples a second. Thread-safe.
-class Digits final : public Dataset {
+class Digits final : public FixedDataset {
  public:
   static constexpr std::int32_t kSide = 28;
   using Image = std::array<std::uint8_t, static_cast<std::size_t>(kSide) * kSide>;
@@ -30,8 +30,10 @@ class Digits final : public Dataset {
   explicit Digits(Split split, DigitsOptions options = {});
 
   std::int64_t size() const override { return size_; }
-  SampleShape shape() const override { return {1, kSide, kSide}; }
-  std::int64_t get(std::int64_t index, std::span<float> out) const override;
+  /// "input": float32 [1, 28, 28]; "target": int64, the class.
+  std::vector<FieldSpec> fields() const override { return image_fields({1, kSide, kSide}); }
+  void write(std::int64_t index, Random& random,
+             std::span<const std::span<std::byte>> places) const override;
   /// The sample before normalisation. Returns its class. REQUIRES: 0 <= index < size().
   std::int64_t render(std::int64_t index, Image& image) const;
 

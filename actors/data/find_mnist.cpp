@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "actors/data/data_file.hpp"
 #include "actors/data/idx_dataset.hpp"
 #include "runtime/core/error.hpp"
 
@@ -16,7 +17,7 @@ std::string missing_files(const std::string& folder) {
   for (const Split split : {Split::kTrain, Split::kTest}) {
     const IdxStems stems = idx_stems(split);
     for (const auto& stem : {stems.images, stems.labels}) {
-      if (!find_idx_file(folder, stem).empty()) continue;
+      if (!find_data_file(folder, stem).empty()) continue;
       if (!missing.empty()) missing += ", ";
       missing += stem + "[.gz]";
     }

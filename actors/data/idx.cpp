@@ -1,21 +1,12 @@
 #include "actors/data/idx.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#include <zlib.h>
-
-#include <algorithm>
-#include <cerrno>
+#include <array>
 #include <limits>
-#include <memory>
 
-#include "runtime/core/fd.hpp"
+#include "actors/data/data_file.hpp"
 
 namespace troupe::data {
 namespace {
-
-constexpr std::uint64_t kMaxDeflateRatio = 1032;
 
 ErrorInfo corrupt(std::string_view name, std::string why) {
   return {ErrorCode::kCorrupt, "cannot use IDX file '" + std::string(name) + "'", std::move(why),
@@ -77,64 +68,6 @@ Result<IdxArray> decode_plain(std::string_view name, std::span<const std::byte> 
   return std::move(header->array);
 }
 
-/// A zlib stream over bytes in memory.
-class Inflater {
- public:
-  explicit Inflater(std::span<const std::byte> input) : input_(input) {
-    constexpr int kGzip = 16;  // expect a gzip header and check its CRC and length
-    ready_ = inflateInit2(&stream_, MAX_WBITS + kGzip) == Z_OK;
-  }
-  Inflater(const Inflater&) = delete;
-  Inflater& operator=(const Inflater&) = delete;
-  ~Inflater() {
-    if (ready_) inflateEnd(&stream_);
-  }
-
-  bool ready() const { return ready_; }
-  /// True once the stream has ended and its checksum held.
-  bool ended() const { return ended_; }
-  std::size_t unread_bytes() const { return input_.size() - consumed_; }
-
-  /// Inflates into `out` until it is full or the stream ends or breaks. Returns the bytes written; `why` is
-  /// set when the stream is broken or ends early.
-  std::size_t read(std::span<std::uint8_t> out, std::string& why) {
-    std::size_t written = 0;
-    while (!ended_ && why.empty()) {
-      const auto in = std::min<std::size_t>(unread_bytes(), kChunk);
-      const auto room = std::min<std::size_t>(out.size() - written, kChunk);
-      // zlib's C interface takes the input without const and does not write to it.
-      stream_.next_in =
-          reinterpret_cast<Bytef*>(const_cast<std::byte*>(input_.data() + consumed_));  // NOLINT
-      stream_.avail_in = static_cast<uInt>(in);
-      std::uint8_t none = 0;
-      stream_.next_out = room > 0 ? out.data() + written : &none;
-      stream_.avail_out = static_cast<uInt>(room);
-      const int code = inflate(&stream_, Z_NO_FLUSH);
-      consumed_ += in - stream_.avail_in;
-      written += room - stream_.avail_out;
-      if (code == Z_STREAM_END) {
-        ended_ = true;
-      } else if (code != Z_OK && code != Z_BUF_ERROR) {
-        why = std::string("the gzip stream is damaged (") +
-              (stream_.msg != nullptr ? stream_.msg : "zlib error") + ")";
-      } else if (written == out.size()) {
-        break;
-      } else if (code == Z_BUF_ERROR) {
-        why = "the gzip stream is cut off";
-      }
-    }
-    return written;
-  }
-
- private:
-  static constexpr std::size_t kChunk = std::size_t{1} << 30;
-  std::span<const std::byte> input_;
-  std::size_t consumed_ = 0;
-  z_stream stream_{};
-  bool ready_ = false;
-  bool ended_ = false;
-};
-
 Result<IdxArray> decode_gzip(std::string_view name, std::span<const std::byte> bytes, IdxKind kind) {
   Inflater inflater(bytes);
   if (!inflater.ready()) {
@@ -175,38 +108,13 @@ Result<IdxArray> decode_gzip(std::string_view name, std::span<const std::byte> b
 }  // namespace
 
 Result<IdxArray> decode_idx(std::string_view name, std::span<const std::byte> bytes, IdxKind kind) {
-  const bool gzip = bytes.size() >= 2 && bytes[0] == std::byte{0x1f} && bytes[1] == std::byte{0x8b};
-  return gzip ? decode_gzip(name, bytes, kind) : decode_plain(name, bytes, kind);
+  return is_gzip(bytes) ? decode_gzip(name, bytes, kind) : decode_plain(name, bytes, kind);
 }
 
 Result<IdxArray> read_idx(const std::string& path, IdxKind kind) {
-  const std::string what = "cannot read IDX file '" + path + "'";
-  // O_NONBLOCK: a FIFO in the place of a file must not hang us before it is refused below.
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file) return io_error(what, errno, "check the path and its permissions");
-  struct stat info {};
-  if (::fstat(file.get(), &info) != 0) return io_error(what, errno);
-  if (!S_ISREG(info.st_mode)) {
-    return ErrorInfo{ErrorCode::kIo, what, "it is not a regular file",
-                     "point --data at a folder of IDX files"};
-  }
-  const auto size = static_cast<std::size_t>(info.st_size);
-  if (size > kMaxIdxFileBytes) {
-    return ErrorInfo{
-        ErrorCode::kLimit, what,
-        std::to_string(size) + " bytes is above the limit of " + std::to_string(kMaxIdxFileBytes),
-        "split the file"};
-  }
-  auto bytes = std::make_unique_for_overwrite<std::byte[]>(size);
-  std::size_t at = 0;
-  while (at < size) {
-    const ssize_t got = ::read(file.get(), bytes.get() + at, size - at);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return io_error(what, errno);
-    if (got == 0) break;  // it shrank meanwhile; the decoder says what is missing
-    at += static_cast<std::size_t>(got);
-  }
-  return decode_idx(path, {bytes.get(), at}, kind);
+  const auto bytes = read_data_file(path, "IDX file");
+  if (!bytes) return bytes.error();
+  return decode_idx(path, *bytes, kind);
 }
 
 }  // namespace troupe::data

@@ -33,9 +33,6 @@ struct IdxArray {
   std::vector<std::uint8_t> data;
 };
 
-/// Files above this are refused unread: 60,000 images of 28x28 take 47 MB.
-inline constexpr std::size_t kMaxIdxFileBytes = std::size_t{4} << 30;
-
 /// Decodes `bytes`; `name` is how messages call them. Errors: kCorrupt.
 Result<IdxArray> decode_idx(std::string_view name, std::span<const std::byte> bytes, IdxKind kind);
 

@@ -1,15 +1,15 @@
 #include "actors/data/idx_dataset.hpp"
 
-#include <filesystem>
 #include <utility>
 
+#include "actors/data/data_file.hpp"
 #include "runtime/core/assert.hpp"
 
 namespace troupe::data {
 namespace {
 
 IdxArray load(const std::string& folder, const std::string& stem, IdxKind kind) {
-  const std::string path = find_idx_file(folder, stem);
+  const std::string path = find_data_file(folder, stem);
   if (path.empty()) {
     throw_error({ErrorCode::kIo, "cannot read the dataset in '" + folder + "'",
                  "neither " + stem + " nor " + stem + ".gz is there",
@@ -19,15 +19,6 @@ IdxArray load(const std::string& folder, const std::string& stem, IdxKind kind) 
 }
 
 }  // namespace
-
-std::string find_idx_file(const std::string& folder, const std::string& stem) {
-  for (const char* suffix : {"", ".gz"}) {
-    const auto path = std::filesystem::path(folder) / (stem + suffix);
-    std::error_code none;  // an unreadable folder counts as one without the file
-    if (std::filesystem::exists(path, none)) return path.string();
-  }
-  return {};
-}
 
 IdxStems idx_stems(Split split) {
   const std::string prefix = split == Split::kTrain ? "train" : "t10k";
@@ -58,19 +49,20 @@ Idx::Idx(const std::string& folder, Split split, IdxOptions options)
   labels_ = std::make_shared<const IdxArray>(std::move(labels));
 }
 
-SampleShape Idx::shape() const {
-  return {1, static_cast<std::int32_t>(images_->rows), static_cast<std::int32_t>(images_->columns)};
+std::vector<FieldSpec> Idx::fields() const {
+  return image_fields({1, images_->rows, images_->columns});
 }
 
 std::span<const std::uint8_t> Idx::pixels(std::int64_t index) const {
   TROUPE_ASSERT(index >= 0 && index < size(), "a sample index lies within the dataset");
-  const std::size_t bytes = shape().floats();
+  const std::size_t bytes = std::size_t{images_->rows} * images_->columns;
   return std::span(images_->data).subspan(static_cast<std::size_t>(index) * bytes, bytes);
 }
 
-std::int64_t Idx::get(std::int64_t index, std::span<float> out) const {
-  normalizer_.apply(pixels(index), out);
-  return labels_->data[static_cast<std::size_t>(index)];
+void Idx::write(std::int64_t index, Random& /*random*/,
+                std::span<const std::span<std::byte>> places) const {
+  normalizer_.apply(pixels(index), input_place(places));
+  write_target(places, labels_->data[static_cast<std::size_t>(index)]);
 }
 
 void Idx::prefetch(std::int64_t index) const {

@@ -19,7 +19,7 @@ struct IdxOptions {
 
 /// Images and labels of one split, in memory (47 MB for MNIST's training set). Copies share the memory.
 /// Thread-safe.
-class Idx final : public Dataset {
+class Idx final : public FixedDataset {
  public:
   /// Reads `{train,t10k}-images-idx3-ubyte[.gz]` and `{train,t10k}-labels-idx1-ubyte[.gz]` from `folder`; the
   /// plain file wins over the compressed one. Throws IoError (missing, unreadable), Error with kCorrupt
@@ -27,8 +27,10 @@ class Idx final : public Dataset {
   Idx(const std::string& folder, Split split, IdxOptions options = {});
 
   std::int64_t size() const override { return images_->count; }
-  SampleShape shape() const override;
-  std::int64_t get(std::int64_t index, std::span<float> out) const override;
+  /// "input": float32 [1, rows, columns]; "target": int64, the class.
+  std::vector<FieldSpec> fields() const override;
+  void write(std::int64_t index, Random& random,
+             std::span<const std::span<std::byte>> places) const override;
   void prefetch(std::int64_t index) const override;
 
  private:
@@ -38,9 +40,6 @@ class Idx final : public Dataset {
   std::shared_ptr<const IdxArray> images_;
   std::shared_ptr<const IdxArray> labels_;
 };
-
-/// The path of one of the files in `folder` (`stem` without ".gz"): plain, else compressed, else empty.
-std::string find_idx_file(const std::string& folder, const std::string& stem);
 
 /// The names (without ".gz") of the images and labels of a split.
 struct IdxStems {

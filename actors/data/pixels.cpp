@@ -1,6 +1,7 @@
 #include "actors/data/pixels.hpp"
 
 #include <cmath>
+#include <cstring>
 #include <string>
 
 #include "runtime/core/assert.hpp"
@@ -27,6 +28,26 @@ void PixelNormalizer::apply(std::span<const std::uint8_t> pixels, std::span<floa
   const float offset = offset_;
   const std::size_t count = pixels.size();
   for (std::size_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]) * scale + offset;
+}
+
+void PixelNormalizer::apply(std::span<const float> values, std::span<float> out) const {
+  TROUPE_ASSERT(values.size() == out.size(), "one float a value");
+  const float scale = scale_ * 255.0F;
+  for (std::size_t i = 0; i < values.size(); ++i) out[i] = values[i] * scale + offset_;
+}
+
+std::vector<FieldSpec> image_fields(Shape image) {
+  return {{"input", DType::kFloat32, std::move(image)}, {"target", DType::kInt64, {}}};
+}
+
+void write_target(std::span<const std::span<std::byte>> places, std::int64_t target) {
+  TROUPE_ASSERT(places.size() == 2 && places[1].size() == sizeof target, "the places of an image's fields");
+  std::memcpy(places[1].data(), &target, sizeof target);
+}
+
+std::span<float> input_place(std::span<const std::span<std::byte>> places) {
+  TROUPE_ASSERT(places.size() == 2, "the places of an image's fields");
+  return {reinterpret_cast<float*>(places[0].data()), places[0].size() / sizeof(float)};
 }
 
 }  // namespace troupe::data

@@ -1,6 +1,8 @@
 #include "actors/data/sampler.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <numeric>
 #include <random>
 #include <string>
@@ -16,15 +18,23 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
+/// Samples of an epoch before they are dealt.
+std::int64_t epoch_size(const SamplerOptions& options) {
+  const Sampling& sampling = options.sampling;
+  return sampling.weights.empty() || sampling.draws == 0 ? options.dataset_size : sampling.draws;
+}
+
 std::int64_t samples_each(const SamplerOptions& options) {
   const std::int64_t ranks = options.logical_ranks;
-  return options.drop_last ? options.dataset_size / ranks : ceil_div(options.dataset_size, ranks);
+  return options.sampling.drop_last ? epoch_size(options) / ranks : ceil_div(epoch_size(options), ranks);
 }
 
 /// The whole order of an epoch, padded or cut to L * samples_each.
 std::vector<std::int64_t> epoch_order(const SamplerOptions& options, std::uint64_t epoch) {
   std::vector<std::int64_t> order;
-  if (options.shuffle) {
+  if (!options.sampling.weights.empty()) {
+    order = multinomial(options.sampling.weights, epoch_size(options), options.seed + epoch);
+  } else if (options.sampling.shuffle) {
     order = randperm(options.dataset_size, options.seed + epoch);
   } else {
     order.resize(static_cast<std::size_t>(options.dataset_size));
@@ -35,6 +45,27 @@ std::vector<std::int64_t> epoch_order(const SamplerOptions& options, std::uint64
   order.resize(total);
   for (std::size_t i = size; i < total; ++i) order[i] = order[i - size];
   return order;
+}
+
+void check_weights(const SamplerOptions& options) {
+  const auto& weights = options.sampling.weights;
+  const auto refuse = [](std::string why) {
+    throw BadConfig("cannot draw samples by weight", std::move(why), "give each sample a weight of 0 or more");
+  };
+  if (options.sampling.draws < 0 || options.sampling.draws > kMaxDatasetSize)
+    refuse(std::to_string(options.sampling.draws) + " draws an epoch");
+  if (weights.empty()) return;
+  if (static_cast<std::int64_t>(weights.size()) != options.dataset_size) {
+    refuse("there are " + std::to_string(weights.size()) + " weights for " +
+           std::to_string(options.dataset_size) + " samples");
+  }
+  double sum = 0;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (!std::isfinite(weights[i]) || weights[i] < 0)
+      refuse("the weight of sample " + std::to_string(i) + " is " + std::to_string(weights[i]));
+    sum += weights[i];
+  }
+  if (!std::isfinite(sum) || sum <= 0) refuse("their sum is " + std::to_string(sum));
 }
 
 void check(const SamplerOptions& options) {
@@ -52,11 +83,12 @@ void check(const SamplerOptions& options) {
   if (options.batch < 1) {
     throw BadConfig("batch must be at least 1", "got " + std::to_string(options.batch), "");
   }
-  if (options.batch > options.dataset_size / options.logical_ranks) {
+  check_weights(options);
+  if (options.batch > epoch_size(options) / options.logical_ranks) {
     throw BadConfig("batch is larger than the dataset",
                     std::to_string(options.logical_ranks) + " logical ranks of " +
-                        std::to_string(options.batch) + " samples each need more than the " + size +
-                        " there are",
+                        std::to_string(options.batch) + " samples each need more than the " +
+                        std::to_string(epoch_size(options)) + " there are",
                     "use a smaller batch or fewer logical ranks");
   }
 }
@@ -84,10 +116,50 @@ std::vector<std::int64_t> distributed_indices(const SamplerOptions& options, std
   return mine;
 }
 
-LeafSampler::LeafSampler(SamplerOptions options) : options_(options) {
+std::vector<std::int64_t> multinomial(std::span<const double> weights, std::int64_t draws,
+                                      std::uint64_t seed) {
+  std::vector<double> cumulative;
+  cumulative.reserve(weights.size());
+  double sum = 0;
+  for (const double weight : weights) cumulative.push_back(sum += weight);
+  for (double& up_to : cumulative) up_to /= sum;
+  cumulative.back() = 1;
+  std::mt19937 generator(static_cast<std::uint32_t>(seed));
+  std::vector<std::int64_t> drawn(static_cast<std::size_t>(draws));
+  for (auto& index : drawn) {
+    const std::uint64_t high = generator();
+    const std::uint64_t bits = high << 32 | generator();
+    const double uniform = static_cast<double>(bits & ((std::uint64_t{1} << 53) - 1)) * 0x1.0p-53;
+    index = std::lower_bound(cumulative.begin(), cumulative.end(), uniform) - cumulative.begin();
+  }
+  return drawn;
+}
+
+Sampling sequential() {
+  Sampling sampling;
+  sampling.shuffle = false;
+  return sampling;
+}
+
+Sampling weighted(std::vector<double> weights, std::int64_t draws) {
+  Sampling sampling;
+  sampling.weights = std::move(weights);
+  sampling.draws = draws;
+  return sampling;
+}
+
+std::uint64_t sampling_hash(const Sampling& sampling) {
+  std::uint64_t hash = mix(0x73616d706c65, sampling.weights.size());
+  for (const double weight : sampling.weights) hash = mix(hash, std::bit_cast<std::uint64_t>(weight));
+  hash = mix(hash, static_cast<std::uint64_t>(sampling.draws));
+  return mix(hash, (sampling.shuffle ? 1U : 0U) | (sampling.drop_last ? 2U : 0U) |
+                       (sampling.drop_short_batch ? 4U : 0U));
+}
+
+LeafSampler::LeafSampler(SamplerOptions options) : options_(std::move(options)) {
   check(options_);
   samples_per_leaf_ = samples_each(options_);
-  steps_per_epoch_ = options_.drop_short_batch ? samples_per_leaf_ / options_.batch
+  steps_per_epoch_ = options_.sampling.drop_short_batch ? samples_per_leaf_ / options_.batch
                                                : ceil_div(samples_per_leaf_, options_.batch);
 }
 

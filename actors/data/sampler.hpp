@@ -18,13 +18,15 @@ std::vector<std::int64_t> randperm(std::int64_t n, std::uint64_t seed);
 /// PyTorch draws 64-bit numbers above this size; we refuse such a dataset rather than give another order.
 inline constexpr std::int64_t kMaxDatasetSize = 0xffffffffLL / 20 - 1;
 
-/// What a sampler needs to know of a job. All of it is part of the job's identity.
-struct SamplerOptions {
-  std::int64_t dataset_size = 0;  ///< samples, 1 to kMaxDatasetSize
-  int logical_ranks = 1;          ///< L
-  std::int64_t batch = 1;         ///< samples a leaf a step
-  std::uint64_t seed = 0;         ///< as PyTorch: the generator is seeded with seed + epoch
-  bool shuffle = true;            ///< false: 0, 1, 2, ...
+/// torch.multinomial(weights, draws, replacement=True) of a CPU generator seeded with `seed`: number for number
+/// (aten/src/ATen/native/cpu/MultinomialKernel.cpp). REQUIRES: weights that check_weights() passes.
+std::vector<std::int64_t> multinomial(std::span<const double> weights, std::int64_t draws,
+                                      std::uint64_t seed);
+
+/// Which samples an epoch has, and in which order: what a job's `sampler()` returns. Part of the job's
+/// identity.
+struct Sampling {
+  bool shuffle = true;  ///< false: 0, 1, 2, ...
   /// DistributedSampler's drop_last: cut the tail that does not divide by L, instead of repeating samples
   /// from the head of the order.
   bool drop_last = false;
@@ -32,6 +34,25 @@ struct SamplerOptions {
   /// short: all leaves of a step have equally many samples always, so the mean over leaves stays the mean
   /// over samples.
   bool drop_short_batch = false;
+  /// One a sample: samples are drawn with replacement, each as often as its weight says. Empty: each once.
+  std::vector<double> weights{};
+  std::int64_t draws = 0;  ///< samples of an epoch that are drawn by weight; 0: as many as there are
+};
+/// PyTorch's SequentialSampler, dealt to the logical ranks.
+Sampling sequential();
+/// PyTorch's WeightedRandomSampler with replacement, dealt to the logical ranks.
+Sampling weighted(std::vector<double> weights, std::int64_t draws = 0);
+
+/// A hash of a job's sampling.
+std::uint64_t sampling_hash(const Sampling& sampling);
+
+/// What a sampler needs to know of a job. All of it is part of the job's identity.
+struct SamplerOptions {
+  std::int64_t dataset_size = 0;  ///< samples, 1 to kMaxDatasetSize
+  int logical_ranks = 1;          ///< L
+  std::int64_t batch = 1;         ///< samples a leaf a step
+  std::uint64_t seed = 0;         ///< as PyTorch: the generator is seeded with seed + epoch
+  Sampling sampling{};
 };
 
 /// The positions of one rank, as DistributedSampler's iterator yields them for `epoch`. REQUIRES: valid
@@ -42,8 +63,8 @@ std::vector<std::int64_t> distributed_indices(const SamplerOptions& options, std
 /// border), so that a call costs the copy of its indices. Not thread-safe: each loader thread has its own.
 class LeafSampler {
  public:
-  /// Throws BadConfig for an empty or too large dataset, L or batch below 1, or a batch of all leaves larger
-  /// than the dataset.
+  /// Throws BadConfig for an empty or too large dataset, L or batch below 1, a batch of all leaves larger than
+  /// an epoch, or weights that are not one a sample, negative, not finite or all zero.
   explicit LeafSampler(SamplerOptions options);
 
   const SamplerOptions& options() const { return options_; }

@@ -17,9 +17,14 @@ class Subset final : public Dataset {
       : whole_(std::move(whole)), size_(std::min(size, whole_->size())) {}
 
   std::int64_t size() const override { return size_; }
-  SampleShape shape() const override { return whole_->shape(); }
-  std::int64_t get(std::int64_t index, std::span<float> out) const override {
-    return whole_->get(index, out);
+  Sample get(std::int64_t index, Random& random) const override { return whole_->get(index, random); }
+  std::optional<Sample> collate(const std::vector<Sample>& samples) const override {
+    return whole_->collate(samples);
+  }
+  std::vector<FieldSpec> fields() const override { return whole_->fields(); }
+  void write(std::int64_t index, Random& random,
+             std::span<const std::span<std::byte>> places) const override {
+    whole_->write(index, random, places);
   }
   void prefetch(std::int64_t index) const override { whole_->prefetch(index); }
 

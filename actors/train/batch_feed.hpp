@@ -1,11 +1,10 @@
 /// A trainer's batches on their way: which are asked for (Prefetcher), the slots of shared memory they come
-/// in, and the calls to the loaders.
+/// in (SlotPool), and the calls to the loaders. Training batches and pieces of the test set go the same way.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -22,48 +21,46 @@ namespace troupe::train {
 /// Thread-safe: the trainer's thread waits for batches, answers arrive in the runtime's threads.
 class BatchFeed {
  public:
-  BatchFeed(ActorContext& actor, const RunSettings& settings, const DataInfo& info, std::string region);
+  /// `region` begins the names of the feed's memory.
+  BatchFeed(ActorContext& actor, const RunSettings& settings, const DataInfo& info,
+            const std::string& region);
   ~BatchFeed();
 
-  std::int64_t steps_per_epoch() const { return steps_per_epoch_; }
+  std::int64_t steps_per_epoch() const { return info_.steps_per_epoch; }
 
-  /// A generation starts: training batches from `step` on, for `leaves`.
+  /// A generation starts: training batches from `step` on, for `leaves`. In the trainer's thread, as wait().
   void restart(LeafInterval leaves, std::int64_t step, std::int64_t total_steps);
   void set_loaders(const std::vector<LoaderInfo>& loaders);
-  /// The batch of (step, leaf), in place. It stays until release(step). Throws CollectiveAborted after
-  /// interrupt(), Timeout after 60 s, and what the dataset threw.
+  /// The batch of (step, leaf), in place. It stays until used(). Throws CollectiveAborted after interrupt(),
+  /// what the dataset threw three times for this batch, and what the node says to more memory. It waits as
+  /// long as the loaders live: the driver knows how long that may be.
   data::BatchView wait(std::int64_t step, int leaf);
+  /// The leaf was computed: its batch may go, or stay for when the step runs again.
+  void used(std::int64_t step, int leaf);
+  /// The step was applied.
   void release(std::int64_t step);
 
-  /// Test samples [begin, end) in pieces: calls `consume` for each, in order. Throws as wait().
-  void each_test_batch(std::int64_t begin, std::int64_t end,
-                       const std::function<void(const data::BatchView&)>& consume);
+  /// Calls `consume` for the pieces [begin, end) of the test set, in order. Throws as wait().
+  void each_test_piece(std::int64_t begin, std::int64_t end,
+                       const std::function<void(std::int64_t piece, const data::BatchView&)>& consume);
 
   /// Ends every wait of this generation; restart() takes it back.
   void interrupt(const std::string& reason);
 
  private:
-  struct Asked {
-    std::size_t slot = 0;
-    std::int64_t step = 0;
-    int leaf = 0;
-    bool arrived = false;
-  };
+  struct Stream;
   /// Shared with the callbacks of calls under way, which may outlive the feed.
   struct Shared;
 
-  void send_requests(std::unique_lock<std::mutex>& lock);
-  BatchAsk make_ask(std::size_t slot) const;
-  void check(const Shared& shared) const;
+  void make_room(std::unique_lock<std::mutex>& lock, Stream& stream);
+  void send_requests(std::unique_lock<std::mutex>& lock, Stream& stream);
+  data::BatchView wait(std::unique_lock<std::mutex>& lock, Stream& stream, std::int64_t step, int leaf);
+  BatchAsk make_ask(const Stream& stream, SlotId slot, const BatchRequest& request) const;
+  data::BatchKey key_of(const Stream& stream, std::int64_t step, int leaf) const;
 
   ActorContext& actor_;
   const RunSettings settings_;
   const DataInfo info_;
-  std::int64_t steps_per_epoch_ = 0;
-  std::int64_t test_piece_ = 0;
-  std::size_t slot_bytes_ = 0;
-  std::size_t test_slot_bytes_ = 0;
-  std::size_t test_offset_ = 0;
   std::shared_ptr<Shared> shared_;
 };
 

@@ -138,7 +138,7 @@ void DriverMachine::check_epoch(int epoch, Actions& out) {
       }
     }
   }
-  if (config_.test_samples == 0 && committed() > evaluated_) {
+  if (config_.test_pieces == 0 && committed() > evaluated_) {
     evaluation_ = {.epoch = epoch};
     finish_epoch(out);
   }
@@ -157,7 +157,7 @@ bool DriverMachine::checkpoint_at(std::int64_t step) const {
 DriverMachine::Errand DriverMachine::errand_due() const {
   const std::int64_t at = committed();
   const bool epoch_end = at % config_.steps_per_epoch == 0;
-  if (config_.test_samples > 0 && epoch_end && at > evaluated_) return Errand::kEvaluate;
+  if (config_.test_pieces > 0 && epoch_end && at > evaluated_) return Errand::kEvaluate;
   if (checkpoint_at(at) && at > saved_) return Errand::kCheckpoint;
   const bool at_the_end = at >= config_.epochs * config_.steps_per_epoch || (stop_at_ && at >= *stop_at_);
   return at_the_end ? Errand::kFinish : Errand::kNone;
@@ -167,7 +167,7 @@ DriverMachine::Errand DriverMachine::errand_due() const {
 std::int64_t DriverMachine::next_barrier() const {
   const auto next_multiple = [&](std::int64_t of) { return (committed() / of + 1) * of; };
   std::int64_t next = config_.epochs * config_.steps_per_epoch;
-  if (config_.test_samples > 0 || config_.checkpoints) {
+  if (config_.test_pieces > 0 || config_.checkpoints) {
     next = std::min(next, next_multiple(config_.steps_per_epoch));
   }
   if (config_.checkpoints && config_.checkpoint_every > 0) {
@@ -210,10 +210,11 @@ void DriverMachine::start_errand(Instant now, Actions& out) {
   }
   const int epoch = static_cast<int>(committed() / config_.steps_per_epoch) - 1;
   evaluation_ = {.epoch = epoch};
+  pieces_.clear();
   const auto leaves = collectives::deal_leaves(config_.logical_ranks, static_cast<int>(members_.size()));
   for (std::size_t r = 0; r < members_.size(); ++r) {
-    const std::int64_t begin = config_.test_samples * leaves[r].begin / config_.logical_ranks;
-    const std::int64_t end = config_.test_samples * leaves[r].end / config_.logical_ranks;
+    const std::int64_t begin = config_.test_pieces * leaves[r].begin / config_.logical_ranks;
+    const std::int64_t end = config_.test_pieces * leaves[r].end / config_.logical_ranks;
     out.push_back(SendOrder{members_[r], Evaluate{generation_, epoch, begin, end}});
   }
 }
@@ -230,24 +231,44 @@ void DriverMachine::report(const EvaluationDone& r, Trainer& from, Instant now, 
   }
   recovered(now, out);
   from.errand_done = true;
-  evaluation_.correct += r.correct;
-  evaluation_.count += r.count;
-  evaluation_.test_loss += r.loss_sum;
+  for (const PieceReport& piece : r.pieces) pieces_.emplace(piece.piece, piece);
   if (!errand_complete()) return;
-  if (evaluation_.count > 0) evaluation_.test_loss /= static_cast<double>(evaluation_.count);
+  if (!sum_pieces(out)) return;
   finish_epoch(out);
   proceed(now, out);
   widen(now, out);
 }
 
+/// Adds the pieces in the order of the test set, which they must be, whole. False if the job has failed over
+/// it.
+bool DriverMachine::sum_pieces(Actions& out) {
+  for (std::int64_t p = 0; p < config_.test_pieces; ++p) {
+    const auto piece = pieces_.find(p);
+    if (piece == pieces_.end() ||
+        (config_.expected_piece && config_.expected_piece(p) != piece->second.indices_hash)) {
+      fail("piece " + std::to_string(p) + " of the test set was " +
+               (piece == pieces_.end() ? "not evaluated" : "evaluated with other samples than it has"),
+           out);
+      return false;
+    }
+    evaluation_.correct += piece->second.correct;
+    evaluation_.count += piece->second.count;
+    evaluation_.test_loss += piece->second.loss_sum;
+  }
+  if (evaluation_.count > 0) evaluation_.test_loss /= static_cast<double>(evaluation_.count);
+  return true;
+}
+
 void DriverMachine::finish_epoch(Actions& out) {
   double loss = 0;
-  std::int64_t slots = 0;
+  std::int64_t samples = 0;
   for (const LedgerEntry* entry : ledger_.epoch(evaluation_.epoch)) {
-    for (const SlotReport& slot : entry->slots) loss += slot.loss;
-    slots += static_cast<std::int64_t>(entry->slots.size());
+    for (const SlotReport& slot : entry->slots) {
+      loss += static_cast<double>(slot.loss) * slot.samples;
+      samples += slot.samples;
+    }
   }
-  evaluation_.loss = slots > 0 ? loss / static_cast<double>(slots) : 0;
+  evaluation_.loss = samples > 0 ? loss / static_cast<double>(samples) : 0;
   evaluated_ = committed();
   out.push_back(evaluation_);
 }

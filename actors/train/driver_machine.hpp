@@ -176,6 +176,7 @@ class DriverMachine {
   void proceed(Instant now, Actions& out);
   void start_errand(Instant now, Actions& out);
   bool errand_complete() const;
+  bool sum_pieces(Actions& out);
   void finish_epoch(Actions& out);
   void recovered(Instant now, Actions& out);
   void to_members(const TrainerOrder& order, Actions& out);
@@ -225,6 +226,7 @@ class DriverMachine {
   std::optional<std::int64_t> stop_at_;
   Errand errand_ = Errand::kNone;
   EpochDone evaluation_;
+  std::map<std::int64_t, PieceReport> pieces_;  ///< of the evaluation under way
 };
 
 }  // namespace troupe::train

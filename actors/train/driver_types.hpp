@@ -53,7 +53,7 @@ struct DriverConfig {
   int loaders = 1;
   int epochs = 1;
   std::int64_t steps_per_epoch = 1;
-  std::int64_t test_samples = 0;      ///< evaluated after each epoch; 0: no evaluation
+  std::int64_t test_pieces = 0;       ///< evaluated after each epoch; 0: no evaluation
   bool checkpoints = false;           ///< whether checkpoints are written at all
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
   int keep_checkpoints = 3;           ///< of this run; older ones, of any run, go
@@ -67,6 +67,8 @@ struct DriverConfig {
   std::vector<CheckpointInfo> resume;
   /// The hash of the indices that the sampler deals to a slot. Checked at each epoch's end if given.
   std::function<std::uint64_t(int epoch, std::int64_t step_in_epoch, int leaf)> expected_indices;
+  /// The same of a piece of the test set.
+  std::function<std::uint64_t(std::int64_t piece)> expected_piece;
 };
 
 // Events: a trainer's reports (messages.hpp), and these.
@@ -148,7 +150,7 @@ struct AcceptCheckpoint {
 };
 struct EpochDone {
   int epoch = 0;
-  double loss = 0;           ///< mean over the epoch's slots that this run committed
+  double loss = 0;           ///< mean over the samples of the epoch's slots that this run committed
   std::int64_t correct = 0;  ///< of `count` test samples; count is 0 without an evaluation
   std::int64_t count = 0;
   double test_loss = 0;

@@ -10,6 +10,7 @@
 
 #include "actors/data/dataset.hpp"
 #include "actors/train/describe_job.hpp"
+#include "actors/data/sampler.hpp"
 #include "actors/train/model.hpp"
 #include "runtime/host/registry.hpp"
 #include "runtime/wire/codec.hpp"
@@ -20,6 +21,7 @@ struct JobType {
   std::string name;
   std::unique_ptr<TrainingModel> (*make_model)(wire::ByteView job, std::uint64_t seed) = nullptr;
   std::shared_ptr<data::Dataset> (*make_dataset)(wire::ByteView job, data::Split split) = nullptr;
+  data::Sampling (*make_sampling)(wire::ByteView job, const data::Dataset& train) = nullptr;
   std::string (*describe)(wire::ByteView job) = nullptr;  ///< for people
 };
 
@@ -37,15 +39,29 @@ class JobRegistry {
 
 template <class Job>
 concept HasDataset = requires(const Job& job, data::Split split) {
-  requires std::derived_from<std::remove_cvref_t<decltype(job.dataset(split))>, data::Dataset> ||
-      std::convertible_to<decltype(job.dataset(split)), std::shared_ptr<data::Dataset>>;
+  requires data::DatasetLike<std::remove_cvref_t<decltype(job.dataset(split))>>;
+};
+template <class Job>
+concept NamesSampler = requires { &Job::sampler; };
+template <class Job>
+concept HasSampler = requires(const Job& job) {
+  { job.sampler() } -> std::convertible_to<data::Sampling>;
+};
+/// With what the dataset says of its samples: weights by class, for one.
+template <class Job>
+concept HasDataSampler = requires(const Job& job, const data::Dataset& train) {
+  { job.sampler(train) } -> std::convertible_to<data::Sampling>;
 };
 
 template <class Job>
 struct JobEntry {
   static_assert(HasDataset<Job>,
-                "this job lacks `auto dataset(troupe::data::Split split) const`, returning a dataset or a "
-                "shared_ptr to one");
+                "this job lacks `auto dataset(troupe::data::Split split) const`, returning a struct with "
+                "`std::int64_t size() const` and `Sample get(std::int64_t index, troupe::data::Random& random) "
+                "const`, a data::Dataset, or a shared_ptr to one");
+  static_assert(!NamesSampler<Job> || HasSampler<Job> || HasDataSampler<Job>,
+                "this job's sampler must be `troupe::data::Sampling sampler() const`, or take a "
+                "`const troupe::data::Dataset& train`");
   static constexpr std::uint64_t kId = troupe::detail::signature_hash(troupe::detail::type_signature<Job>());
 
   static std::unique_ptr<TrainingModel> make_model(wire::ByteView bytes, std::uint64_t seed) {
@@ -53,11 +69,17 @@ struct JobEntry {
   }
   static std::shared_ptr<data::Dataset> make_dataset(wire::ByteView bytes, data::Split split) {
     const Job job = wire::decode<Job>(bytes).value();
-    using Made = std::remove_cvref_t<decltype(job.dataset(split))>;
-    if constexpr (std::derived_from<Made, data::Dataset>) {
-      return std::make_shared<Made>(job.dataset(split));
+    const auto made = data::share(job.dataset(split));
+    if (made == nullptr) throw BadConfig("the job has no data", "its dataset() returned null", "");
+    return made;
+  }
+  static data::Sampling make_sampling(wire::ByteView bytes, [[maybe_unused]] const data::Dataset& train) {
+    if constexpr (HasSampler<Job>) {
+      return wire::decode<Job>(bytes).value().sampler();
+    } else if constexpr (HasDataSampler<Job>) {
+      return wire::decode<Job>(bytes).value().sampler(train);
     } else {
-      return job.dataset(split);
+      return {};
     }
   }
   static std::string name() {
@@ -69,7 +91,7 @@ struct JobEntry {
     return text;
   }
   static inline const bool registered =
-      JobRegistry::instance().add(kId, {name(), &make_model, &make_dataset, &describe_job});
+      JobRegistry::instance().add(kId, {name(), &make_model, &make_dataset, &make_sampling, &describe_job});
 };
 
 }  // namespace troupe::train

@@ -7,15 +7,12 @@
 #include "runtime/core/random.hpp"
 
 namespace troupe::train {
-namespace {
 
 void seed_default_generator(std::uint64_t seed) {
   at::Generator generator = at::detail::getDefaultCPUGenerator();  // a reference-counted handle
   const std::lock_guard<std::mutex> lock(generator.mutex());
   generator.set_current_seed(seed);
 }
-
-}  // namespace
 
 std::uint64_t leaf_seed(std::uint64_t job_seed, RandomPurpose purpose, std::uint64_t global_step, int leaf) {
   const std::uint64_t stream = mix(job_seed, static_cast<std::uint64_t>(purpose));

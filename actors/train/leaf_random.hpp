@@ -20,6 +20,8 @@ void seed_leaf(std::uint64_t job_seed, std::uint64_t global_step, int leaf);
 
 /// Reseeds it for the apply of a step, which every trainer does after other leaves.
 void seed_apply(std::uint64_t job_seed, std::uint64_t global_step);
+/// Seeds LibTorch's default CPU generator.
+void seed_default_generator(std::uint64_t seed);
 
 /// Seeds the generator from which a model draws its initial weights.
 void seed_initial_weights(std::uint64_t job_seed);

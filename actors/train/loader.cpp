@@ -2,20 +2,60 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "actors/train/job_registry.hpp"
 #include "actors/train/train_driver.hpp"
 
 namespace troupe::train {
+namespace {
+
+constexpr Duration kHeartbeat = std::chrono::seconds(1);
+/// A test sample needs no gradients, so more of them fit than in a training batch.
+constexpr std::int64_t kTestPiece = 250;
+constexpr std::uint64_t kTestPieceBytes = std::uint64_t{16} << 20;
+/// What fits into one message, with room for the rest of it.
+constexpr std::size_t kMaxRemoteBatch = (std::size_t{64} << 20) - (64 << 10);
+
+std::vector<std::int64_t> range(std::int64_t begin, std::int64_t end) {
+  std::vector<std::int64_t> indices(static_cast<std::size_t>(end - begin));
+  std::iota(indices.begin(), indices.end(), begin);
+  return indices;
+}
+
+}  // namespace
 
 Loader::Loader(RunSettings settings, ActorHandle<TrainDriver> driver)
     : settings_(std::move(settings)), driver_(driver) {
   const auto& type = JobRegistry::instance().find(settings_.job_type);
   train_ = type.make_dataset(settings_.job, data::Split::kTrain);
   test_ = type.make_dataset(settings_.job, data::Split::kTest);
-  info_ = {train_->size(), test_->size(), train_->shape()};
+  info_.train_size = train_->size();
+  info_.test_size = test_->size();
+  if (info_.test_size < 0) {
+    throw BadConfig("cannot test", "the test set's size() is " + std::to_string(info_.test_size),
+                    "return 0 where there is none");
+  }
+  info_.sampling = type.make_sampling(settings_.job, *train_);
+  info_.sampling_hash = data::sampling_hash(info_.sampling);
   sampler_ = std::make_unique<data::LeafSampler>(sampler_options(settings_, info_));
+  info_.steps_per_epoch = sampler_->steps_per_epoch();
+}
+
+DataInfo Loader::describe() {
+  const auto first = sampler_->indices(0, 0, 0);
+  info_.batch_bytes =
+      data::BatchBuilder(*train_, first, random_key(settings_, data::Split::kTrain, 0), hooks()).total();
+  // By the bytes of a sample, so that a piece of large images fits, too.
+  const auto by_bytes = static_cast<std::int64_t>(kTestPieceBytes * first.size() / info_.batch_bytes);
+  info_.test_piece = std::max(settings_.micro_batch, std::min(kTestPiece, by_bytes));
+  if (info_.test_size > 0) {
+    const auto piece = range(0, std::min(info_.test_size, info_.test_piece));
+    info_.test_batch_bytes =
+        data::BatchBuilder(*test_, piece, random_key(settings_, data::Split::kTest, 0), hooks()).total();
+  }
+  return info_;
 }
 
 int Loader::pid() const {
@@ -23,24 +63,41 @@ int Loader::pid() const {
 }
 
 void Loader::start_heartbeat() {
-  ActorContext& me = this_actor();
-  driver_.tell<&TrainDriver::loader_lives>(me.address().actor);
-  me.run_after(std::chrono::seconds(1), [this] { start_heartbeat(); });
+  heartbeat_ = true;
+  tell_alive();
+  this_actor().run_after(kHeartbeat, [this] { start_heartbeat(); });
 }
 
-const data::Dataset& Loader::dataset(data::Split split) {
+void Loader::tell_alive() {
+  driver_.tell<&TrainDriver::loader_lives>(this_actor().address().actor);
+  told_alive_ = MonotonicClock().now();
+}
+
+data::SampleHooks Loader::hooks() {
+  return {.before =
+              [this] {
+                if (heartbeat_ && MonotonicClock().now() - told_alive_ >= kHeartbeat) tell_alive();
+              },
+          .seed = seed_default_generator};
+}
+
+const data::Dataset& Loader::dataset(data::Split split) const {
   return split == data::Split::kTrain ? *train_ : *test_;
 }
 
 std::span<std::byte> Loader::slot(const BatchAsk& ask) {
-  auto at = regions_.find(ask.region);
-  if (at == regions_.end()) {
-    const Session session = this_actor().session();
-    at = regions_.emplace(ask.region, session.open_region(ask.region, ask.region_bytes, "loader", false))
-             .first;
-    session.process().monitor(ask.trainer,
-                              [this, region = ask.region](const std::string&) { regions_.erase(region); });
+  const ActorId trainer = ask.trainer.actor;
+  const Session session = this_actor().session();
+  if (!regions_.contains(trainer)) {
+    session.process().monitor(ask.trainer, [this, trainer](const std::string&) { regions_.erase(trainer); });
   }
+  auto& regions = regions_[trainer];
+  std::erase_if(regions, [&](const auto& region) {
+    return std::find(ask.regions.begin(), ask.regions.end(), region.first) == ask.regions.end();
+  });
+  auto at = regions.find(ask.region);
+  if (at == regions.end())
+    at = regions.emplace(ask.region, session.open_region(ask.region, ask.region_bytes, "loader", false)).first;
   const auto& memory = at->second;
   if (ask.offset > memory.size() || ask.bytes > memory.size() - ask.offset) {
     throw_error(
@@ -49,32 +106,43 @@ std::span<std::byte> Loader::slot(const BatchAsk& ask) {
   return {memory.data() + ask.offset, ask.bytes};
 }
 
-BatchGiven Loader::load(const BatchAsk& ask) {
-  std::vector<std::int64_t> indices;
-  if (ask.split == data::Split::kTrain) {
-    indices = sampler_->indices(ask.epoch, static_cast<std::int64_t>(ask.step), static_cast<int>(ask.leaf));
-  } else {
-    if (ask.begin < 0 || ask.end > info_.test_size || ask.begin >= ask.end) {
-      throw_error({ErrorCode::kBadInput, "cannot construct a batch", "no such test samples", ""});
-    }
-    indices.resize(static_cast<std::size_t>(ask.end - ask.begin));
-    std::iota(indices.begin(), indices.end(), ask.begin);
+std::vector<std::int64_t> Loader::indices_of(const BatchAsk& ask) {
+  const std::int64_t size = dataset(ask.split).size();
+  if (size != ask.samples) {
+    throw_error({ErrorCode::kBadInput, "the " + std::string(data::split_name(ask.split)) + " set has changed",
+                 "it has " + std::to_string(size) + " samples now, and had " + std::to_string(ask.samples) +
+                     " when the job began",
+                 "leave the data as it is while a job runs"});
   }
-  const auto need = data::batch_offsets(static_cast<std::int64_t>(indices.size()), info_.shape).total;
+  if (ask.split == data::Split::kTrain)
+    return sampler_->indices(ask.epoch, static_cast<std::int64_t>(ask.step), static_cast<int>(ask.leaf));
+  const auto begin = static_cast<std::int64_t>(ask.step) * ask.piece;
+  if (begin < 0 || begin >= size || ask.piece < 1)
+    throw_error({ErrorCode::kBadInput, "cannot construct a batch", "no such test samples", ""});
+  return range(begin, std::min(size, begin + ask.piece));
+}
+
+BatchGiven Loader::load(const BatchAsk& ask) {
+  const auto indices = indices_of(ask);
   const data::BatchKey key{ask.epoch, ask.step, ask.leaf};
+  data::BatchBuilder batch(dataset(ask.split), indices, random_key(settings_, ask.split, ask.epoch), hooks());
+  const std::size_t bytes = batch.total();
   if (ask.trainer.node != this_actor().address().node) {
+    if (bytes > kMaxRemoteBatch) {
+      throw_error({ErrorCode::kLimit, "cannot send a batch of " + std::to_string(bytes) + " bytes",
+                   "its trainer is on another node, and a message holds " + std::to_string(kMaxRemoteBatch),
+                   "use a smaller micro_batch"});
+    }
     // Aligned as batches are: a vector of bytes need not be.
-    std::vector<data::BatchHeader> aligned(need / sizeof(data::BatchHeader) + 2);
+    std::vector<data::BatchHeader> aligned(bytes / sizeof(data::BatchHeader) + 2);
     void* at = aligned.data();
     std::size_t room = aligned.size() * sizeof(data::BatchHeader);
-    auto* start = static_cast<std::byte*>(std::align(data::kBatchAlignment, need, at, room));
-    data::fill_batch({start, need}, key, dataset(ask.split), indices);
-    return {wire::Bytes(start, start + need)};
+    auto* start = static_cast<std::byte*>(std::align(data::kBatchAlignment, bytes, at, room));
+    batch.write({start, bytes}, key);
+    return {wire::Bytes(start, start + bytes), 0};
   }
-  const auto memory = slot(ask);
-  if (need > memory.size())
-    throw_error({ErrorCode::kLimit, "cannot construct a batch", "its slot is too small", ""});
-  data::fill_batch(memory, key, dataset(ask.split), indices);
+  if (bytes > ask.bytes) return {{}, bytes};
+  batch.write(slot(ask), key);
   return {};
 }
 

@@ -4,8 +4,9 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
-#include "actors/data/batch_layout.hpp"
+#include "actors/data/batch_builder.hpp"
 #include "actors/train/settings.hpp"
 #include "runtime/client/session.hpp"
 
@@ -19,19 +20,22 @@ class TrainDriver;
 struct BatchAsk {
   data::Split split = data::Split::kTrain;
   std::uint64_t epoch = 0;
-  std::uint64_t step = 0;  ///< within the epoch
+  std::uint64_t step = 0;  ///< within the epoch; with kTest: the piece
   std::uint32_t leaf = 0;
-  std::int64_t begin = 0;  ///< with kTest: samples [begin, end)
-  std::int64_t end = 0;
+  std::int64_t samples = 0;  ///< of the split, as the job knows it
+  std::int64_t piece = 0;    ///< with kTest: samples a piece
   ActorAddress trainer;
   std::string region;
   std::uint64_t region_bytes = 0;
-  std::uint64_t offset = 0;  ///< of the slot in the region
-  std::uint64_t bytes = 0;   ///< of the slot
+  std::uint64_t offset = 0;          ///< of the slot in the region
+  std::uint64_t bytes = 0;           ///< of the slot
+  std::vector<std::string> regions;  ///< of this trainer, as they are now: other ones are done with
 };
 
+/// The batch lies in the slot, unless this says otherwise.
 struct BatchGiven {
-  wire::Bytes bytes;  ///< the batch itself, when the trainer is on another node; else it lies in the slot
+  wire::Bytes bytes;        ///< the batch itself, when the trainer is on another node
+  std::uint64_t needs = 0;  ///< not 0: the slot is too small, and the batch wants so many bytes
 };
 
 /// Isolated: reading and gathering block. Any loader serves any slot, with the same samples.
@@ -39,16 +43,21 @@ class Loader {
  public:
   Loader(RunSettings settings, ActorHandle<TrainDriver> driver);
 
-  DataInfo describe() const { return info_; }
+  /// Reads a first batch to know its size: what is wrong with the data shows before anything else starts.
+  DataInfo describe();
   int pid() const;
-  /// Constructs the batch. Throws what the dataset throws, and Error (kLimit) for a slot that is too small.
+  /// Constructs the batch. Throws what BatchBuilder throws, and Error (kLimit) for a batch that no message to
+  /// another node can carry.
   BatchGiven load(const BatchAsk& ask);
-  /// Starts to tell the driver every second that it lives.
+  /// Starts to tell the driver every second that it lives; a long batch tells it between its samples.
   void start_heartbeat();
 
  private:
   std::span<std::byte> slot(const BatchAsk& ask);
-  const data::Dataset& dataset(data::Split split);
+  const data::Dataset& dataset(data::Split split) const;
+  std::vector<std::int64_t> indices_of(const BatchAsk& ask);
+  data::SampleHooks hooks();
+  void tell_alive();
 
   RunSettings settings_;
   ActorHandle<TrainDriver> driver_;
@@ -56,7 +65,9 @@ class Loader {
   std::shared_ptr<data::Dataset> test_;
   DataInfo info_;
   std::unique_ptr<data::LeafSampler> sampler_;
-  std::map<std::string, SharedMemory> regions_;
+  std::map<ActorId, std::map<std::string, SharedMemory>> regions_;  ///< by trainer
+  bool heartbeat_ = false;
+  Instant told_alive_{};
 };
 
 }  // namespace troupe::train

@@ -33,7 +33,7 @@ struct Committed {
 struct SetLoaders {
   std::vector<LoaderInfo> loaders;
 };
-/// Count test samples [begin, end) with the state as it is.
+/// Evaluate pieces [begin, end) of the test set with the state as it is.
 struct Evaluate {
   Generation generation;
   int epoch = 0;
@@ -130,9 +130,7 @@ struct EvaluationDone {
   ActorId actor{};
   Generation generation;
   int epoch = 0;
-  std::int64_t correct = 0;
-  std::int64_t count = 0;
-  double loss_sum = 0;
+  std::vector<PieceReport> pieces;
 };
 struct CheckpointWritten {
   ActorId actor{};

@@ -30,6 +30,7 @@ struct SlotReport {
   int leaf = 0;
   std::uint64_t indices_hash = 0;
   float loss = 0;
+  std::uint32_t samples = 1;  ///< of its batch: fewer in an epoch's short last step
   bool operator==(const SlotReport&) const = default;
 };
 
@@ -38,6 +39,17 @@ struct StepReport {
   std::int64_t step = 0;
   std::vector<SlotReport> slots;
   bool operator==(const StepReport&) const = default;
+};
+
+/// One piece of the test set, evaluated: sums over its samples. Pieces are cut by index, so what a piece comes
+/// to does not depend on who evaluates it.
+struct PieceReport {
+  std::int64_t piece = 0;
+  std::uint64_t indices_hash = 0;  ///< as read from the batch
+  std::int64_t count = 0;
+  std::int64_t correct = 0;
+  double loss_sum = 0;
+  bool operator==(const PieceReport&) const = default;
 };
 
 /// One trainer of a generation; its rank is its place in the list.

@@ -33,7 +33,13 @@ struct RunSettings {
 struct DataInfo {
   std::int64_t train_size = 0;
   std::int64_t test_size = 0;
-  data::SampleShape shape;
+  data::Sampling sampling;  ///< a trainer gets it without the weights: it deals with steps alone
+  std::int64_t steps_per_epoch = 0;
+  std::int64_t test_piece = 1;            ///< samples that are evaluated together; the same for any world size
+  std::uint64_t batch_bytes = 0;          ///< of the first training batch; others may be larger
+  std::uint64_t test_batch_bytes = 0;     ///< of the first piece; the same
+  std::uint64_t sampling_hash = 0;        ///< part of the job's identity, as are the sizes
+  std::int64_t test_pieces() const { return (test_size + test_piece - 1) / test_piece; }
 };
 
 /// What a checkpoint of the run carries, and is held against.
@@ -49,11 +55,18 @@ inline checkpoint::JobIdentity job_identity(const RunSettings& settings, const D
           .numerics = numerics};
 }
 
+/// The stream of what a sample draws. Test samples draw the same in every epoch.
+inline data::RandomKey random_key(const RunSettings& settings, data::Split split, std::uint64_t epoch) {
+  const bool train = split == data::Split::kTrain;
+  return {mix(settings.seed, train ? 0 : 1), train ? epoch : 0};
+}
+
 inline data::SamplerOptions sampler_options(const RunSettings& settings, const DataInfo& info) {
   return {.dataset_size = info.train_size,
           .logical_ranks = settings.logical_ranks,
           .batch = settings.micro_batch,
-          .seed = settings.seed};
+          .seed = settings.seed,
+          .sampling = info.sampling};
 }
 
 }  // namespace troupe::train

@@ -75,7 +75,7 @@ void TrainDriver::start_machine() {
   config.loaders = options_.loaders;
   config.epochs = options_.settings.epochs;
   config.steps_per_epoch = sampler_->steps_per_epoch();
-  config.test_samples = options_.evaluate ? data_->test_size : 0;
+  config.test_pieces = options_.evaluate ? data_->test_pieces() : 0;
   for (const ChaosStep& chaos : options_.chaos) {
     const std::int64_t last = config.steps_per_epoch * config.epochs;
     if (chaos.step <= last && chaos.rank < options_.trainers) continue;
@@ -92,9 +92,21 @@ void TrainDriver::start_machine() {
   config.expected_indices = [this](int epoch, std::int64_t step, int leaf) {
     return data::index_hash(sampler_->indices(static_cast<std::uint64_t>(epoch), step, leaf));
   };
+  config.expected_piece = [info = trainers_data()](std::int64_t piece) {
+    std::vector<std::int64_t> indices;
+    const std::int64_t end = std::min(info.test_size, (piece + 1) * info.test_piece);
+    for (auto index = piece * info.test_piece; index < end; ++index) indices.push_back(index);
+    return data::index_hash(indices);
+  };
   machine_ = std::make_unique<DriverMachine>(std::move(config));
   carry_out(machine_->start(now()));
   tick();
+}
+
+DataInfo TrainDriver::trainers_data() const {
+  DataInfo info = *data_;
+  info.sampling.weights.clear();
+  return info;
 }
 
 void TrainDriver::tick() {
@@ -171,7 +183,7 @@ void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Traine
       trainers_.erase(id);
       feed(TrainerDown{id, reason});
     });
-    trainer.tell<&Trainer::prepare>(*data_);
+    trainer.tell<&Trainer::prepare>(trainers_data());
     feed(TrainerReady{token, id, trainer.address().node, hello->data_address});
   });
 }

@@ -90,6 +90,8 @@ class TrainDriver {
   void start_machine();
   /// Refuses to resume what the checkpoints show to be another job.
   void check_resumed(const std::string& numerics);
+  /// What a trainer is told of the data.
+  DataInfo trainers_data() const;
   void tick();
   void feed(const DriverEvent& event);
   void carry_out(const std::vector<DriverAction>& actions);

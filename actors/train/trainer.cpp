@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "actors/checkpoint/checkpoint_store.hpp"
+#include "actors/data/torch.hpp"
 #include "actors/train/batch_feed.hpp"
 #include "actors/train/group_setup.hpp"
 #include "actors/train/job_registry.hpp"
@@ -24,12 +25,27 @@ using collectives::Buffer;
 using collectives::DType;
 using collectives::ReduceOp;
 
+/// No copy: the tensors are the batch's memory.
 data::Batch as_batch(const data::BatchView& view) {
-  const auto& header = view.header;
-  const auto samples = static_cast<std::int64_t>(header.count);
-  return {torch::from_blob(view.inputs.data(),
-                           {samples, header.shape.channels, header.shape.height, header.shape.width}),
-          torch::from_blob(view.targets.data(), {samples}, torch::kLong)};
+  data::Batch batch;
+  batch.samples = view.header.count;
+  for (const auto& field : view.fields) {
+    const auto tensor = torch::from_blob(field.bytes.data(), field.shape, data::torch_dtype(field.dtype));
+    if (field.name == "input") {
+      batch.input = tensor;
+    } else if (field.name == "target") {
+      batch.target = tensor;
+    } else {
+      batch.others.emplace_back(field.name, tensor);
+    }
+  }
+  return batch;
+}
+
+/// Loss and samples of a slot as one number of the slots' all-reduce.
+std::int64_t pack_slot(double loss, std::uint32_t samples) {
+  return std::bit_cast<std::int64_t>(std::uint64_t{samples} << 32 |
+                                     std::bit_cast<std::uint32_t>(static_cast<float>(loss)));
 }
 
 StepEngine make_engine(const RunSettings& settings) {
@@ -207,7 +223,8 @@ class Trainer::Work {
         const auto view = feed_->wait(task.step, leaf);
         const double loss = engine_.run_leaf({leaf, as_batch(view)});
         slots[2 * leaf] = std::bit_cast<std::int64_t>(view.header.index_hash);
-        slots[2 * leaf + 1] = std::bit_cast<std::int32_t>(static_cast<float>(loss));
+        slots[2 * leaf + 1] = pack_slot(loss, view.header.count);
+        feed_->used(task.step, leaf);
       }
       const auto shared = group_->all_reduce({slots.data(), slots.size(), DType::kInt64}, ReduceOp::kSum);
       engine_.finish_step();
@@ -218,8 +235,10 @@ class Trainer::Work {
     }
     Reduced reduced;
     for (int leaf = 0; leaf < leaves; ++leaf) {
+      const auto packed = std::bit_cast<std::uint64_t>(slots[2 * leaf + 1]);
       reduced.slots.push_back({leaf, std::bit_cast<std::uint64_t>(slots[2 * leaf]),
-                               std::bit_cast<float>(static_cast<std::int32_t>(slots[2 * leaf + 1]))});
+                               std::bit_cast<float>(static_cast<std::uint32_t>(packed)),
+                               static_cast<std::uint32_t>(packed >> 32)});
     }
     return reduced;
   }
@@ -241,14 +260,14 @@ class Trainer::Work {
   }
 
   TrainerResult perform(const RunEvaluation& task) {
-    Evaluated sums;
-    feed_->each_test_batch(task.order.begin, task.order.end, [&](const data::BatchView& view) {
-      const auto one = engine_.evaluate(as_batch(view));
-      sums.correct += one.correct;
-      sums.count += one.samples;
-      sums.loss_sum += one.loss_sum;
-    });
-    return sums;
+    Evaluated done;
+    feed_->each_test_piece(task.order.begin, task.order.end,
+                           [&](std::int64_t piece, const data::BatchView& view) {
+                             const auto one = engine_.evaluate(as_batch(view));
+                             done.pieces.push_back({piece, view.header.index_hash, one.samples, one.correct,
+                                                    one.loss_sum});
+                           });
+    return done;
   }
 
   TrainerResult perform(const RunCheckpoint& task) {

@@ -274,7 +274,7 @@ void TrainerMachine::finished(const RunEvaluation& task, const TrainerResult& re
   errands_.pop_front();
   if (const auto* e = std::get_if<Evaluated>(&result)) {
     out.reports.push_back(
-        EvaluationDone{self_, generation_, task.order.epoch, e->correct, e->count, e->loss_sum});
+        EvaluationDone{self_, generation_, task.order.epoch, e->pieces});
   }
 }
 

@@ -96,9 +96,7 @@ struct PartsHashed {
   std::vector<PartHash> parts;
 };
 struct Evaluated {
-  std::int64_t correct = 0;
-  std::int64_t count = 0;
-  double loss_sum = 0;
+  std::vector<PieceReport> pieces;
 };
 struct CheckpointStored {
   std::string path;

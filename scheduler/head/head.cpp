@@ -1,50 +1,12 @@
 #include "scheduler/head/head.hpp"
 
-#include <optional>
-
 #include "runtime/core/log.hpp"
+#include "scheduler/head/addressing.hpp"
 
 namespace troupe {
 namespace {
 
 constexpr Duration kTick = std::chrono::milliseconds(250);
-
-/// The node that may send this event, or nothing when no node may.
-std::optional<NodeId> speaker(const cluster::ClusterEvent& event) {
-  return std::visit(
-      [](const auto& e) -> std::optional<NodeId> {
-        using E = std::decay_t<decltype(e)>;
-        if constexpr (std::is_same_v<E, cluster::NodeJoined>)
-          return e.node.id;
-        else if constexpr (std::is_same_v<E, cluster::JobRegistered>)
-          return e.driver.node;
-        else if constexpr (requires { e.requester.from.node; })
-          return e.requester.from.node;
-        else if constexpr (requires { e.node; })
-          return e.node;
-        else
-          return std::nullopt;
-      },
-      event);
-}
-
-/// The node that an action is for; none for what is the store's.
-NodeId receiver(const cluster::ClusterAction& action) {
-  return std::visit(
-      [](const auto& a) -> NodeId {
-        if constexpr (requires { a.to.from.node; })
-          return a.to.from.node;
-        else if constexpr (requires { a.to.node; })
-          return a.to.node;
-        else if constexpr (requires { a.to; })
-          return a.to;
-        else if constexpr (requires { a.node; })
-          return a.node;
-        else
-          return {};
-      },
-      action);
-}
 
 }  // namespace
 
@@ -158,7 +120,7 @@ void Head::on_frame(const PeerName& from, wire::ByteView frame) {
 }
 
 void Head::on_event(const PeerName& from, const cluster::ClusterEvent& event) {
-  const auto node = speaker(event);
+  const auto node = sender_of(event);
   if (!node || to_hex(node->value) != from) return refused_frame(from, "it speaks in another's name");
   if (missed_.erase(*node) == 1)
     send(cluster::RequestRegistration{*node, "it read too slowly and missed what the head said"});
@@ -186,7 +148,7 @@ void Head::carry_out(HeadMachine::Output output) {
 /// more of them until it has been asked to register: what the head says arrives in order or not at all.
 void Head::send(const cluster::ClusterAction& action) {
   if (server_ == nullptr) return;  // while it restores: nodes that come back are told then
-  const NodeId node = receiver(action);
+  const NodeId node = receiver_of(action);
   if (missed_.contains(node)) return;
   try {
     const Sent sent = server_->send(to_hex(node.value), wire::control_frame(wire::FromHead{action}));

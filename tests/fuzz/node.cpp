@@ -34,7 +34,7 @@ class Scene {
   Scene() : machine_(this_node(), ids_) {
     on(HeadConnected{});
     on(HeadSaid{cluster::NodeAccepted{kNode}});
-    speaker_ = worker({1}, kJob);
+    sender_ = worker({1}, kJob);
     victim_ = worker({2}, kVictimsJob);
     for (const auto& action : on(LocalSaid{victim_, wire::RegionAsk{1, "node", 4096, "rank 0", true}, 0})) {
       if (const auto* region = std::get_if<MakeRegion>(&action)) region_ = region->region;
@@ -42,23 +42,23 @@ class Scene {
     check(bool(region_), "the victim has a region");
   }
 
-  /// A frame of the speaker, as the shell of a node brings it to the machine. True: it was allowed to say
+  /// A frame of the sender, as the shell of a node brings it to the machine. True: it was allowed to say
   /// that.
   bool says(const wire::FrameHeader& header, wire::ByteView body, std::size_t fds) {
     now_ += std::chrono::milliseconds(1);
-    Route route = machine_.route({kNode, speaker_}, header, wire::kHeaderBytes + body.size(), now_);
+    Route route = machine_.route({kNode, sender_}, header, wire::kHeaderBytes + body.size(), now_);
     look_at(route.actions);
     if (route.verdict == Verdict::kBreach) {
-      on(LocalBroke{speaker_, route.error.why});
+      on(LocalBroke{sender_, route.error.why});
       return false;
     }
     if (route.verdict != Verdict::kToNode) return true;
     auto message = wire::decode_control(header, body);
     if (!message) {
-      on(LocalBroke{speaker_, message.error().why});
+      on(LocalBroke{sender_, message.error().why});
       return false;
     }
-    on(LocalSaid{speaker_, *std::move(message), fds});
+    on(LocalSaid{sender_, *std::move(message), fds});
     return true;
   }
   void tick() {
@@ -67,7 +67,7 @@ class Scene {
     on(Tick{});
   }
 
-  ProcessId speaker() const { return speaker_; }
+  ProcessId sender() const { return sender_; }
   ProcessId victim() const { return victim_; }
 
  private:
@@ -119,7 +119,7 @@ class Scene {
   SeededRandom ids_{1};
   Instant now_{std::chrono::seconds(1)};
   NodeMachine machine_;
-  ProcessId speaker_;
+  ProcessId sender_;
   ProcessId victim_;
   RegionId region_;
 };
@@ -131,7 +131,7 @@ class Scene {
 bool node_machine(std::span<const std::byte> bytes) {
   Scene scene;
   const ProcessAddress places[] = {{kNode, {}},
-                                   {kNode, scene.speaker()},
+                                   {kNode, scene.sender()},
                                    {kNode, scene.victim()},
                                    {kPeer, {}},
                                    {kPeer, {5}},

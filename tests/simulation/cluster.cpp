@@ -22,7 +22,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   job.loaders = pick(1, 3);
   job.epochs = pick(1, 4);
   job.steps_per_epoch = pick(2, 8);
-  job.test_samples = pick(0, 2) == 0 ? 0 : pick(1, 20);
+  job.test_pieces = pick(0, 2) == 0 ? 0 : pick(1, 20);
   job.checkpoints = pick(0, 1) == 1;
   job.checkpoint_every = pick(0, 4);
   job.ahead = pick(1, 8);

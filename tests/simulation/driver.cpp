@@ -203,7 +203,7 @@ void Driver::check(const train::DriverAction& action) {
     }
   } else if (const auto* epoch = std::get_if<train::EpochDone>(&action)) {
     world.trace(name, "epoch " + std::to_string(epoch->epoch) + " is done");
-    if (epoch->count != job_config.test_samples)
+    if (epoch->count != job_config.test_pieces)
       world.violation("an evaluation counted " + std::to_string(epoch->count) + " samples");
   } else if (const auto* accept = std::get_if<train::AcceptCheckpoint>(&action)) {
     if (accept->checkpoint.hash != cluster.reference[accept->checkpoint.step])

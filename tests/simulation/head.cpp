@@ -1,29 +1,12 @@
 /// The shell of the head: what scheduler/head/head.cpp is in production, over simulated lines and a simulated
 /// disk.
 #include "runtime/wire/codec.hpp"
+#include "scheduler/head/addressing.hpp"
 #include "tests/simulation/cluster.hpp"
 
 namespace troupe::sim {
 
 namespace {
-
-/// The node that an action is for.
-NodeId receiver(const cluster::ClusterAction& action) {
-  return std::visit(
-      [](const auto& a) -> NodeId {
-        if constexpr (requires { a.to.from.node; })
-          return a.to.from.node;
-        else if constexpr (requires { a.to.node; })
-          return a.to.node;
-        else if constexpr (requires { a.to; })
-          return a.to;
-        else if constexpr (requires { a.node; })
-          return a.node;
-        else
-          return {};
-      },
-      action);
-}
 
 const char* label_of(const cluster::ClusterAction& action) {
   if (std::holds_alternative<cluster::StartActor>(action)) return "start actor";
@@ -113,7 +96,7 @@ void Head::carry_out(HeadMachine::Output output) {
 
 void Head::send(const cluster::ClusterAction& action) {
   check(action);
-  const auto at = lines_.find(receiver(action));
+  const auto at = lines_.find(receiver_of(action));
   if (at == lines_.end()) return;  // it registers again when it is back
   auto* to = static_cast<Node*>(at->second->client);
   at->second->to_client(cluster.world, label_of(action), [to, action] { to->tell(node::HeadSaid{action}); });

@@ -255,29 +255,95 @@ TEST_CASE("reports of an old generation are ignored, with a reason") {
   CHECK(s.driver.ignored() == "of generation 1.1, not 1.2");
 }
 
-TEST_CASE("an evaluation survives a death: it is done again, every sample once") {
-  DriverConfig config = config_of(2);
+namespace {
+
+/// What a trainer says of pieces [begin, end): a sample each, the even ones correct.
+std::vector<PieceReport> pieces(std::int64_t begin, std::int64_t end) {
+  std::vector<PieceReport> list;
+  for (auto p = begin; p < end; ++p) {
+    list.push_back({p, std::uint64_t(100 + p), 1, p % 2 == 0 ? 1 : 0, 1.0 / static_cast<double>(p + 1)});
+  }
+  return list;
+}
+
+/// A job of one step that is about to evaluate five pieces.
+DriverConfig evaluating(int trainers) {
+  DriverConfig config = config_of(trainers);
   config.epochs = 1;
   config.steps_per_epoch = 1;
-  config.test_samples = 5;
-  Script s(config);
+  config.test_pieces = 5;
+  config.expected_piece = [](std::int64_t p) { return std::uint64_t(100 + p); };
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("an evaluation survives a death: it is done again, every piece once") {
+  Script s(evaluating(2));
   s.run_from_start({kA, kB});
   s.applied(kA, 0);
   s.applied(kB, 0);
   CHECK(s.order<Evaluate>(kA)->end == 2);
   CHECK(s.order<Evaluate>(kB)->end == 5);
-  s.on(EvaluationDone{kA, s.g(), 0, 2, 2, 0.0});
+  s.on(EvaluationDone{kA, s.g(), 0, pieces(0, 2)});
   s.down(kB);
   s.quiesced(kA, 1);
   s.formed(kA);
   CHECK(s.order<Evaluate>(kA)->begin == 0);
   CHECK(s.order<Evaluate>(kA)->end == 5);
-  s.on(EvaluationDone{kA, s.g(), 0, 4, 5, 0.0});
+  s.on(EvaluationDone{kA, s.g(), 0, pieces(0, 5)});
   REQUIRE(s.all<EpochDone>().size() == 1);
   CHECK(s.all<EpochDone>()[0].count == 5);
+  CHECK(s.all<EpochDone>()[0].correct == 3);
   s.on(TrainerFinished{kA, s.g(), 1, "h1"});
   REQUIRE(s.all<JobDone>().size() == 1);
   CHECK(s.all<JobDone>()[0].hash == "h1");
+}
+
+// Sums were added in the order in which trainers answered, so the test loss had other bits from run to run.
+TEST_CASE("an evaluation comes to the same bits, whoever answers first") {
+  const auto loss = [](bool b_first) {
+    Script s(evaluating(2));
+    s.run_from_start({kA, kB});
+    s.applied(kA, 0);
+    s.applied(kB, 0);
+    if (b_first) s.on(EvaluationDone{kB, s.g(), 0, pieces(2, 5)});
+    s.on(EvaluationDone{kA, s.g(), 0, pieces(0, 2)});
+    if (!b_first) s.on(EvaluationDone{kB, s.g(), 0, pieces(2, 5)});
+    REQUIRE(s.all<EpochDone>().size() == 1);
+    return s.all<EpochDone>()[0].test_loss;
+  };
+  double sum = 0;
+  for (const auto& piece : pieces(0, 5)) sum += piece.loss_sum;
+  CHECK(loss(false) == sum / 5);
+  CHECK(loss(true) == sum / 5);
+}
+
+TEST_CASE("an evaluation with a piece that is missing or of other samples fails the job") {
+  for (const bool missing : {true, false}) {
+    Script s(evaluating(1));
+    s.run_from_start({kA});
+    s.applied(kA, 0);
+    auto list = pieces(0, missing ? 4 : 5);
+    if (!missing) list[3].indices_hash = 7;
+    s.on(EvaluationDone{kA, s.g(), 0, list});
+    REQUIRE(s.all<JobFailed>().size() == 1);
+    CHECK(s.all<JobFailed>()[0].reason.find(missing ? "piece 4" : "piece 3") != std::string::npos);
+  }
+}
+
+// The last step of an epoch may be short: its two samples counted as much as the ten of another step.
+TEST_CASE("an epoch's loss is the mean over its samples") {
+  DriverConfig config = config_of(1);
+  config.logical_ranks = 1;
+  config.epochs = 1;
+  config.steps_per_epoch = 2;
+  Script s(config);
+  s.run_from_start({kA});
+  s.on(StepApplied{kA, s.g(), {0, {{0, 10, 1.0F, 10}}}});
+  s.on(StepApplied{kA, s.g(), {1, {{0, 10, 4.0F, 2}}}});
+  REQUIRE(s.all<EpochDone>().size() == 1);
+  CHECK(s.all<EpochDone>()[0].loss == 18.0 / 12);
 }
 
 TEST_CASE("samples that are not the sampler's stop the job at the epoch's end") {

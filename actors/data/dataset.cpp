@@ -1,0 +1,25 @@
+#include "actors/data/dataset.hpp"
+
+#include "runtime/core/assert.hpp"
+
+namespace troupe::data {
+
+void Dataset::write(std::int64_t /*index*/, Random& /*random*/,
+                    std::span<const std::span<std::byte>> /*places*/) const {
+  TROUPE_ASSERT(false, "a dataset that names its fields() has a write()");
+}
+
+Sample FixedDataset::get(std::int64_t index, Random& random) const {
+  const auto specs = fields();
+  Sample sample;
+  std::vector<std::span<std::byte>> places;
+  for (const auto& spec : specs) {
+    auto tensor = Tensor::uninitialised(spec.dtype, spec.shape);
+    places.push_back(tensor.fill_bytes());
+    sample.set(spec.name, std::move(tensor));
+  }
+  write(index, random, places);
+  return sample;
+}
+
+}  // namespace troupe::data
