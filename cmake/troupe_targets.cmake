@@ -32,7 +32,7 @@ function(troupe_flags target)
   endif()
   if(TROUPE_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${TROUPE_SANITIZE} -fno-omit-frame-pointer
-      $<$<BOOL:${TROUPE_FUZZ}>:-fno-sanitize-recover=all>)
+      $<IF:$<BOOL:${TROUPE_FUZZ}>,-fno-sanitize-recover=all,-fno-sanitize=null>)  # CAF's headers bind references to null
     target_link_options(${target} PUBLIC -fsanitize=${TROUPE_SANITIZE})
     # GCC reports false positives of these under the sanitizers.
     target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-Wno-tsan>)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <variant>
@@ -39,12 +40,19 @@ struct Resized {
   std::string why;  ///< "trainer 1 joined from the memory of trainer 0"
 };
 
+/// The steps of an epoch are done, and its evaluation begins.
+struct Evaluating {
+  int epoch = 0;  ///< from 1
+};
+
+/// Figures by name: "train/loss", "test/accuracy" (a share of 1).
+using Metrics = std::map<std::string, double>;
+
 /// An epoch and its evaluation are over.
 struct EpochDone {
-  int epoch = 0;  ///< from 1
-  double train_loss = 0;
-  std::int64_t correct = 0;  ///< over all ranks, each test sample once
-  std::int64_t total = 0;
+  int epoch = 0;                 ///< from 1
+  std::int64_t global_step = 0;  ///< steps committed since the start of the job
+  Metrics metrics;
   double seconds = 0;  ///< training and evaluation
 };
 
@@ -67,6 +75,7 @@ struct JobDone {
   int faults = 0;  ///< survived
 };
 
-using Event = std::variant<JobStarted, StepDone, Fault, Resized, EpochDone, Checkpointed, Warning, JobDone>;
+using Event =
+    std::variant<JobStarted, StepDone, Fault, Resized, Evaluating, EpochDone, Checkpointed, Warning, JobDone>;
 
 }  // namespace troupe::report

@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <utility>
+#include <vector>
 
 namespace troupe::report {
 namespace {
@@ -40,6 +42,19 @@ std::string epoch_of(const StepDone& step, int epochs) {
   return "epoch " + std::to_string(step.epoch) + "/" + std::to_string(epochs);
 }
 
+/// What training says comes before what testing does.
+std::vector<std::pair<std::string, double>> columns_of(const Metrics& metrics) {
+  std::vector<std::pair<std::string, double>> columns(metrics.begin(), metrics.end());
+  std::stable_partition(columns.begin(), columns.end(),
+                        [](const auto& column) { return column.first.starts_with("train/"); });
+  return columns;
+}
+
+std::size_t width_of(const std::string& name) {
+  constexpr std::size_t kLeast = 8;
+  return std::max(name.size(), kLeast) + 2;
+}
+
 std::string step_of(const StepDone& step) {
   return std::to_string(step.step) + "/" + std::to_string(step.steps_per_epoch);
 }
@@ -67,9 +82,21 @@ std::string step_line(const StepDone& step, int epochs) {
   return epoch_of(step, epochs) + "  step " + step_of(step) + "  " + figures(step);
 }
 
-std::string progress_bar(const StepDone& step, int epochs, int columns) {
+std::string format_time(double seconds) {
+  constexpr double kMost = 1e6;
+  if (!std::isfinite(seconds) || seconds < 0 || seconds > kMost) return "?";
+  const auto whole_seconds = static_cast<int>(std::ceil(seconds));
+  const auto two = [](int n) { return (n < 10 ? "0" : "") + std::to_string(n); };
+  const int hours = whole_seconds / 3600;
+  const int minutes = whole_seconds / 60 % 60;
+  const std::string tail = ":" + two(whole_seconds % 60);
+  return hours > 0 ? std::to_string(hours) + ":" + two(minutes) + tail : std::to_string(minutes) + tail;
+}
+
+std::string progress_bar(const StepDone& step, int epochs, int columns, std::optional<double> seconds_left) {
   const std::string left = epoch_of(step, epochs) + " [";
-  const std::string behind = "] " + step_of(step) + "  " + figures(step);
+  const std::string eta = seconds_left ? "  ETA " + format_time(*seconds_left) : "";
+  const std::string behind = "] " + step_of(step) + eta + "  " + figures(step);
   constexpr int kLeast = 10;
   constexpr int kMost = 40;
   const int room = columns - static_cast<int>(left.size() + behind.size());
@@ -95,17 +122,42 @@ std::string fault_line(const Fault& fault) {
   return line;
 }
 
-std::string epoch_header() {
-  return "epoch  train loss  test accuracy          correct  seconds";
+std::string epoch_header(const Metrics& metrics) {
+  std::string line = "epoch";
+  for (const auto& [name, value] : columns_of(metrics)) line += right(name, width_of(name));
+  return line + "  seconds";
 }
 
 std::string epoch_row(const EpochDone& epoch) {
-  const double share =
-      epoch.total > 0 ? static_cast<double>(epoch.correct) / static_cast<double>(epoch.total) : 0.0;
-  return right(std::to_string(epoch.epoch), 5) + right(fixed(epoch.train_loss, 4), 12) +
-         right(fixed(share * 100, 2) + " %", 15) +
-         right(std::to_string(epoch.correct) + "/" + std::to_string(epoch.total), 17) +
-         right(fixed(epoch.seconds, 1), 9);
+  std::string line = right(std::to_string(epoch.epoch), 5);
+  for (const auto& [name, value] : columns_of(epoch.metrics)) {
+    constexpr double kPercent = 100;
+    line += right(name.ends_with("accuracy") ? fixed(value * kPercent, 2) + " %" : fixed(value, 4),
+                  width_of(name));
+  }
+  return line + right(fixed(epoch.seconds, 1), 9);
+}
+
+std::string wrap(const std::string& text, int columns) {
+  constexpr const char* kIndent = "  ";
+  std::string out;
+  std::size_t line = 0;  // columns taken on the line: a middle dot takes one and is two bytes
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(kSeparator, at + 1), text.size());
+    std::string part = text.substr(at, end - at);
+    const std::size_t width = part.size() - (part.starts_with(kSeparator) ? 1 : 0);
+    if (line > 0 && line + width > static_cast<std::size_t>(std::max(columns, 0))) {
+      out += "\n";
+      out += kIndent;
+      part.erase(0, 1);  // the separator's blank
+      line = 1 + width;
+    } else {
+      line += width;
+    }
+    out += part;
+    at = end;
+  }
+  return out;
 }
 
 std::string summary_line(const JobDone& done) {

@@ -1,9 +1,5 @@
 #include "actors/report/json_log.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <nlohmann/json.hpp>
 
 namespace troupe::report {
@@ -37,10 +33,14 @@ ordered_json fields(const Fault& e) {
 ordered_json fields(const Resized& e) {
   return {{"event", "resized"}, {"trainers", e.trainers}, {"why", e.why}};
 }
+ordered_json fields(const Evaluating& e) {
+  return {{"event", "evaluating"}, {"epoch", e.epoch}};
+}
 ordered_json fields(const EpochDone& e) {
-  const double accuracy = e.total > 0 ? static_cast<double>(e.correct) / static_cast<double>(e.total) : 0.0;
-  return {{"event", "epoch"},          {"epoch", e.epoch},     {"train_loss", e.train_loss},
-          {"test_accuracy", accuracy}, {"correct", e.correct}, {"total", e.total},
+  return {{"event", "epoch"},
+          {"epoch", e.epoch},
+          {"global_step", e.global_step},
+          {"metrics", e.metrics},
           {"seconds", e.seconds}};
 }
 ordered_json fields(const Checkpointed& e) {
@@ -65,32 +65,11 @@ std::string json_line(const Event& event, double time_s) {
   return object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-JsonLog::JsonLog(UniqueFd file, std::string path, const Clock& clock)
-    : file_(std::move(file)), path_(std::move(path)), clock_(&clock), opened_at_(clock.now()) {}
+JsonLog::JsonLog(LogFile file, const Clock& clock)
+    : file_(std::move(file)), clock_(clock), opened_at_(clock.now()) {}
 
-Result<JsonLog> JsonLog::open(const std::string& path, const Clock& clock) {
-  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
-  if (!file)
-    return io_error("cannot write events to '" + path + "'", errno, "give --json a path that can be written");
-  return JsonLog(std::move(file), path, clock);
-}
-
-Result<void> JsonLog::write(const Event& event) {
-  if (!file_) return {};
-  const std::string line = json_line(event, to_seconds(clock_->now() - opened_at_)) + "\n";
-  std::size_t at = 0;
-  while (at < line.size()) {
-    const ssize_t wrote = ::write(file_.get(), line.data() + at, line.size() - at);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) {
-      auto error = io_error("cannot write events to '" + path_ + "'", errno,
-                            "the file is incomplete from here on; training goes on");
-      file_.reset();
-      return error;
-    }
-    at += static_cast<std::size_t>(wrote);
-  }
-  return {};
+Result<void> JsonLog::take(const Event& event) {
+  return file_.write(json_line(event, to_seconds(clock_.now() - opened_at_)) + "\n");
 }
 
 }  // namespace troupe::report

@@ -32,7 +32,8 @@ void Reporter::clear() {
 void Reporter::line(const std::string& text, const char* colour) {
   const bool coloured = output_.has_colour() && *colour != '\0';
   std::string all = bar_shown_ ? kEraseLine : "";
-  all += coloured ? colour + text + kPlain : text;
+  const std::string shown = output_.is_terminal() ? wrap(text, output_.columns()) : text;
+  all += coloured ? colour + shown + kPlain : shown;
   output_.write(all + "\n");
   const bool redraw = bar_shown_;
   bar_shown_ = false;
@@ -42,7 +43,7 @@ void Reporter::line(const std::string& text, const char* colour) {
 
 void Reporter::draw(const StepDone& step) {
   // One column stays free: a terminal wraps when the last one is written.
-  output_.write(kEraseLine + progress_bar(step, epochs_, output_.columns() - 1));
+  output_.write(kEraseLine + progress_bar(step, epochs_, output_.columns() - 1, seconds_left(step)));
   bar_shown_ = true;
   drawn_at_ = clock_.now();
 }
@@ -52,8 +53,19 @@ void Reporter::on(const JobStarted& event) {
   line(event.what);
 }
 
+std::optional<double> Reporter::seconds_left(const StepDone& step) const {
+  const std::int64_t done = (step.epoch - 1) * step.steps_per_epoch + step.step - first_step_;
+  if (!first_step_at_ || done <= 0) return {};
+  const std::int64_t to_do = epochs_ * step.steps_per_epoch - done - first_step_;
+  return to_seconds(clock_.now() - *first_step_at_) / static_cast<double>(done) * static_cast<double>(to_do);
+}
+
 void Reporter::on(const StepDone& event) {
   last_step_ = event;
+  if (!first_step_at_) {
+    first_step_at_ = clock_.now();
+    first_step_ = (event.epoch - 1) * event.steps_per_epoch + event.step;
+  }
   const bool last = event.step == event.steps_per_epoch;
   if (output_.is_terminal()) {
     if (last || !drawn_at_ || clock_.now() - *drawn_at_ >= options_.redraw_interval) draw(event);
@@ -72,10 +84,17 @@ void Reporter::on(const Resized& event) {
        kYellow);
 }
 
+void Reporter::on(const Evaluating& event) {
+  if (!output_.is_terminal()) return;
+  output_.write(std::string(kEraseLine) + "epoch " + std::to_string(event.epoch) + "/" +
+                std::to_string(epochs_) + "  evaluating");
+  bar_shown_ = true;
+}
+
 void Reporter::on(const EpochDone& event) {
   clear();
   // Rows that other lines have torn apart get their head again.
-  if (!table_begun_ || line_since_row_) line(epoch_header());
+  if (!table_begun_ || line_since_row_) line(epoch_header(event.metrics));
   line(epoch_row(event));
   table_begun_ = true;
   line_since_row_ = false;

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "actors/report/events.hpp"
+#include "actors/report/sink.hpp"
 #include "actors/report/terminal.hpp"
 #include "runtime/core/clock.hpp"
 
@@ -16,17 +16,21 @@ struct ReporterOptions {
 };
 
 /// The end of a job is the line "parameters sha256 <hash>", always the last. Not thread-safe.
-class Reporter {
+class Reporter final : public Sink {
  public:
   /// `output` and `clock` must outlive the reporter.
   Reporter(Output& output, const Clock& clock, ReporterOptions options = {});
   Reporter(const Reporter&) = delete;
   Reporter& operator=(const Reporter&) = delete;
   /// Clears the bar, so that what comes after begins on a clean line.
-  ~Reporter();
+  ~Reporter() override;
 
   /// Shows an event. Steps are shown as often as the options say, everything else at once.
   void show(const Event& event);
+  Result<void> take(const Event& event) override {
+    show(event);
+    return {};
+  }
   /// Clears the bar; it comes back with the next step.
   void clear();
 
@@ -35,6 +39,7 @@ class Reporter {
   void on(const StepDone& event);
   void on(const Fault& event);
   void on(const Resized& event);
+  void on(const Evaluating& event);
   void on(const EpochDone& event);
   void on(const Checkpointed& event);
   void on(const Warning& event);
@@ -42,6 +47,8 @@ class Reporter {
   /// A line that stays, above the bar.
   void line(const std::string& text, const char* colour = "");
   void draw(const StepDone& step);
+  /// From the steps so far; none before the second one.
+  std::optional<double> seconds_left(const StepDone& step) const;
 
   Output& output_;
   const Clock& clock_;
@@ -51,6 +58,8 @@ class Reporter {
   bool table_begun_ = false;
   bool line_since_row_ = false;
   std::optional<Instant> drawn_at_;
+  std::optional<Instant> first_step_at_;
+  std::int64_t first_step_ = 0;  ///< of the job, from 0
   std::optional<StepDone> last_step_;
 };
 

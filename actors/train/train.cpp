@@ -1,16 +1,22 @@
 #include "actors/train/train.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
 
 #include "actors/checkpoint/checkpoint_store.hpp"
+#include "actors/report/csv_log.hpp"
+#include "actors/report/json_log.hpp"
+#include "actors/report/reporter.hpp"
+#include "actors/report/tensorboard_log.hpp"
+#include "actors/report/terminal.hpp"
 #include "runtime/core/random.hpp"
-#include "scheduler/init/embedded_cluster.hpp"
 #include "runtime/security/secret.hpp"
+#include "scheduler/init/embedded_cluster.hpp"
 
 namespace troupe::train {
 namespace {
-
-constexpr Duration kLook = std::chrono::milliseconds(100);
 
 [[noreturn]] void refuse(const std::string& why, const std::string& todo) {
   throw BadConfig("cannot train", why, todo);
@@ -37,8 +43,50 @@ void check(const TrainOptions& o) {
     refuse("resume without a checkpoint folder", "name the folder");
 }
 
+std::string count(std::int64_t n, const std::string& what) {
+  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+}
+
+/// "Digits: 4 logical ranks x batch 25, 2 trainers, 1 loader, 1 node, seed 7"
+std::string title_of(const DriverSession& session, std::uint64_t job_type, const TrainOptions& o) {
+  const std::string what = o.title.empty() ? JobRegistry::instance().find(job_type).name : o.title;
+  return what + ": " + count(o.logical_ranks, "logical rank") + " x batch " + std::to_string(o.micro_batch) +
+         ", " + count(o.trainers, "trainer") + ", " + count(o.loaders, "loader") + ", " +
+         count(static_cast<std::int64_t>(session.nodes().size()), "node") + ", seed " +
+         std::to_string(o.seed);
+}
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+/// Everything that the options name, opened: a file that cannot be written is told before anything starts.
+Run::Reporting reporting_of(const TrainOptions& options) {
+  static const MonotonicClock clock;
+  static report::FdOutput output(STDOUT_FILENO);
+  Run::Reporting reporting;
+  reporting.on_event = options.on_event;
+  reporting.handle_signals = options.handle_signals;
+  auto& sinks = reporting.sinks;
+  if (options.show_progress) sinks.push_back(std::make_unique<report::Reporter>(output, clock));
+  if (!options.events_json.empty()) {
+    sinks.push_back(
+        std::make_unique<report::JsonLog>(report::LogFile::open(options.events_json).value(), clock));
+  }
+  if (!options.metrics_csv.empty()) {
+    sinks.push_back(
+        std::make_unique<report::CsvLog>(report::LogFile::open(options.metrics_csv).value(), clock));
+  }
+  if (!options.tensorboard_folder.empty()) {
+    sinks.push_back(std::make_unique<report::TensorBoardLog>(
+        report::TensorBoardLog::open(options.tensorboard_folder, seconds_since_1970).value()));
+  }
+  return reporting;
+}
+
 /// Makes sure that checkpoints can be written, and finds those to take up. Never none where one was asked for.
-void find_checkpoints(const TrainOptions& options, RunOptions& run) {
+/// Adds warnings to `told`.
+void find_checkpoints(const TrainOptions& options, RunOptions& run, std::vector<report::Event>& told) {
   if (options.checkpoint_folder.empty()) return;
   checkpoint::PosixFileSystem files;
   checkpoint::CheckpointStore store(files, {options.checkpoint_folder});
@@ -67,15 +115,17 @@ void find_checkpoints(const TrainOptions& options, RunOptions& run) {
                        : "no checkpoint in '" + options.checkpoint_folder + "' is usable: " + bad,
            "name the folder of an earlier run, or start without resuming");
   }
-  if (!bad.empty() && options.on_event) options.on_event(report::Warning{"passed over: " + bad});
+  if (!bad.empty()) told.push_back(report::Warning{"passed over: " + bad});
   std::reverse(run.resume.begin(), run.resume.end());
 }
 
 }  // namespace
 
-RunResult run_training(const DriverSession& session, std::uint64_t job_type, wire::Bytes job,
-                       const TrainOptions& options) {
+Run start_training(const DriverSession& session, std::uint64_t job_type, wire::Bytes job,
+                   const TrainOptions& options) {
   check(options);
+  Run::Reporting reporting = reporting_of(options);
+  reporting.first.push_back(report::JobStarted{title_of(session, job_type, options), options.epochs});
   RunOptions run;
   run.settings.job_type = job_type;
   run.settings.job = std::move(job);
@@ -89,7 +139,7 @@ RunResult run_training(const DriverSession& session, std::uint64_t job_type, wir
   run.settings.epochs = options.epochs;
   run.settings.checkpoint_folder = options.checkpoint_folder;
   run.keep_checkpoints = options.keep_checkpoints;
-  find_checkpoints(options, run);
+  find_checkpoints(options, run, reporting.first);
   run.trainers = options.trainers;
   run.loaders = options.loaders;
   run.evaluate = options.evaluate;
@@ -100,23 +150,7 @@ RunResult run_training(const DriverSession& session, std::uint64_t job_type, wir
     for (const auto pid : cluster->node_pids()) run.node_pids.push_back(pid);
     run.head_pid = cluster->head_pid();
   }
-  const auto driver = session.spawn<TrainDriver>({.here = true}, std::move(run));
-  const auto result = driver.call<&TrainDriver::run>();
-  int stops_seen = 0;
-  for (bool over = false; !over;) {
-    const auto events = driver.call<&TrainDriver::next_events>();
-    do {
-      const int stops = options.stops_wanted ? options.stops_wanted() : 0;
-      for (; stops_seen < stops; ++stops_seen) driver.tell<&TrainDriver::stop>();
-    } while (!events.state()->wait(kLook));
-    over = true;
-    for (const auto& event : events.get()) {
-      over = false;
-      if (options.on_event) options.on_event(event);
-    }
-  }
-  session.kill(driver, "the run is over");
-  return result.get(std::chrono::seconds(10));
+  return {session, std::move(run), std::move(reporting)};
 }
 
 }  // namespace troupe::train

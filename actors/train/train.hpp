@@ -4,6 +4,9 @@
 ///     .epochs = 3,
 ///                                                                .trainers = 2, .loaders = 1, .seed = 7});
 ///
+/// It shows its progress and a summary on standard output, ends after the current step at Ctrl-C, and a
+/// second Ctrl-C ends the program. `start` does the same through a handle (run.hpp).
+///
 /// The struct has model(), optimizer(net), loss(net, batch) and dataset(split); see actors/train/model.hpp.
 /// It crosses processes, so its fields are data. The result depends on the struct, the logical ranks, the
 /// micro-batch and the seed alone: not on how many trainers ran, which died, or when they were replaced.
@@ -15,7 +18,7 @@
 
 #include "actors/report/events.hpp"
 #include "actors/train/job_registry.hpp"
-#include "actors/train/train_driver.hpp"
+#include "actors/train/run.hpp"
 #include "scheduler/init/init.hpp"
 
 namespace troupe::train {
@@ -30,28 +33,40 @@ struct TrainOptions {
   bool evaluate = true;               ///< the test set after every epoch, each sample once
   std::string checkpoint_folder{};    ///< empty: none
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
-  int keep_checkpoints = 3;      ///< older ones go once this run has written so many
+  int keep_checkpoints = 3;           ///< older ones go once this run has written so many
   bool resume = false;           ///< take up at the newest checkpoint in the folder: it must have one
   double trainer_cpus = 0;       ///< CPUs that a trainer reserves on its node
   std::vector<ChaosStep> chaos{};  ///< faults on purpose
-  /// Told of everything that happens, in this thread.
+
+  std::string title{};        ///< the first line shown; empty: the struct's name, the ranks and trainers
+  bool show_progress = true;  ///< a bar on a terminal, lines elsewhere, a summary: on standard output
+  std::string events_json{};  ///< a file for every event as a line of JSON; empty: none
+  std::string metrics_csv{};  ///< a file for every figure as a row; empty: none
+  std::string tensorboard_folder{};  ///< empty: none
+  /// SIGINT and SIGTERM end the job after the current step, with a checkpoint where those are kept; a second
+  /// one ends the program. A signal that the program handles itself is left alone.
+  bool handle_signals = true;
+  /// Told of everything that happens, in the thread that waits for the run. If it throws, the job ends and
+  /// the exception goes on to who waits.
   std::function<void(const report::Event&)> on_event{};
-  /// Asked ten times a second: how often the user wants to stop (Ctrl-C). The first time the job ends after
-  /// the current step.
-  std::function<int()> stops_wanted{};
 };
 
-/// The part of run() that does not depend on the job's type. Blocks until the job is over.
-RunResult run_training(const DriverSession& session, std::uint64_t job_type, wire::Bytes job,
-                       const TrainOptions& options);
+/// The part of start() that does not depend on the job's type.
+Run start_training(const DriverSession& session, std::uint64_t job_type, wire::Bytes job,
+                   const TrainOptions& options);
 
-/// Trains, and returns what came of it. Throws BadConfig for options that make no sense, and TaskFailed with
-/// the reason when the job fails: what the user's code or the dataset threw, or that trainers could not be
-/// kept alive.
+/// Begins to train. Throws BadConfig for options that make no sense, IoError for a file that cannot be
+/// written. `session` must outlive the run.
+template <class Job>
+Run start(const DriverSession& session, const Job& job, const TrainOptions& options) {
+  (void)&JobEntry<Job>::registered;
+  return start_training(session, JobEntry<Job>::kId, wire::encode(job), options);
+}
+
+/// Trains, and returns what came of it. Throws as start() and Run::wait().
 template <class Job>
 RunResult run(const DriverSession& session, const Job& job, const TrainOptions& options) {
-  (void)&JobEntry<Job>::registered;
-  return run_training(session, JobEntry<Job>::kId, wire::encode(job), options);
+  return start(session, job, options).wait();
 }
 
 }  // namespace troupe::train

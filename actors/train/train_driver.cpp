@@ -29,7 +29,7 @@ TrainDriver::TrainDriver(RunOptions options)
 // Start.
 
 Future<RunResult> TrainDriver::run() {
-  started_at_ = epoch_started_at_ = rate_since_ = now();
+  started_at_ = epoch_started_at_ = now();
   learn_data();
   return result_.future();
 }
@@ -265,9 +265,14 @@ void TrainDriver::stop() {
   feed(StopRequested{});
 }
 
+void TrainDriver::abandon(const std::string& reason) {
+  finish(ErrorInfo{ErrorCode::kAborted, "the job was ended", reason, ""});
+}
+
 // What comes of it.
 
 double TrainDriver::rate(std::int64_t samples) {
+  if (rate_since_ == Instant{}) rate_since_ = now();  // from the first step on: the start is no training
   rate_samples_ += samples;
   const Duration elapsed = now() - rate_since_;
   if (elapsed > kRateWindow) {
@@ -290,6 +295,7 @@ void TrainDriver::act(const CommitStep& action) {
   done.trainers_alive = static_cast<int>(trainers_.size());
   so_far_.steps = action.entry.step + 1;
   emit(done);
+  if (done.step == steps && options_.evaluate) emit(report::Evaluating{done.epoch});
   cause_chaos(action.entry.step + 1);
 }
 
@@ -302,10 +308,11 @@ void TrainDriver::act(const AcceptCheckpoint& action) {
 }
 
 void TrainDriver::act(const EpochDone& action) {
-  so_far_.train_loss = action.loss;
-  so_far_.correct = action.correct;
-  so_far_.total = action.count;
-  emit(report::EpochDone{action.epoch + 1, action.loss, action.correct, action.count,
+  so_far_.metrics = {{"train/loss", action.loss}};
+  if (action.count > 0)
+    so_far_.metrics["test/accuracy"] =
+        static_cast<double>(action.correct) / static_cast<double>(action.count);
+  emit(report::EpochDone{action.epoch + 1, (action.epoch + 1) * sampler_->steps_per_epoch(), so_far_.metrics,
                          to_seconds(now() - epoch_started_at_)});
   epoch_started_at_ = now();
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -45,12 +46,14 @@ struct RunOptions {
 struct RunResult {
   std::string state_hash;
   std::int64_t steps = 0;
-  double train_loss = 0;  ///< of the last epoch
-  std::int64_t correct = 0;
-  std::int64_t total = 0;
-  int faults = 0;
-  bool stopped = false;  ///< ended early, on request
+  report::Metrics metrics;  ///< of the last epoch: "train/loss", "test/accuracy"
+  int faults = 0;           ///< survived
+  bool stopped = false;     ///< ended early, on request
+  int signal = 0;           ///< that asked for it, if one did
   double seconds = 0;
+
+  /// What main should return: 0, or 128 and the signal's number.
+  int exit_code() const { return signal == 0 ? 0 : 128 + signal; }
 };
 
 class TrainDriver {
@@ -64,6 +67,8 @@ class TrainDriver {
   Future<std::vector<report::Event>> next_events();
   /// Ends the job after the current step, with a checkpoint where those are kept.
   void stop();
+  /// Ends the job at once.
+  void abandon(const std::string& reason);
 
   // From trainers and loaders.
   void report(const TrainerReport& report);
@@ -143,7 +148,7 @@ class TrainDriver {
   Instant epoch_started_at_{};
   Instant rate_since_{};
   std::int64_t rate_samples_ = 0;
-  double rate_now_ = 0;
+  double rate_now_ = std::numeric_limits<double>::quiet_NaN();  ///< not known yet
   std::optional<Instant> fault_at_;
   std::vector<report::Event> events_;
   std::optional<Promise<std::vector<report::Event>>> waiting_;

@@ -58,24 +58,26 @@ int main(int argc, char** argv) try {
   const MonotonicClock clock;
   Instant last{};
   int alone_for = 0;
-  int stop = 0;
-  options.stops_wanted = [&] { return stop; };
-  options.on_event = [&](const report::Event& event) {
-    if (const auto* fault = std::get_if<report::Fault>(&event); fault != nullptr && fault->detected_ms) {
+  options.show_progress = false;
+  train::Run run = train::start(session, Digits{}, options);
+  while (!run.is_over()) {
+    const auto event = run.next_event(std::chrono::seconds(1));
+    if (!event) continue;
+    if (const auto* fault = std::get_if<report::Fault>(&*event); fault != nullptr && fault->detected_ms) {
       recovered.push_back(*fault->resumed_ms);
       detected.push_back(*fault->detected_ms);
       left.push_back(*fault->left_ms);
       alone_for = 0;
       std::printf("kill %2zu: detected after %.1f ms, left after %.1f ms, committed after %.1f ms\n",
                   recovered.size(), detected.back(), left.back(), recovered.back());
-      if (static_cast<int>(recovered.size()) == kills) stop = 1;
-    } else if (const auto* step = std::get_if<report::StepDone>(&event)) {
+      if (static_cast<int>(recovered.size()) == kills) run.stop();
+    } else if (const auto* step = std::get_if<report::StepDone>(&*event)) {
       const Instant now = clock.now();
       if (step->trainers_alive == 1 && ++alone_for > 2) alone.push_back(to_millis(now - last));
       last = now;
     }
-  };
-  train::run(session, Digits{}, options);
+  }
+  run.wait();
   if (recovered.empty()) throw std::runtime_error("no trainer was killed");
   const double step_ms = alone.empty() ? 0 : median(alone);
   const double ours = median(recovered) - step_ms;

@@ -100,6 +100,8 @@ MnistOptions parse_options(int argc, char** argv) {
   app.add_option("--checkpoint", options.checkpoint, "Folder for checkpoints, written after every epoch");
   app.add_flag("--resume", options.resume, "Take up at the newest checkpoint in that folder");
   app.add_option("--json", options.json, "Write every event as a line of JSON to this file");
+  app.add_option("--csv", options.csv, "Write every figure as a row of CSV to this file");
+  app.add_option("--tensorboard", options.tensorboard, "Write figures for TensorBoard into this folder");
   app.footer("Example: mnist --trainers 3 --epochs 1 --chaos kill-trainer@200,kill-loader@300");
   try {
     app.parse(argc, argv);

@@ -23,6 +23,8 @@ struct MnistOptions {
   std::string checkpoint;
   bool resume = false;
   std::string json;
+  std::string csv;
+  std::string tensorboard;
 };
 
 /// Reads the command line. Prints help or one error and exits where there is nothing to run.

@@ -51,10 +51,22 @@ bool HeadLine::answered(ProcessId process, std::uint64_t request) {
   return true;
 }
 
+void HeadLine::cancel(ProcessId process, std::uint64_t request) {
+  if (answered(process, request)) remember_unwanted({process, request});
+}
+
+void HeadLine::remember_unwanted(const Key& key) {
+  if (!unwanted_.insert(key).second) return;
+  unwanted_order_.push_back(key);
+  if (unwanted_order_.size() <= limits_.requests) return;
+  unwanted_.erase(unwanted_order_.front());
+  unwanted_order_.pop_front();
+}
+
 void HeadLine::forget(ProcessId process) {
   const auto begin = open_.lower_bound({process, 0});
   auto end = begin;
-  while (end != open_.end() && end->first.first == process) ++end;
+  for (; end != open_.end() && end->first.first == process; ++end) remember_unwanted(end->first);
   open_.erase(begin, end);
   loads_.erase(process);
 }

@@ -4,6 +4,8 @@
 
 #include <deque>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "runtime/node/limits.hpp"
 #include "runtime/node/node_events.hpp"
@@ -22,8 +24,15 @@ class HeadLine {
                    Actions& out);
   /// Whether somebody waits for that answer; nobody does after it.
   bool answered(ProcessId process, std::uint64_t request);
+  /// Who asked wants no answer any more.
+  void cancel(ProcessId process, std::uint64_t request);
   /// Nobody waits for what `process` asked for.
   void forget(ProcessId process);
+  /// Whether it was cancelled or forgotten while it was open. A head that was away may answer a request
+  /// twice, and the second answer is not one that nobody wants.
+  bool is_unwanted(ProcessId process, std::uint64_t request) const {
+    return unwanted_.contains({process, request});
+  }
   /// The driver's goodbye: repeated until the head ends the job.
   void end_job(cluster::JobEnded ended, Actions& out);
   void job_ended(JobId job) { ending_.erase(job); }
@@ -44,9 +53,15 @@ class HeadLine {
     std::size_t bytes = 0;
   };
 
+  using Key = std::pair<ProcessId, std::uint64_t>;
+
+  void remember_unwanted(const Key& key);
+
   const Limits& limits_;
   bool up_ = false;
-  std::map<std::pair<ProcessId, std::uint64_t>, Open> open_;
+  std::map<Key, Open> open_;
+  std::set<Key> unwanted_;
+  std::deque<Key> unwanted_order_;   ///< the oldest first. Invariant: the elements of unwanted_
   std::map<ProcessId, Load> loads_;  ///< Invariant: the sums over open_, by process.
   std::map<JobId, cluster::JobEnded> ending_;
   std::deque<cluster::ClusterEvent> kept_;

@@ -74,10 +74,10 @@ void NodeMachine::said(const cluster::KillActor& e) {
   actors_.kill(e.actor, e.reason, out_);
 }
 void NodeMachine::said(const cluster::SpawnAnswered& e) {
-  const bool wanted = head_.answered(e.to.from.process, e.to.request);
-  if (!wanted) {
+  if (!head_.answered(e.to.from.process, e.to.request)) {
     // The head did not hear that it was cancelled, or that who asked is gone: nobody wants the actor.
-    if (e.ok && e.to.from.node == self_.info.id) head_.tell(cluster::SpawnCancelled{e.to}, out_);
+    const bool unwanted = head_.is_unwanted(e.to.from.process, e.to.request);
+    if (e.ok && unwanted && e.to.from.node == self_.info.id) head_.tell(cluster::SpawnCancelled{e.to}, out_);
     return;
   }
   give_answer(e.to, e.ok ? Result<wire::Bytes>(
@@ -94,8 +94,9 @@ void NodeMachine::said(const cluster::JobAnswered& e) {
   if (!head_.answered(e.to.process, e.request)) return;
   LocalProcess* process = locals_.living(e.to.process);
   if (process != nullptr && e.job) process->job = e.job;
-  give_answer({e.to, e.request}, e.job ? Result<wire::Bytes>(wire::encode(wire::JobAnswer{e.job, e.incarnation}))
-                                       : Result<wire::Bytes>(e.error));
+  give_answer({e.to, e.request},
+              e.job ? Result<wire::Bytes>(wire::encode(wire::JobAnswer{e.job, e.incarnation}))
+                    : Result<wire::Bytes>(e.error));
 }
 void NodeMachine::said(const cluster::NodesAnswered& e) {
   if (head_.answered(e.to.from.process, e.to.request))
@@ -202,7 +203,7 @@ void NodeMachine::asked(LocalProcess& from, const wire::SpawnAsk& ask) {
            cluster::SpawnRequested{{{self_.info.id, from.id}, ask.request}, std::move(spec)}, bytes);
 }
 void NodeMachine::asked(LocalProcess& from, const wire::SpawnCancel& ask) {
-  head_.answered(from.id, ask.request);
+  head_.cancel(from.id, ask.request);
   head_.tell(cluster::SpawnCancelled{{{self_.info.id, from.id}, ask.request}}, out_);
 }
 void NodeMachine::asked(LocalProcess& from, const wire::LeaseAsk& ask) {

@@ -54,6 +54,12 @@ void for_each_process(const std::function<void(pid_t, const fs::path&)>& visit) 
   }
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSpaceIsShadow = true;  // a sanitizer maps terabytes that it does not use
+#else
+constexpr bool kSpaceIsShadow = false;
+#endif
+
 /// Returns the former limit.
 std::uint64_t limit_to(int resource, std::uint64_t bytes) {
   rlimit limit{};
@@ -89,7 +95,7 @@ BusyLoops::~BusyLoops() {
 MemoryGuard::MemoryGuard(std::uint64_t bytes) {
   // What the signal does not end gets an error instead. Programs that we start inherit that, and the limits.
   ::signal(SIGXFSZ, SIG_IGN);
-  former_space_ = limit_to(RLIMIT_AS, bytes);
+  former_space_ = limit_to(RLIMIT_AS, kSpaceIsShadow ? RLIM_INFINITY : bytes);
   former_file_ = limit_to(RLIMIT_FSIZE, bytes);
 }
 
@@ -139,7 +145,8 @@ Program::~Program() {
 
 std::string Program::wait(Duration timeout) {
   int status = 0;
-  if (!eventually([&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; }, timeout)) return "it did not end";
+  if (!eventually([&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; }, timeout))
+    return "it did not end";
   reaped_ = true;
   return WIFEXITED(status) ? "exit code " + std::to_string(WEXITSTATUS(status))
                            : "killed by signal " + std::to_string(WTERMSIG(status));
@@ -154,7 +161,8 @@ std::vector<pid_t> Program::processes() const {
   const std::string entry = std::string(kMark) + "=" + mark_;
   for_each_process([&](pid_t pid, const fs::path& path) {
     const std::string environment = slurp(path / "environ");
-    if (environment.find(entry + '\0') != std::string::npos && stat_of(path).state != 'Z') found.push_back(pid);
+    if (environment.find(entry + '\0') != std::string::npos && stat_of(path).state != 'Z')
+      found.push_back(pid);
   });
   return found;
 }
@@ -188,7 +196,8 @@ std::vector<pid_t> children(pid_t parent, const std::string& name) {
   std::vector<pid_t> found;
   for_each_process([&](pid_t pid, const fs::path& path) {
     const Stat stat = stat_of(path);
-    if (stat.parent == parent && stat.state != 'Z' && (name.empty() || stat.name == name)) found.push_back(pid);
+    if (stat.parent == parent && stat.state != 'Z' && (name.empty() || stat.name == name))
+      found.push_back(pid);
   });
   return found;
 }
@@ -215,7 +224,8 @@ Ran shell(const std::string& command) {
   FILE* pipe = ::popen(("exec 2>&1; " + command).c_str(), "re");
   if (pipe == nullptr) fail("popen");
   char buffer[4096];
-  for (std::size_t got = 0; (got = ::fread(buffer, 1, sizeof buffer, pipe)) > 0;) ran.output.append(buffer, got);
+  for (std::size_t got = 0; (got = ::fread(buffer, 1, sizeof buffer, pipe)) > 0;)
+    ran.output.append(buffer, got);
   const int status = ::pclose(pipe);
   ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return ran;

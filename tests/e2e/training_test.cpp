@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +16,7 @@
 #include "actors/train/train.hpp"
 #include "runtime/core/random.hpp"
 #include "scheduler/init/embedded_cluster.hpp"
+#include "tests/e2e/support.hpp"
 
 using namespace troupe;
 using train::ChaosStep;
@@ -69,7 +71,8 @@ train::TrainOptions small(int leaves, int trainers, int loaders = 1) {
           .epochs = 1,
           .trainers = trainers,
           .loaders = loaders,
-          .seed = 11};
+          .seed = 11,
+          .show_progress = false};
 }
 
 struct Seen {
@@ -120,13 +123,13 @@ TEST_CASE("one hash for any number of trainers and loaders, and under kills", "[
   for (const int leaves : {3, 4}) {
     const auto alone = run(session, small(leaves, 1));
     REQUIRE(alone.result.state_hash.size() == 64);
-    CHECK(alone.result.total == 100);
+    CHECK(alone.result.metrics.contains("test/accuracy"));
     INFO(leaves << " logical ranks");
     for (int trainers = 2; trainers <= leaves; ++trainers) {
       INFO(trainers << " trainers");
       const auto seen = run(session, small(leaves, trainers, 1 + trainers % 3));
       CHECK(seen.result.state_hash == alone.result.state_hash);
-      CHECK(seen.result.correct == alone.result.correct);
+      CHECK(seen.result.metrics == alone.result.metrics);
       CHECK(seen.faults == 0);
     }
     auto killed = small(leaves, 2, 2);
@@ -178,18 +181,14 @@ TEST_CASE("stop, and resume with another number of trainers, ends in the same ha
   auto first = whole;
   first.checkpoint_folder = folder.path;
   first.checkpoint_every = 10;
-  int events = 0;
-  first.stops_wanted = [&] { return events > 0 ? 1 : 0; };
-  first.on_event = {};
-  SmallJob job;
-  train::RunResult stopped;
-  {
-    auto options = first;
-    options.on_event = [&](const report::Event& event) {
-      if (const auto* step = std::get_if<report::StepDone>(&event)) events += step->step >= 25 ? 1 : 0;
-    };
-    stopped = train::run(session, job, options);
+  train::Run handle = train::start(session, SmallJob{}, first);
+  while (!handle.is_over()) {
+    const auto event = handle.next_event(std::chrono::seconds(1));
+    if (!event) continue;
+    if (const auto* step = std::get_if<report::StepDone>(&*event); step != nullptr && step->step == 25)
+      handle.stop();
   }
+  const train::RunResult stopped = handle.wait();
   CHECK(stopped.stopped);
   CHECK(stopped.steps < undisturbed.result.steps);
   auto second = whole;
@@ -201,6 +200,60 @@ TEST_CASE("stop, and resume with another number of trainers, ends in the same ha
   auto other_seed = second;
   other_seed.seed = 12;
   CHECK(failure_of(session, other_seed).find("seed 11, not 12") != std::string::npos);
+}
+
+TEST_CASE("a callback that throws ends the job, and its exception is the user's own", "[training]") {
+  auto session = init(0, nullptr);
+  auto options = small(4, 2);
+  options.on_event = [](const report::Event& event) {
+    if (std::holds_alternative<report::StepDone>(event)) throw std::out_of_range("enough");
+  };
+  CHECK_THROWS_AS(train::run(session, SmallJob{}, options), std::out_of_range);
+  CHECK(run(session, small(4, 2)).result.steps > 0);  // the cluster is as it was
+}
+
+TEST_CASE("who lets go of a run's handle ends the job: its trainers and loaders go", "[training]") {
+  auto session = init(0, nullptr);
+  auto options = small(4, 2);
+  options.epochs = 1000;
+  {
+    train::Run handle = train::start(session, SmallJob{}, options);
+    bool trained = false;
+    while (!trained) {
+      const auto event = handle.next_event(std::chrono::seconds(1));
+      trained = event && std::holds_alternative<report::StepDone>(*event);
+    }
+    CHECK(e2e::children(session.embedded()->node_pids().front()).size() >= 3);
+  }
+  CHECK(e2e::eventually([&] { return e2e::children(session.embedded()->node_pids().front()).empty(); }));
+}
+
+TEST_CASE("SIGTERM ends the job after the current step; a program's own handler is left alone",
+          "[training]") {
+  const auto of_catch = ::signal(SIGTERM, SIG_DFL);
+  auto session = init(0, nullptr);
+  auto options = small(4, 2);
+  options.epochs = 1000;
+  options.on_event = [](const report::Event& event) {
+    if (const auto* step = std::get_if<report::StepDone>(&event); step != nullptr && step->step == 3)
+      ::raise(SIGTERM);
+  };
+  const auto result = train::run(session, SmallJob{}, options);
+  CHECK(result.stopped);
+  CHECK(result.signal == SIGTERM);
+  CHECK(result.exit_code() == 128 + SIGTERM);
+  struct sigaction after {};
+  ::sigaction(SIGTERM, nullptr, &after);
+  CHECK(after.sa_handler == SIG_DFL);
+
+  static std::atomic<int> own{0};
+  own = 0;
+  ::signal(SIGTERM, [](int) { ++own; });
+  auto short_run = small(4, 2);
+  short_run.on_event = options.on_event;
+  CHECK_FALSE(train::run(session, SmallJob{}, short_run).stopped);
+  CHECK(own == 1);
+  ::signal(SIGTERM, of_catch);
 }
 
 TEST_CASE("bad input is one clear error, and the cluster goes on", "[training]") {

@@ -53,12 +53,31 @@ TEST_CASE("one line a fault") {
   CHECK(fault_line({"node 2 is silent", {}, {}, {}}) == "node 2 is silent");
 }
 
-TEST_CASE("a row an epoch, under its head") {
-  CHECK(epoch_header() == "epoch  train loss  test accuracy          correct  seconds");
-  CHECK(epoch_row({1, 0.12344, 9861, 10000, 12.34}) ==
-        "    1      0.1234        98.61 %       9861/10000     12.3");
-  CHECK(epoch_row({12, 2.5, 0, 0, 0}) == "   12      2.5000         0.00 %              0/0      0.0");
-  CHECK(epoch_row({1, 0.1, 1, 10, 1}).size() == epoch_header().size());
+TEST_CASE("a row an epoch, under its head: training first, accuracies in percent") {
+  const Metrics metrics{{"test/accuracy", 0.9861}, {"test/top5", 0.5}, {"train/loss", 0.12344}};
+  CHECK(epoch_header(metrics) == "epoch  train/loss  test/accuracy  test/top5  seconds");
+  CHECK(epoch_row({1, 600, metrics, 12.34}) == "    1      0.1234        98.61 %     0.5000     12.3");
+  CHECK(epoch_header({}) == "epoch  seconds");
+  CHECK(epoch_row({12, 1, {}, 0}) == "   12      0.0");
+}
+
+TEST_CASE("the time that is left, as a person reads it") {
+  CHECK(format_time(0) == "0:00");
+  CHECK(format_time(64.2) == "1:05");
+  CHECK(format_time(7207) == "2:00:07");
+  CHECK(format_time(-1) == "?");
+  CHECK(format_time(NAN) == "?");
+  const StepDone step{1, 300, 600, 0.1234, 12345, 2};
+  CHECK(progress_bar(step, 3, 200, 65)
+            .ends_with("] 300/600  ETA 1:05  loss 0.1234  12,345 samples/s  2 trainers"));
+}
+
+TEST_CASE("a long line is broken before a middle dot") {
+  CHECK(wrap("one \u00b7 two \u00b7 three", 80) == "one \u00b7 two \u00b7 three");
+  CHECK(wrap("one \u00b7 two \u00b7 three", 9) == "one \u00b7 two\n  \u00b7 three");
+  CHECK(wrap("one \u00b7 two", 8) == "one\n  \u00b7 two");
+  CHECK(wrap("a line without one", 4) == "a line without one");
+  CHECK(wrap("", 4).empty());
 }
 
 TEST_CASE("a line for the end") {

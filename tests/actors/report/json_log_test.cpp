@@ -25,10 +25,10 @@ TEST_CASE("one object a line for every event") {
       json_line(Fault{"a \"b\"\n", 0.5, {}, 14}, 2) ==
       R"({"event":"fault","what":"a \"b\"\n","detected_ms":0.5,"left_ms":null,"resumed_ms":14.0,"time_s":2.0})");
   CHECK(json_line(Resized{2, "why"}, 0) == R"({"event":"resized","trainers":2,"why":"why","time_s":0.0})");
-  CHECK(
-      json_line(EpochDone{1, 0.5, 98, 100, 3}, 0) ==
-      R"({"event":"epoch","epoch":1,"train_loss":0.5,"test_accuracy":0.98,"correct":98,"total":100,"seconds":3.0,)"
-      R"("time_s":0.0})");
+  CHECK(json_line(Evaluating{2}, 0) == R"({"event":"evaluating","epoch":2,"time_s":0.0})");
+  CHECK(json_line(EpochDone{1, 600, {{"train/loss", 0.5}, {"test/accuracy", NAN}}, 3}, 0) ==
+        R"({"event":"epoch","epoch":1,"global_step":600,"metrics":{"test/accuracy":null,"train/loss":0.5},)"
+        R"("seconds":3.0,"time_s":0.0})");
   CHECK(json_line(Checkpointed{7, "/c/x"}, 0) ==
         R"({"event":"checkpoint","global_step":7,"path":"/c/x","time_s":0.0})");
   CHECK(json_line(Warning{"\xff"}, 0) == "{\"event\":\"warning\",\"text\":\"\xef\xbf\xbd\",\"time_s\":0.0}");
@@ -44,10 +44,9 @@ TEST_CASE("lines are in the file as soon as they are written") {
   ManualClock clock;
   clock.set(std::chrono::seconds(5));
   {
-    auto log = JsonLog::open(path, clock);
-    REQUIRE(log.ok());
+    JsonLog log(LogFile::open(path).value(), clock);
     clock.advance(std::chrono::seconds(2));
-    REQUIRE(log->write(Warning{"a"}).ok());
+    REQUIRE(log.take(Warning{"a"}).ok());
     std::ifstream file(path);
     std::ostringstream text;
     text << file.rdbuf();
@@ -58,16 +57,14 @@ TEST_CASE("lines are in the file as soon as they are written") {
 
 TEST_CASE("a file that cannot be written is one clear error") {
   ManualClock clock;
-  const auto none = JsonLog::open("/no/such/folder/events.json", clock);
+  const auto none = LogFile::open("/no/such/folder/events.json");
   CHECK(none.error().message() ==
-        "cannot write events to '/no/such/folder/events.json': No such file or directory (give --json a path "
-        "that can "
-        "be written)");
-  auto full = JsonLog::open("/dev/full", clock);
-  REQUIRE(full.ok());
-  CHECK(full->write(Warning{"a"}).error().message() ==
-        "cannot write events to '/dev/full': No space left on device (the file is incomplete from here on; "
-        "training "
+        "cannot write '/no/such/folder/events.json': No such file or directory (name a file that can be "
+        "written, in "
+        "a folder that is there)");
+  JsonLog full(LogFile::open("/dev/full").value(), clock);
+  CHECK(full.take(Warning{"a"}).error().message() ==
+        "cannot write '/dev/full': No space left on device (the file is incomplete from here on; training "
         "goes on)");
-  CHECK(full->write(Warning{"b"}).ok());
+  CHECK(full.take(Warning{"b"}).ok());
 }

@@ -28,6 +28,10 @@ StepDone at(std::int64_t step) {
   return {1, step, 250, 0.5, 1000, 2};
 }
 
+Metrics metrics(double loss, double accuracy) {
+  return {{"train/loss", loss}, {"test/accuracy", accuracy}};
+}
+
 }  // namespace
 
 TEST_CASE("elsewhere than on a terminal: plain lines") {
@@ -40,10 +44,10 @@ TEST_CASE("elsewhere than on a terminal: plain lines") {
     if (step == 160) reporter.show(Resized{2, "trainer 2 joined from the memory of trainer 0"});
     reporter.show(at(step));
   }
-  reporter.show(EpochDone{1, 0.5, 9500, 10000, 3});
+  reporter.show(EpochDone{1, 250, metrics(0.5, 0.95), 3});
   reporter.show(Checkpointed{250, "/c/checkpoint-00000001.json"});
-  reporter.show(EpochDone{2, 0.25, 9700, 10000, 3});
-  reporter.show(EpochDone{3, 0.25, 9700, 10000, 3});
+  reporter.show(EpochDone{2, 500, metrics(0.25, 0.97), 3});
+  reporter.show(EpochDone{3, 500, metrics(0.25, 0.97), 3});
   reporter.show(Warning{"the disk is nearly full"});
   reporter.show(JobDone{"abc", 500, 6, 1});
   CHECK(page.text ==
@@ -55,12 +59,12 @@ TEST_CASE("elsewhere than on a terminal: plain lines") {
         "2 trainers: trainer 2 joined from the memory of trainer 0\n"
         "epoch 1/2  step 200/250  loss 0.5000  1,000 samples/s  2 trainers\n"
         "epoch 1/2  step 250/250  loss 0.5000  1,000 samples/s  2 trainers\n"
-        "epoch  train loss  test accuracy          correct  seconds\n"
-        "    1      0.5000        95.00 %       9500/10000      3.0\n"
+        "epoch  train/loss  test/accuracy  seconds\n"
+        "    1      0.5000        95.00 %      3.0\n"
         "checkpoint of step 250 saved: /c/checkpoint-00000001.json\n"
-        "epoch  train loss  test accuracy          correct  seconds\n"
-        "    2      0.2500        97.00 %       9700/10000      3.0\n"
-        "    3      0.2500        97.00 %       9700/10000      3.0\n"
+        "epoch  train/loss  test/accuracy  seconds\n"
+        "    2      0.2500        97.00 %      3.0\n"
+        "    3      0.2500        97.00 %      3.0\n"
         "warning: the disk is nearly full\n"
         "500 steps in 6.0 s, 1 fault survived\n"
         "parameters sha256 abc\n");
@@ -82,16 +86,20 @@ TEST_CASE("on a terminal: a bar that redraws itself ten times a second") {
     clock.advance(1ms);
     page.width = 200;  // resized meanwhile
     reporter.show(at(3));
-    CHECK(page.take() == "\r\x1b[K" + progress_bar(at(3), 1, 199));
+    // Two steps in 100 ms: 247 of them take 12.35 s.
+    CHECK(page.take() == "\r\x1b[K" + progress_bar(at(3), 1, 199, 12.35));
 
     reporter.show(at(4));
     reporter.show(Warning{"w"});
-    CHECK(page.take() == "\r\x1b[Kwarning: w\n\r\x1b[K" + progress_bar(at(4), 1, 199));
+    CHECK(page.take() == "\r\x1b[Kwarning: w\n\r\x1b[K" + progress_bar(at(4), 1, 199, 8.2));
 
     reporter.show(at(250));
-    CHECK(page.take() == "\r\x1b[K" + progress_bar(at(250), 1, 199));
-    reporter.show(EpochDone{1, 0.5, 9500, 10000, 3});
-    CHECK(page.take() == "\r\x1b[K" + epoch_header() + "\n" + epoch_row({1, 0.5, 9500, 10000, 3}) + "\n");
+    CHECK(page.take() == "\r\x1b[K" + progress_bar(at(250), 1, 199, 0));
+    reporter.show(Evaluating{1});
+    CHECK(page.take() == "\r\x1b[Kepoch 1/1  evaluating");
+    reporter.show(EpochDone{1, 250, metrics(0.5, 0.95), 3});
+    CHECK(page.take() == "\r\x1b[K" + epoch_header(metrics(0.5, 0.95)) + "\n" +
+                             epoch_row({1, 250, metrics(0.5, 0.95), 3}) + "\n");
     clock.advance(1s);
     reporter.show(at(1));
     page.take();
@@ -118,4 +126,16 @@ TEST_CASE("colour only where it is allowed") {
   CHECK(page.take() == "\x1b[31mx died\x1b[0m\n");
   reporter.show(JobDone{"abc", 1, 1, 0});
   CHECK(page.take() == "\x1b[32m1 step in 1.0 s\x1b[0m\nparameters sha256 abc\n");
+}
+
+TEST_CASE("a narrow terminal gets a long line in several") {
+  Page page;
+  page.terminal = true;
+  ManualClock clock;
+  Reporter reporter(page, clock);
+  reporter.show(Fault{"trainer 1 (pid 9) died: killed by signal 9", 0.3, 2, {}});
+  CHECK(page.take() ==
+        "trainer 1 (pid 9) died: killed by signal 9\n  \u00b7 detected after 0.3 ms \u00b7 left the "
+        "collective after 2 "
+        "ms\n");
 }

@@ -222,6 +222,31 @@ TEST_CASE("A spawn that was cancelled while the head was away is cancelled when 
   REQUIRE(F::told<cluster::SpawnCancelled>(late)->requester.request == 2);
 }
 
+TEST_CASE("A spawn that a head which was away answers twice is answered, and its actor lives") {
+  // Was: the second answer counted as one that nobody wants, and the actor was killed under its owner's
+  // hands.
+  F f;
+  const ProcessId driver = f.driver();
+  f.said(driver, wire::SpawnAsk{2, F::spec()});
+  f.on(HeadLost{""});
+  f.on(HeadConnected{});  // it hears of the actor by the join, and of the request again
+  const cluster::SpawnAnswered answer{{{F::kNode, driver}, 2}, true, {11}, {F::kPeer, {3}}, {}, ""};
+  REQUIRE(F::sent<wire::Answer>(f.head(answer), driver)->ok);
+  const auto again = f.head(answer);
+  CHECK(F::told<cluster::SpawnCancelled>(again) == nullptr);
+  CHECK(F::sent<wire::Answer>(again, driver) == nullptr);
+}
+
+TEST_CASE("A spawn whose process died meanwhile is cancelled when it is answered") {
+  F f;
+  const ProcessId worker = f.worker({1});
+  f.said(worker, wire::SpawnAsk{2, F::spec()});
+  f.on(ProcessEnding{worker, "exit code 3"});
+  const auto late =
+      f.head(cluster::SpawnAnswered{{{F::kNode, worker}, 2}, true, {11}, {F::kPeer, {3}}, {}, ""});
+  REQUIRE(F::told<cluster::SpawnCancelled>(late) != nullptr);
+}
+
 TEST_CASE("More unanswered requests of a process than the bound are answered with the limit") {
   Limits limits;
   limits.requests = 3;
@@ -250,8 +275,8 @@ TEST_CASE("A job that the head refuses is an error to its driver, which has none
   const auto attached = f.on(DriverAttached{});
   const ProcessId driver = F::find<AdoptDriver>(attached)->process;
   f.said(driver, wire::JobAsk{1, "job"});
-  const auto refused = f.head(
-      cluster::JobAnswered{{F::kNode, driver}, 1, {}, 0, "", {ErrorCode::kLimit, "no job", "too many run", ""}});
+  const auto refused = f.head(cluster::JobAnswered{
+      {F::kNode, driver}, 1, {}, 0, "", {ErrorCode::kLimit, "no job", "too many run", ""}});
   REQUIRE(F::sent<wire::Answer>(refused, driver)->error.why == "too many run");
   REQUIRE_FALSE(F::sent<wire::Answer>(f.said(driver, wire::SpawnAsk{2, F::spec()}), driver)->ok);
 }

@@ -1,0 +1,100 @@
+#include "actors/train/run.hpp"
+
+#include <deque>
+
+#include "actors/train/interrupts.hpp"
+
+namespace troupe::train {
+namespace {
+
+/// How often a signal is looked for.
+constexpr Duration kLook = std::chrono::milliseconds(100);
+constexpr Duration kEnds = std::chrono::seconds(10);
+
+}  // namespace
+
+struct Run::Parts {
+  Parts(const DriverSession& on, RunOptions options, Reporting how)
+      : session(on),
+        reporting(std::move(how)),
+        driver(session.spawn<TrainDriver>({.here = true}, std::move(options))),
+        result(driver.call<&TrainDriver::run>()),
+        unread(reporting.first.begin(), reporting.first.end()) {}
+
+  const DriverSession& session;
+  Reporting reporting;
+  ActorHandle<TrainDriver> driver;
+  Future<RunResult> result;
+  std::deque<report::Event> unread;
+  std::optional<Future<std::vector<report::Event>>> asked;
+  bool over = false;  ///< the driver has no more events
+
+  void tell(const report::Event& event) {
+    for (auto& sink : reporting.sinks) {
+      if (const auto taken = sink->take(event); !taken) warn(taken.error().message());
+    }
+    if (reporting.on_event) reporting.on_event(event);
+  }
+  void warn(const std::string& text) {
+    for (auto& sink : reporting.sinks) (void)sink->take(report::Warning{text});
+  }
+};
+
+Run::Run(const DriverSession& session, RunOptions options, Reporting reporting)
+    : parts_(std::make_unique<Parts>(session, std::move(options), std::move(reporting))) {}
+
+Run::Run(Run&& other) noexcept = default;
+
+Run& Run::operator=(Run&& other) noexcept {
+  std::swap(parts_, other.parts_);
+  return *this;
+}
+
+Run::~Run() {
+  if (parts_ == nullptr) return;
+  try {
+    if (!parts_->over) parts_->driver.call<&TrainDriver::abandon>("its handle is gone").get(kEnds);
+    parts_->session.kill(parts_->driver, "the run is over");
+  } catch (const Error&) {
+    // The driver, or the cluster, is gone already.
+  }
+}
+
+std::optional<report::Event> Run::next_event(Duration timeout) {
+  Parts& p = *parts_;
+  if (p.unread.empty() && !p.over) {
+    if (!p.asked) p.asked = p.driver.call<&TrainDriver::next_events>();
+    if (!p.asked->state()->wait(timeout)) return {};
+    auto events = std::exchange(p.asked, std::nullopt)->get();
+    p.over = events.empty();
+    p.unread.assign(std::make_move_iterator(events.begin()), std::make_move_iterator(events.end()));
+  }
+  if (p.unread.empty()) return {};
+  report::Event event = std::move(p.unread.front());
+  p.unread.pop_front();
+  p.tell(event);
+  return event;
+}
+
+bool Run::is_over() const {
+  return parts_->over && parts_->unread.empty();
+}
+
+void Run::stop() const {
+  parts_->driver.tell<&TrainDriver::stop>();
+}
+
+RunResult Run::wait() {
+  const Interrupts interrupts(parts_->reporting.handle_signals);
+  bool told = false;
+  while (!is_over()) {
+    if (interrupts.signal() != 0 && !std::exchange(told, true)) stop();
+    next_event(kLook);
+  }
+  RunResult result = parts_->result.get(kEnds);
+  result.signal = result.stopped ? interrupts.signal() : 0;
+  parts_->reporting.sinks.clear();  // what they hold is flushed, and a bar is cleared
+  return result;
+}
+
+}  // namespace troupe::train

@@ -1,0 +1,94 @@
+#include "actors/report/figures.hpp"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "actors/report/csv_log.hpp"
+#include "actors/report/tensorboard_log.hpp"
+
+using namespace troupe;
+using namespace troupe::report;
+
+namespace {
+
+struct TempFolder {
+  TempFolder() { REQUIRE(::mkdtemp(path.data()) != nullptr); }
+  ~TempFolder() { std::filesystem::remove_all(path); }
+  std::string path = (std::filesystem::temp_directory_path() / "troupe-figures-XXXXXX").string();
+};
+
+std::string contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::string hex(const std::string& bytes) {
+  std::ostringstream text;
+  for (const unsigned char c : bytes) text << "0123456789abcdef"[c >> 4] << "0123456789abcdef"[c & 15];
+  return text.str();
+}
+
+}  // namespace
+
+TEST_CASE("a step and an epoch have figures, at the job's step; other events have none") {
+  const auto step = figures_of(StepDone{2, 100, 600, 0.5, 1000, 2});
+  CHECK(step.epoch == 2);
+  CHECK(step.global_step == 700);
+  REQUIRE(step.figures.size() == 3);
+  CHECK(step.figures[0].name == "step/loss");
+  CHECK(step.figures[0].value == 0.5);
+  CHECK(figures_of(EpochDone{1, 600, {{"test/accuracy", 0.9}}, 3}).figures.size() == 1);
+  CHECK(figures_of(Warning{"w"}).figures.empty());
+}
+
+TEST_CASE("CSV: a row a figure, with all its digits; a name with a comma is quoted") {
+  const TempFolder folder;
+  ManualClock clock;
+  CsvLog log(LogFile::open(folder.path + "/metrics.csv").value(), clock);
+  clock.advance(std::chrono::milliseconds(1250));
+  REQUIRE(log.take(JobStarted{"job", 1}).ok());
+  REQUIRE(log.take(StepDone{1, 100, 600, 0.1, NAN, 2}).ok());
+  REQUIRE(log.take(EpochDone{1, 600, {{"a, \"b\"", 1}}, 3}).ok());
+  CHECK(contents(folder.path + "/metrics.csv") ==
+        "name,epoch,global_step,value,time_s\n"
+        "step/loss,1,100,0.10000000000000001,1.250\n"
+        "step/samples_per_s,1,100,nan,1.250\n"
+        "step/trainers,1,100,2,1.250\n"
+        "\"a, \"\"b\"\"\",1,600,1,1.250\n");
+}
+
+TEST_CASE("TensorBoard: CRC-32C as in RFC 3720, records and messages byte for byte") {
+  CHECK(crc32c("123456789") == 0xe3069283);
+  CHECK(crc32c(std::string(32, '\0')) == 0x8a9136aa);
+  // Written by tensorboard.compat.proto.event_pb2 and tensorboard.summary.writer.record_writer.
+  CHECK(hex(tensorboard_version(1.5)) == "09000000000000f83f1a0d627261696e2e4576656e743a32");
+  CHECK(hex(tensorboard_event(2.0, {1, 300, {{"a", 0.5}}})) ==
+        "09000000000000004010ac022a0a0a080a0161150000003f");
+  CHECK(hex(tf_record("abc")) ==
+        "0300000000000000"
+        "b099490e"
+        "616263"
+        "6e57f121");
+}
+
+TEST_CASE("TensorBoard: a file of records in a folder that is made") {
+  const TempFolder folder;
+  auto log = TensorBoardLog::open(folder.path + "/runs/1", [] { return 7.0; }).value();
+  REQUIRE(log.take(EpochDone{1, 600, {{"test/accuracy", 0.9}}, 3}).ok());
+  REQUIRE(log.take(Warning{"nothing to plot"}).ok());
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path + "/runs/1"))
+    files.push_back(entry.path());
+  REQUIRE(files.size() == 1);
+  CHECK(files[0].filename().string().starts_with("events.out.tfevents.7."));
+  CHECK(contents(files[0]) == tf_record(tensorboard_version(7)) +
+                                  tf_record(tensorboard_event(7, {1, 600, {{"test/accuracy", 0.9}}})));
+  const auto refused = TensorBoardLog::open("/dev/null/runs", [] { return 7.0; });
+  CHECK(refused.error().message().starts_with("cannot make the folder '/dev/null/runs': "));
+}
