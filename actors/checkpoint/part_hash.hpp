@@ -2,6 +2,7 @@
 /// difference, and protects against nobody: SHA-256 is for what leaves the job.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -46,5 +47,16 @@ struct PartHash {
   Digest128 digest;
   bool operator==(const PartHash&) const = default;
 };
+
+/// Where two walks over the same state differ: "'fc.weight' differs", "'norm.mean' is not in both". Empty if
+/// they do not.
+inline std::string first_difference(std::span<const PartHash> a, std::span<const PartHash> b) {
+  for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
+    if (i >= a.size() || i >= b.size() || a[i].name != b[i].name)
+      return "'" + (i < a.size() ? a : b)[i].name + "' is not in both";
+    if (a[i].digest != b[i].digest) return "'" + a[i].name + "' differs";
+  }
+  return {};
+}
 
 }  // namespace troupe::checkpoint

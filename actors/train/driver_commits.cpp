@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "actors/train/driver_machine.hpp"
-#include "actors/train/state_parts.hpp"
 #include "runtime/core/assert.hpp"
 
 namespace troupe::train {

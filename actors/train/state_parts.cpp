@@ -65,13 +65,4 @@ std::string final_hash(std::span<const StatePart> parts, const WalkProgress& pro
   return hash.finish();
 }
 
-std::string first_difference(std::span<const PartHash> a, std::span<const PartHash> b) {
-  for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
-    if (i >= a.size() || i >= b.size() || a[i].name != b[i].name)
-      return "'" + (i < a.size() ? a : b)[i].name + "' is not in both";
-    if (a[i].digest != b[i].digest) return "'" + a[i].name + "' differs";
-  }
-  return {};
-}
-
 }  // namespace troupe::train

@@ -31,10 +31,6 @@ std::vector<PartHash> hash_parts(std::span<const StatePart> parts, const WalkPro
 /// in order; 64 lower-case hexadecimal characters. Optimizer options are left out: the job's struct has them.
 std::string final_hash(std::span<const StatePart> parts, const WalkProgress& progress = {});
 
-/// Where two walks over the same state differ: "'fc.weight' differs", "'norm.mean' is not in both". Empty if
-/// they do not.
-std::string first_difference(std::span<const PartHash> a, std::span<const PartHash> b);
-
 /// `consume(piece)` for each piece of `bytes`, with `progress` after it.
 void in_pieces(std::span<const std::byte> bytes, const WalkProgress& progress,
                const std::function<void(std::span<const std::byte>)>& consume);

@@ -26,6 +26,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   job.checkpoints = pick(0, 1) == 1;
   job.checkpoint_every = pick(0, 4);
   job.ahead = pick(1, 8);
+  job.keep_checkpoints = pick(2, 4);
   job.restart = {1000, milliseconds(100), seconds(1)};
   job.deadlines.task = seconds(60);
   return s;
@@ -231,9 +232,27 @@ void Cluster::inject() {
     default:
       if (world.chance(0.5)) {
         disk_full = !disk_full;
-      } else if (!accepted.empty()) {
-        files.at(accepted[world.random.below(accepted.size())].path).corrupt = true;
+      } else {
+        spoil_checkpoint();
       }
+  }
+}
+
+/// One of those that a job keeps, while another one of them stays good: a job whose every checkpoint is gone
+/// fails, and must.
+void Cluster::spoil_checkpoint() {
+  const auto keep = static_cast<std::size_t>(scenario.job.keep_checkpoints);
+  std::vector<Checkpoint*> good;
+  for (std::size_t i = accepted.size() - std::min(accepted.size(), keep); i < accepted.size(); ++i) {
+    Checkpoint& file = files.at(accepted[i].path);
+    if (!file.corrupt && file.missing_on < 0) good.push_back(&file);
+  }
+  if (good.size() < 2) return;
+  Checkpoint& file = *good[world.random.below(good.size())];
+  if (world.chance(0.5)) {
+    file.corrupt = true;
+  } else {
+    file.missing_on = 1 + static_cast<int>(world.random.below(static_cast<std::uint64_t>(scenario.nodes)));
   }
 }
 

@@ -135,6 +135,8 @@ struct Trainer : Worker {
   void perform(const train::ComputeStep& t);
   void perform(const train::ApplyStep& t);
   void perform(const train::HashState& t);
+  void perform(const train::HashParts& t);
+  void perform(const train::RunPrune& t);
   void perform(const train::RunEvaluation& t);
   void perform(const train::RunCheckpoint& t);
   /// Ends the current task after `delay` with what `result` says then.
@@ -292,6 +294,7 @@ struct Checkpoint {
   TrainState state;
   std::int64_t step = 0;
   bool corrupt = false;
+  int missing_on = -1;  ///< the host that does not see it: the folder is not shared
 };
 
 struct Cluster {
@@ -345,6 +348,7 @@ struct Cluster {
   Node* find_any_node(NodeId id) const;
 
  private:
+  void spoil_checkpoint();
   void next_fault();
   void inject();
   void end_faults();

@@ -27,6 +27,12 @@ std::string TrainState::hash() const {
   return to_hex(all);
 }
 
+std::vector<train::PartHash> TrainState::parts() const {
+  std::vector<train::PartHash> all;
+  for (const std::uint64_t word : words) all.push_back({"word " + std::to_string(all.size()), {0, word}});
+  return all;
+}
+
 void TrainState::apply(std::int64_t step, std::uint64_t gradient) {
   for (std::uint64_t& word : words) word = mix(word, gradient ^ static_cast<std::uint64_t>(step));
 }

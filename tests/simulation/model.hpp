@@ -14,6 +14,7 @@ struct TrainState {
   static constexpr int kWords = 4;
   std::array<std::uint64_t, kWords> words{};
   std::string hash() const;
+  std::vector<train::PartHash> parts() const;
   void apply(std::int64_t step, std::uint64_t gradient);
 };
 

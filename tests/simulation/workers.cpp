@@ -1,4 +1,6 @@
 /// Trainer and loader processes.
+#include <algorithm>
+
 #include "runtime/wire/codec.hpp"
 #include "tests/simulation/cluster.hpp"
 
@@ -65,7 +67,7 @@ void Trainer::carry(const train::TrainerOutput& out) {
   for (const train::TrainerReport& said : out.reports) {
     if (const auto* q = std::get_if<train::TrainerQuiesced>(&said);
         q != nullptr && q->steps != train::kNoState) {
-      if (q->hash != cluster.reference[q->steps]) {
+      if (state.hash() != cluster.reference[q->steps]) {
         cluster.world.violation(name + " holds another state after " + std::to_string(q->steps) + " steps");
       }
     }
@@ -131,10 +133,7 @@ void Trainer::perform(const train::FormGroup& t) {
       });
 }
 
-void Trainer::perform(const train::TransferState& t) {
-  if (t.role == train::TransferState::Role::kBystander) {
-    return end_after(microseconds(10), "bystander", [] { return train::TaskDone{}; });
-  }
+void Trainer::perform(const train::TransferState&) {
   time_out_after(seconds(30));
   group->transfer(machine->rank());
 }
@@ -142,23 +141,25 @@ void Trainer::perform(const train::TransferState& t) {
 void Trainer::finish_receive(std::uint64_t which) {
   ++cluster.transfers;
   if (!cluster.scenario.mutations.install_in_place) state = spare;
-  finish(which, train::StateReady{state.hash()});
+  finish(which, train::StateReady{});
 }
 
 void Trainer::perform(const train::MakeInitialState&) {
   end_after(cluster.world.between(milliseconds(1), milliseconds(5)), "initial state", [this] {
     state = initial_state(cluster.scenario.seed);
-    return train::StateReady{state.hash()};
+    return train::StateReady{};
   });
 }
 
 void Trainer::perform(const train::LoadCheckpoint& t) {
   end_after(cluster.world.between(milliseconds(1), milliseconds(20)), "load checkpoint",
-            [this, path = t.path]() -> train::TrainerResult {
+            [this, path = t.path, hash = t.hash]() -> train::TrainerResult {
               const Checkpoint& file = cluster.files.at(path);
               if (file.corrupt) return train::TaskAborted{"a checksum does not hold", {}};
+              if (file.missing_on == host) return train::TaskAborted{"no such file", {}};
+              if (file.state.hash() != hash) return train::TaskAborted{"it is another one", {}};
               state = file.state;
-              return train::StateReady{state.hash()};
+              return train::StateReady{};
             });
 }
 
@@ -191,20 +192,34 @@ void Trainer::compute_when_fed() {
 }
 
 void Trainer::perform(const train::ApplyStep& t) {
-  end_after(cluster.world.between(microseconds(100), milliseconds(2)), "applied", [this, step = t.step] {
+  end_after(cluster.world.between(microseconds(100), milliseconds(2)), "applied", [this, step = t.step, prove = t.prove] {
     state.apply(step, sum);
     if (state.hash() != cluster.reference[step + 1]) {
       cluster.world.violation(name + " has another state after step " + std::to_string(step));
     }
     prefetcher_.release(step);
     std::erase_if(batches_, [&](const auto& batch) { return batch.first.first <= step; });
-    return train::Applied{};
+    return train::Applied{prove ? state.parts() : std::vector<train::PartHash>()};
   });
 }
 
 void Trainer::perform(const train::HashState&) {
   end_after(cluster.world.between(microseconds(100), milliseconds(2)), "hashed",
             [this] { return train::Hashed{state.hash()}; });
+}
+
+void Trainer::perform(const train::HashParts&) {
+  end_after(cluster.world.between(microseconds(100), milliseconds(2)), "hashed",
+            [this] { return train::PartsHashed{state.parts()}; });
+}
+
+void Trainer::perform(const train::RunPrune& t) {
+  end_after(microseconds(100), "pruned", [this, path = t.order.oldest_kept] {
+    auto& accepted = cluster.accepted;
+    const auto kept = std::find_if(accepted.begin(), accepted.end(), [&](const auto& c) { return c.path == path; });
+    if (kept != accepted.end()) accepted.erase(accepted.begin(), kept);
+    return train::TaskDone{};
+  });
 }
 
 void Trainer::perform(const train::RunEvaluation& t) {
@@ -221,8 +236,8 @@ void Trainer::perform(const train::RunCheckpoint& t) {
             [this, step = t.order.step]() -> train::TrainerResult {
               if (cluster.disk_full) return train::TaskAborted{"the disk is full", {}};
               const std::string path = "step-" + std::to_string(step) + "-by-" + name;
-              cluster.files[path] = {state, step, false};
-              return train::CheckpointStored{path, state.hash()};
+              cluster.files[path] = {state, step};
+              return train::CheckpointStored{path, state.hash(), state.parts()};
             });
 }
 
