@@ -102,7 +102,8 @@ void BatchBuilder::collate() {
   if (!collated_) return;
   samples_.clear();
   std::vector<FieldSpec> fields;
-  for (const auto& [name, value] : collated_->fields()) fields.push_back({name, value.dtype(), value.shape()});
+  for (const auto& [name, value] : collated_->fields())
+    fields.push_back({name, value.dtype(), value.shape()});
   layout_.emplace(std::move(fields));
 }
 

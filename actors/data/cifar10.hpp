@@ -14,7 +14,8 @@
 namespace troupe::data {
 
 /// Images and classes of one split, in memory (184 MB for the training set). Copies share the memory.
-/// Thread-safe. "input": uint8 [3, 32, 32], planes R, G, B; "target": int64, 0 to 9. To floats by normalize().
+/// Thread-safe. "input": uint8 [3, 32, 32], planes R, G, B; "target": int64, 0 to 9. To floats by
+/// normalize().
 class Cifar10 final : public FixedDataset {
  public:
   static constexpr std::int64_t kSide = 32;
@@ -27,8 +28,7 @@ class Cifar10 final : public FixedDataset {
 
   std::int64_t size() const override { return static_cast<std::int64_t>(records_->size() / kRecord); }
   std::vector<FieldSpec> fields() const override;
-  void write(std::int64_t index, Random& random,
-             std::span<const std::span<std::byte>> places) const override;
+  void write(std::int64_t index, Random& random, std::span<const std::span<std::byte>> places) const override;
   void prefetch(std::int64_t index) const override;
 
  private:

@@ -75,8 +75,7 @@ std::size_t Inflater::read(std::span<std::uint8_t> out, std::string& why) {
     const auto in = std::min<std::size_t>(unread_bytes(), kChunk);
     const auto room = std::min<std::size_t>(out.size() - written, kChunk);
     // zlib's C interface takes the input without const and does not write to it.
-    stream_.next_in =
-        reinterpret_cast<Bytef*>(const_cast<std::byte*>(input_.data() + consumed_));  // NOLINT
+    stream_.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(input_.data() + consumed_));  // NOLINT
     stream_.avail_in = static_cast<uInt>(in);
     std::uint8_t none = 0;
     stream_.next_out = room > 0 ? out.data() + written : &none;

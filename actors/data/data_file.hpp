@@ -22,8 +22,8 @@ inline constexpr std::uint64_t kMaxDeflateRatio = 1032;
 /// The path of a file in `folder`: plain, else with ".gz", else empty.
 std::string find_data_file(const std::string& folder, const std::string& name);
 
-/// The whole file; `kind` is how messages call it: "IDX file". Errors: kIo (missing, unreadable, not a regular
-/// file), kLimit.
+/// The whole file; `kind` is how messages call it: "IDX file". Errors: kIo (missing, unreadable, not a
+/// regular file), kLimit.
 Result<std::vector<std::byte>> read_data_file(const std::string& path, std::string_view kind);
 
 bool is_gzip(std::span<const std::byte> bytes);

@@ -3,13 +3,15 @@
 ///     struct Reviews {
 ///       std::int64_t size() const;
 ///       troupe::data::Sample get(std::int64_t index, troupe::data::Random& random) const {
-///         return {{"input", tokens_of(index)}, {"target", class_of(index)}};   // torch tensors, vectors, numbers
+///         return {{"input", tokens_of(index)}, {"target", class_of(index)}};   // torch tensors, vectors,
+///         numbers
 ///       }
-///       troupe::data::Sample collate(std::vector<troupe::data::Sample> samples) const;  // optional: for samples
+///       troupe::data::Sample collate(std::vector<troupe::data::Sample> samples) const;  // optional: for
+///       samples
 ///     };                                                                       // whose shapes differ
 ///
-/// Such a struct needs no base class: a job's dataset() may return it. The classes below are for datasets that
-/// are chosen while the program runs, and for those that write straight into a batch's memory.
+/// Such a struct needs no base class: a job's dataset() may return it. The classes below are for datasets
+/// that are chosen while the program runs, and for those that write straight into a batch's memory.
 #pragma once
 
 #include <concepts>
@@ -51,8 +53,8 @@ class Dataset {
   /// The fields of every sample, where all have the same: write() then puts a sample into the batch without
   /// a tensor in between. Empty: only get() knows.
   virtual std::vector<FieldSpec> fields() const { return {}; }
-  /// Writes the fields of sample `index`, each to its place. REQUIRES: as many places as fields(), each of its
-  /// field's bytes, aligned to the element.
+  /// Writes the fields of sample `index`, each to its place. REQUIRES: as many places as fields(), each of
+  /// its field's bytes, aligned to the element.
   virtual void write(std::int64_t index, Random& random, std::span<const std::span<std::byte>> places) const;
   /// Hint that `index` is wanted soon. A shuffled gather is bound by cache misses: fetching two samples ahead
   /// doubles its speed.
@@ -79,13 +81,16 @@ concept Collates = requires(const T& source, std::vector<Sample> samples) {
   { source.collate(std::move(samples)) } -> std::convertible_to<Sample>;
 };
 template <class T>
-concept NamesCollate = requires { &T::collate; };
+concept NamesCollate = requires {
+  &T::collate;
+};
 
 /// A user's source as a Dataset.
 template <SampleSource T>
 class SourceDataset final : public Dataset {
-  static_assert(!NamesCollate<T> || Collates<T>,
-                "this dataset's collate must be `Sample collate(std::vector<troupe::data::Sample> samples) const`");
+  static_assert(
+      !NamesCollate<T> || Collates<T>,
+      "this dataset's collate must be `Sample collate(std::vector<troupe::data::Sample> samples) const`");
 
  public:
   explicit SourceDataset(T source) : source_(std::move(source)) {}
@@ -102,9 +107,10 @@ class SourceDataset final : public Dataset {
 
 template <class T>
 concept DatasetLike = std::derived_from<T, Dataset> || std::convertible_to<T, std::shared_ptr<Dataset>> ||
-                      (SampleSource<T> && std::move_constructible<T>);
+    (SampleSource<T>&& std::move_constructible<T>);
 
-/// Whatever a job's dataset() returned, as one: a Dataset, a shared_ptr to one, or a struct with size and get.
+/// Whatever a job's dataset() returned, as one: a Dataset, a shared_ptr to one, or a struct with size and
+/// get.
 template <DatasetLike T>
 std::shared_ptr<Dataset> share(T dataset) {
   if constexpr (std::derived_from<T, Dataset>) {

@@ -59,8 +59,7 @@ std::span<const std::uint8_t> Idx::pixels(std::int64_t index) const {
   return std::span(images_->data).subspan(static_cast<std::size_t>(index) * bytes, bytes);
 }
 
-void Idx::write(std::int64_t index, Random& /*random*/,
-                std::span<const std::span<std::byte>> places) const {
+void Idx::write(std::int64_t index, Random& /*random*/, std::span<const std::span<std::byte>> places) const {
   normalizer_.apply(pixels(index), input_place(places));
   write_target(places, labels_->data[static_cast<std::size_t>(index)]);
 }

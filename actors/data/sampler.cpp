@@ -50,7 +50,8 @@ std::vector<std::int64_t> epoch_order(const SamplerOptions& options, std::uint64
 void check_weights(const SamplerOptions& options) {
   const auto& weights = options.sampling.weights;
   const auto refuse = [](std::string why) {
-    throw BadConfig("cannot draw samples by weight", std::move(why), "give each sample a weight of 0 or more");
+    throw BadConfig("cannot draw samples by weight", std::move(why),
+                    "give each sample a weight of 0 or more");
   };
   if (options.sampling.draws < 0 || options.sampling.draws > kMaxDatasetSize)
     refuse(std::to_string(options.sampling.draws) + " draws an epoch");
@@ -160,7 +161,7 @@ LeafSampler::LeafSampler(SamplerOptions options) : options_(std::move(options)) 
   check(options_);
   samples_per_leaf_ = samples_each(options_);
   steps_per_epoch_ = options_.sampling.drop_short_batch ? samples_per_leaf_ / options_.batch
-                                               : ceil_div(samples_per_leaf_, options_.batch);
+                                                        : ceil_div(samples_per_leaf_, options_.batch);
 }
 
 std::int64_t LeafSampler::batch_size(std::int64_t step) const {

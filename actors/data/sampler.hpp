@@ -18,8 +18,8 @@ std::vector<std::int64_t> randperm(std::int64_t n, std::uint64_t seed);
 /// PyTorch draws 64-bit numbers above this size; we refuse such a dataset rather than give another order.
 inline constexpr std::int64_t kMaxDatasetSize = 0xffffffffLL / 20 - 1;
 
-/// torch.multinomial(weights, draws, replacement=True) of a CPU generator seeded with `seed`: number for number
-/// (aten/src/ATen/native/cpu/MultinomialKernel.cpp). REQUIRES: weights that check_weights() passes.
+/// torch.multinomial(weights, draws, replacement=True) of a CPU generator seeded with `seed`: number for
+/// number (aten/src/ATen/native/cpu/MultinomialKernel.cpp). REQUIRES: weights that check_weights() passes.
 std::vector<std::int64_t> multinomial(std::span<const double> weights, std::int64_t draws,
                                       std::uint64_t seed);
 
@@ -63,8 +63,8 @@ std::vector<std::int64_t> distributed_indices(const SamplerOptions& options, std
 /// border), so that a call costs the copy of its indices. Not thread-safe: each loader thread has its own.
 class LeafSampler {
  public:
-  /// Throws BadConfig for an empty or too large dataset, L or batch below 1, a batch of all leaves larger than
-  /// an epoch, or weights that are not one a sample, negative, not finite or all zero.
+  /// Throws BadConfig for an empty or too large dataset, L or batch below 1, a batch of all leaves larger
+  /// than an epoch, or weights that are not one a sample, negative, not finite or all zero.
   explicit LeafSampler(SamplerOptions options);
 
   const SamplerOptions& options() const { return options_; }

@@ -91,7 +91,8 @@ void Tensor::check_dtype(DType wanted) const {
 }
 
 const Field* Sample::find(std::string_view name) const {
-  const auto at = std::find_if(fields_.begin(), fields_.end(), [&](const Field& f) { return f.name == name; });
+  const auto at =
+      std::find_if(fields_.begin(), fields_.end(), [&](const Field& f) { return f.name == name; });
   return at == fields_.end() ? nullptr : &*at;
 }
 

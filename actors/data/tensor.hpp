@@ -34,8 +34,7 @@ inline constexpr std::size_t kMaxBatchBytes = std::size_t{4} << 30;
 
 /// The C++ types of elements. (Half-precision elements come from torch::Tensor or as bytes.)
 template <class T>
-concept Element =
-    std::same_as<T, double> || std::same_as<T, float> || std::same_as<T, std::int8_t> ||
+concept Element = std::same_as<T, double> || std::same_as<T, float> || std::same_as<T, std::int8_t> ||
     std::same_as<T, std::int16_t> || std::same_as<T, std::int32_t> || std::same_as<T, std::int64_t> ||
     std::same_as<T, std::uint8_t> || std::same_as<T, bool>;
 
@@ -43,7 +42,9 @@ concept Element =
 template <class Foreign>
 struct TensorTraits;
 template <class Foreign>
-concept ForeignTensor = requires(const Foreign& tensor) { TensorTraits<Foreign>::from(tensor); };
+concept ForeignTensor = requires(const Foreign& tensor) {
+  TensorTraits<Foreign>::from(tensor);
+};
 
 /// Contiguous elements on the CPU. Copies share them.
 class Tensor {
@@ -59,17 +60,15 @@ class Tensor {
 
   /// A scalar, with LibTorch's types for numbers: an integer becomes int64, a number with a point float32.
   template <class Number>
-    requires std::is_arithmetic_v<Number>
-  Tensor(Number number) : Tensor(scalar_of(number)) {}  // NOLINT: implicit on purpose
+  requires std::is_arithmetic_v<Number> Tensor(Number number)
+      : Tensor(scalar_of(number)) {}  // NOLINT: implicit on purpose
 
   /// One dimension, or `shape`. Throws BadConfig where the shape has another number of elements.
   template <Element T>
-    requires(!std::same_as<T, bool>)
-  Tensor(const std::vector<T>& elements)  // NOLINT: implicit on purpose
+  requires(!std::same_as<T, bool>) Tensor(const std::vector<T>& elements)  // NOLINT: implicit on purpose
       : Tensor(elements, Shape{static_cast<std::int64_t>(elements.size())}) {}
   template <Element T>
-    requires(!std::same_as<T, bool>)
-  Tensor(const std::vector<T>& elements, Shape shape)
+  requires(!std::same_as<T, bool>) Tensor(const std::vector<T>& elements, Shape shape)
       : Tensor(collectives::dtype_of<T>(), std::move(shape), std::as_bytes(std::span(elements))) {}
   /// A copy of `bytes`.
   Tensor(DType dtype, Shape shape, std::span<const std::byte> bytes);

@@ -53,8 +53,9 @@ struct TensorTraits<at::Tensor> {
     return {};
   }
   static at::Tensor to(const Tensor& tensor) {
-    return at::from_blob(const_cast<std::byte*>(tensor.bytes().data()), tensor.shape(),
-                         [held = tensor.owner()](void*) {}, at::TensorOptions(torch_dtype(tensor.dtype())));
+    return at::from_blob(
+        const_cast<std::byte*>(tensor.bytes().data()), tensor.shape(), [held = tensor.owner()](void*) {},
+        at::TensorOptions(torch_dtype(tensor.dtype())));
   }
 };
 

@@ -75,9 +75,9 @@ Transform normalize(std::vector<float> mean, std::vector<float> std) {
 Transform random_crop(std::int64_t size, CropOptions options) {
   constexpr std::int64_t kLargest = 1 << 20;
   if (size < 1 || size > kLargest || options.padding < 0 || options.padding > kLargest) {
-    throw BadConfig("cannot crop to " + std::to_string(size) + " with a padding of " +
-                        std::to_string(options.padding),
-                    "a size is at least 1, a padding at least 0", "");
+    throw BadConfig(
+        "cannot crop to " + std::to_string(size) + " with a padding of " + std::to_string(options.padding),
+        "a size is at least 1, a padding at least 0", "");
   }
   return [size, padding = options.padding](const Tensor& image, Random& random) {
     const auto at = extents_of(image, "crop");

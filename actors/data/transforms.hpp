@@ -72,8 +72,8 @@ Mapped map(T dataset, Mapped::Function function) {
 }
 template <DatasetLike T>
 Mapped map(T dataset, Transform transform, std::string field = "input") {
-  return map(std::move(dataset), Mapped::Function([transform = std::move(transform), field = std::move(field)](
-                                     Sample sample, Random& random) {
+  return map(std::move(dataset), Mapped::Function([transform = std::move(transform),
+                                                   field = std::move(field)](Sample sample, Random& random) {
                sample.set(field, transform(sample[field], random));
                return sample;
              }));

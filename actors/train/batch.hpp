@@ -17,8 +17,8 @@ namespace troupe::data {
 /// [N, ...] unless the dataset collates otherwise. The tensors may be views of memory that the loader takes
 /// back after the step: keep a clone, not the tensor.
 ///
-/// `input` and `target` are members, not functions, so that a batch is written and read as the plain pair that
-/// it mostly is: `Batch{images, classes}`. Other fields go by name.
+/// `input` and `target` are members, not functions, so that a batch is written and read as the plain pair
+/// that it mostly is: `Batch{images, classes}`. Other fields go by name.
 struct Batch {
   at::Tensor input{};   ///< the field "input"; undefined where the dataset names none so
   at::Tensor target{};  ///< the field "target"; the same

@@ -39,8 +39,8 @@ struct BatchFeed::Stream {
     int leaf = 0;
   };
   data::Split split;
-  int leaves = 1;               ///< that this trainer hosts
-  std::uint64_t batch_bytes;    ///< of the largest batch so far, or more
+  int leaves = 1;             ///< that this trainer hosts
+  std::uint64_t batch_bytes;  ///< of the largest batch so far, or more
   Prefetcher prefetcher;
   SlotPool pool;
   std::map<std::uint64_t, Asked> asked{};  ///< calls under way, each with its slot
@@ -62,8 +62,7 @@ struct BatchFeed::Shared {
 
   void check() const {
     if (!interrupted.empty()) {
-      throw CollectiveAborted(
-          ErrorInfo{ErrorCode::kAborted, "the wait for a batch ended", interrupted, ""});
+      throw CollectiveAborted(ErrorInfo{ErrorCode::kAborted, "the wait for a batch ended", interrupted, ""});
     }
     if (!failure.what.empty()) throw_error(failure);
   }
@@ -96,9 +95,9 @@ BatchFeed::BatchFeed(ActorContext& actor, const RunSettings& settings, const Dat
                      const std::string& region)
     : actor_(actor), settings_(settings), info_(info) {
   const RegionSource source{
-      .open = [session = actor.session()](const std::string& name, std::size_t bytes) {
-        return session.open_region(name, bytes, "trainer", false);
-      },
+      .open = [session = actor.session()](
+                  const std::string& name,
+                  std::size_t bytes) { return session.open_region(name, bytes, "trainer", false); },
       .drop = [session = actor.session()](const std::string& name) { session.drop_region(name); }};
   shared_ = std::shared_ptr<Shared>(
       new Shared{.mutex = {},
@@ -197,7 +196,8 @@ void BatchFeed::send_requests(std::unique_lock<std::mutex>& lock, Stream& stream
     const std::uint64_t attempt = ++shared_->attempts;
     stream.asked[attempt] = {*slot, request.step, request.leaf};
     const auto address = wire::decode<ActorAddress>(std::as_bytes(std::span(loader->address))).value();
-    calls.push_back({ActorHandle<Loader>(&actor_.process(), address), make_ask(stream, *slot, request), attempt});
+    calls.push_back(
+        {ActorHandle<Loader>(&actor_.process(), address), make_ask(stream, *slot, request), attempt});
   }
   lock.unlock();
   for (auto& call : calls) {

@@ -42,7 +42,9 @@ concept HasDataset = requires(const Job& job, data::Split split) {
   requires data::DatasetLike<std::remove_cvref_t<decltype(job.dataset(split))>>;
 };
 template <class Job>
-concept NamesSampler = requires { &Job::sampler; };
+concept NamesSampler = requires {
+  &Job::sampler;
+};
 template <class Job>
 concept HasSampler = requires(const Job& job) {
   { job.sampler() } -> std::convertible_to<data::Sampling>;
@@ -55,10 +57,11 @@ concept HasDataSampler = requires(const Job& job, const data::Dataset& train) {
 
 template <class Job>
 struct JobEntry {
-  static_assert(HasDataset<Job>,
-                "this job lacks `auto dataset(troupe::data::Split split) const`, returning a struct with "
-                "`std::int64_t size() const` and `Sample get(std::int64_t index, troupe::data::Random& random) "
-                "const`, a data::Dataset, or a shared_ptr to one");
+  static_assert(
+      HasDataset<Job>,
+      "this job lacks `auto dataset(troupe::data::Split split) const`, returning a struct with "
+      "`std::int64_t size() const` and `Sample get(std::int64_t index, troupe::data::Random& random) "
+      "const`, a data::Dataset, or a shared_ptr to one");
   static_assert(!NamesSampler<Job> || HasSampler<Job> || HasDataSampler<Job>,
                 "this job's sampler must be `troupe::data::Sampling sampler() const`, or take a "
                 "`const troupe::data::Dataset& train`");

@@ -97,7 +97,8 @@ std::span<std::byte> Loader::slot(const BatchAsk& ask) {
   });
   auto at = regions.find(ask.region);
   if (at == regions.end())
-    at = regions.emplace(ask.region, session.open_region(ask.region, ask.region_bytes, "loader", false)).first;
+    at =
+        regions.emplace(ask.region, session.open_region(ask.region, ask.region_bytes, "loader", false)).first;
   const auto& memory = at->second;
   if (ask.offset > memory.size() || ask.bytes > memory.size() - ask.offset) {
     throw_error(

@@ -41,8 +41,8 @@ struct StepReport {
   bool operator==(const StepReport&) const = default;
 };
 
-/// One piece of the test set, evaluated: sums over its samples. Pieces are cut by index, so what a piece comes
-/// to does not depend on who evaluates it.
+/// One piece of the test set, evaluated: sums over its samples. Pieces are cut by index, so what a piece
+/// comes to does not depend on who evaluates it.
 struct PieceReport {
   std::int64_t piece = 0;
   std::uint64_t indices_hash = 0;  ///< as read from the batch

@@ -16,8 +16,8 @@ void Prefetcher::set_capacity(int capacity) {
   capacity_ = capacity;
 }
 
-std::map<Prefetcher::Key, Prefetcher::Wanted>::iterator Prefetcher::drop(
-    std::map<Key, Wanted>::iterator at, std::vector<SlotId>& freed) {
+std::map<Prefetcher::Key, Prefetcher::Wanted>::iterator Prefetcher::drop(std::map<Key, Wanted>::iterator at,
+                                                                         std::vector<SlotId>& freed) {
   if (at->second.slot) freed.push_back(*at->second.slot);
   return batches_.erase(at);
 }

@@ -1,8 +1,9 @@
 /// Which batches a trainer asks which loader for. Pure: it says what to request; the caller sends.
 ///
-/// The loader of a batch is loaders[(step * L + leaf) % n]: any loader can serve any batch, and the samples in
-/// it do not depend on which one does. At most `capacity` batches are outstanding or held at a time; they are
-/// asked for in the order in which they will be used. It is the one record of what has arrived, and where.
+/// The loader of a batch is loaders[(step * L + leaf) % n]: any loader can serve any batch, and the samples
+/// in it do not depend on which one does. At most `capacity` batches are outstanding or held at a time; they
+/// are asked for in the order in which they will be used. It is the one record of what has arrived, and
+/// where.
 ///
 /// A step that fails runs again with the same batches. Where two steps fit, they are kept until the step is
 /// released; else a batch goes as soon as its leaf was computed, and is asked for again.

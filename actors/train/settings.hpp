@@ -35,10 +35,10 @@ struct DataInfo {
   std::int64_t test_size = 0;
   data::Sampling sampling;  ///< a trainer gets it without the weights: it deals with steps alone
   std::int64_t steps_per_epoch = 0;
-  std::int64_t test_piece = 1;            ///< samples that are evaluated together; the same for any world size
-  std::uint64_t batch_bytes = 0;          ///< of the first training batch; others may be larger
-  std::uint64_t test_batch_bytes = 0;     ///< of the first piece; the same
-  std::uint64_t sampling_hash = 0;        ///< part of the job's identity, as are the sizes
+  std::int64_t test_piece = 1;         ///< samples that are evaluated together; the same for any world size
+  std::uint64_t batch_bytes = 0;       ///< of the first training batch; others may be larger
+  std::uint64_t test_batch_bytes = 0;  ///< of the first piece; the same
+  std::uint64_t sampling_hash = 0;     ///< part of the job's identity, as are the sizes
   std::int64_t test_pieces() const { return (test_size + test_piece - 1) / test_piece; }
 };
 

@@ -34,8 +34,7 @@ SlotPool::~SlotPool() {
 }
 
 SlotPool::Region SlotPool::make(const SlotPlan& plan, std::uint32_t number) const {
-  return {number, plan,
-          source_.open(name_of(number), plan.bytes * static_cast<std::size_t>(plan.slots))};
+  return {number, plan, source_.open(name_of(number), plan.bytes * static_cast<std::size_t>(plan.slots))};
 }
 
 void SlotPool::add(Region region) {

@@ -261,12 +261,11 @@ class Trainer::Work {
 
   TrainerResult perform(const RunEvaluation& task) {
     Evaluated done;
-    feed_->each_test_piece(task.order.begin, task.order.end,
-                           [&](std::int64_t piece, const data::BatchView& view) {
-                             const auto one = engine_.evaluate(as_batch(view));
-                             done.pieces.push_back({piece, view.header.index_hash, one.samples, one.correct,
-                                                    one.loss_sum});
-                           });
+    feed_->each_test_piece(
+        task.order.begin, task.order.end, [&](std::int64_t piece, const data::BatchView& view) {
+          const auto one = engine_.evaluate(as_batch(view));
+          done.pieces.push_back({piece, view.header.index_hash, one.samples, one.correct, one.loss_sum});
+        });
     return done;
   }
 

@@ -273,8 +273,7 @@ void TrainerMachine::finished(const RunEvaluation& task, const TrainerResult& re
   if (const auto* why = std::get_if<TaskAborted>(&result)) return leave(*why, out);
   errands_.pop_front();
   if (const auto* e = std::get_if<Evaluated>(&result)) {
-    out.reports.push_back(
-        EvaluationDone{self_, generation_, task.order.epoch, e->pieces});
+    out.reports.push_back(EvaluationDone{self_, generation_, task.order.epoch, e->pieces});
   }
 }
 

@@ -1,102 +1,125 @@
 #include "actors/data/batch_layout.hpp"
 
-#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
-#include <memory>
-#include <new>
 
-#include "actors/data/digits.hpp"
 #include "actors/data/sampler.hpp"
 #include "runtime/core/random.hpp"
+#include "tests/actors/data/batch_memory.hpp"
 
 using namespace troupe;
 using namespace troupe::data;
+using namespace troupe::data::testing;
 
 namespace {
 
-struct AlignedDelete {
-  void operator()(std::byte* at) const { ::operator delete[](at, std::align_val_t{64}); }
-};
+const std::vector<std::int64_t> kIndices{4, 2, 9};
 
-/// Memory as the arena gives it.
-struct Arena {
-  explicit Arena(std::size_t bytes)
-      : at(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{64}))), size(bytes) {
-    std::memset(at.get(), 0xee, bytes);
+BatchLayout some_layout() {
+  return BatchLayout({{"input", DType::kFloat32, {3, 2, 5}},
+                      {"target", DType::kInt64, {3}},
+                      {"mask", DType::kBool, {7, 3}},
+                      {"empty", DType::kUInt8, {0, 4}},
+                      {"scalar", DType::kFloat64, {}},
+                      {"half", DType::kBFloat16, {1}}});
+}
+
+std::string why_not(std::vector<FieldSpec> fields) {
+  try {
+    const BatchLayout layout(std::move(fields));
+  } catch (const BadConfig& error) {
+    return error.what();
   }
-  std::span<std::byte> span() const { return {at.get(), size}; }
-  std::unique_ptr<std::byte, AlignedDelete> at;
-  std::size_t size;
-};
+  return "it is fine";
+}
 
 }  // namespace
 
-TEST_CASE("a batch reads as it was filled") {
-  const Digits dataset(Split::kTrain, {.size = 50});
-  for (const std::size_t count : {0U, 1U, 3U, 25U}) {
-    std::vector<std::int64_t> indices;
-    for (std::size_t i = 0; i < count; ++i) indices.push_back(static_cast<std::int64_t>(i * 17 % 50));
-    const auto at = batch_offsets(static_cast<std::int64_t>(count), dataset.shape());
-    CHECK(at.inputs == 64);
-    CHECK(at.targets % 64 == 0);
-    CHECK(at.total % 64 == 0);
-    const Arena arena(at.total + 64);
-    fill_batch(arena.span().first(at.total), {3, 700, 2}, dataset, indices);
-    for (const auto beyond : arena.span().subspan(at.total)) CHECK(beyond == std::byte{0xee});
-
-    const auto view = view_batch(arena.span());
-    REQUIRE(view.ok());
-    CHECK(view->key() == BatchKey{3, 700, 2});
-    CHECK(view->header.count == count);
-    CHECK(view->header.index_hash == index_hash(indices));
-    REQUIRE(view->targets.size() == count);
-    REQUIRE(view->inputs.size() == count * 784);
-    std::vector<float> expected(784);
-    for (std::size_t i = 0; i < count; ++i) {
-      CHECK(view->targets[i] == dataset.get(indices[i], expected));
-      CHECK(std::equal(expected.begin(), expected.end(),
-                       view->inputs.begin() + static_cast<std::ptrdiff_t>(i * 784)));
-    }
+TEST_CASE("a batch of fields of any dtype and shape reads as it was written") {
+  const auto layout = some_layout();
+  CHECK(layout.total() % 64 == 0);
+  const Memory memory(layout.total() + 64);
+  for (std::size_t f = 0; f < layout.fields().size(); ++f) {
+    for (auto& byte : layout.place(memory.span(), f)) byte = std::byte(f + 1);
   }
+  layout.seal(memory.span(), {3, 700, 2}, kIndices);
+  for (const auto beyond : memory.span().subspan(layout.total())) CHECK(beyond == std::byte{0xee});
+
+  const auto view = view_batch(memory.span());
+  REQUIRE(view.ok());
+  CHECK(view->key() == BatchKey{3, 700, 2});
+  CHECK(view->header.count == 3);
+  CHECK(view->header.index_hash == index_hash(kIndices));
+  REQUIRE(view->fields.size() == layout.fields().size());
+  for (std::size_t f = 0; f < view->fields.size(); ++f) {
+    const auto& field = view->fields[f];
+    CHECK(FieldSpec{field.name, field.dtype, field.shape} == layout.fields()[f]);
+    CHECK(reinterpret_cast<std::uintptr_t>(field.bytes.data()) % 64 == 0);
+    CHECK(field.bytes.size() == checked_bytes(layout.fields()[f]));
+    for (const auto byte : field.bytes) CHECK(byte == std::byte(f + 1));
+  }
+  CHECK(view->find("mask") == &view->fields[2]);
+  CHECK(view->find("nothing") == nullptr);
+}
+
+TEST_CASE("fields that make no batch are refused, by name") {
+  const auto has = [](const std::string& text, const std::string& part) {
+    INFO(text);
+    return text.find(part) != std::string::npos;
+  };
+  CHECK(has(why_not({}), "no fields"));
+  CHECK(has(why_not({{"a", DType::kInt8, {1}}, {"a", DType::kInt8, {1}}}), "two fields have the name 'a'"));
+  CHECK(has(why_not({{std::string(40, 'n'), DType::kInt8, {1}}}), "40 bytes"));
+  CHECK(has(why_not({{"", DType::kInt8, {1}}}), "''"));
+  CHECK(has(why_not({{"deep", DType::kInt8, Shape(9, 1)}}), "9 dimensions"));
+  CHECK(has(why_not({{"back", DType::kInt8, {-1}}}), "negative"));
+  CHECK(has(why_not({{"huge", DType::kFloat32, {1 << 20, 1 << 20}}}), "'huge': f32 [1048576, 1048576]"));
+  CHECK(has(why_not({{"wrap", DType::kFloat32, {std::int64_t{1} << 62, 16}}}), "more than 4 GiB"));
+  CHECK(has(why_not({{"one", DType::kInt8, {std::int64_t{3} << 30}},
+                     {"two", DType::kInt8, {std::int64_t{3} << 30}}}),
+            "'two'"));
+  std::vector<FieldSpec> many;
+  for (int i = 0; i < 65; ++i) many.push_back({std::to_string(i), DType::kInt8, {1}});
+  CHECK(has(why_not(many), "65 fields"));
 }
 
 TEST_CASE("memory that holds no whole batch is refused") {
-  const Digits dataset(Split::kTrain, {.size = 4});
-  const std::vector<std::int64_t> indices{0, 1, 2};
-  const auto at = batch_offsets(3, dataset.shape());
-  const Arena arena(at.total + 64);
-  fill_batch(arena.span(), {}, dataset, indices);
-  CHECK(view_batch(arena.span().first(at.total)).ok());
-  CHECK_FALSE(view_batch(arena.span().first(at.total - 1)).ok());
-  CHECK_FALSE(view_batch(arena.span().first(63)).ok());
+  const auto layout = some_layout();
+  const Memory memory(layout.total() + 64);
+  std::memset(memory.at.get(), 0, memory.size);
+  layout.seal(memory.span(), {}, kIndices);
+  CHECK(view_batch(memory.span().first(layout.total())).ok());
+  CHECK_FALSE(view_batch(memory.span().first(layout.total() - 1)).ok());
+  CHECK_FALSE(view_batch(memory.span().first(63)).ok());
   CHECK_FALSE(view_batch({}).ok());
-  CHECK(view_batch(arena.span().subspan(8)).error().why == "it is not aligned to 64 bytes");
-  CHECK(view_batch(arena.span().subspan(64)).error().why == "it does not begin with a batch header");
+  CHECK(view_batch(memory.span().subspan(8)).error().why == "it is not aligned to 64 bytes");
+  CHECK(view_batch(memory.span().subspan(64)).error().why == "it does not begin with a batch header");
 }
 
-TEST_CASE("no header makes a view leave its memory") {
+TEST_CASE("no header makes a view leave its memory, or two fields share it") {
   const std::uint64_t seed = 4;
   CAPTURE(seed);
   SeededRandom random(seed);
-  const Digits dataset(Split::kTrain, {.size = 4});
-  const std::vector<std::int64_t> indices{0, 1};
-  const auto at = batch_offsets(2, dataset.shape());
-  const Arena arena(at.total);
-  fill_batch(arena.span(), {}, dataset, indices);
-  const std::vector<std::byte> good(arena.span().begin(), arena.span().begin() + 64);
+  const auto layout = some_layout();
+  const Memory memory(layout.total());
+  layout.seal(memory.span(), {}, kIndices);
+  const std::size_t headers = 64 + 128 * layout.fields().size();
+  const std::vector<std::byte> good(memory.span().begin(), memory.span().begin() + headers);
   int accepted = 0;
   for (int round = 0; round < 100'000; ++round) {
-    std::memcpy(arena.at.get(), good.data(), 64);
+    std::memcpy(memory.at.get(), good.data(), headers);
     for (auto edits = random.below(4); edits > 0; --edits) {
-      arena.at.get()[8 + random.below(56)] = static_cast<std::byte>(random.next());
+      memory.at.get()[8 + random.below(headers - 8)] = static_cast<std::byte>(random.next());
     }
-    const auto view = view_batch(arena.span());
+    const auto view = view_batch(memory.span());
     if (!view.ok()) continue;
     ++accepted;
-    const auto* end = arena.at.get() + arena.size;
-    CHECK(reinterpret_cast<const std::byte*>(view->inputs.data() + view->inputs.size()) <= end);
-    CHECK(reinterpret_cast<const std::byte*>(view->targets.data() + view->targets.size()) <= end);
+    const auto* at = memory.at.get() + headers;
+    for (const auto& field : view->fields) {
+      if (field.bytes.data() < at || field.bytes.data() + field.bytes.size() > memory.at.get() + memory.size)
+        FAIL("round " << round << ": '" << field.name << "' " << to_string(field.shape));
+      at = field.bytes.data() + field.bytes.size();
+    }
   }
   CHECK(accepted > 1000);
 }

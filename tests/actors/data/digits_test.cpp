@@ -63,8 +63,11 @@ TEST_CASE("classes are balanced and samples have ink inside the picture") {
 TEST_CASE("normalised output and refusals") {
   const Digits digits(Split::kTest, {.mean = 0.155, .std = 0.247});
   Digits::Image image;
-  std::vector<float> out(784);
-  CHECK(digits.get(7, out) == digits.render(7, image));
+  troupe::data::Random random({}, 7);
+  const auto sample = digits.get(7, random);
+  const auto out = sample["input"].values<float>();
+  CHECK(sample["input"].shape() == Shape{1, 28, 28});
+  CHECK(sample["target"].values<std::int64_t>()[0] == digits.render(7, image));
   for (std::size_t i = 0; i < out.size(); ++i) {
     CHECK(out[i] == Approx((static_cast<float>(image[i]) / 255.0F - 0.155F) / 0.247F).margin(1e-5));
   }

@@ -1,5 +1,7 @@
 #include "actors/data/idx_dataset.hpp"
 
+#include <array>
+
 #include "actors/data/find_mnist.hpp"
 #include "tests/actors/data/idx_files.hpp"
 
@@ -13,9 +15,11 @@ TEST_CASE("a folder of IDX files is a dataset") {
   folder.file("train-labels-idx1-ubyte", label_file({4, 5, 6}));
   const Idx dataset(folder.path(), Split::kTrain, {.mean = 0.1307, .std = 0.3081});
   CHECK(dataset.size() == 3);
-  CHECK(dataset.shape() == SampleShape{1, 2, 2});
-  std::vector<float> out(4);
-  CHECK(dataset.get(2, out) == 6);
+  CHECK(dataset.fields()[0] == FieldSpec{"input", DType::kFloat32, {1, 2, 2}});
+  data::Random random({}, 2);
+  const auto sample = dataset.get(2, random);
+  const auto out = sample["input"].values<float>();
+  CHECK(sample["target"].values<std::int64_t>()[0] == 6);
   for (std::size_t i = 0; i < 4; ++i) {
     const float pixel = static_cast<float>((8 + i) * 7);
     CHECK(out[i] == Approx((pixel / 255.0F - 0.1307F) / 0.3081F).epsilon(1e-6));
@@ -53,12 +57,17 @@ TEST_CASE("real MNIST reads whole") {
   for (const auto split : {Split::kTrain, Split::kTest}) {
     const Idx dataset(found.folder, split);
     REQUIRE(dataset.size() == (split == Split::kTrain ? 60'000 : 10'000));
-    CHECK(dataset.shape() == SampleShape{});
+    CHECK(dataset.fields()[0].shape == Shape{1, 28, 28});
     std::vector<int> of_class(10);
     double sum = 0;
     std::vector<float> pixels(784);
+    std::int64_t label = 0;
+    const std::array places{std::as_writable_bytes(std::span(pixels)),
+                            std::as_writable_bytes(std::span(&label, 1))};
     for (std::int64_t i = 0; i < dataset.size(); ++i) {
-      ++of_class[static_cast<std::size_t>(dataset.get(i, pixels))];
+      data::Random random({}, i);
+      dataset.write(i, random, places);
+      ++of_class[static_cast<std::size_t>(label)];
       for (const float pixel : pixels) sum += pixel;
     }
     if (split == Split::kTrain) {

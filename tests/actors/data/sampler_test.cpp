@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <fstream>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string>
@@ -57,7 +59,8 @@ TEST_CASE("the order is PyTorch's, number for number") {
       REQUIRE(kind == "sampler");
       int rank = 0;
       std::uint64_t epoch = 0;
-      head >> options.logical_ranks >> rank >> options.seed >> epoch >> options.shuffle >> options.drop_last;
+      head >> options.logical_ranks >> rank >> options.seed >> epoch >> options.sampling.shuffle >>
+          options.sampling.drop_last;
       CHECK(distributed_indices(options, epoch, rank) == expected);
     }
   }
@@ -77,8 +80,7 @@ TEST_CASE("the micro-batches of a leaf are its rank's list, cut") {
                                    .logical_ranks = 4,
                                    .batch = 7,
                                    .seed = 9,
-                                   .drop_last = drop_last,
-                                   .drop_short_batch = drop_short};
+                                   .sampling = {.drop_last = drop_last, .drop_short_batch = drop_short}};
       LeafSampler sampler(options);
       CHECK(sampler.samples_per_leaf() == (drop_last ? 25 : 26));
       CHECK(sampler.steps_per_epoch() == (drop_short ? 3 : 4));
@@ -148,4 +150,57 @@ TEST_CASE("evaluation covers every sample exactly once") {
       CHECK(at == size);
     }
   }
+}
+
+TEST_CASE("a sequential sampler deals the order of the dataset; a weighted one draws by weight") {
+  LeafSampler in_order({.dataset_size = 10, .logical_ranks = 2, .batch = 3, .sampling = sequential()});
+  CHECK(in_order.indices(5, 0, 0) == std::vector<std::int64_t>{0, 2, 4});
+  CHECK(in_order.indices(5, 1, 1) == std::vector<std::int64_t>{7, 9});
+
+  const SamplerOptions options{
+      .dataset_size = 4, .logical_ranks = 2, .batch = 100, .sampling = weighted({0, 1, 3, 0}, 4000)};
+  LeafSampler drawn(options);
+  CHECK(drawn.samples_per_leaf() == 2000);
+  CHECK(drawn.steps_per_epoch() == 20);
+  std::map<std::int64_t, int> often;
+  for (std::int64_t step = 0; step < 20; ++step) {
+    for (const int leaf : {0, 1}) {
+      for (const auto index : drawn.indices(0, step, leaf)) ++often[index];
+    }
+  }
+  CHECK(often.size() == 2);
+  CHECK(std::abs(often[2] - 3000) < 150);
+  CHECK(drawn.indices(0, 3, 1) == LeafSampler(options).indices(0, 3, 1));
+  CHECK(drawn.indices(0, 3, 1) != drawn.indices(1, 3, 1));
+}
+
+TEST_CASE("weights that no sample can be drawn by are refused, by number") {
+  const auto why = [](std::vector<double> weights, std::int64_t draws = 0) {
+    try {
+      const LeafSampler sampler(
+          {.dataset_size = 3, .batch = 1, .sampling = weighted(std::move(weights), draws)});
+    } catch (const BadConfig& error) {
+      return error.info().why;
+    }
+    return std::string("it is fine");
+  };
+  CHECK(why({1, 2, 3}) == "it is fine");
+  CHECK(why({1, 2}) == "there are 2 weights for 3 samples");
+  CHECK(why({1, -2, 3}).find("sample 1") != std::string::npos);
+  CHECK(why({1, 2, std::nan("")}).find("sample 2 is nan") != std::string::npos);
+  CHECK(why({0, 0, 0}).find("their sum") != std::string::npos);
+  CHECK(why({1, 2, 3}, -1).find("-1 draws") != std::string::npos);
+}
+
+TEST_CASE("whatever changes the samples of a job changes its sampling's hash") {
+  const std::vector<Sampling> all{{},
+                                  sequential(),
+                                  {.drop_last = true},
+                                  {.drop_short_batch = true},
+                                  weighted({1, 2}),
+                                  weighted({2, 1}),
+                                  weighted({1, 2}, 5)};
+  std::set<std::uint64_t> hashes;
+  for (const auto& sampling : all) hashes.insert(sampling_hash(sampling));
+  CHECK(hashes.size() == all.size());
 }

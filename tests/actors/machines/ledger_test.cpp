@@ -2,7 +2,6 @@
 
 #include <catch2/catch.hpp>
 
-
 using namespace troupe;
 using namespace troupe::train;
 

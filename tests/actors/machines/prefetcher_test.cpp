@@ -73,7 +73,8 @@ TEST_CASE("a window smaller than a step lets go of each batch that was used, and
   prefetcher.restart({0, 4}, 0, 10);
   const auto asked = [&] {
     std::vector<int> leaves;
-    for (const auto& r : prefetcher.requests(Instant{0})) leaves.push_back(static_cast<int>(r.step) * 4 + r.leaf);
+    for (const auto& r : prefetcher.requests(Instant{0}))
+      leaves.push_back(static_cast<int>(r.step) * 4 + r.leaf);
     return leaves;
   };
   CHECK(asked() == std::vector<int>{0, 1});
