@@ -308,10 +308,10 @@ void TrainDriver::act(const AcceptCheckpoint& action) {
 }
 
 void TrainDriver::act(const EpochDone& action) {
-  so_far_.metrics = {{"train/loss", action.loss}};
-  if (action.count > 0)
-    so_far_.metrics["test/accuracy"] =
-        static_cast<double>(action.correct) / static_cast<double>(action.count);
+  so_far_.metrics.clear();
+  for (const auto& [prefix, figures] : {std::pair{"train/", &action.train}, std::pair{"test/", &action.test}}) {
+    for (const Figure& figure : *figures) so_far_.metrics[prefix + figure.name] = figure.value();
+  }
   emit(report::EpochDone{action.epoch + 1, (action.epoch + 1) * sampler_->steps_per_epoch(), so_far_.metrics,
                          to_seconds(now() - epoch_started_at_)});
   epoch_started_at_ = now();
