@@ -1,6 +1,7 @@
 #include "actors/train/train_driver.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 
 #include "actors/train/numerics.hpp"
@@ -267,6 +268,14 @@ void TrainDriver::stop() {
 
 void TrainDriver::abandon(const std::string& reason) {
   finish(ErrorInfo{ErrorCode::kAborted, "the job was ended", reason, ""});
+  end_actors();
+}
+
+Future<wire::Bytes> TrainDriver::weights(std::uint64_t offset) {
+  if (trainers_.empty())
+    throw_error({ErrorCode::kUnavailable, "the job's weights are lost", "no trainer is left that has them",
+                 "take its newest checkpoint"});
+  return trainers_.begin()->second.handle.call<&Trainer::weights>(offset);
 }
 
 // What comes of it.
@@ -295,6 +304,11 @@ void TrainDriver::act(const CommitStep& action) {
   done.trainers_alive = static_cast<int>(trainers_.size());
   so_far_.steps = action.entry.step + 1;
   emit(done);
+  if (!std::isfinite(action.loss) && !std::exchange(warned_of_loss_, true)) {
+    emit(report::Warning{"the loss of step " + std::to_string(action.entry.step + 1) + " is " +
+                         std::to_string(action.loss) +
+                         ": lower the learning rate, or clip and skip such steps in the job's apply()"});
+  }
   if (done.step == steps && options_.evaluate) emit(report::Evaluating{done.epoch});
   cause_chaos(action.entry.step + 1);
 }
@@ -354,15 +368,19 @@ void TrainDriver::act(const JobFailed& action) {
 
 void TrainDriver::finish(Result<RunResult> result) {
   if (std::exchange(over_, true)) return;
-  for (const auto& [id, seat] : trainers_) session_.kill(seat.handle, "the job is over");
-  for (const auto& [id, seat] : loaders_) session_.kill(seat.handle, "the job is over");
-  if (first_loader_) session_.kill(first_loader_->first, "the job is over");
+  if (!result) end_actors();  // else whoever waits takes the weights first
   if (waiting_) std::exchange(waiting_, std::nullopt)->set(std::exchange(events_, {}));
   if (result) {
     result_.set(*result);
   } else {
     result_.fail(result.error());
   }
+}
+
+void TrainDriver::end_actors() {
+  for (const auto& [id, seat] : trainers_) session_.kill(seat.handle, "the job is over");
+  for (const auto& [id, seat] : loaders_) session_.kill(seat.handle, "the job is over");
+  if (first_loader_) session_.kill(first_loader_->first, "the job is over");
 }
 
 void TrainDriver::emit(report::Event event) {

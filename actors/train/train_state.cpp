@@ -241,6 +241,10 @@ class Check {
 
 }  // namespace
 
+torch::Tensor part_as_tensor(const StatePart& part) {
+  return tensor_of(part);
+}
+
 StateView TrainState::view() const {
   StateView view;
   const std::vector<NamedTensor> parameters = model_.parameters();

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "actors/checkpoint/checkpoint_store.hpp"
+#include "actors/checkpoint/safetensors.hpp"
 #include "actors/data/torch.hpp"
 #include "actors/train/batch_feed.hpp"
 #include "actors/train/group_setup.hpp"
@@ -53,11 +54,13 @@ struct SlotWords {
 };
 static_assert(sizeof(SlotWords) == 5 * sizeof(std::int64_t));
 constexpr std::size_t kMostFigureBytes = 64 << 10;
+constexpr std::size_t kWeightsPiece = 16 << 20;
 
 StepEngine make_engine(const RunSettings& settings) {
   EngineOptions options;
   options.logical_ranks = settings.logical_ranks;
   options.seed = settings.seed;
+  options.reducer.allow_unused = settings.find_unused_parameters;
   return {JobRegistry::instance().find(settings.job_type).make_model(settings.job, settings.seed), options};
 }
 
@@ -97,6 +100,20 @@ class Trainer::Work {
     const std::lock_guard lock(mutex_);
     handle(machine_.on(order));
     wake_.notify_all();
+  }
+
+  /// REQUIRES: the job is over, so that nothing changes the state.
+  wire::Bytes weights(std::uint64_t offset) {
+    if (weights_.empty()) {
+      StateView view = engine_.state().view();
+      const std::size_t count = engine_.model().parameters().size() + engine_.model().buffers().size();
+      view.parts.resize(count);  // they come first
+      weights_ = checkpoint::write_safetensors(checkpoint::lay_out_safetensors(view.parts).value());
+    }
+    const std::size_t begin = std::min<std::size_t>(offset, weights_.size());
+    const std::size_t end = std::min(begin + kWeightsPiece, weights_.size());
+    const auto* bytes = reinterpret_cast<const wire::Bytes::value_type*>(weights_.data());
+    return {bytes + begin, bytes + end};
   }
 
   void beat() { driver_.tell<&TrainDriver::report>(TrainerReport(TrainerHeartbeat{actor_.address().actor})); }
@@ -413,6 +430,7 @@ class Trainer::Work {
   bool pristine_ = true;  ///< the model is as the seed made it
   Instant progress_told_{};
   std::shared_ptr<collectives::ProcessGroup> group_;
+  std::vector<std::byte> weights_;  ///< once they were asked for
   std::thread thread_;
 };
 
@@ -430,6 +448,10 @@ TrainerHello Trainer::hello() {
 void Trainer::prepare(const DataInfo& info) {
   work_->prepare(info);
   beat();
+}
+
+wire::Bytes Trainer::weights(std::uint64_t offset) {
+  return work_->weights(offset);
 }
 
 void Trainer::order(const TrainerOrder& order) {

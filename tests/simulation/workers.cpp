@@ -184,7 +184,7 @@ void Trainer::compute_when_fed() {
                         auto& slots = group->slots[step];
                         if (slots.empty()) slots.resize(group->plan.logical_ranks);
                         for (int leaf = leaves.begin; leaf < leaves.end; ++leaf) {
-                          slots[leaf] = {leaf, batches_.at({step, leaf}), static_cast<float>(leaf)};
+                          slots[leaf] = {leaf, batches_.at({step, leaf}), static_cast<double>(leaf), 1, {}};
                         }
                         group->contribute(machine->rank(), step,
                                           partial_sums(gradients, leaves, group->plan.logical_ranks));
