@@ -93,18 +93,19 @@ void DriverMachine::commit(Instant now, Actions& out) {
 /// Commits the next step. False if the job has failed over it.
 bool DriverMachine::commit_step(Actions& out) {
   LedgerEntry entry{committed(), generation_, {}};
-  double loss = 0;
-  for (const auto& [leaf, slot] : pending_[entry.step]) {
-    entry.slots.push_back(slot);
-    loss += slot.loss;
+  for (auto& [leaf, slot] : pending_[entry.step]) {
+    add_figures(entry.figures, {{"loss", slot.loss * slot.weight, slot.weight}});
+    add_figures(entry.figures, std::exchange(slot.figures, {}));
+    entry.slots.push_back(std::move(slot));
   }
   pending_.erase(entry.step);
+  const double loss = entry.figures.empty() ? 0 : entry.figures.front().value();
   const Result<void> committed_now = ledger_.commit(entry);
   if (!committed_now.ok()) {
     fail(committed_now.error().message(), out);
     return false;
   }
-  out.push_back(CommitStep{std::move(entry), loss / config_.logical_ranks});
+  out.push_back(CommitStep{std::move(entry), loss});
   got_further(out);
   return !over();
 }
@@ -252,24 +253,14 @@ bool DriverMachine::sum_pieces(Actions& out) {
            out);
       return false;
     }
-    evaluation_.correct += piece->second.correct;
     evaluation_.count += piece->second.count;
-    evaluation_.test_loss += piece->second.loss_sum;
+    add_figures(evaluation_.test, piece->second.figures);
   }
-  if (evaluation_.count > 0) evaluation_.test_loss /= static_cast<double>(evaluation_.count);
   return true;
 }
 
 void DriverMachine::finish_epoch(Actions& out) {
-  double loss = 0;
-  std::int64_t samples = 0;
-  for (const LedgerEntry* entry : ledger_.epoch(evaluation_.epoch)) {
-    for (const SlotReport& slot : entry->slots) {
-      loss += static_cast<double>(slot.loss) * slot.samples;
-      samples += slot.samples;
-    }
-  }
-  evaluation_.loss = samples > 0 ? loss / static_cast<double>(samples) : 0;
+  for (const LedgerEntry* entry : ledger_.epoch(evaluation_.epoch)) add_figures(evaluation_.train, entry->figures);
   evaluated_ = committed();
   out.push_back(evaluation_);
 }

@@ -150,10 +150,9 @@ struct AcceptCheckpoint {
 };
 struct EpochDone {
   int epoch = 0;
-  double loss = 0;           ///< mean over the samples of the epoch's slots that this run committed
-  std::int64_t correct = 0;  ///< of `count` test samples; count is 0 without an evaluation
-  std::int64_t count = 0;
-  double test_loss = 0;
+  std::vector<Figure> train;  ///< over the epoch's slots that this run committed, in their order; "loss" first
+  std::vector<Figure> test;   ///< over the pieces of the test set, in their order
+  std::int64_t count = 0;     ///< test samples; 0 without an evaluation
 };
 /// A line for the user: what died and why, a failed checkpoint, a rewind.
 struct Notice {

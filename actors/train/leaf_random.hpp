@@ -9,7 +9,7 @@
 namespace troupe::train {
 
 /// What a stream is for; streams of different purposes are independent.
-enum class RandomPurpose : std::uint64_t { kInitialWeights = 1, kForward = 2, kApply = 3 };
+enum class RandomPurpose : std::uint64_t { kInitialWeights = 1, kForward = 2, kLeaf = 4, kApply = 3 };
 
 /// The seed of one leaf's stream in one step.
 std::uint64_t leaf_seed(std::uint64_t job_seed, RandomPurpose purpose, std::uint64_t global_step, int leaf);

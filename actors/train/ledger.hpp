@@ -16,6 +16,7 @@ struct LedgerEntry {
   std::int64_t step = 0;
   Generation generation;          ///< the one that committed it
   std::vector<SlotReport> slots;  ///< of every leaf, in leaf order
+  std::vector<Figure> figures;    ///< "loss" first: of all leaves, added in leaf order
   bool operator==(const LedgerEntry&) const = default;
 };
 

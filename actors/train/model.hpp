@@ -4,12 +4,19 @@
 ///       ConvNet model() const;               // a torch module holder or shared_ptr
 ///       auto optimizer(ConvNet& net) const;  // SGD, Adam, AdamW, Adagrad or RMSprop, or derived from one
 ///       torch::Tensor loss(ConvNet& net, const data::Batch& batch) const;  // a scalar
-///       // Optional:
-///       auto scheduler(Optimizer& optimizer) const;                           // stepped once an epoch
-///       torch::Tensor correct(ConvNet& net, const data::Batch& batch) const;  // see evaluate()
-///       // What else changes while it trains (user_state.hpp):
-///       void state(StateRegistry& state, ConvNet& net, Optimizer& optimizer) const;
+///
+///       // Optional, and their absence costs nothing:
+///       Nets setup(Setup& s) const;                          // instead of the first two: several of them (setup.hpp)
+///       torch::Tensor loss(ConvNet& net, const data::Batch& batch, Leaf& at) const;   // figures, weights (leaf.hpp)
+///       auto scheduler(Optimizer& optimizer) const;          // steps once an epoch, or every_step (schedule.hpp)
+///       void apply(Apply& a) const;                          // clipping, skipping, alternating (apply.hpp)
+///       torch::Tensor evaluate(ConvNet& net, const data::Batch& batch, Leaf& at) const;  // returns the test loss
+///       torch::Tensor correct(ConvNet& net, const data::Batch& batch) const;  // of each sample, for test/accuracy
+///       void state(StateRegistry& state, ConvNet& net, Optimizer& optimizer) const;  // what else changes
 ///     };
+///
+/// Without evaluate() the test loss is loss() in evaluation mode, and test/accuracy is counted where correct()
+/// is there, or forward(batch.input) gives [N, classes] and the target is int64 [N].
 ///
 /// Not thread-safe: one thread drives a model.
 #pragma once
@@ -19,49 +26,34 @@
 #include <concepts>
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "actors/train/apply.hpp"
 #include "actors/train/batch.hpp"
+#include "actors/train/leaf.hpp"
 #include "actors/train/leaf_random.hpp"
-#include "actors/train/user_state.hpp"
+#include "actors/train/setup.hpp"
 
 namespace troupe::train {
-
-struct NamedTensor {
-  std::string name;  ///< as in the module's state dict: "layer1.0.weight"
-  torch::Tensor tensor;
-};
-
-/// Sums over the samples of one batch, so that batches and ranks add up.
-struct Evaluation {
-  std::int64_t samples = 0;
-  std::int64_t correct = 0;
-  double loss_sum = 0;
-};
 
 class TrainingModel {
  public:
   virtual ~TrainingModel() = default;
 
-  /// In registration order, the same on every rank.
-  virtual std::vector<NamedTensor> parameters() const = 0;
-  /// Module buffers in registration order (BatchNorm's running statistics).
-  virtual std::vector<NamedTensor> buffers() const = 0;
-
+  /// Modules, optimizers and declared state.
+  virtual Setup& setup() = 0;
   /// Forward and loss of one batch in training mode: a scalar to run backward from.
-  virtual torch::Tensor loss(const data::Batch& batch) = 0;
-  /// Forward in evaluation mode without gradients. The loss counts as a mean over the batch.
-  virtual Evaluation evaluate(const data::Batch& batch) = 0;
+  virtual torch::Tensor loss(const data::Batch& batch, Leaf& at) = 0;
+  /// Forward in evaluation mode without gradients; the loss is one of the figures that `at` gets.
+  virtual void evaluate(const data::Batch& batch, Leaf& at) = 0;
+  /// Steps the optimizers.
+  virtual void apply(Apply& apply) = 0;
 
-  virtual torch::optim::Optimizer& optimizer() = 0;
-  /// Null where the job has none.
-  virtual torch::optim::LRScheduler* scheduler() = 0;
-  /// What the job declared beyond that.
-  virtual const StateRegistry& user_state() const = 0;
+  std::vector<NamedTensor> parameters() { return setup().parameters(); }
+  std::vector<NamedTensor> buffers() { return setup().buffers(); }
+  const std::vector<TrainedBy>& optimizers() { return setup().optimizers(); }
 };
 
 template <class Job>
@@ -70,15 +62,47 @@ concept HasModel = requires(const Job& job) {
   job.model()->named_buffers();
 };
 template <class Job>
-using NetOf = decltype(std::declval<const Job&>().model());
+concept HasSetup = requires(const Job& job, Setup& setup) {
+  job.setup(setup);
+};
+template <class Job>
+concept NamesSetup = requires {
+  &Job::setup;
+};
+
+namespace detail {
+template <class Job>
+struct NetIn {
+  using type = decltype(std::declval<const Job&>().model());
+};
+template <HasSetup Job>
+struct NetIn<Job> {
+  using type = decltype(std::declval<const Job&>().setup(std::declval<Setup&>()));
+};
+}  // namespace detail
+/// What loss() gets: what model() or setup() returned.
+template <class Job>
+using NetOf = typename detail::NetIn<Job>::type;
 
 template <class Job>
 concept HasOptimizer = requires(const Job& job, NetOf<Job>& net) {
   requires std::derived_from<std::remove_cvref_t<decltype(job.optimizer(net))>, torch::optim::Optimizer>;
 };
 template <class Job>
-concept HasLoss = requires(const Job& job, NetOf<Job>& net, const data::Batch& batch) {
+concept HasLossOfLeaf = requires(const Job& job, NetOf<Job>& net, const data::Batch& batch, Leaf& at) {
+  { job.loss(net, batch, at) } -> std::convertible_to<torch::Tensor>;
+};
+template <class Job>
+concept HasLoss = HasLossOfLeaf<Job> || requires(const Job& job, NetOf<Job>& net, const data::Batch& batch) {
   { job.loss(net, batch) } -> std::convertible_to<torch::Tensor>;
+};
+template <class Job>
+concept HasEvaluate = requires(const Job& job, NetOf<Job>& net, const data::Batch& batch, Leaf& at) {
+  { job.evaluate(net, batch, at) } -> std::convertible_to<torch::Tensor>;
+};
+template <class Job>
+concept NamesEvaluate = requires {
+  &Job::evaluate;
 };
 template <class Job>
 concept HasCorrect = requires(const Job& job, NetOf<Job>& net, const data::Batch& batch) {
@@ -89,16 +113,37 @@ concept HasForward = requires(NetOf<Job>& net, const data::Batch& batch) {
   { net->forward(batch.input) } -> std::convertible_to<torch::Tensor>;
 };
 template <class Job>
+concept HasApply = requires(const Job& job, Apply& apply) {
+  job.apply(apply);
+};
+template <class Job>
+concept NamesApply = requires {
+  &Job::apply;
+};
+template <class Job>
 using OptimizerOf =
     std::remove_cvref_t<decltype(std::declval<const Job&>().optimizer(std::declval<NetOf<Job>&>()))>;
 template <class Job>
 concept NamesScheduler = requires {
   &Job::scheduler;
 };
+
+namespace detail {
+template <class Made>
+struct SchedulerIn {
+  using type = Made;
+};
+template <class Scheduler>
+struct SchedulerIn<Scheduled<Scheduler>> {
+  using type = Scheduler;
+};
+}  // namespace detail
 template <class Job>
-concept HasScheduler = requires(const Job& job, OptimizerOf<Job>& optimizer) {
-  requires std::derived_from<std::remove_cvref_t<decltype(job.scheduler(optimizer))>,
-                             torch::optim::LRScheduler>;
+using SchedulerOf = typename detail::SchedulerIn<std::remove_cvref_t<
+    decltype(std::declval<const Job&>().scheduler(std::declval<OptimizerOf<Job>&>()))>>::type;
+template <class Job>
+concept HasScheduler = requires {
+  requires std::derived_from<SchedulerOf<Job>, torch::optim::LRScheduler>;
 };
 
 template <class Job>
@@ -113,100 +158,94 @@ concept NamesState = requires {
 
 namespace detail {
 
-/// Whether a class is one of LibTorch's own, all of whose state is known here or refused.
+/// Whether a class is one of LibTorch's own or ours, all of whose state is known.
 template <class T, class... Known>
 inline constexpr bool kIsOneOf = (std::is_same_v<T, Known> || ...);
 template <class Job>
 consteval bool keeps_known_state() {
   namespace optim = torch::optim;
-  bool known = kIsOneOf<OptimizerOf<Job>, optim::SGD, optim::Adam, optim::AdamW, optim::RMSprop,
-                        optim::Adagrad, optim::LBFGS>;
-  if constexpr (HasScheduler<Job>) {
-    using Scheduler = std::remove_cvref_t<decltype(std::declval<const Job&>().scheduler(
-        std::declval<OptimizerOf<Job>&>()))>;
-    known = known && kIsOneOf<Scheduler, optim::StepLR>;
-  }
+  bool known =
+      kIsOneOf<OptimizerOf<Job>, optim::SGD, optim::Adam, optim::AdamW, optim::RMSprop, optim::Adagrad>;
+  if constexpr (HasScheduler<Job>) known = known && kIsOneOf<SchedulerOf<Job>, optim::StepLR, LambdaLR>;
   return known;
-}
-
-template <class Tensors>
-std::vector<NamedTensor> named_tensors(const Tensors& items) {
-  std::vector<NamedTensor> named;
-  for (const auto& item : items) {
-    if (item.value().defined()) named.push_back({item.key(), item.value()});
-  }
-  return named;
 }
 
 template <class Job>
 class JobModel final : public TrainingModel {
  public:
-  explicit JobModel(Job job) : job_(std::move(job)), net_(job_.model()), optimizer_(job_.optimizer(net_)) {
-    if constexpr (HasScheduler<Job>) scheduler_.emplace(job_.scheduler(optimizer_));
-    if constexpr (HasState<Job>) job_.state(user_state_, net_, optimizer_);
-    net_->train();
-  }
+  explicit JobModel(Job job) : job_(std::move(job)), net_(make_net()) { setup_.check(); }
 
-  std::vector<NamedTensor> parameters() const override { return named_tensors(net_->named_parameters()); }
-  std::vector<NamedTensor> buffers() const override { return named_tensors(net_->named_buffers()); }
-  torch::optim::Optimizer& optimizer() override { return optimizer_; }
+  Setup& setup() override { return setup_; }
 
-  torch::optim::LRScheduler* scheduler() override {
-    if constexpr (HasScheduler<Job>) {
-      return &*scheduler_;
+  torch::Tensor loss(const data::Batch& batch, Leaf& at) override {
+    if constexpr (HasLossOfLeaf<Job>) {
+      return job_.loss(net_, batch, at);
     } else {
-      return nullptr;
+      return job_.loss(net_, batch);
     }
   }
 
-  const StateRegistry& user_state() const override { return user_state_; }
-
-  torch::Tensor loss(const data::Batch& batch) override { return job_.loss(net_, batch); }
-
-  Evaluation evaluate(const data::Batch& batch) override {
+  void evaluate(const data::Batch& batch, Leaf& at) override {
     const torch::NoGradGuard no_grad;
-    const TrainingModeOff evaluating(net_);
-    Evaluation sums;
-    sums.samples = batch.size();
-    sums.loss_sum = job_.loss(net_, batch).template item<double>() * static_cast<double>(sums.samples);
-    sums.correct = correct(batch).sum().template item<std::int64_t>();
-    return sums;
+    const Setup::Evaluating evaluating(setup_);
+    torch::Tensor test_loss;
+    if constexpr (HasEvaluate<Job>) {
+      test_loss = job_.evaluate(net_, batch, at);
+    } else {
+      test_loss = loss(batch, at);
+      count_correct(batch, at);
+    }
+    const double share = at.weight().value_or(static_cast<double>(batch.size()));
+    at.count("loss", test_loss.item<double>() * share, share);
+  }
+
+  void apply(Apply& apply) override {
+    if constexpr (HasApply<Job>) {
+      job_.apply(apply);
+    } else {
+      apply.step();
+    }
   }
 
  private:
-  using Net = NetOf<Job>;
-
-  struct TrainingModeOff {
-    explicit TrainingModeOff(Net& module) : net(module) { net->eval(); }
-    ~TrainingModeOff() { net->train(); }
-    TrainingModeOff(const TrainingModeOff&) = delete;
-    TrainingModeOff& operator=(const TrainingModeOff&) = delete;
-    Net& net;
-  };
-
-  torch::Tensor correct(const data::Batch& batch) {
-    if constexpr (HasCorrect<Job>) {
-      return job_.correct(net_, batch);
+  NetOf<Job> make_net() {
+    if constexpr (HasSetup<Job>) {
+      return job_.setup(setup_);
     } else {
-      return net_->forward(batch.input).argmax(1).eq(batch.target);
+      auto net = setup_.module("", job_.model());
+      // As its function returns it: an optimizer may be neither copied nor moved.
+      auto owned = std::unique_ptr<OptimizerOf<Job>>(new OptimizerOf<Job>(job_.optimizer(net)));
+      auto& optimizer = *owned;
+      setup_.add_optimizer("", std::move(owned));
+      if constexpr (HasScheduler<Job>) {
+        auto made = job_.scheduler(optimizer);
+        if constexpr (requires { made.every; }) {
+          setup_.scheduler_of(optimizer, made.every, std::move(made.scheduler));
+        } else {
+          setup_.scheduler_of(optimizer, Every::kEpoch, std::move(made));
+        }
+      }
+      if constexpr (HasState<Job>) job_.state(setup_.state, net, optimizer);
+      return net;
     }
   }
 
-  template <class J>
-  struct SchedulerOf {
-    using type = int;
-  };
-  template <HasScheduler J>
-  struct SchedulerOf<J> {
-    using type =
-        std::remove_cvref_t<decltype(std::declval<const J&>().scheduler(std::declval<OptimizerOf<J>&>()))>;
-  };
+  void count_correct(const data::Batch& batch, Leaf& at) {
+    if constexpr (HasCorrect<Job>) {
+      at.count("accuracy", job_.correct(net_, batch).sum(), static_cast<double>(batch.size()));
+    } else if constexpr (HasForward<Job>) {
+      const bool classes =
+          batch.target.defined() && batch.target.scalar_type() == torch::kLong && batch.target.dim() == 1;
+      if (!classes) return;
+      const torch::Tensor out = net_->forward(batch.input);
+      if (out.dim() != 2 || out.size(0) != batch.target.size(0)) return;
+      at.count("accuracy", out.argmax(1).eq(batch.target).sum(), static_cast<double>(batch.size()));
+    }
+  }
 
   Job job_;
-  Net net_;
-  OptimizerOf<Job> optimizer_;
-  std::optional<typename SchedulerOf<Job>::type> scheduler_;
-  StateRegistry user_state_;
+  Setup setup_;
+  NetOf<Job> net_;
 };
 
 }  // namespace detail
@@ -215,22 +254,31 @@ class JobModel final : public TrainingModel {
 /// is a compile error that says so in its first line.
 template <class Job>
 std::unique_ptr<TrainingModel> make_training_model(const Job& job, std::uint64_t seed) {
-  if constexpr (!HasModel<Job>) {
+  constexpr bool kSimple = HasModel<Job> && !HasSetup<Job>;
+  if constexpr (NamesSetup<Job> && !HasSetup<Job>) {
+    static_assert(HasSetup<Job>,
+                  "this job's setup must be `Nets setup(troupe::train::Setup& s) const`, returning what loss() gets");
+  } else if constexpr (!HasModel<Job> && !HasSetup<Job>) {
     static_assert(HasModel<Job>, "this job lacks `Net model() const`, returning a torch module holder");
-  } else if constexpr (!HasOptimizer<Job>) {
+  } else if constexpr (kSimple && !HasOptimizer<Job>) {
     static_assert(HasOptimizer<Job>,
                   "this job lacks `auto optimizer(Net& net) const`, returning a torch::optim optimizer");
   } else if constexpr (!HasLoss<Job>) {
     static_assert(HasLoss<Job>,
                   "this job lacks `torch::Tensor loss(Net& net, const troupe::data::Batch& batch) const`");
-  } else if constexpr (!HasCorrect<Job> && !HasForward<Job>) {
-    static_assert(HasCorrect<Job>,
-                  "this job's net has no `forward(batch.input)` that returns a tensor, so the job needs "
-                  "`torch::Tensor correct(Net& net, const troupe::data::Batch& batch) const`");
+  } else if constexpr (NamesEvaluate<Job> && !HasEvaluate<Job>) {
+    static_assert(HasEvaluate<Job>,
+                  "this job's evaluate must be `torch::Tensor evaluate(Net& net, const troupe::data::Batch& batch, "
+                  "troupe::train::Leaf& at) const`, returning the test loss");
+  } else if constexpr (NamesApply<Job> && !HasApply<Job>) {
+    static_assert(HasApply<Job>, "this job's apply must be `void apply(troupe::train::Apply& a) const`");
+  } else if constexpr (HasSetup<Job>) {
+    seed_initial_weights(seed);
+    return std::make_unique<detail::JobModel<Job>>(job);
   } else if constexpr (NamesScheduler<Job> && !HasScheduler<Job>) {
     static_assert(HasScheduler<Job>,
                   "this job's scheduler must be `auto scheduler(Optimizer& optimizer) const`, "
-                  "returning a torch::optim::LRScheduler");
+                  "returning a torch::optim::LRScheduler, or that as every_step(...)");
   } else if constexpr (NamesState<Job> && !HasState<Job>) {
     static_assert(HasState<Job>,
                   "this job's state must be `void state(troupe::train::StateRegistry& state, Net& net, "

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "actors/checkpoint/part_hash.hpp"
+#include "actors/train/figures.hpp"
 #include "collectives/leaf_tree.hpp"
 #include "runtime/core/ids.hpp"
 
@@ -29,8 +30,9 @@ using checkpoint::PartHash;
 struct SlotReport {
   int leaf = 0;
   std::uint64_t indices_hash = 0;
-  float loss = 0;
-  std::uint32_t samples = 1;  ///< of its batch: fewer in an epoch's short last step
+  double loss = 0;
+  double weight = 1;  ///< of the loss in means: what the job gave, or the samples of the batch
+  std::vector<Figure> figures;  ///< what the job counted
   bool operator==(const SlotReport&) const = default;
 };
 
@@ -47,8 +49,7 @@ struct PieceReport {
   std::int64_t piece = 0;
   std::uint64_t indices_hash = 0;  ///< as read from the batch
   std::int64_t count = 0;
-  std::int64_t correct = 0;
-  double loss_sum = 0;
+  std::vector<Figure> figures;  ///< "loss", and what else the evaluation counted
   bool operator==(const PieceReport&) const = default;
 };
 

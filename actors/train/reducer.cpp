@@ -385,7 +385,7 @@ void Reducer::add_missing() {
   }
   if (!missing.empty() && !options_.allow_unused) {
     throw BadConfig("parameters without a gradient: " + listed(missing), "the loss does not depend on them",
-                    "use them in forward, set requires_grad to false, or set allow_unused");
+                    "use them in forward, set requires_grad to false, or set find_unused_parameters");
   }
   if (options_.allow_unused) {
     // Which node counts a use does not matter: only whether the sum over all is zero.

@@ -25,8 +25,8 @@ Rehearsal::Rehearsal(std::unique_ptr<TrainingModel> fresh, const TrainState& sta
   copy_.install(state.view().parts).value();
 }
 
-void Rehearsal::leaf(const data::Batch& batch, double loss) {
-  const auto again = fresh_->loss(batch).item<double>();
+void Rehearsal::leaf(const data::Batch& batch, Leaf& at, double loss) {
+  const auto again = fresh_->loss(batch, at).item<double>();
   if (std::bit_cast<std::uint64_t>(again) != std::bit_cast<std::uint64_t>(loss))
     state_escaped("its loss was " + std::to_string(again) + " where the step's was " + std::to_string(loss));
 }
@@ -41,9 +41,8 @@ void Rehearsal::take_gradients(TrainingModel& model) {
   }
 }
 
-void Rehearsal::apply(bool ends_epoch) {
-  fresh_->optimizer().step();
-  if (auto* scheduler = fresh_->scheduler(); scheduler && ends_epoch) scheduler->step();
+void Rehearsal::apply(const ApplyInfo& info) {
+  apply_step(*fresh_, info);
 }
 
 void Rehearsal::compare(const TrainState& state) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "actors/train/apply_step.hpp"
 #include "actors/train/train_state.hpp"
 
 namespace troupe::train {
@@ -17,11 +18,11 @@ class Rehearsal {
   Rehearsal(std::unique_ptr<TrainingModel> fresh, const TrainState& state);
 
   /// The step's leaf 0, whose loss was `loss`. Throws BadConfig if the copy has another one.
-  void leaf(const data::Batch& batch, double loss);
+  void leaf(const data::Batch& batch, Leaf& at, double loss);
   /// Before the step is applied: its reduced gradients.
   void take_gradients(TrainingModel& model);
   /// The apply, on the copy.
-  void apply(bool ends_epoch);
+  void apply(const ApplyInfo& info);
   /// After both: throws BadConfig if the copy has become another state.
   void compare(const TrainState& state);
 

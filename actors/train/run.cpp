@@ -53,7 +53,7 @@ Run& Run::operator=(Run&& other) noexcept {
 Run::~Run() {
   if (parts_ == nullptr) return;
   try {
-    if (!parts_->over) parts_->driver.call<&TrainDriver::abandon>("its handle is gone").get(kEnds);
+    parts_->driver.call<&TrainDriver::abandon>("its handle is gone").get(kEnds);
     parts_->session.kill(parts_->driver, "the run is over");
   } catch (const Error&) {
     // The driver, or the cluster, is gone already.
@@ -93,6 +93,12 @@ RunResult Run::wait() {
   }
   RunResult result = parts_->result.get(kEnds);
   result.signal = result.stopped ? interrupts.signal() : 0;
+  if (parts_->reporting.return_weights) {
+    for (wire::Bytes piece; result.weights.empty() || !piece.empty();) {
+      piece = parts_->driver.call<&TrainDriver::weights>(result.weights.size()).get(kEnds);
+      result.weights.insert(result.weights.end(), piece.begin(), piece.end());
+    }
+  }
   parts_->reporting.sinks.clear();  // what they hold is flushed, and a bar is cleared
   return result;
 }

@@ -21,6 +21,7 @@ class Run {
     std::vector<std::unique_ptr<report::Sink>> sinks;
     std::function<void(const report::Event&)> on_event;
     bool handle_signals = true;
+    bool return_weights = true;
     std::vector<report::Event> first;  ///< told before all others
   };
   Run(const DriverSession& session, RunOptions options, Reporting reporting);

@@ -24,6 +24,7 @@ struct RunSettings {
   std::int64_t micro_batch = 1;
   std::uint64_t seed = 0;
   int epochs = 1;
+  bool find_unused_parameters = false;
   bool exact = true;              ///< the same bits whatever happens
   std::string checkpoint_folder;  ///< empty: no checkpoints
   double group_timeout_s = 30;    ///< of a collective in which nobody makes progress

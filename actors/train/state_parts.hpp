@@ -22,7 +22,7 @@ using checkpoint::PartHash;
 using WalkProgress = std::function<void()>;
 
 /// The names of an optimizer's options begin so, but for its learning rates.
-inline constexpr const char* kOptionPrefix = "optimizer_options/";
+inline constexpr const char* kOptionPrefix = "optimizer_options";
 
 /// XXH3-128 of each part, in order.
 std::vector<PartHash> hash_parts(std::span<const StatePart> parts, const WalkProgress& progress = {});

@@ -1,5 +1,6 @@
 #include "actors/train/step_engine.hpp"
 
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -53,7 +54,7 @@ std::vector<double> StepEngine::run_step(std::uint64_t global_step, std::span<co
   begin_step(global_step);
   std::vector<double> losses;
   losses.reserve(leaves.size());
-  for (const LeafBatch& leaf : leaves) losses.push_back(run_leaf(leaf));
+  for (const LeafBatch& leaf : leaves) losses.push_back(run_leaf(leaf).loss);
   finish_step();
   return losses;
 }
@@ -65,34 +66,42 @@ void StepEngine::rehearse(std::unique_ptr<TrainingModel> fresh) {
   rehearsal_.emplace(std::move(fresh), state_);
 }
 
-void StepEngine::begin_step(std::uint64_t global_step) {
+void StepEngine::begin_step(std::uint64_t global_step, int epoch) {
   TROUPE_ASSERT(group_, "a step needs a group: attach first");
   if (phase_ != Phase::kIdle) abandon_step();
   global_step_ = global_step;
+  epoch_ = epoch;
   next_leaf_ = group_->leaves().begin;
   buffers_.save(committed_buffers_);
   guarded([&] { reducer_.begin_step(); });
   phase_ = Phase::kLeaves;
 }
 
-double StepEngine::run_leaf(const LeafBatch& leaf) {
+LeafResult StepEngine::run_leaf(const LeafBatch& leaf) {
   TROUPE_ASSERT(phase_ == Phase::kLeaves && leaf.leaf == next_leaf_,
                 "leaves run in the order of the interval");
   ++next_leaf_;
   return guarded([&] { return compute_leaf(leaf); });
 }
 
-double StepEngine::compute_leaf(const LeafBatch& leaf) {
+LeafResult StepEngine::compute_leaf(const LeafBatch& leaf) {
   seed_leaf(options_.seed, global_step_, leaf.leaf);
   reducer_.begin_leaf();
-  const torch::Tensor loss = model_->loss(leaf.batch);
+  const std::uint64_t stream = leaf_seed(options_.seed, RandomPurpose::kLeaf, global_step_, leaf.leaf);
+  const Leaf::Place place{static_cast<std::int64_t>(global_step_), epoch_, leaf.leaf};
+  Leaf at(place, stream);
+  const torch::Tensor loss = model_->loss(leaf.batch, at);
   if (!loss.defined() || loss.numel() != 1) {
     throw BadConfig("the loss is not a scalar", "the trainer runs backward from it",
                     "return its mean or sum");
   }
+  if (at.weight() && !(std::isfinite(*at.weight()) && *at.weight() >= 0)) {
+    throw BadConfig("a leaf's weight is " + std::to_string(*at.weight()), "it is a share of the step's mean",
+                    "give a finite number that is not negative");
+  }
   reducer_.begin_backward();
   try {
-    loss.backward();
+    (at.weight() ? loss * *at.weight() : loss).backward();
   } catch (...) {
     reducer_.rethrow_failure();
     throw;
@@ -103,9 +112,10 @@ double StepEngine::compute_leaf(const LeafBatch& leaf) {
   const auto value = loss.item<double>();
   if (rehearsal_ && leaf.leaf == 0) {
     seed_leaf(options_.seed, global_step_, leaf.leaf);
-    rehearsal_->leaf(leaf.batch, value);
+    Leaf again(place, stream);
+    rehearsal_->leaf(leaf.batch, again, value);
   }
-  return value;
+  return {value, at.weight(), std::move(at.figures())};
 }
 
 void StepEngine::finish_step() {
@@ -128,17 +138,27 @@ void StepEngine::share_buffers() {
   group_->broadcast(buffer, 0)->wait();
 }
 
-void StepEngine::apply(bool ends_epoch) {
+/// Gradients are sums of weight x gradient over L: makes them means by weight.
+void StepEngine::divide_by(double total_weight) {
+  const torch::NoGradGuard no_grad;
+  const double factor = options_.logical_ranks / total_weight;
+  for (const NamedTensor& parameter : model_->parameters()) {
+    if (parameter.tensor.grad().defined()) parameter.tensor.grad().mul_(factor);
+  }
+}
+
+void StepEngine::apply(bool ends_epoch, double total_weight) {
   TROUPE_ASSERT(phase_ == Phase::kReduced, "apply follows a step that was reduced");
   phase_ = Phase::kIdle;
+  if (total_weight > 0) divide_by(total_weight);
+  const ApplyInfo info{static_cast<std::int64_t>(global_step_), epoch_, ends_epoch};
   if (rehearsal_) rehearsal_->take_gradients(*model_);
   seed_apply(options_.seed, global_step_);
-  model_->optimizer().step();
+  apply_step(*model_, info);
   buffers_.restore(next_buffers_);
-  if (auto* scheduler = model_->scheduler(); scheduler && ends_epoch) scheduler->step();
   if (!rehearsal_) return;
   seed_apply(options_.seed, global_step_);
-  rehearsal_->apply(ends_epoch);
+  rehearsal_->apply(info);
   rehearsal_->compare(state_);
   rehearsal_.reset();
 }

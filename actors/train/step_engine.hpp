@@ -31,6 +31,13 @@ struct EngineOptions {
   ReducerOptions reducer;
 };
 
+/// What a leaf came to.
+struct LeafResult {
+  double loss = 0;
+  std::optional<double> weight;  ///< as the job gave it
+  std::vector<Figure> figures;
+};
+
 /// One leaf's batch.
 struct LeafBatch {
   int leaf = 0;
@@ -53,24 +60,24 @@ class StepEngine {
 
   /// The same in pieces, for a caller that fetches each batch when its leaf starts: begin_step, run_leaf for
   /// each leaf, finish_step.
-  void begin_step(std::uint64_t global_step);
-  double run_leaf(const LeafBatch& leaf);
+  void begin_step(std::uint64_t global_step, int epoch = 0);
+  LeafResult run_leaf(const LeafBatch& leaf);
   void finish_step();
 
   /// The step that begins next is computed by a copy, too, made of `fresh`, a model of the same job: run_leaf
   /// and apply throw BadConfig where the copy differs. REQUIRES: this rank has leaf 0.
   void rehearse(std::unique_ptr<TrainingModel> fresh);
 
-  /// Applies the step that was run last: optimizer step on the mean gradients, leaf 0's buffers, and the
-  /// scheduler where the step ends an epoch. Local. An exception here leaves the state half-changed: the
-  /// trainer must die.
-  void apply(bool ends_epoch = false);
+  /// Applies the step that was run last: the job's apply on the mean gradients, leaf 0's buffers, and the
+  /// schedulers. `total_weight`: the sum over all leaves, where leaves have weights. Local. An exception here
+  /// leaves the state half-changed: the trainer must die.
+  void apply(bool ends_epoch = false, double total_weight = 0);
 
   /// Gives up a step that is under way or was not applied. The TrainState is what it was.
   void abandon_step();
 
   /// One batch in evaluation mode. Between steps.
-  Evaluation evaluate(const data::Batch& batch) { return model_->evaluate(batch); }
+  void evaluate(const data::Batch& batch, Leaf& at) { model_->evaluate(batch, at); }
 
   TrainState& state() { return state_; }
   TrainingModel& model() { return *model_; }
@@ -80,8 +87,9 @@ class StepEngine {
 
  private:
   enum class Phase { kIdle, kLeaves, kReduced };
-  double compute_leaf(const LeafBatch& leaf);
+  LeafResult compute_leaf(const LeafBatch& leaf);
   void share_buffers();
+  void divide_by(double total_weight);
   template <class Body>
   auto guarded(Body&& body);
 
@@ -94,6 +102,7 @@ class StepEngine {
 
   Phase phase_ = Phase::kIdle;
   std::uint64_t global_step_ = 0;
+  int epoch_ = 0;
   int next_leaf_ = 0;
   std::optional<Rehearsal> rehearsal_;        ///< of the step that is under way
   std::vector<std::byte> committed_buffers_;  ///< what every leaf starts from

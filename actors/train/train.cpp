@@ -67,6 +67,7 @@ Run::Reporting reporting_of(const TrainOptions& options) {
   Run::Reporting reporting;
   reporting.on_event = options.on_event;
   reporting.handle_signals = options.handle_signals;
+  reporting.return_weights = options.return_weights;
   auto& sinks = reporting.sinks;
   if (options.show_progress) sinks.push_back(std::make_unique<report::Reporter>(output, clock));
   if (!options.events_json.empty()) {
@@ -137,6 +138,7 @@ Run start_training(const DriverSession& session, std::uint64_t job_type, wire::B
   run.settings.micro_batch = options.micro_batch;
   run.settings.seed = options.seed;
   run.settings.epochs = options.epochs;
+  run.settings.find_unused_parameters = options.find_unused_parameters;
   run.settings.checkpoint_folder = options.checkpoint_folder;
   run.keep_checkpoints = options.keep_checkpoints;
   find_checkpoints(options, run, reporting.first);

@@ -19,6 +19,7 @@
 #include "actors/report/events.hpp"
 #include "actors/train/job_registry.hpp"
 #include "actors/train/run.hpp"
+#include "actors/train/weights.hpp"
 #include "scheduler/init/init.hpp"
 
 namespace troupe::train {
@@ -37,6 +38,11 @@ struct TrainOptions {
   bool resume = false;                ///< take up at the newest checkpoint in the folder: it must have one
   double trainer_cpus = 0;            ///< CPUs that a trainer reserves on its node
   std::vector<ChaosStep> chaos{};     ///< faults on purpose
+
+  /// A parameter that the loss of a leaf does not depend on counts as zeros there; otherwise it is an error that
+  /// names it. Costs one small reduction a step. Jobs whose nets train in turns need it.
+  bool find_unused_parameters = false;
+  bool return_weights = true;  ///< RunResult::load() works; a copy of the weights in this process
 
   std::string title{};        ///< the first line shown; empty: the struct's name, the ranks and trainers
   bool show_progress = true;  ///< a bar on a terminal, lines elsewhere, a summary: on standard output

@@ -1,6 +1,7 @@
 #include "actors/train/train_driver.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 
 #include "actors/train/numerics.hpp"
@@ -269,6 +270,14 @@ void TrainDriver::stop() {
 
 void TrainDriver::abandon(const std::string& reason) {
   finish(ErrorInfo{ErrorCode::kAborted, "the job was ended", reason, ""});
+  end_actors();
+}
+
+Future<wire::Bytes> TrainDriver::weights(std::uint64_t offset) {
+  if (trainers_.empty())
+    throw_error({ErrorCode::kUnavailable, "the job's weights are lost", "no trainer is left that has them",
+                 "take its newest checkpoint"});
+  return trainers_.begin()->second.handle.call<&Trainer::weights>(offset);
 }
 
 // What comes of it.
@@ -297,6 +306,11 @@ void TrainDriver::act(const CommitStep& action) {
   done.trainers_alive = static_cast<int>(trainers_.size());
   so_far_.steps = action.entry.step + 1;
   emit(done);
+  if (!std::isfinite(action.loss) && !std::exchange(warned_of_loss_, true)) {
+    emit(report::Warning{"the loss of step " + std::to_string(action.entry.step + 1) + " is " +
+                         std::to_string(action.loss) +
+                         ": lower the learning rate, or clip and skip such steps in the job's apply()"});
+  }
   if (done.step == steps && options_.evaluate) emit(report::Evaluating{done.epoch});
   cause_chaos(action.entry.step + 1);
 }
@@ -310,11 +324,9 @@ void TrainDriver::act(const AcceptCheckpoint& action) {
 }
 
 void TrainDriver::act(const EpochDone& action) {
-  so_far_.metrics = {{"train/loss", action.loss}};
-  if (action.count > 0) {
-    so_far_.metrics["test/loss"] = action.test_loss;
-    so_far_.metrics["test/accuracy"] =
-        static_cast<double>(action.correct) / static_cast<double>(action.count);
+  so_far_.metrics.clear();
+  for (const auto& [prefix, figures] : {std::pair{"train/", &action.train}, std::pair{"test/", &action.test}}) {
+    for (const Figure& figure : *figures) so_far_.metrics[prefix + figure.name] = figure.value();
   }
   emit(report::EpochDone{action.epoch + 1, (action.epoch + 1) * sampler_->steps_per_epoch(), so_far_.metrics,
                          to_seconds(now() - epoch_started_at_)});
@@ -358,15 +370,19 @@ void TrainDriver::act(const JobFailed& action) {
 
 void TrainDriver::finish(Result<RunResult> result) {
   if (std::exchange(over_, true)) return;
-  for (const auto& [id, seat] : trainers_) session_.kill(seat.handle, "the job is over");
-  for (const auto& [id, seat] : loaders_) session_.kill(seat.handle, "the job is over");
-  if (first_loader_) session_.kill(first_loader_->first, "the job is over");
+  if (!result) end_actors();  // else whoever waits takes the weights first
   if (waiting_) std::exchange(waiting_, std::nullopt)->set(std::exchange(events_, {}));
   if (result) {
     result_.set(*result);
   } else {
     result_.fail(result.error());
   }
+}
+
+void TrainDriver::end_actors() {
+  for (const auto& [id, seat] : trainers_) session_.kill(seat.handle, "the job is over");
+  for (const auto& [id, seat] : loaders_) session_.kill(seat.handle, "the job is over");
+  if (first_loader_) session_.kill(first_loader_->first, "the job is over");
 }
 
 void TrainDriver::emit(report::Event event) {

@@ -42,6 +42,9 @@ struct RunOptions {
   int head_pid = 0;
 };
 
+template <class Net>
+struct LoadResult;  // weights.hpp, which sees LibTorch
+
 /// What a run came to.
 struct RunResult {
   std::string state_hash;
@@ -51,6 +54,16 @@ struct RunResult {
   bool stopped = false;     ///< ended early, on request
   int signal = 0;           ///< that asked for it, if one did
   double seconds = 0;
+  wire::Bytes weights;      ///< parameters and buffers, as a safetensors file; see load()
+
+  /// The trained weights in a module like the one that was trained; `module`: its name, where setup() gave it
+  /// one. Include train.hpp. Throws BadConfig where they do not fit.
+  ///     ConvNet trained = result.load(job.model());
+  template <class Net>
+  Net load(Net net, const std::string& module = {}) const {
+    LoadResult<Net>::into(*this, net, module);
+    return net;
+  }
 
   /// What main should return: 0, or 128 and the signal's number.
   int exit_code() const { return signal == 0 ? 0 : 128 + signal; }
@@ -67,8 +80,10 @@ class TrainDriver {
   Future<std::vector<report::Event>> next_events();
   /// Ends the job after the current step, with a checkpoint where those are kept.
   void stop();
-  /// Ends the job at once.
+  /// Ends the job at once, or what is left of one that is over: its trainers.
   void abandon(const std::string& reason);
+  /// A piece of the weights of a job that is over (Trainer::weights).
+  Future<wire::Bytes> weights(std::uint64_t offset);
 
   // From trainers and loaders.
   void report(const TrainerReport& report);
@@ -120,6 +135,7 @@ class TrainDriver {
   void trainer_up(std::uint64_t token, int number, ActorHandle<Trainer> trainer);
   void loader_up(std::uint64_t token, int number, ActorHandle<Loader> loader);
   void finish(Result<RunResult> result);
+  void end_actors();
   void emit(report::Event event);
   void cause_chaos(std::int64_t committed);
   bool cause(const ChaosStep& chaos);
@@ -143,6 +159,7 @@ class TrainDriver {
 
   Promise<RunResult> result_;
   bool over_ = false;
+  bool warned_of_loss_ = false;
   RunResult so_far_;
   Instant started_at_{};
   Instant epoch_started_at_{};

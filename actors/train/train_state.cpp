@@ -13,9 +13,23 @@
 namespace troupe::train {
 namespace {
 
-constexpr const char* kLearningRates = "optimizer/learning_rates";
-constexpr const char* kSchedulerSteps = "scheduler/steps";
 constexpr const char* kUserPrefix = "user/";
+
+/// The names of an optimizer's parts. One with a name has it in brackets: "optimizer[generator]/...".
+class Names {
+ public:
+  explicit Names(const TrainedBy& trained) : name_(trained.name.empty() ? "" : "[" + trained.name + "]") {}
+
+  std::string field(const std::string& parameter, const std::string& field) const {
+    return "optimizer" + name_ + "/" + parameter + "/" + field;
+  }
+  std::string option(const std::string& option) const { return "optimizer_options" + name_ + "/" + option; }
+  std::string learning_rates() const { return "optimizer" + name_ + "/learning_rates"; }
+  std::string scheduler_steps() const { return "scheduler" + name_ + "/steps"; }
+
+ private:
+  std::string name_;
+};
 
 using checkpoint::DType;
 
@@ -55,10 +69,6 @@ torch::Tensor tensor_of(const StatePart& part) {
   return {};
 }
 
-std::string field_name(const std::string& parameter, const std::string& field) {
-  return "optimizer/" + parameter + "/" + field;
-}
-
 void add(StateView& view, std::string name, const torch::Tensor& tensor) {
   // Row-major bytes, whatever the strides; a tensor that is row-major already is not copied.
   torch::Tensor owner = real_view(tensor).contiguous();
@@ -82,11 +92,15 @@ std::string shape_text(DType dtype, const std::vector<std::int64_t>& shape) {
 
 /// A checked state, ready to be swapped in.
 struct Incoming {
+  struct Optimizer {
+    TrainedBy trained;
+    std::vector<std::pair<torch::Tensor, std::unique_ptr<torch::optim::OptimizerParamState>>> fields;
+    std::vector<OptimizerField> options;
+    std::vector<double> rates;
+    unsigned scheduler_steps = 0;
+  };
   std::vector<std::pair<torch::Tensor, torch::Tensor>> values;  ///< parameters and buffers, and what they get
-  std::vector<std::pair<torch::Tensor, std::unique_ptr<torch::optim::OptimizerParamState>>> optimizer;
-  std::vector<OptimizerField> options;
-  std::vector<double> rates;
-  unsigned scheduler_steps = 0;
+  std::vector<Optimizer> optimizers;
   std::vector<std::pair<const UserPart*, torch::Tensor>> user;
 };
 
@@ -107,13 +121,10 @@ class Check {
         incoming_.values.emplace_back(item.tensor, *std::move(found));
       }
     }
-    for (const NamedTensor& parameter : model_.parameters()) {
-      if (auto fits = optimizer_state(parameter); !fits) return fits.error();
+    for (const TrainedBy& trained : model_.optimizers()) {
+      if (auto fits = optimizer(trained); !fits) return fits.error();
     }
-    if (auto fits = options(); !fits) return fits.error();
-    if (auto fits = rates(); !fits) return fits.error();
-    if (auto fits = scheduler(); !fits) return fits.error();
-    for (const UserPart& part : model_.user_state().parts()) {
+    for (const UserPart& part : model_.setup().state.parts()) {
       auto found = value(kUserPrefix + part.name, part.any_size ? torch::Tensor() : part.read());
       if (!found) return found.error();
       incoming_.user.emplace_back(&part, *std::move(found));
@@ -153,8 +164,19 @@ class Check {
     return tensor_of(*found);
   }
 
-  Result<void> optimizer_state(const NamedTensor& parameter) {
-    const std::string prefix = field_name(parameter.name, "");
+  Result<void> optimizer(const TrainedBy& trained) {
+    incoming_.optimizers.push_back({trained, {}, {}, {}, 0});
+    Incoming::Optimizer& to = incoming_.optimizers.back();
+    for (const NamedTensor& parameter : model_.parameters()) {
+      if (auto fits = optimizer_state(to, parameter); !fits) return fits;
+    }
+    if (auto fits = options(to); !fits) return fits;
+    if (auto fits = rates(to); !fits) return fits;
+    return scheduler(to);
+  }
+
+  Result<void> optimizer_state(Incoming::Optimizer& to, const NamedTensor& parameter) {
+    const std::string prefix = Names(to.trained).field(parameter.name, "");
     const torch::Tensor plain = real_view(parameter.tensor);
     std::vector<OptimizerField> fields;
     for (auto at = left_.lower_bound(prefix); at != left_.end() && at->first.starts_with(prefix);
@@ -170,41 +192,43 @@ class Check {
       if (like_parameter && parameter.tensor.is_complex()) own = torch::view_as_complex(own);
       fields.push_back({field.name.substr(prefix.size()), std::move(own)});
     }
-    auto state = make_optimizer_state(model_.optimizer(), fields);
+    auto state = make_optimizer_state(*to.trained.optimizer, fields);
     if (!state) return does_not_fit(prefix, state.error().message());
-    incoming_.optimizer.emplace_back(parameter.tensor, *std::move(state));
+    to.fields.emplace_back(parameter.tensor, *std::move(state));
     return {};
   }
 
-  Result<void> options() {
-    for (const OptimizerField& option : optimizer_options(model_.optimizer())) {
-      auto found = value(kOptionPrefix + option.name, option.tensor);
+  Result<void> options(Incoming::Optimizer& to) {
+    for (const OptimizerField& option : optimizer_options(*to.trained.optimizer)) {
+      auto found = value(Names(to.trained).option(option.name), option.tensor);
       if (!found) return found.error();
-      incoming_.options.push_back({option.name, found->clone()});
+      to.options.push_back({option.name, found->clone()});
     }
     return {};
   }
 
-  Result<void> rates() {
-    const std::size_t groups = model_.optimizer().param_groups().size();
-    const StatePart* found = take(kLearningRates);
+  Result<void> rates(Incoming::Optimizer& to) {
+    const std::size_t groups = to.trained.optimizer->param_groups().size();
+    const std::string name = Names(to.trained).learning_rates();
+    const StatePart* found = take(name);
     if (!found || found->dtype != DType::kF64 || found->bytes.size() != groups * sizeof(double)) {
-      return does_not_fit(kLearningRates, "the state has not one learning rate for each parameter group");
+      return does_not_fit(name, "the state has not one learning rate for each parameter group");
     }
-    incoming_.rates.resize(groups);
-    std::memcpy(incoming_.rates.data(), found->bytes.data(), found->bytes.size());
+    to.rates.resize(groups);
+    std::memcpy(to.rates.data(), found->bytes.data(), found->bytes.size());
     return {};
   }
 
-  Result<void> scheduler() {
-    if (!model_.scheduler()) return {};
-    const StatePart* found = take(kSchedulerSteps);
+  Result<void> scheduler(Incoming::Optimizer& to) {
+    if (to.trained.scheduler == nullptr) return {};
+    const std::string name = Names(to.trained).scheduler_steps();
+    const StatePart* found = take(name);
     std::int64_t steps = -1;
     if (found && found->dtype == DType::kI64 && found->bytes.size() == sizeof steps) {
       std::memcpy(&steps, found->bytes.data(), sizeof steps);
     }
-    if (steps < 0) return does_not_fit(kSchedulerSteps, "the state has no count of scheduler steps");
-    incoming_.scheduler_steps = static_cast<unsigned>(steps);
+    if (steps < 0) return does_not_fit(name, "the state has no count of scheduler steps");
+    to.scheduler_steps = static_cast<unsigned>(steps);
     return {};
   }
 
@@ -216,25 +240,31 @@ class Check {
 
 }  // namespace
 
+torch::Tensor part_as_tensor(const StatePart& part) {
+  return tensor_of(part);
+}
+
 StateView TrainState::view() const {
   StateView view;
   const std::vector<NamedTensor> parameters = model_.parameters();
   for (const NamedTensor& item : parameters) add(view, item.name, item.tensor);
   for (const NamedTensor& item : model_.buffers()) add(view, item.name, item.tensor);
-  for (const NamedTensor& item : parameters) {
-    for (const OptimizerField& field : optimizer_fields(model_.optimizer(), item.tensor)) {
-      add(view, field_name(item.name, field.name), field.tensor);
+  for (const TrainedBy& trained : model_.optimizers()) {
+    const Names names(trained);
+    for (const NamedTensor& item : parameters) {
+      for (const OptimizerField& field : optimizer_fields(*trained.optimizer, item.tensor)) {
+        add(view, names.field(item.name, field.name), field.tensor);
+      }
     }
+    for (const OptimizerField& option : optimizer_options(*trained.optimizer)) {
+      add(view, names.option(option.name), option.tensor);
+    }
+    add(view, names.learning_rates(), torch::tensor(learning_rates(*trained.optimizer), torch::kFloat64));
+    if (trained.scheduler == nullptr) continue;
+    add(view, names.scheduler_steps(),
+        torch::tensor(static_cast<std::int64_t>(scheduler_steps(*trained.scheduler)), torch::kInt64));
   }
-  for (const OptimizerField& option : optimizer_options(model_.optimizer())) {
-    add(view, kOptionPrefix + option.name, option.tensor);
-  }
-  add(view, kLearningRates, torch::tensor(learning_rates(model_.optimizer()), torch::kFloat64));
-  if (auto* scheduler = model_.scheduler()) {
-    add(view, kSchedulerSteps,
-        torch::tensor(static_cast<std::int64_t>(scheduler_steps(*scheduler)), torch::kInt64));
-  }
-  for (const UserPart& part : model_.user_state().parts()) add(view, kUserPrefix + part.name, part.read());
+  for (const UserPart& part : model_.setup().state.parts()) add(view, kUserPrefix + part.name, part.read());
   return view;
 }
 
@@ -244,12 +274,12 @@ Result<void> TrainState::install(std::span<const StatePart> parts) {
   Incoming& incoming = *checked;
   const torch::NoGradGuard no_grad;
   for (auto& [tensor, value] : incoming.values) real_view(tensor).copy_(value);
-  for (auto& [parameter, state] : incoming.optimizer) {
-    set_param_state(model_.optimizer(), parameter, std::move(state));
+  for (auto& [trained, fields, options, rates, steps] : incoming.optimizers) {
+    for (auto& [parameter, state] : fields) set_param_state(*trained.optimizer, parameter, std::move(state));
+    set_optimizer_options(*trained.optimizer, options);
+    set_learning_rates(*trained.optimizer, rates);
+    if (trained.scheduler != nullptr) scheduler_steps(*trained.scheduler) = steps;
   }
-  set_optimizer_options(model_.optimizer(), incoming.options);
-  set_learning_rates(model_.optimizer(), incoming.rates);
-  if (auto* scheduler = model_.scheduler()) scheduler_steps(*scheduler) = incoming.scheduler_steps;
   for (auto& [part, value] : incoming.user) part->write(value);
   return {};
 }

@@ -24,6 +24,9 @@ struct StateView {
   std::vector<torch::Tensor> owners;  ///< keeps alive what `parts` points into
 };
 
+/// What a part's bytes are as a tensor, without a copy; undefined for a type that no state has.
+torch::Tensor part_as_tensor(const StatePart& part);
+
 class TrainState {
  public:
   /// `model` outlives this.

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "actors/checkpoint/checkpoint_store.hpp"
+#include "actors/checkpoint/safetensors.hpp"
 #include "actors/data/torch.hpp"
 #include "actors/train/batch_feed.hpp"
 #include "actors/train/group_setup.hpp"
@@ -42,16 +43,24 @@ data::Batch as_batch(const data::BatchView& view) {
   return batch;
 }
 
-/// Loss and samples of a slot as one number of the slots' all-reduce.
-std::int64_t pack_slot(double loss, std::uint32_t samples) {
-  return std::bit_cast<std::int64_t>(std::uint64_t{samples} << 32 |
-                                     std::bit_cast<std::uint32_t>(static_cast<float>(loss)));
-}
+/// What every rank learns of a leaf, so that a survivor can speak for a trainer that died. Each is zero but on
+/// the leaf's host, so that summing over ranks changes no bit.
+struct SlotWords {
+  std::int64_t index_hash = 0;
+  std::int64_t loss = 0;          ///< the bits of a double
+  std::int64_t weight = 0;        ///< the same: what the job gave, or the samples
+  std::int64_t has_weight = 0;    ///< 1: the job gave it
+  std::int64_t figure_bytes = 0;  ///< what it counted follows in that many
+};
+static_assert(sizeof(SlotWords) == 5 * sizeof(std::int64_t));
+constexpr std::size_t kMostFigureBytes = 64 << 10;
+constexpr std::size_t kWeightsPiece = 16 << 20;
 
 StepEngine make_engine(const RunSettings& settings) {
   EngineOptions options;
   options.logical_ranks = settings.logical_ranks;
   options.seed = settings.seed;
+  options.reducer.allow_unused = settings.find_unused_parameters;
   return {JobRegistry::instance().find(settings.job_type).make_model(settings.job, settings.seed), options};
 }
 
@@ -91,6 +100,20 @@ class Trainer::Work {
     const std::lock_guard lock(mutex_);
     handle(machine_.on(order));
     wake_.notify_all();
+  }
+
+  /// REQUIRES: the job is over, so that nothing changes the state.
+  wire::Bytes weights(std::uint64_t offset) {
+    if (weights_.empty()) {
+      StateView view = engine_.state().view();
+      const std::size_t count = engine_.model().parameters().size() + engine_.model().buffers().size();
+      view.parts.resize(count);  // they come first
+      weights_ = checkpoint::write_safetensors(checkpoint::lay_out_safetensors(view.parts).value());
+    }
+    const std::size_t begin = std::min<std::size_t>(offset, weights_.size());
+    const std::size_t end = std::min(begin + kWeightsPiece, weights_.size());
+    const auto* bytes = reinterpret_cast<const wire::Bytes::value_type*>(weights_.data());
+    return {bytes + begin, bytes + end};
   }
 
   void beat() { driver_.tell<&TrainDriver::report>(TrainerReport(TrainerHeartbeat{actor_.address().actor})); }
@@ -214,38 +237,88 @@ class Trainer::Work {
 
   TrainerResult perform(const ComputeStep& task) {
     const int leaves = settings_.logical_ranks;
-    // Per leaf: the hash of the indices that its batch was made of, and its loss. Every rank learns all of
-    // it, so that a survivor can speak for a trainer that died. Summing zeros and one value changes no bit.
-    std::vector<std::int64_t> slots(static_cast<std::size_t>(2 * leaves), 0);
+    std::vector<SlotWords> slots(static_cast<std::size_t>(leaves));
+    std::vector<wire::Bytes> counted(static_cast<std::size_t>(leaves));
     if (task.rehearse) engine_.rehearse(make_model());
-    engine_.begin_step(static_cast<std::uint64_t>(task.step));
+    engine_.begin_step(static_cast<std::uint64_t>(task.step), epoch_of(task.step));
     try {
       for (int leaf = task.leaves.begin; leaf < task.leaves.end; ++leaf) {
         const auto view = feed_->wait(task.step, leaf);
-        const double loss = engine_.run_leaf({leaf, as_batch(view)});
-        slots[2 * leaf] = std::bit_cast<std::int64_t>(view.header.index_hash);
-        slots[2 * leaf + 1] = pack_slot(loss, view.header.count);
+        const LeafResult result = engine_.run_leaf({leaf, as_batch(view)});
+        SlotWords& slot = slots[leaf];
+        slot = {std::bit_cast<std::int64_t>(view.header.index_hash), std::bit_cast<std::int64_t>(result.loss),
+                std::bit_cast<std::int64_t>(result.weight.value_or(view.header.count)), result.weight ? 1 : 0, 0};
+        if (!result.figures.empty()) counted[leaf] = wire::encode(result.figures);
+        if (counted[leaf].size() > kMostFigureBytes)
+          throw BadConfig("a leaf counted too many figures", std::to_string(result.figures.size()) + " in one step",
+                          "count what an epoch's mean is wanted of");
+        slot.figure_bytes = static_cast<std::int64_t>(counted[leaf].size());
         feed_->used(task.step, leaf);
       }
-      const auto shared = group_->all_reduce({slots.data(), slots.size(), DType::kInt64}, ReduceOp::kSum);
+      const auto shared =
+          group_->all_reduce({&slots.front().index_hash, 5 * slots.size(), DType::kInt64}, ReduceOp::kSum);
       engine_.finish_step();
       shared->wait();
+      share_figures(slots, counted);
+      total_weight_ = sum_of_weights(slots);
     } catch (...) {
       engine_.abandon_step();
       throw;
     }
     Reduced reduced;
     for (int leaf = 0; leaf < leaves; ++leaf) {
-      const auto packed = std::bit_cast<std::uint64_t>(slots[2 * leaf + 1]);
-      reduced.slots.push_back({leaf, std::bit_cast<std::uint64_t>(slots[2 * leaf]),
-                               std::bit_cast<float>(static_cast<std::uint32_t>(packed)),
-                               static_cast<std::uint32_t>(packed >> 32)});
+      const SlotWords& slot = slots[leaf];
+      SlotReport report{leaf, std::bit_cast<std::uint64_t>(slot.index_hash), std::bit_cast<double>(slot.loss),
+                        std::bit_cast<double>(slot.weight), {}};
+      if (slot.figure_bytes > 0) report.figures = wire::decode<std::vector<Figure>>(counted[leaf]).value();
+      reduced.slots.push_back(std::move(report));
     }
     return reduced;
   }
 
+  int epoch_of(std::int64_t step) const { return static_cast<int>(step / feed_->steps_per_epoch()); }
+
+  /// Every rank learns what every leaf counted; no rank asks when none did.
+  void share_figures(const std::vector<SlotWords>& slots, std::vector<wire::Bytes>& counted) {
+    std::size_t total = 0;
+    for (const SlotWords& slot : slots) total += static_cast<std::size_t>(slot.figure_bytes);
+    if (total == 0 || group_->size() == 1) return;
+    wire::Bytes all(total);
+    std::size_t at = 0;
+    for (std::size_t leaf = 0; leaf < slots.size(); ++leaf) {
+      std::copy(counted[leaf].begin(), counted[leaf].end(), all.begin() + static_cast<std::ptrdiff_t>(at));
+      at += static_cast<std::size_t>(slots[leaf].figure_bytes);
+    }
+    group_->all_reduce({all.data(), all.size(), DType::kUInt8}, ReduceOp::kSum)->wait();
+    at = 0;
+    for (std::size_t leaf = 0; leaf < slots.size(); ++leaf) {
+      const auto begin = all.begin() + static_cast<std::ptrdiff_t>(at);
+      counted[leaf].assign(begin, begin + static_cast<std::ptrdiff_t>(slots[leaf].figure_bytes));
+      at += static_cast<std::size_t>(slots[leaf].figure_bytes);
+    }
+  }
+
+  /// Over all leaves in their order, where they have weights; else 0.
+  static double sum_of_weights(const std::vector<SlotWords>& slots) {
+    std::int64_t given = 0;
+    double sum = 0;
+    for (const SlotWords& slot : slots) {
+      given += slot.has_weight;
+      sum += std::bit_cast<double>(slot.weight);
+    }
+    if (given == 0) return 0;
+    if (given != static_cast<std::int64_t>(slots.size()))
+      throw BadConfig("some leaves of a step have a weight and others none",
+                      std::to_string(given) + " of " + std::to_string(slots.size()) + " called at.weight()",
+                      "call it for every batch, or for none");
+    if (sum <= 0)
+      throw BadConfig("the weights of a step add up to nothing", "its gradient would be divided by zero",
+                      "give a leaf without tokens a share of its own, or leave such samples out");
+    return sum;
+  }
+
   TrainerResult perform(const ApplyStep& task) {
-    engine_.apply((task.step + 1) % feed_->steps_per_epoch() == 0);
+    engine_.apply((task.step + 1) % feed_->steps_per_epoch() == 0, total_weight_);
     feed_->release(task.step);
     Applied applied;
     if (task.prove) applied.parts = hash_parts(engine_.state().view().parts);
@@ -264,8 +337,10 @@ class Trainer::Work {
     Evaluated done;
     feed_->each_test_piece(
         task.order.begin, task.order.end, [&](std::int64_t piece, const data::BatchView& view) {
-          const auto one = engine_.evaluate(as_batch(view));
-          done.pieces.push_back({piece, view.header.index_hash, one.samples, one.correct, one.loss_sum});
+          Leaf at({0, task.order.epoch, static_cast<int>(piece)},
+                  mix(settings_.seed, static_cast<std::uint64_t>(piece)));
+          engine_.evaluate(as_batch(view), at);
+          done.pieces.push_back({piece, view.header.index_hash, view.header.count, std::move(at.figures())});
         });
     return done;
   }
@@ -352,9 +427,11 @@ class Trainer::Work {
   GenerationPlan plan_;
   int rank_ = 0;
   DataInfo info_;
+  double total_weight_ = 0;  ///< of the step that was reduced last; 0: leaves have none
   bool pristine_ = true;  ///< the model is as the seed made it
   Instant progress_told_{};
   std::shared_ptr<collectives::ProcessGroup> group_;
+  std::vector<std::byte> weights_;  ///< once they were asked for
   std::thread thread_;
 };
 
@@ -372,6 +449,10 @@ TrainerHello Trainer::hello() {
 void Trainer::prepare(const DataInfo& info) {
   work_->prepare(info);
   beat();
+}
+
+wire::Bytes Trainer::weights(std::uint64_t offset) {
+  return work_->weights(offset);
 }
 
 void Trainer::order(const TrainerOrder& order) {

@@ -92,9 +92,11 @@ class Training {
         engine_->finish_step();
         engine_->apply();
       } else {
-        model_->optimizer().zero_grad();
-        model_->loss(batch).backward();
-        model_->optimizer().step();
+        torch::optim::Optimizer& optimizer = *model_->optimizers().front().optimizer;
+        optimizer.zero_grad();
+        train::Leaf at({}, 0);
+        model_->loss(batch, at).backward();
+        optimizer.step();
       }
     }
   }

@@ -208,7 +208,7 @@ void Trainer::compute_when_fed() {
           auto& slots = group->slots[step];
           if (slots.empty()) slots.resize(group->plan.logical_ranks);
           for (int leaf = leaves.begin; leaf < leaves.end; ++leaf) {
-            slots[leaf] = {leaf, batches_.at({step, leaf}), static_cast<float>(leaf)};
+            slots[leaf] = {leaf, batches_.at({step, leaf}), static_cast<double>(leaf), 1, {}};
           }
           group->contribute(machine->rank(), step,
                             partial_sums(gradients, leaves, group->plan.logical_ranks));
@@ -252,7 +252,8 @@ void Trainer::perform(const train::RunEvaluation& t) {
   end_after(cluster.world.between(milliseconds(1), milliseconds(10)), "evaluated", [this, e = t.order] {
     train::Evaluated done;
     for (auto piece = e.begin; piece < e.end; ++piece)
-      done.pieces.push_back({piece, 0, 1, evaluate(state, piece, piece + 1), 0.0});
+      done.pieces.push_back(
+          {piece, 0, 1, {{"accuracy", static_cast<double>(evaluate(state, piece, piece + 1)), 1}}});
     return done;
   });
 }

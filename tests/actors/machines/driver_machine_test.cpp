@@ -261,7 +261,7 @@ namespace {
 std::vector<PieceReport> pieces(std::int64_t begin, std::int64_t end) {
   std::vector<PieceReport> list;
   for (auto p = begin; p < end; ++p) {
-    list.push_back({p, std::uint64_t(100 + p), 1, p % 2 == 0 ? 1 : 0, 1.0 / static_cast<double>(p + 1)});
+    list.push_back({p, std::uint64_t(100 + p), 1, {{"accuracy", p % 2 == 0 ? 1.0 : 0.0, 1}, {"loss", 1.0 / static_cast<double>(p + 1), 1}}});
   }
   return list;
 }
@@ -294,7 +294,7 @@ TEST_CASE("an evaluation survives a death: it is done again, every piece once") 
   s.on(EvaluationDone{kA, s.g(), 0, pieces(0, 5)});
   REQUIRE(s.all<EpochDone>().size() == 1);
   CHECK(s.all<EpochDone>()[0].count == 5);
-  CHECK(s.all<EpochDone>()[0].correct == 3);
+  CHECK(s.all<EpochDone>()[0].test.front() == Figure{"accuracy", 3, 5});
   s.on(TrainerFinished{kA, s.g(), 1, "h1"});
   REQUIRE(s.all<JobDone>().size() == 1);
   CHECK(s.all<JobDone>()[0].hash == "h1");
@@ -311,10 +311,10 @@ TEST_CASE("an evaluation comes to the same bits, whoever answers first") {
     s.on(EvaluationDone{kA, s.g(), 0, pieces(0, 2)});
     if (!b_first) s.on(EvaluationDone{kB, s.g(), 0, pieces(2, 5)});
     REQUIRE(s.all<EpochDone>().size() == 1);
-    return s.all<EpochDone>()[0].test_loss;
+    return s.all<EpochDone>()[0].test.back().value();
   };
   double sum = 0;
-  for (const auto& piece : pieces(0, 5)) sum += piece.loss_sum;
+  for (const auto& piece : pieces(0, 5)) sum += piece.figures.back().sum;
   CHECK(loss(false) == sum / 5);
   CHECK(loss(true) == sum / 5);
 }
@@ -332,6 +332,21 @@ TEST_CASE("an evaluation with a piece that is missing or of other samples fails 
   }
 }
 
+TEST_CASE("what leaves count is summed over them and the epoch's steps, in their order") {
+  DriverConfig config = config_of(1);
+  config.logical_ranks = 2;
+  config.epochs = 1;
+  config.steps_per_epoch = 2;
+  Script s(config);
+  s.run_from_start({kA});
+  s.on(StepApplied{kA, s.g(), {0, {{0, 10, 1, 1, {{"top5", 3, 4}}}, {1, 11, 2, 3, {{"top5", 1, 4}}}}}});
+  CHECK(s.all<CommitStep>()[0].loss == (1 * 1 + 2 * 3) / 4.0);  // by the weights of the leaves
+  s.on(StepApplied{kA, s.g(), {1, {{0, 10, 1, 1, {}}, {1, 11, 1, 1, {{"top5", 4, 4}, {"seen", 1, 1}}}}}});
+  REQUIRE(s.all<EpochDone>().size() == 1);
+  CHECK(s.all<EpochDone>()[0].train ==
+        std::vector<Figure>{{"loss", 9, 6}, {"top5", 8, 12}, {"seen", 1, 1}});
+}
+
 // The last step of an epoch may be short: its two samples counted as much as the ten of another step.
 TEST_CASE("an epoch's loss is the mean over its samples") {
   DriverConfig config = config_of(1);
@@ -340,10 +355,10 @@ TEST_CASE("an epoch's loss is the mean over its samples") {
   config.steps_per_epoch = 2;
   Script s(config);
   s.run_from_start({kA});
-  s.on(StepApplied{kA, s.g(), {0, {{0, 10, 1.0F, 10}}}});
-  s.on(StepApplied{kA, s.g(), {1, {{0, 10, 4.0F, 2}}}});
+  s.on(StepApplied{kA, s.g(), {0, {{0, 10, 1.0, 10, {}}}}});
+  s.on(StepApplied{kA, s.g(), {1, {{0, 10, 4.0, 2, {}}}}});
   REQUIRE(s.all<EpochDone>().size() == 1);
-  CHECK(s.all<EpochDone>()[0].loss == 18.0 / 12);
+  CHECK(s.all<EpochDone>()[0].train.front().value() == 18.0 / 12);
 }
 
 TEST_CASE("samples that are not the sampler's stop the job at the epoch's end") {

@@ -172,8 +172,9 @@ TEST_CASE("gradients after a step are the mean over leaves, in memory that may b
   engine.run_step(0, leaves);
 
   auto reference = make_training_model(ConvJob{}, 3);
-  (reference->loss(leaves[0].batch) / 2).backward();
-  (reference->loss(leaves[1].batch) / 2).backward();
+  Leaf at({}, 0);
+  (reference->loss(leaves[0].batch, at) / 2).backward();
+  (reference->loss(leaves[1].batch, at) / 2).backward();
   const auto ours = engine.model().parameters();
   const auto theirs = reference->parameters();
   for (std::size_t i = 0; i < ours.size(); ++i) {

@@ -270,12 +270,15 @@ TEST_CASE("evaluation counts and leaves the mode alone") {
   set_up_numerics();
   StepEngine engine(make_training_model(SmallJob{}, 1), {.logical_ranks = 1});
   const std::string before = engine.state().hash();
-  const Evaluation one = engine.evaluate(small_batch(0, 0, 40));
-  const Evaluation again = engine.evaluate(small_batch(0, 0, 40));
-  CHECK(one.samples == 40);
-  CHECK(one.correct >= 0);
-  CHECK(one.correct <= 40);
-  CHECK(one.loss_sum == again.loss_sum);  // no dropout
+  Leaf one({}, 0), again({}, 0);
+  engine.evaluate(small_batch(0, 0, 40), one);
+  engine.evaluate(small_batch(0, 0, 40), again);
+  REQUIRE(one.figures().size() == 2);
+  CHECK(one.figures()[0].name == "accuracy");
+  CHECK(one.figures()[0].weight == 40);
+  CHECK(one.figures()[0].sum <= 40);
+  CHECK(one.figures()[1].name == "loss");
+  CHECK(one.figures() == again.figures());  // no dropout
   CHECK(engine.state().hash() == before);
 }
 

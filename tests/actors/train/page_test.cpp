@@ -1,0 +1,215 @@
+// What a job's struct may say beyond a model, an optimizer and a loss.
+#include <catch2/catch.hpp>
+
+#include "actors/train/numerics.hpp"
+#include "tests/actors/train/train_jobs.hpp"
+
+namespace troupe::train::testing {
+namespace {
+
+constexpr std::uint64_t kSeed = 5;
+
+/// Two nets that train in turns, with an optimizer each, one of them on a schedule.
+struct TwoNets {
+  struct Nets {
+    torch::nn::Linear maker{nullptr}, judge{nullptr};
+  };
+  Nets setup(Setup& s) const {
+    Nets nets{s.module("maker", torch::nn::Linear(16, 16)), s.module("judge", torch::nn::Linear(16, 1))};
+    auto& adam = s.optimizer<torch::optim::Adam>("maker", nets.maker->parameters(), torch::optim::AdamOptions(0.01));
+    s.scheduler<LambdaLR>(adam, Every::kStep, [](std::int64_t steps) { return 1.0 / (1.0 + steps); });
+    s.optimizer<torch::optim::SGD>("judge", nets.judge->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
+    return nets;
+  }
+  torch::Tensor loss(Nets& nets, const data::Batch& batch, Leaf& at) const {
+    const bool judges = at.step % 2 == 0;
+    const torch::Tensor made = nets.maker->forward(torch::randn({batch.size(), 16}));
+    const torch::Tensor real = nets.judge->forward(batch.input).sigmoid();
+    const torch::Tensor fake = nets.judge->forward(judges ? made.detach() : made).sigmoid();
+    at.count("fooled", (fake > 0.5).sum(), static_cast<double>(batch.size()));
+    return judges ? (1 - real).square().mean() + fake.square().mean() : (1 - fake).square().mean();
+  }
+  void apply(Apply& a) const { a.step(a.step_number % 2 == 0 ? "judge" : "maker"); }
+};
+
+StepEngine engine_for(const auto& job, int leaves, bool allow_unused = false) {
+  set_up_numerics();
+  return {make_training_model(job, kSeed),
+          {.logical_ranks = leaves, .seed = kSeed, .reducer = {.allow_unused = allow_unused}}};
+}
+
+data::Batch small(std::uint64_t step, int leaf) { return small_batch(step, leaf); }
+
+TEST_CASE("two nets that train in turns end with one hash for every dealing, and every part has a name") {
+  const auto body = [](auto group) {
+    StepEngine engine = engine_for(TwoNets{}, 4, true);
+    engine.attach(group);
+    for (std::uint64_t step = 0; step < 6; ++step) {
+      engine.run_step(step, leaf_batches(*group, step, small));
+      engine.apply();
+    }
+    std::string names;
+    for (const auto& part : engine.state().view().parts) names += part.name + " ";
+    return engine.state().hash() + " " + names;
+  };
+  const auto alone = fork_ranks(4, 1, body);
+  REQUIRE(alone[0].size() > 64);
+  CHECK(alone[0].find(" maker.weight maker.bias judge.weight judge.bias ") != std::string::npos);
+  CHECK(alone[0].find(" optimizer[maker]/maker.weight/exp_avg ") != std::string::npos);
+  CHECK(alone[0].find(" optimizer[judge]/judge.bias/momentum_buffer ") != std::string::npos);
+  CHECK(alone[0].find(" optimizer[judge]/maker.") == std::string::npos);
+  CHECK(alone[0].find(" scheduler[maker]/steps ") != std::string::npos);
+  for (const int ranks : {2, 3}) {
+    for (const std::string& seen : fork_ranks(4, ranks, body)) CHECK(seen == alone[0]);
+  }
+}
+
+TEST_CASE("a state of several optimizers goes round, and the next steps are the same") {
+  StepEngine trained = engine_for(TwoNets{}, 1, true);
+  const auto group = lone_group(1);
+  trained.attach(group);
+  const auto step = [](StepEngine& engine, const auto& in, std::uint64_t number) {
+    engine.run_step(number, leaf_batches(*in, number, small));
+    engine.apply();
+  };
+  for (std::uint64_t s = 0; s < 4; ++s) step(trained, group, s);
+  set_up_numerics();
+  StepEngine fresh(make_training_model(TwoNets{}, 99),
+                   {.logical_ranks = 1, .seed = kSeed, .reducer = {.allow_unused = true}});
+  const StateView view = trained.state().view();
+  fresh.state().install(view.parts).value();
+  const auto other = lone_group(1);
+  fresh.attach(other);
+  for (std::uint64_t s = 4; s < 8; ++s) {
+    step(trained, group, s);
+    step(fresh, other, s);
+  }
+  CHECK(fresh.state().hash() == trained.state().hash());
+}
+
+/// Every leaf's gradient of `w` is its batch's first target.
+struct Shares {
+  struct NetImpl : torch::nn::Module {
+    NetImpl() { w = register_parameter("w", torch::zeros({1})); }
+    torch::Tensor w;
+  };
+  TORCH_MODULE(Net);
+  Net model() const { return Net(); }
+  torch::optim::SGD optimizer(Net& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(1.0));
+  }
+  torch::Tensor loss(Net& net, const data::Batch& batch, Leaf& at) const {
+    if (weighted) at.weight(static_cast<double>(batch.target[0].item<std::int64_t>()));
+    return (net->w * batch.target[0]).sum();
+  }
+  void apply(Apply& a) const {
+    if (clip > 0) norm_seen = a.clip_grad_norm(clip);
+    if (skip) a.skip_if_not_finite();
+    a.step();
+  }
+  bool weighted = false;
+  double clip = 0;
+  bool skip = false;
+  inline static double norm_seen = 0;
+};
+
+data::Batch target_batch(double target) {
+  return {torch::zeros({1, 1}), torch::full({1}, target, std::isfinite(target) ? torch::kLong : torch::kFloat)};
+}
+
+double w_after(const Shares& job, std::vector<double> targets, double total_weight) {
+  StepEngine engine = engine_for(job, static_cast<int>(targets.size()));
+  engine.attach(lone_group(static_cast<int>(targets.size())));
+  std::vector<LeafBatch> leaves;
+  for (std::size_t i = 0; i < targets.size(); ++i) leaves.push_back({static_cast<int>(i), target_batch(targets[i])});
+  engine.run_step(0, leaves);
+  engine.apply(false, total_weight);
+  return engine.model().parameters()[0].tensor.item<double>();
+}
+
+TEST_CASE("leaves count alike, or by the weights that the job gives them") {
+  CHECK(w_after({}, {1, 3}, 0) == -2);                                // the mean of 1 and 3
+  CHECK(w_after({.weighted = true}, {1, 3}, 4) == -(1 * 1 + 3 * 3) / 4.0);
+}
+
+TEST_CASE("a weight that is no share is refused") {
+  CHECK_THROWS_WITH(w_after({.weighted = true}, {-1, 3}, 2), Catch::Contains("a leaf's weight is -1"));
+}
+
+TEST_CASE("apply: the norm of the mean gradient is clipped; a step that is not finite is left out") {
+  CHECK(std::abs(w_after({.clip = 0.5}, {1, 3}, 0) + 0.5) < 1e-5);
+  CHECK(Shares::norm_seen == Approx(2));
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  CHECK(std::isnan(w_after({}, {nan, 3}, 0)));
+  CHECK(w_after({.skip = true}, {nan, 3}, 0) == 0);
+}
+
+TEST_CASE("LambdaLR: the rate of step k is the job's times factor(k), as in PyTorch") {
+  torch::nn::Linear net(2, 2);
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(8));
+  LambdaLR scheduler(sgd, [](std::int64_t steps) { return std::pow(0.5, static_cast<double>(steps)); });
+  std::vector<double> rates;
+  for (int step = 0; step < 4; ++step, scheduler.step()) rates.push_back(sgd.param_groups()[0].options().get_lr());
+  CHECK(rates == std::vector<double>{8, 4, 2, 1});
+}
+
+/// A net with a part that the job froze in evaluation mode.
+struct Frozen {
+  struct NetImpl : torch::nn::Module {
+    NetImpl() {
+      register_module("norm", norm);
+      register_module("fc", fc);
+      norm->eval();
+    }
+    torch::Tensor forward(const torch::Tensor& x) { return fc->forward(norm->forward(x)); }
+    torch::nn::BatchNorm1d norm{16};
+    torch::nn::Linear fc{16, 4};
+  };
+  TORCH_MODULE(Net);
+  Net model() const { return Net(); }
+  torch::optim::SGD optimizer(Net& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1));
+  }
+  torch::Tensor loss(Net& net, const data::Batch& batch) const {
+    was_training = net->norm->is_training();
+    return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
+  }
+  inline static bool was_training = true;
+};
+
+TEST_CASE("what the job froze stays frozen, also after an evaluation") {
+  const auto model = make_training_model(Frozen{}, kSeed);
+  Leaf at({}, 0);
+  model->loss(small_batch(0, 0), at);
+  CHECK_FALSE(Frozen::was_training);
+  model->evaluate(small_batch(0, 0), at);
+  model->loss(small_batch(0, 0), at);
+  CHECK_FALSE(Frozen::was_training);
+}
+
+struct Careless : TwoNets {
+  Nets setup(Setup& s) const {
+    Nets nets{s.module("maker", torch::nn::Linear(16, 16)), torch::nn::Linear(16, 1)};
+    s.optimizer<torch::optim::SGD>("maker", nets.maker->parameters(), torch::optim::SGDOptions(0.1));
+    if (twice) s.optimizer<torch::optim::SGD>("again", nets.maker->parameters(), torch::optim::SGDOptions(0.1));
+    if (!twice) s.optimizer<torch::optim::SGD>("judge", nets.judge->parameters(), torch::optim::SGDOptions(0.1));
+    return nets;
+  }
+  bool twice = false;
+};
+
+TEST_CASE("a module that was not named, and a parameter of two optimizers, are refused with words") {
+  CHECK_THROWS_WITH(make_training_model(Careless{}, kSeed), Catch::Contains("a parameter of no module"));
+  Careless twice;
+  twice.twice = true;
+  CHECK_THROWS_WITH(make_training_model(twice, kSeed), Catch::Contains("have the same parameter"));
+}
+
+TEST_CASE("apply names the optimizers there are") {
+  const auto model = make_training_model(TwoNets{}, kSeed);
+  Apply apply(model->setup(), 0, 0);
+  CHECK_THROWS_WITH(apply.step("jugde"), Catch::Contains("it has 'maker' 'judge'"));
+}
+
+}  // namespace
+}  // namespace troupe::train::testing
