@@ -128,6 +128,7 @@ void Leases::process_ended(const LocalProcess& process, Instant now, Actions& ou
   const auto at = leases_.find(process.job);
   if (process.isolated || process.is_driver || at == leases_.end() || at->second.waiting.empty()) return;
   Lease& lease = at->second;
+  if (!lease.granted) return;  // it was of the lease before; the head's answer decides
   if (++lease.failures < kStarts) return advance(at->first, lease, now, out);
   lease.failures = 0;
   answer_all(lease,

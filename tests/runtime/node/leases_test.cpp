@@ -75,6 +75,22 @@ TEST_CASE("The end of a job ends its lease: who waits hears of it, and the head 
   REQUIRE(F::told<cluster::LeaseRequested>(f.said(driver, lease_ask(3))) != nullptr);
 }
 
+TEST_CASE(
+    "A job's last worker dies while a lease is asked for anew: none is started that the head has not "
+    "granted") {
+  // The simulator found it: the ask had come after the job's end, and nothing ever ended that worker.
+  F f;
+  const ProcessId driver = f.driver();
+  f.said(driver, lease_ask(2));
+  const auto granted = f.head(cluster::LeaseAnswered{F::kNode, F::kJob, true, ""});
+  const ProcessId worker = F::find<StartWorker>(granted)->process;
+  f.head(cluster::EndJob{F::kNode, F::kJob, "done"});
+  f.said(driver, lease_ask(3));
+  REQUIRE(F::find<StartWorker>(f.on(ProcessEnded{worker, "killed by signal 9 (SIGKILL)"})) == nullptr);
+  const auto refused = f.head(cluster::LeaseAnswered{F::kNode, F::kJob, false, "the job is over"});
+  REQUIRE_FALSE(F::sent<wire::Answer>(refused, driver)->ok);
+}
+
 TEST_CASE("A lease on another node is asked of that node, and its answer passed back") {
   F f;
   const ProcessId driver = f.driver();
