@@ -89,7 +89,11 @@ std::span<std::byte> Loader::slot(const BatchAsk& ask) {
   const ActorId trainer = ask.trainer.actor;
   const Session session = this_actor().session();
   if (!regions_.contains(trainer)) {
-    session.process().monitor(ask.trainer, [this, trainer](const std::string&) { regions_.erase(trainer); });
+    session.process().monitor(ask.trainer, [this, session, trainer](const std::string&) {
+      // The dead cannot take its names back, and the node keeps what a loader holds.
+      for (const auto& [name, memory] : regions_[trainer]) session.drop_region(name);
+      regions_.erase(trainer);
+    });
   }
   auto& regions = regions_[trainer];
   std::erase_if(regions, [&](const auto& region) {

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <set>
 
 #include "actors/data/digits.hpp"
 #include "actors/data/torch.hpp"
@@ -235,13 +236,17 @@ TEST_CASE("a window that holds less than a step gives the same bits, under kills
 
 namespace {
 
-/// Memory that the nodes of a cluster hold for regions whose name has `part`.
-int regions_held(const DriverSession& session, const std::string& part) {
-  int held = 0;
+/// What follows `part` in the names of the regions that the nodes of a cluster hold, up to the next slash.
+std::multiset<std::string> regions_held(const DriverSession& session, const std::string& part) {
+  std::multiset<std::string> held;
   for (const auto pid : session.embedded()->node_pids()) {
     for (const auto& file : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
       std::error_code gone;
-      if (std::filesystem::read_symlink(file.path(), gone).string().find(part) != std::string::npos) ++held;
+      const std::string name = std::filesystem::read_symlink(file.path(), gone).string();
+      const auto at = name.find(part);
+      if (at == std::string::npos) continue;
+      const auto begin = at + part.size();
+      held.insert(name.substr(begin, name.find('/', begin) - begin));
     }
   }
   return held;
@@ -249,20 +254,29 @@ int regions_held(const DriverSession& session, const std::string& part) {
 
 }  // namespace
 
-// Each generation's group left its memory in the node until all who had been in it were dead.
-TEST_CASE("the memory of a generation goes with it", "[training]") {
+// Each generation's group left its memory in the node until all who had been in it were dead, and a dead
+// trainer's batches until the loaders were.
+TEST_CASE("the memory of a generation goes with it, and that of a trainer", "[training]") {
   auto session = init(0, nullptr);
   auto options = options_of(4, 4);
   using What = ChaosStep::What;
   options.chaos = {{What::kKillTrainer, 2, -1}, {What::kKillTrainer, 6, -1}, {What::kKillTrainer, 10, -1}};
-  int most = 0;
+  std::size_t most = 0;
+  std::set<std::string> feeds;  // of trainers, at the last step
+  int trainers = 0;
   options.on_event = [&](const report::Event& event) {
-    if (std::holds_alternative<report::StepDone>(event))
-      most = std::max(most, regions_held(session, "/group/"));
+    const auto* done = std::get_if<report::StepDone>(&event);
+    if (done == nullptr) return;
+    most = std::max(most, regions_held(session, "/group/").size());
+    const auto held = regions_held(session, "/batches/");
+    feeds = {held.begin(), held.end()};
+    trainers = done->trainers_alive;
   };
   CHECK(train::run(session, TextJob{}, options).faults >= 2);
   CHECK(most >= 1);
   CHECK(most <= 2);  // of the generation that runs, and of one that forms or ends
+  CHECK(feeds.size() >= 1);
+  CHECK(static_cast<int>(feeds.size()) <= trainers);
 }
 
 TEST_CASE("weights draw what torch.multinomial draws", "[training]") {
