@@ -18,7 +18,8 @@ inline void apply_step(TrainingModel& model, const ApplyInfo& info) {
   Apply apply(model.setup(), info.step, info.epoch);
   model.apply(apply);
   for (const TrainedBy& trained : model.optimizers()) {
-    if (trained.scheduler != nullptr && (info.ends_epoch || trained.every == Every::kStep)) trained.scheduler->step();
+    if (trained.scheduler != nullptr && (info.ends_epoch || trained.every == Every::kStep))
+      trained.scheduler->step();
   }
 }
 

@@ -260,7 +260,8 @@ bool DriverMachine::sum_pieces(Actions& out) {
 }
 
 void DriverMachine::finish_epoch(Actions& out) {
-  for (const LedgerEntry* entry : ledger_.epoch(evaluation_.epoch)) add_figures(evaluation_.train, entry->figures);
+  for (const LedgerEntry* entry : ledger_.epoch(evaluation_.epoch))
+    add_figures(evaluation_.train, entry->figures);
   evaluated_ = committed();
   out.push_back(evaluation_);
 }

@@ -19,7 +19,8 @@ struct Figure {
 /// Adds `more` in its order. The order of calls is the order of the additions, and so of the bits.
 inline void add_figures(std::vector<Figure>& into, const std::vector<Figure>& more) {
   for (const Figure& figure : more) {
-    const auto at = std::find_if(into.begin(), into.end(), [&](const Figure& f) { return f.name == figure.name; });
+    const auto at =
+        std::find_if(into.begin(), into.end(), [&](const Figure& f) { return f.name == figure.name; });
     if (at == into.end()) {
       into.push_back(figure);
     } else {

@@ -22,7 +22,8 @@ class Leaf {
     int rank = 0;           ///< the logical rank; of a piece of the test set its number
   };
   /// `seed`: of `random`.
-  Leaf(Place place, std::uint64_t seed) : step(place.step), epoch(place.epoch), rank(place.rank), random(seed) {}
+  Leaf(Place place, std::uint64_t seed)
+      : step(place.step), epoch(place.epoch), rank(place.rank), random(seed) {}
 
   const std::int64_t step;
   const int epoch;

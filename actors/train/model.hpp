@@ -6,17 +6,18 @@
 ///       torch::Tensor loss(ConvNet& net, const data::Batch& batch) const;  // a scalar
 ///
 ///       // Optional, and their absence costs nothing:
-///       Nets setup(Setup& s) const;                          // instead of the first two: several of them (setup.hpp)
-///       torch::Tensor loss(ConvNet& net, const data::Batch& batch, Leaf& at) const;   // figures, weights (leaf.hpp)
-///       auto scheduler(Optimizer& optimizer) const;          // steps once an epoch, or every_step (schedule.hpp)
-///       void apply(Apply& a) const;                          // clipping, skipping, alternating (apply.hpp)
-///       torch::Tensor evaluate(ConvNet& net, const data::Batch& batch, Leaf& at) const;  // returns the test loss
-///       torch::Tensor correct(ConvNet& net, const data::Batch& batch) const;  // of each sample, for test/accuracy
-///       void state(StateRegistry& state, ConvNet& net, Optimizer& optimizer) const;  // what else changes
+///       Nets setup(Setup& s) const;                          // instead of the first two: several of them
+///       (setup.hpp) torch::Tensor loss(ConvNet& net, const data::Batch& batch, Leaf& at) const;   //
+///       figures, weights (leaf.hpp) auto scheduler(Optimizer& optimizer) const;          // steps once an
+///       epoch, or every_step (schedule.hpp) void apply(Apply& a) const;                          //
+///       clipping, skipping, alternating (apply.hpp) torch::Tensor evaluate(ConvNet& net, const data::Batch&
+///       batch, Leaf& at) const;  // returns the test loss torch::Tensor correct(ConvNet& net, const
+///       data::Batch& batch) const;  // of each sample, for test/accuracy void state(StateRegistry& state,
+///       ConvNet& net, Optimizer& optimizer) const;  // what else changes
 ///     };
 ///
-/// Without evaluate() the test loss is loss() in evaluation mode, and test/accuracy is counted where correct()
-/// is there, or forward(batch.input) gives [N, classes] and the target is int64 [N].
+/// Without evaluate() the test loss is loss() in evaluation mode, and test/accuracy is counted where
+/// correct() is there, or forward(batch.input) gives [N, classes] and the target is int64 [N].
 ///
 /// Not thread-safe: one thread drives a model.
 #pragma once
@@ -139,8 +140,9 @@ struct SchedulerIn<Scheduled<Scheduler>> {
 };
 }  // namespace detail
 template <class Job>
-using SchedulerOf = typename detail::SchedulerIn<std::remove_cvref_t<
-    decltype(std::declval<const Job&>().scheduler(std::declval<OptimizerOf<Job>&>()))>>::type;
+using SchedulerOf =
+    typename detail::SchedulerIn<std::remove_cvref_t<decltype(std::declval<const Job&>().scheduler(
+        std::declval<OptimizerOf<Job>&>()))>>::type;
 template <class Job>
 concept HasScheduler = requires {
   requires std::derived_from<SchedulerOf<Job>, torch::optim::LRScheduler>;
@@ -256,8 +258,9 @@ template <class Job>
 std::unique_ptr<TrainingModel> make_training_model(const Job& job, std::uint64_t seed) {
   constexpr bool kSimple = HasModel<Job> && !HasSetup<Job>;
   if constexpr (NamesSetup<Job> && !HasSetup<Job>) {
-    static_assert(HasSetup<Job>,
-                  "this job's setup must be `Nets setup(troupe::train::Setup& s) const`, returning what loss() gets");
+    static_assert(
+        HasSetup<Job>,
+        "this job's setup must be `Nets setup(troupe::train::Setup& s) const`, returning what loss() gets");
   } else if constexpr (!HasModel<Job> && !HasSetup<Job>) {
     static_assert(HasModel<Job>, "this job lacks `Net model() const`, returning a torch module holder");
   } else if constexpr (kSimple && !HasOptimizer<Job>) {
@@ -267,9 +270,10 @@ std::unique_ptr<TrainingModel> make_training_model(const Job& job, std::uint64_t
     static_assert(HasLoss<Job>,
                   "this job lacks `torch::Tensor loss(Net& net, const troupe::data::Batch& batch) const`");
   } else if constexpr (NamesEvaluate<Job> && !HasEvaluate<Job>) {
-    static_assert(HasEvaluate<Job>,
-                  "this job's evaluate must be `torch::Tensor evaluate(Net& net, const troupe::data::Batch& batch, "
-                  "troupe::train::Leaf& at) const`, returning the test loss");
+    static_assert(
+        HasEvaluate<Job>,
+        "this job's evaluate must be `torch::Tensor evaluate(Net& net, const troupe::data::Batch& batch, "
+        "troupe::train::Leaf& at) const`, returning the test loss");
   } else if constexpr (NamesApply<Job> && !HasApply<Job>) {
     static_assert(HasApply<Job>, "this job's apply must be `void apply(troupe::train::Apply& a) const`");
   } else if constexpr (HasSetup<Job>) {

@@ -8,14 +8,16 @@ namespace {
 template <class Items>
 void add_named(std::vector<NamedTensor>& into, const std::string& module, const Items& items) {
   for (const auto& item : items) {
-    if (item.value().defined()) into.push_back({module.empty() ? item.key() : module + "." + item.key(), item.value()});
+    if (item.value().defined())
+      into.push_back({module.empty() ? item.key() : module + "." + item.key(), item.value()});
   }
 }
 
 }  // namespace
 
 void Setup::add_module(std::string name, std::shared_ptr<torch::nn::Module> module) {
-  if (module == nullptr) throw BadConfig("the module '" + name + "' is null", "the job made none", "make one");
+  if (module == nullptr)
+    throw BadConfig("the module '" + name + "' is null", "the job made none", "make one");
   for (const Module& other : modules_) {
     if (other.name == name)
       throw BadConfig("two modules are called '" + name + "'", "a tensor is found by its name",
@@ -39,15 +41,15 @@ void Setup::add_scheduler(torch::optim::Optimizer& of, Every every,
   for (TrainedBy& trained : trained_) {
     if (trained.optimizer != &of) continue;
     if (trained.scheduler != nullptr)
-      throw BadConfig("the optimizer '" + trained.name + "' has two schedulers", "both would set its learning rate",
-                      "give it one");
+      throw BadConfig("the optimizer '" + trained.name + "' has two schedulers",
+                      "both would set its learning rate", "give it one");
     trained.scheduler = scheduler.get();
     trained.every = every;
     schedulers_.push_back(std::move(scheduler));
     return;
   }
-  throw BadConfig("a scheduler belongs to no optimizer of this job", "its optimizer was not made by this setup",
-                  "pass what s.optimizer() returned");
+  throw BadConfig("a scheduler belongs to no optimizer of this job",
+                  "its optimizer was not made by this setup", "pass what s.optimizer() returned");
 }
 
 std::vector<NamedTensor> Setup::parameters() const {
@@ -64,7 +66,8 @@ std::vector<NamedTensor> Setup::buffers() const {
 
 void Setup::check() const {
   if (modules_.empty() || trained_.empty())
-    throw BadConfig("the job trains nothing", modules_.empty() ? "its setup() names no module" : "it names no optimizer",
+    throw BadConfig("the job trains nothing",
+                    modules_.empty() ? "its setup() names no module" : "it names no optimizer",
                     "call s.module() and s.optimizer()");
   std::unordered_set<torch::TensorImpl*> trained;
   for (const TrainedBy& by : trained_) {
@@ -87,7 +90,8 @@ void Setup::check() const {
 
 Setup::Evaluating::Evaluating(const Setup& setup) {
   for (const Module& one : setup.modules_) {
-    for (const auto& module : one.module->modules()) was_training_.emplace_back(module, module->is_training());
+    for (const auto& module : one.module->modules())
+      was_training_.emplace_back(module, module->is_training());
     one.module->eval();
   }
 }

@@ -325,7 +325,8 @@ void TrainDriver::act(const AcceptCheckpoint& action) {
 
 void TrainDriver::act(const EpochDone& action) {
   so_far_.metrics.clear();
-  for (const auto& [prefix, figures] : {std::pair{"train/", &action.train}, std::pair{"test/", &action.test}}) {
+  for (const auto& [prefix, figures] :
+       {std::pair{"train/", &action.train}, std::pair{"test/", &action.test}}) {
     for (const Figure& figure : *figures) so_far_.metrics[prefix + figure.name] = figure.value();
   }
   emit(report::EpochDone{action.epoch + 1, (action.epoch + 1) * sampler_->steps_per_epoch(), so_far_.metrics,

@@ -54,7 +54,7 @@ struct RunResult {
   bool stopped = false;     ///< ended early, on request
   int signal = 0;           ///< that asked for it, if one did
   double seconds = 0;
-  wire::Bytes weights;      ///< parameters and buffers, as a safetensors file; see load()
+  wire::Bytes weights;  ///< parameters and buffers, as a safetensors file; see load()
 
   /// The trained weights in a module like the one that was trained; `module`: its name, where setup() gave it
   /// one. Include train.hpp. Throws BadConfig where they do not fit.

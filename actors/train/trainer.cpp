@@ -43,8 +43,8 @@ data::Batch as_batch(const data::BatchView& view) {
   return batch;
 }
 
-/// What every rank learns of a leaf, so that a survivor can speak for a trainer that died. Each is zero but on
-/// the leaf's host, so that summing over ranks changes no bit.
+/// What every rank learns of a leaf, so that a survivor can speak for a trainer that died. Each is zero but
+/// on the leaf's host, so that summing over ranks changes no bit.
 struct SlotWords {
   std::int64_t index_hash = 0;
   std::int64_t loss = 0;          ///< the bits of a double
@@ -247,10 +247,12 @@ class Trainer::Work {
         const LeafResult result = engine_.run_leaf({leaf, as_batch(view)});
         SlotWords& slot = slots[leaf];
         slot = {std::bit_cast<std::int64_t>(view.header.index_hash), std::bit_cast<std::int64_t>(result.loss),
-                std::bit_cast<std::int64_t>(result.weight.value_or(view.header.count)), result.weight ? 1 : 0, 0};
+                std::bit_cast<std::int64_t>(result.weight.value_or(view.header.count)), result.weight ? 1 : 0,
+                0};
         if (!result.figures.empty()) counted[leaf] = wire::encode(result.figures);
         if (counted[leaf].size() > kMostFigureBytes)
-          throw BadConfig("a leaf counted too many figures", std::to_string(result.figures.size()) + " in one step",
+          throw BadConfig("a leaf counted too many figures",
+                          std::to_string(result.figures.size()) + " in one step",
                           "count what an epoch's mean is wanted of");
         slot.figure_bytes = static_cast<std::int64_t>(counted[leaf].size());
         feed_->used(task.step, leaf);
@@ -268,8 +270,11 @@ class Trainer::Work {
     Reduced reduced;
     for (int leaf = 0; leaf < leaves; ++leaf) {
       const SlotWords& slot = slots[leaf];
-      SlotReport report{leaf, std::bit_cast<std::uint64_t>(slot.index_hash), std::bit_cast<double>(slot.loss),
-                        std::bit_cast<double>(slot.weight), {}};
+      SlotReport report{leaf,
+                        std::bit_cast<std::uint64_t>(slot.index_hash),
+                        std::bit_cast<double>(slot.loss),
+                        std::bit_cast<double>(slot.weight),
+                        {}};
       if (slot.figure_bytes > 0) report.figures = wire::decode<std::vector<Figure>>(counted[leaf]).value();
       reduced.slots.push_back(std::move(report));
     }
@@ -428,7 +433,7 @@ class Trainer::Work {
   int rank_ = 0;
   DataInfo info_;
   double total_weight_ = 0;  ///< of the step that was reduced last; 0: leaves have none
-  bool pristine_ = true;  ///< the model is as the seed made it
+  bool pristine_ = true;     ///< the model is as the seed made it
   Instant progress_told_{};
   std::shared_ptr<collectives::ProcessGroup> group_;
   std::vector<std::byte> weights_;  ///< once they were asked for

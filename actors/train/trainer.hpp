@@ -35,8 +35,8 @@ class Trainer {
   /// The data, before the first order. Starts the work.
   void prepare(const DataInfo& info);
   void order(const TrainerOrder& order);
-  /// At most 16 MiB of parameters and buffers as a safetensors file, from `offset`; nothing behind its end. Once
-  /// the final state was asked for.
+  /// At most 16 MiB of parameters and buffers as a safetensors file, from `offset`; nothing behind its end.
+  /// Once the final state was asked for.
   wire::Bytes weights(std::uint64_t offset);
 
  private:

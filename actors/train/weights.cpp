@@ -32,8 +32,8 @@ void copy_weights(const std::string& name, std::span<const std::byte> file, cons
     if (!values.back().defined() || values.back().sizes() != to.tensor.sizes() ||
         values.back().scalar_type() != to.tensor.scalar_type())
       throw BadConfig("the weights of '" + prefix + to.name + "' in " + name + " do not fit the module",
-                      values.back().defined() ? "they are " + c10::str(values.back().sizes()) + ", the module's are " +
-                                                    c10::str(to.tensor.sizes())
+                      values.back().defined() ? "they are " + c10::str(values.back().sizes()) +
+                                                    ", the module's are " + c10::str(to.tensor.sizes())
                                               : "their type is not one that a module has",
                       "load them into the model that they were trained with");
   }
@@ -41,13 +41,16 @@ void copy_weights(const std::string& name, std::span<const std::byte> file, cons
   for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].tensor.copy_(values[i]);
 }
 
-void copy_weights_from(const std::string& path, const std::string& prefix, const std::vector<NamedTensor>& tensors) {
+void copy_weights_from(const std::string& path, const std::string& prefix,
+                       const std::vector<NamedTensor>& tensors) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) throw IoError(io_error("cannot read the weights '" + path + "'", errno, "name a safetensors file"));
+  if (!file)
+    throw IoError(io_error("cannot read the weights '" + path + "'", errno, "name a safetensors file"));
   std::vector<std::byte> bytes(static_cast<std::size_t>(file.tellg()));
   file.seekg(0);
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  if (!file) throw IoError(io_error("cannot read the weights '" + path + "'", errno, "name a safetensors file"));
+  if (!file)
+    throw IoError(io_error("cannot read the weights '" + path + "'", errno, "name a safetensors file"));
   copy_weights("'" + path + "'", bytes, prefix, tensors);
 }
 

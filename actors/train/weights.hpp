@@ -12,14 +12,15 @@
 namespace troupe::train {
 
 /// Copies the tensors of a safetensors file's bytes into `tensors`, found by `prefix` and name; a "module."
-/// before it, as DataParallel of PyTorch writes it, is passed over. Tensors that nobody asks for are left. Throws
-/// BadConfig naming what is missing or has another shape or type, and changes nothing then. `name`: of the
-/// file, for messages.
+/// before it, as DataParallel of PyTorch writes it, is passed over. Tensors that nobody asks for are left.
+/// Throws BadConfig naming what is missing or has another shape or type, and changes nothing then. `name`: of
+/// the file, for messages.
 void copy_weights(const std::string& name, std::span<const std::byte> file, const std::string& prefix,
                   const std::vector<NamedTensor>& tensors);
 
 /// The same from a file, such as a checkpoint's. Throws IoError, too.
-void copy_weights_from(const std::string& path, const std::string& prefix, const std::vector<NamedTensor>& tensors);
+void copy_weights_from(const std::string& path, const std::string& prefix,
+                       const std::vector<NamedTensor>& tensors);
 
 /// Parameters and buffers of a module holder or shared_ptr.
 template <class Net>
@@ -44,8 +45,10 @@ template <class Net>
 struct LoadResult {
   static void into(const RunResult& result, Net& net, const std::string& module) {
     if (result.weights.empty())
-      throw BadConfig("the run has no weights to load", "it was run with return_weights = false", "leave that out");
-    copy_weights("the result of the run", result.weights, module.empty() ? "" : module + ".", named_tensors(net));
+      throw BadConfig("the run has no weights to load", "it was run with return_weights = false",
+                      "leave that out");
+    copy_weights("the result of the run", result.weights, module.empty() ? "" : module + ".",
+                 named_tensors(net));
   }
 };
 

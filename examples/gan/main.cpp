@@ -15,7 +15,8 @@ struct Gan {
   Nets setup(train::Setup& s) const {
     using namespace torch::nn;
     Nets nets;
-    nets.generator = s.module("generator", Sequential(Linear(noise, 256), ReLU(), Linear(256, 28 * 28), Sigmoid()));
+    nets.generator =
+        s.module("generator", Sequential(Linear(noise, 256), ReLU(), Linear(256, 28 * 28), Sigmoid()));
     nets.discriminator = s.module(
         "discriminator",
         Sequential(Linear(28 * 28, 256), LeakyReLU(LeakyReLUOptions().negative_slope(0.2)), Linear(256, 1)));
@@ -48,8 +49,8 @@ struct Gan {
   }
 
   static torch::Tensor cost(const torch::Tensor& verdict, bool real) {
-    return torch::binary_cross_entropy_with_logits(verdict,
-                                                   real ? torch::ones_like(verdict) : torch::zeros_like(verdict));
+    return torch::binary_cross_entropy_with_logits(
+        verdict, real ? torch::ones_like(verdict) : torch::zeros_like(verdict));
   }
 };
 

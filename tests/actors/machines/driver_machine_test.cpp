@@ -261,7 +261,11 @@ namespace {
 std::vector<PieceReport> pieces(std::int64_t begin, std::int64_t end) {
   std::vector<PieceReport> list;
   for (auto p = begin; p < end; ++p) {
-    list.push_back({p, std::uint64_t(100 + p), 1, {{"accuracy", p % 2 == 0 ? 1.0 : 0.0, 1}, {"loss", 1.0 / static_cast<double>(p + 1), 1}}});
+    list.push_back(
+        {p,
+         std::uint64_t(100 + p),
+         1,
+         {{"accuracy", p % 2 == 0 ? 1.0 : 0.0, 1}, {"loss", 1.0 / static_cast<double>(p + 1), 1}}});
   }
   return list;
 }
@@ -343,8 +347,7 @@ TEST_CASE("what leaves count is summed over them and the epoch's steps, in their
   CHECK(s.all<CommitStep>()[0].loss == (1 * 1 + 2 * 3) / 4.0);  // by the weights of the leaves
   s.on(StepApplied{kA, s.g(), {1, {{0, 10, 1, 1, {}}, {1, 11, 1, 1, {{"top5", 4, 4}, {"seen", 1, 1}}}}}});
   REQUIRE(s.all<EpochDone>().size() == 1);
-  CHECK(s.all<EpochDone>()[0].train ==
-        std::vector<Figure>{{"loss", 9, 6}, {"top5", 8, 12}, {"seen", 1, 1}});
+  CHECK(s.all<EpochDone>()[0].train == std::vector<Figure>{{"loss", 9, 6}, {"top5", 8, 12}, {"seen", 1, 1}});
 }
 
 // The last step of an epoch may be short: its two samples counted as much as the ten of another step.

@@ -16,9 +16,11 @@ struct TwoNets {
   };
   Nets setup(Setup& s) const {
     Nets nets{s.module("maker", torch::nn::Linear(16, 16)), s.module("judge", torch::nn::Linear(16, 1))};
-    auto& adam = s.optimizer<torch::optim::Adam>("maker", nets.maker->parameters(), torch::optim::AdamOptions(0.01));
+    auto& adam =
+        s.optimizer<torch::optim::Adam>("maker", nets.maker->parameters(), torch::optim::AdamOptions(0.01));
     s.scheduler<LambdaLR>(adam, Every::kStep, [](std::int64_t steps) { return 1.0 / (1.0 + steps); });
-    s.optimizer<torch::optim::SGD>("judge", nets.judge->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
+    s.optimizer<torch::optim::SGD>("judge", nets.judge->parameters(),
+                                   torch::optim::SGDOptions(0.01).momentum(0.9));
     return nets;
   }
   torch::Tensor loss(Nets& nets, const data::Batch& batch, Leaf& at) const {
@@ -38,7 +40,9 @@ StepEngine engine_for(const auto& job, int leaves, bool allow_unused = false) {
           {.logical_ranks = leaves, .seed = kSeed, .reducer = {.allow_unused = allow_unused}}};
 }
 
-data::Batch small(std::uint64_t step, int leaf) { return small_batch(step, leaf); }
+data::Batch small(std::uint64_t step, int leaf) {
+  return small_batch(step, leaf);
+}
 
 TEST_CASE("two nets that train in turns end with one hash for every dealing, and every part has a name") {
   const auto body = [](auto group) {
@@ -114,21 +118,23 @@ struct Shares {
 };
 
 data::Batch target_batch(double target) {
-  return {torch::zeros({1, 1}), torch::full({1}, target, std::isfinite(target) ? torch::kLong : torch::kFloat)};
+  return {torch::zeros({1, 1}),
+          torch::full({1}, target, std::isfinite(target) ? torch::kLong : torch::kFloat)};
 }
 
 double w_after(const Shares& job, std::vector<double> targets, double total_weight) {
   StepEngine engine = engine_for(job, static_cast<int>(targets.size()));
   engine.attach(lone_group(static_cast<int>(targets.size())));
   std::vector<LeafBatch> leaves;
-  for (std::size_t i = 0; i < targets.size(); ++i) leaves.push_back({static_cast<int>(i), target_batch(targets[i])});
+  for (std::size_t i = 0; i < targets.size(); ++i)
+    leaves.push_back({static_cast<int>(i), target_batch(targets[i])});
   engine.run_step(0, leaves);
   engine.apply(false, total_weight);
   return engine.model().parameters()[0].tensor.item<double>();
 }
 
 TEST_CASE("leaves count alike, or by the weights that the job gives them") {
-  CHECK(w_after({}, {1, 3}, 0) == -2);                                // the mean of 1 and 3
+  CHECK(w_after({}, {1, 3}, 0) == -2);  // the mean of 1 and 3
   CHECK(w_after({.weighted = true}, {1, 3}, 4) == -(1 * 1 + 3 * 3) / 4.0);
 }
 
@@ -149,7 +155,8 @@ TEST_CASE("LambdaLR: the rate of step k is the job's times factor(k), as in PyTo
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(8));
   LambdaLR scheduler(sgd, [](std::int64_t steps) { return std::pow(0.5, static_cast<double>(steps)); });
   std::vector<double> rates;
-  for (int step = 0; step < 4; ++step, scheduler.step()) rates.push_back(sgd.param_groups()[0].options().get_lr());
+  for (int step = 0; step < 4; ++step, scheduler.step())
+    rates.push_back(sgd.param_groups()[0].options().get_lr());
   CHECK(rates == std::vector<double>{8, 4, 2, 1});
 }
 
@@ -191,8 +198,10 @@ struct Careless : TwoNets {
   Nets setup(Setup& s) const {
     Nets nets{s.module("maker", torch::nn::Linear(16, 16)), torch::nn::Linear(16, 1)};
     s.optimizer<torch::optim::SGD>("maker", nets.maker->parameters(), torch::optim::SGDOptions(0.1));
-    if (twice) s.optimizer<torch::optim::SGD>("again", nets.maker->parameters(), torch::optim::SGDOptions(0.1));
-    if (!twice) s.optimizer<torch::optim::SGD>("judge", nets.judge->parameters(), torch::optim::SGDOptions(0.1));
+    if (twice)
+      s.optimizer<torch::optim::SGD>("again", nets.maker->parameters(), torch::optim::SGDOptions(0.1));
+    if (!twice)
+      s.optimizer<torch::optim::SGD>("judge", nets.judge->parameters(), torch::optim::SGDOptions(0.1));
     return nets;
   }
   bool twice = false;

@@ -193,8 +193,8 @@ TEST_CASE("an optimizer's options are part of the state, and not of the final ha
   CHECK(TrainState(*changed).hash() == TrainState(*plain).hash());
   CHECK((hash_parts(TrainState(*changed).view().parts) != hash_parts(TrainState(*plain).view().parts)));
   TrainState(*plain).install(TrainState(*changed).view().parts).value();
-  const auto& options =
-      static_cast<torch::optim::AdamOptions&>(plain->optimizer().param_groups()[0].options());
+  const auto& options = static_cast<torch::optim::AdamOptions&>(
+      plain->optimizers().front().optimizer->param_groups()[0].options());
   CHECK(options.betas() == std::tuple(0.5, 0.75));
   CHECK(options.weight_decay() == 0.1);
   CHECK_FALSE(options.amsgrad());
@@ -260,10 +260,33 @@ TEST_CASE("a state that does not fit is refused as a whole, with the tensor's na
   CHECK(refusal([](Tensors& t) { t[0].bytes = t[0].bytes.first(8); }).find("in.weight") != std::string::npos);
 }
 
-TEST_CASE("an optimizer whose state is unknown is refused") {
-  using Job = LinearJob<torch::optim::LBFGS, torch::optim::LBFGSOptions>;
-  const auto model = make_training_model(Job{torch::optim::LBFGSOptions(0.1)}, 1);
-  CHECK_THROWS_AS(TrainState(*model).hash(), BadConfig);
+/// Plain descent whose rate falls with a counter of its own.
+struct Falling : torch::optim::Optimizer {
+  Falling(std::vector<torch::Tensor> parameters, double rate)
+      : Optimizer({torch::optim::OptimizerParamGroup(std::move(parameters))},
+                  std::make_unique<torch::optim::SGDOptions>(rate)) {}
+  torch::Tensor step(LossClosure /*closure*/ = nullptr) override {
+    const torch::NoGradGuard no_grad;
+    ++steps;
+    for (auto& parameter : param_groups()[0].params())
+      if (parameter.grad().defined()) parameter.sub_(parameter.grad() / static_cast<double>(steps));
+    return {};
+  }
+  std::int64_t steps = 0;
+};
+struct FallingJob {
+  torch::nn::Linear model() const { return torch::nn::Linear(16, 4); }
+  Falling optimizer(torch::nn::Linear& net) const { return Falling(net->parameters(), 0.1); }
+  torch::Tensor loss(torch::nn::Linear& net, const data::Batch& batch) const {
+    return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
+  }
+  void state(StateRegistry& state, torch::nn::Linear&, Falling& optimizer) const {
+    state.add("falling/steps", optimizer.steps);
+  }
+};
+
+TEST_CASE("an optimizer of the job's own goes round by what the job declares") {
+  check_round_trip(FallingJob{});
 }
 
 TEST_CASE("evaluation counts and leaves the mode alone") {
