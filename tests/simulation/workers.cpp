@@ -279,8 +279,11 @@ void Trainer::pump_batches() {
         .call<&LoaderActor::batch>(request.step, request.leaf)
         .then([this, asking, request](Result<std::uint64_t> made) {
           met(asking);
-          if (!made) return prefetcher_.failed(request.step, request.leaf);
-          on_batch(request.step, request.leaf, *made);
+          if (made) {
+            on_batch(request.step, request.leaf, *made);
+          } else {
+            prefetcher_.failed(request.step, request.leaf);
+          }
         });
   }
 }

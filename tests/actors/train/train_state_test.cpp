@@ -301,7 +301,7 @@ TEST_CASE("evaluation counts and leaves the mode alone") {
   CHECK(one.figures()[0].weight == 40);
   CHECK(one.figures()[0].sum <= 40);
   CHECK(one.figures()[1].name == "loss");
-  CHECK(one.figures() == again.figures());  // no dropout
+  CHECK((one.figures() == again.figures()));  // no dropout
   CHECK(engine.state().hash() == before);
 }
 
