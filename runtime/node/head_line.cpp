@@ -78,8 +78,12 @@ void HeadLine::end_job(cluster::JobEnded ended, Actions& out) {
 
 void HeadLine::joined(cluster::NodeJoined joined, Actions& out) {
   up_ = true;
+  const NodeId self = joined.node.id;
   out.push_back(TellHead{std::move(joined)});
   for (const auto& [key, open] : open_) out.push_back(TellHead{open.event});
+  // The head may not have heard that nobody waits for these: the word was lost with the connection.
+  for (const auto& [process, request] : unwanted_order_)
+    out.push_back(TellHead{cluster::SpawnCancelled{{{self, process}, request}}});
   for (auto& event : std::exchange(kept_, {})) out.push_back(TellHead{std::move(event)});
   for (const auto& [job, ended] : ending_) out.push_back(TellHead{ended});
 }

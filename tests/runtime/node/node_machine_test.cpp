@@ -9,6 +9,19 @@ using F = Fixture;
 
 // Workers and actors.
 
+TEST_CASE("A spawn that was cancelled is cancelled again when the head is back: it may not have heard") {
+  // The simulator found it: the word was lost with the connection, and the actor lived on for nobody.
+  F f;
+  const ProcessId driver = f.driver();
+  f.said(driver, wire::SpawnAsk{7, {}});
+  REQUIRE(F::told<cluster::SpawnCancelled>(f.said(driver, wire::SpawnCancel{7})) != nullptr);
+  f.on(HeadLost{""});
+  const auto again = f.on(HeadConnected{});
+  const auto* cancelled = F::told<cluster::SpawnCancelled>(again);
+  REQUIRE(cancelled != nullptr);
+  REQUIRE(cancelled->requester == cluster::Requester{{F::kNode, driver}, 7});
+}
+
 TEST_CASE("An isolated actor gets a process of its own, and hears of its start once that said hello") {
   F f;
   const auto started = f.head(cluster::StartActor{F::kNode, {1}, F::spec(true), ""});
