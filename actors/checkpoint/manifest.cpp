@@ -16,10 +16,15 @@ std::string encode_text(const Manifest& manifest) {
   ordered_json object;
   object["format"] = kFormat;
   object["version"] = kManifestVersion;
-  object["job"] = {{"logical_ranks", manifest.job.logical_ranks}, {"seed", manifest.job.seed},
-                   {"micro_batch", manifest.job.micro_batch},     {"struct", manifest.job.job},
-                   {"struct_sha256", manifest.job.job_sha256},    {"train_size", manifest.job.train_size},
-                   {"test_size", manifest.job.test_size},         {"numerics", manifest.job.numerics}};
+  object["job"] = {{"logical_ranks", manifest.job.logical_ranks},
+                   {"seed", manifest.job.seed},
+                   {"micro_batch", manifest.job.micro_batch},
+                   {"struct", manifest.job.job},
+                   {"struct_sha256", manifest.job.job_sha256},
+                   {"train_size", manifest.job.train_size},
+                   {"test_size", manifest.job.test_size},
+                   {"numerics", manifest.job.numerics},
+                   {"sampling", manifest.job.sampling}};
   object["position"] = {{"epoch", manifest.position.epoch}, {"global_step", manifest.position.global_step}};
   object["state_hash"] = manifest.state_hash;
   object["file"] = {
@@ -72,7 +77,7 @@ Manifest read_members(const json& object, std::string& why) {
   Reader job(top.object("job"), why);
   manifest.job = {job.count("logical_ranks"), job.count("seed"),         job.count("micro_batch"),
                   job.text("struct"),         job.text("struct_sha256"), job.count("train_size"),
-                  job.count("test_size"),     job.text("numerics")};
+                  job.count("test_size"),     job.text("numerics"),      job.text("sampling")};
   Reader position(top.object("position"), why);
   manifest.position = {position.count("epoch"), position.count("global_step")};
   manifest.state_hash = top.text("state_hash");
@@ -129,6 +134,8 @@ std::optional<std::string> difference(const JobIdentity& written, const JobIdent
     if (auto text = numbers("a training set of size", written.train_size, ours.train_size)) return text;
     if (auto text = numbers("a test set of size", written.test_size, ours.test_size)) return text;
   }
+  if (!ours.sampling.empty() && written.sampling != ours.sampling)
+    return differ("samples drawn as", written.sampling, ours.sampling);
   if (!ours.numerics.empty() && written.numerics != ours.numerics)
     return differ("trainers that compute with", "'" + written.numerics + "'", "'" + ours.numerics + "'");
   return {};

@@ -41,6 +41,7 @@ struct JobIdentity {
   std::uint64_t train_size = 0;
   std::uint64_t test_size = 0;
   std::string numerics;  ///< how its trainers compute
+  std::string sampling;  ///< a hash of how its samples are drawn
   bool operator==(const JobIdentity&) const = default;
 };
 

@@ -9,6 +9,7 @@
 #include "actors/checkpoint/sha256.hpp"
 #include "actors/data/dataset.hpp"
 #include "actors/data/sampler.hpp"
+#include "runtime/core/ids.hpp"
 #include "runtime/wire/codec.hpp"
 
 namespace troupe::train {
@@ -39,7 +40,7 @@ struct DataInfo {
   std::int64_t test_piece = 1;         ///< samples that are evaluated together; the same for any world size
   std::uint64_t batch_bytes = 0;       ///< of the first training batch; others may be larger
   std::uint64_t test_batch_bytes = 0;  ///< of the first piece; the same
-  std::uint64_t sampling_hash = 0;     ///< part of the job's identity, as are the sizes
+  std::uint64_t sampling_hash = 0;     ///< of the sampler; part of the job's identity, as are the sizes
   std::int64_t test_pieces() const { return (test_size + test_piece - 1) / test_piece; }
 };
 
@@ -53,7 +54,8 @@ inline checkpoint::JobIdentity job_identity(const RunSettings& settings, const D
           .job_sha256 = checkpoint::sha256_hex(settings.job),
           .train_size = static_cast<std::uint64_t>(info.train_size),
           .test_size = static_cast<std::uint64_t>(info.test_size),
-          .numerics = numerics};
+          .numerics = numerics,
+          .sampling = info.sampling_hash == 0 ? "" : to_hex(info.sampling_hash)};
 }
 
 /// The stream of what a sample draws. Test samples draw the same in every epoch.

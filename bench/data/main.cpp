@@ -2,10 +2,10 @@
 // against PyTorch's DataLoader without workers, which does the same in one process.
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -71,9 +71,13 @@ double run_peer(const std::string& python, const std::string& name, const std::s
 int main(int argc, char** argv) try {
   std::string python;
   std::string json;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    if (std::strcmp(argv[i], "--python") == 0) python = argv[i + 1];
-    if (std::strcmp(argv[i], "--json") == 0) json = argv[i + 1];
+  CLI::App app("Measures a loader's own work, one process, against PyTorch's DataLoader.");
+  app.add_option("--python", python, "A Python with torch and numpy: the peer");
+  app.add_option("--json", json, "Write the result to this file");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
   }
   const auto mnist = find_mnist(default_mnist_search(""));
   if (mnist.folder.empty()) {

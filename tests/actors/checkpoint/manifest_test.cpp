@@ -13,7 +13,8 @@ namespace {
 const std::string kHash = sha256_hex({});
 
 Manifest sample() {
-  return {{4, UINT64_MAX, 25, "Digits{\"mnist\", 0.02}", kHash, 60000, 10000, "libtorch 1.13.1; threads 1"},
+  return {{4, UINT64_MAX, 25, "Digits{\"mnist\", 0.02}", kHash, 60000, 10000, "libtorch 1.13.1; threads 1",
+           "0123456789abcdef"},
           {1, 1200},
           kHash,
           {"checkpoint-00000003.safetensors", 123456, kHash},
@@ -54,7 +55,8 @@ TEST_CASE("a manifest is written as its page says") {
                            R"(",
     "train_size": 60000,
     "test_size": 10000,
-    "numerics": "libtorch 1.13.1; threads 1"
+    "numerics": "libtorch 1.13.1; threads 1",
+    "sampling": "0123456789abcdef"
   },
   "position": {
     "epoch": 1,
@@ -149,6 +151,9 @@ TEST_CASE("another job is found by what its result depends on, and both sides ar
   CHECK(with([](auto& j) { j.numerics = "threads 2"; }) ==
         "it was written with trainers that compute with 'libtorch 1.13.1; threads 1', this run has 'threads "
         "2'");
+  CHECK(with([](auto& j) { j.sampling = "f"; }) ==
+        "it was written with samples drawn as 0123456789abcdef, this run has f");
   // What is not known yet is not held against it.
-  CHECK(with([](auto& j) { j.train_size = j.test_size = 0, j.numerics.clear(); }) == "the same");
+  CHECK(with([](auto& j) { j.train_size = j.test_size = 0, j.numerics.clear(), j.sampling.clear(); }) ==
+        "the same");
 }
