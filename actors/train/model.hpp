@@ -1,20 +1,21 @@
+// clang-format off
 /// The type-erased thing that a trainer drives, built from a user's struct:
 ///
 ///     struct Digits {
 ///       ConvNet model() const;               // a torch module holder or shared_ptr
-///       auto optimizer(ConvNet& net) const;  // SGD, Adam, AdamW, Adagrad or RMSprop, or derived from one
+///       auto optimizer(ConvNet& net) const;  // SGD, Adam, AdamW, Adagrad or RMSprop, or of yours
 ///       torch::Tensor loss(ConvNet& net, const data::Batch& batch) const;  // a scalar
 ///
 ///       // Optional, and their absence costs nothing:
-///       Nets setup(Setup& s) const;                          // instead of the first two: several of them
-///       (setup.hpp) torch::Tensor loss(ConvNet& net, const data::Batch& batch, Leaf& at) const;   //
-///       figures, weights (leaf.hpp) auto scheduler(Optimizer& optimizer) const;          // steps once an
-///       epoch, or every_step (schedule.hpp) void apply(Apply& a) const;                          //
-///       clipping, skipping, alternating (apply.hpp) torch::Tensor evaluate(ConvNet& net, const data::Batch&
-///       batch, Leaf& at) const;  // returns the test loss torch::Tensor correct(ConvNet& net, const
-///       data::Batch& batch) const;  // of each sample, for test/accuracy void state(StateRegistry& state,
-///       ConvNet& net, Optimizer& optimizer) const;  // what else changes
+///       Nets setup(Setup& s) const;           // instead of the first two: several of them (setup.hpp)
+///       torch::Tensor loss(ConvNet& net, const data::Batch& batch, Leaf& at) const;  // figures, weights (leaf.hpp)
+///       auto scheduler(Optimizer& o) const;   // steps once an epoch, or every_step (schedule.hpp)
+///       void apply(Apply& a) const;           // clipping, skipping, taking turns (apply.hpp)
+///       torch::Tensor evaluate(ConvNet& net, const data::Batch& batch, Leaf& at) const;  // returns the test loss
+///       torch::Tensor correct(ConvNet& net, const data::Batch& batch) const;  // of each sample, for test/accuracy
+///       void state(StateRegistry& s, ConvNet& net, Optimizer& o) const;  // what else changes (user_state.hpp)
 ///     };
+// clang-format on
 ///
 /// Without evaluate() the test loss is loss() in evaluation mode, and test/accuracy is counted where
 /// correct() is there, or forward(batch.input) gives [N, classes] and the target is int64 [N].

@@ -92,8 +92,13 @@ void find_checkpoints(const TrainOptions& options, RunOptions& run, std::vector<
   checkpoint::PosixFileSystem files;
   checkpoint::CheckpointStore store(files, {options.checkpoint_folder});
   store.prepare().value();
-  if (!options.resume) return;
   const auto listed = store.list().value();
+  if (!options.resume) {
+    if (listed.empty()) return;
+    refuse("'" + options.checkpoint_folder + "' holds checkpoints of an earlier run, the newest is " +
+               listed.back().manifest_path,
+           "resume from them, or name another folder: a new run would let them go");
+  }
   std::string bad;
   for (auto at = listed.rbegin(); at != listed.rend(); ++at) {
     if (!at->manifest) {

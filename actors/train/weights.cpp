@@ -1,6 +1,7 @@
 #include "actors/train/weights.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -43,6 +44,9 @@ void copy_weights(const std::string& name, std::span<const std::byte> file, cons
 
 void copy_weights_from(const std::string& path, const std::string& prefix,
                        const std::vector<NamedTensor>& tensors) {
+  if (!std::filesystem::is_regular_file(path))
+    throw BadConfig("cannot read the weights '" + path + "'", "it is no file",
+                    "name a safetensors file, such as a checkpoint's");
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file)
     throw IoError(io_error("cannot read the weights '" + path + "'", errno, "name a safetensors file"));
@@ -51,7 +55,7 @@ void copy_weights_from(const std::string& path, const std::string& prefix,
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   if (!file)
     throw IoError(io_error("cannot read the weights '" + path + "'", errno, "name a safetensors file"));
-  copy_weights("'" + path + "'", bytes, prefix, tensors);
+  copy_weights(path, bytes, prefix, tensors);
 }
 
 }  // namespace troupe::train

@@ -195,6 +195,8 @@ TEST_CASE("stop, and resume with another number of trainers, ends in the same ha
   const train::RunResult stopped = handle.wait();
   CHECK(stopped.stopped);
   CHECK(stopped.steps < undisturbed.result.steps);
+  // Was: a run that forgot to resume began at step 0 and let the earlier run's checkpoints go.
+  CHECK(failure_of(session, first).find("holds checkpoints of an earlier run") != std::string::npos);
   auto second = whole;
   second.trainers = 3;
   second.checkpoint_folder = folder.path;
