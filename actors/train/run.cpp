@@ -35,6 +35,15 @@ struct Run::Parts {
     }
     if (reporting.on_event) reporting.on_event(event);
   }
+  /// The job's driver lives in this program, and so does its link to the cluster: its node.
+  std::vector<report::Event> take_asked() try {
+    return std::exchange(asked, std::nullopt)->get();
+  } catch (const ActorDied& died) {
+    throw TaskFailed(
+        {ErrorCode::kTaskFailed, "the job is lost",
+         "the node that this program was joined to is gone: " + died.info().why,
+         reporting.checkpoints ? "run it again with resume" : "run it again, with a checkpoint folder"});
+  }
   void warn(const std::string& text) {
     for (auto& sink : reporting.sinks) (void)sink->take(report::Warning{text});
   }
@@ -65,7 +74,7 @@ std::optional<report::Event> Run::next_event(Duration timeout) {
   if (p.unread.empty() && !p.over) {
     if (!p.asked) p.asked = p.driver.call<&TrainDriver::next_events>();
     if (!p.asked->state()->wait(timeout)) return {};
-    auto events = std::exchange(p.asked, std::nullopt)->get();
+    auto events = p.take_asked();
     p.over = events.empty();
     p.unread.assign(std::make_move_iterator(events.begin()), std::make_move_iterator(events.end()));
   }

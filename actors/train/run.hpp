@@ -22,6 +22,7 @@ class Run {
     std::function<void(const report::Event&)> on_event;
     bool handle_signals = true;
     bool return_weights = true;
+    bool checkpoints = false;          ///< whether a lost job can be resumed
     std::vector<report::Event> first;  ///< told before all others
   };
   Run(const DriverSession& session, RunOptions options, Reporting reporting);

@@ -68,6 +68,7 @@ Run::Reporting reporting_of(const TrainOptions& options) {
   reporting.on_event = options.on_event;
   reporting.handle_signals = options.handle_signals;
   reporting.return_weights = options.return_weights;
+  reporting.checkpoints = !options.checkpoint_folder.empty();
   auto& sinks = reporting.sinks;
   if (options.show_progress) sinks.push_back(std::make_unique<report::Reporter>(output, clock));
   if (!options.events_json.empty()) {
