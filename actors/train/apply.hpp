@@ -30,7 +30,8 @@ class Apply {
   void clip_grad_value(double limit);
   /// Whether all gradients are finite.
   bool gradients_are_finite() const;
-  /// The step changes nothing where a gradient is not finite. Returns whether it is left out.
+  /// The optimizers leave this step out where a gradient is not finite; buffers and schedules go on. Returns
+  /// whether it is left out.
   bool skip_if_not_finite();
 
   /// All optimizers, or one, update their parameters.

@@ -27,7 +27,8 @@ struct Run::Parts {
   Future<RunResult> result;
   std::deque<report::Event> unread;
   std::optional<Future<std::vector<report::Event>>> asked;
-  bool over = false;  ///< the driver has no more events
+  bool over = false;    ///< the driver has no more events
+  bool waited = false;  ///< the result was asked for
 
   void tell(const report::Event& event) {
     for (auto& sink : reporting.sinks) {
@@ -45,7 +46,19 @@ struct Run::Parts {
          reporting.checkpoints ? "run it again with resume" : "run it again, with a checkpoint folder"});
   }
   void warn(const std::string& text) {
-    for (auto& sink : reporting.sinks) (void)sink->take(report::Warning{text});
+    const report::Event warning = report::Warning{text};
+    for (auto& sink : reporting.sinks) (void)sink->take(warning);
+    if (reporting.on_event) reporting.on_event(warning);
+  }
+  /// All pieces, or nothing and a warning: a job that is done does not fail for want of them.
+  wire::Bytes take_weights() try {
+    wire::Bytes all;
+    for (wire::Bytes piece; all.empty() || !piece.empty(); all.insert(all.end(), piece.begin(), piece.end()))
+      piece = driver.call<&TrainDriver::weights>(all.size()).get(kEnds);
+    return all;
+  } catch (const Error& error) {
+    warn("the weights did not come back: " + std::string(error.what()));
+    return {};
   }
 };
 
@@ -94,6 +107,9 @@ void Run::stop() const {
 }
 
 RunResult Run::wait() {
+  if (std::exchange(parts_->waited, true))
+    throw BadConfig("a run was waited for twice", "its result was given to who waited first",
+                    "keep the result");
   const Interrupts interrupts(parts_->reporting.handle_signals);
   bool told = false;
   while (!is_over()) {
@@ -102,12 +118,8 @@ RunResult Run::wait() {
   }
   RunResult result = parts_->result.get(kEnds);
   result.signal = result.stopped ? interrupts.signal() : 0;
-  if (parts_->reporting.return_weights) {
-    for (wire::Bytes piece; result.weights.empty() || !piece.empty();) {
-      piece = parts_->driver.call<&TrainDriver::weights>(result.weights.size()).get(kEnds);
-      result.weights.insert(result.weights.end(), piece.begin(), piece.end());
-    }
-  }
+  if (parts_->reporting.return_weights) result.weights = parts_->take_weights();
+  parts_->driver.tell<&TrainDriver::abandon>("its result was taken");  // the trainers go, if the handle stays
   parts_->reporting.sinks.clear();  // what they hold is flushed, and a bar is cleared
   return result;
 }

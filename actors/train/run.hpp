@@ -33,7 +33,7 @@ class Run {
 
   /// Waits until the job is over, and returns what came of it. Throws TaskFailed with the reason when the job
   /// fails (what the user's code or the dataset threw, or that trainers could not be kept alive), and what
-  /// on_event threw. Once.
+  /// on_event threw. Throws BadConfig when called again.
   RunResult wait();
   /// The next event, after the sinks and on_event have been told of it; none when `timeout` is over first, or
   /// the job is (is_over).

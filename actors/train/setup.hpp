@@ -91,7 +91,8 @@ class Setup {
   std::vector<NamedTensor> parameters() const;
   std::vector<NamedTensor> buffers() const;
   const std::vector<TrainedBy>& optimizers() const { return trained_; }
-  /// Throws BadConfig for a job that trains nothing, or a parameter that no optimizer has.
+  /// Throws BadConfig for a job that trains nothing, an optimizer's parameter of no module, or one of two
+  /// optimizers.
   void check() const;
 
   /// All modules in evaluation mode while it lives; then each as it was, so that what the job froze stays so.

@@ -372,7 +372,7 @@ void TrainDriver::act(const JobFailed& action) {
 void TrainDriver::finish(Result<RunResult> result) {
   if (std::exchange(over_, true)) return;
   if (!result) end_actors();  // else whoever waits takes the weights first
-  if (waiting_) std::exchange(waiting_, std::nullopt)->set(std::exchange(events_, {}));
+  if (waiting_) std::exchange(waiting_, std::nullopt)->set(take_events());
   if (result) {
     result_.set(*result);
   } else {
@@ -389,15 +389,21 @@ void TrainDriver::end_actors() {
 void TrainDriver::emit(report::Event event) {
   if (waiting_) {
     events_.push_back(std::move(event));
-    return std::exchange(waiting_, std::nullopt)->set(std::exchange(events_, {}));
+    return std::exchange(waiting_, std::nullopt)->set(take_events());
   }
-  if (events_.size() < kMostEventsKept) events_.push_back(std::move(event));
+  if (events_.size() == kMostEventsKept) events_.pop_front();
+  events_.push_back(std::move(event));
+}
+
+std::vector<report::Event> TrainDriver::take_events() {
+  const auto all = std::exchange(events_, {});
+  return {all.begin(), all.end()};
 }
 
 Future<std::vector<report::Event>> TrainDriver::next_events() {
   Promise<std::vector<report::Event>> promise;
   if (!events_.empty() || over_) {
-    promise.set(std::exchange(events_, {}));
+    promise.set(take_events());
   } else {
     waiting_ = promise;
   }

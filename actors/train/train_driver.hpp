@@ -136,6 +136,7 @@ class TrainDriver {
   void loader_up(std::uint64_t token, int number, ActorHandle<Loader> loader);
   void finish(Result<RunResult> result);
   void end_actors();
+  std::vector<report::Event> take_events();
   void emit(report::Event event);
   void cause_chaos(std::int64_t committed);
   bool cause(const ChaosStep& chaos);
@@ -167,7 +168,7 @@ class TrainDriver {
   std::int64_t rate_samples_ = 0;
   double rate_now_ = std::numeric_limits<double>::quiet_NaN();  ///< not known yet
   std::optional<Instant> fault_at_;
-  std::vector<report::Event> events_;
+  std::deque<report::Event> events_;  ///< that nobody has asked for, the oldest first
   std::optional<Promise<std::vector<report::Event>>> waiting_;
   MonotonicClock clock_;
 };

@@ -58,7 +58,7 @@ void HeadLine::cancel(ProcessId process, std::uint64_t request) {
 void HeadLine::remember_unwanted(const Key& key) {
   if (!unwanted_.insert(key).second) return;
   unwanted_order_.push_back(key);
-  if (unwanted_order_.size() <= limits_.requests) return;
+  if (unwanted_order_.size() <= limits_.says) return;
   unwanted_.erase(unwanted_order_.front());
   unwanted_order_.pop_front();
 }
@@ -66,7 +66,9 @@ void HeadLine::remember_unwanted(const Key& key) {
 void HeadLine::forget(ProcessId process) {
   const auto begin = open_.lower_bound({process, 0});
   auto end = begin;
-  for (; end != open_.end() && end->first.first == process; ++end) remember_unwanted(end->first);
+  for (; end != open_.end() && end->first.first == process; ++end) {
+    if (std::holds_alternative<cluster::SpawnRequested>(end->second.event)) remember_unwanted(end->first);
+  }
   open_.erase(begin, end);
   loads_.erase(process);
 }

@@ -193,6 +193,10 @@ TEST_CASE("stop, and resume with another number of trainers, ends in the same ha
       handle.stop();
   }
   const train::RunResult stopped = handle.wait();
+  CHECK_FALSE(stopped.weights.empty());
+  CHECK_THROWS_AS(handle.wait(), BadConfig);
+  // Was: the trainers lived, with their CPUs, for as long as the handle did.
+  CHECK(e2e::eventually([&] { return e2e::children(session.embedded()->node_pids().front()).empty(); }));
   CHECK(stopped.stopped);
   CHECK(stopped.steps < undisturbed.result.steps);
   // Was: a run that forgot to resume began at step 0 and let the earlier run's checkpoints go.
