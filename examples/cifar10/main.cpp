@@ -22,7 +22,7 @@ TORCH_MODULE(Net);
 
 struct Pictures {
   std::string folder;
-  double lr = 0.05;
+  double lr = 0.005;
 
   Net model() const { return Net(); }
   auto optimizer(Net& net) const {
