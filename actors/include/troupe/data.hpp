@@ -8,5 +8,6 @@
 #include "actors/data/find_mnist.hpp"
 #include "actors/data/idx_dataset.hpp"
 #include "actors/data/sampler.hpp"
+#include "actors/data/stream.hpp"
 #include "actors/data/subset.hpp"
 #include "actors/data/transforms.hpp"
