@@ -5,6 +5,7 @@
 /// an int n is not. Integers that a floating parameter holds exactly are fine, too.
 #pragma once
 
+#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -85,6 +86,11 @@ class Argument {
   template <class A>
   requires(!std::is_same_v<std::decay_t<A>, P> && detail::accepts<std::decay_t<A>, P>()) Argument(A&& a)
       : converted_(static_cast<P>(std::forward<A>(a))), value_(&*converted_) {}  // NOLINT
+  /// A list in braces, where P takes one: call<&T::sum>({1, 2, 3}).
+  template <class List = P>
+  requires std::is_constructible_v<P, std::initializer_list<typename List::value_type>> Argument(
+      std::initializer_list<typename List::value_type> list)  // NOLINT
+      : converted_(P(list)), value_(&*converted_) {}
   template <class A>
   requires(detail::NeedsConstant<A, P>) consteval Argument(const A& a) {  // NOLINT
     if (!__builtin_constant_p(a)) {

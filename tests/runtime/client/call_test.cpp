@@ -91,6 +91,7 @@ TEST_CASE("a call passes what brace initialisation would pass") {
   const std::vector<float> numbers{1, 2, 3};
   CHECK(counter.call<&Counter::sum>(numbers, "four", true).get() == 16);
   CHECK(counter.call<&Counter::sum>(std::vector<float>{1}, std::string("x"), false).get() == 2);
+  CHECK(counter.call<&Counter::sum>({1, 2, 3}, "four", true).get() == 16);
   CHECK(counter.call<static_cast<int (Counter::*)(int)>(&Counter::overloaded)>(1).get() == 1);
   CHECK(counter.call<static_cast<int (Counter::*)(double)>(&Counter::overloaded)>(1).get() == 2);
   counter.tell<&Counter::add>(100);
