@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "actors/data/torch.hpp"
 #include "actors/train/model.hpp"
 #include "actors/train/torch_compat.hpp"
 #include "runtime/core/assert.hpp"
@@ -66,19 +67,6 @@ DType reducible_dtype(const NamedTensor& parameter) {
     default:
       throw BadConfig("parameter " + parameter.name + " cannot be reduced", "its type is not a real float",
                       "use float64, float32, float16 or bfloat16, or set requires_grad to false");
-  }
-}
-
-torch::ScalarType scalar_type(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat64:
-      return torch::kFloat64;
-    case DType::kFloat16:
-      return torch::kFloat16;
-    case DType::kBFloat16:
-      return torch::kBFloat16;
-    default:
-      return torch::kFloat32;
   }
 }
 
@@ -207,7 +195,7 @@ Reducer::BucketState Reducer::allocate(const Bucket& bucket) {
   state.tree = group_->allocate_tree(bucket.count, bucket.dtype);
   TROUPE_ASSERT(static_cast<int>(state.tree.partials.size()) == schedule_.partials,
                 "the group has one partial for each canonical node");
-  const auto options = torch::TensorOptions().dtype(scalar_type(bucket.dtype));
+  const auto options = torch::TensorOptions().dtype(data::torch_dtype(bucket.dtype));
   const auto count = static_cast<std::int64_t>(bucket.count);
   for (int array = 0; array < schedule_.partials + schedule_.scratch; ++array) {
     torch::Tensor whole;
