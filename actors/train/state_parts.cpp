@@ -43,6 +43,16 @@ void in_pieces(std::span<const std::byte> bytes, const WalkProgress& progress,
   }
 }
 
+void take_options(std::span<StatePart> parts, std::span<const StatePart> from) {
+  for (StatePart& part : parts) {
+    const bool rates = part.name.starts_with("optimizer") && part.name.ends_with("/learning_rates");
+    if (!rates && !part.name.starts_with(kOptionPrefix)) continue;
+    const auto own =
+        std::find_if(from.begin(), from.end(), [&](const StatePart& other) { return other.name == part.name; });
+    if (own != from.end()) part = *own;
+  }
+}
+
 std::vector<PartHash> hash_parts(std::span<const StatePart> parts, const WalkProgress& progress) {
   std::vector<PartHash> hashes;
   hashes.reserve(parts.size());

@@ -31,6 +31,9 @@ std::vector<PartHash> hash_parts(std::span<const StatePart> parts, const WalkPro
 /// in order; 64 lower-case hexadecimal characters. Optimizer options are left out: the job's struct has them.
 std::string final_hash(std::span<const StatePart> parts, const WalkProgress& progress = {});
 
+/// An optimizer's options and learning rates in `parts` become those of `from`, found by name. The views do.
+void take_options(std::span<StatePart> parts, std::span<const StatePart> from);
+
 /// `consume(piece)` for each piece of `bytes`, with `progress` after it.
 void in_pieces(std::span<const std::byte> bytes, const WalkProgress& progress,
                const std::function<void(std::span<const std::byte>)>& consume);

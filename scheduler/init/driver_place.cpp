@@ -14,6 +14,7 @@ namespace troupe {
 namespace {
 
 constexpr Duration kConfigured = std::chrono::seconds(30);
+constexpr const char* kNodeGone = "the node of its program is gone";
 
 /// A worker's lines, each with the worker's name before it.
 void print_output(const wire::Output& output) {
@@ -75,7 +76,10 @@ void DriverPlace::keep() {
     for (std::uint32_t now = lost_; now == handled; now = lost_) futex_wait(lost_, now, std::chrono::seconds(60));
     if (leaving_) return;
     handled = lost_;
+    Process& former = now();
+    former.stop_actors(kNodeGone);
     if (!take_next()) return;
+    former.stop_actors(kNodeGone);  // who was spawned in between
   }
 }
 
