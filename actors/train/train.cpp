@@ -11,6 +11,7 @@
 #include "actors/report/reporter.hpp"
 #include "actors/report/tensorboard_log.hpp"
 #include "actors/report/terminal.hpp"
+#include "actors/train/state_parts.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/security/secret.hpp"
 #include "scheduler/init/embedded_cluster.hpp"
@@ -155,7 +156,7 @@ void add_snapshot(const RunPlan& plan, RunOptions& run) {
   if (!run.resumed_job) run.resumed_job = of;
   const auto later = std::find_if(run.resume.begin(), run.resume.end(),
                                   [&](const CheckpointInfo& c) { return c.step > place.step; });
-  run.resume.insert(later, {kSnapshotPath, place.step, place.hash, plan.clone ? "" : place.history});
+  run.resume.insert(later, {kSnapshotPath, place.step, hash_of_bytes(*plan.from->state), plan.clone ? "" : place.history});
 }
 
 }  // namespace

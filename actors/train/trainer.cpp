@@ -247,10 +247,10 @@ class Trainer::Work {
       piece = asked.get(Duration(0));
       progress();
     }
-    auto parts = checkpoint::read_safetensors("the snapshot", all).value().tensors;
-    if (const auto held = final_hash(parts, [this] { progress(); }); held != hash)
+    if (const auto held = hash_of_bytes(all, [this] { progress(); }); held != hash)
       throw_error({ErrorCode::kCorrupt, "the snapshot is not what was taken",
-                   "its state is " + held + " here, and was " + hash, ""});
+                   "its bytes are " + held + " here, and were " + hash, ""});
+    auto parts = checkpoint::read_safetensors("the snapshot", all).value().tensors;
     StateView fresh;
     std::unique_ptr<TrainingModel> model;
     if (settings_.new_options) {

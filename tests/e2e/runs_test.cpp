@@ -138,6 +138,7 @@ TEST_CASE("a first loader that is killed before it told of the data is tried aga
   auto session = init(0, nullptr);
   const auto undisturbed = train::run(session, Job{}, small(1));
   const pid_t node = session.embedded()->node_pids().front();
+  REQUIRE(e2e::eventually([&] { return e2e::children(node).empty(); }));
   Lines lines;
   auto options = small(1);
   options.on_event = lines.listener();
