@@ -22,6 +22,7 @@ constexpr int kPieceTries = 3;
 constexpr Duration kNextNode = std::chrono::seconds(60);
 constexpr Duration kLookForNode = std::chrono::milliseconds(20);
 constexpr int kMostLosses = 3;
+constexpr Duration kLookForEvents = std::chrono::milliseconds(5);
 
 Instant now() {
   return MonotonicClock().now();
@@ -64,7 +65,8 @@ struct Run::Parts {
   void begin(TakeUp take_up) {
     std::vector<report::Event> told;
     RunOptions options = run_options(session, plan, take_up, told);
-    if (take_up == TakeUp::kOwn) leave_out_past(options, told);
+    if (take_up == TakeUp::kOwn) leave_out_past(options.chaos);
+    if (lost) told.push_back(going_on(options.resume));
     unread.insert(unread.end(), told.begin(), told.end());
     options.faults = faults;
     options.seconds = to_seconds(now() - began_at);
@@ -84,23 +86,21 @@ struct Run::Parts {
     over = false;
   }
 
-  /// Faults on purpose that happened before the node died, which may have been one of them; and a word of it.
-  void leave_out_past(RunOptions& options, std::vector<report::Event>& told) {
-    bool node = false;
-    std::erase_if(options.chaos, [&](const ChaosStep& chaos) {
-      const bool kills_node = chaos.what == ChaosStep::What::kKillNode;
-      return chaos.step <= losses.furthest() || (kills_node && !std::exchange(node, true));
+  /// Leaves out faults on purpose that happened before; the death of the node may have been one of them.
+  void leave_out_past(std::vector<ChaosStep>& chaos) {
+    bool node = !lost;
+    std::erase_if(chaos, [&](const ChaosStep& one) {
+      const bool kills_node = one.what == ChaosStep::What::kKillNode;
+      return one.step <= losses.furthest() || (kills_node && !std::exchange(node, true));
     });
-    plan.options.chaos = options.chaos;
+    plan.options.chaos = chaos;
+  }
+  report::Event going_on(const std::vector<CheckpointInfo>& from) {
     ++faults;
-    const std::string died = "the node of this program died: ";
-    if (options.resume.empty()) {
-      told.push_back(report::Fault{died + "no checkpoint has the job's state, it begins again at step 0", {}, {}, {}});
-    } else {
-      told.push_back(report::Fault{died + "going on at step " + std::to_string(options.resume.back().step) +
-                                       " from " + options.resume.back().path,
-                                   {}, {}, {}});
-    }
+    const std::string how = from.empty() ? "no checkpoint has the job's state, it begins again at step 0"
+                                         : "going on at step " + std::to_string(from.back().step) + " from " +
+                                               from.back().path;
+    return report::Fault{"the node of this program died: " + how, {}, {}, {}};
   }
 
   void tell(const report::Event& event) {
@@ -190,6 +190,21 @@ struct Run::Parts {
     warn("the weights did not come back: " + std::string(error.what()));
     return {};
   }
+  /// Takes the state of a job that is over. If its node dies meanwhile, the job goes on from what there is.
+  void hold() try {
+    paused_result = result.get(kEnds);
+    const auto place = driver.call<&TrainDriver::place>().get(kEnds);
+    auto state = std::make_shared<const wire::Bytes>(take_state(false));
+    paused = Snapshot{place, plan.job_type, paused_result.metrics, std::move(state)};
+    ending = false;
+    let_go("the run is paused");
+  } catch (const Unavailable& gone) {
+    over = false;
+    lose(gone.info().why);
+  } catch (const ActorDied& died) {
+    over = false;
+    lose(died.info().why);
+  }
   void let_go(const std::string& why) {
     driver.tell<&TrainDriver::abandon>(why);
     session.kill(driver, why);
@@ -261,29 +276,23 @@ RunResult Run::wait() {
 
 Snapshot Run::pause() {
   Parts& p = *parts_;
+  if (!p.paused && !p.waited && !p.over) {
+    p.ending = true;
+    if (!p.lost) p.driver.tell<&TrainDriver::pause>();
+  }
+  return pause_at_end();
+}
+
+Snapshot Run::pause_at_end() {
+  Parts& p = *parts_;
   if (p.paused) return *p.paused;
   if (p.waited)
-    throw BadConfig("cannot pause a run", "its result was taken, and its trainers went", "pause it instead of waiting");
-  p.ending = true;
-  if (!p.lost && !p.over) p.driver.tell<&TrainDriver::pause>();
-  for (;;) {
+    throw BadConfig("cannot pause a run", "its result was taken, and its trainers went",
+                    "pause it instead of waiting");
+  while (!p.paused) {
     while (!is_over()) next_event(kLook);
-    try {
-      p.paused_result = p.result.get(kEnds);
-      const auto place = p.driver.call<&TrainDriver::place>().get(kEnds);
-      auto state = std::make_shared<const wire::Bytes>(p.take_state(false));
-      p.paused = Snapshot{place, p.plan.job_type, std::move(state)};
-      break;
-    } catch (const Unavailable& gone) {
-      p.over = false;  // goes on from the newest checkpoint, to where it may pause
-      p.lose(gone.info().why);
-    } catch (const ActorDied& died) {
-      p.over = false;
-      p.lose(died.info().why);
-    }
+    p.hold();
   }
-  p.ending = false;
-  p.let_go("the run is paused");
   return *p.paused;
 }
 
@@ -307,6 +316,18 @@ void Run::resume(const TrainOptions& options) {
     throw;
   }
   p.paused.reset();
+}
+
+Run& wait_any(std::span<Run* const> runs) {
+  if (runs.empty()) throw BadConfig("cannot wait for a run", "there is none", "name those that are under way");
+  for (;;) {
+    for (Run* run : runs) {
+      while (run->next_event(Duration(0))) {
+      }
+      if (run->is_over()) return *run;
+    }
+    std::this_thread::sleep_for(kLookForEvents);
+  }
 }
 
 Run Run::start_clone(RunPlan plan) const {

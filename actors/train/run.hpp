@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "actors/report/sink.hpp"
@@ -50,10 +51,11 @@ class Run {
   void stop() const;
 
   /// Ends the job after the current step, as stop() does, and takes its state into this program; its trainers
-  /// and loaders go, with their CPUs. A job that is over already gives the state that it ended with, if its
-  /// result was not taken. The state is moved in pieces of 16 MiB; this program and, until it goes, one
-  /// trainer hold a copy of it. Throws as wait().
+  /// and loaders go, with their CPUs. The state is moved in pieces of 16 MiB; this program and, until it
+  /// goes, one trainer hold a copy of it. Throws as wait(), and BadConfig once the result was taken.
   Snapshot pause();
+  /// The same when the job has run all its epochs, so that it may get more of them: instead of wait().
+  Snapshot pause_at_end();
   /// Goes on from where pause() left the job, with the options as they were, or with others, such as more
   /// epochs or trainers: the result is that of a run that was never paused. on_event, files and display stay
   /// those of start(). Throws BadConfig if the job is not paused, or if `options` are of another job.
@@ -73,5 +75,9 @@ class Run {
   Run start_clone(RunPlan plan) const;
   std::unique_ptr<Parts> parts_;
 };
+
+/// Hands on the events of all `runs` until one of them is over: that one. wait() or pause_at_end() then return
+/// at once. Throws what Run::next_event throws.
+Run& wait_any(std::span<Run* const> runs);
 
 }  // namespace troupe::train

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "actors/checkpoint/manifest.hpp"
+#include "actors/report/events.hpp"
 #include "actors/train/plan.hpp"
 #include "runtime/wire/bytes.hpp"
 
@@ -25,6 +26,7 @@ struct JobPlace {
 struct Snapshot {
   JobPlace place;
   std::uint64_t job_type = 0;  ///< in the job registry
+  report::Metrics metrics;     ///< of the last epoch: "test/accuracy"
   /// All parts as a safetensors file: load_weights' copy_weights reads the weights from it.
   std::shared_ptr<const wire::Bytes> state;
 

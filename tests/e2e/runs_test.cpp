@@ -171,6 +171,7 @@ TEST_CASE("a run that is paused at any step goes on with the bits of an uninterr
     CHECK(result.state_hash == undisturbed.state_hash);
     CHECK(result.metrics == undisturbed.metrics);
     CHECK(result.steps == undisturbed.steps);
+    CHECK(result.faults == 0);
   }
   auto other = train::start(session, Job{}, small(1));
   CHECK_THROWS_AS(other.resume(), BadConfig);
