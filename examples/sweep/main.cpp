@@ -33,9 +33,12 @@ struct Trial {
   std::vector<double> accuracies{};
 };
 
+int faults = 0;
+
 train::TrainOptions options_for(const Trial& trial, int epochs) {
   train::TrainOptions options{
       .micro_batch = 25, .epochs = epochs, .seed = 7, .trainer_cpus = 1, .show_progress = false};
+  options.on_event = [](const report::Event& event) { faults += std::holds_alternative<report::Fault>(event) ? 1 : 0; };
   if (trial.number == 3) options.chaos = {{train::ChaosStep::What::kKillTrainer, 10, 0}};
   return options;
 }
@@ -43,7 +46,7 @@ train::TrainOptions options_for(const Trial& trial, int epochs) {
 /// Brings each trial to so many epochs and holds it there, as many at a time as the cluster has CPUs for.
 void bring_to(int epochs, const DriverSession& session, const std::vector<Trial*>& trials) {
   double cpus = 0;
-  for (const auto& node : session.nodes()) cpus += node.total_e4 / 1e4;
+  for (const auto& node : session.nodes()) cpus += static_cast<double>(node.cpu_e4) / 1e4;
   std::deque<Trial*> waiting(trials.begin(), trials.end());
   std::vector<train::Run*> under_way;
   while (!waiting.empty() || !under_way.empty()) {
@@ -95,6 +98,7 @@ int main(int argc, char** argv) try {
     for (const double accuracy : trial.accuracies) std::printf(" %6.2f %%", 100 * accuracy);
     std::printf("%s\n", &trial == &trials.back() ? "  (the best one's clone, 2 epochs later)" : "");
   }
+  std::printf("%d fault survived\n", faults);
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "sweep: %s\n", error.what());

@@ -7,7 +7,9 @@
 #include <filesystem>
 
 #include "actors/checkpoint/checkpoint_store.hpp"
+#include "actors/checkpoint/safetensors.hpp"
 #include "actors/data/digits.hpp"
+#include "actors/train/predictor.hpp"
 #include "actors/train/train.hpp"
 #include "tests/e2e/support.hpp"
 
@@ -288,4 +290,35 @@ TEST_CASE("a metric that is not there is one clear error after the first epoch",
   options.stop_early = {};
   options.keep_best = "test/loss";
   CHECK_THROWS_WITH(train::run(session, Job{}, options), Catch::Contains("without a checkpoint folder"));
+}
+
+TEST_CASE("a predictor answers as the trained net, from a snapshot, too; one whose weights do not fit does not start",
+          "[runs]") {
+  auto session = init(0, nullptr);
+  auto run = train::start(session, Job{}, small(1));
+  const auto snapshot = run.pause_at_end();
+  const auto net = run.wait().load(Net());
+  net->eval();
+  const torch::NoGradGuard no_grad;
+  const pid_t node = session.embedded()->node_pids().front();
+  {
+    const train::Predictor<Job> predictor(session, Job{}, *snapshot.state, {.replicas = 1, .batch = 4});
+    std::vector<torch::Tensor> images;
+    std::vector<Future<std::vector<float>>> answers;
+    for (int i = 0; i < 60; ++i) {
+      images.push_back(torch::rand({1, 28, 28}));
+      answers.push_back(predictor.predict(images.back()));
+      if (i == 30) ::kill(predictor.pids().at(0), SIGKILL);  // the only one
+    }
+    for (int i = 0; i < 60; ++i)
+      CHECK(torch::allclose(torch::tensor(answers[i].get(60s)), net->forward(images[i].unsqueeze(0))[0], 1e-3, 1e-4));
+    CHECK(predictor.stats().answered == 60);
+    CHECK(predictor.stats().restarts == 1);
+    CHECK(predictor.stats().largest_batch <= 4);
+    CHECK_THROWS_AS(predictor.predict(torch::rand({3})).get(60s), TaskFailed);  // the net's own words
+    CHECK_THROWS_AS(train::Predictor<Job>(session, Job{}, *snapshot.state, {.replicas = 0}), BadConfig);
+  }
+  const auto other = checkpoint::write_safetensors(checkpoint::lay_out_safetensors({}).value());
+  CHECK_THROWS_WITH(train::Predictor<Job>(session, Job{}, other), Catch::Contains("hidden.weight"));
+  CHECK(e2e::eventually([&] { return e2e::children(node).empty(); }));
 }
