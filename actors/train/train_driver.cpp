@@ -483,7 +483,7 @@ bool TrainDriver::cause(const ChaosStep& chaos) {
   } else if (chaos.what == What::kKillHead) {
     pid = options_.head_pid;
   } else if (chaos.what == What::kKillNode) {
-    pid = options_.node_pids.size() > 1 ? options_.node_pids.back() : 0;
+    pid = options_.node_pids.empty() ? 0 : options_.node_pids.back();
   } else {
     int best = -2;
     for (const auto& [id, seat] : trainers_) {

@@ -297,7 +297,7 @@ TEST_CASE("a predictor answers as the trained net, from a snapshot, too; one who
   auto session = init(0, nullptr);
   auto run = train::start(session, Job{}, small(1));
   const auto snapshot = run.pause_at_end();
-  const auto net = run.wait().load(Net());
+  Net net = run.wait().load(Net());
   net->eval();
   const torch::NoGradGuard no_grad;
   const pid_t node = session.embedded()->node_pids().front();
