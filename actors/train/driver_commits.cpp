@@ -371,7 +371,8 @@ void DriverMachine::accept_checkpoint(Instant now, Actions& out) {
     const auto oldest = std::find_if(checkpoints_.begin(), checkpoints_.end(),
                                      [&](const CheckpointInfo& c) { return c.path == written_.front(); });
     checkpoints_.erase(checkpoints_.begin(), oldest);
-    out.push_back(SendOrder{members_.front(), PruneCheckpoints{generation_, written_.front(), best_checkpoint_}});
+    out.push_back(
+        SendOrder{members_.front(), PruneCheckpoints{generation_, written_.front(), best_checkpoint_}});
   }
   proceed(now, out);
   widen(now, out);

@@ -40,8 +40,8 @@ DriverMachine::DriverMachine(DriverConfig config, Mutations mutations)
   for (const CheckpointInfo& checkpoint : config_.resume) {
     if (is_best(checkpoint.step)) best_checkpoint_ = checkpoint.path;
   }
-  const bool waited_enough = !config_.stop_early.metric.empty() &&
-                             history_.patience.epochs_since >= config_.stop_early.patience;
+  const bool waited_enough =
+      !config_.stop_early.metric.empty() && history_.patience.epochs_since >= config_.stop_early.patience;
   if (waited_enough && committed() % config_.steps_per_epoch == 0) early_at_ = committed();
 }
 

@@ -63,7 +63,7 @@ struct DriverConfig {
   StopEarly stop_early;
   std::string keep_best;  ///< the checkpoint with the best value of this metric stays; empty: none does
   Mode keep_best_mode = Mode::kAuto;
-  int ahead = 8;                      ///< steps that may be run ahead of the commit
+  int ahead = 8;               ///< steps that may be run ahead of the commit
   int failed_generations = 3;  ///< generations that fail in a row before the most suspected trainer is killed
   RestartPolicy restart;
   DriverDeadlines deadlines;
@@ -156,9 +156,9 @@ struct AcceptCheckpoint {
 };
 struct EpochDone {
   int epoch = 0;
-  std::vector<Figure> train;  ///< over the epoch's slots, in their order; "loss" first
-  std::vector<Figure> test;   ///< over the pieces of the test set, in their order
-  std::int64_t count = 0;     ///< test samples; 0 without an evaluation
+  std::vector<Figure> train;              ///< over the epoch's slots, in their order; "loss" first
+  std::vector<Figure> test;               ///< over the pieces of the test set, in their order
+  std::int64_t count = 0;                 ///< test samples; 0 without an evaluation
   std::map<std::string, double> metrics;  ///< both as "train/loss", "test/loss"
 };
 /// A line for the user: what died and why, a failed checkpoint, a rewind.
@@ -179,11 +179,11 @@ struct Recovered {
 struct JobDone {
   StateHash hash;
   std::int64_t steps = 0;
-  bool stopped = false;        ///< ended early by StopRequested
-  bool stopped_early = false;  ///< ended early by StopEarly
-  std::string history;         ///< of the state it ends with
-  double best_metric = 0;      ///< of keep_best; meaningful with a best checkpoint
-  std::string best_checkpoint; ///< path of its manifest; empty: none
+  bool stopped = false;         ///< ended early by StopRequested
+  bool stopped_early = false;   ///< ended early by StopEarly
+  std::string history;          ///< of the state it ends with
+  double best_metric = 0;       ///< of keep_best; meaningful with a best checkpoint
+  std::string best_checkpoint;  ///< path of its manifest; empty: none
 };
 struct JobFailed {
   std::string reason;

@@ -1,6 +1,6 @@
-/// What a job's driver has seen of its metrics: when to stop early, which checkpoint is the best, and the sums
-/// of the epoch under way. It goes into every manifest, so that a resumed run decides as an undisturbed one.
-/// Pure.
+/// What a job's driver has seen of its metrics: when to stop early, which checkpoint is the best, and the
+/// sums of the epoch under way. It goes into every manifest, so that a resumed run decides as an undisturbed
+/// one. Pure.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,8 @@
 namespace troupe::train {
 namespace {
 
-/// Replicas that did not start or died, in a row, before requests are failed; and the deadline of the first start.
+/// Replicas that did not start or died, in a row, before requests are failed; and the deadline of the first
+/// start.
 constexpr int kMostFailures = 8;
 constexpr Duration kReady = std::chrono::seconds(120);
 
@@ -75,7 +76,8 @@ void Replica::answer_all() {
     for (std::size_t i = 0; i < answers.size(); ++i) {
       const torch::Tensor row = out[static_cast<std::int64_t>(i)];
       const auto* values = row.data_ptr<float>();
-      answers[i].set(PredictRow{row.sizes().vec(), {values, values + row.numel()}, static_cast<int>(inputs.size())});
+      answers[i].set(
+          PredictRow{row.sizes().vec(), {values, values + row.numel()}, static_cast<int>(inputs.size())});
     }
   } catch (...) {
     for (auto& answer : answers) answer.fail(describe_exception("the forward of a replica"));
@@ -85,7 +87,8 @@ void Replica::answer_all() {
 // Its keeper.
 
 struct ReplicaSet::State : std::enable_shared_from_this<State> {
-  State(const Session& on, Start how, wire::Bytes bytes) : session(on), start(std::move(how)), weights(std::move(bytes)) {}
+  State(const Session& on, Start how, wire::Bytes bytes)
+      : session(on), start(std::move(how)), weights(std::move(bytes)) {}
 
   struct Request {
     PredictRow input;
@@ -197,9 +200,10 @@ struct ReplicaSet::State : std::enable_shared_from_this<State> {
       seat = best->first;
       to = best->second.handle;
     }
-    to.call<&Replica::predict>(request->input).then([me = shared_from_this(), seat, request](Result<PredictRow> row) {
-      me->answered(seat, request, std::move(row));
-    });
+    to.call<&Replica::predict>(request->input)
+        .then([me = shared_from_this(), seat, request](Result<PredictRow> row) {
+          me->answered(seat, request, std::move(row));
+        });
   }
   void answered(std::uint64_t seat, const Shared& request, Result<PredictRow> row) {
     {

@@ -1,11 +1,11 @@
-/// A trained net that answers requests: replicas with its weights, each a process, which put the requests that have
-/// arrived into one forward.
+/// A trained net that answers requests: replicas with its weights, each a process, which put the requests
+/// that have arrived into one forward.
 ///
 ///     troupe::train::Predictor<Digits> predictor(session, job, result.weights, {.replicas = 2});
 ///     troupe::Future<std::vector<float>> logits = predictor.predict(image);
 ///
-/// A replica that dies is started again, and its requests without an answer are sent again: a forward changes nothing,
-/// so each request gets its answer, and gets it once.
+/// A replica that dies is started again, and its requests without an answer are sent again: a forward changes
+/// nothing, so each request gets its answer, and gets it once.
 #pragma once
 
 #include <cstdint>
@@ -71,11 +71,13 @@ class Replica {
 template <class Job>
 class ReplicaOf final : public Replica {
  public:
-  ReplicaOf(const Job& job, int batch, const std::string& module) : Replica(batch), net_(job.model()), module_(module) {}
+  ReplicaOf(const Job& job, int batch, const std::string& module)
+      : Replica(batch), net_(job.model()), module_(module) {}
 
  protected:
   void load(const wire::Bytes& weights) override {
-    copy_weights("the weights of the predictor", weights, module_.empty() ? "" : module_ + ".", named_tensors(net_));
+    copy_weights("the weights of the predictor", weights, module_.empty() ? "" : module_ + ".",
+                 named_tensors(net_));
     net_->eval();
   }
   torch::Tensor forward(const torch::Tensor& inputs) override { return net_->forward(inputs); }
@@ -85,8 +87,8 @@ class ReplicaOf final : public Replica {
   const std::string module_;
 };
 
-/// Keeps replicas alive and gives them requests: the part of a Predictor that does not depend on the job's type.
-/// Thread-safe.
+/// Keeps replicas alive and gives them requests: the part of a Predictor that does not depend on the job's
+/// type. Thread-safe.
 class ReplicaSet {
  public:
   using Started = std::function<void(Result<ActorHandle<Replica>>)>;
@@ -112,15 +114,17 @@ class ReplicaSet {
 template <class Job>
 class Predictor {
  public:
-  /// `weights`: RunResult::weights, a Snapshot's state, or the bytes of a safetensors file. Returns when all replicas
-  /// have loaded them. Throws BadConfig where they do not fit job.model(), or for options that make no sense.
+  /// `weights`: RunResult::weights, a Snapshot's state, or the bytes of a safetensors file. Returns when all
+  /// replicas have loaded them. Throws BadConfig where they do not fit job.model(), or for options that make
+  /// no sense.
   Predictor(const Session& session, const Job& job, wire::Bytes weights, const PredictOptions& options = {})
       : replicas_(
             session,
             [session, job, options](ReplicaSet::Started started) {
               session
                   .spawn_async<ReplicaOf<Job>>(
-                      {.num_cpus = options.cpus, .isolated = true, .label = "replica"}, job, options.batch, options.module)
+                      {.num_cpus = options.cpus, .isolated = true, .label = "replica"}, job, options.batch,
+                      options.module)
                   .then([started](Result<ActorHandle<ReplicaOf<Job>>> replica) {
                     if (!replica) return started(replica.error());
                     started(ActorHandle<Replica>(*replica));
@@ -128,8 +132,8 @@ class Predictor {
             },
             std::move(weights), checked(options).replicas) {}
 
-  /// The net's output for one sample, which has no dimension for the batch: row-major. Does not wait; fails with what
-  /// forward() threw, and with Unavailable when replicas could not be kept alive.
+  /// The net's output for one sample, which has no dimension for the batch: row-major. Does not wait; fails
+  /// with what forward() threw, and with Unavailable when replicas could not be kept alive.
   Future<std::vector<float>> predict(const torch::Tensor& input) const {
     const torch::Tensor plain = input.to(torch::kFloat).contiguous();
     const auto* values = plain.template data_ptr<float>();
@@ -142,9 +146,10 @@ class Predictor {
  private:
   static const PredictOptions& checked(const PredictOptions& options) {
     if (options.replicas < 1 || options.batch < 1)
-      throw BadConfig("cannot predict",
-                      "replicas = " + std::to_string(options.replicas) + ", batch = " + std::to_string(options.batch),
-                      "use at least 1 of each");
+      throw BadConfig(
+          "cannot predict",
+          "replicas = " + std::to_string(options.replicas) + ", batch = " + std::to_string(options.batch),
+          "use at least 1 of each");
     return options;
   }
   mutable ReplicaSet replicas_;

@@ -45,8 +45,8 @@ struct Run::Parts {
   std::uint32_t incarnation = 0;  ///< of this program, when the driver began
   std::deque<report::Event> unread;
   std::optional<Future<std::vector<report::Event>>> asked;
-  bool over = false;     ///< the driver has no more events
-  bool waited = false;   ///< the result was asked for
+  bool over = false;                 ///< the driver has no more events
+  bool waited = false;               ///< the result was asked for
   std::atomic<bool> ending = false;  ///< by pause() or stop(): every next driver is told so
   std::mutex driver_mutex;           ///< guards `driver` against stop() in another thread
   std::optional<Snapshot> paused;
@@ -97,9 +97,9 @@ struct Run::Parts {
   }
   report::Event going_on(const std::vector<CheckpointInfo>& from) {
     ++faults;
-    const std::string how = from.empty() ? "no checkpoint has the job's state, it begins again at step 0"
-                                         : "going on at step " + std::to_string(from.back().step) + " from " +
-                                               from.back().path;
+    const std::string how =
+        from.empty() ? "no checkpoint has the job's state, it begins again at step 0"
+                     : "going on at step " + std::to_string(from.back().step) + " from " + from.back().path;
     return report::Fault{"the node of this program died: " + how, {}, {}, {}};
   }
 
@@ -152,10 +152,11 @@ struct Run::Parts {
     const Instant deadline = now() + timeout;
     while (session.incarnation() == incarnation) {
       if (now() - lost->since > kNextNode)
-        throw TaskFailed({ErrorCode::kTaskFailed, "the job is lost",
-                          "the node that this program was joined to is gone, and no other one took it: " + lost->why,
-                          plan.options.checkpoint_folder.empty() ? "run it again, with a checkpoint folder"
-                                                                 : "run it again with resume"});
+        throw TaskFailed(
+            {ErrorCode::kTaskFailed, "the job is lost",
+             "the node that this program was joined to is gone, and no other one took it: " + lost->why,
+             plan.options.checkpoint_folder.empty() ? "run it again, with a checkpoint folder"
+                                                    : "run it again with resume"});
       if (now() >= deadline) return;
       std::this_thread::sleep_for(kLookForNode);
     }
@@ -175,7 +176,8 @@ struct Run::Parts {
     int failures = 0;
     for (;;) {
       try {
-        const auto piece = driver.call<&TrainDriver::final_state>(weights_only, all.size()).get(kPieceArrives);
+        const auto piece =
+            driver.call<&TrainDriver::final_state>(weights_only, all.size()).get(kPieceArrives);
         if (piece.empty()) return all;
         all.insert(all.end(), piece.begin(), piece.end());
       } catch (const Error&) {
@@ -184,9 +186,7 @@ struct Run::Parts {
     }
   }
   /// A job that is done does not fail for want of its weights.
-  wire::Bytes take_weights() try {
-    return take_state(true);
-  } catch (const Error& error) {
+  wire::Bytes take_weights() try { return take_state(true); } catch (const Error& error) {
     warn("the weights did not come back: " + std::string(error.what()));
     return {};
   }
@@ -319,7 +319,8 @@ void Run::resume(const TrainOptions& options) {
 }
 
 Run& wait_any(std::span<Run* const> runs) {
-  if (runs.empty()) throw BadConfig("cannot wait for a run", "there is none", "name those that are under way");
+  if (runs.empty())
+    throw BadConfig("cannot wait for a run", "there is none", "name those that are under way");
   for (;;) {
     for (Run* run : runs) {
       while (run->next_event(Duration(0))) {

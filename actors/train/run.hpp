@@ -76,8 +76,8 @@ class Run {
   std::unique_ptr<Parts> parts_;
 };
 
-/// Hands on the events of all `runs` until one of them is over: that one. wait() or pause_at_end() then return
-/// at once. Throws what Run::next_event throws.
+/// Hands on the events of all `runs` until one of them is over: that one. wait() or pause_at_end() then
+/// return at once. Throws what Run::next_event throws.
 Run& wait_any(std::span<Run* const> runs);
 
 }  // namespace troupe::train

@@ -48,8 +48,8 @@ void take_options(std::span<StatePart> parts, std::span<const StatePart> from) {
   for (StatePart& part : parts) {
     const bool rates = part.name.starts_with("optimizer") && part.name.ends_with("/learning_rates");
     if (!rates && !part.name.starts_with(kOptionPrefix)) continue;
-    const auto own =
-        std::find_if(from.begin(), from.end(), [&](const StatePart& other) { return other.name == part.name; });
+    const auto own = std::find_if(from.begin(), from.end(),
+                                  [&](const StatePart& other) { return other.name == part.name; });
     if (own != from.end()) part = *own;
   }
 }

@@ -152,11 +152,13 @@ void add_snapshot(const RunPlan& plan, RunOptions& run) {
   }
   if (const auto other = difference(of, job_identity(run.settings)))
     refuse("the snapshot does not fit: " + *other,
-           plan.clone ? "clone with as many logical ranks and as large a batch" : "resume the same job, or clone");
+           plan.clone ? "clone with as many logical ranks and as large a batch"
+                      : "resume the same job, or clone");
   if (!run.resumed_job) run.resumed_job = of;
   const auto later = std::find_if(run.resume.begin(), run.resume.end(),
                                   [&](const CheckpointInfo& c) { return c.step > place.step; });
-  run.resume.insert(later, {kSnapshotPath, place.step, hash_of_bytes(*plan.from->state), plan.clone ? "" : place.history});
+  run.resume.insert(
+      later, {kSnapshotPath, place.step, hash_of_bytes(*plan.from->state), plan.clone ? "" : place.history});
 }
 
 }  // namespace

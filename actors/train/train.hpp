@@ -47,8 +47,8 @@ struct TrainOptions {
   Mode keep_best_mode = Mode::kAuto;  ///< which values of it are better
   std::vector<ChaosStep> chaos{};     ///< faults on purpose
 
-  /// A parameter that the loss of a leaf does not depend on counts as zeros there; otherwise it is an error that
-  /// names it. Costs one small reduction a step. Jobs whose nets train in turns need it.
+  /// A parameter that the loss of a leaf does not depend on counts as zeros there; otherwise it is an error
+  /// that names it. Costs one small reduction a step. Jobs whose nets train in turns need it.
   bool find_unused_parameters = false;
   bool return_weights = true;  ///< RunResult::load() works; a copy of the weights in this process
 

@@ -78,8 +78,8 @@ void TrainDriver::data_unknown(int tries, int number, const ErrorInfo& why) {
   if (!died || tries >= kLoaderTries) return finish(why);
   first_loader_.reset();
   ++so_far_.faults;
-  emit(report::Fault{"loader " + std::to_string(number) + " died before it told of the data: " + why.why,
-                     {}, {}, {}});
+  emit(report::Fault{
+      "loader " + std::to_string(number) + " died before it told of the data: " + why.why, {}, {}, {}});
   this_actor().run_after(tries * kLoaderPause, [this, tries] { learn_data(tries + 1); });
 }
 
@@ -317,8 +317,8 @@ Future<wire::Bytes> TrainDriver::final_state(bool weights_only, std::uint64_t of
 }
 
 JobPlace TrainDriver::place() {
-  return {so_far_.steps, so_far_.state_hash,
-          job_identity(options_.settings, *data_, numerics_.value_or("")), history_};
+  return {so_far_.steps, so_far_.state_hash, job_identity(options_.settings, *data_, numerics_.value_or("")),
+          history_};
 }
 
 void TrainDriver::add_snapshot(const wire::Bytes& piece) {

@@ -35,7 +35,7 @@ struct RunOptions {
   bool evaluate = true;
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
   int keep_checkpoints = 3;
-  double trainer_cpus = 0;                             ///< CPUs that a trainer holds on its node
+  double trainer_cpus = 0;  ///< CPUs that a trainer holds on its node
   StopEarly stop_early;
   std::string keep_best;
   Mode keep_best_mode = Mode::kAuto;
@@ -55,13 +55,13 @@ struct LoadResult;  // weights.hpp, which sees LibTorch
 struct RunResult {
   std::string state_hash;
   std::int64_t steps = 0;
-  report::Metrics metrics;  ///< of the last epoch: "train/loss", "test/loss", "test/accuracy"
-  int faults = 0;           ///< survived
-  bool stopped = false;     ///< ended early, on request
-  bool stopped_early = false;  ///< ended early, by stop_early
-  double best_metric = 0;      ///< the best value of keep_best; meaningful with best_checkpoint
+  report::Metrics metrics;      ///< of the last epoch: "train/loss", "test/loss", "test/accuracy"
+  int faults = 0;               ///< survived
+  bool stopped = false;         ///< ended early, on request
+  bool stopped_early = false;   ///< ended early, by stop_early
+  double best_metric = 0;       ///< the best value of keep_best; meaningful with best_checkpoint
   std::string best_checkpoint;  ///< its manifest; empty: keep_best names no metric, or no epoch ended
-  int signal = 0;           ///< that asked for it, if one did
+  int signal = 0;               ///< that asked for it, if one did
   double seconds = 0;
   wire::Bytes weights;  ///< parameters and buffers, as a safetensors file; see load()
 
@@ -170,7 +170,7 @@ class TrainDriver {
   std::optional<DataInfo> data_;
   wire::Bytes snapshot_;
   std::string history_;  ///< of the state that the job ended with
-  bool stops_ = false;  ///< at the next step
+  bool stops_ = false;   ///< at the next step
   std::unique_ptr<data::LeafSampler> sampler_;
   std::unique_ptr<DriverMachine> machine_;
   std::map<ActorId, TrainerSeat> trainers_;

@@ -240,7 +240,8 @@ class Trainer::Work {
   /// Fetches the state that the job begins from, which the driver's program holds.
   TrainerResult take_snapshot(const StateHash& hash) {
     wire::Bytes all;
-    for (wire::Bytes piece; all.empty() || !piece.empty(); all.insert(all.end(), piece.begin(), piece.end())) {
+    for (wire::Bytes piece; all.empty() || !piece.empty();
+         all.insert(all.end(), piece.begin(), piece.end())) {
       const auto asked = driver_.call<&TrainDriver::snapshot>(all.size());
       const Instant deadline = MonotonicClock().now() + kPieceArrives;
       while (!asked.wait(kLook) && MonotonicClock().now() < deadline) progress();

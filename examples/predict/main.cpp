@@ -1,5 +1,6 @@
-// Trains a ConvNet on digits, then answers requests with it: replicas hold the weights, and each puts the requests that
-// have arrived into one forward. One replica is killed on the way: what it had not answered goes to another one.
+// Trains a ConvNet on digits, then answers requests with it: replicas hold the weights, and each puts the
+// requests that have arrived into one forward. One replica is killed on the way: what it had not answered
+// goes to another one.
 #include <signal.h>
 
 #include <algorithm>
@@ -39,7 +40,8 @@ int main(int argc, char** argv) try {
   constexpr std::size_t kUnderWay = 256;
 
   const Digits job;
-  const auto result = train::run(session, job, {.logical_ranks = 2, .micro_batch = 25, .trainers = 2, .seed = 7});
+  const auto result =
+      train::run(session, job, {.logical_ranks = 2, .micro_batch = 25, .trainers = 2, .seed = 7});
   train::Predictor<Digits> predictor(session, job, result.weights, {.replicas = 2, .batch = 64});
 
   // What the same net answers in this program, an image at a time.
@@ -75,12 +77,14 @@ int main(int argc, char** argv) try {
 
   std::sort(latencies.begin(), latencies.end());
   const auto stats = predictor.stats();
-  std::printf("%lld requests in %.2f s: %.0f /s; p50 %.1f ms, p99 %.1f ms\n", static_cast<long long>(requests), seconds,
-              static_cast<double>(requests) / seconds, latencies[latencies.size() / 2],
-              latencies[latencies.size() * 99 / 100]);
-  std::printf("%.1f requests a forward, %d at most; %d replica was killed and started again, %lld requests sent again\n",
-              static_cast<double>(stats.answered) / stats.forwards, stats.largest_batch, stats.restarts,
-              static_cast<long long>(stats.sent_again));
+  std::printf("%lld requests in %.2f s: %.0f /s; p50 %.1f ms, p99 %.1f ms\n",
+              static_cast<long long>(requests), seconds, static_cast<double>(requests) / seconds,
+              latencies[latencies.size() / 2], latencies[latencies.size() * 99 / 100]);
+  std::printf(
+      "%.1f requests a forward, %d at most; %d replica was killed and started again, %lld requests sent "
+      "again\n",
+      static_cast<double>(stats.answered) / stats.forwards, stats.largest_batch, stats.restarts,
+      static_cast<long long>(stats.sent_again));
   std::printf("%lld of %lld answers are right, each came once\n", static_cast<long long>(right),
               static_cast<long long>(requests));
   return right == requests && stats.answered == requests ? 0 : 1;

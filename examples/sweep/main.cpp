@@ -1,5 +1,6 @@
-// Successive halving: 16 learning rates get an epoch each, the better half goes on with twice as many, and so on. The
-// best is cloned in memory, and goes on at a tenth of its rate. One trial's trainer is killed on the way.
+// Successive halving: 16 learning rates get an epoch each, the better half goes on with twice as many, and so
+// on. The best is cloned in memory, and goes on at a tenth of its rate. One trial's trainer is killed on the
+// way.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -38,7 +39,9 @@ int faults = 0;
 train::TrainOptions options_for(const Trial& trial, int epochs) {
   train::TrainOptions options{
       .micro_batch = 25, .epochs = epochs, .seed = 7, .trainer_cpus = 1, .show_progress = false};
-  options.on_event = [](const report::Event& event) { faults += std::holds_alternative<report::Fault>(event) ? 1 : 0; };
+  options.on_event = [](const report::Event& event) {
+    faults += std::holds_alternative<report::Fault>(event) ? 1 : 0;
+  };
   if (trial.number == 3) options.chaos = {{train::ChaosStep::What::kKillTrainer, 10, 0}};
   return options;
 }

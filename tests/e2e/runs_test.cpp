@@ -1,5 +1,5 @@
-// A run's handle: it outlives the node of its program, is paused, goes on, is cloned, and stops early; always with the
-// bits of an undisturbed run. A small net with dropout and BatchNorm, so that a run takes seconds.
+// A run's handle: it outlives the node of its program, is paused, goes on, is cloned, and stops early; always
+// with the bits of an undisturbed run. A small net with dropout and BatchNorm, so that a run takes seconds.
 #include <signal.h>
 #include <torch/torch.h>
 
@@ -243,7 +243,8 @@ TEST_CASE("a job stops when a metric gets no better, with the best checkpoint ke
   options.keep_best = "test/loss";
   std::vector<double> losses;
   options.on_event = [&](const report::Event& event) {
-    if (const auto* epoch = std::get_if<report::EpochDone>(&event)) losses.push_back(epoch->metrics.at("test/loss"));
+    if (const auto* epoch = std::get_if<report::EpochDone>(&event))
+      losses.push_back(epoch->metrics.at("test/loss"));
   };
   const auto whole = train::run(session, Job{.lr = 0.1}, options);
   CHECK(whole.stopped_early);
@@ -283,8 +284,9 @@ TEST_CASE("a metric that is not there is one clear error after the first epoch",
   auto session = init(0, nullptr);
   auto options = small(2);
   options.stop_early = {.metric = "test/recall"};
-  CHECK_THROWS_WITH(train::run(session, Job{}, options),
-                    Catch::Contains("there is no metric 'test/recall': the job has test/accuracy, test/loss, train/loss"));
+  CHECK_THROWS_WITH(
+      train::run(session, Job{}, options),
+      Catch::Contains("there is no metric 'test/recall': the job has test/accuracy, test/loss, train/loss"));
   options.stop_early = {.metric = "test/loss", .patience = 0};
   CHECK_THROWS_AS(train::run(session, Job{}, options), BadConfig);
   options.stop_early = {};
@@ -292,8 +294,10 @@ TEST_CASE("a metric that is not there is one clear error after the first epoch",
   CHECK_THROWS_WITH(train::run(session, Job{}, options), Catch::Contains("without a checkpoint folder"));
 }
 
-TEST_CASE("a predictor answers as the trained net, from a snapshot, too; one whose weights do not fit does not start",
-          "[runs]") {
+TEST_CASE(
+    "a predictor answers as the trained net, from a snapshot, too; one whose weights do not fit does not "
+    "start",
+    "[runs]") {
   auto session = init(0, nullptr);
   auto run = train::start(session, Job{}, small(1));
   const auto snapshot = run.pause_at_end();
@@ -311,7 +315,8 @@ TEST_CASE("a predictor answers as the trained net, from a snapshot, too; one who
       if (i == 30) ::kill(predictor.pids().at(0), SIGKILL);  // the only one
     }
     for (int i = 0; i < 60; ++i)
-      CHECK(torch::allclose(torch::tensor(answers[i].get(60s)), net->forward(images[i].unsqueeze(0))[0], 1e-3, 1e-4));
+      CHECK(torch::allclose(torch::tensor(answers[i].get(60s)), net->forward(images[i].unsqueeze(0))[0], 1e-3,
+                            1e-4));
     CHECK(predictor.stats().answered == 60);
     CHECK(predictor.stats().restarts == 1);
     CHECK(predictor.stats().largest_batch <= 4);

@@ -243,10 +243,12 @@ void Driver::check(const train::DriverAction& action) {
     if (epoch->count != job_config.test_pieces)
       world.violation("an evaluation counted " + std::to_string(epoch->count) + " samples");
     // Also when a driver took up in the middle of the epoch: its checkpoint told of the steps before.
-    if (epoch->train.at(0).weight != static_cast<double>(job_config.logical_ranks * job_config.steps_per_epoch))
+    if (epoch->train.at(0).weight !=
+        static_cast<double>(job_config.logical_ranks * job_config.steps_per_epoch))
       world.violation("an epoch's figures are not of each of its slots once");
     const auto [told, first] = cluster.metrics.emplace(epoch->epoch + 1, epoch->metrics);
-    if (!first && told->second != epoch->metrics) world.violation("an epoch came to other metrics than before");
+    if (!first && told->second != epoch->metrics)
+      world.violation("an epoch came to other metrics than before");
   } else if (const auto* accept = std::get_if<train::AcceptCheckpoint>(&action)) {
     if (accept->checkpoint.hash != cluster.reference[accept->checkpoint.step])
       world.violation("a checkpoint holds another state");
@@ -263,7 +265,8 @@ void Driver::check(const train::DriverAction& action) {
   } else if (const auto* done = std::get_if<train::JobDone>(&action)) {
     world.trace(name, "done: " + done->hash);
     const std::int64_t total = expected_epochs(done->history) * job_config.steps_per_epoch;
-    if (machine->ledger().committed() != total) world.violation("the ledger is not whole, or the job stopped early");
+    if (machine->ledger().committed() != total)
+      world.violation("the ledger is not whole, or the job stopped early");
     if (done->hash != cluster.reference[total]) world.violation("the job ends with another hash");
     if (done->stopped_early != (total < job_config.epochs * job_config.steps_per_epoch))
       world.violation("the job does not say that it stopped early");

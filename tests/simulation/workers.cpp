@@ -244,7 +244,9 @@ void Trainer::perform(const train::RunPrune& t) {
     const auto kept = std::find_if(accepted.begin(), accepted.end(),
                                    [&](const auto& c) { return c.path == order.oldest_kept; });
     if (kept != accepted.end())
-      accepted.erase(std::remove_if(accepted.begin(), kept, [&](const auto& c) { return c.path != order.spared; }), kept);
+      accepted.erase(
+          std::remove_if(accepted.begin(), kept, [&](const auto& c) { return c.path != order.spared; }),
+          kept);
     return train::TaskDone{};
   });
 }

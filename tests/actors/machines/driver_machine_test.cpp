@@ -700,7 +700,8 @@ TEST_CASE("a job ends after the epochs of patience, at a checkpoint; the best on
   CHECK(done.best_metric == 0.3);
 }
 
-// An epoch that was interrupted had the mean of its last steps as its train/loss, so a resumed run could stop elsewhere.
+// An epoch that was interrupted had the mean of its last steps as its train/loss, so a resumed run could stop
+// elsewhere.
 TEST_CASE("a run resumed in the middle of an epoch has seen what the run before it saw") {
   DriverConfig config = watching("train/loss", "test/loss");
   config.checkpoint_every = 1;
@@ -740,7 +741,8 @@ TEST_CASE("a metric that the job does not have fails it after the first epoch, w
   s.run_from_start({kA});
   run_epoch(s, 0, 0.5);
   REQUIRE(s.all<JobFailed>().size() == 1);
-  CHECK(s.all<JobFailed>()[0].reason == "there is no metric 'test/recall': the job has test/loss, train/loss");
+  CHECK(s.all<JobFailed>()[0].reason ==
+        "there is no metric 'test/recall': the job has test/loss, train/loss");
 }
 
 TEST_CASE("a state of no steps may be what a job begins from") {
