@@ -38,7 +38,7 @@ DriverMachine::DriverMachine(DriverConfig config, Mutations mutations)
   if (config_.resume.empty()) return;
   history_ = decode_history(config_.resume.back().history).value_or(History{});
   for (const CheckpointInfo& checkpoint : config_.resume) {
-    if (is_best(checkpoint.step)) best_checkpoint_ = checkpoint.path;
+    if (is_best(checkpoint.step) && !checkpoint.in_memory) best_checkpoint_ = checkpoint.path;
   }
   const bool waited_enough =
       !config_.stop_early.metric.empty() && history_.patience.epochs_since >= config_.stop_early.patience;

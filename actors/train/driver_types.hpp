@@ -20,9 +20,10 @@ namespace troupe::train {
 /// A checkpoint that can be started from.
 struct CheckpointInfo {
   std::string path;
-  std::int64_t step = 0;  ///< steps in its state
-  StateHash hash;         ///< empty if not known
-  std::string history{};  ///< encode_history; empty: none
+  std::int64_t step = 0;   ///< steps in its state
+  StateHash hash;          ///< empty if not known
+  std::string history{};   ///< encode_history; empty: none
+  bool in_memory = false;  ///< a snapshot: no file, and nobody's best checkpoint
   bool operator==(const CheckpointInfo&) const = default;
 };
 

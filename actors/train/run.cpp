@@ -59,7 +59,8 @@ struct Run::Parts {
   };
   std::optional<Lost> lost;  ///< the driver is, and the next one has not begun
   int faults = 0;            ///< told so far
-  Instant began_at = now();
+  double seconds = 0;        ///< before it was paused
+  Instant began_at = now();  ///< or was resumed
 
   /// Starts a driver, with its snapshot.
   void begin(TakeUp take_up) {
@@ -69,7 +70,7 @@ struct Run::Parts {
     if (lost) told.push_back(going_on(options.resume));
     unread.insert(unread.end(), told.begin(), told.end());
     options.faults = faults;
-    options.seconds = to_seconds(now() - began_at);
+    options.seconds = seconds + (lost ? to_seconds(now() - began_at) : 0);
     incarnation = session.incarnation();
     const auto spawned = session.spawn<TrainDriver>({.here = true}, std::move(options));
     {
@@ -309,6 +310,8 @@ void Run::resume(const TrainOptions& options) {
   plan.from = p.paused;
   plan.clone = false;
   const RunPlan former = std::exchange(p.plan, std::move(plan));
+  p.seconds = p.paused_result.seconds;
+  p.began_at = now();
   try {
     p.begin(TakeUp::kOwn);
   } catch (...) {
@@ -316,6 +319,7 @@ void Run::resume(const TrainOptions& options) {
     throw;
   }
   p.paused.reset();
+  p.waited = false;
 }
 
 Run& wait_any(std::span<Run* const> runs) {

@@ -157,8 +157,8 @@ void add_snapshot(const RunPlan& plan, RunOptions& run) {
   if (!run.resumed_job) run.resumed_job = of;
   const auto later = std::find_if(run.resume.begin(), run.resume.end(),
                                   [&](const CheckpointInfo& c) { return c.step > place.step; });
-  run.resume.insert(
-      later, {kSnapshotPath, place.step, hash_of_bytes(*plan.from->state), plan.clone ? "" : place.history});
+  run.resume.insert(later, {kSnapshotPath, place.step, hash_of_bytes(*plan.from->state),
+                            plan.clone ? "" : place.history, true});
 }
 
 }  // namespace

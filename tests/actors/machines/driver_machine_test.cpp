@@ -720,7 +720,7 @@ TEST_CASE("a run resumed in the middle of an epoch has seen what the run before 
   whole.written(kA, 3);
   run_epoch(whole, 3, 0.7);
 
-  config.resume = {{"ckpt-2", 2, "h2", {}}, {"ckpt-3", 3, "h3", history}};
+  config.resume = {{"ckpt-2", 2, "h2", {}}, {"memory", 2, "h2", {}, true}, {"ckpt-3", 3, "h3", history}};
   Script resumed(config);
   resumed.ready(kA);
   resumed.quiesced(kA, kNoState);
@@ -734,6 +734,10 @@ TEST_CASE("a run resumed in the middle of an epoch has seen what the run before 
   const auto seen = decode_history(resumed.order<WriteCheckpoint>(kA)->history).value();
   CHECK(seen.kept == Best{1, 0.5, 1});
   CHECK(seen.patience.epochs_since == 1);
+  // A snapshot of its step is no file to keep.
+  resumed.written(kA, 4);
+  REQUIRE(resumed.order<PruneCheckpoints>(kA));
+  CHECK(resumed.order<PruneCheckpoints>(kA)->spared == "ckpt-2");
 }
 
 TEST_CASE("a metric that the job does not have fails it after the first epoch, with those it has") {
