@@ -192,19 +192,22 @@ struct Run::Parts {
     return {};
   }
   /// Takes the state of a job that is over. If its node dies meanwhile, the job goes on from what there is.
-  void hold() try {
+  void hold() {
     paused_result = result.get(kEnds);
-    const auto place = driver.call<&TrainDriver::place>().get(kEnds);
-    auto state = std::make_shared<const wire::Bytes>(take_state(false));
-    paused = Snapshot{place, plan.job_type, paused_result.metrics, std::move(state)};
+    try {
+      const auto place = driver.call<&TrainDriver::place>().get(kEnds);
+      auto state = std::make_shared<const wire::Bytes>(take_state(false));
+      paused = Snapshot{place, plan.job_type, paused_result.metrics, std::move(state)};
+    } catch (const Error& error) {
+      if (session.incarnation() == incarnation && has_node()) throw;
+      over = false;
+      return lose(error.info().why);
+    }
     ending = false;
     let_go("the run is paused");
-  } catch (const Unavailable& gone) {
-    over = false;
-    lose(gone.info().why);
-  } catch (const ActorDied& died) {
-    over = false;
-    lose(died.info().why);
+  }
+  bool has_node() const try { return !session.nodes().empty(); } catch (const Error&) {
+    return false;
   }
   void let_go(const std::string& why) {
     driver.tell<&TrainDriver::abandon>(why);
