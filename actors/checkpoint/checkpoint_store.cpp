@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "actors/checkpoint/sha256.hpp"
 
@@ -189,15 +190,21 @@ void CheckpointStore::discard(std::uint64_t number) {
   static_cast<void>(files_.remove(path(file_name(number, kDataSuffix))));
 }
 
-Result<void> CheckpointStore::prune(const std::string& oldest_kept) {
+Result<void> CheckpointStore::prune(const std::string& oldest_kept, const std::string& spared) {
   const auto oldest = number_of(oldest_kept);
   if (!oldest) return oldest.error();
+  std::optional<std::uint64_t> stays;
+  if (!spared.empty()) {
+    const auto number = number_of(spared);
+    if (!number) return number.error();
+    stays = *number;
+  }
   const auto names = files_.list(options_.folder);
   if (!names) return names.error();
   const auto own = own_names(*names);
   bool removed_manifest = false;
   for (const auto number : manifests_of(own)) {
-    if (number >= *oldest) continue;
+    if (number >= *oldest || number == stays) continue;
     if (auto removed = files_.remove(path(file_name(number, kManifestSuffix))); !removed) return removed;
     removed_manifest = true;
   }
@@ -206,7 +213,7 @@ Result<void> CheckpointStore::prune(const std::string& oldest_kept) {
     if (auto synced = files_.sync_folder(options_.folder); !synced) return synced;
   }
   for (const auto& name : own) {
-    if (name.number >= *oldest || name.suffix == kManifestSuffix) continue;
+    if (name.number >= *oldest || name.number == stays || name.suffix == kManifestSuffix) continue;
     if (auto removed = files_.remove(path(file_name(name.number, name.suffix))); !removed) return removed;
   }
   return {};

@@ -81,9 +81,10 @@ class CheckpointStore {
   /// folder.
   Result<LoadedCheckpoint> load_manifest(const std::string& manifest_path);
 
-  /// Deletes what is older than the checkpoint with this manifest: manifests first. Errors: kIo for what
-  /// could not be deleted, kRefused for a path that is not of this folder.
-  Result<void> prune(const std::string& oldest_kept);
+  /// Deletes what is older than the checkpoint with this manifest, but for the one with the manifest `spared`
+  /// (empty: none): manifests first. Errors: kIo for what could not be deleted, kRefused for a path that is
+  /// not of this folder.
+  Result<void> prune(const std::string& oldest_kept, const std::string& spared = {});
 
  private:
   std::string path(const std::string& name) const { return options_.folder + "/" + name; }

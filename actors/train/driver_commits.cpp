@@ -152,7 +152,8 @@ bool DriverMachine::checkpoint_at(std::int64_t step) const {
   const std::int64_t every =
       config_.checkpoint_every > 0 ? config_.checkpoint_every : config_.steps_per_epoch;
   return config_.checkpoints && step > 0 &&
-         (step % every == 0 || step == config_.epochs * config_.steps_per_epoch || step == stop_at_);
+         (step % every == 0 || step == config_.epochs * config_.steps_per_epoch || step == stop_at_ ||
+          step == early_at_ || is_best(step));
 }
 
 /// What has to be done with the committed state before the next step may change it.
@@ -161,7 +162,8 @@ DriverMachine::Errand DriverMachine::errand_due() const {
   const bool epoch_end = at % config_.steps_per_epoch == 0;
   if (config_.test_pieces > 0 && epoch_end && at > evaluated_) return Errand::kEvaluate;
   if (checkpoint_at(at) && at > saved_) return Errand::kCheckpoint;
-  const bool at_the_end = at >= config_.epochs * config_.steps_per_epoch || (stop_at_ && at >= *stop_at_);
+  const bool at_the_end = at >= config_.epochs * config_.steps_per_epoch || (stop_at_ && at >= *stop_at_) ||
+                          (early_at_ && at >= *early_at_);
   return at_the_end ? Errand::kFinish : Errand::kNone;
 }
 
@@ -169,13 +171,15 @@ DriverMachine::Errand DriverMachine::errand_due() const {
 std::int64_t DriverMachine::next_barrier() const {
   const auto next_multiple = [&](std::int64_t of) { return (committed() / of + 1) * of; };
   std::int64_t next = config_.epochs * config_.steps_per_epoch;
-  if (config_.test_pieces > 0 || config_.checkpoints) {
+  if (config_.test_pieces > 0 || config_.checkpoints || !config_.stop_early.metric.empty()) {
     next = std::min(next, next_multiple(config_.steps_per_epoch));
   }
   if (config_.checkpoints && config_.checkpoint_every > 0) {
     next = std::min(next, next_multiple(config_.checkpoint_every));
   }
-  if (stop_at_ && *stop_at_ > committed()) next = std::min(next, *stop_at_);
+  for (const auto& end : {stop_at_, early_at_}) {
+    if (end && *end > committed()) next = std::min(next, *end);
+  }
   return next;
 }
 
@@ -203,7 +207,7 @@ void DriverMachine::start_errand(Instant now, Actions& out) {
     stored_.reset();
     for (const ActorId member : members_) {
       if (member == members_.front()) {
-        out.push_back(SendOrder{member, WriteCheckpoint{generation_, committed()}});
+        out.push_back(SendOrder{member, WriteCheckpoint{generation_, committed(), history_now()}});
       } else {
         out.push_back(SendOrder{member, ProveState{generation_, committed()}});
       }
@@ -260,10 +264,71 @@ bool DriverMachine::sum_pieces(Actions& out) {
 }
 
 void DriverMachine::finish_epoch(Actions& out) {
-  for (const LedgerEntry* entry : ledger_.epoch(evaluation_.epoch))
-    add_figures(evaluation_.train, entry->figures);
+  evaluation_.train = epoch_figures(evaluation_.epoch);
+  for (const Figure& figure : evaluation_.train) evaluation_.metrics["train/" + figure.name] = figure.value();
+  for (const Figure& figure : evaluation_.test) evaluation_.metrics["test/" + figure.name] = figure.value();
   evaluated_ = committed();
   out.push_back(evaluation_);
+  watch_metrics(out);
+}
+
+/// Sums over the steps of the epoch that are committed, in their order, also those of an earlier run.
+std::vector<Figure> DriverMachine::epoch_figures(int epoch) const {
+  std::vector<Figure> figures;
+  const std::int64_t begin = epoch * config_.steps_per_epoch;
+  if (begin < ledger_.first_step() && ledger_.first_step() < begin + config_.steps_per_epoch)
+    figures = history_.epoch_figures;
+  for (const LedgerEntry* entry : ledger_.epoch(epoch)) add_figures(figures, entry->figures);
+  return figures;
+}
+
+/// As it must be in a manifest of the state as it is.
+std::string DriverMachine::history_now() const {
+  History history = history_;
+  history.epoch_figures.clear();
+  if (committed() % config_.steps_per_epoch != 0)
+    history.epoch_figures = epoch_figures(static_cast<int>(committed() / config_.steps_per_epoch));
+  return encode_history(history);
+}
+
+/// The state after `step` steps came to the best value of the metric whose best checkpoint is kept.
+bool DriverMachine::is_best(std::int64_t step) const {
+  return !config_.keep_best.empty() && history_.kept.epoch > 0 &&
+         step == history_.kept.epoch * config_.steps_per_epoch;
+}
+
+/// The epoch's metrics are known: is one of them the best, or is it time to stop?
+void DriverMachine::watch_metrics(Actions& out) {
+  history_.metrics = evaluation_.metrics;
+  const auto find = [&](const std::string& name) -> const double* {
+    const auto at = history_.metrics.find(name);
+    if (at != history_.metrics.end()) return &at->second;
+    std::string all;
+    for (const auto& [known, value] : history_.metrics) all += (all.empty() ? "" : ", ") + known;
+    fail("there is no metric '" + name + "': the job has " + all, out,
+         "name one of them in stop_early or keep_best, or count it in the job's loss() or evaluate()");
+    return nullptr;
+  };
+  const int epoch = evaluation_.epoch + 1;
+  if (!config_.keep_best.empty()) {
+    const double* value = find(config_.keep_best);
+    if (value == nullptr) return;
+    history_.kept = observe(history_.kept, config_.keep_best, config_.keep_best_mode, 0, epoch, *value);
+  }
+  const StopEarly& rule = config_.stop_early;
+  if (rule.metric.empty()) return;
+  const double* value = find(rule.metric);
+  if (value == nullptr) return;
+  history_.patience = observe(history_.patience, rule.metric, rule.mode, rule.min_delta, epoch, *value);
+  if (history_.patience.epochs_since < rule.patience || early_at_) return;
+  early_at_ = committed();
+  const std::string best = history_.patience.epoch == 0
+                               ? "it was never a number"
+                               : "the best was " + std::to_string(history_.patience.value) + " after epoch " +
+                                     std::to_string(history_.patience.epoch);
+  out.push_back(Notice{"stopping early: " + rule.metric + " has not become better for " +
+                           std::to_string(rule.patience) + " epochs, " + best,
+                       {}});
 }
 
 void DriverMachine::report(const CheckpointWritten& r, Trainer& from, Instant now, Actions& out) {
@@ -273,7 +338,7 @@ void DriverMachine::report(const CheckpointWritten& r, Trainer& from, Instant no
   }
   if (!agrees(from, r.step, r.parts, out)) return;
   from.errand_done = true;
-  stored_ = CheckpointInfo{r.path, r.step, r.hash};
+  stored_ = CheckpointInfo{r.path, r.step, r.hash, history_now()};
   accept_checkpoint(now, out);
 }
 
@@ -297,6 +362,7 @@ void DriverMachine::accept_checkpoint(Instant now, Actions& out) {
   checkpoints_.push_back(*stored_);
   written_.push_back(stored_->path);
   saved_ = stored_->step;
+  if (is_best(saved_)) best_checkpoint_ = stored_->path;
   out.push_back(AcceptCheckpoint{*stored_});
   stored_.reset();
   const auto keep = static_cast<std::size_t>(config_.keep_checkpoints);
@@ -305,7 +371,8 @@ void DriverMachine::accept_checkpoint(Instant now, Actions& out) {
     const auto oldest = std::find_if(checkpoints_.begin(), checkpoints_.end(),
                                      [&](const CheckpointInfo& c) { return c.path == written_.front(); });
     checkpoints_.erase(checkpoints_.begin(), oldest);
-    out.push_back(SendOrder{members_.front(), PruneCheckpoints{generation_, written_.front()}});
+    out.push_back(
+        SendOrder{members_.front(), PruneCheckpoints{generation_, written_.front(), best_checkpoint_}});
   }
   proceed(now, out);
   widen(now, out);
@@ -344,8 +411,15 @@ void DriverMachine::report(const TrainerFinished& r, Trainer& from, Instant now,
   });
   if (!same) return fail("trainers end with different states", out);
   state_ = State::kDone;
-  out.push_back(
-      JobDone{first.final_hash, committed(), committed() < config_.epochs * config_.steps_per_epoch});
+  const bool whole = committed() >= config_.epochs * config_.steps_per_epoch;
+  const bool early = early_at_ && committed() >= *early_at_;
+  out.push_back(JobDone{.hash = first.final_hash,
+                        .steps = committed(),
+                        .stopped = !whole && !early,
+                        .stopped_early = !whole && early,
+                        .history = history_now(),
+                        .best_metric = history_.kept.value,
+                        .best_checkpoint = best_checkpoint_});
 }
 
 }  // namespace troupe::train

@@ -183,8 +183,10 @@ void DriverMachine::start_generation(Instant now, Actions& out) {
   plan.loaders = loader_list();
   if (lineage_ != generation_) {
     plan.origin = StateOrigin::kMembers;
-  } else if (first_step_ > 0) {
+  } else if (!checkpoints_.empty()) {
     plan.origin = StateOrigin::kCheckpoint;
+    if (first_step_ <= ledger_.first_step())
+      history_.epoch_figures = decode_history(checkpoints_.back().history).value_or(History{}).epoch_figures;
     plan.checkpoint = checkpoints_.back().path;
     plan.state_hash = checkpoints_.back().hash;
   }

@@ -35,6 +35,14 @@ DriverMachine::DriverMachine(DriverConfig config, Mutations mutations)
       config_.loaders >= 1 && config_.epochs >= 1 && config_.steps_per_epoch >= 1 && config_.ahead >= 1,
       "loaders, epochs, steps per epoch and steps ahead are at least 1");
   TROUPE_ASSERT(config_.keep_checkpoints >= 1, "the newest checkpoint is kept");
+  if (config_.resume.empty()) return;
+  history_ = decode_history(config_.resume.back().history).value_or(History{});
+  for (const CheckpointInfo& checkpoint : config_.resume) {
+    if (is_best(checkpoint.step) && !checkpoint.in_memory) best_checkpoint_ = checkpoint.path;
+  }
+  const bool waited_enough =
+      !config_.stop_early.metric.empty() && history_.patience.epochs_since >= config_.stop_early.patience;
+  if (waited_enough && committed() % config_.steps_per_epoch == 0) early_at_ = committed();
 }
 
 std::vector<DriverAction> DriverMachine::start(Instant now) {

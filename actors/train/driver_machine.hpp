@@ -178,6 +178,10 @@ class DriverMachine {
   bool errand_complete() const;
   bool sum_pieces(Actions& out);
   void finish_epoch(Actions& out);
+  void watch_metrics(Actions& out);
+  std::vector<Figure> epoch_figures(int epoch) const;
+  std::string history_now() const;
+  bool is_best(std::int64_t step) const;
   void recovered(Instant now, Actions& out);
   void to_members(const TrainerOrder& order, Actions& out);
 
@@ -224,6 +228,9 @@ class DriverMachine {
   std::int64_t evaluated_ = 0;  ///< the last epoch end (in steps) that is evaluated and reported
   std::int64_t saved_ = 0;      ///< the last step at which a checkpoint was written or given up
   std::optional<std::int64_t> stop_at_;
+  std::optional<std::int64_t> early_at_;  ///< StopEarly ends the job at these steps
+  History history_;                       ///< its epoch_figures: of the steps before the ledger begins
+  std::string best_checkpoint_;           ///< path; empty: none
   Errand errand_ = Errand::kNone;
   EpochDone evaluation_;
   std::map<std::int64_t, PieceReport> pieces_;  ///< of the evaluation under way

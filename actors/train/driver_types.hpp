@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "actors/train/history.hpp"
 #include "actors/train/ledger.hpp"
 #include "actors/train/messages.hpp"
 #include "actors/train/plan.hpp"
@@ -18,8 +20,10 @@ namespace troupe::train {
 /// A checkpoint that can be started from.
 struct CheckpointInfo {
   std::string path;
-  std::int64_t step = 0;  ///< steps in its state
-  StateHash hash;         ///< empty if not known
+  std::int64_t step = 0;   ///< steps in its state
+  StateHash hash;          ///< empty if not known
+  std::string history{};   ///< encode_history; empty: none
+  bool in_memory = false;  ///< a snapshot: no file, and nobody's best checkpoint
   bool operator==(const CheckpointInfo&) const = default;
 };
 
@@ -57,7 +61,10 @@ struct DriverConfig {
   bool checkpoints = false;           ///< whether checkpoints are written at all
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
   int keep_checkpoints = 3;           ///< of this run; older ones, of any run, go
-  int ahead = 8;                      ///< steps that may be run ahead of the commit
+  StopEarly stop_early;
+  std::string keep_best;  ///< the checkpoint with the best value of this metric stays; empty: none does
+  Mode keep_best_mode = Mode::kAuto;
+  int ahead = 8;               ///< steps that may be run ahead of the commit
   int failed_generations = 3;  ///< generations that fail in a row before the most suspected trainer is killed
   RestartPolicy restart;
   DriverDeadlines deadlines;
@@ -150,9 +157,10 @@ struct AcceptCheckpoint {
 };
 struct EpochDone {
   int epoch = 0;
-  std::vector<Figure> train;  ///< over the epoch's slots that this run committed, in their order; "loss" first
-  std::vector<Figure> test;   ///< over the pieces of the test set, in their order
-  std::int64_t count = 0;     ///< test samples; 0 without an evaluation
+  std::vector<Figure> train;              ///< over the epoch's slots, in their order; "loss" first
+  std::vector<Figure> test;               ///< over the pieces of the test set, in their order
+  std::int64_t count = 0;                 ///< test samples; 0 without an evaluation
+  std::map<std::string, double> metrics;  ///< both as "train/loss", "test/loss"
 };
 /// A line for the user: what died and why, a failed checkpoint, a rewind.
 struct Notice {
@@ -172,7 +180,11 @@ struct Recovered {
 struct JobDone {
   StateHash hash;
   std::int64_t steps = 0;
-  bool stopped = false;  ///< ended early by StopRequested
+  bool stopped = false;         ///< ended early by StopRequested
+  bool stopped_early = false;   ///< ended early by StopEarly
+  std::string history;          ///< of the state it ends with
+  double best_metric = 0;       ///< of keep_best; meaningful with a best checkpoint
+  std::string best_checkpoint;  ///< path of its manifest; empty: none
 };
 struct JobFailed {
   std::string reason;

@@ -31,6 +31,8 @@ class Ledger {
   /// Voids every step from `step` on: nobody holds their state any more. Returns how many.
   std::int64_t rewind(std::int64_t step);
 
+  /// The first step that it has, or will have.
+  std::int64_t first_step() const { return first_step_; }
   /// Steps committed, and so the next step.
   std::int64_t committed() const;
   /// The steps of `epoch` that this ledger saw (a resumed run has a part of its first epoch), in order.

@@ -44,6 +44,7 @@ struct Evaluate {
 struct WriteCheckpoint {
   Generation generation;
   std::int64_t step = 0;
+  std::string history;  ///< the driver's, for the manifest (history.hpp)
 };
 /// Report the hashes of the state's parts, while rank 0 writes them.
 struct ProveState {
@@ -54,6 +55,7 @@ struct ProveState {
 struct PruneCheckpoints {
   Generation generation;
   std::string oldest_kept;  ///< path of its manifest
+  std::string spared;       ///< an older one that stays, too: the best; empty: none
 };
 /// The job is over: report the final hash.
 struct Finish {

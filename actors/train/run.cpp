@@ -1,8 +1,13 @@
 #include "actors/train/run.hpp"
 
+#include <atomic>
 #include <deque>
+#include <mutex>
+#include <thread>
 
 #include "actors/train/interrupts.hpp"
+#include "actors/train/run_losses.hpp"
+#include "actors/train/train.hpp"
 
 namespace troupe::train {
 namespace {
@@ -10,25 +15,94 @@ namespace {
 /// How often a signal is looked for.
 constexpr Duration kLook = std::chrono::milliseconds(100);
 constexpr Duration kEnds = std::chrono::seconds(10);
+/// For a piece of the state: the first one is laid out when it is asked for.
+constexpr Duration kPieceArrives = std::chrono::seconds(60);
+constexpr int kPieceTries = 3;
+/// How long the program may be without a node, and how often it is looked for.
+constexpr Duration kNextNode = std::chrono::seconds(60);
+constexpr Duration kLookForNode = std::chrono::milliseconds(20);
+constexpr int kMostLosses = 3;
+constexpr Duration kLookForEvents = std::chrono::milliseconds(5);
+
+Instant now() {
+  return MonotonicClock().now();
+}
 
 }  // namespace
 
 struct Run::Parts {
-  Parts(const DriverSession& on, RunOptions options, Reporting how)
-      : session(on),
-        reporting(std::move(how)),
-        driver(session.spawn<TrainDriver>({.here = true}, std::move(options))),
-        result(driver.call<&TrainDriver::run>()),
-        unread(reporting.first.begin(), reporting.first.end()) {}
+  Parts(const DriverSession& on, RunPlan what, Reporting how, const report::JobStarted& started)
+      : session(on), plan(std::move(what)), reporting(std::move(how)) {
+    unread.push_back(started);
+    begin(TakeUp::kAsAsked);
+  }
 
   const DriverSession& session;
+  RunPlan plan;
   Reporting reporting;
   ActorHandle<TrainDriver> driver;
   Future<RunResult> result;
+  std::uint32_t incarnation = 0;  ///< of this program, when the driver began
   std::deque<report::Event> unread;
   std::optional<Future<std::vector<report::Event>>> asked;
-  bool over = false;    ///< the driver has no more events
-  bool waited = false;  ///< the result was asked for
+  bool over = false;                 ///< the driver has no more events
+  bool waited = false;               ///< the result was asked for
+  std::atomic<bool> ending = false;  ///< by pause() or stop(): every next driver is told so
+  std::mutex driver_mutex;           ///< guards `driver` against stop() in another thread
+  std::optional<Snapshot> paused;
+  RunResult paused_result;
+
+  RunLosses losses{kMostLosses};
+  struct Lost {
+    std::string why;
+    Instant since{};
+  };
+  std::optional<Lost> lost;  ///< the driver is, and the next one has not begun
+  int faults = 0;            ///< told so far
+  double seconds = 0;        ///< before it was paused
+  Instant began_at = now();  ///< or was resumed
+
+  /// Starts a driver, with its snapshot.
+  void begin(TakeUp take_up) {
+    std::vector<report::Event> told;
+    RunOptions options = run_options(session, plan, take_up, told);
+    if (take_up == TakeUp::kOwn) leave_out_past(options.chaos);
+    if (lost) told.push_back(going_on(options.resume));
+    unread.insert(unread.end(), told.begin(), told.end());
+    options.faults = faults;
+    options.seconds = seconds + (lost ? to_seconds(now() - began_at) : 0);
+    incarnation = session.incarnation();
+    const auto spawned = session.spawn<TrainDriver>({.here = true}, std::move(options));
+    {
+      const std::lock_guard lock(driver_mutex);
+      driver = spawned;
+    }
+    if (plan.from) {
+      const wire::ByteView state = *plan.from->state;
+      for (std::size_t at = 0; at < state.size(); at += kStatePiece)
+        driver.call<&TrainDriver::add_snapshot>(state_piece(state, at)).get(kPieceArrives);
+    }
+    result = driver.call<&TrainDriver::run>();
+    if (ending) driver.tell<&TrainDriver::pause>();
+    over = false;
+  }
+
+  /// Leaves out faults on purpose that happened before; the death of the node may have been one of them.
+  void leave_out_past(std::vector<ChaosStep>& chaos) {
+    bool node = !lost;
+    std::erase_if(chaos, [&](const ChaosStep& one) {
+      const bool kills_node = one.what == ChaosStep::What::kKillNode;
+      return one.step <= losses.furthest() || (kills_node && !std::exchange(node, true));
+    });
+    plan.options.chaos = chaos;
+  }
+  report::Event going_on(const std::vector<CheckpointInfo>& from) {
+    ++faults;
+    const std::string how =
+        from.empty() ? "no checkpoint has the job's state, it begins again at step 0"
+                     : "going on at step " + std::to_string(from.back().step) + " from " + from.back().path;
+    return report::Fault{"the node of this program died: " + how, {}, {}, {}};
+  }
 
   void tell(const report::Event& event) {
     for (auto& sink : reporting.sinks) {
@@ -36,34 +110,113 @@ struct Run::Parts {
     }
     if (reporting.on_event) reporting.on_event(event);
   }
-  /// The job's driver lives in this program, and so does its link to the cluster: its node.
-  std::vector<report::Event> take_asked() try {
-    return std::exchange(asked, std::nullopt)->get();
-  } catch (const ActorDied& died) {
-    throw TaskFailed(
-        {ErrorCode::kTaskFailed, "the job is lost",
-         "the node that this program was joined to is gone: " + died.info().why,
-         reporting.checkpoints ? "run it again with resume" : "run it again, with a checkpoint folder"});
-  }
   void warn(const std::string& text) {
     const report::Event warning = report::Warning{text};
     for (auto& sink : reporting.sinks) (void)sink->take(warning);
     if (reporting.on_event) reporting.on_event(warning);
   }
-  /// All pieces, or nothing and a warning: a job that is done does not fail for want of them.
-  wire::Bytes take_weights() try {
+
+  /// Waits for events, or for a node where the driver is lost.
+  void fetch(Duration timeout) {
+    if (lost) return find_node(timeout);
+    if (!asked) asked = driver.call<&TrainDriver::next_events>();
+    if (!asked->wait(timeout)) return;
+    try {
+      auto events = std::exchange(asked, std::nullopt)->get();
+      over = events.empty();
+      for (auto& event : events) take(std::move(event));
+    } catch (const ActorDied& died) {
+      lose(died.info().why);
+    } catch (const Unavailable& gone) {
+      lose(gone.info().why);
+    }
+  }
+  void take(report::Event event) {
+    if (const auto* step = std::get_if<report::StepDone>(&event))
+      losses.reached((step->epoch - 1) * step->steps_per_epoch + step->step);
+    if (std::holds_alternative<report::Fault>(event)) ++faults;
+    unread.push_back(std::move(event));
+  }
+
+  /// The job's driver lives in this program's place in the cluster, and goes with it.
+  void lose(const std::string& why) {
+    asked.reset();
+    if (!losses.goes_on())
+      throw TaskFailed({ErrorCode::kTaskFailed, "the job is lost",
+                        "the node that this program was joined to died " + std::to_string(losses.in_a_row()) +
+                            " times without a step of progress: " + why,
+                        plan.options.checkpoint_folder.empty() ? "run it again, with a checkpoint folder"
+                                                               : "run it again with resume"});
+    lost = Lost{why, now()};
+  }
+  void find_node(Duration timeout) {
+    const Instant deadline = now() + timeout;
+    while (session.incarnation() == incarnation) {
+      if (now() - lost->since > kNextNode)
+        throw TaskFailed(
+            {ErrorCode::kTaskFailed, "the job is lost",
+             "the node that this program was joined to is gone, and no other one took it: " + lost->why,
+             plan.options.checkpoint_folder.empty() ? "run it again, with a checkpoint folder"
+                                                    : "run it again with resume"});
+      if (now() >= deadline) return;
+      std::this_thread::sleep_for(kLookForNode);
+    }
+    try {
+      begin(TakeUp::kOwn);
+      lost.reset();
+    } catch (const Unavailable& gone) {  // that node, too
+      lose(gone.info().why);
+    } catch (const ActorDied& died) {
+      lose(died.info().why);
+    }
+  }
+
+  /// All pieces, from whichever trainer is alive: each has the same bytes.
+  wire::Bytes take_state(bool weights_only) {
     wire::Bytes all;
-    for (wire::Bytes piece; all.empty() || !piece.empty(); all.insert(all.end(), piece.begin(), piece.end()))
-      piece = driver.call<&TrainDriver::weights>(all.size()).get(kEnds);
-    return all;
-  } catch (const Error& error) {
+    int failures = 0;
+    for (;;) {
+      try {
+        const auto piece =
+            driver.call<&TrainDriver::final_state>(weights_only, all.size()).get(kPieceArrives);
+        if (piece.empty()) return all;
+        all.insert(all.end(), piece.begin(), piece.end());
+      } catch (const Error&) {
+        if (++failures == kPieceTries || session.incarnation() != incarnation) throw;
+      }
+    }
+  }
+  /// A job that is done does not fail for want of its weights.
+  wire::Bytes take_weights() try { return take_state(true); } catch (const Error& error) {
     warn("the weights did not come back: " + std::string(error.what()));
     return {};
   }
+  /// Takes the state of a job that is over. If its node dies meanwhile, the job goes on from what there is.
+  void hold() {
+    paused_result = result.get(kEnds);
+    try {
+      const auto place = driver.call<&TrainDriver::place>().get(kEnds);
+      auto state = std::make_shared<const wire::Bytes>(take_state(false));
+      paused = Snapshot{place, plan.job_type, paused_result.metrics, std::move(state)};
+    } catch (const Error& error) {
+      if (session.incarnation() == incarnation && has_node()) throw;
+      over = false;
+      return lose(error.info().why);
+    }
+    ending = false;
+    let_go("the run is paused");
+  }
+  bool has_node() const try { return !session.nodes().empty(); } catch (const Error&) {
+    return false;
+  }
+  void let_go(const std::string& why) {
+    driver.tell<&TrainDriver::abandon>(why);
+    session.kill(driver, why);
+  }
 };
 
-Run::Run(const DriverSession& session, RunOptions options, Reporting reporting)
-    : parts_(std::make_unique<Parts>(session, std::move(options), std::move(reporting))) {}
+Run::Run(const DriverSession& session, RunPlan plan, Reporting reporting, const report::JobStarted& started)
+    : parts_(std::make_unique<Parts>(session, std::move(plan), std::move(reporting), started)) {}
 
 Run::Run(Run&& other) noexcept = default;
 
@@ -73,7 +226,7 @@ Run& Run::operator=(Run&& other) noexcept {
 }
 
 Run::~Run() {
-  if (parts_ == nullptr) return;
+  if (parts_ == nullptr || parts_->paused) return;
   try {
     parts_->driver.call<&TrainDriver::abandon>("its handle is gone").get(kEnds);
     parts_->session.kill(parts_->driver, "the run is over");
@@ -84,13 +237,7 @@ Run::~Run() {
 
 std::optional<report::Event> Run::next_event(Duration timeout) {
   Parts& p = *parts_;
-  if (p.unread.empty() && !p.over) {
-    if (!p.asked) p.asked = p.driver.call<&TrainDriver::next_events>();
-    if (!p.asked->state()->wait(timeout)) return {};
-    auto events = p.take_asked();
-    p.over = events.empty();
-    p.unread.assign(std::make_move_iterator(events.begin()), std::make_move_iterator(events.end()));
-  }
+  if (p.unread.empty() && !p.over) p.fetch(timeout);
   if (p.unread.empty()) return {};
   report::Event event = std::move(p.unread.front());
   p.unread.pop_front();
@@ -103,25 +250,98 @@ bool Run::is_over() const {
 }
 
 void Run::stop() const {
+  parts_->ending = true;
+  const std::lock_guard lock(parts_->driver_mutex);
   parts_->driver.tell<&TrainDriver::stop>();
 }
 
 RunResult Run::wait() {
-  if (std::exchange(parts_->waited, true))
+  Parts& p = *parts_;
+  if (std::exchange(p.waited, true))
     throw BadConfig("a run was waited for twice", "its result was given to who waited first",
                     "keep the result");
-  const Interrupts interrupts(parts_->reporting.handle_signals);
+  const Interrupts interrupts(p.plan.options.handle_signals);
   bool told = false;
   while (!is_over()) {
     if (interrupts.signal() != 0 && !std::exchange(told, true)) stop();
     next_event(kLook);
   }
-  RunResult result = parts_->result.get(kEnds);
+  if (p.paused) {
+    if (p.plan.options.return_weights) p.paused_result.weights = *p.paused->state;
+    return std::move(p.paused_result);
+  }
+  RunResult result = p.result.get(kEnds);
   result.signal = result.stopped ? interrupts.signal() : 0;
-  if (parts_->reporting.return_weights) result.weights = parts_->take_weights();
-  parts_->driver.tell<&TrainDriver::abandon>("its result was taken");  // the trainers go, if the handle stays
-  parts_->reporting.sinks.clear();  // what they hold is flushed, and a bar is cleared
+  if (p.plan.options.return_weights) result.weights = p.take_weights();
+  p.driver.tell<&TrainDriver::abandon>("its result was taken");  // the trainers go, if the handle stays
+  p.reporting.sinks.clear();  // what they hold is flushed, and a bar is cleared
   return result;
+}
+
+Snapshot Run::pause() {
+  Parts& p = *parts_;
+  if (!p.paused && !p.waited && !p.over) {
+    p.ending = true;
+    if (!p.lost) p.driver.tell<&TrainDriver::pause>();
+  }
+  return pause_at_end();
+}
+
+Snapshot Run::pause_at_end() {
+  Parts& p = *parts_;
+  if (p.paused) return *p.paused;
+  if (p.waited)
+    throw BadConfig("cannot pause a run", "its result was taken, and its trainers went",
+                    "pause it instead of waiting");
+  while (!p.paused) {
+    while (!is_over()) next_event(kLook);
+    p.hold();
+  }
+  return *p.paused;
+}
+
+void Run::resume() {
+  const TrainOptions options = parts_->plan.options;
+  resume(options);
+}
+
+void Run::resume(const TrainOptions& options) {
+  Parts& p = *parts_;
+  if (!p.paused) throw BadConfig("cannot resume a run", "it is not paused", "pause it first");
+  RunPlan plan = p.plan;
+  plan.options = options;
+  plan.from = p.paused;
+  plan.clone = false;
+  const RunPlan former = std::exchange(p.plan, std::move(plan));
+  p.seconds = p.paused_result.seconds;
+  p.began_at = now();
+  try {
+    p.begin(TakeUp::kOwn);
+  } catch (...) {
+    p.plan = former;
+    throw;
+  }
+  p.paused.reset();
+  p.waited = false;
+}
+
+Run& wait_any(std::span<Run* const> runs) {
+  if (runs.empty())
+    throw BadConfig("cannot wait for a run", "there is none", "name those that are under way");
+  for (;;) {
+    for (Run* run : runs) {
+      while (run->next_event(Duration(0))) {
+      }
+      if (run->is_over()) return *run;
+    }
+    std::this_thread::sleep_for(kLookForEvents);
+  }
+}
+
+Run Run::start_clone(RunPlan plan) const {
+  if (!parts_->paused) throw BadConfig("cannot clone a run", "it is not paused", "pause it first");
+  plan.from = parts_->paused;
+  return start_training(parts_->session, std::move(plan));
 }
 
 }  // namespace troupe::train

@@ -4,28 +4,34 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "actors/report/sink.hpp"
+#include "actors/train/snapshot.hpp"
 #include "actors/train/train_driver.hpp"
 #include "scheduler/init/init.hpp"
 
 namespace troupe::train {
 
-/// Movable. Not thread-safe, except stop(). Events are handed on while somebody waits: in wait() or
+struct RunPlan;
+struct TrainOptions;
+
+/// Movable. Not thread-safe, except stop(). Events are handed on while somebody waits: in wait(), pause() or
 /// next_event(); the newest 100,000 are kept until then.
+///
+/// When the node that this program is joined to dies, the job's driver dies with it. The run then waits for
+/// the program's next node and goes on from the newest checkpoint, or from the beginning where there is none,
+/// and says so; the third time in a row without a new highest step ends it.
 class Run {
  public:
-  /// What train::start gives it.
+  /// Who is told of events.
   struct Reporting {
     std::vector<std::unique_ptr<report::Sink>> sinks;
     std::function<void(const report::Event&)> on_event;
-    bool handle_signals = true;
-    bool return_weights = true;
-    bool checkpoints = false;          ///< whether a lost job can be resumed
-    std::vector<report::Event> first;  ///< told before all others
   };
-  Run(const DriverSession& session, RunOptions options, Reporting reporting);
+  /// For start(). Throws what run_options throws.
+  Run(const DriverSession& session, RunPlan plan, Reporting reporting, const report::JobStarted& started);
   Run(Run&& other) noexcept;
   Run& operator=(Run&& other) noexcept;
   /// Ends the job if it is not over: its trainers and loaders are gone within seconds.
@@ -44,9 +50,34 @@ class Run {
   /// once. Thread-safe; from on_event, too.
   void stop() const;
 
+  /// Ends the job after the current step, as stop() does, and takes its state into this program; its trainers
+  /// and loaders go, with their CPUs. The state is moved in pieces of 16 MiB; this program and, until it
+  /// goes, one trainer hold a copy of it. Throws as wait(), and BadConfig once the result was taken.
+  Snapshot pause();
+  /// The same when the job has run all its epochs, so that it may get more of them: instead of wait().
+  Snapshot pause_at_end();
+  /// Goes on from where pause() left the job, with the options as they were, or with others, such as more
+  /// epochs or trainers: the result is that of a run that was never paused. on_event, files and display stay
+  /// those of start(). Throws BadConfig if the job is not paused, or if `options` are of another job.
+  void resume();
+  void resume(const TrainOptions& options);
+  /// A new run that begins with the state of this one, which must be paused: with another struct of the same
+  /// type, such as another learning rate, and another seed, on the same data and batches. Parameters,
+  /// buffers and what optimizers keep for each parameter are the snapshot's, and so is the step that it goes
+  /// on at; options of optimizers and learning rates are those that the new struct sets, where it is another
+  /// one. `options.epochs` count from the beginning. Include train.hpp.
+  ///     Run better = best.clone(Digits{folder, 0.01}, options);
+  template <class Job>
+  Run clone(const Job& job, const TrainOptions& options) const;
+
  private:
   struct Parts;
+  Run start_clone(RunPlan plan) const;
   std::unique_ptr<Parts> parts_;
 };
+
+/// Hands on the events of all `runs` until one of them is over: that one. wait() or pause_at_end() then
+/// return at once. Throws what Run::next_event throws.
+Run& wait_any(std::span<Run* const> runs);
 
 }  // namespace troupe::train

@@ -28,7 +28,10 @@ struct RunSettings {
   bool find_unused_parameters = false;
   bool exact = true;              ///< the same bits whatever happens
   std::string checkpoint_folder;  ///< empty: no checkpoints
-  double group_timeout_s = 30;    ///< of a collective in which nobody makes progress
+  /// A snapshot's optimizer options give way to those that the job's struct sets: it was taken of another
+  /// one.
+  bool new_options = false;
+  double group_timeout_s = 30;  ///< of a collective in which nobody makes progress
 };
 
 /// What a loader knows about the data.

@@ -6,6 +6,7 @@
 
 #include "actors/checkpoint/sha256.hpp"
 #include "runtime/core/assert.hpp"
+#include "runtime/core/ids.hpp"
 
 namespace troupe::train {
 namespace {
@@ -43,6 +44,16 @@ void in_pieces(std::span<const std::byte> bytes, const WalkProgress& progress,
   }
 }
 
+void take_options(std::span<StatePart> parts, std::span<const StatePart> from) {
+  for (StatePart& part : parts) {
+    const bool rates = part.name.starts_with("optimizer") && part.name.ends_with("/learning_rates");
+    if (!rates && !part.name.starts_with(kOptionPrefix)) continue;
+    const auto own = std::find_if(from.begin(), from.end(),
+                                  [&](const StatePart& other) { return other.name == part.name; });
+    if (own != from.end()) part = *own;
+  }
+}
+
 std::vector<PartHash> hash_parts(std::span<const StatePart> parts, const WalkProgress& progress) {
   std::vector<PartHash> hashes;
   hashes.reserve(parts.size());
@@ -53,6 +64,13 @@ std::vector<PartHash> hash_parts(std::span<const StatePart> parts, const WalkPro
     hashes.push_back({part.name, hash.digest()});
   }
   return hashes;
+}
+
+std::string hash_of_bytes(std::span<const std::byte> bytes, const WalkProgress& progress) {
+  checkpoint::Xxh3 hash;
+  in_pieces(bytes, progress, [&](auto piece) { hash.update(piece); });
+  const auto digest = hash.digest();
+  return to_hex(digest.high) + to_hex(digest.low);
 }
 
 std::string final_hash(std::span<const StatePart> parts, const WalkProgress& progress) {

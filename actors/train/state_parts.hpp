@@ -27,9 +27,15 @@ inline constexpr const char* kOptionPrefix = "optimizer_options";
 /// XXH3-128 of each part, in order.
 std::vector<PartHash> hash_parts(std::span<const StatePart> parts, const WalkProgress& progress = {});
 
+/// XXH3-128 of a whole file's bytes, as text.
+std::string hash_of_bytes(std::span<const std::byte> bytes, const WalkProgress& progress = {});
+
 /// The hash of a job's last line, by which runs are compared: SHA-256 over names, dtypes, shapes and bytes,
 /// in order; 64 lower-case hexadecimal characters. Optimizer options are left out: the job's struct has them.
 std::string final_hash(std::span<const StatePart> parts, const WalkProgress& progress = {});
+
+/// An optimizer's options and learning rates in `parts` become those of `from`, found by name. The views do.
+void take_options(std::span<StatePart> parts, std::span<const StatePart> from);
 
 /// `consume(piece)` for each piece of `bytes`, with `progress` after it.
 void in_pieces(std::span<const std::byte> bytes, const WalkProgress& progress,

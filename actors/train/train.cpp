@@ -11,6 +11,7 @@
 #include "actors/report/reporter.hpp"
 #include "actors/report/tensorboard_log.hpp"
 #include "actors/report/terminal.hpp"
+#include "actors/train/state_parts.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/security/secret.hpp"
 #include "scheduler/init/embedded_cluster.hpp"
@@ -41,6 +42,14 @@ void check(const TrainOptions& o) {
     refuse("keep_checkpoints = " + std::to_string(o.keep_checkpoints), "keep at least 1");
   if (o.resume && o.checkpoint_folder.empty())
     refuse("resume without a checkpoint folder", "name the folder");
+  if (!o.stop_early.metric.empty() && o.stop_early.patience < 1)
+    refuse("stop_early.patience = " + std::to_string(o.stop_early.patience), "use at least 1 epoch");
+  if (!o.keep_best.empty() && o.checkpoint_folder.empty())
+    refuse("keep_best = " + o.keep_best + " without a checkpoint folder", "name the folder");
+  for (const auto& metric : {o.stop_early.metric, o.keep_best}) {
+    if (metric.starts_with("test/") && !o.evaluate)
+      refuse("the metric " + metric + " of a run without an evaluation", "leave evaluate = false out");
+  }
 }
 
 std::string count(std::int64_t n, const std::string& what) {
@@ -66,9 +75,6 @@ Run::Reporting reporting_of(const TrainOptions& options) {
   static report::FdOutput output(STDOUT_FILENO);
   Run::Reporting reporting;
   reporting.on_event = options.on_event;
-  reporting.handle_signals = options.handle_signals;
-  reporting.return_weights = options.return_weights;
-  reporting.checkpoints = !options.checkpoint_folder.empty();
   auto& sinks = reporting.sinks;
   if (options.show_progress) sinks.push_back(std::make_unique<report::Reporter>(output, clock));
   if (!options.events_json.empty()) {
@@ -88,13 +94,15 @@ Run::Reporting reporting_of(const TrainOptions& options) {
 
 /// Makes sure that checkpoints can be written, and finds those to take up. Never none where one was asked
 /// for. Adds warnings to `told`.
-void find_checkpoints(const TrainOptions& options, RunOptions& run, std::vector<report::Event>& told) {
+void find_checkpoints(const TrainOptions& options, TakeUp take_up, RunOptions& run,
+                      std::vector<report::Event>& told) {
   if (options.checkpoint_folder.empty()) return;
   checkpoint::PosixFileSystem files;
   checkpoint::CheckpointStore store(files, {options.checkpoint_folder});
   store.prepare().value();
   const auto listed = store.list().value();
-  if (!options.resume) {
+  if (listed.empty() && take_up == TakeUp::kOwn && !options.resume) return;
+  if (!options.resume && take_up == TakeUp::kAsAsked) {
     if (listed.empty()) return;
     refuse("'" + options.checkpoint_folder + "' holds checkpoints of an earlier run, the newest is " +
                listed.back().manifest_path,
@@ -115,7 +123,9 @@ void find_checkpoints(const TrainOptions& options, RunOptions& run, std::vector<
     const auto step = static_cast<std::int64_t>(manifest.position.global_step);
     if (other || (!run.resume.empty() && step > run.resume.back().step)) continue;
     if (!run.resumed_job) run.resumed_job = manifest.job;
-    run.resume.push_back({at->manifest_path, step, manifest.state_hash});
+    const auto history = manifest.metadata.find(kHistoryKey);
+    run.resume.push_back({at->manifest_path, step, manifest.state_hash,
+                          history == manifest.metadata.end() ? "" : history->second});
   }
   if (run.resume.empty()) {
     refuse(bad.empty() ? "there is no checkpoint in '" + options.checkpoint_folder + "' to resume from"
@@ -126,17 +136,41 @@ void find_checkpoints(const TrainOptions& options, RunOptions& run, std::vector<
   std::reverse(run.resume.begin(), run.resume.end());
 }
 
+/// The snapshot takes its place among the checkpoints: what is newer was written by this run, later.
+void add_snapshot(const RunPlan& plan, RunOptions& run) {
+  if (!plan.from) return;
+  const JobPlace& place = plan.from->place;
+  if (plan.from->job_type != plan.job_type)
+    refuse("the snapshot is of another type of job", "clone a run with the same struct");
+  checkpoint::JobIdentity of = place.job;
+  if (plan.clone) {
+    const auto ours = job_identity(run.settings);
+    run.settings.new_options = of.job_sha256 != ours.job_sha256;
+    of.job = ours.job;
+    of.job_sha256 = ours.job_sha256;
+    of.seed = ours.seed;
+  }
+  if (const auto other = difference(of, job_identity(run.settings)))
+    refuse("the snapshot does not fit: " + *other,
+           plan.clone ? "clone with as many logical ranks and as large a batch"
+                      : "resume the same job, or clone");
+  if (!run.resumed_job) run.resumed_job = of;
+  const auto later = std::find_if(run.resume.begin(), run.resume.end(),
+                                  [&](const CheckpointInfo& c) { return c.step > place.step; });
+  run.resume.insert(later, {kSnapshotPath, place.step, hash_of_bytes(*plan.from->state),
+                            plan.clone ? "" : place.history, true});
+}
+
 }  // namespace
 
-Run start_training(const DriverSession& session, std::uint64_t job_type, wire::Bytes job,
-                   const TrainOptions& options) {
+RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp take_up,
+                       std::vector<report::Event>& told) {
+  const TrainOptions& options = plan.options;
   check(options);
-  Run::Reporting reporting = reporting_of(options);
-  reporting.first.push_back(report::JobStarted{title_of(session, job_type, options), options.epochs});
   RunOptions run;
-  run.settings.job_type = job_type;
-  run.settings.job = std::move(job);
-  run.settings.job_text = JobRegistry::instance().find(job_type).describe(run.settings.job);
+  run.settings.job_type = plan.job_type;
+  run.settings.job = plan.job;
+  run.settings.job_text = JobRegistry::instance().find(plan.job_type).describe(run.settings.job);
   run.settings.run = "run-" + to_hex(SystemRandom().next());
   const auto key = JobKey::generate();
   run.settings.key.assign(key.reveal().begin(), key.reveal().end());
@@ -147,18 +181,29 @@ Run start_training(const DriverSession& session, std::uint64_t job_type, wire::B
   run.settings.find_unused_parameters = options.find_unused_parameters;
   run.settings.checkpoint_folder = options.checkpoint_folder;
   run.keep_checkpoints = options.keep_checkpoints;
-  find_checkpoints(options, run, reporting.first);
+  find_checkpoints(options, take_up, run, told);
+  add_snapshot(plan, run);
   run.trainers = options.trainers;
   run.loaders = options.loaders;
   run.evaluate = options.evaluate;
   run.checkpoint_every = options.checkpoint_every;
   run.trainer_cpus = options.trainer_cpus;
+  run.stop_early = options.stop_early;
+  run.keep_best = options.keep_best;
+  run.keep_best_mode = options.keep_best_mode;
   run.chaos = options.chaos;
   if (const auto* cluster = session.embedded()) {
     for (const auto pid : cluster->node_pids()) run.node_pids.push_back(pid);
     run.head_pid = cluster->head_pid();
   }
-  return {session, std::move(run), std::move(reporting)};
+  return run;
+}
+
+Run start_training(const DriverSession& session, RunPlan plan) {
+  check(plan.options);
+  Run::Reporting reporting = reporting_of(plan.options);
+  const report::JobStarted started{title_of(session, plan.job_type, plan.options), plan.options.epochs};
+  return {session, std::move(plan), std::move(reporting), started};
 }
 
 }  // namespace troupe::train

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,11 +37,18 @@ struct TrainOptions {
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
   int keep_checkpoints = 3;           ///< older ones go once this run has written so many
   bool resume = false;                ///< take up at the newest checkpoint in the folder: it must have one
-  double trainer_cpus = 0;            ///< CPUs that a trainer reserves on its node
+  /// CPUs that a trainer reserves on its node. A trainer that finds none free waits until another one has
+  /// gone. 0: it reserves none, so that any number runs on any machine.
+  double trainer_cpus = 0;
+  StopEarly stop_early{};  ///< {.metric = "test/loss", .patience = 3}: end when it gets no better
+  /// "test/accuracy": the checkpoint of the epoch with the best value stays, however old it is
+  /// (RunResult::best_checkpoint).
+  std::string keep_best{};
+  Mode keep_best_mode = Mode::kAuto;  ///< which values of it are better
   std::vector<ChaosStep> chaos{};     ///< faults on purpose
 
-  /// A parameter that the loss of a leaf does not depend on counts as zeros there; otherwise it is an error that
-  /// names it. Costs one small reduction a step. Jobs whose nets train in turns need it.
+  /// A parameter that the loss of a leaf does not depend on counts as zeros there; otherwise it is an error
+  /// that names it. Costs one small reduction a step. Jobs whose nets train in turns need it.
   bool find_unused_parameters = false;
   bool return_weights = true;  ///< RunResult::load() works; a copy of the weights in this process
 
@@ -57,22 +65,47 @@ struct TrainOptions {
   std::function<void(const report::Event&)> on_event{};
 };
 
+/// What a run is to do, without the job's type.
+struct RunPlan {
+  std::uint64_t job_type = 0;
+  wire::Bytes job;
+  TrainOptions options;
+  std::optional<Snapshot> from{};  ///< begins with this state
+  bool clone = false;              ///< that state may be of another struct and seed
+};
+
+/// What a driver may take up from the checkpoint folder.
+enum class TakeUp : std::uint8_t {
+  kAsAsked,  ///< what the options say: what is there, or nothing, and then there must be nothing
+  kOwn,      ///< what this very run has left there; from the beginning if it has left nothing
+};
+
+/// What a driver is started with. Throws BadConfig for options that make no sense, and for checkpoints that
+/// do not fit; adds what is to be told.
+RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp take_up,
+                       std::vector<report::Event>& told);
+
 /// The part of start() that does not depend on the job's type.
-Run start_training(const DriverSession& session, std::uint64_t job_type, wire::Bytes job,
-                   const TrainOptions& options);
+Run start_training(const DriverSession& session, RunPlan plan);
 
 /// Begins to train. Throws BadConfig for options that make no sense, IoError for a file that cannot be
 /// written. `session` must outlive the run.
 template <class Job>
 Run start(const DriverSession& session, const Job& job, const TrainOptions& options) {
   (void)&JobEntry<Job>::registered;
-  return start_training(session, JobEntry<Job>::kId, wire::encode(job), options);
+  return start_training(session, {JobEntry<Job>::kId, wire::encode(job), options});
 }
 
 /// Trains, and returns what came of it. Throws as start() and Run::wait().
 template <class Job>
 RunResult run(const DriverSession& session, const Job& job, const TrainOptions& options) {
   return start(session, job, options).wait();
+}
+
+template <class Job>
+Run Run::clone(const Job& job, const TrainOptions& options) const {
+  (void)&JobEntry<Job>::registered;
+  return start_clone({JobEntry<Job>::kId, wire::encode(job), options, {}, true});
 }
 
 }  // namespace troupe::train

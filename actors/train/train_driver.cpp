@@ -11,6 +11,9 @@ namespace {
 
 constexpr Duration kTick = std::chrono::milliseconds(100);
 constexpr Duration kRateWindow = std::chrono::milliseconds(500);
+/// The first loader: how often it is tried, and after what pause, times the number of tries.
+constexpr int kLoaderTries = 3;
+constexpr Duration kLoaderPause = std::chrono::milliseconds(200);
 constexpr std::size_t kMostEventsKept = 100'000;
 
 Instant now() {
@@ -25,28 +28,40 @@ std::string encode_address(const ActorAddress& address) {
 }  // namespace
 
 TrainDriver::TrainDriver(RunOptions options)
-    : options_(std::move(options)), session_(this_actor().session()) {}
+    : options_(std::move(options)), session_(this_actor().session()) {
+  so_far_.faults = options_.faults;
+  if (!options_.resume.empty())
+    so_far_.metrics = decode_history(options_.resume.back().history).value_or(History{}).metrics;
+}
+
+TrainDriver::~TrainDriver() {
+  const ErrorInfo died{ErrorCode::kActorDied, "the job's driver died", "it was ended", ""};
+  if (waiting_) waiting_->fail(died);
+  if (!over_) result_.fail(died);
+}
 
 // Start.
 
 Future<RunResult> TrainDriver::run() {
   started_at_ = epoch_started_at_ = now();
-  learn_data();
+  learn_data(1);
   return result_.future();
 }
 
 /// The first loader says how much data there is; it also finds bad data before anything else is started.
-void TrainDriver::learn_data() {
+void TrainDriver::learn_data(int tries) {
+  if (over_) return;
   const int number = loader_count_++;
   const auto me = this_actor().self<TrainDriver>();
   session_
       .spawn_async<Loader>({.isolated = true, .label = "loader " + std::to_string(number)}, options_.settings,
                            me)
-      .then([this, number](Result<ActorHandle<Loader>> loader) {
-        if (!loader) return finish(loader.error());
+      .then([this, tries, number](Result<ActorHandle<Loader>> loader) {
+        if (!loader) return data_unknown(tries, number, loader.error());
+        if (over_) return session_.kill(*loader, "the job is over");
         first_loader_ = std::pair(*loader, number);
-        loader->call<&Loader::describe>().then([this](Result<DataInfo> info) {
-          if (!info) return finish(info.error());
+        loader->call<&Loader::describe>().then([this, tries, number](Result<DataInfo> info) {
+          if (!info) return data_unknown(tries, number, info.error());
           data_ = *info;
           try {
             start_machine();
@@ -55,6 +70,17 @@ void TrainDriver::learn_data() {
           }
         });
       });
+}
+
+/// A loader that died is tried again, as later ones are; what the dataset threw is not.
+void TrainDriver::data_unknown(int tries, int number, const ErrorInfo& why) {
+  const bool died = why.code == ErrorCode::kActorDied || why.code == ErrorCode::kUnavailable;
+  if (!died || tries >= kLoaderTries) return finish(why);
+  first_loader_.reset();
+  ++so_far_.faults;
+  emit(report::Fault{
+      "loader " + std::to_string(number) + " died before it told of the data: " + why.why, {}, {}, {}});
+  this_actor().run_after(tries * kLoaderPause, [this, tries] { learn_data(tries + 1); });
 }
 
 void TrainDriver::check_resumed(const std::string& numerics) {
@@ -90,6 +116,9 @@ void TrainDriver::start_machine() {
   config.checkpoints = !options_.settings.checkpoint_folder.empty();
   config.checkpoint_every = options_.checkpoint_every;
   config.keep_checkpoints = options_.keep_checkpoints;
+  config.stop_early = options_.stop_early;
+  config.keep_best = options_.keep_best;
+  config.keep_best_mode = options_.keep_best_mode;
   config.incarnation = session_.incarnation();
   config.resume = options_.resume;
   config.expected_indices = [this](int epoch, std::int64_t step, int leaf) {
@@ -103,6 +132,7 @@ void TrainDriver::start_machine() {
   };
   machine_ = std::make_unique<DriverMachine>(std::move(config));
   carry_out(machine_->start(now()));
+  if (stops_) feed(StopRequested{});
   tick();
 }
 
@@ -265,6 +295,7 @@ void TrainDriver::job_threw(ActorId trainer, const ErrorInfo& error) {
 void TrainDriver::stop() {
   if (machine_ == nullptr)
     return finish(ErrorInfo{ErrorCode::kAborted, "the job was stopped before it began", "", ""});
+  stops_ = true;
   feed(StopRequested{});
 }
 
@@ -273,11 +304,29 @@ void TrainDriver::abandon(const std::string& reason) {
   end_actors();
 }
 
-Future<wire::Bytes> TrainDriver::weights(std::uint64_t offset) {
+void TrainDriver::pause() {
+  if (std::exchange(stops_, true)) return;
+  if (machine_ != nullptr) feed(StopRequested{});
+}
+
+Future<wire::Bytes> TrainDriver::final_state(bool weights_only, std::uint64_t offset) {
   if (trainers_.empty())
-    throw_error({ErrorCode::kUnavailable, "the job's weights are lost", "no trainer is left that has them",
+    throw_error({ErrorCode::kUnavailable, "the job's state is lost", "no trainer is left that has it",
                  "take its newest checkpoint"});
-  return trainers_.begin()->second.handle.call<&Trainer::weights>(offset);
+  return trainers_.begin()->second.handle.call<&Trainer::final_state>(weights_only, offset);
+}
+
+JobPlace TrainDriver::place() {
+  return {so_far_.steps, so_far_.state_hash, job_identity(options_.settings, *data_, numerics_.value_or("")),
+          history_};
+}
+
+void TrainDriver::add_snapshot(const wire::Bytes& piece) {
+  snapshot_.insert(snapshot_.end(), piece.begin(), piece.end());
+}
+
+wire::Bytes TrainDriver::snapshot(std::uint64_t offset) {
+  return state_piece(snapshot_, offset);
 }
 
 // What comes of it.
@@ -324,11 +373,7 @@ void TrainDriver::act(const AcceptCheckpoint& action) {
 }
 
 void TrainDriver::act(const EpochDone& action) {
-  so_far_.metrics.clear();
-  for (const auto& [prefix, figures] :
-       {std::pair{"train/", &action.train}, std::pair{"test/", &action.test}}) {
-    for (const Figure& figure : *figures) so_far_.metrics[prefix + figure.name] = figure.value();
-  }
+  so_far_.metrics = action.metrics;
   emit(report::EpochDone{action.epoch + 1, (action.epoch + 1) * sampler_->steps_per_epoch(), so_far_.metrics,
                          to_seconds(now() - epoch_started_at_)});
   epoch_started_at_ = now();
@@ -360,7 +405,11 @@ void TrainDriver::act(const JobDone& action) {
   so_far_.state_hash = action.hash;
   so_far_.steps = action.steps;
   so_far_.stopped = action.stopped;
-  so_far_.seconds = to_seconds(now() - started_at_);
+  so_far_.stopped_early = action.stopped_early;
+  so_far_.best_metric = action.best_metric;
+  so_far_.best_checkpoint = action.best_checkpoint;
+  so_far_.seconds = options_.seconds + to_seconds(now() - started_at_);
+  history_ = action.history;
   emit(report::JobDone{action.hash, action.steps, so_far_.seconds, so_far_.faults});
   finish(so_far_);
 }
@@ -434,7 +483,7 @@ bool TrainDriver::cause(const ChaosStep& chaos) {
   } else if (chaos.what == What::kKillHead) {
     pid = options_.head_pid;
   } else if (chaos.what == What::kKillNode) {
-    pid = options_.node_pids.size() > 1 ? options_.node_pids.back() : 0;
+    pid = options_.node_pids.empty() ? 0 : options_.node_pids.back();
   } else {
     int best = -2;
     for (const auto& [id, seat] : trainers_) {

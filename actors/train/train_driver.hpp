@@ -13,6 +13,7 @@
 #include "actors/report/events.hpp"
 #include "actors/train/driver_machine.hpp"
 #include "actors/train/loader.hpp"
+#include "actors/train/snapshot.hpp"
 #include "actors/train/trainer.hpp"
 #include "runtime/client/session.hpp"
 
@@ -34,9 +35,14 @@ struct RunOptions {
   bool evaluate = true;
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
   int keep_checkpoints = 3;
-  double trainer_cpus = 0;                             ///< CPUs that a trainer holds on its node
+  double trainer_cpus = 0;  ///< CPUs that a trainer holds on its node
+  StopEarly stop_early;
+  std::string keep_best;
+  Mode keep_best_mode = Mode::kAuto;
   std::vector<CheckpointInfo> resume;                  ///< all of the job's, oldest first
   std::optional<checkpoint::JobIdentity> resumed_job;  ///< that of the last of them
+  int faults = 0;                                      ///< survived before this driver began
+  double seconds = 0;                                  ///< that the job took before
   std::vector<ChaosStep> chaos;
   std::vector<int> node_pids;  ///< what kill-node and kill-head signal
   int head_pid = 0;
@@ -49,10 +55,13 @@ struct LoadResult;  // weights.hpp, which sees LibTorch
 struct RunResult {
   std::string state_hash;
   std::int64_t steps = 0;
-  report::Metrics metrics;  ///< of the last epoch: "train/loss", "test/loss", "test/accuracy"
-  int faults = 0;           ///< survived
-  bool stopped = false;     ///< ended early, on request
-  int signal = 0;           ///< that asked for it, if one did
+  report::Metrics metrics;      ///< of the last epoch: "train/loss", "test/loss", "test/accuracy"
+  int faults = 0;               ///< survived
+  bool stopped = false;         ///< ended early, on request
+  bool stopped_early = false;   ///< ended early, by stop_early
+  double best_metric = 0;       ///< the best value of keep_best; meaningful with best_checkpoint
+  std::string best_checkpoint;  ///< its manifest; empty: keep_best names no metric, or no epoch ended
+  int signal = 0;               ///< that asked for it, if one did
   double seconds = 0;
   wire::Bytes weights;  ///< parameters and buffers, as a safetensors file; see load()
 
@@ -72,6 +81,8 @@ struct RunResult {
 class TrainDriver {
  public:
   explicit TrainDriver(RunOptions options);
+  /// Whoever waits for it hears that it died.
+  ~TrainDriver();
 
   /// Runs the job; the answer comes when it is over. Fails with the reason when the job does.
   Future<RunResult> run();
@@ -80,12 +91,21 @@ class TrainDriver {
   Future<std::vector<report::Event>> next_events();
   /// Ends the job after the current step, with a checkpoint where those are kept.
   void stop();
+  /// The same, but a job that has not begun ends when it could run its first step.
+  void pause();
   /// Ends the job at once, or what is left of one that is over: its trainers.
   void abandon(const std::string& reason);
-  /// A piece of the weights of a job that is over (Trainer::weights).
-  Future<wire::Bytes> weights(std::uint64_t offset);
+  /// A piece of the state of a job that is over (Trainer::final_state).
+  Future<wire::Bytes> final_state(bool weights_only, std::uint64_t offset);
+  /// Where the job ended. REQUIRES: it did, and did not fail.
+  JobPlace place();
+
+  /// Appends to the snapshot that the job begins from. Before run().
+  void add_snapshot(const wire::Bytes& piece);
 
   // From trainers and loaders.
+  /// A piece of the snapshot; nothing behind its end.
+  wire::Bytes snapshot(std::uint64_t offset);
   void report(const TrainerReport& report);
   void loader_lives(ActorId loader);
   void job_threw(ActorId trainer, const ErrorInfo& error);
@@ -106,7 +126,8 @@ class TrainDriver {
     Instant at{};
   };
 
-  void learn_data();
+  void learn_data(int tries);
+  void data_unknown(int tries, int number, const ErrorInfo& why);
   void start_machine();
   /// Refuses to resume what the checkpoints show to be another job.
   void check_resumed(const std::string& numerics);
@@ -147,6 +168,9 @@ class TrainDriver {
   RunOptions options_;
   Session session_;
   std::optional<DataInfo> data_;
+  wire::Bytes snapshot_;
+  std::string history_;  ///< of the state that the job ended with
+  bool stops_ = false;   ///< at the next step
   std::unique_ptr<data::LeafSampler> sampler_;
   std::unique_ptr<DriverMachine> machine_;
   std::map<ActorId, TrainerSeat> trainers_;

@@ -13,6 +13,7 @@
 #include "actors/train/group_setup.hpp"
 #include "actors/train/job_registry.hpp"
 #include "actors/train/numerics.hpp"
+#include "actors/train/snapshot.hpp"
 #include "actors/train/state_transfer.hpp"
 #include "actors/train/step_engine.hpp"
 #include "actors/train/train_driver.hpp"
@@ -54,7 +55,9 @@ struct SlotWords {
 };
 static_assert(sizeof(SlotWords) == 5 * sizeof(std::int64_t));
 constexpr std::size_t kMostFigureBytes = 64 << 10;
-constexpr std::size_t kWeightsPiece = 16 << 20;
+/// How long a piece of a snapshot may take, and how often its wait is looked at meanwhile.
+constexpr Duration kPieceArrives = std::chrono::seconds(30);
+constexpr Duration kLook = std::chrono::milliseconds(100);
 
 StepEngine make_engine(const RunSettings& settings) {
   EngineOptions options;
@@ -103,17 +106,15 @@ class Trainer::Work {
   }
 
   /// REQUIRES: the job is over, so that nothing changes the state.
-  wire::Bytes weights(std::uint64_t offset) {
-    if (weights_.empty()) {
+  wire::Bytes final_state(bool weights_only, std::uint64_t offset) {
+    if (final_state_.empty() || weights_only != weights_alone_) {
       StateView view = engine_.state().view();
-      const std::size_t count = engine_.model().parameters().size() + engine_.model().buffers().size();
-      view.parts.resize(count);  // they come first
-      weights_ = checkpoint::write_safetensors(checkpoint::lay_out_safetensors(view.parts).value());
+      const std::size_t weights = engine_.model().parameters().size() + engine_.model().buffers().size();
+      if (weights_only) view.parts.resize(weights);  // they come first
+      final_state_ = checkpoint::write_safetensors(checkpoint::lay_out_safetensors(view.parts).value());
+      weights_alone_ = weights_only;
     }
-    const std::size_t begin = std::min<std::size_t>(offset, weights_.size());
-    const std::size_t end = std::min(begin + kWeightsPiece, weights_.size());
-    const auto* bytes = reinterpret_cast<const wire::Bytes::value_type*>(weights_.data());
-    return {bytes + begin, bytes + end};
+    return state_piece(final_state_, offset);
   }
 
   void beat() { driver_.tell<&TrainDriver::report>(TrainerReport(TrainerHeartbeat{actor_.address().actor})); }
@@ -223,6 +224,7 @@ class Trainer::Work {
   }
 
   TrainerResult perform(const LoadCheckpoint& task) {
+    if (task.path == kSnapshotPath) return take_snapshot(task.hash);
     pristine_ = false;
     checkpoint::PosixFileSystem files([this] { progress(); });
     const auto loaded = make_store(files).load_manifest(task.path).value();
@@ -232,6 +234,33 @@ class Trainer::Work {
                    "share the checkpoint folder between the nodes, or empty it there"});
     }
     engine_.state().install(loaded.tensors).value();
+    return StateReady{};
+  }
+
+  /// Fetches the state that the job begins from, which the driver's program holds.
+  TrainerResult take_snapshot(const StateHash& hash) {
+    wire::Bytes all;
+    for (wire::Bytes piece; all.empty() || !piece.empty();
+         all.insert(all.end(), piece.begin(), piece.end())) {
+      const auto asked = driver_.call<&TrainDriver::snapshot>(all.size());
+      const Instant deadline = MonotonicClock().now() + kPieceArrives;
+      while (!asked.wait(kLook) && MonotonicClock().now() < deadline) progress();
+      piece = asked.get(Duration(0));
+      progress();
+    }
+    if (const auto held = hash_of_bytes(all, [this] { progress(); }); held != hash)
+      throw_error({ErrorCode::kCorrupt, "the snapshot is not what was taken",
+                   "its bytes are " + held + " here, and were " + hash, ""});
+    auto parts = checkpoint::read_safetensors("the snapshot", all).value().tensors;
+    StateView fresh;
+    std::unique_ptr<TrainingModel> model;
+    if (settings_.new_options) {
+      model = make_model();
+      fresh = TrainState(*model).view();
+      take_options(parts, fresh.parts);
+    }
+    pristine_ = false;
+    engine_.state().install(parts).value();
     return StateReady{};
   }
 
@@ -358,7 +387,8 @@ class Trainer::Work {
         .position = {static_cast<std::uint64_t>(task.order.step / feed_->steps_per_epoch()),
                      static_cast<std::uint64_t>(task.order.step)},
         .state_hash = final_hash(view.parts, [this] { progress(); }),
-        .tensors = view.parts};
+        .tensors = view.parts,
+        .metadata = {{kHistoryKey, task.order.history}}};
     const auto saved = make_store(files).save(request).value();
     return CheckpointStored{saved.manifest_path, request.state_hash,
                             hash_parts(view.parts, [this] { progress(); })};
@@ -366,7 +396,7 @@ class Trainer::Work {
 
   TrainerResult perform(const RunPrune& task) {
     checkpoint::PosixFileSystem files;
-    make_store(files).prune(task.order.oldest_kept).value();
+    make_store(files).prune(task.order.oldest_kept, task.order.spared).value();
     return TaskDone{};
   }
 
@@ -436,7 +466,8 @@ class Trainer::Work {
   bool pristine_ = true;     ///< the model is as the seed made it
   Instant progress_told_{};
   std::shared_ptr<collectives::ProcessGroup> group_;
-  std::vector<std::byte> weights_;  ///< once they were asked for
+  std::vector<std::byte> final_state_;  ///< once it was asked for
+  bool weights_alone_ = false;          ///< what it has
   std::thread thread_;
 };
 
@@ -456,8 +487,8 @@ void Trainer::prepare(const DataInfo& info) {
   beat();
 }
 
-wire::Bytes Trainer::weights(std::uint64_t offset) {
-  return work_->weights(offset);
+wire::Bytes Trainer::final_state(bool weights_only, std::uint64_t offset) {
+  return work_->final_state(weights_only, offset);
 }
 
 void Trainer::order(const TrainerOrder& order) {

@@ -35,9 +35,9 @@ class Trainer {
   /// The data, before the first order. Starts the work.
   void prepare(const DataInfo& info);
   void order(const TrainerOrder& order);
-  /// At most 16 MiB of parameters and buffers as a safetensors file, from `offset`; nothing behind its end.
-  /// Once the final state was asked for.
-  wire::Bytes weights(std::uint64_t offset);
+  /// A piece of the final state as a safetensors file, from `offset`; nothing behind its end. With
+  /// `weights_only` parameters and buffers alone. Once the job is over.
+  wire::Bytes final_state(bool weights_only, std::uint64_t offset);
 
  private:
   class Work;  // everything that needs LibTorch (trainer.cpp)

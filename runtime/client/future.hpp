@@ -53,6 +53,13 @@ class Future {
 
   bool valid() const { return state_ != nullptr; }
   bool ready() const { return checked().ready(); }
+  /// Waits until the answer, or a failure, is there; false when `timeout` is over first. Throws as get() in a
+  /// method of a light actor.
+  bool wait(Duration timeout) const {
+    detail::check_may_block(
+        "Future::wait", "use then(callback), return the Future, or spawn the actor with .isolated = true");
+    return checked().wait(timeout);
+  }
 
   /// The answer. Throws what the call threw (TaskFailed carries type, message and origin of a user
   /// exception), ActorDied when the actor is gone, or Timeout after `timeout` (default: one hour). In a

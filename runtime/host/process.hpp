@@ -41,6 +41,8 @@ class Process final : public ProcessGate, public ActorHome {
   void register_job(const std::string& name, Duration timeout);
   /// The same without waiting: resolved once the job is known.
   std::shared_ptr<CallState> begin_job(const std::string& name);
+  /// Ends the actors that live in this process, without waiting for it.
+  void stop_actors(const std::string& reason) { actors_->stop_all(reason); }
   /// Asks the node to end with all its workers, and waits until it has (a driver's goodbye).
   void end_cluster(Duration timeout);
   /// The same without waiting.

@@ -14,6 +14,7 @@ namespace troupe {
 namespace {
 
 constexpr Duration kConfigured = std::chrono::seconds(30);
+constexpr const char* kNodeGone = "the node of its program is gone";
 
 /// A worker's lines, each with the worker's name before it.
 void print_output(const wire::Output& output) {
@@ -36,7 +37,8 @@ void print_output(const wire::Output& output) {
 DriverPlace::DriverPlace(std::string job, NextLink next_link)
     : job_(std::move(job)), next_link_(std::move(next_link)) {
   auto link = next_link_();
-  if (!link) throw Unavailable({ErrorCode::kUnavailable, "the cluster has no place for this driver", "it ends", ""});
+  if (!link)
+    throw Unavailable({ErrorCode::kUnavailable, "the cluster has no place for this driver", "it ends", ""});
   take(*std::move(link));
   keeper_ = std::thread([this] { keep(); });
 }
@@ -72,10 +74,14 @@ void DriverPlace::lost() {
 void DriverPlace::keep() {
   std::uint32_t handled = 0;
   for (;;) {
-    for (std::uint32_t now = lost_; now == handled; now = lost_) futex_wait(lost_, now, std::chrono::seconds(60));
+    for (std::uint32_t now = lost_; now == handled; now = lost_)
+      futex_wait(lost_, now, std::chrono::seconds(60));
     if (leaving_) return;
     handled = lost_;
+    Process& former = now();
+    former.stop_actors(kNodeGone);
     if (!take_next()) return;
+    former.stop_actors(kNodeGone);  // who was spawned in between
   }
 }
 

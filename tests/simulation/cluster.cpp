@@ -40,6 +40,8 @@ Scenario draw_scenario(std::uint64_t seed) {
   s.no_rings = pick(0, 3) == 0 ? 0.2 : 0;
   s.callers = pick(0, 2);
   s.calls_under_way = pick(1, 8);
+  if (job.test_pieces > 0 && pick(0, 1) == 0) job.stop_early = {"test/accuracy", pick(1, 3), 0, {}};
+  if (job.test_pieces > 0 && job.checkpoints && pick(0, 1) == 0) job.keep_best = "test/accuracy";
   return s;
 }
 

@@ -337,6 +337,7 @@ struct Driver : Hosted {
   void kill(const ActorAddress& actor, const std::string& reason);
   void carry(const train::DriverAction& action);
   void check(const train::DriverAction& action);
+  int expected_epochs(const std::string& history);
   void check_staleness(const train::DriverEvent& event, Generation before,
                        const std::vector<train::DriverAction>& actions);
   std::optional<ActorHandle<DriverActor>> self_;
@@ -374,6 +375,7 @@ struct Cluster {
   std::map<Generation, std::shared_ptr<Group>> groups;
   std::map<std::string, Checkpoint> files;
   std::vector<train::CheckpointInfo> accepted;
+  std::map<int, std::map<std::string, double>> metrics;  ///< of epochs, from 1, as some driver told them
   bool faults_over = false;
   Instant faults_over_at{};
   std::string job_hash;  ///< once done

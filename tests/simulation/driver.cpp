@@ -193,6 +193,25 @@ void Driver::carry(const train::DriverAction& action) {
   }
 }
 
+/// How many epochs the job has to run by what they came to, and whether `history` says the same.
+int Driver::expected_epochs(const std::string& history) {
+  const auto& job = cluster.scenario.job;
+  double best = -1;
+  int best_epoch = 0;
+  int last = job.test_pieces == 0 ? job.epochs : 0;
+  for (const auto& [epoch, metrics] : cluster.metrics) {
+    if (job.test_pieces == 0) break;
+    last = epoch;
+    if (metrics.at("test/accuracy") > best) best_epoch = epoch, best = metrics.at("test/accuracy");
+    if (!job.stop_early.metric.empty() && epoch - best_epoch >= job.stop_early.patience) break;
+  }
+  const auto seen = train::decode_history(history).value();
+  const bool watched = !job.keep_best.empty() && last > 0;
+  if (watched && (seen.kept.epoch != best_epoch || seen.kept.value != best))
+    cluster.world.violation("the driver takes another epoch for the best");
+  return last;
+}
+
 /// The invariants that an action can break.
 void Driver::check(const train::DriverAction& action) {
   World& world = cluster.world;
@@ -223,6 +242,13 @@ void Driver::check(const train::DriverAction& action) {
     world.trace(name, "epoch " + std::to_string(epoch->epoch) + " is done");
     if (epoch->count != job_config.test_pieces)
       world.violation("an evaluation counted " + std::to_string(epoch->count) + " samples");
+    // Also when a driver took up in the middle of the epoch: its checkpoint told of the steps before.
+    if (epoch->train.at(0).weight !=
+        static_cast<double>(job_config.logical_ranks * job_config.steps_per_epoch))
+      world.violation("an epoch's figures are not of each of its slots once");
+    const auto [told, first] = cluster.metrics.emplace(epoch->epoch + 1, epoch->metrics);
+    if (!first && told->second != epoch->metrics)
+      world.violation("an epoch came to other metrics than before");
   } else if (const auto* accept = std::get_if<train::AcceptCheckpoint>(&action)) {
     if (accept->checkpoint.hash != cluster.reference[accept->checkpoint.step])
       world.violation("a checkpoint holds another state");
@@ -238,9 +264,12 @@ void Driver::check(const train::DriverAction& action) {
     }
   } else if (const auto* done = std::get_if<train::JobDone>(&action)) {
     world.trace(name, "done: " + done->hash);
-    if (done->hash != cluster.reference.back()) world.violation("the job ends with another hash");
-    const std::int64_t total = job_config.epochs * job_config.steps_per_epoch;
-    if (machine->ledger().committed() != total) world.violation("the ledger is not whole");
+    const std::int64_t total = expected_epochs(done->history) * job_config.steps_per_epoch;
+    if (machine->ledger().committed() != total)
+      world.violation("the ledger is not whole, or the job stopped early");
+    if (done->hash != cluster.reference[total]) world.violation("the job ends with another hash");
+    if (done->stopped_early != (total < job_config.epochs * job_config.steps_per_epoch))
+      world.violation("the job does not say that it stopped early");
   } else if (const auto* failed = std::get_if<train::JobFailed>(&action)) {
     world.violation("the job failed: " + failed->reason);
   }

@@ -239,11 +239,14 @@ void Trainer::perform(const train::HashParts&) {
 }
 
 void Trainer::perform(const train::RunPrune& t) {
-  end_after(microseconds(100), "pruned", [this, path = t.order.oldest_kept] {
+  end_after(microseconds(100), "pruned", [this, order = t.order] {
     auto& accepted = cluster.accepted;
-    const auto kept =
-        std::find_if(accepted.begin(), accepted.end(), [&](const auto& c) { return c.path == path; });
-    if (kept != accepted.end()) accepted.erase(accepted.begin(), kept);
+    const auto kept = std::find_if(accepted.begin(), accepted.end(),
+                                   [&](const auto& c) { return c.path == order.oldest_kept; });
+    if (kept != accepted.end())
+      accepted.erase(
+          std::remove_if(accepted.begin(), kept, [&](const auto& c) { return c.path != order.spared; }),
+          kept);
     return train::TaskDone{};
   });
 }

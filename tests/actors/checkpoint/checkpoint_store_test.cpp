@@ -39,6 +39,18 @@ TEST_CASE("what is older than the one that is kept goes, and the newest loads") 
   CHECK(loaded.passed_over.empty());
 }
 
+TEST_CASE("the best one is spared, however old it is") {
+  SimulatedDisk disk(1);
+  CheckpointStore store(disk, {"/c"});
+  for (std::uint64_t step = 1; step <= 4; ++step) save(store, step);
+  REQUIRE(store.prune("/c/checkpoint-00000004.json", "/c/checkpoint-00000002.json").ok());
+  CHECK(disk.names() ==
+        std::vector<std::string>{"checkpoint-00000002.json", "checkpoint-00000002.safetensors",
+                                 "checkpoint-00000004.json", "checkpoint-00000004.safetensors"});
+  CHECK(store.load_manifest("/c/checkpoint-00000002.json").ok());
+  CHECK(store.prune("/c/checkpoint-00000004.json", "a snapshot").error().code == ErrorCode::kRefused);
+}
+
 TEST_CASE("other files in the folder are left alone") {
   SimulatedDisk disk(1);
   for (const char* name : {"/c/notes.txt", "/c/checkpoint-1.safetensors", "/c/checkpoint-00000001.bak",

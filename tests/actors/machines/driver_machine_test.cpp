@@ -650,3 +650,112 @@ TEST_CASE("of two with as many steps the newer lineage counts, and the other get
   CHECK(plan.receivers == std::vector{0});
   CHECK(plan.lineage == s.lineage);
 }
+
+namespace {
+
+/// Two steps an epoch, five epochs, each with an evaluation of one piece.
+DriverConfig watching(const std::string& stop_early, const std::string& keep_best) {
+  DriverConfig config = config_of(1);
+  config.epochs = 5;
+  config.steps_per_epoch = 2;
+  config.test_pieces = 1;
+  config.checkpoints = true;
+  config.keep_checkpoints = 1;
+  config.stop_early = {.metric = stop_early, .patience = 2};
+  config.keep_best = keep_best;
+  return config;
+}
+
+/// The epoch that begins at `step`: its steps, an evaluation that comes to `loss`, and its checkpoint.
+void run_epoch(Script& s, std::int64_t step, double loss) {
+  for (auto k = step; k < (step / 2 + 1) * 2; ++k) s.applied(kA, k);
+  REQUIRE(s.order<Evaluate>(kA));
+  s.on(EvaluationDone{kA, s.g(), s.order<Evaluate>(kA)->epoch, {{0, 0, 1, {{"loss", loss, 1}}}}});
+}
+
+}  // namespace
+
+TEST_CASE("a job ends after the epochs of patience, at a checkpoint; the best one is spared") {
+  Script s(watching("test/loss", "test/loss"));
+  s.run_from_start({kA});
+  run_epoch(s, 0, 0.5);
+  s.written(kA, 2);
+  run_epoch(s, 2, 0.3);
+  s.written(kA, 4);
+  CHECK(s.order<PruneCheckpoints>(kA)->oldest_kept == "ckpt-4");
+  run_epoch(s, 4, 0.4);
+  s.written(kA, 6);
+  CHECK(s.order<PruneCheckpoints>(kA)->oldest_kept == "ckpt-6");
+  CHECK(s.order<PruneCheckpoints>(kA)->spared == "ckpt-4");
+  run_epoch(s, 6, 0.35);
+  CHECK_FALSE(s.order<Finish>(kA));  // first the checkpoint
+  s.written(kA, 8);
+  REQUIRE(s.order<Finish>(kA));
+  s.on(TrainerFinished{kA, s.g(), 8, "h8"});
+  REQUIRE(s.all<JobDone>().size() == 1);
+  const JobDone done = s.all<JobDone>()[0];
+  CHECK(done.stopped_early);
+  CHECK_FALSE(done.stopped);
+  CHECK(done.best_checkpoint == "ckpt-4");
+  CHECK(done.best_metric == 0.3);
+}
+
+// An epoch that was interrupted had the mean of its last steps as its train/loss, so a resumed run could stop
+// elsewhere.
+TEST_CASE("a run resumed in the middle of an epoch has seen what the run before it saw") {
+  DriverConfig config = watching("train/loss", "test/loss");
+  config.checkpoint_every = 1;
+  const auto last_epoch = [](const Script& s) {
+    REQUIRE(s.all<EpochDone>().size() == 1);
+    return std::pair(s.all<EpochDone>()[0].metrics, s.all<EpochDone>()[0].train);
+  };
+  Script whole(config);
+  whole.run_from_start({kA});
+  whole.applied(kA, 0);
+  whole.written(kA, 1);
+  run_epoch(whole, 1, 0.5);
+  whole.written(kA, 2);
+  whole.applied(kA, 2);
+  const auto history = whole.order<WriteCheckpoint>(kA)->history;
+  whole.written(kA, 3);
+  run_epoch(whole, 3, 0.7);
+
+  config.resume = {{"ckpt-2", 2, "h2", {}}, {"memory", 2, "h2", {}, true}, {"ckpt-3", 3, "h3", history}};
+  Script resumed(config);
+  resumed.ready(kA);
+  resumed.quiesced(kA, kNoState);
+  resumed.formed(kA);
+  resumed.installed(kA, 3);
+  run_epoch(resumed, 3, 0.7);
+  CHECK(last_epoch(resumed) == last_epoch(whole));
+  CHECK(last_epoch(resumed).second == std::vector<Figure>{{"loss", 8, 4}});
+  CHECK(resumed.order<WriteCheckpoint>(kA)->history == whole.order<WriteCheckpoint>(kA)->history);
+  // The best is that of the first run's epoch.
+  const auto seen = decode_history(resumed.order<WriteCheckpoint>(kA)->history).value();
+  CHECK(seen.kept == Best{1, 0.5, 1});
+  CHECK(seen.patience.epochs_since == 1);
+  // A snapshot of its step is no file to keep.
+  resumed.written(kA, 4);
+  REQUIRE(resumed.order<PruneCheckpoints>(kA));
+  CHECK(resumed.order<PruneCheckpoints>(kA)->spared == "ckpt-2");
+}
+
+TEST_CASE("a metric that the job does not have fails it after the first epoch, with those it has") {
+  Script s(watching("test/recall", ""));
+  s.run_from_start({kA});
+  run_epoch(s, 0, 0.5);
+  REQUIRE(s.all<JobFailed>().size() == 1);
+  CHECK(s.all<JobFailed>()[0].reason ==
+        "there is no metric 'test/recall': the job has test/loss, train/loss");
+}
+
+TEST_CASE("a state of no steps may be what a job begins from") {
+  DriverConfig config = config_of(1);
+  config.resume = {{"a snapshot", 0, "h0", {}}};
+  Script s(config);
+  s.ready(kA);
+  s.quiesced(kA, kNoState);
+  REQUIRE(s.order<StartGeneration>(kA));
+  CHECK(s.order<StartGeneration>(kA)->plan.origin == StateOrigin::kCheckpoint);
+  CHECK(s.order<StartGeneration>(kA)->plan.checkpoint == "a snapshot");
+}

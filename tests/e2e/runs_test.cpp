@@ -1,0 +1,329 @@
+// A run's handle: it outlives the node of its program, is paused, goes on, is cloned, and stops early; always
+// with the bits of an undisturbed run. A small net with dropout and BatchNorm, so that a run takes seconds.
+#include <signal.h>
+#include <torch/torch.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "actors/checkpoint/checkpoint_store.hpp"
+#include "actors/checkpoint/safetensors.hpp"
+#include "actors/data/digits.hpp"
+#include "actors/train/predictor.hpp"
+#include "actors/train/train.hpp"
+#include "tests/e2e/support.hpp"
+
+using namespace troupe;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    register_module("hidden", hidden);
+    register_module("norm", norm);
+    register_module("dropout", dropout);
+    register_module("out", out);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return out(dropout(torch::relu(norm(hidden(x.flatten(1))))));
+  }
+  torch::nn::Linear hidden{28 * 28, 24};
+  torch::nn::BatchNorm1d norm{24};
+  torch::nn::Dropout dropout{0.2};
+  torch::nn::Linear out{24, 10};
+};
+TORCH_MODULE(Net);
+
+struct Job {
+  double lr = 0.01;
+
+  Net model() const { return Net(); }
+  auto optimizer(Net& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(lr).momentum(0.9));
+  }
+  torch::Tensor loss(Net& net, const data::Batch& batch) const {
+    return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
+  }
+  data::Digits dataset(data::Split split) const {
+    return data::Digits(split, {.size = split == data::Split::kTrain ? 400 : 100});
+  }
+};
+
+/// 40 steps an epoch.
+train::TrainOptions small(int epochs, int trainers = 2) {
+  return {.logical_ranks = 2,
+          .micro_batch = 5,
+          .epochs = epochs,
+          .trainers = trainers,
+          .seed = 5,
+          .show_progress = false};
+}
+
+std::int64_t steps_of(const report::StepDone& step) {
+  return (step.epoch - 1) * step.steps_per_epoch + step.step;
+}
+
+/// Takes events until `steps` are committed.
+void run_to(train::Run& run, std::int64_t steps) {
+  while (!run.is_over()) {
+    const auto event = run.next_event(1s);
+    const auto* step = event ? std::get_if<report::StepDone>(&*event) : nullptr;
+    if (step != nullptr && steps_of(*step) >= steps) return;
+  }
+}
+
+/// What a run says beside its steps.
+struct Lines {
+  std::vector<std::string> faults;
+  std::vector<std::string> warnings;
+  auto listener() {
+    return [this](const report::Event& event) {
+      if (const auto* fault = std::get_if<report::Fault>(&event)) faults.push_back(fault->what);
+      if (const auto* warning = std::get_if<report::Warning>(&event)) warnings.push_back(warning->text);
+    };
+  }
+  bool has_fault(const std::string& text) const {
+    for (const auto& fault : faults) {
+      if (fault.find(text) != std::string::npos) return true;
+    }
+    return false;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a job goes on when the node of its program is killed: from its checkpoint, or from the beginning",
+          "[runs]") {
+  // Was: "the job is lost: run it again with resume", although the program had a new node within a second.
+  auto session = init(0, nullptr);
+  const auto undisturbed = train::run(session, Job{}, small(3));
+  for (const bool checkpoints : {true, false}) {
+    INFO((checkpoints ? "with" : "without") << " checkpoints");
+    const e2e::TemporaryFolder folder;
+    Lines lines;
+    auto options = small(3);
+    if (checkpoints) options.checkpoint_folder = folder.path() + "/checkpoints";
+    options.on_event = lines.listener();
+    auto run = train::start(session, Job{}, options);
+    run_to(run, 60);
+    ::kill(session.embedded()->node_pids().front(), SIGKILL);
+    const auto result = run.wait();
+    CHECK(result.state_hash == undisturbed.state_hash);
+    CHECK(result.steps == undisturbed.steps);
+    CHECK(result.metrics == undisturbed.metrics);
+    CHECK(result.exit_code() == 0);
+    CHECK(result.faults >= 1);
+    CHECK_FALSE(result.weights.empty());
+    CHECK(lines.has_fault(checkpoints ? "the node of this program died: going on at step 40 from "
+                                      : "the node of this program died: no checkpoint has the job's state"));
+  }
+  CHECK(train::run(session, Job{}, small(3)).state_hash == undisturbed.state_hash);
+}
+
+TEST_CASE("the first of two nodes is killed while a job starts, and again later", "[runs]") {
+  auto session = init(0, nullptr, {.nodes = 2});
+  const auto undisturbed = train::run(session, Job{}, small(2));
+  Lines lines;
+  auto options = small(2);
+  options.on_event = lines.listener();
+  auto run = train::start(session, Job{}, options);
+  ::kill(session.embedded()->node_pids().front(), SIGKILL);
+  run_to(run, 10);
+  ::kill(session.embedded()->node_pids().front(), SIGKILL);
+  CHECK(run.wait().state_hash == undisturbed.state_hash);
+  CHECK(lines.faults.size() >= 2);
+}
+
+TEST_CASE("a first loader that is killed before it told of the data is tried again", "[runs]") {
+  // Was: the job failed, where any later loader's death is survived.
+  auto session = init(0, nullptr);
+  const auto undisturbed = train::run(session, Job{}, small(1));
+  const pid_t node = session.embedded()->node_pids().front();
+  REQUIRE(e2e::eventually([&] { return e2e::children(node).empty(); }));
+  Lines lines;
+  auto options = small(1);
+  options.on_event = lines.listener();
+  auto run = train::start(session, Job{}, options);
+  REQUIRE(e2e::eventually([&] { return !e2e::children(node).empty(); }));
+  for (const pid_t child : e2e::children(node)) ::kill(child, SIGKILL);
+  CHECK(run.wait().state_hash == undisturbed.state_hash);
+  CHECK(lines.faults.size() == 1);
+}
+
+TEST_CASE("a run that is paused at any step goes on with the bits of an uninterrupted one", "[runs]") {
+  auto session = init(0, nullptr);
+  const auto undisturbed = train::run(session, Job{}, small(2));
+  const pid_t node = session.embedded()->node_pids().front();
+  for (const int at : {0, 1, 13, 40, 79}) {
+    INFO("paused at step " << at);
+    auto run = train::start(session, Job{}, small(1, 1 + at % 2));
+    if (at > 0) run_to(run, at);
+    const auto snapshot = run.pause();
+    CHECK(snapshot.step() >= std::min(at, 40));
+    CHECK(e2e::eventually([&] { return e2e::children(node).empty(); }));  // CPUs and memory are given back
+    CHECK(run.is_over());
+    run.resume(small(2, 2 - at % 2));  // more epochs, another number of trainers
+    if (at == 13) {                    // and again
+      run_to(run, 50);
+      run.pause();
+      run.resume();
+    }
+    const auto result = run.wait();
+    CHECK(result.state_hash == undisturbed.state_hash);
+    CHECK(result.metrics == undisturbed.metrics);
+    CHECK(result.steps == undisturbed.steps);
+    CHECK(result.faults == 0);
+  }
+  auto other = train::start(session, Job{}, small(1));
+  CHECK_THROWS_AS(other.resume(), BadConfig);
+  CHECK_THROWS_AS(other.clone(Job{}, small(1)), BadConfig);
+  other.pause();
+  auto seed = small(2);
+  seed.seed = 6;
+  CHECK_THROWS_WITH(other.resume(seed), Catch::Contains("with seed 5, this run has 6"));
+  other.resume(small(2));
+  CHECK(other.wait().state_hash == undisturbed.state_hash);
+}
+
+TEST_CASE("a run that goes on from a snapshot outlives the node of its program, and its trainers", "[runs]") {
+  auto session = init(0, nullptr);
+  const auto undisturbed = train::run(session, Job{}, small(2));
+  auto run = train::start(session, Job{}, small(1));
+  run_to(run, 20);
+  run.pause();
+  auto more = small(2);
+  more.chaos = {{train::ChaosStep::What::kKillTrainer, 35, 0}};
+  run.resume(more);
+  run_to(run, 50);
+  ::kill(session.embedded()->node_pids().front(), SIGKILL);
+  const auto result = run.wait();
+  CHECK(result.state_hash == undisturbed.state_hash);
+  CHECK(result.faults >= 2);
+}
+
+TEST_CASE("a clone goes on from the same state with the options of its own struct", "[runs]") {
+  auto session = init(0, nullptr);
+  auto source = train::start(session, Job{.lr = 0.01}, small(1));
+  run_to(source, 40);
+  source.pause();
+  // The same struct: an exact copy.
+  auto same = source.clone(Job{.lr = 0.01}, small(2));
+  auto other = source.clone(Job{.lr = 0.002}, small(2));
+  auto again = source.clone(Job{.lr = 0.002}, small(2, 1));
+  const auto from_other = other.wait();
+  CHECK(from_other.state_hash == again.wait().state_hash);
+  const auto undisturbed = train::run(session, Job{.lr = 0.01}, small(2));
+  CHECK(same.wait().state_hash == undisturbed.state_hash);
+  CHECK(from_other.state_hash != undisturbed.state_hash);
+  CHECK(from_other.state_hash != train::run(session, Job{.lr = 0.002}, small(2)).state_hash);
+  // It is not only told its rate: it trains with it. At no rate the weights stay those of the source.
+  auto still = source.clone(Job{.lr = 0}, small(2));
+  const auto stopped = still.wait();
+  source.resume(small(1));
+  const auto at_source = source.wait().load(Net());
+  const auto at_clone = stopped.load(Net());
+  CHECK(torch::equal(at_source->out->weight, at_clone->out->weight));
+  // Its logical ranks are those of the source: steps mean the same.
+  auto ranks = train::start(session, Job{}, small(1));
+  ranks.pause();
+  auto more_ranks = small(1);
+  more_ranks.logical_ranks = 4;
+  CHECK_THROWS_WITH(ranks.clone(Job{}, more_ranks), Catch::Contains("logical ranks"));
+}
+
+TEST_CASE("a job stops when a metric gets no better, with the best checkpoint kept; also when it was killed",
+          "[runs]") {
+  auto session = init(0, nullptr);
+  const e2e::TemporaryFolder folder;
+  auto options = small(12);
+  options.checkpoint_folder = folder.path() + "/whole";
+  options.keep_checkpoints = 1;
+  options.stop_early = {.metric = "test/loss", .patience = 2, .min_delta = 0.02};
+  options.keep_best = "test/loss";
+  std::vector<double> losses;
+  options.on_event = [&](const report::Event& event) {
+    if (const auto* epoch = std::get_if<report::EpochDone>(&event))
+      losses.push_back(epoch->metrics.at("test/loss"));
+  };
+  const auto whole = train::run(session, Job{.lr = 0.1}, options);
+  CHECK(whole.stopped_early);
+  CHECK_FALSE(whole.stopped);
+  REQUIRE(whole.steps < 12 * 40);
+  CHECK(static_cast<std::int64_t>(losses.size()) * 40 == whole.steps);
+  CHECK(whole.best_metric == *std::min_element(losses.begin(), losses.end()));
+  REQUIRE(std::filesystem::exists(whole.best_checkpoint));
+  checkpoint::PosixFileSystem files;
+  checkpoint::CheckpointStore store(files, {options.checkpoint_folder});
+  const auto best = store.load_manifest(whole.best_checkpoint).value();
+  const auto best_epoch = std::min_element(losses.begin(), losses.end()) - losses.begin() + 1;
+  CHECK(static_cast<std::int64_t>(best.manifest.position.global_step) == best_epoch * 40);
+  CHECK(store.list().value().size() <= 2);  // the newest and the best
+
+  // The program's node dies in the middle: what the epochs before came to is in the manifests.
+  auto killed = options;
+  killed.checkpoint_folder = folder.path() + "/killed";
+  auto run = train::start(session, Job{.lr = 0.1}, killed);
+  run_to(run, whole.steps - 50);
+  ::kill(session.embedded()->node_pids().front(), SIGKILL);
+  const auto after = run.wait();
+  CHECK(after.state_hash == whole.state_hash);
+  CHECK(after.steps == whole.steps);
+  CHECK(after.stopped_early);
+  CHECK(after.best_metric == whole.best_metric);
+
+  // Resumed as it ended, it ends at once; with more patience it goes on.
+  auto resumed = options;
+  resumed.resume = true;
+  CHECK(train::run(session, Job{.lr = 0.1}, resumed).steps == whole.steps);
+  resumed.stop_early.patience = 3;
+  CHECK(train::run(session, Job{.lr = 0.1}, resumed).steps > whole.steps);
+}
+
+TEST_CASE("a metric that is not there is one clear error after the first epoch", "[runs]") {
+  auto session = init(0, nullptr);
+  auto options = small(2);
+  options.stop_early = {.metric = "test/recall"};
+  CHECK_THROWS_WITH(
+      train::run(session, Job{}, options),
+      Catch::Contains("there is no metric 'test/recall': the job has test/accuracy, test/loss, train/loss"));
+  options.stop_early = {.metric = "test/loss", .patience = 0};
+  CHECK_THROWS_AS(train::run(session, Job{}, options), BadConfig);
+  options.stop_early = {};
+  options.keep_best = "test/loss";
+  CHECK_THROWS_WITH(train::run(session, Job{}, options), Catch::Contains("without a checkpoint folder"));
+}
+
+TEST_CASE(
+    "a predictor answers as the trained net, from a snapshot, too; one whose weights do not fit does not "
+    "start",
+    "[runs]") {
+  auto session = init(0, nullptr);
+  auto run = train::start(session, Job{}, small(1));
+  const auto snapshot = run.pause_at_end();
+  Net net = run.wait().load(Net());
+  net->eval();
+  const torch::NoGradGuard no_grad;
+  const pid_t node = session.embedded()->node_pids().front();
+  {
+    const train::Predictor<Job> predictor(session, Job{}, *snapshot.state, {.replicas = 1, .batch = 4});
+    std::vector<torch::Tensor> images;
+    std::vector<Future<std::vector<float>>> answers;
+    for (int i = 0; i < 60; ++i) {
+      images.push_back(torch::rand({1, 28, 28}));
+      answers.push_back(predictor.predict(images.back()));
+      if (i == 30) ::kill(predictor.pids().at(0), SIGKILL);  // the only one
+    }
+    for (int i = 0; i < 60; ++i)
+      CHECK(torch::allclose(torch::tensor(answers[i].get(60s)), net->forward(images[i].unsqueeze(0))[0], 1e-3,
+                            1e-4));
+    CHECK(predictor.stats().answered == 60);
+    CHECK(predictor.stats().restarts == 1);
+    CHECK(predictor.stats().largest_batch <= 4);
+    CHECK_THROWS_AS(predictor.predict(torch::rand({3})).get(60s), TaskFailed);  // the net's own words
+    CHECK_THROWS_AS(train::Predictor<Job>(session, Job{}, *snapshot.state, {.replicas = 0}), BadConfig);
+  }
+  const auto other = checkpoint::write_safetensors(checkpoint::lay_out_safetensors({}).value());
+  CHECK_THROWS_WITH(train::Predictor<Job>(session, Job{}, other), Catch::Contains("hidden.weight"));
+  CHECK(e2e::eventually([&] { return e2e::children(node).empty(); }));
+}
