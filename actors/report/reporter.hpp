@@ -36,6 +36,7 @@ class Reporter final : public Sink {
 
  private:
   void on(const JobStarted& event);
+  void on(const Resumed& event);
   void on(const StepDone& event);
   void on(const Fault& event);
   void on(const Resized& event);

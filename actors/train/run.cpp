@@ -118,7 +118,7 @@ RunResult Run::wait() {
   }
   RunResult result = parts_->result.get(kEnds);
   result.signal = result.stopped ? interrupts.signal() : 0;
-  if (parts_->reporting.return_weights) result.weights = parts_->take_weights();
+  if (parts_->reporting.return_weights && !result.state_hash.empty()) result.weights = parts_->take_weights();
   parts_->driver.tell<&TrainDriver::abandon>("its result was taken");  // the trainers go, if the handle stays
   parts_->reporting.sinks.clear();  // what they hold is flushed, and a bar is cleared
   return result;

@@ -28,7 +28,8 @@ struct RunSettings {
   bool find_unused_parameters = false;
   bool exact = true;              ///< the same bits whatever happens
   std::string checkpoint_folder;  ///< empty: no checkpoints
-  double group_timeout_s = 30;    ///< of a collective in which nobody makes progress
+  double group_timeout_s = 150;   ///< Deadlines::collective
+  int threads = 1;                ///< intra-op threads of a trainer
 };
 
 /// What a loader knows about the data.

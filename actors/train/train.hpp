@@ -35,12 +35,16 @@ struct TrainOptions {
   std::string checkpoint_folder{};    ///< empty: none
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
   int keep_checkpoints = 3;           ///< older ones go once this run has written so many
-  bool resume = false;                ///< take up at the newest checkpoint in the folder: it must have one
-  double trainer_cpus = 0;            ///< CPUs that a trainer reserves on its node
-  std::vector<ChaosStep> chaos{};     ///< faults on purpose
+  int min_trainers = 1;     ///< fewer do not train: the job waits for more (Deadlines::gather), then fails
+  int threads = 1;          ///< intra-op threads of a trainer; other numbers give other bits
+  bool exact = true;        ///< refuse a trainer whose processor or LibTorch gives other bits
+  Deadlines deadlines{};    ///< how long to wait, from the last progress
+  bool resume = false;      ///< take up at the newest checkpoint in the folder: it must have one
+  double trainer_cpus = 0;  ///< CPUs that a trainer reserves on its node
+  std::vector<ChaosStep> chaos{};  ///< faults on purpose
 
-  /// A parameter that the loss of a leaf does not depend on counts as zeros there; otherwise it is an error that
-  /// names it. Costs one small reduction a step. Jobs whose nets train in turns need it.
+  /// A parameter that the loss of a leaf does not depend on counts as zeros there; otherwise it is an error
+  /// that names it. Costs one small reduction a step. Jobs whose nets train in turns need it.
   bool find_unused_parameters = false;
   bool return_weights = true;  ///< RunResult::load() works; a copy of the weights in this process
 

@@ -44,6 +44,7 @@ void TrainDriver::learn_data() {
                            me)
       .then([this, number](Result<ActorHandle<Loader>> loader) {
         if (!loader) return finish(loader.error());
+        if (over_) return session_.kill(*loader, "the job is over");
         first_loader_ = std::pair(*loader, number);
         loader->call<&Loader::describe>().then([this](Result<DataInfo> info) {
           if (!info) return finish(info.error());
@@ -75,6 +76,7 @@ void TrainDriver::start_machine() {
   config.logical_ranks = options_.settings.logical_ranks;
   config.trainers = options_.trainers;
   config.min_trainers = options_.min_trainers;
+  static_cast<Deadlines&>(config.deadlines) = options_.deadlines;
   config.loaders = options_.loaders;
   config.epochs = options_.settings.epochs;
   config.steps_per_epoch = sampler_->steps_per_epoch();
@@ -156,7 +158,7 @@ void TrainDriver::spawn_trainer(std::uint64_t token) {
 /// A refusal is for good (the job has ended, another build): trying again would end as this did.
 void TrainDriver::spawn_failed(std::uint64_t token, const ErrorInfo& why) {
   if (why.code == ErrorCode::kRefused) return finish(why);
-  feed(SpawnFailed{token, why.message()});
+  feed(SpawnFailed{token, why.message(), why.code});
 }
 
 void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Trainer> trainer) {
@@ -164,7 +166,7 @@ void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Traine
   if (over_ || cancelled_.contains(token)) return session_.kill(trainer, "it is not wanted any more");
   names_[id] = "trainer " + std::to_string(number);
   trainer.call<&Trainer::hello>().then([this, token, number, trainer, id](Result<TrainerHello> hello) {
-    if (!hello) return feed(SpawnFailed{token, hello.error().message()});
+    if (!hello) return feed(SpawnFailed{token, hello.error().message(), hello.error().code});
     names_[id] += " (pid " + std::to_string(hello->pid) + ")";
     if (!numerics_) {
       numerics_ = hello->numerics;
@@ -177,9 +179,10 @@ void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Traine
     }
     if (options_.settings.exact && *numerics_ != hello->numerics) {
       session_.kill(trainer, "it computes otherwise");
-      return finish(ErrorInfo{ErrorCode::kRefused, "a trainer would compute other bits",
-                              "it has '" + hello->numerics + "', the first one has '" + *numerics_ + "'",
-                              "use the same machines and LibTorch everywhere, or exact = false"});
+      return finish(
+          ErrorInfo{ErrorCode::kRefused, "a trainer would compute other bits",
+                    "it has '" + hello->numerics + "', the first one has '" + *numerics_ + "'",
+                    "use the same processors and LibTorch everywhere, or the option exact = false"});
     }
     trainers_[id] = {trainer, number, *hello, -1};
     session_.monitor(trainer, [this, id](const std::string& reason) {
@@ -252,19 +255,29 @@ void TrainDriver::act(const KillActor& action) {
 void TrainDriver::report(const TrainerReport& report) {
   feed(report);
 }
-void TrainDriver::loader_lives(ActorId loader) {
-  feed(LoaderHeartbeat{loader});
+void TrainDriver::loader_lives(ActorId loader, const Progress& progress) {
+  feed(LoaderHeartbeat{loader, progress});
 }
 
-void TrainDriver::job_threw(ActorId trainer, const ErrorInfo& error) {
+void TrainDriver::job_threw(ActorId trainer, const std::string& place, const ErrorInfo& error) {
   const std::string who = names_.contains(trainer) ? names_[trainer] : "a trainer";
-  finish(ErrorInfo{ErrorCode::kTaskFailed, "the job failed in " + who + ": " + error.what, error.why,
-                   error.todo});
+  // "Digits::loss threw std::out_of_range in trainer 0 (pid 12), step 3, leaf 1"
+  const auto end = std::min(error.what.find(" threw: "), error.what.size());
+  std::string what = error.what.substr(0, end);
+  if (end < error.what.size()) what += " threw";
+  what += " in " + who + (place.empty() ? "" : ", " + place);
+  if (end < error.what.size()) what += ": " + error.what.substr(end + std::string_view(" threw: ").size());
+  finish(ErrorInfo{ErrorCode::kTaskFailed, what, error.why, error.todo});
 }
 
 void TrainDriver::stop() {
-  if (machine_ == nullptr)
-    return finish(ErrorInfo{ErrorCode::kAborted, "the job was stopped before it began", "", ""});
+  if (over_) return;
+  if (machine_ == nullptr) {  // not even the data are known
+    JobDone nothing{.stopped = true};
+    if (!options_.resume.empty())
+      nothing.begun_at = nothing.steps = nothing.saved = options_.resume.back().step;
+    return act(nothing);
+  }
   feed(StopRequested{});
 }
 
@@ -315,6 +328,16 @@ void TrainDriver::act(const CommitStep& action) {
   cause_chaos(action.entry.step + 1);
 }
 
+void TrainDriver::act(const DeadlineExpired& action) {
+  ++so_far_.expired;
+  emit(report::Warning{for_people(action.text)});
+}
+
+void TrainDriver::act(const Resumed& action) {
+  const auto [path, step, hash] = action.checkpoint;
+  emit(report::Resumed{step, static_cast<int>(step / sampler_->steps_per_epoch()) + 1, path});
+}
+
 void TrainDriver::act(const RewindLedger& action) {
   emit(report::Warning{for_people(action.reason)});
 }
@@ -361,7 +384,17 @@ void TrainDriver::act(const JobDone& action) {
   so_far_.steps = action.steps;
   so_far_.stopped = action.stopped;
   so_far_.seconds = to_seconds(now() - started_at_);
-  emit(report::JobDone{action.hash, action.steps, so_far_.seconds, so_far_.faults});
+  so_far_.failed_checkpoints = action.failed_checkpoints;
+  so_far_.saved_step = action.saved;
+  so_far_.unsaved =
+      !options_.settings.checkpoint_folder.empty() && action.steps > std::max(action.saved, action.begun_at);
+  report::JobDone done{action.hash, action.steps, so_far_.seconds, so_far_.faults};
+  done.begun_at = action.begun_at;
+  done.expired = so_far_.expired;
+  done.stopped = action.stopped;
+  done.failed_checkpoints = action.failed_checkpoints;
+  if (so_far_.unsaved) done.lost_after = std::max<std::int64_t>(action.saved, 0);
+  emit(done);
   finish(so_far_);
 }
 

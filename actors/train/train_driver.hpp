@@ -30,6 +30,7 @@ struct RunOptions {
   RunSettings settings;
   int trainers = 1;
   int min_trainers = 1;
+  Deadlines deadlines;
   int loaders = 1;
   bool evaluate = true;
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
@@ -51,6 +52,7 @@ struct RunResult {
   std::int64_t steps = 0;
   report::Metrics metrics;  ///< of the last epoch: "train/loss", "test/loss", "test/accuracy"
   int faults = 0;           ///< survived
+  int expired = 0;          ///< deadlines that ran out; each was told as a warning
   bool stopped = false;     ///< ended early, on request
   int signal = 0;           ///< that asked for it, if one did
   double seconds = 0;
@@ -65,8 +67,13 @@ struct RunResult {
     return net;
   }
 
-  /// What main should return: 0, or 128 and the signal's number.
-  int exit_code() const { return signal == 0 ? 0 : 128 + signal; }
+  int failed_checkpoints = 0;    ///< that could not be written; each was told as a warning
+  std::int64_t saved_step = -1;  ///< steps in the newest checkpoint; -1: there is none
+  bool unsaved = false;          ///< checkpoints were wanted, and none has the final state
+
+  /// What main should return: 128 and the number of the signal that ended the job, 1 where its final state
+  /// was to be saved and is not, or 0.
+  int exit_code() const { return signal != 0 ? 128 + signal : unsaved ? 1 : 0; }
 };
 
 class TrainDriver {
@@ -87,8 +94,9 @@ class TrainDriver {
 
   // From trainers and loaders.
   void report(const TrainerReport& report);
-  void loader_lives(ActorId loader);
-  void job_threw(ActorId trainer, const ErrorInfo& error);
+  void loader_lives(ActorId loader, const Progress& progress);
+  /// What the job's code threw in a trainer that was at `place` ("step 3, leaf 1"). The job fails.
+  void job_threw(ActorId trainer, const std::string& place, const ErrorInfo& error);
 
  private:
   struct TrainerSeat {
@@ -124,6 +132,8 @@ class TrainDriver {
   void act(const RewindLedger& action);
   void act(const AcceptCheckpoint& action);
   void act(const EpochDone& action);
+  void act(const DeadlineExpired& action);
+  void act(const Resumed& action);
   void act(const Notice& action);
   void act(const Recovered& action);
   void act(const JobDone& action);
