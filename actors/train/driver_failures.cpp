@@ -14,7 +14,8 @@ std::string seconds_of(Duration duration) {
   return text;
 }
 
-bool is_blamed_on_code(const std::string& how) {
+bool is_blamed_on_code(const std::string& all) {
+  const std::string how = all.substr(0, all.find(", last line of its output: "));
   constexpr std::string_view kKilled = "killed by signal ";
   const auto at = how.rfind(kKilled);
   if (at != std::string::npos) {

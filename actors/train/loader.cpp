@@ -28,6 +28,18 @@ std::vector<std::int64_t> range(std::int64_t begin, std::int64_t end) {
 
 }  // namespace
 
+/// While one lives the loader computes `what`; then it waits for the next request.
+class Loader::Computing {
+ public:
+  Computing(Loader& loader, const std::string& what) : loader_(loader) { loader_.computes(what); }
+  ~Computing() { loader_.computes({}); }
+  Computing(const Computing&) = delete;
+  Computing& operator=(const Computing&) = delete;
+
+ private:
+  Loader& loader_;
+};
+
 Loader::Loader(RunSettings settings, ActorHandle<TrainDriver> driver)
     : settings_(std::move(settings)), driver_(driver) {
   const auto& type = JobRegistry::instance().find(settings_.job_type);
@@ -49,6 +61,7 @@ Loader::Loader(RunSettings settings, ActorHandle<TrainDriver> driver)
 }
 
 DataInfo Loader::describe() {
+  const Computing computing(*this, "the first batch");
   const auto first = sampler_->indices(0, 0, 0);
   info_.batch_bytes =
       data::BatchBuilder(*train_, first, random_key(settings_, data::Split::kTrain, 0), hooks()).total();
@@ -77,6 +90,7 @@ Loader::~Loader() {
 }
 
 void Loader::start_heartbeat() {
+  if (heartbeat_.joinable()) return;
   heartbeat_ = start_quiet_thread([this, me = this_actor().address().actor] {
     std::unique_lock lock(mutex_);
     while (!ending_) {
@@ -89,7 +103,6 @@ void Loader::start_heartbeat() {
   });
 }
 
-/// Empty: it waits for the next request.
 void Loader::computes(const std::string& what) {
   const std::lock_guard lock(mutex_);
   progress_ = {progress_.count + 1, !what.empty(), what};
@@ -152,13 +165,10 @@ std::vector<std::int64_t> Loader::indices_of(const BatchAsk& ask) {
 
 BatchGiven Loader::load(const BatchAsk& ask) {
   const bool train = ask.split == data::Split::kTrain;
-  computes(train ? "the batch of epoch " + std::to_string(ask.epoch + 1) + ", step " +
-                       std::to_string(ask.step + 1) + ", leaf " + std::to_string(ask.leaf)
-                 : "piece " + std::to_string(ask.step) + " of the test set");
-  const struct Ends {
-    Loader& loader;
-    ~Ends() { loader.computes({}); }
-  } ends{*this};
+  const Computing computing(*this, train ? "the batch of epoch " + std::to_string(ask.epoch + 1) + ", step " +
+                                               std::to_string(ask.step + 1) + ", leaf " +
+                                               std::to_string(ask.leaf)
+                                         : "piece " + std::to_string(ask.step) + " of the test set");
   const auto indices = indices_of(ask);
   const data::BatchKey key{ask.epoch, ask.step, ask.leaf};
   data::BatchBuilder batch(dataset(ask.split), indices, random_key(settings_, ask.split, ask.epoch), hooks());

@@ -62,6 +62,7 @@ class Loader {
   const data::Dataset& dataset(data::Split split) const;
   std::vector<std::int64_t> indices_of(const BatchAsk& ask);
   data::SampleHooks hooks();
+  class Computing;
   void computes(const std::string& what);
 
   RunSettings settings_;

@@ -116,6 +116,7 @@ RunResult Run::wait() {
     if (interrupts.signal() != 0 && !std::exchange(told, true)) stop();
     next_event(kLook);
   }
+  parts_->reporting.folder.reset();
   RunResult result = parts_->result.get(kEnds);
   result.signal = result.stopped ? interrupts.signal() : 0;
   if (parts_->reporting.return_weights && !result.state_hash.empty()) result.weights = parts_->take_weights();

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "actors/checkpoint/folder_lock.hpp"
 #include "actors/report/sink.hpp"
 #include "actors/train/train_driver.hpp"
 #include "scheduler/init/init.hpp"
@@ -22,8 +23,9 @@ class Run {
     std::function<void(const report::Event&)> on_event;
     bool handle_signals = true;
     bool return_weights = true;
-    bool checkpoints = false;          ///< whether a lost job can be resumed
-    std::vector<report::Event> first;  ///< told before all others
+    bool checkpoints = false;                      ///< whether a lost job can be resumed
+    std::optional<checkpoint::FolderLock> folder;  ///< held until the job is over
+    std::vector<report::Event> first;              ///< told before all others
   };
   Run(const DriverSession& session, RunOptions options, Reporting reporting);
   Run(Run&& other) noexcept;

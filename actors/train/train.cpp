@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 
 #include "actors/checkpoint/checkpoint_store.hpp"
@@ -114,13 +115,21 @@ Run::Reporting reporting_of(const TrainOptions& options) {
   return reporting;
 }
 
+/// "run-12ab (pid 77 on host a)"
+std::string this_run(const RunSettings& settings) {
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host = {'?'};
+  return settings.run + " (pid " + std::to_string(::getpid()) + " on host " + host.data() + ")";
+}
+
 /// Makes sure that checkpoints can be written, and finds those to take up. Never none where one was asked
-/// for. Adds warnings to `told`.
-void find_checkpoints(const TrainOptions& options, RunOptions& run, std::vector<report::Event>& told) {
+/// for. Adds warnings to what is told first.
+void find_checkpoints(const TrainOptions& options, RunOptions& run, Run::Reporting& reporting) {
   if (options.checkpoint_folder.empty()) return;
   checkpoint::PosixFileSystem files;
   checkpoint::CheckpointStore store(files, {options.checkpoint_folder});
   store.prepare().value();
+  reporting.folder = checkpoint::FolderLock::take(options.checkpoint_folder, this_run(run.settings)).value();
   const auto listed = store.list().value();
   if (!options.resume) {
     if (listed.empty()) return;
@@ -150,7 +159,7 @@ void find_checkpoints(const TrainOptions& options, RunOptions& run, std::vector<
                        : "no checkpoint in '" + options.checkpoint_folder + "' is usable: " + bad,
            "name the folder of an earlier run, or start without resuming");
   }
-  if (!bad.empty()) told.push_back(report::Warning{"passed over: " + bad});
+  if (!bad.empty()) reporting.first.push_back(report::Warning{"passed over: " + bad});
   std::reverse(run.resume.begin(), run.resume.end());
 }
 
@@ -178,7 +187,7 @@ Run start_training(const DriverSession& session, std::uint64_t job_type, wire::B
   run.settings.group_timeout_s = to_seconds(collective_timeout(options.deadlines));
   run.settings.checkpoint_folder = options.checkpoint_folder;
   run.keep_checkpoints = options.keep_checkpoints;
-  find_checkpoints(options, run, reporting.first);
+  find_checkpoints(options, run, reporting);
   run.trainers = options.trainers;
   run.min_trainers = options.min_trainers;
   run.deadlines = options.deadlines;

@@ -25,13 +25,16 @@ std::string encode_address(const ActorAddress& address) {
 }  // namespace
 
 TrainDriver::TrainDriver(RunOptions options)
-    : options_(std::move(options)), session_(this_actor().session()) {}
+    : options_(std::move(options)),
+      session_(this_actor().session()),
+      first_(options_.deadlines, DriverConfig().restart) {}
 
 // Start.
 
 Future<RunResult> TrainDriver::run() {
   started_at_ = epoch_started_at_ = now();
   learn_data();
+  watch_first_loader();
   return result_.future();
 }
 
@@ -39,15 +42,20 @@ Future<RunResult> TrainDriver::run() {
 void TrainDriver::learn_data() {
   const int number = loader_count_++;
   const auto me = this_actor().self<TrainDriver>();
+  first_.starts(now());
   session_
       .spawn_async<Loader>({.isolated = true, .label = "loader " + std::to_string(number)}, options_.settings,
                            me)
       .then([this, number](Result<ActorHandle<Loader>> loader) {
-        if (!loader) return finish(loader.error());
+        if (!loader) return first_loader_died(loader.error());
         if (over_) return session_.kill(*loader, "the job is over");
         first_loader_ = std::pair(*loader, number);
+        first_.reads(now());
+        loader->tell<&Loader::start_heartbeat>();
         loader->call<&Loader::describe>().then([this](Result<DataInfo> info) {
-          if (!info) return finish(info.error());
+          if (over_) return;
+          if (!info) return first_loader_died(info.error());
+          first_.done();
           data_ = *info;
           try {
             start_machine();
@@ -56,6 +64,26 @@ void TrainDriver::learn_data() {
           }
         });
       });
+}
+
+/// What it threw is bad data, and ends the job; a death may be anybody's.
+void TrainDriver::first_loader_died(const ErrorInfo& how) {
+  if (over_) return;
+  first_loader_.reset();
+  if (how.code != ErrorCode::kActorDied || !first_.try_again(how.message())) return finish(how);
+  ++so_far_.faults;
+  emit(report::Fault{"the first loader died: " + how.why, {}, {}, {}});
+  learn_data();
+}
+
+void TrainDriver::watch_first_loader() {
+  if (over_ || machine_ != nullptr) return;
+  if (const auto why = first_.overdue(now())) {
+    return finish(ErrorInfo{ErrorCode::kTimeout, "the job has no data",
+                            "the first loader is given up: " + *why,
+                            "look at the job's dataset() and its get(), or raise the option deadlines"});
+  }
+  this_actor().run_after(kTick, [this] { watch_first_loader(); });
 }
 
 void TrainDriver::check_resumed(const std::string& numerics) {
@@ -223,7 +251,7 @@ void TrainDriver::loader_up(std::uint64_t token, int number, ActorHandle<Loader>
     loaders_.erase(id);
     feed(LoaderDown{id, reason});
   });
-  loader.tell<&Loader::start_heartbeat>();
+  loader.tell<&Loader::start_heartbeat>();  // the first one beats already
   feed(LoaderReady{token, id, loader.address().node, encode_address(loader.address())});
 }
 
@@ -256,6 +284,7 @@ void TrainDriver::report(const TrainerReport& report) {
   feed(report);
 }
 void TrainDriver::loader_lives(ActorId loader, const Progress& progress) {
+  if (machine_ == nullptr) return first_.heard(progress, now());
   feed(LoaderHeartbeat{loader, progress});
 }
 

@@ -12,6 +12,7 @@
 
 #include "actors/report/events.hpp"
 #include "actors/train/driver_machine.hpp"
+#include "actors/train/first_loader.hpp"
 #include "actors/train/loader.hpp"
 #include "actors/train/trainer.hpp"
 #include "runtime/client/session.hpp"
@@ -115,6 +116,8 @@ class TrainDriver {
   };
 
   void learn_data();
+  void first_loader_died(const ErrorInfo& how);
+  void watch_first_loader();
   void start_machine();
   /// Refuses to resume what the checkpoints show to be another job.
   void check_resumed(const std::string& numerics);
@@ -163,7 +166,8 @@ class TrainDriver {
   std::map<ActorId, LoaderSeat> loaders_;
   std::map<ActorId, std::string> names_;  ///< of everyone who ever was
   std::map<std::uint64_t, bool> cancelled_;
-  std::optional<std::pair<ActorHandle<Loader>, int>> first_loader_;  ///< the one that told of the data
+  FirstLoader first_;
+  std::optional<std::pair<ActorHandle<Loader>, int>> first_loader_;  ///< the one that tells of the data
   int trainer_count_ = 0;
   int loader_count_ = 0;
   std::optional<std::string> numerics_;  ///< of the first trainer

@@ -1,5 +1,6 @@
 // What hangs, what fails again and again, and how a job ends that cannot go on.
 
+#include "actors/train/first_loader.hpp"
 #include "tests/actors/machines/driver_script.hpp"
 
 using namespace troupe;
@@ -81,10 +82,10 @@ TEST_CASE("when nobody computes and nobody comes further, the next generation op
 }
 
 TEST_CASE("deaths that a restart repeats are told from those that come from outside") {
-  for (const char* own :
-       {"killed by signal 11 (SIGSEGV)", "killed by signal 6 (SIGABRT)", "exit code 1",
-        "killed by signal 8 (SIGFPE)", "killed by signal 7 (SIGBUS)",
-        "exit code 3, last line of its output: killed", "asked to (its process: exit code 2)"}) {
+  for (const char* own : {"killed by signal 11 (SIGSEGV)", "killed by signal 6 (SIGABRT)", "exit code 1",
+                          "killed by signal 8 (SIGFPE)", "killed by signal 7 (SIGBUS)",
+                          "exit code 3, last line of its output: killed by signal 9 (SIGKILL)",
+                          "asked to (its process: exit code 2)"}) {
     INFO(own);
     CHECK(is_blamed_on_code(own));
   }
@@ -185,6 +186,32 @@ TEST_CASE("a trainer whose constructor throws is tried three times; a missing CP
                  Contains("3 failures before the first step was through") && Contains("no weights"));
     }
   }
+}
+
+TEST_CASE("the first loader has its time while it reads on, and is tried again when it dies") {
+  const Deadlines deadlines;
+  FirstLoader first(deadlines, {});
+  Instant now = seconds(5);
+  CHECK_FALSE(first.overdue(now + std::chrono::hours(1)));
+  first.starts(now);
+  CHECK_FALSE(first.overdue(now + seconds(89)));
+  CHECK(first.overdue(now + seconds(90)) == "it did not start within 90 s");
+  first.reads(now);
+  for (std::uint64_t sample = 1; sample <= 4; ++sample) {
+    now += seconds(100);
+    CHECK_FALSE(first.overdue(now));
+    first.heard({sample, true, "the first batch"}, now);
+  }
+  now += seconds(100);
+  first.heard({4, true, "the first batch"}, now);
+  CHECK(first.overdue(now + seconds(20)) == "it has shown no progress for 120 s in the first batch");
+  first.done();
+  CHECK_FALSE(first.overdue(now + seconds(20)));
+
+  CHECK(first.try_again("killed by signal 11 (SIGSEGV)"));
+  CHECK(first.try_again("killed by signal 11 (SIGSEGV)"));
+  CHECK_FALSE(first.try_again("killed by signal 11 (SIGSEGV)"));
+  CHECK(first.try_again("killed by signal 9 (SIGKILL)"));
 }
 
 // Ctrl-C.
