@@ -70,7 +70,12 @@ void TrainDriver::learn_data() {
 void TrainDriver::first_loader_died(const ErrorInfo& how) {
   if (over_) return;
   first_loader_.reset();
-  if (how.code != ErrorCode::kActorDied || !first_.try_again(how.message())) return finish(how);
+  if (how.code != ErrorCode::kActorDied) return finish(how);
+  if (!first_.try_again(how.why)) {
+    return finish(ErrorInfo{ErrorCode::kTaskFailed, "the job has no data",
+                            "the first loader died again and again, the last time: " + how.why,
+                            "look at the job's dataset() and its get()"});
+  }
   ++so_far_.faults;
   emit(report::Fault{"the first loader died: " + how.why, {}, {}, {}});
   learn_data();

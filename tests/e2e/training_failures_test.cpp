@@ -1,4 +1,5 @@
 // A job whose own code hangs, crashes or throws: on real processes.
+#include <fcntl.h>
 #include <signal.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -28,7 +29,8 @@ struct TempFolder {
   ~TempFolder() { std::filesystem::remove_all(path); }
 };
 
-struct FaultyJob {
+/// What goes wrong, where.
+struct Planned {
   Place place = Place::kNowhere;
   Fault fault = Fault::kHang;
   std::int64_t step = 0;  ///< kLoss: from which on
@@ -58,31 +60,44 @@ struct FaultyJob {
         TORCH_CHECK(false, "shapes that do not fit");
     }
   }
+};
 
-  torch::nn::Linear model() const {
-    fail_at(Place::kModel);
-    return torch::nn::Linear(28 * 28, 10);
+struct NetImpl : torch::nn::Module {
+  NetImpl() { register_module("out", out); }
+  torch::Tensor forward(const torch::Tensor& x) { return out(x.flatten(1)); }
+  torch::nn::Linear out{28 * 28, 10};
+};
+TORCH_MODULE(Net);
+
+struct FaultyJob {
+  Planned planned;
+
+  Net model() const {
+    planned.fail_at(Place::kModel);
+    return Net();
   }
-  auto optimizer(torch::nn::Linear& net) const {
+  auto optimizer(Net& net) const {
     return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.05));
   }
-  torch::Tensor loss(torch::nn::Linear& net, const data::Batch& batch, train::Leaf& at) const {
-    if (at.step >= step && at.rank == 1) fail_at(Place::kLoss);
-    return torch::nn::functional::cross_entropy(net->forward(batch.input.flatten(1)), batch.target);
+  torch::Tensor loss(Net& net, const data::Batch& batch, train::Leaf& at) const {
+    if (at.step >= planned.step && at.rank == 1) planned.fail_at(Place::kLoss);
+    return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
   }
   struct Data {
-    FaultyJob job;
+    Planned planned;
     std::shared_ptr<data::Digits> digits;
+    bool trains = true;
     std::int64_t size() const { return digits->size(); }
     data::Sample get(std::int64_t index, data::Random& random) const {
-      if (index == 33) job.fail_at(Place::kGet);
+      if (trains && index == 33) planned.fail_at(Place::kGet);
       return digits->get(index, random);
     }
   };
   Data dataset(data::Split split) const {
-    fail_at(Place::kDataset);
-    return {*this, std::make_shared<data::Digits>(
-                       split, data::DigitsOptions{.size = split == data::Split::kTrain ? 200 : 50})};
+    planned.fail_at(Place::kDataset);
+    const bool trains = split == data::Split::kTrain;
+    return {planned, std::make_shared<data::Digits>(split, data::DigitsOptions{.size = trains ? 200 : 50}),
+            trains};
   }
 };
 
@@ -263,10 +278,7 @@ TEST_CASE("two runs do not share a checkpoint folder", "[training]") {
     first.stop();
     first.wait();
   }
-  options.resume = true;
-  options.epochs = 1000;
-  options.on_event = {};
-  train::Run third = train::start(session, FaultyJob{}, options);  // the first has let go of it
+  CHECK(checkpoint::FolderLock::take(folder.path, "the next one").ok());
 }
 
 TEST_CASE("options that make no sense are refused by name", "[training]") {
