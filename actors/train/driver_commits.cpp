@@ -111,7 +111,6 @@ bool DriverMachine::commit_step(Actions& out) {
 }
 
 void DriverMachine::got_further(Actions& out) {
-  if (committed() > impasse_.step) impasse_ = {};
   if (committed() > furthest_) {
     furthest_ = committed();
     // A newcomer that helped to get further than ever shows that starting again works.

@@ -79,10 +79,9 @@ std::string DriverMachine::who_waits() const {
 /// The generation's deadline is over.
 void DriverMachine::check_standstill(Instant now, Actions& out) {
   if (somebody_computes()) return;
-  if (state_ == State::kRunning) {
-    // Without a loader nobody can progress; that wait has a deadline of its own.
-    if (loaders_.empty() || committed() >= run_limit_) return;
-  }
+  // Without a loader nobody can progress; that wait has a deadline of its own.
+  if (state_ != State::kForming && loaders_.empty()) return;
+  if (state_ == State::kRunning && committed() >= run_limit_) return;
   const std::string what = "nobody computes, and nobody has come further for " +
                            seconds_of(config_.deadlines.standstill) + ": " + who_waits();
   expired(what, out);

@@ -168,7 +168,7 @@ void DriverMachine::check_trainers(Instant now, Actions& out) {
       if (over()) return;
       kill(trainer, why, now, out);
     } else if ((state_ == State::kQuiescing || state_ == State::kGathering) && !trainer.quiesced &&
-               !trainer.watch.progress.computes && now >= trainer.deadline) {
+               now >= trainer.deadline) {
       expired(
           describe(trainer) + " did not leave its collective within " + seconds_of(config_.deadlines.quiesce),
           out);
@@ -368,7 +368,7 @@ bool DriverMachine::can_end_at_once() const {
 /// A stop that no checkpoint can follow.
 void DriverMachine::end_as_it_is(Actions& out) {
   const std::int64_t saved = checkpoints_.empty() ? 0 : checkpoints_.back().step;
-  if (committed() > saved && committed() > begun_at_) {
+  if (config_.checkpoints && committed() > saved && committed() > begun_at_) {
     out.push_back(Notice{
         "stopped without a checkpoint of step " + std::to_string(committed()) + ": " +
             (checkpoints_.empty() ? "none was written" : "the newest is of step " + std::to_string(saved)),

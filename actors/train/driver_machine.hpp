@@ -62,7 +62,7 @@ class DriverMachine {
     bool hear(const Progress& news, Instant now);
     bool hangs(Instant now, Duration allowed) const { return progress.computes && now - since >= allowed; }
   };
-  /// Failures at one step that the job's code is blamed for. Forgotten once a later step is committed.
+  /// Failures at one step that the job's code is blamed for. One at a later step begins a new count.
   struct Impasse {
     std::int64_t step = -1;
     int failures = 0;
