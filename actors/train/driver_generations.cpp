@@ -331,7 +331,7 @@ void DriverMachine::drop_checkpoint(Instant now, Actions& out) {
   const std::string what = "no trainer can read the checkpoint " + path + " (" + reasons + "); " +
                            checkpoints_.back().path + " is tried instead";
   out.push_back(Notice{what, {}});
-  open_generation(what, true, now, out);
+  open_generation("a checkpoint could not be read", true, now, out);
 }
 
 }  // namespace troupe::train

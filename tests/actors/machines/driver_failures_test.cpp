@@ -94,6 +94,23 @@ TEST_CASE("when nobody computes and nobody comes further, the next generation op
              Contains("trainer 1 (rank 0) waits in step 1, trainer 2 (rank 1) waits in step 1"));
 }
 
+TEST_CASE("an evaluation without a loader is no standstill: that wait has a deadline of its own") {
+  DriverConfig config = config_of(1);
+  config.epochs = 1;
+  config.steps_per_epoch = 1;
+  config.test_pieces = 1;
+  Script s(config);
+  s.run_from_start({kA});
+  s.applied(kA, 0);
+  REQUIRE(s.order<Evaluate>(kA));
+  s.on(LoaderDown{kLoader, "killed by signal 9 (SIGKILL)"});
+  const Generation g = s.g();
+  s.wait(seconds(80));
+  CHECK(s.g() == g);
+  s.wait(seconds(50));
+  CHECK_THAT(s.all<JobFailed>().at(0).reason, Contains("no loader could be started in time"));
+}
+
 TEST_CASE("deaths that a restart repeats are told from those that come from outside") {
   for (const char* own : {"killed by signal 11 (SIGSEGV)", "killed by signal 6 (SIGABRT)", "exit code 1",
                           "killed by signal 8 (SIGFPE)", "killed by signal 7 (SIGBUS)",
