@@ -20,7 +20,7 @@ using Catch::Contains;
 namespace {
 
 enum class Place : std::uint8_t { kNowhere, kModel, kLoss, kGet, kDataset };
-enum class Fault : std::uint8_t { kHang, kCrash, kAbort, kThrow, kThrowOfTorch };
+enum class Fault : std::uint8_t { kHang, kSlow, kCrash, kAbort, kThrow, kThrowOfTorch };
 
 struct TempFolder {
   std::string path =
@@ -47,6 +47,8 @@ struct Planned {
     switch (fault) {
       case Fault::kHang:
         for (;;) ::pause();
+      case Fault::kSlow:
+        return std::this_thread::sleep_for(std::chrono::seconds(40));
       case Fault::kCrash:
         ::signal(SIGSEGV, SIG_DFL);
         ::raise(SIGSEGV);
@@ -158,6 +160,23 @@ TEST_CASE("what hangs once is found by its missing progress, told and counted, a
   CHECK(get.result.state_hash == plain.result.state_hash);
   CHECK(get.result.expired == 1);
   CHECK(count(get, "it has shown no progress for 3 s in the batch of epoch 1, step ") >= 1);
+}
+
+// By hand (`test_training_failures "[slow]"`): 40 s each.
+TEST_CASE("a leaf and a get() of 40 s pass with the deadlines as they are", "[.slow]") {
+  auto session = init(0, nullptr);
+  auto options = quick();
+  options.deadlines = {};
+  const TempFolder folder;
+  for (const Place place : {Place::kLoss, Place::kGet}) {
+    const auto seen =
+        run(session, options,
+            {place, Fault::kSlow, 5, folder.path + "/" + std::to_string(static_cast<int>(place))});
+    CHECK(seen.failure.empty());
+    CHECK(seen.told.empty());
+    CHECK(seen.result.expired == 0);
+    CHECK(seen.result.faults == 0);
+  }
 }
 
 TEST_CASE("the job's own crashes end it after the third one at the same place, with its last words",
