@@ -74,21 +74,24 @@ CheckpointStore::CheckpointStore(FileSystem& files, StoreOptions options)
     throw BadConfig("cannot keep checkpoints", "the folder has no name", "name a folder");
 }
 
-ErrorInfo CheckpointStore::cannot_save(const ErrorInfo& cause, std::uint64_t needed_bytes) const {
+ErrorInfo CheckpointStore::cannot_save(const ErrorInfo& cause, std::optional<Space> space) const {
   std::string why = cause.what + (cause.why.empty() ? "" : ": " + cause.why);
-  if (const auto free = files_.free_bytes(options_.folder)) {
-    why += "; " + human_bytes(*free) + " free, " + human_bytes(needed_bytes) + " needed";
+  if (space) {
+    why +=
+        "; before the save " + human_bytes(space->free) + " free, " + human_bytes(space->needed) + " needed";
   }
+  const bool full = space && space->free < space->needed;
   return {cause.code, "cannot save a checkpoint in '" + options_.folder + "'", std::move(why),
-          "free some space, check permissions or name another folder; older checkpoints are intact"};
+          std::string(full ? "free some space" : "check the disk and its permissions") +
+              ", or name another folder; older checkpoints are intact"};
 }
 
 Result<void> CheckpointStore::prepare() {
-  if (auto made = files_.make_folder(options_.folder); !made) return cannot_save(made.error(), 0);
+  if (auto made = files_.make_folder(options_.folder); !made) return cannot_save(made.error());
   const std::string trial = path(file_name(0, std::string(kDataSuffix) + std::string(kTemporarySuffix)));
   static_cast<void>(files_.remove(trial));  // a leftover of a crash, if any
-  if (auto created = files_.create(trial); !created) return cannot_save(created.error(), 0);
-  if (auto removed = files_.remove(trial); !removed) return cannot_save(removed.error(), 0);
+  if (auto created = files_.create(trial); !created) return cannot_save(created.error());
+  if (auto removed = files_.remove(trial); !removed) return cannot_save(removed.error());
   return {};
 }
 
@@ -160,10 +163,12 @@ Result<SavedCheckpoint> CheckpointStore::save(const SaveRequest& request) {
   const Metadata for_other_readers{{"format", "pt"}};  // what Python's libraries ask for before they load
   auto layout = lay_out_safetensors(request.tensors, for_other_readers);
   if (!layout) return layout.error();
-  if (auto made = files_.make_folder(options_.folder); !made)
-    return cannot_save(made.error(), layout->total_bytes);
+  if (auto made = files_.make_folder(options_.folder); !made) return cannot_save(made.error());
+  // Now: a save that fails has taken some of it, and gives it back.
+  std::optional<Space> space;
+  if (const auto free = files_.free_bytes(options_.folder)) space = Space{*free, layout->total_bytes};
   auto names = files_.list(options_.folder);
-  if (!names) return cannot_save(names.error(), layout->total_bytes);
+  if (!names) return cannot_save(names.error(), space);
   std::uint64_t number = 1;
   for (const auto& name : own_names(*names)) number = std::max(number, name.number + 1);
   try {
@@ -173,7 +178,7 @@ Result<SavedCheckpoint> CheckpointStore::save(const SaveRequest& request) {
     }
     if (!written) {
       discard(number);
-      return cannot_save(written.error(), layout->total_bytes);
+      return cannot_save(written.error(), space);
     }
   } catch (const Error&) {
     discard(number);

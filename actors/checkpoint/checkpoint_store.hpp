@@ -8,6 +8,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -89,7 +90,12 @@ class CheckpointStore {
  private:
   std::string path(const std::string& name) const { return options_.folder + "/" + name; }
   Result<std::uint64_t> number_of(const std::string& manifest_path) const;
-  ErrorInfo cannot_save(const ErrorInfo& cause, std::uint64_t needed_bytes) const;
+  /// Bytes on the disk before a save.
+  struct Space {
+    std::uint64_t free = 0;
+    std::uint64_t needed = 0;
+  };
+  ErrorInfo cannot_save(const ErrorInfo& cause, std::optional<Space> space = {}) const;
   Result<void> write_whole(const std::string& name, std::span<const std::span<const std::byte>> parts);
   Result<void> write_pair(const SaveRequest& request, const SafetensorsLayout& layout, std::uint64_t number);
   void discard(std::uint64_t number);

@@ -62,6 +62,13 @@ struct Checkpointed {
   std::string path;
 };
 
+/// The job goes on from a checkpoint.
+struct Resumed {
+  std::int64_t global_step = 0;  ///< steps in it
+  int epoch = 0;                 ///< of the step that comes next, from 1
+  std::string path;
+};
+
 /// Anything that should be read, and goes on.
 struct Warning {
   std::string text;
@@ -69,13 +76,19 @@ struct Warning {
 
 /// The job is over.
 struct JobDone {
-  std::string state_hash;  ///< SHA-256 of the TrainState
+  std::string state_hash;  ///< SHA-256 of the TrainState; empty: stopped while no trainer could say it
   std::int64_t steps = 0;
   double seconds = 0;
-  int faults = 0;  ///< survived
+  int faults = 0;              ///< survived
+  std::int64_t begun_at = 0;   ///< of the steps, those of earlier runs
+  int expired = 0;             ///< deadlines that ran out
+  bool stopped = false;        ///< early, on request
+  int failed_checkpoints = 0;  ///< that could not be written
+  /// The final state was to be saved and is not: steps in the newest checkpoint, 0 where there is none.
+  std::optional<std::int64_t> lost_after{};
 };
 
-using Event =
-    std::variant<JobStarted, StepDone, Fault, Resized, Evaluating, EpochDone, Checkpointed, Warning, JobDone>;
+using Event = std::variant<JobStarted, Resumed, StepDone, Fault, Resized, Evaluating, EpochDone, Checkpointed,
+                           Warning, JobDone>;
 
 }  // namespace troupe::report

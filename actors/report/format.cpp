@@ -161,9 +161,25 @@ std::string wrap(const std::string& text, int columns) {
 }
 
 std::string summary_line(const JobDone& done) {
-  std::string line = plural(done.steps, "step") + " in " + fixed(done.seconds, 1) + " s";
+  const std::int64_t ran = done.steps - done.begun_at;
+  if (done.stopped && ran == 0) {
+    return "stopped before the first step" +
+           (done.steps == 0 ? "" : " of this run; " + std::to_string(done.steps) + " are done");
+  }
+  std::string line = plural(ran, "step") + " in " + fixed(done.seconds, 1) + " s";
+  if (done.begun_at > 0) line += ", after " + std::to_string(done.begun_at) + " of earlier runs";
   if (done.faults > 0) line += ", " + plural(done.faults, "fault") + " survived";
+  if (done.expired > 0) line += ", " + plural(done.expired, "deadline") + " expired";
+  if (done.stopped) line += ", stopped early";
   return line;
+}
+
+std::string unsaved_line(const JobDone& done) {
+  const std::string failed =
+      done.failed_checkpoints > 0 ? " (" + plural(done.failed_checkpoints, "failure") + ")" : "";
+  return *done.lost_after == 0 ? "NO CHECKPOINT WAS WRITTEN" + failed
+                               : "THE FINAL STATE WAS NOT SAVED" + failed +
+                                     ": the newest checkpoint is of step " + std::to_string(*done.lost_after);
 }
 
 }  // namespace troupe::report

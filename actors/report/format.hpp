@@ -34,5 +34,7 @@ std::string wrap(const std::string& text, int columns);
 
 /// "600 steps in 12.3 s, 1 fault survived"; the hash has a line of its own.
 std::string summary_line(const JobDone& done);
+/// What is lost of a job whose final state is in no checkpoint. REQUIRES: done.lost_after.
+std::string unsaved_line(const JobDone& done);
 
 }  // namespace troupe::report

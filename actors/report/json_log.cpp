@@ -46,6 +46,9 @@ ordered_json fields(const EpochDone& e) {
 ordered_json fields(const Checkpointed& e) {
   return {{"event", "checkpoint"}, {"global_step", e.global_step}, {"path", e.path}};
 }
+ordered_json fields(const Resumed& e) {
+  return {{"event", "resumed"}, {"global_step", e.global_step}, {"epoch", e.epoch}, {"path", e.path}};
+}
 ordered_json fields(const Warning& e) {
   return {{"event", "warning"}, {"text", e.text}};
 }
@@ -54,7 +57,12 @@ ordered_json fields(const JobDone& e) {
           {"parameters_sha256", e.state_hash},
           {"steps", e.steps},
           {"seconds", e.seconds},
-          {"faults", e.faults}};
+          {"faults", e.faults},
+          {"begun_at", e.begun_at},
+          {"expired_deadlines", e.expired},
+          {"stopped", e.stopped},
+          {"failed_checkpoints", e.failed_checkpoints},
+          {"saved", !e.lost_after}};
 }
 
 }  // namespace

@@ -53,6 +53,11 @@ void Reporter::on(const JobStarted& event) {
   line(event.what);
 }
 
+void Reporter::on(const Resumed& event) {
+  line("resumed at step " + std::to_string(event.global_step) + " (epoch " + std::to_string(event.epoch) +
+       ") from " + event.path);
+}
+
 std::optional<double> Reporter::seconds_left(const StepDone& step) const {
   const std::int64_t done = (step.epoch - 1) * step.steps_per_epoch + step.step - first_step_;
   if (!first_step_at_ || done <= 0) return {};
@@ -111,7 +116,8 @@ void Reporter::on(const Warning& event) {
 void Reporter::on(const JobDone& event) {
   clear();
   line(summary_line(event), kGreen);
-  line("parameters sha256 " + event.state_hash);
+  if (event.lost_after) line(unsaved_line(event), kRed);
+  if (!event.state_hash.empty()) line("parameters sha256 " + event.state_hash);
 }
 
 }  // namespace troupe::report

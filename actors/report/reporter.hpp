@@ -15,7 +15,7 @@ struct ReporterOptions {
   Duration redraw_interval = std::chrono::milliseconds{100};  ///< on one: the bar moves at most so often
 };
 
-/// The end of a job is the line "parameters sha256 <hash>", always the last. Not thread-safe.
+/// The end of a job is the line "parameters sha256 <hash>", where there is one. Not thread-safe.
 class Reporter final : public Sink {
  public:
   /// `output` and `clock` must outlive the reporter.
@@ -36,6 +36,7 @@ class Reporter final : public Sink {
 
  private:
   void on(const JobStarted& event);
+  void on(const Resumed& event);
   void on(const StepDone& event);
   void on(const Fault& event);
   void on(const Resized& event);

@@ -35,7 +35,7 @@ void DriverMachine::report(const StepApplied& r, Trainer& from, Instant now, Act
   // Rank 0 has computed it twice, and would have said if the two were not the same.
   if (from.rank == 0 && r.report.step == rehearse_step_) rehearsed_ = true;
   ++from.applied;
-  deadline_ = now + config_.deadlines.progress;
+  moved(now);
   recovered(now, out);
   commit(now, out);
 }
@@ -191,12 +191,12 @@ void DriverMachine::proceed(Instant now, Actions& out) {
   to_members(Committed{generation_, committed(), run_limit_}, out);
   if (errand_ != Errand::kNone) return start_errand(now, out);
   state_ = State::kRunning;
-  deadline_ = now + config_.deadlines.progress;
+  moved(now);
 }
 
 void DriverMachine::start_errand(Instant now, Actions& out) {
   state_ = State::kErrand;
-  deadline_ = now + config_.deadlines.task;
+  moved(now);
   for (const ActorId member : members_) trainers_.at(member).errand_done = false;
   if (errand_ == Errand::kFinish) {
     to_members(Finish{generation_}, out);
@@ -388,6 +388,7 @@ void DriverMachine::report(const CheckpointFailed& r, Trainer& from, Instant now
     return ignore("no checkpoint of step " + std::to_string(r.step) + " is wanted");
   }
   saved_ = r.step;  // training goes on; the last good checkpoint stays valid
+  ++failed_checkpoints_;
   out.push_back(Notice{"no checkpoint of step " + std::to_string(r.step) + ": " + r.reason, {}});
   proceed(now, out);
   widen(now, out);
@@ -410,16 +411,7 @@ void DriverMachine::report(const TrainerFinished& r, Trainer& from, Instant now,
     return trainers_.at(member).final_hash == first.final_hash;
   });
   if (!same) return fail("trainers end with different states", out);
-  state_ = State::kDone;
-  const bool whole = committed() >= config_.epochs * config_.steps_per_epoch;
-  const bool early = early_at_ && committed() >= *early_at_;
-  out.push_back(JobDone{.hash = first.final_hash,
-                        .steps = committed(),
-                        .stopped = !whole && !early,
-                        .stopped_early = !whole && early,
-                        .history = history_now(),
-                        .best_metric = history_.kept.value,
-                        .best_checkpoint = best_checkpoint_});
+  finish(first.final_hash, out);
 }
 
 }  // namespace troupe::train

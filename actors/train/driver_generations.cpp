@@ -21,8 +21,6 @@ bool DriverMachine::is_member(const Trainer& trainer) const {
   return std::find(members_.begin(), members_.end(), trainer.ready.actor) != members_.end();
 }
 
-void DriverMachine::report(const TrainerHeartbeat&, Trainer&, Instant, Actions&) {}
-
 // Opening.
 
 void DriverMachine::open_generation(const std::string& cause, bool fault, Instant now, Actions& out) {
@@ -63,18 +61,6 @@ void DriverMachine::report(const TrainerQuiesced& r, Trainer& from, Instant now,
   }
   if (episode_ && from.rank >= 0) episode_->left = now;
   plan_when_known(now, out);
-}
-
-/// What it ends first may take as long as the state is large; it has answered, and so it is not hanging.
-void DriverMachine::report(const TrainerBusy& r, Trainer& from, Instant now, Actions&) {
-  if (!current(r.generation)) return;
-  if (!from.quiesced) from.deadline = now + config_.deadlines.task;
-}
-
-void DriverMachine::report(const StateProgress& r, Trainer& from, Instant now, Actions&) {
-  if (!current(r.generation) || !is_member(from)) return;
-  if (state_ == State::kForming) deadline_ = now + config_.deadlines.forming;
-  if (state_ == State::kErrand) deadline_ = now + config_.deadlines.task;
 }
 
 /// Takes in what leaves used in a step that is not committed. False (and the job has failed) if two trainers
@@ -146,11 +132,16 @@ void DriverMachine::go_back_to(std::int64_t step, Actions& out) {
   const std::int64_t from = committed();
   const std::int64_t voided = ledger_.rewind(step);
   saved_ = std::min(saved_, step);
-  const std::string why = "nobody is left who holds step " + std::to_string(from) + ": " +
-                          std::to_string(voided) + " committed steps are void and run again from step " +
-                          std::to_string(step);
+  const std::string again = std::to_string(voided) + (voided == 1 ? " step runs" : " steps run") +
+                            " again from step " + std::to_string(step);
+  const bool began = furthest_ > begun_at_;
+  if (step < begun_at_) {  // what an earlier run told of these epochs was not told in this one
+    begun_at_ = evaluated_ = step;
+    if (!began) furthest_ = step;
+  }
+  const std::string why =
+      began ? "nobody is left who holds step " + std::to_string(from) + ": " + again : again;
   out.push_back(RewindLedger{from, step, why});
-  out.push_back(Notice{why, {}});
 }
 
 /// Survivors keep their order, newcomers follow.
@@ -190,6 +181,9 @@ void DriverMachine::start_generation(Instant now, Actions& out) {
     plan.checkpoint = checkpoints_.back().path;
     plan.state_hash = checkpoints_.back().hash;
   }
+  if (plan.origin != StateOrigin::kMembers) loading_.reset();
+  if (plan.origin == StateOrigin::kCheckpoint) loading_ = checkpoints_.back();
+  started_ = generation_;
   plan.lineage = lineage_;
   proof_.reset();
   prove_first_step_ =
@@ -213,7 +207,7 @@ void DriverMachine::start_generation(Instant now, Actions& out) {
     plan.members.push_back({trainer.ready.actor, trainer.ready.node, trainer.ready.data_address, leaves[r]});
   }
   state_ = State::kForming;
-  deadline_ = now + config_.deadlines.forming;
+  deadline_ = now + config_.deadlines.standstill;
   for (const ActorId member : members_) out.push_back(SendOrder{member, StartGeneration{plan}});
 }
 
@@ -223,6 +217,7 @@ void DriverMachine::report(const GroupFormed& r, Trainer& from, Instant now, Act
   if (!current(r.generation)) return;
   if (state_ != State::kForming || !is_member(from)) return ignore("no group is forming");
   from.formed = true;
+  moved(now);
   run_when_formed(now, out);
 }
 
@@ -230,6 +225,7 @@ void DriverMachine::report(const StateInstalled& r, Trainer& from, Instant now, 
   if (!current(r.generation)) return;
   if (state_ != State::kForming || !is_member(from)) return ignore("no group is forming");
   from.holds = true;
+  moved(now);
   run_when_formed(now, out);
   share_checkpoint(now, out);
 }
@@ -240,7 +236,15 @@ void DriverMachine::run_when_formed(Instant now, Actions& out) {
     if (!trainer.formed || !trainer.holds) return;
   }
   state_ = State::kRunning;
-  deadline_ = now + config_.deadlines.progress;
+  moved(now);
+  if (loading_) {
+    out.push_back(Resumed{*std::exchange(loading_, std::nullopt)});
+    if (first_step_ >= config_.epochs * config_.steps_per_epoch) {
+      out.push_back(Notice{
+          "nothing is left to train: the checkpoint has all " + std::to_string(config_.epochs) + " epochs",
+          {}});
+    }
+  }
   // Steps that somebody had applied when the generation before ended: now every member holds them.
   while (!over() && committed() < first_step_) {
     if (!commit_step(out)) return;
@@ -329,7 +333,7 @@ void DriverMachine::drop_checkpoint(Instant now, Actions& out) {
   const std::string what = "no trainer can read the checkpoint " + path + " (" + reasons + "); " +
                            checkpoints_.back().path + " is tried instead";
   out.push_back(Notice{what, {}});
-  open_generation(what, true, now, out);
+  open_generation("a checkpoint could not be read", true, now, out);
 }
 
 }  // namespace troupe::train

@@ -25,6 +25,7 @@ DriverMachine::DriverMachine(DriverConfig config, Mutations mutations)
       generation_{config_.incarnation, 0},
       ledger_(config_.logical_ranks, config_.steps_per_epoch, resumed_step(config_)),
       checkpoints_(config_.resume),
+      begun_at_(resumed_step(config_)),
       furthest_(resumed_step(config_)),
       evaluated_(resumed_step(config_)),
       saved_(resumed_step(config_)) {
@@ -43,6 +44,9 @@ DriverMachine::DriverMachine(DriverConfig config, Mutations mutations)
   const bool waited_enough =
       !config_.stop_early.metric.empty() && history_.patience.epochs_since >= config_.stop_early.patience;
   if (waited_enough && committed() % config_.steps_per_epoch == 0) early_at_ = committed();
+  // With nothing left to train the figures of the last epoch are still to be told, if nobody knows them.
+  const bool whole = begun_at_ >= config_.epochs * config_.steps_per_epoch;
+  if (begun_at_ > 0 && whole && history_.metrics.empty()) evaluated_ = begun_at_ - 1;
 }
 
 std::vector<DriverAction> DriverMachine::start(Instant now) {
@@ -76,9 +80,13 @@ void DriverMachine::catch_up(Instant now) {
   if (gap < kStoodStill) return;
   for (auto& [id, trainer] : trainers_) {
     trainer.last_heard += gap;
+    trainer.watch.since += gap;
     trainer.deadline += gap;
   }
-  for (auto& [id, loader] : loaders_) loader.last_heard += gap;
+  for (auto& [id, loader] : loaders_) {
+    loader.last_heard += gap;
+    loader.watch.since += gap;
+  }
   for (auto& [token, spawn] : spawns_) spawn.deadline += gap;
   grace_end_ += gap;
   deadline_ += gap;
@@ -107,7 +115,7 @@ void DriverMachine::handle(const TrainerReady& e, Instant now, Actions& out) {
   }
   Trainer& trainer = trainers_[e.actor];
   trainer.ready = e;
-  trainer.last_heard = now;
+  trainer.last_heard = trainer.watch.since = now;
   trainer.arrival = ++arrivals_;
   const auto staying = std::count_if(trainers_.begin(), trainers_.end(),
                                      [](const auto& entry) { return !entry.second.killed; });
@@ -133,6 +141,7 @@ void DriverMachine::handle(const TrainerDown& e, Instant now, Actions& out) {
   const std::string what = describe(gone) + " died: " + e.reason;
   out.push_back(Notice{what, e.actor});
   strike(SpawnKind::kTrainer, what, now, out);
+  if (!over() && !gone.killed && is_blamed_on_code(e.reason)) blame(gone, what, out);
   if (over()) return;
   if (generation_runs() && member) {
     open_generation(what, true, now, out);
@@ -157,13 +166,28 @@ void DriverMachine::check_trainers(Instant now, Actions& out) {
     if (trainer.killed) {
       if (now >= trainer.deadline) unconfirmed.push_back(id);
     } else if (now - trainer.last_heard >= config_.deadlines.silence) {
+      expired(describe(trainer) + " gave no sign of life for " + seconds_of(config_.deadlines.silence), out);
       kill(trainer, "no sign of life", now, out);
+    } else if (trainer.watch.hangs(now, config_.deadlines.hang)) {
+      const std::string why = "it has shown no progress for " + seconds_of(config_.deadlines.hang) + " in " +
+                              trainer.watch.progress.doing;
+      const std::string what = describe(trainer) + " is killed: " + why;
+      expired(what, out);
+      blame(trainer, what, out);
+      if (over()) return;
+      kill(trainer, why, now, out);
     } else if ((state_ == State::kQuiescing || state_ == State::kGathering) && !trainer.quiesced &&
                now >= trainer.deadline) {
+      expired(
+          describe(trainer) + " did not leave its collective within " + seconds_of(config_.deadlines.quiesce),
+          out);
       kill(trainer, "it did not leave its collective in time", now, out);
     }
   }
   for (const ActorId id : unconfirmed) {
+    expired("nobody confirmed the death of " + describe(trainers_.at(id)) + " within " +
+                seconds_of(config_.deadlines.kill),
+            out);
     handle(TrainerDown{id, "killed, and nobody confirmed its death: it is refused from now on"}, now, out);
   }
 }
@@ -192,13 +216,16 @@ void DriverMachine::handle(const LoaderReady& e, Instant now, Actions& out) {
   if (static_cast<int>(loaders_.size()) >= config_.loaders && !loaders_.contains(e.actor)) {
     return kill_loader(e.actor, "there are loaders enough", now, out);
   }
-  loaders_[e.actor] = {{e.actor, e.node, e.address}, now, false};
+  loaders_[e.actor] = {{e.actor, e.node, e.address}, now, {{}, now}, false};
   announce_loaders(out);
 }
 
 void DriverMachine::handle(const LoaderDown& e, Instant now, Actions& out) {
   dead_.insert(e.actor);
+  const bool used = loaders_.contains(e.actor);
   lost_loader(e.actor, e.reason, now, out);
+  if (used && !over() && is_blamed_on_code(e.reason))
+    failed_at(committed(), "loader " + to_string(e.actor) + " died: " + e.reason, out);
 }
 
 void DriverMachine::lost_loader(ActorId actor, const std::string& why, Instant now, Actions& out) {
@@ -207,6 +234,7 @@ void DriverMachine::lost_loader(ActorId actor, const std::string& why, Instant n
     return;
   }
   if (loaders_.empty()) loaderless_since_ = now;
+  moved(now);  // what was asked of it is asked of another
   const std::string what = "loader " + to_string(actor) + " died: " + why;
   out.push_back(Notice{what, actor});
   announce_loaders(out);
@@ -219,9 +247,10 @@ void DriverMachine::kill_loader(ActorId actor, const std::string& why, Instant n
   if (loaders_.contains(actor)) lost_loader(actor, why, now, out);
 }
 
-void DriverMachine::handle(const LoaderHeartbeat& e, Instant, Actions& out) {
+void DriverMachine::handle(const LoaderHeartbeat& e, Instant now, Actions& out) {
   if (const auto it = loaders_.find(e.actor); it != loaders_.end()) {
-    it->second.last_heard = last_event_;
+    it->second.last_heard = now;
+    if (it->second.watch.hear(e.progress, now)) moved(now);
   } else if (dead_.contains(e.actor)) {
     ignore("loader " + to_string(e.actor) + " counts as dead");
     out.push_back(KillActor{e.actor, "it counts as dead"});
@@ -229,11 +258,29 @@ void DriverMachine::handle(const LoaderHeartbeat& e, Instant, Actions& out) {
 }
 
 void DriverMachine::check_loaders(Instant now, Actions& out) {
-  std::vector<ActorId> silent;
+  std::vector<ActorId> silent, hanging;
   for (const auto& [id, loader] : loaders_) {
-    if (now - loader.last_heard >= config_.deadlines.silence) silent.push_back(id);
+    if (now - loader.last_heard >= config_.deadlines.silence) {
+      silent.push_back(id);
+    } else if (loader.watch.hangs(now, config_.deadlines.hang)) {
+      hanging.push_back(id);
+    }
   }
-  for (const ActorId id : silent) kill_loader(id, "no sign of life", now, out);
+  for (const ActorId id : silent) {
+    expired("loader " + to_string(id) + " gave no sign of life for " + seconds_of(config_.deadlines.silence),
+            out);
+    kill_loader(id, "no sign of life", now, out);
+  }
+  for (const ActorId id : hanging) {
+    const std::string why = "it has shown no progress for " + seconds_of(config_.deadlines.hang) + " in " +
+                            loaders_.at(id).watch.progress.doing;
+    const std::string what = "loader " + to_string(id) + " is killed: " + why;
+    expired(what, out);
+    failed_at(committed(), what, out);
+    if (over()) return;
+    kill_loader(id, why, now, out);
+  }
+  if (over()) return;
   if (loaders_.empty() && now - loaderless_since_ >= config_.deadlines.gather) {
     fail("no loader could be started in time: " + loader_pool_.last_failure, out);
   }
@@ -260,26 +307,6 @@ void DriverMachine::spawn_missing(SpawnKind kind, int wanted, int have, Instant 
   }
 }
 
-/// The first failure is answered at once, later ones with a pause that doubles.
-void DriverMachine::strike(SpawnKind kind, const std::string& why, Instant now, Actions& out) {
-  Pool& p = pool(kind);
-  ++p.strikes;
-  p.last_failure = why;
-  const RestartPolicy& policy = config_.restart;
-  Duration pause{0};
-  for (int n = 2; n <= p.strikes && pause < policy.longest_pause; ++n) {
-    pause = pause == Duration{0} ? policy.first_pause : 2 * pause;
-  }
-  p.not_before = std::max(p.not_before, now + std::min(pause, policy.longest_pause));
-  if (p.strikes <= policy.budget || p.given_up) return;
-  p.given_up = true;
-  const std::string text = std::to_string(p.strikes) + " failures without progress, the last one: " + why;
-  out.push_back(Notice{"nothing is started again after " + text, {}});
-  const bool trainers = kind == SpawnKind::kTrainer;
-  const int left = static_cast<int>(trainers ? trainers_.size() : loaders_.size());
-  if (left < (trainers ? config_.min_trainers : 1)) fail(text, out);
-}
-
 void DriverMachine::handle(const SpawnFailed& e, Instant now, Actions& out) {
   const auto it = spawns_.find(e.token);
   if (it == spawns_.end()) {
@@ -288,9 +315,10 @@ void DriverMachine::handle(const SpawnFailed& e, Instant now, Actions& out) {
   }
   const SpawnKind kind = it->second.kind;
   spawns_.erase(it);
-  const std::string what = kind == SpawnKind::kTrainer ? "a trainer" : "a loader";
-  out.push_back(Notice{what + " could not be started: " + e.reason, {}});
-  strike(kind, e.reason, now, out);
+  const bool threw = e.code == ErrorCode::kTaskFailed || e.code == ErrorCode::kBadConfig ||
+                     e.code == ErrorCode::kBadInput || e.code == ErrorCode::kIo ||
+                     e.code == ErrorCode::kCorrupt;
+  spawn_failed(kind, e.reason, threw || is_blamed_on_code(e.reason), now, out);
 }
 
 void DriverMachine::check_spawns(Instant now, Actions& out) {
@@ -300,7 +328,14 @@ void DriverMachine::check_spawns(Instant now, Actions& out) {
   }
   for (const std::uint64_t token : late) {
     out.push_back(CancelSpawn{token, "no answer in time"});
-    handle(SpawnFailed{token, "no answer in time"}, now, out);
+    const SpawnKind kind = spawns_.at(token).kind;
+    spawns_.erase(token);
+    const std::string why = "it did not start within " + seconds_of(config_.deadlines.spawn);
+    expired(std::string(kind == SpawnKind::kTrainer ? "a trainer" : "a loader") + " did not start within " +
+                seconds_of(config_.deadlines.spawn),
+            out);
+    spawn_failed(kind, why, false, now, out);
+    if (over()) return;
   }
 }
 
@@ -315,15 +350,65 @@ void DriverMachine::handle(const TrainerReport& e, Instant now, Actions& out) {
     return;
   }
   it->second.last_heard = now;
+  // All but a heartbeat is progress, though its count comes with the next one.
+  if (!std::holds_alternative<TrainerHeartbeat>(e)) it->second.watch.since = now;
   std::visit([&](const auto& r) { report(r, it->second, now, out); }, e);
 }
 
-void DriverMachine::handle(const StopRequested&, Instant now, Actions& out) {
+void DriverMachine::handle(const StopRequested& e, Instant now, Actions& out) {
   if (stop_at_) return fail("stopped at once", out);
+  hold_state_ = e.hold_state;
   stop_at_ = std::max(run_limit_, committed());
+  if (can_end_at_once()) return end_as_it_is(out);
   stop_deadline_ = now + config_.deadlines.stop;
   out.push_back(Notice{"stopping after step " + std::to_string(*stop_at_), {}});
   if (state_ == State::kRunning) proceed(now, out);
+}
+
+/// No step of this run would be lost, or nobody is there who could write it down.
+bool DriverMachine::can_end_at_once() const {
+  if (hold_state_) return false;
+  if (state_ == State::kRunning || state_ == State::kErrand) return false;
+  if (furthest_ == begun_at_) return true;
+  return std::none_of(trainers_.begin(), trainers_.end(), [](const auto& entry) {
+    const Trainer& trainer = entry.second;
+    return !trainer.killed && (trainer.steps != kNoState || trainer.holds);
+  });
+}
+
+/// A stop that no checkpoint can follow.
+void DriverMachine::end_as_it_is(Actions& out) {
+  const std::int64_t saved = saved_step();
+  if (config_.checkpoints && committed() > saved && committed() > begun_at_) {
+    out.push_back(Notice{
+        "stopped without a checkpoint of step " + std::to_string(committed()) + ": " +
+            (saved == kNoState ? "none was written" : "the newest is of step " + std::to_string(saved)),
+        {}});
+  }
+  finish({}, out);
+}
+
+/// Steps in the newest checkpoint that is a file, or kNoState.
+std::int64_t DriverMachine::saved_step() const {
+  const auto newest = std::find_if(checkpoints_.rbegin(), checkpoints_.rend(),
+                                   [](const CheckpointInfo& checkpoint) { return !checkpoint.in_memory; });
+  return newest == checkpoints_.rend() ? kNoState : newest->step;
+}
+
+void DriverMachine::finish(const StateHash& hash, Actions& out) {
+  state_ = State::kDone;
+  const bool whole = committed() >= config_.epochs * config_.steps_per_epoch;
+  const bool early = early_at_ && committed() >= *early_at_;
+  out.push_back(JobDone{.hash = hash,
+                        .steps = committed(),
+                        .stopped = (!whole && !early) || hash.empty(),
+                        .stopped_early = !whole && early,
+                        .begun_at = std::min(begun_at_, committed()),
+                        .failed_checkpoints = failed_checkpoints_,
+                        .saved = saved_step(),
+                        .history = history_now(),
+                        .best_metric = history_.kept.value,
+                        .best_checkpoint = best_checkpoint_});
 }
 
 void DriverMachine::handle(const DriverTick&, Instant now, Actions& out) {
@@ -334,26 +419,21 @@ void DriverMachine::handle(const DriverTick&, Instant now, Actions& out) {
 }
 
 void DriverMachine::check_state(Instant now, Actions& out) {
-  if (stop_at_ && now >= stop_deadline_) return fail("stopped, but not at a checkpoint in time", out);
+  if (stop_at_ && can_end_at_once()) return end_as_it_is(out);
+  if (stop_at_ && now >= stop_deadline_) {
+    expired("the stop has led to no checkpoint within " + seconds_of(config_.deadlines.stop) + " (" +
+                who_waits() + ")",
+            out);
+    return end_as_it_is(out);
+  }
   if (state_ == State::kGathering || state_ == State::kQuiescing) plan_when_known(now, out);
   if (now < deadline_) return;
-  switch (state_) {
-    case State::kGathering:
-      return fail("only " + std::to_string(trainers_.size()) + " trainers in time, " +
-                      std::to_string(config_.min_trainers) + " are needed. " + trainer_pool_.last_failure,
-                  out);
-    case State::kForming:
-      return open_generation("generation " + to_string(generation_) + " did not form in time", true, now,
-                             out);
-    case State::kRunning:
-      // Without a loader nobody can progress; that wait has a deadline of its own.
-      if (loaders_.empty() || committed() >= run_limit_) return;
-      return open_generation("no step was applied in time", true, now, out);
-    case State::kErrand:
-      return open_generation("an evaluation or checkpoint did not end in time", true, now, out);
-    default:
-      return;
-  }
+  if (generation_runs()) return check_standstill(now, out);
+  if (state_ != State::kGathering) return;
+  fail("only " + std::to_string(trainers_.size()) + " trainers within " +
+           seconds_of(config_.deadlines.gather) + ", " + std::to_string(config_.min_trainers) +
+           " are needed" + (trainer_pool_.last_failure.empty() ? "" : ": " + trainer_pool_.last_failure),
+       out);
 }
 
 }  // namespace troupe::train

@@ -15,6 +15,9 @@
 
 namespace troupe::train {
 
+/// "120 s", "0.5 s".
+std::string seconds_of(Duration duration);
+
 /// Not thread-safe.
 class DriverMachine {
  public:
@@ -50,10 +53,25 @@ class DriverMachine {
  private:
   using Actions = std::vector<DriverAction>;
 
+  /// What a process said of its progress, and since when it is held to it.
+  struct Watch {
+    Progress progress;
+    Instant since{};  ///< it came further then, or waited for others
+
+    /// True if it has come further.
+    bool hear(const Progress& news, Instant now);
+    bool hangs(Instant now, Duration allowed) const { return progress.computes && now - since >= allowed; }
+  };
+  /// Failures at one step that the job's code is blamed for. One at a later step begins a new count.
+  struct Impasse {
+    std::int64_t step = -1;
+    int failures = 0;
+  };
   /// A trainer that is not known to be dead.
   struct Trainer {
     TrainerReady ready;
     Instant last_heard{};
+    Watch watch;
     std::uint64_t arrival = 0;
     int rank = -1;        ///< in the current generation, or the last it was in; -1: never
     bool worked = false;  ///< was a member when the job got further than ever
@@ -73,6 +91,7 @@ class DriverMachine {
   struct Loader {
     LoaderInfo info;
     Instant last_heard{};
+    Watch watch;
     bool worked = false;
   };
   struct Spawn {
@@ -113,7 +132,6 @@ class DriverMachine {
   void handle(const DriverTick& e, Instant now, Actions& out);
   void spawn_missing(Instant now, Actions& out);
   void spawn_missing(SpawnKind kind, int wanted, int have, Instant now, Actions& out);
-  void strike(SpawnKind kind, const std::string& why, Instant now, Actions& out);
   void kill(Trainer& trainer, const std::string& why, Instant now, Actions& out);
   void kill_loader(ActorId actor, const std::string& why, Instant now, Actions& out);
   void lost_loader(ActorId actor, const std::string& why, Instant now, Actions& out);
@@ -123,12 +141,29 @@ class DriverMachine {
   void check_loaders(Instant now, Actions& out);
   void check_spawns(Instant now, Actions& out);
   void check_state(Instant now, Actions& out);
+  bool can_end_at_once() const;
+  void end_as_it_is(Actions& out);
+  std::int64_t saved_step() const;
+  void finish(const StateHash& hash, Actions& out);
   Pool& pool(SpawnKind kind) { return kind == SpawnKind::kTrainer ? trainer_pool_ : loader_pool_; }
   std::vector<LoaderInfo> loader_list() const;
   std::string describe(const Trainer& trainer) const;
   void ignore(std::string why) { ignored_ = std::move(why); }
   bool over() const { return state_ == State::kDone || state_ == State::kFailed; }
   void fail(std::string why, Actions& out, std::string todo = {});
+
+  // driver_failures.cpp: who makes no progress, what failed, and when it is enough
+  void strike(SpawnKind kind, const std::string& why, Instant now, Actions& out);
+  void failed_at(std::int64_t step, const std::string& why, Actions& out);
+  void blame(const Trainer& trainer, const std::string& why, Actions& out);
+  std::int64_t step_of(const Trainer& trainer) const;
+  std::string place(std::int64_t step) const;
+  void expired(const std::string& what, Actions& out);
+  void spawn_failed(SpawnKind kind, const std::string& why, bool by_code, Instant now, Actions& out);
+  void moved(Instant now);
+  bool somebody_computes() const;
+  std::string who_waits() const;
+  void check_standstill(Instant now, Actions& out);
 
   // driver_generations.cpp: who holds what, and who goes on
   void report(const TrainerHeartbeat& r, Trainer& from, Instant now, Actions& out);
@@ -137,8 +172,6 @@ class DriverMachine {
   void report(const StateInstalled& r, Trainer& from, Instant now, Actions& out);
   void report(const GenerationFailed& r, Trainer& from, Instant now, Actions& out);
   void report(const CheckpointUnreadable& r, Trainer& from, Instant now, Actions& out);
-  void report(const TrainerBusy& r, Trainer& from, Instant now, Actions& out);
-  void report(const StateProgress& r, Trainer& from, Instant now, Actions& out);
   bool current(Generation generation);
   bool generation_runs() const;
   bool is_member(const Trainer& trainer) const;
@@ -219,15 +252,22 @@ class DriverMachine {
   std::vector<std::string> unusable_;                          ///< those that were, each with the reasons
   std::vector<std::string> written_;                           ///< by this run, oldest first
   std::optional<CheckpointInfo> stored_;                       ///< written, not yet accepted
-  int failed_in_a_row_ = 0;                                    ///< generations, since the last commit
+  std::optional<CheckpointInfo> loading_;                      ///< the state comes from it; nobody runs yet
+  int failed_checkpoints_ = 0;
+  int failed_in_a_row_ = 0;  ///< generations, since the last commit
+  Impasse impasse_;
+  Generation started_;    ///< the last that got a plan
+  Generation blamed_in_;  ///< the last in which a trainer's failure was blamed on the code
   std::map<ActorId, int> suspected_;
   std::optional<Episode> episode_;
 
+  std::int64_t begun_at_ = 0;   ///< steps of earlier runs in the state that this one took up
   std::int64_t furthest_ = 0;   ///< most steps ever committed
   std::int64_t run_limit_ = 0;  ///< steps below it may be run
   std::int64_t evaluated_ = 0;  ///< the last epoch end (in steps) that is evaluated and reported
   std::int64_t saved_ = 0;      ///< the last step at which a checkpoint was written or given up
   std::optional<std::int64_t> stop_at_;
+  bool hold_state_ = false;               ///< the stop wants the state
   std::optional<std::int64_t> early_at_;  ///< StopEarly ends the job at these steps
   History history_;                       ///< its epoch_figures: of the steps before the ledger begins
   std::string best_checkpoint_;           ///< path; empty: none

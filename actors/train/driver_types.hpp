@@ -8,11 +8,13 @@
 #include <variant>
 #include <vector>
 
+#include "actors/train/deadlines.hpp"
 #include "actors/train/history.hpp"
 #include "actors/train/ledger.hpp"
 #include "actors/train/messages.hpp"
 #include "actors/train/plan.hpp"
 #include "runtime/core/clock.hpp"
+#include "runtime/core/error.hpp"
 #include "runtime/core/ids.hpp"
 
 namespace troupe::train {
@@ -29,25 +31,27 @@ struct CheckpointInfo {
 
 /// Failures are answered with a pause that doubles, and a bounded number of times.
 struct RestartPolicy {
-  int budget = 16;  ///< failures in a row before it gives up
+  int budget = 16;  ///< in a row without progress, whatever caused them, before it gives up
+  /// At one step, of those that the job's own code is blamed for (is_blamed_on_code, a hang, a standstill),
+  /// before the job fails.
+  int at_one_step = 3;
   Duration first_pause = std::chrono::milliseconds(100);
   Duration longest_pause = std::chrono::seconds(10);
 };
 
+/// A death that a restart is likely to repeat: the process raised a signal itself (SIGSEGV, SIGABRT, SIGBUS,
+/// SIGFPE, SIGILL, SIGTRAP, SIGSYS) or ended itself. Not SIGKILL, SIGTERM or a node's death. `how` is the
+/// words of the process's node (runtime/node/child.hpp).
+bool is_blamed_on_code(const std::string& how);
+
 /// How long each state may last.
-struct DriverDeadlines {
+struct DriverDeadlines : Deadlines {
   Duration start_grace = std::chrono::seconds(10);  ///< waits this long for all wanted trainers, then min
-  Duration gather = std::chrono::seconds(120);      ///< without enough trainers, or without a loader: FAILED
-  Duration spawn = std::chrono::seconds(90);        ///< a spawn without an answer is given up and tried again
-  Duration quiesce = std::chrono::seconds(6);       ///< then the trainer is killed
+  Duration quiesce = std::chrono::seconds(6);       ///< then the trainer is killed, unless it computes
   Duration kill = std::chrono::seconds(6);  ///< then it counts as dead though nobody saw it: its messages are
                                             ///< refused and its regions never used again
-  Duration forming = std::chrono::seconds(30);   ///< without progress of a state on its way
-  Duration progress = std::chrono::seconds(60);  ///< no step applied by anyone while steps may be run
-  Duration task = std::chrono::seconds(600);     ///< evaluation, checkpoint, final hash; what a trainer must
-                                                 ///< end before it leaves
-  Duration silence = std::chrono::seconds(6);    ///< a trainer or loader without a sign of life is killed
-  Duration stop = std::chrono::seconds(30);      ///< after StopRequested
+  Duration standstill = std::chrono::seconds(30);  ///< nobody computes, and nobody makes progress
+  Duration silence = std::chrono::seconds(6);      ///< a trainer or loader without a sign of life is killed
 };
 
 struct DriverConfig {
@@ -104,16 +108,20 @@ struct LoaderDown {
   ActorId actor{};
   std::string reason;
 };
-/// A loader's sign of life, every second.
+/// A loader's sign of life, every second, from a thread that reads no data.
 struct LoaderHeartbeat {
   ActorId actor{};
+  Progress progress;
 };
 struct SpawnFailed {
   std::uint64_t token = 0;
   std::string reason;
+  ErrorCode code = ErrorCode::kUnavailable;
 };
 /// Ctrl-C. The first time the job ends at a checkpoint, the second time at once.
-struct StopRequested {};
+struct StopRequested {
+  bool hold_state = false;  ///< somebody wants the state: end where a trainer holds it
+};
 struct DriverTick {};
 
 using DriverEvent = std::variant<TrainerReady, TrainerDown, LoaderReady, LoaderDown, LoaderHeartbeat,
@@ -162,7 +170,15 @@ struct EpochDone {
   std::int64_t count = 0;                 ///< test samples; 0 without an evaluation
   std::map<std::string, double> metrics;  ///< both as "train/loss", "test/loss"
 };
-/// A line for the user: what died and why, a failed checkpoint, a rewind.
+/// A wait is over that should have ended before: to be told and counted.
+struct DeadlineExpired {
+  std::string text;
+};
+/// The job goes on from this checkpoint.
+struct Resumed {
+  CheckpointInfo checkpoint;
+};
+/// A line for the user: what died and why, a failed checkpoint.
 struct Notice {
   std::string text;
   ActorId actor{};  ///< whom it is about, if it is about one
@@ -178,20 +194,24 @@ struct Recovered {
   int trainers = 0;          ///< in the new generation
 };
 struct JobDone {
-  StateHash hash;
+  StateHash hash;  ///< empty: stopped while no trainer could say it
   std::int64_t steps = 0;
-  bool stopped = false;         ///< ended early by StopRequested
-  bool stopped_early = false;   ///< ended early by StopEarly
-  std::string history;          ///< of the state it ends with
-  double best_metric = 0;       ///< of keep_best; meaningful with a best checkpoint
-  std::string best_checkpoint;  ///< path of its manifest; empty: none
+  bool stopped = false;           ///< ended early by StopRequested
+  bool stopped_early = false;     ///< ended early by StopEarly
+  std::int64_t begun_at = 0;      ///< steps of earlier runs
+  int failed_checkpoints = 0;     ///< that could not be written
+  std::int64_t saved = kNoState;  ///< steps in the newest checkpoint
+  std::string history;            ///< of the state it ends with
+  double best_metric = 0;         ///< of keep_best; meaningful with a best checkpoint
+  std::string best_checkpoint;    ///< path of its manifest; empty: none
 };
 struct JobFailed {
   std::string reason;
   std::string todo;  ///< what the user can do, if it is known
 };
 
-using DriverAction = std::variant<SpawnActor, CancelSpawn, SendOrder, KillActor, CommitStep, RewindLedger,
-                                  AcceptCheckpoint, EpochDone, Notice, Recovered, JobDone, JobFailed>;
+using DriverAction =
+    std::variant<SpawnActor, CancelSpawn, SendOrder, KillActor, CommitStep, RewindLedger, AcceptCheckpoint,
+                 EpochDone, DeadlineExpired, Resumed, Notice, Recovered, JobDone, JobFailed>;
 
 }  // namespace troupe::train

@@ -9,8 +9,8 @@
 #include <unordered_map>
 
 #include "actors/data/dataset.hpp"
-#include "actors/train/describe_job.hpp"
 #include "actors/data/sampler.hpp"
+#include "actors/train/describe_job.hpp"
 #include "actors/train/model.hpp"
 #include "runtime/host/registry.hpp"
 #include "runtime/wire/codec.hpp"

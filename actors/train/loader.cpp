@@ -7,6 +7,8 @@
 
 #include "actors/train/job_registry.hpp"
 #include "actors/train/train_driver.hpp"
+#include "actors/train/user_code.hpp"
+#include "runtime/core/quiet_thread.hpp"
 
 namespace troupe::train {
 namespace {
@@ -26,11 +28,26 @@ std::vector<std::int64_t> range(std::int64_t begin, std::int64_t end) {
 
 }  // namespace
 
+/// While one lives the loader computes `what`; then it waits for the next request.
+class Loader::Computing {
+ public:
+  Computing(Loader& loader, const std::string& what) : loader_(loader) { loader_.computes(what); }
+  ~Computing() { loader_.computes({}); }
+  Computing(const Computing&) = delete;
+  Computing& operator=(const Computing&) = delete;
+
+ private:
+  Loader& loader_;
+};
+
 Loader::Loader(RunSettings settings, ActorHandle<TrainDriver> driver)
     : settings_(std::move(settings)), driver_(driver) {
   const auto& type = JobRegistry::instance().find(settings_.job_type);
-  train_ = type.make_dataset(settings_.job, data::Split::kTrain);
-  test_ = type.make_dataset(settings_.job, data::Split::kTest);
+  const auto dataset_of = [&](data::Split split) {
+    return run_user_code(type.name + "::dataset", [&] { return type.make_dataset(settings_.job, split); });
+  };
+  train_ = dataset_of(data::Split::kTrain);
+  test_ = dataset_of(data::Split::kTest);
   info_.train_size = train_->size();
   info_.test_size = test_->size();
   if (info_.test_size < 0) {
@@ -44,6 +61,7 @@ Loader::Loader(RunSettings settings, ActorHandle<TrainDriver> driver)
 }
 
 DataInfo Loader::describe() {
+  const Computing computing(*this, "the first batch");
   const auto first = sampler_->indices(0, 0, 0);
   info_.batch_bytes =
       data::BatchBuilder(*train_, first, random_key(settings_, data::Split::kTrain, 0), hooks()).total();
@@ -62,21 +80,39 @@ int Loader::pid() const {
   return ::getpid();
 }
 
-void Loader::start_heartbeat() {
-  heartbeat_ = true;
-  tell_alive();
-  this_actor().run_after(kHeartbeat, [this] { start_heartbeat(); });
+Loader::~Loader() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  ends_.notify_all();
+  if (heartbeat_.joinable()) heartbeat_.join();
 }
 
-void Loader::tell_alive() {
-  driver_.tell<&TrainDriver::loader_lives>(this_actor().address().actor);
-  told_alive_ = MonotonicClock().now();
+void Loader::start_heartbeat() {
+  if (heartbeat_.joinable()) return;
+  heartbeat_ = start_quiet_thread([this, me = this_actor().address().actor] {
+    std::unique_lock lock(mutex_);
+    while (!ending_) {
+      const Progress now = progress_;
+      lock.unlock();
+      driver_.tell<&TrainDriver::loader_lives>(me, now);  // may be held back
+      lock.lock();
+      ends_.wait_for(lock, kHeartbeat, [this] { return ending_; });
+    }
+  });
+}
+
+void Loader::computes(const std::string& what) {
+  const std::lock_guard lock(mutex_);
+  progress_ = {progress_.count + 1, !what.empty(), what};
 }
 
 data::SampleHooks Loader::hooks() {
   return {.before =
               [this] {
-                if (heartbeat_ && MonotonicClock().now() - told_alive_ >= kHeartbeat) tell_alive();
+                const std::lock_guard lock(mutex_);
+                ++progress_.count;
               },
           .seed = seed_default_generator};
 }
@@ -128,6 +164,11 @@ std::vector<std::int64_t> Loader::indices_of(const BatchAsk& ask) {
 }
 
 BatchGiven Loader::load(const BatchAsk& ask) {
+  const bool train = ask.split == data::Split::kTrain;
+  const Computing computing(*this, train ? "the batch of epoch " + std::to_string(ask.epoch + 1) + ", step " +
+                                               std::to_string(ask.step + 1) + ", leaf " +
+                                               std::to_string(ask.leaf)
+                                         : "piece " + std::to_string(ask.step) + " of the test set");
   const auto indices = indices_of(ask);
   const data::BatchKey key{ask.epoch, ask.step, ask.leaf};
   data::BatchBuilder batch(dataset(ask.split), indices, random_key(settings_, ask.split, ask.epoch), hooks());

@@ -1,12 +1,16 @@
 /// The loader actor: reads a dataset and constructs batches in the memory of the trainers that ask for them.
 #pragma once
 
+#include <condition_variable>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "actors/data/batch_builder.hpp"
+#include "actors/train/messages.hpp"
 #include "actors/train/settings.hpp"
 #include "runtime/client/session.hpp"
 
@@ -42,6 +46,7 @@ struct BatchGiven {
 class Loader {
  public:
   Loader(RunSettings settings, ActorHandle<TrainDriver> driver);
+  ~Loader();
 
   /// Reads a first batch to know its size: what is wrong with the data shows before anything else starts.
   DataInfo describe();
@@ -49,7 +54,7 @@ class Loader {
   /// Constructs the batch. Throws what BatchBuilder throws, and Error (kLimit) for a batch that no message to
   /// another node can carry.
   BatchGiven load(const BatchAsk& ask);
-  /// Starts to tell the driver every second that it lives; a long batch tells it between its samples.
+  /// Starts to tell the driver every second that it lives, and how far it has come.
   void start_heartbeat();
 
  private:
@@ -57,7 +62,8 @@ class Loader {
   const data::Dataset& dataset(data::Split split) const;
   std::vector<std::int64_t> indices_of(const BatchAsk& ask);
   data::SampleHooks hooks();
-  void tell_alive();
+  class Computing;
+  void computes(const std::string& what);
 
   RunSettings settings_;
   ActorHandle<TrainDriver> driver_;
@@ -66,8 +72,13 @@ class Loader {
   DataInfo info_;
   std::unique_ptr<data::LeafSampler> sampler_;
   std::map<ActorId, std::map<std::string, SharedMemory>> regions_;  ///< by trainer
-  bool heartbeat_ = false;
-  Instant told_alive_{};
+
+  /// The actor's thread may be in the user's get() for long: this one beats.
+  std::thread heartbeat_;
+  std::mutex mutex_;
+  std::condition_variable ends_;
+  bool ending_ = false;  ///< guarded by mutex_, as is:
+  Progress progress_;
 };
 
 }  // namespace troupe::train

@@ -67,9 +67,17 @@ using TrainerOrder = std::variant<Quiesce, StartGeneration, Committed, SetLoader
 
 // Trainer to driver.
 
+/// How far the thread that computes has come. A count that stands still while it computes is a hang; one that
+/// waits is held up by somebody else.
+struct Progress {
+  std::uint64_t count = 0;  ///< grows with every leaf, piece of the test set, and 16 MiB of a file or state
+  bool computes = false;    ///< false: it waits for an order, a batch or other ranks
+  std::string doing;        ///< "step 17, leaf 3"
+};
 /// A sign of life, every second, from a thread that does not compute. Any other report is one too.
 struct TrainerHeartbeat {
   ActorId actor{};
+  Progress progress;
 };
 /// "I have left every older generation, and hold this."
 struct TrainerQuiesced {
@@ -80,18 +88,6 @@ struct TrainerQuiesced {
   /// Steps it applied and does not know to be committed, each with the slots of all leaves: a leaf's own
   /// trainer may be dead by now. (Slots travel with the last bucket of a step, so every rank knows all.)
   std::vector<StepReport> uncommitted;
-};
-/// "I have heard, but must end what I do first": nothing interrupts it, and how long it takes depends on the
-/// size of the state.
-struct TrainerBusy {
-  ActorId actor{};
-  Generation generation;  ///< the one of the Quiesce
-  std::string doing;
-};
-/// A walk over the state (a transfer, a file) goes on. Sent once a second.
-struct StateProgress {
-  ActorId actor{};
-  Generation generation;
 };
 /// The group of this generation is up, seen from this rank.
 struct GroupFormed {
@@ -166,8 +162,8 @@ struct TrainerFinished {
 };
 
 using TrainerReport =
-    std::variant<TrainerHeartbeat, TrainerQuiesced, TrainerBusy, StateProgress, GroupFormed, StateInstalled,
-                 StepApplied, GenerationFailed, CheckpointUnreadable, EvaluationDone, CheckpointWritten,
-                 StateProved, PruneFailed, CheckpointFailed, TrainerFinished>;
+    std::variant<TrainerHeartbeat, TrainerQuiesced, GroupFormed, StateInstalled, StepApplied,
+                 GenerationFailed, CheckpointUnreadable, EvaluationDone, CheckpointWritten, StateProved,
+                 PruneFailed, CheckpointFailed, TrainerFinished>;
 
 }  // namespace troupe::train

@@ -163,9 +163,12 @@ auto with_kind(torch::optim::Optimizer& optimizer, Visit&& visit) {
   namespace optim = torch::optim;
   if (dynamic_cast<optim::SGD*>(&optimizer)) return visit(Kind<optim::SGDParamState, optim::SGDOptions>{});
   if (dynamic_cast<optim::Adam*>(&optimizer)) return visit(Kind<optim::AdamParamState, optim::AdamOptions>{});
-  if (dynamic_cast<optim::AdamW*>(&optimizer)) return visit(Kind<optim::AdamWParamState, optim::AdamWOptions>{});
-  if (dynamic_cast<optim::RMSprop*>(&optimizer)) return visit(Kind<optim::RMSpropParamState, optim::RMSpropOptions>{});
-  if (dynamic_cast<optim::Adagrad*>(&optimizer)) return visit(Kind<optim::AdagradParamState, optim::AdagradOptions>{});
+  if (dynamic_cast<optim::AdamW*>(&optimizer))
+    return visit(Kind<optim::AdamWParamState, optim::AdamWOptions>{});
+  if (dynamic_cast<optim::RMSprop*>(&optimizer))
+    return visit(Kind<optim::RMSpropParamState, optim::RMSpropOptions>{});
+  if (dynamic_cast<optim::Adagrad*>(&optimizer))
+    return visit(Kind<optim::AdagradParamState, optim::AdagradOptions>{});
   return visit(Kind<UnknownState, torch::optim::OptimizerOptions>{});
 }
 

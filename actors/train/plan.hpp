@@ -31,7 +31,7 @@ struct SlotReport {
   int leaf = 0;
   std::uint64_t indices_hash = 0;
   double loss = 0;
-  double weight = 1;  ///< of the loss in means: what the job gave, or the samples of the batch
+  double weight = 1;            ///< of the loss in means: what the job gave, or the samples of the batch
   std::vector<Figure> figures;  ///< what the job counted
   bool operator==(const SlotReport&) const = default;
 };

@@ -40,6 +40,7 @@ struct Run::Parts {
   const DriverSession& session;
   RunPlan plan;
   Reporting reporting;
+  std::optional<checkpoint::FolderLock> folder;  ///< that of the checkpoints, until the job is over
   ActorHandle<TrainDriver> driver;
   Future<RunResult> result;
   std::uint32_t incarnation = 0;  ///< of this program, when the driver began
@@ -65,7 +66,7 @@ struct Run::Parts {
   /// Starts a driver, with its snapshot.
   void begin(TakeUp take_up) {
     std::vector<report::Event> told;
-    RunOptions options = run_options(session, plan, take_up, told);
+    RunOptions options = run_options(session, plan, take_up, folder, told);
     if (take_up == TakeUp::kOwn) leave_out_past(options.chaos);
     if (lost) told.push_back(going_on(options.resume));
     unread.insert(unread.end(), told.begin(), told.end());
@@ -204,6 +205,7 @@ struct Run::Parts {
       return lose(error.info().why);
     }
     ending = false;
+    folder.reset();
     let_go("the run is paused");
   }
   bool has_node() const try { return !session.nodes().empty(); } catch (const Error&) {
@@ -271,8 +273,9 @@ RunResult Run::wait() {
     return std::move(p.paused_result);
   }
   RunResult result = p.result.get(kEnds);
+  p.folder.reset();
   result.signal = result.stopped ? interrupts.signal() : 0;
-  if (p.plan.options.return_weights) result.weights = p.take_weights();
+  if (p.plan.options.return_weights && !result.state_hash.empty()) result.weights = p.take_weights();
   p.driver.tell<&TrainDriver::abandon>("its result was taken");  // the trainers go, if the handle stays
   p.reporting.sinks.clear();  // what they hold is flushed, and a bar is cleared
   return result;

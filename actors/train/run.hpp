@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "actors/checkpoint/folder_lock.hpp"
 #include "actors/report/sink.hpp"
 #include "actors/train/snapshot.hpp"
 #include "actors/train/train_driver.hpp"

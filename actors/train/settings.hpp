@@ -31,7 +31,8 @@ struct RunSettings {
   /// A snapshot's optimizer options give way to those that the job's struct sets: it was taken of another
   /// one.
   bool new_options = false;
-  double group_timeout_s = 30;  ///< of a collective in which nobody makes progress
+  double group_timeout_s = 150;  ///< Deadlines::collective
+  int threads = 1;               ///< intra-op threads of a trainer
 };
 
 /// What a loader knows about the data.

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 
 #include "actors/checkpoint/checkpoint_store.hpp"
@@ -23,6 +24,28 @@ namespace {
   throw BadConfig("cannot train", why, todo);
 }
 
+/// Heartbeats come every second: less than a few of them tells nothing.
+constexpr Duration kShortest = std::chrono::seconds(3);
+
+void check(const Deadlines& d) {
+  for (const auto& [name, value] : {std::pair{"hang", d.hang}, std::pair{"spawn", d.spawn},
+                                    std::pair{"gather", d.gather}, std::pair{"stop", d.stop}}) {
+    if (value >= kShortest) continue;
+    refuse(std::string("deadlines.") + name + " = " + seconds_of(value),
+           "use at least " + seconds_of(kShortest));
+  }
+  if (d.collective != Duration{0} && d.collective < d.hang) {
+    refuse("deadlines.collective = " + seconds_of(d.collective) +
+               " is shorter than deadlines.hang = " + seconds_of(d.hang) +
+               ": those who wait for a slow rank would give up before it is known to hang",
+           "use 0 (30 s more than hang), or at least hang");
+  }
+}
+
+Duration collective_timeout(const Deadlines& d) {
+  return d.collective != Duration{0} ? d.collective : d.hang + std::chrono::seconds(30);
+}
+
 void check(const TrainOptions& o) {
   if (o.logical_ranks < 1 || o.logical_ranks > 4096)
     refuse("logical_ranks = " + std::to_string(o.logical_ranks), "use 1 to 4096");
@@ -32,6 +55,12 @@ void check(const TrainOptions& o) {
                " logical ranks: some would have nothing to do",
            "use at most as many trainers as logical ranks");
   }
+  if (o.min_trainers < 1 || o.min_trainers > o.trainers) {
+    refuse("min_trainers = " + std::to_string(o.min_trainers),
+           "use 1 to trainers = " + std::to_string(o.trainers));
+  }
+  if (o.threads < 1 || o.threads > 1024) refuse("threads = " + std::to_string(o.threads), "use 1 to 1024");
+  check(o.deadlines);
   if (o.loaders < 1 || o.loaders > 256) refuse("loaders = " + std::to_string(o.loaders), "use 1 to 256");
   if (o.epochs < 1) refuse("epochs = " + std::to_string(o.epochs), "use at least 1");
   if (o.micro_batch < 1) refuse("a batch of " + std::to_string(o.micro_batch), "use at least 1");
@@ -92,14 +121,23 @@ Run::Reporting reporting_of(const TrainOptions& options) {
   return reporting;
 }
 
+/// "run-12ab (pid 77 on host a)"
+std::string this_run(const RunSettings& settings) {
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host = {'?'};
+  return settings.run + " (pid " + std::to_string(::getpid()) + " on host " + host.data() + ")";
+}
+
 /// Makes sure that checkpoints can be written, and finds those to take up. Never none where one was asked
-/// for. Adds warnings to `told`.
+/// for. Adds warnings to `told`, and takes the folder's lock if the run does not have it.
 void find_checkpoints(const TrainOptions& options, TakeUp take_up, RunOptions& run,
-                      std::vector<report::Event>& told) {
+                      std::optional<checkpoint::FolderLock>& folder, std::vector<report::Event>& told) {
   if (options.checkpoint_folder.empty()) return;
   checkpoint::PosixFileSystem files;
   checkpoint::CheckpointStore store(files, {options.checkpoint_folder});
   store.prepare().value();
+  if (!folder)
+    folder = checkpoint::FolderLock::take(options.checkpoint_folder, this_run(run.settings)).value();
   const auto listed = store.list().value();
   if (listed.empty() && take_up == TakeUp::kOwn && !options.resume) return;
   if (!options.resume && take_up == TakeUp::kAsAsked) {
@@ -164,7 +202,7 @@ void add_snapshot(const RunPlan& plan, RunOptions& run) {
 }  // namespace
 
 RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp take_up,
-                       std::vector<report::Event>& told) {
+                       std::optional<checkpoint::FolderLock>& folder, std::vector<report::Event>& told) {
   const TrainOptions& options = plan.options;
   check(options);
   RunOptions run;
@@ -179,11 +217,16 @@ RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp
   run.settings.seed = options.seed;
   run.settings.epochs = options.epochs;
   run.settings.find_unused_parameters = options.find_unused_parameters;
+  run.settings.exact = options.exact;
+  run.settings.threads = options.threads;
+  run.settings.group_timeout_s = to_seconds(collective_timeout(options.deadlines));
   run.settings.checkpoint_folder = options.checkpoint_folder;
   run.keep_checkpoints = options.keep_checkpoints;
-  find_checkpoints(options, take_up, run, told);
+  find_checkpoints(options, take_up, run, folder, told);
   add_snapshot(plan, run);
   run.trainers = options.trainers;
+  run.min_trainers = options.min_trainers;
+  run.deadlines = options.deadlines;
   run.loaders = options.loaders;
   run.evaluate = options.evaluate;
   run.checkpoint_every = options.checkpoint_every;

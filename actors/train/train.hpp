@@ -36,7 +36,11 @@ struct TrainOptions {
   std::string checkpoint_folder{};    ///< empty: none
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
   int keep_checkpoints = 3;           ///< older ones go once this run has written so many
-  bool resume = false;                ///< take up at the newest checkpoint in the folder: it must have one
+  int min_trainers = 1;   ///< fewer do not train: the job waits for more (Deadlines::gather), then fails
+  int threads = 1;        ///< intra-op threads of a trainer; other numbers give other bits
+  bool exact = true;      ///< refuse a trainer whose processor or LibTorch gives other bits
+  Deadlines deadlines{};  ///< how long to wait, from the last progress
+  bool resume = false;    ///< take up at the newest checkpoint in the folder: it must have one
   /// CPUs that a trainer reserves on its node. A trainer that finds none free waits until another one has
   /// gone. 0: it reserves none, so that any number runs on any machine.
   double trainer_cpus = 0;
@@ -81,9 +85,9 @@ enum class TakeUp : std::uint8_t {
 };
 
 /// What a driver is started with. Throws BadConfig for options that make no sense, and for checkpoints that
-/// do not fit; adds what is to be told.
+/// do not fit; takes the checkpoint folder's lock if `folder` is empty, and adds what is to be told.
 RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp take_up,
-                       std::vector<report::Event>& told);
+                       std::optional<checkpoint::FolderLock>& folder, std::vector<report::Event>& told);
 
 /// The part of start() that does not depend on the job's type.
 Run start_training(const DriverSession& session, RunPlan plan);

@@ -28,7 +28,9 @@ std::string encode_address(const ActorAddress& address) {
 }  // namespace
 
 TrainDriver::TrainDriver(RunOptions options)
-    : options_(std::move(options)), session_(this_actor().session()) {
+    : options_(std::move(options)),
+      session_(this_actor().session()),
+      first_(options_.deadlines, DriverConfig().restart) {
   so_far_.faults = options_.faults;
   if (!options_.resume.empty())
     so_far_.metrics = decode_history(options_.resume.back().history).value_or(History{}).metrics;
@@ -44,24 +46,30 @@ TrainDriver::~TrainDriver() {
 
 Future<RunResult> TrainDriver::run() {
   started_at_ = epoch_started_at_ = now();
-  learn_data(1);
+  learn_data();
+  watch_first_loader();
   return result_.future();
 }
 
 /// The first loader says how much data there is; it also finds bad data before anything else is started.
-void TrainDriver::learn_data(int tries) {
+void TrainDriver::learn_data() {
   if (over_) return;
   const int number = loader_count_++;
   const auto me = this_actor().self<TrainDriver>();
+  first_.starts(now());
   session_
       .spawn_async<Loader>({.isolated = true, .label = "loader " + std::to_string(number)}, options_.settings,
                            me)
-      .then([this, tries, number](Result<ActorHandle<Loader>> loader) {
-        if (!loader) return data_unknown(tries, number, loader.error());
+      .then([this, number](Result<ActorHandle<Loader>> loader) {
+        if (!loader) return first_loader_died(loader.error());
         if (over_) return session_.kill(*loader, "the job is over");
         first_loader_ = std::pair(*loader, number);
-        loader->call<&Loader::describe>().then([this, tries, number](Result<DataInfo> info) {
-          if (!info) return data_unknown(tries, number, info.error());
+        first_.reads(now());
+        loader->tell<&Loader::start_heartbeat>();
+        loader->call<&Loader::describe>().then([this](Result<DataInfo> info) {
+          if (over_) return;
+          if (!info) return first_loader_died(info.error());
+          first_.done();
           data_ = *info;
           try {
             start_machine();
@@ -72,15 +80,29 @@ void TrainDriver::learn_data(int tries) {
       });
 }
 
-/// A loader that died is tried again, as later ones are; what the dataset threw is not.
-void TrainDriver::data_unknown(int tries, int number, const ErrorInfo& why) {
-  const bool died = why.code == ErrorCode::kActorDied || why.code == ErrorCode::kUnavailable;
-  if (!died || tries >= kLoaderTries) return finish(why);
+/// What it threw is bad data, and ends the job; a death may be anybody's.
+void TrainDriver::first_loader_died(const ErrorInfo& how) {
+  if (over_) return;
   first_loader_.reset();
+  if (how.code != ErrorCode::kActorDied && how.code != ErrorCode::kUnavailable) return finish(how);
+  if (!first_.try_again(how.why)) {
+    return finish(ErrorInfo{ErrorCode::kTaskFailed, "the job has no data",
+                            "the first loader died again and again, the last time: " + how.why,
+                            "look at the job's dataset() and its get()"});
+  }
   ++so_far_.faults;
-  emit(report::Fault{
-      "loader " + std::to_string(number) + " died before it told of the data: " + why.why, {}, {}, {}});
-  this_actor().run_after(tries * kLoaderPause, [this, tries] { learn_data(tries + 1); });
+  emit(report::Fault{"the first loader died: " + how.why, {}, {}, {}});
+  learn_data();
+}
+
+void TrainDriver::watch_first_loader() {
+  if (over_ || machine_ != nullptr) return;
+  if (const auto why = first_.overdue(now())) {
+    return finish(ErrorInfo{ErrorCode::kTimeout, "the job has no data",
+                            "the first loader is given up: " + *why,
+                            "look at the job's dataset() and its get(), or raise the option deadlines"});
+  }
+  this_actor().run_after(kTick, [this] { watch_first_loader(); });
 }
 
 void TrainDriver::check_resumed(const std::string& numerics) {
@@ -101,6 +123,7 @@ void TrainDriver::start_machine() {
   config.logical_ranks = options_.settings.logical_ranks;
   config.trainers = options_.trainers;
   config.min_trainers = options_.min_trainers;
+  static_cast<Deadlines&>(config.deadlines) = options_.deadlines;
   config.loaders = options_.loaders;
   config.epochs = options_.settings.epochs;
   config.steps_per_epoch = sampler_->steps_per_epoch();
@@ -132,7 +155,7 @@ void TrainDriver::start_machine() {
   };
   machine_ = std::make_unique<DriverMachine>(std::move(config));
   carry_out(machine_->start(now()));
-  if (stops_) feed(StopRequested{});
+  if (stops_) feed(StopRequested{.hold_state = true});
   tick();
 }
 
@@ -186,7 +209,7 @@ void TrainDriver::spawn_trainer(std::uint64_t token) {
 /// A refusal is for good (the job has ended, another build): trying again would end as this did.
 void TrainDriver::spawn_failed(std::uint64_t token, const ErrorInfo& why) {
   if (why.code == ErrorCode::kRefused) return finish(why);
-  feed(SpawnFailed{token, why.message()});
+  feed(SpawnFailed{token, why.message(), why.code});
 }
 
 void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Trainer> trainer) {
@@ -194,7 +217,7 @@ void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Traine
   if (over_ || cancelled_.contains(token)) return session_.kill(trainer, "it is not wanted any more");
   names_[id] = "trainer " + std::to_string(number);
   trainer.call<&Trainer::hello>().then([this, token, number, trainer, id](Result<TrainerHello> hello) {
-    if (!hello) return feed(SpawnFailed{token, hello.error().message()});
+    if (!hello) return feed(SpawnFailed{token, hello.error().message(), hello.error().code});
     names_[id] += " (pid " + std::to_string(hello->pid) + ")";
     if (!numerics_) {
       numerics_ = hello->numerics;
@@ -207,9 +230,10 @@ void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Traine
     }
     if (options_.settings.exact && *numerics_ != hello->numerics) {
       session_.kill(trainer, "it computes otherwise");
-      return finish(ErrorInfo{ErrorCode::kRefused, "a trainer would compute other bits",
-                              "it has '" + hello->numerics + "', the first one has '" + *numerics_ + "'",
-                              "use the same machines and LibTorch everywhere, or exact = false"});
+      return finish(
+          ErrorInfo{ErrorCode::kRefused, "a trainer would compute other bits",
+                    "it has '" + hello->numerics + "', the first one has '" + *numerics_ + "'",
+                    "use the same processors and LibTorch everywhere, or the option exact = false"});
     }
     trainers_[id] = {trainer, number, *hello, -1};
     session_.monitor(trainer, [this, id](const std::string& reason) {
@@ -250,7 +274,7 @@ void TrainDriver::loader_up(std::uint64_t token, int number, ActorHandle<Loader>
     loaders_.erase(id);
     feed(LoaderDown{id, reason});
   });
-  loader.tell<&Loader::start_heartbeat>();
+  loader.tell<&Loader::start_heartbeat>();  // the first one beats already
   feed(LoaderReady{token, id, loader.address().node, encode_address(loader.address())});
 }
 
@@ -282,19 +306,30 @@ void TrainDriver::act(const KillActor& action) {
 void TrainDriver::report(const TrainerReport& report) {
   feed(report);
 }
-void TrainDriver::loader_lives(ActorId loader) {
-  feed(LoaderHeartbeat{loader});
+void TrainDriver::loader_lives(ActorId loader, const Progress& progress) {
+  if (machine_ == nullptr) return first_.heard(progress, now());
+  feed(LoaderHeartbeat{loader, progress});
 }
 
-void TrainDriver::job_threw(ActorId trainer, const ErrorInfo& error) {
+void TrainDriver::job_threw(ActorId trainer, const std::string& place, const ErrorInfo& error) {
   const std::string who = names_.contains(trainer) ? names_[trainer] : "a trainer";
-  finish(ErrorInfo{ErrorCode::kTaskFailed, "the job failed in " + who + ": " + error.what, error.why,
-                   error.todo});
+  // "Digits::loss threw std::out_of_range in trainer 0 (pid 12), step 3, leaf 1"
+  const auto end = std::min(error.what.find(" threw: "), error.what.size());
+  std::string what = error.what.substr(0, end);
+  if (end < error.what.size()) what += " threw";
+  what += " in " + who + (place.empty() ? "" : ", " + place);
+  if (end < error.what.size()) what += ": " + error.what.substr(end + std::string_view(" threw: ").size());
+  finish(ErrorInfo{ErrorCode::kTaskFailed, what, error.why, error.todo});
 }
 
 void TrainDriver::stop() {
-  if (machine_ == nullptr)
-    return finish(ErrorInfo{ErrorCode::kAborted, "the job was stopped before it began", "", ""});
+  if (over_) return;
+  if (machine_ == nullptr) {  // not even the data are known
+    JobDone nothing{.stopped = true};
+    if (!options_.resume.empty())
+      nothing.begun_at = nothing.steps = nothing.saved = options_.resume.back().step;
+    return act(nothing);
+  }
   stops_ = true;
   feed(StopRequested{});
 }
@@ -306,7 +341,7 @@ void TrainDriver::abandon(const std::string& reason) {
 
 void TrainDriver::pause() {
   if (std::exchange(stops_, true)) return;
-  if (machine_ != nullptr) feed(StopRequested{});
+  if (machine_ != nullptr) feed(StopRequested{.hold_state = true});
 }
 
 Future<wire::Bytes> TrainDriver::final_state(bool weights_only, std::uint64_t offset) {
@@ -364,6 +399,17 @@ void TrainDriver::act(const CommitStep& action) {
   cause_chaos(action.entry.step + 1);
 }
 
+void TrainDriver::act(const DeadlineExpired& action) {
+  ++so_far_.expired;
+  emit(report::Warning{for_people(action.text)});
+}
+
+void TrainDriver::act(const Resumed& action) {
+  const std::int64_t step = action.checkpoint.step;
+  emit(report::Resumed{step, static_cast<int>(step / sampler_->steps_per_epoch()) + 1,
+                       action.checkpoint.path});
+}
+
 void TrainDriver::act(const RewindLedger& action) {
   emit(report::Warning{for_people(action.reason)});
 }
@@ -409,8 +455,18 @@ void TrainDriver::act(const JobDone& action) {
   so_far_.best_metric = action.best_metric;
   so_far_.best_checkpoint = action.best_checkpoint;
   so_far_.seconds = options_.seconds + to_seconds(now() - started_at_);
+  so_far_.failed_checkpoints = action.failed_checkpoints;
+  so_far_.saved_step = action.saved;
+  so_far_.unsaved =
+      !options_.settings.checkpoint_folder.empty() && action.steps > std::max(action.saved, action.begun_at);
   history_ = action.history;
-  emit(report::JobDone{action.hash, action.steps, so_far_.seconds, so_far_.faults});
+  report::JobDone done{action.hash, action.steps, so_far_.seconds, so_far_.faults};
+  done.begun_at = action.begun_at;
+  done.expired = so_far_.expired;
+  done.stopped = action.stopped;
+  done.failed_checkpoints = action.failed_checkpoints;
+  if (so_far_.unsaved) done.lost_after = std::max<std::int64_t>(action.saved, 0);
+  emit(done);
   finish(so_far_);
 }
 

@@ -12,6 +12,7 @@
 
 #include "actors/report/events.hpp"
 #include "actors/train/driver_machine.hpp"
+#include "actors/train/first_loader.hpp"
 #include "actors/train/loader.hpp"
 #include "actors/train/snapshot.hpp"
 #include "actors/train/trainer.hpp"
@@ -31,6 +32,7 @@ struct RunOptions {
   RunSettings settings;
   int trainers = 1;
   int min_trainers = 1;
+  Deadlines deadlines;
   int loaders = 1;
   bool evaluate = true;
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
@@ -57,6 +59,7 @@ struct RunResult {
   std::int64_t steps = 0;
   report::Metrics metrics;      ///< of the last epoch: "train/loss", "test/loss", "test/accuracy"
   int faults = 0;               ///< survived
+  int expired = 0;              ///< deadlines that ran out; each was told as a warning
   bool stopped = false;         ///< ended early, on request
   bool stopped_early = false;   ///< ended early, by stop_early
   double best_metric = 0;       ///< the best value of keep_best; meaningful with best_checkpoint
@@ -74,8 +77,13 @@ struct RunResult {
     return net;
   }
 
-  /// What main should return: 0, or 128 and the signal's number.
-  int exit_code() const { return signal == 0 ? 0 : 128 + signal; }
+  int failed_checkpoints = 0;    ///< that could not be written; each was told as a warning
+  std::int64_t saved_step = -1;  ///< steps in the newest checkpoint; -1: there is none
+  bool unsaved = false;          ///< checkpoints were wanted, and none has the final state
+
+  /// What main should return: 128 and the number of the signal that ended the job, 1 where its final state
+  /// was to be saved and is not, or 0.
+  int exit_code() const { return signal != 0 ? 128 + signal : unsaved ? 1 : 0; }
 };
 
 class TrainDriver {
@@ -107,8 +115,9 @@ class TrainDriver {
   /// A piece of the snapshot; nothing behind its end.
   wire::Bytes snapshot(std::uint64_t offset);
   void report(const TrainerReport& report);
-  void loader_lives(ActorId loader);
-  void job_threw(ActorId trainer, const ErrorInfo& error);
+  void loader_lives(ActorId loader, const Progress& progress);
+  /// What the job's code threw in a trainer that was at `place` ("step 3, leaf 1"). The job fails.
+  void job_threw(ActorId trainer, const std::string& place, const ErrorInfo& error);
 
  private:
   struct TrainerSeat {
@@ -126,8 +135,9 @@ class TrainDriver {
     Instant at{};
   };
 
-  void learn_data(int tries);
-  void data_unknown(int tries, int number, const ErrorInfo& why);
+  void learn_data();
+  void first_loader_died(const ErrorInfo& how);
+  void watch_first_loader();
   void start_machine();
   /// Refuses to resume what the checkpoints show to be another job.
   void check_resumed(const std::string& numerics);
@@ -145,6 +155,8 @@ class TrainDriver {
   void act(const RewindLedger& action);
   void act(const AcceptCheckpoint& action);
   void act(const EpochDone& action);
+  void act(const DeadlineExpired& action);
+  void act(const Resumed& action);
   void act(const Notice& action);
   void act(const Recovered& action);
   void act(const JobDone& action);
@@ -177,7 +189,8 @@ class TrainDriver {
   std::map<ActorId, LoaderSeat> loaders_;
   std::map<ActorId, std::string> names_;  ///< of everyone who ever was
   std::map<std::uint64_t, bool> cancelled_;
-  std::optional<std::pair<ActorHandle<Loader>, int>> first_loader_;  ///< the one that told of the data
+  FirstLoader first_;
+  std::optional<std::pair<ActorHandle<Loader>, int>> first_loader_;  ///< the one that tells of the data
   int trainer_count_ = 0;
   int loader_count_ = 0;
   std::optional<std::string> numerics_;  ///< of the first trainer

@@ -18,6 +18,7 @@
 #include "actors/train/step_engine.hpp"
 #include "actors/train/train_driver.hpp"
 #include "actors/train/trainer_machine.hpp"
+#include "actors/train/user_code.hpp"
 #include "collectives/native/native_group.hpp"
 
 namespace troupe::train {
@@ -59,12 +60,31 @@ constexpr std::size_t kMostFigureBytes = 64 << 10;
 constexpr Duration kPieceArrives = std::chrono::seconds(30);
 constexpr Duration kLook = std::chrono::milliseconds(100);
 
+std::string job_name(const RunSettings& settings) {
+  return JobRegistry::instance().find(settings.job_type).name;
+}
+
+std::unique_ptr<TrainingModel> make_model(const RunSettings& settings) {
+  return run_user_code(job_name(settings) + "::model (or setup, optimizer)", [&] {
+    return JobRegistry::instance().find(settings.job_type).make_model(settings.job, settings.seed);
+  });
+}
+
+/// The part of the job that a task runs: "Digits::loss".
+std::string users_part(const RunSettings& settings, const TrainerTask& task) {
+  const std::string job = job_name(settings);
+  if (std::holds_alternative<ComputeStep>(task)) return job + "::loss";
+  if (std::holds_alternative<ApplyStep>(task)) return "the apply (or optimizer) of " + job;
+  if (std::holds_alternative<RunEvaluation>(task)) return "the evaluation of " + job;
+  return job;
+}
+
 StepEngine make_engine(const RunSettings& settings) {
   EngineOptions options;
   options.logical_ranks = settings.logical_ranks;
   options.seed = settings.seed;
   options.reducer.allow_unused = settings.find_unused_parameters;
-  return {JobRegistry::instance().find(settings.job_type).make_model(settings.job, settings.seed), options};
+  return {make_model(settings), options};
 }
 
 }  // namespace
@@ -117,7 +137,10 @@ class Trainer::Work {
     return state_piece(final_state_, offset);
   }
 
-  void beat() { driver_.tell<&TrainDriver::report>(TrainerReport(TrainerHeartbeat{actor_.address().actor})); }
+  void beat() {
+    const std::lock_guard lock(mutex_);
+    driver_.tell<&TrainDriver::report>(machine_.heartbeat());
+  }
 
  private:
   // ---- The thread that computes -------------------------------------------------------------------------
@@ -143,10 +166,10 @@ class Trainer::Work {
         if (of_the_group || is_recoverable(task)) {
           result = TaskAborted{error.what(), {}};
         } else {
-          return give_up(describe_exception("this trainer"));
+          return give_up(describe_user_exception(users_part(settings_, task)));
         }
       } catch (...) {
-        return give_up(describe_exception("the job's code in a trainer"));
+        return give_up(describe_user_exception(users_part(settings_, task)));
       }
       lock.lock();
       handle(machine_.done(*result));
@@ -161,12 +184,11 @@ class Trainer::Work {
 
   /// What the user's code throws is thrown again by whoever runs it: the job fails at once, with its message.
   void give_up(const ErrorInfo& error) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (stopping_) return;
-      if (group_ != nullptr) group_->abort(error.message());
-    }
-    driver_.tell<&TrainDriver::job_threw>(actor_.address().actor, error);
+    const std::lock_guard lock(mutex_);
+    if (stopping_) return;
+    if (group_ != nullptr) group_->abort(error.message());
+    const auto at = std::get<TrainerHeartbeat>(machine_.heartbeat()).progress.doing;
+    driver_.tell<&TrainDriver::job_threw>(actor_.address().actor, at, error);
   }
 
   // ---- Tasks --------------------------------------------------------------------------------------------
@@ -219,7 +241,7 @@ class Trainer::Work {
 
   TrainerResult perform(const MakeInitialState&) {
     if (!std::exchange(pristine_, false))
-      engine_.state().install(TrainState(*make_model()).view().parts).value();
+      engine_.state().install(TrainState(*make_model(settings_)).view().parts).value();
     return StateReady{};
   }
 
@@ -255,7 +277,7 @@ class Trainer::Work {
     StateView fresh;
     std::unique_ptr<TrainingModel> model;
     if (settings_.new_options) {
-      model = make_model();
+      model = make_model(settings_);
       fresh = TrainState(*model).view();
       take_options(parts, fresh.parts);
     }
@@ -268,11 +290,16 @@ class Trainer::Work {
     const int leaves = settings_.logical_ranks;
     std::vector<SlotWords> slots(static_cast<std::size_t>(leaves));
     std::vector<wire::Bytes> counted(static_cast<std::size_t>(leaves));
-    if (task.rehearse) engine_.rehearse(make_model());
+    if (task.rehearse) {
+      computes("a fresh copy of the model");
+      engine_.rehearse(make_model(settings_));
+    }
     engine_.begin_step(static_cast<std::uint64_t>(task.step), epoch_of(task.step));
     try {
       for (int leaf = task.leaves.begin; leaf < task.leaves.end; ++leaf) {
+        waits();
         const auto view = feed_->wait(task.step, leaf);
+        computes("leaf " + std::to_string(leaf));
         const LeafResult result = engine_.run_leaf({leaf, as_batch(view)});
         SlotWords& slot = slots[leaf];
         slot = {std::bit_cast<std::int64_t>(view.header.index_hash), std::bit_cast<std::int64_t>(result.loss),
@@ -286,6 +313,7 @@ class Trainer::Work {
         slot.figure_bytes = static_cast<std::int64_t>(counted[leaf].size());
         feed_->used(task.step, leaf);
       }
+      waits();
       const auto shared =
           group_->all_reduce({&slots.front().index_hash, 5 * slots.size(), DType::kInt64}, ReduceOp::kSum);
       engine_.finish_step();
@@ -355,7 +383,7 @@ class Trainer::Work {
     engine_.apply((task.step + 1) % feed_->steps_per_epoch() == 0, total_weight_);
     feed_->release(task.step);
     Applied applied;
-    if (task.prove) applied.parts = hash_parts(engine_.state().view().parts);
+    if (task.prove) applied.parts = hash_parts(engine_.state().view().parts, [this] { advanced(); });
     return applied;
   }
 
@@ -371,10 +399,12 @@ class Trainer::Work {
     Evaluated done;
     feed_->each_test_piece(
         task.order.begin, task.order.end, [&](std::int64_t piece, const data::BatchView& view) {
+          computes("piece " + std::to_string(piece));
           Leaf at({0, task.order.epoch, static_cast<int>(piece)},
                   mix(settings_.seed, static_cast<std::uint64_t>(piece)));
           engine_.evaluate(as_batch(view), at);
           done.pieces.push_back({piece, view.header.index_hash, view.header.count, std::move(at.figures())});
+          waits();
         });
     return done;
   }
@@ -404,25 +434,30 @@ class Trainer::Work {
     return {files, {settings_.checkpoint_folder, [this] { progress(); }}};
   }
 
-  std::unique_ptr<TrainingModel> make_model() const {
-    return JobRegistry::instance().find(settings_.job_type).make_model(settings_.job, settings_.seed);
+  void computes(const std::string& part) {
+    const std::lock_guard lock(mutex_);
+    machine_.computes(part);
   }
 
-  /// A walk over the state goes on: says so once a second, and ends it when a newer generation calls.
+  /// For a batch, or for other ranks.
+  void waits() {
+    const std::lock_guard lock(mutex_);
+    machine_.waits();
+  }
+
+  void advanced() {
+    const std::lock_guard lock(mutex_);
+    machine_.advanced();
+  }
+
+  /// A walk over the state goes on, unless a newer generation calls.
   void progress() {
-    Generation generation;
-    {
-      const std::lock_guard lock(mutex_);
-      generation = machine_.generation();
-      if (stopping_ || aborted_below_ > plan_.generation) {
-        throw_error({ErrorCode::kAborted, "the walk over the state was given up",
-                     "generation " + to_string(plan_.generation) + " is over", ""});
-      }
+    const std::lock_guard lock(mutex_);
+    if (stopping_ || aborted_below_ > plan_.generation) {
+      throw_error({ErrorCode::kAborted, "the walk over the state was given up",
+                   "generation " + to_string(plan_.generation) + " is over", ""});
     }
-    const Instant now = MonotonicClock().now();
-    if (now - progress_told_ < std::chrono::seconds(1)) return;
-    progress_told_ = now;
-    driver_.tell<&TrainDriver::report>(TrainerReport(StateProgress{actor_.address().actor, generation}));
+    machine_.advanced();
   }
 
   // ---- Under the mutex ----------------------------------------------------------------------------------
@@ -464,7 +499,6 @@ class Trainer::Work {
   DataInfo info_;
   double total_weight_ = 0;  ///< of the step that was reduced last; 0: leaves have none
   bool pristine_ = true;     ///< the model is as the seed made it
-  Instant progress_told_{};
   std::shared_ptr<collectives::ProcessGroup> group_;
   std::vector<std::byte> final_state_;  ///< once it was asked for
   bool weights_alone_ = false;          ///< what it has
@@ -472,7 +506,7 @@ class Trainer::Work {
 };
 
 Trainer::Trainer(RunSettings settings, ActorHandle<TrainDriver> driver) {
-  set_up_numerics();
+  set_up_numerics(settings.threads);
   work_ = std::make_unique<Work>(this_actor(), std::move(settings), driver);
 }
 

@@ -8,16 +8,54 @@
 namespace troupe::train {
 namespace {
 
-/// What a task does that no abort of the group ends, or null.
-const char* uninterrupted(const TrainerTask& task) {
-  if (std::holds_alternative<MakeInitialState>(task)) return "makes the initial state";
-  if (std::holds_alternative<LoadCheckpoint>(task)) return "reads a checkpoint";
-  if (std::holds_alternative<RunCheckpoint>(task)) return "writes a checkpoint";
-  if (std::holds_alternative<RunPrune>(task)) return "deletes old checkpoints";
-  if (std::holds_alternative<ApplyStep>(task)) return "applies a step";
-  if (std::holds_alternative<HashState>(task) || std::holds_alternative<HashParts>(task))
-    return "hashes the state";
-  return nullptr;
+/// Steps and epochs are counted from 1 where people see them.
+std::string nth(std::int64_t from_zero) {
+  return std::to_string(from_zero + 1);
+}
+std::string name_of(const Wait&) {
+  return "nothing";
+}
+std::string name_of(const FormGroup&) {
+  return "the forming of the group";
+}
+std::string name_of(const TransferState&) {
+  return "the transfer of the state";
+}
+std::string name_of(const MakeInitialState&) {
+  return "the initial state";
+}
+std::string name_of(const LoadCheckpoint& task) {
+  return "the reading of " + task.path;
+}
+std::string name_of(const ComputeStep& task) {
+  return "step " + nth(task.step);
+}
+std::string name_of(const ApplyStep& task) {
+  return "the apply of step " + nth(task.step);
+}
+std::string name_of(const HashState&) {
+  return "the hash of the final state";
+}
+std::string name_of(const HashParts& task) {
+  return "the hash of the state of step " + std::to_string(task.order.step);
+}
+std::string name_of(const RunEvaluation& task) {
+  return "the evaluation of epoch " + nth(task.order.epoch);
+}
+std::string name_of(const RunCheckpoint& task) {
+  return "the checkpoint of step " + std::to_string(task.order.step);
+}
+std::string name_of(const RunPrune&) {
+  return "the deletion of old checkpoints";
+}
+std::string name_of(const TrainerTask& task) {
+  return std::visit([](const auto& one) { return name_of(one); }, task);
+}
+
+/// A task that begins with a wait for other ranks or for batches.
+bool begins_with_a_wait(const TrainerTask& task) {
+  return std::holds_alternative<FormGroup>(task) || std::holds_alternative<TransferState>(task) ||
+         std::holds_alternative<ComputeStep>(task) || std::holds_alternative<RunEvaluation>(task);
 }
 
 }  // namespace
@@ -59,10 +97,7 @@ void TrainerMachine::handle(const Quiesce& order, TrainerOutput& out) {
   errands_.clear();
   out.abort_group = true;
   out.reason = "leaves for generation " + to_string(generation_) + ": " + order.reason;
-  if (!doing_) return report_quiesced(out);
-  if (const char* doing = uninterrupted(*doing_)) {
-    out.reports.push_back(TrainerBusy{self_, generation_, doing});
-  }
+  if (!doing_) report_quiesced(out);
 }
 
 void TrainerMachine::handle(const StartGeneration& order, TrainerOutput& out) {
@@ -118,6 +153,7 @@ TrainerTask TrainerMachine::take() {
   TrainerTask task = choose();
   if (std::holds_alternative<Wait>(task)) return task;
   doing_ = task;
+  progress_ = {progress_.count + 1, !begins_with_a_wait(task), name_of(task)};
   if (state_ == State::kGettingState) {
     const auto* transfer = std::get_if<TransferState>(&task);
     if (transfer == nullptr || transfer->role == TransferState::Role::kReceiver) {
@@ -127,6 +163,16 @@ TrainerTask TrainerMachine::take() {
     }
   }
   return task;
+}
+
+void TrainerMachine::computes(const std::string& part) {
+  TROUPE_ASSERT(doing_.has_value(), "who computes has a task");
+  progress_ = {progress_.count + 1, true, name_of(*doing_) + ", " + part};
+}
+
+void TrainerMachine::waits() {
+  TROUPE_ASSERT(doing_.has_value(), "who waits in the middle of a task has one");
+  progress_ = {progress_.count + 1, false, name_of(*doing_)};
 }
 
 TrainerTask TrainerMachine::choose() const {
@@ -178,6 +224,7 @@ TrainerOutput TrainerMachine::done(const TrainerResult& result) {
   TROUPE_ASSERT(doing_.has_value(), "an outcome belongs to a task that was taken");
   TrainerOutput out;
   const TrainerTask task = *std::exchange(doing_, std::nullopt);
+  progress_ = {progress_.count + 1, false, {}};
   std::visit([&](const auto& t) { finished(t, result, out); }, task);
   if (state_ == State::kQuiescing) report_quiesced(out);
   return out;

@@ -133,6 +133,14 @@ class TrainerMachine {
   /// The outcome of the task that was taken last.
   TrainerOutput done(const TrainerResult& result);
 
+  /// Told by the thread in the middle of a task: it computes `part` of it now ("leaf 3"), or waits for a
+  /// batch or other ranks, or has only come further.
+  void computes(const std::string& part);
+  void waits();
+  void advanced() { ++progress_.count; }
+  /// What the driver is told every second.
+  TrainerReport heartbeat() const { return TrainerHeartbeat{self_, progress_}; }
+
   enum class State : std::uint8_t {
     kIdle,       ///< no generation yet
     kQuiescing,  ///< told to leave: ends its task, then reports what it holds
@@ -202,7 +210,8 @@ class TrainerMachine {
   std::int64_t steps_ = kNoState;
   Generation lineage_;  ///< of the state held
   std::int64_t limit_ = 0;
-  std::optional<TrainerTask> doing_;    ///< taken, not done
+  std::optional<TrainerTask> doing_;  ///< taken, not done
+  Progress progress_;
   std::deque<StepReport> uncommitted_;  ///< applied, not known to be committed; ends with steps_ - 1
   std::vector<SlotReport> reduced_;     ///< slots of the step to apply
   std::deque<Errand> errands_;          ///< of this generation

@@ -55,14 +55,19 @@ void LocalProcesses::kill(LocalProcess& process, const std::string& reason, Acti
 bool LocalProcesses::begin_end(LocalProcess& process, const std::string& how) {
   if (!process.lives()) return false;
   process.state = LocalProcess::State::kEnding;
-  process.end_reason = process.kill_reason.empty() ? how : process.kill_reason + " (its process: " + how + ")";
+  process.end_reason =
+      process.kill_reason.empty() ? how : process.kill_reason + " (its process: " + how + ")";
   return true;
 }
 
 void LocalProcesses::bury(LocalProcess& process, const std::string& last_line) {
   TROUPE_ASSERT(process.state == LocalProcess::State::kEnding, "a death is told once, after it was seen");
   process.state = LocalProcess::State::kDead;
-  if (process.end_reason.find("exit code") != std::string::npos && !last_line.empty()) {
+  // A process that ended itself may have said why; one that was killed from outside has not.
+  const auto has = [&](const char* words) { return process.end_reason.find(words) != std::string::npos; };
+  const bool by_itself =
+      has("exit code") || (has("killed by signal") && !has("(SIGKILL)") && !has("(SIGTERM)"));
+  if (by_itself && !last_line.empty()) {
     process.end_reason += ", last line of its output: " + last_line.substr(0, kMaxLineInReason);
   }
   dead_.bury(process.id, process.end_reason);

@@ -29,8 +29,9 @@ Scenario draw_scenario(std::uint64_t seed) {
   job.checkpoint_every = pick(0, 4);
   job.ahead = pick(1, 8);
   job.keep_checkpoints = pick(2, 4);
-  job.restart = {1000, milliseconds(100), seconds(1)};
-  job.deadlines.task = seconds(60);
+  job.restart = {
+      .budget = 1000, .at_one_step = 1000, .first_pause = milliseconds(100), .longest_pause = seconds(1)};
+  job.deadlines.hang = seconds(20);
   // Sometimes everything is so narrow that queues are full.
   if (pick(0, 2) == 0) {
     s.limits = {pick(0, 1) == 0 ? 2048U : 16384U, 2048, 512, 512, 4096, 2048};
@@ -232,7 +233,7 @@ void Cluster::inject() {
   const auto kill = [&](Process* process) {
     if (process != nullptr) world.kill(*process, "fault");
   };
-  switch (world.random.below(26)) {
+  switch (world.random.below(27)) {
     case 0:
     case 1:
     case 2:
@@ -274,6 +275,8 @@ void Cluster::inject() {
       return kill(some_process());
     case 23:
       return jump_clock();
+    case 24:
+      return hang(some_worker(world.chance(0.7)));
     default:
       if (world.chance(0.5)) {
         disk_full = !disk_full;
@@ -281,6 +284,12 @@ void Cluster::inject() {
         spoil_checkpoint();
       }
   }
+}
+
+void Cluster::hang(Process* worker) {
+  if (worker == nullptr) return;
+  world.trace(worker->name, "hangs in what it computes next");
+  dynamic_cast<Worker&>(*worker).hangs = true;
 }
 
 /// A clock goes forward, of one process or of all on a host: a machine that slept, or was moved.

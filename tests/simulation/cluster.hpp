@@ -102,7 +102,7 @@ class DriverActor {
  public:
   DriverActor();
   void report(const train::TrainerReport& report);
-  void loader_lives(ActorId loader);
+  void loader_lives(ActorId loader, const train::Progress& progress);
 };
 
 class TrainerActor {
@@ -134,6 +134,8 @@ struct Worker : Hosted {
   ActorId actor{};  ///< none: not constructed yet, or its actors are light
   ActorHandle<DriverActor> driver;
   std::int64_t cpu_e4;
+  bool hangs = false;  ///< what it computes next never ends, though it beats
+  bool hung = false;   ///< it is at that
 
  protected:
   ActorContext* turn_ = nullptr;  ///< of the actor, while it lives
@@ -423,6 +425,7 @@ struct Cluster {
   Process* some_worker(bool trainer);
   Process* some_process();
   void jump_clock();
+  void hang(Process* worker);
   std::map<const Driver*, Instant> driver_died_at_;
   int faults_left_ = 0;
   std::uint64_t next_fault_at_ = 0;

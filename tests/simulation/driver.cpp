@@ -39,8 +39,8 @@ DriverActor::DriverActor() {
 void DriverActor::report(const train::TrainerReport& report) {
   dynamic_cast<Driver&>(Hosted::current()).on(report);
 }
-void DriverActor::loader_lives(ActorId loader) {
-  dynamic_cast<Driver&>(Hosted::current()).on(train::LoaderHeartbeat{loader});
+void DriverActor::loader_lives(ActorId loader, const train::Progress& progress) {
+  dynamic_cast<Driver&>(Hosted::current()).on(train::LoaderHeartbeat{loader, progress});
 }
 
 void Driver::start() {
@@ -154,6 +154,7 @@ void Driver::check_staleness(const train::DriverEvent& event, Generation before,
   for (const train::DriverAction& action : actions) {
     const bool harmless = std::holds_alternative<train::KillActor>(action) ||
                           std::holds_alternative<train::Notice>(action) ||
+                          std::holds_alternative<train::DeadlineExpired>(action) ||
                           std::holds_alternative<train::SpawnActor>(action);
     if (!harmless)
       cluster.world.violation("a report of generation " + to_string(of) + " was accepted in " +

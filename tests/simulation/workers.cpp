@@ -35,8 +35,9 @@ void TrainerActor::order(const train::TrainerOrder& order) {
 LoaderActor::LoaderActor(ActorHandle<DriverActor> driver) {
   auto& me = dynamic_cast<Worker&>(Hosted::current());
   me.start(driver);
-  me.cluster.world.every(me, seconds(1), "~loader heartbeat",
-                         [&me] { me.driver.tell<&DriverActor::loader_lives>(me.actor); });
+  me.cluster.world.every(me, seconds(1), "~loader heartbeat", [&me] {
+    me.driver.tell<&DriverActor::loader_lives>(me.actor, train::Progress{0, me.hung, "a batch"});
+  });
   if (me.cluster.scenario.callers > 1 && me.cluster.world.chance(0.5))
     me.session().spawn_async<CallerActor>({.here = true});
 }
@@ -50,6 +51,8 @@ Future<std::uint64_t> LoaderActor::batch(std::int64_t step, int leaf) {
   const std::int64_t steps = scenario.job.steps_per_epoch;
   const std::uint64_t indices = sampler(scenario.seed, static_cast<int>(step / steps), step % steps, leaf);
   Promise<std::uint64_t> made;
+  me.hung = me.hung || me.hangs;
+  if (me.hung) return made.future();
   me.later(me.cluster.world.between(microseconds(100), milliseconds(3)), "batch made",
            [made, indices]() mutable { made.set(indices); });
   return made.future();
@@ -63,7 +66,7 @@ void Trainer::start(ActorHandle<DriverActor> of) {
   Worker::start(of);
   machine = std::make_unique<train::TrainerMachine>(actor, cluster.scenario.mutations);
   cluster.world.every(*this, seconds(1), "~trainer heartbeat", [this] {
-    driver.tell<&DriverActor::report>(train::TrainerReport(train::TrainerHeartbeat{actor}));
+    driver.tell<&DriverActor::report>(machine->heartbeat());
     if (turn_ != nullptr) turn_->run([this] { pump_batches(); });
   });
 }
@@ -117,7 +120,7 @@ void Trainer::abort_local() {
   const bool waits_in_group = std::holds_alternative<train::FormGroup>(task) ||
                               std::holds_alternative<train::TransferState>(task) ||
                               std::holds_alternative<train::ComputeStep>(task);
-  if (busy && waits_in_group) finish(task_number, train::TaskAborted{"the group was aborted", {}});
+  if (busy && waits_in_group && !hung) finish(task_number, train::TaskAborted{"the group was aborted", {}});
 }
 
 void Trainer::end_after(Duration delay, const char* label, std::function<train::TrainerResult()> result) {
@@ -128,7 +131,7 @@ void Trainer::end_after(Duration delay, const char* label, std::function<train::
 
 void Trainer::time_out_after(Duration delay) {
   later(delay, "time out", [this, which = task_number] {
-    if (!busy || task_number != which) return;
+    if (!busy || task_number != which || hung) return;
     const auto* step = std::get_if<train::ComputeStep>(&task);
     if (step != nullptr && !computing_)
       return time_out_after(seconds(30));  // it waits for batches, not for ranks
@@ -197,6 +200,9 @@ void Trainer::compute_when_fed() {
   const auto* t = std::get_if<train::ComputeStep>(&task);
   if (!busy || computing_ || t == nullptr || !prefetcher_.ready(t->step)) return;
   computing_ = true;
+  machine->computes("its leaves");
+  hung = hangs;
+  if (hung) return;
   later(cluster.world.between(milliseconds(1), milliseconds(6)), "computed",
         [this, which = task_number, step = t->step, leaves = t->leaves] {
           if (!busy || task_number != which) return;
@@ -210,6 +216,7 @@ void Trainer::compute_when_fed() {
           for (int leaf = leaves.begin; leaf < leaves.end; ++leaf) {
             slots[leaf] = {leaf, batches_.at({step, leaf}), static_cast<double>(leaf), 1, {}};
           }
+          machine->waits();
           group->contribute(machine->rank(), step,
                             partial_sums(gradients, leaves, group->plan.logical_ranks));
         });

@@ -1,105 +1,8 @@
-/// The driver's machine as scripts: trainers A, B, C report, the driver orders.
-#include "actors/train/driver_machine.hpp"
-
-#include <algorithm>
-#include <catch2/catch.hpp>
+// The driver's machine as scripts: trainers A, B, C report, the driver orders.
+#include "tests/actors/machines/driver_script.hpp"
 
 using namespace troupe;
 using namespace troupe::train;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-
-namespace {
-
-constexpr ActorId kA{1}, kB{2}, kC{3}, kLoader{9};
-
-DriverConfig config_of(int trainers) {
-  DriverConfig config;
-  config.logical_ranks = 2;
-  config.trainers = trainers;
-  config.epochs = 2;
-  config.steps_per_epoch = 4;
-  config.ahead = 3;
-  return config;
-}
-
-struct Script {
-  explicit Script(DriverConfig config) : driver(std::move(config)) {
-    last = driver.start(now);
-    on(LoaderReady{99, kLoader, {}, ""});
-  }
-  DriverMachine driver;
-  Instant now = seconds(1);
-  std::vector<DriverAction> last;
-
-  void on(const DriverEvent& event) { last = driver.on(event, now += std::chrono::microseconds(10)); }
-  void wait(Duration time) {
-    for (const Instant end = now + time; now < end;) {
-      now += milliseconds(100);
-      const auto actions = driver.on(DriverTick{}, now);
-      last.insert(last.end(), actions.begin(), actions.end());
-      for (const ActorId a : alive) driver.on(TrainerReport(TrainerHeartbeat{a}), now);
-      driver.on(LoaderHeartbeat{kLoader}, now);
-    }
-  }
-  std::vector<ActorId> alive;
-
-  template <class A>
-  std::vector<A> all() const {
-    std::vector<A> found;
-    for (const DriverAction& action : last) {
-      if (const auto* a = std::get_if<A>(&action)) found.push_back(*a);
-    }
-    return found;
-  }
-  /// The order of this kind that `to` got last, if it did.
-  template <class O>
-  std::optional<O> order(ActorId to) const {
-    std::optional<O> found;
-    for (const SendOrder& send : all<SendOrder>()) {
-      if (const auto* o = std::get_if<O>(&send.order); o != nullptr && send.trainer == to) found = *o;
-    }
-    return found;
-  }
-  Generation g() const { return driver.generation(); }
-  void ready(ActorId a) {
-    alive.push_back(a);
-    on(TrainerReady{a.value, a, NodeId{1}, "addr"});
-  }
-  void quiesced(ActorId a, std::int64_t steps, std::vector<StepReport> uncommitted = {}) {
-    on(TrainerQuiesced{a, g(), steps, lineage, std::move(uncommitted)});
-  }
-  Generation lineage;  ///< that trainers report
-  void formed(ActorId a) { on(GroupFormed{a, g()}); }
-  void installed(ActorId a, std::int64_t steps) { on(StateInstalled{a, g(), steps}); }
-  static StepReport step(std::int64_t k) { return {k, {{0, 10, 1.0F}, {1, 11, 3.0F}}}; }
-  void applied(ActorId a, std::int64_t k) { on(StepApplied{a, g(), step(k), parts_after(k + 1)}); }
-  static std::vector<PartHash> parts_after(std::int64_t steps) {
-    return {{"w", {1, 1}}, {"b", {static_cast<std::uint64_t>(steps), 0}}};
-  }
-  void written(ActorId a, std::int64_t k) {
-    on(CheckpointWritten{a, g(), k, "ckpt-" + std::to_string(k), "h" + std::to_string(k), parts_after(k)});
-  }
-  void down(ActorId a) {
-    std::erase(alive, a);
-    on(TrainerDown{a, "signal 9"});
-  }
-  /// All are there and run from step 0.
-  void run_from_start(const std::vector<ActorId>& trainers) {
-    for (const ActorId a : trainers) {
-      ready(a);
-      quiesced(a, kNoState);
-    }
-    for (const ActorId a : trainers) {
-      formed(a);
-      installed(a, 0);
-    }
-    REQUIRE(driver.state() == DriverMachine::State::kRunning);
-    lineage = g();
-  }
-};
-
-}  // namespace
 
 TEST_CASE("trainers start together, leaves are dealt out, and steps may run ahead of the commit") {
   Script s(config_of(2));
@@ -231,7 +134,7 @@ TEST_CASE("whoever does not leave in time is killed, and counts as dead once tha
     s.last.clear();
     s.wait(seconds(7));
     CHECK(s.order<StartGeneration>(kA));
-    s.on(TrainerReport(TrainerHeartbeat{kB}));
+    s.on(TrainerReport(TrainerHeartbeat{kB, {}}));
     CHECK(s.all<KillActor>().size() == 1);
     CHECK_FALSE(s.driver.ignored().empty());
   }
@@ -611,22 +514,25 @@ TEST_CASE("the second step of a run is rehearsed, once") {
   CHECK(s.order<StartGeneration>(kA)->plan.rehearse_step == 8);  // it was not there yet
 }
 
-TEST_CASE("who says what it must end first has the time, and a state on its way keeps the group forming") {
-  // A state of some GB took longer than the 6 s in which a trainer must leave: every survivor was killed at
-  // every death.
+TEST_CASE("whoever computes has the time to end it, and a state on its way keeps the group forming") {
+  // A state of some GB, and a leaf of 40 s, took longer than the 6 s in which a trainer must leave: every
+  // survivor was killed at every death.
   Script s(config_of(2));
   s.run_from_start({kA, kB});
   s.on(GenerationFailed{kA, s.g(), "timed out", {}});
-  s.on(TrainerBusy{kB, s.g(), "writes a checkpoint"});
+  s.progress[kB] = {7, true, "step 1, leaf 1"};
   s.quiesced(kA, 0);
   s.wait(seconds(60));
+  CHECK(s.all<KillActor>().empty());
+  s.progress[kB] = {8, false, "step 1"};
+  s.wait(seconds(5));  // from the end of what it computed
   CHECK(s.all<KillActor>().empty());
   s.quiesced(kB, kNoState);
   const Generation forming = s.g();
   REQUIRE(s.order<StartGeneration>(kB)->plan.receivers == std::vector{1});
   for (int i = 0; i < 5; ++i) {
     s.wait(seconds(20));
-    s.on(StateProgress{kA, s.g()});
+    ++s.progress[kA].count;
   }
   CHECK(s.g() == forming);
   s.wait(seconds(31));

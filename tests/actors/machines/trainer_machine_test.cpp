@@ -151,13 +151,35 @@ TEST_CASE("a trainer that waits says at once what it holds, however large that i
   take<Wait>(trainer);
 }
 
-TEST_CASE("a trainer in a task that no abort ends says so") {
+TEST_CASE("a heartbeat tells whether the trainer computes, in what, and that it comes further") {
   TrainerMachine trainer = running(5);
-  trainer.on(WriteCheckpoint{kFirst, 0});
-  take<RunCheckpoint>(trainer);
-  const auto out = trainer.on(Quiesce{kSecond, "peer died"});
-  CHECK(std::get<TrainerBusy>(out.reports.at(0)).doing == "writes a checkpoint");
-  const auto left = trainer.done(CheckpointStored{"path", "h0", {}});
+  const auto at = [&] { return std::get<TrainerHeartbeat>(trainer.heartbeat()).progress; };
+  CHECK_FALSE(at().computes);
+  take<ComputeStep>(trainer);
+  CHECK_FALSE(at().computes);  // it waits for its batches
+  std::uint64_t last = at().count;
+  const auto further = [&] { return std::exchange(last, at().count) < at().count; };
+  trainer.computes("leaf 1");
+  CHECK(at().computes);
+  CHECK(at().doing == "step 1, leaf 1");
+  CHECK(further());
+  CHECK_FALSE(further());
+  trainer.waits();
+  CHECK_FALSE(at().computes);
+  CHECK(further());
+  trainer.on(Quiesce{kSecond, "peer died"});
+  trainer.done(TaskAborted{"aborted", {}});
+  CHECK_FALSE(at().computes);
+
+  TrainerMachine writes = running(5);
+  writes.on(WriteCheckpoint{kFirst, 0});
+  take<RunCheckpoint>(writes);
+  // No abort ends it: the driver learns from the heartbeat that it is not to be killed for it.
+  CHECK(writes.on(Quiesce{kSecond, "peer died"}).reports.empty());
+  const auto said = std::get<TrainerHeartbeat>(writes.heartbeat()).progress;
+  CHECK(said.computes);
+  CHECK(said.doing == "the checkpoint of step 0");
+  const auto left = writes.done(CheckpointStored{"path", "h0", {}});
   CHECK(std::get<TrainerQuiesced>(left.reports.at(0)).steps == 0);
 }
 

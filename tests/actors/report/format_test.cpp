@@ -84,4 +84,16 @@ TEST_CASE("a line for the end") {
   CHECK(summary_line({"", 1800, 36.51, 0}) == "1,800 steps in 36.5 s");
   CHECK(summary_line({"", 1, 1, 1}) == "1 step in 1.0 s, 1 fault survived");
   CHECK(summary_line({"", 2, 1, 2}) == "2 steps in 1.0 s, 2 faults survived");
+  // It counted the steps of earlier runs as its own.
+  JobDone resumed{"", 600, 1, 0, 480, 2};
+  CHECK(summary_line(resumed) == "120 steps in 1.0 s, after 480 of earlier runs, 2 deadlines expired");
+  JobDone stopped{"", 0, 1, 0};
+  stopped.stopped = true;
+  CHECK(summary_line(stopped) == "stopped before the first step");
+  resumed.lost_after = 480;
+  resumed.failed_checkpoints = 2;
+  CHECK(unsaved_line(resumed) ==
+        "THE FINAL STATE WAS NOT SAVED (2 failures): the newest checkpoint is of step 480");
+  resumed.lost_after = 0;
+  CHECK(unsaved_line(resumed) == "NO CHECKPOINT WAS WRITTEN (2 failures)");
 }

@@ -32,8 +32,12 @@ TEST_CASE("one object a line for every event") {
   CHECK(json_line(Checkpointed{7, "/c/x"}, 0) ==
         R"({"event":"checkpoint","global_step":7,"path":"/c/x","time_s":0.0})");
   CHECK(json_line(Warning{"\xff"}, 0) == "{\"event\":\"warning\",\"text\":\"\xef\xbf\xbd\",\"time_s\":0.0}");
-  CHECK(json_line(JobDone{"abc", 9, 1.5, 1}, 0) ==
-        R"({"event":"job_done","parameters_sha256":"abc","steps":9,"seconds":1.5,"faults":1,"time_s":0.0})");
+  CHECK(
+      json_line(JobDone{"abc", 9, 1.5, 1}, 0) ==
+      R"({"event":"job_done","parameters_sha256":"abc","steps":9,"seconds":1.5,"faults":1,)"
+      R"("begun_at":0,"expired_deadlines":0,"stopped":false,"failed_checkpoints":0,"saved":true,"time_s":0.0})");
+  CHECK(json_line(Resumed{480, 2, "/c/x"}, 0) ==
+        R"({"event":"resumed","global_step":480,"epoch":2,"path":"/c/x","time_s":0.0})");
 }
 
 TEST_CASE("lines are in the file as soon as they are written") {

@@ -81,6 +81,18 @@ TEST_CASE("The end of a worker: abort words first, then its last output, then ev
   REQUIRE(F::find<ForgetProcess>(reaped) != nullptr);
 }
 
+TEST_CASE("A worker that aborts is told with its last words; one that is killed from outside is not") {
+  for (const bool aborts : {true, false}) {
+    F f;
+    const ProcessId dying = f.worker({1});
+    f.last_line = "free(): invalid pointer";
+    const std::string how = aborts ? "killed by signal 6 (SIGABRT)" : "killed by signal 9 (SIGKILL)";
+    const auto actions = f.on(ProcessEnding{dying, how});
+    REQUIRE(F::told<cluster::ActorDown>(actions)->reason ==
+            how + (aborts ? ", last line of its output: free(): invalid pointer" : ""));
+  }
+}
+
 TEST_CASE("A worker that dies before its actor is up fails the actor, with what it wrote last") {
   F f;
   const auto start = f.head(cluster::StartActor{F::kNode, {1}, F::spec(true), ""});

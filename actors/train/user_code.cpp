@@ -1,0 +1,22 @@
+#include "actors/train/user_code.hpp"
+
+#include <c10/util/Exception.h>
+
+#include "runtime/host/registry.hpp"
+
+namespace troupe::train {
+
+ErrorInfo describe_user_exception(const std::string& what) {
+  ErrorInfo info = describe_exception(what);
+  info.origin.clear();  // who was told it says where
+  try {
+    throw;
+  } catch (const c10::Error& error) {
+    info.why = error.what_without_backtrace();
+  } catch (...) {
+    // All of its message is for people.
+  }
+  return info;
+}
+
+}  // namespace troupe::train

@@ -1,0 +1,377 @@
+// What hangs, what fails again and again, and how a job ends that cannot go on.
+
+#include "actors/train/first_loader.hpp"
+#include "tests/actors/machines/driver_script.hpp"
+
+using namespace troupe;
+using namespace troupe::train;
+using Catch::Contains;
+
+namespace {
+
+/// A job in which A and B compute.
+Script two_trainers() {
+  Script s(config_of(2));
+  s.run_from_start({kA, kB});
+  return s;
+}
+
+/// The newest trainer is gone, and the next one takes its place: A alone holds the state.
+void replace(Script& s, ActorId gone, const std::string& how) {
+  std::erase(s.alive, gone);
+  s.on(TrainerDown{gone, how});
+}
+
+}  // namespace
+
+// A step of 65 s, or a leaf of 40 s, opened a generation again and again, and the job never ended.
+TEST_CASE("a trainer that computes for long is let be while it comes further, and nobody else is blamed") {
+  Script s = two_trainers();
+  const Generation g = s.g();
+  s.progress[kB] = {5, false, "step 1"};  // waits for A in the collective
+  for (std::uint64_t leaf = 1; leaf <= 10; ++leaf) {
+    s.progress[kA] = {leaf, true, "step 1, leaf " + std::to_string(leaf)};
+    s.wait(seconds(100));
+  }
+  CHECK(s.g() == g);
+  CHECK(s.all<KillActor>().empty());
+  CHECK(s.all<DeadlineExpired>().empty());
+}
+
+// A trainer whose loss() never came back was not found before others had waited in vain three times (110 s),
+// and nobody was told.
+TEST_CASE("a trainer that computes without progress is killed, with what it was at") {
+  Script s = two_trainers();
+  s.progress[kB] = {5, false, "step 1"};
+  s.progress[kA] = {1, true, "step 1, leaf 0"};
+  s.wait(seconds(119));
+  CHECK(s.all<KillActor>().empty());
+  s.wait(seconds(2));
+  REQUIRE(s.all<KillActor>().size() == 1);
+  CHECK(s.all<KillActor>()[0].actor == kA);
+  CHECK(s.all<KillActor>()[0].reason == "it has shown no progress for 120 s in step 1, leaf 0");
+  REQUIRE(s.all<DeadlineExpired>().size() == 1);
+  CHECK(s.all<DeadlineExpired>()[0].text ==
+        "trainer 1 (rank 0) is killed: it has shown no progress for 120 s in step 1, leaf 0");
+  CHECK(s.order<Quiesce>(kB));  // and recovery goes on
+}
+
+TEST_CASE("one that waits for others does not hang, though its heartbeats come late") {
+  DriverConfig config = config_of(1);
+  config.deadlines.hang = seconds(3);
+  Script s(config);
+  s.run_from_start({kA});
+  s.progress[kA] = {1, false, "step 1"};
+  s.wait(seconds(1));
+  s.alive.clear();  // its heartbeats stay out
+  s.last.clear();
+  s.wait(seconds(5));
+  CHECK(s.all<KillActor>().empty());
+}
+
+TEST_CASE("a loader that hangs in get() is killed; one that reads for long is not") {
+  Script s = two_trainers();
+  for (std::uint64_t sample = 1; sample <= 5; ++sample) {
+    s.progress[kLoader] = {sample, true, "the batch of epoch 1, step 1, leaf 0"};
+    s.wait(seconds(100));
+  }
+  CHECK(s.all<DeadlineExpired>().empty());
+  s.wait(seconds(30));
+  REQUIRE(s.all<KillActor>().size() == 1);
+  CHECK(s.all<KillActor>()[0].actor == kLoader);
+  CHECK_THAT(s.all<DeadlineExpired>().at(0).text,
+             Contains("no progress for 120 s in the batch of epoch 1, step 1, leaf 0"));
+}
+
+TEST_CASE("when nobody computes and nobody comes further, the next generation opens and says who waited") {
+  Script s = two_trainers();
+  const Generation g = s.g();
+  for (const ActorId a : {kA, kB}) s.progress[a] = {3, false, "step 1"};
+  s.wait(seconds(32));
+  CHECK(s.g() != g);
+  REQUIRE(s.all<DeadlineExpired>().size() == 1);
+  CHECK_THAT(s.all<DeadlineExpired>()[0].text,
+             Contains("trainer 1 (rank 0) waits in step 1, trainer 2 (rank 1) waits in step 1"));
+}
+
+TEST_CASE("an evaluation without a loader is no standstill: that wait has a deadline of its own") {
+  DriverConfig config = config_of(1);
+  config.epochs = 1;
+  config.steps_per_epoch = 1;
+  config.test_pieces = 1;
+  Script s(config);
+  s.run_from_start({kA});
+  s.applied(kA, 0);
+  REQUIRE(s.order<Evaluate>(kA));
+  s.on(LoaderDown{kLoader, "killed by signal 9 (SIGKILL)"});
+  const Generation g = s.g();
+  s.wait(seconds(80));
+  CHECK(s.g() == g);
+  s.wait(seconds(50));
+  CHECK_THAT(s.all<JobFailed>().at(0).reason, Contains("no loader could be started in time"));
+}
+
+TEST_CASE("deaths that a restart repeats are told from those that come from outside") {
+  for (const char* own : {"killed by signal 11 (SIGSEGV)", "killed by signal 6 (SIGABRT)", "exit code 1",
+                          "killed by signal 8 (SIGFPE)", "killed by signal 7 (SIGBUS)",
+                          "exit code 3, last line of its output: killed by signal 9 (SIGKILL)",
+                          "asked to (its process: exit code 2)"}) {
+    INFO(own);
+    CHECK(is_blamed_on_code(own));
+  }
+  for (const char* outside : {"killed by signal 9 (SIGKILL)", "killed by signal 15 (SIGTERM)", "exited",
+                              "no sign of life (its process: killed by signal 9 (SIGKILL))", "exit code 143",
+                              "its node is dead: silent for 6 s", ""}) {
+    INFO(outside);
+    CHECK_FALSE(is_blamed_on_code(outside));
+  }
+}
+
+// A SIGSEGV in loss() took 17 tries and 85 s.
+TEST_CASE("the third crash at one step ends the job with the reason") {
+  Script s(config_of(1));
+  s.run_from_start({kA});
+  s.applied(kA, 0);
+  ActorId trainer = kA;
+  for (std::uint64_t crash = 1; crash <= 3; ++crash) {
+    INFO("crash " << crash);
+    CHECK(s.all<JobFailed>().empty());
+    std::erase(s.alive, trainer);
+    s.on(TrainerDown{trainer, "killed by signal 11 (SIGSEGV)"});
+    if (crash == 3) break;
+    trainer = ActorId{10 + crash};
+    s.ready(trainer);
+    s.quiesced(trainer, kNoState);
+    REQUIRE(s.order<StartGeneration>(trainer));
+    s.formed(trainer);
+    s.installed(trainer, 0);
+    s.applied(trainer, 0);
+  }
+  REQUIRE(s.all<JobFailed>().size() == 1);
+  CHECK(s.all<JobFailed>()[0].reason ==
+        "3 failures at step 2, the last one: trainer c (rank 0) died: killed by signal 11 (SIGSEGV)");
+  CHECK_FALSE(s.all<JobFailed>()[0].todo.empty());
+}
+
+TEST_CASE("trainers that crash of one thing together have failed once, and a later step begins a new count") {
+  DriverConfig config = config_of(4);
+  config.logical_ranks = 4;
+  config.epochs = 20;
+  Script s(config);
+  const auto step = [](std::int64_t k) {
+    return StepReport{k, {{0, 1, 1}, {1, 1, 1}, {2, 1, 1}, {3, 1, 1}}};
+  };
+  std::vector<ActorId> members{kA, kB, kC, ActorId{4}};
+  s.run_from_start(members);
+  s.lineage = s.g();
+  std::uint64_t next = 20;
+  for (std::int64_t k = 0; k < 6; ++k) {
+    INFO("step " << k);
+    for (const ActorId a : members) s.on(StepApplied{a, s.g(), step(k), {}});
+    REQUIRE(s.driver.committed() == k + 1);
+    // Three of four die at every step.
+    for (int dead = 1; dead <= 3; ++dead) replace(s, members[dead], "killed by signal 6 (SIGABRT)");
+    REQUIRE(s.driver.state() != DriverMachine::State::kFailed);
+    s.quiesced(kA, k + 1);
+    s.formed(kA);
+    s.wait(seconds(11));  // for the pause before others are started
+    members.resize(1);
+    for (int i = 0; i < 3; ++i) members.push_back(ActorId{next++}), s.ready(members.back());
+    for (const ActorId a : members) s.quiesced(a, a == kA ? k + 1 : kNoState);
+    for (const ActorId a : members) s.formed(a);
+    for (std::size_t i = 1; i < members.size(); ++i) s.installed(members[i], k + 1);
+    REQUIRE(s.driver.state() == DriverMachine::State::kRunning);
+  }
+}
+
+TEST_CASE("kills from outside at one step have the larger budget") {
+  Script s(config_of(1));
+  s.run_from_start({kA});
+  ActorId trainer = kA;
+  for (std::uint64_t n = 1; n <= 8; ++n) {
+    replace(s, trainer, "killed by signal 9 (SIGKILL)");
+    s.wait(seconds(11));
+    trainer = ActorId{30 + n};
+    s.ready(trainer);
+    s.quiesced(trainer, kNoState);
+    s.formed(trainer);
+    s.installed(trainer, 0);
+  }
+  CHECK(s.driver.state() == DriverMachine::State::kRunning);
+}
+
+// A model() that throws took 17 tries and 85 s.
+TEST_CASE("a trainer whose constructor throws is tried three times; a missing CPU is waited for") {
+  for (const bool threw : {true, false}) {
+    Script s(config_of(1));
+    int tries = 0;
+    for (std::uint64_t token = 1; token < 9 && s.driver.state() != DriverMachine::State::kFailed; ++token) {
+      s.on(SpawnFailed{token, threw ? "model() threw: no weights" : "no CPU",
+                       threw ? ErrorCode::kTaskFailed : ErrorCode::kUnavailable});
+      tries += s.driver.ignored().empty() ? 1 : 0;
+      if (s.driver.state() == DriverMachine::State::kFailed) break;
+      s.wait(seconds(1));
+    }
+    CHECK((s.driver.state() == DriverMachine::State::kFailed) == threw);
+    if (threw) {
+      CHECK(tries == 3);
+      CHECK_THAT(s.all<JobFailed>().at(0).reason,
+                 Contains("3 failures before the first step was through") && Contains("no weights"));
+    }
+  }
+}
+
+TEST_CASE("the first loader has its time while it reads on, and is tried again when it dies") {
+  const Deadlines deadlines;
+  FirstLoader first(deadlines, {});
+  Instant now = seconds(5);
+  CHECK_FALSE(first.overdue(now + std::chrono::hours(1)));
+  first.starts(now);
+  CHECK_FALSE(first.overdue(now + seconds(89)));
+  CHECK(first.overdue(now + seconds(90)) == "it did not start within 90 s");
+  first.reads(now);
+  for (std::uint64_t sample = 1; sample <= 4; ++sample) {
+    now += seconds(100);
+    CHECK_FALSE(first.overdue(now));
+    first.heard({sample, true, "the first batch"}, now);
+  }
+  now += seconds(100);
+  first.heard({4, true, "the first batch"}, now);
+  CHECK(first.overdue(now + seconds(20)) == "it has shown no progress for 120 s in the first batch");
+  first.done();
+  CHECK_FALSE(first.overdue(now + seconds(20)));
+
+  CHECK(first.try_again("killed by signal 11 (SIGSEGV)"));
+  CHECK(first.try_again("killed by signal 11 (SIGSEGV)"));
+  CHECK_FALSE(first.try_again("killed by signal 11 (SIGSEGV)"));
+  CHECK(first.try_again("killed by signal 9 (SIGKILL)"));
+}
+
+// Ctrl-C.
+
+TEST_CASE("a stop before the first step ends at once") {
+  DriverConfig config = config_of(1);
+  config.checkpoints = true;
+  Script s(config);
+  SECTION("no trainer is up") {
+    s.on(StopRequested{});
+  }
+  SECTION("the group forms") {
+    s.ready(kA);
+    s.quiesced(kA, kNoState);
+    s.on(StopRequested{});
+  }
+  REQUIRE(s.all<JobDone>().size() == 1);
+  CHECK(s.all<JobDone>()[0].stopped);
+  CHECK(s.all<JobDone>()[0].hash.empty());
+  CHECK(s.all<JobDone>()[0].steps == 0);
+}
+
+// It waited for 32 s.
+TEST_CASE("a stop while nobody holds the state ends at once and says what is lost") {
+  DriverConfig config = config_of(1);
+  config.checkpoints = true;
+  config.checkpoint_every = 2;
+  Script s(config);
+  s.run_from_start({kA});
+  s.applied(kA, 0);
+  s.applied(kA, 1);
+  s.written(kA, 2);
+  s.applied(kA, 2);
+  s.down(kA);
+  s.on(StopRequested{});
+  REQUIRE(s.all<JobDone>().size() == 1);
+  CHECK(s.all<JobDone>()[0].saved == 2);
+  CHECK_THAT(s.all<Notice>().at(s.all<Notice>().size() - 1).text,
+             Contains("without a checkpoint of step 3: the newest is of step 2"));
+}
+
+TEST_CASE("a stop without progress ends within its deadline, and one that progresses has its time") {
+  DriverConfig config = config_of(1);
+  config.checkpoints = true;
+  Script s(config);
+  s.run_from_start({kA});
+  s.applied(kA, 0);
+  s.on(StopRequested{});
+  for (std::uint64_t n = 1; n <= 5; ++n) {
+    s.progress[kA] = {n, true, "step 2, leaf " + std::to_string(n)};
+    s.wait(seconds(25));
+  }
+  CHECK(s.all<JobDone>().empty());
+  s.wait(seconds(10));
+  REQUIRE(s.all<JobDone>().size() == 1);
+  CHECK(s.all<JobDone>()[0].stopped);
+  REQUIRE(s.all<DeadlineExpired>().size() == 1);
+  CHECK_THAT(s.all<DeadlineExpired>()[0].text,
+             Contains("no checkpoint within 30 s (trainer 1 (rank 0) computes in step 2, leaf 5)"));
+}
+
+// What a resume says.
+
+namespace {
+
+DriverConfig with_evaluation(std::int64_t newest) {
+  DriverConfig config = config_of(1);
+  config.checkpoints = true;
+  config.test_pieces = 1;
+  config.resume = {{"old-4", 4, "h4"}, {"old-" + std::to_string(newest), newest, "h"}};
+  return config;
+}
+
+void answer_evaluation(Script& s) {
+  REQUIRE(s.order<Evaluate>(kA));
+  s.on(EvaluationDone{kA, s.g(), 0, {{0, 0, 1, {{"accuracy", 1, 1}}}}});
+}
+
+}  // namespace
+
+TEST_CASE("a resume is told, and a job that was through is evaluated once more") {
+  Script s(with_evaluation(8));
+  s.ready(kA);
+  s.quiesced(kA, kNoState);
+  s.formed(kA);
+  s.installed(kA, 8);
+  REQUIRE(s.all<Resumed>().size() == 1);
+  CHECK(s.all<Resumed>()[0].checkpoint.path == "old-8");
+  CHECK(s.all<Notice>().at(0).text == "nothing is left to train: the checkpoint has all 2 epochs");
+  answer_evaluation(s);
+  CHECK(s.all<EpochDone>().at(0).epoch == 1);
+  CHECK(s.order<Finish>(kA));
+  s.on(TrainerFinished{kA, s.g(), 8, "h"});
+  CHECK(s.all<JobDone>().at(0).begun_at == 8);
+}
+
+// An epoch that was run again after a fall-back was not evaluated, since an earlier run had done it.
+TEST_CASE("after a fall-back to an older checkpoint what runs again is evaluated, and told in one line") {
+  DriverConfig config = with_evaluation(8);
+  config.epochs = 3;
+  Script s(config);
+  s.ready(kA);
+  s.quiesced(kA, kNoState);
+  s.on(CheckpointUnreadable{kA, s.g(), "old-8", "torn"});
+  s.quiesced(kA, kNoState);
+  REQUIRE(s.all<RewindLedger>().size() == 1);
+  CHECK(s.all<RewindLedger>()[0].reason == "4 steps run again from step 4");
+  CHECK(s.all<Notice>().empty());
+  s.formed(kA);
+  s.installed(kA, 4);
+  CHECK(s.all<Resumed>().at(0).checkpoint.path == "old-4");
+  for (std::int64_t k = 4; k < 8; ++k) s.applied(kA, k);
+  answer_evaluation(s);
+  CHECK(s.all<EpochDone>().at(0).epoch == 1);
+}
+
+TEST_CASE("checkpoints that could not be written are counted, and the newest one is named at the end") {
+  Script s(with_evaluation(4));
+  s.ready(kA);
+  s.quiesced(kA, kNoState);
+  s.formed(kA);
+  s.installed(kA, 4);
+  for (std::int64_t k = 4; k < 8; ++k) s.applied(kA, k);
+  answer_evaluation(s);
+  s.on(CheckpointFailed{kA, s.g(), 8, "the disk is full"});
+  s.on(TrainerFinished{kA, s.g(), 8, "h8"});
+  REQUIRE(s.all<JobDone>().size() == 1);
+  CHECK(s.all<JobDone>()[0].failed_checkpoints == 1);
+  CHECK(s.all<JobDone>()[0].saved == 4);
+}

@@ -1,0 +1,322 @@
+// A job whose own code hangs, crashes or throws: on real processes.
+#include <fcntl.h>
+#include <signal.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "actors/data/digits.hpp"
+#include "actors/train/train.hpp"
+#include "runtime/core/random.hpp"
+#include "tests/e2e/support.hpp"
+
+using namespace troupe;
+using Catch::Contains;
+
+namespace {
+
+enum class Place : std::uint8_t { kNowhere, kModel, kLoss, kGet, kDataset };
+enum class Fault : std::uint8_t { kHang, kSlow, kCrash, kAbort, kThrow, kThrowOfTorch };
+
+struct TempFolder {
+  std::string path =
+      std::filesystem::temp_directory_path() / ("troupe-test-" + to_hex(SystemRandom().next()));
+  TempFolder() { std::filesystem::create_directory(path); }
+  ~TempFolder() { std::filesystem::remove_all(path); }
+};
+
+/// What goes wrong, where.
+struct Planned {
+  Place place = Place::kNowhere;
+  Fault fault = Fault::kHang;
+  std::int64_t step = 0;  ///< kLoss: from which on
+  std::string once;       ///< a file: only the first one to make it fails; empty: all do
+
+  bool is_due() const {
+    if (once.empty()) return true;
+    const int fd = ::open(once.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+    if (fd >= 0) ::close(fd);
+    return fd >= 0;
+  }
+  void fail_at(Place where) const {
+    if (where != place || !is_due()) return;
+    switch (fault) {
+      case Fault::kHang:
+        for (;;) ::pause();
+      case Fault::kSlow:
+        return std::this_thread::sleep_for(std::chrono::seconds(40));
+      case Fault::kCrash:
+        ::signal(SIGSEGV, SIG_DFL);
+        ::raise(SIGSEGV);
+        return;
+      case Fault::kAbort:
+        std::fputs("the tables are inconsistent\n", stderr);
+        std::abort();
+      case Fault::kThrow:
+        throw std::runtime_error("no such luck");
+      case Fault::kThrowOfTorch:
+        TORCH_CHECK(false, "shapes that do not fit");
+    }
+  }
+};
+
+struct NetImpl : torch::nn::Module {
+  NetImpl() { register_module("out", out); }
+  torch::Tensor forward(const torch::Tensor& x) { return out(x.flatten(1)); }
+  torch::nn::Linear out{28 * 28, 10};
+};
+TORCH_MODULE(Net);
+
+struct FaultyJob {
+  Planned planned;
+
+  Net model() const {
+    planned.fail_at(Place::kModel);
+    return Net();
+  }
+  auto optimizer(Net& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.05));
+  }
+  torch::Tensor loss(Net& net, const data::Batch& batch, train::Leaf& at) const {
+    if (at.step >= planned.step && at.rank == 1) planned.fail_at(Place::kLoss);
+    return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
+  }
+  struct Data {
+    Planned planned;
+    std::shared_ptr<data::Digits> digits;
+    bool trains = true;
+    std::int64_t size() const { return digits->size(); }
+    data::Sample get(std::int64_t index, data::Random& random) const {
+      if (trains && index == 33) planned.fail_at(Place::kGet);
+      return digits->get(index, random);
+    }
+  };
+  Data dataset(data::Split split) const {
+    planned.fail_at(Place::kDataset);
+    const bool trains = split == data::Split::kTrain;
+    return {planned, std::make_shared<data::Digits>(split, data::DigitsOptions{.size = trains ? 200 : 50}),
+            trains};
+  }
+};
+
+train::TrainOptions quick() {
+  train::TrainOptions options{
+      .logical_ranks = 2, .micro_batch = 5, .epochs = 2, .trainers = 2, .seed = 3, .show_progress = false};
+  options.deadlines.hang = std::chrono::seconds(3);
+  return options;
+}
+
+struct Seen {
+  train::RunResult result;
+  std::string failure;
+  std::vector<std::string> told;  ///< warnings, faults and resumes
+};
+
+Seen run(const DriverSession& session, train::TrainOptions options, const FaultyJob& job) {
+  Seen seen;
+  options.on_event = [&, also = options.on_event](const report::Event& event) {
+    if (const auto* warning = std::get_if<report::Warning>(&event)) seen.told.push_back(warning->text);
+    if (const auto* fault = std::get_if<report::Fault>(&event)) seen.told.push_back(fault->what);
+    if (const auto* resumed = std::get_if<report::Resumed>(&event))
+      seen.told.push_back("resumed at " + std::to_string(resumed->global_step) + ", epoch " +
+                          std::to_string(resumed->epoch));
+    if (also) also(event);
+  };
+  try {
+    seen.result = train::run(session, job, options);
+  } catch (const Error& error) {
+    seen.failure = error.what();
+  }
+  std::string all;
+  for (const auto& line : seen.told) all += line + "\n";
+  UNSCOPED_INFO("failure: " << seen.failure << "\ntold:\n" << all);
+  return seen;
+}
+
+std::int64_t count(const Seen& seen, const std::string& words) {
+  return std::count_if(seen.told.begin(), seen.told.end(),
+                       [&](const std::string& line) { return line.find(words) != std::string::npos; });
+}
+
+}  // namespace
+
+TEST_CASE("what hangs once is found by its missing progress, told and counted, and changes no bit",
+          "[training]") {
+  auto session = init(0, nullptr);
+  const auto plain = run(session, quick(), {});
+  REQUIRE(plain.failure.empty());
+  CHECK(plain.result.expired == 0);
+  const TempFolder folder;
+  const auto loss = run(session, quick(), {Place::kLoss, Fault::kHang, 5, folder.path + "/loss"});
+  CHECK(loss.result.state_hash == plain.result.state_hash);
+  CHECK(loss.result.expired == 1);
+  CHECK(loss.result.faults == 1);
+  CHECK(count(loss, "is killed: it has shown no progress for 3 s in step 6, leaf 1") == 2);
+  const auto get = run(session, quick(), {Place::kGet, Fault::kHang, 0, folder.path + "/get"});
+  CHECK(get.result.state_hash == plain.result.state_hash);
+  CHECK(get.result.expired == 1);
+  CHECK(count(get, "it has shown no progress for 3 s in the batch of epoch 1, step ") >= 1);
+}
+
+// By hand (`test_training_failures "[slow]"`): 40 s each.
+TEST_CASE("a leaf and a get() of 40 s pass with the deadlines as they are", "[.slow]") {
+  auto session = init(0, nullptr);
+  auto options = quick();
+  options.deadlines = {};
+  const TempFolder folder;
+  for (const Place place : {Place::kLoss, Place::kGet}) {
+    const auto seen =
+        run(session, options,
+            {place, Fault::kSlow, 5, folder.path + "/" + std::to_string(static_cast<int>(place))});
+    CHECK(seen.failure.empty());
+    CHECK(seen.told.empty());
+    CHECK(seen.result.expired == 0);
+    CHECK(seen.result.faults == 0);
+  }
+}
+
+TEST_CASE("the job's own crashes end it after the third one at the same place, with its last words",
+          "[training]") {
+  auto session = init(0, nullptr);
+  const auto loss = run(session, quick(), {Place::kLoss, Fault::kCrash, 5, ""});
+  CHECK_THAT(loss.failure, Contains("3 failures at step 6, the last one: trainer ") &&
+                               Contains("killed by signal 11 (SIGSEGV)"));
+  CHECK(loss.result.steps == 0);
+  const auto get = run(session, quick(), {Place::kGet, Fault::kAbort, 0, ""});
+  CHECK_THAT(get.failure, Contains("3 failures at step ") && Contains("the last one: loader ") &&
+                              Contains("last line of its output: the tables are inconsistent"));
+  const auto model = run(session, quick(), {Place::kModel, Fault::kThrow, 0, ""});
+  CHECK_THAT(model.failure, Contains("3 failures before the first step was through") &&
+                                Contains("FaultyJob::model") && Contains("no such luck"));
+}
+
+TEST_CASE("what the job throws is told with whose code it was and where, without the frames of a stack",
+          "[training]") {
+  auto session = init(0, nullptr);
+  const auto loss = run(session, quick(), {Place::kLoss, Fault::kThrow, 2, ""});
+  CHECK_THAT(loss.failure, Contains("FaultyJob::loss threw std::runtime_error in trainer ") &&
+                               Contains(", step 3, leaf 1: no such luck"));
+  for (const Place place : {Place::kLoss, Place::kGet, Place::kModel, Place::kDataset}) {
+    const auto torch = run(session, quick(), {place, Fault::kThrowOfTorch, 2, ""});
+    CHECK_THAT(torch.failure, Contains("shapes that do not fit") && !Contains("frame #") &&
+                                  !Contains("Exception raised from"));
+  }
+}
+
+TEST_CASE("a dataset() that hangs ends the job at the deadline of a start", "[training]") {
+  auto session = init(0, nullptr);
+  auto options = quick();
+  options.deadlines.spawn = options.deadlines.gather = std::chrono::seconds(3);
+  const auto seen = run(session, options, {Place::kDataset, Fault::kHang, 0, ""});
+  CHECK_THAT(seen.failure, Contains("the first loader is given up: it did not start within 3 s"));
+}
+
+TEST_CASE("SIGTERM before the first step ends the job with 128 + 15", "[training]") {
+  const auto of_catch = ::signal(SIGTERM, SIG_DFL);
+  auto session = init(0, nullptr);
+  auto options = quick();
+  options.on_event = [](const report::Event& event) {
+    if (std::holds_alternative<report::JobStarted>(event)) ::raise(SIGTERM);
+  };
+  const TempFolder folder;
+  // The data hang: nothing can go on.
+  const auto seen = run(session, options, {Place::kGet, Fault::kHang, 0, folder.path + "/get"});
+  CHECK(seen.failure.empty());
+  CHECK(seen.result.stopped);
+  CHECK(seen.result.exit_code() == 128 + SIGTERM);
+  CHECK(seen.result.state_hash.empty());
+  ::signal(SIGTERM, of_catch);
+}
+
+TEST_CASE("a resume is told; a job that was through is evaluated once more", "[training]") {
+  auto session = init(0, nullptr);
+  const TempFolder folder;
+  auto options = quick();
+  options.checkpoint_folder = folder.path;
+  const auto first = run(session, options, {});
+  CHECK(first.result.saved_step == 40);
+  CHECK(first.result.exit_code() == 0);
+  options.resume = true;
+  const auto again = run(session, options, {});
+  CHECK(again.result.state_hash == first.result.state_hash);
+  CHECK(again.told == std::vector<std::string>{"resumed at 40, epoch 3",
+                                               "nothing is left to train: the checkpoint has all 2 epochs"});
+  CHECK(again.result.metrics.at("test/accuracy") == first.result.metrics.at("test/accuracy"));
+  // The newest is torn: what runs again is told once, and evaluated.
+  std::filesystem::path newest;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path))
+    if (entry.path().extension() == ".safetensors" && entry.path() > newest) newest = entry.path();
+  std::filesystem::resize_file(newest, 100);
+  int epochs = 0;
+  options.on_event = [&](const report::Event& event) {
+    epochs += std::holds_alternative<report::EpochDone>(event);
+  };
+  const auto older = run(session, options, {});
+  CHECK(older.result.state_hash == first.result.state_hash);
+  CHECK(count(older, "resumed at 20, epoch 2") == 1);
+  CHECK(count(older, "run again") == 1);
+  CHECK(epochs == 1);
+}
+
+TEST_CASE("a job whose checkpoints cannot be written says so and does not end with 0", "[training]") {
+  auto session = init(0, nullptr);
+  const TempFolder folder;
+  auto options = quick();
+  options.checkpoint_folder = folder.path + "/checkpoints";
+  bool spoiled = false;
+  options.on_event = [&](const report::Event& event) {
+    if (!std::holds_alternative<report::StepDone>(event) || std::exchange(spoiled, true)) return;
+    std::filesystem::remove_all(options.checkpoint_folder);
+    std::ofstream(options.checkpoint_folder) << "a file is in the way";
+  };
+  const auto seen = run(session, options, {});
+  CHECK(seen.failure.empty());
+  CHECK(seen.result.failed_checkpoints == 2);
+  CHECK(seen.result.saved_step == -1);
+  CHECK(seen.result.unsaved);
+  CHECK(seen.result.exit_code() == 1);
+  CHECK(count(seen, "no checkpoint of step 40") == 1);
+}
+
+TEST_CASE("two runs do not share a checkpoint folder", "[training]") {
+  auto session = init(0, nullptr);
+  const TempFolder folder;
+  auto options = quick();
+  options.checkpoint_folder = folder.path;
+  options.epochs = 1000;
+  {
+    train::Run first = train::start(session, FaultyJob{}, options);
+    const auto second = run(session, options, {});
+    CHECK_THAT(second.failure, Contains("the checkpoint folder '" + folder.path + "' is in use: run-") &&
+                                   Contains("(pid " + std::to_string(::getpid()) + " on host ") &&
+                                   Contains("; this is run-"));
+    first.stop();
+    first.wait();
+  }
+  CHECK(checkpoint::FolderLock::take(folder.path, "the next one").ok());
+}
+
+TEST_CASE("options that make no sense are refused by name", "[training]") {
+  auto session = init(0, nullptr);
+  const auto refused = [&](auto change) {
+    auto options = quick();
+    change(options);
+    return run(session, options, {}).failure;
+  };
+  CHECK_THAT(refused([](auto& o) { o.min_trainers = 3; }),
+             Contains("min_trainers = 3") && Contains("1 to trainers = 2"));
+  CHECK_THAT(refused([](auto& o) { o.threads = 0; }), Contains("threads = 0"));
+  CHECK_THAT(refused([](auto& o) { o.deadlines.hang = std::chrono::milliseconds(100); }),
+             Contains("deadlines.hang = 0.1 s") && Contains("at least 3 s"));
+  CHECK_THAT(refused([](auto& o) { o.deadlines.collective = std::chrono::seconds(2); }),
+             Contains("deadlines.collective = 2 s is shorter than deadlines.hang = 3 s"));
+  auto two_threads = quick();
+  two_threads.threads = 2;
+  two_threads.exact = false;
+  two_threads.min_trainers = 2;
+  CHECK(run(session, two_threads, {}).failure.empty());
+}
