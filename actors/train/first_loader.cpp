@@ -1,5 +1,7 @@
 #include "actors/train/first_loader.hpp"
 
+#include <algorithm>
+
 #include "actors/train/driver_machine.hpp"
 
 namespace troupe::train {
@@ -18,6 +20,12 @@ std::optional<std::string> FirstLoader::overdue(Instant now) const {
 
 bool FirstLoader::try_again(const std::string& how) {
   return ++deaths_ < (is_blamed_on_code(how) ? restart_.at_one_step : restart_.budget);
+}
+
+Duration FirstLoader::pause() const {
+  Duration pause = restart_.first_pause;
+  for (int n = 1; n < deaths_ && pause < restart_.longest_pause; ++n) pause *= 2;
+  return std::min(pause, restart_.longest_pause);
 }
 
 }  // namespace troupe::train

@@ -25,6 +25,8 @@ class FirstLoader {
   std::optional<std::string> overdue(Instant now) const;
   /// It died: whether another one may do better.
   bool try_again(const std::string& how);
+  /// How long to wait before it is: double the time of the death before.
+  Duration pause() const;
 
  private:
   Deadlines deadlines_;

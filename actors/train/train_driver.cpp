@@ -91,8 +91,9 @@ void TrainDriver::first_loader_died(const ErrorInfo& how) {
                             "look at the job's dataset() and its get()"});
   }
   ++so_far_.faults;
+  first_.done();
   emit(report::Fault{"the first loader died: " + how.why, {}, {}, {}});
-  learn_data();
+  this_actor().run_after(first_.pause(), [this] { learn_data(); });
 }
 
 void TrainDriver::watch_first_loader() {
