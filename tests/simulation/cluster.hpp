@@ -327,6 +327,7 @@ struct Driver : Hosted {
  protected:
   void up() override;
   void told_to_leave() override;
+  void leave_soon();
 
  private:
   void tick();

@@ -24,13 +24,19 @@ void Driver::up() {
 void Driver::told_to_leave() {
   if (!lost_node_) return cluster.world.kill(*this, "told to leave");
   if (std::exchange(leaving_, true)) return;
-  cluster.world.after(
-      *this, cluster.world.between(milliseconds(1), milliseconds(50)), "program ends", [this] {
-        if (runtime->calls_under_way() != 0 || !expected.empty())
-          cluster.world.violation(name + " has lost its node, and waits for " +
-                                  (expected.empty() ? "a call" : expected.begin()->second.what));
-        cluster.world.kill(*this, "its gateway is gone");
-      });
+  leave_soon();
+}
+
+void Driver::leave_soon() {
+  const Duration delay = cluster.world.between(milliseconds(1), milliseconds(50));
+  const Instant due = cluster.world.now() + delay;
+  cluster.world.after(*this, delay, "program ends", [this, due] {
+    if (cluster.world.now() > due) return leave_soon();  // it was stopped meanwhile, and has heard nothing
+    if (runtime->calls_under_way() != 0 || !expected.empty())
+      cluster.world.violation(name + " has lost its node, and waits for " +
+                              (expected.empty() ? "a call" : expected.begin()->second.what));
+    cluster.world.kill(*this, "its gateway is gone");
+  });
 }
 
 DriverActor::DriverActor() {
