@@ -239,19 +239,25 @@ int train(const troupe::DriverSession& session, const Options& options, const st
 }  // namespace
 
 int main(int argc, char** argv) try {
-  auto session = troupe::init(argc, argv);
   Options options;
   CLI::App app{"One training program, recorded; see parity.py"};
   app.add_option("program", options.program)
-      ->required()
       ->check(CLI::IsMember({"mnist", "cifar", "adamw", "accumulate", "lstm"}));
   app.add_option("folder", options.folder, "where the record goes; must exist")
-      ->required()
       ->check(CLI::ExistingDirectory);
-  app.add_option("--mnist", options.mnist, "folder of the MNIST files")->required();
+  app.add_option("--mnist", options.mnist, "folder of the MNIST files");
   app.add_option("--cifar", options.cifar, "folder of the CIFAR-10 files");
   app.add_option("--steps", options.steps)->check(CLI::Range(1, 300));
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  auto session = troupe::init(argc, argv);  // its workers are this program without arguments
+  if (options.folder.empty()) {
+    std::fprintf(stderr, "bench_parity: name a program and a folder, or start parity.py\n");
+    return 2;
+  }
   if (options.program == "mnist") return train<Mnist>(session, options, options.mnist, 2);
   if (options.program == "cifar") return train<Cifar>(session, options, options.cifar, 2);
   if (options.program == "adamw") return train<AdamWClipped>(session, options, options.mnist, 2);
