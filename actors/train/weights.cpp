@@ -5,19 +5,21 @@
 #include <fstream>
 #include <iterator>
 
+#include "actors/checkpoint/checkpoint_store.hpp"
 #include "actors/checkpoint/safetensors.hpp"
 #include "actors/train/train_state.hpp"
 
 namespace troupe::train {
 
-void copy_weights(const std::string& name, std::span<const std::byte> file, const std::string& prefix,
-                  const std::vector<NamedTensor>& tensors) {
-  const auto read = checkpoint::read_safetensors(name, file).value();
+namespace {
+
+void copy_parts(const std::string& name, const std::vector<StatePart>& parts, const std::string& prefix,
+                const std::vector<NamedTensor>& tensors) {
   const auto find = [&](const std::string& tensor) -> const StatePart* {
     for (const std::string& full : {prefix + tensor, "module." + prefix + tensor}) {
-      const auto at = std::find_if(read.tensors.begin(), read.tensors.end(),
-                                   [&](const StatePart& part) { return part.name == full; });
-      if (at != read.tensors.end()) return &*at;
+      const auto at =
+          std::find_if(parts.begin(), parts.end(), [&](const StatePart& part) { return part.name == full; });
+      if (at != parts.end()) return &*at;
     }
     return nullptr;
   };
@@ -25,10 +27,12 @@ void copy_weights(const std::string& name, std::span<const std::byte> file, cons
   for (const NamedTensor& to : tensors) {
     const StatePart* part = find(to.name);
     if (part == nullptr)
-      throw BadConfig("the weights of '" + prefix + to.name + "' are not in " + name,
-                      "it has " + std::to_string(read.tensors.size()) + " tensors" +
-                          (read.tensors.empty() ? "" : ", the first is '" + read.tensors.front().name + "'"),
-                      "load them into the model that they were trained with");
+      throw BadConfig(
+          "the weights of '" + prefix + to.name + "' are not in " + name,
+          "it has " + std::to_string(parts.size()) + " tensors" +
+              (parts.empty() ? "" : ", the first is '" + parts.front().name + "'"),
+          "load them into the model that they were trained with, and name the module where the job's "
+          "setup() named it");
     values.push_back(part_as_tensor(*part));
     if (!values.back().defined() || values.back().sizes() != to.tensor.sizes() ||
         values.back().scalar_type() != to.tensor.scalar_type())
@@ -42,11 +46,26 @@ void copy_weights(const std::string& name, std::span<const std::byte> file, cons
   for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].tensor.copy_(values[i]);
 }
 
+}  // namespace
+
+void copy_weights(const std::string& name, std::span<const std::byte> file, const std::string& prefix,
+                  const std::vector<NamedTensor>& tensors) {
+  copy_parts(name, checkpoint::read_safetensors(name, file).value().tensors, prefix, tensors);
+}
+
 void copy_weights_from(const std::string& path, const std::string& prefix,
                        const std::vector<NamedTensor>& tensors) {
   if (!std::filesystem::is_regular_file(path))
     throw BadConfig("cannot read the weights '" + path + "'", "it is no file",
                     "name a safetensors file, such as a checkpoint's");
+  const std::filesystem::path named(path);
+  if (named.extension() == ".json") {  // a checkpoint's manifest, which names the file and its hash
+    checkpoint::PosixFileSystem files;
+    const std::string folder = named.has_parent_path() ? named.parent_path().string() : ".";
+    const std::string manifest = folder + "/" + named.filename().string();
+    const auto loaded = checkpoint::CheckpointStore(files, {folder}).load_manifest(manifest).value();
+    return copy_parts(path, loaded.tensors, prefix, tensors);
+  }
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file)
     throw IoError(io_error("cannot read the weights '" + path + "'", errno, "name a safetensors file"));

@@ -18,7 +18,8 @@ namespace troupe::train {
 void copy_weights(const std::string& name, std::span<const std::byte> file, const std::string& prefix,
                   const std::vector<NamedTensor>& tensors);
 
-/// The same from a file, such as a checkpoint's. Throws IoError, too.
+/// The same from a safetensors file, or from the checkpoint of a manifest (.json), whose hash is checked
+/// then. Throws IoError, too.
 void copy_weights_from(const std::string& path, const std::string& prefix,
                        const std::vector<NamedTensor>& tensors);
 
@@ -33,8 +34,9 @@ std::vector<NamedTensor> named_tensors(const Net& net) {
   return named;
 }
 
-/// The weights in a safetensors file (a checkpoint's, or PyTorch's) into a module.
-///     auto net = troupe::train::load_weights("weights.safetensors", ConvNet());
+/// The weights in a safetensors file (a checkpoint's, or PyTorch's), or of the checkpoint with this manifest,
+/// into a module.
+///     auto net = troupe::train::load_weights(result.best_checkpoint, ConvNet());
 template <class Net>
 Net load_weights(const std::string& path, Net net, const std::string& module = {}) {
   copy_weights_from(path, module.empty() ? "" : module + ".", named_tensors(net));
