@@ -100,11 +100,11 @@ bool DriverMachine::commit_step(Actions& out) {
   }
   pending_.erase(entry.step);
   const double loss = entry.figures.empty() ? 0 : entry.figures.front().value();
-  const Result<void> committed_now = ledger_.commit(entry);
-  if (!committed_now.ok()) {
+  if (const Result<void> committed_now = ledger_.commit(entry); !committed_now.ok()) {
     fail(committed_now.error().message(), out);
     return false;
   }
+  if (!has_the_samplers_samples(entry, out)) return false;
   out.push_back(CommitStep{std::move(entry), loss});
   got_further(out);
   return !over();
@@ -122,28 +122,27 @@ void DriverMachine::got_further(Actions& out) {
       if (!std::exchange(loader.worked, true)) loader_pool_.strikes = 0;
     }
   }
-  if (committed() % config_.steps_per_epoch == 0) {
-    check_epoch(static_cast<int>(committed() / config_.steps_per_epoch) - 1, out);
-  }
-}
-
-/// The proof of an epoch: every slot has the sampler's samples.
-void DriverMachine::check_epoch(int epoch, Actions& out) {
-  if (config_.expected_indices) {
-    for (const LedgerEntry* entry : ledger_.epoch(epoch)) {
-      for (const SlotReport& slot : entry->slots) {
-        const std::int64_t step = entry->step % config_.steps_per_epoch;
-        if (config_.expected_indices(epoch, step, slot.leaf) == slot.indices_hash) continue;
-        return fail("epoch " + std::to_string(epoch) + ", step " + std::to_string(step) + ", logical rank " +
-                        std::to_string(slot.leaf) + " used other samples than the sampler gave it",
-                    out);
-      }
-    }
-  }
+  if (committed() % config_.steps_per_epoch != 0) return;
+  const auto epoch = static_cast<int>(committed() / config_.steps_per_epoch) - 1;
   if (config_.test_pieces == 0 && committed() > evaluated_) {
     evaluation_ = {.epoch = epoch};
     finish_epoch(out);
   }
+}
+
+/// The proof of a step. False if the job has failed over it.
+bool DriverMachine::has_the_samplers_samples(const LedgerEntry& entry, Actions& out) {
+  if (!config_.expected_indices) return true;
+  const auto epoch = static_cast<int>(entry.step / config_.steps_per_epoch);
+  const std::int64_t step = entry.step % config_.steps_per_epoch;
+  for (const SlotReport& slot : entry.slots) {
+    if (config_.expected_indices(epoch, step, slot.leaf) == slot.indices_hash) continue;
+    fail("epoch " + std::to_string(epoch) + ", step " + std::to_string(step) + ", logical rank " +
+             std::to_string(slot.leaf) + " used other samples than the sampler gave it",
+         out);
+    return false;
+  }
+  return true;
 }
 
 // Barriers and errands.
@@ -268,6 +267,7 @@ void DriverMachine::finish_epoch(Actions& out) {
   for (const Figure& figure : evaluation_.train) evaluation_.metrics["train/" + figure.name] = figure.value();
   for (const Figure& figure : evaluation_.test) evaluation_.metrics["test/" + figure.name] = figure.value();
   evaluated_ = committed();
+  ledger_.forget_before(evaluation_.epoch * config_.steps_per_epoch);  // of the epochs before only sums count
   out.push_back(evaluation_);
   watch_metrics(out);
 }

@@ -202,7 +202,7 @@ class DriverMachine {
   void commit(Instant now, Actions& out);
   bool commit_step(Actions& out);
   void got_further(Actions& out);
-  void check_epoch(int epoch, Actions& out);
+  bool has_the_samplers_samples(const LedgerEntry& entry, Actions& out);
   Errand errand_due() const;
   std::int64_t next_barrier() const;
   bool checkpoint_at(std::int64_t step) const;

@@ -26,6 +26,7 @@ Result<void> Ledger::commit(LedgerEntry entry) {
         "its slots are not each of the " + std::to_string(logical_ranks_) + " logical ranks once",
         {}};
   }
+  entry.slots = {};
   entries_.push_back(std::move(entry));
   return {};
 }
@@ -39,6 +40,13 @@ std::int64_t Ledger::rewind(std::int64_t step) {
     entries_.resize(step - first_step_);
   }
   return voided;
+}
+
+void Ledger::forget_before(std::int64_t step) {
+  TROUPE_ASSERT(step <= committed(), "only what is committed is forgotten");
+  if (step <= first_step_) return;
+  entries_.erase(entries_.begin(), entries_.begin() + (step - first_step_));
+  first_step_ = step;
 }
 
 std::int64_t Ledger::committed() const {

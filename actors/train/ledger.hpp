@@ -1,5 +1,5 @@
-/// The ledger: every slot (epoch, step, leaf) that was committed, exactly once, with the hash of the sample
-/// indices it used.
+/// The ledger: every step that was committed, exactly once, with every leaf's slot. Of a committed step it
+/// keeps the figures alone, and of no epoch that is long over: it stays small however long a job runs.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +33,13 @@ class Ledger {
 
   /// The first step that it has, or will have.
   std::int64_t first_step() const { return first_step_; }
+  /// Keeps nothing of the steps before `step`. REQUIRES: they are committed.
+  void forget_before(std::int64_t step);
+
   /// Steps committed, and so the next step.
   std::int64_t committed() const;
-  /// The steps of `epoch` that this ledger saw (a resumed run has a part of its first epoch), in order.
+  /// The steps of `epoch` that this ledger has (a resumed run has a part of its first epoch), in order,
+  /// without their slots.
   std::vector<const LedgerEntry*> epoch(int epoch) const;
   const LedgerEntry* find(std::int64_t step) const;
 

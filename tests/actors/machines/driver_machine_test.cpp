@@ -267,7 +267,7 @@ TEST_CASE("an epoch's loss is the mean over its samples") {
   CHECK(s.all<EpochDone>()[0].train.front().value() == 18.0 / 12);
 }
 
-TEST_CASE("samples that are not the sampler's stop the job at the epoch's end") {
+TEST_CASE("samples that are not the sampler's stop the job when their step commits") {
   DriverConfig config = config_of(1);
   config.steps_per_epoch = 1;
   config.expected_indices = [](int, std::int64_t, int leaf) { return std::uint64_t(leaf == 0 ? 10 : 12); };
