@@ -100,10 +100,19 @@ void BatchBuilder::collate() {
       },
       [&] { return dataset_.collate(samples_); });
   if (!collated_) return;
-  samples_.clear();
   std::vector<FieldSpec> fields;
-  for (const auto& [name, value] : collated_->fields())
+  std::int64_t elements = 0;
+  for (const auto& [name, value] : collated_->fields()) {
     fields.push_back({name, value.dtype(), value.shape()});
+    elements += value.elements();
+  }
+  if (elements == 0) {
+    throw_error({ErrorCode::kTaskFailed,
+                 "collate() made an empty batch of the " + std::to_string(samples_.size()) + " samples " +
+                     std::to_string(indices_.front()) + " to " + std::to_string(indices_.back()),
+                 "its fields have no element", "put every sample into the batch"});
+  }
+  samples_.clear();
   layout_.emplace(std::move(fields));
 }
 

@@ -326,9 +326,11 @@ void DriverMachine::watch_metrics(Actions& out) {
                                ? "it was never a number"
                                : "the best was " + std::to_string(history_.patience.value) + " after epoch " +
                                      std::to_string(history_.patience.epoch);
-  out.push_back(Notice{"stopping early: " + rule.metric + " has not become better for " +
-                           std::to_string(rule.patience) + " epochs, " + best,
-                       {}});
+  out.push_back(
+      Notice{"stopping early: " + rule.metric + " has not become better " +
+                 (rule.min_delta > 0 ? "by more than " + std::to_string(rule.min_delta) + " " : "") + "for " +
+                 std::to_string(rule.patience) + " epochs, " + best,
+             {}});
 }
 
 void DriverMachine::report(const CheckpointWritten& r, Trainer& from, Instant now, Actions& out) {

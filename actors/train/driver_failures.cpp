@@ -119,7 +119,11 @@ void DriverMachine::failed_at(std::int64_t step, const std::string& why, Actions
   if (step > impasse_.step) impasse_ = {step, 0};
   if (++impasse_.failures < config_.restart.at_one_step) return;
   fail(std::to_string(impasse_.failures) + " failures " + place(impasse_.step) + ", the last one: " + why,
-       out, "look for the cause in the job's code and data: what runs there fails whoever runs it");
+       out,
+       why.find("(deadlines.hang)") == std::string::npos
+           ? "look for the cause in the job's code and data: what runs there fails whoever runs it"
+           : "look for what does not end in the job's code and data, or raise deadlines.hang if it is only "
+             "slow");
 }
 
 void DriverMachine::spawn_failed(SpawnKind kind, const std::string& why, bool by_code, Instant now,

@@ -240,9 +240,10 @@ void DriverMachine::run_when_formed(Instant now, Actions& out) {
   if (loading_) {
     out.push_back(Resumed{*std::exchange(loading_, std::nullopt)});
     if (first_step_ >= config_.epochs * config_.steps_per_epoch) {
-      out.push_back(Notice{
-          "nothing is left to train: the checkpoint has all " + std::to_string(config_.epochs) + " epochs",
-          {}});
+      out.push_back(Notice{"nothing is left to train: what was resumed has " +
+                               std::to_string(first_step_ / config_.steps_per_epoch) + " epochs, " +
+                               std::to_string(config_.epochs) + " are asked for",
+                           {}});
     }
   }
   // Steps that somebody had applied when the generation before ended: now every member holds them.

@@ -54,7 +54,7 @@ std::vector<DriverAction> DriverMachine::start(Instant now) {
   last_event_ = now;
   loaderless_since_ = now;
   generation_.counter = 1;
-  grace_end_ = now + config_.deadlines.start_grace;
+  grace_end_ = now + std::min(config_.deadlines.start_grace, config_.deadlines.gather / 2);
   deadline_ = now + config_.deadlines.gather;
   spawn_missing(now, out);
   return out;
@@ -169,8 +169,8 @@ void DriverMachine::check_trainers(Instant now, Actions& out) {
       expired(describe(trainer) + " gave no sign of life for " + seconds_of(config_.deadlines.silence), out);
       kill(trainer, "no sign of life", now, out);
     } else if (trainer.watch.hangs(now, config_.deadlines.hang)) {
-      const std::string why = "it has shown no progress for " + seconds_of(config_.deadlines.hang) + " in " +
-                              trainer.watch.progress.doing;
+      const std::string why = "it has shown no progress for " + seconds_of(config_.deadlines.hang) +
+                              " (deadlines.hang) in " + trainer.watch.progress.doing;
       const std::string what = describe(trainer) + " is killed: " + why;
       expired(what, out);
       blame(trainer, what, out);
@@ -272,8 +272,8 @@ void DriverMachine::check_loaders(Instant now, Actions& out) {
     kill_loader(id, "no sign of life", now, out);
   }
   for (const ActorId id : hanging) {
-    const std::string why = "it has shown no progress for " + seconds_of(config_.deadlines.hang) + " in " +
-                            loaders_.at(id).watch.progress.doing;
+    const std::string why = "it has shown no progress for " + seconds_of(config_.deadlines.hang) +
+                            " (deadlines.hang) in " + loaders_.at(id).watch.progress.doing;
     const std::string what = "loader " + to_string(id) + " is killed: " + why;
     expired(what, out);
     failed_at(committed(), what, out);
@@ -356,8 +356,12 @@ void DriverMachine::handle(const TrainerReport& e, Instant now, Actions& out) {
 }
 
 void DriverMachine::handle(const StopRequested& e, Instant now, Actions& out) {
-  if (stop_at_) return fail("stopped at once", out);
-  hold_state_ = e.hold_state;
+  if (stop_at_ && hold_state_ && !e.hold_state)
+    hold_state_ = false;  // a pause becomes a stop
+  else if (stop_at_)
+    return fail("stopped at once", out);
+  else
+    hold_state_ = e.hold_state;
   stop_at_ = std::max(run_limit_, committed());
   if (can_end_at_once()) return end_as_it_is(out);
   stop_deadline_ = now + config_.deadlines.stop;
@@ -430,10 +434,14 @@ void DriverMachine::check_state(Instant now, Actions& out) {
   if (now < deadline_) return;
   if (generation_runs()) return check_standstill(now, out);
   if (state_ != State::kGathering) return;
-  fail("only " + std::to_string(trainers_.size()) + " trainers within " +
-           seconds_of(config_.deadlines.gather) + ", " + std::to_string(config_.min_trainers) +
-           " are needed" + (trainer_pool_.last_failure.empty() ? "" : ": " + trainer_pool_.last_failure),
-       out);
+  const bool waits = std::any_of(spawns_.begin(), spawns_.end(),
+                                 [](const auto& spawn) { return spawn.second.kind == SpawnKind::kTrainer; });
+  fail("of " + std::to_string(config_.min_trainers) + " trainers that are needed (min_trainers) " +
+           std::to_string(trainers_.size()) + " came within " + seconds_of(config_.deadlines.gather) +
+           " (deadlines.gather)" +
+           (trainer_pool_.last_failure.empty() ? "" : ": " + trainer_pool_.last_failure),
+       out,
+       waits ? "one more was asked for and has not started: see that its CPUs (trainer_cpus) are free" : "");
 }
 
 }  // namespace troupe::train

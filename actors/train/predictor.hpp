@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "actors/train/model.hpp"
+#include "actors/train/user_code.hpp"
 #include "actors/train/weights.hpp"
 #include "runtime/client/session.hpp"
 
@@ -80,7 +81,9 @@ class ReplicaOf final : public Replica {
                  named_tensors(net_));
     net_->eval();
   }
-  torch::Tensor forward(const torch::Tensor& inputs) override { return net_->forward(inputs); }
+  torch::Tensor forward(const torch::Tensor& inputs) override {
+    return run_user_code("the net's forward", [&] { return net_->forward(inputs); });
+  }
 
  private:
   NetOf<Job> net_;

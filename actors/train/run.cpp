@@ -46,10 +46,12 @@ struct Run::Parts {
   std::uint32_t incarnation = 0;  ///< of this program, when the driver began
   std::deque<report::Event> unread;
   std::optional<Future<std::vector<report::Event>>> asked;
-  bool over = false;                 ///< the driver has no more events
-  bool waited = false;               ///< the result was asked for
-  std::atomic<bool> ending = false;  ///< by pause() or stop(): every next driver is told so
-  std::mutex driver_mutex;           ///< guards `driver` against stop() in another thread
+  bool over = false;                     ///< the driver has no more events
+  bool waited = false;                   ///< the result was asked for
+  bool pausing = false;                  ///< by pause()
+  std::optional<std::int64_t> pause_at;  ///< after so many steps
+  std::atomic<bool> ending = false;      ///< by pause() or stop(): every next driver is told so
+  std::mutex driver_mutex;               ///< guards `driver` against stop() in another thread
   std::optional<Snapshot> paused;
   RunResult paused_result;
 
@@ -71,6 +73,7 @@ struct Run::Parts {
     if (lost) told.push_back(going_on(options.resume));
     unread.insert(unread.end(), told.begin(), told.end());
     options.faults = faults;
+    const std::int64_t from = options.resume.empty() ? 0 : options.resume.back().step;
     options.seconds = seconds + (lost ? to_seconds(now() - began_at) : 0);
     incarnation = session.incarnation();
     const auto spawned = session.spawn<TrainDriver>({.here = true}, std::move(options));
@@ -84,7 +87,12 @@ struct Run::Parts {
         driver.call<&TrainDriver::add_snapshot>(state_piece(state, at)).get(kPieceArrives);
     }
     result = driver.call<&TrainDriver::run>();
-    if (ending) driver.tell<&TrainDriver::pause>();
+    pause_at.reset();
+    if (pausing && losses.furthest() > from) {
+      pause_at = losses.furthest();  // where it was when it was to pause
+    } else if (ending) {
+      driver.tell<&TrainDriver::pause>();
+    }
     over = false;
   }
 
@@ -132,9 +140,15 @@ struct Run::Parts {
       lose(gone.info().why);
     }
   }
+  void reached(std::int64_t steps) {
+    losses.reached(steps);
+    if (!pause_at || steps < *pause_at) return;
+    pause_at.reset();
+    driver.tell<&TrainDriver::pause>();
+  }
   void take(report::Event event) {
     if (const auto* step = std::get_if<report::StepDone>(&event))
-      losses.reached((step->epoch - 1) * step->steps_per_epoch + step->step);
+      reached((step->epoch - 1) * step->steps_per_epoch + step->step);
     if (std::holds_alternative<report::Fault>(event)) ++faults;
     unread.push_back(std::move(event));
   }
@@ -195,6 +209,9 @@ struct Run::Parts {
   /// Takes the state of a job that is over. If its node dies meanwhile, the job goes on from what there is.
   void hold() {
     paused_result = result.get(kEnds);
+    if (paused_result.state_hash.empty())
+      throw_error({ErrorCode::kUnavailable, "cannot pause the run",
+                   "it was stopped before a trainer held its state", "start it again"});
     try {
       const auto place = driver.call<&TrainDriver::place>().get(kEnds);
       auto state = std::make_shared<const wire::Bytes>(take_state(false));
@@ -204,7 +221,7 @@ struct Run::Parts {
       over = false;
       return lose(error.info().why);
     }
-    ending = false;
+    ending = pausing = false;
     folder.reset();
     let_go("the run is paused");
   }
@@ -284,7 +301,7 @@ RunResult Run::wait() {
 Snapshot Run::pause() {
   Parts& p = *parts_;
   if (!p.paused && !p.waited && !p.over) {
-    p.ending = true;
+    p.ending = p.pausing = true;
     if (!p.lost) p.driver.tell<&TrainDriver::pause>();
   }
   return pause_at_end();

@@ -17,7 +17,9 @@ StepEngine::StepEngine(std::unique_ptr<TrainingModel> model, EngineOptions optio
       buffers_(model_->buffers()),
       reducer_(model_->parameters(), options.logical_ranks, options.reducer),
       committed_buffers_(buffers_.size_bytes()),
-      next_buffers_(buffers_.size_bytes()) {}
+      next_buffers_(buffers_.size_bytes()) {
+  for (const NamedTensor& parameter : model_->parameters()) parameters_.push_back(parameter.tensor);
+}
 
 StepEngine::~StepEngine() = default;
 
@@ -90,6 +92,7 @@ LeafResult StepEngine::compute_leaf(const LeafBatch& leaf) {
   const std::uint64_t stream = leaf_seed(options_.seed, RandomPurpose::kLeaf, global_step_, leaf.leaf);
   const Leaf::Place place{static_cast<std::int64_t>(global_step_), epoch_, leaf.leaf};
   Leaf at(place, stream);
+  const std::uint64_t before = changes_of_parameters();
   const torch::Tensor loss = model_->loss(leaf.batch, at);
   if (!loss.defined() || loss.numel() != 1) {
     throw BadConfig("the loss is not a scalar", "the trainer runs backward from it",
@@ -106,6 +109,7 @@ LeafResult StepEngine::compute_leaf(const LeafBatch& leaf) {
     reducer_.rethrow_failure();
     throw;
   }
+  check_parameters_unchanged(before, "loss()");
   if (leaf.leaf == 0) buffers_.save(next_buffers_);
   buffers_.restore(committed_buffers_);
   reducer_.end_leaf();
@@ -116,6 +120,26 @@ LeafResult StepEngine::compute_leaf(const LeafBatch& leaf) {
     rehearsal_->leaf(leaf.batch, again, value);
   }
   return {value, at.weight(), std::move(at.figures())};
+}
+
+/// Goes up with every change of a parameter in its place.
+std::uint64_t StepEngine::changes_of_parameters() const {
+  std::uint64_t changes = 0;
+  for (const torch::Tensor& parameter : parameters_) changes += parameter._version();
+  return changes;
+}
+
+void StepEngine::check_parameters_unchanged(std::uint64_t before, const char* where) const {
+  if (changes_of_parameters() == before) return;
+  throw BadConfig(std::string("the job's ") + where + " changes parameters of the net",
+                  "each trainer would go on with other ones, as it computes other samples",
+                  "change them in apply(), which every trainer does alike");
+}
+
+void StepEngine::evaluate(const data::Batch& batch, Leaf& at) {
+  const std::uint64_t before = changes_of_parameters();
+  model_->evaluate(batch, at);
+  check_parameters_unchanged(before, "evaluate()");
 }
 
 void StepEngine::finish_step() {

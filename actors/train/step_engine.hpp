@@ -77,7 +77,7 @@ class StepEngine {
   void abandon_step();
 
   /// One batch in evaluation mode. Between steps.
-  void evaluate(const data::Batch& batch, Leaf& at) { model_->evaluate(batch, at); }
+  void evaluate(const data::Batch& batch, Leaf& at);
 
   TrainState& state() { return state_; }
   TrainingModel& model() { return *model_; }
@@ -88,12 +88,15 @@ class StepEngine {
  private:
   enum class Phase { kIdle, kLeaves, kReduced };
   LeafResult compute_leaf(const LeafBatch& leaf);
+  std::uint64_t changes_of_parameters() const;
+  void check_parameters_unchanged(std::uint64_t before, const char* where) const;
   void share_buffers();
   void divide_by(double total_weight);
   template <class Body>
   auto guarded(Body&& body);
 
   std::unique_ptr<TrainingModel> model_;
+  std::vector<torch::Tensor> parameters_;
   EngineOptions options_;
   TrainState state_;
   BufferPack buffers_;

@@ -19,7 +19,7 @@ using Catch::Contains;
 
 namespace {
 
-enum class Place : std::uint8_t { kNowhere, kModel, kLoss, kGet, kDataset };
+enum class Place : std::uint8_t { kNowhere, kModel, kLoss, kWeights, kGet, kDataset };
 enum class Fault : std::uint8_t { kHang, kSlow, kCrash, kAbort, kThrow, kThrowOfTorch };
 
 struct TempFolder {
@@ -83,6 +83,10 @@ struct FaultyJob {
   }
   torch::Tensor loss(Net& net, const data::Batch& batch, train::Leaf& at) const {
     if (at.step >= planned.step && at.rank == 1) planned.fail_at(Place::kLoss);
+    if (at.step >= planned.step && at.rank == 1 && planned.place == Place::kWeights) {
+      const torch::NoGradGuard no_grad;
+      net->out->weight.add_(0.01);
+    }
     return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
   }
   struct Data {
@@ -155,11 +159,23 @@ TEST_CASE("what hangs once is found by its missing progress, told and counted, a
   CHECK(loss.result.state_hash == plain.result.state_hash);
   CHECK(loss.result.expired == 1);
   CHECK(loss.result.faults == 1);
-  CHECK(count(loss, "is killed: it has shown no progress for 3 s in step 6, leaf 1") == 2);
+  CHECK(count(loss, "is killed: it has shown no progress for 3 s (deadlines.hang) in step 6, leaf 1") == 2);
   const auto get = run(session, quick(), {Place::kGet, Fault::kHang, 0, folder.path + "/get"});
   CHECK(get.result.state_hash == plain.result.state_hash);
   CHECK(get.result.expired == 1);
-  CHECK(count(get, "it has shown no progress for 3 s in the batch of epoch 1, step ") >= 1);
+  CHECK(count(get, "it has shown no progress for 3 s (deadlines.hang) in the batch of epoch 1, step ") >= 1);
+}
+
+// It trained to another hash with each number of trainers, and exit code 0.
+TEST_CASE("a loss() that changes the net's weights ends the job; what get() throws is not loss()'s",
+          "[training]") {
+  auto session = init(0, nullptr);
+  const auto weights = run(session, quick(), {Place::kWeights, Fault::kThrow, 5, ""});
+  CHECK_THAT(weights.failure, Contains("FaultyJob::loss") && Contains("changes parameters of the net") &&
+                                  Contains("step 6, leaf 1"));
+  const auto get = run(session, quick(), {Place::kGet, Fault::kThrow, 0, ""});
+  CHECK_THAT(get.failure,
+             Contains("sample 33 could not be read") && Contains("no such luck") && !Contains("loss threw"));
 }
 
 // By hand (`test_training_failures "[slow]"`): 40 s each.
@@ -243,8 +259,9 @@ TEST_CASE("a resume is told; a job that was through is evaluated once more", "[t
   options.resume = true;
   const auto again = run(session, options, {});
   CHECK(again.result.state_hash == first.result.state_hash);
-  CHECK(again.told == std::vector<std::string>{"resumed at 40, epoch 3",
-                                               "nothing is left to train: the checkpoint has all 2 epochs"});
+  CHECK(again.told ==
+        std::vector<std::string>{"resumed at 40, epoch 3",
+                                 "nothing is left to train: what was resumed has 2 epochs, 2 are asked for"});
   CHECK(again.result.metrics.at("test/accuracy") == first.result.metrics.at("test/accuracy"));
   // The newest is torn: what runs again is told once, and evaluated.
   std::filesystem::path newest;

@@ -58,6 +58,9 @@ struct Scripted {
   Sample get(std::int64_t index, data::Random&) const { return what(index); }
 };
 
+struct EmptyCollate : Sentences {
+  Sample collate(std::vector<Sample>) const { return {{"input", Tensor(DType::kFloat32, {0, 3})}}; }
+};
 struct BadCollate : Sentences {
   Sample collate(std::vector<Sample>) const { throw std::out_of_range("no such word"); }
 };
@@ -200,6 +203,7 @@ TEST_CASE("what the user's code throws fails with the sample's index and the tex
       "more than 4 GiB");
   CHECK_THROWS_WITH(build(*share(BadCollate{})),
                     Catch::Contains("collate() failed") && Catch::Contains("no such word"));
+  CHECK_THROWS_WITH(build(*share(EmptyCollate{})), Catch::Contains("collate() made an empty batch"));
 }
 
 TEST_CASE("tensors and samples say what is wrong with their use") {

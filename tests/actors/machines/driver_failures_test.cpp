@@ -49,10 +49,12 @@ TEST_CASE("a trainer that computes without progress is killed, with what it was 
   s.wait(seconds(2));
   REQUIRE(s.all<KillActor>().size() == 1);
   CHECK(s.all<KillActor>()[0].actor == kA);
-  CHECK(s.all<KillActor>()[0].reason == "it has shown no progress for 120 s in step 1, leaf 0");
+  CHECK(s.all<KillActor>()[0].reason ==
+        "it has shown no progress for 120 s (deadlines.hang) in step 1, leaf 0");
   REQUIRE(s.all<DeadlineExpired>().size() == 1);
-  CHECK(s.all<DeadlineExpired>()[0].text ==
-        "trainer 1 (rank 0) is killed: it has shown no progress for 120 s in step 1, leaf 0");
+  CHECK(
+      s.all<DeadlineExpired>()[0].text ==
+      "trainer 1 (rank 0) is killed: it has shown no progress for 120 s (deadlines.hang) in step 1, leaf 0");
   CHECK(s.order<Quiesce>(kB));  // and recovery goes on
 }
 
@@ -267,6 +269,18 @@ TEST_CASE("a stop before the first step ends at once") {
   CHECK(s.all<JobDone>()[0].steps == 0);
 }
 
+// It failed the job: "stopped at once".
+TEST_CASE("a stop while a pause is under way ends the job as a stop does, and a second one at once") {
+  Script s(config_of(1));
+  s.run_from_start({kA});
+  s.applied(kA, 0);
+  s.on(StopRequested{.hold_state = true});
+  s.on(StopRequested{});
+  CHECK(s.all<JobFailed>().empty());
+  s.on(StopRequested{});
+  CHECK(s.all<JobFailed>().size() == 1);
+}
+
 // It waited for 32 s.
 TEST_CASE("a stop while nobody holds the state ends at once and says what is lost") {
   DriverConfig config = config_of(1);
@@ -333,7 +347,8 @@ TEST_CASE("a resume is told, and a job that was through is evaluated once more")
   s.installed(kA, 8);
   REQUIRE(s.all<Resumed>().size() == 1);
   CHECK(s.all<Resumed>()[0].checkpoint.path == "old-8");
-  CHECK(s.all<Notice>().at(0).text == "nothing is left to train: the checkpoint has all 2 epochs");
+  CHECK(s.all<Notice>().at(0).text ==
+        "nothing is left to train: what was resumed has 2 epochs, 2 are asked for");
   answer_evaluation(s);
   CHECK(s.all<EpochDone>().at(0).epoch == 1);
   CHECK(s.order<Finish>(kA));
