@@ -82,7 +82,7 @@ TEST_CASE("a loader that hangs in get() is killed; one that reads for long is no
   REQUIRE(s.all<KillActor>().size() == 1);
   CHECK(s.all<KillActor>()[0].actor == kLoader);
   CHECK_THAT(s.all<DeadlineExpired>().at(0).text,
-             Contains("no progress for 120 s in the batch of epoch 1, step 1, leaf 0"));
+             Contains("no progress for 120 s (deadlines.hang) in the batch of epoch 1, step 1, leaf 0"));
 }
 
 TEST_CASE("when nobody computes and nobody comes further, the next generation opens and says who waited") {
