@@ -4,6 +4,8 @@
 # (tests/house_rules holds the includes to it.)
 
 option(TROUPE_QUICK_BUILD "Compile soon rather than well: for a first look (./quickstart)" OFF)
+# In every preset, so that ./check finds two files that cannot be one. OFF for tools that read compile_commands.json.
+option(TROUPE_UNITY "Compile the files that include LibTorch several at a time" ON)
 
 # Somebody else's project chooses its own flags and launcher.
 if(PROJECT_IS_TOP_LEVEL)

@@ -64,7 +64,7 @@ struct BatchFeed::Shared {
     if (!interrupted.empty()) {
       throw CollectiveAborted(ErrorInfo{ErrorCode::kAborted, "the wait for a batch ended", interrupted, ""});
     }
-    if (!failure.what.empty()) throw_error(failure);
+    if (!failure.what.empty()) throw DataFailed(failure);
   }
 
   /// The answer to a call.

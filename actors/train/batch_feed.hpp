@@ -18,6 +18,12 @@
 
 namespace troupe::train {
 
+/// What the job's dataset threw, as a trainer that waited for the batch hears it.
+class DataFailed final : public TaskFailed {
+ public:
+  using TaskFailed::TaskFailed;
+};
+
 /// Thread-safe: the trainer's thread waits for batches, answers arrive in the runtime's threads.
 class BatchFeed {
  public:

@@ -116,10 +116,10 @@ void DriverMachine::got_further(Actions& out) {
     // A newcomer that helped to get further than ever shows that starting again works.
     for (const ActorId member : members_) {
       Trainer& trainer = trainers_.at(member);
-      if (!std::exchange(trainer.worked, true)) trainer_pool_.strikes = 0;
+      if (!std::exchange(trainer.made_progress, true)) trainer_pool_.failures = 0;
     }
     for (auto& [id, loader] : loaders_) {
-      if (!std::exchange(loader.worked, true)) loader_pool_.strikes = 0;
+      if (!std::exchange(loader.made_progress, true)) loader_pool_.failures = 0;
     }
   }
   if (committed() % config_.steps_per_epoch != 0) return;
@@ -145,7 +145,7 @@ bool DriverMachine::has_the_samplers_samples(const LedgerEntry& entry, Actions& 
   return true;
 }
 
-// Barriers and errands.
+// Barriers and barrier tasks.
 
 bool DriverMachine::checkpoint_at(std::int64_t step) const {
   const std::int64_t every =
@@ -156,14 +156,14 @@ bool DriverMachine::checkpoint_at(std::int64_t step) const {
 }
 
 /// What has to be done with the committed state before the next step may change it.
-DriverMachine::Errand DriverMachine::errand_due() const {
+DriverMachine::BarrierTask DriverMachine::barrier_task_due() const {
   const std::int64_t at = committed();
   const bool epoch_end = at % config_.steps_per_epoch == 0;
-  if (config_.test_pieces > 0 && epoch_end && at > evaluated_) return Errand::kEvaluate;
-  if (checkpoint_at(at) && at > saved_) return Errand::kCheckpoint;
+  if (config_.test_pieces > 0 && epoch_end && at > evaluated_) return BarrierTask::kEvaluate;
+  if (checkpoint_at(at) && at > saved_) return BarrierTask::kCheckpoint;
   const bool at_the_end = at >= config_.epochs * config_.steps_per_epoch || (stop_at_ && at >= *stop_at_) ||
                           (early_at_ && at >= *early_at_);
-  return at_the_end ? Errand::kFinish : Errand::kNone;
+  return at_the_end ? BarrierTask::kFinish : BarrierTask::kNone;
 }
 
 /// The next number of steps, above the committed ones, at which something has to be done with the state.
@@ -182,26 +182,27 @@ std::int64_t DriverMachine::next_barrier() const {
   return next;
 }
 
-/// After a commit or an errand: the next errand, or more steps to run.
+/// After a commit or an barrier task: the next barrier task, or more steps to run.
 void DriverMachine::proceed(Instant now, Actions& out) {
   if (over()) return;
-  errand_ = errand_due();
-  run_limit_ = errand_ != Errand::kNone ? committed() : std::min(committed() + config_.ahead, next_barrier());
+  barrier_task_ = barrier_task_due();
+  run_limit_ = barrier_task_ != BarrierTask::kNone ? committed()
+                                                   : std::min(committed() + config_.ahead, next_barrier());
   to_members(Committed{generation_, committed(), run_limit_}, out);
-  if (errand_ != Errand::kNone) return start_errand(now, out);
+  if (barrier_task_ != BarrierTask::kNone) return start_barrier_task(now, out);
   state_ = State::kRunning;
   moved(now);
 }
 
-void DriverMachine::start_errand(Instant now, Actions& out) {
-  state_ = State::kErrand;
+void DriverMachine::start_barrier_task(Instant now, Actions& out) {
+  state_ = State::kBarrier;
   moved(now);
-  for (const ActorId member : members_) trainers_.at(member).errand_done = false;
-  if (errand_ == Errand::kFinish) {
+  for (const ActorId member : members_) trainers_.at(member).barrier_task_done = false;
+  if (barrier_task_ == BarrierTask::kFinish) {
     to_members(Finish{generation_}, out);
     return;
   }
-  if (errand_ == Errand::kCheckpoint) {
+  if (barrier_task_ == BarrierTask::kCheckpoint) {
     proof_.reset();
     stored_.reset();
     for (const ActorId member : members_) {
@@ -224,20 +225,21 @@ void DriverMachine::start_errand(Instant now, Actions& out) {
   }
 }
 
-bool DriverMachine::errand_complete() const {
+bool DriverMachine::barrier_task_complete() const {
   return std::all_of(members_.begin(), members_.end(),
-                     [&](ActorId member) { return trainers_.at(member).errand_done; });
+                     [&](ActorId member) { return trainers_.at(member).barrier_task_done; });
 }
 
 void DriverMachine::report(const EvaluationDone& r, Trainer& from, Instant now, Actions& out) {
   if (!current(r.generation)) return;
-  if (state_ != State::kErrand || errand_ != Errand::kEvaluate || !is_member(from) || from.errand_done) {
+  if (state_ != State::kBarrier || barrier_task_ != BarrierTask::kEvaluate || !is_member(from) ||
+      from.barrier_task_done) {
     return ignore("no evaluation waits for it");
   }
   recovered(now, out);
-  from.errand_done = true;
+  from.barrier_task_done = true;
   for (const PieceReport& piece : r.pieces) pieces_.emplace(piece.piece, piece);
-  if (!errand_complete()) return;
+  if (!barrier_task_complete()) return;
   if (!sum_pieces(out)) return;
   finish_epoch(out);
   proceed(now, out);
@@ -335,30 +337,31 @@ void DriverMachine::watch_metrics(Actions& out) {
 
 void DriverMachine::report(const CheckpointWritten& r, Trainer& from, Instant now, Actions& out) {
   if (!current(r.generation)) return;
-  if (state_ != State::kErrand || errand_ != Errand::kCheckpoint || r.step != committed() || from.rank != 0) {
+  if (state_ != State::kBarrier || barrier_task_ != BarrierTask::kCheckpoint || r.step != committed() ||
+      from.rank != 0) {
     return ignore("no checkpoint of step " + std::to_string(r.step) + " is wanted");
   }
   if (!agrees(from, r.step, r.parts, out)) return;
-  from.errand_done = true;
+  from.barrier_task_done = true;
   stored_ = CheckpointInfo{r.path, r.step, r.hash, history_now()};
   accept_checkpoint(now, out);
 }
 
 void DriverMachine::report(const StateProved& r, Trainer& from, Instant now, Actions& out) {
   if (!current(r.generation)) return;
-  if (state_ != State::kErrand || errand_ != Errand::kCheckpoint || r.step != committed() ||
-      !is_member(from) || from.errand_done) {
+  if (state_ != State::kBarrier || barrier_task_ != BarrierTask::kCheckpoint || r.step != committed() ||
+      !is_member(from) || from.barrier_task_done) {
     return ignore("no proof of step " + std::to_string(r.step) + " is wanted");
   }
   if (!agrees(from, r.step, r.parts, out)) return;
-  from.errand_done = true;
+  from.barrier_task_done = true;
   accept_checkpoint(now, out);
 }
 
 /// Once it is written and all hold what it holds. Only now may older ones go: those that this run did not
 /// write only when it has written as many as are kept.
 void DriverMachine::accept_checkpoint(Instant now, Actions& out) {
-  if (!stored_ || !errand_complete()) return;
+  if (!stored_ || !barrier_task_complete()) return;
   recovered(now, out);
   all_proven();
   checkpoints_.push_back(*stored_);
@@ -386,7 +389,8 @@ void DriverMachine::report(const PruneFailed& r, Trainer&, Instant, Actions& out
 
 void DriverMachine::report(const CheckpointFailed& r, Trainer& from, Instant now, Actions& out) {
   if (!current(r.generation)) return;
-  if (state_ != State::kErrand || errand_ != Errand::kCheckpoint || r.step != committed() || from.rank != 0) {
+  if (state_ != State::kBarrier || barrier_task_ != BarrierTask::kCheckpoint || r.step != committed() ||
+      from.rank != 0) {
     return ignore("no checkpoint of step " + std::to_string(r.step) + " is wanted");
   }
   saved_ = r.step;  // training goes on; the last good checkpoint stays valid
@@ -398,17 +402,18 @@ void DriverMachine::report(const CheckpointFailed& r, Trainer& from, Instant now
 
 void DriverMachine::report(const TrainerFinished& r, Trainer& from, Instant now, Actions& out) {
   if (!current(r.generation)) return;
-  if (state_ != State::kErrand || errand_ != Errand::kFinish || !is_member(from) || from.errand_done) {
+  if (state_ != State::kBarrier || barrier_task_ != BarrierTask::kFinish || !is_member(from) ||
+      from.barrier_task_done) {
     return ignore("nobody asked for the final state");
   }
   recovered(now, out);
-  from.errand_done = true;
+  from.barrier_task_done = true;
   from.final_hash = r.hash;
   const Trainer& first = trainers_.at(members_.front());
-  if (r.steps != committed() || (first.errand_done && first.final_hash != r.hash)) {
+  if (r.steps != committed() || (first.barrier_task_done && first.final_hash != r.hash)) {
     return fail(describe(from) + " ends with another state than " + describe(first), out);
   }
-  if (!errand_complete()) return;
+  if (!barrier_task_complete()) return;
   const bool same = std::all_of(members_.begin(), members_.end(), [&](ActorId member) {
     return trainers_.at(member).final_hash == first.final_hash;
   });

@@ -101,9 +101,9 @@ std::int64_t DriverMachine::step_of(const Trainer& trainer) const {
 }
 
 std::string DriverMachine::place(std::int64_t step) const {
-  if (state_ == State::kErrand && errand_ == Errand::kEvaluate)
+  if (state_ == State::kBarrier && barrier_task_ == BarrierTask::kEvaluate)
     return "in the evaluation after step " + std::to_string(step);
-  if (state_ == State::kErrand) return "at the state of step " + std::to_string(step);
+  if (state_ == State::kBarrier) return "at the state of step " + std::to_string(step);
   return step == 0 ? "before the first step was through" : "at step " + std::to_string(step + 1);
 }
 
@@ -131,24 +131,26 @@ void DriverMachine::spawn_failed(SpawnKind kind, const std::string& why, bool by
   const std::string what =
       std::string(kind == SpawnKind::kTrainer ? "a trainer" : "a loader") + " could not be started: " + why;
   out.push_back(Notice{what, {}});
-  strike(kind, why, now, out);
+  count_failure(kind, why, now, out);
   if (by_code) failed_at(committed(), what, out);
 }
 
 /// The first failure is answered at once, later ones with a pause that doubles.
-void DriverMachine::strike(SpawnKind kind, const std::string& why, Instant now, Actions& out) {
+Duration RestartPolicy::pause_after(int failures) const {
+  if (failures <= 1) return Duration{0};
+  Duration pause = first_pause;
+  for (int n = 2; n < failures && pause < longest_pause; ++n) pause *= 2;
+  return std::min(pause, longest_pause);
+}
+
+void DriverMachine::count_failure(SpawnKind kind, const std::string& why, Instant now, Actions& out) {
   Pool& p = pool(kind);
-  ++p.strikes;
+  ++p.failures;
   p.last_failure = why;
-  const RestartPolicy& policy = config_.restart;
-  Duration pause{0};
-  for (int n = 2; n <= p.strikes && pause < policy.longest_pause; ++n) {
-    pause = pause == Duration{0} ? policy.first_pause : 2 * pause;
-  }
-  p.not_before = std::max(p.not_before, now + std::min(pause, policy.longest_pause));
-  if (p.strikes <= policy.budget || p.given_up) return;
+  p.not_before = std::max(p.not_before, now + config_.restart.pause_after(p.failures));
+  if (p.failures <= config_.restart.budget || p.given_up) return;
   p.given_up = true;
-  const std::string text = std::to_string(p.strikes) + " failures without progress, the last one: " + why;
+  const std::string text = std::to_string(p.failures) + " failures without progress, the last one: " + why;
   out.push_back(Notice{"nothing is started again after " + text, {}});
   const bool trainers = kind == SpawnKind::kTrainer;
   const int left = static_cast<int>(trainers ? trainers_.size() : loaders_.size());

@@ -1,4 +1,4 @@
-/// Generations: who holds what, whose state is the truth, who goes on.
+/// Generations: who holds what, whose state is the authority, who goes on.
 #include <algorithm>
 #include <utility>
 
@@ -14,7 +14,7 @@ bool DriverMachine::current(Generation generation) {
 }
 
 bool DriverMachine::generation_runs() const {
-  return state_ == State::kForming || state_ == State::kRunning || state_ == State::kErrand;
+  return state_ == State::kForming || state_ == State::kRunning || state_ == State::kBarrier;
 }
 
 bool DriverMachine::is_member(const Trainer& trainer) const {
@@ -28,7 +28,7 @@ void DriverMachine::open_generation(const std::string& cause, bool fault, Instan
   ++generation_.counter;
   state_ = State::kQuiescing;
   members_.clear();
-  errand_ = Errand::kNone;
+  barrier_task_ = BarrierTask::kNone;
   if (!episode_) {
     episode_ = Episode{cause, fault, now, now};
   } else {
@@ -98,12 +98,12 @@ void DriverMachine::plan_when_known(Instant now, Actions& out) {
   }
   if (!all_known || (state_ == State::kGathering && there < config_.trainers && now < grace_end_)) return;
 
-  const Trainer* truth = find_truth();
-  const std::int64_t held = truth == nullptr ? kNoState : truth->steps;
+  const Trainer* authority = find_authority();
+  const std::int64_t held = authority == nullptr ? kNoState : authority->steps;
   const std::int64_t saved = checkpoints_.empty() ? 0 : checkpoints_.back().step;
   if (held >= committed() || held >= saved) {
     first_step_ = held;
-    lineage_ = truth->lineage;
+    lineage_ = authority->lineage;
   } else {
     first_step_ = saved;
     lineage_ = generation_;
@@ -116,16 +116,16 @@ void DriverMachine::plan_when_known(Instant now, Actions& out) {
 
 /// The trainer with the most steps applied, or null. Who has as many on a newer lineage comes first: an older
 /// one was given up.
-const DriverMachine::Trainer* DriverMachine::find_truth() const {
-  const Trainer* truth = nullptr;
+const DriverMachine::Trainer* DriverMachine::find_authority() const {
+  const Trainer* authority = nullptr;
   for (const auto& [id, trainer] : trainers_) {
     if (trainer.steps == kNoState) continue;
-    if (truth == nullptr ||
-        std::pair(trainer.steps, trainer.lineage) > std::pair(truth->steps, truth->lineage)) {
-      truth = &trainer;
+    if (authority == nullptr ||
+        std::pair(trainer.steps, trainer.lineage) > std::pair(authority->steps, authority->lineage)) {
+      authority = &trainer;
     }
   }
-  return truth;
+  return authority;
 }
 
 void DriverMachine::go_back_to(std::int64_t step, Actions& out) {

@@ -140,7 +140,7 @@ void DriverMachine::handle(const TrainerDown& e, Instant now, Actions& out) {
   suspected_.erase(e.actor);
   const std::string what = describe(gone) + " died: " + e.reason;
   out.push_back(Notice{what, e.actor});
-  strike(SpawnKind::kTrainer, what, now, out);
+  count_failure(SpawnKind::kTrainer, what, now, out);
   if (!over() && !gone.killed && is_blamed_on_code(e.reason)) blame(gone, what, out);
   if (over()) return;
   if (generation_runs() && member) {
@@ -238,7 +238,7 @@ void DriverMachine::lost_loader(ActorId actor, const std::string& why, Instant n
   const std::string what = "loader " + to_string(actor) + " died: " + why;
   out.push_back(Notice{what, actor});
   announce_loaders(out);
-  strike(SpawnKind::kLoader, what, now, out);
+  count_failure(SpawnKind::kLoader, what, now, out);
 }
 
 void DriverMachine::kill_loader(ActorId actor, const std::string& why, Instant now, Actions& out) {
@@ -372,7 +372,7 @@ void DriverMachine::handle(const StopRequested& e, Instant now, Actions& out) {
 /// No step of this run would be lost, or nobody is there who could write it down.
 bool DriverMachine::can_end_at_once() const {
   if (hold_state_) return false;
-  if (state_ == State::kRunning || state_ == State::kErrand) return false;
+  if (state_ == State::kRunning || state_ == State::kBarrier) return false;
   if (furthest_ == begun_at_) return true;
   return std::none_of(trainers_.begin(), trainers_.end(), [](const auto& entry) {
     const Trainer& trainer = entry.second;

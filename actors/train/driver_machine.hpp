@@ -26,7 +26,7 @@ class DriverMachine {
     kQuiescing,  ///< a new generation is open; waits for what everyone holds
     kForming,    ///< the plan is out; waits for the group and the state on every member
     kRunning,    ///< steps run and commit
-    kErrand,     ///< at a barrier: evaluation, checkpoint or final hash
+    kBarrier,    ///< at a barrier: evaluation, checkpoint or final hash
     kDone,
     kFailed,
   };
@@ -73,9 +73,9 @@ class DriverMachine {
     Instant last_heard{};
     Watch watch;
     std::uint64_t arrival = 0;
-    int rank = -1;        ///< in the current generation, or the last it was in; -1: never
-    bool worked = false;  ///< was a member when the job got further than ever
-    bool killed = false;  ///< we asked for its death; `deadline` is when it counts as dead anyway
+    int rank = -1;               ///< in the current generation, or the last it was in; -1: never
+    bool made_progress = false;  ///< was a member when the job got further than ever
+    bool killed = false;         ///< we asked for its death; `deadline` is when it counts as dead anyway
     bool quiesced = false;
     Instant deadline{};  ///< for its quiesce, or its death
     std::int64_t steps = kNoState;
@@ -86,13 +86,13 @@ class DriverMachine {
     bool holds = false;        ///< has the generation's state
     std::string unreadable;    ///< why it cannot read the generation's checkpoint
     std::int64_t applied = 0;  ///< steps, in this generation
-    bool errand_done = false;
+    bool barrier_task_done = false;
   };
   struct Loader {
     LoaderInfo info;
     Instant last_heard{};
     Watch watch;
-    bool worked = false;
+    bool made_progress = false;
   };
   struct Spawn {
     SpawnKind kind = SpawnKind::kTrainer;
@@ -100,7 +100,7 @@ class DriverMachine {
   };
   /// Restarts of one kind of actor.
   struct Pool {
-    int strikes = 0;  ///< failures since one of its actors last helped the job get further than ever
+    int failures = 0;  ///< failures since one of its actors last helped the job get further than ever
     Instant not_before{};
     bool given_up = false;
     std::string last_failure;
@@ -118,7 +118,7 @@ class DriverMachine {
     Instant detected{};
     Instant left{};
   };
-  enum class Errand : std::uint8_t { kNone, kEvaluate, kCheckpoint, kFinish };
+  enum class BarrierTask : std::uint8_t { kNone, kEvaluate, kCheckpoint, kFinish };
 
   // driver_machine.cpp: who is there
   void handle(const TrainerReady& e, Instant now, Actions& out);
@@ -153,7 +153,7 @@ class DriverMachine {
   void fail(std::string why, Actions& out, std::string todo = {});
 
   // driver_failures.cpp: who makes no progress, what failed, and when it is enough
-  void strike(SpawnKind kind, const std::string& why, Instant now, Actions& out);
+  void count_failure(SpawnKind kind, const std::string& why, Instant now, Actions& out);
   void failed_at(std::int64_t step, const std::string& why, Actions& out);
   void blame(const Trainer& trainer, const std::string& why, Actions& out);
   std::int64_t step_of(const Trainer& trainer) const;
@@ -178,7 +178,7 @@ class DriverMachine {
   void open_generation(const std::string& cause, bool fault, Instant now, Actions& out);
   void ask_to_quiesce(Trainer& trainer, const std::string& why, Instant now, Actions& out);
   void plan_when_known(Instant now, Actions& out);
-  const Trainer* find_truth() const;
+  const Trainer* find_authority() const;
   void go_back_to(std::int64_t step, Actions& out);
   void start_generation(Instant now, Actions& out);
   void deal_ranks();
@@ -203,12 +203,12 @@ class DriverMachine {
   bool commit_step(Actions& out);
   void got_further(Actions& out);
   bool has_the_samplers_samples(const LedgerEntry& entry, Actions& out);
-  Errand errand_due() const;
+  BarrierTask barrier_task_due() const;
   std::int64_t next_barrier() const;
   bool checkpoint_at(std::int64_t step) const;
   void proceed(Instant now, Actions& out);
-  void start_errand(Instant now, Actions& out);
-  bool errand_complete() const;
+  void start_barrier_task(Instant now, Actions& out);
+  bool barrier_task_complete() const;
   bool sum_pieces(Actions& out);
   void finish_epoch(Actions& out);
   void watch_metrics(Actions& out);
@@ -271,7 +271,7 @@ class DriverMachine {
   std::optional<std::int64_t> early_at_;  ///< StopEarly ends the job at these steps
   History history_;                       ///< its epoch_figures: of the steps before the ledger begins
   std::string best_checkpoint_;           ///< path; empty: none
-  Errand errand_ = Errand::kNone;
+  BarrierTask barrier_task_ = BarrierTask::kNone;
   EpochDone evaluation_;
   std::map<std::int64_t, PieceReport> pieces_;  ///< of the evaluation under way
 };

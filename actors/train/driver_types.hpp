@@ -37,6 +37,8 @@ struct RestartPolicy {
   int at_one_step = 3;
   Duration first_pause = std::chrono::milliseconds(100);
   Duration longest_pause = std::chrono::seconds(10);
+  /// Before the next try after so many failures in a row.
+  Duration pause_after(int failures) const;
 };
 
 /// A death that a restart is likely to repeat: the process raised a signal itself (SIGSEGV, SIGABRT, SIGBUS,

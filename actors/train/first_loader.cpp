@@ -1,7 +1,5 @@
 #include "actors/train/first_loader.hpp"
 
-#include <algorithm>
-
 #include "actors/train/driver_machine.hpp"
 
 namespace troupe::train {
@@ -23,9 +21,7 @@ bool FirstLoader::try_again(const std::string& how) {
 }
 
 Duration FirstLoader::pause() const {
-  Duration pause = restart_.first_pause;
-  for (int n = 1; n < deaths_ && pause < restart_.longest_pause; ++n) pause *= 2;
-  return std::min(pause, restart_.longest_pause);
+  return restart_.pause_after(deaths_);
 }
 
 }  // namespace troupe::train

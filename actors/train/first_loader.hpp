@@ -25,7 +25,7 @@ class FirstLoader {
   std::optional<std::string> overdue(Instant now) const;
   /// It died: whether another one may do better.
   bool try_again(const std::string& how);
-  /// How long to wait before it is: double the time of the death before.
+  /// How long to wait before it is.
   Duration pause() const;
 
  private:

@@ -11,9 +11,6 @@ namespace {
 
 constexpr Duration kTick = std::chrono::milliseconds(100);
 constexpr Duration kRateWindow = std::chrono::milliseconds(500);
-/// The first loader: how often it is tried, and after what pause, times the number of tries.
-constexpr int kLoaderTries = 3;
-constexpr Duration kLoaderPause = std::chrono::milliseconds(200);
 constexpr std::size_t kMostEventsKept = 100'000;
 
 Instant now() {

@@ -31,18 +31,17 @@ class Names {
   std::string name_;
 };
 
-using checkpoint::DType;
-
-constexpr std::array<std::pair<torch::ScalarType, DType>, 10> kDtypes{{{torch::kFloat64, DType::kF64},
-                                                                       {torch::kFloat32, DType::kF32},
-                                                                       {torch::kFloat16, DType::kF16},
-                                                                       {torch::kBFloat16, DType::kBF16},
-                                                                       {torch::kInt64, DType::kI64},
-                                                                       {torch::kInt32, DType::kI32},
-                                                                       {torch::kInt16, DType::kI16},
-                                                                       {torch::kInt8, DType::kI8},
-                                                                       {torch::kUInt8, DType::kU8},
-                                                                       {torch::kBool, DType::kBool}}};
+constexpr std::array<std::pair<torch::ScalarType, checkpoint::DType>, 10> kDtypes{
+    {{torch::kFloat64, checkpoint::DType::kF64},
+     {torch::kFloat32, checkpoint::DType::kF32},
+     {torch::kFloat16, checkpoint::DType::kF16},
+     {torch::kBFloat16, checkpoint::DType::kBF16},
+     {torch::kInt64, checkpoint::DType::kI64},
+     {torch::kInt32, checkpoint::DType::kI32},
+     {torch::kInt16, checkpoint::DType::kI16},
+     {torch::kInt8, checkpoint::DType::kI8},
+     {torch::kUInt8, checkpoint::DType::kU8},
+     {torch::kBool, checkpoint::DType::kBool}}};
 
 /// The tensor as a part has it: without autograd, and a complex one as pairs of real numbers. An alias.
 torch::Tensor real_view(const torch::Tensor& tensor) {
@@ -50,7 +49,7 @@ torch::Tensor real_view(const torch::Tensor& tensor) {
   return plain.is_complex() ? torch::view_as_real(plain.resolve_conj()) : plain;
 }
 
-DType dtype_of(const std::string& name, const torch::Tensor& tensor) {
+checkpoint::DType dtype_of(const std::string& name, const torch::Tensor& tensor) {
   for (const auto& [type, dtype] : kDtypes) {
     if (type == tensor.scalar_type()) return dtype;
   }
@@ -84,7 +83,7 @@ ErrorInfo does_not_fit(const std::string& name, const std::string& why) {
           "resume with the model and optimizer that wrote it"};
 }
 
-std::string shape_text(DType dtype, const std::vector<std::int64_t>& shape) {
+std::string shape_text(checkpoint::DType dtype, const std::vector<std::int64_t>& shape) {
   std::string text = std::string(checkpoint::dtype_name(dtype)) + "[";
   for (const std::int64_t extent : shape) text += (text.back() == '[' ? "" : ",") + std::to_string(extent);
   return text + "]";
@@ -156,7 +155,7 @@ class Check {
     if (!current.defined()) return tensor_of(*found);
     const torch::Tensor plain = real_view(current);
     const std::vector<std::int64_t> shape = plain.sizes().vec();
-    const DType dtype = dtype_of(name, plain);
+    const checkpoint::DType dtype = dtype_of(name, plain);
     if (found->shape != shape || found->dtype != dtype) {
       return does_not_fit(name, "the state has " + shape_text(found->dtype, found->shape) + ", the model " +
                                     shape_text(dtype, shape));
@@ -211,7 +210,7 @@ class Check {
     const std::size_t groups = to.trained.optimizer->param_groups().size();
     const std::string name = Names(to.trained).learning_rates();
     const StatePart* found = take(name);
-    if (!found || found->dtype != DType::kF64 || found->bytes.size() != groups * sizeof(double)) {
+    if (!found || found->dtype != checkpoint::DType::kF64 || found->bytes.size() != groups * sizeof(double)) {
       return does_not_fit(name, "the state has not one learning rate for each parameter group");
     }
     to.rates.resize(groups);
@@ -224,7 +223,7 @@ class Check {
     const std::string name = Names(to.trained).scheduler_steps();
     const StatePart* found = take(name);
     std::int64_t steps = -1;
-    if (found && found->dtype == DType::kI64 && found->bytes.size() == sizeof steps) {
+    if (found && found->dtype == checkpoint::DType::kI64 && found->bytes.size() == sizeof steps) {
       std::memcpy(&steps, found->bytes.data(), sizeof steps);
     }
     if (steps < 0) return does_not_fit(name, "the state has no count of scheduler steps");

@@ -156,9 +156,10 @@ class Trainer::Work {
       }
       lock.unlock();
       std::optional<TrainerResult> result;
-      data_failed_ = false;
       try {
         result = std::visit([this](const auto& one) { return perform(one); }, task);
+      } catch (const DataFailed& error) {
+        return give_up(error.info());
       } catch (const Error& error) {
         const bool of_the_group =
             error.code() == ErrorCode::kAborted || error.code() == ErrorCode::kTimeout ||
@@ -167,7 +168,6 @@ class Trainer::Work {
         if (of_the_group || is_recoverable(task)) {
           result = TaskAborted{error.what(), {}};
         } else {
-          if (data_failed_) return give_up(error.info());
           return give_up(describe_user_exception(users_part(settings_, task)));
         }
       } catch (...) {
@@ -300,7 +300,7 @@ class Trainer::Work {
     try {
       for (int leaf = task.leaves.begin; leaf < task.leaves.end; ++leaf) {
         waits();
-        const auto view = wait_for_batch(task.step, leaf);
+        const auto view = feed_->wait(task.step, leaf);
         computes("leaf " + std::to_string(leaf));
         const LeafResult result = engine_.run_leaf({leaf, as_batch(view)});
         SlotWords& slot = slots[leaf];
@@ -338,14 +338,6 @@ class Trainer::Work {
       reduced.slots.push_back(std::move(report));
     }
     return reduced;
-  }
-
-  /// What the dataset threw is not what loss() threw.
-  data::BatchView wait_for_batch(std::int64_t step, int leaf) {
-    data_failed_ = true;
-    auto view = feed_->wait(step, leaf);
-    data_failed_ = false;
-    return view;
   }
 
   int epoch_of(std::int64_t step) const { return static_cast<int>(step / feed_->steps_per_epoch()); }
@@ -507,9 +499,8 @@ class Trainer::Work {
   GenerationPlan plan_;
   int rank_ = 0;
   DataInfo info_;
-  double total_weight_ = 0;   ///< of the step that was reduced last; 0: leaves have none
-  bool pristine_ = true;      ///< the model is as the seed made it
-  bool data_failed_ = false;  ///< what was thrown came with a batch
+  double total_weight_ = 0;  ///< of the step that was reduced last; 0: leaves have none
+  bool pristine_ = true;     ///< the model is as the seed made it
   std::shared_ptr<collectives::ProcessGroup> group_;
   std::vector<std::byte> final_state_;  ///< once it was asked for
   bool weights_alone_ = false;          ///< what it has

@@ -94,7 +94,7 @@ void TrainerMachine::handle(const Quiesce& order, TrainerOutput& out) {
   }
   generation_ = order.generation;
   state_ = State::kQuiescing;
-  errands_.clear();
+  barrier_tasks_.clear();
   out.abort_group = true;
   out.reason = "leaves for generation " + to_string(generation_) + ": " + order.reason;
   if (!doing_) report_quiesced(out);
@@ -138,12 +138,12 @@ void TrainerMachine::handle(const SetLoaders& order, TrainerOutput& out) {
 }
 
 template <class Order>
-void TrainerMachine::add_errand(const Order& order, TrainerOutput& out) {
+void TrainerMachine::add_barrier_task(const Order& order, TrainerOutput& out) {
   if (order.generation != generation_ || superseded()) {
-    out.reason = "ignored: an errand of generation " + to_string(order.generation);
+    out.reason = "ignored: an barrier task of generation " + to_string(order.generation);
     return;
   }
-  errands_.emplace_back(order);
+  barrier_tasks_.emplace_back(order);
 }
 
 // What to do.
@@ -205,11 +205,13 @@ TrainerTask TrainerMachine::choose_state_task() const {
 }
 
 TrainerTask TrainerMachine::choose_running_task() const {
-  if (!errands_.empty()) {
-    if (const auto* evaluate = std::get_if<Evaluate>(&errands_.front())) return RunEvaluation{*evaluate};
-    if (const auto* write = std::get_if<WriteCheckpoint>(&errands_.front())) return RunCheckpoint{*write};
-    if (const auto* prove = std::get_if<ProveState>(&errands_.front())) return HashParts{*prove};
-    if (const auto* prune = std::get_if<PruneCheckpoints>(&errands_.front())) return RunPrune{*prune};
+  if (!barrier_tasks_.empty()) {
+    if (const auto* evaluate = std::get_if<Evaluate>(&barrier_tasks_.front()))
+      return RunEvaluation{*evaluate};
+    if (const auto* write = std::get_if<WriteCheckpoint>(&barrier_tasks_.front()))
+      return RunCheckpoint{*write};
+    if (const auto* prove = std::get_if<ProveState>(&barrier_tasks_.front())) return HashParts{*prove};
+    if (const auto* prune = std::get_if<PruneCheckpoints>(&barrier_tasks_.front())) return RunPrune{*prune};
     return HashState{};
   }
   if (steps_ < limit_) {
@@ -296,7 +298,7 @@ void TrainerMachine::finished(const ApplyStep& task, const TrainerResult& result
 void TrainerMachine::finished(const HashState&, const TrainerResult& result, TrainerOutput& out) {
   if (superseded()) return;
   if (const auto* why = std::get_if<TaskAborted>(&result)) return leave(*why, out);
-  errands_.pop_front();
+  barrier_tasks_.pop_front();
   if (const auto* hashed = std::get_if<Hashed>(&result))
     out.reports.push_back(TrainerFinished{self_, generation_, steps_, hashed->hash});
 }
@@ -304,14 +306,14 @@ void TrainerMachine::finished(const HashState&, const TrainerResult& result, Tra
 void TrainerMachine::finished(const HashParts& task, const TrainerResult& result, TrainerOutput& out) {
   if (superseded()) return;
   if (const auto* why = std::get_if<TaskAborted>(&result)) return leave(*why, out);
-  errands_.pop_front();
+  barrier_tasks_.pop_front();
   if (const auto* hashed = std::get_if<PartsHashed>(&result))
     out.reports.push_back(StateProved{self_, generation_, task.order.step, hashed->parts});
 }
 
 void TrainerMachine::finished(const RunPrune&, const TrainerResult& result, TrainerOutput& out) {
   if (superseded()) return;
-  errands_.pop_front();
+  barrier_tasks_.pop_front();
   if (const auto* why = std::get_if<TaskAborted>(&result))
     out.reports.push_back(PruneFailed{self_, generation_, why->reason});
 }
@@ -319,7 +321,7 @@ void TrainerMachine::finished(const RunPrune&, const TrainerResult& result, Trai
 void TrainerMachine::finished(const RunEvaluation& task, const TrainerResult& result, TrainerOutput& out) {
   if (superseded()) return;
   if (const auto* why = std::get_if<TaskAborted>(&result)) return leave(*why, out);
-  errands_.pop_front();
+  barrier_tasks_.pop_front();
   if (const auto* e = std::get_if<Evaluated>(&result)) {
     out.reports.push_back(EvaluationDone{self_, generation_, task.order.epoch, e->pieces});
   }
@@ -327,7 +329,7 @@ void TrainerMachine::finished(const RunEvaluation& task, const TrainerResult& re
 
 void TrainerMachine::finished(const RunCheckpoint& task, const TrainerResult& result, TrainerOutput& out) {
   if (superseded()) return;
-  errands_.pop_front();
+  barrier_tasks_.pop_front();
   if (const auto* why = std::get_if<TaskAborted>(&result)) {
     out.reports.push_back(CheckpointFailed{self_, generation_, task.order.step, why->reason});
   } else if (const auto* stored = std::get_if<CheckpointStored>(&result)) {

@@ -164,19 +164,19 @@ class TrainerMachine {
   std::int64_t limit() const { return limit_; }
 
  private:
-  using Errand = std::variant<Evaluate, WriteCheckpoint, ProveState, PruneCheckpoints, Finish>;
+  using BarrierTask = std::variant<Evaluate, WriteCheckpoint, ProveState, PruneCheckpoints, Finish>;
 
   void handle(const Quiesce& order, TrainerOutput& out);
   void handle(const StartGeneration& order, TrainerOutput& out);
   void handle(const Committed& order, TrainerOutput& out);
   void handle(const SetLoaders& order, TrainerOutput& out);
-  void handle(const Evaluate& order, TrainerOutput& out) { add_errand(order, out); }
-  void handle(const WriteCheckpoint& order, TrainerOutput& out) { add_errand(order, out); }
-  void handle(const ProveState& order, TrainerOutput& out) { add_errand(order, out); }
-  void handle(const PruneCheckpoints& order, TrainerOutput& out) { add_errand(order, out); }
-  void handle(const Finish& order, TrainerOutput& out) { add_errand(order, out); }
+  void handle(const Evaluate& order, TrainerOutput& out) { add_barrier_task(order, out); }
+  void handle(const WriteCheckpoint& order, TrainerOutput& out) { add_barrier_task(order, out); }
+  void handle(const ProveState& order, TrainerOutput& out) { add_barrier_task(order, out); }
+  void handle(const PruneCheckpoints& order, TrainerOutput& out) { add_barrier_task(order, out); }
+  void handle(const Finish& order, TrainerOutput& out) { add_barrier_task(order, out); }
   template <class Order>
-  void add_errand(const Order& order, TrainerOutput& out);
+  void add_barrier_task(const Order& order, TrainerOutput& out);
 
   TrainerTask choose() const;
   TrainerTask choose_state_task() const;
@@ -212,9 +212,9 @@ class TrainerMachine {
   std::int64_t limit_ = 0;
   std::optional<TrainerTask> doing_;  ///< taken, not done
   Progress progress_;
-  std::deque<StepReport> uncommitted_;  ///< applied, not known to be committed; ends with steps_ - 1
-  std::vector<SlotReport> reduced_;     ///< slots of the step to apply
-  std::deque<Errand> errands_;          ///< of this generation
+  std::deque<StepReport> uncommitted_;     ///< applied, not known to be committed; ends with steps_ - 1
+  std::vector<SlotReport> reduced_;        ///< slots of the step to apply
+  std::deque<BarrierTask> barrier_tasks_;  ///< of this generation
 };
 
 }  // namespace troupe::train

@@ -66,7 +66,8 @@ void Load::look(Duration bound) {
     } else {
       for (const auto& [by, since] : unwanted_[number]) {
         if (by->alive && now - std::max(since, cluster_.faults_over_at) > bound)
-          return cluster_.world.violation("an actor that " + by->name + " has killed lives on in " + echo.in->name);
+          return cluster_.world.violation("an actor that " + by->name + " has killed lives on in " +
+                                          echo.in->name);
       }
       continue;
     }

@@ -34,7 +34,7 @@ TEST_CASE("a step commits once every member has applied it") {
   CHECK(s.order<Committed>(kB)->limit == 4);
 }
 
-TEST_CASE("after a death the survivor that applied the step is the truth, and the step commits") {
+TEST_CASE("after a death the survivor that applied the step is the authority, and the step commits") {
   Script s(config_of(2));
   s.run_from_start({kA, kB});
   s.applied(kA, 0);
