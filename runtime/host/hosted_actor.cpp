@@ -5,6 +5,7 @@
 
 #include "runtime/core/log.hpp"
 #include "runtime/host/may_wait.hpp"
+#include "runtime/host/turn.hpp"
 
 namespace troupe {
 namespace {
@@ -19,6 +20,14 @@ void unblock_signals() {
 
 /// The CAF side. CAF gives it one turn at a time, so its members need no lock.
 class Host final : public caf::event_based_actor, public ActorContext {
+  template <class Message>
+  auto turn(void (Host::*on_message)(Message&)) {
+    return [this, on_message](Message& message) {
+      const Turn turn(ctrl());
+      (this->*on_message)(message);
+    };
+  }
+
  public:
   Host(caf::actor_config& config, ActorHome& home, ActorStart start, OnActorReady on_ready, OnActorEnd on_end)
       : caf::event_based_actor(config),
@@ -28,33 +37,37 @@ class Host final : public caf::event_based_actor, public ActorContext {
         constructor_(start.constructor),
         args_(std::move(start.args)),
         on_ready_(std::move(on_ready)),
-        on_end_(std::move(on_end)) {}
+        on_end_(std::move(on_end)) {
+    hand_over(ctrl());
+  }
+  ~Host() override { Turn last(ctrl()); }
 
   caf::behavior make_behavior() override {
-    return {[this](StartMessage) { construct(); },
-            [this](CallMessage& message) { on_call(std::move(message.call)); },
-            [this](RunMessage& message) { on_run(message); }, [this](ResumeMessage) { on_resume(); },
-            [this](StopMessage& message) { end(std::move(message.reason)); }};
+    return {turn(&Host::on_start), turn(&Host::on_call), turn(&Host::on_run), turn(&Host::on_resume),
+            turn(&Host::on_stop)};
   }
 
   ActorAddress address() const override { return address_; }
   ProcessGate& process() const override { return home_.gate(); }
   bool may_block() const override { return isolated_; }
   Executor executor() override {
-    return [me = caf::actor(this)](std::function<void()> work) {
-      caf::anon_send(me, RunMessage{std::move(work)});
+    return [me = handle()](std::function<void()> work) {
+      troupe::enqueue(me, caf::make_message(RunMessage{std::move(work)}), nullptr);
     };
   }
-  void run(std::function<void()> work) override {
-    caf::anon_send(caf::actor(this), RunMessage{std::move(work)});
-  }
+  void run(std::function<void()> work) override { executor()(std::move(work)); }
   void run_after(Duration delay, std::function<void()> work) override {
+    hand_over(ctrl());
     caf::delayed_anon_send(caf::actor(this), delay, RunMessage{std::move(work)});
   }
-  void stop(std::string reason) override { caf::anon_send(caf::actor(this), StopMessage{std::move(reason)}); }
+  void stop(std::string reason) override {
+    troupe::enqueue(handle(), caf::make_message(StopMessage{std::move(reason)}), nullptr);
+  }
 
  private:
-  void construct() {
+  caf::strong_actor_ptr handle() { return caf::actor_cast<caf::strong_actor_ptr>(this); }
+
+  void on_start(StartMessage&) {
     if (isolated_) unblock_signals();
     const CurrentActorScope scope(this);
     auto object = Registry::instance().make(constructor_, args_);
@@ -69,7 +82,8 @@ class Host final : public caf::event_based_actor, public ActorContext {
     end(error.message());
   }
 
-  void on_call(std::shared_ptr<IncomingCall> call) {
+  void on_call(CallMessage& message) {
+    std::shared_ptr<IncomingCall> call = std::move(message.call);
     if (object_ == nullptr) return;  // dropped: its responder says that the actor has ended
     // A caller that does not read its answers gets no further ones made; calls keep their order.
     if (!waiting_.empty() || home_.is_congested(call->from)) {
@@ -86,10 +100,11 @@ class Host final : public caf::event_based_actor, public ActorContext {
   }
 
   void wait_for(ProcessAddress caller) {
-    home_.when_drained(caller, [me = caf::actor(this)] { caf::anon_send(me, ResumeMessage{}); });
+    home_.when_drained(caller,
+                       [me = handle()] { troupe::enqueue(me, caf::make_message(ResumeMessage{}), nullptr); });
   }
 
-  void on_resume() {
+  void on_resume(ResumeMessage&) {
     while (!waiting_.empty() && object_ != nullptr) {
       if (home_.is_congested(waiting_.front()->from)) return wait_for(waiting_.front()->from);
       const auto call = std::move(waiting_.front());
@@ -109,6 +124,8 @@ class Host final : public caf::event_based_actor, public ActorContext {
       end(error.message());
     }
   }
+
+  void on_stop(StopMessage& message) { end(std::move(message.reason)); }
 
   void end(std::string reason) {
     if (std::exchange(ended_, true)) return;
@@ -146,6 +163,7 @@ caf::strong_actor_ptr host_actor(caf::actor_system& system, ActorHome& home, Act
 }
 
 void enqueue(const caf::strong_actor_ptr& actor, caf::message message, caf::execution_unit* unit) {
+  hand_over(actor.get());
   actor->enqueue(nullptr, caf::make_message_id(), std::move(message), unit);
 }
 

@@ -6,6 +6,7 @@
 #include "runtime/core/log.hpp"
 #include "runtime/host/may_wait.hpp"
 #include "runtime/host/socket_channel.hpp"
+#include "runtime/host/turn.hpp"
 #include "runtime/link/ring/ring_hub.hpp"
 
 namespace troupe {
@@ -35,8 +36,9 @@ ErrorInfo other_job() {
 }
 
 /// Runs functions one after another, off the threads that receive.
-caf::behavior mailman() {
-  return {[](const RunMessage& message) {
+caf::behavior mailman(caf::event_based_actor* self) {
+  return {[self](const RunMessage& message) {
+    const Turn turn(self->ctrl());
     const NoWaitScope no_wait;
     try {
       message.work();
@@ -76,7 +78,7 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
   caf_config_.set("scheduler.max-threads", std::size_t{2});
   caf_ = std::make_unique<caf::actor_system>(caf_config_);
   inline_unit_ = std::make_unique<InlineUnit>(*caf_);
-  mailman_ = caf_->spawn(mailman);
+  mailman_ = caf::actor_cast<caf::strong_actor_ptr>(caf_->spawn(mailman));
   actors_ = std::make_unique<ActorTable>(*caf_, *this, threads_);
   node_ = std::make_unique<NodeLink>(address(), std::move(floor.channel));
   rings_ = floor.make_rings(
@@ -111,7 +113,7 @@ Process::~Process() {
   // The threads that receive end first; what actors still send goes nowhere, but to memory that is there.
   node_->stop();
   rings_->stop();
-  caf::anon_send_exit(mailman_, caf::exit_reason::user_shutdown);
+  caf::anon_send_exit(caf::actor_cast<caf::actor>(mailman_), caf::exit_reason::user_shutdown);
   mailman_ = nullptr;
   run_turns();
   caf_.reset();
@@ -126,7 +128,12 @@ void Process::run_turns() {
 }
 
 void Process::later(std::function<void()> work) {
-  caf::anon_send(mailman_, RunMessage{std::move(work)});
+  enqueue(mailman_, caf::make_message(RunMessage{std::move(work)}), nullptr);
+}
+
+void Process::later(Duration delay, std::function<void()> work) {
+  hand_over(mailman_.get());
+  caf::delayed_anon_send(caf::actor_cast<caf::actor>(mailman_), delay, RunMessage{std::move(work)});
 }
 
 // Calls.
@@ -431,7 +438,7 @@ void Process::kill(const ActorAddress& actor, std::string reason) {
   ended->on_ready([this, ended, actor, reason = std::move(reason)] {
     const bool broke = !ended->outcome().ok() && ended->outcome().error().code == ErrorCode::kUnavailable;
     if (!broke || left_ != 0) return;
-    caf::delayed_anon_send(mailman_, kAgain, RunMessage{[this, actor, reason] { kill(actor, reason); }});
+    later(kAgain, [this, actor, reason] { kill(actor, reason); });
   });
 }
 
@@ -448,10 +455,9 @@ void Process::monitor(const ActorAddress& actor, OnDown callback) {
     const Outcome& outcome = ended->outcome();
     // A broken link is no death: ask again.
     if (!outcome.ok() && outcome.error().code == ErrorCode::kUnavailable && left_ == 0) {
-      return caf::delayed_anon_send(mailman_, kAgain,
-                                    RunMessage{[this, actor, callback = std::move(callback)]() mutable {
-                                      monitor(actor, std::move(callback));
-                                    }});
+      return later(kAgain, [this, actor, callback = std::move(callback)]() mutable {
+        monitor(actor, std::move(callback));
+      });
     }
     const std::string reason =
         outcome.ok() ? wire::decode<std::string>(*outcome).value_or("it ended") : outcome.error().why;

@@ -69,6 +69,7 @@ class Process final : public ProcessGate, public ActorHome {
   NodeLink::Request ask_for_region(const std::string& key, std::size_t bytes, const std::string& label,
                                    bool abortable);
   void later(std::function<void()> work) override;
+  void later(Duration delay, std::function<void()> work);
 
   /// Calls and spawns that have no answer yet.
   std::size_t calls_under_way() const { return calls_.size(); }
@@ -113,7 +114,7 @@ class Process final : public ProcessGate, public ActorHome {
   caf::actor_system_config caf_config_;
   std::unique_ptr<caf::actor_system> caf_;
   std::unique_ptr<InlineUnit> inline_unit_;  ///< of the thread that leads the rings
-  caf::actor mailman_;                       ///< runs what `later` is given, in order
+  caf::strong_actor_ptr mailman_;            ///< runs what `later` is given, in order
   CallTable calls_;
   std::unique_ptr<ActorTable> actors_;
   std::unique_ptr<NodeLink> node_;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 
 #include <catch2/catch.hpp>
+#include <mutex>
 #include <thread>
 
 using namespace troupe;
@@ -39,7 +40,7 @@ struct Pair {
     to_right = Doorbell::map(copy_of(right_bell.fd())).value();
     left = std::make_unique<RingHub>(
         kNode, std::move(left_bell),
-        RingHub::Handlers{[this](Message m) { call->resolve(std::move(m.body)); }, [] {}, [](ProcessId) {},
+        RingHub::Handlers{[this](Message m) { asked()->resolve(std::move(m.body)); }, [] {}, [](ProcessId) {},
                           [](ProcessId, const std::string&) {}});
     right = std::make_unique<RingHub>(kNode, std::move(right_bell),
                                       RingHub::Handlers{[this, pause](Message m) {
@@ -62,27 +63,33 @@ struct Pair {
     left->attach(kRight, kJob, std::move(memory), std::move(to_right), true).value();
     right->attach(kLeft, kJob, std::move(same), std::move(to_left), false).value();
   }
-  ~Pair() {
-    left.reset();
-    right.reset();
-  }
   wire::Bytes ask(std::size_t size) {
-    call = std::make_shared<CallState>(left.get());
+    const auto call = std::make_shared<CallState>(left.get());
+    {
+      const std::scoped_lock lock(mutex);
+      asked_ = call;
+    }
     const wire::Bytes body(size, std::byte{7});
     REQUIRE(left->send(*to_right_ring, frame_of(kLeft), body, SendMode::kWait) == Sent::kQueued);
     REQUIRE(call->wait(10s));
     return *call->outcome();
   }
+  std::shared_ptr<CallState> asked() {
+    const std::scoped_lock lock(mutex);
+    return asked_;
+  }
 
   SharedMemory memory;
   Doorbell to_left, to_right;
-  std::shared_ptr<CallState> call;
+  std::mutex mutex;  // the ring orders the two as well, but ThreadSanitizer sees its memory at two addresses
+  std::shared_ptr<CallState> asked_;
   std::atomic<int> received{0};
   std::string broken;
   std::atomic<bool> is_broken{false};
-  std::unique_ptr<RingHub> left;
-  std::unique_ptr<RingHub> right;
   RingChannelPtr to_right_ring, to_left_ring;
+  // Last, so that their threads end before what they use; the left one first.
+  std::unique_ptr<RingHub> right;
+  std::unique_ptr<RingHub> left;
 };
 
 template <class Condition>
