@@ -32,8 +32,6 @@ void DriverMachine::report(const StepApplied& r, Trainer& from, Instant now, Act
   if (!merge_slots(r.report, out)) return;
   if (prove_first_step_ && r.report.step == first_step_ && !agrees(from, first_step_ + 1, r.parts, out))
     return;
-  // Rank 0 has computed it twice, and would have said if the two were not the same.
-  if (from.rank == 0 && r.report.step == rehearse_step_) rehearsed_ = true;
   ++from.applied;
   moved(now);
   recovered(now, out);

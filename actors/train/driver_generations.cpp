@@ -190,9 +190,7 @@ void DriverMachine::start_generation(Instant now, Actions& out) {
       members_.size() > 1 && std::any_of(members_.begin(), members_.end(),
                                          [&](ActorId member) { return !trainers_.at(member).proven; });
   plan.prove_first_step = prove_first_step_;
-  // Not the first step of a run: what counts from 0 is then still what it is in a fresh copy.
-  rehearse_step_ = rehearsed_ ? -1 : first_step_ + 1;
-  plan.rehearse_step = rehearse_step_;
+  plan.begun_at = begun_at_;
   const auto leaves = collectives::deal_leaves(config_.logical_ranks, static_cast<int>(members_.size()));
   for (std::size_t r = 0; r < members_.size(); ++r) {
     Trainer& trainer = trainers_.at(members_[r]);

@@ -245,8 +245,6 @@ class DriverMachine {
   Generation lineage_;           ///< of the state it starts from
   bool prove_first_step_ = false;
   std::optional<Proof> proof_;
-  std::int64_t rehearse_step_ = -1;
-  bool rehearsed_ = false;  ///< this run has computed a step twice, and got the same bits
   std::map<std::int64_t, std::map<int, SlotReport>> pending_;  ///< slots of steps not committed, by leaf
   std::vector<CheckpointInfo> checkpoints_;                    ///< not known to be unusable, oldest first
   std::vector<std::string> unusable_;                          ///< those that were, each with the reasons

@@ -5,6 +5,8 @@
 /// by the number of steps applied to it: 0 is the initial state, 7 has steps 0 to 6, kNoState is none.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -88,14 +90,22 @@ struct GenerationPlan {
   /// The generation that made or loaded the state which all steps since were applied to. Two trainers with as
   /// many steps applied hold the same bits if their lineage is the same.
   Generation lineage;
-  bool prove_first_step = false;    ///< all report the hashes of their parts after the first step
-  std::int64_t rehearse_step = -1;  ///< rank 0 computes this step twice (rehearsal.hpp); -1: none
-  std::int64_t first_step = 0;      ///< first step to run, and the number of steps in the state to start from
+  bool prove_first_step = false;  ///< all report the hashes of their parts after the first step
+  std::int64_t begun_at = 0;      ///< the step that this run began with: see is_rehearsed
+  std::int64_t first_step = 0;    ///< first step to run, and the number of steps in the state to start from
   std::int64_t steps_per_epoch = 0;
   std::int64_t total_steps = 0;
   std::int64_t committed = 0;  ///< steps committed so far
   std::vector<LoaderInfo> loaders;
   bool operator==(const GenerationPlan&) const = default;
 };
+
+/// Rank 0 computes `step` a second time (rehearsal.hpp): the step after the run's first, the 4th after it,
+/// the 16th, the 64th and so on, so that what changes later is found as well and the cost stays a few steps.
+/// Not the first: what counts from 0 is then still what it is in a fresh copy.
+inline bool is_rehearsed(std::int64_t step, std::int64_t begun_at) {
+  const auto after = static_cast<std::uint64_t>(std::max<std::int64_t>(step - begun_at, 0));
+  return std::has_single_bit(after) && std::countr_zero(after) % 2 == 0;
+}
 
 }  // namespace troupe::train

@@ -8,6 +8,7 @@
 #include "actors/train/interrupts.hpp"
 #include "actors/train/run_losses.hpp"
 #include "actors/train/train.hpp"
+#include "runtime/core/log.hpp"
 
 namespace troupe::train {
 namespace {
@@ -122,7 +123,8 @@ struct Run::Parts {
   void warn(const std::string& text) {
     const report::Event warning = report::Warning{text};
     for (auto& sink : reporting.sinks) (void)sink->take(warning);
-    if (reporting.on_event) reporting.on_event(warning);
+    if (reporting.on_event) return reporting.on_event(warning);
+    if (!plan.options.show_progress) log(LogLevel::kWarning, text);  // nobody else says it
   }
 
   /// Waits for events, or for a node where the driver is lost.

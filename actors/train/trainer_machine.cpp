@@ -215,7 +215,7 @@ TrainerTask TrainerMachine::choose_running_task() const {
     return HashState{};
   }
   if (steps_ < limit_) {
-    return ComputeStep{generation_, steps_, leaves(), rank() == 0 && steps_ == plan_.rehearse_step};
+    return ComputeStep{generation_, steps_, leaves(), rank() == 0 && is_rehearsed(steps_, plan_.begun_at)};
   }
   return Wait{"step " + std::to_string(steps_) + " waits for the commit"};
 }

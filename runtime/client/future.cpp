@@ -4,6 +4,8 @@
 #include <atomic>
 #include <sstream>
 
+#include "runtime/host/actor_context.hpp"
+
 namespace troupe::detail {
 
 void throw_empty_future() {
@@ -25,6 +27,10 @@ void throw_call_timeout(Duration timeout) {
 }
 
 ErrorInfo dropped_promise() {
+  if (const ActorContext* actor = current_actor(); actor != nullptr && actor->ended() != nullptr) {
+    return {ErrorCode::kActorDied, "the actor is gone", "it ended before it answered: " + *actor->ended(),
+            "spawn it again, or monitor it to be told"};
+  }
   return {ErrorCode::kTaskFailed, "a Future will never be ready", "its Promise was dropped without an answer",
           "call set() or fail() before the last copy of the Promise is gone"};
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "runtime/core/clock.hpp"
 #include "runtime/wire/address.hpp"
@@ -25,6 +26,8 @@ class ActorContext {
   virtual ProcessGate& process() const = 0;
   /// An isolated actor has a thread of its own and may block; a light one may not.
   virtual bool may_block() const = 0;
+  /// Why it ended, while its destructor runs; otherwise null.
+  virtual const std::string* ended() const = 0;
   /// Runs work in the actor's mailbox, from any thread and also when the actor has ended meanwhile (then it
   /// is dropped).
   using Executor = std::function<void(std::function<void()>)>;

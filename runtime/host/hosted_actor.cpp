@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <deque>
+#include <optional>
 
 #include "runtime/core/log.hpp"
 #include "runtime/host/may_wait.hpp"
@@ -50,6 +51,7 @@ class Host final : public caf::event_based_actor, public ActorContext {
   ActorAddress address() const override { return address_; }
   ProcessGate& process() const override { return home_.gate(); }
   bool may_block() const override { return isolated_; }
+  const std::string* ended() const override { return ended_ ? &*ended_ : nullptr; }
   Executor executor() override {
     return [me = handle()](std::function<void()> work) {
       troupe::enqueue(me, caf::make_message(RunMessage{std::move(work)}), nullptr);
@@ -128,7 +130,8 @@ class Host final : public caf::event_based_actor, public ActorContext {
   void on_stop(StopMessage& message) { end(std::move(message.reason)); }
 
   void end(std::string reason) {
-    if (std::exchange(ended_, true)) return;
+    if (ended_) return;
+    ended_ = reason;
     {
       const CurrentActorScope scope(this);
       object_.reset();
@@ -147,7 +150,7 @@ class Host final : public caf::event_based_actor, public ActorContext {
   OnActorEnd on_end_;
   std::unique_ptr<ActorObject> object_;
   std::deque<std::shared_ptr<IncomingCall>> waiting_;  ///< for their callers to read answers
-  bool ended_ = false;
+  std::optional<std::string> ended_;                   ///< why
 };
 
 }  // namespace

@@ -260,10 +260,12 @@ void ClusterMachine::handle(const Tick&) {
   while (const auto id = actors_.pop_due(now_)) {
     Actor& actor = actors_.at(*id);
     if (actor.record.state == ActorState::kStarting) {
-      end_actor(actor, "it did not start in time");
+      end_actor(actor, "it did not start within " +
+                           std::to_string(static_cast<int>(to_seconds(config_.start_deadline))) +
+                           " s: its constructor did not return, or its process did not come up");
     } else {
       TROUPE_ASSERT(actor.record.state == ActorState::kEnding, "only what starts or ends is due");
-      actors_.set_deadline(actor, now_ + config_.start_deadline);
+      actors_.set_deadline(actor, now_ + config_.end_again);
       kill(actor.record.node, *id, actor.reason);
     }
   }
@@ -345,7 +347,7 @@ void ClusterMachine::end_job(Job& job, const std::string& reason) {
   claims_.forget([&](const SpawnRequested& spawn) { return spawn.spec.job == id; });
   for (const ActorId actor_id : job.actors) {
     actors_.ending(actors_.at(actor_id), "job " + job.record.name + " ended: " + reason,
-                   now_ + config_.start_deadline);
+                   now_ + config_.end_again);
   }
   jobs_.settle(id, now_ + config_.keep_ended_jobs);
 }
@@ -561,7 +563,7 @@ void ClusterMachine::handle(const KillRequested& e) {
 /// Has its node kill it. It keeps its CPUs until the node says that it is gone.
 void ClusterMachine::end_actor(Actor& actor, const std::string& reason) {
   if (actor.record.state == ActorState::kDead || actor.record.state == ActorState::kEnding) return;
-  actors_.ending(actor, reason, now_ + config_.start_deadline);
+  actors_.ending(actor, reason, now_ + config_.end_again);
   persist(actor.record);
   kill(actor.record.node, actor.record.actor, reason);
 }

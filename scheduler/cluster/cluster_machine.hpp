@@ -24,7 +24,9 @@ namespace troupe::cluster {
 struct ClusterConfig {
   MembershipConfig membership;
   /// A node that was told to start an actor has this long to say how it went.
-  Duration start_deadline = std::chrono::seconds(60);
+  Duration start_deadline = std::chrono::minutes(2);
+  /// A node that was told to end an actor, and has not said that it has, is told again after this long.
+  Duration end_again = std::chrono::seconds(60);
   /// An actor whose node dies while it starts is placed again, on so many nodes in all: it may be why they
   /// die.
   int start_attempts = 3;

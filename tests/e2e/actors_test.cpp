@@ -66,6 +66,7 @@ struct Nested {
     if (deepest) deepest->set(7);
     return deepest.has_value();
   }
+  bool has_promise() { return deepest.has_value(); }
   std::optional<Promise<int>> deepest;
 };
 
@@ -277,6 +278,22 @@ TEST_CASE("twenty thousand calls that wait for each other are answered on one st
     const auto answer = nested.call<&Nested::depth>(20'000);
     while (!nested.call<&Nested::resolve>().get(20s)) std::this_thread::sleep_for(1ms);
     CHECK(answer.get(20s) == 7);
+  }
+}
+
+TEST_CASE("a promise that its killed actor kept is an ActorDied with the reason", "[actors]") {
+  auto session = init(0, nullptr, {});
+  for (const bool isolated : {false, true}) {
+    const auto keeper = session.spawn<Nested>({.isolated = isolated});
+    auto depth = keeper.call<&Nested::depth>(0);
+    CHECK(keeper.call<&Nested::has_promise>().get(20s));  // it has the promise
+    session.kill(keeper, "it is not needed");
+    try {
+      depth.get(20s);
+      FAIL("an answer of a killed actor");
+    } catch (const ActorDied& died) {
+      CHECK_THAT(died.what(), Catch::Contains("it is not needed"));
+    }
   }
 }
 

@@ -499,19 +499,16 @@ TEST_CASE("a checkpoint counts once every trainer holds what was written") {
   }
 }
 
-TEST_CASE("the second step of a run is rehearsed, once") {
+TEST_CASE("steps of a run are rehearsed, less and less often") {
   Script s(resuming(1));
   s.ready(kA);
   s.quiesced(kA, kNoState);
-  CHECK(s.order<StartGeneration>(kA)->plan.rehearse_step == 7);
-  s.formed(kA);
-  const Generation loaded = s.g();
-  s.installed(kA, 6);
-  s.applied(kA, 6);
-  s.lineage = loaded;
-  s.on(GenerationFailed{kA, s.g(), "timed out", {}});
-  s.quiesced(kA, 7);
-  CHECK(s.order<StartGeneration>(kA)->plan.rehearse_step == 8);  // it was not there yet
+  CHECK(s.order<StartGeneration>(kA)->plan.begun_at == 6);
+  std::vector<std::int64_t> rehearsed;
+  for (std::int64_t step = 0; step < 500; ++step) {
+    if (is_rehearsed(step, 6)) rehearsed.push_back(step);
+  }
+  CHECK(rehearsed == std::vector<std::int64_t>{7, 10, 22, 70, 262});
 }
 
 TEST_CASE("whoever computes has the time to end it, and a state on its way keeps the group forming") {

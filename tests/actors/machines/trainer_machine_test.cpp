@@ -208,12 +208,11 @@ TEST_CASE("a state of another lineage is not taken for the plan's") {
   CHECK(std::holds_alternative<GenerationFailed>(out.reports.at(0)));
 }
 
-TEST_CASE("the plan's first step is proven, and rank 0 rehearses the step that it names") {
+TEST_CASE("the plan's first step is proven, and rank 0 rehearses the one after it") {
   TrainerMachine trainer(kSelf);
   trainer.on(Quiesce{kFirst, "welcome"});
   GenerationPlan plan = plan_of(kFirst, StateOrigin::kInitial, 0);
   plan.prove_first_step = true;
-  plan.rehearse_step = 1;
   trainer.on(StartGeneration{plan});
   take<FormGroup>(trainer);
   trainer.done(TaskDone{});

@@ -89,6 +89,7 @@ class LocalGate final : public ProcessGate {
     ActorAddress address() const override { return address_; }
     ProcessGate& process() const override { return gate_; }
     bool may_block() const override { return false; }
+    const std::string* ended() const override { return nullptr; }
     Executor executor() override {
       return [](std::function<void()> work) { work(); };
     }
