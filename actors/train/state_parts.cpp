@@ -54,6 +54,19 @@ void take_options(std::span<StatePart> parts, std::span<const StatePart> from) {
   }
 }
 
+std::vector<PartHash> hash_layout(std::span<const StatePart> parts) {
+  std::vector<PartHash> hashes;
+  hashes.reserve(parts.size());
+  checkpoint::Xxh3 hash;
+  for (const StatePart& part : parts) {
+    hash.reset();
+    hash.update(std::as_bytes(std::span(checkpoint::dtype_name(part.dtype))));
+    hash.update(std::as_bytes(std::span(part.shape)));
+    hashes.push_back({part.name, hash.digest()});
+  }
+  return hashes;
+}
+
 std::vector<PartHash> hash_parts(std::span<const StatePart> parts, const WalkProgress& progress) {
   std::vector<PartHash> hashes;
   hashes.reserve(parts.size());

@@ -27,6 +27,9 @@ inline constexpr const char* kOptionPrefix = "optimizer_options";
 /// XXH3-128 of each part, in order.
 std::vector<PartHash> hash_parts(std::span<const StatePart> parts, const WalkProgress& progress = {});
 
+/// The same of each part's type and shape, without a look at its bytes.
+std::vector<PartHash> hash_layout(std::span<const StatePart> parts);
+
 /// XXH3-128 of a whole file's bytes, as text.
 std::string hash_of_bytes(std::span<const std::byte> bytes, const WalkProgress& progress = {});
 

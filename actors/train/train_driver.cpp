@@ -217,21 +217,9 @@ void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Traine
   trainer.call<&Trainer::hello>().then([this, token, number, trainer, id](Result<TrainerHello> hello) {
     if (!hello) return feed(SpawnFailed{token, hello.error().message(), hello.error().code});
     names_[id] += " (pid " + std::to_string(hello->pid) + ")";
-    if (!numerics_) {
-      numerics_ = hello->numerics;
-      try {
-        if (options_.settings.exact) check_resumed(*numerics_);
-      } catch (const Error& error) {
-        session_.kill(trainer, "it computes otherwise");
-        return finish(error.info());
-      }
-    }
-    if (options_.settings.exact && *numerics_ != hello->numerics) {
-      session_.kill(trainer, "it computes otherwise");
-      return finish(
-          ErrorInfo{ErrorCode::kRefused, "a trainer would compute other bits",
-                    "it has '" + hello->numerics + "', the first one has '" + *numerics_ + "'",
-                    "use the same processors and LibTorch everywhere, or the option exact = false"});
+    if (const auto why = does_not_belong(*hello)) {
+      session_.kill(trainer, "it is not like the others");
+      return finish(*why);
     }
     trainers_[id] = {trainer, number, *hello, -1};
     session_.monitor(trainer, [this, id](const std::string& reason) {
@@ -241,6 +229,27 @@ void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Traine
     trainer.tell<&Trainer::prepare>(trainers_data());
     feed(TrainerReady{token, id, trainer.address().node, hello->data_address});
   });
+}
+
+/// Why a trainer cannot train with the others.
+std::optional<ErrorInfo> TrainDriver::does_not_belong(const TrainerHello& hello) try {
+  if (!first_hello_) {
+    first_hello_ = hello;
+    if (options_.settings.exact) check_resumed(hello.numerics);
+    return {};
+  }
+  if (options_.settings.exact && first_hello_->numerics != hello.numerics)
+    return ErrorInfo{ErrorCode::kRefused, "a trainer would compute other bits",
+                     "it has '" + hello.numerics + "', the first one has '" + first_hello_->numerics + "'",
+                     "use the same processors and LibTorch everywhere, or the option exact = false"};
+  if (const auto difference = first_difference(first_hello_->layout, hello.layout); !difference.empty())
+    return ErrorInfo{ErrorCode::kBadInput, "two trainers made other models of the same job",
+                     difference + ", in its name, its type or its shape",
+                     "let model() and optimizer() depend on the job's fields alone: not on the process, its "
+                     "environment or the time"};
+  return {};
+} catch (const Error& error) {
+  return error.info();
 }
 
 void TrainDriver::spawn_loader(std::uint64_t token) {
@@ -350,8 +359,8 @@ Future<wire::Bytes> TrainDriver::final_state(bool weights_only, std::uint64_t of
 }
 
 JobPlace TrainDriver::place() {
-  return {so_far_.steps, so_far_.state_hash, job_identity(options_.settings, *data_, numerics_.value_or("")),
-          history_};
+  return {so_far_.steps, so_far_.state_hash,
+          job_identity(options_.settings, *data_, first_hello_ ? first_hello_->numerics : ""), history_};
 }
 
 void TrainDriver::add_snapshot(const wire::Bytes& piece) {

@@ -141,6 +141,7 @@ class TrainDriver {
   void start_machine();
   /// Refuses to resume what the checkpoints show to be another job.
   void check_resumed(const std::string& numerics);
+  std::optional<ErrorInfo> does_not_belong(const TrainerHello& hello);
   /// What a trainer is told of the data.
   DataInfo trainers_data() const;
   void tick();
@@ -193,7 +194,7 @@ class TrainDriver {
   std::optional<std::pair<ActorHandle<Loader>, int>> first_loader_;  ///< the one that tells of the data
   int trainer_count_ = 0;
   int loader_count_ = 0;
-  std::optional<std::string> numerics_;  ///< of the first trainer
+  std::optional<TrainerHello> first_hello_;  ///< of the first trainer
 
   Promise<RunResult> result_;
   bool over_ = false;

@@ -110,6 +110,8 @@ class Trainer::Work {
     if (thread_.joinable()) thread_.join();
   }
 
+  /// REQUIRES: before prepare().
+  std::vector<PartHash> layout() { return hash_layout(engine_.state().view().parts); }
   std::string data_address() const { return troupe::to_string(listener_.endpoint()); }
 
   void prepare(const DataInfo& info) {
@@ -515,7 +517,7 @@ Trainer::Trainer(RunSettings settings, ActorHandle<TrainDriver> driver) {
 Trainer::~Trainer() = default;
 
 TrainerHello Trainer::hello() {
-  return {::getpid(), work_->data_address(), numerics_fingerprint()};
+  return {::getpid(), work_->data_address(), numerics_fingerprint(), work_->layout()};
 }
 
 void Trainer::prepare(const DataInfo& info) {

@@ -8,9 +8,11 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "actors/train/messages.hpp"
 #include "actors/train/settings.hpp"
+#include "actors/train/state_parts.hpp"
 #include "runtime/client/session.hpp"
 
 namespace troupe::train {
@@ -21,7 +23,8 @@ class TrainDriver;
 struct TrainerHello {
   int pid = 0;
   std::string data_address;
-  std::string numerics;  ///< fingerprint: an exact job takes no trainer that computes otherwise
+  std::string numerics;          ///< fingerprint: an exact job takes no trainer that computes otherwise
+  std::vector<PartHash> layout;  ///< of its state as model() and optimizer() made it: the same in all
 };
 
 /// Isolated. Orders are taken in the actor's thread while another one computes, so an order never waits for a

@@ -19,7 +19,7 @@ using Catch::Contains;
 
 namespace {
 
-enum class Place : std::uint8_t { kNowhere, kModel, kLoss, kWeights, kGet, kDataset };
+enum class Place : std::uint8_t { kNowhere, kModel, kShape, kLoss, kWeights, kGet, kDataset };
 enum class Fault : std::uint8_t { kHang, kSlow, kCrash, kAbort, kThrow, kThrowOfTorch };
 
 struct TempFolder {
@@ -65,9 +65,9 @@ struct Planned {
 };
 
 struct NetImpl : torch::nn::Module {
-  NetImpl() { register_module("out", out); }
+  explicit NetImpl(std::int64_t classes = 10) : out(28 * 28, classes) { register_module("out", out); }
   torch::Tensor forward(const torch::Tensor& x) { return out(x.flatten(1)); }
-  torch::nn::Linear out{28 * 28, 10};
+  torch::nn::Linear out;
 };
 TORCH_MODULE(Net);
 
@@ -76,7 +76,7 @@ struct FaultyJob {
 
   Net model() const {
     planned.fail_at(Place::kModel);
-    return Net();
+    return Net(planned.place == Place::kShape && planned.is_due() ? 12 : 10);
   }
   auto optimizer(Net& net) const {
     return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.05));
@@ -179,6 +179,16 @@ TEST_CASE("a loss() that changes the net's weights ends the job; what get() thro
 }
 
 // By hand (`test_training_failures "[slow]"`): 40 s each.
+// It failed in the collectives, with the words of their options.
+TEST_CASE("a model() that is another one in each process ends the job, with the part that differs",
+          "[training]") {
+  auto session = init(0, nullptr);
+  const TempFolder folder;
+  const auto shape = run(session, quick(), {Place::kShape, Fault::kThrow, 0, folder.path + "/made"});
+  CHECK_THAT(shape.failure, Contains("two trainers made other models of the same job") &&
+                                Contains("'out.weight' differs, in its name, its type or its shape"));
+}
+
 TEST_CASE("a leaf and a get() of 40 s pass with the deadlines as they are", "[.slow]") {
   auto session = init(0, nullptr);
   auto options = quick();
