@@ -33,7 +33,8 @@ bool is_blamed_on_code(const std::string& all) {
   int code = 0;
   std::from_chars(how.data() + exit + kExit.size(), how.data() + how.size(), code);
   constexpr int kBySignal = 128;  // a shell's way to say it
-  return code < kBySignal;
+  // One that was told to end ends with 0; of itself that is the job's exit().
+  return code == 0 ? exit == 0 : code < kBySignal;
 }
 
 // Progress.

@@ -65,7 +65,7 @@ Result<Pipe> make_pipe() {
 }
 
 std::string exited(int code) {
-  return code == 0 ? "exited" : "exit code " + std::to_string(code);
+  return "exit code " + std::to_string(code);
 }
 
 std::string killed(int signal) {

@@ -41,7 +41,7 @@ void signal_child(const Child& child, int signal);
 /// or the kernel does not tell yet (Linux 5.17).
 std::optional<std::string> how_it_ends(const Child& child);
 
-/// Reaps a child that has ended (pidfd readable): "killed by signal 9 (SIGKILL)", "exit code 3", "exited".
+/// Reaps a child that has ended (pidfd readable): "killed by signal 9 (SIGKILL)", "exit code 3".
 /// Never waits: empty when it has not ended.
 std::string reap(const Child& child);
 

@@ -67,7 +67,7 @@ struct WorkerWrote {
 /// A process is about to end, as its lock or its link tells. Its memory may still be in use.
 struct ProcessEnding {
   ProcessId process;
-  std::string how;  ///< "killed by signal 9 (SIGKILL)", "exit code 3", "exited"
+  std::string how;  ///< "killed by signal 9 (SIGKILL)", "exit code 3"
 };
 /// The answer to DrainOutput.
 struct OutputDrained {

@@ -20,7 +20,7 @@ using Catch::Contains;
 namespace {
 
 enum class Place : std::uint8_t { kNowhere, kModel, kShape, kLoss, kWeights, kGet, kDataset };
-enum class Fault : std::uint8_t { kHang, kSlow, kCrash, kAbort, kThrow, kThrowOfTorch };
+enum class Fault : std::uint8_t { kHang, kSlow, kCrash, kAbort, kExit, kThrow, kThrowOfTorch };
 
 struct TempFolder {
   std::string path =
@@ -56,6 +56,8 @@ struct Planned {
       case Fault::kAbort:
         std::fputs("the tables are inconsistent\n", stderr);
         std::abort();
+      case Fault::kExit:
+        std::exit(0);
       case Fault::kThrow:
         throw std::runtime_error("no such luck");
       case Fault::kThrowOfTorch:
@@ -212,6 +214,9 @@ TEST_CASE("the job's own crashes end it after the third one at the same place, w
   CHECK_THAT(loss.failure, Contains("3 failures at step 6, the last one: trainer ") &&
                                Contains("killed by signal 11 (SIGSEGV)"));
   CHECK(loss.result.steps == 0);
+  const auto exits = run(session, quick(), {Place::kLoss, Fault::kExit, 5, ""});
+  CHECK_THAT(exits.failure,
+             Contains("3 failures at step 6, the last one: trainer ") && Contains("exit code 0"));
   const auto get = run(session, quick(), {Place::kGet, Fault::kAbort, 0, ""});
   CHECK_THAT(get.failure, Contains("3 failures at step ") && Contains("the last one: loader ") &&
                               Contains("last line of its output: the tables are inconsistent"));

@@ -117,13 +117,14 @@ TEST_CASE("deaths that a restart repeats are told from those that come from outs
   for (const char* own : {"killed by signal 11 (SIGSEGV)", "killed by signal 6 (SIGABRT)", "exit code 1",
                           "killed by signal 8 (SIGFPE)", "killed by signal 7 (SIGBUS)",
                           "exit code 3, last line of its output: killed by signal 9 (SIGKILL)",
-                          "asked to (its process: exit code 2)"}) {
+                          "asked to (its process: exit code 2)", "exit code 0"}) {
     INFO(own);
     CHECK(is_blamed_on_code(own));
   }
-  for (const char* outside : {"killed by signal 9 (SIGKILL)", "killed by signal 15 (SIGTERM)", "exited",
-                              "no sign of life (its process: killed by signal 9 (SIGKILL))", "exit code 143",
-                              "its node is dead: silent for 6 s", ""}) {
+  for (const char* outside :
+       {"killed by signal 9 (SIGKILL)", "killed by signal 15 (SIGTERM)",
+        "asked to (its process: exit code 0)", "no sign of life (its process: killed by signal 9 (SIGKILL))",
+        "exit code 143", "its node is dead: silent for 6 s", ""}) {
     INFO(outside);
     CHECK_FALSE(is_blamed_on_code(outside));
   }

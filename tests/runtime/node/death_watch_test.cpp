@@ -117,7 +117,7 @@ TEST_CASE("an end without an error, or of a thread alone, is left to the pidfd")
   CHECK(how_it_ends(exits.child) == std::nullopt);
   CHECK(how_it_ends(loses_a_thread.child) == std::nullopt);
   CHECK_FALSE(wait_ended(loses_a_thread.child, 50ms));
-  CHECK(exits.reaped() == "exited");
+  CHECK(exits.reaped() == "exit code 0");
 }
 
 TEST_CASE("what is not watched is not told") {

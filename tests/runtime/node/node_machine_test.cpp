@@ -341,7 +341,7 @@ TEST_CASE("A driver that is gone: its node ends its workers and leaves at once, 
   REQUIRE(F::told<cluster::JobEnded>(gone) != nullptr);
   REQUIRE(F::sent<wire::Leave>(gone, worker) != nullptr);
   REQUIRE(F::find<EndLoop>(gone) == nullptr);
-  const auto ended = f.on(ProcessEnded{worker, "exited"});
+  const auto ended = f.on(ProcessEnded{worker, "exit code 0"});
   REQUIRE(F::told<cluster::NodeLeft>(ended) != nullptr);
   REQUIRE(F::find<EndLoop>(ended) != nullptr);
 }

@@ -92,7 +92,7 @@ TEST_CASE("What a dying process sent before it died goes on, until its death is 
   F f;
   const ProcessId dying = f.worker({1});
   const ProcessId other = f.worker({2});
-  f.machine.on(ProcessEnding{dying, "exited"}, f.now);
+  f.machine.on(ProcessEnding{dying, "exit code 0"}, f.now);
   REQUIRE(f.call(dying, {F::kNode, other}, wire::FrameKind::kReply).verdict == Verdict::kToProcess);
   f.machine.on(OutputDrained{dying, ""}, f.now);
   REQUIRE(f.call(dying, {F::kNode, other}, wire::FrameKind::kReply).verdict == Verdict::kDrop);
@@ -249,7 +249,7 @@ TEST_CASE("A reply that cannot be carried is made known to the node that waits f
   const Route later = f.call(worker, {F::kPeer, {5}}, wire::FrameKind::kReply);
   REQUIRE(later.verdict == Verdict::kDrop);
   REQUIRE(F::find<TellIncoming>(later.actions) != nullptr);
-  const auto down = f.on(ProcessEnded{worker, "exited"});
+  const auto down = f.on(ProcessEnded{worker, "exit code 0"});
   REQUIRE(F::find<TellIncoming>(down) != nullptr);  // the death would not get there either
 }
 
