@@ -55,6 +55,7 @@ std::vector<std::string> files_of(const std::string& folder, Split split) {
     }
     if (!missing.empty()) {
       throw_error({ErrorCode::kCorrupt, "cannot use the CIFAR-10 files in '" + folder + "'",
+                   // NOLINTNEXTLINE(performance-inefficient-string-concatenation): once
                    name + " is there, but " + missing + " is not", "add it, or take the later ones away"});
     }
     found.push_back(path);

@@ -72,7 +72,7 @@ struct JobEntry {
   }
   static std::shared_ptr<data::Dataset> make_dataset(wire::ByteView bytes, data::Split split) {
     const Job job = wire::decode<Job>(bytes).value();
-    const auto made = data::share(job.dataset(split));
+    auto made = data::share(job.dataset(split));
     if (made == nullptr) throw BadConfig("the job has no data", "its dataset() returned null", "");
     return made;
   }

@@ -162,24 +162,24 @@ concept BuiltIn = requires {
 
 // Their names are what the compiler prints: incomplete on purpose.
 template <class T>
-struct This_type_cannot_be_sent__Give_it_troupe_fields_or_a_wire_Codec;
+struct This_type_cannot_be_sent_Give_it_troupe_fields_or_a_wire_Codec;
 template <class Field, class Of>
-struct This_field_cannot_be_sent__Give_its_type_troupe_fields_or_a_wire_Codec;
+struct This_field_cannot_be_sent_Give_its_type_troupe_fields_or_a_wire_Codec;
 template <class T>
-struct A_pointer_means_nothing_in_another_process__Send_the_value;
+struct A_pointer_means_nothing_in_another_process_Send_the_value;
 template <class T>
-struct A_view_owns_nothing__Receive_a_std_string_or_std_vector;
+struct A_view_owns_nothing_Receive_a_std_string_or_std_vector;
 
 /// Stops the compiler at a type that has no codec, with that type in the first line of the error.
 template <class T, class In = void>
 constexpr void check_sendable() {
   if constexpr (std::is_pointer_v<T>) {
-    (void)sizeof(A_pointer_means_nothing_in_another_process__Send_the_value<T>);
+    (void)sizeof(A_pointer_means_nothing_in_another_process_Send_the_value<T>);
   } else if constexpr (BuiltIn<T> && shape_of<T>() == Shape::kNone) {
     if constexpr (std::is_void_v<In>) {
-      (void)sizeof(This_type_cannot_be_sent__Give_it_troupe_fields_or_a_wire_Codec<T>);
+      (void)sizeof(This_type_cannot_be_sent_Give_it_troupe_fields_or_a_wire_Codec<T>);
     } else {
-      (void)sizeof(This_field_cannot_be_sent__Give_its_type_troupe_fields_or_a_wire_Codec<T, In>);
+      (void)sizeof(This_field_cannot_be_sent_Give_its_type_troupe_fields_or_a_wire_Codec<T, In>);
     }
   }
 }
@@ -392,7 +392,7 @@ struct Codec {
       }
       return true;
     } else if constexpr (kShape == Shape::kView) {
-      (void)sizeof(detail::A_view_owns_nothing__Receive_a_std_string_or_std_vector<T>);
+      (void)sizeof(detail::A_view_owns_nothing_Receive_a_std_string_or_std_vector<T>);
       return false;
     } else if constexpr (kShape == Shape::kSequence) {
       return detail::read_elements(from, value);

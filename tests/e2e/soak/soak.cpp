@@ -115,7 +115,7 @@ class Soak {
       session.spawn_async<Echo>({.isolated = which % 2 == 0})
           .then([this, which](const Result<ActorHandle<Echo>>& got) {
             if (!got) return came_up(which, {}, -1);
-            const auto handle = *got;
+            const auto& handle = *got;
             handle.template call<&Echo::pid>().then([this, which, handle](const Result<int>& pid) {
               pid ? came_up(which, handle, *pid) : came_up(which, {}, -1);
             });

@@ -79,15 +79,15 @@ void use(const Session& session, const ActorHandle<Counter>& counter, const Acto
   counter.call<&Stranger::secret>();
 #elif CASE == 12  // expect: take it by value or const reference, and return what changed
   counter.call<&Counter::change>(n);
-#elif CASE == 13  // expect: This_type_cannot_be_sent__Give_it_troupe_fields_or_a_wire_Codec<app::Sealed>
+#elif CASE == 13  // expect: This_type_cannot_be_sent_Give_it_troupe_fields_or_a_wire_Codec<app::Sealed>
   postman.call<&Postman::carry>(Sealed());
-#elif CASE == 14  // expect: This_field_cannot_be_sent__Give_its_type_troupe_fields_or_a_wire_Codec<app::Sealed, app::Letter>
+#elif CASE == 14  // expect: This_field_cannot_be_sent_Give_its_type_troupe_fields_or_a_wire_Codec<app::Sealed, app::Letter>
   postman.call<&Postman::deliver>(Letter());
-#elif CASE == 15  // expect: A_pointer_means_nothing_in_another_process__Send_the_value<int*>
+#elif CASE == 15  // expect: A_pointer_means_nothing_in_another_process_Send_the_value<int*>
   postman.call<&Postman::point>(&n);
 #elif CASE == 16  // expect: no constructor of T takes these arguments
   session.spawn<Postman>({}, "text", 2);
-#elif CASE == 17  // expect: A_view_owns_nothing__Receive_a_std_string_or_std_vector<std::basic_string_view<char> >
+#elif CASE == 17  // expect: A_view_owns_nothing_Receive_a_std_string_or_std_vector<std::basic_string_view<char> >
   counter.call<&Counter::view>().get();
 #elif CASE == 18  // expect: too few arguments: pass one for every parameter of the method
   counter.tell<&Counter::add>();
