@@ -35,6 +35,20 @@ void normalize_channels(const std::vector<PixelNormalizer>& channels, std::span<
     channels[c].apply(from.subspan(c * each, each), to.subspan(c * each, each));
 }
 
+/// Elements of a byte, eight at a time.
+void reverse_rows_of_bytes(const std::byte* from, std::byte* to, std::size_t rows, std::size_t width) {
+  for (std::size_t r = 0; r < rows; ++r, from += width, to += width) {
+    std::size_t at = 0;
+    for (; at + sizeof(std::uint64_t) <= width; at += sizeof(std::uint64_t)) {
+      std::uint64_t eight = 0;
+      std::memcpy(&eight, from + width - at - sizeof eight, sizeof eight);
+      eight = __builtin_bswap64(eight);
+      std::memcpy(to + at, &eight, sizeof eight);
+    }
+    for (; at < width; ++at) to[at] = from[width - 1 - at];
+  }
+}
+
 template <std::size_t kBytes>
 void reverse_rows(const std::byte* from, std::byte* to, std::size_t rows, std::size_t width) {
   struct Element {
@@ -121,7 +135,7 @@ Transform random_horizontal_flip(double p) {
     const auto* from = image.bytes().data();
     auto* to = made.fill_bytes().data();
     const std::size_t rows = at.channels * at.height;
-    if (at.element == 1) reverse_rows<1>(from, to, rows, at.width);
+    if (at.element == 1) reverse_rows_of_bytes(from, to, rows, at.width);
     if (at.element == 2) reverse_rows<2>(from, to, rows, at.width);
     if (at.element == 4) reverse_rows<4>(from, to, rows, at.width);
     if (at.element == 8) reverse_rows<8>(from, to, rows, at.width);

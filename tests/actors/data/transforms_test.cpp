@@ -1,5 +1,6 @@
 #include "actors/data/transforms.hpp"
 
+#include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
 #include <numeric>
@@ -98,6 +99,13 @@ TEST_CASE("a flip mirrors left and right, as often as it was told") {
     flipped += apply(random_horizontal_flip(), index, shape)[0] == 4 ? 1 : 0;
   CHECK(std::abs(flipped - 500) < 60);
   data::Random random({}, 0);
+  for (const std::int64_t width : {1, 7, 8, 9, 32}) {
+    std::vector<std::uint8_t> rows(static_cast<std::size_t>(2 * width));
+    std::iota(rows.begin(), rows.end(), std::uint8_t{1});
+    const auto made = random_horizontal_flip(1)(Tensor(rows, Shape{1, 2, width}), random);
+    for (const auto row : {rows.begin(), rows.begin() + width}) std::reverse(row, row + width);
+    CHECK(std::ranges::equal(made.values<std::uint8_t>(), rows));
+  }
   const Tensor wide(std::vector<double>{1, 2, 3}, Shape{1, 1, 3});
   CHECK(random_horizontal_flip(1)(wide, random).values<double>()[0] == 3);
   CHECK_THROWS_AS(random_horizontal_flip(1.5), BadConfig);
