@@ -138,6 +138,14 @@ std::string epoch_row(const EpochDone& epoch) {
   return line + right(fixed(epoch.seconds, 1), 9);
 }
 
+std::string without_controls(std::string text) {
+  constexpr char kDelete = 0x7f;
+  std::replace_if(
+      text.begin(), text.end(),
+      [](char c) { return (static_cast<unsigned char>(c) < ' ' && c != '\n') || c == kDelete; }, '?');
+  return text;
+}
+
 std::string wrap(const std::string& text, int columns) {
   constexpr const char* kIndent = "  ";
   std::string out;

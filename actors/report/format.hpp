@@ -32,6 +32,10 @@ std::string epoch_row(const EpochDone& epoch);
 /// Lines of at most `columns`, broken before a middle dot where they can be; what follows is indented.
 std::string wrap(const std::string& text, int columns);
 
+/// With '?' for each control character but line ends: what a user's code throws, or a process's last words,
+/// move no cursor and set no title.
+std::string without_controls(std::string text);
+
 /// "600 steps in 12.3 s, 1 fault survived"; the hash has a line of its own.
 std::string summary_line(const JobDone& done);
 /// What is lost of a job whose final state is in no checkpoint. REQUIRES: done.lost_after.

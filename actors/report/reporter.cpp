@@ -29,7 +29,8 @@ void Reporter::clear() {
   bar_shown_ = false;
 }
 
-void Reporter::line(const std::string& text, const char* colour) {
+void Reporter::line(const std::string& raw, const char* colour) {
+  const std::string text = without_controls(raw);
   const bool coloured = output_.has_colour() && *colour != '\0';
   std::string all = bar_shown_ ? kEraseLine : "";
   const std::string shown = output_.is_terminal() ? wrap(text, output_.columns()) : text;

@@ -46,7 +46,7 @@ class Reporter final : public Sink {
   void on(const Warning& event);
   void on(const JobDone& event);
   /// A line that stays, above the bar.
-  void line(const std::string& text, const char* colour = "");
+  void line(const std::string& raw, const char* colour = "");
   void draw(const StepDone& step);
   /// From the steps so far; none before the second one.
   std::optional<double> seconds_left(const StepDone& step) const;

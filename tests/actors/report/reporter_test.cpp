@@ -114,6 +114,14 @@ TEST_CASE("on a terminal: a bar that redraws itself ten times a second") {
   CHECK(page.take() == "\r\x1b[K");  // a reporter that goes leaves a clean line
 }
 
+TEST_CASE("what a user's code says commands no terminal") {
+  Page page;
+  ManualClock clock;
+  Reporter reporter(page, clock);
+  reporter.show(Warning{"loss() threw: \x1b]0;mine\x07 \x1b[2J\r\x7fgrün\nnext"});
+  CHECK(page.text == "warning: loss() threw: ?]0;mine? ?[2J??grün\nnext\n");
+}
+
 TEST_CASE("colour only where it is allowed") {
   Page page;
   page.terminal = true;
