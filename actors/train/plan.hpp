@@ -100,10 +100,12 @@ struct GenerationPlan {
   bool operator==(const GenerationPlan&) const = default;
 };
 
-/// Rank 0 computes `step` a second time (rehearsal.hpp): the step after the run's first, the 4th after it,
-/// the 16th, the 64th and so on, so that what changes later is found as well and the cost stays a few steps.
-/// Not the first: what counts from 0 is then still what it is in a fresh copy.
-inline bool is_rehearsed(std::int64_t step, std::int64_t begun_at) {
+/// Every rank computes its first leaf of `step` a second time (rehearsal.hpp): in the step after the run's
+/// first, the 4th after it, the 16th, the 64th and so on, so that what changes later is found as well and the
+/// cost stays a few leaves, and in the job's last. Not in the first: what counts from 0 is then still what it
+/// is in a fresh copy.
+inline bool is_rehearsed(std::int64_t step, std::int64_t begun_at, std::int64_t total_steps) {
+  if (step + 1 == total_steps) return step > begun_at;
   const auto after = static_cast<std::uint64_t>(std::max<std::int64_t>(step - begun_at, 0));
   return std::has_single_bit(after) && std::countr_zero(after) % 2 == 0;
 }

@@ -45,6 +45,13 @@ void Rehearsal::apply(const ApplyInfo& info) {
   apply_step(*fresh_, info);
 }
 
+void Rehearsal::take_buffers(TrainingModel& model) {
+  const torch::NoGradGuard no_grad;
+  const auto from = model.buffers();
+  const auto to = fresh_->buffers();
+  for (std::size_t i = 0; i < from.size(); ++i) to[i].tensor.copy_(from[i].tensor);
+}
+
 void Rehearsal::compare(const TrainState& state) {
   const auto difference = first_difference(hash_parts(copy_.view().parts), hash_parts(state.view().parts));
   if (!difference.empty()) state_escaped(difference + " after it");

@@ -17,12 +17,14 @@ class Rehearsal {
   /// `fresh` is a model of the same job, and gets `state`.
   Rehearsal(std::unique_ptr<TrainingModel> fresh, const TrainState& state);
 
-  /// The step's leaf 0, whose loss was `loss`. Throws BadConfig if the copy has another one.
+  /// A leaf of the step, whose loss was `loss`. Throws BadConfig if the copy has another one.
   void leaf(const data::Batch& batch, Leaf& at, double loss);
   /// Before the step is applied: its reduced gradients.
   void take_gradients(TrainingModel& model);
   /// The apply, on the copy.
   void apply(const ApplyInfo& info);
+  /// Where the leaf was not 0, whose buffers are the step's.
+  void take_buffers(TrainingModel& model);
   /// After both: throws BadConfig if the copy has become another state.
   void compare(const TrainState& state);
 

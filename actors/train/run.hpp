@@ -66,7 +66,8 @@ class Run {
   /// type, such as another learning rate, and another seed, on the same data and batches. Parameters,
   /// buffers and what optimizers keep for each parameter are the snapshot's, and so is the step that it goes
   /// on at; options of optimizers and learning rates are those that the new struct sets, where it is another
-  /// one. `options.epochs` count from the beginning. Include train.hpp.
+  /// one: the rates as its scheduler makes them by that step. `options.epochs` count from the beginning.
+  /// Include train.hpp.
   ///     Run better = best.clone(Digits{folder, 0.01}, options);
   template <class Job>
   Run clone(const Job& job, const TrainOptions& options) const;

@@ -1,5 +1,7 @@
 #include "actors/train/step_engine.hpp"
 
+#include <unistd.h>
+
 #include <cmath>
 #include <string>
 #include <utility>
@@ -7,6 +9,7 @@
 #include "actors/train/leaf_random.hpp"
 #include "runtime/core/assert.hpp"
 #include "runtime/core/error.hpp"
+#include "runtime/core/log.hpp"
 
 namespace troupe::train {
 
@@ -62,8 +65,7 @@ std::vector<double> StepEngine::run_step(std::uint64_t global_step, std::span<co
 }
 
 void StepEngine::rehearse(std::unique_ptr<TrainingModel> fresh) {
-  TROUPE_ASSERT(group_ && group_->leaves().begin == 0 && group_->leaves().size() > 0,
-                "whoever has leaf 0 rehearses");
+  TROUPE_ASSERT(group_ && group_->leaves().size() > 0, "a rank rehearses its first leaf");
   abandon_step();
   rehearsal_.emplace(std::move(fresh), state_);
 }
@@ -94,6 +96,7 @@ LeafResult StepEngine::compute_leaf(const LeafBatch& leaf) {
   Leaf at(place, stream);
   const std::uint64_t before = changes_of_parameters();
   const torch::Tensor loss = model_->loss(leaf.batch, at);
+  end_forked_child("loss()");
   if (!loss.defined() || loss.numel() != 1) {
     throw BadConfig("the loss is not a scalar", "the trainer runs backward from it",
                     "return its mean or sum");
@@ -114,7 +117,7 @@ LeafResult StepEngine::compute_leaf(const LeafBatch& leaf) {
   buffers_.restore(committed_buffers_);
   reducer_.end_leaf();
   const auto value = loss.item<double>();
-  if (rehearsal_ && leaf.leaf == 0) {
+  if (rehearsal_ && leaf.leaf == group_->leaves().begin) {
     seed_leaf(options_.seed, global_step_, leaf.leaf);
     Leaf again(place, stream);
     rehearsal_->leaf(leaf.batch, again, value);
@@ -139,7 +142,17 @@ void StepEngine::check_parameters_unchanged(std::uint64_t before, const char* wh
 void StepEngine::evaluate(const data::Batch& batch, Leaf& at) {
   const std::uint64_t before = changes_of_parameters();
   model_->evaluate(batch, at);
+  end_forked_child("evaluate()");
   check_parameters_unchanged(before, "evaluate()");
+}
+
+/// It would write into the memory of its parent's group.
+void StepEngine::end_forked_child(const char* of) const {
+  if (!fork_guard_.is_in_child()) return;
+  log(LogLevel::kError, std::string("a process that the job's ") + of +
+                            " forked came back from it, and ends: let it end " +
+                            "in its own code, with _exit()");
+  ::_exit(1);
 }
 
 void StepEngine::finish_step() {
@@ -179,10 +192,12 @@ void StepEngine::apply(bool ends_epoch, double total_weight) {
   if (rehearsal_) rehearsal_->take_gradients(*model_);
   seed_apply(options_.seed, global_step_);
   apply_step(*model_, info);
+  end_forked_child("apply()");
   buffers_.restore(next_buffers_);
   if (!rehearsal_) return;
   seed_apply(options_.seed, global_step_);
   rehearsal_->apply(info);
+  if (group_->leaves().begin != 0) rehearsal_->take_buffers(*model_);  // the step's are leaf 0's
   rehearsal_->compare(state_);
   rehearsal_.reset();
 }

@@ -22,6 +22,7 @@
 #include "actors/train/rehearsal.hpp"
 #include "actors/train/train_state.hpp"
 #include "collectives/process_group.hpp"
+#include "runtime/core/fork_guard.hpp"
 
 namespace troupe::train {
 
@@ -92,6 +93,7 @@ class StepEngine {
   void check_parameters_unchanged(std::uint64_t before, const char* where) const;
   void share_buffers();
   void divide_by(double total_weight);
+  void end_forked_child(const char* of) const;
   template <class Body>
   auto guarded(Body&& body);
 
@@ -99,6 +101,7 @@ class StepEngine {
   std::vector<torch::Tensor> parameters_;
   EngineOptions options_;
   TrainState state_;
+  ForkGuard fork_guard_;
   BufferPack buffers_;
   Reducer reducer_;
   std::shared_ptr<collectives::ProcessGroup> group_;

@@ -1,5 +1,6 @@
 #include "actors/train/train_state.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <map>
@@ -265,6 +266,19 @@ StateView TrainState::view() const {
   }
   for (const UserPart& part : model_.setup().state.parts()) add(view, kUserPrefix + part.name, part.read());
   return view;
+}
+
+void TrainState::step_schedulers(std::span<const StatePart> like) {
+  for (const TrainedBy& trained : model_.optimizers()) {
+    if (trained.scheduler == nullptr) continue;
+    const auto part = std::find_if(like.begin(), like.end(), [&](const StatePart& one) {
+      return one.name == Names(trained).scheduler_steps();
+    });
+    std::int64_t steps = 0;
+    if (part != like.end() && part->bytes.size() == sizeof steps)
+      std::memcpy(&steps, part->bytes.data(), sizeof steps);
+    while (static_cast<std::int64_t>(scheduler_steps(*trained.scheduler)) < steps) trained.scheduler->step();
+  }
 }
 
 Result<void> TrainState::install(std::span<const StatePart> parts) {

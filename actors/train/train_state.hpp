@@ -36,6 +36,10 @@ class TrainState {
   /// See final_hash().
   std::string hash() const { return final_hash(view().parts); }
 
+  /// Steps each scheduler as often as those of `like` were: then learning rates are what this model's own
+  /// would be by now. REQUIRES: a fresh model.
+  void step_schedulers(std::span<const StatePart> like);
+
   /// Replaces the whole state: everything is checked first, and after an error nothing has changed. The
   /// values are copied. Errors: kBadInput with the first part that does not fit this model and optimizer.
   Result<void> install(std::span<const StatePart> parts);

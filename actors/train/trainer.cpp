@@ -282,7 +282,9 @@ class Trainer::Work {
     std::unique_ptr<TrainingModel> model;
     if (settings_.new_options) {
       model = make_model(settings_);
-      fresh = TrainState(*model).view();
+      TrainState own(*model);
+      own.step_schedulers(parts);
+      fresh = own.view();
       take_options(parts, fresh.parts);
     }
     pristine_ = false;

@@ -215,7 +215,8 @@ TrainerTask TrainerMachine::choose_running_task() const {
     return HashState{};
   }
   if (steps_ < limit_) {
-    return ComputeStep{generation_, steps_, leaves(), rank() == 0 && is_rehearsed(steps_, plan_.begun_at)};
+    return ComputeStep{generation_, steps_, leaves(),
+                       is_rehearsed(steps_, plan_.begun_at, plan_.total_steps)};
   }
   return Wait{"step " + std::to_string(steps_) + " waits for the commit"};
 }

@@ -346,9 +346,9 @@ void Process::on_node_gone(const std::string& why) {
   fail_calls([](ProcessAddress) { return true; },
              {ErrorCode::kUnavailable, "a call has no answer", "this host's node is gone: " + why,
               "its driver gets another node: spawn actors there again"});
-  const bool first = left_.exchange(1) == 0;
+  left_ = 1;
   futex_wake(left_, INT_MAX);
-  if (first && handlers_.on_node_lost) handlers_.on_node_lost();
+  if (!ending_ && !std::exchange(node_gone_, true) && handlers_.on_node_lost) handlers_.on_node_lost();
 }
 
 // Actors.

@@ -122,6 +122,7 @@ class Process final : public ProcessGate, public ActorHome {
   std::unique_ptr<Routes> routes_;
   std::unique_ptr<Leases> leases_;
   std::atomic<std::uint32_t> left_{0};  ///< told to leave, or the node is gone
+  bool node_gone_ = false;              ///< the handler was told; of the thread that receives
   std::atomic<bool> ending_{false};  ///< this process says goodbye: ends that it brings about are no deaths
 };
 

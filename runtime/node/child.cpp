@@ -138,9 +138,11 @@ std::optional<std::string> how_it_ends(const Child& child) {
 
 std::string reap(const Child& child) {
   siginfo_t info{};
-  if (::waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOHANG) != 0)
-    return "it was reaped elsewhere";
+  const auto pid = static_cast<id_t>(child.pid);
+  if (::waitid(P_PID, pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0) return "it was reaped elsewhere";
   if (info.si_pid == 0) return {};
+  ::kill(-child.pid, SIGKILL);  // the group is its own for as long as it is not reaped
+  ::waitid(P_PID, pid, &info, WEXITED);
   return info.si_code == CLD_EXITED ? exited(info.si_status) : killed(info.si_status);
 }
 

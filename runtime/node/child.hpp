@@ -42,7 +42,8 @@ void signal_child(const Child& child, int signal);
 std::optional<std::string> how_it_ends(const Child& child);
 
 /// Reaps a child that has ended (pidfd readable): "killed by signal 9 (SIGKILL)", "exit code 3".
-/// Never waits: empty when it has not ended.
+/// What it has forked ends with it (SIGKILL), unless it has left its process group. Never waits: empty when
+/// it has not ended.
 std::string reap(const Child& child);
 
 /// Waits until the child has ended, `timeout` at most.

@@ -1,5 +1,5 @@
-// Calls between processes and nodes: each has one end. Every test is the story of a defect that was provoked from
-// outside, and counts every call: answered right, failed with a type, wrong, or unanswered.
+// Calls between processes and nodes: each has one end. Every test is the story of a defect that was provoked
+// from outside, and counts every call: answered right, failed with a type, wrong, or unanswered.
 #include <unistd.h>
 
 #include <atomic>
@@ -43,7 +43,8 @@ struct Caller {
     std::vector<Future<std::string>> under_way(calls);
     const Instant deadline = MonotonicClock().now() + 4min;
     const auto take = [&](std::uint64_t i) {
-      tally.take(under_way[i], deadline, [&](const std::string& got) { return got == pattern(first + i, size); });
+      tally.take(under_way[i], deadline,
+                 [&](const std::string& got) { return got == pattern(first + i, size); });
       under_way[i] = {};
     };
     for (std::uint64_t i = 0; i < calls; ++i) {
@@ -85,9 +86,10 @@ NodeId other_node(const Session& session) {
 
 }  // namespace
 
-TEST_CASE("three callers on a busy machine get their own bytes: 7,500 calls of 300 KB between two nodes", "[calls]") {
-  // Was: 4,600 never answered, 62 errors, and 10 answered with the bytes of another call. Fragments were dropped,
-  // and what was left of two messages was put together as one.
+TEST_CASE("three callers on a busy machine get their own bytes: 7,500 calls of 300 KB between two nodes",
+          "[calls]") {
+  // Was: 4,600 never answered, 62 errors, and 10 answered with the bytes of another call. Fragments were
+  // dropped, and what was left of two messages was put together as one.
   constexpr std::uint64_t kCallers = 3, kCalls = 2'500, kBytes = 300'000;
   const BusyLoops load(2);
   auto session = init(0, nullptr, {.nodes = 2});
@@ -101,7 +103,8 @@ TEST_CASE("three callers on a busy machine get their own bytes: 7,500 calls of 3
   Counts all;
   for (const auto& future : counts) {
     const Counts one = future.get(5min);
-    all.right += one.right, all.wrong += one.wrong, all.failed += one.failed, all.unanswered += one.unanswered;
+    all.right += one.right, all.wrong += one.wrong, all.failed += one.failed,
+        all.unanswered += one.unanswered;
     if (all.first_error.empty()) all.first_error = one.first_error;
   }
   INFO(all.right << " right, " << all.wrong << " wrong, " << all.failed << " failed, " << all.unanswered
@@ -163,7 +166,8 @@ TEST_CASE("200,000 small calls to another node: a full queue is no death", "[cal
   CHECK(tally.right == kCalls);
 }
 
-TEST_CASE("a method that returns a Future without a call behind it is an error of that call alone", "[calls]") {
+TEST_CASE("a method that returns a Future without a call behind it is an error of that call alone",
+          "[calls]") {
   // Was: SIGSEGV of the actor's process, with every other actor in it.
   auto session = init(0, nullptr);
   auto echo = session.spawn<Echo>();
@@ -211,8 +215,8 @@ TEST_CASE("an argument or a result of 70 MiB is refused with the limit in the er
 }
 
 TEST_CASE("light actors that meet new peers at the same time do not wait for each other", "[calls]") {
-  // Was: each blocked one of the two threads that all light actors share; the answers they waited for needed one, too.
-  // 30 s later a false ActorDied.
+  // Was: each blocked one of the two threads that all light actors share; the answers they waited for needed
+  // one, too. 30 s later a false ActorDied.
   auto session = init(0, nullptr, {.nodes = 2});
   constexpr int kGreeters = 6, kPeers = 6;
   std::vector<Future<ActorHandle<Echo>>> starting;

@@ -19,8 +19,8 @@
 #include <sstream>
 #include <thread>
 
-#include "scheduler/init/cluster_folder.hpp"
 #include "runtime/node/package.hpp"
+#include "scheduler/init/cluster_folder.hpp"
 #include "scheduler/init/init.hpp"
 #include "tests/e2e/support.hpp"
 
@@ -311,11 +311,12 @@ TEST_CASE("bad words on the command line: one error, no process", "[cluster]") {
 }
 
 TEST_CASE("what `troupe start` prints works as it stands, and its log says what happens", "[cluster]") {
-  // Was: the command for a job could not find the keys of --folder, the token's file was refused for its mode, and
-  // head.log was empty.
+  // Was: the command for a job could not find the keys of --folder, the token's file was refused for its
+  // mode, and head.log was empty.
   const TemporaryFolder folder;
   const std::string root = folder.path(), a = root + "/with space";
-  const auto started = shell(TROUPE_CLI " start --head --port 0 --cpus 1 --name one --detach --folder '" + a + "'");
+  const auto started =
+      shell(TROUPE_CLI " start --head --port 0 --cpus 1 --name one --detach --folder '" + a + "'");
   INFO(started.output);
   REQUIRE(started.code == 0);
   const auto stop = [&] { return shell(TROUPE_CLI " stop --folder '" + a + "'"); };
@@ -350,7 +351,8 @@ TEST_CASE("what `troupe start` prints works as it stands, and its log says what 
     return heads.size() == 1 && heads[0] != head && count(log(), "the head listens at") == 2;
   }));
   CHECK(log().find("started again") != std::string::npos);
-  CHECK(eventually([&] { return count(shell(TROUPE_CLI " status --folder '" + a + "'").output, "alive") == 1; }));
+  CHECK(eventually(
+      [&] { return count(shell(TROUPE_CLI " status --folder '" + a + "'").output, "alive") == 1; }));
   CHECK(stop().code == 0);
 }
 
@@ -359,7 +361,8 @@ TEST_CASE("a head or a node of `troupe start` that dies while it starts is start
   const TemporaryFolder folder;
   for (const std::size_t victim : {0, 1}) {  // in the order in which they are started: the head, the node
     std::atomic<int> killed{0};
-    for (int round = 0; round < 20 && killed == 0; ++round) {  // on a busy machine all may be up before it is seen
+    for (int round = 0; round < 20 && killed == 0;
+         ++round) {  // on a busy machine all may be up before it is seen
       const std::string own = folder.path() + "/" + std::to_string(victim) + "." + std::to_string(round);
       std::atomic<bool> stop{false};
       std::thread killer([&] {
@@ -371,7 +374,8 @@ TEST_CASE("a head or a node of `troupe start` that dies while it starts is start
           auto started = children(start);
           // A child that was not yet made into another program may be the one that goes on in the background.
           std::erase_if(started, [](pid_t child) {
-            return slurp("/proc/" + std::to_string(child) + "/environ").find("TROUPE_ROLE=") == std::string::npos;
+            return slurp("/proc/" + std::to_string(child) + "/environ").find("TROUPE_ROLE=") ==
+                   std::string::npos;
           });
           if (started.size() <= victim) continue;
           std::sort(started.begin(), started.end());
@@ -384,7 +388,8 @@ TEST_CASE("a head or a node of `troupe start` that dies while it starts is start
       killer.join();
       INFO(victim << ": " << started.output << slurp(own + "/head.log"));
       CHECK(started.code == 0);
-      CHECK(eventually([&] { return count(shell(TROUPE_CLI " status --folder " + own).output, "alive") == 1; }));
+      CHECK(eventually(
+          [&] { return count(shell(TROUPE_CLI " status --folder " + own).output, "alive") == 1; }));
       CHECK(shell(TROUPE_CLI " stop --folder " + own).code == 0);
     }
     CHECK(killed == 1);

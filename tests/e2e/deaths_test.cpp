@@ -20,6 +20,12 @@ namespace {
 struct Mortal {
   int same(int n) { return n; }
   int pid() { return ::getpid(); }
+  /// Of a child that lives on.
+  int fork_child() {
+    const pid_t child = ::fork();
+    if (child != 0) return child;
+    for (;;) ::pause();
+  }
   int slow() {
     std::this_thread::sleep_for(1min);
     return 0;
@@ -36,6 +42,11 @@ struct Watcher {
   int told(int which) { return *times.at(static_cast<std::size_t>(which)); }
   std::vector<std::shared_ptr<int>> times;
 };
+
+bool is_gone(pid_t pid) {
+  for (int i = 0; i < 1000 && ::kill(pid, 0) == 0; ++i) std::this_thread::sleep_for(10ms);
+  return ::kill(pid, 0) != 0;
+}
 
 NodeId other_node(const Session& session) {
   for (const auto& node : session.nodes()) {
@@ -80,6 +91,31 @@ std::string spawn_again(const Session& session, Duration timeout, ActorOptions o
 }
 
 }  // namespace
+
+// The driver stayed with the node that had left, and every spawn failed.
+TEST_CASE("a driver whose node was stopped until it was declared dead goes to the next one", "[deaths]") {
+  auto session = init(0, nullptr);
+  const pid_t node = session.embedded()->node_pids().at(0);
+  ::kill(node, SIGSTOP);
+  std::this_thread::sleep_for(9s);
+  ::kill(node, SIGCONT);
+  const auto incarnation = session.incarnation();
+  CHECK(eventually([&] { return session.incarnation() > incarnation; }, 30s));
+  CHECK(session.spawn<Mortal>({.isolated = true}).call<&Mortal::same>(3).get(20s) == 3);
+}
+
+// It lived on without a parent, with the memory of its worker.
+TEST_CASE("what an actor has forked ends with its process", "[deaths]") {
+  auto session = init(0, nullptr);
+  const auto killed = session.spawn<Mortal>({.isolated = true});
+  const int orphan = killed.call<&Mortal::fork_child>().get(20s);
+  session.kill(killed);
+  CHECK(is_gone(orphan));
+  const auto crashed = session.spawn<Mortal>({.isolated = true});
+  const int other = crashed.call<&Mortal::fork_child>().get(20s);
+  ::kill(crashed.call<&Mortal::pid>().get(20s), SIGKILL);
+  CHECK(is_gone(other));
+}
 
 TEST_CASE("a monitor set around the death of its actor is told exactly once", "[deaths]") {
   // Was: one set while the actor died was never told.

@@ -258,7 +258,7 @@ TEST_CASE("a job stops when a metric gets no better, with the best checkpoint ke
   const auto best = store.load_manifest(whole.best_checkpoint).value();
   const auto best_epoch = std::min_element(losses.begin(), losses.end()) - losses.begin() + 1;
   CHECK(static_cast<std::int64_t>(best.manifest.position.global_step) == best_epoch * 40);
-  CHECK(store.list().value().size() <= 2);  // the newest and the best
+  CHECK(store.list().value().size() <= 2);                             // the newest and the best
   const Net held = train::load_weights(whole.best_checkpoint, Net());  // its manifest, or its tensors' file
   auto tensors = std::filesystem::path(whole.best_checkpoint).replace_extension(".safetensors");
   CHECK(torch::equal(held->hidden->weight, train::load_weights(tensors.string(), Net())->hidden->weight));

@@ -1,5 +1,5 @@
-// Starting many actors, large ones, and what a node must refuse: nothing that one program asks for may end the head or
-// a node.
+// Starting many actors, large ones, and what a node must refuse: nothing that one program asks for may end
+// the head or a node.
 #include <signal.h>
 #include <unistd.h>
 
@@ -71,7 +71,8 @@ bool has_lines_in_order(const std::string& file, const std::string& word, int li
 
 }  // namespace
 
-TEST_CASE("100,000 light actors started at once under load: each is there or failed with a type", "[spawns]") {
+TEST_CASE("100,000 light actors started at once under load: each is there or failed with a type",
+          "[spawns]") {
   // Was: hangs with 18 to 163 of them open, new spawns unanswered, and twice a SIGSEGV at exit.
   const TemporaryFolder folder;
   const BusyLoops load(2);
@@ -122,9 +123,10 @@ TEST_CASE("program: sixty thousand spawns", "[.program]") {
   std::this_thread::sleep_for(2min);
 }
 
-TEST_CASE("a region larger than a node may give is refused with the limit, and the node lives on", "[spawns]") {
-  // Was: 12,000 MiB were touched page by page on the node's loop, and the node was declared dead. 10 TB took all of
-  // the machine's memory.
+TEST_CASE("a region larger than a node may give is refused with the limit, and the node lives on",
+          "[spawns]") {
+  // Was: 12,000 MiB were touched page by page on the node's loop, and the node was declared dead. 10 TB took
+  // all of the machine's memory.
   const MemoryGuard guard(std::uint64_t{8} << 30);
   auto session = init(0, nullptr);
   auto small = session.spawn<Small>({.isolated = true});
@@ -147,8 +149,10 @@ TEST_CASE("a region larger than a node may give is refused with the limit, and t
   CHECK(session.open_region("small", 1 << 20, "a test", false).size() >= (1u << 20));
 }
 
-TEST_CASE("constructor arguments that are too large are refused at the door, and the head lives on", "[spawns]") {
-  // Was: above 16 MiB the head could not store them and ended; its node sent them again, and so did the next head end.
+TEST_CASE("constructor arguments that are too large are refused at the door, and the head lives on",
+          "[spawns]") {
+  // Was: above 16 MiB the head could not store them and ended; its node sent them again, and so did the next
+  // head end.
   auto session = init(0, nullptr);
   const pid_t head = session.embedded()->head_pid();
   for (const std::size_t mebibytes : {17, 70}) {
@@ -167,8 +171,9 @@ TEST_CASE("constructor arguments that are too large are refused at the door, and
 }
 
 TEST_CASE("whatever a worker prints arrives in whole lines, in order, and harms nobody", "[spawns]") {
-  // Was: an empty line on standard error was undefined behaviour in the node; the reason of the worker's death then
-  // carried 300 bytes of the node's memory. A line longer than 64 KiB was cut by a line end that nobody wrote.
+  // Was: an empty line on standard error was undefined behaviour in the node; the reason of the worker's
+  // death then carried 300 bytes of the node's memory. A line longer than 64 KiB was cut by a line end that
+  // nobody wrote.
   const TemporaryFolder folder;
   Program program("program: prints", folder.path());
   const std::string end = program.wait(2min);
@@ -197,7 +202,8 @@ TEST_CASE("program: prints", "[.program]") {
   printer.call<&Printer::long_line>(std::uint64_t{300'000}).get(20s);
   printer.call<&Printer::count>(std::string("after"), 10).get(20s);
   printer.call<&Printer::empty_lines>().get(20s);
-  // A worker whose last word is an empty line dies like any other: its node says how, and nothing of its own memory.
+  // A worker whose last word is an empty line dies like any other: its node says how, and nothing of its own
+  // memory.
   auto silent = session.spawn<Printer>({.isolated = true, .label = "silent"});
   silent.call<&Printer::only_an_empty_line>().get(20s);
   const int pid = silent.call<&Printer::pid>().get(20s);

@@ -19,8 +19,8 @@ using Catch::Contains;
 
 namespace {
 
-enum class Place : std::uint8_t { kNowhere, kModel, kShape, kLoss, kWeights, kGet, kDataset };
-enum class Fault : std::uint8_t { kHang, kSlow, kCrash, kAbort, kExit, kThrow, kThrowOfTorch };
+enum class Place : std::uint8_t { kNowhere, kModel, kShape, kMode, kLoss, kWeights, kGet, kDataset };
+enum class Fault : std::uint8_t { kHang, kSlow, kCrash, kAbort, kExit, kFork, kThrow, kThrowOfTorch };
 
 struct TempFolder {
   std::string path =
@@ -58,6 +58,9 @@ struct Planned {
         std::abort();
       case Fault::kExit:
         std::exit(0);
+      case Fault::kFork:
+        (void)::fork();  // and the child goes on, too
+        return;
       case Fault::kThrow:
         throw std::runtime_error("no such luck");
       case Fault::kThrowOfTorch:
@@ -89,7 +92,9 @@ struct FaultyJob {
       const torch::NoGradGuard no_grad;
       net->out->weight.add_(0.01);
     }
-    return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
+    if (at.step == planned.step && at.rank == 1 && planned.place == Place::kMode) net->eval();
+    return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target) *
+           (net->is_training() ? 1 : 2);
   }
   struct Data {
     Planned planned;
@@ -181,6 +186,25 @@ TEST_CASE("a loss() that changes the net's weights ends the job; what get() thro
 }
 
 // By hand (`test_training_failures "[slow]"`): 40 s each.
+// The trainers of rank 0 alone were looked at.
+TEST_CASE("state that escapes in one trainer, some steps after the first, ends the job", "[training]") {
+  auto session = init(0, nullptr);
+  const auto mode = run(session, quick(), {Place::kMode, Fault::kThrow, 12, ""});
+  CHECK_THAT(mode.failure, Contains("the job keeps state that its TrainState lacks") && Contains("step 17"));
+  const auto late = run(session, quick(), {Place::kMode, Fault::kThrow, 30, ""});
+  CHECK_THAT(late.failure, Contains("the job keeps state that its TrainState lacks") && Contains("step 40"));
+}
+
+// It wrote into the memory of its parent's group: another hash, and exit code 0.
+TEST_CASE("a forked child that comes back from loss() ends, and changes no bit", "[training]") {
+  auto session = init(0, nullptr);
+  const auto plain = run(session, quick(), {});
+  const TempFolder folder;
+  const auto forks = run(session, quick(), {Place::kLoss, Fault::kFork, 5, folder.path + "/forked"});
+  CHECK(forks.failure.empty());
+  CHECK(forks.result.state_hash == plain.result.state_hash);
+}
+
 // It failed in the collectives, with the words of their options.
 TEST_CASE("a model() that is another one in each process ends the job, with the part that differs",
           "[training]") {

@@ -506,9 +506,9 @@ TEST_CASE("steps of a run are rehearsed, less and less often") {
   CHECK(s.order<StartGeneration>(kA)->plan.begun_at == 6);
   std::vector<std::int64_t> rehearsed;
   for (std::int64_t step = 0; step < 500; ++step) {
-    if (is_rehearsed(step, 6)) rehearsed.push_back(step);
+    if (is_rehearsed(step, 6, 400)) rehearsed.push_back(step);
   }
-  CHECK(rehearsed == std::vector<std::int64_t>{7, 10, 22, 70, 262});
+  CHECK(rehearsed == std::vector<std::int64_t>{7, 10, 22, 70, 262, 399});
 }
 
 TEST_CASE("whoever computes has the time to end it, and a state on its way keeps the group forming") {

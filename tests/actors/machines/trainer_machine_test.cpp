@@ -208,7 +208,7 @@ TEST_CASE("a state of another lineage is not taken for the plan's") {
   CHECK(std::holds_alternative<GenerationFailed>(out.reports.at(0)));
 }
 
-TEST_CASE("the plan's first step is proven, and rank 0 rehearses the one after it") {
+TEST_CASE("the plan's first step is proven, and the one after it is rehearsed") {
   TrainerMachine trainer(kSelf);
   trainer.on(Quiesce{kFirst, "welcome"});
   GenerationPlan plan = plan_of(kFirst, StateOrigin::kInitial, 0);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "actors/train/numerics.hpp"
+#include "actors/train/optimizer_state.hpp"
 #include "runtime/core/error.hpp"
 #include "tests/actors/train/train_jobs.hpp"
 
@@ -198,6 +199,44 @@ TEST_CASE("an optimizer's options are part of the state, and not of the final ha
   CHECK(options.betas() == std::tuple(0.5, 0.75));
   CHECK(options.weight_decay() == 0.1);
   CHECK_FALSE(options.amsgrad());
+}
+
+struct DecayingJob {
+  double lr = 0.1;
+  torch::nn::Linear model() const { return torch::nn::Linear(3, 2); }
+  torch::optim::SGD optimizer(torch::nn::Linear& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(lr));
+  }
+  auto scheduler(torch::optim::SGD& optimizer) const {
+    return every_step(
+        LambdaLR(optimizer, [](std::int64_t step) { return 1.0 / static_cast<double>(1 + step); }));
+  }
+  torch::Tensor loss(torch::nn::Linear& net, const data::Batch& batch) const {
+    return net->forward(batch.input).sum();
+  }
+};
+
+// The first step after a clone ran with the rate as the struct has it, where a tenth of it was meant.
+TEST_CASE("a clone with another rate begins with what its schedule makes of it by then") {
+  set_up_numerics();
+  const auto rate = [](TrainingModel& model) {
+    return learning_rates(*model.optimizers().front().optimizer).at(0);
+  };
+  const auto before = make_training_model(DecayingJob{0.1}, 1);
+  for (int step = 0; step < 4; ++step) before->optimizers().front().scheduler->step();
+  CHECK(rate(*before) == Approx(0.1 / 5));
+  const auto was = TrainState(*before).view();
+  auto parts = was.parts;
+  const auto fresh = make_training_model(DecayingJob{0.5}, 2);
+  TrainState own(*fresh);
+  own.step_schedulers(parts);
+  const auto view = own.view();
+  take_options(parts, view.parts);
+  const auto clone = make_training_model(DecayingJob{0.5}, 3);
+  TrainState(*clone).install(parts).value();
+  CHECK(rate(*clone) == Approx(0.5 / 5));
+  clone->optimizers().front().scheduler->step();
+  CHECK(rate(*clone) == Approx(0.5 / 6));
 }
 
 /// Fixed values, so that (also in Python, from the layout in README.md) every release and machine must
