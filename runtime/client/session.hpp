@@ -40,7 +40,7 @@ class Session {
   explicit Session(ProcessGate& process) : process_(&process) {}
 
   /// Starts an actor of class T with these constructor arguments and waits for it. Throws what the
-  /// constructor threw, BadConfig when no node can ever hold it, LimitExceeded for arguments above 4 MiB
+  /// constructor threw, Refused when no node can ever hold it, LimitExceeded for arguments above 4 MiB
   /// (isolated, with CPUs or a name) or 64 MiB (others), and Timeout after 2 minutes: the actor is then not
   /// wanted any more, and ended if it should start.
   template <class T, class... Args>
