@@ -31,7 +31,10 @@ std::vector<std::int64_t> range(std::int64_t begin, std::int64_t end) {
 /// While one lives the loader computes `what`; then it waits for the next request.
 class Loader::Computing {
  public:
-  Computing(Loader& loader, const std::string& what) : loader_(loader) { loader_.computes(what); }
+  Computing(Loader& loader, const std::string& what) : loader_(loader) {
+    loader_.computes(what);
+    loader_.start_heartbeat();  // a trainer's first request may overtake the driver's, and never end
+  }
   ~Computing() { loader_.computes({}); }
   Computing(const Computing&) = delete;
   Computing& operator=(const Computing&) = delete;

@@ -61,10 +61,11 @@ struct Run::Parts {
     std::string why;
     Instant since{};
   };
-  std::optional<Lost> lost;  ///< the driver is, and the next one has not begun
-  int faults = 0;            ///< told so far
-  double seconds = 0;        ///< before it was paused
-  Instant began_at = now();  ///< or was resumed
+  std::optional<Lost> lost;     ///< the driver is, and the next one has not begun
+  std::int64_t began_with = 0;  ///< steps of earlier runs
+  int faults = 0;               ///< told so far
+  double seconds = 0;           ///< before it was paused
+  Instant began_at = now();     ///< or was resumed
 
   /// Starts a driver, with its snapshot.
   void begin(TakeUp take_up) {
@@ -75,6 +76,7 @@ struct Run::Parts {
     unread.insert(unread.end(), told.begin(), told.end());
     options.faults = faults;
     const std::int64_t from = options.resume.empty() ? 0 : options.resume.back().step;
+    if (take_up == TakeUp::kAsAsked) began_with = from;
     options.seconds = seconds + (lost ? to_seconds(now() - began_at) : 0);
     incarnation = session.incarnation();
     const auto spawned = session.spawn<TrainDriver>({.here = true}, std::move(options));
@@ -152,6 +154,9 @@ struct Run::Parts {
     if (const auto* step = std::get_if<report::StepDone>(&event))
       reached((step->epoch - 1) * step->steps_per_epoch + step->step);
     if (std::holds_alternative<report::Fault>(event)) ++faults;
+    // For a driver that took over, the steps of this run are those of an earlier one.
+    if (auto* done = std::get_if<report::JobDone>(&event))
+      done->begun_at = std::min(done->begun_at, began_with);
     unread.push_back(std::move(event));
   }
 

@@ -93,7 +93,9 @@ ActorAddress Session::await_spawn(const std::shared_ptr<CallState>& spawn) const
   if (!spawn->wait(kSpawnTimeout)) {
     spawn->cancel({ErrorCode::kTimeout, "an actor was not started",
                    std::to_string(to_seconds(kSpawnTimeout)) + " s passed; it is not wanted any more",
-                   "see the status of the cluster for what its nodes have free"});
+                   "see the status of the cluster for what its nodes have free, and whether a constructor of "
+                   "the job does "
+                   "not return: light actors share a process"});
   }
   return Future<ActorAddress>(spawn).get();
 }

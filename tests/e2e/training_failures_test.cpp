@@ -244,6 +244,8 @@ TEST_CASE("the job's own crashes end it after the third one at the same place, w
   const auto get = run(session, quick(), {Place::kGet, Fault::kAbort, 0, ""});
   CHECK_THAT(get.failure, Contains("3 failures at step ") && Contains("the last one: loader ") &&
                               Contains("last line of its output: the tables are inconsistent"));
+  const auto hangs = run(session, quick(), {Place::kGet, Fault::kHang, 0, ""});
+  CHECK_THAT(hangs.failure, Contains("3 failures at step ") && Contains("it has shown no progress for 3 s"));
   const auto model = run(session, quick(), {Place::kModel, Fault::kThrow, 0, ""});
   CHECK_THAT(model.failure, Contains("3 failures before the first step was through") &&
                                 Contains("FaultyJob::model") && Contains("no such luck"));
