@@ -180,7 +180,7 @@ std::int64_t DriverMachine::next_barrier() const {
   return next;
 }
 
-/// After a commit or an barrier task: the next barrier task, or more steps to run.
+/// After a commit or a barrier task: the next barrier task, or more steps to run.
 void DriverMachine::proceed(Instant now, Actions& out) {
   if (over()) return;
   barrier_task_ = barrier_task_due();

@@ -1,4 +1,4 @@
-/// Generations: who holds what, whose state is the authority, who goes on.
+/// Generations: who holds what, who is the authority, who goes on.
 #include <algorithm>
 #include <utility>
 

@@ -125,7 +125,7 @@ LeafResult StepEngine::compute_leaf(const LeafBatch& leaf) {
   return {value, at.weight(), std::move(at.figures())};
 }
 
-/// Goes up with every change of a parameter in its place.
+/// How often parameters were changed in place: the sum of their version counters.
 std::uint64_t StepEngine::changes_of_parameters() const {
   std::uint64_t changes = 0;
   for (const torch::Tensor& parameter : parameters_) changes += parameter._version();

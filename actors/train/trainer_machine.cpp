@@ -140,7 +140,7 @@ void TrainerMachine::handle(const SetLoaders& order, TrainerOutput& out) {
 template <class Order>
 void TrainerMachine::add_barrier_task(const Order& order, TrainerOutput& out) {
   if (order.generation != generation_ || superseded()) {
-    out.reason = "ignored: an barrier task of generation " + to_string(order.generation);
+    out.reason = "ignored: a barrier task of generation " + to_string(order.generation);
     return;
   }
   barrier_tasks_.emplace_back(order);
