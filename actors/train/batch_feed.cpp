@@ -6,6 +6,7 @@
 
 #include "actors/train/slot_pool.hpp"
 #include "runtime/core/assert.hpp"
+#include "runtime/core/condition.hpp"
 
 namespace troupe::train {
 namespace {
@@ -52,7 +53,7 @@ struct BatchFeed::Stream {
 
 struct BatchFeed::Shared {
   std::mutex mutex;
-  std::condition_variable changed;
+  Condition changed;
   Stream train;
   Stream test;
   std::vector<LoaderInfo> loaders{};

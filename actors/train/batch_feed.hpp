@@ -2,7 +2,6 @@
 /// in (SlotPool), and the calls to the loaders. Training batches and pieces of the test set go the same way.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>

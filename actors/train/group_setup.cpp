@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "collectives/flight/recorded_group.hpp"
+#include "collectives/native/mesh.hpp"
 #include "collectives/native/native_group.hpp"
 
 namespace troupe::train {
@@ -27,39 +28,56 @@ std::map<int, UniqueFd> connect_remote(const Session& session, const RunSettings
   return std::move(collectives::connect_mesh(listener, key, mesh).value().sockets);
 }
 
+class NativeGroups final : public GroupMaker {
+ public:
+  NativeGroups(const Session& session, const RunSettings& settings)
+      : session_(session),
+        settings_(settings),
+        listener_(collectives::DataListener::bind({session.host(), 0}).value()) {}
+
+  std::string address() const override { return troupe::to_string(listener_.endpoint()); }
+
+  std::shared_ptr<collectives::ProcessGroup> form(const GenerationPlan& plan, int rank, std::size_t bytes,
+                                                  std::function<bool()> abandoned) override {
+    collectives::NativeGroupOptions options;
+    options.rank = rank;
+    options.size = static_cast<int>(plan.members.size());
+    options.generation = plan.generation;
+    options.timeout =
+        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(settings_.group_timeout_s));
+    options.data_bytes = bytes;
+    int locals = 0;
+    for (int r = 0; r < options.size; ++r) {
+      options.leaves.push_back(plan.members[r].leaves);
+      const auto same = [&](const auto& member) { return member.node == plan.members[r].node; };
+      const auto first = std::find_if(plan.members.begin(), plan.members.end(), same);
+      options.machines.push_back(static_cast<int>(first - plan.members.begin()));
+      if (plan.members[r].node == session_.node()) ++locals;
+    }
+    const std::string key = settings_.run + "/group/" + to_string(plan.generation);
+    const std::size_t region_bytes = collectives::native_region_bytes(locals, bytes);
+    // The first rank to leave takes the name back: nobody joins a generation that one has left.
+    options.region = std::shared_ptr<SharedMemory>(
+        new SharedMemory(session_.open_region(key, region_bytes, "rank " + std::to_string(rank), true)),
+        [session = session_, key](SharedMemory* region) {
+          delete region;
+          session.drop_region(key);
+        });
+    options.remote = connect_remote(session_, settings_, plan, rank, listener_, std::move(abandoned));
+    return collectives::recorded(collectives::make_native_group(std::move(options)),
+                                 {.group = settings_.run});
+  }
+
+ private:
+  const Session session_;
+  const RunSettings settings_;
+  collectives::DataListener listener_;
+};
+
 }  // namespace
 
-std::shared_ptr<collectives::ProcessGroup> form_group(const Session& session, const RunSettings& settings,
-                                                      const GenerationPlan& plan, int rank,
-                                                      std::size_t data_bytes,
-                                                      const collectives::DataListener& listener,
-                                                      std::function<bool()> abandoned) {
-  collectives::NativeGroupOptions options;
-  options.rank = rank;
-  options.size = static_cast<int>(plan.members.size());
-  options.generation = plan.generation;
-  options.timeout =
-      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(settings.group_timeout_s));
-  options.data_bytes = data_bytes;
-  int locals = 0;
-  for (int r = 0; r < options.size; ++r) {
-    options.leaves.push_back(plan.members[r].leaves);
-    const auto same = [&](const auto& member) { return member.node == plan.members[r].node; };
-    const auto first = std::find_if(plan.members.begin(), plan.members.end(), same);
-    options.machines.push_back(static_cast<int>(first - plan.members.begin()));
-    if (plan.members[r].node == session.node()) ++locals;
-  }
-  const std::string key = settings.run + "/group/" + to_string(plan.generation);
-  const std::size_t bytes = collectives::native_region_bytes(locals, data_bytes);
-  // The first rank to leave takes the name back: nobody joins a generation that one has left.
-  options.region = std::shared_ptr<SharedMemory>(
-      new SharedMemory(session.open_region(key, bytes, "rank " + std::to_string(rank), true)),
-      [session, key](SharedMemory* region) {
-        delete region;
-        session.drop_region(key);
-      });
-  options.remote = connect_remote(session, settings, plan, rank, listener, std::move(abandoned));
-  return collectives::recorded(collectives::make_native_group(std::move(options)), {.group = settings.run});
+std::unique_ptr<GroupMaker> make_native_groups(const Session& session, const RunSettings& settings) {
+  return std::make_unique<NativeGroups>(session, settings);
 }
 
 }  // namespace troupe::train

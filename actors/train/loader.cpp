@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "actors/train/job_registry.hpp"
+#include "actors/train/floor.hpp"
 #include "actors/train/train_driver.hpp"
-#include "actors/train/user_code.hpp"
-#include "runtime/core/quiet_thread.hpp"
 
 namespace troupe::train {
 namespace {
@@ -45,19 +43,16 @@ class Loader::Computing {
 
 Loader::Loader(RunSettings settings, ActorHandle<TrainDriver> driver)
     : settings_(std::move(settings)), driver_(driver) {
-  const auto& type = JobRegistry::instance().find(settings_.job_type);
-  const auto dataset_of = [&](data::Split split) {
-    return run_user_code(type.name + "::dataset", [&] { return type.make_dataset(settings_.job, split); });
-  };
-  train_ = dataset_of(data::Split::kTrain);
-  test_ = dataset_of(data::Split::kTest);
+  TrainFloor& floor = train_floor();
+  train_ = floor.make_dataset(settings_, data::Split::kTrain);
+  test_ = floor.make_dataset(settings_, data::Split::kTest);
   info_.train_size = train_->size();
   info_.test_size = test_->size();
   if (info_.test_size < 0) {
     throw BadConfig("cannot test", "the test set's size() is " + std::to_string(info_.test_size),
                     "return 0 where there is none");
   }
-  info_.sampling = type.make_sampling(settings_.job, *train_);
+  info_.sampling = floor.make_sampling(settings_, *train_);
   info_.sampling_hash = data::sampling_hash(info_.sampling);
   sampler_ = std::make_unique<data::LeafSampler>(sampler_options(settings_, info_));
   info_.steps_per_epoch = sampler_->steps_per_epoch();
@@ -94,14 +89,14 @@ Loader::~Loader() {
 
 void Loader::start_heartbeat() {
   if (heartbeat_.joinable()) return;
-  heartbeat_ = start_quiet_thread([this, me = this_actor().address().actor] {
+  heartbeat_ = Thread::quiet([this, me = this_actor().address().actor] {
     std::unique_lock lock(mutex_);
     while (!ending_) {
       const Progress now = progress_;
       lock.unlock();
       driver_.tell<&TrainDriver::loader_lives>(me, now);  // may be held back
       lock.lock();
-      ends_.wait_for(lock, kHeartbeat, [this] { return ending_; });
+      if (!ending_) ends_.wait_for(lock, kHeartbeat);
     }
   });
 }
@@ -117,7 +112,7 @@ data::SampleHooks Loader::hooks() {
                 const std::lock_guard lock(mutex_);
                 ++progress_.count;
               },
-          .seed = seed_default_generator};
+          .seed = [](std::uint64_t seed) { train_floor().seed_generators(seed); }};
 }
 
 const data::Dataset& Loader::dataset(data::Split split) const {
@@ -128,7 +123,7 @@ std::span<std::byte> Loader::slot(const BatchAsk& ask) {
   const ActorId trainer = ask.trainer.actor;
   const Session session = this_actor().session();
   if (!regions_.contains(trainer)) {
-    session.process().monitor(ask.trainer, [this, session, trainer](const std::string&) {
+    session.monitor(ask.trainer, [this, session, trainer](const std::string&) {
       // The dead cannot take its names back, and the node keeps what a loader holds.
       for (const auto& [name, memory] : regions_[trainer]) session.drop_region(name);
       regions_.erase(trainer);

@@ -1,18 +1,18 @@
 /// The loader actor: reads a dataset and constructs batches in the memory of the trainers that ask for them.
 #pragma once
 
-#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "actors/data/batch_builder.hpp"
 #include "actors/train/messages.hpp"
 #include "actors/train/settings.hpp"
 #include "runtime/client/session.hpp"
+#include "runtime/core/condition.hpp"
+#include "runtime/core/thread.hpp"
 
 namespace troupe::train {
 
@@ -74,9 +74,9 @@ class Loader {
   std::map<ActorId, std::map<std::string, SharedMemory>> regions_;  ///< by trainer
 
   /// The actor's thread may be in the user's get() for long: this one beats.
-  std::thread heartbeat_;
+  Thread heartbeat_;
   std::mutex mutex_;
-  std::condition_variable ends_;
+  Condition ends_;
   bool ending_ = false;  ///< guarded by mutex_, as is:
   Progress progress_;
 };

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "actors/train/buffer_pack.hpp"
+#include "actors/train/engine.hpp"
 #include "actors/train/model.hpp"
 #include "actors/train/reducer.hpp"
 #include "actors/train/rehearsal.hpp"
@@ -30,13 +31,6 @@ struct EngineOptions {
   int logical_ranks = 1;   ///< leaves of the job; part of its config, whatever the number of trainers
   std::uint64_t seed = 0;  ///< of the job: keys the random stream of every leaf
   ReducerOptions reducer;
-};
-
-/// What a leaf came to.
-struct LeafResult {
-  double loss = 0;
-  std::optional<double> weight;  ///< as the job gave it
-  std::vector<Figure> figures;
 };
 
 /// One leaf's batch.

@@ -13,6 +13,7 @@
 #include "actors/report/tensorboard_log.hpp"
 #include "actors/report/terminal.hpp"
 #include "actors/train/state_parts.hpp"
+#include "actors/train/take_up.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/security/secret.hpp"
 #include "scheduler/init/embedded_cluster.hpp"
@@ -130,7 +131,7 @@ std::string this_run(const RunSettings& settings) {
 
 /// Makes sure that checkpoints can be written, and finds those to take up. Never none where one was asked
 /// for. Adds warnings to `told`, and takes the folder's lock if the run does not have it.
-void find_checkpoints(const TrainOptions& options, TakeUp take_up, RunOptions& run,
+void find_checkpoints(const TrainOptions& options, TakeUp how, RunOptions& run,
                       std::optional<checkpoint::FolderLock>& folder, std::vector<report::Event>& told) {
   if (options.checkpoint_folder.empty()) return;
   checkpoint::PosixFileSystem files;
@@ -139,39 +140,22 @@ void find_checkpoints(const TrainOptions& options, TakeUp take_up, RunOptions& r
   if (!folder)
     folder = checkpoint::FolderLock::take(options.checkpoint_folder, this_run(run.settings)).value();
   const auto listed = store.list().value();
-  if (listed.empty() && take_up == TakeUp::kOwn && !options.resume) return;
-  if (!options.resume && take_up == TakeUp::kAsAsked) {
+  if (listed.empty() && how == TakeUp::kOwn && !options.resume) return;
+  if (!options.resume && how == TakeUp::kAsAsked) {
     if (listed.empty()) return;
     refuse("'" + options.checkpoint_folder + "' holds checkpoints of an earlier run, the newest is " +
                listed.back().manifest_path,
            "resume from them, or name another folder: a new run would let them go");
   }
-  std::string bad;
-  for (auto at = listed.rbegin(); at != listed.rend(); ++at) {
-    if (!at->manifest) {
-      bad += (bad.empty() ? "" : "; ") + at->manifest.error().message();
-      continue;
-    }
-    const auto& manifest = *at->manifest;
-    const auto other = difference(manifest.job, job_identity(run.settings));
-    if (other && !run.resumed_job)
-      refuse("the checkpoint " + at->manifest_path + " is of another job: " + *other,
-             "resume with the same job, or name another checkpoint folder");
-    // Older ones of another job, or of a longer run of this one, are not what comes before the newest.
-    const auto step = static_cast<std::int64_t>(manifest.position.global_step);
-    if (other || (!run.resume.empty() && step > run.resume.back().step)) continue;
-    if (!run.resumed_job) run.resumed_job = manifest.job;
-    const auto history = manifest.metadata.find(kHistoryKey);
-    run.resume.push_back({at->manifest_path, step, manifest.state_hash,
-                          history == manifest.metadata.end() ? "" : history->second});
-  }
-  if (run.resume.empty()) {
-    refuse(bad.empty() ? "there is no checkpoint in '" + options.checkpoint_folder + "' to resume from"
-                       : "no checkpoint in '" + options.checkpoint_folder + "' is usable: " + bad,
+  TakenUp taken = take_up(listed, job_identity(run.settings));
+  if (taken.checkpoints.empty()) {
+    refuse(taken.bad.empty() ? "there is no checkpoint in '" + options.checkpoint_folder + "' to resume from"
+                             : "no checkpoint in '" + options.checkpoint_folder + "' is usable: " + taken.bad,
            "name the folder of an earlier run, or start without resuming");
   }
-  if (!bad.empty()) told.push_back(report::Warning{"passed over: " + bad});
-  std::reverse(run.resume.begin(), run.resume.end());
+  if (!taken.bad.empty()) told.push_back(report::Warning{"passed over: " + taken.bad});
+  run.resume = std::move(taken.checkpoints);
+  run.resumed_job = std::move(taken.job);
 }
 
 /// The snapshot takes its place among the checkpoints: what is newer was written by this run, later.

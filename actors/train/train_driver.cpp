@@ -4,7 +4,7 @@
 #include <cmath>
 #include <csignal>
 
-#include "actors/train/numerics.hpp"
+#include "actors/train/floor.hpp"
 
 namespace troupe::train {
 namespace {
@@ -27,7 +27,7 @@ std::string encode_address(const ActorAddress& address) {
 TrainDriver::TrainDriver(RunOptions options)
     : options_(std::move(options)),
       session_(this_actor().session()),
-      first_(options_.deadlines, DriverConfig().restart) {
+      first_(options_.deadlines, options_.restart) {
   so_far_.faults = options_.faults;
   if (!options_.resume.empty())
     so_far_.metrics = decode_history(options_.resume.back().history).value_or(History{}).metrics;
@@ -122,6 +122,8 @@ void TrainDriver::start_machine() {
   config.trainers = options_.trainers;
   config.min_trainers = options_.min_trainers;
   static_cast<Deadlines&>(config.deadlines) = options_.deadlines;
+  config.restart = options_.restart;
+  config.ahead = options_.ahead;
   config.loaders = options_.loaders;
   config.epochs = options_.settings.epochs;
   config.steps_per_epoch = sampler_->steps_per_epoch();
@@ -151,7 +153,7 @@ void TrainDriver::start_machine() {
     for (auto index = piece * info.test_piece; index < end; ++index) indices.push_back(index);
     return data::index_hash(indices);
   };
-  machine_ = std::make_unique<DriverMachine>(std::move(config));
+  machine_ = std::make_unique<DriverMachine>(std::move(config), train_floor().mutations());
   carry_out(machine_->start(now()));
   if (stops_) feed(StopRequested{.hold_state = true});
   tick();
@@ -171,7 +173,9 @@ void TrainDriver::tick() {
 
 void TrainDriver::feed(const DriverEvent& event) {
   if (over_ || machine_ == nullptr) return;
-  carry_out(machine_->on(event, now()));
+  const auto actions = machine_->on(event, now());
+  train_floor().watch(*machine_, event, actions);
+  carry_out(actions);
 }
 
 void TrainDriver::carry_out(const std::vector<DriverAction>& actions) {
@@ -215,7 +219,10 @@ void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Traine
   if (over_ || cancelled_.contains(token)) return session_.kill(trainer, "it is not wanted any more");
   names_[id] = "trainer " + std::to_string(number);
   trainer.call<&Trainer::hello>().then([this, token, number, trainer, id](Result<TrainerHello> hello) {
-    if (!hello) return feed(SpawnFailed{token, hello.error().message(), hello.error().code});
+    if (!hello) {
+      session_.kill(trainer, "it did not say hello");  // it may live, and hold its CPUs
+      return feed(SpawnFailed{token, hello.error().message(), hello.error().code});
+    }
     names_[id] += " (pid " + std::to_string(hello->pid) + ")";
     if (const auto why = does_not_belong(*hello)) {
       session_.kill(trainer, "it is not like the others");

@@ -33,6 +33,8 @@ struct RunOptions {
   int trainers = 1;
   int min_trainers = 1;
   Deadlines deadlines;
+  RestartPolicy restart;
+  int ahead = DriverConfig().ahead;
   int loaders = 1;
   bool evaluate = true;
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end

@@ -1,6 +1,5 @@
 #include "actors/train/trainer.hpp"
 
-#include <ATen/Parallel.h>
 #include <unistd.h>
 
 #include <bit>
@@ -8,18 +7,15 @@
 
 #include "actors/checkpoint/checkpoint_store.hpp"
 #include "actors/checkpoint/safetensors.hpp"
-#include "actors/data/torch.hpp"
 #include "actors/train/batch_feed.hpp"
-#include "actors/train/group_setup.hpp"
-#include "actors/train/job_registry.hpp"
-#include "actors/train/numerics.hpp"
+#include "actors/train/floor.hpp"
 #include "actors/train/snapshot.hpp"
 #include "actors/train/state_transfer.hpp"
-#include "actors/train/step_engine.hpp"
 #include "actors/train/train_driver.hpp"
 #include "actors/train/trainer_machine.hpp"
-#include "actors/train/user_code.hpp"
-#include "collectives/native/native_group.hpp"
+#include "runtime/core/condition.hpp"
+#include "runtime/core/thread.hpp"
+#include "runtime/host/may_wait.hpp"
 
 namespace troupe::train {
 namespace {
@@ -27,23 +23,6 @@ namespace {
 using collectives::Buffer;
 using collectives::DType;
 using collectives::ReduceOp;
-
-/// No copy: the tensors are the batch's memory.
-data::Batch as_batch(const data::BatchView& view) {
-  data::Batch batch;
-  batch.samples = view.header.count;
-  for (const auto& field : view.fields) {
-    const auto tensor = torch::from_blob(field.bytes.data(), field.shape, data::torch_dtype(field.dtype));
-    if (field.name == "input") {
-      batch.input = tensor;
-    } else if (field.name == "target") {
-      batch.target = tensor;
-    } else {
-      batch.others.emplace_back(field.name, tensor);
-    }
-  }
-  return batch;
-}
 
 /// What every rank learns of a leaf, so that a survivor can speak for a trainer that died. Each is zero but
 /// on the leaf's host, so that summing over ranks changes no bit.
@@ -60,31 +39,13 @@ constexpr std::size_t kMostFigureBytes = 64 << 10;
 constexpr Duration kPieceArrives = std::chrono::seconds(30);
 constexpr Duration kLook = std::chrono::milliseconds(100);
 
-std::string job_name(const RunSettings& settings) {
-  return JobRegistry::instance().find(settings.job_type).name;
-}
-
-std::unique_ptr<TrainingModel> make_model(const RunSettings& settings) {
-  return run_user_code(job_name(settings) + "::model (or setup, optimizer)", [&] {
-    return JobRegistry::instance().find(settings.job_type).make_model(settings.job, settings.seed);
-  });
-}
-
 /// The part of the job that a task runs: "Digits::loss".
 std::string users_part(const RunSettings& settings, const TrainerTask& task) {
-  const std::string job = job_name(settings);
+  const std::string job = train_floor().job_name(settings);
   if (std::holds_alternative<ComputeStep>(task)) return job + "::loss";
   if (std::holds_alternative<ApplyStep>(task)) return "the apply (or optimizer) of " + job;
   if (std::holds_alternative<RunEvaluation>(task)) return "the evaluation of " + job;
   return job;
-}
-
-StepEngine make_engine(const RunSettings& settings) {
-  EngineOptions options;
-  options.logical_ranks = settings.logical_ranks;
-  options.seed = settings.seed;
-  options.reducer.allow_unused = settings.find_unused_parameters;
-  return {make_model(settings), options};
 }
 
 }  // namespace
@@ -96,13 +57,16 @@ class Trainer::Work {
         session_(actor.session()),
         settings_(std::move(settings)),
         driver_(driver),
-        machine_(actor.address().actor),
-        listener_(collectives::DataListener::bind({session_.host(), 0}).value()),
-        engine_(make_engine(settings_)) {}
+        floor_(train_floor()),
+        machine_(actor.address().actor, floor_.mutations()),
+        groups_(floor_.make_groups(session_, settings_)),
+        engine_(floor_.make_engine(settings_)) {
+    floor_.watch(machine_, actor.address().actor);
+  }
 
   ~Work() {
     {
-      const std::lock_guard lock(mutex_);
+      const Hold hold(mutex_);
       stopping_ = true;
       interrupt("the trainer ends");
     }
@@ -111,18 +75,19 @@ class Trainer::Work {
   }
 
   /// REQUIRES: before prepare().
-  std::vector<PartHash> layout() { return hash_layout(engine_.state().view().parts); }
-  std::string data_address() const { return troupe::to_string(listener_.endpoint()); }
+  TrainerHello hello() {
+    return {::getpid(), groups_->address(), engine_->numerics(), hash_layout(engine_->state().parts)};
+  }
 
   void prepare(const DataInfo& info) {
     info_ = info;
     feed_ = std::make_unique<BatchFeed>(actor_, settings_, info,
                                         settings_.run + "/batches/" + to_string(actor_.address().actor));
-    thread_ = std::thread([this] { run(); });
+    thread_ = Thread([this] { run(); });
   }
 
   void order(const TrainerOrder& order) {
-    const std::lock_guard lock(mutex_);
+    const Hold hold(mutex_);
     handle(machine_.on(order));
     wake_.notify_all();
   }
@@ -130,25 +95,34 @@ class Trainer::Work {
   /// REQUIRES: the job is over, so that nothing changes the state.
   wire::Bytes final_state(bool weights_only, std::uint64_t offset) {
     if (final_state_.empty() || weights_only != weights_alone_) {
-      StateView view = engine_.state().view();
-      const std::size_t weights = engine_.model().parameters().size() + engine_.model().buffers().size();
-      if (weights_only) view.parts.resize(weights);  // they come first
-      final_state_ = checkpoint::write_safetensors(checkpoint::lay_out_safetensors(view.parts).value());
+      auto state = engine_->state();
+      if (weights_only) state.parts.resize(engine_->weight_parts());
+      final_state_ = checkpoint::write_safetensors(checkpoint::lay_out_safetensors(state.parts).value());
       weights_alone_ = weights_only;
     }
     return state_piece(final_state_, offset);
   }
 
   void beat() {
-    const std::lock_guard lock(mutex_);
+    const Hold hold(mutex_);
     driver_.tell<&TrainDriver::report>(machine_.heartbeat());
   }
 
  private:
+  /// Orders and signs of life take the mutex, so nothing that is sent under it waits for room.
+  class Hold {
+   public:
+    explicit Hold(std::mutex& mutex) : lock_(mutex) {}
+
+   private:
+    const std::lock_guard<std::mutex> lock_;
+    const NoWaitScope no_wait_;
+  };
+
   // ---- The thread that computes -------------------------------------------------------------------------
 
   void run() {
-    at::init_num_threads();  // this thread, too, computes with what set_up_numerics chose
+    engine_->enter_thread();
     std::unique_lock lock(mutex_);
     while (!stopping_) {
       const TrainerTask task = machine_.take();
@@ -170,10 +144,10 @@ class Trainer::Work {
         if (of_the_group || is_recoverable(task)) {
           result = TaskAborted{error.what(), {}};
         } else {
-          return give_up(describe_user_exception(users_part(settings_, task)));
+          return give_up(floor_.describe_exception(users_part(settings_, task)));
         }
       } catch (...) {
-        return give_up(describe_user_exception(users_part(settings_, task)));
+        return give_up(floor_.describe_exception(users_part(settings_, task)));
       }
       lock.lock();
       handle(machine_.done(*result));
@@ -188,7 +162,7 @@ class Trainer::Work {
 
   /// What the user's code throws is thrown again by whoever runs it: the job fails at once, with its message.
   void give_up(const ErrorInfo& error) {
-    const std::lock_guard lock(mutex_);
+    const Hold hold(mutex_);
     if (stopping_) return;
     if (group_ != nullptr) group_->abort(error.message());
     const auto at = std::get<TrainerHeartbeat>(machine_.heartbeat()).progress.doing;
@@ -201,29 +175,25 @@ class Trainer::Work {
 
   TrainerResult perform(const FormGroup& task) {
     {
-      const std::lock_guard lock(mutex_);
+      const Hold hold(mutex_);
       plan_ = task.plan;
       rank_ = machine_.rank();
       group_.reset();
     }
-    engine_.detach();
+    engine_->detach();
     std::vector<collectives::LeafInterval> leaves;
     for (const auto& member : plan_.members) leaves.push_back(member.leaves);
-    std::size_t bytes = 0;
-    for (const auto& allocation : engine_.allocations())
-      bytes += collectives::native_tree_bytes(leaves, allocation.count, allocation.dtype);
-    auto group =
-        form_group(session_, settings_, plan_, rank_, bytes, listener_, [this] { return abandoned(); });
+    auto group = groups_->form(plan_, rank_, engine_->group_bytes(leaves), [this] { return abandoned(); });
     {
-      const std::lock_guard lock(mutex_);
+      const Hold hold(mutex_);
       group_ = group;
       // An order that came while the group was being made could not abort it.
       if (aborted_below_ > plan_.generation || stopping_) group_->abort("the generation is over");
     }
-    engine_.attach(group);
+    engine_->attach(group);
     {
       // The newest list: loaders may have come and gone since the plan was made.
-      const std::lock_guard lock(mutex_);
+      const Hold hold(mutex_);
       feed_->set_loaders(machine_.loaders());
     }
     feed_->restart(plan_.members[rank_].leaves, plan_.first_step, plan_.total_steps);
@@ -234,32 +204,29 @@ class Trainer::Work {
   TrainerResult perform(const TransferState& task) {
     const auto progress = [this] { this->progress(); };
     if (task.role == TransferState::Role::kSource) {
-      send_state(*group_, engine_.state().view().parts, task.receivers, progress);
+      send_state(*group_, engine_->state().parts, task.receivers, progress);
       return TaskDone{};
     }
-    pristine_ = false;
     const ReceivedState received = receive_state(*group_, task.source, progress);
-    engine_.state().install(received.parts).value();  // checks everything, then swaps it in whole
+    engine_->install(received.parts);  // checks everything, then swaps it in whole
     return StateReady{};
   }
 
   TrainerResult perform(const MakeInitialState&) {
-    if (!std::exchange(pristine_, false))
-      engine_.state().install(TrainState(*make_model(settings_)).view().parts).value();
+    engine_->install_initial();
     return StateReady{};
   }
 
   TrainerResult perform(const LoadCheckpoint& task) {
     if (task.path == kSnapshotPath) return take_snapshot(task.hash);
-    pristine_ = false;
-    checkpoint::PosixFileSystem files([this] { progress(); });
-    const auto loaded = make_store(files).load_manifest(task.path).value();
+    const auto files = floor_.files([this] { progress(); });
+    const auto loaded = make_store(*files).load_manifest(task.path).value();
     if (loaded.manifest.state_hash != task.hash) {
       throw_error({ErrorCode::kCorrupt, "the checkpoint '" + task.path + "' is another one here",
                    "its state is " + loaded.manifest.state_hash + ", the job's is " + task.hash,
                    "share the checkpoint folder between the nodes, or empty it there"});
     }
-    engine_.state().install(loaded.tensors).value();
+    engine_->install(loaded.tensors);
     return StateReady{};
   }
 
@@ -278,17 +245,11 @@ class Trainer::Work {
       throw_error({ErrorCode::kCorrupt, "the snapshot is not what was taken",
                    "its bytes are " + held + " here, and were " + hash, ""});
     auto parts = checkpoint::read_safetensors("the snapshot", all).value().tensors;
-    StateView fresh;
-    std::unique_ptr<TrainingModel> model;
     if (settings_.new_options) {
-      model = make_model(settings_);
-      TrainState own(*model);
-      own.step_schedulers(parts);
-      fresh = own.view();
-      take_options(parts, fresh.parts);
+      engine_->install_with_own_options(std::move(parts));
+    } else {
+      engine_->install(parts);
     }
-    pristine_ = false;
-    engine_.state().install(parts).value();
     return StateReady{};
   }
 
@@ -298,15 +259,15 @@ class Trainer::Work {
     std::vector<wire::Bytes> counted(static_cast<std::size_t>(leaves));
     if (task.rehearse) {
       computes("a fresh copy of the model");
-      engine_.rehearse(make_model(settings_));
+      engine_->rehearse();
     }
-    engine_.begin_step(static_cast<std::uint64_t>(task.step), epoch_of(task.step));
+    engine_->begin_step(task.step, epoch_of(task.step));
     try {
       for (int leaf = task.leaves.begin; leaf < task.leaves.end; ++leaf) {
         waits();
         const auto view = feed_->wait(task.step, leaf);
         computes("leaf " + std::to_string(leaf));
-        const LeafResult result = engine_.run_leaf({leaf, as_batch(view)});
+        const LeafResult result = engine_->run_leaf(leaf, view);
         SlotWords& slot = slots[leaf];
         slot = {std::bit_cast<std::int64_t>(view.header.index_hash), std::bit_cast<std::int64_t>(result.loss),
                 std::bit_cast<std::int64_t>(result.weight.value_or(view.header.count)), result.weight ? 1 : 0,
@@ -322,12 +283,12 @@ class Trainer::Work {
       waits();
       const auto shared =
           group_->all_reduce({&slots.front().index_hash, 5 * slots.size(), DType::kInt64}, ReduceOp::kSum);
-      engine_.finish_step();
+      engine_->finish_step();
       shared->wait();
       share_figures(slots, counted);
       total_weight_ = sum_of_weights(slots);
     } catch (...) {
-      engine_.abandon_step();
+      engine_->abandon_step();
       throw;
     }
     Reduced reduced;
@@ -386,53 +347,51 @@ class Trainer::Work {
   }
 
   TrainerResult perform(const ApplyStep& task) {
-    engine_.apply((task.step + 1) % feed_->steps_per_epoch() == 0, total_weight_);
+    engine_->apply((task.step + 1) % feed_->steps_per_epoch() == 0, total_weight_);
     feed_->release(task.step);
     Applied applied;
-    if (task.prove) applied.parts = hash_parts(engine_.state().view().parts, [this] { advanced(); });
+    if (task.prove) applied.parts = hash_parts(engine_->state().parts, [this] { advanced(); });
     return applied;
   }
 
   TrainerResult perform(const HashState&) {
-    return Hashed{final_hash(engine_.state().view().parts, [this] { progress(); })};
+    return Hashed{final_hash(engine_->state().parts, [this] { progress(); })};
   }
 
   TrainerResult perform(const HashParts&) {
-    return PartsHashed{hash_parts(engine_.state().view().parts, [this] { progress(); })};
+    return PartsHashed{hash_parts(engine_->state().parts, [this] { progress(); })};
   }
 
   TrainerResult perform(const RunEvaluation& task) {
     Evaluated done;
-    feed_->each_test_piece(
-        task.order.begin, task.order.end, [&](std::int64_t piece, const data::BatchView& view) {
-          computes("piece " + std::to_string(piece));
-          Leaf at({0, task.order.epoch, static_cast<int>(piece)},
-                  mix(settings_.seed, static_cast<std::uint64_t>(piece)));
-          engine_.evaluate(as_batch(view), at);
-          done.pieces.push_back({piece, view.header.index_hash, view.header.count, std::move(at.figures())});
-          waits();
-        });
+    feed_->each_test_piece(task.order.begin, task.order.end,
+                           [&](std::int64_t piece, const data::BatchView& view) {
+                             computes("piece " + std::to_string(piece));
+                             done.pieces.push_back({piece, view.header.index_hash, view.header.count,
+                                                    engine_->evaluate(piece, task.order.epoch, view)});
+                             waits();
+                           });
     return done;
   }
 
   TrainerResult perform(const RunCheckpoint& task) {
-    checkpoint::PosixFileSystem files([this] { progress(); });
-    const auto view = engine_.state().view();
+    const auto files = floor_.files([this] { progress(); });
+    const auto state = engine_->state();
     const checkpoint::SaveRequest request{
-        .job = job_identity(settings_, info_, numerics_fingerprint()),
+        .job = job_identity(settings_, info_, engine_->numerics()),
         .position = {static_cast<std::uint64_t>(task.order.step / feed_->steps_per_epoch()),
                      static_cast<std::uint64_t>(task.order.step)},
-        .state_hash = final_hash(view.parts, [this] { progress(); }),
-        .tensors = view.parts,
+        .state_hash = final_hash(state.parts, [this] { progress(); }),
+        .tensors = state.parts,
         .metadata = {{kHistoryKey, task.order.history}}};
-    const auto saved = make_store(files).save(request).value();
+    const auto saved = make_store(*files).save(request).value();
     return CheckpointStored{saved.manifest_path, request.state_hash,
-                            hash_parts(view.parts, [this] { progress(); })};
+                            hash_parts(state.parts, [this] { progress(); })};
   }
 
   TrainerResult perform(const RunPrune& task) {
-    checkpoint::PosixFileSystem files;
-    make_store(files).prune(task.order.oldest_kept, task.order.spared).value();
+    const auto files = floor_.files({});
+    make_store(*files).prune(task.order.oldest_kept, task.order.spared).value();
     return TaskDone{};
   }
 
@@ -441,24 +400,24 @@ class Trainer::Work {
   }
 
   void computes(const std::string& part) {
-    const std::lock_guard lock(mutex_);
+    const Hold hold(mutex_);
     machine_.computes(part);
   }
 
   /// For a batch, or for other ranks.
   void waits() {
-    const std::lock_guard lock(mutex_);
+    const Hold hold(mutex_);
     machine_.waits();
   }
 
   void advanced() {
-    const std::lock_guard lock(mutex_);
+    const Hold hold(mutex_);
     machine_.advanced();
   }
 
   /// A walk over the state goes on, unless a newer generation calls.
   void progress() {
-    const std::lock_guard lock(mutex_);
+    const Hold hold(mutex_);
     if (stopping_ || aborted_below_ > plan_.generation) {
       throw_error({ErrorCode::kAborted, "the walk over the state was given up",
                    "generation " + to_string(plan_.generation) + " is over", ""});
@@ -469,6 +428,7 @@ class Trainer::Work {
   // ---- Under the mutex ----------------------------------------------------------------------------------
 
   void handle(const TrainerOutput& output) {
+    const NoWaitScope no_wait;
     if (output.abort_group) interrupt(output.reason);
     if (output.loaders_changed && feed_ != nullptr) feed_->set_loaders(machine_.loaders());
     for (const auto& report : output.reports) driver_.tell<&TrainDriver::report>(report);
@@ -476,7 +436,7 @@ class Trainer::Work {
 
   /// Whether the generation that is being formed is over already.
   bool abandoned() {
-    const std::lock_guard lock(mutex_);
+    const Hold hold(mutex_);
     return stopping_ || aborted_below_ > plan_.generation;
   }
 
@@ -490,36 +450,35 @@ class Trainer::Work {
   const Session session_;
   const RunSettings settings_;
   const ActorHandle<TrainDriver> driver_;
+  TrainFloor& floor_;
 
   std::mutex mutex_;  ///< guards machine_, and group_ against its replacement
-  std::condition_variable wake_;
+  Condition wake_;
   TrainerMachine machine_;
   Generation aborted_below_;
   bool stopping_ = false;
 
-  collectives::DataListener listener_;
-  StepEngine engine_;
+  const std::unique_ptr<GroupMaker> groups_;
+  const std::unique_ptr<TrainEngine> engine_;
   std::unique_ptr<BatchFeed> feed_;
   GenerationPlan plan_;
   int rank_ = 0;
   DataInfo info_;
   double total_weight_ = 0;  ///< of the step that was reduced last; 0: leaves have none
-  bool pristine_ = true;     ///< the model is as the seed made it
   std::shared_ptr<collectives::ProcessGroup> group_;
   std::vector<std::byte> final_state_;  ///< once it was asked for
   bool weights_alone_ = false;          ///< what it has
-  std::thread thread_;
+  Thread thread_;
 };
 
 Trainer::Trainer(RunSettings settings, ActorHandle<TrainDriver> driver) {
-  set_up_numerics(settings.threads);
   work_ = std::make_unique<Work>(this_actor(), std::move(settings), driver);
 }
 
 Trainer::~Trainer() = default;
 
 TrainerHello Trainer::hello() {
-  return {::getpid(), work_->data_address(), numerics_fingerprint(), work_->layout()};
+  return work_->hello();
 }
 
 void Trainer::prepare(const DataInfo& info) {

@@ -1,13 +1,9 @@
 /// The trainer actor: one process that computes the leaves it is dealt. Its rules are TrainerMachine's; this
-/// is the thread that carries them out with LibTorch, the process group and the batch feed.
+/// is the thread that carries them out with the engine, the process group and the batch feed.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "actors/train/messages.hpp"

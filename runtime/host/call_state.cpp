@@ -7,20 +7,19 @@
 #include <utility>
 
 #include "runtime/core/futex.hpp"
+#include "runtime/host/this_thread.hpp"
 
 namespace troupe {
 namespace {
 
 using Callbacks = std::vector<std::function<void()>>;
 
-/// Of this thread: where callbacks go while others run; null: none do.
-thread_local Callbacks* waiting = nullptr;
-
 /// Runs callbacks one after another, never one inside another: an answer that answers a call that answers a
 /// call, ten thousand times over, takes no more stack than the first. What the first exception keeps from its
 /// caller still runs.
 void run_in_turn(Callbacks callbacks) {
   if (callbacks.empty()) return;
+  Callbacks*& waiting = this_thread.callbacks;
   if (waiting != nullptr) {
     std::move(callbacks.begin(), callbacks.end(), std::back_inserter(*waiting));
     return;

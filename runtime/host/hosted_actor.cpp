@@ -48,6 +48,11 @@ class Host final : public caf::event_based_actor, public ActorContext {
             turn(&Host::on_stop)};
   }
 
+  /// One that may wait has no turn in a thread that receives, also where it has no thread of its own.
+  void enqueue(caf::mailbox_element_ptr message, caf::execution_unit* unit) override {
+    caf::event_based_actor::enqueue(std::move(message), isolated_ ? nullptr : unit);
+  }
+
   ActorAddress address() const override { return address_; }
   ProcessGate& process() const override { return home_.gate(); }
   bool may_block() const override { return isolated_; }

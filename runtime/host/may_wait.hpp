@@ -4,20 +4,21 @@
 
 #include <utility>
 
+#include "runtime/host/this_thread.hpp"
+
 namespace troupe {
 
 /// Marks the calling thread for a scope (or, made once, for its life).
 class NoWaitScope {
  public:
-  NoWaitScope() : before_(std::exchange(marked_, true)) {}
-  ~NoWaitScope() { marked_ = before_; }
+  NoWaitScope() : before_(std::exchange(this_thread.may_not_wait, true)) {}
+  ~NoWaitScope() { this_thread.may_not_wait = before_; }
   NoWaitScope(const NoWaitScope&) = delete;
   NoWaitScope& operator=(const NoWaitScope&) = delete;
 
-  static bool marked() { return marked_; }
+  static bool marked() { return this_thread.may_not_wait; }
 
  private:
-  static inline thread_local bool marked_ = false;
   bool before_;
 };
 

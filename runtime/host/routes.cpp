@@ -1,9 +1,8 @@
 #include "runtime/host/routes.hpp"
 
-#include <thread>
-
 #include "runtime/core/assert.hpp"
 #include "runtime/core/log.hpp"
+#include "runtime/core/thread.hpp"
 #include "runtime/host/may_wait.hpp"
 
 namespace troupe {
@@ -158,7 +157,7 @@ Result<void> Routes::send_routed(Route& route, const wire::FrameHeader& header, 
     if (!deadline) deadline = now + kRoomDeadline;
     if (now >= *deadline) return no_room(true);
     const auto took = route.transit.take(0, std::min(*deadline, now + std::chrono::milliseconds(20)));
-    if (took == Window::Took::kTaken) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    if (took == Window::Took::kTaken) sleep_for(std::chrono::microseconds(50));
   }
   if (auto why = why_closed(header.to)) return *std::move(why);
   return ErrorInfo{ErrorCode::kUnavailable, "a call was not sent", "the link to its node broke",

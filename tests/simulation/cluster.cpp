@@ -17,15 +17,21 @@ Scenario draw_scenario(std::uint64_t seed) {
   s.faults = pick(0, 16);
   s.tight_cpus = pick(0, 3) == 0;
   s.foreign_driver = pick(0, 3) == 0;
-  train::DriverConfig& job = s.job;
-  job.logical_ranks = pick(1, 6);
-  job.trainers = pick(1, std::min(job.logical_ranks, 4));
+  train::RunOptions& job = s.job;
+  auto& settings = job.settings;
+  settings.seed = seed;
+  settings.job_text = "Stub{}";
+  settings.micro_batch = pick(1, 3);
+  settings.logical_ranks = pick(1, 6);
+  settings.group_timeout_s = 30;
+  settings.epochs = pick(1, 4);
+  job.trainers = pick(1, std::min(settings.logical_ranks, 4));
   job.min_trainers = pick(0, 3) == 0 ? pick(1, job.trainers) : 1;
+  job.trainer_cpus = 1;
   job.loaders = pick(1, 3);
-  job.epochs = pick(1, 4);
-  job.steps_per_epoch = pick(2, 8);
-  job.test_pieces = pick(0, 2) == 0 ? 0 : pick(1, 20);
-  job.checkpoints = pick(0, 1) == 1;
+  s.steps_per_epoch = pick(2, 8);
+  s.test_samples = pick(0, 2) == 0 ? 0 : pick(1, 700);
+  if (pick(0, 1) == 1) settings.checkpoint_folder = "/checkpoints";
   job.checkpoint_every = pick(0, 4);
   job.ahead = pick(1, 8);
   job.keep_checkpoints = pick(2, 4);
@@ -35,25 +41,46 @@ Scenario draw_scenario(std::uint64_t seed) {
   // Sometimes everything is so narrow that queues are full.
   if (pick(0, 2) == 0) {
     s.limits = {pick(0, 1) == 0 ? 2048U : 16384U, 2048, 512, 512, 4096, 2048};
-    s.link_bytes = static_cast<std::size_t>(pick(1, 8)) * 1024;
-    s.ring_bytes = static_cast<std::size_t>(pick(1, 4)) * 1024;
+    s.link_bytes = static_cast<std::size_t>(pick(1, 8)) * 512;
+    s.ring_bytes = static_cast<std::size_t>(pick(1, 4)) * 256;
   }
   s.no_rings = pick(0, 3) == 0 ? 0.2 : 0;
   s.callers = pick(0, 2);
   s.calls_under_way = pick(1, 8);
-  if (job.test_pieces > 0 && pick(0, 1) == 0) job.stop_early = {"test/accuracy", pick(1, 3), 0, {}};
-  if (job.test_pieces > 0 && job.checkpoints && pick(0, 1) == 0) job.keep_best = "test/accuracy";
+  if (s.test_samples > 0 && pick(0, 1) == 0) job.stop_early = {"test/accuracy", pick(1, 3), 0, {}};
+  if (s.test_samples > 0 && !settings.checkpoint_folder.empty() && pick(0, 1) == 0)
+    job.keep_best = "test/accuracy";
   return s;
 }
+
+namespace {
+
+data::SamplerOptions sampler_of(const Scenario& scenario) {
+  train::DataInfo info;
+  const auto& job = scenario.job.settings;
+  info.train_size = scenario.steps_per_epoch * job.logical_ranks * job.micro_batch;
+  return train::sampler_options(job, info);
+}
+
+}  // namespace
 
 Cluster::Cluster(Scenario with, bool verbose)
     : scenario(std::move(with)),
       world(mix(scenario.seed, 2), verbose),
       ids(mix(scenario.seed, 3)),
-      reference(reference_run(scenario.seed, scenario.job.logical_ranks, scenario.job.steps_per_epoch,
-                              scenario.job.epochs * scenario.job.steps_per_epoch)),
+      threads(world),
+      floor(*this),
+      sampler(sampler_of(scenario)),
       network(world),
       load(*this) {
+  const auto& job = scenario.job.settings;
+  for (std::int64_t step = 0; step < job.epochs * scenario.steps_per_epoch; ++step) {
+    auto& leaves = indices.emplace_back();
+    const auto epoch = static_cast<std::uint64_t>(step / scenario.steps_per_epoch);
+    for (int leaf = 0; leaf < job.logical_ranks; ++leaf)
+      leaves.push_back(data::index_hash(sampler.indices(epoch, step % scenario.steps_per_epoch, leaf)));
+  }
+  reference = reference_run(scenario.seed, indices);
   world.on_kill = [this](Process& process) { network.process_died(process); };
   faults_left_ = scenario.faults;
 }
@@ -89,9 +116,7 @@ void Cluster::start_head() {
 
 void Cluster::start_node(int host) {
   const auto& job = scenario.job;
-  const int cpus = scenario.tight_cpus
-                       ? (job.trainers + job.loaders + scenario.nodes - 1) / scenario.nodes + 1
-                       : job.trainers + job.loaders;
+  const int cpus = scenario.tight_cpus ? (job.trainers + scenario.nodes - 1) / scenario.nodes : job.trainers;
   Node* node = &own(std::make_unique<Node>(*this, host, cpus * cluster::kCpu, false));
   nodes.push_back(node);
   node->on_death = [this, node, host] {
@@ -254,7 +279,7 @@ void Cluster::inject() {
       if (head != nullptr) head->die_after_actions = static_cast<int>(world.random.below(6));
       return;
     case 12:
-      if (driver != nullptr) driver->die_after_actions = static_cast<int>(world.random.below(12));
+      if (driver != nullptr) driver->die_after_frames = static_cast<int>(world.random.below(12));
       return;
     case 13:
       return stop_somebody();
@@ -279,7 +304,7 @@ void Cluster::inject() {
       return hang(some_worker(world.chance(0.7)));
     default:
       if (world.chance(0.5)) {
-        disk_full = !disk_full;
+        files.full = !files.full;
       } else {
         spoil_checkpoint();
       }
@@ -312,17 +337,20 @@ void Cluster::jump_clock() {
 /// fails, and must.
 void Cluster::spoil_checkpoint() {
   const auto keep = static_cast<std::size_t>(scenario.job.keep_checkpoints);
-  std::vector<Checkpoint*> good;
+  std::vector<std::string> good;  // the files of tensors
   for (std::size_t i = accepted.size() - std::min(accepted.size(), keep); i < accepted.size(); ++i) {
-    Checkpoint& file = files.at(accepted[i].path);
-    if (!file.corrupt && file.missing_on < 0) good.push_back(&file);
+    const std::string& manifest = accepted[i].path;
+    const std::string tensors = manifest.substr(0, manifest.rfind('.')) + ".safetensors";
+    if (files.all.contains(tensors) && !spoiled_.contains(tensors)) good.push_back(tensors);
   }
   if (good.size() < 2) return;
-  Checkpoint& file = *good[world.random.below(good.size())];
+  const std::string& path = good[world.random.below(good.size())];
+  spoiled_.insert(path);
   if (world.chance(0.5)) {
-    file.corrupt = true;
+    files.all.at(path).bytes.back() ^= std::byte{1};
   } else {
-    file.missing_on = 1 + static_cast<int>(world.random.below(static_cast<std::uint64_t>(scenario.nodes)));
+    files.all.at(path).missing_on =
+        1 + static_cast<int>(world.random.below(static_cast<std::uint64_t>(scenario.nodes)));
   }
 }
 
@@ -336,10 +364,10 @@ void Cluster::trouble_disk(bool& flag, const char* what) {
 void Cluster::end_faults() {
   faults_over = true;
   faults_over_at = world.now();
-  disk_full = false;
+  files.full = false;
   disk.slow = disk.fails = false;
   if (head != nullptr) head->die_after_actions = -1;
-  if (driver != nullptr) driver->die_after_actions = -1;
+  if (driver != nullptr) driver->die_after_frames = -1;
   world.trace("harness", "no more faults");
 }
 
@@ -394,7 +422,7 @@ void Cluster::look() {
   for (const Worker* worker : living_workers()) {
     check(*worker);
     for (const auto& [program, died_at] : driver_died_at_) {
-      if (worker->driver && program->address() == worker->driver.address().home() &&
+      if (worker->runtime != nullptr && worker->runtime->config().driver == program->address() &&
           lasts(died_at, seconds(45)))
         world.violation(worker->name + " outlives " + program->name);
     }

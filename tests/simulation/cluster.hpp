@@ -10,23 +10,27 @@
 #include <string>
 #include <vector>
 
-#include "actors/train/driver_machine.hpp"
-#include "actors/train/prefetcher.hpp"
+#include "actors/train/train_driver.hpp"
 #include "actors/train/trainer_machine.hpp"
+#include "runtime/core/thread.hpp"
 #include "runtime/link/ring/ring.hpp"
 #include "runtime/node/node_machine.hpp"
+#include "runtime/node/region_memory.hpp"
 #include "scheduler/head/head_machine.hpp"
+#include "tests/simulation/floor.hpp"
 #include "tests/simulation/hosted.hpp"
 #include "tests/simulation/line.hpp"
 #include "tests/simulation/load.hpp"
 #include "tests/simulation/model.hpp"
 #include "tests/simulation/rings.hpp"
+#include "tests/simulation/threads.hpp"
 #include "tests/simulation/world.hpp"
 
 namespace troupe::sim {
 
 struct Cluster;
 struct Driver;
+struct Group;
 struct Node;
 struct Trainer;
 
@@ -49,7 +53,9 @@ struct Scenario {
   int driver_host = 0;  ///< host 0 is the head's; nodes are on 1, 2, ...
   int faults = 0;
   bool tight_cpus = false;  ///< just enough CPUs: spawns wait for each other
-  train::DriverConfig job;
+  train::RunOptions job;
+  std::int64_t steps_per_epoch = 2;
+  std::int64_t test_samples = 0;
   bool foreign_driver = false;  ///< nodes have another executable, and get the driver's over their links
   std::size_t link_bytes = kLinkQueueBytes;  ///< that wait on one hop until it is full
   std::size_t ring_bytes = kRingCapacity;
@@ -62,128 +68,24 @@ struct Scenario {
 };
 Scenario draw_scenario(std::uint64_t seed);
 
-/// One group of one generation. Each rank leaves a collective by itself: one may have the result while
-/// another was aborted.
-struct Trainer;
-struct Group {
-  explicit Group(Cluster& in, train::GenerationPlan with);
-  void join(int rank, Trainer& trainer);
-  void contribute(int rank, std::int64_t step, std::vector<std::uint64_t> partials);
-  void transfer(int rank);
-  /// From `host`: ranks there see it at once, others when word reaches them, if it does.
-  void abort(int host, const std::string& reason);
-  std::vector<ActorId> missing(int rank, std::int64_t step) const;
-
-  Cluster& cluster;
-  train::GenerationPlan plan;
-  struct Rank {
-    Trainer* trainer = nullptr;
-    bool aborted = false;
-    bool wants_transfer = false;
-    bool transferred = false;
-  };
-  std::vector<Rank> ranks;
-  struct Round {
-    std::map<int, std::vector<std::uint64_t>> partials;  ///< by rank
-    std::uint64_t sum = 0;
-  };
-  std::map<std::int64_t, Round> rounds;
-  std::map<std::int64_t, std::vector<train::SlotReport>> slots;
-
- private:
-  bool reaches(int from, int to) const;
-  void complete_forming(int rank);
-  void complete_round(int rank, std::int64_t step, std::uint64_t task);
-  void receive_word(int rank, int word, std::uint64_t task);
-};
-
-/// Told by trainers and loaders, and asked by nobody: what TrainDriver is in production.
-class DriverActor {
- public:
-  DriverActor();
-  void report(const train::TrainerReport& report);
-  void loader_lives(ActorId loader, const train::Progress& progress);
-};
-
-class TrainerActor {
- public:
-  explicit TrainerActor(ActorHandle<DriverActor> driver);
-  ~TrainerActor();
-  bool hello() { return true; }
-  void order(const train::TrainerOrder& order);
-};
-
-class LoaderActor {
- public:
-  explicit LoaderActor(ActorHandle<DriverActor> driver);
-  ~LoaderActor();
-  bool hello() { return true; }
-  /// The batch: the hash of its indices.
-  Future<std::uint64_t> batch(std::int64_t step, int leaf);
-};
-
 /// A process that a node starts: for one actor, or for the light actors of a job.
 struct Worker : Hosted {
   Worker(Cluster& in, Node& on, ProcessId as, std::int64_t cpus, const std::string& kind);
-  /// The actor's constructor runs.
-  virtual void start(ActorHandle<DriverActor> of);
-  void ended() { turn_ = nullptr; }
-  /// Runs `what` after `delay` in the actor's mailbox.
-  void later(Duration delay, const char* label, std::function<void()> what);
 
-  ActorId actor{};  ///< none: not constructed yet, or its actors are light
-  ActorHandle<DriverActor> driver;
+  const bool is_loader;
   std::int64_t cpu_e4;
   bool hangs = false;  ///< what it computes next never ends, though it beats
   bool hung = false;   ///< it is at that
 
  protected:
-  ActorContext* turn_ = nullptr;  ///< of the actor, while it lives
+  void up() override;
 };
 
 struct Trainer : Worker {
-  Trainer(Cluster& in, Node& on, ProcessId as);
-  void start(ActorHandle<DriverActor> of) override;
-  void on_order(const train::TrainerOrder& order);
-  void on_batch(std::int64_t step, int leaf, std::uint64_t indices_hash);
-  void abort_local();
-  void finish(std::uint64_t task, const train::TrainerResult& result);
-  void finish_receive(std::uint64_t task);
-
-  std::unique_ptr<train::TrainerMachine> machine;  ///< once it was constructed
-  std::shared_ptr<Group> group;
-  TrainState state;
-  TrainState spare;  ///< where a state arrives
-  bool busy = false;
-  std::uint64_t task_number = 0;
-  train::TrainerTask task;
-  std::uint64_t sum = 0;  ///< reduced, not yet applied
-
- private:
-  void carry(const train::TrainerOutput& out);
-  void pump();
-  void pump_batches();
-  void compute_when_fed();
-  void perform(const train::Wait&) {}
-  void perform(const train::FormGroup& t);
-  void perform(const train::TransferState& t);
-  void perform(const train::MakeInitialState& t);
-  void perform(const train::LoadCheckpoint& t);
-  void perform(const train::ComputeStep& t);
-  void perform(const train::ApplyStep& t);
-  void perform(const train::HashState& t);
-  void perform(const train::HashParts& t);
-  void perform(const train::RunPrune& t);
-  void perform(const train::RunEvaluation& t);
-  void perform(const train::RunCheckpoint& t);
-  /// Ends the current task after `delay` with what `result` says then.
-  void end_after(Duration delay, const char* label, std::function<train::TrainerResult()> result);
-  void time_out_after(Duration delay);
-
-  train::Prefetcher prefetcher_;
-  std::map<std::pair<std::int64_t, int>, std::uint64_t> batches_;
-  bool computing_ = false;
-  Generation planned_;
+  using Worker::Worker;
+  ActorId actor{};  ///< once it was constructed; and then
+  const train::TrainerMachine* machine = nullptr;
+  const TrainState* state = nullptr;  ///< while its engine lives
 };
 
 /// The shell of a node: carries the production NodeMachine's actions, and decides nothing.
@@ -229,7 +131,7 @@ struct Node : Process, Server {
   void dispatch(node::Source source, const FramePtr& frame);
   void take(node::Source source, const Message& frame);
   void refuse(const wire::FrameHeader& header, const ErrorInfo& error);
-  void send_local(ProcessId process, const Message& message);
+  void send_local(ProcessId process, const Message& message, std::vector<UniqueFd> fds = {});
   std::size_t stuck_bytes() const;
   void hold(Peer& peer, const FramePtr& frame);
   void release(NodeId to);
@@ -251,7 +153,10 @@ struct Node : Process, Server {
   void act(node::RelayOutput&) {}
   void act(node::MakeRing& a);
   void act(node::MakeRegion& a);
-  void act(node::DropRegion& a) { regions_.erase(a.region); }
+  void act(node::DropRegion& a) {
+    memory_.drop(a.region);
+    regions_.erase(a.region);
+  }
   void act(node::AbortRegions& a);
   void act(node::AllowPeer& a) { allowed_.insert(a.node); }
   void act(node::RevokePeer& a) { allowed_.erase(a.node); }
@@ -271,7 +176,8 @@ struct Node : Process, Server {
   std::map<NodeId, Peer> peers_;
   std::map<NodeId, LinePtr> incoming_;
   std::set<NodeId> allowed_;
-  std::map<node::RegionId, std::string> regions_;
+  node::RegionMemory memory_;
+  std::map<node::RegionId, std::string> regions_;  ///< their names
   std::map<std::pair<ProcessId, ProcessId>, std::shared_ptr<RingMemory>> rings_;
   std::deque<node::NodeEvent> events_;
   bool busy_ = false;
@@ -309,50 +215,21 @@ struct Disk {
   std::shared_ptr<const StoreBatch> under_way;  ///< given to the disk, and not known to be on it
 };
 
-/// The driver program: the driver machine in a process of its own, tied to the cluster by its gateway node.
+/// The driver program, in a process of its own, tied to the cluster by its gateway node.
 struct Driver : Hosted {
   Driver(Cluster& in, Node& gateway, int number);
-  void on(const train::DriverEvent& event);
-  void start();
-  int die_after_actions = -1;
-
-  std::unique_ptr<train::DriverMachine> machine;
-  struct Seat {
-    ActorHandle<TrainerActor> trainer;  ///< null: a loader
-    ActorAddress address;
-  };
-  std::map<ActorId, Seat> seats;
-  std::set<ActorId> killed;  ///< on our order, or known to be gone
+  ~Driver() override;
 
  protected:
   void up() override;
   void told_to_leave() override;
-  void leave_soon();
+  void ended() override;
 
  private:
-  void tick();
-  template <class A>
-  void spawn(std::uint64_t token, train::SpawnKind kind);
-  template <class A>
-  void up(std::uint64_t token, train::SpawnKind kind, ActorHandle<A> actor);
-  template <class A>
-  void ready(std::uint64_t token, train::SpawnKind kind, ActorHandle<A> actor);
-  void kill(const ActorAddress& actor, const std::string& reason);
-  void carry(const train::DriverAction& action);
-  void check(const train::DriverAction& action);
-  int expected_epochs(const std::string& history);
-  void check_staleness(const train::DriverEvent& event, Generation before,
-                       const std::vector<train::DriverAction>& actions);
-  std::optional<ActorHandle<DriverActor>> self_;
+  void run_job();
+  void leave_soon();
+  Thread main_;
   bool leaving_ = false;
-  std::set<std::uint64_t> cancelled_;
-};
-
-struct Checkpoint {
-  TrainState state;
-  std::int64_t step = 0;
-  bool corrupt = false;
-  int missing_on = -1;  ///< the host that does not see it: the folder is not shared
 };
 
 struct Cluster {
@@ -364,7 +241,11 @@ struct Cluster {
   Scenario scenario;
   World world;
   SeededRandom ids;
-  std::vector<std::string> reference;  ///< the undisturbed run's states
+  Threads threads;
+  Floor floor;
+  data::LeafSampler sampler;
+  std::vector<std::vector<std::uint64_t>> indices;  ///< the hash of what each leaf of each step uses
+  std::vector<TrainState> reference;                ///< the undisturbed run's states
   Network network;
   Disk disk;
   Load load;  ///< what plain calls have to be true of
@@ -374,16 +255,15 @@ struct Cluster {
   std::vector<Node*> nodes;     ///< the living ones
   std::vector<Node*> gateways;  ///< of drivers, alike
   std::vector<std::unique_ptr<Process>> processes;
-  std::map<ActorId, ActorAddress> homes;  ///< what an order or a plan says of where an actor is
+  std::map<ActorId, Trainer*> trainers;  ///< that ever were
   std::map<Generation, std::shared_ptr<Group>> groups;
-  std::map<std::string, Checkpoint> files;
+  Files files;
   std::vector<train::CheckpointInfo> accepted;
   std::map<int, std::map<std::string, double>> metrics;  ///< of epochs, from 1, as some driver told them
   bool faults_over = false;
   Instant faults_over_at{};
   std::string job_hash;  ///< once done
   bool job_done = false;
-  bool disk_full = false;
   std::uint32_t last_incarnation = 0;
   int commits = 0;
   int generations = 0;  ///< the highest counter
@@ -409,11 +289,11 @@ struct Cluster {
   void start_head();
   void start_node(int host);
   void start_driver();
-  void check_state(const Trainer& trainer, const std::string& where);
   /// Every node process that lives, by its id.
   Node* find_any_node(NodeId id) const;
 
  private:
+  const ThreadFloorScope one_thread_{&threads};
   void spoil_checkpoint();
   void next_fault();
   void inject();
@@ -428,6 +308,7 @@ struct Cluster {
   void jump_clock();
   void hang(Process* worker);
   std::map<const Driver*, Instant> driver_died_at_;
+  std::set<std::string> spoiled_;
   int faults_left_ = 0;
   std::uint64_t next_fault_at_ = 0;
 };

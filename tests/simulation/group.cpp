@@ -1,133 +1,213 @@
+#include "tests/simulation/group.hpp"
+
+#include <cstring>
+
+#include "runtime/core/futex.hpp"
+#include "runtime/core/thread.hpp"
 #include "tests/simulation/cluster.hpp"
 
 namespace troupe::sim {
+namespace {
 
-Group::Group(Cluster& in, train::GenerationPlan with)
-    : cluster(in), plan(std::move(with)), ranks(plan.members.size()) {}
+using collectives::Buffer;
+using collectives::DType;
+using collectives::Work;
 
-bool Group::reaches(int from, int to) const {
-  return cluster.world.reachable(ranks[from].trainer->host, ranks[to].trainer->host);
-}
-
-/// Whom `rank` waits for: those that are not here, have not contributed to `step`, or cannot be heard.
-std::vector<ActorId> Group::missing(int rank, std::int64_t step) const {
-  std::vector<ActorId> who;
-  for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
-    if (r == rank) continue;
-    const auto round = rounds.find(step);
-    const bool there = ranks[r].trainer != nullptr &&
-                       (step < 0 || (round != rounds.end() && round->second.partials.contains(r)));
-    if (!there || !reaches(r, rank)) who.push_back(plan.members[r].actor);
+/// Done where it is waited for.
+class Lazy final : public Work {
+ public:
+  explicit Lazy(std::function<void()> finish) : finish_(std::move(finish)) {}
+  void wait() override {
+    if (thrown_) std::rethrow_exception(thrown_);
+    if (!finish_) return;
+    try {
+      std::exchange(finish_, nullptr)();
+    } catch (...) {
+      thrown_ = std::current_exception();
+      throw;
+    }
   }
-  return who;
+  bool wait_for(Duration /*limit*/) override { return wait(), true; }
+  bool is_completed() override { return !finish_; }
+  std::exception_ptr exception() override { return thrown_; }
+  std::optional<Duration> duration() override { return {}; }
+
+ private:
+  std::function<void()> finish_;
+  std::exception_ptr thrown_;
+};
+
+std::shared_ptr<Work> lazy(std::function<void()> finish) {
+  return std::make_shared<Lazy>(std::move(finish));
 }
 
-void Group::join(int rank, Trainer& trainer) {
-  ranks[rank].trainer = &trainer;
-  if (ranks[rank].aborted) return trainer.abort_local();
-  for (const Rank& r : ranks) {
-    if (r.trainer == nullptr) return;
-  }
-  for (int r = 0; r < static_cast<int>(ranks.size()); ++r) complete_forming(r);
+wire::Bytes bytes_of(const Buffer& buffer) {
+  const auto* data = static_cast<const std::byte*>(buffer.data);
+  return {data, data + buffer.count * collectives::element_size(buffer.dtype)};
 }
 
-void Group::complete_forming(int rank) {
-  Trainer& trainer = *ranks[rank].trainer;
-  const std::uint64_t task = trainer.task_number;
-  cluster.world.after(trainer, cluster.world.between(microseconds(100), milliseconds(3)), "formed",
-                      [this, self = trainer.group, rank, task, &trainer] {
-                        if (ranks[rank].aborted || !trainer.busy || trainer.task_number != task) return;
-                        if (missing(rank, -1).empty()) return trainer.finish(task, train::TaskDone{});
-                        cluster.world.after(trainer, milliseconds(100), "form again",
-                                            [this, self, rank, task, &trainer] {
-                                              if (trainer.busy && trainer.task_number == task)
-                                                complete_forming(rank);
-                                            });
-                      });
-}
-
-void Group::contribute(int rank, std::int64_t step, std::vector<std::uint64_t> partials) {
-  Round& round = rounds[step];
-  round.partials[rank] = std::move(partials);
-  if (round.partials.size() < ranks.size()) return;
-  std::vector<std::uint64_t> all;
-  std::vector<collectives::LeafInterval> intervals;
-  for (const auto& [r, sums] : round.partials) {
-    all.insert(all.end(), sums.begin(), sums.end());
-    const auto nodes = collectives::canonical_nodes(plan.members[r].leaves, plan.logical_ranks);
-    intervals.insert(intervals.end(), nodes.begin(), nodes.end());
-  }
-  round.sum = sum_partials(std::move(all), intervals, plan.logical_ranks);
-  for (int r = 0; r < static_cast<int>(ranks.size()); ++r)
-    complete_round(r, step, ranks[r].trainer->task_number);
-}
-
-void Group::complete_round(int rank, std::int64_t step, std::uint64_t task) {
-  Trainer& trainer = *ranks[rank].trainer;
-  cluster.world.after(trainer, cluster.world.between(microseconds(20), milliseconds(2)), "reduced",
-                      [this, self = trainer.group, rank, step, task, &trainer] {
-                        if (ranks[rank].aborted || !trainer.busy || trainer.task_number != task) return;
-                        if (!missing(rank, step).empty()) return complete_round(rank, step, task);
-                        trainer.sum = rounds[step].sum;
-                        trainer.finish(task, train::Reduced{slots[step]});
-                      });
-}
-
-/// Called by source and receivers when they are ready for it; words flow once both are.
-void Group::transfer(int rank) {
-  ranks[rank].wants_transfer = true;
-  if (!ranks[plan.source].wants_transfer) return;
-  for (const int r : plan.receivers) {
-    if (ranks[r].wants_transfer && (r == rank || rank == plan.source)) {
-      receive_word(r, 0, ranks[r].trainer->task_number);
+template <class T>
+void sum_into(const Buffer& buffer, const std::vector<wire::Bytes>& all) {
+  auto* out = static_cast<T*>(buffer.data);
+  std::fill(out, out + buffer.count, T{});
+  for (const wire::Bytes& one : all) {
+    for (std::size_t i = 0; i < buffer.count; ++i) {
+      T value;
+      std::memcpy(&value, one.data() + i * sizeof(T), sizeof(T));
+      out[i] = static_cast<T>(out[i] + value);
     }
   }
 }
 
-void Group::receive_word(int rank, int word, std::uint64_t task) {
-  Trainer& to = *ranks[rank].trainer;
-  cluster.world.after(to, cluster.world.between(microseconds(100), milliseconds(4)), "word",
-                      [this, self = to.group, rank, word, task, &to] {
-                        Trainer& from = *ranks[plan.source].trainer;
-                        if (ranks[rank].aborted || !to.busy || to.task_number != task) return;
-                        if (!from.alive)
-                          return;  // nothing more comes; an abort or the deadline ends the wait
-                        if (from.stopped || !reaches(plan.source, rank))
-                          return receive_word(rank, word, task);
-                        TrainState& into = cluster.scenario.mutations.install_in_place ? to.state : to.spare;
-                        into.words[word] = from.state.words[word];
-                        if (word + 1 < TrainState::kWords) return receive_word(rank, word + 1, task);
-                        ranks[rank].transferred = true;
-                        to.finish_receive(task);
-                        for (const int r : plan.receivers) {
-                          if (!ranks[r].transferred) return;
-                        }
-                        cluster.world.send(to, from, "sent all", [this, self, &from] {
-                          const auto* doing = std::get_if<train::TransferState>(&from.task);
-                          if (from.busy && doing != nullptr && doing->generation == plan.generation &&
-                              !ranks[plan.source].aborted) {
-                            from.finish(from.task_number, train::TaskDone{});
-                          }
-                        });
-                      });
+}  // namespace
+
+Group::Group(Cluster& in, const train::GenerationPlan& with) : cluster(in), plan(with) {
+  for (std::size_t r = 0; r < with.members.size(); ++r) ranks.emplace_back();
+}
+
+void Group::wake(int rank) {
+  ++ranks[rank].changes;
+  futex_wake(ranks[rank].changes, 1);
+}
+
+bool Group::reaches(int from, int to) const {
+  const Trainer* one = ranks[from].trainer;
+  const Trainer* other = ranks[to].trainer;
+  return one != nullptr && other != nullptr && cluster.world.reachable(one->host, other->host);
+}
+
+void Group::await(int rank, Duration timeout, const char* what, const std::function<bool()>& ready) {
+  const MonotonicClock clock;
+  const Instant deadline = clock.now() + timeout;
+  Rank& me = ranks[rank];
+  for (bool taken = false;;) {
+    if (!me.aborted.empty())
+      throw CollectiveAborted({ErrorCode::kAborted, std::string(what) + " was aborted", me.aborted, ""});
+    if (ready()) {
+      if (std::exchange(taken, true)) return;
+      sleep_for(cluster.world.between(microseconds(20), milliseconds(2)));
+      continue;
+    }
+    const Instant now = clock.now();
+    if (now >= deadline)
+      throw Timeout({ErrorCode::kTimeout, std::string(what) + " timed out", "not every rank came", ""});
+    futex_wait(me.changes, me.changes, std::min<Duration>(deadline - now, milliseconds(100)));
+  }
+}
+
+void Group::join(int rank, Trainer& trainer, Duration timeout, const std::function<bool()>& abandoned) {
+  ranks[rank].trainer = &trainer;
+  for (int r = 0; r < static_cast<int>(ranks.size()); ++r) wake(r);
+  await(rank, timeout, "forming", [&] {
+    if (abandoned())
+      throw CollectiveAborted({ErrorCode::kAborted, "forming was given up", "another generation", ""});
+    for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
+      if (!reaches(r, rank)) return false;
+    }
+    return true;
+  });
+}
+
+void Group::give(int rank, std::uint64_t number, const char* what, wire::Bytes bytes) {
+  Round& round = rounds_[number];
+  if (round.bytes.empty()) {
+    round.what = what;
+    round.bytes.resize(ranks.size());
+  }
+  if (round.what != what)
+    cluster.world.violation("ranks of one group are at " + round.what + " and at " + what);
+  round.bytes[rank] = std::move(bytes);
+  if (++round.given < static_cast<int>(ranks.size())) return;
+  for (int r = 0; r < static_cast<int>(ranks.size()); ++r) wake(r);
+}
+
+const std::vector<wire::Bytes>& Group::exchange(int rank, std::uint64_t number, Duration timeout) {
+  Round& round = rounds_[number];
+  await(rank, timeout, "a collective", [&] {
+    if (round.given < static_cast<int>(ranks.size())) return false;
+    for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
+      if (!reaches(r, rank)) return false;
+    }
+    return true;
+  });
+  return round.bytes;
+}
+
+void Group::send(int from, int to, wire::ByteView bytes) {
+  ranks[to].mail[from].emplace_back(bytes.begin(), bytes.end());
+  wake(to);
+}
+
+wire::Bytes Group::receive(int rank, int from, Duration timeout) {
+  auto& mail = ranks[rank].mail[from];
+  await(rank, timeout, "a receive",
+        [&] { return !mail.empty() && reaches(from, rank) && !ranks[from].trainer->stopped; });
+  wire::Bytes bytes = std::move(mail.front());
+  mail.pop_front();
+  if (!std::exchange(ranks[rank].received, true)) ++cluster.transfers;
+  return bytes;
 }
 
 void Group::abort(int host, const std::string& reason) {
   cluster.world.trace("group " + to_string(plan.generation), "aborted: " + reason);
-  for (Rank& rank : ranks) {
-    Trainer* trainer = rank.trainer;
+  for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
+    Trainer* trainer = ranks[r].trainer;
     if (trainer == nullptr) {
-      rank.aborted = true;  // seen when it joins
+      ranks[r].aborted = reason;  // seen when it joins
       continue;
     }
     if (trainer->host != host && !cluster.world.reachable(host, trainer->host)) continue;
     const Duration delay = trainer->host == host ? cluster.world.between(microseconds(1), milliseconds(1))
                                                  : cluster.world.between(microseconds(100), milliseconds(5));
-    cluster.world.after(*trainer, delay, "abort word", [this, self = trainer->group, &rank, trainer] {
-      if (std::exchange(rank.aborted, true)) return;
-      if (trainer->group.get() == this) trainer->abort_local();
-    });
+    cluster.world.after(*trainer, delay, "abort word",
+                        [this, self = cluster.groups.at(plan.generation), r, reason] {
+                          if (ranks[r].aborted.empty()) ranks[r].aborted = reason;
+                          wake(r);
+                        });
   }
+}
+
+std::shared_ptr<Work> SimGroup::all_reduce(const Buffer& buffer, collectives::Reduction /*how*/) {
+  const std::uint64_t number = ++operations_;
+  const bool words = buffer.dtype == DType::kInt64;
+  TROUPE_ASSERT(words || buffer.dtype == DType::kUInt8, "what trainers reduce by themselves is of two types");
+  group_->give(rank_, number, "all_reduce", bytes_of(buffer));
+  return lazy([this, keep = group_, buffer, number, words] {
+    const auto& all = keep->exchange(rank_, number, timeout_);
+    words ? sum_into<std::int64_t>(buffer, all) : sum_into<std::uint8_t>(buffer, all);
+  });
+}
+
+std::shared_ptr<Work> SimGroup::barrier() {
+  const std::uint64_t number = ++operations_;
+  group_->give(rank_, number, "barrier", {});
+  return lazy([this, number] { group_->exchange(rank_, number, timeout_); });
+}
+
+std::vector<wire::Bytes> SimGroup::exchange(const char* what, wire::Bytes bytes) {
+  const std::uint64_t number = ++operations_;
+  group_->give(rank_, number, what, std::move(bytes));
+  return group_->exchange(rank_, number, timeout_);
+}
+
+std::shared_ptr<Work> SimGroup::send(const Buffer& buffer, int to, std::uint32_t /*tag*/) {
+  if (!group_->ranks[rank_].aborted.empty())
+    throw CollectiveAborted({ErrorCode::kAborted, "a send was aborted", abort_reason(), ""});
+  group_->send(rank_, to, bytes_of(buffer));
+  return lazy(nullptr);
+}
+
+std::shared_ptr<Work> SimGroup::recv(const Buffer& buffer, int from, std::uint32_t /*tag*/) {
+  return lazy([this, buffer, from] {
+    const auto bytes = group_->receive(rank_, from, timeout_);
+    TROUPE_ASSERT(bytes.size() == buffer.count * collectives::element_size(buffer.dtype),
+                  "both sides count alike");
+    std::memcpy(buffer.data, bytes.data(), bytes.size());
+  });
+}
+
+void SimGroup::abort(const std::string& reason) {
+  group_->abort(group_->ranks[rank_].trainer->host, reason);
 }
 
 }  // namespace troupe::sim

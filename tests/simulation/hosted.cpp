@@ -7,7 +7,7 @@
 namespace troupe::sim {
 namespace {
 
-Hosted* running = nullptr;
+Hosted* now_running = nullptr;
 
 template <class T>
 bool is(const Message& message) {
@@ -38,6 +38,10 @@ class Hosted::Channel final : public NodeChannel {
   void stop() override { closed_ = true; }
   Sent send(const wire::FrameHeader& header, wire::ByteView body) override {
     if (closed_) return Sent::kClosed;
+    if (header.kind != wire::FrameKind::kCredit && owner_.die_after_frames >= 0 &&
+        owner_.die_after_frames-- == 0)
+      owner_.cluster.world.kill(owner_, "in the middle of what it did");
+    if (header.kind == wire::FrameKind::kControl) asks(header, body);
     const auto& broken = owner_.cluster.scenario.floor;
     if (broken.keep_credit && header.kind == wire::FrameKind::kCredit) return Sent::kQueued;
     if (broken.monitor_once && header.kind == wire::FrameKind::kMonitor &&
@@ -50,16 +54,45 @@ class Hosted::Channel final : public NodeChannel {
   void receive(Message message) {
     if (closed_) return;
     if (owner_.cluster.scenario.floor.forget_lost_nodes && is<wire::NodeLost>(message)) return;
+    if (is<wire::Answer>(message)) {
+      const auto answer = wire::decode_control(message.header, message.body).value();
+      if (const auto asked = asked_.extract(std::get<wire::Answer>(answer).request))
+        owner_.met(asked.mapped());
+    }
     handlers_.on_message(std::move(message));
   }
   void node_closed() {
-    if (!std::exchange(closed_, true)) handlers_.on_closed("its node is gone");
+    if (std::exchange(closed_, true)) return;
+    for (const auto& [request, expectation] : std::exchange(asked_, {})) owner_.met(expectation);
+    handlers_.on_closed("its node is gone");
   }
 
  private:
+  /// What the node answers by itself comes once nobody is stopped any more; the head has to start, and to
+  /// find CPUs.
+  template <class T>
+  static Duration bound_of() {
+    return std::is_same_v<T, wire::RegionAsk> || std::is_same_v<T, wire::RingAsk> ? seconds(25) : seconds(80);
+  }
+  /// Every request is answered, but one that was taken back.
+  void asks(const wire::FrameHeader& header, wire::ByteView body) {
+    const auto control = wire::decode_control(header, body).value();
+    std::visit(
+        [this]<class T>(const T& ask) {
+          if constexpr (std::is_same_v<T, wire::SpawnCancel>) {
+            if (const auto asked = asked_.extract(ask.request)) owner_.met(asked.mapped());
+          } else if constexpr (requires { ask.request; }) {
+            if (!asked_.contains(ask.request))
+              asked_[ask.request] = owner_.expect("an answer of its node", bound_of<T>());
+          }
+        },
+        control);
+  }
+
   Hosted& owner_;
   Handlers handlers_;
   bool closed_ = false;
+  std::map<std::uint64_t, std::uint64_t> asked_;  ///< what is expected, by request
 };
 
 Hosted::Hosted(Cluster& in, Node& on, ProcessId as, std::string process_name, int on_host)
@@ -75,8 +108,12 @@ Hosted::Hosted(Cluster& in, Node& on, ProcessId as, std::string process_name, in
 Hosted::~Hosted() = default;
 
 Hosted& Hosted::current() {
-  TROUPE_ASSERT(running != nullptr, "a user's code runs in a process");
-  return *running;
+  TROUPE_ASSERT(now_running != nullptr, "a user's code runs in a process");
+  return *now_running;
+}
+
+Hosted* Hosted::running() {
+  return now_running;
 }
 
 ProcessAddress Hosted::address() const {
@@ -90,10 +127,10 @@ Instant Hosted::now() const {
 void Hosted::run(const std::function<void()>& what) {
   const NoWaitScope one_thread;
   const ProcessGateScope gate(runtime.get());
-  Hosted* const before = std::exchange(running, this);
+  Hosted* const before = std::exchange(now_running, this);
   what();
   if (runtime != nullptr && alive) take_turns();
-  running = before;
+  now_running = before;
 }
 
 void Hosted::receive(Message message) {
@@ -146,25 +183,34 @@ void Hosted::node_closed() {
   if (channel_ != nullptr) channel_->node_closed();
 }
 
-/// One turn after another, in the seed's order; now and then it takes a while until the next.
+/// One turn after another, in the seed's order; now and then it takes a while until the next. An actor that
+/// waits in its turn holds up none of the others.
 void Hosted::take_turns() {
   auto& coordinator = runtime->turns();
   auto& clock = coordinator.clock();
   clock.advance_time(std::max<caf::timespan>(caf::timespan(0), first_ + now() - clock.current_time));
-  while (alive && coordinator.has_job() && !turn_is_due_) {
-    if (cluster.world.random.below(16) == 0) {
-      turn_is_due_ = true;
-      cluster.world.after(*this, cluster.world.between(microseconds(1), microseconds(300)), "~turn",
-                          [this] { turn_is_due_ = false; });
-      break;
-    }
-    auto& jobs = coordinator.jobs;
-    std::swap(jobs.front(), jobs[cluster.world.random.below(jobs.size())]);
-    coordinator.run_once();
+  const auto goes_on = [this, &coordinator] { return alive && coordinator.has_job() && !turn_is_due_; };
+  while (goes_on()) {
+    const std::uint64_t round = ++rounds_;
+    cluster.threads.run(*this, [this, round, goes_on] {
+      while (rounds_ == round && goes_on()) take_turn();
+    });
   }
   if (!alive) return;
   if (runtime->is_told_to_leave()) told_to_leave();
   if (alive) wake_for_timers();
+}
+
+void Hosted::take_turn() {
+  if (cluster.world.random.below(16) == 0) {
+    turn_is_due_ = true;
+    cluster.world.after(*this, cluster.world.between(microseconds(1), microseconds(300)), "~turn",
+                        [this] { turn_is_due_ = false; });
+    return;
+  }
+  auto& jobs = runtime->turns().jobs;
+  std::swap(jobs.front(), jobs[cluster.world.random.below(jobs.size())]);
+  runtime->turns().run_once();
 }
 
 void Hosted::told_to_leave() {
@@ -196,10 +242,12 @@ void Hosted::tear_down() {
   from_node->close();
   const NoWaitScope one_thread;
   const ProcessGateScope gate(runtime.get());
-  Hosted* const before = std::exchange(running, this);
+  Hosted* const before = std::exchange(now_running, this);
+  cluster.threads.drain(*this);
+  ended();
   std::default_delete<troupe::Process>()(runtime.get());  // what ends with it still refers to it
   [[maybe_unused]] auto* gone = runtime.release();
-  running = before;
+  now_running = before;
 }
 
 }  // namespace troupe::sim

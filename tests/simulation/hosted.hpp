@@ -26,6 +26,7 @@ struct Hosted : Process {
   void run(const std::function<void()>& what) override;
   /// The process whose event runs now.
   static Hosted& current();
+  static Hosted* running();  ///< null: none
 
   /// From its node's socket.
   void receive(Message message);
@@ -49,6 +50,9 @@ struct Hosted : Process {
   };
   std::map<std::uint64_t, Expected> expected;
 
+  /// It dies when it has said so many more frames to its node: also in the middle of what it does.
+  int die_after_frames = -1;
+
   Cluster& cluster;
   Node* node;
   ProcessId process;
@@ -59,6 +63,8 @@ struct Hosted : Process {
  protected:
   /// The runtime is up.
   virtual void up() {}
+  /// It is taken down: its own threads end.
+  virtual void ended() {}
   /// Its node says to leave, or is gone.
   virtual void told_to_leave();
   bool lost_node_ = false;
@@ -67,11 +73,13 @@ struct Hosted : Process {
   class Channel;
   void boot(const wire::Configure& configure);
   void take_turns();
+  void take_turn();
   void wake_for_timers();
 
   std::deque<Message> inbox_;  ///< what came before it was up
   Channel* channel_ = nullptr;
   bool turn_is_due_ = false;
+  std::uint64_t rounds_ = 0;  ///< of turns: one that waits in the middle of them is left behind
   Instant woken_at_{-1};
   caf::actor_clock::time_point first_{};
   std::uint64_t expectations_ = 0;

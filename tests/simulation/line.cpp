@@ -1,5 +1,9 @@
 #include "tests/simulation/line.hpp"
 
+#include <algorithm>
+
+#include "tests/simulation/cluster.hpp"
+
 namespace troupe::sim {
 
 void Line::to_server(World& world, const char* label, std::function<void()> what, std::size_t size) {
@@ -72,6 +76,9 @@ void Network::break_some() {
     if (!line->broken && line->client_open && line->client->alive && line->server->alive)
       open.push_back(line);
   }
+  // Those to the head are many, and mended without anybody's calls.
+  const auto to_head = [](const LinePtr& line) { return dynamic_cast<Head*>(line->server) != nullptr; };
+  if (world_.chance(0.7) && !std::all_of(open.begin(), open.end(), to_head)) std::erase_if(open, to_head);
   if (open.empty()) return;
   const LinePtr line = open[world_.random.below(open.size())];
   world_.trace("network", "the line of " + line->client->name + " to " + line->server->name + " breaks");

@@ -120,7 +120,7 @@ CallerActor::CallerActor()
       process_(Hosted::current()),
       cluster_(process_.cluster),
       number_(cluster_.load.new_echo()),
-      callees_(2) {
+      callees_(3) {
   for (std::size_t at = 0; at < callees_.size(); ++at) fill(at);
 }
 
@@ -177,7 +177,7 @@ void CallerActor::call(std::size_t at) {
   const auto calling = process_.expect("a call of an actor in " + to_string(to.handle.address().process) +
                                            " on " + to_string(to.handle.address().node),
                                        seconds(45));
-  const auto& other = callees_[1 - at];
+  const auto& other = callees_[(at + 1) % callees_.size()];
   const bool relayed = other.handle && world.chance(0.2);
   const std::uint64_t sequence = ++to.sequence;
   auto answer = relayed ? to.handle.call<&EchoActor::relay>(number_, sequence, other.handle)

@@ -21,15 +21,14 @@ std::uint64_t sum_inside(const std::vector<std::uint64_t>& gradients, int first,
 
 }  // namespace
 
-std::string TrainState::hash() const {
-  std::uint64_t all = 0;
-  for (const std::uint64_t word : words) all = mix(all, word);
-  return to_hex(all);
-}
-
-std::vector<train::PartHash> TrainState::parts() const {
-  std::vector<train::PartHash> all;
-  for (const std::uint64_t word : words) all.push_back({"word " + std::to_string(all.size()), {0, word}});
+std::vector<train::StatePart> TrainState::parts() const {
+  std::vector<train::StatePart> all;
+  for (const std::uint64_t& word : words) {
+    all.push_back({"word" + std::to_string(all.size()),
+                   checkpoint::DType::kU64,
+                   {1},
+                   std::as_bytes(std::span(&word, 1))});
+  }
   return all;
 }
 
@@ -41,10 +40,6 @@ TrainState initial_state(std::uint64_t seed) {
   TrainState state;
   for (int i = 0; i < TrainState::kWords; ++i) state.words[i] = mix(seed, i);
   return state;
-}
-
-std::uint64_t sampler(std::uint64_t seed, int epoch, std::int64_t step_in_epoch, int leaf) {
-  return mix(mix(mix(seed, epoch), step_in_epoch), leaf);
 }
 
 std::uint64_t gradient(const TrainState& state, std::int64_t step, int leaf, std::uint64_t indices_hash) {
@@ -70,20 +65,19 @@ std::uint64_t sum_partials(std::vector<std::uint64_t> partials, const std::vecto
   return partials.front();
 }
 
-std::vector<std::string> reference_run(std::uint64_t seed, int leaves, std::int64_t steps_per_epoch,
-                                       std::int64_t total_steps) {
+std::vector<TrainState> reference_run(std::uint64_t seed,
+                                      const std::vector<std::vector<std::uint64_t>>& indices) {
   TrainState state = initial_state(seed);
-  std::vector<std::string> hashes{state.hash()};
-  for (std::int64_t step = 0; step < total_steps; ++step) {
+  std::vector<TrainState> states{state};
+  for (const auto& leaves : indices) {
+    const auto step = static_cast<std::int64_t>(states.size()) - 1;
     std::vector<std::uint64_t> gradients;
-    for (int leaf = 0; leaf < leaves; ++leaf) {
-      const auto used = sampler(seed, static_cast<int>(step / steps_per_epoch), step % steps_per_epoch, leaf);
-      gradients.push_back(gradient(state, step, leaf, used));
-    }
-    state.apply(step, sum_inside(gradients, 0, {0, leaves}));
-    hashes.push_back(state.hash());
+    for (const std::uint64_t used : leaves)
+      gradients.push_back(gradient(state, step, static_cast<int>(gradients.size()), used));
+    state.apply(step, sum_inside(gradients, 0, {0, static_cast<int>(leaves.size())}));
+    states.push_back(state);
   }
-  return hashes;
+  return states;
 }
 
 std::int64_t evaluate(const TrainState& state, std::int64_t begin, std::int64_t end) {

@@ -7,20 +7,20 @@
 #include <vector>
 
 #include "actors/train/plan.hpp"
+#include "actors/train/state_parts.hpp"
 
 namespace troupe::sim {
 
 struct TrainState {
   static constexpr int kWords = 4;
   std::array<std::uint64_t, kWords> words{};
-  std::string hash() const;
-  std::vector<train::PartHash> parts() const;
+  bool operator==(const TrainState&) const = default;
+  /// Views of the words.
+  std::vector<train::StatePart> parts() const;
   void apply(std::int64_t step, std::uint64_t gradient);
 };
 
 TrainState initial_state(std::uint64_t seed);
-/// The hash of the indices that a slot uses.
-std::uint64_t sampler(std::uint64_t seed, int epoch, std::int64_t step_in_epoch, int leaf);
 /// What one logical rank adds in a step.
 std::uint64_t gradient(const TrainState& state, std::int64_t step, int leaf, std::uint64_t indices_hash);
 /// The partial sums of an interval, from one gradient a leaf (the first is interval.begin's).
@@ -29,9 +29,10 @@ std::vector<std::uint64_t> partial_sums(const std::vector<std::uint64_t>& gradie
 /// The sum of all ranks' partials, which are given left to right.
 std::uint64_t sum_partials(std::vector<std::uint64_t> partials,
                            const std::vector<collectives::LeafInterval>& nodes, int leaves);
-/// The states of an undisturbed run: one a number of steps, 0 to all.
-std::vector<std::string> reference_run(std::uint64_t seed, int leaves, std::int64_t steps_per_epoch,
-                                       std::int64_t total_steps);
+/// The states of an undisturbed run: one a number of steps, 0 to all. `indices`: the hashes of what each leaf
+/// of each step uses.
+std::vector<TrainState> reference_run(std::uint64_t seed,
+                                      const std::vector<std::vector<std::uint64_t>>& indices);
 /// How many of test samples [begin, end) the state gets right.
 std::int64_t evaluate(const TrainState& state, std::int64_t begin, std::int64_t end);
 

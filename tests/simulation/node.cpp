@@ -1,6 +1,7 @@
 /// The shell of a node: what runtime/node/node.cpp and peer_links.cpp are in production, over simulated
 /// lines.
 #include "tests/simulation/cluster.hpp"
+#include "tests/simulation/group.hpp"
 
 namespace troupe::sim {
 
@@ -122,11 +123,11 @@ void Node::act(node::Log& a) {
 
 void Node::act(node::StartWorker& a) {
   std::unique_ptr<Worker> made;
-  if (a.label == "trainer") {
-    made = std::make_unique<Trainer>(cluster, *this, a.process);
+  const std::string kind = a.label.substr(0, a.label.find(' '));  // "trainer 3"
+  if (kind == "trainer") {
+    made = std::make_unique<Trainer>(cluster, *this, a.process, cluster::kCpu, kind);
   } else {
-    made = std::make_unique<Worker>(cluster, *this, a.process, a.label == "loader" ? cluster::kCpu / 2 : 0,
-                                    a.label + " ");
+    made = std::make_unique<Worker>(cluster, *this, a.process, 0, kind);
   }
   Worker& worker = cluster.own(std::move(made));
   locals[a.process].process = &worker;
@@ -175,26 +176,27 @@ void Node::act(node::DrainOutput& a) {
 }
 
 /// As LocalLinks::send has it.
-void Node::send_local(ProcessId process, const Message& message) {
+void Node::send_local(ProcessId process, const Message& message, std::vector<UniqueFd> fds) {
   const auto at = locals.find(process);
   if (at == locals.end() || at->second.dropped) return;
   Local& local = at->second;
   const auto& header = message.header;
-  if (local.kept.empty() && local.process->from_node->send(header, message.body) != Sent::kFull) return;
+  if (local.kept.empty() && local.process->from_node->send(header, message.body, fds) != Sent::kFull) return;
   switch (node::when_full(header, local.kept_bytes, stuck_bytes())) {
     case node::WhenFull::kRefuse:
       return refuse(header, {ErrorCode::kUnavailable, "its process does not take messages now", "", ""});
     case node::WhenFull::kKeep:
       local.kept_bytes += wire::kHeaderBytes + message.body.size();
-      local.kept.push_back({header, message.body, {}});
+      local.kept.push_back({header, message.body, std::move(fds)});
       return;
     case node::WhenFull::kClose:
       if (!std::exchange(local.stuck, true)) tell(node::LocalStuck{process, local.kept_bytes});
   }
 }
 
+/// Enough for a driver's orders to all of its trainers.
 std::size_t Node::stuck_bytes() const {
-  return 8 * cluster.scenario.link_bytes;
+  return std::max<std::size_t>(16384, 8 * cluster.scenario.link_bytes);
 }
 
 void Node::room_for(ProcessId process) {
@@ -202,15 +204,17 @@ void Node::room_for(ProcessId process) {
   if (at == locals.end()) return;
   Local& local = at->second;
   while (!local.kept.empty()) {
-    const Message& first = local.kept.front();
-    if (local.process->from_node->send(first.header, first.body) == Sent::kFull) return;
+    Message& first = local.kept.front();
+    if (local.process->from_node->send(first.header, first.body, first.fds) == Sent::kFull) return;
     local.kept_bytes -= wire::kHeaderBytes + first.body.size();
     local.kept.pop_front();
   }
 }
 
 void Node::act(node::SendLocal& a) {
-  send_local(a.process, *control_frame({info.id, a.process}, a.message));
+  std::vector<UniqueFd> fds;
+  if (a.attach.kind == node::Attach::kRegion) fds.push_back(memory_.descriptor(a.attach.region).value());
+  send_local(a.process, *control_frame({info.id, a.process}, a.message), std::move(fds));
 }
 
 void Node::on_local_frame(ProcessId from, Message message) {
@@ -244,13 +248,14 @@ void Node::act(node::MakeRing& a) {
 
 void Node::act(node::MakeRegion& a) {
   regions_[a.region] = a.name;
+  memory_.make(a).value();
   tell(node::RegionMade{a.region, std::nullopt});
 }
 
 void Node::act(node::AbortRegions& a) {
   for (const auto region : a.regions) {
     for (const auto& [generation, group] : cluster.groups) {
-      if (regions_[region] == "group " + to_string(generation)) group->abort(host, a.reason);
+      if (regions_[region].ends_with("/group/" + to_string(generation))) group->abort(host, a.reason);
     }
   }
 }

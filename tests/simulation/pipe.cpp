@@ -36,7 +36,7 @@ const char* label_of(const wire::FrameHeader& header) {
   return header.id < std::size(kControls) ? kControls[header.id] : "control";
 }
 
-Sent Pipe::send(const wire::FrameHeader& header, wire::ByteView body) {
+Sent Pipe::send(const wire::FrameHeader& header, wire::ByteView body, std::vector<UniqueFd>& fds) {
   if (closed_ || !from_.alive) return Sent::kClosed;
   if (!has_room()) {
     refused_ = true;
@@ -44,7 +44,8 @@ Sent Pipe::send(const wire::FrameHeader& header, wire::ByteView body) {
   }
   const std::size_t bytes = wire::kHeaderBytes + body.size();
   bytes_ += bytes;
-  auto message = std::make_shared<Message>(Message{header, {body.begin(), body.end()}, {}});
+  auto message =
+      std::make_shared<Message>(Message{header, {body.begin(), body.end()}, std::exchange(fds, {})});
   world_.send(from_, to_, label_of(header), [self = shared_from_this(), message, bytes] {
     self->bytes_ -= bytes;
     if (self->bytes_ <= self->limit_ / 2 && std::exchange(self->refused_, false)) {

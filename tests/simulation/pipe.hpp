@@ -20,7 +20,12 @@ class Pipe : public std::enable_shared_from_this<Pipe> {
   std::function<void(Message)> deliver;  ///< in `to`
   std::function<void()> on_room;         ///< in `from`, after a kFull: half of the queue is free
 
-  Sent send(const wire::FrameHeader& header, wire::ByteView body);
+  Sent send(const wire::FrameHeader& header, wire::ByteView body) {
+    std::vector<UniqueFd> none;
+    return send(header, body, none);
+  }
+  /// Takes `fds` along, unless it is full.
+  Sent send(const wire::FrameHeader& header, wire::ByteView body, std::vector<UniqueFd>& fds);
   bool has_room() const { return bytes_ < limit_; }
   /// An end is gone.
   void close() { closed_ = true; }
