@@ -12,6 +12,8 @@ namespace {
 
 /// No event for this long: it was the driver that stood still.
 constexpr Duration kStoodStill = std::chrono::seconds(1);
+/// A replacement waits no longer than that for the others to recover.
+constexpr Duration kRecovers = std::chrono::seconds(1);
 
 std::int64_t resumed_step(const DriverConfig& config) {
   return config.resume.empty() ? 0 : config.resume.back().step;
@@ -291,7 +293,9 @@ void DriverMachine::check_loaders(Instant now, Actions& out) {
 void DriverMachine::spawn_missing(Instant now, Actions& out) {
   const auto staying = std::count_if(trainers_.begin(), trainers_.end(),
                                      [](const auto& entry) { return !entry.second.killed; });
-  spawn_missing(SpawnKind::kTrainer, config_.trainers, static_cast<int>(staying), now, out);
+  // A process that starts takes the CPUs of those that recover: it waits until they have.
+  const bool recovers = episode_ && staying >= config_.min_trainers && now - episode_->detected < kRecovers;
+  if (!recovers) spawn_missing(SpawnKind::kTrainer, config_.trainers, static_cast<int>(staying), now, out);
   spawn_missing(SpawnKind::kLoader, config_.loaders, static_cast<int>(loaders_.size()), now, out);
 }
 

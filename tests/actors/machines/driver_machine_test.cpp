@@ -34,13 +34,32 @@ TEST_CASE("a step commits once every member has applied it") {
   CHECK(s.order<Committed>(kB)->limit == 4);
 }
 
+TEST_CASE("a replacement that the others cannot do without starts at once") {
+  auto config = config_of(2);
+  config.min_trainers = 2;
+  Script s(config);
+  s.run_from_start({kA, kB});
+  s.down(kB);
+  CHECK(s.all<SpawnActor>().size() == 1);
+}
+
+TEST_CASE("a replacement waits a second for a recovery that takes longer, and no more") {
+  Script s(config_of(2));
+  s.run_from_start({kA, kB});
+  s.down(kB);
+  s.wait(milliseconds(900));
+  CHECK(s.all<SpawnActor>().empty());
+  s.wait(milliseconds(200));
+  CHECK(s.all<SpawnActor>().size() == 1);
+}
+
 TEST_CASE("after a death the survivor that applied the step is the authority, and the step commits") {
   Script s(config_of(2));
   s.run_from_start({kA, kB});
   s.applied(kA, 0);
   s.down(kB);
   CHECK(s.order<Quiesce>(kA)->generation == s.g());
-  CHECK(s.all<SpawnActor>().size() == 1);
+  CHECK(s.all<SpawnActor>().empty());  // its start would take CPUs of the recovery
   s.quiesced(kA, 1, {Script::step(0)});
   const auto plan = s.order<StartGeneration>(kA)->plan;
   CHECK(plan.first_step == 1);
@@ -53,6 +72,7 @@ TEST_CASE("after a death the survivor that applied the step is the authority, an
   s.applied(kA, 1);
   REQUIRE(s.all<Recovered>().size() == 1);
   CHECK(s.all<Recovered>()[0].fault);
+  CHECK(s.all<SpawnActor>().size() == 1);
 
   SECTION("its replacement joins by the same way and gets the state from a peer") {
     s.ready(kC);
