@@ -1,6 +1,7 @@
 // kill -9 of one of two trainers, to the commit of a step on the survivor, less one undisturbed step at the
-// new size; with a small state, and with a large one. The job is the MNIST example's on rendered digits; each
-// kill is a fault of the job's own, at a step of its own.
+// new size, and how long a step takes in which the replacement joins; with a small state, and with a large
+// one. The job is the MNIST example's on rendered digits; each kill is a fault of the job's own, at a step of
+// its own.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -39,7 +40,8 @@ struct LargeDigits {
 
 struct Measured {
   std::vector<double> recovered, detected, left;
-  double step_ms = 0;  ///< with one trainer
+  std::vector<double> widened;  ///< from the last step of one trainer to the first of both
+  double step_ms = 0;           ///< with one trainer
 
   double recovery_ms() const { return median(recovered) - step_ms; }
 };
@@ -86,9 +88,20 @@ Measured measure(const DriverSession& session, const Job& job, int kills, int ap
         {train::ChaosStep::What::kKillTrainer, static_cast<std::int64_t>(i) * apart, i % 2});
   }
   Measured measured;
+  const MonotonicClock clock;
+  Instant before{}, last{};
+  bool joined = false;
   train::Run run = train::start(session, job, options);
   while (!run.is_over()) {
     const auto event = run.next_event(std::chrono::seconds(1));
+    if (event && std::holds_alternative<report::StepDone>(*event)) {
+      const Instant now = clock.now();
+      if (std::exchange(joined, false))
+        measured.widened.push_back(to_millis(std::max(now - last, last - before)));
+      before = std::exchange(last, now);
+    } else if (event && std::holds_alternative<report::Resized>(*event)) {
+      joined = !measured.recovered.empty();  // the step before it, or the next one, waited for the state
+    }
     const auto* fault = event ? std::get_if<report::Fault>(&*event) : nullptr;
     if (fault == nullptr || !fault->detected_ms) continue;
     measured.recovered.push_back(*fault->resumed_ms);
@@ -111,6 +124,9 @@ void print(const char* what, const Measured& m) {
       "%.2f ms\n",
       what, m.recovered.size(), m.recovery_ms(), median(m.recovered), m.step_ms, median(m.detected),
       median(m.left));
+  if (!m.widened.empty())
+    std::printf("  its replacement joins: %.1f ms from step to step, median of %zu\n", median(m.widened),
+                m.widened.size());
 }
 
 }  // namespace
@@ -160,6 +176,10 @@ int main(int argc, char** argv) try {
     for (const auto& [name, peer] : {std::pair{"torchft 0.2 tuned (quoted)", kTorchftMs},
                                      std::pair{"torchrun 2.13 (quoted)", kTorchrunMs}}) {
       if (kills > 0) row("shrink 2 to 1", small.recovery_ms(), name, peer);
+    }
+    for (const auto& [what, m] :
+         {std::pair{"grow 1 to 2", &small}, std::pair{"grow 1 to 2, the large state", &large}}) {
+      if (!m->widened.empty()) row(what, median(m->widened), "a step", m->step_ms);
     }
     if (kills > 0 && large_kills > 0)
       row(("shrink 2 to 1, a state of " + std::to_string(state_mib) + " MiB").c_str(), large.recovery_ms(),
