@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "collectives/flight/recorded_group.hpp"
+#include "collectives/flight/flight_recorder.hpp"
 #include "collectives/native/native_group.hpp"
 
 namespace troupe::train {
@@ -59,7 +59,9 @@ std::shared_ptr<collectives::ProcessGroup> form_group(const Session& session, co
         session.drop_region(key);
       });
   options.remote = connect_remote(session, settings, plan, rank, listener, std::move(abandoned));
-  return collectives::recorded(collectives::make_native_group(std::move(options)), {.group = settings.run});
+  std::shared_ptr<collectives::ProcessGroup> group = collectives::make_native_group(std::move(options));
+  collectives::flight::record(*group, {.group = settings.run});
+  return group;
 }
 
 }  // namespace troupe::train

@@ -7,14 +7,16 @@
 
 namespace troupe::collectives {
 
-Ticket Engine::post(const Contract& contract, void* data, std::uint32_t tag) {
+Ticket Engine::post(const Op& call) {
   const std::lock_guard lock(mutex_);
   throw_if_aborted();
-  const int peer = contract.index;
-  Transfer transfer{.contract = contract, .tag = tag, .data = static_cast<std::byte*>(data)};
-  transfer.bytes = contract.count * element_size(contract.dtype);
+  const int peer = call.peer;
+  const bool sends = call.kind == OpKind::kSend;
+  Transfer transfer{.call = call,
+                    .data = static_cast<std::byte*>(sends ? call.input.data : call.output.data)};
+  transfer.bytes = call.bytes();
   const bool seen = is_local(peer) && peer != rank_ && transfer.bytes != 0;
-  if (seen && contract.kind == OpKind::kSend && region_.holds(local(rank_), data, transfer.bytes)) {
+  if (seen && sends && region_.holds(local(rank_), transfer.data, transfer.bytes)) {
     transfer.place = static_cast<std::uint64_t>(transfer.data - region_.data(local(rank_))) + 1;
   }
   Mailbox& mailbox = mailbox_of(peer);

@@ -1,4 +1,4 @@
-/// What NCCL reduces by itself; what makes no sense at all is refused before (check_buffers.hpp).
+/// What NCCL reduces by itself; what makes no sense at all is refused before (check_op.hpp).
 
 #include "collectives/nccl/group.hpp"
 

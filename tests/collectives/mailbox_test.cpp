@@ -20,14 +20,14 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 Transfer send_of(Bytes& bytes, int to, std::uint32_t tag) {
-  return {.contract = {.kind = OpKind::kSend, .dtype = DType::kUInt8, .index = to, .count = bytes.size()},
-          .tag = tag,
-          .data = bytes.data(),
-          .bytes = bytes.size()};
+  return {
+      .call = {.kind = OpKind::kSend, .dtype = DType::kUInt8, .peer = to, .tag = tag, .count = bytes.size()},
+      .data = bytes.data(),
+      .bytes = bytes.size()};
 }
 Transfer recv_of(Bytes& bytes, int from, std::uint32_t tag) {
   Transfer made = send_of(bytes, from, tag);
-  made.contract.kind = OpKind::kRecv;
+  made.call.kind = OpKind::kRecv;
   return made;
 }
 
@@ -210,10 +210,10 @@ TEST_CASE("frames that nobody may send now are found, and nothing is written for
       FrameHeader header{.kind = static_cast<FrameKind>(5 + random.below(6)),
                          .sequence = static_cast<std::uint32_t>(random.below(4)),
                          .round = static_cast<std::uint32_t>(random.below(4)),
-                         .contract = {.kind = OpKind::kSend, .dtype = DType::kUInt8, .index = 1}};
+                         .call = {.kind = OpKind::kSend, .dtype = DType::kUInt8, .peer = 1}};
       const std::uint64_t lengths[] = {0, 8, random.below(40000), random.next()};
       header.payload_bytes = lengths[random.below(4)];
-      header.contract.count = random.below(2) == 0 ? header.payload_bytes : into.size();
+      header.call.count = random.below(2) == 0 ? header.payload_bytes : into.size();
       const auto target = b.begin(header);
       if (!b.failure().empty()) {
         REQUIRE(target.empty());
