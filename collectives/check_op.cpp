@@ -45,10 +45,10 @@ class Checks {
         {ErrorCode::kBadInput, "cannot " + std::string(name_of(op_.kind)), std::move(why), std::move(todo)});
   }
 
-  void rank(const std::string& role) const {
+  void rank(const char* role) const {
     if (op_.peer >= 0 && op_.peer < group_.size) return;
-    refuse(role + " is rank " + std::to_string(op_.peer) + ", and there are " + std::to_string(group_.size) +
-               " ranks",
+    refuse(std::string(role) + " is rank " + std::to_string(op_.peer) + ", and there are " +
+               std::to_string(group_.size) + " ranks",
            "ranks count from 0");
   }
 

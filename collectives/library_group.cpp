@@ -79,7 +79,8 @@ std::shared_ptr<ExactReduction> LibraryGroup::exact(const Op& op) const {
                                   .result = op.out()};
   if (op.kind == OpKind::kAllReduceTree) {
     options.leaves = facts().leaves;
-    options.partials.assign(op.partials.begin(), op.partials.end());
+    const auto& partials = tree_of(op).partials;
+    options.partials.assign(partials.begin(), partials.end());
   }
   if (op.kind == OpKind::kReduceScatter) {
     options.count *= static_cast<std::size_t>(size());

@@ -10,12 +10,7 @@ Op Op::all_reduce_tree(const TreeBuffer& buffer, Reduction how) {
                      .count = buffer.count,
                      .dtype = buffer.dtype,
                      .stream = buffer.stream};
-  return {.kind = OpKind::kAllReduceTree,
-          .how = how,
-          .peer = buffer.index,
-          .input = first,
-          .output = first,
-          .partials = buffer.partials};
+  return {.kind = OpKind::kAllReduceTree, .how = how, .peer = buffer.index, .input = first, .output = first};
 }
 Op Op::all_reduce(const Buffer& buffer, Reduction how) {
   return {.kind = OpKind::kAllReduce, .how = how, .input = buffer, .output = buffer};
@@ -93,15 +88,24 @@ OpWords encode(const Op& op) {
   return {low, op.count, std::bit_cast<std::uint64_t>(op.how.factor)};  // a NaN is equal to itself
 }
 
-bool decode_op(const OpWords& words, Op& op) {
+bool is_call(const OpWords& words) {
   const auto byte = [&](int at) { return static_cast<std::uint8_t>(words[0] >> at); };
-  op = {.kind = static_cast<OpKind>(byte(0)),
-        .dtype = static_cast<DType>(byte(16)),
-        .how = Reduction(static_cast<ReduceOp>(byte(8)), byte(24) == 1),
+  return byte(0) <= static_cast<std::uint8_t>(OpKind::kRecv) && is_known(static_cast<ReduceOp>(byte(8))) &&
+         is_known(static_cast<DType>(byte(16))) && byte(24) <= 1;
+}
+
+Op decode_op(const OpWords& words) {
+  Op op{.kind = static_cast<OpKind>(words[0] & 0xff),
+        .dtype = static_cast<DType>(words[0] >> 16 & 0xff),
+        .how = Reduction(static_cast<ReduceOp>(words[0] >> 8 & 0xff), (words[0] >> 24 & 1) != 0),
         .peer = static_cast<std::int32_t>(words[0] >> 32),
         .count = words[1]};
   op.how.factor = std::bit_cast<double>(words[2]);
-  return op.kind <= OpKind::kRecv && is_known(op.how.op) && is_known(op.dtype) && byte(24) <= 1;
+  return op;
+}
+
+std::string to_string(const OpWords& words) {
+  return is_call(words) ? to_string(decode_op(words)) : "something unknown";
 }
 
 }  // namespace troupe::collectives

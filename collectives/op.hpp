@@ -71,7 +71,6 @@ struct Op {
   std::uint64_t sequence = 0;  ///< of a collective: its number in the group, from 1; the group sets it
   Buffer input{};              ///< what this rank gives, and what it gets: the same one for operations in
   Buffer output{};             ///< place, nothing where the rank gives or gets nothing
-  std::span<std::byte* const> partials{};  ///< of kAllReduceTree; what they point to outlives the launch
 
   static Op all_reduce_tree(const TreeBuffer& buffer, Reduction how);
   static Op all_reduce(const Buffer& buffer, Reduction how);
@@ -106,8 +105,11 @@ std::string numbered(const Op& op);
 inline constexpr std::size_t kOpWords = 3;
 using OpWords = std::array<std::uint64_t, kOpWords>;
 OpWords encode(const Op& op);
-/// The call in words that somebody else wrote. False for a kind, op or dtype that does not exist: the ranks
-/// run different builds.
-bool decode_op(const OpWords& words, Op& op);
+/// Whether words that somebody else wrote are a call. Otherwise the ranks run different builds.
+bool is_call(const OpWords& words);
+/// The call in them. REQUIRES: is_call(words).
+Op decode_op(const OpWords& words);
+/// As to_string(Op), of words that another rank wrote.
+std::string to_string(const OpWords& words);
 
 }  // namespace troupe::collectives

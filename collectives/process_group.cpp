@@ -85,9 +85,8 @@ TreeBuffer ProcessGroup::allocate_tree(std::size_t count, DType dtype) {
 
 void ProcessGroup::check_tree(const Op& op) const {
   const bool known = op.peer >= 0 && static_cast<std::size_t>(op.peer) < trees_.size();
-  const TreeBuffer* tree = known ? &trees_[static_cast<std::size_t>(op.peer)] : nullptr;
-  if (tree != nullptr && tree->count == op.count && tree->dtype == op.dtype &&
-      std::equal(tree->partials.begin(), tree->partials.end(), op.partials.begin(), op.partials.end())) {
+  if (known && tree_of(op).count == op.count && tree_of(op).dtype == op.dtype &&
+      tree_of(op).partials.front() == op.in()) {
     return;
   }
   throw_error({ErrorCode::kBadInput, "cannot all_reduce_tree", "the buffer was not allocated by this group",

@@ -217,6 +217,8 @@ class ProcessGroup {
   /// Without it: BadConfig.
   virtual std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree);
 
+  /// What allocate_tree gave, of a tree that was checked.
+  const TreeBuffer& tree_of(const Op& op) const { return trees_[static_cast<std::size_t>(op.peer)]; }
   /// Throws BadConfig: the backend does not have this.
   [[noreturn]] void refuse(std::string_view operation) const;
 

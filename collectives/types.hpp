@@ -31,8 +31,8 @@ enum class ReduceOp : std::uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBand, kB
 /// add in the order that is fastest.
 struct Reduction {
   ReduceOp op = ReduceOp::kSum;
-  double factor = 1;  ///< of kPremulSum: every input is multiplied by it, in its dtype, before it is added
   bool exact = true;
+  double factor = 1;  ///< of kPremulSum: every input is multiplied by it, in its dtype, before it is added
 
   constexpr Reduction(ReduceOp what = ReduceOp::kSum, bool in_order = true) : op(what), exact(in_order) {}
   static constexpr Reduction premul_sum(double by, bool in_order = true) {

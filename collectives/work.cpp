@@ -48,6 +48,9 @@ class Joined final : public Work {
 
 }  // namespace
 
+Work::Work() : launched_at_(MonotonicClock().now()) {}
+Work::~Work() = default;
+
 std::string text_of(const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);
@@ -61,7 +64,8 @@ std::string text_of(const std::exception_ptr& thrown) {
 void Work::wait() {
   if (!is_settled()) {
     if (hand_over()) {
-      for (const Note& note : notes_) recorder_->enqueued(note.first, note.operations);
+      for (std::size_t i = 0; remembered_ && i < remembered_->notes.size(); ++i)
+        remembered_->recorder->enqueued(remembered_->notes[i].first, remembered_->notes[i].operations);
     } else {
       while (!drive(Duration::max())) {
       }
@@ -78,22 +82,26 @@ bool Work::wait_for(Duration limit) {
 
 bool Work::drive(Duration limit) {
   if (is_settled()) return true;
-  if (recorder_ && limit > Duration::zero()) {
-    for (const Note& note : notes_) recorder_->waiting(note.first, note.operations);
+  if (remembered_ && limit > Duration::zero()) {
+    for (const Note& note : remembered_->notes) remembered_->recorder->waiting(note.first, note.operations);
   }
   try {
     if (!advance(limit)) return false;
-    settle(nullptr);
+    if (!is_settled()) end(nullptr);
   } catch (...) {
     settle(std::current_exception());
   }
-  if (recorder_ && thrown_) recorder_->dump_failure(text_of(thrown_));
+  dump_failure();
   return true;
+}
+
+void Work::dump_failure() const {
+  if (remembered_ && thrown_) remembered_->recorder->dump_failure(text_of(thrown_));
 }
 
 void Work::rethrow() {
   if (!is_settled() || !thrown_) return;
-  if (recorder_) recorder_->dump_failure(text_of(thrown_));
+  dump_failure();
   std::rethrow_exception(thrown_);
 }
 
@@ -104,24 +112,28 @@ std::optional<Duration> Work::duration() const {
 
 void Work::settle(std::exception_ptr thrown) noexcept {
   const std::lock_guard lock(mutex_);
-  if (is_settled()) return;
-  settled_at_ = clock_.now();
+  if (!is_settled()) end(std::move(thrown));
+}
+
+void Work::end(std::exception_ptr thrown) noexcept {
+  settled_at_ = MonotonicClock().now();
   thrown_ = std::move(thrown);
   settled_.store(true, std::memory_order_release);
-  for (const Note& note : notes_) tell(note);
+  if (!remembered_) return;
+  for (const Note& note : remembered_->notes) tell(note);
 }
 
 void Work::remember(std::shared_ptr<flight::FlightRecorder> recorder, std::uint64_t first,
                     std::size_t operations) {
   const std::lock_guard lock(mutex_);
-  recorder_ = std::move(recorder);
-  notes_.push_back({first, operations});
-  if (is_settled()) tell(notes_.back());
+  if (!remembered_) remembered_ = std::make_unique<Remembered>(std::move(recorder));
+  remembered_->notes.push_back({first, operations});
+  if (is_settled()) tell(remembered_->notes.back());
 }
 
 void Work::tell(const Note& note) const {
-  recorder_->ended(note.first, note.operations, settled_at_ - launched_at_,
-                   thrown_ ? text_of(thrown_) : std::string());
+  remembered_->recorder->ended(note.first, note.operations, settled_at_ - launched_at_,
+                               thrown_ ? text_of(thrown_) : std::string());
 }
 
 std::shared_ptr<Work> completed_work() {

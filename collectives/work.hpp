@@ -22,8 +22,8 @@ class FlightRecorder;
 /// Used by one thread at a time. A backend gives advance(), and perhaps hand_over(); all else is here.
 class Work {
  public:
-  Work() : launched_at_(clock_.now()) {}
-  virtual ~Work() = default;
+  Work();
+  virtual ~Work();
   Work(const Work&) = delete;
   Work& operator=(const Work&) = delete;
 
@@ -48,35 +48,38 @@ class Work {
 
  protected:
   /// Moves the operation for up to `limit` (zero: what can be done without waiting; Duration::max(): to its
-  /// end). True: it is complete, or settle() was called. Throws what the operation failed with. Not called
-  /// again after either.
+  /// end). True: it is complete, or settle() was called. Throws what the operation failed with, unless that
+  /// was settled. Not called again after either.
   virtual bool advance(Duration limit) = 0;
   /// In wait(): lets the device wait instead of the host. True: it does, and the host may go on.
   virtual bool hand_over() { return false; }
 
-  /// Ends it, with what wait() throws if it failed. The first call counts. Any thread; no lock is held
-  /// afterwards, and nothing is written to a disk.
+  /// For a backend that hears of the end by itself: ends the operation, with what wait() throws if it failed.
+  /// The first call counts. Any thread; nothing is written to a disk.
   void settle(std::exception_ptr thrown) noexcept;
   bool is_settled() const { return settled_.load(std::memory_order_acquire); }
-  Instant launched_at() const { return launched_at_; }
 
  private:
   struct Note {
     std::uint64_t first = 0;
     std::size_t operations = 0;
   };
+  struct Remembered {
+    std::shared_ptr<flight::FlightRecorder> recorder;
+    std::vector<Note> notes;  ///< its operations, in runs of numbers
+  };
   bool drive(Duration limit);
   void rethrow();
+  void end(std::exception_ptr thrown) noexcept;
   void tell(const Note& note) const;
+  void dump_failure() const;
 
-  const MonotonicClock clock_;
   const Instant launched_at_;
   std::atomic<bool> settled_{false};
-  std::mutex mutex_;  ///< of what follows, until it is settled
+  std::mutex mutex_;  ///< for settle() and remember(); a backend that does not settle() has one thread
   Instant settled_at_{0};
   std::exception_ptr thrown_;
-  std::shared_ptr<flight::FlightRecorder> recorder_;
-  std::vector<Note> notes_;
+  std::unique_ptr<Remembered> remembered_;  ///< null: no recorder remembers it
 };
 
 /// What it says of itself.

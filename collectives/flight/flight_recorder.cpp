@@ -74,7 +74,6 @@ std::uint64_t FlightRecorder::launch(const Op& call) {
   op.number = launched_;
   op.call = call;
   op.call.input = op.call.output = {};
-  op.call.partials = {};
   if (is_message(call.kind)) {
     Channel* channel = channel_of(call);
     op.call.sequence = channel == nullptr ? 0 : ++channel->messages;

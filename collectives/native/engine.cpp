@@ -100,21 +100,21 @@ Ticket Engine::launch_rounds(const Op& call) {
   }
   if (ops_.size() == kMaxInFlight - kStages) drive({ops_.front().first_round + ops_.front().rounds, nullptr});
   Pending& op = ops_.push();
-  op = {.call = call,
-        .plan = plan,
-        .element = element_size(call.dtype),
-        .sequence = static_cast<std::uint32_t>(call.sequence),
-        .first_round = launched_,
-        .rounds = static_cast<std::uint32_t>(rounds),
-        .kernel = plan.sums() ? kernel_for(call.dtype, call.how.op) : Kernel{},
-        .by_run = !remotes_.empty() && plan.sums() && !plan.one_shot() && call.how.op != ReduceOp::kPremulSum,
-        .relayed = !remotes_.empty() && plan.copies_to_all() && !plan.one_shot(),
-        .places = std::move(op.places)};
+  op.call = call;
+  op.words = encode(call);
+  op.plan = plan;
+  op.element = element_size(call.dtype);
+  op.sequence = static_cast<std::uint32_t>(call.sequence);
+  op.first_round = launched_;
+  op.rounds = static_cast<std::uint32_t>(rounds);
+  op.kernel = plan.sums() ? kernel_for(call.dtype, call.how.op) : Kernel{};
+  op.copies_in = op.gated = op.agreed = false;
+  op.by_run = !remotes_.empty() && plan.sums() && !plan.one_shot() && call.how.op != ReduceOp::kPremulSum;
+  op.relayed = !remotes_.empty() && plan.copies_to_all() && !plan.one_shot();
   prepare(op);
   PublishedOp& published = mine_.calls[op.sequence % kMaxInFlight];
-  const OpWords words = encode(call);
-  for (std::size_t i = 0; i < words.size(); ++i)
-    published.words[i].store(words[i], std::memory_order_relaxed);
+  for (std::size_t i = 0; i < op.words.size(); ++i)
+    published.words[i].store(op.words[i], std::memory_order_relaxed);
   published.place.store(op.places[local(rank_)], std::memory_order_relaxed);
   if (trace_) trace(op, choice);
   launched_ += op.rounds;
@@ -129,7 +129,7 @@ Ticket Engine::launch_rounds(const Op& call) {
 
 /// Says once for each call what was chosen, on the first rank of the machine.
 void Engine::trace(const Pending& op, const Choice& choice) {
-  if (rank_ != locals_.front() || !traced_.insert(encode(op.call)).second) return;
+  if (rank_ != locals_.front() || !traced_.insert(op.words).second) return;
   std::fprintf(stderr, "troupe: rank %d of %d: %s: %s\n", rank_, size_, numbered(op.call).c_str(),
                to_string(choice).c_str());
 }
@@ -216,12 +216,10 @@ void Engine::agree(Pending& op) {
     const PublishedOp& theirs = region_.cell(local(peer)).calls[op.sequence % kMaxInFlight];
     OpWords words;
     for (std::size_t i = 0; i < words.size(); ++i) words[i] = theirs.words[i].load(std::memory_order_relaxed);
-    if (words != encode(op.call)) {
-      Op called;
-      const bool known = decode_op(words, called);
+    if (words != op.words) {
       fail(AbortKind::kMismatch, "at #" + std::to_string(op.sequence) + " rank " + std::to_string(rank_) +
                                      " called " + to_string(op.call) + " and rank " + std::to_string(peer) +
-                                     " " + (known ? to_string(called) : "something unknown"));
+                                     " " + to_string(words));
     }
     const std::uint64_t place = theirs.place.load(std::memory_order_relaxed);
     const std::size_t bytes = op.plan.input_count(peer) * op.element;

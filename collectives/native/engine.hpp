@@ -80,6 +80,7 @@ class Engine {
   };
   struct Pending {
     Op call;
+    OpWords words{};  ///< of the call
     Plan plan;
     std::size_t element = 4;  ///< bytes
     std::uint32_t sequence = 0;

@@ -11,16 +11,11 @@ Ticket Engine::post(const Op& call) {
   const std::lock_guard lock(mutex_);
   throw_if_aborted();
   const int peer = call.peer;
-  const bool sends = call.kind == OpKind::kSend;
-  Transfer transfer{.call = call,
-                    .data = static_cast<std::byte*>(sends ? call.input.data : call.output.data)};
-  transfer.bytes = call.bytes();
-  const bool seen = is_local(peer) && peer != rank_ && transfer.bytes != 0;
-  if (seen && sends && region_.holds(local(rank_), transfer.data, transfer.bytes)) {
-    transfer.place = static_cast<std::uint64_t>(transfer.data - region_.data(local(rank_))) + 1;
-  }
+  const bool seen = call.kind == OpKind::kSend && is_local(peer) && peer != rank_ && call.bytes() != 0 &&
+                    region_.holds(local(rank_), call.in(), call.bytes());
   Mailbox& mailbox = mailbox_of(peer);
-  const auto made = mailbox.post(std::move(transfer));
+  const auto made =
+      mailbox.post(call, seen ? static_cast<std::uint64_t>(call.in() - region_.data(local(rank_))) + 1 : 0);
   check(mailbox);
   moved_ = true;
   if (is_local(peer)) {

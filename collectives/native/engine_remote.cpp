@@ -52,7 +52,7 @@ std::size_t Engine::partials_bytes(const Pending& op, std::uint32_t round, int f
 
 FrameHeader Engine::header_for(const Pending& op, std::uint32_t round, FrameKind kind,
                                std::size_t bytes) const {
-  return {.kind = kind, .sequence = op.sequence, .round = round, .call = op.call, .payload_bytes = bytes};
+  return {.kind = kind, .sequence = op.sequence, .round = round, .call = op.words, .payload_bytes = bytes};
 }
 
 // Sending.
@@ -162,7 +162,7 @@ void Engine::out_of_turn(const Remote& remote) {
 
 /// Refuses a frame that is of another operation than this rank's own at that round.
 void Engine::check_call(const Remote& remote, const FrameHeader& header, const Pending& op) {
-  if (same_call(header.call, op.call) && header.sequence == op.sequence) return;
+  if (header.call == op.words && header.sequence == op.sequence) return;
   fail(AbortKind::kMismatch, "rank " + std::to_string(rank_) + " called " + numbered(op.call) + " and rank " +
                                  std::to_string(remote.link.rank()) + " " + to_string(header.call) + " #" +
                                  std::to_string(header.sequence));

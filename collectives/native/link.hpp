@@ -46,7 +46,7 @@ struct FrameHeader {
   FrameKind kind = FrameKind::kPartials;
   std::uint32_t sequence = 0;
   std::uint32_t round = 0;
-  Op call;  ///< without buffers
+  OpWords call{};
   std::uint64_t payload_bytes = 0;
 };
 

@@ -38,18 +38,20 @@ std::shared_ptr<const Transfer> Mailbox::oldest() const {
   return nullptr;
 }
 
-std::shared_ptr<Transfer> Mailbox::post(Transfer transfer) {
-  const bool sends = transfer.call.kind == OpKind::kSend;
-  if (in_flight_ >= kMaxMessages ||
-      (sends && peer_ == self_ && transfer.bytes > kMaxSelfBytes - self_bytes_)) {
+std::shared_ptr<Transfer> Mailbox::post(const Op& call, std::uint64_t place) {
+  const bool sends = call.kind == OpKind::kSend;
+  if (in_flight_ >= kMaxMessages || (sends && peer_ == self_ && call.bytes() > kMaxSelfBytes - self_bytes_)) {
     const std::string why = in_flight_ >= kMaxMessages
                                 ? std::to_string(kMaxMessages) + " sends and receives are in flight"
                                 : "a rank keeps at most 64 MiB that it sent itself";
-    throw_error(
-        {ErrorCode::kLimit, "cannot " + to_string(transfer.call), why, "wait for some of them first"});
+    throw_error({ErrorCode::kLimit, "cannot " + to_string(call), why, "wait for some of them first"});
   }
-  auto made = std::make_shared<Transfer>(std::move(transfer));
+  auto made = std::make_shared<Transfer>();
+  made->call = call;
   made->number = sends ? ++sends_ : ++receives_;
+  made->data = static_cast<std::byte*>(sends ? call.input.data : call.output.data);
+  made->bytes = call.bytes();
+  made->place = place;
   ++in_flight_;
   if (sends && peer_ == self_) {
     send_to_self(made);
@@ -73,7 +75,7 @@ void Mailbox::send_to_self(const Ref& send) {
   Arrival arrival{.header = {.kind = FrameKind::kMessage,
                              .sequence = send->number,
                              .round = send->call.tag,
-                             .call = send->call,
+                             .call = encode(send->call),
                              .payload_bytes = send->bytes}};
   arrival.data.assign(send->data, send->data + send->bytes);
   self_bytes_ += send->bytes;
@@ -83,12 +85,10 @@ void Mailbox::send_to_self(const Ref& send) {
 
 bool Mailbox::agree(const Transfer& receive, const FrameHeader& header) {
   const Op& mine = receive.call;
-  Op theirs = header.call;
+  const Op wanted{.kind = OpKind::kSend, .dtype = mine.dtype, .peer = self_, .count = mine.count};
+  if (header.call == encode(wanted)) return true;
+  Op theirs = decode_op(header.call);  // the link takes nothing else
   theirs.tag = header.round;
-  if (theirs.kind == OpKind::kSend && theirs.peer == self_ && theirs.count == mine.count &&
-      theirs.dtype == mine.dtype) {
-    return true;
-  }
   fail("rank " + std::to_string(self_) + " called " + to_string(mine) + " and rank " + std::to_string(peer_) +
        " " + to_string(theirs));
   return false;
@@ -150,7 +150,8 @@ std::optional<Mailbox::Frame> Mailbox::next() {
   if (!announces && streaming_.empty()) return std::nullopt;
   sending_ = announces ? unsaid_.front() : streaming_.front();
   const Transfer& send = *sending_;
-  Frame frame{.header = {.sequence = send.number, .round = send.call.tag, .call = send.call}, .pieces = {}};
+  Frame frame{.header = {.sequence = send.number, .round = send.call.tag, .call = encode(send.call)},
+              .pieces = {}};
   if (!announces) {
     frame.header.kind = FrameKind::kPayload;
     sending_bytes_ = std::min(kPayloadBytes, send.bytes - send.moved);
@@ -230,9 +231,7 @@ void Mailbox::end() {
   const auto offer = offered_.find(header.sequence);
   switch (header.kind) {
     case FrameKind::kMessage:
-      if (header.payload_bytes != header.call.bytes()) {
-        return out_of_turn();
-      }
+      if (header.payload_bytes != decode_op(header.call).bytes()) return out_of_turn();
       return arrive(std::move(coming_));
     case FrameKind::kOffer:
       std::memcpy(&coming_.place, coming_.data.data(), sizeof coming_.place);

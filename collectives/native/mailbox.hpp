@@ -50,9 +50,9 @@ class Mailbox {
   /// `shared`: the memory of `peer` that this rank sees; empty if none. `peer` may be `self`.
   Mailbox(int self, int peer, std::span<const std::byte> shared);
 
-  /// Starts a send or a receive (transfer.call.kind says which); numbers it. Throws kLimit with too many
-  /// in flight. The reason to abort is in `failure()` afterwards.
-  std::shared_ptr<Transfer> post(Transfer transfer);
+  /// Starts a send or a receive; numbers it. `place`: Transfer::place. Throws kLimit with too many in flight.
+  /// The reason to abort is in `failure()` afterwards.
+  std::shared_ptr<Transfer> post(const Op& call, std::uint64_t place = 0);
 
   /// Whether anything here waits for the other rank, or a frame has to go out.
   bool busy() const { return in_flight_ != 0 || !controls_.empty(); }

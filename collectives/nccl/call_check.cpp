@@ -8,10 +8,7 @@ namespace troupe::collectives::nccl {
 namespace {
 
 std::string text_of(const CallWords& words) {
-  Op op;
-  if (!decode_op({words[0], words[1], words[2]}, op)) return "an operation that does not exist";
-  op.sequence = words[3];
-  return numbered(op);
+  return to_string(OpWords{words[0], words[1], words[2]}) + " #" + std::to_string(words[3]);
 }
 
 }  // namespace

@@ -143,7 +143,7 @@ void NcclGroup::reduce_exactly(const Op& op) {
   ExactPath::Input input{{op.in()}, op.input.count, op.dtype, op.how};
   switch (op.kind) {
     case OpKind::kAllReduceTree:
-      input.partials.assign(op.partials.begin(), op.partials.end());
+      input.partials.assign(tree_of(op).partials.begin(), tree_of(op).partials.end());
       return exact_->all_reduce(exact_->on_leaves(), input, op.out());
     case OpKind::kAllReduce:
       return exact_->all_reduce(exact_->on_ranks(), input, op.out());
