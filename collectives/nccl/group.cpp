@@ -51,8 +51,7 @@ class Operator {
       : caller_(caller), communicator_(communicator), op_(op_of(op.how.op)) {
     if (!reduces(op.kind) || op.how.op != ReduceOp::kPremulSum) return;
     std::byte scalar[8] = {};
-    with_element(op.dtype, [&](auto element) {
-      using Element = decltype(element);
+    kernel::with_element(op.dtype, [&]<class Element>(Element) {
       const auto stored = Element::store(static_cast<typename Element::Value>(op.how.factor));
       std::memcpy(scalar, &stored, sizeof stored);
     });

@@ -9,6 +9,7 @@
 #include "collectives/native/kernels.hpp"
 #include "collectives/nccl/tree_fold.hpp"
 #include "runtime/core/random.hpp"
+#include "tests/collectives/element_ops.hpp"
 #include "tests/collectives/nccl_ranks.hpp"
 #include "tests/collectives/ranks.hpp"
 
@@ -31,14 +32,14 @@ constexpr ReduceOp kAllOps[] = {ReduceOp::kSum, ReduceOp::kAvg,  ReduceOp::kProd
 Bytes values(DType dtype, std::size_t count, std::uint64_t seed) {
   SeededRandom random(seed);
   Bytes bytes(count * element_size(dtype));
-  nccl::with_element(dtype, [&](auto element) {
+  kernel::with_element(dtype, [&](auto element) {
     using Element = decltype(element);
     using Value = typename Element::Value;
     for (std::size_t i = 0; i < count; ++i) {
       typename Element::Stored stored;
       if constexpr (std::is_floating_point_v<Value>) {
         stored = Element::store(static_cast<Value>(random.uniform() * 8 - 4 + 0x1p-9));
-      } else if constexpr (std::is_same_v<Element, nccl::BoolElement>) {
+      } else if constexpr (std::is_same_v<Element, kernel::Bool>) {
         stored = random.uniform() < 0.7;
       } else {
         stored = static_cast<Value>(static_cast<std::int64_t>(random.uniform() * 0x1p40));
@@ -52,20 +53,20 @@ Bytes values(DType dtype, std::size_t count, std::uint64_t seed) {
 /// The tree, slot by slot, as leaf_tree.hpp defines it.
 Bytes expected(DType dtype, const Reduction& how, std::vector<Bytes> slots,
                const std::vector<LeafInterval>& nodes, int leaves) {
-  nccl::with_element(dtype, [&](auto element) {
+  kernel::with_element(dtype, [&](auto element) {
     using Element = decltype(element);
     using Stored = typename Element::Stored;
     const auto at = [](Bytes& slot, std::size_t i) { return reinterpret_cast<Stored*>(slot.data()) + i; };
     const std::size_t count = slots[0].size() / sizeof(Stored);
     for (std::size_t i = 0; i < count; ++i) {
       if (how.op == ReduceOp::kPremulSum) {
-        for (Bytes& slot : slots) *at(slot, i) = nccl::scale<Element>(*at(slot, i), how.factor);
+        for (Bytes& slot : slots) *at(slot, i) = testing::scale<Element>(*at(slot, i), how.factor);
       }
       for (const FoldStep& step : fold_plan(nodes, leaves)) {
         Stored* into = at(slots[static_cast<std::size_t>(step.into)], i);
-        *into = nccl::combine<Element>(how.op, *into, *at(slots[static_cast<std::size_t>(step.from)], i));
+        *into = testing::combine<Element>(how.op, *into, *at(slots[static_cast<std::size_t>(step.from)], i));
       }
-      if (how.op == ReduceOp::kAvg) *at(slots[0], i) = nccl::divide<Element>(*at(slots[0], i), leaves);
+      if (how.op == ReduceOp::kAvg) *at(slots[0], i) = testing::divide<Element>(*at(slots[0], i), leaves);
     }
   });
   return slots[0];
