@@ -221,7 +221,6 @@ class Engine {
 
   // Messages (engine_mail.cpp).
   Mailbox& mailbox_of(int peer);
-  const Mailbox* known_mailbox(int peer) const;
   bool exchange_mail();
   void check(const Mailbox& mailbox);
   bool left(int peer) const;

@@ -112,6 +112,7 @@ TEST_CASE("gloo: moves, refusals and works") {
       check_moves(group);
       check_refusals(group);
       check_works(group);
+      check_batch(group);
       group.barrier()->wait();
     }));
   }

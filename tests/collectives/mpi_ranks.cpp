@@ -36,6 +36,7 @@ void check_operations() {
   check_moves(*group);
   check_refusals(*group);
   check_works(*group);
+  check_batch(*group);
   const auto second = make_mpi_group();  // the first goes on beside it
   check_exact(*group);
   check_any_order(*second);
