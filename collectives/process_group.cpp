@@ -70,13 +70,22 @@ std::vector<std::byte*> ProcessGroup::reserve(std::size_t, DType, bool tree) {
   refuse(tree ? "allocate_tree" : "allocate");
 }
 
+void ProcessGroup::check_allocation(std::string_view call, std::size_t count) const {
+  check_count(call, count);
+  // Others do not allocate any more, so that the next operation on it would be the first to say so.
+  if (std::string reason = abort_reason(); !reason.empty()) {
+    throw CollectiveAborted({ErrorCode::kAborted, "the process group was aborted", std::move(reason),
+                             "form the next generation"});
+  }
+}
+
 Buffer ProcessGroup::allocate(std::size_t count, DType dtype) {
-  check_count("allocate", count);
+  check_allocation("allocate", count);
   return {reserve(count, dtype, false).front(), count, dtype, facts_.device, nullptr};
 }
 
 TreeBuffer ProcessGroup::allocate_tree(std::size_t count, DType dtype) {
-  check_count("allocate_tree", count);
+  check_allocation("allocate_tree", count);
   return trees_.emplace_back(TreeBuffer{.partials = reserve(count, dtype, true),
                                         .count = count,
                                         .dtype = dtype,

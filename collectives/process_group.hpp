@@ -71,7 +71,8 @@ class ProcessGroup {
   const GroupFacts& facts() const { return facts_; }
 
   /// Memory for a reduction on the leaf tree. Collective: every rank allocates the same counts in the same
-  /// order, and the group's segment must have room (its options say how much). 64-byte aligned.
+  /// order, and the group's segment must have room (its options say how much). 64-byte aligned. Throws
+  /// CollectiveAborted once the group was aborted.
   TreeBuffer allocate_tree(std::size_t count, DType dtype);
   /// Memory that operations move without a copy. As allocate_tree: collective, the group's, 64-byte aligned.
   Buffer allocate(std::size_t count, DType dtype);
@@ -230,6 +231,7 @@ class ProcessGroup {
     return buffer_of(std::span(range));
   }
   void check_tree(const Op& op) const;
+  void check_allocation(std::string_view call, std::size_t count) const;
 
   const GroupFacts facts_;
   std::shared_ptr<GroupOrigin> origin_;

@@ -7,7 +7,7 @@
 namespace troupe::collectives::nccl {
 namespace {
 
-/// REQUIRES: nccl_reduces some operation of it.
+/// REQUIRES: NCCL reduces it by some operation.
 NcclType type_of(DType dtype) {
   switch (dtype) {
     case DType::kFloat64:
@@ -42,6 +42,16 @@ NcclOp op_of(ReduceOp op) {
     default:
       return NcclOp::kSum;
   }
+}
+
+/// Whether our kernel adds up, in tree order: when asked to, and where NCCL does not reduce the dtype like
+/// this.
+bool is_exact(const Op& op) {
+  if (!reduces(op.kind)) return false;
+  const bool lacks_dtype = op.dtype == DType::kInt16 || op.dtype == DType::kBool;
+  const bool lacks_op =
+      op.how.op == ReduceOp::kBand || op.how.op == ReduceOp::kBor || op.how.op == ReduceOp::kBxor;
+  return op.kind == OpKind::kAllReduceTree || op.how.exact || lacks_dtype || lacks_op;
 }
 
 /// NCCL's operator while it lives: premul-sum's has to be made.
@@ -131,11 +141,6 @@ std::shared_ptr<Work> NcclGroup::collective(std::span<const Op> ops) {
     }
   });
   return flight;
-}
-
-bool NcclGroup::is_exact(const Op& op) {
-  return reduces(op.kind) &&
-         (op.kind == OpKind::kAllReduceTree || op.how.exact || !nccl_reduces(op.dtype, op.how.op));
 }
 
 void NcclGroup::reduce_exactly(const Op& op) {

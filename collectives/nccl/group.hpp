@@ -47,8 +47,6 @@ class NcclGroup final : public ProcessGroup {
 
   std::shared_ptr<Work> message(const Op& op);
   std::shared_ptr<Work> collective(std::span<const Op> ops);
-  /// Whether ours adds up, in tree order.
-  static bool is_exact(const Op& op);
   void reduce_exactly(const Op& op);
   void enqueue(std::span<const Op> ops);
   /// NCCL's calls of one operation, `by` being its operator for a reduction.
@@ -66,8 +64,5 @@ class NcclGroup final : public ProcessGroup {
   std::unique_ptr<Scratch> barrier_byte_;
   std::vector<Allocation> allocations_;
 };
-
-/// Whether NCCL itself reduces `dtype` like this, given that the order does not matter.
-bool nccl_reduces(DType dtype, ReduceOp op);
 
 }  // namespace troupe::collectives::nccl

@@ -54,8 +54,11 @@ bool Flight::hand_over() {
 
 void launch(Core& core, Communicator& communicator, const std::shared_ptr<Flight>& flight,
             const std::function<void()>& enqueue) {
-  try {
+  if (core.failed()) {
+    core.drop(*flight);
     core.check();
+  }
+  try {
     const OnDevice on(core.facts().caller, core.facts().device);
     flight->issued_at = core.now();
     for (Stream stream : flight->joined) core.join(stream, communicator.stream());

@@ -163,3 +163,18 @@ TEST_CASE("a batch that is launched in part aborts the group") {
   CHECK_THAT(thrown[0], Catch::Contains("at most 64 MiB"));
   CHECK_THAT(thrown[1], Catch::Contains("a batch was launched in part"));
 }
+
+/// It succeeded once, and the next operation on it was the first to say that the group is over.
+TEST_CASE("a group that was aborted gives no memory") {
+  const auto thrown = run_threads(options_of(1), [](ProcessGroup& group) {
+    group.abort("enough");
+    try {
+      group.allocate(4, DType::kFloat32);
+      expect(false, "allocate");
+    } catch (const CollectiveAborted& e) {
+      expect(std::string(e.what()).find("enough") != std::string::npos, e.what());
+    }
+    group.allocate_tree(4, DType::kFloat32);
+  });
+  CHECK_THAT(thrown[0], Catch::Contains("enough"));
+}
