@@ -25,7 +25,7 @@ struct GroupFacts {
   }
 };
 
-inline constexpr int kMaxRanks = 1 << 15;  ///< so that a stage of the native backend has an element for each
+inline constexpr int kMaxGroupRanks = 1 << 15;  ///< so that a stage of the native backend has an element for each
 
 /// The leaves, one a rank where there are none. Throws BadConfig, naming `backend`, for a rank that does not
 /// exist and for leaves that are not a deal for `size` ranks.

@@ -33,7 +33,7 @@ std::vector<LeafInterval> checked_leaves(std::string_view backend, int rank, int
   const auto refuse = [&](const std::string& why, const std::string& todo) {
     throw BadConfig("cannot make a process group of the backend " + std::string(backend), why, todo);
   };
-  if (size < 1 || size > kMaxRanks || rank < 0 || rank >= size) {
+  if (size < 1 || size > kMaxGroupRanks || rank < 0 || rank >= size) {
     refuse("rank " + std::to_string(rank) + " of " + std::to_string(size) + " does not exist",
            "ranks count from 0 to size - 1");
   }

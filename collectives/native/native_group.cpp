@@ -8,7 +8,7 @@
 namespace troupe::collectives {
 namespace {
 
-static_assert(kChunkBytes / kMaxRanks >= sizeof(double));
+static_assert(kChunkBytes / kMaxGroupRanks >= sizeof(double));
 
 [[noreturn]] void refuse(std::string why, std::string todo) {
   throw BadConfig("cannot make a process group of the backend native", std::move(why), std::move(todo));
