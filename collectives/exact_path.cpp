@@ -14,13 +14,6 @@ std::unique_ptr<std::byte[]> room(std::size_t bytes) {
 
 }  // namespace
 
-std::vector<LeafInterval> rank_leaves(int ranks) {
-  std::vector<LeafInterval> leaves;
-  leaves.reserve(static_cast<std::size_t>(ranks));
-  for (int r = 0; r < ranks; ++r) leaves.push_back({r, r + 1});
-  return leaves;
-}
-
 ExactReduction::ExactReduction(Options options)
     : options_(std::move(options)),
       ranks_(options_.leaves.size()),

@@ -79,7 +79,4 @@ class ExactReduction {
 void run_exact(ExactReduction& reduction, const std::function<void(const Exchange&)>& all_to_all,
                const std::function<void(const Exchange&)>& collect);
 
-/// One leaf a rank: the tree of the operations on plain buffers.
-std::vector<LeafInterval> rank_leaves(int ranks);
-
 }  // namespace troupe::collectives

@@ -82,4 +82,11 @@ std::vector<FoldStep> fold_plan(const std::vector<LeafInterval>& nodes, int leav
   return steps;
 }
 
+std::vector<LeafInterval> rank_leaves(int ranks) {
+  std::vector<LeafInterval> leaves;
+  leaves.reserve(static_cast<std::size_t>(ranks));
+  for (int r = 0; r < ranks; ++r) leaves.push_back({r, r + 1});
+  return leaves;
+}
+
 }  // namespace troupe::collectives

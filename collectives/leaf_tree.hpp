@@ -31,6 +31,9 @@ std::vector<LeafInterval> canonical_nodes(LeafInterval interval, int leaves);
 /// earlier ranks. REQUIRES: 1 <= ranks <= leaves.
 std::vector<LeafInterval> deal_leaves(int leaves, int ranks);
 
+/// One leaf a rank: the tree of the operations on plain buffers.
+std::vector<LeafInterval> rank_leaves(int ranks);
+
 /// One step of summing partials in tree order: slot[into] += slot[from], the slots being all partials, left
 /// to right.
 struct FoldStep {

@@ -1,22 +1,56 @@
 #include "collectives/process_group.hpp"
 
+#include <algorithm>
+
+#include "collectives/check_op.hpp"
+#include "collectives/flight/flight_recorder.hpp"
 #include "runtime/core/error.hpp"
 
 namespace troupe::collectives {
 namespace {
-
-[[noreturn]] void refuse(const ProcessGroup& group, const char* operation) {
-  throw BadConfig(std::string("cannot ") + operation,
-                  "the backend " + std::string(group.backend()) + " does not have it",
-                  "use the backend native, or another that has it (docs/collectives.md lists them)");
-}
 
 [[noreturn]] void refuse_without_origin(const char* operation) {
   throw BadConfig(std::string("cannot ") + operation, "the group was not made by init_process_group",
                   "make it with init_process_group, or leave its members to what made it");
 }
 
+/// Whether a launch threw this for what it was given, and not for how the group is.
+bool is_callers_fault(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error& error) {
+    return error.code() == ErrorCode::kBadConfig || error.code() == ErrorCode::kBadInput ||
+           error.code() == ErrorCode::kLimit;
+  } catch (...) {
+    return true;
+  }
+}
+
 }  // namespace
+
+std::vector<LeafInterval> checked_leaves(std::string_view backend, int rank, int size,
+                                         std::vector<LeafInterval> leaves) {
+  const auto refuse = [&](const std::string& why, const std::string& todo) {
+    throw BadConfig("cannot make a process group of the backend " + std::string(backend), why, todo);
+  };
+  if (size < 1 || size > kMaxGroupRanks || rank < 0 || rank >= size) {
+    refuse("rank " + std::to_string(rank) + " of " + std::to_string(size) + " does not exist",
+           "ranks count from 0 to size - 1");
+  }
+  if (leaves.empty()) return rank_leaves(size);
+  if (leaves.size() != static_cast<std::size_t>(size)) {
+    refuse(std::to_string(leaves.size()) + " leaf intervals for " + std::to_string(size) + " ranks",
+           "give every rank's leaves");
+  }
+  int at = 0;
+  for (const auto interval : leaves) {
+    if (interval.begin != at || interval.size() < 1) {
+      refuse("the ranks' leaves are not adjacent or a rank has none", "deal them with deal_leaves()");
+    }
+    at = interval.end;
+  }
+  return leaves;
+}
 
 std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) {
   if (!origin_) refuse_without_origin("new_group");
@@ -27,44 +61,90 @@ std::shared_ptr<ProcessGroup> ProcessGroup::rebuild() {
   return origin_->rebuild(*this);
 }
 
-TreeBuffer ProcessGroup::allocate_tree(std::size_t, DType) {
-  refuse(*this, "allocate_tree");
+void ProcessGroup::refuse(std::string_view operation) const {
+  throw BadConfig("cannot " + std::string(operation),
+                  "the backend " + std::string(backend()) + " does not have it",
+                  "use the backend native, or another that has it (docs/collectives.md lists them)");
 }
-Buffer ProcessGroup::allocate(std::size_t, DType) {
-  refuse(*this, "allocate");
+std::vector<std::byte*> ProcessGroup::reserve(std::size_t, DType, bool tree) {
+  refuse(tree ? "allocate_tree" : "allocate");
 }
-std::shared_ptr<Work> ProcessGroup::all_reduce_tree(const TreeBuffer&, Reduction) {
-  refuse(*this, "all_reduce_tree");
+
+void ProcessGroup::check_allocation(std::string_view call, std::size_t count) const {
+  check_count(call, count);
+  // Others do not allocate any more, so that the next operation on it would be the first to say so.
+  if (std::string reason = abort_reason(); !reason.empty()) {
+    throw CollectiveAborted({ErrorCode::kAborted, "the process group was aborted", std::move(reason),
+                             "form the next generation"});
+  }
 }
-std::shared_ptr<Work> ProcessGroup::all_reduce(const Buffer&, Reduction) {
-  refuse(*this, "all_reduce");
+
+Buffer ProcessGroup::allocate(std::size_t count, DType dtype) {
+  check_allocation("allocate", count);
+  return {reserve(count, dtype, false).front(), count, dtype, facts_.device, nullptr};
 }
-std::shared_ptr<Work> ProcessGroup::reduce(const Buffer&, Reduction, int) {
-  refuse(*this, "reduce");
+
+TreeBuffer ProcessGroup::allocate_tree(std::size_t count, DType dtype) {
+  check_allocation("allocate_tree", count);
+  return trees_.emplace_back(TreeBuffer{.partials = reserve(count, dtype, true),
+                                        .count = count,
+                                        .dtype = dtype,
+                                        .index = static_cast<int>(trees_.size())});
 }
-std::shared_ptr<Work> ProcessGroup::broadcast(const Buffer&, int) {
-  refuse(*this, "broadcast");
+
+void ProcessGroup::check_tree(const Op& op) const {
+  const bool known = op.peer >= 0 && static_cast<std::size_t>(op.peer) < trees_.size();
+  if (known && tree_of(op).count == op.count && tree_of(op).dtype == op.dtype &&
+      tree_of(op).partials.front() == op.in()) {
+    return;
+  }
+  throw_error({ErrorCode::kBadInput, "cannot all_reduce_tree", "the buffer was not allocated by this group",
+               "use what its allocate_tree returned, unchanged"});
 }
-std::shared_ptr<Work> ProcessGroup::gather(const Buffer&, const Buffer&, int) {
-  refuse(*this, "gather");
+
+std::shared_ptr<Work> ProcessGroup::batch(std::span<const Op> operations) {
+  std::vector<Op> ops(operations.begin(), operations.end());
+  return ops.empty() ? completed_work() : start(std::span(ops));
 }
-std::shared_ptr<Work> ProcessGroup::scatter(const Buffer&, const Buffer&, int) {
-  refuse(*this, "scatter");
+
+std::shared_ptr<Work> ProcessGroup::start(std::span<Op> ops) {
+  // Remembered before the launch, which may wait: a dump then shows what the rank is at.
+  const std::uint64_t before = collectives_;
+  std::uint64_t first = 0;
+  for (Op& op : ops) {
+    complete_op(op, facts_);
+    op.sequence = is_message(op.kind) ? 0 : ++collectives_;
+    if (!recorder_) continue;
+    const std::uint64_t number = recorder_->launch(op);
+    if (first == 0) first = number;
+  }
+  bool checked = false;
+  try {
+    for (const Op& op : ops) {
+      check_op(op, facts_);
+      if (op.kind == OpKind::kAllReduceTree) check_tree(op);
+    }
+    checked = true;
+    auto work = launch(ops);
+    if (recorder_) work->remember(recorder_, first, ops.size());
+    return work;
+  } catch (...) {
+    const auto thrown = std::current_exception();
+    collectives_ = before;
+    if (checked && ops.size() > 1) stop("a batch was launched in part: " + text_of(thrown));
+    for (std::size_t i = ops.size(); recorder_ && i-- > 0;) {
+      recorder_->refused(first + i, text_of(thrown), !is_callers_fault(thrown));
+    }
+    throw;
+  }
 }
-std::shared_ptr<Work> ProcessGroup::all_gather(const Buffer&, const Buffer&) {
-  refuse(*this, "all_gather");
-}
-std::shared_ptr<Work> ProcessGroup::reduce_scatter(const Buffer&, const Buffer&, Reduction) {
-  refuse(*this, "reduce_scatter");
-}
-std::shared_ptr<Work> ProcessGroup::all_to_all(const Buffer&, const Buffer&) {
-  refuse(*this, "all_to_all");
-}
-std::shared_ptr<Work> ProcessGroup::send(const Buffer&, int, std::uint32_t) {
-  refuse(*this, "send");
-}
-std::shared_ptr<Work> ProcessGroup::recv(const Buffer&, int, std::uint32_t) {
-  refuse(*this, "recv");
+
+void ProcessGroup::abort(const std::string& reason) {
+  const std::string before = recorder_ ? abort_reason() : std::string();
+  stop(reason);  // the others wait for this, and for no dump
+  if (!recorder_) return;
+  recorder_->dump_failure(before.empty() ? "this rank aborted the group: " + reason
+                                         : "this rank left the group, which was aborted: " + before);
 }
 
 }  // namespace troupe::collectives

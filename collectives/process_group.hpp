@@ -6,51 +6,18 @@
 /// group that was aborted stays so: the next generation is a new group.
 #pragma once
 
-#include <cstddef>
-#include <exception>
+#include <initializer_list>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "collectives/leaf_tree.hpp"
-#include "collectives/types.hpp"
-#include "runtime/core/clock.hpp"
-#include "runtime/core/ids.hpp"
+#include "collectives/group_facts.hpp"
+#include "collectives/op.hpp"
+#include "collectives/work.hpp"
 
 namespace troupe::collectives {
-
-/// One operation in flight. Dropping it neither waits nor cancels.
-class Work {
- public:
-  virtual ~Work() = default;
-  /// Returns when the result is in place; on a GPU, once the buffer's stream waits for that (nccl_group.hpp),
-  /// which wait_for() and is_completed() then tell. Throws CollectiveAborted or Timeout. Calling it again
-  /// returns, or throws the same, at once.
-  virtual void wait() = 0;
-  /// As wait(), for no longer than `limit`: false means that the operation goes on; wait again.
-  virtual bool wait_for(Duration limit) = 0;
-  /// Whether wait() would return or throw at once. Does what can be done without waiting, so polling it gets
-  /// there.
-  virtual bool is_completed() = 0;
-  /// What wait() throws; null while the operation goes on, and when it succeeded.
-  virtual std::exception_ptr exception() = 0;
-  /// From its launch until this rank saw it complete; empty before.
-  virtual std::optional<Duration> duration() = 0;
-};
-
-/// Gradients of a bucket while they are reduced: per partial sum of this rank (see leaf_tree.hpp) one array
-/// of `count` elements in memory that the group reaches without a copy. After the operation slot 0 holds the
-/// result. The memory belongs to the group and lives as long as it.
-struct TreeBuffer {
-  std::vector<std::byte*> partials;  ///< one a canonical node of this rank's interval, left to right
-  std::size_t count = 0;             ///< elements in each
-  DType dtype = DType::kFloat32;
-  int index = 0;           ///< which allocation of the group this is
-  void* stream = nullptr;  ///< on a GPU, the stream that fills it, as in Buffer; the caller sets it
-};
 
 class ProcessGroup;
 
@@ -62,71 +29,167 @@ class GroupOrigin {
   virtual std::shared_ptr<ProcessGroup> rebuild(ProcessGroup& parent) = 0;
 };
 
-/// The raw front takes Buffer (pointer, count, dtype, device, stream); the typed front at the end of the
-/// class takes std::span. An operation reads its inputs and writes its outputs until its Work is complete:
-/// neither may be touched before. An output overlaps nothing, but that in gather and all_gather the input may
-/// be this rank's part of the output, and in scatter and reduce_scatter the output this rank's part of the
-/// input. Counts and dtypes are the same on every rank, and so is the order of operations; a rank that calls
-/// something else aborts the group with an error that names both calls.
+/// What std::span makes of a vector, an array or a span: the elements of the typed front. An input may be
+/// const, an output may not.
+template <class Range>
+using ElementOf = typename decltype(std::span(std::declval<Range&>()))::element_type;
+template <class Range>
+concept Input = has_dtype<std::remove_cv_t<ElementOf<Range>>>;
+template <class Range>
+concept Output = Input<Range> && !std::is_const_v<ElementOf<Range>>;
+template <class From, class To>
+concept Alike =
+    Input<From> && Output<To> && std::is_same_v<std::remove_const_t<ElementOf<From>>, ElementOf<To>>;
+
+/// The raw front takes Buffer (pointer, count, dtype, device, stream); the typed front takes whatever becomes
+/// a std::span: vectors, arrays, spans of float, double, bool, signed integers or bytes. An operation reads
+/// its inputs and writes its outputs until its Work is complete: neither may be touched before. Buffers must
+/// not overlap, except in place: in gather and all_gather the input may be this rank's part of the output,
+/// and in scatter and reduce_scatter the output this rank's part of the input. Counts and dtypes are the same
+/// on every rank, and so is the order of operations; a rank that calls something else aborts the group with
+/// an error that names both calls.
 ///
-/// A backend that lacks an operation refuses it with BadConfig, which names both.
+/// Arguments are checked before anybody takes part: BadInput, or Error with ErrorCode::kLimit, and the group
+/// stays good. A backend that lacks an operation refuses it with BadConfig, which names both.
+///
+/// This class is the front of every backend: it checks, numbers and records each call, once, as an Op, and
+/// gives it to launch().
 class ProcessGroup {
  public:
-  ProcessGroup() = default;
+  /// `facts` have been checked, and their leaves filled in.
+  explicit ProcessGroup(GroupFacts facts) : facts_(std::move(facts)) {}
   virtual ~ProcessGroup() = default;
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  /// "native", "nccl", "gloo" or "mpi".
-  virtual std::string_view backend() const = 0;
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-  virtual Generation generation() const = 0;
-
+  std::string_view backend() const { return facts_.backend; }
+  int rank() const { return facts_.rank; }
+  int size() const { return facts_.size; }
+  Generation generation() const { return facts_.generation; }
   /// This rank's leaves. A group without logical ranks has one leaf a rank.
-  virtual LeafInterval leaves() const { return {rank(), rank() + 1}; }
+  LeafInterval leaves() const { return facts_.leaves[static_cast<std::size_t>(facts_.rank)]; }
+  const GroupFacts& facts() const { return facts_; }
 
   /// Memory for a reduction on the leaf tree. Collective: every rank allocates the same counts in the same
-  /// order, and the group's segment must have room (its options say how much). 64-byte aligned.
-  virtual TreeBuffer allocate_tree(std::size_t count, DType dtype);
-
+  /// order, and the group's segment must have room (its options say how much). 64-byte aligned. Throws
+  /// CollectiveAborted once the group was aborted.
+  TreeBuffer allocate_tree(std::size_t count, DType dtype);
   /// Memory that operations move without a copy. As allocate_tree: collective, the group's, 64-byte aligned.
-  virtual Buffer allocate(std::size_t count, DType dtype);
+  Buffer allocate(std::size_t count, DType dtype);
+  template <class T>
+  std::span<T> allocate(std::size_t count) {
+    return {static_cast<T*>(allocate(count, dtype_of<T>()).data), count};
+  }
 
   /// Sums (or the like) every rank's partials on the fixed tree; the result is in slot 0 on every rank, the
   /// same bits whatever the interval layout and the number of ranks. Returns at once; `launch` order is the
   /// same on every rank.
-  virtual std::shared_ptr<Work> all_reduce_tree(const TreeBuffer& buffer, Reduction how);
+  std::shared_ptr<Work> all_reduce_tree(const TreeBuffer& buffer, Reduction how) {
+    return start(Op::all_reduce_tree(buffer, how));
+  }
 
   /// In place over one buffer a rank, on the tree of ranks.
-  virtual std::shared_ptr<Work> all_reduce(const Buffer& buffer, Reduction how);
+  std::shared_ptr<Work> all_reduce(const Buffer& buffer, Reduction how) {
+    return start(Op::all_reduce(buffer, how));
+  }
+  template <Output T>
+  std::shared_ptr<Work> all_reduce(T&& buffer, Reduction how = {}) {
+    return all_reduce(of(buffer), how);
+  }
   /// As all_reduce, with the result on `root` alone; the buffers of the others stay as they were.
-  virtual std::shared_ptr<Work> reduce(const Buffer& buffer, Reduction how, int root);
+  std::shared_ptr<Work> reduce(const Buffer& buffer, Reduction how, int root) {
+    return start(Op::reduce(buffer, how, root));
+  }
+  template <Output T>
+  std::shared_ptr<Work> reduce(T&& buffer, int root, Reduction how = {}) {
+    return reduce(of(buffer), how, root);
+  }
   /// `root`'s buffer to every rank.
-  virtual std::shared_ptr<Work> broadcast(const Buffer& buffer, int root);
+  std::shared_ptr<Work> broadcast(const Buffer& buffer, int root) {
+    return start(Op::broadcast(buffer, root));
+  }
+  template <Output T>
+  std::shared_ptr<Work> broadcast(T&& buffer, int root) {
+    return broadcast(of(buffer), root);
+  }
   /// Every rank's `input` (count elements) to `output` (size() x count) on `root`, in rank order. `output` is
   /// not looked at on the other ranks.
-  virtual std::shared_ptr<Work> gather(const Buffer& input, const Buffer& output, int root);
+  std::shared_ptr<Work> gather(const Buffer& input, const Buffer& output, int root) {
+    return start(Op::gather(input, output, root));
+  }
+  template <class From, class To>
+  requires Alike<From, To> std::shared_ptr<Work> gather(From&& input, To&& output, int root) {
+    return gather(of(input), of(output), root);
+  }
   /// Part r of `root`'s `input` (size() x count elements) to `output` (count) on rank r. `input` is not
   /// looked at on the other ranks.
-  virtual std::shared_ptr<Work> scatter(const Buffer& input, const Buffer& output, int root);
+  std::shared_ptr<Work> scatter(const Buffer& input, const Buffer& output, int root) {
+    return start(Op::scatter(input, output, root));
+  }
+  template <class From, class To>
+  requires Alike<From, To> std::shared_ptr<Work> scatter(From&& input, To&& output, int root) {
+    return scatter(of(input), of(output), root);
+  }
   /// Every rank's `input` (count elements) to `output` (size() x count) on every rank, in rank order.
-  virtual std::shared_ptr<Work> all_gather(const Buffer& input, const Buffer& output);
+  std::shared_ptr<Work> all_gather(const Buffer& input, const Buffer& output) {
+    return start(Op::all_gather(input, output));
+  }
+  template <class From, class To>
+  requires Alike<From, To> std::shared_ptr<Work> all_gather(From&& input, To&& output) {
+    return all_gather(of(input), of(output));
+  }
   /// Part r of the reduced `input` (size() x count elements) to `output` (count) on rank r.
-  virtual std::shared_ptr<Work> reduce_scatter(const Buffer& input, const Buffer& output, Reduction how);
+  std::shared_ptr<Work> reduce_scatter(const Buffer& input, const Buffer& output, Reduction how) {
+    return start(Op::reduce_scatter(input, output, how));
+  }
+  template <class From, class To>
+  requires Alike<From, To> std::shared_ptr<Work> reduce_scatter(From&& input, To&& output,
+                                                                Reduction how = {}) {
+    return reduce_scatter(of(input), of(output), how);
+  }
   /// Part s of rank r's `input` (size() x count elements) becomes part r of rank s's `output` (the same).
-  virtual std::shared_ptr<Work> all_to_all(const Buffer& input, const Buffer& output);
+  std::shared_ptr<Work> all_to_all(const Buffer& input, const Buffer& output) {
+    return start(Op::all_to_all(input, output));
+  }
+  template <class From, class To>
+  requires Alike<From, To> std::shared_ptr<Work> all_to_all(From&& input, To&& output) {
+    return all_to_all(of(input), of(output));
+  }
   /// Returns at once; its wait() returns when every rank has called it.
-  virtual std::shared_ptr<Work> barrier() = 0;
+  std::shared_ptr<Work> barrier() { return start(Op::barrier()); }
 
   /// Point to point. A message goes to the receive with its tag and its sender, in the order of sending;
   /// count and dtype are the same on both sides. They keep their own order, apart from the collectives'. The
   /// Work of a send is complete when the buffer may be used again.
-  virtual std::shared_ptr<Work> send(const Buffer& buffer, int to, std::uint32_t tag = 0);
-  virtual std::shared_ptr<Work> recv(const Buffer& buffer, int from, std::uint32_t tag = 0);
+  std::shared_ptr<Work> send(const Buffer& buffer, int to, std::uint32_t tag = 0) {
+    return start(Op::send(buffer, to, tag));
+  }
+  template <Input T>
+  std::shared_ptr<Work> send(T&& buffer, int to, std::uint32_t tag = 0) {
+    return send(of(buffer), to, tag);
+  }
+  std::shared_ptr<Work> recv(const Buffer& buffer, int from, std::uint32_t tag = 0) {
+    return start(Op::recv(buffer, from, tag));
+  }
+  template <Output T>
+  std::shared_ptr<Work> recv(T&& buffer, int from, std::uint32_t tag = 0) {
+    return recv(of(buffer), from, tag);
+  }
+
+  /// Launches several operations together, in this order; the Work is complete when all are. All are checked
+  /// first: one that is refused leaves none launched. The collectives among them are the same on every rank,
+  /// as if called one by one; that the others batch them too is not needed. Sends and receives may be in any
+  /// order: none waits for another.
+  ///
+  ///   group.batch({Op::send(buffer_of(std::span(mine)), right), Op::recv(buffer_of(std::span(theirs)),
+  ///   left)});
+  std::shared_ptr<Work> batch(std::span<const Op> operations);
+  std::shared_ptr<Work> batch(std::initializer_list<Op> operations) {
+    return batch(std::span(operations.begin(), operations.size()));
+  }
 
   /// Aborts the group for every rank; the first reason wins.
-  virtual void abort(const std::string& reason) = 0;
+  void abort(const std::string& reason);
   /// The first reason, or empty while the group is good.
   virtual std::string abort_reason() const = 0;
 
@@ -138,57 +201,43 @@ class ProcessGroup {
   /// together. Aborts this group unless it is aborted already. Every rank of it that lives calls it; Timeout
   /// names those that do not. Throws as init_process_group, and BadConfig for a group that it did not make.
   std::shared_ptr<ProcessGroup> rebuild();
+
   /// For what forms groups, before anybody else has the group.
   void set_origin(std::shared_ptr<GroupOrigin> origin) { origin_ = std::move(origin); }
+  void set_recorder(std::shared_ptr<flight::FlightRecorder> recorder) { recorder_ = std::move(recorder); }
+  /// What remembers its operations (flight/flight_recorder.hpp); null: nothing does.
+  const std::shared_ptr<flight::FlightRecorder>& recorder() const { return recorder_; }
 
-  // The typed front: T is float, double, an integer of 1 to 8 bytes (no unsigned but std::uint8_t), or bool.
-  template <class T>
-  std::span<T> allocate(std::size_t count) {
-    return {static_cast<T*>(allocate(count, dtype_of<T>()).data), count};
-  }
-  template <class T>
-  std::shared_ptr<Work> all_reduce(std::span<T> buffer, Reduction how = {}) {
-    return all_reduce(buffer_of(buffer), how);
-  }
-  template <class T>
-  std::shared_ptr<Work> reduce(std::span<T> buffer, int root, Reduction how = {}) {
-    return reduce(buffer_of(buffer), how, root);
-  }
-  template <class T>
-  std::shared_ptr<Work> broadcast(std::span<T> buffer, int root) {
-    return broadcast(buffer_of(buffer), root);
-  }
-  template <class T>
-  std::shared_ptr<Work> gather(std::span<const T> input, std::span<T> output, int root) {
-    return gather(buffer_of(input), buffer_of(output), root);
-  }
-  template <class T>
-  std::shared_ptr<Work> scatter(std::span<const T> input, std::span<T> output, int root) {
-    return scatter(buffer_of(input), buffer_of(output), root);
-  }
-  template <class T>
-  std::shared_ptr<Work> all_gather(std::span<const T> input, std::span<T> output) {
-    return all_gather(buffer_of(input), buffer_of(output));
-  }
-  template <class T>
-  std::shared_ptr<Work> reduce_scatter(std::span<const T> input, std::span<T> output, Reduction how = {}) {
-    return reduce_scatter(buffer_of(input), buffer_of(output), how);
-  }
-  template <class T>
-  std::shared_ptr<Work> all_to_all(std::span<const T> input, std::span<T> output) {
-    return all_to_all(buffer_of(input), buffer_of(output));
-  }
-  template <class T>
-  std::shared_ptr<Work> send(std::span<const T> buffer, int to, std::uint32_t tag = 0) {
-    return send(buffer_of(buffer), to, tag);
-  }
-  template <class T>
-  std::shared_ptr<Work> recv(std::span<T> buffer, int from, std::uint32_t tag = 0) {
-    return recv(buffer_of(buffer), from, tag);
-  }
+ protected:
+  /// Starts operations, which have been completed, checked and numbered. A batch that throws in its middle
+  /// aborts the group.
+  virtual std::shared_ptr<Work> launch(std::span<const Op> operations) = 0;
+  /// Aborts the group for every rank, unless it is aborted.
+  virtual void stop(const std::string& reason) = 0;
+  /// One array of `count` elements for every partial of this rank where `tree`, else one. See allocate.
+  /// Without it: BadConfig.
+  virtual std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree);
+
+  /// What allocate_tree gave, of a tree that was checked.
+  const TreeBuffer& tree_of(const Op& op) const { return trees_[static_cast<std::size_t>(op.peer)]; }
+  /// Throws BadConfig: the backend does not have this.
+  [[noreturn]] void refuse(std::string_view operation) const;
 
  private:
+  std::shared_ptr<Work> start(Op op) { return start(std::span(&op, 1)); }
+  std::shared_ptr<Work> start(std::span<Op> ops);
+  template <class Range>
+  static Buffer of(Range& range) {
+    return buffer_of(std::span(range));
+  }
+  void check_tree(const Op& op) const;
+  void check_allocation(std::string_view call, std::size_t count) const;
+
+  const GroupFacts facts_;
   std::shared_ptr<GroupOrigin> origin_;
+  std::shared_ptr<flight::FlightRecorder> recorder_;
+  std::vector<TreeBuffer> trees_;  ///< of allocate_tree
+  std::uint64_t collectives_ = 0;  ///< launched
 };
 
 }  // namespace troupe::collectives

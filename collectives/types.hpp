@@ -1,6 +1,7 @@
 /// The vocabulary of collectives: element types, reduce operations, devices, buffers.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -30,8 +31,8 @@ enum class ReduceOp : std::uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBand, kB
 /// add in the order that is fastest.
 struct Reduction {
   ReduceOp op = ReduceOp::kSum;
-  double factor = 1;  ///< of kPremulSum: every input is multiplied by it, in its dtype, before it is added
   bool exact = true;
+  double factor = 1;  ///< of kPremulSum: every input is multiplied by it, in its dtype, before it is added
 
   constexpr Reduction(ReduceOp what = ReduceOp::kSum, bool in_order = true) : op(what), exact(in_order) {}
   static constexpr Reduction premul_sum(double by, bool in_order = true) {
@@ -59,29 +60,59 @@ struct Buffer {
   void* stream = nullptr;
 };
 
+/// Whether a C++ type has a dtype: float, double, bool, signed integers of 1 to 8 bytes, unsigned ones of 1.
+template <class T>
+inline constexpr bool has_dtype = std::is_same_v<T, float> || std::is_same_v<T, double> ||
+                                  (std::is_integral_v<T> && sizeof(T) <= 8 &&
+                                   (std::is_signed_v<T> || sizeof(T) == 1));
+
 /// The dtype of a C++ type.
 template <class T>
 constexpr DType dtype_of() {
-  using U = std::remove_const_t<T>;
+  using U = std::remove_cv_t<T>;
+  static_assert(has_dtype<U>, "collectives take float, double, bool, signed integers and bytes");
   if constexpr (std::is_same_v<U, double>) return DType::kFloat64;
   if constexpr (std::is_same_v<U, float>) return DType::kFloat32;
-  if constexpr (std::is_same_v<U, std::int8_t>) return DType::kInt8;
-  if constexpr (std::is_same_v<U, std::int16_t>) return DType::kInt16;
-  if constexpr (std::is_same_v<U, std::int32_t>) return DType::kInt32;
-  if constexpr (std::is_same_v<U, std::int64_t>) return DType::kInt64;
-  if constexpr (std::is_same_v<U, std::uint8_t>) return DType::kUInt8;
   if constexpr (std::is_same_v<U, bool>) return DType::kBool;
+  if constexpr (std::is_unsigned_v<U>) return DType::kUInt8;
+  return sizeof(U) == 8   ? DType::kInt64
+         : sizeof(U) == 4 ? DType::kInt32
+         : sizeof(U) == 2 ? DType::kInt16
+                          : DType::kInt8;
 }
 
 /// Elements in the CPU's memory. An input is not written, though Buffer holds a plain pointer.
-template <class T>
-Buffer buffer_of(std::span<T> elements) {
+template <class T, std::size_t N>
+Buffer buffer_of(std::span<T, N> elements) {
   using U = std::remove_const_t<T>;
   return {const_cast<U*>(elements.data()), elements.size(), dtype_of<U>(), {}, nullptr};
 }
 
-std::size_t element_size(DType dtype);
-std::string_view dtype_name(DType dtype);
-std::string_view reduce_op_name(ReduceOp op);
+inline constexpr std::array<std::string_view, 10> kDTypeNames{"f64", "f32", "f16", "bf16", "i8",
+                                                              "i16", "i32", "i64", "u8",   "bool"};
+inline constexpr std::array<std::uint8_t, 10> kElementSizes{8, 4, 2, 2, 1, 2, 4, 8, 1, 1};
+inline constexpr std::array<std::string_view, 9> kReduceOpNames{"sum",  "avg", "product", "min",       "max",
+                                                                "band", "bor", "bxor",    "premul_sum"};
+
+/// Whether these are of the enums, which an integer from elsewhere may not be.
+constexpr bool is_known(DType dtype) {
+  return static_cast<std::size_t>(dtype) < kDTypeNames.size();
+}
+constexpr bool is_known(ReduceOp op) {
+  return static_cast<std::size_t>(op) < kReduceOpNames.size();
+}
+constexpr bool is_float(DType dtype) {
+  return dtype <= DType::kBFloat16;
+}
+/// In bytes. REQUIRES: is_known(dtype).
+constexpr std::size_t element_size(DType dtype) {
+  return kElementSizes.at(static_cast<std::size_t>(dtype));
+}
+constexpr std::string_view dtype_name(DType dtype) {
+  return is_known(dtype) ? kDTypeNames[static_cast<std::size_t>(dtype)] : "?";
+}
+constexpr std::string_view reduce_op_name(ReduceOp op) {
+  return is_known(op) ? kReduceOpNames[static_cast<std::size_t>(op)] : "?";
+}
 
 }  // namespace troupe::collectives

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "collectives/flight/recorded_group.hpp"
+#include "collectives/flight/flight_recorder.hpp"
 #include "collectives/native/mesh.hpp"
 #include "collectives/native/native_group.hpp"
 
@@ -64,8 +64,9 @@ class NativeGroups final : public GroupMaker {
           session.drop_region(key);
         });
     options.remote = connect_remote(session_, settings_, plan, rank, listener_, std::move(abandoned));
-    return collectives::recorded(collectives::make_native_group(std::move(options)),
-                                 {.group = settings_.run});
+    std::shared_ptr<collectives::ProcessGroup> group = collectives::make_native_group(std::move(options));
+    collectives::flight::record(*group, {.group = settings_.run});
+    return group;
   }
 
  private:

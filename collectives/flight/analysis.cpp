@@ -23,7 +23,7 @@ std::string doing(const Lane& lane) {
   std::string text = "rank " + std::to_string(lane.dump.rank) + ": ";
   text += lane.last() == 0 ? "it called no collective" : "its last is #" + std::to_string(lane.last());
   if (const Operation* last = lane.at(lane.last()); last != nullptr) {
-    text += " " + to_string(last->what);
+    text += " " + to_string(last->call);
     const auto since = std::max<std::int64_t>(lane.dump.dumped_ns - last->launched_ns - last->took_ns, 0);
     if (last->state == State::kWaiting) {
       text += ", in which it waited for " + for_people(since);
@@ -36,11 +36,11 @@ std::string doing(const Lane& lane) {
   if (operations.empty()) return text;
   const Operation& newest = operations.back();
   if (newest.state == State::kRefused)
-    text += "; its call of " + to_string(newest.what) + " was refused" +
+    text += "; its call of " + to_string(newest.call) + " was refused" +
             (newest.error == lane.dump.reason ? "" : ": " + newest.error);
   for (auto op = operations.rbegin(); op != operations.rend(); ++op) {
-    if (!is_message(op->what.call) || op->state != State::kWaiting) continue;
-    text += "; it waited in " + to_string(op->what) + " for " + for_people(lane.waited_ns(*op));
+    if (!is_message(op->call.kind) || op->state != State::kWaiting) continue;
+    text += "; it waited in " + to_string(op->call) + " for " + for_people(lane.waited_ns(*op));
     break;
   }
   return text;
@@ -48,7 +48,7 @@ std::string doing(const Lane& lane) {
 
 /// Ranks that called the same thing.
 struct Camp {
-  What what;
+  Op call;
   std::vector<int> ranks;
 };
 
@@ -58,8 +58,9 @@ std::vector<Camp> camps_at(const std::vector<Lane>& lanes, std::uint64_t sequenc
   for (const Lane& lane : lanes) {
     const Operation* op = lane.at(sequence);
     if (op == nullptr) continue;
-    auto camp = std::find_if(camps.begin(), camps.end(), [&](const Camp& c) { return c.what == op->what; });
-    if (camp == camps.end()) camp = camps.insert(camps.end(), {op->what, {}});
+    auto camp =
+        std::find_if(camps.begin(), camps.end(), [&](const Camp& c) { return same_call(c.call, op->call); });
+    if (camp == camps.end()) camp = camps.insert(camps.end(), {op->call, {}});
     camp->ranks.push_back(lane.dump.rank);
   }
   std::stable_sort(camps.begin(), camps.end(),
@@ -74,7 +75,7 @@ Finding mismatch(std::uint64_t sequence, const std::vector<Camp>& camps) {
     text += i == 0 ? "" : i + 1 == camps.size() ? " and " : ", ";
     text += name_ranks(camps[i].ranks);
     text += i == 0 ? " called " : " ";
-    text += to_string(camps[i].what);
+    text += to_string(camps[i].call);
     // With as many on either side nobody can say who is wrong.
     const bool few = i != 0 || camps[0].ranks.size() == camps[1].ranks.size();
     if (few) finding.ranks.insert(finding.ranks.end(), camps[i].ranks.begin(), camps[i].ranks.end());
@@ -88,7 +89,7 @@ Finding mismatch(std::uint64_t sequence, const std::vector<Camp>& camps) {
 bool is_stuck(const std::vector<Lane>& lanes, std::uint64_t sequence, std::int64_t patience_ns) {
   for (const Lane& lane : lanes) {
     for (auto op = lane.collectives.rbegin(); op != lane.collectives.rend(); ++op) {
-      if ((*op)->sequence < sequence) break;
+      if ((*op)->call.sequence < sequence) break;
       if ((*op)->state == State::kFailed) return true;
       if (is_open((*op)->state) && lane.waited_ns(**op) >= patience_ns) return true;
     }
@@ -121,7 +122,7 @@ Finding missing(const std::vector<Lane>& lanes, std::uint64_t sequence, const Ca
       finding.details.back() += "; but it was dumped before the others launched that: dump it again";
   }
   finding.text = name_ranks(finding.ranks) + " never reached #" + std::to_string(sequence) + " " +
-                 to_string(present.what);
+                 to_string(present.call);
   const auto say = [&](const std::vector<int>& ranks, const std::string& what) {
     if (!ranks.empty()) finding.text += "; " + name_ranks(ranks) + what;
   };
@@ -133,7 +134,7 @@ Finding missing(const std::vector<Lane>& lanes, std::uint64_t sequence, const Ca
 
 /// All have launched `sequence`, and some wait for long while others never began to. The native backend moves
 /// operations in wait(), so who does not wait stops everybody.
-std::optional<Finding> held_up(const std::vector<Lane>& lanes, std::uint64_t sequence, const What& what,
+std::optional<Finding> held_up(const std::vector<Lane>& lanes, std::uint64_t sequence, const Op& called,
                                std::int64_t patience_ns) {
   Finding finding{.kind = FindingKind::kHeldUp, .sequence = sequence};
   std::vector<int> waits;
@@ -151,7 +152,7 @@ std::optional<Finding> held_up(const std::vector<Lane>& lanes, std::uint64_t seq
   }
   if (finding.ranks.empty() || waits.empty() || waited < patience_ns) return std::nullopt;
   finding.text = name_ranks(finding.ranks) + " launched #" + std::to_string(sequence) + " " +
-                 to_string(what) + " and never waited for it; " + name_ranks(waits) + " waited in it for " +
+                 to_string(called) + " and never waited for it; " + name_ranks(waits) + " waited in it for " +
                  for_people(waited);
   return finding;
 }
@@ -194,7 +195,7 @@ void compare_collectives(Report& report, const std::vector<Lane>& lanes, const A
       break;
     }
     report.agreed_through = at;
-    if (auto finding = held_up(lanes, at, camps.front().what, options.patience_ns)) {
+    if (auto finding = held_up(lanes, at, camps.front().call, options.patience_ns)) {
       report.findings.push_back(*std::move(finding));
       break;
     }
@@ -240,8 +241,8 @@ Report report_on(std::vector<Lane> lanes, std::vector<std::string> notes, const 
   note_by_text(report, lanes, "failed on ", [](const Lane& lane) {
     const Operation* op = first_failure(lane);
     if (op == nullptr) return std::string();
-    const std::string number = is_message(op->what.call) ? "" : "#" + std::to_string(op->sequence) + " ";
-    return number + to_string(op->what) + ": " + op->error;
+    const std::string number = is_message(op->call.kind) ? "" : "#" + std::to_string(op->call.sequence) + " ";
+    return number + to_string(op->call) + ": " + op->error;
   });
   note_by_text(report, lanes, "dumped on ", [](const Lane& lane) {
     const Operation* op = first_failure(lane);

@@ -43,14 +43,14 @@ void put(std::string& out, Number number) {
 
 void put(std::string& out, const Operation& op) {
   put(out, op.number);
-  put(out, op.sequence);
-  put(out, name_of(op.what.call));
-  put(out, reduce_op_name(op.what.op));
-  put(out, std::string_view(op.what.exact ? "exact" : "any"));
-  put(out, dtype_name(op.what.dtype));
-  put(out, op.what.count);
-  put(out, op.what.at);
-  put(out, op.what.tag);
+  put(out, op.call.sequence);
+  put(out, name_of(op.call.kind));
+  put(out, reduce_op_name(op.call.how.op));
+  put(out, std::string_view(op.call.how.exact ? "exact" : "any"));
+  put(out, dtype_name(op.call.dtype));
+  put(out, op.call.count);
+  put(out, op.call.peer);
+  put(out, op.call.tag);
   put(out, name_of(op.state));
   put(out, op.launched_ns);
   put(out, op.took_ns);
@@ -128,19 +128,7 @@ class Reader {
   std::string error_;
 };
 
-template <std::size_t N, class Enum>
-std::array<std::string_view, N> names_of(std::string_view (*name)(Enum)) {
-  std::array<std::string_view, N> names;
-  for (std::size_t i = 0; i < N; ++i) names[i] = name(static_cast<Enum>(i));
-  return names;
-}
-
-constexpr std::size_t kReduceOps = static_cast<std::size_t>(ReduceOp::kPremulSum) + 1;
-constexpr std::size_t kDTypes = static_cast<std::size_t>(DType::kBool) + 1;
-
 Operation read_operation(Reader& in) {
-  static const auto kOpNames = names_of<kReduceOps, ReduceOp>(reduce_op_name);
-  static const auto kDTypeNames = names_of<kDTypes, DType>(dtype_name);
   std::string_view rest = in.line();
   std::array<std::string_view, kFields> field;
   for (std::size_t i = 0; i + 1 < kFields; ++i) {
@@ -154,15 +142,15 @@ Operation read_operation(Reader& in) {
   }
   Operation op;
   op.number = in.number<std::uint64_t>(field[0], "number", 1);
-  op.sequence = in.number<std::uint64_t>(field[1], "sequence", 0, op.number);
-  op.what.call = in.one_of<OpKind>(field[2], kOpKindNames, "call");
-  op.what.op = in.one_of<ReduceOp>(field[3], kOpNames, "reduce operation");
+  op.call.sequence = in.number<std::uint64_t>(field[1], "sequence", 0, op.number);
+  op.call.kind = in.one_of<OpKind>(field[2], kOpKindNames, "call");
+  op.call.how.op = in.one_of<ReduceOp>(field[3], kReduceOpNames, "reduce operation");
   static constexpr std::array<std::string_view, 2> kOrders{"any", "exact"};
-  op.what.exact = in.one_of<int>(field[4], kOrders, "order") == 1;
-  op.what.dtype = in.one_of<DType>(field[5], kDTypeNames, "dtype");
-  op.what.count = in.number<std::uint64_t>(field[6], "count");
-  op.what.at = in.number<std::int32_t>(field[7], "at", std::numeric_limits<std::int32_t>::min());
-  op.what.tag = in.number<std::uint32_t>(field[8], "tag");
+  op.call.how.exact = in.one_of<int>(field[4], kOrders, "order") == 1;
+  op.call.dtype = in.one_of<DType>(field[5], kDTypeNames, "dtype");
+  op.call.count = in.number<std::uint64_t>(field[6], "count");
+  op.call.peer = in.number<std::int32_t>(field[7], "at", std::numeric_limits<std::int32_t>::min());
+  op.call.tag = in.number<std::uint32_t>(field[8], "tag");
   op.state = in.one_of<State>(field[9], kStateNames, "state");
   op.launched_ns = in.number<std::int64_t>(field[10], "launched_ns", 0, kLatest);
   op.took_ns = in.number<std::int64_t>(field[11], "took_ns", 0, kLongest);
@@ -235,11 +223,11 @@ Result<Dump> parse_dump(std::string_view text, const std::string& file) {
   while (in.ok() && !in.next_is("end ")) {
     Operation op = read_operation(in);
     if (op.number <= before || op.number > dump.launched) in.fail("its number is out of order");
-    const bool counts = !is_message(op.what.call) && op.state != State::kRefused;
-    if (counts && (op.sequence == 0 || op.sequence < collective))
+    const bool counts = !is_message(op.call.kind) && op.state != State::kRefused;
+    if (counts && (op.call.sequence == 0 || op.call.sequence < collective))
       in.fail("its sequence number is out of order");
     before = op.number;
-    if (counts) collective = op.sequence;
+    if (counts) collective = op.call.sequence;
     dump.operations.push_back(std::move(op));
   }
   const auto told = in.number<std::uint64_t>(in.value("end"), "end");

@@ -61,18 +61,25 @@ FlightRecorder::~FlightRecorder() {
   std::erase(registry().recorders, this);
 }
 
-std::uint64_t FlightRecorder::launch(const What& what) {
+std::shared_ptr<FlightRecorder> record(ProcessGroup& group, FlightOptions options) {
+  auto recorder = std::make_shared<FlightRecorder>(group, std::move(options));
+  group.set_recorder(recorder);
+  return recorder;
+}
+
+std::uint64_t FlightRecorder::launch(const Op& call) {
   const Instant now = clock_.now();
   const std::lock_guard lock(mutex_);
   Operation& op = ring_[++launched_ % kRemembered];
   op.number = launched_;
-  if (is_message(what.call)) {
-    Channel* channel = channel_of(what);
-    op.sequence = channel == nullptr ? 0 : ++channel->messages;
+  op.call = call;
+  op.call.input = op.call.output = {};
+  if (is_message(call.kind)) {
+    Channel* channel = channel_of(call);
+    op.call.sequence = channel == nullptr ? 0 : ++channel->messages;
   } else {
-    op.sequence = ++collectives_;
+    collectives_ = call.sequence;
   }
-  op.what = what;
   op.state = State::kLaunched;
   op.launched_ns = now.count();
   op.took_ns = 0;
@@ -87,49 +94,44 @@ void FlightRecorder::refused(std::uint64_t number, std::string_view error, bool 
     if (op == nullptr) return;
     op->state = State::kRefused;
     op->error = error.substr(0, kMaxErrorBytes);
-    if (!is_message(op->what.call)) {
-      --collectives_;
-    } else if (op->sequence != 0) {
-      --channel_of(op->what)->messages;
+    if (!is_message(op->call.kind)) {
+      collectives_ = op->call.sequence - 1;
+    } else if (op->call.sequence != 0) {
+      --channel_of(op->call)->messages;
     }
   }
-  if (group_failed) dump_once(error);
+  if (group_failed) dump_failure(error);
 }
 
-void FlightRecorder::waiting(std::uint64_t number) {
+void FlightRecorder::note(std::uint64_t first, std::size_t operations, State from, State to) {
   const std::lock_guard lock(mutex_);
-  Operation* op = find(number);
-  if (op != nullptr && op->state == State::kLaunched) op->state = State::kWaiting;
-}
-
-void FlightRecorder::completed(std::uint64_t number, std::optional<Duration> took) {
-  const Instant now = took ? Instant{} : clock_.now();
-  const std::lock_guard lock(mutex_);
-  Operation* op = find(number);
-  if (op == nullptr || !is_open(op->state)) return;
-  op->state = State::kCompleted;
-  op->took_ns = took ? took->count() : now.count() - op->launched_ns;
-}
-
-void FlightRecorder::failed(std::uint64_t number, std::string_view error) {
-  const Instant now = clock_.now();
-  {
-    const std::lock_guard lock(mutex_);
+  for (std::uint64_t number = first; number < first + operations; ++number) {
     Operation* op = find(number);
-    if (op != nullptr && is_open(op->state)) {
-      op->state = State::kFailed;
-      op->took_ns = now.count() - op->launched_ns;
-      op->error = error.substr(0, kMaxErrorBytes);
-    }
+    if (op != nullptr && is_open(op->state) && op->state <= from) op->state = to;
   }
-  dump_once(error);
 }
 
-void FlightRecorder::aborted(std::string_view reason) {
-  dump_once(reason);
+void FlightRecorder::waiting(std::uint64_t first, std::size_t operations) {
+  note(first, operations, State::kLaunched, State::kWaiting);
 }
 
-void FlightRecorder::dump_once(std::string_view reason) {
+void FlightRecorder::enqueued(std::uint64_t first, std::size_t operations) {
+  note(first, operations, State::kWaiting, State::kEnqueued);
+}
+
+void FlightRecorder::ended(std::uint64_t first, std::size_t operations, Duration took,
+                           std::string_view error) {
+  const std::lock_guard lock(mutex_);
+  for (std::uint64_t number = first; number < first + operations; ++number) {
+    Operation* op = find(number);
+    if (op == nullptr || !is_open(op->state)) continue;
+    op->state = error.empty() ? State::kCompleted : State::kFailed;
+    op->took_ns = took.count();
+    op->error = error.substr(0, kMaxErrorBytes);
+  }
+}
+
+void FlightRecorder::dump_failure(std::string_view reason) {
   {
     const std::lock_guard lock(mutex_);
     if (dumped_ || !options_.dump_on_error) return;
@@ -205,15 +207,15 @@ Operation* FlightRecorder::find(std::uint64_t number) {
   return op.number == number ? &op : nullptr;  // or it has left the ring
 }
 
-FlightRecorder::Channel* FlightRecorder::channel_of(const What& what) {
-  const auto hash = (static_cast<std::uint64_t>(what.tag) << 32 ^ static_cast<std::uint32_t>(what.at) << 1 ^
-                     static_cast<std::uint64_t>(what.call)) *
+FlightRecorder::Channel* FlightRecorder::channel_of(const Op& call) {
+  const auto hash = (static_cast<std::uint64_t>(call.tag) << 32 ^ static_cast<std::uint32_t>(call.peer) << 1 ^
+                     static_cast<std::uint64_t>(call.kind)) *
                     0x9e3779b97f4a7c15ULL;
   constexpr std::size_t kTries = 16;  // or a program with a new tag a message would search all of it
   for (std::size_t i = 0; i < kTries; ++i) {
     Channel& channel = channels_[((hash >> 48) + i) % kChannels];
-    if (channel.call == OpKind::kBarrier) channel = {what.call, what.at, what.tag, 0};
-    if (channel.call == what.call && channel.partner == what.at && channel.tag == what.tag) return &channel;
+    if (channel.kind == OpKind::kBarrier) channel = {call.kind, call.peer, call.tag, 0};
+    if (channel.kind == call.kind && channel.partner == call.peer && channel.tag == call.tag) return &channel;
   }
   return nullptr;
 }

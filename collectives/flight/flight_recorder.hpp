@@ -35,19 +35,19 @@ class FlightRecorder {
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
-  /// Remembers that the rank launches `what`, and returns the operation's number.
-  std::uint64_t launch(const What& what);
+  /// Remembers that the rank launches `call`, and returns the operation's number.
+  std::uint64_t launch(const Op& call);
   /// The launch threw: its sequence number is given again. `group_failed`: since the group had failed; that
-  /// dumps as failed() does.
+  /// dumps, too.
   void refused(std::uint64_t number, std::string_view error, bool group_failed);
-  /// Somebody waits for it.
-  void waiting(std::uint64_t number);
-  /// `took`: what Work::duration says; without one it is read off the clock.
-  void completed(std::uint64_t number, std::optional<Duration> took);
-  /// Also writes the group's one dump of an error. Never throws: what goes wrong with the dump is logged.
-  void failed(std::uint64_t number, std::string_view error);
-  /// As failed, for what is no operation's failure: abort() was called here.
-  void aborted(std::string_view reason);
+  /// Somebody waits for these, on the host; or a stream of the GPU does.
+  void waiting(std::uint64_t first, std::size_t operations = 1);
+  void enqueued(std::uint64_t first, std::size_t operations = 1);
+  /// These are complete, or failed with `error`. Writes nothing, so that locks may be held.
+  void ended(std::uint64_t first, std::size_t operations, Duration took, std::string_view error = {});
+  /// Writes the group's one dump of an error, unless that was done. Never throws: what goes wrong with the
+  /// dump is logged.
+  void dump_failure(std::string_view reason);
 
   /// What is remembered now.
   Dump snapshot(std::string_view reason) const;
@@ -63,16 +63,16 @@ class FlightRecorder {
  private:
   /// How many messages went which way, for the first kChannels combinations of direction, partner and tag.
   struct Channel {
-    OpKind call = OpKind::kBarrier;  ///< kBarrier: free
+    OpKind kind = OpKind::kBarrier;  ///< kBarrier: free
     std::int32_t partner = 0;
     std::uint32_t tag = 0;
     std::uint64_t messages = 0;
   };
   static constexpr std::size_t kChannels = 512;
 
-  Channel* channel_of(const What& what);
+  Channel* channel_of(const Op& call);
   Operation* find(std::uint64_t number);
-  void dump_once(std::string_view reason);
+  void note(std::uint64_t first, std::size_t operations, State from, State to);
 
   const int rank_;
   const int size_;
@@ -89,5 +89,11 @@ class FlightRecorder {
   bool dumped_ = false;
   std::vector<Channel> channels_;
 };
+
+/// Lets a recorder remember every operation of `group`, which launched none before, and returns it; the group
+/// keeps it, and ProcessGroup::recorder() gives it back. The first operation that fails, or an abort on this
+/// rank, leaves a dump (see FlightOptions). A launch that is refused (BadConfig, BadInput, a limit) is
+/// remembered and leaves none.
+std::shared_ptr<FlightRecorder> record(ProcessGroup& group, FlightOptions options = {});
 
 }  // namespace troupe::collectives::flight

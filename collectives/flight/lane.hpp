@@ -16,7 +16,7 @@ struct Lane {
 
   explicit Lane(Dump of) : dump(std::move(of)) {
     for (const Operation& op : dump.operations) {
-      if (!is_message(op.what.call) && op.state != State::kRefused) collectives.push_back(&op);
+      if (!is_message(op.call.kind) && op.state != State::kRefused) collectives.push_back(&op);
     }
   }
   Lane(Lane&&) noexcept = default;  // the operations stay where they are
@@ -24,17 +24,17 @@ struct Lane {
 
   /// The oldest collective that the ring still held.
   std::uint64_t first_kept() const {
-    return collectives.empty() ? dump.collectives + 1 : collectives.front()->sequence;
+    return collectives.empty() ? dump.collectives + 1 : collectives.front()->call.sequence;
   }
   std::uint64_t last() const {
-    return std::max(dump.collectives, collectives.empty() ? 0 : collectives.back()->sequence);
+    return std::max(dump.collectives, collectives.empty() ? 0 : collectives.back()->call.sequence);
   }
   /// Null: never launched, or forgotten.
   const Operation* at(std::uint64_t sequence) const {
-    const auto found =
-        std::lower_bound(collectives.begin(), collectives.end(), sequence,
-                         [](const Operation* op, std::uint64_t wanted) { return op->sequence < wanted; });
-    return found != collectives.end() && (*found)->sequence == sequence ? *found : nullptr;
+    const auto found = std::lower_bound(
+        collectives.begin(), collectives.end(), sequence,
+        [](const Operation* op, std::uint64_t wanted) { return op->call.sequence < wanted; });
+    return found != collectives.end() && (*found)->call.sequence == sequence ? *found : nullptr;
   }
   /// How long `op` had been going on when it failed, or at the dump.
   std::int64_t waited_ns(const Operation& op) const {

@@ -38,26 +38,26 @@ std::optional<Finding> lone(const Operation& op, const Lane& here, const Lane* t
   if (!stuck || there == nullptr || there->dump.dumped_ns < op.launched_ns) return std::nullopt;
   const int other = there->dump.rank;
   std::string text = "rank " + std::to_string(here.dump.rank) + " waited " + for_people(here.waited_ns(op)) +
-                     " in " + to_string(op.what) + ", message " + std::to_string(op.sequence) +
+                     " in " + to_string(op.call) + ", message " + std::to_string(op.call.sequence) +
                      " of that tag; rank " + std::to_string(other);
-  text += op.what.call == OpKind::kSend ? " received " : " sent ";
+  text += op.call.kind == OpKind::kSend ? " received " : " sent ";
   text += partners == 0 ? "none" : "only " + std::to_string(partners);
   // Its ring may have forgotten a channel that it used long ago.
   if (partners == 0 && there->dump.launched > there->dump.operations.size())
     text += " in its last " + std::to_string(there->dump.operations.size()) + " operations";
   return Finding{.kind = FindingKind::kMessage,
-                 .sequence = op.sequence,
+                 .sequence = op.call.sequence,
                  .ranks = {std::min(here.dump.rank, other), std::max(here.dump.rank, other)},
                  .text = std::move(text)};
 }
 
 std::optional<Finding> differs(const Operation& send, const Operation& receive, const Channel& channel) {
-  if (send.what.count == receive.what.count && send.what.dtype == receive.what.dtype) return std::nullopt;
-  Finding finding{.kind = FindingKind::kMessage, .sequence = send.sequence};
+  if (send.call.count == receive.call.count && send.call.dtype == receive.call.dtype) return std::nullopt;
+  Finding finding{.kind = FindingKind::kMessage, .sequence = send.call.sequence};
   finding.ranks = {std::min(channel.from, channel.to), std::max(channel.from, channel.to)};
-  finding.text = "rank " + std::to_string(channel.from) + " called " + to_string(send.what) + " and rank " +
-                 std::to_string(channel.to) + " " + to_string(receive.what) + ", message " +
-                 std::to_string(send.sequence) + " of that tag";
+  finding.text = "rank " + std::to_string(channel.from) + " called " + to_string(send.call) + " and rank " +
+                 std::to_string(channel.to) + " " + to_string(receive.call) + ", message " +
+                 std::to_string(send.call.sequence) + " of that tag";
   return finding;
 }
 
@@ -67,12 +67,12 @@ std::vector<Finding> lone_messages(const std::vector<Lane>& lanes, std::int64_t 
   std::map<Channel, Ends> channels;
   for (const Lane& lane : lanes) {
     for (const Operation& op : lane.dump.operations) {
-      if (!is_message(op.what.call) || op.state == State::kRefused || op.sequence == 0) continue;
+      if (!is_message(op.call.kind) || op.state == State::kRefused || op.call.sequence == 0) continue;
       const int self = lane.dump.rank;
-      if (op.what.call == OpKind::kSend) {
-        channels[{self, op.what.at, op.what.tag}].sends[op.sequence] = &op;
+      if (op.call.kind == OpKind::kSend) {
+        channels[{self, op.call.peer, op.call.tag}].sends[op.call.sequence] = &op;
       } else {
-        channels[{op.what.at, self, op.what.tag}].receives[op.sequence] = &op;
+        channels[{op.call.peer, self, op.call.tag}].receives[op.call.sequence] = &op;
       }
     }
   }

@@ -6,46 +6,30 @@
 #include <string>
 #include <string_view>
 
-#include "collectives/op_kind.hpp"
-#include "collectives/types.hpp"
+#include "collectives/op.hpp"
 
 namespace troupe::collectives::flight {
 
 enum class State : std::uint8_t {
   kLaunched,   ///< nobody has waited for it yet
   kWaiting,    ///< somebody waits, or waited, for it
+  kEnqueued,   ///< a stream of the GPU waits for it, and nobody on the host
   kCompleted,  ///< its result was in place
   kFailed,     ///< waiting for it threw: the group is aborted, or timed out
   kRefused     ///< the launch threw: the group never took it, and its number was given again
 };
-constexpr std::array<std::string_view, 5> kStateNames{"launched", "waiting", "completed", "failed",
-                                                      "refused"};
+constexpr std::array<std::string_view, 6> kStateNames{"launched",  "waiting", "enqueued",
+                                                      "completed", "failed",  "refused"};
 
 constexpr std::string_view name_of(State state) {
   return kStateNames[static_cast<std::size_t>(state)];
 }
-/// A call with its arguments. A message has one partner and is numbered with it. For a collective equal on
-/// every rank, so two that differ are a mismatch.
-struct What {
-  OpKind call = OpKind::kBarrier;
-  ReduceOp op = ReduceOp::kSum;
-  bool exact = true;
-  DType dtype = DType::kFloat32;
-  std::int32_t at = 0;      ///< the root, the partner of a message, or the index of a tree's buffer
-  std::uint32_t tag = 0;    ///< of a message
-  std::uint64_t count = 0;  ///< elements: of the smaller buffer where there are two
-  bool operator==(const What&) const = default;
-};
-
-/// "all_reduce(sum, 100 x f32)".
-std::string to_string(const What& what);
 
 struct Operation {
   std::uint64_t number = 0;  ///< counts everything that this rank launched in the group, from 1
-  /// Of a collective: its number among the group's collectives, from 1. Of a message: its number among those
-  /// with this direction, partner and tag, from 1; 0 when there were too many such to count.
-  std::uint64_t sequence = 0;
-  What what;
+  /// Its sequence number is, of a collective, the group's. Of a message: its number among those with this
+  /// direction, partner and tag, from 1; 0 when there were too many such to count.
+  Op call;
   State state = State::kLaunched;
   std::int64_t launched_ns = 0;  ///< in the recorder: monotonic; in a dump: since 1970
   std::int64_t took_ns = 0;      ///< until it completed or failed; 0 before
@@ -57,7 +41,7 @@ constexpr std::size_t kMaxErrorBytes = 400;
 
 /// Launched, and neither completed, failed nor refused.
 constexpr bool is_open(State state) {
-  return state == State::kLaunched || state == State::kWaiting;
+  return state <= State::kEnqueued;
 }
 
 }  // namespace troupe::collectives::flight

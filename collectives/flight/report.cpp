@@ -8,7 +8,7 @@ namespace {
 
 std::string cell_of(const Lane& lane, std::uint64_t sequence) {
   if (const Operation* op = lane.at(sequence); op != nullptr)
-    return to_string(op->what) + " " + std::string(name_of(op->state));
+    return to_string(op->call) + " " + std::string(name_of(op->state));
   return sequence < lane.first_kept() ? "forgotten" : "-";
 }
 

@@ -17,19 +17,20 @@
 namespace troupe::collectives {
 namespace {
 
-std::uint8_t* raw(std::byte* at) {
-  return reinterpret_cast<std::uint8_t*>(at);
+/// Gloo writes no input, though it asks for plain pointers.
+std::uint8_t* raw(const std::byte* at) {
+  return reinterpret_cast<std::uint8_t*>(const_cast<std::byte*>(at));
 }
 
 template <class Options>
-void set_common(Options& options, const GlooSite& site, const LibraryCall& call) {
+void set_common(Options& options, const GlooSite& site, const Op& call) {
   options.setTag(static_cast<std::uint32_t>(call.sequence));
   options.setTimeout(site.timeout);
 }
 
 /// Gloo takes the size of an element from a type.
 template <class Options>
-void set_elements(Options& options, std::byte* at, const LibraryCall& call) {
+void set_elements(Options& options, std::byte* at, const Op& call) {
   switch (element_size(call.dtype)) {
     case 8:
       return options.setOutput(reinterpret_cast<std::uint64_t*>(at), call.count);
@@ -51,7 +52,7 @@ void set_kernel(Options& options, const Kernel& kernel) {
       });
 }
 
-void all_to_all(const GlooSite& site, const LibraryCall& call, std::byte* from, std::byte* to,
+void all_to_all(const GlooSite& site, const Op& call, const std::byte* from, std::byte* to,
                 std::size_t block) {
   const std::size_t bytes = block * element_size(call.dtype) * static_cast<std::size_t>(site.context->size);
   gloo::AlltoallOptions options(site.context);
@@ -61,7 +62,7 @@ void all_to_all(const GlooSite& site, const LibraryCall& call, std::byte* from, 
   gloo::alltoall(options);
 }
 
-void all_gather(const GlooSite& site, const LibraryCall& call, std::byte* from, std::byte* to,
+void all_gather(const GlooSite& site, const Op& call, const std::byte* from, std::byte* to,
                 std::size_t block) {
   const std::size_t bytes = block * element_size(call.dtype);
   gloo::AllgatherOptions options(site.context);
@@ -72,8 +73,7 @@ void all_gather(const GlooSite& site, const LibraryCall& call, std::byte* from, 
   gloo::allgather(options);
 }
 
-void gather(const GlooSite& site, const LibraryCall& call, std::byte* from, std::byte* to,
-            std::size_t block) {
+void gather(const GlooSite& site, const Op& call, const std::byte* from, std::byte* to, std::size_t block) {
   const std::size_t bytes = block * element_size(call.dtype);
   gloo::GatherOptions options(site.context);
   set_common(options, site, call);
@@ -83,46 +83,46 @@ void gather(const GlooSite& site, const LibraryCall& call, std::byte* from, std:
   gloo::gather(options);
 }
 
-void scatter(const GlooSite& site, const LibraryCall& call) {
+void scatter(const GlooSite& site, const Op& call) {
   gloo::ScatterOptions options(site.context);
   set_common(options, site, call);
   options.setRoot(call.peer);
-  if (call.input != nullptr) {
+  if (call.in() != nullptr) {
     std::vector<std::uint8_t*> parts;
     for (int r = 0; r < site.context->size; ++r) {
-      parts.push_back(raw(call.input) + static_cast<std::size_t>(r) * call.bytes());
+      parts.push_back(raw(call.in()) + static_cast<std::size_t>(r) * call.bytes());
     }
     options.setInputs(std::move(parts), call.bytes());
   }
-  options.setOutput(raw(call.output), call.bytes());
+  options.setOutput(raw(call.out()), call.bytes());
   gloo::scatter(options);
 }
 
-void broadcast(const GlooSite& site, const LibraryCall& call) {
+void broadcast(const GlooSite& site, const Op& call) {
   gloo::BroadcastOptions options(site.context);
   set_common(options, site, call);
   options.setRoot(call.peer);
-  options.setOutput(raw(call.output), call.bytes());
+  options.setOutput(raw(call.out()), call.bytes());
   gloo::broadcast(options);
 }
 
 /// Gloo's own order of additions, with our loops.
-void all_reduce(const GlooSite& site, const LibraryCall& call) {
+void all_reduce(const GlooSite& site, const Op& call) {
   const Kernel kernel = kernel_for(call.dtype, call.how.op);
   gloo::AllreduceOptions options(site.context);
   set_common(options, site, call);
-  set_elements(options, call.output, call);
+  set_elements(options, call.out(), call);
   set_kernel(options, kernel);
   gloo::allreduce(options);
-  if (kernel.divide != nullptr) kernel.divide(call.output, call.count, site.context->size);
+  if (kernel.divide != nullptr) kernel.divide(call.out(), call.count, site.context->size);
 }
 
-void reduce(const GlooSite& site, const LibraryCall& call) {
+void reduce(const GlooSite& site, const Op& call) {
   const Kernel kernel = kernel_for(call.dtype, call.how.op);
   std::vector<std::byte> scratch;  // Gloo adds in the output, which only the root's buffer may be
-  std::byte* at = call.output;
+  std::byte* at = call.out();
   if (at == nullptr) {
-    scratch.assign(call.input, call.input + call.bytes());
+    scratch.assign(call.in(), call.in() + call.bytes());
     at = scratch.data();
   }
   gloo::ReduceOptions options(site.context);
@@ -131,26 +131,23 @@ void reduce(const GlooSite& site, const LibraryCall& call) {
   set_elements(options, at, call);
   set_kernel(options, kernel);
   gloo::reduce(options);
-  if (call.output != nullptr && kernel.divide != nullptr) {
-    kernel.divide(call.output, call.count, site.context->size);
+  if (call.out() != nullptr && kernel.divide != nullptr) {
+    kernel.divide(call.out(), call.count, site.context->size);
   }
 }
 
-void run_exact_on(const GlooSite& site, const LibraryCall& call, ExactReduction& exact) {
-  // Gloo writes no input, though it asks for plain pointers.
-  const auto input = [](const Exchange& e) { return const_cast<std::byte*>(e.from); };
-  const auto exchange = [&](const Exchange& e) { all_to_all(site, call, input(e), e.to, e.block); };
+void run_exact_on(const GlooSite& site, const Op& call, ExactReduction& exact) {
+  const auto exchange = [&](const Exchange& e) { all_to_all(site, call, e.from, e.to, e.block); };
   if (call.kind == OpKind::kReduceScatter) return run_exact(exact, exchange, nullptr);
   if (call.kind == OpKind::kReduce) {
-    return run_exact(exact, exchange,
-                     [&](const Exchange& e) { gather(site, call, input(e), e.to, e.block); });
+    return run_exact(exact, exchange, [&](const Exchange& e) { gather(site, call, e.from, e.to, e.block); });
   }
-  run_exact(exact, exchange, [&](const Exchange& e) { all_gather(site, call, input(e), e.to, e.block); });
+  run_exact(exact, exchange, [&](const Exchange& e) { all_gather(site, call, e.from, e.to, e.block); });
 }
 
 }  // namespace
 
-void run_gloo(const GlooSite& site, const LibraryCall& call, ExactReduction* exact) {
+void run_gloo(const GlooSite& site, const Op& call, ExactReduction* exact) {
   if (exact != nullptr) return run_exact_on(site, call, *exact);
   switch (call.kind) {
     case OpKind::kAllReduce:
@@ -160,13 +157,13 @@ void run_gloo(const GlooSite& site, const LibraryCall& call, ExactReduction* exa
     case OpKind::kBroadcast:
       return broadcast(site, call);
     case OpKind::kGather:
-      return gather(site, call, call.input, call.output, call.count);
+      return gather(site, call, call.in(), call.out(), call.count);
     case OpKind::kScatter:
       return scatter(site, call);
     case OpKind::kAllGather:
-      return all_gather(site, call, call.input, call.output, call.count);
+      return all_gather(site, call, call.in(), call.out(), call.count);
     case OpKind::kAllToAll:
-      return all_to_all(site, call, call.input, call.output, call.count);
+      return all_to_all(site, call, call.in(), call.out(), call.count);
     default: {
       gloo::BarrierOptions options(site.context);
       set_common(options, site, call);

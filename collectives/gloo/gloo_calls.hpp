@@ -1,4 +1,4 @@
-/// One checked LibraryCall as calls of Gloo, blocking. The only files that see Gloo's headers are
+/// One checked Op as calls of Gloo, blocking. The only files that see Gloo's headers are
 /// gloo_calls.cpp and gloo_group.cpp.
 #pragma once
 
@@ -20,8 +20,8 @@ struct GlooSite {
 };
 
 /// Returns when the result of a collective is in place; throws what Gloo throws. `exact`: the reduction,
-/// where `call` is one on the exact path, else null.
-void run_gloo(const GlooSite& site, const LibraryCall& call, ExactReduction* exact);
+/// where `op` is one on the exact path, else null.
+void run_gloo(const GlooSite& site, const Op& op, ExactReduction* exact);
 
 /// Fails every operation of the context, on this rank at once and on the others as they find their
 /// connections closed. Any thread.

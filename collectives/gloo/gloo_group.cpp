@@ -22,11 +22,11 @@ constexpr std::uint8_t kMessageSlot = 0x40;  // Gloo's collectives have 1 to 8
 /// Our rendezvous as Gloo wants it.
 class GlooStore final : public gloo::rendezvous::Store {
  public:
-  GlooStore(KeyValues& rendezvous, std::string prefix, Duration timeout)
+  GlooStore(collectives::Store& rendezvous, std::string prefix, Duration timeout)
       : rendezvous_(rendezvous), prefix_(std::move(prefix)), timeout_(timeout) {}
 
   void set(const std::string& key, const std::vector<char>& data) override {
-    rendezvous_.set(prefix_ + key, {data.begin(), data.end()});
+    rendezvous_.set(prefix_ + key, std::string(data.begin(), data.end()));
   }
   std::vector<char> get(const std::string& key) override {
     const std::string value = rendezvous_.get(prefix_ + key, timeout_);
@@ -40,7 +40,7 @@ class GlooStore final : public gloo::rendezvous::Store {
   }
 
  private:
-  KeyValues& rendezvous_;
+  collectives::Store& rendezvous_;
   std::string prefix_;
   Duration timeout_;
 };
@@ -55,7 +55,7 @@ struct Lifeline {
 
 /// Runs `body`, and gives what Gloo throws our types. The group is over after any of it, for all ranks.
 template <class Body>
-void guarded(const Lifeline& link, const LibraryCall& call, Body body) {
+void guarded(const Lifeline& link, const Op& op, Body body) {
   link.flag->check();
   const PipeSignalGuard guard;
   try {
@@ -64,12 +64,11 @@ void guarded(const Lifeline& link, const LibraryCall& call, Body body) {
     const std::string_view text = e.what();
     if (text.find("Timed out waiting") != std::string_view::npos) {
       const Timeout error =
-          time_out(*link.flag, link.rank, call, link.timeout, "Gloo does not say which rank it waits for");
+          time_out(*link.flag, link.rank, op, link.timeout, "Gloo does not say which rank it waits for");
       close_pairs(link.site);
       throw Timeout(error);
     }
-    link.flag->set("rank " + std::to_string(link.rank) + ": " + to_string(call) +
-                   ": Gloo failed: " + e.what());
+    link.flag->set("rank " + std::to_string(link.rank) + ": " + numbered(op) + ": Gloo failed: " + e.what());
     close_pairs(link.site);
     throw link.flag->error();
   }
@@ -78,7 +77,11 @@ void guarded(const Lifeline& link, const LibraryCall& call, Body body) {
 class GlooGroup final : public LibraryGroup {
  public:
   GlooGroup(GlooGroupOptions options, GlooSite site)
-      : LibraryGroup(options.rank, options.size, options.generation, std::move(options.leaves)),
+      : LibraryGroup({.backend = "gloo",
+                      .rank = options.rank,
+                      .size = options.size,
+                      .generation = options.generation,
+                      .leaves = std::move(options.leaves)}),
         link_(std::make_shared<Lifeline>(
             Lifeline{std::move(site), shared_flag(), options.rank, options.timeout})),
         collectives_(std::make_unique<TaskLane>()) {}
@@ -86,43 +89,40 @@ class GlooGroup final : public LibraryGroup {
   ~GlooGroup() override {
     bool busy = !collectives_->idle();
     for (const auto& lane : messages_) busy = busy || !lane->idle();
-    if (busy) abort("rank " + std::to_string(rank()) + " left the group with operations in flight");
+    if (busy) stop("rank " + std::to_string(rank()) + " left the group with operations in flight");
     collectives_.reset();
     messages_.clear();
   }
 
-  std::string_view backend() const override { return "gloo"; }
-
-  void abort(const std::string& reason) override {
+ private:
+  void stop(const std::string& reason) override {
     if (flag().set(reason)) close_pairs(link_->site);
   }
 
- private:
-  std::shared_ptr<Work> launch(LibraryCall call) override {
-    if (is_message(call.kind)) return message(call);
+  std::shared_ptr<Work> launch_one(const Op& op) override {
+    if (is_message(op.kind)) return message(op);
     std::shared_ptr<ExactReduction> reduction;
     // Gloo's own reductions know no trees of leaves and no factors, and only an old interface scatters.
-    const bool always = call.kind == OpKind::kAllReduceTree || call.kind == OpKind::kReduceScatter ||
-                        call.how.op == ReduceOp::kPremulSum;
-    const bool reduces = call.kind == OpKind::kAllReduce || call.kind == OpKind::kReduce;
-    if (always || (reduces && call.how.exact)) reduction = exact(call);
-    return collectives_->run([link = link_, call = std::move(call), reduction] {
-      guarded(*link, call, [&] { run_gloo(link->site, call, reduction.get()); });
+    const bool always = op.kind == OpKind::kAllReduceTree || op.kind == OpKind::kReduceScatter ||
+                        op.how.op == ReduceOp::kPremulSum;
+    if (reduces(op.kind) && (always || op.how.exact)) reduction = exact(op);
+    return collectives_->run([link = link_, op, reduction] {
+      guarded(*link, op, [&] { run_gloo(link->site, op, reduction.get()); });
     });
   }
 
   /// Posts the message at once, so that messages overtake each other, and lets a free thread wait for it.
-  std::shared_ptr<Work> message(const LibraryCall& call) {
+  std::shared_ptr<Work> message(const Op& op) {
     TaskLane& lane = free_lane();
-    const bool sends = call.kind == OpKind::kSend;
+    const bool sends = op.kind == OpKind::kSend;
     std::shared_ptr<gloo::transport::UnboundBuffer> buffer;
-    guarded(*link_, call, [&] {
-      const auto slot = gloo::Slot::build(kMessageSlot, call.tag);
-      buffer = link_->site.context->createUnboundBuffer(sends ? call.input : call.output, call.bytes());
-      sends ? buffer->send(call.peer, slot) : buffer->recv(call.peer, slot);
+    guarded(*link_, op, [&] {
+      const auto slot = gloo::Slot::build(kMessageSlot, op.tag);
+      buffer = link_->site.context->createUnboundBuffer(sends ? op.input.data : op.output.data, op.bytes());
+      sends ? buffer->send(op.peer, slot) : buffer->recv(op.peer, slot);
     });
-    return lane.run([link = link_, call, buffer, sends] {
-      guarded(*link, call, [&] {
+    return lane.run([link = link_, op, buffer, sends] {
+      guarded(*link, op, [&] {
         sends ? buffer->waitSend(nullptr, link->site.timeout) : buffer->waitRecv(nullptr, link->site.timeout);
       });
     });

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/key_values.hpp"
+#include "collectives/init/store.hpp"
 #include "collectives/process_group.hpp"
 
 namespace troupe::collectives {
@@ -24,7 +24,7 @@ struct GlooGroupOptions {
   /// Of every wait for another rank inside an operation, and of connecting. At least a millisecond.
   Duration timeout = std::chrono::seconds(30);
   /// Where the ranks leave their addresses; used while the group is made and not afterwards.
-  std::shared_ptr<KeyValues> rendezvous;
+  std::shared_ptr<Store> rendezvous;
   /// Of the keys; groups that share a rendezvous and a generation need different ones.
   std::string prefix = "gloo";
   /// This rank's address for the others: a name or an address of this machine.

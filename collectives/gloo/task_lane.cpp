@@ -6,7 +6,7 @@ namespace troupe::collectives {
 
 class TaskLane::Task final : public Work {
  public:
-  explicit Task(std::function<void()> body) : body_(std::move(body)), launched_at_(clock_.now()) {}
+  explicit Task(std::function<void()> body) : body_(std::move(body)) {}
 
   void run() {
     try {
@@ -16,45 +16,25 @@ class TaskLane::Task final : public Work {
     }
     body_ = nullptr;
   }
-  void settle() {
-    const std::lock_guard lock(mutex_);
-    settled_at_ = clock_.now();
-    settled_.notify_all();
-  }
-
-  void wait() override {
-    std::unique_lock lock(mutex_);
-    settled_.wait(lock, [&] { return settled_at_.has_value(); });
-    if (thrown_) std::rethrow_exception(thrown_);
-  }
-  bool wait_for(Duration limit) override {
-    std::unique_lock lock(mutex_);
-    if (!settled_.wait_for(lock, limit, [&] { return settled_at_.has_value(); })) return false;
-    if (thrown_) std::rethrow_exception(thrown_);
-    return true;
-  }
-  bool is_completed() override {
-    const std::lock_guard lock(mutex_);
-    return settled_at_.has_value();
-  }
-  std::exception_ptr exception() override {
-    const std::lock_guard lock(mutex_);
-    return settled_at_ ? thrown_ : nullptr;
-  }
-  std::optional<Duration> duration() override {
-    const std::lock_guard lock(mutex_);
-    if (!settled_at_) return std::nullopt;
-    return *settled_at_ - launched_at_;
+  void end() {
+    settle(std::move(thrown_));
+    { const std::lock_guard lock(mutex_); }  // whoever looked before waits by now
+    ended_.notify_all();
   }
 
  private:
+  bool advance(Duration limit) override {
+    std::unique_lock lock(mutex_);
+    const auto ended = [&] { return is_settled(); };
+    if (limit != Duration::max()) return ended_.wait_for(lock, limit, ended);
+    ended_.wait(lock, ended);
+    return true;
+  }
+
   std::function<void()> body_;
-  MonotonicClock clock_;
-  const Instant launched_at_;
+  std::exception_ptr thrown_;
   std::mutex mutex_;
-  std::condition_variable settled_;
-  std::optional<Instant> settled_at_;
-  std::exception_ptr thrown_;  ///< others read it once the task is settled
+  std::condition_variable ended_;
 };
 
 TaskLane::TaskLane() : thread_(start_quiet_thread([this] { loop(); })) {}
@@ -93,7 +73,7 @@ void TaskLane::loop() {
     task->run();
     lock.lock();
     queue_.pop_front();
-    task->settle();  // last: whoever has waited finds the lane idle
+    task->end();  // last: whoever has waited finds the lane idle
   }
 }
 

@@ -73,7 +73,7 @@ class Steps {
  public:
   explicit Steps(MPI_Comm comm) : comm_(comm) {}
 
-  std::vector<MpiStep> of_exact(const LibraryCall& call, const std::shared_ptr<ExactReduction>& exact) const {
+  std::vector<MpiStep> of_exact(const Op& call, const std::shared_ptr<ExactReduction>& exact) const {
     const MPI_Datatype type = carrier_type(call.dtype);
     std::vector<MpiStep> steps;
     steps.emplace_back([comm = comm_, type, exact] {
@@ -92,47 +92,47 @@ class Steps {
     return steps;
   }
 
-  MpiStep of_reduction(const LibraryCall& c, MpiReduction how, bool is_root) const {
+  MpiStep of_reduction(const Op& c, MpiReduction how, bool is_root) const {
     const int n = narrow(c.count);
     switch (c.kind) {
       case OpKind::kAllReduce:
         return [comm = comm_, c, n, how] {
-          return begin("MPI_Iallreduce", MPI_Iallreduce, MPI_IN_PLACE, c.output, n, how.type, how.op, comm);
+          return begin("MPI_Iallreduce", MPI_Iallreduce, MPI_IN_PLACE, c.out(), n, how.type, how.op, comm);
         };
       case OpKind::kReduce:
         return [comm = comm_, c, n, how, is_root] {
-          const void* from = is_root ? MPI_IN_PLACE : c.input;
-          return begin("MPI_Ireduce", MPI_Ireduce, from, c.output, n, how.type, how.op, c.peer, comm);
+          const void* from = is_root ? MPI_IN_PLACE : c.in();
+          return begin("MPI_Ireduce", MPI_Ireduce, from, c.out(), n, how.type, how.op, c.peer, comm);
         };
       default:
         return [comm = comm_, c, n, how] {
-          return begin("MPI_Ireduce_scatter_block", MPI_Ireduce_scatter_block, c.input, c.output, n, how.type,
+          return begin("MPI_Ireduce_scatter_block", MPI_Ireduce_scatter_block, c.in(), c.out(), n, how.type,
                        how.op, comm);
         };
     }
   }
 
   /// `in_place`: of the root of a gather or scatter.
-  MpiStep of_move(const LibraryCall& c, bool in_place) const {
+  MpiStep of_move(const Op& c, bool in_place) const {
     return [comm = comm_, c, in_place, n = narrow(c.count), type = carrier_type(c.dtype)] {
       const int tag = static_cast<int>(c.tag);
-      const void* from = in_place ? MPI_IN_PLACE : c.input;
+      const void* from = in_place ? MPI_IN_PLACE : c.in();
       switch (c.kind) {
         case OpKind::kBroadcast:
-          return begin("MPI_Ibcast", MPI_Ibcast, c.output, n, type, c.peer, comm);
+          return begin("MPI_Ibcast", MPI_Ibcast, c.out(), n, type, c.peer, comm);
         case OpKind::kGather:
-          return begin("MPI_Igather", MPI_Igather, from, n, type, c.output, n, type, c.peer, comm);
+          return begin("MPI_Igather", MPI_Igather, from, n, type, c.out(), n, type, c.peer, comm);
         case OpKind::kScatter:
-          return begin("MPI_Iscatter", MPI_Iscatter, c.input, n, type, in_place ? MPI_IN_PLACE : c.output, n,
+          return begin("MPI_Iscatter", MPI_Iscatter, c.in(), n, type, in_place ? MPI_IN_PLACE : c.out(), n,
                        type, c.peer, comm);
         case OpKind::kAllGather:
-          return begin("MPI_Iallgather", MPI_Iallgather, c.input, n, type, c.output, n, type, comm);
+          return begin("MPI_Iallgather", MPI_Iallgather, c.in(), n, type, c.out(), n, type, comm);
         case OpKind::kAllToAll:
-          return begin("MPI_Ialltoall", MPI_Ialltoall, c.input, n, type, c.output, n, type, comm);
+          return begin("MPI_Ialltoall", MPI_Ialltoall, c.in(), n, type, c.out(), n, type, comm);
         case OpKind::kSend:
-          return begin("MPI_Isend", MPI_Isend, c.input, n, type, c.peer, tag, comm);
+          return begin("MPI_Isend", MPI_Isend, c.in(), n, type, c.peer, tag, comm);
         case OpKind::kRecv:
-          return begin("MPI_Irecv", MPI_Irecv, c.output, n, type, c.peer, tag, comm);
+          return begin("MPI_Irecv", MPI_Irecv, c.out(), n, type, c.peer, tag, comm);
         default:
           return begin("MPI_Ibarrier", MPI_Ibarrier, comm);
       }
@@ -146,7 +146,11 @@ class Steps {
 class MpiGroup final : public LibraryGroup {
  public:
   MpiGroup(MpiGroupOptions options, Communicator comm)
-      : LibraryGroup(comm.rank, comm.size, options.generation, std::move(options.leaves)),
+      : LibraryGroup({.backend = "mpi",
+                      .rank = comm.rank,
+                      .size = comm.size,
+                      .generation = options.generation,
+                      .leaves = std::move(options.leaves)}),
         comm_(comm),
         progress_(std::make_shared<MpiProgress>(comm.rank, comm.size, options.timeout, shared_flag())) {}
 
@@ -159,11 +163,10 @@ class MpiGroup final : public LibraryGroup {
     MPI_Comm_free(&comm_.handle);
   }
 
-  std::string_view backend() const override { return "mpi"; }
-  void abort(const std::string& reason) override { flag().set(reason); }
-
  private:
-  std::shared_ptr<Work> launch(LibraryCall call) override {
+  void stop(const std::string& reason) override { flag().set(reason); }
+
+  std::shared_ptr<Work> launch_one(const Op& call) override {
     const bool message = is_message(call.kind);
     if (message && call.tag > comm_.max_tag) {
       throw BadConfig("the tag " + std::to_string(call.tag) + " is too large",
@@ -182,38 +185,38 @@ class MpiGroup final : public LibraryGroup {
                [reduction, scattered] { scattered ? reduction->sum() : reduction->finish(); });
   }
 
-  std::shared_ptr<Work> own_reduction(const LibraryCall& call, MpiReduction own) {
-    LibraryCall moved = call;
+  std::shared_ptr<Work> own_reduction(const Op& call, MpiReduction own) {
+    Op moved = call;
     // MPI lets no rank scatter in place unless all do, so those that do get room of their own.
     std::shared_ptr<std::byte[]> apart;
     if (call.kind == OpKind::kReduceScatter && call.in_place(rank())) {
       apart = std::make_shared<std::byte[]>(call.bytes());
-      moved.output = apart.get();
+      moved.output.data = apart.get();
     }
     const auto finish = [kernel = kernel_for(call.dtype, call.how.op), call, apart, ranks = size()] {
-      if (apart != nullptr) std::memcpy(call.output, apart.get(), call.bytes());
-      if (kernel.divide != nullptr && call.output != nullptr) kernel.divide(call.output, call.count, ranks);
+      if (apart != nullptr) std::memcpy(call.out(), apart.get(), call.bytes());
+      if (kernel.divide != nullptr && call.out() != nullptr) kernel.divide(call.out(), call.count, ranks);
     };
     return run(call, true, {Steps(comm_.handle).of_reduction(moved, own, rank() == call.peer)}, finish);
   }
 
   /// A broadcast, gather, scatter, exchange, message or barrier.
-  std::shared_ptr<Work> move(const LibraryCall& call) {
+  std::shared_ptr<Work> move(const Op& call) {
     const bool message = is_message(call.kind);
-    LibraryCall moved = call;
+    Op moved = call;
     // As above.
     std::shared_ptr<std::byte[]> apart;
     if (call.kind == OpKind::kAllGather && call.in_place(rank())) {
       apart = std::make_shared<std::byte[]>(call.bytes());
-      std::memcpy(apart.get(), call.input, call.bytes());
-      moved.input = apart.get();
+      std::memcpy(apart.get(), call.in(), call.bytes());
+      moved.input.data = apart.get();
     }
     return run(call, !message, {Steps(comm_.handle).of_move(moved, call.in_place(rank()))}, [apart] {});
   }
 
-  std::shared_ptr<Work> run(LibraryCall call, bool ordered, std::vector<MpiStep> steps,
+  std::shared_ptr<Work> run(const Op& call, bool ordered, std::vector<MpiStep> steps,
                             std::function<void()> finish) {
-    return progress_->launch(std::move(call), ordered, std::move(steps), std::move(finish));
+    return progress_->launch(call, ordered, std::move(steps), std::move(finish));
   }
 
   Communicator comm_;

@@ -16,37 +16,11 @@ constexpr Duration kNap = std::chrono::microseconds(100);
 
 class MpiProgress::Operation final : public Work {
  public:
-  Operation(std::shared_ptr<MpiProgress> owner, LibraryCall of, std::vector<MpiStep> steps,
+  Operation(std::shared_ptr<MpiProgress> owner, const Op& of, std::vector<MpiStep> steps,
             std::function<void()> finish)
-      : call(std::move(of)),
-        owner_(std::move(owner)),
-        steps_(std::move(steps)),
-        finish_(std::move(finish)),
-        launched_at_(clock_.now()) {}
+      : op(of), owner_(std::move(owner)), steps_(std::move(steps)), finish_(std::move(finish)) {}
 
-  void wait() override {
-    owner_->drive(*this, Duration::max());
-    if (thrown_) std::rethrow_exception(thrown_);
-  }
-  bool wait_for(Duration limit) override {
-    owner_->drive(*this, limit);
-    if (thrown_) std::rethrow_exception(thrown_);
-    return settled();
-  }
-  bool is_completed() override {
-    owner_->drive(*this, Duration::zero());
-    return settled();
-  }
-  std::exception_ptr exception() override {
-    (void)is_completed();
-    return thrown_;
-  }
-  std::optional<Duration> duration() override {
-    if (!settled_at_) return std::nullopt;
-    return *settled_at_ - launched_at_;
-  }
-
-  bool settled() const { return settled_at_.has_value(); }
+  bool settled() const { return is_settled(); }
   bool begun() const { return next_ == steps_.size(); }
   bool pending() const { return pending_; }
 
@@ -62,32 +36,29 @@ class MpiProgress::Operation final : public Work {
     pending_ = false;
     if (begun()) {
       if (finish_) finish_();
-      settle(nullptr);
+      end(nullptr);
     }
     return true;
   }
-  void settle(std::exception_ptr thrown) {
-    thrown_ = std::move(thrown);
-    settled_at_ = clock_.now();
+  void end(std::exception_ptr thrown) {
+    settle(std::move(thrown));
     if (pending()) return;  // MPI still uses the buffers that the steps hold
     steps_.clear();
     next_ = 0;
     finish_ = nullptr;
   }
 
-  const LibraryCall call;
+  const Op op;
 
  private:
+  bool advance(Duration limit) override { return owner_->drive(*this, limit); }
+
   std::shared_ptr<MpiProgress> owner_;
   std::vector<MpiStep> steps_;
   std::size_t next_ = 0;
   MPI_Request request_ = MPI_REQUEST_NULL;
   bool pending_ = false;  ///< a step is begun and not complete
   std::function<void()> finish_;
-  MonotonicClock clock_;
-  const Instant launched_at_;
-  std::optional<Instant> settled_at_;
-  std::exception_ptr thrown_;
 };
 
 MpiProgress::MpiProgress(int rank, int size, Duration timeout, std::shared_ptr<AbortFlag> flag)
@@ -96,10 +67,9 @@ MpiProgress::MpiProgress(int rank, int size, Duration timeout, std::shared_ptr<A
       timeout_(timeout),
       flag_(std::move(flag)) {}
 
-std::shared_ptr<Work> MpiProgress::launch(LibraryCall call, bool ordered, std::vector<MpiStep> steps,
+std::shared_ptr<Work> MpiProgress::launch(const Op& op, bool ordered, std::vector<MpiStep> steps,
                                           std::function<void()> finish) {
-  auto made =
-      std::make_shared<Operation>(shared_from_this(), std::move(call), std::move(steps), std::move(finish));
+  auto made = std::make_shared<Operation>(shared_from_this(), op, std::move(steps), std::move(finish));
   const std::lock_guard lock(mutex_);
   if (ordered) {
     to_begin_.push_back(made);
@@ -139,7 +109,7 @@ bool MpiProgress::advance() {
   return begin_steps() || any;
 }
 
-void MpiProgress::drive(Operation& operation, Duration limit) {
+bool MpiProgress::drive(Operation& operation, Duration limit) {
   const MonotonicClock clock;
   const Instant begun = clock.now();
   Instant progress_at = begun;
@@ -147,7 +117,7 @@ void MpiProgress::drive(Operation& operation, Duration limit) {
   while (true) {
     {
       const std::lock_guard lock(mutex_);
-      if (operation.settled()) return;
+      if (operation.settled()) return true;
       try {
         flag_->check();
         if (advance()) {
@@ -155,18 +125,18 @@ void MpiProgress::drive(Operation& operation, Duration limit) {
           progress_at = clock.now();
           continue;
         }
-        if (limit == Duration::zero()) return;
+        if (limit == Duration::zero()) return false;
         if (clock.now() - progress_at >= timeout_) {
-          throw time_out(*flag_, rank_, operation.call, timeout_, "MPI does not say which rank it waits for");
+          throw time_out(*flag_, rank_, operation.op, timeout_, "MPI does not say which rank it waits for");
         }
       } catch (const Error& e) {
-        flag_->set("rank " + std::to_string(rank_) + ": " + to_string(operation.call) + ": " + e.what());
+        flag_->set("rank " + std::to_string(rank_) + ": " + numbered(operation.op) + ": " + e.what());
         keep_mpi_from_finalizing();
-        operation.settle(std::current_exception());
-        return;
+        operation.end(std::current_exception());
+        return true;
       }
     }
-    if (clock.now() - begun >= limit) return;
+    if (clock.now() - begun >= limit) return false;
     if (patience.next() == Patience::Turn::kSleep) std::this_thread::sleep_for(kNap);
   }
 }

@@ -25,7 +25,7 @@ class MpiProgress : public std::enable_shared_from_this<MpiProgress> {
   MpiProgress(int rank, int size, Duration timeout, std::shared_ptr<AbortFlag> flag);
 
   /// `finish` runs when the last step is complete. `ordered`: a collective.
-  std::shared_ptr<Work> launch(LibraryCall call, bool ordered, std::vector<MpiStep> steps,
+  std::shared_ptr<Work> launch(const Op& op, bool ordered, std::vector<MpiStep> steps,
                                std::function<void()> finish);
   /// Whether nothing is in flight.
   bool idle() const;
@@ -36,8 +36,9 @@ class MpiProgress : public std::enable_shared_from_this<MpiProgress> {
   /// Does what can be done; whether anything completed.
   bool advance();
   bool begin_steps();
-  /// Moves everything until `operation` is settled, the group is aborted or out of time, or `limit` is over.
-  void drive(Operation& operation, Duration limit);
+  /// Moves everything until `operation` is settled, the group is aborted or out of time, or `limit` is over;
+  /// whether it is settled.
+  bool drive(Operation& operation, Duration limit);
 
   const int rank_;
   const bool crowded_;

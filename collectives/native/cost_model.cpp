@@ -34,13 +34,12 @@ std::string to_string(const char* name, const Cost& cost) {
 
 }  // namespace
 
-Choice choose_algorithm(const Contract& contract, int ranks, bool one_machine) {
+Choice choose_algorithm(const Op& op, int ranks, bool one_machine) {
   const Speeds speeds = speeds_of(ranks, one_machine);
   const double others = ranks - 1;
-  const double bytes =
-      static_cast<double>(contract.count) * static_cast<double>(element_size(contract.dtype));
+  const double bytes = static_cast<double>(op.bytes());
   double copied = bytes, one_shot = others * bytes, exchange = one_shot;
-  switch (contract.kind) {
+  switch (op.kind) {
     case OpKind::kAllReduceTree:  // lies in the region, and its results go there
       return {};
     case OpKind::kAllReduce:

@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <string>
 
-#include "collectives/native/contract.hpp"
+#include "collectives/op.hpp"
 
 namespace troupe::collectives {
 
@@ -39,7 +39,7 @@ struct Choice {
 };
 
 /// `one_machine`: every rank of the group is on this machine.
-Choice choose_algorithm(const Contract& contract, int ranks, bool one_machine);
+Choice choose_algorithm(const Op& op, int ranks, bool one_machine);
 
 /// "one-shot: 1.2 us (1 meeting, 4096 B copied, 4096 B moved); exchange: 1.8 us (...)", the chosen one first.
 std::string to_string(const Choice& choice);

@@ -17,13 +17,6 @@ namespace {
 /// goes in whole chunks.
 constexpr std::uint64_t kMaxRounds = 1 << 24;
 
-std::vector<LeafInterval> one_leaf_a_rank(int size) {
-  std::vector<LeafInterval> intervals;
-  intervals.reserve(static_cast<std::size_t>(size));
-  for (int r = 0; r < size; ++r) intervals.push_back({r, r + 1});
-  return intervals;
-}
-
 std::size_t cores() {
   cpu_set_t allowed;
   if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0)
@@ -36,7 +29,6 @@ std::size_t cores() {
 Engine::Engine(NativeGroupOptions options, Region region)
     : rank_(options.rank),
       size_(options.size),
-      generation_(options.generation),
       timeout_(options.timeout),
       trace_(options.trace),
       intervals_(std::move(options.leaves)),
@@ -48,19 +40,19 @@ Engine::Engine(NativeGroupOptions options, Region region)
                                                   locals_.begin()))),
       crowded_(locals_.size() > cores()),
       leaf_sums_(intervals_, layout_, options.rank),
-      rank_sums_(one_leaf_a_rank(size_), layout_, options.rank) {
+      rank_sums_(rank_leaves(size_), layout_, options.rank) {
   for (std::size_t i = 0; i < locals_.size(); ++i) local_index_[index_of(locals_[i])] = static_cast<int>(i);
   for (auto& [rank, fd] : options.remote) {
     remotes_.try_emplace(rank, Link(rank, std::make_unique<SocketStream>(std::move(fd))), rank_);
   }
 }
 
-/// Takes memory in every rank's data; returns the index of the allocation.
-std::size_t Engine::allocate_slots(std::size_t count, DType dtype, bool tree) {
+/// Takes memory in every rank's data.
+std::vector<std::byte*> Engine::reserve(std::size_t count, DType dtype, bool tree) {
+  const std::lock_guard lock(mutex_);
   const auto& partials = leaf_sums_.of_rank;
   const std::size_t most = tree ? *std::max_element(partials.begin(), partials.end()) : 1;
-  Allocation made{.offset = allocated_bytes_, .count = count, .dtype = dtype, .tree = tree};
-  made.slot_bytes = native_tree_bytes({{0, 1}}, count, dtype);
+  const Tree made{.offset = allocated_bytes_, .slot_bytes = native_tree_bytes({{0, 1}}, count, dtype)};
   if (made.slot_bytes * most > region_.data_bytes() - allocated_bytes_) {
     throw_error({ErrorCode::kLimit,
                  std::string("cannot allocate ") + (tree ? "a tree" : "a buffer") + " of " +
@@ -76,31 +68,18 @@ std::size_t Engine::allocate_slots(std::size_t count, DType dtype, bool tree) {
     region_.populate(region_.data(local(peer)) + made.offset, bytes).value();
   }
   allocated_bytes_ += made.slot_bytes * most;
-  allocations_.push_back(made);
-  return allocations_.size() - 1;
+  if (tree) trees_.push_back(made);
+  std::vector<std::byte*> slots(tree ? partials[index_of(rank_)] : 1);
+  for (std::size_t p = 0; p < slots.size(); ++p)
+    slots[p] = region_.data(local(rank_)) + made.offset + p * made.slot_bytes;
+  return slots;
 }
 
-TreeBuffer Engine::allocate_tree(std::size_t count, DType dtype) {
-  const std::lock_guard lock(mutex_);
-  const std::size_t index = allocate_slots(count, dtype, true);
-  const Allocation& made = allocations_[index];
-  TreeBuffer buffer{.partials = {}, .count = count, .dtype = dtype, .index = static_cast<int>(index)};
-  for (std::size_t p = 0; p < leaf_sums_.of_rank[index_of(rank_)]; ++p) {
-    buffer.partials.push_back(region_.data(local(rank_)) + made.offset + p * made.slot_bytes);
-  }
-  return buffer;
+Engine::Pending& Engine::op_of(std::uint32_t round) {
+  return const_cast<Pending&>(std::as_const(*this).op_of(round));
 }
 
-std::byte* Engine::allocate(std::size_t count, DType dtype) {
-  const std::lock_guard lock(mutex_);
-  return region_.data(local(rank_)) + allocations_[allocate_slots(count, dtype, false)].offset;
-}
-
-Engine::Op& Engine::op_of(std::uint32_t round) {
-  return const_cast<Op&>(std::as_const(*this).op_of(round));
-}
-
-const Engine::Op& Engine::op_of(std::uint32_t round) const {
+const Engine::Pending& Engine::op_of(std::uint32_t round) const {
   for (std::size_t i = 0; i < ops_.size(); ++i) {
     if (is_before(round, ops_[i].first_round + ops_[i].rounds)) return ops_[i];
   }
@@ -109,57 +88,35 @@ const Engine::Op& Engine::op_of(std::uint32_t round) const {
 
 // Launching.
 
-Ticket Engine::launch_tree(const TreeBuffer& buffer, Reduction how) {
-  {
-    const std::lock_guard lock(mutex_);
-    const bool known = buffer.index >= 0 && static_cast<std::size_t>(buffer.index) < allocations_.size();
-    const Allocation* tree = known ? &allocations_[static_cast<std::size_t>(buffer.index)] : nullptr;
-    if (tree == nullptr || !tree->tree || tree->count != buffer.count || tree->dtype != buffer.dtype) {
-      throw_error({ErrorCode::kBadInput, "cannot reduce this tree buffer",
-                   "it was not allocated by this group", "use what allocate_tree returned"});
-    }
-  }
-  return launch({.kind = OpKind::kAllReduceTree,
-                 .op = how.op,
-                 .dtype = buffer.dtype,
-                 .exact = how.exact,
-                 .index = buffer.index,
-                 .count = buffer.count},
-                nullptr, nullptr);
-}
-
-Ticket Engine::launch(const Contract& contract, const void* input, void* output) {
+Ticket Engine::launch_rounds(const Op& call) {
   const std::lock_guard lock(mutex_);
   throw_if_aborted();
-  const Choice choice = choose_algorithm(contract, size_, remotes_.empty());
-  const Plan plan(contract, size_, choice.algorithm, remotes_.empty(), layout_.places());
+  const Choice choice = choose_algorithm(call, size_, remotes_.empty());
+  const Plan plan(call, size_, choice.algorithm, remotes_.empty(), layout_.places());
   const std::uint64_t rounds = plan.rounds();
   if (rounds > kMaxRounds) {
-    throw_error({ErrorCode::kLimit, "cannot " + to_string(contract),
+    throw_error({ErrorCode::kLimit, "cannot " + to_string(call),
                  "it takes more than 2^24 rounds of one stage each", "split it"});
   }
   if (ops_.size() == kMaxInFlight - kStages) drive({ops_.front().first_round + ops_.front().rounds, nullptr});
-  Op& op = ops_.push();
-  op = {.contract = contract,
-        .plan = plan,
-        .element = element_size(contract.dtype),
-        .sequence = next_sequence_,
-        .first_round = launched_,
-        .rounds = static_cast<std::uint32_t>(rounds),
-        .input = static_cast<const std::byte*>(input),
-        .output = static_cast<std::byte*>(output),
-        .kernel = plan.sums() ? kernel_for(contract.dtype, contract.op) : Kernel{},
-        .by_run = !remotes_.empty() && plan.sums() && !plan.one_shot() && contract.op != ReduceOp::kPremulSum,
-        .relayed = !remotes_.empty() && plan.copies_to_all() && !plan.one_shot(),
-        .places = std::move(op.places)};
+  Pending& op = ops_.push();
+  op.call = call;
+  op.words = encode(call);
+  op.plan = plan;
+  op.element = element_size(call.dtype);
+  op.sequence = static_cast<std::uint32_t>(call.sequence);
+  op.first_round = launched_;
+  op.rounds = static_cast<std::uint32_t>(rounds);
+  op.kernel = plan.sums() ? kernel_for(call.dtype, call.how.op) : Kernel{};
+  op.copies_in = op.gated = op.agreed = false;
+  op.by_run = !remotes_.empty() && plan.sums() && !plan.one_shot() && call.how.op != ReduceOp::kPremulSum;
+  op.relayed = !remotes_.empty() && plan.copies_to_all() && !plan.one_shot();
   prepare(op);
-  PublishedContract& published = mine_.contracts[op.sequence % kMaxInFlight];
-  const ContractWords words = encode(contract);
-  for (std::size_t i = 0; i < words.size(); ++i)
-    published.words[i].store(words[i], std::memory_order_relaxed);
+  PublishedOp& published = mine_.calls[op.sequence % kMaxInFlight];
+  for (std::size_t i = 0; i < op.words.size(); ++i)
+    published.words[i].store(op.words[i], std::memory_order_relaxed);
   published.place.store(op.places[local(rank_)], std::memory_order_relaxed);
   if (trace_) trace(op, choice);
-  ++next_sequence_;
   launched_ += op.rounds;
   moved_ = true;
   arrive();
@@ -171,9 +128,9 @@ Ticket Engine::launch(const Contract& contract, const void* input, void* output)
 }
 
 /// Says once for each call what was chosen, on the first rank of the machine.
-void Engine::trace(const Op& op, const Choice& choice) {
-  if (rank_ != locals_.front() || !traced_.insert(encode(op.contract)).second) return;
-  std::fprintf(stderr, "troupe: rank %d of %d: %s: %s\n", rank_, size_, name_of(op).c_str(),
+void Engine::trace(const Pending& op, const Choice& choice) {
+  if (rank_ != locals_.front() || !traced_.insert(op.words).second) return;
+  std::fprintf(stderr, "troupe: rank %d of %d: %s: %s\n", rank_, size_, numbered(op.call).c_str(),
                to_string(choice).c_str());
 }
 
@@ -191,7 +148,7 @@ bool Engine::advance() {
 bool Engine::arrive() {
   const std::uint32_t before = arrived_;
   while (arrived_ != launched_) {
-    const Op& op = op_of(arrived_);
+    const Pending& op = op_of(arrived_);
     if (op.gated) {
       // The stage of this round is still in use, or somebody reads what this rank left there.
       if (arrived_ - completed_ >= kStages || !locals_reduced(arrived_ - kStages)) break;
@@ -220,7 +177,7 @@ bool Engine::all_arrived(std::uint32_t round) const {
 bool Engine::relay() {
   const std::uint32_t before = relayed_;
   for (; relayed_ != arrived_; ++relayed_) {
-    const Op& op = op_of(relayed_);
+    const Pending& op = op_of(relayed_);
     if (!op.relayed) continue;
     for (auto& [rank, remote] : remotes_) {
       if (!has_partials(remote, relayed_)) return relayed_ != before;
@@ -237,7 +194,7 @@ bool Engine::relay() {
 
 bool Engine::reduce() {
   if (reduced_ == arrived_ || !all_arrived(reduced_)) return false;
-  Op& op = op_of(reduced_);
+  Pending& op = op_of(reduced_);
   if (op.relayed && !locals_delivered(reduced_)) return false;
   if (!op.agreed) agree(op);
   if (op.plan.sums()) {
@@ -253,18 +210,16 @@ bool Engine::reduce() {
   return true;
 }
 
-/// Compares the local ranks' contracts, and learns where their buffers are.
-void Engine::agree(Op& op) {
+/// Compares the local ranks' calls, and learns where their buffers are.
+void Engine::agree(Pending& op) {
   for (int peer : locals_) {
-    const PublishedContract& theirs = region_.cell(local(peer)).contracts[op.sequence % kMaxInFlight];
-    ContractWords words;
+    const PublishedOp& theirs = region_.cell(local(peer)).calls[op.sequence % kMaxInFlight];
+    OpWords words;
     for (std::size_t i = 0; i < words.size(); ++i) words[i] = theirs.words[i].load(std::memory_order_relaxed);
-    const auto contract = decode_contract(words);
-    if (!contract || *contract != op.contract) {
+    if (words != op.words) {
       fail(AbortKind::kMismatch, "at #" + std::to_string(op.sequence) + " rank " + std::to_string(rank_) +
-                                     " called " + to_string(op.contract) + " and rank " +
-                                     std::to_string(peer) + " " +
-                                     (contract ? to_string(*contract) : "something unknown"));
+                                     " called " + to_string(op.call) + " and rank " + std::to_string(peer) +
+                                     " " + to_string(words));
     }
     const std::uint64_t place = theirs.place.load(std::memory_order_relaxed);
     const std::size_t bytes = op.plan.input_count(peer) * op.element;
@@ -298,7 +253,7 @@ bool Engine::remotes_reduced(std::uint32_t round) const {
 
 bool Engine::complete() {
   if (completed_ == reduced_) return false;
-  const Op& op = op_of(completed_);
+  const Pending& op = op_of(completed_);
   if (!remotes_reduced(completed_) || (!op.plan.one_shot() && !locals_reduced(completed_))) return false;
   if (op.by_run && op.plan.answers() && !locals_delivered(completed_)) return false;
   if (op.plan.answers()) unstage(op, completed_ - op.first_round);

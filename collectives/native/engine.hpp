@@ -4,7 +4,7 @@
 /// rank carries each round through three counts, in order:
 ///
 ///   arrived    its input can be read (in place: at launch; a private buffer: once it is in a free stage)
-///   reduced    all had arrived: it has compared contracts, read its part of the others' input and copied it
+///   reduced    all had arrived: it has compared calls, read its part of the others' input and copied it
 ///              to its output, or added it up and stored the sum to all who get it
 ///   completed  all have reduced: the result is in place (and copied out, for a private buffer), and nobody
 ///              reads this rank's input any more. One-shot (cost_model.hpp), a rank completes a round once it
@@ -33,7 +33,6 @@
 #include <string>
 #include <vector>
 
-#include "collectives/native/contract.hpp"
 #include "collectives/native/cost_model.hpp"
 #include "collectives/native/fixed_queue.hpp"
 #include "collectives/native/kernels.hpp"
@@ -59,26 +58,15 @@ class Engine {
   /// `options` are valid (native_group.cpp); `region` is attached.
   Engine(NativeGroupOptions options, Region region);
 
-  int rank() const { return rank_; }
-  int size() const { return size_; }
-  Generation generation() const { return generation_; }
-  LeafInterval leaves() const { return intervals_[index_of(rank_)]; }
+  /// See ProcessGroup::reserve.
+  std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree);
 
-  TreeBuffer allocate_tree(std::size_t count, DType dtype);
-  std::byte* allocate(std::size_t count, DType dtype);
+  /// Starts an operation, which was completed, checked and numbered (check_op.hpp).
+  Ticket launch(const Op& call) { return is_message(call.kind) ? post(call) : launch_rounds(call); }
 
-  /// Starts a collective. Buffers and reduction have been checked (check_buffers.hpp); null where the rank
-  /// has none. `input` is the only buffer of all_reduce, reduce and broadcast.
-  Ticket launch(const Contract& contract, const void* input, void* output);
-  Ticket launch_tree(const TreeBuffer& buffer, Reduction how);
-  /// Starts a send or a receive.
-  Ticket post(const Contract& contract, void* data, std::uint32_t tag);
-
-  void wait(const Ticket& ticket);
-  /// As wait(), for no longer than `limit`; whether the operation is complete.
-  bool wait_for(const Ticket& ticket, Duration limit);
-  /// Does what can be done without waiting. Throws what wait() would throw at once.
-  bool test(const Ticket& ticket);
+  /// Moves everything until `ticket` is complete, for up to `limit` (zero: does what can be done without
+  /// waiting); whether it is complete. Throws CollectiveAborted and Timeout.
+  bool wait(const Ticket& ticket, Duration limit);
 
   void abort(AbortKind kind, const std::string& reason);
   std::string abort_reason() const;
@@ -86,30 +74,26 @@ class Engine {
   void leave();
 
  private:
-  struct Allocation {
+  struct Tree {
     std::size_t offset = 0;  ///< of slot 0 in each rank's data
     std::size_t slot_bytes = 0;
-    std::size_t count = 0;
-    DType dtype = DType::kFloat32;
-    bool tree = false;
   };
-  struct Op {
-    Contract contract;
+  struct Pending {
+    Op call;
+    OpWords words{};  ///< of the call
     Plan plan;
     std::size_t element = 4;  ///< bytes
     std::uint32_t sequence = 0;
     std::uint32_t first_round = 0;
     std::uint32_t rounds = 1;
-    const std::byte* input = nullptr;
-    std::byte* output = nullptr;
     Kernel kernel;
     bool copies_in = false;             ///< other local ranks read this rank's input from its stage
     bool gated = false;                 ///< a round has to wait for this rank's stage
-    bool agreed = false;                ///< the local ranks' contracts are compared
+    bool agreed = false;                ///< the local ranks' calls are compared
     bool by_run = false;                ///< runs of ranks send one partial sum, and take one result
     bool relayed = false;               ///< inputs go to one rank of a machine, for all there
     std::vector<std::uint64_t> places;  ///< by local rank: offset of its input in its data + 1, or 0
-    bool is(OpKind kind) const { return contract.kind == kind; }
+    bool is(OpKind kind) const { return call.kind == kind; }
   };
   /// The partials of one round from a rank of another machine.
   struct Parcel {
@@ -145,31 +129,31 @@ class Engine {
   static std::size_t index_of(int rank) { return static_cast<std::size_t>(rank); }
   bool is_local(int rank) const { return local_index_[index_of(rank)] >= 0; }
   std::size_t local(int rank) const { return static_cast<std::size_t>(local_index_[index_of(rank)]); }
-  Op& op_of(std::uint32_t round);
-  const Op& op_of(std::uint32_t round) const;
-  LeafSums& sums_of(const Op& op) { return op.is(OpKind::kAllReduceTree) ? leaf_sums_ : rank_sums_; }
-  const LeafSums& sums_of(const Op& op) const { return const_cast<Engine*>(this)->sums_of(op); }
-  std::size_t partials_of(const Op& op, int rank) const { return sums_of(op).of_rank[index_of(rank)]; }
-  bool by_run(const Op& op, int rank) const { return op.by_run && !layout_.alone(rank); }
-  std::size_t partials_sent(const Op& op, int from, int to) const;
-  bool takes_result(const Op& op, int to, int owner) const;
-  int reader_of(const Op& op, int to) const;
-  std::byte* slot(const Op& op, int rank, std::size_t partial) const;
-  const std::byte* own_input(const Op& op, std::size_t partial) const;
-  std::byte* own_output(const Op& op) const;
-  const std::byte* source(const Op& op, std::uint32_t round, int from, int to, std::size_t partial);
-  std::byte* target(const Op& op, std::uint32_t round, int owner, int to) const;
-  std::byte* own_sum(const Op& op, std::uint32_t round) const;
-  int origin_of(const Op& op, int sender) const;
-  bool into_stage(const Op& op) const { return op.relayed && locals_.size() > 1; }
-  std::byte* landing(const Op& op, std::uint32_t round, int from) const;
-  void prepare(Op& op) const;
-  void stage(const Op& op, std::uint32_t round) const;
-  void unstage(const Op& op, std::uint32_t round) const;
-  void sum(const Op& op, std::uint32_t round);
-  std::span<const std::byte> add_up_run(Remote& remote, const Op& op, std::uint32_t round);
-  void pass_on(const Op& op, std::uint32_t round, int owner) const;
-  void copy(const Op& op, std::uint32_t round);
+  Pending& op_of(std::uint32_t round);
+  const Pending& op_of(std::uint32_t round) const;
+  LeafSums& sums_of(const Pending& op) { return op.is(OpKind::kAllReduceTree) ? leaf_sums_ : rank_sums_; }
+  const LeafSums& sums_of(const Pending& op) const { return const_cast<Engine*>(this)->sums_of(op); }
+  std::size_t partials_of(const Pending& op, int rank) const { return sums_of(op).of_rank[index_of(rank)]; }
+  bool by_run(const Pending& op, int rank) const { return op.by_run && !layout_.alone(rank); }
+  std::size_t partials_sent(const Pending& op, int from, int to) const;
+  bool takes_result(const Pending& op, int to, int owner) const;
+  int reader_of(const Pending& op, int to) const;
+  std::byte* slot(const Pending& op, int rank, std::size_t partial) const;
+  const std::byte* own_input(const Pending& op, std::size_t partial) const;
+  std::byte* own_output(const Pending& op) const;
+  const std::byte* source(const Pending& op, std::uint32_t round, int from, int to, std::size_t partial);
+  std::byte* target(const Pending& op, std::uint32_t round, int owner, int to) const;
+  std::byte* own_sum(const Pending& op, std::uint32_t round) const;
+  int origin_of(const Pending& op, int sender) const;
+  bool into_stage(const Pending& op) const { return op.relayed && locals_.size() > 1; }
+  std::byte* landing(const Pending& op, std::uint32_t round, int from) const;
+  void prepare(Pending& op) const;
+  void stage(const Pending& op, std::uint32_t round) const;
+  void unstage(const Pending& op, std::uint32_t round) const;
+  void sum(const Pending& op, std::uint32_t round);
+  std::span<const std::byte> add_up_run(Remote& remote, const Pending& op, std::uint32_t round);
+  void pass_on(const Pending& op, std::uint32_t round, int owner) const;
+  void copy(const Pending& op, std::uint32_t round);
 
   // The three counts. Each returns whether it moved.
   bool advance();
@@ -182,9 +166,10 @@ class Engine {
   bool locals_reduced(std::uint32_t round) const;
   bool locals_delivered(std::uint32_t round) const;
   bool remotes_reduced(std::uint32_t round) const;
-  void agree(Op& op);
-  void trace(const Op& op, const Choice& choice);
-  std::size_t allocate_slots(std::size_t count, DType dtype, bool tree);
+  void agree(Pending& op);
+  void trace(const Pending& op, const Choice& choice);
+  Ticket launch_rounds(const Op& call);
+  Ticket post(const Op& call);
 
   // Waiting and failing (engine_wait.cpp).
   struct Awaited {
@@ -204,7 +189,6 @@ class Engine {
   [[noreturn]] void throw_aborted();
   [[noreturn]] void fail_timeout(const Ticket& ticket);
   void tell_other_machines();
-  std::string name_of(const Op& op) const;
   std::string name_of(const Transfer& transfer) const;
   std::string name_of(const Ticket& ticket);
 
@@ -225,11 +209,11 @@ class Engine {
   void received(Remote& remote);
   void skip_results(Remote& remote);
   void count_delivered();
-  void check_call(const Remote& remote, const FrameHeader& header, const Op& op);
-  void check_parcels(const Op& op);
+  void check_call(const Remote& remote, const FrameHeader& header, const Pending& op);
+  void check_parcels(const Pending& op);
   [[noreturn]] void out_of_turn(const Remote& remote);
-  FrameHeader header_for(const Op& op, std::uint32_t round, FrameKind kind, std::size_t bytes) const;
-  std::size_t partials_bytes(const Op& op, std::uint32_t round, int from, int to) const;
+  FrameHeader header_for(const Pending& op, std::uint32_t round, FrameKind kind, std::size_t bytes) const;
+  std::size_t partials_bytes(const Pending& op, std::uint32_t round, int from, int to) const;
   bool has_partials(const Remote& remote, std::uint32_t round) const;
   bool has_arrived(const Remote& remote, std::uint32_t round) const;
   void sleep_on_sockets();
@@ -237,7 +221,6 @@ class Engine {
 
   // Messages (engine_mail.cpp).
   Mailbox& mailbox_of(int peer);
-  const Mailbox* known_mailbox(int peer) const;
   bool exchange_mail();
   void check(const Mailbox& mailbox);
   bool left(int peer) const;
@@ -246,10 +229,9 @@ class Engine {
 
   const int rank_;
   const int size_;
-  const Generation generation_;
   const Duration timeout_;
   const bool trace_;
-  std::set<ContractWords> traced_;
+  std::set<OpWords> traced_;
   const std::vector<LeafInterval> intervals_;
   const MachineLayout layout_;
   const std::vector<int> locals_;
@@ -261,16 +243,15 @@ class Engine {
   LeafSums rank_sums_;  ///< of the tree on which a leaf is a rank
 
   mutable std::mutex mutex_;
-  std::vector<Allocation> allocations_;
+  std::vector<Tree> trees_;
   std::size_t allocated_bytes_ = 0;
   bool staging_populated_ = false;
   std::map<int, Remote> remotes_;
   std::map<int, Neighbour> neighbours_;
   bool told_ = false;  ///< other machines know of the abort
 
-  FixedQueue<Op, kMaxInFlight> ops_;  ///< launched and not complete, oldest first
-  std::uint32_t next_sequence_ = 1;
-  std::uint32_t launched_ = 0;  ///< rounds, as the following
+  FixedQueue<Pending, kMaxInFlight> ops_;  ///< launched and not complete, oldest first
+  std::uint32_t launched_ = 0;             ///< rounds, as the following
   std::uint32_t arrived_ = 0;
   std::uint32_t reduced_ = 0;
   std::uint32_t completed_ = 0;

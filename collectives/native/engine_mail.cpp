@@ -7,18 +7,15 @@
 
 namespace troupe::collectives {
 
-Ticket Engine::post(const Contract& contract, void* data, std::uint32_t tag) {
+Ticket Engine::post(const Op& call) {
   const std::lock_guard lock(mutex_);
   throw_if_aborted();
-  const int peer = contract.index;
-  Transfer transfer{.contract = contract, .tag = tag, .data = static_cast<std::byte*>(data)};
-  transfer.bytes = contract.count * element_size(contract.dtype);
-  const bool seen = is_local(peer) && peer != rank_ && transfer.bytes != 0;
-  if (seen && contract.kind == OpKind::kSend && region_.holds(local(rank_), data, transfer.bytes)) {
-    transfer.place = static_cast<std::uint64_t>(transfer.data - region_.data(local(rank_))) + 1;
-  }
+  const int peer = call.peer;
+  const bool seen = call.kind == OpKind::kSend && is_local(peer) && peer != rank_ && call.bytes() != 0 &&
+                    region_.holds(local(rank_), call.in(), call.bytes());
   Mailbox& mailbox = mailbox_of(peer);
-  const auto made = mailbox.post(std::move(transfer));
+  const auto made =
+      mailbox.post(call, seen ? static_cast<std::uint64_t>(call.in() - region_.data(local(rank_))) + 1 : 0);
   check(mailbox);
   moved_ = true;
   if (is_local(peer)) {

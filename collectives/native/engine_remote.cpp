@@ -34,12 +34,12 @@ bool Engine::has_partials(const Remote& remote, std::uint32_t round) const {
 /// one-shot, the sum is stored over the own input; of a run, the others' inputs are theirs again.
 bool Engine::has_arrived(const Remote& remote, std::uint32_t round) const {
   if (!has_partials(remote, round)) return false;
-  const Op& op = op_of(round);
+  const Pending& op = op_of(round);
   return is_before(round, remote.partials_out) || !(op.plan.one_shot() || by_run(op, rank_));
 }
 
 /// What `from` sends `to`, on another machine, in a round of the group.
-std::size_t Engine::partials_bytes(const Op& op, std::uint32_t round, int from, int to) const {
+std::size_t Engine::partials_bytes(const Pending& op, std::uint32_t round, int from, int to) const {
   const int origin = origin_of(op, from);
   if (op.relayed) {
     const bool sends = op.is(OpKind::kBroadcast) ? layout_.feeds(origin, from, to, round)
@@ -50,9 +50,9 @@ std::size_t Engine::partials_bytes(const Op& op, std::uint32_t round, int from, 
          op.plan.reads(round - op.first_round, op.relayed ? origin : from, to).size() * op.element;
 }
 
-FrameHeader Engine::header_for(const Op& op, std::uint32_t round, FrameKind kind, std::size_t bytes) const {
-  return {
-      .kind = kind, .sequence = op.sequence, .round = round, .contract = op.contract, .payload_bytes = bytes};
+FrameHeader Engine::header_for(const Pending& op, std::uint32_t round, FrameKind kind,
+                               std::size_t bytes) const {
+  return {.kind = kind, .sequence = op.sequence, .round = round, .call = op.words, .payload_bytes = bytes};
 }
 
 // Sending.
@@ -60,7 +60,7 @@ FrameHeader Engine::header_for(const Op& op, std::uint32_t round, FrameKind kind
 bool Engine::start_ready(Remote& remote) {
   for (; is_before(remote.ready_out, launched_); ++remote.ready_out) {
     const std::uint32_t round = remote.ready_out;
-    const Op& op = op_of(round);
+    const Pending& op = op_of(round);
     const std::size_t in = partials_bytes(op, round, remote.link.rank(), rank_);
     if (std::max(in, partials_bytes(op, round, rank_, remote.link.rank())) <= kUnaskedBytes) continue;
     if (!is_before(round, reduced_ + (in <= kChunkBytes ? kWindow : kLargeWindow))) return false;
@@ -75,7 +75,7 @@ bool Engine::start_ready(Remote& remote) {
 bool Engine::start_result(Remote& remote) {
   for (; is_before(remote.results_out, launched_); ++remote.results_out) {
     const std::uint32_t round = remote.results_out;
-    const Op& op = op_of(round);
+    const Pending& op = op_of(round);
     const Slice sums = op.plan.results(round - op.first_round, rank_, remote.link.rank());
     if (sums.size() == 0 || !takes_result(op, remote.link.rank(), rank_)) continue;
     if (!is_before(round, reduced_)) return false;
@@ -90,7 +90,7 @@ bool Engine::start_result(Remote& remote) {
 bool Engine::start_partials(Remote& remote) {
   const std::uint32_t round = remote.partials_out;
   if (!is_before(round, arrived_) || !is_before(round, reduced_ + kWindow)) return false;
-  Op& op = op_of(round);
+  Pending& op = op_of(round);
   const std::size_t bytes = partials_bytes(op, round, rank_, remote.link.rank());
   if (bytes > kUnaskedBytes && !is_before(round, remote.ready_in)) return false;
   std::vector<std::span<const std::byte>> pieces;
@@ -157,19 +157,19 @@ bool Engine::send_to(Remote& remote) {
 
 void Engine::out_of_turn(const Remote& remote) {
   fail(AbortKind::kMismatch, "rank " + std::to_string(remote.link.rank()) + " sent a frame out of turn" +
-                                 (ops_.empty() ? "" : " during " + name_of(ops_.front())));
+                                 (ops_.empty() ? "" : " during " + numbered(ops_.front().call)));
 }
 
 /// Refuses a frame that is of another operation than this rank's own at that round.
-void Engine::check_call(const Remote& remote, const FrameHeader& header, const Op& op) {
-  if (header.contract == op.contract && header.sequence == op.sequence) return;
-  fail(AbortKind::kMismatch, "rank " + std::to_string(rank_) + " called " + name_of(op) + " and rank " +
-                                 std::to_string(remote.link.rank()) + " " + to_string(header.contract) +
-                                 " #" + std::to_string(header.sequence));
+void Engine::check_call(const Remote& remote, const FrameHeader& header, const Pending& op) {
+  if (header.call == op.words && header.sequence == op.sequence) return;
+  fail(AbortKind::kMismatch, "rank " + std::to_string(rank_) + " called " + numbered(op.call) + " and rank " +
+                                 std::to_string(remote.link.rank()) + " " + to_string(header.call) + " #" +
+                                 std::to_string(header.sequence));
 }
 
 /// Checks what came before this rank launched `op`.
-void Engine::check_parcels(const Op& op) {
+void Engine::check_parcels(const Pending& op) {
   for (auto& [rank, remote] : remotes_) {
     for (const Parcel& parcel : remote.parcels) {
       const std::uint32_t round = parcel.header.round;
@@ -188,7 +188,7 @@ std::span<std::byte> Engine::partials_target(Remote& remote) {
   remote.coming.header = header;
   remote.coming.placed = false;
   if (is_before(round, launched_)) {
-    const Op& op = op_of(round);
+    const Pending& op = op_of(round);
     check_call(remote, header, op);
     const bool asked_for = !is_before(remote.ready_out, round);  // kReady may be out and not yet counted
     if (header.round != round || bytes != partials_bytes(op, round, remote.link.rank(), rank_) ||
@@ -202,7 +202,7 @@ std::span<std::byte> Engine::partials_target(Remote& remote) {
     } else if (bytes != 0 && !op.plan.sums()) {
       const std::size_t at = op.plan.writes(round - op.first_round, remote.link.rank());
       remote.coming.placed = true;
-      return {op.output + at * op.element, bytes};
+      return {op.call.out() + at * op.element, bytes};
     }
   } else if (header.round != round || large) {
     out_of_turn(remote);
@@ -219,7 +219,7 @@ std::span<std::byte> Engine::partials_target(Remote& remote) {
 /// Passes over rounds in which nothing comes back from this rank.
 void Engine::skip_results(Remote& remote) {
   for (; is_before(remote.results_in, launched_); ++remote.results_in) {
-    const Op& op = op_of(remote.results_in);
+    const Pending& op = op_of(remote.results_in);
     const int owner = remote.link.rank();
     const bool comes = op.plan.results(remote.results_in - op.first_round, owner, rank_).size() != 0;
     if (comes && takes_result(op, rank_, owner)) return;
@@ -242,7 +242,7 @@ std::span<std::byte> Engine::result_target(Remote& remote) {
   skip_results(remote);
   const std::uint32_t round = remote.results_in;
   if (header.round != round || !is_before(round, arrived_)) out_of_turn(remote);
-  const Op& op = op_of(round);
+  const Pending& op = op_of(round);
   check_call(remote, header, op);
   const Slice sums = op.plan.results(round - op.first_round, remote.link.rank(), rank_);
   if (header.payload_bytes != sums.size() * op.element) out_of_turn(remote);
@@ -278,7 +278,7 @@ void Engine::received(Remote& remote) {
       remote.parcels.push_back(std::exchange(remote.coming, {}));
       break;
     case FrameKind::kResult: {
-      const Op& op = op_of(remote.results_in);
+      const Pending& op = op_of(remote.results_in);
       pass_on(op, remote.results_in - op.first_round, remote.link.rank());
       ++remote.results_in;
       break;

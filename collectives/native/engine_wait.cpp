@@ -17,33 +17,14 @@ bool Engine::done(const Ticket& ticket) const {
   return ticket.transfer ? ticket.transfer->done : !is_before(completed_, ticket.rounds);
 }
 
-void Engine::wait(const Ticket& ticket) {
+bool Engine::wait(const Ticket& ticket, Duration limit) {
   const std::lock_guard lock(mutex_);
-  if (!done(ticket)) drive(ticket);
-}
-
-bool Engine::wait_for(const Ticket& ticket, Duration limit) {
-  const std::lock_guard lock(mutex_);
-  return done(ticket) || drive(ticket, limit);
-}
-
-bool Engine::test(const Ticket& ticket) {
-  const std::lock_guard lock(mutex_);
-  while (!done(ticket)) {
-    throw_if_aborted();
-    if (advance()) {
-      moved_ = true;
-      continue;
-    }
-    check_on_others(ticket);
-    return done(ticket);
-  }
-  return true;
+  return drive(ticket, limit);
 }
 
 bool Engine::drive(const Ticket& ticket, Duration limit) {
   Patience patience(crowded_);
-  const bool limited = limit != Duration::max();
+  const bool polls = limit <= Duration::zero(), limited = !polls && limit != Duration::max();
   const Instant begun = limited ? clock_.now() : Instant{};
   const auto over = [&] { return limited && clock_.now() - begun >= limit; };
   while (!done(ticket)) {
@@ -54,11 +35,11 @@ bool Engine::drive(const Ticket& ticket, Duration limit) {
       if (over()) return done(ticket);
       continue;
     }
-    const Patience::Turn turn = patience.next();
+    const Patience::Turn turn = polls ? Patience::Turn::kCheck : patience.next();
     if (turn == Patience::Turn::kAgain) continue;
     if (turn == Patience::Turn::kSleep) sleep(ticket);
     check_on_others(ticket);
-    if (over()) return done(ticket);
+    if (polls || over()) return done(ticket);
   }
   return true;
 }
@@ -72,7 +53,7 @@ Engine::Awaited Engine::awaited() const {
 
 /// The ranks that this one waits for.
 std::vector<int> Engine::missing(const Ticket& ticket) const {
-  if (ticket.transfer) return {ticket.transfer->contract.index};
+  if (ticket.transfer) return {ticket.transfer->call.peer};
   std::vector<int> ranks;
   const auto [what, round] = awaited();
   for (int peer = 0; peer < size_; ++peer) {
@@ -133,7 +114,7 @@ void Engine::sleep(const Ticket& ticket) {
     return;
   }
   if (ticket.transfer) {
-    sleep_on_mail(ticket.transfer->contract.index);
+    sleep_on_mail(ticket.transfer->call.peer);
     return;
   }
   const auto [what, round] = awaited();
@@ -147,16 +128,12 @@ void Engine::sleep(const Ticket& ticket) {
   }
 }
 
-std::string Engine::name_of(const Op& op) const {
-  return to_string(op.contract) + " #" + std::to_string(op.sequence);
-}
-
 std::string Engine::name_of(const Transfer& transfer) const {
-  return to_string(transfer) + " #" + std::to_string(transfer.number);
+  return to_string(transfer.call) + " #" + std::to_string(transfer.number);
 }
 
 std::string Engine::name_of(const Ticket& ticket) {
-  return ticket.transfer ? name_of(*ticket.transfer) : name_of(op_of(completed_));
+  return ticket.transfer ? name_of(*ticket.transfer) : numbered(op_of(completed_).call);
 }
 
 void Engine::throw_if_aborted() {
@@ -238,7 +215,7 @@ void Engine::leave() {
   if (busy && !aborted) {
     abort_region(region_.abort_word(),
                  "rank " + std::to_string(rank_) + " destroyed its group during " +
-                     (ops_.empty() ? name_of(*transfer) : name_of(ops_.front())),
+                     (ops_.empty() ? name_of(*transfer) : numbered(ops_.front().call)),
                  AbortKind::kRequested);
   }
   if (busy || aborted) {

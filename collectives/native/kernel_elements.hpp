@@ -1,13 +1,24 @@
-/// What one element is and how two become one, for every dtype: `apply(op, a, b)`, `divide` and `scale`.
-/// All without branches, so that loops over them vectorise, and none leaves a choice to the compiler or the
-/// processor that shows in the result.
+/// What one element is and how two become one, for every dtype, on the CPU and on the GPU from one source:
+/// `apply(op, a, b)`, `divide` and `scale` on what lies in memory, and `load` and `store` to and from what is
+/// computed with. All without branches, so that loops over them vectorise, and none leaves a choice to the
+/// compiler or the processor that shows in the result. To be compiled without contraction (-fmad=false,
+/// -ffp-contract=off).
 #pragma once
 
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <type_traits>
+
+#include "collectives/types.hpp"
+
+#if defined(__CUDACC__)
+#define TROUPE_HD __host__ __device__ __forceinline__
+#else
+#define TROUPE_HD inline
+#endif
 
 namespace troupe::collectives::kernel {
 
@@ -19,44 +30,76 @@ struct And {};
 struct Or {};
 struct Xor {};
 
+// What the standard library has for the host alone.
+template <class To, class From>
+TROUPE_HD To bits_as(From value) {
+#if defined(__CUDA_ARCH__)
+  To out;
+  memcpy(&out, &value, sizeof out);
+  return out;
+#else
+  return std::bit_cast<To>(value);
+#endif
+}
+template <class T>
+TROUPE_HD bool unordered(T a, T b) {
+#if defined(__CUDA_ARCH__)
+  return a != a || b != b;
+#else
+  return std::isunordered(a, b);
+#endif
+}
+/// signbit, in arithmetic that vectors of f64 have in every instruction set.
+template <class T>
+TROUPE_HD bool negative(T value) {
+#if defined(__CUDA_ARCH__)
+  return signbit(value);
+#else
+  return std::copysign(T{1}, value) < 0;
+#endif
+}
+
 /// f32 and f64.
 template <class T>
 struct Float {
   using Stored = T;
-  using Factor = T;
+  using Value = T;
+  static constexpr bool kIsFloat = true;
+  static constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
 
-  static T apply(Sum, T a, T b) { return canonical(a + b); }
-  static T apply(Product, T a, T b) { return canonical(a * b); }
-  static T apply(Min, T a, T b) {
+  TROUPE_HD static T load(T stored) { return stored; }
+  TROUPE_HD static T store(T value) { return canonical(value); }
+  TROUPE_HD static T apply(Sum, T a, T b) { return canonical(a + b); }
+  TROUPE_HD static T apply(Product, T a, T b) { return canonical(a * b); }
+  TROUPE_HD static T apply(Min, T a, T b) {
     const bool first = (a < b) | ((a == b) & negative(a));
     return either_nan(a, b, first ? a : b);
   }
-  static T apply(Max, T a, T b) {
+  TROUPE_HD static T apply(Max, T a, T b) {
     const bool first = (a > b) | ((a == b) & negative(b));
     return either_nan(a, b, first ? a : b);
   }
-  static T divide(T value, T divisor) { return canonical(value / divisor); }
-  static T scale(T value, T factor) { return canonical(value * factor); }
+  TROUPE_HD static T divide(T value, T divisor) { return canonical(value / divisor); }
+  TROUPE_HD static T scale(T value, T factor) { return canonical(value * factor); }
 
  private:
   /// Of two NaNs x86 keeps the payload of the first operand, and compilers swap operands as they like.
-  static T canonical(T value) { return either_nan(value, value, value); }
-  static T either_nan(T a, T b, T otherwise) {
-    return std::isunordered(a, b) ? std::numeric_limits<T>::quiet_NaN() : otherwise;
+  TROUPE_HD static T canonical(T value) { return either_nan(value, value, value); }
+  TROUPE_HD static T either_nan(T a, T b, T otherwise) {
+    const T nan = kNan;
+    return unordered(a, b) ? nan : otherwise;
   }
-  /// signbit, in arithmetic that vectors of f64 have in every instruction set.
-  static bool negative(T value) { return std::copysign(T{1}, value) < 0; }
 };
 
 /// bf16: the upper half of an f32. (Here and below: signed integers, since vectors compare those at once.)
 struct BFloat16 {
   static constexpr std::int16_t kInfinity = 0x7f80;
   static constexpr std::int16_t kNan = 0x7fc0;
-  static float widen(std::int16_t bits) { return std::bit_cast<float>(std::int32_t{bits} << 16); }
-  static std::int16_t narrow(float value) {
-    const auto bits = std::bit_cast<std::uint32_t>(value);
+  TROUPE_HD static float widen(std::int16_t bits) { return bits_as<float>(std::int32_t{bits} << 16); }
+  TROUPE_HD static std::int16_t narrow(float value) {
+    const auto bits = bits_as<std::uint32_t>(value);
     const auto rounded = static_cast<std::int32_t>(bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return static_cast<std::int16_t>(std::isunordered(value, value) ? kNan : rounded);
+    return static_cast<std::int16_t>(unordered(value, value) ? kNan : rounded);
   }
 };
 
@@ -66,22 +109,22 @@ struct Float16 {
   static constexpr std::int16_t kInfinity = 0x7c00;
   static constexpr std::int16_t kNan = 0x7e00;
   static constexpr std::int32_t kRebias = 112 << 23;  ///< from f16's exponents to f32's
-  static float widen(std::int16_t bits) {
+  TROUPE_HD static float widen(std::int16_t bits) {
     const std::int32_t magnitude = (bits & 0x7fff) << 13;
     const std::int32_t normal = magnitude + kRebias;
     // The FPU normalises a subnormal, and never sees one: a thread that flushes those of f32 keeps these.
-    const float subnormal = std::bit_cast<float>(normal + (1 << 23)) - 0x1p-14F;
-    const std::int32_t finite = magnitude < 0x00800000 ? std::bit_cast<std::int32_t>(subnormal) : normal;
+    const float subnormal = bits_as<float>(normal + (1 << 23)) - 0x1p-14F;
+    const std::int32_t finite = magnitude < 0x00800000 ? bits_as<std::int32_t>(subnormal) : normal;
     const std::int32_t unsigned_bits = magnitude < 0x0f800000 ? finite : normal + kRebias;
-    return std::bit_cast<float>(unsigned_bits | (std::int32_t{bits} & std::int32_t{-0x8000}) << 16);
+    return bits_as<float>(unsigned_bits | (std::int32_t{bits} & std::int32_t{-0x8000}) << 16);
   }
-  static std::int16_t narrow(float value) {
-    const auto bits = std::bit_cast<std::int32_t>(value);
+  TROUPE_HD static std::int16_t narrow(float value) {
+    const auto bits = bits_as<std::int32_t>(value);
     const std::int32_t magnitude = bits & 0x7fffffff;
     const std::int32_t normal = (magnitude - kRebias + 0xfff + (magnitude >> 13 & 1)) >> 13;
     // Adding 0.5 lets the FPU round a subnormal at the right bit.
-    const std::int32_t subnormal = std::bit_cast<std::int32_t>(std::bit_cast<float>(magnitude) + 0.5F) -
-                                   std::bit_cast<std::int32_t>(0.5F);
+    const std::int32_t subnormal =
+        bits_as<std::int32_t>(bits_as<float>(magnitude) + 0.5F) - bits_as<std::int32_t>(0.5F);
     const std::int32_t finite = magnitude < 0x38800000 ? subnormal : normal;
     const std::int32_t number = (magnitude < 0x47800000 ? finite : kInfinity) | (bits >> 16 & -0x8000);
     return static_cast<std::int16_t>(magnitude > 0x7f800000 ? kNan : number);
@@ -94,20 +137,27 @@ struct Float16 {
 template <class Format>
 struct SmallFloat {
   using Stored = std::int16_t;
-  using Factor = float;
+  using Value = float;
+  static constexpr bool kIsFloat = true;
 
-  static Stored apply(Sum, Stored a, Stored b) { return narrow(widen(a) + widen(b)); }
-  static Stored apply(Product, Stored a, Stored b) { return narrow(widen(a) * widen(b)); }
-  static Stored apply(Min, Stored a, Stored b) { return either_nan(a, b, ordered(a) < ordered(b) ? a : b); }
-  static Stored apply(Max, Stored a, Stored b) { return either_nan(a, b, ordered(a) > ordered(b) ? a : b); }
-  static Stored divide(Stored value, float divisor) { return narrow(widen(value) / divisor); }
-  static Stored scale(Stored value, float factor) { return narrow(widen(value) * factor); }
+  TROUPE_HD static float load(Stored bits) { return widen(bits); }
+  TROUPE_HD static Stored store(float value) { return narrow(value); }
+  TROUPE_HD static Stored apply(Sum, Stored a, Stored b) { return narrow(widen(a) + widen(b)); }
+  TROUPE_HD static Stored apply(Product, Stored a, Stored b) { return narrow(widen(a) * widen(b)); }
+  TROUPE_HD static Stored apply(Min, Stored a, Stored b) {
+    return either_nan(a, b, ordered(a) < ordered(b) ? a : b);
+  }
+  TROUPE_HD static Stored apply(Max, Stored a, Stored b) {
+    return either_nan(a, b, ordered(a) > ordered(b) ? a : b);
+  }
+  TROUPE_HD static Stored divide(Stored value, float divisor) { return narrow(widen(value) / divisor); }
+  TROUPE_HD static Stored scale(Stored value, float factor) { return narrow(widen(value) * factor); }
 
  private:
-  static float widen(Stored bits) { return Format::widen(bits); }
-  static Stored narrow(float value) { return Format::narrow(value); }
-  static Stored ordered(Stored bits) { return static_cast<Stored>(bits ^ ((bits >> 15) & 0x7fff)); }
-  static Stored either_nan(Stored a, Stored b, Stored otherwise) {
+  TROUPE_HD static float widen(Stored bits) { return Format::widen(bits); }
+  TROUPE_HD static Stored narrow(float value) { return Format::narrow(value); }
+  TROUPE_HD static Stored ordered(Stored bits) { return static_cast<Stored>(bits ^ ((bits >> 15) & 0x7fff)); }
+  TROUPE_HD static Stored either_nan(Stored a, Stored b, Stored otherwise) {
     const Stored left = a & 0x7fff, right = b & 0x7fff;
     return (left > right ? left : right) > Format::kInfinity ? Format::kNan : otherwise;
   }
@@ -117,25 +167,93 @@ struct SmallFloat {
 template <class T>
 struct Integer {
   using Stored = T;
-  using Factor = T;
+  using Value = T;
+  static constexpr bool kIsFloat = false;
   using U = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
 
-  static T apply(Sum, T a, T b) { return static_cast<T>(static_cast<U>(a) + static_cast<U>(b)); }
-  static T apply(Product, T a, T b) { return static_cast<T>(static_cast<U>(a) * static_cast<U>(b)); }
-  static T apply(Min, T a, T b) { return a < b ? a : b; }
-  static T apply(Max, T a, T b) { return a > b ? a : b; }
-  static T apply(And, T a, T b) { return static_cast<T>(a & b); }
-  static T apply(Or, T a, T b) { return static_cast<T>(a | b); }
-  static T apply(Xor, T a, T b) { return static_cast<T>(a ^ b); }
-  static T scale(T value, T factor) { return apply(Product{}, value, factor); }
+  TROUPE_HD static T load(T stored) { return stored; }
+  TROUPE_HD static T store(T value) { return value; }
+  TROUPE_HD static T apply(Sum, T a, T b) { return static_cast<T>(static_cast<U>(a) + static_cast<U>(b)); }
+  TROUPE_HD static T apply(Product, T a, T b) {
+    return static_cast<T>(static_cast<U>(a) * static_cast<U>(b));
+  }
+  TROUPE_HD static T apply(Min, T a, T b) { return a < b ? a : b; }
+  TROUPE_HD static T apply(Max, T a, T b) { return a > b ? a : b; }
+  TROUPE_HD static T apply(And, T a, T b) { return static_cast<T>(a & b); }
+  TROUPE_HD static T apply(Or, T a, T b) { return static_cast<T>(a | b); }
+  TROUPE_HD static T apply(Xor, T a, T b) { return static_cast<T>(a ^ b); }
+  TROUPE_HD static T scale(T value, T factor) { return apply(Product{}, value, factor); }
 };
 
 /// A byte, and not C++'s bool, which may not be anything but 0 or 1.
 struct Bool {
   using Stored = std::uint8_t;
-  static Stored apply(And, Stored a, Stored b) { return (a != 0) & (b != 0); }
-  static Stored apply(Or, Stored a, Stored b) { return (a | b) != 0; }
-  static Stored apply(Xor, Stored a, Stored b) { return (a != 0) ^ (b != 0); }
+  using Value = std::uint8_t;
+  static constexpr bool kIsFloat = false;
+  TROUPE_HD static Value load(Stored stored) { return stored != 0; }
+  TROUPE_HD static Stored store(Value value) { return value != 0; }
+  TROUPE_HD static Stored apply(And, Stored a, Stored b) { return (a != 0) & (b != 0); }
+  TROUPE_HD static Stored apply(Or, Stored a, Stored b) { return (a | b) != 0; }
+  TROUPE_HD static Stored apply(Xor, Stored a, Stored b) { return (a != 0) ^ (b != 0); }
 };
+
+/// Calls body(Element{}) for the element of `dtype`.
+template <class Body>
+auto with_element(DType dtype, Body body) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return body(Float<double>{});
+    case DType::kFloat32:
+      return body(Float<float>{});
+    case DType::kFloat16:
+      return body(SmallFloat<Float16>{});
+    case DType::kBFloat16:
+      return body(SmallFloat<BFloat16>{});
+    case DType::kInt8:
+      return body(Integer<std::int8_t>{});
+    case DType::kInt16:
+      return body(Integer<std::int16_t>{});
+    case DType::kInt32:
+      return body(Integer<std::int32_t>{});
+    case DType::kInt64:
+      return body(Integer<std::int64_t>{});
+    case DType::kUInt8:
+      return body(Integer<std::uint8_t>{});
+    case DType::kBool:
+      break;
+  }
+  return body(Bool{});
+}
+
+/// Calls body(Sum{}), or whatever combines two elements under `op`; not at all where the dtype does not
+/// reduce by it.
+template <class Element, class Body>
+void with_op(ReduceOp op, Body body) {
+  constexpr bool kBool = std::is_same_v<Element, Bool>;
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg:
+    case ReduceOp::kPremulSum:
+      if constexpr (!kBool) {
+        if (op != ReduceOp::kAvg || Element::kIsFloat) body(Sum{});
+      } else if (op == ReduceOp::kSum) {
+        body(Or{});
+      }
+      return;
+    case ReduceOp::kProduct:
+      return body(std::conditional_t<kBool, And, Product>{});
+    case ReduceOp::kMin:
+      return body(std::conditional_t<kBool, And, Min>{});
+    case ReduceOp::kMax:
+      return body(std::conditional_t<kBool, Or, Max>{});
+    default:
+      break;
+  }
+  if constexpr (!Element::kIsFloat) {
+    if (op == ReduceOp::kBand) body(And{});
+    if (op == ReduceOp::kBor) body(Or{});
+    if (op == ReduceOp::kBxor) body(Xor{});
+  }
+}
 
 }  // namespace troupe::collectives::kernel

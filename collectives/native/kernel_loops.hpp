@@ -50,7 +50,7 @@ template <class Element, class Op>
 template <class Element>
 [[gnu::always_inline]] inline void divide_loop(std::byte* values, std::size_t count, int divisor) {
   auto* at = elements<Element>(values);
-  const auto by = static_cast<typename Element::Factor>(divisor);
+  const auto by = static_cast<typename Element::Value>(divisor);
   TROUPE_INDEPENDENT
   for (std::size_t i = 0; i < count; ++i) at[i].value = Element::divide(at[i].value, by);
 }
@@ -60,100 +60,25 @@ template <class Element>
                                               double factor) {
   auto* to = elements<Element>(out);
   const auto* from = elements<Element>(in);
-  const auto by = static_cast<typename Element::Factor>(factor);
+  const auto by = static_cast<typename Element::Value>(factor);
   TROUPE_INDEPENDENT
   for (std::size_t i = 0; i < count; ++i) to[i].value = Element::scale(from[i].value, by);
-}
-
-template <class Set, class Element>
-Kernel float_kernel(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return {.combine = Set::template combine<Element, Sum>};
-    case ReduceOp::kAvg:
-      return {.combine = Set::template combine<Element, Sum>, .divide = Set::template divide<Element>};
-    case ReduceOp::kPremulSum:
-      return {.combine = Set::template combine<Element, Sum>, .scale = Set::template scale<Element>};
-    case ReduceOp::kProduct:
-      return {.combine = Set::template combine<Element, Product>};
-    case ReduceOp::kMin:
-      return {.combine = Set::template combine<Element, Min>};
-    case ReduceOp::kMax:
-      return {.combine = Set::template combine<Element, Max>};
-    default:
-      return {};
-  }
-}
-
-template <class Set, class Element>
-Kernel integer_kernel(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return {.combine = Set::template combine<Element, Sum>};
-    case ReduceOp::kPremulSum:
-      return {.combine = Set::template combine<Element, Sum>, .scale = Set::template scale<Element>};
-    case ReduceOp::kProduct:
-      return {.combine = Set::template combine<Element, Product>};
-    case ReduceOp::kMin:
-      return {.combine = Set::template combine<Element, Min>};
-    case ReduceOp::kMax:
-      return {.combine = Set::template combine<Element, Max>};
-    case ReduceOp::kBand:
-      return {.combine = Set::template combine<Element, And>};
-    case ReduceOp::kBor:
-      return {.combine = Set::template combine<Element, Or>};
-    case ReduceOp::kBxor:
-      return {.combine = Set::template combine<Element, Xor>};
-    case ReduceOp::kAvg:
-      return {};
-  }
-  return {};
-}
-
-template <class Set>
-Kernel bool_kernel(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-    case ReduceOp::kMax:
-    case ReduceOp::kBor:
-      return {.combine = Set::template combine<Bool, Or>};
-    case ReduceOp::kProduct:
-    case ReduceOp::kMin:
-    case ReduceOp::kBand:
-      return {.combine = Set::template combine<Bool, And>};
-    case ReduceOp::kBxor:
-      return {.combine = Set::template combine<Bool, Xor>};
-    default:
-      return {};
-  }
 }
 
 /// The kernel of `Set`; all null for what is refused.
 template <class Set>
 Kernel kernel_of(DType dtype, ReduceOp op) {
-  switch (dtype) {
-    case DType::kFloat64:
-      return float_kernel<Set, Float<double>>(op);
-    case DType::kFloat32:
-      return float_kernel<Set, Float<float>>(op);
-    case DType::kFloat16:
-      return float_kernel<Set, SmallFloat<Float16>>(op);
-    case DType::kBFloat16:
-      return float_kernel<Set, SmallFloat<BFloat16>>(op);
-    case DType::kInt8:
-      return integer_kernel<Set, Integer<std::int8_t>>(op);
-    case DType::kInt16:
-      return integer_kernel<Set, Integer<std::int16_t>>(op);
-    case DType::kInt32:
-      return integer_kernel<Set, Integer<std::int32_t>>(op);
-    case DType::kInt64:
-      return integer_kernel<Set, Integer<std::int64_t>>(op);
-    case DType::kUInt8:
-      return integer_kernel<Set, Integer<std::uint8_t>>(op);
-    case DType::kBool:
-      return bool_kernel<Set>(op);
-  }
-  return {};
+  Kernel kernel;
+  with_element(dtype, [&]<class Element>(Element) {
+    with_op<Element>(op, [&]<class Op>(Op) { kernel.combine = Set::template combine<Element, Op>; });
+    if constexpr (Element::kIsFloat) {
+      if (op == ReduceOp::kAvg) kernel.divide = Set::template divide<Element>;
+    }
+    if constexpr (!std::is_same_v<Element, Bool>) {
+      if (op == ReduceOp::kPremulSum) kernel.scale = Set::template scale<Element>;
+    }
+  });
+  return kernel;
 }
 
 // One a file: kernels_base.cpp, kernels_avx2.cpp, kernels_avx512.cpp. The latter two exist on x86-64 alone.

@@ -13,11 +13,6 @@
 namespace troupe::collectives {
 namespace {
 
-bool is_float(DType dtype) {
-  return dtype == DType::kFloat64 || dtype == DType::kFloat32 || dtype == DType::kFloat16 ||
-         dtype == DType::kBFloat16;
-}
-
 #if defined(__x86_64__)
 InstructionSet detect() {
   // Not by __builtin_cpu_supports, which knows F16C in GCC alone. The OS saves the wide registers of AVX2.

@@ -33,12 +33,11 @@ ErrorInfo bad_frame(std::string why) {
 
 FrameHeaderBytes encode(const FrameHeader& header) {
   FrameHeaderBytes bytes{};
-  const ContractWords words = encode(header.contract);
   put(bytes, 0, kMagic);
   put(bytes, 4, static_cast<std::uint32_t>(header.kind));
   put(bytes, 8, header.sequence);
   put(bytes, 12, header.round);
-  for (std::size_t i = 0; i < kContractWords; ++i) put(bytes, 16 + 8 * i, words[i]);
+  for (std::size_t i = 0; i < kOpWords; ++i) put(bytes, 16 + 8 * i, header.call[i]);
   put(bytes, 40, header.payload_bytes);
   return bytes;
 }
@@ -48,13 +47,13 @@ Result<FrameHeader> decode_header(std::span<const std::byte, kFrameHeaderBytes> 
   const auto kind = get<std::uint32_t>(bytes, 4);
   if (kind < 1 || kind > static_cast<std::uint32_t>(FrameKind::kCopied))
     return bad_frame("frame kind " + std::to_string(kind));
-  auto contract = decode_contract(
-      {get<std::uint64_t>(bytes, 16), get<std::uint64_t>(bytes, 24), get<std::uint64_t>(bytes, 32)});
-  if (!contract) return contract.error();
+  const OpWords call{get<std::uint64_t>(bytes, 16), get<std::uint64_t>(bytes, 24),
+                     get<std::uint64_t>(bytes, 32)};
+  if (!is_call(call)) return bad_frame("an operation that does not exist");
   FrameHeader header{.kind = static_cast<FrameKind>(kind),
                      .sequence = get<std::uint32_t>(bytes, 8),
                      .round = get<std::uint32_t>(bytes, 12),
-                     .contract = *contract,
+                     .call = call,
                      .payload_bytes = get<std::uint64_t>(bytes, 40)};
   if (header.kind == FrameKind::kAbort && header.payload_bytes > kMaxAbortReasonBytes) {
     return bad_frame("an abort reason of " + std::to_string(header.payload_bytes) + " bytes");

@@ -2,7 +2,7 @@
 ///
 /// A frame is a header of 48 bytes (little-endian) and its payload:
 ///
-///   0   u32 magic "TRC2"          8   u32 sequence number     16  3 x u64 contract
+///   0   u32 magic "TRC2"          8   u32 sequence number     16  3 x u64 call
 ///   4   u8  kind (FrameKind)      12  u32 round               40  u64 payload bytes
 ///   5   3 zero bytes
 ///
@@ -24,7 +24,8 @@
 #include <vector>
 
 #include "collectives/native/byte_stream.hpp"
-#include "collectives/native/contract.hpp"
+#include "collectives/op.hpp"
+#include "runtime/core/result.hpp"
 
 namespace troupe::collectives {
 
@@ -45,14 +46,14 @@ struct FrameHeader {
   FrameKind kind = FrameKind::kPartials;
   std::uint32_t sequence = 0;
   std::uint32_t round = 0;
-  Contract contract;
+  OpWords call{};
   std::uint64_t payload_bytes = 0;
 };
 
 inline constexpr std::size_t kFrameHeaderBytes = 48;
 using FrameHeaderBytes = std::array<std::byte, kFrameHeaderBytes>;
 FrameHeaderBytes encode(const FrameHeader& header);
-/// Errors: kBadInput for another magic, kind, contract, or an abort reason that is too long.
+/// Errors: kBadInput for another magic, kind, call, or an abort reason that is too long.
 Result<FrameHeader> decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes);
 
 /// Not thread-safe.

@@ -14,17 +14,7 @@ FrameHeader control(FrameKind kind, std::uint32_t sequence) {
   return {.kind = kind, .sequence = sequence};
 }
 
-std::string name(const Contract& contract, std::uint32_t tag) {
-  std::string text = to_string(contract);
-  text.pop_back();
-  return text + ", tag " + std::to_string(tag) + ")";
-}
-
 }  // namespace
-
-std::string to_string(const Transfer& transfer) {
-  return name(transfer.contract, transfer.tag);
-}
 
 Mailbox::Mailbox(int self, int peer, std::span<const std::byte> shared)
     : self_(self), peer_(peer), shared_(shared) {}
@@ -48,17 +38,20 @@ std::shared_ptr<const Transfer> Mailbox::oldest() const {
   return nullptr;
 }
 
-std::shared_ptr<Transfer> Mailbox::post(Transfer transfer) {
-  const bool sends = transfer.contract.kind == OpKind::kSend;
-  if (in_flight_ >= kMaxMessages ||
-      (sends && peer_ == self_ && transfer.bytes > kMaxSelfBytes - self_bytes_)) {
+std::shared_ptr<Transfer> Mailbox::post(const Op& call, std::uint64_t place) {
+  const bool sends = call.kind == OpKind::kSend;
+  if (in_flight_ >= kMaxMessages || (sends && peer_ == self_ && call.bytes() > kMaxSelfBytes - self_bytes_)) {
     const std::string why = in_flight_ >= kMaxMessages
                                 ? std::to_string(kMaxMessages) + " sends and receives are in flight"
                                 : "a rank keeps at most 64 MiB that it sent itself";
-    throw_error({ErrorCode::kLimit, "cannot " + to_string(transfer), why, "wait for some of them first"});
+    throw_error({ErrorCode::kLimit, "cannot " + to_string(call), why, "wait for some of them first"});
   }
-  auto made = std::make_shared<Transfer>(std::move(transfer));
+  auto made = std::make_shared<Transfer>();
+  made->call = call;
   made->number = sends ? ++sends_ : ++receives_;
+  made->data = static_cast<std::byte*>(sends ? call.input.data : call.output.data);
+  made->bytes = call.bytes();
+  made->place = place;
   ++in_flight_;
   if (sends && peer_ == self_) {
     send_to_self(made);
@@ -66,7 +59,7 @@ std::shared_ptr<Transfer> Mailbox::post(Transfer transfer) {
     unsaid_.push_back(made);
   } else {
     const auto at = std::find_if(arrivals_.begin(), arrivals_.end(),
-                                 [&](const Arrival& a) { return a.header.round == made->tag; });
+                                 [&](const Arrival& a) { return a.header.round == made->call.tag; });
     if (at == arrivals_.end()) {
       receives_waiting_.push_back(made);
     } else {
@@ -81,8 +74,8 @@ std::shared_ptr<Transfer> Mailbox::post(Transfer transfer) {
 void Mailbox::send_to_self(const Ref& send) {
   Arrival arrival{.header = {.kind = FrameKind::kMessage,
                              .sequence = send->number,
-                             .round = send->tag,
-                             .contract = send->contract,
+                             .round = send->call.tag,
+                             .call = encode(send->call),
                              .payload_bytes = send->bytes}};
   arrival.data.assign(send->data, send->data + send->bytes);
   self_bytes_ += send->bytes;
@@ -91,19 +84,19 @@ void Mailbox::send_to_self(const Ref& send) {
 }
 
 bool Mailbox::agree(const Transfer& receive, const FrameHeader& header) {
-  const Contract &mine = receive.contract, &theirs = header.contract;
-  if (theirs.kind == OpKind::kSend && theirs.index == self_ && theirs.count == mine.count &&
-      theirs.dtype == mine.dtype) {
-    return true;
-  }
-  fail("rank " + std::to_string(self_) + " called " + to_string(receive) + " and rank " +
-       std::to_string(peer_) + " " + name(theirs, header.round));
+  const Op& mine = receive.call;
+  const Op wanted{.kind = OpKind::kSend, .dtype = mine.dtype, .peer = self_, .count = mine.count};
+  if (header.call == encode(wanted)) return true;
+  Op theirs = decode_op(header.call);  // the link takes nothing else
+  theirs.tag = header.round;
+  fail("rank " + std::to_string(self_) + " called " + to_string(mine) + " and rank " + std::to_string(peer_) +
+       " " + to_string(theirs));
   return false;
 }
 
 Mailbox::Ref Mailbox::waiting_for(std::uint32_t tag) {
   const auto at = std::find_if(receives_waiting_.begin(), receives_waiting_.end(),
-                               [&](const Ref& receive) { return receive->tag == tag; });
+                               [&](const Ref& receive) { return receive->call.tag == tag; });
   if (at == receives_waiting_.end()) return nullptr;
   Ref found = *at;
   receives_waiting_.erase(at);
@@ -157,7 +150,7 @@ std::optional<Mailbox::Frame> Mailbox::next() {
   if (!announces && streaming_.empty()) return std::nullopt;
   sending_ = announces ? unsaid_.front() : streaming_.front();
   const Transfer& send = *sending_;
-  Frame frame{.header = {.sequence = send.number, .round = send.tag, .contract = send.contract},
+  Frame frame{.header = {.sequence = send.number, .round = send.call.tag, .call = encode(send.call)},
               .pieces = {}};
   if (!announces) {
     frame.header.kind = FrameKind::kPayload;
@@ -238,9 +231,7 @@ void Mailbox::end() {
   const auto offer = offered_.find(header.sequence);
   switch (header.kind) {
     case FrameKind::kMessage:
-      if (header.payload_bytes != header.contract.count * element_size(header.contract.dtype)) {
-        return out_of_turn();
-      }
+      if (header.payload_bytes != decode_op(header.call).bytes()) return out_of_turn();
       return arrive(std::move(coming_));
     case FrameKind::kOffer:
       std::memcpy(&coming_.place, coming_.data.data(), sizeof coming_.place);

@@ -35,8 +35,7 @@ inline constexpr std::size_t kMaxSelfBytes = 64 << 20;    ///< what a rank may s
 
 /// One send or receive.
 struct Transfer {
-  Contract contract;  ///< kSend or kRecv; index: the other rank
-  std::uint32_t tag = 0;
+  Op call;                   ///< a send or a receive
   std::uint32_t number = 0;  ///< of the sends to that rank, or of the receives from it, from 1
   std::byte* data = nullptr;
   std::size_t bytes = 0;
@@ -45,18 +44,15 @@ struct Transfer {
   bool done = false;
 };
 
-/// "recv(3 x f32, from 1, tag 7)".
-std::string to_string(const Transfer& transfer);
-
 /// Not thread-safe.
 class Mailbox {
  public:
   /// `shared`: the memory of `peer` that this rank sees; empty if none. `peer` may be `self`.
   Mailbox(int self, int peer, std::span<const std::byte> shared);
 
-  /// Starts a send or a receive (transfer.contract.kind says which); numbers it. Throws kLimit with too many
-  /// in flight. The reason to abort is in `failure()` afterwards.
-  std::shared_ptr<Transfer> post(Transfer transfer);
+  /// Starts a send or a receive; numbers it. `place`: Transfer::place. Throws kLimit with too many in flight.
+  /// The reason to abort is in `failure()` afterwards.
+  std::shared_ptr<Transfer> post(const Op& call, std::uint64_t place = 0);
 
   /// Whether anything here waits for the other rank, or a frame has to go out.
   bool busy() const { return in_flight_ != 0 || !controls_.empty(); }

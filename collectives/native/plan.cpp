@@ -6,12 +6,12 @@
 
 namespace troupe::collectives {
 
-Plan::Plan(const Contract& contract, int ranks, Algorithm algorithm, bool one_machine, std::size_t places)
-    : kind_(contract.kind),
-      root_(contract.index),
+Plan::Plan(const Op& op, int ranks, Algorithm algorithm, bool one_machine, std::size_t places)
+    : kind_(op.kind),
+      root_(op.peer),
       ranks_(ranks),
-      count_(contract.count),
-      element_(element_size(contract.dtype)),
+      count_(op.count),
+      element_(element_size(op.dtype)),
       one_shot_(algorithm == Algorithm::kOneShot) {
   std::size_t bytes = kChunkBytes;
   // A stage then holds a part for each of the others, cut at cache lines if there is room for lines.

@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "collectives/native/contract.hpp"
 #include "collectives/native/cost_model.hpp"
 #include "collectives/native/tree_sum.hpp"
 
@@ -20,12 +19,11 @@ namespace troupe::collectives {
 class Plan {
  public:
   Plan() = default;
-  /// `contract` has been checked: its root exists, its counts do not overflow.
+  /// `op` has been checked: its root exists, its counts do not overflow.
   /// `one_machine`: every rank is on this one. A tree then takes one round; else several, so that sums are on
   /// their way while the next part comes in. `places`: how many inputs of other machines a stage has room for
   /// beside the own (all_gather).
-  Plan(const Contract& contract, int ranks, Algorithm algorithm, bool one_machine = true,
-       std::size_t places = 0);
+  Plan(const Op& op, int ranks, Algorithm algorithm, bool one_machine = true, std::size_t places = 0);
 
   std::uint64_t rounds() const;
   /// Readers add up what they read; otherwise they copy it.
@@ -42,7 +40,7 @@ class Plan {
   /// rank has none.
   std::size_t input_count(int rank) const;
 
-  /// The elements of this round, as positions in the contract's count.
+  /// The elements of this round, as positions in the op's count.
   Slice part(std::uint32_t round) const;
   /// What `to` reads of the input of `from`; itself included, where its own input counts too.
   Slice reads(std::uint32_t round, int from, int to) const;

@@ -19,8 +19,8 @@
 #include <span>
 #include <vector>
 
-#include "collectives/native/contract.hpp"
 #include "collectives/native/ring.hpp"
+#include "collectives/op.hpp"
 #include "runtime/core/abort_word.hpp"
 #include "runtime/core/clock.hpp"
 #include "runtime/core/fd.hpp"
@@ -32,6 +32,16 @@ inline constexpr std::size_t kChunkBytes = 256 * 1024;  ///< a chunk of a privat
 inline constexpr unsigned kStages = 4;                  ///< chunks a rank may have on the way
 inline constexpr unsigned kMaxInFlight = 64;            ///< operations launched and not yet complete, a rank
 
+/// A call in shared memory, with where the operation's input lies in the rank's data: offset + 1, or 0 for a
+/// buffer outside the region. Whole once the rank has arrived in the operation's first round. Ranks compare
+/// these before they touch each other's data, so that different calls are an error that names both, and not a
+/// wrong number.
+struct PublishedOp {
+  std::array<std::atomic<std::uint64_t>, kOpWords> words;
+  std::atomic<std::uint64_t> place;
+};
+static_assert(sizeof(PublishedOp) == 32);
+
 /// What one rank tells the others. Rounds number the pieces in which all operations of a group are done; see
 /// engine.hpp.
 struct RankCell {
@@ -40,8 +50,8 @@ struct RankCell {
   /// Rounds of which this rank has what other machines send it, and has stored to its run what it takes for
   /// it.
   Progress delivered;
-  alignas(kCacheLine) std::atomic<std::uint32_t> left;  ///< 1: the rank destroyed its group
-  alignas(kCacheLine) std::array<PublishedContract, kMaxInFlight> contracts;  ///< by sequence number
+  alignas(kCacheLine) std::atomic<std::uint32_t> left;              ///< 1: the rank destroyed its group
+  alignas(kCacheLine) std::array<PublishedOp, kMaxInFlight> calls;  ///< by sequence number
 };
 static_assert(sizeof(RankCell) <= kPage);
 

@@ -2,7 +2,16 @@
 
 #include <cstring>
 
+#include "runtime/core/assert.hpp"
+
 namespace troupe::collectives::nccl {
+namespace {
+
+std::string text_of(const CallWords& words) {
+  return to_string(OpWords{words[0], words[1], words[2]}) + " #" + std::to_string(words[3]);
+}
+
+}  // namespace
 
 CallCheck::CallCheck(Caller caller, int size, std::shared_ptr<Communicator> communicator)
     : caller_(caller),
@@ -18,12 +27,15 @@ CallCheck::Slot CallCheck::slot(std::size_t index) {
 }
 
 void CallCheck::ride(Core& core, std::shared_ptr<Flight> flight) {
+  TROUPE_ASSERT(flight->ops.size() == 1, "a call is compared by itself");
   const std::size_t index = next_++ % kSlots;
   while (riders_[index] && !core.settle_within(*riders_[index], core.facts().timeout)) core.check();
   riders_[index] = flight;
 
   const Slot at = slot(index);
-  const CallWords words = encode(flight->call);
+  const Op& op = flight->ops.front();
+  const OpWords call = encode(op);
+  const CallWords words{call[0], call[1], call[2], op.sequence};
   std::memcpy(at.mine, words.data(), sizeof words);
   const CudaApi& cuda = caller_.api->cuda;
   const Stream stream = communicator_->stream();
@@ -35,8 +47,8 @@ void CallCheck::ride(Core& core, std::shared_ptr<Flight> flight) {
   });
   const std::size_t all_bytes = sizeof words * static_cast<std::size_t>(size_);
   CUDA_TRY(caller_, cuda.cudaMemcpyAsync(at.all, at.gathered, all_bytes, stream));
-  flight->compared = core.record(stream);
-  flight->compare = [this, all = at.all] { return compare(all); };
+  flight->compared_ = core.record(stream);
+  flight->compare_ = [this, all = at.all] { return compare(all); };
 }
 
 /// What differs, in words; empty: nothing.
@@ -49,8 +61,8 @@ std::string CallCheck::compare(const std::byte* all) const {
   const CallWords first = words_of(0);
   for (int rank = 1; rank < size_; ++rank) {
     if (words_of(rank) == first) continue;
-    return "ranks called different operations: rank 0 " + words_to_string(first) + ", rank " +
-           std::to_string(rank) + " " + words_to_string(words_of(rank));
+    return "ranks called different operations: rank 0 " + text_of(first) + ", rank " + std::to_string(rank) +
+           " " + text_of(words_of(rank));
   }
   return {};
 }

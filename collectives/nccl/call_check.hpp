@@ -10,6 +10,9 @@
 
 namespace troupe::collectives::nccl {
 
+/// A call as it travels: its words and its sequence number. Equal words, equal calls.
+using CallWords = std::array<std::uint64_t, kOpWords + 1>;
+
 class CallCheck {
  public:
   CallCheck(Caller caller, int size, std::shared_ptr<Communicator> communicator);

@@ -125,7 +125,7 @@ void Core::set_failure(const AbortReason& reason, bool mine) {
     if (failure_) return;
     const std::string rank = std::to_string(facts_.caller.rank);
     std::string why = reason.text.empty() ? "whoever aborted it died before saying why" : reason.text;
-    if (!mine && !flights_.empty()) why += "; rank " + rank + " was at " + to_string(flights_.front()->call);
+    if (!mine && !flights_.empty()) why += "; rank " + rank + " was at " + flights_.front()->name();
     const bool late = mine && reason.kind == AbortKind::kTimeout;
     ErrorInfo info{late ? ErrorCode::kTimeout : ErrorCode::kAborted,
                    late ? "no rank made progress" : "the process group was aborted", std::move(why),
@@ -207,7 +207,7 @@ void Core::join(Stream from, Stream on) {
 }
 
 void Core::track(std::shared_ptr<Flight> flight, Stream stream) {
-  flight->done = record(stream);
+  flight->done_ = record(stream);
   const std::lock_guard hold(mutex_);
   if (failure_) return end(*flight, failure_);
   flights_.push_back(std::move(flight));
@@ -221,20 +221,19 @@ void Core::drop(Flight& flight) {
 
 void Core::hand_over(const Flight& flight) {
   const std::lock_guard hold(mutex_);
-  if (flight.done == nullptr) return;  // it has settled: there is nothing to wait for
+  if (flight.done_ == nullptr) return;  // it has settled: there is nothing to wait for
   for (Stream stream : flight.joined) {
-    CUDA_TRY(facts_.caller, api().cuda.cudaStreamWaitEvent(stream, flight.done));
+    CUDA_TRY(facts_.caller, api().cuda.cudaStreamWaitEvent(stream, flight.done_));
   }
 }
 
 void Core::end(Flight& flight, std::exception_ptr thrown) {
-  if (flight.settled_at) return;
-  flight.settled_at = clock_.now();
-  flight.thrown = std::move(thrown);
-  flight.compare = nullptr;
-  progress_at_[static_cast<std::size_t>(flight.lane)] = *flight.settled_at;
-  give_back(flight.done);
-  give_back(flight.compared);
+  if (flight.is_settled()) return;
+  flight.settle(std::move(thrown));
+  flight.compare_ = nullptr;
+  progress_at_[static_cast<std::size_t>(flight.lane)] = clock_.now();
+  give_back(flight.done_);
+  give_back(flight.compared_);
 }
 
 /// Whether the device is done with a flight. REQUIRES: the lock, and that the flight has not settled.
@@ -245,17 +244,17 @@ Core::Seen Core::look(Flight& flight, std::string& wrong) {
     if (code == kCudaNotReady) return Seen::kNo;
     wrong = "rank " + std::to_string(facts_.caller.rank) +
             ": cudaEventQuery: " + api().cuda.cudaGetErrorString(code) + " (code " + std::to_string(code) +
-            ") at " + to_string(flight.call);
+            ") at " + flight.name();
     return Seen::kWrong;
   };
-  if (flight.compared != nullptr) {
-    const Seen seen = query(flight.compared);
+  if (flight.compared_ != nullptr) {
+    const Seen seen = query(flight.compared_);
     if (seen != Seen::kDone) return seen;
-    give_back(flight.compared);
-    wrong = flight.compare();
+    give_back(flight.compared_);
+    wrong = flight.compare_();
     if (!wrong.empty()) return Seen::kWrong;
   }
-  return query(flight.done);
+  return query(flight.done_);
 }
 
 bool Core::settle(Flight& flight) {
@@ -263,8 +262,8 @@ bool Core::settle(Flight& flight) {
   bool compared = false;
   {
     const std::lock_guard hold(mutex_);
-    if (flight.settled_at) return true;
-    compared = flight.compared != nullptr;
+    if (flight.is_settled()) return true;
+    compared = flight.compared_ != nullptr;
     const Seen seen = look(flight, wrong);
     if (seen == Seen::kNo) return false;
     if (seen == Seen::kDone) {
@@ -284,17 +283,6 @@ bool Core::settle_within(Flight& flight, Duration limit) {
     pause_turn(turn);
   }
   return true;
-}
-
-std::exception_ptr Core::thrown(const Flight& flight) const {
-  const std::lock_guard hold(mutex_);
-  return flight.thrown;
-}
-
-std::optional<Duration> Core::duration(const Flight& flight) const {
-  const std::lock_guard hold(mutex_);
-  if (!flight.settled_at) return std::nullopt;
-  return *flight.settled_at - flight.launched_at;
 }
 
 void Core::drain() {
@@ -358,9 +346,8 @@ void Core::check_deadlines() {
     std::array<bool, kLanes> seen{};
     for (const auto& flight : flights_) {
       if (std::exchange(seen[static_cast<std::size_t>(flight->lane)], true)) continue;
-      const Instant since =
-          std::max(flight->launched_at, progress_at_[static_cast<std::size_t>(flight->lane)]);
-      if (clock_.now() - since > facts_.timeout) late = to_string(flight->call);
+      const Instant since = std::max(flight->issued_at, progress_at_[static_cast<std::size_t>(flight->lane)]);
+      if (clock_.now() - since > facts_.timeout) late = flight->name();
     }
   }
   if (late.empty()) return;

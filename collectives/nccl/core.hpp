@@ -17,9 +17,8 @@
 #include <vector>
 
 #include "collectives/nccl/abort_board.hpp"
-#include "collectives/nccl/call.hpp"
 #include "collectives/nccl/communicator.hpp"
-#include "runtime/core/ids.hpp"
+#include "collectives/process_group.hpp"
 
 namespace troupe::collectives::nccl {
 
@@ -29,18 +28,40 @@ inline constexpr int kUp = 1;    ///< messages to higher ranks
 inline constexpr int kDown = 2;  ///< messages to lower ranks
 inline constexpr int kLanes = 3;
 
-/// One operation in flight. Everything after `launched_at` is guarded by the core's lock.
-struct Flight {
-  Call call;
-  int lane = kCollectives;
+class Core;
+class Messages;
+
+/// Operations that are put on a stream together: messages, from when they are noted, or one collective, or a
+/// batch of them. Its end is seen by whoever waits for it or, by its event, by the group's watching thread.
+class Flight final : public Work {
+ public:
+  /// `messages`: what else is noted, which waiting issues; may be null. `on_host`: wait() waits on the host.
+  Flight(std::shared_ptr<Core> core, std::shared_ptr<Messages> messages, int on_lane, bool waits_on_host);
+
+  void add(const Op& op);
+  /// "all_reduce(sum, 7 x f32) #1 and 2 more".
+  std::string name() const;
+
+  std::vector<Op> ops;
+  const int lane;
   std::vector<Stream> joined;  ///< the streams of its buffers: what wait() makes wait
-  Instant launched_at{0};
-  Event done = nullptr;
+  Instant issued_at{0};
+
+ private:
+  friend class Core;
+  friend class CallCheck;
+  bool advance(Duration limit) override;
+  bool hand_over() override;
+  void flush();
+
+  const std::shared_ptr<Core> core_;
+  const std::shared_ptr<Messages> messages_;
+  const bool on_host_;
+  // Guarded by the core's lock.
+  Event done_ = nullptr;
   /// With the check of calls: asked once, when the other ranks' calls are there; empty: they agree.
-  Event compared = nullptr;
-  std::function<std::string()> compare;
-  std::optional<Instant> settled_at;
-  std::exception_ptr thrown;
+  Event compared_ = nullptr;
+  std::function<std::string()> compare_;
 };
 
 /// Thread-safe, but for start, adopt and leave.
@@ -95,9 +116,6 @@ class Core {
   bool settle(Flight& flight);
   /// Polls settle until it is true, for no longer than `limit`.
   bool settle_within(Flight& flight, Duration limit);
-  /// What it ended with; null: well, or not yet.
-  std::exception_ptr thrown(const Flight& flight) const;
-  std::optional<Duration> duration(const Flight& flight) const;
   /// Waits until nothing is in flight; their deadlines bound that.
   void drain();
 

@@ -21,6 +21,11 @@ std::string call_name(const char* expression) {
   return std::string(start == std::string_view::npos ? text : text.substr(start + 1));
 }
 
+std::string version_text(int version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
 void throw_nccl(const Caller& caller, const char* expression, NcclCode code) {
   const NcclApi& api = caller.api->nccl;
   std::string why = std::string(api.ncclGetErrorString(code)) + " (code " + std::to_string(code) + ")";

@@ -14,12 +14,6 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-std::vector<LeafInterval> leaf_a_rank(int size) {
-  std::vector<LeafInterval> intervals;
-  for (int r = 0; r < size; ++r) intervals.push_back({r, r + 1});
-  return intervals;
-}
-
 std::vector<LeafInterval> all_nodes(const std::vector<LeafInterval>& intervals) {
   std::vector<LeafInterval> nodes;
   for (LeafInterval interval : intervals) {
@@ -57,7 +51,7 @@ ExactPath::ExactPath(Caller caller, int size, std::shared_ptr<Communicator> comm
       communicator_(std::move(communicator)),
       piece_bytes_(piece_bytes),
       on_leaves_(caller, communicator_->stream(), leaves, staging),
-      on_ranks_(caller, communicator_->stream(), leaf_a_rank(size), staging + Plan::staging_bytes(leaves)),
+      on_ranks_(caller, communicator_->stream(), rank_leaves(size), staging + Plan::staging_bytes(leaves)),
       scratch_(caller, communicator_->stream()) {}
 
 std::size_t ExactPath::staging_bytes(const std::vector<LeafInterval>& leaves) {

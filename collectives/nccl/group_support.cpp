@@ -1,4 +1,4 @@
-/// A group's life, its checks of what callers pass, and its memory.
+/// A group's life, and its memory.
 
 #include <algorithm>
 
@@ -13,14 +13,15 @@ constexpr std::size_t kAlignment = 256;
 
 }  // namespace
 
-void refuse(const char* operation, std::string why, std::string todo) {
-  throw_error({ErrorCode::kBadInput, std::string("the nccl group cannot ") + operation, std::move(why),
-               std::move(todo)});
-}
-
 NcclGroup::NcclGroup(NcclGroupOptions options, std::shared_ptr<Core> core,
                      std::vector<std::shared_ptr<Communicator>> lanes)
-    : options_(std::move(options)),
+    : ProcessGroup({.backend = "nccl",
+                    .rank = options.rank,
+                    .size = options.size,
+                    .generation = options.generation,
+                    .leaves = options.leaves,
+                    .device = {DeviceKind::kCuda, options.device}}),
+      options_(std::move(options)),
       core_(std::move(core)),
       lanes_(std::move(lanes)),
       collectives_(lanes_.at(kCollectives)) {
@@ -86,28 +87,6 @@ void NcclGroup::drain() {
   core_->drain();
 }
 
-// What is asked for, before anything is done.
-
-void NcclGroup::check_device(const char* operation, const Buffer& buffer) const {
-  if (buffer.device.index == options_.device) return;
-  refuse(operation,
-         "the buffer is on cuda:" + std::to_string(buffer.device.index) +
-             ", and this rank's device is cuda:" + std::to_string(options_.device),
-         "copy it there");
-}
-
-void NcclGroup::check_buffer(const char* operation, std::string_view which, const Buffer& buffer) const {
-  collectives::check_buffer(called(operation), which, buffer);
-  check_device(operation, buffer);
-}
-
-std::size_t NcclGroup::check_parts(const char* operation, Parts parts, const Buffer& input,
-                                   const Buffer& output) const {
-  const std::size_t part = collectives::check_parts(called(operation), parts, input, output);
-  check_device(operation, input);
-  return part;
-}
-
 // Memory that NCCL knows.
 
 std::byte* NcclGroup::allocate_bytes(std::size_t bytes) {
@@ -147,25 +126,12 @@ void NcclGroup::free_allocations() {
   }
 }
 
-Buffer NcclGroup::allocate(std::size_t count, DType dtype) {
-  Buffer buffer{nullptr, count, dtype, {DeviceKind::kCuda, options_.device}, nullptr};
-  check_count(called("allocate"), count);
-  buffer.data = allocate_bytes(count * element_size(dtype));
-  return buffer;
-}
-
-TreeBuffer NcclGroup::allocate_tree(std::size_t count, DType dtype) {
-  const auto partials = canonical_nodes(leaves(), options_.leaves.back().end).size();
-  check_count(called("allocate_tree"), count);
+std::vector<std::byte*> NcclGroup::reserve(std::size_t count, DType dtype, bool tree) {
   const std::size_t stride = (count * element_size(dtype) + kAlignment - 1) / kAlignment * kAlignment;
-  std::byte* data = allocate_bytes(stride * partials);
-  TreeBuffer buffer;
-  for (std::size_t i = 0; i < partials; ++i) buffer.partials.push_back(data + i * stride);
-  buffer.count = count;
-  buffer.dtype = dtype;
-  buffer.index = static_cast<int>(trees_.size());
-  trees_.push_back(buffer);
-  return buffer;
+  std::vector<std::byte*> made(tree ? facts().partials().size() : 1);
+  std::byte* data = allocate_bytes(stride * made.size());
+  for (std::size_t i = 0; i < made.size(); ++i) made[i] = data + i * stride;
+  return made;
 }
 
 }  // namespace troupe::collectives::nccl

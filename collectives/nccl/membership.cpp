@@ -11,42 +11,17 @@ namespace troupe::collectives {
 namespace nccl {
 namespace {
 
-constexpr int kMaxRanks = 1 << 16;
-
 [[noreturn]] void refuse_options(std::string why, std::string todo) {
-  throw BadConfig("cannot make an nccl process group", std::move(why), std::move(todo));
-}
-
-void check_leaves(NcclGroupOptions& options) {
-  if (options.leaves.empty()) {
-    for (int r = 0; r < options.size; ++r) options.leaves.push_back({r, r + 1});
-  }
-  if (options.leaves.size() != static_cast<std::size_t>(options.size)) {
-    refuse_options(std::to_string(options.leaves.size()) + " leaf intervals for " +
-                       std::to_string(options.size) + " ranks",
-                   "give every rank's leaves");
-  }
-  int at = 0;
-  for (LeafInterval interval : options.leaves) {
-    if (interval.begin != at || interval.size() < 1) {
-      refuse_options("the ranks' leaves are not adjacent or a rank has none", "deal them with deal_leaves()");
-    }
-    at = interval.end;
-  }
+  throw BadConfig("cannot make a process group of the backend nccl", std::move(why), std::move(todo));
 }
 
 void check_options(NcclGroupOptions& options) {
-  if (options.size < 1 || options.size > kMaxRanks || options.rank < 0 || options.rank >= options.size) {
-    refuse_options(
-        "rank " + std::to_string(options.rank) + " of " + std::to_string(options.size) + " does not exist",
-        "ranks count from 0 to size - 1");
-  }
+  options.leaves = checked_leaves("nccl", options.rank, options.size, std::move(options.leaves));
   if (options.timeout <= Duration::zero()) refuse_options("the timeout is not positive", "give nanoseconds");
   if (options.device < 0) refuse_options("the device is negative", "give CUDA's index of the GPU");
   if (!options.exchange && options.size > 1) {
     refuse_options("nothing carries NCCL's unique id from rank 0 to the others", "set options.exchange");
   }
-  check_leaves(options);
   if (!options.board) options.board = make_word_board(nullptr, options.generation);
 }
 

@@ -25,8 +25,8 @@ std::vector<std::uint8_t> fold_program(const std::vector<LeafInterval>& nodes, i
 }
 
 void fold_on_host(const TreeFold& fold) {
-  with_element(fold.dtype, [&](auto element) {
-    for (std::size_t i = 0; i < fold.count; ++i) fold_pack<decltype(element), 1>(fold, i);
+  with_fold(fold.dtype, fold.op, [&]<class Element, class Op>(Element, Op) {
+    for (std::size_t i = 0; i < fold.count; ++i) fold_pack<Element, Op, 1>(fold, i);
   });
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "collectives/leaf_tree.hpp"
-#include "collectives/nccl/elements.hpp"
+#include "collectives/native/kernel_elements.hpp"
 
 namespace troupe::collectives::nccl {
 
@@ -48,28 +48,43 @@ struct alignas(sizeof(typename Element::Stored) * kWidth) Pack {
   typename Element::Stored at[kWidth];
 };
 
-/// Pack number `index` of the slice through the tree.
-template <class Element, int kWidth>
+/// Pack number `index` of the slice through the tree, two values becoming one by `Op`.
+template <class Element, class Op, int kWidth>
 TROUPE_HD void fold_pack(const TreeFold& fold, std::size_t index) {
   using P = Pack<Element, kWidth>;
+  using Value = typename Element::Value;
   P stack[kMaxDepth];  // left siblings of what is being summed
   int top = 0;
   P sum{};
   for (int i = 0; i < fold.sources; ++i) {
     if (i > 0) stack[top++] = sum;
     sum = reinterpret_cast<const P*>(source_of(fold, i))[index];
-    if (fold.op == ReduceOp::kPremulSum) {
-      for (int e = 0; e < kWidth; ++e) sum.at[e] = scale<Element>(sum.at[e], fold.factor);
+    if constexpr (std::is_same_v<Op, kernel::Sum>) {
+      if (fold.op == ReduceOp::kPremulSum) {
+        const auto by = static_cast<Value>(fold.factor);
+        for (int e = 0; e < kWidth; ++e) sum.at[e] = Element::scale(sum.at[e], by);
+      }
     }
     for (int merges = fold.program[i]; merges > 0; --merges) {
       const P& left = stack[--top];
-      for (int e = 0; e < kWidth; ++e) sum.at[e] = combine<Element>(fold.op, left.at[e], sum.at[e]);
+      for (int e = 0; e < kWidth; ++e) sum.at[e] = Element::apply(Op{}, left.at[e], sum.at[e]);
     }
   }
-  if (fold.op == ReduceOp::kAvg) {
-    for (int e = 0; e < kWidth; ++e) sum.at[e] = divide<Element>(sum.at[e], fold.divisor);
+  if constexpr (std::is_same_v<Op, kernel::Sum> && Element::kIsFloat) {
+    if (fold.op == ReduceOp::kAvg) {
+      const auto by = static_cast<Value>(fold.divisor);
+      for (int e = 0; e < kWidth; ++e) sum.at[e] = Element::divide(sum.at[e], by);
+    }
   }
   reinterpret_cast<P*>(fold.out)[index] = sum;
+}
+
+/// Calls body(Element{}, Op{}) for what `fold` folds.
+template <class Body>
+void with_fold(DType dtype, ReduceOp op, Body body) {
+  kernel::with_element(dtype, [&]<class Element>(Element element) {
+    kernel::with_op<Element>(op, [&](auto combine) { body(element, combine); });
+  });
 }
 
 /// What the kernel does, on memory of the host: for tests without a GPU.

@@ -79,8 +79,8 @@ Buffer buffer(const OpSpec& spec, std::byte* data, std::size_t count) {
 }  // namespace
 
 std::string to_string(const OpSpec& spec) {
-  return to_string(Contract{
-      .kind = spec.kind, .op = spec.op, .dtype = spec.dtype, .index = spec.root, .count = spec.count});
+  return to_string(
+      Op{.kind = spec.kind, .dtype = spec.dtype, .how = spec.op, .peer = spec.root, .count = spec.count});
 }
 
 std::size_t input_elements(const OpSpec& spec, int rank, int size) {

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "collectives/native/contract.hpp"
 #include "collectives/process_group.hpp"
 
 namespace troupe::collectives::testing {

@@ -13,7 +13,7 @@
 
 #include "collectives/flight/analysis.hpp"
 #include "collectives/flight/dump_files.hpp"
-#include "collectives/flight/recorded_group.hpp"
+#include "collectives/flight/flight_recorder.hpp"
 #include "runtime/core/random.hpp"
 #include "tests/collectives/ranks.hpp"
 #include "tests/runtime/temp_folder.hpp"
@@ -44,14 +44,14 @@ Dump dump_of(int rank, int size, std::vector<Operation> operations = {}) {
   dump.reason = "asked";
   for (Operation& op : operations) {
     op.number = ++dump.launched;
-    if (op.sequence == 0 && !is_message(op.what.call)) op.sequence = ++dump.collectives;
+    if (op.call.sequence == 0 && !is_message(op.call.kind)) op.call.sequence = ++dump.collectives;
   }
   dump.operations = std::move(operations);
   return dump;
 }
 
-Operation op_of(What what, State state = State::kCompleted, double ago_s = 20) {
-  Operation op{.what = what, .state = state};
+Operation op_of(const Op& call, State state = State::kCompleted, double ago_s = 20) {
+  Operation op{.call = call, .state = state};
   op.launched_ns = kNoon - static_cast<std::int64_t>(ago_s * 1e9);
   op.took_ns = state == State::kCompleted ? 1000 : 0;
   if (state == State::kFailed) {
@@ -60,16 +60,16 @@ Operation op_of(What what, State state = State::kCompleted, double ago_s = 20) {
   }
   return op;
 }
-Operation message(OpKind call, int partner, std::uint32_t tag, std::uint64_t nth, State state,
+Operation message(OpKind kind, int partner, std::uint32_t tag, std::uint64_t nth, State state,
                   std::uint64_t count = 5) {
-  Operation op = op_of({.call = call, .at = partner, .tag = tag, .count = count}, state);
-  op.sequence = nth;
+  Operation op = op_of({.kind = kind, .peer = partner, .tag = tag, .count = count}, state);
+  op.call.sequence = nth;
   return op;
 }
 
-const What kSum{.call = OpKind::kAllReduce, .count = 100};
-const What kShare{.call = OpKind::kBroadcast, .at = 2, .count = 100};
-const What kMeet{};
+const Op kSum{.kind = OpKind::kAllReduce, .count = 100};
+const Op kShare{.kind = OpKind::kBroadcast, .peer = 2, .count = 100};
+const Op kMeet{};
 
 Report only(std::vector<Dump> dumps) {
   auto reports = analyse(std::move(dumps));
@@ -80,26 +80,30 @@ Report only(std::vector<Dump> dumps) {
 /// A group of one rank whose barriers are over at once, and that has nothing else.
 class Lonely final : public ProcessGroup {
  public:
-  struct Done final : Work {
-    void wait() override {}
-    bool wait_for(Duration) override { return true; }
-    bool is_completed() override { return true; }
-    std::exception_ptr exception() override { return nullptr; }
-    std::optional<Duration> duration() override { return std::nullopt; }
+  struct Over final : Work {
+    bool advance(Duration) override { return true; }
   };
-  std::string_view backend() const override { return "lonely"; }
-  int rank() const override { return 0; }
-  int size() const override { return 1; }
-  Generation generation() const override { return {1, 1}; }
-  std::shared_ptr<Work> barrier() override { return std::make_shared<Done>(); }
-  void abort(const std::string& reason) override {
-    if (reason_.empty()) reason_ = reason;
-  }
+  Lonely() : ProcessGroup({.backend = "lonely", .generation = {1, 1}, .leaves = {{0, 1}}}) {}
   std::string abort_reason() const override { return reason_; }
 
  private:
+  std::shared_ptr<Work> launch(std::span<const Op> ops) override {
+    for (const Op& op : ops) {
+      if (op.kind != OpKind::kBarrier) refuse(name_of(op.kind));
+    }
+    return std::make_shared<Over>();
+  }
+  void stop(const std::string& reason) override {
+    if (reason_.empty()) reason_ = reason;
+  }
+
   std::string reason_;
 };
+
+void fail(FlightRecorder& recorder, std::uint64_t number, const std::string& error) {
+  recorder.ended(number, 1, Duration(1), error);
+  recorder.dump_failure(error);
+}
 
 /// A variable of the environment that is what it was when the test is over.
 class Variable {
@@ -120,9 +124,8 @@ class Variable {
 std::vector<Report> fly(int size, const Layout& layout, const RankBody& body) {
   const TempFolder folder;
   run_threads(options_of(size, layout), [&](ProcessGroup& group) {
-    const std::shared_ptr<ProcessGroup> borrowed(&group, [](ProcessGroup*) {});
-    const auto flown = recorded(borrowed, {.group = "test", .folder = folder.path()});
-    body(*flown);
+    record(group, {.group = "test", .folder = folder.path()});
+    body(group);
   });
   std::vector<Dump> dumps;
   for (const auto& file : find_dumps(folder.path()).value()) dumps.push_back(read_dump(file).value());
@@ -132,10 +135,10 @@ std::vector<Report> fly(int size, const Layout& layout, const RankBody& body) {
 }  // namespace
 
 TEST_CASE("the ring keeps the last 1,000 operations of every kind") {
-  const auto group = recorded(std::make_shared<Lonely>(), {.group = "ring", .folder = ""});
-  const auto recorder = flight_recorder_of(*group);
-  REQUIRE(recorder != nullptr);
-  CHECK(flight_recorder_of(Lonely()) == nullptr);
+  const auto group = std::make_shared<Lonely>();
+  CHECK(group->recorder() == nullptr);
+  const auto recorder = record(*group, {.group = "ring", .folder = ""});
+  REQUIRE(group->recorder() == recorder);
   for (int i = 0; i < 2500; ++i) group->barrier()->wait();
   const auto open = group->barrier();
   const Dump dump = recorder->snapshot("asked");
@@ -144,7 +147,7 @@ TEST_CASE("the ring keeps the last 1,000 operations of every kind") {
   REQUIRE(dump.operations.size() == kRemembered);
   for (std::size_t i = 0; i < 1000; ++i) {
     CHECK(dump.operations[i].number == 1502 + i);
-    CHECK(dump.operations[i].sequence == 1502 + i);
+    CHECK(dump.operations[i].call.sequence == 1502 + i);
     CHECK(dump.operations[i].state == (i == 999 ? State::kLaunched : State::kCompleted));
     CHECK(dump.operations[i].launched_ns >= dump.formed_ns - kSecond);
     CHECK(dump.operations[i].launched_ns + dump.operations[i].took_ns <= dump.dumped_ns);
@@ -157,19 +160,20 @@ TEST_CASE("the ring keeps the last 1,000 operations of every kind") {
 
 TEST_CASE("a call that the group refuses is remembered, keeps its error and gives its number back") {
   const TempFolder folder;
-  const auto group = recorded(std::make_shared<Lonely>(), {.folder = folder.path()});
+  const auto group = std::make_shared<Lonely>();
+  record(*group, {.folder = folder.path()});
   group->barrier()->wait();
   float value = 0;
   CHECK_THROWS_AS(group->all_reduce({.data = &value, .count = 1}, ReduceOp::kMax), BadConfig);
   CHECK_THROWS_AS(group->send({.data = &value, .count = 1}, 0, 7), BadConfig);
   group->barrier()->wait();
-  const auto operations = flight_recorder_of(*group)->snapshot("asked").operations;
+  const auto operations = group->recorder()->snapshot("asked").operations;
   REQUIRE(operations.size() == 4);
-  CHECK(to_string(operations[1].what) == "all_reduce(max, 1 x f32)");
+  CHECK(to_string(operations[1].call) == "all_reduce(max, 1 x f32)");
   CHECK(operations[1].state == State::kRefused);
   CHECK(contains(operations[1].error, "the backend lonely does not have it"));
-  CHECK(to_string(operations[2].what) == "send(1 x f32, to 0, tag 7)");
-  CHECK(operations[3].sequence == 2);
+  CHECK(to_string(operations[2].call) == "send(1 x f32, to 0, tag 7)");
+  CHECK(operations[3].call.sequence == 2);
   CHECK_FALSE(find_dumps(folder.path()).ok());  // nothing failed that others wait for
 }
 
@@ -177,8 +181,8 @@ TEST_CASE("messages are numbered by direction, partner and tag") {
   const Lonely lonely;
   FlightRecorder recorder(lonely, {.folder = ""});
   const auto launch = [&](OpKind call, int partner, std::uint32_t tag) {
-    recorder.launch({.call = call, .at = partner, .tag = tag, .count = 1});
-    return recorder.snapshot("asked").operations.back().sequence;
+    recorder.launch({.kind = call, .peer = partner, .tag = tag, .count = 1});
+    return recorder.snapshot("asked").operations.back().call.sequence;
   };
   for (std::uint64_t n = 1; n <= 3; ++n) {
     CHECK(launch(OpKind::kSend, 1, 0) == n);
@@ -216,7 +220,7 @@ TEST_CASE("a recorded native group computes what it did, and its tree buffers pa
     CHECK(more == std::vector<std::int64_t>{3, 15});
     group.broadcast(std::span(more), 1)->wait();
     group.barrier()->wait();
-    flight_recorder_of(group)->dump("the test asks").value();
+    group.recorder()->dump("the test asks").value();
   });
   REQUIRE(reports.size() == 1);
   const Report& report = reports[0];
@@ -263,7 +267,7 @@ TEST_CASE("a rank that never comes is named, with what it did instead") {
       if (group.rank() == 2) {
         while (over.load() < 2) std::this_thread::yield();
         group.abort("the others gave up");  // too late: the group is aborted already
-        flight_recorder_of(group)->dump("the test asks").value();
+        group.recorder()->dump("the test asks").value();
         return;
       }
       try {
@@ -288,7 +292,8 @@ TEST_CASE("a rank that never comes is named, with what it did instead") {
 
 TEST_CASE("an abort leaves a dump on who aborts, once") {
   const TempFolder folder;
-  const auto group = recorded(std::make_shared<Lonely>(), {.group = "a/b c", .folder = folder.path()});
+  const auto group = std::make_shared<Lonely>();
+  record(*group, {.group = "a/b c", .folder = folder.path()});
   group->barrier()->wait();
   group->abort("the loss is not a number");
   const auto files = find_dumps(folder.path()).value();
@@ -304,9 +309,9 @@ TEST_CASE("an abort leaves a dump on who aborts, once") {
 
 TEST_CASE("a rank that sees an abort outside of any operation, and gives up, leaves a dump of why") {
   const TempFolder folder;
-  const auto inner = std::make_shared<Lonely>();
-  const auto group = recorded(inner, {.group = "a", .folder = folder.path()});
-  inner->abort("rank 1 died");
+  const auto group = std::make_shared<Lonely>();
+  group->abort("rank 1 died");  // nobody records yet, as if another rank had done it
+  record(*group, {.group = "a", .folder = folder.path()});
   group->abort("rank 0 failed in step 3");
   const Dump dump = read_dump(folder / "a-g1.1/rank-0.flight").value();
   CHECK(dump.reason == "this rank left the group, which was aborted: rank 1 died");
@@ -317,19 +322,19 @@ TEST_CASE("of many failures the first leaves the dump, unless dumps are off") {
   const Lonely lonely;
   const std::string path = folder / "group-g1.1/rank-0.flight";
   FlightRecorder recorder(lonely, {.folder = folder.path()});
-  const auto first = recorder.launch({}), second = recorder.launch({});
+  const auto first = recorder.launch({.sequence = 1}), second = recorder.launch({.sequence = 2});
   recorder.waiting(first);
-  recorder.failed(first, "lost rank 1");
+  fail(recorder, first, "lost rank 1");
   const Dump dump = read_dump(path).value();
   CHECK(dump.reason == "lost rank 1");
   CHECK(dump.operations[0].state == State::kFailed);
   CHECK(dump.operations[0].error == "lost rank 1");
   CHECK(dump.operations[1].state == State::kLaunched);
   std::filesystem::remove(path);
-  recorder.failed(second, std::string(5000, 'x'));
-  recorder.failed(first, "another end");  // it has ended
-  recorder.completed(first, Duration(1));
-  recorder.waiting(recorder.launch({}));
+  fail(recorder, second, std::string(5000, 'x'));
+  fail(recorder, first, "another end");  // it has ended
+  recorder.ended(first, 1, Duration(1));
+  recorder.waiting(recorder.launch({.sequence = 3}));
   CHECK_FALSE(std::filesystem::exists(path));
   const auto operations = recorder.snapshot("asked").operations;
   CHECK(operations[0].state == State::kFailed);
@@ -339,7 +344,7 @@ TEST_CASE("of many failures the first leaves the dump, unless dumps are off") {
   CHECK(recorder.dump("asked").value() == path);
 
   FlightRecorder off(lonely, {.group = "off", .dump_on_error = false, .folder = folder.path()});
-  off.failed(off.launch({}), "lost rank 1");
+  fail(off, off.launch({.sequence = 1}), "lost rank 1");
   CHECK_FALSE(std::filesystem::exists(folder / "off-g1.1"));
 }
 
@@ -382,13 +387,15 @@ TEST_CASE("dumps on demand of all recorders, while they record and come and go")
   for (int t = 0; t < 2; ++t) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 20; ++i) {
-        const auto group = recorded(std::make_shared<Lonely>(), {.group = "all" + std::to_string(t)});
+        const auto group = std::make_shared<Lonely>();
+        record(*group, {.group = "all" + std::to_string(t)});
         for (int k = 0; k < 300; ++k) group->barrier()->wait();
       }
       ++over;
     });
   }
-  const auto kept = recorded(std::make_shared<Lonely>(), {.group = "kept"});
+  const auto kept = std::make_shared<Lonely>();
+  record(*kept, {.group = "kept"});
   kept->barrier()->wait();
   std::vector<std::string> paths;
   do {
@@ -403,7 +410,7 @@ TEST_CASE("dumps on demand of all recorders, while they record and come and go")
 
 TEST_CASE("a dump as text is what the README says, and comes back the same") {
   Dump dump = dump_of(2, 4, {op_of(kSum), op_of(kShare, State::kFailed, 1.5)});
-  dump.operations[0].what.exact = false;
+  dump.operations[0].call.how.exact = false;
   dump.operations[1].error = "lost\tconnection\nto rank 1";
   const std::string text = encode(dump);
   CHECK(
@@ -418,7 +425,7 @@ TEST_CASE("a dump as text is what the README says, and comes back the same") {
       "to rank 1\nend 2\n");
   const Dump back = parse_dump(text, "f").value();
   CHECK(encode(back) == text);
-  CHECK(back.operations[0].what == dump.operations[0].what);
+  CHECK(same_call(back.operations[0].call, dump.operations[0].call));
   CHECK(back.operations[1].state == State::kFailed);
   CHECK(back.generation == Generation{1, 3});
 }
@@ -520,13 +527,16 @@ TEST_CASE("TROUPE_FLIGHT_FOLDER says where dumps go, and empty that there are no
   const Variable flight("TROUPE_FLIGHT_FOLDER"), state("XDG_STATE_HOME"), home("HOME");
   ::setenv("TROUPE_FLIGHT_FOLDER", (folder / "here").c_str(), 1);
   CHECK(default_flight_folder() == folder / "here");
-  recorded(std::make_shared<Lonely>(), {.group = "env"})->abort("why");
+  Lonely here;
+  record(here, {.group = "env"});
+  here.abort("why");
   CHECK(std::filesystem::exists(folder / "here/env-g1.1/rank-0.flight"));
   ::setenv("TROUPE_FLIGHT_FOLDER", "", 1);
   CHECK(default_flight_folder().empty());
-  const auto group = recorded(std::make_shared<Lonely>());
+  const auto group = std::make_shared<Lonely>();
+  record(*group);
   group->abort("why");
-  CHECK(flight_recorder_of(*group)->dump("asked").error().code == ErrorCode::kBadConfig);
+  CHECK(group->recorder()->dump("asked").error().code == ErrorCode::kBadConfig);
   ::unsetenv("TROUPE_FLIGHT_FOLDER");
   ::setenv("XDG_STATE_HOME", "/state", 1);
   CHECK(default_flight_folder() == "/state/troupe/flight");
@@ -572,12 +582,12 @@ TEST_CASE("the fewer ranks of a mismatch are named, and the table shows where") 
         std::vector<int>{0, 1});
   // Each argument counts.
   for (int which = 0; which < 5; ++which) {
-    What other = kShare;
+    Op other = kShare;
     if (which == 0) other.count = 99;
     if (which == 1) other.dtype = DType::kInt32;
-    if (which == 2) other.at = 1;
-    if (which == 3) other.exact = false;
-    if (which == 4) other.op = ReduceOp::kMax;
+    if (which == 2) other.peer = 1;
+    if (which == 3) other.how.exact = false;
+    if (which == 4) other.how.op = ReduceOp::kMax;
     CHECK(only({dump_of(0, 2, {op_of(kShare)}), dump_of(1, 2, {op_of(other)})}).findings.size() == 1);
   }
 }

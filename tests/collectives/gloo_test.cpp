@@ -35,19 +35,29 @@ extern "C" const char* __tsan_default_suppressions() {
 namespace {
 
 /// A rendezvous of ranks that are threads.
-class InProcess final : public KeyValues {
+class InProcess final : public Store {
  public:
-  void set(const std::string& key, const std::string& value) override {
+  void set(const std::string& key, std::string_view value) override {
     const std::lock_guard lock(mutex_);
     values_[key] = value;
     changed_.notify_all();
   }
-  std::string get(const std::string& key, Duration limit) override {
+  std::string set_once(const std::string& key, std::string_view value) override {
+    const std::lock_guard lock(mutex_);
+    const auto [at, fresh] = values_.emplace(key, value);
+    changed_.notify_all();
+    return at->second;
+  }
+  std::optional<std::string> find(const std::string& key, Duration wait) override {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, limit, [&] { return values_.contains(key); })) {
-      throw Timeout({ErrorCode::kTimeout, "nobody set " + key, "", ""});
-    }
+    if (!changed_.wait_for(lock, wait, [&] { return values_.contains(key); })) return std::nullopt;
     return values_.at(key);
+  }
+  std::int64_t add(const std::string& key, std::int64_t by) override {
+    const std::lock_guard lock(mutex_);
+    const std::int64_t sum = (values_.contains(key) ? std::stoll(values_.at(key)) : 0) + by;
+    values_[key] = std::to_string(sum);
+    return sum;
   }
 
  private:
@@ -102,6 +112,7 @@ TEST_CASE("gloo: moves, refusals and works") {
       check_moves(group);
       check_refusals(group);
       check_works(group);
+      check_batch(group);
       group.barrier()->wait();
     }));
   }
@@ -144,8 +155,7 @@ TEST_CASE("gloo: a rank that does not come is a Timeout, and the others learn of
       throw std::runtime_error("a rank was missing");
     } catch (const Timeout& e) {
       ++timeouts;
-      const std::string call =
-          "rank " + std::to_string(group.rank()) + ": all_reduce(sum, 100 x f32) number 1";
+      const std::string call = "rank " + std::to_string(group.rank()) + ": all_reduce(sum, 100 x f32) #1";
       require(contains(e.what(), call) && contains(e.what(), "0.3 s"), e.what());
     } catch (const CollectiveAborted&) {
       // The other one was first, and closed its connections.

@@ -263,21 +263,20 @@ TEST_CASE("ranks that share no memory connect, with the addresses that the store
 TEST_CASE("a backend of somebody else gets a store of its own for each group") {
   class Meeting final : public ProcessGroup {
    public:
-    explicit Meeting(const BackendContext& c) : rank_(c.rank), size_(c.size), generation_(c.generation) {
+    explicit Meeting(const BackendContext& c)
+        : ProcessGroup({.backend = "meeting",
+                        .rank = c.rank,
+                        .size = c.size,
+                        .generation = c.generation,
+                        .leaves = rank_leaves(c.size)}) {
       c.store.set(std::to_string(c.rank), "here");
       for (int r = 0; r < c.size; ++r) (void)c.store.get(std::to_string(r), c.timeout);
     }
-    std::string_view backend() const override { return "meeting"; }
-    int rank() const override { return rank_; }
-    int size() const override { return size_; }
-    Generation generation() const override { return generation_; }
-    std::shared_ptr<Work> barrier() override { return nullptr; }
-    void abort(const std::string& reason) override { reason_ = reason; }
     std::string abort_reason() const override { return reason_; }
 
    private:
-    int rank_, size_;
-    Generation generation_;
+    std::shared_ptr<Work> launch(std::span<const Op>) override { return completed_work(); }
+    void stop(const std::string& reason) override { reason_ = reason; }
     std::string reason_;
   };
   register_backend("meeting", [](const BackendContext& c) { return std::make_shared<Meeting>(c); });

@@ -10,10 +10,6 @@
 namespace troupe::collectives::testing {
 namespace {
 
-bool is_float(DType dtype) {
-  return dtype == DType::kFloat64 || dtype == DType::kFloat32 || dtype == DType::kFloat16 ||
-         dtype == DType::kBFloat16;
-}
 bool is_signed(DType dtype) {
   return dtype != DType::kUInt8 && dtype != DType::kBool;
 }

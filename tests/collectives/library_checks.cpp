@@ -400,4 +400,21 @@ void check_works(ProcessGroup& group) {
   }
 }
 
+void check_batch(ProcessGroup& group) {
+  const int me = group.rank(), n = group.size();
+  std::vector<float> sum(500, 1), mine(40000, static_cast<float>(me)), theirs(40000, -1), none;
+  std::vector<Op> ops{Op::all_reduce(buffer_of(std::span(sum)), ReduceOp::kSum), Op::barrier(),
+                      Op::broadcast(buffer_of(std::span(none)), 0)};
+  if (n > 1) {
+    ops.push_back(Op::recv(buffer_of(std::span(theirs)), (me + n - 1) % n, 5));
+    ops.push_back(Op::send(buffer_of(std::span(mine)), (me + 1) % n, 5));
+  }
+  const auto work = group.batch(ops);
+  work->wait();
+  require(work->is_completed() && work->duration().has_value(), "a batch is complete and does not say so");
+  require(sum == std::vector<float>(500, static_cast<float>(n)), "the sum of a batch");
+  if (n > 1)
+    require(theirs == std::vector<float>(40000, static_cast<float>((me + n - 1) % n)), "its message");
+}
+
 }  // namespace troupe::collectives::testing

@@ -45,5 +45,7 @@ void check_any_order(ProcessGroup& group);
 void check_refusals(ProcessGroup& group);
 /// Works: polling, waiting for a while, launches ahead in any order of waiting.
 void check_works(ProcessGroup& group);
+/// Collectives and messages that are launched together.
+void check_batch(ProcessGroup& group);
 
 }  // namespace troupe::collectives::testing

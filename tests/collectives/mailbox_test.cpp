@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 
+#include "collectives/check_op.hpp"
 #include "runtime/core/error.hpp"
 #include "runtime/core/random.hpp"
 
@@ -19,15 +20,14 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-Transfer send_of(Bytes& bytes, int to, std::uint32_t tag) {
-  return {.contract = {.kind = OpKind::kSend, .dtype = DType::kUInt8, .index = to, .count = bytes.size()},
-          .tag = tag,
-          .data = bytes.data(),
-          .bytes = bytes.size()};
+Op send_of(Bytes& bytes, int to, std::uint32_t tag) {
+  Op made = Op::send({bytes.data(), bytes.size(), DType::kUInt8}, to, tag);
+  complete_op(made, {});
+  return made;
 }
-Transfer recv_of(Bytes& bytes, int from, std::uint32_t tag) {
-  Transfer made = send_of(bytes, from, tag);
-  made.contract.kind = OpKind::kRecv;
+Op recv_of(Bytes& bytes, int from, std::uint32_t tag) {
+  Op made = Op::recv({bytes.data(), bytes.size(), DType::kUInt8}, from, tag);
+  complete_op(made, {});
   return made;
 }
 
@@ -86,18 +86,19 @@ TEST_CASE("messages of any size and tag reach the receive with their tag, in the
       const std::size_t sizes[] = {0, random.below(100), kEagerBytes, kEagerBytes + 1 + random.below(100000)};
       if (random.below(3) == 0) {
         auto& message = messages.emplace_back(Sent{nullptr, random_bytes(random, sizes[random.below(4)])});
-        Transfer send = send_of(message.bytes, 1 - self, tag);
+        Op send = send_of(message.bytes, 1 - self, tag);
+        std::uint64_t place = 0;
         if (self == 0 && seen && !message.bytes.empty()) {
           const std::size_t at = random.below(shared.size() - message.bytes.size());
           // Nothing else may be in flight there, as for any caller.
           if (zero.in_flight() == 0) {
             std::memcpy(shared.data() + at, message.bytes.data(), message.bytes.size());
-            send.data = shared.data() + at;
-            send.place = at + 1;
+            send.input.data = shared.data() + at;
+            place = at + 1;
           }
         }
         on_the_way[{1 - self, tag}].push_back(message.bytes);
-        message.transfer = boxes[self]->post(send);
+        message.transfer = boxes[self]->post(send, place);
       } else if (auto& queue = on_the_way[{self, tag}]; !queue.empty()) {
         wanted.push_back(queue.front());
         queue.pop_front();
@@ -209,11 +210,13 @@ TEST_CASE("frames that nobody may send now are found, and nothing is written for
     for (int i = 0; i < 20 && b.failure().empty(); ++i) {
       FrameHeader header{.kind = static_cast<FrameKind>(5 + random.below(6)),
                          .sequence = static_cast<std::uint32_t>(random.below(4)),
-                         .round = static_cast<std::uint32_t>(random.below(4)),
-                         .contract = {.kind = OpKind::kSend, .dtype = DType::kUInt8, .index = 1}};
+                         .round = static_cast<std::uint32_t>(random.below(4))};
       const std::uint64_t lengths[] = {0, 8, random.below(40000), random.next()};
       header.payload_bytes = lengths[random.below(4)];
-      header.contract.count = random.below(2) == 0 ? header.payload_bytes : into.size();
+      header.call = encode(Op{.kind = OpKind::kSend,
+                              .dtype = DType::kUInt8,
+                              .peer = 1,
+                              .count = random.below(2) == 0 ? header.payload_bytes : into.size()});
       const auto target = b.begin(header);
       if (!b.failure().empty()) {
         REQUIRE(target.empty());

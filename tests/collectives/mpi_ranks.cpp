@@ -36,6 +36,7 @@ void check_operations() {
   check_moves(*group);
   check_refusals(*group);
   check_works(*group);
+  check_batch(*group);
   const auto second = make_mpi_group();  // the first goes on beside it
   check_exact(*group);
   check_any_order(*second);
@@ -68,7 +69,7 @@ void check_timeout() {
     const auto work = group->all_reduce(std::span(values));
     const std::string text = thrown_by<Timeout>([&] { work->wait(); });
     const std::string rank = "rank " + std::to_string(group->rank());
-    require(contains(text, rank + ": all_reduce(sum, 5 x f32) number 1") && contains(text, "0.3 s"), text);
+    require(contains(text, rank + ": all_reduce(sum, 5 x f32) #1") && contains(text, "0.3 s"), text);
     require(contains(thrown_by<Timeout>([&] { work->wait(); }), rank),
             "another exception at the second wait");
     require(work->is_completed() && work->exception() != nullptr, "not complete");

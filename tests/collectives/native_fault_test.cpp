@@ -425,18 +425,16 @@ TEST_CASE("frame headers that are noise do not decode, and do not get past the c
   const FrameHeader good{.kind = FrameKind::kResult,
                          .sequence = 7,
                          .round = 9,
-                         .contract = {.kind = OpKind::kBroadcast,
-                                      .op = ReduceOp::kAvg,
-                                      .dtype = DType::kInt64,
-                                      .exact = false,
-                                      .index = 3,
-                                      .count = 1ULL << 39,
-                                      .factor = 0.3},
+                         .call = encode(Op{.kind = OpKind::kBroadcast,
+                                           .dtype = DType::kInt64,
+                                           .how = Reduction::premul_sum(0.3, false),
+                                           .peer = 3,
+                                           .count = 1ULL << 39}),
                          .payload_bytes = 123};
   const auto encoded = encode(good);
   const auto decoded = decode_header(encoded);
   REQUIRE(decoded.ok());
-  CHECK(decoded->contract == good.contract);
+  CHECK(decoded->call == good.call);
   CHECK((decoded->kind == good.kind && decoded->sequence == 7 && decoded->round == 9 &&
          decoded->payload_bytes == 123));
   for (std::size_t at = 0; at < 8; ++at) {  // magic and kind
@@ -445,7 +443,11 @@ TEST_CASE("frame headers that are noise do not decode, and do not get past the c
     CHECK_FALSE(decode_header(broken).ok());
   }
   // A peer that sends what this rank did not ask for: a length that lies, noise, half a header.
-  FrameHeader lie{.kind = FrameKind::kPartials, .sequence = 1, .round = 0, .payload_bytes = 1ULL << 50};
+  const FrameHeader lie{.kind = FrameKind::kPartials,
+                        .sequence = 1,
+                        .round = 0,
+                        .call = encode(Op{}),
+                        .payload_bytes = 1ULL << 50};
   const auto lying = encode(lie);
   for (int which = 0; which < 3; ++which) {
     auto options = options_of(2, {.nodes = {{0}, {1}}});

@@ -5,11 +5,13 @@
 #include <cstring>
 #include <utility>
 
+#include "tests/collectives/element_ops.hpp"
 #include "tests/collectives/nccl_double_state.hpp"
 
 namespace troupe::collectives::testing {
 namespace {
 
+using kernel::with_element;
 using nccl::Comm;
 using nccl::kNcclInProgress;
 using nccl::kNcclSuccess;
@@ -18,7 +20,6 @@ using nccl::NcclOp;
 using nccl::NcclType;
 using nccl::Stream;
 using nccl::UniqueId;
-using nccl::with_element;
 using Kind = Operation::Kind;
 
 constexpr int kInvalidArgument = 4;
@@ -69,11 +70,11 @@ std::vector<std::byte> reduced(const Meeting& meeting, std::size_t count) {
       for (auto rank = meeting.arrived.rbegin(); rank != meeting.arrived.rend(); ++rank) {
         Stored value;
         std::memcpy(&value, static_cast<const std::byte*>(rank->second.in) + i * sizeof value, sizeof value);
-        if (number > 4) value = nccl::scale<Element>(value, first.factor);
-        sum = rank == meeting.arrived.rbegin() ? value : nccl::combine<Element>(op, sum, value);
+        if (number > 4) value = testing::scale<Element>(value, first.factor);
+        sum = rank == meeting.arrived.rbegin() ? value : testing::combine<Element>(op, sum, value);
       }
       if (first.op == NcclOp::kAvg)
-        sum = nccl::divide<Element>(sum, static_cast<int>(meeting.arrived.size()));
+        sum = testing::divide<Element>(sum, static_cast<int>(meeting.arrived.size()));
       std::memcpy(result.data() + i * sizeof sum, &sum, sizeof sum);
     }
   });

@@ -8,12 +8,25 @@
 
 #include "collectives/nccl/tree_fold.hpp"
 #include "runtime/core/random.hpp"
+#include "tests/collectives/element_ops.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
 using namespace troupe::collectives::nccl;
 
 namespace {
+
+using testing::combine;
+using testing::scale;
+/// The bits that are stored, without a sign.
+std::uint16_t bits_of(std::int16_t stored) {
+  return static_cast<std::uint16_t>(stored);
+}
+std::int16_t stored(std::uint16_t bits) {
+  return static_cast<std::int16_t>(bits);
+}
+using F16 = kernel::SmallFloat<kernel::Float16>;
+using BF16 = kernel::SmallFloat<kernel::BFloat16>;
 
 /// f16 by the book.
 double value_of_f16(std::uint16_t h) {
@@ -67,14 +80,14 @@ TEST_CASE("f16 and bf16 elements: every value loads exactly, and stores back") {
     const auto h = static_cast<std::uint16_t>(bits);
     const double f16 = value_of_f16(h);
     if (std::isnan(f16)) {
-      CHECK(std::isnan(Float16Element::load(h)));
-      CHECK(Float16Element::store(Float16Element::load(h)) == 0x7e00);
+      CHECK(std::isnan(F16::load(stored(h))));
+      CHECK(bits_of(F16::store(F16::load(stored(h)))) == 0x7e00);
     } else {
-      REQUIRE(static_cast<double>(Float16Element::load(h)) == f16);
-      REQUIRE(Float16Element::store(Float16Element::load(h)) == h);
+      REQUIRE(static_cast<double>(F16::load(stored(h))) == f16);
+      REQUIRE(bits_of(F16::store(F16::load(stored(h)))) == h);
     }
-    const float bf16 = BFloat16Element::load(h);
-    REQUIRE(BFloat16Element::store(bf16) == (std::isnan(bf16) ? 0x7fc0 : h));
+    const float bf16 = BF16::load(stored(h));
+    REQUIRE(bits_of(BF16::store(bf16)) == (std::isnan(bf16) ? 0x7fc0 : h));
   }
 }
 
@@ -83,18 +96,18 @@ TEST_CASE("f16 elements: a value between two rounds to the nearer, and a tie to 
     const double low = value_of_f16(h), high = value_of_f16(h + 1), middle = (low + high) / 2;
     const auto below = std::nextafter(static_cast<float>(middle), 0.0F);
     const auto above = std::nextafter(static_cast<float>(middle), 1e9F);
-    REQUIRE(Float16Element::store(below) == h);
-    REQUIRE(Float16Element::store(above) == h + 1);
-    REQUIRE(Float16Element::store(static_cast<float>(middle)) == (h % 2 == 0 ? h : h + 1));
-    REQUIRE(Float16Element::store(-below) == (h | 0x8000));
+    REQUIRE(bits_of(F16::store(below)) == h);
+    REQUIRE(bits_of(F16::store(above)) == h + 1);
+    REQUIRE(bits_of(F16::store(static_cast<float>(middle))) == (h % 2 == 0 ? h : h + 1));
+    REQUIRE(bits_of(F16::store(-below)) == (h | 0x8000));
   }
-  CHECK(Float16Element::store(65520) == 0x7c00);
-  CHECK(Float16Element::store(-65519.996F) == 0xfbff);
+  CHECK(bits_of(F16::store(65520)) == 0x7c00);
+  CHECK(bits_of(F16::store(-65519.996F)) == 0xfbff);
 }
 
 TEST_CASE("elements: NaN, zeros with a sign, wrapping, and bool") {
   const float nan = std::bit_cast<float>(0xffc12345U), inf = std::numeric_limits<float>::infinity();
-  using F = FloatElement<float>;
+  using F = kernel::Float<float>;
   const auto bits = [](float f) { return std::bit_cast<std::uint32_t>(f); };
   for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax}) {
     CHECK(bits(combine<F>(op, nan, 1)) == 0x7fc00000);
@@ -104,21 +117,21 @@ TEST_CASE("elements: NaN, zeros with a sign, wrapping, and bool") {
   CHECK(bits(combine<F>(ReduceOp::kMin, 0.0F, -0.0F)) == 0x80000000);
   CHECK(bits(combine<F>(ReduceOp::kMin, -0.0F, 0.0F)) == 0x80000000);
   CHECK(bits(combine<F>(ReduceOp::kMax, -0.0F, 0.0F)) == 0);
-  CHECK(combine<Float16Element>(ReduceOp::kSum, 0x7c00, 0xfc00) == 0x7e00);
-  CHECK(combine<IntegerElement<std::int8_t>>(ReduceOp::kSum, 127, 1) == -128);
-  CHECK(combine<IntegerElement<std::int16_t>>(ReduceOp::kProduct, 0x7fff, 0x7fff) == 1);
-  CHECK(combine<IntegerElement<std::int64_t>>(ReduceOp::kSum, std::numeric_limits<std::int64_t>::max(), 1) ==
+  CHECK(combine<F16>(ReduceOp::kSum, stored(0x7c00), stored(0xfc00)) == 0x7e00);
+  CHECK(combine<kernel::Integer<std::int8_t>>(ReduceOp::kSum, 127, 1) == -128);
+  CHECK(combine<kernel::Integer<std::int16_t>>(ReduceOp::kProduct, 0x7fff, 0x7fff) == 1);
+  CHECK(combine<kernel::Integer<std::int64_t>>(ReduceOp::kSum, std::numeric_limits<std::int64_t>::max(), 1) ==
         std::numeric_limits<std::int64_t>::min());
-  CHECK(combine<IntegerElement<std::uint8_t>>(ReduceOp::kBxor, 0xf0, 0xff) == 0x0f);
-  CHECK(combine<BoolElement>(ReduceOp::kSum, 7, 1) == 1);
-  CHECK(combine<BoolElement>(ReduceOp::kProduct, 7, 0) == 0);
-  CHECK(combine<BoolElement>(ReduceOp::kBxor, 2, 1) == 0);
-  CHECK(combine<BoolElement>(ReduceOp::kBand, 2, 1) == 1);
+  CHECK(combine<kernel::Integer<std::uint8_t>>(ReduceOp::kBxor, 0xf0, 0xff) == 0x0f);
+  CHECK(combine<kernel::Bool>(ReduceOp::kSum, 7, 1) == 1);
+  CHECK(combine<kernel::Bool>(ReduceOp::kProduct, 7, 0) == 0);
+  CHECK(combine<kernel::Bool>(ReduceOp::kBxor, 2, 1) == 0);
+  CHECK(combine<kernel::Bool>(ReduceOp::kBand, 2, 1) == 1);
 }
 
 TEST_CASE("elements: f32 multiplies and adds in two roundings") {
   SeededRandom random(5);
-  using F = FloatElement<float>;
+  using F = kernel::Float<float>;
   for (int i = 0; i < 1000; ++i) {
     const auto a = static_cast<float>(random.uniform()), b = static_cast<float>(random.uniform());
     const auto product = static_cast<float>(static_cast<double>(a) * 0.1F);

@@ -5,10 +5,13 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <future>
+#include <thread>
 
+#include "collectives/flight/flight_recorder.hpp"
 #include "collectives/native/kernels.hpp"
 #include "collectives/nccl/tree_fold.hpp"
 #include "runtime/core/random.hpp"
+#include "tests/collectives/element_ops.hpp"
 #include "tests/collectives/nccl_ranks.hpp"
 #include "tests/collectives/ranks.hpp"
 
@@ -31,14 +34,14 @@ constexpr ReduceOp kAllOps[] = {ReduceOp::kSum, ReduceOp::kAvg,  ReduceOp::kProd
 Bytes values(DType dtype, std::size_t count, std::uint64_t seed) {
   SeededRandom random(seed);
   Bytes bytes(count * element_size(dtype));
-  nccl::with_element(dtype, [&](auto element) {
+  kernel::with_element(dtype, [&](auto element) {
     using Element = decltype(element);
     using Value = typename Element::Value;
     for (std::size_t i = 0; i < count; ++i) {
       typename Element::Stored stored;
       if constexpr (std::is_floating_point_v<Value>) {
         stored = Element::store(static_cast<Value>(random.uniform() * 8 - 4 + 0x1p-9));
-      } else if constexpr (std::is_same_v<Element, nccl::BoolElement>) {
+      } else if constexpr (std::is_same_v<Element, kernel::Bool>) {
         stored = random.uniform() < 0.7;
       } else {
         stored = static_cast<Value>(static_cast<std::int64_t>(random.uniform() * 0x1p40));
@@ -52,20 +55,20 @@ Bytes values(DType dtype, std::size_t count, std::uint64_t seed) {
 /// The tree, slot by slot, as leaf_tree.hpp defines it.
 Bytes expected(DType dtype, const Reduction& how, std::vector<Bytes> slots,
                const std::vector<LeafInterval>& nodes, int leaves) {
-  nccl::with_element(dtype, [&](auto element) {
+  kernel::with_element(dtype, [&](auto element) {
     using Element = decltype(element);
     using Stored = typename Element::Stored;
     const auto at = [](Bytes& slot, std::size_t i) { return reinterpret_cast<Stored*>(slot.data()) + i; };
     const std::size_t count = slots[0].size() / sizeof(Stored);
     for (std::size_t i = 0; i < count; ++i) {
       if (how.op == ReduceOp::kPremulSum) {
-        for (Bytes& slot : slots) *at(slot, i) = nccl::scale<Element>(*at(slot, i), how.factor);
+        for (Bytes& slot : slots) *at(slot, i) = testing::scale<Element>(*at(slot, i), how.factor);
       }
       for (const FoldStep& step : fold_plan(nodes, leaves)) {
         Stored* into = at(slots[static_cast<std::size_t>(step.into)], i);
-        *into = nccl::combine<Element>(how.op, *into, *at(slots[static_cast<std::size_t>(step.from)], i));
+        *into = testing::combine<Element>(how.op, *into, *at(slots[static_cast<std::size_t>(step.from)], i));
       }
-      if (how.op == ReduceOp::kAvg) *at(slots[0], i) = nccl::divide<Element>(*at(slots[0], i), leaves);
+      if (how.op == ReduceOp::kAvg) *at(slots[0], i) = testing::divide<Element>(*at(slots[0], i), leaves);
     }
   });
   return slots[0];
@@ -339,6 +342,61 @@ TEST_CASE("nccl: an operation waits for the stream that fills its buffer, and th
     }
     require(rank.get<std::int32_t>(buffer) == std::vector<std::int32_t>{2, 4, 1}, "sum");
     require(work->wait_for(std::chrono::seconds(60)) && work->duration().has_value(), "the end");
+  });
+}
+
+TEST_CASE("nccl: a batch goes to the GPU as one group of calls, its exact sums and messages with it") {
+  for (const bool compare : {false, true}) {
+    run_nccl(
+        2,
+        [&](NcclRank& rank) {
+          auto& library = rank.cluster.library;
+          const Reduction fast(ReduceOp::kSum, false);
+          const auto numbers = [&] { return rank.put(std::vector<std::int32_t>{1, rank.p}); };
+          const Buffer a = numbers(), b = numbers(), c = numbers(), d = numbers(), e = numbers(),
+                       f = numbers();
+          const int groups = library.calls(rank.p, "ncclGroupStart");
+          rank.group->batch({Op::all_reduce(a, fast), Op::broadcast(b, 1), Op::all_reduce(c, fast)})->wait();
+          const int took = library.calls(rank.p, "ncclGroupStart") - groups;
+          require(compare ? took > 3 : took == 1, std::to_string(took) + " groups of calls");
+          const auto work = rank.group->batch({Op::send(d, 1 - rank.p), Op::all_reduce(f, ReduceOp::kSum),
+                                               Op::recv(e, 1 - rank.p), Op::barrier()});
+          work->wait();
+          const std::vector<std::int32_t> sum{2, 1}, theirs{1, 1 - rank.p};
+          require(rank.get<std::int32_t>(a) == sum && rank.get<std::int32_t>(c) == sum, "sums");
+          require(rank.get<std::int32_t>(b) == std::vector<std::int32_t>{1, 1}, "broadcast");
+          require(rank.get<std::int32_t>(f) == sum && rank.get<std::int32_t>(e) == theirs, "exact, message");
+          require(work->wait_for(std::chrono::seconds(60)) && work->duration().has_value(), "the end");
+        },
+        [&](NcclGroupOptions& options) { options.compare_calls = compare; });
+  }
+}
+
+/// A stream-only wait() was recorded as completed once.
+TEST_CASE("nccl: the flight recorder tells what a stream waits for from what is complete") {
+  run_nccl(2, [&](NcclRank& rank) {
+    using flight::State;
+    auto& library = rank.cluster.library;
+    const auto recorder = flight::record(*rank.group, {.folder = ""});
+    const auto state = [&](std::size_t i) { return recorder->snapshot("asked").operations.at(i).state; };
+    std::promise<void> go;
+    auto gate = go.get_future().share();
+    library.on_stream(rank.p, rank.stream, [gate] { gate.wait(); });
+    const Buffer buffer = rank.put(std::vector<std::int32_t>{1, 2});
+    const auto work = rank.group->all_reduce(buffer, ReduceOp::kSum);
+    require(state(0) == State::kLaunched, "launched");
+    work->wait();
+    require(state(0) == State::kEnqueued, "the stream waits");
+    go.set_value();
+    // Nobody asks this Work again: the group's thread hears of the end by its event.
+    rank.synchronize();
+    while (state(0) == State::kEnqueued) std::this_thread::yield();
+    require(state(0) == State::kCompleted, "completed");
+    const Buffer mine = rank.put(std::vector<float>{1.5F}), theirs = rank.put(std::vector<float>{0});
+    const auto sent = rank.group->send(mine, 1 - rank.p), received = rank.group->recv(theirs, 1 - rank.p);
+    require(received->wait_for(std::chrono::seconds(60)) && sent->wait_for(std::chrono::seconds(60)),
+            "messages");
+    require(state(1) == State::kCompleted && state(2) == State::kCompleted, "messages are complete");
   });
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 Plan plan_of(OpKind kind, DType dtype, std::size_t count, int root, int ranks,
              Algorithm algorithm = Algorithm::kExchange) {
-  return {{.kind = kind, .dtype = dtype, .index = root, .count = count}, ranks, algorithm};
+  return {{.kind = kind, .dtype = dtype, .peer = root, .count = count}, ranks, algorithm};
 }
 
 Choice choice_of(OpKind kind, std::size_t count, int ranks, bool one_machine = true) {

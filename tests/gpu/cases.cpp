@@ -9,6 +9,7 @@
 #include "collectives/native/kernels.hpp"
 #include "collectives/nccl/tree_fold.hpp"
 #include "runtime/core/random.hpp"
+#include "tests/collectives/element_ops.hpp"
 #include "tests/gpu/machine.hpp"
 
 namespace troupe::gpu {
@@ -37,7 +38,7 @@ Bytes values(DType dtype, std::size_t count, std::uint64_t seed, bool wild) {
     random.fill(bytes);
     return bytes;
   }
-  nccl::with_element(dtype, [&](auto element) {
+  kernel::with_element(dtype, [&](auto element) {
     using Element = decltype(element);
     using Value = typename Element::Value;
     for (std::size_t i = 0; i < count; ++i) {
@@ -56,19 +57,19 @@ Bytes values(DType dtype, std::size_t count, std::uint64_t seed, bool wild) {
 Bytes fold(DType dtype, const Reduction& how, std::vector<Bytes> slots,
            const std::vector<LeafInterval>& nodes, int leaves) {
   const auto plan = fold_plan(nodes, leaves);
-  nccl::with_element(dtype, [&](auto element) {
+  kernel::with_element(dtype, [&](auto element) {
     using Element = decltype(element);
     using Stored = typename Element::Stored;
     const auto at = [](Bytes& slot, std::size_t i) { return reinterpret_cast<Stored*>(slot.data()) + i; };
     for (std::size_t i = 0; i < slots[0].size() / sizeof(Stored); ++i) {
       if (how.op == ReduceOp::kPremulSum) {
-        for (Bytes& slot : slots) *at(slot, i) = nccl::scale<Element>(*at(slot, i), how.factor);
+        for (Bytes& slot : slots) *at(slot, i) = testing::scale<Element>(*at(slot, i), how.factor);
       }
       for (const FoldStep& step : plan) {
         Stored* into = at(slots[static_cast<std::size_t>(step.into)], i);
-        *into = nccl::combine<Element>(how.op, *into, *at(slots[static_cast<std::size_t>(step.from)], i));
+        *into = testing::combine<Element>(how.op, *into, *at(slots[static_cast<std::size_t>(step.from)], i));
       }
-      if (how.op == ReduceOp::kAvg) *at(slots[0], i) = nccl::divide<Element>(*at(slots[0], i), leaves);
+      if (how.op == ReduceOp::kAvg) *at(slots[0], i) = testing::divide<Element>(*at(slots[0], i), leaves);
     }
   });
   return slots[0];
@@ -98,7 +99,7 @@ bool near(const Bytes& a, const Bytes& b, DType dtype) {
                            : dtype == DType::kFloat16 ? 0.05
                                                       : 0.4;
   bool all = true;
-  nccl::with_element(dtype, [&](auto element) {
+  kernel::with_element(dtype, [&](auto element) {
     using Stored = typename decltype(element)::Stored;
     for (std::size_t i = 0; i < a.size(); i += sizeof(Stored)) {
       Stored x, y;

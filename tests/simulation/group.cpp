@@ -9,49 +9,34 @@
 namespace troupe::sim {
 namespace {
 
-using collectives::Buffer;
 using collectives::DType;
+using collectives::Op;
+using collectives::OpKind;
 using collectives::Work;
 
 /// Done where it is waited for.
 class Lazy final : public Work {
  public:
   explicit Lazy(std::function<void()> finish) : finish_(std::move(finish)) {}
-  void wait() override {
-    if (thrown_) std::rethrow_exception(thrown_);
-    if (!finish_) return;
-    try {
-      std::exchange(finish_, nullptr)();
-    } catch (...) {
-      thrown_ = std::current_exception();
-      throw;
-    }
-  }
-  bool wait_for(Duration /*limit*/) override { return wait(), true; }
-  bool is_completed() override { return !finish_; }
-  std::exception_ptr exception() override { return thrown_; }
-  std::optional<Duration> duration() override { return {}; }
 
  private:
-  std::function<void()> finish_;
-  std::exception_ptr thrown_;
+  bool advance(Duration /*limit*/) override {
+    finish_();
+    return true;
+  }
+  const std::function<void()> finish_;
 };
 
-std::shared_ptr<Work> lazy(std::function<void()> finish) {
-  return std::make_shared<Lazy>(std::move(finish));
-}
-
-wire::Bytes bytes_of(const Buffer& buffer) {
-  const auto* data = static_cast<const std::byte*>(buffer.data);
-  return {data, data + buffer.count * collectives::element_size(buffer.dtype)};
+wire::Bytes bytes_of(const Op& op) {
+  return {op.in(), op.in() + op.bytes()};
 }
 
 template <class T>
-void sum_into(const Buffer& buffer, const std::vector<wire::Bytes>& all) {
-  auto* out = static_cast<T*>(buffer.data);
-  std::fill(out, out + buffer.count, T{});
+void sum_into(const Op& op, const std::vector<wire::Bytes>& all) {
+  auto* out = reinterpret_cast<T*>(op.out());
+  std::fill(out, out + op.count, T{});
   for (const wire::Bytes& one : all) {
-    for (std::size_t i = 0; i < buffer.count; ++i) {
+    for (std::size_t i = 0; i < op.count; ++i) {
       T value;
       std::memcpy(&value, one.data() + i * sizeof(T), sizeof(T));
       out[i] = static_cast<T>(out[i] + value);
@@ -167,47 +152,62 @@ void Group::abort(int host, const std::string& reason) {
   }
 }
 
-std::shared_ptr<Work> SimGroup::all_reduce(const Buffer& buffer, collectives::Reduction /*how*/) {
-  const std::uint64_t number = ++operations_;
-  const bool words = buffer.dtype == DType::kInt64;
-  TROUPE_ASSERT(words || buffer.dtype == DType::kUInt8, "what trainers reduce by themselves is of two types");
-  group_->give(rank_, number, "all_reduce", bytes_of(buffer));
-  return lazy([this, keep = group_, buffer, number, words] {
-    const auto& all = keep->exchange(rank_, number, timeout_);
-    words ? sum_into<std::int64_t>(buffer, all) : sum_into<std::uint8_t>(buffer, all);
-  });
+SimGroup::SimGroup(std::shared_ptr<Group> group, int rank, Duration timeout, SharedMemory region)
+    : ProcessGroup({"simulated",
+                    rank,
+                    static_cast<int>(group->ranks.size()),
+                    group->plan.generation,
+                    collectives::checked_leaves("simulated", rank, static_cast<int>(group->ranks.size()), {}),
+                    {}}),
+      group_(std::move(group)),
+      timeout_(timeout),
+      region_(std::move(region)) {}
+
+std::shared_ptr<Work> SimGroup::launch(std::span<const Op> operations) {
+  std::vector<std::shared_ptr<Work>> works;
+  for (const Op& op : operations) works.push_back(launch(op));
+  return collectives::joined(std::move(works));
 }
 
-std::shared_ptr<Work> SimGroup::barrier() {
-  const std::uint64_t number = ++operations_;
-  group_->give(rank_, number, "barrier", {});
-  return lazy([this, number] { group_->exchange(rank_, number, timeout_); });
+std::shared_ptr<Work> SimGroup::launch(const Op& op) {
+  if (!abort_reason().empty())
+    throw CollectiveAborted({ErrorCode::kAborted, "an operation was aborted", abort_reason(), ""});
+  switch (op.kind) {
+    case OpKind::kBarrier:
+    case OpKind::kAllReduce: {
+      const std::uint64_t number = ++operations_;
+      group_->give(rank(), number, collectives::name_of(op.kind).data(), bytes_of(op));
+      return std::make_shared<Lazy>([this, keep = group_, op, number] {
+        const auto& all = keep->exchange(rank(), number, timeout_);
+        if (op.kind == OpKind::kBarrier) return;
+        const bool words = op.dtype == DType::kInt64;
+        TROUPE_ASSERT(words || op.dtype == DType::kUInt8,
+                      "what trainers reduce by themselves is of two types");
+        words ? sum_into<std::int64_t>(op, all) : sum_into<std::uint8_t>(op, all);
+      });
+    }
+    case OpKind::kSend:
+      group_->send(rank(), op.peer, bytes_of(op));
+      return collectives::completed_work();
+    case OpKind::kRecv:
+      return std::make_shared<Lazy>([this, op] {
+        const auto bytes = group_->receive(rank(), op.peer, timeout_);
+        TROUPE_ASSERT(bytes.size() == op.bytes(), "both sides count alike");
+        std::memcpy(op.out(), bytes.data(), bytes.size());
+      });
+    default:
+      refuse(collectives::name_of(op.kind));
+  }
 }
 
 std::vector<wire::Bytes> SimGroup::exchange(const char* what, wire::Bytes bytes) {
   const std::uint64_t number = ++operations_;
-  group_->give(rank_, number, what, std::move(bytes));
-  return group_->exchange(rank_, number, timeout_);
+  group_->give(rank(), number, what, std::move(bytes));
+  return group_->exchange(rank(), number, timeout_);
 }
 
-std::shared_ptr<Work> SimGroup::send(const Buffer& buffer, int to, std::uint32_t /*tag*/) {
-  if (!group_->ranks[rank_].aborted.empty())
-    throw CollectiveAborted({ErrorCode::kAborted, "a send was aborted", abort_reason(), ""});
-  group_->send(rank_, to, bytes_of(buffer));
-  return lazy(nullptr);
-}
-
-std::shared_ptr<Work> SimGroup::recv(const Buffer& buffer, int from, std::uint32_t /*tag*/) {
-  return lazy([this, buffer, from] {
-    const auto bytes = group_->receive(rank_, from, timeout_);
-    TROUPE_ASSERT(bytes.size() == buffer.count * collectives::element_size(buffer.dtype),
-                  "both sides count alike");
-    std::memcpy(buffer.data, bytes.data(), bytes.size());
-  });
-}
-
-void SimGroup::abort(const std::string& reason) {
-  group_->abort(group_->ranks[rank_].trainer->host, reason);
+void SimGroup::stop(const std::string& reason) {
+  group_->abort(group_->ranks[rank()].trainer->host, reason);
 }
 
 }  // namespace troupe::sim

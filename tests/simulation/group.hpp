@@ -60,30 +60,19 @@ struct Group {
 /// One rank's end.
 class SimGroup final : public collectives::ProcessGroup {
  public:
-  SimGroup(std::shared_ptr<Group> group, int rank, Duration timeout, SharedMemory region)
-      : group_(std::move(group)), rank_(rank), timeout_(timeout), region_(std::move(region)) {}
-
-  std::string_view backend() const override { return "simulated"; }
-  int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(group_->ranks.size()); }
-  Generation generation() const override { return group_->plan.generation; }
-  std::shared_ptr<collectives::Work> all_reduce(const collectives::Buffer& buffer,
-                                                collectives::Reduction how) override;
-  std::shared_ptr<collectives::Work> barrier() override;
-  std::shared_ptr<collectives::Work> send(const collectives::Buffer& buffer, int to,
-                                          std::uint32_t tag) override;
-  std::shared_ptr<collectives::Work> recv(const collectives::Buffer& buffer, int from,
-                                          std::uint32_t tag) override;
-  void abort(const std::string& reason) override;
-  std::string abort_reason() const override { return group_->ranks[rank_].aborted; }
+  SimGroup(std::shared_ptr<Group> group, int rank, Duration timeout, SharedMemory region);
+  std::string abort_reason() const override { return group_->ranks[rank()].aborted; }
 
   /// Every rank's bytes, in their order; blocks.
   std::vector<wire::Bytes> exchange(const char* what, wire::Bytes bytes);
   const train::GenerationPlan& plan() const { return group_->plan; }
 
  private:
+  std::shared_ptr<collectives::Work> launch(std::span<const collectives::Op> operations) override;
+  void stop(const std::string& reason) override;
+  std::shared_ptr<collectives::Work> launch(const collectives::Op& op);
+
   std::shared_ptr<Group> group_;
-  const int rank_;
   const Duration timeout_;
   const SharedMemory region_;  ///< its abort word: the node aborts it when a member dies
   std::uint64_t operations_ = 0;

@@ -48,8 +48,8 @@ void leave_dump(const std::string& folder, std::uint32_t generation, int rank, O
   dump.reason = "asked";
   dump.launched = dump.collectives = 2;
   for (std::uint64_t n = 1; n <= 2; ++n) {
-    Operation op{.number = n, .sequence = n, .state = State::kCompleted, .launched_ns = dump.dumped_ns - 9};
-    op.what = {.call = n == 1 ? OpKind::kBarrier : second, .count = 8};
+    Operation op{.number = n, .state = State::kCompleted, .launched_ns = dump.dumped_ns - 9};
+    op.call = {.kind = n == 1 ? OpKind::kBarrier : second, .count = 8, .sequence = n};
     dump.operations.push_back(op);
   }
   write_dump(folder, dump).value();

@@ -1,6 +1,6 @@
 /// What calls refuse before anybody takes part.
 
-#include "collectives/check_buffers.hpp"
+#include "collectives/check_op.hpp"
 
 #include <catch2/catch.hpp>
 #include <functional>
@@ -23,60 +23,70 @@ Buffer at(std::size_t offset, std::size_t count, DType dtype = DType::kFloat32) 
 }  // namespace
 
 TEST_CASE("parts have to fit, whatever the operation") {
-  const Call call{"do it", 1, 4, DeviceKind::kCpu};
+  const GroupFacts group{.rank = 1, .size = 4};
   struct Row {
-    Parts parts;
+    OpKind kind;
     Buffer input, output;
     const char* why;  ///< null: right
   };
   const Row rows[] = {
-      {Parts::kGathered, at(0, 3), at(1024, 12), nullptr},
-      {Parts::kGathered, at(0, 0), at(0, 0), nullptr},
-      {Parts::kGathered, {}, {}, nullptr},
-      {Parts::kGathered, at(0, 3), at(1024, 11), "3 elements and the output 11, with 4 ranks"},
-      {Parts::kGathered, at(0, 3), at(1024, 16), "the output holds size() x the input"},
-      {Parts::kGathered, at(0, 3), at(1024, 12, DType::kInt32), "the input has f32 and the output i32"},
-      {Parts::kGathered, at(12, 3), at(0, 12), nullptr},  // in place, as part 1
-      {Parts::kGathered, at(0, 3), at(0, 12), "overlap"},
-      {Parts::kGathered, at(44, 3), at(0, 12), "overlap"},
-      {Parts::kGathered, at(48, 3), at(0, 12), nullptr},  // right behind
-      {Parts::kScattered, at(0, 12), at(1024, 3), nullptr},
-      {Parts::kScattered, at(0, 12), at(12, 3), nullptr},  // in place
-      {Parts::kScattered, at(0, 12), at(24, 3), "overlap"},
-      {Parts::kScattered, at(0, 13), at(1024, 3), "the input holds size() x the output"},
-      {Parts::kScattered, at(0, 3), at(1024, 12), "the input holds size() x the output"},
-      {Parts::kExchanged, at(0, 8), at(1024, 8), nullptr},
-      {Parts::kExchanged, at(0, 8), at(1024, 12), "both hold size() parts"},
-      {Parts::kExchanged, at(0, 7), at(1024, 7), "both hold size() parts"},
-      {Parts::kExchanged, at(0, 8), at(0, 8), "overlap"},
-      {Parts::kExchanged, {nullptr, 8, DType::kFloat32}, at(0, 8), "the input is null and has 8 elements"},
-      {Parts::kExchanged, at(0, 8), {nullptr, 8, DType::kFloat32}, "the output is null and has 8 elements"},
-      {Parts::kExchanged, at(2, 8), at(1024, 8), "the input is not aligned to its elements (f32)"},
-      {Parts::kExchanged, at(0, 8), at(1028, 8, DType::kFloat64), "the output is not aligned"},
-      {Parts::kExchanged, at(0, 8), at(1024, 8, static_cast<DType>(77)), "the output has dtype 77"},
-      {Parts::kExchanged,
+      {OpKind::kAllGather, at(0, 3), at(1024, 12), nullptr},
+      {OpKind::kAllGather, at(0, 0), at(0, 0), nullptr},
+      {OpKind::kAllGather, {}, {}, nullptr},
+      {OpKind::kAllGather, at(0, 3), at(1024, 11), "3 elements and the output 11, with 4 ranks"},
+      {OpKind::kAllGather, at(0, 3), at(1024, 16), "the output holds size() x the input"},
+      {OpKind::kAllGather, at(0, 3), at(1024, 12, DType::kInt32), "the input has f32 and the output i32"},
+      {OpKind::kAllGather, at(12, 3), at(0, 12), nullptr},  // in place, as part 1
+      {OpKind::kAllGather, at(0, 3), at(0, 12), "overlap"},
+      {OpKind::kAllGather, at(44, 3), at(0, 12), "overlap"},
+      {OpKind::kAllGather, at(48, 3), at(0, 12), nullptr},  // right behind
+      {OpKind::kReduceScatter, at(0, 12), at(1024, 3), nullptr},
+      {OpKind::kReduceScatter, at(0, 12), at(12, 3), nullptr},  // in place
+      {OpKind::kReduceScatter, at(0, 12), at(24, 3), "overlap"},
+      {OpKind::kReduceScatter, at(0, 13), at(1024, 3), "the input holds size() x the output"},
+      {OpKind::kReduceScatter, at(0, 3), at(1024, 12), "the input holds size() x the output"},
+      {OpKind::kAllToAll, at(0, 8), at(1024, 8), nullptr},
+      {OpKind::kAllToAll, at(0, 8), at(1024, 12), "both hold size() parts"},
+      {OpKind::kAllToAll, at(0, 7), at(1024, 7), "both hold size() parts"},
+      {OpKind::kAllToAll, at(0, 8), at(0, 8), "overlap"},
+      {OpKind::kAllToAll, {nullptr, 8, DType::kFloat32}, at(0, 8), "the input is null and has 8 elements"},
+      {OpKind::kAllToAll, at(0, 8), {nullptr, 8, DType::kFloat32}, "the output is null and has 8 elements"},
+      {OpKind::kAllToAll, at(2, 8), at(1024, 8), "the input is not aligned to its elements (f32)"},
+      {OpKind::kAllToAll, at(0, 8), at(1028, 8, DType::kFloat64), "the output is not aligned"},
+      {OpKind::kAllToAll, at(0, 8), at(1024, 8, static_cast<DType>(77)), "the output has dtype 77"},
+      {OpKind::kAllToAll,
        at(0, 8),
        {memory, 8, DType::kFloat32, {DeviceKind::kCuda, 0}},
        "memory of the CPU"},
-      {Parts::kExchanged, at(0, 8), {memory, 8, DType::kFloat32, {DeviceKind::kCpu, 1}}, "different devices"},
-      {Parts::kGathered, at(0, (std::size_t{1} << 62) + 3), at(0, 12), "larger than 2^40"},
-      {Parts::kScattered, at(0, ~std::size_t{0}), at(0, 3), "larger than 2^40"},
+      {OpKind::kAllToAll, at(0, 8), {memory, 8, DType::kFloat32, {DeviceKind::kCpu, 1}}, "different devices"},
+      {OpKind::kAllGather, at(0, (std::size_t{1} << 62) + 3), at(0, 12), "larger than 2^40"},
+      {OpKind::kReduceScatter, at(0, ~std::size_t{0}), at(0, 3), "larger than 2^40"},
   };
   for (const Row& row : rows) {
+    Op op{.kind = row.kind, .input = row.input, .output = row.output};
+    complete_op(op, group);
     if (row.why == nullptr) {
-      const std::size_t part = check_parts(call, row.parts, row.input, row.output);
-      CHECK(part == row.input.count / (row.parts == Parts::kGathered ? 1 : 4));
+      CHECK_NOTHROW(check_op(op, group));
+      CHECK(op.count == row.input.count / (row.kind == OpKind::kAllGather ? 1 : 4));
     } else {
-      CHECK_THROWS_WITH(check_parts(call, row.parts, row.input, row.output),
-                        Catch::StartsWith("cannot do it: ") && Catch::Contains(row.why));
+      CHECK_THROWS_WITH(
+          check_op(op, group),
+          Catch::StartsWith("cannot " + std::string(name_of(row.kind)) + ": ") && Catch::Contains(row.why));
     }
   }
 }
 
-TEST_CASE("a backend says which device it serves") {
-  const Call call{"reduce", 0, 2, DeviceKind::kCuda};
-  CHECK_THROWS_WITH(check_buffer(call, "buffer", at(0, 1)), Catch::Contains("memory of a CUDA device"));
-  CHECK_NOTHROW(check_buffer(call, "buffer", {memory, 1, DType::kFloat32, {DeviceKind::kCuda, 0}, nullptr}));
+TEST_CASE("a group says which device it serves") {
+  const GroupFacts group{.size = 2, .device = {DeviceKind::kCuda, 3}};
+  const auto check = [&](const Buffer& buffer) {
+    Op op = Op::reduce(buffer, {}, 0);
+    complete_op(op, group);
+    check_op(op, group);
+  };
+  CHECK_THROWS_WITH(check(at(0, 1)), Catch::Contains("memory of a CUDA device"));
+  CHECK_THROWS_WITH(check({memory, 1, DType::kFloat32, {DeviceKind::kCuda, 0}, nullptr}),
+                    Catch::Contains("is on cuda:0, and this rank's device is cuda:3"));
+  CHECK_NOTHROW(check({memory, 1, DType::kFloat32, {DeviceKind::kCuda, 3}, nullptr}));
 }
 
 TEST_CASE("every operation of the native group refuses bad input, and the group stays good") {

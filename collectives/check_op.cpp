@@ -1,0 +1,169 @@
+#include "collectives/check_op.hpp"
+
+#include <cstdint>
+#include <cstdio>
+
+#include "collectives/native/kernels.hpp"
+#include "runtime/core/error.hpp"
+
+namespace troupe::collectives {
+namespace {
+
+/// The checks of one call.
+class Checks {
+ public:
+  Checks(const Op& op, const GroupFacts& group) : op_(op), group_(group) {}
+
+  void run() const {
+    if (op_.kind == OpKind::kBarrier) return;
+    if (has_root(op_.kind)) rank("root");
+    if (is_message(op_.kind)) rank(op_.kind == OpKind::kSend ? "to" : "from");
+    const bool root = group_.rank == op_.peer;
+    switch (op_.kind) {
+      case OpKind::kGather:
+        root ? parts() : buffer("input", op_.input);
+        break;
+      case OpKind::kScatter:
+        root ? parts() : buffer("output", op_.output);
+        break;
+      case OpKind::kAllGather:
+      case OpKind::kReduceScatter:
+      case OpKind::kAllToAll:
+        parts();
+        break;
+      case OpKind::kAllReduceTree:
+        break;
+      default:
+        buffer("buffer", op_.kind == OpKind::kRecv ? op_.output : op_.input);
+    }
+    if (reduces(op_.kind)) reduction();
+  }
+
+ private:
+  [[noreturn]] void refuse(std::string why, std::string todo) const {
+    throw_error(
+        {ErrorCode::kBadInput, "cannot " + std::string(name_of(op_.kind)), std::move(why), std::move(todo)});
+  }
+
+  void rank(const char* role) const {
+    if (op_.peer >= 0 && op_.peer < group_.size) return;
+    refuse(std::string(role) + " is rank " + std::to_string(op_.peer) + ", and there are " +
+               std::to_string(group_.size) + " ranks",
+           "ranks count from 0");
+  }
+
+  void buffer(const char* which, const Buffer& buffer) const {
+    const auto refuse_it = [&](const std::string& what, std::string todo) {
+      refuse(std::string("the ") + which + what, std::move(todo));
+    };
+    if (!is_known(buffer.dtype)) {
+      refuse_it(" has dtype " + std::to_string(static_cast<int>(buffer.dtype)), "give one that DType names");
+    }
+    check_count(name_of(op_.kind), buffer.count);
+    const bool cpu = group_.device.kind == DeviceKind::kCpu;
+    if (buffer.device.kind != group_.device.kind) {
+      refuse_it(std::string(" is not in the memory of ") + (cpu ? "the CPU" : "a CUDA device"),
+                "copy it there, or use a backend for its device");
+    }
+    if (!cpu && buffer.device.index != group_.device.index) {
+      refuse_it(" is on cuda:" + std::to_string(buffer.device.index) +
+                    ", and this rank's device is cuda:" + std::to_string(group_.device.index),
+                "copy it there");
+    }
+    if (buffer.count == 0) return;
+    if (buffer.data == nullptr) {
+      refuse_it(" is null and has " + std::to_string(buffer.count) + " elements", "give memory for them");
+    }
+    if ((reinterpret_cast<std::uintptr_t>(buffer.data) & (element_size(buffer.dtype) - 1)) != 0) {
+      refuse_it(" is not aligned to its elements (" + std::string(dtype_name(buffer.dtype)) + ")",
+                "align it to " + std::to_string(element_size(buffer.dtype)) + " bytes");
+    }
+  }
+
+  /// Input and output, one or both with a part for every rank.
+  void parts() const {
+    const Buffer &in = op_.input, &out = op_.output;
+    buffer("input", in);
+    buffer("output", out);
+    if (in.dtype != out.dtype) {
+      refuse("the input has " + std::string(dtype_name(in.dtype)) + " and the output " +
+                 std::string(dtype_name(out.dtype)),
+             "use one dtype for both");
+    }
+    if (in.device != out.device) refuse("input and output are on different devices", "put both on one");
+    const auto size = static_cast<std::size_t>(group_.size);
+    const bool exchanges = op_.kind == OpKind::kAllToAll;
+    const bool scatters = op_.kind == OpKind::kScatter || op_.kind == OpKind::kReduceScatter;
+    const Buffer& whole = scatters ? in : out;
+    const Buffer& part = scatters ? out : in;
+    if (whole.count % size != 0 || part.count != (exchanges ? whole.count : whole.count / size)) {
+      refuse("the input has " + std::to_string(in.count) + " elements and the output " +
+                 std::to_string(out.count) + ", with " + std::to_string(group_.size) + " ranks",
+             exchanges  ? "both hold size() parts of the same count"
+             : scatters ? "the input holds size() x the output"
+                        : "the output holds size() x the input");
+    }
+    if (op_.count == 0 || !overlap() || (!exchanges && op_.in_place(group_.rank))) return;
+    refuse("input and output overlap",
+           exchanges ? "give two buffers"
+                     : "give two buffers, or this rank's part of the larger one as the other");
+  }
+
+  bool overlap() const {
+    const std::size_t element = element_size(op_.dtype);
+    const auto in = reinterpret_cast<std::uintptr_t>(op_.input.data),
+               out = reinterpret_cast<std::uintptr_t>(op_.output.data);
+    return in < out + op_.output.count * element && out < in + op_.input.count * element;
+  }
+
+  void reduction() const {
+    const std::string name(dtype_name(op_.dtype));
+    const auto by = [&] { return name + " by " + std::string(reduce_op_name(op_.how.op)); };
+    if (const std::string why = why_not(op_.dtype, op_.how.op); !why.empty()) {
+      refuse(by() + ": " + why, "docs/collectives.md lists the operations of each dtype");
+    }
+    if (op_.how.op != ReduceOp::kPremulSum) return;
+    if (op_.kind == OpKind::kAllReduceTree) {
+      refuse(by() +
+                 ": scaled sums of leaves have other bits than sums of scaled leaves, so the result would "
+                 "depend on how leaves are dealt",
+             "scale the leaves and use sum");
+    }
+    if (!factor_fits(op_.dtype, op_.how.factor)) {
+      char factor[32];
+      std::snprintf(factor, sizeof factor, "%g", op_.how.factor);
+      refuse(by() + ": " + name + " has no " + factor, "give a factor that the dtype has");
+    }
+  }
+
+  const Op& op_;
+  const GroupFacts& group_;
+};
+
+}  // namespace
+
+void check_count(std::string_view call, std::size_t count) {
+  if (count <= kMaxElements) return;
+  throw_error({ErrorCode::kLimit, "cannot " + std::string(call),
+               "a buffer of " + std::to_string(count) + " elements is larger than 2^40", "split it"});
+}
+
+void check_op(const Op& op, const GroupFacts& group) {
+  Checks(op, group).run();
+}
+
+void complete_op(Op& op, const GroupFacts& group) {
+  const bool on_root = group.rank == op.peer;
+  const bool takes_output =
+      op.kind == OpKind::kScatter || op.kind == OpKind::kReduceScatter || op.kind == OpKind::kRecv;
+  const Buffer& part = takes_output ? op.output : op.input;
+  op.dtype = part.dtype;
+  op.count = part.count;
+  if (op.kind == OpKind::kAllToAll) op.count /= static_cast<std::size_t>(group.size);
+  if ((op.kind == OpKind::kGather || op.kind == OpKind::kReduce) && !on_root) op.output = {};
+  if (op.kind == OpKind::kScatter && !on_root) op.input = {};
+  if (op.kind == OpKind::kAllReduceTree) op.input.device = op.output.device = group.device;
+  if (op.how.op != ReduceOp::kPremulSum) op.how.factor = 1;
+}
+
+}  // namespace troupe::collectives

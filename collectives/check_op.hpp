@@ -1,0 +1,32 @@
+/// What a call's buffers and ranks have to be, whatever the backend: pure checks, before anybody takes part.
+///
+/// All throw BadInput, or Error with ErrorCode::kLimit, whose text names the call: null with elements, not
+/// aligned to the element, another dtype, device or number of elements than the other buffer, on a device
+/// that the group does not serve, overlapping, more than 2^40 elements, a rank that does not exist, a dtype
+/// that does not reduce by the operation, a factor that it does not have.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+#include "collectives/group_facts.hpp"
+#include "collectives/op.hpp"
+
+namespace troupe::collectives {
+
+inline constexpr std::size_t kMaxElements = std::size_t{1} << 40;  ///< of a buffer
+
+/// A count that somebody wants to allocate.
+void check_count(std::string_view call, std::size_t count);
+
+/// Sets what follows from the buffers (count, dtype), and forgets what is not looked at on this rank: the
+/// output of a gather or reduce except on the root, the input of a scatter except there, the factor of what
+/// has none. Never throws.
+void complete_op(Op& op, const GroupFacts& group);
+
+/// Buffers, root or partner, and reduction of a completed op. Input and output may not overlap, but for one
+/// case: the buffer of one part may be this rank's part of the other (all_gather, gather, reduce_scatter and
+/// scatter in place). Whether a tree is the group's own is the group's matter.
+void check_op(const Op& op, const GroupFacts& group);
+
+}  // namespace troupe::collectives

@@ -1,0 +1,35 @@
+/// What a process group is, from its making to its end.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "collectives/leaf_tree.hpp"
+#include "collectives/types.hpp"
+#include "runtime/core/ids.hpp"
+
+namespace troupe::collectives {
+
+struct GroupFacts {
+  std::string_view backend;  ///< "native", "nccl", "gloo" or "mpi"; outlives the group
+  int rank = 0;
+  int size = 1;
+  Generation generation;
+  /// Every rank's leaves: adjacent, none empty, in rank order from 0. Empty: one leaf a rank.
+  std::vector<LeafInterval> leaves;
+  Device device{};  ///< where its buffers are; of CPUs the index does not count
+
+  /// The partial sums of this rank.
+  std::vector<LeafInterval> partials() const {
+    return canonical_nodes(leaves[static_cast<std::size_t>(rank)], leaves.back().end);
+  }
+};
+
+inline constexpr int kMaxGroupRanks = 1 << 15;  ///< so that a stage of the native backend has an element for each
+
+/// The leaves, one a rank where there are none. Throws BadConfig, naming `backend`, for a rank that does not
+/// exist and for leaves that are not a deal for `size` ranks.
+std::vector<LeafInterval> checked_leaves(std::string_view backend, int rank, int size,
+                                         std::vector<LeafInterval> leaves);
+
+}  // namespace troupe::collectives

@@ -1,0 +1,180 @@
+/// Calls as values, the typed front and batches.
+
+#include "collectives/op.hpp"
+
+#include <array>
+#include <catch2/catch.hpp>
+
+#include "collectives/flight/flight_recorder.hpp"
+#include "runtime/core/error.hpp"
+#include "tests/collectives/ranks.hpp"
+
+using namespace troupe;
+using namespace troupe::collectives;
+using namespace troupe::collectives::testing;
+
+namespace {
+
+void expect(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
+}
+
+/// Whether the front takes these.
+template <class T>
+concept Reduces = requires(ProcessGroup& group, T& buffer) {
+  group.all_reduce(buffer);
+};
+template <class From, class To>
+concept Gathers = requires(ProcessGroup& group, From& input, To& output) {
+  group.all_gather(input, output);
+};
+template <class T>
+concept Sends = requires(ProcessGroup& group, T& buffer) {
+  group.send(buffer, 0);
+};
+template <class T>
+concept Receives = requires(ProcessGroup& group, T& buffer) {
+  group.recv(buffer, 0);
+};
+
+using Floats = std::vector<float>;
+static_assert(Reduces<Floats> && Reduces<std::span<double>> && Reduces<std::array<long long, 3>>);
+static_assert(Reduces<std::span<float, 4>> && Reduces<int[5]> && Reduces<std::vector<char>>);
+// What was changed in a const vector once, and crashed in read-only memory.
+static_assert(!Reduces<const Floats> && !Reduces<std::span<const float>> && !Receives<const Floats>);
+static_assert(Sends<const Floats> && Sends<std::span<const bool>> && Receives<Floats>);
+static_assert(Gathers<Floats, Floats> && Gathers<const Floats, std::span<float>>);
+static_assert(!Gathers<Floats, const Floats> && !Gathers<Floats, std::vector<double>>);
+static_assert(!Reduces<std::vector<std::string>> && !Reduces<std::vector<unsigned>> && !Reduces<float>);
+static_assert(dtype_of<long long>() == DType::kInt64 && dtype_of<unsigned char>() == DType::kUInt8);
+
+}  // namespace
+
+TEST_CASE("vectors, arrays and spans go in as they are") {
+  run(3, {}, [](ProcessGroup& group) {
+    const Floats mine{static_cast<float>(group.rank()), 1};
+    Floats all(6);
+    group.all_gather(mine, all)->wait();
+    expect(all == Floats{0, 1, 1, 1, 2, 1}, "all_gather");
+    std::array<long long, 2> sum{group.rank(), 5};
+    group.all_reduce(sum)->wait();
+    expect(sum == std::array<long long, 2>{3, 15}, "all_reduce");
+    Floats part(2), back(6), own(2);
+    group.reduce_scatter(all, part, ReduceOp::kMax)->wait();
+    expect(part == Floats{static_cast<float>(group.rank()), 1}, "reduce_scatter");
+    group.all_to_all(all, back)->wait();
+    expect(back[0] == static_cast<float>(group.rank()), "all_to_all");
+    group.gather(mine, all, 1)->wait();
+    group.scatter(all, own, 1)->wait();
+    expect(own == mine, "scatter");
+    double word[] = {static_cast<double>(group.rank())};
+    group.broadcast(word, 2)->wait();
+    group.reduce(word, 0)->wait();
+    expect(word[0] == (group.rank() == 0 ? 6 : 2), "reduce");
+  });
+}
+
+TEST_CASE("a call as three words comes back, and noise does not") {
+  const Op op{.kind = OpKind::kReduce,
+              .dtype = DType::kBFloat16,
+              .how = Reduction::premul_sum(0.3, false),
+              .peer = 7,
+              .count = 1ULL << 39};
+  REQUIRE(is_call(encode(op)));
+  const Op back = decode_op(encode(op));
+  CHECK(same_call(op, back));
+  CHECK(to_string(back) ==
+        "reduce(premul_sum by 0.29999999999999999 in any order, 549755813888 x bf16, root 7)");
+  for (int at : {0, 8, 16, 24}) {
+    OpWords broken = encode(op);
+    broken[0] |= std::uint64_t{0x40} << at;
+    CHECK_FALSE(is_call(broken));
+  }
+  Op other = op;
+  other.sequence = 9;
+  CHECK(same_call(op, other));
+  other.how.factor = 0.5;
+  CHECK_FALSE(same_call(op, other));
+}
+
+TEST_CASE("a batch is launched together, and is complete when all of it is") {
+  for (const auto& nodes : {std::vector<std::vector<int>>{{0, 1, 2}}, {{0, 1}, {2}}}) {
+    run(3, {.nodes = nodes}, [](ProcessGroup& group) {
+      const int me = group.rank(), right = (me + 1) % 3, left = (me + 2) % 3;
+      Floats sum(50, 1), word(3, static_cast<float>(me)), mine(70000, static_cast<float>(me)), theirs(70000);
+      // A ring: everybody's receive is posted with its send, so none waits for another's turn.
+      const auto work = group.batch({Op::all_reduce(buffer_of(std::span(sum)), ReduceOp::kSum),
+                                     Op::recv(buffer_of(std::span(theirs)), left, 4),
+                                     Op::send(buffer_of(std::span(mine)), right, 4), Op::barrier(),
+                                     Op::broadcast(buffer_of(std::span(word)), 2)});
+      work->wait();
+      expect(work->is_completed() && work->duration().has_value(), "it does not say that it is complete");
+      expect(sum == Floats(50, 3) && word == Floats(3, 2), "collectives");
+      expect(theirs == Floats(70000, static_cast<float>(left)), "messages");
+      // Others may call the same one by one.
+      if (me == 0) {
+        group.batch({Op::all_reduce(buffer_of(std::span(sum)), ReduceOp::kSum), Op::barrier()})->wait();
+      } else {
+        group.all_reduce(sum)->wait();
+        group.barrier()->wait();
+      }
+      expect(sum == Floats(50, 9), "one by one");
+      group.batch(std::span<const Op>())->wait();
+    });
+  }
+}
+
+TEST_CASE("of a batch that is refused nothing is launched, and the numbers are given again") {
+  run(2, {}, [](ProcessGroup& group) {
+    const auto recorder = flight::record(group, {.folder = ""});
+    Floats sum(4, 1);
+    const Buffer good = buffer_of(std::span(sum));
+    try {
+      group.batch({Op::all_reduce(good, ReduceOp::kSum), Op::broadcast(good, 2)});
+      expect(false, "it was not refused");
+    } catch (const BadInput& e) {
+      expect(std::string(e.what()).find("cannot broadcast: root is rank 2") == 0, e.what());
+    }
+    group.batch({Op::all_reduce(good, ReduceOp::kSum), Op::barrier()})->wait();
+    expect(sum == Floats(4, 2), "sum");
+    const auto operations = recorder->snapshot("asked").operations;
+    expect(operations.size() == 4, "four are remembered");
+    for (std::size_t i = 0; i < 4; ++i) {
+      expect(operations[i].call.sequence == 1 + i % 2, "numbers");
+      expect(operations[i].state == (i < 2 ? flight::State::kRefused : flight::State::kCompleted), "states");
+    }
+  });
+}
+
+TEST_CASE("a batch that is launched in part aborts the group") {
+  const auto thrown = run_threads(options_of(2), [](ProcessGroup& group) {
+    Floats sum(4, 1);
+    std::vector<std::byte> large(40 << 20);
+    const Buffer bytes{large.data(), large.size(), DType::kUInt8};
+    if (group.rank() == 0) {
+      // A rank keeps no more than 64 MiB that it sent itself.
+      group.batch({Op::all_reduce(buffer_of(std::span(sum)), ReduceOp::kSum), Op::send(bytes, 0),
+                   Op::send(bytes, 0)});
+    } else {
+      group.all_reduce(sum)->wait();
+      group.barrier()->wait();
+    }
+  });
+  CHECK_THAT(thrown[0], Catch::Contains("at most 64 MiB"));
+  CHECK_THAT(thrown[1], Catch::Contains("a batch was launched in part"));
+}
+
+/// It succeeded once, and the next operation on it was the first to say that the group is over.
+TEST_CASE("a group that was aborted gives no memory") {
+  const auto thrown = run_threads(options_of(1), [](ProcessGroup& group) {
+    group.abort("enough");
+    try {
+      group.allocate(4, DType::kFloat32);
+      expect(false, "allocate");
+    } catch (const CollectiveAborted& e) {
+      expect(std::string(e.what()).find("enough") != std::string::npos, e.what());
+    }
+    group.allocate_tree(4, DType::kFloat32);
+  });
+  CHECK_THAT(thrown[0], Catch::Contains("enough"));
+}
