@@ -32,6 +32,13 @@ bool is_of_the_loader(const ErrorInfo& error) {
 
 }  // namespace
 
+ErrorInfo of_the_dataset(const std::string& job, ErrorInfo error) {
+  constexpr std::string_view kThrew = " threw: ";
+  if (const auto at = error.what.find(kThrew); at != std::string::npos)
+    error.what = job + "::dataset" + error.what.substr(at);
+  return error;
+}
+
 /// Batches of one kind: of training, by (step, leaf), or pieces of the test set, by (piece, 0).
 struct BatchFeed::Stream {
   struct Asked {

@@ -23,6 +23,9 @@ class DataFailed final : public TaskFailed {
   using TaskFailed::TaskFailed;
 };
 
+/// What a loader's call failed with, told as the job's: "Digits::dataset threw: sample 3 ...".
+ErrorInfo of_the_dataset(const std::string& job, ErrorInfo error);
+
 /// Thread-safe: the trainer's thread waits for batches, answers arrive in the runtime's threads.
 class BatchFeed {
  public:

@@ -167,8 +167,9 @@ struct Run::Parts {
       throw TaskFailed({ErrorCode::kTaskFailed, "the job is lost",
                         "the node that this program was joined to died " + std::to_string(losses.in_a_row()) +
                             " times without a step of progress: " + why,
-                        plan.options.checkpoint_folder.empty() ? "run it again, with a checkpoint folder"
-                                                               : "run it again with resume"});
+                        plan.options.checkpoint_folder.empty()
+                            ? "run it again, with a checkpoint folder"
+                            : "run it again, with resume if it has saved a checkpoint"});
     lost = Lost{why, now()};
   }
   void find_node(Duration timeout) {
@@ -178,8 +179,9 @@ struct Run::Parts {
         throw TaskFailed(
             {ErrorCode::kTaskFailed, "the job is lost",
              "the node that this program was joined to is gone, and no other one took it: " + lost->why,
-             plan.options.checkpoint_folder.empty() ? "run it again, with a checkpoint folder"
-                                                    : "run it again with resume"});
+             plan.options.checkpoint_folder.empty()
+                 ? "run it again, with a checkpoint folder"
+                 : "run it again, with resume if it has saved a checkpoint"});
       if (now() >= deadline) return;
       std::this_thread::sleep_for(kLookForNode);
     }

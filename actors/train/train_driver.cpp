@@ -4,6 +4,7 @@
 #include <cmath>
 #include <csignal>
 
+#include "actors/train/batch_feed.hpp"
 #include "actors/train/floor.hpp"
 
 namespace troupe::train {
@@ -81,7 +82,8 @@ void TrainDriver::learn_data() {
 void TrainDriver::first_loader_died(const ErrorInfo& how) {
   if (over_) return;
   first_loader_.reset();
-  if (how.code != ErrorCode::kActorDied && how.code != ErrorCode::kUnavailable) return finish(how);
+  if (how.code != ErrorCode::kActorDied && how.code != ErrorCode::kUnavailable)
+    return finish(of_the_dataset(train_floor().job_name(options_.settings), how));
   if (!first_.try_again(how.why)) {
     return finish(ErrorInfo{ErrorCode::kTaskFailed, "the job has no data",
                             "the first loader died again and again, the last time: " + how.why,
@@ -326,7 +328,7 @@ void TrainDriver::loader_lives(ActorId loader, const Progress& progress) {
 }
 
 void TrainDriver::job_threw(ActorId trainer, const std::string& place, const ErrorInfo& error) {
-  const std::string who = names_.contains(trainer) ? names_[trainer] : "a trainer";
+  const std::string who = names_.contains(trainer) ? names_[trainer] : "a loader";
   // "Digits::loss threw std::out_of_range in trainer 0 (pid 12), step 3, leaf 1"
   const auto end = std::min(error.what.find(" threw: "), error.what.size());
   std::string what = error.what.substr(0, end);

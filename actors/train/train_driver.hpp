@@ -118,7 +118,8 @@ class TrainDriver {
   wire::Bytes snapshot(std::uint64_t offset);
   void report(const TrainerReport& report);
   void loader_lives(ActorId loader, const Progress& progress);
-  /// What the job's code threw in a trainer that was at `place` ("step 3, leaf 1"). The job fails.
+  /// What the job's code threw in a trainer that was at `place` ("step 3, leaf 1"), or, where that is none,
+  /// in a loader. The job fails.
   void job_threw(ActorId trainer, const std::string& place, const ErrorInfo& error);
 
  private:

@@ -135,7 +135,7 @@ class Trainer::Work {
       try {
         result = std::visit([this](const auto& one) { return perform(one); }, task);
       } catch (const DataFailed& error) {
-        return give_up(error.info());
+        return give_up(of_the_dataset(floor_.job_name(settings_), error.info()), {});
       } catch (const Error& error) {
         const bool of_the_group =
             error.code() == ErrorCode::kAborted || error.code() == ErrorCode::kTimeout ||
@@ -161,12 +161,14 @@ class Trainer::Work {
   }
 
   /// What the user's code throws is thrown again by whoever runs it: the job fails at once, with its message.
-  void give_up(const ErrorInfo& error) {
+  void give_up(const ErrorInfo& error) { give_up(error, actor_.address().actor); }
+  /// `where`: none for what a loader ran.
+  void give_up(const ErrorInfo& error, ActorId where) {
     const Hold hold(mutex_);
     if (stopping_) return;
     if (group_ != nullptr) group_->abort(error.message());
     const auto at = std::get<TrainerHeartbeat>(machine_.heartbeat()).progress.doing;
-    driver_.tell<&TrainDriver::job_threw>(actor_.address().actor, at, error);
+    driver_.tell<&TrainDriver::job_threw>(where, at, error);
   }
 
   // ---- Tasks --------------------------------------------------------------------------------------------

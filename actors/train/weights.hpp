@@ -48,7 +48,8 @@ struct LoadResult {
   static void into(const RunResult& result, Net& net, const std::string& module) {
     if (result.weights.empty())
       throw BadConfig("the run has no weights to load",
-                      "it was run with return_weights = false, or its trainers died at its end",
+                      "it was run with return_weights = false, stopped before its first step, or its "
+                      "trainers died at its end",
                       "leave that option out, or load_weights() a checkpoint's file");
     copy_weights("the result of the run", result.weights, module.empty() ? "" : module + ".",
                  named_tensors(net));
