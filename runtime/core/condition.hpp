@@ -13,10 +13,6 @@ namespace troupe {
 class Condition {
  public:
   void wait(std::unique_lock<std::mutex>& lock) { wait_for(lock, Duration::max()); }
-  template <class Done>
-  void wait(std::unique_lock<std::mutex>& lock, Done done) {
-    while (!done()) wait(lock);
-  }
   void wait_for(std::unique_lock<std::mutex>& lock, Duration limit);
   void notify_all();
 

@@ -48,9 +48,8 @@ class Floor final : public train::TrainFloor {
              const std::vector<train::DriverAction>& actions) override;
 
  private:
-  void check_report(const train::DriverMachine& machine, const train::DriverEvent& event);
-  void check_staleness(const train::DriverMachine& machine, const train::DriverEvent& event,
-                       const std::vector<train::DriverAction>& actions);
+  void check_report(const train::DriverEvent& event);
+  void check_staleness(const train::DriverEvent& event, const std::vector<train::DriverAction>& actions);
   void check(const train::DriverMachine& machine, const train::DriverAction& action);
   void check(const train::DriverMachine& machine, const train::CommitStep& commit);
   void check(const train::EpochDone& epoch);

@@ -23,8 +23,8 @@ void Floor::watch(const train::DriverMachine& machine, const train::DriverEvent&
   const auto& driver = dynamic_cast<const Driver&>(Hosted::current());
   Knows& knows = knows_[&driver];
   if (!machine.ignored().empty()) cluster_.world.trace(driver.name, "ignored: " + machine.ignored());
-  check_staleness(machine, event, actions);
-  check_report(machine, event);
+  check_staleness(event, actions);
+  check_report(event);
   if (const auto* up = std::get_if<train::TrainerReady>(&event)) knows.members.insert(up->actor);
   if (const auto* down = std::get_if<train::TrainerDown>(&event)) {
     if (knows.members.erase(down->actor) == 0)
@@ -43,7 +43,7 @@ void Floor::watch(const train::DriverMachine& machine, const train::DriverEvent&
 }
 
 /// Who says what state it holds has it.
-void Floor::check_report(const train::DriverMachine& /*machine*/, const train::DriverEvent& event) {
+void Floor::check_report(const train::DriverEvent& event) {
   const auto* report = std::get_if<train::TrainerReport>(&event);
   const auto* held = report == nullptr ? nullptr : std::get_if<train::TrainerQuiesced>(report);
   if (held == nullptr || held->steps == train::kNoState) return;
@@ -55,7 +55,7 @@ void Floor::check_report(const train::DriverMachine& /*machine*/, const train::D
 }
 
 /// Nothing is accepted from an old generation.
-void Floor::check_staleness(const train::DriverMachine& /*machine*/, const train::DriverEvent& event,
+void Floor::check_staleness(const train::DriverEvent& event,
                             const std::vector<train::DriverAction>& actions) {
   const auto* report = std::get_if<train::TrainerReport>(&event);
   if (report == nullptr) return;
