@@ -1,6 +1,5 @@
 /// Progress and failures: who hangs, what is blamed on the job's code, and when it is enough.
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <utility>
 
@@ -12,29 +11,6 @@ std::string seconds_of(Duration duration) {
   char text[32];
   std::snprintf(text, sizeof text, "%g s", to_seconds(duration));
   return text;
-}
-
-bool is_blamed_on_code(const std::string& all) {
-  const std::string how = all.substr(0, all.find(", last line of its output: "));
-  constexpr std::string_view kKilled = "killed by signal ";
-  const auto at = how.rfind(kKilled);
-  if (at != std::string::npos) {
-    int signal = 0;
-    std::from_chars(how.data() + at + kKilled.size(), how.data() + how.size(), signal);
-    constexpr int kIll = 4, kTrap = 5, kAbort = 6, kBus = 7, kFpe = 8, kSegv = 11, kSys = 31;
-    for (const int own : {kIll, kTrap, kAbort, kBus, kFpe, kSegv, kSys}) {
-      if (signal == own) return true;
-    }
-    return false;
-  }
-  constexpr std::string_view kExit = "exit code ";
-  const auto exit = how.rfind(kExit);
-  if (exit == std::string::npos) return false;
-  int code = 0;
-  std::from_chars(how.data() + exit + kExit.size(), how.data() + how.size(), code);
-  constexpr int kBySignal = 128;  // a shell's way to say it
-  // One that was told to end ends with 0; of itself that is the job's exit().
-  return code == 0 ? exit == 0 : code < kBySignal;
 }
 
 // Progress.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/core/assert.hpp"
+#include "runtime/core/ending.hpp"
 
 namespace troupe::train {
 namespace {
@@ -143,7 +144,7 @@ void DriverMachine::handle(const TrainerDown& e, Instant now, Actions& out) {
   const std::string what = describe(gone) + " died: " + e.reason;
   out.push_back(Notice{what, e.actor});
   count_failure(SpawnKind::kTrainer, what, now, out);
-  if (!over() && !gone.killed && is_blamed_on_code(e.reason)) blame(gone, what, out);
+  if (!over() && !gone.killed && ended_by_itself(e.reason)) blame(gone, what, out);
   if (over()) return;
   if (generation_runs() && member) {
     open_generation(what, true, now, out);
@@ -226,7 +227,7 @@ void DriverMachine::handle(const LoaderDown& e, Instant now, Actions& out) {
   dead_.insert(e.actor);
   const bool used = loaders_.contains(e.actor);
   lost_loader(e.actor, e.reason, now, out);
-  if (used && !over() && is_blamed_on_code(e.reason))
+  if (used && !over() && ended_by_itself(e.reason))
     failed_at(committed(), "loader " + to_string(e.actor) + " died: " + e.reason, out);
 }
 
@@ -322,7 +323,7 @@ void DriverMachine::handle(const SpawnFailed& e, Instant now, Actions& out) {
   const bool threw = e.code == ErrorCode::kTaskFailed || e.code == ErrorCode::kBadConfig ||
                      e.code == ErrorCode::kBadInput || e.code == ErrorCode::kIo ||
                      e.code == ErrorCode::kCorrupt;
-  spawn_failed(kind, e.reason, threw || is_blamed_on_code(e.reason), now, out);
+  spawn_failed(kind, e.reason, threw || ended_by_itself(e.reason), now, out);
 }
 
 void DriverMachine::check_spawns(Instant now, Actions& out) {

@@ -32,7 +32,7 @@ struct CheckpointInfo {
 /// Failures are answered with a pause that doubles, and a bounded number of times.
 struct RestartPolicy {
   int budget = 16;  ///< in a row without progress, whatever caused them, before it gives up
-  /// At one step, of those that the job's own code is blamed for (is_blamed_on_code, a hang, a standstill),
+  /// At one step, of those that the job's own code is blamed for (ended_by_itself, a hang, a standstill),
   /// before the job fails.
   int at_one_step = 3;
   Duration first_pause = std::chrono::milliseconds(100);
@@ -40,11 +40,6 @@ struct RestartPolicy {
   /// Before the next try after so many failures in a row.
   Duration pause_after(int failures) const;
 };
-
-/// A death that a restart is likely to repeat: the process raised a signal itself (SIGSEGV, SIGABRT, SIGBUS,
-/// SIGFPE, SIGILL, SIGTRAP, SIGSYS) or ended itself. Not SIGKILL, SIGTERM or a node's death. `how` is the
-/// words of the process's node (runtime/node/child.hpp).
-bool is_blamed_on_code(const std::string& how);
 
 /// How long each state may last.
 struct DriverDeadlines : Deadlines {

@@ -1,6 +1,7 @@
 #include "actors/train/first_loader.hpp"
 
 #include "actors/train/driver_machine.hpp"
+#include "runtime/core/ending.hpp"
 
 namespace troupe::train {
 
@@ -17,7 +18,7 @@ std::optional<std::string> FirstLoader::overdue(Instant now) const {
 }
 
 bool FirstLoader::try_again(const std::string& how) {
-  return ++deaths_ < (is_blamed_on_code(how) ? restart_.at_one_step : restart_.budget);
+  return ++deaths_ < (ended_by_itself(how) ? restart_.at_one_step : restart_.budget);
 }
 
 Duration FirstLoader::pause() const {

@@ -15,6 +15,8 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/core/ending.hpp"
+
 extern char** environ;
 
 namespace troupe {
@@ -62,16 +64,6 @@ Result<Pipe> make_pipe() {
     ::execve("/proc/self/exe", argv, env);
   }
   ::_exit(127);
-}
-
-std::string exited(int code) {
-  return "exit code " + std::to_string(code);
-}
-
-std::string killed(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  return "killed by signal " + std::to_string(signal) +
-         (name == nullptr ? "" : std::string(" (SIG") + name + ")");
 }
 
 }  // namespace
@@ -133,7 +125,7 @@ std::optional<std::string> how_it_ends(const Child& child) {
   int status = 0;
   const char* end = stat.data() + stat.size();
   if (std::from_chars(stat.data() + last, end, status).ptr != end || status == 0) return std::nullopt;
-  return WIFEXITED(status) ? exited(WEXITSTATUS(status)) : killed(WTERMSIG(status));
+  return WIFEXITED(status) ? ended_with_code(WEXITSTATUS(status)) : ended_by_signal(WTERMSIG(status));
 }
 
 std::string reap(const Child& child) {
@@ -143,7 +135,7 @@ std::string reap(const Child& child) {
   if (info.si_pid == 0) return {};
   ::kill(-child.pid, SIGKILL);  // the group is its own for as long as it is not reaped
   ::waitid(P_PID, pid, &info, WEXITED);
-  return info.si_code == CLD_EXITED ? exited(info.si_status) : killed(info.si_status);
+  return info.si_code == CLD_EXITED ? ended_with_code(info.si_status) : ended_by_signal(info.si_status);
 }
 
 bool wait_ended(const Child& child, Duration timeout) {

@@ -41,7 +41,7 @@ void signal_child(const Child& child, int signal);
 /// or the kernel does not tell yet (Linux 5.17).
 std::optional<std::string> how_it_ends(const Child& child);
 
-/// Reaps a child that has ended (pidfd readable): "killed by signal 9 (SIGKILL)", "exit code 3".
+/// Reaps a child that has ended (pidfd readable): as core/ending.hpp has it.
 /// What it has forked ends with it (SIGKILL), unless it has left its process group. Never waits: empty when
 /// it has not ended.
 std::string reap(const Child& child);

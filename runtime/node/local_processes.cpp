@@ -3,13 +3,9 @@
 #include <algorithm>
 
 #include "runtime/core/assert.hpp"
+#include "runtime/core/ending.hpp"
 
 namespace troupe::node {
-namespace {
-
-constexpr std::size_t kMaxLineInReason = 300;
-
-}  // namespace
 
 LocalProcess& LocalProcesses::add(LocalProcess process, Actions& out, Attach::Kind attach) {
   const ProcessId id = process.id;
@@ -52,11 +48,17 @@ void LocalProcesses::kill(LocalProcess& process, const std::string& reason, Acti
   out.push_back(KillProcess{process.id, reason});
 }
 
+void LocalProcesses::tell_to_leave(LocalProcess& process, const std::string& reason, Actions& out) {
+  if (!process.lives()) return;
+  process.leave_reason = reason;
+  out.push_back(SendLocal{process.id, wire::Leave{reason}, {}});
+}
+
 bool LocalProcesses::begin_end(LocalProcess& process, const std::string& how) {
   if (!process.lives()) return false;
   process.state = LocalProcess::State::kEnding;
-  process.end_reason =
-      process.kill_reason.empty() ? how : process.kill_reason + " (its process: " + how + ")";
+  const std::string& why = process.kill_reason.empty() ? process.leave_reason : process.kill_reason;
+  process.end_reason = why.empty() ? how : ended_on_order(why, how);
   return true;
 }
 
@@ -64,12 +66,7 @@ void LocalProcesses::bury(LocalProcess& process, const std::string& last_line) {
   TROUPE_ASSERT(process.state == LocalProcess::State::kEnding, "a death is told once, after it was seen");
   process.state = LocalProcess::State::kDead;
   // A process that ended itself may have said why; one that was killed from outside has not.
-  const auto has = [&](const char* words) { return process.end_reason.find(words) != std::string::npos; };
-  const bool by_itself =
-      has("exit code") || (has("killed by signal") && !has("(SIGKILL)") && !has("(SIGTERM)"));
-  if (by_itself && !last_line.empty()) {
-    process.end_reason += ", last line of its output: " + last_line.substr(0, kMaxLineInReason);
-  }
+  if (ended_by_itself(process.end_reason)) process.end_reason = with_last_line(process.end_reason, last_line);
   dead_.bury(process.id, process.end_reason);
   const auto shared = shared_.find(process.job);
   if (shared != shared_.end() && shared->second == process.id) shared_.erase(shared);

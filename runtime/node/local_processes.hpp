@@ -32,8 +32,9 @@ struct LocalProcess {
   enum class State { kStarting, kUp, kEnding, kDead } state = State::kStarting;
   bool reaped = false;
   Instant heard{};
-  std::string kill_reason;  ///< we killed it, and why
-  std::string end_reason;   ///< from kEnding on
+  std::string kill_reason;   ///< we killed it, and why
+  std::string leave_reason;  ///< it was told to end with its node, and why
+  std::string end_reason;    ///< from kEnding on
 
   bool lives() const { return state == State::kStarting || state == State::kUp; }
 };
@@ -56,6 +57,7 @@ class LocalProcesses {
   LocalProcess& adopt_driver(Instant now, Actions& out);
   /// Kills a process, once: a second reason changes nothing.
   void kill(LocalProcess& process, const std::string& reason, Actions& out);
+  void tell_to_leave(LocalProcess& process, const std::string& reason, Actions& out);
   /// Its death was seen. False if it was before.
   bool begin_end(LocalProcess& process, const std::string& how);
   /// Its death is told from now on, with its whole reason: frames to it are refused with that.

@@ -39,7 +39,7 @@ std::vector<NodeAction> NodeMachine::on(const NodeEvent& event, Instant now) {
 // The head.
 
 void NodeMachine::join() {
-  head_.joined({self_.info, actors_.live(), leases_.jobs(), peers_.linked()}, out_);
+  head_.joined({self_.info, actors_.live(), leases_.jobs(), peers_.linked(), leaving_}, out_);
   leases_.repeat(out_);
   peers_.repeat(out_);
 }
@@ -436,7 +436,7 @@ void NodeMachine::handle(const Tick& /*e*/) {
   for (const auto& done : packages_.tick(now_, slip, out_)) package_done(done);
   if (leaving_ && !left_ && now_ >= leave_deadline_) {
     for (auto& [id, process] : locals_.all()) {
-      if (!process.is_driver) locals_.kill(process, "its node leaves", out_);
+      if (!process.is_driver) locals_.kill(process, process.leave_reason, out_);
     }
   }
 }
@@ -456,10 +456,11 @@ void NodeMachine::handle(const LeaveAsked& e) {
 
 void NodeMachine::leave(const std::string& reason) {
   if (std::exchange(leaving_, true)) return;
+  head_.tell(cluster::NodeLeaving{self_.info.id, reason}, out_);  // before it hears of the deaths here
   leave_deadline_ = now_ + self_.times.leave_grace;
   out_.push_back(Log{LogLevel::kInfo, "leaves: " + reason});
   for (auto& [id, process] : locals_.all()) {
-    if (!process.is_driver && process.lives()) out_.push_back(SendLocal{id, wire::Leave{reason}, {}});
+    if (!process.is_driver) locals_.tell_to_leave(process, "its node leaves: " + reason, out_);
   }
   leases_.close({ErrorCode::kUnavailable, "no process for light actors", "the node leaves: " + reason, ""},
                 now_, out_);

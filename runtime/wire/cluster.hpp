@@ -100,9 +100,15 @@ struct NodeJoined {
   std::vector<LiveActor> actors;  ///< what runs or is starting there now, of what the head placed
   std::vector<JobId> leases;      ///< jobs of which it holds light actors
   std::vector<NodeId> peers;      ///< nodes that it is linked with: it wants to hear of their death
+  bool leaving = false;           ///< see NodeLeaving
 };
 struct Heartbeat {
   NodeId node{};
+};
+/// A node ends its processes, and starts nothing more. NodeLeft follows when they are gone.
+struct NodeLeaving {
+  NodeId node{};
+  std::string reason;
 };
 /// A node says goodbye (its processes are gone), or its supervisor saw it die.
 struct NodeLeft {
@@ -187,7 +193,7 @@ struct Restored {
 using ClusterEvent =
     std::variant<NodeJoined, Heartbeat, NodeLeft, JobRegistered, JobEnded, SpawnRequested, SpawnCancelled,
                  ActorStarted, ActorFailed, ActorDown, ActorLives, LeaseRequested, PeerWanted, NodesWanted,
-                 LookupActor, KillRequested, Tick, Restored>;
+                 LookupActor, KillRequested, Tick, Restored, NodeLeaving>;
 
 // Actions: to be carried out in the order given.
 

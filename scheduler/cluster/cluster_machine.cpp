@@ -89,6 +89,7 @@ void ClusterMachine::handle(const NodeJoined& e) {
     losses_.push_back({largest, now_ + config_.lost_node_grace});
   take_leases(id, node, e.leases);
   take_peers(id, node, e.peers);
+  if (e.leaving) node_leaves(id);
   reconcile(id, e.actors);
   freed_.push_back(id);
 }
@@ -134,6 +135,48 @@ void ClusterMachine::handle(const Heartbeat& e) {
   }
 }
 
+void ClusterMachine::handle(const NodeLeaving& e) {
+  if (is_registered(e.node)) node_leaves(e.node);
+}
+
+/// What starts there is started elsewhere, if somebody who stays waits for it. What lives there ends when the
+/// node has ended it.
+void ClusterMachine::node_leaves(NodeId id) {
+  Node& node = nodes_.at(id);
+  node.leaving = true;
+  hide(id);
+  for (const ActorId actor_id : starting_for_others(id)) place_again(actor_id, actors_.at(actor_id).attempts);
+  refuse_bound_to(id, "node " + node.info.name + " leaves the cluster");
+}
+
+/// Those that can as well start on another node.
+std::vector<ActorId> ClusterMachine::starting_for_others(NodeId id) const {
+  std::vector<ActorId> starting;
+  for (const ActorId actor_id : nodes_.at(id).actors) {
+    const ActorRecord& record = actors_.all().at(actor_id).record;
+    const Job* job = jobs_.find(record.spec.job);
+    const bool wanted = record.requester.from.node != id && job != nullptr && job->record.driver.node != id;
+    if (record.state == ActorState::kStarting && wanted && record.spec.demand.affinity != id)
+      starting.push_back(actor_id);
+  }
+  return starting;
+}
+
+/// Placement sees it no more. What only a node of its size can hold is given time for one to come.
+void ClusterMachine::hide(NodeId id) {
+  const std::int64_t largest = index_.largest();
+  index_.remove(id);
+  if (index_.largest() < largest) losses_.push_back({largest, now_ + config_.lost_node_grace});
+}
+
+void ClusterMachine::refuse_bound_to(NodeId id, const std::string& why) {
+  for (const Requester& requester : waiting_.bound_to(id)) {
+    const auto spawn = waiting_.take(requester);
+    refuse(*spawn,
+           {ErrorCode::kActorDied, "cannot place " + spawn->spec.type, why, "choose a node that lives"});
+  }
+}
+
 void ClusterMachine::handle(const NodeLeft& e) {
   node_gone(e.node, clipped(e.reason));
 }
@@ -156,37 +199,26 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
     nodes_.at(peer).peers.erase(id);
     out_.push_back(NodeDead{peer, id, reason});
   }
-  const std::int64_t largest = index_.largest();
-  index_.remove(id);
-  if (index_.largest() < largest) losses_.push_back({largest, now_ + config_.lost_node_grace});
+  hide(id);
   for (const JobId lease : node.leases) jobs_.find(lease)->leases.erase(id);
 
   const std::string died = "its node " + node.info.name + " is dead: " + reason;
   const std::vector<JobId> driven = jobs_.driven_from(id);
-  std::vector<ActorId> again;
-  for (const ActorId actor_id : node.actors) {
-    Actor& actor = actors_.at(actor_id);
-    const ActorRecord& record = actor.record;
-    const bool wanted = record.state == ActorState::kStarting && record.requester.from.node != id &&
-                        std::find(driven.begin(), driven.end(), record.spec.job) == driven.end();
-    if (wanted && record.spec.demand.affinity != id && actor.attempts + 1 < config_.start_attempts) {
-      again.push_back(actor_id);
-    } else {
-      actor_gone(actor, {ErrorCode::kActorDied, name_of(actor_id) + " died", died, {}});
-    }
+  std::vector<ActorId> again = starting_for_others(id);
+  std::erase_if(again,
+                [&](ActorId actor) { return actors_.at(actor).attempts + 1 >= config_.start_attempts; });
+  for (const ActorId actor : node.actors) {
+    if (std::find(again.begin(), again.end(), actor) == again.end())
+      actor_gone(actors_.at(actor), {ErrorCode::kActorDied, name_of(actor) + " died", died, {}});
   }
   // Nobody waits for the answers.
   claims_.forget([&](const SpawnRequested& spawn) { return spawn.requester.from.node == id; });
   for (const Requester& requester : waiting_.asked_by(id)) drop(requester);
   for (const JobId job : driven) end_job(*jobs_.find(job), "its driver's node is dead: " + reason);
-  for (const ActorId actor : again) place_again(actor);
+  for (const ActorId actor : again) place_again(actor, actors_.at(actor).attempts + 1);
   TROUPE_ASSERT(nodes_.at(id).actors.empty(), "a dead node holds no actor");
   nodes_.erase(id);
-  for (const Requester& requester : waiting_.bound_to(id)) {
-    auto spawn = waiting_.take(requester);
-    refuse(*spawn,
-           {ErrorCode::kActorDied, "cannot place " + spawn->spec.type, died, "choose a node that lives"});
-  }
+  refuse_bound_to(id, died);
 }
 
 void ClusterMachine::reconcile(NodeId node, const std::vector<LiveActor>& listed) {
@@ -241,7 +273,7 @@ void ClusterMachine::handle(const NodesWanted& e) {
 /// What placement sees of that node.
 void ClusterMachine::refresh(NodeId id) {
   const Node& node = nodes_.at(id);
-  if (node.info.gateway) return index_.remove(id);
+  if (node.info.gateway || node.leaving) return index_.remove(id);
   const bool doubtful = !node.registered || membership_.liveness(id) != Liveness::kAlive;
   index_.set({id, node.info.name, node.info.cpu_e4, node.cpu_used_e4, static_cast<int>(node.actors.size()),
               doubtful});
@@ -480,14 +512,14 @@ void ClusterMachine::fill(NodeId node) {
   }
 }
 
-/// The node died that was to start it.
-void ClusterMachine::place_again(ActorId id) {
+/// The node died or leaves that was to start it.
+void ClusterMachine::place_again(ActorId id, int attempts) {
   let_go(actors_.at(id));
   Actor actor = actors_.take(id);
   out_.push_back(Erase{key_of(actor.record)});
   // Without its payload it starts anew when its request is repeated.
   if (!actor.has_payload) return free_name(actor.record.spec);
-  settle({actor.record.requester, std::move(actor.record.spec), actor.attempts + 1});
+  settle({actor.record.requester, std::move(actor.record.spec), attempts});
 }
 
 void ClusterMachine::hold(const Actor& actor) {

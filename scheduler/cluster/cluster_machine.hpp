@@ -62,6 +62,7 @@ class ClusterMachine {
   struct Node {
     NodeInfo info;
     bool registered = false;  ///< false after a head restart until the node has shown up again
+    bool leaving = false;     ///< it starts nothing more: placement does not see it
     std::int64_t cpu_used_e4 = 0;
     std::set<ActorId> actors;  ///< those that are not dead
     std::set<JobId> leases;    ///< running jobs of which it may hold light actors
@@ -88,6 +89,7 @@ class ClusterMachine {
  private:
   void handle(const NodeJoined& e);
   void handle(const Heartbeat& e);
+  void handle(const NodeLeaving& e);
   void handle(const NodeLeft& e);
   void handle(const JobRegistered& e);
   void handle(const JobEnded& e);
@@ -105,7 +107,11 @@ class ClusterMachine {
   void handle(const Tick& e);
   void handle(const Restored& e);
 
+  void node_leaves(NodeId node);
   void node_gone(NodeId node, const std::string& reason);
+  std::vector<ActorId> starting_for_others(NodeId node) const;
+  void hide(NodeId node);
+  void refuse_bound_to(NodeId node, const std::string& why);
   void take_leases(NodeId id, Node& node, const std::vector<JobId>& leases);
   void take_peers(NodeId id, Node& node, const std::vector<NodeId>& peers);
   void reconcile(NodeId node, const std::vector<LiveActor>& listed);
@@ -121,7 +127,7 @@ class ClusterMachine {
   void drop(const Requester& waiting);
   void fill(NodeId node);
   bool may_come_back(const ActorDemand& demand) const;
-  void place_again(ActorId actor);
+  void place_again(ActorId actor, int attempts);
   void end_actor(Actor& actor, const std::string& reason);
   void actor_gone(Actor& actor, const ErrorInfo& why);
   void actor_alive(Actor& actor, ProcessId process);
@@ -148,7 +154,7 @@ class ClusterMachine {
   Random& ids_;
   Membership membership_;
   std::map<NodeId, Node> nodes_;
-  scheduler::NodeIndex index_;  ///< nodes_ without gateways
+  scheduler::NodeIndex index_;  ///< nodes_ without gateways and those that leave
   ActorTable actors_;
   JobTable jobs_;
   WaitingSpawns waiting_;

@@ -30,6 +30,7 @@ ErrorInfo not_allowed(const PeerName& from, const std::string& what, std::string
 std::string state_of(const cluster::ClusterMachine& machine, NodeId id,
                      const cluster::ClusterMachine::Node& node) {
   if (!node.registered) return "expected";
+  if (node.leaving) return "leaving";
   return machine.liveness(id) == cluster::Liveness::kAlive ? "alive" : "silent";
 }
 

@@ -101,7 +101,8 @@ Placement NodeIndex::only_there(const ActorDemand& demand) const {
     return {
         PlacementVerdict::kNever,
         {},
-        "it must run on node " + to_string(demand.affinity) + ", which is not a live node of this cluster"};
+        "it must run on node " + to_string(demand.affinity) +
+            ", which is not a live node of this cluster, or leaves it"};
   }
   const NodeView& node = at->second;
   if (node.cpu_e4 < demand.cpu_e4) {

@@ -258,7 +258,7 @@ void Cluster::inject() {
   const auto kill = [&](Process* process) {
     if (process != nullptr) world.kill(*process, "fault");
   };
-  switch (world.random.below(27)) {
+  switch (world.random.below(28)) {
     case 0:
     case 1:
     case 2:
@@ -302,6 +302,8 @@ void Cluster::inject() {
       return jump_clock();
     case 24:
       return hang(some_worker(world.chance(0.7)));
+    case 25:
+      return end_some_node();
     default:
       if (world.chance(0.5)) {
         files.full = !files.full;
@@ -309,6 +311,15 @@ void Cluster::inject() {
         spoil_checkpoint();
       }
   }
+}
+
+/// Politely, and now and then the head hears nothing of it.
+void Cluster::end_some_node() {
+  const auto& some = world.chance(0.8) ? nodes : gateways;
+  if (some.empty()) return;
+  Node* node = some[world.random.below(some.size())];
+  world.after(*node, Duration{0}, "SIGTERM", [node] { node->leave(); });
+  if (head != nullptr && world.chance(0.2)) world.kill(*head, "fault");
 }
 
 void Cluster::hang(Process* worker) {

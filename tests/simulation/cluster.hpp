@@ -102,6 +102,8 @@ struct Node : Process, Server {
   std::shared_ptr<RingMemory> ring(ProcessId one, ProcessId other) const;
   /// A local process has died: its lock is seen first, then it is reaped.
   void local_died(ProcessId process);
+  /// As SIGTERM has it.
+  void leave() { tell(node::LeaveAsked{"it was told to end"}); }
   bool accept(const LinePtr& line) override;
   void line_lost(const LinePtr& line, const std::string& why) override;
 
@@ -307,6 +309,7 @@ struct Cluster {
   Process* some_process();
   void jump_clock();
   void hang(Process* worker);
+  void end_some_node();
   std::map<const Driver*, Instant> driver_died_at_;
   std::set<std::string> spoiled_;
   int faults_left_ = 0;

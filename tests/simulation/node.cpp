@@ -15,6 +15,7 @@ const char* label_of(const cluster::ClusterEvent& event) {
         using E = std::decay_t<decltype(e)>;
         if constexpr (std::is_same_v<E, cluster::Heartbeat>) return "~heartbeat";
         if constexpr (std::is_same_v<E, cluster::NodeJoined>) return "node joined";
+        if constexpr (std::is_same_v<E, cluster::NodeLeaving>) return "node leaving";
         if constexpr (std::is_same_v<E, cluster::NodeLeft>) return "node left";
         if constexpr (std::is_same_v<E, cluster::JobRegistered>) return "register job";
         if constexpr (std::is_same_v<E, cluster::JobEnded>) return "job ended";

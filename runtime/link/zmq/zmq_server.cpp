@@ -15,7 +15,7 @@ constexpr int kZapEnforceDomain = 93;
 /// How long a connection that closed may keep others waiting for what it had sent before.
 constexpr Duration kLastWords = std::chrono::seconds(1);
 constexpr Duration kSweepInterval = std::chrono::seconds(1);
-/// What ZMTP and CURVE add to a frame, and to a second by heartbeats, at most.
+/// What ZMTP and CURVE add to a frame, and to a second by a peer's heartbeats, at most.
 constexpr std::uint64_t kFrameOverheadBytes = 64;
 constexpr std::uint64_t kOverheadBytesASecond = 256;
 /// What TCP received of a peer and ZeroMQ did not give us yet: its queue of whole frames, the kernel's

@@ -27,9 +27,14 @@ void set_common_options(zmq::socket_t& socket, const CurveKeyPair& keys) {
   socket.set(sockopt::backlog, kBacklog);
   socket.set(sockopt::linger, millis(kLinger));
   socket.set(sockopt::handshake_ivl, millis(kHandshakeTimeout));
-  socket.set(sockopt::heartbeat_ivl, millis(kHeartbeatInterval));
-  socket.set(sockopt::heartbeat_timeout, millis(kHeartbeatTimeout));
-  socket.set(sockopt::heartbeat_ttl, millis(kHeartbeatTimeout));
+  // By the kernel: ZeroMQ's own heartbeats may find a peer's answer and its end at once, and abort the
+  // process (after it was stopped for a while). They would hear no more: that a process lives is its node's
+  // business.
+  socket.set(sockopt::tcp_keepalive, 1);
+  socket.set(sockopt::tcp_keepalive_idle, kKeepaliveSeconds);
+  socket.set(sockopt::tcp_keepalive_intvl, kKeepaliveSeconds);
+  socket.set(sockopt::tcp_keepalive_cnt, kKeepaliveProbes);
+  socket.set(sockopt::tcp_maxrt, millis(kSilence));
   socket.set(sockopt::curve_publickey, buffer(keys.public_key().bytes));
   socket.set(sockopt::curve_secretkey, buffer(keys.secret_key().reveal()));
 }

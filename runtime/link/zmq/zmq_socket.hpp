@@ -17,8 +17,10 @@
 
 namespace troupe::zmq_link {
 
-inline constexpr Duration kHeartbeatInterval = std::chrono::seconds(1);
-inline constexpr Duration kHeartbeatTimeout = std::chrono::seconds(6);
+/// A connection ends on which the other host's kernel is silent for so long, asked every second.
+inline constexpr Duration kSilence = std::chrono::seconds(6);
+inline constexpr int kKeepaliveSeconds = 1;
+inline constexpr int kKeepaliveProbes = 5;
 inline constexpr Duration kHandshakeTimeout = std::chrono::seconds(5);
 /// What a link may take to say its last words when it is destroyed.
 inline constexpr Duration kLinger = std::chrono::milliseconds(500);
@@ -42,7 +44,7 @@ constexpr int millis(Duration duration) {
   return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(duration).count());
 }
 
-/// Limits, heartbeats and our own CURVE keys. The caller adds what makes it a server or a client.
+/// Limits, keepalive and our own CURVE keys. The caller adds what makes it a server or a client.
 void set_common_options(zmq::socket_t& socket, const CurveKeyPair& keys);
 /// "tcp://host:port", or "tcp://[v6]:port".
 std::string to_zmq_address(const Endpoint& endpoint);

@@ -113,23 +113,6 @@ TEST_CASE("an evaluation without a loader is no standstill: that wait has a dead
   CHECK_THAT(s.all<JobFailed>().at(0).reason, Contains("no loader could be started in time"));
 }
 
-TEST_CASE("deaths that a restart repeats are told from those that come from outside") {
-  for (const char* own : {"killed by signal 11 (SIGSEGV)", "killed by signal 6 (SIGABRT)", "exit code 1",
-                          "killed by signal 8 (SIGFPE)", "killed by signal 7 (SIGBUS)",
-                          "exit code 3, last line of its output: killed by signal 9 (SIGKILL)",
-                          "asked to (its process: exit code 2)", "exit code 0"}) {
-    INFO(own);
-    CHECK(is_blamed_on_code(own));
-  }
-  for (const char* outside :
-       {"killed by signal 9 (SIGKILL)", "killed by signal 15 (SIGTERM)",
-        "asked to (its process: exit code 0)", "no sign of life (its process: killed by signal 9 (SIGKILL))",
-        "exit code 143", "its node is dead: silent for 6 s", ""}) {
-    INFO(outside);
-    CHECK_FALSE(is_blamed_on_code(outside));
-  }
-}
-
 // A SIGSEGV in loss() took 17 tries and 85 s.
 TEST_CASE("the third crash at one step ends the job with the reason") {
   Script s(config_of(1));

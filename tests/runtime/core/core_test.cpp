@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/core/clock.hpp"
+#include "runtime/core/ending.hpp"
 #include "runtime/core/fd.hpp"
 #include "runtime/core/ids.hpp"
 #include "runtime/core/random.hpp"
@@ -44,4 +45,23 @@ TEST_CASE("shared memory is seen by both mappings, and an unsealed segment is re
   UniqueFd reading(pipe_ends[0]), writing(pipe_ends[1]);
   CHECK_FALSE(SharedMemory::map(std::move(reading)).ok());
   CHECK_FALSE(SharedMemory::create("none", 0, false).ok());
+}
+
+TEST_CASE("a process that ended by itself is told from one that was ended") {
+  for (const char* own : {"killed by signal 11 (SIGSEGV)", "killed by signal 6 (SIGABRT)", "exit code 1",
+                          "killed by signal 8 (SIGFPE)", "killed by signal 7 (SIGBUS)",
+                          "exit code 3, last line of its output: killed by signal 9 (SIGKILL)",
+                          "asked to (its process: exit code 2)", "exit code 0"}) {
+    INFO(own);
+    CHECK(ended_by_itself(own));
+  }
+  CHECK(ended_by_itself(with_last_line(ended_by_signal(11), "killed by signal 9")));
+  CHECK_FALSE(ended_by_itself(ended_on_order("its node leaves", ended_with_code(0))));
+  for (const char* outside :
+       {"killed by signal 9 (SIGKILL)", "killed by signal 15 (SIGTERM)",
+        "asked to (its process: exit code 0)", "no sign of life (its process: killed by signal 9 (SIGKILL))",
+        "exit code 143", "its node is dead: silent for 6 s", ""}) {
+    INFO(outside);
+    CHECK_FALSE(ended_by_itself(outside));
+  }
 }

@@ -351,6 +351,8 @@ TEST_CASE("A worker that does not leave within 2 s is killed, and none is starte
   const ProcessId driver = f.driver();
   const ProcessId worker = f.worker({1});
   const auto left = f.on(LeaveAsked{"SIGTERM"});
+  REQUIRE(F::told<cluster::NodeLeaving>(left) != nullptr);
+  REQUIRE(F::told<cluster::NodeJoined>(f.head(cluster::RequestRegistration{F::kNode, ""}))->leaving);
   REQUIRE(F::sent<wire::Leave>(left, driver) == nullptr);  // told when all is done
   REQUIRE(F::find<StartWorker>(f.head(cluster::StartActor{F::kNode, {5}, F::spec(), ""})) == nullptr);
   const auto lease = f.said(driver, wire::LeaseAsk{6, F::kNode, "", {F::kNode, driver}});
@@ -358,6 +360,8 @@ TEST_CASE("A worker that does not leave within 2 s is killed, and none is starte
   f.tick();
   REQUIRE(F::find<KillProcess>(f.tick())->process == worker);
   const auto ended = f.on(ProcessEnded{worker, "killed by signal 9 (SIGKILL)"});
+  REQUIRE(F::told<cluster::ActorDown>(ended)->reason ==
+          "its node leaves: SIGTERM (its process: killed by signal 9 (SIGKILL))");
   REQUIRE(F::sent<wire::Leave>(ended, driver) != nullptr);
   REQUIRE(F::find<EndLoop>(ended) != nullptr);
 }

@@ -183,6 +183,71 @@ TEST_CASE("a start is placed again when its node dies before it is up") {
   }
 }
 
+// A node that was told to end was given actors until it had gone: replacements waited for it, and with the
+// head killed meanwhile a job went on with one trainer of three.
+TEST_CASE("a node that leaves gets nothing new, and what starts there starts elsewhere at once") {
+  Script s;
+  s.node(1, 2);
+  s.node(2, 1);
+  s.gateway();
+  const JobId job = s.job().job;
+  s.spawn(job, 1);
+  const StartActor first = *s.get<StartActor>();
+  REQUIRE(first.node == NodeId{1});
+
+  SECTION("on a node that stays") {
+    s.on(NodeLeaving{NodeId{1}, "told to end"});
+    REQUIRE(s.get<StartActor>() != nullptr);
+    CHECK(s.get<StartActor>()->node == NodeId{2});
+    CHECK(s.get<StartActor>()->spec.payload == "arguments");
+    // It had started it all the same.
+    s.on(ActorStarted{NodeId{1}, first.actor, ProcessId{3}});
+    CHECK(s.get<KillActor>()->actor == first.actor);
+    CHECK(s.get<SpawnAnswered>() == nullptr);
+  }
+  SECTION("it leaves often, and no start is lost for that") {
+    NodeId at{1};
+    for (std::uint64_t next = 3; next < 9; ++next) {
+      s.on(NodeLeft{at == NodeId{1} ? NodeId{2} : NodeId{}, ""});
+      s.node(next, 2);
+      s.on(NodeLeaving{at, "told to end"});
+      REQUIRE(s.get<StartActor>() != nullptr);
+      CHECK(s.get<StartActor>()->node == NodeId{next});
+      at = NodeId{next};
+    }
+  }
+  SECTION("what lives there ends with it") {
+    s.on(ActorStarted{NodeId{1}, first.actor, ProcessId{3}});
+    s.on(NodeLeaving{NodeId{1}, "told to end"});
+    CHECK(s.last.empty());
+    s.on(NodeLeft{NodeId{1}, "it left"});
+    CHECK(s.head->actors().at(first.actor).record.state == ActorState::kDead);
+  }
+  SECTION("a head that did not hear of it, or forgot it, hears it when the node registers again") {
+    const bool forgot = GENERATE(false, true);
+    if (forgot) {
+      s.restart();
+      s.gateway();
+      s.node(2, 1);
+    }
+    NodeJoined again{s.head->nodes().at(NodeId{1}).info, {{first.actor, {}}}, {}, {}, true};
+    s.on(std::move(again));
+    CHECK(s.get<KillActor>()->actor == first.actor);
+    if (forgot) s.spawn(job, 1);  // its requester repeats it
+    s.spawn(job, 2);
+    std::size_t on_the_other = 0;
+    for (const auto& [id, actor] : s.head->actors()) on_the_other += actor.record.node == NodeId{2} ? 1U : 0U;
+    CHECK(on_the_other == 1);
+    CHECK(s.head->waiting().size() == 1);
+  }
+  SECTION("what waits for that node alone is told") {
+    s.on(SpawnRequested{{kDriver, 2}, {job, "T", "", "", {2 * kCpu, true, NodeId{1}}}});
+    CHECK(s.head->waiting().size() == 1);
+    s.on(NodeLeaving{NodeId{1}, "told to end"});
+    CHECK(s.get<SpawnAnswered>()->error.message().find("leaves the cluster") != std::string::npos);
+  }
+}
+
 TEST_CASE("a spawn that came before any node is not refused because a small one comes first") {
   Script s;
   s.gateway();

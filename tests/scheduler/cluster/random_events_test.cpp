@@ -51,9 +51,10 @@ struct Chaos {
     switch (below(19)) {
       case 0:
       case 1:
-        return NodeJoined{info(), listed(), {job()}, {node(), node()}};
+        return NodeJoined{info(), listed(), {job()}, {node(), node()}, below(10) == 0};
       case 2:
-        return below(6) == 0 ? ClusterEvent(NodeLeft{node(), "bye"}) : ClusterEvent(Heartbeat{node()});
+        if (below(6) == 0) return NodeLeft{node(), "bye"};
+        return below(10) == 0 ? ClusterEvent(NodeLeaving{node(), "bye"}) : ClusterEvent(Heartbeat{node()});
       case 3:
         return JobRegistered{"j" + std::to_string(below(3)), process(), below(3)};
       case 4:
