@@ -30,7 +30,7 @@ void DriverMachine::open_generation(const std::string& cause, bool fault, Instan
   members_.clear();
   barrier_task_ = BarrierTask::kNone;
   if (!episode_) {
-    episode_ = Episode{cause, fault, now, now};
+    episode_ = Episode{cause, fault, false, now, now};
   } else {
     episode_->cause += "; " + cause;
     episode_->fault = episode_->fault || fault;

@@ -146,11 +146,14 @@ void DriverMachine::handle(const TrainerDown& e, Instant now, Actions& out) {
   count_failure(SpawnKind::kTrainer, what, now, out);
   if (!over() && !gone.killed && ended_by_itself(e.reason)) blame(gone, what, out);
   if (over()) return;
-  if (generation_runs() && member) {
+  const bool opens = generation_runs() && member;
+  if (opens) {
     open_generation(what, true, now, out);
-  } else {
-    plan_when_known(now, out);
+  } else if (episode_ && gone.rank >= 0 && !gone.killed) {
+    episode_->cause = episode_->explained ? episode_->cause + "; " + what : what;
   }
+  if (episode_ && gone.rank >= 0) episode_->explained = true;
+  if (!opens) plan_when_known(now, out);
 }
 
 void DriverMachine::kill(Trainer& trainer, const std::string& why, Instant now, Actions& out) {

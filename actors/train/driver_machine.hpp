@@ -115,6 +115,7 @@ class DriverMachine {
   struct Episode {
     std::string cause;
     bool fault = true;
+    bool explained = false;  ///< the cause is a death, not what the others noticed of one
     Instant detected{};
     Instant left{};
   };

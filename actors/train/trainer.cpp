@@ -68,7 +68,7 @@ class Trainer::Work {
     {
       const Hold hold(mutex_);
       stopping_ = true;
-      interrupt("the trainer ends");
+      interrupt("the trainer of rank " + std::to_string(rank_) + " was told to end");
     }
     wake_.notify_all();
     if (thread_.joinable()) thread_.join();
@@ -142,7 +142,9 @@ class Trainer::Work {
             error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kActorDied ||
             error.code() == ErrorCode::kCorrupt;
         if (of_the_group || is_recoverable(task)) {
-          result = TaskAborted{error.what(), {}};
+          ErrorInfo why = error.info();
+          why.todo.clear();  // the driver does it
+          result = TaskAborted{why.message(), {}};
         } else {
           return give_up(floor_.describe_exception(users_part(settings_, task)));
         }
@@ -150,6 +152,7 @@ class Trainer::Work {
         return give_up(floor_.describe_exception(users_part(settings_, task)));
       }
       lock.lock();
+      if (stopping_) return;  // the others are asked, and this one's end is told by its process
       handle(machine_.done(*result));
     }
   }

@@ -105,7 +105,7 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
 
 Process::~Process() {
   ending_ = true;
-  actors_->stop_all("its process ended");
+  actors_->stop_all(left_ == 0 ? "its process ended" : why_left_);
   run_turns();
   actors_->wait_until_empty(kActorsEnd);
   left_ = 1;
@@ -318,9 +318,8 @@ void Process::on_control(Message message) {
     fail_calls([at = lost->node](ProcessAddress p) { return p.node == at; }, link_broke(lost->reason));
   } else if (auto* output = std::get_if<wire::Output>(&control)) {
     handlers_.on_output(*output);
-  } else if (std::get_if<wire::Leave>(&control) != nullptr) {
-    left_ = 1;
-    futex_wake(left_, INT_MAX);
+  } else if (auto* leave = std::get_if<wire::Leave>(&control)) {
+    told_to_leave(leave->reason);
   }
 }
 
@@ -346,8 +345,7 @@ void Process::on_node_gone(const std::string& why) {
   fail_calls([](ProcessAddress) { return true; },
              {ErrorCode::kUnavailable, "a call has no answer", "this host's node is gone: " + why,
               "its driver gets another node: spawn actors there again"});
-  left_ = 1;
-  futex_wake(left_, INT_MAX);
+  told_to_leave("its node is gone: " + why);
   if (!ending_ && !std::exchange(node_gone_, true) && handlers_.on_node_lost) handlers_.on_node_lost();
 }
 
@@ -552,6 +550,13 @@ void Process::end_cluster(Duration timeout) {
   const Instant deadline = clock.now() + timeout;
   for (Instant now = clock.now(); left_ == 0 && now < deadline; now = clock.now())
     futex_wait(left_, 0, deadline - now);
+}
+
+/// Called by the thread that receives.
+void Process::told_to_leave(const std::string& why) {
+  if (left_ == 0) why_left_ = why;
+  left_ = 1;
+  futex_wake(left_, INT_MAX);
 }
 
 void Process::run_until_told_to_leave() {

@@ -90,6 +90,7 @@ class Process final : public ProcessGate, public ActorHome {
   void on_control(Message message);
   void handle(wire::StartActorHere&& start);
   void on_node_gone(const std::string& why);
+  void told_to_leave(const std::string& why);
 
   // Calls.
   std::shared_ptr<CallState> send_call(wire::FrameKind kind, const ActorAddress& to, std::uint64_t method,
@@ -122,6 +123,7 @@ class Process final : public ProcessGate, public ActorHome {
   std::unique_ptr<Routes> routes_;
   std::unique_ptr<Leases> leases_;
   std::atomic<std::uint32_t> left_{0};  ///< told to leave, or the node is gone
+  std::string why_left_;                ///< written before left_ is
   bool node_gone_ = false;              ///< the handler was told; of the thread that receives
   std::atomic<bool> ending_{false};  ///< this process says goodbye: ends that it brings about are no deaths
 };

@@ -259,7 +259,8 @@ void ZmqServer::take_packet(const PeerPtr& peer, wire::ByteView packet, Instant 
 /// Ends the session from our side, and tells the peer why. `peer` may have no session yet.
 void ZmqServer::break_off(const PeerPtr& peer, const std::string& why, Instant now) {
   const std::string who = peer->name.empty() ? "the holder of key " + peer->user_id : peer->name;
-  broken_("ended the link with " + who + ": " + why, now);
+  // Who revokes the key of a peer that was let in tells why.
+  if (peer->name.empty() || authorized(*peer)) broken_("ended the link with " + who + ": " + why, now);
   say_goodbye(*peer, why);
   end_session(peer, why, true, now);
 }

@@ -88,6 +88,20 @@ TEST_CASE("after a death the survivor that applied the step is the authority, an
   }
 }
 
+// The end of a node was told as "trainer 0 left generation 1.1: the process group was aborted".
+TEST_CASE("a fault is told as the death that it was, also if the others noticed first") {
+  Script s(config_of(2));
+  s.run_from_start({kA, kB});
+  s.applied(kA, 0);
+  s.on(GenerationFailed{kA, s.g(), "the process group was aborted", {}});
+  s.down(kB);
+  s.quiesced(kA, 1, {Script::step(0)});
+  s.formed(kA);
+  s.applied(kA, 1);
+  REQUIRE(s.all<Recovered>().size() == 1);
+  CHECK(s.all<Recovered>()[0].cause == "trainer 2 (rank 1) died: signal 9");
+}
+
 TEST_CASE("a step that nobody applied runs again") {
   Script s(config_of(2));
   s.run_from_start({kA, kB});
