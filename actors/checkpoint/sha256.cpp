@@ -6,6 +6,7 @@
 #include <new>
 
 #include "runtime/core/assert.hpp"
+#include "runtime/core/hex.hpp"
 
 namespace troupe::checkpoint {
 namespace {
@@ -43,12 +44,7 @@ std::string Sha256::finish() {
   TROUPE_ASSERT(EVP_DigestFinal_ex(raw(context_.get()), digest.data(), &size) == 1 && size == kDigestBytes,
                 "a SHA-256 has 32 bytes");
   context_.reset();
-  std::string hex;
-  for (const unsigned char byte : digest) {
-    hex += "0123456789abcdef"[byte >> 4];
-    hex += "0123456789abcdef"[byte & 15];
-  }
-  return hex;
+  return to_hex(std::as_bytes(std::span(digest)));
 }
 
 std::string sha256_hex(std::span<const std::byte> bytes) {

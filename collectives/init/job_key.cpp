@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "runtime/core/hex.hpp"
 #include "runtime/core/random.hpp"
 
 namespace troupe::collectives {
@@ -14,13 +15,6 @@ namespace {
 
 constexpr std::size_t kMaxFileBytes = 4096;
 constexpr int kTries = 100;
-
-int digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
 
 /// Whether a file or folder is this user's, and nobody else has any right on it.
 bool is_private(const struct stat& info) {
@@ -82,26 +76,14 @@ Result<JobKey> parse_job_key(std::string_view text, const std::string& source) {
   text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
   text = text.substr(0, text.find_last_not_of(kSpace) + 1);
   JobKey key;
-  bool good = text.size() == 2 * key.size();
-  for (std::size_t i = 0; good && i < key.size(); ++i) {
-    const int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);
-    good = high >= 0 && low >= 0;
-    key[i] = static_cast<std::byte>(16 * high + low);
-  }
-  if (good) return key;
+  if (from_hex(text, key)) return key;
   return ErrorInfo{ErrorCode::kBadConfig, "cannot read the job key in " + source,
                    "it is not 64 hexadecimal digits, but " + std::to_string(text.size()) + " characters",
                    "make one with: openssl rand -hex 32"};
 }
 
 std::string to_text(const JobKey& key) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (const auto byte : key) {
-    text += kDigits[static_cast<unsigned>(byte) >> 4];
-    text += kDigits[static_cast<unsigned>(byte) & 15];
-  }
-  return text;
+  return to_hex(key);
 }
 
 JobKey random_job_key() {

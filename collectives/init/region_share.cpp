@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "runtime/core/hex.hpp"
 #include "runtime/core/random.hpp"
 
 namespace troupe::collectives {
@@ -27,10 +28,9 @@ struct Greeting {
 };
 
 std::string random_text(std::size_t chars) {
-  SystemRandom random;
-  std::string text;
-  for (std::size_t i = 0; i < chars; ++i) text += "0123456789abcdef"[random.below(16)];
-  return text;
+  std::vector<std::byte> bytes(chars / 2);
+  SystemRandom().fill(bytes);
+  return to_hex(bytes);
 }
 
 sockaddr_un address_of(const std::string& name, socklen_t& length) {

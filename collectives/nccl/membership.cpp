@@ -5,6 +5,7 @@
 
 #include "collectives/nccl/group.hpp"
 #include "runtime/core/error.hpp"
+#include "runtime/core/hex.hpp"
 #include "runtime/core/result.hpp"
 
 namespace troupe::collectives {
@@ -35,40 +36,17 @@ struct Invitation {
 
 constexpr std::string_view kMagic = "troupe-nccl-1";
 
-std::string hex(const UniqueId& id) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  for (char c : id.bytes) {
-    const auto byte = static_cast<unsigned char>(c);
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
-
 /// "troupe-nccl-1 HOW VERSION [ID...]", in decimal and hexadecimal.
 std::string encode(const Invitation& invitation) {
   std::string text(kMagic);
   text += " " + std::to_string(static_cast<int>(invitation.how)) + " " + std::to_string(invitation.version);
-  for (const UniqueId& id : invitation.ids) text += " " + hex(id);
+  for (const UniqueId& id : invitation.ids) text += " " + to_hex(std::as_bytes(std::span(id.bytes)));
   return text;
 }
 
 bool parse_number(std::string_view text, int& out) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
   return error == std::errc() && end == text.data() + text.size();
-}
-
-bool parse_id(std::string_view text, UniqueId& id) {
-  if (text.size() != 2 * id.bytes.size()) return false;
-  for (std::size_t i = 0; i < id.bytes.size(); ++i) {
-    unsigned value = 0;
-    const char* at = text.data() + 2 * i;
-    const auto [end, error] = std::from_chars(at, at + 2, value, 16);
-    if (error != std::errc() || end != at + 2) return false;
-    id.bytes[i] = static_cast<char>(value);
-  }
-  return true;
 }
 
 Result<Invitation> decode_invitation(std::string_view text, std::size_t communicators) {
@@ -92,7 +70,8 @@ Result<Invitation> decode_invitation(std::string_view text, std::size_t communic
   const std::size_t ids = invitation.how == Invitation::How::kShrink ? 0 : communicators;
   if (words.size() != 3 + ids) return bad;
   for (std::size_t i = 0; i < ids; ++i) {
-    if (!parse_id(words[3 + i], invitation.ids.emplace_back())) return bad;
+    const auto id = std::as_writable_bytes(std::span(invitation.ids.emplace_back().bytes));
+    if (!from_hex(words[3 + i], id)) return bad;
   }
   return invitation;
 }
