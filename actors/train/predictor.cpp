@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "actors/train/driver_types.hpp"
 #include "actors/train/numerics.hpp"
 #include "actors/train/snapshot.hpp"
 
@@ -164,7 +165,9 @@ struct ReplicaSet::State : std::enable_shared_from_this<State> {
       const std::lock_guard lock(mutex);
       if (ended) return;
       if (may_go_again(why) && ++failures < kMostFailures) {
-        session.process().later([me = shared_from_this()] { me->start_one(); });
+        // (The program's node may be gone: it gets another one within seconds.)
+        const Duration pause = RestartPolicy{}.pause_after(failures);
+        session.process().later(pause, [me = shared_from_this()] { me->start_one(); });
         return;
       }
       if (seats.empty()) {

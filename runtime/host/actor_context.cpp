@@ -72,7 +72,9 @@ std::function<void()> in_this_actor(std::function<void()> callback) {
   if (this_thread.turn == nullptr) {
     ProcessGate* gate = ProcessGate::current();
     if (gate == nullptr) return callback;
-    return [gate, callback = std::move(callback)]() mutable { gate->later(std::move(callback)); };
+    return [gate, callback = std::move(callback)]() mutable {
+      gate->later(Duration::zero(), std::move(callback));
+    };
   }
   return [run = this_thread.turn->executor(), callback = std::move(callback)]() mutable {
     run(std::move(callback));

@@ -88,7 +88,7 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
                       [this](ProcessId peer) { routes_->ring_drained(peer); },
                       [this](ProcessId peer, const std::string& why) {
                         log(LogLevel::kError, "a ring is closed: " + why);
-                        later([this, peer, why] {
+                        later(Duration::zero(), [this, peer, why] {
                           const ProcessAddress at{config_.node, peer};
                           routes_->process_down(at, "it broke the protocol: " + why);
                           fail_calls([at](ProcessAddress p) { return p == at; },
@@ -127,11 +127,9 @@ void Process::run_turns() {
   if (!threads_) turns().run();
 }
 
-void Process::later(std::function<void()> work) {
-  enqueue(mailman_, caf::make_message(RunMessage{std::move(work)}), nullptr);
-}
-
 void Process::later(Duration delay, std::function<void()> work) {
+  if (delay == Duration::zero())
+    return enqueue(mailman_, caf::make_message(RunMessage{std::move(work)}), nullptr);
   hand_over(mailman_.get());
   caf::delayed_anon_send(caf::actor_cast<caf::actor>(mailman_), delay, RunMessage{std::move(work)});
 }
@@ -194,7 +192,7 @@ void Process::reply(ProcessAddress to, std::uint64_t call, const Outcome& outcom
 void Process::fail_calls(const std::function<bool(ProcessAddress)>& gone, const ErrorInfo& why) {
   auto failed = calls_.take_where(gone);
   if (failed.empty()) return;
-  later([failed = std::move(failed), why] {
+  later(Duration::zero(), [failed = std::move(failed), why] {
     for (const auto& call : failed) call.state->resolve(why);
   });
 }
@@ -459,7 +457,7 @@ void Process::monitor(const ActorAddress& actor, OnDown callback) {
     }
     const std::string reason =
         outcome.ok() ? wire::decode<std::string>(*outcome).value_or("it ended") : outcome.error().why;
-    later([this, callback = std::move(callback), reason] {
+    later(Duration::zero(), [this, callback = std::move(callback), reason] {
       if (!ending_) callback(reason);
     });
   });

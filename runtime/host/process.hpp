@@ -68,8 +68,7 @@ class Process final : public ProcessGate, public ActorHome {
   /// What open_region asks of the node; the answer's descriptor is the memory.
   NodeLink::Request ask_for_region(const std::string& key, std::size_t bytes, const std::string& label,
                                    bool abortable);
-  void later(std::function<void()> work) override;
-  void later(Duration delay, std::function<void()> work);
+  void later(Duration delay, std::function<void()> work) override;
 
   /// Calls and spawns that have no answer yet.
   std::size_t calls_under_way() const { return calls_.size(); }

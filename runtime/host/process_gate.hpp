@@ -92,8 +92,9 @@ class ProcessGate {
   /// The live nodes: an encoded wire::NodesAnswer, a vector of cluster::NodeInfo.
   virtual std::shared_ptr<CallState> nodes() = 0;
 
-  /// Runs a callback of the user's in a thread of the runtime that receives nothing, in order.
-  virtual void later(std::function<void()> work) = 0;
+  /// Runs a callback of the user's in a thread of the runtime that receives nothing: without a delay in
+  /// order.
+  virtual void later(Duration delay, std::function<void()> work) = 0;
 
   /// See Session.
   virtual Result<SharedMemory> open_region(const std::string& key, std::size_t bytes,

@@ -69,7 +69,7 @@ class LocalGate final : public ProcessGate {
     return state;
   }
   std::shared_ptr<CallState> nodes() override { return std::make_shared<CallState>(nullptr); }
-  void later(std::function<void()> work) override { work(); }
+  void later(Duration /*delay*/, std::function<void()> work) override { work(); }
   Result<SharedMemory> open_region(const std::string&, std::size_t, const std::string&, bool) override {
     return ErrorInfo{ErrorCode::kIo, "no memory here", "", ""};
   }
