@@ -26,7 +26,7 @@ std::string AbortFlag::reason() const {
 
 CollectiveAborted AbortFlag::error() const {
   return CollectiveAborted(
-      {ErrorCode::kAborted, "the process group was aborted", reason(), "form the next generation"});
+      {ErrorCode::kAborted, group_called(group_) + " was aborted", reason(), "form the next generation"});
 }
 
 Timeout time_out(AbortFlag& flag, int rank, const Op& op, Duration timeout, const std::string& detail) {
@@ -35,7 +35,7 @@ Timeout time_out(AbortFlag& flag, int rank, const Op& op, Duration timeout, cons
   const std::string reason =
       "rank " + std::to_string(rank) + ": " + numbered(op) + ": no progress for " + seconds + " s; " + detail;
   flag.set(reason);
-  return Timeout({ErrorCode::kTimeout, "a collective timed out", reason,
+  return Timeout({ErrorCode::kTimeout, timed_out_in(flag.group()), reason,
                   "see what the other ranks do, or raise the group's timeout"});
 }
 

@@ -81,7 +81,8 @@ class GlooGroup final : public LibraryGroup {
                       .rank = options.rank,
                       .size = options.size,
                       .generation = options.generation,
-                      .leaves = std::move(options.leaves)}),
+                      .leaves = std::move(options.leaves),
+                      .name = options.name}),
         link_(std::make_shared<Lifeline>(
             Lifeline{std::move(site), shared_flag(), options.rank, options.timeout})),
         collectives_(std::make_unique<TaskLane>()) {}

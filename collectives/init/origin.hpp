@@ -9,7 +9,7 @@ namespace troupe::collectives {
 class WorldOrigin final : public GroupOrigin {
  public:
   /// `members`: the world's ranks that the group has, by its own.
-  WorldOrigin(std::shared_ptr<World> world, Generation generation, std::vector<int> members);
+  WorldOrigin(std::shared_ptr<World> world, const ProcessGroup& group, std::vector<int> members);
   std::shared_ptr<ProcessGroup> new_group(ProcessGroup& parent, const std::vector<int>& ranks) override;
   std::shared_ptr<ProcessGroup> rebuild(ProcessGroup& parent) override;
 

@@ -2,7 +2,7 @@
 ///
 /// Who connects has 5 s to prove that it has the job's key, and sends nothing but the fixed messages of the
 /// handshake until then. Noise and strangers are turned away without disturbing anybody; of more than 1,024
-/// in the middle of a handshake the oldest goes.
+/// in the middle of a handshake the oldest goes. The log has ten lines a minute of them at most.
 #pragma once
 
 #include <array>
@@ -23,8 +23,15 @@ struct StoreSession {
   SessionKey receive_key{};
 };
 
+/// How the first group of a job came about (world.hpp). The server sets it to "failed WHY" when a rank with
+/// the job's key says another world size: the others need not wait for it.
+inline constexpr const char* kWorldPrefix = "world/";
+inline constexpr const char* kWorldOutcomeKey = "world/outcome";
+
 class StoreServer {
  public:
+  /// Of rank 0 itself: one that watches, and one each for threads that form groups at once.
+  static constexpr int kLocalSessions = 2 + 3;
   static constexpr std::size_t kMaxClients = 65'536;
   static constexpr std::size_t kMaxPending = 1'024;
 
@@ -37,8 +44,11 @@ class StoreServer {
   void close(Duration linger);
   ~StoreServer();
 
-  /// For rank 0 itself: a session that needs no handshake. Two can be had.
+  /// For rank 0 itself: a session that needs no handshake. kLocalSessions can be had.
   StoreSession local_session();
+  /// Who was turned away so far, as a part of a sentence: "; the store turned away 2 connections, the last
+  /// from 10.0.0.7: ..."; empty: nobody.
+  std::string strangers() const;
   const Endpoint& endpoint() const;
 
  private:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -32,10 +33,10 @@ class World : public std::enable_shared_from_this<World> {
   Store& store() { return *client_; }
 
   /// Forms a group of `members` (ranks of the world, ascending, this one among them), who all call it.
-  /// `prefix`: of its keys in the store, used once. Throws as init_process_group; CollectiveAborted on every
+  /// `prefix`: of its keys in the store, used once. `name`: of the group. Throws as init_process_group; CollectiveAborted on every
   /// member or on none.
   std::shared_ptr<ProcessGroup> form(const std::string& prefix, const std::vector<int>& members,
-                                     const std::string& purpose);
+                                     const std::string& name, const std::string& purpose);
 
   /// How a rank went, or empty while it is there.
   std::string how_it_went(int rank) const;
@@ -74,8 +75,10 @@ class World : public std::enable_shared_from_this<World> {
   void on_gone(int rank, const Gone& gone);
   /// A sentence on the first of `members` that is not there any more; empty: all are.
   std::string missing_member(const std::vector<int>& members) const;
-  Generation next_generation();
+  Generation next_generation(Store& store);
   std::shared_ptr<ProcessGroup> adopt(std::shared_ptr<ProcessGroup> group, const std::vector<int>& members);
+  std::unique_ptr<StoreClient> take_client();
+  void give_client(std::unique_ptr<StoreClient> client);
   void forget(const ProcessGroup* group);
 
   Rendezvous place_;
@@ -90,9 +93,14 @@ class World : public std::enable_shared_from_this<World> {
   std::unique_ptr<StoreServer> server_;  ///< of rank 0
   std::unique_ptr<StoreClient> client_;
   std::unique_ptr<StoreClient> watching_;
+  StoreClient::Options connect_;  ///< how the others reach the store
   std::thread watcher_;
   std::atomic<bool> stopping_{false};
-  mutable std::mutex mutex_;                          ///< of what follows
+  mutable std::mutex mutex_;  ///< of what follows
+  std::condition_variable aborted_one_;
+  ProcessGroup* aborting_ = nullptr;                  ///< the watcher is in it
+  std::vector<std::unique_ptr<StoreClient>> idle_;    ///< of threads that formed groups
+  int clients_ = 0;                                   ///< so many were made for that
   std::map<int, Gone> gone_;                          ///< by rank
   std::map<ProcessGroup*, std::vector<int>> groups_;  ///< alive, with their members
 };

@@ -150,7 +150,8 @@ class MpiGroup final : public LibraryGroup {
                       .rank = comm.rank,
                       .size = comm.size,
                       .generation = options.generation,
-                      .leaves = std::move(options.leaves)}),
+                      .leaves = std::move(options.leaves),
+                      .name = options.name}),
         comm_(comm),
         progress_(std::make_shared<MpiProgress>(comm.rank, comm.size, options.timeout, shared_flag())) {}
 

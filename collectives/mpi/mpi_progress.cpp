@@ -92,7 +92,13 @@ bool MpiProgress::begin_steps() {
     const auto operation = to_begin_.front();
     if (operation->pending()) break;  // its step before
     const bool first = std::find(in_flight_.begin(), in_flight_.end(), operation) == in_flight_.end();
-    operation->begin_step();
+    try {
+      operation->begin_step();
+    } catch (...) {
+      to_begin_.pop_front();  // nothing of it is begun any more
+      operation->end(std::current_exception());
+      throw;
+    }
     if (first) in_flight_.push_back(operation);
     if (operation->begun()) to_begin_.pop_front();
     any = true;

@@ -33,11 +33,18 @@ void ensure_mpi() {
     throw BadConfig("cannot use MPI", "it was finalised in this process", "make groups before MPI_Finalize");
   }
   MPI_Initialized(&done);
-  if (done != 0) return;
   int provided = 0;
-  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
-  initialized_by = ::getpid();
-  std::atexit(finalize_at_exit);
+  if (done != 0) {
+    check_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
+  } else {
+    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+    initialized_by = ::getpid();
+    std::atexit(finalize_at_exit);
+  }
+  if (provided >= MPI_THREAD_MULTIPLE) return;
+  throw BadConfig("cannot use MPI", "it has no MPI_THREAD_MULTIPLE in this process",
+                  done != 0 ? "initialise it with MPI_Init_thread and MPI_THREAD_MULTIPLE, or leave that to us"
+                            : "use an MPI that was built with threads");
 }
 
 void keep_mpi_from_finalizing() {

@@ -17,6 +17,9 @@ namespace {
 /// goes in whole chunks.
 constexpr std::uint64_t kMaxRounds = 1 << 24;
 
+/// Buffers for partials that are kept for each rank of another machine, of a chunk at most.
+constexpr std::size_t kSpareBuffers = 8;
+
 std::size_t cores() {
   cpu_set_t allowed;
   if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0)
@@ -29,6 +32,7 @@ std::size_t cores() {
 Engine::Engine(NativeGroupOptions options, Region region)
     : rank_(options.rank),
       size_(options.size),
+      name_(std::move(options.name)),
       timeout_(options.timeout),
       trace_(options.trace),
       intervals_(std::move(options.leaves)),
@@ -203,7 +207,9 @@ bool Engine::reduce() {
     copy(op, reduced_ - op.first_round);
   }
   for (auto& [rank, remote] : remotes_) {
-    if (auto& bytes = remote.parcels.front().bytes; !bytes.empty()) remote.spare.push_back(std::move(bytes));
+    auto& bytes = remote.parcels.front().bytes;
+    const bool keeps = bytes.capacity() <= kChunkBytes && remote.spare.size() < kSpareBuffers;
+    if (!bytes.empty() && keeps) remote.spare.push_back(std::move(bytes));
     remote.parcels.pop_front();
   }
   publish(mine_.reduced, ++reduced_);

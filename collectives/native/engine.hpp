@@ -69,7 +69,7 @@ class Engine {
   bool wait(const Ticket& ticket, Duration limit);
 
   void abort(AbortKind kind, const std::string& reason);
-  std::string abort_reason() const;
+  std::string abort_reason();
   /// The group is destroyed: others must not wait for this rank.
   void leave();
 
@@ -229,6 +229,7 @@ class Engine {
 
   const int rank_;
   const int size_;
+  const std::string name_;
   const Duration timeout_;
   const bool trace_;
   std::set<OpWords> traced_;

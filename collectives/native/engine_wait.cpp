@@ -142,7 +142,7 @@ void Engine::throw_if_aborted() {
 
 void Engine::throw_aborted() {
   tell_other_machines();
-  throw_error({ErrorCode::kAborted, "the process group was aborted",
+  throw_error({ErrorCode::kAborted, group_called(name_) + " was aborted",
                region_abort_reason(region_.abort_word()).text, "form the next generation"});
 }
 
@@ -176,7 +176,7 @@ void Engine::fail_timeout(const Ticket& ticket) {
                              ": no rank made progress for " + seconds + " s; waiting for rank " + ranks;
   if (!abort_region(region_.abort_word(), reason, AbortKind::kTimeout)) throw_aborted();
   tell_other_machines();
-  throw_error({ErrorCode::kTimeout, "a collective timed out", reason,
+  throw_error({ErrorCode::kTimeout, timed_out_in(name_), reason,
                "see what the missing ranks do, or raise the timeout with which the group was made"});
 }
 
@@ -202,7 +202,15 @@ void Engine::abort(AbortKind kind, const std::string& reason) {
   tell_other_machines();
 }
 
-std::string Engine::abort_reason() const {
+/// A rank that waits for nothing reads its sockets here: the others of another machine tell of an abort there.
+std::string Engine::abort_reason() {
+  if (std::unique_lock lock(mutex_, std::try_to_lock); lock && !remotes_.empty() && !told_) {
+    try {
+      exchange();
+    } catch (const Error&) {
+      // It is in the abort word.
+    }
+  }
   if (!region_aborted(region_.abort_word())) return {};
   return region_abort_reason(region_.abort_word()).text;
 }

@@ -93,6 +93,7 @@ std::size_t native_tree_bytes(const std::vector<LeafInterval>& leaves, std::size
 std::unique_ptr<ProcessGroup> make_native_group(NativeGroupOptions options) {
   GroupFacts facts{.backend = "native", .rank = options.rank, .size = options.size};
   facts.generation = options.generation;
+  facts.name = options.name;
   facts.leaves = options.leaves = checked_leaves("native", options.rank, options.size, options.leaves);
   check_machines(options);
   if (options.timeout <= Duration::zero()) refuse("the timeout is not positive", "give it in nanoseconds");

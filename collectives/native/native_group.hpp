@@ -20,6 +20,7 @@ struct NativeGroupOptions {
   /// Every rank's leaves: adjacent, none empty, in rank order from 0. Empty: one leaf a rank.
   std::vector<LeafInterval> leaves;
   Generation generation;
+  std::string name;  ///< in errors; empty: it has none
   /// An operation fails once no rank has made progress for this long.
   Duration timeout = std::chrono::seconds(30);
   /// Say on stderr, once for each call, which algorithm was chosen and why. TROUPE_COLLECTIVES_TRACE=1 in the
