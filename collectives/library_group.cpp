@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <numeric>
 
 namespace troupe::collectives {
 namespace {
@@ -63,7 +64,7 @@ std::shared_ptr<Work> LibraryGroup::launch(std::span<const Op> operations) {
                       "the backend " + std::string(backend()) + " has no messages from a rank to itself",
                       "copy the buffer");
     }
-    const bool empty = op.kind != OpKind::kBarrier && op.count == 0;
+    const bool empty = op.kind != OpKind::kBarrier && op.kind != OpKind::kAllToAllV && op.count == 0;
     works.push_back(empty ? completed_work() : launch_one(op));
   }
   return joined(std::move(works));
@@ -81,6 +82,11 @@ std::shared_ptr<ExactReduction> LibraryGroup::exact(const Op& op) const {
     options.leaves = facts().leaves;
     const auto& partials = tree_of(op).partials;
     options.partials.assign(partials.begin(), partials.end());
+  }
+  if (op.kind == OpKind::kReduceScatterV) {
+    const auto own = op.counts.begin() + rank();
+    const std::size_t before = std::accumulate(op.counts.begin(), own, std::size_t{0});
+    options.part = Slice{before, before + *own};
   }
   if (op.kind == OpKind::kReduceScatter) {
     options.count *= static_cast<std::size_t>(size());

@@ -102,6 +102,11 @@ void ProcessGroup::check_tree(const Op& op) const {
                "use what its allocate_tree returned, unchanged"});
 }
 
+void ProcessGroup::monitored_barrier(Duration limit) {
+  if (facts_.backend != "native") refuse("monitored_barrier");
+  batch({Op::barrier().within(limit)})->wait();
+}
+
 std::shared_ptr<Work> ProcessGroup::batch(std::span<const Op> operations) {
   std::vector<Op> ops(operations.begin(), operations.end());
   return ops.empty() ? completed_work() : start(std::span(ops));

@@ -79,7 +79,25 @@ std::shared_ptr<ProcessGroup> WorldOrigin::rebuild(ProcessGroup& parent) {
   // The others may still be in an operation.
   parent.abort("rank " + std::to_string(parent.rank()) + " forms the next generation");
   while (true) {
-    const std::string prefix = prefix_ + "next/" + std::to_string(attempts_) + "/";
+    if (const int number = world_->wait_for_store(store_, world_->timeout()); number != store_) {
+      store_ = number;
+      attempts_ = 0;
+    }
+    try {
+      if (auto group = try_to_rebuild(parent)) return group;
+    } catch (const Unavailable&) {
+      if (world_->has_store()) throw;
+      store_ = world_->wait_for_store(store_ + 1, world_->timeout());
+      attempts_ = 0;
+    }
+  }
+}
+
+/// Null: somebody died meanwhile.
+std::shared_ptr<ProcessGroup> WorldOrigin::try_to_rebuild(ProcessGroup& parent) {
+  {
+    const std::string prefix =
+        prefix_ + "next/" + std::to_string(store_) + "/" + std::to_string(attempts_) + "/";
     const auto members = agree_on_survivors(prefix);
     if (!std::binary_search(members.begin(), members.end(), world_->rank())) {
       throw_error({ErrorCode::kRefused, "cannot form the next generation",
@@ -90,7 +108,7 @@ std::shared_ptr<ProcessGroup> WorldOrigin::rebuild(ProcessGroup& parent) {
     try {
       return world_->form(prefix, members, parent.facts().name, "cannot form the next generation of the ranks " + list(members));
     } catch (const CollectiveAborted&) {
-      // Somebody died meanwhile, and every member got this: once more, without.
+      return nullptr;  // every member got this: once more, without who died
     }
   }
 }

@@ -14,13 +14,15 @@ class WorldOrigin final : public GroupOrigin {
   std::shared_ptr<ProcessGroup> rebuild(ProcessGroup& parent) override;
 
  private:
+  std::shared_ptr<ProcessGroup> try_to_rebuild(ProcessGroup& parent);
   std::vector<int> agree_on_survivors(const std::string& prefix);
 
   std::shared_ptr<World> world_;
   std::string prefix_;  ///< of the keys of what is made here
   std::vector<int> members_;
   int made_ = 0;      ///< groups so far
-  int attempts_ = 0;  ///< of rebuild
+  int store_ = 0;     ///< number of the store at which
+  int attempts_ = 0;  ///< of rebuild were made
 };
 
 }  // namespace troupe::collectives

@@ -20,6 +20,7 @@ class StoreClient final : public Store {
     JobKey key{};
     int rank = 1;
     int world_size = 2;
+    int server = 0;  ///< the rank that serves it
     Duration timeout = std::chrono::seconds(5);  ///< for connection and handshake
   };
   /// Errors: kUnavailable where nobody listens (yet), kTimeout, kRefused where the two do not belong

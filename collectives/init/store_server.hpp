@@ -35,10 +35,11 @@ class StoreServer {
   static constexpr std::size_t kMaxClients = 65'536;
   static constexpr std::size_t kMaxPending = 1'024;
 
-  /// Serves at `listener` until it is destroyed. `world_size`: clients that say another one are refused.
+  /// Serves at `listener` until it is destroyed, to ranks above `rank`, which serves it. `world_size`: clients that say another one are refused.
   /// Errors: kIo.
   static Result<std::unique_ptr<StoreServer>> start(DataListener listener, const JobKey& key, int world_size,
-                                                    Duration handshake_timeout = std::chrono::seconds(5));
+                                                    Duration handshake_timeout = std::chrono::seconds(5),
+                                                    int rank = 0);
   /// Waits for the ranks that are still there to leave, for no longer than `linger`; then tells those that
   /// wait for something that the store closes.
   void close(Duration linger);

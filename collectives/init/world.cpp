@@ -17,7 +17,6 @@ namespace troupe::collectives {
 namespace {
 
 constexpr Duration kSlice = std::chrono::milliseconds(50);
-constexpr Duration kWatch = std::chrono::hours(1);  ///< of one request for the next event
 constexpr Duration kLinger = std::chrono::seconds(2);
 constexpr Duration kLeaveTime = std::chrono::seconds(1);
 constexpr std::size_t kMaxOutcomeChars = 4096;
@@ -25,7 +24,6 @@ constexpr const char* kFormed = "formed";
 constexpr const char* kDied = "died";
 
 constexpr std::size_t kShownRanks = 32;  ///< of a list in an error
-constexpr int kClients = StoreServer::kLocalSessions - 2;  ///< connections for threads that form groups
 
 /// A list as ranks compare it and as errors show it: other lists have another text.
 std::string text_of(const std::vector<int>& ranks) {
@@ -60,11 +58,11 @@ class World::GroupStore final : public Store {
   GroupStore(World& world, const std::string& prefix, const std::vector<int>& members,
              const std::string& purpose)
       : world_(world),
-        client_(world.take_client()),
-        keys_(client_ ? *client_ : *world.client_, prefix),
+        client_(world.take_client(number_)),
+        keys_(client_ ? static_cast<Store&>(*client_) : world.store(), prefix),
         members_(members),
         purpose_(purpose) {}
-  ~GroupStore() override { world_.give_client(std::move(client_)); }
+  ~GroupStore() override { world_.give_client(std::move(client_), number_); }
 
   void set(const std::string& key, std::string_view value) override { keys_.set(key, value); }
   std::string set_once(const std::string& key, std::string_view value) override {
@@ -90,7 +88,7 @@ class World::GroupStore final : public Store {
   }
 
   /// The keys of all groups.
-  Store& everybodys() { return *client_; }
+  Store& everybodys() { return world_.store(); }
 
   bool aborted() {
     const auto outcome = keys_.find("outcome");
@@ -110,6 +108,7 @@ class World::GroupStore final : public Store {
 
  private:
   World& world_;
+  int number_ = 0;  ///< of the store
   std::unique_ptr<StoreClient> client_;  ///< this thread's; null: it shares the world's
   PrefixStore keys_;
   const std::vector<int>& members_;
@@ -134,7 +133,7 @@ std::string World::missing_member(const std::vector<int>& members) const {
 Generation World::next_generation(Store& store) {
   std::uint32_t fresh = 0;
   SystemRandom random;
-  while (fresh == 0) fresh = static_cast<std::uint32_t>(random.next());
+  while (fresh == 0) fresh = static_cast<std::uint32_t>(random.next() >> 33);  // room for successors
   const std::string incarnation = store.set_once("incarnation", std::to_string(fresh));
   return parse_generation(incarnation + "." + std::to_string(store.add("generation", 1)));
 }
@@ -148,6 +147,7 @@ std::shared_ptr<ProcessGroup> World::form(const std::string& prefix, const std::
   const int size = static_cast<int>(members.size());
   const int rank =
       static_cast<int>(std::lower_bound(members.begin(), members.end(), place_.rank) - members.begin());
+  (void)wait_for_store(0, options_.timeout);
   GroupStore store(*this, prefix, members, purpose);
   std::shared_ptr<ProcessGroup> group;
   std::string outcome;
@@ -160,21 +160,24 @@ std::shared_ptr<ProcessGroup> World::form(const std::string& prefix, const std::
                       "give every rank the same list, in the same order of calls");
     }
     // Rank 0's generation is the group's.
-    const auto cards = exchange(store, "enter", rank == 0 ? to_string(next_generation(store.everybodys())) : "",
+    const bool first = prefix == kWorldPrefix;
+    const std::string generation = rank == 0 ? to_string(next_generation(store.everybodys())) : "";
+    const auto cards = exchange(store, "enter", generation + " " + (first ? standby() : ""),
                                 {.rank = rank,
                                  .size = size,
                                  .timeout = left(),
                                  .hint = [this] { return server_ ? server_->strangers() : std::string(); },
                                  .purpose = purpose,
                                  .name = name});
+    if (first) learn_standbys(cards);
     group = factory_(BackendContext{.rank = rank,
                                     .size = size,
                                     .local_rank = place_.local_rank,
                                     .device = options_.device,
                                     .store = store,
-                                    .lasting_store = std::make_shared<PrefixStore>(*client_, prefix),
+                                    .lasting_store = std::make_shared<PrefixStore>(this->store(), prefix),
                                     .group = name_of_group,
-                                    .generation = parse_generation(cards.front()),
+                                    .generation = parse_generation(cards.front().substr(0, cards.front().find(' '))),
                                     .timeout = left(),
                                     .operation_timeout = options_.operation_timeout,
                                     .data_bytes = options_.data_bytes,
@@ -207,6 +210,7 @@ std::shared_ptr<ProcessGroup> World::adopt(std::shared_ptr<ProcessGroup> group,
   {
     const std::lock_guard lock(mutex_);
     groups_.emplace(group.get(), members);
+    latest_ = std::max(latest_, group->generation());
   }
   for (const int r : members) {
     if (const auto how = how_it_went(r); how.ends_with(kDied)) group->abort(how);
@@ -226,22 +230,6 @@ void World::forget(const ProcessGroup* group) {
   if (std::this_thread::get_id() != watcher_.get_id())
     aborted_one_.wait(lock, [&] { return aborting_ != group; });
   std::erase_if(groups_, [&](const auto& entry) { return entry.first == group; });
-}
-
-void World::watch() {
-  for (std::uint64_t n = 0; !stopping_;) {
-    try {
-      const auto event = watching_->find_undisturbed("event/" + std::to_string(n), kWatch);
-      if (!event) continue;
-      on_event(*event);
-      ++n;
-    } catch (const Unavailable& e) {
-      // Rank 0 left, which ends no group, or died; at the end of this world neither matters.
-      const bool left = e.info().why == kRankZeroLeft;
-      if (!stopping_) on_gone(0, {.died = !left, .who = "which served the store"});
-      return;
-    }
-  }
 }
 
 /// "lost RANK WHO" or "left RANK WHO".
@@ -277,34 +265,13 @@ void World::on_gone(int rank, const Gone& gone) {
   }
 }
 
-/// A connection of one thread alone, since a wait keeps its connection for 50 ms. Null: kClients are in use, or
-/// there is no more to be had.
-std::unique_ptr<StoreClient> World::take_client() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!idle_.empty()) {
-      auto client = std::move(idle_.back());
-      idle_.pop_back();
-      return client;
-    }
-    if (clients_ == kClients) return nullptr;
-    ++clients_;
-    if (server_) return std::make_unique<StoreClient>(server_->local_session());
-  }
-  auto made = StoreClient::connect(connect_);
-  return made ? std::move(*made) : nullptr;
-}
-
-void World::give_client(std::unique_ptr<StoreClient> client) {
-  if (!client) return;
-  const std::lock_guard lock(mutex_);
-  idle_.push_back(std::move(client));
-}
-
 World::~World() {
   stopping_ = true;
-  if (client_) client_->leave(kLeaveTime);
-  if (watching_) watching_->interrupt();
+  {
+    const std::lock_guard lock(mutex_);
+    if (client_ && store_good_) client_->leave(kLeaveTime);
+    if (watching_) watching_->interrupt();
+  }
   if (watcher_.joinable()) watcher_.join();
   if (server_) server_->close(kLinger);
 }

@@ -20,12 +20,6 @@ std::string purpose_of(const InitOptions& options) {
   return "cannot initialise the process group '" + options.name + "'";
 }
 
-std::string who_we_are() {
-  char host[256] = "?";
-  ::gethostname(host, sizeof host - 1);
-  return "pid " + std::to_string(::getpid()) + " on " + host;
-}
-
 /// The names in use, with the ranks that hold them: threads may be ranks of one group.
 struct Names {
   std::mutex mutex;

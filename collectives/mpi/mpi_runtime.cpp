@@ -64,6 +64,8 @@ void check_mpi(int code, const char* call) {
 
 MPI_Datatype carrier_type(DType dtype) {
   switch (element_size(dtype)) {
+    case 16:
+      return MPI_C_DOUBLE_COMPLEX;
     case 8:
       return MPI_INT64_T;
     case 4:
@@ -92,8 +94,14 @@ MpiReduction mpi_reduction(DType dtype, ReduceOp op) {
         return MPI_INT64_T;
       case DType::kUInt8:
         return MPI_UINT8_T;
+      case DType::kUInt16:
+        return MPI_UINT16_T;
+      case DType::kUInt32:
+        return MPI_UINT32_T;
+      case DType::kUInt64:
+        return MPI_UINT64_T;
       default:
-        return MPI_DATATYPE_NULL;  // halves; and MPI's bool has other operations
+        return MPI_DATATYPE_NULL;  // floats of 16 and 8 bits, complex; and MPI's bool has other operations
     }
   }();
   if (type == MPI_DATATYPE_NULL) return {};

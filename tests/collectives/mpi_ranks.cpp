@@ -43,6 +43,8 @@ void check_operations() {
   check_refusals(*group);
   check_works(*group);
   check_batch(*group);
+  check_uneven(*group);
+  check_new_dtypes(*group);
   const auto second = make_mpi_group();  // the first goes on beside it
   check_exact(*group);
   check_any_order(*second);

@@ -142,8 +142,11 @@ TEST_CASE("a node aborts its region from outside, and the abort spreads to the o
 
 /// It was told at the next operation alone: a rank that only computes went on with a group that was over.
 TEST_CASE("a rank that waits for nothing sees the abort of another machine") {
-  const auto thrown = run_threads(options_of(2, {.nodes = {{0}, {1}}}), [](ProcessGroup& group) {
+  std::atomic<int> through{0};
+  const auto thrown = run_threads(options_of(2, {.nodes = {{0}, {1}}}), [&](ProcessGroup& group) {
     group.barrier()->wait();
+    ++through;
+    wait_for(through, 2);
     if (group.rank() == 1) return group.abort("the test says so");
     const MonotonicClock clock;
     const Instant until = clock.now() + std::chrono::seconds(20);
