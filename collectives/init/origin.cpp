@@ -86,9 +86,9 @@ std::shared_ptr<ProcessGroup> WorldOrigin::rebuild(ProcessGroup& parent) {
     try {
       if (auto group = try_to_rebuild(parent)) return group;
     } catch (const Unavailable&) {
-      if (world_->has_store()) throw;
-      store_ = world_->wait_for_store(store_ + 1, world_->timeout());
-      attempts_ = 0;
+      // Of the store that went, or is going; or it is what another rank said of itself.
+      if (world_->has_store(store_)) throw;
+      (void)world_->wait_for_store(store_ + 1, world_->timeout());
     }
   }
 }

@@ -27,10 +27,11 @@ Store& World::store() const {
   return *client_;
 }
 
-bool World::has_store() const {
+bool World::has_store(int number) const {
   try {
     (void)store().find("incarnation");
-    return true;
+    const std::lock_guard lock(mutex_);
+    return stores_ == number;
   } catch (const Unavailable&) {
     return false;
   }

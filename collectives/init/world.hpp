@@ -34,8 +34,8 @@ class World : public std::enable_shared_from_this<World> {
   int rank() const { return place_.rank; }
   int size() const { return place_.size; }
   Duration timeout() const { return options_.timeout; }
-  /// Whether the store answers.
-  bool has_store() const;
+  /// Whether the `number`th store is still the one, and answers.
+  bool has_store(int number) const;
   /// The store that is served now; it outlives its successors.
   Store& store() const;
   /// Waits until a store is served that is at least the `number`th, from 0: its number. Throws Unavailable when
