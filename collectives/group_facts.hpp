@@ -36,7 +36,8 @@ inline std::string timed_out_in(std::string_view name) {
   return "a collective " + (name.empty() ? "" : "of " + group_called(name) + " ") + "timed out";
 }
 
-inline constexpr int kMaxGroupRanks = 1 << 14;  ///< so that a stage of the native backend has an element for each
+inline constexpr int kMaxGroupRanks =
+    1 << 14;  ///< so that a stage of the native backend has an element for each
 
 /// The leaves, one a rank where there are none. Throws BadConfig, naming `backend`, for a rank that does not
 /// exist and for leaves that are not a deal for `size` ranks.

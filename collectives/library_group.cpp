@@ -55,15 +55,17 @@ std::vector<std::byte*> LibraryGroup::reserve(std::size_t count, DType dtype, bo
   return made;
 }
 
+void LibraryGroup::check_has(const Op& op) const {
+  if (!is_message(op.kind) || op.peer != rank()) return;
+  throw BadConfig("cannot " + std::string(name_of(op.kind)),
+                  "the backend " + std::string(backend()) + " has no messages from a rank to itself",
+                  "copy the buffer");
+}
+
 std::shared_ptr<Work> LibraryGroup::launch(std::span<const Op> operations) {
   std::vector<std::shared_ptr<Work>> works;
   for (const Op& op : operations) {
     flag_->check();
-    if (is_message(op.kind) && op.peer == rank()) {
-      throw BadConfig("cannot " + std::string(name_of(op.kind)),
-                      "the backend " + std::string(backend()) + " has no messages from a rank to itself",
-                      "copy the buffer");
-    }
     const bool empty = op.kind != OpKind::kBarrier && op.kind != OpKind::kAllToAllV && op.count == 0;
     works.push_back(empty ? completed_work() : launch_one(op));
   }

@@ -56,6 +56,7 @@ class LibraryGroup : public ProcessGroup {
 
   AbortFlag& flag() const { return *flag_; }
   std::shared_ptr<AbortFlag> shared_flag() const { return flag_; }
+  void check_has(const Op& op) const override;
   /// `op` on the path that gives the native backend's bits. REQUIRES: it is a reduction.
   std::shared_ptr<ExactReduction> exact(const Op& op) const;
 

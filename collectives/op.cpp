@@ -71,8 +71,8 @@ bool Op::in_place(int rank) const {
   const std::byte* whole = scatters ? in() : out();
   const std::byte* part = scatters ? out() : in();
   const auto r = static_cast<std::size_t>(rank);
-  const std::size_t before = has_counts(kind) ? std::accumulate(counts.begin(), counts.begin() + rank, std::size_t{0})
-                                              : r * count;
+  const std::size_t before =
+      has_counts(kind) ? std::accumulate(counts.begin(), counts.begin() + rank, std::size_t{0}) : r * count;
   return whole != nullptr && part == whole + before * element_size(dtype);
 }
 
@@ -104,7 +104,8 @@ std::string to_string(const Op& op) {
   if (op.kind == OpKind::kAllReduceTree) text += ", buffer " + peer;
   if (op.kind == OpKind::kAllReduce && op.peer > 1) text += ", " + peer + " calls of a batch in one";
   if (is_message(op.kind)) {
-    text += (op.kind == OpKind::kSend ? ", to " : ", from ") + (op.peer == kAnyRank ? "any rank" : peer) + ", tag " + std::to_string(op.tag);
+    text += (op.kind == OpKind::kSend ? ", to " : ", from ") + (op.peer == kAnyRank ? "any rank" : peer) +
+            ", tag " + std::to_string(op.tag);
   }
   return text + ")";
 }

@@ -34,9 +34,9 @@ enum class OpKind : std::uint8_t {
 };
 
 inline constexpr std::array<std::string_view, 15> kOpKindNames{
-    "all_reduce_tree", "all_reduce",     "reduce",     "broadcast", "gather", "scatter",
-    "all_gather",      "reduce_scatter", "all_to_all", "all_gather_v", "reduce_scatter_v", "all_to_all_v",
-    "barrier",         "send",           "recv"};
+    "all_reduce_tree",  "all_reduce",   "reduce",         "broadcast",  "gather",
+    "scatter",          "all_gather",   "reduce_scatter", "all_to_all", "all_gather_v",
+    "reduce_scatter_v", "all_to_all_v", "barrier",        "send",       "recv"};
 
 constexpr std::string_view name_of(OpKind kind) {
   return kOpKindNames[static_cast<std::size_t>(kind)];
@@ -83,8 +83,8 @@ struct Op {
   std::uint64_t sequence = 0;  ///< of a collective: its number in the group, from 1; the group sets it
   Buffer input{};              ///< what this rank gives, and what it gets: the same one for operations in
   Buffer output{};             ///< place, nothing where the rank gives or gets nothing
-  /// Of what has_counts: elements of every rank's part, the same on all ranks. Of all_to_all_v: what this rank
-  /// gives each, and in `from_counts` what it gets from each, which differ between ranks.
+  /// Of what has_counts: elements of every rank's part, the same on all ranks. Of all_to_all_v: what this
+  /// rank gives each, and in `from_counts` what it gets from each, which differ between ranks.
   std::vector<std::size_t> counts{};
   std::vector<std::size_t> from_counts{};
   Duration timeout{};  ///< without progress of any rank; 0: the group's

@@ -42,12 +42,12 @@ concept Alike =
     Input<From> && Output<To> && std::is_same_v<std::remove_const_t<ElementOf<From>>, ElementOf<To>>;
 
 /// The raw front takes Buffer (pointer, count, dtype, device, stream); the typed front takes whatever becomes
-/// a std::span: vectors, arrays, spans of float, double, std::complex of these, bool or integers. An operation reads
-/// its inputs and writes its outputs until its Work is complete: neither may be touched before. Buffers must
-/// not overlap, except in place: in gather and all_gather the input may be this rank's part of the output,
-/// and in scatter and reduce_scatter the output this rank's part of the input. Counts and dtypes are the same
-/// on every rank, and so is the order of operations; a rank that calls something else aborts the group with
-/// an error that names both calls.
+/// a std::span: vectors, arrays, spans of float, double, std::complex of these, bool or integers. An
+/// operation reads its inputs and writes its outputs until its Work is complete: neither may be touched
+/// before. Buffers must not overlap, except in place: in gather and all_gather the input may be this rank's
+/// part of the output, and in scatter and reduce_scatter the output this rank's part of the input. Counts and
+/// dtypes are the same on every rank, and so is the order of operations; a rank that calls something else
+/// aborts the group with an error that names both calls.
 ///
 /// Arguments are checked before anybody takes part: BadInput, or Error with ErrorCode::kLimit, and the group
 /// stays good. A backend that lacks an operation refuses it with BadConfig, which names both.
@@ -155,8 +155,8 @@ class ProcessGroup {
   requires Alike<From, To> std::shared_ptr<Work> all_to_all(From&& input, To&& output) {
     return all_to_all(of(input), of(output));
   }
-  /// As all_gather, with counts[r] elements of rank r, which are its `input`; `output` has all of them, in rank
-  /// order. The same counts on every rank. In place: `input` is this rank's part of `output`.
+  /// As all_gather, with counts[r] elements of rank r, which are its `input`; `output` has all of them, in
+  /// rank order. The same counts on every rank. In place: `input` is this rank's part of `output`.
   std::shared_ptr<Work> all_gather(const Buffer& input, const Buffer& output,
                                    std::vector<std::size_t> counts) {
     return start(Op::all_gather_v(input, output, std::move(counts)));
@@ -178,9 +178,9 @@ class ProcessGroup {
                                                                 Reduction how = {}) {
     return reduce_scatter(of(input), of(output), std::move(counts), how);
   }
-  /// As all_to_all, with counts[s] elements for rank s, side by side in `input`, and from_counts[r] from rank r,
-  /// side by side in `output`: what r's counts say of this rank. Two ranks whose counts differ end the group
-  /// with an error that names both.
+  /// As all_to_all, with counts[s] elements for rank s, side by side in `input`, and from_counts[r] from rank
+  /// r, side by side in `output`: what r's counts say of this rank. Two ranks whose counts differ end the
+  /// group with an error that names both.
   std::shared_ptr<Work> all_to_all(const Buffer& input, std::vector<std::size_t> counts, const Buffer& output,
                                    std::vector<std::size_t> from_counts) {
     return start(Op::all_to_all_v(input, std::move(counts), output, std::move(from_counts)));
@@ -240,8 +240,9 @@ class ProcessGroup {
   /// null at once. Throws as init_process_group, and BadConfig for a group that it did not make.
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks);
   /// The next generation of this group: those of its ranks that still live, in the same order, close
-  /// together; rank 0 may be dead. Aborts this group unless it is aborted already. Every rank of it that lives calls it; Timeout
-  /// names those that do not. Throws as init_process_group, and BadConfig for a group that it did not make.
+  /// together; rank 0 may be dead. Aborts this group unless it is aborted already. Every rank of it that
+  /// lives calls it; Timeout names those that do not. Throws as init_process_group, and BadConfig for a group
+  /// that it did not make.
   std::shared_ptr<ProcessGroup> rebuild();
 
   /// For what forms groups, before anybody else has the group.
@@ -251,6 +252,8 @@ class ProcessGroup {
   const std::shared_ptr<flight::FlightRecorder>& recorder() const { return recorder_; }
 
  protected:
+  /// Throws BadConfig, by refuse(), for what the backend lacks: before anything of a batch is launched.
+  virtual void check_has(const Op&) const {}
   /// Starts operations, which have been completed, checked and numbered. A batch that throws in its middle
   /// aborts the group.
   virtual std::shared_ptr<Work> launch(std::span<const Op> operations) = 0;

@@ -70,9 +70,10 @@ struct Buffer {
 
 /// Whether a C++ type has a dtype: float, double, std::complex of these, bool, integers of 1 to 8 bytes.
 template <class T>
-inline constexpr bool has_dtype =
-    std::is_same_v<T, float> || std::is_same_v<T, double> || std::is_same_v<T, std::complex<float>> ||
-    std::is_same_v<T, std::complex<double>> || (std::is_integral_v<T> && sizeof(T) <= 8);
+inline constexpr bool has_dtype = std::is_same_v<T, float> || std::is_same_v<T, double> ||
+                                  std::is_same_v<T, std::complex<float>> ||
+                                  std::is_same_v<T, std::complex<double>> ||
+                                  (std::is_integral_v<T> && sizeof(T) <= 8);
 
 /// The dtype of a C++ type.
 template <class T>
@@ -103,10 +104,11 @@ Buffer buffer_of(std::span<T, N> elements) {
   return {const_cast<U*>(elements.data()), elements.size(), dtype_of<U>(), {}, nullptr};
 }
 
-inline constexpr std::array<std::string_view, 17> kDTypeNames{
-    "f64",  "f32", "f16", "bf16", "i8",     "i16",    "i32", "i64", "u8",
-    "bool", "u16", "u32", "u64",  "f8e4m3", "f8e5m2", "c64", "c128"};
-inline constexpr std::array<std::uint8_t, 17> kElementSizes{8, 4, 2, 2, 1, 2, 4, 8, 1, 1, 2, 4, 8, 1, 1, 8, 16};
+inline constexpr std::array<std::string_view, 17> kDTypeNames{"f64", "f32",    "f16",    "bf16", "i8",  "i16",
+                                                              "i32", "i64",    "u8",     "bool", "u16", "u32",
+                                                              "u64", "f8e4m3", "f8e5m2", "c64",  "c128"};
+inline constexpr std::array<std::uint8_t, 17> kElementSizes{8, 4, 2, 2, 1, 2, 4, 8, 1,
+                                                            1, 2, 4, 8, 1, 1, 8, 16};
 inline constexpr std::array<std::string_view, 9> kReduceOpNames{"sum",  "avg", "product", "min",       "max",
                                                                 "band", "bor", "bxor",    "premul_sum"};
 

@@ -88,10 +88,10 @@ class Work {
 /// What it says of itself.
 std::string text_of(const std::exception_ptr& thrown);
 
-/// Work that is complete once `next` has run, after `work`: a chain of what to do then. Nothing runs by itself:
-/// `next` runs once, on the thread that waits for or polls the returned Work first and finds `work` complete.
-/// What it throws, and what `work` failed with, the returned Work throws; after a failure `next` does not run.
-/// Drop it, and `next` never runs.
+/// Work that is complete once `next` has run, after `work`: a chain of what to do then. Nothing runs by
+/// itself: `next` runs once, on the thread that waits for or polls the returned Work first and finds `work`
+/// complete. What it throws, and what `work` failed with, the returned Work throws; after a failure `next`
+/// does not run. Drop it, and `next` never runs.
 std::shared_ptr<Work> then(std::shared_ptr<Work> work, std::function<void()> next);
 
 /// Work that was done when it was launched.

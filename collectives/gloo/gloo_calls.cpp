@@ -99,7 +99,8 @@ void all_to_all_v(const GlooSite& site, const Op& call) {
   gloo::AlltoallvOptions options(site.context);
   set_common(options, site, call);
   static std::byte nothing{};  // Gloo takes no null, not even for nothing
-  options.setInput(raw(call.in() != nullptr ? call.in() : &nothing), bytes_of<std::int64_t>(call.counts, call));
+  options.setInput(raw(call.in() != nullptr ? call.in() : &nothing),
+                   bytes_of<std::int64_t>(call.counts, call));
   options.setOutput(raw(call.out() != nullptr ? call.out() : &nothing),
                     bytes_of<std::int64_t>(call.from_counts, call));
   gloo::alltoallv(options);

@@ -56,7 +56,8 @@ struct Lifeline {
 
 std::chrono::milliseconds timeout_of(const Lifeline& link, const Op& op) {
   if (op.timeout == Duration::zero()) return link.site.timeout;
-  return std::max(std::chrono::milliseconds(1), std::chrono::duration_cast<std::chrono::milliseconds>(op.timeout));
+  return std::max(std::chrono::milliseconds(1),
+                  std::chrono::duration_cast<std::chrono::milliseconds>(op.timeout));
 }
 
 /// Runs `body`, and gives what Gloo throws our types. The group is over after any of it, for all ranks.
@@ -69,8 +70,8 @@ void guarded(const Lifeline& link, const Op& op, Body body) {
   } catch (const std::exception& e) {
     const std::string_view text = e.what();
     if (text.find("Timed out waiting") != std::string_view::npos) {
-      const Timeout error =
-          time_out(*link.flag, link.rank, op, timeout_of(link, op), "Gloo does not say which rank it waits for");
+      const Timeout error = time_out(*link.flag, link.rank, op, timeout_of(link, op),
+                                     "Gloo does not say which rank it waits for");
       close_pairs(link.site);
       throw Timeout(error);
     }
@@ -111,8 +112,7 @@ class GlooGroup final : public LibraryGroup {
     std::shared_ptr<ExactReduction> reduction;
     // Gloo's own reductions know no trees of leaves and no factors, and only an old interface scatters.
     const bool always = op.kind == OpKind::kAllReduceTree || op.kind == OpKind::kReduceScatter ||
-                        op.kind == OpKind::kReduceScatterV ||
-                        op.how.op == ReduceOp::kPremulSum;
+                        op.kind == OpKind::kReduceScatterV || op.how.op == ReduceOp::kPremulSum;
     if (reduces(op.kind) && (always || op.how.exact)) reduction = exact(op);
     return collectives_->run([link = link_, op, reduction] {
       guarded(*link, op, [&] { run_gloo({link->site.context, timeout_of(*link, op)}, op, reduction.get()); });

@@ -51,8 +51,7 @@ TaskLane::~TaskLane() {
   thread_.join();
 }
 
-std::shared_ptr<Work> TaskLane::run(std::function<void()> task,
-                                    std::shared_ptr<std::atomic<int>> source) {
+std::shared_ptr<Work> TaskLane::run(std::function<void()> task, std::shared_ptr<std::atomic<int>> source) {
   auto made = std::make_shared<Task>(std::move(task), std::move(source));
   {
     const std::lock_guard lock(mutex_);

@@ -106,7 +106,8 @@ std::shared_ptr<ProcessGroup> WorldOrigin::try_to_rebuild(ProcessGroup& parent) 
     }
     ++attempts_;
     try {
-      return world_->form(prefix, members, parent.facts().name, "cannot form the next generation of the ranks " + list(members));
+      return world_->form(prefix, members, parent.facts().name,
+                          "cannot form the next generation of the ranks " + list(members));
     } catch (const CollectiveAborted&) {
       return nullptr;  // every member got this: once more, without who died
     }

@@ -89,9 +89,9 @@ Result<std::unique_ptr<StoreClient>> StoreClient::connect(const Options& options
   if (!fd) return fd.error();
   watch_silence(fd->get());
   SystemRandom random;
-  ConnectorHandshake handshake(
-      options.key, {.world_size = options.world_size, .rank = options.rank, .purpose = "store"}, options.server,
-      random);
+  ConnectorHandshake handshake(options.key,
+                               {.world_size = options.world_size, .rank = options.rank, .purpose = "store"},
+                               options.server, random);
   const auto failed = [&](ErrorInfo error) {
     if (verdict != nullptr) *verdict = handshake.verdict();
     return error;
@@ -135,7 +135,7 @@ StoreResponse StoreClient::exchange(const StoreRequest& request, Duration limit)
     if (*body) {
       auto response = decode_response(**body);
       if (!response) fail(response.error().message());
-      if (response->status == StoreStatus::kClosing) fail(std::string(kRankZeroLeft));
+      if (response->status == StoreStatus::kClosing) fail(std::string(kServerLeft));
       return *std::move(response);
     }
     std::array<std::byte, 4096> bytes;

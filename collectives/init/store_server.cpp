@@ -272,7 +272,8 @@ class StoreServer::Loop {
     const std::size_t wanted = c.said_hello ? sizeof(ProofBytes) : sizeof(HelloBytes);
     const ssize_t got = ::recv(c.fd.get(), c.in.data() + c.in_bytes, wanted - c.in_bytes, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (got <= 0 && c.in_bytes == 0 && !c.said_hello) return drop(id, "");  // it looked whether somebody listens
+    if (got <= 0 && c.in_bytes == 0 && !c.said_hello)
+      return drop(id, "");  // it looked whether somebody listens
     if (got <= 0) return drop(id, "it hung up in the middle of its handshake, as one with another key does");
     c.in_bytes += static_cast<std::size_t>(got);
     if (!c.said_hello && !AcceptorHandshake::may_be_hello(std::span(c.in).first(c.in_bytes))) {
@@ -386,7 +387,8 @@ class StoreServer::Loop {
 };
 
 Result<std::unique_ptr<StoreServer>> StoreServer::start(DataListener listener, const JobKey& key,
-                                                        int world_size, Duration handshake_timeout, int rank) {
+                                                        int world_size, Duration handshake_timeout,
+                                                        int rank) {
   auto loop = std::make_unique<Loop>(std::move(listener), key, world_size, handshake_timeout, rank);
   if (auto started = loop->start(); !started) return started.error();
   return std::unique_ptr<StoreServer>(new StoreServer(std::move(loop)));

@@ -1,4 +1,5 @@
-/// The store of a job, served by rank 0 over TCP on a thread of its own.
+/// The store of a job, served over TCP by a thread of one of its ranks: 0 at first, and a successor of its
+/// own standby address (succession.cpp).
 ///
 /// Who connects has 5 s to prove that it has the job's key, and sends nothing but the fixed messages of the
 /// handshake until then. Noise and strangers are turned away without disturbing anybody; of more than 1,024
@@ -30,13 +31,14 @@ inline constexpr const char* kWorldOutcomeKey = "world/outcome";
 
 class StoreServer {
  public:
-  /// Of rank 0 itself: one that watches, and one each for threads that form groups at once.
+  /// Of the rank that serves: one for keys, one that watches, and one each for threads that form groups at
+  /// once.
   static constexpr int kLocalSessions = 2 + 3;
   static constexpr std::size_t kMaxClients = 65'536;
   static constexpr std::size_t kMaxPending = 1'024;
 
-  /// Serves at `listener` until it is destroyed, to ranks above `rank`, which serves it. `world_size`: clients that say another one are refused.
-  /// Errors: kIo.
+  /// Serves at `listener` until it is destroyed, to ranks above `rank`, which serves it. `world_size`:
+  /// clients that say another one are refused. Errors: kIo.
   static Result<std::unique_ptr<StoreServer>> start(DataListener listener, const JobKey& key, int world_size,
                                                     Duration handshake_timeout = std::chrono::seconds(5),
                                                     int rank = 0);
@@ -45,7 +47,7 @@ class StoreServer {
   void close(Duration linger);
   ~StoreServer();
 
-  /// For rank 0 itself: a session that needs no handshake. kLocalSessions can be had.
+  /// For the rank that serves: a session that needs no handshake. kLocalSessions can be had.
   StoreSession local_session();
   /// Who was turned away so far, as a part of a sentence: "; the store turned away 2 connections, the last
   /// from 10.0.0.7: ..."; empty: nobody.

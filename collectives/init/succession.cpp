@@ -1,10 +1,10 @@
 // The store of a job outlives the rank that serves it: the lowest rank that lives serves the next.
 //
-// Everybody's watcher does the same when the store is gone. It goes up the ranks that it does not know to be gone.
-// Is the next one itself, it serves a new store at its standby address. Else it connects there: refused, that
-// rank is gone too; accepted, the store is that rank's, or will be in a moment. A host that is cut off is waited
-// for until the timeout. Ranks that another rank of the job takes for dead, and that live, join nobody: their
-// groups were aborted, and rebuild() tells them.
+// Everybody's watcher does the same when the store is gone. It goes up the ranks that it does not know to be
+// gone. Is the next one itself, it serves a new store at its standby address. Else it connects there:
+// refused, that rank is gone too; accepted, the store is that rank's, or will be in a moment. A host that is
+// cut off is waited for until the timeout. Ranks that another rank of the job takes for dead, and that live,
+// join nobody: their groups were aborted, and rebuild() tells them.
 
 #include <thread>
 
@@ -42,13 +42,14 @@ int World::wait_for_store(int number, Duration limit) const {
   const auto there = [&] { return store_over_ || (store_good_ && stores_ >= number); };
   const bool in_time = store_changed_.wait_for(lock, limit, there);
   if (in_time && !store_over_) return stores_;
-  throw_error({in_time ? ErrorCode::kUnavailable : ErrorCode::kTimeout, "the store of the job is gone",
-               "rank " + std::to_string(server_rank_) + ", which served it, left or died, and no rank serves another",
-               "initialise the process group anew"});
+  throw_error(
+      {in_time ? ErrorCode::kUnavailable : ErrorCode::kTimeout, "the store of the job is gone",
+       "rank " + std::to_string(server_rank_) + ", which served it, left or died, and no rank serves another",
+       "initialise the process group anew"});
 }
 
-/// A connection of one thread alone, since a wait keeps its connection for 50 ms. Null: kClients are in use, or
-/// there is no more to be had. `number`: of the store, for give_client.
+/// A connection of one thread alone, since a wait keeps its connection for 50 ms. Null: kClients are in use,
+/// or there is no more to be had. `number`: of the store, for give_client.
 std::unique_ptr<StoreClient> World::take_client(int& number) {
   StoreClient::Options options;
   {
@@ -73,6 +74,12 @@ void World::give_client(std::unique_ptr<StoreClient> client, int number) {
   if (client && number == stores_) idle_.push_back(std::move(client));
 }
 
+/// Whom this rank's store turned away, if it serves one.
+std::string World::strangers() const {
+  const std::lock_guard lock(mutex_);
+  return server_ ? server_->strangers() : std::string();
+}
+
 /// Where this rank would serve the store.
 std::string World::standby() {
   standby_.emplace(DataListener::bind({address_, 0}).value());
@@ -91,7 +98,7 @@ void World::watch() {
       watch_events();
     } catch (const Unavailable& e) {
       // Who leaves ends no group; who dies does.
-      died = e.info().why != kRankZeroLeft;
+      died = e.info().why != kServerLeft;
     }
     int server = 0;
     {
@@ -154,7 +161,10 @@ bool World::join_successor(int r, bool died) {
     if (client) {
       auto watching = StoreClient::connect(options).value();
       if ((*client)->join(who_we_are()).status != StoreStatus::kOk) return false;
-      connect_ = options;
+      {
+        const std::lock_guard lock(mutex_);
+        connect_ = options;
+      }
       adopt_store(std::move(*client), std::move(watching), nullptr, r);
       return true;
     }
@@ -169,7 +179,8 @@ bool World::join_successor(int r, bool died) {
 }
 
 void World::serve_as_successor() {
-  auto server = StoreServer::start(*std::move(standby_), key_, size(), std::chrono::seconds(5), rank()).value();
+  auto server =
+      StoreServer::start(*std::move(standby_), key_, size(), std::chrono::seconds(5), rank()).value();
   auto client = std::make_unique<StoreClient>(server->local_session());
   auto watching = std::make_unique<StoreClient>(server->local_session());
   (void)client->join(who_we_are());

@@ -108,7 +108,7 @@ class World::GroupStore final : public Store {
 
  private:
   World& world_;
-  int number_ = 0;  ///< of the store
+  int number_ = 0;                       ///< of the store
   std::unique_ptr<StoreClient> client_;  ///< this thread's; null: it shares the world's
   PrefixStore keys_;
   const std::vector<int>& members_;
@@ -155,8 +155,8 @@ std::shared_ptr<ProcessGroup> World::form(const std::string& prefix, const std::
     const std::string mine = text_of(members);
     if (const std::string first = store.set_once("ranks", mine); first != mine) {
       throw BadConfig(purpose,
-                      "rank " + name(rank) + " called it with other ranks than who came first: with " +
-                          mine + ", and not with " + first,
+                      "rank " + name(rank) + " called it with other ranks than who came first: with " + mine +
+                          ", and not with " + first,
                       "give every rank the same list, in the same order of calls");
     }
     // Rank 0's generation is the group's.
@@ -166,27 +166,28 @@ std::shared_ptr<ProcessGroup> World::form(const std::string& prefix, const std::
                                 {.rank = rank,
                                  .size = size,
                                  .timeout = left(),
-                                 .hint = [this] { return server_ ? server_->strangers() : std::string(); },
+                                 .hint = [this] { return strangers(); },
                                  .purpose = purpose,
                                  .name = name});
     if (first) learn_standbys(cards);
-    group = factory_(BackendContext{.rank = rank,
-                                    .size = size,
-                                    .local_rank = place_.local_rank,
-                                    .device = options_.device,
-                                    .store = store,
-                                    .lasting_store = std::make_shared<PrefixStore>(this->store(), prefix),
-                                    .group = name_of_group,
-                                    .generation = parse_generation(cards.front().substr(0, cards.front().find(' '))),
-                                    .timeout = left(),
-                                    .operation_timeout = options_.operation_timeout,
-                                    .data_bytes = options_.data_bytes,
-                                    .key = key_,
-                                    .address = address_,
-                                    .host = host_,
-                                    .aborted = [&store] { return store.aborted(); },
-                                    .purpose = purpose,
-                                    .name = name});
+    group = factory_(
+        BackendContext{.rank = rank,
+                       .size = size,
+                       .local_rank = place_.local_rank,
+                       .device = options_.device,
+                       .store = store,
+                       .lasting_store = std::make_shared<PrefixStore>(this->store(), prefix),
+                       .group = name_of_group,
+                       .generation = parse_generation(cards.front().substr(0, cards.front().find(' '))),
+                       .timeout = left(),
+                       .operation_timeout = options_.operation_timeout,
+                       .data_bytes = options_.data_bytes,
+                       .key = key_,
+                       .address = address_,
+                       .host = host_,
+                       .aborted = [&store] { return store.aborted(); },
+                       .purpose = purpose,
+                       .name = name});
     // From here on no rank waits for another: when all are ready, all have a group, and if not, none has.
     store.set("ready/" + std::to_string(rank), "1");
     for (int r = 0; rank == 0 && r < size; ++r) (void)store.get("ready/" + std::to_string(r), left());

@@ -38,13 +38,13 @@ class World : public std::enable_shared_from_this<World> {
   bool has_store(int number) const;
   /// The store that is served now; it outlives its successors.
   Store& store() const;
-  /// Waits until a store is served that is at least the `number`th, from 0: its number. Throws Unavailable when
-  /// there will be none, Timeout.
+  /// Waits until a store is served that is at least the `number`th, from 0: its number. Throws Unavailable
+  /// when there will be none, Timeout.
   int wait_for_store(int number, Duration limit) const;
 
   /// Forms a group of `members` (ranks of the world, ascending, this one among them), who all call it.
-  /// `prefix`: of its keys in the store, used once. `name`: of the group. Throws as init_process_group; CollectiveAborted on every
-  /// member or on none.
+  /// `prefix`: of its keys in the store, used once. `name`: of the group. Throws as init_process_group;
+  /// CollectiveAborted on every member or on none.
   std::shared_ptr<ProcessGroup> form(const std::string& prefix, const std::vector<int>& members,
                                      const std::string& name, const std::string& purpose);
 
@@ -83,6 +83,7 @@ class World : public std::enable_shared_from_this<World> {
   void watch();
   void watch_events();
   std::string standby();
+  std::string strangers() const;
   void learn_standbys(const std::vector<std::string>& cards);
   bool succeed(bool died);
   bool join_successor(int rank, bool died);
@@ -109,7 +110,7 @@ class World : public std::enable_shared_from_this<World> {
   std::string host_;
   std::optional<MeetingFile> meeting_file_;
   std::optional<LocalKeyFile> key_file_;
-  std::unique_ptr<StoreServer> server_;  ///< of rank 0
+  std::unique_ptr<StoreServer> server_;  ///< of the rank that serves the store
   std::unique_ptr<StoreClient> client_;
   std::unique_ptr<StoreClient> watching_;
   StoreClient::Options connect_;  ///< how the others reach the store
@@ -121,10 +122,10 @@ class World : public std::enable_shared_from_this<World> {
   bool store_over_ = false;  ///< there will be no other
   int stores_ = 0;           ///< so many successors served one
   int server_rank_ = 0;
-  std::optional<DataListener> standby_;               ///< where this rank would serve it
-  std::vector<std::string> endpoints_;                ///< of everybody's standby_, by rank
-  std::vector<std::unique_ptr<StoreClient>> retired_; ///< of stores that are gone; groups may hold them
-  Generation latest_;                                 ///< of the groups of this rank
+  std::optional<DataListener> standby_;                ///< where this rank would serve it
+  std::vector<std::string> endpoints_;                 ///< of everybody's standby_, by rank
+  std::vector<std::unique_ptr<StoreClient>> retired_;  ///< of stores that are gone; groups may hold them
+  Generation latest_;                                  ///< of the groups of this rank
   std::condition_variable aborted_one_;
   ProcessGroup* aborting_ = nullptr;                  ///< the watcher is in it
   std::vector<std::unique_ptr<StoreClient>> idle_;    ///< of threads that formed groups

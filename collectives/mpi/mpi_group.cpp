@@ -150,13 +150,13 @@ class Steps {
           return begin("MPI_Iallgatherv", MPI_Iallgatherv, c.in(), own, type, c.out(), gets->counts.data(),
                        gets->before.data(), type, comm);
         case OpKind::kAllToAllV:
-          return begin("MPI_Ialltoallv", MPI_Ialltoallv, c.in(), gives->counts.data(), gives->before.data(), type,
-                       c.out(), gets->counts.data(), gets->before.data(), type, comm);
+          return begin("MPI_Ialltoallv", MPI_Ialltoallv, c.in(), gives->counts.data(), gives->before.data(),
+                       type, c.out(), gets->counts.data(), gets->before.data(), type, comm);
         case OpKind::kSend:
           return begin("MPI_Isend", MPI_Isend, c.in(), n, type, c.peer, tag, comm);
         case OpKind::kRecv:
-          return begin("MPI_Irecv", MPI_Irecv, c.out(), n, type,
-                       c.peer == kAnyRank ? MPI_ANY_SOURCE : c.peer, tag, comm);
+          return begin("MPI_Irecv", MPI_Irecv, c.out(), n, type, c.peer == kAnyRank ? MPI_ANY_SOURCE : c.peer,
+                       tag, comm);
         default:
           return begin("MPI_Ibarrier", MPI_Ibarrier, comm);
       }
@@ -191,12 +191,14 @@ class MpiGroup final : public LibraryGroup {
  private:
   void stop(const std::string& reason) override { flag().set(reason); }
 
+  void check_has(const Op& call) const override {
+    LibraryGroup::check_has(call);
+    if (!is_message(call.kind) || call.tag <= comm_.max_tag) return;
+    throw BadConfig("the tag " + std::to_string(call.tag) + " is too large",
+                    "the backend mpi has tags to " + std::to_string(comm_.max_tag), "use a smaller one");
+  }
+
   std::shared_ptr<Work> launch_one(const Op& call) override {
-    const bool message = is_message(call.kind);
-    if (message && call.tag > comm_.max_tag) {
-      throw BadConfig("the tag " + std::to_string(call.tag) + " is too large",
-                      "the backend mpi has tags to " + std::to_string(comm_.max_tag), "use a smaller one");
-    }
     if (!reduces(call.kind)) return move(call);
 
     // MPI's own reductions know no trees of leaves, and not every dtype.

@@ -43,8 +43,9 @@ void ensure_mpi() {
   }
   if (provided >= MPI_THREAD_MULTIPLE) return;
   throw BadConfig("cannot use MPI", "it has no MPI_THREAD_MULTIPLE in this process",
-                  done != 0 ? "initialise it with MPI_Init_thread and MPI_THREAD_MULTIPLE, or leave that to us"
-                            : "use an MPI that was built with threads");
+                  done != 0
+                      ? "initialise it with MPI_Init_thread and MPI_THREAD_MULTIPLE, or leave that to us"
+                      : "use an MPI that was built with threads");
 }
 
 void keep_mpi_from_finalizing() {

@@ -40,8 +40,8 @@ Choice choose_algorithm(const Op& op, int ranks, bool one_machine) {
   const double others = ranks - 1;
   const double largest =
       op.counts.empty() ? 0 : static_cast<double>(*std::max_element(op.counts.begin(), op.counts.end()));
-  const double bytes =
-      op.counts.empty() ? static_cast<double>(op.bytes()) : largest * static_cast<double>(element_size(op.dtype));
+  const double bytes = op.counts.empty() ? static_cast<double>(op.bytes())
+                                         : largest * static_cast<double>(element_size(op.dtype));
   double copied = bytes, one_shot = others * bytes, exchange = one_shot;
   switch (op.kind) {
     case OpKind::kAllReduceTree:  // lies in the region, and its results go there

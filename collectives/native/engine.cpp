@@ -126,7 +126,8 @@ Ticket Engine::launch_rounds(const Op& call, std::span<const Op> packed, std::un
     throw_error({ErrorCode::kLimit, "cannot " + to_string(call),
                  "it takes more than 2^24 rounds of one stage each", "split it"});
   }
-  if (ops_.size() == kMaxInFlight - kStages) drive({ops_.front().first_round + ops_.front().rounds, nullptr, {}});
+  if (ops_.size() == kMaxInFlight - kStages)
+    drive({ops_.front().first_round + ops_.front().rounds, nullptr, {}});
   Pending& op = ops_.push();
   op.call = call;
   op.words = encode(call);

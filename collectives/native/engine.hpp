@@ -66,7 +66,8 @@ class Engine {
   Ticket launch(const Op& call) { return is_message(call.kind) ? post(call) : launch_rounds(call); }
   /// The messages of an all_to_all_v, which was launched.
   std::vector<Ticket> post_parts(const Op& call);
-  /// Starts all_reduces of one dtype, reduction and timeout as one, whose output is copied to theirs at its end.
+  /// Starts all_reduces of one dtype, reduction and timeout as one, whose output is copied to theirs at its
+  /// end.
   Ticket launch_packed(std::span<const Op> calls);
 
   /// Moves everything until `ticket` is complete, for up to `limit` (zero: does what can be done without
@@ -263,7 +264,8 @@ class Engine {
   bool staging_populated_ = false;
   std::map<int, Remote> remotes_;
   std::map<int, Neighbour> neighbours_;
-  std::vector<std::shared_ptr<Transfer>> any_receives_;  ///< from any rank, without a message yet, oldest first
+  std::vector<std::shared_ptr<Transfer>>
+      any_receives_;   ///< from any rank, without a message yet, oldest first
   bool told_ = false;  ///< other machines know of the abort
 
   FixedQueue<Pending, kMaxInFlight> ops_;  ///< launched and not complete, oldest first

@@ -212,7 +212,8 @@ void Engine::abort(AbortKind kind, const std::string& reason) {
   tell_other_machines();
 }
 
-/// A rank that waits for nothing reads its sockets here: the others of another machine tell of an abort there.
+/// A rank that waits for nothing reads its sockets here: the others of another machine tell of an abort
+/// there.
 std::string Engine::abort_reason() {
   if (std::unique_lock lock(mutex_, std::try_to_lock); lock && !remotes_.empty() && !told_) {
     try {

@@ -209,8 +209,9 @@ Result<AcceptBytes> AcceptorHandshake::on_proof(const ProofBytes& proof) {
   const Tag wanted =
       mac(key_, self_.purpose, kConnectorRole, {hello_, challenge_, std::span(proof).first(kTagAt)});
   if (!has_header(proof, kProof) || !same(std::span(proof).subspan(kTagAt, kTagBytes), wanted)) {
-    return refuse(Verdict::kKey, "it says it is rank " + std::to_string(peer_) +
-                                     " and did not prove that it has the job's key for this connection",
+    return refuse(Verdict::kKey,
+                  "it says it is rank " + std::to_string(peer_) +
+                      " and did not prove that it has the job's key for this connection",
                   true);
   }
   has_key_ = true;

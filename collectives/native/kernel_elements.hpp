@@ -131,8 +131,8 @@ struct Float16 {
   }
 };
 
-/// The floats of 8 bits (OCP 8-bit floating point; PyTorch's float8_e4m3fn and float8_e5m2, whose rounding and
-/// NaN these are). `kDigits`: stored. What is beyond the range is NaN, or infinity where there is one.
+/// The floats of 8 bits (OCP 8-bit floating point; PyTorch's float8_e4m3fn and float8_e5m2, whose rounding
+/// and NaN these are). `kDigits`: stored. What is beyond the range is NaN, or infinity where there is one.
 template <int kDigits, int kBias, std::int8_t kOverflow>
 struct SmallFormat {
   static constexpr std::int8_t kNan = 0x7f;
@@ -161,8 +161,8 @@ struct SmallFormat {
     const std::int32_t subnormal =
         bits_as<std::int32_t>(bits_as<float>(magnitude) + bits_as<float>(kMagic)) - kMagic;
     const std::int32_t finite = magnitude < kRebias + (1 << 23) ? subnormal : normal;
-    // The first that rounds to more than there is: the exponent after the last, or, with NaN in the last, half
-    // a unit below NaN.
+    // The first that rounds to more than there is: the exponent after the last, or, with NaN in the last,
+    // half a unit below NaN.
     const std::int32_t number = magnitude < 0x7f800000 && finite < kOverflow ? finite : kOverflow;
     const std::int32_t result = magnitude > 0x7f800000 ? kNan : number;
     // A computed NaN has no sign.
@@ -180,9 +180,10 @@ struct SmallFormat {
 using Float8E4M3 = SmallFormat<3, 7, 0x7f>;
 using Float8E5M2 = SmallFormat<2, 15, 0x7c>;
 
-/// The floats of 16 and 8 bits. A sum, product or quotient of two is rounded once in effect, since f32 holds more
-/// than twice their digits (all but bf16 results that are subnormal). Minimum and maximum need no conversion:
-/// with the magnitude of negative values flipped the bits compare as signed integers do, -0 below +0.
+/// The floats of 16 and 8 bits. A sum, product or quotient of two is rounded once in effect, since f32 holds
+/// more than twice their digits (all but bf16 results that are subnormal). Minimum and maximum need no
+/// conversion: with the magnitude of negative values flipped the bits compare as signed integers do, -0 below
+/// +0.
 template <class Format, class Bits = std::int16_t>
 struct SmallFloat {
   using Stored = Bits;
@@ -206,7 +207,9 @@ struct SmallFloat {
   static constexpr Stored kMagnitude = std::numeric_limits<Stored>::max();
   TROUPE_HD static float widen(Stored bits) { return Format::widen(bits); }
   TROUPE_HD static Stored narrow(float value) { return Format::narrow(value); }
-  TROUPE_HD static Stored ordered(Stored bits) { return static_cast<Stored>(bits ^ ((bits >> (8 * sizeof(Bits) - 1)) & kMagnitude)); }
+  TROUPE_HD static Stored ordered(Stored bits) {
+    return static_cast<Stored>(bits ^ ((bits >> (8 * sizeof(Bits) - 1)) & kMagnitude));
+  }
   TROUPE_HD static Stored either_nan(Stored a, Stored b, Stored otherwise) {
     const Stored left = a & kMagnitude, right = b & kMagnitude;
     return (left > right ? left : right) > Format::kInfinity ? Format::kNan : otherwise;

@@ -74,12 +74,14 @@ std::string why_not(DType dtype, ReduceOp op) {
   switch (op) {
     case ReduceOp::kAvg:
       if (dtype == DType::kBool) return "bool values have no average";
-      if (!is_float(dtype) && !is_complex(dtype)) return "an average of " + name + " values is not an integer";
+      if (!is_float(dtype) && !is_complex(dtype))
+        return "an average of " + name + " values is not an integer";
       return {};
     case ReduceOp::kBand:
     case ReduceOp::kBor:
     case ReduceOp::kBxor:
-      if (is_float(dtype) || is_complex(dtype)) return "bitwise operations take integers or bool, and not " + name + " values";
+      if (is_float(dtype) || is_complex(dtype))
+        return "bitwise operations take integers or bool, and not " + name + " values";
       return {};
     case ReduceOp::kPremulSum:
       if (dtype == DType::kBool) return "a bool cannot be multiplied by a factor";

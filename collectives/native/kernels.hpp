@@ -5,7 +5,8 @@
 /// and what the processors leave open is decided here (docs/collectives.md, "Arithmetic"):
 /// - A NaN that is computed is the quiet NaN with no payload and no sign, whatever NaNs it came from.
 /// - min and max are IEEE 754-2019 minimum and maximum: NaN if either is NaN, and -0 is less than +0.
-/// - f16, bf16 and the two of 8 bits are computed in f32 and rounded to nearest, ties to even, at every node of the tree. f16
+/// - f16, bf16 and the two of 8 bits are computed in f32 and rounded to nearest, ties to even, at every node
+/// of the tree. f16
 ///   keeps its subnormals even on a thread that flushes those of f32.
 /// - Complex numbers are added and scaled by parts; a product is (ac - bd, ad + bc).
 /// - Integers wrap around. A bool is true if its byte is not 0, and is stored as 0 or 1: sum, max and bor are

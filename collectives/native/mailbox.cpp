@@ -113,9 +113,9 @@ bool Mailbox::agree(const Transfer& receive, const FrameHeader& header) {
 
 Mailbox::Ref Mailbox::waiting_for(const FrameHeader& header) {
   const bool part = of_collective(decode_op(header.call));
-  const auto at = std::find_if(
-      receives_waiting_.begin(), receives_waiting_.end(),
-      [&](const Ref& r) { return r->call.tag == header.round && of_collective(r->call) == part; });
+  const auto at = std::find_if(receives_waiting_.begin(), receives_waiting_.end(), [&](const Ref& r) {
+    return r->call.tag == header.round && of_collective(r->call) == part;
+  });
   if (at == receives_waiting_.end()) return nullptr;
   Ref found = *at;
   receives_waiting_.erase(at);

@@ -10,8 +10,8 @@
 /// A receive takes the oldest message with its tag. Count and dtype are the same on both sides, or the group
 /// is aborted with both named.
 ///
-/// The parts of an all_to_all_v are messages with a tag space of their own, in which the tag is the operation's
-/// number (Transfer::of_collective).
+/// The parts of an all_to_all_v are messages with a tag space of their own, in which the tag is the
+/// operation's number (Transfer::of_collective).
 ///
 /// Errors that the other rank caused are returned as the reason for which to abort the group.
 #pragma once
@@ -62,8 +62,8 @@ class Mailbox {
   /// The reason to abort is in `failure()` afterwards.
   std::shared_ptr<Transfer> post(const Op& call, std::uint64_t place = 0);
 
-  /// Gives the oldest message with its tag that no receive asked for to `receive`, of a call from any rank, and
-  /// numbers it; false: there is none.
+  /// Gives the oldest message with its tag that no receive asked for to `receive`, of a call from any rank,
+  /// and numbers it; false: there is none.
   bool take(const std::shared_ptr<Transfer>& receive);
 
   /// Whether anything here waits for the other rank, or a frame has to go out.

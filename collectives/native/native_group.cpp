@@ -57,8 +57,9 @@ class NativeWork final : public Work {
     const bool limited = limit != Duration::zero() && limit != Duration::max() && !parts_.empty();
     const Instant until = limited ? clock.now() + limit : Instant{};
     const auto left = [&] { return limited ? std::max(until - clock.now(), Duration::zero()) : limit; };
-    return engine_->wait(ticket_, limit) &&
-           std::all_of(parts_.begin(), parts_.end(), [&](const Ticket& t) { return engine_->wait(t, left()); });
+    return engine_->wait(ticket_, limit) && std::all_of(parts_.begin(), parts_.end(), [&](const Ticket& t) {
+             return engine_->wait(t, left());
+           });
   }
 
   const std::shared_ptr<Engine> engine_;

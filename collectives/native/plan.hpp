@@ -36,9 +36,7 @@ class Plan {
   /// Whoever reads from a rank reads the same, so that it is staged once.
   bool reads_alike() const;
   /// Every rank reads the same of a rank, and copies it.
-  bool copies_to_all() const {
-    return kind_ == OpKind::kBroadcast || kind_ == OpKind::kAllGather;
-  }
+  bool copies_to_all() const { return kind_ == OpKind::kBroadcast || kind_ == OpKind::kAllGather; }
   /// Elements of the input of `rank`, which is its only buffer for all_reduce, reduce and broadcast. 0: the
   /// rank has none.
   std::size_t input_count(int rank) const;
@@ -69,7 +67,8 @@ class Plan {
   int root_ = 0;
   int ranks_ = 1;
   std::size_t count_ = 0;  ///< of the largest part
-  std::vector<std::size_t> before_;  ///< by rank: elements of the parts before its own; empty: all have count_
+  std::vector<std::size_t>
+      before_;  ///< by rank: elements of the parts before its own; empty: all have count_
   std::size_t element_ = 4;
   std::size_t chunk_ = 1;  ///< elements of a round
   bool one_shot_ = false;

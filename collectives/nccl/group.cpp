@@ -86,12 +86,13 @@ class Operator {
 
 }  // namespace
 
+void NcclGroup::check_has(const Op& op) const {
+  if (has_counts(op.kind)) refuse(name_of(op.kind));
+  if (op.kind == OpKind::kRecv && op.peer == kAnyRank) refuse("receive from any rank");
+  if (op.timeout > Duration::zero()) refuse("give a call a timeout of its own");
+}
+
 std::shared_ptr<Work> NcclGroup::launch(std::span<const Op> operations) {
-  for (const Op& op : operations) {
-    if (has_counts(op.kind)) refuse(name_of(op.kind));
-    if (op.kind == OpKind::kRecv && op.peer == kAnyRank) refuse("receive from any rank");
-    if (op.timeout > Duration::zero()) refuse("give a call a timeout of its own");
-  }
   std::vector<std::shared_ptr<Work>> works(operations.size());
   std::vector<Op> collectives;
   for (std::size_t i = 0; i < operations.size(); ++i) {

@@ -145,10 +145,10 @@ struct LeaveAsked {
 struct Tick {};
 
 using NodeEvent =
-    std::variant<HeadConnected, HeadLost, HeadUnsaid, HeadRefused, HeadUnreachable, HeadSaid, DriverAttached, LocalSaid,
-                 LocalBroke, WorkerNotStarted, WorkerWrote, ProcessEnding, OutputDrained, ProcessEnded,
-                 RegionMade, RingMade, PeerConnected, PeerUnusable, PeerCameIn, PeerLost, PeerFailed,
-                 PeerSaid, PartTaken, LocalStuck, PeerStuck, LeaveAsked, Tick>;
+    std::variant<HeadConnected, HeadLost, HeadUnsaid, HeadRefused, HeadUnreachable, HeadSaid, DriverAttached,
+                 LocalSaid, LocalBroke, WorkerNotStarted, WorkerWrote, ProcessEnding, OutputDrained,
+                 ProcessEnded, RegionMade, RingMade, PeerConnected, PeerUnusable, PeerCameIn, PeerLost,
+                 PeerFailed, PeerSaid, PartTaken, LocalStuck, PeerStuck, LeaveAsked, Tick>;
 
 // Actions: to be carried out in the order given. An action on a process or peer that is gone does nothing.
 

@@ -135,8 +135,7 @@ TEST_CASE("different lists on two ranks are an error that has both, and nobody g
   const auto thrown = run_ranks(
       2,
       [](const std::shared_ptr<ProcessGroup>& world) {
-        const auto mine =
-            world->new_group(world->rank() == 0 ? std::vector<int>{0} : std::vector<int>{0, 1});
+        const auto mine = world->new_group(world->rank() == 0 ? std::vector<int>{0} : std::vector<int>{0, 1});
         expect(world->rank() == 0 && mine->size() == 1, "the group of one is whole");
       },
       {.timeout = 5s});

@@ -25,9 +25,9 @@ using namespace troupe::collectives::testing;
 
 namespace {
 
-constexpr DType kDTypes[] = {DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16,
-                             DType::kInt8,    DType::kInt16,   DType::kInt32,   DType::kInt64,
-                             DType::kUInt8,   DType::kBool,    DType::kUInt16,  DType::kUInt32,
+constexpr DType kDTypes[] = {DType::kFloat64, DType::kFloat32,    DType::kFloat16,   DType::kBFloat16,
+                             DType::kInt8,    DType::kInt16,      DType::kInt32,     DType::kInt64,
+                             DType::kUInt8,   DType::kBool,       DType::kUInt16,    DType::kUInt32,
                              DType::kUInt64,  DType::kFloat8E4M3, DType::kFloat8E5M2};
 constexpr DType kFloats[] = {DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAvg,  ReduceOp::kProduct,
@@ -325,8 +325,8 @@ TEST_CASE("what makes no sense is refused, with the reason") {
     const bool floats = is_float(dtype);
     for (ReduceOp op : kOps) {
       const bool bitwise = op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor;
-      const bool refused = (floats && bitwise) || (!floats && op == ReduceOp::kAvg) ||
-                           (is_bool && op == ReduceOp::kPremulSum);
+      const bool refused =
+          (floats && bitwise) || (!floats && op == ReduceOp::kAvg) || (is_bool && op == ReduceOp::kPremulSum);
       for (InstructionSet set : sets()) {
         INFO(named(dtype, op, set));
         const Kernel kernel = kernel_for(dtype, op, set);

@@ -446,7 +446,8 @@ void check_uneven_parts(ProcessGroup& group, DType dtype, std::size_t scale) {
   const int me = group.rank(), n = group.size();
   const std::size_t element = element_size(dtype);
   const Counts counts = parts_of(n, scale);
-  const std::size_t own = counts[index(me)], total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  const std::size_t own = counts[index(me)],
+                    total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
   const auto fails = [&](const char* what) { return where(group, what, dtype, total); };
 
   Bytes wanted;

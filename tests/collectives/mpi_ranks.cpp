@@ -75,9 +75,8 @@ void check_throwing_step() {
   const std::size_t count = static_cast<std::size_t>(group->size()) << 31;
   void* at = ::mmap(nullptr, count, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   require(at != MAP_FAILED, "no address space");
-  const std::string text = thrown_by<Error>([&] {
-    group->all_reduce({.data = at, .count = count, .dtype = DType::kInt8}, ReduceOp::kSum);
-  });
+  const std::string text = thrown_by<Error>(
+      [&] { group->all_reduce({.data = at, .count = count, .dtype = DType::kInt8}, ReduceOp::kSum); });
   require(contains(text, "too large"), text);
   float value = 1;
   group->all_reduce(std::span(&value, 1))->wait();
@@ -154,7 +153,8 @@ int main(int argc, char** argv) {
     } else if (what == "abort") {
       check_abort();
     } else {
-      std::fprintf(stderr, "usage: mpirun -n RANKS test_mpi_ranks operations|trees|throws|level|timeout|abort\n");
+      std::fprintf(stderr,
+                   "usage: mpirun -n RANKS test_mpi_ranks operations|trees|throws|level|timeout|abort\n");
       return 2;
     }
   } catch (const std::exception& e) {

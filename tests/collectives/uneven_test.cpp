@@ -42,8 +42,8 @@ TEST_CASE("two ranks whose counts of an all_to_all differ are both named") {
   for (const Nodes& nodes : {Nodes{{0, 1}}, Nodes{{0}, {1}}}) {
     const auto thrown = run_threads(options_of(2, {.nodes = nodes}), [](ProcessGroup& group) {
       std::vector<float> values(10), got(10);
-      const std::vector<std::size_t> out = group.rank() == 0 ? std::vector<std::size_t>{5, 5}
-                                                             : std::vector<std::size_t>{4, 6};
+      const std::vector<std::size_t> out =
+          group.rank() == 0 ? std::vector<std::size_t>{5, 5} : std::vector<std::size_t>{4, 6};
       std::vector<std::size_t> in = out;
       if (group.rank() == 1) {
         values.resize(10);
@@ -166,7 +166,8 @@ TEST_CASE("small all_reduces of a batch go as one, with the bits that they have 
       }
       std::vector<float> other(10, 2), large(100'000, 1);
       std::vector<Op> ops;
-      for (auto& values : together) ops.push_back(Op::all_reduce(buffer_of(std::span(values)), ReduceOp::kSum));
+      for (auto& values : together)
+        ops.push_back(Op::all_reduce(buffer_of(std::span(values)), ReduceOp::kSum));
       ops.push_back(Op::all_reduce(buffer_of(std::span(other)), ReduceOp::kMax));
       ops.push_back(Op::all_reduce(buffer_of(std::span(large)), ReduceOp::kSum));
       group.batch(ops);  // nobody waits for this Work: what is behind it is enough
