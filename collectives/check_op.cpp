@@ -173,7 +173,7 @@ class Checks {
     const std::string name(dtype_name(op_.dtype));
     const auto by = [&] { return name + " by " + std::string(reduce_op_name(op_.how.op)); };
     if (const std::string why = why_not(op_.dtype, op_.how.op); !why.empty()) {
-      refuse(by() + ": " + why, "docs/collectives.md lists the operations of each dtype");
+      refuse(by() + ": " + why, "docs/collectives/arithmetic.md lists the operations of each dtype");
     }
     if (op_.how.op != ReduceOp::kPremulSum) return;
     if (op_.kind == OpKind::kAllReduceTree) {

@@ -2,7 +2,7 @@
 ///
 /// Every dtype and operation has loops for the base instruction set, for AVX2 and for AVX-512, chosen at run
 /// time. All give the same bits: each element is computed by itself, nothing is contracted or reassociated,
-/// and what the processors leave open is decided here (docs/collectives.md, "Arithmetic"):
+/// and what the processors leave open is decided here (docs/collectives/arithmetic.md):
 /// - A NaN that is computed is the quiet NaN with no payload and no sign, whatever NaNs it came from.
 /// - min and max are IEEE 754-2019 minimum and maximum: NaN if either is NaN, and -0 is less than +0.
 /// - f16, bf16 and the two of 8 bits are computed in f32 and rounded to nearest, ties to even, at every node

@@ -1,7 +1,7 @@
 /// The native backend: ranks of one machine through shared memory, ranks of others through sockets.
 ///
 /// It has every operation of ProcessGroup, on the CPU's memory. A rank reads its part of the others' inputs
-/// and copies it, or adds it up in tree order; see docs/collectives.md for the steps and the bytes of each
+/// and copies it, or adds it up in tree order; see docs/collectives/native.md for the steps and the bytes of each
 /// operation, what is refused, and the layout of the region.
 #pragma once
 
