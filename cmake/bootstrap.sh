@@ -1,10 +1,12 @@
 # What ./check and ./quickstart share: flags, the system's packages, LibTorch, configuring. To be sourced by bash in the
 # root of the repository.
 #
-# Sets PRESET, TORCH, INSTALL and REST (what stood after --) from the flags; BUILD_DIR once configured.
+# Sets PRESET, TORCH, INSTALL and REST (what stood after --) from the flags; BUILD_DIR once configured. TESTS=yes
+# before: the backends on libraries are tested.
 
-# Every package of Debian 12 that the build needs, LibTorch apart. Optional, for the peers of the benchmarks only:
-OPTIONAL_PACKAGES="libgloo-dev libopenmpi-dev openmpi-bin"
+# Of the backends gloo and mpi, which ./check tests, and of the benchmarks' peers; elsewhere optional.
+LIBRARY_PACKAGES="libgloo-dev libopenmpi-dev openmpi-bin"
+# Every package of Debian 12 that the build needs, LibTorch apart.
 PACKAGES="g++ cmake ninja-build ccache pkg-config libcaf-dev libzmq3-dev cppzmq-dev catch2 libsodium-dev libssl-dev libxxhash-dev
   libsqlite3-dev zlib1g-dev nlohmann-json3-dev libcli11-dev"
 SYSTEM_TORCH_PACKAGES="libtorch-dev libopenblas0"
@@ -12,6 +14,8 @@ WHEEL_TORCH_PACKAGES="python3 python3-venv"
 WHEEL_VERSION=2.13.0
 # Of the preset fuzz, which builds nothing that needs LibTorch.
 FUZZ_PACKAGES="clang libclang-rt-14-dev"
+
+TESTS=${TESTS:-no}
 
 say() { printf '==> %s\n' "$*"; }
 fail() {
@@ -60,6 +64,7 @@ has_own_torch() {
 
 needed_packages() {
   echo "$PACKAGES"
+  [ "$TESTS" = no ] || [ "$PRESET" = fuzz ] || echo "$LIBRARY_PACKAGES"
   [ "$PRESET" != fuzz ] || { echo "$FUZZ_PACKAGES" && return; }
   case "$TORCH" in
     wheel) echo "$WHEEL_TORCH_PACKAGES" ;;
@@ -89,7 +94,7 @@ install_packages() {
     [ -n "$missing" ] || { say "Nothing is missing."; exit 0; }
     say "Missing: $missing"
     say "Install with: apt-get install --no-install-recommends $missing"
-    say "Optional, for the benchmarks' peers: $OPTIONAL_PACKAGES"
+    [ "$TESTS" = yes ] || say "Optional, for the backends gloo and mpi: $LIBRARY_PACKAGES"
     exit 1
   fi
   [ -n "$missing" ] || return 0

@@ -15,6 +15,7 @@ class Checks {
   Checks(const Op& op, const GroupFacts& group) : op_(op), group_(group) {}
 
   void run() const {
+    if (op_.timeout < Duration::zero()) refuse("its timeout is negative", "give a positive one, or 0");
     if (op_.kind == OpKind::kBarrier) return;
     if (has_root(op_.kind)) rank("root");
     if (is_message(op_.kind)) rank(op_.kind == OpKind::kSend ? "to" : "from");
@@ -30,6 +31,11 @@ class Checks {
       case OpKind::kReduceScatter:
       case OpKind::kAllToAll:
         parts();
+        break;
+      case OpKind::kAllGatherV:
+      case OpKind::kReduceScatterV:
+      case OpKind::kAllToAllV:
+        unequal_parts();
         break;
       case OpKind::kAllReduceTree:
         break;
@@ -47,6 +53,7 @@ class Checks {
 
   void rank(const char* role) const {
     if (op_.peer >= 0 && op_.peer < group_.size) return;
+    if (op_.kind == OpKind::kRecv && op_.peer == kAnyRank) return;
     refuse(std::string(role) + " is rank " + std::to_string(op_.peer) + ", and there are " +
                std::to_string(group_.size) + " ranks",
            "ranks count from 0");
@@ -74,14 +81,56 @@ class Checks {
     if (buffer.data == nullptr) {
       refuse_it(" is null and has " + std::to_string(buffer.count) + " elements", "give memory for them");
     }
-    if ((reinterpret_cast<std::uintptr_t>(buffer.data) & (element_size(buffer.dtype) - 1)) != 0) {
+    const std::size_t alignment = element_size(buffer.dtype) / (is_complex(buffer.dtype) ? 2 : 1);
+    if ((reinterpret_cast<std::uintptr_t>(buffer.data) & (alignment - 1)) != 0) {
       refuse_it(" is not aligned to its elements (" + std::string(dtype_name(buffer.dtype)) + ")",
-                "align it to " + std::to_string(element_size(buffer.dtype)) + " bytes");
+                "align it to " + std::to_string(alignment) + " bytes");
     }
   }
 
-  /// Input and output, one or both with a part for every rank.
-  void parts() const {
+  void list(const char* which, const std::vector<std::size_t>& counts, std::size_t count) const {
+    const auto size = static_cast<std::size_t>(group_.size);
+    std::size_t all = 0;
+    for (const std::size_t n : counts) {
+      check_count(name_of(op_.kind), n);
+      all += n;
+    }
+    if (counts.size() == size && all == count) return;
+    refuse(std::string("the counts of the ") + which + " are " + std::to_string(counts.size()) + " of " +
+               std::to_string(all) + " elements in all, with " + std::to_string(size) + " ranks and " +
+               std::to_string(count) + " elements",
+           "give one count a rank, which add up to the buffer's");
+  }
+
+  /// A part for every rank, each with a count of its own.
+  void unequal_parts() const {
+    const bool gathers = op_.kind == OpKind::kAllGatherV, exchanges = op_.kind == OpKind::kAllToAllV;
+    same_kind();
+    list(gathers ? "output" : "input", op_.counts, gathers ? op_.output.count : op_.input.count);
+    if (exchanges) list("output", op_.from_counts, op_.output.count);
+    const auto r = static_cast<std::size_t>(group_.rank);
+    if (exchanges && op_.counts[r] != op_.from_counts[r]) {
+      refuse("this rank gives itself " + std::to_string(op_.counts[r]) + " elements and takes " +
+                 std::to_string(op_.from_counts[r]),
+             "give the same");
+    }
+    const Buffer& part = gathers ? op_.input : op_.output;
+    const std::size_t own = op_.counts[r];
+    if (!exchanges && part.count != own) {
+      refuse("this rank's part has " + std::to_string(part.count) + " elements and its count is " +
+                 std::to_string(own),
+             "give the same");
+    }
+    if (part.count != 0 && overlap() && (exchanges || !op_.in_place(group_.rank))) refuse_overlap(exchanges);
+  }
+
+  [[noreturn]] void refuse_overlap(bool exchanges) const {
+    refuse("input and output overlap",
+           exchanges ? "give two buffers"
+                     : "give two buffers, or this rank's part of the larger one as the other");
+  }
+
+  void same_kind() const {
     const Buffer &in = op_.input, &out = op_.output;
     buffer("input", in);
     buffer("output", out);
@@ -91,6 +140,12 @@ class Checks {
              "use one dtype for both");
     }
     if (in.device != out.device) refuse("input and output are on different devices", "put both on one");
+  }
+
+  /// Input and output, one or both with a part for every rank.
+  void parts() const {
+    const Buffer &in = op_.input, &out = op_.output;
+    same_kind();
     const auto size = static_cast<std::size_t>(group_.size);
     const bool exchanges = op_.kind == OpKind::kAllToAll;
     const bool scatters = op_.kind == OpKind::kScatter || op_.kind == OpKind::kReduceScatter;
@@ -104,9 +159,7 @@ class Checks {
                         : "the output holds size() x the input");
     }
     if (op_.count == 0 || !overlap() || (!exchanges && op_.in_place(group_.rank))) return;
-    refuse("input and output overlap",
-           exchanges ? "give two buffers"
-                     : "give two buffers, or this rank's part of the larger one as the other");
+    refuse_overlap(exchanges);
   }
 
   bool overlap() const {
@@ -120,7 +173,7 @@ class Checks {
     const std::string name(dtype_name(op_.dtype));
     const auto by = [&] { return name + " by " + std::string(reduce_op_name(op_.how.op)); };
     if (const std::string why = why_not(op_.dtype, op_.how.op); !why.empty()) {
-      refuse(by() + ": " + why, "docs/collectives.md lists the operations of each dtype");
+      refuse(by() + ": " + why, "docs/collectives/arithmetic.md lists the operations of each dtype");
     }
     if (op_.how.op != ReduceOp::kPremulSum) return;
     if (op_.kind == OpKind::kAllReduceTree) {
@@ -154,8 +207,8 @@ void check_op(const Op& op, const GroupFacts& group) {
 
 void complete_op(Op& op, const GroupFacts& group) {
   const bool on_root = group.rank == op.peer;
-  const bool takes_output =
-      op.kind == OpKind::kScatter || op.kind == OpKind::kReduceScatter || op.kind == OpKind::kRecv;
+  const bool takes_output = op.kind == OpKind::kScatter || op.kind == OpKind::kReduceScatter ||
+                            op.kind == OpKind::kAllGatherV || op.kind == OpKind::kRecv;
   const Buffer& part = takes_output ? op.output : op.input;
   op.dtype = part.dtype;
   op.count = part.count;

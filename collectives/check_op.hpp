@@ -1,9 +1,10 @@
 /// What a call's buffers and ranks have to be, whatever the backend: pure checks, before anybody takes part.
 ///
 /// All throw BadInput, or Error with ErrorCode::kLimit, whose text names the call: null with elements, not
-/// aligned to the element, another dtype, device or number of elements than the other buffer, on a device
-/// that the group does not serve, overlapping, more than 2^40 elements, a rank that does not exist, a dtype
-/// that does not reduce by the operation, a factor that it does not have.
+/// aligned to the element, counts that do not add up to the buffer, another dtype, device or number of
+/// elements than the other buffer, on a device that the group does not serve, overlapping, more than 2^40
+/// elements, a rank that does not exist, a dtype that does not reduce by the operation, a factor that it does
+/// not have.
 #pragma once
 
 #include <cstddef>

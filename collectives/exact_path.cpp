@@ -88,7 +88,7 @@ void ExactReduction::sum() {
 Exchange ExactReduction::collect() {
   TROUPE_ASSERT(!options_.scattered, "a scattered result is complete after the sum");
   std::byte* to = options_.result;
-  if (to != nullptr && !fits()) {
+  if (options_.part || (to != nullptr && !fits())) {
     gathered_ = room(ranks_ * block_ * element_);
     to = gathered_.get();
   }
@@ -96,7 +96,10 @@ Exchange ExactReduction::collect() {
 }
 
 void ExactReduction::finish() {
-  if (gathered_ != nullptr) std::memcpy(options_.result, gathered_.get(), options_.count * element_);
+  const Slice part = options_.part.value_or(Slice{0, options_.count});
+  if (gathered_ != nullptr && part.size() != 0) {
+    std::memcpy(options_.result, gathered_.get() + part.begin * element_, part.size() * element_);
+  }
   gathered_.reset();
   mine_.reset();
 }

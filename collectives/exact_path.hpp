@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "collectives/leaf_tree.hpp"
@@ -45,6 +46,8 @@ class ExactReduction {
     std::byte* result = nullptr;
     /// Part r of the result is rank r's alone: `result` gets count / ranks elements, which must divide.
     bool scattered = false;
+    /// Of the result `result` gets this part alone, on every rank one of its own.
+    std::optional<Slice> part{};
   };
 
   /// REQUIRES: kernel_for(dtype, how.op) has a combine.

@@ -1,6 +1,7 @@
 /// What a process group is, from its making to its end.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -17,7 +18,8 @@ struct GroupFacts {
   Generation generation;
   /// Every rank's leaves: adjacent, none empty, in rank order from 0. Empty: one leaf a rank.
   std::vector<LeafInterval> leaves;
-  Device device{};  ///< where its buffers are; of CPUs the index does not count
+  Device device{};   ///< where its buffers are; of CPUs the index does not count
+  std::string name;  ///< of the group in errors; empty: it has none
 
   /// The partial sums of this rank.
   std::vector<LeafInterval> partials() const {
@@ -25,7 +27,17 @@ struct GroupFacts {
   }
 };
 
-inline constexpr int kMaxGroupRanks = 1 << 15;  ///< so that a stage of the native backend has an element for each
+/// "the process group 'default'", or "the process group" without a name.
+inline std::string group_called(std::string_view name) {
+  return name.empty() ? "the process group" : "the process group '" + std::string(name) + "'";
+}
+/// What a Timeout says first: "a collective of the process group 'default' timed out".
+inline std::string timed_out_in(std::string_view name) {
+  return "a collective " + (name.empty() ? "" : "of " + group_called(name) + " ") + "timed out";
+}
+
+inline constexpr int kMaxGroupRanks =
+    1 << 14;  ///< so that a stage of the native backend has an element for each
 
 /// The leaves, one a rank where there are none. Throws BadConfig, naming `backend`, for a rank that does not
 /// exist and for leaves that are not a deal for `size` ranks.

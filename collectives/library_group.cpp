@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <numeric>
 
 namespace troupe::collectives {
 namespace {
@@ -26,7 +27,7 @@ std::string AbortFlag::reason() const {
 
 CollectiveAborted AbortFlag::error() const {
   return CollectiveAborted(
-      {ErrorCode::kAborted, "the process group was aborted", reason(), "form the next generation"});
+      {ErrorCode::kAborted, group_called(group_) + " was aborted", reason(), "form the next generation"});
 }
 
 Timeout time_out(AbortFlag& flag, int rank, const Op& op, Duration timeout, const std::string& detail) {
@@ -35,7 +36,7 @@ Timeout time_out(AbortFlag& flag, int rank, const Op& op, Duration timeout, cons
   const std::string reason =
       "rank " + std::to_string(rank) + ": " + numbered(op) + ": no progress for " + seconds + " s; " + detail;
   flag.set(reason);
-  return Timeout({ErrorCode::kTimeout, "a collective timed out", reason,
+  return Timeout({ErrorCode::kTimeout, timed_out_in(flag.group()), reason,
                   "see what the other ranks do, or raise the group's timeout"});
 }
 
@@ -54,16 +55,18 @@ std::vector<std::byte*> LibraryGroup::reserve(std::size_t count, DType dtype, bo
   return made;
 }
 
+void LibraryGroup::check_has(const Op& op) const {
+  if (!is_message(op.kind) || op.peer != rank()) return;
+  throw BadConfig("cannot " + std::string(name_of(op.kind)),
+                  "the backend " + std::string(backend()) + " has no messages from a rank to itself",
+                  "copy the buffer");
+}
+
 std::shared_ptr<Work> LibraryGroup::launch(std::span<const Op> operations) {
   std::vector<std::shared_ptr<Work>> works;
   for (const Op& op : operations) {
     flag_->check();
-    if (is_message(op.kind) && op.peer == rank()) {
-      throw BadConfig("cannot " + std::string(name_of(op.kind)),
-                      "the backend " + std::string(backend()) + " has no messages from a rank to itself",
-                      "copy the buffer");
-    }
-    const bool empty = op.kind != OpKind::kBarrier && op.count == 0;
+    const bool empty = op.kind != OpKind::kBarrier && op.kind != OpKind::kAllToAllV && op.count == 0;
     works.push_back(empty ? completed_work() : launch_one(op));
   }
   return joined(std::move(works));
@@ -81,6 +84,11 @@ std::shared_ptr<ExactReduction> LibraryGroup::exact(const Op& op) const {
     options.leaves = facts().leaves;
     const auto& partials = tree_of(op).partials;
     options.partials.assign(partials.begin(), partials.end());
+  }
+  if (op.kind == OpKind::kReduceScatterV) {
+    const auto own = op.counts.begin() + rank();
+    const std::size_t before = std::accumulate(op.counts.begin(), own, std::size_t{0});
+    options.part = Slice{before, before + *own};
   }
   if (op.kind == OpKind::kReduceScatter) {
     options.count *= static_cast<std::size_t>(size());

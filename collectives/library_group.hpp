@@ -16,10 +16,13 @@ namespace troupe::collectives {
 /// Why a group is no good any more: the first reason stays. Thread-safe.
 class AbortFlag {
  public:
+  /// `group`: its name, for errors.
+  explicit AbortFlag(std::string group) : group_(std::move(group)) {}
   /// Whether this was the first.
   bool set(const std::string& reason);
   bool is_set() const noexcept { return set_.load(std::memory_order_acquire); }
   std::string reason() const;
+  const std::string& group() const { return group_; }
   /// The CollectiveAborted that operations of an aborted group throw.
   CollectiveAborted error() const;
   /// Throws it, if the group was aborted.
@@ -28,6 +31,7 @@ class AbortFlag {
   }
 
  private:
+  const std::string group_;
   std::atomic<bool> set_{false};
   mutable std::mutex mutex_;
   std::string reason_;
@@ -52,6 +56,7 @@ class LibraryGroup : public ProcessGroup {
 
   AbortFlag& flag() const { return *flag_; }
   std::shared_ptr<AbortFlag> shared_flag() const { return flag_; }
+  void check_has(const Op& op) const override;
   /// `op` on the path that gives the native backend's bits. REQUIRES: it is a reduction.
   std::shared_ptr<ExactReduction> exact(const Op& op) const;
 
@@ -63,7 +68,7 @@ class LibraryGroup : public ProcessGroup {
   std::shared_ptr<Work> launch(std::span<const Op> operations) override;
   std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree) override;
 
-  std::shared_ptr<AbortFlag> flag_ = std::make_shared<AbortFlag>();
+  std::shared_ptr<AbortFlag> flag_ = std::make_shared<AbortFlag>(facts().name);
   std::vector<std::unique_ptr<std::byte, Release>> memory_;
 };
 

@@ -2,6 +2,9 @@
 
 #include <bit>
 #include <cstdio>
+#include <numeric>
+
+#include "runtime/core/random.hpp"
 
 namespace troupe::collectives {
 
@@ -36,6 +39,25 @@ Op Op::reduce_scatter(const Buffer& input, const Buffer& output, Reduction how) 
 Op Op::all_to_all(const Buffer& input, const Buffer& output) {
   return {.kind = OpKind::kAllToAll, .input = input, .output = output};
 }
+Op Op::all_gather_v(const Buffer& input, const Buffer& output, std::vector<std::size_t> counts) {
+  return {.kind = OpKind::kAllGatherV, .input = input, .output = output, .counts = std::move(counts)};
+}
+Op Op::reduce_scatter_v(const Buffer& input, const Buffer& output, std::vector<std::size_t> counts,
+                        Reduction how) {
+  return {.kind = OpKind::kReduceScatterV,
+          .how = how,
+          .input = input,
+          .output = output,
+          .counts = std::move(counts)};
+}
+Op Op::all_to_all_v(const Buffer& input, std::vector<std::size_t> counts, const Buffer& output,
+                    std::vector<std::size_t> from_counts) {
+  return {.kind = OpKind::kAllToAllV,
+          .input = input,
+          .output = output,
+          .counts = std::move(counts),
+          .from_counts = std::move(from_counts)};
+}
 Op Op::send(const Buffer& buffer, int to, std::uint32_t tag) {
   return {.kind = OpKind::kSend, .peer = to, .tag = tag, .input = buffer};
 }
@@ -44,10 +66,14 @@ Op Op::recv(const Buffer& buffer, int from, std::uint32_t tag) {
 }
 
 bool Op::in_place(int rank) const {
-  const bool scatters = kind == OpKind::kScatter || kind == OpKind::kReduceScatter;
+  const bool scatters =
+      kind == OpKind::kScatter || kind == OpKind::kReduceScatter || kind == OpKind::kReduceScatterV;
   const std::byte* whole = scatters ? in() : out();
   const std::byte* part = scatters ? out() : in();
-  return whole != nullptr && part == whole + static_cast<std::size_t>(rank) * bytes();
+  const auto r = static_cast<std::size_t>(rank);
+  const std::size_t before =
+      has_counts(kind) ? std::accumulate(counts.begin(), counts.begin() + rank, std::size_t{0}) : r * count;
+  return whole != nullptr && part == whole + before * element_size(dtype);
 }
 
 bool same_call(const Op& a, const Op& b) {
@@ -66,12 +92,20 @@ std::string to_string(const Op& op) {
     }
     text += op.how.exact ? ", " : " in any order, ";
   }
-  text += std::to_string(op.count) + " x " + std::string(dtype_name(op.dtype));
+  if (op.kind != OpKind::kAllToAllV) text += std::to_string(op.count) + " x ";
+  text += dtype_name(op.dtype);
+  constexpr std::size_t kShown = 16;
+  for (std::size_t r = 0; r < op.counts.size() && op.kind != OpKind::kAllToAllV; ++r) {
+    if (r == kShown) text += " and more";
+    if (r < kShown) text += (r == 0 ? " in parts of " : "+") + std::to_string(op.counts[r]);
+  }
   const std::string peer = std::to_string(op.peer);
   if (has_root(op.kind)) text += ", root " + peer;
   if (op.kind == OpKind::kAllReduceTree) text += ", buffer " + peer;
+  if (op.kind == OpKind::kAllReduce && op.peer > 1) text += ", " + peer + " calls of a batch in one";
   if (is_message(op.kind)) {
-    text += (op.kind == OpKind::kSend ? ", to " : ", from ") + peer + ", tag " + std::to_string(op.tag);
+    text += (op.kind == OpKind::kSend ? ", to " : ", from ") + (op.peer == kAnyRank ? "any rank" : peer) +
+            ", tag " + std::to_string(op.tag);
   }
   return text + ")";
 }
@@ -85,7 +119,11 @@ OpWords encode(const Op& op) {
                    static_cast<std::uint64_t>(op.dtype) << 16 |
                    static_cast<std::uint64_t>(op.how.exact) << 24 |
                    static_cast<std::uint64_t>(static_cast<std::uint32_t>(op.peer)) << 32;
-  return {low, op.count, std::bit_cast<std::uint64_t>(op.how.factor)};  // a NaN is equal to itself
+  const auto factor = std::bit_cast<std::uint64_t>(op.how.factor);  // a NaN is equal to itself
+  if (op.kind == OpKind::kAllToAllV) return {low, 0, factor};
+  std::uint64_t parts = 0;
+  for (const std::size_t n : op.counts) parts = mix(parts, n + 1);
+  return {low, op.count, factor ^ parts};
 }
 
 bool is_call(const OpWords& words) {
@@ -100,7 +138,7 @@ Op decode_op(const OpWords& words) {
         .how = Reduction(static_cast<ReduceOp>(words[0] >> 8 & 0xff), (words[0] >> 24 & 1) != 0),
         .peer = static_cast<std::int32_t>(words[0] >> 32),
         .count = words[1]};
-  op.how.factor = std::bit_cast<double>(words[2]);
+  if (!has_counts(op.kind)) op.how.factor = std::bit_cast<double>(words[2]);
   return op;
 }
 

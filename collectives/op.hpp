@@ -2,6 +2,7 @@
 /// flight recorder and the backends all take this.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "collectives/types.hpp"
+#include "runtime/core/clock.hpp"
 
 namespace troupe::collectives {
 
@@ -23,14 +25,18 @@ enum class OpKind : std::uint8_t {
   kAllGather,
   kReduceScatter,
   kAllToAll,
+  kAllGatherV,  ///< V: ranks' parts differ, see Op::counts
+  kReduceScatterV,
+  kAllToAllV,
   kBarrier,
   kSend,  ///< from here on: between two ranks, with an order of their own
   kRecv,
 };
 
-inline constexpr std::array<std::string_view, 12> kOpKindNames{
-    "all_reduce_tree", "all_reduce",     "reduce",     "broadcast", "gather", "scatter",
-    "all_gather",      "reduce_scatter", "all_to_all", "barrier",   "send",   "recv"};
+inline constexpr std::array<std::string_view, 15> kOpKindNames{
+    "all_reduce_tree",  "all_reduce",   "reduce",         "broadcast",  "gather",
+    "scatter",          "all_gather",   "reduce_scatter", "all_to_all", "all_gather_v",
+    "reduce_scatter_v", "all_to_all_v", "barrier",        "send",       "recv"};
 
 constexpr std::string_view name_of(OpKind kind) {
   return kOpKindNames[static_cast<std::size_t>(kind)];
@@ -41,7 +47,11 @@ constexpr bool is_message(OpKind kind) {
 /// Operations that add up (or the like).
 constexpr bool reduces(OpKind kind) {
   return kind == OpKind::kAllReduceTree || kind == OpKind::kAllReduce || kind == OpKind::kReduce ||
-         kind == OpKind::kReduceScatter;
+         kind == OpKind::kReduceScatter || kind == OpKind::kReduceScatterV;
+}
+/// Whose ranks' parts differ.
+constexpr bool has_counts(OpKind kind) {
+  return kind == OpKind::kAllGatherV || kind == OpKind::kReduceScatterV || kind == OpKind::kAllToAllV;
 }
 constexpr bool has_root(OpKind kind) {
   return kind == OpKind::kReduce || kind == OpKind::kBroadcast || kind == OpKind::kGather ||
@@ -59,6 +69,8 @@ struct TreeBuffer {
   void* stream = nullptr;  ///< on a GPU, the stream that fills it, as in Buffer; the caller sets it
 };
 
+inline constexpr int kAnyRank = -1;  ///< of a receive: whoever sends first
+
 /// Make one with the functions below, whose arguments are those of ProcessGroup's, for ProcessGroup::batch.
 /// Cheap to copy. An Op that came from another rank, or that is remembered, has no buffers.
 struct Op {
@@ -71,6 +83,11 @@ struct Op {
   std::uint64_t sequence = 0;  ///< of a collective: its number in the group, from 1; the group sets it
   Buffer input{};              ///< what this rank gives, and what it gets: the same one for operations in
   Buffer output{};             ///< place, nothing where the rank gives or gets nothing
+  /// Of what has_counts: elements of every rank's part, the same on all ranks. Of all_to_all_v: what this
+  /// rank gives each, and in `from_counts` what it gets from each, which differ between ranks.
+  std::vector<std::size_t> counts{};
+  std::vector<std::size_t> from_counts{};
+  Duration timeout{};  ///< without progress of any rank; 0: the group's
 
   static Op all_reduce_tree(const TreeBuffer& buffer, Reduction how);
   static Op all_reduce(const Buffer& buffer, Reduction how);
@@ -81,9 +98,20 @@ struct Op {
   static Op all_gather(const Buffer& input, const Buffer& output);
   static Op reduce_scatter(const Buffer& input, const Buffer& output, Reduction how);
   static Op all_to_all(const Buffer& input, const Buffer& output);
+  static Op all_gather_v(const Buffer& input, const Buffer& output, std::vector<std::size_t> counts);
+  static Op reduce_scatter_v(const Buffer& input, const Buffer& output, std::vector<std::size_t> counts,
+                             Reduction how);
+  static Op all_to_all_v(const Buffer& input, std::vector<std::size_t> counts, const Buffer& output,
+                         std::vector<std::size_t> from_counts);
   static Op barrier() { return {}; }
   static Op send(const Buffer& buffer, int to, std::uint32_t tag = 0);
   static Op recv(const Buffer& buffer, int from, std::uint32_t tag = 0);
+  /// The same with a timeout of its own, for ProcessGroup::batch. REQUIRES: limit > 0.
+  Op within(Duration limit) const {
+    Op op = *this;
+    op.timeout = limit;
+    return op;
+  }
 
   /// Bytes of one rank's part.
   std::size_t bytes() const { return count * element_size(dtype); }
@@ -101,7 +129,7 @@ std::string to_string(const Op& op);
 /// As to_string, with the number of a collective: "barrier() #3".
 std::string numbered(const Op& op);
 
-/// What same_call compares, as three words for the wire and shared memory.
+/// What same_call compares (of counts a hash), as three words for the wire and shared memory.
 inline constexpr std::size_t kOpWords = 3;
 using OpWords = std::array<std::uint64_t, kOpWords>;
 OpWords encode(const Op& op);

@@ -74,8 +74,8 @@ void ProcessGroup::check_allocation(std::string_view call, std::size_t count) co
   check_count(call, count);
   // Others do not allocate any more, so that the next operation on it would be the first to say so.
   if (std::string reason = abort_reason(); !reason.empty()) {
-    throw CollectiveAborted({ErrorCode::kAborted, "the process group was aborted", std::move(reason),
-                             "form the next generation"});
+    throw CollectiveAborted({ErrorCode::kAborted, group_called(facts_.name) + " was aborted",
+                             std::move(reason), "form the next generation"});
   }
 }
 
@@ -102,6 +102,11 @@ void ProcessGroup::check_tree(const Op& op) const {
                "use what its allocate_tree returned, unchanged"});
 }
 
+void ProcessGroup::monitored_barrier(Duration limit) {
+  if (facts_.backend != "native") refuse("monitored_barrier");
+  batch({Op::barrier().within(limit)})->wait();
+}
+
 std::shared_ptr<Work> ProcessGroup::batch(std::span<const Op> operations) {
   std::vector<Op> ops(operations.begin(), operations.end());
   return ops.empty() ? completed_work() : start(std::span(ops));
@@ -122,6 +127,7 @@ std::shared_ptr<Work> ProcessGroup::start(std::span<Op> ops) {
   try {
     for (const Op& op : ops) {
       check_op(op, facts_);
+      check_has(op);
       if (op.kind == OpKind::kAllReduceTree) check_tree(op);
     }
     checked = true;

@@ -42,12 +42,12 @@ concept Alike =
     Input<From> && Output<To> && std::is_same_v<std::remove_const_t<ElementOf<From>>, ElementOf<To>>;
 
 /// The raw front takes Buffer (pointer, count, dtype, device, stream); the typed front takes whatever becomes
-/// a std::span: vectors, arrays, spans of float, double, bool, signed integers or bytes. An operation reads
-/// its inputs and writes its outputs until its Work is complete: neither may be touched before. Buffers must
-/// not overlap, except in place: in gather and all_gather the input may be this rank's part of the output,
-/// and in scatter and reduce_scatter the output this rank's part of the input. Counts and dtypes are the same
-/// on every rank, and so is the order of operations; a rank that calls something else aborts the group with
-/// an error that names both calls.
+/// a std::span: vectors, arrays, spans of float, double, std::complex of these, bool or integers. An
+/// operation reads its inputs and writes its outputs until its Work is complete: neither may be touched
+/// before. Buffers must not overlap, except in place: in gather and all_gather the input may be this rank's
+/// part of the output, and in scatter and reduce_scatter the output this rank's part of the input. Counts and
+/// dtypes are the same on every rank, and so is the order of operations; a rank that calls something else
+/// aborts the group with an error that names both calls.
 ///
 /// Arguments are checked before anybody takes part: BadInput, or Error with ErrorCode::kLimit, and the group
 /// stays good. A backend that lacks an operation refuses it with BadConfig, which names both.
@@ -155,6 +155,45 @@ class ProcessGroup {
   requires Alike<From, To> std::shared_ptr<Work> all_to_all(From&& input, To&& output) {
     return all_to_all(of(input), of(output));
   }
+  /// As all_gather, with counts[r] elements of rank r, which are its `input`; `output` has all of them, in
+  /// rank order. The same counts on every rank. In place: `input` is this rank's part of `output`.
+  std::shared_ptr<Work> all_gather(const Buffer& input, const Buffer& output,
+                                   std::vector<std::size_t> counts) {
+    return start(Op::all_gather_v(input, output, std::move(counts)));
+  }
+  template <class From, class To>
+  requires Alike<From, To> std::shared_ptr<Work> all_gather(From&& input, To&& output,
+                                                            std::vector<std::size_t> counts) {
+    return all_gather(of(input), of(output), std::move(counts));
+  }
+  /// As reduce_scatter, with counts[r] elements for rank r, side by side in `input`. The same counts on every
+  /// rank. In place: `output` is this rank's part of `input`.
+  std::shared_ptr<Work> reduce_scatter(const Buffer& input, const Buffer& output,
+                                       std::vector<std::size_t> counts, Reduction how) {
+    return start(Op::reduce_scatter_v(input, output, std::move(counts), how));
+  }
+  template <class From, class To>
+  requires Alike<From, To> std::shared_ptr<Work> reduce_scatter(From&& input, To&& output,
+                                                                std::vector<std::size_t> counts,
+                                                                Reduction how = {}) {
+    return reduce_scatter(of(input), of(output), std::move(counts), how);
+  }
+  /// As all_to_all, with counts[s] elements for rank s, side by side in `input`, and from_counts[r] from rank
+  /// r, side by side in `output`: what r's counts say of this rank. Two ranks whose counts differ end the
+  /// group with an error that names both.
+  std::shared_ptr<Work> all_to_all(const Buffer& input, std::vector<std::size_t> counts, const Buffer& output,
+                                   std::vector<std::size_t> from_counts) {
+    return start(Op::all_to_all_v(input, std::move(counts), output, std::move(from_counts)));
+  }
+  template <class From, class To>
+  requires Alike<From, To> std::shared_ptr<Work> all_to_all(From&& input, std::vector<std::size_t> counts,
+                                                            To&& output,
+                                                            std::vector<std::size_t> from_counts) {
+    return all_to_all(of(input), std::move(counts), of(output), std::move(from_counts));
+  }
+  /// Returns when every rank has called it. Throws Timeout, which names the ranks that are missing, on a rank
+  /// that has seen no other arrive for `limit`; the group is over then. The backend native has it.
+  void monitored_barrier(Duration limit);
   /// Returns at once; its wait() returns when every rank has called it.
   std::shared_ptr<Work> barrier() { return start(Op::barrier()); }
 
@@ -168,6 +207,8 @@ class ProcessGroup {
   std::shared_ptr<Work> send(T&& buffer, int to, std::uint32_t tag = 0) {
     return send(of(buffer), to, tag);
   }
+  /// `from` kAnyRank: the first message with the tag of whichever rank, which Work::source() then names; a
+  /// receive that names its sender goes first.
   std::shared_ptr<Work> recv(const Buffer& buffer, int from, std::uint32_t tag = 0) {
     return start(Op::recv(buffer, from, tag));
   }
@@ -178,8 +219,9 @@ class ProcessGroup {
 
   /// Launches several operations together, in this order; the Work is complete when all are. All are checked
   /// first: one that is refused leaves none launched. The collectives among them are the same on every rank,
-  /// as if called one by one; that the others batch them too is not needed. Sends and receives may be in any
-  /// order: none waits for another.
+  /// and batched alike: a backend may make one of several (native: all_reduces of up to 16 KiB side by side,
+  /// of one dtype and reduction). Sends and receives may be in any order: none waits for another. A call of
+  /// its own timeout is a batch of one: batch({Op::barrier().within(5s)}).
   ///
   ///   group.batch({Op::send(buffer_of(std::span(mine)), right), Op::recv(buffer_of(std::span(theirs)),
   ///   left)});
@@ -198,8 +240,9 @@ class ProcessGroup {
   /// null at once. Throws as init_process_group, and BadConfig for a group that it did not make.
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks);
   /// The next generation of this group: those of its ranks that still live, in the same order, close
-  /// together. Aborts this group unless it is aborted already. Every rank of it that lives calls it; Timeout
-  /// names those that do not. Throws as init_process_group, and BadConfig for a group that it did not make.
+  /// together; rank 0 may be dead. Aborts this group unless it is aborted already. Every rank of it that
+  /// lives calls it; Timeout names those that do not. Throws as init_process_group, and BadConfig for a group
+  /// that it did not make.
   std::shared_ptr<ProcessGroup> rebuild();
 
   /// For what forms groups, before anybody else has the group.
@@ -209,6 +252,8 @@ class ProcessGroup {
   const std::shared_ptr<flight::FlightRecorder>& recorder() const { return recorder_; }
 
  protected:
+  /// Throws BadConfig, by refuse(), for what the backend lacks: before anything of a batch is launched.
+  virtual void check_has(const Op&) const {}
   /// Starts operations, which have been completed, checked and numbered. A batch that throws in its middle
   /// aborts the group.
   virtual std::shared_ptr<Work> launch(std::span<const Op> operations) = 0;

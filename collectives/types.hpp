@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,7 +21,14 @@ enum class DType : std::uint8_t {
   kInt32,
   kInt64,
   kUInt8,
-  kBool
+  kBool,
+  kUInt16,
+  kUInt32,
+  kUInt64,
+  kFloat8E4M3,  ///< without infinities, as OCP and PyTorch's float8_e4m3fn
+  kFloat8E5M2,
+  kComplex64,  ///< two floats: real, imaginary
+  kComplex128
 };
 enum class ReduceOp : std::uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBand, kBor, kBxor, kPremulSum };
 
@@ -60,21 +68,29 @@ struct Buffer {
   void* stream = nullptr;
 };
 
-/// Whether a C++ type has a dtype: float, double, bool, signed integers of 1 to 8 bytes, unsigned ones of 1.
+/// Whether a C++ type has a dtype: float, double, std::complex of these, bool, integers of 1 to 8 bytes.
 template <class T>
 inline constexpr bool has_dtype = std::is_same_v<T, float> || std::is_same_v<T, double> ||
-                                  (std::is_integral_v<T> && sizeof(T) <= 8 &&
-                                   (std::is_signed_v<T> || sizeof(T) == 1));
+                                  std::is_same_v<T, std::complex<float>> ||
+                                  std::is_same_v<T, std::complex<double>> ||
+                                  (std::is_integral_v<T> && sizeof(T) <= 8);
 
 /// The dtype of a C++ type.
 template <class T>
 constexpr DType dtype_of() {
   using U = std::remove_cv_t<T>;
-  static_assert(has_dtype<U>, "collectives take float, double, bool, signed integers and bytes");
+  static_assert(has_dtype<U>, "collectives take float, double, std::complex of these, bool and integers");
   if constexpr (std::is_same_v<U, double>) return DType::kFloat64;
   if constexpr (std::is_same_v<U, float>) return DType::kFloat32;
   if constexpr (std::is_same_v<U, bool>) return DType::kBool;
-  if constexpr (std::is_unsigned_v<U>) return DType::kUInt8;
+  if constexpr (std::is_same_v<U, std::complex<float>>) return DType::kComplex64;
+  if constexpr (std::is_same_v<U, std::complex<double>>) return DType::kComplex128;
+  if constexpr (std::is_unsigned_v<U>) {
+    return sizeof(U) == 8   ? DType::kUInt64
+           : sizeof(U) == 4 ? DType::kUInt32
+           : sizeof(U) == 2 ? DType::kUInt16
+                            : DType::kUInt8;
+  }
   return sizeof(U) == 8   ? DType::kInt64
          : sizeof(U) == 4 ? DType::kInt32
          : sizeof(U) == 2 ? DType::kInt16
@@ -88,9 +104,11 @@ Buffer buffer_of(std::span<T, N> elements) {
   return {const_cast<U*>(elements.data()), elements.size(), dtype_of<U>(), {}, nullptr};
 }
 
-inline constexpr std::array<std::string_view, 10> kDTypeNames{"f64", "f32", "f16", "bf16", "i8",
-                                                              "i16", "i32", "i64", "u8",   "bool"};
-inline constexpr std::array<std::uint8_t, 10> kElementSizes{8, 4, 2, 2, 1, 2, 4, 8, 1, 1};
+inline constexpr std::array<std::string_view, 17> kDTypeNames{"f64", "f32",    "f16",    "bf16", "i8",  "i16",
+                                                              "i32", "i64",    "u8",     "bool", "u16", "u32",
+                                                              "u64", "f8e4m3", "f8e5m2", "c64",  "c128"};
+inline constexpr std::array<std::uint8_t, 17> kElementSizes{8, 4, 2, 2, 1, 2, 4, 8, 1,
+                                                            1, 2, 4, 8, 1, 1, 8, 16};
 inline constexpr std::array<std::string_view, 9> kReduceOpNames{"sum",  "avg", "product", "min",       "max",
                                                                 "band", "bor", "bxor",    "premul_sum"};
 
@@ -102,7 +120,10 @@ constexpr bool is_known(ReduceOp op) {
   return static_cast<std::size_t>(op) < kReduceOpNames.size();
 }
 constexpr bool is_float(DType dtype) {
-  return dtype <= DType::kBFloat16;
+  return dtype <= DType::kBFloat16 || dtype == DType::kFloat8E4M3 || dtype == DType::kFloat8E5M2;
+}
+constexpr bool is_complex(DType dtype) {
+  return dtype == DType::kComplex64 || dtype == DType::kComplex128;
 }
 /// In bytes. REQUIRES: is_known(dtype).
 constexpr std::size_t element_size(DType dtype) {

@@ -1,6 +1,7 @@
 #include "collectives/work.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "collectives/flight/flight_recorder.hpp"
 #include "runtime/core/assert.hpp"
@@ -14,6 +15,27 @@ class Done final : public Work {
 
  private:
   bool advance(Duration) override { return true; }
+};
+
+class Then final : public Work {
+ public:
+  Then(std::shared_ptr<Work> work, std::function<void()> next)
+      : work_(std::move(work)), next_(std::move(next)) {}
+  int source() const override { return work_->source(); }
+
+ private:
+  bool advance(Duration limit) override {
+    // Of a GPU, too, the host waits: `next` may read the result.
+    while (!(limit == Duration::zero() ? work_->is_completed() : work_->wait_for(limit))) {
+      if (limit != Duration::max()) return false;
+    }
+    if (auto failed = work_->exception()) std::rethrow_exception(failed);
+    std::exchange(next_, nullptr)();
+    return true;
+  }
+
+  const std::shared_ptr<Work> work_;
+  std::function<void()> next_;
 };
 
 class Joined final : public Work {
@@ -134,6 +156,10 @@ void Work::remember(std::shared_ptr<flight::FlightRecorder> recorder, std::uint6
 void Work::tell(const Note& note) const {
   remembered_->recorder->ended(note.first, note.operations, settled_at_ - launched_at_,
                                thrown_ ? text_of(thrown_) : std::string());
+}
+
+std::shared_ptr<Work> then(std::shared_ptr<Work> work, std::function<void()> next) {
+  return std::make_shared<Then>(std::move(work), std::move(next));
 }
 
 std::shared_ptr<Work> completed_work() {

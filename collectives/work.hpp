@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -38,6 +39,8 @@ class Work {
   bool is_completed() { return drive(Duration::zero()); }
   /// What wait() throws; null while the operation goes on, and when it succeeded.
   std::exception_ptr exception() { return is_completed() ? thrown_ : nullptr; }
+  /// Of a receive from any rank, once it is complete: whose message it took. Otherwise -1.
+  virtual int source() const { return -1; }
   /// From its launch until this rank saw it complete; empty before.
   std::optional<Duration> duration() const;
 
@@ -84,6 +87,12 @@ class Work {
 
 /// What it says of itself.
 std::string text_of(const std::exception_ptr& thrown);
+
+/// Work that is complete once `next` has run, after `work`: a chain of what to do then. Nothing runs by
+/// itself: `next` runs once, on the thread that waits for or polls the returned Work first and finds `work`
+/// complete. What it throws, and what `work` failed with, the returned Work throws; after a failure `next`
+/// does not run. Drop it, and `next` never runs.
+std::shared_ptr<Work> then(std::shared_ptr<Work> work, std::function<void()> next);
 
 /// Work that was done when it was launched.
 std::shared_ptr<Work> completed_work();

@@ -74,6 +74,8 @@ std::uint64_t FlightRecorder::launch(const Op& call) {
   op.number = launched_;
   op.call = call;
   op.call.input = op.call.output = {};
+  op.call.counts.clear();
+  op.call.from_counts.clear();
   if (is_message(call.kind)) {
     Channel* channel = channel_of(call);
     op.call.sequence = channel == nullptr ? 0 : ++channel->messages;

@@ -69,6 +69,7 @@ std::vector<Finding> lone_messages(const std::vector<Lane>& lanes, std::int64_t 
     for (const Operation& op : lane.dump.operations) {
       if (!is_message(op.call.kind) || op.state == State::kRefused || op.call.sequence == 0) continue;
       const int self = lane.dump.rank;
+      if (op.call.peer == kAnyRank) continue;  // whose it took is not known
       if (op.call.kind == OpKind::kSend) {
         channels[{self, op.call.peer, op.call.tag}].sends[op.call.sequence] = &op;
       } else {

@@ -1,14 +1,17 @@
 #include "collectives/gloo/gloo_calls.hpp"
 
 #include <gloo/allgather.h>
+#include <gloo/allgatherv.h>
 #include <gloo/allreduce.h>
 #include <gloo/alltoall.h>
+#include <gloo/alltoallv.h>
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
 #include <gloo/gather.h>
 #include <gloo/reduce.h>
 #include <gloo/scatter.h>
 
+#include <complex>
 #include <cstring>
 #include <vector>
 
@@ -32,6 +35,8 @@ void set_common(Options& options, const GlooSite& site, const Op& call) {
 template <class Options>
 void set_elements(Options& options, std::byte* at, const Op& call) {
   switch (element_size(call.dtype)) {
+    case 16:
+      return options.setOutput(reinterpret_cast<std::complex<double>*>(at), call.count);
     case 8:
       return options.setOutput(reinterpret_cast<std::uint64_t*>(at), call.count);
     case 4:
@@ -71,6 +76,34 @@ void all_gather(const GlooSite& site, const Op& call, const std::byte* from, std
   if (!in_place) options.setInput(raw(from), bytes);
   options.setOutput(raw(to), bytes * static_cast<std::size_t>(site.context->size));
   gloo::allgather(options);
+}
+
+/// Parts of bytes, whatever the dtype.
+template <class Count>
+std::vector<Count> bytes_of(const std::vector<std::size_t>& counts, const Op& call) {
+  std::vector<Count> bytes;
+  for (const std::size_t n : counts) bytes.push_back(static_cast<Count>(n * element_size(call.dtype)));
+  return bytes;
+}
+
+void all_gather_v(const GlooSite& site, const Op& call) {
+  gloo::AllgathervOptions options(site.context);
+  set_common(options, site, call);
+  const std::size_t own = call.input.count * element_size(call.dtype);
+  if (!call.in_place(site.context->rank) && own != 0) options.setInput(raw(call.in()), own);
+  options.setOutput(raw(call.out()), bytes_of<std::size_t>(call.counts, call));
+  gloo::allgatherv(options);
+}
+
+void all_to_all_v(const GlooSite& site, const Op& call) {
+  gloo::AlltoallvOptions options(site.context);
+  set_common(options, site, call);
+  static std::byte nothing{};  // Gloo takes no null, not even for nothing
+  options.setInput(raw(call.in() != nullptr ? call.in() : &nothing),
+                   bytes_of<std::int64_t>(call.counts, call));
+  options.setOutput(raw(call.out() != nullptr ? call.out() : &nothing),
+                    bytes_of<std::int64_t>(call.from_counts, call));
+  gloo::alltoallv(options);
 }
 
 void gather(const GlooSite& site, const Op& call, const std::byte* from, std::byte* to, std::size_t block) {
@@ -164,6 +197,10 @@ void run_gloo(const GlooSite& site, const Op& call, ExactReduction* exact) {
       return all_gather(site, call, call.in(), call.out(), call.count);
     case OpKind::kAllToAll:
       return all_to_all(site, call, call.in(), call.out(), call.count);
+    case OpKind::kAllGatherV:
+      return all_gather_v(site, call);
+    case OpKind::kAllToAllV:
+      return all_to_all_v(site, call);
     default: {
       gloo::BarrierOptions options(site.context);
       set_common(options, site, call);

@@ -6,6 +6,7 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/types.h>
 
+#include <atomic>
 #include <string_view>
 
 #include "collectives/gloo/gloo_calls.hpp"
@@ -53,6 +54,12 @@ struct Lifeline {
   Duration timeout{};
 };
 
+std::chrono::milliseconds timeout_of(const Lifeline& link, const Op& op) {
+  if (op.timeout == Duration::zero()) return link.site.timeout;
+  return std::max(std::chrono::milliseconds(1),
+                  std::chrono::duration_cast<std::chrono::milliseconds>(op.timeout));
+}
+
 /// Runs `body`, and gives what Gloo throws our types. The group is over after any of it, for all ranks.
 template <class Body>
 void guarded(const Lifeline& link, const Op& op, Body body) {
@@ -63,8 +70,8 @@ void guarded(const Lifeline& link, const Op& op, Body body) {
   } catch (const std::exception& e) {
     const std::string_view text = e.what();
     if (text.find("Timed out waiting") != std::string_view::npos) {
-      const Timeout error =
-          time_out(*link.flag, link.rank, op, link.timeout, "Gloo does not say which rank it waits for");
+      const Timeout error = time_out(*link.flag, link.rank, op, timeout_of(link, op),
+                                     "Gloo does not say which rank it waits for");
       close_pairs(link.site);
       throw Timeout(error);
     }
@@ -81,7 +88,8 @@ class GlooGroup final : public LibraryGroup {
                       .rank = options.rank,
                       .size = options.size,
                       .generation = options.generation,
-                      .leaves = std::move(options.leaves)}),
+                      .leaves = std::move(options.leaves),
+                      .name = options.name}),
         link_(std::make_shared<Lifeline>(
             Lifeline{std::move(site), shared_flag(), options.rank, options.timeout})),
         collectives_(std::make_unique<TaskLane>()) {}
@@ -104,10 +112,10 @@ class GlooGroup final : public LibraryGroup {
     std::shared_ptr<ExactReduction> reduction;
     // Gloo's own reductions know no trees of leaves and no factors, and only an old interface scatters.
     const bool always = op.kind == OpKind::kAllReduceTree || op.kind == OpKind::kReduceScatter ||
-                        op.how.op == ReduceOp::kPremulSum;
+                        op.kind == OpKind::kReduceScatterV || op.how.op == ReduceOp::kPremulSum;
     if (reduces(op.kind) && (always || op.how.exact)) reduction = exact(op);
     return collectives_->run([link = link_, op, reduction] {
-      guarded(*link, op, [&] { run_gloo(link->site, op, reduction.get()); });
+      guarded(*link, op, [&] { run_gloo({link->site.context, timeout_of(*link, op)}, op, reduction.get()); });
     });
   }
 
@@ -119,13 +127,29 @@ class GlooGroup final : public LibraryGroup {
     guarded(*link_, op, [&] {
       const auto slot = gloo::Slot::build(kMessageSlot, op.tag);
       buffer = link_->site.context->createUnboundBuffer(sends ? op.input.data : op.output.data, op.bytes());
-      sends ? buffer->send(op.peer, slot) : buffer->recv(op.peer, slot);
+      if (sends) {
+        buffer->send(op.peer, slot);
+      } else if (op.peer != kAnyRank) {
+        buffer->recv(op.peer, slot);
+      } else {
+        std::vector<int> others;
+        for (int r = 0; r < size(); ++r) {
+          if (r != rank()) others.push_back(r);
+        }
+        buffer->recv(others, slot);
+      }
     });
-    return lane.run([link = link_, op, buffer, sends] {
-      guarded(*link, op, [&] {
-        sends ? buffer->waitSend(nullptr, link->site.timeout) : buffer->waitRecv(nullptr, link->site.timeout);
-      });
-    });
+    const auto source = std::make_shared<std::atomic<int>>(-1);
+    return lane.run(
+        [link = link_, op, buffer, sends, source] {
+          guarded(*link, op, [&] {
+            int from = -1;
+            const auto timeout = timeout_of(*link, op);
+            sends ? buffer->waitSend(nullptr, timeout) : buffer->waitRecv(&from, timeout);
+            *source = from;
+          });
+        },
+        source);
   }
 
   TaskLane& free_lane() {

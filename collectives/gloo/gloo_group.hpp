@@ -21,6 +21,7 @@ struct GlooGroupOptions {
   /// Every rank's leaves: adjacent, none empty, in rank order from 0. Empty: one leaf a rank.
   std::vector<LeafInterval> leaves;
   Generation generation;
+  std::string name;  ///< in errors; empty: it has none
   /// Of every wait for another rank inside an operation, and of connecting. At least a millisecond.
   Duration timeout = std::chrono::seconds(30);
   /// Where the ranks leave their addresses; used while the group is made and not afterwards.

@@ -6,7 +6,9 @@ namespace troupe::collectives {
 
 class TaskLane::Task final : public Work {
  public:
-  explicit Task(std::function<void()> body) : body_(std::move(body)) {}
+  Task(std::function<void()> body, std::shared_ptr<std::atomic<int>> source)
+      : body_(std::move(body)), source_(std::move(source)) {}
+  int source() const override { return source_ != nullptr ? source_->load() : -1; }
 
   void run() {
     try {
@@ -32,6 +34,7 @@ class TaskLane::Task final : public Work {
   }
 
   std::function<void()> body_;
+  const std::shared_ptr<std::atomic<int>> source_;
   std::exception_ptr thrown_;
   std::mutex mutex_;
   std::condition_variable ended_;
@@ -48,8 +51,8 @@ TaskLane::~TaskLane() {
   thread_.join();
 }
 
-std::shared_ptr<Work> TaskLane::run(std::function<void()> task) {
-  auto made = std::make_shared<Task>(std::move(task));
+std::shared_ptr<Work> TaskLane::run(std::function<void()> task, std::shared_ptr<std::atomic<int>> source) {
+  auto made = std::make_shared<Task>(std::move(task), std::move(source));
   {
     const std::lock_guard lock(mutex_);
     queue_.push_back(made);

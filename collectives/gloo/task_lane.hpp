@@ -1,6 +1,7 @@
 /// A thread that runs blocking calls in order, and the Work of each.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -22,7 +23,8 @@ class TaskLane {
 
   /// Queues `task`; what it throws, its Work's wait() throws. The waits of the Work end when the task does:
   /// it is the task that has a deadline and notices an abort.
-  std::shared_ptr<Work> run(std::function<void()> task);
+  /// `source`: where the task leaves Work::source().
+  std::shared_ptr<Work> run(std::function<void()> task, std::shared_ptr<std::atomic<int>> source = nullptr);
   /// Whether nothing is queued or running.
   bool idle() const;
 

@@ -9,6 +9,7 @@ void use_gloo() {
     return make_gloo_group({.rank = context.rank,
                             .size = context.size,
                             .generation = context.generation,
+                            .name = context.group,
                             .timeout = context.operation_timeout,
                             .rendezvous = std::shared_ptr<Store>(&context.store, [](Store*) {}),
                             .host = context.address});

@@ -17,6 +17,12 @@
 #include "runtime/core/quiet_thread.hpp"
 
 namespace troupe::collectives {
+
+std::string who_we_are() {
+  char host[256] = "?";
+  ::gethostname(host, sizeof host - 1);
+  return "pid " + std::to_string(::getpid()) + " on " + host;
+}
 namespace {
 
 std::string text_of(const sockaddr* address) {

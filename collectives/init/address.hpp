@@ -9,6 +9,9 @@
 
 namespace troupe::collectives {
 
+/// "pid 4711 on host", as ranks are called in errors.
+std::string who_we_are();
+
 /// The numeric address of a host name (IPv4 before IPv6); numbers and "localhost" need no look-up. Errors:
 /// kUnavailable where nobody knows the name, kTimeout after `limit`.
 Result<std::string> resolve(const std::string& host, Duration limit);

@@ -28,6 +28,7 @@ struct BackendContext {
   Store& store;
   /// The same keys for as long as the group lives, without that care for its members.
   std::shared_ptr<Store> lasting_store;
+  std::string group;                     ///< its name, for errors
   Generation generation;                 ///< the same on every rank, and no other group of the job has it
   Duration timeout{};                    ///< for forming the group
   Duration operation_timeout{};          ///< for an operation without progress

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t kChunkBytes = 56 * 1024;
 constexpr std::size_t kMaxExchangeBytes = 48 * 1024;
+constexpr Duration kGrace = std::chrono::milliseconds(500);
 constexpr char kGood = '+';
 constexpr char kFailed = '!';
 
@@ -86,7 +87,7 @@ std::vector<std::string> exchange(Store& store, const std::string& topic, std::s
     for (int r = 0; r < options.size; ++r) {
       auto found = store.find(key_of(topic, r), left());
       if (!found) {
-        auto error = timed_out(missing(store, topic, options), options);
+        auto error = timed_out(missing(store, topic, options) + options.hint(), options);
         // Whoever waits for the values learns at once why there are none.
         store.set(chunk_key(topic, 0), kFailed + error.why);
         throw_error(std::move(error));
@@ -97,7 +98,8 @@ std::vector<std::string> exchange(Store& store, const std::string& topic, std::s
     return values;
   }
   for (int chunk = 0; values.size() < static_cast<std::size_t>(options.size); ++chunk) {
-    const auto found = store.find(chunk_key(topic, chunk), left());
+    // Longer than rank 0 waits, which knows best why somebody is missing.
+    const auto found = store.find(chunk_key(topic, chunk), left() + kGrace);
     if (!found) {
       auto why = missing(store, topic, options);
       throw_error(

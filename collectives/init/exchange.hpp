@@ -13,6 +13,7 @@ struct ExchangeOptions {
   int rank = 0;
   int size = 1;
   Duration timeout = std::chrono::minutes(5);
+  std::function<std::string()> hint = [] { return std::string(); };  ///< rank 0's, behind who is missing
   std::string purpose;  ///< of the error: "cannot form the process group 'default'"
   /// How a rank is called in errors.
   std::function<std::string(int)> name = [](int r) { return std::to_string(r); };

@@ -20,10 +20,11 @@ std::shared_ptr<ProcessGroup> init_process_group(std::string_view backend, std::
                                                  InitOptions options) {
   const Rendezvous place = read_rendezvous(url, options.rank, options.size, variable).value();
   const std::string purpose = "cannot initialise the process group '" + options.name + "'";
+  const std::string name = options.name;
   const auto world = World::join(backend, place, std::move(options), variable);
   std::vector<int> everybody(static_cast<std::size_t>(place.size));
   std::iota(everybody.begin(), everybody.end(), 0);
-  return world->form("world/", everybody, purpose);
+  return world->form(kWorldPrefix, everybody, name, purpose);
 }
 
 }  // namespace troupe::collectives

@@ -4,7 +4,7 @@
 ///   auto values = group->allocate<float>(1 << 20);
 ///   group->all_reduce(values)->wait();
 ///
-/// docs/collectives.md ("Without a cluster") has the URLs, the job's key and what happens when a rank dies.
+/// docs/collectives/forming-groups.md has the URLs, the job's key and what happens when a rank dies.
 #pragma once
 
 #include <memory>
@@ -41,7 +41,8 @@ struct InitOptions {
 /// url: env://, tcp://HOST:PORT or file:///PATH (rendezvous.hpp has the details).
 ///
 /// Rank 0 serves the store at which the ranks meet, on a thread, until its last group of this job is
-/// destroyed; then it waits for the others to leave, for at most 2 s. Every rank has a thread that notices
+/// destroyed; then it waits for the others to leave, for at most 2 s. When it dies or leaves before them, the
+/// lowest rank that lives serves another, at a port of its own. Every rank has a thread that notices
 /// the death of others: it aborts the groups that they are in.
 ///
 /// Throws BadConfig (wrong or missing options, variables or key), Timeout (which lists the ranks that are

@@ -103,7 +103,9 @@ Result<void> MeetingFile::write(const MeetingNote& note) {
 Result<MeetingNote> MeetingFile::read(const std::string& path) {
   const auto text = read_private_file(path);
   if (!text) return text.error();
-  return parse_meeting_note(*text);
+  auto note = parse_meeting_note(*text);
+  if (!note && note.error().code != ErrorCode::kUnavailable) return refused(path, note.error().why);
+  return note;
 }
 
 MeetingFile::~MeetingFile() {

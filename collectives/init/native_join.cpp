@@ -53,6 +53,7 @@ class NativeJoin {
     NativeGroupOptions options{.rank = c_.rank,
                                .size = c_.size,
                                .generation = c_.generation,
+                               .name = c_.group,
                                .timeout = c_.operation_timeout,
                                .data_bytes = c_.data_bytes,
                                .machines = machines};

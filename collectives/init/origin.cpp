@@ -34,18 +34,19 @@ std::vector<int> parse_list(const std::string& text) {
 
 }  // namespace
 
-WorldOrigin::WorldOrigin(std::shared_ptr<World> world, Generation generation, std::vector<int> members)
+WorldOrigin::WorldOrigin(std::shared_ptr<World> world, const ProcessGroup& group, std::vector<int> members)
     : world_(std::move(world)),
-      prefix_("group/" + std::to_string(generation.counter) + "/"),
+      prefix_("group/" + to_string(group.generation()) + "/"),
       members_(std::move(members)) {}
 
 std::shared_ptr<ProcessGroup> WorldOrigin::new_group(ProcessGroup& parent, const std::vector<int>& ranks) {
   const auto ordered = checked(ranks, parent.size());
-  const std::string prefix = prefix_ + "new/" + std::to_string(made_++) + "/";
+  const std::string number = std::to_string(made_++);
   if (!std::binary_search(ordered.begin(), ordered.end(), parent.rank())) return nullptr;
   std::vector<int> members;
   for (const int r : ordered) members.push_back(members_[static_cast<std::size_t>(r)]);
-  return world_->form(prefix, members, "cannot form a group of the ranks " + list(members));
+  return world_->form(prefix_ + "new/" + number + "/", members, parent.facts().name + "/" + number,
+                      "cannot form a group of the ranks " + list(members));
 }
 
 std::vector<int> WorldOrigin::agree_on_survivors(const std::string& prefix) {
@@ -78,7 +79,25 @@ std::shared_ptr<ProcessGroup> WorldOrigin::rebuild(ProcessGroup& parent) {
   // The others may still be in an operation.
   parent.abort("rank " + std::to_string(parent.rank()) + " forms the next generation");
   while (true) {
-    const std::string prefix = prefix_ + "next/" + std::to_string(attempts_) + "/";
+    if (const int number = world_->wait_for_store(store_, world_->timeout()); number != store_) {
+      store_ = number;
+      attempts_ = 0;
+    }
+    try {
+      if (auto group = try_to_rebuild(parent)) return group;
+    } catch (const Unavailable&) {
+      // Of the store that went, or is going; or it is what another rank said of itself.
+      if (world_->has_store(store_)) throw;
+      (void)world_->wait_for_store(store_ + 1, world_->timeout());
+    }
+  }
+}
+
+/// Null: somebody died meanwhile.
+std::shared_ptr<ProcessGroup> WorldOrigin::try_to_rebuild(ProcessGroup& parent) {
+  {
+    const std::string prefix =
+        prefix_ + "next/" + std::to_string(store_) + "/" + std::to_string(attempts_) + "/";
     const auto members = agree_on_survivors(prefix);
     if (!std::binary_search(members.begin(), members.end(), world_->rank())) {
       throw_error({ErrorCode::kRefused, "cannot form the next generation",
@@ -87,9 +106,10 @@ std::shared_ptr<ProcessGroup> WorldOrigin::rebuild(ProcessGroup& parent) {
     }
     ++attempts_;
     try {
-      return world_->form(prefix, members, "cannot form the next generation of the ranks " + list(members));
+      return world_->form(prefix, members, parent.facts().name,
+                          "cannot form the next generation of the ranks " + list(members));
     } catch (const CollectiveAborted&) {
-      // Somebody died meanwhile, and every member got this: once more, without.
+      return nullptr;  // every member got this: once more, without who died
     }
   }
 }

@@ -2,7 +2,7 @@
 /// it, never the data of a collective.
 ///
 /// Keys have 1 to 256 bytes, values at most 64 KiB. Thread-safe. Every call throws Unavailable once the store
-/// is gone (rank 0 serves it and has left or died).
+/// is gone (the rank that serves it, 0 at first, has left or died).
 #pragma once
 
 #include <cstdint>

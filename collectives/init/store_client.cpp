@@ -18,7 +18,7 @@ constexpr Duration kSlice = std::chrono::milliseconds(50);  ///< of a wait: othe
 
 ErrorInfo gone(std::string why) {
   return {ErrorCode::kUnavailable, "the store of the job is gone", std::move(why),
-          "rank 0 serves it and has to stay until the others are done: form the group anew"};
+          "the rank that served it is gone: rebuild() goes on without it, or form the group anew"};
 }
 
 /// Waits for `events`; false: the time is over.
@@ -89,8 +89,9 @@ Result<std::unique_ptr<StoreClient>> StoreClient::connect(const Options& options
   if (!fd) return fd.error();
   watch_silence(fd->get());
   SystemRandom random;
-  ConnectorHandshake handshake(
-      options.key, {.world_size = options.world_size, .rank = options.rank, .purpose = "store"}, 0, random);
+  ConnectorHandshake handshake(options.key,
+                               {.world_size = options.world_size, .rank = options.rank, .purpose = "store"},
+                               options.server, random);
   const auto failed = [&](ErrorInfo error) {
     if (verdict != nullptr) *verdict = handshake.verdict();
     return error;
@@ -134,7 +135,7 @@ StoreResponse StoreClient::exchange(const StoreRequest& request, Duration limit)
     if (*body) {
       auto response = decode_response(**body);
       if (!response) fail(response.error().message());
-      if (response->status == StoreStatus::kClosing) fail(std::string(kRankZeroLeft));
+      if (response->status == StoreStatus::kClosing) fail(std::string(kServerLeft));
       return *std::move(response);
     }
     std::array<std::byte, 4096> bytes;

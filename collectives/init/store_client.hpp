@@ -10,8 +10,8 @@
 
 namespace troupe::collectives {
 
-/// The why of Unavailable where rank 0 left of its own will, and did not die.
-inline constexpr std::string_view kRankZeroLeft = "rank 0 has left";
+/// The why of Unavailable where the rank that served the store left of its own will, and did not die.
+inline constexpr std::string_view kServerLeft = "the rank that served it has left";
 
 class StoreClient final : public Store {
  public:
@@ -20,6 +20,7 @@ class StoreClient final : public Store {
     JobKey key{};
     int rank = 1;
     int world_size = 2;
+    int server = 0;                              ///< the rank that serves it
     Duration timeout = std::chrono::seconds(5);  ///< for connection and handshake
   };
   /// Errors: kUnavailable where nobody listens (yet), kTimeout, kRefused where the two do not belong

@@ -111,6 +111,12 @@ StoreCore::Replies StoreCore::on_request(Client client, int rank, const StoreReq
   return replies;
 }
 
+StoreCore::Replies StoreCore::set_once(const std::string& key, const std::string& value) {
+  Replies replies;
+  if (!values_.contains(key) && fits(key, value.size())) put(key, value, replies);
+  return replies;
+}
+
 StoreCore::Replies StoreCore::on_gone(Client client) {
   Replies replies;
   forget_wait(client);

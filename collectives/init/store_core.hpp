@@ -29,6 +29,8 @@ class StoreCore {
 
   /// `rank`: whose connection it is, as it proved. REQUIRES: !waiting(client).
   Replies on_request(Client client, int rank, const StoreRequest& request, Instant now);
+  /// Sets `key` unless it is set, for nobody who asked.
+  Replies set_once(const std::string& key, const std::string& value);
   /// Whether the client has a request that was not answered yet.
   bool waiting(Client client) const { return waits_.contains(client); }
   /// The connection ended. A rank that joined on it and did not leave is lost.

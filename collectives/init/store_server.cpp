@@ -13,6 +13,7 @@
 #include <cstring>
 #include <list>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -30,8 +31,9 @@ namespace {
 constexpr std::uint64_t kListenerId = 0;
 constexpr std::uint64_t kWakeId = 1;
 constexpr std::uint64_t kFirstClient = 2;
-constexpr int kLocalSessions = 2;
 constexpr std::size_t kReadBytes = 16 * 1024;
+constexpr int kLogLines = 10;  ///< of strangers, in kLogTime
+constexpr Duration kLogTime = std::chrono::minutes(1);
 constexpr Duration kNever = std::chrono::hours(24);
 
 std::string peer_name(int fd) {
@@ -76,10 +78,10 @@ struct Connection {
 
 class StoreServer::Loop {
  public:
-  Loop(DataListener listener, const JobKey& key, int world_size, Duration handshake_timeout)
+  Loop(DataListener listener, const JobKey& key, int world_size, Duration handshake_timeout, int rank)
       : listener_(std::move(listener)),
         key_(key),
-        self_{.world_size = world_size, .rank = 0, .purpose = "store"},
+        self_{.world_size = world_size, .rank = rank, .purpose = "store"},
         handshake_timeout_(handshake_timeout) {}
 
   ~Loop() { close(Duration::zero()); }
@@ -124,6 +126,13 @@ class StoreServer::Loop {
   }
 
   const Endpoint& endpoint() const { return listener_.endpoint(); }
+
+  std::string strangers() {
+    const std::lock_guard lock(strangers_mutex_);
+    if (strangers_ == 0) return {};
+    return "; the store turned away " + std::to_string(strangers_) + " connection" +
+           (strangers_ == 1 ? " from " : "s, the last from ") + last_stranger_;
+  }
 
  private:
   void watch(int fd, std::uint64_t id, std::uint32_t events) {
@@ -236,19 +245,36 @@ class StoreServer::Loop {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return;
     if (found->second.handshake) {
-      log(LogLevel::kWarning,
-          "the store turned away a connection from " + peer_name(found->second.fd.get()) + ": " + why);
       std::erase(pending_, id);
+    }
+    if (found->second.handshake && !why.empty()) {
+      turn_away(peer_name(found->second.fd.get()) + ": " + why);
     }
     connections_.erase(found);
     deliver(core_.on_gone(id));
+  }
+
+  void turn_away(std::string who) {
+    const Instant now = clock_.now();
+    if (now - log_since_ >= kLogTime) {
+      log_since_ = now;
+      log_lines_ = 0;
+    }
+    const std::lock_guard lock(strangers_mutex_);
+    ++strangers_;
+    last_stranger_ = std::move(who);
+    if (++log_lines_ > kLogLines) return;
+    log(LogLevel::kWarning, "the store turned away a connection from " + last_stranger_ +
+                                (log_lines_ == kLogLines ? " (no more of these for a minute)" : ""));
   }
 
   void on_handshake_bytes(std::uint64_t id, Connection& c) {
     const std::size_t wanted = c.said_hello ? sizeof(ProofBytes) : sizeof(HelloBytes);
     const ssize_t got = ::recv(c.fd.get(), c.in.data() + c.in_bytes, wanted - c.in_bytes, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (got <= 0) return drop(id, "it hung up in the middle of its handshake");
+    if (got <= 0 && c.in_bytes == 0 && !c.said_hello)
+      return drop(id, "");  // it looked whether somebody listens
+    if (got <= 0) return drop(id, "it hung up in the middle of its handshake, as one with another key does");
     c.in_bytes += static_cast<std::size_t>(got);
     if (!c.said_hello && !AcceptorHandshake::may_be_hello(std::span(c.in).first(c.in_bytes))) {
       return drop(id, "it does not speak this protocol");
@@ -276,6 +302,9 @@ class StoreServer::Loop {
   void refuse(std::uint64_t id, Connection& c, const ErrorInfo& error) {
     const auto answer = c.handshake->refusal();  // fits the empty socket buffer, and is a courtesy
     if (!answer.empty()) ::send(c.fd.get(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (c.handshake->has_key()) {
+      deliver(core_.set_once(kWorldOutcomeKey, "failed " + error.why + ", as rank 0 does"));
+    }
     drop(id, error.why);
   }
 
@@ -345,6 +374,11 @@ class StoreServer::Loop {
   std::uint64_t next_id_ = kFirstClient;
   StoreCore core_;
   std::vector<StoreSession> local_;
+  std::mutex strangers_mutex_;
+  std::uint64_t strangers_ = 0;
+  std::string last_stranger_;
+  Instant log_since_{0};
+  int log_lines_ = 0;
   bool listening_ = true;
   Instant listen_again_{0};
   std::atomic<bool> closing_{false};
@@ -353,8 +387,9 @@ class StoreServer::Loop {
 };
 
 Result<std::unique_ptr<StoreServer>> StoreServer::start(DataListener listener, const JobKey& key,
-                                                        int world_size, Duration handshake_timeout) {
-  auto loop = std::make_unique<Loop>(std::move(listener), key, world_size, handshake_timeout);
+                                                        int world_size, Duration handshake_timeout,
+                                                        int rank) {
+  auto loop = std::make_unique<Loop>(std::move(listener), key, world_size, handshake_timeout, rank);
   if (auto started = loop->start(); !started) return started.error();
   return std::unique_ptr<StoreServer>(new StoreServer(std::move(loop)));
 }
@@ -366,6 +401,9 @@ void StoreServer::close(Duration linger) {
 }
 StoreSession StoreServer::local_session() {
   return loop_->local_session();
+}
+std::string StoreServer::strangers() const {
+  return loop_->strangers();
 }
 const Endpoint& StoreServer::endpoint() const {
   return loop_->endpoint();

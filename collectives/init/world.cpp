@@ -17,17 +17,24 @@ namespace troupe::collectives {
 namespace {
 
 constexpr Duration kSlice = std::chrono::milliseconds(50);
-constexpr Duration kWatch = std::chrono::hours(1);  ///< of one request for the next event
 constexpr Duration kLinger = std::chrono::seconds(2);
 constexpr Duration kLeaveTime = std::chrono::seconds(1);
 constexpr std::size_t kMaxOutcomeChars = 4096;
 constexpr const char* kFormed = "formed";
+constexpr const char* kDied = "died";
 
-/// The same lists have the same.
-std::string fingerprint(const std::vector<int>& ranks) {
+constexpr std::size_t kShownRanks = 32;  ///< of a list in an error
+
+/// A list as ranks compare it and as errors show it: other lists have another text.
+std::string text_of(const std::vector<int>& ranks) {
+  std::string text;
   std::uint64_t hash = ranks.size();
-  for (const int r : ranks) hash = mix(hash, static_cast<std::uint64_t>(r));
-  return to_hex(hash);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    hash = mix(hash, static_cast<std::uint64_t>(ranks[i]));
+    if (i < kShownRanks) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  }
+  if (ranks.size() <= kShownRanks) return text;
+  return text + " and more, " + std::to_string(ranks.size()) + " in all (" + to_hex(hash) + ")";
 }
 
 Generation parse_generation(const std::string& text) {
@@ -48,9 +55,14 @@ Generation parse_generation(const std::string& text) {
 /// The keys of one group that is being formed. Waits end once a member is gone, or gives up.
 class World::GroupStore final : public Store {
  public:
-  GroupStore(const World& world, const std::string& prefix, const std::vector<int>& members,
+  GroupStore(World& world, const std::string& prefix, const std::vector<int>& members,
              const std::string& purpose)
-      : world_(world), keys_(*world.client_, prefix), members_(members), purpose_(purpose) {}
+      : world_(world),
+        client_(world.take_client(number_)),
+        keys_(client_ ? static_cast<Store&>(*client_) : world.store(), prefix),
+        members_(members),
+        purpose_(purpose) {}
+  ~GroupStore() override { world_.give_client(std::move(client_), number_); }
 
   void set(const std::string& key, std::string_view value) override { keys_.set(key, value); }
   std::string set_once(const std::string& key, std::string_view value) override {
@@ -75,6 +87,9 @@ class World::GroupStore final : public Store {
     }
   }
 
+  /// The keys of all groups.
+  Store& everybodys() { return world_.store(); }
+
   bool aborted() {
     const auto outcome = keys_.find("outcome");
     return (outcome && *outcome != kFormed) || !world_.missing_member(members_).empty();
@@ -92,7 +107,9 @@ class World::GroupStore final : public Store {
   }
 
  private:
-  const World& world_;
+  World& world_;
+  int number_ = 0;                       ///< of the store
+  std::unique_ptr<StoreClient> client_;  ///< this thread's; null: it shares the world's
   PrefixStore keys_;
   const std::vector<int>& members_;
   const std::string& purpose_;
@@ -103,7 +120,7 @@ std::string World::how_it_went(int rank) const {
   const auto found = gone_.find(rank);
   if (found == gone_.end()) return {};
   return "rank " + std::to_string(rank) + " (" + found->second.who + ") " +
-         (found->second.died ? "died" : "left");
+         (found->second.died ? kDied : "left");
 }
 
 std::string World::missing_member(const std::vector<int>& members) const {
@@ -113,16 +130,16 @@ std::string World::missing_member(const std::vector<int>& members) const {
   return {};
 }
 
-Generation World::next_generation() {
+Generation World::next_generation(Store& store) {
   std::uint32_t fresh = 0;
   SystemRandom random;
-  while (fresh == 0) fresh = static_cast<std::uint32_t>(random.next());
-  const std::string incarnation = client_->set_once("incarnation", std::to_string(fresh));
-  return parse_generation(incarnation + "." + std::to_string(client_->add("generation", 1)));
+  while (fresh == 0) fresh = static_cast<std::uint32_t>(random.next() >> 33);  // room for successors
+  const std::string incarnation = store.set_once("incarnation", std::to_string(fresh));
+  return parse_generation(incarnation + "." + std::to_string(store.add("generation", 1)));
 }
 
 std::shared_ptr<ProcessGroup> World::form(const std::string& prefix, const std::vector<int>& members,
-                                          const std::string& purpose) {
+                                          const std::string& name_of_group, const std::string& purpose) {
   const MonotonicClock clock;
   const Instant until = clock.now() + options_.timeout;
   const auto left = [&] { return std::max(until - clock.now(), Duration::zero()); };
@@ -130,36 +147,47 @@ std::shared_ptr<ProcessGroup> World::form(const std::string& prefix, const std::
   const int size = static_cast<int>(members.size());
   const int rank =
       static_cast<int>(std::lower_bound(members.begin(), members.end(), place_.rank) - members.begin());
+  (void)wait_for_store(0, options_.timeout);
   GroupStore store(*this, prefix, members, purpose);
   std::shared_ptr<ProcessGroup> group;
   std::string outcome;
   try {
-    // Rank 0's generation is the group's.
-    const std::string list = fingerprint(members) + " ";
-    const auto cards =
-        exchange(store, "enter", list + (rank == 0 ? to_string(next_generation()) : ""),
-                 {.rank = rank, .size = size, .timeout = left(), .purpose = purpose, .name = name});
-    for (int r = 0; r < size; ++r) {
-      if (cards[static_cast<std::size_t>(r)].starts_with(list)) continue;
-      throw BadConfig(purpose, "rank " + name(r) + " called it with other ranks than rank " + name(rank),
+    const std::string mine = text_of(members);
+    if (const std::string first = store.set_once("ranks", mine); first != mine) {
+      throw BadConfig(purpose,
+                      "rank " + name(rank) + " called it with other ranks than who came first: with " + mine +
+                          ", and not with " + first,
                       "give every rank the same list, in the same order of calls");
     }
-    group = factory_(BackendContext{.rank = rank,
-                                    .size = size,
-                                    .local_rank = place_.local_rank,
-                                    .device = options_.device,
-                                    .store = store,
-                                    .lasting_store = std::make_shared<PrefixStore>(*client_, prefix),
-                                    .generation = parse_generation(cards.front().substr(list.size())),
-                                    .timeout = left(),
-                                    .operation_timeout = options_.operation_timeout,
-                                    .data_bytes = options_.data_bytes,
-                                    .key = key_,
-                                    .address = address_,
-                                    .host = host_,
-                                    .aborted = [&store] { return store.aborted(); },
-                                    .purpose = purpose,
-                                    .name = name});
+    // Rank 0's generation is the group's.
+    const bool first = prefix == kWorldPrefix;
+    const std::string generation = rank == 0 ? to_string(next_generation(store.everybodys())) : "";
+    const auto cards = exchange(store, "enter", generation + " " + (first ? standby() : ""),
+                                {.rank = rank,
+                                 .size = size,
+                                 .timeout = left(),
+                                 .hint = [this] { return strangers(); },
+                                 .purpose = purpose,
+                                 .name = name});
+    if (first) learn_standbys(cards);
+    group = factory_(
+        BackendContext{.rank = rank,
+                       .size = size,
+                       .local_rank = place_.local_rank,
+                       .device = options_.device,
+                       .store = store,
+                       .lasting_store = std::make_shared<PrefixStore>(this->store(), prefix),
+                       .group = name_of_group,
+                       .generation = parse_generation(cards.front().substr(0, cards.front().find(' '))),
+                       .timeout = left(),
+                       .operation_timeout = options_.operation_timeout,
+                       .data_bytes = options_.data_bytes,
+                       .key = key_,
+                       .address = address_,
+                       .host = host_,
+                       .aborted = [&store] { return store.aborted(); },
+                       .purpose = purpose,
+                       .name = name});
     // From here on no rank waits for another: when all are ready, all have a group, and if not, none has.
     store.set("ready/" + std::to_string(rank), "1");
     for (int r = 0; rank == 0 && r < size; ++r) (void)store.get("ready/" + std::to_string(r), left());
@@ -171,7 +199,7 @@ std::shared_ptr<ProcessGroup> World::form(const std::string& prefix, const std::
     const auto* error = dynamic_cast<const Error*>(&e);
     const bool follows = error != nullptr &&
                          (error->code() == ErrorCode::kAborted || error->code() == ErrorCode::kUnavailable);
-    if (!follows && outcome.starts_with("failed ")) throw;
+    if (outcome == kFormed ? group == nullptr : !follows && outcome.starts_with("failed ")) throw;
   }
   if (outcome != kFormed) store.throw_outcome(outcome);
   return adopt(std::move(group), members);
@@ -179,16 +207,14 @@ std::shared_ptr<ProcessGroup> World::form(const std::string& prefix, const std::
 
 std::shared_ptr<ProcessGroup> World::adopt(std::shared_ptr<ProcessGroup> group,
                                            const std::vector<int>& members) {
-  group->set_origin(std::make_shared<WorldOrigin>(shared_from_this(), group->generation(), members));
+  group->set_origin(std::make_shared<WorldOrigin>(shared_from_this(), *group, members));
   {
     const std::lock_guard lock(mutex_);
     groups_.emplace(group.get(), members);
-    for (const int r : members) {
-      const auto gone = gone_.find(r);
-      if (gone != gone_.end() && gone->second.died) {
-        group->abort("rank " + std::to_string(r) + " (" + gone->second.who + ") died");
-      }
-    }
+    latest_ = std::max(latest_, group->generation());
+  }
+  for (const int r : members) {
+    if (const auto how = how_it_went(r); how.ends_with(kDied)) group->abort(how);
   }
   ProcessGroup* raw = group.get();
   // The world hears first, so that its watcher never touches a group that is being destroyed.
@@ -200,24 +226,11 @@ std::shared_ptr<ProcessGroup> World::adopt(std::shared_ptr<ProcessGroup> group,
 }
 
 void World::forget(const ProcessGroup* group) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  // Unless it is the watcher itself that ends it.
+  if (std::this_thread::get_id() != watcher_.get_id())
+    aborted_one_.wait(lock, [&] { return aborting_ != group; });
   std::erase_if(groups_, [&](const auto& entry) { return entry.first == group; });
-}
-
-void World::watch() {
-  for (std::uint64_t n = 0; !stopping_;) {
-    try {
-      const auto event = watching_->find_undisturbed("event/" + std::to_string(n), kWatch);
-      if (!event) continue;
-      on_event(*event);
-      ++n;
-    } catch (const Unavailable& e) {
-      // Rank 0 left, which ends no group, or died; at the end of this world neither matters.
-      const bool left = e.info().why == kRankZeroLeft;
-      if (!stopping_) on_gone(0, {.died = !left, .who = "which served the store"});
-      return;
-    }
-  }
 }
 
 /// "lost RANK WHO" or "left RANK WHO".
@@ -233,19 +246,33 @@ void World::on_event(const std::string& event) {
 
 void World::on_gone(int rank, const Gone& gone) {
   if (gone.died) log(LogLevel::kInfo, "rank " + std::to_string(rank) + " (" + gone.who + ") died");
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (!gone_.emplace(rank, gone).second || !gone.died) return;
-  for (const auto& [group, members] : groups_) {
-    if (std::binary_search(members.begin(), members.end(), rank)) {
-      group->abort("rank " + std::to_string(rank) + " (" + gone.who + ") died");
+  std::set<const ProcessGroup*> done;
+  // One at a time, without the lock: an abort may end other groups.
+  for (auto at = groups_.begin(); at != groups_.end();) {
+    const auto& [group, members] = *at;
+    if (!std::binary_search(members.begin(), members.end(), rank) || !done.insert(group).second) {
+      ++at;
+      continue;
     }
+    aborting_ = group;
+    lock.unlock();
+    aborting_->abort("rank " + std::to_string(rank) + " (" + gone.who + ") " + kDied);
+    lock.lock();
+    aborting_ = nullptr;
+    aborted_one_.notify_all();
+    at = groups_.begin();
   }
 }
 
 World::~World() {
   stopping_ = true;
-  if (client_) client_->leave(kLeaveTime);
-  if (watching_) watching_->interrupt();
+  {
+    const std::lock_guard lock(mutex_);
+    if (client_ && store_good_) client_->leave(kLeaveTime);
+    if (watching_) watching_->interrupt();
+  }
   if (watcher_.joinable()) watcher_.join();
   if (server_) server_->close(kLinger);
 }

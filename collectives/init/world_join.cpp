@@ -20,12 +20,6 @@ std::string purpose_of(const InitOptions& options) {
   return "cannot initialise the process group '" + options.name + "'";
 }
 
-std::string who_we_are() {
-  char host[256] = "?";
-  ::gethostname(host, sizeof host - 1);
-  return "pid " + std::to_string(::getpid()) + " on " + host;
-}
-
 /// The names in use, with the ranks that hold them: threads may be ranks of one group.
 struct Names {
   std::mutex mutex;
@@ -148,6 +142,7 @@ void World::seek(const std::optional<JobKey>& key, const Environment& environmen
       return;
     }
     if (clock.now() >= until) {
+      if (last.code == ErrorCode::kRefused) throw_error(last);
       throw_error(
           {ErrorCode::kTimeout, purpose_of(options_),
            "rank 0 of " + std::to_string(place_.size) + " is missing at " + place_.url + " after " +
@@ -174,6 +169,10 @@ bool World::try_to_enter(const Endpoint& at, const JobKey& key, bool key_may_cha
     last = client.error();
     // A note or key that a job before left behind will be replaced.
     const bool stale = verdict == Verdict::kKey && key_may_change;
+    if (verdict == Verdict::kKey) {
+      last.what = purpose_of(options_) + " at " + place_.url;
+      last.todo = "give every rank the same TROUPE_JOB_KEY or TROUPE_JOB_KEY_FILE";
+    }
     if (last.code != ErrorCode::kRefused || stale) return false;
     if (verdict == Verdict::kWorldSize) {
       throw BadConfig(purpose_of(options_),
@@ -182,13 +181,12 @@ bool World::try_to_enter(const Endpoint& at, const JobKey& key, bool key_may_cha
                       "give every rank the same WORLD_SIZE");
     }
     last.what = purpose_of(options_) + " at " + place_.url;
-    if (verdict == Verdict::kKey)
-      last.todo = "give every rank the same TROUPE_JOB_KEY or TROUPE_JOB_KEY_FILE";
     throw_error(last);
   }
   key_ = key;
   try {
     address_ = own_address((*client)->fd()).value();
+    connect_ = options;
     auto watching = StoreClient::connect(options).value();
     enter(std::move(*client), std::move(watching));
     return true;

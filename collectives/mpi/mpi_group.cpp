@@ -68,6 +68,19 @@ Communicator copy_of(MPI_Comm original, Duration timeout) {
   return copy;
 }
 
+/// Counts as MPI takes them, which keeps the arrays until the operation is complete.
+struct Parts {
+  explicit Parts(const std::vector<std::size_t>& all) {
+    std::size_t at = 0;
+    for (const std::size_t n : all) {
+      counts.push_back(narrow(n));
+      before.push_back(narrow(at));
+      at += n;
+    }
+  }
+  std::vector<int> counts, before;
+};
+
 /// The steps of calls on one communicator.
 class Steps {
  public:
@@ -114,7 +127,11 @@ class Steps {
 
   /// `in_place`: of the root of a gather or scatter.
   MpiStep of_move(const Op& c, bool in_place) const {
-    return [comm = comm_, c, in_place, n = narrow(c.count), type = carrier_type(c.dtype)] {
+    const bool exchanges = c.kind == OpKind::kAllToAllV;
+    const auto gives = std::make_shared<Parts>(exchanges ? c.counts : std::vector<std::size_t>{});
+    const auto gets = std::make_shared<Parts>(exchanges ? c.from_counts : c.counts);
+    const int own = narrow(c.input.count);
+    return [comm = comm_, c, in_place, n = narrow(c.count), type = carrier_type(c.dtype), gives, gets, own] {
       const int tag = static_cast<int>(c.tag);
       const void* from = in_place ? MPI_IN_PLACE : c.in();
       switch (c.kind) {
@@ -129,10 +146,17 @@ class Steps {
           return begin("MPI_Iallgather", MPI_Iallgather, c.in(), n, type, c.out(), n, type, comm);
         case OpKind::kAllToAll:
           return begin("MPI_Ialltoall", MPI_Ialltoall, c.in(), n, type, c.out(), n, type, comm);
+        case OpKind::kAllGatherV:
+          return begin("MPI_Iallgatherv", MPI_Iallgatherv, c.in(), own, type, c.out(), gets->counts.data(),
+                       gets->before.data(), type, comm);
+        case OpKind::kAllToAllV:
+          return begin("MPI_Ialltoallv", MPI_Ialltoallv, c.in(), gives->counts.data(), gives->before.data(),
+                       type, c.out(), gets->counts.data(), gets->before.data(), type, comm);
         case OpKind::kSend:
           return begin("MPI_Isend", MPI_Isend, c.in(), n, type, c.peer, tag, comm);
         case OpKind::kRecv:
-          return begin("MPI_Irecv", MPI_Irecv, c.out(), n, type, c.peer, tag, comm);
+          return begin("MPI_Irecv", MPI_Irecv, c.out(), n, type, c.peer == kAnyRank ? MPI_ANY_SOURCE : c.peer,
+                       tag, comm);
         default:
           return begin("MPI_Ibarrier", MPI_Ibarrier, comm);
       }
@@ -150,7 +174,8 @@ class MpiGroup final : public LibraryGroup {
                       .rank = comm.rank,
                       .size = comm.size,
                       .generation = options.generation,
-                      .leaves = std::move(options.leaves)}),
+                      .leaves = std::move(options.leaves),
+                      .name = options.name}),
         comm_(comm),
         progress_(std::make_shared<MpiProgress>(comm.rank, comm.size, options.timeout, shared_flag())) {}
 
@@ -166,17 +191,20 @@ class MpiGroup final : public LibraryGroup {
  private:
   void stop(const std::string& reason) override { flag().set(reason); }
 
+  void check_has(const Op& call) const override {
+    LibraryGroup::check_has(call);
+    if (!is_message(call.kind) || call.tag <= comm_.max_tag) return;
+    throw BadConfig("the tag " + std::to_string(call.tag) + " is too large",
+                    "the backend mpi has tags to " + std::to_string(comm_.max_tag), "use a smaller one");
+  }
+
   std::shared_ptr<Work> launch_one(const Op& call) override {
-    const bool message = is_message(call.kind);
-    if (message && call.tag > comm_.max_tag) {
-      throw BadConfig("the tag " + std::to_string(call.tag) + " is too large",
-                      "the backend mpi has tags to " + std::to_string(comm_.max_tag), "use a smaller one");
-    }
     if (!reduces(call.kind)) return move(call);
 
     // MPI's own reductions know no trees of leaves, and not every dtype.
     const MpiReduction own = mpi_reduction(call.dtype, call.how.op);
-    if (call.kind != OpKind::kAllReduceTree && !call.how.exact && own.op != MPI_OP_NULL) {
+    const bool ours = call.kind == OpKind::kAllReduceTree || call.kind == OpKind::kReduceScatterV;
+    if (!ours && !call.how.exact && own.op != MPI_OP_NULL) {
       return own_reduction(call, own);
     }
     const auto reduction = exact(call);
@@ -206,9 +234,11 @@ class MpiGroup final : public LibraryGroup {
     Op moved = call;
     // As above.
     std::shared_ptr<std::byte[]> apart;
-    if (call.kind == OpKind::kAllGather && call.in_place(rank())) {
-      apart = std::make_shared<std::byte[]>(call.bytes());
-      std::memcpy(apart.get(), call.in(), call.bytes());
+    const bool gathers = call.kind == OpKind::kAllGather || call.kind == OpKind::kAllGatherV;
+    if (gathers && call.in_place(rank())) {
+      const std::size_t bytes = call.input.count * element_size(call.dtype);
+      apart = std::make_shared<std::byte[]>(bytes);
+      if (bytes != 0) std::memcpy(apart.get(), call.in(), bytes);
       moved.input.data = apart.get();
     }
     return run(call, !message, {Steps(comm_.handle).of_move(moved, call.in_place(rank()))}, [apart] {});

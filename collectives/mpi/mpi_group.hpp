@@ -26,6 +26,7 @@ struct MpiGroupOptions {
   /// Every rank's leaves: adjacent, none empty, in rank order from 0. Empty: one leaf a rank.
   std::vector<LeafInterval> leaves;
   Generation generation;
+  std::string name;  ///< in errors; empty: it has none
   /// An operation fails once it was waited for so long and nothing of the group moved on this rank.
   Duration timeout = std::chrono::seconds(30);
 };
@@ -33,10 +34,10 @@ struct MpiGroupOptions {
 /// Whether this build has MPI.
 bool has_mpi() noexcept;
 
-/// Collective over the communicator. The first call of a process initialises MPI (MPI_THREAD_MULTIPLE, as far
-/// as MPI has it), unless somebody did, and then finalises it at exit. Groups are made and used before main
-/// returns. Throws BadConfig for options that make no sense and where this build has no MPI, Timeout when a
-/// rank does not come.
+/// Collective over the communicator. The first call of a process initialises MPI (MPI_THREAD_MULTIPLE),
+/// unless somebody did, who has to ask for that, too, and then finalises it at exit. Groups are made and used
+/// before main returns. Throws BadConfig for options that make no sense and where this build has no MPI,
+/// Timeout when a rank does not come.
 std::unique_ptr<ProcessGroup> make_mpi_group(MpiGroupOptions options = {});
 
 }  // namespace troupe::collectives

@@ -31,8 +31,10 @@ class MpiProgress::Operation final : public Work {
   /// Whether the step that was begun is complete; the last one completes the operation.
   bool test() {
     int done = 0;
-    check_mpi(MPI_Test(&request_, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    MPI_Status status{};
+    check_mpi(MPI_Test(&request_, &done, &status), "MPI_Test");
     if (done == 0) return false;
+    if (op.kind == OpKind::kRecv) source_ = status.MPI_SOURCE;
     pending_ = false;
     if (begun()) {
       if (finish_) finish_();
@@ -49,6 +51,7 @@ class MpiProgress::Operation final : public Work {
   }
 
   const Op op;
+  int source() const override { return is_settled() ? source_ : -1; }
 
  private:
   bool advance(Duration limit) override { return owner_->drive(*this, limit); }
@@ -56,6 +59,7 @@ class MpiProgress::Operation final : public Work {
   std::shared_ptr<MpiProgress> owner_;
   std::vector<MpiStep> steps_;
   std::size_t next_ = 0;
+  int source_ = -1;
   MPI_Request request_ = MPI_REQUEST_NULL;
   bool pending_ = false;  ///< a step is begun and not complete
   std::function<void()> finish_;
@@ -92,7 +96,13 @@ bool MpiProgress::begin_steps() {
     const auto operation = to_begin_.front();
     if (operation->pending()) break;  // its step before
     const bool first = std::find(in_flight_.begin(), in_flight_.end(), operation) == in_flight_.end();
-    operation->begin_step();
+    try {
+      operation->begin_step();
+    } catch (...) {
+      to_begin_.pop_front();  // nothing of it is begun any more
+      operation->end(std::current_exception());
+      throw;
+    }
     if (first) in_flight_.push_back(operation);
     if (operation->begun()) to_begin_.pop_front();
     any = true;
@@ -126,8 +136,10 @@ bool MpiProgress::drive(Operation& operation, Duration limit) {
           continue;
         }
         if (limit == Duration::zero()) return false;
-        if (clock.now() - progress_at >= timeout_) {
-          throw time_out(*flag_, rank_, operation.op, timeout_, "MPI does not say which rank it waits for");
+        const Duration own = operation.op.timeout;
+        const Duration timeout = own > Duration::zero() ? own : timeout_;
+        if (clock.now() - progress_at >= timeout) {
+          throw time_out(*flag_, rank_, operation.op, timeout, "MPI does not say which rank it waits for");
         }
       } catch (const Error& e) {
         flag_->set("rank " + std::to_string(rank_) + ": " + numbered(operation.op) + ": " + e.what());

@@ -33,11 +33,19 @@ void ensure_mpi() {
     throw BadConfig("cannot use MPI", "it was finalised in this process", "make groups before MPI_Finalize");
   }
   MPI_Initialized(&done);
-  if (done != 0) return;
   int provided = 0;
-  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
-  initialized_by = ::getpid();
-  std::atexit(finalize_at_exit);
+  if (done != 0) {
+    check_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
+  } else {
+    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+    initialized_by = ::getpid();
+    std::atexit(finalize_at_exit);
+  }
+  if (provided >= MPI_THREAD_MULTIPLE) return;
+  throw BadConfig("cannot use MPI", "it has no MPI_THREAD_MULTIPLE in this process",
+                  done != 0
+                      ? "initialise it with MPI_Init_thread and MPI_THREAD_MULTIPLE, or leave that to us"
+                      : "use an MPI that was built with threads");
 }
 
 void keep_mpi_from_finalizing() {
@@ -57,6 +65,8 @@ void check_mpi(int code, const char* call) {
 
 MPI_Datatype carrier_type(DType dtype) {
   switch (element_size(dtype)) {
+    case 16:
+      return MPI_C_DOUBLE_COMPLEX;
     case 8:
       return MPI_INT64_T;
     case 4:
@@ -85,8 +95,14 @@ MpiReduction mpi_reduction(DType dtype, ReduceOp op) {
         return MPI_INT64_T;
       case DType::kUInt8:
         return MPI_UINT8_T;
+      case DType::kUInt16:
+        return MPI_UINT16_T;
+      case DType::kUInt32:
+        return MPI_UINT32_T;
+      case DType::kUInt64:
+        return MPI_UINT64_T;
       default:
-        return MPI_DATATYPE_NULL;  // halves; and MPI's bool has other operations
+        return MPI_DATATYPE_NULL;  // floats of 16 and 8 bits, complex; and MPI's bool has other operations
     }
   }();
   if (type == MPI_DATATYPE_NULL) return {};

@@ -8,7 +8,8 @@
 namespace troupe::collectives {
 
 /// Initialises MPI, unless it is; then MPI_Finalize is called at exit, by the process that initialised it.
-/// Throws BadConfig if somebody has finalised it. Thread-safe.
+/// Throws BadConfig if somebody has finalised it, or if it has no MPI_THREAD_MULTIPLE: groups are waited for,
+/// and aborted, on several threads. Thread-safe.
 void ensure_mpi();
 
 /// From now on the process does not finalise MPI: an operation is in flight for good.

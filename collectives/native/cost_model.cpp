@@ -1,5 +1,6 @@
 #include "collectives/native/cost_model.hpp"
 
+#include <algorithm>
 #include <cstdio>
 
 namespace troupe::collectives {
@@ -37,7 +38,10 @@ std::string to_string(const char* name, const Cost& cost) {
 Choice choose_algorithm(const Op& op, int ranks, bool one_machine) {
   const Speeds speeds = speeds_of(ranks, one_machine);
   const double others = ranks - 1;
-  const double bytes = static_cast<double>(op.bytes());
+  const double largest =
+      op.counts.empty() ? 0 : static_cast<double>(*std::max_element(op.counts.begin(), op.counts.end()));
+  const double bytes = op.counts.empty() ? static_cast<double>(op.bytes())
+                                         : largest * static_cast<double>(element_size(op.dtype));
   double copied = bytes, one_shot = others * bytes, exchange = one_shot;
   switch (op.kind) {
     case OpKind::kAllReduceTree:  // lies in the region, and its results go there
@@ -51,9 +55,11 @@ Choice choose_algorithm(const Op& op, int ranks, bool one_machine) {
       break;
     case OpKind::kScatter:
     case OpKind::kReduceScatter:
+    case OpKind::kReduceScatterV:
     case OpKind::kAllToAll:
       copied = others * bytes;
       break;
+    case OpKind::kAllToAllV:  // its parts go as messages
     case OpKind::kBarrier:
       copied = one_shot = exchange = 0;
       break;

@@ -7,7 +7,7 @@
 ///   exchange  inputs are read where they lie; each rank adds up a slice and stores it to all who get it: two
 ///             meetings (all have arrived, all have read), the fewest bytes.
 ///
-/// Both add in the order of the tree, so the bits are the same. docs/collectives.md derives the costs.
+/// Both add in the order of the tree, so the bits are the same. docs/collectives/native.md derives the costs.
 #pragma once
 
 #include <cstddef>

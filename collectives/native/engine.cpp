@@ -17,6 +17,9 @@ namespace {
 /// goes in whole chunks.
 constexpr std::uint64_t kMaxRounds = 1 << 24;
 
+/// Buffers for partials that are kept for each rank of another machine, of a chunk at most.
+constexpr std::size_t kSpareBuffers = 8;
+
 std::size_t cores() {
   cpu_set_t allowed;
   if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0)
@@ -29,6 +32,7 @@ std::size_t cores() {
 Engine::Engine(NativeGroupOptions options, Region region)
     : rank_(options.rank),
       size_(options.size),
+      name_(std::move(options.name)),
       timeout_(options.timeout),
       trace_(options.trace),
       intervals_(std::move(options.leaves)),
@@ -88,7 +92,31 @@ const Engine::Pending& Engine::op_of(std::uint32_t round) const {
 
 // Launching.
 
-Ticket Engine::launch_rounds(const Op& call) {
+Ticket Engine::launch_packed(std::span<const Op> calls) {
+  Op all = calls.back();
+  all.peer = static_cast<std::int32_t>(calls.size());
+  all.count = 0;
+  for (const Op& call : calls) all.count += call.count;
+  auto pack = std::make_unique_for_overwrite<std::byte[]>(all.bytes());
+  std::byte* at = pack.get();
+  for (const Op& call : calls) {
+    std::memcpy(at, call.in(), call.bytes());
+    at += call.bytes();
+  }
+  all.input.data = all.output.data = pack.get();
+  all.input.count = all.output.count = all.count;
+  return launch_rounds(all, calls, std::move(pack));
+}
+
+void Engine::unpack(const Pending& op) {
+  const std::byte* at = op.pack.get();
+  for (const Op& call : op.packed) {
+    std::memcpy(call.out(), at, call.bytes());
+    at += call.bytes();
+  }
+}
+
+Ticket Engine::launch_rounds(const Op& call, std::span<const Op> packed, std::unique_ptr<std::byte[]> pack) {
   const std::lock_guard lock(mutex_);
   throw_if_aborted();
   const Choice choice = choose_algorithm(call, size_, remotes_.empty());
@@ -98,7 +126,8 @@ Ticket Engine::launch_rounds(const Op& call) {
     throw_error({ErrorCode::kLimit, "cannot " + to_string(call),
                  "it takes more than 2^24 rounds of one stage each", "split it"});
   }
-  if (ops_.size() == kMaxInFlight - kStages) drive({ops_.front().first_round + ops_.front().rounds, nullptr});
+  if (ops_.size() == kMaxInFlight - kStages)
+    drive({ops_.front().first_round + ops_.front().rounds, nullptr, {}});
   Pending& op = ops_.push();
   op.call = call;
   op.words = encode(call);
@@ -109,10 +138,13 @@ Ticket Engine::launch_rounds(const Op& call) {
   op.rounds = static_cast<std::uint32_t>(rounds);
   op.kernel = plan.sums() ? kernel_for(call.dtype, call.how.op) : Kernel{};
   op.copies_in = op.gated = op.agreed = false;
+  op.packed.assign(packed.begin(), packed.end());
+  op.pack = std::move(pack);
+  op.slot = calls_++ % kMaxInFlight;
   op.by_run = !remotes_.empty() && plan.sums() && !plan.one_shot() && call.how.op != ReduceOp::kPremulSum;
   op.relayed = !remotes_.empty() && plan.copies_to_all() && !plan.one_shot();
   prepare(op);
-  PublishedOp& published = mine_.calls[op.sequence % kMaxInFlight];
+  PublishedOp& published = mine_.calls[op.slot];
   for (std::size_t i = 0; i < op.words.size(); ++i)
     published.words[i].store(op.words[i], std::memory_order_relaxed);
   published.place.store(op.places[local(rank_)], std::memory_order_relaxed);
@@ -124,7 +156,7 @@ Ticket Engine::launch_rounds(const Op& call) {
     check_parcels(op);
     exchange();
   }
-  return {launched_, nullptr};
+  return {launched_, nullptr, call.timeout};
 }
 
 /// Says once for each call what was chosen, on the first rank of the machine.
@@ -142,7 +174,8 @@ bool Engine::advance() {
   moved = reduce() || moved;
   moved = complete() || moved;
   if (!neighbours_.empty()) moved = exchange_mail() || moved;
-  return (!remotes_.empty() && exchange()) || moved;
+  moved = (!remotes_.empty() && exchange()) || moved;
+  return (!any_receives_.empty() && serve_any_receives()) || moved;
 }
 
 bool Engine::arrive() {
@@ -203,7 +236,9 @@ bool Engine::reduce() {
     copy(op, reduced_ - op.first_round);
   }
   for (auto& [rank, remote] : remotes_) {
-    if (auto& bytes = remote.parcels.front().bytes; !bytes.empty()) remote.spare.push_back(std::move(bytes));
+    auto& bytes = remote.parcels.front().bytes;
+    const bool keeps = bytes.capacity() <= kChunkBytes && remote.spare.size() < kSpareBuffers;
+    if (!bytes.empty() && keeps) remote.spare.push_back(std::move(bytes));
     remote.parcels.pop_front();
   }
   publish(mine_.reduced, ++reduced_);
@@ -213,7 +248,7 @@ bool Engine::reduce() {
 /// Compares the local ranks' calls, and learns where their buffers are.
 void Engine::agree(Pending& op) {
   for (int peer : locals_) {
-    const PublishedOp& theirs = region_.cell(local(peer)).calls[op.sequence % kMaxInFlight];
+    const PublishedOp& theirs = region_.cell(local(peer)).calls[op.slot];
     OpWords words;
     for (std::size_t i = 0; i < words.size(); ++i) words[i] = theirs.words[i].load(std::memory_order_relaxed);
     if (words != op.words) {
@@ -253,12 +288,16 @@ bool Engine::remotes_reduced(std::uint32_t round) const {
 
 bool Engine::complete() {
   if (completed_ == reduced_) return false;
-  const Pending& op = op_of(completed_);
+  Pending& op = op_of(completed_);
   if (!remotes_reduced(completed_) || (!op.plan.one_shot() && !locals_reduced(completed_))) return false;
   if (op.by_run && op.plan.answers() && !locals_delivered(completed_)) return false;
   if (op.plan.answers()) unstage(op, completed_ - op.first_round);
   ++completed_;
-  if (completed_ == op.first_round + op.rounds) ops_.pop();
+  if (completed_ == op.first_round + op.rounds) {
+    unpack(op);
+    op.pack.reset();
+    ops_.pop();
+  }
   return true;
 }
 

@@ -51,6 +51,7 @@ namespace troupe::collectives {
 struct Ticket {
   std::uint32_t rounds = 0;
   std::shared_ptr<const Transfer> transfer;  ///< null: rounds
+  Duration timeout{};                        ///< 0: the group's
 };
 
 class Engine {
@@ -63,13 +64,18 @@ class Engine {
 
   /// Starts an operation, which was completed, checked and numbered (check_op.hpp).
   Ticket launch(const Op& call) { return is_message(call.kind) ? post(call) : launch_rounds(call); }
+  /// The messages of an all_to_all_v, which was launched.
+  std::vector<Ticket> post_parts(const Op& call);
+  /// Starts all_reduces of one dtype, reduction and timeout as one, whose output is copied to theirs at its
+  /// end.
+  Ticket launch_packed(std::span<const Op> calls);
 
   /// Moves everything until `ticket` is complete, for up to `limit` (zero: does what can be done without
   /// waiting); whether it is complete. Throws CollectiveAborted and Timeout.
   bool wait(const Ticket& ticket, Duration limit);
 
   void abort(AbortKind kind, const std::string& reason);
-  std::string abort_reason() const;
+  std::string abort_reason();
   /// The group is destroyed: others must not wait for this rank.
   void leave();
 
@@ -92,6 +98,9 @@ class Engine {
     bool agreed = false;                ///< the local ranks' calls are compared
     bool by_run = false;                ///< runs of ranks send one partial sum, and take one result
     bool relayed = false;               ///< inputs go to one rank of a machine, for all there
+    std::vector<Op> packed;             ///< calls that this one stands for, and
+    std::unique_ptr<std::byte[]> pack;  ///< its buffer
+    std::uint32_t slot = 0;             ///< its published call
     std::vector<std::uint64_t> places;  ///< by local rank: offset of its input in its data + 1, or 0
     bool is(OpKind kind) const { return call.kind == kind; }
   };
@@ -168,7 +177,9 @@ class Engine {
   bool remotes_reduced(std::uint32_t round) const;
   void agree(Pending& op);
   void trace(const Pending& op, const Choice& choice);
-  Ticket launch_rounds(const Op& call);
+  Ticket launch_rounds(const Op& call, std::span<const Op> packed = {},
+                       std::unique_ptr<std::byte[]> pack = nullptr);
+  static void unpack(const Pending& op);
   Ticket post(const Op& call);
 
   // Waiting and failing (engine_wait.cpp).
@@ -178,6 +189,9 @@ class Engine {
   };
   Awaited awaited() const;
   bool done(const Ticket& ticket) const;
+  Duration timeout_of(const Ticket& ticket) const {
+    return ticket.timeout > Duration::zero() ? ticket.timeout : timeout_;
+  }
   bool drive(const Ticket& ticket, Duration limit = Duration::max());
   void check_on_others(const Ticket& ticket);
   void sleep(const Ticket& ticket);
@@ -222,6 +236,7 @@ class Engine {
   // Messages (engine_mail.cpp).
   Mailbox& mailbox_of(int peer);
   bool exchange_mail();
+  bool serve_any_receives();
   void check(const Mailbox& mailbox);
   bool left(int peer) const;
   void sleep_on_mail(int peer);
@@ -229,6 +244,7 @@ class Engine {
 
   const int rank_;
   const int size_;
+  const std::string name_;
   const Duration timeout_;
   const bool trace_;
   std::set<OpWords> traced_;
@@ -248,9 +264,12 @@ class Engine {
   bool staging_populated_ = false;
   std::map<int, Remote> remotes_;
   std::map<int, Neighbour> neighbours_;
+  std::vector<std::shared_ptr<Transfer>>
+      any_receives_;   ///< from any rank, without a message yet, oldest first
   bool told_ = false;  ///< other machines know of the abort
 
   FixedQueue<Pending, kMaxInFlight> ops_;  ///< launched and not complete, oldest first
+  std::uint32_t calls_ = 0;                ///< operations launched
   std::uint32_t launched_ = 0;             ///< rounds, as the following
   std::uint32_t arrived_ = 0;
   std::uint32_t reduced_ = 0;

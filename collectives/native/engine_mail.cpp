@@ -1,5 +1,6 @@
 /// The engine's half that moves messages between ranks of one machine, and starts those to other machines.
 
+#include <cstring>
 #include <thread>
 
 #include "collectives/native/engine.hpp"
@@ -11,6 +12,18 @@ Ticket Engine::post(const Op& call) {
   const std::lock_guard lock(mutex_);
   throw_if_aborted();
   const int peer = call.peer;
+  if (peer == kAnyRank) {
+    // From here on every local rank's ring is looked at.
+    for (const int r : locals_) (void)mailbox_of(r);
+    auto made = std::make_shared<Transfer>();
+    made->call = call;
+    made->data = call.out();
+    made->bytes = call.bytes();
+    any_receives_.push_back(made);
+    moved_ = true;
+    advance();
+    return {0, made, call.timeout};
+  }
   const bool seen = call.kind == OpKind::kSend && is_local(peer) && peer != rank_ && call.bytes() != 0 &&
                     region_.holds(local(rank_), call.in(), call.bytes());
   Mailbox& mailbox = mailbox_of(peer);
@@ -23,7 +36,61 @@ Ticket Engine::post(const Op& call) {
   } else {
     exchange();
   }
-  return {0, made};
+  return {0, made, call.timeout};
+}
+
+/// Gives receives from any rank the messages that have come and that nobody asked for.
+bool Engine::serve_any_receives() {
+  const auto take = [&](Mailbox& mailbox, const std::shared_ptr<Transfer>& receive) {
+    const bool took = mailbox.take(receive);
+    check(mailbox);
+    return took;
+  };
+  const auto served = [&](const std::shared_ptr<Transfer>& receive) {
+    for (auto& [peer, neighbour] : neighbours_) {
+      if (take(neighbour.mailbox, receive)) return true;
+    }
+    for (auto& [rank, remote] : remotes_) {
+      if (take(remote.mailbox, receive)) return true;
+    }
+    return false;
+  };
+  return std::erase_if(any_receives_, served) != 0;
+}
+
+std::vector<Ticket> Engine::post_parts(const Op& call) {
+  std::vector<Ticket> tickets;
+  const auto part = [&](OpKind kind, const Buffer& all, std::size_t begin, std::size_t count, int peer) {
+    Op op{.kind = kind, .dtype = call.dtype, .peer = peer, .tag = static_cast<std::uint32_t>(call.sequence)};
+    op.how.exact = false;  // of_collective()
+    op.count = count;
+    op.timeout = call.timeout;
+    Buffer buffer = all;
+    buffer.data = static_cast<std::byte*>(all.data) + begin * element_size(call.dtype);
+    buffer.count = count;
+    (kind == OpKind::kSend ? op.input : op.output) = buffer;
+    return op;
+  };
+  try {
+    std::size_t out = 0, in = 0;
+    for (int peer = 0; peer < size_; ++peer) {
+      const std::size_t gives = call.counts[index_of(peer)], gets = call.from_counts[index_of(peer)];
+      // Nothing is sent, too: so that a rank that expects more is told.
+      if (peer == rank_) {
+        const std::size_t element = element_size(call.dtype);
+        if (gives != 0) std::memcpy(call.out() + in * element, call.in() + out * element, gives * element);
+      } else {
+        tickets.push_back(post(part(OpKind::kRecv, call.output, in, gets, peer)));
+        tickets.push_back(post(part(OpKind::kSend, call.input, out, gives, peer)));
+      }
+      out += gives;
+      in += gets;
+    }
+  } catch (const Error& e) {
+    abort(AbortKind::kRequested, "an all_to_all was launched in part: " + std::string(e.what()));
+    throw;
+  }
+  return tickets;
 }
 
 Mailbox& Engine::mailbox_of(int peer) {
@@ -50,7 +117,7 @@ bool Engine::exchange_mail() {
   bool moved = false;
   for (auto& [peer, neighbour] : neighbours_) {
     Mailbox& mailbox = neighbour.mailbox;
-    if (!mailbox.busy() || neighbour.link == nullptr) continue;
+    if ((!mailbox.busy() && any_receives_.empty()) || neighbour.link == nullptr) continue;
     Link& link = *neighbour.link;
     moved = link.pump() || moved;
     while (link.header()) {
@@ -110,6 +177,7 @@ void Engine::sleep_on_mail(int peer) {
 }
 
 std::shared_ptr<const Transfer> Engine::oldest_transfer() const {
+  if (!any_receives_.empty()) return any_receives_.front();
   for (const auto& [peer, neighbour] : neighbours_) {
     if (auto found = neighbour.mailbox.oldest()) return found;
   }

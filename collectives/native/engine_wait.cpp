@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <thread>
 
 #include "collectives/native/engine.hpp"
 
@@ -53,8 +54,14 @@ Engine::Awaited Engine::awaited() const {
 
 /// The ranks that this one waits for.
 std::vector<int> Engine::missing(const Ticket& ticket) const {
-  if (ticket.transfer) return {ticket.transfer->call.peer};
   std::vector<int> ranks;
+  if (ticket.transfer && ticket.transfer->call.peer == kAnyRank) {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer != rank_) ranks.push_back(peer);
+    }
+    return ranks;
+  }
+  if (ticket.transfer) return {ticket.transfer->call.peer};
   const auto [what, round] = awaited();
   for (int peer = 0; peer < size_; ++peer) {
     bool there = false;
@@ -88,7 +95,8 @@ std::uint64_t Engine::progress_of_all() const {
 }
 
 void Engine::check_on_others(const Ticket& ticket) {
-  for (int peer : missing(ticket)) {
+  const bool any = ticket.transfer && ticket.transfer->call.peer == kAnyRank;  // one that is there is enough
+  for (int peer : any ? std::vector<int>{} : missing(ticket)) {
     if (!is_local(peer) || !left(peer)) continue;
     // It may have done its part right before it left, so whether it is missing is looked up again.
     if (ticket.transfer) exchange_mail();
@@ -105,7 +113,7 @@ void Engine::check_on_others(const Ticket& ticket) {
     seen_progress_ = progress;
     progress_at_ = now;
   }
-  if (now - progress_at_ >= timeout_) fail_timeout(ticket);
+  if (now - progress_at_ >= timeout_of(ticket)) fail_timeout(ticket);
 }
 
 void Engine::sleep(const Ticket& ticket) {
@@ -114,7 +122,9 @@ void Engine::sleep(const Ticket& ticket) {
     return;
   }
   if (ticket.transfer) {
-    sleep_on_mail(ticket.transfer->call.peer);
+    const int peer = ticket.transfer->call.peer;
+    if (peer == kAnyRank) return std::this_thread::sleep_for(kSleepSlice);
+    sleep_on_mail(peer);
     return;
   }
   const auto [what, round] = awaited();
@@ -142,7 +152,7 @@ void Engine::throw_if_aborted() {
 
 void Engine::throw_aborted() {
   tell_other_machines();
-  throw_error({ErrorCode::kAborted, "the process group was aborted",
+  throw_error({ErrorCode::kAborted, group_called(name_) + " was aborted",
                region_abort_reason(region_.abort_word()).text, "form the next generation"});
 }
 
@@ -171,12 +181,12 @@ void Engine::fail_timeout(const Ticket& ticket) {
   if (const int last = behind(waits_for); last >= 0 && last != rank_ && !ticket.transfer)
     ranks += "; furthest behind is rank " + std::to_string(last);
   char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%g", to_seconds(timeout_));
+  std::snprintf(seconds, sizeof seconds, "%g", to_seconds(timeout_of(ticket)));
   const std::string reason = "rank " + std::to_string(rank_) + ": " + name_of(ticket) +
                              ": no rank made progress for " + seconds + " s; waiting for rank " + ranks;
   if (!abort_region(region_.abort_word(), reason, AbortKind::kTimeout)) throw_aborted();
   tell_other_machines();
-  throw_error({ErrorCode::kTimeout, "a collective timed out", reason,
+  throw_error({ErrorCode::kTimeout, timed_out_in(name_), reason,
                "see what the missing ranks do, or raise the timeout with which the group was made"});
 }
 
@@ -202,7 +212,16 @@ void Engine::abort(AbortKind kind, const std::string& reason) {
   tell_other_machines();
 }
 
-std::string Engine::abort_reason() const {
+/// A rank that waits for nothing reads its sockets here: the others of another machine tell of an abort
+/// there.
+std::string Engine::abort_reason() {
+  if (std::unique_lock lock(mutex_, std::try_to_lock); lock && !remotes_.empty() && !told_) {
+    try {
+      exchange();
+    } catch (const Error&) {
+      // It is in the abort word.
+    }
+  }
   if (!region_aborted(region_.abort_word())) return {};
   return region_abort_reason(region_.abort_word()).text;
 }

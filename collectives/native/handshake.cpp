@@ -16,7 +16,7 @@ constexpr std::uint32_t kMagic = 0x53485254;  // "TRHS"
 constexpr std::uint16_t kVersion = 1;
 enum MessageType : std::uint16_t { kHello = 1, kChallenge = 2, kProof = 3, kAccept = 4 };
 
-// Offsets; docs/collectives.md draws them. Every message: magic 0, version 4, type 6.
+// Offsets; docs/collectives/between-machines.md draws them. Every message: magic 0, version 4, type 6.
 constexpr std::size_t kVerdictAt = 8;      // challenge, accept
 constexpr std::size_t kGenerationAt = 8;   // hello: incarnation, counter
 constexpr std::size_t kWorldSizeAt = 16;   // hello
@@ -164,8 +164,8 @@ bool AcceptorHandshake::may_be_hello(std::span<const std::byte> begin) {
   return std::equal(magic.begin(), magic.begin() + static_cast<std::ptrdiff_t>(n), begin.begin());
 }
 
-ErrorInfo AcceptorHandshake::refuse(Verdict verdict, std::string why) {
-  const bool proving = verdict == Verdict::kKey;  // what C waits for then is an accept
+/// `proving`: what the connector waits for is an accept.
+ErrorInfo AcceptorHandshake::refuse(Verdict verdict, std::string why, bool proving) {
   refusal_bytes_ = proving ? sizeof(AcceptBytes) : sizeof(ChallengeBytes);
   put_header(refusal_, proving ? kAccept : kChallenge);
   put(refusal_, kVerdictAt, static_cast<std::uint32_t>(verdict));
@@ -188,13 +188,9 @@ Result<ChallengeBytes> AcceptorHandshake::on_hello(const HelloBytes& hello) {
     return refuse(Verdict::kGeneration, "it is at generation " + to_string(generation) + " and not at " +
                                             to_string(self_.generation));
   }
-  const auto world_size = get<std::uint32_t>(hello, kWorldSizeAt);
-  if (world_size != static_cast<std::uint32_t>(self_.world_size)) {
-    return refuse(Verdict::kWorldSize, "its world size is " + std::to_string(world_size) + " and not " +
-                                           std::to_string(self_.world_size));
-  }
+  world_size_ = get<std::uint32_t>(hello, kWorldSizeAt);
   const auto from = get<std::uint32_t>(hello, kFromAt), to = get<std::uint32_t>(hello, kToAt);
-  if (to != static_cast<std::uint32_t>(self_.rank) || from <= to || from >= world_size) {
+  if (to != static_cast<std::uint32_t>(self_.rank) || from <= to || from >= world_size_) {
     return refuse(Verdict::kRank, "it says it is rank " + std::to_string(from) + " and looks for rank " +
                                       std::to_string(to) + "; this is rank " + std::to_string(self_.rank));
   }
@@ -213,8 +209,17 @@ Result<AcceptBytes> AcceptorHandshake::on_proof(const ProofBytes& proof) {
   const Tag wanted =
       mac(key_, self_.purpose, kConnectorRole, {hello_, challenge_, std::span(proof).first(kTagAt)});
   if (!has_header(proof, kProof) || !same(std::span(proof).subspan(kTagAt, kTagBytes), wanted)) {
-    return refuse(Verdict::kKey, "it says it is rank " + std::to_string(peer_) +
-                                     " and did not prove that it has the job's key for this connection");
+    return refuse(Verdict::kKey,
+                  "it says it is rank " + std::to_string(peer_) +
+                      " and did not prove that it has the job's key for this connection",
+                  true);
+  }
+  has_key_ = true;
+  if (world_size_ != static_cast<std::uint32_t>(self_.world_size)) {
+    return refuse(Verdict::kWorldSize,
+                  "rank " + std::to_string(peer_) + " says that the world size is " +
+                      std::to_string(world_size_) + " and not " + std::to_string(self_.world_size),
+                  true);
   }
   proof_ = proof;
   AcceptBytes accept{};

@@ -13,6 +13,8 @@
 /// and no MAC: it tells an honest mistake from another, and an impostor that forges one gains no more than by
 /// hanging up.
 ///
+/// Another world size is refused after the proof: who says so belongs to the job, and the job learns of it.
+///
 /// The purpose of a connection ("data" between ranks, "store" at a rendezvous) is part of every MAC, so that
 /// no proof for one serves for another.
 ///
@@ -93,18 +95,22 @@ class AcceptorHandshake {
   Result<ChallengeBytes> on_hello(const HelloBytes& hello);
   Result<AcceptBytes> on_proof(const ProofBytes& proof);
   std::span<const std::byte> refusal() const { return std::span(refusal_).first(refusal_bytes_); }
+  /// Whether it has proved that it has the job's key; it may be refused nevertheless.
+  bool has_key() const { return has_key_; }
   /// The rank that has proved itself, or claims to be it until then.
   int peer() const { return peer_; }
   /// As the connector's.
   SessionKey session_key(std::string_view direction) const;
 
  private:
-  ErrorInfo refuse(Verdict verdict, std::string why);
+  ErrorInfo refuse(Verdict verdict, std::string why, bool proving = false);
 
   KeyView key_;
   HandshakeIdentity self_;
   Random& random_;
   int peer_ = -1;
+  std::uint32_t world_size_ = 0;  ///< as the peer says
+  bool has_key_ = false;
   HelloBytes hello_{};
   ChallengeBytes challenge_{};
   ProofBytes proof_{};

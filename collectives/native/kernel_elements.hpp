@@ -131,12 +131,62 @@ struct Float16 {
   }
 };
 
-/// The floats of 16 bits. A sum, product or quotient of two is rounded once in effect, since f32 holds more
-/// than twice their digits (all but bf16 results that are subnormal). Minimum and maximum need no conversion:
-/// with the magnitude of negative values flipped the bits compare as signed integers do, -0 below +0.
-template <class Format>
+/// The floats of 8 bits (OCP 8-bit floating point; PyTorch's float8_e4m3fn and float8_e5m2, whose rounding
+/// and NaN these are). `kDigits`: stored. What is beyond the range is NaN, or infinity where there is one.
+template <int kDigits, int kBias, std::int8_t kOverflow>
+struct SmallFormat {
+  static constexpr std::int8_t kNan = 0x7f;
+  static constexpr std::int8_t kInfinity = kOverflow == kNan ? 0x7e : kOverflow;  ///< the last that is no NaN
+  static constexpr std::int32_t kRebias = (127 - kBias) << 23;
+
+  TROUPE_HD static float widen(std::int8_t bits) {
+    const std::int32_t magnitude = bits & 0x7f;
+    const std::int32_t digits = magnitude & ((1 << kDigits) - 1);
+    constexpr float kLeast = bits_of_least();
+    const float subnormal = static_cast<float>(digits) * kLeast;
+    const std::int32_t normal = (magnitude << (23 - kDigits)) + kRebias;
+    std::int32_t wide = magnitude >> kDigits == 0 ? bits_as<std::int32_t>(subnormal) : normal;
+    if (magnitude == kOverflow && kOverflow != kNan) wide = 0x7f800000;
+    if (magnitude > kInfinity) wide = 0x7fc00000;
+    return bits_as<float>(wide | (std::int32_t{bits} & std::int32_t{-0x80}) << 24);
+  }
+  TROUPE_HD static std::int8_t narrow(float value) {
+    const auto bits = bits_as<std::int32_t>(value);
+    const std::int32_t magnitude = bits & 0x7fffffff;
+    constexpr int kShift = 23 - kDigits;
+    const std::int32_t normal =
+        (magnitude - kRebias + ((1 << (kShift - 1)) - 1) + (magnitude >> kShift & 1)) >> kShift;
+    // Adding a number whose last digit is a subnormal's lets the FPU round at the right bit.
+    constexpr std::int32_t kMagic = (127 - kBias + 23 - kDigits + 1) << 23;
+    const std::int32_t subnormal =
+        bits_as<std::int32_t>(bits_as<float>(magnitude) + bits_as<float>(kMagic)) - kMagic;
+    const std::int32_t finite = magnitude < kRebias + (1 << 23) ? subnormal : normal;
+    // The first that rounds to more than there is: the exponent after the last, or, with NaN in the last,
+    // half a unit below NaN.
+    const std::int32_t number = magnitude < 0x7f800000 && finite < kOverflow ? finite : kOverflow;
+    const std::int32_t result = magnitude > 0x7f800000 ? kNan : number;
+    // A computed NaN has no sign.
+    const bool is_nan = result > kInfinity;
+    return static_cast<std::int8_t>(is_nan ? std::int32_t{kNan} : result | (bits >> 24 & -0x80));
+  }
+
+ private:
+  static constexpr float bits_of_least() {
+    float least = 1;
+    for (int i = 1; i < kBias + kDigits; ++i) least /= 2;
+    return least;
+  }
+};
+using Float8E4M3 = SmallFormat<3, 7, 0x7f>;
+using Float8E5M2 = SmallFormat<2, 15, 0x7c>;
+
+/// The floats of 16 and 8 bits. A sum, product or quotient of two is rounded once in effect, since f32 holds
+/// more than twice their digits (all but bf16 results that are subnormal). Minimum and maximum need no
+/// conversion: with the magnitude of negative values flipped the bits compare as signed integers do, -0 below
+/// +0.
+template <class Format, class Bits = std::int16_t>
 struct SmallFloat {
-  using Stored = std::int16_t;
+  using Stored = Bits;
   using Value = float;
   static constexpr bool kIsFloat = true;
 
@@ -154,11 +204,14 @@ struct SmallFloat {
   TROUPE_HD static Stored scale(Stored value, float factor) { return narrow(widen(value) * factor); }
 
  private:
+  static constexpr Stored kMagnitude = std::numeric_limits<Stored>::max();
   TROUPE_HD static float widen(Stored bits) { return Format::widen(bits); }
   TROUPE_HD static Stored narrow(float value) { return Format::narrow(value); }
-  TROUPE_HD static Stored ordered(Stored bits) { return static_cast<Stored>(bits ^ ((bits >> 15) & 0x7fff)); }
+  TROUPE_HD static Stored ordered(Stored bits) {
+    return static_cast<Stored>(bits ^ ((bits >> (8 * sizeof(Bits) - 1)) & kMagnitude));
+  }
   TROUPE_HD static Stored either_nan(Stored a, Stored b, Stored otherwise) {
-    const Stored left = a & 0x7fff, right = b & 0x7fff;
+    const Stored left = a & kMagnitude, right = b & kMagnitude;
     return (left > right ? left : right) > Format::kInfinity ? Format::kNan : otherwise;
   }
 };
@@ -184,6 +237,37 @@ struct Integer {
   TROUPE_HD static T apply(Xor, T a, T b) { return static_cast<T>(a ^ b); }
   TROUPE_HD static T scale(T value, T factor) { return apply(Product{}, value, factor); }
 };
+
+/// A complex number, real part first: sums, means, products, and a real factor, by parts.
+template <class T>
+struct Complex {
+  struct Stored {
+    T real, imaginary;
+  };
+  using Value = T;
+  using Part = Float<T>;
+  static constexpr bool kIsFloat = true;
+
+  TROUPE_HD static T load(Stored stored) { return stored.real; }
+  TROUPE_HD static Stored store(T value) { return {value, T{0}}; }
+  TROUPE_HD static Stored apply(Sum, Stored a, Stored b) {
+    return {Part::apply(Sum{}, a.real, b.real), Part::apply(Sum{}, a.imaginary, b.imaginary)};
+  }
+  TROUPE_HD static Stored apply(Product, Stored a, Stored b) {
+    return {Part::store(a.real * b.real - a.imaginary * b.imaginary),
+            Part::store(a.real * b.imaginary + a.imaginary * b.real)};
+  }
+  TROUPE_HD static Stored divide(Stored value, T divisor) {
+    return {Part::divide(value.real, divisor), Part::divide(value.imaginary, divisor)};
+  }
+  TROUPE_HD static Stored scale(Stored value, T factor) {
+    return {Part::scale(value.real, factor), Part::scale(value.imaginary, factor)};
+  }
+};
+template <class Element>
+inline constexpr bool is_complex_element = false;
+template <class T>
+inline constexpr bool is_complex_element<Complex<T>> = true;
 
 /// A byte, and not C++'s bool, which may not be anything but 0 or 1.
 struct Bool {
@@ -219,6 +303,20 @@ auto with_element(DType dtype, Body body) {
       return body(Integer<std::int64_t>{});
     case DType::kUInt8:
       return body(Integer<std::uint8_t>{});
+    case DType::kUInt16:
+      return body(Integer<std::uint16_t>{});
+    case DType::kUInt32:
+      return body(Integer<std::uint32_t>{});
+    case DType::kUInt64:
+      return body(Integer<std::uint64_t>{});
+    case DType::kFloat8E4M3:
+      return body(SmallFloat<Float8E4M3, std::int8_t>{});
+    case DType::kFloat8E5M2:
+      return body(SmallFloat<Float8E5M2, std::int8_t>{});
+    case DType::kComplex64:
+      return body(Complex<float>{});
+    case DType::kComplex128:
+      return body(Complex<double>{});
     case DType::kBool:
       break;
   }
@@ -243,9 +341,11 @@ void with_op(ReduceOp op, Body body) {
     case ReduceOp::kProduct:
       return body(std::conditional_t<kBool, And, Product>{});
     case ReduceOp::kMin:
-      return body(std::conditional_t<kBool, And, Min>{});
+      if constexpr (!is_complex_element<Element>) body(std::conditional_t<kBool, And, Min>{});
+      return;
     case ReduceOp::kMax:
-      return body(std::conditional_t<kBool, Or, Max>{});
+      if constexpr (!is_complex_element<Element>) body(std::conditional_t<kBool, Or, Max>{});
+      return;
     default:
       break;
   }

@@ -74,20 +74,23 @@ std::string why_not(DType dtype, ReduceOp op) {
   switch (op) {
     case ReduceOp::kAvg:
       if (dtype == DType::kBool) return "bool values have no average";
-      if (!is_float(dtype)) return "an average of " + name + " values is not an integer";
+      if (!is_float(dtype) && !is_complex(dtype))
+        return "an average of " + name + " values is not an integer";
       return {};
     case ReduceOp::kBand:
     case ReduceOp::kBor:
     case ReduceOp::kBxor:
-      if (is_float(dtype)) return "bitwise operations take integers or bool, and not " + name + " values";
+      if (is_float(dtype) || is_complex(dtype))
+        return "bitwise operations take integers or bool, and not " + name + " values";
       return {};
     case ReduceOp::kPremulSum:
       if (dtype == DType::kBool) return "a bool cannot be multiplied by a factor";
       return {};
-    case ReduceOp::kSum:
-    case ReduceOp::kProduct:
     case ReduceOp::kMin:
     case ReduceOp::kMax:
+      return is_complex(dtype) ? "complex numbers have no order" : std::string();
+    case ReduceOp::kSum:
+    case ReduceOp::kProduct:
       return {};
   }
   return "no such operation";
@@ -96,7 +99,11 @@ std::string why_not(DType dtype, ReduceOp op) {
 bool factor_fits(DType dtype, double factor) {
   switch (dtype) {
     case DType::kFloat64:
+    case DType::kComplex128:
       return true;
+    case DType::kComplex64:
+    case DType::kFloat8E4M3:
+    case DType::kFloat8E5M2:
     case DType::kFloat32:
     case DType::kFloat16:
     case DType::kBFloat16: {
@@ -115,6 +122,12 @@ bool factor_fits(DType dtype, double factor) {
       return is_one_of<std::int64_t>(factor);
     case DType::kUInt8:
       return is_one_of<std::uint8_t>(factor);
+    case DType::kUInt16:
+      return is_one_of<std::uint16_t>(factor);
+    case DType::kUInt32:
+      return is_one_of<std::uint32_t>(factor);
+    case DType::kUInt64:
+      return is_one_of<std::uint64_t>(factor);
     case DType::kBool:
       return false;
   }

@@ -2,11 +2,13 @@
 ///
 /// Every dtype and operation has loops for the base instruction set, for AVX2 and for AVX-512, chosen at run
 /// time. All give the same bits: each element is computed by itself, nothing is contracted or reassociated,
-/// and what the processors leave open is decided here (docs/collectives.md, "Arithmetic"):
+/// and what the processors leave open is decided here (docs/collectives/arithmetic.md):
 /// - A NaN that is computed is the quiet NaN with no payload and no sign, whatever NaNs it came from.
 /// - min and max are IEEE 754-2019 minimum and maximum: NaN if either is NaN, and -0 is less than +0.
-/// - f16 and bf16 are computed in f32 and rounded to nearest, ties to even, at every node of the tree. f16
+/// - f16, bf16 and the two of 8 bits are computed in f32 and rounded to nearest, ties to even, at every node
+/// of the tree. f16
 ///   keeps its subnormals even on a thread that flushes those of f32.
+/// - Complex numbers are added and scaled by parts; a product is (ac - bd, ad + bc).
 /// - Integers wrap around. A bool is true if its byte is not 0, and is stored as 0 or 1: sum, max and bor are
 ///   or; product, min and band are and; bxor is xor.
 ///
@@ -48,7 +50,8 @@ Kernel kernel_for(DType dtype, ReduceOp op);
 Kernel kernel_for(DType dtype, ReduceOp op, InstructionSet set);
 
 /// Why `dtype` does not reduce by `op`, in words: "an average of i32 values is not an integer". Empty if it
-/// does. Refused are band, bor and bxor of floats, avg of integers and bool, and premul-sum of bool.
+/// does. Refused are band, bor and bxor of floats, avg of integers and bool, premul-sum of
+/// bool, and min, max and the bitwise ones of complex numbers.
 std::string why_not(DType dtype, ReduceOp op);
 
 /// Whether premul-sum can multiply `dtype` by `factor`. Integers: the dtype has the factor exactly. Floats:

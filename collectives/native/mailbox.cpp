@@ -58,8 +58,7 @@ std::shared_ptr<Transfer> Mailbox::post(const Op& call, std::uint64_t place) {
   } else if (sends) {
     unsaid_.push_back(made);
   } else {
-    const auto at = std::find_if(arrivals_.begin(), arrivals_.end(),
-                                 [&](const Arrival& a) { return a.header.round == made->call.tag; });
+    const auto at = arrival_for(made->call);
     if (at == arrivals_.end()) {
       receives_waiting_.push_back(made);
     } else {
@@ -68,6 +67,23 @@ std::shared_ptr<Transfer> Mailbox::post(const Op& call, std::uint64_t place) {
     }
   }
   return made;
+}
+
+std::list<Mailbox::Arrival>::iterator Mailbox::arrival_for(const Op& receive) {
+  return std::find_if(arrivals_.begin(), arrivals_.end(), [&](const Arrival& a) {
+    return a.header.round == receive.tag && of_collective(decode_op(a.header.call)) == of_collective(receive);
+  });
+}
+
+bool Mailbox::take(const Ref& receive) {
+  const auto at = arrival_for(receive->call);
+  if (at == arrivals_.end()) return false;
+  receive->call.peer = peer_;
+  receive->number = ++receives_;
+  ++in_flight_;
+  match(receive, *at);
+  arrivals_.erase(at);
+  return true;
 }
 
 /// Buffered: the send is done at once, and what no receive waits for is copied.
@@ -85,7 +101,8 @@ void Mailbox::send_to_self(const Ref& send) {
 
 bool Mailbox::agree(const Transfer& receive, const FrameHeader& header) {
   const Op& mine = receive.call;
-  const Op wanted{.kind = OpKind::kSend, .dtype = mine.dtype, .peer = self_, .count = mine.count};
+  const Op wanted{
+      .kind = OpKind::kSend, .dtype = mine.dtype, .how = mine.how, .peer = self_, .count = mine.count};
   if (header.call == encode(wanted)) return true;
   Op theirs = decode_op(header.call);  // the link takes nothing else
   theirs.tag = header.round;
@@ -94,9 +111,11 @@ bool Mailbox::agree(const Transfer& receive, const FrameHeader& header) {
   return false;
 }
 
-Mailbox::Ref Mailbox::waiting_for(std::uint32_t tag) {
-  const auto at = std::find_if(receives_waiting_.begin(), receives_waiting_.end(),
-                               [&](const Ref& receive) { return receive->call.tag == tag; });
+Mailbox::Ref Mailbox::waiting_for(const FrameHeader& header) {
+  const bool part = of_collective(decode_op(header.call));
+  const auto at = std::find_if(receives_waiting_.begin(), receives_waiting_.end(), [&](const Ref& r) {
+    return r->call.tag == header.round && of_collective(r->call) == part;
+  });
   if (at == receives_waiting_.end()) return nullptr;
   Ref found = *at;
   receives_waiting_.erase(at);
@@ -105,7 +124,7 @@ Mailbox::Ref Mailbox::waiting_for(std::uint32_t tag) {
 
 /// A message is whole, or offered.
 void Mailbox::arrive(Arrival arrival) {
-  if (const Ref receive = waiting_for(arrival.header.round)) {
+  if (const Ref receive = waiting_for(arrival.header)) {
     match(receive, arrival);
   } else {
     arrivals_.push_back(std::move(arrival));

@@ -10,6 +10,9 @@
 /// A receive takes the oldest message with its tag. Count and dtype are the same on both sides, or the group
 /// is aborted with both named.
 ///
+/// The parts of an all_to_all_v are messages with a tag space of their own, in which the tag is the
+/// operation's number (Transfer::of_collective).
+///
 /// Errors that the other rank caused are returned as the reason for which to abort the group.
 #pragma once
 
@@ -44,6 +47,11 @@ struct Transfer {
   bool done = false;
 };
 
+/// Whether a send or receive is a part of a collective: told by a bit of the call that messages do not use.
+inline bool of_collective(const Op& call) {
+  return !call.how.exact;
+}
+
 /// Not thread-safe.
 class Mailbox {
  public:
@@ -53,6 +61,10 @@ class Mailbox {
   /// Starts a send or a receive; numbers it. `place`: Transfer::place. Throws kLimit with too many in flight.
   /// The reason to abort is in `failure()` afterwards.
   std::shared_ptr<Transfer> post(const Op& call, std::uint64_t place = 0);
+
+  /// Gives the oldest message with its tag that no receive asked for to `receive`, of a call from any rank,
+  /// and numbers it; false: there is none.
+  bool take(const std::shared_ptr<Transfer>& receive);
 
   /// Whether anything here waits for the other rank, or a frame has to go out.
   bool busy() const { return in_flight_ != 0 || !controls_.empty(); }
@@ -98,7 +110,8 @@ class Mailbox {
   void arrive(Arrival arrival);
   void taken_one();
   bool agree(const Transfer& receive, const FrameHeader& header);
-  Ref waiting_for(std::uint32_t tag);
+  std::list<Arrival>::iterator arrival_for(const Op& receive);
+  Ref waiting_for(const FrameHeader& header);
   void fail(std::string reason);
   void out_of_turn() { fail("rank " + std::to_string(peer_) + " sent a frame of a message out of turn"); }
 

@@ -8,7 +8,10 @@
 namespace troupe::collectives {
 namespace {
 
-static_assert(kChunkBytes / kMaxGroupRanks >= sizeof(double));
+static_assert(kChunkBytes / kMaxGroupRanks >= 16, "of the largest element");
+
+/// The largest all_reduce of a batch that goes together with its neighbours, as one.
+constexpr std::size_t kPackedBytes = 16 * 1024;
 
 [[noreturn]] void refuse(std::string why, std::string todo) {
   throw BadConfig("cannot make a process group of the backend native", std::move(why), std::move(todo));
@@ -40,15 +43,41 @@ void check_machines(NativeGroupOptions& options) {
 
 class NativeWork final : public Work {
  public:
-  NativeWork(std::shared_ptr<Engine> engine, Ticket ticket)
-      : engine_(std::move(engine)), ticket_(std::move(ticket)) {}
+  NativeWork(std::shared_ptr<Engine> engine, Ticket ticket, std::vector<Ticket> parts = {})
+      : engine_(std::move(engine)), ticket_(std::move(ticket)), parts_(std::move(parts)) {}
+
+  int source() const override {
+    const bool receives = ticket_.transfer && ticket_.transfer->call.kind == OpKind::kRecv;
+    return receives && ticket_.transfer->done ? ticket_.transfer->call.peer : -1;
+  }
 
  private:
-  bool advance(Duration limit) override { return engine_->wait(ticket_, limit); }
+  bool advance(Duration limit) override {
+    const MonotonicClock clock;
+    const bool limited = limit != Duration::zero() && limit != Duration::max() && !parts_.empty();
+    const Instant until = limited ? clock.now() + limit : Instant{};
+    const auto left = [&] { return limited ? std::max(until - clock.now(), Duration::zero()) : limit; };
+    return engine_->wait(ticket_, limit) && std::all_of(parts_.begin(), parts_.end(), [&](const Ticket& t) {
+             return engine_->wait(t, left());
+           });
+  }
 
   const std::shared_ptr<Engine> engine_;
   const Ticket ticket_;
+  const std::vector<Ticket> parts_;  ///< of an all_to_all_v
 };
+
+/// How many of the first calls go as one.
+std::size_t packable(std::span<const Op> ops) {
+  std::size_t n = 0, bytes = 0;
+  for (; n < ops.size(); ++n) {
+    const Op &op = ops[n], &first = ops.front();
+    const bool alike = op.kind == OpKind::kAllReduce && op.dtype == first.dtype && op.how == first.how &&
+                       op.timeout == first.timeout;
+    if (!alike || op.bytes() > kPackedBytes || (bytes += op.bytes()) > kChunkBytes) break;
+  }
+  return n;
+}
 
 class NativeGroup final : public ProcessGroup {
  public:
@@ -60,13 +89,26 @@ class NativeGroup final : public ProcessGroup {
 
  private:
   std::shared_ptr<Work> launch(std::span<const Op> operations) override {
+    if (operations.size() == 1) return launch_one(operations.front());
     std::vector<std::shared_ptr<Work>> works;
-    for (const Op& op : operations) {
-      auto work = std::make_shared<NativeWork>(engine_, engine_->launch(op));
-      if (operations.size() == 1) return work;
-      works.push_back(std::move(work));
+    for (std::size_t i = 0; i < operations.size();) {
+      const std::size_t n = packable(operations.subspan(i));
+      if (n <= 1) {
+        works.push_back(launch_one(operations[i++]));
+        continue;
+      }
+      const auto work =
+          std::make_shared<NativeWork>(engine_, engine_->launch_packed(operations.subspan(i, n)));
+      works.insert(works.end(), n, work);
+      i += n;
     }
     return joined(std::move(works));
+  }
+  std::shared_ptr<Work> launch_one(const Op& op) {
+    Ticket ticket = engine_->launch(op);
+    std::vector<Ticket> parts;
+    if (op.kind == OpKind::kAllToAllV) parts = engine_->post_parts(op);
+    return std::make_shared<NativeWork>(engine_, std::move(ticket), std::move(parts));
   }
   void stop(const std::string& reason) override { engine_->abort(AbortKind::kRequested, reason); }
   std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree) override {
@@ -93,6 +135,7 @@ std::size_t native_tree_bytes(const std::vector<LeafInterval>& leaves, std::size
 std::unique_ptr<ProcessGroup> make_native_group(NativeGroupOptions options) {
   GroupFacts facts{.backend = "native", .rank = options.rank, .size = options.size};
   facts.generation = options.generation;
+  facts.name = options.name;
   facts.leaves = options.leaves = checked_leaves("native", options.rank, options.size, options.leaves);
   check_machines(options);
   if (options.timeout <= Duration::zero()) refuse("the timeout is not positive", "give it in nanoseconds");

@@ -1,7 +1,7 @@
 /// The native backend: ranks of one machine through shared memory, ranks of others through sockets.
 ///
 /// It has every operation of ProcessGroup, on the CPU's memory. A rank reads its part of the others' inputs
-/// and copies it, or adds it up in tree order; see docs/collectives.md for the steps and the bytes of each
+/// and copies it, or adds it up in tree order; see docs/collectives/native.md for the steps and the bytes of each
 /// operation, what is refused, and the layout of the region.
 #pragma once
 
@@ -20,6 +20,7 @@ struct NativeGroupOptions {
   /// Every rank's leaves: adjacent, none empty, in rank order from 0. Empty: one leaf a rank.
   std::vector<LeafInterval> leaves;
   Generation generation;
+  std::string name;  ///< in errors; empty: it has none
   /// An operation fails once no rank has made progress for this long.
   Duration timeout = std::chrono::seconds(30);
   /// Say on stderr, once for each call, which algorithm was chosen and why. TROUPE_COLLECTIVES_TRACE=1 in the

@@ -6,13 +6,30 @@
 
 namespace troupe::collectives {
 
+namespace {
+
+/// The operation of equal parts that moves the same way. The parts of all_to_all_v go as messages.
+OpKind moves_as(OpKind kind) {
+  if (kind == OpKind::kAllGatherV) return OpKind::kAllGather;
+  if (kind == OpKind::kReduceScatterV) return OpKind::kReduceScatter;
+  return kind == OpKind::kAllToAllV ? OpKind::kBarrier : kind;
+}
+
+}  // namespace
+
 Plan::Plan(const Op& op, int ranks, Algorithm algorithm, bool one_machine, std::size_t places)
-    : kind_(op.kind),
+    : kind_(moves_as(op.kind)),
       root_(op.peer),
       ranks_(ranks),
       count_(op.count),
       element_(element_size(op.dtype)),
       one_shot_(algorithm == Algorithm::kOneShot) {
+  if (op.kind == OpKind::kAllToAllV) count_ = 0;
+  if (op.kind == OpKind::kAllGatherV || op.kind == OpKind::kReduceScatterV) {
+    count_ = *std::max_element(op.counts.begin(), op.counts.end());
+    before_.push_back(0);
+    for (const std::size_t n : op.counts) before_.push_back(before_.back() + n);
+  }
   std::size_t bytes = kChunkBytes;
   // A stage then holds a part for each of the others, cut at cache lines if there is room for lines.
   if (parts_for_each() && ranks > 2) bytes /= static_cast<std::size_t>(ranks - 1);
@@ -52,7 +69,16 @@ bool Plan::parts_for_each() const {
 
 std::size_t Plan::input_count(int rank) const {
   if (kind_ == OpKind::kBarrier || (kind_ == OpKind::kScatter && rank != root_)) return 0;
-  return parts_for_each() ? count_ * static_cast<std::size_t>(ranks_) : count_;
+  return parts_for_each() ? before(ranks_) : count_of(rank);
+}
+
+std::size_t Plan::before(int rank) const {
+  const auto r = static_cast<std::size_t>(rank);
+  return before_.empty() ? r * count_ : before_[r];
+}
+
+std::size_t Plan::count_of(int rank) const {
+  return before_.empty() ? count_ : before(rank + 1) - before(rank);
 }
 
 Slice Plan::part(std::uint32_t round) const {
@@ -68,7 +94,10 @@ Slice Plan::slice_in(std::uint32_t round, int owner) const {
 
 Slice Plan::reads(std::uint32_t round, int from, int to) const {
   const Slice all = part(round);
-  const std::size_t at = static_cast<std::size_t>(to) * count_;
+  const std::size_t at = before(to);
+  const auto within = [&](int rank) {  // of a part that may be shorter than others
+    return Slice{std::min(all.begin, count_of(rank)), std::min(all.end, count_of(rank))};
+  };
   switch (kind_) {
     case OpKind::kAllReduceTree:
     case OpKind::kAllReduce:
@@ -80,12 +109,12 @@ Slice Plan::reads(std::uint32_t round, int from, int to) const {
     case OpKind::kGather:
       return to == root_ ? all : Slice{};
     case OpKind::kAllGather:
-      return all;
+      return within(from);
     case OpKind::kScatter:
       return from == root_ ? Slice{at + all.begin, at + all.end} : Slice{};
     case OpKind::kReduceScatter:
     case OpKind::kAllToAll:
-      return {at + all.begin, at + all.end};
+      return {at + within(to).begin, at + within(to).end};
     default:
       return {};
   }
@@ -94,11 +123,12 @@ Slice Plan::reads(std::uint32_t round, int from, int to) const {
 std::size_t Plan::writes(std::uint32_t round, int from) const {
   const bool side_by_side =
       kind_ == OpKind::kGather || kind_ == OpKind::kAllGather || kind_ == OpKind::kAllToAll;
-  return part(round).begin + (side_by_side ? static_cast<std::size_t>(from) * count_ : 0);
+  return part(round).begin + (side_by_side ? before(from) : 0);
 }
 
 std::size_t Plan::staged(std::uint32_t round, int from, int to) const {
   if (parts_for_each()) return static_cast<std::size_t>(to < from ? to : to - 1) * chunk_;
+  if (kind_ == OpKind::kAllGather) return 0;
   return reads(round, from, to).begin - part(round).begin;
 }
 

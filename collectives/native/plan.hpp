@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "collectives/native/cost_model.hpp"
 #include "collectives/native/tree_sum.hpp"
@@ -59,11 +60,15 @@ class Plan {
   bool is_reduction_in_place() const;
   bool parts_for_each() const;
   Slice slice_in(std::uint32_t round, int owner) const;
+  std::size_t count_of(int rank) const;
+  std::size_t before(int rank) const;
 
   OpKind kind_ = OpKind::kBarrier;
   int root_ = 0;
   int ranks_ = 1;
-  std::size_t count_ = 0;
+  std::size_t count_ = 0;  ///< of the largest part
+  std::vector<std::size_t>
+      before_;  ///< by rank: elements of the parts before its own; empty: all have count_
   std::size_t element_ = 4;
   std::size_t chunk_ = 1;  ///< elements of a round
   bool one_shot_ = false;

@@ -51,7 +51,7 @@ struct RankCell {
   /// it.
   Progress delivered;
   alignas(kCacheLine) std::atomic<std::uint32_t> left;              ///< 1: the rank destroyed its group
-  alignas(kCacheLine) std::array<PublishedOp, kMaxInFlight> calls;  ///< by sequence number
+  alignas(kCacheLine) std::array<PublishedOp, kMaxInFlight> calls;  ///< by the order of launch
 };
 static_assert(sizeof(RankCell) <= kPage);
 

@@ -48,7 +48,7 @@ NcclOp op_of(ReduceOp op) {
 /// this.
 bool is_exact(const Op& op) {
   if (!reduces(op.kind)) return false;
-  const bool lacks_dtype = op.dtype == DType::kInt16 || op.dtype == DType::kBool;
+  const bool lacks_dtype = op.dtype == DType::kInt16 || op.dtype >= DType::kBool;
   const bool lacks_op =
       op.how.op == ReduceOp::kBand || op.how.op == ReduceOp::kBor || op.how.op == ReduceOp::kBxor;
   return op.kind == OpKind::kAllReduceTree || op.how.exact || lacks_dtype || lacks_op;
@@ -60,7 +60,7 @@ class Operator {
   Operator(const Caller& caller, Communicator& communicator, const Op& op)
       : caller_(caller), communicator_(communicator), op_(op_of(op.how.op)) {
     if (!reduces(op.kind) || op.how.op != ReduceOp::kPremulSum) return;
-    std::byte scalar[8] = {};
+    std::byte scalar[16] = {};
     kernel::with_element(op.dtype, [&]<class Element>(Element) {
       const auto stored = Element::store(static_cast<typename Element::Value>(op.how.factor));
       std::memcpy(scalar, &stored, sizeof stored);
@@ -85,6 +85,12 @@ class Operator {
 };
 
 }  // namespace
+
+void NcclGroup::check_has(const Op& op) const {
+  if (has_counts(op.kind)) refuse(name_of(op.kind));
+  if (op.kind == OpKind::kRecv && op.peer == kAnyRank) refuse("receive from any rank");
+  if (op.timeout > Duration::zero()) refuse("give a call a timeout of its own");
+}
 
 std::shared_ptr<Work> NcclGroup::launch(std::span<const Op> operations) {
   std::vector<std::shared_ptr<Work>> works(operations.size());

@@ -36,6 +36,7 @@ class NcclGroup final : public ProcessGroup {
     void* handle = nullptr;  ///< of ncclCommRegister, if the library has it
   };
 
+  void check_has(const Op& op) const override;
   std::shared_ptr<Work> launch(std::span<const Op> operations) override;
   void stop(const std::string& reason) override { core_->fail(AbortKind::kRequested, reason); }
   std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree) override;

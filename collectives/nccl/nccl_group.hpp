@@ -1,6 +1,6 @@
 /// The NCCL backend: ranks with a GPU each (or a share of one).
 ///
-/// What is different on a GPU (docs/collectives.md, "NCCL"):
+/// What is different on a GPU (docs/collectives/nccl.md):
 /// - Buffers are device memory. An operation starts after what was enqueued on the buffer's stream before,
 ///   and Work::wait() makes that stream wait for it: the host goes on at once. Work::wait_for() and
 ///   is_completed() tell the host; ask them before something that cannot be undone, such as committing a

@@ -121,7 +121,9 @@ TEST_CASE("every operation of the native group refuses bad input, and the group 
         [&] { group.send(null, 0, 0); },
         [&] { group.send(good, 2, 0); },
         [&] { group.recv(device, 0, 0); },
-        [&] { group.recv(good, -1, 0); },
+        [&] { group.recv(good, -2, 0); },
+        [&] { group.send(good, kAnyRank, 0); },
+        [&] { group.batch({Op::barrier().within(Duration{-1})}); },
         [&] { group.allocate(huge.count, DType::kInt8); },
         [&] { group.all_reduce_tree(group.allocate_tree(3, DType::kFloat32), Reduction::premul_sum(0.5)); },
         [&] {

@@ -113,6 +113,8 @@ TEST_CASE("gloo: moves, refusals and works") {
       check_refusals(group);
       check_works(group);
       check_batch(group);
+      check_uneven(group);
+      check_new_dtypes(group);
       group.barrier()->wait();
     }));
   }

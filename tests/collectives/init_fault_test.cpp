@@ -154,6 +154,47 @@ TEST_CASE("when rank 0 is killed the others learn of it, and initialise again wi
   CHECK(std::filesystem::is_empty(place.folder.path()));
 }
 
+/// The store was rank 0's, and went with it.
+TEST_CASE("when the rank that serves the store is killed, and the next, the others rebuild without them") {
+  const Place place;
+  std::vector<pid_t> ranks;
+  for (int r = 0; r < 5; ++r) {
+    ranks.push_back(fork_process([&] {
+      auto group = init_process_group("native", place.url, place.options(r, 5));
+      const auto pair = group->new_group({2, 4});  // of none of the dead: goes on
+      if (r == 0) {
+        sum_of(*group, 1);
+        ::raise(SIGKILL);
+      }
+      (void)abort_of(*group);
+      const Generation before = group->generation();
+      group = group->rebuild();
+      expect(group->generation() > before, "it is a later generation");
+      expect(group->size() == 4 && group->rank() == r - 1, "ranks are close together");
+      expect(sum_of(*group, static_cast<float>(r)) == 10, "the sum of those that live");
+      if (pair) expect(sum_of(*pair, 1) == 2, "a group of none of the dead");
+      if (r == 1 || r == 3) {  // who serves now, and another at once
+        try {
+          sum_of(*group, 1);
+        } catch (const CollectiveAborted&) {
+          // The other one was first.
+        }
+        ::raise(SIGKILL);
+      }
+      (void)abort_of(*group);
+      group = group->rebuild();
+      expect(group->size() == 2, "two are left");
+      expect(sum_of(*group, static_cast<float>(r)) == 6, "and again");
+      const auto again = group->new_group({0, 1});
+      expect(sum_of(*again, 1) == 2, "new groups at the third store");
+      if (pair) expect(sum_of(*pair, 1) == 2, "and still");
+    }));
+  }
+  CHECK(exit_of(ranks[2]) == 0);
+  CHECK(exit_of(ranks[4]) == 0);
+  for (const int r : {0, 1, 3}) CHECK(exit_of(ranks[static_cast<std::size_t>(r)]) == -SIGKILL);
+}
+
 TEST_CASE("a rank that leaves aborts nothing; one that does not call rebuild is named") {
   std::atomic<bool> over{false};
   const auto thrown =

@@ -125,9 +125,109 @@ TEST_CASE("lists of ranks that make no sense are errors; different lists are fou
         (void)world->new_group(world->rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{0, 1, 2});
       },
       {.timeout = 2s});
-  CHECK_THAT(thrown[0], Catch::Contains("other ranks than rank") || Catch::Contains("missing"));
-  CHECK_THAT(thrown[1], Catch::Contains("other ranks than rank") || Catch::Contains("missing"));
+  CHECK_THAT(thrown[0], Catch::Contains("other ranks than") || Catch::Contains("missing"));
+  CHECK_THAT(thrown[1], Catch::Contains("other ranks than") || Catch::Contains("missing"));
   CHECK_FALSE(thrown[2].empty());
+}
+
+/// Rank 0 made its group of one at once, and rank 1 read past the end of what a single rank had said.
+TEST_CASE("different lists on two ranks are an error that has both, and nobody gets a half group") {
+  const auto thrown = run_ranks(
+      2,
+      [](const std::shared_ptr<ProcessGroup>& world) {
+        const auto mine = world->new_group(world->rank() == 0 ? std::vector<int>{0} : std::vector<int>{0, 1});
+        expect(world->rank() == 0 && mine->size() == 1, "the group of one is whole");
+      },
+      {.timeout = 5s});
+  // Who comes second is told.
+  const std::string& told = thrown[0].empty() ? thrown[1] : thrown[0];
+  CHECK_THAT(told, Catch::Contains("other ranks than") || Catch::Contains("missing"));
+  CHECK_FALSE(thrown[1].empty());
+}
+
+TEST_CASE("errors name their group") {
+  const auto thrown = run_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
+    const auto part = world->new_group({0, 1});
+    part->abort("enough");
+    try {
+      part->barrier()->wait();
+      expect(false, "it was aborted");
+    } catch (const CollectiveAborted& e) {
+      const std::string what = e.what();
+      expect(what.find("the process group 'default/0' was aborted: enough") != std::string::npos, what);
+    }
+    world->abort("all of it");
+    world->barrier()->wait();
+  });
+  for (const auto& what : thrown)
+    CHECK_THAT(what, Catch::Contains("the process group 'default' was aborted: all of it"));
+}
+
+/// The others waited for the whole timeout, five minutes by default, for a rank that would never come.
+TEST_CASE("a rank with another size of the job ends the wait of the others at once") {
+  set_log_level(LogLevel::kError);
+  const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
+  const auto nothing = [](const std::shared_ptr<ProcessGroup>&) {};
+  std::vector<std::string> thrown;
+  std::thread others([&] { thrown = run_at(url, 3, {0, 1}, nothing, {.timeout = 60s, .key = kKey}); });
+  const MonotonicClock clock;
+  const Instant begun = clock.now();
+  const auto odd = run_at(url, 4, {2}, nothing, {.timeout = 60s, .key = kKey});
+  others.join();
+  CHECK(clock.now() - begun < 50s);
+  CHECK_THAT(odd[0], Catch::Contains("rank 0 has another size of the job than the 4 of rank 2"));
+  for (const auto& what : thrown)
+    CHECK_THAT(what, Catch::Contains("rank 2") && Catch::Contains("size is 4 and not 3"));
+}
+
+/// The cause was in rank 0's log alone.
+TEST_CASE("a rank that is missing because its key is wrong: the others are told") {
+  set_log_level(LogLevel::kError);
+  const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
+  const auto nothing = [](const std::shared_ptr<ProcessGroup>&) {};
+  std::vector<std::string> thrown;
+  std::thread others([&] { thrown = run_at(url, 3, {0, 1}, nothing, {.timeout = 2s, .key = kKey}); });
+  const auto odd = run_at(url, 3, {2}, nothing, {.timeout = 60s, .key = std::string(64, '8')});
+  others.join();
+  CHECK_THAT(odd[0], Catch::Contains("another job key"));
+  for (const auto& what : thrown)
+    CHECK_THAT(what, Catch::Contains("rank 2 of 3 is missing") && Catch::Contains("turned away") &&
+                         Catch::Contains("as one with another key does"));
+}
+
+/// Once: a group was aborted under the lock that its end takes.
+TEST_CASE("an abort on a death may end another group of the same ranks") {
+  class Domino final : public ProcessGroup {
+   public:
+    explicit Domino(const BackendContext& c)
+        : ProcessGroup({.backend = "domino",
+                        .rank = c.rank,
+                        .size = c.size,
+                        .generation = c.generation,
+                        .leaves = rank_leaves(c.size)}) {}
+    std::string abort_reason() const override { return {}; }
+    std::shared_ptr<ProcessGroup> next;
+
+   private:
+    std::shared_ptr<Work> launch(std::span<const Op>) override { return completed_work(); }
+    void stop(const std::string&) override { next.reset(); }
+  };
+  const test::TempFolder folder;
+  const std::string url = "file://" + (folder / "meet");
+  std::vector<pid_t> ranks;
+  for (int r = 0; r < 2; ++r) {
+    ranks.push_back(fork_process([&] {
+      ::alarm(30);
+      register_backend("domino", [](const BackendContext& c) { return std::make_shared<Domino>(c); });
+      const auto world = init_process_group("domino", url, {.rank = r, .size = 2, .timeout = 20s});
+      auto other = world->new_group({0, 1});
+      const std::weak_ptr<ProcessGroup> watched = other;
+      dynamic_cast<Domino&>(*world).next = std::move(other);
+      if (r == 1) ::_exit(0);  // without leaving: it died
+      while (!watched.expired()) std::this_thread::yield();
+    }));
+  }
+  for (const pid_t pid : ranks) CHECK(exit_of(pid) == 0);
 }
 
 TEST_CASE("a group that init_process_group did not make says so") {
@@ -148,7 +248,7 @@ TEST_CASE("the ranks that are missing are listed, on every rank that is there") 
   CHECK_THAT(alone[0], Catch::Contains("rank 0 of 2 is missing at " + url));
 }
 
-TEST_CASE("two processes with one rank, another size and another key are found out at once") {
+TEST_CASE("two processes with one rank and another key are found out at once") {
   set_log_level(LogLevel::kError);
   const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
   std::vector<std::string> thrown;
@@ -165,8 +265,6 @@ TEST_CASE("two processes with one rank, another size and another key are found o
     }
     return what;
   };
-  CHECK_THAT(refused({.rank = 1, .size = 4, .timeout = 5s, .key = kKey, .name = "a"}),
-             Catch::Contains("rank 0 has another size of the job than the 4 of rank 1"));
   CHECK_THAT(refused({.rank = 1, .size = 3, .timeout = 5s, .key = std::string(64, '8'), .name = "a"}),
              Catch::Contains("another job key") && Catch::Contains("TROUPE_JOB_KEY"));
   {  // Once the first rank 1 is in:
@@ -219,6 +317,16 @@ TEST_CASE("bad options, addresses and paths are errors that say what to do") {
   const DataListener taken = DataListener::bind({"127.0.0.1", 0}).value();
   CHECK_THAT(refused("native", "tcp://" + to_string(taken.endpoint()), one), Catch::Contains("in use"));
   CHECK(std::filesystem::is_empty(folder.path()));
+}
+
+TEST_CASE("a file that is no note is refused by its path, on every rank") {
+  const test::TempFolder folder;
+  const std::string path = folder / "letter";
+  std::ofstream(path) << "Dear reader";
+  std::filesystem::permissions(path,
+                               std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  const auto thrown = run_at("file://" + path, 2, {0, 1}, [](const std::shared_ptr<ProcessGroup>&) {});
+  for (const auto& what : thrown) CHECK_THAT(what, Catch::Contains("cannot meet at '" + path + "'"));
 }
 
 TEST_CASE("a stale note is overwritten, and ranks that read it wait for the new one") {

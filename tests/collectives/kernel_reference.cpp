@@ -11,7 +11,8 @@ namespace troupe::collectives::testing {
 namespace {
 
 bool is_signed(DType dtype) {
-  return dtype != DType::kUInt8 && dtype != DType::kBool;
+  return dtype != DType::kUInt8 && dtype != DType::kBool && dtype != DType::kUInt16 &&
+         dtype != DType::kUInt32 && dtype != DType::kUInt64;
 }
 
 Bits ones(int count) {
@@ -66,9 +67,9 @@ Bits combined_integers(DType dtype, ReduceOp op, Bits a, Bits b) {
       case ReduceOp::kProduct:
         return ux * uy;
       case ReduceOp::kMin:
-        return static_cast<Bits>(std::min(x, y));
+        return is_signed(dtype) ? static_cast<Bits>(std::min(x, y)) : std::min(ux, uy);
       case ReduceOp::kMax:
-        return static_cast<Bits>(std::max(x, y));
+        return is_signed(dtype) ? static_cast<Bits>(std::max(x, y)) : std::max(ux, uy);
       case ReduceOp::kBand:
         return ux & uy;
       case ReduceOp::kBor:
@@ -105,6 +106,10 @@ Format format_of(DType dtype) {
       return {10, 5};
     case DType::kBFloat16:
       return {7, 8};
+    case DType::kFloat8E4M3:
+      return {3, 4};
+    case DType::kFloat8E5M2:
+      return {2, 5};
     default:
       throw std::logic_error("not a float");
   }
@@ -116,7 +121,8 @@ double decoded(DType dtype, Bits bits) {
   const int exponent = static_cast<int>(bits >> f.digits & ones(f.exponent));
   const int bias = (1 << (f.exponent - 1)) - 1;
   const double sign = bits >> (f.digits + f.exponent) != 0 ? -1 : 1;
-  if (exponent == static_cast<int>(ones(f.exponent))) {
+  if (dtype == DType::kFloat8E4M3 && (bits & 0x7f) == 0x7f) return std::numeric_limits<double>::quiet_NaN();
+  if (dtype != DType::kFloat8E4M3 && exponent == static_cast<int>(ones(f.exponent))) {
     return digits != 0 ? std::numeric_limits<double>::quiet_NaN()
                        : sign * std::numeric_limits<double>::infinity();
   }
@@ -127,15 +133,19 @@ double decoded(DType dtype, Bits bits) {
 Bits encoded(DType dtype, double value) {
   const Format f = format_of(dtype);
   const int bias = (1 << (f.exponent - 1)) - 1;
+  const bool is_byte = element_size(dtype) == 1;
+  if (is_byte && std::isnan(value)) return 0x7f;
   if (std::isnan(value)) return infinity_of(f) | Bits{1} << (f.digits - 1);
   const Bits sign = Bits{std::signbit(value)} << (f.digits + f.exponent);
   const double magnitude = std::abs(value);
-  if (std::isinf(value)) return sign | infinity_of(f);
+  const bool finite_only = dtype == DType::kFloat8E4M3;
+  if (std::isinf(value)) return finite_only ? 0x7f : sign | infinity_of(f);
   if (magnitude == 0) return sign;
   const int exponent = std::max(std::ilogb(magnitude), 1 - bias);
   // The value in units of its last digit, rounded to the nearest; a carry into the next exponent adds up.
   const auto units = static_cast<Bits>(std::nearbyint(std::ldexp(magnitude, f.digits - exponent)));
   const Bits bits = (static_cast<Bits>(exponent + bias - 1) << f.digits) + units;
+  if (finite_only) return bits >= 0x7f ? 0x7f : sign | bits;
   return sign | std::min(bits, infinity_of(f));
 }
 

@@ -1,8 +1,10 @@
 #include "tests/collectives/library_checks.hpp"
 
 #include <algorithm>
+#include <complex>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -415,6 +417,152 @@ void check_batch(ProcessGroup& group) {
   require(sum == std::vector<float>(500, static_cast<float>(n)), "the sum of a batch");
   if (n > 1)
     require(theirs == std::vector<float>(40000, static_cast<float>((me + n - 1) % n)), "its message");
+}
+
+namespace {
+
+using Counts = std::vector<std::size_t>;
+
+/// Elements that rank `from` gives rank `to`, of 97 kinds of patterns: small, none, and larger than a stage.
+std::size_t given(int from, int to, std::size_t scale) {
+  const auto mixed = static_cast<std::size_t>(from * 3 + to * 5);
+  return mixed % 4 == 1 ? 0 : mixed % 7 * scale + mixed % 3;
+}
+
+Counts parts_of(int ranks, std::size_t scale) {
+  Counts counts;
+  for (int r = 0; r < ranks; ++r) counts.push_back(given(r, r, scale));
+  return counts;
+}
+
+/// Where the part of `rank` begins.
+std::ptrdiff_t begin_of(const Counts& counts, int rank, std::size_t element) {
+  std::size_t at = 0;
+  for (int r = 0; r < rank; ++r) at += counts[index(r)];
+  return static_cast<std::ptrdiff_t>(at * element);
+}
+
+void check_uneven_parts(ProcessGroup& group, DType dtype, std::size_t scale) {
+  const int me = group.rank(), n = group.size();
+  const std::size_t element = element_size(dtype);
+  const Counts counts = parts_of(n, scale);
+  const std::size_t own = counts[index(me)],
+                    total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  const auto fails = [&](const char* what) { return where(group, what, dtype, total); };
+
+  Bytes wanted;
+  for (int r = 0; r < n; ++r) {
+    const Bytes one = values_of(r, counts[index(r)], dtype);
+    wanted.insert(wanted.end(), one.begin(), one.end());
+  }
+  Bytes mine = values_of(me, own, dtype), all(total * element);
+  group.all_gather(buffer(mine, dtype), buffer(all, dtype), counts)->wait();
+  require(all == wanted, fails("uneven all_gather"));
+  std::fill(all.begin(), all.end(), std::byte{0});
+  std::copy(mine.begin(), mine.end(), all.begin() + begin_of(counts, me, element));
+  const Buffer inside{.data = all.data() + begin_of(counts, me, element), .count = own, .dtype = dtype};
+  group.all_gather(me % 2 == 0 ? inside : buffer(mine, dtype), buffer(all, dtype), counts)->wait();
+  require(all == wanted, fails("uneven all_gather in place"));
+
+  const Bytes sum = native_sum(n, total, dtype, ReduceOp::kSum);
+  Bytes input = values_of(me, total, dtype), part(own * element);
+  const auto at = sum.begin() + begin_of(counts, me, element);
+  const Bytes wanted_part(at, at + static_cast<std::ptrdiff_t>(part.size()));
+  group.reduce_scatter(buffer(input, dtype), buffer(part, dtype), counts, ReduceOp::kSum)->wait();
+  require(part == wanted_part, fails("uneven reduce_scatter"));
+  require(input == values_of(me, total, dtype), fails("input of an uneven reduce_scatter"));
+  const Buffer place{.data = input.data() + begin_of(counts, me, element), .count = own, .dtype = dtype};
+  group.reduce_scatter(buffer(input, dtype), place, counts, ReduceOp::kSum)->wait();
+  require(own == 0 || std::memcmp(place.data, wanted_part.data(), part.size()) == 0,
+          fails("uneven reduce_scatter in place"));
+
+  Counts out, in;
+  Bytes to_all, from_all;
+  for (int r = 0; r < n; ++r) {
+    out.push_back(given(me, r, scale));
+    in.push_back(given(r, me, scale));
+    const Bytes to = values_of(me * n + r, out.back(), dtype), from = values_of(r * n + me, in.back(), dtype);
+    to_all.insert(to_all.end(), to.begin(), to.end());
+    from_all.insert(from_all.end(), from.begin(), from.end());
+  }
+  Bytes got(from_all.size());
+  group.all_to_all(buffer(to_all, dtype), out, buffer(got, dtype), in)->wait();
+  require(got == from_all, fails("uneven all_to_all"));
+}
+
+void check_any_source(ProcessGroup& group) {
+  const int me = group.rank(), n = group.size();
+  if (n == 1) return;
+  for (const std::size_t count : {1, 30000}) {
+    Bytes mine = values_of(me, count, DType::kFloat32);
+    if (me != 0) {
+      group.send(buffer(mine, DType::kFloat32), 0, 9)->wait();
+    } else {
+      std::vector<bool> seen(index(n));
+      for (int i = 1; i < n; ++i) {
+        Bytes got(mine.size());
+        const auto work = group.recv(buffer(got, DType::kFloat32), kAnyRank, 9);
+        work->wait();
+        const int from = work->source();
+        require(from > 0 && from < n && !seen[index(from)], "the source of a message");
+        seen[index(from)] = true;
+        require(got == values_of(from, count, DType::kFloat32), "a message from any rank");
+      }
+    }
+    group.barrier()->wait();
+  }
+}
+
+}  // namespace
+
+void check_uneven(ProcessGroup& group) {
+  for (const DType dtype : {DType::kFloat32, DType::kUInt8, DType::kFloat64}) {
+    for (const std::size_t scale : {0, 1, 700, 40000}) check_uneven_parts(group, dtype, scale);
+  }
+  check_any_source(group);
+  const int n = group.size();
+  std::vector<float> values(4), more(4);
+  const std::vector<std::size_t> short_list(index(n) + 1, 0);
+  refused<BadInput>(group, {"all_gather_v", "counts of the output"},
+                    [&] { group.all_gather(values, more, short_list); });
+  std::vector<std::size_t> wrong(index(n), 1);
+  wrong[index(group.rank())] = 5;
+  refused<BadInput>(group, {"reduce_scatter_v"}, [&] { group.reduce_scatter(values, more, wrong); });
+  group.barrier()->wait();
+}
+
+void check_new_dtypes(ProcessGroup& group) {
+  const auto n = static_cast<double>(group.size());
+  const auto me = static_cast<double>(group.rank());
+  std::vector<std::complex<double>> c(300, {1, me});
+  group.all_reduce(c)->wait();
+  require(c.back() == std::complex<double>(n, n * (n - 1) / 2), "a sum of complex numbers");
+  std::vector<std::complex<float>> f(300, {4, -2});
+  group.all_reduce(f, ReduceOp::kAvg)->wait();
+  require(f.front() == std::complex<float>(4, -2), "a mean of complex numbers");
+  group.all_reduce(c, {ReduceOp::kSum, false})->wait();
+  refused<BadInput>(group, {"c128 by max", "order"}, [&] { group.all_reduce(c, ReduceOp::kMax); });
+  refused<BadInput>(group, {"c64 by bxor"}, [&] { group.all_reduce(f, ReduceOp::kBxor); });
+  std::vector<std::complex<double>> gathered(300 * index(group.size()));
+  group.all_gather(c, gathered)->wait();
+  require(gathered.back() == c.back(), "complex numbers are moved");
+  const auto unsigned_ones = [&]<class T>(T big) {
+    std::vector<T> values(100, static_cast<T>(big - static_cast<T>(group.rank())));
+    group.all_reduce(values, ReduceOp::kMax)->wait();
+    require(values.front() == big, "the largest of unsigned numbers");
+  };
+  unsigned_ones(std::uint16_t{65535});
+  unsigned_ones(std::uint32_t{4294967295});
+  unsigned_ones(std::uint64_t{18446744073709551615U});
+  for (const DType dtype : {DType::kFloat8E4M3, DType::kFloat8E5M2}) {
+    // 1, of which up to 8 are added without rounding.
+    Bytes ones(100, std::byte{dtype == DType::kFloat8E4M3 ? std::uint8_t{0x38} : std::uint8_t{0x3c}});
+    const Bytes one = ones;
+    group.all_reduce(buffer(ones, dtype), ReduceOp::kAvg)->wait();
+    require(ones == one, where(group, "mean", dtype, 100));
+    group.all_reduce(buffer(ones, dtype), {ReduceOp::kMax, false})->wait();
+    require(ones == one, where(group, "max", dtype, 100));
+  }
 }
 
 }  // namespace troupe::collectives::testing

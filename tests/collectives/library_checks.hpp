@@ -47,5 +47,10 @@ void check_refusals(ProcessGroup& group);
 void check_works(ProcessGroup& group);
 /// Collectives and messages that are launched together.
 void check_batch(ProcessGroup& group);
+/// Parts of different counts, some of them none: all_gather, reduce_scatter, all_to_all, in place and not;
+/// and receives from any rank.
+void check_uneven(ProcessGroup& group);
+/// The dtypes that C++ has no type or no arithmetic for, as far as they differ from the others.
+void check_new_dtypes(ProcessGroup& group);
 
 }  // namespace troupe::collectives::testing

@@ -173,7 +173,17 @@ TEST_CASE("a refusal says why, on both sides") {
     ConnectorHandshake c(kKey, connector, to, random);
     AcceptorHandshake a(kKey, {kGeneration, 4, 1}, random);
     auto challenge = a.on_hello(c.hello());
-    REQUIRE_FALSE(challenge.ok());
+    if (challenge.ok()) {  // it says no to who has proved to be of the job
+      const auto accept = a.on_proof(c.on_challenge(*challenge).value());
+      REQUIRE_FALSE(accept.ok());
+      CHECK(a.has_key());
+      CHECK(contains(accept.error().message(), acceptor_says));
+      AcceptBytes answer{};
+      REQUIRE(a.refusal().size() == answer.size());
+      std::memcpy(answer.data(), a.refusal().data(), answer.size());
+      CHECK(contains(c.on_accept(answer).error().message(), connector_hears));
+      return;
+    }
     CHECK(contains(challenge.error().message(), acceptor_says));
     ChallengeBytes answer{};
     REQUIRE(a.refusal().size() == answer.size());

@@ -1,11 +1,17 @@
 // One rank of the tests of the backend mpi, started by mpirun. Argument: what to check. Exits with 1, and
 // says why, when something is wrong.
 
+#include <sys/mman.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <string>
 #include <thread>
+
+#if defined(TROUPE_HAS_MPI)
+#include <mpi.h>
+#endif
 
 #include "collectives/mpi/mpi_group.hpp"
 #include "runtime/core/error.hpp"
@@ -37,6 +43,8 @@ void check_operations() {
   check_refusals(*group);
   check_works(*group);
   check_batch(*group);
+  check_uneven(*group);
+  check_new_dtypes(*group);
   const auto second = make_mpi_group();  // the first goes on beside it
   check_exact(*group);
   check_any_order(*second);
@@ -59,6 +67,35 @@ void check_trees() {
   require(size == 2 || contains(text, "2 leaf intervals"), text);
   (void)thrown_by<BadConfig>([] { make_mpi_group({.timeout = 0s}); });
 }
+
+/// A step that threw stayed queued, and the next launch took a step behind its last one.
+void check_throwing_step() {
+  const auto group = make_mpi_group();
+  // More than MPI counts, of which the checks of the arguments know nothing: found when its step is begun.
+  const std::size_t count = static_cast<std::size_t>(group->size()) << 31;
+  void* at = ::mmap(nullptr, count, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  require(at != MAP_FAILED, "no address space");
+  const std::string text = thrown_by<Error>(
+      [&] { group->all_reduce({.data = at, .count = count, .dtype = DType::kInt8}, ReduceOp::kSum); });
+  require(contains(text, "too large"), text);
+  float value = 1;
+  group->all_reduce(std::span(&value, 1))->wait();
+  require(value == static_cast<float>(group->size()), "the group stays good");
+  ::munmap(at, count);
+}
+
+#if defined(TROUPE_HAS_MPI)
+/// A program that has MPI already, without its threads.
+void check_level() {
+  int provided = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SINGLE, &provided);
+  const std::string text = thrown_by<BadConfig>([] { (void)make_mpi_group(); });
+  require(contains(text, "MPI_THREAD_MULTIPLE"), text);
+  MPI_Finalize();
+}
+#else
+void check_level() {}
+#endif
 
 /// The last rank does not come; the others have a message on the way for each other.
 void check_timeout() {
@@ -107,12 +144,17 @@ int main(int argc, char** argv) {
       check_operations();
     } else if (what == "trees") {
       check_trees();
+    } else if (what == "throws") {
+      check_throwing_step();
+    } else if (what == "level") {
+      check_level();
     } else if (what == "timeout") {
       check_timeout();
     } else if (what == "abort") {
       check_abort();
     } else {
-      std::fprintf(stderr, "usage: mpirun -n RANKS test_mpi_ranks operations|trees|timeout|abort\n");
+      std::fprintf(stderr,
+                   "usage: mpirun -n RANKS test_mpi_ranks operations|trees|throws|level|timeout|abort\n");
       return 2;
     }
   } catch (const std::exception& e) {

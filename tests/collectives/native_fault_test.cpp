@@ -140,6 +140,23 @@ TEST_CASE("a node aborts its region from outside, and the abort spreads to the o
   }
 }
 
+/// It was told at the next operation alone: a rank that only computes went on with a group that was over.
+TEST_CASE("a rank that waits for nothing sees the abort of another machine") {
+  std::atomic<int> through{0};
+  const auto thrown = run_threads(options_of(2, {.nodes = {{0}, {1}}}), [&](ProcessGroup& group) {
+    group.barrier()->wait();
+    ++through;
+    wait_for(through, 2);
+    if (group.rank() == 1) return group.abort("the test says so");
+    const MonotonicClock clock;
+    const Instant until = clock.now() + std::chrono::seconds(20);
+    while (group.abort_reason().empty() && clock.now() < until) std::this_thread::yield();
+    CHECK(group.abort_reason() == "the test says so");
+    CHECK_THROWS_AS(group.allocate(4, DType::kFloat32), CollectiveAborted);
+  });
+  for (const auto& what : thrown) CHECK(what.empty());
+}
+
 TEST_CASE("a forked rank that is killed in the middle lets the survivors out") {
   for (int victim = 0; victim < 3; ++victim) {
     const auto options = [] { return options_of(3, {.data_bytes = 1 << 20}); }();

@@ -345,6 +345,28 @@ TEST_CASE("nccl: an operation waits for the stream that fills its buffer, and th
   });
 }
 
+TEST_CASE("nccl: what it does not have is refused before anything is sent") {
+  run_nccl(2, [](NcclRank& rank) {
+    ProcessGroup& group = *rank.group;
+    const Buffer buffer = rank.put(std::vector<float>(4, 1));
+    const auto refused = [&](const Op& op, const std::string& what) {
+      try {
+        group.batch({Op::all_reduce(buffer, ReduceOp::kSum), op});
+      } catch (const BadConfig& e) {
+        require(std::string(e.what()).find(what) != std::string::npos, e.what());
+        return;
+      }
+      throw std::runtime_error("not refused");
+    };
+    refused(Op::recv(buffer, kAnyRank), "receive from any rank");
+    refused(Op::barrier().within(std::chrono::seconds(1)), "a timeout of its own");
+    const Buffer both = rank.put(std::vector<float>(8));
+    refused(Op::all_gather_v(buffer, both, {4, 4}), "all_gather_v");
+    group.all_reduce(buffer, ReduceOp::kSum)->wait_for(std::chrono::seconds(60));
+    require(rank.get<float>(buffer)[0] == 2, "nothing of the batches was launched, and the group is good");
+  });
+}
+
 TEST_CASE("nccl: a batch goes to the GPU as one group of calls, its exact sums and messages with it") {
   for (const bool compare : {false, true}) {
     run_nccl(

@@ -45,7 +45,7 @@ static_assert(!Reduces<const Floats> && !Reduces<std::span<const float>> && !Rec
 static_assert(Sends<const Floats> && Sends<std::span<const bool>> && Receives<Floats>);
 static_assert(Gathers<Floats, Floats> && Gathers<const Floats, std::span<float>>);
 static_assert(!Gathers<Floats, const Floats> && !Gathers<Floats, std::vector<double>>);
-static_assert(!Reduces<std::vector<std::string>> && !Reduces<std::vector<unsigned>> && !Reduces<float>);
+static_assert(!Reduces<std::vector<std::string>> && !Reduces<std::vector<long double>> && !Reduces<float>);
 static_assert(dtype_of<long long>() == DType::kInt64 && dtype_of<unsigned char>() == DType::kUInt8);
 
 }  // namespace

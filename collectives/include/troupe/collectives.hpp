@@ -6,7 +6,7 @@
 ///
 /// Link troupe::collectives (docs/use-it.md). The backends gloo and mpi are libraries of their own: link
 /// troupe::collectives_gloo or troupe::collectives_mpi and call use_gloo() or use_mpi() in main.
-/// docs/collectives.md says how ranks meet and what happens when one dies.
+/// docs/collectives/forming-groups.md says how ranks meet and what happens when one dies.
 #pragma once
 
 #include "collectives/gloo/use_gloo.hpp"
