@@ -89,6 +89,7 @@ void BatchBuilder::read_samples() {
     if (hooks_.seed) hooks_.seed(Random(random_, ~index).next());
     samples_.push_back(as_users([&] { return "sample " + std::to_string(index) + " could not be read"; },
                                 [&] { return dataset_.get(index, random); }));
+    if (hooks_.after) hooks_.after();
   }
 }
 
@@ -99,6 +100,7 @@ void BatchBuilder::collate() {
                std::to_string(indices_.back());
       },
       [&] { return dataset_.collate(samples_); });
+  if (hooks_.after) hooks_.after();
   if (!collated_) return;
   std::vector<FieldSpec> fields;
   std::int64_t elements = 0;
@@ -163,6 +165,7 @@ void BatchBuilder::write_samples(std::span<std::byte> memory) {
     Random random(random_, indices_[i]);
     as_users([&] { return "sample " + std::to_string(indices_[i]) + " could not be read"; },
              [&] { dataset_.write(indices_[i], random, one); });
+    if (hooks_.after) hooks_.after();
   }
 }
 

@@ -18,6 +18,7 @@ namespace troupe::data {
 struct SampleHooks {
   std::function<void()> before{};             ///< tells that the loader makes progress
   std::function<void(std::uint64_t)> seed{};  ///< seeds other generators that a user's get() may draw from
+  std::function<void()> after{};              ///< the dataset's own code has returned
 };
 
 /// One batch under construction. What the dataset throws is thrown as an Error (kTaskFailed) that names the

@@ -5,6 +5,10 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <utility>
+
+#include "runtime/core/error.hpp"
+#include "runtime/core/log.hpp"
 
 namespace troupe::report {
 namespace {
@@ -25,7 +29,12 @@ void FdOutput::write(std::string_view text) {
   while (!text.empty()) {
     const ssize_t wrote = ::write(fd_, text.data(), text.size());
     if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) return;
+    if (wrote <= 0) {
+      if (errno != EPIPE && errno != EAGAIN && !std::exchange(told_, true))
+        log(LogLevel::kWarning,
+            io_error("the report cannot be written", errno, "training goes on").message());
+      return;
+    }
     text.remove_prefix(static_cast<std::size_t>(wrote));
   }
 }

@@ -30,8 +30,10 @@ void DriverMachine::report(const StepApplied& r, Trainer& from, Instant now, Act
                   std::to_string(from.applied));
   }
   if (!merge_slots(r.report, out)) return;
-  if (prove_first_step_ && r.report.step == first_step_ && !agrees(from, first_step_ + 1, r.parts, out))
-    return;
+  if (prove_ && (!proven_at_ || r.report.step < *proven_at_)) {
+    if (!agrees(from, r.report.step + 1, r.parts, out)) return;
+    if (r.proven) proven_at_ = r.report.step + 1;
+  }
   ++from.applied;
   moved(now);
   recovered(now, out);
@@ -42,18 +44,15 @@ void DriverMachine::report(const StepApplied& r, Trainer& from, Instant now, Act
 /// are not the same.
 bool DriverMachine::agrees(const Trainer& from, std::int64_t step, const std::vector<PartHash>& parts,
                            Actions& out) {
-  if (!proof_ || proof_->step != step) {
-    proof_ = Proof{step, from.ready.actor, parts};
-    return true;
-  }
-  if (proof_->parts == parts) return true;
-  const auto other = trainers_.find(proof_->from);
+  const auto [proof, first] = proofs_.emplace(step, Proof{from.ready.actor, parts});
+  if (first || proof->second.parts == parts) return true;
+  const auto other = trainers_.find(proof->second.from);
   const Trainer& peer = other == trainers_.end() ? from : other->second;
   const Trainer& newer = from.proven ? peer : from;
   const Trainer& older = from.proven ? from : peer;
   fail(describe(newer) + " has another state after " + std::to_string(step) + " steps than " +
            describe(older) + ", though both began with the same TrainState: " +
-           first_difference(proof_->parts, parts) + ". The job keeps state that its TrainState lacks",
+           first_difference(proof->second.parts, parts) + ". The job keeps state that its TrainState lacks",
        out,
        "add what changes while it trains (a member of the net, of the optimizer or of the job, a static "
        "variable) "
@@ -79,8 +78,9 @@ void DriverMachine::commit(Instant now, Actions& out) {
   while (committed() < until) {
     if (!commit_step(out)) return;
   }
-  if (prove_first_step_ && committed() > first_step_) {
-    prove_first_step_ = false;
+  proofs_.erase(proofs_.begin(), proofs_.upper_bound(committed()));
+  if (prove_ && proven_at_ && committed() >= *proven_at_) {
+    prove_ = false;
     all_proven();
   }
   failed_in_a_row_ = 0;
@@ -196,12 +196,12 @@ void DriverMachine::start_barrier_task(Instant now, Actions& out) {
   state_ = State::kBarrier;
   moved(now);
   for (const ActorId member : members_) trainers_.at(member).barrier_task_done = false;
+  proofs_.clear();
   if (barrier_task_ == BarrierTask::kFinish) {
     to_members(Finish{generation_}, out);
     return;
   }
   if (barrier_task_ == BarrierTask::kCheckpoint) {
-    proof_.reset();
     stored_.reset();
     for (const ActorId member : members_) {
       if (member == members_.front()) {
@@ -407,16 +407,13 @@ void DriverMachine::report(const TrainerFinished& r, Trainer& from, Instant now,
   recovered(now, out);
   from.barrier_task_done = true;
   from.final_hash = r.hash;
-  const Trainer& first = trainers_.at(members_.front());
-  if (r.steps != committed() || (first.barrier_task_done && first.final_hash != r.hash)) {
-    return fail(describe(from) + " ends with another state than " + describe(first), out);
-  }
-  if (!barrier_task_complete()) return;
+  if (!agrees(from, r.steps, r.parts, out)) return;
   const bool same = std::all_of(members_.begin(), members_.end(), [&](ActorId member) {
-    return trainers_.at(member).final_hash == first.final_hash;
+    const Trainer& trainer = trainers_.at(member);
+    return !trainer.barrier_task_done || trainer.final_hash == r.hash;
   });
-  if (!same) return fail("trainers end with different states", out);
-  finish(first.final_hash, out);
+  if (r.steps != committed() || !same) return fail("trainers end with different states", out);
+  if (barrier_task_complete()) finish(r.hash, out);
 }
 
 }  // namespace troupe::train

@@ -25,6 +25,8 @@ bool DriverMachine::Watch::hear(const Progress& news, Instant now) {
 void DriverMachine::report(const TrainerHeartbeat& r, Trainer& from, Instant now, Actions&) {
   const bool further = from.watch.hear(r.progress, now);
   if (further && is_member(from)) moved(now);
+  if (further && following_ && following_->followers.contains(r.actor))
+    following_->deadline = now + config_.deadlines.standstill;
   // It ends this first, and then it has the time to leave.
   if (r.progress.computes) from.deadline = std::max(from.deadline, now + config_.deadlines.quiesce);
 }

@@ -50,10 +50,10 @@ void DriverMachine::ask_to_quiesce(Trainer& trainer, const std::string& why, Ins
 
 void DriverMachine::report(const TrainerQuiesced& r, Trainer& from, Instant now, Actions& out) {
   if (!current(r.generation)) return;
-  if ((state_ != State::kQuiescing && state_ != State::kGathering) || from.quiesced) {
-    return ignore("nobody asked " + describe(from) + " to leave");
-  }
+  if (from.quiesced) return ignore("nobody asked " + describe(from) + " to leave");
   from.quiesced = true;
+  // It was not waited for, and is no member: what it holds is replaced.
+  if (state_ != State::kQuiescing && state_ != State::kGathering) return widen(now, out);
   from.steps = r.steps;
   from.lineage = r.lineage;
   for (const StepReport& step : r.uncommitted) {
@@ -84,8 +84,12 @@ bool DriverMachine::merge_slots(const StepReport& step, Actions& out) {
 /// known (fencing), or its deadline is over.
 void DriverMachine::plan_when_known(Instant now, Actions& out) {
   if (state_ != State::kQuiescing && state_ != State::kGathering) return;
-  const bool all_known = std::all_of(trainers_.begin(), trainers_.end(), [](const auto& entry) {
-    return entry.second.quiesced && !entry.second.killed;
+  // Who was no member may be at a copy of a whole state: it need not be waited for where others have one.
+  const bool enough = enough_hold_a_state();
+  const bool all_known = std::all_of(trainers_.begin(), trainers_.end(), [&](const auto& entry) {
+    const Trainer& trainer = entry.second;
+    const bool joins = following_ && following_->caught_up.contains(entry.first);
+    return !trainer.killed && (trainer.quiesced || (enough && trainer.rank < 0 && !joins));
   });
   const int there = static_cast<int>(trainers_.size());
   if (there < config_.min_trainers) {
@@ -114,12 +118,24 @@ void DriverMachine::plan_when_known(Instant now, Actions& out) {
   start_generation(now, out);
 }
 
+/// Enough members of the last generation, and the newest committed state is among them.
+bool DriverMachine::enough_hold_a_state() const {
+  int holders = 0;
+  std::int64_t newest = kNoState;
+  for (const auto& [id, trainer] : trainers_) {
+    if (!trainer.quiesced || trainer.killed || trainer.rank < 0 || trainer.steps == kNoState) continue;
+    ++holders;
+    newest = std::max(newest, trainer.steps);
+  }
+  return holders >= config_.min_trainers && newest >= committed();
+}
+
 /// The trainer with the most steps applied, or null. Who has as many on a newer lineage comes first: an older
 /// one was given up.
 const DriverMachine::Trainer* DriverMachine::find_authority() const {
   const Trainer* authority = nullptr;
   for (const auto& [id, trainer] : trainers_) {
-    if (trainer.steps == kNoState) continue;
+    if (!trainer.quiesced || trainer.steps == kNoState) continue;
     if (authority == nullptr ||
         std::pair(trainer.steps, trainer.lineage) > std::pair(authority->steps, authority->lineage)) {
       authority = &trainer;
@@ -144,10 +160,26 @@ void DriverMachine::go_back_to(std::int64_t step, Actions& out) {
   out.push_back(RewindLedger{from, step, why});
 }
 
-/// Survivors keep their order, newcomers follow.
+bool DriverMachine::has_the_state(const Trainer& trainer) const {
+  return trainer.quiesced && trainer.steps == first_step_ && trainer.lineage == lineage_;
+}
+
+/// Survivors keep their order, newcomers come behind them. A newcomer that would have to be given the whole
+/// state stays outside where there are enough without it: it follows beside the steps, then joins.
 void DriverMachine::deal_ranks() {
   std::vector<Trainer*> order;
-  for (auto& [id, trainer] : trainers_) order.push_back(&trainer);
+  std::vector<Trainer*> outside;
+  const bool from_members = lineage_ != generation_;
+  for (auto& [id, trainer] : trainers_) {
+    const bool waits = !trainer.quiesced || (from_members && trainer.rank < 0 && !has_the_state(trainer) &&
+                                             !can_follow_up(trainer));
+    (waits ? outside : order).push_back(&trainer);
+  }
+  if (static_cast<int>(order.size()) < config_.min_trainers || must_wait_for_copies()) {
+    for (Trainer* trainer : outside) {
+      if (trainer->quiesced) order.push_back(trainer);
+    }
+  }
   const auto place = [](const Trainer* t) {
     return std::pair(t->rank < 0 ? INT32_MAX : t->rank, t->arrival);
   };
@@ -185,11 +217,11 @@ void DriverMachine::start_generation(Instant now, Actions& out) {
   if (plan.origin == StateOrigin::kCheckpoint) loading_ = checkpoints_.back();
   started_ = generation_;
   plan.lineage = lineage_;
-  proof_.reset();
-  prove_first_step_ =
-      members_.size() > 1 && std::any_of(members_.begin(), members_.end(),
-                                         [&](ActorId member) { return !trainers_.at(member).proven; });
-  plan.prove_first_step = prove_first_step_;
+  proofs_.clear();
+  proven_at_.reset();
+  prove_ = members_.size() > 1 && std::any_of(members_.begin(), members_.end(),
+                                              [&](ActorId member) { return !trainers_.at(member).proven; });
+  plan.prove = prove_;
   plan.begun_at = begun_at_;
   const auto leaves = collectives::deal_leaves(config_.logical_ranks, static_cast<int>(members_.size()));
   for (std::size_t r = 0; r < members_.size(); ++r) {
@@ -197,13 +229,17 @@ void DriverMachine::start_generation(Instant now, Actions& out) {
     const int rank = static_cast<int>(r);
     trainer.formed = false;
     trainer.unreadable.clear();
-    trainer.holds =
-        plan.origin == StateOrigin::kMembers && trainer.steps == first_step_ && trainer.lineage == lineage_;
+    trainer.holds = plan.origin == StateOrigin::kMembers && has_the_state(trainer);
     trainer.applied = first_step_;
-    if (plan.origin == StateOrigin::kMembers && !trainer.holds) plan.receivers.push_back(rank);
-    if (trainer.holds && plan.source < 0) plan.source = rank;
+    const bool follows = !trainer.holds && can_follow_up(trainer);
+    if (plan.origin == StateOrigin::kMembers && !trainer.holds)
+      (follows ? plan.followers : plan.receivers).push_back(rank);
+    const bool is_source = following_ && following_->source == trainer.ready.actor;
+    if (trainer.holds && (plan.source < 0 || is_source)) plan.source = rank;
     plan.members.push_back({trainer.ready.actor, trainer.ready.node, trainer.ready.data_address, leaves[r]});
   }
+  following_.reset();
+  failed_followings_ = 0;
   state_ = State::kForming;
   deadline_ = now + config_.deadlines.standstill;
   for (const ActorId member : members_) out.push_back(SendOrder{member, StartGeneration{plan}});
@@ -252,13 +288,21 @@ void DriverMachine::run_when_formed(Instant now, Actions& out) {
   widen(now, out);
 }
 
-/// A spare trainer joins by the same way as a fault goes: the next generation.
+/// A spare trainer takes the state beside the steps, then joins by the same way as a fault goes: the next
+/// generation.
 void DriverMachine::widen(Instant now, Actions& out) {
   if (state_ != State::kRunning || static_cast<int>(members_.size()) >= config_.trainers) return;
+  if (following_ && !all_caught_up()) return;
+  std::vector<ActorId> spares;
   for (const auto& [id, trainer] : trainers_) {
-    if (trainer.killed || is_member(trainer)) continue;
-    return open_generation(describe(trainer) + " joined", false, now, out);
+    if (!trainer.killed && trainer.quiesced && !is_member(trainer)) spares.push_back(id);
   }
+  if (spares.empty()) return;
+  if (following_ || must_wait_for_copies())
+    return open_generation(
+        describe(trainers_.at(following_ ? *following_->caught_up.begin() : spares.front())) + " joined",
+        false, now, out);
+  start_following(spares, now, out);
 }
 
 void DriverMachine::report(const GenerationFailed& r, Trainer& from, Instant now, Actions& out) {

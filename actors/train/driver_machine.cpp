@@ -91,6 +91,7 @@ void DriverMachine::catch_up(Instant now) {
     loader.watch.since += gap;
   }
   for (auto& [token, spawn] : spawns_) spawn.deadline += gap;
+  if (following_) following_->deadline += gap;
   grace_end_ += gap;
   deadline_ += gap;
   loaderless_since_ += gap;
@@ -120,6 +121,7 @@ void DriverMachine::handle(const TrainerReady& e, Instant now, Actions& out) {
   trainer.ready = e;
   trainer.last_heard = trainer.watch.since = now;
   trainer.arrival = ++arrivals_;
+  trainer.quiesced = true;  // it holds nothing, and is in no collective
   const auto staying = std::count_if(trainers_.begin(), trainers_.end(),
                                      [](const auto& entry) { return !entry.second.killed; });
   if (staying > config_.trainers) return kill(trainer, "there are trainers enough", now, out);
@@ -153,7 +155,9 @@ void DriverMachine::handle(const TrainerDown& e, Instant now, Actions& out) {
     episode_->cause = episode_->explained ? episode_->cause + "; " + what : what;
   }
   if (episode_ && gone.rank >= 0) episode_->explained = true;
-  if (!opens) plan_when_known(now, out);
+  if (opens) return;
+  stop_following(e.actor, what, now, out);
+  plan_when_known(now, out);
 }
 
 void DriverMachine::kill(Trainer& trainer, const std::string& why, Instant now, Actions& out) {
@@ -182,8 +186,7 @@ void DriverMachine::check_trainers(Instant now, Actions& out) {
       blame(trainer, what, out);
       if (over()) return;
       kill(trainer, why, now, out);
-    } else if ((state_ == State::kQuiescing || state_ == State::kGathering) && !trainer.quiesced &&
-               now >= trainer.deadline) {
+    } else if (!trainer.quiesced && now >= trainer.deadline) {
       expired(
           describe(trainer) + " did not leave its collective within " + seconds_of(config_.deadlines.quiesce),
           out);
@@ -439,6 +442,7 @@ void DriverMachine::check_state(Instant now, Actions& out) {
     return end_as_it_is(out);
   }
   if (state_ == State::kGathering || state_ == State::kQuiescing) plan_when_known(now, out);
+  check_following(now, out);
   if (now < deadline_) return;
   if (generation_runs()) return check_standstill(now, out);
   if (state_ != State::kGathering) return;

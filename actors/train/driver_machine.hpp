@@ -105,11 +105,19 @@ class DriverMachine {
     bool given_up = false;
     std::string last_failure;
   };
-  /// What the state's parts hash to after a step, as the first trainer said that was asked.
+  /// What parts of the state hash to after a step, as the first trainer said that was asked.
   struct Proof {
-    std::int64_t step = 0;
     ActorId from{};
     std::vector<PartHash> parts;
+  };
+  /// Trainers that are no members yet take the state of one that is, while the steps go on.
+  struct Following {
+    ActorId source{};
+    Generation shared_in;
+    bool shared = false;          ///< the source has its copy
+    std::set<ActorId> followers;  ///< that have not failed
+    std::set<ActorId> caught_up;
+    Instant deadline{};
   };
   /// From a fault (or a widening) to the first step after it.
   struct Episode {
@@ -182,11 +190,24 @@ class DriverMachine {
   const Trainer* find_authority() const;
   void go_back_to(std::int64_t step, Actions& out);
   void start_generation(Instant now, Actions& out);
+  bool enough_hold_a_state() const;
+  bool has_the_state(const Trainer& trainer) const;
+  bool can_follow_up(const Trainer& trainer) const;
   void deal_ranks();
   void run_when_formed(Instant now, Actions& out);
   void share_checkpoint(Instant now, Actions& out);
   void drop_checkpoint(Instant now, Actions& out);
   void widen(Instant now, Actions& out);
+
+  // driver_following.cpp: who joins takes the state beside the steps
+  void report(const StateShared& r, Trainer& from, Instant now, Actions& out);
+  void report(const StateFollowed& r, Trainer& from, Instant now, Actions& out);
+  void report(const FollowFailed& r, Trainer& from, Instant now, Actions& out);
+  void start_following(const std::vector<ActorId>& followers, Instant now, Actions& out);
+  void stop_following(ActorId who, const std::string& why, Instant now, Actions& out);
+  bool all_caught_up() const;
+  bool must_wait_for_copies() const;
+  void check_following(Instant now, Actions& out);
   bool merge_slots(const StepReport& step, Actions& out);
 
   // driver_commits.cpp: what is done
@@ -242,10 +263,13 @@ class DriverMachine {
   Instant loaderless_since_{};  ///< when the last loader went; meaningful while there is none
   Instant stop_deadline_{};
 
-  std::int64_t first_step_ = 0;  ///< of this generation
-  Generation lineage_;           ///< of the state it starts from
-  bool prove_first_step_ = false;
-  std::optional<Proof> proof_;
+  std::int64_t first_step_ = 0;            ///< of this generation
+  Generation lineage_;                     ///< of the state it starts from
+  bool prove_ = false;                     ///< members tell pieces of their state, step by step
+  std::optional<std::int64_t> proven_at_;  ///< steps after which they have told all of it
+  std::map<std::int64_t, Proof> proofs_;   ///< by steps, of those not committed
+  std::optional<Following> following_;
+  int failed_followings_ = 0;                                  ///< since the generation began
   std::map<std::int64_t, std::map<int, SlotReport>> pending_;  ///< slots of steps not committed, by leaf
   std::vector<CheckpointInfo> checkpoints_;                    ///< not known to be unusable, oldest first
   std::vector<std::string> unusable_;                          ///< those that were, each with the reasons

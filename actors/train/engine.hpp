@@ -23,6 +23,15 @@ struct LeafResult {
   std::vector<Figure> figures;
 };
 
+/// A state as a safetensors file, as it was when the copy was made.
+class StateCopy {
+ public:
+  virtual ~StateCopy() = default;
+  virtual std::uint64_t size() const = 0;
+  /// REQUIRES: offset + into.size() <= size(). Not in the thread that computes.
+  virtual void read(std::uint64_t offset, std::span<std::byte> into) = 0;
+};
+
 /// Not thread-safe: the thread that computes drives it. What the job's code throws leaves as it is.
 class TrainEngine {
  public:
@@ -40,6 +49,8 @@ class TrainEngine {
     std::shared_ptr<const void> owner;  ///< keeps alive what `parts` points into
   };
   virtual State state() = 0;
+  /// Takes less time than a step, however large the state is.
+  virtual std::unique_ptr<StateCopy> copy_state() = 0;
   /// How many of the parts are parameters and buffers: they come first.
   virtual std::size_t weight_parts() = 0;
   /// Replaces all of it, or throws and changes nothing.
@@ -63,6 +74,11 @@ class TrainEngine {
   virtual void finish_step() = 0;
   virtual void abandon_step() = 0;
   virtual void apply(bool ends_epoch, double total_weight) = 0;
+  /// What apply() takes beside the TrainState: of a step that was reduced, before its apply.
+  virtual std::vector<std::byte> step_record() = 0;
+  /// As if that step had been reduced here: apply() follows. No group is needed. Throws Corrupt for what is
+  /// no record of this job.
+  virtual void take_record(std::int64_t step, int epoch, std::span<const std::byte> record) = 0;
   /// What a piece of the test set counts to.
   virtual std::vector<Figure> evaluate(std::int64_t piece, int epoch, const data::BatchView& batch) = 0;
 };

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 
 #include "actors/train/floor.hpp"
@@ -42,12 +43,15 @@ class Loader::Computing {
 };
 
 Loader::Loader(RunSettings settings, ActorHandle<TrainDriver> driver)
-    : settings_(std::move(settings)), driver_(driver) {
+    : child_came_back_(SharedMemory::create("forks", 1, true).value()),
+      settings_(std::move(settings)),
+      driver_(driver) {
   TrainFloor& floor = train_floor();
   train_ = floor.make_dataset(settings_, data::Split::kTrain);
   test_ = floor.make_dataset(settings_, data::Split::kTest);
   info_.train_size = train_->size();
   info_.test_size = test_->size();
+  check_forks();
   if (info_.test_size < 0) {
     throw BadConfig("cannot test", "the test set's size() is " + std::to_string(info_.test_size),
                     "return 0 where there is none");
@@ -112,7 +116,23 @@ data::SampleHooks Loader::hooks() {
                 const std::lock_guard lock(mutex_);
                 ++progress_.count;
               },
-          .seed = [](std::uint64_t seed) { train_floor().seed_generators(seed); }};
+          .seed = [](std::uint64_t seed) { train_floor().seed_generators(seed); },
+          .after = [this] { check_forks(); }};
+}
+
+/// A child that comes back from the dataset's code would answer in its parent's name, with half of its
+/// threads' locks held: it ends, and the parent says why.
+void Loader::check_forks() const {
+  const std::atomic_ref<std::byte> came_back(*child_came_back_.data());
+  if (fork_guard_.is_in_child()) {
+    came_back.store(std::byte{1});
+    ::_exit(1);
+  }
+  if (came_back.load(std::memory_order_relaxed) == std::byte{0}) return;
+  throw BadConfig(
+      train_floor().job_name(settings_) + "::dataset forked a process that came back from its code",
+      "such a child has its parent's memory and links, and none of its threads",
+      "let it end in its own code, with _exit(), or run a program in it");
 }
 
 const data::Dataset& Loader::dataset(data::Split split) const {
@@ -162,6 +182,7 @@ std::vector<std::int64_t> Loader::indices_of(const BatchAsk& ask) {
 }
 
 BatchGiven Loader::load(const BatchAsk& ask) {
+  check_forks();
   const bool train = ask.split == data::Split::kTrain;
   const Computing computing(*this, train ? "the batch of epoch " + std::to_string(ask.epoch + 1) + ", step " +
                                                std::to_string(ask.step + 1) + ", leaf " +

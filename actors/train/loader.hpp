@@ -12,6 +12,7 @@
 #include "actors/train/settings.hpp"
 #include "runtime/client/session.hpp"
 #include "runtime/core/condition.hpp"
+#include "runtime/core/fork_guard.hpp"
 #include "runtime/core/thread.hpp"
 
 namespace troupe::train {
@@ -64,7 +65,10 @@ class Loader {
   data::SampleHooks hooks();
   class Computing;
   void computes(const std::string& what);
+  void check_forks() const;
 
+  ForkGuard fork_guard_;
+  SharedMemory child_came_back_;  ///< one byte, which a forked child shares
   RunSettings settings_;
   ActorHandle<TrainDriver> driver_;
   std::shared_ptr<data::Dataset> train_;

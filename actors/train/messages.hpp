@@ -57,13 +57,24 @@ struct PruneCheckpoints {
   std::string oldest_kept;  ///< path of its manifest
   std::string spared;       ///< an older one that stays, too: the best; empty: none
 };
+/// Between steps: take a copy of the state, and keep what each later step adds, for those that will follow.
+struct ShareState {
+  Generation generation;
+};
+/// Take the state that a trainer shares, and its steps since, while the generation runs without you.
+struct FollowState {
+  Generation generation;
+  std::string source;    ///< StateShared::address
+  Generation shared_in;  ///< the generation of its ShareState
+  Generation lineage;    ///< of that state
+};
 /// The job is over: report the final hash.
 struct Finish {
   Generation generation;
 };
 
 using TrainerOrder = std::variant<Quiesce, StartGeneration, Committed, SetLoaders, Evaluate, WriteCheckpoint,
-                                  ProveState, PruneCheckpoints, Finish>;
+                                  ProveState, PruneCheckpoints, ShareState, FollowState, Finish>;
 
 // Trainer to driver.
 
@@ -106,7 +117,8 @@ struct StepApplied {
   ActorId actor{};
   Generation generation;
   StepReport report;
-  std::vector<PartHash> parts;  ///< of the state after it, where the plan asked for them
+  std::vector<PartHash> parts;  ///< of a piece of the state after it, where the plan asked for them
+  bool proven = false;          ///< the pieces of the steps before and this one are the whole state
 };
 /// The group could not be formed, or a collective or transfer of it was aborted or timed out. This trainer
 /// has left it.
@@ -143,6 +155,24 @@ struct StateProved {
   std::int64_t step = 0;
   std::vector<PartHash> parts;
 };
+/// ShareState is done: who follows asks this trainer for the rest.
+struct StateShared {
+  ActorId actor{};
+  Generation generation;
+  std::string address;  ///< ActorAddress, encoded
+};
+/// It has all steps that the trainer it follows had, and waits to be a member.
+struct StateFollowed {
+  ActorId actor{};
+  Generation generation;
+  std::int64_t steps = kNoState;
+};
+/// The state could not be shared, or not be followed. Whoever wanted to follow holds none.
+struct FollowFailed {
+  ActorId actor{};
+  Generation generation;
+  std::string reason;
+};
 struct PruneFailed {
   ActorId actor{};
   Generation generation;
@@ -159,11 +189,12 @@ struct TrainerFinished {
   Generation generation;
   std::int64_t steps = 0;
   StateHash hash;
+  std::vector<PartHash> parts;
 };
 
 using TrainerReport =
     std::variant<TrainerHeartbeat, TrainerQuiesced, GroupFormed, StateInstalled, StepApplied,
                  GenerationFailed, CheckpointUnreadable, EvaluationDone, CheckpointWritten, StateProved,
-                 PruneFailed, CheckpointFailed, TrainerFinished>;
+                 StateShared, StateFollowed, FollowFailed, PruneFailed, CheckpointFailed, TrainerFinished>;
 
 }  // namespace troupe::train

@@ -83,16 +83,18 @@ struct GenerationPlan {
   int logical_ranks = 0;
   std::vector<Member> members;  ///< in rank order
   StateOrigin origin = StateOrigin::kInitial;
-  int source = -1;             ///< rank that sends, with kMembers and receivers
-  std::vector<int> receivers;  ///< ranks that receive
-  std::string checkpoint;      ///< path, with kCheckpoint
-  StateHash state_hash;        ///< what that checkpoint's manifest must say
+  int source = -1;             ///< rank that sends, with kMembers and receivers or followers
+  std::vector<int> receivers;  ///< ranks that receive all of it
+  /// Ranks that hold an earlier state of the lineage, and follow `source`: they take what came after it.
+  std::vector<int> followers;
+  std::string checkpoint;  ///< path, with kCheckpoint
+  StateHash state_hash;    ///< what that checkpoint's manifest must say
   /// The generation that made or loaded the state which all steps since were applied to. Two trainers with as
   /// many steps applied hold the same bits if their lineage is the same.
   Generation lineage;
-  bool prove_first_step = false;  ///< all report the hashes of their parts after the first step
-  std::int64_t begun_at = 0;      ///< the step that this run began with: see is_rehearsed
-  std::int64_t first_step = 0;    ///< first step to run, and the number of steps in the state to start from
+  bool prove = false;           ///< all report hashes after the first steps, until the state is through
+  std::int64_t begun_at = 0;    ///< the step that this run began with: see is_rehearsed
+  std::int64_t first_step = 0;  ///< first step to run, and the number of steps in the state to start from
   std::int64_t steps_per_epoch = 0;
   std::int64_t total_steps = 0;
   std::int64_t committed = 0;  ///< steps committed so far

@@ -33,12 +33,13 @@ Instant now() {
 
 struct Run::Parts {
   Parts(const DriverSession& on, RunPlan what, Reporting how, const report::JobStarted& started)
-      : session(on), plan(std::move(what)), reporting(std::move(how)) {
+      : session(on), session_life(on.life()), plan(std::move(what)), reporting(std::move(how)) {
     unread.push_back(started);
     begin(TakeUp::kAsAsked);
   }
 
   const DriverSession& session;
+  const std::weak_ptr<const void> session_life;
   RunPlan plan;
   Reporting reporting;
   std::optional<checkpoint::FolderLock> folder;  ///< that of the checkpoints, until the job is over
@@ -67,8 +68,16 @@ struct Run::Parts {
   double seconds = 0;           ///< before it was paused
   Instant began_at = now();     ///< or was resumed
 
+  /// Before the session or a handle is used.
+  void check_session() const {
+    if (session_life.expired())
+      throw BadConfig("the run cannot go on", "its session has ended, and every actor of the run with it",
+                      "keep what init() gave for as long as its runs");
+  }
+
   /// Starts a driver, with its snapshot.
   void begin(TakeUp take_up) {
+    check_session();
     std::vector<report::Event> told;
     RunOptions options = run_options(session, plan, take_up, folder, told);
     if (take_up == TakeUp::kOwn) leave_out_past(options.chaos);
@@ -131,6 +140,7 @@ struct Run::Parts {
 
   /// Waits for events, or for a node where the driver is lost.
   void fetch(Duration timeout) {
+    check_session();
     if (lost) return find_node(timeout);
     if (!asked) asked = driver.call<&TrainDriver::next_events>();
     if (!asked->wait(timeout)) return;
@@ -217,6 +227,7 @@ struct Run::Parts {
   }
   /// Takes the state of a job that is over. If its node dies meanwhile, the job goes on from what there is.
   void hold() {
+    check_session();
     paused_result = result.get(kEnds);
     if (paused_result.state_hash.empty())
       throw_error({ErrorCode::kUnavailable, "cannot pause the run",
@@ -254,7 +265,7 @@ Run& Run::operator=(Run&& other) noexcept {
 }
 
 Run::~Run() {
-  if (parts_ == nullptr || parts_->paused) return;
+  if (parts_ == nullptr || parts_->paused || parts_->session_life.expired()) return;
   try {
     parts_->driver.call<&TrainDriver::abandon>("its handle is gone").get(kEnds);
     parts_->session.kill(parts_->driver, "the run is over");
@@ -279,6 +290,7 @@ bool Run::is_over() const {
 
 void Run::stop() const {
   parts_->ending = true;
+  parts_->check_session();
   const std::lock_guard lock(parts_->driver_mutex);
   parts_->driver.tell<&TrainDriver::stop>();
 }
@@ -298,6 +310,7 @@ RunResult Run::wait() {
     if (p.plan.options.return_weights) p.paused_result.weights = *p.paused->state;
     return std::move(p.paused_result);
   }
+  p.check_session();
   RunResult result = p.result.get(kEnds);
   p.folder.reset();
   result.signal = result.stopped ? interrupts.signal() : 0;
@@ -310,6 +323,7 @@ RunResult Run::wait() {
 Snapshot Run::pause() {
   Parts& p = *parts_;
   if (!p.paused && !p.waited && !p.over) {
+    p.check_session();
     p.ending = p.pausing = true;
     if (!p.lost) p.driver.tell<&TrainDriver::pause>();
   }
@@ -370,6 +384,7 @@ Run& wait_any(std::span<Run* const> runs) {
 Run Run::start_clone(RunPlan plan) const {
   if (!parts_->paused) throw BadConfig("cannot clone a run", "it is not paused", "pause it first");
   plan.from = parts_->paused;
+  parts_->check_session();
   return start_training(parts_->session, std::move(plan));
 }
 

@@ -54,6 +54,28 @@ void take_options(std::span<StatePart> parts, std::span<const StatePart> from) {
   }
 }
 
+PieceHashes hash_piece(std::span<const StatePart> parts, int piece) {
+  const std::size_t from = kProvedBytes * static_cast<std::size_t>(piece);
+  const std::size_t to = from + kProvedBytes;
+  PieceHashes hashes;
+  checkpoint::Xxh3 hash;
+  std::size_t at = 0;
+  for (const StatePart& part : parts) {
+    const std::size_t begin = std::max(at, from) - at;
+    const std::size_t end = std::min(at + part.bytes.size(), to) - std::min(at, to);
+    at += part.bytes.size();
+    if (begin >= end) continue;
+    hash.reset();
+    hash.update(part.bytes.subspan(begin, end - begin));
+    const bool whole = end - begin == part.bytes.size();
+    hashes.parts.push_back(
+        {whole ? part.name : part.name + ", bytes " + std::to_string(begin) + " to " + std::to_string(end),
+         hash.digest()});
+  }
+  hashes.last = at <= to;
+  return hashes;
+}
+
 std::vector<PartHash> hash_layout(std::span<const StatePart> parts) {
   std::vector<PartHash> hashes;
   hashes.reserve(parts.size());

@@ -27,6 +27,14 @@ inline constexpr const char* kOptionPrefix = "optimizer_options";
 /// XXH3-128 of each part, in order.
 std::vector<PartHash> hash_parts(std::span<const StatePart> parts, const WalkProgress& progress = {});
 
+/// The same of a piece of the state of kProvedBytes, so that telling all of a large one takes several steps.
+struct PieceHashes {
+  std::vector<PartHash> parts;  ///< of parts that the piece has in part: "w, bytes 16777216 to 33554432"
+  bool last = false;
+};
+inline constexpr std::size_t kProvedBytes = std::size_t{16} << 20;
+PieceHashes hash_piece(std::span<const StatePart> parts, int piece);
+
 /// The same of each part's type and shape, without a look at its bytes.
 std::vector<PartHash> hash_layout(std::span<const StatePart> parts);
 

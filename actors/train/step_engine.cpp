@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -12,6 +13,17 @@
 #include "runtime/core/log.hpp"
 
 namespace troupe::train {
+namespace {
+
+/// Memory for a gradient, laid out as the reducer lays them out.
+torch::Tensor gradient_like(const torch::Tensor& parameter) {
+  const auto options = torch::TensorOptions().dtype(parameter.scalar_type());
+  return parameter.is_non_overlapping_and_dense()
+             ? torch::empty_strided(parameter.sizes(), parameter.strides(), options)
+             : torch::empty(parameter.sizes(), options);
+}
+
+}  // namespace
 
 StepEngine::StepEngine(std::unique_ptr<TrainingModel> model, EngineOptions options)
     : model_(std::move(model)),
@@ -200,6 +212,54 @@ void StepEngine::apply(bool ends_epoch, double total_weight) {
   if (group_->leaves().begin != 0) rehearsal_->take_buffers(*model_);  // the step's are leaf 0's
   rehearsal_->compare(state_);
   rehearsal_.reset();
+}
+
+/// u8 a parameter: it has a gradient | those gradients, as they lie | leaf 0's buffers
+std::vector<std::byte> StepEngine::record() const {
+  TROUPE_ASSERT(phase_ == Phase::kReduced, "a record is of a step that was reduced");
+  std::vector<std::byte> bytes;
+  const auto append = [&](const void* data, std::size_t size) {
+    const auto* begin = static_cast<const std::byte*>(data);
+    bytes.insert(bytes.end(), begin, begin + size);
+  };
+  std::size_t size = parameters_.size() + next_buffers_.size();
+  for (const torch::Tensor& parameter : parameters_)
+    size += parameter.grad().defined() ? parameter.grad().nbytes() : 0;
+  bytes.reserve(size);
+  for (const torch::Tensor& parameter : parameters_) bytes.push_back(std::byte{parameter.grad().defined()});
+  for (const torch::Tensor& parameter : parameters_) {
+    if (parameter.grad().defined()) append(parameter.grad().data_ptr(), parameter.grad().nbytes());
+  }
+  append(next_buffers_.data(), next_buffers_.size());
+  return bytes;
+}
+
+void StepEngine::take(std::uint64_t global_step, int epoch, std::span<const std::byte> record) {
+  abandon_step();
+  const auto next = [&](std::size_t size) {
+    if (record.size() < size)
+      throw_error({ErrorCode::kCorrupt, "a step's record does not fit the job", "it is too short", ""});
+    const auto bytes = record.first(size);
+    record = record.subspan(size);
+    return bytes;
+  };
+  const auto has_gradient = next(parameters_.size());
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    torch::Tensor& parameter = parameters_[i];
+    parameter.mutable_grad() = torch::Tensor();
+    if (has_gradient[i] == std::byte{0}) continue;
+    torch::Tensor gradient = gradient_like(parameter);
+    const auto bytes = next(gradient.nbytes());
+    if (!bytes.empty()) std::memcpy(gradient.data_ptr(), bytes.data(), bytes.size());
+    parameter.mutable_grad() = std::move(gradient);
+  }
+  const auto buffers = next(next_buffers_.size());
+  next_buffers_.assign(buffers.begin(), buffers.end());
+  if (!record.empty())
+    throw_error({ErrorCode::kCorrupt, "a step's record does not fit the job", "it is too long", ""});
+  global_step_ = global_step;
+  epoch_ = epoch;
+  phase_ = Phase::kReduced;
 }
 
 void StepEngine::abandon_step() {

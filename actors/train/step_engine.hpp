@@ -68,6 +68,10 @@ class StepEngine {
   /// leaves the state half-changed: the trainer must die.
   void apply(bool ends_epoch = false, double total_weight = 0);
 
+  /// TrainEngine::step_record and take_record.
+  std::vector<std::byte> record() const;
+  void take(std::uint64_t global_step, int epoch, std::span<const std::byte> record);
+
   /// Gives up a step that is under way or was not applied. The TrainState is what it was.
   void abandon_step();
 

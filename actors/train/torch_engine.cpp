@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include "actors/data/torch.hpp"
+#include "actors/train/forked_copy.hpp"
 #include "actors/train/job_registry.hpp"
 #include "actors/train/numerics.hpp"
 #include "actors/train/step_engine.hpp"
@@ -56,6 +57,10 @@ class TorchEngine final : public TrainEngine {
     auto parts = view->parts;
     return {std::move(parts), std::move(view)};
   }
+  std::unique_ptr<StateCopy> copy_state() override {
+    const auto view = engine_.state().view();
+    return std::make_unique<ForkedCopy>(checkpoint::lay_out_safetensors(view.parts).value());
+  }
   std::size_t weight_parts() override {
     return engine_.model().parameters().size() + engine_.model().buffers().size();
   }
@@ -94,6 +99,10 @@ class TorchEngine final : public TrainEngine {
   void finish_step() override { engine_.finish_step(); }
   void abandon_step() override { engine_.abandon_step(); }
   void apply(bool ends_epoch, double total_weight) override { engine_.apply(ends_epoch, total_weight); }
+  std::vector<std::byte> step_record() override { return engine_.record(); }
+  void take_record(std::int64_t step, int epoch, std::span<const std::byte> record) override {
+    engine_.take(static_cast<std::uint64_t>(step), epoch, record);
+  }
   std::vector<Figure> evaluate(std::int64_t piece, int epoch, const data::BatchView& batch) override {
     Leaf at({0, epoch, static_cast<int>(piece)}, mix(settings_.seed, static_cast<std::uint64_t>(piece)));
     engine_.evaluate(as_batch(batch), at);

@@ -11,6 +11,7 @@
 #include "actors/train/floor.hpp"
 #include "actors/train/snapshot.hpp"
 #include "actors/train/state_transfer.hpp"
+#include "actors/train/step_slots.hpp"
 #include "actors/train/train_driver.hpp"
 #include "actors/train/trainer_machine.hpp"
 #include "runtime/core/condition.hpp"
@@ -24,19 +25,10 @@ using collectives::Buffer;
 using collectives::DType;
 using collectives::ReduceOp;
 
-/// What every rank learns of a leaf, so that a survivor can speak for a trainer that died. Each is zero but
-/// on the leaf's host, so that summing over ranks changes no bit.
-struct SlotWords {
-  std::int64_t index_hash = 0;
-  std::int64_t loss = 0;          ///< the bits of a double
-  std::int64_t weight = 0;        ///< the same: what the job gave, or the samples
-  std::int64_t has_weight = 0;    ///< 1: the job gave it
-  std::int64_t figure_bytes = 0;  ///< what it counted follows in that many
-};
-static_assert(sizeof(SlotWords) == 5 * sizeof(std::int64_t));
-constexpr std::size_t kMostFigureBytes = 64 << 10;
 /// How long a piece of a snapshot may take, and how often its wait is looked at meanwhile.
 constexpr Duration kPieceArrives = std::chrono::seconds(30);
+/// Nobody fetches what is shared for so many seconds: nobody will.
+constexpr int kQuietBeats = 60;
 constexpr Duration kLook = std::chrono::milliseconds(100);
 
 /// The part of the job that a task runs: "Digits::loss".
@@ -92,6 +84,19 @@ class Trainer::Work {
     wake_.notify_all();
   }
 
+  /// In the actor's thread.
+  SharedPiece shared(Generation in, std::uint64_t offset) {
+    std::shared_ptr<StateStream> stream;
+    {
+      const Hold hold(mutex_);
+      stream = stream_;
+    }
+    if (stream == nullptr || stream->generation() != in)
+      throw_error({ErrorCode::kUnavailable, "the state is not shared any more",
+                   "the generation " + to_string(in) + " is over", ""});
+    return stream->read(offset);
+  }
+
   /// REQUIRES: the job is over, so that nothing changes the state.
   wire::Bytes final_state(bool weights_only, std::uint64_t offset) {
     if (final_state_.empty() || weights_only != weights_alone_) {
@@ -104,7 +109,9 @@ class Trainer::Work {
   }
 
   void beat() {
+    std::shared_ptr<StateStream> done;  // its end takes a moment, which no step has to wait for
     const Hold hold(mutex_);
+    if (stream_ != nullptr && !is_shared()) done = std::move(stream_);
     driver_.tell<&TrainDriver::report>(machine_.heartbeat());
   }
 
@@ -160,7 +167,8 @@ class Trainer::Work {
   /// A failure of these is the system's (a file, a socket) and is reported, not deadly.
   static bool is_recoverable(const TrainerTask& task) {
     return std::holds_alternative<FormGroup>(task) || std::holds_alternative<LoadCheckpoint>(task) ||
-           std::holds_alternative<RunCheckpoint>(task) || std::holds_alternative<RunPrune>(task);
+           std::holds_alternative<RunCheckpoint>(task) || std::holds_alternative<RunPrune>(task) ||
+           std::holds_alternative<ShareOut>(task) || std::holds_alternative<FollowSource>(task);
   }
 
   /// What the user's code throws is thrown again by whoever runs it: the job fails at once, with its message.
@@ -182,6 +190,7 @@ class Trainer::Work {
     {
       const Hold hold(mutex_);
       plan_ = task.plan;
+      works_for_ = plan_.generation;
       rank_ = machine_.rank();
       group_.reset();
     }
@@ -217,6 +226,82 @@ class Trainer::Work {
     return StateReady{};
   }
 
+  TrainerResult perform(const ShareOut& task) {
+    SharedState head;
+    {
+      const Hold hold(mutex_);
+      head = {machine_.steps(), {machine_.uncommitted().begin(), machine_.uncommitted().end()}, 0};
+    }
+    auto stream =
+        std::make_shared<StateStream>(task.order.generation, std::move(head), engine_->copy_state());
+    {
+      const Hold hold(mutex_);
+      std::swap(stream_, stream);
+      quiet_beats_ = 0;
+    }
+    const auto address = wire::encode(actor_.address());
+    return Shared{{reinterpret_cast<const char*>(address.data()), address.size()}};
+  }
+
+  TrainerResult perform(const FollowSource& task) {
+    {
+      const Hold hold(mutex_);
+      works_for_ = task.until == kNoState ? task.order.generation : plan_.generation;
+    }
+    if (task.until == kNoState) {
+      const auto address = wire::decode<ActorAddress>(std::as_bytes(std::span(task.order.source))).value();
+      const ActorHandle<Trainer> source(&actor_.process(), address);
+      followed_ = {};
+      follower_.emplace([this, source, in = task.order.shared_in](std::uint64_t offset) {
+        return await(source.call<&Trainer::shared>(in, offset));
+      });
+    }
+    for (;;) {
+      bool more = false;
+      try {
+        more = follower_->pull();
+        if (const auto state = follower_->take_state()) {
+          computes("all of it");
+          engine_->install(state->parts);
+          followed_ = {follower_->head().steps, follower_->head().uncommitted};
+        }
+        while (const auto step = follower_->take_step()) {
+          follow(*step);
+          progress();
+        }
+        waits();
+      } catch (const Error&) {
+        // A newer generation calls: what is whole after some step may be of use to it.
+        if (abandoned() && followed_.steps != kNoState) return followed_;
+        throw;
+      }
+      if (more) continue;
+      if (task.until == kNoState ? followed_.steps != kNoState : followed_.steps == task.until)
+        return followed_;
+      if (task.until != kNoState)
+        throw_error({ErrorCode::kUnavailable, "steps are missing",
+                     "the trainer that was followed gave " + std::to_string(followed_.steps) + " of " +
+                         std::to_string(task.until),
+                     ""});
+    }
+  }
+
+  /// The same step as the others', without its leaves.
+  void follow(const StateFollower::Step& step) {
+    const std::int64_t number = step.head.report.step;
+    computes("step " + std::to_string(number + 1));
+    if (number != followed_.steps)
+      throw_error(
+          {ErrorCode::kCorrupt, "a step that was followed is not the next one", std::to_string(number), ""});
+    engine_->take_record(number, epoch_of(number), step.record);
+    followed_.steps = kNoState;  // until it is whole again
+    engine_->apply((number + 1) % feed_->steps_per_epoch() == 0, step.head.total_weight);
+    followed_.steps = number + 1;
+    followed_.uncommitted.push_back(step.head.report);
+    std::erase_if(followed_.uncommitted,
+                  [&](const StepReport& report) { return report.step < step.head.committed; });
+  }
+
   TrainerResult perform(const MakeInitialState&) {
     engine_->install_initial();
     return StateReady{};
@@ -240,11 +325,7 @@ class Trainer::Work {
     wire::Bytes all;
     for (wire::Bytes piece; all.empty() || !piece.empty();
          all.insert(all.end(), piece.begin(), piece.end())) {
-      const auto asked = driver_.call<&TrainDriver::snapshot>(all.size());
-      const Instant deadline = MonotonicClock().now() + kPieceArrives;
-      while (!asked.wait(kLook) && MonotonicClock().now() < deadline) progress();
-      piece = asked.get(Duration(0));
-      progress();
+      piece = await(driver_.call<&TrainDriver::snapshot>(all.size()));
     }
     if (const auto held = hash_of_bytes(all, [this] { progress(); }); held != hash)
       throw_error({ErrorCode::kCorrupt, "the snapshot is not what was taken",
@@ -256,6 +337,15 @@ class Trainer::Work {
       engine_->install(parts);
     }
     return StateReady{};
+  }
+
+  template <class Piece>
+  Piece await(const Future<Piece>& asked) {
+    const Instant deadline = MonotonicClock().now() + kPieceArrives;
+    while (!asked.wait(kLook) && MonotonicClock().now() < deadline) progress();
+    Piece piece = asked.get(Duration(0));
+    progress();
+    return piece;
   }
 
   TrainerResult perform(const ComputeStep& task) {
@@ -290,77 +380,41 @@ class Trainer::Work {
           group_->all_reduce({&slots.front().index_hash, 5 * slots.size(), DType::kInt64}, ReduceOp::kSum);
       engine_->finish_step();
       shared->wait();
-      share_figures(slots, counted);
+      share_figures(*group_, slots, counted);
       total_weight_ = sum_of_weights(slots);
     } catch (...) {
       engine_->abandon_step();
       throw;
     }
-    Reduced reduced;
-    for (int leaf = 0; leaf < leaves; ++leaf) {
-      const SlotWords& slot = slots[leaf];
-      SlotReport report{leaf,
-                        std::bit_cast<std::uint64_t>(slot.index_hash),
-                        std::bit_cast<double>(slot.loss),
-                        std::bit_cast<double>(slot.weight),
-                        {}};
-      if (slot.figure_bytes > 0) report.figures = wire::decode<std::vector<Figure>>(counted[leaf]).value();
-      reduced.slots.push_back(std::move(report));
-    }
+    Reduced reduced{reports_of(slots, counted)};
+    slots_ = reduced.slots;
     return reduced;
   }
 
   int epoch_of(std::int64_t step) const { return static_cast<int>(step / feed_->steps_per_epoch()); }
 
-  /// Every rank learns what every leaf counted; no rank asks when none did.
-  void share_figures(const std::vector<SlotWords>& slots, std::vector<wire::Bytes>& counted) {
-    std::size_t total = 0;
-    for (const SlotWords& slot : slots) total += static_cast<std::size_t>(slot.figure_bytes);
-    if (total == 0 || group_->size() == 1) return;
-    wire::Bytes all(total);
-    std::size_t at = 0;
-    for (std::size_t leaf = 0; leaf < slots.size(); ++leaf) {
-      std::copy(counted[leaf].begin(), counted[leaf].end(), all.begin() + static_cast<std::ptrdiff_t>(at));
-      at += static_cast<std::size_t>(slots[leaf].figure_bytes);
-    }
-    group_->all_reduce({all.data(), all.size(), DType::kUInt8}, ReduceOp::kSum)->wait();
-    at = 0;
-    for (std::size_t leaf = 0; leaf < slots.size(); ++leaf) {
-      const auto begin = all.begin() + static_cast<std::ptrdiff_t>(at);
-      counted[leaf].assign(begin, begin + static_cast<std::ptrdiff_t>(slots[leaf].figure_bytes));
-      at += static_cast<std::size_t>(slots[leaf].figure_bytes);
-    }
-  }
-
-  /// Over all leaves in their order, where they have weights; else 0.
-  static double sum_of_weights(const std::vector<SlotWords>& slots) {
-    std::int64_t given = 0;
-    double sum = 0;
-    for (const SlotWords& slot : slots) {
-      given += slot.has_weight;
-      sum += std::bit_cast<double>(slot.weight);
-    }
-    if (given == 0) return 0;
-    if (given != static_cast<std::int64_t>(slots.size()))
-      throw BadConfig("some leaves of a step have a weight and others none",
-                      std::to_string(given) + " of " + std::to_string(slots.size()) + " called at.weight()",
-                      "call it for every batch, or for none");
-    if (sum <= 0)
-      throw BadConfig("the weights of a step add up to nothing", "its gradient would be divided by zero",
-                      "give a leaf without tokens a share of its own, or leave such samples out");
-    return sum;
-  }
-
   TrainerResult perform(const ApplyStep& task) {
+    // beat() may let go of it meanwhile; a later generation's steps are not shared in it.
+    const auto stream = stream_to_add_to();
+    const auto record = stream ? engine_->step_record() : std::vector<std::byte>();
     engine_->apply((task.step + 1) % feed_->steps_per_epoch() == 0, total_weight_);
+    if (stream) {
+      const SharedStep head{{task.step, slots_}, first_uncommitted(task.step), total_weight_, 0};
+      stream->add(head, record);
+    }
     feed_->release(task.step);
     Applied applied;
-    if (task.prove) applied.parts = hash_parts(engine_->state().parts, [this] { advanced(); });
+    if (task.proves >= 0) {
+      auto piece = hash_piece(engine_->state().parts, task.proves);
+      applied = {std::move(piece.parts), piece.last};
+    }
     return applied;
   }
 
   TrainerResult perform(const HashState&) {
-    return Hashed{final_hash(engine_->state().parts, [this] { progress(); })};
+    const auto state = engine_->state();
+    return Hashed{final_hash(state.parts, [this] { progress(); }),
+                  hash_parts(state.parts, [this] { progress(); })};
   }
 
   TrainerResult perform(const HashParts&) {
@@ -415,17 +469,12 @@ class Trainer::Work {
     machine_.waits();
   }
 
-  void advanced() {
-    const Hold hold(mutex_);
-    machine_.advanced();
-  }
-
   /// A walk over the state goes on, unless a newer generation calls.
   void progress() {
     const Hold hold(mutex_);
-    if (stopping_ || aborted_below_ > plan_.generation) {
+    if (stopping_ || aborted_below_ > works_for_) {
       throw_error({ErrorCode::kAborted, "the walk over the state was given up",
-                   "generation " + to_string(plan_.generation) + " is over", ""});
+                   "generation " + to_string(works_for_) + " is over", ""});
     }
     machine_.advanced();
   }
@@ -439,10 +488,31 @@ class Trainer::Work {
     for (const auto& report : output.reports) driver_.tell<&TrainDriver::report>(report);
   }
 
-  /// Whether the generation that is being formed is over already.
+  /// Whether the generation that is being formed, or followed, is over already.
   bool abandoned() {
     const Hold hold(mutex_);
-    return stopping_ || aborted_below_ > plan_.generation;
+    return stopping_ || aborted_below_ > works_for_;
+  }
+
+  std::shared_ptr<StateStream> stream_to_add_to() {
+    const Hold hold(mutex_);
+    return stream_ != nullptr && stream_->generation() == plan_.generation ? stream_ : nullptr;
+  }
+
+  std::int64_t first_uncommitted(std::int64_t otherwise) {
+    const Hold hold(mutex_);
+    return machine_.uncommitted().empty() ? otherwise : machine_.uncommitted().front().step;
+  }
+
+  /// Somebody may still ask for what this trainer shares: under the mutex.
+  bool is_shared() {
+    const bool read = stream_->reads() != std::exchange(reads_seen_, stream_->reads());
+    quiet_beats_ = read ? 0 : quiet_beats_ + 1;
+    if (quiet_beats_ >= kQuietBeats) return false;
+    if (machine_.generation() == stream_->generation()) return true;
+    const bool runs = machine_.state() == TrainerMachine::State::kRunning ||
+                      machine_.state() == TrainerMachine::State::kApplying;
+    return !runs || (!machine_.plan().followers.empty() && machine_.steps() == machine_.plan().first_step);
   }
 
   void interrupt(const std::string& reason) {
@@ -467,12 +537,19 @@ class Trainer::Work {
   const std::unique_ptr<TrainEngine> engine_;
   std::unique_ptr<BatchFeed> feed_;
   GenerationPlan plan_;
+  Generation works_for_;  ///< what the task under way is of
   int rank_ = 0;
   DataInfo info_;
-  double total_weight_ = 0;  ///< of the step that was reduced last; 0: leaves have none
+  std::vector<SlotReport> slots_;  ///< of the step that was reduced last
+  double total_weight_ = 0;        ///< of the step that was reduced last; 0: leaves have none
   std::shared_ptr<collectives::ProcessGroup> group_;
-  std::vector<std::byte> final_state_;  ///< once it was asked for
-  bool weights_alone_ = false;          ///< what it has
+  std::shared_ptr<StateStream> stream_;    ///< what others follow; the mutex guards the pointer
+  std::uint64_t reads_seen_ = 0;           ///< of stream_
+  int quiet_beats_ = 0;                    ///< without one more
+  std::optional<StateFollower> follower_;  ///< what it follows itself
+  Followed followed_;                      ///< what that came to
+  std::vector<std::byte> final_state_;     ///< once it was asked for
+  bool weights_alone_ = false;             ///< what it has
   Thread thread_;
 };
 
@@ -493,6 +570,10 @@ void Trainer::prepare(const DataInfo& info) {
 
 wire::Bytes Trainer::final_state(bool weights_only, std::uint64_t offset) {
   return work_->final_state(weights_only, offset);
+}
+
+SharedPiece Trainer::shared(Generation in, std::uint64_t offset) {
+  return work_->shared(in, offset);
 }
 
 void Trainer::order(const TrainerOrder& order) {

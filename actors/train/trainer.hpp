@@ -9,6 +9,7 @@
 #include "actors/train/messages.hpp"
 #include "actors/train/settings.hpp"
 #include "actors/train/state_parts.hpp"
+#include "actors/train/state_stream.hpp"
 #include "runtime/client/session.hpp"
 
 namespace troupe::train {
@@ -34,6 +35,9 @@ class Trainer {
   /// The data, before the first order. Starts the work.
   void prepare(const DataInfo& info);
   void order(const TrainerOrder& order);
+  /// A piece of what this trainer shares since its ShareState of generation `in`. Throws Unavailable if it
+  /// does not any more.
+  SharedPiece shared(Generation in, std::uint64_t offset);
   /// A piece of the final state as a safetensors file, from `offset`; nothing behind its end. With
   /// `weights_only` parameters and buffers alone. Once the job is over.
   wire::Bytes final_state(bool weights_only, std::uint64_t offset);

@@ -21,6 +21,12 @@ std::string name_of(const FormGroup&) {
 std::string name_of(const TransferState&) {
   return "the transfer of the state";
 }
+std::string name_of(const FollowSource&) {
+  return "the transfer of the state beside the steps";
+}
+std::string name_of(const ShareOut&) {
+  return "a copy of the state for others";
+}
 std::string name_of(const MakeInitialState&) {
   return "the initial state";
 }
@@ -55,7 +61,8 @@ std::string name_of(const TrainerTask& task) {
 /// A task that begins with a wait for other ranks or for batches.
 bool begins_with_a_wait(const TrainerTask& task) {
   return std::holds_alternative<FormGroup>(task) || std::holds_alternative<TransferState>(task) ||
-         std::holds_alternative<ComputeStep>(task) || std::holds_alternative<RunEvaluation>(task);
+         std::holds_alternative<FollowSource>(task) || std::holds_alternative<ComputeStep>(task) ||
+         std::holds_alternative<RunEvaluation>(task);
 }
 
 }  // namespace
@@ -82,6 +89,10 @@ LeafInterval TrainerMachine::leaves() const {
 
 bool TrainerMachine::is_receiver() const {
   return std::find(plan_.receivers.begin(), plan_.receivers.end(), rank()) != plan_.receivers.end();
+}
+
+bool TrainerMachine::is_follower() const {
+  return std::find(plan_.followers.begin(), plan_.followers.end(), rank()) != plan_.followers.end();
 }
 
 // Orders.
@@ -111,8 +122,11 @@ void TrainerMachine::handle(const StartGeneration& order, TrainerOutput& out) {
   out.loaders_changed = true;
   limit_ = plan_.first_step;
   state_ = State::kForming;
+  proves_ = plan_.prove;
   const bool must_hold = plan_.origin == StateOrigin::kMembers && !is_receiver();
-  const bool holds = steps_ == plan_.first_step && lineage_ == plan_.lineage;
+  const bool holds =
+      lineage_ == plan_.lineage &&
+      (is_follower() ? steps_ != kNoState && steps_ < plan_.first_step : steps_ == plan_.first_step);
   if (rank() < 0 || (must_hold && !holds)) {
     leave({rank() < 0 ? "the plan has no rank for this trainer"
                       : "the plan takes this trainer to hold " + std::to_string(plan_.first_step) +
@@ -135,6 +149,17 @@ void TrainerMachine::handle(const Committed& order, TrainerOutput& out) {
 void TrainerMachine::handle(const SetLoaders& order, TrainerOutput& out) {
   loaders_ = order.loaders;
   out.loaders_changed = true;
+}
+
+void TrainerMachine::handle(const FollowState& order, TrainerOutput& out) {
+  const bool free = state_ == State::kIdle || state_ == State::kQuiesced || state_ == State::kLeft;
+  if (order.generation < generation_ || !free) {
+    out.reason = "ignored: nothing to follow in generation " + to_string(generation_);
+    return;
+  }
+  generation_ = order.generation;
+  follows_ = order;
+  state_ = State::kFollowing;
 }
 
 template <class Order>
@@ -161,6 +186,9 @@ TrainerTask TrainerMachine::take() {
       steps_ = mutations_.install_in_place ? plan_.first_step : kNoState;
       uncommitted_.clear();
     }
+  } else if (state_ == State::kFollowing) {
+    steps_ = kNoState;
+    uncommitted_.clear();
   }
   return task;
 }
@@ -183,6 +211,8 @@ TrainerTask TrainerMachine::choose() const {
       return Wait{"ends its task"};
     case State::kQuiesced:
       return Wait{"waits for the plan of generation " + to_string(generation_)};
+    case State::kFollowing:
+      return FollowSource{follows_};
     case State::kForming:
       return FormGroup{plan_};
     case State::kGettingState:
@@ -190,7 +220,7 @@ TrainerTask TrainerMachine::choose() const {
     case State::kRunning:
       return choose_running_task();
     case State::kApplying:
-      return ApplyStep{steps_, plan_.prove_first_step && steps_ == plan_.first_step};
+      return ApplyStep{steps_, proves_ ? static_cast<int>(steps_ - plan_.first_step) : -1};
     case State::kLeft:
       return Wait{"left generation " + to_string(generation_)};
   }
@@ -200,6 +230,7 @@ TrainerTask TrainerMachine::choose() const {
 TrainerTask TrainerMachine::choose_state_task() const {
   if (plan_.origin == StateOrigin::kInitial) return MakeInitialState{};
   if (plan_.origin == StateOrigin::kCheckpoint) return LoadCheckpoint{plan_.checkpoint, plan_.state_hash};
+  if (is_follower()) return FollowSource{follows_, plan_.first_step};
   const auto role = is_receiver() ? TransferState::Role::kReceiver : TransferState::Role::kSource;
   return TransferState{generation_, role, plan_.source, plan_.receivers};
 }
@@ -211,6 +242,7 @@ TrainerTask TrainerMachine::choose_running_task() const {
     if (const auto* write = std::get_if<WriteCheckpoint>(&barrier_tasks_.front()))
       return RunCheckpoint{*write};
     if (const auto* prove = std::get_if<ProveState>(&barrier_tasks_.front())) return HashParts{*prove};
+    if (const auto* share = std::get_if<ShareState>(&barrier_tasks_.front())) return ShareOut{*share};
     if (const auto* prune = std::get_if<PruneCheckpoints>(&barrier_tasks_.front())) return RunPrune{*prune};
     return HashState{};
   }
@@ -241,7 +273,7 @@ void TrainerMachine::finished(const FormGroup&, const TrainerResult& result, Tra
   out.reports.push_back(GroupFormed{self_, generation_});
   // Whoever has the state and does not send it takes no part in the transfer.
   const bool sends = !plan_.receivers.empty() && rank() == plan_.source;
-  const bool has_it = plan_.origin == StateOrigin::kMembers && !is_receiver() && !sends;
+  const bool has_it = plan_.origin == StateOrigin::kMembers && !is_receiver() && !is_follower() && !sends;
   state_ = has_it ? State::kRunning : State::kGettingState;
 }
 
@@ -250,6 +282,38 @@ void TrainerMachine::finished(const TransferState&, const TrainerResult& result,
   if (superseded()) return;
   if (const auto* why = std::get_if<TaskAborted>(&result)) return leave(*why, out);
   state_ = State::kRunning;
+}
+
+void TrainerMachine::finished(const FollowSource& task, const TrainerResult& result, TrainerOutput& out) {
+  // Also when a newer generation has called meanwhile: what is in place, whole, is what this trainer holds.
+  if (const auto* followed = std::get_if<Followed>(&result)) {
+    steps_ = followed->steps;
+    lineage_ = task.order.lineage;
+    uncommitted_.assign(followed->uncommitted.begin(), followed->uncommitted.end());
+  }
+  if (superseded()) return;
+  if (task.until != kNoState) {
+    if (const auto* why = std::get_if<TaskAborted>(&result)) return leave(*why, out);
+    out.reports.push_back(StateInstalled{self_, generation_, steps_});
+    state_ = State::kRunning;
+    return;
+  }
+  state_ = State::kLeft;
+  if (const auto* why = std::get_if<TaskAborted>(&result)) {
+    out.reports.push_back(FollowFailed{self_, generation_, why->reason});
+  } else {
+    out.reports.push_back(StateFollowed{self_, generation_, steps_});
+  }
+}
+
+void TrainerMachine::finished(const ShareOut&, const TrainerResult& result, TrainerOutput& out) {
+  if (superseded()) return;
+  barrier_tasks_.pop_front();
+  if (const auto* why = std::get_if<TaskAborted>(&result)) {
+    out.reports.push_back(FollowFailed{self_, generation_, why->reason});
+  } else if (const auto* shared = std::get_if<Shared>(&result)) {
+    out.reports.push_back(StateShared{self_, generation_, shared->address});
+  }
 }
 
 void TrainerMachine::finished(const MakeInitialState&, const TrainerResult& result, TrainerOutput& out) {
@@ -291,7 +355,11 @@ void TrainerMachine::finished(const ApplyStep& task, const TrainerResult& result
   uncommitted_.push_back({task.step, std::move(reduced_)});
   if (superseded()) return;  // TrainerQuiesced says it
   StepApplied report{self_, generation_, uncommitted_.back(), {}};
-  if (const auto* applied = std::get_if<Applied>(&result)) report.parts = applied->parts;
+  if (const auto* applied = std::get_if<Applied>(&result)) {
+    report.parts = applied->parts;
+    report.proven = applied->proven;
+    if (applied->proven) proves_ = false;
+  }
   out.reports.push_back(std::move(report));
   state_ = State::kRunning;
 }
@@ -301,7 +369,7 @@ void TrainerMachine::finished(const HashState&, const TrainerResult& result, Tra
   if (const auto* why = std::get_if<TaskAborted>(&result)) return leave(*why, out);
   barrier_tasks_.pop_front();
   if (const auto* hashed = std::get_if<Hashed>(&result))
-    out.reports.push_back(TrainerFinished{self_, generation_, steps_, hashed->hash});
+    out.reports.push_back(TrainerFinished{self_, generation_, steps_, hashed->hash, hashed->parts});
 }
 
 void TrainerMachine::finished(const HashParts& task, const TrainerResult& result, TrainerOutput& out) {

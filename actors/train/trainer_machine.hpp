@@ -38,6 +38,12 @@ struct TransferState {
   int source = 0;
   std::vector<int> receivers;
 };
+/// Take the state that another one shares, and every step since, up to where it is. `until`: go on with what
+/// was taken before, to so many steps.
+struct FollowSource {
+  FollowState order;
+  std::int64_t until = kNoState;
+};
 struct MakeInitialState {};
 struct LoadCheckpoint {
   std::string path;
@@ -53,7 +59,7 @@ struct ComputeStep {
 /// The step was reduced: change the TrainState. Local; an exception in it is this trainer's death.
 struct ApplyStep {
   std::int64_t step = 0;
-  bool prove = false;  ///< tell the hashes of the state's parts after it
+  int proves = -1;  ///< tell the hashes of this piece of the state after it; -1: none
 };
 /// The final hash of the TrainState.
 struct HashState {};
@@ -70,10 +76,13 @@ struct RunCheckpoint {
 struct RunPrune {
   PruneCheckpoints order;
 };
+struct ShareOut {
+  ShareState order;
+};
 
 using TrainerTask =
-    std::variant<Wait, FormGroup, TransferState, MakeInitialState, LoadCheckpoint, ComputeStep, ApplyStep,
-                 HashState, HashParts, RunEvaluation, RunCheckpoint, RunPrune>;
+    std::variant<Wait, FormGroup, TransferState, FollowSource, MakeInitialState, LoadCheckpoint, ComputeStep,
+                 ApplyStep, HashState, HashParts, RunEvaluation, RunCheckpoint, RunPrune, ShareOut>;
 
 // How it went.
 
@@ -81,6 +90,15 @@ using TrainerTask =
 struct TaskDone {};
 /// A receiver's, MakeInitialState's or LoadCheckpoint's state is in place, whole.
 struct StateReady {};
+/// FollowSource has a state, whole.
+struct Followed {
+  std::int64_t steps = kNoState;
+  std::vector<StepReport> uncommitted;  ///< as TrainerQuiesced has them
+};
+/// ShareOut succeeded.
+struct Shared {
+  std::string address;
+};
 /// ComputeStep succeeded; the slots of all leaves.
 struct Reduced {
   std::vector<SlotReport> slots;
@@ -88,9 +106,11 @@ struct Reduced {
 /// ApplyStep is through.
 struct Applied {
   std::vector<PartHash> parts;  ///< if the task asked for them
+  bool proven = false;          ///< it was the last piece
 };
 struct Hashed {
   StateHash hash;
+  std::vector<PartHash> parts;
 };
 struct PartsHashed {
   std::vector<PartHash> parts;
@@ -109,8 +129,8 @@ struct TaskAborted {
   std::vector<ActorId> suspects;
 };
 
-using TrainerResult = std::variant<TaskDone, StateReady, Reduced, Applied, Hashed, PartsHashed, Evaluated,
-                                   CheckpointStored, TaskAborted>;
+using TrainerResult = std::variant<TaskDone, StateReady, Followed, Shared, Reduced, Applied, Hashed,
+                                   PartsHashed, Evaluated, CheckpointStored, TaskAborted>;
 
 /// What follows from an order or a result.
 struct TrainerOutput {
@@ -145,6 +165,7 @@ class TrainerMachine {
     kIdle,       ///< no generation yet
     kQuiescing,  ///< told to leave: ends its task, then reports what it holds
     kQuiesced,   ///< reported; waits for a plan
+    kFollowing,  ///< takes a state beside the steps of the others
     kForming,
     kGettingState,
     kRunning,   ///< runs steps below the limit, waits at it
@@ -160,11 +181,14 @@ class TrainerMachine {
   /// This trainer's rank in the current plan, or -1, and its leaves.
   int rank() const;
   LeafInterval leaves() const;
+  /// What it has applied and does not know to be committed.
+  const std::deque<StepReport>& uncommitted() const { return uncommitted_; }
   /// Steps below this may be run.
   std::int64_t limit() const { return limit_; }
 
  private:
-  using BarrierTask = std::variant<Evaluate, WriteCheckpoint, ProveState, PruneCheckpoints, Finish>;
+  using BarrierTask =
+      std::variant<Evaluate, WriteCheckpoint, ProveState, PruneCheckpoints, ShareState, Finish>;
 
   void handle(const Quiesce& order, TrainerOutput& out);
   void handle(const StartGeneration& order, TrainerOutput& out);
@@ -174,6 +198,8 @@ class TrainerMachine {
   void handle(const WriteCheckpoint& order, TrainerOutput& out) { add_barrier_task(order, out); }
   void handle(const ProveState& order, TrainerOutput& out) { add_barrier_task(order, out); }
   void handle(const PruneCheckpoints& order, TrainerOutput& out) { add_barrier_task(order, out); }
+  void handle(const ShareState& order, TrainerOutput& out) { add_barrier_task(order, out); }
+  void handle(const FollowState& order, TrainerOutput& out);
   void handle(const Finish& order, TrainerOutput& out) { add_barrier_task(order, out); }
   template <class Order>
   void add_barrier_task(const Order& order, TrainerOutput& out);
@@ -182,9 +208,12 @@ class TrainerMachine {
   TrainerTask choose_state_task() const;
   TrainerTask choose_running_task() const;
   bool is_receiver() const;
+  bool is_follower() const;
 
   void finished(const FormGroup& task, const TrainerResult& result, TrainerOutput& out);
   void finished(const TransferState& task, const TrainerResult& result, TrainerOutput& out);
+  void finished(const FollowSource& task, const TrainerResult& result, TrainerOutput& out);
+  void finished(const ShareOut& task, const TrainerResult& result, TrainerOutput& out);
   void finished(const MakeInitialState& task, const TrainerResult& result, TrainerOutput& out);
   void finished(const LoadCheckpoint& task, const TrainerResult& result, TrainerOutput& out);
   void finished(const ComputeStep& task, const TrainerResult& result, TrainerOutput& out);
@@ -208,7 +237,9 @@ class TrainerMachine {
   GenerationPlan plan_;
   std::vector<LoaderInfo> loaders_;
   std::int64_t steps_ = kNoState;
-  Generation lineage_;  ///< of the state held
+  Generation lineage_;   ///< of the state held
+  FollowState follows_;  ///< whom, in kFollowing
+  bool proves_ = false;  ///< the state is not told yet, all of it
   std::int64_t limit_ = 0;
   std::optional<TrainerTask> doing_;  ///< taken, not done
   Progress progress_;

@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "actors/report/format.hpp"
 #include "runtime/host/registry.hpp"
 
 namespace troupe::train {
@@ -16,6 +17,7 @@ ErrorInfo describe_user_exception(const std::string& what) {
   } catch (...) {
     // All of its message is for people.
   }
+  info.why = report::without_controls(std::move(info.why));  // it goes to terminals
   return info;
 }
 

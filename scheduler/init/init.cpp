@@ -95,6 +95,7 @@ DriverSession::DriverSession(DriverSession&&) noexcept = default;
 
 DriverSession::~DriverSession() {
   if (place_ == nullptr) return;
+  life_.reset();
   if (place_->is_in_child()) {  // the cluster is the parent's, and the threads to join are not here
     static_cast<void>(place_.release());
     static_cast<void>(gateway_.release());

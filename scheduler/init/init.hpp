@@ -40,6 +40,9 @@ class DriverSession : public Session {
   /// The embedded cluster's processes, for tests and chaos. Null when the program joined a running cluster.
   const EmbeddedProcesses* embedded() const;
 
+  /// Expires when the session ends: for what keeps a handle to it.
+  std::weak_ptr<const void> life() const { return life_; }
+
  private:
   friend DriverSession init(int argc, char** argv, const InitOptions& options);
   DriverSession(std::unique_ptr<EmbeddedCluster> cluster, std::unique_ptr<Gateway> gateway,
@@ -48,6 +51,7 @@ class DriverSession : public Session {
   std::unique_ptr<EmbeddedCluster> cluster_;
   std::unique_ptr<Gateway> gateway_;  ///< in a running cluster: the node that carries us
   std::unique_ptr<DriverPlace> place_;
+  std::shared_ptr<const void> life_ = std::make_shared<char>();
 };
 
 /// Call first in main. In a process that troupe started as head, node or worker it takes over and never

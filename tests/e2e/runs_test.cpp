@@ -332,3 +332,17 @@ TEST_CASE(
   CHECK_THROWS_WITH(train::Predictor<Job>(session, Job{}, other), Catch::Contains("hidden.weight"));
   CHECK(e2e::eventually([&] { return e2e::children(node).empty(); }));
 }
+
+TEST_CASE("a run whose session has ended says so", "[runs]") {
+  // resume() was a SIGSEGV, and wait() spoke of a fork.
+  std::optional<DriverSession> session(init(0, nullptr));
+  train::Run paused = train::start(*session, Job{}, small(1));
+  paused.pause();
+  train::Run runs = train::start(*session, Job{}, small(1));
+  run_to(runs, 2);
+  session.reset();
+  CHECK_THROWS_WITH(paused.resume(), Catch::Contains("its session has ended"));
+  CHECK_THROWS_WITH(runs.wait(), Catch::Contains("its session has ended"));
+  CHECK_THROWS_WITH(runs.stop(), Catch::Contains("its session has ended"));
+  CHECK_THROWS_WITH(runs.pause(), Catch::Contains("its session has ended"));
+}

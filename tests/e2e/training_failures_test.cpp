@@ -205,6 +205,16 @@ TEST_CASE("a forked child that comes back from loss() ends, and changes no bit",
   CHECK(forks.result.state_hash == plain.result.state_hash);
 }
 
+// Both answered the trainers: a job failed after 101 s without a word of the dataset, another was silent.
+TEST_CASE("a forked child that comes back from get() ends, and the job says whose code it was",
+          "[training]") {
+  auto session = init(0, nullptr);
+  const auto began = std::chrono::steady_clock::now();
+  const auto forks = run(session, quick(), {Place::kGet, Fault::kFork, 0, ""});
+  CHECK_THAT(forks.failure, Contains("FaultyJob::dataset forked a process that came back from its code"));
+  CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(20));
+}
+
 // It failed in the collectives, with the words of their options.
 TEST_CASE("a model() that is another one in each process ends the job, with the part that differs",
           "[training]") {

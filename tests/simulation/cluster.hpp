@@ -271,6 +271,7 @@ struct Cluster {
   int generations = 0;  ///< the highest counter
   int rewinds = 0;
   int transfers = 0;  ///< states received whole
+  int followed = 0;   ///< steps that were applied by trainers which did not compute them
   int head_starts = 0;
   int driver_starts = 0;
   std::set<NodeId> declared_dead;        ///< by the head

@@ -27,6 +27,19 @@ namespace {
   throw_error({ErrorCode::kAborted, "a hang", "its process has ended", ""});
 }
 
+class Copy final : public train::StateCopy {
+ public:
+  explicit Copy(const TrainState& state)
+      : file_(checkpoint::write_safetensors(checkpoint::lay_out_safetensors(state.parts()).value())) {}
+  std::uint64_t size() const override { return file_.size(); }
+  void read(std::uint64_t offset, std::span<std::byte> into) override {
+    std::memcpy(into.data(), file_.data() + offset, into.size());
+  }
+
+ private:
+  const std::vector<std::byte> file_;
+};
+
 class Engine final : public train::TrainEngine {
  public:
   Engine(Trainer& process, const train::RunSettings& settings)
@@ -40,6 +53,7 @@ class Engine final : public train::TrainEngine {
   void enter_thread() override {}
   std::string numerics() const override { return "exact"; }
   State state() override { return {state_.parts(), nullptr}; }
+  std::unique_ptr<train::StateCopy> copy_state() override { return std::make_unique<Copy>(state_); }
   std::size_t weight_parts() override { return TrainState::kWords; }
   void install(std::span<const train::StatePart> parts) override {
     takes(microseconds(100), milliseconds(4));
@@ -98,6 +112,16 @@ class Engine final : public train::TrainEngine {
     state_.apply(step_, sum_);
     if (state_ != process_.cluster.reference.at(step_ + 1))
       world_.violation(process_.name + " has another state after step " + std::to_string(step_));
+  }
+  std::vector<std::byte> step_record() override {
+    const auto bytes = std::as_bytes(std::span(&sum_, 1));
+    return {bytes.begin(), bytes.end()};
+  }
+  void take_record(std::int64_t step, int /*epoch*/, std::span<const std::byte> record) override {
+    TROUPE_ASSERT(record.size() == sizeof sum_, "a record of this job");
+    step_ = step;
+    std::memcpy(&sum_, record.data(), sizeof sum_);
+    ++process_.cluster.followed;
   }
   std::vector<train::Figure> evaluate(std::int64_t piece, int /*epoch*/,
                                       const data::BatchView& batch) override {

@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
   }
   int broken = 0;
   long answers = 0, errors = 0, deaths = 0;
-  long commits = 0, generations = 0, transfers = 0, rewinds = 0, heads = 0, drivers = 0;
+  long commits = 0, generations = 0, transfers = 0, followed = 0, rewinds = 0, heads = 0, drivers = 0;
   for (std::uint64_t s = seed; s < seed + count; ++s) {
     troupe::sim::Scenario scenario = troupe::sim::draw_scenario(s);
     scenario.mutations = broken_rules.mutations;
@@ -80,6 +80,7 @@ int main(int argc, char** argv) {
     commits += cluster.commits;
     generations += cluster.generations;
     transfers += cluster.transfers;
+    followed += cluster.followed;
     rewinds += cluster.rewinds;
     heads += cluster.head_starts;
     answers += cluster.load.answers;
@@ -98,8 +99,10 @@ int main(int argc, char** argv) {
                   troupe::to_hex(cluster.world.trace_hash()).c_str());
     }
   }
-  std::printf("%ld commits, %ld generations, %ld states received, %ld rewinds, %ld heads, %ld drivers\n",
-              commits, generations, transfers, rewinds, heads, drivers);
+  std::printf(
+      "%ld commits, %ld generations, %ld states received, %ld steps followed, %ld rewinds, %ld heads, %ld "
+      "drivers\n",
+      commits, generations, transfers, followed, rewinds, heads, drivers);
   std::printf("%ld calls answered, %ld failed, %ld deaths told\n", answers, errors, deaths);
   std::printf("%d of %llu seeds broke an invariant\n", broken, static_cast<unsigned long long>(count));
   return broken == 0 ? 0 : 1;

@@ -19,6 +19,7 @@ struct Outcome {
   std::uint64_t trace = 0;
   int rewinds = 0;
   int transfers = 0;
+  int followed = 0;
   int generations = 0;
   long calls_failed = 0;
   long deaths_told = 0;
@@ -30,8 +31,9 @@ Outcome simulate(std::uint64_t seed, const Scenario& broken = {}) {
   scenario.floor = broken.floor;
   Cluster cluster(std::move(scenario), false);
   cluster.run();
-  return {cluster.world.violated(), cluster.world.trace_hash(), cluster.rewinds,         cluster.transfers,
-          cluster.generations,      cluster.load.errors,        cluster.load.deaths_told};
+  return {cluster.world.violated(), cluster.world.trace_hash(), cluster.rewinds,
+          cluster.transfers,        cluster.followed,           cluster.generations,
+          cluster.load.errors,      cluster.load.deaths_told};
 }
 
 /// The first of 5,000 seeds that finds the broken rule, or -1.
@@ -51,7 +53,7 @@ int seeds_until_found(const Scenario& broken) {
 TEST_CASE("every seed keeps every invariant and ends with the undisturbed run's bits") {
   const std::uint64_t first = from_environment("TROUPE_SIM_SEED", 1);
   const std::uint64_t count = from_environment("TROUPE_SIM_COUNT", 2000);
-  long rewinds = 0, transfers = 0, generations = 0, calls_failed = 0, deaths_told = 0;
+  long rewinds = 0, transfers = 0, followed = 0, generations = 0, calls_failed = 0, deaths_told = 0;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     const Outcome outcome = simulate(seed);
     if (!outcome.violated.empty()) {
@@ -59,6 +61,7 @@ TEST_CASE("every seed keeps every invariant and ends with the undisturbed run's 
     }
     rewinds += outcome.rewinds;
     transfers += outcome.transfers;
+    followed += outcome.followed;
     generations += outcome.generations;
     calls_failed += outcome.calls_failed;
     deaths_told += outcome.deaths_told;
@@ -66,7 +69,8 @@ TEST_CASE("every seed keeps every invariant and ends with the undisturbed run's 
   // The faults hit what they are for; a simulator that breaks nothing proves nothing.
   if (count >= 2000) {
     CHECK(rewinds > 200);
-    CHECK(transfers > 200);
+    CHECK(transfers > 60);
+    CHECK(followed > 50);
     CHECK(calls_failed > 2000);
     CHECK(deaths_told > 1000);
     CHECK(generations > static_cast<long>(count) * 3 / 2);

@@ -163,9 +163,13 @@ TEST_CASE("trainers that crash of one thing together have failed once, and a lat
     s.wait(seconds(11));  // for the pause before others are started
     members.resize(1);
     for (int i = 0; i < 3; ++i) members.push_back(ActorId{next++}), s.ready(members.back());
-    for (const ActorId a : members) s.quiesced(a, a == kA ? k + 1 : kNoState);
+    s.follow(kA, members[1], k + 1);  // the first of them; the others came later
+    for (const ActorId a : members) s.quiesced(a, a == kA || a == members[1] ? k + 1 : kNoState);
+    for (const ActorId a : {kA, members[1]}) s.formed(a);
+    s.follow(members[1], members[2], k + 1);
+    s.on(StateFollowed{members[3], s.g(), k + 1});
+    for (const ActorId a : members) s.quiesced(a, k + 1);
     for (const ActorId a : members) s.formed(a);
-    for (std::size_t i = 1; i < members.size(); ++i) s.installed(members[i], k + 1);
     REQUIRE(s.driver.state() == DriverMachine::State::kRunning);
   }
 }

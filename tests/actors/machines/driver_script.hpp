@@ -98,12 +98,18 @@ struct Script {
   void formed(ActorId a) { on(GroupFormed{a, g()}); }
   void installed(ActorId a, std::int64_t steps) { on(StateInstalled{a, g(), steps}); }
   static StepReport step(std::int64_t k) { return {k, {{0, 10, 1.0F}, {1, 11, 3.0F}}}; }
-  void applied(ActorId a, std::int64_t k) { on(StepApplied{a, g(), step(k), parts_after(k + 1)}); }
+  void applied(ActorId a, std::int64_t k) { on(StepApplied{a, g(), step(k), parts_after(k + 1), true}); }
   static std::vector<PartHash> parts_after(std::int64_t steps) {
     return {{"w", {1, 1}}, {"b", {static_cast<std::uint64_t>(steps), 0}}};
   }
   void written(ActorId a, std::int64_t k) {
     on(CheckpointWritten{a, g(), k, "ckpt-" + std::to_string(k), "h" + std::to_string(k), parts_after(k)});
+  }
+  /// A newcomer takes the state of `source` beside the steps, up to `steps`.
+  void follow(ActorId source, ActorId newcomer, std::int64_t steps) {
+    on(StateShared{source, g(), "where " + to_string(source) + " is"});
+    REQUIRE(order<FollowState>(newcomer));
+    on(StateFollowed{newcomer, g(), steps});
   }
   void down(ActorId a) {
     std::erase(alive, a);

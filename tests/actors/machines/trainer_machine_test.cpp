@@ -208,11 +208,11 @@ TEST_CASE("a state of another lineage is not taken for the plan's") {
   CHECK(std::holds_alternative<GenerationFailed>(out.reports.at(0)));
 }
 
-TEST_CASE("the plan's first step is proven, and the one after it is rehearsed") {
+TEST_CASE("the plan's first steps are proven until the state is through, and the second is rehearsed") {
   TrainerMachine trainer(kSelf);
   trainer.on(Quiesce{kFirst, "welcome"});
   GenerationPlan plan = plan_of(kFirst, StateOrigin::kInitial, 0);
-  plan.prove_first_step = true;
+  plan.prove = true;
   trainer.on(StartGeneration{plan});
   take<FormGroup>(trainer);
   trainer.done(TaskDone{});
@@ -221,12 +221,70 @@ TEST_CASE("the plan's first step is proven, and the one after it is rehearsed") 
   trainer.on(Committed{kFirst, 0, 5});
   CHECK_FALSE(take<ComputeStep>(trainer).rehearse);
   trainer.done(Reduced{kSlots});
-  CHECK(take<ApplyStep>(trainer).prove);
+  CHECK(take<ApplyStep>(trainer).proves == 0);
   const auto applied = std::get<StepApplied>(trainer.done(Applied{{{"w", {1, 2}}}}).reports.at(0));
   CHECK(applied.parts == std::vector<PartHash>{{"w", {1, 2}}});
+  CHECK_FALSE(applied.proven);
   CHECK(take<ComputeStep>(trainer).rehearse);
   trainer.done(Reduced{kSlots});
-  CHECK_FALSE(take<ApplyStep>(trainer).prove);
+  CHECK(take<ApplyStep>(trainer).proves == 1);
+  CHECK(std::get<StepApplied>(trainer.done(Applied{{{"w", {1, 2}}}, true}).reports.at(0)).proven);
+  take<ComputeStep>(trainer);
+  trainer.done(Reduced{kSlots});
+  CHECK(take<ApplyStep>(trainer).proves == -1);
+}
+
+TEST_CASE("a newcomer follows beside the steps, and joins with what it has") {
+  TrainerMachine trainer(kSelf);
+  trainer.on(FollowState{kFirst, "where B is", kFirst, kFirst});
+  CHECK(take<FollowSource>(trainer).until == kNoState);
+  CHECK(trainer.steps() == kNoState);
+
+  SECTION("which it has whole") {
+    const auto out = trainer.done(Followed{4, {{3, kSlots}}});
+    CHECK(std::get<StateFollowed>(out.reports.at(0)).steps == 4);
+    take<Wait>(trainer);
+    const auto held = std::get<TrainerQuiesced>(trainer.on(Quiesce{kSecond, "joined"}).reports.at(0));
+    CHECK(held.steps == 4);
+    CHECK(held.lineage == kFirst);
+    CHECK(held.uncommitted == std::vector<StepReport>{{3, kSlots}});
+    GenerationPlan plan = plan_of(kSecond, StateOrigin::kMembers, 6);
+    plan.lineage = kFirst;
+    plan.source = 1;
+    plan.followers = {0};
+    trainer.on(StartGeneration{plan});
+    take<FormGroup>(trainer);
+    trainer.done(TaskDone{});
+    CHECK(take<FollowSource>(trainer).until == 6);
+    CHECK(trainer.steps() == kNoState);
+    const auto joined = trainer.done(Followed{6, {}});
+    CHECK(std::get<StateInstalled>(joined.reports.at(0)).steps == 6);
+    trainer.on(Committed{kSecond, 6, 8});
+    CHECK(take<ComputeStep>(trainer).step == 6);
+  }
+  SECTION("or not, when a recovery calls") {
+    CHECK(trainer.on(Quiesce{kSecond, "peer died"}).abort_group);
+    const auto out = trainer.done(TaskAborted{"a newer generation", {}});
+    CHECK(std::get<TrainerQuiesced>(out.reports.at(0)).steps == kNoState);
+  }
+  SECTION("or not at all, and may try again") {
+    const auto out = trainer.done(TaskAborted{"the source is gone", {}});
+    CHECK(std::get<FollowFailed>(out.reports.at(0)).reason == "the source is gone");
+    trainer.on(FollowState{kFirst, "where C is", kFirst, kFirst});
+    CHECK(take<FollowSource>(trainer).order.source == "where C is");
+  }
+}
+
+TEST_CASE("a state is shared between steps") {
+  TrainerMachine trainer = running(5);
+  take<ComputeStep>(trainer);
+  trainer.on(ShareState{kFirst});
+  trainer.done(Reduced{kSlots});
+  take<ApplyStep>(trainer);
+  trainer.done(Applied{});
+  take<ShareOut>(trainer);
+  CHECK(std::get<StateShared>(trainer.done(Shared{"here"}).reports.at(0)).address == "here");
+  CHECK(take<ComputeStep>(trainer).step == 1);
 }
 
 TEST_CASE("a checkpoint that does not load here is reported, and the group stays") {

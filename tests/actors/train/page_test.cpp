@@ -91,6 +91,86 @@ TEST_CASE("a state of several optimizers goes round, and the next steps are the 
   CHECK(fresh.state().hash() == trained.state().hash());
 }
 
+// The others stood still while a newcomer got the state: now it takes their reduced gradients beside the
+// steps.
+TEST_CASE("a trainer that follows another one's steps without its leaves comes to the same bits") {
+  StepEngine source = engine_for(SmallJob{}, 2);
+  const auto group = lone_group(2);
+  source.attach(group);
+  const auto compute = [&](std::uint64_t number) {
+    source.run_step(number, leaf_batches(*group, number, small));
+  };
+  for (std::uint64_t s = 0; s < 3; ++s) {
+    compute(s);
+    source.apply(s % 2 == 1);
+  }
+  StepEngine follower(make_training_model(SmallJob{}, 99), {.logical_ranks = 2, .seed = kSeed});
+  {
+    const StateView view = source.state().view();
+    follower.state().install(view.parts).value();
+  }
+  for (std::uint64_t s = 3; s < 7; ++s) {
+    compute(s);
+    const auto record = source.record();
+    source.apply(s % 2 == 1);
+    follower.take(s, 0, record);
+    follower.apply(s % 2 == 1);
+    CHECK(follower.state().hash() == source.state().hash());
+    CHECK_THROWS_AS(follower.take(s, 0, std::span(record).first(record.size() - 1)), Error);
+  }
+  // And computes on.
+  follower.attach(lone_group(2));
+  compute(7);
+  source.apply();
+  follower.run_step(7, leaf_batches(*group, 7, small));
+  follower.apply();
+  CHECK(follower.state().hash() == source.state().hash());
+}
+
+/// Counts its forwards.
+struct Counted {
+  struct NetImpl : torch::nn::Module {
+    NetImpl() { register_module("fc", fc); }
+    torch::Tensor forward(const torch::Tensor& x) {
+      ++forwards;
+      return fc(x);
+    }
+    torch::nn::Linear fc{16, 4};
+  };
+  TORCH_MODULE(Net);
+  Net model() const { return Net(); }
+  torch::optim::SGD optimizer(Net& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(1.0));
+  }
+  torch::Tensor loss(Net& net, const data::Batch& batch) const {
+    namespace F = torch::nn::functional;
+    const torch::Tensor out = net->forward(batch.input);
+    if (kind == 0) return F::cross_entropy(out, batch.target);
+    if (kind == 1) return F::nll_loss(torch::log_softmax(out, 1), batch.target);
+    if (kind == 2) return F::cross_entropy(out, batch.target) + F::cross_entropy(2 * out, batch.target);
+    return (out - torch::one_hot(batch.target, 4)).square().mean();
+  }
+  int kind = 0;
+  inline static int forwards = 0;
+};
+
+TEST_CASE("an evaluation without evaluate() runs the net once where the loss shows its scores") {
+  double correct[4];
+  for (const int kind : {0, 1, 2, 3}) {
+    set_up_numerics();
+    const auto model = make_training_model(Counted{kind}, kSeed);
+    const data::Batch batch = small_batch(0, 0, 50);
+    Leaf at({0, 0, 0}, 1);
+    Counted::forwards = 0;
+    model->evaluate(batch, at);
+    CHECK(Counted::forwards == (kind < 2 ? 1 : 2));
+    REQUIRE(at.figures().size() == 2);
+    CHECK(at.figures()[0].name == "accuracy");
+    correct[kind] = at.figures()[0].sum;
+    CHECK(correct[kind] == correct[0]);
+  }
+}
+
 /// Every leaf's gradient of `w` is its batch's first target.
 struct Shares {
   struct NetImpl : torch::nn::Module {
