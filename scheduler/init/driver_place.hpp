@@ -50,7 +50,7 @@ class DriverPlace final : public ProcessGate {
     return now().open_region(key, bytes, label, abortable);
   }
   void drop_region(const std::string& key) override { now().drop_region(key); }
-  void later(std::function<void()> work) override { now().later(std::move(work)); }
+  void later(Duration delay, std::function<void()> work) override { now().later(delay, std::move(work)); }
 
  private:
   Process& now() const { return *now_.load(std::memory_order_acquire); }
