@@ -36,7 +36,6 @@
 #include "actors/train/batch.hpp"
 #include "actors/train/leaf.hpp"
 #include "actors/train/leaf_random.hpp"
-#include "actors/train/scores_of_loss.hpp"
 #include "actors/train/setup.hpp"
 
 namespace troupe::train {
@@ -196,13 +195,8 @@ class JobModel final : public TrainingModel {
     if constexpr (HasEvaluate<Job>) {
       test_loss = job_.evaluate(net_, batch, at);
     } else {
-      std::optional<torch::Tensor> scores;
-      {
-        const ScoresOfLoss looks_on(batch.target);
-        test_loss = loss(batch, at);
-        scores = looks_on.scores();
-      }
-      count_correct(batch, at, scores);
+      test_loss = loss(batch, at);
+      count_correct(batch, at);
     }
     const double share = at.weight().value_or(static_cast<double>(batch.size()));
     at.count("loss", test_loss.item<double>() * share, share);
@@ -239,15 +233,14 @@ class JobModel final : public TrainingModel {
     }
   }
 
-  /// `scores`: what the loss was computed from, if that is known.
-  void count_correct(const data::Batch& batch, Leaf& at, const std::optional<torch::Tensor>& scores) {
+  void count_correct(const data::Batch& batch, Leaf& at) {
     if constexpr (HasCorrect<Job>) {
       at.count("accuracy", job_.correct(net_, batch).sum(), static_cast<double>(batch.size()));
     } else if constexpr (HasForward<Job>) {
       const bool classes =
           batch.target.defined() && batch.target.scalar_type() == torch::kLong && batch.target.dim() == 1;
       if (!classes) return;
-      const torch::Tensor out = scores ? *scores : torch::Tensor(net_->forward(batch.input));
+      const torch::Tensor out = net_->forward(batch.input);
       if (out.dim() != 2 || out.size(0) != batch.target.size(0)) return;
       at.count("accuracy", out.argmax(1).eq(batch.target).sum(), static_cast<double>(batch.size()));
     }

@@ -127,50 +127,6 @@ TEST_CASE("a trainer that follows another one's steps without its leaves comes t
   CHECK(follower.state().hash() == source.state().hash());
 }
 
-/// Counts its forwards.
-struct Counted {
-  struct NetImpl : torch::nn::Module {
-    NetImpl() { register_module("fc", fc); }
-    torch::Tensor forward(const torch::Tensor& x) {
-      ++forwards;
-      return fc(x);
-    }
-    torch::nn::Linear fc{16, 4};
-  };
-  TORCH_MODULE(Net);
-  Net model() const { return Net(); }
-  torch::optim::SGD optimizer(Net& net) const {
-    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(1.0));
-  }
-  torch::Tensor loss(Net& net, const data::Batch& batch) const {
-    namespace F = torch::nn::functional;
-    const torch::Tensor out = net->forward(batch.input);
-    if (kind == 0) return F::cross_entropy(out, batch.target);
-    if (kind == 1) return F::nll_loss(torch::log_softmax(out, 1), batch.target);
-    if (kind == 2) return F::cross_entropy(out, batch.target) + F::cross_entropy(2 * out, batch.target);
-    return (out - torch::one_hot(batch.target, 4)).square().mean();
-  }
-  int kind = 0;
-  inline static int forwards = 0;
-};
-
-TEST_CASE("an evaluation without evaluate() runs the net once where the loss shows its scores") {
-  double correct[4];
-  for (const int kind : {0, 1, 2, 3}) {
-    set_up_numerics();
-    const auto model = make_training_model(Counted{kind}, kSeed);
-    const data::Batch batch = small_batch(0, 0, 50);
-    Leaf at({0, 0, 0}, 1);
-    Counted::forwards = 0;
-    model->evaluate(batch, at);
-    CHECK(Counted::forwards == (kind < 2 ? 1 : 2));
-    REQUIRE(at.figures().size() == 2);
-    CHECK(at.figures()[0].name == "accuracy");
-    correct[kind] = at.figures()[0].sum;
-    CHECK(correct[kind] == correct[0]);
-  }
-}
-
 /// Every leaf's gradient of `w` is its batch's first target.
 struct Shares {
   struct NetImpl : torch::nn::Module {
