@@ -130,7 +130,7 @@ class Steps {
     const bool exchanges = c.kind == OpKind::kAllToAllV;
     const auto gives = std::make_shared<Parts>(exchanges ? c.counts : std::vector<std::size_t>{});
     const auto gets = std::make_shared<Parts>(exchanges ? c.from_counts : c.counts);
-    const int own = narrow(c.input.count);
+    const int own = c.kind == OpKind::kAllGatherV ? narrow(c.input.count) : 0;
     return [comm = comm_, c, in_place, n = narrow(c.count), type = carrier_type(c.dtype), gives, gets, own] {
       const int tag = static_cast<int>(c.tag);
       const void* from = in_place ? MPI_IN_PLACE : c.in();

@@ -142,7 +142,7 @@ struct SmallFormat {
   TROUPE_HD static float widen(std::int8_t bits) {
     const std::int32_t magnitude = bits & 0x7f;
     const std::int32_t digits = magnitude & ((1 << kDigits) - 1);
-    constexpr float kLeast = bits_of_least();
+    constexpr float kLeast = least_value();
     const float subnormal = static_cast<float>(digits) * kLeast;
     const std::int32_t normal = (magnitude << (23 - kDigits)) + kRebias;
     std::int32_t wide = magnitude >> kDigits == 0 ? bits_as<std::int32_t>(subnormal) : normal;
@@ -171,7 +171,7 @@ struct SmallFormat {
   }
 
  private:
-  static constexpr float bits_of_least() {
+  TROUPE_HD static constexpr float least_value() {
     float least = 1;
     for (int i = 1; i < kBias + kDigits; ++i) least /= 2;
     return least;
