@@ -17,7 +17,7 @@
 namespace troupe {
 
 // Never defined: reached only by the compiler, which names them in its message.
-void this_variable_could_lose_its_value__pass_the_type_of_the_parameter_or_use_static_cast();
+void this_variable_could_lose_its_value_pass_the_type_of_the_parameter_or_use_static_cast();
 void this_constant_does_not_fit_its_parameter();
 
 namespace detail {
@@ -94,7 +94,7 @@ class Argument {
   template <class A>
   requires(detail::NeedsConstant<A, P>) consteval Argument(const A& a) {  // NOLINT
     if (!__builtin_constant_p(a)) {
-      this_variable_could_lose_its_value__pass_the_type_of_the_parameter_or_use_static_cast();
+      this_variable_could_lose_its_value_pass_the_type_of_the_parameter_or_use_static_cast();
     }
     converted_ = detail::constant<P>(a);
   }

@@ -61,13 +61,13 @@ void use(const Session& session, const ActorHandle<Counter>& counter, const Acto
   counter.call<&Counter::add>(1, 2);
 #elif CASE == 3  // expect: an argument does not convert to its parameter without loss
   counter.call<&Counter::add>(real);
-#elif CASE == 4  // expect: this_variable_could_lose_its_value__pass_the_type_of_the_parameter_or_use_static_cast
+#elif CASE == 4  // expect: this_variable_could_lose_its_value_pass_the_type_of_the_parameter_or_use_static_cast
   counter.call<&Counter::add>(large);
-#elif CASE == 5  // expect: this_variable_could_lose_its_value__pass_the_type_of_the_parameter_or_use_static_cast
+#elif CASE == 5  // expect: this_variable_could_lose_its_value_pass_the_type_of_the_parameter_or_use_static_cast
   counter.call<&Counter::resize>(n);
 #elif CASE == 6  // expect: this_constant_does_not_fit_its_parameter
   counter.call<&Counter::resize>(-1);
-#elif CASE == 7  // expect: this_variable_could_lose_its_value__pass_the_type_of_the_parameter_or_use_static_cast
+#elif CASE == 7  // expect: this_variable_could_lose_its_value_pass_the_type_of_the_parameter_or_use_static_cast
   counter.call<&Counter::rate>(real);
 #elif CASE == 8  // expect: an argument does not convert to its parameter without loss
   counter.call<&Counter::flag>(n);
