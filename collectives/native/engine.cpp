@@ -100,7 +100,7 @@ Ticket Engine::launch_packed(std::span<const Op> calls) {
   auto pack = std::make_unique_for_overwrite<std::byte[]>(all.bytes());
   std::byte* at = pack.get();
   for (const Op& call : calls) {
-    std::memcpy(at, call.in(), call.bytes());
+    if (call.count != 0) std::memcpy(at, call.in(), call.bytes());
     at += call.bytes();
   }
   all.input.data = all.output.data = pack.get();
@@ -111,7 +111,7 @@ Ticket Engine::launch_packed(std::span<const Op> calls) {
 void Engine::unpack(const Pending& op) {
   const std::byte* at = op.pack.get();
   for (const Op& call : op.packed) {
-    std::memcpy(call.out(), at, call.bytes());
+    if (call.count != 0) std::memcpy(call.out(), at, call.bytes());
     at += call.bytes();
   }
 }
