@@ -11,6 +11,11 @@
 
 namespace troupe::cluster {
 
+/// As messages name it.
+inline std::string name_of(ActorId actor) {
+  return "actor " + to_string(actor);
+}
+
 struct Actor {
   ActorRecord record;        ///< with its payload while it starts
   bool has_payload = false;  ///< false after a head restart until its request is repeated

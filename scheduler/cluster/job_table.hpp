@@ -13,6 +13,8 @@
 
 namespace troupe::cluster {
 
+inline constexpr const char* kJobIsOver = "its job has ended, or a newer driver took it over";
+
 struct Job {
   JobRecord record;
   std::set<ActorId> actors;                ///< those that are not dead

@@ -1,0 +1,218 @@
+// Nodes: who joins, shows itself, leaves and dies, and what follows for actors, leases and peers.
+#include <algorithm>
+#include <utility>
+
+#include "runtime/core/assert.hpp"
+#include "scheduler/cluster/cluster_machine.hpp"
+
+namespace troupe::cluster {
+
+void ClusterMachine::handle(const NodeJoined& e) {
+  const NodeId id = e.node.id;
+  if (const auto wrong = check_node(e.node)) return out_.push_back(RefuseNode{id, wrong->message()});
+  if (!membership_.join(id, now_)) return out_.push_back(RefuseNode{id, why_not_live(id)});
+  const bool first = index_.nodes().empty();
+  Node& node = nodes_[id];
+  const bool changed = !(node.info == e.node);
+  node.info = e.node;
+  node.registered = true;
+  if (changed) persist(NodeRecord{e.node, false});
+  out_.push_back(NodeAccepted{id});
+  // Until now any size could have come: what waits for one that has not is given time.
+  const std::int64_t largest = index_.largest();
+  refresh(id);
+  if (index_.largest() < largest || (first && !waiting_.empty()))
+    losses_.push_back({largest, now_ + config_.lost_node_grace});
+  take_leases(id, node, e.leases);
+  take_peers(id, node, e.peers);
+  if (e.leaving) node_leaves(id);
+  reconcile(id, e.actors);
+  freed_.push_back(id);
+}
+
+void ClusterMachine::take_leases(NodeId id, Node& node, const std::vector<JobId>& leases) {
+  for (const JobId before : std::exchange(node.leases, {})) {
+    if (Job* job = jobs_.find(before)) job->leases.erase(id);
+  }
+  for (const JobId lease : leases) {
+    if (!jobs_.runs(lease)) {
+      out_.push_back(EndJob{id, lease, kJobIsOver});
+      continue;
+    }
+    node.leases.insert(lease);
+    jobs_.find(lease)->leases.insert(id);
+  }
+}
+
+void ClusterMachine::take_peers(NodeId id, Node& node, const std::vector<NodeId>& peers) {
+  for (const NodeId peer : peers) {
+    const auto at = nodes_.find(peer);
+    if (at == nodes_.end()) {
+      out_.push_back(NodeDead{id, peer, why_not_live(peer)});
+    } else if (peer != id) {
+      node.peers.insert(peer);
+      // A head that restarted may not have told it before.
+      if (at->second.peers.insert(id).second) out_.push_back(ExpectPeer{peer, node.info});
+    }
+  }
+  // It may not have heard of those who asked for it while its link to the head was broken.
+  for (const NodeId peer : node.peers) out_.push_back(ExpectPeer{id, nodes_.at(peer).info});
+}
+
+void ClusterMachine::handle(const Heartbeat& e) {
+  const Liveness before = membership_.heard(e.node, now_);
+  if (before == Liveness::kDead) {
+    out_.push_back(RefuseNode{e.node, why_not_live(e.node)});
+  } else if (!is_registered(e.node)) {
+    out_.push_back(RequestRegistration{e.node, "the head does not know what runs there"});
+  } else if (before == Liveness::kSuspect) {
+    refresh(e.node);
+    freed_.push_back(e.node);
+  }
+}
+
+void ClusterMachine::handle(const NodeLeaving& e) {
+  if (is_registered(e.node)) node_leaves(e.node);
+}
+
+/// What starts there is started elsewhere, if somebody who stays waits for it. What lives there ends when the
+/// node has ended it.
+void ClusterMachine::node_leaves(NodeId id) {
+  Node& node = nodes_.at(id);
+  node.leaving = true;
+  hide(id);
+  for (const ActorId actor_id : starting_for_others(id)) place_again(actor_id, actors_.at(actor_id).attempts);
+  refuse_bound_to(id, "node " + node.info.name + " leaves the cluster");
+}
+
+/// Those that can as well start on another node.
+std::vector<ActorId> ClusterMachine::starting_for_others(NodeId id) const {
+  std::vector<ActorId> starting;
+  for (const ActorId actor_id : nodes_.at(id).actors) {
+    const ActorRecord& record = actors_.all().at(actor_id).record;
+    const Job* job = jobs_.find(record.spec.job);
+    const bool wanted = record.requester.from.node != id && job != nullptr && job->record.driver.node != id;
+    if (record.state == ActorState::kStarting && wanted && record.spec.demand.affinity != id)
+      starting.push_back(actor_id);
+  }
+  return starting;
+}
+
+/// Placement sees it no more. What only a node of its size can hold is given time for one to come.
+void ClusterMachine::hide(NodeId id) {
+  const std::int64_t largest = index_.largest();
+  index_.remove(id);
+  if (index_.largest() < largest) losses_.push_back({largest, now_ + config_.lost_node_grace});
+}
+
+void ClusterMachine::refuse_bound_to(NodeId id, const std::string& why) {
+  for (const Requester& requester : waiting_.bound_to(id)) {
+    const auto spawn = waiting_.take(requester);
+    refuse(*spawn,
+           {ErrorCode::kActorDied, "cannot place " + spawn->spec.type, why, "choose a node that lives"});
+  }
+}
+
+void ClusterMachine::handle(const NodeLeft& e) {
+  node_gone(e.node, clipped(e.reason));
+}
+
+std::string ClusterMachine::why_not_live(NodeId node) const {
+  const auto at = dead_nodes_.find(node);
+  if (at == dead_nodes_.end()) return "node " + to_string(node) + " is not a live node of this cluster";
+  return "node " + to_string(node) + " was declared dead (" + at->second + "); its id stays refused";
+}
+
+void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
+  const auto it = nodes_.find(id);
+  if (it == nodes_.end()) return;
+  const Node node = it->second;
+  membership_.leave(id);
+  dead_nodes_.emplace(id, reason);
+  forget_nodes_.set(id, now_ + config_.keep_dead_nodes);
+  persist(NodeRecord{node.info, true});
+  for (const NodeId peer : node.peers) {
+    nodes_.at(peer).peers.erase(id);
+    out_.push_back(NodeDead{peer, id, reason});
+  }
+  hide(id);
+  for (const JobId lease : node.leases) jobs_.find(lease)->leases.erase(id);
+
+  const std::string died = "its node " + node.info.name + " is dead: " + reason;
+  const std::vector<JobId> driven = jobs_.driven_from(id);
+  std::vector<ActorId> again = starting_for_others(id);
+  std::erase_if(again,
+                [&](ActorId actor) { return actors_.at(actor).attempts + 1 >= config_.start_attempts; });
+  for (const ActorId actor : node.actors) {
+    if (std::find(again.begin(), again.end(), actor) == again.end())
+      actor_gone(actors_.at(actor), {ErrorCode::kActorDied, name_of(actor) + " died", died, {}});
+  }
+  // Nobody waits for the answers.
+  claims_.forget([&](const SpawnRequested& spawn) { return spawn.requester.from.node == id; });
+  for (const Requester& requester : waiting_.asked_by(id)) drop(requester);
+  for (const JobId job : driven) end_job(*jobs_.find(job), "its driver's node is dead: " + reason);
+  for (const ActorId actor : again) place_again(actor, actors_.at(actor).attempts + 1);
+  TROUPE_ASSERT(nodes_.at(id).actors.empty(), "a dead node holds no actor");
+  nodes_.erase(id);
+  refuse_bound_to(id, died);
+}
+
+void ClusterMachine::reconcile(NodeId node, const std::vector<LiveActor>& listed) {
+  std::map<ActorId, ProcessId> there;
+  for (const LiveActor& live : listed) there[live.actor] = live.process;
+  const std::set<ActorId> known = nodes_.at(node).actors;
+  for (const ActorId id : known) {
+    Actor& actor = actors_.at(id);
+    const ActorState state = actor.record.state;
+    const auto found = there.find(id);
+    if (found == there.end()) {
+      if (state != ActorState::kStarting) {
+        actor_gone(
+            actor,
+            {ErrorCode::kActorDied, name_of(id) + " died", "it was gone when its node registered again", {}});
+      } else if (actor.has_payload) {
+        out_.push_back(StartActor{node, id, actor.record.spec, "its node may not have heard the first time"});
+      }  // else: when its request is repeated, which brings its payload
+    } else if (state == ActorState::kEnding) {
+      kill(node, id, actor.reason);
+    } else if (state == ActorState::kStarting && found->second) {
+      actor_alive(actor, found->second);
+    }
+  }
+  for (const auto& [id, process] : there) {
+    if (!known.contains(id)) kill(node, id, "the head does not know it as living there");
+  }
+  for (const auto& question : claims_.questions(node)) out_.push_back(question);
+}
+
+void ClusterMachine::handle(const PeerWanted& e) {
+  if (!is_registered(e.node)) return;
+  const auto at = nodes_.find(e.peer);
+  if (at == nodes_.end() || e.peer == e.node) {
+    const std::string why = e.peer == e.node ? "a node is no peer of itself" : why_not_live(e.peer);
+    return out_.push_back(PeerAnswered{e.node, false, {e.peer}, why});
+  }
+  Node& asker = nodes_.at(e.node);
+  asker.peers.insert(e.peer);
+  at->second.peers.insert(e.node);
+  out_.push_back(ExpectPeer{e.peer, asker.info});
+  out_.push_back(PeerAnswered{e.node, true, at->second.info, {}});
+}
+
+void ClusterMachine::handle(const NodesWanted& e) {
+  if (!is_registered(e.requester.from.node)) return;
+  NodesAnswered all{e.requester, {}};
+  for (const auto& [id, node] : nodes_) all.nodes.push_back(node.info);
+  out_.push_back(std::move(all));
+}
+
+/// What placement sees of that node.
+void ClusterMachine::refresh(NodeId id) {
+  const Node& node = nodes_.at(id);
+  if (node.info.gateway || node.leaving) return index_.remove(id);
+  const bool doubtful = !node.registered || membership_.liveness(id) != Liveness::kAlive;
+  index_.set({id, node.info.name, node.info.cpu_e4, node.cpu_used_e4, static_cast<int>(node.actors.size()),
+              doubtful});
+}
+
+}  // namespace troupe::cluster
