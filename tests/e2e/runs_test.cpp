@@ -342,7 +342,7 @@ TEST_CASE("a run whose session has ended says so", "[runs]") {
   run_to(runs, 2);
   session.reset();
   CHECK_THROWS_WITH(paused.resume(), Catch::Contains("its session has ended"));
-  CHECK_THROWS_WITH(runs.wait(), Catch::Contains("its session has ended"));
   CHECK_THROWS_WITH(runs.stop(), Catch::Contains("its session has ended"));
   CHECK_THROWS_WITH(runs.pause(), Catch::Contains("its session has ended"));
+  CHECK_THROWS_WITH(runs.wait(), Catch::Contains("its session has ended"));
 }
