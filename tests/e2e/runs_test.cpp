@@ -309,7 +309,7 @@ TEST_CASE(
   Net net = run.wait().load(Net());
   net->eval();
   const torch::NoGradGuard no_grad;
-  const pid_t node = session.embedded()->node_pids().front();
+  pid_t node = session.embedded()->node_pids().front();
   {
     const train::Predictor<Job> predictor(session, Job{}, *snapshot.state, {.replicas = 1, .batch = 4});
     std::vector<torch::Tensor> images;
@@ -325,8 +325,14 @@ TEST_CASE(
     CHECK(predictor.stats().answered == 60);
     CHECK(predictor.stats().restarts == 1);
     CHECK(predictor.stats().largest_batch <= 4);
+    // Its program's node: spawns fail until the program has another one.
+    ::kill(node, SIGKILL);
+    for (int i = 0; i < 10; ++i)
+      CHECK(torch::allclose(torch::tensor(predictor.predict(images[i]).get(60s)),
+                            net->forward(images[i].unsqueeze(0))[0], 1e-3, 1e-4));
     CHECK_THROWS_AS(predictor.predict(torch::rand({3})).get(60s), TaskFailed);  // the net's own words
     CHECK_THROWS_AS(train::Predictor<Job>(session, Job{}, *snapshot.state, {.replicas = 0}), BadConfig);
+    node = session.embedded()->node_pids().front();
   }
   const auto other = checkpoint::write_safetensors(checkpoint::lay_out_safetensors({}).value());
   CHECK_THROWS_WITH(train::Predictor<Job>(session, Job{}, other), Catch::Contains("hidden.weight"));
