@@ -215,6 +215,26 @@ TEST_CASE("a job cannot end the actors of another one, nor reach its memory", "[
   CHECK(other.spawn<Guest>({.isolated = true, .name = "guest"}).call<&Guest::pid>().get(20s) > 0);
 }
 
+// It was given actors until it had gone, and its trainers had "left the collective".
+TEST_CASE("a node that is told to end gets nothing more, and its actors' end is told as that", "[cluster]") {
+  const Cluster cluster;
+  auto session = cluster.join("leavers");
+  const NodeId one = node_named(session, "one"), two = node_named(session, "two");
+  auto busy = session.spawn<Guest>({.num_cpus = 3, .isolated = true, .node = one});  // two has more room
+  auto there = session.spawn<Guest>({.isolated = true, .node = two});
+  const pid_t worker = there.call<&Guest::pid>().get(20s);
+  Promise<std::string> told;
+  session.monitor(there, [told](const std::string& why) mutable { told.set(why); });
+  ::kill(worker, SIGSTOP);  // it does not leave: its node has to kill it
+  ::kill(children(cluster.supervisor("b"), "troupe-node").at(0), SIGTERM);
+  auto late = session.spawn<Guest>({.num_cpus = 1, .isolated = true});
+  CHECK(late.call<&Guest::pid>().get(30s) > 0);
+  CHECK(late.address().node == one);
+  const std::string why = told.future().get(30s);
+  CHECK_THAT(why, Catch::Contains("its node leaves: it was told to end"));
+  CHECK(busy.call<&Guest::pid>().get(20s) > 0);
+}
+
 TEST_CASE("a node dies, the head dies: the rest goes on", "[cluster]") {
   const Cluster cluster;
   auto session = cluster.join("survivor");
