@@ -221,7 +221,7 @@ class ProcessGroup {
   /// first: one that is refused leaves none launched. The collectives among them are the same on every rank,
   /// and batched alike: a backend may make one of several (native: all_reduces of up to 16 KiB side by side,
   /// of one dtype and reduction). Sends and receives may be in any order: none waits for another. A call of
-  /// its own timeout is a batch of one: batch({Op::barrier().within(5s)}).
+  /// its own timeout is a batch of one: batch({Op::barrier().within(5s)}). Their buffers do not overlap.
   ///
   ///   group.batch({Op::send(buffer_of(std::span(mine)), right), Op::recv(buffer_of(std::span(theirs)),
   ///   left)});

@@ -159,6 +159,8 @@ void Work::tell(const Note& note) const {
 }
 
 std::shared_ptr<Work> then(std::shared_ptr<Work> work, std::function<void()> next) {
+  if (work == nullptr || next == nullptr)
+    throw_error({ErrorCode::kBadInput, "then() of nothing", "its work or its function is empty", ""});
   return std::make_shared<Then>(std::move(work), std::move(next));
 }
 
@@ -168,6 +170,8 @@ std::shared_ptr<Work> completed_work() {
 
 std::shared_ptr<Work> joined(std::vector<std::shared_ptr<Work>> parts) {
   if (parts.empty()) return completed_work();
+  if (std::count(parts.begin(), parts.end(), nullptr) != 0)
+    throw_error({ErrorCode::kBadInput, "joined() of nothing", "one of its works is empty", ""});
   const bool same =
       std::all_of(parts.begin(), parts.end(), [&](const auto& p) { return p == parts.front(); });
   if (same) return parts.front();

@@ -17,10 +17,11 @@
 namespace troupe::train {
 namespace {
 
-/// Replicas that did not start or died, in a row, before requests are failed; and the deadline of the first
-/// start.
-constexpr int kMostFailures = 8;
+/// Starts that died for each replica that is wanted, with none up, before requests are failed.
+constexpr int kMostDeaths = 8;
+/// How long the first start may take, and how long none may be up for want of a node or of CPUs.
 constexpr Duration kReady = std::chrono::seconds(120);
+constexpr RestartPolicy kPauses{.longest_pause = std::chrono::seconds(1)};
 
 bool may_go_again(const ErrorInfo& error) {
   return error.code == ErrorCode::kActorDied || error.code == ErrorCode::kUnavailable;
@@ -111,7 +112,10 @@ struct ReplicaSet::State : std::enable_shared_from_this<State> {
   std::uint64_t last_seat = 0;
   std::deque<Shared> waiting;  ///< no replica is there
   PredictStats stats;
-  int failures = 0;  ///< in a row
+  const MonotonicClock clock;
+  int failures = 0;  ///< in a row,
+  int deaths = 0;    ///< of which so many were deaths
+  Instant failing_since{};
   bool ended = false;
   std::optional<ErrorInfo> given_up;  ///< why no replica is started again
   std::size_t wanted = 0;
@@ -148,7 +152,7 @@ struct ReplicaSet::State : std::enable_shared_from_this<State> {
       if (ended) return session.kill(replica, "the predictor is gone");
       seat = ++last_seat;
       seats[seat] = {replica, pid, 0};
-      failures = 0;
+      failures = deaths = 0;
       if (seats.size() == wanted) ready.set();
       now.swap(waiting);
     }
@@ -164,9 +168,12 @@ struct ReplicaSet::State : std::enable_shared_from_this<State> {
     {
       const std::lock_guard lock(mutex);
       if (ended) return;
-      if (may_go_again(why) && ++failures < kMostFailures) {
-        // (The program's node may be gone: it gets another one within seconds.)
-        const Duration pause = RestartPolicy{}.pause_after(failures);
+      if (failures++ == 0) failing_since = clock.now();
+      if (why.code == ErrorCode::kActorDied) ++deaths;
+      const bool hopeless_now =
+          deaths >= kMostDeaths * static_cast<int>(wanted) || clock.now() - failing_since >= kReady;
+      if (may_go_again(why) && (!seats.empty() || !hopeless_now)) {
+        const Duration pause = kPauses.pause_after(failures);
         session.process().later(pause, [me = shared_from_this()] { me->start_one(); });
         return;
       }

@@ -96,7 +96,10 @@ Ticket Engine::launch_packed(std::span<const Op> calls) {
   Op all = calls.back();
   all.peer = static_cast<std::int32_t>(calls.size());
   all.count = 0;
-  for (const Op& call : calls) all.count += call.count;
+  for (const Op& call : calls) {
+    all.count += call.count;
+    all.counts.push_back(call.count);  // compared between the ranks
+  }
   auto pack = std::make_unique_for_overwrite<std::byte[]>(all.bytes());
   std::byte* at = pack.get();
   for (const Op& call : calls) {

@@ -238,6 +238,16 @@ struct Integer {
   TROUPE_HD static T scale(T value, T factor) { return apply(Product{}, value, factor); }
 };
 
+/// Keeps a product from being fused with a sum: GCC makes fmaddsub of complex products even where it is told
+/// to contract nothing.
+template <class T>
+TROUPE_HD T rounded(T product) {
+#if defined(__GNUC__) && !defined(__CUDA_ARCH__)
+  asm("" : "+m"(product));
+#endif
+  return product;
+}
+
 /// A complex number, real part first: sums, means, products, and a real factor, by parts.
 template <class T>
 struct Complex {
@@ -254,8 +264,8 @@ struct Complex {
     return {Part::apply(Sum{}, a.real, b.real), Part::apply(Sum{}, a.imaginary, b.imaginary)};
   }
   TROUPE_HD static Stored apply(Product, Stored a, Stored b) {
-    return {Part::store(a.real * b.real - a.imaginary * b.imaginary),
-            Part::store(a.real * b.imaginary + a.imaginary * b.real)};
+    return {Part::store(rounded(a.real * b.real) - rounded(a.imaginary * b.imaginary)),
+            Part::store(rounded(a.real * b.imaginary) + rounded(a.imaginary * b.real))};
   }
   TROUPE_HD static Stored divide(Stored value, T divisor) {
     return {Part::divide(value.real, divisor), Part::divide(value.imaginary, divisor)};

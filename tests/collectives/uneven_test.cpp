@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <complex>
+#include <cstring>
 #include <thread>
 
 #include "runtime/core/error.hpp"
@@ -190,4 +192,37 @@ TEST_CASE("small all_reduces of a batch go as one, with the bits that they have 
     }
   });
   for (const auto& what : thrown) CHECK(contains(what, "2 calls of a batch in one"));
+}
+
+// They were summed into each other in silence.
+TEST_CASE("a batch in another order, or with the same total in other parts, is a mismatch") {
+  for (const std::size_t first : {std::size_t{20}, std::size_t{15}}) {
+    const auto thrown = run_threads(options_of(2), [first](ProcessGroup& group) {
+      const std::size_t own = group.rank() == 0 ? 10 : first;
+      std::vector<float> a(own, 1), b(30 - own, 2);
+      group
+          .batch({Op::all_reduce(buffer_of(std::span(a)), ReduceOp::kSum),
+                  Op::all_reduce(buffer_of(std::span(b)), ReduceOp::kSum)})
+          ->wait();
+    });
+    for (const auto& what : thrown) CHECK(contains(what, "2 calls of a batch in one"));
+  }
+}
+
+// GCC fused them in the middle of a long vector, and not at its end.
+TEST_CASE("a complex product is the same wherever its element stands") {
+  run(3, {.nodes = {{0, 1, 2}}}, [](ProcessGroup& group) {
+    std::vector<std::complex<float>> whole(301);
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      const float x = 1.0F + 0.001F * static_cast<float>(i + 1) * static_cast<float>(group.rank() + 1);
+      whole[i] = {x, 1.7F - x};
+    }
+    auto parts = whole;
+    group.all_reduce(whole, ReduceOp::kProduct)->wait();
+    for (std::size_t i = 0; i < parts.size(); i += 3) {
+      const std::span some(parts.data() + i, std::min<std::size_t>(3, parts.size() - i));
+      group.all_reduce(some, ReduceOp::kProduct)->wait();
+    }
+    CHECK(std::memcmp(whole.data(), parts.data(), whole.size() * sizeof whole[0]) == 0);
+  });
 }
