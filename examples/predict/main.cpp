@@ -7,9 +7,8 @@
 #include <cstdio>
 #include <deque>
 
-#include "actors/train/predictor.hpp"
 #include "examples/mnist/model.hpp"
-#include "troupe/train.hpp"
+#include "troupe/predict.hpp"
 
 using namespace troupe;
 

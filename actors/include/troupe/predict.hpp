@@ -1,0 +1,5 @@
+/// Answers requests with trained weights: troupe::train::Predictor. Link troupe::train.
+#pragma once
+
+#include "actors/train/predictor.hpp"
+#include "troupe/train.hpp"
