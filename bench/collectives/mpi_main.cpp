@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <string_view>
 
 #include "bench/collectives/stage.hpp"
 
@@ -35,9 +36,12 @@ void run(const bench::Shape& shape, float* from, float* to) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "bench_collectives starts this program; it has no use of its own\n");
-    return 2;
+  const std::string_view argument = argc == 2 ? argv[1] : "";
+  if (argument.empty() || argument.starts_with("-")) {
+    const bool asked = argument == "--help";
+    std::fprintf(asked ? stdout : stderr,
+                 "bench_collectives starts this program; it has no use of its own\n");
+    return asked ? 0 : 2;
   }
   const int fd = ::open(argv[1], O_RDWR | O_CLOEXEC);
   void* at = ::mmap(nullptr, sizeof(bench::Stage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
