@@ -6,25 +6,26 @@
 #include <optional>
 #include <tuple>
 
-#include "collectives/flight/lane.hpp"
+#include "collectives/flight/rank_dump.hpp"
 
 namespace troupe::collectives::flight {
 namespace {
 
 constexpr std::int64_t kEarlierRun_ns = 60'000'000'000;
 
-const Lane& lane_of(const std::vector<Lane>& lanes, int rank) {
-  return *std::find_if(lanes.begin(), lanes.end(), [&](const Lane& lane) { return lane.dump.rank == rank; });
+const RankDump& record_of(const std::vector<RankDump>& records, int rank) {
+  return *std::find_if(records.begin(), records.end(),
+                       [&](const RankDump& record) { return record.dump.rank == rank; });
 }
 
 /// How far a rank had come, and what it was at: "its last is #17 barrier(), completed 12.3 s before its
 /// dump".
-std::string doing(const Lane& lane) {
-  std::string text = "rank " + std::to_string(lane.dump.rank) + ": ";
-  text += lane.last() == 0 ? "it called no collective" : "its last is #" + std::to_string(lane.last());
-  if (const Operation* last = lane.at(lane.last()); last != nullptr) {
+std::string doing(const RankDump& record) {
+  std::string text = "rank " + std::to_string(record.dump.rank) + ": ";
+  text += record.last() == 0 ? "it called no collective" : "its last is #" + std::to_string(record.last());
+  if (const Operation* last = record.at(record.last()); last != nullptr) {
     text += " " + to_string(last->call);
-    const auto since = std::max<std::int64_t>(lane.dump.dumped_ns - last->launched_ns - last->took_ns, 0);
+    const auto since = std::max<std::int64_t>(record.dump.dumped_ns - last->launched_ns - last->took_ns, 0);
     if (last->state == State::kWaiting) {
       text += ", in which it waited for " + for_people(since);
     } else {
@@ -32,15 +33,15 @@ std::string doing(const Lane& lane) {
       if (last->state == State::kLaunched) text += " and not waited for";
     }
   }
-  const auto& operations = lane.dump.operations;
+  const auto& operations = record.dump.operations;
   if (operations.empty()) return text;
   const Operation& newest = operations.back();
   if (newest.state == State::kRefused)
     text += "; its call of " + to_string(newest.call) + " was refused" +
-            (newest.error == lane.dump.reason ? "" : ": " + newest.error);
+            (newest.error == record.dump.reason ? "" : ": " + newest.error);
   for (auto op = operations.rbegin(); op != operations.rend(); ++op) {
     if (!is_message(op->call.kind) || op->state != State::kWaiting) continue;
-    text += "; it waited in " + to_string(op->call) + " for " + for_people(lane.waited_ns(*op));
+    text += "; it waited in " + to_string(op->call) + " for " + for_people(record.waited_ns(*op));
     break;
   }
   return text;
@@ -53,15 +54,15 @@ struct Camp {
 };
 
 /// The ranks in `sequence` by what they called, most ranks first.
-std::vector<Camp> camps_at(const std::vector<Lane>& lanes, std::uint64_t sequence) {
+std::vector<Camp> camps_at(const std::vector<RankDump>& records, std::uint64_t sequence) {
   std::vector<Camp> camps;
-  for (const Lane& lane : lanes) {
-    const Operation* op = lane.at(sequence);
+  for (const RankDump& record : records) {
+    const Operation* op = record.at(sequence);
     if (op == nullptr) continue;
     auto camp =
         std::find_if(camps.begin(), camps.end(), [&](const Camp& c) { return same_call(c.call, op->call); });
     if (camp == camps.end()) camp = camps.insert(camps.end(), {op->call, {}});
-    camp->ranks.push_back(lane.dump.rank);
+    camp->ranks.push_back(record.dump.rank);
   }
   std::stable_sort(camps.begin(), camps.end(),
                    [](const Camp& a, const Camp& b) { return a.ranks.size() > b.ranks.size(); });
@@ -86,38 +87,38 @@ Finding mismatch(std::uint64_t sequence, const std::vector<Camp>& camps) {
 }
 
 /// Whether somebody failed, or has waited for long, in `sequence` or in what comes after it.
-bool is_stuck(const std::vector<Lane>& lanes, std::uint64_t sequence, std::int64_t patience_ns) {
-  for (const Lane& lane : lanes) {
-    for (auto op = lane.collectives.rbegin(); op != lane.collectives.rend(); ++op) {
+bool is_stuck(const std::vector<RankDump>& records, std::uint64_t sequence, std::int64_t stuck_after_ns) {
+  for (const RankDump& record : records) {
+    for (auto op = record.collectives.rbegin(); op != record.collectives.rend(); ++op) {
       if ((*op)->call.sequence < sequence) break;
       if ((*op)->state == State::kFailed) return true;
-      if (is_open((*op)->state) && lane.waited_ns(**op) >= patience_ns) return true;
+      if (is_open((*op)->state) && record.waited_ns(**op) >= stuck_after_ns) return true;
     }
   }
   return false;
 }
 
 /// Who has not come to `sequence`, which others have launched.
-Finding missing(const std::vector<Lane>& lanes, std::uint64_t sequence, const Camp& present) {
+Finding missing(const std::vector<RankDump>& records, std::uint64_t sequence, const Camp& present) {
   std::int64_t waited = 0, launched = std::numeric_limits<std::int64_t>::max();
   std::vector<int> waits, not_waiting, completed;
   for (int rank : present.ranks) {
-    const Lane& lane = lane_of(lanes, rank);
-    const Operation& op = *lane.at(sequence);
+    const RankDump& record = record_of(records, rank);
+    const Operation& op = *record.at(sequence);
     launched = std::min(launched, op.launched_ns);
     if (op.state == State::kCompleted) {
       completed.push_back(rank);
       continue;
     }
-    waited = std::max(waited, lane.waited_ns(op));
+    waited = std::max(waited, record.waited_ns(op));
     (op.state == State::kLaunched ? not_waiting : waits).push_back(rank);
   }
   Finding finding{.kind = FindingKind::kMissing, .sequence = sequence};
-  for (const Lane& lane : lanes) {
-    if (lane.last() >= sequence) continue;
-    finding.ranks.push_back(lane.dump.rank);
-    const bool too_early = lane.dump.dumped_ns < launched;
-    finding.details.push_back(doing(lane));
+  for (const RankDump& record : records) {
+    if (record.last() >= sequence) continue;
+    finding.ranks.push_back(record.dump.rank);
+    const bool too_early = record.dump.dumped_ns < launched;
+    finding.details.push_back(doing(record));
     if (too_early)
       finding.details.back() += "; but it was dumped before the others launched that: dump it again";
   }
@@ -134,23 +135,23 @@ Finding missing(const std::vector<Lane>& lanes, std::uint64_t sequence, const Ca
 
 /// All have launched `sequence`, and some wait for long while others never began to. The native backend moves
 /// operations in wait(), so who does not wait stops everybody.
-std::optional<Finding> held_up(const std::vector<Lane>& lanes, std::uint64_t sequence, const Op& called,
-                               std::int64_t patience_ns) {
+std::optional<Finding> held_up(const std::vector<RankDump>& records, std::uint64_t sequence, const Op& called,
+                               std::int64_t stuck_after_ns) {
   Finding finding{.kind = FindingKind::kHeldUp, .sequence = sequence};
   std::vector<int> waits;
   std::int64_t waited = 0;
-  for (const Lane& lane : lanes) {
-    const Operation* op = lane.at(sequence);
+  for (const RankDump& record : records) {
+    const Operation* op = record.at(sequence);
     if (op == nullptr || op->state == State::kCompleted) continue;
     if (op->state == State::kLaunched) {
-      finding.ranks.push_back(lane.dump.rank);
-      finding.details.push_back(doing(lane));
+      finding.ranks.push_back(record.dump.rank);
+      finding.details.push_back(doing(record));
     } else {
-      waits.push_back(lane.dump.rank);
-      waited = std::max(waited, lane.waited_ns(*op));
+      waits.push_back(record.dump.rank);
+      waited = std::max(waited, record.waited_ns(*op));
     }
   }
-  if (finding.ranks.empty() || waits.empty() || waited < patience_ns) return std::nullopt;
+  if (finding.ranks.empty() || waits.empty() || waited < stuck_after_ns) return std::nullopt;
   finding.text = name_ranks(finding.ranks) + " launched #" + std::to_string(sequence) + " " +
                  to_string(called) + " and never waited for it; " + name_ranks(waits) + " waited in it for " +
                  for_people(waited);
@@ -158,53 +159,54 @@ std::optional<Finding> held_up(const std::vector<Lane>& lanes, std::uint64_t seq
 }
 
 /// "ranks 0-2: text" for each text that is not empty, in rank order.
-void note_by_text(Report& report, const std::vector<Lane>& lanes, const std::string& before,
+void note_by_text(Report& report, const std::vector<RankDump>& records, const std::string& before,
                   const auto& text_of) {
   std::vector<std::pair<std::string, std::vector<int>>> said;
-  for (const Lane& lane : lanes) {
-    const std::string text = text_of(lane);
+  for (const RankDump& record : records) {
+    const std::string text = text_of(record);
     if (text.empty()) continue;
     auto same = std::find_if(said.begin(), said.end(), [&](const auto& one) { return one.first == text; });
     if (same == said.end()) same = said.insert(said.end(), {text, {}});
-    same->second.push_back(lane.dump.rank);
+    same->second.push_back(record.dump.rank);
   }
   for (const auto& [text, ranks] : said)
     report.notes.push_back(std::string(before).append(name_ranks(ranks)).append(": ").append(text));
 }
 
-void compare_collectives(Report& report, const std::vector<Lane>& lanes, const AnalysisOptions& options) {
+void compare_collectives(Report& report, const std::vector<RankDump>& records,
+                         const AnalysisOptions& options) {
   std::uint64_t first = 1, last = 0;
-  for (const Lane& lane : lanes) {
-    first = std::max(first, lane.first_kept());
-    last = std::max(last, lane.last());
+  for (const RankDump& record : records) {
+    first = std::max(first, record.first_kept());
+    last = std::max(last, record.last());
   }
   report.compared_from = first;
   std::uint64_t at = first;
   for (; at <= last; ++at) {
-    const auto camps = camps_at(lanes, at);
+    const auto camps = camps_at(records, at);
     if (camps.empty()) break;
     if (camps.size() > 1) {
       report.findings.push_back(mismatch(at, camps));
       break;
     }
-    const bool behind =
-        std::any_of(lanes.begin(), lanes.end(), [&](const Lane& lane) { return lane.last() < at; });
+    const bool behind = std::any_of(records.begin(), records.end(),
+                                    [&](const RankDump& record) { return record.last() < at; });
     if (behind) {
-      if (is_stuck(lanes, at, options.patience_ns))  // or those behind may be about to come
-        report.findings.push_back(missing(lanes, at, camps.front()));
+      if (is_stuck(records, at, options.stuck_after_ns))  // or those behind may be about to come
+        report.findings.push_back(missing(records, at, camps.front()));
       break;
     }
     report.agreed_through = at;
-    if (auto finding = held_up(lanes, at, camps.front().call, options.patience_ns)) {
+    if (auto finding = held_up(records, at, camps.front().call, options.stuck_after_ns)) {
       report.findings.push_back(*std::move(finding));
       break;
     }
   }
-  fill_table(report, lanes, std::min(at + 1, last), options.rows);  // and one row of what came after
+  fill_table(report, records, std::min(at + 1, last), options.rows);  // and one row of what came after
 }
 
-const Operation* first_failure(const Lane& lane) {
-  for (const Operation& op : lane.dump.operations) {
+const Operation* first_failure(const RankDump& record) {
+  for (const Operation& op : record.dump.operations) {
     if (op.state == State::kFailed) return &op;
   }
   return nullptr;
@@ -222,31 +224,32 @@ void find_absent(Report& report) {
   report.findings.push_back(std::move(finding));
 }
 
-Report report_on(std::vector<Lane> lanes, std::vector<std::string> notes, const AnalysisOptions& options) {
-  const Dump& any = lanes.front().dump;
+Report report_on(std::vector<RankDump> records, std::vector<std::string> notes,
+                 const AnalysisOptions& options) {
+  const Dump& any = records.front().dump;
   Report report{.group = any.group,
                 .generation = any.generation,
                 .backend = any.backend,
                 .size = any.size,
                 .notes = std::move(notes)};
-  for (const Lane& lane : lanes) {
-    report.ranks.push_back(lane.dump.rank);
-    report.newest_ns = std::max(report.newest_ns, lane.dump.dumped_ns);
-    report.size = std::max(report.size, lane.dump.size);
+  for (const RankDump& record : records) {
+    report.ranks.push_back(record.dump.rank);
+    report.newest_ns = std::max(report.newest_ns, record.dump.dumped_ns);
+    report.size = std::max(report.size, record.dump.size);
   }
-  compare_collectives(report, lanes, options);
-  for (auto& finding : lone_messages(lanes, options.patience_ns))
+  compare_collectives(report, records, options);
+  for (auto& finding : lone_messages(records, options.stuck_after_ns))
     report.findings.push_back(std::move(finding));
   find_absent(report);
-  note_by_text(report, lanes, "failed on ", [](const Lane& lane) {
-    const Operation* op = first_failure(lane);
+  note_by_text(report, records, "failed on ", [](const RankDump& record) {
+    const Operation* op = first_failure(record);
     if (op == nullptr) return std::string();
     const std::string number = is_message(op->call.kind) ? "" : "#" + std::to_string(op->call.sequence) + " ";
     return number + to_string(op->call) + ": " + op->error;
   });
-  note_by_text(report, lanes, "dumped on ", [](const Lane& lane) {
-    const Operation* op = first_failure(lane);
-    return op != nullptr && op->error == lane.dump.reason ? std::string() : lane.dump.reason;
+  note_by_text(report, records, "dumped on ", [](const RankDump& record) {
+    const Operation* op = first_failure(record);
+    return op != nullptr && op->error == record.dump.reason ? std::string() : record.dump.reason;
   });
   return report;
 }
@@ -280,20 +283,20 @@ std::vector<Report> analyse(std::vector<Dump> dumps, const AnalysisOptions& opti
   for (auto& [key, members] : groups) {
     std::int64_t formed = 0;
     for (const Dump& dump : members) formed = std::max(formed, std::min(dump.formed_ns, dump.dumped_ns));
-    std::vector<Lane> lanes;
+    std::vector<RankDump> records;
     std::vector<std::string> notes;
     for (Dump& dump : members) {
       const std::string who = "rank " + std::to_string(dump.rank);
       if (dump.dumped_ns < formed - kEarlierRun_ns) {
         notes.push_back("left out " + who +
                         ": its dump is older than the group of the others, so of an earlier run");
-      } else if (!lanes.empty() && lanes.back().dump.rank == dump.rank) {
+      } else if (!records.empty() && records.back().dump.rank == dump.rank) {
         notes.push_back("left out an earlier dump of " + who);
       } else {
-        lanes.emplace_back(std::move(dump));
+        records.emplace_back(std::move(dump));
       }
     }
-    reports.push_back(report_on(std::move(lanes), std::move(notes), options));
+    reports.push_back(report_on(std::move(records), std::move(notes), options));
   }
   std::stable_sort(reports.begin(), reports.end(),
                    [](const Report& a, const Report& b) { return a.newest_ns > b.newest_ns; });

@@ -53,7 +53,7 @@ struct AnalysisOptions {
   std::size_t rows = 6;  ///< of the table
   /// A rank that lags behind others which wait for less than this, and have not failed, did not diverge:
   /// dumps of a healthy group are not taken at one instant.
-  std::int64_t patience_ns = 1'000'000'000;
+  std::int64_t stuck_after_ns = 1'000'000'000;
 };
 
 /// One report a group and generation, the newest first. Two dumps of one rank: the later one counts. A dump

@@ -2,7 +2,7 @@
 #include <map>
 #include <optional>
 
-#include "collectives/flight/lane.hpp"
+#include "collectives/flight/rank_dump.hpp"
 
 namespace troupe::collectives::flight {
 namespace {
@@ -21,10 +21,10 @@ struct Ends {
 
 constexpr std::size_t kMaxFindings = 8;
 
-const Lane* lane_of(const std::vector<Lane>& lanes, int rank) {
-  const auto found =
-      std::find_if(lanes.begin(), lanes.end(), [&](const Lane& lane) { return lane.dump.rank == rank; });
-  return found == lanes.end() ? nullptr : &*found;
+const RankDump* record_of(const std::vector<RankDump>& records, int rank) {
+  const auto found = std::find_if(records.begin(), records.end(),
+                                  [&](const RankDump& record) { return record.dump.rank == rank; });
+  return found == records.end() ? nullptr : &*found;
 }
 
 std::uint64_t newest(const std::map<std::uint64_t, const Operation*>& messages) {
@@ -32,9 +32,10 @@ std::uint64_t newest(const std::map<std::uint64_t, const Operation*>& messages) 
 }
 
 /// `op` of rank `here` never met a partner on rank `there`; null: it may have, or may yet.
-std::optional<Finding> lone(const Operation& op, const Lane& here, const Lane* there, std::uint64_t partners,
-                            std::int64_t patience_ns) {
-  const bool stuck = op.state == State::kFailed || (is_open(op.state) && here.waited_ns(op) >= patience_ns);
+std::optional<Finding> lone(const Operation& op, const RankDump& here, const RankDump* there,
+                            std::uint64_t partners, std::int64_t stuck_after_ns) {
+  const bool stuck =
+      op.state == State::kFailed || (is_open(op.state) && here.waited_ns(op) >= stuck_after_ns);
   if (!stuck || there == nullptr || there->dump.dumped_ns < op.launched_ns) return std::nullopt;
   const int other = there->dump.rank;
   std::string text = "rank " + std::to_string(here.dump.rank) + " waited " + for_people(here.waited_ns(op)) +
@@ -63,12 +64,12 @@ std::optional<Finding> differs(const Operation& send, const Operation& receive, 
 
 }  // namespace
 
-std::vector<Finding> lone_messages(const std::vector<Lane>& lanes, std::int64_t patience_ns) {
+std::vector<Finding> lone_messages(const std::vector<RankDump>& records, std::int64_t stuck_after_ns) {
   std::map<Channel, Ends> channels;
-  for (const Lane& lane : lanes) {
-    for (const Operation& op : lane.dump.operations) {
+  for (const RankDump& record : records) {
+    for (const Operation& op : record.dump.operations) {
       if (!is_message(op.call.kind) || op.state == State::kRefused || op.call.sequence == 0) continue;
-      const int self = lane.dump.rank;
+      const int self = record.dump.rank;
       if (op.call.peer == kAnyRank) continue;  // whose it took is not known
       if (op.call.kind == OpKind::kSend) {
         channels[{self, op.call.peer, op.call.tag}].sends[op.call.sequence] = &op;
@@ -82,19 +83,19 @@ std::vector<Finding> lone_messages(const std::vector<Lane>& lanes, std::int64_t 
     if (finding && findings.size() < kMaxFindings) findings.push_back(*std::move(finding));
   };
   for (const auto& [channel, ends] : channels) {
-    const Lane* from = lane_of(lanes, channel.from);
-    const Lane* to = lane_of(lanes, channel.to);
+    const RankDump* from = record_of(records, channel.from);
+    const RankDump* to = record_of(records, channel.to);
     for (const auto& [n, send] : ends.sends) {
       if (const auto receive = ends.receives.find(n); receive != ends.receives.end()) {
         add(differs(*send, *receive->second, channel));
       } else if (n > newest(ends.receives)) {
-        add(lone(*send, *from, to, newest(ends.receives), patience_ns));
+        add(lone(*send, *from, to, newest(ends.receives), stuck_after_ns));
         break;
       }
     }
     for (const auto& [n, receive] : ends.receives) {
       if (n <= newest(ends.sends) || ends.sends.contains(n)) continue;
-      add(lone(*receive, *to, from, newest(ends.sends), patience_ns));
+      add(lone(*receive, *to, from, newest(ends.sends), stuck_after_ns));
       break;
     }
   }

@@ -1,15 +1,15 @@
 #include <algorithm>
 
 #include "collectives/flight/analysis.hpp"
-#include "collectives/flight/lane.hpp"
+#include "collectives/flight/rank_dump.hpp"
 
 namespace troupe::collectives::flight {
 namespace {
 
-std::string cell_of(const Lane& lane, std::uint64_t sequence) {
-  if (const Operation* op = lane.at(sequence); op != nullptr)
+std::string cell_of(const RankDump& record, std::uint64_t sequence) {
+  if (const Operation* op = record.at(sequence); op != nullptr)
     return to_string(op->call) + " " + std::string(name_of(op->state));
-  return sequence < lane.first_kept() ? "forgotten" : "-";
+  return sequence < record.first_kept() ? "forgotten" : "-";
 }
 
 std::string table_text(const Report& report) {
@@ -63,16 +63,17 @@ std::string name_ranks(const std::vector<int>& ranks) {
   return text;
 }
 
-void fill_table(Report& report, const std::vector<Lane>& lanes, std::uint64_t last_row, std::size_t rows) {
+void fill_table(Report& report, const std::vector<RankDump>& records, std::uint64_t last_row,
+                std::size_t rows) {
   const std::uint64_t count = std::min<std::uint64_t>(rows, last_row);
   report.first_row = last_row - count + 1;
-  for (const Lane& lane : lanes) {
+  for (const RankDump& record : records) {
     TableColumn column;
-    for (std::uint64_t s = report.first_row; s <= last_row; ++s) column.cells.push_back(cell_of(lane, s));
+    for (std::uint64_t s = report.first_row; s <= last_row; ++s) column.cells.push_back(cell_of(record, s));
     auto same = std::find_if(report.table.begin(), report.table.end(),
                              [&](const TableColumn& c) { return c.cells == column.cells; });
     if (same == report.table.end()) same = report.table.insert(report.table.end(), std::move(column));
-    same->ranks.push_back(lane.dump.rank);
+    same->ranks.push_back(record.dump.rank);
   }
 }
 

@@ -11,7 +11,7 @@
 
 #include "collectives/gloo/gloo_calls.hpp"
 #include "collectives/gloo/pipe_signal.hpp"
-#include "collectives/gloo/task_lane.hpp"
+#include "collectives/gloo/task_thread.hpp"
 
 namespace troupe::collectives {
 namespace {
@@ -92,11 +92,11 @@ class GlooGroup final : public LibraryGroup {
                       .name = options.name}),
         link_(std::make_shared<Lifeline>(
             Lifeline{std::move(site), shared_flag(), options.rank, options.timeout})),
-        collectives_(std::make_unique<TaskLane>()) {}
+        collectives_(std::make_unique<TaskThread>()) {}
 
   ~GlooGroup() override {
     bool busy = !collectives_->idle();
-    for (const auto& lane : messages_) busy = busy || !lane->idle();
+    for (const auto& thread : messages_) busy = busy || !thread->idle();
     if (busy) stop("rank " + std::to_string(rank()) + " left the group with operations in flight");
     collectives_.reset();
     messages_.clear();
@@ -121,7 +121,7 @@ class GlooGroup final : public LibraryGroup {
 
   /// Posts the message at once, so that messages overtake each other, and lets a free thread wait for it.
   std::shared_ptr<Work> message(const Op& op) {
-    TaskLane& lane = free_lane();
+    TaskThread& thread = free_thread();
     const bool sends = op.kind == OpKind::kSend;
     std::shared_ptr<gloo::transport::UnboundBuffer> buffer;
     guarded(*link_, op, [&] {
@@ -140,7 +140,7 @@ class GlooGroup final : public LibraryGroup {
       }
     });
     const auto source = std::make_shared<std::atomic<int>>(-1);
-    return lane.run(
+    return thread.run(
         [link = link_, op, buffer, sends, source] {
           guarded(*link, op, [&] {
             int from = -1;
@@ -152,21 +152,21 @@ class GlooGroup final : public LibraryGroup {
         source);
   }
 
-  TaskLane& free_lane() {
-    for (const auto& lane : messages_) {
-      if (lane->idle()) return *lane;
+  TaskThread& free_thread() {
+    for (const auto& thread : messages_) {
+      if (thread->idle()) return *thread;
     }
     if (messages_.size() == kMaxMessages) {
       throw_error({ErrorCode::kLimit, "too many messages are in flight",
                    "the backend gloo has a thread for each, and no more than " + std::to_string(kMaxMessages),
                    "wait for some"});
     }
-    return *messages_.emplace_back(std::make_unique<TaskLane>());
+    return *messages_.emplace_back(std::make_unique<TaskThread>());
   }
 
   std::shared_ptr<Lifeline> link_;
-  std::unique_ptr<TaskLane> collectives_;
-  std::vector<std::unique_ptr<TaskLane>> messages_;
+  std::unique_ptr<TaskThread> collectives_;
+  std::vector<std::unique_ptr<TaskThread>> messages_;
 };
 
 [[noreturn]] void refuse(std::string why, std::string todo) {

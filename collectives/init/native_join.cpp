@@ -9,12 +9,12 @@
 namespace troupe::collectives {
 namespace {
 
-/// What a rank tells the others once it is known who is where: "TICKET ENDPOINT", "-" for what it has not.
-struct Card {
-  std::string ticket = "-";    ///< of the rank that has its machine's region
+/// What a rank tells the others once it is known who is where: "TOKEN ENDPOINT", "-" for what it has not.
+struct PeerInfo {
+  std::string token = "-";     ///< of the rank that has its machine's region
   std::string endpoint = "-";  ///< where ranks of other machines connect
-  std::string text() const { return ticket + " " + endpoint; }
-  static Card parse(const std::string& text) {
+  std::string text() const { return token + " " + endpoint; }
+  static PeerInfo parse(const std::string& text) {
     const auto space = text.find(' ');
     if (space == std::string::npos) return {};
     return {text.substr(0, space), text.substr(space + 1)};
@@ -38,17 +38,17 @@ class NativeJoin {
     const bool many_machines = locals_.size() < hosts.size();
     std::optional<RegionOffer> offer;
     std::optional<DataListener> listener;
-    Card mine;
+    PeerInfo mine;
     if (leads && shares) {
       offer = RegionOffer::open().value();
-      mine.ticket = offer->ticket();
+      mine.token = offer->token();
     }
     if (many_machines) {
       listener = DataListener::bind({c_.address, 0}).value();
       mine.endpoint = to_string(listener->endpoint());
     }
-    std::vector<std::string> cards(hosts.size());
-    if (shares || many_machines) cards = all_gather("card", mine.text());
+    std::vector<std::string> infos(hosts.size());
+    if (shares || many_machines) infos = all_gather("info", mine.text());
 
     NativeGroupOptions options{.rank = c_.rank,
                                .size = c_.size,
@@ -57,8 +57,8 @@ class NativeJoin {
                                .timeout = c_.operation_timeout,
                                .data_bytes = c_.data_bytes,
                                .machines = machines};
-    options.region = std::make_shared<SharedMemory>(region(offer, cards));
-    if (many_machines) options.remote = connect(*listener, cards);
+    options.region = std::make_shared<SharedMemory>(region(offer, infos));
+    if (many_machines) options.remote = connect(*listener, infos);
     return make_native_group(std::move(options));
   }
 
@@ -71,11 +71,11 @@ class NativeJoin {
         {.rank = c_.rank, .size = c_.size, .timeout = left(), .purpose = c_.purpose, .name = c_.name});
   }
 
-  SharedMemory region(std::optional<RegionOffer>& offer, const std::vector<std::string>& cards) {
+  SharedMemory region(std::optional<RegionOffer>& offer, const std::vector<std::string>& infos) {
     const ShareOptions options{.timeout = left(), .aborted = c_.aborted};
     if (locals_.front() != c_.rank) {
-      const auto card = Card::parse(cards[static_cast<std::size_t>(locals_.front())]);
-      return take_region(card.ticket, c_.rank, options).value();
+      const auto info = PeerInfo::parse(infos[static_cast<std::size_t>(locals_.front())]);
+      return take_region(info.token, c_.rank, options).value();
     }
     const auto bytes = native_region_bytes(static_cast<int>(locals_.size()), c_.data_bytes);
     auto memory = SharedMemory::create("troupe-group", bytes, false).value();
@@ -83,11 +83,11 @@ class NativeJoin {
     return memory;
   }
 
-  std::map<int, UniqueFd> connect(const DataListener& listener, const std::vector<std::string>& cards) {
+  std::map<int, UniqueFd> connect(const DataListener& listener, const std::vector<std::string>& infos) {
     MeshOptions options{.self = {c_.generation, c_.size, c_.rank}, .timeout = left(), .aborted = c_.aborted};
     for (int r = 0; r < c_.size; ++r) {
       if (std::binary_search(locals_.begin(), locals_.end(), r)) continue;
-      options.peers[r] = parse_endpoint(Card::parse(cards[static_cast<std::size_t>(r)]).endpoint).value();
+      options.peers[r] = parse_endpoint(PeerInfo::parse(infos[static_cast<std::size_t>(r)]).endpoint).value();
     }
     return std::move(connect_mesh(listener, c_.key, options).value().sockets);
   }

@@ -57,11 +57,11 @@ class NcclJoin {
     if (c_.size == 1) return nullptr;
     const ShareOptions share{.timeout = left(), .aborted = c_.aborted};
     if (c_.rank != 0) {
-      const std::string ticket = c_.store.get("board", left());
-      return std::make_shared<SharedMemory>(take_region(ticket, c_.rank, share).value());
+      const std::string token = c_.store.get("board", left());
+      return std::make_shared<SharedMemory>(take_region(token, c_.rank, share).value());
     }
     auto offer = RegionOffer::open().value();
-    c_.store.set("board", offer.ticket());
+    c_.store.set("board", offer.token());
     auto memory = SharedMemory::create("troupe-board", kAbortWordBytes, true).value();
     std::vector<int> others;
     for (int r = 1; r < c_.size; ++r) others.push_back(r);

@@ -21,7 +21,7 @@ constexpr std::size_t kNameChars = 32;
 constexpr std::size_t kSecretChars = 32;
 constexpr std::size_t kMaxVisitors = 256;
 
-/// What a taker says: its rank and the secret.
+/// What a receiver says: its rank and the secret.
 struct Greeting {
   std::uint32_t rank = 0;
   std::array<char, kSecretChars> secret{};
@@ -91,13 +91,13 @@ ErrorInfo failed(ErrorCode code, std::string why) {
 }
 
 /// The rank that a visitor proves to be; -1: none of those that are awaited.
-int rank_of(int fd, const std::string& secret, const std::vector<int>& takers) {
+int rank_of(int fd, const std::string& secret, const std::vector<int>& receivers) {
   Greeting greeting;
   if (::recv(fd, &greeting, sizeof greeting, MSG_DONTWAIT) != static_cast<ssize_t>(sizeof greeting))
     return -1;
   const bool good = std::equal(secret.begin(), secret.end(), greeting.secret.begin(), greeting.secret.end());
   const auto rank = static_cast<int>(greeting.rank);
-  return good && std::find(takers.begin(), takers.end(), rank) != takers.end() ? rank : -1;
+  return good && std::find(receivers.begin(), receivers.end(), rank) != receivers.end() ? rank : -1;
 }
 
 }  // namespace
@@ -113,21 +113,21 @@ Result<RegionOffer> RegionOffer::open() {
       ::listen(offer.listener_.get(), SOMAXCONN) != 0) {
     return io_error("cannot listen for the other ranks of this machine", errno, "raise ulimit -n");
   }
-  offer.ticket_ = name + random_text(kSecretChars);
+  offer.token_ = name + random_text(kSecretChars);
   return offer;
 }
 
-Result<void> RegionOffer::hand_out(const SharedMemory& memory, std::vector<int> takers,
+Result<void> RegionOffer::hand_out(const SharedMemory& memory, std::vector<int> receivers,
                                    const ShareOptions& options) {
   const MonotonicClock clock;
   const Instant until = clock.now() + options.timeout;
-  const std::string secret = ticket_.substr(kNameChars);
+  const std::string secret = token_.substr(kNameChars);
   std::vector<UniqueFd> visitors;
-  while (!takers.empty()) {
+  while (!receivers.empty()) {
     if (options.aborted()) return failed(ErrorCode::kAborted, "another rank is gone");
     if (clock.now() >= until) {
       std::string ranks;
-      for (const int r : takers) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
+      for (const int r : receivers) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
       return failed(ErrorCode::kTimeout, "rank " + ranks + " did not come for it");
     }
     std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}};
@@ -135,8 +135,8 @@ Result<void> RegionOffer::hand_out(const SharedMemory& memory, std::vector<int> 
     ::poll(entries.data(), entries.size(), static_cast<int>(kSlice / std::chrono::milliseconds(1)));
     for (std::size_t i = visitors.size(); i-- > 0;) {
       if (entries[i + 1].revents == 0) continue;
-      const int rank = rank_of(visitors[i].get(), secret, takers);
-      if (rank >= 0 && send_fd(visitors[i].get(), memory.fd())) std::erase(takers, rank);
+      const int rank = rank_of(visitors[i].get(), secret, receivers);
+      if (rank >= 0 && send_fd(visitors[i].get(), memory.fd())) std::erase(receivers, rank);
       visitors.erase(visitors.begin() + static_cast<std::ptrdiff_t>(i));
     }
     if ((entries[0].revents & POLLIN) == 0) continue;
@@ -148,19 +148,19 @@ Result<void> RegionOffer::hand_out(const SharedMemory& memory, std::vector<int> 
   return {};
 }
 
-Result<SharedMemory> take_region(const std::string& ticket, int rank, const ShareOptions& options) {
-  if (ticket.size() != kNameChars + kSecretChars) {
+Result<SharedMemory> take_region(const std::string& token, int rank, const ShareOptions& options) {
+  if (token.size() != kNameChars + kSecretChars) {
     return ErrorInfo{ErrorCode::kBadInput, "cannot share memory with the other ranks of this machine",
-                     "what they published is no ticket", "the ranks run different builds"};
+                     "what they published is no token", "the ranks run different builds"};
   }
   const MonotonicClock clock;
   const Instant until = clock.now() + options.timeout;
   socklen_t length = 0;
-  const sockaddr_un address = address_of(ticket.substr(0, kNameChars), length);
+  const sockaddr_un address = address_of(token.substr(0, kNameChars), length);
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return io_error("cannot make a socket", errno, "raise ulimit -n");
   Greeting greeting{.rank = static_cast<std::uint32_t>(rank)};
-  std::memcpy(greeting.secret.data(), ticket.data() + kNameChars, kSecretChars);
+  std::memcpy(greeting.secret.data(), token.data() + kNameChars, kSecretChars);
   bool greeted = false;
   while (true) {
     if (options.aborted()) return failed(ErrorCode::kAborted, "another rank is gone");

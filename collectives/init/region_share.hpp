@@ -21,19 +21,19 @@ class RegionOffer {
  public:
   /// Errors: kIo.
   static Result<RegionOffer> open();
-  /// Where it is offered and the secret that opens it: to be told to the takers through the store.
-  const std::string& ticket() const { return ticket_; }
-  /// Hands `memory` to each of `takers` once. Only processes of this user that show the secret get it; others
-  /// do not get in the way. Errors: kTimeout with the ranks that did not come, kAborted, kIo.
-  Result<void> hand_out(const SharedMemory& memory, std::vector<int> takers, const ShareOptions& options);
+  /// Where it is offered and the secret that opens it: to be told to the receivers through the store.
+  const std::string& token() const { return token_; }
+  /// Hands `memory` to each of `receivers` once. Only processes of this user that show the secret get it;
+  /// others do not get in the way. Errors: kTimeout with the ranks that did not come, kAborted, kIo.
+  Result<void> hand_out(const SharedMemory& memory, std::vector<int> receivers, const ShareOptions& options);
 
  private:
   UniqueFd listener_;
-  std::string ticket_;
+  std::string token_;
 };
 
 /// The other side. Errors: kUnavailable, kRefused where another user or no memfd is at the other end,
 /// kTimeout, kAborted.
-Result<SharedMemory> take_region(const std::string& ticket, int rank, const ShareOptions& options);
+Result<SharedMemory> take_region(const std::string& token, int rank, const ShareOptions& options);
 
 }  // namespace troupe::collectives

@@ -164,7 +164,7 @@ class StoreServer::Loop {
       const Instant now = clock_.now();
       if (end && (core_.present() == 0 || now >= *end)) break;
       const int n =
-          ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), patience(now, end));
+          ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms(now, end));
       for (int i = 0; i < n; ++i) on_event(events[static_cast<std::size_t>(i)]);
       const Instant after = clock_.now();
       deliver(core_.on_time(after));
@@ -184,7 +184,7 @@ class StoreServer::Loop {
     deliver(goodbye);
   }
 
-  int patience(Instant now, const std::optional<Instant>& end) const {
+  int timeout_ms(Instant now, const std::optional<Instant>& end) const {
     Instant until = now + kNever;
     if (end) until = std::min(until, *end);
     if (const auto deadline = core_.next_deadline()) until = std::min(until, *deadline);

@@ -1,10 +1,11 @@
-// The store of a job outlives the rank that serves it: the lowest rank that lives serves the next.
+// The store of a job outlives the rank that serves it: the lowest rank that lives serves the next one.
 //
-// Everybody's watcher does the same when the store is gone. It goes up the ranks that it does not know to be
-// gone. Is the next one itself, it serves a new store at its standby address. Else it connects there:
-// refused, that rank is gone too; accepted, the store is that rank's, or will be in a moment. A host that is
-// cut off is waited for until the timeout. Ranks that another rank of the job takes for dead, and that live,
-// join nobody: their groups were aborted, and rebuild() tells them.
+// When the store is gone, the thread of every rank tries the ranks in ascending order, except those that it
+// knows to be dead. If the next one is itself, it serves a new store at its standby address. Otherwise it
+// connects there. A refusal means that this rank is dead, too; an accepted connection means that this rank
+// serves the store now, or soon. A host that is cut off does not refuse: its ranks are tried until the
+// timeout. A living rank that the others take for dead joins nobody: its groups were aborted, and rebuild()
+// tells it.
 
 #include <thread>
 
@@ -86,9 +87,9 @@ std::string World::standby() {
   return to_string(standby_->endpoint());
 }
 
-void World::learn_standbys(const std::vector<std::string>& cards) {
+void World::learn_standbys(const std::vector<std::string>& infos) {
   const std::lock_guard lock(mutex_);
-  for (const auto& card : cards) endpoints_.push_back(card.substr(std::min(card.find(' ') + 1, card.size())));
+  for (const auto& info : infos) endpoints_.push_back(info.substr(std::min(info.find(' ') + 1, info.size())));
 }
 
 void World::watch() {

@@ -162,14 +162,14 @@ std::shared_ptr<ProcessGroup> World::form(const std::string& prefix, const std::
     // Rank 0's generation is the group's.
     const bool first = prefix == kWorldPrefix;
     const std::string generation = rank == 0 ? to_string(next_generation(store.everybodys())) : "";
-    const auto cards = exchange(store, "enter", generation + " " + (first ? standby() : ""),
+    const auto infos = exchange(store, "enter", generation + " " + (first ? standby() : ""),
                                 {.rank = rank,
                                  .size = size,
                                  .timeout = left(),
                                  .hint = [this] { return strangers(); },
                                  .purpose = purpose,
                                  .name = name});
-    if (first) learn_standbys(cards);
+    if (first) learn_standbys(infos);
     group = factory_(
         BackendContext{.rank = rank,
                        .size = size,
@@ -178,7 +178,7 @@ std::shared_ptr<ProcessGroup> World::form(const std::string& prefix, const std::
                        .store = store,
                        .lasting_store = std::make_shared<PrefixStore>(this->store(), prefix),
                        .group = name_of_group,
-                       .generation = parse_generation(cards.front().substr(0, cards.front().find(' '))),
+                       .generation = parse_generation(infos.front().substr(0, infos.front().find(' '))),
                        .timeout = left(),
                        .operation_timeout = options_.operation_timeout,
                        .data_bytes = options_.data_bytes,

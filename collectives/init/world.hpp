@@ -84,7 +84,7 @@ class World : public std::enable_shared_from_this<World> {
   void watch_events();
   std::string standby();
   std::string strangers() const;
-  void learn_standbys(const std::vector<std::string>& cards);
+  void learn_standbys(const std::vector<std::string>& infos);
   bool succeed(bool died);
   bool join_successor(int rank, bool died);
   void serve_as_successor();

@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "collectives/mpi/mpi_runtime.hpp"
-#include "collectives/native/patience.hpp"
+#include "collectives/native/backoff.hpp"
 
 namespace troupe::collectives {
 namespace {
@@ -123,7 +123,7 @@ bool MpiProgress::drive(Operation& operation, Duration limit) {
   const MonotonicClock clock;
   const Instant begun = clock.now();
   Instant progress_at = begun;
-  Patience patience(crowded_);
+  Backoff patience(crowded_);
   while (true) {
     {
       const std::lock_guard lock(mutex_);
@@ -149,7 +149,7 @@ bool MpiProgress::drive(Operation& operation, Duration limit) {
       }
     }
     if (clock.now() - begun >= limit) return false;
-    if (patience.next() == Patience::Turn::kSleep) std::this_thread::sleep_for(kNap);
+    if (patience.next() == Backoff::Turn::kSleep) std::this_thread::sleep_for(kNap);
   }
 }
 

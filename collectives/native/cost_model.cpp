@@ -69,7 +69,7 @@ Choice choose_algorithm(const Op& op, int ranks, bool one_machine) {
   Choice choice{.one_shot = cost_of(1, copied, one_shot, speeds),
                 .exchange = cost_of(2, 0, exchange, speeds)};
   // What comes unasked from another machine is small.
-  const bool small = copied <= static_cast<double>(kUnaskedBytes);
+  const bool small = copied <= static_cast<double>(kEagerPartials);
   if (small && choice.one_shot.microseconds < choice.exchange.microseconds) {
     choice.algorithm = Algorithm::kOneShot;
   }

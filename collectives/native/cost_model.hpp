@@ -20,7 +20,7 @@ namespace troupe::collectives {
 
 /// What a rank sends of a collective before it knows that the other has launched it. At most 16 of them wait
 /// at a receiver for each rank of another machine (engine_remote.cpp).
-inline constexpr std::size_t kUnaskedBytes = 64 * 1024;
+inline constexpr std::size_t kEagerPartials = 64 * 1024;
 
 enum class Algorithm : std::uint8_t { kExchange, kOneShot };
 

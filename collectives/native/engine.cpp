@@ -92,7 +92,7 @@ const Engine::Pending& Engine::op_of(std::uint32_t round) const {
 
 // Launching.
 
-Ticket Engine::launch_packed(std::span<const Op> calls) {
+Token Engine::launch_packed(std::span<const Op> calls) {
   Op all = calls.back();
   all.peer = static_cast<std::int32_t>(calls.size());
   all.count = 0;
@@ -119,7 +119,7 @@ void Engine::unpack(const Pending& op) {
   }
 }
 
-Ticket Engine::launch_rounds(const Op& call, std::span<const Op> packed, std::unique_ptr<std::byte[]> pack) {
+Token Engine::launch_rounds(const Op& call, std::span<const Op> packed, std::unique_ptr<std::byte[]> pack) {
   const std::lock_guard lock(mutex_);
   throw_if_aborted();
   const Choice choice = choose_algorithm(call, size_, remotes_.empty());
@@ -144,7 +144,8 @@ Ticket Engine::launch_rounds(const Op& call, std::span<const Op> packed, std::un
   op.packed.assign(packed.begin(), packed.end());
   op.pack = std::move(pack);
   op.slot = calls_++ % kMaxInFlight;
-  op.by_run = !remotes_.empty() && plan.sums() && !plan.one_shot() && call.how.op != ReduceOp::kPremulSum;
+  op.by_host_group =
+      !remotes_.empty() && plan.sums() && !plan.one_shot() && call.how.op != ReduceOp::kPremulSum;
   op.relayed = !remotes_.empty() && plan.copies_to_all() && !plan.one_shot();
   prepare(op);
   PublishedOp& published = mine_.calls[op.slot];
@@ -156,7 +157,7 @@ Ticket Engine::launch_rounds(const Op& call, std::span<const Op> packed, std::un
   moved_ = true;
   arrive();
   if (!remotes_.empty()) {
-    check_parcels(op);
+    check_received(op);
     exchange();
   }
   return {launched_, nullptr, call.timeout};
@@ -176,7 +177,7 @@ bool Engine::advance() {
   if (!remotes_.empty()) moved = relay() || moved;
   moved = reduce() || moved;
   moved = complete() || moved;
-  if (!neighbours_.empty()) moved = exchange_mail() || moved;
+  if (!neighbours_.empty()) moved = exchange_messages() || moved;
   moved = (!remotes_.empty() && exchange()) || moved;
   return (!any_receives_.empty() && serve_any_receives()) || moved;
 }
@@ -219,10 +220,10 @@ bool Engine::relay() {
       if (!has_partials(remote, relayed_)) return relayed_ != before;
     }
     for (auto& [rank, remote] : remotes_) {
-      const Parcel& parcel = remote.parcels[relayed_ - reduced_];
-      if (parcel.placed || parcel.header.payload_bytes == 0) continue;
-      std::memcpy(landing(op, relayed_ - op.first_round, origin_of(op, rank)), parcel.bytes.data(),
-                  parcel.header.payload_bytes);
+      const ReceivedPartial& partial = remote.received[relayed_ - reduced_];
+      if (partial.placed || partial.header.payload_bytes == 0) continue;
+      std::memcpy(landing(op, relayed_ - op.first_round, origin_of(op, rank)), partial.bytes.data(),
+                  partial.header.payload_bytes);
     }
   }
   return relayed_ != before;
@@ -239,10 +240,10 @@ bool Engine::reduce() {
     copy(op, reduced_ - op.first_round);
   }
   for (auto& [rank, remote] : remotes_) {
-    auto& bytes = remote.parcels.front().bytes;
+    auto& bytes = remote.received.front().bytes;
     const bool keeps = bytes.capacity() <= kChunkBytes && remote.spare.size() < kSpareBuffers;
     if (!bytes.empty() && keeps) remote.spare.push_back(std::move(bytes));
-    remote.parcels.pop_front();
+    remote.received.pop_front();
   }
   publish(mine_.reduced, ++reduced_);
   return true;
@@ -293,7 +294,7 @@ bool Engine::complete() {
   if (completed_ == reduced_) return false;
   Pending& op = op_of(completed_);
   if (!remotes_reduced(completed_) || (!op.plan.one_shot() && !locals_reduced(completed_))) return false;
-  if (op.by_run && op.plan.answers() && !locals_delivered(completed_)) return false;
+  if (op.by_host_group && op.plan.answers() && !locals_delivered(completed_)) return false;
   if (op.plan.answers()) unstage(op, completed_ - op.first_round);
   ++completed_;
   if (completed_ == op.first_round + op.rounds) {

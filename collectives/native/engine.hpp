@@ -10,16 +10,16 @@
 ///              reads this rank's input any more. One-shot (cost_model.hpp), a rank completes a round once it
 ///              has reduced it: what others read of its input is in its stage.
 ///
-/// Ranks that are adjacent on a machine (machine_layout.hpp) speak to other machines as one where they add
-/// up: each sends some of the others the run's partial sums, and stores their results to all of the run. What
-/// all ranks of a machine copy of a rank elsewhere is *relayed*: one of them takes it into its stage, and the
-/// others read it there once its `delivered` counts the round.
+/// Between hosts, adjacent ranks on one host act as one host group (host_layout.hpp). For a sum, each of them
+/// is the leader for some remote ranks: it sends these the group's partial sums and stores their results to
+/// the whole group. Input that every rank of a host copies is *relayed*: one rank receives it into its stage,
+/// and the others read it there once its `delivered` counts the round.
 ///
 /// The first two counts are words of the region that the others watch. Several rounds can be between these
 /// states, so buckets that are launched during a backward are reduced one after another without waiting for
-/// the last rank in between. A rank of another machine takes part by frames (engine_remote.cpp). Sends and
-/// receives have their own order, by pair of ranks (mailbox.hpp, engine_mail.cpp), and move whenever a rank
-/// waits for anything.
+/// the last rank in between. A rank of another host takes part by frames (engine_remote.cpp). Sends and
+/// receives have their own order, by pair of ranks (mailbox.hpp, engine_messages.cpp), and move whenever a
+/// rank waits for anything.
 ///
 /// Thread-safety: a mutex; a thread in wait() keeps it, and leaves within a slice of sleep once the group
 /// aborts.
@@ -33,22 +33,22 @@
 #include <string>
 #include <vector>
 
+#include "collectives/native/backoff.hpp"
 #include "collectives/native/cost_model.hpp"
 #include "collectives/native/fixed_queue.hpp"
+#include "collectives/native/host_layout.hpp"
 #include "collectives/native/kernels.hpp"
 #include "collectives/native/leaf_sums.hpp"
 #include "collectives/native/link.hpp"
-#include "collectives/native/machine_layout.hpp"
 #include "collectives/native/mailbox.hpp"
 #include "collectives/native/native_group.hpp"
-#include "collectives/native/patience.hpp"
 #include "collectives/native/plan.hpp"
 #include "collectives/native/region.hpp"
 
 namespace troupe::collectives {
 
 /// What somebody waits for: a send or receive, or that so many rounds are complete.
-struct Ticket {
+struct Token {
   std::uint32_t rounds = 0;
   std::shared_ptr<const Transfer> transfer;  ///< null: rounds
   Duration timeout{};                        ///< 0: the group's
@@ -63,16 +63,16 @@ class Engine {
   std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree);
 
   /// Starts an operation, which was completed, checked and numbered (check_op.hpp).
-  Ticket launch(const Op& call) { return is_message(call.kind) ? post(call) : launch_rounds(call); }
+  Token launch(const Op& call) { return is_message(call.kind) ? post(call) : launch_rounds(call); }
   /// The messages of an all_to_all_v, which was launched.
-  std::vector<Ticket> post_parts(const Op& call);
+  std::vector<Token> post_parts(const Op& call);
   /// Starts all_reduces of one dtype, reduction and timeout as one, whose output is copied to theirs at its
   /// end.
-  Ticket launch_packed(std::span<const Op> calls);
+  Token launch_packed(std::span<const Op> calls);
 
-  /// Moves everything until `ticket` is complete, for up to `limit` (zero: does what can be done without
+  /// Moves everything until `token` is complete, for up to `limit` (zero: does what can be done without
   /// waiting); whether it is complete. Throws CollectiveAborted and Timeout.
-  bool wait(const Ticket& ticket, Duration limit);
+  bool wait(const Token& token, Duration limit);
 
   void abort(AbortKind kind, const std::string& reason);
   std::string abort_reason();
@@ -96,7 +96,7 @@ class Engine {
     bool copies_in = false;             ///< other local ranks read this rank's input from its stage
     bool gated = false;                 ///< a round has to wait for this rank's stage
     bool agreed = false;                ///< the local ranks' calls are compared
-    bool by_run = false;                ///< runs of ranks send one partial sum, and take one result
+    bool by_host_group = false;         ///< a host group sends one partial sum and receives one result
     bool relayed = false;               ///< inputs go to one rank of a machine, for all there
     std::vector<Op> packed;             ///< calls that this one stands for, and
     std::unique_ptr<std::byte[]> pack;  ///< its buffer
@@ -105,7 +105,7 @@ class Engine {
     bool is(OpKind kind) const { return call.kind == kind; }
   };
   /// The partials of one round from a rank of another machine.
-  struct Parcel {
+  struct ReceivedPartial {
     FrameHeader header;
     std::vector<std::byte> bytes;
     bool placed = false;  ///< they went straight to the output
@@ -115,17 +115,17 @@ class Engine {
     explicit Remote(Link made, int self) : link(std::move(made)), mailbox(self, link.rank(), {}) {}
     Link link;
     Mailbox mailbox;
-    enum class Sending { kNothing, kReady, kPartials, kResult, kMail } sending = Sending::kNothing;
-    bool mail_first = false;      ///< whose turn it is, so that neither starves the other
+    enum class Sending { kNothing, kReady, kPartials, kResult, kMessage } sending = Sending::kNothing;
+    bool message_first = false;   ///< whose turn it is, so that neither starves the other
     std::uint32_t ready_out = 0;  ///< rounds of which it knows that there is room for its partials
     std::uint32_t partials_out = 0;
     std::uint32_t results_out = 0;
     std::uint32_t ready_in = 0;
     std::uint32_t results_in = 0;
-    std::deque<Parcel> parcels;  ///< rounds from reduced_ on
-    Parcel coming;               ///< is coming in
+    std::deque<ReceivedPartial> received;  ///< rounds from reduced_ on
+    ReceivedPartial coming;                ///< is coming in
     std::vector<std::vector<std::byte>> spare;
-    std::vector<std::byte> added_up;  ///< what this rank sends of its run's inputs
+    std::vector<std::byte> added_up;  ///< what this rank sends of its host group's inputs
   };
   /// A rank of this machine (or this one itself) with which there were messages.
   struct Neighbour {
@@ -143,7 +143,7 @@ class Engine {
   LeafSums& sums_of(const Pending& op) { return op.is(OpKind::kAllReduceTree) ? leaf_sums_ : rank_sums_; }
   const LeafSums& sums_of(const Pending& op) const { return const_cast<Engine*>(this)->sums_of(op); }
   std::size_t partials_of(const Pending& op, int rank) const { return sums_of(op).of_rank[index_of(rank)]; }
-  bool by_run(const Pending& op, int rank) const { return op.by_run && !layout_.alone(rank); }
+  bool by_host_group(const Pending& op, int rank) const { return op.by_host_group && !layout_.alone(rank); }
   std::size_t partials_sent(const Pending& op, int from, int to) const;
   bool takes_result(const Pending& op, int to, int owner) const;
   int reader_of(const Pending& op, int to) const;
@@ -177,10 +177,10 @@ class Engine {
   bool remotes_reduced(std::uint32_t round) const;
   void agree(Pending& op);
   void trace(const Pending& op, const Choice& choice);
-  Ticket launch_rounds(const Op& call, std::span<const Op> packed = {},
-                       std::unique_ptr<std::byte[]> pack = nullptr);
+  Token launch_rounds(const Op& call, std::span<const Op> packed = {},
+                      std::unique_ptr<std::byte[]> pack = nullptr);
   static void unpack(const Pending& op);
-  Ticket post(const Op& call);
+  Token post(const Op& call);
 
   // Waiting and failing (engine_wait.cpp).
   struct Awaited {
@@ -188,23 +188,23 @@ class Engine {
     std::uint32_t round;
   };
   Awaited awaited() const;
-  bool done(const Ticket& ticket) const;
-  Duration timeout_of(const Ticket& ticket) const {
-    return ticket.timeout > Duration::zero() ? ticket.timeout : timeout_;
+  bool done(const Token& token) const;
+  Duration timeout_of(const Token& token) const {
+    return token.timeout > Duration::zero() ? token.timeout : timeout_;
   }
-  bool drive(const Ticket& ticket, Duration limit = Duration::max());
-  void check_on_others(const Ticket& ticket);
-  void sleep(const Ticket& ticket);
-  std::vector<int> missing(const Ticket& ticket) const;
+  bool drive(const Token& token, Duration limit = Duration::max());
+  void check_on_others(const Token& token);
+  void sleep(const Token& token);
+  std::vector<int> missing(const Token& token) const;
   int behind(const std::vector<int>& ranks) const;
   std::uint64_t progress_of_all() const;
   void throw_if_aborted();
   [[noreturn]] void fail(AbortKind kind, const std::string& reason);
   [[noreturn]] void throw_aborted();
-  [[noreturn]] void fail_timeout(const Ticket& ticket);
+  [[noreturn]] void fail_timeout(const Token& token);
   void tell_other_machines();
   std::string name_of(const Transfer& transfer) const;
-  std::string name_of(const Ticket& ticket);
+  std::string name_of(const Token& token);
 
   // Other machines (engine_remote.cpp).
   bool exchange();
@@ -214,7 +214,7 @@ class Engine {
   bool start_ready(Remote& remote);
   bool start_result(Remote& remote);
   bool start_partials(Remote& remote);
-  bool start_mail(Remote& remote);
+  bool start_message(Remote& remote);
   void sent(Remote& remote);
   bool receive_from(Remote& remote);
   std::span<std::byte> target_of(Remote& remote);
@@ -224,7 +224,7 @@ class Engine {
   void skip_results(Remote& remote);
   void count_delivered();
   void check_call(const Remote& remote, const FrameHeader& header, const Pending& op);
-  void check_parcels(const Pending& op);
+  void check_received(const Pending& op);
   [[noreturn]] void out_of_turn(const Remote& remote);
   FrameHeader header_for(const Pending& op, std::uint32_t round, FrameKind kind, std::size_t bytes) const;
   std::size_t partials_bytes(const Pending& op, std::uint32_t round, int from, int to) const;
@@ -233,13 +233,13 @@ class Engine {
   void sleep_on_sockets();
   bool wait_to_send();
 
-  // Messages (engine_mail.cpp).
+  // Messages (engine_messages.cpp).
   Mailbox& mailbox_of(int peer);
-  bool exchange_mail();
+  bool exchange_messages();
   bool serve_any_receives();
   void check(const Mailbox& mailbox);
   bool left(int peer) const;
-  void sleep_on_mail(int peer);
+  void sleep_on_messages(int peer);
   std::shared_ptr<const Transfer> oldest_transfer() const;
 
   const int rank_;
@@ -249,7 +249,7 @@ class Engine {
   const bool trace_;
   std::set<OpWords> traced_;
   const std::vector<LeafInterval> intervals_;
-  const MachineLayout layout_;
+  const HostLayout layout_;
   const std::vector<int> locals_;
   std::vector<int> local_index_;  ///< by rank: its place among the local ranks, or -1
   Region region_;

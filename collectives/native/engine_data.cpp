@@ -10,19 +10,19 @@ namespace troupe::collectives {
 
 /// Partial sums that `from` sends to `to` on another machine.
 std::size_t Engine::partials_sent(const Pending& op, int from, int to) const {
-  if (!by_run(op, from)) return partials_of(op, from);
-  return layout_.speaker(from, to) == from ? sums_of(op).of_run[layout_.run_of(from)] : 0;
+  if (!by_host_group(op, from)) return partials_of(op, from);
+  return layout_.leader(from, to) == from ? sums_of(op).of_host_group[layout_.host_group_of(from)] : 0;
 }
 
-/// Whether `to` takes what `owner` on another machine added up, if anybody of its run does.
+/// Whether `to` receives the sum of `owner`, on another host, for its host group.
 bool Engine::takes_result(const Pending& op, int to, int owner) const {
-  return !by_run(op, to) || op.is(OpKind::kReduce) || layout_.speaker(to, owner) == to;
+  return !by_host_group(op, to) || op.is(OpKind::kReduce) || layout_.leader(to, owner) == to;
 }
 
 /// Who on this machine reads this rank's input for `to`; this rank itself if nobody else does.
 int Engine::reader_of(const Pending& op, int to) const {
   if (is_local(to)) return to;
-  return by_run(op, rank_) ? layout_.speaker(rank_, to) : rank_;
+  return by_host_group(op, rank_) ? layout_.leader(rank_, to) : rank_;
 }
 
 /// Partial `partial` of local rank `rank` in a tree.
@@ -86,15 +86,15 @@ void Engine::unstage(const Pending& op, std::uint32_t round) const {
   }
 }
 
-/// Where this rank reads of the input of `from` what `to` reads of it: for itself, or of its own run for a
-/// rank of another machine. REQUIRES: that is something, and `from` has arrived.
+/// Where this rank reads of the input of `from` what `to` reads of it: for itself, or of its own host group
+/// for a rank of another machine. REQUIRES: that is something, and `from` has arrived.
 const std::byte* Engine::source(const Pending& op, std::uint32_t round, int from, int to,
                                 std::size_t partial) {
   const Slice wanted = op.plan.reads(round, from, to);
   const std::size_t begin = wanted.begin * op.element;
   if (from == rank_) return own_input(op, partial) + begin;
   if (!is_local(from)) {
-    return remotes_.at(from).parcels.front().bytes.data() + partial * wanted.size() * op.element;
+    return remotes_.at(from).received.front().bytes.data() + partial * wanted.size() * op.element;
   }
   if (op.is(OpKind::kAllReduceTree)) return slot(op, from, partial) + begin;
   if (op.places[local(from)] != 0) return region_.data(local(from)) + (op.places[local(from)] - 1) + begin;
@@ -125,13 +125,13 @@ int Engine::origin_of(const Pending& op, int sender) const {
   return op.is(OpKind::kBroadcast) ? op.call.peer : sender;
 }
 
-/// Where what is relayed of `from`, on another machine, lies on this one: in the taker's stage, or where
+/// Where what is relayed of `from`, on another machine, lies on this one: in the relay's stage, or where
 /// there is nobody else in the output.
 std::byte* Engine::landing(const Pending& op, std::uint32_t round, int from) const {
   if (!into_stage(op)) return op.call.out() + op.plan.writes(round, from) * op.element;
-  const int taker = layout_.taker(from, rank_, op.first_round + round);
+  const int relay = layout_.relay(from, rank_, op.first_round + round);
   const std::size_t at = op.plan.relayed(layout_.place(from, rank_));
-  return region_.stage(local(taker), op.first_round + round) + at * op.element;
+  return region_.stage(local(relay), op.first_round + round) + at * op.element;
 }
 
 void Engine::sum(const Pending& op, std::uint32_t round) {
@@ -140,14 +140,14 @@ void Engine::sum(const Pending& op, std::uint32_t round) {
   sources_.clear();
   targets_.clear();
   LeafSums& sums = sums_of(op);
-  for (const LeafInterval run : layout_.runs()) {
-    if (!is_local(run.begin) && by_run(op, run.begin)) {
-      const int speaker = layout_.speaker(run.begin, rank_);
-      const std::size_t partials = partials_sent(op, speaker, rank_);
-      for (std::size_t p = 0; p < partials; ++p) sources_.push_back(source(op, round, speaker, rank_, p));
+  for (const LeafInterval group : layout_.host_groups()) {
+    if (!is_local(group.begin) && by_host_group(op, group.begin)) {
+      const int leader = layout_.leader(group.begin, rank_);
+      const std::size_t partials = partials_sent(op, leader, rank_);
+      for (std::size_t p = 0; p < partials; ++p) sources_.push_back(source(op, round, leader, rank_, p));
       continue;
     }
-    for (int peer = run.begin; peer < run.end; ++peer) {
+    for (int peer = group.begin; peer < group.end; ++peer) {
       for (std::size_t p = 0; p < partials_of(op, peer); ++p) {
         sources_.push_back(source(op, round, peer, rank_, p));
       }
@@ -161,24 +161,24 @@ void Engine::sum(const Pending& op, std::uint32_t round) {
     }
     if (targets_.empty()) targets_.push_back(own_sum(op, round));
   }
-  TreeSum& tree = op.by_run ? sums.mixed : sums.all;
+  TreeSum& tree = op.by_host_group ? sums.mixed : sums.all;
   tree.run(op.kernel, sources_, targets_, mine.size(), op.element, op.call.how.factor);
 }
 
-/// Adds up what the ranks of this rank's run have for `remote`. REQUIRES: the local ranks have arrived.
+/// Adds up what the ranks of this host group have for `remote`. REQUIRES: the local ranks have arrived.
 std::span<const std::byte> Engine::add_up_run(Remote& remote, const Pending& op, std::uint32_t round) {
   const int to = remote.link.rank();
-  const LeafInterval run = layout_.runs()[layout_.run_of(rank_)];
+  const LeafInterval group = layout_.host_groups()[layout_.host_group_of(rank_)];
   const std::size_t count = op.plan.reads(round, rank_, to).size(), bytes = count * op.element;
   LeafSums& sums = sums_of(op);
-  remote.added_up.resize(sums.own_run.size() * bytes);
+  remote.added_up.resize(sums.own_host_group.size() * bytes);
   Kernel kernel = op.kernel;
   kernel.divide = nullptr;  // once, at the root
-  int peer = run.begin;
+  int peer = group.begin;
   std::size_t partial = 0;
-  for (std::size_t n = 0; n < sums.own_run.size(); ++n) {
+  for (std::size_t n = 0; n < sums.own_host_group.size(); ++n) {
     sources_.clear();
-    while (sources_.size() < sums.own_run[n].sources) {
+    while (sources_.size() < sums.own_host_group[n].sources) {
       if (partial == partials_of(op, peer)) {
         ++peer;
         partial = 0;
@@ -186,16 +186,16 @@ std::span<const std::byte> Engine::add_up_run(Remote& remote, const Pending& op,
       sources_.push_back(source(op, round, peer, to, partial++));
     }
     std::byte* target = remote.added_up.data() + n * bytes;
-    sums.own_run[n].sum.run(kernel, sources_, std::span(&target, 1), count, op.element);
+    sums.own_host_group[n].sum.run(kernel, sources_, std::span(&target, 1), count, op.element);
   }
   return remote.added_up;
 }
 
-/// Stores the sum of `owner`, which this rank has taken, to the others of its run.
+/// Stores the sum of `owner`, which this rank received, to the others of its host group.
 void Engine::pass_on(const Pending& op, std::uint32_t round, int owner) const {
-  if (!by_run(op, rank_) || op.is(OpKind::kReduce)) return;
-  const LeafInterval run = layout_.runs()[layout_.run_of(rank_)];
-  for (int to = run.begin; to < run.end; ++to) {
+  if (!by_host_group(op, rank_) || op.is(OpKind::kReduce)) return;
+  const LeafInterval group = layout_.host_groups()[layout_.host_group_of(rank_)];
+  for (int to = group.begin; to < group.end; ++to) {
     const Slice sum = op.plan.results(round, owner, to);
     if (to == rank_ || sum.size() == 0) continue;
     std::memcpy(target(op, round, owner, to), target(op, round, owner, rank_), sum.size() * op.element);
@@ -210,7 +210,7 @@ void Engine::copy(const Pending& op, std::uint32_t round) {
     const Slice wanted = op.plan.reads(round, from, rank_);
     if (wanted.size() == 0) continue;
     const bool relayed = !is_local(from) && op.relayed;
-    if (!relayed && !is_local(from) && remotes_.at(from).parcels.front().placed) continue;
+    if (!relayed && !is_local(from) && remotes_.at(from).received.front().placed) continue;
     std::byte* to = op.call.out() + op.plan.writes(round, from) * op.element;
     const std::byte* at = relayed ? landing(op, round, from) : source(op, round, from, rank_, 0);
     if (at != to) std::memcpy(to, at, wanted.size() * op.element);

@@ -1,14 +1,14 @@
-/// The engine's half that talks to ranks of other machines.
+/// The engine's half that talks to ranks of other hosts.
 ///
 /// On each connection both sides send, for every round in order, what the other reads of their input
 /// (kPartials, empty if nothing: it stands for having arrived) and, where sums go back, their slice of the
 /// result (kResult). A rank that has sent its result has received all partials, so a result may be stored
 /// over the slice that it answers.
 ///
-/// Nobody ever stops reading a connection, since a message that somebody waits for may be behind. So what
-/// comes unasked is small: partials of more than kUnaskedBytes wait for the receiver's kReady, which it sends
-/// once it has launched the operation and has room. A rank whose own partials are large sends kReady too,
-/// so that each rank says what it called before it waits for another's word. Partials are sent for at most
+/// Always drain every connection: a message that somebody waits for may be queued behind another. So eager
+/// data is small: partials of more than kEagerPartials wait for the receiver's kReady. The receiver sends
+/// kReady once it has launched the operation and has room. A rank whose own partials are large sends kReady
+/// too, so that each rank says what it called before it waits for another. Partials are sent for at most
 /// kWindow rounds that this rank has not reduced itself, hence at most twice as many wait at a receiver.
 
 #include <poll.h>
@@ -27,15 +27,15 @@ constexpr std::uint32_t kLargeWindow = 2;  ///< rounds, of partials that are lar
 }  // namespace
 
 bool Engine::has_partials(const Remote& remote, std::uint32_t round) const {
-  return is_before(round, reduced_ + static_cast<std::uint32_t>(remote.parcels.size()));
+  return is_before(round, reduced_ + static_cast<std::uint32_t>(remote.received.size()));
 }
 
 /// Whether this rank may reduce a round as far as `remote` goes. What goes out may be gone afterwards:
-/// one-shot, the sum is stored over the own input; of a run, the others' inputs are theirs again.
+/// one-shot, the sum is stored over the own input; in a host group, the others' inputs are theirs again.
 bool Engine::has_arrived(const Remote& remote, std::uint32_t round) const {
   if (!has_partials(remote, round)) return false;
   const Pending& op = op_of(round);
-  return is_before(round, remote.partials_out) || !(op.plan.one_shot() || by_run(op, rank_));
+  return is_before(round, remote.partials_out) || !(op.plan.one_shot() || by_host_group(op, rank_));
 }
 
 /// What `from` sends `to`, on another machine, in a round of the group.
@@ -43,7 +43,7 @@ std::size_t Engine::partials_bytes(const Pending& op, std::uint32_t round, int f
   const int origin = origin_of(op, from);
   if (op.relayed) {
     const bool sends = op.is(OpKind::kBroadcast) ? layout_.feeds(origin, from, to, round)
-                                                 : layout_.taker(from, to, round) == to;
+                                                 : layout_.relay(from, to, round) == to;
     if (!sends) return 0;
   }
   return partials_sent(op, from, to) *
@@ -62,7 +62,7 @@ bool Engine::start_ready(Remote& remote) {
     const std::uint32_t round = remote.ready_out;
     const Pending& op = op_of(round);
     const std::size_t in = partials_bytes(op, round, remote.link.rank(), rank_);
-    if (std::max(in, partials_bytes(op, round, rank_, remote.link.rank())) <= kUnaskedBytes) continue;
+    if (std::max(in, partials_bytes(op, round, rank_, remote.link.rank())) <= kEagerPartials) continue;
     if (!is_before(round, reduced_ + (in <= kChunkBytes ? kWindow : kLargeWindow))) return false;
     if (into_stage(op) && !is_before(round, arrived_)) return false;  // it is not free yet
     remote.link.send(header_for(op, round, FrameKind::kReady, 0), {});
@@ -92,9 +92,9 @@ bool Engine::start_partials(Remote& remote) {
   if (!is_before(round, arrived_) || !is_before(round, reduced_ + kWindow)) return false;
   Pending& op = op_of(round);
   const std::size_t bytes = partials_bytes(op, round, rank_, remote.link.rank());
-  if (bytes > kUnaskedBytes && !is_before(round, remote.ready_in)) return false;
+  if (bytes > kEagerPartials && !is_before(round, remote.ready_in)) return false;
   std::vector<std::span<const std::byte>> pieces;
-  if (bytes != 0 && by_run(op, rank_)) {
+  if (bytes != 0 && by_host_group(op, rank_)) {
     if (!locals_arrived(round)) return false;
     if (!op.agreed) agree(op);
     pieces.push_back(add_up_run(remote, op, round - op.first_round));
@@ -112,11 +112,11 @@ bool Engine::start_partials(Remote& remote) {
   return true;
 }
 
-bool Engine::start_mail(Remote& remote) {
+bool Engine::start_message(Remote& remote) {
   auto frame = remote.mailbox.next();
   if (!frame) return false;
   remote.link.send(frame->header, std::move(frame->pieces));
-  remote.sending = Remote::Sending::kMail;
+  remote.sending = Remote::Sending::kMessage;
   return true;
 }
 
@@ -127,16 +127,16 @@ void Engine::sent(Remote& remote) {
   if (what == Sending::kReady) ++remote.ready_out;
   if (what == Sending::kPartials) ++remote.partials_out;
   if (what == Sending::kResult) ++remote.results_out;
-  if (what == Sending::kMail) remote.mailbox.sent();
+  if (what == Sending::kMessage) remote.mailbox.sent();
 }
 
 bool Engine::start_frame(Remote& remote) {
-  if (std::exchange(remote.mail_first, false) && start_mail(remote)) return true;
+  if (std::exchange(remote.message_first, false) && start_message(remote)) return true;
   if (start_ready(remote) || start_result(remote) || start_partials(remote)) {
-    remote.mail_first = true;
+    remote.message_first = true;
     return true;
   }
-  return start_mail(remote);
+  return start_message(remote);
 }
 
 bool Engine::send_to(Remote& remote) {
@@ -169,22 +169,22 @@ void Engine::check_call(const Remote& remote, const FrameHeader& header, const P
 }
 
 /// Checks what came before this rank launched `op`.
-void Engine::check_parcels(const Pending& op) {
+void Engine::check_received(const Pending& op) {
   for (auto& [rank, remote] : remotes_) {
-    for (const Parcel& parcel : remote.parcels) {
-      const std::uint32_t round = parcel.header.round;
+    for (const ReceivedPartial& partial : remote.received) {
+      const std::uint32_t round = partial.header.round;
       if (is_before(round, op.first_round) || !is_before(round, launched_)) continue;
-      check_call(remote, parcel.header, op);
-      if (parcel.header.payload_bytes != partials_bytes(op, round, rank, rank_)) out_of_turn(remote);
+      check_call(remote, partial.header, op);
+      if (partial.header.payload_bytes != partials_bytes(op, round, rank, rank_)) out_of_turn(remote);
     }
   }
 }
 
 std::span<std::byte> Engine::partials_target(Remote& remote) {
   const FrameHeader& header = *remote.link.header();
-  const std::uint32_t round = reduced_ + static_cast<std::uint32_t>(remote.parcels.size());
+  const std::uint32_t round = reduced_ + static_cast<std::uint32_t>(remote.received.size());
   const std::size_t bytes = header.payload_bytes;
-  const bool large = bytes > kUnaskedBytes;
+  const bool large = bytes > kEagerPartials;
   remote.coming.header = header;
   remote.coming.placed = false;
   if (is_before(round, launched_)) {
@@ -207,7 +207,7 @@ std::span<std::byte> Engine::partials_target(Remote& remote) {
   } else if (header.round != round || large) {
     out_of_turn(remote);
   }
-  if (remote.parcels.size() >= 2 * kWindow) out_of_turn(remote);
+  if (remote.received.size() >= 2 * kWindow) out_of_turn(remote);
   if (remote.coming.bytes.empty() && !remote.spare.empty()) {
     remote.coming.bytes = std::move(remote.spare.back());
     remote.spare.pop_back();
@@ -275,7 +275,7 @@ void Engine::received(Remote& remote) {
   const FrameHeader& header = *remote.link.header();
   switch (header.kind) {
     case FrameKind::kPartials:
-      remote.parcels.push_back(std::exchange(remote.coming, {}));
+      remote.received.push_back(std::exchange(remote.coming, {}));
       break;
     case FrameKind::kResult: {
       const Pending& op = op_of(remote.results_in);

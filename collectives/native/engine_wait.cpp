@@ -14,33 +14,33 @@ constexpr Duration kLastWords = std::chrono::milliseconds(10);
 
 }  // namespace
 
-bool Engine::done(const Ticket& ticket) const {
-  return ticket.transfer ? ticket.transfer->done : !is_before(completed_, ticket.rounds);
+bool Engine::done(const Token& token) const {
+  return token.transfer ? token.transfer->done : !is_before(completed_, token.rounds);
 }
 
-bool Engine::wait(const Ticket& ticket, Duration limit) {
+bool Engine::wait(const Token& token, Duration limit) {
   const std::lock_guard lock(mutex_);
-  return drive(ticket, limit);
+  return drive(token, limit);
 }
 
-bool Engine::drive(const Ticket& ticket, Duration limit) {
-  Patience patience(crowded_);
+bool Engine::drive(const Token& token, Duration limit) {
+  Backoff backoff(crowded_);
   const bool polls = limit <= Duration::zero(), limited = !polls && limit != Duration::max();
   const Instant begun = limited ? clock_.now() : Instant{};
   const auto over = [&] { return limited && clock_.now() - begun >= limit; };
-  while (!done(ticket)) {
+  while (!done(token)) {
     throw_if_aborted();
     if (advance()) {
-      patience.reset();
+      backoff.reset();
       moved_ = true;
-      if (over()) return done(ticket);
+      if (over()) return done(token);
       continue;
     }
-    const Patience::Turn turn = polls ? Patience::Turn::kCheck : patience.next();
-    if (turn == Patience::Turn::kAgain) continue;
-    if (turn == Patience::Turn::kSleep) sleep(ticket);
-    check_on_others(ticket);
-    if (polls || over()) return done(ticket);
+    const Backoff::Turn turn = polls ? Backoff::Turn::kCheck : backoff.next();
+    if (turn == Backoff::Turn::kAgain) continue;
+    if (turn == Backoff::Turn::kSleep) sleep(token);
+    check_on_others(token);
+    if (polls || over()) return done(token);
   }
   return true;
 }
@@ -53,15 +53,15 @@ Engine::Awaited Engine::awaited() const {
 }
 
 /// The ranks that this one waits for.
-std::vector<int> Engine::missing(const Ticket& ticket) const {
+std::vector<int> Engine::missing(const Token& token) const {
   std::vector<int> ranks;
-  if (ticket.transfer && ticket.transfer->call.peer == kAnyRank) {
+  if (token.transfer && token.transfer->call.peer == kAnyRank) {
     for (int peer = 0; peer < size_; ++peer) {
       if (peer != rank_) ranks.push_back(peer);
     }
     return ranks;
   }
-  if (ticket.transfer) return {ticket.transfer->call.peer};
+  if (token.transfer) return {token.transfer->call.peer};
   const auto [what, round] = awaited();
   for (int peer = 0; peer < size_; ++peer) {
     bool there = false;
@@ -94,16 +94,16 @@ std::uint64_t Engine::progress_of_all() const {
   return sum;
 }
 
-void Engine::check_on_others(const Ticket& ticket) {
-  const bool any = ticket.transfer && ticket.transfer->call.peer == kAnyRank;  // one that is there is enough
-  for (int peer : any ? std::vector<int>{} : missing(ticket)) {
+void Engine::check_on_others(const Token& token) {
+  const bool any = token.transfer && token.transfer->call.peer == kAnyRank;  // one that is there is enough
+  for (int peer : any ? std::vector<int>{} : missing(token)) {
     if (!is_local(peer) || !left(peer)) continue;
     // It may have done its part right before it left, so whether it is missing is looked up again.
-    if (ticket.transfer) exchange_mail();
-    if (done(ticket)) return;
-    const auto still = missing(ticket);
+    if (token.transfer) exchange_messages();
+    if (done(token)) return;
+    const auto still = missing(token);
     if (std::find(still.begin(), still.end(), peer) == still.end()) continue;
-    fail(AbortKind::kPeerLost, "rank " + std::to_string(peer) + " left the group before " + name_of(ticket));
+    fail(AbortKind::kPeerLost, "rank " + std::to_string(peer) + " left the group before " + name_of(token));
   }
   // The timeout runs from the launch, the last progress of any rank, or this rank's first look at it,
   // whichever was last: however long the caller takes between two polls, others had the chance to be seen.
@@ -113,18 +113,18 @@ void Engine::check_on_others(const Ticket& ticket) {
     seen_progress_ = progress;
     progress_at_ = now;
   }
-  if (now - progress_at_ >= timeout_of(ticket)) fail_timeout(ticket);
+  if (now - progress_at_ >= timeout_of(token)) fail_timeout(token);
 }
 
-void Engine::sleep(const Ticket& ticket) {
+void Engine::sleep(const Token& token) {
   if (!remotes_.empty()) {
     sleep_on_sockets();
     return;
   }
-  if (ticket.transfer) {
-    const int peer = ticket.transfer->call.peer;
+  if (token.transfer) {
+    const int peer = token.transfer->call.peer;
     if (peer == kAnyRank) return std::this_thread::sleep_for(kSleepSlice);
-    sleep_on_mail(peer);
+    sleep_on_messages(peer);
     return;
   }
   const auto [what, round] = awaited();
@@ -142,8 +142,8 @@ std::string Engine::name_of(const Transfer& transfer) const {
   return to_string(transfer.call) + " #" + std::to_string(transfer.number);
 }
 
-std::string Engine::name_of(const Ticket& ticket) {
-  return ticket.transfer ? name_of(*ticket.transfer) : numbered(op_of(completed_).call);
+std::string Engine::name_of(const Token& token) {
+  return token.transfer ? name_of(*token.transfer) : numbered(op_of(completed_).call);
 }
 
 void Engine::throw_if_aborted() {
@@ -174,15 +174,15 @@ int Engine::behind(const std::vector<int>& ranks) const {
   return behind_all ? last : -1;
 }
 
-void Engine::fail_timeout(const Ticket& ticket) {
+void Engine::fail_timeout(const Token& token) {
   std::string ranks;
-  const std::vector<int> waits_for = missing(ticket);
+  const std::vector<int> waits_for = missing(token);
   for (int peer : waits_for) ranks += (ranks.empty() ? "" : ", ") + std::to_string(peer);
-  if (const int last = behind(waits_for); last >= 0 && last != rank_ && !ticket.transfer)
+  if (const int last = behind(waits_for); last >= 0 && last != rank_ && !token.transfer)
     ranks += "; furthest behind is rank " + std::to_string(last);
   char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%g", to_seconds(timeout_of(ticket)));
-  const std::string reason = "rank " + std::to_string(rank_) + ": " + name_of(ticket) +
+  std::snprintf(seconds, sizeof seconds, "%g", to_seconds(timeout_of(token)));
+  const std::string reason = "rank " + std::to_string(rank_) + ": " + name_of(token) +
                              ": no rank made progress for " + seconds + " s; waiting for rank " + ranks;
   if (!abort_region(region_.abort_word(), reason, AbortKind::kTimeout)) throw_aborted();
   tell_other_machines();

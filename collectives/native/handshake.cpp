@@ -16,7 +16,7 @@ constexpr std::uint32_t kMagic = 0x53485254;  // "TRHS"
 constexpr std::uint16_t kVersion = 1;
 enum MessageType : std::uint16_t { kHello = 1, kChallenge = 2, kProof = 3, kAccept = 4 };
 
-// Offsets; docs/collectives/between-machines.md draws them. Every message: magic 0, version 4, type 6.
+// Offsets; docs/collectives/between-hosts.md draws them. Every message: magic 0, version 4, type 6.
 constexpr std::size_t kVerdictAt = 8;      // challenge, accept
 constexpr std::size_t kGenerationAt = 8;   // hello: incarnation, counter
 constexpr std::size_t kWorldSizeAt = 16;   // hello

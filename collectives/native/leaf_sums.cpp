@@ -9,22 +9,22 @@ void append(Nodes& all, const Nodes& more) {
   all.insert(all.end(), more.begin(), more.end());
 }
 
-/// The leaves of a run of ranks.
-LeafInterval leaves_of(const Nodes& intervals, LeafInterval run) {
-  return {intervals[static_cast<std::size_t>(run.begin)].begin,
-          intervals[static_cast<std::size_t>(run.end) - 1].end};
+/// The leaves of a host group.
+LeafInterval leaves_of(const Nodes& intervals, LeafInterval group) {
+  return {intervals[static_cast<std::size_t>(group.begin)].begin,
+          intervals[static_cast<std::size_t>(group.end) - 1].end};
 }
 
 /// The nodes that an owner on the machine of `rank` adds up; `apart`: those of every rank, wherever it is.
-Nodes sources_of(const Nodes& intervals, const MachineLayout& layout, int rank, bool apart) {
+Nodes sources_of(const Nodes& intervals, const HostLayout& layout, int rank, bool apart) {
   const int leaves = intervals.back().end;
   Nodes all;
-  for (const LeafInterval run : layout.runs()) {
-    if (!apart && !layout.together(rank, run.begin)) {
-      append(all, canonical_nodes(leaves_of(intervals, run), leaves));
+  for (const LeafInterval group : layout.host_groups()) {
+    if (!apart && !layout.together(rank, group.begin)) {
+      append(all, canonical_nodes(leaves_of(intervals, group), leaves));
       continue;
     }
-    for (int r = run.begin; r < run.end; ++r) {
+    for (int r = group.begin; r < group.end; ++r) {
       append(all, canonical_nodes(intervals[static_cast<std::size_t>(r)], leaves));
     }
   }
@@ -44,21 +44,21 @@ LeafSums::Node below(LeafInterval node, const Nodes& nodes) {
 
 }  // namespace
 
-LeafSums::LeafSums(const Nodes& intervals, const MachineLayout& layout, int rank)
+LeafSums::LeafSums(const Nodes& intervals, const HostLayout& layout, int rank)
     : all(sources_of(intervals, layout, rank, true), intervals.back().end),
       mixed(sources_of(intervals, layout, rank, false), intervals.back().end) {
   const int leaves = intervals.back().end;
   for (const LeafInterval interval : intervals) of_rank.push_back(canonical_nodes(interval, leaves).size());
-  for (const LeafInterval run : layout.runs()) {
-    of_run.push_back(canonical_nodes(leaves_of(intervals, run), leaves).size());
+  for (const LeafInterval group : layout.host_groups()) {
+    of_host_group.push_back(canonical_nodes(leaves_of(intervals, group), leaves).size());
   }
-  const LeafInterval run = layout.runs()[layout.run_of(rank)];
+  const LeafInterval group = layout.host_groups()[layout.host_group_of(rank)];
   Nodes nodes;
-  for (int r = run.begin; r < run.end; ++r) {
+  for (int r = group.begin; r < group.end; ++r) {
     append(nodes, canonical_nodes(intervals[static_cast<std::size_t>(r)], leaves));
   }
-  for (const LeafInterval node : canonical_nodes(leaves_of(intervals, run), leaves)) {
-    own_run.push_back(below(node, nodes));
+  for (const LeafInterval node : canonical_nodes(leaves_of(intervals, group), leaves)) {
+    own_host_group.push_back(below(node, nodes));
   }
 }
 

@@ -6,26 +6,26 @@
 #include <cstddef>
 #include <vector>
 
-#include "collectives/native/machine_layout.hpp"
+#include "collectives/native/host_layout.hpp"
 #include "collectives/native/tree_sum.hpp"
 
 namespace troupe::collectives {
 
 struct LeafSums {
   /// `intervals`: every rank's leaves, adjacent. `rank`: whose sums these are.
-  LeafSums(const std::vector<LeafInterval>& intervals, const MachineLayout& layout, int rank);
+  LeafSums(const std::vector<LeafInterval>& intervals, const HostLayout& layout, int rank);
 
-  /// One partial sum of the own run, of so many partial sums of its ranks, left to right.
+  /// One partial sum of the own host group, of so many partial sums of its ranks, left to right.
   struct Node {
     TreeSum sum;
     std::size_t sources = 0;
   };
 
-  std::vector<std::size_t> of_rank;  ///< by rank: its partial sums
-  std::vector<std::size_t> of_run;   ///< by run: the same
-  TreeSum all;                       ///< of every rank's partial sums
-  TreeSum mixed;                     ///< of those of this machine's ranks, and of other machines' runs
-  std::vector<Node> own_run;
+  std::vector<std::size_t> of_rank;        ///< by rank: its partial sums
+  std::vector<std::size_t> of_host_group;  ///< by host group: the same
+  TreeSum all;                             ///< of every rank's partial sums
+  TreeSum mixed;                           ///< of those of this host's ranks, and of other hosts' groups
+  std::vector<Node> own_host_group;
 };
 
 }  // namespace troupe::collectives

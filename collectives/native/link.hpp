@@ -33,13 +33,14 @@ enum class FrameKind : std::uint8_t {
   kPartials = 1,  ///< what the receiver reads of the sender's input in a round
   kResult = 2,    ///< the sender's slice of the result
   kAbort = 3,     ///< the reason of an abort; the sender says no more
-  kReady = 4,     ///< the sender has room for partials of the round that are too many to come unasked
+  kReady = 4,     ///< the sender has room for partials of the round, too large to be sent eagerly
   kMessage = 5,   ///< a small message, whole
-  kOffer = 6,     ///< a large message is there; payload: u64 where in the sender's shared memory, + 1, or 0
-  kClear = 7,     ///< the large message may come
-  kPayload = 8,   ///< a piece of a large message
-  kTaken = 9,     ///< sequence number: how many small messages have been received so far
-  kCopied = 10,   ///< the large message was copied out of the sender's shared memory
+  kRequestToSend =
+      6,  ///< a large message is there; payload: u64 where in the sender's shared memory, + 1, or 0
+  kClearToSend = 7,  ///< the large message may come
+  kPayload = 8,      ///< a piece of a large message
+  kCredit = 9,       ///< sequence number: how many small messages have been received so far
+  kCopied = 10,      ///< the large message was copied out of the sender's shared memory
 };
 
 struct FrameHeader {

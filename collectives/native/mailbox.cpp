@@ -150,7 +150,7 @@ void Mailbox::match(const Ref& receive, Arrival& arrival) {
     controls_.push_back({control(FrameKind::kCopied, arrival.header.sequence), receive});
   } else {
     cleared_[arrival.header.sequence] = receive;
-    controls_.push_back({control(FrameKind::kClear, arrival.header.sequence), nullptr});
+    controls_.push_back({control(FrameKind::kClearToSend, arrival.header.sequence), nullptr});
   }
 }
 
@@ -159,7 +159,7 @@ void Mailbox::taken_one() {
   ++eager_received_;
   if (eager_received_ - eager_told_ < kEagerWindow / 4) return;
   eager_told_ = eager_received_;
-  controls_.push_back({control(FrameKind::kTaken, eager_told_), nullptr});
+  controls_.push_back({control(FrameKind::kCredit, eager_told_), nullptr});
 }
 
 std::optional<Mailbox::Frame> Mailbox::next() {
@@ -180,7 +180,7 @@ std::optional<Mailbox::Frame> Mailbox::next() {
     sending_bytes_ = send.bytes;
     if (send.bytes != 0) frame.pieces = {{send.data, send.bytes}};
   } else {
-    frame.header.kind = FrameKind::kOffer;
+    frame.header.kind = FrameKind::kRequestToSend;
     place_ = send.place;
     sending_bytes_ = sizeof place_;
     frame.pieces = {std::as_bytes(std::span(&place_, 1))};
@@ -206,7 +206,7 @@ void Mailbox::sent() {
     return;
   }
   unsaid_.pop_front();
-  if (sent_kind_ == FrameKind::kOffer) {
+  if (sent_kind_ == FrameKind::kRequestToSend) {
     offered_[send->number] = send;
   } else {
     ++eager_sent_;
@@ -220,7 +220,7 @@ std::span<std::byte> Mailbox::begin(const FrameHeader& header) {
   const std::uint64_t bytes = header.payload_bytes;
   switch (header.kind) {
     case FrameKind::kMessage:
-    case FrameKind::kOffer: {
+    case FrameKind::kRequestToSend: {
       const bool small = header.kind == FrameKind::kMessage;
       if (header.sequence != announced_ + 1 || arrivals_.size() >= kMaxMessages + kEagerWindow) break;
       if (small ? bytes > kEagerBytes || ++eager_come_ - eager_told_ > kEagerWindow
@@ -252,7 +252,7 @@ void Mailbox::end() {
     case FrameKind::kMessage:
       if (header.payload_bytes != decode_op(header.call).bytes()) return out_of_turn();
       return arrive(std::move(coming_));
-    case FrameKind::kOffer:
+    case FrameKind::kRequestToSend:
       std::memcpy(&coming_.place, coming_.data.data(), sizeof coming_.place);
       return arrive(std::move(coming_));
     case FrameKind::kPayload:
@@ -262,7 +262,7 @@ void Mailbox::end() {
         finish(*target_);
       }
       return;
-    case FrameKind::kTaken:
+    case FrameKind::kCredit:
       if (is_before(eager_sent_, header.sequence) || is_before(header.sequence, eager_taken_)) {
         return out_of_turn();
       }
@@ -270,7 +270,7 @@ void Mailbox::end() {
       return;
     default:
       if (offer == offered_.end()) return out_of_turn();
-      if (header.kind == FrameKind::kClear) streaming_.push_back(offer->second);
+      if (header.kind == FrameKind::kClearToSend) streaming_.push_back(offer->second);
       if (header.kind == FrameKind::kCopied) finish(*offer->second);
       offered_.erase(offer);
   }

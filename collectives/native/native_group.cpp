@@ -43,12 +43,12 @@ void check_machines(NativeGroupOptions& options) {
 
 class NativeWork final : public Work {
  public:
-  NativeWork(std::shared_ptr<Engine> engine, Ticket ticket, std::vector<Ticket> parts = {})
-      : engine_(std::move(engine)), ticket_(std::move(ticket)), parts_(std::move(parts)) {}
+  NativeWork(std::shared_ptr<Engine> engine, Token token, std::vector<Token> parts = {})
+      : engine_(std::move(engine)), token_(std::move(token)), parts_(std::move(parts)) {}
 
   int source() const override {
-    const bool receives = ticket_.transfer && ticket_.transfer->call.kind == OpKind::kRecv;
-    return receives && ticket_.transfer->done ? ticket_.transfer->call.peer : -1;
+    const bool receives = token_.transfer && token_.transfer->call.kind == OpKind::kRecv;
+    return receives && token_.transfer->done ? token_.transfer->call.peer : -1;
   }
 
  private:
@@ -57,14 +57,14 @@ class NativeWork final : public Work {
     const bool limited = limit != Duration::zero() && limit != Duration::max() && !parts_.empty();
     const Instant until = limited ? clock.now() + limit : Instant{};
     const auto left = [&] { return limited ? std::max(until - clock.now(), Duration::zero()) : limit; };
-    return engine_->wait(ticket_, limit) && std::all_of(parts_.begin(), parts_.end(), [&](const Ticket& t) {
+    return engine_->wait(token_, limit) && std::all_of(parts_.begin(), parts_.end(), [&](const Token& t) {
              return engine_->wait(t, left());
            });
   }
 
   const std::shared_ptr<Engine> engine_;
-  const Ticket ticket_;
-  const std::vector<Ticket> parts_;  ///< of an all_to_all_v
+  const Token token_;
+  const std::vector<Token> parts_;  ///< of an all_to_all_v
 };
 
 /// How many of the first calls go as one.
@@ -105,10 +105,10 @@ class NativeGroup final : public ProcessGroup {
     return joined(std::move(works));
   }
   std::shared_ptr<Work> launch_one(const Op& op) {
-    Ticket ticket = engine_->launch(op);
-    std::vector<Ticket> parts;
+    Token token = engine_->launch(op);
+    std::vector<Token> parts;
     if (op.kind == OpKind::kAllToAllV) parts = engine_->post_parts(op);
-    return std::make_shared<NativeWork>(engine_, std::move(ticket), std::move(parts));
+    return std::make_shared<NativeWork>(engine_, std::move(token), std::move(parts));
   }
   void stop(const std::string& reason) override { engine_->abort(AbortKind::kRequested, reason); }
   std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree) override {
@@ -142,7 +142,7 @@ std::unique_ptr<ProcessGroup> make_native_group(NativeGroupOptions options) {
   const char* trace = std::getenv("TROUPE_COLLECTIVES_TRACE");
   options.trace = options.trace || (trace != nullptr && std::string_view(trace) == "1");
   const Geometry geometry{.world_size = options.size,
-                          .local_ranks = MachineLayout(options.machines).ranks_with(options.rank),
+                          .local_ranks = HostLayout(options.machines).ranks_with(options.rank),
                           .data_bytes = options.data_bytes};
   Region region = Region::attach(std::move(options.region), geometry, options.generation).value();
   return std::make_unique<NativeGroup>(std::move(facts),

@@ -1,8 +1,8 @@
 /// The native backend: ranks of one machine through shared memory, ranks of others through sockets.
 ///
 /// It has every operation of ProcessGroup, on the CPU's memory. A rank reads its part of the others' inputs
-/// and copies it, or adds it up in tree order; see docs/collectives/native.md for the steps and the bytes of each
-/// operation, what is refused, and the layout of the region.
+/// and copies it, or adds it up in tree order; see docs/collectives/native.md for the steps and the bytes of
+/// each operation, what is refused, and the layout of the region.
 #pragma once
 
 #include <map>

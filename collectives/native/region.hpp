@@ -47,8 +47,8 @@ static_assert(sizeof(PublishedOp) == 32);
 struct RankCell {
   Progress arrived;  ///< rounds for which this rank's input can be read
   Progress reduced;  ///< rounds for which this rank has summed its slice and stored it to all
-  /// Rounds of which this rank has what other machines send it, and has stored to its run what it takes for
-  /// it.
+  /// Rounds whose data from other hosts this rank has received, and has stored to its host group where it is
+  /// the leader.
   Progress delivered;
   alignas(kCacheLine) std::atomic<std::uint32_t> left;              ///< 1: the rank destroyed its group
   alignas(kCacheLine) std::array<PublishedOp, kMaxInFlight> calls;  ///< by the order of launch

@@ -26,14 +26,14 @@ CallCheck::Slot CallCheck::slot(std::size_t index) {
   return {host, host + sizeof(CallWords), device_.get(slot_bytes_ * kSlots) + index * slot_bytes_};
 }
 
-void CallCheck::ride(Core& core, std::shared_ptr<Flight> flight) {
-  TROUPE_ASSERT(flight->ops.size() == 1, "a call is compared by itself");
+void CallCheck::ride(Core& core, std::shared_ptr<PendingOp> pending) {
+  TROUPE_ASSERT(pending->ops.size() == 1, "a call is compared by itself");
   const std::size_t index = next_++ % kSlots;
   while (riders_[index] && !core.settle_within(*riders_[index], core.facts().timeout)) core.check();
-  riders_[index] = flight;
+  riders_[index] = pending;
 
   const Slot at = slot(index);
-  const Op& op = flight->ops.front();
+  const Op& op = pending->ops.front();
   const OpWords call = encode(op);
   const CallWords words{call[0], call[1], call[2], op.sequence};
   std::memcpy(at.mine, words.data(), sizeof words);
@@ -47,8 +47,8 @@ void CallCheck::ride(Core& core, std::shared_ptr<Flight> flight) {
   });
   const std::size_t all_bytes = sizeof words * static_cast<std::size_t>(size_);
   CUDA_TRY(caller_, cuda.cudaMemcpyAsync(at.all, at.gathered, all_bytes, stream));
-  flight->compared_ = core.record(stream);
-  flight->compare_ = [this, all = at.all] { return compare(all); };
+  pending->compared_ = core.record(stream);
+  pending->compare_ = [this, all = at.all] { return compare(all); };
 }
 
 /// What differs, in words; empty: nothing.

@@ -1,5 +1,5 @@
 /// Whether all ranks called the same: their calls ride ahead of each collective, and are compared on the host
-/// by whoever looks at the flight, while the device goes on.
+/// by whoever looks at the operation, while the device goes on.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@ class CallCheck {
  public:
   CallCheck(Caller caller, int size, std::shared_ptr<Communicator> communicator);
 
-  /// Puts the all-gather of the calls on the stream, and the comparison on the flight.
-  void ride(Core& core, std::shared_ptr<Flight> flight);
+  /// Puts the all-gather of the calls on the stream, and the comparison on the operation.
+  void ride(Core& core, std::shared_ptr<PendingOp> pending);
 
  private:
   static constexpr std::size_t kSlots = 64;  ///< collectives in flight before one has to end
@@ -36,7 +36,7 @@ class CallCheck {
   std::size_t slot_bytes_;
   PinnedMemory pinned_;
   Scratch device_;
-  std::array<std::shared_ptr<Flight>, kSlots> riders_{};
+  std::array<std::shared_ptr<PendingOp>, kSlots> riders_{};
   std::size_t next_ = 0;
 };
 

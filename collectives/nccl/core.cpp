@@ -57,8 +57,8 @@ void Core::leave() {
   const std::lock_guard hold(mutex_);
   const auto abandoned = std::make_exception_ptr(CollectiveAborted(
       {ErrorCode::kAborted, "an operation was abandoned", "its group was destroyed", "wait for it before"}));
-  for (const auto& flight : flights_) end(*flight, failure_ ? failure_ : abandoned);
-  flights_.clear();
+  for (const auto& pending : pending_) end(*pending, failure_ ? failure_ : abandoned);
+  pending_.clear();
   communicators_.clear();
 }
 
@@ -125,7 +125,7 @@ void Core::set_failure(const AbortReason& reason, bool mine) {
     if (failure_) return;
     const std::string rank = std::to_string(facts_.caller.rank);
     std::string why = reason.text.empty() ? "whoever aborted it died before saying why" : reason.text;
-    if (!mine && !flights_.empty()) why += "; rank " + rank + " was at " + flights_.front()->name();
+    if (!mine && !pending_.empty()) why += "; rank " + rank + " was at " + pending_.front()->name();
     const bool late = mine && reason.kind == AbortKind::kTimeout;
     ErrorInfo info{late ? ErrorCode::kTimeout : ErrorCode::kAborted,
                    late ? "no rank made progress" : "the process group was aborted", std::move(why),
@@ -137,8 +137,8 @@ void Core::set_failure(const AbortReason& reason, bool mine) {
       failure_ = std::make_exception_ptr(CollectiveAborted(std::move(info)));
     }
     // Before the communicators are stopped: a kernel that is stopped looks like one that is done.
-    for (const auto& flight : flights_) end(*flight, failure_);
-    flights_.clear();
+    for (const auto& pending : pending_) end(*pending, failure_);
+    pending_.clear();
     to_stop = communicators_;
     stopping_ = true;
   }
@@ -206,69 +206,69 @@ void Core::join(Stream from, Stream on) {
   if (code != kCudaSuccess) throw_cuda(facts_.caller, "cudaStreamWaitEvent", code);
 }
 
-void Core::track(std::shared_ptr<Flight> flight, Stream stream) {
-  flight->done_ = record(stream);
+void Core::track(std::shared_ptr<PendingOp> pending, Stream stream) {
+  pending->done_ = record(stream);
   const std::lock_guard hold(mutex_);
-  if (failure_) return end(*flight, failure_);
-  flights_.push_back(std::move(flight));
-  if (flights_.size() == 1) changed_.notify_all();
+  if (failure_) return end(*pending, failure_);
+  pending_.push_back(std::move(pending));
+  if (pending_.size() == 1) changed_.notify_all();
 }
 
-void Core::drop(Flight& flight) {
+void Core::drop(PendingOp& pending) {
   const std::lock_guard hold(mutex_);
-  end(flight, failure_);
+  end(pending, failure_);
 }
 
-void Core::hand_over(const Flight& flight) {
+void Core::hand_over(const PendingOp& pending) {
   const std::lock_guard hold(mutex_);
-  if (flight.done_ == nullptr) return;  // it has settled: there is nothing to wait for
-  for (Stream stream : flight.joined) {
-    CUDA_TRY(facts_.caller, api().cuda.cudaStreamWaitEvent(stream, flight.done_));
+  if (pending.done_ == nullptr) return;  // it has settled: there is nothing to wait for
+  for (Stream stream : pending.joined) {
+    CUDA_TRY(facts_.caller, api().cuda.cudaStreamWaitEvent(stream, pending.done_));
   }
 }
 
-void Core::end(Flight& flight, std::exception_ptr thrown) {
-  if (flight.is_settled()) return;
-  flight.settle(std::move(thrown));
-  flight.compare_ = nullptr;
-  progress_at_[static_cast<std::size_t>(flight.lane)] = clock_.now();
-  give_back(flight.done_);
-  give_back(flight.compared_);
+void Core::end(PendingOp& pending, std::exception_ptr thrown) {
+  if (pending.is_settled()) return;
+  pending.settle(std::move(thrown));
+  pending.compare_ = nullptr;
+  progress_at_[static_cast<std::size_t>(pending.index)] = clock_.now();
+  give_back(pending.done_);
+  give_back(pending.compared_);
 }
 
-/// Whether the device is done with a flight. REQUIRES: the lock, and that the flight has not settled.
-Core::Seen Core::look(Flight& flight, std::string& wrong) {
+/// Whether the device is done with an operation. REQUIRES: the lock, and that it has not settled.
+Core::Seen Core::look(PendingOp& pending, std::string& wrong) {
   const auto query = [&](Event event) {
     const CudaCode code = api().cuda.cudaEventQuery(event);
     if (code == kCudaSuccess) return Seen::kDone;
     if (code == kCudaNotReady) return Seen::kNo;
     wrong = "rank " + std::to_string(facts_.caller.rank) +
             ": cudaEventQuery: " + api().cuda.cudaGetErrorString(code) + " (code " + std::to_string(code) +
-            ") at " + flight.name();
+            ") at " + pending.name();
     return Seen::kWrong;
   };
-  if (flight.compared_ != nullptr) {
-    const Seen seen = query(flight.compared_);
+  if (pending.compared_ != nullptr) {
+    const Seen seen = query(pending.compared_);
     if (seen != Seen::kDone) return seen;
-    give_back(flight.compared_);
-    wrong = flight.compare_();
+    give_back(pending.compared_);
+    wrong = pending.compare_();
     if (!wrong.empty()) return Seen::kWrong;
   }
-  return query(flight.done_);
+  return query(pending.done_);
 }
 
-bool Core::settle(Flight& flight) {
+bool Core::settle(PendingOp& pending) {
   std::string wrong;
   bool compared = false;
   {
     const std::lock_guard hold(mutex_);
-    if (flight.is_settled()) return true;
-    compared = flight.compared_ != nullptr;
-    const Seen seen = look(flight, wrong);
+    if (pending.is_settled()) return true;
+    compared = pending.compared_ != nullptr;
+    const Seen seen = look(pending, wrong);
     if (seen == Seen::kNo) return false;
     if (seen == Seen::kDone) {
-      end(flight, nullptr);
-      std::erase_if(flights_, [&](const auto& other) { return other.get() == &flight; });
+      end(pending, nullptr);
+      std::erase_if(pending_, [&](const auto& other) { return other.get() == &pending; });
       return true;
     }
   }
@@ -276,9 +276,9 @@ bool Core::settle(Flight& flight) {
   return true;
 }
 
-bool Core::settle_within(Flight& flight, Duration limit) {
+bool Core::settle_within(PendingOp& pending, Duration limit) {
   const Instant deadline = clock_.now() + limit;
-  for (unsigned turn = 0; !settle(flight); ++turn) {
+  for (unsigned turn = 0; !settle(pending); ++turn) {
     if (clock_.now() >= deadline) return false;
     pause_turn(turn);
   }
@@ -287,11 +287,11 @@ bool Core::settle_within(Flight& flight, Duration limit) {
 
 void Core::drain() {
   for (unsigned turn = 0;; ++turn) {
-    std::shared_ptr<Flight> oldest;
+    std::shared_ptr<PendingOp> oldest;
     {
       const std::lock_guard hold(mutex_);
-      if (flights_.empty()) return;
-      oldest = flights_.front();
+      if (pending_.empty()) return;
+      oldest = pending_.front();
     }
     if (settle(*oldest)) {
       turn = 0;
@@ -314,27 +314,27 @@ void Core::watch() {
     hold.unlock();
     tick();
     hold.lock();
-    if (!leaving_) changed_.wait_for(hold, flights_.empty() ? kIdleTick : kBusyTick);
+    if (!leaving_) changed_.wait_for(hold, pending_.empty() ? kIdleTick : kBusyTick);
   }
 }
 
 void Core::tick() {
   if (!reason_heard().empty()) return;
   std::vector<std::shared_ptr<Communicator>> communicators;
-  std::vector<std::shared_ptr<Flight>> flights;
+  std::vector<std::shared_ptr<PendingOp>> pending;
   {
     const std::lock_guard hold(mutex_);
     communicators = communicators_;
-    flights.assign(flights_.begin(), flights_.end());
+    pending.assign(pending_.begin(), pending_.end());
   }
   for (const auto& communicator : communicators) {
     const std::string error = communicator->async_error();
     if (!error.empty()) return fail(AbortKind::kPeerLost, error);
   }
-  std::array<bool, kLanes> waiting{};  // within a lane they end in order
-  for (const auto& flight : flights) {
-    if (!waiting[static_cast<std::size_t>(flight->lane)])
-      waiting[static_cast<std::size_t>(flight->lane)] = !settle(*flight);
+  std::array<bool, kCommunicators> waiting{};  // within a communicator they end in order
+  for (const auto& op : pending) {
+    if (!waiting[static_cast<std::size_t>(op->index)])
+      waiting[static_cast<std::size_t>(op->index)] = !settle(*op);
   }
   check_deadlines();
 }
@@ -343,11 +343,12 @@ void Core::check_deadlines() {
   std::string late;
   {
     const std::lock_guard hold(mutex_);
-    std::array<bool, kLanes> seen{};
-    for (const auto& flight : flights_) {
-      if (std::exchange(seen[static_cast<std::size_t>(flight->lane)], true)) continue;
-      const Instant since = std::max(flight->issued_at, progress_at_[static_cast<std::size_t>(flight->lane)]);
-      if (clock_.now() - since > facts_.timeout) late = flight->name();
+    std::array<bool, kCommunicators> seen{};
+    for (const auto& pending : pending_) {
+      if (std::exchange(seen[static_cast<std::size_t>(pending->index)], true)) continue;
+      const Instant since =
+          std::max(pending->issued_at, progress_at_[static_cast<std::size_t>(pending->index)]);
+      if (clock_.now() - since > facts_.timeout) late = pending->name();
     }
   }
   if (late.empty()) return;

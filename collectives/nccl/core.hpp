@@ -26,24 +26,24 @@ namespace troupe::collectives::nccl {
 inline constexpr int kCollectives = 0;
 inline constexpr int kUp = 1;    ///< messages to higher ranks
 inline constexpr int kDown = 2;  ///< messages to lower ranks
-inline constexpr int kLanes = 3;
+inline constexpr int kCommunicators = 3;
 
 class Core;
 class Messages;
 
 /// Operations that are put on a stream together: messages, from when they are noted, or one collective, or a
 /// batch of them. Its end is seen by whoever waits for it or, by its event, by the group's watching thread.
-class Flight final : public Work {
+class PendingOp final : public Work {
  public:
   /// `messages`: what else is noted, which waiting issues; may be null. `on_host`: wait() waits on the host.
-  Flight(std::shared_ptr<Core> core, std::shared_ptr<Messages> messages, int on_lane, bool waits_on_host);
+  PendingOp(std::shared_ptr<Core> core, std::shared_ptr<Messages> messages, int at_index, bool waits_on_host);
 
   void add(const Op& op);
   /// "all_reduce(sum, 7 x f32) #1 and 2 more".
   std::string name() const;
 
   std::vector<Op> ops;
-  const int lane;
+  const int index;
   std::vector<Stream> joined;  ///< the streams of its buffers: what wait() makes wait
   Instant issued_at{0};
 
@@ -105,17 +105,17 @@ class Core {
   /// Makes `on` wait for what is on `from` now.
   void join(Stream from, Stream on);
   /// Adds the operation that was put on `stream` to those that are watched.
-  void track(std::shared_ptr<Flight> flight, Stream stream);
-  /// Ends a flight that is not tracked, since its operation could not be put on the stream. REQUIRES: the
+  void track(std::shared_ptr<PendingOp> pending, Stream stream);
+  /// Ends an operation that is not tracked, since it could not be put on the stream. REQUIRES: the
   /// group has failed.
-  void drop(Flight& flight);
-  /// Makes the streams of the flight's buffers wait for it.
-  void hand_over(const Flight& flight);
+  void drop(PendingOp& pending);
+  /// Makes the streams of its buffers wait for it.
+  void hand_over(const PendingOp& pending);
 
-  /// Whether the flight has ended, well or not. Looks at the device.
-  bool settle(Flight& flight);
+  /// Whether the operation has ended, well or not. Looks at the device.
+  bool settle(PendingOp& pending);
   /// Polls settle until it is true, for no longer than `limit`.
-  bool settle_within(Flight& flight, Duration limit);
+  bool settle_within(PendingOp& pending, Duration limit);
   /// Waits until nothing is in flight; their deadlines bound that.
   void drain();
 
@@ -132,8 +132,8 @@ class Core {
   void check_deadlines();
   std::string reason_heard();
   void set_failure(const AbortReason& reason, bool mine);
-  Seen look(Flight& flight, std::string& wrong);
-  void end(Flight& flight, std::exception_ptr thrown);
+  Seen look(PendingOp& pending, std::string& wrong);
+  void end(PendingOp& pending, std::exception_ptr thrown);
   void give_back(Event& event);
 
   const Facts facts_;
@@ -142,8 +142,8 @@ class Core {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<Flight>> flights_;  ///< not settled, oldest first
-  std::array<Instant, kLanes> progress_at_{};
+  std::deque<std::shared_ptr<PendingOp>> pending_;  ///< not settled, oldest first
+  std::array<Instant, kCommunicators> progress_at_{};
   std::exception_ptr failure_;
   std::string reason_;
   std::vector<Event> events_;  ///< to be used again

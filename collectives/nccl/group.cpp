@@ -131,10 +131,10 @@ std::shared_ptr<Work> NcclGroup::collective(std::span<const Op> ops) {
   // The result of a barrier is that the host goes on.
   bool on_host = options_.host_wait;
   for (const Op& op : ops) on_host = on_host || op.kind == OpKind::kBarrier;
-  const auto flight = std::make_shared<Flight>(core_, messages_, kCollectives, on_host);
-  for (const Op& op : ops) flight->add(op);
-  nccl::launch(*core_, *collectives_, flight, [&] {
-    if (call_check_) call_check_->ride(*core_, flight);
+  const auto pending = std::make_shared<PendingOp>(core_, messages_, kCollectives, on_host);
+  for (const Op& op : ops) pending->add(op);
+  nccl::launch(*core_, *collectives_, pending, [&] {
+    if (call_check_) call_check_->ride(*core_, pending);
     for (std::size_t i = 0; i < ops.size();) {
       if (is_exact(ops[i])) {
         reduce_exactly(ops[i++]);
@@ -146,7 +146,7 @@ std::shared_ptr<Work> NcclGroup::collective(std::span<const Op> ops) {
       i = end;
     }
   });
-  return flight;
+  return pending;
 }
 
 void NcclGroup::reduce_exactly(const Op& op) {

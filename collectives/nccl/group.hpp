@@ -14,9 +14,9 @@ namespace troupe::collectives::nccl {
 
 class NcclGroup final : public ProcessGroup {
  public:
-  /// One communicator a lane, which have joined; the first alone without messages. Options are checked.
+  /// One communicator an order, which have joined; the first alone without messages. Options are checked.
   NcclGroup(NcclGroupOptions options, std::shared_ptr<Core> core,
-            std::vector<std::shared_ptr<Communicator>> lanes);
+            std::vector<std::shared_ptr<Communicator>> communicators);
   /// Waits for what is in flight, which has a deadline, and frees everything.
   ~NcclGroup() override;
 
@@ -25,8 +25,10 @@ class NcclGroup final : public ProcessGroup {
   // For the next generation (membership.cpp).
   Core& core() { return *core_; }
   const NcclGroupOptions& options() const { return options_; }
-  /// Null for a lane that it lacks.
-  Communicator* lane(std::size_t lane) { return lane < lanes_.size() ? lanes_[lane].get() : nullptr; }
+  /// Null for one that it lacks.
+  Communicator* communicator(std::size_t index) {
+    return index < communicators_.size() ? communicators_[index].get() : nullptr;
+  }
   /// Issues what is noted and waits until nothing is in flight.
   void drain();
 
@@ -57,7 +59,7 @@ class NcclGroup final : public ProcessGroup {
 
   NcclGroupOptions options_;
   std::shared_ptr<Core> core_;
-  std::vector<std::shared_ptr<Communicator>> lanes_;
+  std::vector<std::shared_ptr<Communicator>> communicators_;
   std::shared_ptr<Communicator> collectives_;  ///< the first of them
   std::shared_ptr<Messages> messages_;
   std::unique_ptr<ExactPath> exact_;

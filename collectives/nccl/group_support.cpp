@@ -14,7 +14,7 @@ constexpr std::size_t kAlignment = 256;
 }  // namespace
 
 NcclGroup::NcclGroup(NcclGroupOptions options, std::shared_ptr<Core> core,
-                     std::vector<std::shared_ptr<Communicator>> lanes)
+                     std::vector<std::shared_ptr<Communicator>> communicators)
     : ProcessGroup({.backend = "nccl",
                     .rank = options.rank,
                     .size = options.size,
@@ -23,8 +23,8 @@ NcclGroup::NcclGroup(NcclGroupOptions options, std::shared_ptr<Core> core,
                     .device = {DeviceKind::kCuda, options.device}}),
       options_(std::move(options)),
       core_(std::move(core)),
-      lanes_(std::move(lanes)),
-      collectives_(lanes_.at(kCollectives)) {
+      communicators_(std::move(communicators)),
+      collectives_(communicators_.at(kCollectives)) {
   const Caller& caller = core_->facts().caller;
   CUDA_TRY(caller, core_->api().cuda.load_kernels());
   make_exact_path();
@@ -32,7 +32,8 @@ NcclGroup::NcclGroup(NcclGroupOptions options, std::shared_ptr<Core> core,
   if (options_.compare_calls) {
     call_check_ = std::make_unique<CallCheck>(caller, options_.size, collectives_);
   }
-  if (lanes_.size() == kLanes) messages_ = std::make_shared<Messages>(core_, lanes_[kUp], lanes_[kDown]);
+  if (communicators_.size() == kCommunicators)
+    messages_ = std::make_shared<Messages>(core_, communicators_[kUp], communicators_[kDown]);
 }
 
 void NcclGroup::make_exact_path() {
@@ -68,12 +69,12 @@ void NcclGroup::end() {
   const bool failed = core_->failed();
   core_->leave();
   if (failed) {
-    for (const auto& communicator : lanes_) communicator->abort();
+    for (const auto& communicator : communicators_) communicator->abort();
     // Nothing may run in memory that is given back.
-    for (const auto& communicator : lanes_) core_->synchronize(communicator->stream());
+    for (const auto& communicator : communicators_) core_->synchronize(communicator->stream());
   }
   free_allocations();
-  for (const auto& communicator : lanes_) {
+  for (const auto& communicator : communicators_) {
     if (!failed) communicator->close(options_.timeout);
   }
   exact_.reset();

@@ -97,7 +97,7 @@ class Maker {
     core_->start();
     try {
       const Invitation invitation = exchange();
-      for (std::size_t i = 0; i < lanes(); ++i) join(invitation, i);
+      for (std::size_t i = 0; i < communicators(); ++i) join(invitation, i);
       auto group = std::make_unique<NcclGroup>(options_, core_, made_);
       if (parent_ != nullptr) {
         parent_->core().retire("generation " + to_string(options_.generation) + " came after it");
@@ -116,17 +116,19 @@ class Maker {
   }
 
  private:
-  std::size_t lanes() const { return options_.messages ? kLanes : 1; }
+  std::size_t communicators() const { return options_.messages ? kCommunicators : 1; }
 
-  Communicator* parent_lane(std::size_t lane) { return parent_ == nullptr ? nullptr : parent_->lane(lane); }
+  Communicator* parent_communicator(std::size_t index) {
+    return parent_ == nullptr ? nullptr : parent_->communicator(index);
+  }
 
   Invitation::How best_way() {
     if (parent_ == nullptr || (gone_.empty() && options_.size == parent_->size()))
       return Invitation::How::kInit;
-    for (std::size_t i = 0; i < lanes(); ++i) {
-      const Communicator* lane = parent_lane(i);
-      if (lane == nullptr) return Invitation::How::kInit;
-      if (gone_.empty() ? !lane->healthy() : !lane->can_shrink()) return Invitation::How::kInit;
+    for (std::size_t i = 0; i < communicators(); ++i) {
+      const Communicator* parent = parent_communicator(i);
+      if (parent == nullptr) return Invitation::How::kInit;
+      if (gone_.empty() ? !parent->healthy() : !parent->can_shrink()) return Invitation::How::kInit;
     }
     if (!gone_.empty()) return Invitation::How::kShrink;
     return api_.nccl.ncclCommGrow && api_.nccl.ncclCommGetUniqueId ? Invitation::How::kGrow
@@ -135,9 +137,9 @@ class Maker {
 
   Invitation invite() {
     Invitation invitation{.how = best_way(), .version = api_.nccl.version, .ids = {}};
-    for (std::size_t i = 0; i < lanes() && invitation.how != Invitation::How::kShrink; ++i) {
+    for (std::size_t i = 0; i < communicators() && invitation.how != Invitation::How::kShrink; ++i) {
       if (invitation.how == Invitation::How::kGrow) {
-        invitation.ids.push_back(parent_lane(i)->unique_id_to_grow());
+        invitation.ids.push_back(parent_communicator(i)->unique_id_to_grow());
       } else {
         NCCL_TRY(caller_, api_.nccl.ncclGetUniqueId(&invitation.ids.emplace_back()));
       }
@@ -150,7 +152,7 @@ class Maker {
     const std::string mine = options_.rank == 0 ? encode(invite()) : "";
     const std::string heard = options_.exchange(mine);
     core_->check();
-    Invitation invitation = decode_invitation(heard, lanes()).value();
+    Invitation invitation = decode_invitation(heard, communicators()).value();
     if (invitation.version != api_.nccl.version) {
       throw_error({ErrorCode::kRefused, "ranks have different versions of NCCL",
                    "rank 0 has " + version_text(invitation.version) + ", rank " +
@@ -160,24 +162,24 @@ class Maker {
     return invitation;
   }
 
-  void join(const Invitation& invitation, std::size_t lane) {
+  void join(const Invitation& invitation, std::size_t index) {
     auto made = std::make_shared<Communicator>(caller_, core_->patient());
     core_->adopt(made);
     made_.push_back(made);
-    Communicator* parent = parent_lane(lane);
+    Communicator* parent = parent_communicator(index);
     switch (invitation.how) {
       case Invitation::How::kInit:
-        return made->init(options_.size, options_.rank, invitation.ids[lane]);
+        return made->init(options_.size, options_.rank, invitation.ids[index]);
       case Invitation::How::kShrink:
         if (parent == nullptr || !parent->can_shrink()) cannot_follow("shrinks");
         return made->shrink_from(*parent, gone_);
       case Invitation::How::kGrow:
         if (parent == nullptr && options_.rank >= 1) {
           if (!api_.nccl.ncclCommGrow) cannot_follow("grows");
-          return made->join_grown(options_.size, options_.rank, invitation.ids[lane]);
+          return made->join_grown(options_.size, options_.rank, invitation.ids[index]);
         }
         if (parent == nullptr || !parent->healthy()) cannot_follow("grows");
-        return made->grow_from(*parent, options_.size, options_.rank == 0 ? &invitation.ids[lane] : nullptr);
+        return made->grow_from(*parent, options_.size, options_.rank == 0 ? &invitation.ids[index] : nullptr);
     }
   }
 

@@ -23,19 +23,19 @@ class Messages : public std::enable_shared_from_this<Messages> {
 
  private:
   struct Channel {
-    int lane = kUp;
+    int index = kUp;
     std::shared_ptr<Communicator> communicator;
-    std::shared_ptr<Flight> noted;
+    std::shared_ptr<PendingOp> noted;
   };
-  void issue(Channel& channel, const std::shared_ptr<Flight>& flight);
+  void issue(Channel& channel, const std::shared_ptr<PendingOp>& pending);
 
   std::shared_ptr<Core> core_;
   Channel up_, down_;
 };
 
-/// Puts a flight on the communicator's stream: after what is on the streams of its buffers, by `enqueue()`,
-/// and watched. What goes wrong fails the group and ends the flight. Throws the group's failure.
-void launch(Core& core, Communicator& communicator, const std::shared_ptr<Flight>& flight,
+/// Puts a pending on the communicator's stream: after what is on the streams of its buffers, by `enqueue()`,
+/// and watched. What goes wrong fails the group and ends the pending. Throws the group's failure.
+void launch(Core& core, Communicator& communicator, const std::shared_ptr<PendingOp>& pending,
             const std::function<void()>& enqueue);
 
 }  // namespace troupe::collectives::nccl

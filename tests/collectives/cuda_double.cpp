@@ -75,26 +75,26 @@ void fill_events(DoubleState& s, int p, CudaApi& api) {
   };
   api.cudaEventRecord = [&s, p](Event event, Stream stream) {
     if (const int code = s.enter(p, "cudaEventRecord")) return code;
-    auto ticket = std::make_shared<Ticket>();
+    auto token = std::make_shared<Token>();
     auto* at = static_cast<DoubleEvent*>(event);
     {
       const std::lock_guard hold(at->mutex);
-      at->ticket = ticket;
+      at->token = token;
     }
-    s.stream_of(p, stream).enqueue([ticket] { ticket->finish(); });
+    s.stream_of(p, stream).enqueue([token] { token->finish(); });
     return 0;
   };
   api.cudaEventQuery = [&s, p](Event event) {
     if (const int code = s.enter(p, "cudaEventQuery")) return code;
     auto* at = static_cast<DoubleEvent*>(event);
     const std::lock_guard hold(at->mutex);
-    return !at->ticket || at->ticket->is_done() ? 0 : nccl::kCudaNotReady;
+    return !at->token || at->token->is_done() ? 0 : nccl::kCudaNotReady;
   };
   api.cudaStreamWaitEvent = [&s, p](Stream stream, Event event) {
     if (const int code = s.enter(p, "cudaStreamWaitEvent")) return code;
     auto* at = static_cast<DoubleEvent*>(event);
     const std::lock_guard hold(at->mutex);
-    if (at->ticket) s.stream_of(p, stream).enqueue([ticket = at->ticket] { ticket->wait(); });
+    if (at->token) s.stream_of(p, stream).enqueue([token = at->token] { token->wait(); });
     return 0;
   };
 }

@@ -183,7 +183,8 @@ TEST_CASE("a receive of another count or dtype names both calls") {
       a.post(send_of(bytes, 1, 9));
       const auto frame = a.next();
       const auto target = b.begin(frame->header);
-      if (frame->header.kind == FrameKind::kOffer) std::fill(target.begin(), target.end(), std::byte{0});
+      if (frame->header.kind == FrameKind::kRequestToSend)
+        std::fill(target.begin(), target.end(), std::byte{0});
       b.end();
       if (order == 1) b.post(recv_of(into, 0, 9));
       CHECK(b.failure() == "rank 1 called recv(" + std::to_string(count + 1) +

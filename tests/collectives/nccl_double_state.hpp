@@ -15,7 +15,7 @@
 namespace troupe::collectives::testing {
 
 /// A moment on a stream.
-struct Ticket {
+struct Token {
   std::mutex mutex;
   std::condition_variable changed;
   bool done = false;
@@ -36,7 +36,7 @@ struct Ticket {
 
 struct DoubleEvent {
   std::mutex mutex;
-  std::shared_ptr<Ticket> ticket;  ///< null before it is first recorded
+  std::shared_ptr<Token> token;  ///< null before it is first recorded
 };
 
 /// Runs tasks in order on a thread; its destructor runs what is left.

@@ -153,7 +153,8 @@ TEST_CASE("the store has a limit") {
 TEST_CASE("requests and responses come back as they were; noise does not decode into anything else") {
   const StoreRequest request{
       .op = StoreOp::kAdd, .key = std::string("k\0y", 3), .value = "v", .amount = -5, .wait_ms = 17};
-  const StoreResponse response{.status = StoreStatus::kTaken, .amount = -1, .value = std::string(65536, 'z')};
+  const StoreResponse response{
+      .status = StoreStatus::kTaken, .amount = -1, .value = std::string(65536, 'z')};
   CHECK(decode_request(encode(request)).value() == request);
   CHECK(decode_response(encode(response)).value() == response);
   const auto whole = encode(request);

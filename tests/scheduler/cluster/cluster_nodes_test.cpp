@@ -109,17 +109,25 @@ TEST_CASE("whoever asks for the nodes gets the live ones") {
   CHECK(s.get<NodesAnswered>()->to.request == 4);
 }
 
-// A node that was killed in the first seconds of a job failed the job: "did not come up".
-TEST_CASE("a start is placed again when its node dies before it is up") {
+/// An actor that node 1 is starting, and a smaller node 2.
+struct OneStarts {
   Script s;
-  s.node(1, 2);
-  s.node(2, 1);
-  s.gateway();
-  const JobId job = s.job().job;
-  s.spawn(job, 1);
-  const StartActor first = *s.get<StartActor>();
-  REQUIRE(first.node == NodeId{1});
+  JobId job{};
+  StartActor first;
 
+  OneStarts() {
+    s.node(1, 2);
+    s.node(2, 1);
+    s.gateway();
+    job = s.job().job;
+    s.spawn(job, 1);
+    first = *s.get<StartActor>();
+    REQUIRE(first.node == NodeId{1});
+  }
+};
+
+// A node that was killed in the first seconds of a job failed the job: "did not come up".
+TEST_CASE_METHOD(OneStarts, "a start is placed again when its node dies before it is up") {
   SECTION("on another node") {
     s.on(NodeLeft{NodeId{1}, "killed"});
     REQUIRE(s.get<StartActor>() != nullptr);
@@ -185,16 +193,8 @@ TEST_CASE("a start is placed again when its node dies before it is up") {
 
 // A node that was told to end was given actors until it had gone: replacements waited for it, and with the
 // head killed meanwhile a job went on with one trainer of three.
-TEST_CASE("a node that leaves gets nothing new, and what starts there starts elsewhere at once") {
-  Script s;
-  s.node(1, 2);
-  s.node(2, 1);
-  s.gateway();
-  const JobId job = s.job().job;
-  s.spawn(job, 1);
-  const StartActor first = *s.get<StartActor>();
-  REQUIRE(first.node == NodeId{1});
-
+TEST_CASE_METHOD(OneStarts,
+                 "a node that leaves gets nothing new, and what starts there starts elsewhere at once") {
   SECTION("on a node that stays") {
     s.on(NodeLeaving{NodeId{1}, "told to end"});
     REQUIRE(s.get<StartActor>() != nullptr);

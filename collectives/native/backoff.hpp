@@ -11,7 +11,7 @@ namespace troupe::collectives {
 /// A slice is short enough that an abort, which wakes nobody, is seen at once.
 inline constexpr Duration kSleepSlice = std::chrono::milliseconds(1);
 
-class Patience {
+class Backoff {
  public:
   enum class Turn {
     kAgain,  ///< spun or yielded: look at the words again
@@ -20,7 +20,7 @@ class Patience {
   };
 
   /// `crowded`: there are more ranks than cores.
-  explicit Patience(bool crowded) : crowded_(crowded) {}
+  explicit Backoff(bool crowded) : crowded_(crowded) {}
 
   /// Something moved: start over.
   void reset() { turn_ = 0; }

@@ -1,4 +1,4 @@
-#include "collectives/native/patience.hpp"
+#include "collectives/native/backoff.hpp"
 
 #include <sched.h>
 
@@ -14,7 +14,7 @@ constexpr Duration kYieldFor = std::chrono::milliseconds(2);
 
 }  // namespace
 
-Patience::Turn Patience::next() {
+Backoff::Turn Backoff::next() {
   const unsigned spins = crowded_ ? 0 : kSpins;
   const unsigned turn = turn_++;
   if (turn < spins) {

@@ -8,7 +8,7 @@
 
 namespace troupe::collectives {
 
-Ticket Engine::post(const Op& call) {
+Token Engine::post(const Op& call) {
   const std::lock_guard lock(mutex_);
   throw_if_aborted();
   const int peer = call.peer;
@@ -32,7 +32,7 @@ Ticket Engine::post(const Op& call) {
   check(mailbox);
   moved_ = true;
   if (is_local(peer)) {
-    exchange_mail();
+    exchange_messages();
   } else {
     exchange();
   }
@@ -58,8 +58,8 @@ bool Engine::serve_any_receives() {
   return std::erase_if(any_receives_, served) != 0;
 }
 
-std::vector<Ticket> Engine::post_parts(const Op& call) {
-  std::vector<Ticket> tickets;
+std::vector<Token> Engine::post_parts(const Op& call) {
+  std::vector<Token> tokens;
   const auto part = [&](OpKind kind, const Buffer& all, std::size_t begin, std::size_t count, int peer) {
     Op op{.kind = kind, .dtype = call.dtype, .peer = peer, .tag = static_cast<std::uint32_t>(call.sequence)};
     op.how.exact = false;  // of_collective()
@@ -80,8 +80,8 @@ std::vector<Ticket> Engine::post_parts(const Op& call) {
         const std::size_t element = element_size(call.dtype);
         if (gives != 0) std::memcpy(call.out() + in * element, call.in() + out * element, gives * element);
       } else {
-        tickets.push_back(post(part(OpKind::kRecv, call.output, in, gets, peer)));
-        tickets.push_back(post(part(OpKind::kSend, call.input, out, gives, peer)));
+        tokens.push_back(post(part(OpKind::kRecv, call.output, in, gets, peer)));
+        tokens.push_back(post(part(OpKind::kSend, call.input, out, gives, peer)));
       }
       out += gives;
       in += gets;
@@ -90,7 +90,7 @@ std::vector<Ticket> Engine::post_parts(const Op& call) {
     abort(AbortKind::kRequested, "an all_to_all was launched in part: " + std::string(e.what()));
     throw;
   }
-  return tickets;
+  return tokens;
 }
 
 Mailbox& Engine::mailbox_of(int peer) {
@@ -113,7 +113,7 @@ void Engine::check(const Mailbox& mailbox) {
 }
 
 /// A mailbox in which nothing waits is left alone: what others sent stays in the ring until it is asked for.
-bool Engine::exchange_mail() {
+bool Engine::exchange_messages() {
   bool moved = false;
   for (auto& [peer, neighbour] : neighbours_) {
     Mailbox& mailbox = neighbour.mailbox;
@@ -159,7 +159,7 @@ bool Engine::left(int peer) const {
   return region_.cell(local(peer)).left.load(std::memory_order_acquire) != 0;
 }
 
-void Engine::sleep_on_mail(int peer) {
+void Engine::sleep_on_messages(int peer) {
   const Neighbour& neighbour = neighbours_.at(peer);
   if (neighbour.link == nullptr) {
     std::this_thread::sleep_for(kSleepSlice);  // a receive from itself, which only this thread can end

@@ -1,10 +1,10 @@
-#include "collectives/gloo/task_lane.hpp"
+#include "collectives/gloo/task_thread.hpp"
 
 #include "runtime/core/quiet_thread.hpp"
 
 namespace troupe::collectives {
 
-class TaskLane::Task final : public Work {
+class TaskThread::Task final : public Work {
  public:
   Task(std::function<void()> body, std::shared_ptr<std::atomic<int>> source)
       : body_(std::move(body)), source_(std::move(source)) {}
@@ -40,9 +40,9 @@ class TaskLane::Task final : public Work {
   std::condition_variable ended_;
 };
 
-TaskLane::TaskLane() : thread_(start_quiet_thread([this] { loop(); })) {}
+TaskThread::TaskThread() : thread_(start_quiet_thread([this] { loop(); })) {}
 
-TaskLane::~TaskLane() {
+TaskThread::~TaskThread() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -51,7 +51,7 @@ TaskLane::~TaskLane() {
   thread_.join();
 }
 
-std::shared_ptr<Work> TaskLane::run(std::function<void()> task, std::shared_ptr<std::atomic<int>> source) {
+std::shared_ptr<Work> TaskThread::run(std::function<void()> task, std::shared_ptr<std::atomic<int>> source) {
   auto made = std::make_shared<Task>(std::move(task), std::move(source));
   {
     const std::lock_guard lock(mutex_);
@@ -61,12 +61,12 @@ std::shared_ptr<Work> TaskLane::run(std::function<void()> task, std::shared_ptr<
   return made;
 }
 
-bool TaskLane::idle() const {
+bool TaskThread::idle() const {
   const std::lock_guard lock(mutex_);
   return queue_.empty();
 }
 
-void TaskLane::loop() {
+void TaskThread::loop() {
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
@@ -76,7 +76,7 @@ void TaskLane::loop() {
     task->run();
     lock.lock();
     queue_.pop_front();
-    task->end();  // last: whoever has waited finds the lane idle
+    task->end();  // last: whoever has waited finds the thread idle
   }
 }
 

@@ -13,13 +13,13 @@
 
 namespace troupe::collectives {
 
-class TaskLane {
+class TaskThread {
  public:
-  TaskLane();
+  TaskThread();
   /// Runs what is queued and joins.
-  ~TaskLane();
-  TaskLane(const TaskLane&) = delete;
-  TaskLane& operator=(const TaskLane&) = delete;
+  ~TaskThread();
+  TaskThread(const TaskThread&) = delete;
+  TaskThread& operator=(const TaskThread&) = delete;
 
   /// Queues `task`; what it throws, its Work's wait() throws. The waits of the Work end when the task does:
   /// it is the task that has a deadline and notices an abort.

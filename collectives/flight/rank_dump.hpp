@@ -10,17 +10,17 @@
 
 namespace troupe::collectives::flight {
 
-struct Lane {
+struct RankDump {
   Dump dump;
   std::vector<const Operation*> collectives;  ///< those the group saw, ascending by sequence number
 
-  explicit Lane(Dump of) : dump(std::move(of)) {
+  explicit RankDump(Dump of) : dump(std::move(of)) {
     for (const Operation& op : dump.operations) {
       if (!is_message(op.call.kind) && op.state != State::kRefused) collectives.push_back(&op);
     }
   }
-  Lane(Lane&&) noexcept = default;  // the operations stay where they are
-  Lane& operator=(Lane&&) noexcept = default;
+  RankDump(RankDump&&) noexcept = default;  // the operations stay where they are
+  RankDump& operator=(RankDump&&) noexcept = default;
 
   /// The oldest collective that the ring still held.
   std::uint64_t first_kept() const {
@@ -53,9 +53,10 @@ inline std::string for_people(std::int64_t ns) {
 }
 
 /// Sends and receives without their partner, or that differ from it.
-std::vector<Finding> lone_messages(const std::vector<Lane>& lanes, std::int64_t patience_ns);
+std::vector<Finding> lone_messages(const std::vector<RankDump>& records, std::int64_t stuck_after_ns);
 
 /// The table of collectives that ends at `last_row`.
-void fill_table(Report& report, const std::vector<Lane>& lanes, std::uint64_t last_row, std::size_t rows);
+void fill_table(Report& report, const std::vector<RankDump>& records, std::uint64_t last_row,
+                std::size_t rows);
 
 }  // namespace troupe::collectives::flight
