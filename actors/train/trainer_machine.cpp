@@ -271,6 +271,7 @@ void TrainerMachine::finished(const FormGroup&, const TrainerResult& result, Tra
   if (superseded()) return;
   if (const auto* why = std::get_if<TaskAborted>(&result)) return leave(*why, out);
   out.reports.push_back(GroupFormed{self_, generation_});
+  if (is_follower() && mutations_.join_behind) return installed(out);
   // Whoever has the state and does not send it takes no part in the transfer.
   const bool sends = !plan_.receivers.empty() && rank() == plan_.source;
   const bool has_it = plan_.origin == StateOrigin::kMembers && !is_receiver() && !is_follower() && !sends;

@@ -50,6 +50,8 @@ Scenario draw_scenario(std::uint64_t seed) {
   if (s.test_samples > 0 && pick(0, 1) == 0) job.stop_early = {"test/accuracy", pick(1, 3), 0, {}};
   if (s.test_samples > 0 && !settings.checkpoint_folder.empty() && pick(0, 1) == 0)
     job.keep_best = "test/accuracy";
+  // Sometimes long enough for steps to go on while somebody takes the state beside them.
+  if (pick(0, 5) == 0) s.steps_per_epoch = pick(20, 60);
   return s;
 }
 

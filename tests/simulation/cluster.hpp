@@ -44,6 +44,7 @@ struct FloorMutations {
   bool drop_unsent = false;         ///< what a process tells its node while the link is full is dropped
   bool forget_room = false;         ///< what waits for the link to a node stays when there is room again
   bool monitor_once = false;        ///< a monitor is not asked for again after the link broke
+  bool ignore_leaving = false;      ///< the head does not hear that a node leaves
 };
 
 /// What a run is made of; drawn from its seed.
@@ -203,7 +204,10 @@ struct Head : Process, Server {
   void carry_out(HeadMachine::Output output);
   void send(const cluster::ClusterAction& action);
   void check(const cluster::ClusterAction& action);
+  void check_leaving();
+  std::set<ActorId> starting_on(NodeId node) const;
   std::map<NodeId, LinePtr> lines_;
+  std::map<NodeId, std::set<ActorId>> leaving_;  ///< what they were starting when they said so
 };
 
 /// The head's disk: it outlives the head.

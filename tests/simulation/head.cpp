@@ -58,7 +58,15 @@ void Head::line_lost(const LinePtr& line, const std::string& /*why*/) {
 }
 
 void Head::on(const cluster::ClusterEvent& event) {
-  carry_out(machine.on(event, cluster.now_at(*this)));
+  const auto* joined = std::get_if<cluster::NodeJoined>(&event);
+  const auto* leaving = std::get_if<cluster::NodeLeaving>(&event);
+  if (joined != nullptr && joined->leaving) leaving_.emplace(joined->node.id, starting_on(joined->node.id));
+  if (leaving != nullptr) leaving_.emplace(leaving->node, starting_on(leaving->node));
+  if (!cluster.scenario.floor.ignore_leaving) return carry_out(machine.on(event, cluster.now_at(*this)));
+  if (leaving != nullptr) return;
+  cluster::ClusterEvent heard = event;
+  if (auto* join = std::get_if<cluster::NodeJoined>(&heard)) join->leaving = false;
+  carry_out(machine.on(heard, cluster.now_at(*this)));
 }
 
 void Head::carry_out(HeadMachine::Output output) {
@@ -67,6 +75,7 @@ void Head::carry_out(HeadMachine::Output output) {
     if (node->is_member && !machine.cluster().nodes().contains(node->info.id))
       cluster.declared_dead.insert(node->info.id);
   }
+  check_leaving();
   for (const auto& line : output.log) world.trace(name, line.text);
   for (const HeadMessage& message : output.send) {
     if (die_after_actions >= 0 && die_after_actions-- == 0) return world.kill(*this, "between two actions");
@@ -104,6 +113,24 @@ void Head::send(const cluster::ClusterAction& action) {
   if (at == lines_.end()) return;  // it registers again when it is back
   auto* to = static_cast<Node*>(at->second->client);
   at->second->to_client(cluster.world, label_of(action), [to, action] { to->tell(node::HeadSaid{action}); });
+}
+
+std::set<ActorId> Head::starting_on(NodeId node) const {
+  std::set<ActorId> starting;
+  for (const auto& [actor_id, actor] : machine.cluster().actors()) {
+    if (actor.record.state == cluster::ActorState::kStarting && actor.record.node == node)
+      starting.insert(actor_id);
+  }
+  return starting;
+}
+
+/// A node that leaves is given nothing more. (A start that was decided before may still go out.)
+void Head::check_leaving() {
+  for (const auto& [node, before] : leaving_) {
+    for (const ActorId actor : starting_on(node)) {
+      if (!before.contains(actor)) cluster.world.violation("an actor is placed on a node that leaves");
+    }
+  }
 }
 
 /// What is said was written.

@@ -15,6 +15,7 @@ bool break_rule(const char* rule, Scenario& scenario) {
   bool* const flag = is("commit")       ? &scenario.mutations.commit_on_first_report
                      : is("generation") ? &scenario.mutations.accept_old_generation
                      : is("install")    ? &scenario.mutations.install_in_place
+                     : is("follow")     ? &scenario.mutations.join_behind
                      : is("requests")   ? &scenario.floor.forget_requests
                      : is("durable")    ? &scenario.floor.say_before_durable
                      : is("lines")      ? &scenario.floor.forget_peers
@@ -23,6 +24,7 @@ bool break_rule(const char* rule, Scenario& scenario) {
                      : is("unsent")     ? &scenario.floor.drop_unsent
                      : is("room")       ? &scenario.floor.forget_room
                      : is("monitors")   ? &scenario.floor.monitor_once
+                     : is("leaving")    ? &scenario.floor.ignore_leaving
                                         : nullptr;
   if (flag != nullptr) *flag = true;
   return flag != nullptr;
@@ -55,6 +57,7 @@ int main(int argc, char** argv) {
                    "    commit      a step commits on the first report\n"
                    "    generation  reports of an old generation count\n"
                    "    install     a state is installed before it is whole\n"
+                   "    follow      who joins beside the steps counts as having steps that it has not taken\n"
                    "    requests    a node that joins again does not repeat what has no answer\n"
                    "    durable     the head says what is not on its disk yet\n"
                    "    lines       a line between nodes breaks, and nobody is told\n"
@@ -62,7 +65,8 @@ int main(int argc, char** argv) {
                    "    credit      a process never gives back what it has taken up\n"
                    "    unsent      what a process tells its node while the link is full is dropped\n"
                    "    room        what waits for the link to the node stays when there is room again\n"
-                   "    monitors    a monitor is not asked for again after a link broke\n");
+                   "    monitors    a monitor is not asked for again after a link broke\n"
+                   "    leaving     the head does not hear that a node leaves\n");
       return help ? 0 : 2;
     }
   }

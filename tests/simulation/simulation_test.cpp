@@ -100,6 +100,18 @@ TEST_CASE("a state that is installed before it is whole is found") {
   CHECK(seeds_until_found(broken) > 0);
 }
 
+TEST_CASE("a trainer that joins a step behind is found") {
+  Scenario broken;
+  broken.mutations.join_behind = true;
+  CHECK(seeds_until_found(broken) > 0);
+}
+
+TEST_CASE("a head that places on a node that leaves is found") {
+  Scenario broken;
+  broken.floor.ignore_leaving = true;
+  CHECK(seeds_until_found(broken) > 0);
+}
+
 TEST_CASE("a node that does not repeat what has no answer is found") {
   Scenario broken;
   broken.floor.forget_requests = true;
