@@ -7,6 +7,11 @@
 #include "runtime/core/assert.hpp"
 
 namespace troupe::train {
+namespace {
+
+constexpr int kAheadOfJoin = 2;  ///< steps: the next can be computed while one is being committed
+
+}  // namespace
 
 void DriverMachine::to_members(const TrainerOrder& order, Actions& out) {
   for (const ActorId member : members_) out.push_back(SendOrder{member, order});
@@ -174,7 +179,8 @@ std::int64_t DriverMachine::next_barrier() const {
   if (config_.checkpoints && config_.checkpoint_every > 0) {
     next = std::min(next, next_multiple(config_.checkpoint_every));
   }
-  for (const auto& end : {stop_at_, early_at_}) {
+  const auto join_at = following_ ? following_->join_at : std::nullopt;
+  for (const auto& end : {stop_at_, early_at_, join_at}) {
     if (end && *end > committed()) next = std::min(next, *end);
   }
   return next;
@@ -184,8 +190,18 @@ std::int64_t DriverMachine::next_barrier() const {
 void DriverMachine::proceed(Instant now, Actions& out) {
   if (over()) return;
   barrier_task_ = barrier_task_due();
-  run_limit_ = barrier_task_ != BarrierTask::kNone ? committed()
-                                                   : std::min(committed() + config_.ahead, next_barrier());
+  if (barrier_task_ == BarrierTask::kNone && following_ && following_->join_at) {
+    state_ = State::kRunning;
+    widen(now, out);
+    if (state_ != State::kRunning) return;
+  }
+  if (barrier_task_ != BarrierTask::kNone) {
+    run_limit_ = committed();
+  } else {
+    // A follower joins at the limit, which is kept near for that. What was granted stays so.
+    const int ahead = following_ ? std::min(config_.ahead, kAheadOfJoin) : config_.ahead;
+    run_limit_ = std::max(run_limit_, std::min(committed() + ahead, next_barrier()));
+  }
   to_members(Committed{generation_, committed(), run_limit_}, out);
   if (barrier_task_ != BarrierTask::kNone) return start_barrier_task(now, out);
   state_ = State::kRunning;

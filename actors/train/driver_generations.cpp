@@ -199,7 +199,7 @@ void DriverMachine::start_generation(Instant now, Actions& out) {
   GenerationPlan plan;
   plan.generation = generation_;
   plan.logical_ranks = config_.logical_ranks;
-  plan.first_step = first_step_;
+  plan.first_step = run_limit_ = first_step_;
   plan.steps_per_epoch = config_.steps_per_epoch;
   plan.total_steps = config_.epochs * config_.steps_per_epoch;
   plan.committed = committed();
@@ -298,6 +298,11 @@ void DriverMachine::widen(Instant now, Actions& out) {
     if (!trainer.killed && trainer.quiesced && !is_member(trainer)) spares.push_back(id);
   }
   if (spares.empty()) return;
+  if (following_) {
+    // At the end of a step that all may run, so that none is thrown away.
+    if (!following_->join_at) following_->join_at = std::max(run_limit_, committed());
+    if (committed() < *following_->join_at) return;
+  }
   if (following_ || must_wait_for_copies())
     return open_generation(
         describe(trainers_.at(following_ ? *following_->caught_up.begin() : spares.front())) + " joined",

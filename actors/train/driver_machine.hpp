@@ -117,6 +117,7 @@ class DriverMachine {
     bool shared = false;          ///< the source has its copy
     std::set<ActorId> followers;  ///< that have not failed
     std::set<ActorId> caught_up;
+    std::optional<std::int64_t> join_at;  ///< after so many steps they become members
     Instant deadline{};
   };
   /// From a fault (or a widening) to the first step after it.

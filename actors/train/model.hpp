@@ -4,7 +4,9 @@
 ///     struct Digits {
 ///       ConvNet model() const;               // a torch module holder or shared_ptr
 ///       auto optimizer(ConvNet& net) const;  // SGD, Adam, AdamW, Adagrad or RMSprop, or of yours
-///       torch::Tensor loss(ConvNet& net, const data::Batch& batch) const;  // a scalar
+///       torch::Tensor criterion(const torch::Tensor& output, const data::Batch& batch) const;  // a scalar, of
+///                                            // net->forward(batch.input); or instead, where that is not all:
+///       torch::Tensor loss(ConvNet& net, const data::Batch& batch) const;
 ///
 ///       // Optional, and their absence costs nothing:
 ///       Nets setup(Setup& s) const;           // instead of the first two: several of them (setup.hpp)
@@ -17,8 +19,9 @@
 ///     };
 // clang-format on
 ///
-/// Without evaluate() the test loss is loss() in evaluation mode, and test/accuracy is counted where
-/// correct() is there, or forward(batch.input) gives [N, classes] and the target is int64 [N].
+/// Without evaluate() the test loss is the loss in evaluation mode, and test/accuracy is counted where
+/// correct() is there, or forward(batch.input) gives [N, classes] and the target is int64 [N]. With
+/// criterion() one forward serves both; with loss() accuracy takes a forward of its own.
 ///
 /// Not thread-safe: one thread drives a model.
 #pragma once
@@ -97,6 +100,14 @@ concept HasLossOfLeaf = requires(const Job& job, NetOf<Job>& net, const data::Ba
 template <class Job>
 concept HasLoss = HasLossOfLeaf<Job> || requires(const Job& job, NetOf<Job>& net, const data::Batch& batch) {
   { job.loss(net, batch) } -> std::convertible_to<torch::Tensor>;
+};
+template <class Job>
+concept HasCriterion = requires(const Job& job, NetOf<Job>& net, const data::Batch& batch) {
+  { job.criterion(net->forward(batch.input), batch) } -> std::convertible_to<torch::Tensor>;
+};
+template <class Job>
+concept NamesCriterion = requires {
+  &Job::criterion;
 };
 template <class Job>
 concept HasEvaluate = requires(const Job& job, NetOf<Job>& net, const data::Batch& batch, Leaf& at) {
@@ -181,7 +192,9 @@ class JobModel final : public TrainingModel {
   Setup& setup() override { return setup_; }
 
   torch::Tensor loss(const data::Batch& batch, Leaf& at) override {
-    if constexpr (HasLossOfLeaf<Job>) {
+    if constexpr (HasCriterion<Job>) {
+      return job_.criterion(net_->forward(batch.input), batch);
+    } else if constexpr (HasLossOfLeaf<Job>) {
       return job_.loss(net_, batch, at);
     } else {
       return job_.loss(net_, batch);
@@ -194,9 +207,16 @@ class JobModel final : public TrainingModel {
     torch::Tensor test_loss;
     if constexpr (HasEvaluate<Job>) {
       test_loss = job_.evaluate(net_, batch, at);
+    } else if constexpr (HasCriterion<Job>) {
+      const torch::Tensor output = net_->forward(batch.input);
+      test_loss = job_.criterion(output, batch);
+      count_correct(batch, at, [&] { return output; });
     } else {
       test_loss = loss(batch, at);
-      count_correct(batch, at);
+      if constexpr (HasForward<Job>)
+        count_correct(batch, at, [&] { return net_->forward(batch.input); });
+      else
+        count_correct(batch, at, [] { return torch::Tensor(); });
     }
     const double share = at.weight().value_or(static_cast<double>(batch.size()));
     at.count("loss", test_loss.item<double>() * share, share);
@@ -233,15 +253,17 @@ class JobModel final : public TrainingModel {
     }
   }
 
-  void count_correct(const data::Batch& batch, Leaf& at) {
+  /// `output`: makes the net's output, undefined where the net has no forward of one tensor.
+  template <class Output>
+  void count_correct(const data::Batch& batch, Leaf& at, const Output& output) {
     if constexpr (HasCorrect<Job>) {
       at.count("accuracy", job_.correct(net_, batch).sum(), static_cast<double>(batch.size()));
-    } else if constexpr (HasForward<Job>) {
+    } else {
       const bool classes =
           batch.target.defined() && batch.target.scalar_type() == torch::kLong && batch.target.dim() == 1;
       if (!classes) return;
-      const torch::Tensor out = net_->forward(batch.input);
-      if (out.dim() != 2 || out.size(0) != batch.target.size(0)) return;
+      const torch::Tensor out = output();
+      if (!out.defined() || out.dim() != 2 || out.size(0) != batch.target.size(0)) return;
       at.count("accuracy", out.argmax(1).eq(batch.target).sum(), static_cast<double>(batch.size()));
     }
   }
@@ -267,9 +289,17 @@ std::unique_ptr<TrainingModel> make_training_model(const Job& job, std::uint64_t
   } else if constexpr (kSimple && !HasOptimizer<Job>) {
     static_assert(HasOptimizer<Job>,
                   "this job lacks `auto optimizer(Net& net) const`, returning a torch::optim optimizer");
-  } else if constexpr (!HasLoss<Job>) {
+  } else if constexpr (NamesCriterion<Job> && !HasCriterion<Job>) {
+    static_assert(HasCriterion<Job>,
+                  "this job's criterion must be `torch::Tensor criterion(const torch::Tensor& output, const "
+                  "troupe::data::Batch& batch) const`, and its net's forward(batch.input) gives the output");
+  } else if constexpr (HasCriterion<Job> && HasLoss<Job>) {
+    static_assert(!HasLoss<Job>, "this job has a criterion and a loss: keep one of them");
+  } else if constexpr (!HasCriterion<Job> && !HasLoss<Job>) {
     static_assert(HasLoss<Job>,
-                  "this job lacks `torch::Tensor loss(Net& net, const troupe::data::Batch& batch) const`");
+                  "this job lacks `torch::Tensor criterion(const torch::Tensor& output, const "
+                  "troupe::data::Batch& batch) const`, or `torch::Tensor loss(Net& net, const "
+                  "troupe::data::Batch& batch) const`");
   } else if constexpr (NamesEvaluate<Job> && !HasEvaluate<Job>) {
     static_assert(
         HasEvaluate<Job>,

@@ -30,6 +30,7 @@ constexpr Duration kPieceArrives = std::chrono::seconds(30);
 /// Nobody fetches what is shared for so many seconds: nobody will.
 constexpr int kQuietBeats = 60;
 constexpr Duration kLook = std::chrono::milliseconds(100);
+constexpr Duration kFollowLook = std::chrono::milliseconds(5);  ///< a step is rarely shorter
 
 /// The part of the job that a task runs: "Digits::loss".
 std::string users_part(const RunSettings& settings, const TrainerTask& task) {
@@ -248,7 +249,7 @@ class Trainer::Work {
       const Hold hold(mutex_);
       works_for_ = task.until == kNoState ? task.order.generation : plan_.generation;
     }
-    if (task.until == kNoState) {
+    if (!task.goes_on) {
       const auto address = wire::decode<ActorAddress>(std::as_bytes(std::span(task.order.source))).value();
       const ActorHandle<Trainer> source(&actor_.process(), address);
       followed_ = {};
@@ -256,6 +257,7 @@ class Trainer::Work {
         return await(source.call<&Trainer::shared>(in, offset));
       });
     }
+    if (task.goes_on && task.until == kNoState) look_again_soon();
     for (;;) {
       bool more = false;
       try {
@@ -284,6 +286,12 @@ class Trainer::Work {
                          std::to_string(task.until),
                      ""});
     }
+  }
+
+  /// Between two looks at what the followed trainer adds.
+  void look_again_soon() {
+    std::unique_lock lock(mutex_);
+    if (!stopping_ && aborted_below_ <= works_for_) wake_.wait_for(lock, kFollowLook);
   }
 
   /// The same step as the others', without its leaves.

@@ -159,6 +159,7 @@ void TrainerMachine::handle(const FollowState& order, TrainerOutput& out) {
   }
   generation_ = order.generation;
   follows_ = order;
+  caught_up_ = false;
   state_ = State::kFollowing;
 }
 
@@ -212,7 +213,7 @@ TrainerTask TrainerMachine::choose() const {
     case State::kQuiesced:
       return Wait{"waits for the plan of generation " + to_string(generation_)};
     case State::kFollowing:
-      return FollowSource{follows_};
+      return FollowSource{.order = follows_, .goes_on = caught_up_};
     case State::kForming:
       return FormGroup{plan_};
     case State::kGettingState:
@@ -230,7 +231,7 @@ TrainerTask TrainerMachine::choose() const {
 TrainerTask TrainerMachine::choose_state_task() const {
   if (plan_.origin == StateOrigin::kInitial) return MakeInitialState{};
   if (plan_.origin == StateOrigin::kCheckpoint) return LoadCheckpoint{plan_.checkpoint, plan_.state_hash};
-  if (is_follower()) return FollowSource{follows_, plan_.first_step};
+  if (is_follower()) return FollowSource{follows_, plan_.first_step, true};
   const auto role = is_receiver() ? TransferState::Role::kReceiver : TransferState::Role::kSource;
   return TransferState{generation_, role, plan_.source, plan_.receivers};
 }
@@ -299,10 +300,10 @@ void TrainerMachine::finished(const FollowSource& task, const TrainerResult& res
     state_ = State::kRunning;
     return;
   }
-  state_ = State::kLeft;
   if (const auto* why = std::get_if<TaskAborted>(&result)) {
+    state_ = State::kLeft;
     out.reports.push_back(FollowFailed{self_, generation_, why->reason});
-  } else {
+  } else if (!std::exchange(caught_up_, true)) {
     out.reports.push_back(StateFollowed{self_, generation_, steps_});
   }
 }

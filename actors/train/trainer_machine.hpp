@@ -38,11 +38,11 @@ struct TransferState {
   int source = 0;
   std::vector<int> receivers;
 };
-/// Take the state that another one shares, and every step since, up to where it is. `until`: go on with what
-/// was taken before, to so many steps.
+/// Take the state that another one shares, and every step since, up to where it is.
 struct FollowSource {
   FollowState order;
-  std::int64_t until = kNoState;
+  std::int64_t until = kNoState;  ///< so many steps; else as many as there are
+  bool goes_on = false;           ///< with what was taken before
 };
 struct MakeInitialState {};
 struct LoadCheckpoint {
@@ -237,9 +237,10 @@ class TrainerMachine {
   GenerationPlan plan_;
   std::vector<LoaderInfo> loaders_;
   std::int64_t steps_ = kNoState;
-  Generation lineage_;   ///< of the state held
-  FollowState follows_;  ///< whom, in kFollowing
-  bool proves_ = false;  ///< the state is not told yet, all of it
+  Generation lineage_;      ///< of the state held
+  FollowState follows_;     ///< whom, in kFollowing
+  bool caught_up_ = false;  ///< with it, once
+  bool proves_ = false;     ///< the state is not told yet, all of it
   std::int64_t limit_ = 0;
   std::optional<TrainerTask> doing_;  ///< taken, not done
   Progress progress_;

@@ -31,7 +31,9 @@ struct LargeDigits {
   std::int64_t mib = 0;
   ConvNet model() const { return digits.model(); }
   auto optimizer(ConvNet& net) const { return digits.optimizer(net); }
-  torch::Tensor loss(ConvNet& net, const data::Batch& batch) const { return digits.loss(net, batch); }
+  torch::Tensor criterion(const torch::Tensor& output, const data::Batch& batch) const {
+    return digits.criterion(output, batch);
+  }
   std::shared_ptr<data::Dataset> dataset(data::Split split) const { return digits.dataset(split); }
   void state(train::StateRegistry& state, ConvNet&, torch::optim::SGD&) const {
     state.add("table", torch::ones({mib, 1 << 18}));

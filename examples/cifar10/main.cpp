@@ -29,8 +29,8 @@ struct Pictures {
     return torch::optim::SGD(net->parameters(),
                              torch::optim::SGDOptions(lr).momentum(0.9).weight_decay(5e-4));
   }
-  torch::Tensor loss(Net& net, const troupe::data::Batch& batch) const {
-    return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
+  torch::Tensor criterion(const torch::Tensor& output, const troupe::data::Batch& batch) const {
+    return torch::nn::functional::cross_entropy(output, batch.target);
   }
   troupe::data::Mapped dataset(troupe::data::Split split) const {
     using namespace troupe::data;

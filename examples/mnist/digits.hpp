@@ -8,7 +8,6 @@
 #include "actors/data/idx_dataset.hpp"
 #include "actors/data/subset.hpp"
 #include "actors/train/batch.hpp"
-#include "actors/train/leaf.hpp"
 #include "examples/mnist/model.hpp"
 
 /// A plain struct: its fields travel to every trainer and loader.
@@ -23,15 +22,8 @@ struct Digits {
     return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(lr).momentum(0.9));
   }
 
-  torch::Tensor loss(ConvNet& net, const troupe::data::Batch& batch) const {
-    return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
-  }
-
-  /// One forward for the loss and the accuracy. (Without this, loss() and a second forward give the same figures.)
-  torch::Tensor evaluate(ConvNet& net, const troupe::data::Batch& batch, troupe::train::Leaf& at) const {
-    const torch::Tensor scores = net->forward(batch.input);
-    at.count("accuracy", scores.argmax(1).eq(batch.target).sum(), static_cast<double>(batch.size()));
-    return torch::nn::functional::cross_entropy(scores, batch.target);
+  torch::Tensor criterion(const torch::Tensor& output, const troupe::data::Batch& batch) const {
+    return torch::nn::functional::cross_entropy(output, batch.target);
   }
 
   std::shared_ptr<troupe::data::Dataset> dataset(troupe::data::Split split) const {

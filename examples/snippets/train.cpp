@@ -17,8 +17,8 @@ struct Digits {
   auto optimizer(Net& net) const {
     return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(lr).momentum(0.9));
   }
-  torch::Tensor loss(Net& net, const troupe::data::Batch& batch) const {
-    return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
+  torch::Tensor criterion(const torch::Tensor& output, const troupe::data::Batch& batch) const {
+    return torch::nn::functional::cross_entropy(output, batch.target);
   }
   troupe::data::Idx dataset(troupe::data::Split split) const {
     return troupe::data::Idx(folder, split, {.mean = 0.1307F, .std = 0.3081F});

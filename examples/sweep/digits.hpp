@@ -11,8 +11,8 @@ struct Digits {
   auto optimizer(ConvNet& net) const {
     return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(lr).momentum(0.9));
   }
-  torch::Tensor loss(ConvNet& net, const troupe::data::Batch& batch) const {
-    return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
+  torch::Tensor criterion(const torch::Tensor& output, const troupe::data::Batch& batch) const {
+    return torch::nn::functional::cross_entropy(output, batch.target);
   }
   troupe::data::Digits dataset(troupe::data::Split split) const {
     return troupe::data::Digits(split, {.size = 500, .mean = 0.145F, .std = 0.251F});

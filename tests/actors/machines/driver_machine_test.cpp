@@ -88,18 +88,23 @@ TEST_CASE("after a death the survivor that applied the step is the authority, an
     CHECK(s.all<CommitStep>().size() == 1);
     const Generation alone = s.g();
     SECTION("from where it is, a step behind") {
+      // The members were called at once: the step under way was thrown away, and they stood still for it.
       s.on(StateFollowed{kC, alone, 2});
+      CHECK_FALSE(s.order<Quiesce>(kA));
+      const std::int64_t joined_at = s.run_until_joined({kA}, 3);
+      CHECK(joined_at <= 3 + DriverConfig().ahead);
+      CHECK(s.driver.committed() == joined_at);
       CHECK(s.order<Quiesce>(kA));
       CHECK(s.order<Quiesce>(kC));
-      s.quiesced(kC, 2);
-      s.quiesced(kA, 3);
+      s.quiesced(kC, joined_at - 1);
+      s.quiesced(kA, joined_at);
       const auto wide = s.order<StartGeneration>(kC)->plan;
       CHECK(wide.members[0].actor == kA);
       CHECK(wide.source == 0);
       CHECK(wide.followers == std::vector{1});
       CHECK(wide.receivers.empty());
       CHECK(wide.lineage == s.lineage);
-      CHECK(wide.first_step == 3);
+      CHECK(wide.first_step == joined_at);
     }
     SECTION("which a recovery does not wait for") {
       s.on(GenerationFailed{kA, alone, "timed out", {}});
@@ -552,34 +557,35 @@ TEST_CASE("a newcomer that computes another first step is found before the step 
   s.applied(kA, 1);
   s.ready(kC);
   s.follow(kA, kC, 2);
-  s.quiesced(kA, 2);
-  s.quiesced(kC, 2);
+  const std::int64_t k = s.run_until_joined({kA}, 2);
+  s.quiesced(kA, k);
+  s.quiesced(kC, k);
   CHECK(s.order<StartGeneration>(kC)->plan.prove);
   s.formed(kA);
   s.formed(kC);
   SECTION("another state") {
-    s.applied(kA, 2);
-    s.on(StepApplied{kC, s.g(), Script::step(2), {{"w", {1, 1}}, {"b", {9, 9}}}});
+    s.applied(kA, k);
+    s.on(StepApplied{kC, s.g(), Script::step(k), {{"w", {1, 1}}, {"b", {9, 9}}}});
     CHECK(s.all<CommitStep>().empty());
     REQUIRE(s.all<JobFailed>().size() == 1);
     CHECK(s.all<JobFailed>()[0].reason ==
-          "trainer 3 (rank 1) has another state after 3 steps than trainer 1 (rank 0), though both began "
-          "with the same "
-          "TrainState: 'b' differs. The job keeps state that its TrainState lacks");
+          "trainer 3 (rank 1) has another state after " + std::to_string(k + 1) +
+              " steps than trainer 1 (rank 0), though both began with the same "
+              "TrainState: 'b' differs. The job keeps state that its TrainState lacks");
     CHECK_THAT(s.all<JobFailed>()[0].todo, Catch::Contains("StateRegistry"));
   }
   SECTION("the same, and nobody is asked again") {
-    s.applied(kC, 2);
-    s.applied(kA, 2);
+    s.applied(kC, k);
+    s.applied(kA, k);
     CHECK(s.all<CommitStep>().size() == 1);
     s.on(GenerationFailed{kA, s.g(), "timed out", {}});
-    for (const ActorId a : {kA, kC}) s.quiesced(a, 3);
+    for (const ActorId a : {kA, kC}) s.quiesced(a, k + 1);
     CHECK_FALSE(s.order<StartGeneration>(kA)->plan.prove);
   }
   SECTION("a death before both have said it leaves the newcomer unproven") {
-    s.applied(kC, 2);
+    s.applied(kC, k);
     s.on(GenerationFailed{kA, s.g(), "timed out", {}});
-    for (const ActorId a : {kA, kC}) s.quiesced(a, 3, {Script::step(2)});
+    for (const ActorId a : {kA, kC}) s.quiesced(a, k + 1, {Script::step(k)});
     CHECK(s.order<StartGeneration>(kA)->plan.prove);
   }
 }

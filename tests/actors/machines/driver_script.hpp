@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <map>
 #include <optional>
 #include <vector>
@@ -110,6 +111,16 @@ struct Script {
     on(StateShared{source, g(), "where " + to_string(source) + " is"});
     REQUIRE(order<FollowState>(newcomer));
     on(StateFollowed{newcomer, g(), steps});
+  }
+  /// `members` run from step `k` on until they are called to a generation with whoever has caught up. The
+  /// number of steps that they then have.
+  std::int64_t run_until_joined(const std::vector<ActorId>& members, std::int64_t k,
+                                const std::function<StepReport(std::int64_t)>& step_of = step) {
+    for (const Generation before = g(); g() == before; ++k) {
+      REQUIRE(k < 100);
+      for (const ActorId a : members) on(StepApplied{a, before, step_of(k), {}});
+    }
+    return k;
   }
   void down(ActorId a) {
     std::erase(alive, a);

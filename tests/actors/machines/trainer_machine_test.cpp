@@ -243,7 +243,11 @@ TEST_CASE("a newcomer follows beside the steps, and joins with what it has") {
   SECTION("which it has whole") {
     const auto out = trainer.done(Followed{4, {{3, kSlots}}});
     CHECK(std::get<StateFollowed>(out.reports.at(0)).steps == 4);
-    take<Wait>(trainer);
+    // It goes on, and says no more: others may run some steps before it is called.
+    CHECK(take<FollowSource>(trainer).goes_on);
+    CHECK(trainer.done(Followed{3, {}}).reports.empty());
+    CHECK(take<FollowSource>(trainer).goes_on);
+    CHECK(trainer.done(Followed{4, {{3, kSlots}}}).reports.empty());
     const auto held = std::get<TrainerQuiesced>(trainer.on(Quiesce{kSecond, "joined"}).reports.at(0));
     CHECK(held.steps == 4);
     CHECK(held.lineage == kFirst);

@@ -230,6 +230,57 @@ TEST_CASE("what the job froze stays frozen, also after an evaluation") {
   CHECK_FALSE(Frozen::was_training);
 }
 
+/// SmallNet, which counts its forwards; with a criterion, and with the loss that comes to the same.
+struct Counted {
+  struct NetImpl : SmallNetImpl {
+    NetImpl() : SmallNetImpl(24, 0) {}
+    torch::Tensor forward(const torch::Tensor& x) {
+      ++forwards;
+      return SmallNetImpl::forward(x);
+    }
+  };
+  TORCH_MODULE(Net);
+  Net model() const { return Net(); }
+  torch::optim::SGD optimizer(Net& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.1));
+  }
+  inline static int forwards = 0;
+};
+struct ByCriterion : Counted {
+  torch::Tensor criterion(const torch::Tensor& output, const data::Batch& batch) const {
+    return torch::nn::functional::cross_entropy(output, batch.target);
+  }
+};
+struct ByLoss : Counted {
+  torch::Tensor loss(Net& net, const data::Batch& batch) const {
+    return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
+  }
+};
+
+/// What a training loss and an evaluation come to, and how many forwards they took.
+template <class Job>
+std::tuple<float, std::map<std::string, double>, int> evaluated() {
+  const auto model = make_training_model(Job{}, kSeed);
+  Leaf at({}, 0), test({}, 0);
+  Counted::forwards = 0;
+  const float loss = model->loss(small_batch(0, 0), at).template item<float>();
+  model->evaluate(small_batch(1, 0), test);
+  std::map<std::string, double> figures;
+  for (const auto& figure : test.figures()) figures[figure.name] = figure.sum;
+  return {loss, figures, Counted::forwards};
+}
+
+TEST_CASE("with a criterion an evaluation takes one forward, with a loss two, and the figures are the same") {
+  // The default evaluation ran every net twice.
+  const auto [loss, figures, forwards] = evaluated<ByCriterion>();
+  const auto [other_loss, other_figures, other_forwards] = evaluated<ByLoss>();
+  CHECK(loss == other_loss);
+  CHECK(figures == other_figures);
+  CHECK(figures.size() == 2);  // loss and accuracy
+  CHECK(forwards == 2);
+  CHECK(other_forwards == 3);
+}
+
 struct Careless : TwoNets {
   Nets setup(Setup& s) const {
     Nets nets{s.module("maker", torch::nn::Linear(16, 16)), torch::nn::Linear(16, 1)};
