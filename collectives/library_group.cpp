@@ -66,7 +66,8 @@ std::shared_ptr<Work> LibraryGroup::launch(std::span<const Op> operations) {
   std::vector<std::shared_ptr<Work>> works;
   for (const Op& op : operations) {
     flag_->check();
-    const bool empty = op.kind != OpKind::kBarrier && op.kind != OpKind::kAllToAllV && op.count == 0;
+    const bool empty =
+        op.kind != OpKind::kBarrier && op.kind != OpKind::kAllToAllV && !is_message(op.kind) && op.count == 0;
     works.push_back(empty ? completed_work() : launch_one(op));
   }
   return joined(std::move(works));

@@ -113,6 +113,7 @@ std::shared_ptr<Work> ProcessGroup::batch(std::span<const Op> operations) {
 }
 
 std::shared_ptr<Work> ProcessGroup::start(std::span<Op> ops) {
+  fork_guard_.check("process group");
   // Remembered before the launch, which may wait: a dump then shows what the rank is at.
   const std::uint64_t before = collectives_;
   std::uint64_t first = 0;

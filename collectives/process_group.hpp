@@ -16,6 +16,7 @@
 #include "collectives/group_facts.hpp"
 #include "collectives/op.hpp"
 #include "collectives/work.hpp"
+#include "runtime/core/fork_guard.hpp"
 
 namespace troupe::collectives {
 
@@ -279,6 +280,7 @@ class ProcessGroup {
   void check_allocation(std::string_view call, std::size_t count) const;
 
   const GroupFacts facts_;
+  const ForkGuard fork_guard_;
   std::shared_ptr<GroupOrigin> origin_;
   std::shared_ptr<flight::FlightRecorder> recorder_;
   std::vector<TreeBuffer> trees_;  ///< of allocate_tree

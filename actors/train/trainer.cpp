@@ -21,7 +21,6 @@
 namespace troupe::train {
 namespace {
 
-using collectives::Buffer;
 using collectives::DType;
 using collectives::ReduceOp;
 
@@ -34,7 +33,7 @@ constexpr Duration kFollowLook = std::chrono::milliseconds(5);  ///< a step is r
 
 /// The part of the job that a task runs: "Digits::loss".
 std::string users_part(const RunSettings& settings, const TrainerTask& task) {
-  const std::string job = train_floor().job_name(settings);
+  std::string job = train_floor().job_name(settings);
   if (std::holds_alternative<ComputeStep>(task)) return job + "::loss";
   if (std::holds_alternative<ApplyStep>(task)) return "the apply (or optimizer) of " + job;
   if (std::holds_alternative<RunEvaluation>(task)) return "the evaluation of " + job;

@@ -82,6 +82,7 @@ void all_gather(const GlooSite& site, const Op& call, const std::byte* from, std
 template <class Count>
 std::vector<Count> bytes_of(const std::vector<std::size_t>& counts, const Op& call) {
   std::vector<Count> bytes;
+  bytes.reserve(counts.size());
   for (const std::size_t n : counts) bytes.push_back(static_cast<Count>(n * element_size(call.dtype)));
   return bytes;
 }
@@ -122,6 +123,7 @@ void scatter(const GlooSite& site, const Op& call) {
   options.setRoot(call.peer);
   if (call.in() != nullptr) {
     std::vector<std::uint8_t*> parts;
+    parts.reserve(static_cast<std::size_t>(site.context->size));
     for (int r = 0; r < site.context->size; ++r) {
       parts.push_back(raw(call.in()) + static_cast<std::size_t>(r) * call.bytes());
     }

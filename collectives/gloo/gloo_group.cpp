@@ -6,7 +6,9 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/types.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <string_view>
 
 #include "collectives/gloo/gloo_calls.hpp"
@@ -124,9 +126,13 @@ class GlooGroup final : public LibraryGroup {
     TaskThread& thread = free_thread();
     const bool sends = op.kind == OpKind::kSend;
     std::shared_ptr<gloo::transport::UnboundBuffer> buffer;
+    // Gloo sends nothing for an empty message, and its receiver waits: a byte stands for it.
+    const auto stand_in = op.bytes() == 0 ? std::make_shared<std::byte>() : nullptr;
+    void* const data = stand_in ? stand_in.get() : sends ? op.input.data : op.output.data;
     guarded(*link_, op, [&] {
       const auto slot = gloo::Slot::build(kMessageSlot, op.tag);
-      buffer = link_->site.context->createUnboundBuffer(sends ? op.input.data : op.output.data, op.bytes());
+      buffer = link_->site.context->createUnboundBuffer(data,
+                                                        std::max<std::size_t>(op.bytes(), sizeof(*stand_in)));
       if (sends) {
         buffer->send(op.peer, slot);
       } else if (op.peer != kAnyRank) {
@@ -141,7 +147,7 @@ class GlooGroup final : public LibraryGroup {
     });
     const auto source = std::make_shared<std::atomic<int>>(-1);
     return thread.run(
-        [link = link_, op, buffer, sends, source] {
+        [link = link_, op, buffer, stand_in, sends, source] {
           guarded(*link, op, [&] {
             int from = -1;
             const auto timeout = timeout_of(*link, op);

@@ -101,6 +101,10 @@ Result<void> MeetingFile::write(const MeetingNote& note) {
 }
 
 Result<MeetingNote> MeetingFile::read(const std::string& path) {
+  // One that somebody made for the ranks is anybody's until rank 0 makes it its own.
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && info.st_size == 0)
+    return ErrorInfo{ErrorCode::kUnavailable, "rank 0's note is not written yet", "", ""};
   const auto text = read_private_file(path);
   if (!text) return text.error();
   auto note = parse_meeting_note(*text);

@@ -44,6 +44,7 @@ std::shared_ptr<ProcessGroup> WorldOrigin::new_group(ProcessGroup& parent, const
   const std::string number = std::to_string(made_++);
   if (!std::binary_search(ordered.begin(), ordered.end(), parent.rank())) return nullptr;
   std::vector<int> members;
+  members.reserve(ordered.size());
   for (const int r : ordered) members.push_back(members_[static_cast<std::size_t>(r)]);
   return world_->form(prefix_ + "new/" + number + "/", members, parent.facts().name + "/" + number,
                       "cannot form a group of the ranks " + list(members));

@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "collectives/group_facts.hpp"
+
 namespace troupe::collectives {
 namespace {
 
@@ -154,10 +156,10 @@ Result<Rendezvous> read_rendezvous(std::string_view url, int rank, int size, con
   }
   place.rank = *found_rank;
   place.size = *found_size;
-  if (place.size < 1 || place.size > kMaxWorldSize || place.rank < 0 || place.rank >= place.size) {
+  if (place.size < 1 || place.size > kMaxGroupRanks || place.rank < 0 || place.rank >= place.size) {
     return refused(
         "rank " + std::to_string(place.rank) + " of " + std::to_string(place.size) + " does not exist",
-        "ranks count from 0 to size - 1, and a job has 1 to 65,536");
+        "ranks count from 0 to size - 1, and a job has 1 to " + std::to_string(kMaxGroupRanks));
   }
   std::vector<std::string> ignored;
   if (auto local = read_number(-1, "", {}, &environment, kLocalNames, ignored); local && ignored.empty()) {

@@ -23,7 +23,6 @@ struct Rendezvous {
 };
 
 /// The largest job.
-inline constexpr int kMaxWorldSize = 1 << 16;
 
 ///   env://                 MASTER_ADDR, MASTER_PORT (or TROUPE_MASTER_PORT, which wins)
 ///   tcp://HOST:PORT

@@ -9,6 +9,7 @@
 #include "collectives/init/address.hpp"
 #include "collectives/init/exchange.hpp"
 #include "collectives/init/origin.hpp"
+#include "runtime/core/fork_guard.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/core/quiet_thread.hpp"
 #include "runtime/core/random.hpp"
@@ -218,7 +219,14 @@ std::shared_ptr<ProcessGroup> World::adopt(std::shared_ptr<ProcessGroup> group,
   }
   ProcessGroup* raw = group.get();
   // The world hears first, so that its watcher never touches a group that is being destroyed.
-  return {raw, [world = shared_from_this(), group = std::move(group)](ProcessGroup* gone) mutable {
+  return {raw, [world = shared_from_this(), group = std::move(group),
+                guard = ForkGuard()](ProcessGroup* gone) mutable {
+            if (guard.is_in_child()) {
+              // Threads, connections and memory are the parent's: nothing is said or joined in its name.
+              static_cast<void>(new auto(std::move(group)));
+              static_cast<void>(new auto(std::move(world)));
+              return;
+            }
             world->forget(gone);
             group.reset();
             world.reset();

@@ -187,7 +187,9 @@ void Engine::fail_timeout(const Token& token) {
   if (!abort_region(region_.abort_word(), reason, AbortKind::kTimeout)) throw_aborted();
   tell_other_machines();
   throw_error({ErrorCode::kTimeout, timed_out_in(name_), reason,
-               "see what the missing ranks do, or raise the timeout with which the group was made"});
+               token.timeout > Duration::zero()
+                   ? "see what the missing ranks do, or give this call more time"
+                   : "see what the missing ranks do, or raise the timeout with which the group was made"});
 }
 
 void Engine::tell_other_machines() {

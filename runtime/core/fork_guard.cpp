@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <atomic>
+#include <string>
 
 #include "runtime/core/error.hpp"
 
@@ -26,11 +27,11 @@ bool ForkGuard::is_in_child() const {
   return forks.load(std::memory_order_relaxed) != forks_;
 }
 
-void ForkGuard::check() const {
+void ForkGuard::check(const char* what) const {
   if (!is_in_child()) return;
-  throw BadConfig("a forked process used the session of its parent",
-                  "sessions, handles and futures lead through threads and links that are its parent's",
-                  "exec a program after fork(), or call troupe only in the process that called init()");
+  throw BadConfig(std::string("a forked process used the ") + what + " of its parent",
+                  "it leads through threads, links and memory that are its parent's",
+                  "exec a program after fork(), or call troupe only in the process that called init");
 }
 
 }  // namespace troupe

@@ -11,8 +11,8 @@ class ForkGuard {
  public:
   ForkGuard();
   bool is_in_child() const;
-  /// Throws BadConfig in a child that was forked since.
-  void check() const;
+  /// Throws BadConfig in a child that was forked since, naming `what` it may not use.
+  void check(const char* what = "session") const;
 
  private:
   std::uint32_t forks_;

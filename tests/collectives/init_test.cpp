@@ -346,6 +346,42 @@ TEST_CASE("a stale note is overwritten, and ranks that read it wait for the new 
   CHECK(std::filesystem::is_empty(folder.path()));
 }
 
+// A child that was forked, for a program or by mistake, ended its copy of a group: the parent's peers were
+// told that the rank had left, and the child waited for a thread that it does not have.
+TEST_CASE("a forked child neither uses nor ends its parent's group") {
+  const auto thrown = run_ranks(2, [](const std::shared_ptr<ProcessGroup>& world) {
+    auto group = world->new_group({0, 1});
+    if (world->rank() == 1) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        ::alarm(20);
+        std::string why;
+        try {
+          group->barrier();
+        } catch (const BadConfig& error) {
+          why = error.what();
+        }
+        group.reset();
+        ::_exit(why.find("a forked process used the process group of its parent") == 0 ? 0 : 1);
+      }
+      int how = -1;
+      expect(::waitpid(child, &how, 0) == child && how == 0, "the child is refused, and ends");
+    }
+    for (int i = 0; i < 3; ++i) expect(sum_of(*group) == 3, "the sum");
+  });
+  for (const auto& what : thrown) CHECK(what.empty());
+}
+
+TEST_CASE("an empty file in which ranks are to meet may be anybody's until rank 0 has it") {
+  const test::TempFolder folder;
+  const std::string path = folder / "meet";
+  std::ofstream(path).flush();
+  std::filesystem::permissions(path, std::filesystem::perms(0644));
+  const auto note = MeetingFile::read(path);
+  REQUIRE_FALSE(note.ok());
+  CHECK(note.error().code == ErrorCode::kUnavailable);
+}
+
 TEST_CASE("ranks that share no memory connect, with the addresses that the store told them") {
   // Machines of two ranks each, as far as the ranks know.
   register_backend("native on two machines", [](const BackendContext& c) {

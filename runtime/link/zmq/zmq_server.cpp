@@ -205,7 +205,7 @@ ZmqServer::PeerPtr ZmqServer::admit(const std::string& routing_id, const std::st
     end_session(PeerPtr(at->second), kConnectionBroke, true, now);
   // Else it is what a connection had sent before its session ended, or before it was closed.
   if (!strangers_.contains(fd) || ended_.contains(routing_id)) return nullptr;
-  const auto peer = std::make_shared<Peer>(routing_id, user_id, budget_, queue_bytes_);
+  auto peer = std::make_shared<Peer>(routing_id, user_id, budget_, queue_bytes_);
   peer->fd = fd;
   peer->since = now;
   const auto key = parse_public_key(user_id);
