@@ -34,6 +34,9 @@ class Store {
   /// Adds to the number that `key` holds (0 before the first) and returns the sum. The value is its decimal
   /// text. Throws BadInput where the value is no number.
   virtual std::int64_t add(const std::string& key, std::int64_t by) = 0;
+  /// Erases every key that begins with `prefix`, which is not empty; returns how many there were. Nobody is
+  /// told: who waits for such a key goes on waiting.
+  virtual std::int64_t erase(const std::string& prefix) = 0;
 
   /// As find; throws Timeout, which names the key.
   std::string get(const std::string& key, Duration limit);
@@ -54,6 +57,7 @@ class PrefixStore final : public Store {
     return base_.find(prefix_ + key, wait);
   }
   std::int64_t add(const std::string& key, std::int64_t by) override { return base_.add(prefix_ + key, by); }
+  std::int64_t erase(const std::string& prefix) override { return base_.erase(prefix_ + prefix); }
 
  private:
   Store& base_;

@@ -186,6 +186,10 @@ std::int64_t StoreClient::add(const std::string& key, std::int64_t by) {
   return ask({.op = StoreOp::kAdd, .key = key, .amount = by}, kAnswerTime).amount;
 }
 
+std::int64_t StoreClient::erase(const std::string& prefix) {
+  return ask({.op = StoreOp::kErase, .key = prefix}, kAnswerTime).amount;
+}
+
 StoreResponse StoreClient::join(const std::string& who) {
   return exchange({.op = StoreOp::kJoin, .value = who.substr(0, kMaxStoreKeyBytes)}, kAnswerTime);
 }

@@ -51,6 +51,16 @@ StoreResponse StoreCore::add(const StoreRequest& request, Replies& replies) {
   return {StoreStatus::kOk, sum};
 }
 
+std::int64_t StoreCore::erase(const std::string& prefix) {
+  std::int64_t erased = 0;
+  for (auto at = values_.lower_bound(prefix); at != values_.end() && at->first.starts_with(prefix);
+       ++erased) {
+    bytes_ -= at->first.size() + at->second.size();
+    at = values_.erase(at);
+  }
+  return erased;
+}
+
 StoreResponse StoreCore::join(Client client, int rank, const std::string& who) {
   const auto [at, fresh] = members_.try_emplace(rank, Member{client, true, who});
   if (!fresh) return {at->second.here ? StoreStatus::kTaken : StoreStatus::kOver, 0, at->second.who};
@@ -96,6 +106,9 @@ StoreCore::Replies StoreCore::on_request(Client client, int rank, const StoreReq
       break;
     case StoreOp::kAdd:
       response = add(request, replies);
+      break;
+    case StoreOp::kErase:
+      response.amount = erase(request.key);
       break;
     case StoreOp::kJoin:
       response = join(client, rank, request.value);

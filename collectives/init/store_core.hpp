@@ -38,6 +38,8 @@ class StoreCore {
   Replies on_time(Instant now);
   /// When on_time has something to do.
   std::optional<Instant> next_deadline() const;
+  /// Of keys and values.
+  std::size_t bytes() const { return bytes_; }
   /// How many ranks joined and did not go yet.
   std::size_t present() const { return present_; }
 
@@ -58,6 +60,7 @@ class StoreCore {
   void go(int rank, const char* how, Replies& replies);
   StoreResponse join(Client client, int rank, const std::string& who);
   StoreResponse add(const StoreRequest& request, Replies& replies);
+  std::int64_t erase(const std::string& prefix);
 
   std::map<std::string, std::string> values_;
   std::size_t bytes_ = 0;

@@ -27,7 +27,7 @@ struct StoreSession {
 /// How the first group of a job came about (world.hpp). The server sets it to "failed WHY" when a rank with
 /// the job's key says another world size: the others need not wait for it.
 inline constexpr const char* kWorldPrefix = "world/";
-inline constexpr const char* kWorldOutcomeKey = "world/outcome";
+inline constexpr const char* kWorldOutcomeKey = "world/form/outcome";
 
 class StoreServer {
  public:

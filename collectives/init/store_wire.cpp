@@ -75,11 +75,11 @@ Result<StoreRequest> decode_request(std::span<const std::byte> body) {
   std::uint8_t op = 0;
   std::uint16_t key_bytes = 0;
   std::uint64_t amount = 0;
-  if (!reader.read(op) || op < 1 || op > static_cast<std::uint8_t>(StoreOp::kLeave)) {
+  if (!reader.read(op) || op < 1 || op > static_cast<std::uint8_t>(StoreOp::kErase)) {
     return malformed("request", "it has no known operation");
   }
   request.op = static_cast<StoreOp>(op);
-  const bool keyed = request.op <= StoreOp::kAdd;
+  const bool keyed = request.op <= StoreOp::kAdd || request.op == StoreOp::kErase;
   if (!reader.read(key_bytes) || key_bytes > kMaxStoreKeyBytes || (keyed && key_bytes == 0) ||
       !reader.read(request.key, key_bytes)) {
     return malformed("request", "its key is empty, longer than 256 bytes or cut off");

@@ -31,6 +31,7 @@ enum class StoreOp : std::uint8_t {
   kAdd = 4,
   kJoin = 5,   ///< this connection speaks for its rank from here on; value: who it is
   kLeave = 6,  ///< the rank goes, of its own will
+  kErase = 7,  ///< every key that begins with this one; amount of the response: how many
 };
 
 struct StoreRequest {

@@ -60,7 +60,7 @@ class World::GroupStore final : public Store {
              const std::string& purpose)
       : world_(world),
         client_(world.take_client(number_)),
-        keys_(client_ ? static_cast<Store&>(*client_) : world.store(), prefix),
+        keys_(client_ ? static_cast<Store&>(*client_) : world.store(), prefix + "form/"),
         members_(members),
         purpose_(purpose) {}
   ~GroupStore() override { world_.give_client(std::move(client_), number_); }
@@ -70,6 +70,7 @@ class World::GroupStore final : public Store {
     return keys_.set_once(key, value);
   }
   std::int64_t add(const std::string& key, std::int64_t by) override { return keys_.add(key, by); }
+  std::int64_t erase(const std::string& prefix) override { return keys_.erase(prefix); }
 
   std::optional<std::string> find(const std::string& key, Duration wait) override {
     const MonotonicClock clock;
@@ -94,6 +95,17 @@ class World::GroupStore final : public Store {
   bool aborted() {
     const auto outcome = keys_.find("outcome");
     return (outcome && *outcome != kFormed) || !world_.missing_member(members_).empty();
+  }
+
+  /// This member needs the keys no more. The last one takes them away, and those of an agreement before.
+  void done(const std::string& prefix) {
+    try {
+      if (keys_.add("done", 1) < static_cast<std::int64_t>(members_.size())) return;
+      keys_.erase("");
+      everybodys().erase(prefix + "here/");
+    } catch (const Error&) {
+      // The store is gone, and the keys with it.
+    }
   }
 
   /// Says how it ended, unless somebody did before; returns what counts for all.
@@ -203,6 +215,7 @@ std::shared_ptr<ProcessGroup> World::form(const std::string& prefix, const std::
     if (outcome == kFormed ? group == nullptr : !follows && outcome.starts_with("failed ")) throw;
   }
   if (outcome != kFormed) store.throw_outcome(outcome);
+  store.done(prefix);
   return adopt(std::move(group), members);
 }
 

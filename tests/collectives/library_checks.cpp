@@ -425,7 +425,7 @@ using Counts = std::vector<std::size_t>;
 
 /// Elements that rank `from` gives rank `to`, of 97 kinds of patterns: small, none, and larger than a stage.
 std::size_t given(int from, int to, std::size_t scale) {
-  const auto mixed = static_cast<std::size_t>(from * 3 + to * 5);
+  const auto mixed = index(from) * 3 + index(to) * 5;
   return mixed % 4 == 1 ? 0 : mixed % 7 * scale + mixed % 3;
 }
 

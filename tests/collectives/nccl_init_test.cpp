@@ -75,6 +75,7 @@ class LocalStore final : public Store {
     return found == map_.end() ? std::nullopt : std::optional(found->second);
   }
   std::int64_t add(const std::string&, std::int64_t) override { return 0; }
+  std::int64_t erase(const std::string&) override { return 0; }
   int finds = 0;
   bool gone = false;
 

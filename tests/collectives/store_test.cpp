@@ -110,6 +110,18 @@ TEST_CASE("the store keeps, finds, adds and lets wait") {
   CHECK(core.on_request(3, 0, find_of("never", 100), 0ns).empty());
 }
 
+TEST_CASE("the store erases by prefix, and has the room again") {
+  StoreCore core;
+  for (const char* key : {"a", "a/", "a/x", "a/y/z", "b"}) core.on_request(1, 0, set_of(key, "value"), 0ns);
+  const std::size_t before = core.bytes();
+  const StoreRequest erase{.op = StoreOp::kErase, .key = "a/"};
+  CHECK(core.on_request(1, 0, erase, 0ns).at(0).response.amount == 3);
+  CHECK(core.bytes() == before - 10 - 3 * 5);
+  CHECK(core.on_request(1, 0, find_of("a"), 0ns).at(0).response.value == "value");
+  CHECK(core.on_request(1, 0, find_of("a/x"), 0ns).at(0).response.status == StoreStatus::kAbsent);
+  CHECK(core.on_request(1, 0, erase, 0ns).at(0).response.amount == 0);
+}
+
 TEST_CASE("the store knows who is there, and tells how each went") {
   StoreCore core;
   const auto join = [&](StoreCore::Client client, int rank) {
@@ -153,8 +165,7 @@ TEST_CASE("the store has a limit") {
 TEST_CASE("requests and responses come back as they were; noise does not decode into anything else") {
   const StoreRequest request{
       .op = StoreOp::kAdd, .key = std::string("k\0y", 3), .value = "v", .amount = -5, .wait_ms = 17};
-  const StoreResponse response{
-      .status = StoreStatus::kTaken, .amount = -1, .value = std::string(65536, 'z')};
+  const StoreResponse response{.status = StoreStatus::kTaken, .amount = -1, .value = std::string(65536, 'z')};
   CHECK(decode_request(encode(request)).value() == request);
   CHECK(decode_response(encode(response)).value() == response);
   const auto whole = encode(request);

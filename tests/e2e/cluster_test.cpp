@@ -334,7 +334,8 @@ TEST_CASE("what `troupe start` prints works as it stands, and its log says what 
   // Was: the command for a job could not find the keys of --folder, the token's file was refused for its
   // mode, and head.log was empty.
   const TemporaryFolder folder;
-  const std::string root = folder.path(), a = root + "/with space";
+  const std::string& root = folder.path();
+  const std::string a = root + "/with space";
   const auto started =
       shell(TROUPE_CLI " start --head --port 0 --cpus 1 --name one --detach --folder '" + a + "'");
   INFO(started.output);

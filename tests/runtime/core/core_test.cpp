@@ -42,8 +42,8 @@ TEST_CASE("shared memory is seen by both mappings, and an unsealed segment is re
 
   int pipe_ends[2];
   REQUIRE(::pipe(pipe_ends) == 0);
-  UniqueFd reading(pipe_ends[0]), writing(pipe_ends[1]);
-  CHECK_FALSE(SharedMemory::map(std::move(reading)).ok());
+  const UniqueFd writing(pipe_ends[1]);
+  CHECK_FALSE(SharedMemory::map(UniqueFd(pipe_ends[0])).ok());
   CHECK_FALSE(SharedMemory::create("none", 0, false).ok());
 }
 
