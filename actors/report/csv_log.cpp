@@ -19,7 +19,7 @@ std::string cell(const std::string& text) {
 }  // namespace
 
 CsvLog::CsvLog(LogFile file, const Clock& clock)
-    : file_(std::move(file)), clock_(clock), opened_at_(clock.now()) {}
+    : file_(std::move(file)), clock_(clock), opened_at_(clock.now()), begun_(!file_.begins_empty()) {}
 
 Result<void> CsvLog::take(const Event& event) {
   std::string rows;

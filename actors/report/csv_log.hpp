@@ -24,7 +24,7 @@ class CsvLog final : public Sink {
   LogFile file_;
   const Clock& clock_;
   const Instant opened_at_;
-  bool begun_ = false;
+  bool begun_;  ///< its header is there
 };
 
 }  // namespace troupe::report

@@ -1,14 +1,18 @@
 #include "actors/report/figures.hpp"
 
+#include <cmath>
+
 namespace troupe::report {
 
 Figures figures_of(const Event& event) {
   if (const auto* step = std::get_if<StepDone>(&event)) {
-    return {step->epoch,
-            (step->epoch - 1) * step->steps_per_epoch + step->step,
-            {{"step/loss", step->loss},
-             {"step/samples_per_s", step->samples_per_s},
-             {"step/trainers", static_cast<double>(step->trainers_alive)}}};
+    Figures all{
+        step->epoch, (step->epoch - 1) * step->steps_per_epoch + step->step, {{"step/loss", step->loss}}};
+    // The first step has nothing before it to be measured from.
+    if (std::isfinite(step->samples_per_s))
+      all.figures.push_back({"step/samples_per_s", step->samples_per_s});
+    all.figures.push_back({"step/trainers", static_cast<double>(step->trainers_alive)});
+    return all;
   }
   Figures all;
   if (const auto* epoch = std::get_if<EpochDone>(&event)) {

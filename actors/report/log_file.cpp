@@ -1,21 +1,26 @@
 #include "actors/report/log_file.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 
 namespace troupe::report {
 
-LogFile::LogFile(UniqueFd file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
+LogFile::LogFile(UniqueFd file, std::string path, bool empty)
+    : file_(std::move(file)), path_(std::move(path)), begins_empty_(empty) {}
 
-Result<LogFile> LogFile::open(const std::string& path) {
-  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
+Result<LogFile> LogFile::open(const std::string& path, bool go_on) {
+  const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (go_on ? 0 : O_TRUNC);
+  UniqueFd file(::open(path.c_str(), flags, 0644));
   if (!file) {
     return io_error("cannot write '" + path + "'", errno,
                     "name a file that can be written, in a folder that is there");
   }
-  return LogFile(std::move(file), path);
+  struct stat info {};
+  const bool empty = ::fstat(file.get(), &info) != 0 || info.st_size == 0;
+  return LogFile(std::move(file), path, empty);
 }
 
 Result<void> LogFile::write(std::string_view bytes) {

@@ -10,6 +10,9 @@ namespace troupe::train {
 namespace {
 
 constexpr int kAheadOfJoin = 2;  ///< steps: the next can be computed while one is being committed
+/// From here on a step is granted after the commit before it: that wait is nothing beside the step, and a
+/// stop ends after the step under way.
+constexpr Duration kLongStep = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -80,6 +83,7 @@ void DriverMachine::commit(Instant now, Actions& out) {
   }
   const std::int64_t until = mutations_.commit_on_first_report ? someone : everyone;
   if (until <= committed()) return;
+  step_takes_ = (now - std::exchange(committed_at_, now)) / (until - committed());
   while (committed() < until) {
     if (!commit_step(out)) return;
   }
@@ -199,7 +203,8 @@ void DriverMachine::proceed(Instant now, Actions& out) {
     run_limit_ = committed();
   } else {
     // A follower joins at the limit, which is kept near for that. What was granted stays so.
-    const int ahead = following_ ? std::min(config_.ahead, kAheadOfJoin) : config_.ahead;
+    int ahead = following_ ? std::min(config_.ahead, kAheadOfJoin) : config_.ahead;
+    if (step_takes_ >= kLongStep) ahead = 1;
     run_limit_ = std::max(run_limit_, std::min(committed() + ahead, next_barrier()));
   }
   to_members(Committed{generation_, committed(), run_limit_}, out);

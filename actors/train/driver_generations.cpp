@@ -200,6 +200,8 @@ void DriverMachine::start_generation(Instant now, Actions& out) {
   plan.generation = generation_;
   plan.logical_ranks = config_.logical_ranks;
   plan.first_step = run_limit_ = first_step_;
+  step_takes_ = Duration::max();  // until one was committed
+  committed_at_ = now;
   plan.steps_per_epoch = config_.steps_per_epoch;
   plan.total_steps = config_.epochs * config_.steps_per_epoch;
   plan.committed = committed();

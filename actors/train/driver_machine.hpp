@@ -285,11 +285,13 @@ class DriverMachine {
   std::map<ActorId, int> suspected_;
   std::optional<Episode> episode_;
 
-  std::int64_t begun_at_ = 0;   ///< steps of earlier runs in the state that this one took up
-  std::int64_t furthest_ = 0;   ///< most steps ever committed
-  std::int64_t run_limit_ = 0;  ///< steps below it may be run
-  std::int64_t evaluated_ = 0;  ///< the last epoch end (in steps) that is evaluated and reported
-  std::int64_t saved_ = 0;      ///< the last step at which a checkpoint was written or given up
+  std::int64_t begun_at_ = 0;              ///< steps of earlier runs in the state that this one took up
+  std::int64_t furthest_ = 0;              ///< most steps ever committed
+  std::int64_t run_limit_ = 0;             ///< steps below it may be run
+  Instant committed_at_{};                 ///< the last step, or when the generation began
+  Duration step_takes_ = Duration::max();  ///< from commit to commit, lately
+  std::int64_t evaluated_ = 0;             ///< the last epoch end (in steps) that is evaluated and reported
+  std::int64_t saved_ = 0;                 ///< the last step at which a checkpoint was written or given up
   std::optional<std::int64_t> stop_at_;
   bool hold_state_ = false;               ///< the stop wants the state
   std::optional<std::int64_t> early_at_;  ///< StopEarly ends the job at these steps

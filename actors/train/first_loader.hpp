@@ -23,18 +23,22 @@ class FirstLoader {
   void done() { since_.reset(); }
   /// Why it is given up now, if it is.
   std::optional<std::string> overdue(Instant now) const;
+  /// The job's code threw while it read: whether it is asked again, as later ones are for a batch.
+  bool read_again() { return ++throws_ < kTries; }
   /// It died: whether another one may do better.
   bool try_again(const std::string& how);
   /// How long to wait before it is.
   Duration pause() const;
 
  private:
+  static constexpr int kTries = 3;
   Deadlines deadlines_;
   RestartPolicy restart_;
   std::optional<Instant> since_;  ///< the last sign of progress, while it is waited for
   bool reads_ = false;
   Progress progress_;
   int deaths_ = 0;
+  int throws_ = 0;
 };
 
 }  // namespace troupe::train

@@ -274,8 +274,15 @@ Run::~Run() {
   }
 }
 
+Run::Parts& Run::parts() const {
+  if (parts_ == nullptr)
+    throw BadConfig("a run was used that was moved away", "this handle is empty",
+                    "use the one it was moved to");
+  return *parts_;
+}
+
 std::optional<report::Event> Run::next_event(Duration timeout) {
-  Parts& p = *parts_;
+  Parts& p = parts();
   if (p.unread.empty() && !p.over) p.fetch(timeout);
   if (p.unread.empty()) return {};
   report::Event event = std::move(p.unread.front());
@@ -285,21 +292,22 @@ std::optional<report::Event> Run::next_event(Duration timeout) {
 }
 
 bool Run::is_over() const {
-  return parts_->over && parts_->unread.empty();
+  return parts().over && parts().unread.empty();
 }
 
 void Run::stop() const {
-  parts_->ending = true;
-  parts_->check_session();
-  const std::lock_guard lock(parts_->driver_mutex);
-  parts_->driver.tell<&TrainDriver::stop>();
+  parts().ending = true;
+  parts().check_session();
+  const std::lock_guard lock(parts().driver_mutex);
+  parts().driver.tell<&TrainDriver::stop>();
 }
 
 RunResult Run::wait() {
-  Parts& p = *parts_;
+  Parts& p = parts();
   if (std::exchange(p.waited, true))
-    throw BadConfig("a run was waited for twice", "its result was given to who waited first",
-                    "keep the result");
+    throw BadConfig("a run was waited for twice",
+                    "its result is for who waited first, and on_event is told in there",
+                    "keep the result; in on_event, call stop()");
   const Interrupts interrupts(p.plan.options.handle_signals);
   bool told = false;
   while (!is_over()) {
@@ -321,7 +329,7 @@ RunResult Run::wait() {
 }
 
 Snapshot Run::pause() {
-  Parts& p = *parts_;
+  Parts& p = parts();
   if (!p.paused && !p.waited && !p.over) {
     p.check_session();
     p.ending = p.pausing = true;
@@ -331,10 +339,11 @@ Snapshot Run::pause() {
 }
 
 Snapshot Run::pause_at_end() {
-  Parts& p = *parts_;
+  Parts& p = parts();
   if (p.paused) return *p.paused;
   if (p.waited)
-    throw BadConfig("cannot pause a run", "its result was taken, and its trainers went",
+    throw BadConfig("cannot pause a run",
+                    "somebody waits, or has waited, for its result: its trainers go at its end",
                     "pause it instead of waiting");
   while (!p.paused) {
     while (!is_over()) next_event(kLook);
@@ -344,12 +353,12 @@ Snapshot Run::pause_at_end() {
 }
 
 void Run::resume() {
-  const TrainOptions options = parts_->plan.options;
+  const TrainOptions options = parts().plan.options;
   resume(options);
 }
 
 void Run::resume(const TrainOptions& options) {
-  Parts& p = *parts_;
+  Parts& p = parts();
   if (!p.paused) throw BadConfig("cannot resume a run", "it is not paused", "pause it first");
   RunPlan plan = p.plan;
   plan.options = options;
@@ -382,10 +391,10 @@ Run& wait_any(std::span<Run* const> runs) {
 }
 
 Run Run::start_clone(RunPlan plan) const {
-  if (!parts_->paused) throw BadConfig("cannot clone a run", "it is not paused", "pause it first");
-  plan.from = parts_->paused;
-  parts_->check_session();
-  return start_training(parts_->session, std::move(plan));
+  if (!parts().paused) throw BadConfig("cannot clone a run", "it is not paused", "pause it first");
+  plan.from = parts().paused;
+  parts().check_session();
+  return start_training(parts().session, std::move(plan));
 }
 
 }  // namespace troupe::train

@@ -74,6 +74,7 @@ class Run {
 
  private:
   struct Parts;
+  Parts& parts() const;  ///< throws BadConfig where it was moved away
   Run start_clone(RunPlan plan) const;
   std::unique_ptr<Parts> parts_;
 };

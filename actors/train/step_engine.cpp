@@ -109,7 +109,8 @@ LeafResult StepEngine::compute_leaf(const LeafBatch& leaf) {
   const std::uint64_t before = changes_of_parameters();
   const torch::Tensor loss = model_->loss(leaf.batch, at);
   end_forked_child("loss()");
-  if (!loss.defined() || loss.numel() != 1) {
+  if (!loss.defined()) throw BadConfig("loss() returned no tensor", "it is undefined", "return the loss");
+  if (loss.numel() != 1) {
     throw BadConfig("the loss is not a scalar", "the trainer runs backward from it",
                     "return its mean or sum");
   }

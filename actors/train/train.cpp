@@ -112,8 +112,8 @@ Run::Reporting reporting_of(const TrainOptions& options) {
         std::make_unique<report::JsonLog>(report::LogFile::open(options.events_json).value(), clock));
   }
   if (!options.metrics_csv.empty()) {
-    sinks.push_back(
-        std::make_unique<report::CsvLog>(report::LogFile::open(options.metrics_csv).value(), clock));
+    sinks.push_back(std::make_unique<report::CsvLog>(
+        report::LogFile::open(options.metrics_csv, options.resume).value(), clock));
   }
   if (!options.tensorboard_folder.empty()) {
     sinks.push_back(std::make_unique<report::TensorBoardLog>(

@@ -59,7 +59,7 @@ struct TrainOptions {
   std::string title{};        ///< the first line shown; empty: the struct's name, the ranks and trainers
   bool show_progress = true;  ///< a bar on a terminal, lines elsewhere, a summary: on standard output
   std::string events_json{};  ///< a file for every event as a line of JSON; empty: none
-  std::string metrics_csv{};  ///< a file for every figure as a row; empty: none
+  std::string metrics_csv{};  ///< a file for every figure as a row; a resumed run adds rows; empty: none
   std::string tensorboard_folder{};  ///< empty: none
   /// SIGINT and SIGTERM end the job after the current step, with a checkpoint where those are kept; a second
   /// one ends the program. A signal that the program handles itself is left alone.

@@ -64,18 +64,26 @@ void TrainDriver::learn_data() {
         first_loader_ = std::pair(*loader, number);
         first_.reads(now());
         loader->tell<&Loader::start_heartbeat>();
-        loader->call<&Loader::describe>().then([this](Result<DataInfo> info) {
-          if (over_) return;
-          if (!info) return first_loader_died(info.error());
-          first_.done();
-          data_ = *info;
-          try {
-            start_machine();
-          } catch (const Error& error) {
-            finish(error.info());
-          }
-        });
+        read_first_batch(*loader);
       });
+}
+
+void TrainDriver::read_first_batch(const ActorHandle<Loader>& loader) {
+  loader.call<&Loader::describe>().then([this, loader](Result<DataInfo> info) {
+    if (over_) return;
+    if (!info && info.error().code == ErrorCode::kTaskFailed && first_.read_again()) {
+      emit(report::Warning{"the first batch is read again: " + info.error().why});
+      return read_first_batch(loader);
+    }
+    if (!info) return first_loader_died(info.error());
+    first_.done();
+    data_ = *info;
+    try {
+      start_machine();
+    } catch (const Error& error) {
+      finish(error.info());
+    }
+  });
 }
 
 /// What it threw is bad data, and ends the job; a death may be anybody's.

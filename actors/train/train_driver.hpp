@@ -139,6 +139,7 @@ class TrainDriver {
   };
 
   void learn_data();
+  void read_first_batch(const ActorHandle<Loader>& loader);
   void first_loader_died(const ErrorInfo& how);
   void watch_first_loader();
   void start_machine();

@@ -106,7 +106,7 @@ void TrainerMachine::handle(const Quiesce& order, TrainerOutput& out) {
   generation_ = order.generation;
   state_ = State::kQuiescing;
   barrier_tasks_.clear();
-  out.abort_group = true;
+  out.abort_group = doing_.has_value();  // between two tasks nothing is in flight
   out.reason = "leaves for generation " + to_string(generation_) + ": " + order.reason;
   if (!doing_) report_quiesced(out);
 }

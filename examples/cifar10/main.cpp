@@ -41,6 +41,8 @@ struct Pictures {
 };
 
 int main(int argc, char** argv) try {
+  if (argc > 1 && std::string(argv[1]) == "--help")
+    return std::puts("usage: cifar10 [FOLDER of the CIFAR-10 files]") < 0 ? 1 : 0;
   auto session = troupe::init(argc, argv);
   const auto found = troupe::data::find_cifar10(troupe::data::default_mnist_search(argc > 1 ? argv[1] : ""));
   if (found.folder.empty()) throw std::runtime_error(found.reason + ": name its folder");

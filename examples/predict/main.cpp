@@ -33,6 +33,7 @@ struct Request {
 };
 
 int main(int argc, char** argv) try {
+  if (argc > 1 && std::string(argv[1]) == "--help") return std::puts("usage: predict [REQUESTS]") < 0 ? 1 : 0;
   auto session = init(argc, argv);
   const std::int64_t requests = argc > 1 ? std::stol(argv[1]) : 10'000;
   constexpr std::int64_t kImages = 500;

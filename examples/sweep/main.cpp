@@ -53,6 +53,7 @@ void bring_to(int epochs, const DriverSession& session, const std::vector<Trial*
 }
 
 int main(int argc, char** argv) try {
+  if (argc > 1 && std::string(argv[1]) == "--help") return std::puts("usage: sweep [TRIALS]") < 0 ? 1 : 0;
   auto session = init(argc, argv);
   std::mt19937_64 random(7);
   std::vector<Trial> trials(argc > 1 ? std::stoul(argv[1]) : 16);

@@ -124,6 +124,14 @@ ErrorInfo describe_exception(std::string_view where) {
     info.type = demangled(typeid(error).name());
     info.what += " " + info.type;
     info.why = error.what();
+  } catch (const char* text) {
+    info.type = "const char*";
+    info.what += " a text";
+    info.why = text == nullptr ? "" : text;
+  } catch (const std::string& text) {
+    info.type = "std::string";
+    info.what += " a text";
+    info.why = text;
   } catch (...) {
     const std::type_info* type = abi::__cxa_current_exception_type();
     info.type = type == nullptr ? "unknown" : demangled(type->name());

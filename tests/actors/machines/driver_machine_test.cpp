@@ -4,7 +4,8 @@
 using namespace troupe;
 using namespace troupe::train;
 
-TEST_CASE("trainers start together, leaves are dealt out, and steps may run ahead of the commit") {
+TEST_CASE(
+    "trainers start together, leaves are dealt out, and the first step shows how far others may run ahead") {
   Script s(config_of(2));
   s.ready(kA);
   s.quiesced(kA, kNoState);
@@ -20,7 +21,10 @@ TEST_CASE("trainers start together, leaves are dealt out, and steps may run ahea
     s.formed(a);
     s.installed(a, 0);
   }
-  CHECK(s.order<Committed>(kA)->limit == 3);
+  CHECK(s.order<Committed>(kA)->limit == 1);
+  s.applied(kA, 0);
+  s.applied(kB, 0);
+  CHECK(s.order<Committed>(kA)->limit == 4);
 }
 
 TEST_CASE("a step commits once every member has applied it") {
@@ -411,13 +415,14 @@ TEST_CASE("the first Ctrl-C ends at a checkpoint, the second at once") {
   config.checkpoints = true;
   Script s(config);
   s.run_from_start({kA});
+  s.applied(kA, 0);
   s.on(StopRequested{});
-  for (int k = 0; k < 3; ++k) s.applied(kA, k);
-  CHECK(s.order<WriteCheckpoint>(kA)->step == 3);
+  for (int k = 1; k < 4; ++k) s.applied(kA, k);
+  CHECK(s.order<WriteCheckpoint>(kA)->step == 4);
   SECTION("once") {
-    s.written(kA, 3);
+    s.written(kA, 4);
     CHECK(s.order<Finish>(kA));
-    s.on(TrainerFinished{kA, s.g(), 3, "h3"});
+    s.on(TrainerFinished{kA, s.g(), 4, "h4"});
     REQUIRE(s.all<JobDone>().size() == 1);
     CHECK(s.all<JobDone>()[0].stopped);
   }
@@ -425,6 +430,22 @@ TEST_CASE("the first Ctrl-C ends at a checkpoint, the second at once") {
     s.on(StopRequested{});
     CHECK(s.all<JobFailed>()[0].reason == "stopped at once");
   }
+}
+
+// With steps of 3 s Ctrl-C ended the job 25 s later: eight steps had been granted.
+TEST_CASE("a stop ends after the step under way where steps are long") {
+  DriverConfig config = config_of(1);
+  config.checkpoints = true;
+  Script s(config);
+  s.run_from_start({kA});
+  for (int k = 0; k < 2; ++k) {
+    s.wait(seconds(3));
+    s.applied(kA, k);
+  }
+  s.on(StopRequested{});
+  s.wait(seconds(3));
+  s.applied(kA, 2);
+  CHECK(s.order<WriteCheckpoint>(kA)->step == 3);
 }
 
 // States and checkpoints.

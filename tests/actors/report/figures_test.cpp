@@ -58,9 +58,20 @@ TEST_CASE("CSV: a row a figure, with all its digits; a name with a comma is quot
   CHECK(contents(folder.path + "/metrics.csv") ==
         "name,epoch,global_step,value,time_s\n"
         "step/loss,1,100,0.10000000000000001,1.250\n"
-        "step/samples_per_s,1,100,nan,1.250\n"
         "step/trainers,1,100,2,1.250\n"
         "\"a, \"\"b\"\"\",1,600,1,1.250\n");
+}
+
+TEST_CASE("CSV: a resumed run adds its rows, and writes no second header") {
+  // The rows of the run before were gone.
+  const TempFolder folder;
+  const ManualClock clock;
+  const std::string path = folder.path + "/metrics.csv";
+  for (int epoch = 1; epoch <= 2; ++epoch) {
+    CsvLog log(LogFile::open(path, true).value(), clock);
+    REQUIRE(log.take(EpochDone{epoch, 600, {{"a", 1}}, 3}).ok());
+  }
+  CHECK(contents(path) == "name,epoch,global_step,value,time_s\na,1,600,1,0.000\na,2,600,1,0.000\n");
 }
 
 TEST_CASE("TensorBoard: CRC-32C as in RFC 3720, records and messages byte for byte") {
