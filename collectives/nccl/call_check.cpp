@@ -47,8 +47,7 @@ void CallCheck::ride(Core& core, std::shared_ptr<PendingOp> pending) {
   });
   const std::size_t all_bytes = sizeof words * static_cast<std::size_t>(size_);
   CUDA_TRY(caller_, cuda.cudaMemcpyAsync(at.all, at.gathered, all_bytes, stream));
-  pending->compared_ = core.record(stream);
-  pending->compare_ = [this, all = at.all] { return compare(all); };
+  core.compare(*pending, stream, [this, all = at.all] { return compare(all); });
 }
 
 /// What differs, in words; empty: nothing.

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <future>
 #include <thread>
+#include <utility>
 
 #include "runtime/core/error.hpp"
 #include "runtime/core/log.hpp"
@@ -14,6 +16,15 @@ using namespace std::chrono_literals;
 
 /// How long a revoked communicator has to become quiet before it is aborted.
 constexpr Duration kQuiesceLimit = 2s;
+
+/// A call of the end, whose failure nobody can do anything about.
+template <class Call>
+void warn_of(const Caller& caller, const char* name, Call call) {
+  const NcclCode code = call(caller.api->nccl);
+  if (code == kNcclSuccess || code == kNcclInProgress) return;
+  log(LogLevel::kWarning, std::string(name) + " failed on rank " + std::to_string(caller.rank) +
+                              " with code " + std::to_string(code));
+}
 
 }  // namespace
 
@@ -42,6 +53,7 @@ void Communicator::init(int ranks, int rank, const UniqueId& id) {
     const std::lock_guard hold(mutex_);
     NCCL_TRY(caller_, caller_.api->nccl.ncclCommInitRankConfig(&made_, ranks, id, rank));
     state_ = State::kUsable;
+    in_progress_ = true;
     take_made();
   }
   await_ready();
@@ -54,6 +66,7 @@ void Communicator::shrink_from(Communicator& parent, std::vector<int> gone) {
     NCCL_TRY(caller_, caller_.api->nccl.ncclCommShrink(parent.comm_, gone.data(),
                                                        static_cast<int>(gone.size()), &made_));
     state_ = State::kUsable;
+    parent.in_progress_ = in_progress_ = true;
   }
   await_child_of(parent);
 }
@@ -86,6 +99,7 @@ void Communicator::grow_from(Communicator& parent, int ranks, const UniqueId* id
     parent.require_usable();
     NCCL_TRY(caller_, caller_.api->nccl.ncclCommGrow(parent.comm_, ranks, id, -1, &made_));
     state_ = State::kUsable;
+    parent.in_progress_ = in_progress_ = true;
   }
   await_child_of(parent);
 }
@@ -95,6 +109,7 @@ void Communicator::join_grown(int ranks, int rank, const UniqueId& id) {
     const std::lock_guard hold(mutex_);
     NCCL_TRY(caller_, caller_.api->nccl.ncclCommGrow(nullptr, ranks, &id, rank, &made_));
     state_ = State::kUsable;
+    in_progress_ = true;
     take_made();
   }
   await_ready();
@@ -120,21 +135,29 @@ void Communicator::await_ready() {
 /// The state as of now. A communicator that NCCL has yet to fill in is in progress.
 NcclCode Communicator::poll() {
   const std::lock_guard hold(mutex_);
-  if (state_ == State::kGone) require_usable();
+  if (state_ == State::kGone || state_ == State::kStopped) require_usable();
   if (comm_ == nullptr) take_made();
   if (comm_ == nullptr) return kNcclInProgress;
   NcclCode code = kNcclSuccess;
   NCCL_TRY(caller_, caller_.api->nccl.ncclCommGetAsyncError(comm_, &code));
+  if (code == kNcclSuccess) {
+    in_progress_ = false;
+    was_ready_ = true;
+  }
   return code;
+}
+
+bool Communicator::is_ready() {
+  const NcclCode code = poll();
+  if (code != kNcclSuccess && code != kNcclInProgress) throw_nccl(caller_, "ncclCommGetAsyncError", code);
+  return code == kNcclSuccess;
 }
 
 void Communicator::await_ready(const Patient& patient) {
   const Instant deadline = clock_.now() + patient.limit;
   for (unsigned turn = 0;; ++turn) {
     patient.check();
-    const NcclCode code = poll();
-    if (code == kNcclSuccess) break;
-    if (code != kNcclInProgress) throw_nccl(caller_, "ncclCommGetAsyncError", code);
+    if (is_ready()) return;
     if (clock_.now() > deadline) {
       throw_error({ErrorCode::kTimeout,
                    "NCCL was not ready on rank " + std::to_string(caller_.rank) + " after " +
@@ -144,8 +167,6 @@ void Communicator::await_ready(const Patient& patient) {
     }
     pause_turn(turn);
   }
-  const std::lock_guard hold(mutex_);
-  was_ready_ = true;
 }
 
 std::string Communicator::async_error() {
@@ -162,38 +183,32 @@ std::string Communicator::async_error() {
          (last != nullptr && *last != '\0' ? std::string(": ") + last : "");
 }
 
-void Communicator::abort_locked() noexcept {
-  if (state_ != State::kUsable && state_ != State::kRevoked) return;
-  if (comm_ == nullptr) return;  // NCCL may yet fill it in: whoever waits for that aborts it then
-  state_ = State::kGone;
-  const NcclCode code = caller_.api->nccl.ncclCommAbort(comm_);
-  if (code != kNcclSuccess && code != kNcclInProgress) {
-    log(LogLevel::kWarning, "ncclCommAbort failed on rank " + std::to_string(caller_.rank) + " with code " +
-                                std::to_string(code));
-  }
-}
-
-void Communicator::abort() noexcept {
+void Communicator::revoke() noexcept {
   const std::lock_guard hold(mutex_);
-  abort_locked();
+  if (state_ != State::kUsable) return;
+  state_ = State::kStopped;
+  const NcclApi& api = caller_.api->nccl;
+  NcclCode code = kNcclSuccess;
+  if (!api.ncclCommRevoke || !was_ready_ || comm_ == nullptr) return;
+  // A call that is in progress would be left behind, and the communicator never become quiet.
+  if (in_progress_ && (api.ncclCommGetAsyncError(comm_, &code) != kNcclSuccess || code != kNcclSuccess))
+    return;
+  code = api.ncclCommRevoke(comm_);
+  if (code == kNcclSuccess || code == kNcclInProgress) state_ = State::kRevoked;
 }
 
-void Communicator::stop() noexcept {
+/// NCCL's error of a peer's death may stay for good: what reports it is never quiet.
+bool Communicator::await_revoked(Duration limit) noexcept {
   {
     const std::lock_guard hold(mutex_);
-    if (state_ != State::kUsable) return;
-    const auto& revoke = caller_.api->nccl.ncclCommRevoke;
-    if (!revoke || !was_ready_) return abort_locked();
-    const NcclCode code = revoke(comm_);
-    if (code != kNcclSuccess && code != kNcclInProgress) return abort_locked();
-    state_ = State::kRevoked;
+    if (state_ != State::kRevoked) return false;
   }
-  if (!quiesce(kQuiesceLimit)) abort();
+  return quiesce({limit, [] {}});
 }
 
-bool Communicator::quiesce(Duration limit) noexcept {
+bool Communicator::quiesce(const Patient& patient) noexcept {
   try {
-    await_ready({limit, [] {}});
+    await_ready(patient);
     return true;
   } catch (const std::exception& e) {
     log(LogLevel::kWarning, std::string("NCCL's communicator does not become quiet: ") + e.what());
@@ -201,21 +216,72 @@ bool Communicator::quiesce(Duration limit) noexcept {
   }
 }
 
-void Communicator::close(Duration limit) noexcept {
-  {
-    const std::lock_guard hold(mutex_);
-    if (state_ != State::kUsable) return abort_locked();
-    const NcclCode code = caller_.api->nccl.ncclCommFinalize(comm_);
-    if (code != kNcclSuccess && code != kNcclInProgress) return abort_locked();
-  }
-  if (!quiesce(limit)) return abort();
+bool Communicator::finalize() noexcept {
   const std::lock_guard hold(mutex_);
-  if (state_ != State::kUsable) return;
+  if (state_ != State::kUsable || in_progress_ || comm_ == nullptr) return false;
+  const NcclCode code = caller_.api->nccl.ncclCommFinalize(comm_);
+  in_progress_ = true;
+  return code == kNcclSuccess || code == kNcclInProgress;
+}
+
+bool Communicator::await_finalized(Duration limit, const std::function<bool()>& is_over) noexcept {
+  return quiesce({limit, [&] {
+                    if (is_over()) throw std::runtime_error("the group was aborted");
+                  }});
+}
+
+Comm Communicator::take() noexcept {
+  const std::lock_guard hold(mutex_);
+  if (state_ == State::kNone || state_ == State::kGone || comm_ == nullptr) return nullptr;
   state_ = State::kGone;
-  const NcclCode code = caller_.api->nccl.ncclCommDestroy(comm_);
-  if (code != kNcclSuccess) {
-    log(LogLevel::kWarning, "ncclCommDestroy failed on rank " + std::to_string(caller_.rank) + " with code " +
-                                std::to_string(code));
+  return std::exchange(comm_, nullptr);
+}
+
+void Communicator::abort() noexcept {
+  warn_of(caller_, "ncclCommAbort", [&](const NcclApi& api) {
+    Comm comm = take();
+    return comm == nullptr ? kNcclSuccess : api.ncclCommAbort(comm);
+  });
+}
+
+void stop_all(const Communicators& communicators) noexcept {
+  for (const auto& communicator : communicators) communicator->revoke();
+  Communicators loud;
+  for (const auto& communicator : communicators) {
+    if (!communicator->await_revoked(kQuiesceLimit)) loud.push_back(communicator);
+  }
+  abort_all(loud);
+}
+
+void abort_all(const Communicators& communicators) noexcept {
+  if (communicators.empty()) return;
+  const Caller& caller = communicators.front()->caller();
+  warn_of(caller, "ncclGroupStart", [](const NcclApi& api) { return api.ncclGroupStart(); });
+  for (const auto& communicator : communicators) communicator->abort();
+  warn_of(caller, "ncclGroupEnd", [](const NcclApi& api) { return api.ncclGroupEnd(); });
+}
+
+void close_all(const Communicators& communicators, Duration limit,
+               const std::function<bool()>& is_over) noexcept {
+  bool good = !is_over();
+  for (const auto& communicator : communicators) good = good && communicator->finalize();
+  for (const auto& communicator : communicators) {
+    good = good && communicator->await_finalized(limit, is_over);
+  }
+  if (!good || is_over()) return abort_all(communicators);
+  std::promise<void> destroyed;
+  auto end = destroyed.get_future();
+  std::vector<std::pair<Caller, Comm>> taken;
+  for (const auto& communicator : communicators)
+    taken.emplace_back(communicator->caller(), communicator->take());
+  std::thread([taken, destroyed = std::move(destroyed)]() mutable {
+    for (const auto& [caller, comm] : taken) {
+      warn_of(caller, "ncclCommDestroy", [c = comm](const NcclApi& api) { return api.ncclCommDestroy(c); });
+    }
+    destroyed.set_value();
+  }).detach();
+  if (end.wait_for(limit) != std::future_status::ready) {
+    log(LogLevel::kWarning, "ncclCommDestroy waits for another rank, and goes on to wait in the background");
   }
 }
 

@@ -42,6 +42,11 @@ void Core::start() {
   watcher_ = start_quiet_thread([this] { watch(); });
 }
 
+void Core::on_tick(std::function<void()> progress) {
+  const std::lock_guard hold(mutex_);
+  progress_ = std::move(progress);
+}
+
 void Core::adopt(std::shared_ptr<Communicator> communicator) {
   const std::lock_guard hold(mutex_);
   communicators_.push_back(std::move(communicator));
@@ -109,48 +114,66 @@ void Core::fail(AbortKind kind, const std::string& reason) {
   set_failure(first, first.kind == kind && reason.starts_with(first.text));
 }
 
-void Core::retire(const std::string& reason) {
+void Core::suspend(bool on) {
   const std::lock_guard hold(mutex_);
-  if (failure_) return;
-  reason_ = reason;
-  failure_ = std::make_exception_ptr(
-      CollectiveAborted({ErrorCode::kAborted, "the process group has a successor", reason, "use that one"}));
-  communicators_.clear();
+  suspended_ = on;
+  changed_.notify_all();
 }
 
-void Core::set_failure(const AbortReason& reason, bool mine) {
-  std::vector<std::shared_ptr<Communicator>> to_stop;
+void Core::retire(const std::string& reason) {
   {
     const std::lock_guard hold(mutex_);
     if (failure_) return;
-    const std::string rank = std::to_string(facts_.caller.rank);
-    std::string why = reason.text.empty() ? "whoever aborted it died before saying why" : reason.text;
-    if (!mine && !pending_.empty()) why += "; rank " + rank + " was at " + pending_.front()->name();
-    const bool late = mine && reason.kind == AbortKind::kTimeout;
-    ErrorInfo info{late ? ErrorCode::kTimeout : ErrorCode::kAborted,
-                   late ? "no rank made progress" : "the process group was aborted", std::move(why),
-                   "generation " + to_string(facts_.generation) + " is over: the next is a new group"};
-    reason_ = reason.text;
-    if (info.code == ErrorCode::kTimeout) {
-      failure_ = std::make_exception_ptr(Timeout(std::move(info)));
-    } else {
-      failure_ = std::make_exception_ptr(CollectiveAborted(std::move(info)));
-    }
-    // Before the communicators are stopped: a kernel that is stopped looks like one that is done.
-    for (const auto& pending : pending_) end(*pending, failure_);
-    pending_.clear();
-    to_stop = communicators_;
-    stopping_ = true;
+    reason_ = reason;
+    failure_ = std::make_exception_ptr(CollectiveAborted(
+        {ErrorCode::kAborted, group_called(facts_.name) + " has a successor", reason, "use that one"}));
+    stopped_ = true;
+    communicators_.clear();
+    changed_.notify_all();
   }
-  for (const auto& communicator : to_stop) communicator->stop();
+  try {
+    facts_.board->post(AbortKind::kRequested, reason);
+  } catch (const std::exception& e) {
+    log(LogLevel::kWarning, std::string("a rank that left cannot be told of the successor: ") + e.what());
+  }
+}
+
+void Core::set_failure(const AbortReason& reason, bool mine) {
   const std::lock_guard hold(mutex_);
-  stopping_ = false;
+  if (failure_) return;
+  const std::string rank = std::to_string(facts_.caller.rank);
+  std::string why = reason.text.empty() ? "whoever aborted it died before saying why" : reason.text;
+  if (!mine && !pending_.empty()) why += "; rank " + rank + " was at " + pending_.front()->name();
+  const bool late = mine && reason.kind == AbortKind::kTimeout;
+  ErrorInfo info{late ? ErrorCode::kTimeout : ErrorCode::kAborted,
+                 late ? timed_out_in(facts_.name) : group_called(facts_.name) + " was aborted",
+                 std::move(why),
+                 "generation " + to_string(facts_.generation) + " is over: the next is a new group"};
+  reason_ = reason.text;
+  if (info.code == ErrorCode::kTimeout) {
+    failure_ = std::make_exception_ptr(Timeout(std::move(info)));
+  } else {
+    failure_ = std::make_exception_ptr(CollectiveAborted(std::move(info)));
+  }
+  // Before the communicators are stopped: a kernel that is stopped looks like one that is done.
+  for (const auto& pending : pending_) end(*pending, failure_);
+  pending_.clear();
+  changed_.notify_all();
+}
+
+/// NCCL may block, and whoever aborts the group does not wait for that.
+void Core::stop_communicators(std::unique_lock<std::mutex>& hold) {
+  const auto to_stop = communicators_;
+  hold.unlock();
+  stop_all(to_stop);
+  hold.lock();
+  stopped_ = true;
   changed_.notify_all();
 }
 
 void Core::await_stopped() {
   std::unique_lock hold(mutex_);
-  changed_.wait(hold, [&] { return !stopping_; });
+  changed_.wait(hold, [&] { return !failure_ || stopped_; });
 }
 
 Event Core::record(Stream stream) {
@@ -196,22 +219,54 @@ void Core::give_back(Event& event) {
   if (event != nullptr) events_.push_back(std::exchange(event, nullptr));
 }
 
-void Core::join(Stream from, Stream on) {
-  Event reached = record(from);
-  const CudaCode code = api().cuda.cudaStreamWaitEvent(on, reached);
-  {
-    const std::lock_guard hold(mutex_);  // the wait keeps what was recorded: the event may be used again
-    give_back(reached);
-  }
-  if (code != kCudaSuccess) throw_cuda(facts_.caller, "cudaStreamWaitEvent", code);
+void Core::give_back_all(std::vector<Event>& events) {
+  for (Event& event : events) give_back(event);
+  events.clear();
 }
 
-void Core::track(std::shared_ptr<PendingOp> pending, Stream stream) {
-  pending->done_ = record(stream);
+void Core::expect(const std::shared_ptr<PendingOp>& pending) {
+  check();
+  for (Stream stream : pending->joined) {
+    Event reached = record(stream);
+    const std::lock_guard hold(mutex_);
+    pending->after_.push_back(reached);
+  }
   const std::lock_guard hold(mutex_);
-  if (failure_) return end(*pending, failure_);
-  pending_.push_back(std::move(pending));
+  pending->issued_at = clock_.now();
+  if (failure_) {
+    end(*pending, failure_);
+    std::rethrow_exception(failure_);
+  }
+  pending_.push_back(pending);
   if (pending_.size() == 1) changed_.notify_all();
+}
+
+void Core::await_inputs(PendingOp& pending, Stream stream) {
+  const std::lock_guard hold(mutex_);
+  for (Event reached : pending.after_) {
+    CUDA_TRY(facts_.caller, api().cuda.cudaStreamWaitEvent(stream, reached));
+  }
+  give_back_all(pending.after_);  // the waits keep what was recorded
+}
+
+void Core::arm(PendingOp& pending, Stream stream) {
+  Event done = record(stream);
+  const std::lock_guard hold(mutex_);
+  if (pending.is_settled()) return give_back(done);
+  pending.done_ = done;
+}
+
+bool Core::is_armed(const PendingOp& pending) const {
+  const std::lock_guard hold(mutex_);
+  return pending.done_ != nullptr || pending.is_settled();
+}
+
+void Core::compare(PendingOp& pending, Stream stream, std::function<std::string()> compare) {
+  Event compared = record(stream);
+  const std::lock_guard hold(mutex_);
+  if (pending.is_settled()) return give_back(compared);
+  pending.compared_ = compared;
+  pending.compare_ = std::move(compare);
 }
 
 void Core::drop(PendingOp& pending) {
@@ -228,6 +283,7 @@ void Core::hand_over(const PendingOp& pending) {
 }
 
 void Core::end(PendingOp& pending, std::exception_ptr thrown) {
+  give_back_all(pending.after_);
   if (pending.is_settled()) return;
   pending.settle(std::move(thrown));
   pending.compare_ = nullptr;
@@ -254,7 +310,7 @@ Core::Seen Core::look(PendingOp& pending, std::string& wrong) {
     wrong = pending.compare_();
     if (!wrong.empty()) return Seen::kWrong;
   }
-  return query(pending.done_);
+  return pending.done_ != nullptr ? query(pending.done_) : Seen::kNo;
 }
 
 bool Core::settle(PendingOp& pending) {
@@ -306,15 +362,20 @@ void Core::watch() {
     fail(AbortKind::kMemberDied, "rank " + std::to_string(facts_.caller.rank) + ": cudaSetDevice failed");
   }
   std::unique_lock hold(mutex_);
-  while (!leaving_) {
-    if (failure_) {
+  for (;;) {
+    if (failure_ && !stopped_) {
+      stop_communicators(hold);
+      continue;
+    }
+    if (leaving_) return;
+    if (failure_ || suspended_) {
       changed_.wait(hold);
       continue;
     }
     hold.unlock();
     tick();
     hold.lock();
-    if (!leaving_) changed_.wait_for(hold, pending_.empty() ? kIdleTick : kBusyTick);
+    if (!leaving_ && !failure_) changed_.wait_for(hold, pending_.empty() ? kIdleTick : kBusyTick);
   }
 }
 
@@ -322,8 +383,10 @@ void Core::tick() {
   if (!reason_heard().empty()) return;
   std::vector<std::shared_ptr<Communicator>> communicators;
   std::vector<std::shared_ptr<PendingOp>> pending;
+  std::function<void()> progress;
   {
     const std::lock_guard hold(mutex_);
+    progress = progress_;
     communicators = communicators_;
     pending.assign(pending_.begin(), pending_.end());
   }
@@ -331,6 +394,7 @@ void Core::tick() {
     const std::string error = communicator->async_error();
     if (!error.empty()) return fail(AbortKind::kPeerLost, error);
   }
+  if (progress) progress();
   std::array<bool, kCommunicators> waiting{};  // within a communicator they end in order
   for (const auto& op : pending) {
     if (!waiting[static_cast<std::size_t>(op->index)])

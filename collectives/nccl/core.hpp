@@ -3,7 +3,7 @@
 /// An operation on a GPU has nobody waiting for it on the host, so a thread of the group looks at every one
 /// in flight once a millisecond: is it done, does NCCL report an error, did another rank abort, is it late?
 /// The first of these to go wrong fails the group: all operations that are not done get the error, and the
-/// communicators are stopped so that their kernels leave the GPU.
+/// thread stops the communicators so that their kernels leave the GPU.
 #pragma once
 
 #include <array>
@@ -32,7 +32,9 @@ class Core;
 class Messages;
 
 /// Operations that are put on a stream together: messages, from when they are noted, or one collective, or a
-/// batch of them. Its end is seen by whoever waits for it or, by its event, by the group's watching thread.
+/// batch of them. It is watched from its launch; it is on the stream once it has an event, which NCCL may
+/// delay until other ranks have made the same call. Its end is seen by whoever waits for it or, by its event,
+/// by the group's watching thread.
 class PendingOp final : public Work {
  public:
   /// `messages`: what else is noted, which waiting issues; may be null. `on_host`: wait() waits on the host.
@@ -49,7 +51,6 @@ class PendingOp final : public Work {
 
  private:
   friend class Core;
-  friend class CallCheck;
   bool advance(Duration limit) override;
   bool hand_over() override;
   void flush();
@@ -58,7 +59,8 @@ class PendingOp final : public Work {
   const std::shared_ptr<Messages> messages_;
   const bool on_host_;
   // Guarded by the core's lock.
-  Event done_ = nullptr;
+  std::vector<Event> after_;  ///< what was on those streams at its launch
+  Event done_ = nullptr;      ///< null: it is not on the stream yet, or has settled
   /// With the check of calls: asked once, when the other ranks' calls are there; empty: they agree.
   Event compared_ = nullptr;
   std::function<std::string()> compare_;
@@ -71,6 +73,7 @@ class Core {
     Caller caller;
     int size = 1;
     int device = 0;
+    std::string name;  ///< of the group in errors
     Generation generation;
     Duration timeout{};
     std::shared_ptr<AbortBoard> board;
@@ -85,9 +88,12 @@ class Core {
 
   /// Starts the watching thread.
   void start();
+  /// What moves messages on, for the watching thread to call. Throws nothing.
+  void on_tick(std::function<void()> progress);
   /// A communicator to watch, and to stop when the group fails.
   void adopt(std::shared_ptr<Communicator> communicator);
-  /// Stops watching, and settles what is still in flight as abandoned.
+  /// Stops watching, and settles what is still in flight as abandoned. The communicators of a group that
+  /// failed are stopped when it returns.
   void leave();
 
   /// Throws the group's failure, if there is one.
@@ -98,16 +104,25 @@ class Core {
   /// Returns once a failed group's communicators are stopped, which takes bounded time. An operation throws
   /// before that.
   void await_stopped();
-  /// Ends the group on this rank alone, leaving the communicators as they are: another took its place.
+  /// While its successor is made from its communicators, nothing that happens fails the group.
+  void suspend(bool on);
+  /// Ends the group, leaving the communicators as they are: another took its place. A rank that is not in
+  /// that one hears of it, and so knows that the others abort these.
   void retire(const std::string& reason);
   std::string abort_reason();
 
-  /// Makes `on` wait for what is on `from` now.
-  void join(Stream from, Stream on);
-  /// Adds the operation that was put on `stream` to those that are watched.
-  void track(std::shared_ptr<PendingOp> pending, Stream stream);
-  /// Ends an operation that is not tracked, since it could not be put on the stream. REQUIRES: the
-  /// group has failed.
+  /// Watches an operation from now on; notes what is on the streams of its buffers. Throws the group's
+  /// failure.
+  void expect(const std::shared_ptr<PendingOp>& pending);
+  /// Makes `stream` wait for what was on the streams of its buffers.
+  void await_inputs(PendingOp& pending, Stream stream);
+  /// Gives an operation that is now on `stream` its event.
+  void arm(PendingOp& pending, Stream stream);
+  /// Whether it has its event, or has ended.
+  bool is_armed(const PendingOp& pending) const;
+  /// Lets `compare` be asked once what is on `stream` now is done.
+  void compare(PendingOp& pending, Stream stream, std::function<std::string()> compare);
+  /// Ends an operation that could not be put on the stream. REQUIRES: the group has failed.
   void drop(PendingOp& pending);
   /// Makes the streams of its buffers wait for it.
   void hand_over(const PendingOp& pending);
@@ -128,6 +143,7 @@ class Core {
  private:
   enum class Seen { kNo, kDone, kWrong };
   void watch();
+  void stop_communicators(std::unique_lock<std::mutex>& hold);
   void tick();
   void check_deadlines();
   std::string reason_heard();
@@ -135,6 +151,7 @@ class Core {
   Seen look(PendingOp& pending, std::string& wrong);
   void end(PendingOp& pending, std::exception_ptr thrown);
   void give_back(Event& event);
+  void give_back_all(std::vector<Event>& events);
 
   const Facts facts_;
   MonotonicClock clock_;
@@ -147,7 +164,9 @@ class Core {
   std::exception_ptr failure_;
   std::string reason_;
   std::vector<Event> events_;  ///< to be used again
-  bool stopping_ = false;      ///< somebody stops the communicators of a group that failed
+  std::function<void()> progress_;
+  bool stopped_ = false;  ///< the communicators, of a group that failed
+  bool suspended_ = false;
   bool leaving_ = false;
   std::thread watcher_;
 };

@@ -20,7 +20,8 @@ NcclGroup::NcclGroup(NcclGroupOptions options, std::shared_ptr<Core> core,
                     .size = options.size,
                     .generation = options.generation,
                     .leaves = options.leaves,
-                    .device = {DeviceKind::kCuda, options.device}}),
+                    .device = {DeviceKind::kCuda, options.device},
+                    .name = options.name}),
       options_(std::move(options)),
       core_(std::move(core)),
       communicators_(std::move(communicators)),
@@ -32,8 +33,10 @@ NcclGroup::NcclGroup(NcclGroupOptions options, std::shared_ptr<Core> core,
   if (options_.compare_calls) {
     call_check_ = std::make_unique<CallCheck>(caller, options_.size, collectives_);
   }
-  if (communicators_.size() == kCommunicators)
+  if (communicators_.size() == kCommunicators) {
     messages_ = std::make_shared<Messages>(core_, communicators_[kUp], communicators_[kDown]);
+    messages_->start();
+  }
 }
 
 void NcclGroup::make_exact_path() {
@@ -57,6 +60,7 @@ NcclGroup::~NcclGroup() {
   } catch (const std::exception& e) {
     log(LogLevel::kWarning, std::string("a group does not end as it should: ") + e.what());
     core_->leave();
+    if (messages_) messages_->clear();
   }
 }
 
@@ -66,17 +70,17 @@ void NcclGroup::end() {
   } catch (const std::exception& e) {
     log(LogLevel::kInfo, std::string("a group ends with operations that did not: ") + e.what());
   }
-  const bool failed = core_->failed();
+  (void)core_->abort_reason();  // hears of what the others said last
   core_->leave();
+  if (messages_) messages_->clear();
+  const bool failed = core_->failed();
   if (failed) {
-    for (const auto& communicator : communicators_) communicator->abort();
+    abort_all(communicators_);
     // Nothing may run in memory that is given back.
     for (const auto& communicator : communicators_) core_->synchronize(communicator->stream());
   }
   free_allocations();
-  for (const auto& communicator : communicators_) {
-    if (!failed) communicator->close(options_.timeout);
-  }
+  if (!failed) close_all(communicators_, options_.timeout, [&] { return !core_->abort_reason().empty(); });
   exact_.reset();
   call_check_.reset();
   barrier_byte_.reset();

@@ -88,6 +88,7 @@ class Maker {
         core_(std::make_shared<Core>(Core::Facts{.caller = caller_,
                                                  .size = options_.size,
                                                  .device = options_.device,
+                                                 .name = options_.name,
                                                  .generation = options_.generation,
                                                  .timeout = options_.timeout,
                                                  .board = options_.board})) {}
@@ -122,12 +123,13 @@ class Maker {
     return parent_ == nullptr ? nullptr : parent_->communicator(index);
   }
 
+  /// How this rank could come to the new group without starting from scratch; kInit: it could not.
   Invitation::How best_way() {
     if (parent_ == nullptr || (gone_.empty() && options_.size == parent_->size()))
       return Invitation::How::kInit;
     for (std::size_t i = 0; i < communicators(); ++i) {
-      const Communicator* parent = parent_communicator(i);
-      if (parent == nullptr) return Invitation::How::kInit;
+      Communicator* parent = parent_communicator(i);
+      if (parent == nullptr || !parent->async_error().empty()) return Invitation::How::kInit;
       if (gone_.empty() ? !parent->healthy() : !parent->can_shrink()) return Invitation::How::kInit;
     }
     if (!gone_.empty()) return Invitation::How::kShrink;
@@ -135,8 +137,18 @@ class Maker {
                                                                    : Invitation::How::kInit;
   }
 
-  Invitation invite() {
-    Invitation invitation{.how = best_way(), .version = api_.nccl.version, .ids = {}};
+  /// The way that all can go, as far as this rank hears.
+  Invitation::How common_way() {
+    const Invitation::How mine = best_way();
+    if (!options_.agree || options_.size == 1) return mine;
+    const bool is_new = parent_ == nullptr;
+    const bool all = options_.agree(is_new ? bool(api_.nccl.ncclCommGrow) : mine != Invitation::How::kInit);
+    core_->check();
+    return all ? mine : Invitation::How::kInit;
+  }
+
+  Invitation invite(Invitation::How how) {
+    Invitation invitation{.how = how, .version = api_.nccl.version, .ids = {}};
     for (std::size_t i = 0; i < communicators() && invitation.how != Invitation::How::kShrink; ++i) {
       if (invitation.how == Invitation::How::kGrow) {
         invitation.ids.push_back(parent_communicator(i)->unique_id_to_grow());
@@ -148,8 +160,9 @@ class Maker {
   }
 
   Invitation exchange() {
-    if (options_.size == 1) return invite();
-    const std::string mine = options_.rank == 0 ? encode(invite()) : "";
+    const Invitation::How way = common_way();
+    if (options_.size == 1) return invite(way);
+    const std::string mine = options_.rank == 0 ? encode(invite(way)) : "";
     const std::string heard = options_.exchange(mine);
     core_->check();
     Invitation invitation = decode_invitation(heard, communicators()).value();
@@ -252,8 +265,13 @@ std::unique_ptr<ProcessGroup> succeed_nccl_group(ProcessGroup& old, const std::v
     }
   }
   parent->core().await_stopped();
-  const nccl::Api& api = parent->core().api();
-  return nccl::Maker(std::move(options), api, parent, gone).make();
+  parent->core().suspend(true);
+  try {
+    return nccl::Maker(std::move(options), parent->core().api(), parent, gone).make();
+  } catch (...) {
+    parent->core().suspend(false);
+    throw;
+  }
 }
 
 }  // namespace troupe::collectives

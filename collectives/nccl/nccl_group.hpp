@@ -30,6 +30,7 @@ struct NcclGroupOptions {
   int device = 0;  ///< CUDA's index of this rank's GPU
   /// Every rank's leaves: adjacent, none empty, in rank order from 0. Empty: one leaf a rank.
   std::vector<LeafInterval> leaves;
+  std::string name;  ///< in errors; may be empty
   Generation generation;
   /// An operation fails once no rank has made progress for this long, and so does making the group.
   Duration timeout = std::chrono::seconds(30);
@@ -37,6 +38,11 @@ struct NcclGroupOptions {
   /// all but rank 0; returns what rank 0 gave. They let whoever has them join: use an authenticated channel
   /// (a Store of the job). Has a deadline of its own. May be empty for one rank.
   std::function<std::string(const std::string& from_rank_0)> exchange;
+  /// Whether every rank said true: called once by each when the group is made, before `exchange`. With it
+  /// the ranks find out whether all can make their communicators from the generation before, and start from
+  /// scratch if one cannot. Empty: rank 0 decides for all, and a rank that cannot follow fails the
+  /// generation.
+  std::function<bool(bool mine)> agree;
   /// Where aborts are told. Empty: ranks hear of an abort elsewhere only by NCCL's errors and their timeout.
   std::shared_ptr<AbortBoard> board;
   /// Whether send and recv are there; they take two more communicators, and the time to make them. The same

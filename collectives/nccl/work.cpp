@@ -34,15 +34,23 @@ void PendingOp::flush() {
 }
 
 bool PendingOp::advance(Duration limit) {
-  flush();
-  if (is_settled() || core_->settle(*this)) return true;
-  if (limit == Duration::zero()) return false;
-  return core_->settle_within(*this, std::min(limit, core_->facts().timeout));
+  const Instant until = core_->now() + std::min(limit, core_->facts().timeout);
+  for (unsigned turn = 0;; ++turn) {
+    flush();
+    if (is_settled() || core_->settle(*this)) return true;
+    if (limit == Duration::zero() || core_->now() >= until) return false;
+    pause_turn(turn);
+  }
 }
 
 bool PendingOp::hand_over() {
   if (on_host_) return false;
   flush();
+  // A stream can wait for what is on another one, and not for what is to be. The group's deadline bounds it.
+  for (unsigned turn = 0; !core_->is_armed(*this); ++turn) {
+    pause_turn(turn);
+    flush();
+  }
   if (is_settled()) return false;
   try {
     core_->hand_over(*this);
@@ -52,22 +60,27 @@ bool PendingOp::hand_over() {
   return true;
 }
 
+namespace {
+
+/// Fails the group by what was thrown at `pendings`, and ends them.
+void fail_by(Core& core, const Error& e, std::span<const std::shared_ptr<PendingOp>> pendings) {
+  const auto kind = e.code() == ErrorCode::kTimeout ? AbortKind::kTimeout : AbortKind::kPeerLost;
+  core.fail(kind, e.info().what + ": " + e.info().why);
+  for (const auto& pending : pendings) core.drop(*pending);
+}
+
+}  // namespace
+
 void launch(Core& core, Communicator& communicator, const std::shared_ptr<PendingOp>& pending,
             const std::function<void()>& enqueue) {
-  if (core.failed()) {
-    core.drop(*pending);
-    core.check();
-  }
   try {
     const OnDevice on(core.facts().caller, core.facts().device);
-    pending->issued_at = core.now();
-    for (Stream stream : pending->joined) core.join(stream, communicator.stream());
+    core.expect(pending);
+    core.await_inputs(*pending, communicator.stream());
     enqueue();
-    core.track(pending, communicator.stream());
+    core.arm(*pending, communicator.stream());
   } catch (const Error& e) {
-    const auto kind = e.code() == ErrorCode::kTimeout ? AbortKind::kTimeout : AbortKind::kPeerLost;
-    core.fail(kind, e.info().what + ": " + e.info().why);
-    core.drop(*pending);
+    fail_by(core, e, {&pending, 1});
     core.check();
     throw;
   }
@@ -75,9 +88,17 @@ void launch(Core& core, Communicator& communicator, const std::shared_ptr<Pendin
 
 Messages::Messages(std::shared_ptr<Core> core, std::shared_ptr<Communicator> up,
                    std::shared_ptr<Communicator> down)
-    : core_(std::move(core)),
-      up_{.index = kUp, .communicator = std::move(up), .noted = nullptr},
-      down_{.index = kDown, .communicator = std::move(down), .noted = nullptr} {}
+    : core_(std::move(core)) {
+  up_.communicator = std::move(up);
+  down_.communicator = std::move(down);
+  down_.index = kDown;
+}
+
+void Messages::start() {
+  core_->on_tick([weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->move(false);
+  });
+}
 
 std::shared_ptr<Work> Messages::add(const Op& op, bool on_host) {
   core_->check();
@@ -91,28 +112,62 @@ std::shared_ptr<Work> Messages::add(const Op& op, bool on_host) {
 }
 
 void Messages::flush() {
-  for (Channel* channel : {&up_, &down_}) {
-    if (channel->noted) issue(*channel, std::exchange(channel->noted, nullptr));
-  }
+  move(true);
   core_->check();
 }
 
-void Messages::issue(Channel& channel, const std::shared_ptr<PendingOp>& pending) {
+/// What the channels can do now. `takes_noted`: it is the user's thread.
+void Messages::move(bool takes_noted) {
+  std::vector<std::shared_ptr<PendingOp>> at_stake;
+  try {
+    const std::lock_guard hold(mutex_);
+    for (Channel* channel : {&up_, &down_}) {
+      const auto noted = takes_noted ? std::exchange(channel->noted, nullptr) : nullptr;
+      if (noted) channel->queue.push_back(noted);
+      if (channel->queue.empty()) continue;
+      at_stake.assign(channel->queue.begin(), channel->queue.end());
+      const OnDevice on(core_->facts().caller, core_->facts().device);
+      if (noted) core_->expect(noted);
+      move(*channel);
+    }
+  } catch (const Error& e) {
+    fail_by(*core_, e, at_stake);
+  }
+}
+
+void Messages::clear() {
+  const std::lock_guard hold(mutex_);
+  for (Channel* channel : {&up_, &down_}) {
+    channel->queue.clear();
+    channel->noted.reset();
+  }
+}
+
+void Messages::move(Channel& channel) {
+  while (!channel.queue.empty()) {
+    const auto first = channel.queue.front();
+    if (!std::exchange(channel.issuing, true)) issue(channel, *first);
+    if (!channel.communicator->is_ready()) return;
+    core_->arm(*first, channel.communicator->stream());
+    channel.queue.pop_front();
+    channel.issuing = false;
+  }
+}
+
+void Messages::issue(Channel& channel, const PendingOp& pending) {
   const Caller& caller = core_->facts().caller;
   const NcclApi& api = core_->api().nccl;
-  Communicator& communicator = *channel.communicator;
-  const Stream stream = communicator.stream();
-  launch(*core_, communicator, pending, [&] {
-    communicator.issue([&](Comm comm) {
-      for (const Op& op : pending->ops) {
-        if (op.count == 0) continue;
-        if (op.kind == OpKind::kSend) {
-          NCCL_TRY(caller, api.ncclSend(op.in(), op.bytes(), NcclType::kUint8, op.peer, comm, stream));
-        } else {
-          NCCL_TRY(caller, api.ncclRecv(op.out(), op.bytes(), NcclType::kUint8, op.peer, comm, stream));
-        }
+  const Stream stream = channel.communicator->stream();
+  core_->await_inputs(*channel.queue.front(), stream);
+  channel.communicator->begin([&](Comm comm) {
+    for (const Op& op : pending.ops) {
+      if (op.count == 0) continue;
+      if (op.kind == OpKind::kSend) {
+        NCCL_TRY(caller, api.ncclSend(op.in(), op.bytes(), NcclType::kUint8, op.peer, comm, stream));
+      } else {
+        NCCL_TRY(caller, api.ncclRecv(op.out(), op.bytes(), NcclType::kUint8, op.peer, comm, stream));
       }
-    });
+    }
   });
 }
 

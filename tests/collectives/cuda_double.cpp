@@ -224,7 +224,9 @@ void NcclDouble::fail_call(int p, const std::string& name, int code, int after) 
 
 void NcclDouble::async_error(int p, int code) {
   const std::lock_guard hold(state_->mutex);
-  state_->async_errors[p] = code;
+  for (auto& [handle, comm] : state_->comms) {
+    if (comm->process == p) comm->error = code;
+  }
 }
 
 void NcclDouble::hang(int p) {

@@ -1,6 +1,7 @@
 /// The NCCL half of the double (nccl_double.hpp).
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -24,7 +25,9 @@ using Kind = Operation::Kind;
 
 constexpr int kInvalidArgument = 4;
 constexpr int kInvalidUsage = 5;
-constexpr int kPolls = 3;  ///< for how many a call is in progress
+constexpr int kPolls = 3;                     ///< for how many a call is in progress
+constexpr std::chrono::seconds kForever(20);  ///< after which what would wait for good notes that
+constexpr int kVersionOfWaitingDestroy = 23102;
 
 DType dtype_of(NcclType type) {
   switch (type) {
@@ -195,11 +198,12 @@ struct Queued {
 };
 thread_local int group_depth = 0;
 thread_local std::vector<Queued> group;
+thread_local std::vector<std::function<void()>> aborts;  ///< of the group
 
 std::shared_ptr<DoubleComm> find(DoubleState& s, Comm comm, const char* name) {
   const std::lock_guard hold(s.mutex);
   const auto found = s.comms.find(comm);
-  if (found != s.comms.end()) return found->second;
+  if (found != s.comms.end() && !found->second->gone) return found->second;
   s.misuse.push_back(std::string(name) + " on a communicator that is gone");
   return nullptr;
 }
@@ -224,12 +228,40 @@ bool all_joined(World& world) {
   return world.size != 0 && world.joined == world.size;
 }
 
+/// Whether a call on it would find another one that has not been seen to end. REQUIRES: the double's lock.
+bool in_progress(const DoubleComm& comm) {
+  return comm.polls > 0 || comm.made || !comm.pending.empty();
+}
+
+/// Notes which pairs the operations need, for all to see.
+void connect(DoubleComm& comm, const std::vector<Operation>& operations) {
+  World& world = *comm.world;
+  const std::lock_guard hold(world.mutex);
+  for (const Operation& o : operations) {
+    if (o.kind != Kind::kSend && o.kind != Kind::kRecv) continue;
+    const bool sends = o.kind == Kind::kSend;
+    const auto pair = sends ? std::pair(comm.rank, o.peer) : std::pair(o.peer, comm.rank);
+    (sends ? world.senders : world.receivers).insert(pair);
+    comm.connecting.push_back(pair);
+  }
+}
+
+bool is_connected(DoubleComm& comm) {
+  World& world = *comm.world;
+  const std::lock_guard hold(world.mutex);
+  std::erase_if(comm.connecting, [&](auto pair) {
+    return world.senders.count(pair) != 0 && world.receivers.count(pair) != 0;
+  });
+  return comm.connecting.empty();
+}
+
 /// Puts the queued operations of one communicator on its stream after some polls.
 void launch(DoubleState& s, int p, std::vector<Queued> queued) {
   const auto comm = queued.front().comm;
   const Stream stream = queued.front().stream;
   std::vector<Operation> operations;
   for (const Queued& q : queued) operations.push_back(q.operation);
+  connect(*comm, operations);
   const std::lock_guard hold(s.mutex);
   const bool hangs = s.hanging.erase(p) != 0;
   comm->polls = kPolls;
@@ -260,7 +292,7 @@ int enqueue(DoubleState& s, int p, const char* name, Comm handle, Stream stream,
   if (!comm) return kInvalidArgument;
   {
     const std::lock_guard hold(s.mutex);
-    if (comm->polls > 0 || comm->revoked || comm->finalized || comm->made) {
+    if (in_progress(*comm) || comm->revoked || comm->finalized) {
       s.misuse.push_back(std::string(name) + " on a communicator that is in progress or has ended");
       return kInvalidUsage;
     }
@@ -281,6 +313,7 @@ void fill_operations(DoubleState& s, int p, NcclApi& api) {
   };
   api.ncclGroupEnd = [&s, p] {
     if (group_depth-- <= 0) s.note("ncclGroupEnd without a start");
+    for (const auto& abort : std::exchange(aborts, {})) abort();
     if (const int code = s.enter(p, "ncclGroupEnd")) {
       group.clear();
       return code;
@@ -351,21 +384,27 @@ void stop_kernels(DoubleState& s, DoubleComm& comm) {
   std::unique_lock hold(world.mutex);
   comm.running -= static_cast<int>(pending.size());  // these never reach their stream
   comm.stopped = true;
+  comm.connecting.clear();
   world.changed.notify_all();
+}
+
+/// Whether kernels of a communicator that was stopped have yet to leave their streams.
+bool is_stopping(DoubleComm& comm) {
+  const std::lock_guard hold(comm.world->mutex);
+  return comm.stopped && comm.running > 0;
 }
 
 int poll(DoubleState& s, int p, Comm handle, int* code) {
   if (const int failed = s.enter(p, "ncclCommGetAsyncError")) return failed;
   const auto comm = find(s, handle, "ncclCommGetAsyncError");
   if (!comm) return kInvalidArgument;
-  const bool joined = all_joined(*comm->world);
+  const bool joined = all_joined(*comm->world) && is_connected(*comm) && !is_stopping(*comm);
   std::vector<std::function<void()>> pending;
   {
     const std::lock_guard hold(s.mutex);
     *code = kNcclInProgress;
-    const auto error = s.async_errors.find(p);
-    if (error != s.async_errors.end()) *code = error->second;
-    if (error != s.async_errors.end() || !joined) return kNcclSuccess;
+    if (comm->error != 0) *code = comm->error;
+    if (comm->error != 0 || !joined) return kNcclSuccess;
     if (comm->polls > 0 && --comm->polls > 0) return kNcclSuccess;
     if (comm->made) {
       if (!comm->made()) return kNcclSuccess;
@@ -407,34 +446,79 @@ void fill_life(DoubleState& s, int p, NcclApi& api) {
     const auto comm = find(s, handle, "ncclCommFinalize");
     if (!comm) return kInvalidArgument;
     const std::lock_guard hold(s.mutex);
-    if (comm->revoked) s.misuse.push_back("ncclCommFinalize of a revoked communicator");
+    if (comm->revoked || in_progress(*comm)) {
+      s.misuse.push_back("ncclCommFinalize of a communicator that is revoked or in progress");
+    }
     comm->finalized = true;
     comm->polls = kPolls;
     return kNcclInProgress;
   };
-  const auto remove = [&s, p](const char* name, Comm handle, bool orderly) {
-    if (const int code = s.enter(p, name)) return code;
-    const auto comm = find(s, handle, name);
-    if (!comm) return kInvalidArgument;
-    if (orderly && !comm->finalized) s.note("ncclCommDestroy before ncclCommFinalize");
-    stop_kernels(s, *comm);
+  const auto free_it = [&s](const std::shared_ptr<DoubleComm>& comm) {
     {
       std::unique_lock hold(comm->world->mutex);
-      comm->world->changed.wait(hold, [&] { return comm->running == 0; });
+      if (!comm->world->changed.wait_for(hold, kForever, [&] { return comm->running == 0; }))
+        s.note("ncclCommAbort waits for a kernel that never ends: the real one would forever");
     }
+    const auto handle = reinterpret_cast<Comm>(comm.get());
     const std::lock_guard hold(s.mutex);
     std::erase_if(s.registrations, [&](const auto& entry) { return entry.second == handle; });
     if (comm->made) s.comms.erase(comm->child);
     s.comms.erase(handle);
+  };
+  /// The communicator, which no other call may use from now on.
+  const auto close = [&s](const char* name, Comm handle) {
+    auto comm = find(s, handle, name);
+    const std::lock_guard hold(s.mutex);
+    if (comm) comm->gone = true;
+    return comm;
+  };
+  api.ncclCommDestroy = [&s, p, free_it, close](Comm handle) {
+    if (const int code = s.enter(p, "ncclCommDestroy")) return code;
+    const auto comm = close("ncclCommDestroy", handle);
+    if (!comm) return kInvalidArgument;
+    if (!comm->finalized) s.note("ncclCommDestroy before ncclCommFinalize");
+    stop_kernels(s, *comm);
+    if (s.version >= kVersionOfWaitingDestroy) {
+      World& world = *comm->world;
+      std::unique_lock hold(world.mutex);
+      world.destroyed.insert(comm->rank);
+      world.changed.notify_all();
+      const auto all = [&] { return static_cast<int>(world.destroyed.size()) == world.size; };
+      world.changed.wait_for(hold, kForever, [&] { return all() || world.aborted; });
+      if (!all()) s.note("ncclCommDestroy waits for a rank that never comes: the real one would forever");
+    }
+    free_it(comm);
     return kNcclSuccess;
   };
-  api.ncclCommDestroy = [remove](Comm c) { return remove("ncclCommDestroy", c, true); };
-  api.ncclCommAbort = [remove](Comm c) { return remove("ncclCommAbort", c, false); };
+  api.ncclCommAbort = [&s, p, free_it, close](Comm handle) {
+    if (const int code = s.enter(p, "ncclCommAbort")) return code;
+    const auto comm = close("ncclCommAbort", handle);
+    if (!comm) return kInvalidArgument;
+    stop_kernels(s, *comm);
+    {
+      const std::lock_guard hold(comm->world->mutex);
+      comm->world->aborted = true;
+      comm->world->changed.notify_all();
+    }
+    if (group_depth > 0) {
+      aborts.push_back([=] { free_it(comm); });
+    } else {
+      free_it(comm);
+    }
+    return kNcclSuccess;
+  };
   if (s.version >= nccl::kVersionOfRevoke) {
     api.ncclCommRevoke = [&s, p](Comm handle) {
       if (const int code = s.enter(p, "ncclCommRevoke")) return code;
       const auto comm = find(s, handle, "ncclCommRevoke");
       if (!comm) return kInvalidArgument;
+      {
+        const std::lock_guard hold(s.mutex);
+        if (in_progress(*comm) || comm->finalized || comm->revoked) {
+          s.misuse.push_back("ncclCommRevoke of a communicator that is in progress or has ended");
+          return kInvalidUsage;
+        }
+      }
       stop_kernels(s, *comm);
       const std::lock_guard hold(s.mutex);
       comm->revoked = true;
@@ -465,6 +549,14 @@ void fill_membership(DoubleState& s, int p, NcclApi& api) {
       if (const int code = s.enter(p, "ncclCommShrink")) return code;
       const auto parent = find(s, handle, "ncclCommShrink");
       if (!parent) return kInvalidArgument;
+      {
+        const std::lock_guard hold(s.mutex);
+        if (parent->error != 0) return parent->error;
+        if (in_progress(*parent)) {
+          s.misuse.push_back("ncclCommShrink of a communicator that is in progress: poll it first");
+          return kInvalidArgument;
+        }
+      }
       const std::vector<int> lost(gone, gone + count);
       std::shared_ptr<World> child;
       {

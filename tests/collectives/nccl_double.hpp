@@ -5,6 +5,11 @@
 /// - Communicators are non-blocking: a call is in progress for some polls, and only then on its stream.
 /// - A collective that a rank never joins, or that ranks disagree about, hangs until it is aborted.
 /// - A kernel that is aborted ends like one that is done.
+/// - A pair of ranks connects at its first message: the call of either is in progress until both have made
+/// it.
+/// - ncclCommAbort and a revoke end when the kernels have left their streams, and block, or are in progress,
+///   until then. A group of aborts stops all kernels before it waits for any.
+/// - From 2.31.2 on ncclCommDestroy waits for every rank's.
 /// Misuse (a call on a communicator that is in progress or gone, on the wrong device, a leak) is written
 /// down.
 #pragma once
@@ -37,7 +42,7 @@ class NcclDouble {
   /// The next call of `name` ("ncclSend", "cudaEventRecord") in process p, after `after` good ones, returns
   /// `code`.
   void fail_call(int p, const std::string& name, int code, int after = 0);
-  /// The communicators of process p report `code` from now on.
+  /// The communicators that process p has now report `code` from now on, whatever is done.
   void async_error(int p, int code);
   /// The next kernel of process p does not do its work, and ends when it is aborted.
   void hang(int p);

@@ -91,6 +91,9 @@ struct World {
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Letter>>> mail;  ///< by (from, to)
   std::map<std::vector<int>, std::shared_ptr<World>> shrunk;                ///< by who is gone
   std::shared_ptr<World> growing;
+  std::set<std::pair<int, int>> senders, receivers;  ///< by (from, to): which side of a pair has a call
+  std::set<int> destroyed;                           ///< in ncclCommDestroy, or through it
+  bool aborted = false;                              ///< by some rank
 };
 
 /// A rank's handle of a world.
@@ -101,8 +104,10 @@ struct DoubleComm {
   bool stopped = false;  ///< aborted or revoked; guarded by world->mutex, as are the next two
   int running = 0;       ///< kernels on streams
   std::uint64_t collectives = 0;
+  std::vector<std::pair<int, int>> connecting;  ///< pairs that what is pending needs, by (from, to)
   // Guarded by the double's mutex.
-  bool revoked = false, finalized = false;
+  bool revoked = false, finalized = false, gone = false;
+  int error = 0;  ///< what its ncclCommGetAsyncError says for good
   int polls = 0;  ///< until what is pending is on its stream
   std::vector<std::function<void()>> pending;
   std::function<bool()> made;  ///< whether the communicator that is being made from this is there
@@ -126,7 +131,6 @@ struct DoubleState {
   };
   std::map<std::pair<int, std::string>, Fault> faults;
   std::map<std::pair<int, std::string>, int> calls;
-  std::map<int, int> async_errors;
   std::set<int> hanging;
   std::vector<std::string> misuse;
 

@@ -117,6 +117,7 @@ TEST_CASE("nccl: a rank that never comes ends by the timeout, which names the ca
   const auto thrown = failing(
       cluster,
       [&](NcclRank& rank) {
+        reduce(rank);  // connects them: before, the launch would wait
         if (rank.p == 1) {
           over.get_future().wait();
           rank.group->barrier()->wait();
@@ -136,7 +137,7 @@ TEST_CASE("nccl: a rank that never comes ends by the timeout, which names the ca
         }
       },
       soon);
-  CHECK_THAT(thrown[0], Contains("rank 0 waited 0.2 s for all_reduce(sum, 7 x f32) #1"));
+  CHECK_THAT(thrown[0], Contains("rank 0 waited 0.2 s for all_reduce(sum, 7 x f32) #2"));
   CHECK_THAT(thrown[1], Contains("rank 0 waited 0.2 s"));
 }
 
@@ -169,6 +170,7 @@ TEST_CASE("nccl: abort in the middle reaches every rank, with the first reason")
   NcclCluster cluster;
   std::promise<void> launched;
   const auto thrown = failing(cluster, [&](NcclRank& rank) {
+    reduce(rank);
     if (rank.p == 1) {
       launched.get_future().wait();
       rank.group->abort("enough");
@@ -189,7 +191,7 @@ TEST_CASE("nccl: abort in the middle reaches every rank, with the first reason")
       throw;
     }
   });
-  CHECK_THAT(thrown[0], Contains("enough") && Contains("rank 0 was at all_reduce(sum, 7 x f32) #1"));
+  CHECK_THAT(thrown[0], Contains("enough") && Contains("rank 0 was at all_reduce(sum, 7 x f32) #2"));
   CHECK_THAT(thrown[1], Contains("enough"));
 }
 
@@ -238,6 +240,22 @@ TEST_CASE("nccl: different calls, compared: an error that names both, long befor
   for (const auto& what : thrown) {
     CHECK_THAT(what, Contains("rank 0 all_reduce(sum, 100 x f32) #101") &&
                          Contains("rank 1 broadcast(5 x f32, root 0) #101"));
+  }
+}
+
+/// Each rank sends to the other, and neither receives: no pair connects, and both calls block.
+TEST_CASE("nccl: different calls, compared: found while enqueueing blocks") {
+  NcclCluster cluster;
+  const auto thrown = failing(
+      cluster,
+      [&](NcclRank& rank) {
+        const Buffer mine = rank.put(std::vector<float>(5)), all = rank.put(std::vector<float>(10));
+        rank.group->gather(mine, all, 1 - rank.p)->wait();
+      },
+      [](NcclGroupOptions& options) { options.compare_calls = true; });
+  for (const auto& what : thrown) {
+    CHECK_THAT(
+        what, Contains("rank 0 gather(5 x f32, root 1) #1") && Contains("rank 1 gather(5 x f32, root 0) #1"));
   }
 }
 

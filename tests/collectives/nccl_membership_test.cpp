@@ -29,6 +29,21 @@ void require(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error(what);
 }
 
+/// Launches what never ends and waits for it; `launched` runs in between. A communicator whose call is still
+/// in progress would be aborted, and not revoked.
+void fail_in_flight(NcclRank& rank, const std::function<void()>& launched) {
+  const Buffer buffer = rank.put(std::vector<float>(50, 1));
+  const auto work = rank.group->all_reduce(buffer, ReduceOp::kSum);
+  launched();
+  try {
+    while (!work->wait_for(1s)) {
+    }
+  } catch (const CollectiveAborted&) {
+    return;
+  }
+  throw std::runtime_error("it does not throw");
+}
+
 void require_none(const std::vector<std::string>& thrown, const NcclDouble& library) {
   for (const auto& what : thrown) {
     INFO(what);
@@ -46,15 +61,12 @@ TEST_CASE("nccl: after a death the survivors shrink, and go on") {
       std::barrier all(3);  // what is complete on one rank may be about to be on another
       const auto thrown = run_nccl_threads(cluster, 3, [&](NcclRank& rank) {
         require(sum_of_ranks(rank) == 6, "three ranks");
-        all.arrive_and_wait();
         if (rank.p == 1) {
+          all.arrive_and_wait();
           rank.group->abort("rank 1 is going to die");
           return;  // takes no part in what follows
         }
-        try {
-          for (;;) sum_of_ranks(rank);
-        } catch (const CollectiveAborted&) {
-        }
+        fail_in_flight(rank, [&] { all.arrive_and_wait(); });
         auto next = cluster.options(rank.p, rank.p == 0 ? 0 : 1, 2, 2);
         auto group = succeed_nccl_group(*rank.group, {1}, next);
         rank.group = std::move(group);
@@ -140,17 +152,13 @@ TEST_CASE("nccl: a survivor that cannot follow fails the new generation for all,
   std::barrier all(3);
   const auto thrown = run_nccl_threads(cluster, 3, [&](NcclRank& rank) {
     sum_of_ranks(rank);
-    all.arrive_and_wait();
-    if (rank.p == 1) {
-      // Its revoke fails, so that it aborts, and has nothing to shrink from.
-      cluster.library.fail_call(1, "ncclCommRevoke", 3);
-      rank.group->abort("the end");
+    // Its revoke fails, so that it aborts, and has nothing to shrink from.
+    if (rank.p == 1) cluster.library.fail_call(1, "ncclCommRevoke", 3);
+    if (rank.p == 2) {
+      all.arrive_and_wait();
+      return rank.group->abort("the end");
     }
-    try {
-      for (;;) sum_of_ranks(rank);
-    } catch (const CollectiveAborted&) {
-    }
-    if (rank.p == 2) return;
+    fail_in_flight(rank, [&] { all.arrive_and_wait(); });
     try {
       rank.group = succeed_nccl_group(*rank.group, {2}, cluster.options(rank.p, rank.p, 2, 2));
     } catch (const Error&) {
@@ -163,6 +171,41 @@ TEST_CASE("nccl: a survivor that cannot follow fails the new generation for all,
   CHECK_THAT(thrown[0], Catch::Contains("cannot follow rank 0, which shrinks"));
   CHECK(thrown[2].empty());
   check_double(cluster.library);
+}
+
+/// NCCL's error of a peer's death stays on some survivors' communicators, and a shrink of those fails.
+TEST_CASE("nccl: a survivor whose communicator stays in error: all start from scratch, in that generation") {
+  for (const bool revoked : {true, false}) {
+    NcclCluster cluster(kGrow);
+    std::barrier all(3);
+    std::promise<void> over;
+    auto is_over = over.get_future().share();
+    const auto thrown = run_nccl_threads(cluster, 3, [&](NcclRank& rank) {
+      require(sum_of_ranks(rank) == 6, "three ranks");
+      if (rank.p == 2) {
+        all.arrive_and_wait();
+        return is_over.wait();  // it died: it says nothing
+      }
+      if (revoked) {
+        fail_in_flight(rank, [&] {
+          all.arrive_and_wait();
+          if (rank.p == 1) cluster.library.async_error(1, nccl::kNcclRemoteError);
+        });
+      } else {
+        all.arrive_and_wait();
+        if (rank.p == 1) cluster.library.async_error(1, nccl::kNcclRemoteError);
+      }
+      auto options = cluster.options(rank.p, rank.p, 2, 2);
+      options.agree = cluster.agree(2, 2);
+      rank.group = succeed_nccl_group(*rank.group, {2}, options);
+      require(sum_of_ranks(rank) == 3, "two ranks");
+      rank.group->barrier()->wait();
+      if (rank.p == 0) over.set_value();
+    });
+    require_none(thrown, cluster.library);
+    CHECK(cluster.library.calls(0, "ncclCommShrink") == 0);
+    CHECK(cluster.library.calls(0, "ncclCommInitRankConfig") == 6);
+  }
 }
 
 TEST_CASE("nccl: successions that make no sense") {

@@ -1,0 +1,176 @@
+/// How communicators end: stopped, aborted and closed, over the double.
+
+#include <barrier>
+#include <catch2/catch.hpp>
+#include <future>
+#include <thread>
+
+#include "collectives/nccl/communicator.hpp"
+#include "tests/collectives/nccl_ranks.hpp"
+
+using namespace troupe;
+using namespace troupe::collectives;
+using namespace troupe::collectives::testing;
+using namespace std::chrono_literals;
+using Catch::Contains;
+
+namespace {
+
+constexpr int kAbortOnly = 22605, kRevoke = 23003, kDestroyWaits = 23102;
+
+void require(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
+}
+
+void reduce(NcclRank& rank) {
+  const auto work = rank.group->all_reduce(rank.put(std::vector<float>(100, 1)), ReduceOp::kSum);
+  while (!work->wait_for(1s)) {
+  }
+}
+
+/// A message from rank 0 to rank 1 and back: connects them.
+void connect(NcclRank& rank) {
+  const Buffer mine = rank.put(std::vector<float>{1}), theirs = rank.put(std::vector<float>{0});
+  const auto work = rank.group->batch({Op::send(mine, 1 - rank.p), Op::recv(theirs, 1 - rank.p)});
+  while (!work->wait_for(1s)) {
+  }
+}
+
+std::vector<std::string> run_two(NcclCluster& cluster, const NcclBody& body) {
+  const auto thrown = run_nccl_threads(cluster, 2, body);
+  check_double(cluster.library);
+  return thrown;
+}
+
+void check_none(const std::vector<std::string>& thrown) {
+  for (const auto& what : thrown) CHECK(what == "");
+}
+
+}  // namespace
+
+/// ncclCommAbort blocks until the kernels have left their streams. A lock that was held meanwhile kept the
+/// watching thread, and with it the other communicators, from going on.
+TEST_CASE("nccl: a communicator answers while its abort blocks") {
+  NcclDouble library;
+  const auto& api = library.api(0);
+  api.cuda.cudaSetDevice(0);
+  std::promise<void> go;
+  auto gate = go.get_future().share();
+  {
+    nccl::Communicator communicator({&api, 0}, {60s, [] {}});
+    nccl::UniqueId id;
+    api.nccl.ncclGetUniqueId(&id);
+    communicator.init(1, 0, id);
+    library.on_stream(0, communicator.stream(), [gate] { gate.wait(); });
+    std::byte one{};
+    communicator.issue([&](nccl::Comm comm) {
+      api.nccl.ncclAllReduce(&one, &one, 1, nccl::NcclType::kUint8, nccl::NcclOp::kSum, comm,
+                             communicator.stream());
+    });
+    std::thread aborts([&] { communicator.abort(); });
+    while (library.calls(0, "ncclCommAbort") == 0) std::this_thread::yield();
+    auto asks = std::async(std::launch::async, [&] { return communicator.healthy(); });
+    const bool answers = asks.wait_for(5s) == std::future_status::ready;
+    CHECK(answers);
+    go.set_value();
+    CHECK_FALSE(asks.get());
+    aborts.join();
+  }
+  check_double(library);
+}
+
+/// The collective's kernel waits, by the user's stream, for a receive that never ends. Communicator by
+/// communicator, the end of the first would wait for a kernel of the second.
+TEST_CASE("nccl: an abort ends communicators whose streams wait for each other") {
+  const int version = GENERATE(kAbortOnly, kRevoke);
+  NcclCluster cluster(version);
+  std::barrier both(2);
+  const auto thrown = run_two(cluster, [&](NcclRank& rank) {
+    reduce(rank);
+    connect(rank);
+    both.arrive_and_wait();
+    if (rank.p == 1) {
+      both.arrive_and_wait();
+      return rank.group->abort("enough");
+    }
+    const Buffer buffer = rank.put(std::vector<float>(5));
+    rank.group->recv(buffer, 1)->wait();
+    const auto work = rank.group->all_reduce(buffer, ReduceOp::kSum);
+    work->wait();
+    both.arrive_and_wait();
+    const MonotonicClock clock;
+    const Instant start = clock.now();
+    rank.synchronize();
+    require(clock.now() - start < 1s, "it took as long as to give up on one communicator");
+    work->wait();
+  });
+  CHECK_THAT(thrown[0], Contains("enough"));
+  CHECK(thrown[1] == "");
+}
+
+/// NCCL refuses to revoke then, and a group's job that is left behind keeps the communicator from ever being
+/// quiet.
+TEST_CASE("nccl: a communicator whose call is in progress is aborted, the others are revoked") {
+  NcclCluster cluster(kRevoke);
+  std::barrier both(2);
+  const auto thrown = run_two(cluster, [&](NcclRank& rank) {
+    reduce(rank);
+    both.arrive_and_wait();
+    if (rank.p == 1) {
+      both.arrive_and_wait();
+      return;
+    }
+    const auto sent = rank.group->send(rank.put(std::vector<float>{1}), 1);  // connects with nobody
+    require(!sent->is_completed(), "complete");
+    rank.group->abort("enough");
+    require(rank.group->abort_reason() == "enough", "the reason");
+    both.arrive_and_wait();
+    sent->wait();
+  });
+  CHECK_THAT(thrown[0], Contains("enough"));
+  CHECK(cluster.library.calls(0, "ncclCommRevoke") == 2);
+}
+
+TEST_CASE("nccl: groups that are good are destroyed, which waits for all ranks") {
+  NcclCluster cluster(kDestroyWaits);
+  check_none(run_two(cluster, [&](NcclRank& rank) { reduce(rank); }));
+  for (int p : {0, 1}) CHECK(cluster.library.calls(p, "ncclCommDestroy") == 3);
+  CHECK(cluster.library.calls(0, "ncclCommAbort") == 0);
+}
+
+/// pytorch/pytorch#194775: ncclCommDestroy waited without a limit for the ranks that aborted instead.
+TEST_CASE("nccl: once a rank has aborted, every rank releases by abort") {
+  NcclCluster cluster(kDestroyWaits);
+  std::barrier both(2);
+  const auto thrown = run_two(cluster, [&](NcclRank& rank) {
+    reduce(rank);
+    both.arrive_and_wait();
+    if (rank.p == 1) rank.group->abort("enough");
+    both.arrive_and_wait();
+    rank.group.reset();  // before anybody has heard of it, perhaps
+  });
+  check_none(thrown);
+  for (int p : {0, 1}) CHECK(cluster.library.calls(p, "ncclCommDestroy") == 0);
+}
+
+TEST_CASE("nccl: a rank that left releases by abort, as those do that shrank without it") {
+  NcclCluster cluster(kDestroyWaits);
+  std::promise<void> made;
+  auto is_made = made.get_future().share();
+  const auto thrown = run_nccl_threads(cluster, 3, [&](NcclRank& rank) {
+    reduce(rank);
+    rank.group->barrier()->wait();
+    if (rank.p == 2) return is_made.wait();
+    auto old = std::move(rank.group);
+    rank.group = succeed_nccl_group(*old, {2}, cluster.options(rank.p, rank.p, 2, 2));
+    old.reset();
+    reduce(rank);
+    rank.group->barrier()->wait();
+    if (rank.p == 0) made.set_value();
+  });
+  check_none(thrown);
+  check_double(cluster.library);
+  CHECK(cluster.library.calls(0, "ncclCommShrink") == 3);
+  CHECK(cluster.library.calls(2, "ncclCommDestroy") == 0);
+  CHECK(cluster.library.calls(0, "ncclCommDestroy") == 3);  // of the second generation
+}
