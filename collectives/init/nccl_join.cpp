@@ -25,6 +25,7 @@ class NcclJoin {
     NcclGroupOptions options{.rank = c_.rank,
                              .size = c_.size,
                              .device = device(c_.local_rank >= 0 ? c_.local_rank : static_cast<int>(place)),
+                             .name = c_.group,
                              .generation = c_.generation,
                              .timeout = c_.operation_timeout};
     options.exchange = [this](const std::string& from_rank_0) {

@@ -12,7 +12,8 @@
 namespace troupe::collectives {
 
 /// Thread-safe. Neither call may wait for another rank. `read` is called about once a millisecond while an
-/// operation is in flight: a board behind a network asks it less often, and answers from what it knows.
+/// operation is in flight: a board behind a network asks it less often, and answers from what it knows. It is
+/// read on a thread of its own if it may block, so that deadlines and errors of the device are seen meanwhile.
 class AbortBoard {
  public:
   virtual ~AbortBoard() = default;
@@ -20,6 +21,8 @@ class AbortBoard {
   virtual void post(AbortKind kind, const std::string& reason) = 0;
   /// The first reason; empty while the group is good.
   virtual std::optional<AbortReason> read() = 0;
+  /// Whether `read` may take longer than a look at memory.
+  virtual bool may_block() const { return true; }
 };
 
 /// The abort word at the start of `region` (runtime/core/abort_word.hpp), for ranks of one machine that map

@@ -40,6 +40,7 @@ Patient Core::patient() {
 
 void Core::start() {
   watcher_ = start_quiet_thread([this] { watch(); });
+  if (facts_.board->may_block()) listener_ = start_quiet_thread([this] { listen(); });
 }
 
 void Core::on_tick(std::function<void()> progress) {
@@ -59,6 +60,7 @@ void Core::leave() {
   }
   changed_.notify_all();
   if (watcher_.joinable()) watcher_.join();
+  if (listener_.joinable()) listener_.join();
   const std::lock_guard hold(mutex_);
   const auto abandoned = std::make_exception_ptr(CollectiveAborted(
       {ErrorCode::kAborted, "an operation was abandoned", "its group was destroyed", "wait for it before"}));
@@ -379,8 +381,22 @@ void Core::watch() {
   }
 }
 
+void Core::listen() {
+  std::unique_lock hold(mutex_);
+  while (!leaving_) {
+    if (failure_ || suspended_) {
+      changed_.wait(hold);
+      continue;
+    }
+    hold.unlock();
+    (void)reason_heard();
+    hold.lock();
+    if (!leaving_ && !failure_) changed_.wait_for(hold, pending_.empty() ? kIdleTick : kBusyTick);
+  }
+}
+
 void Core::tick() {
-  if (!reason_heard().empty()) return;
+  if (!facts_.board->may_block() && !reason_heard().empty()) return;
   std::vector<std::shared_ptr<Communicator>> communicators;
   std::vector<std::shared_ptr<PendingOp>> pending;
   std::function<void()> progress;

@@ -143,6 +143,7 @@ class Core {
  private:
   enum class Seen { kNo, kDone, kWrong };
   void watch();
+  void listen();
   void stop_communicators(std::unique_lock<std::mutex>& hold);
   void tick();
   void check_deadlines();
@@ -169,6 +170,7 @@ class Core {
   bool suspended_ = false;
   bool leaving_ = false;
   std::thread watcher_;
+  std::thread listener_;  ///< of a board that may block
 };
 
 /// Makes a device current for a scope.

@@ -1,5 +1,6 @@
 /// What the NCCL backend does when something goes wrong, over the double.
 
+#include <atomic>
 #include <barrier>
 #include <catch2/catch.hpp>
 #include <future>
@@ -154,6 +155,71 @@ TEST_CASE("nccl: a kernel that hangs ends by the timeout") {
     for (const auto& what : thrown) CHECK_THAT(what, Contains("waited 0.2 s"));
     CHECK((cluster.library.calls(1, "ncclCommRevoke") > 0) == (version > 22807));
   }
+}
+
+namespace {
+
+/// A board behind a network that has stalled.
+class StalledBoard final : public AbortBoard {
+ public:
+  explicit StalledBoard(std::shared_future<void> goes_on) : goes_on_(std::move(goes_on)) {}
+  void post(AbortKind kind, const std::string& reason) override {
+    const std::lock_guard hold(mutex_);
+    if (!first_) first_ = AbortReason{kind, reason};
+  }
+  std::optional<AbortReason> read() override {
+    {
+      const std::lock_guard hold(mutex_);
+      if (first_ || !stalls) return first_;
+    }
+    goes_on_.wait();
+    return std::nullopt;
+  }
+  std::atomic<bool> stalls = false;
+
+ private:
+  std::shared_future<void> goes_on_;
+  std::mutex mutex_;
+  std::optional<AbortReason> first_;
+};
+
+}  // namespace
+
+TEST_CASE("nccl: the watching thread does not wait for a store") {
+  NcclCluster cluster;
+  std::promise<void> go;
+  const auto board = std::make_shared<StalledBoard>(go.get_future().share());
+  std::atomic<bool> ended = false;
+  std::thread releases([&] {  // where the deadline waits for the board
+    const MonotonicClock clock;
+    const Instant start = clock.now();
+    while (!ended && clock.now() - start < 10s) std::this_thread::sleep_for(1ms);
+    go.set_value();
+  });
+  bool before = false;
+  const auto thrown = run_nccl_threads(
+      cluster, 1,
+      [&](NcclRank& rank) {
+        reduce(rank);
+        board->stalls = true;
+        cluster.library.hang(0);
+        const MonotonicClock clock;
+        const Instant start = clock.now();
+        try {
+          rank.group->barrier()->wait();
+        } catch (const Timeout&) {
+          before = clock.now() - start < 8s;
+        }
+        ended = true;
+      },
+      [&](NcclGroupOptions& options) {
+        options.timeout = 200ms;
+        options.board = board;
+      });
+  releases.join();
+  CHECK(thrown[0] == "");
+  CHECK(before);
+  check_double(cluster.library);
 }
 
 TEST_CASE("nccl: a rank that never joins") {
