@@ -13,7 +13,8 @@ namespace troupe::collectives {
 
 /// Thread-safe. Neither call may wait for another rank. `read` is called about once a millisecond while an
 /// operation is in flight: a board behind a network asks it less often, and answers from what it knows. It is
-/// read on a thread of its own if it may block, so that deadlines and errors of the device are seen meanwhile.
+/// read on a thread of its own if it may block, so that deadlines and errors of the device are seen
+/// meanwhile.
 class AbortBoard {
  public:
   virtual ~AbortBoard() = default;

@@ -28,6 +28,8 @@ inline constexpr NcclCode kNcclRemoteError = 6;
 inline constexpr NcclCode kNcclInProgress = 7;
 inline constexpr CudaCode kCudaSuccess = 0;
 inline constexpr CudaCode kCudaNotReady = 600;
+/// cudaStreamCaptureMode: a thread in this mode may ask what would end another thread's capture.
+inline constexpr int kCaptureRelaxed = 2;
 
 /// ncclDataType_t and ncclRedOp_t.
 enum class NcclType : int {
@@ -112,6 +114,8 @@ struct CudaApi {
   std::function<CudaCode(Event)> cudaEventDestroy;
   std::function<CudaCode(Event, Stream)> cudaEventRecord;
   std::function<CudaCode(Event)> cudaEventQuery;
+  std::function<CudaCode(Stream, bool*)> cudaStreamIsCapturing;
+  std::function<CudaCode(int* mode)> cudaThreadExchangeStreamCaptureMode;
   std::function<CudaCode(void**, std::size_t, Stream)> cudaMallocAsync;
   std::function<CudaCode(void*, Stream)> cudaFreeAsync;
   /// Between any two of: device memory, and host memory of cudaMallocHost.

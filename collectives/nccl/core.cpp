@@ -27,6 +27,7 @@ Core::Core(Facts facts) : facts_(std::move(facts)) {}
 
 Core::~Core() {
   leave();
+  events_.insert(events_.end(), captured_.begin(), captured_.end());
   for (Event event : events_) {
     if (api().cuda.cudaEventDestroy(event) != kCudaSuccess) {
       log(LogLevel::kWarning, "cudaEventDestroy failed on rank " + std::to_string(facts_.caller.rank));
@@ -202,7 +203,7 @@ void Core::synchronize(Stream stream) {
   const Instant deadline = clock_.now() + facts_.timeout;
   CudaCode code = kCudaNotReady;
   for (unsigned turn = 0; code == kCudaNotReady && clock_.now() < deadline; ++turn) {
-    code = api().cuda.cudaEventQuery(reached);
+    code = query(reached);
     if (code == kCudaNotReady) pause_turn(turn);
   }
   {
@@ -228,6 +229,7 @@ void Core::give_back_all(std::vector<Event>& events) {
 
 void Core::expect(const std::shared_ptr<PendingOp>& pending) {
   check();
+  for (Stream stream : pending->joined) pending->is_captured |= is_capturing(stream);
   for (Stream stream : pending->joined) {
     Event reached = record(stream);
     const std::lock_guard hold(mutex_);
@@ -239,6 +241,7 @@ void Core::expect(const std::shared_ptr<PendingOp>& pending) {
     end(*pending, failure_);
     std::rethrow_exception(failure_);
   }
+  if (pending->is_captured) return;
   pending_.push_back(pending);
   if (pending_.size() == 1) changed_.notify_all();
 }
@@ -256,6 +259,7 @@ void Core::arm(PendingOp& pending, Stream stream) {
   const std::lock_guard hold(mutex_);
   if (pending.is_settled()) return give_back(done);
   pending.done_ = done;
+  if (pending.is_captured) captured_.push_back(done);
 }
 
 bool Core::is_armed(const PendingOp& pending) const {
@@ -278,10 +282,31 @@ void Core::drop(PendingOp& pending) {
 
 void Core::hand_over(const PendingOp& pending) {
   const std::lock_guard hold(mutex_);
+  hand_over_locked(pending);
+}
+
+void Core::hand_over_locked(const PendingOp& pending) {
   if (pending.done_ == nullptr) return;  // it has settled: there is nothing to wait for
   for (Stream stream : pending.joined) {
     CUDA_TRY(facts_.caller, api().cuda.cudaStreamWaitEvent(stream, pending.done_));
   }
+}
+
+bool Core::is_capturing(Stream stream) const {
+  bool capturing = false;
+  CUDA_TRY(facts_.caller, api().cuda.cudaStreamIsCapturing(stream, &capturing));
+  return capturing;
+}
+
+/// In the relaxed mode: in any other the question ends a capture that another thread is at.
+CudaCode Core::query(Event event) const {
+  const CudaApi& cuda = api().cuda;
+  int mode = kCaptureRelaxed;
+  if (const CudaCode code = cuda.cudaThreadExchangeStreamCaptureMode(&mode); code != kCudaSuccess)
+    return code;
+  const CudaCode answer = cuda.cudaEventQuery(event);
+  const CudaCode code = cuda.cudaThreadExchangeStreamCaptureMode(&mode);
+  return code != kCudaSuccess ? code : answer;
 }
 
 void Core::end(PendingOp& pending, std::exception_ptr thrown) {
@@ -290,14 +315,15 @@ void Core::end(PendingOp& pending, std::exception_ptr thrown) {
   pending.settle(std::move(thrown));
   pending.compare_ = nullptr;
   progress_at_[static_cast<std::size_t>(pending.index)] = clock_.now();
+  if (pending.is_captured) pending.done_ = nullptr;
   give_back(pending.done_);
   give_back(pending.compared_);
 }
 
 /// Whether the device is done with an operation. REQUIRES: the lock, and that it has not settled.
 Core::Seen Core::look(PendingOp& pending, std::string& wrong) {
-  const auto query = [&](Event event) {
-    const CudaCode code = api().cuda.cudaEventQuery(event);
+  const auto ask = [&](Event event) {
+    const CudaCode code = query(event);
     if (code == kCudaSuccess) return Seen::kDone;
     if (code == kCudaNotReady) return Seen::kNo;
     wrong = "rank " + std::to_string(facts_.caller.rank) +
@@ -306,13 +332,13 @@ Core::Seen Core::look(PendingOp& pending, std::string& wrong) {
     return Seen::kWrong;
   };
   if (pending.compared_ != nullptr) {
-    const Seen seen = query(pending.compared_);
+    const Seen seen = ask(pending.compared_);
     if (seen != Seen::kDone) return seen;
     give_back(pending.compared_);
     wrong = pending.compare_();
     if (!wrong.empty()) return Seen::kWrong;
   }
-  return pending.done_ != nullptr ? query(pending.done_) : Seen::kNo;
+  return pending.done_ != nullptr ? ask(pending.done_) : Seen::kNo;
 }
 
 bool Core::settle(PendingOp& pending) {
@@ -321,6 +347,11 @@ bool Core::settle(PendingOp& pending) {
   {
     const std::lock_guard hold(mutex_);
     if (pending.is_settled()) return true;
+    if (pending.is_captured) {
+      hand_over_locked(pending);  // for the graph to be whole
+      end(pending, nullptr);
+      return true;
+    }
     compared = pending.compared_ != nullptr;
     const Seen seen = look(pending, wrong);
     if (seen == Seen::kNo) return false;

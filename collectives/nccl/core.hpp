@@ -48,6 +48,9 @@ class PendingOp final : public Work {
   const int index;
   std::vector<Stream> joined;  ///< the streams of its buffers: what wait() makes wait
   Instant issued_at{0};
+  /// It is part of a CUDA graph: what runs is its replays, so that nothing of it can be waited for or watched
+  /// on the host.
+  bool is_captured = false;
 
  private:
   friend class Core;
@@ -135,6 +138,7 @@ class Core {
   void drain();
 
   Event record(Stream stream);
+  bool is_capturing(Stream stream) const;
   /// Waits on the host for what is on `stream`, up to the group's timeout, whether the group has failed or
   /// not. Throws Timeout, or Unavailable for an error of CUDA.
   void synchronize(Stream stream);
@@ -149,6 +153,8 @@ class Core {
   void check_deadlines();
   std::string reason_heard();
   void set_failure(const AbortReason& reason, bool mine);
+  CudaCode query(Event event) const;
+  void hand_over_locked(const PendingOp& pending);
   Seen look(PendingOp& pending, std::string& wrong);
   void end(PendingOp& pending, std::exception_ptr thrown);
   void give_back(Event& event);
@@ -164,7 +170,8 @@ class Core {
   std::array<Instant, kCommunicators> progress_at_{};
   std::exception_ptr failure_;
   std::string reason_;
-  std::vector<Event> events_;  ///< to be used again
+  std::vector<Event> events_;    ///< to be used again
+  std::vector<Event> captured_;  ///< in graphs, and never to be asked
   std::function<void()> progress_;
   bool stopped_ = false;  ///< the communicators, of a group that failed
   bool suspended_ = false;

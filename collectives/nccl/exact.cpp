@@ -74,6 +74,7 @@ void ExactPath::by_pieces(std::size_t count, const Input& input, Body body) {
   const std::size_t wanted = piece_bytes_ / element_size(input.dtype) / kLineElements * kLineElements;
   const std::size_t piece = std::max(kLineElements, wanted);
   for (std::size_t at = 0; at < count; at += piece) body(at, std::min(count, at + piece));
+  scratch_.release();
 }
 
 void ExactPath::exchange(const Plan& plan, const Input& input, const Slices& slices, std::byte* received,

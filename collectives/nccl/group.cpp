@@ -134,7 +134,7 @@ std::shared_ptr<Work> NcclGroup::collective(std::span<const Op> ops) {
   const auto pending = std::make_shared<PendingOp>(core_, messages_, kCollectives, on_host);
   for (const Op& op : ops) pending->add(op);
   nccl::launch(*core_, *collectives_, pending, [&] {
-    if (call_check_) call_check_->ride(*core_, pending);
+    if (call_check_ && !pending->is_captured) call_check_->ride(*core_, pending);
     for (std::size_t i = 0; i < ops.size();) {
       if (is_exact(ops[i])) {
         reduce_exactly(ops[i++]);
@@ -174,7 +174,6 @@ void NcclGroup::enqueue(std::span<const Op> ops) {
     any = any || op.count != 0 || op.kind == OpKind::kBarrier;
   }
   if (any) {
-    barrier_byte_->get(1);
     collectives_->issue([&](Comm comm) {
       for (std::size_t i = 0; i < ops.size(); ++i) call_nccl(ops[i], operators[i], comm);
     });
@@ -189,8 +188,8 @@ void NcclGroup::call_nccl(const Op& op, NcclOp by, Comm comm) {
   const Stream stream = collectives_->stream();
   const std::size_t bytes = op.bytes();
   if (op.kind == OpKind::kBarrier) {
-    std::byte* at = barrier_byte_->get(1);
-    NCCL_TRY(caller, api.ncclAllReduce(at, at, 1, NcclType::kUint8, NcclOp::kSum, comm, stream));
+    NCCL_TRY(caller, api.ncclAllReduce(barrier_byte_, barrier_byte_, 1, NcclType::kUint8, NcclOp::kSum, comm,
+                                       stream));
     return;
   }
   if (bytes == 0) return;

@@ -64,7 +64,8 @@ class NcclGroup final : public ProcessGroup {
   std::shared_ptr<Messages> messages_;
   std::unique_ptr<ExactPath> exact_;
   std::unique_ptr<CallCheck> call_check_;
-  std::unique_ptr<Scratch> barrier_byte_;
+  std::unique_ptr<Scratch> barrier_memory_;
+  std::byte* barrier_byte_ = nullptr;
   std::vector<Allocation> allocations_;
 };
 

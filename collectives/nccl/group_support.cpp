@@ -29,7 +29,8 @@ NcclGroup::NcclGroup(NcclGroupOptions options, std::shared_ptr<Core> core,
   const Caller& caller = core_->facts().caller;
   CUDA_TRY(caller, core_->api().cuda.load_kernels());
   make_exact_path();
-  barrier_byte_ = std::make_unique<Scratch>(caller, collectives_->stream());
+  barrier_memory_ = std::make_unique<Scratch>(caller, collectives_->stream());
+  barrier_byte_ = barrier_memory_->get(1);
   if (options_.compare_calls) {
     call_check_ = std::make_unique<CallCheck>(caller, options_.size, collectives_);
   }
@@ -83,7 +84,7 @@ void NcclGroup::end() {
   if (!failed) close_all(communicators_, options_.timeout, [&] { return !core_->abort_reason().empty(); });
   exact_.reset();
   call_check_.reset();
-  barrier_byte_.reset();
+  barrier_memory_.reset();
 }
 
 void NcclGroup::drain() {

@@ -1,6 +1,7 @@
 #include "collectives/nccl/memory.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/core/log.hpp"
 
@@ -13,6 +14,13 @@ Scratch::~Scratch() {
 }
 
 std::byte* Scratch::get(std::size_t bytes) {
+  bool capturing = false;
+  CUDA_TRY(caller_, caller_.api->cuda.cudaStreamIsCapturing(stream_, &capturing));
+  if (capturing) {
+    release();
+    CUDA_TRY(caller_, caller_.api->cuda.cudaMallocAsync(&captured_, bytes, stream_));
+    return static_cast<std::byte*>(captured_);
+  }
   if (bytes > size_) {
     if (data_ != nullptr) CUDA_TRY(caller_, caller_.api->cuda.cudaFreeAsync(data_, stream_));
     data_ = nullptr;
@@ -21,6 +29,11 @@ std::byte* Scratch::get(std::size_t bytes) {
     size_ = bytes;
   }
   return static_cast<std::byte*>(data_);
+}
+
+void Scratch::release() {
+  if (captured_ == nullptr) return;
+  CUDA_TRY(caller_, caller_.api->cuda.cudaFreeAsync(std::exchange(captured_, nullptr), stream_));
 }
 
 PinnedMemory::PinnedMemory(Caller caller, std::size_t bytes) : caller_(caller) {

@@ -17,14 +17,18 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  /// At least `bytes`, for what is enqueued next; aligned to 256. The content is gone when it grows.
+  /// At least `bytes`, for what is enqueued next; aligned to 256. The content is gone when it grows. While
+  /// the stream is captured it is the graph's, whose replays run beside other work: until release().
   std::byte* get(std::size_t bytes);
+  /// Gives back what a capture got, in the order of the stream.
+  void release();
 
  private:
   Caller caller_;
   Stream stream_;
   void* data_ = nullptr;
   std::size_t size_ = 0;
+  void* captured_ = nullptr;
 };
 
 /// Host memory that the device copies from and to by itself.

@@ -17,7 +17,8 @@ namespace {
 
 static_assert(kNcclSuccess == ncclSuccess && kNcclRemoteError == ncclRemoteError &&
               kNcclInProgress == ncclInProgress);
-static_assert(kCudaSuccess == cudaSuccess && kCudaNotReady == cudaErrorNotReady);
+static_assert(kCudaSuccess == cudaSuccess && kCudaNotReady == cudaErrorNotReady &&
+              kCaptureRelaxed == cudaStreamCaptureModeRelaxed);
 static_assert(sizeof(UniqueId) == sizeof(ncclUniqueId));
 static_assert(int(NcclType::kInt8) == ncclInt8 && int(NcclType::kUint8) == ncclUint8 &&
               int(NcclType::kInt32) == ncclInt32 && int(NcclType::kInt64) == ncclInt64 &&
@@ -223,6 +224,18 @@ void fill(CudaApi& api) {
     return ::cudaEventRecord(static_cast<cudaEvent_t>(event), real(stream));
   };
   api.cudaEventQuery = [](Event event) { return ::cudaEventQuery(static_cast<cudaEvent_t>(event)); };
+  api.cudaStreamIsCapturing = [](Stream stream, bool* capturing) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    const cudaError_t code = ::cudaStreamIsCapturing(real(stream), &status);
+    *capturing = status != cudaStreamCaptureStatusNone;
+    return code;
+  };
+  api.cudaThreadExchangeStreamCaptureMode = [](int* mode) {
+    auto exchanged = static_cast<cudaStreamCaptureMode>(*mode);
+    const cudaError_t code = ::cudaThreadExchangeStreamCaptureMode(&exchanged);
+    *mode = exchanged;
+    return code;
+  };
   api.cudaMallocAsync = [](void** at, std::size_t bytes, Stream stream) {
     return ::cudaMallocAsync(at, bytes, real(stream));
   };

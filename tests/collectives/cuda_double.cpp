@@ -1,7 +1,9 @@
 /// The CUDA half of the double, and what both halves share (nccl_double.hpp).
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "tests/collectives/nccl_double_state.hpp"
 
@@ -15,6 +17,7 @@ using nccl::Event;
 using nccl::Stream;
 
 thread_local int current_device = 0;
+thread_local int capture_mode = 0;  // global
 
 CudaApi make_memory_calls(DoubleState& s, int p) {
   CudaApi api;
@@ -26,7 +29,13 @@ CudaApi make_memory_calls(DoubleState& s, int p) {
     s.memory.insert(*at);
     return 0;
   };
-  api.cudaMallocAsync = [allocate](void** at, std::size_t bytes, Stream) {
+  api.cudaMallocAsync = [&s, p, allocate](void** at, std::size_t bytes, Stream stream) {
+    if (const auto capture = s.stream_of(p, stream).capture()) {
+      const std::lock_guard hold(capture->mutex);
+      *at = capture->owned.emplace_back(std::make_unique<std::byte[]>(bytes)).get();
+      capture->memory.insert(*at);
+      return 0;
+    }
     return allocate("cudaMallocAsync", at, bytes);
   };
   api.cudaMallocHost = [allocate](void** at, std::size_t bytes) {
@@ -38,6 +47,11 @@ CudaApi make_memory_calls(DoubleState& s, int p) {
   };
   api.cudaFreeAsync = [&s, p, forget](void* at, Stream stream) {
     if (const int code = s.enter(p, "cudaFreeAsync")) return code;
+    if (const auto capture = s.stream_of(p, stream).capture()) {
+      const std::lock_guard hold(capture->mutex);
+      if (capture->memory.erase(at) == 0) s.note("a graph frees what it did not allocate");
+      return 0;
+    }
     forget(at);
     s.stream_of(p, stream).enqueue([at] { std::free(at); });
     return 0;
@@ -77,23 +91,61 @@ void fill_events(DoubleState& s, int p, CudaApi& api) {
     if (const int code = s.enter(p, "cudaEventRecord")) return code;
     auto token = std::make_shared<Token>();
     auto* at = static_cast<DoubleEvent*>(event);
+    const auto capture = s.stream_of(p, stream).capture();
     {
       const std::lock_guard hold(at->mutex);
-      at->token = token;
+      at->capture = capture;
+      at->token = capture ? nullptr : token;
+      if (capture) {
+        const std::lock_guard inner(capture->mutex);
+        at->stream = &s.stream_of(p, stream);
+        at->at = capture->enqueued[at->stream];
+        return 0;
+      }
     }
     s.stream_of(p, stream).enqueue([token] { token->finish(); });
     return 0;
   };
+  api.cudaStreamIsCapturing = [&s, p](Stream stream, bool* capturing) {
+    *capturing = s.stream_of(p, stream).capture() != nullptr;
+    return 0;
+  };
+  api.cudaThreadExchangeStreamCaptureMode = [](int* mode) {
+    std::swap(capture_mode, *mode);
+    return 0;
+  };
   api.cudaEventQuery = [&s, p](Event event) {
     if (const int code = s.enter(p, "cudaEventQuery")) return code;
+    {
+      const std::lock_guard hold(s.mutex);
+      for (const auto& capture : s.captures) {
+        if (capture_mode == nccl::kCaptureRelaxed) break;
+        capture->broken = true;
+        s.misuse.push_back("cudaEventQuery during a capture in the global mode ends it");
+      }
+    }
     auto* at = static_cast<DoubleEvent*>(event);
     const std::lock_guard hold(at->mutex);
+    if (at->capture) {
+      s.note("cudaEventQuery of an event in a graph");
+      return 907;
+    }
     return !at->token || at->token->is_done() ? 0 : nccl::kCudaNotReady;
   };
   api.cudaStreamWaitEvent = [&s, p](Stream stream, Event event) {
     if (const int code = s.enter(p, "cudaStreamWaitEvent")) return code;
     auto* at = static_cast<DoubleEvent*>(event);
     const std::lock_guard hold(at->mutex);
+    DoubleStream& waits = s.stream_of(p, stream);
+    if (at->capture) {
+      if (!waits.capture()) waits.set_capture(at->capture);
+      const std::lock_guard inner(at->capture->mutex);
+      at->capture->streams.insert(&waits);
+      auto& joined = at->capture->joined[at->stream];
+      if (&waits == at->capture->origin) joined = std::max(joined, at->at);
+      return 0;
+    }
+    if (waits.capture()) s.note("a stream that is captured waits for what is not");
     if (at->token) s.stream_of(p, stream).enqueue([token = at->token] { token->wait(); });
     return 0;
   };
@@ -112,7 +164,23 @@ DoubleStream::~DoubleStream() {
   thread_.join();
 }
 
+std::shared_ptr<Capture> DoubleStream::capture() {
+  const std::lock_guard hold(mutex_);
+  return capture_;
+}
+
+void DoubleStream::set_capture(std::shared_ptr<Capture> capture) {
+  const std::lock_guard hold(mutex_);
+  capture_ = std::move(capture);
+}
+
 void DoubleStream::enqueue(std::function<void()> task) {
+  if (const auto into = capture()) {
+    const std::lock_guard hold(into->mutex);
+    into->tasks.push_back(std::move(task));
+    ++into->enqueued[this];
+    return;
+  }
   const std::lock_guard hold(mutex_);
   tasks_.push_back(std::move(task));
   changed_.notify_all();
@@ -232,6 +300,36 @@ void NcclDouble::async_error(int p, int code) {
 void NcclDouble::hang(int p) {
   const std::lock_guard hold(state_->mutex);
   state_->hanging.insert(p);
+}
+
+void NcclDouble::begin_capture(int p, Stream stream) {
+  auto capture = std::make_shared<Capture>();
+  DoubleStream& on = state_->stream_of(p, stream);
+  capture->origin = &on;
+  capture->streams.insert(&on);
+  on.set_capture(capture);
+  const std::lock_guard hold(state_->mutex);
+  state_->captures.insert(std::move(capture));
+}
+
+std::function<void()> NcclDouble::end_capture(int p, Stream stream) {
+  DoubleStream& on = state_->stream_of(p, stream);
+  const auto capture = on.capture();
+  for (void* part : capture->streams) static_cast<DoubleStream*>(part)->set_capture(nullptr);
+  {
+    const std::lock_guard hold(state_->mutex);
+    state_->captures.erase(capture);
+  }
+  bool whole = !capture->broken && capture->memory.empty();
+  for (const auto& [part, tasks] : capture->enqueued) {
+    whole = whole && (part == capture->origin || capture->joined[part] == tasks);
+  }
+  if (!whole) return nullptr;
+  return [&on, capture] {
+    on.enqueue([capture] {
+      for (const auto& task : capture->tasks) task();
+    });
+  };
 }
 
 void NcclDouble::on_stream(int p, Stream stream, std::function<void()> task) {

@@ -270,7 +270,16 @@ void launch(DoubleState& s, int p, std::vector<Queued> queued) {
     ++comm->running;
   }
   comm->pending.push_back([&s, p, comm, stream, operations = std::move(operations), hangs] {
-    s.stream_of(p, stream).enqueue([comm, operations, hangs] { run_kernel(*comm, operations, hangs); });
+    const bool captured = s.stream_of(p, stream).capture() != nullptr;
+    const auto count = [comm](int more) {
+      const std::lock_guard inner(comm->world->mutex);
+      comm->running += more;
+    };
+    if (captured) count(-1);  // what runs are the graph's replays
+    s.stream_of(p, stream).enqueue([comm, operations, hangs, captured, count] {
+      if (captured) count(1);
+      run_kernel(*comm, operations, hangs);
+    });
   });
 }
 

@@ -9,6 +9,7 @@
 /// it.
 /// - ncclCommAbort and a revoke end when the kernels have left their streams, and block, or are in progress,
 ///   until then. A group of aborts stops all kernels before it waits for any.
+/// - Work on a stream that is captured runs when the graph does; streams join a capture by its events.
 /// - From 2.31.2 on ncclCommDestroy waits for every rank's.
 /// Misuse (a call on a communicator that is in progress or gone, on the wrong device, a leak) is written
 /// down.
@@ -46,6 +47,12 @@ class NcclDouble {
   void async_error(int p, int code);
   /// The next kernel of process p does not do its work, and ends when it is aborted.
   void hang(int p);
+
+  /// Captures what goes on the stream from now on, in the global mode, which any thread's cudaEventQuery ends
+  /// unless that thread is in the relaxed mode.
+  void begin_capture(int p, nccl::Stream stream);
+  /// The graph: each call puts it on the stream. Null: the capture was ended, or does not come together.
+  std::function<void()> end_capture(int p, nccl::Stream stream);
 
   /// Runs `task` on a stream, where a kernel of a program would.
   void on_stream(int p, nccl::Stream stream, std::function<void()> task);

@@ -34,9 +34,24 @@ struct Token {
   }
 };
 
+/// A CUDA graph that is being captured, and then its tasks.
+struct Capture {
+  std::mutex mutex;
+  bool broken = false;
+  std::vector<std::function<void()>> tasks;
+  std::set<void*> streams;                        ///< that are part of it
+  std::map<void*, std::size_t> enqueued, joined;  ///< tasks of a stream, and how many the first one waits for
+  void* origin = nullptr;
+  std::set<void*> memory;  ///< it allocated and has to free
+  std::vector<std::unique_ptr<std::byte[]>> owned;
+};
+
 struct DoubleEvent {
   std::mutex mutex;
-  std::shared_ptr<Token> token;  ///< null before it is first recorded
+  std::shared_ptr<Token> token;      ///< null before it is first recorded
+  std::shared_ptr<Capture> capture;  ///< of a moment in a graph
+  void* stream = nullptr;            ///< there
+  std::size_t at = 0;
 };
 
 /// Runs tasks in order on a thread; its destructor runs what is left.
@@ -45,9 +60,12 @@ class DoubleStream {
   DoubleStream();
   ~DoubleStream();
   void enqueue(std::function<void()> task);
+  std::shared_ptr<Capture> capture();
+  void set_capture(std::shared_ptr<Capture> capture);
 
  private:
   void run();
+  std::shared_ptr<Capture> capture_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
@@ -132,6 +150,7 @@ struct DoubleState {
   std::map<std::pair<int, std::string>, Fault> faults;
   std::map<std::pair<int, std::string>, int> calls;
   std::set<int> hanging;
+  std::set<std::shared_ptr<Capture>> captures;  ///< in the global mode, going on
   std::vector<std::string> misuse;
 
   /// Counts a call; the code of a fault, or 0.
