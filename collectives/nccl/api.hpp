@@ -24,6 +24,7 @@ using Event = void*;              ///< cudaEvent_t
 using NcclCode = int;
 using CudaCode = int;
 inline constexpr NcclCode kNcclSuccess = 0;
+inline constexpr NcclCode kNcclInvalidUsage = 5;
 inline constexpr NcclCode kNcclRemoteError = 6;
 inline constexpr NcclCode kNcclInProgress = 7;
 inline constexpr CudaCode kCudaSuccess = 0;
@@ -53,6 +54,7 @@ struct UniqueId {
 inline constexpr int kVersionOfShrink = 22700;
 inline constexpr int kVersionOfRevoke = 22807;
 inline constexpr int kVersionOfGrow = 22902;
+inline constexpr int kVersionOfSharedGpu = 23003;
 
 struct NcclApi {
   int version = 0;  ///< ncclGetVersion of the library that is loaded
@@ -60,6 +62,9 @@ struct NcclApi {
   std::function<const char*(NcclCode)> ncclGetErrorString;
   std::function<const char*(Comm)> ncclGetLastError;
   std::function<NcclCode(UniqueId*)> ncclGetUniqueId;
+  /// Lets ranks of this process's communicators share GPUs, by the environment that NCCL reads when it makes
+  /// its first: NCCL_MULTI_RANK_GPU_ENABLE, or before 2.30.3 a host of its own for each rank.
+  std::function<void(int rank)> allow_shared_gpu;
   /// Communicators are made non-blocking: this and every call on one may return kNcclInProgress.
   std::function<NcclCode(Comm*, int ranks, const UniqueId&, int rank)> ncclCommInitRankConfig;
   std::function<NcclCode(Comm, NcclCode*)> ncclCommGetAsyncError;

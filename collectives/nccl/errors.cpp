@@ -33,6 +33,11 @@ void throw_nccl(const Caller& caller, const char* expression, NcclCode code) {
   if (const char* last = api.ncclGetLastError(nullptr); last != nullptr && *last != '\0') {
     why += ": " + std::string(last);
   }
+  if (code == kNcclInvalidUsage) {
+    why +=
+        "; if ranks share a GPU: set NcclGroupOptions::share_gpu on every rank, or "
+        "NCCL_MULTI_RANK_GPU_ENABLE=1";
+  }
   throw_error({ErrorCode::kUnavailable,
                call_name(expression) + " failed on rank " + std::to_string(caller.rank), std::move(why),
                "NCCL_DEBUG=WARN in the environment prints what NCCL saw"});

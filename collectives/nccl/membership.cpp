@@ -95,6 +95,7 @@ class Maker {
 
   std::unique_ptr<ProcessGroup> make() {
     const OnDevice on(caller_, options_.device);
+    if (options_.share_gpu) api_.nccl.allow_shared_gpu(options_.rank);
     core_->start();
     try {
       const Invitation invitation = exchange();

@@ -48,6 +48,10 @@ struct NcclGroupOptions {
   /// Whether send and recv are there; they take two more communicators, and the time to make them. The same
   /// on every rank.
   bool messages = true;
+  /// Several ranks may be on one GPU, which NCCL refuses by itself: for tests, and slow. Set on every rank,
+  /// before the process makes its first communicator. Sets NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment;
+  /// before NCCL 2.30.3 NCCL_HOSTID, so that NCCL takes the ranks for ones on several hosts.
+  bool share_gpu = false;
   /// Work::wait() waits on the host, and so throws whatever went wrong.
   bool host_wait = false;
   /// A 32-byte all-gather rides before every collective and tells the ranks' calls, which are compared while

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <nccl.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #include "collectives/nccl/api.hpp"
@@ -15,8 +16,8 @@
 namespace troupe::collectives::nccl {
 namespace {
 
-static_assert(kNcclSuccess == ncclSuccess && kNcclRemoteError == ncclRemoteError &&
-              kNcclInProgress == ncclInProgress);
+static_assert(kNcclSuccess == ncclSuccess && kNcclInvalidUsage == ncclInvalidUsage &&
+              kNcclRemoteError == ncclRemoteError && kNcclInProgress == ncclInProgress);
 static_assert(kCudaSuccess == cudaSuccess && kCudaNotReady == cudaErrorNotReady &&
               kCaptureRelaxed == cudaStreamCaptureModeRelaxed);
 static_assert(sizeof(UniqueId) == sizeof(ncclUniqueId));
@@ -102,6 +103,13 @@ void fill_life(NcclApi& api, const Symbols& symbols) {
   api.ncclGetLastError = [f = TROUPE_NEED(ncclGetLastError)](Comm comm) { return f(real(comm)); };
   api.ncclGetUniqueId = [f = TROUPE_NEED(ncclGetUniqueId)](UniqueId* id) {
     return f(reinterpret_cast<ncclUniqueId*>(id));
+  };
+  api.allow_shared_gpu = [version = api.version](int rank) {
+    if (version >= kVersionOfSharedGpu) {
+      ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+    } else {
+      ::setenv("NCCL_HOSTID", ("troupe-" + std::to_string(rank)).c_str(), 1);
+    }
   };
   api.ncclCommInitRankConfig = [f = TROUPE_NEED(ncclCommInitRankConfig)](Comm* comm, int ranks,
                                                                          const UniqueId& id, int rank) {

@@ -297,6 +297,11 @@ void NcclDouble::async_error(int p, int code) {
   }
 }
 
+void NcclDouble::one_gpu() {
+  const std::lock_guard hold(state_->mutex);
+  state_->one_gpu = true;
+}
+
 void NcclDouble::hang(int p) {
   const std::lock_guard hold(state_->mutex);
   state_->hanging.insert(p);

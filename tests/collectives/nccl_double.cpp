@@ -24,7 +24,7 @@ using nccl::UniqueId;
 using Kind = Operation::Kind;
 
 constexpr int kInvalidArgument = 4;
-constexpr int kInvalidUsage = 5;
+constexpr int kInvalidUsage = nccl::kNcclInvalidUsage;
 constexpr int kPolls = 3;                     ///< for how many a call is in progress
 constexpr std::chrono::seconds kForever(20);  ///< after which what would wait for good notes that
 constexpr int kVersionOfWaitingDestroy = 23102;
@@ -412,6 +412,7 @@ int poll(DoubleState& s, int p, Comm handle, int* code) {
   {
     const std::lock_guard hold(s.mutex);
     *code = kNcclInProgress;
+    if (s.one_gpu && comm->world->size > 1 && s.shares_gpu.count(p) == 0) comm->error = kInvalidUsage;
     if (comm->error != 0) *code = comm->error;
     if (comm->error != 0 || !joined) return kNcclSuccess;
     if (comm->polls > 0 && --comm->polls > 0) return kNcclSuccess;
@@ -433,6 +434,10 @@ void fill_life(DoubleState& s, int p, NcclApi& api) {
     const int number = s.next_id++;
     std::memcpy(id->bytes.data(), &number, sizeof number);
     return kNcclSuccess;
+  };
+  api.allow_shared_gpu = [&s, p](int) {
+    const std::lock_guard hold(s.mutex);
+    s.shares_gpu.insert(p);
   };
   api.ncclCommInitRankConfig = [&s, p](Comm* made, int ranks, const UniqueId& id, int rank) {
     if (const int code = s.enter(p, "ncclCommInitRankConfig")) return code;

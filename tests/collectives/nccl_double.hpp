@@ -45,6 +45,8 @@ class NcclDouble {
   void fail_call(int p, const std::string& name, int code, int after = 0);
   /// The communicators that process p has now report `code` from now on, whatever is done.
   void async_error(int p, int code);
+  /// All processes are on one GPU: a communicator of several is refused, unless that is allowed.
+  void one_gpu();
   /// The next kernel of process p does not do its work, and ends when it is aborted.
   void hang(int p);
 

@@ -150,6 +150,8 @@ struct DoubleState {
   std::map<std::pair<int, std::string>, Fault> faults;
   std::map<std::pair<int, std::string>, int> calls;
   std::set<int> hanging;
+  bool one_gpu = false;
+  std::set<int> shares_gpu;
   std::set<std::shared_ptr<Capture>> captures;  ///< in the global mode, going on
   std::vector<std::string> misuse;
 

@@ -100,6 +100,19 @@ TEST_CASE("nccl: a call that fails while the group is made") {
   }
 }
 
+TEST_CASE("nccl: several ranks on one GPU: set up when asked, else refused with NCCL's word for it") {
+  for (const bool asked : {false, true}) {
+    NcclCluster cluster;
+    cluster.library.one_gpu();
+    const auto thrown =
+        failing(cluster, reduce, [&](NcclGroupOptions& options) { options.share_gpu = asked; });
+    for (const auto& what : thrown) {
+      if (asked) CHECK(what == "");
+      if (!asked) CHECK_THAT(what, Contains("NCCL_MULTI_RANK_GPU_ENABLE"));
+    }
+  }
+}
+
 TEST_CASE("nccl: an asynchronous error of NCCL reaches both ranks as what it is") {
   NcclCluster cluster;
   const auto thrown = failing(cluster, [&](NcclRank& rank) {

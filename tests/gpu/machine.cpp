@@ -4,11 +4,11 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <thread>
-
-#include "collectives/nccl/api.hpp"
 
 namespace troupe::gpu {
 namespace {
@@ -17,6 +17,7 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kGenerations = 4;
 constexpr std::size_t kPage = 4096;
+constexpr Duration kCaseLimit = 600s;  ///< of all ranks of a case; the group's own deadlines are far below
 
 /// Rank 0's invitation, after the page of the abort word.
 struct Invitation {
@@ -26,19 +27,25 @@ struct Invitation {
 };
 static_assert(sizeof(Invitation) == kPage);
 
-/// Several ranks on one GPU: newer libraries allow it, older ones must think that they are on several
-/// machines.
-void allow_sharing(int rank) {
-  if (collectives::nccl::real_api().nccl.version >= 23003) {
-    ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
-  } else {
-    ::setenv("NCCL_HOSTID", ("troupe-" + std::to_string(rank)).c_str(), 1);
+/// The exit status of a process; empty where a signal ended it, which is ours once `until` has passed.
+std::optional<int> end_of(pid_t pid, Instant until) {
+  const MonotonicClock clock;
+  int status = 0;
+  while (::waitpid(pid, &status, WNOHANG) == 0) {
+    if (clock.now() > until) {
+      std::fprintf(stderr, "FAILED: process %d hangs and is killed\n", static_cast<int>(pid));
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, &status, 0);
+      return std::nullopt;
+    }
+    std::this_thread::sleep_for(1ms);
   }
+  if (!WIFEXITED(status)) return std::nullopt;
+  return WEXITSTATUS(status);
 }
 
-int run_rank(Rank& rank, int gpus, const std::function<void(Rank&)>& body) {
+int run_rank(Rank& rank, const std::function<void(Rank&)>& body) {
   try {
-    if (rank.size > gpus) allow_sharing(rank.rank);
     cuda(cudaSetDevice(rank.device));
     cuda(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking));
     rank.make(1);
@@ -71,12 +78,11 @@ int count_gpus() {
     int count = 0;
     ::_exit(cudaGetDeviceCount(&count) == cudaSuccess ? count : 0);
   }
-  int status = 0;
-  ::waitpid(pid, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+  const auto status = end_of(pid, MonotonicClock().now() + 60s);
+  return status ? *status : 0;
 }
 
-Shared::Shared() {
+Shared::Shared(bool shares_gpus) : shares_gpus_(shares_gpus) {
   for (std::size_t i = 0; i <= kGenerations; ++i) {
     generations_.push_back(
         std::make_shared<SharedMemory>(SharedMemory::create("gpu-test", 2 * kPage, true).value()));
@@ -90,6 +96,7 @@ collectives::NcclGroupOptions Shared::options(int rank, int size, int device, st
   options.device = device;
   options.generation = {1, counter};
   options.timeout = 60s;
+  options.share_gpu = shares_gpus_;
   const auto region = generations_.at(counter);
   options.board = collectives::make_word_board(region, options.generation);
   options.exchange = [rank, region](const std::string& mine) {
@@ -137,23 +144,22 @@ void finish(collectives::Work& work) {
 }
 
 int run_ranks(int size, int gpus, const std::function<void(Rank&)>& body) {
-  const Shared shared;
+  const Shared shared(size > gpus);
   std::vector<pid_t> children;
   for (int r = 0; r < size; ++r) {
     const pid_t pid = ::fork();
     if (pid == 0) {
       Rank rank{.rank = r, .size = size, .device = r % gpus, .shared = &shared};
-      const int code = run_rank(rank, gpus, body);
+      const int code = run_rank(rank, body);
       std::fflush(stdout);
       ::_exit(code);
     }
     children.push_back(pid);
   }
   int failed = 0;
+  const Instant until = MonotonicClock().now() + kCaseLimit;
   for (const pid_t child : children) {
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) ++failed;
+    if (end_of(child, until) != 0) ++failed;
   }
   return failed;
 }

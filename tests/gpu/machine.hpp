@@ -37,10 +37,11 @@ int count_gpus();
 /// Memory of all ranks: for every generation an abort board and rank 0's invitation.
 class Shared {
  public:
-  Shared();
+  explicit Shared(bool shares_gpus);
   collectives::NcclGroupOptions options(int rank, int size, int device, std::uint32_t counter) const;
 
  private:
+  bool shares_gpus_;
   std::vector<std::shared_ptr<SharedMemory>> generations_;
 };
 
