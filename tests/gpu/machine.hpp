@@ -63,8 +63,9 @@ struct Rank {
 /// Waits on the host, for as long as it takes: the group has a deadline.
 void finish(collectives::Work& work);
 
-/// Runs `body` in `size` processes, and returns how many of them failed.
-int run_ranks(int size, int gpus, const std::function<void(Rank&)>& body);
+/// Runs `body` in `size` processes, and returns how many of them failed; `killed`: the last one has to be
+/// killed.
+int run_ranks(int size, int gpus, const std::function<void(Rank&)>& body, bool killed = false);
 
 // The cases (cases.cpp), for every rank. `make` was called with generation 1.
 void check_reductions(Rank& rank);
@@ -73,5 +74,12 @@ void check_moves(Rank& rank);
 void check_streams(Rank& rank);
 void check_membership(Rank& rank);
 void print_bandwidth(Rank& rank);
+// When something goes wrong, and graphs (failures.cpp).
+void check_killed(Rank& rank);  ///< the last rank does not return
+void check_abort_with_receive(Rank& rank);
+void check_mismatch(Rank& rank);
+void check_graph(Rank& rank);
+void check_large(Rank& rank);
+void check_rebuilds(Rank& rank);
 
 }  // namespace troupe::gpu

@@ -3,6 +3,8 @@
 /// Runs one rank, then 2, 3 and the GPUs' number of ranks, each in processes of their own. More ranks than
 /// GPUs share them: good for correctness and aborts, and not for speed.
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -15,10 +17,10 @@ using namespace troupe::gpu;
 
 namespace {
 
-int run_case(const char* name, int ranks, int gpus, void (*body)(Rank&)) {
+int run_case(const char* name, int ranks, int gpus, void (*body)(Rank&), bool killed = false) {
   std::printf("%s, %d %s\n", name, ranks, ranks == 1 ? "rank" : "ranks");
   std::fflush(stdout);
-  const int failed = run_ranks(ranks, gpus, body);
+  const int failed = run_ranks(ranks, gpus, body, killed);
   if (failed != 0) std::printf("  FAILED on %d ranks\n", failed);
   return failed;
 }
@@ -39,6 +41,11 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
+  rlimit files{};  // a region of shared memory a generation
+  if (::getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &files);
+  }
   const int gpus = count_gpus();
   if (gpus == 0) {
     std::printf("gpu: skipped: CUDA finds no GPU\n");
@@ -53,6 +60,14 @@ int main(int argc, char** argv) {
     failed += run_case("moves", ranks, gpus, check_moves);
     failed += run_case("streams", ranks, gpus, check_streams);
     if (ranks > 1) failed += run_case("abort, shrink, grow", ranks, gpus, check_membership);
+    failed += run_case("graphs", ranks, gpus, check_graph);
+    failed += run_case("above a piece, misaligned", ranks, gpus, check_large);
+    if (ranks > 1) {
+      failed += run_case("abort with a receive pending", ranks, gpus, check_abort_with_receive);
+      failed += run_case("different calls", ranks, gpus, check_mismatch);
+      failed += run_case("kill -9 of a rank", ranks, gpus, check_killed, true);
+    }
+    if (ranks == 2) failed += run_case("1,000 rebuilds", ranks, gpus, check_rebuilds);
     if (bandwidth) failed += run_case("bandwidth", ranks, gpus, print_bandwidth);
   }
   std::printf(failed == 0 ? "gpu: all passed\n" : "gpu: FAILED\n");
