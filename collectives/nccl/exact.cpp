@@ -187,12 +187,15 @@ void ExactPath::reduce(const Plan& plan, const Input& input, std::byte* out, int
   });
 }
 
-void ExactPath::reduce_scatter(const Plan& plan, const Input& input, std::byte* out) {
-  const std::size_t part = input.count / static_cast<std::size_t>(size_);
-  by_pieces(part, input, [&](std::size_t begin, std::size_t end) {
+void ExactPath::reduce_scatter(const Plan& plan, const Input& input, const std::vector<std::size_t>& counts,
+                               std::byte* out) {
+  const std::size_t longest = *std::max_element(counts.begin(), counts.end());
+  by_pieces(longest, input, [&](std::size_t begin, std::size_t end) {
     Slices slices;
-    for (std::size_t r = 0; r < static_cast<std::size_t>(size_); ++r) {
-      slices.push_back({r * part + begin, r * part + end});
+    std::size_t first = 0;
+    for (const std::size_t count : counts) {
+      slices.push_back({first + std::min(begin, count), first + std::min(end, count)});
+      first += count;
     }
     sum_slice(plan, input, slices, out + begin * element_size(input.dtype));
   });

@@ -57,8 +57,9 @@ class ExactPath {
 
   void all_reduce(const Plan& plan, const Input& input, std::byte* out);
   void reduce(const Plan& plan, const Input& input, std::byte* out, int root);
-  /// `input.count` is of the whole input: size() parts.
-  void reduce_scatter(const Plan& plan, const Input& input, std::byte* out);
+  /// `input.count` is of the whole input: counts[r] elements for rank r, side by side.
+  void reduce_scatter(const Plan& plan, const Input& input, const std::vector<std::size_t>& counts,
+                      std::byte* out);
 
  private:
   /// Elements from the start of a partial, a rank.

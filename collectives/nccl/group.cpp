@@ -1,6 +1,7 @@
 #include "collectives/nccl/group.hpp"
 
 #include <cstring>
+#include <numeric>
 
 #include "runtime/core/error.hpp"
 
@@ -51,7 +52,30 @@ bool is_exact(const Op& op) {
   const bool lacks_dtype = op.dtype == DType::kInt16 || op.dtype >= DType::kBool;
   const bool lacks_op =
       op.how.op == ReduceOp::kBand || op.how.op == ReduceOp::kBor || op.how.op == ReduceOp::kBxor;
-  return op.kind == OpKind::kAllReduceTree || op.how.exact || lacks_dtype || lacks_op;
+  return op.kind == OpKind::kAllReduceTree || op.kind == OpKind::kReduceScatterV || op.how.exact ||
+         lacks_dtype || lacks_op;
+}
+
+std::vector<std::size_t> equal_parts(const Op& op, int ranks) {
+  return std::vector<std::size_t>(static_cast<std::size_t>(ranks), op.count);
+}
+
+/// What this rank gives `peer`, or takes from it, in an operation with counts.
+struct Part {
+  std::size_t at = 0;  ///< bytes from the start of the buffer
+  std::size_t bytes = 0;
+};
+Part part_of(const Op& op, const std::vector<std::size_t>& counts, int peer) {
+  const auto end = counts.begin() + peer;
+  const std::size_t element = element_size(op.dtype);
+  return {std::accumulate(counts.begin(), end, std::size_t{0}) * element, *end * element};
+}
+Part given(const Op& op, int rank, int peer) {
+  if (op.kind == OpKind::kAllToAllV) return part_of(op, op.counts, peer);
+  return {0, part_of(op, op.counts, rank).bytes};
+}
+Part taken(const Op& op, int peer) {
+  return part_of(op, op.kind == OpKind::kAllToAllV ? op.from_counts : op.counts, peer);
 }
 
 /// NCCL's operator while it lives: premul-sum's has to be made.
@@ -87,7 +111,6 @@ class Operator {
 }  // namespace
 
 void NcclGroup::check_has(const Op& op) const {
-  if (has_counts(op.kind)) refuse(name_of(op.kind));
   if (op.kind == OpKind::kRecv && op.peer == kAnyRank) refuse("receive from any rank");
   if (op.timeout > Duration::zero()) refuse("give a call a timeout of its own");
 }
@@ -159,8 +182,10 @@ void NcclGroup::reduce_exactly(const Op& op) {
       return exact_->all_reduce(exact_->on_ranks(), input, op.out());
     case OpKind::kReduce:
       return exact_->reduce(exact_->on_ranks(), input, op.out(), op.peer);
+    case OpKind::kReduceScatterV:
+      return exact_->reduce_scatter(exact_->on_ranks(), input, op.counts, op.out());
     default:
-      return exact_->reduce_scatter(exact_->on_ranks(), input, op.out());
+      return exact_->reduce_scatter(exact_->on_ranks(), input, equal_parts(op, size()), op.out());
   }
 }
 
@@ -171,7 +196,7 @@ void NcclGroup::enqueue(std::span<const Op> ops) {
   bool any = false;
   for (const Op& op : ops) {
     operators.emplace_back(caller, *collectives_, op);
-    any = any || op.count != 0 || op.kind == OpKind::kBarrier;
+    any = any || op.count != 0 || has_counts(op.kind) || op.kind == OpKind::kBarrier;
   }
   if (any) {
     collectives_->issue([&](Comm comm) {
@@ -192,6 +217,7 @@ void NcclGroup::call_nccl(const Op& op, NcclOp by, Comm comm) {
                                        stream));
     return;
   }
+  if (has_counts(op.kind)) return exchange_parts(op, comm);
   if (bytes == 0) return;
   const NcclType type = type_of(op.dtype);
   switch (op.kind) {
@@ -230,7 +256,27 @@ void NcclGroup::call_nccl(const Op& op, NcclOp by, Comm comm) {
   }
 }
 
+void NcclGroup::exchange_parts(const Op& op, Comm comm) {
+  const Caller& caller = core_->facts().caller;
+  const NcclApi& api = core_->api().nccl;
+  const Stream stream = collectives_->stream();
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    if (const Part part = given(op, rank(), peer); part.bytes != 0)
+      NCCL_TRY(caller, api.ncclSend(op.in() + part.at, part.bytes, NcclType::kUint8, peer, comm, stream));
+    if (const Part part = taken(op, peer); part.bytes != 0)
+      NCCL_TRY(caller, api.ncclRecv(op.out() + part.at, part.bytes, NcclType::kUint8, peer, comm, stream));
+  }
+}
+
 void NcclGroup::copy_own_part(const Op& op) {
+  if (has_counts(op.kind)) {
+    const Part from = given(op, rank(), rank()), to = taken(op, rank());
+    if (from.bytes == 0 || op.in() + from.at == op.out() + to.at) return;
+    CUDA_TRY(core_->facts().caller, core_->api().cuda.cudaMemcpyAsync(op.out() + to.at, op.in() + from.at,
+                                                                      from.bytes, collectives_->stream()));
+    return;
+  }
   const bool all = op.kind == OpKind::kAllToAll, gathers = op.kind == OpKind::kGather;
   if (!all && (rank() != op.peer || !(gathers || op.kind == OpKind::kScatter))) return;
   const std::size_t at = static_cast<std::size_t>(rank()) * op.bytes();

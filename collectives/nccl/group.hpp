@@ -54,6 +54,8 @@ class NcclGroup final : public ProcessGroup {
   void enqueue(std::span<const Op> ops);
   /// NCCL's calls of one operation, `by` being its operator for a reduction.
   void call_nccl(const Op& op, NcclOp by, Comm comm);
+  /// Of what has counts: this rank's messages to and from the others.
+  void exchange_parts(const Op& op, Comm comm);
   /// On the collectives' stream: what a rank gives itself.
   void copy_own_part(const Op& op);
 
