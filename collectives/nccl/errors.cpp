@@ -29,18 +29,16 @@ std::string version_text(int version) {
 void throw_nccl(const Caller& caller, const char* expression, NcclCode code) {
   const NcclApi& api = caller.api->nccl;
   std::string why = std::string(api.ncclGetErrorString(code)) + " (code " + std::to_string(code) + ")";
+  // Early, since an abort board cuts what is long.
+  if (code == kNcclInvalidUsage) why += ", as for ranks on one GPU without NCCL_MULTI_RANK_GPU_ENABLE=1";
   // Null is the calling thread's: the error may be of a call that made no communicator.
   if (const char* last = api.ncclGetLastError(nullptr); last != nullptr && *last != '\0') {
     why += ": " + std::string(last);
   }
-  if (code == kNcclInvalidUsage) {
-    why +=
-        "; if ranks share a GPU: set NcclGroupOptions::share_gpu on every rank, or "
-        "NCCL_MULTI_RANK_GPU_ENABLE=1";
-  }
   throw_error({ErrorCode::kUnavailable,
                call_name(expression) + " failed on rank " + std::to_string(caller.rank), std::move(why),
-               "NCCL_DEBUG=WARN in the environment prints what NCCL saw"});
+               code == kNcclInvalidUsage ? "where ranks share a GPU, set NcclGroupOptions::share_gpu on each"
+                                         : "NCCL_DEBUG=WARN in the environment prints what NCCL saw"});
 }
 
 void throw_cuda(const Caller& caller, const char* expression, CudaCode code) {
