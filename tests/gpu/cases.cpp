@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "collectives/native/kernels.hpp"
+#include "collectives/nccl/api.hpp"
 #include "collectives/nccl/tree_fold.hpp"
 #include "runtime/core/random.hpp"
 #include "tests/collectives/element_ops.hpp"
@@ -341,9 +342,53 @@ double time_us(Rank& rank, const Measured& what, std::size_t bytes) {
   return ms * 1e3 / rounds;
 }
 
+/// The kernel of an exact sum alone, over as many partials as there are ranks, and at least two: memory read
+/// and written a second.
+void print_fold(Rank& rank) {
+  constexpr std::size_t kBytes = std::size_t{64} << 20, kRounds = 20;
+  const int sources = std::max(rank.size, 2);
+  const auto program = nccl::fold_program(one_a_rank(sources), sources);
+  std::byte *received = nullptr, *out = nullptr;
+  std::uint8_t* on_device = nullptr;
+  cuda(cudaMalloc(&received, kBytes * static_cast<std::size_t>(sources)));
+  cuda(cudaMalloc(&out, kBytes));
+  cuda(cudaMalloc(&on_device, program.size()));
+  cuda(cudaMemset(received, 0, kBytes * static_cast<std::size_t>(sources)));
+  cuda(cudaMemcpy(on_device, program.data(), program.size(), cudaMemcpyHostToDevice));
+  cudaEvent_t start, stop;
+  cuda(cudaEventCreate(&start));
+  cuda(cudaEventCreate(&stop));
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    nccl::TreeFold fold{.received = received, .stride = kBytes, .own_first = sources};
+    fold.program = on_device;
+    fold.sources = sources;
+    fold.out = out;
+    fold.count = kBytes / element_size(dtype);
+    fold.dtype = dtype;
+    for (std::size_t i = 0; i <= kRounds; ++i) {
+      if (i == 1) cuda(cudaEventRecord(start, rank.stream));  // the first one warms up
+      cuda(static_cast<cudaError_t>(nccl::real_api().cuda.launch_tree_fold(fold, rank.stream)));
+    }
+    cuda(cudaEventRecord(stop, rank.stream));
+    cuda(cudaEventSynchronize(stop));
+    float ms = 0;
+    cuda(cudaEventElapsedTime(&ms, start, stop));
+    const double bytes = static_cast<double>(kBytes) * (sources + 1) * kRounds;
+    std::printf("  fold of %d partials of %s: %.0f GB/s\n", sources, std::string(dtype_name(dtype)).c_str(),
+                bytes / ms / 1e6);
+  }
+  cuda(cudaEventDestroy(start));
+  cuda(cudaEventDestroy(stop));
+  for (void* memory :
+       {static_cast<void*>(received), static_cast<void*>(out), static_cast<void*>(on_device)}) {
+    cuda(cudaFree(memory));
+  }
+}
+
 }  // namespace
 
 void print_bandwidth(Rank& rank) {
+  if (rank.rank == 0) print_fold(rank);
   constexpr std::size_t kLargest = 256 << 20;
   const auto n = static_cast<std::size_t>(rank.size);
   Buffer buffer = rank.group->allocate(kLargest / 4, DType::kFloat32);
