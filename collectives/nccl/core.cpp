@@ -21,6 +21,11 @@ std::string seconds_text(Duration limit) {
   return text + " s";
 }
 
+std::exception_ptr abandoned() {
+  return std::make_exception_ptr(CollectiveAborted(
+      {ErrorCode::kAborted, "an operation was abandoned", "its group was destroyed", "wait for it before"}));
+}
+
 }  // namespace
 
 Core::Core(Facts facts) : facts_(std::move(facts)) {}
@@ -63,9 +68,7 @@ void Core::leave() {
   if (watcher_.joinable()) watcher_.join();
   if (listener_.joinable()) listener_.join();
   const std::lock_guard hold(mutex_);
-  const auto abandoned = std::make_exception_ptr(CollectiveAborted(
-      {ErrorCode::kAborted, "an operation was abandoned", "its group was destroyed", "wait for it before"}));
-  for (const auto& pending : pending_) end(*pending, failure_ ? failure_ : abandoned);
+  for (const auto& pending : pending_) end(*pending, failure_ ? failure_ : abandoned());
   pending_.clear();
   communicators_.clear();
 }
@@ -277,7 +280,7 @@ void Core::compare(PendingOp& pending, Stream stream, std::function<std::string(
 
 void Core::drop(PendingOp& pending) {
   const std::lock_guard hold(mutex_);
-  end(pending, failure_);
+  end(pending, failure_ ? failure_ : abandoned());
 }
 
 void Core::hand_over(const PendingOp& pending) {

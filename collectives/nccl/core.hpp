@@ -125,7 +125,7 @@ class Core {
   bool is_armed(const PendingOp& pending) const;
   /// Lets `compare` be asked once what is on `stream` now is done.
   void compare(PendingOp& pending, Stream stream, std::function<std::string()> compare);
-  /// Ends an operation that could not be put on the stream. REQUIRES: the group has failed.
+  /// Ends an operation that could not be put on the stream, with the group's failure if there is one.
   void drop(PendingOp& pending);
   /// Makes the streams of its buffers wait for it.
   void hand_over(const PendingOp& pending);

@@ -138,8 +138,8 @@ void Messages::move(bool takes_noted) {
 void Messages::clear() {
   const std::lock_guard hold(mutex_);
   for (Channel* channel : {&up_, &down_}) {
-    channel->queue.clear();
-    channel->noted.reset();
+    if (channel->noted) channel->queue.push_back(std::exchange(channel->noted, nullptr));
+    for (const auto& pending : std::exchange(channel->queue, {})) core_->drop(*pending);
   }
 }
 

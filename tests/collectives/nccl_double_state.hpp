@@ -161,6 +161,17 @@ struct DoubleState {
   DoubleStream& stream_of(int p, nccl::Stream stream);
 };
 
+inline constexpr int kPolls = 3;  ///< for how many a call is in progress
+
+/// Null, and misuse, for one that is gone.
+std::shared_ptr<DoubleComm> find(DoubleState& s, nccl::Comm comm, const char* name);
+nccl::Comm add_comm(DoubleState& s, std::shared_ptr<World> world, int rank, int p);
+bool all_joined(World& world);
+/// Whether a call on it would find another one that has not been seen to end. REQUIRES: the double's lock.
+bool in_progress(const DoubleComm& comm);
+
+void fill_membership(DoubleState& s, int p, nccl::NcclApi& api);
+void fill_memory(DoubleState& s, int p, nccl::NcclApi& api);
 void fill_cuda(DoubleState& state, int p, nccl::CudaApi& api);
 void fill_nccl(DoubleState& state, int p, nccl::NcclApi& api);
 

@@ -1,0 +1,170 @@
+/// Of the NCCL half of the double: how communicators come from others, and memory; and what its parts share.
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "tests/collectives/nccl_double_state.hpp"
+
+namespace troupe::collectives::testing {
+
+using nccl::Comm;
+using nccl::kNcclInProgress;
+using nccl::kNcclSuccess;
+using nccl::NcclApi;
+using nccl::UniqueId;
+
+std::shared_ptr<DoubleComm> find(DoubleState& s, Comm comm, const char* name) {
+  const std::lock_guard hold(s.mutex);
+  const auto found = s.comms.find(comm);
+  if (found != s.comms.end() && !found->second->gone) return found->second;
+  s.misuse.push_back(std::string(name) + " on a communicator that is gone");
+  return nullptr;
+}
+
+Comm add_comm(DoubleState& s, std::shared_ptr<World> world, int rank, int p) {
+  auto comm = std::make_shared<DoubleComm>();
+  comm->rank = rank;
+  comm->process = p;
+  {
+    const std::lock_guard hold(world->mutex);
+    ++world->joined;
+  }
+  comm->world = std::move(world);
+  const auto handle = reinterpret_cast<Comm>(comm.get());
+  const std::lock_guard hold(s.mutex);
+  s.comms.emplace(handle, std::move(comm));
+  return handle;
+}
+
+bool all_joined(World& world) {
+  const std::lock_guard hold(world.mutex);
+  return world.size != 0 && world.joined == world.size;
+}
+
+bool in_progress(const DoubleComm& comm) {
+  return comm.polls > 0 || comm.made || !comm.pending.empty();
+}
+
+namespace {
+
+constexpr int kInvalidArgument = 4;
+constexpr int kInvalidUsage = nccl::kNcclInvalidUsage;
+
+/// Makes `child` from `parent`: `*out` is there once the parent is ready, and that is when all have joined.
+int make_from(DoubleState& s, const std::shared_ptr<DoubleComm>& parent, std::shared_ptr<World> child,
+              int rank, Comm* out) {
+  const Comm handle = add_comm(s, child, rank, parent->process);
+  const std::lock_guard hold(s.mutex);
+  parent->polls = kPolls;
+  parent->child = handle;
+  parent->made = [child, handle, out] {
+    if (!all_joined(*child)) return false;
+    *out = handle;
+    return true;
+  };
+  return kNcclInProgress;
+}
+
+}  // namespace
+
+void fill_membership(DoubleState& s, int p, NcclApi& api) {
+  if (s.version >= nccl::kVersionOfShrink) {
+    api.ncclCommShrink = [&s, p](Comm handle, int* gone, int count, Comm* out) {
+      if (const int code = s.enter(p, "ncclCommShrink")) return code;
+      const auto parent = find(s, handle, "ncclCommShrink");
+      if (!parent) return kInvalidArgument;
+      {
+        const std::lock_guard hold(s.mutex);
+        if (parent->error != 0) return parent->error;
+        if (in_progress(*parent)) {
+          s.misuse.push_back("ncclCommShrink of a communicator that is in progress: poll it first");
+          return kInvalidArgument;
+        }
+      }
+      const std::vector<int> lost(gone, gone + count);
+      std::shared_ptr<World> child;
+      {
+        const std::lock_guard hold(parent->world->mutex);
+        auto& found = parent->world->shrunk[lost];
+        if (!found) found = std::make_shared<World>(parent->world->size - count);
+        child = found;
+      }
+      const auto below = std::lower_bound(lost.begin(), lost.end(), parent->rank) - lost.begin();
+      return make_from(s, parent, std::move(child), parent->rank - static_cast<int>(below), out);
+    };
+  }
+  if (s.version < nccl::kVersionOfGrow) return;
+  api.ncclCommGetUniqueId = [&s, p](Comm handle, UniqueId* id) {
+    if (const int code = s.enter(p, "ncclCommGetUniqueId")) return code;
+    const auto parent = find(s, handle, "ncclCommGetUniqueId");
+    if (!parent) return kInvalidArgument;
+    auto child = std::make_shared<World>(0);
+    {
+      const std::lock_guard hold(parent->world->mutex);
+      parent->world->growing = child;
+    }
+    const std::lock_guard hold(s.mutex);
+    const int number = s.next_id++;
+    std::memcpy(id->bytes.data(), &number, sizeof number);
+    s.worlds[number] = std::move(child);
+    return kNcclSuccess;
+  };
+  api.ncclCommGrow = [&s, p](Comm handle, int ranks, const UniqueId* id, int rank, Comm* out) {
+    if (const int code = s.enter(p, "ncclCommGrow")) return code;
+    const auto parent = handle != nullptr ? find(s, handle, "ncclCommGrow") : nullptr;
+    if (handle != nullptr && !parent) return kInvalidArgument;
+    if ((parent && (rank != -1 || (id != nullptr) != (parent->rank == 0))) || (!parent && id == nullptr)) {
+      s.note("ncclCommGrow with an id or a rank on the wrong member");
+      return kInvalidArgument;
+    }
+    std::shared_ptr<World> child;
+    if (parent) {
+      const std::lock_guard hold(parent->world->mutex);
+      child = parent->world->growing;
+    } else {
+      int number = 0;
+      std::memcpy(&number, id->bytes.data(), sizeof number);
+      const std::lock_guard hold(s.mutex);
+      child = s.worlds[number];
+    }
+    if (!child) return kInvalidUsage;
+    child->size = ranks;
+    if (parent) return make_from(s, parent, std::move(child), parent->rank, out);
+    *out = add_comm(s, std::move(child), rank, p);
+    return kNcclInProgress;
+  };
+}
+
+void fill_memory(DoubleState& s, int p, NcclApi& api) {
+  api.ncclMemAlloc = [&s, p](void** at, std::size_t bytes) {
+    if (const int code = s.enter(p, "ncclMemAlloc")) return code;
+    *at = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    const std::lock_guard hold(s.mutex);
+    s.memory.insert(*at);
+    return kNcclSuccess;
+  };
+  api.ncclMemFree = [&s, p](void* at) {
+    if (const int code = s.enter(p, "ncclMemFree")) return code;
+    {
+      const std::lock_guard hold(s.mutex);
+      s.memory.erase(at);
+    }
+    std::free(at);
+    return kNcclSuccess;
+  };
+  api.ncclCommRegister = [&s, p](Comm comm, void* at, std::size_t, void** handle) {
+    if (const int code = s.enter(p, "ncclCommRegister")) return code;
+    *handle = at;
+    const std::lock_guard hold(s.mutex);
+    s.registrations[at] = comm;
+    return kNcclSuccess;
+  };
+  api.ncclCommDeregister = [&s, p](Comm, void* handle) {
+    if (const int code = s.enter(p, "ncclCommDeregister")) return code;
+    const std::lock_guard hold(s.mutex);
+    return s.registrations.erase(handle) == 1 ? kNcclSuccess : kInvalidArgument;
+  };
+}
+
+}  // namespace troupe::collectives::testing
