@@ -46,6 +46,8 @@ void NodeMachine::join() {
 
 void NodeMachine::handle(const HeadConnected& /*e*/) {
   head_answered_ = true;
+  if (std::exchange(away_told_, false)) out_.push_back(Log{LogLevel::kWarning, "the head answers again"});
+  head_away_ = Duration{0};
   refusals_ = 0;
   if (!left_) join();
 }
@@ -430,6 +432,7 @@ void NodeMachine::handle(const Tick& /*e*/) {
   const Duration slip = gap > 2 * self_.times.tick ? gap : Duration{0};
   last_tick_ = now_;
   if (!head_answered_ && !member_told_) wait_for_head(gap - slip);
+  if (head_answered_ && !head_.up() && !left_) miss_head(gap - slip);
   if (!left_) head_.tell(cluster::Heartbeat{self_.info.id}, out_);
   locals_.tick(now_, slip, out_);
   for (const auto& refused : peers_.tick(now_, slip, out_)) peer_refused(refused.node, refused.error);
@@ -439,6 +442,16 @@ void NodeMachine::handle(const Tick& /*e*/) {
       if (!process.is_driver) locals_.kill(process, process.leave_reason, out_);
     }
   }
+}
+
+/// A head that is started again is back within a second or two. For a cluster that was ended nobody was told
+/// why nothing starts any more.
+void NodeMachine::miss_head(Duration passed) {
+  head_away_ += passed;
+  if (head_away_ < self_.times.head_away || std::exchange(away_told_, true)) return;
+  out_.push_back(Log{LogLevel::kWarning,
+                     "the head does not answer" + (unreachable_.empty() ? "" : " (" + unreachable_ + ")") +
+                         ": nothing new can be started until it does; was its cluster ended?"});
 }
 
 void NodeMachine::wait_for_head(Duration passed) {

@@ -113,6 +113,7 @@ class NodeMachine {
   void handle(const Tick& e);
 
   void join();
+  void miss_head(Duration passed);
   void wait_for_head(Duration passed);
   void ask_head(LocalProcess& from, std::uint64_t request, cluster::ClusterEvent event, std::size_t bytes);
   void give_answer(const cluster::Requester& to, Result<wire::Bytes> value);
@@ -135,9 +136,11 @@ class NodeMachine {
   std::set<std::pair<ProcessId, ProcessId>> rings_;  ///< Invariant: first < second, both live.
 
   bool head_answered_ = false;  ///< at least once
-  std::string unreachable_;     ///< why it has not
-  Duration joining_{};          ///< how long this node has asked for it
-  int refusals_ = 0;            ///< handshakes that the head refused, one after the other
+  std::string unreachable_;     ///< why it has not, or does not again
+  Duration head_away_{};        ///< since it was lost
+  bool away_told_ = false;
+  Duration joining_{};  ///< how long this node has asked for it
+  int refusals_ = 0;    ///< handshakes that the head refused, one after the other
   bool member_told_ = false;
   bool leaving_ = false;
   bool left_ = false;

@@ -411,6 +411,24 @@ TEST_CASE("A head that answered once may stay away for long") {
   for (int i = 0; i < 60; ++i) REQUIRE(F::find<TellMember>(f.tick()) == nullptr);
 }
 
+// `troupe stop` under a job: nothing was said for 90 s, and then only that a trainer did not start.
+TEST_CASE("A head that stays away is told once, and so is its return") {
+  F f;
+  f.on(HeadLost{"it was killed"});
+  f.on(HeadUnreachable{"10.0.0.9:1: nobody answers there"});
+  for (int i = 0; i < 5; ++i) REQUIRE(F::find<Log>(f.tick()) == nullptr);  // the first only begins to count
+  const auto told = f.tick();
+  REQUIRE(F::find<Log>(told) != nullptr);
+  CHECK(F::find<Log>(told)->text ==
+        "the head does not answer (10.0.0.9:1: nobody answers there): nothing new can be started until it "
+        "does; "
+        "was its cluster ended?");
+  for (int i = 0; i < 20; ++i) REQUIRE(F::find<Log>(f.tick()) == nullptr);
+  const auto back = f.on(HeadConnected{});
+  REQUIRE(F::find<Log>(back) != nullptr);
+  CHECK(F::find<Log>(back)->text == "the head answers again");
+}
+
 TEST_CASE("A node is a member once the head says so, and is told once") {
   F f;
   REQUIRE(F::find<TellMember>(f.head(cluster::NodeAccepted{F::kNode}))->joined.ok());

@@ -190,7 +190,8 @@ TEST_CASE("A real worker: it starts its actor, is killed, and the head hears how
   REQUIRE(world.until([&] { return world.head.find<cluster::ActorStarted>() != nullptr; }));
   world.head.say(cluster::KillActor{{0xa}, {1}, "enough"});
   REQUIRE(world.until([&] { return world.head.find<cluster::ActorDown>() != nullptr; }));
-  CHECK(world.head.find<cluster::ActorDown>()->reason == "enough (its process: killed by signal 9 (SIGKILL))");
+  CHECK(world.head.find<cluster::ActorDown>()->reason ==
+        "enough (its process: killed by signal 9 (SIGKILL))");
 }
 
 TEST_CASE("A worker that fails: its actor fails with the last line that it wrote") {

@@ -199,8 +199,8 @@ TEST_CASE("A link that breaks is told once, whichever direction breaks first") {
 }
 
 TEST_CASE("A peer that comes in again, whose end was told before, may have spoken into the void meanwhile") {
-  // Story: B's connection to A broke and A heard of it first. A called B; B answered on the connection that it
-  // still thought good. Then B heard, and came in again: A's call had no end. (Found by the simulator.)
+  // Story: B's connection to A broke and A heard of it first. A called B; B answered on the connection that
+  // it still thought good. Then B heard, and came in again: A's call had no end. (Found by the simulator.)
   F f;
   const ProcessId caller = f.worker({1});
   f.link();
