@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -14,7 +15,7 @@ Result<FolderLock> FolderLock::take(const std::string& folder, const std::string
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644));
   if (!file) return io_error("cannot open '" + path + "'", errno);
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return FolderLock(UniqueFd());
+    if (errno != EWOULDBLOCK) return FolderLock(UniqueFd(), folder, who);
     std::array<char, 256> name{};
     const ssize_t got = ::pread(file.get(), name.data(), name.size(), 0);
     const std::string other(name.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
@@ -24,7 +25,20 @@ Result<FolderLock> FolderLock::take(const std::string& folder, const std::string
   }
   // For people alone: what counts is the lock.
   if (::ftruncate(file.get(), 0) == 0) static_cast<void>(::pwrite(file.get(), who.data(), who.size(), 0));
-  return FolderLock(std::move(file));
+  return FolderLock(std::move(file), folder, who);
+}
+
+Result<bool> FolderLock::renew() {
+  struct stat held {
+  }, there{};
+  if (!file_ || ::fstat(file_.get(), &held) != 0) return false;
+  const std::string path = folder_ + "/checkpoints.lock";
+  if (::stat(path.c_str(), &there) == 0 && there.st_ino == held.st_ino && there.st_dev == held.st_dev)
+    return false;
+  auto again = take(folder_, who_);
+  if (!again) return again.error();
+  *this = *std::move(again);
+  return true;
 }
 
 }  // namespace troupe::checkpoint

@@ -19,10 +19,16 @@ class FolderLock {
 
   /// False: the file system has no locks.
   bool is_held() const { return static_cast<bool>(file_); }
+  /// Takes the lock again where somebody removed its file, with the folder perhaps: true. Errors: as take.
+  Result<bool> renew();
+  const std::string& folder() const { return folder_; }
 
  private:
-  explicit FolderLock(UniqueFd file) : file_(std::move(file)) {}
+  FolderLock(UniqueFd file, std::string folder, std::string who)
+      : file_(std::move(file)), folder_(std::move(folder)), who_(std::move(who)) {}
   UniqueFd file_;
+  std::string folder_;
+  std::string who_;
 };
 
 }  // namespace troupe::checkpoint

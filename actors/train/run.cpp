@@ -130,6 +130,17 @@ struct Run::Parts {
       if (const auto taken = sink->take(event); !taken) warn(taken.error().message());
     }
     if (reporting.on_event) reporting.on_event(event);
+    if (std::holds_alternative<report::Checkpointed>(event)) check_folder();
+  }
+  /// Who removes the folder of a run removes the lock that keeps others out of it.
+  void check_folder() {
+    if (!folder) return;
+    const auto renewed = folder->renew();
+    if (!renewed) return warn(renewed.error().message());
+    if (*renewed)
+      warn("'" + folder->folder() +
+           "' was removed while the job keeps its checkpoints there: it is made again, and older ones are "
+           "gone");
   }
   void warn(const std::string& text) {
     const report::Event warning = report::Warning{text};
@@ -367,6 +378,7 @@ void Run::resume(const TrainOptions& options) {
   const RunPlan former = std::exchange(p.plan, std::move(plan));
   p.seconds = p.paused_result.seconds;
   p.began_at = now();
+  p.ending = false;  // a stop of what was paused stopped nothing
   try {
     p.begin(TakeUp::kOwn);
   } catch (...) {

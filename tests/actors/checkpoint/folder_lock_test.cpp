@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 
 #include "tests/actors/checkpoint/temporary_folder.hpp"
 
@@ -24,6 +25,24 @@ TEST_CASE("a folder that a run has is refused to another one, with both named, u
           "run-1, pid 7 on host a keeps its checkpoints there; this is run-2, pid 8 on host a");
   }
   CHECK(FolderLock::take(folder.path(), "run-2").ok());
+}
+
+// A folder that was removed in use was made again without its lock, and a second run pruned what the first
+// needed.
+TEST_CASE("a folder that was removed is locked again, unless another run was faster") {
+  const TemporaryFolder outer;
+  const std::string folder = outer.path() + "/checkpoints";
+  std::filesystem::create_directory(folder);
+  auto mine = FolderLock::take(folder, "run-1").value();
+  CHECK_FALSE(mine.renew().value());
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directory(folder);
+  CHECK(mine.renew().value());
+  CHECK_FALSE(FolderLock::take(folder, "run-2").ok());
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directory(folder);
+  const auto other = FolderLock::take(folder, "run-2").value();
+  CHECK(mine.renew().error().code == ErrorCode::kRefused);
 }
 
 TEST_CASE("a program that is killed lets go of its folder") {
