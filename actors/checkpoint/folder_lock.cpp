@@ -29,8 +29,8 @@ Result<FolderLock> FolderLock::take(const std::string& folder, const std::string
 }
 
 Result<bool> FolderLock::renew() {
-  struct stat held {
-  }, there{};
+  struct stat held {};
+  struct stat there {};
   if (!file_ || ::fstat(file_.get(), &held) != 0) return false;
   const std::string path = folder_ + "/checkpoints.lock";
   if (::stat(path.c_str(), &there) == 0 && there.st_ino == held.st_ino && there.st_dev == held.st_dev)

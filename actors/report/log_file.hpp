@@ -12,8 +12,8 @@ namespace troupe::report {
 /// Movable. Not thread-safe.
 class LogFile {
  public:
-  /// Opens `path`, emptying a file that is there. Error (kIo): names the path and why it cannot be written.
-  /// `go_on`: behind what the file holds; else it is emptied.
+  /// Opens `path`, and empties a file that is there, or with `go_on` writes behind its end. Error (kIo):
+  /// names the path and why it cannot be written.
   static Result<LogFile> open(const std::string& path, bool go_on = false);
   /// Whether it held nothing when it was opened.
   bool begins_empty() const { return begins_empty_; }

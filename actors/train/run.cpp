@@ -307,10 +307,11 @@ bool Run::is_over() const {
 }
 
 void Run::stop() const {
-  parts().ending = true;
-  parts().check_session();
-  const std::lock_guard lock(parts().driver_mutex);
-  parts().driver.tell<&TrainDriver::stop>();
+  Parts& p = parts();
+  p.ending = true;
+  p.check_session();
+  const std::lock_guard lock(p.driver_mutex);
+  p.driver.tell<&TrainDriver::stop>();
 }
 
 RunResult Run::wait() {

@@ -7,7 +7,8 @@
 /// It shows its progress and a summary on standard output, ends after the current step at Ctrl-C, and a
 /// second Ctrl-C ends the program. `start` does the same through a handle (run.hpp).
 ///
-/// The struct has model(), optimizer(net), criterion(output, batch) or loss(net, batch), and dataset(split); see actors/train/model.hpp.
+/// The struct has model(), optimizer(net), criterion(output, batch) or loss(net, batch), and dataset(split);
+/// see actors/train/model.hpp.
 /// It crosses processes, so its fields are data. The result depends on the struct, the logical ranks, the
 /// micro-batch and the seed alone: not on how many trainers ran, which died, or when they were replaced.
 #pragma once

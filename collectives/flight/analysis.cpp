@@ -13,11 +13,6 @@ namespace {
 
 constexpr std::int64_t kEarlierRun_ns = 60'000'000'000;
 
-const RankDump& record_of(const std::vector<RankDump>& records, int rank) {
-  return *std::find_if(records.begin(), records.end(),
-                       [&](const RankDump& record) { return record.dump.rank == rank; });
-}
-
 /// How far a rank had come, and what it was at: "its last is #17 barrier(), completed 12.3 s before its
 /// dump".
 std::string doing(const RankDump& record) {
@@ -103,7 +98,7 @@ Finding missing(const std::vector<RankDump>& records, std::uint64_t sequence, co
   std::int64_t waited = 0, launched = std::numeric_limits<std::int64_t>::max();
   std::vector<int> waits, not_waiting, completed;
   for (int rank : present.ranks) {
-    const RankDump& record = record_of(records, rank);
+    const RankDump& record = *record_of(records, rank);
     const Operation& op = *record.at(sequence);
     launched = std::min(launched, op.launched_ns);
     if (op.state == State::kCompleted) {

@@ -21,12 +21,6 @@ struct Ends {
 
 constexpr std::size_t kMaxFindings = 8;
 
-const RankDump* record_of(const std::vector<RankDump>& records, int rank) {
-  const auto found = std::find_if(records.begin(), records.end(),
-                                  [&](const RankDump& record) { return record.dump.rank == rank; });
-  return found == records.end() ? nullptr : &*found;
-}
-
 std::uint64_t newest(const std::map<std::uint64_t, const Operation*>& messages) {
   return messages.empty() ? 0 : messages.rbegin()->first;
 }

@@ -43,6 +43,13 @@ struct RankDump {
   }
 };
 
+/// Null: there is none of that rank.
+inline const RankDump* record_of(const std::vector<RankDump>& records, int rank) {
+  const auto found = std::find_if(records.begin(), records.end(),
+                                  [&](const RankDump& record) { return record.dump.rank == rank; });
+  return found == records.end() ? nullptr : &*found;
+}
+
 /// "12.3 s", "0.25 ms".
 inline std::string for_people(std::int64_t ns) {
   char text[32];

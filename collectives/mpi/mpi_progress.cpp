@@ -123,7 +123,7 @@ bool MpiProgress::drive(Operation& operation, Duration limit) {
   const MonotonicClock clock;
   const Instant begun = clock.now();
   Instant progress_at = begun;
-  Backoff patience(crowded_);
+  Backoff backoff(crowded_);
   while (true) {
     {
       const std::lock_guard lock(mutex_);
@@ -131,7 +131,7 @@ bool MpiProgress::drive(Operation& operation, Duration limit) {
       try {
         flag_->check();
         if (advance()) {
-          patience.reset();
+          backoff.reset();
           progress_at = clock.now();
           continue;
         }
@@ -149,7 +149,7 @@ bool MpiProgress::drive(Operation& operation, Duration limit) {
       }
     }
     if (clock.now() - begun >= limit) return false;
-    if (patience.next() == Backoff::Turn::kSleep) std::this_thread::sleep_for(kNap);
+    if (backoff.next() == Backoff::Turn::kSleep) std::this_thread::sleep_for(kNap);
   }
 }
 

@@ -160,7 +160,7 @@ class Engine {
   void stage(const Pending& op, std::uint32_t round) const;
   void unstage(const Pending& op, std::uint32_t round) const;
   void sum(const Pending& op, std::uint32_t round);
-  std::span<const std::byte> add_up_run(Remote& remote, const Pending& op, std::uint32_t round);
+  std::span<const std::byte> add_up_host_group(Remote& remote, const Pending& op, std::uint32_t round);
   void pass_on(const Pending& op, std::uint32_t round, int owner) const;
   void copy(const Pending& op, std::uint32_t round);
 

@@ -125,8 +125,8 @@ int Engine::origin_of(const Pending& op, int sender) const {
   return op.is(OpKind::kBroadcast) ? op.call.peer : sender;
 }
 
-/// Where what is relayed of `from`, on another machine, lies on this one: in the relay's stage, or where
-/// there is nobody else in the output.
+/// The address of the relayed input of `from`, a rank of another host: in the relay's stage, or in
+/// the output where no other rank of this host copies it.
 std::byte* Engine::landing(const Pending& op, std::uint32_t round, int from) const {
   if (!into_stage(op)) return op.call.out() + op.plan.writes(round, from) * op.element;
   const int relay = layout_.relay(from, rank_, op.first_round + round);
@@ -166,7 +166,7 @@ void Engine::sum(const Pending& op, std::uint32_t round) {
 }
 
 /// Adds up what the ranks of this host group have for `remote`. REQUIRES: the local ranks have arrived.
-std::span<const std::byte> Engine::add_up_run(Remote& remote, const Pending& op, std::uint32_t round) {
+std::span<const std::byte> Engine::add_up_host_group(Remote& remote, const Pending& op, std::uint32_t round) {
   const int to = remote.link.rank();
   const LeafInterval group = layout_.host_groups()[layout_.host_group_of(rank_)];
   const std::size_t count = op.plan.reads(round, rank_, to).size(), bytes = count * op.element;

@@ -97,7 +97,7 @@ bool Engine::start_partials(Remote& remote) {
   if (bytes != 0 && by_host_group(op, rank_)) {
     if (!locals_arrived(round)) return false;
     if (!op.agreed) agree(op);
-    pieces.push_back(add_up_run(remote, op, round - op.first_round));
+    pieces.push_back(add_up_host_group(remote, op, round - op.first_round));
   } else if (bytes != 0 && op.relayed && origin_of(op, rank_) != rank_) {
     if (!is_before(round, relayed_)) return false;
     pieces.emplace_back(landing(op, round - op.first_round, origin_of(op, rank_)), bytes);

@@ -4,8 +4,8 @@
 /// A message of up to kEagerBytes goes out whole (kMessage) and is kept by the receiver until a receive with
 /// its tag is posted; kEagerWindow of them may be on the way, and kCredit says how many were received. A
 /// larger one is announced (kRequestToSend), asked for once its receive is posted (kClearToSend), and comes
-/// in pieces (kPayload) straight into the receiver's buffer; or, if it lies in shared memory that the
-/// receiver sees, it is copied from there (kCopied). So a rank keeps at most 2 MiB for another one, and
+/// in pieces (kPayload) straight into the receiver's buffer. The receiver copies
+/// it instead (kCopied) where it sees the sender's memory. So a rank keeps at most 2 MiB for another one, and
 /// nobody waits for a buffer while it fills another's.
 ///
 /// A receive takes the oldest message with its tag. Count and dtype are the same on both sides, or the group

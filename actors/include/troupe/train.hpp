@@ -1,7 +1,8 @@
 /// Data-parallel training of a struct of yours on a cluster: troupe::train::run(session, job, options).
 ///
-/// The struct has model(), optimizer(net), criterion(output, batch) or loss(net, batch), and dataset(split). The same struct, logical
-/// ranks, micro-batch and seed give the same bits, however many trainers ran and whichever of them died.
+/// The struct has model(), optimizer(net), criterion(output, batch) or loss(net, batch), and dataset(split).
+/// The same struct, logical ranks, micro-batch and seed give the same bits, however many trainers ran and
+/// whichever of them died.
 ///
 /// Link troupe::train (docs/use-it.md). Includes torch/torch.h: precompile it where several files need it.
 #pragma once
