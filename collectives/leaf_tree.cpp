@@ -1,7 +1,6 @@
 #include "collectives/leaf_tree.hpp"
 
 #include <algorithm>
-#include <limits>
 
 #include "runtime/core/assert.hpp"
 
@@ -50,27 +49,19 @@ std::vector<LeafInterval> canonical_nodes(LeafInterval interval, int leaves) {
 std::vector<LeafInterval> deal_leaves(int leaves, int ranks) {
   TROUPE_ASSERT(1 <= ranks && ranks <= leaves, "every trainer hosts at least one leaf");
   const int widest = (leaves + ranks - 1) / ranks;
-  constexpr int kNever = std::numeric_limits<int>::max() / 2;
-  // fewest[r][at]: the fewest partials with which ranks r, r + 1, ... can host the leaves from `at` on.
-  std::vector<std::vector<int>> fewest(ranks + 1, std::vector<int>(leaves + 1, kNever));
-  std::vector<std::vector<int>> width(ranks + 1, std::vector<int>(leaves + 1, 0));
-  fewest[ranks][leaves] = 0;
-  for (int r = ranks - 1; r >= 0; --r) {
-    for (int at = r; at < leaves; ++at) {
-      for (int w = std::min(widest, leaves - at); w >= 1; --w) {
-        if (fewest[r + 1][at + w] == kNever) continue;
-        const int partials = static_cast<int>(canonical_nodes({at, at + w}, leaves).size());
-        if (partials + fewest[r + 1][at + w] < fewest[r][at]) {
-          fewest[r][at] = partials + fewest[r + 1][at + w];
-          width[r][at] = w;
-        }
-      }
-    }
-  }
+  // The larger the node that ends at a cut, the fewer partials to its left and right.
+  const auto alignment = [&](int cut) { return cut == leaves ? leaves : cut & -cut; };
   std::vector<LeafInterval> dealt;
   for (int r = 0, at = 0; r < ranks; ++r) {
-    dealt.push_back({at, at + width[r][at]});
-    at = dealt.back().end;
+    const int others = ranks - r - 1;  // who need a leaf each, and take no more than `widest`
+    const int first = std::max(at + 1, leaves - others * widest),
+              last = std::min(at + widest, leaves - others);
+    int cut = last;
+    for (int c = last - 1; c >= first; --c) {
+      if (alignment(c) > alignment(cut)) cut = c;
+    }
+    dealt.push_back({at, cut});
+    at = cut;
   }
   return dealt;
 }

@@ -26,9 +26,10 @@ int split_point(int leaves);
 /// REQUIRES: 0 <= interval.begin <= interval.end <= leaves.
 std::vector<LeafInterval> canonical_nodes(LeafInterval interval, int leaves);
 
-/// Deals `leaves` to `ranks` trainers as adjacent intervals, in rank order: first as evenly as possible
-/// (nobody hosts more than ceil(leaves / ranks)), then with the fewest partial sums, then with more leaves on
-/// earlier ranks. REQUIRES: 1 <= ranks <= leaves.
+/// Deals `leaves` to `ranks` trainers as adjacent intervals, in rank order: nobody hosts more than
+/// ceil(leaves / ranks), and each interval ends where the largest node does that leaves enough for the ranks
+/// behind it, which gives the fewest partial sums that there can be, or hardly more (10 / 9 of them at most
+/// with up to 40 leaves). In time linear in the leaves. REQUIRES: 1 <= ranks <= leaves.
 std::vector<LeafInterval> deal_leaves(int leaves, int ranks);
 
 /// One leaf a rank: the tree of the operations on plain buffers.

@@ -46,16 +46,14 @@ class NativeGroups final : public GroupMaker {
     options.timeout =
         std::chrono::duration_cast<Duration>(std::chrono::duration<double>(settings_.group_timeout_s));
     options.data_bytes = bytes;
-    int locals = 0;
     for (int r = 0; r < options.size; ++r) {
       options.leaves.push_back(plan.members[r].leaves);
       const auto same = [&](const auto& member) { return member.node == plan.members[r].node; };
       const auto first = std::find_if(plan.members.begin(), plan.members.end(), same);
       options.machines.push_back(static_cast<int>(first - plan.members.begin()));
-      if (plan.members[r].node == session_.node()) ++locals;
     }
     const std::string key = settings_.run + "/group/" + to_string(plan.generation);
-    const std::size_t region_bytes = collectives::native_region_bytes(locals, bytes);
+    const std::size_t region_bytes = collectives::native_region_bytes(options.machines, rank, bytes);
     // The first rank to leave takes the name back: nobody joins a generation that one has left.
     options.region = std::shared_ptr<SharedMemory>(
         new SharedMemory(session_.open_region(key, region_bytes, "rank " + std::to_string(rank), true)),

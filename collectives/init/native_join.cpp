@@ -27,11 +27,10 @@ class NativeJoin {
 
   std::shared_ptr<ProcessGroup> run() {
     const auto hosts = all_gather("host", c_.host);
-    std::vector<int> machines;  // a machine is numbered by its first rank
     for (int r = 0; r < c_.size; ++r) {
       const auto& host = hosts[static_cast<std::size_t>(r)];
       if (host == c_.host) locals_.push_back(r);
-      machines.push_back(static_cast<int>(std::find(hosts.begin(), hosts.end(), host) - hosts.begin()));
+      machines_.push_back(static_cast<int>(std::find(hosts.begin(), hosts.end(), host) - hosts.begin()));
     }
     const bool leads = locals_.front() == c_.rank;
     const bool shares = locals_.size() > 1;
@@ -56,7 +55,7 @@ class NativeJoin {
                                .name = c_.group,
                                .timeout = c_.operation_timeout,
                                .data_bytes = c_.data_bytes,
-                               .machines = machines};
+                               .machines = machines_};
     options.region = std::make_shared<SharedMemory>(region(offer, infos));
     if (many_machines) options.remote = connect(*listener, infos);
     return make_native_group(std::move(options));
@@ -77,7 +76,7 @@ class NativeJoin {
       const auto info = PeerInfo::parse(infos[static_cast<std::size_t>(locals_.front())]);
       return take_region(info.token, c_.rank, options).value();
     }
-    const auto bytes = native_region_bytes(static_cast<int>(locals_.size()), c_.data_bytes);
+    const auto bytes = native_region_bytes(machines_, c_.rank, c_.data_bytes);
     auto memory = SharedMemory::create("troupe-group", bytes, false).value();
     if (offer) offer->hand_out(memory, {locals_.begin() + 1, locals_.end()}, options).value();
     return memory;
@@ -96,6 +95,7 @@ class NativeJoin {
   MonotonicClock clock_;
   Instant until_;
   std::vector<int> locals_;
+  std::vector<int> machines_;  ///< by rank, numbered by its first rank
 };
 
 }  // namespace

@@ -1,30 +1,23 @@
 #include "collectives/native/cost_model.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 
 namespace troupe::collectives {
 namespace {
 
-/// What meetings and bytes take. Orders of magnitude, and the same everywhere: a choice that is off by a
-/// factor costs a fraction of a microsecond, ranks that choose differently cost the group.
-struct Speeds {
-  double meeting = 0;  ///< microseconds until every rank has seen every other
-  double copy = 0;     ///< bytes a microsecond, within a core
-  double move = 0;     ///< bytes a microsecond, between cores or machines
-};
+/// The most of its own that a rank copies for a one-shot operation.
+constexpr double kOneShotBytes = 64 * 1024;
 
-Speeds speeds_of(int ranks, bool one_machine) {
-  if (one_machine) return {.meeting = 0.3 * ranks, .copy = 20'000, .move = 8'000};
-  return {.meeting = 25, .copy = 20'000, .move = 2'000};
-}
-
-Cost cost_of(int meetings, double copied, double moved, const Speeds& speeds) {
-  return {.meetings = meetings,
-          .copied = copied,
-          .moved = moved,
-          .microseconds = meetings * speeds.meeting + copied / speeds.copy + moved / speeds.move};
-}
+// What meetings and bytes take. Orders of magnitude, and the same everywhere: a choice that is off by a
+// factor costs a fraction of a microsecond, ranks that choose differently cost the group.
+constexpr double kMeeting = 0.3;        // microseconds a rank, until all of a host have seen each other
+constexpr double kCopy = 20'000;        // bytes a microsecond, within a core
+constexpr double kMove = 8'000;         // bytes a microsecond, between cores
+constexpr double kMoveBetween = 2'000;  // bytes a microsecond, between hosts
+constexpr double kHop = 20;             // microseconds from one host to another and back into a rank
+constexpr double kFrame = 6;            // microseconds of a core to send a small frame and receive one
 
 std::string to_string(const char* name, const Cost& cost) {
   char text[128];
@@ -33,22 +26,48 @@ std::string to_string(const char* name, const Cost& cost) {
   return text;
 }
 
+/// Whether every receiver takes the same, so that it may be passed on.
+bool can_disseminate(OpKind kind) {
+  switch (kind) {
+    case OpKind::kScatter:
+    case OpKind::kReduceScatter:
+    case OpKind::kReduceScatterV:
+    case OpKind::kAllToAll:
+      return false;
+    default:
+      return true;
+  }
+}
+
+/// A meeting of all hosts, each with a frame for every other.
+double direct_meeting(const Shape& shape) {
+  const auto others = static_cast<double>(shape.hosts - 1);
+  return kHop + others / static_cast<double>(shape.members) * kFrame;
+}
+
+double dissemination(const Shape& shape) {
+  const auto steps = std::bit_width(static_cast<unsigned>(shape.hosts - 1));
+  return static_cast<double>(steps) * (kHop + kFrame);
+}
+
 }  // namespace
 
-Choice choose_algorithm(const Op& op, int ranks, bool one_machine) {
-  const Speeds speeds = speeds_of(ranks, one_machine);
-  const double others = ranks - 1;
+Choice choose_algorithm(const Op& op, const Shape& shape) {
+  const bool between = shape.hosts > 1;
   const double largest =
       op.counts.empty() ? 0 : static_cast<double>(*std::max_element(op.counts.begin(), op.counts.end()));
   const double bytes = op.counts.empty() ? static_cast<double>(op.bytes())
                                          : largest * static_cast<double>(element_size(op.dtype));
+  const double others = shape.ranks - 1, other_hosts = shape.hosts - 1;
   double copied = bytes, one_shot = others * bytes, exchange = one_shot;
+  Choice choice;
   switch (op.kind) {
     case OpKind::kAllReduceTree:  // lies in the region, and its results go there
-      return {};
+      return choice;
     case OpKind::kAllReduce:
     case OpKind::kReduce:
-      exchange = 2 * one_shot / ranks;
+      if (between) one_shot = other_hosts * static_cast<double>(shape.nodes) * bytes;
+      exchange = between ? 2 * one_shot / shape.hosts : 2 * one_shot / shape.ranks;
       break;
     case OpKind::kBroadcast:
       one_shot = exchange = bytes;
@@ -66,12 +85,23 @@ Choice choose_algorithm(const Op& op, int ranks, bool one_machine) {
     default:
       break;
   }
-  Choice choice{.one_shot = cost_of(1, copied, one_shot, speeds),
-                .exchange = cost_of(2, 0, exchange, speeds)};
-  // What comes unasked from another machine is small.
-  const bool small = copied <= static_cast<double>(kEagerPartials);
-  if (small && choice.one_shot.microseconds < choice.exchange.microseconds) {
+  const double direct = between ? direct_meeting(shape) : 0;
+  const double passed_on = between && can_disseminate(op.kind) ? dissemination(shape) : direct;
+  const double meeting = kMeeting * shape.ranks / shape.hosts;
+  const auto cost = [&](int meetings, double copies, double moves, double once) {
+    return Cost{.meetings = meetings,
+                .copied = copies,
+                .moved = moves,
+                .microseconds =
+                    meetings * meeting + copies / kCopy + moves / (between ? kMoveBetween : kMove) + once};
+  };
+  choice.one_shot = cost(1, copied, one_shot, std::min(direct, passed_on));
+  choice.exchange = cost(2, 0, exchange, 2 * direct);
+  if (copied <= kOneShotBytes && choice.one_shot.microseconds < choice.exchange.microseconds) {
     choice.algorithm = Algorithm::kOneShot;
+    if (passed_on < direct) choice.route = Route::kDisseminate;
+  } else if (op.kind == OpKind::kBroadcast && between) {
+    choice.route = Route::kChain;
   }
   return choice;
 }
@@ -80,7 +110,11 @@ std::string to_string(const Choice& choice) {
   const std::string one_shot = to_string("one-shot", choice.one_shot);
   const std::string exchange = to_string("exchange", choice.exchange);
   if (choice.one_shot.meetings == 0) return "exchange: nothing else does it";
-  return choice.algorithm == Algorithm::kOneShot ? one_shot + "; " + exchange : exchange + "; " + one_shot;
+  const std::string both =
+      choice.algorithm == Algorithm::kOneShot ? one_shot + "; " + exchange : exchange + "; " + one_shot;
+  if (choice.route == Route::kDirect) return both;
+  return both +
+         (choice.route == Route::kChain ? "; along a chain of hosts" : "; passed on from host to host");
 }
 
 }  // namespace troupe::collectives

@@ -1,5 +1,5 @@
-/// Which algorithm a collective takes. Pure, and of nothing but what every rank knows (what it called, how
-/// many ranks there are, whether all are on one machine), so that all ranks choose the same.
+/// Which algorithm a collective takes. Pure, and of nothing but what every rank knows (what it called, and
+/// how the ranks are laid out), so that all ranks choose the same.
 ///
 ///   one-shot  every rank leaves a copy of its input where the others find it, and each takes or adds up what
 ///             it needs: one meeting, and nobody waits for readers. What is reduced is added up in whole by
@@ -7,7 +7,8 @@
 ///   exchange  inputs are read where they lie; each rank adds up a slice and stores it to all who get it: two
 ///             meetings (all have arrived, all have read), the fewest bytes.
 ///
-/// Both add in the order of the tree, so the bits are the same. docs/collectives/native.md derives the costs.
+/// Both add in the order of the tree, so the bits are the same. Between hosts, what one has for the others
+/// goes one of three ways; docs/collectives/native.md and between-hosts.md derive the costs.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +19,23 @@
 
 namespace troupe::collectives {
 
-/// What a rank sends of a collective before it knows that the other has launched it. At most 16 of them wait
-/// at a receiver for each rank of another machine (engine_remote.cpp).
-inline constexpr std::size_t kEagerPartials = 64 * 1024;
+/// How the ranks of a group are laid out, as far as costs and rounds depend on it.
+struct Shape {
+  int ranks = 1;
+  int hosts = 1;
+  std::size_t members = 1;        ///< the most ranks on a host
+  std::size_t nodes = 1;          ///< the most partial sums that a host has for others
+  std::size_t landing_bytes = 0;  ///< the most that a host sends another in a round
+};
 
 enum class Algorithm : std::uint8_t { kExchange, kOneShot };
+
+/// How what one host has for others gets there.
+enum class Route : std::uint8_t {
+  kDirect,       ///< from each to each
+  kDisseminate,  ///< in log2(hosts) steps, in each of which a host passes on what it has (Bruck)
+  kChain,        ///< from host to host, so that each sends it once
+};
 
 /// What an algorithm costs the busiest rank.
 struct Cost {
@@ -34,14 +47,15 @@ struct Cost {
 
 struct Choice {
   Algorithm algorithm = Algorithm::kExchange;
+  Route route = Route::kDirect;
   Cost one_shot;
   Cost exchange;
 };
 
-/// `one_machine`: every rank of the group is on this machine.
-Choice choose_algorithm(const Op& op, int ranks, bool one_machine);
+Choice choose_algorithm(const Op& op, const Shape& shape);
 
-/// "one-shot: 1.2 us (1 meeting, 4096 B copied, 4096 B moved); exchange: 1.8 us (...)", the chosen one first.
+/// "one-shot: 1.2 us (1 meeting, 4096 B copied, 4096 B moved); exchange: 1.8 us (...)", the chosen one first;
+/// between hosts the route is behind it.
 std::string to_string(const Choice& choice);
 
 }  // namespace troupe::collectives

@@ -17,9 +17,6 @@ namespace {
 /// goes in whole chunks.
 constexpr std::uint64_t kMaxRounds = 1 << 24;
 
-/// Buffers for partials that are kept for each rank of another machine, of a chunk at most.
-constexpr std::size_t kSpareBuffers = 8;
-
 std::size_t cores() {
   cpu_set_t allowed;
   if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0)
@@ -37,7 +34,8 @@ Engine::Engine(NativeGroupOptions options, Region region)
       trace_(options.trace),
       intervals_(std::move(options.leaves)),
       layout_(std::move(options.machines)),
-      locals_(layout_.ranks_with(options.rank)),
+      host_(layout_.host_of(options.rank)),
+      locals_(layout_.members(host_)),
       local_index_(index_of(options.size), -1),
       region_(std::move(region)),
       mine_(region_.cell(static_cast<std::size_t>(std::find(locals_.begin(), locals_.end(), options.rank) -
@@ -47,7 +45,20 @@ Engine::Engine(NativeGroupOptions options, Region region)
       rank_sums_(rank_leaves(size_), layout_, options.rank) {
   for (std::size_t i = 0; i < locals_.size(); ++i) local_index_[index_of(locals_[i])] = static_cast<int>(i);
   for (auto& [rank, fd] : options.remote) {
-    remotes_.try_emplace(rank, Link(rank, std::make_unique<SocketStream>(std::move(fd))), rank_);
+    Link link(rank, std::make_unique<SocketStream>(std::move(fd)));
+    remotes_.try_emplace(rank, std::move(link), rank_, layout_.host_of(rank));
+  }
+  next_part_.resize(static_cast<std::size_t>(layout_.hosts()));
+  for (int other = 0; other < layout_.hosts(); ++other) {
+    const std::uint32_t lanes = other == host_ ? 0 : layout_.lanes(host_, other);
+    for (std::uint32_t lane = 0; lane < lanes; ++lane) {
+      if (layout_.gateway(host_, other, lane) != rank_) continue;
+      Remote& gate = remotes_.at(layout_.gateway(other, host_, lane));
+      gate.gate = true;
+      gate.lane = lane;
+      gate.lanes = lanes;
+      gates_.push_back(&gate);
+    }
   }
 }
 
@@ -122,8 +133,9 @@ void Engine::unpack(const Pending& op) {
 Token Engine::launch_rounds(const Op& call, std::span<const Op> packed, std::unique_ptr<std::byte[]> pack) {
   const std::lock_guard lock(mutex_);
   throw_if_aborted();
-  const Choice choice = choose_algorithm(call, size_, remotes_.empty());
-  const Plan plan(call, size_, choice.algorithm, remotes_.empty(), layout_.places());
+  const Shape shape = shape_of(call);
+  const Choice choice = choose_algorithm(call, shape);
+  const Plan plan(call, shape, choice.algorithm);
   const std::uint64_t rounds = plan.rounds();
   if (rounds > kMaxRounds) {
     throw_error({ErrorCode::kLimit, "cannot " + to_string(call),
@@ -144,9 +156,8 @@ Token Engine::launch_rounds(const Op& call, std::span<const Op> packed, std::uni
   op.packed.assign(packed.begin(), packed.end());
   op.pack = std::move(pack);
   op.slot = calls_++ % kMaxInFlight;
-  op.by_host_group =
-      !remotes_.empty() && plan.sums() && !plan.one_shot() && call.how.op != ReduceOp::kPremulSum;
-  op.relayed = !remotes_.empty() && plan.copies_to_all() && !plan.one_shot();
+  if (layout_.hosts() > 1) op.hosts = HostPlan(layout_, sums_of(op), op.plan, op.call, choice.route);
+  recent_[op.slot] = {op.sequence, op.words};
   prepare(op);
   PublishedOp& published = mine_.calls[op.slot];
   for (std::size_t i = 0; i < op.words.size(); ++i)
@@ -156,10 +167,11 @@ Token Engine::launch_rounds(const Op& call, std::span<const Op> packed, std::uni
   launched_ += op.rounds;
   moved_ = true;
   arrive();
-  if (!remotes_.empty()) {
-    check_received(op);
-    exchange();
+  for (Remote* gate : gates_) {
+    compare_its_call(*gate);
+    place_early(*gate);
   }
+  if (!remotes_.empty()) exchange();
   return {launched_, nullptr, call.timeout};
 }
 
@@ -174,7 +186,6 @@ void Engine::trace(const Pending& op, const Choice& choice) {
 
 bool Engine::advance() {
   bool moved = arrive();
-  if (!remotes_.empty()) moved = relay() || moved;
   moved = reduce() || moved;
   moved = complete() || moved;
   if (!neighbours_.empty()) moved = exchange_messages() || moved;
@@ -204,47 +215,30 @@ bool Engine::locals_arrived(std::uint32_t round) const {
                      [&](int peer) { return reached(region_.cell(local(peer)).arrived, round + 1); });
 }
 
-bool Engine::all_arrived(std::uint32_t round) const {
-  return locals_arrived(round) && std::all_of(remotes_.begin(), remotes_.end(), [&](const auto& entry) {
-           return has_arrived(entry.second, round);
-         });
-}
-
-/// Counts the rounds of which what came for all of this machine lies where it belongs.
-bool Engine::relay() {
-  const std::uint32_t before = relayed_;
-  for (; relayed_ != arrived_; ++relayed_) {
-    const Pending& op = op_of(relayed_);
-    if (!op.relayed) continue;
-    for (auto& [rank, remote] : remotes_) {
-      if (!has_partials(remote, relayed_)) return relayed_ != before;
-    }
-    for (auto& [rank, remote] : remotes_) {
-      const ReceivedPartial& partial = remote.received[relayed_ - reduced_];
-      if (partial.placed || partial.header.payload_bytes == 0) continue;
-      std::memcpy(landing(op, relayed_ - op.first_round, origin_of(op, rank)), partial.bytes.data(),
-                  partial.header.payload_bytes);
-    }
+/// Whether the input of every rank for this one is there, and this rank has done what others have of it.
+bool Engine::all_arrived(std::uint32_t round) {
+  if (!locals_arrived(round)) return false;
+  if (layout_.hosts() == 1) return true;
+  if (!gates_are_past(round)) return false;
+  const Pending& op = op_of(round);
+  for (; landed_hosts_ < layout_.hosts(); ++landed_hosts_) {
+    const int origin = landed_hosts_;
+    if (origin == host_ || !op.hosts.wants(round - op.first_round, origin, host_)) continue;
+    if (!has_landed(op, round, origin)) return false;
   }
-  return relayed_ != before;
+  return true;
 }
 
 bool Engine::reduce() {
   if (reduced_ == arrived_ || !all_arrived(reduced_)) return false;
   Pending& op = op_of(reduced_);
-  if (op.relayed && !locals_delivered(reduced_)) return false;
   if (!op.agreed) agree(op);
   if (op.plan.sums()) {
     sum(op, reduced_ - op.first_round);
   } else {
     copy(op, reduced_ - op.first_round);
   }
-  for (auto& [rank, remote] : remotes_) {
-    auto& bytes = remote.received.front().bytes;
-    const bool keeps = bytes.capacity() <= kChunkBytes && remote.spare.size() < kSpareBuffers;
-    if (!bytes.empty() && keeps) remote.spare.push_back(std::move(bytes));
-    remote.received.pop_front();
-  }
+  landed_hosts_ = 0;
   publish(mine_.reduced, ++reduced_);
   return true;
 }
@@ -275,26 +269,27 @@ bool Engine::locals_reduced(std::uint32_t round) const {
                      [&](int peer) { return reached(region_.cell(local(peer)).reduced, round + 1); });
 }
 
-/// Whether everything of a round that comes from other machines is where it belongs.
+/// Whether the sums of a round that come from other hosts, or go there, are where they belong.
 bool Engine::locals_delivered(std::uint32_t round) const {
   return std::all_of(locals_.begin(), locals_.end(),
                      [&](int peer) { return reached(region_.cell(local(peer)).delivered, round + 1); });
 }
 
-/// Whether the ranks of other machines have done their part of a round, and have what this one owes them.
-bool Engine::remotes_reduced(std::uint32_t round) const {
-  return std::all_of(remotes_.begin(), remotes_.end(), [&](const auto& entry) {
-    const Remote& remote = entry.second;
-    return is_before(round, remote.ready_out) && is_before(round, remote.partials_out) &&
-           is_before(round, remote.results_out) && is_before(round, remote.results_in);
-  });
+/// Rounds that all ranks of this host have reduced.
+std::uint32_t Engine::freed() const {
+  std::uint32_t least = reduced_;
+  for (const int peer : locals_) {
+    const std::uint32_t theirs = region_.cell(local(peer)).reduced.rounds.load(std::memory_order_acquire);
+    if (is_before(theirs, least)) least = theirs;
+  }
+  return least;
 }
 
 bool Engine::complete() {
   if (completed_ == reduced_) return false;
   Pending& op = op_of(completed_);
-  if (!remotes_reduced(completed_) || (!op.plan.one_shot() && !locals_reduced(completed_))) return false;
-  if (op.by_host_group && op.plan.answers() && !locals_delivered(completed_)) return false;
+  if (!op.plan.one_shot() && !locals_reduced(completed_)) return false;
+  if (layout_.hosts() > 1 && op.plan.answers() && !locals_delivered(completed_)) return false;
   if (op.plan.answers()) unstage(op, completed_ - op.first_round);
   ++completed_;
   if (completed_ == op.first_round + op.rounds) {

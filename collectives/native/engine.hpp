@@ -10,14 +10,15 @@
 ///              reads this rank's input any more. One-shot (cost_model.hpp), a rank completes a round once it
 ///              has reduced it: what others read of its input is in its stage.
 ///
-/// Between hosts, adjacent ranks on one host act as one host group (host_layout.hpp). For a sum, each of them
-/// is the leader for some remote ranks: it sends these the group's partial sums and stores their results to
-/// the whole group. Input that every rank of a host copies is *relayed*: one rank receives it into its stage,
-/// and the others read it there once its `delivered` counts the round.
+/// Between hosts, the gateways (host_layout.hpp) send what the ranks of their host have for those of another
+/// (host_plan.hpp), and store what comes to the region, where a rank adds it up or copies it as it does what
+/// the ranks of its host left there. A gateway has reduced a round once it has also sent and received the
+/// inputs of its connections, and it counts a round as `delivered` once it has stored the sums that came to
+/// all of its host, and sent those that go.
 ///
 /// The first two counts are words of the region that the others watch. Several rounds can be between these
 /// states, so buckets that are launched during a backward are reduced one after another without waiting for
-/// the last rank in between. A rank of another host takes part by frames (engine_remote.cpp). Sends and
+/// the last rank in between. Other hosts take part by frames (engine_remote.cpp). Sends and
 /// receives have their own order, by pair of ranks (mailbox.hpp, engine_messages.cpp), and move whenever a
 /// rank waits for anything.
 ///
@@ -25,18 +26,22 @@
 /// aborts.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "collectives/native/backoff.hpp"
 #include "collectives/native/cost_model.hpp"
 #include "collectives/native/fixed_queue.hpp"
 #include "collectives/native/host_layout.hpp"
+#include "collectives/native/host_plan.hpp"
 #include "collectives/native/kernels.hpp"
 #include "collectives/native/leaf_sums.hpp"
 #include "collectives/native/link.hpp"
@@ -79,6 +84,9 @@ class Engine {
   /// The group is destroyed: others must not wait for this rank.
   void leave();
 
+  /// Starts the thread that moves everything while nobody waits (engine_serve.cpp).
+  void start_serving();
+
  private:
   struct Tree {
     std::size_t offset = 0;  ///< of slot 0 in each rank's data
@@ -96,36 +104,43 @@ class Engine {
     bool copies_in = false;             ///< other local ranks read this rank's input from its stage
     bool gated = false;                 ///< a round has to wait for this rank's stage
     bool agreed = false;                ///< the local ranks' calls are compared
-    bool by_host_group = false;         ///< a host group sends one partial sum and receives one result
-    bool relayed = false;               ///< inputs go to one rank of a machine, for all there
+    HostPlan hosts;                     ///< where there are several
     std::vector<Op> packed;             ///< calls that this one stands for, and
     std::unique_ptr<std::byte[]> pack;  ///< its buffer
     std::uint32_t slot = 0;             ///< its published call
     std::vector<std::uint64_t> places;  ///< by local rank: offset of its input in its data + 1, or 0
     bool is(OpKind kind) const { return call.kind == kind; }
   };
-  /// The partials of one round from a rank of another machine.
-  struct ReceivedPartial {
+  /// A frame of a round that this rank has not launched yet.
+  struct EarlyFrame {
     FrameHeader header;
     std::vector<std::byte> bytes;
-    bool placed = false;  ///< they went straight to the output
   };
-  /// A rank of another machine. Counts are of rounds, as launched_ and the like.
+  /// A rank of another host. Where the two are gateways, the counts are of rounds, as launched_ and the like:
+  /// all before have been sent or received, or go another way.
   struct Remote {
-    explicit Remote(Link made, int self) : link(std::move(made)), mailbox(self, link.rank(), {}) {}
+    Remote(Link made, int self, int its_host)
+        : link(std::move(made)), mailbox(self, link.rank(), {}), host(its_host) {}
     Link link;
     Mailbox mailbox;
-    enum class Sending { kNothing, kReady, kPartials, kResult, kMessage } sending = Sending::kNothing;
-    bool message_first = false;   ///< whose turn it is, so that neither starves the other
-    std::uint32_t ready_out = 0;  ///< rounds of which it knows that there is room for its partials
-    std::uint32_t partials_out = 0;
-    std::uint32_t results_out = 0;
-    std::uint32_t ready_in = 0;
-    std::uint32_t results_in = 0;
-    std::deque<ReceivedPartial> received;  ///< rounds from reduced_ on
-    ReceivedPartial coming;                ///< is coming in
-    std::vector<std::vector<std::byte>> spare;
-    std::vector<std::byte> added_up;  ///< what this rank sends of its host group's inputs
+    const int host;
+    bool gate = false;
+    std::uint32_t lane = 0, lanes = 1;  ///< of the rounds between the two hosts, which it takes
+    enum class Sending { kNothing, kTold, kPartials, kResult, kMessage } sending = Sending::kNothing;
+    bool message_first = false;  ///< whose turn it is, so that neither starves the other
+    std::uint32_t partials_out = 0, partials_in = 0;
+    std::uint32_t results_out = 0, results_in = 0;
+    std::uint32_t freed_there = 0;        ///< rounds that its host has reduced
+    std::uint32_t freed_told = 0;         ///< what it knows of this one
+    std::uint32_t called_told = 0;        ///< the number of the last call that it was told of, and
+    std::uint64_t missing_told = 0;       ///< who was missing
+    std::optional<FrameHeader> its_call;  ///< what it called and waits for, which this rank has not called
+    std::uint64_t its_missing = 0;        ///< and who is missing there, as in GateCell
+    std::deque<EarlyFrame> early;
+    EarlyFrame coming;
+    bool comes_early = false;
+    std::vector<std::byte> added_up;  ///< what this host sends of its ranks' sums
+    bool takes(std::uint32_t round) const { return gate && round % lanes == lane; }
   };
   /// A rank of this machine (or this one itself) with which there were messages.
   struct Neighbour {
@@ -143,38 +158,36 @@ class Engine {
   LeafSums& sums_of(const Pending& op) { return op.is(OpKind::kAllReduceTree) ? leaf_sums_ : rank_sums_; }
   const LeafSums& sums_of(const Pending& op) const { return const_cast<Engine*>(this)->sums_of(op); }
   std::size_t partials_of(const Pending& op, int rank) const { return sums_of(op).of_rank[index_of(rank)]; }
-  bool by_host_group(const Pending& op, int rank) const { return op.by_host_group && !layout_.alone(rank); }
-  std::size_t partials_sent(const Pending& op, int from, int to) const;
-  bool takes_result(const Pending& op, int to, int owner) const;
-  int reader_of(const Pending& op, int to) const;
+  bool alone() const { return locals_.size() == 1; }
+  Shape shape_of(const Op& call) const;
   std::byte* slot(const Pending& op, int rank, std::size_t partial) const;
   const std::byte* own_input(const Pending& op, std::size_t partial) const;
   std::byte* own_output(const Pending& op) const;
-  const std::byte* source(const Pending& op, std::uint32_t round, int from, int to, std::size_t partial);
+  const std::byte* source(const Pending& op, std::uint32_t round, int from, int to,
+                          std::size_t partial) const;
   std::byte* target(const Pending& op, std::uint32_t round, int owner, int to) const;
-  std::byte* own_sum(const Pending& op, std::uint32_t round) const;
-  int origin_of(const Pending& op, int sender) const;
-  bool into_stage(const Pending& op) const { return op.relayed && locals_.size() > 1; }
-  std::byte* landing(const Pending& op, std::uint32_t round, int from) const;
+  std::byte* own_sum(const Pending& op, std::uint32_t round, int owner) const;
+  const std::byte* landed_part(const Pending& op, std::uint32_t round, int from, std::size_t part) const;
+  std::vector<std::span<std::byte>> blob(const Pending& op, std::uint32_t round, int origin) const;
+  std::vector<std::span<const std::byte>> own_blob(Remote& remote, const Pending& op, std::uint32_t round);
   void prepare(Pending& op) const;
   void stage(const Pending& op, std::uint32_t round) const;
   void unstage(const Pending& op, std::uint32_t round) const;
   void sum(const Pending& op, std::uint32_t round);
-  std::span<const std::byte> add_up_host_group(Remote& remote, const Pending& op, std::uint32_t round);
+  void add_up(Remote& remote, const Pending& op, std::uint32_t round, int receiver, std::size_t at);
   void pass_on(const Pending& op, std::uint32_t round, int owner) const;
   void copy(const Pending& op, std::uint32_t round);
 
   // The three counts. Each returns whether it moved.
   bool advance();
   bool arrive();
-  bool relay();
   bool reduce();
   bool complete();
   bool locals_arrived(std::uint32_t round) const;
-  bool all_arrived(std::uint32_t round) const;
+  bool all_arrived(std::uint32_t round);
   bool locals_reduced(std::uint32_t round) const;
   bool locals_delivered(std::uint32_t round) const;
-  bool remotes_reduced(std::uint32_t round) const;
+  std::uint32_t freed() const;
   void agree(Pending& op);
   void trace(const Pending& op, const Choice& choice);
   Token launch_rounds(const Op& call, std::span<const Op> packed = {},
@@ -206,32 +219,39 @@ class Engine {
   std::string name_of(const Transfer& transfer) const;
   std::string name_of(const Token& token);
 
-  // Other machines (engine_remote.cpp).
+  // Other hosts (engine_remote.cpp).
   bool exchange();
   bool needs(const Remote& remote) const;
+  void skip_rounds(Remote& remote);
   bool send_to(Remote& remote);
   bool start_frame(Remote& remote);
-  bool start_ready(Remote& remote);
+  bool start_freed(Remote& remote);
+  bool start_call(Remote& remote);
   bool start_result(Remote& remote);
   bool start_partials(Remote& remote);
   bool start_message(Remote& remote);
   void sent(Remote& remote);
   bool receive_from(Remote& remote);
-  std::span<std::byte> target_of(Remote& remote);
-  std::span<std::byte> partials_target(Remote& remote);
-  std::span<std::byte> result_target(Remote& remote);
+  std::vector<std::span<std::byte>> target_of(Remote& remote);
+  std::vector<std::span<std::byte>> partials_target(Remote& remote);
+  std::vector<std::span<std::byte>> result_target(Remote& remote);
+  std::vector<std::span<std::byte>> early_target(Remote& remote);
+  std::vector<std::span<std::byte>> blobs_from(Remote& remote, const FrameHeader& header);
   void received(Remote& remote);
-  void skip_results(Remote& remote);
+  void landed(Remote& remote);
+  void place_early(Remote& remote);
+  void compare_its_call(Remote& remote);
   void count_delivered();
   void check_call(const Remote& remote, const FrameHeader& header, const Pending& op);
-  void check_received(const Pending& op);
-  [[noreturn]] void out_of_turn(const Remote& remote);
-  FrameHeader header_for(const Pending& op, std::uint32_t round, FrameKind kind, std::size_t bytes) const;
-  std::size_t partials_bytes(const Pending& op, std::uint32_t round, int from, int to) const;
-  bool has_partials(const Remote& remote, std::uint32_t round) const;
-  bool has_arrived(const Remote& remote, std::uint32_t round) const;
+  [[noreturn]] void refuse(const Remote& remote, const FrameHeader& header);
+  FrameHeader header_for(Remote& remote, const Pending& op, std::uint32_t round, FrameKind kind,
+                         std::size_t bytes) const;
+  bool has_landed(const Pending& op, std::uint32_t round, int origin) const;
+  bool gates_are_past(std::uint32_t round) const;
   void sleep_on_sockets();
   bool wait_to_send();
+
+  void serve();
 
   // Messages (engine_messages.cpp).
   Mailbox& mailbox_of(int peer);
@@ -250,6 +270,7 @@ class Engine {
   std::set<OpWords> traced_;
   const std::vector<LeafInterval> intervals_;
   const HostLayout layout_;
+  const int host_;
   const std::vector<int> locals_;
   std::vector<int> local_index_;  ///< by rank: its place among the local ranks, or -1
   Region region_;
@@ -258,11 +279,17 @@ class Engine {
   LeafSums leaf_sums_;
   LeafSums rank_sums_;  ///< of the tree on which a leaf is a rank
 
+  std::atomic<std::uint32_t> waiting_{0};  ///< threads in wait(): they serve
+  UniqueFd stop_;                          ///< written to end the server
+  std::thread server_;
+  Instant served_at_{0};  ///< when something last moved there
+
   mutable std::mutex mutex_;
   std::vector<Tree> trees_;
   std::size_t allocated_bytes_ = 0;
   bool staging_populated_ = false;
   std::map<int, Remote> remotes_;
+  std::vector<Remote*> gates_;  ///< those that carry rounds
   std::map<int, Neighbour> neighbours_;
   std::vector<std::shared_ptr<Transfer>>
       any_receives_;   ///< from any rank, without a message yet, oldest first
@@ -274,16 +301,21 @@ class Engine {
   std::uint32_t arrived_ = 0;
   std::uint32_t reduced_ = 0;
   std::uint32_t completed_ = 0;
-  std::uint32_t relayed_ = 0;  ///< of which what came for all of this machine is in the stage
   std::uint32_t delivered_ = 0;
 
   MonotonicClock clock_;
+  bool stalled_ = false;            ///< no rank made progress for a while
+  std::uint64_t missing_here_ = 0;  ///< who of this host is missing then
   bool moved_ = false;  ///< since check_on_others() looked: it reads the clock, and not every step
   std::uint64_t seen_progress_ = 0;
   Instant progress_at_{0};
 
   std::vector<const std::byte*> sources_;  ///< scratch of sum()
   std::vector<std::byte*> targets_;
+  std::vector<std::size_t> next_part_;  ///< by host
+  int landed_hosts_ = 0;  ///< of the next round to reduce: of all before it everything has landed
+  /// The last calls, by number, to name what another rank's does not match.
+  std::array<std::pair<std::uint32_t, OpWords>, kMaxInFlight> recent_{};
 };
 
 }  // namespace troupe::collectives

@@ -8,21 +8,14 @@
 
 namespace troupe::collectives {
 
-/// Partial sums that `from` sends to `to` on another machine.
-std::size_t Engine::partials_sent(const Pending& op, int from, int to) const {
-  if (!by_host_group(op, from)) return partials_of(op, from);
-  return layout_.leader(from, to) == from ? sums_of(op).of_host_group[layout_.host_group_of(from)] : 0;
-}
-
-/// Whether `to` receives the sum of `owner`, on another host, for its host group.
-bool Engine::takes_result(const Pending& op, int to, int owner) const {
-  return !by_host_group(op, to) || op.is(OpKind::kReduce) || layout_.leader(to, owner) == to;
-}
-
-/// Who on this machine reads this rank's input for `to`; this rank itself if nobody else does.
-int Engine::reader_of(const Pending& op, int to) const {
-  if (is_local(to)) return to;
-  return by_host_group(op, rank_) ? layout_.leader(rank_, to) : rank_;
+Shape Engine::shape_of(const Op& call) const {
+  Shape shape{.ranks = size_, .hosts = layout_.hosts(), .members = layout_.most_members()};
+  if (shape.hosts == 1) return shape;
+  const LeafSums& sums = call.kind == OpKind::kAllReduceTree ? leaf_sums_ : rank_sums_;
+  const auto& nodes = call.how.op == ReduceOp::kPremulSum ? sums.apart : sums.of_host;
+  shape.nodes = *std::max_element(nodes.begin(), nodes.end());
+  shape.landing_bytes = region_.landing_bytes();
+  return shape;
 }
 
 /// Partial `partial` of local rank `rank` in a tree.
@@ -49,21 +42,20 @@ void Engine::prepare(Pending& op) const {
   if (placed) {
     op.places[local(rank_)] = static_cast<std::uint64_t>(op.call.in() - region_.data(local(rank_))) + 1;
   }
-  // What nobody reads in the first round, nobody reads later.
-  for (int to = 0; to < size_ && !placed && !op.copies_in; ++to) {
-    op.copies_in = reader_of(op, to) != rank_ && op.plan.reads(0, rank_, to).size() != 0;
+  // What nobody reads in the first round, nobody reads later. For other hosts any rank of this one may read.
+  for (int to = 0; to < size_ && !placed && !alone() && !op.copies_in; ++to) {
+    op.copies_in = to != rank_ && op.plan.reads(0, rank_, to).size() != 0;
   }
-  // A sum for a root on another machine waits in the stage until it is sent. One-shot, a rank would else be
+  // A sum for a root on another host waits in the stage until it is sent. One-shot, a rank would else be
   // ahead of the others' reading by more than there are published calls.
-  op.gated = op.copies_in || op.plan.one_shot() || into_stage(op) ||
-             (op.is(OpKind::kReduce) && !is_local(op.call.peer));
+  op.gated = op.copies_in || op.plan.one_shot() || (op.is(OpKind::kReduce) && !is_local(op.call.peer));
 }
 
-/// Copies what the other local ranks will read of a private input to this rank's stage.
+/// Copies what others of this host will read of a private input to this rank's stage.
 void Engine::stage(const Pending& op, std::uint32_t round) const {
   std::byte* to = region_.stage(local(rank_), op.first_round + round);
   for (int peer = 0; peer < size_; ++peer) {
-    if (reader_of(op, peer) == rank_) continue;
+    if (peer == rank_) continue;
     const Slice wanted = op.plan.reads(round, rank_, peer);
     if (wanted.size() == 0) continue;
     std::memcpy(to + op.plan.staged(round, rank_, peer) * op.element,
@@ -72,33 +64,77 @@ void Engine::stage(const Pending& op, std::uint32_t round) const {
   }
 }
 
-/// Copies the sums that other local ranks stored to this rank's stage to its private output.
+/// Copies the sums that others of this host stored to this rank's stage to its private output.
 void Engine::unstage(const Pending& op, std::uint32_t round) const {
   if (op.is(OpKind::kAllReduceTree) || op.places[local(rank_)] != 0) return;
   const std::byte* from = region_.stage(local(rank_), op.first_round + round);
   const std::size_t begin = op.plan.part(round).begin;
   for (int owner = 0; owner < size_; ++owner) {
     const Slice sums = op.plan.results(round, owner, rank_);
-    const bool by_others = owner != rank_ && (is_local(owner) || !takes_result(op, rank_, owner));
-    if (!by_others || sums.size() == 0) continue;
+    const int storer =
+        is_local(owner) ? owner : layout_.gateway_in(host_, layout_.host_of(owner), op.first_round + round);
+    if (storer == rank_ || sums.size() == 0) continue;
     std::memcpy(op.call.out() + sums.begin * op.element, from + (sums.begin - begin) * op.element,
                 sums.size() * op.element);
   }
 }
 
-/// Where this rank reads of the input of `from` what `to` reads of it: for itself, or of its own host group
-/// for a rank of another machine. REQUIRES: that is something, and `from` has arrived.
+/// Where this rank reads what `to` reads of the input of `from`, a rank of this host: for itself, or for a
+/// rank of another host. REQUIRES: that is something, and `from` has arrived.
 const std::byte* Engine::source(const Pending& op, std::uint32_t round, int from, int to,
-                                std::size_t partial) {
+                                std::size_t partial) const {
   const Slice wanted = op.plan.reads(round, from, to);
   const std::size_t begin = wanted.begin * op.element;
   if (from == rank_) return own_input(op, partial) + begin;
-  if (!is_local(from)) {
-    return remotes_.at(from).received.front().bytes.data() + partial * wanted.size() * op.element;
-  }
   if (op.is(OpKind::kAllReduceTree)) return slot(op, from, partial) + begin;
   if (op.places[local(from)] != 0) return region_.data(local(from)) + (op.places[local(from)] - 1) + begin;
   return region_.stage(local(from), op.first_round + round) + op.plan.staged(round, from, to) * op.element;
+}
+
+/// What this rank reads of the input of `from`, a rank of another host. REQUIRES: it has landed.
+const std::byte* Engine::landed_part(const Pending& op, std::uint32_t round, int from,
+                                     std::size_t part) const {
+  return region_.landing(layout_.host_of(from), op.first_round + round) +
+         op.hosts.offset(round, from, rank_, part);
+}
+
+/// Where the blob of another host goes: to the landing, or to the output where only this rank copies it.
+std::vector<std::span<std::byte>> Engine::blob(const Pending& op, std::uint32_t round, int origin) const {
+  std::vector<std::span<std::byte>> pieces;
+  if (!alone() || op.plan.sums() || !op.hosts.wants(round, origin, host_)) {
+    pieces.emplace_back(region_.landing(origin, op.first_round + round),
+                        op.hosts.blob_bytes(round, origin, host_));
+    return pieces;
+  }
+  for (const int from : layout_.members(origin)) {
+    const std::size_t bytes = op.plan.reads(round, from, rank_).size() * op.element;
+    if (bytes != 0) pieces.emplace_back(op.call.out() + op.plan.writes(round, from) * op.element, bytes);
+  }
+  return pieces;
+}
+
+/// What this host sends another one of its own. REQUIRES: the local ranks have arrived.
+std::vector<std::span<const std::byte>> Engine::own_blob(Remote& remote, const Pending& op,
+                                                         std::uint32_t round) {
+  std::vector<std::span<const std::byte>> pieces;
+  const bool adds_up = op.hosts.adds_up() && !alone();
+  const std::size_t bytes = op.hosts.bytes(round, host_, remote.host);
+  if (adds_up && remote.added_up.size() < bytes) remote.added_up.resize(bytes);
+  for (const int to : op.hosts.receivers(round, host_, remote.host)) {
+    if (adds_up) {
+      add_up(remote, op, round, to, op.hosts.offset(round, rank_, to, 0));
+      continue;
+    }
+    for (const int from : locals_) {
+      const std::size_t part = op.plan.reads(round, from, to).size() * op.element;
+      const std::size_t parts = op.plan.sums() ? partials_of(op, from) : 1;
+      for (std::size_t p = 0; p < parts && part != 0; ++p) {
+        pieces.emplace_back(source(op, round, from, to, p), part);
+      }
+    }
+  }
+  if (adds_up) pieces.emplace_back(remote.added_up.data(), bytes);
+  return pieces;
 }
 
 /// Where the sum of `owner` is stored for local rank `to`.
@@ -112,26 +148,14 @@ std::byte* Engine::target(const Pending& op, std::uint32_t round, int owner, int
   return region_.stage(local(to), op.first_round + round) + (begin - op.plan.part(round).begin) * op.element;
 }
 
-/// Where the sum lies that this rank sends to other machines: in its output, or, if it keeps none, in its
-/// part of its own stage, which nobody else reads.
-std::byte* Engine::own_sum(const Pending& op, std::uint32_t round) const {
-  if (op.plan.results(round, rank_, rank_).size() != 0) return target(op, round, rank_, rank_);
-  const std::size_t at = op.plan.reads(round, rank_, rank_).begin - op.plan.part(round).begin;
-  return region_.stage(local(rank_), op.first_round + round) + at * op.element;
-}
-
-/// Whose input `sender` sends to another machine.
-int Engine::origin_of(const Pending& op, int sender) const {
-  return op.is(OpKind::kBroadcast) ? op.call.peer : sender;
-}
-
-/// The address of the relayed input of `from`, a rank of another host: in the relay's stage, or in
-/// the output where no other rank of this host copies it.
-std::byte* Engine::landing(const Pending& op, std::uint32_t round, int from) const {
-  if (!into_stage(op)) return op.call.out() + op.plan.writes(round, from) * op.element;
-  const int relay = layout_.relay(from, rank_, op.first_round + round);
-  const std::size_t at = op.plan.relayed(layout_.place(from, rank_));
-  return region_.stage(local(relay), op.first_round + round) + at * op.element;
+/// Where the sum of `owner`, a rank of this host, lies for other hosts: where it is stored for this rank, or,
+/// if this one gets none, in the owner's part of its own stage, which nobody else reads.
+std::byte* Engine::own_sum(const Pending& op, std::uint32_t round, int owner) const {
+  const Slice sum = op.plan.results(round, owner, rank_);
+  const bool placed = op.is(OpKind::kAllReduceTree) || op.places[local(rank_)] != 0;
+  if (sum.size() != 0 && (owner == rank_ || placed)) return target(op, round, owner, rank_);
+  const std::size_t at = op.plan.reads(round, owner, owner).begin - op.plan.part(round).begin;
+  return region_.stage(local(sum.size() != 0 ? rank_ : owner), op.first_round + round) + at * op.element;
 }
 
 void Engine::sum(const Pending& op, std::uint32_t round) {
@@ -140,14 +164,18 @@ void Engine::sum(const Pending& op, std::uint32_t round) {
   sources_.clear();
   targets_.clear();
   LeafSums& sums = sums_of(op);
-  for (const LeafInterval group : layout_.host_groups()) {
-    if (!is_local(group.begin) && by_host_group(op, group.begin)) {
-      const int leader = layout_.leader(group.begin, rank_);
-      const std::size_t partials = partials_sent(op, leader, rank_);
-      for (std::size_t p = 0; p < partials; ++p) sources_.push_back(source(op, round, leader, rank_, p));
-      continue;
-    }
+  const bool added_up = layout_.hosts() > 1 && op.hosts.adds_up();
+  std::fill(next_part_.begin(), next_part_.end(), 0);
+  for (std::size_t g = 0; g < layout_.host_groups().size(); ++g) {
+    const LeafInterval group = layout_.host_groups()[g];
     for (int peer = group.begin; peer < group.end; ++peer) {
+      if (!is_local(peer)) {
+        std::size_t& part = next_part_[index_of(layout_.host_of(peer))];
+        std::size_t parts = added_up ? sums.of_group[g] : partials_of(op, peer);
+        for (; parts != 0; --parts) sources_.push_back(landed_part(op, round, peer, part++));
+        if (added_up) break;
+        continue;
+      }
       for (std::size_t p = 0; p < partials_of(op, peer); ++p) {
         sources_.push_back(source(op, round, peer, rank_, p));
       }
@@ -159,43 +187,39 @@ void Engine::sum(const Pending& op, std::uint32_t round) {
     for (int peer : locals_) {
       if (op.plan.results(round, rank_, peer).size() != 0) targets_.push_back(target(op, round, rank_, peer));
     }
-    if (targets_.empty()) targets_.push_back(own_sum(op, round));
+    if (targets_.empty()) targets_.push_back(own_sum(op, round, rank_));
   }
-  TreeSum& tree = op.by_host_group ? sums.mixed : sums.all;
+  TreeSum& tree = added_up ? sums.mixed : sums.all;
   tree.run(op.kernel, sources_, targets_, mine.size(), op.element, op.call.how.factor);
 }
 
-/// Adds up what the ranks of this host group have for `remote`. REQUIRES: the local ranks have arrived.
-std::span<const std::byte> Engine::add_up_host_group(Remote& remote, const Pending& op, std::uint32_t round) {
-  const int to = remote.link.rank();
-  const LeafInterval group = layout_.host_groups()[layout_.host_group_of(rank_)];
-  const std::size_t count = op.plan.reads(round, rank_, to).size(), bytes = count * op.element;
+/// Adds up what the ranks of this host have for `to`, on another one, to `at` of what is sent.
+void Engine::add_up(Remote& remote, const Pending& op, std::uint32_t round, int to, std::size_t at) {
+  const std::size_t count = op.plan.reads(round, rank_, to).size();
   LeafSums& sums = sums_of(op);
-  remote.added_up.resize(sums.own_host_group.size() * bytes);
   Kernel kernel = op.kernel;
   kernel.divide = nullptr;  // once, at the root
-  int peer = group.begin;
+  auto peer = locals_.begin();
   std::size_t partial = 0;
-  for (std::size_t n = 0; n < sums.own_host_group.size(); ++n) {
+  for (LeafSums::Node& node : sums.own_host) {
     sources_.clear();
-    while (sources_.size() < sums.own_host_group[n].sources) {
-      if (partial == partials_of(op, peer)) {
+    while (sources_.size() < node.sources) {
+      if (partial == partials_of(op, *peer)) {
         ++peer;
         partial = 0;
       }
-      sources_.push_back(source(op, round, peer, to, partial++));
+      sources_.push_back(source(op, round, *peer, to, partial++));
     }
-    std::byte* target = remote.added_up.data() + n * bytes;
-    sums.own_host_group[n].sum.run(kernel, sources_, std::span(&target, 1), count, op.element);
+    std::byte* target = remote.added_up.data() + at;
+    node.sum.run(kernel, sources_, std::span(&target, 1), count, op.element);
+    at += count * op.element;
   }
-  return remote.added_up;
 }
 
-/// Stores the sum of `owner`, which this rank received, to the others of its host group.
+/// Stores the sum of `owner`, which this rank received, to the others of its host.
 void Engine::pass_on(const Pending& op, std::uint32_t round, int owner) const {
-  if (!by_host_group(op, rank_) || op.is(OpKind::kReduce)) return;
-  const LeafInterval group = layout_.host_groups()[layout_.host_group_of(rank_)];
-  for (int to = group.begin; to < group.end; ++to) {
+  if (op.is(OpKind::kReduce)) return;
+  for (const int to : locals_) {
     const Slice sum = op.plan.results(round, owner, to);
     if (to == rank_ || sum.size() == 0) continue;
     std::memcpy(target(op, round, owner, to), target(op, round, owner, rank_), sum.size() * op.element);
@@ -209,10 +233,10 @@ void Engine::copy(const Pending& op, std::uint32_t round) {
     const int from = (rank_ + i) % size_;
     const Slice wanted = op.plan.reads(round, from, rank_);
     if (wanted.size() == 0) continue;
-    const bool relayed = !is_local(from) && op.relayed;
-    if (!relayed && !is_local(from) && remotes_.at(from).received.front().placed) continue;
+    if (!is_local(from) && alone()) continue;  // it came to the output
     std::byte* to = op.call.out() + op.plan.writes(round, from) * op.element;
-    const std::byte* at = relayed ? landing(op, round, from) : source(op, round, from, rank_, 0);
+    const std::byte* at =
+        is_local(from) ? source(op, round, from, rank_, 0) : landed_part(op, round, from, 0);
     if (at != to) std::memcpy(to, at, wanted.size() * op.element);
   }
 }

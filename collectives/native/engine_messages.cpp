@@ -127,7 +127,7 @@ bool Engine::exchange_messages() {
         }
         const auto target = mailbox.begin(*link.header());
         check(mailbox);
-        link.receive_into(target);
+        link.receive_into({target});
         link.pump();
       }
       if (!link.received()) break;

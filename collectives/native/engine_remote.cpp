@@ -1,15 +1,17 @@
 /// The engine's half that talks to ranks of other hosts.
 ///
-/// On each connection both sides send, for every round in order, what the other reads of their input
-/// (kPartials, empty if nothing: it stands for having arrived) and, where sums go back, their slice of the
-/// result (kResult). A rank that has sent its result has received all partials, so a result may be stored
-/// over the slice that it answers.
+/// On the connection of two gateways (host_layout.hpp) each side sends, for every round that the connection
+/// takes, in order, what its host has for the other (kPartials) and, where sums go back, the slices that its
+/// ranks own (kResult). Nothing is sent of a round in which the host has nothing for the other. A host that
+/// has sent its results has received all partials, so results may be stored over the slices that they answer.
 ///
-/// Always drain every connection: a message that somebody waits for may be queued behind another. So eager
-/// data is small: partials of more than kEagerPartials wait for the receiver's kReady. The receiver sends
-/// kReady once it has launched the operation and has room. A rank whose own partials are large sends kReady
-/// too, so that each rank says what it called before it waits for another. Partials are sent for at most
-/// kWindow rounds that this rank has not reduced itself, hence at most twice as many wait at a receiver.
+/// Always drain every connection: a message that somebody waits for may be queued behind a frame of a round
+/// that this rank has not launched. Such a frame is kept until it does. There are few of them: a host sends
+/// the frames of at most kLandings rounds that the other has not reduced. Each says how many rounds it has
+/// reduced with every frame, and with a frame of its own (kFreed) where it sends few others.
+///
+/// A rank that gets nothing says what it called (kCalled) after a while, so that ranks that called different
+/// operations, of which neither has anything for the other, learn it.
 
 #include <poll.h>
 
@@ -19,95 +21,115 @@
 #include "runtime/core/assert.hpp"
 
 namespace troupe::collectives {
-namespace {
 
-constexpr std::uint32_t kWindow = 8;       ///< rounds
-constexpr std::uint32_t kLargeWindow = 2;  ///< rounds, of partials that are larger than a chunk
-
-}  // namespace
-
-bool Engine::has_partials(const Remote& remote, std::uint32_t round) const {
-  return is_before(round, reduced_ + static_cast<std::uint32_t>(remote.received.size()));
-}
-
-/// Whether this rank may reduce a round as far as `remote` goes. What goes out may be gone afterwards:
-/// one-shot, the sum is stored over the own input; in a host group, the others' inputs are theirs again.
-bool Engine::has_arrived(const Remote& remote, std::uint32_t round) const {
-  if (!has_partials(remote, round)) return false;
-  const Pending& op = op_of(round);
-  return is_before(round, remote.partials_out) || !(op.plan.one_shot() || by_host_group(op, rank_));
-}
-
-/// What `from` sends `to`, on another machine, in a round of the group.
-std::size_t Engine::partials_bytes(const Pending& op, std::uint32_t round, int from, int to) const {
-  const int origin = origin_of(op, from);
-  if (op.relayed) {
-    const bool sends = op.is(OpKind::kBroadcast) ? layout_.feeds(origin, from, to, round)
-                                                 : layout_.relay(from, to, round) == to;
-    if (!sends) return 0;
-  }
-  return partials_sent(op, from, to) *
-         op.plan.reads(round - op.first_round, op.relayed ? origin : from, to).size() * op.element;
-}
-
-FrameHeader Engine::header_for(const Pending& op, std::uint32_t round, FrameKind kind,
+FrameHeader Engine::header_for(Remote& remote, const Pending& op, std::uint32_t round, FrameKind kind,
                                std::size_t bytes) const {
-  return {.kind = kind, .sequence = op.sequence, .round = round, .call = op.words, .payload_bytes = bytes};
+  remote.freed_told = freed();
+  return {.kind = kind,
+          .sequence = op.sequence,
+          .round = round,
+          .call = op.words,
+          .payload_bytes = bytes,
+          .freed = remote.freed_told};
+}
+
+/// Passes over rounds in which nothing goes over this connection, in each of the four ways that it counts.
+void Engine::skip_rounds(Remote& remote) {
+  if (!remote.gate) return;
+  const auto skip = [&](std::uint32_t& count, const auto& is_due) {
+    for (; is_before(count, launched_); ++count) {
+      const Pending& op = op_of(count);
+      if (remote.takes(count) && is_due(op, count - op.first_round)) return;
+    }
+  };
+  const int there = remote.host;
+  skip(remote.partials_out, [&](const Pending& op, auto r) { return op.hosts.sends(r, host_, there); });
+  skip(remote.partials_in, [&](const Pending& op, auto r) { return op.hosts.sends(r, there, host_); });
+  skip(remote.results_out, [&](const Pending& op, auto r) { return op.hosts.result_bytes(r, host_, there); });
+  skip(remote.results_in, [&](const Pending& op, auto r) { return op.hosts.result_bytes(r, there, host_); });
+}
+
+/// Whether the partials of a round have gone over this rank's connections, both ways. What goes out may be
+/// gone afterwards, and an operation that is over knows of no frame.
+bool Engine::gates_are_past(std::uint32_t round) const {
+  return std::all_of(gates_.begin(), gates_.end(), [&](const Remote* gate) {
+    return is_before(round, gate->partials_out) && is_before(round, gate->partials_in);
+  });
+}
+
+/// Whether the blob of a host is here. REQUIRES: one comes.
+bool Engine::has_landed(const Pending& op, std::uint32_t round, int origin) const {
+  const int from = op.hosts.via(origin, host_);
+  return reached(region_.gate(from, round % layout_.lanes(host_, from)).landed, round + 1);
 }
 
 // Sending.
 
-bool Engine::start_ready(Remote& remote) {
-  for (; is_before(remote.ready_out, launched_); ++remote.ready_out) {
-    const std::uint32_t round = remote.ready_out;
-    const Pending& op = op_of(round);
-    const std::size_t in = partials_bytes(op, round, remote.link.rank(), rank_);
-    if (std::max(in, partials_bytes(op, round, rank_, remote.link.rank())) <= kEagerPartials) continue;
-    if (!is_before(round, reduced_ + (in <= kChunkBytes ? kWindow : kLargeWindow))) return false;
-    if (into_stage(op) && !is_before(round, arrived_)) return false;  // it is not free yet
-    remote.link.send(header_for(op, round, FrameKind::kReady, 0), {});
-    remote.sending = Remote::Sending::kReady;
-    return true;
-  }
-  return false;
+bool Engine::start_freed(Remote& remote) {
+  if (!remote.gate || freed() - remote.freed_told < kLandings / 2) return false;
+  remote.freed_told = freed();
+  remote.link.send({.kind = FrameKind::kFreed, .freed = remote.freed_told}, {});
+  remote.sending = Remote::Sending::kTold;
+  return true;
+}
+
+bool Engine::start_call(Remote& remote) {
+  if (!remote.gate || !stalled_ || ops_.empty()) return false;
+  const Pending& op = ops_.front();
+  if (remote.called_told == op.sequence && remote.missing_told == missing_here_) return false;
+  remote.called_told = op.sequence;
+  remote.missing_told = missing_here_;
+  const auto missing = std::as_bytes(std::span(&remote.missing_told, 1));
+  remote.link.send({.kind = FrameKind::kCalled,
+                    .sequence = op.sequence,
+                    .call = op.words,
+                    .payload_bytes = missing.size()},
+                   {missing});
+  remote.sending = Remote::Sending::kTold;
+  return true;
 }
 
 bool Engine::start_result(Remote& remote) {
-  for (; is_before(remote.results_out, launched_); ++remote.results_out) {
-    const std::uint32_t round = remote.results_out;
-    const Pending& op = op_of(round);
-    const Slice sums = op.plan.results(round - op.first_round, rank_, remote.link.rank());
-    if (sums.size() == 0 || !takes_result(op, remote.link.rank(), rank_)) continue;
-    if (!is_before(round, reduced_)) return false;
-    const std::span<const std::byte> bytes(own_sum(op, round - op.first_round), sums.size() * op.element);
-    remote.link.send(header_for(op, round, FrameKind::kResult, bytes.size()), {bytes});
-    remote.sending = Remote::Sending::kResult;
-    return true;
+  const std::uint32_t round = remote.results_out;
+  if (!remote.gate || round == launched_ || !is_before(round, freed())) return false;
+  const Pending& op = op_of(round);
+  const std::uint32_t r = round - op.first_round;
+  const int to = op.is(OpKind::kReduce) ? op.call.peer : layout_.members(remote.host).front();
+  std::vector<std::span<const std::byte>> pieces;
+  for (const int owner : locals_) {
+    const std::size_t bytes = op.plan.results(r, owner, to).size() * op.element;
+    if (bytes != 0) pieces.emplace_back(own_sum(op, r, owner), bytes);
   }
-  return false;
+  remote.link.send(
+      header_for(remote, op, round, FrameKind::kResult, op.hosts.result_bytes(r, host_, remote.host)),
+      std::move(pieces));
+  remote.sending = Remote::Sending::kResult;
+  return true;
 }
 
 bool Engine::start_partials(Remote& remote) {
   const std::uint32_t round = remote.partials_out;
-  if (!is_before(round, arrived_) || !is_before(round, reduced_ + kWindow)) return false;
+  if (!remote.gate || round == launched_ || !is_before(round, remote.freed_there + kLandings)) return false;
   Pending& op = op_of(round);
-  const std::size_t bytes = partials_bytes(op, round, rank_, remote.link.rank());
-  if (bytes > kEagerPartials && !is_before(round, remote.ready_in)) return false;
+  const std::uint32_t r = round - op.first_round;
+  const std::vector<int> origins = op.hosts.origins(r, host_, remote.host);
+  for (const int origin : origins) {
+    const bool there =
+        origin == host_ ? is_before(round, arrived_) && locals_arrived(round) : has_landed(op, round, origin);
+    if (!there) return false;
+  }
   std::vector<std::span<const std::byte>> pieces;
-  if (bytes != 0 && by_host_group(op, rank_)) {
-    if (!locals_arrived(round)) return false;
-    if (!op.agreed) agree(op);
-    pieces.push_back(add_up_host_group(remote, op, round - op.first_round));
-  } else if (bytes != 0 && op.relayed && origin_of(op, rank_) != rank_) {
-    if (!is_before(round, relayed_)) return false;
-    pieces.emplace_back(landing(op, round - op.first_round, origin_of(op, rank_)), bytes);
-  } else if (bytes != 0) {
-    const Slice theirs = op.plan.reads(round - op.first_round, rank_, remote.link.rank());
-    for (std::size_t p = 0; p < partials_of(op, rank_); ++p) {
-      pieces.emplace_back(own_input(op, p) + theirs.begin * op.element, theirs.size() * op.element);
+  std::size_t bytes = 0;
+  for (const int origin : origins) {
+    if (origin != host_) {
+      for (const auto& piece : blob(op, r, origin)) pieces.emplace_back(piece);
+    } else {
+      if (!op.agreed) agree(op);
+      for (const auto& piece : own_blob(remote, op, r)) pieces.emplace_back(piece);
     }
   }
-  remote.link.send(header_for(op, round, FrameKind::kPartials, bytes), std::move(pieces));
+  for (const auto& piece : pieces) bytes += piece.size();
+  remote.link.send(header_for(remote, op, round, FrameKind::kPartials, bytes), std::move(pieces));
   remote.sending = Remote::Sending::kPartials;
   return true;
 }
@@ -124,15 +146,15 @@ bool Engine::start_message(Remote& remote) {
 void Engine::sent(Remote& remote) {
   using Sending = Remote::Sending;
   const Sending what = std::exchange(remote.sending, Sending::kNothing);
-  if (what == Sending::kReady) ++remote.ready_out;
   if (what == Sending::kPartials) ++remote.partials_out;
   if (what == Sending::kResult) ++remote.results_out;
   if (what == Sending::kMessage) remote.mailbox.sent();
+  skip_rounds(remote);
 }
 
 bool Engine::start_frame(Remote& remote) {
   if (std::exchange(remote.message_first, false) && start_message(remote)) return true;
-  if (start_ready(remote) || start_result(remote) || start_partials(remote)) {
+  if (start_result(remote) || start_partials(remote) || start_freed(remote) || start_call(remote)) {
     remote.message_first = true;
     return true;
   }
@@ -155,102 +177,137 @@ bool Engine::send_to(Remote& remote) {
 
 // Receiving.
 
-void Engine::out_of_turn(const Remote& remote) {
-  fail(AbortKind::kMismatch, "rank " + std::to_string(remote.link.rank()) + " sent a frame out of turn" +
-                                 (ops_.empty() ? "" : " during " + numbered(ops_.front().call)));
-}
-
 /// Refuses a frame that is of another operation than this rank's own at that round.
 void Engine::check_call(const Remote& remote, const FrameHeader& header, const Pending& op) {
-  if (header.call == op.words && header.sequence == op.sequence) return;
-  fail(AbortKind::kMismatch, "rank " + std::to_string(rank_) + " called " + numbered(op.call) + " and rank " +
-                                 std::to_string(remote.link.rank()) + " " + to_string(header.call) + " #" +
-                                 std::to_string(header.sequence));
+  if (header.call != op.words || header.sequence != op.sequence) refuse(remote, header);
 }
 
-/// Checks what came before this rank launched `op`.
-void Engine::check_received(const Pending& op) {
-  for (auto& [rank, remote] : remotes_) {
-    for (const ReceivedPartial& partial : remote.received) {
-      const std::uint32_t round = partial.header.round;
-      if (is_before(round, op.first_round) || !is_before(round, launched_)) continue;
-      check_call(remote, partial.header, op);
-      if (partial.header.payload_bytes != partials_bytes(op, round, rank, rank_)) out_of_turn(remote);
+/// A frame does not belong here: names what both called, if that is why.
+void Engine::refuse(const Remote& remote, const FrameHeader& header) {
+  const std::string theirs = "rank " + std::to_string(remote.link.rank());
+  const bool of_round = header.kind == FrameKind::kPartials || header.kind == FrameKind::kResult;
+  const bool of_call = of_round || header.kind == FrameKind::kCalled;
+  const auto differ = [&](std::uint32_t sequence, const OpWords& words) {
+    fail(AbortKind::kMismatch, "rank " + std::to_string(rank_) + " called " + to_string(words) + " #" +
+                                   std::to_string(sequence) + " and " + theirs + " " +
+                                   to_string(header.call) + " #" + std::to_string(header.sequence));
+  };
+  for (const auto& [sequence, words] : recent_) {
+    if (of_call && sequence == header.sequence && words != header.call) differ(sequence, words);
+  }
+  if (of_round && !is_before(header.round, completed_) && is_before(header.round, launched_)) {
+    const Pending& op = op_of(header.round);
+    if (op.words != header.call || op.sequence != header.sequence) differ(op.sequence, op.words);
+  }
+  fail(AbortKind::kMismatch,
+       theirs + " sent a frame out of turn" + (ops_.empty() ? "" : " during " + numbered(ops_.front().call)));
+}
+
+/// Where the blobs of a frame go. REQUIRES: it is the next one that is due.
+std::vector<std::span<std::byte>> Engine::blobs_from(Remote& remote, const FrameHeader& header) {
+  const Pending& op = op_of(header.round);
+  check_call(remote, header, op);
+  std::vector<std::span<std::byte>> targets;
+  std::size_t bytes = 0;
+  for (const int origin : op.hosts.origins(header.round - op.first_round, remote.host, host_)) {
+    for (const auto& piece : blob(op, header.round - op.first_round, origin)) {
+      targets.push_back(piece);
+      bytes += piece.size();
     }
   }
+  if (header.payload_bytes != bytes) refuse(remote, header);
+  return targets;
 }
 
-std::span<std::byte> Engine::partials_target(Remote& remote) {
+/// A frame of a round that this rank has not launched.
+std::vector<std::span<std::byte>> Engine::early_target(Remote& remote) {
   const FrameHeader& header = *remote.link.header();
-  const std::uint32_t round = reduced_ + static_cast<std::uint32_t>(remote.received.size());
-  const std::size_t bytes = header.payload_bytes;
-  const bool large = bytes > kEagerPartials;
+  const bool in_order = remote.early.empty() || is_before(remote.early.back().header.round, header.round);
+  const std::size_t most = static_cast<std::size_t>(layout_.hosts()) * region_.landing_bytes();
+  if (is_before(header.round, launched_) || !is_before(header.round, freed() + kLandings) || !in_order ||
+      !remote.takes(header.round) || header.payload_bytes > most) {
+    refuse(remote, header);
+  }
+  remote.comes_early = true;
   remote.coming.header = header;
-  remote.coming.placed = false;
-  if (is_before(round, launched_)) {
-    const Pending& op = op_of(round);
-    check_call(remote, header, op);
-    const bool asked_for = !is_before(remote.ready_out, round);  // kReady may be out and not yet counted
-    if (header.round != round || bytes != partials_bytes(op, round, remote.link.rank(), rank_) ||
-        (large && !asked_for)) {
-      out_of_turn(remote);
-    }
-    if (op.relayed) {
-      remote.coming.placed = !into_stage(op) || is_before(round, arrived_);  // else it waits (relay())
-      if (remote.coming.placed && bytes != 0)
-        return {landing(op, round - op.first_round, origin_of(op, remote.link.rank())), bytes};
-    } else if (bytes != 0 && !op.plan.sums()) {
-      const std::size_t at = op.plan.writes(round - op.first_round, remote.link.rank());
-      remote.coming.placed = true;
-      return {op.call.out() + at * op.element, bytes};
-    }
-  } else if (header.round != round || large) {
-    out_of_turn(remote);
-  }
-  if (remote.received.size() >= 2 * kWindow) out_of_turn(remote);
-  if (remote.coming.bytes.empty() && !remote.spare.empty()) {
-    remote.coming.bytes = std::move(remote.spare.back());
-    remote.spare.pop_back();
-  }
-  if (remote.coming.bytes.size() < bytes) remote.coming.bytes.resize(bytes);
-  return std::span(remote.coming.bytes).first(bytes);
+  remote.coming.bytes.resize(header.payload_bytes);
+  return {remote.coming.bytes};
 }
 
-/// Passes over rounds in which nothing comes back from this rank.
-void Engine::skip_results(Remote& remote) {
-  for (; is_before(remote.results_in, launched_); ++remote.results_in) {
-    const Pending& op = op_of(remote.results_in);
-    const int owner = remote.link.rank();
-    const bool comes = op.plan.results(remote.results_in - op.first_round, owner, rank_).size() != 0;
-    if (comes && takes_result(op, rank_, owner)) return;
+std::vector<std::span<std::byte>> Engine::partials_target(Remote& remote) {
+  const FrameHeader& header = *remote.link.header();
+  if (!remote.gate) refuse(remote, header);
+  if (remote.partials_in == launched_ || !remote.early.empty()) return early_target(remote);
+  if (header.round != remote.partials_in) refuse(remote, header);
+  return blobs_from(remote, header);
+}
+
+/// The blobs of the round that is due are in their places.
+void Engine::landed(Remote& remote) {
+  publish(region_.gate(remote.host, remote.lane).landed, ++remote.partials_in);
+  skip_rounds(remote);
+}
+
+/// Places what came before this rank launched the operation.
+void Engine::place_early(Remote& remote) {
+  skip_rounds(remote);
+  while (!remote.early.empty() && is_before(remote.early.front().header.round, launched_)) {
+    const EarlyFrame& frame = remote.early.front();
+    if (frame.header.round != remote.partials_in) refuse(remote, frame.header);
+    const std::byte* from = frame.bytes.data();
+    for (const auto& piece : blobs_from(remote, frame.header)) {
+      std::copy_n(from, piece.size(), piece.data());
+      from += piece.size();
+    }
+    landed(remote);
+    remote.early.pop_front();
   }
 }
 
-/// Tells the others of this machine how far it has what comes from elsewhere.
+/// Compares what another rank waits for with what this one called by that number, if it has.
+void Engine::compare_its_call(Remote& remote) {
+  if (!remote.its_call) return;
+  const FrameHeader header = *remote.its_call;
+  for (const auto& [sequence, words] : recent_) {
+    if (sequence != header.sequence) continue;
+    if (words != header.call) refuse(remote, header);
+    remote.its_call.reset();
+  }
+}
+
+/// Tells the others of this host how far it has what comes from elsewhere.
 void Engine::count_delivered() {
-  std::uint32_t all = relayed_;
-  for (const auto& [rank, remote] : remotes_) {
-    if (is_before(remote.results_in, all)) all = remote.results_in;
+  std::uint32_t all = launched_;
+  for (const Remote* gate : gates_) {
+    if (is_before(gate->results_in, all)) all = gate->results_in;
+    if (is_before(gate->results_out, all)) all = gate->results_out;
   }
   if (all == delivered_) return;
   delivered_ = all;
   publish(mine_.delivered, delivered_);
 }
 
-std::span<std::byte> Engine::result_target(Remote& remote) {
+std::vector<std::span<std::byte>> Engine::result_target(Remote& remote) {
   const FrameHeader& header = *remote.link.header();
-  skip_results(remote);
   const std::uint32_t round = remote.results_in;
-  if (header.round != round || !is_before(round, arrived_)) out_of_turn(remote);
+  if (!remote.gate || round == launched_ || header.round != round) refuse(remote, header);
   const Pending& op = op_of(round);
   check_call(remote, header, op);
-  const Slice sums = op.plan.results(round - op.first_round, remote.link.rank(), rank_);
-  if (header.payload_bytes != sums.size() * op.element) out_of_turn(remote);
-  return {own_output(op) + sums.begin * op.element, sums.size() * op.element};
+  const std::uint32_t r = round - op.first_round;
+  if (!op.agreed || header.payload_bytes != op.hosts.result_bytes(r, remote.host, host_)) {
+    refuse(remote, header);
+  }
+  const int to = op.is(OpKind::kReduce) ? op.call.peer : rank_;
+  std::vector<std::span<std::byte>> targets;
+  for (const int owner : layout_.members(remote.host)) {
+    const std::size_t bytes = op.plan.results(r, owner, to).size() * op.element;
+    if (bytes != 0) targets.emplace_back(target(op, r, owner, to), bytes);
+  }
+  return targets;
 }
 
 /// Where the payload of the frame that comes in goes.
-std::span<std::byte> Engine::target_of(Remote& remote) {
+std::vector<std::span<std::byte>> Engine::target_of(Remote& remote) {
   const FrameHeader& header = *remote.link.header();
   switch (header.kind) {
     case FrameKind::kPartials:
@@ -259,38 +316,56 @@ std::span<std::byte> Engine::target_of(Remote& remote) {
       return result_target(remote);
     case FrameKind::kAbort:
       remote.coming.bytes.resize(header.payload_bytes);
-      return remote.coming.bytes;
-    case FrameKind::kReady:
-      if (header.payload_bytes != 0) out_of_turn(remote);
+      return {remote.coming.bytes};
+    case FrameKind::kFreed:
+      if (header.payload_bytes != 0) refuse(remote, header);
       return {};
+    case FrameKind::kCalled:
+      if (!remote.gate || header.payload_bytes != sizeof remote.its_missing) refuse(remote, header);
+      return {std::as_writable_bytes(std::span(&remote.its_missing, 1))};
     default:
       const auto target = remote.mailbox.begin(header);
       check(remote.mailbox);
-      return target;
+      return {target};
   }
 }
 
 /// A frame is whole.
 void Engine::received(Remote& remote) {
   const FrameHeader& header = *remote.link.header();
+  if (header.kind <= FrameKind::kFreed && header.kind != FrameKind::kAbort &&
+      is_before(remote.freed_there, header.freed)) {
+    remote.freed_there = header.freed;
+  }
   switch (header.kind) {
     case FrameKind::kPartials:
-      remote.received.push_back(std::exchange(remote.coming, {}));
+      if (std::exchange(remote.comes_early, false)) {
+        remote.early.push_back(std::exchange(remote.coming, {}));
+        place_early(remote);
+      } else {
+        landed(remote);
+      }
       break;
     case FrameKind::kResult: {
       const Pending& op = op_of(remote.results_in);
-      pass_on(op, remote.results_in - op.first_round, remote.link.rank());
+      for (const int owner : layout_.members(remote.host)) {
+        pass_on(op, remote.results_in - op.first_round, owner);
+      }
       ++remote.results_in;
+      skip_rounds(remote);
       break;
     }
     case FrameKind::kAbort:
       fail(AbortKind::kRequested,
            std::string(reinterpret_cast<const char*>(remote.coming.bytes.data()), header.payload_bytes));
-    case FrameKind::kReady:
-      if (!is_before(header.round, completed_) && is_before(header.round, launched_)) {
-        check_call(remote, header, op_of(header.round));
-      }
-      if (is_before(remote.ready_in, header.round + 1)) remote.ready_in = header.round + 1;
+    case FrameKind::kFreed:
+      break;
+    case FrameKind::kCalled:
+      remote.its_call = header;
+      region_.gate(remote.host, remote.lane)
+          .missing_there.store(remote.its_missing, std::memory_order_relaxed);
+      region_.gate(remote.host, remote.lane).stalls_at.store(header.sequence, std::memory_order_release);
+      compare_its_call(remote);
       break;
     default:
       remote.mailbox.end();
@@ -317,19 +392,20 @@ bool Engine::receive_from(Remote& remote) {
 
 /// Whether this rank still needs `remote`. One that has done its part may go.
 bool Engine::needs(const Remote& remote) const {
-  return !has_partials(remote, launched_ - 1) || is_before(remote.results_in, launched_) ||
-         is_before(remote.partials_out, launched_) || remote.link.sending() ||
-         remote.mailbox.in_flight() != 0;
+  const auto is_due = [&](std::uint32_t count) { return remote.gate && is_before(count, launched_); };
+  return is_due(remote.partials_in) || is_due(remote.partials_out) || is_due(remote.results_in) ||
+         is_due(remote.results_out) || remote.mailbox.in_flight() != 0 ||
+         (remote.link.sending() && remote.sending != Remote::Sending::kTold);
 }
 
 bool Engine::exchange() {
   bool moved = false;
   const Remote* lost = nullptr;
   for (auto& [rank, remote] : remotes_) {
+    skip_rounds(remote);
     moved = remote.link.pump() || moved;
     moved = send_to(remote) || moved;
     moved = receive_from(remote) || moved;
-    skip_results(remote);
     if (!remote.link.broken().empty() && needs(remote)) lost = &remote;
   }
   count_delivered();

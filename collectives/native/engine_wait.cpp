@@ -1,5 +1,7 @@
 /// The engine's half that waits, and that fails.
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <thread>
@@ -12,6 +14,9 @@ namespace {
 /// How long a rank that fails tries to say why to other machines.
 constexpr Duration kLastWords = std::chrono::milliseconds(10);
 
+/// After so long without progress ranks of different hosts say what they called.
+constexpr Duration kStalled = std::chrono::milliseconds(20);
+
 }  // namespace
 
 bool Engine::done(const Token& token) const {
@@ -19,6 +24,13 @@ bool Engine::done(const Token& token) const {
 }
 
 bool Engine::wait(const Token& token, Duration limit) {
+  if (!server_.joinable()) {
+    const std::lock_guard lock(mutex_);
+    return drive(token, limit);
+  }
+  waiting_.fetch_add(1, std::memory_order_relaxed);
+  const std::shared_ptr<void> counted(nullptr,
+                                      [&](void*) { waiting_.fetch_sub(1, std::memory_order_relaxed); });
   const std::lock_guard lock(mutex_);
   return drive(token, limit);
 }
@@ -63,28 +75,50 @@ std::vector<int> Engine::missing(const Token& token) const {
   }
   if (token.transfer) return {token.transfer->call.peer};
   const auto [what, round] = awaited();
-  for (int peer = 0; peer < size_; ++peer) {
-    bool there = false;
-    if (is_local(peer)) {
-      const RankCell& cell = region_.cell(local(peer));
-      const bool delivers = !remotes_.empty() && (what == Awaited::kReduction ||
-                                                  (what == Awaited::kArrival && op_of(round).relayed));
-      there = reached(what == Awaited::kArrival ? cell.arrived : cell.reduced, round + 1) &&
-              (!delivers || reached(cell.delivered, round + 1));
-    } else {
-      const Remote& remote = remotes_.at(peer);
-      there = what == Awaited::kArrival
-                  ? has_arrived(remote, round)
-                  : is_before(round, remote.results_in) && is_before(round, remote.partials_out) &&
-                        is_before(round, remote.results_out);
-    }
+  const bool arrives = what == Awaited::kArrival;
+  for (const int peer : locals_) {
+    const RankCell& cell = region_.cell(local(peer));
+    const bool delivers = what == Awaited::kReduction && layout_.hosts() > 1 && op_of(round).plan.answers();
+    const bool there = reached(arrives ? cell.arrived : cell.reduced, round + 1) &&
+                       (!delivers || reached(cell.delivered, round + 1));
     if (!there) ranks.push_back(peer);
   }
+  // A host has what it sends from all of its ranks. Which of them are missing it says when it stalls.
+  std::set<int> hosts;
+  for (const Remote* gate : gates_) {
+    const bool past = arrives ? is_before(round, gate->partials_in) && is_before(round, gate->partials_out)
+                              : is_before(round, gate->results_in) && is_before(round, gate->results_out);
+    if (!past) hosts.insert(gate->host);
+  }
+  for (int host = 0; arrives && host < layout_.hosts(); ++host) {
+    const Pending& op = op_of(round);
+    const bool wanted = host != host_ && op.hosts.wants(round - op.first_round, host, host_);
+    if (wanted && !has_landed(op, round, host)) hosts.insert(host);
+  }
+  for (const int host : hosts) {
+    std::uint64_t said = 0;
+    for (std::uint32_t lane = 0; lane < layout_.lanes(host_, host); ++lane) {
+      const GateCell& gate = region_.gate(host, lane);
+      if (gate.stalls_at.load(std::memory_order_acquire) == op_of(round).sequence) {
+        said |= gate.missing_there.load(std::memory_order_relaxed);
+      }
+    }
+    const std::vector<int>& members = layout_.members(host);
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      if (said == 0 || (i < 64 && (said >> i & 1) != 0)) ranks.push_back(members[i]);
+    }
+  }
+  std::sort(ranks.begin(), ranks.end());
   return ranks;
 }
 
 std::uint64_t Engine::progress_of_all() const {
   std::uint64_t sum = 0;
+  for (int host = 0; layout_.hosts() > 1 && host < layout_.hosts(); ++host) {
+    for (std::uint32_t lane = 0; host != host_ && lane < layout_.lanes(host_, host); ++lane) {
+      sum += region_.gate(host, lane).landed.rounds.load(std::memory_order_relaxed);
+    }
+  }
   for (int peer : locals_) {
     const RankCell& cell = region_.cell(local(peer));
     sum += cell.arrived.rounds.load(std::memory_order_relaxed);
@@ -112,6 +146,14 @@ void Engine::check_on_others(const Token& token) {
   if (std::exchange(moved_, false) || progress != seen_progress_) {
     seen_progress_ = progress;
     progress_at_ = now;
+  }
+  stalled_ = now - progress_at_ >= kStalled;
+  if (stalled_ && !gates_.empty() && !ops_.empty()) {
+    missing_here_ = 0;
+    for (std::size_t i = 0; i < std::min<std::size_t>(64, locals_.size()); ++i) {
+      const bool there = reached(region_.cell(i).arrived, ops_.front().first_round + 1);
+      missing_here_ |= std::uint64_t{there ? 0U : 1U} << i;
+    }
   }
   if (now - progress_at_ >= timeout_of(token)) fail_timeout(token);
 }
@@ -229,6 +271,11 @@ std::string Engine::abort_reason() {
 }
 
 void Engine::leave() {
+  if (server_.joinable()) {
+    const std::uint64_t one = 1;
+    (void)!::write(stop_.get(), &one, sizeof one);
+    server_.join();
+  }
   const std::lock_guard lock(mutex_);
   const bool aborted = region_aborted(region_.abort_word());
   const auto transfer = oldest_transfer();

@@ -2,46 +2,41 @@
 
 #include <algorithm>
 #include <map>
-#include <utility>
 
 namespace troupe::collectives {
 
-HostLayout::HostLayout(std::vector<int> hosts) : hosts_(std::move(hosts)) {
-  std::map<int, std::size_t> indices;
-  for (int rank = 0; rank < static_cast<int>(hosts_.size()); ++rank) {
-    if (rank == 0 || !together(rank - 1, rank)) host_groups_.push_back({rank, rank});
+std::uint32_t most_lanes(int hosts) {
+  return static_cast<std::uint32_t>(std::max(1, 8 / std::max(1, hosts - 1)));
+}
+
+HostLayout::HostLayout(std::vector<int> hosts) {
+  std::map<int, int> numbers;
+  for (int rank = 0; rank < static_cast<int>(hosts.size()); ++rank) {
+    const int host = numbers.try_emplace(hosts[at(rank)], static_cast<int>(members_.size())).first->second;
+    if (at(host) == members_.size()) members_.emplace_back();
+    if (rank == 0 || host_of_.back() != host) host_groups_.push_back({rank, rank});
     host_groups_.back().end = rank + 1;
-    host_group_of_.push_back(host_groups_.size() - 1);
-    host_of_.push_back(indices.try_emplace(hosts_[at(rank)], members_.size()).first->second);
-    if (host_of_.back() == members_.size()) members_.emplace_back();
-    members_[host_of_.back()].push_back(rank);
-  }
-  for (const std::vector<int>& members : members_) {
-    const std::size_t others = hosts_.size() - members.size();
-    if (members.size() > 1) places_ = std::max(places_, (others + members.size() - 1) / members.size());
+    host_of_.push_back(host);
+    members_[at(host)].push_back(rank);
+    most_members_ = std::max(most_members_, members_[at(host)].size());
   }
 }
 
-/// Which of the ranks that are not on the machine of `to` `from` is.
-std::size_t HostLayout::position(int from, int to) const {
-  const std::vector<int>& members = ranks_with(to);
-  const auto below = std::lower_bound(members.begin(), members.end(), from) - members.begin();
-  return at(from) - static_cast<std::size_t>(below);
+std::uint32_t HostLayout::lanes(int a, int b) const {
+  const std::size_t ranks = std::min(members(a).size(), members(b).size());
+  return static_cast<std::uint32_t>(std::min<std::size_t>(ranks, most_lanes(hosts())));
 }
 
-int HostLayout::relay(int from, int to, std::uint32_t round) const {
-  const std::vector<int>& members = ranks_with(to);
-  return members[(position(from, to) + round) % members.size()];
-}
-
-bool HostLayout::feeds(int root, int from, int to, std::uint32_t round) const {
-  const std::size_t next = (host_of_[at(from)] + 1) % members_.size();
-  if (host_of_[at(to)] != next || together(root, to) || relay(root, to, round) != to) return false;
-  return together(root, from) ? from == root : relay(root, from, round) == from;
-}
-
-std::size_t HostLayout::place(int from, int to) const {
-  return position(from, to) / ranks_with(to).size();
+std::vector<int> HostLayout::peers(int rank) const {
+  std::vector<int> found;
+  const int host = host_of(rank);
+  for (int other = 0; other < hosts(); ++other) {
+    for (std::uint32_t lane = 0; other != host && lane < lanes(host, other); ++lane) {
+      if (gateway(host, other, lane) == rank) found.push_back(gateway(other, host, lane));
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
 }
 
 }  // namespace troupe::collectives

@@ -15,18 +15,21 @@ LeafInterval leaves_of(const Nodes& intervals, LeafInterval group) {
           intervals[static_cast<std::size_t>(group.end) - 1].end};
 }
 
-/// The nodes that an owner on the machine of `rank` adds up; `apart`: those of every rank, wherever it is.
+Nodes nodes_of_ranks(const Nodes& intervals, LeafInterval ranks) {
+  Nodes all;
+  for (int r = ranks.begin; r < ranks.end; ++r) {
+    append(all, canonical_nodes(intervals[static_cast<std::size_t>(r)], intervals.back().end));
+  }
+  return all;
+}
+
+/// The nodes that an owner on the host of `rank` adds up; `apart`: those of every rank, wherever it is.
 Nodes sources_of(const Nodes& intervals, const HostLayout& layout, int rank, bool apart) {
-  const int leaves = intervals.back().end;
   Nodes all;
   for (const LeafInterval group : layout.host_groups()) {
-    if (!apart && !layout.together(rank, group.begin)) {
-      append(all, canonical_nodes(leaves_of(intervals, group), leaves));
-      continue;
-    }
-    for (int r = group.begin; r < group.end; ++r) {
-      append(all, canonical_nodes(intervals[static_cast<std::size_t>(r)], leaves));
-    }
+    append(all, apart || layout.together(rank, group.begin)
+                    ? nodes_of_ranks(intervals, group)
+                    : canonical_nodes(leaves_of(intervals, group), intervals.back().end));
   }
   return all;
 }
@@ -45,20 +48,21 @@ LeafSums::Node below(LeafInterval node, const Nodes& nodes) {
 }  // namespace
 
 LeafSums::LeafSums(const Nodes& intervals, const HostLayout& layout, int rank)
-    : all(sources_of(intervals, layout, rank, true), intervals.back().end),
+    : of_host(static_cast<std::size_t>(layout.hosts())),
+      apart(of_host.size()),
+      all(sources_of(intervals, layout, rank, true), intervals.back().end),
       mixed(sources_of(intervals, layout, rank, false), intervals.back().end) {
   const int leaves = intervals.back().end;
   for (const LeafInterval interval : intervals) of_rank.push_back(canonical_nodes(interval, leaves).size());
   for (const LeafInterval group : layout.host_groups()) {
-    of_host_group.push_back(canonical_nodes(leaves_of(intervals, group), leaves).size());
-  }
-  const LeafInterval group = layout.host_groups()[layout.host_group_of(rank)];
-  Nodes nodes;
-  for (int r = group.begin; r < group.end; ++r) {
-    append(nodes, canonical_nodes(intervals[static_cast<std::size_t>(r)], leaves));
-  }
-  for (const LeafInterval node : canonical_nodes(leaves_of(intervals, group), leaves)) {
-    own_host_group.push_back(below(node, nodes));
+    const auto host = static_cast<std::size_t>(layout.host_of(group.begin));
+    const Nodes nodes = nodes_of_ranks(intervals, group);
+    const Nodes sums = canonical_nodes(leaves_of(intervals, group), leaves);
+    of_group.push_back(sums.size());
+    of_host[host] += sums.size();
+    apart[host] += nodes.size();
+    if (!layout.together(rank, group.begin)) continue;
+    for (const LeafInterval node : sums) own_host.push_back(below(node, nodes));
   }
 }
 

@@ -11,7 +11,7 @@ namespace troupe::collectives {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "frames are written as they lie in memory");
-constexpr std::uint32_t kMagic = 0x32435254;  // "TRC2"
+constexpr std::uint32_t kMagic = 0x33435254;  // "TRC3"
 
 template <class T>
 void put(std::span<std::byte> to, std::size_t at, T value) {
@@ -39,13 +39,14 @@ FrameHeaderBytes encode(const FrameHeader& header) {
   put(bytes, 12, header.round);
   for (std::size_t i = 0; i < kOpWords; ++i) put(bytes, 16 + 8 * i, header.call[i]);
   put(bytes, 40, header.payload_bytes);
+  put(bytes, 48, header.freed);
   return bytes;
 }
 
 Result<FrameHeader> decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes) {
   if (get<std::uint32_t>(bytes, 0) != kMagic) return bad_frame("wrong magic");
   const auto kind = get<std::uint32_t>(bytes, 4);
-  if (kind < 1 || kind > static_cast<std::uint32_t>(FrameKind::kCopied))
+  if (kind < 1 || kind > static_cast<std::uint32_t>(FrameKind::kCalled))
     return bad_frame("frame kind " + std::to_string(kind));
   const OpWords call{get<std::uint64_t>(bytes, 16), get<std::uint64_t>(bytes, 24),
                      get<std::uint64_t>(bytes, 32)};
@@ -54,7 +55,8 @@ Result<FrameHeader> decode_header(std::span<const std::byte, kFrameHeaderBytes> 
                      .sequence = get<std::uint32_t>(bytes, 8),
                      .round = get<std::uint32_t>(bytes, 12),
                      .call = call,
-                     .payload_bytes = get<std::uint64_t>(bytes, 40)};
+                     .payload_bytes = get<std::uint64_t>(bytes, 40),
+                     .freed = get<std::uint32_t>(bytes, 48)};
   if (header.kind == FrameKind::kAbort && header.payload_bytes > kMaxAbortReasonBytes) {
     return bad_frame("an abort reason of " + std::to_string(header.payload_bytes) + " bytes");
   }
@@ -113,18 +115,21 @@ bool Link::pump_in() {
       continue;
     }
     if (into_.empty()) break;
-    const std::size_t got = stream_->read(into_);
+    const std::size_t got = stream_->read(into_.front());
     if (got == 0) break;
-    into_ = into_.subspan(got);
+    into_.front() = into_.front().subspan(got);
+    if (into_.front().empty()) into_.erase(into_.begin());
     moved = true;
   }
   return moved;
 }
 
-void Link::receive_into(std::span<std::byte> into) {
-  TROUPE_ASSERT(header_ && into.size() == header_->payload_bytes,
-                "the payload has the length that is wanted");
-  into_ = into;
+void Link::receive_into(std::vector<std::span<std::byte>> into) {
+  std::size_t bytes = 0;
+  for (const auto& piece : into) bytes += piece.size();
+  TROUPE_ASSERT(header_ && bytes == header_->payload_bytes, "the payload has the length that is wanted");
+  into_ = std::move(into);
+  std::erase_if(into_, [](const auto& piece) { return piece.empty(); });
   has_target_ = true;
 }
 

@@ -1,13 +1,14 @@
 /// Frames to and from one other rank, one at a time in each direction, without ever blocking.
 ///
-/// A frame is a header of 48 bytes (little-endian) and its payload:
+/// A frame is a header of 56 bytes (little-endian) and its payload:
 ///
-///   0   u32 magic "TRC2"          8   u32 sequence number     16  3 x u64 call
+///   0   u32 magic "TRC3"          8   u32 sequence number     16  3 x u64 call
 ///   4   u8  kind (FrameKind)      12  u32 round               40  u64 payload bytes
-///   5   3 zero bytes
+///   5   3 zero bytes                                          48  u32 rounds freed
+///                                                             52  4 zero bytes
 ///
-/// Between machines both collectives and messages (send, recv) go over one socket; between ranks of a machine
-/// a pair of rings carries messages alone. In frames of messages the sequence number is the message's and the
+/// Between hosts both collectives and messages (send, recv) go over one socket; between ranks of a host a
+/// pair of rings carries messages alone. In frames of messages the sequence number is the message's and the
 /// round is its tag.
 ///
 /// What a payload is and where it goes is the engine's and the mailbox's matter: they know how long the
@@ -30,10 +31,10 @@
 namespace troupe::collectives {
 
 enum class FrameKind : std::uint8_t {
-  kPartials = 1,  ///< what the receiver reads of the sender's input in a round
-  kResult = 2,    ///< the sender's slice of the result
+  kPartials = 1,  ///< what the receiver's host reads of the input of others in a round
+  kResult = 2,    ///< the slices of the result that the sender's host owns
   kAbort = 3,     ///< the reason of an abort; the sender says no more
-  kReady = 4,     ///< the sender has room for partials of the round, too large to be sent eagerly
+  kFreed = 4,     ///< how many rounds are freed, where no other frame says so
   kMessage = 5,   ///< a small message, whole
   kRequestToSend =
       6,  ///< a large message is there; payload: u64 where in the sender's shared memory, + 1, or 0
@@ -41,6 +42,7 @@ enum class FrameKind : std::uint8_t {
   kPayload = 8,      ///< a piece of a large message
   kCredit = 9,       ///< sequence number: how many small messages have been received so far
   kCopied = 10,      ///< the large message was copied out of the sender's shared memory
+  kCalled = 11,  ///< what the sender called and waits for; payload: i32 ranks of its host that are missing
 };
 
 struct FrameHeader {
@@ -49,9 +51,11 @@ struct FrameHeader {
   std::uint32_t round = 0;
   OpWords call{};
   std::uint64_t payload_bytes = 0;
+  std::uint32_t freed =
+      0;  ///< of the first, second and fourth kind: rounds that the sender's host has reduced
 };
 
-inline constexpr std::size_t kFrameHeaderBytes = 48;
+inline constexpr std::size_t kFrameHeaderBytes = 56;
 using FrameHeaderBytes = std::array<std::byte, kFrameHeaderBytes>;
 FrameHeaderBytes encode(const FrameHeader& header);
 /// Errors: kBadInput for another magic, kind, call, or an abort reason that is too long.
@@ -77,8 +81,8 @@ class Link {
 
   /// The header of the frame that is coming in, once it is whole.
   const std::optional<FrameHeader>& header() const { return header_; }
-  /// Says where the payload goes. REQUIRES: header(), and `into` has its payload_bytes.
-  void receive_into(std::span<std::byte> into);
+  /// Says where the payload goes. REQUIRES: header(), and `into` has its payload_bytes in all.
+  void receive_into(std::vector<std::span<std::byte>> into);
   bool has_target() const { return has_target_; }
   /// Whether header and payload are in.
   bool received() const { return has_target_ && into_.empty(); }
@@ -106,8 +110,8 @@ class Link {
   std::size_t in_header_bytes_ = 0;
   std::optional<FrameHeader> header_;
   bool has_target_ = false;
-  std::span<std::byte> into_;  ///< what is left to receive
-  std::string broken_;         ///< noise came in
+  std::vector<std::span<std::byte>> into_;  ///< what is left to receive
+  std::string broken_;                      ///< noise came in
   std::vector<std::byte> last_words_;
 };
 

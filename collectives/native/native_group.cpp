@@ -118,11 +118,24 @@ class NativeGroup final : public ProcessGroup {
   const std::shared_ptr<Engine> engine_;
 };
 
+Geometry geometry_of(const std::vector<int>& machines, int rank, std::size_t data_bytes) {
+  const HostLayout layout(machines);
+  return {.world_size = static_cast<int>(machines.size()),
+          .local_ranks = layout.ranks_with(rank),
+          .data_bytes = data_bytes,
+          .hosts = layout.hosts(),
+          .most_members = layout.most_members()};
+}
+
 }  // namespace
 
 std::size_t native_region_bytes(int local_ranks, std::size_t data_bytes) {
   return region_bytes(
       {.local_ranks = std::vector<int>(static_cast<std::size_t>(local_ranks)), .data_bytes = data_bytes});
+}
+
+std::size_t native_region_bytes(const std::vector<int>& machines, int rank, std::size_t data_bytes) {
+  return region_bytes(geometry_of(machines, rank, data_bytes));
 }
 
 std::size_t native_tree_bytes(const std::vector<LeafInterval>& leaves, std::size_t count, DType dtype) {
@@ -141,12 +154,12 @@ std::unique_ptr<ProcessGroup> make_native_group(NativeGroupOptions options) {
   if (options.timeout <= Duration::zero()) refuse("the timeout is not positive", "give it in nanoseconds");
   const char* trace = std::getenv("TROUPE_COLLECTIVES_TRACE");
   options.trace = options.trace || (trace != nullptr && std::string_view(trace) == "1");
-  const Geometry geometry{.world_size = options.size,
-                          .local_ranks = HostLayout(options.machines).ranks_with(options.rank),
-                          .data_bytes = options.data_bytes};
+  const Geometry geometry = geometry_of(options.machines, options.rank, options.data_bytes);
   Region region = Region::attach(std::move(options.region), geometry, options.generation).value();
-  return std::make_unique<NativeGroup>(std::move(facts),
-                                       std::make_shared<Engine>(std::move(options), std::move(region)));
+  const bool serves = options.progress_thread && geometry.hosts > 1;
+  auto engine = std::make_shared<Engine>(std::move(options), std::move(region));
+  if (serves) engine->start_serving();
+  return std::make_unique<NativeGroup>(std::move(facts), std::move(engine));
 }
 
 }  // namespace troupe::collectives

@@ -37,6 +37,9 @@ struct NativeGroupOptions {
   /// For every rank of another machine a connected stream socket whose other end has proved who it is
   /// (handshake.hpp).
   std::map<int, UniqueFd> remote;
+  /// Where ranks are on several machines: whether a thread moves operations while no thread waits. Without it
+  /// a rank that computes may keep others waiting, and does not see that another machine aborted.
+  bool progress_thread = true;
 };
 
 /// How large the region for `local_ranks` ranks is, each with `data_bytes` for allocate_tree and allocate:
@@ -44,6 +47,9 @@ struct NativeGroupOptions {
 /// most partials that any rank has.
 /// The region may be sparse (SharedMemory::create without prefault): what is used gets populated.
 std::size_t native_region_bytes(int local_ranks, std::size_t data_bytes);
+
+/// As native_region_bytes, of the machine of `rank` among several.
+std::size_t native_region_bytes(const std::vector<int>& machines, int rank, std::size_t data_bytes);
 
 /// The bytes of data_bytes that one allocate_tree of `count` elements takes, for `leaves` as in the options.
 std::size_t native_tree_bytes(const std::vector<LeafInterval>& leaves, std::size_t count, DType dtype);

@@ -17,10 +17,10 @@ OpKind moves_as(OpKind kind) {
 
 }  // namespace
 
-Plan::Plan(const Op& op, int ranks, Algorithm algorithm, bool one_machine, std::size_t places)
+Plan::Plan(const Op& op, const Shape& shape, Algorithm algorithm)
     : kind_(moves_as(op.kind)),
       root_(op.peer),
-      ranks_(ranks),
+      ranks_(shape.ranks),
       count_(op.count),
       element_(element_size(op.dtype)),
       one_shot_(algorithm == Algorithm::kOneShot) {
@@ -32,13 +32,36 @@ Plan::Plan(const Op& op, int ranks, Algorithm algorithm, bool one_machine, std::
   }
   std::size_t bytes = kChunkBytes;
   // A stage then holds a part for each of the others, cut at cache lines if there is room for lines.
-  if (parts_for_each() && ranks > 2) bytes /= static_cast<std::size_t>(ranks - 1);
-  if (kind_ == OpKind::kAllGather && !one_shot_) bytes /= 1 + places;
+  if (parts_for_each() && ranks_ > 2) bytes /= static_cast<std::size_t>(ranks_ - 1);
+  if (shape.hosts > 1) bytes = std::min(bytes, most_landing(shape));
   if (bytes > kCacheLine) bytes = bytes / kCacheLine * kCacheLine;
-  chunk_ = bytes / element_;
-  if (kind_ != OpKind::kAllReduceTree) return;
-  // Trees lie in the region and take no stage. A slice of a chunk goes out as one frame.
-  chunk_ = one_machine ? std::max<std::size_t>(1, count_) : chunk_ * static_cast<std::size_t>(ranks);
+  // Trees lie in the region and take no stage.
+  if (kind_ == OpKind::kAllReduceTree) bytes = shape.hosts > 1 ? most_landing(shape) : count_ * element_;
+  chunk_ = std::max<std::size_t>(1, bytes / element_);
+}
+
+/// The most bytes of a part of which what one host has for another fits a landing.
+std::size_t Plan::most_landing(const Shape& shape) const {
+  const std::size_t landing = shape.landing_bytes, members = shape.members;
+  const auto ranks = static_cast<std::size_t>(shape.ranks);
+  switch (kind_) {
+    case OpKind::kAllReduceTree:
+    case OpKind::kAllReduce:
+    case OpKind::kReduce: {
+      const std::size_t lines = landing / kCacheLine / shape.nodes;
+      // Slices are cut at lines: a host owns all of them, or so many of each rank's.
+      return kCacheLine * (one_shot_ ? lines : std::max(lines, ranks * (lines / members)));
+    }
+    case OpKind::kReduceScatter:
+      return landing / (shape.nodes * members);
+    case OpKind::kAllToAll:
+      return landing / (members * members);
+    case OpKind::kBroadcast:
+    case OpKind::kBarrier:
+      return landing;
+    default:
+      return landing / members;
+  }
 }
 
 std::uint64_t Plan::rounds() const {

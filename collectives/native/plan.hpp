@@ -20,11 +20,10 @@ namespace troupe::collectives {
 class Plan {
  public:
   Plan() = default;
-  /// `op` has been checked: its root exists, its counts do not overflow.
-  /// `one_machine`: every rank is on this one. A tree then takes one round; else several, so that sums are on
-  /// their way while the next part comes in. `places`: how many inputs of other machines a stage has room for
-  /// beside the own (all_gather).
-  Plan(const Op& op, int ranks, Algorithm algorithm, bool one_machine = true, std::size_t places = 0);
+  /// `op` has been checked: its root exists, its counts do not overflow. On one host a tree takes one round,
+  /// on several as many as what comes from one of them has landings, so that sums are on their way while the
+  /// next part comes in.
+  Plan(const Op& op, const Shape& shape, Algorithm algorithm);
 
   std::uint64_t rounds() const;
   /// Readers add up what they read; otherwise they copy it.
@@ -47,10 +46,6 @@ class Plan {
   Slice reads(std::uint32_t round, int from, int to) const;
   /// Where `to` puts in its output what it read from `from`, or the sum.
   std::size_t writes(std::uint32_t round, int from) const;
-  /// Where in a stage the place for an input of another machine begins, in elements. A root's is alone there.
-  std::size_t relayed(std::size_t place) const {
-    return kind_ == OpKind::kAllGather ? (1 + place) * chunk_ : 0;
-  }
   /// Where in the stage of `from` what `to` reads of it begins, in elements.
   std::size_t staged(std::uint32_t round, int from, int to) const;
   /// What `owner` summed and stores to the buffer of `to`.
@@ -59,6 +54,7 @@ class Plan {
  private:
   bool is_reduction_in_place() const;
   bool parts_for_each() const;
+  std::size_t most_landing(const Shape& shape) const;
   Slice slice_in(std::uint32_t round, int owner) const;
   std::size_t count_of(int rank) const;
   std::size_t before(int rank) const;

@@ -6,12 +6,13 @@
 #include <bit>
 #include <cerrno>
 
+#include "collectives/native/host_layout.hpp"
 #include "runtime/core/random.hpp"
 
 namespace troupe::collectives {
 namespace {
 
-constexpr std::uint64_t kLayoutVersion = 2;
+constexpr std::uint64_t kLayoutVersion = 3;
 constexpr std::size_t kGeometryStampAt = kAbortWordBytes;
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) {
@@ -22,6 +23,7 @@ std::uint64_t geometry_stamp(const Geometry& geometry) {
   std::uint64_t hash = mix(kLayoutVersion, static_cast<std::uint64_t>(geometry.world_size));
   hash = mix(hash, geometry.data_bytes);
   hash = mix(mix(hash, kChunkBytes), kStages);
+  hash = mix(mix(hash, static_cast<std::uint64_t>(geometry.hosts)), geometry.most_members);
   for (int rank : geometry.local_ranks) hash = mix(hash, static_cast<std::uint64_t>(rank));
   return hash | 1;  // never 0, which is a region that nobody has attached
 }
@@ -34,7 +36,25 @@ std::size_t all_rings_bytes(std::size_t locals) {
   return round_up(locals * (locals - 1) * ring_stride(locals), kPage);
 }
 
+std::size_t gates_bytes(int hosts) {
+  const auto cells = static_cast<std::size_t>(hosts) * most_lanes(hosts);
+  return hosts == 1 ? 0 : round_up(cells * sizeof(GateCell), kPage);
+}
+
+std::size_t landings_bytes(const Geometry& geometry) {
+  if (geometry.hosts == 1) return 0;
+  return static_cast<std::size_t>(geometry.hosts) * kLandings *
+         landing_bytes(geometry.hosts, geometry.most_members);
+}
+
 }  // namespace
+
+std::size_t landing_bytes(int hosts, std::size_t most_members) {
+  constexpr std::size_t kLeast = 16 << 10, kMost = 128 << 10, kAll = 32 << 20, kElement = 16;
+  const std::size_t share = std::bit_floor(kAll / (static_cast<std::size_t>(hosts) * kLandings) | 1);
+  // An element from each rank of one host for each of the other is the least that has to fit.
+  return round_up(std::max(std::clamp(share, kLeast, kMost), most_members * most_members * kElement), kPage);
+}
 
 std::size_t ring_bytes(std::size_t locals) {
   constexpr std::size_t kLeast = 4 << 10, kMost = 128 << 10, kAll = 2 << 20;
@@ -45,7 +65,7 @@ std::size_t ring_bytes(std::size_t locals) {
 std::size_t region_bytes(const Geometry& geometry) {
   const std::size_t locals = geometry.local_ranks.size();
   return kPage + locals * (kPage + kStages * kChunkBytes + round_up(geometry.data_bytes, kPage)) +
-         all_rings_bytes(locals);
+         all_rings_bytes(locals) + gates_bytes(geometry.hosts) + landings_bytes(geometry);
 }
 
 Result<Region> Region::attach(std::shared_ptr<SharedMemory> memory, const Geometry& geometry,
@@ -71,9 +91,17 @@ Result<Region> Region::attach(std::shared_ptr<SharedMemory> memory, const Geomet
   region.base_ = memory->data();
   region.staging_ = region.base_ + (region.locals_ + 1) * kPage;
   region.rings_ = region.staging_ + region.locals_ * kStages * kChunkBytes;
-  region.data_ = region.rings_ + all_rings_bytes(region.locals_);
+  region.gates_ = region.rings_ + all_rings_bytes(region.locals_);
+  region.lanes_ = most_lanes(geometry.hosts);
+  region.landings_ = region.gates_ + gates_bytes(geometry.hosts);
+  region.landing_bytes_ = collectives::landing_bytes(geometry.hosts, geometry.most_members);
+  region.data_ = region.landings_ + landings_bytes(geometry);
   region.memory_ = std::move(memory);
   return region;
+}
+
+GateCell& Region::gate(int host, std::uint32_t lane) const {
+  return reinterpret_cast<GateCell*>(gates_)[static_cast<std::size_t>(host) * lanes_ + lane];
 }
 
 RingHead& Region::ring_head(std::size_t from, std::size_t to) const {

@@ -5,6 +5,8 @@
 ///   4096         one page of RankCell a local rank, in rank order
 ///   ...          staging: kStages chunks of kChunkBytes a local rank
 ///   ...          a ring of bytes for each pair of local ranks and direction: sends and receives
+///   ...          between hosts: a GateCell a connection of this host, and for each host kLandings places of
+///                landing_bytes for what comes from there
 ///   ...          data: data_bytes (rounded up to pages) a local rank; reduction trees are allocated here
 ///
 /// The region is zeroed when made and may be sparse: what a group uses is populated when it starts to use it.
@@ -47,19 +49,38 @@ static_assert(sizeof(PublishedOp) == 32);
 struct RankCell {
   Progress arrived;  ///< rounds for which this rank's input can be read
   Progress reduced;  ///< rounds for which this rank has summed its slice and stored it to all
-  /// Rounds whose data from other hosts this rank has received, and has stored to its host group where it is
-  /// the leader.
+  /// Rounds of which it has stored the sums that come over its connections to its host, and sent those that
+  /// go.
   Progress delivered;
   alignas(kCacheLine) std::atomic<std::uint32_t> left;              ///< 1: the rank destroyed its group
   alignas(kCacheLine) std::array<PublishedOp, kMaxInFlight> calls;  ///< by the order of launch
 };
 static_assert(sizeof(RankCell) <= kPage);
 
+/// What a gateway (host_layout.hpp) tells the ranks of its host about one connection.
+struct GateCell {
+  Progress landed;  ///< rounds of which what comes over this connection lies in its landing
+  /// The last call of which the other host said that it stalls there, and which of its ranks (bits, by their
+  /// order on that host; the first 64) have not called it. Written in this order, with the number behind.
+  std::atomic<std::uint64_t> missing_there;
+  std::atomic<std::uint32_t> stalls_at;
+};
+
+/// What hosts send each other before they hear from each other again, in rounds.
+inline constexpr std::uint32_t kLandings = 8;
+
+/// The most that the ranks of one host send those of another in a round, of as many hosts with at most
+/// `most_members` ranks each: so that what has landed of all takes 32 MiB of a host, or little with many
+/// ranks.
+std::size_t landing_bytes(int hosts, std::size_t most_members);
+
 /// What the region is cut up by. The same on every local rank.
 struct Geometry {
   int world_size = 1;
   std::vector<int> local_ranks;  ///< ascending
   std::size_t data_bytes = 0;    ///< a rank
+  int hosts = 1;
+  std::size_t most_members = 1;  ///< ranks of a host
 };
 
 /// Bytes of one ring among `locals` local ranks: 128 KiB, or so few that all rings together have 2 MiB, but
@@ -87,6 +108,13 @@ class Region {
   /// What local rank `from` writes to local rank `to`. REQUIRES: from != to.
   RingHead& ring_head(std::size_t from, std::size_t to) const;
   Ring ring(std::size_t from, std::size_t to) const;
+  /// Of the connection of this lane with `host`. REQUIRES: there are several hosts.
+  GateCell& gate(int host, std::uint32_t lane) const;
+  /// Where what comes from `host` in a round lies.
+  std::byte* landing(int host, std::uint32_t round) const {
+    return landings_ + (static_cast<std::size_t>(host) * kLandings + round % kLandings) * landing_bytes_;
+  }
+  std::size_t landing_bytes() const { return landing_bytes_; }
   std::byte* data(std::size_t local) const { return data_ + local * data_stride_; }
   std::size_t data_bytes() const { return data_stride_; }
   std::size_t locals() const { return locals_; }
@@ -106,6 +134,10 @@ class Region {
   std::byte* base_ = nullptr;
   std::byte* staging_ = nullptr;
   std::byte* rings_ = nullptr;
+  std::byte* gates_ = nullptr;
+  std::byte* landings_ = nullptr;
+  std::size_t landing_bytes_ = 0;
+  std::uint32_t lanes_ = 1;  ///< cells a host
   std::byte* data_ = nullptr;
   std::size_t data_stride_ = 0;
   std::size_t locals_ = 0;

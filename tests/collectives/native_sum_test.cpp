@@ -263,66 +263,16 @@ TEST_CASE("ranks scattered over machines at random give the bits of the tree") {
   }
 }
 
-TEST_CASE("a run of ranks speaks as one: its nodes of the tree, by one speaker for each rank elsewhere") {
+TEST_CASE("a host adds up what its adjacent ranks have, as far as the tree allows") {
   const HostLayout layout({0, 0, 0, 1, 0, 1, 1});
   CHECK(layout.host_groups() == std::vector<LeafInterval>{{0, 3}, {3, 4}, {4, 5}, {5, 7}});
   CHECK(layout.ranks_with(4) == std::vector{0, 1, 2, 4});
-  CHECK((layout.alone(3) && layout.alone(4) && !layout.alone(5)));
-  std::set<int> speakers;
-  for (const int other : {3, 5, 6}) speakers.insert(layout.leader(1, other));
-  CHECK(speakers == std::set<int>{0, 2});  // 3 and 6 have the same
-  CHECK(layout.leader(6, 0) == 5);
-
   const LeafSums sums(deal_leaves(7, 7), layout, 1);
   CHECK(sums.of_rank == std::vector<std::size_t>(7, 1));
-  CHECK(sums.of_host_group ==
-        std::vector<std::size_t>{2, 1, 1, 2});  // 0-1 and 2; 5 and 6 have no common node
-  REQUIRE(sums.own_host_group.size() == 2);
-  CHECK((sums.own_host_group[0].sources == 2 && sums.own_host_group[1].sources == 1));
-}
-
-TEST_CASE(
-    "what a machine copies of another's rank comes to one of its ranks, in turns, to a place of its own") {
-  const HostLayout layout({0, 0, 0, 1, 0, 1, 1, 2});
-  CHECK(layout.places() == 2);  // the five ranks elsewhere on the three of machine 1
-  for (const int to : {0, 3, 7}) {
-    const auto& members = layout.ranks_with(to);
-    for (std::uint32_t round = 0; round < 9; ++round) {
-      std::set<std::pair<int, std::size_t>> taken;
-      for (int from = 0; from < 8; ++from) {
-        if (layout.together(from, to)) continue;
-        for (const int other : members)
-          CHECK(layout.relay(from, other, round) == layout.relay(from, to, round));
-        CHECK(layout.together(layout.relay(from, to, round), to));
-        CHECK(layout.relay(from, to, round) != (members.size() > 1 ? layout.relay(from, to, round + 1) : -1));
-        CHECK((members.size() == 1 || layout.place(from, to) < layout.places()));
-        CHECK(taken.emplace(layout.relay(from, to, round), layout.place(from, to)).second);
-      }
-    }
-  }
-}
-
-TEST_CASE("a broadcast goes down a chain of machines, and nobody sends it twice") {
-  const HostLayout layout({2, 2, 0, 1, 2, 1, 0, 3});
-  for (int root = 0; root < 8; ++root) {
-    for (std::uint32_t round = 0; round < 6; ++round) {
-      std::set<int> senders, have{root};
-      for (bool more = true; more;) {
-        more = false;
-        for (int from = 0; from < 8; ++from) {
-          for (int to = 0; to < 8; ++to) {
-            if (layout.together(from, to) || !layout.feeds(root, from, to, round)) continue;
-            if (have.count(from) == 0 || have.count(to) != 0) continue;
-            CHECK(senders.insert(from).second);
-            CHECK(to == layout.relay(root, to, round));
-            more = have.insert(to).second;
-          }
-        }
-      }
-      CHECK(have.size() == 4);  // one a machine
-      CHECK(senders.size() == 3);
-    }
-  }
+  CHECK(sums.of_group == std::vector<std::size_t>{2, 1, 1, 2});  // 0-1 and 2; 5 and 6 have no common node
+  CHECK((sums.of_host == std::vector<std::size_t>{3, 3} && sums.apart == std::vector<std::size_t>{4, 3}));
+  REQUIRE(sums.own_host.size() == 3);
+  CHECK((sums.own_host[0].sources == 2 && sums.own_host[1].sources == 1 && sums.own_host[2].sources == 1));
 }
 
 TEST_CASE("a slice that fills many blocks has the bits of the tree") {

@@ -18,11 +18,12 @@ namespace {
 
 Plan plan_of(OpKind kind, DType dtype, std::size_t count, int root, int ranks,
              Algorithm algorithm = Algorithm::kExchange) {
-  return {{.kind = kind, .dtype = dtype, .peer = root, .count = count}, ranks, algorithm};
+  return {{.kind = kind, .dtype = dtype, .peer = root, .count = count}, {.ranks = ranks}, algorithm};
 }
 
-Choice choice_of(OpKind kind, std::size_t count, int ranks, bool one_machine = true) {
-  return choose_algorithm({.kind = kind, .dtype = DType::kFloat32, .count = count}, ranks, one_machine);
+Choice choice_of(OpKind kind, std::size_t count, int ranks, int hosts = 1) {
+  const Shape shape{.ranks = ranks, .hosts = hosts, .members = static_cast<std::size_t>(ranks / hosts)};
+  return choose_algorithm({.kind = kind, .dtype = DType::kFloat32, .count = count}, shape);
 }
 
 }  // namespace
@@ -124,7 +125,7 @@ TEST_CASE("small operations are one-shot, large ones exchange, and the choice gr
       CHECK(choice_of(kind, 1, ranks).algorithm == Algorithm::kOneShot);
       if (kind == OpKind::kBarrier) continue;
       CHECK(choice_of(kind, 1 << 20, ranks).algorithm == Algorithm::kExchange);
-      CHECK(choice_of(kind, std::size_t{1} << 40, ranks, false).algorithm == Algorithm::kExchange);
+      CHECK(choice_of(kind, std::size_t{1} << 40, ranks, ranks).algorithm == Algorithm::kExchange);
       // Once it exchanges it does so for everything larger; and never later on one machine than on many.
       bool exchanged = false;
       for (std::size_t count = 1; count < (1 << 20); count *= 2) {
@@ -132,12 +133,12 @@ TEST_CASE("small operations are one-shot, large ones exchange, and the choice gr
         CHECK((exchanges || !exchanged));
         exchanged = exchanges;
         if (!exchanges && count * sizeof(float) * static_cast<std::size_t>(ranks) <= 32768) {
-          CHECK(choice_of(kind, count, ranks, false).algorithm == Algorithm::kOneShot);
+          CHECK(choice_of(kind, count, ranks, ranks).algorithm == Algorithm::kOneShot);
         }
       }
     }
   }
-  CHECK(choose_algorithm({.kind = OpKind::kAllReduceTree, .count = 1}, 2, true).algorithm ==
+  CHECK(choose_algorithm({.kind = OpKind::kAllReduceTree, .count = 1}, {.ranks = 2}).algorithm ==
         Algorithm::kExchange);
 }
 

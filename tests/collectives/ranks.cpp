@@ -18,8 +18,12 @@ std::vector<NativeGroupOptions> options_of(int size, const Layout& layout) {
     for (int r = 0; r < size; ++r) nodes.back().push_back(r);
   }
   std::vector<NativeGroupOptions> options(static_cast<std::size_t>(size));
+  std::vector<int> machines(static_cast<std::size_t>(size));
+  for (std::size_t machine = 0; machine < nodes.size(); ++machine) {
+    for (int r : nodes[machine]) machines[static_cast<std::size_t>(r)] = static_cast<int>(machine);
+  }
   for (const auto& ranks : nodes) {
-    const auto bytes = native_region_bytes(static_cast<int>(ranks.size()), layout.data_bytes);
+    const auto bytes = native_region_bytes(machines, ranks.front(), layout.data_bytes);
     auto region = std::make_shared<SharedMemory>(SharedMemory::create("test", bytes, false).value());
     for (int r : ranks) {
       auto& o = options[static_cast<std::size_t>(r)];
@@ -30,12 +34,7 @@ std::vector<NativeGroupOptions> options_of(int size, const Layout& layout) {
       o.timeout = layout.timeout;
       o.region = region;
       o.data_bytes = layout.data_bytes;
-      o.machines.resize(static_cast<std::size_t>(size));
-    }
-  }
-  for (auto& o : options) {
-    for (std::size_t machine = 0; machine < nodes.size(); ++machine) {
-      for (int r : nodes[machine]) o.machines[static_cast<std::size_t>(r)] = static_cast<int>(machine);
+      o.machines = machines;
     }
   }
   for (auto& a : options) {
