@@ -42,24 +42,39 @@ pid_t hold_namespace() {
 
 }  // namespace
 
-Machines::Machines(const std::string& rate) {
+Machines::Machines(const std::string& rate, int count) {
   try {
-    for (int m = 0; m < 2; ++m) holders_.push_back(hold_namespace());
-    const std::string wire = kWireName;
-    run("ip link add " + wire + " netns " + std::to_string(holders_[0]) + " type veth peer name " + wire +
-        " netns " + std::to_string(holders_[1]));
-    for (int m = 0; m < 2; ++m) {
-      const std::string inside =
-          "nsenter --net=/proc/" + std::to_string(holders_[static_cast<std::size_t>(m)]) + "/ns/net ";
-      run(inside + "ip addr add " + address(m) + "/24 dev " + wire);
-      run(inside + "ip link set lo up");
-      run(inside + "ip link set " + wire + " up");
-      if (rate.empty()) continue;
-      run(inside + "tc qdisc add dev " + wire + " root tbf rate " + rate + " burst 256kb latency 50ms");
-    }
+    join(rate, count);
   } catch (...) {
     end();
     throw;
+  }
+}
+
+void Machines::join(const std::string& rate, int count) {
+  const std::string wire = kWireName;
+  const bool switched = count > 2;
+  for (int m = 0; m < count + (switched ? 1 : 0); ++m) holders_.push_back(hold_namespace());
+  const auto space = [&](int m) { return std::to_string(holders_[static_cast<std::size_t>(m)]); };
+  const auto inside = [&](int m) { return "nsenter --net=/proc/" + space(m) + "/ns/net "; };
+  if (switched) {
+    run(inside(count) + "ip link add switch0 type bridge");
+    run(inside(count) + "ip link set switch0 up");
+    for (int m = 0; m < count; ++m) {
+      const std::string port = "port" + std::to_string(m);
+      run("ip link add " + wire + " netns " + space(m) + " type veth peer name " + port + " netns " +
+          space(count));
+      run(inside(count) + "ip link set " + port + " master switch0 up");
+    }
+  } else {
+    run("ip link add " + wire + " netns " + space(0) + " type veth peer name " + wire + " netns " + space(1));
+  }
+  for (int m = 0; m < count; ++m) {
+    run(inside(m) + "ip addr add " + address(m) + "/24 dev " + wire);
+    run(inside(m) + "ip link set lo up");
+    run(inside(m) + "ip link set " + wire + " up");
+    if (!rate.empty())
+      run(inside(m) + "tc qdisc add dev " + wire + " root tbf rate " + rate + " burst 256kb latency 50ms");
   }
 }
 

@@ -1,4 +1,5 @@
-/// Two network namespaces joined by a wire (a veth pair): two machines, as far as TCP goes. Needs root.
+/// Network namespaces: machines, as far as TCP goes. Two are joined by a wire (a veth pair), more by a switch
+/// (a bridge in a namespace of its own). Needs root.
 #pragma once
 
 #include <sys/types.h>
@@ -8,7 +9,7 @@
 
 namespace bench {
 
-inline constexpr const char* kWireName = "wire0";  ///< the interface, on both machines
+inline constexpr const char* kWireName = "wire0";  ///< the interface, on every machine
 
 /// The first half of the ranks is on machine 0.
 constexpr int machine_of(int rank, int ranks) {
@@ -19,7 +20,7 @@ class Machines {
  public:
   /// `rate`: what the wire is slowed down to in each direction, as tc writes it ("10gbit"); empty: as fast as
   /// the kernel is. Throws std::runtime_error.
-  explicit Machines(const std::string& rate);
+  explicit Machines(const std::string& rate, int count = 2);
   ~Machines();
   Machines(const Machines&) = delete;
   Machines& operator=(const Machines&) = delete;
@@ -29,8 +30,9 @@ class Machines {
   static std::string address(int machine) { return "10.77.0." + std::to_string(machine + 1); }
 
  private:
+  void join(const std::string& rate, int count);
   void end();
-  std::vector<pid_t> holders_;  ///< a process that does nothing in each namespace
+  std::vector<pid_t> holders_;  ///< a process that does nothing in each namespace; the switch's is the last
 };
 
 }  // namespace bench

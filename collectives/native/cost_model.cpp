@@ -10,14 +10,15 @@ namespace {
 /// The most of its own that a rank copies for a one-shot operation.
 constexpr double kOneShotBytes = 64 * 1024;
 
-// What meetings and bytes take. Orders of magnitude, and the same everywhere: a choice that is off by a
-// factor costs a fraction of a microsecond, ranks that choose differently cost the group.
+// What meetings and bytes take, as `bench_hosts --constants` and bench_all_reduce measured it. The same
+// everywhere: a choice that is off by a factor costs a fraction of it, ranks that choose differently cost the
+// group.
 constexpr double kMeeting = 0.3;        // microseconds a rank, until all of a host have seen each other
 constexpr double kCopy = 20'000;        // bytes a microsecond, within a core
 constexpr double kMove = 8'000;         // bytes a microsecond, between cores
 constexpr double kMoveBetween = 2'000;  // bytes a microsecond, between hosts
-constexpr double kHop = 20;             // microseconds from one host to another and back into a rank
-constexpr double kFrame = 6;            // microseconds of a core to send a small frame and receive one
+constexpr double kHop = 10;             // microseconds from one host to another and into a rank that polls
+constexpr double kFrame = 7;            // microseconds of a core to send a small frame and receive one
 
 std::string to_string(const char* name, const Cost& cost) {
   char text[128];

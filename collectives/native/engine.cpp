@@ -1,8 +1,10 @@
 #include "collectives/native/engine.hpp"
 
 #include <sched.h>
+#include <sys/epoll.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <thread>
@@ -47,6 +49,17 @@ Engine::Engine(NativeGroupOptions options, Region region)
   for (auto& [rank, fd] : options.remote) {
     Link link(rank, std::make_unique<SocketStream>(std::move(fd)));
     remotes_.try_emplace(rank, std::move(link), rank_, layout_.host_of(rank));
+  }
+  if (!remotes_.empty()) {
+    sockets_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+    if (!sockets_) throw_error(io_error("cannot make an epoll", errno, "raise ulimit -n"));
+  }
+  for (auto& [rank, remote] : remotes_) {
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+    event.data.ptr = &remote;
+    if (::epoll_ctl(sockets_.get(), EPOLL_CTL_ADD, remote.link.fd(), &event) != 0)
+      throw_error(io_error("cannot watch a connection", errno, ""));
   }
   next_part_.resize(static_cast<std::size_t>(layout_.hosts()));
   for (int other = 0; other < layout_.hosts(); ++other) {

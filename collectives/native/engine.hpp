@@ -124,6 +124,7 @@ class Engine {
     Link link;
     Mailbox mailbox;
     const int host;
+    bool may_read = true, may_write = true;  ///< until the socket says that it would block
     bool gate = false;
     std::uint32_t lane = 0, lanes = 1;  ///< of the rounds between the two hosts, which it takes
     enum class Sending { kNothing, kTold, kPartials, kResult, kMessage } sending = Sending::kNothing;
@@ -248,7 +249,7 @@ class Engine {
                          std::size_t bytes) const;
   bool has_landed(const Pending& op, std::uint32_t round, int origin) const;
   bool gates_are_past(std::uint32_t round) const;
-  void sleep_on_sockets();
+  void poll_sockets(Duration limit);
   bool wait_to_send();
 
   void serve();
@@ -290,6 +291,7 @@ class Engine {
   bool staging_populated_ = false;
   std::map<int, Remote> remotes_;
   std::vector<Remote*> gates_;  ///< those that carry rounds
+  UniqueFd sockets_;            ///< epoll, of the remotes
   std::map<int, Neighbour> neighbours_;
   std::vector<std::shared_ptr<Transfer>>
       any_receives_;   ///< from any rank, without a message yet, oldest first

@@ -119,7 +119,7 @@ bool Engine::exchange_messages() {
     Mailbox& mailbox = neighbour.mailbox;
     if ((!mailbox.busy() && any_receives_.empty()) || neighbour.link == nullptr) continue;
     Link& link = *neighbour.link;
-    moved = link.pump() || moved;
+    moved = link.pump_in() || moved;
     while (link.header()) {
       if (!link.has_target()) {
         if (!Mailbox::handles(link.header()->kind)) {
@@ -128,15 +128,16 @@ bool Engine::exchange_messages() {
         const auto target = mailbox.begin(*link.header());
         check(mailbox);
         link.receive_into({target});
-        link.pump();
+        link.pump_in();
       }
       if (!link.received()) break;
       mailbox.end();
       check(mailbox);
       link.next_frame();
-      link.pump();
+      link.pump_in();
       moved = true;
     }
+    moved = link.pump_out() || moved;
     while (!link.sending()) {
       if (std::exchange(neighbour.sending, false)) {
         mailbox.sent();
@@ -146,7 +147,7 @@ bool Engine::exchange_messages() {
       if (!frame) break;
       link.send(frame->header, std::move(frame->pieces));
       neighbour.sending = true;
-      moved = link.pump() || moved;
+      moved = link.pump_out() || moved;
     }
     if (!link.broken().empty()) {
       fail(AbortKind::kMismatch, "rank " + std::to_string(peer) + ": " + link.broken());

@@ -14,6 +14,7 @@
 /// operations, of which neither has anything for the other, learn it.
 
 #include <poll.h>
+#include <sys/epoll.h>
 
 #include <algorithm>
 
@@ -170,7 +171,7 @@ bool Engine::send_to(Remote& remote) {
     }
     if (!start_frame(remote)) break;
     moved = true;
-    remote.link.pump();
+    remote.link.pump_out();
   }
   return moved;
 }
@@ -379,12 +380,12 @@ bool Engine::receive_from(Remote& remote) {
   while (link.header()) {
     if (!link.has_target()) {
       link.receive_into(target_of(remote));
-      link.pump();
+      link.pump_in();
     }
     if (!link.received()) return moved;
     received(remote);
     link.next_frame();
-    link.pump();
+    link.pump_in();
     moved = true;
   }
   return moved;
@@ -398,34 +399,44 @@ bool Engine::needs(const Remote& remote) const {
          (remote.link.sending() && remote.sending != Remote::Sending::kTold);
 }
 
+/// Notes which connections have something or take more, of all that had not or did not.
+void Engine::poll_sockets(Duration limit) {
+  std::array<epoll_event, 64> events;
+  const int n = ::epoll_wait(sockets_.get(), events.data(), static_cast<int>(events.size()),
+                             static_cast<int>(limit / std::chrono::milliseconds(1)));
+  for (int i = 0; i < n; ++i) {
+    Remote& remote = *static_cast<Remote*>(events[static_cast<std::size_t>(i)].data.ptr);
+    const std::uint32_t what = events[static_cast<std::size_t>(i)].events;
+    remote.may_read = remote.may_read || (what & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0;
+    remote.may_write = remote.may_write || (what & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0;
+  }
+}
+
 bool Engine::exchange() {
   bool moved = false;
   const Remote* lost = nullptr;
+  poll_sockets(Duration::zero());
   for (auto& [rank, remote] : remotes_) {
     skip_rounds(remote);
-    moved = remote.link.pump() || moved;
-    moved = send_to(remote) || moved;
-    moved = receive_from(remote) || moved;
+    if (std::exchange(remote.may_read, false)) {
+      moved = remote.link.pump_in() || moved;
+      moved = receive_from(remote) || moved;
+    }
+    if (remote.may_write) {
+      moved = remote.link.pump_out() || moved;
+      moved = send_to(remote) || moved;
+      remote.may_write = !remote.link.sending();
+    }
     if (!remote.link.broken().empty() && needs(remote)) lost = &remote;
   }
   count_delivered();
   if (lost == nullptr) return moved;
   // It may have gone because of an abort that another rank has told this one of meanwhile.
   for (auto& [rank, remote] : remotes_) {
-    remote.link.pump();
+    remote.link.pump_in();
     receive_from(remote);
   }
   fail(AbortKind::kPeerLost, "lost rank " + std::to_string(lost->link.rank()) + ": " + lost->link.broken());
-}
-
-void Engine::sleep_on_sockets() {
-  std::vector<pollfd> sockets;
-  for (const auto& [rank, remote] : remotes_) {
-    if (!remote.link.broken().empty()) continue;
-    const int events = POLLIN | (remote.link.sending() ? POLLOUT : 0);
-    sockets.push_back({remote.link.fd(), static_cast<short>(events), 0});
-  }
-  ::poll(sockets.data(), sockets.size(), static_cast<int>(kSleepSlice / std::chrono::milliseconds(1)));
 }
 
 /// Waits for a slice until a connection takes more of what is on its way; false: none will.

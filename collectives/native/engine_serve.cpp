@@ -50,11 +50,7 @@ void Engine::serve() {
         }
         const bool busy = !ops_.empty() || oldest_transfer() != nullptr;
         if (busy || clock_.now() - served_at_ < kBusyFor) slice = kBusySlice;
-        for (const auto& [rank, remote] : remotes_) {
-          if (!remote.link.broken().empty()) continue;
-          watched.push_back(
-              {remote.link.fd(), static_cast<short>(POLLIN | (remote.link.sending() ? POLLOUT : 0)), 0});
-        }
+        watched.push_back({sockets_.get(), POLLIN, 0});
       }
     }
     ::poll(watched.data(), watched.size(), slice);

@@ -160,7 +160,7 @@ void Engine::check_on_others(const Token& token) {
 
 void Engine::sleep(const Token& token) {
   if (!remotes_.empty()) {
-    sleep_on_sockets();
+    poll_sockets(kSleepSlice);
     return;
   }
   if (token.transfer) {

@@ -73,12 +73,6 @@ void Link::send(const FrameHeader& header, std::vector<std::span<const std::byte
   out_.insert(out_.begin(), out_header_);
 }
 
-bool Link::pump() {
-  const bool out = pump_out();
-  const bool in = pump_in();
-  return out || in;
-}
-
 bool Link::pump_out() {
   bool moved = false;
   while (!out_.empty() && broken_.empty()) {

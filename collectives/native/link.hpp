@@ -74,10 +74,10 @@ class Link {
   void send(const FrameHeader& header, std::vector<std::span<const std::byte>> pieces);
   bool sending() const { return !out_.empty(); }
 
-  /// Moves what the socket takes and gives; whether anything moved.
-  bool pump();
-  /// As pump(), and receives nothing.
+  /// Moves what the socket takes, until it would block; whether anything moved.
   bool pump_out();
+  /// The same of what it gives, up to the end of a frame.
+  bool pump_in();
 
   /// The header of the frame that is coming in, once it is whole.
   const std::optional<FrameHeader>& header() const { return header_; }
@@ -99,7 +99,6 @@ class Link {
   void close();
 
  private:
-  bool pump_in();
   bool read_header();
 
   int rank_;

@@ -93,6 +93,36 @@ TEST_CASE("every operation does what it says, whatever its counts, buffers, root
   }
 }
 
+TEST_CASE("twenty hosts pass small operations on, and large ones go from each to each") {
+  std::vector<std::vector<int>> nodes;
+  for (int rank = 0; rank < 24; ++rank) {
+    if (rank == 3 || rank == 7 || rank == 8 || rank == 20) {
+      nodes.back().push_back(rank);
+    } else {
+      nodes.push_back({rank});
+    }
+  }
+  run(24, {.nodes = nodes, .data_bytes = 4 << 20}, [&](ProcessGroup& group) {
+    for (const OpKind kind : kCollectives) {
+      for (const std::size_t count : {std::size_t{5}, std::size_t{3000}}) {
+        for (const int root : {0, 7, 23}) {
+          if (root != 0 && !has_root(kind)) continue;
+          const OpSpec spec{.kind = kind,
+                            .op = ReduceOp::kSum,
+                            .count = kind == OpKind::kBarrier ? 0 : count,
+                            .root = root,
+                            .seed = count + static_cast<std::uint64_t>(root)};
+          std::span<std::byte> none;
+          Running running(group, spec, Running::Where::kPrivate, none);
+          running.launch();
+          running.work().wait();
+          running.check();
+        }
+      }
+    }
+  });
+}
+
 TEST_CASE("every operation over several chunks, in every place of its buffers") {
   const std::uint64_t seed = 7;
   for (int size : {2, 3}) {
