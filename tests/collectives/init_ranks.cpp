@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "collectives/native/mesh.hpp"
+#include "collectives/rendezvous/mesh.hpp"
 
 namespace troupe::collectives::testing {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/init/init.hpp"
+#include "collectives/rendezvous/init.hpp"
 #include "tests/collectives/ranks.hpp"
 
 namespace troupe::collectives::testing {

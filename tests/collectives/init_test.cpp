@@ -1,6 +1,6 @@
 /// Groups that ranks form by themselves: every URL, subsets, bad input, and nothing left behind.
 
-#include "collectives/init/init.hpp"
+#include "collectives/rendezvous/init.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,9 +13,9 @@
 #include <numeric>
 #include <thread>
 
-#include "collectives/init/backends.hpp"
-#include "collectives/init/meeting_file.hpp"
-#include "collectives/init/store_client.hpp"
+#include "collectives/rendezvous/backends.hpp"
+#include "collectives/rendezvous/meeting_file.hpp"
+#include "collectives/rendezvous/store_client.hpp"
 #include "runtime/core/log.hpp"
 #include "tests/collectives/init_ranks.hpp"
 #include "tests/runtime/temp_folder.hpp"

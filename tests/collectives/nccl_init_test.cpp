@@ -5,9 +5,9 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "collectives/init/backends.hpp"
-#include "collectives/init/store_board.hpp"
 #include "collectives/nccl/api.hpp"
+#include "collectives/rendezvous/backends.hpp"
+#include "collectives/rendezvous/store_board.hpp"
 #include "tests/collectives/init_ranks.hpp"
 #include "tests/collectives/nccl_ranks.hpp"
 

@@ -8,11 +8,11 @@
 #include <cstring>
 #include <thread>
 
-#include "collectives/init/address.hpp"
-#include "collectives/init/exchange.hpp"
-#include "collectives/init/job_key.hpp"
-#include "collectives/init/store_client.hpp"
-#include "collectives/init/store_core.hpp"
+#include "collectives/rendezvous/address.hpp"
+#include "collectives/rendezvous/exchange.hpp"
+#include "collectives/rendezvous/job_key.hpp"
+#include "collectives/rendezvous/store_client.hpp"
+#include "collectives/rendezvous/store_core.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/core/random.hpp"
 #include "tests/collectives/ranks.hpp"
