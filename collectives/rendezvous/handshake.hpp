@@ -27,6 +27,7 @@
 #include <span>
 #include <string_view>
 
+#include "collectives/rendezvous/secret_stream.hpp"
 #include "runtime/core/ids.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/core/result.hpp"
@@ -38,7 +39,6 @@ using HelloBytes = std::array<std::byte, 64>;
 using ChallengeBytes = std::array<std::byte, 80>;
 using ProofBytes = std::array<std::byte, 48>;
 using AcceptBytes = std::array<std::byte, 48>;
-using SessionKey = std::array<std::byte, 32>;
 
 /// Who takes part.
 struct HandshakeIdentity {

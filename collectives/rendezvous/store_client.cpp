@@ -115,7 +115,9 @@ Result<std::unique_ptr<StoreClient>> StoreClient::connect(const Options& options
 }
 
 StoreClient::StoreClient(StoreSession session)
-    : session_(std::move(session)), sealer_(session_.send_key), opener_(session_.receive_key) {}
+    : session_(std::move(session)),
+      sealer_(session_.send_key),
+      opener_(session_.receive_key, kMaxStoreBody) {}
 
 StoreResponse StoreClient::exchange(const StoreRequest& request, Duration limit) {
   const std::lock_guard lock(mutex_);
@@ -128,7 +130,9 @@ StoreResponse StoreClient::exchange(const StoreRequest& request, Duration limit)
     throw_error(gone(broken_));
   };
   // A store that closes says so before it hangs up: that is still there to be read when nothing can be sent.
-  (void)send_all(session_.fd.get(), sealer_.seal(encode(request)), until);
+  std::vector<std::byte> frame;
+  sealer_.seal(encode(request), frame);
+  (void)send_all(session_.fd.get(), frame, until);
   while (true) {
     auto body = opener_.next();
     if (!body) fail(body.error().message());
@@ -140,7 +144,9 @@ StoreResponse StoreClient::exchange(const StoreRequest& request, Duration limit)
     }
     std::array<std::byte, 4096> bytes;
     std::size_t got = 0;
-    if (auto why = receive_some(session_.fd.get(), bytes, got, until); !why.empty()) fail(why);
+    if (auto why = receive_some(session_.fd.get(), bytes, got, until); !why.empty()) {
+      fail(why + (opener_.empty() ? "" : ", in the middle of a frame"));
+    }
     opener_.feed(std::span(bytes).first(got));
   }
 }

@@ -54,8 +54,8 @@ class StoreClient final : public Store {
 
   StoreSession session_;
   std::mutex mutex_;  ///< one request at a time
-  StoreSealer sealer_;
-  StoreOpener opener_;
+  SecretSealer sealer_;
+  SecretOpener opener_;
   std::string broken_;  ///< why there is no store any more, or empty
 };
 

@@ -61,15 +61,15 @@ struct Connection {
   bool said_hello = false;
   Instant deadline{0};
   // Open.
-  std::optional<StoreSealer> sealer;
-  std::optional<StoreOpener> opener;
+  std::optional<SecretSealer> sealer;
+  std::optional<SecretOpener> opener;
   std::vector<std::byte> out;  ///< not sent yet
   std::size_t out_sent = 0;
   bool blocked = false;  ///< the socket took no more of `out`
 
   void open(const SessionKey& send_key, const SessionKey& receive_key) {
     sealer.emplace(send_key);
-    opener.emplace(receive_key);
+    opener.emplace(receive_key, kMaxStoreBody);
     handshake.reset();
   }
 };
@@ -312,6 +312,9 @@ class StoreServer::Loop {
     std::array<std::byte, kReadBytes> bytes;
     const ssize_t got = ::recv(c.fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got <= 0 && !c.opener->empty()) {
+      return drop_open(id, c, {ErrorCode::kBadInput, "", "it was cut in the middle of a frame", ""});
+    }
     if (got <= 0) return drop(id, "");
     c.opener->feed(std::span(bytes).first(static_cast<std::size_t>(got)));
     const auto body = c.opener->next();
@@ -335,7 +338,9 @@ class StoreServer::Loop {
     for (const auto& reply : replies) {
       const auto found = connections_.find(reply.to);
       if (found == connections_.end()) continue;
-      send(reply.to, found->second, found->second.sealer->seal(encode(reply.response)));
+      Connection& c = found->second;
+      c.sealer->seal(encode(reply.response), c.out);
+      flush(reply.to, c);
     }
   }
 

@@ -1,39 +1,14 @@
 #include "collectives/rendezvous/store_wire.hpp"
 
-#include <sodium.h>
-
-#include <array>
-#include <cstring>
-
 #include "runtime/core/assert.hpp"
 #include "runtime/core/byte_codec.hpp"
 
 namespace troupe::collectives {
 namespace {
 
-constexpr std::size_t kLengthBytes = 4;
-
 ErrorInfo malformed(const char* what, std::string why) {
   return {ErrorCode::kBadInput, std::string("a ") + what + " of the store does not decode", std::move(why),
           "the ranks run different builds"};
-}
-
-using Tag = std::array<std::byte, kStoreTagBytes>;
-
-Tag tag_of(const SessionKey& key, std::uint64_t count, std::span<const std::byte> length_and_body) {
-  static const int ready = sodium_init();
-  TROUPE_ASSERT(ready >= 0, "libsodium starts");
-  std::vector<std::byte> number;
-  ByteWriter(number).write(count);
-  crypto_generichash_state state;
-  crypto_generichash_init(&state, reinterpret_cast<const unsigned char*>(key.data()), key.size(),
-                          kStoreTagBytes);
-  for (const auto part : {std::span<const std::byte>(number), length_and_body}) {
-    crypto_generichash_update(&state, reinterpret_cast<const unsigned char*>(part.data()), part.size());
-  }
-  Tag tag;
-  crypto_generichash_final(&state, reinterpret_cast<unsigned char*>(tag.data()), tag.size());
-  return tag;
 }
 
 bool read_value(ByteReader& reader, std::string& value) {
@@ -105,42 +80,6 @@ Result<StoreResponse> decode_response(std::span<const std::byte> body) {
   response.status = static_cast<StoreStatus>(status);
   response.amount = static_cast<std::int64_t>(amount);
   return response;
-}
-
-std::vector<std::byte> StoreSealer::seal(std::span<const std::byte> body) {
-  TROUPE_ASSERT(body.size() <= kMaxStoreBody, "a body is within its limit");
-  std::vector<std::byte> frame;
-  frame.reserve(kLengthBytes + body.size() + kStoreTagBytes);
-  ByteWriter writer(frame);
-  writer.write(static_cast<std::uint32_t>(body.size())).write(body);
-  writer.write(std::span<const std::byte>(tag_of(key_, count_++, frame)));
-  return frame;
-}
-
-void StoreOpener::feed(std::span<const std::byte> bytes) {
-  buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
-}
-
-Result<std::optional<std::vector<std::byte>>> StoreOpener::next() {
-  std::uint32_t length = 0;
-  if (!ByteReader(buffer_).read(length)) return std::optional<std::vector<std::byte>>();
-  if (length > kMaxStoreBody) {
-    return ErrorInfo{ErrorCode::kLimit, "a frame of the store is too long",
-                     std::to_string(length) + " bytes and no more than " + std::to_string(kMaxStoreBody), ""};
-  }
-  const std::size_t said = kLengthBytes + length;
-  if (buffer_.size() < said + kStoreTagBytes) return std::optional<std::vector<std::byte>>();
-  const std::span<const std::byte> bytes(buffer_);
-  const Tag wanted = tag_of(key_, count_, bytes.first(said));
-  if (::sodium_memcmp(bytes.data() + said, wanted.data(), wanted.size()) != 0) {
-    return ErrorInfo{ErrorCode::kRefused, "a frame of the store is not what its sender sealed",
-                     "it was changed, repeated or left out on its way", ""};
-  }
-  ++count_;
-  const auto body = bytes.subspan(kLengthBytes, length);
-  std::vector<std::byte> taken(body.begin(), body.end());
-  buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(said + kStoreTagBytes));
-  return std::optional(std::move(taken));
 }
 
 }  // namespace troupe::collectives
