@@ -78,26 +78,43 @@ Result<std::string> resolve(const std::string& host, Duration limit) {
   return error;
 }
 
-Result<UniqueFd> dial(const Endpoint& at, Duration limit) {
-  sockaddr_storage storage{};
-  socklen_t length = 0;
-  auto& v4 = reinterpret_cast<sockaddr_in&>(storage);
-  auto& v6 = reinterpret_cast<sockaddr_in6&>(storage);
-  if (::inet_pton(AF_INET, at.host.c_str(), &v4.sin_addr) == 1) {
+Result<SocketAddress> socket_address(const Endpoint& endpoint) {
+  SocketAddress address;
+  auto& v4 = reinterpret_cast<sockaddr_in&>(address.storage);
+  auto& v6 = reinterpret_cast<sockaddr_in6&>(address.storage);
+  if (::inet_pton(AF_INET, endpoint.host.c_str(), &v4.sin_addr) == 1) {
     v4.sin_family = AF_INET;
-    v4.sin_port = htons(at.port);
-    length = sizeof v4;
-  } else if (::inet_pton(AF_INET6, at.host.c_str(), &v6.sin6_addr) == 1) {
-    v6.sin6_family = AF_INET6;
-    v6.sin6_port = htons(at.port);
-    length = sizeof v6;
-  } else {
-    return ErrorInfo{ErrorCode::kBadConfig, "cannot connect to '" + at.host + "'", "it is not numeric", ""};
+    v4.sin_port = htons(endpoint.port);
+    address.length = sizeof v4;
+    return address;
   }
-  UniqueFd fd(::socket(storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (::inet_pton(AF_INET6, endpoint.host.c_str(), &v6.sin6_addr) == 1) {
+    v6.sin6_family = AF_INET6;
+    v6.sin6_port = htons(endpoint.port);
+    address.length = sizeof v6;
+    return address;
+  }
+  return ErrorInfo{ErrorCode::kBadConfig, "cannot use '" + endpoint.host + "' for connections between ranks",
+                   "it is not a numeric address", "give an IPv4 or IPv6 address of the machine"};
+}
+
+std::string peer_name(int fd) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return "?";
+  if (storage.ss_family != AF_INET && storage.ss_family != AF_INET6) return "?";
+  const auto port = storage.ss_family == AF_INET ? reinterpret_cast<const sockaddr_in&>(storage).sin_port
+                                                 : reinterpret_cast<const sockaddr_in6&>(storage).sin6_port;
+  return to_string(Endpoint{text_of(reinterpret_cast<const sockaddr*>(&storage)), ntohs(port)});
+}
+
+Result<UniqueFd> dial(const Endpoint& at, Duration limit) {
+  const auto address = socket_address(at);
+  if (!address) return address.error();
+  UniqueFd fd(::socket(address->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return io_error("cannot make a socket", errno, "raise ulimit -n");
   int error = 0;
-  if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&storage), length) != 0) {
+  if (::connect(fd.get(), address->get(), address->length) != 0) {
     error = errno;
     if (error == EINPROGRESS || error == EINTR) {
       pollfd ready{fd.get(), POLLOUT, 0};
@@ -121,8 +138,8 @@ Result<UniqueFd> dial(const Endpoint& at, Duration limit) {
   // A port that is free and asked for over loopback can be connected with itself.
   sockaddr_storage own{};
   socklen_t own_length = sizeof own;
-  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &own_length) == 0 && own_length == length &&
-      std::memcmp(&own, &storage, length) == 0) {
+  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &own_length) == 0 &&
+      own_length == address->length && std::memcmp(&own, &address->storage, own_length) == 0) {
     return ErrorInfo{ErrorCode::kUnavailable, "cannot connect to " + to_string(at), "nobody listens", ""};
   }
   return fd;

@@ -1,6 +1,8 @@
 /// Names and addresses of machines, for a rendezvous.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <string>
 
 #include "runtime/core/clock.hpp"
@@ -15,6 +17,16 @@ std::string who_we_are();
 /// The numeric address of a host name (IPv4 before IPv6); numbers and "localhost" need no look-up. Errors:
 /// kUnavailable where nobody knows the name, kTimeout after `limit`.
 Result<std::string> resolve(const std::string& host, Duration limit);
+
+/// A numeric endpoint as the kernel takes it. Errors: kBadConfig.
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+Result<SocketAddress> socket_address(const Endpoint& endpoint);
+/// The other end of a connection, for people: its address and port, or "?".
+std::string peer_name(int fd);
 
 /// A connected stream socket. `at.host` is numeric. Errors: kUnavailable where nobody listens or the host
 /// cannot be reached, kTimeout after `limit`.

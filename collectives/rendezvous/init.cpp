@@ -24,7 +24,7 @@ std::shared_ptr<ProcessGroup> init_process_group(std::string_view backend, std::
   const auto world = World::join(backend, place, std::move(options), variable);
   std::vector<int> everybody(static_cast<std::size_t>(place.size));
   std::iota(everybody.begin(), everybody.end(), 0);
-  return world->form(kWorldPrefix, everybody, name, purpose);
+  return world->form({.key = kWorldPrefix, .members = everybody, .name = name, .purpose = purpose});
 }
 
 }  // namespace troupe::collectives

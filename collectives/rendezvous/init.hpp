@@ -27,6 +27,9 @@ struct InitOptions {
   /// Of nccl: CUDA's index of this rank's GPU. -1: the launcher's local rank, else the rank's place among
   /// those of its machine, modulo the number of GPUs that the process sees.
   int device = -1;
+  /// What this rank's host is called: ranks with the same text share memory. Empty: it is found out, by the
+  /// boot, the network namespace and the user. Give it where that is the same and memory cannot be shared.
+  std::string host{};
   /// The job's key, 64 hexadecimal digits, the same on every rank. Empty: that of TROUPE_JOB_KEY or of the
   /// file TROUPE_JOB_KEY_FILE; without these one is made, which the same user's processes on this machine
   /// find (with file://, those that can read the file).

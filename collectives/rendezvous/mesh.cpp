@@ -1,6 +1,5 @@
 #include "collectives/rendezvous/mesh.hpp"
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -11,7 +10,7 @@
 #include <list>
 #include <optional>
 
-#include "runtime/core/assert.hpp"
+#include "collectives/rendezvous/address.hpp"
 #include "runtime/core/log.hpp"
 
 namespace troupe::collectives {
@@ -20,48 +19,7 @@ namespace {
 constexpr int kBacklog = 4096;
 constexpr std::size_t kMaxRefusals = 32;
 constexpr Duration kPollSlice = std::chrono::milliseconds(50);
-constexpr Duration kRetryAfter = std::chrono::milliseconds(50);
-
-struct Address {
-  sockaddr_storage storage{};
-  socklen_t length = 0;
-  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
-};
-
-Result<Address> address_of(const Endpoint& endpoint) {
-  Address address;
-  auto& v4 = reinterpret_cast<sockaddr_in&>(address.storage);
-  auto& v6 = reinterpret_cast<sockaddr_in6&>(address.storage);
-  if (::inet_pton(AF_INET, endpoint.host.c_str(), &v4.sin_addr) == 1) {
-    v4.sin_family = AF_INET;
-    v4.sin_port = htons(endpoint.port);
-    address.length = sizeof v4;
-    return address;
-  }
-  if (::inet_pton(AF_INET6, endpoint.host.c_str(), &v6.sin6_addr) == 1) {
-    v6.sin6_family = AF_INET6;
-    v6.sin6_port = htons(endpoint.port);
-    address.length = sizeof v6;
-    return address;
-  }
-  return ErrorInfo{ErrorCode::kBadConfig, "cannot use '" + endpoint.host + "' for data connections",
-                   "it is not a numeric address", "give an IPv4 or IPv6 address of the machine"};
-}
-
-std::string name_of(const sockaddr_storage& storage) {
-  char text[INET6_ADDRSTRLEN] = "?";
-  std::uint16_t port = 0;
-  if (storage.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(storage);
-    ::inet_ntop(AF_INET, &v4.sin_addr, text, sizeof text);
-    port = ntohs(v4.sin_port);
-  } else if (storage.ss_family == AF_INET6) {
-    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(storage);
-    ::inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof text);
-    port = ntohs(v6.sin6_port);
-  }
-  return to_string(Endpoint{text, port});
-}
+constexpr Duration kRetryAfter = std::chrono::milliseconds(50);  ///< nobody tells when a peer listens
 
 /// One connection in the middle of its handshake.
 struct Pending {
@@ -110,7 +68,7 @@ class MeshBuilder {
         if (auto started = connect_to(rank, now); !started) return started.error();
       }
       std::erase_if(retry_at_, [&](const auto& entry) { return is_connecting(entry.first); });
-      poll_once();
+      poll_once(now, until);
       if (failure_) return *failure_;
     }
     return std::move(mesh_);
@@ -137,7 +95,7 @@ class MeshBuilder {
 
   Result<void> connect_to(int rank, Instant now) {
     const Endpoint& endpoint = options_.peers.at(rank);
-    auto address = address_of(endpoint);
+    auto address = socket_address(endpoint);
     if (!address) return address.error();
     Pending pending;
     pending.fd =
@@ -157,15 +115,25 @@ class MeshBuilder {
     return {};
   }
 
-  void poll_once() {
-    std::vector<pollfd> fds{{listener_.fd(), POLLIN, 0}};
+  /// How long there is nothing to do unless a descriptor is ready.
+  int wait_ms(Instant now, Instant until) const {
+    // What has no descriptor to wake it has to ask.
+    if (options_.abort_fd < 0) until = std::min(until, now + kPollSlice);
+    for (const auto& [rank, at] : retry_at_) until = std::min(until, at);
+    for (const Pending& p : pending_) until = std::min(until, p.deadline);
+    const auto ms = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
+    return static_cast<int>(std::clamp<std::int64_t>(ms, 0, 3'600'000));
+  }
+
+  void poll_once(Instant began, Instant until) {
+    std::vector<pollfd> fds{{listener_.fd(), POLLIN, 0}, {options_.abort_fd, POLLIN, 0}};
     for (const Pending& p : pending_) {
       const bool sends = p.connecting || p.out_sent < p.out.size();
       fds.push_back({p.fd.get(), static_cast<short>(sends ? POLLOUT : POLLIN), 0});
     }
-    ::poll(fds.data(), fds.size(), static_cast<int>(kPollSlice / std::chrono::milliseconds(1)));
+    ::poll(fds.data(), fds.size(), wait_ms(began, until));
     const Instant now = clock_.now();
-    std::size_t i = 1;
+    std::size_t i = 2;
     for (auto it = pending_.begin(); it != pending_.end(); ++i) {
       Step step = fds[i].revents != 0 ? advance(*it) : Step::kWaits;
       if (step == Step::kWaits && now >= it->deadline) {
@@ -182,10 +150,7 @@ class MeshBuilder {
 
   void accept_all(Instant now) {
     while (true) {
-      sockaddr_storage from{};
-      socklen_t length = sizeof from;
-      UniqueFd fd(::accept4(listener_.fd(), reinterpret_cast<sockaddr*>(&from), &length,
-                            SOCK_NONBLOCK | SOCK_CLOEXEC));
+      UniqueFd fd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!fd) return;
       const auto is_incoming = [](const Pending& p) { return p.acceptor.has_value(); };
       if (std::count_if(pending_.begin(), pending_.end(), is_incoming) >=
@@ -195,8 +160,8 @@ class MeshBuilder {
         pending_.erase(oldest);
       }
       Pending pending;
+      pending.name = peer_name(fd.get());
       pending.fd = std::move(fd);
-      pending.name = name_of(from);
       pending.deadline = now + options_.handshake_timeout;
       pending.acceptor.emplace(key_, options_.self, random_);
       pending.in_wanted = sizeof(HelloBytes);
@@ -305,7 +270,7 @@ class MeshBuilder {
 }  // namespace
 
 Result<DataListener> DataListener::bind(const Endpoint& at) {
-  auto address = address_of(at);
+  auto address = socket_address(at);
   if (!address) return address.error();
   DataListener listener;
   listener.fd_ =

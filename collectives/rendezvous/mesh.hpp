@@ -40,8 +40,11 @@ struct MeshOptions {
   Duration timeout = std::chrono::seconds(30);
   /// For one handshake: what takes longer is dropped.
   Duration handshake_timeout = std::chrono::seconds(5);
-  /// Asked every 50 ms: true ends the wait with CollectiveAborted.
+  /// True ends the wait with CollectiveAborted. Asked whenever something happens, and every 50 ms without
+  /// `abort_fd`.
   std::function<bool()> aborted = [] { return false; };
+  /// Readable once `aborted` is true; -1: there is no such descriptor.
+  int abort_fd = -1;
 };
 
 struct Mesh {

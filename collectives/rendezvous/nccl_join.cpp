@@ -3,8 +3,6 @@
 #include "collectives/nccl/api.hpp"
 #include "collectives/nccl/nccl_group.hpp"
 #include "collectives/rendezvous/backends.hpp"
-#include "collectives/rendezvous/exchange.hpp"
-#include "collectives/rendezvous/region_share.hpp"
 #include "collectives/rendezvous/store_board.hpp"
 
 namespace troupe::collectives {
@@ -16,12 +14,11 @@ class NcclJoin {
       : c_(context), api_(api), until_(clock_.now() + context.timeout) {}
 
   std::shared_ptr<ProcessGroup> run() {
-    const auto hosts = collectives::exchange(
-        c_.store, "host", c_.host,
-        {.rank = c_.rank, .size = c_.size, .timeout = left(), .purpose = c_.purpose, .name = c_.name});
-    const auto same = [&](const std::string& host) { return host == c_.host; };
-    const auto place = std::count_if(hosts.begin(), hosts.begin() + c_.rank, same);
-    const bool one_machine = std::all_of(hosts.begin(), hosts.end(), same);
+    const auto same = [&](const PeerInfo& peer) {
+      return peer.host == c_.peers[static_cast<std::size_t>(c_.rank)].host;
+    };
+    const auto place = std::count_if(c_.peers.begin(), c_.peers.begin() + c_.rank, same);
+    const bool one_machine = std::all_of(c_.peers.begin(), c_.peers.end(), same);
     NcclGroupOptions options{.rank = c_.rank,
                              .size = c_.size,
                              .device = device(c_.local_rank >= 0 ? c_.local_rank : static_cast<int>(place)),
@@ -56,17 +53,13 @@ class NcclJoin {
   /// Memory of all ranks, for the abort word.
   std::shared_ptr<SharedMemory> region() const {
     if (c_.size == 1) return nullptr;
-    const ShareOptions share{.timeout = left(), .aborted = c_.aborted};
-    if (c_.rank != 0) {
-      const std::string token = c_.store.get("board", left());
-      return std::make_shared<SharedMemory>(take_region(token, c_.rank, share).value());
-    }
-    auto offer = RegionOffer::open().value();
-    c_.store.set("board", offer.token());
+    const ShareOptions share{.timeout = left(), .aborted = c_.aborted, .abort_fd = c_.abort_fd};
+    if (c_.rank != 0)
+      return std::make_shared<SharedMemory>(take_region(c_.peers.front().token, c_.rank, share).value());
     auto memory = SharedMemory::create("troupe-board", kAbortWordBytes, true).value();
     std::vector<int> others;
     for (int r = 1; r < c_.size; ++r) others.push_back(r);
-    offer.hand_out(memory, std::move(others), share).value();
+    c_.offer->hand_out(memory, std::move(others), share).value();
     return std::make_shared<SharedMemory>(std::move(memory));
   }
 

@@ -1,12 +1,9 @@
 #include "collectives/rendezvous/origin.hpp"
 
 #include <algorithm>
-#include <sstream>
 
 namespace troupe::collectives {
 namespace {
-
-constexpr Duration kLookAgain = std::chrono::milliseconds(10);
 
 std::string list(const std::vector<int>& ranks) {
   std::string text;
@@ -24,14 +21,6 @@ std::vector<int> checked(std::vector<int> ranks, int size) {
                   "list at least one rank of this group, and each once");
 }
 
-std::vector<int> parse_list(const std::string& text) {
-  std::vector<int> ranks;
-  std::istringstream in(text);
-  char comma = 0;
-  for (int r = 0; in >> r; in >> comma) ranks.push_back(r);
-  return ranks;
-}
-
 }  // namespace
 
 WorldOrigin::WorldOrigin(std::shared_ptr<World> world, const ProcessGroup& group, std::vector<int> members)
@@ -46,34 +35,11 @@ std::shared_ptr<ProcessGroup> WorldOrigin::new_group(ProcessGroup& parent, const
   std::vector<int> members;
   members.reserve(ordered.size());
   for (const int r : ordered) members.push_back(members_[static_cast<std::size_t>(r)]);
-  return world_->form(prefix_ + "new/" + number + "/", members, parent.facts().name + "/" + number,
-                      "cannot form a group of the ranks " + list(members));
-}
-
-std::vector<int> WorldOrigin::agree_on_survivors(const std::string& prefix) {
-  const MonotonicClock clock;
-  const Instant until = clock.now() + world_->timeout();
-  Store& store = world_->store();
-  store.set(prefix + "here/" + std::to_string(world_->rank()), "1");
-  while (true) {
-    std::vector<int> here;
-    std::vector<int> awaited;
-    for (const int r : members_) {
-      const bool gone = !world_->how_it_went(r).empty();
-      const bool came = store.find(prefix + "here/" + std::to_string(r)).has_value();
-      if (came && !gone) here.push_back(r);
-      if (!came && !gone) awaited.push_back(r);
-    }
-    // The first list is the one that counts, whoever made it.
-    if (awaited.empty()) return parse_list(store.set_once(prefix + "members", list(here)));
-    if (auto decided = store.find(prefix + "members")) return parse_list(*decided);
-    if (clock.now() >= until) {
-      throw_error({ErrorCode::kTimeout, "cannot form the next generation",
-                   "rank " + list(awaited) + " lives and did not call rebuild()",
-                   "call rebuild() on every rank that lives, or end it"});
-    }
-    (void)store.find(prefix + "members", kLookAgain);
-  }
+  const std::string purpose = "cannot form a group of the ranks " + list(members);
+  return world_->form({.key = prefix_ + "new/" + number + "/",
+                       .members = std::move(members),
+                       .name = parent.facts().name + "/" + number,
+                       .purpose = purpose});
 }
 
 std::shared_ptr<ProcessGroup> WorldOrigin::rebuild(ProcessGroup& parent) {
@@ -96,22 +62,15 @@ std::shared_ptr<ProcessGroup> WorldOrigin::rebuild(ProcessGroup& parent) {
 
 /// Null: somebody died meanwhile.
 std::shared_ptr<ProcessGroup> WorldOrigin::try_to_rebuild(ProcessGroup& parent) {
-  {
-    const std::string prefix =
-        prefix_ + "next/" + std::to_string(store_) + "/" + std::to_string(attempts_) + "/";
-    const auto members = agree_on_survivors(prefix);
-    if (!std::binary_search(members.begin(), members.end(), world_->rank())) {
-      throw_error({ErrorCode::kRefused, "cannot form the next generation",
-                   "the others take rank " + std::to_string(world_->rank()) + " for dead",
-                   "end this process, or initialise anew with all of them"});
-    }
-    ++attempts_;
-    try {
-      return world_->form(prefix, members, parent.facts().name,
-                          "cannot form the next generation of the ranks " + list(members));
-    } catch (const CollectiveAborted&) {
-      return nullptr;  // every member got this: once more, without who died
-    }
+  const std::string attempt = std::to_string(store_) + "/" + std::to_string(attempts_++);
+  try {
+    return world_->form({.key = prefix_ + "next/" + attempt + "/",
+                         .members = members_,
+                         .survivors = true,
+                         .name = parent.facts().name,
+                         .purpose = "cannot form the next generation of the ranks " + list(members_)});
+  } catch (const CollectiveAborted&) {
+    return nullptr;  // every member got this: once more, without who died
   }
 }
 

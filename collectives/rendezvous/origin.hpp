@@ -15,7 +15,6 @@ class WorldOrigin final : public GroupOrigin {
 
  private:
   std::shared_ptr<ProcessGroup> try_to_rebuild(ProcessGroup& parent);
-  std::vector<int> agree_on_survivors(const std::string& prefix);
 
   std::shared_ptr<World> world_;
   std::string prefix_;  ///< of the keys of what is made here

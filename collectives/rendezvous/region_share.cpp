@@ -85,6 +85,13 @@ UniqueFd receive_fd(int socket) {
   return UniqueFd(fd);
 }
 
+/// How long a poll may last: until the deadline where a descriptor tells of an abort.
+int wait_ms(Instant now, Instant until, const ShareOptions& options) {
+  if (options.abort_fd < 0) until = std::min(until, now + kSlice);
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
+  return static_cast<int>(std::clamp<std::int64_t>(ms, 0, 3'600'000));
+}
+
 ErrorInfo failed(ErrorCode code, std::string why) {
   return {code, "cannot share memory with the other ranks of this machine", std::move(why),
           "see why they did not get there, or raise the timeout"};
@@ -130,11 +137,11 @@ Result<void> RegionOffer::hand_out(const SharedMemory& memory, std::vector<int> 
       for (const int r : receivers) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
       return failed(ErrorCode::kTimeout, "rank " + ranks + " did not come for it");
     }
-    std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}};
+    std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}, {options.abort_fd, POLLIN, 0}};
     for (const auto& visitor : visitors) entries.push_back({visitor.get(), POLLIN, 0});
-    ::poll(entries.data(), entries.size(), static_cast<int>(kSlice / std::chrono::milliseconds(1)));
+    ::poll(entries.data(), entries.size(), wait_ms(clock.now(), until, options));
     for (std::size_t i = visitors.size(); i-- > 0;) {
-      if (entries[i + 1].revents == 0) continue;
+      if (entries[i + 2].revents == 0) continue;
       const int rank = rank_of(visitors[i].get(), secret, receivers);
       if (rank >= 0 && send_fd(visitors[i].get(), memory.fd())) std::erase(receivers, rank);
       visitors.erase(visitors.begin() + static_cast<std::ptrdiff_t>(i));
@@ -167,7 +174,7 @@ Result<SharedMemory> take_region(const std::string& token, int rank, const Share
     if (clock.now() >= until) return failed(ErrorCode::kTimeout, "the rank that has it did not hand it out");
     if (!greeted) {
       if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-        // EAGAIN: its queue is full.
+        // EAGAIN: its queue is full, of which nothing tells when it no longer is.
         if (errno != EAGAIN && errno != EINTR) return failed(ErrorCode::kUnavailable, std::strerror(errno));
         ::poll(nullptr, 0, 5);
         continue;
@@ -178,8 +185,8 @@ Result<SharedMemory> take_region(const std::string& token, int rank, const Share
       }
       greeted = true;
     }
-    pollfd entry{fd.get(), POLLIN, 0};
-    if (::poll(&entry, 1, static_cast<int>(kSlice / std::chrono::milliseconds(1))) <= 0) continue;
+    pollfd entries[] = {{fd.get(), POLLIN, 0}, {options.abort_fd, POLLIN, 0}};
+    if (::poll(entries, 2, wait_ms(clock.now(), until, options)) <= 0 || entries[0].revents == 0) continue;
     UniqueFd memory = receive_fd(fd.get());
     if (!memory) return failed(ErrorCode::kUnavailable, "the rank that has it hung up");
     return SharedMemory::map(std::move(memory), false);

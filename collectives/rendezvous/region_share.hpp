@@ -13,7 +13,8 @@ namespace troupe::collectives {
 
 struct ShareOptions {
   Duration timeout = std::chrono::minutes(5);
-  std::function<bool()> aborted = [] { return false; };  ///< asked every 50 ms
+  std::function<bool()> aborted = [] { return false; };
+  int abort_fd = -1;  ///< readable once `aborted` is true; -1: `aborted` is asked every 50 ms
 };
 
 /// The side that has the memory.

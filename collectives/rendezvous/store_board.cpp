@@ -5,7 +5,6 @@
 namespace troupe::collectives {
 namespace {
 
-constexpr Duration kAskAgain = std::chrono::milliseconds(10);
 constexpr const char* kKey = "abort";
 
 /// "KIND REASON".
@@ -20,29 +19,18 @@ AbortReason parse(const std::string& text) {
 
 }  // namespace
 
+StoreBoard::StoreBoard(std::shared_ptr<Store> keys) : keys_(std::move(keys)), watch_(keys_->watch(kKey)) {}
+
 void StoreBoard::post(AbortKind kind, const std::string& reason) {
   const std::string text =
       std::to_string(static_cast<int>(kind)) + " " + reason.substr(0, kMaxAbortReasonBytes);
-  const std::string first = keys_->set_once(kKey, text);
-  const std::lock_guard lock(mutex_);
-  first_ = parse(first);
+  (void)keys_->set_once(kKey, text);
+  // Every rank has heard, and nobody else will ask: each watches since before the group was formed.
+  (void)keys_->erase(kKey);
 }
 
 std::optional<AbortReason> StoreBoard::read() {
-  {
-    const std::lock_guard lock(mutex_);
-    const Instant now = clock_.now();
-    if (first_ || now - asked_ < kAskAgain) return first_;
-    asked_ = now;
-  }
-  try {
-    if (const auto text = keys_->find(kKey)) {
-      const std::lock_guard lock(mutex_);
-      first_ = parse(*text);
-      return first_;
-    }
-  } catch (const Unavailable&) {
-  }
+  if (const auto text = watch_->value()) return parse(*text);
   return std::nullopt;
 }
 

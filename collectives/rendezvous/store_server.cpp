@@ -1,7 +1,5 @@
 #include "collectives/rendezvous/store_server.hpp"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -13,7 +11,6 @@
 #include <cstring>
 #include <list>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -34,21 +31,8 @@ constexpr std::uint64_t kFirstClient = 2;
 constexpr std::size_t kReadBytes = 16 * 1024;
 constexpr int kLogLines = 10;  ///< of strangers, in kLogTime
 constexpr Duration kLogTime = std::chrono::minutes(1);
+constexpr std::size_t kMaxUnsent = std::size_t{64} << 20;  ///< to one client that does not read
 constexpr Duration kNever = std::chrono::hours(24);
-
-std::string peer_name(int fd) {
-  sockaddr_storage storage{};
-  socklen_t length = sizeof storage;
-  char text[INET6_ADDRSTRLEN] = "?";
-  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &length) == 0) {
-    if (storage.ss_family == AF_INET) {
-      ::inet_ntop(AF_INET, &reinterpret_cast<sockaddr_in&>(storage).sin_addr, text, sizeof text);
-    } else if (storage.ss_family == AF_INET6) {
-      ::inet_ntop(AF_INET6, &reinterpret_cast<sockaddr_in6&>(storage).sin6_addr, text, sizeof text);
-    }
-  }
-  return text;
-}
 
 /// One connection: in the middle of its handshake, or open.
 struct Connection {
@@ -78,11 +62,12 @@ struct Connection {
 
 class StoreServer::Loop {
  public:
-  Loop(DataListener listener, const JobKey& key, int world_size, Duration handshake_timeout, int rank)
+  Loop(DataListener listener, const Options& options)
       : listener_(std::move(listener)),
-        key_(key),
-        self_{.world_size = world_size, .rank = rank, .purpose = "store"},
-        handshake_timeout_(handshake_timeout) {}
+        key_(options.key),
+        self_{.world_size = options.world_size, .rank = options.rank, .purpose = "store"},
+        handshake_timeout_(options.handshake_timeout),
+        core_(options.incarnation) {}
 
   ~Loop() { close(Duration::zero()); }
 
@@ -92,18 +77,16 @@ class StoreServer::Loop {
     if (!epoll_ || !wake_) return io_error("cannot serve the store", errno, "raise ulimit -n");
     watch(listener_.fd(), kListenerId, EPOLLIN);
     watch(wake_.get(), kWakeId, EPOLLIN);
-    for (int i = 0; i < kLocalSessions; ++i) {
-      int ends[2];
-      if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
-        return io_error("cannot make a socket pair", errno, "raise ulimit -n");
-      }
-      StoreSession session{.fd = UniqueFd(ends[0])};
-      random_.fill(session.send_key);
-      random_.fill(session.receive_key);
-      Connection& mine = add(UniqueFd(ends[1]));
-      mine.open(session.receive_key, session.send_key);
-      local_.push_back(std::move(session));
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
+      return io_error("cannot make a socket pair", errno, "raise ulimit -n");
     }
+    local_.emplace(StoreSession{.fd = UniqueFd(ends[0])});
+    random_.fill(local_->send_key);
+    random_.fill(local_->receive_key);
+    Connection& mine = add(UniqueFd(ends[1]));
+    mine.rank = self_.rank;
+    mine.open(local_->receive_key, local_->send_key);
     thread_ = start_quiet_thread([this] { run(); });
     return {};
   }
@@ -119,20 +102,13 @@ class StoreServer::Loop {
   }
 
   StoreSession local_session() {
-    TROUPE_ASSERT(!local_.empty(), "two sessions are there");
-    StoreSession session = std::move(local_.back());
-    local_.pop_back();
+    TROUPE_ASSERT(local_, "the session is taken once");
+    StoreSession session = *std::move(local_);
+    local_.reset();
     return session;
   }
 
   const Endpoint& endpoint() const { return listener_.endpoint(); }
-
-  std::string strangers() {
-    const std::lock_guard lock(strangers_mutex_);
-    if (strangers_ == 0) return {};
-    return "; the store turned away " + std::to_string(strangers_) + " connection" +
-           (strangers_ == 1 ? " from " : "s, the last from ") + last_stranger_;
-  }
 
  private:
   void watch(int fd, std::uint64_t id, std::uint32_t events) {
@@ -167,7 +143,8 @@ class StoreServer::Loop {
           ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms(now, end));
       for (int i = 0; i < n; ++i) on_event(events[static_cast<std::size_t>(i)]);
       const Instant after = clock_.now();
-      deliver(core_.on_time(after));
+      if (const auto next = core_.next_deadline(); next && *next <= after)
+        deliver(core_.on_time(after, strangers()));
       while (!pending_.empty() && connections_.at(pending_.front()).deadline <= after) {
         drop(pending_.front(), "its handshake took too long");
       }
@@ -179,7 +156,7 @@ class StoreServer::Loop {
     // Unasked for, so that whoever asks next learns that this was no accident.
     StoreCore::Replies goodbye;
     for (const auto& [id, c] : connections_) {
-      if (c.sealer) goodbye.push_back({id, {StoreStatus::kClosing}});
+      if (c.sealer) goodbye.push_back({id, {.status = StoreStatus::kClosing}});
     }
     deliver(goodbye);
   }
@@ -254,18 +231,25 @@ class StoreServer::Loop {
     deliver(core_.on_gone(id));
   }
 
+  /// Who was turned away so far, as a part of a sentence.
+  std::string strangers() const {
+    if (strangers_ == 0) return {};
+    return "; the store turned away " + std::to_string(strangers_) + " connection" +
+           (strangers_ == 1 ? " from " : "s, the last from ") + last_stranger_;
+  }
+
   void turn_away(std::string who) {
     const Instant now = clock_.now();
     if (now - log_since_ >= kLogTime) {
       log_since_ = now;
       log_lines_ = 0;
     }
-    const std::lock_guard lock(strangers_mutex_);
+    if (++log_lines_ <= kLogLines) {
+      log(LogLevel::kWarning, "the store turned away a connection from " + who +
+                                  (log_lines_ == kLogLines ? " (no more of these for a minute)" : ""));
+    }
     ++strangers_;
     last_stranger_ = std::move(who);
-    if (++log_lines_ > kLogLines) return;
-    log(LogLevel::kWarning, "the store turned away a connection from " + last_stranger_ +
-                                (log_lines_ == kLogLines ? " (no more of these for a minute)" : ""));
   }
 
   void on_handshake_bytes(std::uint64_t id, Connection& c) {
@@ -303,7 +287,7 @@ class StoreServer::Loop {
     const auto answer = c.handshake->refusal();  // fits the empty socket buffer, and is a courtesy
     if (!answer.empty()) ::send(c.fd.get(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (c.handshake->has_key()) {
-      deliver(core_.set_once(kWorldOutcomeKey, "failed " + error.why + ", as rank 0 does"));
+      deliver(core_.give_up(kWorldPrefix, error.why + ", as rank 0 does"));
     }
     drop(id, error.why);
   }
@@ -317,15 +301,14 @@ class StoreServer::Loop {
     }
     if (got <= 0) return drop(id, "");
     c.opener->feed(std::span(bytes).first(static_cast<std::size_t>(got)));
-    const auto body = c.opener->next();
-    if (!body) return drop_open(id, c, body.error());
-    if (!*body) return;
-    const auto request = decode_request(**body);
-    if (!request) return drop_open(id, c, request.error());
-    if (core_.waiting(id) || !c.opener->empty()) {
-      return drop_open(id, c, {ErrorCode::kBadInput, "", "it asked again before it was answered", ""});
+    while (connections_.contains(id)) {  // an answer that cannot be sent drops it
+      const auto body = c.opener->next();
+      if (!body) return drop_open(id, c, body.error());
+      if (!*body) return;
+      const auto request = decode_request(**body);
+      if (!request) return drop_open(id, c, request.error());
+      deliver(core_.on_request(id, c.rank, *request, clock_.now()));
     }
-    deliver(core_.on_request(id, c.rank, *request, clock_.now()));
   }
 
   void drop_open(std::uint64_t id, const Connection& c, const ErrorInfo& error) {
@@ -340,7 +323,11 @@ class StoreServer::Loop {
       if (found == connections_.end()) continue;
       Connection& c = found->second;
       c.sealer->seal(encode(reply.response), c.out);
-      flush(reply.to, c);
+      if (c.out.size() - c.out_sent > kMaxUnsent) {
+        drop_open(reply.to, c, {ErrorCode::kLimit, "", "it does not read what it asked for", ""});
+      } else {
+        flush(reply.to, c);
+      }
     }
   }
 
@@ -378,8 +365,7 @@ class StoreServer::Loop {
   std::list<std::uint64_t> pending_;  ///< in a handshake, oldest first
   std::uint64_t next_id_ = kFirstClient;
   StoreCore core_;
-  std::vector<StoreSession> local_;
-  std::mutex strangers_mutex_;
+  std::optional<StoreSession> local_;
   std::uint64_t strangers_ = 0;
   std::string last_stranger_;
   Instant log_since_{0};
@@ -391,10 +377,8 @@ class StoreServer::Loop {
   std::thread thread_;
 };
 
-Result<std::unique_ptr<StoreServer>> StoreServer::start(DataListener listener, const JobKey& key,
-                                                        int world_size, Duration handshake_timeout,
-                                                        int rank) {
-  auto loop = std::make_unique<Loop>(std::move(listener), key, world_size, handshake_timeout, rank);
+Result<std::unique_ptr<StoreServer>> StoreServer::start(DataListener listener, const Options& options) {
+  auto loop = std::make_unique<Loop>(std::move(listener), options);
   if (auto started = loop->start(); !started) return started.error();
   return std::unique_ptr<StoreServer>(new StoreServer(std::move(loop)));
 }
@@ -406,9 +390,6 @@ void StoreServer::close(Duration linger) {
 }
 StoreSession StoreServer::local_session() {
   return loop_->local_session();
-}
-std::string StoreServer::strangers() const {
-  return loop_->strangers();
 }
 const Endpoint& StoreServer::endpoint() const {
   return loop_->endpoint();

@@ -24,34 +24,31 @@ struct StoreSession {
   SessionKey receive_key{};
 };
 
-/// How the first group of a job came about (world.hpp). The server sets it to "failed WHY" when a rank with
-/// the job's key says another world size: the others need not wait for it.
+/// The formation of a job's first group (formations.hpp), of which all ranks are members. It fails when a
+/// rank with the job's key says another world size: the others need not wait for it.
 inline constexpr const char* kWorldPrefix = "world/";
-inline constexpr const char* kWorldOutcomeKey = "world/form/outcome";
 
 class StoreServer {
  public:
-  /// Of the rank that serves: one for keys, one that watches, and one each for threads that form groups at
-  /// once.
-  static constexpr int kLocalSessions = 2 + 3;
   static constexpr std::size_t kMaxClients = 65'536;
   static constexpr std::size_t kMaxPending = 1'024;
 
-  /// Serves at `listener` until it is destroyed, to ranks above `rank`, which serves it. `world_size`:
-  /// clients that say another one are refused. Errors: kIo.
-  static Result<std::unique_ptr<StoreServer>> start(DataListener listener, const JobKey& key, int world_size,
-                                                    Duration handshake_timeout = std::chrono::seconds(5),
-                                                    int rank = 0);
+  struct Options {
+    JobKey key{};
+    int world_size = 1;             ///< clients that say another one are refused
+    int rank = 0;                   ///< who serves it, to ranks above its own
+    std::uint32_t incarnation = 1;  ///< of the generations of all groups that are formed here
+    Duration handshake_timeout = std::chrono::seconds(5);
+  };
+  /// Serves at `listener` until it is destroyed. Errors: kIo.
+  static Result<std::unique_ptr<StoreServer>> start(DataListener listener, const Options& options);
   /// Waits for the ranks that are still there to leave, for no longer than `linger`; then tells those that
   /// wait for something that the store closes.
   void close(Duration linger);
   ~StoreServer();
 
-  /// For the rank that serves: a session that needs no handshake. kLocalSessions can be had.
+  /// For the rank that serves: its session, which needs no handshake. There is one.
   StoreSession local_session();
-  /// Who was turned away so far, as a part of a sentence: "; the store turned away 2 connections, the last
-  /// from 10.0.0.7: ..."; empty: nobody.
-  std::string strangers() const;
   const Endpoint& endpoint() const;
 
  private:

@@ -1,237 +1,160 @@
 #include "collectives/rendezvous/world.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <charconv>
-#include <set>
+#include <sstream>
 
 #include "collectives/rendezvous/address.hpp"
-#include "collectives/rendezvous/exchange.hpp"
 #include "collectives/rendezvous/origin.hpp"
 #include "runtime/core/fork_guard.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/core/quiet_thread.hpp"
-#include "runtime/core/random.hpp"
 
 namespace troupe::collectives {
 namespace {
 
-constexpr Duration kSlice = std::chrono::milliseconds(50);
 constexpr Duration kLinger = std::chrono::seconds(2);
 constexpr Duration kLeaveTime = std::chrono::seconds(1);
-constexpr std::size_t kMaxOutcomeChars = 4096;
-constexpr const char* kFormed = "formed";
-constexpr const char* kDied = "died";
 
-constexpr std::size_t kShownRanks = 32;  ///< of a list in an error
-
-/// A list as ranks compare it and as errors show it: other lists have another text.
-std::string text_of(const std::vector<int>& ranks) {
-  std::string text;
-  std::uint64_t hash = ranks.size();
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    hash = mix(hash, static_cast<std::uint64_t>(ranks[i]));
-    if (i < kShownRanks) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
-  }
-  if (ranks.size() <= kShownRanks) return text;
-  return text + " and more, " + std::to_string(ranks.size()) + " in all (" + to_hex(hash) + ")";
+/// What a rank enters with: lines. The last two in the first formation of a job alone, when nobody knows
+/// where the others are.
+std::string text_of(const PeerInfo& peer, const std::string& standby) {
+  const std::string text = peer.token + "\n" + peer.endpoint;
+  return standby.empty() ? text : text + "\n" + peer.host + "\n" + standby;
 }
 
-Generation parse_generation(const std::string& text) {
-  Generation generation;
-  const auto dot = text.find('.');
-  const char* end = text.data() + text.size();
-  if (dot == std::string::npos ||
-      std::from_chars(text.data(), text.data() + dot, generation.incarnation).ptr != text.data() + dot ||
-      std::from_chars(text.data() + dot + 1, end, generation.counter).ptr != end) {
-    throw_error({ErrorCode::kBadInput, "cannot form a process group", "rank 0 published no generation",
-                 "the ranks run different builds"});
-  }
-  return generation;
+/// Keys of a group at the store, which is there as long as they are.
+std::shared_ptr<Store> keys_of(std::shared_ptr<StoreClient> client, const std::string& prefix) {
+  struct Keys {
+    Keys(std::shared_ptr<StoreClient> c, const std::string& prefix)
+        : client(std::move(c)), store(*client, prefix) {}
+    std::shared_ptr<StoreClient> client;
+    PrefixStore store;
+  };
+  const auto keys = std::make_shared<Keys>(std::move(client), prefix);
+  return {keys, &keys->store};
 }
 
 }  // namespace
 
-/// The keys of one group that is being formed. Waits end once a member is gone, or gives up.
-class World::GroupStore final : public Store {
- public:
-  GroupStore(World& world, const std::string& prefix, const std::vector<int>& members,
-             const std::string& purpose)
-      : world_(world),
-        client_(world.take_client(number_)),
-        keys_(client_ ? static_cast<Store&>(*client_) : world.store(), prefix + "form/"),
-        members_(members),
-        purpose_(purpose) {}
-  ~GroupStore() override { world_.give_client(std::move(client_), number_); }
-
-  void set(const std::string& key, std::string_view value) override { keys_.set(key, value); }
-  std::string set_once(const std::string& key, std::string_view value) override {
-    return keys_.set_once(key, value);
-  }
-  std::int64_t add(const std::string& key, std::int64_t by) override { return keys_.add(key, by); }
-  std::int64_t erase(const std::string& prefix) override { return keys_.erase(prefix); }
-
-  std::optional<std::string> find(const std::string& key, Duration wait) override {
-    const MonotonicClock clock;
-    const Instant until = clock.now() + wait;
-    while (true) {
-      const Duration left = std::max(until - clock.now(), Duration::zero());
-      auto value = keys_.find(key, std::min(left, kSlice));
-      if (value || clock.now() >= until) return value;
-      const auto missing = world_.missing_member(members_);
-      const auto outcome = keys_.find("outcome");
-      if (missing.empty() && (!outcome || *outcome == kFormed)) continue;
-      // What was waited for may have come before the others went.
-      if ((value = keys_.find(key))) return value;
-      if (outcome && *outcome != kFormed) throw_outcome(*outcome);
-      throw_error({ErrorCode::kAborted, purpose_, missing, "start it again, or go on without that rank"});
-    }
-  }
-
-  /// The keys of all groups.
-  Store& everybodys() { return world_.store(); }
-
-  bool aborted() {
-    const auto outcome = keys_.find("outcome");
-    return (outcome && *outcome != kFormed) || !world_.missing_member(members_).empty();
-  }
-
-  /// This member needs the keys no more. The last one takes them away, and those of an agreement before.
-  void done(const std::string& prefix) {
-    try {
-      if (keys_.add("done", 1) < static_cast<std::int64_t>(members_.size())) return;
-      keys_.erase("");
-      everybodys().erase(prefix + "here/");
-    } catch (const Error&) {
-      // The store is gone, and the keys with it.
-    }
-  }
-
-  /// Says how it ended, unless somebody did before; returns what counts for all.
-  std::string settle(const std::string& outcome) { return keys_.set_once("outcome", outcome); }
-
-  /// "gone ..." or "failed ...", as settle() was told.
-  [[noreturn]] void throw_outcome(const std::string& outcome) const {
-    const bool gone = outcome.starts_with("gone ");
-    throw_error({gone ? ErrorCode::kAborted : ErrorCode::kUnavailable, purpose_,
-                 outcome.substr(std::min(outcome.find(' ') + 1, outcome.size())),
-                 gone ? "start it again, or go on without that rank" : ""});
-  }
-
- private:
-  World& world_;
-  int number_ = 0;                       ///< of the store
-  std::unique_ptr<StoreClient> client_;  ///< this thread's; null: it shares the world's
-  PrefixStore keys_;
-  const std::vector<int>& members_;
-  const std::string& purpose_;
-};
-
-std::string World::how_it_went(int rank) const {
+bool World::is_gone(int rank) const {
   const std::lock_guard lock(mutex_);
-  const auto found = gone_.find(rank);
-  if (found == gone_.end()) return {};
-  return "rank " + std::to_string(rank) + " (" + found->second.who + ") " +
-         (found->second.died ? kDied : "left");
+  return gone_.contains(rank);
 }
 
-std::string World::missing_member(const std::vector<int>& members) const {
-  for (const int r : members) {
-    if (auto how = how_it_went(r); !how.empty()) return how;
+/// Whether this rank may be the first of several on its host, and whether all members are there. In a job's
+/// first formation nobody knows, and of survivors nobody knows who is the first.
+std::pair<bool, bool> World::place_of(const Plan& plan, bool first) const {
+  const std::lock_guard lock(mutex_);
+  bool shares = false, follows = false, alone = true;
+  for (const int r : plan.members) {
+    if (r == rank()) continue;
+    const bool here = !first && hosts_[static_cast<std::size_t>(r)] == host_;
+    shares = shares || here || first;
+    follows = follows || (here && !plan.survivors && r < rank());
+    alone = alone && here;
   }
-  return {};
+  return {shares && !follows, alone};
 }
 
-Generation World::next_generation(Store& store) {
-  std::uint32_t fresh = 0;
-  SystemRandom random;
-  while (fresh == 0) fresh = static_cast<std::uint32_t>(random.next() >> 33);  // room for successors
-  const std::string incarnation = store.set_once("incarnation", std::to_string(fresh));
-  return parse_generation(incarnation + "." + std::to_string(store.add("generation", 1)));
+/// Where the members are, as they say themselves, or said when the job met.
+std::vector<PeerInfo> World::learn(const std::vector<std::pair<int, std::string>>& values, bool first) {
+  const std::lock_guard lock(mutex_);
+  std::vector<PeerInfo> peers;
+  for (const auto& [rank, text] : values) {
+    PeerInfo peer;
+    std::string standby;
+    std::istringstream lines(text);
+    std::getline(lines, peer.token);
+    std::getline(lines, peer.endpoint);
+    if (first) {
+      hosts_.emplace_back();
+      std::getline(lines, hosts_.back());
+      std::getline(lines, standby);
+      endpoints_.push_back(standby);
+    }
+    peer.host = hosts_.at(static_cast<std::size_t>(rank));
+    peers.push_back(std::move(peer));
+  }
+  return peers;
 }
 
-std::shared_ptr<ProcessGroup> World::form(const std::string& prefix, const std::vector<int>& members,
-                                          const std::string& name_of_group, const std::string& purpose) {
+std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
+  if (is_watcher()) {
+    throw BadConfig(plan.purpose, "it was called by what an abort called, in the thread that hears of deaths",
+                    "form groups in another thread");
+  }
   const MonotonicClock clock;
   const Instant until = clock.now() + options_.timeout;
   const auto left = [&] { return std::max(until - clock.now(), Duration::zero()); };
-  const auto name = [&](int r) { return std::to_string(members.at(static_cast<std::size_t>(r))); };
-  const int size = static_cast<int>(members.size());
-  const int rank =
-      static_cast<int>(std::lower_bound(members.begin(), members.end(), place_.rank) - members.begin());
   (void)wait_for_store(0, options_.timeout);
-  GroupStore store(*this, prefix, members, purpose);
-  std::shared_ptr<ProcessGroup> group;
-  std::string outcome;
-  try {
-    const std::string mine = text_of(members);
-    if (const std::string first = store.set_once("ranks", mine); first != mine) {
-      throw BadConfig(purpose,
-                      "rank " + name(rank) + " called it with other ranks than who came first: with " + mine +
-                          ", and not with " + first,
-                      "give every rank the same list, in the same order of calls");
-    }
-    // Rank 0's generation is the group's.
-    const bool first = prefix == kWorldPrefix;
-    const std::string generation = rank == 0 ? to_string(next_generation(store.everybodys())) : "";
-    const auto infos = exchange(store, "enter", generation + " " + (first ? standby() : ""),
-                                {.rank = rank,
-                                 .size = size,
-                                 .timeout = left(),
-                                 .hint = [this] { return strangers(); },
-                                 .purpose = purpose,
-                                 .name = name});
-    if (first) learn_standbys(infos);
-    group = factory_(
-        BackendContext{.rank = rank,
-                       .size = size,
-                       .local_rank = place_.local_rank,
-                       .device = options_.device,
-                       .store = store,
-                       .lasting_store = std::make_shared<PrefixStore>(this->store(), prefix),
-                       .group = name_of_group,
-                       .generation = parse_generation(infos.front().substr(0, infos.front().find(' '))),
-                       .timeout = left(),
-                       .operation_timeout = options_.operation_timeout,
-                       .data_bytes = options_.data_bytes,
-                       .key = key_,
-                       .address = address_,
-                       .host = host_,
-                       .aborted = [&store] { return store.aborted(); },
-                       .purpose = purpose,
-                       .name = name});
-    // From here on no rank waits for another: when all are ready, all have a group, and if not, none has.
-    store.set("ready/" + std::to_string(rank), "1");
-    for (int r = 0; rank == 0 && r < size; ++r) (void)store.get("ready/" + std::to_string(r), left());
-    outcome = rank == 0 ? store.settle(kFormed) : store.get("outcome", left());
-  } catch (const std::exception& e) {
-    const auto missing = missing_member(members);
-    const std::string why = "failed rank " + std::to_string(place_.rank) + ": " + e.what();
-    outcome = store.settle(missing.empty() ? why.substr(0, kMaxOutcomeChars) : "gone " + missing);
-    const auto* error = dynamic_cast<const Error*>(&e);
-    const bool follows = error != nullptr &&
-                         (error->code() == ErrorCode::kAborted || error->code() == ErrorCode::kUnavailable);
-    if (outcome == kFormed ? group == nullptr : !follows && outcome.starts_with("failed ")) throw;
+  const auto client = store();
+  GroupFormation formation(client, plan.key, plan.purpose);
+
+  const bool first = plan.key == kWorldPrefix;
+  const auto [leads, alone] = place_of(plan, first);
+  std::optional<RegionOffer> offer;
+  std::optional<DataListener> listener;
+  PeerInfo mine{.host = host_};
+  if (leads) {
+    offer = RegionOffer::open().value();
+    mine.token = offer->token();
   }
-  if (outcome != kFormed) store.throw_outcome(outcome);
-  store.done(prefix);
-  return adopt(std::move(group), members);
+  if (!alone) {
+    listener = DataListener::bind({address_, 0}).value();
+    mine.endpoint = to_string(listener->endpoint());
+  }
+  const auto entered = formation.enter({.survivors = plan.survivors,
+                                        .ranks = plan.members,
+                                        .value = text_of(mine, first ? standby() : std::string())},
+                                       options_.timeout);
+  std::vector<int> members;
+  for (const auto& [rank, value] : entered.values) members.push_back(rank);
+  const auto name = [&](int r) { return std::to_string(members.at(static_cast<std::size_t>(r))); };
+  std::shared_ptr<ProcessGroup> group;
+  try {
+    const auto place = std::lower_bound(members.begin(), members.end(), rank());
+    group = factory_(BackendContext{.rank = static_cast<int>(place - members.begin()),
+                                    .size = static_cast<int>(members.size()),
+                                    .local_rank = place_.local_rank,
+                                    .device = options_.device,
+                                    .store = formation,
+                                    .lasting_store = keys_of(client, plan.key),
+                                    .group = plan.name,
+                                    .generation = entered.generation,
+                                    .timeout = left(),
+                                    .operation_timeout = options_.operation_timeout,
+                                    .data_bytes = options_.data_bytes,
+                                    .key = key_,
+                                    .address = address_,
+                                    .peers = learn(entered.values, first),
+                                    .offer = offer ? &*offer : nullptr,
+                                    .listener = listener ? &*listener : nullptr,
+                                    .aborted = [&formation] { return formation.failed(); },
+                                    .abort_fd = formation.failed_fd(),
+                                    .purpose = plan.purpose,
+                                    .name = name});
+  } catch (const std::exception& e) {
+    formation.give_up("rank " + std::to_string(rank()) + ": " + e.what(), std::current_exception());
+  }
+  // From here on no rank waits for another: when all are ready, all have a group, and if not, none has.
+  formation.ready(left());
+  return adopt(std::move(group), std::move(members));
 }
 
-std::shared_ptr<ProcessGroup> World::adopt(std::shared_ptr<ProcessGroup> group,
-                                           const std::vector<int>& members) {
+std::shared_ptr<ProcessGroup> World::adopt(std::shared_ptr<ProcessGroup> group, std::vector<int> members) {
   group->set_origin(std::make_shared<WorldOrigin>(shared_from_this(), *group, members));
+  std::vector<std::string> dead;
   {
     const std::lock_guard lock(mutex_);
-    groups_.emplace(group.get(), members);
     latest_ = std::max(latest_, group->generation());
+    for (const int r : members) {
+      if (const auto gone = gone_.find(r); gone != gone_.end() && gone->second.died)
+        dead.push_back(to_string(r, gone->second));
+    }
+    groups_.emplace(group.get(), Formed{group, std::move(members)});
   }
-  for (const int r : members) {
-    if (const auto how = how_it_went(r); how.ends_with(kDied)) group->abort(how);
-  }
+  if (!dead.empty()) group->abort(dead.front());
   ProcessGroup* raw = group.get();
-  // The world hears first, so that its watcher never touches a group that is being destroyed.
   return {raw, [world = shared_from_this(), group = std::move(group),
                 guard = ForkGuard()](ProcessGroup* gone) mutable {
             if (guard.is_in_child()) {
@@ -247,53 +170,39 @@ std::shared_ptr<ProcessGroup> World::adopt(std::shared_ptr<ProcessGroup> group,
 }
 
 void World::forget(const ProcessGroup* group) {
-  std::unique_lock lock(mutex_);
-  // Unless it is the watcher itself that ends it.
-  if (std::this_thread::get_id() != watcher_.get_id())
-    aborted_one_.wait(lock, [&] { return aborting_ != group; });
-  std::erase_if(groups_, [&](const auto& entry) { return entry.first == group; });
+  const std::lock_guard lock(mutex_);
+  groups_.erase(group);
 }
 
-/// "lost RANK WHO" or "left RANK WHO".
-void World::on_event(const std::string& event) {
-  constexpr std::size_t kWordChars = 5;
-  int rank = -1;
-  const char* end = event.data() + event.size();
-  if (event.size() < kWordChars) return;
-  const auto [at, error] = std::from_chars(event.data() + kWordChars, end, rank);
-  if (error != std::errc{} || at == end) return;
-  on_gone(rank, {.died = event.starts_with("lost"), .who = std::string(at + 1, end)});
-}
-
-void World::on_gone(int rank, const Gone& gone) {
-  if (gone.died) log(LogLevel::kInfo, "rank " + std::to_string(rank) + " (" + gone.who + ") died");
-  std::unique_lock lock(mutex_);
-  if (!gone_.emplace(rank, gone).second || !gone.died) return;
-  std::set<const ProcessGroup*> done;
-  // One at a time, without the lock: an abort may end other groups.
-  for (auto at = groups_.begin(); at != groups_.end();) {
-    const auto& [group, members] = *at;
-    if (!std::binary_search(members.begin(), members.end(), rank) || !done.insert(group).second) {
-      ++at;
-      continue;
+void World::on_gone(int rank, const Departure& departure) {
+  if (departure.died) log(LogLevel::kInfo, to_string(rank, departure));
+  std::vector<std::shared_ptr<ProcessGroup>> aborted;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!gone_.emplace(rank, departure).second || !departure.died) return;
+    for (const auto& [raw, formed] : groups_) {
+      if (!std::binary_search(formed.members.begin(), formed.members.end(), rank)) continue;
+      if (auto group = formed.group.lock()) aborted.push_back(std::move(group));
     }
-    aborting_ = group;
-    lock.unlock();
-    aborting_->abort("rank " + std::to_string(rank) + " (" + gone.who + ") " + kDied);
-    lock.lock();
-    aborting_ = nullptr;
-    aborted_one_.notify_all();
-    at = groups_.begin();
+  }
+  // Without the lock: an abort may use and end groups.
+  for (auto& group : aborted) {
+    group->abort(to_string(rank, departure));
+    group.reset();
   }
 }
 
 World::~World() {
   stopping_ = true;
+  std::shared_ptr<StoreClient> client;
+  bool good = false;
   {
     const std::lock_guard lock(mutex_);
-    if (client_ && store_good_) client_->leave(kLeaveTime);
-    if (watching_) watching_->interrupt();
+    client = client_;
+    good = store_good_;
   }
+  if (client && good) client->leave(kLeaveTime);
+  if (client) client->interrupt();
   if (watcher_.joinable()) watcher_.join();
   if (server_) server_->close(kLinger);
 }

@@ -17,13 +17,16 @@
 #include <vector>
 
 #include "collectives/rendezvous/backends.hpp"
+#include "collectives/rendezvous/group_formation.hpp"
 #include "collectives/rendezvous/init.hpp"
 #include "collectives/rendezvous/meeting_file.hpp"
-#include "collectives/rendezvous/store_client.hpp"
 
 namespace troupe::collectives {
 
 /// Thread-safe. Every group holds the world that it is of; the last one ends it.
+///
+/// One thread of a world hears of ranks that go, and aborts the groups that they are in. It holds no lock
+/// meanwhile: what an abort calls may use and end groups, this world's too, but not form any.
 class World : public std::enable_shared_from_this<World> {
  public:
   /// Meets the others at `place`. Throws as init_process_group.
@@ -36,26 +39,27 @@ class World : public std::enable_shared_from_this<World> {
   Duration timeout() const { return options_.timeout; }
   /// Whether the `number`th store is still the one, and answers.
   bool has_store(int number) const;
-  /// The store that is served now; it outlives its successors.
-  Store& store() const;
+  /// The store that is served now.
+  std::shared_ptr<StoreClient> store() const;
   /// Waits until a store is served that is at least the `number`th, from 0: its number. Throws Unavailable
   /// when there will be none, Timeout.
   int wait_for_store(int number, Duration limit) const;
 
-  /// Forms a group of `members` (ranks of the world, ascending, this one among them), who all call it.
-  /// `prefix`: of its keys in the store, used once. `name`: of the group. Throws as init_process_group;
-  /// CollectiveAborted on every member or on none.
-  std::shared_ptr<ProcessGroup> form(const std::string& prefix, const std::vector<int>& members,
-                                     const std::string& name, const std::string& purpose);
-
-  /// How a rank went, or empty while it is there.
-  std::string how_it_went(int rank) const;
+  /// A group to be formed.
+  struct Plan {
+    std::string key;           ///< of its formation, used once
+    std::vector<int> members;  ///< ranks of the world, ascending, this one among them, who all call form()
+    bool survivors = false;    ///< those of them that live
+    std::string name;          ///< of the group
+    std::string purpose;       ///< what errors begin with
+  };
+  /// Throws as init_process_group; CollectiveAborted on every member or on none.
+  std::shared_ptr<ProcessGroup> form(const Plan& plan);
 
  private:
-  class GroupStore;
-  struct Gone {
-    bool died = false;
-    std::string who;
+  struct Formed {
+    std::weak_ptr<ProcessGroup> group;
+    std::vector<int> members;
   };
 
   /// Holds the name for this rank in this process. Throws BadConfig where somebody else does.
@@ -79,26 +83,20 @@ class World : public std::enable_shared_from_this<World> {
   void serve(const std::optional<JobKey>& key, const Environment& environment);
   void seek(const std::optional<JobKey>& key, const Environment& environment);
   bool try_to_enter(const Endpoint& at, const JobKey& key, bool key_may_change, ErrorInfo& last);
-  void enter(std::unique_ptr<StoreClient> client, std::unique_ptr<StoreClient> watching);
+  void enter(std::shared_ptr<StoreClient> client);
   void watch();
-  void watch_events();
-  std::string standby();
-  std::string strangers() const;
-  void learn_standbys(const std::vector<std::string>& infos);
+  bool is_watcher() const { return std::this_thread::get_id() == watcher_.get_id(); }
+  bool is_gone(int rank) const;
   bool succeed(bool died);
   bool join_successor(int rank, bool died);
-  void serve_as_successor();
-  void adopt_store(std::unique_ptr<StoreClient> client, std::unique_ptr<StoreClient> watching,
-                   std::unique_ptr<StoreServer> server, int rank);
-  void find_the_dead(bool died);
-  void on_event(const std::string& event);
-  void on_gone(int rank, const Gone& gone);
-  /// A sentence on the first of `members` that is not there any more; empty: all are.
-  std::string missing_member(const std::vector<int>& members) const;
-  Generation next_generation(Store& store);
-  std::shared_ptr<ProcessGroup> adopt(std::shared_ptr<ProcessGroup> group, const std::vector<int>& members);
-  std::unique_ptr<StoreClient> take_client(int& number);
-  void give_client(std::unique_ptr<StoreClient> client, int number);
+  void serve_as_successor(bool died);
+  void adopt_store(std::shared_ptr<StoreClient> client, std::unique_ptr<StoreServer> server, int rank);
+  void find_the_dead(StoreClient& client, bool died);
+  void on_gone(int rank, const Departure& departure);
+  std::string standby();
+  std::pair<bool, bool> place_of(const Plan& plan, bool first) const;
+  std::vector<PeerInfo> learn(const std::vector<std::pair<int, std::string>>& values, bool first);
+  std::shared_ptr<ProcessGroup> adopt(std::shared_ptr<ProcessGroup> group, std::vector<int> members);
   void forget(const ProcessGroup* group);
 
   Rendezvous place_;
@@ -110,28 +108,22 @@ class World : public std::enable_shared_from_this<World> {
   std::string host_;
   std::optional<MeetingFile> meeting_file_;
   std::optional<LocalKeyFile> key_file_;
-  std::unique_ptr<StoreServer> server_;  ///< of the rank that serves the store
-  std::unique_ptr<StoreClient> client_;
-  std::unique_ptr<StoreClient> watching_;
-  StoreClient::Options connect_;  ///< how the others reach the store
   std::thread watcher_;
   std::atomic<bool> stopping_{false};
-  mutable std::mutex mutex_;  ///< of what follows, and of the store above once the watcher runs
+  mutable std::mutex mutex_;  ///< of what follows
   mutable std::condition_variable store_changed_;
+  std::unique_ptr<StoreServer> server_;  ///< of the rank that serves the store
+  std::shared_ptr<StoreClient> client_;
   bool store_good_ = true;
   bool store_over_ = false;  ///< there will be no other
   int stores_ = 0;           ///< so many successors served one
   int server_rank_ = 0;
-  std::optional<DataListener> standby_;                ///< where this rank would serve it
-  std::vector<std::string> endpoints_;                 ///< of everybody's standby_, by rank
-  std::vector<std::unique_ptr<StoreClient>> retired_;  ///< of stores that are gone; groups may hold them
-  Generation latest_;                                  ///< of the groups of this rank
-  std::condition_variable aborted_one_;
-  ProcessGroup* aborting_ = nullptr;                  ///< the watcher is in it
-  std::vector<std::unique_ptr<StoreClient>> idle_;    ///< of threads that formed groups
-  int clients_ = 0;                                   ///< so many were made for that
-  std::map<int, Gone> gone_;                          ///< by rank
-  std::map<ProcessGroup*, std::vector<int>> groups_;  ///< alive, with their members
+  std::optional<DataListener> standby_;           ///< where this rank would serve it
+  std::vector<std::string> endpoints_;            ///< of everybody's standby_, by rank; empty: not known yet
+  std::vector<std::string> hosts_;                ///< by rank
+  Generation latest_;                             ///< of the groups of this rank
+  std::map<int, Departure> gone_;                 ///< by rank
+  std::map<const ProcessGroup*, Formed> groups_;  ///< alive
 };
 
 }  // namespace troupe::collectives

@@ -9,10 +9,13 @@
 #include "collectives/rendezvous/address.hpp"
 #include "collectives/rendezvous/world.hpp"
 #include "runtime/core/quiet_thread.hpp"
+#include "runtime/core/random.hpp"
 
 namespace troupe::collectives {
 namespace {
 
+/// Between two looks for rank 0. It has to be asked: nobody is there yet who could tell, a refused connection
+/// leaves nothing to wait for, and a file system that other hosts write to tells of no change.
 constexpr Duration kRetryAfter = std::chrono::milliseconds(20);
 constexpr Duration kConnectTime = std::chrono::seconds(10);
 
@@ -64,9 +67,16 @@ World::NameLease::~NameLease() {
 std::shared_ptr<World> World::join(std::string_view backend, const Rendezvous& place, InitOptions options,
                                    const Environment& environment) {
   check_options(options);
-  std::shared_ptr<World> world(new World(place, std::move(options), find_backend(backend)));
+  // Its own thread cannot end it: an abort may end the last group.
+  std::shared_ptr<World> world(new World(place, std::move(options), find_backend(backend)), [](World* w) {
+    if (w->is_watcher()) {
+      start_quiet_thread([w] { delete w; }).detach();
+    } else {
+      delete w;
+    }
+  });
   const auto key = configured_job_key(world->options_.key, environment).value();
-  world->host_ = host_identity();
+  world->host_ = world->options_.host.empty() ? host_identity() : world->options_.host;
   if (place.rank == 0) {
     world->serve(key, environment);
   } else {
@@ -98,9 +108,12 @@ void World::serve(const std::optional<JobKey>& key, const Environment& environme
     key_ = key_file_->key();
   }
   const Endpoint at = listener->endpoint();
-  server_ = StoreServer::start(*std::move(listener), key_, place_.size).value();
-  enter(std::make_unique<StoreClient>(server_->local_session()),
-        std::make_unique<StoreClient>(server_->local_session()));
+  // A job that comes after another at the same place has other generations; and there is room for successors.
+  const auto incarnation = static_cast<std::uint32_t>(SystemRandom().next() >> 33) | 1;
+  server_ = StoreServer::start(*std::move(listener),
+                               {.key = key_, .world_size = place_.size, .incarnation = incarnation})
+                .value();
+  enter(std::make_shared<StoreClient>(server_->local_session()));
   // Only now, when rank 0 is in, so that nobody finds a store without it.
   if (meeting_file_)
     meeting_file_->write({.at = at, .key = key ? std::nullopt : std::optional(key_)}).value();
@@ -186,9 +199,7 @@ bool World::try_to_enter(const Endpoint& at, const JobKey& key, bool key_may_cha
   key_ = key;
   try {
     address_ = own_address((*client)->fd()).value();
-    connect_ = options;
-    auto watching = StoreClient::connect(options).value();
-    enter(std::move(*client), std::move(watching));
+    enter(*std::move(client));
     return true;
   } catch (const Unavailable& e) {  // rank 0 went, or this is the store of a job before
     last = e.info();
@@ -196,7 +207,7 @@ bool World::try_to_enter(const Endpoint& at, const JobKey& key, bool key_may_cha
   }
 }
 
-void World::enter(std::unique_ptr<StoreClient> client, std::unique_ptr<StoreClient> watching) {
+void World::enter(std::shared_ptr<StoreClient> client) {
   const StoreResponse answer = client->join(who_we_are());
   const std::string rank = "rank " + std::to_string(place_.rank);
   if (answer.status == StoreStatus::kTaken) {
@@ -209,7 +220,6 @@ void World::enter(std::unique_ptr<StoreClient> client, std::unique_ptr<StoreClie
                  rank + " (" + answer.value + ") was in the job that rank 0 still serves", ""});
   }
   client_ = std::move(client);
-  watching_ = std::move(watching);
   watcher_ = start_quiet_thread([this] { watch(); });
 }
 

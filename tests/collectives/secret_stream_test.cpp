@@ -103,7 +103,7 @@ class Proxy {
 struct Tapped {
   JobKey key = random_job_key();
   std::unique_ptr<StoreServer> server =
-      StoreServer::start(DataListener::bind({"127.0.0.1", 0}).value(), key, 3).value();
+      StoreServer::start(DataListener::bind({"127.0.0.1", 0}).value(), {.key = key, .world_size = 3}).value();
   Proxy proxy{server->endpoint()};
   std::unique_ptr<StoreClient> client =
       StoreClient::connect({.at = proxy.endpoint(), .key = key, .rank = 1, .world_size = 3}).value();
@@ -186,7 +186,7 @@ TEST_CASE("frames come through a buffer of the receiver's own, however they are 
   std::size_t at = 0, opened = 0;
   while (opened < bodies.size()) {
     const auto room = opener.room();
-    REQUIRE(room.size() > 0);
+    REQUIRE_FALSE(room.empty());
     const std::size_t n = std::min({room.size(), wire.size() - at, 1 + random.below(1500)});
     std::copy_n(wire.begin() + static_cast<std::ptrdiff_t>(at), n, room.begin());
     opener.commit(n);
@@ -228,9 +228,22 @@ TEST_CASE("who changes what a store says ends the connection, with one error") {
     if (kept.empty()) kept = frame;
     return kept;
   };
+  const auto drop_one = [&](std::vector<std::byte> frame) {
+    if (!kept.empty()) return frame;
+    kept = frame;
+    return std::vector<std::byte>();
+  };
+  const auto swap = [&](std::vector<std::byte> frame) {
+    if (kept.empty()) {
+      kept = frame;
+      return std::vector<std::byte>();
+    }
+    frame.insert(frame.end(), kept.begin(), kept.end());
+    return frame;
+  };
   const std::string changed = "altered, repeated, left out or reordered";
   for (const auto& [name, change] : std::vector<std::pair<std::string, Proxy::Change>>{
-           {"flip", flip}, {"replay", replay}}) {
+           {"flip", flip}, {"replay", replay}, {"drop", drop_one}, {"swap", swap}}) {
     CAPTURE(name);
     kept.clear();
     Tapped tapped;
