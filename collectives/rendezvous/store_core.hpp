@@ -45,6 +45,8 @@ class StoreCore {
   const Formations& formations() const { return formations_; }
   /// How many ranks joined and did not go yet.
   std::size_t present() const { return present_; }
+  /// Whether nobody is there, and nobody has still to be told that a formation failed.
+  bool is_deserted() const { return present_ == 0 && formations_.size() == 0; }
 
  private:
   using WaitId = std::pair<Client, std::uint32_t>;  ///< a request of a client

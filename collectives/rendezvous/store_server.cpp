@@ -138,7 +138,7 @@ class StoreServer::Loop {
     while (true) {
       if (closing_ && !end) end = clock_.now() + Duration(linger_ns_);
       const Instant now = clock_.now();
-      if (end && (core_.present() == 0 || now >= *end)) break;
+      if (end && (core_.is_deserted() || now >= *end)) break;
       const int n =
           ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms(now, end));
       for (int i = 0; i < n; ++i) on_event(events[static_cast<std::size_t>(i)]);

@@ -42,7 +42,8 @@ class StoreServer {
   };
   /// Serves at `listener` until it is destroyed. Errors: kIo.
   static Result<std::unique_ptr<StoreServer>> start(DataListener listener, const Options& options);
-  /// Waits for the ranks that are still there to leave, for no longer than `linger`; then tells those that
+  /// Waits for the ranks that are still there to leave, and for those that have still to be told that their
+  /// group failed, for no longer than `linger`; then tells those that
   /// wait for something that the store closes.
   void close(Duration linger);
   ~StoreServer();

@@ -169,26 +169,37 @@ std::shared_ptr<ProcessGroup> World::adopt(std::shared_ptr<ProcessGroup> group, 
           }};
 }
 
+/// Returns when the watcher is through with the group: what the caller ends with it has ended then.
 void World::forget(const ProcessGroup* group) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   groups_.erase(group);
+  if (!is_watcher()) aborted_one_.wait(lock, [&] { return aborting_ != group; });
 }
 
 void World::on_gone(int rank, const Departure& departure) {
   if (departure.died) log(LogLevel::kInfo, to_string(rank, departure));
-  std::vector<std::shared_ptr<ProcessGroup>> aborted;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!gone_.emplace(rank, departure).second || !departure.died) return;
-    for (const auto& [raw, formed] : groups_) {
-      if (!std::binary_search(formed.members.begin(), formed.members.end(), rank)) continue;
-      if (auto group = formed.group.lock()) aborted.push_back(std::move(group));
+  std::unique_lock lock(mutex_);
+  if (!gone_.emplace(rank, departure).second || !departure.died) return;
+  std::vector<const ProcessGroup*> all;
+  for (const auto& [raw, formed] : groups_) all.push_back(raw);
+  // One at a time, and without the lock: an abort may use and end groups, the one that it is of, too.
+  for (const ProcessGroup* raw : all) {
+    const auto found = groups_.find(raw);
+    if (found == groups_.end()) continue;
+    const auto& [weak, members] = found->second;
+    if (!std::binary_search(members.begin(), members.end(), rank)) continue;
+    auto group = weak.lock();  // it is there: forget() comes before its end
+    aborting_ = raw;
+    lock.unlock();
+    try {
+      group->abort(to_string(rank, departure));
+    } catch (const std::exception& e) {
+      log(LogLevel::kWarning, std::string("the abort of a group failed: ") + e.what());
     }
-  }
-  // Without the lock: an abort may use and end groups.
-  for (auto& group : aborted) {
-    group->abort(to_string(rank, departure));
     group.reset();
+    lock.lock();
+    aborting_ = nullptr;
+    aborted_one_.notify_all();
   }
 }
 

@@ -26,7 +26,8 @@ namespace troupe::collectives {
 /// Thread-safe. Every group holds the world that it is of; the last one ends it.
 ///
 /// One thread of a world hears of ranks that go, and aborts the groups that they are in. It holds no lock
-/// meanwhile: what an abort calls may use and end groups, this world's too, but not form any.
+/// meanwhile: what an abort calls may use and end groups, this world's too, but not form any. Whoever else
+/// ends a group waits for its abort to return.
 class World : public std::enable_shared_from_this<World> {
  public:
   /// Meets the others at `place`. Throws as init_process_group.
@@ -124,6 +125,8 @@ class World : public std::enable_shared_from_this<World> {
   Generation latest_;                             ///< of the groups of this rank
   std::map<int, Departure> gone_;                 ///< by rank
   std::map<const ProcessGroup*, Formed> groups_;  ///< alive
+  const ProcessGroup* aborting_ = nullptr;        ///< the watcher is in it
+  std::condition_variable aborted_one_;
 };
 
 }  // namespace troupe::collectives
