@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -98,10 +99,44 @@ Result<SocketAddress> socket_address(const Endpoint& endpoint) {
                    "it is not a numeric address", "give an IPv4 or IPv6 address of the machine"};
 }
 
+SocketAddress abstract_address(const std::string& name) {
+  SocketAddress address;
+  auto& where = reinterpret_cast<sockaddr_un&>(address.storage);
+  where.sun_family = AF_UNIX;
+  const std::string full = "troupe-" + name.substr(0, 64);  // after a zero byte
+  std::memcpy(where.sun_path + 1, full.data(), full.size());
+  address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + full.size());
+  return address;
+}
+
+bool is_same_user(int fd) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
+}
+
+Result<UniqueFd> dial_abstract(const std::string& name) {
+  const auto unavailable = [](const char* why) {
+    return ErrorInfo{ErrorCode::kUnavailable, "cannot connect within this host", why, ""};
+  };
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) return io_error("cannot make a socket", errno, "raise ulimit -n");
+  const auto address = abstract_address(name);
+  if (::connect(fd.get(), address.get(), address.length) != 0) return unavailable(std::strerror(errno));
+  if (!is_same_user(fd.get())) return unavailable("another user listens there");
+  return fd;
+}
+
 std::string peer_name(int fd) {
   sockaddr_storage storage{};
   socklen_t length = sizeof storage;
   if (::getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return "?";
+  if (storage.ss_family == AF_UNIX) {
+    ucred peer{};
+    socklen_t size = sizeof peer;
+    ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size);
+    return "pid " + std::to_string(peer.pid) + " of user " + std::to_string(peer.uid) + " on this host";
+  }
   if (storage.ss_family != AF_INET && storage.ss_family != AF_INET6) return "?";
   const auto port = storage.ss_family == AF_INET ? reinterpret_cast<const sockaddr_in&>(storage).sin_port
                                                  : reinterpret_cast<const sockaddr_in6&>(storage).sin6_port;

@@ -25,14 +25,21 @@ struct SocketAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 Result<SocketAddress> socket_address(const Endpoint& endpoint);
-/// The other end of a connection, for people: its address and port, or "?".
+/// A name in the abstract namespace of Unix sockets, which leaves nothing behind. At most 64 characters.
+SocketAddress abstract_address(const std::string& name);
+/// Whether the other end of a Unix socket is, or was made by, a process of this user.
+bool is_same_user(int fd);
+/// The other end of a connection, for people: its address and port, or its process, or "?".
 std::string peer_name(int fd);
 
 /// A connected stream socket. `at.host` is numeric. Errors: kUnavailable where nobody listens or the host
 /// cannot be reached, kTimeout after `limit`.
 Result<UniqueFd> dial(const Endpoint& at, Duration limit);
 
-/// The numeric address of this machine's end of a connection.
+/// A connection to an abstract Unix socket of this user in this network namespace. Errors: kUnavailable.
+Result<UniqueFd> dial_abstract(const std::string& name);
+
+/// The numeric address of this machine's end of a connection; empty: it is a Unix socket.
 Result<std::string> own_address(int fd);
 
 /// Ends a connection over TCP whose other machine fell silent after about 15 s, and sends what is written at

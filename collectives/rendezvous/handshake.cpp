@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "runtime/core/assert.hpp"
+#include "runtime/core/hex.hpp"
 
 namespace troupe::collectives {
 namespace {
@@ -81,6 +82,11 @@ constexpr std::string_view kConnectorRole = "connector";
 constexpr std::string_view kAcceptedRole = "accepted";
 
 }  // namespace
+
+std::string private_name(KeyView key, const std::string& what) {
+  const Tag tag = mac(key, "name", "", {std::as_bytes(std::span(what))});
+  return to_hex(std::span(tag).first(16));
+}
 
 ErrorInfo ConnectorHandshake::refused(std::string why, std::string todo) const {
   return {ErrorCode::kRefused,

@@ -25,6 +25,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "collectives/rendezvous/secret_stream.hpp"
@@ -56,6 +57,9 @@ enum class Verdict : std::uint32_t {
   kRank = 4,        ///< not for this rank, or from one that is not awaited
   kKey = 5,         ///< another key
 };
+
+/// A name that only who has the key can know: 32 hexadecimal digits. `what`: of what.
+std::string private_name(KeyView key, const std::string& what);
 
 /// The side that connects.
 class ConnectorHandshake {

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "collectives/rendezvous/address.hpp"
 #include "runtime/core/hex.hpp"
 #include "runtime/core/random.hpp"
 
@@ -31,21 +31,6 @@ std::string random_text(std::size_t chars) {
   std::vector<std::byte> bytes(chars / 2);
   SystemRandom().fill(bytes);
   return to_hex(bytes);
-}
-
-sockaddr_un address_of(const std::string& name, socklen_t& length) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const std::string full = "troupe-" + name;  // after a zero byte: in the abstract namespace
-  std::memcpy(address.sun_path + 1, full.data(), full.size());
-  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + full.size());
-  return address;
-}
-
-bool is_ours(int fd) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
 }
 
 bool send_fd(int socket, int fd) {
@@ -113,10 +98,8 @@ Result<RegionOffer> RegionOffer::open() {
   RegionOffer offer;
   const std::string name = random_text(kNameChars);
   offer.listener_ = UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  socklen_t length = 0;
-  const sockaddr_un address = address_of(name, length);
-  if (!offer.listener_ ||
-      ::bind(offer.listener_.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+  const auto address = abstract_address(name);
+  if (!offer.listener_ || ::bind(offer.listener_.get(), address.get(), address.length) != 0 ||
       ::listen(offer.listener_.get(), SOMAXCONN) != 0) {
     return io_error("cannot listen for the other ranks of this machine", errno, "raise ulimit -n");
   }
@@ -148,7 +131,7 @@ Result<void> RegionOffer::hand_out(const SharedMemory& memory, std::vector<int> 
     }
     if ((entries[0].revents & POLLIN) == 0) continue;
     UniqueFd visitor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!visitor || !is_ours(visitor.get())) continue;
+    if (!visitor || !is_same_user(visitor.get())) continue;
     if (visitors.size() == kMaxVisitors) visitors.erase(visitors.begin());
     visitors.push_back(std::move(visitor));
   }
@@ -162,8 +145,7 @@ Result<SharedMemory> take_region(const std::string& token, int rank, const Share
   }
   const MonotonicClock clock;
   const Instant until = clock.now() + options.timeout;
-  socklen_t length = 0;
-  const sockaddr_un address = address_of(token.substr(0, kNameChars), length);
+  const auto address = abstract_address(token.substr(0, kNameChars));
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return io_error("cannot make a socket", errno, "raise ulimit -n");
   Greeting greeting{.rank = static_cast<std::uint32_t>(rank)};
@@ -173,13 +155,13 @@ Result<SharedMemory> take_region(const std::string& token, int rank, const Share
     if (options.aborted()) return failed(ErrorCode::kAborted, "another rank is gone");
     if (clock.now() >= until) return failed(ErrorCode::kTimeout, "the rank that has it did not hand it out");
     if (!greeted) {
-      if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+      if (::connect(fd.get(), address.get(), address.length) != 0) {
         // EAGAIN: its queue is full, of which nothing tells when it no longer is.
         if (errno != EAGAIN && errno != EINTR) return failed(ErrorCode::kUnavailable, std::strerror(errno));
         ::poll(nullptr, 0, 5);
         continue;
       }
-      if (!is_ours(fd.get())) return failed(ErrorCode::kRefused, "another user has it");
+      if (!is_same_user(fd.get())) return failed(ErrorCode::kRefused, "another user has it");
       if (::send(fd.get(), &greeting, sizeof greeting, MSG_NOSIGNAL) < 0) {
         return failed(ErrorCode::kUnavailable, std::strerror(errno));
       }

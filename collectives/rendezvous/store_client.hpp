@@ -30,6 +30,7 @@ class StoreClient final : public Store {
     int server = 0;                              ///< the rank that serves it
     Duration timeout = std::chrono::seconds(5);  ///< for connection and handshake
   };
+  /// Over a Unix socket where the server is on this host, else TCP.
   /// Errors: kUnavailable where nobody listens (yet), kTimeout, kRefused where the two do not belong
   /// together; then `verdict`, if given, says why.
   static Result<std::unique_ptr<StoreClient>> connect(const Options& options, Verdict* verdict = nullptr);

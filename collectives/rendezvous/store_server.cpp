@@ -27,7 +27,8 @@ namespace {
 
 constexpr std::uint64_t kListenerId = 0;
 constexpr std::uint64_t kWakeId = 1;
-constexpr std::uint64_t kFirstClient = 2;
+constexpr std::uint64_t kLocalListenerId = 2;
+constexpr std::uint64_t kFirstClient = 3;
 constexpr std::size_t kReadBytes = 16 * 1024;
 constexpr int kLogLines = 10;  ///< of strangers, in kLogTime
 constexpr Duration kLogTime = std::chrono::minutes(1);
@@ -75,7 +76,8 @@ class StoreServer::Loop {
     epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
     wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!epoll_ || !wake_) return io_error("cannot serve the store", errno, "raise ulimit -n");
-    watch(listener_.fd(), kListenerId, EPOLLIN);
+    listen_locally();
+    watch_listeners();
     watch(wake_.get(), kWakeId, EPOLLIN);
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
@@ -111,6 +113,22 @@ class StoreServer::Loop {
   const Endpoint& endpoint() const { return listener_.endpoint(); }
 
  private:
+  /// Where that is not to be had, everybody comes over TCP.
+  void listen_locally() {
+    const auto address = abstract_address(store_socket(key_, listener_.endpoint(), self_.rank));
+    local_listener_ = UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!local_listener_ || ::bind(local_listener_.get(), address.get(), address.length) != 0 ||
+        ::listen(local_listener_.get(), SOMAXCONN) != 0) {
+      local_listener_.reset();
+    }
+  }
+
+  void watch_listeners() {
+    watch(listener_.fd(), kListenerId, EPOLLIN);
+    if (local_listener_) watch(local_listener_.get(), kLocalListenerId, EPOLLIN);
+    listening_ = true;
+  }
+
   void watch(int fd, std::uint64_t id, std::uint32_t events) {
     epoll_event event{};
     event.events = events;
@@ -149,8 +167,7 @@ class StoreServer::Loop {
         drop(pending_.front(), "its handshake took too long");
       }
       if (!listening_ && after >= listen_again_) {
-        watch(listener_.fd(), kListenerId, EPOLLIN);
-        listening_ = true;
+        watch_listeners();
       }
     }
     // Unasked for, so that whoever asks next learns that this was no accident.
@@ -173,7 +190,8 @@ class StoreServer::Loop {
 
   void on_event(const epoll_event& event) {
     const std::uint64_t id = event.data.u64;
-    if (id == kListenerId) return accept_all();
+    if (id == kListenerId) return accept_all(listener_.fd(), false);
+    if (id == kLocalListenerId) return accept_all(local_listener_.get(), true);
     if (id == kWakeId) {
       std::uint64_t count = 0;
       [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &count, sizeof count);
@@ -191,21 +209,26 @@ class StoreServer::Loop {
     }
   }
 
-  void accept_all() {
+  void accept_all(int listener, bool local) {
     while (true) {
-      UniqueFd fd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!fd) {
         if (errno == EINTR || errno == ECONNABORTED) continue;
         if (errno == EAGAIN || errno == EWOULDBLOCK) return;
         // Out of descriptors, most likely: those who wait in the queue stay there for a while.
         log(LogLevel::kWarning, std::string("the store cannot accept a connection: ") + std::strerror(errno));
         ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.fd(), nullptr);
+        if (local_listener_) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, local_listener_.get(), nullptr);
         listening_ = false;
         listen_again_ = clock_.now() + std::chrono::milliseconds(100);
         return;
       }
       if (connections_.size() >= kMaxClients) {
         log(LogLevel::kWarning, "the store turned a connection away: it has 65,536");
+        continue;
+      }
+      if (local && !is_same_user(fd.get())) {
+        turn_away(peer_name(fd.get()) + ": it is not this user's");
         continue;
       }
       if (pending_.size() >= kMaxPending) drop(pending_.front(), "too many connections in a handshake");
@@ -354,6 +377,7 @@ class StoreServer::Loop {
   }
 
   DataListener listener_;
+  UniqueFd local_listener_;  ///< may be missing
   JobKey key_;
   HandshakeIdentity self_;
   Duration handshake_timeout_;
@@ -376,6 +400,10 @@ class StoreServer::Loop {
   std::atomic<std::int64_t> linger_ns_{0};
   std::thread thread_;
 };
+
+std::string store_socket(const JobKey& key, const Endpoint& at, int rank) {
+  return private_name(key, "store " + std::to_string(rank) + " at " + to_string(at));
+}
 
 Result<std::unique_ptr<StoreServer>> StoreServer::start(DataListener listener, const Options& options) {
   auto loop = std::make_unique<Loop>(std::move(listener), options);

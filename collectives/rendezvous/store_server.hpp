@@ -1,5 +1,6 @@
-/// The store of a job, served over TCP by a thread of one of its ranks: 0 at first, and a successor of its
-/// own standby address (succession.cpp).
+/// The store of a job, served by a thread of one of its ranks: 0 at first, and a successor at its own standby
+/// address (succession.cpp). Ranks of the same user in its network namespace come over an abstract Unix
+/// socket, all others over TCP; the handshake is the same.
 ///
 /// Who connects has 5 s to prove that it has the job's key, and sends nothing but the fixed messages of the
 /// handshake until then. Noise and strangers are turned away without disturbing anybody; of more than 1,024
@@ -23,6 +24,9 @@ struct StoreSession {
   SessionKey send_key{};
   SessionKey receive_key{};
 };
+
+/// The abstract Unix socket of the store that `rank` serves at `at`, for ranks of its host.
+std::string store_socket(const JobKey& key, const Endpoint& at, int rank);
 
 /// The formation of a job's first group (formations.hpp), of which all ranks are members. It fails when a
 /// rank with the job's key says another world size: the others need not wait for it.

@@ -198,7 +198,9 @@ bool World::try_to_enter(const Endpoint& at, const JobKey& key, bool key_may_cha
   }
   key_ = key;
   try {
+    // Within a host there is no address at this end: the server's is one of this host.
     address_ = own_address((*client)->fd()).value();
+    if (address_.empty()) address_ = at.host;
     enter(*std::move(client));
     return true;
   } catch (const Unavailable& e) {  // rank 0 went, or this is the store of a job before

@@ -14,7 +14,7 @@
 #include "collectives/rendezvous/store_core.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/core/random.hpp"
-#include "tests/collectives/ranks.hpp"
+#include "tests/collectives/init_ranks.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -427,4 +427,34 @@ TEST_CASE("one connection serves many threads at once, and what the store says u
   CHECK(one->find("n"));
   CHECK(watch->value() == "seen");
   CHECK(descriptors < connected);
+}
+
+/// Every rank came over TCP, through the loopback device, the server's own host's too.
+TEST_CASE("ranks of the server's host come over a Unix socket, other users and networks over TCP") {
+  const auto family_of = [](int fd) {
+    sockaddr_storage own{};
+    socklen_t length = sizeof own;
+    ::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length);
+    return static_cast<int>(own.ss_family);
+  };
+  Job job;
+  const auto one = job.client(1);
+  CHECK(family_of(one->fd()) == AF_UNIX);
+  one->set("a", "b");
+  CHECK(job.zero->get("a", 60s) == "b");
+  // Its name says nothing to who has another key, and a process of another user is sent away.
+  auto options = job.options(2);
+  options.key = random_job_key();
+  CHECK(StoreClient::connect(options).error().code == ErrorCode::kRefused);
+  if (::geteuid() != 0) return;
+  const pid_t other = fork_process([&] {
+    if (::setuid(65'534) != 0) throw std::runtime_error("cannot be another user");
+    const auto two = job.client(2);
+    if (family_of(two->fd()) != AF_INET) throw std::runtime_error("it is not over TCP");
+    if (two->get("a", 60s) != "b") throw std::runtime_error("it does not hear the store");
+    if (dial_abstract(store_socket(job.key, job.server->endpoint(), 0)).ok())
+      throw std::runtime_error("the Unix socket took another user");
+    ::_exit(0);  // without the server, which is the parent's
+  });
+  CHECK(exit_of(other) == 0);
 }
