@@ -22,7 +22,7 @@ namespace troupe::collectives {
 
 class ProcessGroup;
 
-/// How new groups are made of the ranks of one; what forms groups (collectives/init) gives them theirs.
+/// How new groups are made of the ranks of one; what forms groups (collectives/rendezvous) gives them theirs.
 class GroupOrigin {
  public:
   virtual ~GroupOrigin() = default;

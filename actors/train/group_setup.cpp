@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "collectives/flight/flight_recorder.hpp"
-#include "collectives/native/mesh.hpp"
 #include "collectives/native/native_group.hpp"
+#include "collectives/rendezvous/mesh.hpp"
 
 namespace troupe::train {
 namespace {

@@ -3,8 +3,8 @@
 
 #include "bench/collectives/contenders.hpp"
 #include "bench/collectives/machines.hpp"
-#include "collectives/init/init.hpp"
 #include "collectives/native/native_group.hpp"
+#include "collectives/rendezvous/init.hpp"
 
 namespace bench {
 

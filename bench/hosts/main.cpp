@@ -22,7 +22,7 @@
 
 #include "bench/collectives/machines.hpp"
 #include "bench/hosts/constants.hpp"
-#include "collectives/init/init.hpp"
+#include "collectives/rendezvous/init.hpp"
 #include "collectives/native/region.hpp"
 #include "runtime/core/clock.hpp"
 #include "runtime/core/random.hpp"

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "collectives/init/store.hpp"
 #include "collectives/process_group.hpp"
+#include "collectives/rendezvous/store.hpp"
 
 namespace troupe::collectives {
 

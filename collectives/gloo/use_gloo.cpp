@@ -1,7 +1,7 @@
 #include "collectives/gloo/use_gloo.hpp"
 
 #include "collectives/gloo/gloo_group.hpp"
-#include "collectives/init/backends.hpp"
+#include "collectives/rendezvous/backends.hpp"
 
 namespace troupe::collectives {
 void use_gloo() {

@@ -1,7 +1,7 @@
 #include "collectives/mpi/use_mpi.hpp"
 
-#include "collectives/init/backends.hpp"
 #include "collectives/mpi/mpi_group.hpp"
+#include "collectives/rendezvous/backends.hpp"
 
 namespace troupe::collectives {
 

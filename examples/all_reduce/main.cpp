@@ -6,8 +6,8 @@
 #include <string>
 
 #include "collectives/gloo/use_gloo.hpp"
-#include "collectives/init/init.hpp"
 #include "collectives/mpi/use_mpi.hpp"
+#include "collectives/rendezvous/init.hpp"
 
 using namespace troupe::collectives;
 

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "collectives/native/mesh.hpp"
+#include "collectives/rendezvous/mesh.hpp"
 
 namespace troupe::collectives::testing {
 
@@ -32,8 +32,8 @@ pid_t fork_process(const std::function<void()>& body) {
 }
 
 std::vector<std::string> run_at(const std::string& url, int size, const std::vector<int>& ranks,
-                                const GroupBody& body, const InitOptions& options,
-                                const std::string& backend) {
+                                const GroupBody& body, const InitOptions& options, const std::string& backend,
+                                const std::vector<std::string>& hosts) {
   std::vector<std::string> thrown(ranks.size());
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -43,6 +43,7 @@ std::vector<std::string> run_at(const std::string& url, int size, const std::vec
         mine.rank = ranks[i];
         mine.size = size;
         mine.data_bytes = 1 << 20;
+        if (!hosts.empty()) mine.host = hosts.at(static_cast<std::size_t>(ranks[i]));
         body(init_process_group(backend, url, mine));
       } catch (const std::exception& e) {
         thrown[i] = e.what();
@@ -54,10 +55,10 @@ std::vector<std::string> run_at(const std::string& url, int size, const std::vec
 }
 
 std::vector<std::string> run_ranks(int size, const GroupBody& body, const InitOptions& options,
-                                   const std::string& backend) {
+                                   const std::string& backend, const std::vector<std::string>& hosts) {
   std::vector<int> ranks(static_cast<std::size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return run_at("tcp://127.0.0.1:" + std::to_string(free_port()), size, ranks, body, options, backend);
+  return run_at("tcp://127.0.0.1:" + std::to_string(free_port()), size, ranks, body, options, backend, hosts);
 }
 
 }  // namespace troupe::collectives::testing

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/init/init.hpp"
+#include "collectives/rendezvous/init.hpp"
 #include "tests/collectives/ranks.hpp"
 
 namespace troupe::collectives::testing {
@@ -26,12 +26,15 @@ using GroupBody = std::function<void(const std::shared_ptr<ProcessGroup>& group)
 inline const InitOptions kPatient{.timeout = std::chrono::seconds(60)};
 
 /// Runs `ranks` of `size` at `url` as threads, each with its group; what each threw, in the order of `ranks`.
+/// `hosts`: how the host of each rank is called; empty: they are on one.
 std::vector<std::string> run_at(const std::string& url, int size, const std::vector<int>& ranks,
                                 const GroupBody& body, const InitOptions& options = kPatient,
-                                const std::string& backend = "native");
+                                const std::string& backend = "native",
+                                const std::vector<std::string>& hosts = {});
 
 /// As run_at, all ranks of `size`, at a port of this machine.
 std::vector<std::string> run_ranks(int size, const GroupBody& body, const InitOptions& options = kPatient,
-                                   const std::string& backend = "native");
+                                   const std::string& backend = "native",
+                                   const std::vector<std::string>& hosts = {});
 
 }  // namespace troupe::collectives::testing

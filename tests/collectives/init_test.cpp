@@ -1,6 +1,6 @@
 /// Groups that ranks form by themselves: every URL, subsets, bad input, and nothing left behind.
 
-#include "collectives/init/init.hpp"
+#include "collectives/rendezvous/init.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,9 +13,10 @@
 #include <numeric>
 #include <thread>
 
-#include "collectives/init/backends.hpp"
-#include "collectives/init/meeting_file.hpp"
-#include "collectives/init/store_client.hpp"
+#include "collectives/rendezvous/backends.hpp"
+#include "collectives/rendezvous/group_formation.hpp"
+#include "collectives/rendezvous/meeting_file.hpp"
+#include "collectives/rendezvous/store_board.hpp"
 #include "runtime/core/log.hpp"
 #include "tests/collectives/init_ranks.hpp"
 #include "tests/runtime/temp_folder.hpp"
@@ -140,9 +141,10 @@ TEST_CASE("different lists on two ranks are an error that has both, and nobody g
         expect(world->rank() == 0 && mine->size() == 1, "the group of one is whole");
       },
       {.timeout = 5s});
-  // Who comes second is told.
+  // Who comes second is told, or waits for one that has its group and leaves.
   const std::string& told = thrown[0].empty() ? thrown[1] : thrown[0];
-  CHECK_THAT(told, Catch::Contains("other ranks than") || Catch::Contains("missing"));
+  CHECK_THAT(told,
+             Catch::Contains("other ranks than") || Catch::Contains("missing") || Catch::Contains("left"));
   CHECK_FALSE(thrown[1].empty());
 }
 
@@ -205,8 +207,10 @@ TEST_CASE("an abort on a death may end another group of the same ranks") {
                         .rank = c.rank,
                         .size = c.size,
                         .generation = c.generation,
-                        .leaves = rank_leaves(c.size)}) {}
+                        .leaves = rank_leaves(c.size)}),
+          keys(c.lasting_store) {}
     std::string abort_reason() const override { return {}; }
+    const std::shared_ptr<Store> keys;
     std::shared_ptr<ProcessGroup> next;
 
    private:
@@ -223,9 +227,75 @@ TEST_CASE("an abort on a death may end another group of the same ranks") {
       const auto world = init_process_group("domino", url, {.rank = r, .size = 2, .timeout = 20s});
       auto other = world->new_group({0, 1});
       const std::weak_ptr<ProcessGroup> watched = other;
-      dynamic_cast<Domino&>(*world).next = std::move(other);
-      if (r == 1) ::_exit(0);  // without leaving: it died
+      Domino& domino = dynamic_cast<Domino&>(*world);
+      domino.next = std::move(other);
+      if (r == 1) {  // dies, without leaving, once the other is prepared for it
+        domino.keys->wait({"prepared"}, 20s);
+        ::_exit(0);
+      }
+      domino.keys->set("prepared", "");
       while (!watched.expired()) std::this_thread::yield();
+    }));
+  }
+  for (const pid_t pid : ranks) CHECK(exit_of(pid) == 0);
+}
+
+/// The thread that hears of deaths ended the last group and then waited for itself; the store had a
+/// connection of its own for it, or it would have waited for its own answer.
+TEST_CASE("what an abort calls may ask the store and end the last group, and may not form one") {
+  class Caller final : public ProcessGroup {
+   public:
+    explicit Caller(const BackendContext& c)
+        : ProcessGroup({.backend = "caller",
+                        .rank = c.rank,
+                        .size = c.size,
+                        .generation = c.generation,
+                        .leaves = rank_leaves(c.size)}),
+          keys(c.lasting_store) {}
+    std::string abort_reason() const override { return {}; }
+    const std::shared_ptr<Store> keys;
+    std::function<void()> on_stop;
+
+   private:
+    std::shared_ptr<Work> launch(std::span<const Op>) override { return completed_work(); }
+    void stop(const std::string&) override { on_stop(); }
+  };
+  const test::TempFolder folder;
+  const std::string url = "file://" + (folder / "meet");
+  std::vector<pid_t> ranks;
+  for (int r = 0; r < 3; ++r) {
+    ranks.push_back(fork_process([&] {
+      ::alarm(30);
+      register_backend("caller", [](const BackendContext& c) { return std::make_shared<Caller>(c); });
+      std::shared_ptr<ProcessGroup> world =
+          init_process_group("caller", url, {.rank = r, .size = 3, .timeout = 20s});
+      Caller& caller = dynamic_cast<Caller&>(*world);
+      if (r == 2) {  // dies, without leaving, once the others are prepared for it
+        caller.keys->wait({"prepared 0", "prepared 1"}, 20s);
+        ::_exit(0);
+      }
+      std::atomic<bool> over{false};
+      caller.on_stop = [&] {
+        const std::string key = std::to_string(r);
+        caller.keys->set(key, "called");
+        expect(caller.keys->get(key, 20s) == "called", "the store answers");
+        try {
+          (void)world->new_group({0, 1});
+          expect(false, "refused");
+        } catch (const BadConfig& e) {
+          expect(std::string(e.what()).find("form groups in another thread") != std::string::npos, e.what());
+        }
+        // Rank 0 serves the store, and its process ends with this: perhaps before it has answered.
+        try {
+          if (r == 1) caller.keys->set("through", "");
+        } catch (const Unavailable&) {
+        }
+        if (r == 0) (void)caller.keys->get("through", 20s);
+        world.reset();
+        over = true;
+      };
+      caller.keys->set("prepared " + std::to_string(r), "");
+      while (!over) std::this_thread::yield();
     }));
   }
   for (const pid_t pid : ranks) CHECK(exit_of(pid) == 0);
@@ -252,15 +322,30 @@ TEST_CASE("the ranks that are missing are listed, on every rank that is there") 
 TEST_CASE("two processes with one rank and another key are found out at once") {
   set_log_level(LogLevel::kError);
   const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
+  class Nothing final : public ProcessGroup {
+   public:
+    explicit Nothing(const BackendContext& c)
+        : ProcessGroup({.backend = "nothing",
+                        .rank = c.rank,
+                        .size = c.size,
+                        .generation = c.generation,
+                        .leaves = rank_leaves(c.size)}) {}
+    std::string abort_reason() const override { return {}; }
+
+   private:
+    std::shared_ptr<Work> launch(std::span<const Op>) override { return completed_work(); }
+    void stop(const std::string&) override {}
+  };
+  register_backend("nothing", [](const BackendContext& c) { return std::make_shared<Nothing>(c); });
   std::vector<std::string> thrown;
   std::thread zero([&] {
     const auto nothing = [](const std::shared_ptr<ProcessGroup>&) {};
-    thrown = run_at(url, 3, {0, 1}, nothing, {.timeout = 60s, .key = kKey});
+    thrown = run_at(url, 3, {0}, nothing, {.timeout = 60s, .key = kKey}, "nothing");
   });
   const auto refused = [&](const InitOptions& options) {
     std::string what;
     try {
-      init_process_group("native", url, options);
+      init_process_group("nothing", url, options);
     } catch (const Error& e) {
       what = e.what();
     }
@@ -268,21 +353,29 @@ TEST_CASE("two processes with one rank and another key are found out at once") {
   };
   CHECK_THAT(refused({.rank = 1, .size = 3, .timeout = 5s, .key = std::string(64, '8'), .name = "a"}),
              Catch::Contains("another job key") && Catch::Contains("TROUPE_JOB_KEY"));
-  {  // Once the first rank 1 is in:
-    const auto watches = StoreClient::connect({.at = parse_endpoint(url.substr(6)).value(),
-                                               .key = parse_job_key(kKey, "the test").value(),
-                                               .rank = 2,
-                                               .world_size = 3});
-    (void)watches.value()->get("world/form/enter/1", 60s);
-  }
+  // The first rank 1 is in, by hand.
+  const std::shared_ptr<StoreClient> first =
+      StoreClient::connect({.at = parse_endpoint(url.substr(6)).value(),
+                            .key = parse_job_key(kKey, "the test").value(),
+                            .rank = 1,
+                            .world_size = 3})
+          .value();
+  CHECK(first->join("pid of the first").status == StoreStatus::kOk);
   CHECK_THAT(refused({.rank = 1, .size = 3, .timeout = 60s, .key = kKey, .name = "a"}),
-             Catch::Contains("two processes with rank 1: pid"));
+             Catch::Contains("two processes with rank 1: pid of the first was first"));
   CHECK_THAT(refused({.rank = 0, .size = 3, .timeout = 1s, .key = kKey, .name = "a"}),
              Catch::Contains("rank 0 cannot serve the store") && Catch::Contains("in use"));
   CHECK_THAT(refused({.rank = 0, .size = 3, .timeout = 1s, .key = kKey}),
              Catch::Contains("rank 0 has a group of this name in this process"));
   // Rank 2 comes: none of these got in the way.
+  std::thread one([&] {
+    GroupFormation formation(first, kWorldPrefix, "no group");
+    (void)formation.enter({.ranks = {0, 1, 2}, .value = "\n\nhere\n127.0.0.1:1"}, 60s);
+    formation.ready(60s);
+  });
   CHECK(refused({.rank = 2, .size = 3, .timeout = 60s, .data_bytes = 1 << 20, .key = kKey}).empty());
+  one.join();
+  first->leave(60s);
   zero.join();
   for (const auto& what : thrown) CHECK(what.empty());
 }
@@ -335,8 +428,9 @@ TEST_CASE("a stale note is overwritten, and ranks that read it wait for the new 
   const std::string path = folder / "meet";
   // A job that was killed: its key is not ours, and somebody else has its port now.
   set_log_level(LogLevel::kError);
-  const auto other =
-      StoreServer::start(DataListener::bind({"127.0.0.1", 0}).value(), random_job_key(), 2).value();
+  const auto other = StoreServer::start(DataListener::bind({"127.0.0.1", 0}).value(),
+                                        {.key = random_job_key(), .world_size = 2})
+                         .value();
   std::ofstream(path) << to_text(MeetingNote{.at = other->endpoint(), .key = random_job_key()});
   std::filesystem::permissions(path,
                                std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
@@ -384,52 +478,74 @@ TEST_CASE("an empty file in which ranks are to meet may be anybody's until rank 
 }
 
 TEST_CASE("ranks that share no memory connect, with the addresses that the store told them") {
-  // Machines of two ranks each, as far as the ranks know.
-  register_backend("native on two machines", [](const BackendContext& c) {
-    BackendContext apart = c;
-    apart.host += " " + std::to_string(std::stoi(c.name(c.rank)) / 2);
-    return join_native_group(apart);
-  });
-  const auto thrown = run_ranks(
-      4,
-      [](const std::shared_ptr<ProcessGroup>& world) {
-        const auto across = world->new_group({0, 3});
-        const auto three = world->new_group({1, 2, 3});
-        for (int i = 0; i < 3; ++i) {
-          expect(sum_of(*world) == 15, "the sum of all");
-          if (across) expect(sum_of(*across) == 3, "the sum of two machines with one rank each");
-          if (three) expect(sum_of(*three) == 7, "the sum of three");
-        }
-      },
-      kPatient, "native on two machines");
+  const auto thrown =
+      run_ranks(4,
+                [](const std::shared_ptr<ProcessGroup>& world) {
+                  const auto across = world->new_group({0, 3});
+                  const auto three = world->new_group({1, 2, 3});
+                  for (int i = 0; i < 3; ++i) {
+                    expect(sum_of(*world) == 15, "the sum of all");
+                    if (across) expect(sum_of(*across) == 3, "the sum of two machines with one rank each");
+                    if (three) expect(sum_of(*three) == 7, "the sum of three");
+                  }
+                },
+                kPatient, "native", {"first", "first", "second", "second"});
   for (const auto& what : thrown) CHECK(what.empty());
 }
 
-// A job that rebuilt often filled the store: nothing was ever taken away.
-TEST_CASE("a group that was formed leaves no keys behind") {
-  static std::mutex mutex;
-  static std::vector<std::shared_ptr<Store>> kept;
-  register_backend("native, whose keys are counted", [](const BackendContext& c) {
-    auto group = join_native_group(c);
-    const std::lock_guard lock(mutex);
-    kept.push_back(c.lasting_store);
-    return group;
+/// Looks at the store of a job from outside: how many keys it has but those it was told of.
+std::int64_t keys_left(const std::string& url, int rank, int size) {
+  const auto store = StoreClient::connect({.at = parse_endpoint(url.substr(6)).value(),
+                                           .key = parse_job_key(kKey, "the test").value(),
+                                           .rank = rank,
+                                           .world_size = size})
+                         .value();
+  // What was posted when a group was formed has been done by now: a store serves in the order of arrival.
+  std::int64_t left = 0;
+  for (char first = ' '; first <= '~'; ++first) left += store->erase(std::string(1, first));
+  return left;
+}
+
+// A job that rebuilt often filled the store: at first nothing was ever taken away, then the list of those who
+// went on stayed, and what an attempt left that failed.
+TEST_CASE("a thousand groups and generations leave nothing at the store") {
+  const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
+  register_backend("native, which says much", [](const BackendContext& c) {
+    for (int i = 0; i < 3; ++i) c.store.set(std::to_string(c.rank) + "/" + std::to_string(i), "something");
+    StoreBoard board(c.lasting_store);
+    board.post(AbortKind::kRequested, "as nccl does");
+    expect(board.read()->kind == AbortKind::kRequested, "it is heard");
+    return join_native_group(c);
   });
-  const auto thrown = run_ranks(
-      3,
-      [](const std::shared_ptr<ProcessGroup>& world) {
-        auto group = world->new_group({0, 1, 2});
-        for (int i = 0; i < 5; ++i) group = group->rebuild();
-        group->barrier()->wait();  // all have come back from there
-        const std::lock_guard lock(mutex);
-        std::int64_t left = 0;
-        for (const auto& store : kept) left += store->erase("");
-        // What a rank that comes late has to read: who went on.
-        expect(left <= 5, "keys were left: " + std::to_string(left));
-        kept.clear();
+  constexpr int kRounds = 500;
+  std::atomic<int> done{0};
+  std::atomic<std::int64_t> left{-1};
+  const auto thrown = run_at(
+      url, 2, {0, 1},
+      [&](const std::shared_ptr<ProcessGroup>& world) {
+        auto group = world;
+        for (int i = 0; i < kRounds; ++i) {
+          expect(group->new_group({0, 1})->size() == 2, "a group");
+          if (group->rank() == 1) {
+            try {
+              (void)group->new_group({1, 1});
+            } catch (const BadConfig&) {
+            }
+          }
+          group = group->rebuild();
+        }
+        group = group->rebuild();
+        ++done;
+        if (group->rank() == 0) {
+          while (done < 2) std::this_thread::yield();
+          left = keys_left(url, 1, 2);
+          ++done;
+        }
+        while (done < 3) std::this_thread::yield();
       },
-      kPatient, "native, whose keys are counted");
+      {.timeout = 60s, .key = kKey}, "native, which says much");
   for (const auto& what : thrown) CHECK(what.empty());
+  CHECK(left == 0);
 }
 
 TEST_CASE("a backend of somebody else gets a store of its own for each group") {

@@ -1,6 +1,6 @@
 /// The handshake of data connections, byte by byte, and the mesh that ranks form through it among strangers.
 
-#include "collectives/native/mesh.hpp"
+#include "collectives/rendezvous/mesh.hpp"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -5,9 +5,9 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "collectives/init/backends.hpp"
-#include "collectives/init/store_board.hpp"
 #include "collectives/nccl/api.hpp"
+#include "collectives/rendezvous/backends.hpp"
+#include "collectives/rendezvous/store_board.hpp"
 #include "tests/collectives/init_ranks.hpp"
 #include "tests/collectives/nccl_ranks.hpp"
 
@@ -36,10 +36,8 @@ struct InitRank {
 /// Ranks as threads, which call init_process_group. `machines`: how many they are on. What each threw.
 std::vector<std::string> init_nccl(NcclCluster& cluster, int size, int machines,
                                    const std::function<void(InitRank&)>& body) {
-  register_backend("nccl double", [&, machines](const BackendContext& given) {
-    BackendContext context = given;
-    context.host = "machine " + std::to_string(given.device % machines);
-    return join_nccl_group(context, cluster.library.api(given.device));
+  register_backend("nccl double", [&](const BackendContext& context) {
+    return join_nccl_group(context, cluster.library.api(context.device));
   });
   const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
   std::vector<std::string> thrown(static_cast<std::size_t>(size));
@@ -48,9 +46,13 @@ std::vector<std::string> init_nccl(NcclCluster& cluster, int size, int machines,
     threads.emplace_back([&, r] {
       try {
         InitRank rank{{cluster, r}, nullptr};
-        rank.group = init_process_group(
-            "nccl double", url,
-            {.rank = r, .size = size, .timeout = 60s, .operation_timeout = 60s, .device = r});
+        rank.group = init_process_group("nccl double", url,
+                                        {.rank = r,
+                                         .size = size,
+                                         .timeout = 60s,
+                                         .operation_timeout = 60s,
+                                         .device = r,
+                                         .host = "machine " + std::to_string(r % machines)});
         body(rank);
       } catch (const std::exception& e) {
         thrown[static_cast<std::size_t>(r)] = e.what();
@@ -70,13 +72,11 @@ class LocalStore final : public Store {
   }
   std::optional<std::string> find(const std::string& key, Duration) override {
     if (gone) throw Unavailable({ErrorCode::kUnavailable, "the store is gone", "", ""});
-    ++finds;
     const auto found = map_.find(key);
     return found == map_.end() ? std::nullopt : std::optional(found->second);
   }
   std::int64_t add(const std::string&, std::int64_t) override { return 0; }
   std::int64_t erase(const std::string&) override { return 0; }
-  int finds = 0;
   bool gone = false;
 
  private:
@@ -138,7 +138,7 @@ TEST_CASE("nccl by name: a rank without a GPU is an error on all, which names it
   check_double(cluster.library);
 }
 
-TEST_CASE("a board in a store: the first reason stays, on every rank, and it is asked seldom") {
+TEST_CASE("a board in a store: the first reason stays, on every rank") {
   const auto store = std::make_shared<LocalStore>();
   StoreBoard first(store), second(store), third(store);
   CHECK_FALSE(first.read());
@@ -153,13 +153,7 @@ TEST_CASE("a board in a store: the first reason stays, on every rank, and it is 
 
   const auto other = std::make_shared<LocalStore>();
   StoreBoard asks(other);
-  const MonotonicClock clock;
-  const Instant begun = clock.now();
-  for (int i = 0; i < 10000; ++i) CHECK_FALSE(asks.read());
-  CHECK(other->finds <= 1 + (clock.now() - begun) / 10ms);
-
   other->gone = true;
-  std::this_thread::sleep_for(11ms);
   CHECK_FALSE(asks.read());  // who watches the store says more
 
   const auto odd = std::make_shared<LocalStore>();

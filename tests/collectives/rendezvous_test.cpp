@@ -1,6 +1,6 @@
 /// What a launcher says, the job's key, and the note that rank 0 leaves.
 
-#include "collectives/init/rendezvous.hpp"
+#include "collectives/rendezvous/rendezvous.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,9 +10,9 @@
 #include <fstream>
 #include <map>
 
-#include "collectives/init/address.hpp"
-#include "collectives/init/job_key.hpp"
-#include "collectives/init/meeting_file.hpp"
+#include "collectives/rendezvous/address.hpp"
+#include "collectives/rendezvous/job_key.hpp"
+#include "collectives/rendezvous/meeting_file.hpp"
 #include "runtime/core/random.hpp"
 #include "tests/runtime/temp_folder.hpp"
 

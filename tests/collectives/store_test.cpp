@@ -8,14 +8,13 @@
 #include <cstring>
 #include <thread>
 
-#include "collectives/init/address.hpp"
-#include "collectives/init/exchange.hpp"
-#include "collectives/init/job_key.hpp"
-#include "collectives/init/store_client.hpp"
-#include "collectives/init/store_core.hpp"
+#include "collectives/rendezvous/address.hpp"
+#include "collectives/rendezvous/job_key.hpp"
+#include "collectives/rendezvous/store_client.hpp"
+#include "collectives/rendezvous/store_core.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/core/random.hpp"
-#include "tests/collectives/ranks.hpp"
+#include "tests/collectives/init_ranks.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -24,15 +23,11 @@ using namespace std::chrono_literals;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-StoreRequest find_of(const std::string& key, std::uint32_t wait_ms = 0) {
-  return {.op = StoreOp::kFind, .key = key, .wait_ms = wait_ms};
+StoreRequest find_of(const std::string& key, std::uint32_t wait_ms = 0, std::uint32_t id = 1) {
+  return {.op = StoreOp::kFind, .id = id, .key = key, .wait_ms = wait_ms};
 }
 StoreRequest set_of(const std::string& key, const std::string& value) {
-  return {.op = StoreOp::kSet, .key = key, .value = value};
+  return {.op = StoreOp::kSet, .id = 1, .key = key, .value = value};
 }
 
 std::span<const std::byte> bytes_of(const std::string& text) {
@@ -41,6 +36,12 @@ std::span<const std::byte> bytes_of(const std::string& text) {
 
 void say(const UniqueFd& fd, std::span<const std::byte> bytes) {
   REQUIRE(::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
+}
+
+std::vector<std::byte> sealed(SecretSealer& sealer, std::span<const std::byte> body) {
+  std::vector<std::byte> frame;
+  sealer.seal(body, frame);
+  return frame;
 }
 
 /// Blocks until the other side hangs up; how much it said before.
@@ -64,8 +65,9 @@ struct Job {
   std::unique_ptr<StoreClient> zero;
 
   explicit Job(Duration handshake_timeout = 5s) {
-    server =
-        StoreServer::start(DataListener::bind({"127.0.0.1", 0}).value(), key, 3, handshake_timeout).value();
+    server = StoreServer::start(DataListener::bind({"127.0.0.1", 0}).value(),
+                                {.key = key, .world_size = 3, .handshake_timeout = handshake_timeout})
+                 .value();
     zero = std::make_unique<StoreClient>(server->local_session());
   }
   StoreClient::Options options(int rank) const {
@@ -86,7 +88,8 @@ TEST_CASE("the store keeps, finds, adds and lets wait") {
   StoreCore core;
   CHECK(core.on_request(1, 0, find_of("a"), 0ns).at(0).response.status == StoreStatus::kAbsent);
   CHECK(core.on_request(1, 0, find_of("a", 100), 0ns).empty());
-  CHECK(core.waiting(1));
+  CHECK(core.on_request(1, 0, find_of("a", 100), 0ns).at(0).response.status == StoreStatus::kBad);
+  CHECK(core.on_request(1, 0, find_of("a", 300, 2), 0ns).empty());
   CHECK(core.on_request(2, 1, find_of("a", 200), 0ns).empty());
   CHECK(core.next_deadline() == Instant(100ms));
   const auto expired = core.on_time(100ms);
@@ -94,9 +97,11 @@ TEST_CASE("the store keeps, finds, adds and lets wait") {
   CHECK(expired[0].to == 1);
   CHECK(expired[0].response.status == StoreStatus::kAbsent);
   const auto set = core.on_request(1, 0, set_of("a", "x"), 100ms);
-  REQUIRE(set.size() == 2);  // who waited, and who set it
-  CHECK(set[0].to == 2);
-  CHECK(set[0].response.value == "x");
+  REQUIRE(set.size() == 3);  // who waited, and who set it
+  CHECK(set[0].to == 1);
+  CHECK(set[0].response.id == 2);
+  CHECK(set[1].to == 2);
+  CHECK(set[1].response.value == "x");
   CHECK_FALSE(core.next_deadline());
 
   const StoreRequest once{.op = StoreOp::kSetOnce, .key = "a", .value = "y"};
@@ -108,6 +113,19 @@ TEST_CASE("the store keeps, finds, adds and lets wait") {
   const StoreRequest bad{.op = StoreOp::kAdd, .key = "a", .amount = 1};
   CHECK(core.on_request(1, 0, bad, 0ns).at(0).response.status == StoreStatus::kBad);
   CHECK(core.on_request(3, 0, find_of("never", 100), 0ns).empty());
+  CHECK(core.on_request(3, 0, find_of("never", kForever, 2), 0ns).empty());
+  CHECK(core.on_request(3, 0, {.op = StoreOp::kForget, .id = 3, .amount = 1}, 0ns).size() == 1);
+  CHECK_FALSE(core.next_deadline());
+  core.on_gone(3);
+  CHECK(core.on_request(1, 0, set_of("never", "now"), 0ns).size() == 1);  // nobody waits any more
+
+  // One client's waits are bounded.
+  StoreStatus status = StoreStatus::kOk;
+  for (std::uint32_t id = 1; id <= StoreCore::kMaxWaits + 1 && status == StoreStatus::kOk; ++id) {
+    const auto replies = core.on_request(4, 0, find_of("nothing", kForever, id), 0ns);
+    if (!replies.empty()) status = replies[0].response.status;
+  }
+  CHECK(status == StoreStatus::kLimit);
 }
 
 TEST_CASE("the store erases by prefix, and has the room again") {
@@ -122,29 +140,41 @@ TEST_CASE("the store erases by prefix, and has the room again") {
   CHECK(core.on_request(1, 0, erase, 0ns).at(0).response.amount == 0);
 }
 
-TEST_CASE("the store knows who is there, and tells how each went") {
+TEST_CASE("the store knows who is there, and tells all who are how each went") {
   StoreCore core;
   const auto join = [&](StoreCore::Client client, int rank) {
-    return core.on_request(client, rank, {.op = StoreOp::kJoin, .value = "pid 7"}, 0ns).at(0).response;
+    return core.on_request(client, rank, {.op = StoreOp::kJoin, .id = 1, .value = "pid 7"}, 0ns);
   };
-  CHECK(join(1, 0).status == StoreStatus::kOk);
-  CHECK(join(2, 1).status == StoreStatus::kOk);
-  CHECK(join(3, 1).status == StoreStatus::kTaken);
-  CHECK(join(3, 1).value == "pid 7");
+  CHECK(join(1, 0).at(0).response.status == StoreStatus::kOk);
+  CHECK(join(2, 1).at(0).response.status == StoreStatus::kOk);
+  CHECK(join(3, 1).at(0).response.status == StoreStatus::kTaken);
+  CHECK(join(3, 1).at(0).response.value == "pid 7");
   CHECK(core.present() == 2);
   CHECK(core.on_gone(3).empty());  // the second that said it was rank 1
-  CHECK(core.on_request(4, 1, find_of("event/0", 9), 0ns).empty());
   // Another connection of rank 1 cannot take its leave.
-  CHECK(core.on_request(5, 1, {.op = StoreOp::kLeave}, 0ns).size() == 1);
+  CHECK(core.on_request(5, 1, {.op = StoreOp::kLeave, .id = 1}, 0ns).size() == 1);
   CHECK(core.present() == 2);
   const auto lost = core.on_gone(2);
   REQUIRE(lost.size() == 1);
-  CHECK(lost[0].to == 4);
-  CHECK(lost[0].response.value == "lost 1 pid 7");
-  CHECK(join(6, 1).status == StoreStatus::kOver);
-  core.on_request(1, 0, {.op = StoreOp::kLeave}, 0ns);
+  CHECK(lost[0].to == 1);
+  CHECK(lost[0].response == StoreResponse{0, StoreStatus::kLost, 1, "pid 7"});
+  CHECK(join(6, 1).at(0).response.status == StoreStatus::kOver);
+  // Who comes later hears of it, too; and of a rank that was reported.
+  const auto told = join(7, 2);
+  REQUIRE(told.size() == 2);
+  CHECK(told[0].response == StoreResponse{0, StoreStatus::kLost, 1, "pid 7"});
+  const auto report = [&](const std::string& how, int rank) {
+    return core.on_request(1, 0, {.op = StoreOp::kGone, .id = 3, .key = how, .value = "x", .amount = rank},
+                           0ns);
+  };
+  CHECK(report("eaten", 3).at(0).response.status == StoreStatus::kBad);
+  CHECK(report("lost", -1).at(0).response.status == StoreStatus::kBad);
+  CHECK(report("lost", 2).at(0).response.status == StoreStatus::kTaken);  // it is there
+  CHECK(report("lost", 3).size() == 3);
+  CHECK(join(8, 3).at(0).response.status == StoreStatus::kOver);
+  core.on_request(1, 0, {.op = StoreOp::kLeave, .id = 2}, 0ns);
   CHECK(core.on_gone(1).empty());
-  CHECK(core.on_request(4, 1, find_of("event/1"), 0ns).at(0).response.value == "left 0 pid 7");
+  core.on_gone(7);
   CHECK(core.present() == 0);
 }
 
@@ -164,8 +194,9 @@ TEST_CASE("the store has a limit") {
 
 TEST_CASE("requests and responses come back as they were; noise does not decode into anything else") {
   const StoreRequest request{
-      .op = StoreOp::kAdd, .key = std::string("k\0y", 3), .value = "v", .amount = -5, .wait_ms = 17};
-  const StoreResponse response{.status = StoreStatus::kTaken, .amount = -1, .value = std::string(65536, 'z')};
+      .op = StoreOp::kAdd, .id = 9, .key = std::string("k\0y", 3), .value = "v", .amount = -5, .wait_ms = 17};
+  const StoreResponse response{
+      .id = 8, .status = StoreStatus::kTaken, .amount = -1, .value = std::string(65536, 'z')};
   CHECK(decode_request(encode(request)).value() == request);
   CHECK(decode_response(encode(response)).value() == response);
   const auto whole = encode(request);
@@ -182,35 +213,6 @@ TEST_CASE("requests and responses come back as they were; noise does not decode 
     if (auto decoded = decode_request(changed)) CHECK(encode(*decoded) == changed);
     if (auto decoded = decode_response(changed)) CHECK(encode(*decoded) == changed);
   }
-}
-
-TEST_CASE("a frame that was altered, repeated, left out or cut does not open") {
-  SessionKey key{};
-  SeededRandom(3).fill(key);
-  StoreSealer sealer(key);
-  const auto first = sealer.seal(bytes_of("one"));
-  const auto second = sealer.seal(bytes_of("two"));
-  const auto opens = [&](std::initializer_list<std::span<const std::byte>> frames) {
-    StoreOpener opener(key);
-    for (const auto frame : frames) {
-      for (const auto byte : frame) opener.feed(std::span(&byte, 1));  // cut anywhere
-      const auto body = opener.next();
-      if (!body || !*body) return false;
-    }
-    return opener.empty();
-  };
-  CHECK(opens({first, second}));
-  CHECK_FALSE(opens({first, first}));
-  CHECK_FALSE(opens({second}));
-  CHECK_FALSE(opens({std::span(first).first(first.size() - 1)}));
-  for (std::size_t at = 0; at < first.size(); ++at) {
-    auto altered = first;
-    altered[at] ^= std::byte{4};
-    CHECK_FALSE(opens({altered}));
-  }
-  StoreOpener endless(key);
-  endless.feed(bytes_of(std::string("\xff\xff\xff\x7f")));
-  CHECK(endless.next().error().code == ErrorCode::kLimit);
 }
 
 TEST_CASE("clients of one store see each other's keys") {
@@ -361,7 +363,8 @@ TEST_CASE("after its handshake a client that lies is cut off, and recorded frame
   };
   SessionKey up;
   const UniqueFd replays = session(up);
-  const auto frame = StoreSealer(up).seal(encode(set_of("stolen", "once")));
+  SecretSealer first(up);
+  const auto frame = sealed(first, encode(set_of("stolen", "once")));
   say(replays, frame);
   CHECK(job.zero->get("stolen", 60s) == "once");
   job.zero->set("stolen", "changed");
@@ -374,46 +377,84 @@ TEST_CASE("after its handshake a client that lies is cut off, and recorded frame
   CHECK(job.zero->get("stolen", 1s) == "changed");
 
   const UniqueFd endless = session(up);
-  const std::array<std::byte, 4> length{std::byte{255}, std::byte{255}, std::byte{255}, std::byte{255}};
+  std::array<std::byte, kSecretHeaderBytes + kSecretLengthBytes> length;
+  length.fill(std::byte{255});
   say(endless, length);
   CHECK(hear_out(endless) == 0);
   const UniqueFd nonsense = session(up);
-  say(nonsense, StoreSealer(up).seal(bytes_of("nonsense")));
+  SecretSealer of_nonsense(up);
+  say(nonsense, sealed(of_nonsense, bytes_of("nonsense")));
   CHECK(hear_out(nonsense) == 0);
-  const UniqueFd impatient = session(up);
-  StoreSealer sealer(up);
-  say(impatient, sealer.seal(encode(find_of("never", 60'000))));
-  say(impatient, sealer.seal(encode(find_of("never", 60'000))));
-  CHECK(hear_out(impatient) == 0);
+  const UniqueFd nameless_one = session(up);
+  SecretSealer sealer(up);
+  auto nameless = find_of("never", 60'000);
+  nameless.id = 0;
+  say(nameless_one, sealed(sealer, encode(nameless)));
+  CHECK(hear_out(nameless_one) == 0);
   CHECK(job.client(2)->get("stolen", 1s) == "changed");
 }
 
-TEST_CASE("an exchange gives everybody everything, or names who is missing") {
+/// A rank had a connection that watched beside one for requests, and up to three more for threads that formed
+/// groups, since a wait kept its connection.
+TEST_CASE("one connection serves many threads at once, and what the store says unasked") {
+  const std::size_t descriptors = open_descriptors();
   Job job;
   const auto one = job.client(1);
   const auto two = job.client(2);
-  const std::string large(40'000, 'v');  // more than one chunk
-  std::vector<Store*> stores = {job.zero.get(), one.get(), two.get()};
-  const auto run = [&](const std::string& topic, int ranks, Duration timeout) {
-    std::vector<std::string> results(stores.size());
-    std::vector<std::thread> threads;
-    for (std::size_t r = 0; r < static_cast<std::size_t>(ranks); ++r) {
-      threads.emplace_back([&, r] {
-        try {
-          const auto all =
-              exchange(*stores[r], topic, std::to_string(r) + large,
-                       {.rank = static_cast<int>(r), .size = 3, .timeout = timeout, .purpose = "no group"});
-          for (const auto& value : all) results[r] += value.substr(0, 1);
-        } catch (const Timeout& e) {
-          results[r] = e.what();
-        }
-      });
-    }
-    for (auto& thread : threads) thread.join();
-    return results;
+  CHECK(one->join("one").status == StoreStatus::kOk);
+  CHECK(two->join("two").status == StoreStatus::kOk);
+  const std::size_t connected = open_descriptors();
+  std::vector<std::thread> waits;
+  for (int i = 0; i < 8; ++i)
+    waits.emplace_back([&, i] { CHECK(one->get("key " + std::to_string(i), 60s) == "v"); });
+  std::thread hears([&] {
+    const auto [rank, departure] = one->next_departure();
+    CHECK(rank == 2);
+    CHECK_FALSE(departure.died);
+    CHECK(departure.who == "two");
+  });
+  const auto watch = one->watch("watched");
+  CHECK_FALSE(watch->value());
+  for (int i = 0; i < 100; ++i) CHECK(one->add("n", 1) == i + 1);  // while nine wait
+  CHECK(open_descriptors() == connected);
+  for (int i = 8; i-- > 0;) two->set("key " + std::to_string(i), "v");
+  for (auto& thread : waits) thread.join();
+  two->set("watched", "seen");
+  two->leave(60s);
+  hears.join();
+  CHECK(watch->value() == "seen");  // which was said before the rest
+  two->set("watched", "again");
+  CHECK(one->find("n"));
+  CHECK(watch->value() == "seen");
+  CHECK(descriptors < connected);
+}
+
+/// Every rank came over TCP, through the loopback device, the server's own host's too.
+TEST_CASE("ranks of the server's host come over a Unix socket, other users and networks over TCP") {
+  const auto family_of = [](int fd) {
+    sockaddr_storage own{};
+    socklen_t length = sizeof own;
+    ::getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length);
+    return static_cast<int>(own.ss_family);
   };
-  CHECK(run("good", 3, 60s) == std::vector<std::string>{"012", "012", "012"});
-  const auto missing = run("bad", 2, 3s);
-  CHECK(contains(missing[0], "no group: rank 2 of 3 is missing after 3 s"));
-  CHECK(contains(missing[1], "rank 2 of 3 is missing"));
+  Job job;
+  const auto one = job.client(1);
+  CHECK(family_of(one->fd()) == AF_UNIX);
+  one->set("a", "b");
+  CHECK(job.zero->get("a", 60s) == "b");
+  // Its name says nothing to who has another key, and a process of another user is sent away.
+  auto options = job.options(2);
+  options.key = random_job_key();
+  CHECK(StoreClient::connect(options).error().code == ErrorCode::kRefused);
+  if (::geteuid() != 0) return;
+  const pid_t other = fork_process([&] {
+    if (::setuid(65'534) != 0) throw std::runtime_error("cannot be another user");
+    const auto two = job.client(2);
+    if (family_of(two->fd()) != AF_INET) throw std::runtime_error("it is not over TCP");
+    if (two->get("a", 60s) != "b") throw std::runtime_error("it does not hear the store");
+    if (dial_abstract(store_socket(job.key, job.server->endpoint(), 0)).ok())
+      throw std::runtime_error("the Unix socket took another user");
+    ::_exit(0);  // without the server, which is the parent's
+  });
+  CHECK(exit_of(other) == 0);
 }

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "collectives/gloo/use_gloo.hpp"
-#include "collectives/init/init.hpp"
 #include "collectives/mpi/use_mpi.hpp"
 #include "collectives/process_group.hpp"
+#include "collectives/rendezvous/init.hpp"
 #include "runtime/core/error.hpp"

@@ -1,0 +1,39 @@
+#include "collectives/rendezvous/backends.hpp"
+
+#include <map>
+#include <mutex>
+
+namespace troupe::collectives {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  /// use_gloo() and use_mpi() add theirs, so that a program without them does not load those libraries.
+  std::map<std::string, BackendFactory, std::less<>> factories = {
+      {"native", join_native_group},
+      {"nccl", [](const BackendContext& context) { return join_nccl_group(context); }}};
+};
+
+Registry& registry() {
+  static Registry all;
+  return all;
+}
+
+}  // namespace
+
+void register_backend(const std::string& name, BackendFactory factory) {
+  const std::lock_guard lock(registry().mutex);
+  registry().factories[name] = std::move(factory);
+}
+
+BackendFactory find_backend(std::string_view name) {
+  const std::lock_guard lock(registry().mutex);
+  const auto& factories = registry().factories;
+  if (const auto found = factories.find(name); found != factories.end()) return found->second;
+  std::string names;
+  for (const auto& [known, factory] : factories) names += (names.empty() ? "" : ", ") + known;
+  throw BadConfig("there is no backend '" + std::string(name.substr(0, 32)) + "'", "this build has " + names,
+                  "use one of these, or build with the library of the other");
+}
+
+}  // namespace troupe::collectives

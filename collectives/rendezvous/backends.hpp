@@ -1,0 +1,72 @@
+/// Which backends there are, by name, and what each gets to form a group with.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "collectives/process_group.hpp"
+#include "collectives/rendezvous/region_share.hpp"
+#include "collectives/rendezvous/store_server.hpp"
+
+namespace troupe::collectives {
+
+namespace nccl {
+struct Api;
+}
+
+/// Where the ranks of a group find one of them.
+struct PeerInfo {
+  std::string host;      ///< the same where ranks can share memory
+  std::string token;     ///< of its RegionOffer; empty: it has none
+  std::string endpoint;  ///< of its DataListener; empty: it has none
+};
+
+/// A rank's place in a group that is to be formed, and the means to form it. Lives as long as the factory
+/// runs.
+struct BackendContext {
+  int rank = 0;
+  int size = 1;
+  int local_rank = -1;  ///< as the launcher says; -1: it does not
+  int device = -1;      ///< of nccl: InitOptions::device
+  /// Keys of this formation alone, of which nothing is left once the group is there. Its waits throw
+  /// CollectiveAborted once a member is gone or gives up.
+  Store& store;
+  /// Keys of the group for as long as it lives, without that care for its members. Whoever sets one erases
+  /// it.
+  std::shared_ptr<Store> lasting_store;
+  std::string group;                       ///< its name, for errors
+  Generation generation;                   ///< the same on every rank, and no other group of the job has it
+  Duration timeout{};                      ///< for forming the group
+  Duration operation_timeout{};            ///< for an operation without progress
+  std::size_t data_bytes = 0;              ///< of memory that operations use without a copy
+  JobKey key{};                            ///< for connections between ranks
+  std::string address;                     ///< numeric: where other machines reach this one
+  std::vector<PeerInfo> peers;             ///< by rank, this one too
+  RegionOffer* offer = nullptr;            ///< this rank's, if it is the first of several on its host
+  const DataListener* listener = nullptr;  ///< this rank's, if there are several hosts
+  std::function<bool()> aborted;           ///< whether the formation has failed, so that the wait is in vain
+  int abort_fd = -1;                       ///< readable once `aborted` is true
+  std::string purpose;                     ///< what errors begin with
+  std::function<std::string(int)> name;    ///< how a rank is called in errors
+};
+
+using BackendFactory = std::function<std::shared_ptr<ProcessGroup>(const BackendContext&)>;
+
+/// Adds a backend, or takes the place of one. Thread-safe.
+void register_backend(const std::string& name, BackendFactory factory);
+/// Throws BadConfig, which lists the backends of this build.
+BackendFactory find_backend(std::string_view name);
+
+/// The backend of this repository: one region a machine, one connection a pair of ranks on different
+/// machines.
+std::shared_ptr<ProcessGroup> join_native_group(const BackendContext& context);
+
+/// NCCL's, for ranks with GPUs. Aborts are told by a word in shared memory on one machine, else by the store.
+/// Throws Unavailable where this program was built without NCCL, or there is no GPU. `api`: tests.
+std::shared_ptr<ProcessGroup> join_nccl_group(const BackendContext& context);
+std::shared_ptr<ProcessGroup> join_nccl_group(const BackendContext& context, const nccl::Api& api);
+
+}  // namespace troupe::collectives

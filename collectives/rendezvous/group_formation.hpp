@@ -1,0 +1,62 @@
+/// A rank's part in the formation of a group at the store (formations.hpp), and the keys that its ranks have
+/// meanwhile.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collectives/rendezvous/store_client.hpp"
+#include "runtime/core/error.hpp"
+#include "runtime/core/ids.hpp"
+
+namespace troupe::collectives {
+
+/// As a Store, the keys of this formation: its waits end once the formation has failed, and nothing is left
+/// of them when it is over. Used by one thread, as a Store by any.
+class GroupFormation final : public Store {
+ public:
+  struct Entered {
+    Generation generation;                            ///< the same on every rank, and no other group's
+    std::vector<std::pair<int, std::string>> values;  ///< with which the members entered, by rank
+  };
+
+  /// `key`: of the formation, used once. `purpose`: what errors begin with.
+  GroupFormation(std::shared_ptr<StoreClient> client, std::string key, std::string purpose);
+
+  /// Waits for all members of the list. Throws BadConfig where another rank has another list, and as ready().
+  Entered enter(const Entry& mine, Duration limit);
+  /// This rank has its part; waits for the others. Throws CollectiveAborted where a rank is gone, Timeout,
+  /// Unavailable where a rank could not or the store is gone.
+  void ready(Duration limit);
+  /// This rank could not, as `error` says. Throws what counts for all: the first failure, or `error` if it is
+  /// that.
+  [[noreturn]] void give_up(const std::string& why, std::exception_ptr error);
+
+  /// Whether it has failed meanwhile, between enter() and ready(). From any thread.
+  bool failed() const { return entered_ != nullptr && entered_->has_news(); }
+  /// Readable once failed().
+  int failed_fd() { return entered_->news_fd(); }
+
+  void set(const std::string& key, std::string_view value) override { keys_.set(key, value); }
+  std::string set_once(const std::string& key, std::string_view value) override {
+    return keys_.set_once(key, value);
+  }
+  std::optional<std::string> find(const std::string& key, Duration wait) override;
+  std::int64_t add(const std::string& key, std::int64_t by) override { return keys_.add(key, by); }
+  std::int64_t erase(const std::string& prefix) override { return keys_.erase(prefix); }
+  std::unique_ptr<Watch> watch(const std::string& key) override { return keys_.watch(key); }
+
+ private:
+  [[noreturn]] void throw_failure(const StoreResponse& failure) const;
+
+  const std::shared_ptr<StoreClient> client_;
+  const std::string key_;
+  const std::string purpose_;
+  PrefixStore keys_;
+  bool survivors_ = false;
+  std::unique_ptr<StoreClient::Call> entered_;  ///< a second answer to it: the formation failed
+};
+
+}  // namespace troupe::collectives

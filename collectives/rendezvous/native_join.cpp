@@ -1,0 +1,71 @@
+#include <algorithm>
+
+#include "collectives/native/native_group.hpp"
+#include "collectives/rendezvous/backends.hpp"
+#include "collectives/rendezvous/mesh.hpp"
+
+namespace troupe::collectives {
+namespace {
+
+class NativeJoin {
+ public:
+  explicit NativeJoin(const BackendContext& context)
+      : c_(context), until_(clock_.now() + context.timeout), me_(peer(context.rank)) {}
+
+  std::shared_ptr<ProcessGroup> run() {
+    NativeGroupOptions options{.rank = c_.rank,
+                               .size = c_.size,
+                               .generation = c_.generation,
+                               .name = c_.group,
+                               .timeout = c_.operation_timeout,
+                               .data_bytes = c_.data_bytes};
+    for (int r = 0; r < c_.size; ++r) {
+      const auto& host = peer(r).host;
+      if (host == me_.host) locals_.push_back(r);
+      const auto same = [&](const PeerInfo& other) { return other.host == host; };
+      const auto first = std::find_if(c_.peers.begin(), c_.peers.end(), same);
+      options.machines.push_back(static_cast<int>(first - c_.peers.begin()));  // numbered by its first rank
+    }
+    options.region = std::make_shared<SharedMemory>(region(options.machines));
+    if (locals_.size() < c_.peers.size()) options.remote = connect();
+    return make_native_group(std::move(options));
+  }
+
+ private:
+  Duration left() const { return std::max(until_ - clock_.now(), Duration::zero()); }
+  const PeerInfo& peer(int rank) const { return c_.peers[static_cast<std::size_t>(rank)]; }
+
+  SharedMemory region(const std::vector<int>& machines) {
+    const ShareOptions options{.timeout = left(), .aborted = c_.aborted, .abort_fd = c_.abort_fd};
+    if (locals_.front() != c_.rank) return take_region(peer(locals_.front()).token, c_.rank, options).value();
+    const auto bytes = native_region_bytes(machines, c_.rank, c_.data_bytes);
+    auto memory = SharedMemory::create("troupe-group", bytes, false).value();
+    if (locals_.size() > 1) c_.offer->hand_out(memory, {locals_.begin() + 1, locals_.end()}, options).value();
+    return memory;
+  }
+
+  std::map<int, UniqueFd> connect() {
+    MeshOptions options{.self = {c_.generation, c_.size, c_.rank},
+                        .timeout = left(),
+                        .aborted = c_.aborted,
+                        .abort_fd = c_.abort_fd};
+    for (int r = 0; r < c_.size; ++r) {
+      if (peer(r).host != me_.host) options.peers[r] = parse_endpoint(peer(r).endpoint).value();
+    }
+    return std::move(connect_mesh(*c_.listener, c_.key, options).value().sockets);
+  }
+
+  const BackendContext& c_;
+  MonotonicClock clock_;
+  Instant until_;
+  const PeerInfo& me_;
+  std::vector<int> locals_;
+};
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> join_native_group(const BackendContext& context) {
+  return NativeJoin(context).run();
+}
+
+}  // namespace troupe::collectives

@@ -1,0 +1,82 @@
+#include <algorithm>
+
+#include "collectives/nccl/api.hpp"
+#include "collectives/nccl/nccl_group.hpp"
+#include "collectives/rendezvous/backends.hpp"
+#include "collectives/rendezvous/store_board.hpp"
+
+namespace troupe::collectives {
+namespace {
+
+class NcclJoin {
+ public:
+  NcclJoin(const BackendContext& context, const nccl::Api& api)
+      : c_(context), api_(api), until_(clock_.now() + context.timeout) {}
+
+  std::shared_ptr<ProcessGroup> run() {
+    const auto same = [&](const PeerInfo& peer) {
+      return peer.host == c_.peers[static_cast<std::size_t>(c_.rank)].host;
+    };
+    const auto place = std::count_if(c_.peers.begin(), c_.peers.begin() + c_.rank, same);
+    const bool one_machine = std::all_of(c_.peers.begin(), c_.peers.end(), same);
+    NcclGroupOptions options{.rank = c_.rank,
+                             .size = c_.size,
+                             .device = device(c_.local_rank >= 0 ? c_.local_rank : static_cast<int>(place)),
+                             .name = c_.group,
+                             .generation = c_.generation,
+                             .timeout = c_.operation_timeout};
+    options.exchange = [this](const std::string& from_rank_0) {
+      if (c_.rank == 0) c_.store.set("invitation", from_rank_0);
+      return c_.rank == 0 ? from_rank_0 : c_.store.get("invitation", left());
+    };
+    options.board = one_machine ? make_word_board(region(), c_.generation)
+                                : std::make_shared<StoreBoard>(c_.lasting_store);
+    return make_nccl_group(std::move(options), api_);
+  }
+
+ private:
+  Duration left() const { return std::max(until_ - clock_.now(), Duration::zero()); }
+
+  /// CUDA's index of this rank's GPU, if nobody chose: its place among the ranks of its machine, or the only
+  /// one that the launcher lets it see.
+  int device(int place) const {
+    if (c_.device >= 0) return c_.device;
+    int count = 0;
+    const int code = api_.cuda.cudaGetDeviceCount(&count);
+    if (code == nccl::kCudaSuccess && count > 0) return place % count;
+    throw_error({ErrorCode::kUnavailable, "the nccl backend is not there",
+                 "rank " + c_.name(c_.rank) + " has no GPU: " +
+                     (code == nccl::kCudaSuccess ? "CUDA counts none" : api_.cuda.cudaGetErrorString(code)),
+                 "use the backend native, or run it where CUDA finds a GPU"});
+  }
+
+  /// Memory of all ranks, for the abort word.
+  std::shared_ptr<SharedMemory> region() const {
+    if (c_.size == 1) return nullptr;
+    const ShareOptions share{.timeout = left(), .aborted = c_.aborted, .abort_fd = c_.abort_fd};
+    if (c_.rank != 0)
+      return std::make_shared<SharedMemory>(take_region(c_.peers.front().token, c_.rank, share).value());
+    auto memory = SharedMemory::create("troupe-board", kAbortWordBytes, true).value();
+    std::vector<int> others;
+    for (int r = 1; r < c_.size; ++r) others.push_back(r);
+    c_.offer->hand_out(memory, std::move(others), share).value();
+    return std::make_shared<SharedMemory>(std::move(memory));
+  }
+
+  const BackendContext& c_;
+  const nccl::Api& api_;
+  MonotonicClock clock_;
+  Instant until_;
+};
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> join_nccl_group(const BackendContext& context, const nccl::Api& api) {
+  return NcclJoin(context, api).run();
+}
+
+std::shared_ptr<ProcessGroup> join_nccl_group(const BackendContext& context) {
+  return join_nccl_group(context, nccl::real_api());
+}
+
+}  // namespace troupe::collectives

@@ -1,0 +1,40 @@
+/// How the ranks of one machine come by the same memory: one makes it and hands the descriptor to the others
+/// over an abstract Unix socket, which leaves nothing behind.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/core/clock.hpp"
+#include "runtime/core/fd.hpp"
+
+namespace troupe::collectives {
+
+struct ShareOptions {
+  Duration timeout = std::chrono::minutes(5);
+  std::function<bool()> aborted = [] { return false; };
+  int abort_fd = -1;  ///< readable once `aborted` is true; -1: `aborted` is asked every 50 ms
+};
+
+/// The side that has the memory.
+class RegionOffer {
+ public:
+  /// Errors: kIo.
+  static Result<RegionOffer> open();
+  /// Where it is offered and the secret that opens it: to be told to the receivers through the store.
+  const std::string& token() const { return token_; }
+  /// Hands `memory` to each of `receivers` once. Only processes of this user that show the secret get it;
+  /// others do not get in the way. Errors: kTimeout with the ranks that did not come, kAborted, kIo.
+  Result<void> hand_out(const SharedMemory& memory, std::vector<int> receivers, const ShareOptions& options);
+
+ private:
+  UniqueFd listener_;
+  std::string token_;
+};
+
+/// The other side. Errors: kUnavailable, kRefused where another user or no memfd is at the other end,
+/// kTimeout, kAborted.
+Result<SharedMemory> take_region(const std::string& token, int rank, const ShareOptions& options);
+
+}  // namespace troupe::collectives

@@ -1,0 +1,81 @@
+/// A small key-value store at which the ranks of a job meet: addresses, unique ids and the like go through
+/// it, never the data of a collective.
+///
+/// Keys have 1 to 256 bytes, values at most 64 KiB. Thread-safe. Every call throws Unavailable once the store
+/// is gone (the rank that serves it, 0 at first, has left or died).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/core/clock.hpp"
+
+namespace troupe::collectives {
+
+inline constexpr std::size_t kMaxStoreKeyBytes = 256;
+inline constexpr std::size_t kMaxStoreValueBytes = 64 * 1024;
+inline constexpr std::size_t kMaxStoreBytes = std::size_t{256} << 20;  ///< keys and values together
+
+/// Hears of one key without asking for it again and again.
+class Watch {
+ public:
+  virtual ~Watch() = default;
+  /// What the key held when it was first seen to be set; empty until then, and for ever once the store is
+  /// gone. Does not wait. Thread-safe.
+  virtual std::optional<std::string> value() = 0;
+};
+
+class Store {
+ public:
+  Store() = default;
+  virtual ~Store() = default;
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+
+  virtual void set(const std::string& key, std::string_view value) = 0;
+  /// Sets `key` unless it is set; returns what it holds then.
+  virtual std::string set_once(const std::string& key, std::string_view value) = 0;
+  /// The value, waiting up to `wait` for somebody to set it; empty when nobody did.
+  virtual std::optional<std::string> find(const std::string& key, Duration wait = Duration::zero()) = 0;
+  /// Adds to the number that `key` holds (0 before the first) and returns the sum. The value is its decimal
+  /// text. Throws BadInput where the value is no number.
+  virtual std::int64_t add(const std::string& key, std::int64_t by) = 0;
+  /// Erases every key that begins with `prefix`, which is not empty; returns how many there were. Nobody is
+  /// told: who waits for such a key goes on waiting.
+  virtual std::int64_t erase(const std::string& prefix) = 0;
+
+  /// Hears of `key` from here on. The store outlives it. One that has nobody to tell it asks at each value().
+  virtual std::unique_ptr<Watch> watch(const std::string& key);
+
+  /// As find; throws Timeout, which names the key.
+  std::string get(const std::string& key, Duration limit);
+  /// Returns when all keys are set; throws Timeout, which names those that are not.
+  void wait(const std::vector<std::string>& keys, Duration limit);
+};
+
+/// A part of another store: every key gets a prefix.
+class PrefixStore final : public Store {
+ public:
+  /// `base` outlives it.
+  PrefixStore(Store& base, std::string prefix) : base_(base), prefix_(std::move(prefix)) {}
+  void set(const std::string& key, std::string_view value) override { base_.set(prefix_ + key, value); }
+  std::string set_once(const std::string& key, std::string_view value) override {
+    return base_.set_once(prefix_ + key, value);
+  }
+  std::optional<std::string> find(const std::string& key, Duration wait = Duration::zero()) override {
+    return base_.find(prefix_ + key, wait);
+  }
+  std::int64_t add(const std::string& key, std::int64_t by) override { return base_.add(prefix_ + key, by); }
+  std::int64_t erase(const std::string& prefix) override { return base_.erase(prefix_ + prefix); }
+  std::unique_ptr<Watch> watch(const std::string& key) override { return base_.watch(prefix_ + key); }
+
+ private:
+  Store& base_;
+  std::string prefix_;
+};
+
+}  // namespace troupe::collectives

@@ -1,0 +1,221 @@
+#include "collectives/rendezvous/world.hpp"
+
+#include <algorithm>
+#include <sstream>
+
+#include "collectives/rendezvous/address.hpp"
+#include "collectives/rendezvous/origin.hpp"
+#include "runtime/core/fork_guard.hpp"
+#include "runtime/core/log.hpp"
+#include "runtime/core/quiet_thread.hpp"
+
+namespace troupe::collectives {
+namespace {
+
+constexpr Duration kLinger = std::chrono::seconds(2);
+constexpr Duration kLeaveTime = std::chrono::seconds(1);
+
+/// What a rank enters with: lines. The last two in the first formation of a job alone, when nobody knows
+/// where the others are.
+std::string text_of(const PeerInfo& peer, const std::string& standby) {
+  const std::string text = peer.token + "\n" + peer.endpoint;
+  return standby.empty() ? text : text + "\n" + peer.host + "\n" + standby;
+}
+
+/// Keys of a group at the store, which is there as long as they are.
+std::shared_ptr<Store> keys_of(std::shared_ptr<StoreClient> client, const std::string& prefix) {
+  struct Keys {
+    Keys(std::shared_ptr<StoreClient> c, const std::string& prefix)
+        : client(std::move(c)), store(*client, prefix) {}
+    std::shared_ptr<StoreClient> client;
+    PrefixStore store;
+  };
+  const auto keys = std::make_shared<Keys>(std::move(client), prefix);
+  return {keys, &keys->store};
+}
+
+}  // namespace
+
+bool World::is_gone(int rank) const {
+  const std::lock_guard lock(mutex_);
+  return gone_.contains(rank);
+}
+
+/// Whether this rank may be the first of several on its host, and whether all members are there. In a job's
+/// first formation nobody knows, and of survivors nobody knows who is the first.
+std::pair<bool, bool> World::place_of(const Plan& plan, bool first) const {
+  const std::lock_guard lock(mutex_);
+  bool shares = false, follows = false, alone = true;
+  for (const int r : plan.members) {
+    if (r == rank()) continue;
+    const bool here = !first && hosts_[static_cast<std::size_t>(r)] == host_;
+    shares = shares || here || first;
+    follows = follows || (here && !plan.survivors && r < rank());
+    alone = alone && here;
+  }
+  return {shares && !follows, alone};
+}
+
+/// Where the members are, as they say themselves, or said when the job met.
+std::vector<PeerInfo> World::learn(const std::vector<std::pair<int, std::string>>& values, bool first) {
+  const std::lock_guard lock(mutex_);
+  std::vector<PeerInfo> peers;
+  for (const auto& [rank, text] : values) {
+    PeerInfo peer;
+    std::string standby;
+    std::istringstream lines(text);
+    std::getline(lines, peer.token);
+    std::getline(lines, peer.endpoint);
+    if (first) {
+      hosts_.emplace_back();
+      std::getline(lines, hosts_.back());
+      std::getline(lines, standby);
+      endpoints_.push_back(standby);
+    }
+    peer.host = hosts_.at(static_cast<std::size_t>(rank));
+    peers.push_back(std::move(peer));
+  }
+  return peers;
+}
+
+std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
+  if (is_watcher()) {
+    throw BadConfig(plan.purpose, "it was called by what an abort called, in the thread that hears of deaths",
+                    "form groups in another thread");
+  }
+  const MonotonicClock clock;
+  const Instant until = clock.now() + options_.timeout;
+  const auto left = [&] { return std::max(until - clock.now(), Duration::zero()); };
+  (void)wait_for_store(0, options_.timeout);
+  const auto client = store();
+  GroupFormation formation(client, plan.key, plan.purpose);
+
+  const bool first = plan.key == kWorldPrefix;
+  const auto [leads, alone] = place_of(plan, first);
+  std::optional<RegionOffer> offer;
+  std::optional<DataListener> listener;
+  PeerInfo mine{.host = host_};
+  if (leads) {
+    offer = RegionOffer::open().value();
+    mine.token = offer->token();
+  }
+  if (!alone) {
+    listener = DataListener::bind({address_, 0}).value();
+    mine.endpoint = to_string(listener->endpoint());
+  }
+  const auto entered = formation.enter({.survivors = plan.survivors,
+                                        .ranks = plan.members,
+                                        .value = text_of(mine, first ? standby() : std::string())},
+                                       options_.timeout);
+  std::vector<int> members;
+  for (const auto& [rank, value] : entered.values) members.push_back(rank);
+  const auto name = [&](int r) { return std::to_string(members.at(static_cast<std::size_t>(r))); };
+  std::shared_ptr<ProcessGroup> group;
+  try {
+    const auto place = std::lower_bound(members.begin(), members.end(), rank());
+    group = factory_(BackendContext{.rank = static_cast<int>(place - members.begin()),
+                                    .size = static_cast<int>(members.size()),
+                                    .local_rank = place_.local_rank,
+                                    .device = options_.device,
+                                    .store = formation,
+                                    .lasting_store = keys_of(client, plan.key),
+                                    .group = plan.name,
+                                    .generation = entered.generation,
+                                    .timeout = left(),
+                                    .operation_timeout = options_.operation_timeout,
+                                    .data_bytes = options_.data_bytes,
+                                    .key = key_,
+                                    .address = address_,
+                                    .peers = learn(entered.values, first),
+                                    .offer = offer ? &*offer : nullptr,
+                                    .listener = listener ? &*listener : nullptr,
+                                    .aborted = [&formation] { return formation.failed(); },
+                                    .abort_fd = formation.failed_fd(),
+                                    .purpose = plan.purpose,
+                                    .name = name});
+  } catch (const std::exception& e) {
+    formation.give_up("rank " + std::to_string(rank()) + ": " + e.what(), std::current_exception());
+  }
+  // From here on no rank waits for another: when all are ready, all have a group, and if not, none has.
+  formation.ready(left());
+  return adopt(std::move(group), std::move(members));
+}
+
+std::shared_ptr<ProcessGroup> World::adopt(std::shared_ptr<ProcessGroup> group, std::vector<int> members) {
+  group->set_origin(std::make_shared<WorldOrigin>(shared_from_this(), *group, members));
+  std::vector<std::string> dead;
+  {
+    const std::lock_guard lock(mutex_);
+    latest_ = std::max(latest_, group->generation());
+    for (const int r : members) {
+      if (const auto gone = gone_.find(r); gone != gone_.end() && gone->second.died)
+        dead.push_back(to_string(r, gone->second));
+    }
+    groups_.emplace(group.get(), Formed{group, std::move(members)});
+  }
+  if (!dead.empty()) group->abort(dead.front());
+  ProcessGroup* raw = group.get();
+  return {raw, [world = shared_from_this(), group = std::move(group),
+                guard = ForkGuard()](ProcessGroup* gone) mutable {
+            if (guard.is_in_child()) {
+              // Threads, connections and memory are the parent's: nothing is said or joined in its name.
+              static_cast<void>(new auto(std::move(group)));
+              static_cast<void>(new auto(std::move(world)));
+              return;
+            }
+            world->forget(gone);
+            group.reset();
+            world.reset();
+          }};
+}
+
+/// Returns when the watcher is through with the group: what the caller ends with it has ended then.
+void World::forget(const ProcessGroup* group) {
+  std::unique_lock lock(mutex_);
+  groups_.erase(group);
+  if (!is_watcher()) aborted_one_.wait(lock, [&] { return aborting_ != group; });
+}
+
+void World::on_gone(int rank, const Departure& departure) {
+  if (departure.died) log(LogLevel::kInfo, to_string(rank, departure));
+  std::unique_lock lock(mutex_);
+  if (!gone_.emplace(rank, departure).second || !departure.died) return;
+  std::vector<const ProcessGroup*> all;
+  for (const auto& [raw, formed] : groups_) all.push_back(raw);
+  // One at a time, and without the lock: an abort may use and end groups, the one that it is of, too.
+  for (const ProcessGroup* raw : all) {
+    const auto found = groups_.find(raw);
+    if (found == groups_.end()) continue;
+    const auto& [weak, members] = found->second;
+    if (!std::binary_search(members.begin(), members.end(), rank)) continue;
+    auto group = weak.lock();  // it is there: forget() comes before its end
+    aborting_ = raw;
+    lock.unlock();
+    try {
+      group->abort(to_string(rank, departure));
+    } catch (const std::exception& e) {
+      log(LogLevel::kWarning, std::string("the abort of a group failed: ") + e.what());
+    }
+    group.reset();
+    lock.lock();
+    aborting_ = nullptr;
+    aborted_one_.notify_all();
+  }
+}
+
+World::~World() {
+  stopping_ = true;
+  std::shared_ptr<StoreClient> client;
+  bool good = false;
+  {
+    const std::lock_guard lock(mutex_);
+    client = client_;
+    good = store_good_;
+  }
+  if (client && good) client->leave(kLeaveTime);
+  if (client) client->interrupt();
+  if (watcher_.joinable()) watcher_.join();
+  if (server_) server_->close(kLinger);
+}
+
+}  // namespace troupe::collectives
