@@ -9,18 +9,16 @@
 namespace troupe::train {
 namespace {
 
-/// Connections to the ranks of other nodes; none when all are here.
-std::map<int, UniqueFd> connect_remote(const Session& session, const RunSettings& settings,
-                                       const GenerationPlan& plan, int rank,
+/// Connections to the ranks of other nodes that collectives need; none when all are here.
+std::map<int, UniqueFd> connect_remote(const RunSettings& settings, const GenerationPlan& plan,
+                                       const std::vector<int>& machines, int rank,
                                        const collectives::DataListener& listener,
                                        std::function<bool()> abandoned) {
   collectives::MeshOptions mesh;
   mesh.self = {plan.generation, static_cast<int>(plan.members.size()), rank};
   mesh.aborted = std::move(abandoned);
-  for (std::size_t r = 0; r < plan.members.size(); ++r) {
-    const auto& member = plan.members[r];
-    if (member.node != session.node())
-      mesh.peers[static_cast<int>(r)] = parse_endpoint(member.data_address).value();
+  for (const int r : collectives::native_peers(machines, rank)) {
+    mesh.peers[r] = parse_endpoint(plan.members[static_cast<std::size_t>(r)].data_address).value();
   }
   if (mesh.peers.empty()) return {};
   TROUPE_ASSERT(settings.key.size() == 32, "the driver gave every trainer the job's key");
@@ -61,7 +59,7 @@ class NativeGroups final : public GroupMaker {
           delete region;
           session.drop_region(key);
         });
-    options.remote = connect_remote(session_, settings_, plan, rank, listener_, std::move(abandoned));
+    options.remote = connect_remote(settings_, plan, options.machines, rank, listener_, std::move(abandoned));
     std::shared_ptr<collectives::ProcessGroup> group = collectives::make_native_group(std::move(options));
     collectives::flight::record(*group, {.group = settings_.run});
     return group;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "collectives/native/ring.hpp"
+#include "runtime/core/clock.hpp"
 #include "runtime/core/fd.hpp"
 
 namespace troupe::collectives {
@@ -36,8 +37,9 @@ class ByteStream {
 
 class SocketStream final : public ByteStream {
  public:
-  /// `fd`: a connected stream socket.
-  explicit SocketStream(UniqueFd fd);
+  /// `fd`: a connected stream socket. Over TCP a host that fell silent is told from one with nothing to say
+  /// after 15 s, and one that takes nothing of what is sent after `patience`.
+  explicit SocketStream(UniqueFd fd, Duration patience = std::chrono::seconds(30));
   std::size_t write(std::span<const std::span<const std::byte>> pieces) override;
   std::size_t read(std::span<std::byte> into) override;
   void end() override;

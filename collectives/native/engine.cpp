@@ -47,7 +47,7 @@ Engine::Engine(NativeGroupOptions options, Region region)
       rank_sums_(rank_leaves(size_), layout_, options.rank) {
   for (std::size_t i = 0; i < locals_.size(); ++i) local_index_[index_of(locals_[i])] = static_cast<int>(i);
   for (auto& [rank, fd] : options.remote) {
-    Link link(rank, std::make_unique<SocketStream>(std::move(fd)));
+    Link link(rank, std::make_unique<SocketStream>(std::move(fd), timeout_));
     remotes_.try_emplace(rank, std::move(link), rank_, layout_.host_of(rank));
   }
   if (!remotes_.empty()) {
@@ -184,7 +184,7 @@ Token Engine::launch_rounds(const Op& call, std::span<const Op> packed, std::uni
     compare_its_call(*gate);
     place_early(*gate);
   }
-  if (!remotes_.empty()) exchange();
+  if (layout_.hosts() > 1) exchange();
   return {launched_, nullptr, call.timeout};
 }
 
@@ -202,7 +202,7 @@ bool Engine::advance() {
   moved = reduce() || moved;
   moved = complete() || moved;
   if (!neighbours_.empty()) moved = exchange_messages() || moved;
-  moved = (!remotes_.empty() && exchange()) || moved;
+  moved = (layout_.hosts() > 1 && exchange()) || moved;
   return (!any_receives_.empty() && serve_any_receives()) || moved;
 }
 

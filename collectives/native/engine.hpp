@@ -68,7 +68,10 @@ class Engine {
   std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree);
 
   /// Starts an operation, which was completed, checked and numbered (check_op.hpp).
-  Token launch(const Op& call) { return is_message(call.kind) ? post(call) : launch_rounds(call); }
+  Token launch(const Op& call) {
+    check_connections(call);
+    return is_message(call.kind) ? post(call) : launch_rounds(call);
+  }
   /// The messages of an all_to_all_v, which was launched.
   std::vector<Token> post_parts(const Op& call);
   /// Starts all_reduces of one dtype, reduction and timeout as one, whose output is copied to theirs at its
@@ -255,6 +258,7 @@ class Engine {
   void serve();
 
   // Messages (engine_messages.cpp).
+  void check_connections(const Op& call) const;
   Mailbox& mailbox_of(int peer);
   bool exchange_messages();
   bool serve_any_receives();

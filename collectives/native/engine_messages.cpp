@@ -8,6 +8,19 @@
 
 namespace troupe::collectives {
 
+/// Throws where a message would go to a rank of another host with which this one is not connected.
+void Engine::check_connections(const Op& call) const {
+  const bool to_all = call.kind == OpKind::kAllToAllV;
+  if (!is_message(call.kind) && !to_all) return;
+  for (int peer = 0; peer < size_; ++peer) {
+    if ((!to_all && peer != call.peer) || is_local(peer) || remotes_.contains(peer)) continue;
+    throw_error({ErrorCode::kBadConfig, "cannot " + to_string(call) + " in " + group_called(name_),
+                 "rank " + std::to_string(peer) +
+                     " is on another host, and the group has connections for collectives alone",
+                 "form it with messages_between_hosts"});
+  }
+}
+
 Token Engine::post(const Op& call) {
   const std::lock_guard lock(mutex_);
   throw_if_aborted();

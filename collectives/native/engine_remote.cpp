@@ -415,7 +415,7 @@ void Engine::poll_sockets(Duration limit) {
 bool Engine::exchange() {
   bool moved = false;
   const Remote* lost = nullptr;
-  poll_sockets(Duration::zero());
+  if (!remotes_.empty()) poll_sockets(Duration::zero());
   for (auto& [rank, remote] : remotes_) {
     skip_rounds(remote);
     if (std::exchange(remote.may_read, false)) {

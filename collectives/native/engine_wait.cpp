@@ -170,13 +170,26 @@ void Engine::sleep(const Token& token) {
     return;
   }
   const auto [what, round] = awaited();
+  const bool arrives = what == Awaited::kArrival;
+  const auto slept = [until = round + 1](Progress& word) {
+    const std::uint32_t seen = word.rounds.load(std::memory_order_acquire);
+    if (!is_before(seen, until)) return false;
+    sleep_on(word, seen, kSleepSlice);
+    return true;
+  };
   for (int peer : locals_) {
     RankCell& cell = region_.cell(local(peer));
-    Progress& word = what == Awaited::kArrival ? cell.arrived : cell.reduced;
-    const std::uint32_t seen = word.rounds.load(std::memory_order_acquire);
-    if (!is_before(seen, round + 1)) continue;
-    sleep_on(word, seen, kSleepSlice);
-    return;
+    if (slept(arrives ? cell.arrived : cell.reduced)) return;
+  }
+  if (layout_.hosts() == 1) return;
+  const Pending& op = op_of(round);
+  for (int peer : locals_) {
+    if (!arrives && op.plan.answers() && slept(region_.cell(local(peer)).delivered)) return;
+  }
+  for (int host = 0; arrives && host < layout_.hosts(); ++host) {
+    if (host == host_ || !op.hosts.wants(round - op.first_round, host, host_)) continue;
+    const int from = op.hosts.via(host, host_);
+    if (slept(region_.gate(from, round % layout_.lanes(host_, from)).landed)) return;
   }
 }
 

@@ -24,20 +24,23 @@ void check_machines(NativeGroupOptions& options) {
     refuse(std::to_string(machines.size()) + " machines for " + std::to_string(options.size) + " ranks",
            "say of every rank which machine it is on");
   }
-  const auto machine = [&](int r) { return machines[static_cast<std::size_t>(r)]; };
-  for (int r = 0; r < options.size; ++r) {
-    const bool local = machine(r) == machine(options.rank);
-    const auto socket = options.remote.find(r);
-    const bool connected = socket != options.remote.end() && socket->second;
-    if (local == connected) {
-      refuse("rank " + std::to_string(r) +
-                 (local ? " is local and has a socket" : " is remote and has no socket"),
-             "give a connected socket for each remote rank and for no other");
+  const HostLayout layout(machines);
+  for (const auto& [r, socket] : options.remote) {
+    if (r < 0 || r >= options.size) {
+      refuse("there is a socket for rank " + std::to_string(r) + ", which does not exist",
+             "give sockets for ranks of other machines");
+    }
+    if (layout.together(r, options.rank)) {
+      refuse("rank " + std::to_string(r) + " is local and has a socket",
+             "give sockets for ranks of other machines");
     }
   }
-  const auto locals = std::count(machines.begin(), machines.end(), machine(options.rank));
-  if (options.remote.size() + static_cast<std::size_t>(locals) != machines.size()) {
-    refuse("there are sockets for ranks that do not exist", "give one socket a remote rank");
+  for (const int r : layout.peers(options.rank)) {
+    const auto socket = options.remote.find(r);
+    if (socket == options.remote.end() || !socket->second) {
+      refuse("rank " + std::to_string(r) + " is remote and has no socket",
+             "give a connected socket for each rank of native_peers()");
+    }
   }
 }
 
@@ -136,6 +139,10 @@ std::size_t native_region_bytes(int local_ranks, std::size_t data_bytes) {
 
 std::size_t native_region_bytes(const std::vector<int>& machines, int rank, std::size_t data_bytes) {
   return region_bytes(geometry_of(machines, rank, data_bytes));
+}
+
+std::vector<int> native_peers(const std::vector<int>& machines, int rank) {
+  return HostLayout(machines).peers(rank);
 }
 
 std::size_t native_tree_bytes(const std::vector<LeafInterval>& leaves, std::size_t count, DType dtype) {

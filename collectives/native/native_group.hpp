@@ -34,8 +34,9 @@ struct NativeGroupOptions {
   /// By rank, which machine it is on (any numbers): ranks with the same one share a region. The same on every
   /// rank. Empty: all on one.
   std::vector<int> machines;
-  /// For every rank of another machine a connected stream socket whose other end has proved who it is
-  /// (handshake.hpp).
+  /// By rank, connected stream sockets whose other end has proved who it is (rendezvous/handshake.hpp): to
+  /// the ranks of native_peers(), which collectives need, and to those of other machines with which this one
+  /// exchanges messages (send, recv, all_to_all_v). The same on both sides.
   std::map<int, UniqueFd> remote;
   /// Where ranks are on several machines: whether a thread moves operations while no thread waits. Without it
   /// a rank that computes may keep others waiting, and does not see that another machine aborted.
@@ -50,6 +51,10 @@ std::size_t native_region_bytes(int local_ranks, std::size_t data_bytes);
 
 /// As native_region_bytes, of the machine of `rank` among several.
 std::size_t native_region_bytes(const std::vector<int>& machines, int rank, std::size_t data_bytes);
+
+/// The ranks of other machines with which `rank` has to be connected: few of its machine's ranks with one of
+/// each other machine, so that connections grow with machines and not with ranks.
+std::vector<int> native_peers(const std::vector<int>& machines, int rank);
 
 /// The bytes of data_bytes that one allocate_tree of `count` elements takes, for `leaves` as in the options.
 std::size_t native_tree_bytes(const std::vector<LeafInterval>& leaves, std::size_t count, DType dtype);

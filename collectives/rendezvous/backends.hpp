@@ -42,6 +42,8 @@ struct BackendContext {
   Duration timeout{};                      ///< for forming the group
   Duration operation_timeout{};            ///< for an operation without progress
   std::size_t data_bytes = 0;              ///< of memory that operations use without a copy
+  bool messages_between_hosts = true;      ///< as in InitOptions, as the next
+  bool progress_thread = true;
   JobKey key{};                            ///< for connections between ranks
   std::string address;                     ///< numeric: where other machines reach this one
   std::vector<PeerInfo> peers;             ///< by rank, this one too

@@ -18,7 +18,8 @@ class NativeJoin {
                                .generation = c_.generation,
                                .name = c_.group,
                                .timeout = c_.operation_timeout,
-                               .data_bytes = c_.data_bytes};
+                               .data_bytes = c_.data_bytes,
+                               .progress_thread = c_.progress_thread};
     for (int r = 0; r < c_.size; ++r) {
       const auto& host = peer(r).host;
       if (host == me_.host) locals_.push_back(r);
@@ -27,7 +28,7 @@ class NativeJoin {
       options.machines.push_back(static_cast<int>(first - c_.peers.begin()));  // numbered by its first rank
     }
     options.region = std::make_shared<SharedMemory>(region(options.machines));
-    if (locals_.size() < c_.peers.size()) options.remote = connect();
+    if (locals_.size() < c_.peers.size()) options.remote = connect(options.machines);
     return make_native_group(std::move(options));
   }
 
@@ -44,13 +45,15 @@ class NativeJoin {
     return memory;
   }
 
-  std::map<int, UniqueFd> connect() {
+  std::map<int, UniqueFd> connect(const std::vector<int>& machines) {
     MeshOptions options{.self = {c_.generation, c_.size, c_.rank},
                         .timeout = left(),
                         .aborted = c_.aborted,
                         .abort_fd = c_.abort_fd};
+    const std::vector<int> needed = native_peers(machines, c_.rank);
     for (int r = 0; r < c_.size; ++r) {
-      if (peer(r).host != me_.host) options.peers[r] = parse_endpoint(peer(r).endpoint).value();
+      const bool wanted = c_.messages_between_hosts || std::binary_search(needed.begin(), needed.end(), r);
+      if (wanted && peer(r).host != me_.host) options.peers[r] = parse_endpoint(peer(r).endpoint).value();
     }
     return std::move(connect_mesh(*c_.listener, c_.key, options).value().sockets);
   }

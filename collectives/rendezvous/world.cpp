@@ -124,6 +124,8 @@ std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
                                     .timeout = left(),
                                     .operation_timeout = options_.operation_timeout,
                                     .data_bytes = options_.data_bytes,
+                                    .messages_between_hosts = options_.messages_between_hosts,
+                                    .progress_thread = options_.progress_thread,
                                     .key = key_,
                                     .address = address_,
                                     .peers = learn(entered.values, first),

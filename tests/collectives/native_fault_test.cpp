@@ -357,7 +357,7 @@ TEST_CASE("options that make no sense are refused") {
   refused([](auto& o) { o.remote.clear(); }, "is remote and has no socket");
   refused([](auto& o) { o.machines = {0, 0, 0}; }, "3 machines for 2 ranks");
   refused([](auto& o) { o.machines = {3, 3}; }, "is local and has a socket");
-  refused([](auto& o) { o.remote.emplace(7, UniqueFd()); }, "do not exist");
+  refused([](auto& o) { o.remote.emplace(7, UniqueFd()); }, "does not exist");
   refused([](auto& o) { o.leaves = {{0, 1}}; }, "1 leaf intervals for 2 ranks");
   refused([](auto& o) { o.leaves = {{0, 1}, {2, 3}}; }, "not adjacent");
   refused([](auto& o) { o.leaves = {{0, 1}, {1, 1}}; }, "a rank has none");

@@ -275,6 +275,34 @@ TEST_CASE("a host adds up what its adjacent ranks have, as far as the tree allow
   CHECK((sums.own_host[0].sources == 2 && sums.own_host[1].sources == 1 && sums.own_host[2].sources == 1));
 }
 
+TEST_CASE("ranks without a connection of their own take part") {
+  std::vector<std::vector<int>> nodes(3);  // 2 x 4 connections, and 13 ranks on one host
+  for (int rank = 0; rank < 16; ++rank) nodes[rank == 3 ? 1 : rank == 11 ? 2 : 0].push_back(rank);
+  auto options = options_of(16, {.nodes = nodes, .data_bytes = 8 << 20});
+  std::size_t without = 0;
+  for (auto& o : options) {
+    const auto peers = native_peers(o.machines, o.rank);
+    std::erase_if(o.remote, [&](const auto& entry) {
+      return !std::binary_search(peers.begin(), peers.end(), entry.first);
+    });
+    without += o.remote.empty() ? 1 : 0;
+  }
+  CHECK(without == 12);
+  const auto reference = reference_of(DType::kFloat32, ReduceOp::kSum, 16, 50021, 7);
+  for (const auto& what : run_threads(std::move(options), [&](ProcessGroup& group) {
+         check_tree(group, reference, rank_leaves(16));
+         std::vector<float> value(30000, 1);
+         for (const std::size_t count : {std::size_t{1}, value.size()}) {
+           const auto part = std::span(value).first(count);
+           group.all_reduce(part)->wait();
+           group.broadcast(part, 12)->wait();
+         }
+         if (value[0] != 256 || value[29999] != 16) throw std::runtime_error("other bits");
+       })) {
+    CHECK(what.empty());
+  }
+}
+
 TEST_CASE("a slice that fills many blocks has the bits of the tree") {
   for (int size : {2, 3, 4}) {
     const auto dealt = deal_leaves(5, size);
