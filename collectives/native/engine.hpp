@@ -49,6 +49,7 @@
 #include "collectives/native/native_group.hpp"
 #include "collectives/native/plan.hpp"
 #include "collectives/native/region.hpp"
+#include "runtime/core/fork_guard.hpp"
 
 namespace troupe::collectives {
 
@@ -267,6 +268,7 @@ class Engine {
   void sleep_on_messages(int peer);
   std::shared_ptr<const Transfer> oldest_transfer() const;
 
+  const ForkGuard fork_guard_;
   const int rank_;
   const int size_;
   const std::string name_;

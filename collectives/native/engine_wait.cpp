@@ -24,13 +24,13 @@ bool Engine::done(const Token& token) const {
 }
 
 bool Engine::wait(const Token& token, Duration limit) {
-  if (!server_.joinable()) {
-    const std::lock_guard lock(mutex_);
-    return drive(token, limit);
-  }
-  waiting_.fetch_add(1, std::memory_order_relaxed);
-  const std::shared_ptr<void> counted(nullptr,
-                                      [&](void*) { waiting_.fetch_sub(1, std::memory_order_relaxed); });
+  struct Counted {
+    explicit Counted(std::atomic<std::uint32_t>& all) : count(all) {
+      count.fetch_add(1, std::memory_order_relaxed);
+    }
+    ~Counted() { count.fetch_sub(1, std::memory_order_relaxed); }
+    std::atomic<std::uint32_t>& count;
+  } const counted(waiting_);
   const std::lock_guard lock(mutex_);
   return drive(token, limit);
 }
@@ -284,6 +284,10 @@ std::string Engine::abort_reason() {
 }
 
 void Engine::leave() {
+  if (fork_guard_.is_in_child()) {  // the group is the parent's, and the thread stayed there
+    if (server_.joinable()) server_.detach();
+    return;
+  }
   if (server_.joinable()) {
     const std::uint64_t one = 1;
     (void)!::write(stop_.get(), &one, sizeof one);
