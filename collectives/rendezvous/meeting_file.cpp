@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cerrno>
+#include <thread>
 
 namespace troupe::collectives {
 namespace {
@@ -63,6 +64,7 @@ Result<MeetingNote> parse_meeting_note(std::string_view text) {
 
 Result<MeetingFile> MeetingFile::take(const std::string& path) {
   constexpr int kTries = 100;
+  constexpr Duration kLockTime = std::chrono::seconds(1);
   for (int i = 0; i < kTries; ++i) {
     UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
     if (!fd) {
@@ -70,6 +72,11 @@ Result<MeetingFile> MeetingFile::take(const std::string& path) {
                       "give a file:// path in a folder that every rank can write");
     }
     if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+      // Of a rank 0 that was killed the connections may be seen to end before its lock does.
+      if (errno == EWOULDBLOCK && i + 1 < kTries) {
+        std::this_thread::sleep_for(kLockTime / kTries);
+        continue;
+      }
       if (errno == EWOULDBLOCK) return refused(path, "the rank 0 of a job that runs holds it");
       return io_error("cannot lock '" + path + "'", errno, "give a path on a file system that has locks");
     }

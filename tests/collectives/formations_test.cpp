@@ -208,11 +208,16 @@ TEST_CASE("entries and lists of values come back as they were; noise does not de
 /// ranks the store was full of what nobody would read.
 TEST_CASE("a thousand rebuilds of 512 ranks, with deaths, failures and orders of every kind, leave nothing") {
   constexpr int kRanks = 512;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr int kRounds = 30;  // each takes a third of a second there
+#else
+  constexpr int kRounds = 1000;
+#endif
   Ranks ranks(kRanks);
   SeededRandom random(2026);
   std::vector<int> members = up_to(kRanks);
   std::size_t most = 0;
-  for (int round = 0; round < 1000; ++round) {
+  for (int round = 0; round < kRounds; ++round) {
     const std::string key = "group/7." + std::to_string(round) + "/next/0/0/";
     std::vector<int> order = members;
     for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
@@ -254,6 +259,6 @@ TEST_CASE("a thousand rebuilds of 512 ranks, with deaths, failures and orders of
     REQUIRE(ranks.core.bytes() == 0);
     REQUIRE_FALSE(ranks.core.next_deadline());
   }
-  CHECK(members.size() < kRanks - 50);
+  CHECK(members.size() <= kRanks - kRounds / 10);
   CHECK(most > 10'000);
 }
