@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "actors/train/optimizer_state.hpp"
-#include "actors/train/torch_compat.hpp"
+#include "actors/ddp/torch_compat.hpp"
 
 namespace troupe::train {
 namespace {
