@@ -14,18 +14,6 @@
 namespace troupe::train {
 namespace {
 
-void check(const GradScalerOptions& options) {
-  const auto refuse = [](const char* why, const char* todo) {
-    throw BadConfig("cannot make a GradScaler", why, todo);
-  };
-  if (!(options.init_scale > 0) || !std::isfinite(options.init_scale))
-    refuse("init_scale is not a positive number", "give 65536");
-  if (!(options.growth_factor > 1)) refuse("growth_factor is not above 1", "give 2");
-  if (!(options.backoff_factor > 0 && options.backoff_factor < 1))
-    refuse("backoff_factor is not between 0 and 1", "give 0.5");
-  if (options.growth_interval < 1) refuse("growth_interval is below 1", "give 2000");
-}
-
 /// The gradients of an optimizer's parameters.
 std::vector<torch::Tensor> gradients_of(torch::optim::Optimizer& optimizer) {
   std::vector<torch::Tensor> found;
@@ -39,15 +27,39 @@ std::vector<torch::Tensor> gradients_of(torch::optim::Optimizer& optimizer) {
 
 }  // namespace
 
+void check(const GradScalerOptions& options) {
+  const auto refuse = [](const char* why, const char* todo) {
+    throw BadConfig("cannot make a GradScaler", why, todo);
+  };
+  if (!(options.init_scale > 0) || !std::isfinite(options.init_scale))
+    refuse("init_scale is not a positive number", "give 65536");
+  if (!(options.growth_factor > 1)) refuse("growth_factor is not above 1", "give 2");
+  if (!(options.backoff_factor > 0 && options.backoff_factor < 1))
+    refuse("backoff_factor is not between 0 and 1", "give 0.5");
+  if (options.growth_interval < 1) refuse("growth_interval is below 1", "give 2000");
+}
+
+void LossScale::update(const GradScalerOptions& options, bool left_out) {
+  if (left_out) {
+    scale *= static_cast<float>(options.backoff_factor);
+    growth_tracker = 0;
+  } else if (++growth_tracker == options.growth_interval) {
+    const float larger = scale * static_cast<float>(options.growth_factor);
+    if (std::isfinite(larger)) scale = larger;
+    growth_tracker = 0;
+  }
+}
+
 GradScaler::GradScaler(const GradScalerOptions& options, std::shared_ptr<collectives::ProcessGroup> group)
-    : options_(options), group_(std::move(group)), scale_(static_cast<float>(options.init_scale)) {
+    : options_(options), group_(std::move(group)) {
   check(options);
+  scale_.scale = static_cast<float>(options.init_scale);
 }
 
 torch::Tensor GradScaler::scale(const torch::Tensor& loss) {
   if (!options_.enabled) return loss;
   scaled_ = true;
-  return loss * static_cast<double>(scale_);
+  return loss * static_cast<double>(scale_.scale);
 }
 
 void GradScaler::check_scaled(const char* call) const {
@@ -68,7 +80,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   }
   const torch::NoGradGuard no_grad;
   const std::vector<torch::Tensor> gradients = gradients_of(optimizer);
-  const auto inverse = static_cast<double>(static_cast<float>(1.0 / static_cast<double>(scale_)));
+  const double inverse = scale_.inverse();
   std::vector<torch::Tensor> finite;
   for (const torch::Tensor& gradient : gradients) {
     if (gradient.scalar_type() == torch::kFloat16) {
@@ -112,7 +124,7 @@ void GradScaler::update(std::optional<double> scale) {
       throw BadConfig("cannot set the scale to " + std::to_string(*scale), "it is not a positive number",
                       "give a power of 2");
     }
-    scale_ = static_cast<float>(*scale);
+    scale_.scale = static_cast<float>(*scale);
     optimizers_.clear();
     return;
   }
@@ -122,24 +134,16 @@ void GradScaler::update(std::optional<double> scale) {
   }
   bool found = false;
   for (const auto& [optimizer, of] : optimizers_) found = found || of.found_inf;
-  if (found) {
-    scale_ *= static_cast<float>(options_.backoff_factor);
-    growth_tracker_ = 0;
-  } else if (++growth_tracker_ == options_.growth_interval) {
-    const float larger = scale_ * static_cast<float>(options_.growth_factor);
-    if (std::isfinite(larger)) scale_ = larger;
-    growth_tracker_ = 0;
-  }
+  scale_.update(options_, found);
   optimizers_.clear();
 }
 
-void GradScaler::load(const State& state) {
+void GradScaler::load(const LossScale& state) {
   if (!(state.scale > 0) || !std::isfinite(state.scale) || state.growth_tracker < 0) {
     throw BadConfig("cannot load the state of a GradScaler", "it has no positive scale",
                     "give what state() returned");
   }
-  scale_ = static_cast<float>(state.scale);
-  growth_tracker_ = state.growth_tracker;
+  scale_ = state;
 }
 
 }  // namespace troupe::train

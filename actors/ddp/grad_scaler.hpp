@@ -27,6 +27,19 @@ struct GradScalerOptions {
   bool enabled = true;         ///< false: scale() and unscale_() do nothing, step() steps
 };
 
+/// Throws BadConfig for options that make no sense.
+void check(const GradScalerOptions& options);
+
+/// The scale and its rule of growth, without a user: the trainer keeps one in its state.
+struct LossScale {
+  float scale = 65536;     ///< as in PyTorch, whose numbers it has to give
+  int growth_tracker = 0;  ///< steps without inf or NaN since it grew or shrank
+
+  double inverse() const { return static_cast<double>(static_cast<float>(1.0 / static_cast<double>(scale))); }
+  /// After a step that was or was not left out.
+  void update(const GradScalerOptions& options, bool left_out);
+};
+
 /// Misuse throws BadConfig: unscale_() or step() twice for an optimizer before update(), either of them or
 /// update() before scale(), update() before unscale_() or step(), gradients in float16. Not thread-safe.
 class GradScaler {
@@ -46,16 +59,13 @@ class GradScaler {
   /// without; or `scale`.
   void update(std::optional<double> scale = {});
 
-  double get_scale() const { return options_.enabled ? scale_ : 1; }
+  double get_scale() const { return options_.enabled ? scale_.scale : 1; }
   bool is_enabled() const { return options_.enabled; }
 
   /// For a checkpoint.
-  struct State {
-    double scale = 0;
-    int growth_tracker = 0;  ///< steps without inf or NaN
-  };
-  State state() const { return {scale_, growth_tracker_}; }
-  void load(const State& state);
+  const LossScale& state() const { return scale_; }
+  /// Throws BadConfig for what is no state.
+  void load(const LossScale& state);
 
  private:
   enum class Stage { kReady, kUnscaled, kStepped };
@@ -67,8 +77,7 @@ class GradScaler {
 
   GradScalerOptions options_;
   std::shared_ptr<collectives::ProcessGroup> group_;
-  float scale_;  ///< as in PyTorch, whose numbers it has to give
-  int growth_tracker_ = 0;
+  LossScale scale_;
   bool scaled_ = false;                                                         ///< scale() was called
   std::unordered_map<const torch::optim::Optimizer*, OfOptimizer> optimizers_;  ///< since the last update()
 };

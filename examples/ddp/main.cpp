@@ -25,9 +25,9 @@ std::vector<std::int64_t> evaluate(ConvNet& net, const Digits& test, collectives
   return counts;
 }
 
-void run(const std::string& url, const std::string& folder, int epochs) {
+void run(const std::string& backend, const std::string& url, const std::string& folder, int epochs) {
   torch::set_num_threads(1);
-  auto group = collectives::init_process_group("native", url);
+  auto group = collectives::init_process_group(backend, url);
 
   auto data = digits(folder, true, 4000).map(torch::data::transforms::Stack<>());
   train::DistributedSampler sampler(data.size().value(), *group);
@@ -56,11 +56,13 @@ void run(const std::string& url, const std::string& folder, int epochs) {
 }
 
 int main(int argc, char** argv) {
+  std::string backend = "native";
   std::string url = "env://";
   std::string folder;
   int epochs = 2;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i];
+    if (flag == "--backend") backend = argv[i + 1];
     if (flag == "--url") url = argv[i + 1];
     if (flag == "--data") folder = argv[i + 1];
     if (flag == "--epochs") epochs = std::atoi(argv[i + 1]);
@@ -71,7 +73,9 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    run(url, folder, epochs);
+    collectives::use_gloo();
+    collectives::use_mpi();
+    run(backend, url, folder, epochs);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "ddp: %s\n", error.what());

@@ -156,6 +156,7 @@ TEST_CASE(
       backward(1);
       backward(2);
     }
+    if (is(3)) return "reduced in no_sync";
     backward(4);
     if (!is(7)) return "no_sync";
     forget_gradients(*net);
@@ -477,6 +478,27 @@ TEST_CASE("a hook of one's own replaces reduction and mean, once") {
   });
   for (const std::string& text : said) CHECK(text == "16.000000");  // 4 samples, twice, by the larger factor
   CHECK_THAT(thrown_by([] { power_sgd({.start_iteration = 1}); }), Catch::Contains("start_iteration is 1"));
+}
+
+TEST_CASE("a compressing hook casts, divides and adds in the small dtype") {
+  const torch::ScalarType type = GENERATE(torch::kFloat16, torch::kBFloat16);
+  const auto said = run(2, [&](const Group& group) -> std::string {
+    torch::manual_seed(1);
+    Pair net;
+    torch::Tensor small;
+    for (int rank = 0; rank < 2; ++rank) {
+      forget_gradients(*net);
+      net->forward(input(rank)).square().mean().backward();
+      const torch::Tensor half = net->first->weight.grad().to(type).div_(2);
+      small = rank == 0 ? half : small + half;
+    }
+    DistributedDataParallel ddp(net, group);
+    ddp.register_comm_hook(type == torch::kFloat16 ? fp16_compress() : bf16_compress());
+    forget_gradients(*net);
+    ddp(input(group->rank())).square().mean().backward();
+    return torch::equal(net->first->weight.grad(), small.to(torch::kFloat32)) ? "" : "other bits";
+  });
+  for (const std::string& text : said) CHECK(text.empty());
 }
 
 TEST_CASE("a join that ends early throws on every rank, and leaves the group good") {
