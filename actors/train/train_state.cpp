@@ -8,8 +8,8 @@
 #include <string_view>
 #include <utility>
 
-#include "actors/train/optimizer_state.hpp"
 #include "actors/ddp/torch_compat.hpp"
+#include "actors/train/optimizer_state.hpp"
 
 namespace troupe::train {
 namespace {
