@@ -1,4 +1,4 @@
-# What other projects link, and how they find it: troupe::collectives, troupe::runtime, troupe::train, each a component
+# What other projects link, and how they find it: troupe::collectives, troupe::ddp, troupe::runtime, troupe::train, each a component
 # of find_package(troupe), and targets of the same names with add_subdirectory and FetchContent.
 #
 # A component is one or more rooms and is installed by itself, so `COMPONENTS collectives` asks for no CAF, ZeroMQ or
@@ -16,6 +16,7 @@ set(TROUPE_COMPONENT_OF_collectives_gloo gloo)
 set(TROUPE_COMPONENT_OF_collectives_mpi mpi)
 set(TROUPE_COMPONENT_OF_runtime runtime)
 set(TROUPE_COMPONENT_OF_scheduler runtime)
+set(TROUPE_COMPONENT_OF_ddp ddp)
 set(TROUPE_COMPONENT_OF_train train)
 set(TROUPE_COMPONENT_OF_actors train)
 
@@ -76,8 +77,9 @@ function(troupe_products)
     list(APPEND components runtime)
   endif()
   if(TARGET troupe_actors)
+    troupe_product(ddp ddp)
     troupe_product(train actors)
-    list(APPEND components train)
+    list(APPEND components ddp train)
   endif()
   if(NOT TROUPE_INSTALL)
     return()
@@ -90,11 +92,12 @@ function(troupe_products)
     troupe_install_headers(runtime runtime scheduler)
   endif()
   if(TARGET troupe_actors)
+    troupe_install_headers(ddp actors/ddp)
     troupe_install_headers(train actors)
   endif()
 
   set(TROUPE_DEPENDENCIES "")
-  foreach(room core collectives collectives_gloo collectives_mpi runtime scheduler train actors)
+  foreach(room core collectives collectives_gloo collectives_mpi runtime scheduler ddp train actors)
     if(TARGET troupe_${room})
       set(component ${TROUPE_COMPONENT_OF_${room}})
       troupe_packages_of(packages ${room})

@@ -15,6 +15,7 @@
 ///       void apply(Apply& a) const;           // clipping, skipping, taking turns (apply.hpp)
 ///       torch::Tensor evaluate(ConvNet& net, const data::Batch& batch, Leaf& at) const;  // returns the test loss
 ///       torch::Tensor correct(ConvNet& net, const data::Batch& batch) const;  // of each sample, for test/accuracy
+///       Precision precision() const;          // bfloat16, a loss scale (mixed_precision.hpp)
 ///       void state(StateRegistry& s, ConvNet& net, Optimizer& o) const;  // what else changes (user_state.hpp)
 ///     };
 // clang-format on
@@ -31,14 +32,17 @@
 #include <concepts>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "actors/ddp/autocast.hpp"
 #include "actors/train/apply.hpp"
 #include "actors/train/batch.hpp"
 #include "actors/train/leaf.hpp"
 #include "actors/train/leaf_random.hpp"
+#include "actors/train/mixed_precision.hpp"
 #include "actors/train/setup.hpp"
 
 namespace troupe::train {
@@ -134,6 +138,14 @@ concept NamesApply = requires {
   &Job::apply;
 };
 template <class Job>
+concept HasPrecision = requires(const Job& job) {
+  { job.precision() } -> std::convertible_to<Precision>;
+};
+template <class Job>
+concept NamesPrecision = requires {
+  requires std::is_member_function_pointer_v<decltype(&Job::precision)>;
+};
+template <class Job>
 using OptimizerOf =
     std::remove_cvref_t<decltype(std::declval<const Job&>().optimizer(std::declval<NetOf<Job>&>()))>;
 template <class Job>
@@ -187,11 +199,37 @@ consteval bool keeps_known_state() {
 template <class Job>
 class JobModel final : public TrainingModel {
  public:
-  explicit JobModel(Job job) : job_(std::move(job)), net_(make_net()) { setup_.check(); }
+  explicit JobModel(Job job) : job_(std::move(job)), net_(make_net()) {
+    if constexpr (HasPrecision<Job>) mixed_.emplace(job_.precision(), setup_);
+    setup_.check();
+  }
 
   Setup& setup() override { return setup_; }
 
   torch::Tensor loss(const data::Batch& batch, Leaf& at) override {
+    if (!mixed_) return plain_loss(batch, at);
+    const Autocast autocast(torch::kBFloat16, mixed_->autocasts());
+    return mixed_->scaled(plain_loss(batch, at));
+  }
+
+  void evaluate(const data::Batch& batch, Leaf& at) override {
+    if (!mixed_) return plain_evaluate(batch, at);
+    const Autocast autocast(torch::kBFloat16, mixed_->autocasts());
+    plain_evaluate(batch, at);
+  }
+
+  void apply(Apply& apply) override {
+    if (mixed_) mixed_->before(apply);
+    if constexpr (HasApply<Job>) {
+      job_.apply(apply);
+    } else {
+      apply.step();
+    }
+    if (mixed_) mixed_->after();
+  }
+
+ private:
+  torch::Tensor plain_loss(const data::Batch& batch, Leaf& at) {
     if constexpr (HasCriterion<Job>) {
       return job_.criterion(net_->forward(batch.input), batch);
     } else if constexpr (HasLossOfLeaf<Job>) {
@@ -201,7 +239,7 @@ class JobModel final : public TrainingModel {
     }
   }
 
-  void evaluate(const data::Batch& batch, Leaf& at) override {
+  void plain_evaluate(const data::Batch& batch, Leaf& at) {
     const torch::NoGradGuard no_grad;
     const Setup::Evaluating evaluating(setup_);
     torch::Tensor test_loss;
@@ -212,7 +250,7 @@ class JobModel final : public TrainingModel {
       test_loss = job_.criterion(output, batch);
       count_correct(batch, at, [&] { return output; });
     } else {
-      test_loss = loss(batch, at);
+      test_loss = plain_loss(batch, at);
       if constexpr (HasForward<Job>)
         count_correct(batch, at, [&] { return net_->forward(batch.input); });
       else
@@ -222,15 +260,6 @@ class JobModel final : public TrainingModel {
     at.count("loss", test_loss.item<double>() * share, share);
   }
 
-  void apply(Apply& apply) override {
-    if constexpr (HasApply<Job>) {
-      job_.apply(apply);
-    } else {
-      apply.step();
-    }
-  }
-
- private:
   NetOf<Job> make_net() {
     if constexpr (HasSetup<Job>) {
       return job_.setup(setup_);
@@ -271,6 +300,7 @@ class JobModel final : public TrainingModel {
   Job job_;
   Setup setup_;
   NetOf<Job> net_;
+  std::optional<MixedPrecision> mixed_;
 };
 
 }  // namespace detail
@@ -307,6 +337,9 @@ std::unique_ptr<TrainingModel> make_training_model(const Job& job, std::uint64_t
         "troupe::train::Leaf& at) const`, returning the test loss");
   } else if constexpr (NamesApply<Job> && !HasApply<Job>) {
     static_assert(HasApply<Job>, "this job's apply must be `void apply(troupe::train::Apply& a) const`");
+  } else if constexpr (NamesPrecision<Job> && !HasPrecision<Job>) {
+    static_assert(HasPrecision<Job>,
+                  "this job's precision must be `troupe::train::Precision precision() const`");
   } else if constexpr (HasSetup<Job>) {
     seed_initial_weights(seed);
     return std::make_unique<detail::JobModel<Job>>(job);

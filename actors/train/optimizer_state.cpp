@@ -8,7 +8,7 @@
 #include <tuple>
 #include <utility>
 
-#include "actors/train/torch_compat.hpp"
+#include "actors/ddp/torch_compat.hpp"
 
 namespace troupe::train {
 namespace {

@@ -22,14 +22,13 @@
 #include <string>
 #include <vector>
 
-#include "actors/train/buckets.hpp"
+#include "actors/ddp/buckets.hpp"
+#include "actors/ddp/gradient_writer.hpp"
+#include "actors/ddp/reduced_parameter.hpp"
 #include "actors/train/fold_schedule.hpp"
-#include "actors/train/gradient_placement.hpp"
 #include "collectives/process_group.hpp"
 
 namespace troupe::train {
-
-struct NamedTensor;
 
 struct ReducerOptions {
   BucketOptions buckets;
@@ -79,33 +78,29 @@ class Reducer {
   std::vector<Allocation> allocations() const;
 
  private:
-  struct Hook;
-  struct Parameter;
   struct BucketState;
 
-  static std::vector<Parameter> reducible(const std::vector<NamedTensor>& parameters);
-  static std::vector<BucketItem> items_of(const std::vector<Parameter>& parameters);
-  static std::vector<std::size_t> bytes_of(const std::vector<Parameter>& parameters);
   BucketState allocate(const Bucket& bucket);
   void throw_if_aborted() const;
   void gradient_ready(std::size_t index);
   void take(std::size_t index, torch::Tensor gradient);
-  void take_deferred();
-  void bucket_member_done(Parameter& parameter);
-  void launch_ready_buckets();
+  void bucket_member_done(std::size_t index);
   void launch(BucketState& bucket);
   void fold(BucketState& bucket);
   void add_missing();
   void launch_used();
   void clear_gradients();
   const LeafFold& current() const;
+  /// Where the gradient of a parameter goes in this leaf.
+  const torch::Tensor& slot(std::size_t index) const;
   bool is_last_leaf() const;
 
   int logical_ranks_;
   ReducerOptions options_;
-  std::vector<Parameter> parameters_;
+  std::vector<ReducedParameter> parameters_;
   std::vector<Bucket> buckets_;
-  GradientPlacement placement_;
+  GradientWriter writer_;
+  std::vector<bool> seen_;  ///< by parameter: its gradient of this leaf is in
 
   std::shared_ptr<collectives::ProcessGroup> group_;
   FoldSchedule schedule_;
@@ -113,18 +108,14 @@ class Reducer {
   collectives::TreeBuffer used_tree_;
   std::shared_ptr<collectives::Work> used_work_;
 
-  struct Deferred {
-    std::size_t index = 0;
-    torch::Tensor gradient;
-  };
-  std::vector<Deferred> deferred_;  ///< gradients whose slot another tensor of the backward lives in
   /// By array: where each parameter's gradient goes.
   std::vector<std::vector<GradientPlacement::Slot>> slots_;
 
   std::size_t leaf_ = 0;  ///< position in the interval
   bool in_leaf_ = false;
-  std::size_t next_bucket_ = 0;
+  LaunchOrder order_;
   std::exception_ptr failure_;  ///< what a hook threw
+  GradientHooks hooks_;
 };
 
 }  // namespace troupe::train

@@ -21,16 +21,12 @@
 #include <utility>
 #include <vector>
 
+#include "actors/ddp/named_tensor.hpp"
 #include "actors/train/schedule.hpp"
 #include "actors/train/user_state.hpp"
 #include "runtime/core/error.hpp"
 
 namespace troupe::train {
-
-struct NamedTensor {
-  std::string name;  ///< as in the module's state dict: "layer1.0.weight"
-  torch::Tensor tensor;
-};
 
 /// An optimizer, and what moves its learning rate.
 struct TrainedBy {

@@ -16,7 +16,7 @@
 #include <span>
 #include <vector>
 
-#include "actors/train/buffer_pack.hpp"
+#include "actors/ddp/buffer_pack.hpp"
 #include "actors/train/engine.hpp"
 #include "actors/train/model.hpp"
 #include "actors/train/reducer.hpp"

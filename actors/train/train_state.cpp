@@ -8,8 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "actors/ddp/torch_compat.hpp"
 #include "actors/train/optimizer_state.hpp"
-#include "actors/train/torch_compat.hpp"
 
 namespace troupe::train {
 namespace {

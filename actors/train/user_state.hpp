@@ -49,7 +49,10 @@ class StateRegistry {
   requires std::integral<Number> || std::floating_point<Number>
   void add(std::string name, Number& number) {
     using Wide = std::conditional_t<std::integral<Number>, std::int64_t, double>;
-    add_part({std::move(name), false, [&number] { return torch::tensor(static_cast<Wide>(number)); },
+    // torch::tensor of a double is float32 by itself.
+    constexpr auto kDType = std::integral<Number> ? torch::kInt64 : torch::kFloat64;
+    add_part({std::move(name), false,
+              [&number] { return torch::tensor(static_cast<Wide>(number), torch::dtype(kDType)); },
               [&number](const torch::Tensor& value) { number = static_cast<Number>(value.item<Wide>()); }});
   }
 

@@ -1,5 +1,5 @@
-// bench_ddp: a training step of two processes under the engine and the native group, against PyTorch DDP over
-// gloo.
+// bench_ddp: a training step of two processes over the native group, under the trainer's engine and by hand
+// with DistributedDataParallel, against PyTorch DDP over gloo.
 //
 //   bench_ddp [--python PYTHON] [--rounds N] [--json FILE]
 //
@@ -138,13 +138,12 @@ std::unique_ptr<Child> start_peer(const std::string& python) {
 }
 
 struct Figures {
-  std::vector<double> ours, alone, peer;
+  std::vector<double> ours, hand, alone, peer;
 };
 
 void report(const CaseName& which, const Figures& figures, std::ofstream& json) {
-  const double ours = median(figures.ours);
-  const double alone = median(figures.alone);
-  const auto row = [&](const std::string& title, double peer, const std::string& peer_name) {
+  const double hand = median(figures.hand);
+  const auto row = [&](const std::string& title, double ours, double peer, const std::string& peer_name) {
     std::printf("%-28s ours %8.3f ms   %-24s %8.3f ms   ratio %.2f\n", title.c_str(), ours, peer_name.c_str(),
                 peer, peer / ours);
     if (!json.is_open()) return;
@@ -154,8 +153,12 @@ void report(const CaseName& which, const Figures& figures, std::ofstream& json) 
          << std::endl;
   };
   if (!figures.peer.empty())
-    row(which.title, median(figures.peer), "PyTorch DDP " + torch_version() + " gloo");
-  row(which.title + " efficiency", alone, "own step without communication");
+    row(which.title, median(figures.ours), median(figures.peer), "PyTorch DDP " + torch_version() + " gloo");
+  if (!figures.peer.empty())
+    row(which.title + " by hand", hand, median(figures.peer), "PyTorch DDP " + torch_version() + " gloo");
+  row(which.title + " by hand", hand, median(figures.ours), "under the trainer's engine");
+  row(which.title + " efficiency", median(figures.ours), median(figures.alone),
+      "own step without communication");
 }
 
 int run(const std::string& python, int rounds, const std::string& json_path) {
@@ -173,6 +176,7 @@ int run(const std::string& python, int rounds, const std::string& json_path) {
     Figures figures;
     for (int round = 0; round < rounds; ++round) {
       figures.ours.push_back(ours.step_ms(which, "ours"));
+      figures.hand.push_back(ours.step_ms(which, "hand"));
       figures.alone.push_back(ours.step_ms(which, "alone"));
       if (!peer) continue;
       peer->tell(which.name + " " + std::to_string(which.steps));

@@ -7,10 +7,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <utility>
 #include <vector>
 
+#include "actors/ddp/distributed_data_parallel.hpp"
 #include "actors/train/model.hpp"
 #include "actors/train/numerics.hpp"
 #include "actors/train/step_engine.hpp"
@@ -19,7 +21,7 @@
 namespace troupe::bench {
 namespace {
 
-constexpr std::size_t kTree_bytes = std::size_t{32} << 20;
+constexpr std::size_t kTree_bytes = std::size_t{64} << 20;  // the engine's gradients, and those by hand
 
 struct MlpImpl : torch::nn::Module {
   explicit MlpImpl(const std::vector<int>& widths) {
@@ -50,6 +52,9 @@ struct Job {
   std::function<Net()> make;
 };
 
+const std::vector<std::int64_t> kFlat{32, 784};
+const std::vector<std::int64_t> kImages{25, 1, 28, 28};
+
 struct Case {
   std::unique_ptr<train::TrainingModel> model;
   std::vector<std::int64_t> input_shape;
@@ -60,54 +65,85 @@ Job<Mlp> mlp(const std::vector<int>& widths) {
 }
 
 Case make_case(const std::string& name) {
-  if (name == "mlp") return {train::make_training_model(mlp({784, 128, 10}), 1), {32, 784}};
-  if (name == "wide") return {train::make_training_model(mlp({784, 2048, 2048, 10}), 1), {32, 784}};
-  return {train::make_training_model(Job<ConvNet>{[] { return ConvNet(); }}, 1), {25, 1, 28, 28}};
+  if (name == "mlp") return {train::make_training_model(mlp({784, 128, 10}), 1), kFlat};
+  if (name == "wide") return {train::make_training_model(mlp({784, 2048, 2048, 10}), 1), kFlat};
+  return {train::make_training_model(Job<ConvNet>{[] { return ConvNet(); }}, 1), kImages};
 }
 
-/// A case in training: under the engine, or by itself.
+/// A case in training: something that takes a step.
 class Training {
  public:
-  Training(const std::string& name, std::shared_ptr<collectives::ProcessGroup> group)
-      : group_(std::move(group)) {
-    Case made = make_case(name);
-    for (int i = 0; i < 8; ++i) {
-      batches_.push_back({torch::randn(made.input_shape), torch::randint(10, {made.input_shape[0]})});
-    }
-    if (group_) {
-      engine_ = std::make_unique<train::StepEngine>(std::move(made.model),
-                                                    train::EngineOptions{.logical_ranks = group_->size()});
-      engine_->attach(group_);
-    } else {
-      model_ = std::move(made.model);
-    }
+  virtual ~Training() = default;
+  void run(int steps) {
+    for (int i = 0; i < steps; ++i, ++at_) step(batches_[at_ % batches_.size()]);
   }
 
-  void run(int steps) {
-    for (int i = 0; i < steps; ++i, ++step_) {
-      const data::Batch& batch = batches_[step_ % batches_.size()];
-      if (engine_) {
-        engine_->begin_step(step_);
-        engine_->run_leaf({group_->rank(), batch});
-        engine_->finish_step();
-        engine_->apply();
-      } else {
-        torch::optim::Optimizer& optimizer = *model_->optimizers().front().optimizer;
-        optimizer.zero_grad();
-        train::Leaf at({}, 0);
-        model_->loss(batch, at).backward();
-        optimizer.step();
-      }
-    }
+ protected:
+  explicit Training(const std::vector<std::int64_t>& input_shape) {
+    for (int i = 0; i < 8; ++i)
+      batches_.push_back({torch::randn(input_shape), torch::randint(10, {input_shape[0]})});
+  }
+  virtual void step(const data::Batch& batch) = 0;
+  std::uint64_t at() const { return at_; }
+
+ private:
+  std::vector<data::Batch> batches_;
+  std::uint64_t at_ = 0;
+};
+
+/// Under the trainer's engine.
+class UnderEngine final : public Training {
+ public:
+  UnderEngine(Case made, std::shared_ptr<collectives::ProcessGroup> group)
+      : Training(made.input_shape),
+        group_(std::move(group)),
+        engine_(std::move(made.model), train::EngineOptions{.logical_ranks = group_->size()}) {
+    engine_.attach(group_);
   }
 
  private:
+  void step(const data::Batch& batch) override {
+    engine_.begin_step(at());
+    engine_.run_leaf({group_->rank(), batch});
+    engine_.finish_step();
+    engine_.apply();
+  }
   std::shared_ptr<collectives::ProcessGroup> group_;
-  std::unique_ptr<train::StepEngine> engine_;
-  std::unique_ptr<train::TrainingModel> model_;
-  std::vector<data::Batch> batches_;
-  std::uint64_t step_ = 0;
+  train::StepEngine engine_;
 };
+
+/// A net and an optimizer, by itself or wrapped in DistributedDataParallel.
+template <class Net>
+class ByHand final : public Training {
+ public:
+  ByHand(Net net, const std::vector<std::int64_t>& shape, std::shared_ptr<collectives::ProcessGroup> group)
+      : Training(shape),
+        net_(net),
+        optimizer_(net_->parameters(), torch::optim::SGDOptions(0.001).momentum(0.9)) {
+    if (group) ddp_.emplace(net_, std::move(group));
+  }
+
+ private:
+  void step(const data::Batch& batch) override {
+    for (auto& parameter : optimizer_.param_groups()[0].params()) parameter.mutable_grad() = torch::Tensor();
+    const torch::Tensor output = ddp_ ? ddp_->forward(batch.input) : net_->forward(batch.input);
+    torch::nn::functional::cross_entropy(output, batch.target).backward();
+    optimizer_.step();
+  }
+  Net net_;
+  torch::optim::SGD optimizer_;
+  std::optional<train::DistributedDataParallel<Net>> ddp_;
+};
+
+std::unique_ptr<Training> make_training(const std::string& name, const std::string& mode,
+                                        const std::shared_ptr<collectives::ProcessGroup>& group) {
+  const auto alone = mode == "alone" ? nullptr : group;
+  if (mode == "ours") return std::make_unique<UnderEngine>(make_case(name), group);
+  if (name == "mlp") return std::make_unique<ByHand<Mlp>>(Mlp(std::vector<int>{784, 128, 10}), kFlat, alone);
+  if (name == "wide")
+    return std::make_unique<ByHand<Mlp>>(Mlp(std::vector<int>{784, 2048, 2048, 10}), kFlat, alone);
+  return std::make_unique<ByHand<ConvNet>>(ConvNet(), kImages, alone);
+}
 
 }  // namespace
 
@@ -122,7 +158,7 @@ std::string torch_version() {
 void serve_ddp_worker(collectives::NativeGroupOptions options, int commands, int answers) {
   train::set_up_numerics();
   const std::shared_ptr<collectives::ProcessGroup> group = collectives::make_native_group(std::move(options));
-  std::map<std::string, Training> trainings;
+  std::map<std::string, std::unique_ptr<Training>> trainings;
   FILE* lines = ::fdopen(commands, "r");
   char line[256];
   while (lines && std::fgets(line, sizeof line, lines)) {
@@ -133,12 +169,12 @@ void serve_ddp_worker(collectives::NativeGroupOptions options, int commands, int
     words >> name >> mode >> steps;
     auto found = trainings.find(name + mode);
     if (found == trainings.end()) {
-      found = trainings.try_emplace(name + mode, name, mode == "ours" ? group : nullptr).first;
-      found->second.run(10);
+      found = trainings.emplace(name + mode, make_training(name, mode, group)).first;
+      found->second->run(10);
     }
     group->barrier()->wait();
     const auto start = std::chrono::steady_clock::now();
-    found->second.run(steps);
+    found->second->run(steps);
     const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - start;
     group->barrier()->wait();
     if (group->rank() == 0) ::dprintf(answers, "%.6f\n", spent.count() / steps);

@@ -46,6 +46,16 @@ case $way in
       -DCMAKE_DISABLE_FIND_PACKAGE_CAF=ON -DCMAKE_DISABLE_FIND_PACKAGE_ZeroMQ=ON
     runs "$work/collectives_alone/build" "sum 435"
 
+    # DistributedDataParallel by hand: the collectives and LibTorch, where the build has it.
+    if [ -e "$build/actors/ddp/libtroupe_ddp.a" ]; then
+      cmake --install "$build" --prefix "$work/prefix" --component ddp >"$work/install.log" ||
+        fail "cannot install ddp: see $work/install.log"
+      torch=$(sed -n 's/^\(Torch_DIR\|CMAKE_PREFIX_PATH\):[A-Z]*=//p' "$build/CMakeCache.txt" | sed 's,/Torch$,,' | paste -sd';')
+      consume "$here/ddp" "$work/ddp" "-DCMAKE_PREFIX_PATH=$work/prefix;$torch" -DCMAKE_DISABLE_FIND_PACKAGE_CAF=ON \
+        -DCMAKE_DISABLE_FIND_PACKAGE_ZeroMQ=ON
+      runs "$work/ddp" "sum 435"
+    fi
+
     # What is not installed is said by name.
     sed -i 's/COMPONENTS collectives/COMPONENTS train/' "$work/collectives_alone/source/CMakeLists.txt"
     if cmake -S "$work/collectives_alone/source" -B "$work/collectives_alone/train" "${flags[@]}" \

@@ -1,5 +1,7 @@
 // What a job's struct may say beyond a model, an optimizer and a loss.
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
 
 #include "actors/train/numerics.hpp"
 #include "tests/actors/train/train_jobs.hpp"
@@ -305,6 +307,72 @@ TEST_CASE("apply names the optimizers there are") {
   const auto model = make_training_model(TwoNets{}, kSeed);
   Apply apply(model->setup(), 0, 0);
   CHECK_THROWS_WITH(apply.step("jugde"), Catch::Contains("it has 'maker' 'judge'"));
+}
+
+/// ConvJob in mixed precision; leaf 1 of step `inf_at` has a loss that is inf.
+struct MixedJob : ConvJob {
+  bool autocast = false;
+  bool scaled = false;
+  std::int64_t inf_at = -1;
+
+  torch::Tensor loss(ConvNet& net, const data::Batch& batch, Leaf& at) const {
+    const torch::Tensor output = net->forward(batch.input);
+    CHECK((output.scalar_type() == torch::kBFloat16) == autocast);
+    const torch::Tensor loss = torch::nn::functional::cross_entropy(output.to(torch::kFloat32), batch.target);
+    return at.step == inf_at && at.rank == 1 ? loss * INFINITY : loss;
+  }
+  Precision precision() const {
+    Precision precision{.autocast = autocast};
+    if (scaled) precision.scaler = GradScalerOptions{.init_scale = 1024, .growth_interval = 2};
+    return precision;
+  }
+};
+
+/// "hash loss loss ...", of 4 steps.
+std::string mixed(const MixedJob& job, const std::shared_ptr<collectives::ProcessGroup>& group,
+                  bool with_state = true) {
+  StepEngine engine = engine_for(job, 2);
+  engine.attach(group);
+  std::string losses;
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    if (step == 1 && group->leaves().begin == 0) engine.rehearse(make_training_model(job, kSeed));
+    for (const double loss : engine.run_step(step, leaf_batches(*group, step, [](std::uint64_t s, int leaf) {
+                                               return image_batch(static_cast<int>(s), leaf, 4);
+                                             })))
+      losses += " " + std::to_string(loss);
+    engine.apply();
+  }
+  std::string weights;
+  for (const auto& part : engine.state().view().parts) {
+    if (part.name == "user/loss_scale/scale") {
+      double scale = 0;
+      std::memcpy(&scale, part.bytes.data(), sizeof scale);
+      losses += " scale " + std::to_string(static_cast<int>(scale));
+    }
+  }
+  for (const NamedTensor& parameter : engine.model().parameters())
+    weights += std::to_string(parameter.tensor.sum().item<double>()) + ",";
+  return (with_state ? engine.state().hash() + " " : "") + weights + losses;
+}
+
+TEST_CASE(
+    "a job in bfloat16 with a loss scale has one hash for every dealing, and leaves a step with inf out") {
+  MixedJob job;
+  job.autocast = job.scaled = true;
+  job.inf_at = 2;
+  const auto alone = fork_ranks(2, 1, [&](auto group) { return mixed(job, group); });
+  CHECK_THAT(alone[0], !Catch::StartsWith("threw") && Catch::Contains(" scale 1024"));  // grown, then shrunk
+  for (const std::string& said : fork_ranks(2, 2, [&](auto group) { return mixed(job, group); }))
+    CHECK(said.substr(0, 64) == alone[0].substr(0, 64));
+}
+
+TEST_CASE("a loss scale of a power of 2 changes neither losses nor parameters") {
+  MixedJob plain;
+  MixedJob scaled;
+  scaled.scaled = true;
+  const std::string without = mixed(plain, lone_group(2), false);
+  const std::string with = mixed(scaled, lone_group(2), false);
+  CHECK(with == without + " scale 4096");
 }
 
 }  // namespace

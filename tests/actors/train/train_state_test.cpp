@@ -157,7 +157,7 @@ TEST_CASE("what a job declares goes round with its state") {
   set_up_numerics();
   at::Generator generator = at::detail::createCPUGenerator(7);
   torch::Tensor average = torch::zeros({2, 3}, torch::kComplexFloat);
-  double decay = 0.5;
+  double decay = 0.1;  // not a float32, as which it once went round: another rate after a resume
   bool flag = true;
   std::vector<std::byte> text{std::byte{1}};
   StateRegistry registry;
@@ -180,7 +180,7 @@ TEST_CASE("what a job declares goes round with its state") {
   for (std::size_t i = 0; i < saved.size(); ++i) registry.parts()[i].write(saved[i]);
   CHECK(torch::equal(torch::rand({4}, generator), drawn));
   CHECK(average.abs().sum().item<double>() == 0);
-  CHECK(decay == 0.5);
+  CHECK(decay == 0.1);
   CHECK(flag);
   CHECK((text == std::vector<std::byte>{std::byte{1}}));
 }

@@ -36,4 +36,13 @@ void set_param_state(torch::optim::Optimizer& optimizer, const torch::Tensor& pa
 /// accessor.
 unsigned& scheduler_steps(torch::optim::LRScheduler& scheduler);
 
+/// Autocast of the CPU, in this thread: what it is, and another. (A function a device in 1.13, one for all
+/// in 2.x.)
+struct CpuAutocast {
+  bool enabled = false;
+  torch::ScalarType dtype = torch::kBFloat16;
+};
+CpuAutocast cpu_autocast();
+void set_cpu_autocast(const CpuAutocast& to);
+
 }  // namespace troupe::train

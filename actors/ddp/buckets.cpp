@@ -1,4 +1,4 @@
-#include "actors/train/buckets.hpp"
+#include "actors/ddp/buckets.hpp"
 
 #include <map>
 #include <utility>
@@ -16,9 +16,16 @@ struct Open {
 }  // namespace
 
 std::vector<Bucket> make_buckets(const std::vector<BucketItem>& items, const BucketOptions& options) {
+  std::vector<std::size_t> order(items.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = items.size() - 1 - i;
+  return make_buckets(items, order, options);
+}
+
+std::vector<Bucket> make_buckets(const std::vector<BucketItem>& items, const std::vector<std::size_t>& order,
+                                 const BucketOptions& options) {
   std::vector<Bucket> closed;
   std::map<collectives::DType, Open> open;
-  for (std::size_t i = items.size(); i-- > 0;) {
+  for (const std::size_t i : order) {
     const std::size_t element_bytes = collectives::element_size(items[i].dtype);
     const std::size_t step = kMemberAlignment_bytes / element_bytes;
     Open& into = open[items[i].dtype];
@@ -33,6 +40,12 @@ std::vector<Bucket> make_buckets(const std::vector<BucketItem>& items, const Buc
   }
   for (auto& [dtype, left] : open) closed.push_back(std::move(left.bucket));
   return closed;
+}
+
+void LaunchOrder::begin(const std::vector<Bucket>& buckets) {
+  pending_.clear();
+  for (const Bucket& bucket : buckets) pending_.push_back(bucket.members.size());
+  next_ = 0;
 }
 
 }  // namespace troupe::train

@@ -1,4 +1,4 @@
-#include "actors/train/gradient_placement.hpp"
+#include "actors/ddp/gradient_placement.hpp"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "actors/train/torch_compat.hpp"
+#include "actors/ddp/torch_compat.hpp"
 
 namespace troupe::train {
 namespace {
@@ -85,6 +85,7 @@ GradientPlacement::Place GradientPlacement::place(std::size_t bytes) {
     Parameter& parameter = parameters_[index];
     if (parameter.ordinal != ordinal || occupied(index)) continue;
     const Slot& slot = (*slots_)[index];
+    if (!slot.data) return {};
     // A pointer of its own to count the tensor's life by; the owner goes along.
     Place place{slot.data, std::make_shared<std::shared_ptr<void>>(slot.owner)};
     parameter.lives = place.life;

@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <vector>
 
-namespace troupe::train {
+#include "actors/ddp/named_tensor.hpp"
 
-struct NamedTensor;
+namespace troupe::train {
 
 class BufferPack {
  public:

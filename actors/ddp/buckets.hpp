@@ -36,5 +36,25 @@ struct Bucket {
 /// order of the result is the order of reduction. Source: compute_bucket_assignment_by_size,
 /// torch/csrc/distributed.
 std::vector<Bucket> make_buckets(const std::vector<BucketItem>& items, const BucketOptions& options = {});
+/// The same in the order given, which names every item once: that in which gradients arrived.
+std::vector<Bucket> make_buckets(const std::vector<BucketItem>& items, const std::vector<std::size_t>& order,
+                                 const BucketOptions& options);
+
+/// When which bucket is launched: in the order of buckets, each once all its members are in.
+class LaunchOrder {
+ public:
+  void begin(const std::vector<Bucket>& buckets);
+  /// A member of `bucket` is in: calls launch(index) for every bucket whose turn has come, if `may_launch`.
+  template <class Launch>
+  void done(std::size_t bucket, bool may_launch, Launch&& launch) {
+    --pending_[bucket];
+    while (may_launch && next_ < pending_.size() && pending_[next_] == 0) launch(next_++);
+  }
+  bool all_launched() const { return next_ == pending_.size(); }
+
+ private:
+  std::vector<std::size_t> pending_;  ///< members that are not in yet
+  std::size_t next_ = 0;
+};
 
 }  // namespace troupe::train

@@ -1,8 +1,7 @@
-#include "actors/train/buffer_pack.hpp"
+#include "actors/ddp/buffer_pack.hpp"
 
 #include <cstring>
 
-#include "actors/train/model.hpp"
 #include "runtime/core/assert.hpp"
 #include "runtime/core/error.hpp"
 

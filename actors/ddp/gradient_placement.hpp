@@ -33,6 +33,7 @@ class GradientPlacement {
   GradientPlacement& operator=(const GradientPlacement&) = delete;
 
   /// Where a gradient is wanted. `owner` keeps the memory; a tensor that outlives the step holds on to it.
+  /// Without `data`: nowhere.
   struct Slot {
     void* data = nullptr;
     std::shared_ptr<void> owner;

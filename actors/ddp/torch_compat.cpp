@@ -1,5 +1,6 @@
-#include "actors/train/torch_compat.hpp"
+#include "actors/ddp/torch_compat.hpp"
 
+#include <ATen/autocast_mode.h>
 #include <torch/version.h>
 
 namespace troupe::train {
@@ -39,5 +40,23 @@ void set_param_state(torch::optim::Optimizer& optimizer, const torch::Tensor& pa
 unsigned& scheduler_steps(torch::optim::LRScheduler& scheduler) {
   return scheduler.*SchedulerAccess::kSteps;
 }
+
+#if TORCH_VERSION_MAJOR >= 2
+CpuAutocast cpu_autocast() {
+  return {at::autocast::is_autocast_enabled(at::kCPU), at::autocast::get_autocast_dtype(at::kCPU)};
+}
+void set_cpu_autocast(const CpuAutocast& to) {
+  at::autocast::set_autocast_enabled(at::kCPU, to.enabled);
+  at::autocast::set_autocast_dtype(at::kCPU, to.dtype);
+}
+#else
+CpuAutocast cpu_autocast() {
+  return {at::autocast::is_cpu_enabled(), at::autocast::get_autocast_cpu_dtype()};
+}
+void set_cpu_autocast(const CpuAutocast& to) {
+  at::autocast::set_cpu_enabled(to.enabled);
+  at::autocast::set_autocast_cpu_dtype(to.dtype);
+}
+#endif
 
 }  // namespace troupe::train

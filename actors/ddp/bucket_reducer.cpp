@@ -1,0 +1,357 @@
+#include "actors/ddp/bucket_reducer.hpp"
+
+#include <torch/csrc/autograd/engine.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "actors/ddp/options.hpp"
+#include "runtime/core/assert.hpp"
+#include "runtime/core/error.hpp"
+
+namespace troupe::train {
+
+using collectives::DType;
+using collectives::ReduceOp;
+
+namespace {
+
+/// Where gradients are not written by autograd itself: with memory of their own, or not on the CPU.
+bool places(const collectives::ProcessGroup& group, const BucketReducerOptions& options) {
+  return options.gradient_as_bucket_view && group.facts().device.kind == collectives::DeviceKind::kCpu;
+}
+
+torch::Device device_of(const collectives::ProcessGroup& group) {
+  const collectives::Device device = group.facts().device;
+  if (device.kind == collectives::DeviceKind::kCpu) return torch::kCPU;
+  return {torch::kCUDA, static_cast<torch::DeviceIndex>(device.index)};
+}
+
+std::size_t bytes_of(const Bucket& bucket) {
+  return bucket.count * collectives::element_size(bucket.dtype);
+}
+
+bool same(const std::vector<Bucket>& a, const std::vector<Bucket>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Bucket& x, const Bucket& y) {
+    return std::equal(x.members.begin(), x.members.end(), y.members.begin(), y.members.end(),
+                      [](const auto& m, const auto& n) { return m.item == n.item; });
+  });
+}
+
+}  // namespace
+
+/// One backward, for the engine: its end is the call, or the death of the callback that was never called.
+class BucketReducer::Backward {
+ public:
+  explicit Backward(std::weak_ptr<BucketReducer*> reducer) : reducer_(std::move(reducer)) {}
+  Backward(const Backward&) = delete;
+  Backward& operator=(const Backward&) = delete;
+  ~Backward() {
+    const auto reducer = reducer_.lock();
+    if (!finished_ && reducer) (*reducer)->interrupted();
+  }
+  void finish() {
+    finished_ = true;
+    if (const auto reducer = reducer_.lock()) (*reducer)->finish_backward();
+  }
+
+ private:
+  std::weak_ptr<BucketReducer*> reducer_;
+  bool finished_ = false;
+};
+
+BucketReducer::BucketReducer(const std::vector<NamedTensor>& parameters,
+                             std::shared_ptr<collectives::ProcessGroup> group, BucketReducerOptions options)
+    : group_(std::move(group)),
+      options_(options),
+      parameters_(reduced_parameters(parameters, device_of(*group_))),
+      buckets_(make_buckets(bucket_items(parameters_), options.buckets)),
+      writer_(parameters_, places(*group_, options)),
+      used_(parameters_.size()),
+      anyone_(parameters_.size(), 1),
+      unused_(parameters_.size()),
+      self_(std::make_shared<BucketReducer*>(this)),
+      hooks_(parameters_, [this](std::size_t index) { gradient_ready(index); }) {
+  std::size_t bytes = 64;  // the sum does not depend on how parameters are grouped: each takes whole lines
+  for (const Bucket& bucket : buckets_) bytes += bytes_of(bucket);
+  if (const auto memory = take_group_memory(group_, bytes)) {
+    base_ = static_cast<std::byte*>(memory->data());
+    memory_ = memory;
+  } else {
+    auto own = std::make_shared<torch::Tensor>(torch::empty(
+        {static_cast<std::int64_t>(bytes)}, torch::TensorOptions(torch::kUInt8).device(device_of(*group_))));
+    base_ = static_cast<std::byte*>(own->data_ptr());
+    memory_ = own;
+  }
+  lay_out();
+}
+
+BucketReducer::~BucketReducer() = default;
+
+/// Views for the buckets that there are. Padding is summed too, and must be no denormal or NaN.
+void BucketReducer::lay_out() {
+  place_in(buckets_, parameters_);
+  flat_.clear();
+  views_.assign(parameters_.size(), {});
+  owned_.assign(parameters_.size(), nullptr);
+  std::byte* at = base_;
+  for (const Bucket& bucket : buckets_) {
+    const torch::Tensor& like = parameters_[bucket.members.front().item].tensor;
+    flat_.push_back(torch::from_blob(
+        at, {static_cast<std::int64_t>(bucket.count)}, [owner = memory_](void*) {},
+        torch::TensorOptions(like.scalar_type()).device(like.device())));
+    flat_.back().zero_();
+    for (const Bucket::Member& member : bucket.members) {
+      std::byte* data = at + member.offset * collectives::element_size(bucket.dtype);
+      views_[member.item] = view_like(parameters_[member.item].tensor, data, memory_);
+      owned_[member.item] = std::make_shared<torch::Tensor>(views_[member.item]);
+    }
+    at += bytes_of(bucket);
+  }
+}
+
+void BucketReducer::gradient_ready(std::size_t index) {
+  if (!synchronized_) {
+    used_[index] = 1;
+    return;
+  }
+  try {
+    const torch::NoGradGuard no_grad;
+    if (!in_backward_) begin_backward();
+    take(index);
+  } catch (...) {
+    fail();
+  }
+}
+
+void BucketReducer::begin_backward() {
+  auto backward = std::make_shared<Backward>(self_);
+  torch::autograd::Engine::get_default_engine().queue_callback([backward] { backward->finish(); });
+  begin_buckets(turns_ ? turns_() : Turn{group_->size(), 0});
+  in_backward_ = true;
+  placed_.assign(parameters_.size(), {});
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    had_gradient_[i] = parameters_[i].tensor.grad().defined();
+    // A gradient that is added to another needs memory of its own.
+    if (!had_gradient_[i]) placed_[i] = {views_[i].data_ptr(), owned_[i]};
+  }
+  writer_.begin(placed_);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (known_ && unused_[i]) fill_missing(i);
+  }
+}
+
+void BucketReducer::begin_buckets(const Turn& turn) {
+  turn_ = turn;
+  order_.begin(buckets_);
+  launched_.assign(buckets_.size(), nullptr);
+  seen_.assign(parameters_.size(), false);
+  had_gradient_.assign(parameters_.size(), false);
+  kept_.assign(parameters_.size(), {});
+  arrived_.clear();
+}
+
+void BucketReducer::take(std::size_t index) {
+  torch::Tensor& gradient = parameters_[index].tensor.mutable_grad();
+  if (!gradient.defined()) return;
+  const auto refuse = [&](const char* why, const char* todo) {
+    throw BadConfig("the gradient of " + parameters_[index].name + " cannot be reduced", why, todo);
+  };
+  if (seen_[index]) refuse("it came twice in one backward", "run one backward, of the sum of the losses");
+  if (gradient.is_sparse()) refuse("it is sparse", "use a dense gradient");
+  if (gradient.requires_grad()) refuse("it has a graph of its own", "do not give create_graph to backward()");
+  if (known_ && unused_[index]) {
+    refuse("the first backward did not use it, and static_graph says that all are alike",
+           "leave static_graph out, and set find_unused_parameters");
+  }
+  seen_[index] = true;
+  used_[index] = 1;
+  arrived_.push_back(index);
+  const torch::Tensor& into = views_[index];
+  if (gradient.data_ptr() == into.data_ptr() && same_layout(gradient, into)) {
+    // Accumulated there, or autograd has written it in its place.
+  } else if (had_gradient_[index] || !options_.gradient_as_bucket_view) {
+    put(into, gradient);
+    kept_[index] = gradient;
+  } else if (!writer_.write(index, std::exchange(gradient, {}), into)) {
+    return;
+  }
+  done(index);
+}
+
+void BucketReducer::done(std::size_t index) {
+  order_.done(parameters_[index].bucket, true, [this](std::size_t bucket) { launch(bucket); });
+}
+
+void BucketReducer::launch(std::size_t b) {
+  if (hook_) {
+    GradBucket bucket{b, b + 1 == buckets_.size(), flat_[b], {}};
+    for (const Bucket::Member& member : buckets_[b].members) bucket.gradients.push_back(views_[member.item]);
+    launched_[b] = hook_(std::move(bucket), *group_);
+    return;
+  }
+  const bool all = turn_.divisor == group_->size();
+  auto work = group_->all_reduce(buffer_of(flat_[b]), all ? ReduceOp::kAvg : ReduceOp::kSum);
+  launched_[b] = [this, b, all, work = std::move(work)] {
+    work->wait();
+    if (!all) flat_[b].div_(turn_.divisor);
+  };
+}
+
+void BucketReducer::finish_backward() {
+  try {
+    const torch::NoGradGuard no_grad;
+    writer_.end();
+    writer_.take_deferred([this](std::size_t index) -> const torch::Tensor& { return views_[index]; },
+                          [this](std::size_t index) { done(index); });
+    add_missing();
+    finish_buckets();
+    agree_on_used();
+    set_gradients();
+    build_again();
+    reset();
+  } catch (...) {
+    fail();
+  }
+}
+
+/// The backward threw outside of here.
+void BucketReducer::interrupted() {
+  if (!in_backward_) return;
+  reset();
+  group_->abort("rank " + std::to_string(group_->rank()) + ": a backward ended with an exception");
+}
+
+/// What this rank did not use counts as what was accumulated before, or as zeros.
+void BucketReducer::add_missing() {
+  std::vector<std::string> missing;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!seen_[i] && !(known_ && unused_[i])) missing.push_back(parameters_[i].name);
+  }
+  if (!missing.empty() && !looks_for_unused()) {
+    throw BadConfig(
+        "parameters without a gradient on rank " + std::to_string(group_->rank()) + ": " + listed(missing),
+        "the loss does not depend on them",
+        known_ ? "leave static_graph out, and set find_unused_parameters"
+               : "use them in forward, set requires_grad to false, or set find_unused_parameters");
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!seen_[i] && !(known_ && unused_[i])) fill_missing(i);
+  }
+}
+
+void BucketReducer::fill_missing(std::size_t i) {
+  const torch::Tensor& before = parameters_[i].tensor.grad();
+  if (!before.defined()) {
+    views_[i].zero_();
+  } else if (before.data_ptr() != views_[i].data_ptr()) {
+    put(views_[i], before);
+    kept_[i] = before;
+  } else {
+    kept_[i] = before.clone();  // in case that nobody used it
+  }
+  done(i);
+}
+
+void BucketReducer::finish_buckets() {
+  TROUPE_ASSERT(order_.all_launched(), "every gradient is in, so every bucket is launched");
+  for (const auto& finish : launched_) finish();
+}
+
+/// Whether anybody used each parameter since the last reduction.
+void BucketReducer::agree_on_used() {
+  if (!looks_for_unused()) {
+    std::fill(used_.begin(), used_.end(), 0);
+    return;
+  }
+  anyone_ = used_;
+  group_->all_reduce(std::span(anyone_), ReduceOp::kMax)->wait();
+  if (options_.static_graph) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) unused_[i] = used_[i] == 0;
+    known_ = true;
+  }
+  std::fill(used_.begin(), used_.end(), 0);
+}
+
+void BucketReducer::set_gradients() {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    torch::Tensor& gradient = parameters_[i].tensor.mutable_grad();
+    if (anyone_[i] == 0) {
+      // It stays as it was.
+      if (gradient.defined() && gradient.data_ptr() == views_[i].data_ptr() && kept_[i].defined())
+        gradient.copy_(kept_[i]);
+    } else if (options_.gradient_as_bucket_view) {
+      gradient = views_[i];
+    } else if (kept_[i].defined()) {
+      put(kept_[i], views_[i]);
+    } else {
+      gradient = views_[i].clone();
+    }
+  }
+}
+
+/// Once: buckets in the order in which gradients arrived on one rank, so that the first are complete soonest.
+void BucketReducer::build_again() {
+  if (built_again_ || options_.find_unused_parameters) return;
+  built_again_ = true;
+  std::vector<std::int32_t> order(arrived_.begin(), arrived_.end());
+  std::vector<bool> there(parameters_.size());
+  for (const std::int32_t index : order) there[static_cast<std::size_t>(index)] = true;
+  for (std::size_t i = parameters_.size(); i-- > 0;) {
+    if (!there[i]) order.push_back(static_cast<std::int32_t>(i));
+  }
+  group_->broadcast(std::span(order), turn_.root)->wait();
+  std::vector<Bucket> buckets =
+      make_buckets(bucket_items(parameters_), {order.begin(), order.end()}, options_.buckets);
+  if (same(buckets, buckets_)) return;
+  std::vector<torch::Tensor> values;
+  for (const torch::Tensor& view : views_) values.push_back(view.clone());
+  const std::vector<torch::Tensor> old = views_;
+  buckets_ = std::move(buckets);
+  lay_out();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    torch::Tensor& gradient = parameters_[i].tensor.mutable_grad();
+    put(views_[i], values[i]);
+    if (gradient.defined() && gradient.data_ptr() == old[i].data_ptr()) gradient = views_[i];
+  }
+}
+
+void BucketReducer::shadow_backward(const Turn& turn) {
+  const torch::NoGradGuard no_grad;
+  begin_buckets(turn);
+  for (torch::Tensor& flat : flat_) flat.zero_();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) done(i);
+  finish_buckets();
+  agree_on_used();
+  build_again();
+  reset();
+}
+
+/// Ends the reduction with what was thrown. Nobody waits for a rank that failed by itself.
+void BucketReducer::fail() {
+  reset();
+  try {
+    throw;
+  } catch (const EarlyTermination&) {  // on every rank alike
+    throw;
+  } catch (const CollectiveAborted&) {
+    throw;
+  } catch (const std::exception& error) {
+    group_->abort("rank " + std::to_string(group_->rank()) + ": " + error.what());
+    throw;
+  }
+}
+
+void BucketReducer::reset() {
+  in_backward_ = false;
+  writer_.end();
+  writer_.forget();
+  launched_.clear();
+  kept_.clear();
+}
+
+}  // namespace troupe::train

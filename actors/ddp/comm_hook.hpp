@@ -1,0 +1,59 @@
+/// What reduces a bucket of gradients in place of the mean over the ranks.
+///
+///   ddp.register_comm_hook(troupe::train::bf16_compress());
+///   ddp.register_comm_hook([](troupe::train::GradBucket bucket, troupe::collectives::ProcessGroup& group) {
+///     auto work = group.all_reduce(troupe::train::buffer_of(bucket.buffer), ReduceOp::kSum);
+///     return [=] { work->wait(); bucket.buffer.div_(group.size()); };
+///   });
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "collectives/process_group.hpp"
+
+namespace troupe::train {
+
+/// Gradients that are reduced together.
+struct GradBucket {
+  std::size_t index = 0;                 ///< from 0, in the order of reduction
+  bool is_last = false;                  ///< of this backward
+  torch::Tensor buffer;                  ///< one dimension; between gradients there may be zeros
+  std::vector<torch::Tensor> gradients;  ///< parts of it, shaped as their parameters
+};
+
+/// Called during the backward when the bucket is complete, in the order of buckets: launches operations. What
+/// it returns is called after the backward, again in the order of buckets: it waits for them and leaves the
+/// result, mean included, in bucket.buffer. Both launch the same operations on every rank. What they throw
+/// ends the backward and aborts the group.
+using CommHook = std::function<std::function<void()>(GradBucket bucket, collectives::ProcessGroup& group)>;
+
+/// A dense tensor as a group takes it. Throws BadConfig for a dtype that no group has.
+collectives::Buffer buffer_of(const torch::Tensor& tensor);
+
+/// The mean over the ranks: what is done without a hook.
+CommHook allreduce();
+/// Cast, divided by the number of ranks, summed in that dtype, cast back (PyTorch's fp16_compress_hook).
+CommHook fp16_compress();
+CommHook bf16_compress();
+
+/// PyTorch's PowerSGDState, with its defaults.
+struct PowerSgdOptions {
+  int matrix_approximation_rank = 1;
+  int start_iteration = 1000;  ///< the steps before it are all-reduced; at least 2 with what follows
+  double min_compression_rate = 2;
+  bool use_error_feedback = true;
+  bool warm_start = true;
+  double orthogonalization_epsilon = 0;
+  std::uint32_t random_seed = 0;
+};
+/// Low-rank compression (Vogels et al. 2019; PyTorch's powerSGD_hook, number for number): each gradient M
+/// with enough to gain travels as P and Q with M = P Q^T. Its state belongs to one wrapped module. Throws
+/// BadConfig for options that make no sense.
+CommHook power_sgd(PowerSgdOptions options = {});
+
+}  // namespace troupe::train

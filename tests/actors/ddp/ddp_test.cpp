@@ -1,0 +1,555 @@
+#include <torch/torch.h>
+
+#include <catch2/catch.hpp>
+#include <limits>
+#include <sstream>
+
+#include "actors/ddp/distributed_data_parallel.hpp"
+#include "runtime/core/error.hpp"
+#include "tests/actors/ddp/ddp_ranks.hpp"
+#include "tests/collectives/ranks.hpp"
+
+namespace troupe::train::testing {
+namespace {
+
+using Group = std::shared_ptr<collectives::ProcessGroup>;
+
+/// Two layers, in either order, one of them perhaps left out.
+struct PairImpl : torch::nn::Module {
+  explicit PairImpl(int width = 8) : first(width, width), second(width, width) {
+    register_module("first", first);
+    register_module("second", second);
+    steps = register_buffer("steps", torch::zeros({1}));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    steps.add_(1);
+    if (swapped) return first->forward(torch::tanh(second->forward(x)));
+    x = torch::tanh(first->forward(x));
+    return with_second ? second->forward(x) : x;
+  }
+  torch::nn::Linear first, second;
+  torch::Tensor steps;
+  bool swapped = false;
+  bool with_second = true;
+};
+TORCH_MODULE(Pair);
+
+torch::Tensor input(int rank, int width = 8) {
+  return torch::sin(torch::arange(4 * width) * (1.0 + rank)).reshape({4, width});
+}
+
+void forget_gradients(torch::nn::Module& net) {
+  for (auto& parameter : net.parameters()) parameter.mutable_grad() = torch::Tensor();
+}
+
+/// Gradients as text: equal where the bits are.
+std::string gradients(torch::nn::Module& net) {
+  std::ostringstream text;
+  for (const auto& item : net.named_parameters()) {
+    text << item.key();
+    if (!item.value().grad().defined()) {
+      text << " none";
+      continue;
+    }
+    const torch::Tensor grad = item.value().grad().contiguous();
+    std::uint64_t hash = 14695981039346656037ULL;
+    const auto* bytes = static_cast<const unsigned char*>(grad.data_ptr());
+    for (std::size_t i = 0; i < grad.nbytes(); ++i) hash = (hash ^ bytes[i]) * 1099511628211ULL;
+    text << ' ' << std::hex << hash << ' ';
+  }
+  return text.str();
+}
+
+std::vector<std::string> run(int ranks, const DdpBody& body, std::size_t data_bytes = 8 << 20) {
+  torch::set_num_threads(1);
+  return fork_ddp(ranks, body, data_bytes);
+}
+
+/// Every rank came to the same gradients.
+void check_alike(const std::vector<std::string>& said) {
+  for (const std::string& text : said) {
+    CHECK_THAT(text, !Catch::StartsWith("threw") && Catch::StartsWith("first.weight"));
+    CHECK(text == said[0]);
+  }
+}
+
+/// What `body` throws, or "nothing thrown".
+template <class Body>
+std::string thrown_by(Body&& body) {
+  try {
+    body();
+    return "nothing thrown";
+  } catch (const BadConfig& error) {
+    return std::string("BadConfig: ") + error.what();
+  } catch (const CollectiveAborted& error) {
+    return std::string("CollectiveAborted: ") + error.what();
+  } catch (const std::exception& error) {
+    return std::string("other: ") + error.what();
+  }
+}
+
+TEST_CASE("when backward returns, gradients are the mean over the ranks, with the same bits on each") {
+  const bool views = GENERATE(true, false);
+  const auto said = run(3, [&](const Group& group) -> std::string {
+    // What the ranks will do, here alone: g0 + g1 + g2 in that order, divided once.
+    torch::manual_seed(0);
+    Pair alone(64);
+    std::vector<torch::Tensor> means;
+    for (int rank = 0; rank < 3; ++rank) {
+      forget_gradients(*alone);
+      alone->forward(input(rank, 64)).square().mean().backward();
+      for (std::size_t i = 0; i < alone->parameters().size(); ++i) {
+        const torch::Tensor grad = alone->parameters()[i].grad().clone();
+        if (rank == 0) means.push_back(grad);
+        if (rank > 0) means[i] += grad;
+      }
+    }
+    torch::manual_seed(group->rank());  // other weights on every rank, until they are wrapped
+    Pair net(64);
+    DistributedDataParallel ddp(net, group, {.gradient_as_bucket_view = views});
+    for (int step = 0; step < 3; ++step) {  // placed by autograd from the second on
+      forget_gradients(*net);
+      ddp(input(group->rank(), 64)).square().mean().backward();
+      for (std::size_t i = 0; i < means.size(); ++i) {
+        if (!torch::equal(net->parameters()[i].grad(), means[i] / 3)) return "parameter " + std::to_string(i);
+      }
+    }
+    return gradients(*net);
+  });
+  check_alike(said);
+}
+
+TEST_CASE("every rank begins with rank 0's parameters and buffers, and takes its buffers before a forward") {
+  const auto said = run(2, [](const Group& group) {
+    torch::manual_seed(group->rank());
+    Pair net;
+    net->steps.fill_(10 * (group->rank() + 1));
+    DistributedDataParallel ddp(net, group);
+    std::ostringstream text;
+    text << net->first->weight.sum().item<float>() << ' ' << net->steps.item<float>();
+    net->steps.fill_(100 * (group->rank() + 1));
+    ddp(input(0));
+    text << ' ' << net->steps.item<float>();
+    return text.str();
+  });
+  CHECK(said[0] == said[1]);
+  CHECK(said[0].find(" 10 101") != std::string::npos);
+}
+
+TEST_CASE(
+    "gradients add up: zero_grad() that fills, no_sync, two forwards, two backwards, a forward without "
+    "grad") {
+  const auto said = run(2, [](const Group& group) -> std::string {
+    torch::manual_seed(1);
+    Pair net(64);  // large enough for autograd to write gradients in their place
+    DistributedDataParallel ddp(net, group);
+    const torch::Tensor x = input(group->rank(), 64);
+    const auto grad = [&] { return net->first->weight.grad(); };
+    const auto backward = [&](double times) { (times * ddp(x).square().mean()).backward(); };
+    backward(1);
+    const torch::Tensor once = grad().clone();
+    const auto is = [&](double times) { return torch::allclose(grad(), times * once, 1e-5, 1e-7); };
+
+    for (auto& parameter : net->parameters()) parameter.mutable_grad().zero_();
+    backward(1);
+    if (!is(1)) return "zeroed";
+    backward(1);
+    if (!is(2)) return "not zeroed";
+    forget_gradients(*net);
+    {
+      const auto guard = ddp.no_sync();
+      backward(1);
+      backward(2);
+    }
+    if (is(3)) return "reduced in no_sync";
+    backward(4);
+    if (!is(7)) return "no_sync";
+    forget_gradients(*net);
+    const torch::Tensor first = ddp(x).square().mean();
+    const torch::Tensor second = ddp(x).square().mean();
+    (first + second).backward();
+    if (!is(2)) return "two forwards, one backward";
+    forget_gradients(*net);
+    const torch::Tensor both = ddp(x);
+    both.square().mean().backward({}, /*keep_graph=*/true);
+    both.square().mean().backward();
+    if (!is(2)) return "one forward, two backwards";
+    forget_gradients(*net);
+    const torch::Tensor loss = ddp(x).square().mean();
+    {
+      const torch::NoGradGuard no_grad;  // an evaluation in between
+      ddp(x);
+    }
+    loss.backward();
+    return is(1) ? "" : "a forward without gradients";
+  });
+  for (const std::string& text : said) CHECK(text.empty());
+}
+
+TEST_CASE("a gradient that is kept survives the next backward without gradient_as_bucket_view") {
+  const auto said = run(2, [](const Group& group) -> std::string {
+    Pair net;
+    DistributedDataParallel ddp(net, group, {.gradient_as_bucket_view = false});
+    ddp(input(group->rank())).square().mean().backward();
+    const torch::Tensor kept = net->first->weight.grad();
+    const torch::Tensor copy = kept.clone();
+    forget_gradients(*net);
+    (3 * ddp(input(group->rank()))).square().mean().backward();
+    return torch::equal(kept, copy) && !torch::equal(kept, net->first->weight.grad()) ? "" : "overwritten";
+  });
+  for (const std::string& text : said) CHECK(text.empty());
+}
+
+TEST_CASE("buckets are built again in the order in which rank 0's gradients arrived") {
+  const auto said = run(
+      2,
+      [](const Group& group) -> std::string {
+        torch::manual_seed(3);
+        Pair net(600);  // 1.4 MB a weight: a bucket each
+        net->swapped = true;
+        DistributedDataParallel ddp(net, group, {.bucket_cap_mb = 1});
+        std::string before;
+        for (int step = 0; step < 3; ++step) {
+          forget_gradients(*net);
+          ddp(input(group->rank(), 600)).square().mean().backward();
+          const std::string now = gradients(*net);
+          if (step == 0) before = now;
+          if (now != before) return "the layout changed a bit of a sum";
+        }
+        std::string names;
+        for (const auto& bucket : ddp.buckets()) names += bucket.back() + " ";
+        return names;
+      },
+      32 << 20);
+  for (const std::string& text : said) CHECK(text == "first.weight second.weight ");
+}
+
+TEST_CASE("unused parameters are an error that names them, on the other ranks, too") {
+  const auto said = run(2, [](const Group& group) {
+    Pair net;
+    DistributedDataParallel ddp(net, group);
+    net->with_second = group->rank() == 0;
+    return thrown_by([&] { ddp(input(0)).sum().backward(); });
+  });
+  CHECK_THAT(said[1], Catch::StartsWith("BadConfig") && Catch::Contains("second.weight, second.bias") &&
+                          Catch::Contains("set find_unused_parameters"));
+  CHECK_THAT(said[0], Catch::StartsWith("CollectiveAborted") && Catch::Contains("rank 1") &&
+                          Catch::Contains("second.weight, second.bias"));
+}
+
+TEST_CASE("with find_unused_parameters what some rank used is averaged, and what none used stays as it was") {
+  const auto said = run(2, [](const Group& group) -> std::string {
+    torch::manual_seed(1);
+    Pair net;
+    DistributedDataParallel ddp(net, group, {.find_unused_parameters = true});
+    const auto& spare = net->second->weight;
+    net->with_second = group->rank() == 0;
+    ddp(input(0)).sum().backward();
+    if (!spare.grad().defined() || spare.grad().abs().sum().item<float>() == 0) return "half is lost";
+    const torch::Tensor before = spare.grad().clone();
+    net->with_second = false;
+    ddp(input(0)).sum().backward();
+    if (!torch::equal(before, spare.grad())) return "it did not stay";
+    forget_gradients(*net);
+    ddp(input(0)).sum().backward();
+    return spare.grad().defined() ? "it got one" : "";
+  });
+  for (const std::string& text : said) CHECK(text.empty());
+}
+
+TEST_CASE("a static graph learns in its first backward what is unused, and says so when that changes") {
+  const auto said = run(2, [](const Group& group) -> std::string {
+    torch::manual_seed(1);
+    Pair net;
+    DistributedDataParallel ddp(net, group, {.static_graph = true});
+    net->with_second = false;
+    for (int step = 0; step < 3; ++step) ddp(input(0)).sum().backward();
+    if (net->second->weight.grad().defined()) return "the unused one got a gradient";
+    net->with_second = true;
+    return thrown_by([&] { ddp(input(0)).sum().backward(); });
+  });
+  for (const std::string& text : said) {
+    CHECK_THAT(text, Catch::Contains("second.") && Catch::Contains("static_graph"));
+  }
+}
+
+TEST_CASE("ranks whose modules differ are told the first difference, and the group stays good") {
+  const auto said = run(3, [](const Group& group) {
+    Pair net;
+    if (group->rank() == 2) net->second = net->replace_module("second", torch::nn::Linear(8, 5));
+    std::string what = thrown_by([&] { DistributedDataParallel ddp(net, group); });
+    what += "; " + thrown_by([&] {
+              DistributedDataParallel ddp(net->first, group, {.static_graph = group->rank() == 1});
+            });
+    DistributedDataParallel good(net->first, group);
+    return what;
+  });
+  for (const std::string& text : said) {
+    CHECK_THAT(text, Catch::StartsWith("BadConfig") && Catch::Contains("parameter second.weight") &&
+                         Catch::Contains("Float [8, 8] on rank 0 and Float [5, 8] on rank 2") &&
+                         Catch::Contains("option static_graph"));
+  }
+}
+
+/// What one rank alone has wrong.
+template <class Body>
+std::string refused(Body&& body) {
+  const Group group = collectives::make_native_group(
+      std::move(collectives::testing::options_of(1, {.data_bytes = 1 << 20})[0]));
+  return thrown_by([&] { body(group); });
+}
+
+TEST_CASE("what cannot be wrapped is refused by name") {
+  CHECK_THAT(refused([](const Group& group) {
+               Pair net;
+               // A device that every machine has beside the CPU.
+               net->second->weight = net->second->register_parameter("other", torch::ones({8}, torch::kMeta));
+               DistributedDataParallel ddp(net, group);
+             }),
+             Catch::Contains("parameter second.other") && Catch::Contains("it is on meta, not on the CPU"));
+  CHECK_THAT(refused([](const Group& group) {
+               Pair net;
+               for (auto& parameter : net->parameters()) parameter.requires_grad_(false);
+               DistributedDataParallel ddp(net, group);
+             }),
+             Catch::Contains("none of its parameters requires a gradient"));
+  CHECK_THAT(refused([](const Group& group) { DistributedDataParallel ddp(Pair(nullptr), group); }),
+             Catch::Contains("it is null"));
+  CHECK_THAT(refused([](const Group&) { DistributedDataParallel ddp(Pair(4), Group()); }),
+             Catch::Contains("there is no group"));
+  collectives::testing::Layout layout;
+  layout.leaves = {{0, 2}};
+  const Group leaves =
+      collectives::make_native_group(std::move(collectives::testing::options_of(1, layout)[0]));
+  CHECK_THAT(thrown_by([&] { DistributedDataParallel ddp(Pair(4), leaves); }),
+             Catch::Contains("the group has logical ranks"));
+}
+
+TEST_CASE("a parameter that is added, replaced or unfrozen after wrapping is refused by name") {
+  CHECK_THAT(refused([](const Group& group) {
+               Pair net;
+               DistributedDataParallel ddp(net, group);
+               net->register_parameter("late", torch::ones({3}));
+               ddp(input(0));
+             }),
+             Catch::Contains("parameter late is not reduced"));
+  CHECK_THAT(refused([](const Group& group) {
+               Pair net;
+               DistributedDataParallel ddp(net, group);
+               net->second = net->replace_module("second", torch::nn::Linear(8, 8));
+               ddp(input(0));
+             }),
+             Catch::Contains("parameter second.weight is not reduced"));
+  CHECK_THAT(refused([](const Group& group) {
+               Pair net;
+               net->second->weight.requires_grad_(false);
+               DistributedDataParallel ddp(net, group);
+               ddp(input(0)).sum().backward();
+               net->second->weight.requires_grad_(true);
+               ddp(input(0));
+             }),
+             Catch::Contains("second.weight") && Catch::Contains("did not require a gradient"));
+}
+
+TEST_CASE("a module that is used twice in a forward, tied weights and mixed dtypes are averaged") {
+  struct OddImpl : torch::nn::Module {
+    OddImpl() {
+      register_module("layer", layer);
+      tied = register_parameter("tied", layer->weight);
+      wide = register_parameter("wide", torch::ones({8}, torch::kFloat64));
+    }
+    torch::Tensor forward(const torch::Tensor& x) {
+      const torch::Tensor y = layer->forward(torch::tanh(layer->forward(x)));
+      return torch::matmul(y, tied).to(torch::kFloat64) * wide;
+    }
+    torch::nn::Linear layer{8, 8};
+    torch::Tensor tied, wide;
+  };
+  const auto said = run(2, [](const Group& group) -> std::string {
+    torch::manual_seed(1);
+    auto alone = std::make_shared<OddImpl>();
+    for (int rank = 0; rank < 2; ++rank) alone->forward(input(rank)).sum().backward();
+    auto net = std::make_shared<OddImpl>();
+    {
+      const torch::NoGradGuard no_grad;
+      net->layer->weight.copy_(alone->layer->weight);
+      net->layer->bias.copy_(alone->layer->bias);
+    }
+    DistributedDataParallel ddp(net, group);
+    if (ddp.buckets().size() != 2) return "a bucket a dtype";
+    ddp(input(group->rank())).sum().backward();
+    const bool same = torch::allclose(net->layer->weight.grad(), alone->layer->weight.grad() / 2) &&
+                      torch::allclose(net->wide.grad(), alone->wide.grad() / 2);
+    return same ? "" : "not the mean";
+  });
+  for (const std::string& text : said) CHECK(text.empty());
+}
+
+TEST_CASE("several modules train in turns over one group, and wrapping again takes no more of its memory") {
+  const auto said = run(
+      2,
+      [](const Group& group) -> std::string {
+        torch::manual_seed(1);
+        Pair a(64);
+        Pair b(64);
+        for (int i = 0; i < 60; ++i) {  // 60 x 2 x 33 KB of the 200 KB that there are
+          DistributedDataParallel first(a, group);
+          DistributedDataParallel second(b, group);
+          forget_gradients(*a);
+          forget_gradients(*b);
+          second(first(input(group->rank(), 64))).sum().backward();
+        }
+        // What is left takes two more of these, but not three.
+        group->allocate<float>(8 << 10);
+        return gradients(*a) + gradients(*b);
+      },
+      200 << 10);
+  check_alike(said);
+}
+
+TEST_CASE("a group without room for the gradients still reduces them") {
+  const auto said = run(
+      2,
+      [](const Group& group) {
+        torch::manual_seed(1);
+        Pair net(64);
+        DistributedDataParallel ddp(net, group);
+        ddp(input(group->rank(), 64)).sum().backward();
+        return gradients(*net);
+      },
+      4 << 10);
+  check_alike(said);
+}
+
+/// Identity whose backward throws.
+struct Thrower : torch::autograd::Function<Thrower> {
+  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list&) {
+    throw std::runtime_error("no gradient today");
+  }
+};
+
+TEST_CASE("a backward that throws aborts the group, and the others hear of it") {
+  const auto said = run(2, [](const Group& group) {
+    Pair net;
+    DistributedDataParallel ddp(net, group);
+    torch::Tensor x = input(0).requires_grad_(true);
+    // Behind the parameters in the backward, so that a reduction is under way.
+    const torch::Tensor y = group->rank() == 0 ? Thrower::apply(x) : x;
+    std::string what = thrown_by([&] { ddp(torch::tanh(y)).sum().backward(); });
+    if (what == "nothing thrown") what = thrown_by([&] { ddp(input(0)).sum().backward(); });
+    return what;
+  });
+  CHECK_THAT(said[0], Catch::Contains("no gradient today"));
+  CHECK_THAT(said[1], Catch::StartsWith("CollectiveAborted") &&
+                          Catch::Contains("rank 0: a backward ended with an exception"));
+}
+
+TEST_CASE("a NaN of one rank is on all after a backward") {
+  const auto said = run(2, [](const Group& group) {
+    Pair net;
+    DistributedDataParallel ddp(net, group);
+    const double factor = group->rank() == 1 ? std::numeric_limits<double>::quiet_NaN() : 1;
+    (ddp(input(0)).sum() * factor).backward();
+    return std::to_string(net->first->weight.grad().isnan().all().item<bool>());
+  });
+  for (const std::string& text : said) CHECK(text == "1");
+}
+
+TEST_CASE("a hook of one's own replaces reduction and mean, once") {
+  const auto said = run(2, [](const Group& group) -> std::string {
+    torch::manual_seed(1);
+    Pair net;
+    DistributedDataParallel ddp(net, group);
+    std::size_t gradients_seen = 0;
+    ddp.register_comm_hook([&](GradBucket bucket, collectives::ProcessGroup& g) -> std::function<void()> {
+      gradients_seen += bucket.gradients.size();
+      auto work = g.all_reduce(buffer_of(bucket.buffer), collectives::ReduceOp::kMax);
+      return [work, bucket]() mutable {
+        work->wait();
+        bucket.buffer.mul_(2);
+      };
+    });
+    const std::string again = thrown_by([&] { ddp.register_comm_hook(bf16_compress()); });
+    if (again.find("there is one already") == std::string::npos) return again;
+    (ddp(input(0)).sum() * (group->rank() + 1.0)).backward();
+    if (gradients_seen != 4) return "not every gradient came by";
+    return std::to_string(net->second->bias.grad()[0].item<float>());
+  });
+  for (const std::string& text : said) CHECK(text == "16.000000");  // 4 samples, twice, by the larger factor
+  CHECK_THAT(thrown_by([] { power_sgd({.start_iteration = 1}); }), Catch::Contains("start_iteration is 1"));
+}
+
+TEST_CASE("a compressing hook casts, divides and adds in the small dtype") {
+  const torch::ScalarType type = GENERATE(torch::kFloat16, torch::kBFloat16);
+  const auto said = run(2, [&](const Group& group) -> std::string {
+    torch::manual_seed(1);
+    Pair net;
+    torch::Tensor small;
+    for (int rank = 0; rank < 2; ++rank) {
+      forget_gradients(*net);
+      net->forward(input(rank)).square().mean().backward();
+      const torch::Tensor half = net->first->weight.grad().to(type).div_(2);
+      small = rank == 0 ? half : small + half;
+    }
+    DistributedDataParallel ddp(net, group);
+    ddp.register_comm_hook(type == torch::kFloat16 ? fp16_compress() : bf16_compress());
+    forget_gradients(*net);
+    ddp(input(group->rank())).square().mean().backward();
+    return torch::equal(net->first->weight.grad(), small.to(torch::kFloat32)) ? "" : "other bits";
+  });
+  for (const std::string& text : said) CHECK(text.empty());
+}
+
+TEST_CASE("a join that ends early throws on every rank, and leaves the group good") {
+  const auto said = run(3, [](const Group& group) {
+    Pair net;
+    DistributedDataParallel ddp(net, group);
+    std::string what = thrown_by([&] {
+      ddp.join(
+          [&] {
+            for (int i = 0; i < 3 + group->rank(); ++i) ddp(input(0)).sum().backward();
+          },
+          {.throw_on_early_termination = true});
+    });
+    group->barrier()->wait();
+    return what;
+  });
+  for (const std::string& text : said) CHECK_THAT(text, Catch::Contains("2 of 3 ranks have some"));
+}
+
+TEST_CASE("a join takes uneven inputs of ranks in any order, one without any, and other modules after it") {
+  const bool divide_by_all = GENERATE(true, false);
+  const auto said = run(3, [&](const Group& group) {
+    torch::manual_seed(1);
+    Pair net;
+    DistributedDataParallel ddp(net, group, {.find_unused_parameters = true});
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
+    const int batches[] = {0, 5, 2};
+    ddp.join(
+        [&] {
+          for (int i = 0; i < batches[group->rank()]; ++i) {
+            optimizer.zero_grad();
+            ddp(input(group->rank() + i)).square().mean().backward();
+            optimizer.step();
+          }
+        },
+        {.divide_by_initial_world_size = divide_by_all});
+    std::ostringstream text;
+    text.precision(9);
+    text << net->first->weight.sum().item<float>() << ' ' << net->steps.item<float>() << ' ';
+    forget_gradients(*net);
+    ddp(input(group->rank())).sum().backward();
+    return text.str() + gradients(*net);
+  });
+  for (const std::string& text : said) {
+    CHECK_THAT(text, !Catch::StartsWith("threw") && Catch::Contains(" 5 "));
+    CHECK(text == said[0]);
+  }
+}
+
+}  // namespace
+}  // namespace troupe::train::testing
