@@ -36,7 +36,6 @@ NcclGroup::NcclGroup(NcclGroupOptions options, std::shared_ptr<Core> core,
   }
   if (communicators_.size() == kCommunicators) {
     messages_ = std::make_shared<Messages>(core_, communicators_[kUp], communicators_[kDown]);
-    messages_->start();
   }
 }
 

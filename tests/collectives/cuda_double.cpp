@@ -352,6 +352,12 @@ int NcclDouble::calls(int p, const std::string& name) const {
   return found == state_->calls.end() ? 0 : found->second;
 }
 
+int NcclDouble::threads(int p) const {
+  const std::lock_guard hold(state_->mutex);
+  const auto found = state_->threads.find(p);
+  return found == state_->threads.end() ? 0 : found->second;
+}
+
 std::string NcclDouble::leaked() const {
   const std::lock_guard hold(state_->mutex);
   std::string text;

@@ -119,17 +119,16 @@ struct DoubleComm {
   std::shared_ptr<World> world;
   int rank = 0;
   int process = 0;
-  bool stopped = false;  ///< aborted or revoked; guarded by world->mutex, as are the next two
+  bool blocking = true;
+  // Guarded by world->mutex.
+  bool stopped = false;  ///< aborted or revoked
   int running = 0;       ///< kernels on streams
+  int inside = 0;        ///< calls that other threads could free it under
   std::uint64_t collectives = 0;
-  std::vector<std::pair<int, int>> connecting;  ///< pairs that what is pending needs, by (from, to)
   // Guarded by the double's mutex.
   bool revoked = false, finalized = false, gone = false;
-  int error = 0;  ///< what its ncclCommGetAsyncError says for good
-  int polls = 0;  ///< until what is pending is on its stream
-  std::vector<std::function<void()>> pending;
-  std::function<bool()> made;  ///< whether the communicator that is being made from this is there
-  nccl::Comm child = nullptr;  ///< it; who ends this one meanwhile ends it, too
+  int error = 0;                    ///< what its ncclCommGetAsyncError says for good
+  std::weak_ptr<DoubleComm> child;  ///< that is being made from it: an abort of this one stops it, too
   std::map<int, double> operators;
 };
 
@@ -149,6 +148,7 @@ struct DoubleState {
   };
   std::map<std::pair<int, std::string>, Fault> faults;
   std::map<std::pair<int, std::string>, int> calls;
+  std::map<int, int> threads;  ///< that the library started for groups of calls, by process
   std::set<int> hanging;
   bool one_gpu = false;
   std::set<int> shares_gpu;
@@ -161,14 +161,32 @@ struct DoubleState {
   DoubleStream& stream_of(int p, nccl::Stream stream);
 };
 
-inline constexpr int kPolls = 3;  ///< for how many a call is in progress
+/// What a call returns that an abort ended.
+inline constexpr int kInternalError = 3;
 
 /// Null, and misuse, for one that is gone.
 std::shared_ptr<DoubleComm> find(DoubleState& s, nccl::Comm comm, const char* name);
-nccl::Comm add_comm(DoubleState& s, std::shared_ptr<World> world, int rank, int p);
-bool all_joined(World& world);
-/// Whether a call on it would find another one that has not been seen to end. REQUIRES: the double's lock.
-bool in_progress(const DoubleComm& comm);
+std::shared_ptr<DoubleComm> add_comm(DoubleState& s, std::shared_ptr<World> world, int rank, int p,
+                                     int blocking);
+nccl::Comm handle_of(const std::shared_ptr<DoubleComm>& comm);
+/// Fills it in where the caller wants it, who may look meanwhile.
+void give(const std::shared_ptr<DoubleComm>& comm, nccl::Comm* made);
+/// Blocks until all ranks have joined, or an abort; the code to return.
+int await_joined(DoubleComm& comm);
+/// Makes kernels leave their streams, and calls that block return.
+void stop(DoubleComm& comm);
+
+/// A call that is in the library, which an abort may not free its communicator under.
+class Inside {
+ public:
+  explicit Inside(std::shared_ptr<DoubleComm> comm);
+  ~Inside();
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  std::shared_ptr<DoubleComm> comm_;
+};
 
 void fill_membership(DoubleState& s, int p, nccl::NcclApi& api);
 void fill_memory(DoubleState& s, int p, nccl::NcclApi& api);

@@ -249,6 +249,22 @@ TEST_CASE("nccl: without exact, NCCL reduces what it can, and the rest goes the 
   });
 }
 
+/// A group of calls on a non-blocking communicator starts a thread in NCCL, which takes longer than a small
+/// operation.
+TEST_CASE("nccl: no operation lets the library start a thread") {
+  run_nccl(2, [](NcclRank& rank) {
+    const Buffer buffer = rank.put(std::vector<float>(4, 1)), other = rank.put(std::vector<float>(4));
+    for (int i = 0; i < 3; ++i) {
+      rank.group->all_reduce(buffer, ReduceOp::kSum)->wait();
+      rank.group->all_reduce(buffer, Reduction(ReduceOp::kSum, false))->wait();
+      rank.group->batch({Op::send(buffer, 1 - rank.p), Op::recv(other, 1 - rank.p)})->wait();
+      rank.group->barrier()->wait();
+    }
+    const int threads = rank.cluster.library.threads(rank.p);
+    require(threads == 0, std::to_string(threads) + " threads");
+  });
+}
+
 TEST_CASE("nccl: operations that move data") {
   for (const int ranks : {1, 2, 4}) {
     const auto n = static_cast<std::size_t>(ranks);
