@@ -25,6 +25,7 @@ class NcclJoin {
     NcclGroupOptions options{.rank = c_.rank,
                              .size = c_.size,
                              .device = device(c_.local_rank >= 0 ? c_.local_rank : static_cast<int>(place)),
+                             .hosts = numbered(hosts),
                              .name = c_.group,
                              .generation = c_.generation,
                              .timeout = c_.operation_timeout};
@@ -39,6 +40,14 @@ class NcclJoin {
 
  private:
   Duration left() const { return std::max(until_ - clock_.now(), Duration::zero()); }
+
+  /// By rank: the first rank that is on the same host.
+  static std::vector<int> numbered(const std::vector<std::string>& hosts) {
+    std::vector<int> numbers;
+    for (const std::string& host : hosts)
+      numbers.push_back(static_cast<int>(std::find(hosts.begin(), hosts.end(), host) - hosts.begin()));
+    return numbers;
+  }
 
   /// CUDA's index of this rank's GPU, if nobody chose: its place among the ranks of its machine, or the only
   /// one that the launcher lets it see.

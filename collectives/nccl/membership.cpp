@@ -19,6 +19,13 @@ namespace {
 void check_options(NcclGroupOptions& options) {
   options.leaves = checked_leaves("nccl", options.rank, options.size, std::move(options.leaves));
   if (options.timeout <= Duration::zero()) refuse_options("the timeout is not positive", "give nanoseconds");
+  if (options.hosts.empty()) options.hosts.assign(options.leaves.size(), 0);
+  if (options.hosts.size() != options.leaves.size()) {
+    refuse_options("hosts are given for " + std::to_string(options.hosts.size()) + " of " +
+                       std::to_string(options.size) + " ranks",
+                   "give every rank's, or none");
+  }
+  if (options.exact_piece_bytes == 0) refuse_options("exact_piece_bytes is 0", "leave its default");
   if (options.device < 0) refuse_options("the device is negative", "give CUDA's index of the GPU");
   if (!options.exchange && options.size > 1) {
     refuse_options("nothing carries NCCL's unique id from rank 0 to the others", "set options.exchange");

@@ -30,6 +30,9 @@ struct NcclGroupOptions {
   int device = 0;  ///< CUDA's index of this rank's GPU
   /// Every rank's leaves: adjacent, none empty, in rank order from 0. Empty: one leaf a rank.
   std::vector<LeafInterval> leaves;
+  /// Which host every rank is on, by rank, as any numbers; the same on every rank. Exact sums of adjacent
+  /// ranks on one host cross to another as one. Empty: all are on one.
+  std::vector<int> hosts;
   std::string name;  ///< in errors; may be empty
   Generation generation;
   /// An operation fails once no rank has made progress for this long, and so does making the group.
@@ -58,9 +61,10 @@ struct NcclGroupOptions {
   /// the GPU goes on: different calls abort the group with an error that names both. Costs some microseconds
   /// a collective. Without it such calls end by the timeout. The same on every rank.
   bool compare_calls = false;
-  /// Buffers above this are reduced exactly in pieces of it, which bounds the memory for the other ranks'
-  /// data.
-  std::size_t exact_piece_bytes = std::size_t{64} << 20;
+  /// Buffers above this are reduced exactly in pieces of it, one moved while another is added up. It bounds
+  /// the memory for the other ranks' data: 4 pieces where all ranks are on one host, else 10. The same on
+  /// every rank.
+  std::size_t exact_piece_bytes = std::size_t{32} << 20;
 };
 
 /// Collective; returns when all ranks have joined. Also how new ranks join a group that the others grow.

@@ -15,6 +15,9 @@ namespace troupe::collectives::nccl {
 inline constexpr int kMaxOwnPartials = 64;
 inline constexpr int kMaxDepth = 40;
 
+/// In the byte of a fold program: the source is a sum, of partials that were scaled.
+inline constexpr std::uint8_t kSummedBit = 0x80;
+
 /// What the fold of a tree does after each partial, left to right: program[i] times it combines the two
 /// values last on the stack. REQUIRES: nodes partition [0, leaves).
 std::vector<std::uint8_t> fold_program(const std::vector<LeafInterval>& nodes, int leaves);
@@ -60,12 +63,12 @@ TROUPE_HD void fold_pack(const TreeFold& fold, std::size_t index) {
     if (i > 0) stack[top++] = sum;
     sum = reinterpret_cast<const P*>(source_of(fold, i))[index];
     if constexpr (std::is_same_v<Op, kernel::Sum>) {
-      if (fold.op == ReduceOp::kPremulSum) {
+      if (fold.op == ReduceOp::kPremulSum && (fold.program[i] & kSummedBit) == 0) {
         const auto by = static_cast<Value>(fold.factor);
         for (int e = 0; e < kWidth; ++e) sum.at[e] = Element::scale(sum.at[e], by);
       }
     }
-    for (int merges = fold.program[i]; merges > 0; --merges) {
+    for (int merges = fold.program[i] & ~kSummedBit; merges > 0; --merges) {
       const P& left = stack[--top];
       for (int e = 0; e < kWidth; ++e) sum.at[e] = Element::apply(Op{}, left.at[e], sum.at[e]);
     }

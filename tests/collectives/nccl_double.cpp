@@ -221,6 +221,17 @@ bool connect(DoubleComm& comm, const std::vector<Operation>& operations) {
   return true;
 }
 
+/// Counts what a message, or an all-gather, sends to another host.
+void count_bytes(DoubleState& s, const DoubleComm& comm, const Operation& o) {
+  const std::lock_guard hold(s.mutex);
+  if (s.hosts.empty() || (o.kind != Kind::kSend && o.kind != Kind::kAllGather)) return;
+  const int size = comm.world->size, to = o.kind == Kind::kSend ? o.peer : (comm.rank + 1) % size;
+  const int here = s.hosts.at(static_cast<std::size_t>(comm.rank)),
+            there = s.hosts.at(static_cast<std::size_t>(to));
+  const std::size_t times = o.kind == Kind::kSend ? 1 : static_cast<std::size_t>(size - 1);
+  if (here != there) s.sent[{here, there}] += times * bytes_of(o);
+}
+
 /// Puts the queued operations of one communicator on its stream.
 int launch(DoubleState& s, int p, const std::vector<Queued>& queued) {
   const auto comm = queued.front().comm;
@@ -235,6 +246,16 @@ int launch(DoubleState& s, int p, const std::vector<Queued>& queued) {
   }
   const Inside inside(comm);
   if (!connect(*comm, operations)) return kInternalError;
+  std::vector<StreamRecorder::Range> touches;
+  for (const Operation& o : operations) {
+    const auto ranks = static_cast<std::size_t>(comm->world->size.load());
+    const std::size_t bytes = bytes_of(o);
+    if (o.kind != Kind::kRecv) touches.push_back({o.in, bytes, false});
+    if (o.kind != Kind::kSend)
+      touches.push_back({o.out, o.kind == Kind::kAllGather ? ranks * bytes : bytes, true});
+    count_bytes(s, *comm, o);
+  }
+  s.put(p, stream, StreamRecorder::What::kMove, touches);
   const bool captured = s.stream_of(p, stream).capture() != nullptr;
   const auto count = [comm](int more) {
     const std::lock_guard inner(comm->world->mutex);

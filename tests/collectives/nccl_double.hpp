@@ -12,6 +12,7 @@
 ///   they stop all kernels and calls at once; the group's end waits, and frees.
 /// - Work on a stream that is captured runs when the graph does; streams join a capture by its events.
 /// - From 2.31.2 on ncclCommDestroy waits for every rank's.
+/// - What touches the same memory on two streams waits one for the other.
 /// Misuse (a call on a communicator that is gone, one freed while a call is in it, the wrong device, a leak)
 /// is written down.
 #pragma once
@@ -66,6 +67,14 @@ class NcclDouble {
   std::string leaked() const;
   /// How often process p called `name`.
   int calls(int p, const std::string& name) const;
+  /// From now on rank r of a communicator is on hosts[r], and bytes between hosts are counted.
+  void set_hosts(std::vector<int> hosts);
+  /// Bytes that crossed from one host to another. An all-gather goes around the ring of ranks.
+  std::size_t sent_bytes(int from_host, int to_host) const;
+  /// The most bytes of device memory that process p had allocated at a time.
+  std::size_t most_bytes(int p) const;
+  /// How many moves of process p did not have to wait for a fold that was enqueued before.
+  int moves_beside_folds(int p) const;
   /// How many threads the library started in process p for groups of calls.
   int threads(int p) const;
 

@@ -11,6 +11,7 @@
 
 #include "collectives/nccl/tree_fold.hpp"
 #include "tests/collectives/nccl_double.hpp"
+#include "tests/collectives/stream_recorder.hpp"
 
 namespace troupe::collectives::testing {
 
@@ -39,8 +40,9 @@ struct Capture {
   std::mutex mutex;
   bool broken = false;
   std::vector<std::function<void()>> tasks;
-  std::set<void*> streams;                        ///< that are part of it
-  std::map<void*, std::size_t> enqueued, joined;  ///< tasks of a stream, and how many the first one waits for
+  std::set<void*> streams;                               ///< that are part of it
+  std::map<void*, std::size_t> enqueued;                 ///< tasks of a stream
+  std::map<void*, std::map<void*, std::size_t>> joined;  ///< by stream: how many of another it waits for
   void* origin = nullptr;
   std::set<void*> memory;  ///< it allocated and has to free
   std::vector<std::unique_ptr<std::byte[]>> owned;
@@ -50,8 +52,9 @@ struct DoubleEvent {
   std::mutex mutex;
   std::shared_ptr<Token> token;      ///< null before it is first recorded
   std::shared_ptr<Capture> capture;  ///< of a moment in a graph
-  void* stream = nullptr;            ///< there
-  std::size_t at = 0;
+  /// There: how much of every stream comes before it.
+  std::map<void*, std::size_t> before;
+  StreamRecorder::Clock clock;  ///< of a moment on a stream
 };
 
 /// Runs tasks in order on a thread; its destructor runs what is left.
@@ -154,7 +157,14 @@ struct DoubleState {
   std::set<int> shares_gpu;
   std::set<std::shared_ptr<Capture>> captures;  ///< in the global mode, going on
   std::vector<std::string> misuse;
+  std::map<int, StreamRecorder> recorders;          ///< by process
+  std::vector<int> hosts;                           ///< by rank; empty: all on one
+  std::map<std::pair<int, int>, std::size_t> sent;  ///< bytes by (from, to), which are hosts
 
+  StreamRecorder& recorder(int p);
+  /// Notes what is put on a stream that is not captured.
+  void put(int p, nccl::Stream stream, StreamRecorder::What what,
+           const std::vector<StreamRecorder::Range>& touches);
   /// Counts a call; the code of a fault, or 0.
   int enter(int p, const std::string& name);
   void note(const std::string& what);
