@@ -204,6 +204,7 @@ void ExactPath::fold(const Run& run, const ExactPlan::Fold& by, const std::byte*
                 .own_first = by.own_first,
                 .own_count = by.own_count,
                 .program = programs_on_device_ + by.program,
+                .depth = by.depth,
                 .sources = by.sources,
                 .out = out,
                 .count = slice.size(),

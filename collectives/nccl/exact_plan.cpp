@@ -25,6 +25,7 @@ ExactPlan::ExactPlan(const std::vector<LeafInterval>& intervals, const HostLayou
   const auto whole = fold_program(sources_of(intervals, layout, rank, false), leaves_);
   programs.insert(programs.end(), whole.begin(), whole.end());
   owner_.sources = static_cast<int>(whole.size());
+  owner_.depth = fold_depth(whole);
   owner_.own_count = partials_of(rank);
   int slot = 0;
   for (const LeafInterval group : groups) {
@@ -70,6 +71,7 @@ ExactPlan::ExactPlan(const std::vector<LeafInterval>& intervals, const HostLayou
     ours += fold.own_count;
     const auto program = fold_program(inside, node.size());
     programs.insert(programs.end(), program.begin(), program.end());
+    fold.depth = fold_depth(program);
     group_.push_back(fold);
   }
 }

@@ -24,6 +24,7 @@ class ExactPlan {
   struct Fold {
     std::size_t program = 0;  ///< where it starts in the programs
     int sources = 0;
+    int depth = 0;
     int own_first = 0;  ///< how many of the others come before ours
     int own_count = 0;
     int first_slot = 0;     ///< of the others, in the block
