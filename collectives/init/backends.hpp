@@ -22,7 +22,8 @@ struct BackendContext {
   int rank = 0;
   int size = 1;
   int local_rank = -1;  ///< as the launcher says; -1: it does not
-  int device = -1;      ///< of nccl: InitOptions::device
+  int device = -1;      ///< of nccl: InitOptions::device, and the same for share_gpu
+  bool share_gpu = false;
   /// Keys of this group alone. While the group is formed its calls throw CollectiveAborted once a member is
   /// gone.
   Store& store;

@@ -27,6 +27,9 @@ struct InitOptions {
   /// Of nccl: CUDA's index of this rank's GPU. -1: the launcher's local rank, else the rank's place among
   /// those of its machine, modulo the number of GPUs that the process sees.
   int device = -1;
+  /// Of nccl: several ranks may be on one GPU, which NCCL refuses by itself: for tests, and slow. The same on
+  /// every rank, and before the process makes its first communicator of NCCL, whose environment it sets.
+  bool share_gpu = false;
   /// The job's key, 64 hexadecimal digits, the same on every rank. Empty: that of TROUPE_JOB_KEY or of the
   /// file TROUPE_JOB_KEY_FILE; without these one is made, which the same user's processes on this machine
   /// find (with file://, those that can read the file).

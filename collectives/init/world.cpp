@@ -188,6 +188,7 @@ std::shared_ptr<ProcessGroup> World::form(const std::string& prefix, const std::
                        .size = size,
                        .local_rank = place_.local_rank,
                        .device = options_.device,
+                       .share_gpu = options_.share_gpu,
                        .store = store,
                        .lasting_store = std::make_shared<PrefixStore>(this->store(), prefix),
                        .group = name_of_group,

@@ -145,16 +145,6 @@ class Maker {
                                                                    : Invitation::How::kInit;
   }
 
-  /// The way that all can go, as far as this rank hears.
-  Invitation::How common_way() {
-    const Invitation::How mine = best_way();
-    if (!options_.agree || options_.size == 1) return mine;
-    const bool is_new = parent_ == nullptr;
-    const bool all = options_.agree(is_new ? bool(api_.nccl.ncclCommGrow) : mine != Invitation::How::kInit);
-    core_->check();
-    return all ? mine : Invitation::How::kInit;
-  }
-
   Invitation invite(Invitation::How how) {
     Invitation invitation{.how = how, .version = api_.nccl.version, .ids = {}};
     for (std::size_t i = 0; i < communicators() && invitation.how != Invitation::How::kShrink; ++i) {
@@ -168,7 +158,7 @@ class Maker {
   }
 
   Invitation exchange() {
-    const Invitation::How way = common_way();
+    const Invitation::How way = best_way();
     if (options_.size == 1) return invite(way);
     const std::string mine = options_.rank == 0 ? encode(invite(way)) : "";
     const std::string heard = options_.exchange(mine);

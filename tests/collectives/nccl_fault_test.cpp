@@ -337,6 +337,29 @@ TEST_CASE("nccl: different calls, compared: found while enqueueing blocks") {
   }
 }
 
+/// Each call is right by itself: rank 0 gives 3 where rank 1 takes 2.
+TEST_CASE("nccl: counts of an all_to_all that do not fit, compared: an error, long before the timeout") {
+  const bool fit = GENERATE(true, false);
+  NcclCluster cluster;
+  const auto thrown = failing(
+      cluster,
+      [&](NcclRank& rank) {
+        const std::size_t other = fit || rank.p == 0 ? 3 : 2;
+        const std::vector<std::size_t> gives{rank.p == 0 ? 1U : 4U, rank.p == 0 ? 3U : 1U};
+        const std::vector<std::size_t> takes{rank.p == 0 ? 1U : other, rank.p == 0 ? 4U : 1U};
+        const Buffer in = rank.put(std::vector<float>(gives[0] + gives[1]));
+        const Buffer out = rank.put(std::vector<float>(takes[0] + takes[1]));
+        const auto work = rank.group->all_to_all(in, gives, out, takes);
+        while (!work->wait_for(1s)) {
+        }
+      },
+      [](NcclGroupOptions& options) { options.compare_calls = true; });
+  for (const auto& what : thrown) {
+    if (fit) CHECK(what == "");
+    if (!fit) CHECK_THAT(what, Contains("other counts than they take") && Contains("all_to_all"));
+  }
+}
+
 TEST_CASE("nccl: different calls, not compared, end by the timeout and name both on the other rank") {
   NcclCluster cluster;
   const auto thrown = failing(

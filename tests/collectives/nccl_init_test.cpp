@@ -35,7 +35,7 @@ struct InitRank {
 
 /// Ranks as threads, which call init_process_group. `machines`: how many they are on. What each threw.
 std::vector<std::string> init_nccl(NcclCluster& cluster, int size, int machines,
-                                   const std::function<void(InitRank&)>& body) {
+                                   const std::function<void(InitRank&)>& body, bool share_gpu = false) {
   register_backend("nccl double", [&, machines](const BackendContext& given) {
     BackendContext context = given;
     context.host = "machine " + std::to_string(given.device % machines);
@@ -48,9 +48,13 @@ std::vector<std::string> init_nccl(NcclCluster& cluster, int size, int machines,
     threads.emplace_back([&, r] {
       try {
         InitRank rank{{cluster, r}, nullptr};
-        rank.group = init_process_group(
-            "nccl double", url,
-            {.rank = r, .size = size, .timeout = 60s, .operation_timeout = 60s, .device = r});
+        rank.group = init_process_group("nccl double", url,
+                                        {.rank = r,
+                                         .size = size,
+                                         .timeout = 60s,
+                                         .operation_timeout = 60s,
+                                         .device = r,
+                                         .share_gpu = share_gpu});
         body(rank);
       } catch (const std::exception& e) {
         thrown[static_cast<std::size_t>(r)] = e.what();
@@ -111,6 +115,20 @@ TEST_CASE(
   CAPTURE(machines);
   for (const std::string& what : thrown) CHECK(what == "");
   check_double(cluster.library);
+}
+
+TEST_CASE("nccl by name: ranks share a GPU when asked") {
+  for (const bool asked : {false, true}) {
+    NcclCluster cluster;
+    cluster.library.one_gpu();
+    const auto thrown = init_nccl(
+        cluster, 2, 1, [](InitRank& rank) { expect(rank.sum(1) == 2, "the sum"); }, asked);
+    for (const std::string& what : thrown) {
+      if (asked) CHECK(what == "");
+      if (!asked) CHECK_THAT(what, Catch::Contains("NCCL_MULTI_RANK_GPU_ENABLE"));
+    }
+    check_double(cluster.library);
+  }
 }
 
 TEST_CASE("nccl by name: a rank without a GPU is an error on all, which names it") {
