@@ -24,11 +24,14 @@ using Event = void*;              ///< cudaEvent_t
 using NcclCode = int;
 using CudaCode = int;
 inline constexpr NcclCode kNcclSuccess = 0;
+inline constexpr NcclCode kNcclUnhandledCudaError = 1;
 inline constexpr NcclCode kNcclInvalidUsage = 5;
 inline constexpr NcclCode kNcclRemoteError = 6;
 inline constexpr NcclCode kNcclInProgress = 7;
 inline constexpr CudaCode kCudaSuccess = 0;
 inline constexpr CudaCode kCudaNotReady = 600;
+/// ncclConfig_t's `blocking`. A group of calls on communicators that are not starts a thread.
+inline constexpr int kBlocking = 1;
 /// cudaStreamCaptureMode: a thread in this mode may ask what would end another thread's capture.
 inline constexpr int kCaptureRelaxed = 2;
 
@@ -65,8 +68,9 @@ struct NcclApi {
   /// Lets ranks of this process's communicators share GPUs, by the environment that NCCL reads when it makes
   /// its first: NCCL_MULTI_RANK_GPU_ENABLE, or before 2.30.3 a host of its own for each rank.
   std::function<void(int rank)> allow_shared_gpu;
-  /// Communicators are made non-blocking: this and every call on one may return kNcclInProgress.
-  std::function<NcclCode(Comm*, int ranks, const UniqueId&, int rank)> ncclCommInitRankConfig;
+  /// Blocks until all ranks have called it. `made` may be filled in before that; then an abort ends the call.
+  std::function<NcclCode(Comm* made, int ranks, const UniqueId&, int rank, int blocking)>
+      ncclCommInitRankConfig;
   std::function<NcclCode(Comm, NcclCode*)> ncclCommGetAsyncError;
   std::function<NcclCode(Comm)> ncclCommFinalize;
   std::function<NcclCode(Comm)> ncclCommDestroy;
@@ -98,9 +102,9 @@ struct NcclApi {
 
   // Null in a library that lacks them.
   std::function<NcclCode(Comm)> ncclCommRevoke;
-  std::function<NcclCode(Comm, int* gone, int count, Comm* made)> ncclCommShrink;
+  std::function<NcclCode(Comm, int* gone, int count, Comm* made, int blocking)> ncclCommShrink;
   std::function<NcclCode(Comm, UniqueId*)> ncclCommGetUniqueId;
-  std::function<NcclCode(Comm, int ranks, const UniqueId*, int rank, Comm* made)> ncclCommGrow;
+  std::function<NcclCode(Comm, int ranks, const UniqueId*, int rank, Comm* made, int blocking)> ncclCommGrow;
 };
 
 struct TreeFold;  // tree_fold.hpp

@@ -10,8 +10,9 @@
 
 namespace troupe::collectives::nccl {
 
-/// A call as it travels: its words and its sequence number. Equal words, equal calls.
-using CallWords = std::array<std::uint64_t, kOpWords + 1>;
+/// A call as it travels: its words and its sequence number, which are equal for equal calls; and last, of an
+/// all_to_all with counts, what this rank gives less what it takes: over all ranks that is 0 if they fit.
+using CallWords = std::array<std::uint64_t, kOpWords + 2>;
 
 class CallCheck {
  public:

@@ -2,28 +2,159 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <future>
+#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "runtime/core/error.hpp"
 #include "runtime/core/log.hpp"
+#include "runtime/core/quiet_thread.hpp"
 
 namespace troupe::collectives::nccl {
-namespace {
 
 using namespace std::chrono_literals;
 
+/// Outlives the communicator while a call of it is in the library.
+struct Handle {
+  /// kNone: not made yet. kStopped: to be aborted.
+  enum class State { kNone, kUsable, kStopped, kRevoked, kGone };
+
+  explicit Handle(Caller of) : caller(of) {}
+  void leave() {
+    const std::lock_guard hold(mutex);
+    --inside;
+    left.notify_all();
+  }
+  /// Hands out what is to be aborted or destroyed; null if nothing is left.
+  Comm take() {
+    const std::lock_guard hold(mutex);
+    if (comm != nullptr) state = State::kGone;
+    return std::exchange(comm, nullptr);
+  }
+
+  const Caller caller;
+  std::mutex mutex;
+  std::condition_variable left;
+  State state = State::kNone;
+  int inside = 0;  ///< threads in a call of the library
+  Comm comm = nullptr;
+};
+
+namespace {
+
+using State = Handle::State;
+using Handles = std::vector<std::shared_ptr<Handle>>;
+
 /// How long a revoked communicator has to become quiet before it is aborted.
 constexpr Duration kQuiesceLimit = 2s;
+/// How long an abort is waited for. A kernel that was told to end takes far less.
+constexpr Duration kAbortLimit = 30s;
 
-/// A call of the end, whose failure nobody can do anything about.
+/// A call of the end, whose failure nobody can do anything about. Whether it succeeded.
 template <class Call>
-void warn_of(const Caller& caller, const char* name, Call call) {
+bool warn_of(const Caller& caller, const char* name, Call call) {
   const NcclCode code = call(caller.api->nccl);
-  if (code == kNcclSuccess || code == kNcclInProgress) return;
+  if (code == kNcclSuccess) return true;
   log(LogLevel::kWarning, std::string(name) + " failed on rank " + std::to_string(caller.rank) +
                               " with code " + std::to_string(code));
+  return false;
+}
+
+/// Calls that may block in the library, on a thread of their own. Nobody has to wait for their end.
+class Aside {
+ public:
+  explicit Aside(std::function<void()> calls) {
+    std::packaged_task<void()> task(std::move(calls));
+    ended_ = task.get_future();
+    start_quiet_thread(std::move(task)).detach();
+  }
+  bool ends_within(Duration limit) const { return ended_.wait_for(limit) == std::future_status::ready; }
+
+ private:
+  std::future<void> ended_;
+};
+
+/// Polls until it ends; throws what `patient.check` throws, and false once the limit is over.
+bool ends_within(const Aside& aside, const Patient& patient) {
+  const MonotonicClock clock;
+  const Instant deadline = clock.now() + patient.limit;
+  for (unsigned turn = 0; !aside.ends_within(Duration::zero()); ++turn) {
+    patient.check();
+    if (clock.now() > deadline) return false;
+    pause_turn(turn);
+  }
+  return true;
+}
+
+/// The calls of `body` as one group.
+template <class Body>
+void in_group(const Caller& caller, Body body) {
+  warn_of(caller, "ncclGroupStart", [](const NcclApi& api) { return api.ncclGroupStart(); });
+  body();
+  warn_of(caller, "ncclGroupEnd", [](const NcclApi& api) { return api.ncclGroupEnd(); });
+}
+
+Handles handles_of(const Communicators& communicators) {
+  Handles handles;
+  for (const auto& communicator : communicators) handles.push_back(communicator->handle());
+  return handles;
+}
+
+/// In a group ncclCommAbort raises its flag at once, and the group's end frees. In between, calls that other
+/// threads are in see the flag and return; what they use is there until then.
+void abort_handles(const Handles& handles) {
+  std::vector<std::pair<std::shared_ptr<Handle>, Comm>> taken;
+  for (const auto& handle : handles) {
+    if (Comm comm = handle->take()) taken.emplace_back(handle, comm);
+  }
+  if (taken.empty()) return;
+  const Aside aborts([taken] {
+    const Caller& caller = taken.front().first->caller;
+    in_group(caller, [&] {
+      for (const auto& [handle, comm] : taken) {
+        warn_of(caller, "ncclCommAbort", [c = comm](const NcclApi& api) { return api.ncclCommAbort(c); });
+      }
+      for (const auto& [handle, comm] : taken) {
+        std::unique_lock hold(handle->mutex);
+        handle->left.wait(hold, [&h = *handle] { return h.inside == 0; });
+      }
+    });
+  });
+  if (!aborts.ends_within(kAbortLimit)) {
+    log(LogLevel::kWarning, "ncclCommAbort waits for the device, and goes on to wait in the background");
+  }
+}
+
+/// Revokes what nobody is in a call with. Raises all flags before it waits, as a group of calls does.
+void revoke(const Handles& handles) {
+  if (handles.empty()) return;
+  const Caller& caller = handles.front()->caller;
+  Handles revoked;
+  in_group(caller, [&] {
+    for (const auto& handle : handles) {
+      if (warn_of(caller, "ncclCommRevoke",
+                  [&](const NcclApi& api) { return api.ncclCommRevoke(handle->comm); })) {
+        revoked.push_back(handle);
+      }
+    }
+  });
+  for (const auto& handle : revoked) {
+    // NCCL's error of a peer's death may stay for good: what reports it is not quiet.
+    NcclCode error = kNcclSuccess;
+    const NcclCode asked = caller.api->nccl.ncclCommGetAsyncError(handle->comm, &error);
+    const std::lock_guard hold(handle->mutex);
+    if (asked == kNcclSuccess && error == kNcclSuccess && handle->state == State::kStopped)
+      handle->state = State::kRevoked;
+  }
+  for (const auto& handle : handles) handle->leave();
+}
+
+[[noreturn]] void throw_ended(const Caller& caller, State state) {
+  throw_error({ErrorCode::kAborted, "the communicator of rank " + std::to_string(caller.rank) + " has ended",
+               state == State::kRevoked ? "it was revoked" : "it was aborted or closed",
+               "the next generation is a new group"});
 }
 
 }  // namespace
@@ -37,82 +168,112 @@ void pause_turn(unsigned turn) {
   }
 }
 
-Communicator::Communicator(Caller caller, Patient patient) : caller_(caller), patient_(std::move(patient)) {
+Communicator::Visit::Visit(const Communicator& of, bool to_shrink) : handle_(of.handle_) {
+  const std::lock_guard hold(handle_->mutex);
+  const State state = handle_->state;
+  if (state != State::kUsable && !(to_shrink && state == State::kRevoked)) throw_ended(of.caller_, state);
+  ++handle_->inside;
+  comm_ = handle_->comm;
+}
+
+Communicator::Visit::~Visit() {
+  handle_->leave();
+}
+
+Communicator::Communicator(Caller caller, Patient patient)
+    : caller_(caller), patient_(std::move(patient)), handle_(std::make_shared<Handle>(caller)) {
   CUDA_TRY(caller_, caller_.api->cuda.cudaStreamCreate(&stream_));
 }
 
 Communicator::~Communicator() {
-  abort();
+  abort_handles({handle_});
   if (caller_.api->cuda.cudaStreamDestroy(stream_) != kCudaSuccess) {
     log(LogLevel::kWarning, "cudaStreamDestroy failed on rank " + std::to_string(caller_.rank));
   }
 }
 
 void Communicator::init(int ranks, int rank, const UniqueId& id) {
-  {
-    const std::lock_guard hold(mutex_);
-    NCCL_TRY(caller_, caller_.api->nccl.ncclCommInitRankConfig(&made_, ranks, id, rank));
-    state_ = State::kUsable;
-    in_progress_ = true;
-    take_made();
-  }
-  await_ready();
+  make("ncclCommInitRankConfig", nullptr, [ranks, rank, id](const NcclApi& api, Comm, Comm* made) {
+    return api.ncclCommInitRankConfig(made, ranks, id, rank, kBlocking);
+  });
 }
 
 void Communicator::shrink_from(Communicator& parent, std::vector<int> gone) {
-  {
-    const std::scoped_lock hold(mutex_, parent.mutex_);
-    if (parent.state_ != State::kUsable && parent.state_ != State::kRevoked) parent.require_usable();
-    NCCL_TRY(caller_, caller_.api->nccl.ncclCommShrink(parent.comm_, gone.data(),
-                                                       static_cast<int>(gone.size()), &made_));
-    state_ = State::kUsable;
-    parent.in_progress_ = in_progress_ = true;
-  }
-  await_child_of(parent);
-}
-
-/// NCCL fills in the new communicator by the time its parent is ready, and not before that may it be looked
-/// at. If the parent never is, ending it ends the attempt, which would otherwise write to us later.
-void Communicator::await_child_of(Communicator& parent) {
-  std::exception_ptr failed;
-  try {
-    parent.await_ready(patient_);
-  } catch (...) {
-    parent.abort();
-    failed = std::current_exception();
-  }
-  {
-    const std::lock_guard hold(mutex_);
-    take_made();  // of an attempt that failed, too: to be aborted
-  }
-  if (failed) std::rethrow_exception(failed);
-  await_ready();
-}
-
-void Communicator::take_made() {
-  comm_ = std::atomic_ref(made_).load(std::memory_order_acquire);
+  make("ncclCommShrink", &parent, [gone](const NcclApi& api, Comm from, Comm* made) mutable {
+    return api.ncclCommShrink(from, gone.data(), static_cast<int>(gone.size()), made, kBlocking);
+  });
 }
 
 void Communicator::grow_from(Communicator& parent, int ranks, const UniqueId* id) {
-  {
-    const std::scoped_lock hold(mutex_, parent.mutex_);
-    parent.require_usable();
-    NCCL_TRY(caller_, caller_.api->nccl.ncclCommGrow(parent.comm_, ranks, id, -1, &made_));
-    state_ = State::kUsable;
-    parent.in_progress_ = in_progress_ = true;
-  }
-  await_child_of(parent);
+  const auto given = id != nullptr ? std::make_shared<UniqueId>(*id) : nullptr;
+  make("ncclCommGrow", &parent, [ranks, given](const NcclApi& api, Comm from, Comm* made) {
+    return api.ncclCommGrow(from, ranks, given.get(), -1, made, kBlocking);
+  });
 }
 
 void Communicator::join_grown(int ranks, int rank, const UniqueId& id) {
-  {
-    const std::lock_guard hold(mutex_);
-    NCCL_TRY(caller_, caller_.api->nccl.ncclCommGrow(nullptr, ranks, &id, rank, &made_));
-    state_ = State::kUsable;
-    in_progress_ = true;
-    take_made();
+  make("ncclCommGrow", nullptr, [ranks, rank, id](const NcclApi& api, Comm, Comm* made) {
+    return api.ncclCommGrow(nullptr, ranks, &id, rank, made, kBlocking);
+  });
+}
+
+/// The call returns when all ranks have made it. NCCL fills in `made` before that, perhaps, and then an abort
+/// of it ends the call; an abort of the parent does, too.
+void Communicator::make(const char* name, const Communicator* parent, MakeCall call) {
+  struct Attempt {
+    Comm made = nullptr;
+    NcclCode code = kNcclSuccess;
+    Comm seen() { return std::atomic_ref(made).load(std::memory_order_acquire); }
+  };
+  const auto attempt = std::make_shared<Attempt>();
+  auto way = parent != nullptr ? std::make_shared<Visit>(*parent, true) : nullptr;
+  int device = 0;
+  CUDA_TRY(caller_, caller_.api->cuda.cudaGetDevice(&device));
+  const auto attempts = std::make_shared<Aside>(
+      [attempt, way = std::move(way), call = std::move(call), api = caller_.api, device]() mutable {
+        attempt->code = api->cuda.cudaSetDevice(device) != kCudaSuccess
+                            ? kNcclUnhandledCudaError
+                            : call(api->nccl, way ? way->comm() : nullptr, &attempt->made);
+        way.reset();  // whoever aborts the parent waits for this
+      });
+  const auto give_up = [&] {
+    if (parent != nullptr) abort_handles({parent->handle_});
+    const Aside ends([attempt, attempts, caller = caller_] {
+      in_group(caller, [&] {
+        const auto end = [&](Comm comm) {
+          if (comm != nullptr)
+            warn_of(caller, "ncclCommAbort", [&](const NcclApi& api) { return api.ncclCommAbort(comm); });
+          return comm;
+        };
+        const Comm early = end(attempt->seen());
+        while (!attempts->ends_within(kAbortLimit)) {
+          log(LogLevel::kWarning, "NCCL does not give up an attempt to make a communicator");
+        }
+        if (early == nullptr) end(attempt->seen());
+      });
+    });
+    ends.ends_within(kQuiesceLimit);
+  };
+  bool in_time = false;
+  try {
+    in_time = ends_within(*attempts, patient_);
+  } catch (...) {
+    give_up();
+    throw;
   }
-  await_ready();
+  if (!in_time || attempt->code != kNcclSuccess) {
+    const NcclCode code = in_time ? attempt->code : kNcclSuccess;
+    give_up();
+    if (in_time) throw_nccl(caller_, name, code);
+    throw_error({ErrorCode::kTimeout,
+                 "NCCL was not ready on rank " + std::to_string(caller_.rank) + " after " +
+                     std::to_string(to_seconds(patient_.limit)) + " s",
+                 "a rank is missing, or a network interface that NCCL chose is not reachable",
+                 "see that every rank runs; NCCL_DEBUG=INFO shows the interfaces"});
+  }
+  const std::lock_guard hold(handle_->mutex);
+  handle_->comm = attempt->made;
+  handle_->state = State::kUsable;
 }
 
 UniqueId Communicator::unique_id_to_grow() {
@@ -121,178 +282,97 @@ UniqueId Communicator::unique_id_to_grow() {
   return id;
 }
 
-void Communicator::require_usable() const {
-  if (state_ == State::kUsable) return;
-  throw_error({ErrorCode::kAborted, "the communicator of rank " + std::to_string(caller_.rank) + " has ended",
-               state_ == State::kRevoked ? "it was revoked" : "it was aborted or closed",
-               "the next generation is a new group"});
-}
-
-void Communicator::await_ready() {
-  await_ready(patient_);
-}
-
-/// The state as of now. A communicator that NCCL has yet to fill in is in progress.
-NcclCode Communicator::poll() {
-  const std::lock_guard hold(mutex_);
-  if (state_ == State::kGone || state_ == State::kStopped) require_usable();
-  if (comm_ == nullptr) take_made();
-  if (comm_ == nullptr) return kNcclInProgress;
-  NcclCode code = kNcclSuccess;
-  NCCL_TRY(caller_, caller_.api->nccl.ncclCommGetAsyncError(comm_, &code));
-  if (code == kNcclSuccess) {
-    in_progress_ = false;
-    was_ready_ = true;
-  }
-  return code;
-}
-
-bool Communicator::is_ready() {
-  const NcclCode code = poll();
-  if (code != kNcclSuccess && code != kNcclInProgress) throw_nccl(caller_, "ncclCommGetAsyncError", code);
-  return code == kNcclSuccess;
-}
-
-void Communicator::await_ready(const Patient& patient) {
-  const Instant deadline = clock_.now() + patient.limit;
-  for (unsigned turn = 0;; ++turn) {
-    patient.check();
-    if (is_ready()) return;
-    if (clock_.now() > deadline) {
-      throw_error({ErrorCode::kTimeout,
-                   "NCCL was not ready on rank " + std::to_string(caller_.rank) + " after " +
-                       std::to_string(to_seconds(patient.limit)) + " s",
-                   "a rank is missing, or a network interface that NCCL chose is not reachable",
-                   "see that every rank runs; NCCL_DEBUG=INFO shows the interfaces"});
-    }
-    pause_turn(turn);
-  }
-}
-
 std::string Communicator::async_error() {
-  const std::lock_guard hold(mutex_);
-  if (state_ != State::kUsable || comm_ == nullptr) return {};
+  const std::lock_guard hold(handle_->mutex);
+  if (handle_->state != State::kUsable) return {};
   const NcclApi& api = caller_.api->nccl;
   NcclCode code = kNcclSuccess;
-  const NcclCode asked = api.ncclCommGetAsyncError(comm_, &code);
+  const NcclCode asked = api.ncclCommGetAsyncError(handle_->comm, &code);
   if (asked != kNcclSuccess) code = asked;
   if (code == kNcclSuccess || code == kNcclInProgress) return {};
-  const char* last = api.ncclGetLastError(comm_);
+  const char* last = api.ncclGetLastError(handle_->comm);
   return "ncclCommGetAsyncError on rank " + std::to_string(caller_.rank) + ": " +
          api.ncclGetErrorString(code) + " (code " + std::to_string(code) + ")" +
          (last != nullptr && *last != '\0' ? std::string(": ") + last : "");
 }
 
-void Communicator::revoke() noexcept {
-  const std::lock_guard hold(mutex_);
-  if (state_ != State::kUsable) return;
-  state_ = State::kStopped;
-  const NcclApi& api = caller_.api->nccl;
-  NcclCode code = kNcclSuccess;
-  if (!api.ncclCommRevoke || !was_ready_ || comm_ == nullptr) return;
-  // A call that is in progress would be left behind, and the communicator never become quiet.
-  if (in_progress_ && (api.ncclCommGetAsyncError(comm_, &code) != kNcclSuccess || code != kNcclSuccess))
-    return;
-  code = api.ncclCommRevoke(comm_);
-  if (code == kNcclSuccess || code == kNcclInProgress) state_ = State::kRevoked;
+bool Communicator::can_shrink() const {
+  const std::lock_guard hold(handle_->mutex);
+  return caller_.api->nccl.ncclCommShrink &&
+         (handle_->state == State::kUsable || handle_->state == State::kRevoked);
 }
 
-/// NCCL's error of a peer's death may stay for good: what reports it is never quiet.
-bool Communicator::await_revoked(Duration limit) noexcept {
-  {
-    const std::lock_guard hold(mutex_);
-    if (state_ != State::kRevoked) return false;
-  }
-  return quiesce({limit, [] {}});
-}
-
-bool Communicator::quiesce(const Patient& patient) noexcept {
-  try {
-    await_ready(patient);
-    return true;
-  } catch (const std::exception& e) {
-    log(LogLevel::kWarning, std::string("NCCL's communicator does not become quiet: ") + e.what());
-    return false;
-  }
-}
-
-bool Communicator::finalize() noexcept {
-  const std::lock_guard hold(mutex_);
-  if (state_ != State::kUsable || in_progress_ || comm_ == nullptr) return false;
-  const NcclCode code = caller_.api->nccl.ncclCommFinalize(comm_);
-  in_progress_ = true;
-  return code == kNcclSuccess || code == kNcclInProgress;
-}
-
-bool Communicator::await_finalized(Duration limit, const std::function<bool()>& is_over) noexcept {
-  return quiesce({limit, [&] {
-                    if (is_over()) throw std::runtime_error("the group was aborted");
-                  }});
-}
-
-Comm Communicator::take() noexcept {
-  const std::lock_guard hold(mutex_);
-  if (state_ == State::kNone || state_ == State::kGone || comm_ == nullptr) return nullptr;
-  state_ = State::kGone;
-  return std::exchange(comm_, nullptr);
-}
-
-void Communicator::abort() noexcept {
-  warn_of(caller_, "ncclCommAbort", [&](const NcclApi& api) {
-    Comm comm = take();
-    return comm == nullptr ? kNcclSuccess : api.ncclCommAbort(comm);
-  });
+bool Communicator::healthy() const {
+  const std::lock_guard hold(handle_->mutex);
+  return handle_->state == State::kUsable;
 }
 
 void stop_all(const Communicators& communicators) noexcept {
-  for (const auto& communicator : communicators) communicator->revoke();
-  Communicators loud;
-  for (const auto& communicator : communicators) {
-    if (!communicator->await_revoked(kQuiesceLimit)) loud.push_back(communicator);
+  Handles quiet, loud;
+  for (const auto& handle : handles_of(communicators)) {
+    const std::lock_guard hold(handle->mutex);
+    if (handle->state != State::kUsable) continue;
+    handle->state = State::kStopped;
+    // A call that is going on would be left behind by a revoke, and the communicator never become quiet.
+    const bool revocable = handle->caller.api->nccl.ncclCommRevoke && handle->inside == 0;
+    if (revocable) ++handle->inside;
+    (revocable ? quiet : loud).push_back(handle);
   }
-  abort_all(loud);
+  const Aside revokes([quiet] { revoke(quiet); });
+  abort_handles(loud);
+  if (!revokes.ends_within(kQuiesceLimit)) {
+    log(LogLevel::kWarning, "ncclCommRevoke does not end: the communicator is aborted instead");
+  }
+  std::erase_if(quiet, [](const auto& handle) {
+    const std::lock_guard hold(handle->mutex);
+    return handle->state == State::kRevoked;
+  });
+  abort_handles(quiet);
 }
 
 void abort_all(const Communicators& communicators) noexcept {
-  if (communicators.empty()) return;
-  const Caller& caller = communicators.front()->caller();
-  warn_of(caller, "ncclGroupStart", [](const NcclApi& api) { return api.ncclGroupStart(); });
-  for (const auto& communicator : communicators) communicator->abort();
-  warn_of(caller, "ncclGroupEnd", [](const NcclApi& api) { return api.ncclGroupEnd(); });
+  abort_handles(handles_of(communicators));
 }
 
 void close_all(const Communicators& communicators, Duration limit,
                const std::function<bool()>& is_over) noexcept {
-  bool good = !is_over();
-  for (const auto& communicator : communicators) good = good && communicator->finalize();
-  for (const auto& communicator : communicators) {
-    good = good && communicator->await_finalized(limit, is_over);
+  const Handles handles = handles_of(communicators);
+  const bool good = !is_over() && std::all_of(communicators.begin(), communicators.end(),
+                                              [](const auto& c) { return c->healthy(); });
+  if (!good || handles.empty()) return abort_handles(handles);
+  const auto& caller = handles.front()->caller;
+  for (const auto& handle : handles) {
+    const std::lock_guard hold(handle->mutex);
+    ++handle->inside;
   }
-  if (!good || is_over()) return abort_all(communicators);
-  std::promise<void> destroyed;
-  auto end = destroyed.get_future();
-  std::vector<std::pair<Caller, Comm>> taken;
-  for (const auto& communicator : communicators)
-    taken.emplace_back(communicator->caller(), communicator->take());
-  std::thread([taken, destroyed = std::move(destroyed)]() mutable {
-    for (const auto& [caller, comm] : taken) {
-      warn_of(caller, "ncclCommDestroy", [c = comm](const NcclApi& api) { return api.ncclCommDestroy(c); });
+  const auto flushed = std::make_shared<std::atomic<bool>>(true);
+  const Aside finalizes([handles, flushed, caller] {
+    in_group(caller, [&] {
+      for (const auto& handle : handles) {
+        if (!warn_of(caller, "ncclCommFinalize",
+                     [&](const NcclApi& api) { return api.ncclCommFinalize(handle->comm); }))
+          *flushed = false;
+      }
+    });
+    for (const auto& handle : handles) handle->leave();
+  });
+  const MonotonicClock clock;
+  const Instant deadline = clock.now() + limit;
+  for (unsigned turn = 0; !finalizes.ends_within(Duration::zero()); ++turn) {
+    if (is_over() || clock.now() > deadline) return abort_handles(handles);
+    pause_turn(turn);
+  }
+  if (!*flushed || is_over()) return abort_handles(handles);
+  std::vector<Comm> taken;
+  for (const auto& handle : handles) taken.push_back(handle->take());
+  const Aside destroys([taken, caller] {
+    for (Comm comm : taken) {
+      warn_of(caller, "ncclCommDestroy", [&](const NcclApi& api) { return api.ncclCommDestroy(comm); });
     }
-    destroyed.set_value();
-  }).detach();
-  if (end.wait_for(limit) != std::future_status::ready) {
+  });
+  if (!destroys.ends_within(limit)) {
     log(LogLevel::kWarning, "ncclCommDestroy waits for another rank, and goes on to wait in the background");
   }
-}
-
-bool Communicator::can_shrink() const {
-  const std::lock_guard hold(mutex_);
-  return caller_.api->nccl.ncclCommShrink && (state_ == State::kUsable || state_ == State::kRevoked);
-}
-
-bool Communicator::healthy() const {
-  const std::lock_guard hold(mutex_);
-  return state_ == State::kUsable;
 }
 
 }  // namespace troupe::collectives::nccl

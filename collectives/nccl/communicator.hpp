@@ -1,13 +1,13 @@
 /// One NCCL communicator and the stream that its operations run on.
 ///
-/// Communicators are non-blocking: a call returns at once, perhaps in progress, and await_ready() polls
-/// ncclCommGetAsyncError until it is done, the deadline is there or the group is over. So no call can hang
-/// with its communicator, and stop_all() from another thread always gets through.
+/// Communicators are blocking: NCCL starts a thread for every group of calls on one that is not, which takes
+/// longer than a small operation. So a call may wait inside the library for other ranks, as the first one
+/// between two ranks does, which connects them. No lock is held meanwhile, and an abort gets through: it
+/// raises NCCL's flag, waits until every call has seen it, and then frees the communicator.
 #pragma once
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -22,11 +22,12 @@ struct Patient {
   std::function<void()> check;  ///< throws when the group is over; called in every turn
 };
 
+struct Handle;  // communicator.cpp: NCCL's handle, and who is in a call with it
+
 /// Sleeps as befits the `turn`-th look at something: not at all, then longer, up to a millisecond.
 void pause_turn(unsigned turn);
 
-/// Thread-safe: a lock is held during each call of NCCL that returns at once. The calls that block,
-/// ncclCommAbort and ncclCommDestroy, are made without it: take() has made all others impossible by then.
+/// Thread-safe. Operations of one communicator are issued by one thread at a time.
 class Communicator {
  public:
   /// Makes the stream. REQUIRES: the device of the group is current.
@@ -40,7 +41,7 @@ class Communicator {
   // throws.
   void init(int ranks, int rank, const UniqueId& id);
   /// The parent's ranks without `gone`, renumbered in order. The parent is idle, or was stopped by a revoke.
-  /// If this fails, the parent is aborted.
+  /// If this is given up, the parent is aborted.
   void shrink_from(Communicator& parent, std::vector<int> gone);
   /// The parent's ranks and new ones after them. `id` on rank 0 alone. As shrink_from otherwise.
   void grow_from(Communicator& parent, int ranks, const UniqueId* id);
@@ -50,92 +51,68 @@ class Communicator {
   /// The id for grow_from. REQUIRES: the library has ncclCommGrow.
   UniqueId unique_id_to_grow();
 
-  /// Issues the NCCL calls in `calls(comm)` as one group, and returns when they are on the stream. That may
-  /// take until the peers have made their calls: a pair connects at its first message.
+  /// Issues the NCCL calls in `calls(comm)` as one group, and returns when they are on the stream. That takes
+  /// until the peers have made their calls where a pair connects, or until an abort.
   template <class Calls>
   void issue(Calls calls) {
-    begin(calls);
-    await_ready({2 * patient_.limit, patient_.check});  // the operation's deadline is the core's
-  }
-  /// As issue, but returns at once: the calls are on the stream when is_ready() says so.
-  template <class Calls>
-  void begin(Calls calls) {
-    const std::lock_guard hold(mutex_);
-    require_usable();
+    const Visit visit(*this);
     NCCL_TRY(caller_, caller_.api->nccl.ncclGroupStart());
-    in_progress_ = true;
     try {
-      calls(comm_);
+      calls(visit.comm());
     } catch (...) {
       (void)caller_.api->nccl.ncclGroupEnd();  // the first error is the one to tell
       throw;
     }
     NCCL_TRY(caller_, caller_.api->nccl.ncclGroupEnd());
   }
-  /// Throws what NCCL reports.
-  bool is_ready();
-  /// One call on the communicator that is no operation: registering memory and the like.
+  /// Calls on the communicator that are no operations: registering memory and the like.
   template <class Call>
   void with(Call call) {
-    {
-      const std::lock_guard hold(mutex_);
-      require_usable();
-      call(comm_);
-    }
-    await_ready();
+    const Visit visit(*this);
+    call(visit.comm());
   }
 
   /// What went wrong behind our back; empty: nothing so far.
   std::string async_error();
-  // The end, in steps, for the functions below.
-  /// Ends what is in flight by ncclCommRevoke, which leaves it good for shrink_from; later calls throw. Where
-  /// that is not possible, as while a call is in progress, it is left for an abort.
-  void revoke() noexcept;
-  /// Whether it was revoked and is quiet, by the time `limit` is over.
-  bool await_revoked(Duration limit) noexcept;
-  /// Starts the orderly end. False: it has ended, or cannot.
-  bool finalize() noexcept;
-  bool await_finalized(Duration limit, const std::function<bool()>& is_over) noexcept;
-  /// Hands out what is to be aborted or destroyed; null if nothing is left, or NCCL has yet to fill it in:
-  /// whoever waits for that aborts it then.
-  Comm take() noexcept;
-  /// Frees it at once, whatever goes on. Nobody is waited for.
-  void abort() noexcept;
-  const Caller& caller() const { return caller_; }
-
+  const std::shared_ptr<Handle>& handle() const { return handle_; }
   /// Whether shrink_from can start from it; `healthy`: whether grow_from can.
   bool can_shrink() const;
   bool healthy() const;
   Stream stream() const { return stream_; }
 
  private:
-  enum class State { kNone, kUsable, kStopped, kRevoked, kGone };  // kStopped: to be aborted
-  void require_usable() const;
-  void await_ready();
-  void await_ready(const Patient& patient);
-  void await_child_of(Communicator& parent);
-  void take_made();
-  NcclCode poll();
-  bool quiesce(const Patient& patient) noexcept;
+  /// A thread's way through the library: what it holds is not freed meanwhile.
+  class Visit {
+   public:
+    /// `to_shrink`: a revoked one will do. Throws where no call is possible any more.
+    explicit Visit(const Communicator& of, bool to_shrink = false);
+    ~Visit();
+    Visit(const Visit&) = delete;
+    Visit& operator=(const Visit&) = delete;
+    Comm comm() const { return comm_; }
+
+   private:
+    std::shared_ptr<Handle> handle_;
+    Comm comm_ = nullptr;
+  };
+  /// Of the parent, or null, and where the new one goes.
+  using MakeCall = std::function<NcclCode(const NcclApi& api, Comm parent, Comm* made)>;
+  void make(const char* name, const Communicator* parent, MakeCall call);
 
   Caller caller_;
   Patient patient_;
-  MonotonicClock clock_;
-  mutable std::mutex mutex_;
-  State state_ = State::kNone;
-  bool was_ready_ = false;    ///< it has joined: before, there is nothing to revoke
-  bool in_progress_ = false;  ///< a call has not been seen to end
-  Comm comm_ = nullptr;
-  Comm made_ = nullptr;  ///< written by NCCL, perhaps by a thread of its own after the call that makes it
+  std::shared_ptr<Handle> handle_;
   Stream stream_ = nullptr;
 };
 
 using Communicators = std::vector<std::shared_ptr<Communicator>>;
 
 /// Ends what is in flight on this rank, on all before any is waited for: a kernel of one may wait for a
-/// kernel of another. Those that do not become quiet are aborted.
+/// kernel of another. By ncclCommRevoke, which leaves them good for shrink_from; those that a call is in, and
+/// those that do not become quiet, are aborted. Later calls on them throw.
 void stop_all(const Communicators& communicators) noexcept;
-/// As one group of calls, for the same reason.
+/// Frees them, whatever goes on, as one group of calls for the same reason. Waits until the kernels have left
+/// the device, for at most 30 s; after that the end goes on in the background, with a warning.
 void abort_all(const Communicators& communicators) noexcept;
 /// The orderly end: flushes and destroys. If `is_over`, or if it takes longer than `limit`: abort_all. From
 /// 2.31.2 on ncclCommDestroy waits without a limit for the other ranks' ncclCommDestroy, so that nobody may

@@ -1,6 +1,7 @@
 #include "collectives/nccl/core.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "runtime/core/error.hpp"
 #include "runtime/core/log.hpp"
@@ -47,11 +48,6 @@ Patient Core::patient() {
 void Core::start() {
   watcher_ = start_quiet_thread([this] { watch(); });
   if (facts_.board->may_block()) listener_ = start_quiet_thread([this] { listen(); });
-}
-
-void Core::on_tick(std::function<void()> progress) {
-  const std::lock_guard hold(mutex_);
-  progress_ = std::move(progress);
 }
 
 void Core::adopt(std::shared_ptr<Communicator> communicator) {
@@ -244,7 +240,6 @@ void Core::expect(const std::shared_ptr<PendingOp>& pending) {
     end(*pending, failure_);
     std::rethrow_exception(failure_);
   }
-  if (pending->is_captured) return;
   pending_.push_back(pending);
   if (pending_.size() == 1) changed_.notify_all();
 }
@@ -262,7 +257,9 @@ void Core::arm(PendingOp& pending, Stream stream) {
   const std::lock_guard hold(mutex_);
   if (pending.is_settled()) return give_back(done);
   pending.done_ = done;
-  if (pending.is_captured) captured_.push_back(done);
+  if (!pending.is_captured) return;
+  captured_.push_back(done);
+  forget(pending);  // from now on it is the graph's
 }
 
 bool Core::is_armed(const PendingOp& pending) const {
@@ -323,6 +320,10 @@ void Core::end(PendingOp& pending, std::exception_ptr thrown) {
   give_back(pending.compared_);
 }
 
+void Core::forget(const PendingOp& pending) {
+  std::erase_if(pending_, [&](const auto& other) { return other.get() == &pending; });
+}
+
 /// Whether the device is done with an operation. REQUIRES: the lock, and that it has not settled.
 Core::Seen Core::look(PendingOp& pending, std::string& wrong) {
   const auto ask = [&](Event event) {
@@ -351,6 +352,7 @@ bool Core::settle(PendingOp& pending) {
     const std::lock_guard hold(mutex_);
     if (pending.is_settled()) return true;
     if (pending.is_captured) {
+      if (pending.done_ == nullptr) return false;
       hand_over_locked(pending);  // for the graph to be whole
       end(pending, nullptr);
       return true;
@@ -360,7 +362,7 @@ bool Core::settle(PendingOp& pending) {
     if (seen == Seen::kNo) return false;
     if (seen == Seen::kDone) {
       end(pending, nullptr);
-      std::erase_if(pending_, [&](const auto& other) { return other.get() == &pending; });
+      forget(pending);
       return true;
     }
   }
@@ -433,18 +435,17 @@ void Core::tick() {
   if (!facts_.board->may_block() && !reason_heard().empty()) return;
   std::vector<std::shared_ptr<Communicator>> communicators;
   std::vector<std::shared_ptr<PendingOp>> pending;
-  std::function<void()> progress;
   {
     const std::lock_guard hold(mutex_);
-    progress = progress_;
     communicators = communicators_;
-    pending.assign(pending_.begin(), pending_.end());
+    // Who is at a capture joins what is captured to its streams, which could be over by the time we did.
+    std::copy_if(pending_.begin(), pending_.end(), std::back_inserter(pending),
+                 [](const auto& op) { return !op->is_captured; });
   }
   for (const auto& communicator : communicators) {
     const std::string error = communicator->async_error();
     if (!error.empty()) return fail(AbortKind::kPeerLost, error);
   }
-  if (progress) progress();
   std::array<bool, kCommunicators> waiting{};  // within a communicator they end in order
   for (const auto& op : pending) {
     if (!waiting[static_cast<std::size_t>(op->index)])

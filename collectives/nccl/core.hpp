@@ -91,8 +91,6 @@ class Core {
 
   /// Starts the watching thread.
   void start();
-  /// What moves messages on, for the watching thread to call. Throws nothing.
-  void on_tick(std::function<void()> progress);
   /// A communicator to watch, and to stop when the group fails.
   void adopt(std::shared_ptr<Communicator> communicator);
   /// Stops watching, and settles what is still in flight as abandoned. The communicators of a group that
@@ -157,6 +155,7 @@ class Core {
   void hand_over_locked(const PendingOp& pending);
   Seen look(PendingOp& pending, std::string& wrong);
   void end(PendingOp& pending, std::exception_ptr thrown);
+  void forget(const PendingOp& pending);
   void give_back(Event& event);
   void give_back_all(std::vector<Event>& events);
 
@@ -172,8 +171,7 @@ class Core {
   std::string reason_;
   std::vector<Event> events_;    ///< to be used again
   std::vector<Event> captured_;  ///< in graphs, and never to be asked
-  std::function<void()> progress_;
-  bool stopped_ = false;  ///< the communicators, of a group that failed
+  bool stopped_ = false;         ///< the communicators, of a group that failed
   bool suspended_ = false;
   bool leaving_ = false;
   std::thread watcher_;

@@ -24,12 +24,10 @@ std::string call_name(const char* expression);
 
 }  // namespace troupe::collectives::nccl
 
-/// A call may be in progress when it returns (see Communicator, which waits for it): that is no error.
 #define NCCL_TRY(caller, call)                                           \
   do {                                                                   \
     const ::troupe::collectives::nccl::NcclCode nccl_code = (call);      \
-    if (nccl_code != ::troupe::collectives::nccl::kNcclSuccess &&        \
-        nccl_code != ::troupe::collectives::nccl::kNcclInProgress) {     \
+    if (nccl_code != ::troupe::collectives::nccl::kNcclSuccess) {        \
       ::troupe::collectives::nccl::throw_nccl(caller, #call, nccl_code); \
     }                                                                    \
   } while (false)

@@ -2,203 +2,349 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
-#include "runtime/core/assert.hpp"
+#include "runtime/core/log.hpp"
 
 namespace troupe::collectives::nccl {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kLineElements = 64;  ///< a piece is cut at cache lines of every dtype
 
 std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-std::vector<LeafInterval> all_nodes(const std::vector<LeafInterval>& intervals) {
-  std::vector<LeafInterval> nodes;
-  for (LeafInterval interval : intervals) {
-    const auto own = canonical_nodes(interval, intervals.back().end);
-    nodes.insert(nodes.end(), own.begin(), own.end());
-  }
-  return nodes;
+std::size_t at(int index) {
+  return static_cast<std::size_t>(index);
 }
 
 }  // namespace
 
-std::size_t Plan::staging_bytes(const std::vector<LeafInterval>& intervals) {
-  return all_nodes(intervals).size();
-}
-
-Plan::Plan(Caller caller, Stream stream, const std::vector<LeafInterval>& intervals, std::byte* staging)
-    : leaves_(intervals.back().end), memory_(caller, stream) {
-  first_.push_back(0);
-  for (LeafInterval interval : intervals) {
-    const auto own = static_cast<int>(canonical_nodes(interval, leaves_).size());
-    TROUPE_ASSERT(own <= kMaxOwnPartials, "a rank has few partials");
-    first_.push_back(first_.back() + own);
-  }
-  const auto program = fold_program(all_nodes(intervals), leaves_);
-  std::memcpy(staging, program.data(), program.size());
-  std::byte* at = memory_.get(program.size());
-  CUDA_TRY(caller, caller.api->cuda.cudaMemcpyAsync(at, staging, program.size(), stream));
-  program_ = reinterpret_cast<const std::uint8_t*>(at);
-}
-
-ExactPath::ExactPath(Caller caller, int size, std::shared_ptr<Communicator> communicator,
-                     const std::vector<LeafInterval>& leaves, std::size_t piece_bytes, std::byte* staging)
-    : caller_(caller),
-      size_(size),
+ExactPath::ExactPath(Core& core, std::shared_ptr<Communicator> communicator,
+                     const std::vector<LeafInterval>& leaves, std::vector<int> hosts, std::size_t piece_bytes)
+    : core_(core),
+      caller_(core.facts().caller),
+      size_(static_cast<int>(leaves.size())),
       communicator_(std::move(communicator)),
       piece_bytes_(piece_bytes),
-      on_leaves_(caller, communicator_->stream(), leaves, staging),
-      on_ranks_(caller, communicator_->stream(), rank_leaves(size), staging + Plan::staging_bytes(leaves)),
-      scratch_(caller, communicator_->stream()) {}
-
-std::size_t ExactPath::staging_bytes(const std::vector<LeafInterval>& leaves) {
-  return Plan::staging_bytes(leaves) + leaves.size();
+      layout_(std::move(hosts)),
+      on_leaves_(leaves, layout_, caller_.rank, programs_),
+      on_ranks_(rank_leaves(size_), layout_, caller_.rank, programs_),
+      scratch_(caller_, communicator_->stream()),
+      program_memory_(caller_, communicator_->stream()) {
+  const CudaApi& cuda = caller_.api->cuda;
+  const PinnedMemory staging(caller_, programs_.size());
+  std::memcpy(staging.data(), programs_.data(), programs_.size());
+  std::byte* to = program_memory_.get(programs_.size());
+  programs_on_device_ = reinterpret_cast<const std::uint8_t*>(to);
+  CUDA_TRY(caller_, cuda.cudaMemcpyAsync(to, staging.data(), programs_.size(), communicator_->stream()));
+  core_.synchronize(communicator_->stream());  // before the staging memory goes
 }
 
-ExactPath::Slices ExactPath::slices_of(std::size_t begin, std::size_t end, std::size_t element_bytes) const {
+ExactPath::~ExactPath() {
+  if (folds_ == nullptr) return;
+  const CudaApi& cuda = caller_.api->cuda;
+  bool good = true;
+  const auto look_at = [&](CudaCode code) { good = code == kCudaSuccess && good; };
+  Event& last = events_[0][kFolded];
+  if (last != nullptr) {
+    look_at(cuda.cudaEventRecord(last, folds_));
+    look_at(cuda.cudaStreamWaitEvent(communicator_->stream(), last));
+  }
+  for (const auto& of_piece : events_) {
+    for (Event event : of_piece) {
+      if (event != nullptr) look_at(cuda.cudaEventDestroy(event));
+    }
+  }
+  look_at(cuda.cudaStreamDestroy(folds_));
+  if (!good) {
+    log(LogLevel::kWarning,
+        "the stream of exact sums does not end well on rank " + std::to_string(caller_.rank));
+  }
+}
+
+std::size_t ExactPath::piece_elements(const ExactPlan& plan, DType dtype) const {
+  const std::size_t wanted = piece_bytes_ / at(plan.most_partials()) / element_size(dtype);
+  const std::size_t least = at(size_) * kLineElements;  // so that only a last piece has slices that differ
+  return std::max(least, wanted / least * least);
+}
+
+/// Blocks of one size, cut at cache lines; the last ones may be short or empty.
+ExactPath::Slices ExactPath::slices_of(std::size_t begin, std::size_t end) const {
+  const std::size_t parts = at(size_) * kLineElements;
+  const std::size_t block = (end - begin + parts - 1) / parts * kLineElements;
   Slices slices;
   for (int r = 0; r < size_; ++r) {
-    const Slice slice = slice_of(end - begin, element_bytes, r, size_);
-    slices.push_back({begin + slice.begin, begin + slice.end});
+    slices.push_back({std::min(end, begin + at(r) * block), std::min(end, begin + at(r + 1) * block)});
   }
   return slices;
 }
 
-/// Calls body(begin, end) for pieces of [0, count) that are cut at cache lines.
-template <class Body>
-void ExactPath::by_pieces(std::size_t count, const Input& input, Body body) {
-  constexpr std::size_t kLineElements = 64;
-  const std::size_t wanted = piece_bytes_ / element_size(input.dtype) / kLineElements * kLineElements;
-  const std::size_t piece = std::max(kLineElements, wanted);
-  for (std::size_t at = 0; at < count; at += piece) body(at, std::min(count, at + piece));
+void ExactPath::send(const void* from, std::size_t bytes, int peer, Comm comm) {
+  if (bytes == 0) return;
+  NCCL_TRY(caller_,
+           caller_.api->nccl.ncclSend(from, bytes, NcclType::kUint8, peer, comm, communicator_->stream()));
+}
+
+void ExactPath::receive(void* to, std::size_t bytes, int peer, Comm comm) {
+  if (bytes == 0) return;
+  NCCL_TRY(caller_,
+           caller_.api->nccl.ncclRecv(to, bytes, NcclType::kUint8, peer, comm, communicator_->stream()));
+}
+
+/// The slots that the owner and the leader need for a piece, and one for the own sum.
+std::size_t ExactPath::slots_of(const ExactPlan& plan) {
+  const std::size_t led = plan.group().empty() ? 0 : plan.led().size();
+  return at(plan.slots()) + led * (at(plan.group_slots()) + plan.group().size()) + 1;
+}
+
+void ExactPath::place(const ExactPlan& plan, Piece& piece, std::byte* memory) {
+  const std::size_t led = plan.group().empty() ? 0 : plan.led().size();
+  const auto take = [&](std::size_t slots) { return std::exchange(memory, memory + slots * piece.stride); };
+  piece.others = take(at(plan.slots()));
+  piece.led = take(led * at(plan.group_slots()));
+  piece.sums = take(led * plan.group().size());
+  if (piece.sum == nullptr) piece.sum = memory;
+}
+
+/// Within a host: to owners there, and to the leaders for owners elsewhere. To those a rank that is alone
+/// sends its partials itself.
+void ExactPath::exchange_partials(const Run& run, const Piece& piece) {
+  if (size_ == 1) return;
+  const ExactPlan& plan = run.plan;
+  const HostLayout& layout = plan.layout();
+  const LeafInterval group = layout.host_groups()[layout.host_group_of(caller_.rank)];
+  const std::size_t mine = piece.slices[at(caller_.rank)].size() * run.element;
+  const auto give = [&](int owner, int peer, Comm comm) {
+    const Slice slice = piece.slices[at(owner)];
+    for (const std::byte* partial : run.input.partials)
+      send(partial + slice.begin * run.element, slice.size() * run.element, peer, comm);
+  };
+  communicator_->issue([&](Comm comm) {
+    // NCCL matches what goes from one rank to another by its order: first what owners take, then leaders.
+    for (int owner = 0; owner < size_; ++owner) {
+      if (owner != caller_.rank && layout.together(caller_.rank, owner)) give(owner, owner, comm);
+    }
+    for (int owner = 0; owner < size_; ++owner) {
+      if (layout.together(caller_.rank, owner)) continue;
+      const int peer = group.size() == 1 ? owner : layout.leader(caller_.rank, owner);
+      if (peer != caller_.rank) give(owner, peer, comm);
+    }
+    for (int r = 0; r < size_; ++r) {
+      if (r == caller_.rank || !layout.together(caller_.rank, r)) continue;
+      for (int p = 0; p < plan.partials_of(r); ++p)
+        receive(piece.others + at(plan.slot_of_rank(r) + p) * piece.stride, mine, r, comm);
+    }
+    for (std::size_t g = 0; g < layout.host_groups().size(); ++g) {
+      const LeafInterval other = layout.host_groups()[g];
+      if (layout.together(caller_.rank, other.begin) || other.size() > 1) continue;
+      for (int p = 0; p < plan.sums_of(g); ++p)
+        receive(piece.others + at(plan.slot_of_group(g) + p) * piece.stride, mine, other.begin, comm);
+    }
+    if (group.size() == 1) return;
+    for (std::size_t i = 0; i < plan.led().size(); ++i) {
+      const std::size_t bytes = piece.slices[at(plan.led()[i])].size() * run.element;
+      std::byte* block = piece.led + i * at(plan.group_slots()) * piece.stride;
+      for (int r = group.begin; r < group.end; ++r) {
+        for (int p = 0; p < plan.partials_of(r) && r != caller_.rank; ++p)
+          receive(block + at(plan.group_slot_of(r) + p) * piece.stride, bytes, r, comm);
+      }
+    }
+  });
+}
+
+/// As the leader of the host group.
+void ExactPath::sum_for_others(const Run& run, const Piece& piece) {
+  const auto& group = run.plan.group();
+  for (std::size_t i = 0; i < run.plan.led().size(); ++i) {
+    const std::byte* block = piece.led + i * at(run.plan.group_slots()) * piece.stride;
+    for (std::size_t n = 0; n < group.size(); ++n) {
+      fold(run, group[n], block, piece, run.plan.led()[i], false,
+           piece.sums + (i * group.size() + n) * piece.stride);
+    }
+  }
+}
+
+/// Between hosts.
+void ExactPath::exchange_sums(const Run& run, const Piece& piece) {
+  const ExactPlan& plan = run.plan;
+  const HostLayout& layout = plan.layout();
+  const std::size_t mine = piece.slices[at(caller_.rank)].size() * run.element;
+  communicator_->issue([&](Comm comm) {
+    for (std::size_t i = 0; i < plan.led().size(); ++i) {
+      const std::size_t bytes = piece.slices[at(plan.led()[i])].size() * run.element;
+      for (std::size_t n = 0; n < plan.group().size(); ++n)
+        send(piece.sums + (i * plan.group().size() + n) * piece.stride, bytes, plan.led()[i], comm);
+    }
+    for (std::size_t g = 0; g < layout.host_groups().size(); ++g) {
+      const LeafInterval other = layout.host_groups()[g];
+      if (layout.together(caller_.rank, other.begin) || other.size() == 1) continue;
+      const int leader = layout.leader(other.begin, caller_.rank);
+      for (int p = 0; p < plan.sums_of(g); ++p)
+        receive(piece.others + at(plan.slot_of_group(g) + p) * piece.stride, mine, leader, comm);
+    }
+  });
+}
+
+void ExactPath::sum_own(const Run& run, const Piece& piece) {
+  fold(run, run.plan.owner(), piece.others, piece, caller_.rank, true, piece.sum);
+}
+
+/// Adds up the slice of `rank`: what is in a block of slots, and the own partials. Only the last fold takes
+/// the mean.
+void ExactPath::fold(const Run& run, const ExactPlan::Fold& by, const std::byte* block, const Piece& piece,
+                     int rank, bool is_last, std::byte* out) {
+  const Slice slice = piece.slices[at(rank)];
+  if (slice.size() == 0) return;
+  const bool averages = run.input.how.op == ReduceOp::kAvg;
+  TreeFold fold{.received = block + at(by.first_slot) * piece.stride,
+                .stride = piece.stride,
+                .own_first = by.own_first,
+                .own_count = by.own_count,
+                .program = programs_on_device_ + by.program,
+                .depth = by.depth,
+                .sources = by.sources,
+                .out = out,
+                .count = slice.size(),
+                .dtype = run.input.dtype,
+                .op = averages && !is_last ? ReduceOp::kSum : run.input.how.op,
+                .divisor = run.plan.leaves(),
+                .factor = run.input.how.factor};
+  for (int i = 0; i < by.own_count; ++i) {
+    fold.own[i] = run.input.partials[at(by.first_partial + i)] + slice.begin * run.element;
+  }
+  CUDA_TRY(caller_, caller_.api->cuda.launch_tree_fold(fold, run.folds));
+}
+
+void ExactPath::mark(std::size_t k, Step step, const Run& run, Stream stream) {
+  if (run.folds == communicator_->stream()) return;
+  Event& event = events_[k % kUnderWay][step];
+  if (event == nullptr) CUDA_TRY(caller_, caller_.api->cuda.cudaEventCreate(&event));
+  CUDA_TRY(caller_, caller_.api->cuda.cudaEventRecord(event, stream));
+}
+
+void ExactPath::hand(std::size_t k, Step step, const Run& run, Stream from, Stream to) {
+  mark(k, step, run, from);
+  await(k, step, run, to);
+}
+
+void ExactPath::await(std::size_t k, Step step, const Run& run, Stream stream) {
+  if (run.folds == communicator_->stream()) return;
+  CUDA_TRY(caller_, caller_.api->cuda.cudaStreamWaitEvent(stream, events_[k % kUnderWay][step]));
+}
+
+/// Piece k + 1 is moved while piece k is folded. With sums before the wire a piece is moved and folded twice,
+/// and so three are under way.
+void ExactPath::run(const ExactPlan& plan, const Input& input, std::size_t pieces,
+                    const std::function<std::byte*(std::size_t, Slices&)>& cut,
+                    const std::function<void(const Piece&)>& finish) {
+  const Stream moves = communicator_->stream();
+  if (pieces > 1 && folds_ == nullptr) CUDA_TRY(caller_, caller_.api->cuda.cudaStreamCreate(&folds_));
+  const Run run{plan, input, element_size(input.dtype), pieces > 1 ? folds_ : moves};
+  const std::size_t behind = plan.sums_before_wire() ? 2 : 1, sets = std::min(pieces, behind + 1);
+  std::array<Piece, kUnderWay> under_way;
+  const auto piece_of = [&](std::size_t k) -> Piece& { return under_way[k % kUnderWay]; };
+  std::byte* memory = nullptr;
+  std::size_t set_bytes = 0;
+  for (std::size_t turn = 0; turn < pieces + behind; ++turn) {
+    if (turn < pieces) {
+      Piece& piece = piece_of(turn);  // the last turn waited for the folds of the one that it replaces
+      piece = {};
+      piece.sum = cut(turn, piece.slices);
+      for (const Slice slice : piece.slices)
+        piece.stride = std::max(piece.stride, aligned(std::max<std::size_t>(slice.size() * run.element, 1)));
+      if (turn == 0) {  // which is the largest
+        set_bytes = slots_of(plan) * piece.stride;
+        memory = scratch_.get(sets * set_bytes + at(size_) * piece.stride);
+      }
+      place(plan, piece, memory + turn % sets * set_bytes);
+      piece.gathered = memory + sets * set_bytes;
+      exchange_partials(run, piece);
+      hand(turn, kMoved, run, moves, run.folds);
+      if (plan.sums_before_wire()) {
+        sum_for_others(run, piece);
+        mark(turn, kSummed, run, run.folds);
+      } else {
+        sum_own(run, piece);
+        mark(turn, kFolded, run, run.folds);
+      }
+    }
+    if (plan.sums_before_wire() && turn >= 1 && turn - 1 < pieces) {
+      await(turn - 1, kSummed, run, moves);
+      exchange_sums(run, piece_of(turn - 1));
+      hand(turn - 1, kSumsMoved, run, moves, run.folds);
+      sum_own(run, piece_of(turn - 1));
+      mark(turn - 1, kFolded, run, run.folds);
+    }
+    if (turn >= behind) {
+      await(turn - behind, kFolded, run, moves);
+      finish(piece_of(turn - behind));
+    }
+  }
   scratch_.release();
 }
 
-void ExactPath::exchange(const Plan& plan, const Input& input, const Slices& slices, std::byte* received,
-                         std::size_t stride) {
-  const std::size_t element = element_size(input.dtype);
-  const NcclApi& api = caller_.api->nccl;
-  const auto mine = static_cast<std::size_t>(caller_.rank);
-  communicator_->issue([&](Comm comm) {
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer == caller_.rank) continue;
-      const Slice theirs = slices[static_cast<std::size_t>(peer)];
-      for (const std::byte* partial : input.partials) {
-        if (theirs.size() == 0) break;
-        NCCL_TRY(caller_, api.ncclSend(partial + theirs.begin * element, theirs.size() * element,
-                                       NcclType::kUint8, peer, comm, communicator_->stream()));
-      }
-      for (int p = 0; p < plan.partials_of(peer) && slices[mine].size() != 0; ++p) {
-        const int before = plan.first_of(peer) - (peer > caller_.rank ? plan.partials_of(caller_.rank) : 0);
-        NCCL_TRY(caller_, api.ncclRecv(received + static_cast<std::size_t>(before + p) * stride,
-                                       slices[mine].size() * element, NcclType::kUint8, peer, comm,
-                                       communicator_->stream()));
-      }
+void ExactPath::all_reduce(const ExactPlan& plan, const Input& input, std::byte* out) {
+  const std::size_t element = element_size(input.dtype), each = piece_elements(plan, input.dtype);
+  const CudaApi& cuda = caller_.api->cuda;
+  const auto are_equal = [](const Slices& slices) { return slices.back().size() == slices.front().size(); };
+  const auto cut = [&](std::size_t k, Slices& slices) {
+    slices = slices_of(k * each, std::min(input.count, (k + 1) * each));
+    return are_equal(slices) ? out + slices[at(caller_.rank)].begin * element : nullptr;
+  };
+  run(plan, input, (input.count + each - 1) / each, cut, [&](const Piece& piece) {
+    const Slice first = piece.slices.front();
+    std::byte* whole = out + first.begin * element;
+    const bool equal = are_equal(piece.slices);
+    std::byte* to = equal ? whole : piece.gathered;
+    if (size_ > 1) {  // NCCL's own algorithm, which crosses a slow link once
+      communicator_->issue([&](Comm comm) {
+        NCCL_TRY(caller_, caller_.api->nccl.ncclAllGather(piece.sum, to, first.size() * element,
+                                                          NcclType::kUint8, comm, communicator_->stream()));
+      });
     }
+    if (equal) return;
+    const std::size_t bytes = (piece.slices.back().end - first.begin) * element;
+    CUDA_TRY(caller_, cuda.cudaMemcpyAsync(whole, to, bytes, communicator_->stream()));
   });
 }
 
-std::byte* ExactPath::sum_slice(const Plan& plan, const Input& input, const Slices& slices, std::byte* out) {
-  const std::size_t element = element_size(input.dtype);
-  const Slice mine = slices[static_cast<std::size_t>(caller_.rank)];
-  const std::size_t stride = aligned(mine.size() * element);
-  const auto others = static_cast<std::size_t>(plan.partials() - plan.partials_of(caller_.rank));
-  std::byte* received = scratch_.get((others + 1) * std::max(stride, kAlignment));
-  if (out == nullptr) out = received + others * stride;
-  if (size_ > 1) exchange(plan, input, slices, received, stride);
-
-  TreeFold fold{.received = received,
-                .stride = stride,
-                .own_first = plan.first_of(caller_.rank),
-                .own_count = plan.partials_of(caller_.rank),
-                .program = plan.program(),
-                .sources = plan.partials(),
-                .out = out,
-                .count = mine.size(),
-                .dtype = input.dtype,
-                .op = input.how.op,
-                .divisor = plan.leaves(),
-                .factor = input.how.factor};
-  for (std::size_t i = 0; i < input.partials.size(); ++i) {
-    fold.own[i] = input.partials[i] + mine.begin * element;
-  }
-  if (fold.count != 0) CUDA_TRY(caller_, caller_.api->cuda.launch_tree_fold(fold, communicator_->stream()));
-  return out;
-}
-
-void ExactPath::all_reduce(const Plan& plan, const Input& input, std::byte* out) {
-  const std::size_t element = element_size(input.dtype);
-  const NcclApi& api = caller_.api->nccl;
-  by_pieces(input.count, input, [&](std::size_t begin, std::size_t end) {
-    const Slices slices = slices_of(begin, end, element);
-    const Slice mine = slices[static_cast<std::size_t>(caller_.rank)];
-    const std::byte* sum = sum_slice(plan, input, slices, out + mine.begin * element);
-    if (size_ == 1) return;
-    const bool equal =
-        std::all_of(slices.begin(), slices.end(), [&](const Slice& s) { return s.size() == mine.size(); });
-    communicator_->issue([&](Comm comm) {
-      if (equal) {  // NCCL's own algorithm, which crosses a slow link once
-        NCCL_TRY(caller_, api.ncclAllGather(sum, out + begin * element, mine.size() * element,
-                                            NcclType::kUint8, comm, communicator_->stream()));
-        return;
-      }
-      for (int peer = 0; peer < size_; ++peer) {
-        const Slice theirs = slices[static_cast<std::size_t>(peer)];
-        if (peer == caller_.rank) continue;
-        if (mine.size() != 0) {
-          NCCL_TRY(caller_, api.ncclSend(sum, mine.size() * element, NcclType::kUint8, peer, comm,
-                                         communicator_->stream()));
-        }
-        if (theirs.size() != 0) {
-          NCCL_TRY(caller_, api.ncclRecv(out + theirs.begin * element, theirs.size() * element,
-                                         NcclType::kUint8, peer, comm, communicator_->stream()));
-        }
-      }
-    });
-  });
-}
-
-void ExactPath::reduce(const Plan& plan, const Input& input, std::byte* out, int root) {
-  const std::size_t element = element_size(input.dtype);
-  const NcclApi& api = caller_.api->nccl;
+void ExactPath::reduce(const ExactPlan& plan, const Input& input, std::byte* out, int root) {
+  const std::size_t element = element_size(input.dtype), each = piece_elements(plan, input.dtype);
   const bool is_root = caller_.rank == root;
-  by_pieces(input.count, input, [&](std::size_t begin, std::size_t end) {
-    const Slices slices = slices_of(begin, end, element);
-    const Slice mine = slices[static_cast<std::size_t>(caller_.rank)];
-    const std::byte* sum = sum_slice(plan, input, slices, is_root ? out + mine.begin * element : nullptr);
+  const auto cut = [&](std::size_t k, Slices& slices) {
+    slices = slices_of(k * each, std::min(input.count, (k + 1) * each));
+    return is_root ? out + slices[at(caller_.rank)].begin * element : nullptr;
+  };
+  run(plan, input, (input.count + each - 1) / each, cut, [&](const Piece& piece) {
     if (size_ == 1) return;
     communicator_->issue([&](Comm comm) {
-      if (!is_root) {
-        if (mine.size() == 0) return;
-        NCCL_TRY(caller_, api.ncclSend(sum, mine.size() * element, NcclType::kUint8, root, comm,
-                                       communicator_->stream()));
-        return;
-      }
       for (int peer = 0; peer < size_; ++peer) {
-        const Slice theirs = slices[static_cast<std::size_t>(peer)];
-        if (peer == root || theirs.size() == 0) continue;
-        NCCL_TRY(caller_, api.ncclRecv(out + theirs.begin * element, theirs.size() * element,
-                                       NcclType::kUint8, peer, comm, communicator_->stream()));
+        const Slice theirs = piece.slices[at(peer)];
+        if (peer != root && is_root)
+          receive(out + theirs.begin * element, theirs.size() * element, peer, comm);
       }
+      if (!is_root) send(piece.sum, piece.slices[at(caller_.rank)].size() * element, root, comm);
     });
   });
 }
 
-void ExactPath::reduce_scatter(const Plan& plan, const Input& input, const std::vector<std::size_t>& counts,
-                               std::byte* out) {
+void ExactPath::reduce_scatter(const ExactPlan& plan, const Input& input,
+                               const std::vector<std::size_t>& counts, std::byte* out) {
+  const std::size_t element = element_size(input.dtype);
+  const std::size_t each = piece_elements(plan, input.dtype) / at(size_);  // of every rank's part
   const std::size_t longest = *std::max_element(counts.begin(), counts.end());
-  by_pieces(longest, input, [&](std::size_t begin, std::size_t end) {
-    Slices slices;
+  const auto cut = [&](std::size_t k, Slices& slices) {
     std::size_t first = 0;
     for (const std::size_t count : counts) {
-      slices.push_back({first + std::min(begin, count), first + std::min(end, count)});
+      slices.push_back({first + std::min(k * each, count), first + std::min((k + 1) * each, count)});
       first += count;
     }
-    sum_slice(plan, input, slices, out + begin * element_size(input.dtype));
-  });
+    return out + k * each * element;
+  };
+  run(plan, input, (longest + each - 1) / each, cut, [](const Piece&) {});
 }
 
 }  // namespace troupe::collectives::nccl

@@ -46,7 +46,6 @@ class NcclGroup final : public ProcessGroup {
   std::byte* allocate_bytes(std::size_t bytes);
   void free_allocations();
   void end();
-  void make_exact_path();
 
   std::shared_ptr<Work> message(const Op& op);
   std::shared_ptr<Work> collective(std::span<const Op> ops);

@@ -28,7 +28,8 @@ NcclGroup::NcclGroup(NcclGroupOptions options, std::shared_ptr<Core> core,
       collectives_(communicators_.at(kCollectives)) {
   const Caller& caller = core_->facts().caller;
   CUDA_TRY(caller, core_->api().cuda.load_kernels());
-  make_exact_path();
+  exact_ = std::make_unique<ExactPath>(*core_, collectives_, options_.leaves, options_.hosts,
+                                       options_.exact_piece_bytes);
   barrier_memory_ = std::make_unique<Scratch>(caller, collectives_->stream());
   barrier_byte_ = barrier_memory_->get(1);
   if (options_.compare_calls) {
@@ -36,22 +37,7 @@ NcclGroup::NcclGroup(NcclGroupOptions options, std::shared_ptr<Core> core,
   }
   if (communicators_.size() == kCommunicators) {
     messages_ = std::make_shared<Messages>(core_, communicators_[kUp], communicators_[kDown]);
-    messages_->start();
   }
-}
-
-void NcclGroup::make_exact_path() {
-  const Caller& caller = core_->facts().caller;
-  const PinnedMemory staging(caller, ExactPath::staging_bytes(options_.leaves));
-  std::exception_ptr failed;
-  try {
-    exact_ = std::make_unique<ExactPath>(caller, options_.size, collectives_, options_.leaves,
-                                         options_.exact_piece_bytes, staging.data());
-  } catch (...) {
-    failed = std::current_exception();
-  }
-  core_->synchronize(collectives_->stream());  // before the staging memory goes
-  if (failed) std::rethrow_exception(failed);
 }
 
 NcclGroup::~NcclGroup() {
@@ -79,6 +65,7 @@ void NcclGroup::end() {
     abort_all(communicators_);
     // Nothing may run in memory that is given back.
     for (const auto& communicator : communicators_) core_->synchronize(communicator->stream());
+    exact_->synchronize();
   }
   free_allocations();
   if (!failed) close_all(communicators_, options_.timeout, [&] { return !core_->abort_reason().empty(); });

@@ -19,6 +19,13 @@ namespace {
 void check_options(NcclGroupOptions& options) {
   options.leaves = checked_leaves("nccl", options.rank, options.size, std::move(options.leaves));
   if (options.timeout <= Duration::zero()) refuse_options("the timeout is not positive", "give nanoseconds");
+  if (options.hosts.empty()) options.hosts.assign(options.leaves.size(), 0);
+  if (options.hosts.size() != options.leaves.size()) {
+    refuse_options("hosts are given for " + std::to_string(options.hosts.size()) + " of " +
+                       std::to_string(options.size) + " ranks",
+                   "give every rank's, or none");
+  }
+  if (options.exact_piece_bytes == 0) refuse_options("exact_piece_bytes is 0", "leave its default");
   if (options.device < 0) refuse_options("the device is negative", "give CUDA's index of the GPU");
   if (!options.exchange && options.size > 1) {
     refuse_options("nothing carries NCCL's unique id from rank 0 to the others", "set options.exchange");
@@ -138,16 +145,6 @@ class Maker {
                                                                    : Invitation::How::kInit;
   }
 
-  /// The way that all can go, as far as this rank hears.
-  Invitation::How common_way() {
-    const Invitation::How mine = best_way();
-    if (!options_.agree || options_.size == 1) return mine;
-    const bool is_new = parent_ == nullptr;
-    const bool all = options_.agree(is_new ? bool(api_.nccl.ncclCommGrow) : mine != Invitation::How::kInit);
-    core_->check();
-    return all ? mine : Invitation::How::kInit;
-  }
-
   Invitation invite(Invitation::How how) {
     Invitation invitation{.how = how, .version = api_.nccl.version, .ids = {}};
     for (std::size_t i = 0; i < communicators() && invitation.how != Invitation::How::kShrink; ++i) {
@@ -161,7 +158,7 @@ class Maker {
   }
 
   Invitation exchange() {
-    const Invitation::How way = common_way();
+    const Invitation::How way = best_way();
     if (options_.size == 1) return invite(way);
     const std::string mine = options_.rank == 0 ? encode(invite(way)) : "";
     const std::string heard = options_.exchange(mine);

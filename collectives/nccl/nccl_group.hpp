@@ -30,6 +30,9 @@ struct NcclGroupOptions {
   int device = 0;  ///< CUDA's index of this rank's GPU
   /// Every rank's leaves: adjacent, none empty, in rank order from 0. Empty: one leaf a rank.
   std::vector<LeafInterval> leaves;
+  /// Which host every rank is on, by rank, as any numbers; the same on every rank. Exact sums of adjacent
+  /// ranks on one host cross to another as one. Empty: all are on one.
+  std::vector<int> hosts;
   std::string name;  ///< in errors; may be empty
   Generation generation;
   /// An operation fails once no rank has made progress for this long, and so does making the group.
@@ -38,11 +41,6 @@ struct NcclGroupOptions {
   /// all but rank 0; returns what rank 0 gave. They let whoever has them join: use an authenticated channel
   /// (a Store of the job). Has a deadline of its own. May be empty for one rank.
   std::function<std::string(const std::string& from_rank_0)> exchange;
-  /// Whether every rank said true: called once by each when the group is made, before `exchange`. With it
-  /// the ranks find out whether all can make their communicators from the generation before, and start from
-  /// scratch if one cannot. Empty: rank 0 decides for all, and a rank that cannot follow fails the
-  /// generation.
-  std::function<bool(bool mine)> agree;
   /// Where aborts are told. Empty: ranks hear of an abort elsewhere only by NCCL's errors and their timeout.
   std::shared_ptr<AbortBoard> board;
   /// Whether send and recv are there; they take two more communicators, and the time to make them. The same
@@ -54,13 +52,14 @@ struct NcclGroupOptions {
   bool share_gpu = false;
   /// Work::wait() waits on the host, and so throws whatever went wrong.
   bool host_wait = false;
-  /// A 32-byte all-gather rides before every collective and tells the ranks' calls, which are compared while
-  /// the GPU goes on: different calls abort the group with an error that names both. Costs some microseconds
-  /// a collective. Without it such calls end by the timeout. The same on every rank.
+  /// An all-gather of 40 bytes a rank rides before every collective and tells the ranks' calls, which are
+  /// compared while the GPU goes on: different calls abort the group with an error that names both. Costs
+  /// some microseconds a collective. Without it such calls end by the timeout. The same on every rank.
   bool compare_calls = false;
-  /// Buffers above this are reduced exactly in pieces of it, which bounds the memory for the other ranks'
-  /// data.
-  std::size_t exact_piece_bytes = std::size_t{64} << 20;
+  /// Buffers above this are reduced exactly in pieces of it, one moved while another is added up. It bounds
+  /// the memory for the other ranks' data: 4 pieces where all ranks are on one host, else 10. The same on
+  /// every rank.
+  std::size_t exact_piece_bytes = std::size_t{32} << 20;
 };
 
 /// Collective; returns when all ranks have joined. Also how new ranks join a group that the others grow.

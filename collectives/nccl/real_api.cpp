@@ -16,8 +16,9 @@
 namespace troupe::collectives::nccl {
 namespace {
 
-static_assert(kNcclSuccess == ncclSuccess && kNcclInvalidUsage == ncclInvalidUsage &&
-              kNcclRemoteError == ncclRemoteError && kNcclInProgress == ncclInProgress);
+static_assert(kNcclSuccess == ncclSuccess && kNcclUnhandledCudaError == ncclUnhandledCudaError &&
+              kNcclInvalidUsage == ncclInvalidUsage && kNcclRemoteError == ncclRemoteError &&
+              kNcclInProgress == ncclInProgress);
 static_assert(kCudaSuccess == cudaSuccess && kCudaNotReady == cudaErrorNotReady &&
               kCaptureRelaxed == cudaStreamCaptureModeRelaxed);
 static_assert(sizeof(UniqueId) == sizeof(ncclUniqueId));
@@ -90,9 +91,9 @@ ncclUniqueId real(const UniqueId& id) {
   return out;
 }
 
-ncclConfig_t non_blocking() {
+ncclConfig_t config_of(int blocking) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  config.blocking = blocking;
   return config;
 }
 
@@ -111,9 +112,9 @@ void fill_life(NcclApi& api, const Symbols& symbols) {
       ::setenv("NCCL_HOSTID", ("troupe-" + std::to_string(rank)).c_str(), 1);
     }
   };
-  api.ncclCommInitRankConfig = [f = TROUPE_NEED(ncclCommInitRankConfig)](Comm* comm, int ranks,
-                                                                         const UniqueId& id, int rank) {
-    ncclConfig_t config = non_blocking();
+  api.ncclCommInitRankConfig = [f = TROUPE_NEED(ncclCommInitRankConfig)](
+                                   Comm* comm, int ranks, const UniqueId& id, int rank, int blocking) {
+    ncclConfig_t config = config_of(blocking);
     return f(real(comm), ranks, real(id), rank, &config);
   };
   api.ncclCommGetAsyncError = [f = TROUPE_NEED(ncclCommGetAsyncError)](Comm comm, NcclCode* code) {
@@ -187,8 +188,8 @@ void fill_newer(NcclApi& api, const Symbols& symbols) {
     api.ncclCommRevoke = [f](Comm comm) { return f(real(comm), 0); };
   }
   if (auto* f = symbols.find<ShrinkFn>("ncclCommShrink"); f && api.version >= kVersionOfShrink) {
-    api.ncclCommShrink = [f](Comm comm, int* gone, int count, Comm* made) {
-      ncclConfig_t config = non_blocking();
+    api.ncclCommShrink = [f](Comm comm, int* gone, int count, Comm* made, int blocking) {
+      ncclConfig_t config = config_of(blocking);
       return f(real(comm), gone, count, real(made), &config, 0);
     };
   }
@@ -199,8 +200,8 @@ void fill_newer(NcclApi& api, const Symbols& symbols) {
     };
   }
   if (auto* f = symbols.find<GrowFn>("ncclCommGrow")) {
-    api.ncclCommGrow = [f](Comm comm, int ranks, const UniqueId* id, int rank, Comm* made) {
-      ncclConfig_t config = non_blocking();
+    api.ncclCommGrow = [f](Comm comm, int ranks, const UniqueId* id, int rank, Comm* made, int blocking) {
+      ncclConfig_t config = config_of(blocking);
       return f(real(comm), ranks, reinterpret_cast<const ncclUniqueId*>(id), rank, real(made), &config);
     };
   }

@@ -15,18 +15,28 @@ std::vector<std::uint8_t> fold_program(const std::vector<LeafInterval>& nodes, i
     last[static_cast<std::size_t>(step.into)] = last[static_cast<std::size_t>(step.from)];
     ++program[static_cast<std::size_t>(last[static_cast<std::size_t>(step.from)])];
   }
-  int depth = 0, deepest = 0;
-  for (std::uint8_t merges : program) {
-    deepest = std::max(deepest, ++depth);
-    depth -= merges;
-  }
-  TROUPE_ASSERT(depth == 1 && deepest <= kMaxDepth, "the fold leaves one value on a stack it fits");
+  TROUPE_ASSERT(fold_depth(program) <= kMaxDepth, "a tree is less deep than the stack");
   return program;
+}
+
+int fold_depth(const std::vector<std::uint8_t>& program) {
+  int waiting = -1, deepest = 0;
+  for (const std::uint8_t merges : program) {
+    deepest = std::max(deepest, ++waiting);
+    waiting -= merges & ~kSummedBit;
+  }
+  TROUPE_ASSERT(waiting == 0, "a fold leaves one value");
+  return deepest;
 }
 
 void fold_on_host(const TreeFold& fold) {
   with_fold(fold.dtype, fold.op, [&]<class Element, class Op>(Element, Op) {
-    for (std::size_t i = 0; i < fold.count; ++i) fold_pack<Element, Op, 1>(fold, i);
+    with_depth(fold, [&](auto depth) {
+      for (std::size_t tile = 0; tile < tiles_of<Element>(fold.count); ++tile) {
+        for (int thread = 0; thread < kFoldThreads; ++thread)
+          fold_tile<Element, Op, decltype(depth)::value>(fold, tile, thread);
+      }
+    });
   });
 }
 

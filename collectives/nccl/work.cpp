@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/core/error.hpp"
+#include "runtime/core/quiet_thread.hpp"
 
 namespace troupe::collectives::nccl {
 
@@ -94,10 +95,8 @@ Messages::Messages(std::shared_ptr<Core> core, std::shared_ptr<Communicator> up,
   down_.index = kDown;
 }
 
-void Messages::start() {
-  core_->on_tick([weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->move(false);
-  });
+Messages::~Messages() {
+  clear();
 }
 
 std::shared_ptr<Work> Messages::add(const Op& op, bool on_host) {
@@ -112,54 +111,81 @@ std::shared_ptr<Work> Messages::add(const Op& op, bool on_host) {
 }
 
 void Messages::flush() {
-  move(true);
+  for (Channel* channel : {&up_, &down_}) {
+    const auto noted = std::exchange(channel->noted, nullptr);
+    if (!noted) continue;
+    try {
+      const OnDevice on(core_->facts().caller, core_->facts().device);
+      core_->expect(noted);
+      std::unique_lock hold(mutex_);
+      channel->queue.push_back(noted);
+      if (channel->queue.size() == 1 && channel->knows(*noted)) {
+        issue_first(*channel, hold);
+      } else if (!channel->thread.joinable()) {
+        channel->thread = start_quiet_thread([this, channel] { run(*channel); });
+      }
+      changed_.notify_all();
+    } catch (const Error& e) {
+      fail_by(*core_, e, {&noted, 1});
+    }
+  }
   core_->check();
 }
 
-/// What the channels can do now. `takes_noted`: it is the user's thread.
-void Messages::move(bool takes_noted) {
-  std::vector<std::shared_ptr<PendingOp>> at_stake;
-  try {
-    const std::lock_guard hold(mutex_);
-    for (Channel* channel : {&up_, &down_}) {
-      const auto noted = takes_noted ? std::exchange(channel->noted, nullptr) : nullptr;
-      if (noted) channel->queue.push_back(noted);
-      if (channel->queue.empty()) continue;
-      at_stake.assign(channel->queue.begin(), channel->queue.end());
-      const OnDevice on(core_->facts().caller, core_->facts().device);
-      if (noted) core_->expect(noted);
-      move(*channel);
-    }
-  } catch (const Error& e) {
-    fail_by(*core_, e, at_stake);
-  }
-}
-
 void Messages::clear() {
-  const std::lock_guard hold(mutex_);
+  {
+    const std::lock_guard hold(mutex_);
+    ending_ = true;
+    changed_.notify_all();
+  }
   for (Channel* channel : {&up_, &down_}) {
-    if (channel->noted) channel->queue.push_back(std::exchange(channel->noted, nullptr));
-    for (const auto& pending : std::exchange(channel->queue, {})) core_->drop(*pending);
+    if (channel->thread.joinable()) channel->thread.join();
+    if (channel->noted) core_->drop(*std::exchange(channel->noted, nullptr));
+    channel->queue.clear();
   }
 }
 
-void Messages::move(Channel& channel) {
-  while (!channel.queue.empty()) {
-    const auto first = channel.queue.front();
-    if (!std::exchange(channel.issuing, true)) issue(channel, *first);
-    if (!channel.communicator->is_ready()) return;
+/// What may wait for another rank is issued here. Ends with the group: what is queued then has ended, too.
+void Messages::run(Channel& channel) {
+  std::unique_lock hold(mutex_);
+  for (;;) {
+    changed_.wait(hold, [&] { return ending_ || (!channel.queue.empty() && !channel.issuing); });
+    if (ending_) return;
+    issue_first(channel, hold);
+  }
+}
+
+void Messages::issue_first(Channel& channel, std::unique_lock<std::mutex>& hold) {
+  const auto first = channel.queue.front();
+  channel.issuing = true;
+  hold.unlock();
+  try {
+    const OnDevice on(core_->facts().caller, core_->facts().device);
+    issue(channel, *first);
     core_->arm(*first, channel.communicator->stream());
-    channel.queue.pop_front();
-    channel.issuing = false;
+  } catch (const Error& e) {
+    fail_by(*core_, e, {&first, 1});
   }
+  hold.lock();
+  for (const Op& op : first->ops) channel.connected.insert({op.kind, op.peer});
+  channel.issuing = false;
+  channel.queue.pop_front();
+  changed_.notify_all();
 }
 
-void Messages::issue(Channel& channel, const PendingOp& pending) {
+/// Whether nothing of it has to wait for another rank.
+bool Messages::Channel::knows(const PendingOp& pending) const {
+  return std::all_of(pending.ops.begin(), pending.ops.end(), [&](const Op& op) {
+    return connected.count({op.kind, op.peer}) != 0;
+  });
+}
+
+void Messages::issue(Channel& channel, PendingOp& pending) {
   const Caller& caller = core_->facts().caller;
   const NcclApi& api = core_->api().nccl;
   const Stream stream = channel.communicator->stream();
-  core_->await_inputs(*channel.queue.front(), stream);
-  channel.communicator->begin([&](Comm comm) {
+  core_->await_inputs(pending, stream);
+  channel.communicator->issue([&](Comm comm) {
     for (const Op& op : pending.ops) {
       if (op.count == 0) continue;
       if (op.kind == OpKind::kSend) {

@@ -36,4 +36,13 @@ BackendFactory find_backend(std::string_view name) {
                   "use one of these, or build with the library of the other");
 }
 
+std::vector<int> numbered_hosts(const std::vector<PeerInfo>& peers) {
+  std::map<std::string, int> first;
+  std::vector<int> numbers;
+  for (const PeerInfo& peer : peers) {
+    numbers.push_back(first.try_emplace(peer.host, static_cast<int>(numbers.size())).first->second);
+  }
+  return numbers;
+}
+
 }  // namespace troupe::collectives

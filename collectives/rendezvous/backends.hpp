@@ -30,19 +30,20 @@ struct BackendContext {
   int rank = 0;
   int size = 1;
   int local_rank = -1;  ///< as the launcher says; -1: it does not
-  int device = -1;      ///< of nccl: InitOptions::device
+  int device = -1;      ///< of nccl: InitOptions::device, and the same for share_gpu
+  bool share_gpu = false;
   /// Keys of this formation alone, of which nothing is left once the group is there. Its waits throw
   /// CollectiveAborted once a member is gone or gives up.
   Store& store;
   /// Keys of the group for as long as it lives, without that care for its members. Whoever sets one erases
   /// it.
   std::shared_ptr<Store> lasting_store;
-  std::string group;                       ///< its name, for errors
-  Generation generation;                   ///< the same on every rank, and no other group of the job has it
-  Duration timeout{};                      ///< for forming the group
-  Duration operation_timeout{};            ///< for an operation without progress
-  std::size_t data_bytes = 0;              ///< of memory that operations use without a copy
-  bool messages_between_hosts = true;      ///< as in InitOptions, as the next
+  std::string group;                   ///< its name, for errors
+  Generation generation;               ///< the same on every rank, and no other group of the job has it
+  Duration timeout{};                  ///< for forming the group
+  Duration operation_timeout{};        ///< for an operation without progress
+  std::size_t data_bytes = 0;          ///< of memory that operations use without a copy
+  bool messages_between_hosts = true;  ///< as in InitOptions, as the next
   bool progress_thread = true;
   JobKey key{};                            ///< for connections between ranks
   std::string address;                     ///< numeric: where other machines reach this one
@@ -54,6 +55,9 @@ struct BackendContext {
   std::string purpose;                     ///< what errors begin with
   std::function<std::string(int)> name;    ///< how a rank is called in errors
 };
+
+/// By rank: the first rank that is on the same host.
+std::vector<int> numbered_hosts(const std::vector<PeerInfo>& peers);
 
 using BackendFactory = std::function<std::shared_ptr<ProcessGroup>(const BackendContext&)>;
 

@@ -27,6 +27,9 @@ struct InitOptions {
   /// Of nccl: CUDA's index of this rank's GPU. -1: the launcher's local rank, else the rank's place among
   /// those of its machine, modulo the number of GPUs that the process sees.
   int device = -1;
+  /// Of nccl: several ranks may be on one GPU, which NCCL refuses by itself: for tests, and slow. The same on
+  /// every rank, and before the process makes its first communicator of NCCL, whose environment it sets.
+  bool share_gpu = false;
   /// What this rank's host is called: ranks with the same text share memory. Empty: it is found out, by the
   /// boot, the network namespace and the user. Give it where that is the same and memory cannot be shared.
   std::string host{};

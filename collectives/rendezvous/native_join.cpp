@@ -20,12 +20,9 @@ class NativeJoin {
                                .timeout = c_.operation_timeout,
                                .data_bytes = c_.data_bytes,
                                .progress_thread = c_.progress_thread};
+    options.machines = numbered_hosts(c_.peers);
     for (int r = 0; r < c_.size; ++r) {
-      const auto& host = peer(r).host;
-      if (host == me_.host) locals_.push_back(r);
-      const auto same = [&](const PeerInfo& other) { return other.host == host; };
-      const auto first = std::find_if(c_.peers.begin(), c_.peers.end(), same);
-      options.machines.push_back(static_cast<int>(first - c_.peers.begin()));  // numbered by its first rank
+      if (peer(r).host == me_.host) locals_.push_back(r);
     }
     options.region = std::make_shared<SharedMemory>(region(options.machines));
     if (locals_.size() < c_.peers.size()) options.remote = connect(options.machines);

@@ -22,9 +22,11 @@ class NcclJoin {
     NcclGroupOptions options{.rank = c_.rank,
                              .size = c_.size,
                              .device = device(c_.local_rank >= 0 ? c_.local_rank : static_cast<int>(place)),
+                             .hosts = numbered_hosts(c_.peers),
                              .name = c_.group,
                              .generation = c_.generation,
-                             .timeout = c_.operation_timeout};
+                             .timeout = c_.operation_timeout,
+                             .share_gpu = c_.share_gpu};
     options.exchange = [this](const std::string& from_rank_0) {
       if (c_.rank == 0) c_.store.set("invitation", from_rank_0);
       return c_.rank == 0 ? from_rank_0 : c_.store.get("invitation", left());

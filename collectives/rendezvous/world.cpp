@@ -117,6 +117,7 @@ std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
                                     .size = static_cast<int>(members.size()),
                                     .local_rank = place_.local_rank,
                                     .device = options_.device,
+                                    .share_gpu = options_.share_gpu,
                                     .store = formation,
                                     .lasting_store = keys_of(client, plan.key),
                                     .group = plan.name,

@@ -36,7 +36,9 @@ CudaApi make_memory_calls(DoubleState& s, int p) {
       capture->memory.insert(*at);
       return 0;
     }
-    return allocate("cudaMallocAsync", at, bytes);
+    const int code = allocate("cudaMallocAsync", at, bytes);
+    if (code == 0) s.recorder(p).allocate(*at, bytes);
+    return code;
   };
   api.cudaMallocHost = [allocate](void** at, std::size_t bytes) {
     return allocate("cudaMallocHost", at, bytes);
@@ -53,6 +55,7 @@ CudaApi make_memory_calls(DoubleState& s, int p) {
       return 0;
     }
     forget(at);
+    if (const auto misuse = s.recorder(p).free(&s.stream_of(p, stream), at); !misuse.empty()) s.note(misuse);
     s.stream_of(p, stream).enqueue([at] { std::free(at); });
     return 0;
   };
@@ -64,6 +67,7 @@ CudaApi make_memory_calls(DoubleState& s, int p) {
   };
   api.cudaMemcpyAsync = [&s, p](void* to, const void* from, std::size_t bytes, Stream stream) {
     if (const int code = s.enter(p, "cudaMemcpyAsync")) return code;
+    s.put(p, stream, StreamRecorder::What::kOther, {{from, bytes, false}, {to, bytes, true}});
     s.stream_of(p, stream).enqueue([=] { std::memcpy(to, from, bytes); });
     return 0;
   };
@@ -98,10 +102,12 @@ void fill_events(DoubleState& s, int p, CudaApi& api) {
       at->token = capture ? nullptr : token;
       if (capture) {
         const std::lock_guard inner(capture->mutex);
-        at->stream = &s.stream_of(p, stream);
-        at->at = capture->enqueued[at->stream];
+        void* on = &s.stream_of(p, stream);
+        at->before = capture->joined[on];
+        at->before[on] = capture->enqueued[on];
         return 0;
       }
+      at->clock = s.recorder(p).record(&s.stream_of(p, stream));
     }
     s.stream_of(p, stream).enqueue([token] { token->finish(); });
     return 0;
@@ -130,7 +136,9 @@ void fill_events(DoubleState& s, int p, CudaApi& api) {
       s.note("cudaEventQuery of an event in a graph");
       return 907;
     }
-    return !at->token || at->token->is_done() ? 0 : nccl::kCudaNotReady;
+    if (at->token && !at->token->is_done()) return nccl::kCudaNotReady;
+    s.recorder(p).host_saw(at->clock);
+    return 0;
   };
   api.cudaStreamWaitEvent = [&s, p](Stream stream, Event event) {
     if (const int code = s.enter(p, "cudaStreamWaitEvent")) return code;
@@ -141,11 +149,12 @@ void fill_events(DoubleState& s, int p, CudaApi& api) {
       if (!waits.capture()) waits.set_capture(at->capture);
       const std::lock_guard inner(at->capture->mutex);
       at->capture->streams.insert(&waits);
-      auto& joined = at->capture->joined[at->stream];
-      if (&waits == at->capture->origin) joined = std::max(joined, at->at);
+      auto& joined = at->capture->joined[&waits];
+      for (const auto& [part, tasks] : at->before) joined[part] = std::max(joined[part], tasks);
       return 0;
     }
     if (waits.capture()) s.note("a stream that is captured waits for what is not");
+    s.recorder(p).wait(&waits, at->clock);
     if (at->token) s.stream_of(p, stream).enqueue([token = at->token] { token->wait(); });
     return 0;
   };
@@ -209,6 +218,18 @@ int DoubleState::enter(int p, const std::string& name) {
   return code;
 }
 
+StreamRecorder& DoubleState::recorder(int p) {
+  const std::lock_guard hold(mutex);
+  return recorders[p];
+}
+
+void DoubleState::put(int p, Stream stream, StreamRecorder::What what,
+                      const std::vector<StreamRecorder::Range>& touches) {
+  DoubleStream& on = stream_of(p, stream);
+  if (on.capture()) return;
+  if (const auto wrong = recorder(p).put(&on, what, touches); !wrong.empty()) note(wrong);
+}
+
 void DoubleState::note(const std::string& what) {
   const std::lock_guard hold(mutex);
   misuse.push_back(what);
@@ -255,12 +276,18 @@ void fill_cuda(DoubleState& s, int p, CudaApi& api) {
       const std::lock_guard hold(s.mutex);
       s.streams.erase(stream);
     }
+    s.recorder(p).forget(stream);
     delete static_cast<DoubleStream*>(stream);
     return 0;
   };
   api.load_kernels = [&s, p] { return s.enter(p, "load_kernels"); };
   api.launch_tree_fold = [&s, p](const nccl::TreeFold& fold, Stream stream) {
     if (const int code = s.enter(p, "launch_tree_fold")) return code;
+    std::vector<StreamRecorder::Range> touches;
+    const std::size_t bytes = fold.count * element_size(fold.dtype);
+    for (int i = 0; i < fold.sources; ++i) touches.push_back({nccl::source_of(fold, i), bytes, false});
+    touches.push_back({fold.out, bytes, true});
+    s.put(p, stream, StreamRecorder::What::kFold, touches);
     s.stream_of(p, stream).enqueue([fold] { nccl::fold_on_host(fold); });
     return 0;
   };
@@ -327,7 +354,7 @@ std::function<void()> NcclDouble::end_capture(int p, Stream stream) {
   }
   bool whole = !capture->broken && capture->memory.empty();
   for (const auto& [part, tasks] : capture->enqueued) {
-    whole = whole && (part == capture->origin || capture->joined[part] == tasks);
+    whole = whole && (part == capture->origin || capture->joined[capture->origin][part] == tasks);
   }
   if (!whole) return nullptr;
   return [&on, capture] {
@@ -350,6 +377,32 @@ int NcclDouble::calls(int p, const std::string& name) const {
   const std::lock_guard hold(state_->mutex);
   const auto found = state_->calls.find({p, name});
   return found == state_->calls.end() ? 0 : found->second;
+}
+
+void NcclDouble::set_hosts(std::vector<int> hosts) {
+  const std::lock_guard hold(state_->mutex);
+  state_->hosts = std::move(hosts);
+  state_->sent.clear();
+}
+
+std::size_t NcclDouble::sent_bytes(int from_host, int to_host) const {
+  const std::lock_guard hold(state_->mutex);
+  const auto found = state_->sent.find({from_host, to_host});
+  return found == state_->sent.end() ? 0 : found->second;
+}
+
+std::size_t NcclDouble::most_bytes(int p) const {
+  return state_->recorder(p).most_bytes();
+}
+
+int NcclDouble::moves_beside_folds(int p) const {
+  return state_->recorder(p).moves_beside_folds();
+}
+
+int NcclDouble::threads(int p) const {
+  const std::lock_guard hold(state_->mutex);
+  const auto found = state_->threads.find(p);
+  return found == state_->threads.end() ? 0 : found->second;
 }
 
 std::string NcclDouble::leaked() const {

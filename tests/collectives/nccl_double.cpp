@@ -14,7 +14,6 @@ namespace {
 
 using kernel::with_element;
 using nccl::Comm;
-using nccl::kNcclInProgress;
 using nccl::kNcclSuccess;
 using nccl::NcclApi;
 using nccl::NcclOp;
@@ -25,7 +24,6 @@ using Kind = Operation::Kind;
 
 constexpr int kInvalidArgument = 4;
 constexpr int kInvalidUsage = nccl::kNcclInvalidUsage;
-constexpr int kPolls = 3;                     ///< for how many a call is in progress
 constexpr std::chrono::seconds kForever(20);  ///< after which what would wait for good notes that
 constexpr int kVersionOfWaitingDestroy = 23102;
 
@@ -198,68 +196,90 @@ struct Queued {
 };
 thread_local int group_depth = 0;
 thread_local std::vector<Queued> group;
-thread_local std::vector<std::function<void()>> aborts;  ///< of the group
+thread_local std::vector<std::function<void()>> ends;  ///< of communicators, in the group
 
-/// Notes which pairs the operations need, for all to see.
-void connect(DoubleComm& comm, const std::vector<Operation>& operations) {
+/// Blocks until the pairs of the operations have both made their calls, as at the first message between two
+/// ranks. False: an abort ended the wait.
+bool connect(DoubleComm& comm, const std::vector<Operation>& operations) {
   World& world = *comm.world;
-  const std::lock_guard hold(world.mutex);
+  std::unique_lock hold(world.mutex);
+  std::vector<std::pair<int, int>> pairs;
   for (const Operation& o : operations) {
     if (o.kind != Kind::kSend && o.kind != Kind::kRecv) continue;
     const bool sends = o.kind == Kind::kSend;
-    const auto pair = sends ? std::pair(comm.rank, o.peer) : std::pair(o.peer, comm.rank);
-    (sends ? world.senders : world.receivers).insert(pair);
-    comm.connecting.push_back(pair);
+    pairs.push_back(sends ? std::pair(comm.rank, o.peer) : std::pair(o.peer, comm.rank));
+    (sends ? world.senders : world.receivers).insert(pairs.back());
   }
-}
-
-bool is_connected(DoubleComm& comm) {
-  World& world = *comm.world;
-  const std::lock_guard hold(world.mutex);
-  std::erase_if(comm.connecting, [&](auto pair) {
-    return world.senders.count(pair) != 0 && world.receivers.count(pair) != 0;
+  world.changed.notify_all();
+  world.changed.wait(hold, [&] {
+    return comm.stopped || std::all_of(pairs.begin(), pairs.end(), [&](auto pair) {
+             return world.senders.count(pair) != 0 && world.receivers.count(pair) != 0;
+           });
   });
-  return comm.connecting.empty();
+  if (comm.stopped) return false;
+  ++comm.running;
+  return true;
 }
 
-/// Puts the queued operations of one communicator on its stream after some polls.
-void launch(DoubleState& s, int p, std::vector<Queued> queued) {
+/// Counts what a message, or an all-gather, sends to another host.
+void count_bytes(DoubleState& s, const DoubleComm& comm, const Operation& o) {
+  const std::lock_guard hold(s.mutex);
+  if (s.hosts.empty() || (o.kind != Kind::kSend && o.kind != Kind::kAllGather)) return;
+  const int size = comm.world->size, to = o.kind == Kind::kSend ? o.peer : (comm.rank + 1) % size;
+  const int here = s.hosts.at(static_cast<std::size_t>(comm.rank)),
+            there = s.hosts.at(static_cast<std::size_t>(to));
+  const std::size_t times = o.kind == Kind::kSend ? 1 : static_cast<std::size_t>(size - 1);
+  if (here != there) s.sent[{here, there}] += times * bytes_of(o);
+}
+
+/// Puts the queued operations of one communicator on its stream.
+int launch(DoubleState& s, int p, const std::vector<Queued>& queued) {
   const auto comm = queued.front().comm;
   const Stream stream = queued.front().stream;
   std::vector<Operation> operations;
   for (const Queued& q : queued) operations.push_back(q.operation);
-  connect(*comm, operations);
-  const std::lock_guard hold(s.mutex);
-  const bool hangs = s.hanging.erase(p) != 0;
-  comm->polls = kPolls;
+  bool hangs = false;
   {
-    const std::lock_guard inner(comm->world->mutex);
-    ++comm->running;
+    const std::lock_guard hold(s.mutex);
+    hangs = s.hanging.erase(p) != 0;
+    if (!comm->blocking) ++s.threads[p];
   }
-  comm->pending.push_back([&s, p, comm, stream, operations = std::move(operations), hangs] {
-    const bool captured = s.stream_of(p, stream).capture() != nullptr;
-    const auto count = [comm](int more) {
-      const std::lock_guard inner(comm->world->mutex);
-      comm->running += more;
-    };
-    if (captured) count(-1);  // what runs are the graph's replays
-    s.stream_of(p, stream).enqueue([comm, operations, hangs, captured, count] {
-      if (captured) count(1);
-      run_kernel(*comm, operations, hangs);
-    });
+  const Inside inside(comm);
+  if (!connect(*comm, operations)) return kInternalError;
+  std::vector<StreamRecorder::Range> touches;
+  for (const Operation& o : operations) {
+    const auto ranks = static_cast<std::size_t>(comm->world->size.load());
+    const std::size_t bytes = bytes_of(o);
+    if (o.kind != Kind::kRecv) touches.push_back({o.in, bytes, false});
+    if (o.kind != Kind::kSend)
+      touches.push_back({o.out, o.kind == Kind::kAllGather ? ranks * bytes : bytes, true});
+    count_bytes(s, *comm, o);
+  }
+  s.put(p, stream, StreamRecorder::What::kMove, touches);
+  const bool captured = s.stream_of(p, stream).capture() != nullptr;
+  const auto count = [comm](int more) {
+    const std::lock_guard inner(comm->world->mutex);
+    comm->running += more;
+  };
+  if (captured) count(-1);  // what runs are the graph's replays
+  s.stream_of(p, stream).enqueue([comm, operations, hangs, captured, count] {
+    if (captured) count(1);
+    run_kernel(*comm, operations, hangs);
   });
+  return kNcclSuccess;
 }
 
 int end_group(DoubleState& s, int p) {
   auto queued = std::exchange(group, {});
+  int code = kNcclSuccess;
   while (!queued.empty()) {
     const auto comm = queued.front().comm;
     const auto rest =
         std::stable_partition(queued.begin(), queued.end(), [&](const Queued& q) { return q.comm == comm; });
-    launch(s, p, {queued.begin(), rest});
+    if (const int failed = launch(s, p, {queued.begin(), rest})) code = failed;
     queued.erase(queued.begin(), rest);
   }
-  return kNcclInProgress;
+  return code;
 }
 
 int enqueue(DoubleState& s, int p, const char* name, Comm handle, Stream stream, Operation operation) {
@@ -268,8 +288,8 @@ int enqueue(DoubleState& s, int p, const char* name, Comm handle, Stream stream,
   if (!comm) return kInvalidArgument;
   {
     const std::lock_guard hold(s.mutex);
-    if (in_progress(*comm) || comm->revoked || comm->finalized) {
-      s.misuse.push_back(std::string(name) + " on a communicator that is in progress or has ended");
+    if (comm->revoked || comm->finalized) {
+      s.misuse.push_back(std::string(name) + " on a communicator that has ended");
       return kInvalidUsage;
     }
     const auto made = comm->operators.find(static_cast<int>(operation.op));
@@ -289,7 +309,7 @@ void fill_operations(DoubleState& s, int p, NcclApi& api) {
   };
   api.ncclGroupEnd = [&s, p] {
     if (group_depth-- <= 0) s.note("ncclGroupEnd without a start");
-    for (const auto& abort : std::exchange(aborts, {})) abort();
+    for (const auto& end : std::exchange(ends, {})) end();
     if (const int code = s.enter(p, "ncclGroupEnd")) {
       group.clear();
       return code;
@@ -349,49 +369,37 @@ void fill_operations(DoubleState& s, int p, NcclApi& api) {
   };
 }
 
-/// Ends the kernels of a communicator, and waits for that as NCCL does.
-void stop_kernels(DoubleState& s, DoubleComm& comm) {
-  std::vector<std::function<void()>> pending;
-  {
-    const std::lock_guard hold(s.mutex);
-    pending = std::exchange(comm.pending, {});
-  }
-  World& world = *comm.world;
-  std::unique_lock hold(world.mutex);
-  comm.running -= static_cast<int>(pending.size());  // these never reach their stream
-  comm.stopped = true;
-  comm.connecting.clear();
-  world.changed.notify_all();
-}
-
-/// Whether kernels of a communicator that was stopped have yet to leave their streams.
-bool is_stopping(DoubleComm& comm) {
-  const std::lock_guard hold(comm.world->mutex);
-  return comm.stopped && comm.running > 0;
-}
-
 int poll(DoubleState& s, int p, Comm handle, int* code) {
   if (const int failed = s.enter(p, "ncclCommGetAsyncError")) return failed;
   const auto comm = find(s, handle, "ncclCommGetAsyncError");
   if (!comm) return kInvalidArgument;
-  const bool joined = all_joined(*comm->world) && is_connected(*comm) && !is_stopping(*comm);
-  std::vector<std::function<void()>> pending;
-  {
-    const std::lock_guard hold(s.mutex);
-    *code = kNcclInProgress;
-    if (s.one_gpu && comm->world->size > 1 && s.shares_gpu.count(p) == 0) comm->error = kInvalidUsage;
-    if (comm->error != 0) *code = comm->error;
-    if (comm->error != 0 || !joined) return kNcclSuccess;
-    if (comm->polls > 0 && --comm->polls > 0) return kNcclSuccess;
-    if (comm->made) {
-      if (!comm->made()) return kNcclSuccess;
-      comm->made = nullptr;
-    }
-    *code = kNcclSuccess;
-    pending = std::exchange(comm->pending, {});
-  }
-  for (const auto& start : pending) start();
+  const std::lock_guard hold(s.mutex);
+  *code = comm->error;
   return kNcclSuccess;
+}
+
+/// Waits until the kernels of a communicator have left their streams.
+void await_quiet(DoubleState& s, DoubleComm& comm, const char* name) {
+  std::unique_lock hold(comm.world->mutex);
+  if (!comm.world->changed.wait_for(hold, kForever, [&] { return comm.running == 0; }))
+    s.note(std::string(name) + " waits for a kernel that never ends: the real one would forever");
+}
+
+/// Ends the attempt to make it, if that goes on.
+void abandon(DoubleComm& comm) {
+  const std::lock_guard hold(comm.world->mutex);
+  if (comm.world->joined == comm.world->size) return;
+  comm.stopped = true;
+  comm.world->changed.notify_all();
+}
+
+/// Does `end` at the end of the group, if there is one.
+void at_group_end(std::function<void()> end) {
+  if (group_depth > 0) {
+    ends.push_back(std::move(end));
+  } else {
+    end();
+  }
 }
 
 void fill_life(DoubleState& s, int p, NcclApi& api) {
@@ -406,7 +414,7 @@ void fill_life(DoubleState& s, int p, NcclApi& api) {
     const std::lock_guard hold(s.mutex);
     s.shares_gpu.insert(p);
   };
-  api.ncclCommInitRankConfig = [&s, p](Comm* made, int ranks, const UniqueId& id, int rank) {
+  api.ncclCommInitRankConfig = [&s, p](Comm* made, int ranks, const UniqueId& id, int rank, int blocking) {
     if (const int code = s.enter(p, "ncclCommInitRankConfig")) return code;
     int number = 0;
     std::memcpy(&number, id.bytes.data(), sizeof number);
@@ -418,32 +426,37 @@ void fill_life(DoubleState& s, int p, NcclApi& api) {
       world = found;
     }
     if (world->size != ranks || rank < 0 || rank >= ranks) return kInvalidArgument;
-    *made = add_comm(s, std::move(world), rank, p);
-    return kNcclInProgress;
+    const auto comm = add_comm(s, std::move(world), rank, p, blocking);
+    const Inside inside(comm);
+    give(comm, made);
+    {
+      const std::lock_guard hold(s.mutex);
+      if (s.one_gpu && ranks > 1 && s.shares_gpu.count(p) == 0) return kInvalidUsage;
+    }
+    return await_joined(*comm);
   };
   api.ncclCommGetAsyncError = [&s, p](Comm comm, int* code) { return poll(s, p, comm, code); };
   api.ncclCommFinalize = [&s, p](Comm handle) {
     if (const int code = s.enter(p, "ncclCommFinalize")) return code;
     const auto comm = find(s, handle, "ncclCommFinalize");
     if (!comm) return kInvalidArgument;
-    const std::lock_guard hold(s.mutex);
-    if (comm->revoked || in_progress(*comm)) {
-      s.misuse.push_back("ncclCommFinalize of a communicator that is revoked or in progress");
+    {
+      const std::lock_guard hold(s.mutex);
+      if (comm->revoked) s.misuse.push_back("ncclCommFinalize of a communicator that is revoked");
+      comm->finalized = true;
     }
-    comm->finalized = true;
-    comm->polls = kPolls;
-    return kNcclInProgress;
+    at_group_end([&s, comm] { await_quiet(s, *comm, "ncclCommFinalize"); });
+    return kNcclSuccess;
   };
   const auto free_it = [&s](const std::shared_ptr<DoubleComm>& comm) {
     {
-      std::unique_lock hold(comm->world->mutex);
-      if (!comm->world->changed.wait_for(hold, kForever, [&] { return comm->running == 0; }))
-        s.note("ncclCommAbort waits for a kernel that never ends: the real one would forever");
+      const std::lock_guard hold(comm->world->mutex);
+      if (comm->inside > 0) s.note("a communicator is freed while a call is in it");
     }
-    const auto handle = reinterpret_cast<Comm>(comm.get());
+    await_quiet(s, *comm, "ncclCommAbort");
+    const auto handle = handle_of(comm);
     const std::lock_guard hold(s.mutex);
     std::erase_if(s.registrations, [&](const auto& entry) { return entry.second == handle; });
-    if (comm->made) s.comms.erase(comm->child);
     s.comms.erase(handle);
   };
   /// The communicator, which no other call may use from now on.
@@ -458,7 +471,6 @@ void fill_life(DoubleState& s, int p, NcclApi& api) {
     const auto comm = close("ncclCommDestroy", handle);
     if (!comm) return kInvalidArgument;
     if (!comm->finalized) s.note("ncclCommDestroy before ncclCommFinalize");
-    stop_kernels(s, *comm);
     if (s.version >= kVersionOfWaitingDestroy) {
       World& world = *comm->world;
       std::unique_lock hold(world.mutex);
@@ -475,17 +487,19 @@ void fill_life(DoubleState& s, int p, NcclApi& api) {
     if (const int code = s.enter(p, "ncclCommAbort")) return code;
     const auto comm = close("ncclCommAbort", handle);
     if (!comm) return kInvalidArgument;
-    stop_kernels(s, *comm);
+    std::shared_ptr<DoubleComm> child;
+    {
+      const std::lock_guard hold(s.mutex);
+      child = comm->child.lock();
+    }
+    stop(*comm);
+    if (child) abandon(*child);
     {
       const std::lock_guard hold(comm->world->mutex);
       comm->world->aborted = true;
       comm->world->changed.notify_all();
     }
-    if (group_depth > 0) {
-      aborts.push_back([=] { free_it(comm); });
-    } else {
-      free_it(comm);
-    }
+    at_group_end([=] { free_it(comm); });
     return kNcclSuccess;
   };
   if (s.version >= nccl::kVersionOfRevoke) {
@@ -495,16 +509,16 @@ void fill_life(DoubleState& s, int p, NcclApi& api) {
       if (!comm) return kInvalidArgument;
       {
         const std::lock_guard hold(s.mutex);
-        if (in_progress(*comm) || comm->finalized || comm->revoked) {
-          s.misuse.push_back("ncclCommRevoke of a communicator that is in progress or has ended");
+        const std::lock_guard inner(comm->world->mutex);
+        if (comm->inside > 0 || comm->finalized || comm->revoked) {
+          s.misuse.push_back("ncclCommRevoke of a communicator that a call is in, or that has ended");
           return kInvalidUsage;
         }
+        comm->revoked = true;
       }
-      stop_kernels(s, *comm);
-      const std::lock_guard hold(s.mutex);
-      comm->revoked = true;
-      comm->polls = kPolls;
-      return kNcclInProgress;
+      stop(*comm);
+      at_group_end([&s, comm] { await_quiet(s, *comm, "ncclCommRevoke"); });
+      return kNcclSuccess;
     };
   }
 }

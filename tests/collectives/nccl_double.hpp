@@ -2,17 +2,19 @@
 /// the host's, streams are threads that run queued tasks, and collectives copy between the buffers of ranks
 /// that are threads of one process. What it keeps of the real ones is what the orchestration must get right:
 /// - Everything on a stream happens later, in order; events and waits on them are all that joins streams.
-/// - Communicators are non-blocking: a call is in progress for some polls, and only then on its stream.
+/// - Communicators block. A group of calls on one that does not would start a thread, which is counted.
 /// - A collective that a rank never joins, or that ranks disagree about, hangs until it is aborted.
 /// - A kernel that is aborted ends like one that is done.
-/// - A pair of ranks connects at its first message: the call of either is in progress until both have made
-/// it.
-/// - ncclCommAbort and a revoke end when the kernels have left their streams, and block, or are in progress,
-///   until then. A group of aborts stops all kernels before it waits for any.
+/// - A pair of ranks connects at its first message: the call of either blocks until both have made it, or
+///   until another thread aborts the communicator. The call uses it until it returns.
+/// - ncclCommAbort and a revoke end when the kernels have left their streams, and block until then. In a
+/// group
+///   they stop all kernels and calls at once; the group's end waits, and frees.
 /// - Work on a stream that is captured runs when the graph does; streams join a capture by its events.
 /// - From 2.31.2 on ncclCommDestroy waits for every rank's.
-/// Misuse (a call on a communicator that is in progress or gone, on the wrong device, a leak) is written
-/// down.
+/// - What touches the same memory on two streams waits one for the other.
+/// Misuse (a call on a communicator that is gone, one freed while a call is in it, the wrong device, a leak)
+/// is written down.
 #pragma once
 
 #include <functional>
@@ -65,6 +67,16 @@ class NcclDouble {
   std::string leaked() const;
   /// How often process p called `name`.
   int calls(int p, const std::string& name) const;
+  /// From now on rank r of a communicator is on hosts[r], and bytes between hosts are counted.
+  void set_hosts(std::vector<int> hosts);
+  /// Bytes that crossed from one host to another. An all-gather goes around the ring of ranks.
+  std::size_t sent_bytes(int from_host, int to_host) const;
+  /// The most bytes of device memory that process p had allocated at a time.
+  std::size_t most_bytes(int p) const;
+  /// How many moves of process p did not have to wait for a fold that was enqueued before.
+  int moves_beside_folds(int p) const;
+  /// How many threads the library started in process p for groups of calls.
+  int threads(int p) const;
 
  private:
   std::unique_ptr<DoubleState> state_;

@@ -1,6 +1,7 @@
 /// Of the NCCL half of the double: how communicators come from others, and memory; and what its parts share.
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -9,7 +10,6 @@
 namespace troupe::collectives::testing {
 
 using nccl::Comm;
-using nccl::kNcclInProgress;
 using nccl::kNcclSuccess;
 using nccl::NcclApi;
 using nccl::UniqueId;
@@ -22,28 +22,52 @@ std::shared_ptr<DoubleComm> find(DoubleState& s, Comm comm, const char* name) {
   return nullptr;
 }
 
-Comm add_comm(DoubleState& s, std::shared_ptr<World> world, int rank, int p) {
+std::shared_ptr<DoubleComm> add_comm(DoubleState& s, std::shared_ptr<World> world, int rank, int p,
+                                     int blocking) {
   auto comm = std::make_shared<DoubleComm>();
   comm->rank = rank;
   comm->process = p;
+  comm->blocking = blocking != 0;
   {
     const std::lock_guard hold(world->mutex);
     ++world->joined;
+    world->changed.notify_all();
   }
   comm->world = std::move(world);
-  const auto handle = reinterpret_cast<Comm>(comm.get());
   const std::lock_guard hold(s.mutex);
-  s.comms.emplace(handle, std::move(comm));
-  return handle;
+  s.comms.emplace(handle_of(comm), comm);
+  return comm;
 }
 
-bool all_joined(World& world) {
-  const std::lock_guard hold(world.mutex);
-  return world.size != 0 && world.joined == world.size;
+Comm handle_of(const std::shared_ptr<DoubleComm>& comm) {
+  return reinterpret_cast<Comm>(comm.get());
 }
 
-bool in_progress(const DoubleComm& comm) {
-  return comm.polls > 0 || comm.made || !comm.pending.empty();
+void give(const std::shared_ptr<DoubleComm>& comm, Comm* made) {
+  std::atomic_ref(*made).store(handle_of(comm), std::memory_order_release);
+}
+
+int await_joined(DoubleComm& comm) {
+  World& world = *comm.world;
+  std::unique_lock hold(world.mutex);
+  world.changed.wait(hold, [&] { return comm.stopped || world.joined == world.size; });
+  return comm.stopped ? kInternalError : kNcclSuccess;
+}
+
+void stop(DoubleComm& comm) {
+  const std::lock_guard hold(comm.world->mutex);
+  comm.stopped = true;
+  comm.world->changed.notify_all();
+}
+
+Inside::Inside(std::shared_ptr<DoubleComm> comm) : comm_(std::move(comm)) {
+  const std::lock_guard hold(comm_->world->mutex);
+  ++comm_->inside;
+}
+
+Inside::~Inside() {
+  const std::lock_guard hold(comm_->world->mutex);
+  --comm_->inside;
 }
 
 namespace {
@@ -51,36 +75,32 @@ namespace {
 constexpr int kInvalidArgument = 4;
 constexpr int kInvalidUsage = nccl::kNcclInvalidUsage;
 
-/// Makes `child` from `parent`: `*out` is there once the parent is ready, and that is when all have joined.
-int make_from(DoubleState& s, const std::shared_ptr<DoubleComm>& parent, std::shared_ptr<World> child,
-              int rank, Comm* out) {
-  const Comm handle = add_comm(s, child, rank, parent->process);
-  const std::lock_guard hold(s.mutex);
-  parent->polls = kPolls;
-  parent->child = handle;
-  parent->made = [child, handle, out] {
-    if (!all_joined(*child)) return false;
-    *out = handle;
-    return true;
-  };
-  return kNcclInProgress;
+/// Makes one of `world` from `parent`: `*out` is there when all have joined, or an abort of the parent ended
+/// the attempt.
+int make_from(DoubleState& s, const std::shared_ptr<DoubleComm>& parent, std::shared_ptr<World> world,
+              int rank, Comm* out, int blocking) {
+  const Inside inside(parent);
+  const auto child = add_comm(s, std::move(world), rank, parent->process, blocking);
+  {
+    const std::lock_guard hold(s.mutex);
+    parent->child = child;
+  }
+  const int code = await_joined(*child);
+  give(child, out);
+  return code;
 }
 
 }  // namespace
 
 void fill_membership(DoubleState& s, int p, NcclApi& api) {
   if (s.version >= nccl::kVersionOfShrink) {
-    api.ncclCommShrink = [&s, p](Comm handle, int* gone, int count, Comm* out) {
+    api.ncclCommShrink = [&s, p](Comm handle, int* gone, int count, Comm* out, int blocking) {
       if (const int code = s.enter(p, "ncclCommShrink")) return code;
       const auto parent = find(s, handle, "ncclCommShrink");
       if (!parent) return kInvalidArgument;
       {
         const std::lock_guard hold(s.mutex);
         if (parent->error != 0) return parent->error;
-        if (in_progress(*parent)) {
-          s.misuse.push_back("ncclCommShrink of a communicator that is in progress: poll it first");
-          return kInvalidArgument;
-        }
       }
       const std::vector<int> lost(gone, gone + count);
       std::shared_ptr<World> child;
@@ -91,7 +111,7 @@ void fill_membership(DoubleState& s, int p, NcclApi& api) {
         child = found;
       }
       const auto below = std::lower_bound(lost.begin(), lost.end(), parent->rank) - lost.begin();
-      return make_from(s, parent, std::move(child), parent->rank - static_cast<int>(below), out);
+      return make_from(s, parent, std::move(child), parent->rank - static_cast<int>(below), out, blocking);
     };
   }
   if (s.version < nccl::kVersionOfGrow) return;
@@ -110,7 +130,7 @@ void fill_membership(DoubleState& s, int p, NcclApi& api) {
     s.worlds[number] = std::move(child);
     return kNcclSuccess;
   };
-  api.ncclCommGrow = [&s, p](Comm handle, int ranks, const UniqueId* id, int rank, Comm* out) {
+  api.ncclCommGrow = [&s, p](Comm handle, int ranks, const UniqueId* id, int rank, Comm* out, int blocking) {
     if (const int code = s.enter(p, "ncclCommGrow")) return code;
     const auto parent = handle != nullptr ? find(s, handle, "ncclCommGrow") : nullptr;
     if (handle != nullptr && !parent) return kInvalidArgument;
@@ -130,9 +150,11 @@ void fill_membership(DoubleState& s, int p, NcclApi& api) {
     }
     if (!child) return kInvalidUsage;
     child->size = ranks;
-    if (parent) return make_from(s, parent, std::move(child), parent->rank, out);
-    *out = add_comm(s, std::move(child), rank, p);
-    return kNcclInProgress;
+    if (parent) return make_from(s, parent, std::move(child), parent->rank, out, blocking);
+    const auto made = add_comm(s, std::move(child), rank, p, blocking);
+    const Inside inside(made);
+    give(made, out);
+    return await_joined(*made);
   };
 }
 

@@ -11,6 +11,7 @@
 
 #include "collectives/nccl/tree_fold.hpp"
 #include "tests/collectives/nccl_double.hpp"
+#include "tests/collectives/stream_recorder.hpp"
 
 namespace troupe::collectives::testing {
 
@@ -39,8 +40,9 @@ struct Capture {
   std::mutex mutex;
   bool broken = false;
   std::vector<std::function<void()>> tasks;
-  std::set<void*> streams;                        ///< that are part of it
-  std::map<void*, std::size_t> enqueued, joined;  ///< tasks of a stream, and how many the first one waits for
+  std::set<void*> streams;                               ///< that are part of it
+  std::map<void*, std::size_t> enqueued;                 ///< tasks of a stream
+  std::map<void*, std::map<void*, std::size_t>> joined;  ///< by stream: how many of another it waits for
   void* origin = nullptr;
   std::set<void*> memory;  ///< it allocated and has to free
   std::vector<std::unique_ptr<std::byte[]>> owned;
@@ -50,8 +52,9 @@ struct DoubleEvent {
   std::mutex mutex;
   std::shared_ptr<Token> token;      ///< null before it is first recorded
   std::shared_ptr<Capture> capture;  ///< of a moment in a graph
-  void* stream = nullptr;            ///< there
-  std::size_t at = 0;
+  /// There: how much of every stream comes before it.
+  std::map<void*, std::size_t> before;
+  StreamRecorder::Clock clock;  ///< of a moment on a stream
 };
 
 /// Runs tasks in order on a thread; its destructor runs what is left.
@@ -119,17 +122,16 @@ struct DoubleComm {
   std::shared_ptr<World> world;
   int rank = 0;
   int process = 0;
-  bool stopped = false;  ///< aborted or revoked; guarded by world->mutex, as are the next two
+  bool blocking = true;
+  // Guarded by world->mutex.
+  bool stopped = false;  ///< aborted or revoked
   int running = 0;       ///< kernels on streams
+  int inside = 0;        ///< calls that other threads could free it under
   std::uint64_t collectives = 0;
-  std::vector<std::pair<int, int>> connecting;  ///< pairs that what is pending needs, by (from, to)
   // Guarded by the double's mutex.
   bool revoked = false, finalized = false, gone = false;
-  int error = 0;  ///< what its ncclCommGetAsyncError says for good
-  int polls = 0;  ///< until what is pending is on its stream
-  std::vector<std::function<void()>> pending;
-  std::function<bool()> made;  ///< whether the communicator that is being made from this is there
-  nccl::Comm child = nullptr;  ///< it; who ends this one meanwhile ends it, too
+  int error = 0;                    ///< what its ncclCommGetAsyncError says for good
+  std::weak_ptr<DoubleComm> child;  ///< that is being made from it: an abort of this one stops it, too
   std::map<int, double> operators;
 };
 
@@ -149,26 +151,52 @@ struct DoubleState {
   };
   std::map<std::pair<int, std::string>, Fault> faults;
   std::map<std::pair<int, std::string>, int> calls;
+  std::map<int, int> threads;  ///< that the library started for groups of calls, by process
   std::set<int> hanging;
   bool one_gpu = false;
   std::set<int> shares_gpu;
   std::set<std::shared_ptr<Capture>> captures;  ///< in the global mode, going on
   std::vector<std::string> misuse;
+  std::map<int, StreamRecorder> recorders;          ///< by process
+  std::vector<int> hosts;                           ///< by rank; empty: all on one
+  std::map<std::pair<int, int>, std::size_t> sent;  ///< bytes by (from, to), which are hosts
 
+  StreamRecorder& recorder(int p);
+  /// Notes what is put on a stream that is not captured.
+  void put(int p, nccl::Stream stream, StreamRecorder::What what,
+           const std::vector<StreamRecorder::Range>& touches);
   /// Counts a call; the code of a fault, or 0.
   int enter(int p, const std::string& name);
   void note(const std::string& what);
   DoubleStream& stream_of(int p, nccl::Stream stream);
 };
 
-inline constexpr int kPolls = 3;  ///< for how many a call is in progress
+/// What a call returns that an abort ended.
+inline constexpr int kInternalError = 3;
 
 /// Null, and misuse, for one that is gone.
 std::shared_ptr<DoubleComm> find(DoubleState& s, nccl::Comm comm, const char* name);
-nccl::Comm add_comm(DoubleState& s, std::shared_ptr<World> world, int rank, int p);
-bool all_joined(World& world);
-/// Whether a call on it would find another one that has not been seen to end. REQUIRES: the double's lock.
-bool in_progress(const DoubleComm& comm);
+std::shared_ptr<DoubleComm> add_comm(DoubleState& s, std::shared_ptr<World> world, int rank, int p,
+                                     int blocking);
+nccl::Comm handle_of(const std::shared_ptr<DoubleComm>& comm);
+/// Fills it in where the caller wants it, who may look meanwhile.
+void give(const std::shared_ptr<DoubleComm>& comm, nccl::Comm* made);
+/// Blocks until all ranks have joined, or an abort; the code to return.
+int await_joined(DoubleComm& comm);
+/// Makes kernels leave their streams, and calls that block return.
+void stop(DoubleComm& comm);
+
+/// A call that is in the library, which an abort may not free its communicator under.
+class Inside {
+ public:
+  explicit Inside(std::shared_ptr<DoubleComm> comm);
+  ~Inside();
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  std::shared_ptr<DoubleComm> comm_;
+};
 
 void fill_membership(DoubleState& s, int p, nccl::NcclApi& api);
 void fill_memory(DoubleState& s, int p, nccl::NcclApi& api);

@@ -85,9 +85,8 @@ TEST_CASE("nccl: the failure of any call fails the group on all ranks, and nothi
 }
 
 TEST_CASE("nccl: a call that fails while the group is made") {
-  for (const char* call :
-       {"cudaStreamCreate", "ncclCommInitRankConfig", "ncclCommGetAsyncError", "load_kernels",
-        "cudaMallocAsync", "cudaMallocHost", "cudaMemcpyAsync", "ncclGetUniqueId"}) {
+  for (const char* call : {"cudaStreamCreate", "ncclCommInitRankConfig", "load_kernels", "cudaMallocAsync",
+                           "cudaMallocHost", "cudaMemcpyAsync", "ncclGetUniqueId"}) {
     DYNAMIC_SECTION(call) {
       NcclCluster cluster;
       // The stream of a test's rank is made first.
@@ -335,6 +334,29 @@ TEST_CASE("nccl: different calls, compared: found while enqueueing blocks") {
   for (const auto& what : thrown) {
     CHECK_THAT(
         what, Contains("rank 0 gather(5 x f32, root 1) #1") && Contains("rank 1 gather(5 x f32, root 0) #1"));
+  }
+}
+
+/// Each call is right by itself: rank 0 gives 3 where rank 1 takes 2.
+TEST_CASE("nccl: counts of an all_to_all that do not fit, compared: an error, long before the timeout") {
+  const bool fit = GENERATE(true, false);
+  NcclCluster cluster;
+  const auto thrown = failing(
+      cluster,
+      [&](NcclRank& rank) {
+        const std::size_t other = fit || rank.p == 0 ? 3 : 2;
+        const std::vector<std::size_t> gives{rank.p == 0 ? 1U : 4U, rank.p == 0 ? 3U : 1U};
+        const std::vector<std::size_t> takes{rank.p == 0 ? 1U : other, rank.p == 0 ? 4U : 1U};
+        const Buffer in = rank.put(std::vector<float>(gives[0] + gives[1]));
+        const Buffer out = rank.put(std::vector<float>(takes[0] + takes[1]));
+        const auto work = rank.group->all_to_all(in, gives, out, takes);
+        while (!work->wait_for(1s)) {
+        }
+      },
+      [](NcclGroupOptions& options) { options.compare_calls = true; });
+  for (const auto& what : thrown) {
+    if (fit) CHECK(what == "");
+    if (!fit) CHECK_THAT(what, Contains("other counts than they take") && Contains("all_to_all"));
   }
 }
 

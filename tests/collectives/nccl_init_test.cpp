@@ -35,7 +35,7 @@ struct InitRank {
 
 /// Ranks as threads, which call init_process_group. `machines`: how many they are on. What each threw.
 std::vector<std::string> init_nccl(NcclCluster& cluster, int size, int machines,
-                                   const std::function<void(InitRank&)>& body) {
+                                   const std::function<void(InitRank&)>& body, bool share_gpu = false) {
   register_backend("nccl double", [&](const BackendContext& context) {
     return join_nccl_group(context, cluster.library.api(context.device));
   });
@@ -52,6 +52,7 @@ std::vector<std::string> init_nccl(NcclCluster& cluster, int size, int machines,
                                          .timeout = 60s,
                                          .operation_timeout = 60s,
                                          .device = r,
+                                         .share_gpu = share_gpu,
                                          .host = "machine " + std::to_string(r % machines)});
         body(rank);
       } catch (const std::exception& e) {
@@ -111,6 +112,20 @@ TEST_CASE(
   CAPTURE(machines);
   for (const std::string& what : thrown) CHECK(what == "");
   check_double(cluster.library);
+}
+
+TEST_CASE("nccl by name: ranks share a GPU when asked") {
+  for (const bool asked : {false, true}) {
+    NcclCluster cluster;
+    cluster.library.one_gpu();
+    const auto thrown = init_nccl(
+        cluster, 2, 1, [](InitRank& rank) { expect(rank.sum(1) == 2, "the sum"); }, asked);
+    for (const std::string& what : thrown) {
+      if (asked) CHECK(what == "");
+      if (!asked) CHECK_THAT(what, Catch::Contains("NCCL_MULTI_RANK_GPU_ENABLE"));
+    }
+    check_double(cluster.library);
+  }
 }
 
 TEST_CASE("nccl by name: a rank without a GPU is an error on all, which names it") {

@@ -175,41 +175,6 @@ TEST_CASE("nccl: a survivor that cannot follow fails the new generation for all,
   check_double(cluster.library);
 }
 
-/// NCCL's error of a peer's death stays on some survivors' communicators, and a shrink of those fails.
-TEST_CASE("nccl: a survivor whose communicator stays in error: all start from scratch, in that generation") {
-  for (const bool revoked : {true, false}) {
-    NcclCluster cluster(kGrow);
-    std::barrier all(3);
-    std::promise<void> over;
-    auto is_over = over.get_future().share();
-    const auto thrown = run_nccl_threads(cluster, 3, [&](NcclRank& rank) {
-      require(sum_of_ranks(rank) == 6, "three ranks");
-      if (rank.p == 2) {
-        all.arrive_and_wait();
-        return is_over.wait();  // it died: it says nothing
-      }
-      if (revoked) {
-        fail_in_flight(rank, [&] {
-          all.arrive_and_wait();
-          if (rank.p == 1) cluster.library.async_error(1, nccl::kNcclRemoteError);
-        });
-      } else {
-        all.arrive_and_wait();
-        if (rank.p == 1) cluster.library.async_error(1, nccl::kNcclRemoteError);
-      }
-      auto options = cluster.options(rank.p, rank.p, 2, 2);
-      options.agree = cluster.agree(2, 2);
-      rank.group = succeed_nccl_group(*rank.group, {2}, options);
-      require(sum_of_ranks(rank) == 3, "two ranks");
-      rank.group->barrier()->wait();
-      if (rank.p == 0) over.set_value();
-    });
-    require_none(thrown, cluster.library);
-    CHECK(cluster.library.calls(0, "ncclCommShrink") == 0);
-    CHECK(cluster.library.calls(0, "ncclCommInitRankConfig") == 6);
-  }
-}
-
 TEST_CASE("nccl: successions that make no sense") {
   run_nccl(2, [&](NcclRank& rank) {
     const auto refused = [&](std::vector<int> gone, int next_rank, int size, std::uint32_t counter) {

@@ -12,7 +12,7 @@
 #include "collectives/native/kernels.hpp"
 #include "collectives/nccl/tree_fold.hpp"
 #include "runtime/core/random.hpp"
-#include "tests/collectives/element_ops.hpp"
+#include "tests/collectives/exact_reference.hpp"
 #include "tests/collectives/nccl_ranks.hpp"
 #include "tests/collectives/ranks.hpp"
 
@@ -21,75 +21,6 @@ using namespace troupe::collectives;
 using namespace troupe::collectives::testing;
 
 namespace {
-
-using Bytes = std::vector<std::byte>;
-
-constexpr DType kAllTypes[] = {DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16,
-                               DType::kInt8,    DType::kInt16,   DType::kInt32,   DType::kInt64,
-                               DType::kUInt8,   DType::kBool};
-constexpr ReduceOp kAllOps[] = {ReduceOp::kSum, ReduceOp::kAvg,  ReduceOp::kProduct,
-                                ReduceOp::kMin, ReduceOp::kMax,  ReduceOp::kBand,
-                                ReduceOp::kBor, ReduceOp::kBxor, ReduceOp::kPremulSum};
-
-/// Values whose sums round, of every dtype, none of them NaN or 0.
-Bytes values(DType dtype, std::size_t count, std::uint64_t seed) {
-  SeededRandom random(seed);
-  Bytes bytes(count * element_size(dtype));
-  kernel::with_element(dtype, [&](auto element) {
-    using Element = decltype(element);
-    using Value = typename Element::Value;
-    for (std::size_t i = 0; i < count; ++i) {
-      typename Element::Stored stored;
-      if constexpr (std::is_floating_point_v<Value>) {
-        stored = Element::store(static_cast<Value>(random.uniform() * 8 - 4 + 0x1p-9));
-      } else if constexpr (std::is_same_v<Element, kernel::Bool>) {
-        stored = random.uniform() < 0.7;
-      } else {
-        stored = static_cast<Value>(static_cast<std::int64_t>(random.uniform() * 0x1p40));
-      }
-      std::memcpy(bytes.data() + i * sizeof stored, &stored, sizeof stored);
-    }
-  });
-  return bytes;
-}
-
-/// The tree, slot by slot, as leaf_tree.hpp defines it.
-Bytes expected(DType dtype, const Reduction& how, std::vector<Bytes> slots,
-               const std::vector<LeafInterval>& nodes, int leaves) {
-  kernel::with_element(dtype, [&](auto element) {
-    using Element = decltype(element);
-    using Stored = typename Element::Stored;
-    const auto at = [](Bytes& slot, std::size_t i) { return reinterpret_cast<Stored*>(slot.data()) + i; };
-    const std::size_t count = slots[0].size() / sizeof(Stored);
-    for (std::size_t i = 0; i < count; ++i) {
-      if (how.op == ReduceOp::kPremulSum) {
-        for (Bytes& slot : slots) *at(slot, i) = testing::scale<Element>(*at(slot, i), how.factor);
-      }
-      for (const FoldStep& step : fold_plan(nodes, leaves)) {
-        Stored* into = at(slots[static_cast<std::size_t>(step.into)], i);
-        *into = testing::combine<Element>(how.op, *into, *at(slots[static_cast<std::size_t>(step.from)], i));
-      }
-      if (how.op == ReduceOp::kAvg) *at(slots[0], i) = testing::divide<Element>(*at(slots[0], i), leaves);
-    }
-  });
-  return slots[0];
-}
-
-std::vector<LeafInterval> one_a_rank(int ranks) {
-  std::vector<LeafInterval> nodes;
-  for (int r = 0; r < ranks; ++r) nodes.push_back({r, r + 1});
-  return nodes;
-}
-
-std::vector<Bytes> inputs(DType dtype, std::size_t count, int ranks) {
-  std::vector<Bytes> all;
-  for (int r = 0; r < ranks; ++r) all.push_back(values(dtype, count, static_cast<std::uint64_t>(r) + 17));
-  return all;
-}
-
-Reduction reduction(ReduceOp op, bool exact) {
-  return op == ReduceOp::kPremulSum ? Reduction::premul_sum(3, exact) : Reduction(op, exact);
-}
 
 void require(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error(what);
@@ -246,6 +177,22 @@ TEST_CASE("nccl: without exact, NCCL reduces what it can, and the rest goes the 
     require(rank.get<double>(sums) == std::vector<double>(6, rank.p == 2 ? 3 : rank.p + 1), "reduce");
     rank.group->all_reduce(part, Reduction(ReduceOp::kAvg, false))->wait();
     require(rank.get<double>(part) == std::vector<double>(2, 6), "avg");
+  });
+}
+
+/// A group of calls on a non-blocking communicator starts a thread in NCCL, which takes longer than a small
+/// operation.
+TEST_CASE("nccl: no operation lets the library start a thread") {
+  run_nccl(2, [](NcclRank& rank) {
+    const Buffer buffer = rank.put(std::vector<float>(4, 1)), other = rank.put(std::vector<float>(4));
+    for (int i = 0; i < 3; ++i) {
+      rank.group->all_reduce(buffer, ReduceOp::kSum)->wait();
+      rank.group->all_reduce(buffer, Reduction(ReduceOp::kSum, false))->wait();
+      rank.group->batch({Op::send(buffer, 1 - rank.p), Op::recv(other, 1 - rank.p)})->wait();
+      rank.group->barrier()->wait();
+    }
+    const int threads = rank.cluster.library.threads(rank.p);
+    require(threads == 0, std::to_string(threads) + " threads");
   });
 }
 

@@ -26,18 +26,6 @@ void NcclCluster::close_exchange(std::uint32_t counter) {
   bulletin(counter).promise.set_value("");
 }
 
-std::function<bool(bool)> NcclCluster::agree(int size, std::uint32_t counter) {
-  return [this, size, &at = bulletin(counter)](bool mine) {
-    std::unique_lock hold(mutex_);
-    at.all = at.all && mine;
-    ++at.votes;
-    voted_.notify_all();
-    if (!voted_.wait_for(hold, 60s, [&] { return at.votes == size; }))
-      throw std::runtime_error("no agreement");
-    return at.all;
-  };
-}
-
 NcclGroupOptions NcclCluster::options(int p, int rank, int size, std::uint32_t counter) {
   NcclGroupOptions options;
   options.rank = rank;

@@ -1,7 +1,6 @@
 /// Ranks of an NCCL group over the double, as threads: each a process with a device and a stream of its own.
 #pragma once
 
-#include <condition_variable>
 #include <cstring>
 #include <future>
 #include <map>
@@ -23,8 +22,6 @@ class NcclCluster {
   /// Rank `rank` of `size` in generation 1.`counter`, on device `p`.
   NcclGroupOptions options(int p, int rank, int size, std::uint32_t counter = 1);
   std::shared_ptr<AbortBoard> board(std::uint32_t counter);
-  /// For NcclGroupOptions::agree of `size` ranks.
-  std::function<bool(bool)> agree(int size, std::uint32_t counter);
   /// Ends the waits of ranks whose rank 0 never invites.
   void close_exchange(std::uint32_t counter);
 
@@ -35,12 +32,9 @@ class NcclCluster {
     std::promise<std::string> promise;
     std::shared_future<std::string> posted = promise.get_future().share();
     std::shared_ptr<SharedMemory> region;
-    int votes = 0;
-    bool all = true;
   };
   Bulletin& bulletin(std::uint32_t counter);
   std::mutex mutex_;
-  std::condition_variable voted_;
   std::map<std::uint32_t, Bulletin> bulletins_;
 };
 

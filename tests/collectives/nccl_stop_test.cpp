@@ -57,7 +57,8 @@ TEST_CASE("nccl: a communicator answers while its abort blocks") {
   std::promise<void> go;
   auto gate = go.get_future().share();
   {
-    nccl::Communicator communicator({&api, 0}, {60s, [] {}});
+    const auto made = std::make_shared<nccl::Communicator>(nccl::Caller{&api, 0}, nccl::Patient{60s, [] {}});
+    nccl::Communicator& communicator = *made;
     nccl::UniqueId id;
     api.nccl.ncclGetUniqueId(&id);
     communicator.init(1, 0, id);
@@ -67,7 +68,7 @@ TEST_CASE("nccl: a communicator answers while its abort blocks") {
       api.nccl.ncclAllReduce(&one, &one, 1, nccl::NcclType::kUint8, nccl::NcclOp::kSum, comm,
                              communicator.stream());
     });
-    std::thread aborts([&] { communicator.abort(); });
+    std::thread aborts([&] { nccl::abort_all({made}); });
     while (library.calls(0, "ncclCommAbort") == 0) std::this_thread::yield();
     auto asks = std::async(std::launch::async, [&] { return communicator.healthy(); });
     const bool answers = asks.wait_for(5s) == std::future_status::ready;
@@ -108,9 +109,25 @@ TEST_CASE("nccl: an abort ends communicators whose streams wait for each other")
   CHECK(thrown[1] == "");
 }
 
+/// A pair connects inside the library, which another rank's abort has to end: without it the call waits for
+/// good. What the call uses is freed behind it.
+TEST_CASE("nccl: an abort ends a call that waits inside the library") {
+  const int version = GENERATE(kAbortOnly, kRevoke);
+  NcclCluster cluster(version);
+  const auto thrown = run_two(cluster, [&](NcclRank& rank) {
+    if (rank.p == 1) {
+      while (cluster.library.calls(0, "ncclGroupEnd") == 0) std::this_thread::yield();
+      return rank.group->abort("enough");
+    }
+    rank.group->all_reduce(rank.put(std::vector<float>(5)), ReduceOp::kSum);  // rank 1 never calls it
+  });
+  CHECK_THAT(thrown[0], Contains("enough"));
+  CHECK(thrown[1] == "");
+}
+
 /// NCCL refuses to revoke then, and a group's job that is left behind keeps the communicator from ever being
 /// quiet.
-TEST_CASE("nccl: a communicator whose call is in progress is aborted, the others are revoked") {
+TEST_CASE("nccl: a communicator that a call is in is aborted, the others are revoked") {
   NcclCluster cluster(kRevoke);
   std::barrier both(2);
   const auto thrown = run_two(cluster, [&](NcclRank& rank) {
@@ -120,8 +137,10 @@ TEST_CASE("nccl: a communicator whose call is in progress is aborted, the others
       both.arrive_and_wait();
       return;
     }
+    const int groups = cluster.library.calls(0, "ncclGroupEnd");
     const auto sent = rank.group->send(rank.put(std::vector<float>{1}), 1);  // connects with nobody
     require(!sent->is_completed(), "complete");
+    while (cluster.library.calls(0, "ncclGroupEnd") == groups) std::this_thread::yield();
     rank.group->abort("enough");
     require(rank.group->abort_reason() == "enough", "the reason");
     both.arrive_and_wait();

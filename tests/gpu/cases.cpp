@@ -10,7 +10,7 @@
 #include "collectives/nccl/api.hpp"
 #include "collectives/nccl/tree_fold.hpp"
 #include "runtime/core/random.hpp"
-#include "tests/collectives/element_ops.hpp"
+#include "tests/collectives/exact_reference.hpp"
 #include "tests/gpu/machine.hpp"
 
 namespace troupe::gpu {
@@ -18,81 +18,7 @@ namespace {
 
 using namespace collectives;
 using namespace std::chrono_literals;
-using Bytes = std::vector<std::byte>;
-
-constexpr DType kAllTypes[] = {DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16,
-                               DType::kInt8,    DType::kInt16,   DType::kInt32,   DType::kInt64,
-                               DType::kUInt8,   DType::kBool};
-constexpr ReduceOp kAllOps[] = {ReduceOp::kSum, ReduceOp::kAvg,  ReduceOp::kProduct,
-                                ReduceOp::kMin, ReduceOp::kMax,  ReduceOp::kBand,
-                                ReduceOp::kBor, ReduceOp::kBxor, ReduceOp::kPremulSum};
-
-Reduction reduction(ReduceOp op, bool exact) {
-  return op == ReduceOp::kPremulSum ? Reduction::premul_sum(3, exact) : Reduction(op, exact);
-}
-
-/// Random values; `wild`: random bits, with NaNs, infinities, subnormals and zeros of both signs among them.
-Bytes values(DType dtype, std::size_t count, std::uint64_t seed, bool wild) {
-  SeededRandom random(seed);
-  Bytes bytes(count * element_size(dtype));
-  if (wild) {
-    random.fill(bytes);
-    return bytes;
-  }
-  kernel::with_element(dtype, [&](auto element) {
-    using Element = decltype(element);
-    using Value = typename Element::Value;
-    for (std::size_t i = 0; i < count; ++i) {
-      typename Element::Stored stored;
-      if constexpr (std::is_floating_point_v<Value>) {
-        stored = Element::store(static_cast<Value>(random.uniform() * 8 - 4));
-      } else {
-        stored = static_cast<Value>(random.below(2));
-      }
-      std::memcpy(bytes.data() + i * sizeof stored, &stored, sizeof stored);
-    }
-  });
-  return bytes;
-}
-
-Bytes fold(DType dtype, const Reduction& how, std::vector<Bytes> slots,
-           const std::vector<LeafInterval>& nodes, int leaves) {
-  const auto plan = fold_plan(nodes, leaves);
-  kernel::with_element(dtype, [&](auto element) {
-    using Element = decltype(element);
-    using Stored = typename Element::Stored;
-    const auto at = [](Bytes& slot, std::size_t i) { return reinterpret_cast<Stored*>(slot.data()) + i; };
-    for (std::size_t i = 0; i < slots[0].size() / sizeof(Stored); ++i) {
-      if (how.op == ReduceOp::kPremulSum) {
-        for (Bytes& slot : slots) *at(slot, i) = testing::scale<Element>(*at(slot, i), how.factor);
-      }
-      for (const FoldStep& step : plan) {
-        Stored* into = at(slots[static_cast<std::size_t>(step.into)], i);
-        *into = testing::combine<Element>(how.op, *into, *at(slots[static_cast<std::size_t>(step.from)], i));
-      }
-      if (how.op == ReduceOp::kAvg) *at(slots[0], i) = testing::divide<Element>(*at(slots[0], i), leaves);
-    }
-  });
-  return slots[0];
-}
-
-std::vector<LeafInterval> one_a_rank(int ranks) {
-  std::vector<LeafInterval> nodes;
-  for (int r = 0; r < ranks; ++r) nodes.push_back({r, r + 1});
-  return nodes;
-}
-
-std::vector<Bytes> inputs(DType dtype, std::size_t count, int ranks, bool wild) {
-  std::vector<Bytes> all;
-  for (int r = 0; r < ranks; ++r)
-    all.push_back(values(dtype, count, static_cast<std::uint64_t>(r) + 1, wild));
-  return all;
-}
-
-/// A lone rank's sum is its input, in which a NaN keeps its payload.
-bool same(const Bytes& a, const Bytes& b) {
-  return a == b;
-}
+using namespace collectives::testing;
 
 bool near(const Bytes& a, const Bytes& b, DType dtype) {
   const double tolerance = dtype == DType::kFloat64   ? 1e-12
@@ -138,21 +64,21 @@ void check_reduction(Rank& rank, DType dtype, ReduceOp op, std::size_t count, bo
   const auto n = static_cast<std::size_t>(rank.size), r = static_cast<std::size_t>(rank.rank);
   const auto all = inputs(dtype, count * n, rank.size, wild);
   const Reduction how = reduction(op, true);
-  const Bytes whole = fold(dtype, how, all, one_a_rank(rank.size), rank.size);
+  const Bytes whole = expected(dtype, how, all, one_a_rank(rank.size), rank.size);
   const std::size_t part = count * element_size(dtype);
 
   const Buffer buffer = rank.put(all[r], dtype);
   rank.group->all_reduce(buffer, how)->wait();
-  check(same(rank.get(buffer), whole), name_of("all_reduce", dtype, op));
+  check(rank.get(buffer) == (whole), name_of("all_reduce", dtype, op));
 
   const Buffer root = rank.put(all[r], dtype);
   rank.group->reduce(root, how, rank.size - 1)->wait();
-  check(same(rank.get(root), rank.rank == rank.size - 1 ? whole : all[r]), name_of("reduce", dtype, op));
+  check(rank.get(root) == (rank.rank == rank.size - 1 ? whole : all[r]), name_of("reduce", dtype, op));
 
   const Buffer input = rank.put(all[r], dtype), output = rank.put(Bytes(part), dtype);
   rank.group->reduce_scatter(input, output, how)->wait();
   const auto from = whole.begin() + static_cast<std::ptrdiff_t>(r * part);
-  check(same(rank.get(output), Bytes(from, from + static_cast<std::ptrdiff_t>(part))),
+  check(rank.get(output) == Bytes(from, from + static_cast<std::ptrdiff_t>(part)),
         name_of("reduce_scatter", dtype, op));
 
   if (!wild) {
@@ -201,7 +127,7 @@ void check_tree(Rank& rank) {
     }
     group->all_reduce_tree(buffer, ReduceOp::kAvg)->wait();
     const Buffer result{buffer.partials[0], kCount, dtype, {DeviceKind::kCuda, rank.device}, rank.stream};
-    check(same(rank.get(result), fold(dtype, ReduceOp::kAvg, slots, nodes, kLeaves)), "all_reduce_tree");
+    check(rank.get(result) == (expected(dtype, ReduceOp::kAvg, slots, nodes, kLeaves)), "all_reduce_tree");
   }
 }
 
