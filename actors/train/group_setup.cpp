@@ -10,12 +10,12 @@ namespace troupe::train {
 namespace {
 
 /// Connections to the ranks of other nodes that collectives need; none when all are here.
-std::map<int, UniqueFd> connect_remote(const RunSettings& settings, const GenerationPlan& plan,
-                                       const std::vector<int>& machines, int rank,
-                                       const collectives::DataListener& listener,
-                                       std::function<bool()> abandoned) {
+collectives::Mesh connect_remote(const RunSettings& settings, const GenerationPlan& plan,
+                                 const std::vector<int>& machines, int rank,
+                                 const collectives::DataListener& listener, std::function<bool()> abandoned) {
   collectives::MeshOptions mesh;
-  mesh.self = {plan.generation, static_cast<int>(plan.members.size()), rank};
+  mesh.self = {plan.generation, static_cast<int>(plan.members.size()), rank, "data",
+               settings.encrypt_data_plane};
   mesh.aborted = std::move(abandoned);
   for (const int r : collectives::native_peers(machines, rank)) {
     mesh.peers[r] = parse_endpoint(plan.members[static_cast<std::size_t>(r)].data_address).value();
@@ -23,7 +23,7 @@ std::map<int, UniqueFd> connect_remote(const RunSettings& settings, const Genera
   if (mesh.peers.empty()) return {};
   TROUPE_ASSERT(settings.key.size() == 32, "the driver gave every trainer the job's key");
   const collectives::KeyView key(settings.key.data(), 32);
-  return std::move(collectives::connect_mesh(listener, key, mesh).value().sockets);
+  return collectives::connect_mesh(listener, key, mesh).value();
 }
 
 class NativeGroups final : public GroupMaker {
@@ -59,7 +59,10 @@ class NativeGroups final : public GroupMaker {
           delete region;
           session.drop_region(key);
         });
-    options.remote = connect_remote(settings_, plan, options.machines, rank, listener_, std::move(abandoned));
+    collectives::Mesh mesh =
+        connect_remote(settings_, plan, options.machines, rank, listener_, std::move(abandoned));
+    options.remote = std::move(mesh.sockets);
+    options.keys = std::move(mesh.keys);
     std::shared_ptr<collectives::ProcessGroup> group = collectives::make_native_group(std::move(options));
     collectives::flight::record(*group, {.group = settings_.run});
     return group;

@@ -33,6 +33,7 @@ struct RunSettings {
   bool new_options = false;
   double group_timeout_s = 150;  ///< Deadlines::collective
   int threads = 1;               ///< intra-op threads of a trainer
+  bool encrypt_data_plane = false;
 };
 
 /// What a loader knows about the data.

@@ -37,11 +37,12 @@ struct TrainOptions {
   std::string checkpoint_folder{};    ///< empty: none
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
   int keep_checkpoints = 3;           ///< older ones go once this run has written so many
-  int min_trainers = 1;   ///< fewer do not train: the job waits for more (Deadlines::gather), then fails
-  int threads = 1;        ///< intra-op threads of a trainer; other numbers give other bits
-  bool exact = true;      ///< refuse a trainer whose processor or LibTorch gives other bits
-  Deadlines deadlines{};  ///< how long to wait, from the last progress
-  bool resume = false;    ///< take up at the newest checkpoint in the folder: it must have one
+  int min_trainers = 1;  ///< fewer do not train: the job waits for more (Deadlines::gather), then fails
+  int threads = 1;       ///< intra-op threads of a trainer; other numbers give other bits
+  bool exact = true;     ///< refuse a trainer whose processor or LibTorch gives other bits
+  bool encrypt_data_plane = false;  ///< gradients between hosts, where they are else authenticated alone
+  Deadlines deadlines{};            ///< how long to wait, from the last progress
+  bool resume = false;              ///< take up at the newest checkpoint in the folder: it must have one
   /// CPUs that a trainer reserves on its node. A trainer that finds none free waits until another one has
   /// gone. 0: it reserves none, so that any number runs on any machine.
   double trainer_cpus = 0;

@@ -22,8 +22,8 @@
 
 #include "bench/collectives/machines.hpp"
 #include "bench/hosts/constants.hpp"
-#include "collectives/rendezvous/init.hpp"
 #include "collectives/native/region.hpp"
+#include "collectives/rendezvous/init.hpp"
 #include "runtime/core/clock.hpp"
 #include "runtime/core/random.hpp"
 #include "tests/collectives/host_traffic.hpp"
@@ -42,6 +42,7 @@ constexpr const char* kHelp =
   --hosts N        with --ranks: real processes, each host a network namespace, joined by a switch; needs root
   --ranks K        of each host, default 2
   --rate RATE      what each link is slowed down to, as tc writes it ("1gbit"); default: not at all
+  --encrypt        encrypt_data_plane
   --json FILE      also write one JSON object a line
   --help           this text
 
@@ -182,11 +183,12 @@ std::shared_ptr<Work> call(ProcessGroup& group, const Case& c, std::vector<float
   }
 }
 
-void rank_process(int rank, int hosts, int ranks, Report& report) {
+void rank_process(int rank, int hosts, int ranks, bool encrypt, Report& report) {
   const int size = hosts * ranks, host = rank / ranks;
   InitOptions options{.rank = rank, .size = size};
   options.key = std::string(64, '7');
   options.data_bytes = 1 << 20;
+  options.encrypt_data_plane = encrypt;
   const auto group = init_process_group(
       "native", "tcp://" + Machines::address(0) + ":" + std::to_string(kPort), std::move(options));
   const MonotonicClock clock;
@@ -226,7 +228,7 @@ void rank_process(int rank, int hosts, int ranks, Report& report) {
   }
 }
 
-int run_processes(int hosts, int ranks, const std::string& rate, std::FILE* json) {
+int run_processes(int hosts, int ranks, const std::string& rate, bool encrypt, std::FILE* json) {
   auto* report = static_cast<Report*>(
       ::mmap(nullptr, sizeof(Report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   if (report == MAP_FAILED) throw std::runtime_error("cannot map memory");
@@ -244,7 +246,7 @@ int run_processes(int hosts, int ranks, const std::string& rate, std::FILE* json
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     try {
       machines->enter(rank / ranks);
-      rank_process(rank, hosts, ranks, *report);
+      rank_process(rank, hosts, ranks, encrypt, *report);
       ::_exit(0);
     } catch (const std::exception& e) {
       std::fprintf(stderr, "bench_hosts: rank %d: %s\n", rank, e.what());
@@ -302,7 +304,7 @@ int number(const std::string& flag, const std::string& text, int least, int most
 }
 
 int run(int argc, char** argv) {
-  bool constants = false, traffic = false;
+  bool constants = false, traffic = false, encrypt = false;
   int hosts = 0, ranks = 2;
   std::string rate;
   std::FILE* json = nullptr;
@@ -318,6 +320,10 @@ int run(int argc, char** argv) {
     }
     if (flag == "--traffic") {
       traffic = true;
+      continue;
+    }
+    if (flag == "--encrypt") {
+      encrypt = true;
       continue;
     }
     if (i + 1 == argc) usage_error("'" + flag + "' is no flag, or wants a value");
@@ -338,7 +344,7 @@ int run(int argc, char** argv) {
   if (!constants && !traffic && hosts == 0) usage_error("say what to do");
   if (constants) print_constants();
   if (traffic) print_traffic();
-  const int result = hosts == 0 ? 0 : run_processes(hosts, ranks, rate, json);
+  const int result = hosts == 0 ? 0 : run_processes(hosts, ranks, rate, encrypt, json);
   if (json != nullptr) std::fclose(json);
   return result;
 }

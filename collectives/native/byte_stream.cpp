@@ -15,6 +15,7 @@ namespace troupe::collectives {
 namespace {
 
 constexpr std::size_t kMaxPieces = 16;  // of one sendmsg
+constexpr std::size_t kSealedBytes = 64 * 1024;
 
 }  // namespace
 
@@ -71,6 +72,64 @@ std::size_t SocketStream::read(std::span<std::byte> into) {
 
 void SocketStream::end() {
   ::shutdown(fd_.get(), SHUT_WR);
+}
+
+SealedStream::SealedStream(std::unique_ptr<ByteStream> inner, const SessionKeys& keys)
+    : inner_(std::move(inner)), sealer_(keys.out), opener_(keys.in, kSealedBytes) {}
+
+std::size_t SealedStream::write(std::span<const std::span<const std::byte>> pieces) {
+  if (sealed_.empty()) {
+    plain_.clear();
+    for (const auto piece : pieces) {
+      const auto part = piece.first(std::min(piece.size(), kSealedBytes - plain_.size()));
+      plain_.insert(plain_.end(), part.begin(), part.end());
+    }
+    if (plain_.empty()) return 0;
+    sealer_.seal(plain_, sealed_);
+    out_ = 0;
+  }
+  while (out_ < sealed_.size()) {
+    const std::span<const std::byte> left = std::span(sealed_).subspan(out_);
+    const std::size_t sent = inner_->write(std::span(&left, 1));
+    if (sent == 0) {
+      broken_ = inner_->broken();
+      return 0;
+    }
+    out_ += sent;
+  }
+  sealed_.clear();
+  return plain_.size();
+}
+
+std::size_t SealedStream::read(std::span<std::byte> into) {
+  if (into.empty()) return 0;
+  while (taken_ == opened_.size()) {
+    if (!broken_.empty()) return 0;
+    auto bytes = opener_.next_bytes();
+    if (!bytes) {
+      broken_ = bytes.error().message();
+      return 0;
+    }
+    if (!*bytes) {
+      const std::size_t got = inner_->read(opener_.room());
+      opener_.commit(got);
+      if (got != 0) continue;
+      broken_ = inner_->broken();
+      if (!broken_.empty() && !opener_.empty()) broken_ += ", in the middle of a frame";
+      return 0;
+    }
+    opened_.resize(**bytes);
+    taken_ = 0;
+    if (auto whole = opener_.open(opened_); !whole) {
+      opened_.clear();
+      broken_ = whole.error().message();
+      return 0;
+    }
+  }
+  const std::size_t got = std::min(into.size(), opened_.size() - taken_);
+  std::memcpy(into.data(), opened_.data() + taken_, got);
+  taken_ += got;
+  return got;
 }
 
 std::size_t RingStream::write(std::span<const std::span<const std::byte>> pieces) {

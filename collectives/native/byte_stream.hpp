@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "collectives/native/ring.hpp"
+#include "collectives/secret_stream.hpp"
 #include "runtime/core/clock.hpp"
 #include "runtime/core/fd.hpp"
 
@@ -47,6 +50,29 @@ class SocketStream final : public ByteStream {
 
  private:
   UniqueFd fd_;
+};
+
+/// Encrypts what goes over another stream, and opens what comes, in frames of up to 64 KiB.
+///
+/// Bytes count as written once all of their frame is out: who offers bytes again that were not must offer the
+/// same.
+class SealedStream final : public ByteStream {
+ public:
+  SealedStream(std::unique_ptr<ByteStream> inner, const SessionKeys& keys);
+  std::size_t write(std::span<const std::span<const std::byte>> pieces) override;
+  std::size_t read(std::span<std::byte> into) override;
+  void end() override { inner_->end(); }
+  int fd() const override { return inner_->fd(); }
+
+ private:
+  const std::unique_ptr<ByteStream> inner_;
+  SecretSealer sealer_;
+  SecretOpener opener_;
+  std::vector<std::byte> plain_;  ///< of the frame that is on its way out
+  std::vector<std::byte> sealed_;
+  std::size_t out_ = 0;            ///< of sealed_
+  std::vector<std::byte> opened_;  ///< of a frame of which more came than was wanted
+  std::size_t taken_ = 0;          ///< of opened_
 };
 
 /// Over one ring in each direction. The rings outlive it.

@@ -47,8 +47,10 @@ Engine::Engine(NativeGroupOptions options, Region region)
       rank_sums_(rank_leaves(size_), layout_, options.rank) {
   for (std::size_t i = 0; i < locals_.size(); ++i) local_index_[index_of(locals_[i])] = static_cast<int>(i);
   for (auto& [rank, fd] : options.remote) {
-    Link link(rank, std::make_unique<SocketStream>(std::move(fd), timeout_));
-    remotes_.try_emplace(rank, std::move(link), rank_, layout_.host_of(rank));
+    std::unique_ptr<ByteStream> stream = std::make_unique<SocketStream>(std::move(fd), timeout_);
+    const auto keys = options.keys.find(rank);
+    if (keys != options.keys.end()) stream = std::make_unique<SealedStream>(std::move(stream), keys->second);
+    remotes_.try_emplace(rank, Link(rank, std::move(stream)), rank_, layout_.host_of(rank));
   }
   if (!remotes_.empty()) {
     sockets_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));

@@ -35,6 +35,12 @@ void check_machines(NativeGroupOptions& options) {
              "give sockets for ranks of other machines");
     }
   }
+  for (const auto& [r, keys] : options.keys) {
+    if (!options.remote.contains(r)) {
+      refuse("there are keys for rank " + std::to_string(r) + " and no socket",
+             "give keys for sockets alone");
+    }
+  }
   for (const int r : layout.peers(options.rank)) {
     const auto socket = options.remote.find(r);
     if (socket == options.remote.end() || !socket->second) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "collectives/process_group.hpp"
+#include "collectives/secret_stream.hpp"
 #include "runtime/core/fd.hpp"
 
 namespace troupe::collectives {
@@ -38,6 +39,9 @@ struct NativeGroupOptions {
   /// the ranks of native_peers(), which collectives need, and to those of other machines with which this one
   /// exchanges messages (send, recv, all_to_all_v). The same on both sides.
   std::map<int, UniqueFd> remote;
+  /// By rank of `remote`: what is sent there is encrypted, and what comes opened. Both sides have the keys,
+  /// or neither.
+  std::map<int, SessionKeys> keys;
   /// Where ranks are on several machines: whether a thread moves operations while no thread waits. Without it
   /// a rank that computes may keep others waiting, and does not see that another machine aborted.
   bool progress_thread = true;

@@ -44,6 +44,7 @@ struct BackendContext {
   Duration operation_timeout{};        ///< for an operation without progress
   std::size_t data_bytes = 0;          ///< of memory that operations use without a copy
   bool messages_between_hosts = true;  ///< as in InitOptions, as the next
+  bool encrypt_data_plane = false;
   bool progress_thread = true;
   JobKey key{};                            ///< for connections between ranks
   std::string address;                     ///< numeric: where other machines reach this one

@@ -14,7 +14,7 @@ namespace troupe::collectives {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x53485254;  // "TRHS"
-constexpr std::uint16_t kVersion = 1;
+constexpr std::uint16_t kVersion = 2;
 enum MessageType : std::uint16_t { kHello = 1, kChallenge = 2, kProof = 3, kAccept = 4 };
 
 // Offsets; docs/collectives/between-hosts.md draws them. Every message: magic 0, version 4, type 6.
@@ -23,6 +23,7 @@ constexpr std::size_t kGenerationAt = 8;   // hello: incarnation, counter
 constexpr std::size_t kWorldSizeAt = 16;   // hello
 constexpr std::size_t kFromAt = 20;        // hello
 constexpr std::size_t kToAt = 24;          // hello
+constexpr std::size_t kEncryptsAt = 28;    // hello
 constexpr std::size_t kHelloNonceAt = 32;  // 32 bytes
 constexpr std::size_t kNonceAt = 16;       // challenge, 32 bytes
 constexpr std::size_t kChallengeTagAt = 48;
@@ -105,6 +106,10 @@ ErrorInfo ConnectorHandshake::verdict_error(std::uint32_t verdict) {
       return refused("it has another world size", "one of the two is stale: leave it to the driver");
     case Verdict::kRank:
       return refused("it is another rank, or does not await this one", "check the ranks' addresses");
+    case Verdict::kEncryption:
+      return refused(
+          "one of the two encrypts what ranks of different hosts send each other, and the other does not",
+          "give encrypt_data_plane on every rank, or on none");
     case Verdict::kKey:
       return refused("it has another job key", "the two do not belong to one job");
     case Verdict::kWelcome:
@@ -121,6 +126,7 @@ ConnectorHandshake::ConnectorHandshake(KeyView key, const HandshakeIdentity& sel
   put(hello_, kWorldSizeAt, static_cast<std::uint32_t>(self.world_size));
   put(hello_, kFromAt, static_cast<std::uint32_t>(self.rank));
   put(hello_, kToAt, static_cast<std::uint32_t>(peer));
+  put(hello_, kEncryptsAt, std::uint32_t{self.encrypts ? 1U : 0U});
   random.fill(std::span(hello_).subspan(kHelloNonceAt, kNonceBytes));
 }
 
@@ -225,6 +231,13 @@ Result<AcceptBytes> AcceptorHandshake::on_proof(const ProofBytes& proof) {
     return refuse(Verdict::kWorldSize,
                   "rank " + std::to_string(peer_) + " says that the world size is " +
                       std::to_string(world_size_) + " and not " + std::to_string(self_.world_size),
+                  true);
+  }
+  if ((get<std::uint32_t>(hello_, kEncryptsAt) != 0) != self_.encrypts) {
+    return refuse(Verdict::kEncryption,
+                  "rank " + std::to_string(peer_) + (self_.encrypts ? " does not encrypt" : " encrypts") +
+                      " what ranks of different hosts send each other, and this rank does" +
+                      (self_.encrypts ? "" : " not"),
                   true);
   }
   proof_ = proof;

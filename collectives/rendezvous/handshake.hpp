@@ -3,7 +3,7 @@
 /// Four messages of fixed length; nothing in them says how much to read. C is the rank that connects, A the
 /// one that accepts; MAC is BLAKE2b keyed with the job's key:
 ///
-///   C -> A  hello      64   header, generation, world size, from, to, C's nonce
+///   C -> A  hello      64   header, generation, world size, from, to, whether it encrypts, C's nonce
 ///   A -> C  challenge  80   header, verdict, A's nonce, MAC("acceptor", hello, challenge up to here)
 ///   C -> A  proof      48   header, MAC("connector", hello, challenge, proof up to here)
 ///   A -> C  accept     48   header, verdict, MAC("accepted", hello, challenge, proof, accept up to here)
@@ -13,7 +13,8 @@
 /// and no MAC: it tells an honest mistake from another, and an impostor that forges one gains no more than by
 /// hanging up.
 ///
-/// Another world size is refused after the proof: who says so belongs to the job, and the job learns of it.
+/// Another world size, or encryption at one end alone, is refused after the proof: who says so belongs to the
+/// job, and the job learns of it.
 ///
 /// The purpose of a connection ("data" between ranks, "store" at a rendezvous) is part of every MAC, so that
 /// no proof for one serves for another.
@@ -28,7 +29,7 @@
 #include <string>
 #include <string_view>
 
-#include "collectives/rendezvous/secret_stream.hpp"
+#include "collectives/secret_stream.hpp"
 #include "runtime/core/ids.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/core/result.hpp"
@@ -47,6 +48,7 @@ struct HandshakeIdentity {
   int world_size = 1;
   int rank = 0;
   std::string_view purpose = "data";  ///< at most 8 characters, of static storage
+  bool encrypts = false;              ///< what is said after the handshake; both ends do, or neither
 };
 
 enum class Verdict : std::uint32_t {
@@ -56,6 +58,7 @@ enum class Verdict : std::uint32_t {
   kWorldSize = 3,   ///< another world size
   kRank = 4,        ///< not for this rank, or from one that is not awaited
   kKey = 5,         ///< another key
+  kEncryption = 6,  ///< one encrypts and the other does not
 };
 
 /// A name that only who has the key can know: 32 hexadecimal digits. `what`: of what.

@@ -33,11 +33,16 @@ struct InitOptions {
   /// What this rank's host is called: ranks with the same text share memory. Empty: it is found out, by the
   /// boot, the network namespace and the user. Give it where that is the same and memory cannot be shared.
   std::string host{};
-  /// Whether ranks of different hosts can send each other messages (send, recv, all_to_all_v): every pair of them
-  /// then has a connection. Without, connections grow with hosts and not with ranks. The same on every rank.
+  /// Whether ranks of different hosts can send each other messages (send, recv, all_to_all_v): every pair of
+  /// them then has a connection. Without, connections grow with hosts and not with ranks. The same on every
+  /// rank.
   bool messages_between_hosts = true;
-  /// Of native, on several hosts: whether a thread moves operations while no thread waits, so that a rank that
-  /// computes keeps nobody waiting and reductions go on behind a backward.
+  /// Of native: whether what ranks of different hosts send each other is encrypted, and not only
+  /// authenticated when they connect. The same on every rank; docs/collectives/between-hosts.md has the cost.
+  /// Within a host nothing is sent.
+  bool encrypt_data_plane = false;
+  /// Of native, on several hosts: whether a thread moves operations while no thread waits, so that a rank
+  /// that computes keeps nobody waiting and reductions go on behind a backward.
   bool progress_thread = true;
   /// The job's key, 64 hexadecimal digits, the same on every rank. Empty: that of TROUPE_JOB_KEY or of the
   /// file TROUPE_JOB_KEY_FILE; without these one is made, which the same user's processes on this machine

@@ -140,7 +140,7 @@ class MeshBuilder {
         refuse(*it, "its handshake took too long");
         step = Step::kGone;
       }
-      if (step == Step::kDone) mesh_.sockets[it->peer] = std::move(it->fd);
+      if (step == Step::kDone) finish(*it);
       // A peer that hung up without a word may not be ready, or have had too many callers.
       if (step == Step::kGone && it->connector) retry_at_[it->peer] = now + kRetryAfter;
       it = step == Step::kWaits ? std::next(it) : pending_.erase(it);
@@ -167,6 +167,17 @@ class MeshBuilder {
       pending.in_wanted = sizeof(HelloBytes);
       pending_.push_back(std::move(pending));
     }
+  }
+
+  void finish(Pending& pending) {
+    mesh_.sockets[pending.peer] = std::move(pending.fd);
+    if (!options_.self.encrypts) return;
+    const auto key = [&](const char* direction) {
+      return pending.connector ? pending.connector->session_key(direction)
+                               : pending.acceptor->session_key(direction);
+    };
+    const bool connects = pending.connector.has_value();
+    mesh_.keys[pending.peer] = {.out = key(connects ? "up" : "down"), .in = key(connects ? "down" : "up")};
   }
 
   void refuse(const Pending& pending, const std::string& why) {

@@ -49,6 +49,7 @@ struct MeshOptions {
 
 struct Mesh {
   std::map<int, UniqueFd> sockets;   ///< by rank; what NativeGroupOptions::remote takes
+  std::map<int, SessionKeys> keys;   ///< by rank, where the two encrypt
   std::vector<std::string> refused;  ///< who was turned away and why; the first 32
 };
 

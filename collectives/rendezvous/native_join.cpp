@@ -25,7 +25,11 @@ class NativeJoin {
       if (peer(r).host == me_.host) locals_.push_back(r);
     }
     options.region = std::make_shared<SharedMemory>(region(options.machines));
-    if (locals_.size() < c_.peers.size()) options.remote = connect(options.machines);
+    if (locals_.size() < c_.peers.size()) {
+      Mesh mesh = connect(options.machines);
+      options.remote = std::move(mesh.sockets);
+      options.keys = std::move(mesh.keys);
+    }
     return make_native_group(std::move(options));
   }
 
@@ -42,8 +46,8 @@ class NativeJoin {
     return memory;
   }
 
-  std::map<int, UniqueFd> connect(const std::vector<int>& machines) {
-    MeshOptions options{.self = {c_.generation, c_.size, c_.rank},
+  Mesh connect(const std::vector<int>& machines) {
+    MeshOptions options{.self = {c_.generation, c_.size, c_.rank, "data", c_.encrypt_data_plane},
                         .timeout = left(),
                         .aborted = c_.aborted,
                         .abort_fd = c_.abort_fd};
@@ -52,7 +56,7 @@ class NativeJoin {
       const bool wanted = c_.messages_between_hosts || std::binary_search(needed.begin(), needed.end(), r);
       if (wanted && peer(r).host != me_.host) options.peers[r] = parse_endpoint(peer(r).endpoint).value();
     }
-    return std::move(connect_mesh(*c_.listener, c_.key, options).value().sockets);
+    return connect_mesh(*c_.listener, c_.key, options).value();
   }
 
   const BackendContext& c_;

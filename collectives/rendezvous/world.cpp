@@ -126,6 +126,7 @@ std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
                                     .operation_timeout = options_.operation_timeout,
                                     .data_bytes = options_.data_bytes,
                                     .messages_between_hosts = options_.messages_between_hosts,
+                                    .encrypt_data_plane = options_.encrypt_data_plane,
                                     .progress_thread = options_.progress_thread,
                                     .key = key_,
                                     .address = address_,

@@ -380,6 +380,22 @@ TEST_CASE("two processes with one rank and another key are found out at once") {
   for (const auto& what : thrown) CHECK(what.empty());
 }
 
+TEST_CASE("what ranks of different hosts send each other is encrypted where it is asked for") {
+  const std::vector<std::string> hosts = {"a", "a", "b", "b", "c"};
+  const auto body = [](const std::shared_ptr<ProcessGroup>& group) {
+    for (const std::size_t count : {std::size_t{3}, std::size_t{300'000}}) {
+      std::vector<float> value(count, static_cast<float>(group->rank()));
+      group->all_reduce(value)->wait();
+      if (value.front() != 10 || value.back() != 10) throw std::runtime_error("wrong sum");
+      if (group->rank() == 0) group->send(std::span<const float>(value), 3)->wait();
+      if (group->rank() == 3) group->recv(std::span(value), 0)->wait();
+    }
+    group->barrier()->wait();
+  };
+  for (const auto& what : run_ranks(5, body, {.timeout = 60s, .encrypt_data_plane = true}, "native", hosts))
+    CHECK(what.empty());
+}
+
 TEST_CASE("bad options, addresses and paths are errors that say what to do") {
   const test::TempFolder folder;
   const auto refused = [](const std::string& backend, const std::string& url, const InitOptions& options) {

@@ -200,7 +200,7 @@ TEST_CASE("a refusal says why, on both sides") {
 TEST_CASE("ranks form a mesh among strangers, and a group over it has the right sums") {
   constexpr int kSize = 4;
   const std::size_t descriptors = open_descriptors();
-  {
+  for (const bool encrypts : {false, true}) {
     std::vector<DataListener> listeners;
     std::map<int, Endpoint> peers;
     for (int r = 0; r < kSize; ++r) {
@@ -231,7 +231,9 @@ TEST_CASE("ranks form a mesh among strangers, and a group over it has the right 
       threads.emplace_back([&, r] {
         const auto at = static_cast<std::size_t>(r);
         try {
-          meshes[at] = connect_mesh(listeners[at], kKey, options_for(r, kSize, peers)).value();
+          MeshOptions mine = options_for(r, kSize, peers);
+          mine.self.encrypts = encrypts;
+          meshes[at] = connect_mesh(listeners[at], kKey, mine).value();
         } catch (const std::exception& e) {
           thrown[at] = e.what();
         }
@@ -248,7 +250,11 @@ TEST_CASE("ranks form a mesh among strangers, and a group over it has the right 
     CHECK(hear_out(strangers[2]) == sizeof(ChallengeBytes));
 
     auto options = options_of(kSize, {.nodes = {{0}, {1}, {2}, {3}}, .data_bytes = 9 << 20});
-    for (std::size_t r = 0; r < kSize; ++r) options[r].remote = std::move(meshes[r].sockets);
+    for (std::size_t r = 0; r < kSize; ++r) {
+      CHECK(meshes[r].keys.size() == (encrypts ? kSize - 1 : 0));
+      options[r].remote = std::move(meshes[r].sockets);
+      options[r].keys = std::move(meshes[r].keys);
+    }
     const auto failures = run_threads(std::move(options), [](ProcessGroup& group) {
       constexpr std::size_t kCount = 2 << 20;  // more than sockets hold
       const TreeBuffer tree = group.allocate_tree(kCount, DType::kFloat32);
@@ -328,6 +334,26 @@ TEST_CASE("a rank that is refused learns why at once") {
   };
   CHECK(contains(refused(kOtherKey, kGeneration), "rank 0: it has another job key"));
   CHECK(contains(refused(kKey, {2, 6}), "rank 0: it is at another generation"));
+}
+
+TEST_CASE("one of two that encrypts is refused, and both know why") {
+  for (const int who : {0, 1}) {
+    auto zero = DataListener::bind(kAnyPort).value();
+    auto one = DataListener::bind(kAnyPort).value();
+    const std::map<int, Endpoint> peers{{0, zero.endpoint()}, {1, one.endpoint()}};
+    auto options = options_for(0, 2, peers);
+    options.timeout = std::chrono::milliseconds(300);
+    options.self.encrypts = who == 0;
+    auto other = options_for(1, 2, peers);
+    other.self.encrypts = who == 1;
+    std::string refused;
+    std::thread connects([&] { refused = connect_mesh(one, kKey, other).error().message(); });
+    const auto mesh = connect_mesh(zero, kKey, options);
+    connects.join();
+    CHECK(contains(refused, "give encrypt_data_plane on every rank, or on none"));
+    REQUIRE_FALSE(mesh.ok());
+    CHECK(contains(mesh.error().message(), who == 0 ? "does not encrypt" : "rank 1 encrypts"));
+  }
 }
 
 TEST_CASE("a rank that listens late is waited for; names and taken ports are errors") {

@@ -1,6 +1,6 @@
 /// Sealed frames, byte by byte, and what somebody between a store and its client sees and can do.
 
-#include "collectives/rendezvous/secret_stream.hpp"
+#include "collectives/secret_stream.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>

@@ -25,6 +25,12 @@ namespace troupe::collectives {
 /// Of one direction of one connection.
 using SessionKey = std::array<std::byte, 32>;
 
+/// Of both directions of one connection, as one of its ends has them.
+struct SessionKeys {
+  SessionKey out{};
+  SessionKey in{};
+};
+
 inline constexpr std::size_t kSecretHeaderBytes = 24;
 inline constexpr std::size_t kSecretLengthBytes = 4;
 inline constexpr std::size_t kSecretTagBytes = 17;

@@ -1,4 +1,4 @@
-#include "collectives/rendezvous/secret_stream.hpp"
+#include "collectives/secret_stream.hpp"
 
 #include <sodium.h>
 
