@@ -143,6 +143,7 @@ void meet(DoubleComm& comm, const Operation& operation) {
     world.changed.notify_all();
   }
   world.changed.wait(hold, [&] { return meeting.done || comm.stopped; });
+  if (!meeting.done) meeting.arrived.erase(comm.rank);  // its memory may be gone when the others arrive
 }
 
 /// Sends and receives that progress together.
@@ -150,6 +151,11 @@ void exchange(DoubleComm& comm, const std::vector<Operation>& operations) {
   World& world = *comm.world;
   std::unique_lock hold(world.mutex);
   std::vector<std::shared_ptr<Letter>> sent;
+  const auto take_back = [&] {  // the memory of what nobody took may be gone when somebody asks
+    for (auto& [pair, box] : world.mail) {
+      std::erase_if(box, [&](const auto& l) { return std::find(sent.begin(), sent.end(), l) != sent.end(); });
+    }
+  };
   for (const Operation& o : operations) {
     if (o.kind != Kind::kSend) continue;
     sent.push_back(std::make_shared<Letter>(Letter{o.in, bytes_of(o)}));
@@ -161,7 +167,7 @@ void exchange(DoubleComm& comm, const std::vector<Operation>& operations) {
     auto& box = world.mail[{o.peer, comm.rank}];
     world.changed.wait(hold,
                        [&] { return comm.stopped || (!box.empty() && box.front()->bytes == bytes_of(o)); });
-    if (comm.stopped) return;
+    if (comm.stopped) return take_back();
     std::memcpy(o.out, box.front()->data, box.front()->bytes);
     box.front()->taken = true;
     box.pop_front();
@@ -170,6 +176,7 @@ void exchange(DoubleComm& comm, const std::vector<Operation>& operations) {
   world.changed.wait(hold, [&] {
     return comm.stopped || std::all_of(sent.begin(), sent.end(), [](const auto& l) { return l->taken; });
   });
+  if (comm.stopped) take_back();
 }
 
 void run_kernel(DoubleComm& comm, const std::vector<Operation>& operations, bool hangs) {
