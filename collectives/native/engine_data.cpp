@@ -118,9 +118,10 @@ std::vector<std::span<const std::byte>> Engine::own_blob(Remote& remote, const P
                                                          std::uint32_t round) {
   std::vector<std::span<const std::byte>> pieces;
   const bool adds_up = op.hosts.adds_up() && !alone();
-  const std::size_t bytes = op.hosts.bytes(round, host_, remote.host);
+  const int readers = op.hosts.readers(host_, remote.host);
+  const std::size_t bytes = op.hosts.bytes(round, host_, readers);
   if (adds_up && remote.added_up.size() < bytes) remote.added_up.resize(bytes);
-  for (const int to : op.hosts.receivers(round, host_, remote.host)) {
+  for (const int to : op.hosts.receivers(round, host_, readers)) {
     if (adds_up) {
       add_up(remote, op, round, to, op.hosts.offset(round, rank_, to, 0));
       continue;

@@ -31,6 +31,7 @@ bool Engine::wait(const Token& token, Duration limit) {
     ~Counted() { count.fetch_sub(1, std::memory_order_relaxed); }
     std::atomic<std::uint32_t>& count;
   } const counted(waiting_);
+  fork_guard_.check("process group");
   const std::lock_guard lock(mutex_);
   return drive(token, limit);
 }
@@ -95,19 +96,24 @@ std::vector<int> Engine::missing(const Token& token) const {
     const bool wanted = host != host_ && op.hosts.wants(round - op.first_round, host, host_);
     if (wanted && !has_landed(op, round, host)) hosts.insert(host);
   }
+  std::vector<int> others;  // of hosts that say that all of theirs have called it: they wait, too
   for (const int host : hosts) {
-    std::uint64_t said = 0;
+    std::uint64_t missing = 0;
+    bool said = false;
     for (std::uint32_t lane = 0; lane < layout_.lanes(host_, host); ++lane) {
       const GateCell& gate = region_.gate(host, lane);
-      if (gate.stalls_at.load(std::memory_order_acquire) == op_of(round).sequence) {
-        said |= gate.missing_there.load(std::memory_order_relaxed);
-      }
+      if (gate.stalls_at.load(std::memory_order_acquire) != op_of(round).sequence) continue;
+      said = true;
+      missing |= gate.missing_there.load(std::memory_order_relaxed);
     }
     const std::vector<int>& members = layout_.members(host);
     for (std::size_t i = 0; i < members.size(); ++i) {
-      if (said == 0 || (i < 64 && (said >> i & 1) != 0)) ranks.push_back(members[i]);
+      if (!said || (i < 64 && (missing >> i & 1) != 0)) ranks.push_back(members[i]);
+      if (said && missing == 0) others.push_back(members[i]);
     }
   }
+  std::erase(ranks, rank_);
+  if (ranks.empty()) ranks = others;
   std::sort(ranks.begin(), ranks.end());
   return ranks;
 }

@@ -42,8 +42,10 @@ class HostPlan {
   std::size_t bytes(std::uint32_t round, int origin, int to) const;
   /// Bytes of the blob that comes to `at`, to be passed on from there or not.
   std::size_t blob_bytes(std::uint32_t round, int origin, int at) const {
-    return bytes(round, origin, route_ == Route::kDirect ? at : taker(origin));
+    return bytes(round, origin, readers(origin, at));
   }
+  /// The host whose ranks read the blob of `origin` that is sent to `at`: of several that read alike, one.
+  int readers(int origin, int at) const { return route_ == Route::kDirect ? at : taker(origin); }
   /// Where in the blob begins what `receiver` reads of rank `sender`, in bytes. Of sums `part` says which of
   /// parts_of(origin).
   std::size_t offset(std::uint32_t round, int sender, int receiver, std::size_t part) const;

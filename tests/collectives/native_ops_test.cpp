@@ -123,6 +123,29 @@ TEST_CASE("twenty hosts pass small operations on, and large ones go from each to
   });
 }
 
+TEST_CASE("hosts of one rank each pass on what the root alone reads, too") {
+  for (const int size : {7, 8, 12}) {
+    std::vector<std::vector<int>> nodes;
+    for (int rank = 0; rank < size; ++rank) nodes.push_back({rank});
+    run(size, {.nodes = nodes, .data_bytes = 1 << 20}, [&](ProcessGroup& group) {
+      for (const OpKind kind : kCollectives) {
+        for (int root = 0; root < (has_root(kind) ? size : 1); ++root) {
+          const OpSpec spec{.kind = kind,
+                            .op = ReduceOp::kSum,
+                            .count = kind == OpKind::kBarrier ? std::size_t{0} : std::size_t{17},
+                            .root = root,
+                            .seed = static_cast<std::uint64_t>(root)};
+          std::span<std::byte> none;
+          Running running(group, spec, Running::Where::kPrivate, none);
+          running.launch();
+          running.work().wait();
+          running.check();
+        }
+      }
+    });
+  }
+}
+
 TEST_CASE("every operation over several chunks, in every place of its buffers") {
   const std::uint64_t seed = 7;
   for (int size : {2, 3}) {
