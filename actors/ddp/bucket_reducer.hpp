@@ -61,6 +61,11 @@ class BucketReducer {
   void shadow_backward(const Turn& turn);
 
   const std::vector<ReducedParameter>& parameters() const { return parameters_; }
+  /// A parameter whose data were replaced, so that its gradients would stay local. Null: there is none.
+  const ReducedParameter* lost_parameter() const {
+    const auto lost = hooks_.lost(parameters_);
+    return lost ? &parameters_[*lost] : nullptr;
+  }
   const std::vector<Bucket>& buckets() const { return buckets_; }
 
  private:

@@ -2,8 +2,9 @@
 ///
 ///   ddp.register_comm_hook(troupe::train::bf16_compress());
 ///   ddp.register_comm_hook([](troupe::train::GradBucket bucket, troupe::collectives::ProcessGroup& group) {
-///     auto work = group.all_reduce(troupe::train::buffer_of(bucket.buffer), ReduceOp::kSum);
-///     return [=] { work->wait(); bucket.buffer.div_(group.size()); };
+///     auto work = group.all_reduce(troupe::train::buffer_of(bucket.buffer),
+///     troupe::collectives::ReduceOp::kSum); return [=, size = group.size()] { work->wait();
+///     bucket.buffer.div_(size); };
 ///   });
 #pragma once
 

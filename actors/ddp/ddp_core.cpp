@@ -146,6 +146,12 @@ void DdpCore::check_parameters() const {
 
 void DdpCore::before_forward() {
   check_parameters();
+  if (const ReducedParameter* lost = reducer_->lost_parameter()) {
+    throw BadConfig(
+        "parameter " + lost->name + " is not reduced",
+        "its data were replaced after the module was wrapped, as torch::load and to() do",
+        "load and convert before wrapping, or wrap the module again; copy_ into a parameter is fine");
+  }
   if (!buffers_due_ || !options_.broadcast_buffers || packed_.empty()) return;
   share_buffers(joining_ ? meet(Event::kBuffers).highest : 0);
 }

@@ -92,6 +92,14 @@ GradientHooks::~GradientHooks() {
   for (const Installed& one : installed_) one.accumulator->del_post_hook(one.hook);
 }
 
+std::optional<std::size_t> GradientHooks::lost(const std::vector<ReducedParameter>& parameters) const {
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto now = torch::autograd::impl::try_get_grad_accumulator(parameters[i].tensor);
+    if (now != installed_[i].accumulator) return i;
+  }
+  return std::nullopt;
+}
+
 torch::Tensor view_like(const torch::Tensor& like, void* data, std::shared_ptr<void> owner) {
   const auto options = torch::TensorOptions().dtype(like.scalar_type()).device(like.device());
   auto release = [owner = std::move(owner)](void*) {};

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,10 @@ class GradientHooks {
   ~GradientHooks();
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;
+
+  /// The first of `parameters`, those it was made with, whose gradients it no longer hears of: their data
+  /// were replaced, by torch::load or to().
+  std::optional<std::size_t> lost(const std::vector<ReducedParameter>& parameters) const;
 
  private:
   struct Hook;

@@ -349,6 +349,24 @@ TEST_CASE("a parameter that is added, replaced or unfrozen after wrapping is ref
                ddp(input(0));
              }),
              Catch::Contains("second.weight") && Catch::Contains("did not require a gradient"));
+  // Both replace a parameter's data, and with it what tells of its gradient.
+  CHECK_THAT(refused([](const Group& group) {
+               Pair net;
+               DistributedDataParallel ddp(net, group);
+               ddp(input(0)).sum().backward();
+               std::stringstream saved;
+               torch::save(net, saved);
+               torch::load(net, saved);
+               ddp(input(0));
+             }),
+             Catch::Contains("is not reduced") && Catch::Contains("torch::load"));
+  CHECK_THAT(refused([](const Group& group) {
+               Pair net;
+               DistributedDataParallel ddp(net, group);
+               net->to(torch::kFloat64);
+               ddp(input(0).to(torch::kFloat64));
+             }),
+             Catch::Contains("is not reduced") && Catch::Contains("to()"));
 }
 
 TEST_CASE("a module that is used twice in a forward, tied weights and mixed dtypes are averaged") {
