@@ -31,7 +31,8 @@ struct InitOptions {
   /// every rank, and before the process makes its first communicator of NCCL, whose environment it sets.
   bool share_gpu = false;
   /// What this rank's host is called: ranks with the same text share memory. Empty: it is found out, by the
-  /// boot, the network namespace and the user. Give it where that is the same and memory cannot be shared.
+  /// boot, the network namespace and the user. At most 1024 bytes. Give it where that is the same and memory
+  /// cannot be shared.
   std::string host{};
   /// Whether ranks of different hosts can send each other messages (send, recv, all_to_all_v): every pair of
   /// them then has a connection. Without, connections grow with hosts and not with ranks. The same on every

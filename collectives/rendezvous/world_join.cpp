@@ -40,6 +40,8 @@ void check_options(const InitOptions& options) {
                   "give timeout and operation_timeout as durations, for example 5min and 30s");
 }
 
+constexpr std::size_t kMaxHostBytes = 1024;
+
 /// Without a key of the user's, nobody but processes of this machine may be let in.
 void check_key_policy(const InitOptions& options, const std::string& host, bool has_key) {
   if (has_key || is_loopback(host)) return;
@@ -76,6 +78,12 @@ std::shared_ptr<World> World::join(std::string_view backend, const Rendezvous& p
     }
   });
   const auto key = configured_job_key(world->options_.key, environment).value();
+  if (world->options_.host.size() > kMaxHostBytes) {
+    throw BadConfig(
+        purpose_of(world->options_),
+        "the name of this rank's host has " + std::to_string(world->options_.host.size()) + " bytes",
+        "give at most " + std::to_string(kMaxHostBytes));
+  }
   world->host_ = world->options_.host.empty() ? host_identity() : world->options_.host;
   if (place.rank == 0) {
     world->serve(key, environment);

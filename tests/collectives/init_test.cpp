@@ -415,6 +415,9 @@ TEST_CASE("bad options, addresses and paths are errors that say what to do") {
              Catch::Contains("without a key") && Catch::Contains("openssl rand -hex 32"));
   CHECK_THAT(refused("native", "tcp://10.1.2.3:29999", {.rank = 1, .size = 2}),
              Catch::Contains("without a key"));
+  CHECK_THAT(refused("native", "tcp://127.0.0.1:1",
+                     {.rank = 0, .size = 1, .timeout = 20s, .host = std::string(5000, 'h')}),
+             Catch::Contains("5000 bytes"));
   CHECK_THAT(refused("native", "tcp://no-such-host.invalid:29999", one),
              Catch::Contains("cannot find the host"));
   CHECK_THAT(refused("native", "tcp://203.0.113.1:29999", {.rank = 0, .size = 1, .key = kKey}),
