@@ -22,6 +22,7 @@ struct PeerInfo {
   std::string host;      ///< the same where ranks can share memory
   std::string token;     ///< of its RegionOffer; empty: it has none
   std::string endpoint;  ///< of its DataListener; empty: it has none
+  bool messages = true;  ///< InitOptions::messages_between_hosts, as it was given it
 };
 
 /// A rank's place in a group that is to be formed, and the means to form it. Lives as long as the factory

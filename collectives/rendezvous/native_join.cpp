@@ -20,6 +20,14 @@ class NativeJoin {
                                .timeout = c_.operation_timeout,
                                .data_bytes = c_.data_bytes,
                                .progress_thread = c_.progress_thread};
+    for (int r = 0; r < c_.size; ++r) {
+      if (peer(r).messages == c_.peers.front().messages) continue;
+      throw BadConfig(c_.purpose,
+                      "rank 0 was given messages_between_hosts = " +
+                          std::string(c_.peers.front().messages ? "true" : "false") + " and rank " +
+                          std::to_string(r) + " was not",
+                      "give it on every rank, or on none");
+    }
     options.machines = numbered_hosts(c_.peers);
     for (int r = 0; r < c_.size; ++r) {
       if (peer(r).host == me_.host) locals_.push_back(r);

@@ -18,7 +18,7 @@ constexpr Duration kLeaveTime = std::chrono::seconds(1);
 /// What a rank enters with: lines. The last two in the first formation of a job alone, when nobody knows
 /// where the others are.
 std::string text_of(const PeerInfo& peer, const std::string& standby) {
-  const std::string text = peer.token + "\n" + peer.endpoint;
+  const std::string text = peer.token + "\n" + peer.endpoint + "\n" + (peer.messages ? "1" : "0");
   return standby.empty() ? text : text + "\n" + peer.host + "\n" + standby;
 }
 
@@ -66,6 +66,9 @@ std::vector<PeerInfo> World::learn(const std::vector<std::pair<int, std::string>
     std::istringstream lines(text);
     std::getline(lines, peer.token);
     std::getline(lines, peer.endpoint);
+    std::string messages;
+    std::getline(lines, messages);
+    peer.messages = messages == "1";
     if (first) {
       hosts_.emplace_back();
       std::getline(lines, hosts_.back());
@@ -94,7 +97,7 @@ std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
   const auto [leads, alone] = place_of(plan, first);
   std::optional<RegionOffer> offer;
   std::optional<DataListener> listener;
-  PeerInfo mine{.host = host_};
+  PeerInfo mine{.host = host_, .messages = options_.messages_between_hosts};
   if (leads) {
     offer = RegionOffer::open().value();
     mine.token = offer->token();
