@@ -245,8 +245,14 @@ void Communicator::make(const char* name, const Communicator* parent, MakeCall c
             warn_of(caller, "ncclCommAbort", [&](const NcclApi& api) { return api.ncclCommAbort(comm); });
           return comm;
         };
-        const Comm early = end(attempt->seen());
-        while (!attempts->ends_within(kAbortLimit)) {
+        // The call may not have been entered yet: NCCL fills in `made` at any time from then on.
+        Comm early = end(attempt->seen());
+        const MonotonicClock clock;
+        Instant told = clock.now();
+        while (!attempts->ends_within(10ms)) {
+          if (early == nullptr) early = end(attempt->seen());
+          if (clock.now() - told < kAbortLimit) continue;
+          told = clock.now();
           log(LogLevel::kWarning, "NCCL does not give up an attempt to make a communicator");
         }
         if (early == nullptr) end(attempt->seen());
