@@ -187,7 +187,8 @@ void Engine::sleep(const Token& token) {
     RankCell& cell = region_.cell(local(peer));
     if (slept(arrives ? cell.arrived : cell.reduced)) return;
   }
-  if (layout_.hosts() == 1) return;
+  // A stage is waited for after its operation: that is gone.
+  if (layout_.hosts() == 1 || what == Awaited::kStage) return;
   const Pending& op = op_of(round);
   for (int peer : locals_) {
     if (!arrives && op.plan.answers() && slept(region_.cell(local(peer)).delivered)) return;
