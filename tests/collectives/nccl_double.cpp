@@ -463,19 +463,24 @@ void fill_life(DoubleState& s, int p, NcclApi& api) {
     await_quiet(s, *comm, "ncclCommAbort");
     const auto handle = handle_of(comm);
     const std::lock_guard hold(s.mutex);
+    comm->gone = true;
     std::erase_if(s.registrations, [&](const auto& entry) { return entry.second == handle; });
     s.comms.erase(handle);
   };
-  /// The communicator, which no other call may use from now on.
-  const auto close = [&s](const char* name, Comm handle) {
+  /// The communicator, which nobody else may end. `at_once`: and no other call may use from now on; else they
+  /// may until it is freed, and fail.
+  const auto close = [&s](const char* name, Comm handle, bool at_once) {
     auto comm = find(s, handle, name);
     const std::lock_guard hold(s.mutex);
-    if (comm) comm->gone = true;
+    if (comm && comm->ending)
+      s.misuse.push_back(std::string(name) + " on a communicator that is being ended");
+    if (comm) comm->ending = true;
+    if (comm && at_once) comm->gone = true;
     return comm;
   };
   api.ncclCommDestroy = [&s, p, free_it, close](Comm handle) {
     if (const int code = s.enter(p, "ncclCommDestroy")) return code;
-    const auto comm = close("ncclCommDestroy", handle);
+    const auto comm = close("ncclCommDestroy", handle, true);
     if (!comm) return kInvalidArgument;
     if (!comm->finalized) s.note("ncclCommDestroy before ncclCommFinalize");
     if (s.version >= kVersionOfWaitingDestroy) {
@@ -492,7 +497,7 @@ void fill_life(DoubleState& s, int p, NcclApi& api) {
   };
   api.ncclCommAbort = [&s, p, free_it, close](Comm handle) {
     if (const int code = s.enter(p, "ncclCommAbort")) return code;
-    const auto comm = close("ncclCommAbort", handle);
+    const auto comm = close("ncclCommAbort", handle, group_depth == 0);
     if (!comm) return kInvalidArgument;
     std::shared_ptr<DoubleComm> child;
     {

@@ -129,7 +129,7 @@ struct DoubleComm {
   int inside = 0;        ///< calls that other threads could free it under
   std::uint64_t collectives = 0;
   // Guarded by the double's mutex.
-  bool revoked = false, finalized = false, gone = false;
+  bool revoked = false, finalized = false, ending = false, gone = false;
   int error = 0;                    ///< what its ncclCommGetAsyncError says for good
   std::weak_ptr<DoubleComm> child;  ///< that is being made from it: an abort of this one stops it, too
   std::map<int, double> operators;

@@ -80,6 +80,30 @@ TEST_CASE("nccl: a communicator answers while its abort blocks") {
   check_double(library);
 }
 
+/// Whoever is on the way to a call of the library when another thread aborts gets there: what the call uses
+/// has to be there until it is back.
+TEST_CASE("nccl: a communicator is there for a thread that makes its call after the abort was raised") {
+  NcclDouble library;
+  const auto& api = library.api(0);
+  api.cuda.cudaSetDevice(0);
+  {
+    const auto made = std::make_shared<nccl::Communicator>(nccl::Caller{&api, 0}, nccl::Patient{60s, [] {}});
+    nccl::UniqueId id;
+    api.nccl.ncclGetUniqueId(&id);
+    made->init(1, 0, id);
+    std::thread aborts;
+    std::byte one{};
+    CHECK_THROWS(made->issue([&](nccl::Comm comm) {
+      aborts = std::thread([&] { nccl::abort_all({made}); });
+      while (library.calls(0, "ncclCommAbort") == 0) std::this_thread::yield();
+      std::this_thread::sleep_for(20ms);
+      api.nccl.ncclAllReduce(&one, &one, 1, nccl::NcclType::kUint8, nccl::NcclOp::kSum, comm, made->stream());
+    }));
+    aborts.join();
+  }
+  check_double(library);
+}
+
 /// The collective's kernel waits, by the user's stream, for a receive that never ends. Communicator by
 /// communicator, the end of the first would wait for a kernel of the second.
 TEST_CASE("nccl: an abort ends communicators whose streams wait for each other") {
