@@ -234,6 +234,7 @@ void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Traine
       return feed(SpawnFailed{token, hello.error().message(), hello.error().code});
     }
     names_[id] += " (pid " + std::to_string(hello->pid) + ")";
+    if (over_) return session_.kill(trainer, "the job is over");
     if (const auto why = does_not_belong(*hello)) {
       session_.kill(trainer, "it is not like the others");
       return finish(*why);

@@ -235,8 +235,10 @@ bool RingHub::anything_waiting() {
   });
 }
 
-void RingHub::refresh_polled() {
-  if (polled_version_ == version_.load(std::memory_order_acquire)) return;
+/// Looks at the rings that there are now. True when something was received.
+bool RingHub::refresh_polled() {
+  if (polled_version_ == version_.load(std::memory_order_acquire)) return false;
+  bool any = false;
   Channels next;
   {
     const std::lock_guard lock(mutex_);
@@ -247,20 +249,19 @@ void RingHub::refresh_polled() {
   }
   for (const auto& channel : polled_) {  // what a dead peer had written whole still counts
     if (!channel->closed) continue;
-    while (receive_from(*channel)) {
-    }
+    while (receive_from(*channel)) any = true;
     const std::lock_guard lock(channel->mutex);
     if (!channel->queue.empty()) queues_.fetch_sub(1);
     channel->queue.clear();
     channel->queued_bytes = 0;
   }
   polled_ = std::move(next);
+  return any;
 }
 
 bool RingHub::receive_some() {
   const NoWaitScope receives;
-  refresh_polled();
-  bool any = false;
+  bool any = refresh_polled();
   for (const auto& channel : polled_) {
     any |= receive_from(*channel);
     if (queues_.load(std::memory_order_relaxed) != 0 &&

@@ -61,7 +61,7 @@ class RingHub final : public Rings {
   /// Delivers what is there; true when there was something.
   bool receive_some();
   bool receive_from(Channel& channel);
-  void refresh_polled();
+  bool refresh_polled();
   bool anything_waiting();
   bool flush_queued(Channel& channel);
   /// Polls until `done` or until nothing came for the spin time; true when done.
