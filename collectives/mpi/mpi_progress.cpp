@@ -123,7 +123,8 @@ bool MpiProgress::drive(Operation& operation, Duration limit) {
   const MonotonicClock clock;
   const Instant begun = clock.now();
   Instant progress_at = begun;
-  Backoff backoff(crowded_);
+  Backoff::Past waits;
+  Backoff backoff(crowded_, waits);
   while (true) {
     {
       const std::lock_guard lock(mutex_);
@@ -149,7 +150,7 @@ bool MpiProgress::drive(Operation& operation, Duration limit) {
       }
     }
     if (clock.now() - begun >= limit) return false;
-    if (backoff.next() == Backoff::Turn::kSleep) std::this_thread::sleep_for(kNap);
+    if (backoff.next([] { return false; }) == Backoff::Turn::kSleep) std::this_thread::sleep_for(kNap);
   }
 }
 

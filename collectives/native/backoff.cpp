@@ -2,38 +2,51 @@
 
 #include <sched.h>
 
+#include <algorithm>
+
 #include "runtime/core/futex.hpp"
 
 namespace troupe::collectives {
 namespace {
 
-constexpr unsigned kSpins = 512;         // about 25 us
-constexpr unsigned kSpinsPerYield = 16;  // in case the rank that is waited for was put on this core
-constexpr unsigned kYieldsPerCheck = 16;
+constexpr unsigned kSpins = 512;  // about 25 us
+constexpr unsigned kTurnsPerCheck = 64;
 constexpr Duration kYieldFor = std::chrono::milliseconds(2);
+/// About 5 ms of this rank's own time: as long as Linux lets another program run before the core of the rank
+/// that is waited for is its own again. Not by the clock, which goes on while this rank has lost its core.
+constexpr unsigned kPatientSpins = 100'000;
+constexpr unsigned kForShort = 8;
 
 }  // namespace
 
-Backoff::Turn Backoff::next() {
-  const unsigned spins = crowded_ ? 0 : kSpins;
-  const unsigned turn = turn_++;
-  if (turn < spins) {
-    if (turn % kSpinsPerYield == kSpinsPerYield - 1) {
+void Backoff::reset() {
+  if (turn_ == 0) return;
+  if (turn_ < kSpins) {
+    past_.patience = std::min(past_.patience + kForShort, Past::kMost);
+  } else if (past_.patience != 0) {
+    --past_.patience;
+  }
+  turn_ = 0;
+}
+
+Backoff::Turn Backoff::spend(bool beside) {
+  const unsigned turn = turn_;
+  if (turn == 0) spins_ = crowded_ ? 0 : kSpins + (past_.patience != 0 ? kPatientSpins : 0);
+  if (turn < spins_) {
+    ++turn_;
+    if (beside) {
       ::sched_yield();
     } else {
       spin_pause(0);
     }
-    return Turn::kAgain;
+    return turn % kTurnsPerCheck == kTurnsPerCheck - 1 && turn > kSpins ? Turn::kCheck : Turn::kAgain;
   }
-  const unsigned yields = turn - spins;
   // A yield takes 0.3 us, or many milliseconds where others want this core: a look at the clock is cheap.
   const Instant now = clock_.now();
-  if (yields == 0) yield_until_ = now + kYieldFor;
-  if (now >= yield_until_) {
-    turn_ = turn;  // stay here: from now on every turn sleeps
-    return Turn::kSleep;
-  }
-  if (yields != 0 && yields % kYieldsPerCheck == 0) return Turn::kCheck;
+  if (turn == spins_) yield_until_ = now + kYieldFor;
+  if (now >= yield_until_) return Turn::kSleep;  // and stay here: from now on every turn sleeps
+  ++turn_;
+  if (turn % kTurnsPerCheck == kTurnsPerCheck - 1) return Turn::kCheck;
   ::sched_yield();
   return Turn::kAgain;
 }

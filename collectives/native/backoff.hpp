@@ -1,7 +1,10 @@
 /// How a rank waits: first it spins, then it yields its core, then it sleeps in slices.
 ///
 /// A spinning hop takes 0.3 us and a wake from sleep 38 us, so spinning is right while the others are about
-/// to arrive. With more ranks than cores the one that is waited for needs this core: then nobody spins.
+/// to arrive. Who yields where other programs want the core gets it back after milliseconds, and has the
+/// others wait as long: a rank whose waits are short as a rule does not yield when one is longer, since
+/// somebody else has lost its core for a while. With more ranks than cores the one that is waited for may
+/// need this core: then nobody spins.
 #pragma once
 
 #include "runtime/core/clock.hpp"
@@ -18,18 +21,36 @@ class Backoff {
     kCheck,  ///< also see to deadlines and to who left
     kSleep,  ///< sleep a slice, then as kCheck
   };
+  /// What a rank's waits so far foretell of the next.
+  struct Past {
+    static constexpr unsigned kMost = 64;
+    unsigned patience = kMost;  ///< so many long waits in a row it does not yield at once
+  };
 
   /// `crowded`: there are more ranks than cores.
-  explicit Backoff(bool crowded) : crowded_(crowded) {}
+  Backoff(bool crowded, Past& past) : crowded_(crowded), past_(past) {}
+  ~Backoff() { reset(); }
+  Backoff(const Backoff&) = delete;
+  Backoff& operator=(const Backoff&) = delete;
 
   /// Something moved: start over.
-  void reset() { turn_ = 0; }
-  /// Spends one turn.
-  Turn next();
+  void reset();
+  /// Spends one turn. `beside()`, asked now and then: whether the rank that is waited for was last seen on
+  /// this core, which it then needs.
+  template <class Beside>
+  Turn next(Beside beside) {
+    const bool asks = turn_ % kTurnsPerLook == kTurnsPerLook - 1;
+    return spend(asks && !crowded_ && beside());
+  }
 
  private:
-  bool crowded_;
+  static constexpr unsigned kTurnsPerLook = 16;
+  Turn spend(bool beside);
+
+  const bool crowded_;
+  Past& past_;
   unsigned turn_ = 0;
+  unsigned spins_ = 0;  ///< of this wait, before it yields
   Instant yield_until_{0};
   MonotonicClock clock_;
 };

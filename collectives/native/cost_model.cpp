@@ -14,7 +14,7 @@ constexpr double kOneShotBytes = 64 * 1024;
 // everywhere: a choice that is off by a factor costs a fraction of it, ranks that choose differently cost the
 // group.
 constexpr double kMeeting = 0.3;        // microseconds a rank, until all of a host have seen each other
-constexpr double kCopy = 20'000;        // bytes a microsecond, within a core
+constexpr double kCopy = 10'000;        // bytes a microsecond, into a stage that another core has read
 constexpr double kMove = 8'000;         // bytes a microsecond, between cores
 constexpr double kMoveBetween = 2'000;  // bytes a microsecond, between hosts
 constexpr double kHop = 10;             // microseconds from one host to another and into a rank that polls

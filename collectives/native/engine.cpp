@@ -1,16 +1,15 @@
 #include "collectives/native/engine.hpp"
 
-#include <sched.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "runtime/core/assert.hpp"
+#include "runtime/core/random.hpp"
 
 namespace troupe::collectives {
 namespace {
@@ -19,11 +18,10 @@ namespace {
 /// goes in whole chunks.
 constexpr std::uint64_t kMaxRounds = 1 << 24;
 
-std::size_t cores() {
-  cpu_set_t allowed;
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0)
-    return static_cast<std::size_t>(CPU_COUNT(&allowed));
-  return std::thread::hardware_concurrency();
+std::uint64_t hash_of(const OpWords& words, std::uint32_t round) {
+  std::uint64_t hash = round;
+  for (const std::uint64_t word : words) hash = mix(hash, word);
+  return hash;
 }
 
 }  // namespace
@@ -42,10 +40,10 @@ Engine::Engine(NativeGroupOptions options, Region region)
       region_(std::move(region)),
       mine_(region_.cell(static_cast<std::size_t>(std::find(locals_.begin(), locals_.end(), options.rank) -
                                                   locals_.begin()))),
-      crowded_(locals_.size() > cores()),
       leaf_sums_(intervals_, layout_, options.rank),
       rank_sums_(rank_leaves(size_), layout_, options.rank) {
   for (std::size_t i = 0; i < locals_.size(); ++i) local_index_[index_of(locals_[i])] = static_cast<int>(i);
+  region_.add_cores();
   for (auto& [rank, fd] : options.remote) {
     std::unique_ptr<ByteStream> stream = std::make_unique<SocketStream>(std::move(fd), timeout_);
     const auto keys = options.keys.find(rank);
@@ -161,6 +159,7 @@ Token Engine::launch_rounds(const Op& call, std::span<const Op> packed, std::uni
   Pending& op = ops_.push();
   op.call = call;
   op.words = encode(call);
+  op.hash = hash_of(op.words, launched_);
   op.plan = plan;
   op.element = element_size(call.dtype);
   op.sequence = static_cast<std::uint32_t>(call.sequence);
@@ -218,9 +217,12 @@ bool Engine::arrive() {
       if (!std::exchange(staging_populated_, true)) region_.populate_staging().value();
       if (op.copies_in) stage(op, arrived_ - op.first_round);
     }
+    if (op.plan.one_shot() && arrived_ == op.first_round)
+      mine_.arrived.calls[arrived_ % kStages].store(op.hash, std::memory_order_relaxed);
     ++arrived_;
   }
   if (arrived_ == before) return false;
+  mine_.arrived.core.store(core_here(), std::memory_order_relaxed);
   publish(mine_.arrived, arrived_);
   return true;
 }
@@ -258,8 +260,20 @@ bool Engine::reduce() {
   return true;
 }
 
+/// One-shot, all buffers are in stages, and the hashes of the calls are enough. A rank that is ahead has kept
+/// this one's, as it has kept its stage.
+bool Engine::agrees_at_a_glance(const Pending& op) const {
+  return op.plan.one_shot() && std::all_of(locals_.begin(), locals_.end(), [&](int peer) {
+           const auto& calls = region_.cell(local(peer)).arrived.calls;
+           return calls[op.first_round % kStages].load(std::memory_order_relaxed) == op.hash;
+         });
+}
+
 /// Compares the local ranks' calls, and learns where their buffers are.
 void Engine::agree(Pending& op) {
+  if (op.first_round == 0) crowded_ = locals_.size() > region_.cores();  // all are there
+  op.agreed = agrees_at_a_glance(op);
+  if (op.agreed) return;
   for (int peer : locals_) {
     const PublishedOp& theirs = region_.cell(local(peer)).calls[op.slot];
     OpWords words;
@@ -279,11 +293,6 @@ void Engine::agree(Pending& op) {
   op.agreed = true;
 }
 
-bool Engine::locals_reduced(std::uint32_t round) const {
-  return std::all_of(locals_.begin(), locals_.end(),
-                     [&](int peer) { return reached(region_.cell(local(peer)).reduced, round + 1); });
-}
-
 /// Whether the sums of a round that come from other hosts, or go there, are where they belong.
 bool Engine::locals_delivered(std::uint32_t round) const {
   return std::all_of(locals_.begin(), locals_.end(),
@@ -297,7 +306,7 @@ std::uint32_t Engine::freed() const {
     const std::uint32_t theirs = region_.cell(local(peer)).reduced.rounds.load(std::memory_order_acquire);
     if (is_before(theirs, least)) least = theirs;
   }
-  return least;
+  return freed_ = least;
 }
 
 bool Engine::complete() {

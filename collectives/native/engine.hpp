@@ -98,7 +98,8 @@ class Engine {
   };
   struct Pending {
     Op call;
-    OpWords words{};  ///< of the call
+    OpWords words{};         ///< of the call
+    std::uint64_t hash = 0;  ///< of the words and the round
     Plan plan;
     std::size_t element = 4;  ///< bytes
     std::uint32_t sequence = 0;
@@ -190,10 +191,13 @@ class Engine {
   bool complete();
   bool locals_arrived(std::uint32_t round) const;
   bool all_arrived(std::uint32_t round);
-  bool locals_reduced(std::uint32_t round) const;
+  bool locals_reduced(std::uint32_t round) const {
+    return is_before(round, freed_) || is_before(round, freed());
+  }
   bool locals_delivered(std::uint32_t round) const;
   std::uint32_t freed() const;
   void agree(Pending& op);
+  bool agrees_at_a_glance(const Pending& op) const;
   void trace(const Pending& op, const Choice& choice);
   Token launch_rounds(const Op& call, std::span<const Op> packed = {},
                       std::unique_ptr<std::byte[]> pack = nullptr);
@@ -206,6 +210,7 @@ class Engine {
     std::uint32_t round;
   };
   Awaited awaited() const;
+  bool waits_beside(const Token& token) const;
   bool done(const Token& token) const;
   Duration timeout_of(const Token& token) const {
     return token.timeout > Duration::zero() ? token.timeout : timeout_;
@@ -282,7 +287,8 @@ class Engine {
   std::vector<int> local_index_;  ///< by rank: its place among the local ranks, or -1
   Region region_;
   RankCell& mine_;
-  const bool crowded_;
+  bool crowded_ = false;  ///< there are fewer cores than ranks of this host; known from the first round on
+  Backoff::Past waits_;
   LeafSums leaf_sums_;
   LeafSums rank_sums_;  ///< of the tree on which a leaf is a rank
 
@@ -310,6 +316,7 @@ class Engine {
   std::uint32_t reduced_ = 0;
   std::uint32_t completed_ = 0;
   std::uint32_t delivered_ = 0;
+  mutable std::uint32_t freed_ = 0;  ///< of which all of this host have reduced, when it was last looked at
 
   MonotonicClock clock_;
   bool stalled_ = false;            ///< no rank made progress for a while

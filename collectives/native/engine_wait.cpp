@@ -37,7 +37,7 @@ bool Engine::wait(const Token& token, Duration limit) {
 }
 
 bool Engine::drive(const Token& token, Duration limit) {
-  Backoff backoff(crowded_);
+  Backoff backoff(crowded_, waits_);
   const bool polls = limit <= Duration::zero(), limited = !polls && limit != Duration::max();
   const Instant begun = limited ? clock_.now() : Instant{};
   const auto over = [&] { return limited && clock_.now() - begun >= limit; };
@@ -49,13 +49,30 @@ bool Engine::drive(const Token& token, Duration limit) {
       if (over()) return done(token);
       continue;
     }
-    const Backoff::Turn turn = polls ? Backoff::Turn::kCheck : backoff.next();
+    const Backoff::Turn turn =
+        polls ? Backoff::Turn::kCheck : backoff.next([&] { return waits_beside(token); });
     if (turn == Backoff::Turn::kAgain) continue;
     if (turn == Backoff::Turn::kSleep) sleep(token);
     check_on_others(token);
     if (polls || over()) return done(token);
   }
   return true;
+}
+
+/// Whether a rank that this one waits for was last seen on this core.
+bool Engine::waits_beside(const Token& token) const {
+  const auto is_here = [core = core_here()](const RankCell& cell) {
+    return cell.arrived.core.load(std::memory_order_relaxed) == core;
+  };
+  if (token.transfer) {
+    const int peer = token.transfer->call.peer;
+    return peer != kAnyRank && is_local(peer) && is_here(region_.cell(local(peer)));
+  }
+  const auto [what, round] = awaited();
+  return std::any_of(locals_.begin(), locals_.end(), [&](int peer) {
+    const RankCell& cell = region_.cell(local(peer));
+    return !reached(what == Awaited::kArrival ? cell.arrived : cell.reduced, round + 1) && is_here(cell);
+  });
 }
 
 /// What keeps this rank's oldest round.

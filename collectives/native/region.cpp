@@ -1,5 +1,6 @@
 #include "collectives/native/region.hpp"
 
+#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -12,8 +13,11 @@
 namespace troupe::collectives {
 namespace {
 
-constexpr std::uint64_t kLayoutVersion = 3;
+constexpr std::uint64_t kLayoutVersion = 4;
 constexpr std::size_t kGeometryStampAt = kAbortWordBytes;
+constexpr std::size_t kCoresAt = kGeometryStampAt + kCacheLine;
+using Cores = std::array<std::atomic<std::uint64_t>, 1024 / 64>;
+static_assert(kCoresAt + sizeof(Cores) <= kPage);
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
@@ -98,6 +102,26 @@ Result<Region> Region::attach(std::shared_ptr<SharedMemory> memory, const Geomet
   region.data_ = region.landings_ + landings_bytes(geometry);
   region.memory_ = std::move(memory);
   return region;
+}
+
+std::uint32_t core_here() {
+  return static_cast<std::uint32_t>(::sched_getcpu() + 1);
+}
+
+void Region::add_cores() const {
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  auto& all = *reinterpret_cast<Cores*>(base_ + kCoresAt);
+  for (std::size_t core = 0; core < 64 * all.size(); ++core) {
+    if (CPU_ISSET(core, &allowed)) all[core / 64].fetch_or(std::uint64_t{1} << core % 64);
+  }
+}
+
+std::size_t Region::cores() const {
+  std::size_t count = 0;
+  for (const auto& word : *reinterpret_cast<const Cores*>(base_ + kCoresAt))
+    count += static_cast<std::size_t>(std::popcount(word.load(std::memory_order_relaxed)));
+  return count;
 }
 
 GateCell& Region::gate(int host, std::uint32_t lane) const {

@@ -2,6 +2,7 @@
 ///
 ///   0            abort word (runtime/core/abort_word.hpp), with the generation's stamp
 ///   256          geometry stamp: a hash of layout version, world size, local ranks and data bytes
+///   320          the cores that the ranks may run on, a bit each
 ///   4096         one page of RankCell a local rank, in rank order
 ///   ...          staging: kStages chunks of kChunkBytes a local rank
 ///   ...          a ring of bytes for each pair of local ranks and direction: sends and receives
@@ -90,6 +91,9 @@ std::size_t ring_bytes(std::size_t locals);
 /// Bytes that a region for `geometry` has.
 std::size_t region_bytes(const Geometry& geometry);
 
+/// The core that this thread runs on, + 1; 0: not known.
+std::uint32_t core_here();
+
 /// A mapped region. Indices are positions among the local ranks.
 class Region {
  public:
@@ -99,6 +103,10 @@ class Region {
                                Generation generation);
 
   std::byte* abort_word() const { return base_; }
+  /// Adds those that this thread may run on.
+  void add_cores() const;
+  /// How many the ranks that have attached may run on together; those past 1024 are not counted.
+  std::size_t cores() const;
   RankCell& cell(std::size_t local) const {
     return *reinterpret_cast<RankCell*>(base_ + (local + 1) * kPage);
   }

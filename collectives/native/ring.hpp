@@ -2,6 +2,7 @@
 /// memory is watched by.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +17,9 @@ inline constexpr std::size_t kCacheLine = 64;
 /// A count that its rank alone advances, and on which others sleep. It wraps around.
 struct alignas(2 * kCacheLine) Progress {
   std::atomic<std::uint32_t> rounds;
+  // Beside the count, so that who reads it has these without another cache miss. Of `arrived` alone:
+  std::atomic<std::uint32_t> core;                          ///< on which its rank last was, + 1
+  std::array<std::atomic<std::uint64_t>, 4> calls;          ///< hashes of one-shot calls, by round
   alignas(kCacheLine) std::atomic<std::uint32_t> sleepers;  ///< not 0: somebody sleeps on `rounds`
 };
 
