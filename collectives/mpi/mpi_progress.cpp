@@ -123,7 +123,7 @@ bool MpiProgress::drive(Operation& operation, Duration limit) {
   const MonotonicClock clock;
   const Instant begun = clock.now();
   Instant progress_at = begun;
-  Backoff::Past waits;
+  Backoff::Past waits{.patience = 0};  // MPI spins itself
   Backoff backoff(crowded_, waits);
   while (true) {
     {
