@@ -37,7 +37,9 @@ bool Engine::wait(const Token& token, Duration limit) {
 }
 
 bool Engine::drive(const Token& token, Duration limit) {
-  Backoff backoff(crowded_, waits_);
+  // What comes from other hosts comes when it comes, and wakes who sleeps.
+  Backoff::Past impatient{.patience = 0};
+  Backoff backoff(crowded_, remotes_.empty() ? waits_ : impatient);
   const bool polls = limit <= Duration::zero(), limited = !polls && limit != Duration::max();
   const Instant begun = limited ? clock_.now() : Instant{};
   const auto over = [&] { return limited && clock_.now() - begun >= limit; };
