@@ -3,6 +3,8 @@
 #include <map>
 #include <mutex>
 
+#include "collectives/texts.hpp"
+
 namespace troupe::collectives {
 namespace {
 
@@ -30,9 +32,10 @@ BackendFactory find_backend(std::string_view name) {
   const std::lock_guard lock(registry().mutex);
   const auto& factories = registry().factories;
   if (const auto found = factories.find(name); found != factories.end()) return found->second;
-  std::string names;
-  for (const auto& [known, factory] : factories) names += (names.empty() ? "" : ", ") + known;
-  throw BadConfig("there is no backend '" + std::string(name.substr(0, 32)) + "'", "this build has " + names,
+  std::vector<std::string> names;
+  for (const auto& [known, factory] : factories) names.push_back(known);
+  throw BadConfig("there is no backend '" + std::string(name.substr(0, 32)) + "'",
+                  "this build has " + listed(names),
                   "use one of these, or build with the library of the other");
 }
 

@@ -1,4 +1,4 @@
-#include "tests/collectives/init_ranks.hpp"
+#include "tests/collectives/rendezvous_ranks.hpp"
 
 #include <unistd.h>
 
@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "collectives/rendezvous/mesh.hpp"
+#include "collectives/rendezvous/connect/mesh.hpp"
 
 namespace troupe::collectives::testing {
 

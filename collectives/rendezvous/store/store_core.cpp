@@ -1,4 +1,4 @@
-#include "collectives/rendezvous/store_core.hpp"
+#include "collectives/rendezvous/store/store_core.hpp"
 
 #include <algorithm>
 #include <charconv>

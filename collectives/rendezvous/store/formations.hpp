@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/rendezvous/store_wire.hpp"
+#include "collectives/rendezvous/store/store_wire.hpp"
 
 namespace troupe::collectives {
 

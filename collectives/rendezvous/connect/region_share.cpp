@@ -1,4 +1,4 @@
-#include "collectives/rendezvous/region_share.hpp"
+#include "collectives/rendezvous/connect/region_share.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -9,7 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "collectives/rendezvous/address.hpp"
+#include "collectives/rendezvous/connect/address.hpp"
+#include "collectives/texts.hpp"
 #include "runtime/core/hex.hpp"
 #include "runtime/core/random.hpp"
 
@@ -116,9 +117,7 @@ Result<void> RegionOffer::hand_out(const SharedMemory& memory, std::vector<int> 
   while (!receivers.empty()) {
     if (options.aborted()) return failed(ErrorCode::kAborted, "another rank is gone");
     if (clock.now() >= until) {
-      std::string ranks;
-      for (const int r : receivers) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
-      return failed(ErrorCode::kTimeout, "rank " + ranks + " did not come for it");
+      return failed(ErrorCode::kTimeout, "rank " + listed(receivers) + " did not come for it");
     }
     std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}, {options.abort_fd, POLLIN, 0}};
     for (const auto& visitor : visitors) entries.push_back({visitor.get(), POLLIN, 0});

@@ -1,4 +1,4 @@
-#include "collectives/rendezvous/store_server.hpp"
+#include "collectives/rendezvous/store/store_server.hpp"
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -15,8 +15,9 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/rendezvous/address.hpp"
-#include "collectives/rendezvous/store_core.hpp"
+#include "collectives/rendezvous/connect/address.hpp"
+#include "collectives/rendezvous/store/store_core.hpp"
+#include "collectives/watch_silence.hpp"
 #include "runtime/core/assert.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/core/quiet_thread.hpp"

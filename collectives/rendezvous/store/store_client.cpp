@@ -1,4 +1,4 @@
-#include "collectives/rendezvous/store_client.hpp"
+#include "collectives/rendezvous/store/store_client.hpp"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -9,7 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "collectives/rendezvous/address.hpp"
+#include "collectives/rendezvous/connect/address.hpp"
+#include "collectives/watch_silence.hpp"
 #include "runtime/core/random.hpp"
 
 namespace troupe::collectives {

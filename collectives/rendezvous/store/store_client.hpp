@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
-#include "collectives/rendezvous/formations.hpp"
-#include "collectives/rendezvous/store_server.hpp"
+#include "collectives/rendezvous/store/formations.hpp"
+#include "collectives/rendezvous/store/store_server.hpp"
 
 namespace troupe::collectives {
 

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/rendezvous/store.hpp"
+#include "collectives/rendezvous/store/store.hpp"
 #include "runtime/core/result.hpp"
 
 namespace troupe::collectives {

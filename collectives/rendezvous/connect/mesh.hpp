@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/rendezvous/handshake.hpp"
+#include "collectives/rendezvous/connect/handshake.hpp"
 #include "runtime/core/clock.hpp"
 #include "runtime/core/endpoint.hpp"
 #include "runtime/core/fd.hpp"

@@ -1,4 +1,4 @@
-#include "collectives/rendezvous/store.hpp"
+#include "collectives/rendezvous/store/store.hpp"
 
 #include <algorithm>
 #include <mutex>

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/rendezvous/formations.hpp"
+#include "collectives/rendezvous/store/formations.hpp"
 
 namespace troupe::collectives {
 

@@ -1,7 +1,5 @@
 /// Groups that ranks form by themselves: every URL, subsets, bad input, and nothing left behind.
 
-#include "collectives/rendezvous/init.hpp"
-
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,10 +13,11 @@
 
 #include "collectives/rendezvous/backends.hpp"
 #include "collectives/rendezvous/group_formation.hpp"
+#include "collectives/rendezvous/init.hpp"
 #include "collectives/rendezvous/meeting_file.hpp"
 #include "collectives/rendezvous/store_board.hpp"
 #include "runtime/core/log.hpp"
-#include "tests/collectives/init_ranks.hpp"
+#include "tests/collectives/rendezvous_ranks.hpp"
 #include "tests/runtime/temp_folder.hpp"
 
 using namespace troupe;

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "tests/collectives/init_ranks.hpp"
+#include "tests/collectives/rendezvous_ranks.hpp"
 #include "tests/runtime/temp_folder.hpp"
 
 using namespace troupe;

@@ -1,4 +1,4 @@
-#include "collectives/rendezvous/mesh.hpp"
+#include "collectives/rendezvous/connect/mesh.hpp"
 
 #include <netinet/in.h>
 #include <poll.h>
@@ -10,7 +10,8 @@
 #include <list>
 #include <optional>
 
-#include "collectives/rendezvous/address.hpp"
+#include "collectives/rendezvous/connect/address.hpp"
+#include "collectives/texts.hpp"
 #include "runtime/core/log.hpp"
 
 namespace troupe::collectives {
@@ -81,13 +82,13 @@ class MeshBuilder {
   }
 
   ErrorInfo timed_out() const {
-    std::string ranks;
+    std::vector<int> ranks;
     for (const auto& [rank, endpoint] : options_.peers) {
-      if (!mesh_.sockets.contains(rank)) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+      if (!mesh_.sockets.contains(rank)) ranks.push_back(rank);
     }
     std::string why = "rank " + std::to_string(options_.self.rank) + " has no data connection with rank " +
-                      ranks + " after " + std::to_string(options_.timeout / std::chrono::milliseconds(1)) +
-                      " ms";
+                      listed(ranks) + " after " +
+                      std::to_string(options_.timeout / std::chrono::milliseconds(1)) + " ms";
     if (!mesh_.refused.empty()) why += "; the last one turned away: " + mesh_.refused.back();
     return {ErrorCode::kTimeout, "the data connections are not complete", std::move(why),
             "see whether those ranks live and can be reached"};

@@ -1,4 +1,4 @@
-#include "collectives/rendezvous/handshake.hpp"
+#include "collectives/rendezvous/connect/handshake.hpp"
 
 #include <sodium.h>
 

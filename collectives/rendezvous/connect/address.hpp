@@ -42,10 +42,6 @@ Result<UniqueFd> dial_abstract(const std::string& name);
 /// The numeric address of this machine's end of a connection; empty: it is a Unix socket.
 Result<std::string> own_address(int fd);
 
-/// Ends a connection over TCP whose other machine fell silent after about 15 s, and sends what is written at
-/// once. Does nothing to other sockets.
-void watch_silence(int fd);
-
 /// Processes for which this is the same can share memory and meet at an abstract socket: the machine's boot,
 /// the network namespace and the user.
 std::string host_identity();

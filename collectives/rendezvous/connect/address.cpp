@@ -1,9 +1,8 @@
-#include "collectives/rendezvous/address.hpp"
+#include "collectives/rendezvous/connect/address.hpp"
 
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -187,18 +186,6 @@ Result<std::string> own_address(int fd) {
     return io_error("cannot read the address of a socket", errno);
   }
   return text_of(reinterpret_cast<sockaddr*>(&own));
-}
-
-void watch_silence(int fd) {
-  const auto set = [fd](int level, int option, int value) {
-    ::setsockopt(fd, level, option, &value, sizeof value);
-  };
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 6);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 3);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 15'000);
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
 }
 
 std::string host_identity() {

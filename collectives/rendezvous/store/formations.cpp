@@ -1,8 +1,8 @@
-#include "collectives/rendezvous/formations.hpp"
+#include "collectives/rendezvous/store/formations.hpp"
 
 #include <algorithm>
-#include <cstdio>
 
+#include "collectives/texts.hpp"
 #include "runtime/core/assert.hpp"
 
 namespace troupe::collectives {
@@ -24,19 +24,17 @@ StoreResponse Formations::chunk(const Formation& formation, std::uint32_t id, st
 }
 
 std::string Formations::missing(const Formation& formation, std::uint32_t wait_ms) {
-  std::string ranks;
-  int n = 0;
+  std::vector<int> ranks;
   for (const auto& [rank, member] : formation.members) {
     const bool awaited = formation.gathered ? member.state == State::kIn : member.state == State::kAway;
-    if (awaited) ranks += (n++ == 0 ? "" : ", ") + std::to_string(rank);
+    if (awaited) ranks.push_back(rank);
   }
-  const std::string who = (n == 1 ? "rank " : "ranks ") + ranks;
+  const bool one = ranks.size() == 1;
+  const std::string who = (one ? "rank " : "ranks ") + listed(ranks);
   if (formation.gathered) return who + " did not finish with forming the group";
-  if (formation.survivors) return who + (n == 1 ? " lives" : " live") + " and did not call rebuild()";
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%.3g", wait_ms / 1000.0);
-  return who + " of " + std::to_string(formation.ranks.size()) + (n == 1 ? " is" : " are") +
-         " missing after " + seconds + " s";
+  if (formation.survivors) return who + (one ? " lives" : " live") + " and did not call rebuild()";
+  return who + " of " + std::to_string(formation.ranks.size()) + (one ? " is" : " are") + " missing after " +
+         seconds_text(std::chrono::milliseconds(wait_ms));
 }
 
 void Formations::wait(Place place, int rank, Member& member, std::uint32_t wait_ms, Instant now) {

@@ -8,8 +8,8 @@
 #include "collectives/nccl/api.hpp"
 #include "collectives/rendezvous/backends.hpp"
 #include "collectives/rendezvous/store_board.hpp"
-#include "tests/collectives/init_ranks.hpp"
 #include "tests/collectives/nccl_ranks.hpp"
+#include "tests/collectives/rendezvous_ranks.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;

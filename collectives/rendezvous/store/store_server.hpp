@@ -11,8 +11,8 @@
 #include <memory>
 #include <string>
 
-#include "collectives/rendezvous/mesh.hpp"
-#include "collectives/rendezvous/store_wire.hpp"
+#include "collectives/rendezvous/connect/mesh.hpp"
+#include "collectives/rendezvous/store/store_wire.hpp"
 
 namespace troupe::collectives {
 

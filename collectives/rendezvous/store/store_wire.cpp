@@ -1,4 +1,4 @@
-#include "collectives/rendezvous/store_wire.hpp"
+#include "collectives/rendezvous/store/store_wire.hpp"
 
 #include "collectives/group_facts.hpp"
 #include "runtime/core/assert.hpp"
