@@ -33,6 +33,7 @@ BackendFactory find_backend(std::string_view name) {
   const auto& factories = registry().factories;
   if (const auto found = factories.find(name); found != factories.end()) return found->second;
   std::vector<std::string> names;
+  names.reserve(factories.size());
   for (const auto& [known, factory] : factories) names.push_back(known);
   throw BadConfig("there is no backend '" + std::string(name.substr(0, 32)) + "'",
                   "this build has " + listed(names),
@@ -42,6 +43,7 @@ BackendFactory find_backend(std::string_view name) {
 std::vector<int> numbered_hosts(const std::vector<PeerInfo>& peers) {
   std::map<std::string, int> first;
   std::vector<int> numbers;
+  numbers.reserve(peers.size());
   for (const PeerInfo& peer : peers) {
     numbers.push_back(first.try_emplace(peer.host, static_cast<int>(numbers.size())).first->second);
   }
