@@ -216,6 +216,7 @@ void complete_op(Op& op, const GroupFacts& group) {
   if ((op.kind == OpKind::kGather || op.kind == OpKind::kReduce) && !on_root) op.output = {};
   if (op.kind == OpKind::kScatter && !on_root) op.input = {};
   if (op.kind == OpKind::kAllReduceTree) op.input.device = op.output.device = group.device;
+  if (!reduces(op.kind)) op.how = {};
   if (op.how.op != ReduceOp::kPremulSum) op.how.factor = 1;
 }
 

@@ -1,9 +1,10 @@
 #include "collectives/library_group.hpp"
 
-#include <cstdio>
 #include <cstring>
 #include <new>
 #include <numeric>
+
+#include "collectives/texts.hpp"
 
 namespace troupe::collectives {
 namespace {
@@ -31,10 +32,8 @@ CollectiveAborted AbortFlag::error() const {
 }
 
 Timeout time_out(AbortFlag& flag, int rank, const Op& op, Duration timeout, const std::string& detail) {
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%g", to_seconds(timeout));
-  const std::string reason =
-      "rank " + std::to_string(rank) + ": " + numbered(op) + ": no progress for " + seconds + " s; " + detail;
+  const std::string reason = "rank " + std::to_string(rank) + ": " + numbered(op) + ": no progress for " +
+                             seconds_text(timeout) + "; " + detail;
   flag.set(reason);
   return Timeout({ErrorCode::kTimeout, timed_out_in(flag.group()), reason,
                   "see what the other ranks do, or raise the group's timeout"});

@@ -42,8 +42,7 @@ Timeout time_out(AbortFlag& flag, int rank, const Op& op, Duration timeout, cons
 
 /// A process group whose operations are a library's. Operations on nothing (count 0) complete at once.
 ///
-/// Buffers lie in the CPU's memory. That ranks call the same is not compared, as the libraries have no room
-/// for it: ranks that do not end in a timeout, or in the library's error.
+/// Buffers lie in the CPU's memory.
 class LibraryGroup : public ProcessGroup {
  public:
   std::string abort_reason() const override { return flag_->reason(); }

@@ -80,7 +80,20 @@ bool same_call(const Op& a, const Op& b) {
   return encode(a) == encode(b);
 }
 
+namespace {
+
+/// Of a send or receive that is a part of an all_to_all_v: what was called, whose number is its tag
+/// (native/mailbox.hpp).
+std::string part_text(const Op& part) {
+  return std::string(name_of(OpKind::kAllToAllV)) + " #" + std::to_string(part.tag) + " with " +
+         std::to_string(part.count) + " x " + std::string(dtype_name(part.dtype)) +
+         (part.kind == OpKind::kSend ? " to " : " from ") + std::to_string(part.peer);
+}
+
+}  // namespace
+
 std::string to_string(const Op& op) {
+  if (is_message(op.kind) && !op.how.exact) return part_text(op);
   std::string text = std::string(name_of(op.kind)) + "(";
   if (op.kind == OpKind::kBarrier) return text + ")";
   if (reduces(op.kind)) {

@@ -4,7 +4,7 @@
 
 #include "collectives/flight/flight_recorder.hpp"
 #include "collectives/native/native_group.hpp"
-#include "collectives/rendezvous/mesh.hpp"
+#include "collectives/rendezvous/connect/mesh.hpp"
 
 namespace troupe::train {
 namespace {

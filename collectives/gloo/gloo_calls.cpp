@@ -15,10 +15,14 @@
 #include <cstring>
 #include <vector>
 
+#include "collectives/compare_calls.hpp"
 #include "collectives/gloo/pipe_signal.hpp"
 
 namespace troupe::collectives {
 namespace {
+
+/// The same for all: ranks that call different operations have to meet.
+constexpr std::uint32_t kComparedTag = 0;
 
 /// Gloo writes no input, though it asks for plain pointers.
 std::uint8_t* raw(const std::byte* at) {
@@ -181,6 +185,21 @@ void run_exact_on(const GlooSite& site, const Op& call, ExactReduction& exact) {
 }
 
 }  // namespace
+
+void compare_on(const GlooSite& site, const Op& call) {
+  const CallWords mine = call_words(call, site.context->rank);
+  std::vector<CallWords> all(static_cast<std::size_t>(site.context->size));
+  gloo::AllgatherOptions options(site.context);
+  options.setTag(kComparedTag);
+  options.setTimeout(site.timeout);
+  options.setInput(const_cast<std::uint64_t*>(mine.data()), mine.size());
+  options.setOutput(all.front().data(), all.size() * mine.size());
+  gloo::allgather(options);
+  if (std::string differs = difference(all); !differs.empty()) {
+    throw_error({ErrorCode::kAborted, "a collective failed", std::move(differs),
+                 "call the same on every rank, in the same order"});
+  }
+}
 
 void run_gloo(const GlooSite& site, const Op& call, ExactReduction* exact) {
   if (exact != nullptr) return run_exact_on(site, call, *exact);

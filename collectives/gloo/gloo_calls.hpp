@@ -19,6 +19,10 @@ struct GlooSite {
   std::chrono::milliseconds timeout{};
 };
 
+/// Returns when all ranks have come to collective `op`. Throws CollectiveAborted where they did not call the
+/// same: Gloo would end the process, in its own thread, for data that are longer than what takes them.
+void compare_on(const GlooSite& site, const Op& op);
+
 /// Returns when the result of a collective is in place; throws what Gloo throws. `exact`: the reduction,
 /// where `op` is one on the exact path, else null.
 void run_gloo(const GlooSite& site, const Op& op, ExactReduction* exact);

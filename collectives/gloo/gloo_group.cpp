@@ -69,6 +69,10 @@ void guarded(const Lifeline& link, const Op& op, Body body) {
   const PipeSignalGuard guard;
   try {
     body();
+  } catch (const Error& e) {  // ranks called different operations
+    link.flag->set("rank " + std::to_string(link.rank) + ": " + e.info().why);
+    close_pairs(link.site);
+    throw link.flag->error();
   } catch (const std::exception& e) {
     const std::string_view text = e.what();
     if (text.find("Timed out waiting") != std::string_view::npos) {
@@ -117,7 +121,11 @@ class GlooGroup final : public LibraryGroup {
                         op.kind == OpKind::kReduceScatterV || op.how.op == ReduceOp::kPremulSum;
     if (reduces(op.kind) && (always || op.how.exact)) reduction = exact(op);
     return collectives_->run([link = link_, op, reduction] {
-      guarded(*link, op, [&] { run_gloo({link->site.context, timeout_of(*link, op)}, op, reduction.get()); });
+      guarded(*link, op, [&] {
+        const GlooSite site{link->site.context, timeout_of(*link, op)};
+        compare_on(site, op);
+        run_gloo(site, op, reduction.get());
+      });
     });
   }
 

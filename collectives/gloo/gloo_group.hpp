@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "collectives/process_group.hpp"
-#include "collectives/rendezvous/store.hpp"
+#include "collectives/rendezvous/store/store.hpp"
 
 namespace troupe::collectives {
 

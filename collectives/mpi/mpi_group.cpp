@@ -37,6 +37,27 @@ MPI_Request begin(const char* name, Call call, Arguments... arguments) {
   return request;
 }
 
+/// While it lives, calls on a communicator of somebody else return their errors, which end the process by
+/// default.
+class ReturnedErrors {
+ public:
+  explicit ReturnedErrors(MPI_Comm comm) : comm_(comm) {
+    check_mpi(MPI_Comm_get_errhandler(comm_, &before_), "MPI_Comm_get_errhandler");
+    check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  }
+  ~ReturnedErrors() {
+    MPI_Comm_set_errhandler(comm_, before_);
+    MPI_Errhandler_free(&before_);
+  }
+  ReturnedErrors(const ReturnedErrors&) = delete;
+  ReturnedErrors& operator=(const ReturnedErrors&) = delete;
+
+ private:
+  MPI_Comm comm_;
+  MPI_Errhandler before_ = MPI_ERRHANDLER_NULL;
+};
+
+/// Its calls return their errors.
 Communicator copy_of(MPI_Comm original, Duration timeout) {
   Communicator copy;
   check_mpi(MPI_Comm_rank(original, &copy.rank), "MPI_Comm_rank");
@@ -267,6 +288,11 @@ std::unique_ptr<ProcessGroup> make_mpi_group(MpiGroupOptions options) {
   ensure_mpi();
   const MPI_Comm original =
       options.communicator != nullptr ? *static_cast<const MPI_Comm*>(options.communicator) : MPI_COMM_WORLD;
+  if (original == MPI_COMM_NULL) {
+    throw BadConfig("cannot make a process group of the backend mpi", "its communicator is MPI_COMM_NULL",
+                    "give one that this rank is in, or null for MPI_COMM_WORLD");
+  }
+  const ReturnedErrors returned(original);
   int rank = 0, size = 1;
   check_mpi(MPI_Comm_rank(original, &rank), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(original, &size), "MPI_Comm_size");

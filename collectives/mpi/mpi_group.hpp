@@ -35,9 +35,10 @@ struct MpiGroupOptions {
 bool has_mpi() noexcept;
 
 /// Collective over the communicator. The first call of a process initialises MPI (MPI_THREAD_MULTIPLE),
-/// unless somebody did, who has to ask for that, too, and then finalises it at exit. Groups are made and used
-/// before main returns. Throws BadConfig for options that make no sense and where this build has no MPI,
-/// Timeout when a rank does not come.
+/// unless somebody did, who has to ask for that, too, and then finalises it at exit. Errors of MPI are
+/// returned then; a program that initialised MPI itself sets MPI_ERRORS_RETURN on MPI_COMM_WORLD, or is ended
+/// by them. Groups are made and used before main returns. Throws BadConfig for options that make no sense and
+/// where this build has no MPI, Timeout when a rank does not come.
 std::unique_ptr<ProcessGroup> make_mpi_group(MpiGroupOptions options = {});
 
 }  // namespace troupe::collectives

@@ -32,7 +32,9 @@ class MpiProgress::Operation final : public Work {
   bool test() {
     int done = 0;
     MPI_Status status{};
-    check_mpi(MPI_Test(&request_, &done, &status), "MPI_Test");
+    if (const int code = MPI_Test(&request_, &done, &status); code != MPI_SUCCESS) {
+      check_mpi(code, numbered(op).c_str());  // whichever operation is waited for
+    }
     if (done == 0) return false;
     if (op.kind == OpKind::kRecv) source_ = status.MPI_SOURCE;
     pending_ = false;

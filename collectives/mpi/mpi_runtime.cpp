@@ -39,6 +39,8 @@ void ensure_mpi() {
   } else {
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
     initialized_by = ::getpid();
+    // OpenMPI tells it of what went wrong in a collective, whichever communicator that is of.
+    check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     std::atexit(finalize_at_exit);
   }
   if (provided >= MPI_THREAD_MULTIPLE) return;

@@ -1,8 +1,6 @@
 #include "collectives/native/byte_stream.hpp"
 
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -10,6 +8,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+
+#include "collectives/watch_silence.hpp"
 
 namespace troupe::collectives {
 namespace {
@@ -22,17 +22,7 @@ constexpr std::size_t kSealedBytes = 64 * 1024;
 SocketStream::SocketStream(UniqueFd fd, Duration patience) : fd_(std::move(fd)) {
   const int flags = ::fcntl(fd_.get(), F_GETFL);
   ::fcntl(fd_.get(), F_SETFL, flags | O_NONBLOCK);
-  const auto set = [&](int level, int option, int value) {  // fails on a Unix socket, which has none of it
-    ::setsockopt(fd_.get(), level, option, &value, sizeof value);
-  };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 6);  // seconds
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 3);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-  const auto longest = std::chrono::hours(24) / std::chrono::milliseconds(1);
-  const auto limit = std::clamp<std::int64_t>(patience / std::chrono::milliseconds(1), 1000, longest);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit));
+  watch_silence(fd_.get(), patience);
 }
 
 std::size_t SocketStream::write(std::span<const std::span<const std::byte>> pieces) {

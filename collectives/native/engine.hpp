@@ -130,6 +130,7 @@ class Engine {
     Mailbox mailbox;
     const int host;
     bool may_read = true, may_write = true;  ///< until the socket says that it would block
+    bool left = false;                       ///< it destroyed its group
     bool gate = false;
     std::uint32_t lane = 0, lanes = 1;  ///< of the rounds between the two hosts, which it takes
     enum class Sending { kNothing, kTold, kPartials, kResult, kMessage } sending = Sending::kNothing;
@@ -228,6 +229,7 @@ class Engine {
   void tell_other_machines();
   std::string name_of(const Transfer& transfer) const;
   std::string name_of(const Token& token);
+  std::string name_of_oldest() const;
 
   // Other hosts (engine_remote.cpp).
   bool exchange();

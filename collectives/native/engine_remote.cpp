@@ -319,6 +319,7 @@ std::vector<std::span<std::byte>> Engine::target_of(Remote& remote) {
       remote.coming.bytes.resize(header.payload_bytes);
       return {remote.coming.bytes};
     case FrameKind::kFreed:
+    case FrameKind::kLeft:
       if (header.payload_bytes != 0) refuse(remote, header);
       return {};
     case FrameKind::kCalled:
@@ -360,6 +361,9 @@ void Engine::received(Remote& remote) {
       fail(AbortKind::kRequested,
            std::string(reinterpret_cast<const char*>(remote.coming.bytes.data()), header.payload_bytes));
     case FrameKind::kFreed:
+      break;
+    case FrameKind::kLeft:
+      remote.left = true;
       break;
     case FrameKind::kCalled:
       remote.its_call = header;
@@ -436,7 +440,9 @@ bool Engine::exchange() {
     remote.link.pump_in();
     receive_from(remote);
   }
-  fail(AbortKind::kPeerLost, "lost rank " + std::to_string(lost->link.rank()) + ": " + lost->link.broken());
+  const std::string name = "rank " + std::to_string(lost->link.rank());
+  fail(AbortKind::kPeerLost, lost->left ? name + " left the group before " + name_of_oldest()
+                                        : "lost " + name + ": " + lost->link.broken());
 }
 
 /// Waits for a slice until a connection takes more of what is on its way; false: none will.

@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <thread>
 
 #include "collectives/native/engine.hpp"
+#include "collectives/texts.hpp"
 
 namespace troupe::collectives {
 namespace {
@@ -220,11 +220,19 @@ void Engine::sleep(const Token& token) {
 }
 
 std::string Engine::name_of(const Transfer& transfer) const {
-  return to_string(transfer.call) + " #" + std::to_string(transfer.number);
+  const bool counted = transfer.number != 0 && !of_collective(transfer.call);
+  return to_string(transfer.call) + (counted ? " #" + std::to_string(transfer.number) : "");
 }
 
 std::string Engine::name_of(const Token& token) {
   return token.transfer ? name_of(*token.transfer) : numbered(op_of(completed_).call);
+}
+
+/// What this rank is at; "nothing" if nothing is in flight.
+std::string Engine::name_of_oldest() const {
+  if (!ops_.empty()) return numbered(ops_.front().call);
+  const auto transfer = oldest_transfer();
+  return transfer ? name_of(*transfer) : "nothing";
 }
 
 void Engine::throw_if_aborted() {
@@ -256,15 +264,13 @@ int Engine::behind(const std::vector<int>& ranks) const {
 }
 
 void Engine::fail_timeout(const Token& token) {
-  std::string ranks;
   const std::vector<int> waits_for = missing(token);
-  for (int peer : waits_for) ranks += (ranks.empty() ? "" : ", ") + std::to_string(peer);
+  std::string ranks = listed(waits_for);
   if (const int last = behind(waits_for); last >= 0 && last != rank_ && !token.transfer)
     ranks += "; furthest behind is rank " + std::to_string(last);
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%g", to_seconds(timeout_of(token)));
   const std::string reason = "rank " + std::to_string(rank_) + ": " + name_of(token) +
-                             ": no rank made progress for " + seconds + " s; waiting for rank " + ranks;
+                             ": no rank made progress for " + seconds_text(timeout_of(token)) +
+                             "; waiting for rank " + ranks;
   if (!abort_region(region_.abort_word(), reason, AbortKind::kTimeout)) throw_aborted();
   tell_other_machines();
   throw_error({ErrorCode::kTimeout, timed_out_in(name_), reason,
@@ -321,12 +327,10 @@ void Engine::leave() {
   }
   const std::lock_guard lock(mutex_);
   const bool aborted = region_aborted(region_.abort_word());
-  const auto transfer = oldest_transfer();
-  const bool busy = !ops_.empty() || transfer != nullptr;
+  const bool busy = !ops_.empty() || oldest_transfer() != nullptr;
   if (busy && !aborted) {
     abort_region(region_.abort_word(),
-                 "rank " + std::to_string(rank_) + " destroyed its group during " +
-                     (ops_.empty() ? name_of(*transfer) : numbered(ops_.front().call)),
+                 "rank " + std::to_string(rank_) + " destroyed its group during " + name_of_oldest(),
                  AbortKind::kRequested);
   }
   if (busy || aborted) {
@@ -335,6 +339,8 @@ void Engine::leave() {
       if (remote.link.sending()) remote.link.close();
     }
     tell_other_machines();
+  } else {
+    for (auto& [rank, remote] : remotes_) remote.link.say_left();
   }
   mine_.left.store(1, std::memory_order_release);
 }

@@ -16,7 +16,6 @@ HostLayout::HostLayout(std::vector<int> hosts) {
     if (at(host) == members_.size()) members_.emplace_back();
     if (rank == 0 || host_of_.back() != host) host_groups_.push_back({rank, rank});
     host_groups_.back().end = rank + 1;
-    host_group_of_.push_back(host_groups_.size() - 1);
     host_of_.push_back(host);
     members_[at(host)].push_back(rank);
     most_members_ = std::max(most_members_, members_[at(host)].size());

@@ -34,13 +34,6 @@ class HostLayout {
   std::size_t most_members() const { return most_members_; }
   /// Adjacent ranks on one host: intervals of ranks, in order.
   const std::vector<LeafInterval>& host_groups() const { return host_groups_; }
-  std::size_t host_group_of(int rank) const { return host_group_of_[at(rank)]; }
-  /// Of nccl, whose ranks are connected with each other: who of the host group of `rank` deals with `other`.
-  /// REQUIRES: they are on different hosts.
-  int leader(int rank, int other) const {
-    const LeafInterval group = host_groups_[host_group_of(rank)];
-    return group.begin + other % group.size();
-  }
 
   /// Connections between two hosts.
   std::uint32_t lanes(int a, int b) const;
@@ -61,7 +54,6 @@ class HostLayout {
   std::vector<int> host_of_;               ///< by rank
   std::vector<std::vector<int>> members_;  ///< by host
   std::vector<LeafInterval> host_groups_;
-  std::vector<std::size_t> host_group_of_;  ///< by rank
   std::size_t most_members_ = 0;
 };
 

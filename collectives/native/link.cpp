@@ -46,7 +46,7 @@ FrameHeaderBytes encode(const FrameHeader& header) {
 Result<FrameHeader> decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes) {
   if (get<std::uint32_t>(bytes, 0) != kMagic) return bad_frame("wrong magic");
   const auto kind = get<std::uint32_t>(bytes, 4);
-  if (kind < 1 || kind > static_cast<std::uint32_t>(FrameKind::kCalled))
+  if (kind < 1 || kind > static_cast<std::uint32_t>(FrameKind::kLeft))
     return bad_frame("frame kind " + std::to_string(kind));
   const OpWords call{get<std::uint64_t>(bytes, 16), get<std::uint64_t>(bytes, 24),
                      get<std::uint64_t>(bytes, 32)};
@@ -136,9 +136,13 @@ void Link::next_frame() {
 
 void Link::say_abort(const std::string& reason) {
   const auto text = std::as_bytes(std::span(reason)).first(std::min(reason.size(), kMaxAbortReasonBytes));
-  const auto header = encode({.kind = FrameKind::kAbort, .payload_bytes = text.size()});
-  last_words_.assign(header.begin(), header.end());
-  last_words_.insert(last_words_.end(), text.begin(), text.end());
+  say_last({.kind = FrameKind::kAbort, .payload_bytes = text.size()}, text);
+}
+
+void Link::say_last(const FrameHeader& header, std::span<const std::byte> payload) {
+  const auto encoded = encode(header);
+  last_words_.assign(encoded.begin(), encoded.end());
+  last_words_.insert(last_words_.end(), payload.begin(), payload.end());
   out_.emplace_back(last_words_);
   pump_out();
 }

@@ -43,6 +43,7 @@ enum class FrameKind : std::uint8_t {
   kCredit = 9,       ///< sequence number: how many small messages have been received so far
   kCopied = 10,      ///< the large message was copied out of the sender's shared memory
   kCalled = 11,  ///< what the sender called and waits for; payload: i32 ranks of its host that are missing
+  kLeft = 12,    ///< the sender destroyed its group, and says no more
 };
 
 struct FrameHeader {
@@ -92,14 +93,16 @@ class Link {
   /// Why nothing will come any more, or empty. What came before is still there.
   const std::string& broken() const { return broken_.empty() ? stream_->broken() : broken_; }
 
-  /// The last frame: tells the peer why the group is aborted, behind the frame that is on its way. No frame
-  /// may be sent after it.
+  /// The last frame, behind the one that is on its way: why the group is aborted, or that this rank left it.
+  /// No frame may be sent after it.
   void say_abort(const std::string& reason);
+  void say_left() { say_last({.kind = FrameKind::kLeft}, {}); }
   /// Forgets what is not out yet and ends the stream.
   void close();
 
  private:
   bool read_header();
+  void say_last(const FrameHeader& header, std::span<const std::byte> payload);
 
   int rank_;
   std::unique_ptr<ByteStream> stream_;

@@ -12,7 +12,7 @@
 /// is aborted with both named.
 ///
 /// The parts of an all_to_all_v are messages with a tag space of their own, in which the tag is the
-/// operation's number (Transfer::of_collective).
+/// operation's number (of_collective).
 ///
 /// Errors that the other rank caused are returned as the reason for which to abort the group.
 #pragma once
@@ -48,7 +48,8 @@ struct Transfer {
   bool done = false;
 };
 
-/// Whether a send or receive is a part of a collective: told by a bit of the call that messages do not use.
+/// Whether a send or receive is a part of a collective: told by a bit of the call that messages do not use,
+/// as op.cpp knows.
 inline bool of_collective(const Op& call) {
   return !call.how.exact;
 }

@@ -35,7 +35,7 @@ struct NativeGroupOptions {
   /// By rank, which machine it is on (any numbers): ranks with the same one share a region. The same on every
   /// rank. Empty: all on one.
   std::vector<int> machines;
-  /// By rank, connected stream sockets whose other end has proved who it is (rendezvous/handshake.hpp): to
+  /// By rank, connected stream sockets whose other end has proved who it is (handshake.hpp): to
   /// the ranks of native_peers(), which collectives need, and to those of other machines with which this one
   /// exchanges messages (send, recv, all_to_all_v). The same on both sides.
   std::map<int, UniqueFd> remote;

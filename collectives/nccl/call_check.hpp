@@ -5,14 +5,11 @@
 #include <array>
 #include <memory>
 
+#include "collectives/compare_calls.hpp"
 #include "collectives/nccl/core.hpp"
 #include "collectives/nccl/memory.hpp"
 
 namespace troupe::collectives::nccl {
-
-/// A call as it travels: its words and its sequence number, which are equal for equal calls; and last, of an
-/// all_to_all with counts, what this rank gives less what it takes: over all ranks that is 0 if they fit.
-using CallWords = std::array<std::uint64_t, kOpWords + 2>;
 
 class CallCheck {
  public:
@@ -29,7 +26,6 @@ class CallCheck {
     std::byte* gathered;  ///< the device's
   };
   Slot slot(std::size_t index);
-  std::string compare(const std::byte* all) const;
 
   Caller caller_;
   int size_;

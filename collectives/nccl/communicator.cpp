@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "collectives/texts.hpp"
 #include "runtime/core/error.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/core/quiet_thread.hpp"
@@ -273,7 +274,7 @@ void Communicator::make(const char* name, const Communicator* parent, MakeCall c
     if (in_time) throw_nccl(caller_, name, code);
     throw_error({ErrorCode::kTimeout,
                  "NCCL was not ready on rank " + std::to_string(caller_.rank) + " after " +
-                     std::to_string(to_seconds(patient_.limit)) + " s",
+                     seconds_text(patient_.limit),
                  "a rank is missing, or a network interface that NCCL chose is not reachable",
                  "see that every rank runs; NCCL_DEBUG=INFO shows the interfaces"});
   }
@@ -290,7 +291,7 @@ UniqueId Communicator::unique_id_to_grow() {
 
 std::string Communicator::async_error() {
   const std::lock_guard hold(handle_->mutex);
-  if (handle_->state != State::kUsable) return {};
+  if (handle_->state != State::kUsable && handle_->state != State::kRevoked) return {};
   const NcclApi& api = caller_.api->nccl;
   NcclCode code = kNcclSuccess;
   const NcclCode asked = api.ncclCommGetAsyncError(handle_->comm, &code);

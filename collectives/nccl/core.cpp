@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "collectives/texts.hpp"
 #include "runtime/core/error.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/core/quiet_thread.hpp"
@@ -14,13 +15,6 @@ using namespace std::chrono_literals;
 
 constexpr Duration kBusyTick = 1ms;
 constexpr Duration kIdleTick = 20ms;  // an abort while nothing is in flight is not urgent
-
-std::string seconds_text(Duration limit) {
-  std::string text = std::to_string(to_seconds(limit));
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
-  return text + " s";
-}
 
 std::exception_ptr abandoned() {
   return std::make_exception_ptr(CollectiveAborted(

@@ -115,7 +115,7 @@ void ExactPath::exchange_partials(const Run& run, const Piece& piece) {
   if (size_ == 1) return;
   const ExactPlan& plan = run.plan;
   const HostLayout& layout = plan.layout();
-  const LeafInterval group = layout.host_groups()[layout.host_group_of(caller_.rank)];
+  const LeafInterval group = plan.own_group();
   const std::size_t mine = piece.slices[at(caller_.rank)].size() * run.element;
   const auto give = [&](int owner, int peer, Comm comm) {
     const Slice slice = piece.slices[at(owner)];
@@ -129,7 +129,7 @@ void ExactPath::exchange_partials(const Run& run, const Piece& piece) {
     }
     for (int owner = 0; owner < size_; ++owner) {
       if (layout.together(caller_.rank, owner)) continue;
-      const int peer = group.size() == 1 ? owner : layout.leader(caller_.rank, owner);
+      const int peer = group.size() == 1 ? owner : leader_for(group, owner);
       if (peer != caller_.rank) give(owner, peer, comm);
     }
     for (int r = 0; r < size_; ++r) {
@@ -181,7 +181,7 @@ void ExactPath::exchange_sums(const Run& run, const Piece& piece) {
     for (std::size_t g = 0; g < layout.host_groups().size(); ++g) {
       const LeafInterval other = layout.host_groups()[g];
       if (layout.together(caller_.rank, other.begin) || other.size() == 1) continue;
-      const int leader = layout.leader(other.begin, caller_.rank);
+      const int leader = leader_for(other, caller_.rank);
       for (int p = 0; p < plan.sums_of(g); ++p)
         receive(piece.others + at(plan.slot_of_group(g) + p) * piece.stride, mine, leader, comm);
     }

@@ -17,7 +17,8 @@ ExactPlan::ExactPlan(const std::vector<LeafInterval>& intervals, const HostLayou
   }
   TROUPE_ASSERT(most_partials_ <= kMaxOwnPartials, "a rank has few partials");
   const auto& groups = layout.host_groups();
-  const LeafInterval own_group = groups[layout.host_group_of(rank)];
+  own_group_ =
+      *std::find_if(groups.begin(), groups.end(), [&](LeafInterval group) { return rank < group.end; });
 
   // The owner's sources, left to right: all but our own have a slot.
   slot_of_rank_.assign(intervals.size(), -1);
@@ -49,14 +50,14 @@ ExactPlan::ExactPlan(const std::vector<LeafInterval>& intervals, const HostLayou
   sums_before_wire_ = several_hosts && std::any_of(groups.begin(), groups.end(),
                                                    [](LeafInterval group) { return group.size() > 1; });
   for (int r = 0; r < static_cast<int>(intervals.size()); ++r) {
-    if (!layout.together(rank, r) && layout.leader(rank, r) == rank) led_.push_back(r);
+    if (!layout.together(rank, r) && leader_for(own_group_, r) == rank) led_.push_back(r);
   }
-  if (own_group.size() == 1) return;
-  for (int r = own_group.begin; r < own_group.end; ++r) group_slots_ += r == rank ? 0 : partials_of(r);
+  if (own_group_.size() == 1) return;
+  for (int r = own_group_.begin; r < own_group_.end; ++r) group_slots_ += r == rank ? 0 : partials_of(r);
   const LeafNodes apart = sources_of(intervals, layout, rank, true);
   const LeafInterval own = intervals[static_cast<std::size_t>(rank)];
   int others = 0, ours = 0;
-  for (const LeafInterval node : canonical_nodes(leaves_of(intervals, own_group), leaves_)) {
+  for (const LeafInterval node : canonical_nodes(leaves_of(intervals, own_group_), leaves_)) {
     const LeafNodes inside = nodes_below(node, apart);
     Fold fold{.program = programs.size(),
               .sources = static_cast<int>(inside.size()),
@@ -78,7 +79,7 @@ ExactPlan::ExactPlan(const std::vector<LeafInterval>& intervals, const HostLayou
 
 int ExactPlan::group_slot_of(int r) const {
   int slot = 0;
-  for (int q = layout_->host_groups()[layout_->host_group_of(rank_)].begin; q < r; ++q) {
+  for (int q = own_group_.begin; q < r; ++q) {
     if (q != rank_) slot += partials_of(q);
   }
   return slot;

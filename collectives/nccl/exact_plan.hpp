@@ -14,6 +14,11 @@
 
 namespace troupe::collectives::nccl {
 
+/// The rank of a host group that adds up its partials for `owner`, who is on another host.
+inline int leader_for(LeafInterval group, int owner) {
+  return group.begin + owner % group.size();
+}
+
 class ExactPlan {
  public:
   /// `intervals`: every rank's leaves. Appends its fold programs to `programs`.
@@ -35,6 +40,8 @@ class ExactPlan {
   int partials_of(int rank) const { return partials_[static_cast<std::size_t>(rank)]; }
   int most_partials() const { return most_partials_; }
   const HostLayout& layout() const { return *layout_; }
+  /// The host group of this rank.
+  LeafInterval own_group() const { return own_group_; }
 
   /// The owner's fold. Its block has `slots()` slots: for rank r on this host those from slot_of_rank(r) on,
   /// for a host group elsewhere those from slot_of_group(g) on, one for each of its sums.
@@ -56,6 +63,7 @@ class ExactPlan {
 
  private:
   const HostLayout* layout_;
+  LeafInterval own_group_;
   int rank_;
   int leaves_;
   int most_partials_ = 1;

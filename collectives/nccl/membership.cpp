@@ -28,20 +28,23 @@ void check_options(NcclGroupOptions& options) {
   if (options.exact_piece_bytes == 0) refuse_options("exact_piece_bytes is 0", "leave its default");
   if (options.device < 0) refuse_options("the device is negative", "give CUDA's index of the GPU");
   if (!options.exchange && options.size > 1) {
-    refuse_options("nothing carries NCCL's unique id from rank 0 to the others", "set options.exchange");
+    refuse_options("nothing carries what the ranks have to say to each other", "set options.exchange");
   }
   if (!options.board) options.board = make_word_board(nullptr, options.generation);
 }
 
-/// How the ranks of a new group find each other: rank 0's message to all.
+/// How communicators come about.
+enum class How { kInit = 0, kShrink = 1, kGrow = 2 };
+
+/// How the ranks of a new group find each other: what each tells rank 0 that it can do, without ids; and rank
+/// 0's message to all.
 struct Invitation {
-  enum class How { kInit = 0, kShrink = 1, kGrow = 2 };
   How how = How::kInit;
-  int version = 0;            ///< of rank 0's NCCL
+  int version = 0;            ///< of the sender's NCCL
   std::vector<UniqueId> ids;  ///< one a communicator; none to shrink
 };
 
-constexpr std::string_view kMagic = "troupe-nccl-1";
+constexpr std::string_view kMagic = "troupe-nccl-2";
 
 /// "troupe-nccl-1 HOW VERSION [ID...]", in decimal and hexadecimal.
 std::string encode(const Invitation& invitation) {
@@ -56,12 +59,14 @@ bool parse_number(std::string_view text, int& out) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-Result<Invitation> decode_invitation(std::string_view text, std::size_t communicators) {
-  const ErrorInfo bad{ErrorCode::kBadInput, "rank 0's invitation to an nccl group does not decode",
+/// Of a message of rank `from` with so many ids; none to shrink.
+Result<Invitation> decode(std::string_view text, int from, std::size_t ids) {
+  const ErrorInfo bad{ErrorCode::kBadInput,
+                      "what rank " + std::to_string(from) + " says of an nccl group does not decode",
                       "it is another program's or version's, or it was cut",
-                      "give the exchange a key of this group and generation alone"};
+                      "give the exchange keys of this group and generation alone"};
   std::vector<std::string_view> words;
-  for (std::size_t at = 0; words.size() < 3 + communicators + 1;) {
+  for (std::size_t at = 0; words.size() < 3 + ids + 1;) {
     const std::size_t end = std::min(text.find(' ', at), text.size());
     words.push_back(text.substr(at, end - at));
     if (end == text.size()) break;
@@ -73,8 +78,8 @@ Result<Invitation> decode_invitation(std::string_view text, std::size_t communic
       !parse_number(words[2], invitation.version)) {
     return bad;
   }
-  invitation.how = static_cast<Invitation::How>(how);
-  const std::size_t ids = invitation.how == Invitation::How::kShrink ? 0 : communicators;
+  invitation.how = static_cast<How>(how);
+  if (invitation.how == How::kShrink) ids = 0;
   if (words.size() != 3 + ids) return bad;
   for (std::size_t i = 0; i < ids; ++i) {
     const auto id = std::as_writable_bytes(std::span(invitation.ids.emplace_back().bytes));
@@ -132,23 +137,33 @@ class Maker {
   }
 
   /// How this rank could come to the new group without starting from scratch; kInit: it could not.
-  Invitation::How best_way() {
-    if (parent_ == nullptr || (gone_.empty() && options_.size == parent_->size()))
-      return Invitation::How::kInit;
+  How best_way() {
+    const bool grows = api_.nccl.ncclCommGrow && api_.nccl.ncclCommGetUniqueId;
+    if (parent_ == nullptr) return grows && options_.rank != 0 ? How::kGrow : How::kInit;
+    if (gone_.empty() && options_.size == parent_->size()) return How::kInit;
     for (std::size_t i = 0; i < communicators(); ++i) {
       Communicator* parent = parent_communicator(i);
-      if (parent == nullptr || !parent->async_error().empty()) return Invitation::How::kInit;
-      if (gone_.empty() ? !parent->healthy() : !parent->can_shrink()) return Invitation::How::kInit;
+      if (parent == nullptr || !parent->async_error().empty()) return How::kInit;
+      if (gone_.empty() ? !parent->healthy() : !parent->can_shrink()) return How::kInit;
     }
-    if (!gone_.empty()) return Invitation::How::kShrink;
-    return api_.nccl.ncclCommGrow && api_.nccl.ncclCommGetUniqueId ? Invitation::How::kGrow
-                                                                   : Invitation::How::kInit;
+    if (!gone_.empty()) return How::kShrink;
+    return grows ? How::kGrow : How::kInit;
   }
 
-  Invitation invite(Invitation::How how) {
+  /// Rank 0's way, if all others can go it: an error that stays in the communicator of one of them, as after
+  /// a peer's death, makes all start from scratch.
+  How common_way(const std::vector<std::string>& said) {
+    const How mine = decode(said.at(0), 0, 0).value().how;
+    for (int r = 1; r < options_.size; ++r) {
+      if (decode(said.at(static_cast<std::size_t>(r)), r, 0).value().how != mine) return How::kInit;
+    }
+    return mine;
+  }
+
+  Invitation invite(How how) {
     Invitation invitation{.how = how, .version = api_.nccl.version, .ids = {}};
-    for (std::size_t i = 0; i < communicators() && invitation.how != Invitation::How::kShrink; ++i) {
-      if (invitation.how == Invitation::How::kGrow) {
+    for (std::size_t i = 0; i < communicators() && invitation.how != How::kShrink; ++i) {
+      if (invitation.how == How::kGrow) {
         invitation.ids.push_back(parent_communicator(i)->unique_id_to_grow());
       } else {
         NCCL_TRY(caller_, api_.nccl.ncclGetUniqueId(&invitation.ids.emplace_back()));
@@ -158,17 +173,22 @@ class Maker {
   }
 
   Invitation exchange() {
-    const Invitation::How way = best_way();
+    const How way = best_way();
     if (options_.size == 1) return invite(way);
-    const std::string mine = options_.rank == 0 ? encode(invite(way)) : "";
-    const std::string heard = options_.exchange(mine);
+    const std::string heard = options_.exchange(
+        encode({.how = way, .version = api_.nccl.version}),
+        [&](const std::vector<std::string>& said) { return encode(invite(common_way(said))); });
     core_->check();
-    Invitation invitation = decode_invitation(heard, communicators()).value();
+    Invitation invitation = decode(heard, 0, communicators()).value();
     if (invitation.version != api_.nccl.version) {
       throw_error({ErrorCode::kRefused, "ranks have different versions of NCCL",
                    "rank 0 has " + version_text(invitation.version) + ", rank " +
                        std::to_string(options_.rank) + " " + version_text(api_.nccl.version),
                    "install the same on every machine"});
+    }
+    if (invitation.how != How::kInit && invitation.how != way) {
+      throw_error({ErrorCode::kBadInput, "rank 0's invitation asks for what this rank cannot do",
+                   "the ranks run different builds", "give every rank the same"});
     }
     return invitation;
   }
@@ -179,25 +199,14 @@ class Maker {
     made_.push_back(made);
     Communicator* parent = parent_communicator(index);
     switch (invitation.how) {
-      case Invitation::How::kInit:
+      case How::kInit:
         return made->init(options_.size, options_.rank, invitation.ids[index]);
-      case Invitation::How::kShrink:
-        if (parent == nullptr || !parent->can_shrink()) cannot_follow("shrinks");
+      case How::kShrink:
         return made->shrink_from(*parent, gone_);
-      case Invitation::How::kGrow:
-        if (parent == nullptr && options_.rank >= 1) {
-          if (!api_.nccl.ncclCommGrow) cannot_follow("grows");
-          return made->join_grown(options_.size, options_.rank, invitation.ids[index]);
-        }
-        if (parent == nullptr || !parent->healthy()) cannot_follow("grows");
+      case How::kGrow:
+        if (parent == nullptr) return made->join_grown(options_.size, options_.rank, invitation.ids[index]);
         return made->grow_from(*parent, options_.size, options_.rank == 0 ? &invitation.ids[index] : nullptr);
     }
-  }
-
-  [[noreturn]] void cannot_follow(const char* does) const {
-    throw_error({ErrorCode::kUnavailable,
-                 "rank " + std::to_string(options_.rank) + " cannot follow rank 0, which " + does,
-                 "its communicator of the generation before has ended", "open the next generation"});
   }
 
   NcclGroupOptions options_;

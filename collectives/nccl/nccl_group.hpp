@@ -37,10 +37,12 @@ struct NcclGroupOptions {
   Generation generation;
   /// An operation fails once no rank has made progress for this long, and so does making the group.
   Duration timeout = std::chrono::seconds(30);
-  /// Gives rank 0's bytes to every rank: called once by each when the group is made, with an empty string on
-  /// all but rank 0; returns what rank 0 gave. They let whoever has them join: use an authenticated channel
-  /// (a Store of the job). Has a deadline of its own. May be empty for one rank.
-  std::function<std::string(const std::string& from_rank_0)> exchange;
+  /// A round among the ranks, called once by each when the group is made: gives rank 0 what every rank says,
+  /// by rank, and every rank what rank 0 answers. `answer` is called on rank 0 alone. The answer lets whoever
+  /// has it join: use an authenticated channel (a Store of the job). Has a deadline of its own. May be empty
+  /// for one rank.
+  using Answer = std::function<std::string(const std::vector<std::string>& said)>;
+  std::function<std::string(const std::string& mine, const Answer& answer)> exchange;
   /// Where aborts are told. Empty: ranks hear of an abort elsewhere only by NCCL's errors and their timeout.
   std::shared_ptr<AbortBoard> board;
   /// Whether send and recv are there; they take two more communicators, and the time to make them. The same
@@ -71,10 +73,10 @@ std::unique_ptr<ProcessGroup> make_nccl_group(NcclGroupOptions options);
 /// make_nccl_group with the same options of the new group. Either ranks are `gone` (of the old numbering; the
 /// others move up in order), or ranks are added after the old ones, or neither.
 ///
-/// Where the library has ncclCommShrink or ncclCommGrow, and the old communicators allow it, the new ones are
-/// made from them; elsewhere they are made from scratch. Rank 0 of the new group decides that for all. Waits
-/// until nothing of `old` is in flight. Afterwards `old` refuses operations, and is to be destroyed. Throws
-/// as make_nccl_group; on a failure, try again with the next generation.
+/// Where the library has ncclCommShrink or ncclCommGrow, and the old communicators of all ranks allow it, the
+/// new ones are made from them; elsewhere all are made from scratch. Waits until nothing of `old` is in
+/// flight. Afterwards `old` refuses operations, and is to be destroyed. Throws as make_nccl_group; on a
+/// failure, try again with the next generation.
 std::unique_ptr<ProcessGroup> succeed_nccl_group(ProcessGroup& old, const std::vector<int>& gone,
                                                  NcclGroupOptions options);
 

@@ -1,5 +1,6 @@
 /// Combining a slice of every rank's partials in the order of the leaf tree: the launch, the program that it
-/// follows, and one element's way through it. The kernel is in tree_fold.cu; fold_on_host runs the same code.
+/// follows, and one element's way through it. The kernel is in tree_fold.cu; tests run the same code on the
+/// host.
 #pragma once
 
 #include <cstddef>
@@ -215,8 +216,5 @@ void with_fold(DType dtype, ReduceOp op, Body body) {
     kernel::with_op<Element>(op, [&](auto combine) { body(element, combine); });
   });
 }
-
-/// What the kernel does, on memory of the host: for tests without a GPU.
-void fold_on_host(const TreeFold& fold);
 
 }  // namespace troupe::collectives::nccl

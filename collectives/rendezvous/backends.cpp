@@ -3,6 +3,8 @@
 #include <map>
 #include <mutex>
 
+#include "collectives/texts.hpp"
+
 namespace troupe::collectives {
 namespace {
 
@@ -30,15 +32,18 @@ BackendFactory find_backend(std::string_view name) {
   const std::lock_guard lock(registry().mutex);
   const auto& factories = registry().factories;
   if (const auto found = factories.find(name); found != factories.end()) return found->second;
-  std::string names;
-  for (const auto& [known, factory] : factories) names += (names.empty() ? "" : ", ") + known;
-  throw BadConfig("there is no backend '" + std::string(name.substr(0, 32)) + "'", "this build has " + names,
+  std::vector<std::string> names;
+  names.reserve(factories.size());
+  for (const auto& [known, factory] : factories) names.push_back(known);
+  throw BadConfig("there is no backend '" + std::string(name.substr(0, 32)) + "'",
+                  "this build has " + listed(names),
                   "use one of these, or build with the library of the other");
 }
 
 std::vector<int> numbered_hosts(const std::vector<PeerInfo>& peers) {
   std::map<std::string, int> first;
   std::vector<int> numbers;
+  numbers.reserve(peers.size());
   for (const PeerInfo& peer : peers) {
     numbers.push_back(first.try_emplace(peer.host, static_cast<int>(numbers.size())).first->second);
   }

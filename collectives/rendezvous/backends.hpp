@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "collectives/process_group.hpp"
-#include "collectives/rendezvous/region_share.hpp"
-#include "collectives/rendezvous/store_server.hpp"
+#include "collectives/rendezvous/connect/region_share.hpp"
+#include "collectives/rendezvous/store/store_server.hpp"
 
 namespace troupe::collectives {
 

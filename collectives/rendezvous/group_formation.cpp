@@ -1,5 +1,7 @@
 #include "collectives/rendezvous/group_formation.hpp"
 
+#include "collectives/texts.hpp"
+
 namespace troupe::collectives {
 namespace {
 
@@ -8,9 +10,7 @@ constexpr std::size_t kMaxWhyChars = 4096;
 constexpr std::size_t kShownRanks = 32;  ///< of a list in an error
 
 std::string text_of(const std::vector<int>& ranks) {
-  std::string text;
-  for (std::size_t i = 0; i < ranks.size() && i < kShownRanks; ++i)
-    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  std::string text = listed(std::span(ranks).first(std::min(ranks.size(), kShownRanks)));
   if (ranks.size() > kShownRanks) text += " and more, " + std::to_string(ranks.size()) + " in all";
   return text;
 }

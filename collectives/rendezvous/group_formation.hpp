@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/rendezvous/store_client.hpp"
+#include "collectives/rendezvous/store/store_client.hpp"
 #include "runtime/core/error.hpp"
 #include "runtime/core/ids.hpp"
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "collectives/rendezvous/rendezvous.hpp"
-#include "collectives/rendezvous/store_server.hpp"
+#include "collectives/rendezvous/store/store_server.hpp"
 
 namespace troupe::collectives {
 

@@ -2,7 +2,7 @@
 
 #include "collectives/native/native_group.hpp"
 #include "collectives/rendezvous/backends.hpp"
-#include "collectives/rendezvous/mesh.hpp"
+#include "collectives/rendezvous/connect/mesh.hpp"
 
 namespace troupe::collectives {
 namespace {

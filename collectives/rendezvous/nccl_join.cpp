@@ -27,9 +27,17 @@ class NcclJoin {
                              .generation = c_.generation,
                              .timeout = c_.operation_timeout,
                              .share_gpu = c_.share_gpu};
-    options.exchange = [this](const std::string& from_rank_0) {
-      if (c_.rank == 0) c_.store.set("invitation", from_rank_0);
-      return c_.rank == 0 ? from_rank_0 : c_.store.get("invitation", left());
+    options.exchange = [this](const std::string& mine, const NcclGroupOptions::Answer& answer) {
+      const auto key = [](int rank) { return "says/" + std::to_string(rank); };
+      if (c_.rank != 0) {
+        c_.store.set(key(c_.rank), mine);
+        return c_.store.get("invitation", left());
+      }
+      std::vector<std::string> said{mine};
+      for (int r = 1; r < c_.size; ++r) said.push_back(c_.store.get(key(r), left()));
+      std::string answered = answer(said);
+      c_.store.set("invitation", answered);
+      return answered;
     };
     options.board = one_machine ? make_word_board(region(), c_.generation)
                                 : std::make_shared<StoreBoard>(c_.lasting_store);

@@ -2,21 +2,17 @@
 
 #include <algorithm>
 
+#include "collectives/texts.hpp"
+
 namespace troupe::collectives {
 namespace {
-
-std::string list(const std::vector<int>& ranks) {
-  std::string text;
-  for (const int r : ranks) text += (text.empty() ? "" : ", ") + std::to_string(r);
-  return text;
-}
 
 /// Ranks in ascending order, each once.
 std::vector<int> checked(std::vector<int> ranks, int size) {
   std::sort(ranks.begin(), ranks.end());
   const bool twice = std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end();
   if (!ranks.empty() && !twice && ranks.front() >= 0 && ranks.back() < size) return ranks;
-  throw BadConfig("cannot make a group of the ranks " + (ranks.empty() ? "of an empty list" : list(ranks)),
+  throw BadConfig("cannot make a group of the ranks " + (ranks.empty() ? "of an empty list" : listed(ranks)),
                   twice ? "one is there twice" : "this group has the ranks 0 to " + std::to_string(size - 1),
                   "list at least one rank of this group, and each once");
 }
@@ -35,7 +31,7 @@ std::shared_ptr<ProcessGroup> WorldOrigin::new_group(ProcessGroup& parent, const
   std::vector<int> members;
   members.reserve(ordered.size());
   for (const int r : ordered) members.push_back(members_[static_cast<std::size_t>(r)]);
-  const std::string purpose = "cannot form a group of the ranks " + list(members);
+  const std::string purpose = "cannot form a group of the ranks " + listed(members);
   return world_->form({.key = prefix_ + "new/" + number + "/",
                        .members = std::move(members),
                        .name = parent.facts().name + "/" + number,
@@ -68,7 +64,7 @@ std::shared_ptr<ProcessGroup> WorldOrigin::try_to_rebuild(ProcessGroup& parent) 
                          .members = members_,
                          .survivors = true,
                          .name = parent.facts().name,
-                         .purpose = "cannot form the next generation of the ranks " + list(members_)});
+                         .purpose = "cannot form the next generation of the ranks " + listed(members_)});
   } catch (const CollectiveAborted&) {
     return nullptr;  // every member got this: once more, without who died
   }

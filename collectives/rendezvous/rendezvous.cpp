@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "collectives/group_facts.hpp"
+#include "collectives/texts.hpp"
 
 namespace troupe::collectives {
 namespace {
@@ -112,12 +113,6 @@ Result<void> read_place(Rendezvous& place, std::string_view scheme, std::string_
   return {};
 }
 
-std::string joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const auto& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
 }  // namespace
 
 Result<Rendezvous> read_rendezvous(std::string_view url, int rank, int size, const Environment& environment) {
@@ -148,10 +143,10 @@ Result<Rendezvous> read_rendezvous(std::string_view url, int rank, int size, con
   if (!placed) return placed.error();
   if (!missing.empty()) {
     if (from_environment) {
-      return refused(joined(missing) + (missing.size() == 1 ? " is" : " are") + " not set",
+      return refused(listed(missing) + (missing.size() == 1 ? " is" : " are") + " not set",
                      "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun does");
     }
-    return refused(joined(missing) + (missing.size() == 1 ? " is" : " are") + " not given",
+    return refused(listed(missing) + (missing.size() == 1 ? " is" : " are") + " not given",
                    "set rank and size in the options, or append ?rank=R&world_size=N to the URL");
   }
   place.rank = *found_rank;

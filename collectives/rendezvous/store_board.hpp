@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "collectives/nccl/abort_board.hpp"
-#include "collectives/rendezvous/store.hpp"
+#include "collectives/rendezvous/store/store.hpp"
 
 namespace troupe::collectives {
 

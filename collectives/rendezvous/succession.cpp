@@ -9,7 +9,7 @@
 
 #include <thread>
 
-#include "collectives/rendezvous/address.hpp"
+#include "collectives/rendezvous/connect/address.hpp"
 #include "collectives/rendezvous/world.hpp"
 
 namespace troupe::collectives {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "collectives/rendezvous/address.hpp"
+#include "collectives/rendezvous/connect/address.hpp"
 #include "collectives/rendezvous/origin.hpp"
 #include "runtime/core/fork_guard.hpp"
 #include "runtime/core/log.hpp"

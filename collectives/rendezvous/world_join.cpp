@@ -6,7 +6,7 @@
 #include <set>
 #include <thread>
 
-#include "collectives/rendezvous/address.hpp"
+#include "collectives/rendezvous/connect/address.hpp"
 #include "collectives/rendezvous/world.hpp"
 #include "runtime/core/quiet_thread.hpp"
 #include "runtime/core/random.hpp"

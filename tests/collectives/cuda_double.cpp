@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "tests/collectives/fold_on_host.hpp"
 #include "tests/collectives/nccl_double_state.hpp"
 
 namespace troupe::collectives::testing {

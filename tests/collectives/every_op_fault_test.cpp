@@ -9,7 +9,7 @@
 
 #include "collectives/native/region.hpp"
 #include "tests/collectives/every_op.hpp"
-#include "tests/collectives/init_ranks.hpp"
+#include "tests/collectives/rendezvous_ranks.hpp"
 #include "tests/runtime/temp_folder.hpp"
 
 using namespace troupe;

@@ -695,3 +695,36 @@ TEST_CASE("a message without its partner, or unlike it, is found") {
   // Nothing is said of a partner that nobody knows.
   CHECK(only({dump_of(0, 2, {message(OpKind::kRecv, 1, 0, 1, kFailed)})}).findings.size() == 1);
 }
+
+TEST_CASE("receives from any rank are counted against what all sent") {
+  using enum State;
+  const auto report = [](std::vector<Operation> zero, std::vector<Operation> one,
+                         std::vector<Operation> two) {
+    return only(
+        {dump_of(0, 3, std::move(zero)), dump_of(1, 3, std::move(one)), dump_of(2, 3, std::move(two))});
+  };
+  const auto any = [](std::uint64_t nth, State state, std::uint64_t count = 5) {
+    return message(OpKind::kRecv, kAnyRank, 4, nth, state, count);
+  };
+  const auto sent = [](State state, std::uint64_t count = 5) {
+    return message(OpKind::kSend, 0, 4, 1, state, count);
+  };
+  // The receive that names rank 1 took rank 1's second message: by number it would be of another count.
+  CHECK(report({any(1, kCompleted, 6), message(OpKind::kRecv, 1, 4, 1, kCompleted)},
+               {sent(kCompleted, 6), message(OpKind::kSend, 0, 4, 2, kCompleted)}, {})
+            .findings.empty());
+  Report lone = report({any(1, kCompleted), any(2, kWaiting)}, {sent(kCompleted)}, {});
+  REQUIRE(lone.findings.size() == 1);
+  CHECK(
+      lone.findings[0].text ==
+      "rank 0 waited 20.0 s in recv(5 x f32, from any rank, tag 4), message 2 of that tag; all sent rank 0 1 "
+      "of it, and it asked for 2");
+  lone = report({any(1, kCompleted)}, {sent(kCompleted)}, {sent(kFailed)});
+  REQUIRE(lone.findings.size() == 1);
+  CHECK(lone.findings[0].ranks == std::vector{2});
+  CHECK(contains(lone.findings[0].text, "all sent rank 0 2 of it, and it asked for 1"));
+  // As many as were sent: they may yet meet.
+  CHECK(report({any(1, kWaiting)}, {sent(kWaiting)}, {}).findings.empty());
+  // Rank 2 is silent, and may have sent.
+  CHECK(only({dump_of(0, 3, {any(1, kWaiting)}), dump_of(1, 3, {})}).findings.size() == 1);  // no dump of it
+}

@@ -1,12 +1,12 @@
 /// How groups come about at a store: all or none, in every order, and nothing is left of them.
 
-#include "collectives/rendezvous/formations.hpp"
+#include "collectives/rendezvous/store/formations.hpp"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <numeric>
 
-#include "collectives/rendezvous/store_core.hpp"
+#include "collectives/rendezvous/store/store_core.hpp"
 #include "runtime/core/random.hpp"
 
 using namespace troupe;

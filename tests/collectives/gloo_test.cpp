@@ -211,6 +211,38 @@ TEST_CASE("gloo: an abort from another thread ends this rank's own wait") {
   }));
 }
 
+/// Gloo ends the process, in its own thread, when more arrives than a buffer takes.
+TEST_CASE("gloo: ranks that call different operations get an error that names both, and live") {
+  if (skipped()) return;
+  const std::vector<std::pair<std::string, Body>> calls{
+      {"rank 0 broadcast(100 x f32, root 0) #1, rank 1 broadcast(60 x f32, root 0) #1",
+       [](ProcessGroup& group) {
+         std::vector<float> values(group.rank() == 0 ? 100 : 60);
+         group.broadcast(std::span(values), 0)->wait();
+       }},
+      {"rank 0 all_reduce(sum in any order, 100 x f32) #1, rank 1 barrier() #1",
+       [](ProcessGroup& group) {
+         std::vector<float> values(100);
+         group.rank() == 0 ? group.all_reduce(std::span(values), {ReduceOp::kSum, false})->wait()
+                           : group.barrier()->wait();
+       }},
+      {"other counts than they take in all_to_all_v(f32) #1", [](ProcessGroup& group) {
+         std::vector<float> in(group.rank() == 0 ? 10 : 9), out(10);
+         const std::vector<std::size_t> takes{5, 5},
+             gives = group.rank() == 0 ? takes : std::vector<std::size_t>{4, 5};
+         group.all_to_all(in, gives, out, takes)->wait();
+       }}};
+  for (const auto& [names, call] : calls) {
+    for (const auto& what : run_gloo(2, [&, call = call](ProcessGroup& group) {
+           (void)thrown_by<CollectiveAborted>([&] { call(group); });
+           (void)thrown_by<CollectiveAborted>([&] { group.barrier()->wait(); });
+           throw std::runtime_error(group.abort_reason());
+         })) {
+      CHECK_THAT(what, Catch::Contains(names));
+    }
+  }
+}
+
 TEST_CASE("gloo: a rank may leave as soon as its own part is done") {
   if (skipped()) return;
   all_good(run_gloo(3, [](ProcessGroup& group) {

@@ -1,9 +1,10 @@
 /// The handshake of data connections, byte by byte, and the mesh that ranks form through it among strangers.
 
-#include "collectives/rendezvous/mesh.hpp"
+#include "collectives/rendezvous/connect/mesh.hpp"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include <cstring>
 #include <thread>
 
+#include "collectives/watch_silence.hpp"
 #include "runtime/core/log.hpp"
 #include "tests/collectives/ranks.hpp"
 
@@ -376,4 +378,24 @@ TEST_CASE("a rank that listens late is waited for; names and taken ports are err
   CHECK(DataListener::bind(late).error().code == ErrorCode::kIo);
   CHECK(DataListener::bind({"localhost", 0}).error().code == ErrorCode::kBadConfig);
   CHECK(DataListener::bind({"::1", 0}).ok());
+}
+
+TEST_CASE(
+    "a connection to another host ends 15 s after its last word, or when nothing is taken for its patience") {
+  using namespace std::chrono_literals;
+  for (const auto& [patience, ms] :
+       std::vector<std::pair<Duration, int>>{{15s, 15'000}, {1ms, 1000}, {30s, 30'000}, {100h, 86'400'000}}) {
+    const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    watch_silence(fd.get(), patience);
+    const auto option = [&](int level, int name) {
+      int value = 0;
+      socklen_t length = sizeof value;
+      REQUIRE(::getsockopt(fd.get(), level, name, &value, &length) == 0);
+      return value;
+    };
+    CHECK(option(IPPROTO_TCP, TCP_USER_TIMEOUT) == ms);
+    CHECK((option(SOL_SOCKET, SO_KEEPALIVE) == 1 && option(IPPROTO_TCP, TCP_NODELAY) == 1));
+    const int probes = option(IPPROTO_TCP, TCP_KEEPINTVL) * option(IPPROTO_TCP, TCP_KEEPCNT);
+    CHECK(option(IPPROTO_TCP, TCP_KEEPIDLE) + probes == 15);
+  }
 }

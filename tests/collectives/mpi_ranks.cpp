@@ -66,6 +66,10 @@ void check_trees() {
   });
   require(size == 2 || contains(text, "2 leaf intervals"), text);
   (void)thrown_by<BadConfig>([] { make_mpi_group({.timeout = 0s}); });
+#if defined(TROUPE_HAS_MPI)
+  const MPI_Comm none = MPI_COMM_NULL;
+  (void)thrown_by<BadConfig>([&] { make_mpi_group({.communicator = &none}); });
+#endif
 }
 
 /// A step that threw stayed queued, and the next launch took a step behind its last one.
@@ -119,6 +123,29 @@ void check_timeout() {
   say_together("timed out as it should", *all);
 }
 
+/// More arrives than the receiver takes: MPI returns that, where by default it would end all processes.
+void check_mismatch() {
+  const auto all = make_mpi_group();
+  const auto moves = make_mpi_group({.timeout = 2s}), talks = make_mpi_group({.timeout = 2s});
+  std::vector<float> values(all->rank() == 0 ? 100 : 60);
+  if (all->rank() == 0) {
+    // It may be through before the others find out.
+    try {
+      moves->broadcast(std::span(values), 0)->wait();
+      for (int r = 1; r < all->size(); ++r) talks->send(std::span(values), r)->wait();
+    } catch (const Error&) {
+    }
+  } else {
+    const std::string text =
+        thrown_by<CollectiveAborted>([&] { moves->broadcast(std::span(values), 0)->wait(); });
+    require(contains(text, "broadcast(60 x f32, root 0) #1 failed") && contains(text, "MPI_ERR_TRUNCATE"),
+            text);
+    const std::string told = thrown_by<CollectiveAborted>([&] { talks->recv(std::span(values), 0)->wait(); });
+    require(contains(told, "recv(60 x f32, from 0, tag 0) failed"), told);
+  }
+  say_together("returned as it should", *all);
+}
+
 void check_abort() {
   const auto all = make_mpi_group();
   const auto group = make_mpi_group();
@@ -150,11 +177,14 @@ int main(int argc, char** argv) {
       check_level();
     } else if (what == "timeout") {
       check_timeout();
+    } else if (what == "mismatch") {
+      check_mismatch();
     } else if (what == "abort") {
       check_abort();
     } else {
-      std::fprintf(stderr,
-                   "usage: mpirun -n RANKS test_mpi_ranks operations|trees|throws|level|timeout|abort\n");
+      std::fprintf(
+          stderr,
+          "usage: mpirun -n RANKS test_mpi_ranks operations|trees|throws|level|mismatch|timeout|abort\n");
       return 2;
     }
   } catch (const std::exception& e) {

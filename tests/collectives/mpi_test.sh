@@ -1,6 +1,6 @@
 #!/bin/sh
 # mpi_test.sh MPIRUN RANKS PROGRAM WHAT: runs PROGRAM WHAT on RANKS ranks; 77 (skipped) where MPIRUN is empty.
-# The timeout and abort tests leave MPI in the middle of operations, which mpirun calls a failure: there, every
+# The mismatch, timeout and abort tests leave MPI in the middle of operations, which mpirun calls a failure: there, every
 # rank has to say that it saw what it should.
 if [ -z "$1" ]; then
   echo "skipped: this build has no MPI (apt-get install openmpi-bin libopenmpi-dev)"
@@ -13,6 +13,7 @@ export OMPI_MCA_btl=self,vader
 export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0"
 case $4 in
   timeout) wanted="timed out as it should" ;;
+  mismatch) wanted="returned as it should" ;;
   abort) wanted="aborted as it should" ;;
   *) exec "$1" -n "$2" "$3" "$4" ;;
 esac

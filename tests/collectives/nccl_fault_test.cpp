@@ -91,7 +91,6 @@ TEST_CASE("nccl: a call that fails while the group is made") {
       NcclCluster cluster;
       // The stream of a test's rank is made first.
       cluster.library.fail_call(0, call, 3, std::string(call) == "cudaStreamCreate" ? 1 : 0);
-      if (std::string(call) == "ncclGetUniqueId") cluster.close_exchange(1);
       const auto thrown = failing(cluster, reduce);
       CHECK_THAT(thrown[0], Contains(call) && Contains("rank 0") && Contains("code 3"));
       CHECK_FALSE(thrown[1].empty());
@@ -239,6 +238,8 @@ TEST_CASE("nccl: a rank that never joins") {
   NcclRank rank(cluster, 0);
   auto options = cluster.options(0, 0, 2);
   options.timeout = 200ms;
+  // Rank 1 says what it can do, and is never heard of again.
+  options.exchange = [](const std::string& mine, const auto& answer) { return answer({mine, mine}); };
   CHECK_THROWS_AS(rank.make(options), Timeout);
   CHECK_THAT(cluster.board(1)->read().value().text, Contains("NCCL was not ready on rank 0"));
   CHECK(cluster.library.calls(0, "ncclCommRevoke") == 0);  // there is nothing yet that it could make quiet
@@ -425,20 +426,22 @@ TEST_CASE("nccl: options that make no sense, and invitations that do not decode"
 
   const std::string id(256, 'a');
   for (const std::string& heard :
-       {std::string(), std::string("hello"), "troupe-nccl-1 0 23003 " + id,
-        "troupe-nccl-1 0 23003 " + id + " " + id + " " + id + "a",
-        "troupe-nccl-1 3 23003 " + id + " " + id + " " + id, "troupe-nccl-1 0 x " + id + " " + id + " " + id,
-        "troupe-nccl-2 0 23003 " + id + " " + id + " " + id,
-        "troupe-nccl-1 0 23003 " + id + " " + id + " " + id + " " + id}) {
+       {std::string(), std::string("hello"), "troupe-nccl-2 0 23003 " + id,
+        "troupe-nccl-2 0 23003 " + id + " " + id + " " + id + "a",
+        "troupe-nccl-2 3 23003 " + id + " " + id + " " + id, "troupe-nccl-2 0 x " + id + " " + id + " " + id,
+        "troupe-nccl-1 0 23003 " + id + " " + id + " " + id,
+        "troupe-nccl-2 0 23003 " + id + " " + id + " " + id + " " + id}) {
     NcclCluster of;
     auto options = of.options(1, 1, 2);
-    options.exchange = [&](const std::string&) { return heard; };
+    options.exchange = [&](const std::string&, const auto&) { return heard; };
     CHECK_THROWS_AS(make_nccl_group(options, of.library.api(1)), BadInput);
     CHECK(of.board(1)->read());  // and the others know
   }
   NcclCluster of;
   auto options = of.options(1, 1, 2);
-  options.exchange = [&](const std::string&) { return "troupe-nccl-1 0 22705 " + id + " " + id + " " + id; };
+  options.exchange = [&](const std::string&, const auto&) {
+    return "troupe-nccl-2 0 22705 " + id + " " + id + " " + id;
+  };
   CHECK_THROWS_WITH(make_nccl_group(options, of.library.api(1)), Contains("2.27.5") && Contains("2.30.3"));
 }
 

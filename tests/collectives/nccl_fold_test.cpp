@@ -6,9 +6,9 @@
 #include <cstring>
 #include <limits>
 
-#include "collectives/nccl/tree_fold.hpp"
 #include "runtime/core/random.hpp"
 #include "tests/collectives/element_ops.hpp"
+#include "tests/collectives/fold_on_host.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;

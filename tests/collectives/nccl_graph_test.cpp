@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <future>
 #include <thread>
 
 #include "tests/collectives/nccl_ranks.hpp"

@@ -1,6 +1,7 @@
 #include "tests/collectives/nccl_ranks.hpp"
 
 #include <cstring>
+#include <future>
 #include <stdexcept>
 #include <thread>
 
@@ -22,10 +23,6 @@ std::shared_ptr<AbortBoard> NcclCluster::board(std::uint32_t counter) {
   return make_word_board(bulletin(counter).region, {1, counter});
 }
 
-void NcclCluster::close_exchange(std::uint32_t counter) {
-  bulletin(counter).promise.set_value("");
-}
-
 NcclGroupOptions NcclCluster::options(int p, int rank, int size, std::uint32_t counter) {
   NcclGroupOptions options;
   options.rank = rank;
@@ -34,11 +31,31 @@ NcclGroupOptions NcclCluster::options(int p, int rank, int size, std::uint32_t c
   options.generation = {1, counter};
   options.timeout = 60s;
   options.board = board(counter);
-  options.exchange = [this, rank, counter](const std::string& mine) {
+  options.exchange = [this, rank, size, counter](const std::string& mine,
+                                                 const NcclGroupOptions::Answer& answer) {
     Bulletin& at = bulletin(counter);
-    if (rank == 0) at.promise.set_value(mine);
-    if (at.posted.wait_for(60s) != std::future_status::ready) throw std::runtime_error("no invitation");
-    return at.posted.get();
+    std::unique_lock hold(mutex_);
+    at.said[rank] = mine;
+    changed_.notify_all();
+    const auto wait_for = [&](auto holds) {
+      if (!changed_.wait_for(hold, 60s, [&] { return at.closed || holds(); }) || at.closed)
+        throw std::runtime_error("the exchange does not end");
+    };
+    if (rank == 0) {
+      wait_for([&] { return static_cast<int>(at.said.size()) == size; });
+      std::vector<std::string> said;
+      for (const auto& [r, text] : at.said) said.push_back(text);
+      try {
+        at.answer = answer(said);
+      } catch (...) {
+        at.closed = true;
+        changed_.notify_all();
+        throw;
+      }
+      changed_.notify_all();
+    }
+    wait_for([&] { return at.answer.has_value(); });
+    return *at.answer;
   };
   return options;
 }

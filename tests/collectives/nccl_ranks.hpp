@@ -1,11 +1,12 @@
 /// Ranks of an NCCL group over the double, as threads: each a process with a device and a stream of its own.
 #pragma once
 
+#include <condition_variable>
 #include <cstring>
-#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,19 +23,19 @@ class NcclCluster {
   /// Rank `rank` of `size` in generation 1.`counter`, on device `p`.
   NcclGroupOptions options(int p, int rank, int size, std::uint32_t counter = 1);
   std::shared_ptr<AbortBoard> board(std::uint32_t counter);
-  /// Ends the waits of ranks whose rank 0 never invites.
-  void close_exchange(std::uint32_t counter);
 
   NcclDouble library;
 
  private:
   struct Bulletin {
-    std::promise<std::string> promise;
-    std::shared_future<std::string> posted = promise.get_future().share();
+    std::map<int, std::string> said;  ///< by rank
+    std::optional<std::string> answer;
+    bool closed = false;  ///< rank 0 does not answer
     std::shared_ptr<SharedMemory> region;
   };
   Bulletin& bulletin(std::uint32_t counter);
   std::mutex mutex_;
+  std::condition_variable changed_;
   std::map<std::uint32_t, Bulletin> bulletins_;
 };
 

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <map>
 
-#include "collectives/rendezvous/address.hpp"
+#include "collectives/rendezvous/connect/address.hpp"
 #include "collectives/rendezvous/job_key.hpp"
 #include "collectives/rendezvous/meeting_file.hpp"
 #include "runtime/core/random.hpp"

@@ -10,9 +10,9 @@
 #include <mutex>
 #include <thread>
 
-#include "collectives/rendezvous/address.hpp"
+#include "collectives/rendezvous/connect/address.hpp"
 #include "collectives/rendezvous/job_key.hpp"
-#include "collectives/rendezvous/store_client.hpp"
+#include "collectives/rendezvous/store/store_client.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/core/random.hpp"
 

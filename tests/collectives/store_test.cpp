@@ -8,13 +8,13 @@
 #include <cstring>
 #include <thread>
 
-#include "collectives/rendezvous/address.hpp"
+#include "collectives/rendezvous/connect/address.hpp"
 #include "collectives/rendezvous/job_key.hpp"
-#include "collectives/rendezvous/store_client.hpp"
-#include "collectives/rendezvous/store_core.hpp"
+#include "collectives/rendezvous/store/store_client.hpp"
+#include "collectives/rendezvous/store/store_core.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/core/random.hpp"
-#include "tests/collectives/init_ranks.hpp"
+#include "tests/collectives/rendezvous_ranks.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;

@@ -10,6 +10,8 @@
 #include <string>
 
 #include "actors/data/batch_layout.hpp"
+#include "collectives/native/link.hpp"
+#include "collectives/rendezvous/store/store_wire.hpp"
 #include "runtime/core/byte_codec.hpp"
 #include "runtime/link/fragment.hpp"
 #include "runtime/security/curve_keys.hpp"
@@ -296,6 +298,86 @@ void keys(const fs::path& root) {
   admission.add("token", token);
 }
 
+void store_wire(const fs::path& root) {
+  using namespace collectives;
+  const Corpus requests(root, "store_request");
+  for (int op = 1; op <= static_cast<int>(StoreOp::kForget); ++op) {
+    requests.add(std::to_string(op), encode(StoreRequest{.op = static_cast<StoreOp>(op),
+                                                         .id = 7,
+                                                         .key = "group/1.2/key",
+                                                         .value = "value",
+                                                         .amount = -3,
+                                                         .wait_ms = kForever}));
+  }
+  const Corpus responses(root, "store_response");
+  for (int status = 1; status <= static_cast<int>(StoreStatus::kDiffers); ++status) {
+    responses.add(std::to_string(status),
+                  encode(StoreResponse{
+                      .id = 7, .status = static_cast<StoreStatus>(status), .amount = -3, .value = "value"}));
+  }
+  const Corpus entries(root, "store_entry");
+  entries.add("all", encode(Entry{.ranks = {0, 1, 2}, .value = "here"}));
+  entries.add("survivors", encode(Entry{.survivors = true, .ranks = {3, 17}, .value = ""}));
+  const std::string value = "host";
+  const std::vector<std::pair<int, const std::string*>> all{{0, &value}, {2, &value}, {5, &value}};
+  wire::Bytes lists;
+  const auto list = [&](const std::string& text) {
+    ByteWriter(lists).write(static_cast<std::uint16_t>(text.size())).write(std::string_view(text));
+  };
+  list(encode_gathered({all.front(), {2, &value}, {5, &value}}, 2));
+  const Corpus gathered(root, "store_gathered");
+  gathered.add("last", lists);
+  lists.clear();
+  list(encode_gathered(all, 0));
+  gathered.add("all", lists);
+  lists.clear();
+  const std::string whole = encode_gathered(all, 0), rest = encode_gathered(all, 1);
+  list(whole.substr(0, 4 + 8 + value.size()));
+  list(rest);
+  gathered.add("two", lists);
+}
+
+void between_ranks(const fs::path& root) {
+  using namespace collectives;
+  const Corpus sealed(root, "sealed_stream");
+  sealed.add("one", std::string("\x05\0\0", 3));
+  sealed.add("three", std::string("\0\0\0\x40\0\0\x20\0\0", 9));
+
+  const Corpus frames(root, "rank_frames");
+  constexpr std::uint64_t kBytes = 300;  // of the receives and sends of the target
+  const OpWords sent = encode(Op{.kind = OpKind::kSend, .dtype = DType::kUInt8, .peer = 0, .count = kBytes});
+  const auto frame = [](FrameHeader header, std::span<const std::byte> payload) {
+    header.payload_bytes = payload.size();
+    const auto encoded = encode(header);
+    wire::Bytes bytes(encoded.begin(), encoded.end());
+    bytes.insert(bytes.end(), payload.begin(), payload.end());
+    return bytes;
+  };
+  const auto joined = [](std::initializer_list<wire::Bytes> parts) {
+    wire::Bytes all;
+    for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
+    return all;
+  };
+  const wire::Bytes data(kBytes, std::byte{3}), elsewhere(8),
+      shared{std::byte{1}, std::byte{0}, std::byte{0}, std::byte{0},
+             std::byte{0}, std::byte{0}, std::byte{0}, std::byte{0}};
+  const auto whole = frame({.kind = FrameKind::kMessage, .sequence = 1, .call = sent}, data);
+  const auto offer = [&](std::uint32_t number, const wire::Bytes& place) {
+    return frame({.kind = FrameKind::kRequestToSend, .sequence = number, .round = 1, .call = sent}, place);
+  };
+  const auto plain = [&](FrameKind kind, std::uint32_t number) {
+    return frame({.kind = kind, .sequence = number}, {});
+  };
+  frames.add("message", whole);
+  frames.add(
+      "offered",
+      joined({offer(1, elsewhere),
+              frame({.kind = FrameKind::kPayload, .sequence = 1, .call = sent}, std::span(data).first(100)),
+              frame({.kind = FrameKind::kPayload, .sequence = 1, .call = sent}, std::span(data).last(200))}));
+  frames.add("both", joined({whole, offer(2, shared)}));
+  frames.add("credit", joined({plain(FrameKind::kCredit, 2), whole}));
+}
+
 }  // namespace
 }  // namespace troupe::fuzz
 
@@ -313,4 +395,6 @@ int main(int argc, char** argv) {
   troupe::fuzz::nodes(root);
   troupe::fuzz::batches(root);
   troupe::fuzz::keys(root);
+  troupe::fuzz::store_wire(root);
+  troupe::fuzz::between_ranks(root);
 }

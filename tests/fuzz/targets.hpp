@@ -37,6 +37,12 @@ bool key_bundle(std::span<const std::byte> bytes);
 bool key_folder(std::span<const std::byte> bytes);
 bool cluster_folder(std::span<const std::byte> bytes);
 bool admission_register(std::span<const std::byte> bytes);
+bool store_request(std::span<const std::byte> bytes);
+bool store_response(std::span<const std::byte> bytes);
+bool store_entry(std::span<const std::byte> bytes);
+bool store_gathered(std::span<const std::byte> bytes);
+bool sealed_stream(std::span<const std::byte> bytes);
+bool rank_frames(std::span<const std::byte> bytes);
 
 inline constexpr Target kTargets[] = {
     {"frame_header", frame_header},
@@ -55,6 +61,12 @@ inline constexpr Target kTargets[] = {
     {"key_folder", key_folder},
     {"cluster_folder", cluster_folder},
     {"admission_register", admission_register},
+    {"store_request", store_request},
+    {"store_response", store_response},
+    {"store_entry", store_entry, std::size_t{64} << 10},
+    {"store_gathered", store_gathered},
+    {"sealed_stream", sealed_stream},
+    {"rank_frames", rank_frames, std::size_t{128} << 10},
 };
 
 /// The bytes as text.

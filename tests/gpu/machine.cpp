@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <thread>
 
@@ -19,13 +20,35 @@ constexpr std::size_t kGenerations = 1001;  // for 1,000 rebuilds
 constexpr std::size_t kPage = 4096;
 constexpr Duration kCaseLimit = 1200s;  ///< of all ranks of a case; the group's own deadlines are far below
 
-/// Rank 0's invitation, after the page of the abort word.
-struct Invitation {
+constexpr int kMaxRanks = 16;
+
+/// A text of one rank for the others.
+template <std::size_t kBytes>
+struct Note {
   std::atomic<int> ready;
   int length;
-  char text[kPage - 8];
+  char text[kBytes - 8];
+
+  void write(const std::string& from) {
+    if (from.size() > sizeof text) throw std::runtime_error("a note is too long");
+    length = static_cast<int>(from.size());
+    std::memcpy(text, from.data(), from.size());
+    ready.store(1);
+  }
+  std::string read() const {
+    for (int turn = 0; ready.load() == 0; ++turn) {
+      if (turn > 60'000) throw std::runtime_error("a rank said nothing within 60 s");
+      std::this_thread::sleep_for(1ms);
+    }
+    return {text, static_cast<std::size_t>(length)};
+  }
 };
-static_assert(sizeof(Invitation) == kPage);
+/// The exchange of a generation, in the page after that of the abort word.
+struct Exchange {
+  Note<128> said[kMaxRanks];
+  Note<kPage - 128 * kMaxRanks> answer;
+};
+static_assert(sizeof(Exchange) == kPage);
 
 /// The exit status of a process; empty where a signal ended it, which is ours once `until` has passed.
 std::optional<int> end_of(pid_t pid, Instant until) {
@@ -82,11 +105,17 @@ int count_gpus() {
   return status ? *status : 0;
 }
 
-Shared::Shared(bool shares_gpus) : shares_gpus_(shares_gpus) {
+Shared::Shared(bool shares_gpus) : shares_gpus_(shares_gpus), folder_("/tmp/troupe-gpu-test-XXXXXX") {
+  if (::mkdtemp(folder_.data()) == nullptr) throw std::runtime_error("no folder in /tmp");
+  url_ = "file://" + folder_ + "/meeting";
   for (std::size_t i = 0; i <= kGenerations; ++i) {
     generations_.push_back(
         std::make_shared<SharedMemory>(SharedMemory::create("gpu-test", 2 * kPage, true).value()));
   }
+}
+
+Shared::~Shared() {
+  std::filesystem::remove_all(folder_);
 }
 
 collectives::NcclGroupOptions Shared::options(int rank, int size, int device, std::uint32_t counter) const {
@@ -99,19 +128,17 @@ collectives::NcclGroupOptions Shared::options(int rank, int size, int device, st
   options.share_gpu = shares_gpus_;
   const auto region = generations_.at(counter);
   options.board = collectives::make_word_board(region, options.generation);
-  options.exchange = [rank, region](const std::string& mine) {
-    auto* at = reinterpret_cast<Invitation*>(region->data() + kPage);
+  options.exchange = [rank, size, region](const std::string& mine,
+                                          const collectives::NcclGroupOptions::Answer& answer) {
+    if (size > kMaxRanks) throw std::runtime_error("this test has room for 16 ranks");
+    auto* at = reinterpret_cast<Exchange*>(region->data() + kPage);
+    at->said[rank].write(mine);
     if (rank == 0) {
-      if (mine.size() > sizeof at->text) throw std::runtime_error("the invitation is too long");
-      at->length = static_cast<int>(mine.size());
-      std::memcpy(at->text, mine.data(), mine.size());
-      at->ready.store(1);
+      std::vector<std::string> said;
+      for (int r = 0; r < size; ++r) said.push_back(at->said[r].read());
+      at->answer.write(answer(said));
     }
-    for (int turn = 0; at->ready.load() == 0; ++turn) {
-      if (turn > 60'000) throw std::runtime_error("rank 0 did not invite within 60 s");
-      std::this_thread::sleep_for(1ms);
-    }
-    return std::string(at->text, static_cast<std::size_t>(at->length));
+    return at->answer.read();
   };
   return options;
 }

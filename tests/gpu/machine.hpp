@@ -34,14 +34,22 @@ void cuda(cudaError_t code);
 /// How many GPUs there are; asks in a process that ends, so that this one may fork.
 int count_gpus();
 
-/// Memory of all ranks: for every generation an abort board and rank 0's invitation.
+/// Memory of all ranks: for every generation an abort board and the exchange.
 class Shared {
  public:
   explicit Shared(bool shares_gpus);
+  ~Shared();
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
   collectives::NcclGroupOptions options(int rank, int size, int device, std::uint32_t counter) const;
+
+  /// Where init_process_group lets the ranks meet, once.
+  const std::string& url() const { return url_; }
+  bool shares_gpus() const { return shares_gpus_; }
 
  private:
   bool shares_gpus_;
+  std::string folder_, url_;
   std::vector<std::shared_ptr<SharedMemory>> generations_;
 };
 
@@ -73,7 +81,9 @@ void check_tree(Rank& rank);
 void check_moves(Rank& rank);
 void check_streams(Rank& rank);
 void check_membership(Rank& rank);
+// How fast (bandwidth.cpp).
 void print_bandwidth(Rank& rank);
+void print_fold(Rank& rank);  ///< of one rank, which has the GPU to itself
 // When something goes wrong, and graphs (failures.cpp).
 void check_killed(Rank& rank);  ///< the last rank does not return
 void check_abort_with_receive(Rank& rank);
@@ -81,5 +91,7 @@ void check_mismatch(Rank& rank);
 void check_graph(Rank& rank);
 void check_large(Rank& rank);
 void check_rebuilds(Rank& rank);
+// init_process_group("nccl", ...) (by_name.cpp); without libsodium a line says that it was left out.
+void check_by_name(Rank& rank);
 
 }  // namespace troupe::gpu

@@ -68,8 +68,10 @@ int main(int argc, char** argv) {
       failed += run_case("kill -9 of a rank", ranks, gpus, check_killed, true);
     }
     if (ranks == 2) failed += run_case("1,000 rebuilds", ranks, gpus, check_rebuilds);
+    failed += run_case("by name", ranks, gpus, check_by_name);
     if (bandwidth) failed += run_case("bandwidth", ranks, gpus, print_bandwidth);
   }
+  if (bandwidth) failed += run_case("fold against copies", 1, gpus, print_fold);
   std::printf(failed == 0 ? "gpu: all passed\n" : "gpu: FAILED\n");
   return failed == 0 ? 0 : 1;
 }

@@ -1,0 +1,217 @@
+/// Deaths, in groups that ranks formed by themselves: who lives learns of it, and goes on without.
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "tests/collectives/rendezvous_ranks.hpp"
+#include "tests/runtime/temp_folder.hpp"
+
+using namespace troupe;
+using namespace troupe::collectives;
+using namespace troupe::collectives::testing;
+using namespace std::chrono_literals;
+
+namespace {
+
+float sum_of(ProcessGroup& group, float mine) {
+  std::vector<float> values(100, mine);
+  group.all_reduce(std::span(values))->wait();
+  return values[0];
+}
+
+/// Sums until the group is aborted, for which somebody else sees; why it was.
+std::string abort_of(ProcessGroup& group) {
+  try {
+    while (true)
+      expect(sum_of(group, 1) == static_cast<float>(group.size()), "sums are right before the abort");
+  } catch (const CollectiveAborted& e) {
+    return e.what();
+  }
+}
+
+/// The place where the ranks of one test meet.
+struct Place {
+  test::TempFolder folder;
+  std::string url = "file://" + (folder / "meet");
+  InitOptions options(int rank, int size) const {
+    return {.rank = rank, .size = size, .timeout = 60s, .operation_timeout = 60s, .data_bytes = 1 << 20};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("after kill -9 of a rank the others leave the collective and form the next generation without it") {
+  const Place place;
+  std::vector<pid_t> ranks;
+  for (int r = 0; r < 4; ++r) {
+    ranks.push_back(fork_process([&] {
+      auto group = init_process_group("native", place.url, place.options(r, 4));
+      if (r == 2) {
+        sum_of(*group, 1);
+        ::raise(SIGKILL);
+      }
+      const auto why = abort_of(*group);
+      expect(why.find("rank 2 (pid") != std::string::npos && why.find("died") != std::string::npos, why);
+      const Generation before = group->generation();
+      group = group->rebuild();
+      expect(group->generation() > before, "it is a later generation");
+      expect(group->size() == 3 && group->rank() == (r == 3 ? 2 : r), "ranks are close together");
+      expect(sum_of(*group, static_cast<float>(r)) == 4, "the sum of those that live");
+      const auto pair = group->new_group({0, 2});
+      if (pair) expect(sum_of(*pair, static_cast<float>(r)) == 3, "new groups of the new ranks");
+      (void)group->new_group({0, 1, 2});  // so that nobody is in the sum any more
+      if (r == 3) ::raise(SIGKILL);
+      (void)abort_of(*group);
+      group = group->rebuild();
+      expect(sum_of(*group, static_cast<float>(r)) == 1, "and again");
+    }));
+  }
+  CHECK(exit_of(ranks[0]) == 0);
+  CHECK(exit_of(ranks[1]) == 0);
+  CHECK(exit_of(ranks[2]) == -SIGKILL);
+  CHECK(exit_of(ranks[3]) == -SIGKILL);
+  CHECK(std::filesystem::is_empty(place.folder.path()));
+}
+
+TEST_CASE("after an abort the same processes form the next generation, by rebuild or by initialising again") {
+  const auto thrown = run_ranks(3, [](const std::shared_ptr<ProcessGroup>& first) {
+    auto group = first;
+    if (group->rank() == 1) group->abort("enough");
+    expect(abort_of(*group).find("enough") != std::string::npos, "the reason is told");
+    group = group->rebuild();
+    // Those that see nothing wrong are taken along.
+    if (group->rank() == 2) {
+      expect(sum_of(*group, 1) == 3, "all go on");
+    } else {
+      expect(abort_of(*group).find("rank 2 forms the next generation") != std::string::npos,
+             "the reason is told");
+    }
+    group = group->rebuild();
+    expect(sum_of(*group, 1) == 3, "all go on");
+  });
+  for (const auto& what : thrown) CHECK(what.empty());
+
+  const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
+  for (int size = 3; size > 0; --size) {
+    std::vector<int> ranks;
+    for (int r = size; r-- > 0;) ranks.push_back(r);
+    const auto again = run_at(
+        url, size, ranks, [](const std::shared_ptr<ProcessGroup>& group) { group->abort("and once more"); });
+    for (const auto& what : again) CHECK(what.empty());
+  }
+}
+
+TEST_CASE("a rank that dies while the group is formed is named, and not waited for") {
+  const Place place;
+  const pid_t dies = fork_process([&] {
+    std::thread([] {
+      // Rank 2 never comes, so this is while the ranks wait for it.
+      std::this_thread::sleep_for(300ms);
+      ::raise(SIGKILL);
+    }).detach();
+    init_process_group("native", place.url, place.options(1, 3));
+  });
+  const pid_t waits = fork_process([&] {
+    try {
+      init_process_group("native", place.url, place.options(0, 3));
+    } catch (const CollectiveAborted& e) {
+      expect(std::string(e.what()).find("rank 1 (pid") != std::string::npos, e.what());
+      return;
+    }
+    expect(false, "it was aborted");
+  });
+  CHECK(exit_of(dies) == -SIGKILL);
+  CHECK(exit_of(waits) == 0);
+  CHECK(std::filesystem::is_empty(place.folder.path()));
+}
+
+TEST_CASE("when rank 0 is killed the others learn of it, and initialise again with what is left") {
+  const Place place;
+  std::vector<pid_t> ranks;
+  for (int r = 0; r < 3; ++r) {
+    ranks.push_back(fork_process([&] {
+      auto group = init_process_group("native", place.url, place.options(r, 3));
+      if (r == 0) {
+        sum_of(*group, 1);
+        ::raise(SIGKILL);
+      }
+      expect(abort_of(*group).find("rank 0 (") != std::string::npos, "the reason is told");
+      group.reset();
+      group = init_process_group("native", place.url, place.options(r - 1, 2));
+      expect(sum_of(*group, 1) == 2, "those that live go on");
+    }));
+  }
+  CHECK(exit_of(ranks[0]) == -SIGKILL);
+  CHECK(exit_of(ranks[1]) == 0);
+  CHECK(exit_of(ranks[2]) == 0);
+  CHECK(std::filesystem::is_empty(place.folder.path()));
+}
+
+/// The store was rank 0's, and went with it.
+TEST_CASE("when the rank that serves the store is killed, and the next, the others rebuild without them") {
+  const Place place;
+  std::vector<pid_t> ranks;
+  for (int r = 0; r < 5; ++r) {
+    ranks.push_back(fork_process([&] {
+      auto group = init_process_group("native", place.url, place.options(r, 5));
+      const auto pair = group->new_group({2, 4});  // of none of the dead: goes on
+      if (r == 0) {
+        sum_of(*group, 1);
+        ::raise(SIGKILL);
+      }
+      (void)abort_of(*group);
+      const Generation before = group->generation();
+      group = group->rebuild();
+      expect(group->generation() > before, "it is a later generation");
+      expect(group->size() == 4 && group->rank() == r - 1, "ranks are close together");
+      expect(sum_of(*group, static_cast<float>(r)) == 10, "the sum of those that live");
+      if (pair) expect(sum_of(*pair, 1) == 2, "a group of none of the dead");
+      if (r == 1 || r == 3) {  // who serves now, and another at once
+        try {
+          sum_of(*group, 1);
+        } catch (const CollectiveAborted&) {
+          // The other one was first.
+        }
+        ::raise(SIGKILL);
+      }
+      (void)abort_of(*group);
+      group = group->rebuild();
+      expect(group->size() == 2, "two are left");
+      expect(sum_of(*group, static_cast<float>(r)) == 6, "and again");
+      const auto again = group->new_group({0, 1});
+      expect(sum_of(*again, 1) == 2, "new groups at the third store");
+      if (pair) expect(sum_of(*pair, 1) == 2, "and still");
+    }));
+  }
+  CHECK(exit_of(ranks[2]) == 0);
+  CHECK(exit_of(ranks[4]) == 0);
+  for (const int r : {0, 1, 3}) CHECK(exit_of(ranks[static_cast<std::size_t>(r)]) == -SIGKILL);
+}
+
+TEST_CASE("a rank that leaves aborts nothing; one that does not call rebuild is named") {
+  std::atomic<bool> over{false};
+  const auto thrown =
+      run_ranks(3,
+                [&](const std::shared_ptr<ProcessGroup>& world) {
+                  const auto pair = world->new_group({0, 1});
+                  if (!pair) return;  // rank 2 leaves
+                  if (pair->rank() == 0) {
+                    const auto ends = std::shared_ptr<void>(nullptr, [&](void*) { over = true; });
+                    (void)pair->rebuild();
+                  }
+                  expect(abort_of(*pair).find("rank 0 forms the next generation") != std::string::npos,
+                         "why it is aborted");
+                  while (!over) std::this_thread::yield();
+                },
+                {.timeout = 4s});
+  CHECK_THAT(thrown[0], Catch::Contains("rank 1 lives and did not call rebuild()"));
+  CHECK(thrown[1].empty());
+  CHECK(thrown[2].empty());
+}
