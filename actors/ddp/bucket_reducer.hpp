@@ -58,6 +58,8 @@ class BucketReducer {
     forward_ = number;
     due_ = true;
   }
+  /// The last such forward, if no backward of it has begun to reduce.
+  std::optional<ForwardNumber> unreduced() const { return due_ ? std::optional(forward_) : std::nullopt; }
   /// Whether backwards reduce from here on, or accumulate on this rank alone.
   void set_synchronized(bool synchronized) { synchronized_ = synchronized; }
   /// `output` is of such a forward: every backward through it is reduced.

@@ -176,6 +176,7 @@ void DdpCore::check_buffers() const {
 
 void DdpCore::before_forward() {
   has_begun_ = true;
+  const auto unreduced = reducer_->unreduced();
   if (torch::GradMode::is_enabled() && require_sync_) reducer_->begin_forward(++forwards_->begun);
   check_parameters();
   check_buffers();
@@ -186,7 +187,17 @@ void DdpCore::before_forward() {
         "load and convert before wrapping, or wrap the module again; copy_ into a parameter is fine");
   }
   if (!last_reduces_ || !options_.broadcast_buffers || pack_.size_bytes() == 0) return;
-  share_buffers(joining_ ? meet(Event::kBuffers).highest : 0, forwards_->begun);
+  try {
+    share_buffers(joining_ ? meet(Event::kBuffers).highest : 0, forwards_->begun);
+  } catch (const Error& error) {
+    const bool is_over = error.code() == ErrorCode::kAborted || error.code() == ErrorCode::kTimeout;
+    if (!unreduced || !is_over) throw;
+    // The others may be in a reduction that this rank has left out.
+    ErrorInfo info = error.info();
+    info.why += "; forward " + std::to_string(*unreduced) + " of rank " + std::to_string(group_->rank()) +
+                " had no backward before this one";
+    throw_error(std::move(info));
+  }
 }
 
 void DdpCore::after_forward() {
