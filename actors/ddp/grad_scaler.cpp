@@ -88,7 +88,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
                       "keep the parameters in float32 and use Autocast around the forward");
     }
   }
-  for (torch::Tensor gradient : gradients) {
+  for (const torch::Tensor& gradient : gradients) {
     finite.push_back(torch::isfinite(gradient).all());
     gradient.mul_(inverse);
   }
