@@ -78,6 +78,7 @@ BucketReducer::BucketReducer(const std::vector<NamedTensor>& parameters,
       hooks_(parameters_, [this](std::size_t index) { gradient_ready(index); }) {
   std::size_t bytes = 64;  // the sum does not depend on how parameters are grouped: each takes whole lines
   for (const Bucket& bucket : buckets_) bytes += bytes_of(bucket);
+  bytes += StepHeader::elements(DType::kFloat64, group_->size()) * sizeof(double);  // the most it can take
   if (const auto memory = take_group_memory(group_, bytes)) {
     base_ = static_cast<std::byte*>(memory->data());
     memory_ = memory;
@@ -111,11 +112,39 @@ void BucketReducer::lay_out() {
       owned_[member.item] = std::make_shared<torch::Tensor>(views_[member.item]);
     }
     at += bytes_of(bucket);
+    if (flat_.size() > 1) continue;
+    header_ = StepHeader(at, bucket.dtype, group_->rank(), group_->size());
+    at += StepHeader::elements(bucket.dtype, group_->size()) * collectives::element_size(bucket.dtype);
+  }
+}
+
+void BucketReducer::watch(const torch::Tensor& output) {
+  if (!output.requires_grad() || output.is_leaf()) return;
+  output.register_hook([reducer = std::weak_ptr(self_)](const torch::Tensor&) {
+    const auto self = reducer.lock();
+    if (!self || !(*self)->through_.expired()) return;
+    auto alive = std::make_shared<int>();
+    (*self)->through_ = alive;
+    // Dies with the backward, however that ends.
+    torch::autograd::Engine::get_default_engine().queue_callback([alive] {});
+  });
+}
+
+void BucketReducer::weigh(double weight, const std::function<void()>& backward) {
+  const std::optional<double> before = std::exchange(weight_, weight_.value_or(0) + weight);
+  weighing_ = true;
+  try {
+    backward();
+    weighing_ = false;
+  } catch (...) {
+    weighing_ = false;
+    if (weight_) weight_ = before;  // none: a reduction began, and was given up
+    throw;
   }
 }
 
 void BucketReducer::gradient_ready(std::size_t index) {
-  if (!synchronized_) {
+  if (!synchronized_ || (!in_backward_ && !due_ && through_.expired())) {
     used_[index] = 1;
     return;
   }
@@ -131,8 +160,14 @@ void BucketReducer::gradient_ready(std::size_t index) {
 void BucketReducer::begin_backward() {
   auto backward = std::make_shared<Backward>(self_);
   torch::autograd::Engine::get_default_engine().queue_callback([backward] { backward->finish(); });
-  begin_buckets(turns_ ? turns_() : Turn{group_->size(), 0});
+  const bool weighted = weight_.has_value();
+  if (weighted && !weighing_) {
+    throw BadConfig("cannot reduce a backward", "it has no weight, and those before it in no_sync have",
+                    "call backward(loss_sum, weight) for each of them");
+  }
+  begin_buckets(turns_ ? turns_(weighted) : Turn{group_->size(), 0, weighted}, forward_);
   in_backward_ = true;
+  due_ = false;
   placed_.assign(parameters_.size(), {});
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     had_gradient_[i] = parameters_[i].tensor.grad().defined();
@@ -145,8 +180,9 @@ void BucketReducer::begin_backward() {
   }
 }
 
-void BucketReducer::begin_buckets(const Turn& turn) {
+void BucketReducer::begin_buckets(const Turn& turn, ForwardNumber told) {
   turn_ = turn;
+  told_ = told;
   order_.begin(buckets_);
   launched_.assign(buckets_.size(), nullptr);
   seen_.assign(parameters_.size(), false);
@@ -188,18 +224,64 @@ void BucketReducer::done(std::size_t index) {
 }
 
 void BucketReducer::launch(std::size_t b) {
-  if (hook_) {
-    GradBucket bucket{b, b + 1 == buckets_.size(), flat_[b], {}};
-    for (const Bucket::Member& member : buckets_[b].members) bucket.gradients.push_back(views_[member.item]);
-    launched_[b] = hook_(std::move(bucket), *group_);
-    return;
+  hook_ ? launch_hook(b) : launch_sum(b);
+}
+
+/// The hook has the bucket alone, so the forward's number travels by itself.
+void BucketReducer::launch_hook(std::size_t b) {
+  std::shared_ptr<collectives::Work> told;
+  if (b == 0 && group_->size() > 1 && !is_local(hook_)) {
+    numbers_.resize(static_cast<std::size_t>(group_->size()));
+    told = group_->all_gather(std::span(&told_, 1), numbers_);
   }
-  const bool all = turn_.divisor == group_->size();
-  auto work = group_->all_reduce(buffer_of(flat_[b]), all ? ReduceOp::kAvg : ReduceOp::kSum);
-  launched_[b] = [this, b, all, work = std::move(work)] {
-    work->wait();
-    if (!all) flat_[b].div_(turn_.divisor);
+  GradBucket bucket{b, b + 1 == buckets_.size(), flat_[b], {}};
+  for (const Bucket::Member& member : buckets_[b].members) bucket.gradients.push_back(views_[member.item]);
+  std::function<void()> finish = hook_(std::move(bucket), *group_);
+  if (!finish) {
+    throw BadConfig("the comm hook cannot be used",
+                    "it returned an empty function for bucket " + std::to_string(b),
+                    "return what waits for the operations it launched, or [] {} if there are none");
+  }
+  launched_[b] = [this, told, finish = std::move(finish)] {
+    if (told) {
+      told->wait();
+      check_step(numbers_);
+    }
+    finish();
   };
+}
+
+void BucketReducer::launch_sum(std::size_t b) {
+  const bool mean = !turn_.weighted && turn_.divisor == group_->size();
+  std::shared_ptr<collectives::Work> weights;
+  if (b == 0) {
+    header_.write(told_);
+    sum_of_weights_ = told_ == 0 ? 0 : weight_.value_or(0);
+    if (turn_.weighted) weights = group_->all_reduce(std::span(&sum_of_weights_, 1), ReduceOp::kSum);
+  }
+  auto work = group_->all_reduce(whole(b), mean ? ReduceOp::kAvg : ReduceOp::kSum);
+  launched_[b] = [this, b, mean, weights = std::move(weights), work = std::move(work)] {
+    if (weights) weights->wait();
+    work->wait();
+    if (b == 0) check_step(header_.read(told_ != 0 ? told_ : forward_, mean ? turn_.divisor : 1));
+    if (turn_.weighted && !(sum_of_weights_ > 0)) {
+      throw BadConfig("gradients cannot be divided by the sum of weights", "it is 0 over all ranks",
+                      "leave such a step out on every rank");
+    }
+    if (!mean) flat_[b].div_(turn_.weighted ? sum_of_weights_ : turn_.divisor);
+  };
+}
+
+/// A bucket with the header behind it.
+collectives::Buffer BucketReducer::whole(std::size_t b) const {
+  collectives::Buffer buffer = buffer_of(flat_[b]);
+  if (b == 0) buffer.count += StepHeader::elements(buckets_[b].dtype, group_->size());
+  return buffer;
+}
+
+/// Every rank comes to the same answer.
+void BucketReducer::check_step(const std::vector<ForwardNumber>& by_rank) const {
+  if (const std::string apart = steps_apart(by_rank); !apart.empty()) throw out_of_step(*group_, apart);
 }
 
 void BucketReducer::finish_backward() {
@@ -322,7 +404,7 @@ void BucketReducer::build_again() {
 
 void BucketReducer::shadow_backward(const Turn& turn) {
   const torch::NoGradGuard no_grad;
-  begin_buckets(turn);
+  begin_buckets(turn, 0);
   for (torch::Tensor& flat : flat_) flat.zero_();
   for (std::size_t i = 0; i < parameters_.size(); ++i) done(i);
   finish_buckets();
@@ -348,6 +430,8 @@ void BucketReducer::fail() {
 
 void BucketReducer::reset() {
   in_backward_ = false;
+  due_ = false;
+  weight_.reset();
   writer_.end();
   writer_.forget();
   launched_.clear();

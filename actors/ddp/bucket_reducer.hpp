@@ -5,7 +5,12 @@
 /// buckets. After that every `.grad` is the mean over the ranks; what was accumulated into it before is part
 /// of that.
 ///
+/// A backward is reduced if a forward came before it that was not, or if it goes through what a forward
+/// returned (watch). Any other, as one through the bare module, accumulates on this rank alone.
+///
 /// A backward that throws gives the reduction up and aborts the group, so that no rank waits for this one.
+/// Every reduction tells which forward it belongs to (step_header.hpp): ranks that are apart, since one left
+/// a backward out, abort the group, too.
 ///
 /// Not thread-safe: forward and backward run on one thread (a backward on a CPU runs on the thread that calls
 /// it).
@@ -17,7 +22,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/ddp/buckets.hpp"
@@ -25,6 +32,7 @@
 #include "actors/ddp/gradient_writer.hpp"
 #include "actors/ddp/group_memory.hpp"
 #include "actors/ddp/reduced_parameter.hpp"
+#include "actors/ddp/step_header.hpp"
 #include "collectives/process_group.hpp"
 
 namespace troupe::train {
@@ -45,18 +53,34 @@ class BucketReducer {
   BucketReducer(const BucketReducer&) = delete;
   BucketReducer& operator=(const BucketReducer&) = delete;
 
+  /// A forward begins whose backward is to be reduced. Numbers are of the group, and the same on every rank.
+  void begin_forward(ForwardNumber number) {
+    forward_ = number;
+    due_ = true;
+  }
+  /// The last such forward, if no backward of it has begun to reduce.
+  std::optional<ForwardNumber> unreduced() const { return due_ ? std::optional(forward_) : std::nullopt; }
   /// Whether backwards reduce from here on, or accumulate on this rank alone.
   void set_synchronized(bool synchronized) { synchronized_ = synchronized; }
+  /// `output` is of such a forward: every backward through it is reduced.
+  void watch(const torch::Tensor& output);
+  /// Runs a backward whose gradients are sums over `weight` things. Of all such up to the next reduction the
+  /// sum over the ranks is divided by the sum of weights, in place of the mean. Throws what `backward`
+  /// throws.
+  void weigh(double weight, const std::function<void()>& backward);
+  bool has_hook() const { return hook_ != nullptr; }
   /// REQUIRES: no backward is under way. An empty hook: the mean.
   void set_hook(CommHook hook) { hook_ = std::move(hook); }
 
   /// Who takes part in a reduction, when some ranks have no input left (join).
   struct Turn {
-    int divisor = 0;  ///< ranks that the mean is over
-    int root = 0;     ///< the lowest rank that has input
+    int divisor = 0;        ///< ranks that the mean is over
+    int root = 0;           ///< the lowest rank that has input
+    bool weighted = false;  ///< divided by the sum of weights
   };
-  /// Called when a backward begins to reduce, on ranks that have input. Null: all take part.
-  void set_turns(std::function<Turn()> turns) { turns_ = std::move(turns); }
+  /// Called when a backward begins to reduce, on ranks that have input, with whether it is weighted. Null:
+  /// all take part.
+  void set_turns(std::function<Turn(bool weighted)> turns) { turns_ = std::move(turns); }
   /// The part in others' reduction of a rank without input: zeros. Its gradients are lost.
   void shadow_backward(const Turn& turn);
 
@@ -74,10 +98,14 @@ class BucketReducer {
   void lay_out();
   void gradient_ready(std::size_t index);
   void begin_backward();
-  void begin_buckets(const Turn& turn);
+  void begin_buckets(const Turn& turn, ForwardNumber told);
   void take(std::size_t index);
   void done(std::size_t index);
   void launch(std::size_t bucket);
+  void launch_hook(std::size_t bucket);
+  void launch_sum(std::size_t bucket);
+  void check_step(const std::vector<ForwardNumber>& by_rank) const;
+  collectives::Buffer whole(std::size_t bucket) const;
   void finish_backward();
   void interrupted();
   void add_missing();
@@ -98,12 +126,18 @@ class BucketReducer {
   std::vector<Bucket> buckets_;
   GradientWriter writer_;
   CommHook hook_;
-  std::function<Turn()> turns_;
+  std::function<Turn(bool)> turns_;
   bool synchronized_ = true;
+  ForwardNumber forward_ = 0;    ///< the last one that is to be reduced
+  bool due_ = false;             ///< it has not been
+  std::weak_ptr<void> through_;  ///< lives while a backward is under way that goes through a forward's output
+  std::optional<double> weight_;  ///< of backwards since the last reduction, if they are weighted
+  bool weighing_ = false;         ///< the backward under way has one
 
   std::shared_ptr<void> memory_;                 ///< the group's, or a tensor's
   std::byte* base_ = nullptr;                    ///< its first byte
   std::vector<torch::Tensor> flat_;              ///< by bucket
+  StepHeader header_;                            ///< behind the first bucket
   std::vector<torch::Tensor> views_;             ///< by parameter, in its bucket
   std::vector<GradientPlacement::Slot> placed_;  ///< by parameter: where autograd may write in this backward
   std::vector<std::shared_ptr<torch::Tensor>>
@@ -112,6 +146,9 @@ class BucketReducer {
   // Of the backward under way.
   bool in_backward_ = false;
   Turn turn_;
+  ForwardNumber told_ = 0;              ///< the forward that it belongs to; 0: a shadow's
+  double sum_of_weights_ = 0;           ///< where it is weighted
+  std::vector<ForwardNumber> numbers_;  ///< by rank, where a hook reduces
   LaunchOrder order_;
   std::vector<std::function<void()>> launched_;  ///< by bucket: waits, and leaves the mean
   std::vector<bool> seen_;                       ///< by parameter: its gradient is in

@@ -18,7 +18,7 @@ BufferPack::BufferPack(const std::vector<NamedTensor>& buffers) {
   }
 }
 
-void BufferPack::save(std::vector<std::byte>& bytes) const {
+void BufferPack::save(std::span<std::byte> bytes) const {
   TROUPE_ASSERT(bytes.size() == size_bytes_, "a pack has one size");
   std::size_t at = 0;
   for (const torch::Tensor& buffer : buffers_) {
@@ -27,7 +27,7 @@ void BufferPack::save(std::vector<std::byte>& bytes) const {
   }
 }
 
-void BufferPack::restore(const std::vector<std::byte>& bytes) const {
+void BufferPack::restore(std::span<const std::byte> bytes) const {
   TROUPE_ASSERT(bytes.size() == size_bytes_, "a pack has one size");
   std::size_t at = 0;
   for (const torch::Tensor& buffer : buffers_) {

@@ -4,6 +4,7 @@
 #include <torch/types.h>
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "actors/ddp/named_tensor.hpp"
@@ -17,9 +18,9 @@ class BufferPack {
 
   std::size_t size_bytes() const { return size_bytes_; }
   /// REQUIRES: `bytes` has size_bytes() bytes.
-  void save(std::vector<std::byte>& bytes) const;
+  void save(std::span<std::byte> bytes) const;
   /// Not between a forward and its backward: autograd may have saved a buffer, and is not told of the change.
-  void restore(const std::vector<std::byte>& bytes) const;
+  void restore(std::span<const std::byte> bytes) const;
 
  private:
   std::vector<torch::Tensor> buffers_;

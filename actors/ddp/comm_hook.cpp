@@ -57,7 +57,39 @@ CommHook compress(torch::ScalarType type) {
   };
 }
 
+/// What for_one_module gives.
+struct OneModuleHook {
+  struct State {
+    std::string name;
+    CommHook hook;
+    std::function<bool()> is_local;
+    bool taken = false;
+  };
+  std::function<void()> operator()(GradBucket bucket, ProcessGroup& group) const {
+    return state->hook(std::move(bucket), group);
+  }
+  std::shared_ptr<State> state;
+};
+
 }  // namespace
+
+CommHook for_one_module(std::string name, CommHook hook, std::function<bool()> is_local) {
+  return OneModuleHook{std::make_shared<OneModuleHook::State>(
+      OneModuleHook::State{std::move(name), std::move(hook), std::move(is_local)})};
+}
+
+void take_hook(const CommHook& hook) {
+  const auto* one = hook.target<OneModuleHook>();
+  if (one == nullptr || !std::exchange(one->state->taken, true)) return;
+  throw BadConfig("cannot register the comm hook " + one->state->name,
+                  "another module has it, and it keeps state from step to step",
+                  "make one for each module: " + one->state->name + "(...)");
+}
+
+bool is_local(const CommHook& hook) {
+  const auto* one = hook.target<OneModuleHook>();
+  return one != nullptr && one->state->is_local && one->state->is_local();
+}
 
 collectives::Buffer buffer_of(const torch::Tensor& tensor) {
   if (!tensor.is_non_overlapping_and_dense()) {

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "collectives/process_group.hpp"
@@ -29,9 +30,18 @@ struct GradBucket {
 
 /// Called during the backward when the bucket is complete, in the order of buckets: launches operations. What
 /// it returns is called after the backward, again in the order of buckets: it waits for them and leaves the
-/// result, mean included, in bucket.buffer. Both launch the same operations on every rank. What they throw
-/// ends the backward and aborts the group.
+/// result, mean included, in bucket.buffer; it must not be empty. Both launch the same operations on every
+/// rank. What they throw ends the backward and aborts the group.
 using CommHook = std::function<std::function<void()>(GradBucket bucket, collectives::ProcessGroup& group)>;
+
+/// A hook that keeps state from step to step, which belongs to one wrapped module: register_comm_hook refuses
+/// it by its name for a second one. `is_local`: whether the step that begins reduces over fewer ranks than
+/// the group has, so that nothing else has to meet all of them either; the same on every rank. Null: never.
+CommHook for_one_module(std::string name, CommHook hook, std::function<bool()> is_local = nullptr);
+/// Notes that a module has the hook. Throws BadConfig for one of for_one_module's that had one before.
+void take_hook(const CommHook& hook);
+/// Its `is_local`; false for other hooks.
+bool is_local(const CommHook& hook);
 
 /// A dense tensor as a group takes it. Throws BadConfig for a dtype that no group has.
 collectives::Buffer buffer_of(const torch::Tensor& tensor);
@@ -53,8 +63,8 @@ struct PowerSgdOptions {
   std::uint32_t random_seed = 0;
 };
 /// Low-rank compression (Vogels et al. 2019; PyTorch's powerSGD_hook, number for number): each gradient M
-/// with enough to gain travels as P and Q with M = P Q^T. Its state belongs to one wrapped module. Throws
-/// BadConfig for options that make no sense.
+/// with enough to gain travels as P and Q with M = P Q^T. Its state belongs to one wrapped module
+/// (for_one_module). Throws BadConfig for options that make no sense.
 CommHook power_sgd(PowerSgdOptions options = {});
 
 }  // namespace troupe::train

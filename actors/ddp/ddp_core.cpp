@@ -1,7 +1,10 @@
 #include "actors/ddp/ddp_core.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <span>
 #include <string>
@@ -9,6 +12,7 @@
 #include <utility>
 
 #include "actors/ddp/agreement.hpp"
+#include "actors/ddp/of_group.hpp"
 #include "runtime/core/error.hpp"
 
 namespace troupe::train {
@@ -52,6 +56,7 @@ std::vector<Fact> facts_of(const std::vector<NamedTensor>& parameters,
   option("broadcast_buffers", options.broadcast_buffers ? 1 : 0);
   option("find_unused_parameters", options.find_unused_parameters ? 1 : 0);
   option("static_graph", options.static_graph ? 1 : 0);
+  option("gradient_as_bucket_view", options.gradient_as_bucket_view ? 1 : 0);
   option("init_sync", options.init_sync ? 1 : 0);
   for (const NamedTensor& parameter : parameters) facts.push_back(fact_of("parameter", parameter));
   for (const NamedTensor& buffer : buffers) facts.push_back(fact_of("buffer", buffer));
@@ -67,8 +72,10 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<coll
       options_(options),
       parameters_(once_each(module_->named_parameters())),
       buffers_(once_each(module_->named_buffers())),
+      wrapped_(parameters_),
+      forwards_(of_group<Forwards>(group_)),
       pack_(buffers_),
-      packed_(pack_.size_bytes()) {
+      packed_(pack_.size_bytes() + sizeof(ForwardNumber)) {
   for (const NamedTensor& parameter : parameters_) reduced_.push_back(parameter.tensor.requires_grad());
   reduced_parameters(parameters_,
                      torch::kCPU);  // what this rank alone has wrong is said before anybody waits
@@ -92,10 +99,13 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<coll
 }
 
 void DdpCore::register_comm_hook(CommHook hook) {
-  if (std::exchange(has_hook_, true)) {
-    throw BadConfig("cannot register a comm hook", "there is one already",
-                    "register one, before the first step");
-  }
+  const char* why = !hook                  ? "it is null"
+                    : reducer_->has_hook() ? "there is one already"
+                    : has_begun_           ? "a forward began already"
+                                           : nullptr;
+  if (why != nullptr)
+    throw BadConfig("cannot register a comm hook", why, "register one, before the first forward");
+  take_hook(hook);
   reducer_->set_hook(std::move(hook));
 }
 
@@ -144,49 +154,111 @@ void DdpCore::check_parameters() const {
   }
 }
 
+/// A buffer that came after wrapping would stay apart on every rank.
+void DdpCore::check_buffers() const {
+  if (!options_.broadcast_buffers) return;
+  std::size_t at = 0;  // as a rule each is where it was
+  bool as_it_was = true;
+  for (const torch::Tensor& tensor : module_->buffers()) {
+    if (!tensor.defined()) continue;
+    as_it_was = as_it_was && at < buffers_.size() && tensor.is_same(buffers_[at].tensor);
+    ++at;
+  }
+  if (as_it_was) return;
+  for (const NamedTensor& buffer : once_each(module_->named_buffers())) {
+    if (std::any_of(buffers_.begin(), buffers_.end(),
+                    [&](const NamedTensor& known) { return known.tensor.is_same(buffer.tensor); }))
+      continue;
+    throw BadConfig("buffer " + buffer.name + " is not broadcast",
+                    "it was added or replaced after the module was wrapped", "wrap the module again");
+  }
+}
+
 void DdpCore::before_forward() {
+  has_begun_ = true;
+  const auto unreduced = reducer_->unreduced();
+  if (torch::GradMode::is_enabled() && require_sync_) reducer_->begin_forward(++forwards_->begun);
   check_parameters();
+  check_buffers();
   if (const ReducedParameter* lost = reducer_->lost_parameter()) {
     throw BadConfig(
         "parameter " + lost->name + " is not reduced",
         "its data were replaced after the module was wrapped, as torch::load and to() do",
         "load and convert before wrapping, or wrap the module again; copy_ into a parameter is fine");
   }
-  if (!buffers_due_ || !options_.broadcast_buffers || packed_.empty()) return;
-  share_buffers(joining_ ? meet(Event::kBuffers).highest : 0);
+  if (!last_reduces_ || !options_.broadcast_buffers || pack_.size_bytes() == 0) return;
+  try {
+    share_buffers(joining_ ? meet(Event::kBuffers).highest : 0, forwards_->begun);
+  } catch (const Error& error) {
+    const bool is_over = error.code() == ErrorCode::kAborted || error.code() == ErrorCode::kTimeout;
+    if (!unreduced || !is_over) throw;
+    // The others may be in a reduction that this rank has left out.
+    ErrorInfo info = error.info();
+    info.why += "; forward " + std::to_string(*unreduced) + " of rank " + std::to_string(group_->rank()) +
+                " had no backward before this one";
+    throw_error(std::move(info));
+  }
 }
 
 void DdpCore::after_forward() {
   const bool trains = torch::GradMode::is_enabled();
-  buffers_due_ = trains && require_sync_;
+  last_reduces_ = trains && require_sync_;
   if (trains) reducer_->set_synchronized(require_sync_);
 }
 
-void DdpCore::share_buffers(int root) {
+void DdpCore::backward(const torch::Tensor& loss_sum, double weight) {
+  const auto refuse = [](const std::string& why, const char* todo) {
+    throw BadConfig("cannot run a backward with a weight", why, todo);
+  };
+  if (!(weight >= 0) || !std::isfinite(weight))
+    refuse("it is " + std::to_string(weight), "give what the loss is a sum over: 0 or more");
+  if (reducer_->has_hook()) refuse("there is a comm hook, which averages", "use one or the other");
+  reducer_->weigh(weight, [&] { loss_sum.backward(); });
+}
+
+/// Behind the buffers goes the root's forward: a rank that is in another one has left a step out. `mine`:
+/// this rank's, or 0 for a shadow.
+void DdpCore::share_buffers(int root, ForwardNumber mine) {
   if (group_->size() == 1) return;
-  if (group_->rank() == root) pack_.save(packed_);
-  const std::span bytes(reinterpret_cast<std::uint8_t*>(packed_.data()), packed_.size());
-  group_->broadcast(bytes, root)->wait();
-  if (group_->rank() != root) pack_.restore(packed_);
+  const std::span bytes(packed_);
+  const std::span pack = bytes.first(pack_.size_bytes());
+  if (group_->rank() == root) {
+    pack_.save(pack);
+    std::memcpy(bytes.data() + pack.size(), &forwards_->begun, sizeof(ForwardNumber));
+  }
+  group_->broadcast(std::span(reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()), root)->wait();
+  if (group_->rank() == root) return;
+  std::vector<ForwardNumber> numbers(static_cast<std::size_t>(group_->size()));
+  std::memcpy(&numbers[static_cast<std::size_t>(root)], bytes.data() + pack.size(), sizeof(ForwardNumber));
+  numbers[static_cast<std::size_t>(group_->rank())] = mine;
+  if (const std::string apart = steps_apart(numbers); !apart.empty()) throw out_of_step(*group_, apart);
+  pack_.restore(pack);
 }
 
 /// Joining, every event of a rank that has input is met by all: the others do nothing but follow.
 DdpCore::Presence DdpCore::meet(Event mine) {
-  const auto word = static_cast<std::int32_t>(mine);
-  std::vector<std::int32_t> words(static_cast<std::size_t>(group_->size()));
-  group_->all_gather(std::span(&word, 1), words)->wait();
+  const std::array<std::int64_t, 2> word{static_cast<std::int64_t>(mine),
+                                         static_cast<std::int64_t>(forwards_->begun)};
+  std::vector<std::int64_t> words(2 * static_cast<std::size_t>(group_->size()));
+  group_->all_gather(word, words)->wait();
   Presence there;
   there.lowest = group_->size();
+  std::vector<ForwardNumber> forwards;
   for (int rank = 0; rank < group_->size(); ++rank) {
-    const auto event = static_cast<Event>(words[static_cast<std::size_t>(rank)]);
+    const auto event = static_cast<Event>(words[2 * static_cast<std::size_t>(rank)]);
+    const auto forward = static_cast<ForwardNumber>(words[2 * static_cast<std::size_t>(rank) + 1]);
+    there.furthest = std::max(there.furthest, forward);
+    forwards.push_back(event == Event::kDone ? 0 : forward);
     if (event == Event::kDone) continue;
     ++there.active;
     there.lowest = std::min(there.lowest, rank);
     there.highest = rank;
     there.event = event;
   }
+  if (const std::string apart = steps_apart(forwards); !apart.empty()) throw out_of_step(*group_, apart);
   if (there.active > 0) last_active_ = there.highest;
   if (join_options_.throw_on_early_termination && there.active > 0 && there.active < group_->size()) {
+    forwards_->begun = there.furthest;
     throw EarlyTermination(
         "a rank has no input left",
         std::to_string(there.active) + " of " + std::to_string(group_->size()) + " ranks have some",
@@ -195,14 +267,22 @@ DdpCore::Presence DdpCore::meet(Event mine) {
   return there;
 }
 
+BucketReducer::Turn DdpCore::turn_of(const Presence& there) const {
+  const bool all = join_options_.divide_by_initial_world_size;
+  return {all ? group_->size() : there.active, there.lowest, there.event == Event::kWeightedBackward};
+}
+
 void DdpCore::shadow() {
   for (;;) {
     const Presence there = meet(Event::kDone);
-    if (there.active == 0) return;
-    if (there.event == Event::kBuffers) share_buffers(there.highest);
-    if (there.event == Event::kBackward) {
-      const bool all = join_options_.divide_by_initial_world_size;
-      reducer_->shadow_backward({all ? group_->size() : there.active, there.lowest});
+    if (there.active == 0) {
+      forwards_->begun = there.furthest;
+      return;
+    }
+    if (there.event == Event::kBuffers) {
+      share_buffers(there.highest, 0);
+    } else {
+      reducer_->shadow_backward(turn_of(there));
     }
   }
 }
@@ -212,10 +292,8 @@ void DdpCore::join(const std::function<void()>& body, const JoinOptions& options
   joining_ = true;
   join_options_ = options;
   last_active_ = 0;
-  reducer_->set_turns([this] {
-    const Presence there = meet(Event::kBackward);
-    const bool all = join_options_.divide_by_initial_world_size;
-    return BucketReducer::Turn{all ? group_->size() : there.active, there.lowest};
+  reducer_->set_turns([this](bool weighted) {
+    return turn_of(meet(weighted ? Event::kWeightedBackward : Event::kBackward));
   });
   const auto leave = [this] {
     joining_ = false;

@@ -13,6 +13,7 @@
 #include "actors/ddp/buffer_pack.hpp"
 #include "actors/ddp/comm_hook.hpp"
 #include "actors/ddp/options.hpp"
+#include "actors/ddp/wrapped_parameters.hpp"
 #include "collectives/process_group.hpp"
 
 namespace troupe::train {
@@ -29,6 +30,12 @@ class DdpCore {
   /// Around each forward of the module.
   void before_forward();
   void after_forward();
+  /// `output` is of the forward that after_forward() was called for.
+  void watch(const torch::Tensor& output) {
+    if (last_reduces_) reducer_->watch(output);
+  }
+  /// See DistributedDataParallel.
+  void backward(const torch::Tensor& loss_sum, double weight);
 
   void register_comm_hook(CommHook hook);
   /// Whether forwards from here on want their backward reduced. Returns what it was.
@@ -40,15 +47,22 @@ class DdpCore {
   std::vector<std::vector<std::string>> buckets() const;
 
  private:
-  enum class Event : std::int32_t { kDone, kBuffers, kBackward };
+  enum class Event : std::int64_t { kDone, kBuffers, kBackward, kWeightedBackward };
+  /// How many forwards began, of modules over one group, whose backwards are to be reduced.
+  struct Forwards {
+    ForwardNumber begun = 0;
+  };
   struct Presence {
     int active = 0;  ///< ranks that have input
     int lowest = 0, highest = 0;
     Event event = Event::kDone;  ///< of those
+    ForwardNumber furthest = 0;  ///< forward that some rank began
   };
   void check_parameters() const;
-  void share_buffers(int root);
+  void check_buffers() const;
+  void share_buffers(int root, ForwardNumber mine);
   Presence meet(Event mine);
+  BucketReducer::Turn turn_of(const Presence& there) const;
   void shadow();
 
   std::shared_ptr<torch::nn::Module> module_;
@@ -57,13 +71,15 @@ class DdpCore {
   std::vector<NamedTensor> parameters_;  ///< all, once each
   std::vector<bool> reduced_;            ///< by parameter: required a gradient when it was wrapped
   std::vector<NamedTensor> buffers_;
+  WrappedParameters wrapped_;
+  std::shared_ptr<Forwards> forwards_;
   BufferPack pack_;
   std::vector<std::byte> packed_;
   std::unique_ptr<BucketReducer> reducer_;
-  bool has_hook_ = false;
+  bool has_begun_ = false;  ///< a forward did
 
   bool require_sync_ = true;
-  bool buffers_due_ = true;  ///< the forward before wanted its backward reduced, or there was none
+  bool last_reduces_ = true;  ///< the forward before wanted its backward reduced, or there was none
 
   bool joining_ = false;
   JoinOptions join_options_;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "actors/ddp/ddp_core.hpp"
+#include "actors/ddp/tensors_in.hpp"
 
 namespace troupe::train {
 
@@ -39,19 +40,23 @@ template <class Net>
 class DistributedDataParallel {
  public:
   /// Collective: checks that the module is alike on all ranks and takes rank 0's parameters and buffers.
-  /// Throws BadConfig, which names the parameter, where something cannot be reduced or differs.
+  /// Throws BadConfig, which names the parameter, where something cannot be reduced or differs, or is wrapped
+  /// by another that still lives.
   DistributedDataParallel(Net net, std::shared_ptr<collectives::ProcessGroup> group,
                           const DdpOptions& options = {})
       : net_(std::move(net)), core_(std::make_shared<DdpCore>(module_of(net_), std::move(group), options)) {}
 
   /// The module's forward. When the backward of what it returns is through, every `.grad` is the mean over
   /// the ranks. The backward throws BadConfig for parameters without a gradient (named), CollectiveAborted or
-  /// Timeout. Whatever a backward throws aborts the group.
+  /// Timeout. What a backward throws aborts the group, once a gradient was in; what is thrown before that, as
+  /// by the forward, may be caught if every rank leaves the step out. If one alone does, the next backward or
+  /// forward of all throws CollectiveAborted, which names ranks and forwards.
   template <class... Arguments>
   decltype(auto) forward(Arguments&&... arguments) {
     core_->before_forward();
     auto output = net_->forward(std::forward<Arguments>(arguments)...);
     core_->after_forward();
+    for_each_tensor(output, [this](const torch::Tensor& tensor) { core_->watch(tensor); });
     return output;
   }
   template <class... Arguments>
@@ -60,6 +65,14 @@ class DistributedDataParallel {
   }
   /// ddp->forward(x), ddp->train(): as a module holder is used.
   DistributedDataParallel* operator->() { return this; }
+
+  /// Backward of a loss that is a sum over `weight` tokens, samples or the like: every `.grad` becomes the
+  /// sum over the ranks, divided by the sum of all their weights, as if one rank had all of them. Weights of
+  /// backwards in no_sync count with the first one after it; all of them are weighted, on every rank. A rank
+  /// without tokens has weight 0, and a loss that still depends on the parameters. Adds a message of 8 bytes.
+  /// Throws as a backward does, and BadConfig for a weight that is negative or not finite, weights that are 0
+  /// on all ranks, and beside a comm hook.
+  void backward(const torch::Tensor& loss_sum, double weight) { core_->backward(loss_sum, weight); }
 
   /// Gradients are accumulated on this rank until it ends; the first backward after that reduces their sum.
   /// Keep it around forward and backward.
@@ -73,7 +86,8 @@ class DistributedDataParallel {
     core_->join(std::forward<Body>(body), options);
   }
 
-  /// Replaces reduction and averaging. Once, on every rank, before the first backward.
+  /// Replaces reduction and averaging. Once, on every rank, before the first forward; throws BadConfig for
+  /// anything else, an empty hook, and a hook with state that another module has.
   void register_comm_hook(CommHook hook) { core_->register_comm_hook(std::move(hook)); }
 
   Net& module() { return net_; }

@@ -2,9 +2,9 @@
 
 #include <torch/torch.h>
 
+#include <array>
 #include <cmath>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -88,14 +88,16 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
                       "keep the parameters in float32 and use Autocast around the forward");
     }
   }
-  for (torch::Tensor gradient : gradients) {
+  for (const torch::Tensor& gradient : gradients) {
     finite.push_back(torch::isfinite(gradient).all());
     gradient.mul_(inverse);
   }
-  std::int32_t found = 0;
-  if (!finite.empty() && !torch::stack(finite).all().item<bool>()) found = 1;
-  if (group_) group_->all_reduce(std::span(&found, 1), collectives::ReduceOp::kMax)->wait();
-  of = {Stage::kUnscaled, found != 0};
+  // Whether something is inf or NaN, and 1 + the highest rank without a gradient.
+  std::array<std::int32_t, 2> found{0, 0};
+  if (!finite.empty() && !torch::stack(finite).all().item<bool>()) found[0] = 1;
+  if (finite.empty()) found[1] = 1 + (group_ ? group_->rank() : 0);
+  if (group_) group_->all_reduce(found, collectives::ReduceOp::kMax)->wait();
+  of = {Stage::kUnscaled, found[0] != 0, found[1] - 1};
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {
@@ -111,6 +113,12 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
                     "call update() once an iteration, after the steps");
   }
   if (of.stage == Stage::kReady) unscale_(optimizer);
+  if (of.without_gradient >= 0) {
+    throw BadConfig("cannot call step() of the GradScaler",
+                    "no parameter of this optimizer has a gradient" +
+                        (group_ ? " on rank " + std::to_string(of.without_gradient) : std::string()),
+                    "call backward() before it, of a loss that depends on them");
+  }
   of.stage = Stage::kStepped;
   if (!of.found_inf) optimizer.step();
   return !of.found_inf;

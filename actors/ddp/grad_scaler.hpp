@@ -41,7 +41,8 @@ struct LossScale {
 };
 
 /// Misuse throws BadConfig: unscale_() or step() twice for an optimizer before update(), either of them or
-/// update() before scale(), update() before unscale_() or step(), gradients in float16. Not thread-safe.
+/// update() before scale(), update() before unscale_() or step(), step() without any gradient, gradients in
+/// float16. Not thread-safe.
 class GradScaler {
  public:
   /// `group`: whose ranks agree on what to leave out; every one makes the same calls. Null: this rank alone,
@@ -72,6 +73,7 @@ class GradScaler {
   struct OfOptimizer {
     Stage stage = Stage::kReady;
     bool found_inf = false;
+    int without_gradient = -1;  ///< a rank that has none for it; -1: all have some
   };
   void check_scaled(const char* call) const;
 

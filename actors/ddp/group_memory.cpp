@@ -1,13 +1,13 @@
 #include "actors/ddp/group_memory.hpp"
 
 #include <cstdint>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "actors/ddp/of_group.hpp"
 #include "runtime/core/error.hpp"
 
 namespace troupe::train {
@@ -57,22 +57,6 @@ class Taken final : public GroupMemory {
   Run run_;
 };
 
-/// The pools of the groups that live: several modules may be wrapped over one group, and know nothing of each
-/// other.
-std::shared_ptr<Pool> pool_of(const std::shared_ptr<collectives::ProcessGroup>& group) {
-  struct Known {
-    std::weak_ptr<collectives::ProcessGroup> group;
-    std::shared_ptr<Pool> pool;
-  };
-  static std::mutex mutex;
-  static std::map<const collectives::ProcessGroup*, Known> pools;
-  const std::lock_guard lock(mutex);
-  std::erase_if(pools, [](const auto& entry) { return entry.second.group.expired(); });
-  Known& known = pools[group.get()];
-  if (!known.pool) known = {group, std::make_shared<Pool>()};
-  return known.pool;
-}
-
 std::optional<Run> allocate(collectives::ProcessGroup& group, std::size_t bytes) {
   try {
     return Run{group.allocate(bytes, collectives::DType::kUInt8).data, bytes};
@@ -86,7 +70,7 @@ std::optional<Run> allocate(collectives::ProcessGroup& group, std::size_t bytes)
 
 std::shared_ptr<GroupMemory> take_group_memory(const std::shared_ptr<collectives::ProcessGroup>& group,
                                                std::size_t bytes) {
-  const std::shared_ptr<Pool> pool = pool_of(group);
+  const std::shared_ptr<Pool> pool = of_group<Pool>(group);
   std::optional<Run> run = pool->take(bytes);
   std::int32_t has_one = run ? 1 : 0;
   group->all_reduce(std::span(&has_one, 1), collectives::ReduceOp::kMin)->wait();

@@ -208,7 +208,8 @@ CommHook power_sgd(PowerSgdOptions options) {
            "give 2 or more, or switch use_error_feedback and warm_start off");
   }
   auto state = std::make_shared<PowerSgd>(options);
-  return [state](GradBucket bucket, ProcessGroup& group) { return state->reduce(bucket, group); };
+  return for_one_module(
+      "power_sgd", [state](GradBucket bucket, ProcessGroup& group) { return state->reduce(bucket, group); });
 }
 
 }  // namespace troupe::train

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# snippets.sh [ROOT]: every ```cpp block of README.md, docs/actors.md, docs/ddp.md and docs/use-it.md stands in a file below
-# examples/, and every ```cmake block in one below tests/package/: what is shown was built. Whole lines; the block may be
-# indented as one.
+# snippets.sh [ROOT]: every ```cpp block of README.md and the pages of docs/ named below stands in a file below examples/, and
+# every ```cmake block in one below tests/package/: what is shown was built. Whole lines; the block may be indented as one.
 set -euo pipefail
 cd "${1:-$(dirname "$0")/../..}"
 
@@ -50,6 +49,6 @@ check() {  # check LANGUAGE FOLDER PATTERN PAGES...: prints the blocks that no f
 }
 
 code=0
-check cpp examples '*.[ch]pp' README.md docs/actors.md docs/ddp.md docs/use-it.md || code=1
+check cpp examples '*.[ch]pp' README.md docs/actors.md docs/ddp.md docs/data-parallel.md docs/use-it.md || code=1
 check cmake tests/package CMakeLists.txt docs/use-it.md || code=1
 exit "$code"

@@ -1,10 +1,15 @@
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <limits>
+#include <map>
 #include <sstream>
 
 #include "actors/ddp/distributed_data_parallel.hpp"
+#include "actors/ddp/post_local_sgd.hpp"
+#include "collectives/rendezvous/init.hpp"
 #include "runtime/core/error.hpp"
 #include "tests/actors/ddp/ddp_ranks.hpp"
 #include "tests/collectives/ranks.hpp"
@@ -281,13 +286,17 @@ TEST_CASE("ranks whose modules differ are told the first difference, and the gro
     what += "; " + thrown_by([&] {
               DistributedDataParallel ddp(net->first, group, {.static_graph = group->rank() == 1});
             });
+    what += "; " + thrown_by([&] {
+              DistributedDataParallel ddp(net->first, group, {.gradient_as_bucket_view = group->rank() == 0});
+            });
     DistributedDataParallel good(net->first, group);
     return what;
   });
   for (const std::string& text : said) {
     CHECK_THAT(text, Catch::StartsWith("BadConfig") && Catch::Contains("parameter second.weight") &&
                          Catch::Contains("Float [8, 8] on rank 0 and Float [5, 8] on rank 2") &&
-                         Catch::Contains("option static_graph"));
+                         Catch::Contains("option static_graph") &&
+                         Catch::Contains("option gradient_as_bucket_view"));
   }
 }
 
@@ -367,6 +376,38 @@ TEST_CASE("a parameter that is added, replaced or unfrozen after wrapping is ref
                ddp(input(0).to(torch::kFloat64));
              }),
              Catch::Contains("is not reduced") && Catch::Contains("to()"));
+}
+
+TEST_CASE("a buffer that is added after wrapping is refused by name, where buffers are broadcast") {
+  const bool broadcast = GENERATE(true, false);
+  const std::string what = refused([&](const Group& group) {
+    Pair net;
+    DistributedDataParallel ddp(net, group, {.broadcast_buffers = broadcast});
+    ddp(input(0));
+    net->second->register_buffer("late", torch::ones({3}));
+    ddp(input(0));
+  });
+  if (broadcast) CHECK_THAT(what, Catch::Contains("buffer second.late is not broadcast"));
+  if (!broadcast) CHECK(what == "nothing thrown");
+}
+
+TEST_CASE("a second wrapper of a parameter is refused by name while the first lives") {
+  // Both reduced every gradient, the second one the mean that the first had made.
+  CHECK_THAT(refused([](const Group& group) {
+               Pair net;
+               {
+                 DistributedDataParallel ddp(net, group);
+                 const std::string what =
+                     thrown_by([&] { DistributedDataParallel part(net->second, group); });
+                 if (what.find("parameter weight is wrapped already") == std::string::npos)
+                   throw std::runtime_error(what);
+                 ddp(input(0)).sum().backward();
+               }
+               DistributedDataParallel again(net, group);
+               again(input(0)).sum().backward();
+               throw std::runtime_error("and again");
+             }),
+             Catch::Contains("and again"));
 }
 
 TEST_CASE("a module that is used twice in a forward, tied weights and mixed dtypes are averaged") {
@@ -466,6 +507,187 @@ TEST_CASE("a backward that throws aborts the group, and the others hear of it") 
                           Catch::Contains("rank 0: a backward ended with an exception"));
 }
 
+/// Steps of three ranks, in whose second one rank 1 does `instead`; what each rank's steps throw.
+std::vector<std::string> one_leaves_out(const DdpOptions& options, CommHook hook,
+                                        const std::function<void(DistributedDataParallel<Pair>&)>& instead) {
+  return run(3, [&](const Group& group) {
+    torch::manual_seed(1);
+    Pair net;
+    DistributedDataParallel ddp(net, group, options);
+    if (hook) ddp.register_comm_hook(hook);
+    int step = 0;
+    const std::string what = thrown_by([&] {
+      for (; step < 5; ++step) {
+        if (step == 1 && group->rank() == 1) {
+          instead(ddp);
+        } else {
+          ddp(input(group->rank())).square().mean().backward();
+        }
+      }
+    });
+    // The other ranks' second step and what this rank calls next.
+    return "step " + std::to_string(step) + ": " + what;
+  });
+}
+
+TEST_CASE("a rank that leaves a step out and goes on ends the group, with every rank's forward") {
+  // A backward that threw before its first gradient, a forward that threw and a loss of no parameter left no
+  // trace: from then on gradients of one step were averaged with those of the next, without a word.
+  const std::map<std::string, std::function<void(DistributedDataParallel<Pair>&)>> ways{
+      {"backward",
+       [](auto& ddp) {
+         const std::string what = thrown_by([&] { Thrower::apply(ddp(input(1))).sum().backward(); });
+         if (what.find("no gradient today") == std::string::npos) throw std::logic_error(what);
+       }},
+      {"forward",
+       [](auto& ddp) {
+         if (thrown_by([&] { ddp(torch::ones({4, 5})); }) == "nothing thrown")
+           throw std::logic_error("5 fit");
+       }},
+      {"loss",
+       [](auto& ddp) {
+         ddp(input(1));
+         torch::ones({1}, torch::requires_grad()).sum().backward();
+       }},
+  };
+  const std::string way = GENERATE(as<std::string>(), "backward", "forward", "loss");
+  const bool hooked = GENERATE(false, true);
+  CAPTURE(way, hooked);
+  const auto said =
+      one_leaves_out({.broadcast_buffers = false}, hooked ? bf16_compress() : CommHook(), ways.at(way));
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    CHECK_THAT(said[rank],
+               Catch::StartsWith(rank == 1 ? "step 2: CollectiveAborted" : "step 1: CollectiveAborted") &&
+                   Catch::Contains("rank 0 and 1 more in forward 2, rank 1 in forward 3"));
+  }
+  // With buffers a broadcast meets a sum: the group sees that by itself.
+  const auto with_buffers = one_leaves_out({}, nullptr, ways.at(way));
+  CHECK_THAT(with_buffers[1], Catch::Contains("forward 2 of rank 1 had no backward"));
+  for (const std::string& text : with_buffers) {
+    CHECK_THAT(text, Catch::Contains("CollectiveAborted") && Catch::Contains("broadcast") &&
+                         Catch::Contains("all_reduce"));
+  }
+}
+
+TEST_CASE("ranks that are a forward apart are found by the broadcast of buffers, too") {
+  const auto said = run(2, [](const Group& group) {
+    Pair net;
+    DistributedDataParallel ddp(net, group);
+    ddp(input(0)).sum().backward();
+    // In place of forward 2: what that would have called.
+    if (group->rank() == 1) group->broadcast(std::vector<std::uint8_t>(12), 0)->wait();
+    return thrown_by([&] {
+      for (int i = 0; i < 2; ++i) ddp(input(0));
+      group->barrier()->wait();  // the root of a broadcast does not wait for the others
+    });
+  });
+  for (const std::string& text : said)
+    CHECK_THAT(text, Catch::Contains("rank 0 in forward 3") && Catch::Contains("rank 1 in forward 2"));
+}
+
+TEST_CASE("ranks of one module may leave a step out together, and modules of one shape are told apart") {
+  const auto said = run(2, [](const Group& group) -> std::string {
+    torch::manual_seed(1);
+    Pair a;
+    Pair b;
+    DistributedDataParallel first(a, group, {.broadcast_buffers = false});
+    DistributedDataParallel second(b, group, {.broadcast_buffers = false});
+    for (int step = 0; step < 3; ++step) {
+      const torch::Tensor x = step == 1 ? torch::ones({4, 5}) : input(group->rank());
+      const std::string what = thrown_by([&] { first(x).sum().backward(); });
+      if ((what == "nothing thrown") != (step != 1)) return what;
+    }
+    const torch::Tensor of_first = first(input(0)).sum();
+    const torch::Tensor of_second = second(input(0)).sum();
+    return thrown_by([&] {
+      if (group->rank() == 0) of_first.backward();
+      of_second.backward();
+    });
+  });
+  for (const std::string& text : said)
+    CHECK_THAT(text, Catch::Contains("rank 0 in forward 4, rank 1 in forward 5"));
+}
+
+TEST_CASE("a rank that leaves a step out of a join ends it") {
+  const auto apart = run(3, [](const Group& group) {
+    Pair net;
+    DistributedDataParallel ddp(net, group, {.broadcast_buffers = false});
+    return thrown_by([&] {
+      ddp.join([&] {
+        for (int i = 0; i < 2 + 2 * group->rank(); ++i) {
+          const torch::Tensor loss = ddp(input(0)).sum();
+          if (i != 2 || group->rank() != 1) loss.backward();
+        }
+      });
+    });
+  });
+  for (const std::string& text : apart)
+    CHECK_THAT(text, Catch::Contains("rank 2 in forward 3") && Catch::Contains("rank 1 in forward 4"));
+}
+
+TEST_CASE("forwards are counted alike after a join of uneven inputs, and after one that ended early") {
+  const bool early = GENERATE(false, true);
+  const auto said = run(2, [&](const Group& group) {
+    torch::manual_seed(1);
+    Pair net;
+    DistributedDataParallel ddp(net, group);
+    thrown_by([&] {
+      ddp.join(
+          [&] {
+            for (int i = 0; i < 3 + 2 * group->rank(); ++i) ddp(input(0)).sum().backward();
+          },
+          {.throw_on_early_termination = early});
+    });
+    forget_gradients(*net);
+    ddp(input(group->rank())).sum().backward();
+    return gradients(*net);
+  });
+  check_alike(said);
+}
+
+TEST_CASE("a backward through the bare module stays local, also between two of the wrapper") {
+  // It was reduced as any other: a rank that ran one by itself hung the others, or trained on their step.
+  const auto said = run(2, [](const Group& group) -> std::string {
+    torch::manual_seed(1);
+    Pair net;
+    DistributedDataParallel ddp(net, group);
+    ddp(input(group->rank())).sum().backward();
+    forget_gradients(*net);
+    if (group->rank() == 1) {
+      net->forward(input(3)).sum().backward();
+      const torch::Tensor local = net->first->weight.grad().clone();
+      forget_gradients(*net);
+      net->forward(input(3)).sum().backward();
+      if (!torch::equal(local, net->first->weight.grad())) return "it was reduced";
+    }
+    forget_gradients(*net);
+    ddp(input(group->rank())).sum().backward();
+    return gradients(*net);
+  });
+  check_alike(said);
+}
+
+TEST_CASE("every backward through what a forward returned is reduced, whatever type that has") {
+  struct TwoImpl : torch::nn::Module {
+    TwoImpl() { register_module("layer", layer); }
+    std::map<std::string, std::vector<torch::Tensor>> forward(const torch::Tensor& x) {
+      const torch::Tensor y = layer->forward(x);
+      return {{"sums", {y.sum(), y.square().sum()}}};
+    }
+    torch::nn::Linear layer{8, 8};
+  };
+  const auto said = run(2, [](const Group& group) -> std::string {
+    torch::manual_seed(1);
+    auto net = std::make_shared<TwoImpl>();
+    DistributedDataParallel ddp(net, group);
+    auto sums = ddp(input(group->rank())).at("sums");
+    sums[0].backward({}, /*keep_graph=*/true);
+    sums[1].backward();
+    return "first.weight" + gradients(*net);
+  });
+  check_alike(said);
+}
+
 TEST_CASE("a NaN of one rank is on all after a backward") {
   const auto said = run(2, [](const Group& group) {
     Pair net;
@@ -501,6 +723,30 @@ TEST_CASE("a hook of one's own replaces reduction and mean, once") {
   CHECK_THAT(thrown_by([] { power_sgd({.start_iteration = 1}); }), Catch::Contains("start_iteration is 1"));
 }
 
+TEST_CASE("what cannot be a comm hook is refused") {
+  const auto registered = [](CommHook hook, bool late) {
+    return refused([&](const Group& group) {
+      Pair net;
+      DistributedDataParallel ddp(net, group);
+      if (late) ddp(input(0));
+      ddp.register_comm_hook(hook);
+      ddp(input(0)).sum().backward();
+    });
+  };
+  CHECK_THAT(registered(nullptr, false), Catch::StartsWith("BadConfig") && Catch::Contains("it is null"));
+  CHECK_THAT(registered(allreduce(), true), Catch::Contains("a forward began already"));
+  CHECK_THAT(
+      registered([](GradBucket, collectives::ProcessGroup&) { return std::function<void()>(); }, false),
+      Catch::StartsWith("BadConfig") && Catch::Contains("returned an empty function for bucket 0"));
+  for (const bool power : {true, false}) {
+    const CommHook hook = power ? power_sgd({}) : post_local_sgd({});
+    CHECK(registered(hook, false) == "nothing thrown");
+    CHECK_THAT(registered(hook, false), Catch::StartsWith("BadConfig") &&
+                                            Catch::Contains(power ? "power_sgd" : "post_local_sgd") &&
+                                            Catch::Contains("another module has it"));
+  }
+}
+
 TEST_CASE("a compressing hook casts, divides and adds in the small dtype") {
   const torch::ScalarType type = GENERATE(torch::kFloat16, torch::kBFloat16);
   const auto said = run(2, [&](const Group& group) -> std::string {
@@ -520,6 +766,158 @@ TEST_CASE("a compressing hook casts, divides and adds in the small dtype") {
     return torch::equal(net->first->weight.grad(), small.to(torch::kFloat32)) ? "" : "other bits";
   });
   for (const std::string& text : said) CHECK(text.empty());
+}
+
+TEST_CASE("a weighted backward divides the sum over ranks and micro-batches by the sum of weights") {
+  // Scenario 8: ranks hold different numbers of tokens, one of them none in a micro-batch.
+  const bool joins = GENERATE(false, true);
+  const auto said = run(3, [&](const Group& group) -> std::string {
+    torch::manual_seed(1);
+    Pair net(64);
+    DistributedDataParallel ddp(net, group, {.broadcast_buffers = !joins});
+    const double tokens[3][2] = {{3, 1}, {0, 2}, {4, 4}};
+    const auto loss = [&](int rank, int batch, bool wrapped) {
+      const torch::Tensor x = input(rank + 3 * batch, 64);
+      const torch::Tensor y = wrapped ? ddp(x) : net->forward(x);
+      return y.narrow(0, 0, static_cast<std::int64_t>(tokens[rank][batch])).square().sum();
+    };
+    torch::Tensor sum;
+    for (int rank = 0; rank < 3; ++rank) {
+      forget_gradients(*net);
+      for (int batch = 0; batch < (joins && rank == 2 ? 0 : 2); ++batch) loss(rank, batch, false).backward();
+      if (!net->first->weight.grad().defined()) continue;
+      const torch::Tensor grad = net->first->weight.grad().clone();
+      sum = rank == 0 ? grad : sum + grad;
+    }
+    forget_gradients(*net);
+    const auto step = [&] {
+      {
+        const auto guard = ddp.no_sync();
+        ddp.backward(loss(group->rank(), 0, true), tokens[group->rank()][0]);
+      }
+      ddp.backward(loss(group->rank(), 1, true), tokens[group->rank()][1]);
+    };
+    if (joins) {
+      ddp.join([&] {
+        if (group->rank() != 2) step();
+        if (group->rank() != 2 && !torch::equal(net->first->weight.grad(), sum / 6))
+          throw std::logic_error("6");
+      });
+      return "first.weight";
+    }
+    step();
+    return torch::equal(net->first->weight.grad(), sum / 14) ? gradients(*net) : "other bits";
+  });
+  check_alike(said);
+}
+
+TEST_CASE("weights that make no sense are refused") {
+  const auto with = [](double weight, bool hooked, bool plain_after) {
+    return refused([&](const Group& group) {
+      Pair net;
+      DistributedDataParallel ddp(net, group);
+      if (hooked) ddp.register_comm_hook(allreduce());
+      {
+        const auto guard = ddp.no_sync();
+        ddp.backward(ddp(input(0)).sum(), weight);
+      }
+      plain_after ? ddp(input(0)).sum().backward() : ddp.backward(ddp(input(0)).sum(), 0);
+    });
+  };
+  CHECK_THAT(with(-1, false, false), Catch::StartsWith("BadConfig") && Catch::Contains("it is -1"));
+  CHECK_THAT(with(std::numeric_limits<double>::infinity(), false, false), Catch::Contains("it is inf"));
+  CHECK_THAT(with(0, false, false), Catch::Contains("sum of weights") && Catch::Contains("0 over all ranks"));
+  CHECK_THAT(with(1, true, false), Catch::Contains("there is a comm hook"));
+  CHECK_THAT(with(1, false, true), Catch::Contains("it has no weight"));
+  CHECK(with(1, false, false) == "nothing thrown");
+}
+
+TEST_CASE("post-local SGD averages all gradients, then those of a subgroup, and parameters now and then") {
+  const bool with_subgroups = GENERATE(false, true);
+  constexpr int kStart = 2;
+  constexpr int kPeriod = 3;
+  const std::string url = "file://" +
+                          (std::filesystem::temp_directory_path() / "troupe_post_local_").string() +
+                          std::to_string(::getpid()) + (with_subgroups ? "b" : "a");
+  const auto said = run(4, [&](const Group& ranks) -> std::string {
+    // One that makes new groups.
+    const Group group = collectives::init_process_group(
+        "native", url + "?rank=" + std::to_string(ranks->rank()) + "&world_size=4");
+    torch::manual_seed(1);
+    // All four ranks in one, in plain LibTorch.
+    std::vector<Pair> nets;
+    std::vector<std::unique_ptr<torch::optim::SGD>> optimizers;
+    for (int rank = 0; rank < 5; ++rank) {  // the last one is this rank's
+      nets.emplace_back(8);
+      optimizers.push_back(std::make_unique<torch::optim::SGD>(nets.back()->parameters(), 0.1));
+      const torch::NoGradGuard no_grad;
+      for (std::size_t i = 0; i < nets[0]->parameters().size(); ++i)
+        nets.back()->parameters()[i].copy_(nets[0]->parameters()[i]);
+    }
+    const auto mean = [&](std::size_t parameter, int begin, int end, bool grad) {
+      const auto of = [&](int rank) {
+        const torch::Tensor tensor = nets[static_cast<std::size_t>(rank)]->parameters()[parameter];
+        return grad ? tensor.grad() : tensor.detach();
+      };
+      torch::Tensor sum = of(begin).clone();
+      // The tree of ranks: (0 + 1) + (2 + 3).
+      if (end - begin == 2) sum = sum + of(begin + 1);
+      if (end - begin == 4) sum = (sum + of(1)) + (of(2) + of(3));
+      return sum / (end - begin);
+    };
+    Group half;
+    if (with_subgroups) {
+      const Group low = group->new_group({0, 1});
+      const Group high = group->new_group({2, 3});
+      half = low ? low : high;
+    }
+    Pair& net = nets[4];
+    DistributedDataParallel ddp(net, group, {.broadcast_buffers = false});
+    ddp.register_comm_hook(post_local_sgd({.start_iteration = kStart, .subgroup = half}));
+    PeriodicModelAverager averager(group, {.period = kPeriod, .warmup_steps = kStart});
+    for (int step = 0; step < 10; ++step) {
+      std::vector<std::vector<torch::Tensor>> means(4);
+      for (int rank = 0; rank < 4; ++rank) {
+        optimizers[static_cast<std::size_t>(rank)]->zero_grad();
+        nets[static_cast<std::size_t>(rank)]->forward(input(rank + step)).square().mean().backward();
+      }
+      const int width = step < kStart ? 4 : with_subgroups ? 2 : 1;
+      const torch::NoGradGuard no_grad;
+      for (int rank = 0; rank < 4; ++rank) {
+        for (std::size_t i = 0; i < net->parameters().size(); ++i)
+          means[static_cast<std::size_t>(rank)].push_back(
+              mean(i, rank / width * width, rank / width * width + width, true));
+      }
+      for (std::size_t rank = 0; rank < 4; ++rank) {
+        for (std::size_t i = 0; i < net->parameters().size(); ++i)
+          nets[rank]->parameters()[i].mutable_grad() = means[rank][i];
+        optimizers[rank]->step();
+      }
+      if (step >= kStart && (step - kStart) % kPeriod == 0) {
+        for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+          const torch::Tensor value = mean(i, 0, 4, false);
+          for (std::size_t rank = 0; rank < 4; ++rank) nets[rank]->parameters()[i].copy_(value);
+        }
+      }
+      {
+        const torch::AutoGradMode grad(true);
+        optimizers[4]->zero_grad();
+        ddp(input(group->rank() + step)).square().mean().backward();
+      }
+      optimizers[4]->step();
+      const bool averaged = averager.average_parameters(net->parameters());
+      if (averaged != (step >= kStart && (step - kStart) % kPeriod == 0)) return "averaged at other steps";
+      for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+        if (!torch::equal(net->parameters()[i],
+                          nets[static_cast<std::size_t>(group->rank())]->parameters()[i]))
+          return "step " + std::to_string(step) + ", parameter " + std::to_string(i);
+      }
+    }
+    return "";
+  });
+  for (const std::string& text : said) CHECK(text.empty());
+  CHECK_THROWS_WITH(post_local_sgd({.start_iteration = -1}), Catch::Contains("start_iteration is -1"));
+  CHECK_THROWS_WITH(PeriodicModelAverager(nullptr, {}), Catch::Contains("there is no group"));
 }
 
 TEST_CASE("a join that ends early throws on every rank, and leaves the group good") {

@@ -49,6 +49,27 @@ TEST_CASE("a step with inf or NaN on one rank is left out on every rank") {
   for (const std::string& text : said) CHECK(text == "0 4");
 }
 
+TEST_CASE("a step of the scaler without any gradient is an error on every rank") {
+  // It stepped and let the scale grow, as PyTorch refuses to.
+  torch::set_num_threads(1);
+  const auto said = fork_ddp(2, [](auto group) -> std::string {
+    Scaled one;
+    GradScaler scaler({}, group);
+    scaler.scale(one.loss()).backward();
+    if (group->rank() == 1) {
+      for (auto& parameter : one.net->parameters()) parameter.mutable_grad() = torch::Tensor();
+    }
+    try {
+      scaler.step(one.optimizer);
+    } catch (const BadConfig& error) {
+      return error.what();
+    }
+    return "it stepped";
+  });
+  for (const std::string& text : said)
+    CHECK_THAT(text, Catch::Contains("no parameter of this optimizer has a gradient on rank 1"));
+}
+
 TEST_CASE("without a scaler a NaN goes where it came from") {
   Scaled one;
   GradScaler off({.enabled = false});

@@ -16,4 +16,5 @@
 #include "actors/ddp/distributed_data_parallel.hpp"
 #include "actors/ddp/distributed_sampler.hpp"
 #include "actors/ddp/grad_scaler.hpp"
+#include "actors/ddp/post_local_sgd.hpp"
 #include "troupe/collectives.hpp"
