@@ -13,11 +13,16 @@ namespace troupe::train {
 
 class BufferPack {
  public:
-  /// Throws BadConfig for a buffer that is not row-major on the CPU.
-  explicit BufferPack(const std::vector<NamedTensor>& buffers);
+  /// Throws BadConfig for a buffer that is not row-major, or not on `device`.
+  explicit BufferPack(const std::vector<NamedTensor>& buffers, torch::Device device = torch::kCPU);
 
   std::size_t size_bytes() const { return size_bytes_; }
-  /// REQUIRES: `bytes` has size_bytes() bytes.
+  /// Of buffers on any device, in memory of that device: nothing waits for it. REQUIRES: `flat` is such
+  /// memory of size_bytes() bytes (U8).
+  void save(torch::Tensor& flat) const;
+  void restore(const torch::Tensor& flat) const;
+
+  /// Of buffers on the CPU. REQUIRES: `bytes` has size_bytes() bytes.
   void save(std::span<std::byte> bytes) const;
   /// Not between a forward and its backward: autograd may have saved a buffer, and is not told of the change.
   void restore(std::span<const std::byte> bytes) const;

@@ -332,6 +332,16 @@ void DriverMachine::handle(const SpawnFailed& e, Instant now, Actions& out) {
   spawn_failed(kind, e.reason, threw || ended_by_itself(e.reason), now, out);
 }
 
+/// Told once: a spawn that is repeated waits for the same.
+void DriverMachine::handle(const SpawnWaits& e, Instant /*now*/, Actions& out) {
+  const auto it = spawns_.find(e.token);
+  if (it == spawns_.end()) return ignore("nobody waits for spawn " + std::to_string(e.token));
+  Pool& p = pool(it->second.kind);
+  if (std::exchange(p.waits_for, e.why) == e.why) return;
+  out.push_back(
+      Notice{(it->second.kind == SpawnKind::kTrainer ? "a trainer waits: " : "a loader waits: ") + e.why});
+}
+
 void DriverMachine::check_spawns(Instant now, Actions& out) {
   std::vector<std::uint64_t> late;
   for (const auto& [token, spawn] : spawns_) {
@@ -453,7 +463,10 @@ void DriverMachine::check_state(Instant now, Actions& out) {
            " (deadlines.gather)" +
            (trainer_pool_.last_failure.empty() ? "" : ": " + trainer_pool_.last_failure),
        out,
-       waits ? "one more was asked for and has not started: see that its CPUs (trainer_cpus) are free" : "");
+       !waits ? ""
+       : trainer_pool_.waits_for.empty()
+           ? "one more was asked for and has not started: see that its CPUs (trainer_cpus) are free"
+           : "one more waits: " + trainer_pool_.waits_for);
 }
 
 }  // namespace troupe::train

@@ -104,6 +104,7 @@ class DriverMachine {
     Instant not_before{};
     bool given_up = false;
     std::string last_failure;
+    std::string waits_for;  ///< what the last one that had to wait was told
   };
   /// What parts of the state hash to after a step, as the first trainer said that was asked.
   struct Proof {
@@ -137,6 +138,7 @@ class DriverMachine {
   void handle(const LoaderDown& e, Instant now, Actions& out);
   void handle(const LoaderHeartbeat& e, Instant now, Actions& out);
   void handle(const SpawnFailed& e, Instant now, Actions& out);
+  void handle(const SpawnWaits& e, Instant now, Actions& out);
   void handle(const TrainerReport& e, Instant now, Actions& out);
   void handle(const StopRequested& e, Instant now, Actions& out);
   void handle(const DriverTick& e, Instant now, Actions& out);

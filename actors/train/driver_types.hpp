@@ -115,6 +115,11 @@ struct SpawnFailed {
   std::string reason;
   ErrorCode code = ErrorCode::kUnavailable;
 };
+/// The cluster has no room for that spawn now, and says why.
+struct SpawnWaits {
+  std::uint64_t token = 0;
+  std::string why;
+};
 /// Ctrl-C. The first time the job ends at a checkpoint, the second time at once.
 struct StopRequested {
   bool hold_state = false;  ///< somebody wants the state: end where a trainer holds it
@@ -122,7 +127,7 @@ struct StopRequested {
 struct DriverTick {};
 
 using DriverEvent = std::variant<TrainerReady, TrainerDown, LoaderReady, LoaderDown, LoaderHeartbeat,
-                                 SpawnFailed, TrainerReport, StopRequested, DriverTick>;
+                                 SpawnFailed, SpawnWaits, TrainerReport, StopRequested, DriverTick>;
 
 // Actions.
 

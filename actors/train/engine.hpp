@@ -69,7 +69,13 @@ class TrainEngine {
   /// A fresh copy of the model computes the next step, too.
   virtual void rehearse() = 0;
   virtual void begin_step(std::int64_t step, int epoch) = 0;
-  virtual LeafResult run_leaf(int leaf, const data::BatchView& batch) = 0;
+  /// Returns when the leaf is under way; on the CPU it is done then.
+  virtual void run_leaf(int leaf, const data::BatchView& batch) = 0;
+  /// How many of the step's leaves, from the first, need their batches' memory no more. Does not wait.
+  virtual std::size_t batches_done() = 0;
+  /// What the leaves came to, in their order. Waits until their forwards are done, on a GPU for the one host
+  /// wait of a step: then all batches are done, too.
+  virtual std::vector<LeafResult> results() = 0;
   /// Reduces.
   virtual void finish_step() = 0;
   virtual void abandon_step() = 0;

@@ -19,7 +19,8 @@ namespace troupe::train {
 
 struct JobType {
   std::string name;
-  std::unique_ptr<TrainingModel> (*make_model)(wire::ByteView job, std::uint64_t seed) = nullptr;
+  std::unique_ptr<TrainingModel> (*make_model)(wire::ByteView job, std::uint64_t seed,
+                                               torch::Device device) = nullptr;
   std::shared_ptr<data::Dataset> (*make_dataset)(wire::ByteView job, data::Split split) = nullptr;
   data::Sampling (*make_sampling)(wire::ByteView job, const data::Dataset& train) = nullptr;
   std::string (*describe)(wire::ByteView job) = nullptr;  ///< for people
@@ -67,8 +68,9 @@ struct JobEntry {
                 "`const troupe::data::Dataset& train`");
   static constexpr std::uint64_t kId = troupe::detail::signature_hash(troupe::detail::type_signature<Job>());
 
-  static std::unique_ptr<TrainingModel> make_model(wire::ByteView bytes, std::uint64_t seed) {
-    return make_training_model(wire::decode<Job>(bytes).value(), seed);
+  static std::unique_ptr<TrainingModel> make_model(wire::ByteView bytes, std::uint64_t seed,
+                                                   torch::Device device) {
+    return make_training_model(wire::decode<Job>(bytes).value(), seed, device);
   }
   static std::shared_ptr<data::Dataset> make_dataset(wire::ByteView bytes, data::Split split) {
     const Job job = wire::decode<Job>(bytes).value();

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/train/figures.hpp"
@@ -37,8 +38,11 @@ class Leaf {
   /// "test/<name>".
   ///     at.count("top5", hits, batch.size());
   void count(const std::string& name, double sum, double weight) { figures_.push_back({name, sum, weight}); }
+  /// The same of a tensor of one element. One on a GPU is read when the leaf is done: nothing waits for it.
   void count(const std::string& name, const at::Tensor& sum, double weight) {
-    count(name, sum.item<double>(), weight);
+    if (sum.is_cpu()) return count(name, sum.item<double>(), weight);
+    sums_on_device_.emplace_back(figures_.size(), sum);
+    count(name, 0.0, weight);
   }
 
   /// The share of this leaf in the step's mean, where leaves have unlike shares: its number of tokens. The
@@ -49,10 +53,19 @@ class Leaf {
   // For the engine.
   const std::optional<double>& weight() const { return weight_; }
   std::vector<Figure>& figures() { return figures_; }
+  /// The figures with what is on the device, which is waited for.
+  std::vector<Figure> read_figures() {
+    for (const auto& [place, sum] : sums_on_device_) figures_[place].sum = sum.item<double>();
+    sums_on_device_.clear();
+    return std::move(figures_);
+  }
+  /// Of which figures, by their place, the sum is still on the device.
+  const std::vector<std::pair<std::size_t, at::Tensor>>& sums_on_device() const { return sums_on_device_; }
 
  private:
   std::optional<double> weight_;
   std::vector<Figure> figures_;
+  std::vector<std::pair<std::size_t, at::Tensor>> sums_on_device_;
 };
 
 }  // namespace troupe::train

@@ -1,6 +1,7 @@
 #include "actors/train/leaf_random.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 
 #include <mutex>
 
@@ -8,10 +9,13 @@
 
 namespace troupe::train {
 
-void seed_default_generator(std::uint64_t seed) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();  // a reference-counted handle
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  generator.set_current_seed(seed);
+void seed_default_generator(std::uint64_t seed, c10::Device device) {
+  const auto reseed = [seed](at::Generator generator) {  // a reference-counted handle
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_current_seed(seed);
+  };
+  reseed(at::detail::getDefaultCPUGenerator());
+  if (!device.is_cpu()) reseed(at::globalContext().defaultGenerator(device));
 }
 
 std::uint64_t leaf_seed(std::uint64_t job_seed, RandomPurpose purpose, std::uint64_t global_step, int leaf) {
@@ -19,12 +23,12 @@ std::uint64_t leaf_seed(std::uint64_t job_seed, RandomPurpose purpose, std::uint
   return mix(mix(stream, global_step), static_cast<std::uint64_t>(leaf));
 }
 
-void seed_leaf(std::uint64_t job_seed, std::uint64_t global_step, int leaf) {
-  seed_default_generator(leaf_seed(job_seed, RandomPurpose::kForward, global_step, leaf));
+void seed_leaf(std::uint64_t job_seed, std::uint64_t global_step, int leaf, c10::Device device) {
+  seed_default_generator(leaf_seed(job_seed, RandomPurpose::kForward, global_step, leaf), device);
 }
 
-void seed_apply(std::uint64_t job_seed, std::uint64_t global_step) {
-  seed_default_generator(leaf_seed(job_seed, RandomPurpose::kApply, global_step, 0));
+void seed_apply(std::uint64_t job_seed, std::uint64_t global_step, c10::Device device) {
+  seed_default_generator(leaf_seed(job_seed, RandomPurpose::kApply, global_step, 0), device);
 }
 
 void seed_initial_weights(std::uint64_t job_seed) {

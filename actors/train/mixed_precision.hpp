@@ -23,6 +23,9 @@ struct Precision {
 };
 
 /// What JobModel does about it. Not thread-safe.
+/// Throws BadConfig where that is no CPU: autocast and loss scales are there for the CPU alone.
+void refuse_mixed_precision_on(torch::Device device);
+
 class MixedPrecision {
  public:
   /// Adds the scale to the state: lives as long as that. Throws BadConfig for options that make no sense.

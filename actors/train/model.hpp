@@ -199,8 +199,11 @@ consteval bool keeps_known_state() {
 template <class Job>
 class JobModel final : public TrainingModel {
  public:
-  explicit JobModel(Job job) : job_(std::move(job)), net_(make_net()) {
-    if constexpr (HasPrecision<Job>) mixed_.emplace(job_.precision(), setup_);
+  JobModel(Job job, torch::Device device) : job_(std::move(job)), setup_(device), net_(make_net()) {
+    if constexpr (HasPrecision<Job>) {
+      refuse_mixed_precision_on(device);
+      mixed_.emplace(job_.precision(), setup_);
+    }
     setup_.check();
   }
 
@@ -305,10 +308,12 @@ class JobModel final : public TrainingModel {
 
 }  // namespace detail
 
-/// Builds the model of a job with initial weights drawn from `seed`, in training mode. What the struct lacks
+/// Builds the model of a job with initial weights drawn from `seed`, in training mode, on `device`: the
+/// weights are drawn on the CPU and moved, so that they are the same on every device. What the struct lacks
 /// is a compile error that says so in its first line.
 template <class Job>
-std::unique_ptr<TrainingModel> make_training_model(const Job& job, std::uint64_t seed) {
+std::unique_ptr<TrainingModel> make_training_model(const Job& job, std::uint64_t seed,
+                                                   torch::Device device = torch::kCPU) {
   constexpr bool kSimple = HasModel<Job> && !HasSetup<Job>;
   if constexpr (NamesSetup<Job> && !HasSetup<Job>) {
     static_assert(
@@ -342,7 +347,7 @@ std::unique_ptr<TrainingModel> make_training_model(const Job& job, std::uint64_t
                   "this job's precision must be `troupe::train::Precision precision() const`");
   } else if constexpr (HasSetup<Job>) {
     seed_initial_weights(seed);
-    return std::make_unique<detail::JobModel<Job>>(job);
+    return std::make_unique<detail::JobModel<Job>>(job, device);
   } else if constexpr (NamesScheduler<Job> && !HasScheduler<Job>) {
     static_assert(HasScheduler<Job>,
                   "this job's scheduler must be `auto scheduler(Optimizer& optimizer) const`, "
@@ -359,7 +364,7 @@ std::unique_ptr<TrainingModel> make_training_model(const Job& job, std::uint64_t
         "what such a class changes while it trains (nothing, if it changes nothing)");
   } else {
     seed_initial_weights(seed);
-    return std::make_unique<detail::JobModel<Job>>(job);
+    return std::make_unique<detail::JobModel<Job>>(job, device);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <dlfcn.h>
 #include <torch/version.h>
 #include <unistd.h>
@@ -45,6 +46,37 @@ std::string blas_library() {
   return text;
 }
 
+constexpr const char* kWorkspaceVariable = "CUBLAS_WORKSPACE_CONFIG";
+constexpr const char* kWorkspace = ":4096:8";
+
+/// A function of CUDA's driver, which LibTorch for CUDA has loaded. Null: there is none.
+template <class Function>
+Function* driver_function(const char* name) {
+  static void* driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  return driver == nullptr ? nullptr : reinterpret_cast<Function*>(::dlsym(driver, name));
+}
+
+/// Model, driver, libraries and settings: what chooses the GPU's kernels. Asked of the first device that this
+/// process sees.
+std::string gpu() {
+  char model[256] = "unknown";
+  int driver = 0;
+  if (auto* init = driver_function<int(unsigned)>("cuInit"); init != nullptr && init(0) == 0) {
+    if (auto* name = driver_function<int(char*, int, int)>("cuDeviceGetName")) name(model, sizeof model, 0);
+    if (auto* version = driver_function<int(int*)>("cuDriverGetVersion")) version(&driver);
+  }
+  const auto& hooks = at::detail::getCUDAHooks();
+  const at::Context& context = at::globalContext();
+  const char* workspace = std::getenv(kWorkspaceVariable);
+  std::ostringstream text;
+  text << model << ", driver " << driver << ", cuda " << hooks.versionCUDART() << ", cudnn "
+       << hooks.versionCuDNN()
+       << (context.allowTF32CuBLAS() || context.allowTF32CuDNN() ? ", tf32" : ", no tf32")
+       << (context.deterministicCuDNN() ? "" : ", cudnn not deterministic") << ", workspace "
+       << (workspace == nullptr ? "none" : workspace);
+  return text.str();
+}
+
 /// The processor's model and caches, by which BLAS libraries choose kernels and blocks.
 std::string processor() {
   std::ifstream file("/proc/cpuinfo");
@@ -61,7 +93,19 @@ std::string processor() {
 
 }  // namespace
 
-void set_up_numerics(int threads) {
+c10::Device computing_device(bool on_gpu) {
+  if (!on_gpu) return c10::DeviceType::CPU;
+  const auto unavailable = [](const char* why, const char* todo) {
+    throw BadConfig("a trainer cannot compute on its GPU", why, todo);
+  };
+  if (!at::globalContext().hasCUDA()) {
+    unavailable("this LibTorch was built without CUDA, or CUDA sees no GPU in this process",
+                "build with a LibTorch for CUDA (docs/gpu.md), see nvidia-smi, or leave trainer_gpus out");
+  }
+  return {c10::DeviceType::CUDA, 0};
+}
+
+void set_up_numerics(int threads, c10::Device device) {
   // Read by the libraries when they first start threads. Set, not defaulted: a user's DYNAMIC would change
   // bits.
   ::setenv("MKL_DYNAMIC", "FALSE", 1);
@@ -79,12 +123,19 @@ void set_up_numerics(int threads) {
   }
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   at::globalContext().setFlushDenormal(false);
+  if (device.is_cpu()) return;
+  ::setenv(kWorkspaceVariable, kWorkspace, 1);  // read when cuBLAS is first used
+  at::globalContext().setAllowTF32CuBLAS(false);
+  at::globalContext().setAllowTF32CuDNN(false);
+  at::globalContext().setDeterministicCuDNN(true);
+  at::globalContext().setBenchmarkCuDNN(false);
 }
 
-std::string numerics_fingerprint() {
+std::string numerics_fingerprint(c10::Device device) {
   std::ostringstream text;
   text << "libtorch " << TORCH_VERSION << "; " << processor() << "; " << kernel_libraries() << blas_library()
        << "threads " << at::get_num_threads();
+  if (!device.is_cpu()) text << "; gpu " << gpu();
   return text.str();
 }
 

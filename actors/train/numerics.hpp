@@ -4,6 +4,8 @@
 /// of threads. An exact job pins the fingerprint and refuses a trainer that differs.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <cstddef>
 #include <string>
 
@@ -17,9 +19,17 @@ inline constexpr std::size_t kTensorAlignment_bytes = 64;
 /// inter-op thread, deterministic algorithms, denormals kept, no threads that MKL or OpenMP add or take as
 /// they see fit. Call once, before the first tensor operation of the process. Throws BadConfig where LibTorch
 /// already started its inter-op threads with another number.
-void set_up_numerics(int threads = 1);
+/// On a GPU also: no TF32, cuDNN's deterministic algorithms without a search for the fastest, and a fixed
+/// workspace of cuBLAS (CUBLAS_WORKSPACE_CONFIG).
+void set_up_numerics(int threads = 1, c10::Device device = c10::DeviceType::CPU);
 
-/// "libtorch 2.13.0; blas ...; cpu AVX512; threads 1": equal on two processes means equal bits.
-std::string numerics_fingerprint();
+/// Where a trainer computes: the CPU, or cuda:0, which is the GPU that it holds. Throws BadConfig where
+/// that is wanted and LibTorch was built without CUDA, or sees no GPU.
+c10::Device computing_device(bool on_gpu);
+
+/// "libtorch 2.13.0; blas ...; cpu AVX512; threads 1": equal on two processes means equal bits. On a GPU with
+/// its model, driver, CUDA, cuDNN and the settings above: "...; gpu NVIDIA H200, driver 13000, cuda 13000,
+/// cudnn 91900, no tf32, workspace :4096:8".
+std::string numerics_fingerprint(c10::Device device = c10::DeviceType::CPU);
 
 }  // namespace troupe::train

@@ -19,15 +19,21 @@ struct Reducer::BucketState {
   std::vector<torch::Tensor> arrays;              ///< whole arrays: partials, then scratch
   std::vector<std::vector<torch::Tensor>> views;  ///< [array][member], shaped as the parameter
   std::shared_ptr<collectives::Work> work;
+  // Through the host.
+  std::vector<torch::Tensor> host;  ///< the group's partials
+  bool launched = false;
+  DeviceMark copied;  ///< behind it `host` has this rank's partials
 };
 
 Reducer::Reducer(const std::vector<NamedTensor>& parameters, int logical_ranks, const ReducerOptions& options)
     : logical_ranks_(logical_ranks),
       options_(options),
-      parameters_(reduced_parameters(parameters, torch::kCPU)),
+      parameters_(reduced_parameters(parameters, options.device)),
       buckets_(make_buckets(bucket_items(parameters_), options.buckets)),
-      writer_(parameters_, options.place_gradients),
+      writer_(parameters_, options.place_gradients && options.device.is_cpu()),
       seen_(parameters_.size()),
+      through_host_(options.through_host || !options.device.is_cpu()),
+      streams_(options.streams.value_or(options.device)),
       hooks_(parameters_, [this](std::size_t index) { gradient_ready(index); }) {
   place_in(buckets_, parameters_);
 }
@@ -77,12 +83,18 @@ Reducer::BucketState Reducer::allocate(const Bucket& bucket) {
   state.tree = group_->allocate_tree(bucket.count, bucket.dtype);
   TROUPE_ASSERT(static_cast<int>(state.tree.partials.size()) == schedule_.partials,
                 "the group has one partial for each canonical node");
-  const auto options = torch::TensorOptions().dtype(data::torch_dtype(bucket.dtype));
+  const auto on_host = torch::TensorOptions().dtype(data::torch_dtype(bucket.dtype));
+  const auto options = on_host.device(options_.device);
   const auto count = static_cast<std::int64_t>(bucket.count);
   for (int array = 0; array < schedule_.partials + schedule_.scratch; ++array) {
     torch::Tensor whole;
     std::shared_ptr<void> owner = group_;
-    if (array < schedule_.partials) {
+    if (array < schedule_.partials && through_host_) {
+      state.host.push_back(torch::from_blob(
+          state.tree.partials[array], {count}, [owner](void*) {}, on_host));
+      state.host.back().zero_();
+    }
+    if (array < schedule_.partials && !through_host_) {
       whole = torch::from_blob(
           state.tree.partials[array], {count}, [owner](void*) {}, options);
     } else {
@@ -116,7 +128,11 @@ void Reducer::begin_step() {
   clear_gradients();
   leaf_ = 0;
   failure_ = nullptr;
-  for (BucketState& state : states_) state.work.reset();
+  for (BucketState& state : states_) {
+    state.work.reset();
+    state.launched = false;
+  }
+  reducing_ = 0;
   for (const std::byte* partial : used_tree_.partials) {
     std::memset(const_cast<std::byte*>(partial), 0, used_tree_.count * sizeof(std::int32_t));
   }
@@ -193,7 +209,47 @@ void Reducer::bucket_member_done(std::size_t index) {
 
 void Reducer::launch(BucketState& bucket) {
   fold(bucket);
-  bucket.work = group_->all_reduce_tree(bucket.tree, ReduceOp::kAvg);
+  if (!through_host_) {
+    bucket.work = group_->all_reduce_tree(bucket.tree, ReduceOp::kAvg);
+    return;
+  }
+  bucket.copied = streams_.aside_after(streams_.here(), [&] {
+    for (std::size_t i = 0; i < bucket.host.size(); ++i)
+      bucket.host[i].copy_(bucket.arrays[i], /*non_blocking=*/true);
+  });
+  bucket.launched = true;
+  reduce_copied();
+}
+
+/// Has the group reduce what has come to its memory, in the order of buckets.
+void Reducer::reduce_copied() {
+  while (reducing_ < states_.size() && states_[reducing_].launched && states_[reducing_].copied.reached()) {
+    BucketState& bucket = states_[reducing_++];
+    bucket.work = group_->all_reduce_tree(bucket.tree, ReduceOp::kAvg);
+  }
+}
+
+/// The means go back to the device, each as soon as it is there; what is computed next runs behind them.
+void Reducer::take_back() {
+  for (BucketState& bucket : states_) {
+    while (bucket.work == nullptr) {
+      DeviceStreams::wait(states_[reducing_].copied, [this] { throw_if_aborted(); });
+      reduce_copied();
+    }
+    bucket.work->wait();
+    back_ = streams_.aside([&] { bucket.arrays[0].copy_(bucket.host[0], /*non_blocking=*/true); });
+  }
+  streams_.join(back_);
+}
+
+/// The group's memory may go: nothing is on its way from or to it any more. What went wrong on the device is told
+/// by whatever asks it next.
+void Reducer::await_copies() noexcept {
+  try {
+    for (const BucketState& bucket : states_) DeviceStreams::wait(bucket.copied, [] {});
+    DeviceStreams::wait(back_, [] {});
+  } catch (const std::exception&) {
+  }
 }
 
 void Reducer::fold(BucketState& bucket) {
@@ -256,7 +312,11 @@ void Reducer::launch_used() {
 
 void Reducer::finish() {
   TROUPE_ASSERT(leaf_ == schedule_.leaves.size() && order_.all_launched(), "every leaf of the rank has run");
-  for (BucketState& bucket : states_) bucket.work->wait();
+  if (through_host_) {
+    take_back();
+  } else {
+    for (BucketState& bucket : states_) bucket.work->wait();
+  }
   if (used_work_) std::exchange(used_work_, nullptr)->wait();
   const auto* used =
       options_.allow_unused ? reinterpret_cast<const std::int32_t*>(used_tree_.partials.front()) : nullptr;
@@ -272,6 +332,7 @@ void Reducer::abandon() {
   writer_.end();
   writer_.forget();
   failure_ = nullptr;
+  await_copies();
   for (BucketState& state : states_) state.work.reset();
   used_work_.reset();
   clear_gradients();

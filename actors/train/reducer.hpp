@@ -10,7 +10,12 @@
 /// Once the group is aborted the step is lost, so a leaf ends where it next comes by here: at its begin,
 /// between forward and backward, and at every gradient, whose hook then throws.
 ///
-/// Not thread-safe: one thread drives it, and the backward runs on that thread (as it does on the CPU).
+/// On a device the host never waits between a leaf's begin and finish(): what is added and copied there is
+/// enqueued. The bits do not depend on the way: every addition is one of two arrays, on the device or the
+/// host.
+///
+/// Not thread-safe: one thread drives it, and the backward runs on that thread (as it does on the CPU), or on
+/// one that it waits for.
 #pragma once
 
 #include <torch/types.h>
@@ -19,12 +24,14 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "actors/ddp/buckets.hpp"
 #include "actors/ddp/gradient_writer.hpp"
 #include "actors/ddp/reduced_parameter.hpp"
+#include "actors/train/device_streams.hpp"
 #include "actors/train/fold_schedule.hpp"
 #include "collectives/process_group.hpp"
 
@@ -38,6 +45,11 @@ struct ReducerOptions {
   /// Gradients are written into the bucket by autograd where that is possible (gradient_placement.hpp), and
   /// copied elsewhere. The bits are the same. false: always copied.
   bool place_gradients = true;
+  torch::Device device = torch::kCPU;  ///< where the parameters are
+  /// The group's memory is the host's: partial sums are copied there on a stream of their own, and the mean
+  /// back. Always so for a device other than the CPU; on the CPU for tests.
+  bool through_host = false;
+  std::optional<torch::Device> streams{};  ///< of which device the streams are; another one in tests alone
 };
 
 class Reducer {
@@ -87,6 +99,9 @@ class Reducer {
   void bucket_member_done(std::size_t index);
   void launch(BucketState& bucket);
   void fold(BucketState& bucket);
+  void reduce_copied();
+  void take_back();
+  void await_copies() noexcept;
   void add_missing();
   void launch_used();
   void clear_gradients();
@@ -104,7 +119,11 @@ class Reducer {
 
   std::shared_ptr<collectives::ProcessGroup> group_;
   FoldSchedule schedule_;
+  bool through_host_;
+  DeviceStreams streams_;
   std::vector<BucketState> states_;
+  std::size_t reducing_ = 0;  ///< through the host: buckets whose reduction has begun
+  DeviceMark back_;           ///< behind it the means are on the device
   collectives::TreeBuffer used_tree_;
   std::shared_ptr<collectives::Work> used_work_;
 

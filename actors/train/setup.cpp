@@ -23,6 +23,7 @@ void Setup::add_module(std::string name, std::shared_ptr<torch::nn::Module> modu
       throw BadConfig("two modules are called '" + name + "'", "a tensor is found by its name",
                       "give each a name of its own");
   }
+  if (!device.is_cpu()) module->to(device);
   modules_.push_back({std::move(name), std::move(module)});
 }
 
@@ -65,6 +66,15 @@ std::vector<NamedTensor> Setup::buffers() const {
 }
 
 void Setup::check() const {
+  for (const auto& tensors : {parameters(), buffers()}) {
+    for (const NamedTensor& one : tensors) {
+      if (one.tensor.device().type() == device.type()) continue;
+      throw BadConfig(
+          "the model is on two devices",
+          one.name + " is on " + one.tensor.device().str() + ", and this trainer computes on " + device.str(),
+          "make modules on the CPU, or on Setup::device: a trainer has one device");
+    }
+  }
   if (modules_.empty() || trained_.empty())
     throw BadConfig("the job trains nothing",
                     modules_.empty() ? "its setup() names no module" : "it names no optimizer",

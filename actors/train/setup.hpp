@@ -39,15 +39,15 @@ struct TrainedBy {
 /// Filled once, when the model is made, and then unchanged. Not thread-safe.
 class Setup {
  public:
-  Setup() = default;
+  explicit Setup(torch::Device on = torch::kCPU) : device(on) {}
   Setup(const Setup&) = delete;
   Setup& operator=(const Setup&) = delete;
 
-  const torch::Device device = torch::kCPU;  ///< where modules belong
-  StateRegistry state;                       ///< what else changes while it trains
+  const torch::Device device;  ///< where the trainer computes; cuda:0 is its own GPU
+  StateRegistry state;         ///< what else changes while it trains
 
-  /// Trains the module's parameters and keeps its buffers. Returns it. Throws BadConfig for a name that is
-  /// taken.
+  /// Trains the module's parameters and keeps its buffers; moves it to `device`. Returns it. Throws BadConfig
+  /// for a name that is taken.
   template <class Net>
   Net module(std::string name, Net net) {
     if constexpr (requires { net.ptr(); }) {
@@ -88,7 +88,7 @@ class Setup {
   std::vector<NamedTensor> buffers() const;
   const std::vector<TrainedBy>& optimizers() const { return trained_; }
   /// Throws BadConfig for a job that trains nothing, an optimizer's parameter of no module, or one of two
-  /// optimizers.
+  /// optimizers, and for a tensor that is not on the device.
   void check() const;
 
   /// All modules in evaluation mode while it lives; then each as it was, so that what the job froze stays so.

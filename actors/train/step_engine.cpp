@@ -17,10 +17,28 @@ namespace {
 
 /// Memory for a gradient, laid out as the reducer lays them out.
 torch::Tensor gradient_like(const torch::Tensor& parameter) {
-  const auto options = torch::TensorOptions().dtype(parameter.scalar_type());
+  const auto options = torch::TensorOptions().dtype(parameter.scalar_type()).device(parameter.device());
   return parameter.is_non_overlapping_and_dense()
              ? torch::empty_strided(parameter.sizes(), parameter.strides(), options)
              : torch::empty(parameter.sizes(), options);
+}
+
+/// `bytes` lie as the tensor does.
+void copy_bytes(torch::Tensor& into, std::span<const std::byte> bytes) {
+  torch::Tensor host = into.is_cpu() ? into : torch::empty_like(into, torch::TensorOptions(torch::kCPU));
+  std::memcpy(host.data_ptr(), bytes.data(), bytes.size());
+  if (!into.is_cpu()) into.copy_(host);
+}
+
+ReducerOptions reducer_options(const EngineOptions& options) {
+  ReducerOptions reducer = options.reducer;
+  reducer.device = options.device;
+  return reducer;
+}
+
+torch::Tensor memory_for(const BufferPack& pack, torch::Device device) {
+  return torch::empty({static_cast<std::int64_t>(pack.size_bytes())},
+                      torch::TensorOptions(torch::kUInt8).device(device));
 }
 
 }  // namespace
@@ -29,10 +47,11 @@ StepEngine::StepEngine(std::unique_ptr<TrainingModel> model, EngineOptions optio
     : model_(std::move(model)),
       options_(options),
       state_(*model_),
-      buffers_(model_->buffers()),
-      reducer_(model_->parameters(), options.logical_ranks, options.reducer),
-      committed_buffers_(buffers_.size_bytes()),
-      next_buffers_(buffers_.size_bytes()) {
+      buffers_(model_->buffers(), options.device),
+      reducer_(model_->parameters(), options.logical_ranks, reducer_options(options)),
+      results_(options.device),
+      committed_buffers_(memory_for(buffers_, options.device)),
+      next_buffers_(memory_for(buffers_, options.device)) {
   for (const NamedTensor& parameter : model_->parameters()) parameters_.push_back(parameter.tensor);
 }
 
@@ -71,7 +90,8 @@ std::vector<double> StepEngine::run_step(std::uint64_t global_step, std::span<co
   begin_step(global_step);
   std::vector<double> losses;
   losses.reserve(leaves.size());
-  for (const LeafBatch& leaf : leaves) losses.push_back(run_leaf(leaf).loss);
+  for (const LeafBatch& leaf : leaves) run_leaf(leaf);
+  for (const LeafResult& result : results()) losses.push_back(result.loss);
   finish_step();
   return losses;
 }
@@ -89,19 +109,30 @@ void StepEngine::begin_step(std::uint64_t global_step, int epoch) {
   epoch_ = epoch;
   next_leaf_ = group_->leaves().begin;
   buffers_.save(committed_buffers_);
+  results_.begin();
   guarded([&] { reducer_.begin_step(); });
   phase_ = Phase::kLeaves;
 }
 
-LeafResult StepEngine::run_leaf(const LeafBatch& leaf) {
+void StepEngine::run_leaf(const LeafBatch& leaf) {
   TROUPE_ASSERT(phase_ == Phase::kLeaves && leaf.leaf == next_leaf_,
                 "leaves run in the order of the interval");
   ++next_leaf_;
-  return guarded([&] { return compute_leaf(leaf); });
+  guarded([&] { compute_leaf(leaf); });
 }
 
-LeafResult StepEngine::compute_leaf(const LeafBatch& leaf) {
-  seed_leaf(options_.seed, global_step_, leaf.leaf);
+std::vector<LeafResult> StepEngine::results() {
+  return guarded([&] {
+    return results_.all([this] {
+      if (std::string reason = group_->abort_reason(); !reason.empty())
+        throw_error({ErrorCode::kAborted, "the process group was aborted", std::move(reason),
+                     "form the next generation"});
+    });
+  });
+}
+
+void StepEngine::compute_leaf(const LeafBatch& leaf) {
+  seed_leaf(options_.seed, global_step_, leaf.leaf, options_.device);
   reducer_.begin_leaf();
   const std::uint64_t stream = leaf_seed(options_.seed, RandomPurpose::kLeaf, global_step_, leaf.leaf);
   const Leaf::Place place{static_cast<std::int64_t>(global_step_), epoch_, leaf.leaf};
@@ -118,6 +149,9 @@ LeafResult StepEngine::compute_leaf(const LeafBatch& leaf) {
     throw BadConfig("a leaf's weight is " + std::to_string(*at.weight()), "it is a share of the step's mean",
                     "give a finite number that is not negative");
   }
+  const bool rehearsed = rehearsal_ && leaf.leaf == group_->leaves().begin;
+  const double value = rehearsed ? loss.item<double>() : 0;
+  results_.add(loss, at);
   reducer_.begin_backward();
   try {
     (at.weight() ? loss * *at.weight() : loss).backward();
@@ -129,13 +163,10 @@ LeafResult StepEngine::compute_leaf(const LeafBatch& leaf) {
   if (leaf.leaf == 0) buffers_.save(next_buffers_);
   buffers_.restore(committed_buffers_);
   reducer_.end_leaf();
-  const auto value = loss.item<double>();
-  if (rehearsal_ && leaf.leaf == group_->leaves().begin) {
-    seed_leaf(options_.seed, global_step_, leaf.leaf);
-    Leaf again(place, stream);
-    rehearsal_->leaf(leaf.batch, again, value);
-  }
-  return {value, at.weight(), std::move(at.figures())};
+  if (!rehearsed) return;
+  seed_leaf(options_.seed, global_step_, leaf.leaf, options_.device);
+  Leaf again(place, stream);
+  rehearsal_->leaf(leaf.batch, again, value);
 }
 
 /// How often parameters were changed in place: the sum of their version counters.
@@ -180,12 +211,14 @@ void StepEngine::finish_step() {
 
 /// Leaf 0's buffers go to every rank behind the last bucket. Its host is rank 0: intervals lie in rank order.
 void StepEngine::share_buffers() {
-  if (next_buffers_.empty() || group_->size() == 1) return;
+  if (next_buffers_.numel() == 0 || group_->size() == 1) return;
+  const torch::Tensor host = next_buffers_.cpu();  // the same memory, where that is the host's
   collectives::Buffer buffer;
-  buffer.data = next_buffers_.data();
-  buffer.count = next_buffers_.size();
+  buffer.data = host.data_ptr();
+  buffer.count = host.nbytes();
   buffer.dtype = collectives::DType::kUInt8;
   group_->broadcast(buffer, 0)->wait();
+  if (!next_buffers_.is_cpu()) next_buffers_.copy_(host);
 }
 
 /// Gradients are sums of weight x gradient over L: makes them means by weight.
@@ -203,12 +236,12 @@ void StepEngine::apply(bool ends_epoch, double total_weight) {
   if (total_weight > 0) divide_by(total_weight);
   const ApplyInfo info{static_cast<std::int64_t>(global_step_), epoch_, ends_epoch};
   if (rehearsal_) rehearsal_->take_gradients(*model_);
-  seed_apply(options_.seed, global_step_);
+  seed_apply(options_.seed, global_step_, options_.device);
   apply_step(*model_, info);
   end_forked_child("apply()");
   buffers_.restore(next_buffers_);
   if (!rehearsal_) return;
-  seed_apply(options_.seed, global_step_);
+  seed_apply(options_.seed, global_step_, options_.device);
   rehearsal_->apply(info);
   if (group_->leaves().begin != 0) rehearsal_->take_buffers(*model_);  // the step's are leaf 0's
   rehearsal_->compare(state_);
@@ -223,15 +256,18 @@ std::vector<std::byte> StepEngine::record() const {
     const auto* begin = static_cast<const std::byte*>(data);
     bytes.insert(bytes.end(), begin, begin + size);
   };
-  std::size_t size = parameters_.size() + next_buffers_.size();
+  std::size_t size = parameters_.size() + next_buffers_.nbytes();
   for (const torch::Tensor& parameter : parameters_)
     size += parameter.grad().defined() ? parameter.grad().nbytes() : 0;
   bytes.reserve(size);
   for (const torch::Tensor& parameter : parameters_) bytes.push_back(std::byte{parameter.grad().defined()});
   for (const torch::Tensor& parameter : parameters_) {
-    if (parameter.grad().defined()) append(parameter.grad().data_ptr(), parameter.grad().nbytes());
+    if (!parameter.grad().defined()) continue;
+    const torch::Tensor host = parameter.grad().cpu();  // as it lies
+    append(host.data_ptr(), host.nbytes());
   }
-  append(next_buffers_.data(), next_buffers_.size());
+  const torch::Tensor buffers = next_buffers_.cpu();
+  append(buffers.data_ptr(), buffers.nbytes());
   return bytes;
 }
 
@@ -251,11 +287,11 @@ void StepEngine::take(std::uint64_t global_step, int epoch, std::span<const std:
     if (has_gradient[i] == std::byte{0}) continue;
     torch::Tensor gradient = gradient_like(parameter);
     const auto bytes = next(gradient.nbytes());
-    if (!bytes.empty()) std::memcpy(gradient.data_ptr(), bytes.data(), bytes.size());
+    if (!bytes.empty()) copy_bytes(gradient, bytes);
     parameter.mutable_grad() = std::move(gradient);
   }
-  const auto buffers = next(next_buffers_.size());
-  next_buffers_.assign(buffers.begin(), buffers.end());
+  const auto buffers = next(next_buffers_.nbytes());
+  if (!buffers.empty()) copy_bytes(next_buffers_, buffers);
   if (!record.empty())
     throw_error({ErrorCode::kCorrupt, "a step's record does not fit the job", "it is too long", ""});
   global_step_ = global_step;

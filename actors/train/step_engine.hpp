@@ -18,6 +18,7 @@
 
 #include "actors/ddp/buffer_pack.hpp"
 #include "actors/train/engine.hpp"
+#include "actors/train/leaf_results.hpp"
 #include "actors/train/model.hpp"
 #include "actors/train/reducer.hpp"
 #include "actors/train/rehearsal.hpp"
@@ -31,9 +32,10 @@ struct EngineOptions {
   int logical_ranks = 1;   ///< leaves of the job; part of its config, whatever the number of trainers
   std::uint64_t seed = 0;  ///< of the job: keys the random stream of every leaf
   ReducerOptions reducer;
+  torch::Device device = torch::kCPU;  ///< where the model is, and computes
 };
 
-/// One leaf's batch.
+/// One leaf's batch, on the model's device.
 struct LeafBatch {
   int leaf = 0;
   data::Batch batch;
@@ -56,7 +58,10 @@ class StepEngine {
   /// The same in pieces, for a caller that fetches each batch when its leaf starts: begin_step, run_leaf for
   /// each leaf, finish_step.
   void begin_step(std::uint64_t global_step, int epoch = 0);
-  LeafResult run_leaf(const LeafBatch& leaf);
+  /// Returns when the leaf is under way; on the CPU it is done then.
+  void run_leaf(const LeafBatch& leaf);
+  /// What the leaves of this step came to so far, in their order. On a device: waits for their forwards.
+  std::vector<LeafResult> results();
   void finish_step();
 
   /// The step that begins next is computed by a copy, too, made of `fresh`, a model of the same job: run_leaf
@@ -86,7 +91,7 @@ class StepEngine {
 
  private:
   enum class Phase { kIdle, kLeaves, kReduced };
-  LeafResult compute_leaf(const LeafBatch& leaf);
+  void compute_leaf(const LeafBatch& leaf);
   std::uint64_t changes_of_parameters() const;
   void check_parameters_unchanged(std::uint64_t before, const char* where) const;
   void share_buffers();
@@ -109,8 +114,9 @@ class StepEngine {
   int epoch_ = 0;
   int next_leaf_ = 0;
   std::optional<Rehearsal> rehearsal_;        ///< of the step that is under way
-  std::vector<std::byte> committed_buffers_;  ///< what every leaf starts from
-  std::vector<std::byte> next_buffers_;       ///< what leaf 0 left, installed by apply
+  LeafResults results_;
+  torch::Tensor committed_buffers_;  ///< what every leaf starts from
+  torch::Tensor next_buffers_;       ///< what leaf 0 left, installed by apply
 };
 
 }  // namespace troupe::train

@@ -2,11 +2,23 @@
 
 #include <algorithm>
 #include <bit>
+#include <string>
 
 #include "runtime/core/error.hpp"
 #include "runtime/wire/codec.hpp"
 
 namespace troupe::train {
+
+void fill(SlotWords& slot, wire::Bytes& counted, const data::BatchHeader& header, const LeafResult& result) {
+  slot = {std::bit_cast<std::int64_t>(header.index_hash), std::bit_cast<std::int64_t>(result.loss),
+          std::bit_cast<std::int64_t>(result.weight.value_or(header.count)), result.weight ? 1 : 0, 0};
+  if (!result.figures.empty()) counted = wire::encode(result.figures);
+  if (counted.size() > kMostFigureBytes) {
+    throw BadConfig("a leaf counted too many figures", std::to_string(result.figures.size()) + " in one step",
+                    "count what an epoch's mean is wanted of");
+  }
+  slot.figure_bytes = static_cast<std::int64_t>(counted.size());
+}
 
 void share_figures(collectives::ProcessGroup& group, const std::vector<SlotWords>& slots,
                    std::vector<wire::Bytes>& counted) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "actors/train/engine.hpp"
 #include "actors/train/plan.hpp"
 #include "collectives/process_group.hpp"
 #include "runtime/wire/bytes.hpp"
@@ -21,6 +22,9 @@ struct SlotWords {
 };
 static_assert(sizeof(SlotWords) == 5 * sizeof(std::int64_t));
 inline constexpr std::size_t kMostFigureBytes = 64 << 10;
+
+/// A leaf of this rank. Throws BadConfig where it counted too many figures.
+void fill(SlotWords& slot, wire::Bytes& counted, const data::BatchHeader& header, const LeafResult& result);
 
 /// Every rank learns what every leaf counted; no rank asks when none did. By leaf.
 void share_figures(collectives::ProcessGroup& group, const std::vector<SlotWords>& slots,

@@ -17,7 +17,7 @@ const JobType& type_of(const RunSettings& settings) {
 class TorchFloor final : public TrainFloor {
  public:
   std::unique_ptr<TrainEngine> make_engine(const RunSettings& settings) override {
-    set_up_numerics(settings.threads);
+    set_up_numerics(settings.threads, computing_device(settings.on_gpu));
     return make_torch_engine(settings);
   }
   std::shared_ptr<data::Dataset> make_dataset(const RunSettings& settings, data::Split split) override {

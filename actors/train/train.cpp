@@ -61,6 +61,10 @@ void check(const TrainOptions& o) {
            "use 1 to trainers = " + std::to_string(o.trainers));
   }
   if (o.threads < 1 || o.threads > 1024) refuse("threads = " + std::to_string(o.threads), "use 1 to 1024");
+  if (!(o.trainer_gpus >= 0 && o.trainer_gpus <= 1)) {  // a NaN is refused, too
+    refuse("trainer_gpus = " + std::to_string(o.trainer_gpus) + ": a trainer computes on one GPU",
+           "use 0, 1 or a part of one, and more trainers for more GPUs");
+  }
   check(o.deadlines);
   if (o.loaders < 1 || o.loaders > 256) refuse("loaders = " + std::to_string(o.loaders), "use 1 to 256");
   if (o.epochs < 1) refuse("epochs = " + std::to_string(o.epochs), "use at least 1");
@@ -203,6 +207,7 @@ RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp
   run.settings.find_unused_parameters = options.find_unused_parameters;
   run.settings.exact = options.exact;
   run.settings.threads = options.threads;
+  run.settings.on_gpu = options.trainer_gpus > 0;
   run.settings.encrypt_data_plane = options.encrypt_data_plane;
   run.settings.group_timeout_s = to_seconds(collective_timeout(options.deadlines));
   run.settings.checkpoint_folder = options.checkpoint_folder;
@@ -216,6 +221,7 @@ RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp
   run.evaluate = options.evaluate;
   run.checkpoint_every = options.checkpoint_every;
   run.trainer_cpus = options.trainer_cpus;
+  run.trainer_gpus = options.trainer_gpus;
   run.stop_early = options.stop_early;
   run.keep_best = options.keep_best;
   run.keep_best_mode = options.keep_best_mode;

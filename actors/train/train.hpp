@@ -46,6 +46,10 @@ struct TrainOptions {
   /// CPUs that a trainer reserves on its node. A trainer that finds none free waits until another one has
   /// gone. 0: it reserves none, so that any number runs on any machine.
   double trainer_cpus = 0;
+  /// GPUs that a trainer holds on its node, and computes on: 0 (the CPU), 1, or a part of one that trainers
+  /// share. A trainer that finds none free waits; the job says what it waits for, and trains meanwhile if
+  /// min_trainers are there. Part of the numerics, not of the job's identity.
+  double trainer_gpus = 0;
   StopEarly stop_early{};  ///< {.metric = "test/loss", .patience = 3}: end when it gets no better
   /// "test/accuracy": the checkpoint of the epoch with the best value stays, however old it is
   /// (RunResult::best_checkpoint).

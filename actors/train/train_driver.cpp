@@ -177,6 +177,7 @@ DataInfo TrainDriver::trainers_data() const {
 
 void TrainDriver::tick() {
   if (over_) return;
+  tell_who_waits();
   feed(DriverTick{});
   this_actor().run_after(kTick, [this] { tick(); });
 }
@@ -209,13 +210,30 @@ void TrainDriver::spawn_trainer(std::uint64_t token) {
   const int number = trainer_count_++;
   ActorOptions options;
   options.num_cpus = options_.trainer_cpus;
+  options.num_gpus = options_.trainer_gpus;
   options.isolated = true;
   options.label = "trainer " + std::to_string(number);
-  session_.spawn_async<Trainer>(options, options_.settings, this_actor().self<TrainDriver>())
-      .then([this, token, number](Result<ActorHandle<Trainer>> trainer) {
-        if (!trainer) return spawn_failed(token, trainer.error());
-        trainer_up(token, number, *trainer);
-      });
+  const auto spawned =
+      session_.spawn_async<Trainer>(options, options_.settings, this_actor().self<TrainDriver>());
+  if (options_.trainer_gpus > 0) waiting_spawns_[token] = spawned;
+  spawned.then([this, token, number](Result<ActorHandle<Trainer>> trainer) {
+    waiting_spawns_.erase(token);
+    if (!trainer) return spawn_failed(token, trainer.error());
+    trainer_up(token, number, *trainer);
+  });
+}
+
+void TrainDriver::tell_who_waits() {
+  for (auto at = waiting_spawns_.begin(); at != waiting_spawns_.end();) {
+    const std::string why = at->second.waits_for();
+    if (why.empty()) {
+      ++at;
+      continue;
+    }
+    const std::uint64_t token = at->first;
+    at = waiting_spawns_.erase(at);
+    feed(SpawnWaits{token, why});
+  }
 }
 
 /// A refusal is for good (the job has ended, another build): trying again would end as this did.

@@ -40,6 +40,7 @@ struct RunOptions {
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
   int keep_checkpoints = 3;
   double trainer_cpus = 0;  ///< CPUs that a trainer holds on its node
+  double trainer_gpus = 0;  ///< GPUs
   StopEarly stop_early;
   std::string keep_best;
   Mode keep_best_mode = Mode::kAuto;
@@ -167,6 +168,8 @@ class TrainDriver {
   void act(const JobDone& action);
   void act(const JobFailed& action);
 
+  /// Trainers that the cluster has no room for: the machine hears why, once.
+  void tell_who_waits();
   void spawn_trainer(std::uint64_t token);
   void spawn_loader(std::uint64_t token);
   void spawn_failed(std::uint64_t token, const ErrorInfo& why);
@@ -194,6 +197,7 @@ class TrainDriver {
   std::map<ActorId, LoaderSeat> loaders_;
   std::map<ActorId, std::string> names_;  ///< of everyone who ever was
   std::map<std::uint64_t, bool> cancelled_;
+  std::map<std::uint64_t, Future<ActorHandle<Trainer>>> waiting_spawns_;  ///< no word of them so far
   FirstLoader first_;
   std::optional<std::pair<ActorHandle<Loader>, int>> first_loader_;  ///< the one that tells of the data
   int trainer_count_ = 0;

@@ -71,7 +71,8 @@ torch::Tensor tensor_of(const StatePart& part) {
 
 void add(StateView& view, std::string name, const torch::Tensor& tensor) {
   // Row-major bytes, whatever the strides; a tensor that is row-major already is not copied.
-  torch::Tensor owner = real_view(tensor).contiguous();
+  // One on a device comes to the host, which is waited for.
+  torch::Tensor owner = real_view(tensor).contiguous().cpu();
   StatePart part{std::move(name), {}, owner.sizes().vec(), {}};
   part.dtype = dtype_of(part.name, owner);
   part.bytes = {static_cast<const std::byte*>(owner.data_ptr()), owner.nbytes()};
@@ -189,6 +190,7 @@ class Check {
         return does_not_fit(field.name, "its shape and type are not the parameter's");
       }
       torch::Tensor own = tensor_of(field).clone();
+      if (like_parameter) own = own.to(parameter.tensor.device());
       if (like_parameter && parameter.tensor.is_complex()) own = torch::view_as_complex(own);
       fields.push_back({field.name.substr(prefix.size()), std::move(own)});
     }

@@ -18,7 +18,8 @@
 
 namespace troupe::train {
 
-/// A look at a state without a copy: valid until the model's next step.
+/// A look at a state: valid until the model's next step. Tensors on the CPU are not copied; those of a device
+/// are, to the host.
 struct StateView {
   std::vector<StatePart> parts;
   std::vector<torch::Tensor> owners;  ///< keeps alive what `parts` points into

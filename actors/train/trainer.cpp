@@ -365,22 +365,25 @@ class Trainer::Work {
     }
     engine_->begin_step(task.step, epoch_of(task.step));
     try {
+      std::vector<data::BatchHeader> headers;
+      int given_back = task.leaves.begin;
+      const auto give_back = [&](std::size_t done) {
+        for (; given_back < task.leaves.begin + static_cast<int>(done); ++given_back)
+          feed_->used(task.step, given_back);
+      };
       for (int leaf = task.leaves.begin; leaf < task.leaves.end; ++leaf) {
         waits();
         const auto view = feed_->wait(task.step, leaf);
         computes("leaf " + std::to_string(leaf));
-        const LeafResult result = engine_->run_leaf(leaf, view);
-        SlotWords& slot = slots[leaf];
-        slot = {std::bit_cast<std::int64_t>(view.header.index_hash), std::bit_cast<std::int64_t>(result.loss),
-                std::bit_cast<std::int64_t>(result.weight.value_or(view.header.count)), result.weight ? 1 : 0,
-                0};
-        if (!result.figures.empty()) counted[leaf] = wire::encode(result.figures);
-        if (counted[leaf].size() > kMostFigureBytes)
-          throw BadConfig("a leaf counted too many figures",
-                          std::to_string(result.figures.size()) + " in one step",
-                          "count what an epoch's mean is wanted of");
-        slot.figure_bytes = static_cast<std::int64_t>(counted[leaf].size());
-        feed_->used(task.step, leaf);
+        engine_->run_leaf(leaf, view);
+        headers.push_back(view.header);
+        give_back(engine_->batches_done());
+      }
+      const std::vector<LeafResult> results = engine_->results();
+      give_back(results.size());
+      for (std::size_t i = 0; i < results.size(); ++i) {
+        const auto leaf = static_cast<std::size_t>(task.leaves.begin) + i;
+        fill(slots[leaf], counted[leaf], headers[i], results[i]);
       }
       waits();
       const auto shared =

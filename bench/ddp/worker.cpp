@@ -105,6 +105,7 @@ class UnderEngine final : public Training {
   void step(const data::Batch& batch) override {
     engine_.begin_step(at());
     engine_.run_leaf({group_->rank(), batch});
+    engine_.results();
     engine_.finish_step();
     engine_.apply();
   }

@@ -24,6 +24,7 @@ int main(int argc, char** argv) try {
        .seed = o.seed,
        .checkpoint_folder = o.checkpoint,
        .resume = o.resume,
+       .trainer_gpus = o.trainer_gpus,
        .chaos = o.chaos,
        .title = "ConvNet on " +
                 (folder.empty() ? "rendered digits (no MNIST found: --data names its folder)" : folder),

@@ -86,6 +86,10 @@ MnistOptions parse_options(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--loaders", options.loaders, "Processes that read and normalise")->capture_default_str();
   app.add_option("--nodes", options.nodes, "Nodes of the embedded cluster")->capture_default_str();
+  app.add_option("--trainer-gpus", options.trainer_gpus,
+                 "GPUs that each trainer holds and computes on: 0, 1 or a part of one (see docs/gpu.md)")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
   app.add_option("--address", options.address,
                  "HOST:PORT: run on the cluster that `troupe start` made there");
   app.add_option("--batch", options.batch, "Samples a logical rank a step")->capture_default_str();

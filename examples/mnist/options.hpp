@@ -14,6 +14,7 @@ struct MnistOptions {
   int logical_ranks = 4;
   int loaders = 1;
   int nodes = 1;
+  double trainer_gpus = 0;  ///< that each trainer holds, and computes on
   std::string address;  ///< of a running cluster's head; empty: an embedded one
   std::int64_t batch = 25;
   std::uint64_t seed = 7;

@@ -82,6 +82,10 @@ class Future {
         }));
   }
 
+  /// Of a spawn that asks for GPUs and has no answer yet: why it waits ("no node has 1 GPU free: ..."). Empty:
+  /// nothing was told.
+  std::string waits_for() const { return checked().waits_for(); }
+
   /// For the runtime. Null if default-constructed.
   const std::shared_ptr<CallState>& state() const { return state_; }
 

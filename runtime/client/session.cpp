@@ -18,6 +18,24 @@ constexpr Duration kHeadAnswers = std::chrono::seconds(30);
                        std::move(todo)});
 }
 
+/// GPUs as the cluster counts them.
+std::int64_t gpus_of(const ActorOptions& options, std::string_view class_name) {
+  const auto refuse = [&](std::string why, std::string todo) {
+    throw BadConfig("cannot spawn a " + std::string(class_name), std::move(why), std::move(todo));
+  };
+  const double gpus = options.num_gpus;
+  const std::string asked = "num_gpus = " + std::to_string(gpus);
+  if (!(gpus >= 0 && gpus <= 1024) || (gpus > 1 && gpus != std::floor(gpus)))  // a NaN is refused, too
+    refuse(asked, "ask for a part of one GPU, or for 0 to 1,024 whole ones");
+  const std::int64_t gpu_e4 = std::llround(gpus * cluster::kGpu);
+  if (gpus > 0 && gpu_e4 == 0) refuse(asked, "ask for 0.0001 of a GPU or more");
+  if (gpu_e4 > 0 && (!options.isolated || options.here)) {
+    refuse(asked + (options.here ? " in this process" : " for an actor that shares its process with others"),
+           "GPUs are dealt to processes when they start: spawn it with .isolated = true");
+  }
+  return gpu_e4;
+}
+
 void check_spawn(const ActorSpawn& spawn) {
   const std::string what = "the constructor arguments of " + spawn.type;
   if (spawn.through_head() && spawn.args.size() > kMaxPlacedArgumentBytes) {
@@ -81,6 +99,7 @@ std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t co
   spawn.label = options.label.empty() ? spawn.type : std::move(options.label);
   spawn.name = std::move(options.name);
   spawn.cpu_e4 = std::llround(options.num_cpus * cluster::kCpu);
+  spawn.gpu_e4 = gpus_of(options, class_name);
   spawn.isolated = options.isolated;
   spawn.here = options.here;
   spawn.node = options.node;
@@ -91,8 +110,10 @@ std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t co
 ActorAddress Session::await_spawn(const std::shared_ptr<CallState>& spawn) const {
   detail::check_may_block("Session::spawn", "use spawn_async");
   if (!spawn->wait(kSpawnTimeout)) {
+    const std::string waits_for = spawn->waits_for();
     spawn->cancel({ErrorCode::kTimeout, "an actor was not started",
-                   std::to_string(to_seconds(kSpawnTimeout)) + " s passed; it is not wanted any more",
+                   std::to_string(to_seconds(kSpawnTimeout)) + " s passed; it is not wanted any more" +
+                       (waits_for.empty() ? "" : "; it waited: " + waits_for),
                    "see the status of the cluster for what its nodes have free, and whether a constructor of "
                    "the job does "
                    "not return: light actors share a process"});

@@ -22,9 +22,14 @@ namespace troupe {
 /// How an actor is started.
 struct ActorOptions {
   double num_cpus = 0;  ///< CPUs it holds on its node, in steps of 1/10000
+  /// GPUs it holds on its node: a part of one, in steps of 1/10000, or a whole number. Its process sees those
+  /// and no others (CUDA_VISIBLE_DEVICES); a process that holds none sees none. Only with `isolated`. A part
+  /// is a share in the count alone: what shares a GPU must itself keep to its part of the memory.
+  double num_gpus = 0;
   /// A process and a thread of its own: it may block. Otherwise thousands share a process.
   bool isolated = false;
-  /// In this very process instead of a worker; then num_cpus, node and name have no meaning.
+  /// In this very process instead of a worker; then num_cpus, node and name have no meaning, and it can hold
+  /// no GPU.
   bool here = false;
   NodeId node{};        ///< on this node and no other
   std::string name{};   ///< refused when another living actor of the job has it; see Session::find

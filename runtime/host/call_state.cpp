@@ -90,6 +90,16 @@ void CallState::on_ready(std::function<void()> callback) {
   callback();
 }
 
+std::string CallState::waits_for() const {
+  const std::lock_guard lock(mutex_);
+  return waits_for_ == nullptr ? std::string() : *waits_for_;
+}
+
+void CallState::set_waits_for(std::string why) {
+  const std::lock_guard lock(mutex_);
+  waits_for_ = std::make_unique<std::string>(std::move(why));
+}
+
 void CallState::set_on_cancel(std::function<void()> hook) {
   on_cancel_ = std::make_unique<std::function<void()>>(std::move(hook));
 }

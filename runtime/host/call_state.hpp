@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "runtime/core/clock.hpp"
@@ -32,8 +33,8 @@ class CallState {
  public:
   explicit CallState(Waiter* waiter) : waiter_(waiter) {}
 
-  /// Fills the slot; only the first time counts, and returns true. Runs the callbacks in this thread: before it
-  /// returns, or if this is a callback's doing, after that one.
+  /// Fills the slot; only the first time counts, and returns true. Runs the callbacks in this thread: before
+  /// it returns, or if this is a callback's doing, after that one.
   bool resolve(Outcome outcome);
   bool ready() const { return ready_.load(std::memory_order_acquire) != 0; }
   /// REQUIRES: ready().
@@ -42,6 +43,10 @@ class CallState {
   bool wait(Duration timeout);
   /// Calls `callback` once ready, in the resolving thread (in this one if ready already).
   void on_ready(std::function<void()> callback);
+
+  /// Why the request behind this call waits, as far as it was told; empty: nothing was.
+  std::string waits_for() const;
+  void set_waits_for(std::string why);
 
   /// What cancel() does about the request behind this call. REQUIRES: set before the state is handed out.
   void set_on_cancel(std::function<void()> hook);
@@ -52,10 +57,11 @@ class CallState {
   Waiter* waiter_;
   std::atomic<std::uint32_t> ready_{0};
   std::atomic<std::uint32_t> sleepers_{0};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   Outcome outcome_{wire::Bytes{}};
   std::vector<std::function<void()>> callbacks_;      // under mutex_
   std::unique_ptr<std::function<void()>> on_cancel_;  // few calls have one
+  std::unique_ptr<std::string> waits_for_;            // the same; under mutex_
 };
 
 }  // namespace troupe

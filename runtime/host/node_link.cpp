@@ -87,6 +87,12 @@ std::vector<UniqueFd> NodeLink::take_fds(std::uint64_t request) {
   return found.empty() ? std::vector<UniqueFd>() : std::move(found.mapped());
 }
 
+void NodeLink::waits(std::uint64_t request, std::string why) {
+  const std::lock_guard lock(mutex_);
+  if (const auto at = asked_.find(request); at != asked_.end())
+    at->second.state->set_waits_for(std::move(why));
+}
+
 bool NodeLink::on_answer(Message message) {
   auto decoded = wire::decode<wire::Answer>(message.body);
   if (!decoded) {

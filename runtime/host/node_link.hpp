@@ -51,6 +51,8 @@ class NodeLink {
   /// Asks the node. At most 256 requests are under way; further ones wait here for their turn. `waiter` is
   /// what receives while somebody waits for the answer; null: nothing.
   Request ask(const MakeRequest& make, Waiter* waiter);
+  /// Why a request has no answer yet, as the node tells.
+  void waits(std::uint64_t request, std::string why);
   /// The descriptors that came with an answer; once.
   std::vector<UniqueFd> take_fds(std::uint64_t request);
 

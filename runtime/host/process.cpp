@@ -314,6 +314,8 @@ void Process::on_control(Message message) {
   } else if (auto* lost = std::get_if<wire::NodeLost>(&control)) {
     routes_->node_lost(lost->node);
     fail_calls([at = lost->node](ProcessAddress p) { return p.node == at; }, link_broke(lost->reason));
+  } else if (auto* waits = std::get_if<wire::SpawnWaits>(&control)) {
+    node_->waits(waits->request, std::move(waits->why));
   } else if (auto* output = std::get_if<wire::Output>(&control)) {
     handlers_.on_output(*output);
   } else if (auto* leave = std::get_if<wire::Leave>(&control)) {
@@ -373,7 +375,7 @@ std::shared_ptr<CallState> Process::spawn_through_head(ActorSpawn spawn) {
   spec.type = std::move(spawn.type);
   spec.name = std::move(spawn.name);
   spec.payload.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  spec.demand = {spawn.cpu_e4, spawn.isolated, spawn.node};
+  spec.demand = {spawn.cpu_e4, spawn.isolated, spawn.node, spawn.gpu_e4};
   const auto asked = node_->ask(
       [&](std::uint64_t request) {
         return wire::SpawnAsk{request, std::move(spec)};

@@ -36,7 +36,7 @@ using OnDown = std::function<void(const std::string& reason)>;
 /// The longest constructor arguments of an actor that the head places: the head keeps them in memory.
 inline constexpr std::size_t kMaxPlacedArgumentBytes = std::size_t{4} << 20;
 
-/// An actor to be started. Checked: `cpu_e4` is within limits, `args` are.
+/// An actor to be started. Checked: `cpu_e4` and `gpu_e4` are within limits, `args` are.
 struct ActorSpawn {
   std::uint64_t constructor = 0;  ///< id in the registry
   wire::Bytes args;
@@ -44,6 +44,7 @@ struct ActorSpawn {
   std::string label;  ///< prefix of its process's output
   std::string name;   ///< found by it within the job; empty for none
   std::int64_t cpu_e4 = 0;
+  std::int64_t gpu_e4 = 0;  ///< of isolated actors alone
   bool isolated = false;
   bool here = false;  ///< in this process
   NodeId node{};      ///< on this node and no other

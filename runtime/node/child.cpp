@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -82,11 +83,17 @@ Result<Child> start_child(const ChildOptions& options) {
   const std::string role = std::string(kRoleVariable) + "=" + options.role;
   const std::string name = "troupe-" + options.role;
   const std::string oom = std::to_string(options.oom_score_adj);
+  std::vector<std::string> own = options.environment;
+  own.push_back(role);
   std::vector<char*> env;
   for (char** at = environ; *at != nullptr; ++at) {
-    if (!std::string_view(*at).starts_with(std::string(kRoleVariable) + "=")) env.push_back(*at);
+    const std::string_view entry = *at;
+    const bool replaced = std::any_of(own.begin(), own.end(), [&](const std::string& ours) {
+      return entry.starts_with(std::string_view(ours).substr(0, ours.find('=') + 1));
+    });
+    if (!replaced) env.push_back(*at);
   }
-  env.push_back(const_cast<char*>(role.c_str()));
+  for (const std::string& entry : own) env.push_back(const_cast<char*>(entry.c_str()));
   env.push_back(nullptr);
   char* argv[] = {const_cast<char*>(name.c_str()), nullptr};
   const pid_t parent = ::getpid();

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/core/clock.hpp"
 #include "runtime/core/fd.hpp"
@@ -29,6 +30,8 @@ struct ChildOptions {
   int program_fd = -1;  ///< executable to run; -1: our own
   bool capture_output = false;
   int oom_score_adj = 0;  ///< offered to the kernel when memory runs out: higher goes first
+  std::vector<std::string>
+      environment{};  ///< NAME=VALUE each, in place of what this process has of that name
 };
 
 /// Starts our own executable again in the given role.

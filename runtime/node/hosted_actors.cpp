@@ -12,7 +12,9 @@ void HostedActors::down(ActorId actor, const std::string& reason, Actions& out) 
   head_.tell(cluster::ActorDown{self_.info.id, actor, reason}, out);
 }
 
-void HostedActors::start(ActorId actor, const cluster::ActorSpec& spec, Instant now, Actions& out) {
+void HostedActors::start(const cluster::StartActor& told, Instant now, Actions& out) {
+  const ActorId actor = told.actor;
+  const cluster::ActorSpec& spec = told.spec;
   if (actors_.contains(actor)) return;
   if (const auto* reason = ended_.find(actor)) {
     return head_.tell(cluster::ActorDown{self_.info.id, actor, *reason}, out);
@@ -28,14 +30,18 @@ void HostedActors::start(ActorId actor, const cluster::ActorSpec& spec, Instant 
                 out);
   }
   if (need == PackageFetches::Need::kComing) {
-    waiting_[payload->package].emplace(actor, spec);
+    waiting_[payload->package].emplace(actor, told);
     return;
   }
   const bool isolated = spec.demand.isolated;
   LocalProcess* process = isolated ? nullptr : locals_.shared(spec.job);
   if (process == nullptr) {
-    const NewWorker worker{isolated ? payload->label : "worker", spec.job, isolated, payload->driver,
-                           payload->package};
+    const NewWorker worker{isolated ? payload->label : "worker",
+                           spec.job,
+                           isolated,
+                           payload->driver,
+                           payload->package,
+                           isolated ? told.gpus : std::vector<std::string>()};
     process = &locals_.start(worker, now, out);
   }
   wire::StartActorHere here{actor, isolated, payload->constructor, std::move(payload->args)};
@@ -146,11 +152,11 @@ void HostedActors::package_done(const PackageFetches::Done& done, Instant now, A
   if (at == waiting_.end()) return;
   const auto waiting = std::move(at->second);
   waiting_.erase(at);
-  for (const auto& [actor, spec] : waiting) {
+  for (const auto& [actor, told] : waiting) {
     if (done.error) {
       fail(actor, *done.error, out);
     } else {
-      start(actor, spec, now, out);
+      start(told, now, out);
     }
   }
 }
@@ -158,7 +164,7 @@ void HostedActors::package_done(const PackageFetches::Done& done, Instant now, A
 void HostedActors::end_job(JobId job, const std::string& reason, Actions& out) {
   for (auto& [hash, waiting] : waiting_) {
     for (auto at = waiting.begin(); at != waiting.end();) {
-      if (at->second.job != job) {
+      if (at->second.spec.job != job) {
         ++at;
         continue;
       }
@@ -174,7 +180,7 @@ std::vector<cluster::LiveActor> HostedActors::live() const {
     actors.push_back({actor, hosted.up ? hosted.process : ProcessId{}});
   }
   for (const auto& [hash, waiting] : waiting_) {
-    for (const auto& [actor, spec] : waiting) actors.push_back({actor, {}});
+    for (const auto& [actor, told] : waiting) actors.push_back({actor, {}});
   }
   return actors;
 }

@@ -20,7 +20,7 @@ class HostedActors {
 
   /// Told by the head, which may say it again: one that is here is left alone, of one that ended it hears
   /// again.
-  void start(ActorId actor, const cluster::ActorSpec& spec, Instant now, Actions& out);
+  void start(const cluster::StartActor& told, Instant now, Actions& out);
   /// Told by the head.
   void kill(ActorId actor, const std::string& reason, Actions& out);
   /// Asked by a process of `job`, here or on another node. False: no such actor of that job is here.
@@ -60,7 +60,7 @@ class HostedActors {
   PackageFetches& packages_;
   std::map<ActorId, Hosted> actors_;
   /// By the hash of the executable that they wait for.
-  std::map<std::string, std::map<ActorId, cluster::ActorSpec>> waiting_;
+  std::map<std::string, std::map<ActorId, cluster::StartActor>> waiting_;
   Graveyard<ActorId> ended_;
 };
 

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <csignal>
 
+#include "runtime/node/gpus.hpp"
 #include "runtime/node/route.hpp"
 
 namespace troupe::node {
@@ -46,8 +47,13 @@ Result<void> LocalLinks::start(const StartWorker& worker, int program_fd) {
   // First of all what may fail: a child that is started has to be watched.
   auto lock = DeathWatch::make_lock();
   if (!lock) return lock.error();
-  auto child = start_child(
-      {.role = "worker", .program_fd = program_fd, .capture_output = true, .oom_score_adj = kWorkerOomScore});
+  std::string gpus = std::string(kVisibleDevicesVariable) + "=";
+  for (const std::string& gpu : worker.gpus) gpus += (gpus.back() == '=' ? "" : ",") + gpu;
+  auto child = start_child({.role = "worker",
+                            .program_fd = program_fd,
+                            .capture_output = true,
+                            .oom_score_adj = kWorkerOomScore,
+                            .environment = {gpus}});
   if (!child) return child.error();
   Local& local = all_[worker.process];
   local.child = *std::move(child);

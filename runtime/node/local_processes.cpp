@@ -25,7 +25,7 @@ LocalProcess& LocalProcesses::start(const NewWorker& worker, Instant now, Action
   process.driver = worker.driver;
   process.isolated = worker.isolated;
   process.heard = now;
-  out.push_back(StartWorker{process.id, process.label, process.package});
+  out.push_back(StartWorker{process.id, process.label, process.package, worker.gpus});
   if (!worker.isolated) shared_[worker.job] = process.id;
   return add(std::move(process), out, Attach::kLifeLock);
 }

@@ -45,6 +45,7 @@ struct NewWorker {
   bool isolated = false;
   ProcessAddress driver;
   std::string package;
+  std::vector<std::string> gpus{};  ///< that it holds, and sees
 };
 
 /// Not thread-safe. Pointers stay valid until the process is forgotten.

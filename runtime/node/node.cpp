@@ -36,7 +36,8 @@ Result<void> Node::start(OnMember on_member) {
                address_,
                to_string(options_.keys.public_key()),
                options_.config.cpu_e4,
-               options_.config.gateway};
+               options_.config.gateway,
+               options_.gpus};
   self.host = server_->address().host;
   self.package = options_.config.package;
   auto limits = limits_of_this_machine();

@@ -26,7 +26,8 @@ class Node {
     wire::NodeConfig config;
     CurveKeyPair keys;
     PublicKey head_key;
-    SocketLink parent;  ///< to whoever started this node; may carry a driver
+    SocketLink parent;                ///< to whoever started this node; may carry a driver
+    std::vector<std::string> gpus{};  ///< that it offers, as CUDA_VISIBLE_DEVICES names them
   };
   /// Told once: nothing when the head counts this node as a member, else why it will not.
   using OnMember = std::function<void(Result<void>)>;

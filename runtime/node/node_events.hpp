@@ -178,6 +178,8 @@ struct StartWorker {
   ProcessId process;
   std::string label;
   std::string package;  ///< hash of the executable; empty: our own
+  /// All the GPUs that it sees, as CUDA_VISIBLE_DEVICES names them.
+  std::vector<std::string> gpus{};
 };
 /// The link to whoever started this node is that driver's from now on.
 struct AdoptDriver {

@@ -74,7 +74,7 @@ void NodeMachine::handle(const HeadSaid& e) {
   std::visit([this](const auto& action) { said(action); }, e.action);
 }
 void NodeMachine::said(const cluster::StartActor& e) {
-  if (!leaving_) actors_.start(e.actor, e.spec, now_, out_);
+  if (!leaving_) actors_.start(e, now_, out_);
 }
 void NodeMachine::said(const cluster::KillActor& e) {
   actors_.kill(e.actor, e.reason, out_);
@@ -92,6 +92,9 @@ void NodeMachine::said(const cluster::SpawnAnswered& e) {
   give_answer(e.to, e.ok ? Result<wire::Bytes>(
                                wire::encode(wire::SpawnAnswer{{e.address.node, e.address.process, e.actor}}))
                          : Result<wire::Bytes>(e.error));
+}
+void NodeMachine::said(const cluster::SpawnWaits& e) {
+  out_.push_back(SendLocal{e.to.from.process, wire::SpawnWaits{e.to.request, e.reason}, {}});
 }
 void NodeMachine::said(const cluster::NameAnswered& e) {
   if (!head_.answered(e.to.from.process, e.to.request)) return;

@@ -52,6 +52,7 @@ class NodeMachine {
   void said(const cluster::KillActor& e);
   void said(const cluster::ConfirmActor& e);
   void said(const cluster::SpawnAnswered& e);
+  void said(const cluster::SpawnWaits& e);
   void said(const cluster::NameAnswered& e);
   void said(const cluster::JobAnswered& e);
   void said(const cluster::NodeAccepted& e);

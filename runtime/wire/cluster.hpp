@@ -13,14 +13,16 @@
 
 namespace troupe::cluster {
 
-/// CPUs are counted in 1/10000: num_cpus = 0.5 is 5000.
+/// CPUs and GPUs are counted in 1/10000: num_cpus = 0.5 is 5000.
 inline constexpr std::int64_t kCpu = 10000;
+inline constexpr std::int64_t kGpu = 10000;
 
 /// What an actor asks of a node.
 struct ActorDemand {
   std::int64_t cpu_e4 = 0;  ///< CPUs in 1/10000; 0 asks for nothing
   bool isolated = false;    ///< a process of its own; such actors are spread
   NodeId affinity{};        ///< this node and no other; none by default
+  std::int64_t gpu_e4 = 0;  ///< GPUs in 1/10000: a part of one, or whole ones; for isolated actors alone
   bool operator==(const ActorDemand&) const = default;
 };
 
@@ -32,6 +34,8 @@ struct NodeInfo {
   std::string public_key;  ///< its CURVE key, as Z85 text; empty in an embedded cluster
   std::int64_t cpu_e4 = 0;
   bool gateway = false;  ///< a driver's or session's own link into the cluster: zero resources, runs no actor
+  /// Its GPUs, each as CUDA_VISIBLE_DEVICES names it. The order is theirs while the node lives.
+  std::vector<std::string> gpus{};
   bool operator==(const NodeInfo&) const = default;
 };
 
@@ -83,6 +87,7 @@ struct ActorRecord {
   NodeId node{};
   ProcessId process{};
   ActorState state = ActorState::kStarting;
+  std::vector<std::uint32_t> gpus{};  ///< which of its node's GPUs it holds, by their place in NodeInfo::gpus
   bool operator==(const ActorRecord&) const = default;
 };
 using Record = std::variant<NodeRecord, JobRecord, ActorRecord>;
@@ -211,7 +216,8 @@ struct StartActor {
   NodeId node{};
   ActorId actor{};
   ActorSpec spec;
-  std::string reason;  ///< why there
+  std::string reason;               ///< why there
+  std::vector<std::string> gpus{};  ///< what its process sees as CUDA_VISIBLE_DEVICES
 };
 struct KillActor {
   NodeId node{};
@@ -224,6 +230,11 @@ struct ConfirmActor {
   NodeId node{};
   ActorId actor{};
   std::uint64_t question = 0;
+};
+/// It waits for resources, and why; said once, when it begins to wait.
+struct SpawnWaits {
+  Requester to;
+  std::string reason;
 };
 struct SpawnAnswered {
   Requester to;
@@ -299,6 +310,6 @@ struct RequestRegistration {
 using ClusterAction =
     std::variant<Persist, Erase, StartActor, KillActor, ConfirmActor, SpawnAnswered, NameAnswered,
                  JobAnswered, NodeAccepted, LeaseAnswered, ExpectPeer, PeerAnswered, NodesAnswered, NodeDead,
-                 EndJob, RefuseNode, RequestRegistration>;
+                 EndJob, RefuseNode, RequestRegistration, SpawnWaits>;
 
 }  // namespace troupe::cluster

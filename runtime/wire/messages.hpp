@@ -68,6 +68,11 @@ struct JobAsk {
   std::uint64_t request = 0;
   std::string name;
 };
+/// Of a spawn that has no answer yet: it waits for resources, and why.
+struct SpawnWaits {
+  std::uint64_t request = 0;
+  std::string why;
+};
 /// The driver's goodbye: the job has ended, with all it started.
 struct JobEnd {
   std::string reason;
@@ -200,6 +205,9 @@ struct NodeConfig {
   std::int32_t launcher = 0;
   std::string
       package;  ///< hash of its own executable, which it gives to other nodes; empty: it gives nothing
+  std::int32_t gpus = -1;      ///< that it offers; below 0: all that there are for it
+  std::int32_t gpu_part = 0;   ///< of the machine's GPUs it may have each gpu_parts-th, from this one on
+  std::int32_t gpu_parts = 1;  ///< nodes that share the machine
 };
 struct Ready {
   std::string address;  ///< where it listens
@@ -245,6 +253,7 @@ struct StatusAsk {
 struct NodeStatus {
   cluster::NodeInfo node;
   std::int64_t cpu_used_e4 = 0;
+  std::int64_t gpu_used_e4 = 0;  ///< of all its GPUs together
   std::int32_t actors = 0;
   std::string state;  ///< "alive", "silent", "expected" (the head came back and it did not say hello yet)
 };
@@ -288,7 +297,7 @@ using Control =
                  NodesAsk, FindAsk, Answer, RegionDrop, KillAsk, RingOffer, StartActorHere, StopActor,
                  ActorUp, ConfirmActor, ActorNotUp, ActorEnded, ProcessDown, NodeDown, NodeLost, Output,
                  Leave, HeadConfig, NodeConfig, Ready, NotReady, ToHead, FromHead, PackageAsk, PackagePart,
-                 PeerLeaseAsk, EnrollAsk, AdmitAsk, TokenAsk, StatusAsk>;
+                 PeerLeaseAsk, EnrollAsk, AdmitAsk, TokenAsk, StatusAsk, SpawnWaits>;
 
 /// The body of a control frame; the header's `id` is the message's number.
 Bytes encode_control(const Control& message, FrameHeader& header);

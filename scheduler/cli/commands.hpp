@@ -17,6 +17,7 @@ struct StartOptions {
   std::string listen;              ///< numeric address for other nodes; empty: the one that faces the head
   std::string name;                ///< of the node, for people; empty: the host's
   double cpus = -1;                ///< below 0: the cores this process may use
+  int gpus = -1;                   ///< below 0: all that CUDA finds
   std::string folder;              ///< empty: ClusterFolder::default_path()
   bool detach = false;
 };

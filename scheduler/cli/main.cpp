@@ -30,7 +30,8 @@ const CLI::Validator kCpus(
       double value = 0;
       const char* end = text.data() + text.size();
       const auto read = std::from_chars(text.data(), end, value);
-      const bool good = read.ec == std::errc() && read.ptr == end && value >= 0 && value * troupe::cluster::kCpu <= troupe::cluster::kMaxCpu_e4;
+      const bool good = read.ec == std::errc() && read.ptr == end && value >= 0 &&
+                        value * troupe::cluster::kCpu <= troupe::cluster::kMaxCpu_e4;
       return good ? std::string() : "'" + text + "' is not 0 to 100,000 CPUs";
     },
     "");
@@ -38,7 +39,8 @@ const CLI::Validator kCpus(
 const CLI::Validator kNumericAddress(
     [](std::string& text) {
       unsigned char bytes[sizeof(in6_addr)];
-      const bool good = ::inet_pton(AF_INET, text.c_str(), bytes) == 1 || ::inet_pton(AF_INET6, text.c_str(), bytes) == 1;
+      const bool good =
+          ::inet_pton(AF_INET, text.c_str(), bytes) == 1 || ::inet_pton(AF_INET6, text.c_str(), bytes) == 1;
       return good ? std::string() : "'" + text + "' is no numeric address, such as 127.0.0.1 or 0.0.0.0";
     },
     "");
@@ -50,8 +52,9 @@ const CLI::Validator kHostAndPort(
     "");
 const CLI::Validator kNodeName(
     [](std::string& text) {
-      const bool good = !text.empty() && text.size() <= 64 &&
-                        std::all_of(text.begin(), text.end(), [](unsigned char c) { return c > ' ' && c < 0x7f; });
+      const bool good =
+          !text.empty() && text.size() <= 64 &&
+          std::all_of(text.begin(), text.end(), [](unsigned char c) { return c > ' ' && c < 0x7f; });
       return good ? std::string() : "a node's name has 1 to 64 printable characters without spaces";
     },
     "");
@@ -75,8 +78,8 @@ void add_start(CLI::App& app, StartOptions& o) {
                  "Numeric address of the head; 0.0.0.0 lets other machines in (with keys alone)")
       ->capture_default_str()
       ->check(kNumericAddress);
-  auto* address =
-      app.add_option("--address", o.address, "Join the cluster whose head is at HOST:PORT")->check(kHostAndPort);
+  auto* address = app.add_option("--address", o.address, "Join the cluster whose head is at HOST:PORT")
+                      ->check(kHostAndPort);
   app.add_option("--token-file", o.token_file,
                  "File with a join token, or - for standard input; needed once a folder")
       ->envname("TROUPE_TOKEN_FILE");
@@ -86,6 +89,8 @@ void add_start(CLI::App& app, StartOptions& o) {
   app.add_option("--name", o.name, "Name of the node, for people [default: the host's]")->check(kNodeName);
   app.add_option("--cpus", o.cpus, "CPUs that actors may hold [default: the cores this process may use]")
       ->check(kCpus);
+  app.add_option("--gpus", o.gpus, "GPUs that actors may hold [default: all that CUDA finds]")
+      ->check(CLI::Range(0, static_cast<int>(troupe::cluster::kMaxGpus)));
   app.add_option("--folder", o.folder, kFolderHelp);
   app.add_flag("--detach", o.detach,
                "Go on in the background; lines go to head.log or node.log in the folder");
@@ -131,7 +136,8 @@ std::optional<std::string> unknown_command(const CLI::App& app, int argc, char**
     if (argc > 1 && command->get_name() == argv[1]) return std::nullopt;
   }
   if (argc > 1 && argv[1][0] == '-') return std::nullopt;
-  const std::string said = argc > 1 ? "there is no command '" + std::string(argv[1]) + "'" : "no command is given";
+  const std::string said =
+      argc > 1 ? "there is no command '" + std::string(argv[1]) + "'" : "no command is given";
   return said + ": give one of " + known + " (troupe --help says more)";
 }
 
@@ -149,8 +155,8 @@ int run(int argc, char** argv) {
   add_start(*start_command, start_options);
   auto* status_command = app.add_subcommand("status", "Show nodes, jobs and actors");
   status_command->add_option("--folder", status_options.folder, kFolderHelp);
-  status_command->add_option("--address", status_options.address,
-                             "HOST:PORT of the head [default: as remembered]")
+  status_command
+      ->add_option("--address", status_options.address, "HOST:PORT of the head [default: as remembered]")
       ->check(kHostAndPort);
   status_command->add_flag("--json", status_options.json, "As JSON");
   auto* token_command = app.add_subcommand("token", "Make a join token: a secret that lets one machine in");

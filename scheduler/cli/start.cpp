@@ -146,8 +146,8 @@ void Machines::add_node() {
   role.start = [this] { return start_node(); };
   role.may_start = [this] { return !options_.head || head_up_; };
   role.on_ready = [](Child& child, const std::string& address) {
-    log(LogLevel::kInfo, "the node has joined; it listens at " + address + " (process " +
-                             std::to_string(child.pid) + ")");
+    log(LogLevel::kInfo,
+        "the node has joined; it listens at " + address + " (process " + std::to_string(child.pid) + ")");
   };
   node_ = supervisor_.add(std::move(role));
 }
@@ -159,6 +159,7 @@ Child Machines::start_node() {
                   : options_.head && !is_any(options_.bind) ? options_.bind
                                                             : "";
   member.cpus = options_.cpus < 0 ? usable_cores() : options_.cpus;
+  member.gpus = options_.gpus;
   return launch_member(folder_, *contact_, member);
 }
 

@@ -53,13 +53,14 @@ std::string job_name(const wire::StatusAnswer& all, JobId id) {
 }
 
 void print(const wire::StatusAnswer& all) {
-  std::printf("head  %s\n\n%-18s %-20s %-22s %8s %8s %7s  %s\n", all.address.c_str(), "node", "name",
-              "address", "cpus", "used", "actors", "state");
+  std::printf("head  %s\n\n%-18s %-20s %-22s %8s %8s %5s %6s %7s  %s\n", all.address.c_str(), "node", "name",
+              "address", "cpus", "used", "gpus", "used", "actors", "state");
   for (const auto& n : all.nodes) {
     const std::string name = n.node.name + (n.node.gateway ? " (driver)" : "");
-    std::printf("%-18s %-20s %-22s %8s %8s %7d  %s\n", to_string(n.node.id).c_str(), name.c_str(),
+    std::printf("%-18s %-20s %-22s %8s %8s %5zu %6s %7d  %s\n", to_string(n.node.id).c_str(), name.c_str(),
                 n.node.address.c_str(), format_cpus(n.node.cpu_e4).c_str(),
-                format_cpus(n.cpu_used_e4).c_str(), n.actors, n.state.c_str());
+                format_cpus(n.cpu_used_e4).c_str(), n.node.gpus.size(), format_cpus(n.gpu_used_e4).c_str(),
+                n.actors, n.state.c_str());
   }
   std::printf("\n%-18s %11s  %s\n", "job", "incarnation", "state");
   for (const auto& job : all.jobs)
@@ -82,6 +83,8 @@ json as_json(const wire::StatusAnswer& all) {
                      {"gateway", n.node.gateway},
                      {"cpus", static_cast<double>(n.node.cpu_e4) / cluster::kCpu},
                      {"cpus_used", static_cast<double>(n.cpu_used_e4) / cluster::kCpu},
+                     {"gpus", n.node.gpus},
+                     {"gpus_used", static_cast<double>(n.gpu_used_e4) / cluster::kGpu},
                      {"actors", n.actors},
                      {"state", n.state}});
   }
@@ -97,6 +100,7 @@ json as_json(const wire::StatusAnswer& all) {
                       {"name", actor.spec.name},
                       {"job", to_string(actor.spec.job)},
                       {"node", to_string(actor.node)},
+                      {"gpus", actor.gpus},
                       {"state", state_name(actor.state)},
                       {"reason", reason}});
   }

@@ -9,6 +9,7 @@ void ClusterMachine::check_invariants() const {
   actors_.check();
   std::size_t dead = 0, held = 0;
   std::map<NodeId, std::int64_t> used;
+  std::map<NodeId, std::map<std::size_t, std::int64_t>> gpu_used;
   for (const auto& [id, actor] : actors_.all()) {
     const ActorRecord& record = actor.record;
     if (record.state == ActorState::kDead) {
@@ -18,6 +19,9 @@ void ClusterMachine::check_invariants() const {
     TROUPE_ASSERT(nodes_.contains(record.node) && nodes_.at(record.node).actors.contains(id),
                   "an actor is on a live node, which knows it");
     used[record.node] += record.spec.demand.cpu_e4;
+    TROUPE_ASSERT(holds_what_it_asked(record), "an actor holds the GPUs that it asked for");
+    for (const std::uint32_t gpu : record.gpus)
+      gpu_used[record.node][gpu] += held_of_each(record.spec.demand.gpu_e4);
     ++held;
     const Job* job = jobs_.find(record.spec.job);
     TROUPE_ASSERT(job == nullptr || job->actors.contains(id), "a job knows its actors");
@@ -30,6 +34,10 @@ void ClusterMachine::check_invariants() const {
   for (const auto& [id, node] : nodes_) {
     TROUPE_ASSERT(!dead_nodes_.contains(id), "a node is dead or not");
     TROUPE_ASSERT(node.cpu_used_e4 == used[id], "a node's CPUs are held by its actors");
+    for (std::size_t gpu = 0; gpu < node.gpu_used_e4.size(); ++gpu) {
+      TROUPE_ASSERT(node.gpu_used_e4[gpu] == gpu_used[id][gpu], "a node's GPUs are held by its actors");
+      TROUPE_ASSERT(node.gpu_used_e4[gpu] <= kGpu, "no GPU is dealt beyond what it is");
+    }
     TROUPE_ASSERT(held >= node.actors.size(), "actors are on one node each");
     held -= node.actors.size();
     for (const NodeId peer : node.peers)
@@ -42,6 +50,7 @@ void ClusterMachine::check_invariants() const {
     TROUPE_ASSERT((seen == index_.nodes().end()) == hidden,
                   "placement sees all but gateways and those that leave");
     TROUPE_ASSERT(hidden || seen->second.cpu_used_e4 == node.cpu_used_e4, "and sees them as they are");
+    TROUPE_ASSERT(hidden || seen->second.gpus.size() == node.info.gpus.size(), "with their GPUs");
   }
   TROUPE_ASSERT(held == 0, "every actor is on a node");
   std::size_t payload_bytes = 0;

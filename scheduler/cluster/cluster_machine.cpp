@@ -92,14 +92,20 @@ void ClusterMachine::handle(const Tick&) {
 void ClusterMachine::forget_losses() {
   if (std::erase_if(losses_, [&](const Loss& loss) { return loss.until <= now_; }) == 0) return;
   if (index_.nodes().empty()) return;
-  std::int64_t hoped_for = index_.largest();
-  for (const Loss& loss : losses_) hoped_for = std::max(hoped_for, loss.cpu_e4);
-  for (const Requester& requester : waiting_.larger_than(hoped_for)) settle(*waiting_.take(requester));
+  std::vector<Requester> hopeless;
+  for (const auto& [number, spawn] : waiting_.all()) {
+    const ActorDemand& demand = spawn.spec.demand;
+    if (!demand.affinity && !index_.has_room_for(demand.cpu_e4, count_of_gpus(demand.gpu_e4)) &&
+        !may_come_back(demand))
+      hopeless.push_back(spawn.requester);
+  }
+  for (const Requester& requester : hopeless) settle(*waiting_.take(requester));
 }
 
 bool ClusterMachine::may_come_back(const ActorDemand& demand) const {
-  return !demand.affinity && std::any_of(losses_.begin(), losses_.end(),
-                                         [&](const Loss& loss) { return loss.cpu_e4 >= demand.cpu_e4; });
+  return !demand.affinity && std::any_of(losses_.begin(), losses_.end(), [&](const Loss& loss) {
+    return loss.cpu_e4 >= demand.cpu_e4 && loss.gpus >= count_of_gpus(demand.gpu_e4);
+  });
 }
 
 void ClusterMachine::trim() {
@@ -262,8 +268,7 @@ void ClusterMachine::answer_again(const Requester& requester, Actor& actor, cons
   actors_.set_payload(actor, payload);
   // A node that has heard of it ignores this; one that is still to register is told then.
   if (is_registered(record.node)) {
-    out_.push_back(StartActor{record.node, record.actor, record.spec,
-                              "its node may not have heard before the head restarted"});
+    out_.push_back(start_of(actor, "its node may not have heard before the head restarted"));
   }
 }
 
@@ -272,24 +277,48 @@ void ClusterMachine::settle(PendingSpawn spawn) {
   const Placement placement = index_.place(spawn.spec.demand);
   if (placement.verdict == PlacementVerdict::kPlaced) return start(std::move(spawn), placement);
   if (placement.verdict == PlacementVerdict::kWait || may_come_back(spawn.spec.demand))
-    return waiting_.add(std::move(spawn));
+    return wait(std::move(spawn));
   refuse(spawn, {ErrorCode::kRefused, "cannot place " + spawn.spec.type, placement.reason,
                  "ask for less, or add a node that has it"});
 }
 
 void ClusterMachine::start(PendingSpawn spawn, const Placement& placement) {
   const ActorId id = placed_actor_id(ids_.next());
-  const Actor& actor = actors_.add(
-      {{id, std::move(spawn.spec), spawn.requester, placement.node}, true, spawn.attempts, placement.reason});
+  ActorRecord record{id, std::move(spawn.spec), spawn.requester, placement.node};
+  record.gpus = placement.gpus;
+  const Actor& actor = actors_.add({std::move(record), true, spawn.attempts, placement.reason});
   actors_.set_deadline(actors_.at(id), now_ + config_.start_deadline);
   hold(actor);
   persist(actor.record);
-  out_.push_back(StartActor{placement.node, id, actor.record.spec, placement.reason});
+  out_.push_back(start_of(actor, placement.reason));
+}
+
+StartActor ClusterMachine::start_of(const Actor& actor, std::string reason) const {
+  const ActorRecord& record = actor.record;
+  StartActor start{record.node, record.actor, record.spec, std::move(reason)};
+  const std::vector<std::string>& names = nodes_.at(record.node).info.gpus;
+  for (const std::uint32_t gpu : record.gpus) {
+    if (gpu < names.size()) start.gpus.push_back(names[gpu]);  // else its node came back with fewer
+  }
+  return start;
+}
+
+/// Who asks for GPUs is told why it waits: the decision looked at all nodes with GPUs anyway.
+void ClusterMachine::wait(PendingSpawn spawn) {
+  const Requester to = spawn.requester;
+  if (spawn.spec.demand.gpu_e4 > 0 && is_live(to.from.node))
+    out_.push_back(SpawnWaits{to, index_.why_waits(spawn.spec.demand)});
+  waiting_.add(std::move(spawn));
 }
 
 /// Gives the room that a node has to those that wait for it.
 void ClusterMachine::fill(NodeId node) {
-  while (const PendingSpawn* first = waiting_.first_fit(node, index_.free_of(node))) {
+  const auto fits = [&](const ActorDemand& demand) { return index_.fits(node, demand); };
+  for (;;) {
+    const PendingSpawn* first = waiting_.first_fit(
+        node, index_.free_of(node),
+        index_.has_free_gpus(node) ? std::function<bool(const ActorDemand&)>(fits) : nullptr);
+    if (first == nullptr) return;
     const Requester requester = first->requester;
     settle(*waiting_.take(requester));
     TROUPE_ASSERT(actors_.of_request(requester) != nullptr, "what fits a node is placed");
@@ -310,6 +339,10 @@ void ClusterMachine::hold(const Actor& actor) {
   const ActorRecord& record = actor.record;
   Node& node = nodes_.at(record.node);
   node.cpu_used_e4 += record.spec.demand.cpu_e4;
+  for (const std::uint32_t gpu : record.gpus) {
+    if (gpu >= node.gpu_used_e4.size()) node.gpu_used_e4.resize(gpu + 1);
+    node.gpu_used_e4[gpu] += held_of_each(record.spec.demand.gpu_e4);
+  }
   node.actors.insert(record.actor);
   if (Job* job = jobs_.find(record.spec.job)) {
     job->actors.insert(record.actor);
@@ -322,6 +355,8 @@ void ClusterMachine::let_go(const Actor& actor) {
   const ActorRecord& record = actor.record;
   Node& node = nodes_.at(record.node);
   node.cpu_used_e4 -= record.spec.demand.cpu_e4;
+  for (const std::uint32_t gpu : record.gpus)
+    node.gpu_used_e4.at(gpu) -= held_of_each(record.spec.demand.gpu_e4);
   const bool was_there = node.actors.erase(record.actor) == 1;
   TROUPE_ASSERT(was_there && node.cpu_used_e4 >= 0, "an actor is let go once");
   if (Job* job = jobs_.find(record.spec.job)) {

@@ -64,6 +64,7 @@ class ClusterMachine {
     bool registered = false;  ///< false after a head restart until the node has shown up again
     bool leaving = false;     ///< it starts nothing more: placement does not see it
     std::int64_t cpu_used_e4 = 0;
+    GpuUse gpu_used_e4{};      ///< one entry a GPU, as far as any is known
     std::set<ActorId> actors;  ///< those that are not dead
     std::set<JobId> leases;    ///< running jobs of which it may hold light actors
     std::set<NodeId> peers;    ///< who is told of its death, and the other way round
@@ -111,6 +112,8 @@ class ClusterMachine {
   void node_gone(NodeId node, const std::string& reason);
   std::vector<ActorId> starting_for_others(NodeId node) const;
   void hide(NodeId node);
+  /// What only a node of that size can hold is given time for one to come.
+  void mourn(std::int64_t cpu_e4, std::int64_t gpus);
   void refuse_bound_to(NodeId node, const std::string& why);
   void take_leases(NodeId id, Node& node, const std::vector<JobId>& leases);
   void take_peers(NodeId id, Node& node, const std::vector<NodeId>& peers);
@@ -131,6 +134,8 @@ class ClusterMachine {
   void end_actor(Actor& actor, const std::string& reason);
   void actor_gone(Actor& actor, const ErrorInfo& why);
   void actor_alive(Actor& actor, ProcessId process);
+  StartActor start_of(const Actor& actor, std::string reason) const;
+  void wait(PendingSpawn spawn);
   void hold(const Actor& actor);
   void let_go(const Actor& actor);
   void free_name(const ActorSpec& spec);
@@ -144,9 +149,10 @@ class ClusterMachine {
   void trim();
   void forget_losses();
 
-  /// CPUs that a node had which is gone, and how long spawns wait for one like it.
+  /// What a node had that is gone, and how long spawns wait for one like it.
   struct Loss {
     std::int64_t cpu_e4 = 0;
+    std::int64_t gpus = 0;
     Instant until{};
   };
 

@@ -13,16 +13,18 @@ void ClusterMachine::handle(const NodeJoined& e) {
   if (!membership_.join(id, now_)) return out_.push_back(RefuseNode{id, why_not_live(id)});
   const bool first = index_.nodes().empty();
   Node& node = nodes_[id];
+  const bool was_seen = index_.nodes().contains(id);
+  const std::int64_t had_cpu_e4 = node.info.cpu_e4;
+  const auto had_gpus = static_cast<std::int64_t>(node.info.gpus.size());
   const bool changed = !(node.info == e.node);
   node.info = e.node;
   node.registered = true;
   if (changed) persist(NodeRecord{e.node, false});
   out_.push_back(NodeAccepted{id});
   // Until now any size could have come: what waits for one that has not is given time.
-  const std::int64_t largest = index_.largest();
   refresh(id);
-  if (index_.largest() < largest || (first && !waiting_.empty()))
-    losses_.push_back({largest, now_ + config_.lost_node_grace});
+  if (was_seen) mourn(had_cpu_e4, had_gpus);
+  if (first && !waiting_.empty()) losses_.push_back({-1, 0, now_ + config_.lost_node_grace});
   take_leases(id, node, e.leases);
   take_peers(id, node, e.peers);
   if (e.leaving) node_leaves(id);
@@ -100,9 +102,16 @@ std::vector<ActorId> ClusterMachine::starting_for_others(NodeId id) const {
 
 /// Placement sees it no more. What only a node of its size can hold is given time for one to come.
 void ClusterMachine::hide(NodeId id) {
-  const std::int64_t largest = index_.largest();
+  const auto seen = index_.nodes().find(id);
+  if (seen == index_.nodes().end()) return;
+  const std::int64_t cpu_e4 = seen->second.cpu_e4;
+  const auto gpus = static_cast<std::int64_t>(seen->second.gpus.size());
   index_.remove(id);
-  if (index_.largest() < largest) losses_.push_back({largest, now_ + config_.lost_node_grace});
+  mourn(cpu_e4, gpus);
+}
+
+void ClusterMachine::mourn(std::int64_t cpu_e4, std::int64_t gpus) {
+  if (!index_.has_room_for(cpu_e4, gpus)) losses_.push_back({cpu_e4, gpus, now_ + config_.lost_node_grace});
 }
 
 void ClusterMachine::refuse_bound_to(NodeId id, const std::string& why) {
@@ -171,7 +180,7 @@ void ClusterMachine::reconcile(NodeId node, const std::vector<LiveActor>& listed
             actor,
             {ErrorCode::kActorDied, name_of(id) + " died", "it was gone when its node registered again", {}});
       } else if (actor.has_payload) {
-        out_.push_back(StartActor{node, id, actor.record.spec, "its node may not have heard the first time"});
+        out_.push_back(start_of(actor, "its node may not have heard the first time"));
       }  // else: when its request is repeated, which brings its payload
     } else if (state == ActorState::kEnding) {
       kill(node, id, actor.reason);
@@ -211,8 +220,10 @@ void ClusterMachine::refresh(NodeId id) {
   const Node& node = nodes_.at(id);
   if (node.info.gateway || node.leaving) return index_.remove(id);
   const bool doubtful = !node.registered || membership_.liveness(id) != Liveness::kAlive;
+  GpuUse gpus = node.gpu_used_e4;
+  gpus.resize(node.info.gpus.size());
   index_.set({id, node.info.name, node.info.cpu_e4, node.cpu_used_e4, static_cast<int>(node.actors.size()),
-              doubtful});
+              doubtful, std::move(gpus)});
 }
 
 }  // namespace troupe::cluster

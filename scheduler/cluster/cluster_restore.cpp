@@ -34,8 +34,8 @@ void ClusterMachine::handle(const Restored& e) {
   for (const Record& record : e.records) {
     const auto* actor = std::get_if<ActorRecord>(&record);
     if (actor == nullptr) continue;
-    if (!nodes_.contains(actor->node) ||
-        check_spec(actor->spec)) {  // its node's death was recorded, its own not
+    if (!nodes_.contains(actor->node) || check_spec(actor->spec) ||
+        !holds_what_it_asked(*actor)) {  // its node's death was recorded, its own not
       out_.push_back(Erase{"actor/" + to_string(actor->actor)});
       continue;
     }

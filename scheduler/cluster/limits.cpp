@@ -1,5 +1,8 @@
 #include "scheduler/cluster/limits.hpp"
 
+#include <algorithm>
+#include <set>
+
 namespace troupe::cluster {
 namespace {
 
@@ -8,6 +11,11 @@ ErrorInfo too_long(const std::string& what, const std::string& part, std::size_t
   return {ErrorCode::kLimit, what,
           part + " has " + std::to_string(size) + " bytes, and " + std::to_string(most) + " are the most",
           std::move(todo)};
+}
+
+std::string gpus_wrong(std::int64_t gpu_e4) {
+  return format_cpus(gpu_e4) + " GPUs are neither a part of one, nor 0 to " + std::to_string(kMaxGpus) +
+         " whole ones";
 }
 
 std::string cpus_wrong(std::int64_t cpu_e4) {
@@ -32,6 +40,12 @@ std::optional<ErrorInfo> check_spec(const ActorSpec& spec) {
     return too_long(what, "its name", spec.name.size(), kMaxNameBytes, "choose a shorter name");
   if (!is_count_of_cpus(spec.demand.cpu_e4))
     return ErrorInfo{ErrorCode::kBadInput, what, cpus_wrong(spec.demand.cpu_e4), "ask for what a node has"};
+  if (!is_count_of_gpus(spec.demand.gpu_e4))
+    return ErrorInfo{ErrorCode::kBadInput, what, gpus_wrong(spec.demand.gpu_e4), "ask for what a node has"};
+  if (spec.demand.gpu_e4 > 0 && !spec.demand.isolated) {
+    return ErrorInfo{ErrorCode::kBadInput, what, "it asks for a GPU and shares its process with others",
+                     "GPUs are dealt to processes: spawn it with .isolated = true"};
+  }
   return std::nullopt;
 }
 
@@ -45,7 +59,24 @@ std::optional<ErrorInfo> check_node(const NodeInfo& node) {
   }
   if (!is_count_of_cpus(node.cpu_e4))
     return ErrorInfo{ErrorCode::kBadInput, what, cpus_wrong(node.cpu_e4), "start it with a number of CPUs"};
+  if (node.gpus.size() > static_cast<std::size_t>(kMaxGpus)) {
+    return ErrorInfo{ErrorCode::kBadInput, what,
+                     std::to_string(node.gpus.size()) + " GPUs are more than " + std::to_string(kMaxGpus),
+                     "start it with fewer"};
+  }
+  for (const std::string& gpu : node.gpus) {
+    if (gpu.empty() || gpu.size() > kMaxNameBytes || gpu.find(',') != std::string::npos)
+      return ErrorInfo{ErrorCode::kBadInput, what, "'" + gpu.substr(0, kMaxNameBytes) + "' names no GPU", ""};
+  }
   return std::nullopt;
+}
+
+bool holds_what_it_asked(const ActorRecord& record) {
+  const std::int64_t wanted = record.spec.demand.gpu_e4;
+  if (static_cast<std::int64_t>(record.gpus.size()) != count_of_gpus(wanted)) return false;
+  return std::set<std::uint32_t>(record.gpus.begin(), record.gpus.end()).size() == record.gpus.size() &&
+         std::all_of(record.gpus.begin(), record.gpus.end(),
+                     [](std::uint32_t gpu) { return gpu < kMaxGpus; });
 }
 
 std::optional<ErrorInfo> check_job_name(const std::string& name) {

@@ -9,7 +9,12 @@ void WaitingSpawns::add(PendingSpawn spawn) {
   const bool is_new = numbers_.emplace(spawn.requester, number).second;
   TROUPE_ASSERT(is_new, "a request waits once");
   payload_bytes_ += spawn.spec.payload.size();
-  queues_[spawn.spec.demand.affinity].insert(number, -spawn.spec.demand.cpu_e4);
+  const ActorDemand& demand = spawn.spec.demand;
+  if (demand.gpu_e4 > 0) {
+    gpu_queues_[demand.affinity].insert(number);
+  } else {
+    queues_[demand.affinity].insert(number, -demand.cpu_e4);
+  }
   jobs_[spawn.spec.job].emplace(number, spawn.requester);
   spawns_.emplace(number, std::move(spawn));
 }
@@ -21,16 +26,24 @@ std::optional<PendingSpawn> WaitingSpawns::take(const Requester& requester) {
   numbers_.erase(at);
   PendingSpawn spawn = std::move(spawns_.extract(number).mapped());
   payload_bytes_ -= spawn.spec.payload.size();
-  const auto queue = queues_.find(spawn.spec.demand.affinity);
-  TROUPE_ASSERT(queue != queues_.end() && queue->second.erase(number), "what waits is in its queue");
-  if (queue->second.empty()) queues_.erase(queue);
+  const auto leave = [&](auto& queues) {
+    const auto queue = queues.find(spawn.spec.demand.affinity);
+    TROUPE_ASSERT(queue != queues.end() && queue->second.erase(number), "what waits is in its queue");
+    if (queue->second.empty()) queues.erase(queue);
+  };
+  if (spawn.spec.demand.gpu_e4 > 0) {
+    leave(gpu_queues_);
+  } else {
+    leave(queues_);
+  }
   const auto job = jobs_.find(spawn.spec.job);
   TROUPE_ASSERT(job != jobs_.end() && job->second.erase(number) == 1, "what waits is in its job");
   if (job->second.empty()) jobs_.erase(job);
   return spawn;
 }
 
-const PendingSpawn* WaitingSpawns::first_fit(NodeId node, std::int64_t free_e4) const {
+const PendingSpawn* WaitingSpawns::first_fit(NodeId node, std::int64_t free_e4,
+                                             const std::function<bool(const ActorDemand&)>& fits_gpus) const {
   if (free_e4 < 0) return nullptr;
   const std::uint64_t* best = nullptr;
   for (const NodeId affinity : {NodeId{}, node}) {
@@ -39,15 +52,29 @@ const PendingSpawn* WaitingSpawns::first_fit(NodeId node, std::int64_t free_e4) 
     const std::uint64_t* first = queue->second.first(-free_e4);
     if (first != nullptr && (best == nullptr || *first < *best)) best = first;
   }
+  for (const NodeId affinity : {NodeId{}, node}) {
+    const auto queue = gpu_queues_.find(affinity);
+    if (!fits_gpus || queue == gpu_queues_.end()) continue;
+    for (const std::uint64_t& number : queue->second) {
+      if (best != nullptr && number > *best) break;
+      if (!fits_gpus(spawns_.at(number).spec.demand)) continue;
+      best = &number;
+      break;
+    }
+  }
   return best == nullptr ? nullptr : &spawns_.at(*best);
 }
 
 std::vector<Requester> WaitingSpawns::bound_to(NodeId node) const {
   std::vector<Requester> found;
-  const auto queue = queues_.find(node);
-  if (!node || queue == queues_.end()) return found;
-  queue->second.each(
-      [&](std::uint64_t number, std::int64_t) { found.push_back(spawns_.at(number).requester); });
+  if (!node) return found;
+  if (const auto queue = queues_.find(node); queue != queues_.end()) {
+    queue->second.each(
+        [&](std::uint64_t number, std::int64_t) { found.push_back(spawns_.at(number).requester); });
+  }
+  if (const auto queue = gpu_queues_.find(node); queue != gpu_queues_.end()) {
+    for (const std::uint64_t number : queue->second) found.push_back(spawns_.at(number).requester);
+  }
   return found;
 }
 
@@ -64,14 +91,6 @@ std::vector<Requester> WaitingSpawns::of_job(JobId job) const {
   const auto at = jobs_.find(job);
   if (at == jobs_.end()) return found;
   for (const auto& [number, requester] : at->second) found.push_back(requester);
-  return found;
-}
-
-std::vector<Requester> WaitingSpawns::larger_than(std::int64_t cpu_e4) const {
-  std::vector<Requester> found;
-  for (const auto& [number, spawn] : spawns_) {
-    if (!spawn.spec.demand.affinity && spawn.spec.demand.cpu_e4 > cpu_e4) found.push_back(spawn.requester);
-  }
   return found;
 }
 

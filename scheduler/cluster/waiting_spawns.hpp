@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,15 +33,15 @@ class WaitingSpawns {
   bool empty() const { return spawns_.empty(); }
   std::size_t payload_bytes() const { return payload_bytes_; }
 
-  /// The first that may run on `node` and asks for no more than `free_e4`; null if there is none.
-  const PendingSpawn* first_fit(NodeId node, std::int64_t free_e4) const;
+  /// The first that may run on `node` and asks for no more than `free_e4` CPUs; null if there is none. Of
+  /// those that ask for GPUs the first that `fits_gpus` (null: none) takes: each of them is asked about.
+  const PendingSpawn* first_fit(NodeId node, std::int64_t free_e4,
+                                const std::function<bool(const ActorDemand&)>& fits_gpus) const;
   /// Those that may run on no other node.
   std::vector<Requester> bound_to(NodeId node) const;
   /// Those that a process of `node` asked for.
   std::vector<Requester> asked_by(NodeId node) const;
   std::vector<Requester> of_job(JobId job) const;
-  /// Those without affinity that ask for more than `cpu_e4`. O(size()).
-  std::vector<Requester> larger_than(std::int64_t cpu_e4) const;
 
   /// In the order in which they came.
   const std::map<std::uint64_t, PendingSpawn>& all() const { return spawns_; }
@@ -52,7 +54,8 @@ class WaitingSpawns {
   std::size_t payload_bytes_ = 0;  ///< the sum over spawns_
   std::map<std::uint64_t, PendingSpawn> spawns_;
   std::map<Requester, std::uint64_t> numbers_;
-  std::map<NodeId, Queue> queues_;  ///< by affinity; NodeId{} for none
+  std::map<NodeId, Queue> queues_;                        ///< by affinity; NodeId{} for none
+  std::map<NodeId, std::set<std::uint64_t>> gpu_queues_;  ///< the same of those that ask for GPUs
   std::map<JobId, std::map<std::uint64_t, Requester>> jobs_;
 };
 

@@ -1,6 +1,7 @@
 // The head's part that answers those who are no nodes: guests with a join token, machines, and its owner.
 
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "runtime/core/log.hpp"
@@ -107,8 +108,10 @@ Result<wire::Bytes> Head::status(const PeerName& from) const {
   all.address = to_string(reached_at());
   all.waiting = waiting();
   for (const auto& [id, node] : cluster.nodes()) {
-    all.nodes.push_back({node.info, node.cpu_used_e4, static_cast<std::int32_t>(node.actors.size()),
-                         state_of(cluster, id, node)});
+    const auto& gpus = node.gpu_used_e4;
+    all.nodes.push_back({node.info, node.cpu_used_e4,
+                         std::accumulate(gpus.begin(), gpus.end(), std::int64_t{0}),
+                         static_cast<std::int32_t>(node.actors.size()), state_of(cluster, id, node)});
   }
   for (const auto& [id, job] : cluster.jobs().all()) all.jobs.push_back(job.record);
   std::size_t bytes = 0, left_out = 0;
@@ -139,8 +142,8 @@ std::vector<std::string> Head::waiting() const {
   std::size_t left_out = 0;
   for (const auto& [number, spawn] : cluster.waiting().all()) {
     const auto& demand = spawn.spec.demand;
-    std::string kind =
-        spawn.spec.type + '\n' + std::to_string(demand.cpu_e4) + '\n' + to_string(demand.affinity);
+    std::string kind = spawn.spec.type + '\n' + std::to_string(demand.cpu_e4) + '\n' +
+                       to_string(demand.affinity) + '\n' + std::to_string(demand.gpu_e4);
     const auto at = kinds.find(kind);
     if (at != kinds.end()) {
       ++at->second.second;

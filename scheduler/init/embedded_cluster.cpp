@@ -4,6 +4,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
@@ -177,6 +178,9 @@ Child EmbeddedCluster::start_node(std::size_t index) {
   config.address = "127.0.0.1:0";
   const double cpus = options_.cpus_per_node > 0 ? options_.cpus_per_node : usable_cores();
   config.cpu_e4 = std::llround(cpus * cluster::kCpu);
+  config.gpus = std::max(-1, options_.gpus_per_node);
+  config.gpu_part = static_cast<std::int32_t>(index);
+  config.gpu_parts = options_.nodes;
   config.hosts_driver = index == 0;
   config.temporary_folder = folder_;
   config.launcher = ::getpid();

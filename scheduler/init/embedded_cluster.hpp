@@ -22,6 +22,7 @@ double usable_cores();
 struct EmbeddedOptions {
   int nodes = 1;             ///< nodes on this machine; more than one is for tests
   double cpus_per_node = 0;  ///< 0: the cores this process may use
+  int gpus_per_node = -1;    ///< below 0: the machine's, shared out
 };
 
 /// Thread-safe after the constructor. The destructor ends everything within seconds and removes the head's

@@ -122,6 +122,10 @@ DriverSession init(int argc, char** argv, const InitOptions& options) {
     throw BadConfig("cannot start a cluster", "cpus_per_node = " + std::to_string(options.cpus_per_node),
                     "ask for 0 (the cores this process may use) to 100,000");
   }
+  if (options.gpus_per_node > cluster::kMaxGpus) {
+    throw BadConfig("cannot start a cluster", "gpus_per_node = " + std::to_string(options.gpus_per_node),
+                    "ask for 0 to " + std::to_string(cluster::kMaxGpus) + ", or for -1 (all there are)");
+  }
   check_descriptor_limit().value();
   ::signal(SIGPIPE, SIG_IGN);
   const std::string program = program_name(argc, argv);
@@ -132,7 +136,8 @@ DriverSession init(int argc, char** argv, const InitOptions& options) {
   std::unique_ptr<Gateway> gateway;
   DriverPlace::NextLink next_link;
   if (address.empty()) {
-    cluster = std::make_unique<EmbeddedCluster>(EmbeddedOptions{options.nodes, options.cpus_per_node});
+    cluster = std::make_unique<EmbeddedCluster>(
+        EmbeddedOptions{options.nodes, options.cpus_per_node, options.gpus_per_node});
     next_link = [c = cluster.get()] { return c->next_driver_link(); };
   } else {
     gateway = std::make_unique<Gateway>(address, options, program);

@@ -13,6 +13,9 @@ namespace troupe {
 struct InitOptions {
   int nodes = 1;             ///< nodes of an embedded cluster; more than one on a machine is for tests
   double cpus_per_node = 0;  ///< of an embedded cluster; 0: the cores this process may use
+  /// Of an embedded cluster: GPUs that actors may hold. Below 0: all that CUDA finds (see
+  /// CUDA_VISIBLE_DEVICES); several nodes share them out. More than there are: init() throws.
+  int gpus_per_node = -1;
   /// HOST:PORT of a running cluster's head: the program joins that instead. `--address` in argv says the
   /// same.
   std::string address{};

@@ -6,13 +6,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <memory>
 
 #include "runtime/core/random.hpp"
-#include "scheduler/init/supervisor.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
+#include "scheduler/init/supervisor.hpp"
 
 namespace troupe {
 namespace {
@@ -31,6 +32,7 @@ Child launch_member(const ClusterFolder& folder, const HeadContact& head, const 
   config.address =
       to_string(Endpoint{options.listen.empty() ? address_facing(head.address).value() : options.listen, 0});
   config.cpu_e4 = std::llround(options.cpus * cluster::kCpu);
+  config.gpus = std::max(-1, options.gpus);
   config.gateway = options.gateway;
   config.hosts_driver = options.gateway;
   config.package = options.package;
@@ -83,7 +85,8 @@ Result<std::string> address_facing(const Endpoint& there) {
 
 Result<JoinToken> read_token_file(const std::string& path) {
   const bool input = path == "-";
-  const UniqueFd file(input ? ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd file(input ? ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)
+                            : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file)
     return io_error("cannot read the join token in " + path, errno,
                     "write what `troupe token` prints to that file");

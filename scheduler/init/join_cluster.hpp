@@ -13,12 +13,13 @@ struct MemberOptions {
   std::string name;      ///< for people
   std::string listen;    ///< numeric address for other nodes; empty: the one that faces the head
   double cpus = 0;       ///< what actors may hold
+  int gpus = -1;         ///< the same; below 0: all that CUDA finds
   bool gateway = false;  ///< runs no actors, carries a driver over its link
   std::string package;   ///< hash of our executable, which a gateway gives to other nodes
 };
 
-/// Has the head let a node in under a fresh id and key, and starts it. It says Ready on its link once it has joined.
-/// Throws the reason when one of them fails.
+/// Has the head let a node in under a fresh id and key, and starts it. It says Ready on its link once it has
+/// joined. Throws the reason when one of them fails.
 Child launch_member(const ClusterFolder& folder, const HeadContact& head, const MemberOptions& options);
 /// The same, and waits until it has joined.
 Child start_member(const ClusterFolder& folder, const HeadContact& head, const MemberOptions& options);

@@ -21,6 +21,7 @@
 #include "runtime/link/zmq/zmq_transport.hpp"
 #include "runtime/node/child.hpp"
 #include "runtime/node/death_watch.hpp"
+#include "runtime/node/gpus.hpp"
 #include "runtime/node/node.hpp"
 #include "scheduler/head/head.hpp"
 #include "scheduler/store/sqlite_storage.hpp"
@@ -178,7 +179,10 @@ int run_node(SocketLink parent) {
   EventLoop loop;
   MonotonicClock clock;
   const auto transport = make_zmq_transport(clock);
-  Node node(loop, *transport, {*config, configured.keys.own, configured.keys.head, std::move(parent)});
+  auto gpus = gpus_of_node(*config);
+  if (!gpus) leave_with(parent, gpus.error());
+  Node node(loop, *transport,
+            {*config, configured.keys.own, configured.keys.head, std::move(parent), *std::move(gpus)});
   // The launcher hears of this node once it is a member: what a driver asks next finds it there.
   const auto not_up = [&node](const ErrorInfo& why) {
     node.tell_parent(wire::NotReady{why});

@@ -7,7 +7,12 @@ namespace troupe::scheduler {
 namespace {
 
 using cluster::ActorDemand;
+using cluster::count_of_gpus;
+using cluster::deal_gpus;
 using cluster::format_cpus;
+using cluster::format_gpus;
+using cluster::free_gpu;
+using cluster::kGpu;
 using cluster::kMaxCpu_e4;
 using cluster::NodeView;
 using cluster::Placement;
@@ -20,13 +25,46 @@ std::int64_t free_cpu(const NodeView& node) {
   return node.cpu_e4 - node.cpu_used_e4;
 }
 
+std::int64_t all_gpu(const NodeView& node) {
+  return static_cast<std::int64_t>(node.gpus.size()) * kGpu;
+}
+
 std::string describe(const NodeView& node) {
   return node.name + " has " + format_cpus(free_cpu(node)) + " of " + format_cpus(node.cpu_e4) +
          (node.suspect ? " and is silent" : "");
 }
 
+/// As a demand for GPUs sees it: what is free of each GPU counts, not the sum alone.
+std::string describe_gpus(const NodeView& node, const ActorDemand& demand) {
+  std::string parts;
+  for (const std::int64_t held : node.gpus) {
+    if (held > 0 && held < kGpu) parts += (parts.empty() ? "" : ", ") + format_cpus(kGpu - held);
+  }
+  std::string text =
+      node.name + " has " + format_cpus(free_gpu(node.gpus)) + " of " + format_gpus(all_gpu(node));
+  if (!parts.empty()) text += " (" + parts + " of GPUs that others share)";
+  if (demand.cpu_e4 > 0)
+    text += " and " + format_cpus(free_cpu(node)) + " of " + format_cpus(node.cpu_e4) + " CPUs";
+  return text + (node.suspect ? " and is silent" : "");
+}
+
+std::string describe(const NodeView& node, const ActorDemand& demand) {
+  return demand.gpu_e4 > 0 ? describe_gpus(node, demand) : describe(node);
+}
+
 std::string wanted(const ActorDemand& demand) {
-  return format_cpus(demand.cpu_e4) + " CPU";
+  const std::string cpus = format_cpus(demand.cpu_e4) + " CPU";
+  if (demand.gpu_e4 == 0) return cpus;
+  return format_gpus(demand.gpu_e4) + (demand.cpu_e4 == 0 ? "" : " and " + cpus);
+}
+
+bool could_hold(const NodeView& node, const ActorDemand& demand) {
+  return node.cpu_e4 >= demand.cpu_e4 && all_gpu(node) >= demand.gpu_e4;
+}
+
+bool has_room(const NodeView& node, const ActorDemand& demand) {
+  if (node.suspect || free_cpu(node) < demand.cpu_e4) return false;
+  return demand.gpu_e4 == 0 || deal_gpus(node.gpus, demand.gpu_e4).has_value();
 }
 
 }  // namespace
@@ -51,6 +89,7 @@ void NodeIndex::set(NodeView node) {
   const auto at = nodes_.find(node.id);
   if (at != nodes_.end()) forget(at->second);
   ++sizes_[node.cpu_e4];
+  if (!node.gpus.empty()) with_gpus_.insert(node.id);
   if (!node.suspect && free_cpu(node) >= 0) by_use_.insert(use_of(node), free_cpu(node));
   nodes_.insert_or_assign(node.id, std::move(node));
 }
@@ -64,6 +103,7 @@ void NodeIndex::remove(NodeId node) {
 
 void NodeIndex::forget(const NodeView& node) {
   by_use_.erase(use_of(node));
+  with_gpus_.erase(node.id);
   const auto size = sizes_.find(node.cpu_e4);
   TROUPE_ASSERT(size != sizes_.end(), "every node's size is counted");
   if (--size->second == 0) sizes_.erase(size);
@@ -75,9 +115,27 @@ std::int64_t NodeIndex::free_of(NodeId node) const {
   return std::max<std::int64_t>(-1, free_cpu(at->second));
 }
 
+bool NodeIndex::fits(NodeId node, const ActorDemand& demand) const {
+  const auto at = nodes_.find(node);
+  return at != nodes_.end() && has_room(at->second, demand);
+}
+
+bool NodeIndex::has_free_gpus(NodeId node) const {
+  const auto at = nodes_.find(node);
+  return at != nodes_.end() && free_gpu(at->second.gpus) > 0;
+}
+
+bool NodeIndex::has_room_for(std::int64_t cpu_e4, std::int64_t gpus) const {
+  if (gpus == 0) return largest() >= cpu_e4;
+  return std::any_of(with_gpus_.begin(), with_gpus_.end(), [&](NodeId id) {
+    return could_hold(nodes_.at(id), {cpu_e4, true, {}, gpus * kGpu});
+  });
+}
+
 Placement NodeIndex::place(const ActorDemand& demand) const {
   TROUPE_ASSERT(demand.cpu_e4 >= 0 && demand.cpu_e4 <= kMaxCpu_e4, "a demand was checked at the door");
   if (demand.affinity) return only_there(demand);
+  if (demand.gpu_e4 > 0) return place_on_gpus(demand);
   const Use* best = demand.isolated ? by_use_.first(demand.cpu_e4) : by_use_.last(demand.cpu_e4);
   if (best == nullptr) {
     if (nodes_.empty() || largest() >= demand.cpu_e4) return {};
@@ -95,40 +153,68 @@ Placement NodeIndex::place(const ActorDemand& demand) const {
           (demand.isolated ? "least used node: " : "fullest node with room: ") + describe(node)};
 }
 
+Placement NodeIndex::place_on_gpus(const ActorDemand& demand) const {
+  const NodeView* best = nullptr;
+  for (const NodeId id : with_gpus_) {
+    const NodeView& node = nodes_.at(id);
+    if (!has_room(node, demand)) continue;
+    const std::int64_t more = best == nullptr ? -1 : free_gpu(node.gpus) - free_gpu(best->gpus);
+    if (more < 0 || (more == 0 && use_of(node) < use_of(*best))) best = &node;
+  }
+  if (best != nullptr) {
+    return {PlacementVerdict::kPlaced, best->id,
+            "fewest free GPUs that suffice: " + describe_gpus(*best, demand),
+            *deal_gpus(best->gpus, demand.gpu_e4)};
+  }
+  if (nodes_.empty() || has_room_for(demand.cpu_e4, count_of_gpus(demand.gpu_e4))) return {};
+  std::size_t most = 0;
+  for (const NodeId id : with_gpus_) most = std::max(most, nodes_.at(id).gpus.size());
+  return {PlacementVerdict::kNever,
+          {},
+          "no node has " + wanted(demand) + " at all: " +
+              (most == 0 ? "none has a GPU" : "the most GPUs of one are " + std::to_string(most))};
+}
+
 Placement NodeIndex::only_there(const ActorDemand& demand) const {
   const auto at = nodes_.find(demand.affinity);
   if (at == nodes_.end()) {
-    return {
-        PlacementVerdict::kNever,
-        {},
-        "it must run on node " + to_string(demand.affinity) +
-            ", which is not a live node of this cluster, or leaves it"};
+    return {PlacementVerdict::kNever,
+            {},
+            "it must run on node " + to_string(demand.affinity) +
+                ", which is not a live node of this cluster, or leaves it"};
   }
   const NodeView& node = at->second;
-  if (node.cpu_e4 < demand.cpu_e4) {
-    return {
-        PlacementVerdict::kNever,
-        {},
-        "it must run on " + node.name + ", which has no " + wanted(demand) + " at all: " + describe(node)};
+  if (!could_hold(node, demand)) {
+    return {PlacementVerdict::kNever,
+            {},
+            "it must run on " + node.name + ", which has no " + wanted(demand) +
+                " at all: " + describe(node, demand)};
   }
-  if (free_of(node.id) < demand.cpu_e4) return {};
-  return {PlacementVerdict::kPlaced, node.id, "it must run on " + node.name};
+  if (!has_room(node, demand)) return {};
+  Placement placed{PlacementVerdict::kPlaced, node.id, "it must run on " + node.name};
+  if (demand.gpu_e4 > 0) placed.gpus = *deal_gpus(node.gpus, demand.gpu_e4);
+  return placed;
 }
 
 std::string NodeIndex::why_waits(const ActorDemand& demand) const {
   if (nodes_.empty()) return "no node has joined yet";
   if (const auto at = nodes_.find(demand.affinity); at != nodes_.end())
-    return "it must run on " + at->second.name + ", and " + describe(at->second);
+    return "it must run on " + at->second.name + ", and " + describe(at->second, demand);
+  const bool gpus = demand.gpu_e4 > 0;
   std::vector<const NodeView*> nearest;  // to having room
-  for (const auto& [id, node] : nodes_) nearest.push_back(&node);
+  for (const auto& [id, node] : nodes_) {
+    if (!gpus || !node.gpus.empty()) nearest.push_back(&node);
+  }
   const std::size_t named = std::min(kNamed, nearest.size());
+  const auto free = [&](const NodeView* node) { return gpus ? free_gpu(node->gpus) : free_cpu(*node); };
   std::partial_sort(nearest.begin(), nearest.begin() + static_cast<std::ptrdiff_t>(named), nearest.end(),
-                    [](const NodeView* a, const NodeView* b) {
-                      return free_cpu(*a) != free_cpu(*b) ? free_cpu(*a) > free_cpu(*b) : a->id < b->id;
+                    [&](const NodeView* a, const NodeView* b) {
+                      return free(a) != free(b) ? free(a) > free(b) : a->id < b->id;
                     });
   std::string list;
-  for (std::size_t i = 0; i < named; ++i) list += (i == 0 ? "" : ", ") + describe(*nearest[i]);
+  for (std::size_t i = 0; i < named; ++i) list += (i == 0 ? "" : ", ") + describe(*nearest[i], demand);
   if (nearest.size() > named) list += ", and " + std::to_string(nearest.size() - named) + " nodes with less";
+  if (nearest.empty()) list = "none has a GPU";
   return "no node has " + wanted(demand) + " free: " + list;
 }
 

@@ -4,9 +4,14 @@
 /// trainers get cores of their own and one node's death takes few. Others are packed: onto the fullest node
 /// that has room, so that whole nodes stay free for large demands. Ties go to fewer (spread) or more (pack)
 /// actors, then to the lower id: the same nodes give the same answer.
+///
+/// What asks for GPUs goes to the node that has the fewest free of those with room, so that whole nodes stay
+/// free and the trainers of a job lie side by side; ties as when spreading. Such a decision looks at every
+/// node that has GPUs.
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 
 #include "scheduler/placement/placement.hpp"
@@ -22,13 +27,20 @@ class NodeIndex {
   void set(cluster::NodeView node);
   void remove(NodeId node);
 
-  /// O(log n). REQUIRES: 0 <= demand.cpu_e4 <= kMaxCpu_e4.
+  /// O(log n); O(nodes with GPUs) for a demand for GPUs. REQUIRES: 0 <= demand.cpu_e4 <= kMaxCpu_e4, and
+  /// is_count_of_gpus(demand.gpu_e4).
   cluster::Placement place(const cluster::ActorDemand& demand) const;
   /// Why `demand` is not placed now, for a person who asks. O(n).
   std::string why_waits(const cluster::ActorDemand& demand) const;
 
   /// The CPUs that an actor could get there now; -1 if nothing is placed there.
   std::int64_t free_of(NodeId node) const;
+  /// Whether an actor could get these CPUs and GPUs there now. REQUIRES: demand.gpu_e4 > 0.
+  bool fits(NodeId node, const cluster::ActorDemand& demand) const;
+  /// Whether a part of any of its GPUs is free.
+  bool has_free_gpus(NodeId node) const;
+  /// Whether some node, suspect or not, has so many CPUs and GPUs at all.
+  bool has_room_for(std::int64_t cpu_e4, std::int64_t gpus) const;
   /// The CPUs of the largest node, suspect or not; -1 if there is none.
   std::int64_t largest() const { return sizes_.empty() ? -1 : sizes_.rbegin()->first; }
   /// The most CPUs that any node has free; -1 if nothing is placed anywhere.
@@ -47,9 +59,11 @@ class NodeIndex {
   static Use use_of(const cluster::NodeView& node);
 
   cluster::Placement only_there(const cluster::ActorDemand& demand) const;
+  cluster::Placement place_on_gpus(const cluster::ActorDemand& demand) const;
   void forget(const cluster::NodeView& node);
 
   std::map<NodeId, cluster::NodeView> nodes_;
+  std::set<NodeId> with_gpus_;
   WeightedSet<Use> by_use_;            ///< those that are not suspect and not overfull; weight: free CPUs
   std::map<std::int64_t, int> sizes_;  ///< how many nodes have so many CPUs
 };

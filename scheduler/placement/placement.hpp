@@ -6,6 +6,7 @@
 
 #include "runtime/core/ids.hpp"
 #include "runtime/wire/cluster.hpp"
+#include "scheduler/placement/gpu_deal.hpp"
 
 namespace troupe::cluster {
 
@@ -17,6 +18,7 @@ struct NodeView {
   std::int64_t cpu_used_e4 = 0;  ///< what its actors hold
   int actors = 0;
   bool suspect = false;  ///< not heard of as it should be: nothing new is placed there
+  GpuUse gpus{};         ///< one entry a GPU that it has
 };
 
 /// No node has more CPUs, and no actor asks for more: products of two such numbers fit 64 bits.
@@ -32,6 +34,7 @@ struct Placement {
   PlacementVerdict verdict = PlacementVerdict::kWait;
   NodeId node{};
   std::string reason;  ///< why there, or why never; empty for kWait: NodeIndex::why_waits tells
+  std::vector<std::uint32_t> gpus{};  ///< which of that node's GPUs
 };
 
 /// "1.5" for 15000: CPUs as a person writes them.

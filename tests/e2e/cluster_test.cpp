@@ -123,6 +123,29 @@ std::string knock(std::uint16_t port, const std::string& bytes) {
 
 }  // namespace
 
+TEST_CASE("a node offers the GPUs that it is told to, and status shows them") {
+  TemporaryFolder folder;
+  const std::string own = folder.path() + "/a";
+  const auto start = [&](int gpus) {
+    return shell("TROUPE_PRETEND_GPUS=2 " TROUPE_CLI " start --head --port 0 --cpus 1 --gpus " +
+                 std::to_string(gpus) + " --detach --folder " + own);
+  };
+  const auto refused = start(3);
+  CHECK(refused.code == 1);
+  CHECK(refused.output.find("it is to have 3 GPUs, and there are 2 for it") != std::string::npos);
+  const auto started = start(1);
+  INFO(started.output);
+  REQUIRE(started.code == 0);
+  std::string address = slurp(own + "/address");
+  address.pop_back();
+  auto session = init(0, nullptr, {.address = address, .folder = own, .job = "gpus"});
+  const auto guest = session.spawn<Guest>({.num_gpus = 0.25, .isolated = true});
+  const auto status = shell(TROUPE_CLI " status --json --folder " + own).output;
+  CHECK(status.find("\"gpus_used\": 0.25") != std::string::npos);
+  CHECK(status.find("\"gpus\": [\n        \"0\"\n      ]") != std::string::npos);
+  CHECK(shell(TROUPE_CLI " stop --folder " + own).code == 0);
+}
+
 TEST_CASE("a program joins, its executable travels, and all of it goes with the program", "[cluster]") {
   const auto shm = names_in("/dev/shm");
   const Cluster cluster;
@@ -310,6 +333,8 @@ TEST_CASE("bad words on the command line: one error, no process", "[cluster]") {
   fails("start --head --folder " + root + "/a --bind 127.0.0.1 --listen here", 2, "here");
   for (const char* cpus : {"nan", "-nan", "inf", "-1", "1e300", "4x", "\"\""})
     fails("start --head --folder " + root + "/a --cpus " + cpus, 2, "--cpus");
+  for (const char* gpus : {"-1", "0.5", "1025", "x"})
+    fails("start --head --folder " + root + "/a --gpus " + gpus, 2, "--gpus");
   fails("start --head --folder " + root + "/a --name 'two words'", 2, "--name");
   fails("start --head --folder /proc/none/a", 1, "cannot create");
   fails("start --address 127.0.0.1:9 --folder " + root + "/b", 1, "troupe token");

@@ -52,6 +52,9 @@ Scenario draw_scenario(std::uint64_t seed) {
     job.keep_best = "test/accuracy";
   // Sometimes long enough for steps to go on while somebody takes the state beside them.
   if (pick(0, 5) == 0) s.steps_per_epoch = pick(20, 60);
+  // Sometimes trainers hold GPUs, or share them.
+  const int gpus = pick(0, 3);
+  job.trainer_gpus = gpus == 0 ? 1 : gpus == 1 ? 0.5 : 0;
   return s;
 }
 
@@ -460,6 +463,9 @@ void Cluster::check_settled() {
     if (!node.info.gateway && find_node(id) == nullptr)
       world.violation("the head believes that node " + node.info.name + " lives");
     if (node.cpu_used_e4 != 0 || !node.actors.empty()) world.violation("CPUs are held by nobody");
+    for (const std::int64_t held : node.gpu_used_e4) {
+      if (held != 0) world.violation("a GPU is held by nobody");
+    }
   }
 }
 

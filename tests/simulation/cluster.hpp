@@ -75,6 +75,7 @@ struct Worker : Hosted {
 
   const bool is_loader;
   std::int64_t cpu_e4;
+  std::vector<std::string> gpus{};  ///< that it sees
   bool hangs = false;  ///< what it computes next never ends, though it beats
   bool hung = false;   ///< it is at that
 
@@ -142,6 +143,7 @@ struct Node : Process, Server {
   Sent post(NodeId to, const FramePtr& frame);
   void tell_incoming(NodeId node, const std::string& reason);
   void check_cpus();
+  void check_gpus();
   FramePtr control_frame(ProcessAddress to, const wire::Control& message, ProcessId from = {},
                          JobId job = {}) const;
   void act(node::SendLocal& a);

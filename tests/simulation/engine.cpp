@@ -82,14 +82,20 @@ class Engine final : public train::TrainEngine {
     first_leaf_ = -1;
     gradients_.clear();
   }
-  train::LeafResult run_leaf(int leaf, const data::BatchView& batch) override {
+  void run_leaf(int leaf, const data::BatchView& batch) override {
     computes(batch);
     if (batch.header.leaf != static_cast<std::uint32_t>(leaf))
       world_.violation(process_.name + " computes another leaf's batch");
     if (first_leaf_ < 0) first_leaf_ = leaf;
     gradients_.push_back(gradient(state_, step_, leaf, batch.header.index_hash));
     check_bytes(batch);
-    return {static_cast<double>(leaf), {}, {}};
+  }
+  std::size_t batches_done() override { return gradients_.size(); }
+  std::vector<train::LeafResult> results() override {
+    std::vector<train::LeafResult> all;
+    for (std::size_t i = 0; i < gradients_.size(); ++i)
+      all.push_back({first_leaf_ + static_cast<double>(i), {}, {}});
+    return all;
   }
   void finish_step() override {
     const auto& plan = group_->plan();

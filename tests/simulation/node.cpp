@@ -1,5 +1,7 @@
 /// The shell of a node: what runtime/node/node.cpp and peer_links.cpp are in production, over simulated
 /// lines.
+#include <cmath>
+
 #include "tests/simulation/cluster.hpp"
 #include "tests/simulation/group.hpp"
 
@@ -45,6 +47,10 @@ Node::Node(Cluster& in, int on_host, std::int64_t cpus, bool gateway)
   info.id = NodeId{in.ids.next()};
   info.name = (gateway ? "gateway" : "n") + std::to_string(on_host);
   info.cpu_e4 = gateway ? 0 : cpus;
+  // As many trainers find GPUs as find CPUs.
+  const double share = in.scenario.job.trainer_gpus;
+  const double gpus = share > 0 ? std::ceil(share * static_cast<double>(info.cpu_e4 / cluster::kCpu)) : 0;
+  for (int gpu = 0; gpu < gpus; ++gpu) info.gpus.push_back("gpu " + std::to_string(gpu));
   info.gateway = gateway;
   name = info.name + "." + to_string(info.id).substr(0, 4);
   info.address = name;
@@ -132,8 +138,10 @@ void Node::act(node::StartWorker& a) {
   }
   Worker& worker = cluster.own(std::move(made));
   locals[a.process].process = &worker;
+  worker.gpus = a.gpus;
   worker.on_death = [this, id = a.process] { local_died(id); };
   check_cpus();
+  check_gpus();
 }
 
 void Node::act(node::AdoptDriver& a) {
@@ -148,6 +156,22 @@ void Node::check_cpus() {
     if (worker != nullptr && worker->alive) used += worker->cpu_e4;
   }
   if (used > info.cpu_e4) cluster.world.violation("node " + name + " has more actors than CPUs");
+}
+
+/// Every trainer sees one GPU if the job asks for any, and no GPU is seen by more than may share it.
+void Node::check_gpus() {
+  const double share = cluster.scenario.job.trainer_gpus;
+  std::map<std::string, double> held;
+  for (const auto& [worker_id, local] : locals) {
+    const auto* worker = dynamic_cast<const Worker*>(local.process);
+    if (worker == nullptr || !worker->alive) continue;
+    const bool trains = dynamic_cast<const Trainer*>(worker) != nullptr;
+    if (worker->gpus.size() != (trains && share > 0 ? 1U : 0U))
+      cluster.world.violation(worker->name + " sees " + std::to_string(worker->gpus.size()) + " GPUs");
+    for (const std::string& gpu : worker->gpus) {
+      if ((held[gpu] += share) > 1) cluster.world.violation("node " + name + " dealt " + gpu + " twice");
+    }
+  }
 }
 
 void Node::local_died(ProcessId process) {

@@ -410,6 +410,24 @@ TEST_CASE("restarts slow down and end") {
   CHECK(s.all<JobFailed>().size() == 1);
 }
 
+TEST_CASE("what a trainer waits for is told once, and is what a job says that too few came for") {
+  DriverConfig config = config_of(2);
+  config.min_trainers = 2;
+  Script s(config);
+  s.ready(kA);
+  const std::uint64_t token = s.take_token(SpawnKind::kTrainer);
+  s.on(SpawnWaits{token, "no node has 1 GPU free"});
+  REQUIRE(s.all<Notice>().size() == 1);
+  CHECK(s.all<Notice>()[0].text == "a trainer waits: no node has 1 GPU free");
+  s.on(SpawnWaits{token, "no node has 1 GPU free"});
+  CHECK(s.all<Notice>().empty());
+  s.on(SpawnWaits{77, "of nobody"});
+  CHECK(s.all<Notice>().empty());
+  for (int i = 0; i < 1000 && s.driver.state() != DriverMachine::State::kFailed; ++i) s.wait(seconds(1));
+  REQUIRE(s.all<JobFailed>().size() == 1);
+  CHECK(s.all<JobFailed>()[0].todo == "one more waits: no node has 1 GPU free");
+}
+
 TEST_CASE("the first Ctrl-C ends at a checkpoint, the second at once") {
   DriverConfig config = config_of(1);
   config.checkpoints = true;

@@ -122,6 +122,21 @@ TEST_CASE("CPUs that are no number are refused where they are asked for") {
   }
 }
 
+TEST_CASE("GPUs are a part of one or whole ones, and for actors with a process of their own") {
+  LocalGate gate;
+  const Session session(gate);
+  session.spawn<Holder>({.num_gpus = 0.25, .isolated = true});
+  CHECK(gate.last_spawn.gpu_e4 == 2500);
+  session.spawn<Holder>({.num_gpus = 2, .isolated = true});
+  CHECK(gate.last_spawn.gpu_e4 == 20000);
+  for (const double gpus : {-1.0, 1.5, 0.00001, 1025.0, std::numeric_limits<double>::quiet_NaN()})
+    CHECK_THROWS_AS(session.spawn<Holder>({.num_gpus = gpus, .isolated = true}), BadConfig);
+  CHECK_THROWS_WITH(session.spawn<Holder>({.num_gpus = 1}),
+                    Catch::Contains("shares its process") && Catch::Contains(".isolated = true"));
+  CHECK_THROWS_WITH(session.spawn<Holder>({.num_gpus = 1, .isolated = true, .here = true}),
+                    Catch::Contains("in this process"));
+}
+
 TEST_CASE("arguments too large for the head are refused at the door, with the way around") {
   // They ended the head for good: what it could not store stopped its loop, and nodes sent it again.
   LocalGate gate;

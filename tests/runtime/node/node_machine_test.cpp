@@ -39,6 +39,30 @@ TEST_CASE("An isolated actor gets a process of its own, and hears of its start o
   REQUIRE(F::told<cluster::ActorStarted>(up)->process == worker->process);
 }
 
+TEST_CASE("A process sees the GPUs that its actor was dealt, also when its executable comes first") {
+  F f;
+  const auto here = f.head(cluster::StartActor{F::kNode, {1}, F::spec(true), "", {"GPU-1", "GPU-3"}});
+  REQUIRE(F::find<StartWorker>(here)->gpus == std::vector<std::string>{"GPU-1", "GPU-3"});
+  REQUIRE(F::find<StartWorker>(f.head(cluster::StartActor{F::kNode, {2}, F::spec(false), ""}))->gpus.empty());
+
+  f.link();
+  const auto spec = F::spec(true, F::kJob, {F::kPeer, {9}}, "abc");
+  REQUIRE(F::find<StartWorker>(f.head(cluster::StartActor{F::kNode, {3}, spec, "", {"GPU-2"}})) == nullptr);
+  const auto whole = f.on(PartTaken{"abc", 100, true, {}});
+  REQUIRE(F::find<StartWorker>(whole)->gpus == std::vector<std::string>{"GPU-2"});
+}
+
+TEST_CASE("Who asked for an actor hears why it waits") {
+  F f;
+  const ProcessId driver = f.driver();
+  f.said(driver, wire::SpawnAsk{7, {}});
+  const auto told = f.head(cluster::SpawnWaits{{{F::kNode, driver}, 7}, "no GPU is free"});
+  const auto* waits = F::sent<wire::SpawnWaits>(told, driver);
+  REQUIRE(waits != nullptr);
+  REQUIRE(waits->request == 7);
+  REQUIRE(waits->why == "no GPU is free");
+}
+
 TEST_CASE("Actors of a job that need no process of their own share one") {
   F f;
   const ProcessId first = f.worker({1}, false);

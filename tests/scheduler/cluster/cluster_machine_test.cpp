@@ -362,3 +362,79 @@ TEST_CASE("ended actors, dead nodes and ended jobs are forgotten after their tim
   CHECK_FALSE(s.store.contains("job/main"));
   CHECK(s.store.size() == 3);  // two living nodes, and the floor of incarnations
 }
+
+TEST_CASE("GPUs are dealt by name, held until their actor is gone, and waited for with a sentence") {
+  Script s;
+  s.gateway();
+  s.node_with_gpus(1, 2);
+  const JobId job = s.job().job;
+  s.spawn_with_gpus(job, 1, 1);
+  const StartActor first = *s.get<StartActor>();
+  CHECK(first.gpus == std::vector<std::string>{"GPU-0"});
+  s.spawn_with_gpus(job, 2, 0.5);
+  CHECK(s.get<StartActor>()->gpus == std::vector<std::string>{"GPU-1"});
+  s.spawn_with_gpus(job, 3, 1);
+  CHECK(s.get<StartActor>() == nullptr);
+  CHECK(s.get<SpawnWaits>()->to == Requester{kDriver, 3});
+  CHECK(s.get<SpawnWaits>()->reason ==
+        "no node has 1 GPU free: n1 has 0.5 of 2 GPUs (0.5 of GPUs that others share)");
+  s.spawn_with_gpus(job, 4, 0.5);  // fits beside the other half, though an earlier one waits
+  CHECK(s.get<StartActor>()->gpus == std::vector<std::string>{"GPU-1"});
+
+  s.on(ActorStarted{NodeId{1}, first.actor, ProcessId{9}});
+  s.on(KillRequested{kDriver.node, job, first.actor, "enough"});
+  CHECK(s.get<StartActor>() == nullptr);  // it may live yet, and use its GPU
+  s.on(ActorDown{NodeId{1}, first.actor, "killed"});
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK(s.get<StartActor>()->gpus == std::vector<std::string>{"GPU-0"});
+}
+
+TEST_CASE("A head that restarts knows which GPUs are held") {
+  Script s;
+  s.gateway();
+  s.node_with_gpus(1, 2);
+  const JobId job = s.job().job;
+  s.spawn_with_gpus(job, 1, 1);
+  const StartActor start = *s.get<StartActor>();
+  s.on(ActorStarted{NodeId{1}, start.actor, ProcessId{9}});
+  s.restart();
+  s.gateway();
+  NodeInfo info{NodeId{1}, "n1", "", "", 8 * kCpu, false, {"GPU-0", "GPU-1"}};
+  s.on(NodeJoined{info, {{start.actor, ProcessId{9}}}, {}, {}});
+  s.spawn_with_gpus(job, 2, 1);
+  CHECK(s.get<StartActor>()->gpus == std::vector<std::string>{"GPU-1"});
+  s.spawn_with_gpus(job, 3, 1);
+  CHECK(s.get<SpawnWaits>() != nullptr);
+}
+
+TEST_CASE("A spawn that only a node with GPUs could hold waits for one like it that died, then is refused") {
+  Script s;
+  s.gateway();
+  s.node(2, 64);
+  s.node_with_gpus(1, 1);
+  const JobId job = s.job().job;
+  s.on(NodeLeft{NodeId{1}, "bye"});
+  s.spawn_with_gpus(job, 1, 1);
+  CHECK(s.get<SpawnAnswered>() == nullptr);
+  CHECK(s.get<SpawnWaits>()->reason == "no node has 1 GPU free: none has a GPU");
+  s.spawn_with_gpus(job, 2, 2);  // that node never had two
+  CHECK(s.get<SpawnAnswered>()->error.why == "no node has 2 GPUs at all: none has a GPU");
+  s.pass(60, {NodeId{2}, kGateway});
+  const auto refused = s.all<SpawnAnswered>();
+  CHECK(
+      std::any_of(refused.begin(), refused.end(), [](const auto& a) { return a.to.request == 1 && !a.ok; }));
+}
+
+TEST_CASE("A demand for GPUs that makes no sense is refused at the door") {
+  Script s;
+  s.gateway();
+  s.node_with_gpus(1, 2);
+  const JobId job = s.job().job;
+  s.spawn_with_gpus(job, 1, 1.5);
+  CHECK(s.get<SpawnAnswered>()->error.why == "1.5 GPUs are neither a part of one, nor 0 to 1024 whole ones");
+  s.on(SpawnRequested{{kDriver, 2}, {job, "T", "", "", {0, false, {}, kGpu}}});
+  CHECK(s.get<SpawnAnswered>()->error.why == "it asks for a GPU and shares its process with others");
+  NodeInfo info{NodeId{3}, "n3", "", "", 0, false, {"GPU-0,GPU-1"}};
+  s.on(NodeJoined{info, {}, {}, {}});
+  CHECK(s.get<RefuseNode>()->reason.find("names no GPU") != std::string::npos);
+}

@@ -36,7 +36,9 @@ struct Chaos {
   std::string name() { return below(3) == 0 ? "n" + std::to_string(below(3)) : ""; }
   NodeInfo info() {
     const NodeId id = node();
-    return {id, "n", "", "", static_cast<std::int64_t>(below(4)) * kCpu, below(8) == 0};
+    NodeInfo made{id, "n", "", "", static_cast<std::int64_t>(below(4)) * kCpu, below(8) == 0};
+    for (std::uint64_t gpu = below(4); gpu > 0; --gpu) made.gpus.push_back("gpu " + std::to_string(gpu));
+    return made;
   }
   std::vector<LiveActor> listed() {
     std::vector<LiveActor> all;
@@ -45,8 +47,10 @@ struct Chaos {
   }
 
   ClusterEvent event() {
-    const ActorDemand demand{static_cast<std::int64_t>(below(4)) * kCpu, below(2) == 0,
-                             below(4) == 0 ? node() : NodeId{}};
+    ActorDemand demand{static_cast<std::int64_t>(below(4)) * kCpu, below(2) == 0,
+                       below(4) == 0 ? node() : NodeId{}};
+    if (demand.isolated && below(2) == 0)
+      demand.gpu_e4 = below(2) == 0 ? kGpu / 4 : static_cast<std::int64_t>(below(3)) * kGpu;
     const JobAnswered by = pick();
     switch (below(19)) {
       case 0:

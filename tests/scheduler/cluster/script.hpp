@@ -42,6 +42,15 @@ struct Script {
                   std::move(leases),
                   std::move(peers)});
   }
+  void node_with_gpus(std::uint64_t id, int count) {
+    NodeInfo info{NodeId{id}, "n" + std::to_string(id), "", "", 8 * kCpu, false};
+    for (int i = 0; i < count; ++i) info.gpus.push_back("GPU-" + std::to_string(i));
+    on(NodeJoined{info, {}, {}, {}});
+  }
+  void spawn_with_gpus(JobId job, std::uint64_t request, double gpus) {
+    on(SpawnRequested{{kDriver, request},
+                      {job, "T", "", "arguments", {0, true, {}, static_cast<std::int64_t>(gpus * kGpu)}}});
+  }
   void gateway() { on(NodeJoined{{kGateway, "driver", "", "", 0, true}, {}, {}, {}}); }
   JobAnswered job(std::uint64_t request = 1, std::string name = "main") {
     on(JobRegistered{std::move(name), kDriver, request});

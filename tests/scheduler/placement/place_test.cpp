@@ -17,6 +17,16 @@ NodeView node(std::uint64_t id, const char* name, double cpus, double used, int 
   return {NodeId{id}, name, e4(cpus), e4(used), actors, false};
 }
 
+/// With GPUs of which so much is held.
+NodeView with_gpus(NodeView node, const std::vector<double>& held) {
+  for (const double one : held) node.gpus.push_back(static_cast<std::int64_t>(one * kGpu));
+  return node;
+}
+
+ActorDemand gpus(double count, double cpus = 0, NodeId affinity = {}) {
+  return {static_cast<std::int64_t>(cpus * kCpu), true, affinity, static_cast<std::int64_t>(count * kGpu)};
+}
+
 NodeIndex index(const std::vector<NodeView>& nodes) {
   NodeIndex made;
   for (const NodeView& one : nodes) made.set(one);
@@ -106,6 +116,94 @@ TEST_CASE("a silent node gets nothing new") {
   silent.suspect = true;
   CHECK(place({silent, node(2, "b", 2, 1)}, {kCpu, true, {}}).node == NodeId{2});
   CHECK(index({silent}).why_waits({kCpu, true, {}}) == "no node has 1 CPU free: a has 8 of 8 and is silent");
+}
+
+TEST_CASE("whole GPUs are the first that nobody holds; a part lies on one GPU, the fullest with room") {
+  const auto deal = [](const std::vector<double>& held, double count) {
+    return deal_gpus(with_gpus({}, held).gpus, static_cast<std::int64_t>(count * kGpu));
+  };
+  using Dealt = std::vector<std::uint32_t>;
+  CHECK(deal({0, 0, 0}, 2) == Dealt{0, 1});
+  CHECK(deal({1, 0, 0.25, 0}, 2) == Dealt{1, 3});
+  CHECK(deal({1, 0.25, 0}, 2) == std::nullopt);
+  CHECK(deal({0, 0.25, 0.5, 0.75}, 0.5) == Dealt{2});
+  CHECK(deal({0, 0.75}, 0.5) == Dealt{0});
+  CHECK(deal({0.75, 0.75}, 0.5) == std::nullopt);  // half a GPU is free, and on no GPU
+  CHECK(deal({}, 1) == std::nullopt);
+  CHECK(is_count_of_gpus(0));
+  CHECK(is_count_of_gpus(1));
+  CHECK(is_count_of_gpus(3 * kGpu));
+  CHECK_FALSE(is_count_of_gpus(15000));
+  CHECK_FALSE(is_count_of_gpus(-1));
+  CHECK_FALSE(is_count_of_gpus((kMaxGpus + 1) * kGpu));
+}
+
+TEST_CASE("who asks for GPUs goes where the fewest suffice, so that whole nodes stay free") {
+  const std::vector<NodeView> nodes{with_gpus(node(1, "a", 8, 0), {0, 0, 0, 0}),
+                                    with_gpus(node(2, "b", 8, 0), {1, 0, 0}), node(3, "c", 64, 0)};
+  const auto two = place(nodes, gpus(2, 1));
+  CHECK(two.node == NodeId{2});
+  CHECK(two.gpus == std::vector<std::uint32_t>{1, 2});
+  CHECK(two.reason == "fewest free GPUs that suffice: b has 2 of 3 GPUs and 8 of 8 CPUs");
+  CHECK(place(nodes, gpus(3)).node == NodeId{1});
+  CHECK(place(nodes, gpus(1, 8, NodeId{1})).gpus == std::vector<std::uint32_t>{0});
+  CHECK(place(nodes, gpus(2, 9)).verdict == PlacementVerdict::kNever);  // no node has both
+}
+
+TEST_CASE("who waits for GPUs is told what is free of each, and who asks too much what there is") {
+  const auto full = index(
+      {with_gpus(node(1, "a", 8, 0), {1, 0.5}), with_gpus(node(2, "b", 8, 0), {1}), node(3, "c", 8, 0)});
+  CHECK(full.place(gpus(1)).verdict == PlacementVerdict::kWait);
+  CHECK(full.why_waits(gpus(1)) ==
+        "no node has 1 GPU free: a has 0.5 of 2 GPUs (0.5 of GPUs that others share), b has 0 of 1 GPU");
+  CHECK(full.why_waits(gpus(1, 0, NodeId{2})) == "it must run on b, and b has 0 of 1 GPU");
+  CHECK(full.place(gpus(0.5)).node == NodeId{1});
+  const auto never = full.place(gpus(3));
+  CHECK(never.verdict == PlacementVerdict::kNever);
+  CHECK(never.reason == "no node has 3 GPUs at all: the most GPUs of one are 2");
+  CHECK(place({node(3, "c", 8, 0)}, gpus(1)).reason == "no node has 1 GPU at all: none has a GPU");
+  CHECK(place({node(3, "c", 8, 0)}, gpus(1, 0, NodeId{3})).verdict == PlacementVerdict::kNever);
+}
+
+TEST_CASE("the index deals GPUs as somebody would who looks at every node") {
+  const std::uint64_t seed = SystemRandom().next();
+  CAPTURE(seed);
+  SeededRandom random(seed);
+  NodeIndex indexed;
+  std::map<NodeId, NodeView> nodes;
+  for (int round = 0; round < 3000; ++round) {
+    CAPTURE(round);
+    const NodeId id{1 + random.below(8)};
+    if (random.below(5) == 0) {
+      nodes.erase(id);
+      indexed.remove(id);
+    } else {
+      NodeView made = node(id.value, "n", 4, static_cast<double>(random.below(5)));
+      made.suspect = random.below(5) == 0;
+      for (std::uint64_t i = random.below(4); i > 0; --i)
+        made.gpus.push_back(static_cast<std::int64_t>(random.below(5)) * kGpu / 4);
+      nodes[id] = made;
+      indexed.set(made);
+    }
+    const double counts[] = {0.25, 0.5, 0.75, 1, 2, 3};
+    const ActorDemand demand = gpus(counts[random.below(6)], static_cast<double>(random.below(3)),
+                                    NodeId{random.below(4) == 0 ? 1 + random.below(8) : 0});
+    bool ever = nodes.empty() && !demand.affinity;
+    const NodeView* best = nullptr;
+    for (const auto& [key, n] : nodes) {
+      if (demand.affinity && key != demand.affinity) continue;
+      ever = ever || static_cast<std::int64_t>(n.gpus.size()) * kGpu >= demand.gpu_e4;  // all have the CPUs
+      if (n.suspect || n.cpu_e4 - n.cpu_used_e4 < demand.cpu_e4 || !deal_gpus(n.gpus, demand.gpu_e4))
+        continue;
+      const auto key_of = [](const NodeView& v) { return std::tuple(free_gpu(v.gpus), v.cpu_used_e4, v.id); };
+      if (best == nullptr || key_of(n) < key_of(*best)) best = &n;
+    }
+    const Placement found = indexed.place(demand);
+    REQUIRE((found.verdict == PlacementVerdict::kPlaced) == (best != nullptr));
+    if (best == nullptr) REQUIRE((found.verdict == PlacementVerdict::kNever) == !ever);
+    if (best != nullptr) REQUIRE(found.node == best->id);
+    if (best != nullptr) REQUIRE(found.gpus == *deal_gpus(best->gpus, demand.gpu_e4));
+  }
 }
 
 TEST_CASE("the index decides as somebody would who looks at every node") {
