@@ -12,6 +12,7 @@
 #include <exception>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -184,11 +185,16 @@ void on_each_device(const std::vector<torch::Device>& devices, std::size_t count
   };
   std::vector<std::thread> threads;
   const at::ThreadLocalState state;
+  threads.reserve(count);
   for (std::size_t i = 1; i < count; ++i) {
-    threads.push_back(start_quiet_thread([&run, &state, i] {
-      const at::ThreadLocalStateGuard guard(state);
-      run(i);
-    }));
+    try {
+      threads.push_back(start_quiet_thread([&run, &state, i] {
+        const at::ThreadLocalStateGuard guard(state);
+        run(i);
+      }));
+    } catch (const std::system_error&) {  // no thread to be had; those there are have to end
+      thrown[i] = std::current_exception();
+    }
   }
   run(0);
   for (std::thread& thread : threads) thread.join();
