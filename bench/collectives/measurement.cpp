@@ -155,8 +155,8 @@ void Measurement::start_between(const Machines& machines) {
   }
 }
 
-void Measurement::give_turn(std::uint32_t turn) {
-  stage_.turn.store(turn);
+void Measurement::give_turn(std::uint32_t whose) {
+  stage_.turn.store(++turns_ * kTurnsARound + whose);
   ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&stage_.turn), FUTEX_WAKE, 1 << 20, nullptr, nullptr,
             0);
 }

@@ -31,7 +31,8 @@ class Measurement {
  private:
   void start_all();
   void start_between(const Machines& machines);
-  void give_turn(std::uint32_t turn);
+  /// `whose`: the contender + 1, or 0 for nobody's.
+  void give_turn(std::uint32_t whose);
   bool wait_for(const std::atomic<std::uint32_t>& count, std::size_t wanted);
 
   troupe::SharedMemory memory_;
@@ -39,6 +40,7 @@ class Measurement {
   std::string folder_;
   std::vector<Contender> contenders_;
   std::vector<pid_t> pids_;
+  std::uint32_t turns_ = 0;
 };
 
 /// The peers that this build lacks, and how to get them.

@@ -35,7 +35,8 @@ struct Stage {
   std::int32_t ranks = 0;
   std::int32_t samples_a_turn = 0;
 
-  std::atomic<std::uint32_t> turn{0};      ///< contender + 1, or 0: nobody's; a futex
+  /// Number of the turn * kTurnsARound + contender + 1; a futex.
+  std::atomic<std::uint32_t> turn{0};
   std::atomic<std::uint32_t> finished{0};  ///< ranks that are through with the turn
   std::atomic<std::uint32_t> stop{0};
   std::atomic<std::uint32_t> ready{0};
@@ -60,6 +61,9 @@ struct Stage {
   double too_slow() const { return 5e8 + 10.0 * static_cast<double>(bytes); }
 };
 
+/// More than there are contenders.
+inline constexpr std::uint32_t kTurnsARound = 16;
+
 inline double now_ns() {
   timespec ts{};
   ::clock_gettime(CLOCK_MONOTONIC, &ts);
@@ -75,28 +79,27 @@ inline void meet(Stage& stage, Contender who) {
     barrier.phase.store(phase + 1);
     return;
   }
-  // Who yields on a loaded machine gets its core back after milliseconds: the next call would be timed from there.
+  // Who yields on a loaded machine gets its core back after milliseconds: the next call would be timed from
+  // there.
   const bool yields = static_cast<unsigned>(stage.ranks) > std::thread::hardware_concurrency();
   for (unsigned i = 0; barrier.phase.load() == phase; ++i) {
     if (yields || i > 200'000) ::sched_yield();
   }
 }
 
-/// Sleeps until it is `who`'s turn; false when the measurement is over.
-inline bool await_turn(Stage& stage, Contender who) {
+/// Sleeps until it is `who`'s turn, and another one than `taken`, the last that this rank took; false when
+/// the measurement is over.
+inline bool await_turn(Stage& stage, Contender who, std::uint32_t& taken) {
   while (true) {
     if (stage.stop.load() != 0) return false;
     const std::uint32_t turn = stage.turn.load();
-    if (turn == who + 1U) return true;
+    if (turn != taken && turn % kTurnsARound == who + 1U) {
+      taken = turn;
+      return true;
+    }
     const timespec slice{0, 100'000'000};
     ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&stage.turn), FUTEX_WAIT, turn, &slice, nullptr, 0);
   }
-}
-
-inline void end_turn(Stage& stage, Contender who) {
-  stage.finished.fetch_add(1);
-  // Until the conductor has taken the turn back, this rank would take it again.
-  while (stage.turn.load() == who + 1U && stage.stop.load() == 0) ::sched_yield();
 }
 
 /// One core for each rank where there are as many, as mpirun does it for its own: no contender then measures
@@ -130,7 +133,8 @@ inline void perform(Stage& stage, Contender who, int rank, bool checked,
   if (who != kMpi) bind_to_core(stage, rank);
   stage.algorithms[who].store(static_cast<std::int32_t>(algorithms.size()));
   stage.ready.fetch_add(1);
-  while (await_turn(stage, who)) {
+  std::uint32_t taken = 0;
+  while (await_turn(stage, who, taken)) {
     for (int s = 0; s < stage.samples_a_turn; ++s) {
       const std::uint32_t sample = stage.taken[who][static_cast<std::size_t>(rank)].fetch_add(1);
       for (std::size_t a = 0; a < algorithms.size(); ++a) {
@@ -147,7 +151,7 @@ inline void perform(Stage& stage, Contender who, int rank, bool checked,
         meet(stage, who);
       }
     }
-    end_turn(stage, who);
+    stage.finished.fetch_add(1);
   }
 }
 

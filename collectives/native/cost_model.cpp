@@ -13,8 +13,8 @@ constexpr double kOneShotBytes = 64 * 1024;
 // What meetings and bytes take, as `bench_hosts --constants` and bench_all_reduce measured it. The same
 // everywhere: a choice that is off by a factor costs a fraction of it, ranks that choose differently cost the
 // group.
-constexpr double kMeeting = 0.3;        // microseconds a rank, until all of a host have seen each other
-constexpr double kCopy = 10'000;        // bytes a microsecond, into a stage that another core has read
+constexpr double kMeeting = 0.55;       // microseconds for each other rank of a host, until all have met
+constexpr double kCopy = 6'500;         // bytes a microsecond, into a stage that another core has read
 constexpr double kMove = 8'000;         // bytes a microsecond, between cores
 constexpr double kMoveBetween = 2'000;  // bytes a microsecond, between hosts
 constexpr double kHop = 10;             // microseconds from one host to another and into a rank that polls
@@ -88,7 +88,7 @@ Choice choose_algorithm(const Op& op, const Shape& shape) {
   }
   const double direct = between ? direct_meeting(shape) : 0;
   const double passed_on = between && can_disseminate(op.kind) ? dissemination(shape) : direct;
-  const double meeting = kMeeting * shape.ranks / shape.hosts;
+  const double meeting = kMeeting * std::max(0.0, static_cast<double>(shape.ranks) / shape.hosts - 1);
   const auto cost = [&](int meetings, double copies, double moves, double once) {
     return Cost{.meetings = meetings,
                 .copied = copies,
