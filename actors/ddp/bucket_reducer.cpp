@@ -136,6 +136,11 @@ void BucketReducer::weigh(double weight, const std::function<void()>& backward) 
   try {
     backward();
     weighing_ = false;
+    if (weight_ && synchronized_) {  // a reduction would have taken it
+      throw BadConfig("a weighted backward was not reduced",
+                      "its loss is of no forward of this module through the wrapper",
+                      "call backward(loss_sum, weight) with what comes of the wrapper's forward");
+    }
   } catch (...) {
     weighing_ = false;
     if (weight_) weight_ = before;  // none: a reduction began, and was given up

@@ -832,6 +832,27 @@ TEST_CASE("weights that make no sense are refused") {
   CHECK(with(1, false, false) == "nothing thrown");
 }
 
+TEST_CASE("a weighted backward that is not reduced is refused, and leaves no weight behind") {
+  // Its weight counted in the next reduction, whose gradients were half of what they should be.
+  const auto said = run(2, [](const Group& group) -> std::string {
+    Pair net;
+    DistributedDataParallel ddp(net, group);
+    std::string thrown = "nothing thrown";
+    try {
+      ddp.backward(torch::ones({1}, torch::requires_grad()).sum(), 8);
+    } catch (const BadConfig& error) {
+      thrown = error.what();
+    }
+    ddp.backward(ddp(input(0)).sum(), 8);
+    const torch::Tensor weighted = net->first->weight.grad().clone();
+    net->zero_grad();
+    ddp(input(0)).sum().backward();
+    return torch::equal(weighted * 8, net->first->weight.grad()) ? thrown : "another mean: " + thrown;
+  });
+  for (const std::string& text : said)
+    CHECK_THAT(text, Catch::StartsWith("a weighted backward was not reduced"));
+}
+
 TEST_CASE("post-local SGD averages all gradients, then those of a subgroup, and parameters now and then") {
   const bool with_subgroups = GENERATE(false, true);
   constexpr int kStart = 2;
