@@ -37,7 +37,7 @@ bool Engine::wait(const Token& token, Duration limit) {
 }
 
 bool Engine::drive(const Token& token, Duration limit) {
-  // What comes from other hosts comes when it comes, and wakes who sleeps.
+  // What comes from other hosts comes when it comes, and wakes who sleeps; its kernel needs a core as well.
   Backoff::Past impatient{.patience = 0};
   Backoff backoff(crowded_, remotes_.empty() ? waits_ : impatient);
   const bool polls = limit <= Duration::zero(), limited = !polls && limit != Duration::max();
@@ -52,7 +52,7 @@ bool Engine::drive(const Token& token, Duration limit) {
       continue;
     }
     const Backoff::Turn turn =
-        polls ? Backoff::Turn::kCheck : backoff.next([&] { return waits_beside(token); });
+        polls ? Backoff::Turn::kCheck : backoff.next([&] { return !remotes_.empty() || waits_beside(token); });
     if (turn == Backoff::Turn::kAgain) continue;
     if (turn == Backoff::Turn::kSleep) sleep(token);
     check_on_others(token);
