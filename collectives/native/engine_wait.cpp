@@ -51,8 +51,8 @@ bool Engine::drive(const Token& token, Duration limit) {
       if (over()) return done(token);
       continue;
     }
-    const Backoff::Turn turn =
-        polls ? Backoff::Turn::kCheck : backoff.next([&] { return !remotes_.empty() || waits_beside(token); });
+    const Backoff::Turn turn = polls ? Backoff::Turn::kCheck
+                                     : backoff.next([&] { return !remotes_.empty() || waits_beside(token); });
     if (turn == Backoff::Turn::kAgain) continue;
     if (turn == Backoff::Turn::kSleep) sleep(token);
     check_on_others(token);
