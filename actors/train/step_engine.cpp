@@ -263,7 +263,7 @@ std::vector<std::byte> StepEngine::record() const {
   for (const torch::Tensor& parameter : parameters_) bytes.push_back(std::byte{parameter.grad().defined()});
   for (const torch::Tensor& parameter : parameters_) {
     if (!parameter.grad().defined()) continue;
-    const torch::Tensor host = parameter.grad().cpu();  // as it lies
+    const torch::Tensor host = parameter.grad().cpu();  // in its own layout
     append(host.data_ptr(), host.nbytes());
   }
   const torch::Tensor buffers = next_buffers_.cpu();

@@ -125,8 +125,7 @@ bool MpiProgress::drive(Operation& operation, Duration limit) {
   const MonotonicClock clock;
   const Instant begun = clock.now();
   Instant progress_at = begun;
-  Backoff::Past waits{.patience = 0};  // MPI spins itself
-  Backoff backoff(crowded_, waits);
+  Backoff backoff(crowded_);
   while (true) {
     {
       const std::lock_guard lock(mutex_);
@@ -152,7 +151,8 @@ bool MpiProgress::drive(Operation& operation, Duration limit) {
       }
     }
     if (clock.now() - begun >= limit) return false;
-    if (backoff.next([] { return false; }) == Backoff::Turn::kSleep) std::this_thread::sleep_for(kNap);
+    const auto turn = backoff.next([] { return true; });  // MPI does not say on which cores the others are
+    if (turn == Backoff::Turn::kSleep) std::this_thread::sleep_for(kNap);
   }
 }
 

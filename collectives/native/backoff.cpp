@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/core/futex.hpp"
 
@@ -14,24 +15,26 @@ constexpr unsigned kTurnsPerCheck = 64;
 constexpr Duration kYieldFor = std::chrono::milliseconds(2);
 /// About 5 ms of this rank's own time: as long as Linux lets another program run before the core of the rank
 /// that is waited for is its own again. Not by the clock, which goes on while this rank has lost its core.
-constexpr unsigned kPatientSpins = 100'000;
-constexpr unsigned kForShort = 8;
+constexpr unsigned kMoreSpins = 100'000;
+constexpr unsigned kForShort = 8;  ///< what a short wait adds to the credit
 
 }  // namespace
 
 void Backoff::reset() {
   if (turn_ == 0) return;
-  if (turn_ < kSpins) {
-    past_.patience = std::min(past_.patience + kForShort, Past::kMost);
-  } else if (past_.patience != 0) {
-    --past_.patience;
+  const unsigned turns = std::exchange(turn_, 0);
+  if (credit_ == nullptr) return;
+  if (turns < kSpins) {
+    credit_->waits = std::min(credit_->waits + kForShort, Credit::kMost);
+  } else if (credit_->waits != 0) {
+    --credit_->waits;
   }
-  turn_ = 0;
 }
 
 Backoff::Turn Backoff::spend(bool beside) {
   const unsigned turn = turn_;
-  if (turn == 0) spins_ = crowded_ ? 0 : kSpins + (past_.patience != 0 ? kPatientSpins : 0);
+  if (turn == 0)
+    spins_ = crowded_ ? 0 : kSpins + (credit_ != nullptr && credit_->waits != 0 ? kMoreSpins : 0);
   if (turn < spins_) {
     ++turn_;
     if (beside) {

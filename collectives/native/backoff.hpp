@@ -21,14 +21,14 @@ class Backoff {
     kCheck,  ///< also see to deadlines and to who left
     kSleep,  ///< sleep a slice, then as kCheck
   };
-  /// What a rank's waits so far foretell of the next.
-  struct Past {
+  /// How many long waits in a row may go without an early yield: what a rank's waits so far foretell.
+  struct Credit {
     static constexpr unsigned kMost = 64;
-    unsigned patience = kMost;  ///< so many long waits in a row it does not yield at once
+    unsigned waits = kMost;
   };
 
-  /// `crowded`: there are more ranks than cores.
-  Backoff(bool crowded, Past& past) : crowded_(crowded), past_(past) {}
+  /// `crowded`: there are more ranks than cores. `credit`: of this rank's waits; null: every long one yields.
+  explicit Backoff(bool crowded, Credit* credit = nullptr) : crowded_(crowded), credit_(credit) {}
   ~Backoff() { reset(); }
   Backoff(const Backoff&) = delete;
   Backoff& operator=(const Backoff&) = delete;
@@ -48,7 +48,7 @@ class Backoff {
   Turn spend(bool beside);
 
   const bool crowded_;
-  Past& past_;
+  Credit* const credit_;
   unsigned turn_ = 0;
   unsigned spins_ = 0;  ///< of this wait, before it yields
   Instant yield_until_{0};

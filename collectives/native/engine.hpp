@@ -290,7 +290,7 @@ class Engine {
   Region region_;
   RankCell& mine_;
   bool crowded_ = false;  ///< there are fewer cores than ranks of this host; known from the first round on
-  Backoff::Past waits_;
+  Backoff::Credit spin_credit_;
   LeafSums leaf_sums_;
   LeafSums rank_sums_;  ///< of the tree on which a leaf is a rank
 

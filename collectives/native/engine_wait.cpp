@@ -37,9 +37,9 @@ bool Engine::wait(const Token& token, Duration limit) {
 }
 
 bool Engine::drive(const Token& token, Duration limit) {
-  // What comes from other hosts comes when it comes, and wakes who sleeps; its kernel needs a core as well.
-  Backoff::Past impatient{.patience = 0};
-  Backoff backoff(crowded_, remotes_.empty() ? waits_ : impatient);
+  // What comes from other hosts wakes who sleeps, and the sockets' work needs a core: yield early and often.
+  const bool between_hosts = !remotes_.empty();
+  Backoff backoff(crowded_, between_hosts ? nullptr : &spin_credit_);
   const bool polls = limit <= Duration::zero(), limited = !polls && limit != Duration::max();
   const Instant begun = limited ? clock_.now() : Instant{};
   const auto over = [&] { return limited && clock_.now() - begun >= limit; };
@@ -51,8 +51,8 @@ bool Engine::drive(const Token& token, Duration limit) {
       if (over()) return done(token);
       continue;
     }
-    const Backoff::Turn turn = polls ? Backoff::Turn::kCheck
-                                     : backoff.next([&] { return !remotes_.empty() || waits_beside(token); });
+    const Backoff::Turn turn =
+        polls ? Backoff::Turn::kCheck : backoff.next([&] { return between_hosts || waits_beside(token); });
     if (turn == Backoff::Turn::kAgain) continue;
     if (turn == Backoff::Turn::kSleep) sleep(token);
     check_on_others(token);
@@ -64,7 +64,7 @@ bool Engine::drive(const Token& token, Duration limit) {
 /// Whether a rank that this one waits for was last seen on this core.
 bool Engine::waits_beside(const Token& token) const {
   const auto is_here = [core = core_here()](const RankCell& cell) {
-    return cell.arrived.core.load(std::memory_order_relaxed) == core;
+    return core != 0 && cell.arrived.core.load(std::memory_order_relaxed) == core;
   };
   if (token.transfer) {
     const int peer = token.transfer->call.peer;

@@ -57,6 +57,7 @@ struct RankCell {
   alignas(kCacheLine) std::array<PublishedOp, kMaxInFlight> calls;  ///< by the order of launch
 };
 static_assert(sizeof(RankCell) <= kPage);
+static_assert(kStages <= std::tuple_size_v<decltype(Progress::calls)>, "who is ahead keeps its calls");
 
 /// What a gateway (host_layout.hpp) tells the ranks of its host about one connection.
 struct GateCell {

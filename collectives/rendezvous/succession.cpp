@@ -147,8 +147,9 @@ void World::serve_as_successor(bool died) {
   const auto client = std::make_shared<StoreClient>(server->local_session());
   (void)client->join(who_we_are());
   for (const auto& [r, departure] : gone) client->report(r, departure);
+  StoreServer& served = *server;
   adopt_store(client, std::move(server), rank());
-  find_the_dead(*client, died);
+  find_the_dead(*client, served, died);
 }
 
 void World::adopt_store(std::shared_ptr<StoreClient> client, std::unique_ptr<StoreServer> server, int r) {
@@ -163,14 +164,21 @@ void World::adopt_store(std::shared_ptr<StoreClient> client, std::unique_ptr<Sto
 }
 
 /// The new store knows nothing of ranks that died with the old one: looks who listens no more, and tells it.
-void World::find_the_dead(StoreClient& client, bool died) {
+/// Who listens may still die before it has joined, in the middle of its handshake, too: the store looks out
+/// for that.
+void World::find_the_dead(StoreClient& client, StoreServer& server, bool died) {
   const MonotonicClock clock;
   for (int r = 0; r < size() && !stopping_; ++r) {
     if (r == rank() || is_gone(r)) continue;
     const std::string& at = endpoints_[static_cast<std::size_t>(r)];
     const Instant begun = clock.now();
-    const bool there = dial(parse_endpoint(at).value(), kLook).ok();
-    if (!there && clock.now() - begun < kLook / 2) client.report(r, {.died = died, .who = "at " + at});
+    const Departure departure{.died = died, .who = "at " + at};
+    auto there = dial(parse_endpoint(at).value(), kLook);
+    if (there) {
+      server.look_out(r, *std::move(there), departure);
+    } else if (clock.now() - begun < kLook / 2) {
+      client.report(r, departure);
+    }
   }
 }
 

@@ -17,8 +17,8 @@ namespace {
 using Turn = Backoff::Turn;
 
 /// Turns of one wait until it sleeps. With `looks`, how often it asked who is on this core.
-unsigned turns_until_sleep(bool crowded, Backoff::Past& past, unsigned* looks = nullptr) {
-  Backoff backoff(crowded, past);
+unsigned turns_until_sleep(bool crowded, Backoff::Credit& credit, unsigned* looks = nullptr) {
+  Backoff backoff(crowded, &credit);
   unsigned turns = 0;
   const auto beside = [&] {
     if (looks != nullptr) ++*looks;
@@ -28,8 +28,8 @@ unsigned turns_until_sleep(bool crowded, Backoff::Past& past, unsigned* looks = 
   return turns;
 }
 
-void wait_shortly(Backoff::Past& past) {
-  Backoff backoff(false, past);
+void wait_shortly(Backoff::Credit& credit) {
+  Backoff backoff(false, &credit);
   CHECK(backoff.next([] { return false; }) == Turn::kAgain);
 }
 
@@ -37,28 +37,39 @@ constexpr unsigned kLong = 100'000;  // pauses: more than there are yields in th
 
 }  // namespace
 
-TEST_CASE("who waited shortly is patient: it does not yield when a wait is longer") {
-  // On a loaded machine a rank that yielded got its core back after 3 ms, and by then the other had yielded: an
-  // all_reduce of 64 KiB took 4 ms as a rule, and 0.01 ms now.
-  Backoff::Past past;
+TEST_CASE("who waited shortly has credit: it does not yield when a wait is longer") {
+  // On a loaded machine a rank that yielded got its core back after 3 ms, and by then the other had yielded:
+  // an all_reduce of 64 KiB took 4 ms as a rule, and 0.01 ms now.
+  Backoff::Credit credit;
   unsigned looks = 0;
-  CHECK(turns_until_sleep(false, past, &looks) > kLong);
+  CHECK(turns_until_sleep(false, credit, &looks) > kLong);
   CHECK(looks > 1000);
-  for (unsigned i = 1; i < Backoff::Past::kMost; ++i) {
-    CHECK(past.patience == Backoff::Past::kMost - i);
-    Backoff long_wait(false, past);
+  for (unsigned i = 1; i < Backoff::Credit::kMost; ++i) {
+    CHECK(credit.waits == Backoff::Credit::kMost - i);
+    Backoff long_wait(false, &credit);
     for (int turn = 0; turn < 1000; ++turn) long_wait.next([] { return false; });
   }
-  CHECK(past.patience == 0);
-  CHECK(turns_until_sleep(false, past) < kLong);
-  wait_shortly(past);
-  CHECK(turns_until_sleep(false, past) > kLong);
+  CHECK(credit.waits == 0);
+  CHECK(turns_until_sleep(false, credit) < kLong);
+  wait_shortly(credit);
+  CHECK(turns_until_sleep(false, credit) > kLong);
+}
+
+TEST_CASE("without credit every long wait yields, whatever came before") {
+  Backoff backoff(false);
+  for (int wait = 0; wait < 20; ++wait) {  // short ones
+    (void)backoff.next([] { return false; });
+    backoff.reset();
+  }
+  unsigned turns = 0;
+  while (backoff.next([] { return false; }) != Turn::kSleep) ++turns;
+  CHECK(turns < kLong);
 }
 
 TEST_CASE("with more ranks than cores nobody spins") {
-  Backoff::Past past;
+  Backoff::Credit credit;
   unsigned looks = 0;
-  CHECK(turns_until_sleep(true, past, &looks) < kLong);
+  CHECK(turns_until_sleep(true, credit, &looks) < kLong);
   CHECK(looks == 0);
 }
 

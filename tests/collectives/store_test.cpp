@@ -429,6 +429,34 @@ TEST_CASE("one connection serves many threads at once, and what the store says u
   CHECK(descriptors < connected);
 }
 
+TEST_CASE("a rank that dies before it has joined is gone for all: the store looks out for it") {
+  // A rank that was killed within its handshake with the next store counted as one that lives, and rebuild()
+  // of the others waited for it until its timeout.
+  Job job;
+  CHECK(job.zero->join("zero").status == StoreStatus::kOk);
+  std::array<std::array<int, 2>, 3> ends{};
+  for (auto& pair : ends)
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair.data()) == 0);
+  std::array<UniqueFd, 3> theirs;
+  for (std::size_t i = 0; i < ends.size(); ++i) theirs[i] = UniqueFd(ends[i][1]);
+  job.server->look_out(1, UniqueFd(ends[0][0]), {.died = true, .who = "by a lookout"});
+  job.server->look_out(2, UniqueFd(ends[1][0]), {.died = true, .who = "by a lookout"});
+  auto one = job.client(1);
+  CHECK(one->join("one").status == StoreStatus::kOk);
+  job.server->look_out(1, UniqueFd(ends[2][0]), {.died = true, .who = "by another one"});
+  theirs[0].reset();  // rank 1 has joined: its connection says how it went
+  theirs[2].reset();
+  theirs[1].reset();
+  const auto [rank, departure] = job.zero->next_departure();
+  CHECK(rank == 2);
+  CHECK(departure.died);
+  CHECK(departure.who == "by a lookout");
+  one.reset();
+  const auto [next, how] = job.zero->next_departure();
+  CHECK(next == 1);
+  CHECK(how.who == "one");
+}
+
 /// Every rank came over TCP, through the loopback device, the server's own host's too.
 TEST_CASE("ranks of the server's host come over a Unix socket, other users and networks over TCP") {
   const auto family_of = [](int fd) {

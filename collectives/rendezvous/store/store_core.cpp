@@ -125,11 +125,22 @@ void StoreCore::go(int rank, bool died, Replies& replies) {
 StoreResponse StoreCore::report(const StoreRequest& request, Replies& replies) {
   const bool known = request.key == "lost" || request.key == "left";
   if (!known || request.amount < 0 || request.amount > INT32_MAX) return {.status = StoreStatus::kBad};
-  const auto rank = static_cast<int>(request.amount);
-  if (!members_.try_emplace(rank, Member{0, false, {false, request.value}}).second)
-    return {.status = StoreStatus::kTaken};
-  go(rank, request.key == "lost", replies);
-  return {};
+  const Departure departure{.died = request.key == "lost", .who = request.value};
+  return {.status = lose(static_cast<int>(request.amount), departure, replies) ? StoreStatus::kOk
+                                                                               : StoreStatus::kTaken};
+}
+
+/// False: it joined, or is gone already.
+bool StoreCore::lose(int rank, const Departure& departure, Replies& replies) {
+  if (!members_.try_emplace(rank, Member{0, false, departure}).second) return false;
+  go(rank, departure.died, replies);
+  return true;
+}
+
+StoreCore::Replies StoreCore::on_lost(int rank, const Departure& departure) {
+  Replies replies;
+  lose(rank, departure, replies);
+  return replies;
 }
 
 void StoreCore::take_part(Client client, int rank, const StoreRequest& request, Instant now,

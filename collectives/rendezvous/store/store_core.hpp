@@ -35,6 +35,10 @@ class StoreCore {
   Replies give_up(const std::string& key, const std::string& why);
   /// The connection ended. A rank that joined on it and did not leave is lost.
   Replies on_gone(Client client);
+  /// A rank that never joined is gone. Nothing of one that joined: its connection says how it went.
+  Replies on_lost(int rank, const Departure& departure);
+  /// Whether it joined, or is gone.
+  bool knows(int rank) const { return members_.contains(rank); }
   /// `hint`: behind who is missing in an error.
   Replies on_time(Instant now, const std::string& hint = {});
   /// When on_time has something to do.
@@ -64,6 +68,7 @@ class StoreCore {
   bool fits(const std::string& key, std::size_t value_bytes) const;
   void forget_wait(const WaitId& id);
   void go(int rank, bool died, Replies& replies);
+  bool lose(int rank, const Departure& departure, Replies& replies);
   bool speaks(Client client, int rank) const;
   StoreResponse set(const StoreRequest& request, Replies& replies);
   StoreResponse join(Client client, int rank, const std::string& who, Replies& replies);

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <list>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -36,10 +37,11 @@ constexpr Duration kLogTime = std::chrono::minutes(1);
 constexpr std::size_t kMaxUnsent = std::size_t{64} << 20;  ///< to one client that does not read
 constexpr Duration kNever = std::chrono::hours(24);
 
-/// One connection: in the middle of its handshake, or open.
+/// One connection: in the middle of its handshake, or open, or a lookout.
 struct Connection {
   UniqueFd fd;
   int rank = 0;
+  std::optional<Departure> lookout;  ///< of `rank`, if it ends: to one that has not joined
   // The handshake.
   std::optional<AcceptorHandshake> handshake;
   std::array<std::byte, sizeof(HelloBytes)> in{};
@@ -98,10 +100,17 @@ class StoreServer::Loop {
     if (!thread_.joinable()) return;
     linger_ns_ = linger.count();
     closing_ = true;
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t woken = ::write(wake_.get(), &one, sizeof one);
+    wake();
     thread_.join();
     connections_.clear();
+  }
+
+  void look_out(int rank, UniqueFd connection, const Departure& departure) {
+    {
+      const std::lock_guard lock(handed_mutex_);
+      handed_.push_back({rank, std::move(connection), departure});
+    }
+    wake();
   }
 
   StoreSession local_session() {
@@ -114,6 +123,51 @@ class StoreServer::Loop {
   const Endpoint& endpoint() const { return listener_.endpoint(); }
 
  private:
+  struct Lookout {
+    int rank = 0;
+    UniqueFd fd;
+    Departure departure;
+  };
+
+  void wake() {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t woken = ::write(wake_.get(), &one, sizeof one);
+  }
+
+  void take_lookouts() {
+    std::vector<Lookout> handed;
+    {
+      const std::lock_guard lock(handed_mutex_);
+      handed.swap(handed_);
+    }
+    for (Lookout& lookout : handed) {
+      if (core_.knows(lookout.rank)) continue;
+      watch_silence(lookout.fd.get());
+      lookouts_[lookout.rank] = next_id_;
+      Connection& c = add(std::move(lookout.fd));
+      c.rank = lookout.rank;
+      c.lookout = std::move(lookout.departure);
+    }
+  }
+
+  void on_lookout(std::uint64_t id, const Connection& c) {
+    std::byte byte{};
+    const ssize_t got = ::recv(c.fd.get(), &byte, 1, MSG_DONTWAIT);
+    if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR))) return;
+    const int rank = c.rank;
+    const Departure departure = *c.lookout;
+    lookouts_.erase(rank);
+    connections_.erase(id);
+    deliver(core_.on_lost(rank, departure));
+  }
+
+  void end_lookout(int rank) {
+    const auto found = lookouts_.find(rank);
+    if (found == lookouts_.end()) return;
+    connections_.erase(found->second);
+    lookouts_.erase(found);
+  }
+
   /// Where that is not to be had, everybody comes over TCP.
   void listen_locally() {
     const auto address = abstract_address(store_socket(key_, listener_.endpoint(), self_.rank));
@@ -196,12 +250,14 @@ class StoreServer::Loop {
     if (id == kWakeId) {
       std::uint64_t count = 0;
       [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &count, sizeof count);
-      return;
+      return take_lookouts();
     }
     const auto found = connections_.find(id);
     if (found == connections_.end()) return;  // dropped by an event before this one
     Connection& c = found->second;
-    if ((event.events & EPOLLOUT) != 0) {
+    if (c.lookout) {
+      on_lookout(id, c);
+    } else if ((event.events & EPOLLOUT) != 0) {
       flush(id, c);
     } else if (c.handshake) {
       on_handshake_bytes(id, c);
@@ -332,6 +388,7 @@ class StoreServer::Loop {
       const auto request = decode_request(**body);
       if (!request) return drop_open(id, c, request.error());
       deliver(core_.on_request(id, c.rank, *request, clock_.now()));
+      if (request->op == StoreOp::kJoin) end_lookout(c.rank);
     }
   }
 
@@ -387,7 +444,10 @@ class StoreServer::Loop {
   UniqueFd epoll_;
   UniqueFd wake_;
   std::map<std::uint64_t, Connection> connections_;
-  std::list<std::uint64_t> pending_;  ///< in a handshake, oldest first
+  std::list<std::uint64_t> pending_;       ///< in a handshake, oldest first
+  std::map<int, std::uint64_t> lookouts_;  ///< by rank
+  std::mutex handed_mutex_;                ///< of the next
+  std::vector<Lookout> handed_;            ///< lookouts, to be taken by the thread
   std::uint64_t next_id_ = kFirstClient;
   StoreCore core_;
   std::optional<StoreSession> local_;
@@ -416,6 +476,9 @@ StoreServer::StoreServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
 StoreServer::~StoreServer() = default;
 void StoreServer::close(Duration linger) {
   loop_->close(linger);
+}
+void StoreServer::look_out(int rank, UniqueFd connection, const Departure& departure) {
+  loop_->look_out(rank, std::move(connection), departure);
 }
 StoreSession StoreServer::local_session() {
   return loop_->local_session();

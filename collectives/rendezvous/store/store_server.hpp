@@ -12,6 +12,7 @@
 #include <string>
 
 #include "collectives/rendezvous/connect/mesh.hpp"
+#include "collectives/rendezvous/store/formations.hpp"
 #include "collectives/rendezvous/store/store_wire.hpp"
 
 namespace troupe::collectives {
@@ -51,6 +52,10 @@ class StoreServer {
   /// wait for something that the store closes.
   void close(Duration linger);
   ~StoreServer();
+
+  /// A rank that lives and has not joined yet may die before it does. When `connection` to it ends before it
+  /// has joined, it is gone, as `departure` says.
+  void look_out(int rank, UniqueFd connection, const Departure& departure);
 
   /// For the rank that serves: its session, which needs no handshake. There is one.
   StoreSession local_session();
