@@ -11,10 +11,10 @@
 #include "actors/checkpoint/file_system.hpp"
 #include "actors/data/dataset.hpp"
 #include "actors/data/sampler.hpp"
-#include "actors/train/driver_machine.hpp"
-#include "actors/train/engine.hpp"
+#include "actors/train/driver/driver_machine.hpp"
+#include "actors/train/engine/engine.hpp"
 #include "actors/train/settings.hpp"
-#include "actors/train/trainer_machine.hpp"
+#include "actors/train/trainer/trainer_machine.hpp"
 #include "runtime/client/session.hpp"
 
 namespace troupe::train {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "actors/checkpoint/part_hash.hpp"
-#include "actors/train/figures.hpp"
+#include "actors/train/job/figures.hpp"
 #include "collectives/leaf_tree.hpp"
 #include "runtime/core/ids.hpp"
 

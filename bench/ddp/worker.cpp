@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "actors/ddp/distributed_data_parallel.hpp"
-#include "actors/train/model.hpp"
-#include "actors/train/numerics.hpp"
-#include "actors/train/step_engine.hpp"
+#include "actors/train/engine/numerics.hpp"
+#include "actors/train/engine/step_engine.hpp"
+#include "actors/train/job/model.hpp"
 #include "examples/mnist/model.hpp"
 
 namespace troupe::bench {

@@ -18,7 +18,7 @@
 #include "actors/data/subset.hpp"
 #include "actors/data/torch.hpp"
 #include "actors/data/transforms.hpp"
-#include "actors/train/train.hpp"
+#include "actors/train/api/train.hpp"
 #include "examples/mnist/model.hpp"
 #include "scheduler/init/init.hpp"
 

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "actors/train/train.hpp"
+#include "actors/train/api/train.hpp"
 #include "examples/mnist/digits.hpp"
 
 namespace {

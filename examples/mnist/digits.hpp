@@ -7,7 +7,7 @@
 #include "actors/data/digits.hpp"
 #include "actors/data/idx_dataset.hpp"
 #include "actors/data/subset.hpp"
-#include "actors/train/batch.hpp"
+#include "actors/train/job/batch.hpp"
 #include "examples/mnist/model.hpp"
 
 /// A plain struct: its fields travel to every trainer and loader.

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "actors/data/find_mnist.hpp"
-#include "actors/train/train.hpp"
+#include "actors/train/api/train.hpp"
 #include "examples/mnist/digits.hpp"
 #include "examples/mnist/options.hpp"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/train/train_driver.hpp"
+#include "actors/train/driver/train_driver.hpp"
 
 struct MnistOptions {
   std::string data;
@@ -15,7 +15,7 @@ struct MnistOptions {
   int loaders = 1;
   int nodes = 1;
   double trainer_gpus = 0;  ///< that each trainer holds, and computes on
-  std::string address;  ///< of a running cluster's head; empty: an embedded one
+  std::string address;      ///< of a running cluster's head; empty: an embedded one
   std::int64_t batch = 25;
   std::uint64_t seed = 7;
   double lr = 0.02;

@@ -9,8 +9,8 @@
 #include "actors/checkpoint/checkpoint_store.hpp"
 #include "actors/checkpoint/safetensors.hpp"
 #include "actors/data/digits.hpp"
-#include "actors/train/predictor.hpp"
-#include "actors/train/train.hpp"
+#include "actors/train/api/predictor.hpp"
+#include "actors/train/api/train.hpp"
 #include "tests/e2e/support.hpp"
 
 using namespace troupe;

@@ -9,7 +9,7 @@
 #include "actors/data/digits.hpp"
 #include "actors/data/torch.hpp"
 #include "actors/data/transforms.hpp"
-#include "actors/train/train.hpp"
+#include "actors/train/api/train.hpp"
 #include "scheduler/init/embedded_cluster.hpp"
 
 using namespace troupe;
@@ -161,7 +161,8 @@ TEST_CASE("data that goes wrong is one error that says which sample and what", "
   has(failure_of(session, TextJob{.how = "throw", .break_at = 77}), "sample 77 could not be read");
   has(failure_of(session, TextJob{.how = "throw", .break_at = 77}), "the page is torn");
   // Was: "troupe::train::Loader::load threw in trainer 0".
-  has(failure_of(session, TextJob{.how = "throw", .break_at = 77}), "TextJob::dataset threw in a loader, step ");
+  has(failure_of(session, TextJob{.how = "throw", .break_at = 77}),
+      "TextJob::dataset threw in a loader, step ");
   has(failure_of(session, TextJob{.how = "collate"}), "cannot bind the pages");
   has(failure_of(session, TextJob{.how = "collate"}), "TextJob::dataset threw");
   has(failure_of(session, TextJob{.samples = 0}), "cannot sample an empty dataset");

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "actors/data/digits.hpp"
-#include "actors/train/train.hpp"
+#include "actors/train/api/train.hpp"
 #include "runtime/core/random.hpp"
 #include "tests/e2e/support.hpp"
 

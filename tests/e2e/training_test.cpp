@@ -14,7 +14,7 @@
 #include <map>
 
 #include "actors/data/digits.hpp"
-#include "actors/train/train.hpp"
+#include "actors/train/api/train.hpp"
 #include "runtime/core/random.hpp"
 #include "scheduler/init/embedded_cluster.hpp"
 #include "tests/e2e/support.hpp"

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "actors/train/train_driver.hpp"
-#include "actors/train/trainer_machine.hpp"
+#include "actors/train/driver/train_driver.hpp"
+#include "actors/train/trainer/trainer_machine.hpp"
 #include "runtime/core/thread.hpp"
 #include "runtime/link/ring/ring.hpp"
 #include "runtime/node/node_machine.hpp"
@@ -76,8 +76,8 @@ struct Worker : Hosted {
   const bool is_loader;
   std::int64_t cpu_e4;
   std::vector<std::string> gpus{};  ///< that it sees
-  bool hangs = false;  ///< what it computes next never ends, though it beats
-  bool hung = false;   ///< it is at that
+  bool hangs = false;               ///< what it computes next never ends, though it beats
+  bool hung = false;                ///< it is at that
 
  protected:
   void up() override;

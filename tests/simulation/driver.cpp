@@ -1,6 +1,6 @@
 /// The driver program: what train::Run does in production, without its screen.
-#include "actors/train/take_up.hpp"
-#include "actors/train/train_driver.hpp"
+#include "actors/train/driver/take_up.hpp"
+#include "actors/train/driver/train_driver.hpp"
 #include "runtime/core/futex.hpp"
 #include "tests/simulation/cluster.hpp"
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "actors/train/engine/state_parts.hpp"
 #include "actors/train/plan.hpp"
-#include "actors/train/state_parts.hpp"
 
 namespace troupe::sim {
 

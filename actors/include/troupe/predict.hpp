@@ -1,5 +1,5 @@
 /// Answers requests with trained weights: troupe::train::Predictor. Link troupe::train.
 #pragma once
 
-#include "actors/train/predictor.hpp"
+#include "actors/train/api/predictor.hpp"
 #include "troupe/train.hpp"

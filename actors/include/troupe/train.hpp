@@ -8,7 +8,7 @@
 #pragma once
 
 #include "actors/data/torch.hpp"
-#include "actors/train/batch.hpp"
-#include "actors/train/train.hpp"
+#include "actors/train/api/train.hpp"
+#include "actors/train/job/batch.hpp"
 #include "troupe/data.hpp"
 #include "troupe/session.hpp"

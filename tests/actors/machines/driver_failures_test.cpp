@@ -1,6 +1,6 @@
 // What hangs, what fails again and again, and how a job ends that cannot go on.
 
-#include "actors/train/first_loader.hpp"
+#include "actors/train/driver/first_loader.hpp"
 #include "tests/actors/machines/driver_script.hpp"
 
 using namespace troupe;

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "actors/train/driver_machine.hpp"
+#include "actors/train/driver/driver_machine.hpp"
 
 namespace troupe::train {
 

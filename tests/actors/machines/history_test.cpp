@@ -1,11 +1,11 @@
 /// What a driver keeps of its metrics: pure functions and their text.
-#include "actors/train/history.hpp"
+#include "actors/train/driver/history.hpp"
 
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 
-#include "actors/train/run_losses.hpp"
+#include "actors/train/api/run_losses.hpp"
 
 using namespace troupe::train;
 

@@ -1,4 +1,4 @@
-#include "actors/train/ledger.hpp"
+#include "actors/train/driver/ledger.hpp"
 
 #include <catch2/catch.hpp>
 

@@ -1,10 +1,10 @@
 // Which batches a trainer asks for, and the memory they come in.
-#include "actors/train/prefetcher.hpp"
+#include "actors/train/batches/prefetcher.hpp"
 
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "actors/train/slot_pool.hpp"
+#include "actors/train/batches/slot_pool.hpp"
 
 using namespace troupe;
 using namespace troupe::train;

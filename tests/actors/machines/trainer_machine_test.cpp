@@ -1,5 +1,5 @@
 /// What one trainer does, as scripts.
-#include "actors/train/trainer_machine.hpp"
+#include "actors/train/trainer/trainer_machine.hpp"
 
 #include <catch2/catch.hpp>
 

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "actors/train/numerics.hpp"
+#include "actors/train/engine/numerics.hpp"
 #include "tests/actors/train/train_jobs.hpp"
 
 namespace troupe::train::testing {

@@ -2,10 +2,10 @@
 // device that writes it down, and the way of gradients through the host, on the CPU.
 #include <catch2/catch.hpp>
 
-#include "actors/train/device_batches.hpp"
-#include "actors/train/device_streams.hpp"
-#include "actors/train/leaf_results.hpp"
-#include "actors/train/numerics.hpp"
+#include "actors/train/engine/device_batches.hpp"
+#include "actors/train/engine/device_streams.hpp"
+#include "actors/train/engine/leaf_results.hpp"
+#include "actors/train/engine/numerics.hpp"
 #include "runtime/core/error.hpp"
 #include "tests/actors/train/recording_device.hpp"
 #include "tests/actors/train/train_jobs.hpp"

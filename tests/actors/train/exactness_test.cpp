@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <sstream>
 
-#include "actors/train/numerics.hpp"
+#include "actors/train/engine/numerics.hpp"
 #include "runtime/core/error.hpp"
 #include "tests/actors/train/train_jobs.hpp"
 

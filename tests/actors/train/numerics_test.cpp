@@ -1,4 +1,4 @@
-#include "actors/train/numerics.hpp"
+#include "actors/train/engine/numerics.hpp"
 
 #include <torch/torch.h>
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "actors/train/numerics.hpp"
+#include "actors/train/engine/numerics.hpp"
 #include "tests/actors/train/train_jobs.hpp"
 
 namespace troupe::train::testing {

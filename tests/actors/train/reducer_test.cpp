@@ -1,8 +1,8 @@
-#include "actors/train/reducer.hpp"
+#include "actors/train/engine/reducer.hpp"
 
 #include <catch2/catch.hpp>
 
-#include "actors/train/numerics.hpp"
+#include "actors/train/engine/numerics.hpp"
 #include "runtime/core/error.hpp"
 #include "tests/actors/train/train_jobs.hpp"
 

@@ -1,4 +1,4 @@
-#include "actors/train/state_transfer.hpp"
+#include "actors/train/engine/state_transfer.hpp"
 
 #include <bit>
 #include <catch2/catch.hpp>

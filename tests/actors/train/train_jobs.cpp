@@ -6,7 +6,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "actors/train/numerics.hpp"
+#include "actors/train/engine/numerics.hpp"
 #include "collectives/native/native_group.hpp"
 #include "runtime/core/random.hpp"
 #include "tests/collectives/ranks.hpp"

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "actors/train/batch.hpp"
-#include "actors/train/model.hpp"
-#include "actors/train/step_engine.hpp"
+#include "actors/train/engine/step_engine.hpp"
+#include "actors/train/job/batch.hpp"
+#include "actors/train/job/model.hpp"
 #include "collectives/process_group.hpp"
 #include "examples/mnist/model.hpp"
 

@@ -1,12 +1,12 @@
-#include "actors/train/train_state.hpp"
+#include "actors/train/engine/train_state.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <catch2/catch.hpp>
 #include <cstring>
 
-#include "actors/train/numerics.hpp"
-#include "actors/train/optimizer_state.hpp"
+#include "actors/train/engine/numerics.hpp"
+#include "actors/train/engine/optimizer_state.hpp"
 #include "runtime/core/error.hpp"
 #include "tests/actors/train/train_jobs.hpp"
 

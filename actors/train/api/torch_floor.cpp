@@ -1,0 +1,49 @@
+/// The floor of production: the jobs of this executable, LibTorch, native groups, the machine's disk.
+#include "actors/train/engine/numerics.hpp"
+#include "actors/train/engine/torch_engine.hpp"
+#include "actors/train/floor.hpp"
+#include "actors/train/job/job_registry.hpp"
+#include "actors/train/job/leaf_random.hpp"
+#include "actors/train/job/user_code.hpp"
+#include "actors/train/trainer/group_setup.hpp"
+
+namespace troupe::train {
+namespace {
+
+const JobType& type_of(const RunSettings& settings) {
+  return JobRegistry::instance().find(settings.job_type);
+}
+
+class TorchFloor final : public TrainFloor {
+ public:
+  std::unique_ptr<TrainEngine> make_engine(const RunSettings& settings) override {
+    set_up_numerics(settings.threads, computing_device(settings.on_gpu));
+    return make_torch_engine(settings);
+  }
+  std::shared_ptr<data::Dataset> make_dataset(const RunSettings& settings, data::Split split) override {
+    const JobType& type = type_of(settings);
+    return run_user_code(type.name + "::dataset", [&] { return type.make_dataset(settings.job, split); });
+  }
+  data::Sampling make_sampling(const RunSettings& settings, const data::Dataset& train) override {
+    return type_of(settings).make_sampling(settings.job, train);
+  }
+  void seed_generators(std::uint64_t seed) override { seed_default_generator(seed); }
+  std::string job_name(const RunSettings& settings) override { return type_of(settings).name; }
+  ErrorInfo describe_exception(const std::string& part) override { return describe_user_exception(part); }
+
+  std::unique_ptr<GroupMaker> make_groups(const Session& session, const RunSettings& settings) override {
+    return make_native_groups(session, settings);
+  }
+  std::unique_ptr<checkpoint::FileSystem> files(std::function<void()> progress) override {
+    return std::make_unique<checkpoint::PosixFileSystem>(std::move(progress));
+  }
+};
+
+}  // namespace
+
+TrainFloor& train_floor() {
+  static TorchFloor floor;
+  return floor;
+}
+
+}  // namespace troupe::train

@@ -1,0 +1,243 @@
+#include "actors/train/api/train.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+#include "actors/checkpoint/checkpoint_store.hpp"
+#include "actors/report/csv_log.hpp"
+#include "actors/report/json_log.hpp"
+#include "actors/report/reporter.hpp"
+#include "actors/report/tensorboard_log.hpp"
+#include "actors/report/terminal.hpp"
+#include "actors/train/driver/take_up.hpp"
+#include "actors/train/engine/state_parts.hpp"
+#include "runtime/core/random.hpp"
+#include "runtime/security/secret.hpp"
+#include "scheduler/init/embedded_cluster.hpp"
+
+namespace troupe::train {
+namespace {
+
+[[noreturn]] void refuse(const std::string& why, const std::string& todo) {
+  throw BadConfig("cannot train", why, todo);
+}
+
+/// Heartbeats come every second: less than a few of them tells nothing.
+constexpr Duration kShortest = std::chrono::seconds(3);
+
+void check(const Deadlines& d) {
+  for (const auto& [name, value] : {std::pair{"hang", d.hang}, std::pair{"spawn", d.spawn},
+                                    std::pair{"gather", d.gather}, std::pair{"stop", d.stop}}) {
+    if (value >= kShortest) continue;
+    refuse(std::string("deadlines.") + name + " = " + seconds_of(value),
+           "use at least " + seconds_of(kShortest));
+  }
+  if (d.collective != Duration{0} && d.collective < d.hang) {
+    refuse("deadlines.collective = " + seconds_of(d.collective) +
+               " is shorter than deadlines.hang = " + seconds_of(d.hang) +
+               ": those who wait for a slow rank would give up before it is known to hang",
+           "use 0 (30 s more than hang), or at least hang");
+  }
+}
+
+Duration collective_timeout(const Deadlines& d) {
+  return d.collective != Duration{0} ? d.collective : d.hang + std::chrono::seconds(30);
+}
+
+void check(const TrainOptions& o) {
+  if (o.logical_ranks < 1 || o.logical_ranks > 4096)
+    refuse("logical_ranks = " + std::to_string(o.logical_ranks), "use 1 to 4096");
+  if (o.trainers < 1) refuse("trainers = " + std::to_string(o.trainers), "use at least 1");
+  if (o.trainers > o.logical_ranks) {
+    refuse(std::to_string(o.trainers) + " trainers for " + std::to_string(o.logical_ranks) +
+               " logical ranks: some would have nothing to do",
+           "use at most as many trainers as logical ranks");
+  }
+  if (o.min_trainers < 1 || o.min_trainers > o.trainers) {
+    refuse("min_trainers = " + std::to_string(o.min_trainers),
+           "use 1 to trainers = " + std::to_string(o.trainers));
+  }
+  if (o.threads < 1 || o.threads > 1024) refuse("threads = " + std::to_string(o.threads), "use 1 to 1024");
+  if (!(o.trainer_gpus >= 0 && o.trainer_gpus <= 1)) {  // a NaN is refused, too
+    refuse("trainer_gpus = " + std::to_string(o.trainer_gpus) + ": a trainer computes on one GPU",
+           "use 0, 1 or a part of one, and more trainers for more GPUs");
+  }
+  check(o.deadlines);
+  if (o.loaders < 1 || o.loaders > 256) refuse("loaders = " + std::to_string(o.loaders), "use 1 to 256");
+  if (o.epochs < 1) refuse("epochs = " + std::to_string(o.epochs), "use at least 1");
+  if (o.micro_batch < 1) refuse("a batch of " + std::to_string(o.micro_batch), "use at least 1");
+  if (o.checkpoint_every < 0)
+    refuse("checkpoint_every = " + std::to_string(o.checkpoint_every),
+           "use 0 (each epoch) or a number of steps");
+  if (o.keep_checkpoints < 1)
+    refuse("keep_checkpoints = " + std::to_string(o.keep_checkpoints), "keep at least 1");
+  if (o.resume && o.checkpoint_folder.empty())
+    refuse("resume without a checkpoint folder", "name the folder");
+  if (!o.stop_early.metric.empty() && o.stop_early.patience < 1)
+    refuse("stop_early.patience = " + std::to_string(o.stop_early.patience), "use at least 1 epoch");
+  if (!o.keep_best.empty() && o.checkpoint_folder.empty())
+    refuse("keep_best = " + o.keep_best + " without a checkpoint folder", "name the folder");
+  for (const auto& metric : {o.stop_early.metric, o.keep_best}) {
+    if (metric.starts_with("test/") && !o.evaluate)
+      refuse("the metric " + metric + " of a run without an evaluation", "leave evaluate = false out");
+  }
+}
+
+std::string count(std::int64_t n, const std::string& what) {
+  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+}
+
+/// "Digits: 4 logical ranks x batch 25, 2 trainers, 1 loader, 1 node, seed 7"
+std::string title_of(const DriverSession& session, std::uint64_t job_type, const TrainOptions& o) {
+  const std::string what = o.title.empty() ? JobRegistry::instance().find(job_type).name : o.title;
+  return what + ": " + count(o.logical_ranks, "logical rank") + " x batch " + std::to_string(o.micro_batch) +
+         ", " + count(o.trainers, "trainer") + ", " + count(o.loaders, "loader") + ", " +
+         count(static_cast<std::int64_t>(session.nodes().size()), "node") + ", seed " +
+         std::to_string(o.seed);
+}
+
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+/// Everything that the options name, opened: a file that cannot be written is told before anything starts.
+Run::Reporting reporting_of(const TrainOptions& options) {
+  static const MonotonicClock clock;
+  static report::FdOutput output(STDOUT_FILENO);
+  Run::Reporting reporting;
+  reporting.on_event = options.on_event;
+  auto& sinks = reporting.sinks;
+  if (options.show_progress) sinks.push_back(std::make_unique<report::Reporter>(output, clock));
+  if (!options.events_json.empty()) {
+    sinks.push_back(
+        std::make_unique<report::JsonLog>(report::LogFile::open(options.events_json).value(), clock));
+  }
+  if (!options.metrics_csv.empty()) {
+    sinks.push_back(std::make_unique<report::CsvLog>(
+        report::LogFile::open(options.metrics_csv, options.resume).value(), clock));
+  }
+  if (!options.tensorboard_folder.empty()) {
+    sinks.push_back(std::make_unique<report::TensorBoardLog>(
+        report::TensorBoardLog::open(options.tensorboard_folder, seconds_since_1970).value()));
+  }
+  return reporting;
+}
+
+/// "run-12ab (pid 77 on host a)"
+std::string this_run(const RunSettings& settings) {
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host = {'?'};
+  return settings.run + " (pid " + std::to_string(::getpid()) + " on host " + host.data() + ")";
+}
+
+/// Makes sure that checkpoints can be written, and finds those to take up. Never none where one was asked
+/// for. Adds warnings to `told`, and takes the folder's lock if the run does not have it.
+void find_checkpoints(const TrainOptions& options, TakeUp how, RunOptions& run,
+                      std::optional<checkpoint::FolderLock>& folder, std::vector<report::Event>& told) {
+  if (options.checkpoint_folder.empty()) return;
+  checkpoint::PosixFileSystem files;
+  checkpoint::CheckpointStore store(files, {options.checkpoint_folder});
+  store.prepare().value();
+  if (!folder)
+    folder = checkpoint::FolderLock::take(options.checkpoint_folder, this_run(run.settings)).value();
+  const auto listed = store.list().value();
+  if (listed.empty() && how == TakeUp::kOwn && !options.resume) return;
+  if (!options.resume && how == TakeUp::kAsAsked) {
+    if (listed.empty()) return;
+    refuse("'" + options.checkpoint_folder + "' holds checkpoints of an earlier run, the newest is " +
+               listed.back().manifest_path,
+           "resume from them, or name another folder: a new run would let them go");
+  }
+  TakenUp taken = take_up(listed, job_identity(run.settings));
+  if (taken.checkpoints.empty()) {
+    refuse(taken.bad.empty() ? "there is no checkpoint in '" + options.checkpoint_folder + "' to resume from"
+                             : "no checkpoint in '" + options.checkpoint_folder + "' is usable: " + taken.bad,
+           "name the folder of an earlier run, or start without resuming");
+  }
+  if (!taken.bad.empty()) told.push_back(report::Warning{"passed over: " + taken.bad});
+  run.resume = std::move(taken.checkpoints);
+  run.resumed_job = std::move(taken.job);
+}
+
+/// The snapshot takes its place among the checkpoints: what is newer was written by this run, later.
+void add_snapshot(const RunPlan& plan, RunOptions& run) {
+  if (!plan.from) return;
+  const JobPlace& place = plan.from->place;
+  if (plan.from->job_type != plan.job_type)
+    refuse("the snapshot is of another type of job", "clone a run with the same struct");
+  checkpoint::JobIdentity of = place.job;
+  if (plan.clone) {
+    const auto ours = job_identity(run.settings);
+    run.settings.new_options = of.job_sha256 != ours.job_sha256;
+    of.job = ours.job;
+    of.job_sha256 = ours.job_sha256;
+    of.seed = ours.seed;
+  }
+  if (const auto other = difference(of, job_identity(run.settings)))
+    refuse("the snapshot does not fit: " + *other,
+           plan.clone ? "clone with as many logical ranks and as large a batch"
+                      : "resume the same job, or clone");
+  if (!run.resumed_job) run.resumed_job = of;
+  const auto later = std::find_if(run.resume.begin(), run.resume.end(),
+                                  [&](const CheckpointInfo& c) { return c.step > place.step; });
+  run.resume.insert(later, {kSnapshotPath, place.step, hash_of_bytes(*plan.from->state),
+                            plan.clone ? "" : place.history, true});
+}
+
+}  // namespace
+
+RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp take_up,
+                       std::optional<checkpoint::FolderLock>& folder, std::vector<report::Event>& told) {
+  const TrainOptions& options = plan.options;
+  check(options);
+  RunOptions run;
+  run.settings.job_type = plan.job_type;
+  run.settings.job = plan.job;
+  run.settings.job_text = JobRegistry::instance().find(plan.job_type).describe(run.settings.job);
+  run.settings.run = "run-" + to_hex(SystemRandom().next());
+  const auto key = JobKey::generate();
+  run.settings.key.assign(key.reveal().begin(), key.reveal().end());
+  run.settings.logical_ranks = options.logical_ranks;
+  run.settings.micro_batch = options.micro_batch;
+  run.settings.seed = options.seed;
+  run.settings.epochs = options.epochs;
+  run.settings.find_unused_parameters = options.find_unused_parameters;
+  run.settings.exact = options.exact;
+  run.settings.threads = options.threads;
+  run.settings.on_gpu = options.trainer_gpus > 0;
+  run.settings.encrypt_data_plane = options.encrypt_data_plane;
+  run.settings.group_timeout_s = to_seconds(collective_timeout(options.deadlines));
+  run.settings.checkpoint_folder = options.checkpoint_folder;
+  run.keep_checkpoints = options.keep_checkpoints;
+  find_checkpoints(options, take_up, run, folder, told);
+  add_snapshot(plan, run);
+  run.trainers = options.trainers;
+  run.min_trainers = options.min_trainers;
+  run.deadlines = options.deadlines;
+  run.loaders = options.loaders;
+  run.evaluate = options.evaluate;
+  run.checkpoint_every = options.checkpoint_every;
+  run.trainer_cpus = options.trainer_cpus;
+  run.trainer_gpus = options.trainer_gpus;
+  run.stop_early = options.stop_early;
+  run.keep_best = options.keep_best;
+  run.keep_best_mode = options.keep_best_mode;
+  run.chaos = options.chaos;
+  if (const auto* cluster = session.embedded()) {
+    for (const auto pid : cluster->node_pids()) run.node_pids.push_back(pid);
+    run.head_pid = cluster->head_pid();
+  }
+  return run;
+}
+
+Run start_training(const DriverSession& session, RunPlan plan) {
+  check(plan.options);
+  Run::Reporting reporting = reporting_of(plan.options);
+  const report::JobStarted started{title_of(session, plan.job_type, plan.options), plan.options.epochs};
+  return {session, std::move(plan), std::move(reporting), started};
+}
+
+}  // namespace troupe::train

@@ -1,0 +1,121 @@
+/// troupe::train::run: data-parallel training of a user's struct on a cluster.
+///
+///     auto result = troupe::train::run(session, Digits{folder}, {.logical_ranks = 4, .micro_batch = 25,
+///     .epochs = 3,
+///                                                                .trainers = 2, .loaders = 1, .seed = 7});
+///
+/// It shows its progress and a summary on standard output, ends after the current step at Ctrl-C, and a
+/// second Ctrl-C ends the program. `start` does the same through a handle (run.hpp).
+///
+/// The struct has model(), optimizer(net), criterion(output, batch) or loss(net, batch), and dataset(split);
+/// see actors/train/job/model.hpp.
+/// It crosses processes, so its fields are data. The result depends on the struct, the logical ranks, the
+/// micro-batch and the seed alone: not on how many trainers ran, which died, or when they were replaced.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/report/events.hpp"
+#include "actors/train/api/run.hpp"
+#include "actors/train/api/weights.hpp"
+#include "actors/train/job/job_registry.hpp"
+#include "scheduler/init/init.hpp"
+
+namespace troupe::train {
+
+struct TrainOptions {
+  int logical_ranks = 1;          ///< L: part of the job's identity. Global batch = L x micro_batch
+  std::int64_t micro_batch = 32;  ///< samples a logical rank a step
+  int epochs = 1;
+  int trainers = 1;                   ///< processes that compute; at most L
+  int loaders = 1;                    ///< processes that read
+  std::uint64_t seed = 0;             ///< of weights, order of samples and dropout
+  bool evaluate = true;               ///< the test set after every epoch, each sample once
+  std::string checkpoint_folder{};    ///< empty: none
+  std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
+  int keep_checkpoints = 3;           ///< older ones go once this run has written so many
+  int min_trainers = 1;  ///< fewer do not train: the job waits for more (Deadlines::gather), then fails
+  int threads = 1;       ///< intra-op threads of a trainer; other numbers give other bits
+  bool exact = true;     ///< refuse a trainer whose processor or LibTorch gives other bits
+  bool encrypt_data_plane = false;  ///< gradients between hosts, where they are else authenticated alone
+  Deadlines deadlines{};            ///< how long to wait, from the last progress
+  bool resume = false;              ///< take up at the newest checkpoint in the folder: it must have one
+  /// CPUs that a trainer reserves on its node. A trainer that finds none free waits until another one has
+  /// gone. 0: it reserves none, so that any number runs on any machine.
+  double trainer_cpus = 0;
+  /// GPUs that a trainer holds on its node, and computes on: 0 (the CPU), 1, or a part of one that trainers
+  /// share. A trainer that finds none free waits; the job says what it waits for, and trains meanwhile if
+  /// min_trainers are there. Part of the numerics, not of the job's identity.
+  double trainer_gpus = 0;
+  StopEarly stop_early{};  ///< {.metric = "test/loss", .patience = 3}: end when it gets no better
+  /// "test/accuracy": the checkpoint of the epoch with the best value stays, however old it is
+  /// (RunResult::best_checkpoint).
+  std::string keep_best{};
+  Mode keep_best_mode = Mode::kAuto;  ///< which values of it are better
+  std::vector<ChaosStep> chaos{};     ///< faults on purpose
+
+  /// A parameter that the loss of a leaf does not depend on counts as zeros there; otherwise it is an error
+  /// that names it. Costs one small reduction a step. Jobs whose nets train in turns need it.
+  bool find_unused_parameters = false;
+  bool return_weights = true;  ///< RunResult::load() works; a copy of the weights in this process
+
+  std::string title{};        ///< the first line shown; empty: the struct's name, the ranks and trainers
+  bool show_progress = true;  ///< a bar on a terminal, lines elsewhere, a summary: on standard output
+  std::string events_json{};  ///< a file for every event as a line of JSON; empty: none
+  std::string metrics_csv{};  ///< a file for every figure as a row; a resumed run adds rows; empty: none
+  std::string tensorboard_folder{};  ///< empty: none
+  /// SIGINT and SIGTERM end the job after the current step, with a checkpoint where those are kept; a second
+  /// one ends the program. A signal that the program handles itself is left alone.
+  bool handle_signals = true;
+  /// Told of everything that happens, in the thread that waits for the run. If it throws, the job ends and
+  /// the exception goes on to who waits.
+  std::function<void(const report::Event&)> on_event{};
+};
+
+/// What a run is to do, without the job's type.
+struct RunPlan {
+  std::uint64_t job_type = 0;
+  wire::Bytes job;
+  TrainOptions options;
+  std::optional<Snapshot> from{};  ///< begins with this state
+  bool clone = false;              ///< that state may be of another struct and seed
+};
+
+/// What a driver may take up from the checkpoint folder.
+enum class TakeUp : std::uint8_t {
+  kAsAsked,  ///< what the options say: what is there, or nothing, and then there must be nothing
+  kOwn,      ///< what this very run has left there; from the beginning if it has left nothing
+};
+
+/// What a driver is started with. Throws BadConfig for options that make no sense, and for checkpoints that
+/// do not fit; takes the checkpoint folder's lock if `folder` is empty, and adds what is to be told.
+RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp take_up,
+                       std::optional<checkpoint::FolderLock>& folder, std::vector<report::Event>& told);
+
+/// The part of start() that does not depend on the job's type.
+Run start_training(const DriverSession& session, RunPlan plan);
+
+/// Begins to train. Throws BadConfig for options that make no sense, IoError for a file that cannot be
+/// written. `session` must outlive the run.
+template <class Job>
+Run start(const DriverSession& session, const Job& job, const TrainOptions& options) {
+  (void)&JobEntry<Job>::registered;
+  return start_training(session, {JobEntry<Job>::kId, wire::encode(job), options});
+}
+
+/// Trains, and returns what came of it. Throws as start() and Run::wait().
+template <class Job>
+RunResult run(const DriverSession& session, const Job& job, const TrainOptions& options) {
+  return start(session, job, options).wait();
+}
+
+template <class Job>
+Run Run::clone(const Job& job, const TrainOptions& options) const {
+  (void)&JobEntry<Job>::registered;
+  return start_clone({JobEntry<Job>::kId, wire::encode(job), options, {}, true});
+}
+
+}  // namespace troupe::train

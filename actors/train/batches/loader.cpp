@@ -1,0 +1,214 @@
+#include "actors/train/batches/loader.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <numeric>
+
+#include "actors/train/driver/train_driver.hpp"
+#include "actors/train/floor.hpp"
+
+namespace troupe::train {
+namespace {
+
+constexpr Duration kHeartbeat = std::chrono::seconds(1);
+/// A test sample needs no gradients, so more of them fit than in a training batch.
+constexpr std::int64_t kTestPiece = 250;
+constexpr std::uint64_t kTestPieceBytes = std::uint64_t{16} << 20;
+/// What fits into one message, with room for the rest of it.
+constexpr std::size_t kMaxRemoteBatch = (std::size_t{64} << 20) - (64 << 10);
+
+std::vector<std::int64_t> range(std::int64_t begin, std::int64_t end) {
+  std::vector<std::int64_t> indices(static_cast<std::size_t>(end - begin));
+  std::iota(indices.begin(), indices.end(), begin);
+  return indices;
+}
+
+}  // namespace
+
+/// While one lives the loader computes `what`; then it waits for the next request.
+class Loader::Computing {
+ public:
+  Computing(Loader& loader, const std::string& what) : loader_(loader) {
+    loader_.computes(what);
+    loader_.start_heartbeat();  // a trainer's first request may overtake the driver's, and never end
+  }
+  ~Computing() { loader_.computes({}); }
+  Computing(const Computing&) = delete;
+  Computing& operator=(const Computing&) = delete;
+
+ private:
+  Loader& loader_;
+};
+
+Loader::Loader(RunSettings settings, ActorHandle<TrainDriver> driver)
+    : child_came_back_(SharedMemory::create("forks", 1, true).value()),
+      settings_(std::move(settings)),
+      driver_(driver) {
+  TrainFloor& floor = train_floor();
+  train_ = floor.make_dataset(settings_, data::Split::kTrain);
+  test_ = floor.make_dataset(settings_, data::Split::kTest);
+  info_.train_size = train_->size();
+  info_.test_size = test_->size();
+  check_forks();
+  if (info_.test_size < 0) {
+    throw BadConfig("cannot test", "the test set's size() is " + std::to_string(info_.test_size),
+                    "return 0 where there is none");
+  }
+  info_.sampling = floor.make_sampling(settings_, *train_);
+  info_.sampling_hash = data::sampling_hash(info_.sampling);
+  sampler_ = std::make_unique<data::LeafSampler>(sampler_options(settings_, info_));
+  info_.steps_per_epoch = sampler_->steps_per_epoch();
+}
+
+DataInfo Loader::describe() {
+  const Computing computing(*this, "the first batch");
+  const auto first = sampler_->indices(0, 0, 0);
+  info_.batch_bytes =
+      data::BatchBuilder(*train_, first, random_key(settings_, data::Split::kTrain, 0), hooks()).total();
+  // By the bytes of a sample, so that a piece of large images fits, too.
+  const auto by_bytes = static_cast<std::int64_t>(kTestPieceBytes * first.size() / info_.batch_bytes);
+  info_.test_piece = std::max(settings_.micro_batch, std::min(kTestPiece, by_bytes));
+  if (info_.test_size > 0) {
+    const auto piece = range(0, std::min(info_.test_size, info_.test_piece));
+    info_.test_batch_bytes =
+        data::BatchBuilder(*test_, piece, random_key(settings_, data::Split::kTest, 0), hooks()).total();
+  }
+  return info_;
+}
+
+int Loader::pid() const {
+  return ::getpid();
+}
+
+Loader::~Loader() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  ends_.notify_all();
+  if (heartbeat_.joinable()) heartbeat_.join();
+}
+
+void Loader::start_heartbeat() {
+  if (heartbeat_.joinable()) return;
+  heartbeat_ = Thread::quiet([this, me = this_actor().address().actor] {
+    std::unique_lock lock(mutex_);
+    while (!ending_) {
+      const Progress now = progress_;
+      lock.unlock();
+      driver_.tell<&TrainDriver::loader_lives>(me, now);  // may be held back
+      lock.lock();
+      if (!ending_) ends_.wait_for(lock, kHeartbeat);
+    }
+  });
+}
+
+void Loader::computes(const std::string& what) {
+  const std::lock_guard lock(mutex_);
+  progress_ = {progress_.count + 1, !what.empty(), what};
+}
+
+data::SampleHooks Loader::hooks() {
+  return {.before =
+              [this] {
+                const std::lock_guard lock(mutex_);
+                ++progress_.count;
+              },
+          .seed = [](std::uint64_t seed) { train_floor().seed_generators(seed); },
+          .after = [this] { check_forks(); }};
+}
+
+/// A child that comes back from the dataset's code would answer in its parent's name, with half of its
+/// threads' locks held: it ends, and the parent says why.
+void Loader::check_forks() const {
+  const std::atomic_ref<std::byte> came_back(*child_came_back_.data());
+  if (fork_guard_.is_in_child()) {
+    came_back.store(std::byte{1});
+    ::_exit(1);
+  }
+  if (came_back.load(std::memory_order_relaxed) == std::byte{0}) return;
+  throw BadConfig(
+      train_floor().job_name(settings_) + "::dataset forked a process that came back from its code",
+      "such a child has its parent's memory and links, and none of its threads",
+      "let it end in its own code, with _exit(), or run a program in it");
+}
+
+const data::Dataset& Loader::dataset(data::Split split) const {
+  return split == data::Split::kTrain ? *train_ : *test_;
+}
+
+std::span<std::byte> Loader::slot(const BatchAsk& ask) {
+  const ActorId trainer = ask.trainer.actor;
+  const Session session = this_actor().session();
+  if (!regions_.contains(trainer)) {
+    session.monitor(ask.trainer, [this, session, trainer](const std::string&) {
+      // The dead cannot take its names back, and the node keeps what a loader holds.
+      for (const auto& [name, memory] : regions_[trainer]) session.drop_region(name);
+      regions_.erase(trainer);
+    });
+  }
+  auto& regions = regions_[trainer];
+  std::erase_if(regions, [&](const auto& region) {
+    return std::find(ask.regions.begin(), ask.regions.end(), region.first) == ask.regions.end();
+  });
+  auto at = regions.find(ask.region);
+  if (at == regions.end())
+    at =
+        regions.emplace(ask.region, session.open_region(ask.region, ask.region_bytes, "loader", false)).first;
+  const auto& memory = at->second;
+  if (ask.offset > memory.size() || ask.bytes > memory.size() - ask.offset) {
+    throw_error(
+        {ErrorCode::kLimit, "cannot construct a batch", "its slot lies outside of the trainer's region", ""});
+  }
+  return {memory.data() + ask.offset, ask.bytes};
+}
+
+std::vector<std::int64_t> Loader::indices_of(const BatchAsk& ask) {
+  const std::int64_t size = dataset(ask.split).size();
+  if (size != ask.samples) {
+    throw_error({ErrorCode::kBadInput, "the " + std::string(data::split_name(ask.split)) + " set has changed",
+                 "it has " + std::to_string(size) + " samples now, and had " + std::to_string(ask.samples) +
+                     " when the job began",
+                 "leave the data as it is while a job runs"});
+  }
+  if (ask.split == data::Split::kTrain)
+    return sampler_->indices(ask.epoch, static_cast<std::int64_t>(ask.step), static_cast<int>(ask.leaf));
+  const auto begin = static_cast<std::int64_t>(ask.step) * ask.piece;
+  if (begin < 0 || begin >= size || ask.piece < 1)
+    throw_error({ErrorCode::kBadInput, "cannot construct a batch", "no such test samples", ""});
+  return range(begin, std::min(size, begin + ask.piece));
+}
+
+BatchGiven Loader::load(const BatchAsk& ask) {
+  check_forks();
+  const bool train = ask.split == data::Split::kTrain;
+  const Computing computing(*this, train ? "the batch of epoch " + std::to_string(ask.epoch + 1) + ", step " +
+                                               std::to_string(ask.step + 1) + ", leaf " +
+                                               std::to_string(ask.leaf)
+                                         : "piece " + std::to_string(ask.step) + " of the test set");
+  const auto indices = indices_of(ask);
+  const data::BatchKey key{ask.epoch, ask.step, ask.leaf};
+  data::BatchBuilder batch(dataset(ask.split), indices, random_key(settings_, ask.split, ask.epoch), hooks());
+  const std::size_t bytes = batch.total();
+  if (ask.trainer.node != this_actor().address().node) {
+    if (bytes > kMaxRemoteBatch) {
+      throw_error({ErrorCode::kLimit, "cannot send a batch of " + std::to_string(bytes) + " bytes",
+                   "its trainer is on another node, and a message holds " + std::to_string(kMaxRemoteBatch),
+                   "use a smaller micro_batch"});
+    }
+    // Aligned as batches are: a vector of bytes need not be.
+    std::vector<data::BatchHeader> aligned(bytes / sizeof(data::BatchHeader) + 2);
+    void* at = aligned.data();
+    std::size_t room = aligned.size() * sizeof(data::BatchHeader);
+    auto* start = static_cast<std::byte*>(std::align(data::kBatchAlignment, bytes, at, room));
+    batch.write({start, bytes}, key);
+    return {wire::Bytes(start, start + bytes), 0};
+  }
+  if (bytes > ask.bytes) return {{}, bytes};
+  batch.write(slot(ask), key);
+  return {};
+}
+
+}  // namespace troupe::train

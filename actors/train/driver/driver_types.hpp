@@ -1,0 +1,219 @@
+/// The driver's configuration, events and actions.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "actors/train/deadlines.hpp"
+#include "actors/train/driver/history.hpp"
+#include "actors/train/driver/ledger.hpp"
+#include "actors/train/messages.hpp"
+#include "actors/train/plan.hpp"
+#include "runtime/core/clock.hpp"
+#include "runtime/core/error.hpp"
+#include "runtime/core/ids.hpp"
+
+namespace troupe::train {
+
+/// A checkpoint that can be started from.
+struct CheckpointInfo {
+  std::string path;
+  std::int64_t step = 0;   ///< steps in its state
+  StateHash hash;          ///< empty if not known
+  std::string history{};   ///< encode_history; empty: none
+  bool in_memory = false;  ///< a snapshot: no file, and nobody's best checkpoint
+  bool operator==(const CheckpointInfo&) const = default;
+};
+
+/// Failures are answered with a pause that doubles, and a bounded number of times.
+struct RestartPolicy {
+  int budget = 16;  ///< in a row without progress, whatever caused them, before it gives up
+  /// At one step, of those that the job's own code is blamed for (ended_by_itself, a hang, a standstill),
+  /// before the job fails.
+  int at_one_step = 3;
+  Duration first_pause = std::chrono::milliseconds(100);
+  Duration longest_pause = std::chrono::seconds(10);
+  /// Before the next try after so many failures in a row.
+  Duration pause_after(int failures) const;
+};
+
+/// How long each state may last.
+struct DriverDeadlines : Deadlines {
+  Duration start_grace = std::chrono::seconds(10);  ///< waits this long for all wanted trainers, then min
+  Duration quiesce = std::chrono::seconds(6);       ///< then the trainer is killed, unless it computes
+  Duration kill = std::chrono::seconds(6);  ///< then it counts as dead though nobody saw it: its messages are
+                                            ///< refused and its regions never used again
+  Duration standstill = std::chrono::seconds(30);  ///< nobody computes, and nobody makes progress
+  Duration silence = std::chrono::seconds(6);      ///< a trainer or loader without a sign of life is killed
+};
+
+struct DriverConfig {
+  int logical_ranks = 1;
+  int trainers = 1;  ///< wanted; at most logical_ranks
+  int min_trainers = 1;
+  int loaders = 1;
+  int epochs = 1;
+  std::int64_t steps_per_epoch = 1;
+  std::int64_t test_pieces = 0;       ///< evaluated after each epoch; 0: no evaluation
+  bool checkpoints = false;           ///< whether checkpoints are written at all
+  std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
+  int keep_checkpoints = 3;           ///< of this run; older ones, of any run, go
+  StopEarly stop_early;
+  std::string keep_best;  ///< the checkpoint with the best value of this metric stays; empty: none does
+  Mode keep_best_mode = Mode::kAuto;
+  int ahead = 8;               ///< steps that may be run ahead of the commit
+  int failed_generations = 3;  ///< generations that fail in a row before the most suspected trainer is killed
+  RestartPolicy restart;
+  DriverDeadlines deadlines;
+  std::uint32_t incarnation = 1;  ///< from the head
+  /// All checkpoints of an earlier run, oldest first; the job takes up at the last that a trainer can read.
+  /// Empty: from step 0.
+  std::vector<CheckpointInfo> resume;
+  /// The hash of the indices that the sampler deals to a slot. Checked at each epoch's end if given.
+  std::function<std::uint64_t(int epoch, std::int64_t step_in_epoch, int leaf)> expected_indices;
+  /// The same of a piece of the test set.
+  std::function<std::uint64_t(std::int64_t piece)> expected_piece;
+};
+
+// Events: a trainer's reports (messages.hpp), and these.
+
+enum class SpawnKind : std::uint8_t { kTrainer, kLoader };
+
+/// A trainer is up and can be given orders. `token` is its SpawnTrainer's.
+struct TrainerReady {
+  std::uint64_t token = 0;
+  ActorId actor{};
+  NodeId node{};
+  std::string data_address;
+};
+/// The process is gone: seen by its node (pidfd), or its node was declared dead.
+struct TrainerDown {
+  ActorId actor{};
+  std::string reason;
+};
+struct LoaderReady {
+  std::uint64_t token = 0;
+  ActorId actor{};
+  NodeId node{};
+  std::string address;
+};
+struct LoaderDown {
+  ActorId actor{};
+  std::string reason;
+};
+/// A loader's sign of life, every second, from a thread that reads no data.
+struct LoaderHeartbeat {
+  ActorId actor{};
+  Progress progress;
+};
+struct SpawnFailed {
+  std::uint64_t token = 0;
+  std::string reason;
+  ErrorCode code = ErrorCode::kUnavailable;
+};
+/// The cluster has no room for that spawn now, and says why.
+struct SpawnWaits {
+  std::uint64_t token = 0;
+  std::string why;
+};
+/// Ctrl-C. The first time the job ends at a checkpoint, the second time at once.
+struct StopRequested {
+  bool hold_state = false;  ///< somebody wants the state: end where a trainer holds it
+};
+struct DriverTick {};
+
+using DriverEvent = std::variant<TrainerReady, TrainerDown, LoaderReady, LoaderDown, LoaderHeartbeat,
+                                 SpawnFailed, SpawnWaits, TrainerReport, StopRequested, DriverTick>;
+
+// Actions.
+
+struct SpawnActor {
+  SpawnKind kind = SpawnKind::kTrainer;
+  std::uint64_t token = 0;
+  std::string reason;
+};
+/// The spawn is not wanted any more: whatever it leads to is to be killed.
+struct CancelSpawn {
+  std::uint64_t token = 0;
+  std::string reason;
+};
+struct SendOrder {
+  ActorId trainer{};
+  TrainerOrder order;
+};
+/// Fencing is death. Answered by TrainerDown (LoaderDown).
+struct KillActor {
+  ActorId actor{};
+  std::string reason;
+};
+/// The step is committed: write it to the ledger and the metrics.
+struct CommitStep {
+  LedgerEntry entry;
+  double loss = 0;  ///< mean over the leaves, added in leaf order
+};
+/// Steps from `to` on are void; they will run again.
+struct RewindLedger {
+  std::int64_t from = 0;
+  std::int64_t to = 0;
+  std::string reason;
+};
+/// The checkpoint holds a committed state: publish it (and let older ones go).
+struct AcceptCheckpoint {
+  CheckpointInfo checkpoint;
+};
+struct EpochDone {
+  int epoch = 0;
+  std::vector<Figure> train;              ///< over the epoch's slots, in their order; "loss" first
+  std::vector<Figure> test;               ///< over the pieces of the test set, in their order
+  std::int64_t count = 0;                 ///< test samples; 0 without an evaluation
+  std::map<std::string, double> metrics;  ///< both as "train/loss", "test/loss"
+};
+/// A wait is over that should have ended before: to be told and counted.
+struct DeadlineExpired {
+  std::string text;
+};
+/// The job goes on from this checkpoint.
+struct Resumed {
+  CheckpointInfo checkpoint;
+};
+/// A line for the user: what died and why, a failed checkpoint.
+struct Notice {
+  std::string text;
+  ActorId actor{};  ///< whom it is about, if it is about one
+};
+/// Training goes on after a fault (or a widening). Times are the driver's `now` at each event.
+struct Recovered {
+  Generation generation;
+  std::string cause;         ///< "trainer 3 died: signal 9", "trainer 5 joined"
+  bool fault = true;         ///< false for a widening
+  Instant detected{};        ///< the driver knew
+  Instant left{};            ///< the last survivor had left the collective
+  Instant training_again{};  ///< a step of the new generation was applied
+  int trainers = 0;          ///< in the new generation
+};
+struct JobDone {
+  StateHash hash;  ///< empty: stopped while no trainer could say it
+  std::int64_t steps = 0;
+  bool stopped = false;           ///< ended early by StopRequested
+  bool stopped_early = false;     ///< ended early by StopEarly
+  std::int64_t begun_at = 0;      ///< steps of earlier runs
+  int failed_checkpoints = 0;     ///< that could not be written
+  std::int64_t saved = kNoState;  ///< steps in the newest checkpoint
+  std::string history;            ///< of the state it ends with
+  double best_metric = 0;         ///< of keep_best; meaningful with a best checkpoint
+  std::string best_checkpoint;    ///< path of its manifest; empty: none
+};
+struct JobFailed {
+  std::string reason;
+  std::string todo;  ///< what the user can do, if it is known
+};
+
+using DriverAction =
+    std::variant<SpawnActor, CancelSpawn, SendOrder, KillActor, CommitStep, RewindLedger, AcceptCheckpoint,
+                 EpochDone, DeadlineExpired, Resumed, Notice, Recovered, JobDone, JobFailed>;
+
+}  // namespace troupe::train

@@ -1,0 +1,599 @@
+#include "actors/train/driver/train_driver.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+
+#include "actors/train/batches/batch_feed.hpp"
+#include "actors/train/floor.hpp"
+
+namespace troupe::train {
+namespace {
+
+constexpr Duration kTick = std::chrono::milliseconds(100);
+constexpr Duration kRateWindow = std::chrono::milliseconds(500);
+constexpr std::size_t kMostEventsKept = 100'000;
+
+Instant now() {
+  return MonotonicClock().now();
+}
+
+std::string encode_address(const ActorAddress& address) {
+  const auto bytes = wire::encode(address);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+TrainDriver::TrainDriver(RunOptions options)
+    : options_(std::move(options)),
+      session_(this_actor().session()),
+      first_(options_.deadlines, options_.restart) {
+  so_far_.faults = options_.faults;
+  if (!options_.resume.empty())
+    so_far_.metrics = decode_history(options_.resume.back().history).value_or(History{}).metrics;
+}
+
+TrainDriver::~TrainDriver() {
+  const ErrorInfo died{ErrorCode::kActorDied, "the job's driver died", "it was ended", ""};
+  if (waiting_) waiting_->fail(died);
+  if (!over_) result_.fail(died);
+}
+
+// Start.
+
+Future<RunResult> TrainDriver::run() {
+  started_at_ = epoch_started_at_ = now();
+  learn_data();
+  watch_first_loader();
+  return result_.future();
+}
+
+/// The first loader says how much data there is; it also finds bad data before anything else is started.
+void TrainDriver::learn_data() {
+  if (over_) return;
+  const int number = loader_count_++;
+  const auto me = this_actor().self<TrainDriver>();
+  first_.starts(now());
+  session_
+      .spawn_async<Loader>({.isolated = true, .label = "loader " + std::to_string(number)}, options_.settings,
+                           me)
+      .then([this, number](Result<ActorHandle<Loader>> loader) {
+        if (!loader) return first_loader_died(loader.error());
+        if (over_) return session_.kill(*loader, "the job is over");
+        first_loader_ = std::pair(*loader, number);
+        first_.reads(now());
+        loader->tell<&Loader::start_heartbeat>();
+        read_first_batch(*loader);
+      });
+}
+
+void TrainDriver::read_first_batch(const ActorHandle<Loader>& loader) {
+  loader.call<&Loader::describe>().then([this, loader](Result<DataInfo> info) {
+    if (over_) return;
+    if (!info && info.error().code == ErrorCode::kTaskFailed && first_.read_again()) {
+      emit(report::Warning{"the first batch is read again: " + info.error().why});
+      return read_first_batch(loader);
+    }
+    if (!info) return first_loader_died(info.error());
+    first_.done();
+    data_ = *info;
+    try {
+      start_machine();
+    } catch (const Error& error) {
+      finish(error.info());
+    }
+  });
+}
+
+/// What it threw is bad data, and ends the job; a death may be anybody's.
+void TrainDriver::first_loader_died(const ErrorInfo& how) {
+  if (over_) return;
+  first_loader_.reset();
+  if (how.code != ErrorCode::kActorDied && how.code != ErrorCode::kUnavailable)
+    return finish(of_the_dataset(train_floor().job_name(options_.settings), how));
+  if (!first_.try_again(how.why)) {
+    return finish(ErrorInfo{ErrorCode::kTaskFailed, "the job has no data",
+                            "the first loader died again and again, the last time: " + how.why,
+                            "look at the job's dataset() and its get()"});
+  }
+  ++so_far_.faults;
+  first_.done();
+  emit(report::Fault{"the first loader died: " + how.why, {}, {}, {}});
+  this_actor().run_after(first_.pause(), [this] { learn_data(); });
+}
+
+void TrainDriver::watch_first_loader() {
+  if (over_ || machine_ != nullptr) return;
+  if (const auto why = first_.overdue(now())) {
+    return finish(ErrorInfo{ErrorCode::kTimeout, "the job has no data",
+                            "the first loader is given up: " + *why,
+                            "look at the job's dataset() and its get(), or raise the option deadlines"});
+  }
+  this_actor().run_after(kTick, [this] { watch_first_loader(); });
+}
+
+void TrainDriver::check_resumed(const std::string& numerics) {
+  if (!options_.resumed_job) return;
+  if (const auto other =
+          difference(*options_.resumed_job, job_identity(options_.settings, *data_, numerics))) {
+    throw BadConfig("cannot resume from " + options_.resume.back().path, *other,
+                    numerics.empty()
+                        ? "resume the same job on the same data, or name another checkpoint folder"
+                        : "resume on a machine and with a LibTorch that compute alike");
+  }
+}
+
+void TrainDriver::start_machine() {
+  check_resumed({});
+  sampler_ = std::make_unique<data::LeafSampler>(sampler_options(options_.settings, *data_));
+  DriverConfig config;
+  config.logical_ranks = options_.settings.logical_ranks;
+  config.trainers = options_.trainers;
+  config.min_trainers = options_.min_trainers;
+  static_cast<Deadlines&>(config.deadlines) = options_.deadlines;
+  config.restart = options_.restart;
+  config.ahead = options_.ahead;
+  config.loaders = options_.loaders;
+  config.epochs = options_.settings.epochs;
+  config.steps_per_epoch = sampler_->steps_per_epoch();
+  config.test_pieces = options_.evaluate ? data_->test_pieces() : 0;
+  for (const ChaosStep& chaos : options_.chaos) {
+    const std::int64_t last = config.steps_per_epoch * config.epochs;
+    if (chaos.step <= last && chaos.rank < options_.trainers) continue;
+    throw BadConfig("cannot cause the fault at step " + std::to_string(chaos.step),
+                    "the job has " + std::to_string(last) + " steps and " +
+                        std::to_string(options_.trainers) + " trainers",
+                    "give a step and a rank that it has");
+  }
+  config.checkpoints = !options_.settings.checkpoint_folder.empty();
+  config.checkpoint_every = options_.checkpoint_every;
+  config.keep_checkpoints = options_.keep_checkpoints;
+  config.stop_early = options_.stop_early;
+  config.keep_best = options_.keep_best;
+  config.keep_best_mode = options_.keep_best_mode;
+  config.incarnation = session_.incarnation();
+  config.resume = options_.resume;
+  config.expected_indices = [this](int epoch, std::int64_t step, int leaf) {
+    return data::index_hash(sampler_->indices(static_cast<std::uint64_t>(epoch), step, leaf));
+  };
+  config.expected_piece = [info = trainers_data()](std::int64_t piece) {
+    std::vector<std::int64_t> indices;
+    const std::int64_t end = std::min(info.test_size, (piece + 1) * info.test_piece);
+    for (auto index = piece * info.test_piece; index < end; ++index) indices.push_back(index);
+    return data::index_hash(indices);
+  };
+  machine_ = std::make_unique<DriverMachine>(std::move(config), train_floor().mutations());
+  carry_out(machine_->start(now()));
+  if (stops_) feed(StopRequested{.hold_state = true});
+  tick();
+}
+
+DataInfo TrainDriver::trainers_data() const {
+  DataInfo info = *data_;
+  info.sampling.weights.clear();
+  return info;
+}
+
+void TrainDriver::tick() {
+  if (over_) return;
+  tell_who_waits();
+  feed(DriverTick{});
+  this_actor().run_after(kTick, [this] { tick(); });
+}
+
+void TrainDriver::feed(const DriverEvent& event) {
+  if (over_ || machine_ == nullptr) return;
+  const auto actions = machine_->on(event, now());
+  train_floor().watch(*machine_, event, actions);
+  carry_out(actions);
+}
+
+void TrainDriver::carry_out(const std::vector<DriverAction>& actions) {
+  for (const auto& action : actions) {
+    if (over_) return;
+    std::visit([this](const auto& one) { act(one); }, action);
+  }
+}
+
+// Who comes and goes.
+
+void TrainDriver::act(const SpawnActor& action) {
+  if (action.kind == SpawnKind::kTrainer) {
+    spawn_trainer(action.token);
+  } else {
+    spawn_loader(action.token);
+  }
+}
+
+void TrainDriver::spawn_trainer(std::uint64_t token) {
+  const int number = trainer_count_++;
+  ActorOptions options;
+  options.num_cpus = options_.trainer_cpus;
+  options.num_gpus = options_.trainer_gpus;
+  options.isolated = true;
+  options.label = "trainer " + std::to_string(number);
+  const auto spawned =
+      session_.spawn_async<Trainer>(options, options_.settings, this_actor().self<TrainDriver>());
+  if (options_.trainer_gpus > 0) waiting_spawns_[token] = spawned;
+  spawned.then([this, token, number](Result<ActorHandle<Trainer>> trainer) {
+    waiting_spawns_.erase(token);
+    if (!trainer) return spawn_failed(token, trainer.error());
+    trainer_up(token, number, *trainer);
+  });
+}
+
+void TrainDriver::tell_who_waits() {
+  for (auto at = waiting_spawns_.begin(); at != waiting_spawns_.end();) {
+    const std::string why = at->second.waits_for();
+    if (why.empty()) {
+      ++at;
+      continue;
+    }
+    const std::uint64_t token = at->first;
+    at = waiting_spawns_.erase(at);
+    feed(SpawnWaits{token, why});
+  }
+}
+
+/// A refusal is for good (the job has ended, another build): trying again would end as this did.
+void TrainDriver::spawn_failed(std::uint64_t token, const ErrorInfo& why) {
+  if (why.code == ErrorCode::kRefused) return finish(why);
+  feed(SpawnFailed{token, why.message(), why.code});
+}
+
+void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Trainer> trainer) {
+  const ActorId id = trainer.address().actor;
+  if (over_ || cancelled_.contains(token)) return session_.kill(trainer, "it is not wanted any more");
+  names_[id] = "trainer " + std::to_string(number);
+  trainer.call<&Trainer::hello>().then([this, token, number, trainer, id](Result<TrainerHello> hello) {
+    if (!hello) {
+      session_.kill(trainer, "it did not say hello");  // it may live, and hold its CPUs
+      return feed(SpawnFailed{token, hello.error().message(), hello.error().code});
+    }
+    names_[id] += " (pid " + std::to_string(hello->pid) + ")";
+    if (over_) return session_.kill(trainer, "the job is over");
+    if (const auto why = does_not_belong(*hello)) {
+      session_.kill(trainer, "it is not like the others");
+      return finish(*why);
+    }
+    trainers_[id] = {trainer, number, *hello, -1};
+    session_.monitor(trainer, [this, id](const std::string& reason) {
+      trainers_.erase(id);
+      feed(TrainerDown{id, reason});
+    });
+    trainer.tell<&Trainer::prepare>(trainers_data());
+    feed(TrainerReady{token, id, trainer.address().node, hello->data_address});
+  });
+}
+
+/// Why a trainer cannot train with the others.
+std::optional<ErrorInfo> TrainDriver::does_not_belong(const TrainerHello& hello) try {
+  if (!first_hello_) {
+    first_hello_ = hello;
+    if (options_.settings.exact) check_resumed(hello.numerics);
+    return {};
+  }
+  if (options_.settings.exact && first_hello_->numerics != hello.numerics)
+    return ErrorInfo{ErrorCode::kRefused, "a trainer would compute other bits",
+                     "it has '" + hello.numerics + "', the first one has '" + first_hello_->numerics + "'",
+                     "use the same processors and LibTorch everywhere, or the option exact = false"};
+  if (const auto difference = first_difference(first_hello_->layout, hello.layout); !difference.empty())
+    return ErrorInfo{ErrorCode::kBadInput, "two trainers made other models of the same job",
+                     difference + ", in its name, its type or its shape",
+                     "let model() and optimizer() depend on the job's fields alone: not on the process, its "
+                     "environment or the time"};
+  return {};
+} catch (const Error& error) {
+  return error.info();
+}
+
+void TrainDriver::spawn_loader(std::uint64_t token) {
+  if (first_loader_) {
+    const auto [loader, number] = *std::exchange(first_loader_, std::nullopt);
+    return loader_up(token, number, loader);
+  }
+  const int number = loader_count_++;
+  session_
+      .spawn_async<Loader>({.isolated = true, .label = "loader " + std::to_string(number)}, options_.settings,
+                           this_actor().self<TrainDriver>())
+      .then([this, token, number](Result<ActorHandle<Loader>> loader) {
+        if (!loader) return spawn_failed(token, loader.error());
+        loader_up(token, number, *loader);
+      });
+}
+
+void TrainDriver::loader_up(std::uint64_t token, int number, ActorHandle<Loader> loader) {
+  const ActorId id = loader.address().actor;
+  if (over_ || cancelled_.contains(token)) return session_.kill(loader, "it is not wanted any more");
+  names_[id] = "loader " + std::to_string(number);
+  loaders_[id] = {loader, number, 0};
+  loader.call<&Loader::pid>().then([this, id](Result<int> pid) {
+    if (!pid || !loaders_.contains(id)) return;
+    loaders_[id].pid = *pid;
+    names_[id] += " (pid " + std::to_string(*pid) + ")";
+  });
+  session_.monitor(loader, [this, id](const std::string& reason) {
+    loaders_.erase(id);
+    feed(LoaderDown{id, reason});
+  });
+  loader.tell<&Loader::start_heartbeat>();  // the first one beats already
+  feed(LoaderReady{token, id, loader.address().node, encode_address(loader.address())});
+}
+
+void TrainDriver::act(const CancelSpawn& action) {
+  cancelled_[action.token] = true;
+}
+
+void TrainDriver::act(const SendOrder& action) {
+  const auto at = trainers_.find(action.trainer);
+  if (at == trainers_.end()) return;
+  if (const auto* start = std::get_if<StartGeneration>(&action.order)) {
+    const auto& members = start->plan.members;
+    for (std::size_t rank = 0; rank < members.size(); ++rank) {
+      if (members[rank].actor == action.trainer) at->second.rank = static_cast<int>(rank);
+    }
+  }
+  at->second.handle.tell<&Trainer::order>(action.order);
+}
+
+void TrainDriver::act(const KillActor& action) {
+  if (const auto at = trainers_.find(action.actor); at != trainers_.end())
+    session_.kill(at->second.handle, action.reason);
+  if (const auto at = loaders_.find(action.actor); at != loaders_.end())
+    session_.kill(at->second.handle, action.reason);
+}
+
+// Reports.
+
+void TrainDriver::report(const TrainerReport& report) {
+  feed(report);
+}
+void TrainDriver::loader_lives(ActorId loader, const Progress& progress) {
+  if (machine_ == nullptr) return first_.heard(progress, now());
+  feed(LoaderHeartbeat{loader, progress});
+}
+
+void TrainDriver::job_threw(ActorId trainer, const std::string& place, const ErrorInfo& error) {
+  const std::string who = names_.contains(trainer) ? names_[trainer] : "a loader";
+  // "Digits::loss threw std::out_of_range in trainer 0 (pid 12), step 3, leaf 1"
+  const auto end = std::min(error.what.find(" threw: "), error.what.size());
+  std::string what = error.what.substr(0, end);
+  if (end < error.what.size()) what += " threw";
+  what += " in " + who + (place.empty() ? "" : ", " + place);
+  if (end < error.what.size()) what += ": " + error.what.substr(end + std::string_view(" threw: ").size());
+  finish(ErrorInfo{ErrorCode::kTaskFailed, what, error.why, error.todo});
+}
+
+void TrainDriver::stop() {
+  if (over_) return;
+  if (machine_ == nullptr) {  // not even the data are known
+    JobDone nothing{.stopped = true};
+    if (!options_.resume.empty())
+      nothing.begun_at = nothing.steps = nothing.saved = options_.resume.back().step;
+    return act(nothing);
+  }
+  stops_ = true;
+  feed(StopRequested{});
+}
+
+void TrainDriver::abandon(const std::string& reason) {
+  finish(ErrorInfo{ErrorCode::kAborted, "the job was ended", reason, ""});
+  end_actors();
+}
+
+void TrainDriver::pause() {
+  if (std::exchange(stops_, true)) return;
+  if (machine_ != nullptr) feed(StopRequested{.hold_state = true});
+}
+
+Future<wire::Bytes> TrainDriver::final_state(bool weights_only, std::uint64_t offset) {
+  if (trainers_.empty())
+    throw_error({ErrorCode::kUnavailable, "the job's state is lost", "no trainer is left that has it",
+                 "take its newest checkpoint"});
+  return trainers_.begin()->second.handle.call<&Trainer::final_state>(weights_only, offset);
+}
+
+JobPlace TrainDriver::place() {
+  return {so_far_.steps, so_far_.state_hash,
+          job_identity(options_.settings, *data_, first_hello_ ? first_hello_->numerics : ""), history_};
+}
+
+void TrainDriver::add_snapshot(const wire::Bytes& piece) {
+  snapshot_.insert(snapshot_.end(), piece.begin(), piece.end());
+}
+
+wire::Bytes TrainDriver::snapshot(std::uint64_t offset) {
+  return state_piece(snapshot_, offset);
+}
+
+// What comes of it.
+
+double TrainDriver::rate(std::int64_t samples) {
+  if (rate_since_ == Instant{}) rate_since_ = now();  // from the first step on: the start is no training
+  rate_samples_ += samples;
+  const Duration elapsed = now() - rate_since_;
+  if (elapsed > kRateWindow) {
+    rate_now_ = static_cast<double>(rate_samples_) / to_seconds(elapsed);
+    rate_samples_ = 0;
+    rate_since_ = now();
+  }
+  return rate_now_;
+}
+
+void TrainDriver::act(const CommitStep& action) {
+  const std::int64_t steps = sampler_->steps_per_epoch();
+  const std::int64_t in_epoch = action.entry.step % steps;
+  report::StepDone done;
+  done.epoch = static_cast<int>(action.entry.step / steps) + 1;
+  done.step = in_epoch + 1;
+  done.steps_per_epoch = steps;
+  done.loss = action.loss;
+  done.samples_per_s = rate(sampler_->batch_size(in_epoch) * options_.settings.logical_ranks);
+  done.trainers_alive = static_cast<int>(trainers_.size());
+  so_far_.steps = action.entry.step + 1;
+  emit(done);
+  if (!std::isfinite(action.loss) && !std::exchange(warned_of_loss_, true)) {
+    emit(report::Warning{"the loss of step " + std::to_string(action.entry.step + 1) + " is " +
+                         std::to_string(action.loss) +
+                         ": lower the learning rate, or clip and skip such steps in the job's apply()"});
+  }
+  if (done.step == steps && options_.evaluate) emit(report::Evaluating{done.epoch});
+  cause_chaos(action.entry.step + 1);
+}
+
+void TrainDriver::act(const DeadlineExpired& action) {
+  ++so_far_.expired;
+  emit(report::Warning{for_people(action.text)});
+}
+
+void TrainDriver::act(const Resumed& action) {
+  const std::int64_t step = action.checkpoint.step;
+  emit(report::Resumed{step, static_cast<int>(step / sampler_->steps_per_epoch()) + 1,
+                       action.checkpoint.path});
+}
+
+void TrainDriver::act(const RewindLedger& action) {
+  emit(report::Warning{for_people(action.reason)});
+}
+
+void TrainDriver::act(const AcceptCheckpoint& action) {
+  emit(report::Checkpointed{action.checkpoint.step, action.checkpoint.path});
+}
+
+void TrainDriver::act(const EpochDone& action) {
+  so_far_.metrics = action.metrics;
+  emit(report::EpochDone{action.epoch + 1, (action.epoch + 1) * sampler_->steps_per_epoch(), so_far_.metrics,
+                         to_seconds(now() - epoch_started_at_)});
+  epoch_started_at_ = now();
+}
+
+void TrainDriver::act(const Notice& action) {
+  // A trainer's death has a line of its own, with the times, once training goes on.
+  const auto name = names_.find(action.actor);
+  if (name != names_.end() && name->second.starts_with("trainer")) return;
+  if (name != names_.end()) {
+    ++so_far_.faults;
+    return emit(report::Fault{for_people(action.text), {}, {}, {}});
+  }
+  emit(report::Warning{for_people(action.text)});
+}
+
+void TrainDriver::act(const Recovered& action) {
+  const std::string cause = for_people(action.cause);
+  if (!action.fault) return emit(report::Resized{action.trainers, cause});
+  ++so_far_.faults;
+  const Instant from = fault_at_.value_or(action.detected);
+  report::Fault fault{cause, {}, to_millis(action.left - from), to_millis(action.training_again - from)};
+  if (fault_at_) fault.detected_ms = to_millis(action.detected - from);
+  fault_at_.reset();
+  emit(fault);
+}
+
+void TrainDriver::act(const JobDone& action) {
+  so_far_.state_hash = action.hash;
+  so_far_.steps = action.steps;
+  so_far_.stopped = action.stopped;
+  so_far_.stopped_early = action.stopped_early;
+  so_far_.best_metric = action.best_metric;
+  so_far_.best_checkpoint = action.best_checkpoint;
+  so_far_.seconds = options_.seconds + to_seconds(now() - started_at_);
+  so_far_.failed_checkpoints = action.failed_checkpoints;
+  so_far_.saved_step = action.saved;
+  so_far_.unsaved =
+      !options_.settings.checkpoint_folder.empty() && action.steps > std::max(action.saved, action.begun_at);
+  history_ = action.history;
+  report::JobDone done{action.hash, action.steps, so_far_.seconds, so_far_.faults};
+  done.begun_at = action.begun_at;
+  done.expired = so_far_.expired;
+  done.stopped = action.stopped;
+  done.failed_checkpoints = action.failed_checkpoints;
+  if (so_far_.unsaved) done.lost_after = std::max<std::int64_t>(action.saved, 0);
+  emit(done);
+  finish(so_far_);
+}
+
+void TrainDriver::act(const JobFailed& action) {
+  finish(ErrorInfo{ErrorCode::kTaskFailed, "the job failed", for_people(action.reason), action.todo});
+}
+
+void TrainDriver::finish(Result<RunResult> result) {
+  if (std::exchange(over_, true)) return;
+  if (!result) end_actors();  // else whoever waits takes the weights first
+  if (waiting_) std::exchange(waiting_, std::nullopt)->set(take_events());
+  if (result) {
+    result_.set(*result);
+  } else {
+    result_.fail(result.error());
+  }
+}
+
+void TrainDriver::end_actors() {
+  for (const auto& [id, seat] : trainers_) session_.kill(seat.handle, "the job is over");
+  for (const auto& [id, seat] : loaders_) session_.kill(seat.handle, "the job is over");
+  if (first_loader_) session_.kill(first_loader_->first, "the job is over");
+}
+
+void TrainDriver::emit(report::Event event) {
+  if (waiting_) {
+    events_.push_back(std::move(event));
+    return std::exchange(waiting_, std::nullopt)->set(take_events());
+  }
+  if (events_.size() == kMostEventsKept) events_.pop_front();
+  events_.push_back(std::move(event));
+}
+
+std::vector<report::Event> TrainDriver::take_events() {
+  const auto all = std::exchange(events_, {});
+  return {all.begin(), all.end()};
+}
+
+Future<std::vector<report::Event>> TrainDriver::next_events() {
+  Promise<std::vector<report::Event>> promise;
+  if (!events_.empty() || over_) {
+    promise.set(take_events());
+  } else {
+    waiting_ = promise;
+  }
+  return promise.future();
+}
+
+std::string TrainDriver::for_people(std::string text) const {
+  for (const auto& [id, name] : names_) {
+    const std::string kind = name.substr(0, name.find(' ') + 1) + to_string(id);
+    for (auto at = text.find(kind); at != std::string::npos; at = text.find(kind, at + name.size()))
+      text.replace(at, kind.size(), name);
+  }
+  return text;
+}
+
+// Faults on purpose.
+
+void TrainDriver::cause_chaos(std::int64_t committed) {
+  std::erase_if(options_.chaos,
+                [&](const ChaosStep& chaos) { return chaos.step <= committed && cause(chaos); });
+}
+
+bool TrainDriver::cause(const ChaosStep& chaos) {
+  using What = ChaosStep::What;
+  int pid = 0;
+  if (chaos.what == What::kKillLoader) {
+    for (const auto& [id, seat] : loaders_) pid = std::max(pid, seat.pid);
+  } else if (chaos.what == What::kKillHead) {
+    pid = options_.head_pid;
+  } else if (chaos.what == What::kKillNode) {
+    pid = options_.node_pids.empty() ? 0 : options_.node_pids.back();
+  } else {
+    int best = -2;
+    for (const auto& [id, seat] : trainers_) {
+      const bool match = chaos.rank < 0 ? seat.rank > best : seat.rank == chaos.rank;
+      if (match) best = seat.rank, pid = seat.hello.pid;
+    }
+  }
+  if (pid <= 0) return false;  // nobody to hit now: at the next step
+  fault_at_ = now();
+  ::kill(pid, chaos.what == What::kStopTrainer ? SIGSTOP : SIGKILL);
+  return true;
+}
+
+}  // namespace troupe::train

@@ -1,0 +1,222 @@
+/// The driver actor of a training run: DriverMachine's rules, carried out with spawn, call and monitor. It
+/// runs in the driver program, holds no decision of its own and never blocks.
+#pragma once
+
+#include <deque>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/report/events.hpp"
+#include "actors/train/batches/loader.hpp"
+#include "actors/train/driver/driver_machine.hpp"
+#include "actors/train/driver/first_loader.hpp"
+#include "actors/train/snapshot.hpp"
+#include "actors/train/trainer/trainer.hpp"
+#include "runtime/client/session.hpp"
+
+namespace troupe::train {
+
+/// A fault made on purpose, when `step` has been committed.
+struct ChaosStep {
+  enum class What : std::uint8_t { kKillTrainer, kStopTrainer, kKillLoader, kKillNode, kKillHead };
+  What what = What::kKillTrainer;
+  std::int64_t step = 0;  ///< steps committed since the start of the job
+  int rank = -1;          ///< of a trainer; -1: the last
+};
+
+struct RunOptions {
+  RunSettings settings;
+  int trainers = 1;
+  int min_trainers = 1;
+  Deadlines deadlines;
+  RestartPolicy restart;
+  int ahead = DriverConfig().ahead;
+  int loaders = 1;
+  bool evaluate = true;
+  std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
+  int keep_checkpoints = 3;
+  double trainer_cpus = 0;  ///< CPUs that a trainer holds on its node
+  double trainer_gpus = 0;  ///< GPUs
+  StopEarly stop_early;
+  std::string keep_best;
+  Mode keep_best_mode = Mode::kAuto;
+  std::vector<CheckpointInfo> resume;                  ///< all of the job's, oldest first
+  std::optional<checkpoint::JobIdentity> resumed_job;  ///< that of the last of them
+  int faults = 0;                                      ///< survived before this driver began
+  double seconds = 0;                                  ///< that the job took before
+  std::vector<ChaosStep> chaos;
+  std::vector<int> node_pids;  ///< what kill-node and kill-head signal
+  int head_pid = 0;
+};
+
+template <class Net>
+struct LoadResult;  // weights.hpp, which sees LibTorch
+
+/// What a run came to.
+struct RunResult {
+  std::string state_hash;
+  std::int64_t steps = 0;
+  report::Metrics metrics;      ///< of the last epoch: "train/loss", "test/loss", "test/accuracy"
+  int faults = 0;               ///< survived
+  int expired = 0;              ///< deadlines that ran out; each was told as a warning
+  bool stopped = false;         ///< ended early, on request
+  bool stopped_early = false;   ///< ended early, by stop_early
+  double best_metric = 0;       ///< the best value of keep_best; meaningful with best_checkpoint
+  std::string best_checkpoint;  ///< its manifest; empty: keep_best names no metric, or no epoch ended
+  int signal = 0;               ///< that asked for it, if one did
+  double seconds = 0;
+  wire::Bytes weights;  ///< parameters and buffers, as a safetensors file; see load()
+
+  /// The trained weights in a module like the one that was trained; `module`: its name, where setup() gave it
+  /// one. Include train.hpp. Throws BadConfig where they do not fit.
+  ///     ConvNet trained = result.load(job.model());
+  template <class Net>
+  Net load(Net net, const std::string& module = {}) const {
+    LoadResult<Net>::into(*this, net, module);
+    return net;
+  }
+
+  int failed_checkpoints = 0;    ///< that could not be written; each was told as a warning
+  std::int64_t saved_step = -1;  ///< steps in the newest checkpoint; -1: there is none
+  bool unsaved = false;          ///< checkpoints were wanted, and none has the final state
+
+  /// What main should return: 128 and the number of the signal that ended the job, 1 where its final state
+  /// was to be saved and is not, or 0.
+  int exit_code() const { return signal != 0 ? 128 + signal : unsaved ? 1 : 0; }
+};
+
+class TrainDriver {
+ public:
+  explicit TrainDriver(RunOptions options);
+  /// Whoever waits for it hears that it died.
+  ~TrainDriver();
+
+  /// Runs the job; the answer comes when it is over. Fails with the reason when the job does.
+  Future<RunResult> run();
+  /// What happened since the last call; answers when there is something, and with nothing once the run is
+  /// over.
+  Future<std::vector<report::Event>> next_events();
+  /// Ends the job after the current step, with a checkpoint where those are kept.
+  void stop();
+  /// The same, but a job that has not begun ends when it could run its first step.
+  void pause();
+  /// Ends the job at once, or what is left of one that is over: its trainers.
+  void abandon(const std::string& reason);
+  /// A piece of the state of a job that is over (Trainer::final_state).
+  Future<wire::Bytes> final_state(bool weights_only, std::uint64_t offset);
+  /// Where the job ended. REQUIRES: it did, and did not fail.
+  JobPlace place();
+
+  /// Appends to the snapshot that the job begins from. Before run().
+  void add_snapshot(const wire::Bytes& piece);
+
+  // From trainers and loaders.
+  /// A piece of the snapshot; nothing behind its end.
+  wire::Bytes snapshot(std::uint64_t offset);
+  void report(const TrainerReport& report);
+  void loader_lives(ActorId loader, const Progress& progress);
+  /// What the job's code threw in a trainer that was at `place` ("step 3, leaf 1"), or, where that is none,
+  /// in a loader. The job fails.
+  void job_threw(ActorId trainer, const std::string& place, const ErrorInfo& error);
+
+ private:
+  struct TrainerSeat {
+    ActorHandle<Trainer> handle;
+    int number = 0;  ///< as people see it: "trainer 0"
+    TrainerHello hello;
+    int rank = -1;
+  };
+  struct LoaderSeat {
+    ActorHandle<Loader> handle;
+    int number = 0;
+    int pid = 0;
+  };
+  struct Killed {
+    Instant at{};
+  };
+
+  void learn_data();
+  void read_first_batch(const ActorHandle<Loader>& loader);
+  void first_loader_died(const ErrorInfo& how);
+  void watch_first_loader();
+  void start_machine();
+  /// Refuses to resume what the checkpoints show to be another job.
+  void check_resumed(const std::string& numerics);
+  std::optional<ErrorInfo> does_not_belong(const TrainerHello& hello);
+  /// What a trainer is told of the data.
+  DataInfo trainers_data() const;
+  void tick();
+  void feed(const DriverEvent& event);
+  void carry_out(const std::vector<DriverAction>& actions);
+
+  void act(const SpawnActor& action);
+  void act(const CancelSpawn& action);
+  void act(const SendOrder& action);
+  void act(const KillActor& action);
+  void act(const CommitStep& action);
+  void act(const RewindLedger& action);
+  void act(const AcceptCheckpoint& action);
+  void act(const EpochDone& action);
+  void act(const DeadlineExpired& action);
+  void act(const Resumed& action);
+  void act(const Notice& action);
+  void act(const Recovered& action);
+  void act(const JobDone& action);
+  void act(const JobFailed& action);
+
+  /// Trainers that the cluster has no room for: the machine hears why, once.
+  void tell_who_waits();
+  void spawn_trainer(std::uint64_t token);
+  void spawn_loader(std::uint64_t token);
+  void spawn_failed(std::uint64_t token, const ErrorInfo& why);
+  void trainer_up(std::uint64_t token, int number, ActorHandle<Trainer> trainer);
+  void loader_up(std::uint64_t token, int number, ActorHandle<Loader> loader);
+  void finish(Result<RunResult> result);
+  void end_actors();
+  std::vector<report::Event> take_events();
+  void emit(report::Event event);
+  void cause_chaos(std::int64_t committed);
+  bool cause(const ChaosStep& chaos);
+  /// The text with trainers and loaders named as people see them.
+  std::string for_people(std::string text) const;
+  double rate(std::int64_t samples);
+
+  RunOptions options_;
+  Session session_;
+  std::optional<DataInfo> data_;
+  wire::Bytes snapshot_;
+  std::string history_;  ///< of the state that the job ended with
+  bool stops_ = false;   ///< at the next step
+  std::unique_ptr<data::LeafSampler> sampler_;
+  std::unique_ptr<DriverMachine> machine_;
+  std::map<ActorId, TrainerSeat> trainers_;
+  std::map<ActorId, LoaderSeat> loaders_;
+  std::map<ActorId, std::string> names_;  ///< of everyone who ever was
+  std::map<std::uint64_t, bool> cancelled_;
+  std::map<std::uint64_t, Future<ActorHandle<Trainer>>> waiting_spawns_;  ///< no word of them so far
+  FirstLoader first_;
+  std::optional<std::pair<ActorHandle<Loader>, int>> first_loader_;  ///< the one that tells of the data
+  int trainer_count_ = 0;
+  int loader_count_ = 0;
+  std::optional<TrainerHello> first_hello_;  ///< of the first trainer
+
+  Promise<RunResult> result_;
+  bool over_ = false;
+  bool warned_of_loss_ = false;
+  RunResult so_far_;
+  Instant started_at_{};
+  Instant epoch_started_at_{};
+  Instant rate_since_{};
+  std::int64_t rate_samples_ = 0;
+  double rate_now_ = std::numeric_limits<double>::quiet_NaN();  ///< not known yet
+  std::optional<Instant> fault_at_;
+  std::deque<report::Event> events_;  ///< that nobody has asked for, the oldest first
+  std::optional<Promise<std::vector<report::Event>>> waiting_;
+  MonotonicClock clock_;
+};
+
+}  // namespace troupe::train

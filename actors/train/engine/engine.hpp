@@ -1,0 +1,92 @@
+/// LibTorch's part of a trainer, as the rest of it sees it: a TrainState, and the steps that change it.
+/// TorchEngine is it in production; a simulation has its own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "actors/data/batch_layout.hpp"
+#include "actors/train/engine/state_parts.hpp"
+#include "actors/train/job/figures.hpp"
+#include "collectives/process_group.hpp"
+
+namespace troupe::train {
+
+/// What a leaf came to.
+struct LeafResult {
+  double loss = 0;
+  std::optional<double> weight;  ///< as the job gave it
+  std::vector<Figure> figures;
+};
+
+/// A state as a safetensors file, as it was when the copy was made.
+class StateCopy {
+ public:
+  virtual ~StateCopy() = default;
+  virtual std::uint64_t size() const = 0;
+  /// REQUIRES: offset + into.size() <= size(). Not in the thread that computes.
+  virtual void read(std::uint64_t offset, std::span<std::byte> into) = 0;
+};
+
+/// Not thread-safe: the thread that computes drives it. What the job's code throws leaves as it is.
+class TrainEngine {
+ public:
+  virtual ~TrainEngine() = default;
+  /// First in the thread that computes.
+  virtual void enter_thread() = 0;
+  /// Fingerprint of how this process computes (numerics.hpp).
+  virtual std::string numerics() const = 0;
+
+  // The TrainState; not during a step.
+
+  /// A look without a copy: valid until the next step.
+  struct State {
+    std::vector<StatePart> parts;
+    std::shared_ptr<const void> owner;  ///< keeps alive what `parts` points into
+  };
+  virtual State state() = 0;
+  /// Takes less time than a step, however large the state is.
+  virtual std::unique_ptr<StateCopy> copy_state() = 0;
+  /// How many of the parts are parameters and buffers: they come first.
+  virtual std::size_t weight_parts() = 0;
+  /// Replaces all of it, or throws and changes nothing.
+  virtual void install(std::span<const StatePart> parts) = 0;
+  /// The same, but with the optimizer options and schedules that the job's struct sets.
+  virtual void install_with_own_options(std::vector<StatePart> parts) = 0;
+  /// As the seed makes it.
+  virtual void install_initial() = 0;
+
+  // Steps (step_engine.hpp).
+
+  /// Bytes of the group's memory that its reductions take, where `leaves` are those of the ranks.
+  virtual std::size_t group_bytes(const std::vector<collectives::LeafInterval>& leaves) const = 0;
+  virtual void attach(std::shared_ptr<collectives::ProcessGroup> group) = 0;
+  virtual void detach() = 0;
+  /// A fresh copy of the model computes the next step, too.
+  virtual void rehearse() = 0;
+  virtual void begin_step(std::int64_t step, int epoch) = 0;
+  /// Returns when the leaf is under way; on the CPU it is done then.
+  virtual void run_leaf(int leaf, const data::BatchView& batch) = 0;
+  /// How many of the step's leaves, from the first, need their batches' memory no more. Does not wait.
+  virtual std::size_t batches_done() = 0;
+  /// What the leaves came to, in their order. Waits until their forwards are done, on a GPU for the one host
+  /// wait of a step: then all batches are done, too.
+  virtual std::vector<LeafResult> results() = 0;
+  /// Reduces.
+  virtual void finish_step() = 0;
+  virtual void abandon_step() = 0;
+  virtual void apply(bool ends_epoch, double total_weight) = 0;
+  /// What apply() takes beside the TrainState: of a step that was reduced, before its apply.
+  virtual std::vector<std::byte> step_record() = 0;
+  /// As if that step had been reduced here: apply() follows. No group is needed. Throws Corrupt for what is
+  /// no record of this job.
+  virtual void take_record(std::int64_t step, int epoch, std::span<const std::byte> record) = 0;
+  /// What a piece of the test set counts to.
+  virtual std::vector<Figure> evaluate(std::int64_t piece, int epoch, const data::BatchView& batch) = 0;
+};
+
+}  // namespace troupe::train

@@ -1,0 +1,36 @@
+/// One step, computed a second time by a fresh copy of the TrainState: finds what a step depends on and no
+/// part has, such as a counter in a member of the net. A replacement and a resumed run start from such a
+/// copy.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "actors/train/engine/apply_step.hpp"
+#include "actors/train/engine/train_state.hpp"
+
+namespace troupe::train {
+
+/// Not thread-safe. Draws from the default generator: seed it before each call.
+class Rehearsal {
+ public:
+  /// `fresh` is a model of the same job, and gets `state`.
+  Rehearsal(std::unique_ptr<TrainingModel> fresh, const TrainState& state);
+
+  /// A leaf of the step, whose loss was `loss`. Throws BadConfig if the copy has another one.
+  void leaf(const data::Batch& batch, Leaf& at, double loss);
+  /// Before the step is applied: its reduced gradients.
+  void take_gradients(TrainingModel& model);
+  /// The apply, on the copy.
+  void apply(const ApplyInfo& info);
+  /// Where the leaf was not 0, whose buffers are the step's.
+  void take_buffers(TrainingModel& model);
+  /// After both: throws BadConfig if the copy has become another state.
+  void compare(const TrainState& state);
+
+ private:
+  std::unique_ptr<TrainingModel> fresh_;
+  TrainState copy_;
+};
+
+}  // namespace troupe::train

@@ -1,0 +1,122 @@
+/// One trainer's step: forward and backward of each leaf, reduction, then the local apply.
+///
+///     engine.attach(group);                                   // again for every generation
+///     auto losses = engine.run_step(global_step, leaves);     // nothing of the TrainState changes
+///     engine.apply(ends_epoch);                               // optimizer, buffers, scheduler: local only
+///
+/// If run_step throws (CollectiveAborted, Timeout, what the user's code threw), the TrainState is what it
+/// was, and the step may run again, in this group if it is good or in another, with the same bits.
+///
+/// Not thread-safe: one thread drives it, and draws no random number between leaves.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "actors/ddp/buffer_pack.hpp"
+#include "actors/train/engine/engine.hpp"
+#include "actors/train/engine/leaf_results.hpp"
+#include "actors/train/engine/reducer.hpp"
+#include "actors/train/engine/rehearsal.hpp"
+#include "actors/train/engine/train_state.hpp"
+#include "actors/train/job/model.hpp"
+#include "collectives/process_group.hpp"
+#include "runtime/core/fork_guard.hpp"
+
+namespace troupe::train {
+
+struct EngineOptions {
+  int logical_ranks = 1;   ///< leaves of the job; part of its config, whatever the number of trainers
+  std::uint64_t seed = 0;  ///< of the job: keys the random stream of every leaf
+  ReducerOptions reducer;
+  torch::Device device = torch::kCPU;  ///< where the model is, and computes
+};
+
+/// One leaf's batch, on the model's device.
+struct LeafBatch {
+  int leaf = 0;
+  data::Batch batch;
+};
+
+class StepEngine {
+ public:
+  StepEngine(std::unique_ptr<TrainingModel> model, EngineOptions options);
+  ~StepEngine();
+
+  /// Swaps the group, between steps. Collective. Throws BadConfig where the group gives this rank no leaf.
+  void attach(std::shared_ptr<collectives::ProcessGroup> group);
+  /// Lets go of the group and of the gradients in its memory.
+  void detach();
+
+  /// Runs the leaves of this rank, which are the group's leaves() in order, and reduces. Returns each leaf's
+  /// loss. On any exception but the group's own the group is aborted, so that no peer waits for this rank.
+  std::vector<double> run_step(std::uint64_t global_step, std::span<const LeafBatch> leaves);
+
+  /// The same in pieces, for a caller that fetches each batch when its leaf starts: begin_step, run_leaf for
+  /// each leaf, finish_step.
+  void begin_step(std::uint64_t global_step, int epoch = 0);
+  /// Returns when the leaf is under way; on the CPU it is done then.
+  void run_leaf(const LeafBatch& leaf);
+  /// What the leaves of this step came to so far, in their order. On a device: waits for their forwards.
+  std::vector<LeafResult> results();
+  void finish_step();
+
+  /// The step that begins next is computed by a copy, too, made of `fresh`, a model of the same job: run_leaf
+  /// and apply throw BadConfig where the copy differs. REQUIRES: this rank has leaf 0.
+  void rehearse(std::unique_ptr<TrainingModel> fresh);
+
+  /// Applies the step that was run last: the job's apply on the mean gradients, leaf 0's buffers, and the
+  /// schedulers. `total_weight`: the sum over all leaves, where leaves have weights. Local. An exception here
+  /// leaves the state half-changed: the trainer must die.
+  void apply(bool ends_epoch = false, double total_weight = 0);
+
+  /// TrainEngine::step_record and take_record.
+  std::vector<std::byte> record() const;
+  void take(std::uint64_t global_step, int epoch, std::span<const std::byte> record);
+
+  /// Gives up a step that is under way or was not applied. The TrainState is what it was.
+  void abandon_step();
+
+  /// One batch in evaluation mode. Between steps.
+  void evaluate(const data::Batch& batch, Leaf& at);
+
+  TrainState& state() { return state_; }
+  TrainingModel& model() { return *model_; }
+
+  /// What attach() allocates of the group's segment: see native_tree_bytes.
+  std::vector<Reducer::Allocation> allocations() const { return reducer_.allocations(); }
+
+ private:
+  enum class Phase { kIdle, kLeaves, kReduced };
+  void compute_leaf(const LeafBatch& leaf);
+  std::uint64_t changes_of_parameters() const;
+  void check_parameters_unchanged(std::uint64_t before, const char* where) const;
+  void share_buffers();
+  void divide_by(double total_weight);
+  void end_forked_child(const char* of) const;
+  template <class Body>
+  auto guarded(Body&& body);
+
+  std::unique_ptr<TrainingModel> model_;
+  std::vector<torch::Tensor> parameters_;
+  EngineOptions options_;
+  TrainState state_;
+  ForkGuard fork_guard_;
+  BufferPack buffers_;
+  Reducer reducer_;
+  std::shared_ptr<collectives::ProcessGroup> group_;
+
+  Phase phase_ = Phase::kIdle;
+  std::uint64_t global_step_ = 0;
+  int epoch_ = 0;
+  int next_leaf_ = 0;
+  std::optional<Rehearsal> rehearsal_;  ///< of the step that is under way
+  LeafResults results_;
+  torch::Tensor committed_buffers_;  ///< what every leaf starts from
+  torch::Tensor next_buffers_;       ///< what leaf 0 left, installed by apply
+};
+
+}  // namespace troupe::train

@@ -1,0 +1,166 @@
+#include "actors/train/engine/torch_engine.hpp"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "actors/data/torch.hpp"
+#include "actors/train/engine/device_batches.hpp"
+#include "actors/train/engine/forked_copy.hpp"
+#include "actors/train/engine/numerics.hpp"
+#include "actors/train/engine/step_engine.hpp"
+#include "actors/train/job/job_registry.hpp"
+#include "actors/train/job/user_code.hpp"
+#include "collectives/native/native_group.hpp"
+
+namespace troupe::train {
+namespace {
+
+/// No copy: the tensors are the batch's memory.
+data::Batch as_batch(const data::BatchView& view) {
+  data::Batch batch;
+  batch.samples = view.header.count;
+  for (const auto& field : view.fields) {
+    const auto tensor = torch::from_blob(field.bytes.data(), field.shape, data::torch_dtype(field.dtype));
+    if (field.name == "input") {
+      batch.input = tensor;
+    } else if (field.name == "target") {
+      batch.target = tensor;
+    } else {
+      batch.others.emplace_back(field.name, tensor);
+    }
+  }
+  return batch;
+}
+
+std::unique_ptr<TrainingModel> make_model(const RunSettings& settings, torch::Device device) {
+  const auto& type = JobRegistry::instance().find(settings.job_type);
+  return run_user_code(type.name + "::model (or setup, optimizer)",
+                       [&] { return type.make_model(settings.job, settings.seed, device); });
+}
+
+EngineOptions options_of(const RunSettings& settings, torch::Device device) {
+  EngineOptions options;
+  options.device = device;
+  options.logical_ranks = settings.logical_ranks;
+  options.seed = settings.seed;
+  options.reducer.allow_unused = settings.find_unused_parameters;
+  return options;
+}
+
+/// A copy that is there already: the state's bytes on the host, which the engine has no other use for.
+class HostCopy final : public StateCopy {
+ public:
+  explicit HostCopy(StateView view)
+      : view_(std::move(view)), layout_(checkpoint::lay_out_safetensors(view_.parts).value()) {}
+  std::uint64_t size() const override { return layout_.total_bytes; }
+  void read(std::uint64_t offset, std::span<std::byte> into) override {
+    std::uint64_t begin = 0;
+    const auto take = [&](std::span<const std::byte> bytes) {
+      const std::uint64_t from = std::max(begin, offset);
+      const std::uint64_t to = std::min<std::uint64_t>(begin + bytes.size(), offset + into.size());
+      if (from < to) std::memcpy(into.data() + (from - offset), bytes.data() + (from - begin), to - from);
+      begin += bytes.size();
+    };
+    take(std::as_bytes(std::span(layout_.prefix)));
+    for (const auto& part : layout_.order) take(part.bytes);
+  }
+
+ private:
+  const StateView view_;
+  const checkpoint::SafetensorsLayout layout_;
+};
+
+class TorchEngine final : public TrainEngine {
+ public:
+  explicit TorchEngine(const RunSettings& settings)
+      : settings_(settings),
+        device_(computing_device(settings.on_gpu)),
+        engine_(make_model(settings, device_), options_of(settings, device_)),
+        batches_(device_) {}
+
+  void enter_thread() override { at::init_num_threads(); }  // it, too, computes as set_up_numerics chose
+  std::string numerics() const override { return numerics_fingerprint(device_); }
+
+  State state() override {
+    auto view = std::make_shared<StateView>(engine_.state().view());
+    auto parts = view->parts;
+    return {std::move(parts), std::move(view)};
+  }
+  std::unique_ptr<StateCopy> copy_state() override {
+    StateView view = engine_.state().view();
+    if (!device_.is_cpu()) return std::make_unique<HostCopy>(std::move(view));
+    return std::make_unique<ForkedCopy>(checkpoint::lay_out_safetensors(view.parts).value());
+  }
+  std::size_t weight_parts() override {
+    return engine_.model().parameters().size() + engine_.model().buffers().size();
+  }
+  void install(std::span<const StatePart> parts) override {
+    pristine_ = false;
+    engine_.state().install(parts).value();
+  }
+  void install_with_own_options(std::vector<StatePart> parts) override {
+    const auto model = make_model(settings_, device_);
+    TrainState own(*model);
+    own.step_schedulers(parts);
+    const StateView fresh = own.view();
+    take_options(parts, fresh.parts);
+    install(parts);
+  }
+  void install_initial() override {
+    if (!std::exchange(pristine_, false))
+      engine_.state().install(TrainState(*make_model(settings_, device_)).view().parts).value();
+  }
+
+  std::size_t group_bytes(const std::vector<collectives::LeafInterval>& leaves) const override {
+    std::size_t bytes = 0;
+    for (const auto& allocation : engine_.allocations())
+      bytes += collectives::native_tree_bytes(leaves, allocation.count, allocation.dtype);
+    return bytes;
+  }
+  void attach(std::shared_ptr<collectives::ProcessGroup> group) override { engine_.attach(std::move(group)); }
+  void detach() override { engine_.detach(); }
+  void rehearse() override { engine_.rehearse(make_model(settings_, device_)); }
+  void begin_step(std::int64_t step, int epoch) override {
+    batches_.begin();
+    engine_.begin_step(static_cast<std::uint64_t>(step), epoch);
+  }
+  void run_leaf(int leaf, const data::BatchView& batch) override {
+    engine_.run_leaf({leaf, batches_.take(as_batch(batch))});
+  }
+  std::size_t batches_done() override { return batches_.done(); }
+  std::vector<LeafResult> results() override { return engine_.results(); }
+  void finish_step() override { engine_.finish_step(); }
+  void abandon_step() override {
+    batches_.wait();  // their memory is given back
+    engine_.abandon_step();
+  }
+  void apply(bool ends_epoch, double total_weight) override { engine_.apply(ends_epoch, total_weight); }
+  std::vector<std::byte> step_record() override { return engine_.record(); }
+  void take_record(std::int64_t step, int epoch, std::span<const std::byte> record) override {
+    engine_.take(static_cast<std::uint64_t>(step), epoch, record);
+  }
+  std::vector<Figure> evaluate(std::int64_t piece, int epoch, const data::BatchView& batch) override {
+    Leaf at({0, epoch, static_cast<int>(piece)}, mix(settings_.seed, static_cast<std::uint64_t>(piece)));
+    batches_.begin();
+    engine_.evaluate(batches_.take(as_batch(batch)), at);
+    batches_.wait();
+    return at.read_figures();
+  }
+
+ private:
+  const RunSettings settings_;
+  const torch::Device device_;
+  StepEngine engine_;
+  DeviceBatches batches_;
+  bool pristine_ = true;  ///< the model is as the seed made it
+};
+
+}  // namespace
+
+std::unique_ptr<TrainEngine> make_torch_engine(const RunSettings& settings) {
+  return std::make_unique<TorchEngine>(settings);
+}
+
+}  // namespace troupe::train

@@ -1,0 +1,52 @@
+/// Everything that a step changes, as a registry of named parts (state_parts.hpp).
+///
+/// The parts in their one order: parameters, then buffers, both in registration order under their state-dict
+/// names, then "optimizer/<parameter>/<field>", "optimizer_options/<option>" and "optimizer/learning_rates"
+/// (a row a parameter group), "scheduler/steps", and "user/<name>" for what the job declared. Random streams
+/// are functions of seed, step and leaf, and need no part; a generator of the user's own is declared. The
+/// same values give the same hash on LibTorch 1.13 and 2.13.
+///
+/// Not thread-safe, and not during a step.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "actors/train/engine/state_parts.hpp"
+#include "actors/train/job/model.hpp"
+
+namespace troupe::train {
+
+/// A look at a state: valid until the model's next step. Tensors on the CPU are not copied; those of a device
+/// are, to the host.
+struct StateView {
+  std::vector<StatePart> parts;
+  std::vector<torch::Tensor> owners;  ///< keeps alive what `parts` points into
+};
+
+/// What a part's bytes are as a tensor, without a copy; undefined for a type that no state has.
+torch::Tensor part_as_tensor(const StatePart& part);
+
+class TrainState {
+ public:
+  /// `model` outlives this.
+  explicit TrainState(TrainingModel& model) : model_(model) {}
+
+  StateView view() const;
+  /// See final_hash().
+  std::string hash() const { return final_hash(view().parts); }
+
+  /// Steps each scheduler as often as those of `like` were: then learning rates are what this model's own
+  /// would be by now. REQUIRES: a fresh model.
+  void step_schedulers(std::span<const StatePart> like);
+
+  /// Replaces the whole state: everything is checked first, and after an error nothing has changed. The
+  /// values are copied. Errors: kBadInput with the first part that does not fit this model and optimizer.
+  Result<void> install(std::span<const StatePart> parts);
+
+ private:
+  TrainingModel& model_;
+};
+
+}  // namespace troupe::train

@@ -1,0 +1,60 @@
+#include "actors/train/job/apply.hpp"
+
+#include <torch/nn/utils/clip_grad.h>
+
+namespace troupe::train {
+
+Apply::Apply(Setup& setup, std::int64_t global_step, int in_epoch)
+    : step_number(global_step), epoch(in_epoch), setup_(setup) {}
+
+std::vector<torch::Tensor> Apply::gradients() const {
+  std::vector<torch::Tensor> found;
+  for (const NamedTensor& parameter : setup_.parameters()) {
+    if (parameter.tensor.grad().defined()) found.push_back(parameter.tensor.grad());
+  }
+  return found;
+}
+
+double Apply::clip_grad_norm(double max_norm, double norm_type) {
+  std::vector<torch::Tensor> parameters;
+  for (const NamedTensor& parameter : setup_.parameters()) parameters.push_back(parameter.tensor);
+  return torch::nn::utils::clip_grad_norm_(parameters, max_norm, norm_type);
+}
+
+void Apply::clip_grad_value(double limit) {
+  for (torch::Tensor& gradient : gradients()) gradient.clamp_(-limit, limit);
+}
+
+bool Apply::gradients_are_finite() const {
+  for (const torch::Tensor& gradient : gradients()) {
+    if (!gradient.isfinite().all().item<bool>()) return false;
+  }
+  return true;
+}
+
+bool Apply::skip_if_not_finite() {
+  skipped_ = skipped_ || !gradients_are_finite();
+  return skipped_;
+}
+
+void Apply::step() {
+  if (skipped_) return;
+  for (const TrainedBy& trained : setup_.optimizers()) trained.optimizer->step();
+}
+
+void Apply::step(const std::string& name) {
+  torch::optim::Optimizer& one = optimizer(name);
+  if (!skipped_) one.step();
+}
+
+torch::optim::Optimizer& Apply::optimizer(const std::string& name) const {
+  std::string names;
+  for (const TrainedBy& trained : setup_.optimizers()) {
+    if (trained.name == name) return *trained.optimizer;
+    names += " '" + trained.name + "'";
+  }
+  throw BadConfig("the job has no optimizer '" + name + "'", "it has" + (names.empty() ? " none" : names),
+                  "name one that setup() made");
+}
+
+}  // namespace troupe::train

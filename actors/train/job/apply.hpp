@@ -1,0 +1,50 @@
+/// What a job does with the reduced gradients: clip, skip, step.
+///
+///     void apply(troupe::train::Apply& a) const {
+///       a.clip_grad_norm(1.0);
+///       a.step();
+///     }
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "actors/train/job/setup.hpp"
+
+namespace troupe::train {
+
+/// Every trainer applies the same step to the same state: it may depend on nothing else. Without an apply()
+/// of the job's own all optimizers step. Schedulers step by themselves.
+class Apply {
+ public:
+  Apply(Setup& setup, std::int64_t global_step, int in_epoch);
+
+  const std::int64_t step_number;  ///< of the job, from 0
+  const int epoch;                 ///< from 0
+
+  /// Scales all gradients so that their common norm is at most `max_norm`, as torch.nn.utils.clip_grad_norm_
+  /// does. Returns the norm before.
+  double clip_grad_norm(double max_norm, double norm_type = 2);
+  /// Clamps every gradient to [-limit, limit].
+  void clip_grad_value(double limit);
+  /// Whether all gradients are finite.
+  bool gradients_are_finite() const;
+  /// The optimizers leave this step out where a gradient is not finite; buffers and schedules go on. Returns
+  /// whether it is left out.
+  bool skip_if_not_finite();
+
+  /// All optimizers, or one, update their parameters.
+  void step();
+  void step(const std::string& optimizer);
+  /// Throws BadConfig, naming the optimizers that there are. The name is empty for a job with optimizer().
+  torch::optim::Optimizer& optimizer(const std::string& name = {}) const;
+
+ private:
+  std::vector<torch::Tensor> gradients() const;
+
+  Setup& setup_;
+  bool skipped_ = false;
+};
+
+}  // namespace troupe::train

@@ -1,0 +1,38 @@
+#include "actors/train/job/leaf_random.hpp"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+
+#include <mutex>
+
+#include "runtime/core/random.hpp"
+
+namespace troupe::train {
+
+void seed_default_generator(std::uint64_t seed, c10::Device device) {
+  const auto reseed = [seed](at::Generator generator) {  // a reference-counted handle
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_current_seed(seed);
+  };
+  reseed(at::detail::getDefaultCPUGenerator());
+  if (!device.is_cpu()) reseed(at::globalContext().defaultGenerator(device));
+}
+
+std::uint64_t leaf_seed(std::uint64_t job_seed, RandomPurpose purpose, std::uint64_t global_step, int leaf) {
+  const std::uint64_t stream = mix(job_seed, static_cast<std::uint64_t>(purpose));
+  return mix(mix(stream, global_step), static_cast<std::uint64_t>(leaf));
+}
+
+void seed_leaf(std::uint64_t job_seed, std::uint64_t global_step, int leaf, c10::Device device) {
+  seed_default_generator(leaf_seed(job_seed, RandomPurpose::kForward, global_step, leaf), device);
+}
+
+void seed_apply(std::uint64_t job_seed, std::uint64_t global_step, c10::Device device) {
+  seed_default_generator(leaf_seed(job_seed, RandomPurpose::kApply, global_step, 0), device);
+}
+
+void seed_initial_weights(std::uint64_t job_seed) {
+  seed_default_generator(leaf_seed(job_seed, RandomPurpose::kInitialWeights, 0, 0));
+}
+
+}  // namespace troupe::train

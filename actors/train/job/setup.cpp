@@ -1,0 +1,114 @@
+#include "actors/train/job/setup.hpp"
+
+#include <unordered_set>
+
+namespace troupe::train {
+namespace {
+
+template <class Items>
+void add_named(std::vector<NamedTensor>& into, const std::string& module, const Items& items) {
+  for (const auto& item : items) {
+    if (item.value().defined())
+      into.push_back({module.empty() ? item.key() : module + "." + item.key(), item.value()});
+  }
+}
+
+}  // namespace
+
+void Setup::add_module(std::string name, std::shared_ptr<torch::nn::Module> module) {
+  if (module == nullptr)
+    throw BadConfig("the module '" + name + "' is null", "the job made none", "make one");
+  for (const Module& other : modules_) {
+    if (other.name == name)
+      throw BadConfig("two modules are called '" + name + "'", "a tensor is found by its name",
+                      "give each a name of its own");
+  }
+  if (!device.is_cpu()) module->to(device);
+  modules_.push_back({std::move(name), std::move(module)});
+}
+
+void Setup::add_optimizer(std::string name, std::unique_ptr<torch::optim::Optimizer> optimizer) {
+  for (const TrainedBy& other : trained_) {
+    if (other.name == name)
+      throw BadConfig("two optimizers are called '" + name + "'", "an optimizer is found by its name",
+                      "give each a name of its own");
+  }
+  trained_.push_back({std::move(name), optimizer.get(), nullptr, Every::kEpoch});
+  optimizers_.push_back(std::move(optimizer));
+}
+
+void Setup::add_scheduler(torch::optim::Optimizer& of, Every every,
+                          std::unique_ptr<torch::optim::LRScheduler> scheduler) {
+  for (TrainedBy& trained : trained_) {
+    if (trained.optimizer != &of) continue;
+    if (trained.scheduler != nullptr)
+      throw BadConfig("the optimizer '" + trained.name + "' has two schedulers",
+                      "both would set its learning rate", "give it one");
+    trained.scheduler = scheduler.get();
+    trained.every = every;
+    schedulers_.push_back(std::move(scheduler));
+    return;
+  }
+  throw BadConfig("a scheduler belongs to no optimizer of this job",
+                  "its optimizer was not made by this setup", "pass what s.optimizer() returned");
+}
+
+std::vector<NamedTensor> Setup::parameters() const {
+  std::vector<NamedTensor> named;
+  for (const Module& one : modules_) add_named(named, one.name, one.module->named_parameters());
+  return named;
+}
+
+std::vector<NamedTensor> Setup::buffers() const {
+  std::vector<NamedTensor> named;
+  for (const Module& one : modules_) add_named(named, one.name, one.module->named_buffers());
+  return named;
+}
+
+void Setup::check() const {
+  for (const auto& tensors : {parameters(), buffers()}) {
+    for (const NamedTensor& one : tensors) {
+      if (one.tensor.device().type() == device.type()) continue;
+      throw BadConfig(
+          "the model is on two devices",
+          one.name + " is on " + one.tensor.device().str() + ", and this trainer computes on " + device.str(),
+          "make modules on the CPU, or on Setup::device: a trainer has one device");
+    }
+  }
+  if (modules_.empty() || trained_.empty())
+    throw BadConfig("the job trains nothing",
+                    modules_.empty() ? "its setup() names no module" : "it names no optimizer",
+                    "call s.module() and s.optimizer()");
+  std::unordered_set<torch::TensorImpl*> trained;
+  for (const TrainedBy& by : trained_) {
+    for (const auto& group : by.optimizer->param_groups()) {
+      for (const auto& parameter : group.params()) {
+        if (!trained.insert(parameter.unsafeGetTensorImpl()).second)
+          throw BadConfig("two optimizers, or one twice, have the same parameter", "each would step it",
+                          "give a parameter to one optimizer");
+      }
+    }
+  }
+  std::unordered_set<torch::TensorImpl*> known;
+  for (const NamedTensor& parameter : parameters()) known.insert(parameter.tensor.unsafeGetTensorImpl());
+  for (torch::TensorImpl* one : trained) {
+    if (!known.contains(one))
+      throw BadConfig("an optimizer has a parameter of no module", "no rank would reduce its gradient",
+                      "pass the module to s.module()");
+  }
+}
+
+Setup::Evaluating::Evaluating(const Setup& setup) {
+  for (const Module& one : setup.modules_) {
+    for (const auto& module : one.module->modules())
+      was_training_.emplace_back(module, module->is_training());
+    one.module->eval();
+  }
+}
+
+Setup::Evaluating::~Evaluating() {
+  // train() sets what is below, too: parents come before their children.
+  for (const auto& [module, was] : was_training_) module->train(was);
+}
+
+}  // namespace troupe::train

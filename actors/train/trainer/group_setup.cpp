@@ -1,0 +1,83 @@
+#include "actors/train/trainer/group_setup.hpp"
+
+#include <algorithm>
+
+#include "collectives/flight/flight_recorder.hpp"
+#include "collectives/native/native_group.hpp"
+#include "collectives/rendezvous/connect/mesh.hpp"
+
+namespace troupe::train {
+namespace {
+
+/// Connections to the ranks of other nodes that collectives need; none when all are here.
+collectives::Mesh connect_remote(const RunSettings& settings, const GenerationPlan& plan,
+                                 const std::vector<int>& machines, int rank,
+                                 const collectives::DataListener& listener, std::function<bool()> abandoned) {
+  collectives::MeshOptions mesh;
+  mesh.self = {plan.generation, static_cast<int>(plan.members.size()), rank, "data",
+               settings.encrypt_data_plane};
+  mesh.aborted = std::move(abandoned);
+  for (const int r : collectives::native_peers(machines, rank)) {
+    mesh.peers[r] = parse_endpoint(plan.members[static_cast<std::size_t>(r)].data_address).value();
+  }
+  if (mesh.peers.empty()) return {};
+  TROUPE_ASSERT(settings.key.size() == 32, "the driver gave every trainer the job's key");
+  const collectives::KeyView key(settings.key.data(), 32);
+  return collectives::connect_mesh(listener, key, mesh).value();
+}
+
+class NativeGroups final : public GroupMaker {
+ public:
+  NativeGroups(const Session& session, const RunSettings& settings)
+      : session_(session),
+        settings_(settings),
+        listener_(collectives::DataListener::bind({session.host(), 0}).value()) {}
+
+  std::string address() const override { return troupe::to_string(listener_.endpoint()); }
+
+  std::shared_ptr<collectives::ProcessGroup> form(const GenerationPlan& plan, int rank, std::size_t bytes,
+                                                  std::function<bool()> abandoned) override {
+    collectives::NativeGroupOptions options;
+    options.rank = rank;
+    options.size = static_cast<int>(plan.members.size());
+    options.generation = plan.generation;
+    options.timeout =
+        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(settings_.group_timeout_s));
+    options.data_bytes = bytes;
+    for (int r = 0; r < options.size; ++r) {
+      options.leaves.push_back(plan.members[r].leaves);
+      const auto same = [&](const auto& member) { return member.node == plan.members[r].node; };
+      const auto first = std::find_if(plan.members.begin(), plan.members.end(), same);
+      options.machines.push_back(static_cast<int>(first - plan.members.begin()));
+    }
+    const std::string key = settings_.run + "/group/" + to_string(plan.generation);
+    const std::size_t region_bytes = collectives::native_region_bytes(options.machines, rank, bytes);
+    // The first rank to leave takes the name back: nobody joins a generation that one has left.
+    options.region = std::shared_ptr<SharedMemory>(
+        new SharedMemory(session_.open_region(key, region_bytes, "rank " + std::to_string(rank), true)),
+        [session = session_, key](SharedMemory* region) {
+          delete region;
+          session.drop_region(key);
+        });
+    collectives::Mesh mesh =
+        connect_remote(settings_, plan, options.machines, rank, listener_, std::move(abandoned));
+    options.remote = std::move(mesh.sockets);
+    options.keys = std::move(mesh.keys);
+    std::shared_ptr<collectives::ProcessGroup> group = collectives::make_native_group(std::move(options));
+    collectives::flight::record(*group, {.group = settings_.run});
+    return group;
+  }
+
+ private:
+  const Session session_;
+  const RunSettings settings_;
+  collectives::DataListener listener_;
+};
+
+}  // namespace
+
+std::unique_ptr<GroupMaker> make_native_groups(const Session& session, const RunSettings& settings) {
+  return std::make_unique<NativeGroups>(session, settings);
+}
+
+}  // namespace troupe::train

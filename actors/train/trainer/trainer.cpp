@@ -1,0 +1,598 @@
+#include "actors/train/trainer/trainer.hpp"
+
+#include <unistd.h>
+
+#include <bit>
+#include <optional>
+
+#include "actors/checkpoint/checkpoint_store.hpp"
+#include "actors/checkpoint/safetensors.hpp"
+#include "actors/train/batches/batch_feed.hpp"
+#include "actors/train/driver/train_driver.hpp"
+#include "actors/train/engine/state_transfer.hpp"
+#include "actors/train/floor.hpp"
+#include "actors/train/snapshot.hpp"
+#include "actors/train/trainer/step_slots.hpp"
+#include "actors/train/trainer/trainer_machine.hpp"
+#include "runtime/core/condition.hpp"
+#include "runtime/core/thread.hpp"
+#include "runtime/host/may_wait.hpp"
+
+namespace troupe::train {
+namespace {
+
+using collectives::DType;
+using collectives::ReduceOp;
+
+/// How long a piece of a snapshot may take, and how often its wait is looked at meanwhile.
+constexpr Duration kPieceArrives = std::chrono::seconds(30);
+/// Nobody fetches what is shared for so many seconds: nobody will.
+constexpr int kQuietBeats = 60;
+constexpr Duration kLook = std::chrono::milliseconds(100);
+constexpr Duration kFollowLook = std::chrono::milliseconds(5);  ///< a step is rarely shorter
+
+/// The part of the job that a task runs: "Digits::loss".
+std::string users_part(const RunSettings& settings, const TrainerTask& task) {
+  std::string job = train_floor().job_name(settings);
+  if (std::holds_alternative<ComputeStep>(task)) return job + "::loss";
+  if (std::holds_alternative<ApplyStep>(task)) return "the apply (or optimizer) of " + job;
+  if (std::holds_alternative<RunEvaluation>(task)) return "the evaluation of " + job;
+  return job;
+}
+
+}  // namespace
+
+class Trainer::Work {
+ public:
+  Work(ActorContext& actor, RunSettings settings, ActorHandle<TrainDriver> driver)
+      : actor_(actor),
+        session_(actor.session()),
+        settings_(std::move(settings)),
+        driver_(driver),
+        floor_(train_floor()),
+        machine_(actor.address().actor, floor_.mutations()),
+        groups_(floor_.make_groups(session_, settings_)),
+        engine_(floor_.make_engine(settings_)) {
+    floor_.watch(machine_, actor.address().actor);
+  }
+
+  ~Work() {
+    {
+      const Hold hold(mutex_);
+      stopping_ = true;
+      interrupt("the trainer of rank " + std::to_string(rank_) + " was told to end");
+    }
+    wake_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  /// REQUIRES: before prepare().
+  TrainerHello hello() {
+    return {::getpid(), groups_->address(), engine_->numerics(), hash_layout(engine_->state().parts)};
+  }
+
+  void prepare(const DataInfo& info) {
+    info_ = info;
+    feed_ = std::make_unique<BatchFeed>(actor_, settings_, info,
+                                        settings_.run + "/batches/" + to_string(actor_.address().actor));
+    thread_ = Thread([this] { run(); });
+  }
+
+  void order(const TrainerOrder& order) {
+    const Hold hold(mutex_);
+    handle(machine_.on(order));
+    wake_.notify_all();
+  }
+
+  /// In the actor's thread.
+  SharedPiece shared(Generation in, std::uint64_t offset) {
+    std::shared_ptr<StateStream> stream;
+    {
+      const Hold hold(mutex_);
+      stream = stream_;
+    }
+    if (stream == nullptr || stream->generation() != in)
+      throw_error({ErrorCode::kUnavailable, "the state is not shared any more",
+                   "the generation " + to_string(in) + " is over", ""});
+    return stream->read(offset);
+  }
+
+  /// REQUIRES: the job is over, so that nothing changes the state.
+  wire::Bytes final_state(bool weights_only, std::uint64_t offset) {
+    if (final_state_.empty() || weights_only != weights_alone_) {
+      auto state = engine_->state();
+      if (weights_only) state.parts.resize(engine_->weight_parts());
+      final_state_ = checkpoint::write_safetensors(checkpoint::lay_out_safetensors(state.parts).value());
+      weights_alone_ = weights_only;
+    }
+    return state_piece(final_state_, offset);
+  }
+
+  void beat() {
+    std::shared_ptr<StateStream> done;  // its end takes a moment, which no step has to wait for
+    const Hold hold(mutex_);
+    if (stream_ != nullptr && !is_shared()) done = std::move(stream_);
+    driver_.tell<&TrainDriver::report>(machine_.heartbeat());
+  }
+
+ private:
+  /// Orders and signs of life take the mutex, so nothing that is sent under it waits for room.
+  class Hold {
+   public:
+    explicit Hold(std::mutex& mutex) : lock_(mutex) {}
+
+   private:
+    const std::lock_guard<std::mutex> lock_;
+    const NoWaitScope no_wait_;
+  };
+
+  // ---- The thread that computes -------------------------------------------------------------------------
+
+  void run() {
+    engine_->enter_thread();
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+      const TrainerTask task = machine_.take();
+      if (std::holds_alternative<Wait>(task)) {
+        wake_.wait(lock);
+        continue;
+      }
+      lock.unlock();
+      std::optional<TrainerResult> result;
+      try {
+        result = std::visit([this](const auto& one) { return perform(one); }, task);
+      } catch (const DataFailed& error) {
+        return give_up(of_the_dataset(floor_.job_name(settings_), error.info()), {});
+      } catch (const Error& error) {
+        const bool of_the_group =
+            error.code() == ErrorCode::kAborted || error.code() == ErrorCode::kTimeout ||
+            error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kActorDied ||
+            error.code() == ErrorCode::kCorrupt;
+        if (of_the_group || is_recoverable(task)) {
+          ErrorInfo why = error.info();
+          why.todo.clear();  // the driver does it
+          result = TaskAborted{why.message(), {}};
+        } else {
+          return give_up(floor_.describe_exception(users_part(settings_, task)));
+        }
+      } catch (...) {
+        return give_up(floor_.describe_exception(users_part(settings_, task)));
+      }
+      lock.lock();
+      if (stopping_) return;  // the others are asked, and this one's end is told by its process
+      handle(machine_.done(*result));
+    }
+  }
+
+  /// A failure of these is the system's (a file, a socket) and is reported, not deadly.
+  static bool is_recoverable(const TrainerTask& task) {
+    return std::holds_alternative<FormGroup>(task) || std::holds_alternative<LoadCheckpoint>(task) ||
+           std::holds_alternative<RunCheckpoint>(task) || std::holds_alternative<RunPrune>(task) ||
+           std::holds_alternative<ShareOut>(task) || std::holds_alternative<FollowSource>(task);
+  }
+
+  /// What the user's code throws is thrown again by whoever runs it: the job fails at once, with its message.
+  void give_up(const ErrorInfo& error) { give_up(error, actor_.address().actor); }
+  /// `where`: none for what a loader ran.
+  void give_up(const ErrorInfo& error, ActorId where) {
+    const Hold hold(mutex_);
+    if (stopping_) return;
+    if (group_ != nullptr) group_->abort(error.message());
+    const auto at = std::get<TrainerHeartbeat>(machine_.heartbeat()).progress.doing;
+    driver_.tell<&TrainDriver::job_threw>(where, at, error);
+  }
+
+  // ---- Tasks --------------------------------------------------------------------------------------------
+
+  TrainerResult perform(const Wait&) { return TaskDone{}; }
+
+  TrainerResult perform(const FormGroup& task) {
+    {
+      const Hold hold(mutex_);
+      plan_ = task.plan;
+      works_for_ = plan_.generation;
+      rank_ = machine_.rank();
+      group_.reset();
+    }
+    engine_->detach();
+    std::vector<collectives::LeafInterval> leaves;
+    for (const auto& member : plan_.members) leaves.push_back(member.leaves);
+    auto group = groups_->form(plan_, rank_, engine_->group_bytes(leaves), [this] { return abandoned(); });
+    {
+      const Hold hold(mutex_);
+      group_ = group;
+      // An order that came while the group was being made could not abort it.
+      if (aborted_below_ > plan_.generation || stopping_) group_->abort("the generation is over");
+    }
+    engine_->attach(group);
+    {
+      // The newest list: loaders may have come and gone since the plan was made.
+      const Hold hold(mutex_);
+      feed_->set_loaders(machine_.loaders());
+    }
+    feed_->restart(plan_.members[rank_].leaves, plan_.first_step, plan_.total_steps);
+    group->barrier()->wait();
+    return TaskDone{};
+  }
+
+  TrainerResult perform(const TransferState& task) {
+    const auto progress = [this] { this->progress(); };
+    if (task.role == TransferState::Role::kSource) {
+      send_state(*group_, engine_->state().parts, task.receivers, progress);
+      return TaskDone{};
+    }
+    const ReceivedState received = receive_state(*group_, task.source, progress);
+    engine_->install(received.parts);  // checks everything, then swaps it in whole
+    return StateReady{};
+  }
+
+  TrainerResult perform(const ShareOut& task) {
+    SharedState head;
+    {
+      const Hold hold(mutex_);
+      head = {machine_.steps(), {machine_.uncommitted().begin(), machine_.uncommitted().end()}, 0};
+    }
+    auto stream =
+        std::make_shared<StateStream>(task.order.generation, std::move(head), engine_->copy_state());
+    {
+      const Hold hold(mutex_);
+      std::swap(stream_, stream);
+      quiet_beats_ = 0;
+    }
+    const auto address = wire::encode(actor_.address());
+    return Shared{{reinterpret_cast<const char*>(address.data()), address.size()}};
+  }
+
+  TrainerResult perform(const FollowSource& task) {
+    {
+      const Hold hold(mutex_);
+      works_for_ = task.until == kNoState ? task.order.generation : plan_.generation;
+    }
+    if (!task.goes_on) {
+      const auto address = wire::decode<ActorAddress>(std::as_bytes(std::span(task.order.source))).value();
+      const ActorHandle<Trainer> source(&actor_.process(), address);
+      followed_ = {};
+      follower_.emplace([this, source, in = task.order.shared_in](std::uint64_t offset) {
+        return await(source.call<&Trainer::shared>(in, offset));
+      });
+    }
+    if (task.goes_on && task.until == kNoState) look_again_soon();
+    for (;;) {
+      bool more = false;
+      try {
+        more = follower_->pull();
+        if (const auto state = follower_->take_state()) {
+          computes("all of it");
+          engine_->install(state->parts);
+          followed_ = {follower_->head().steps, follower_->head().uncommitted};
+        }
+        while (const auto step = follower_->take_step()) {
+          follow(*step);
+          progress();
+        }
+        waits();
+      } catch (const Error&) {
+        // A newer generation calls: what is whole after some step may be of use to it.
+        if (abandoned() && followed_.steps != kNoState) return followed_;
+        throw;
+      }
+      if (more) continue;
+      if (task.until == kNoState ? followed_.steps != kNoState : followed_.steps == task.until)
+        return followed_;
+      if (task.until != kNoState)
+        throw_error({ErrorCode::kUnavailable, "steps are missing",
+                     "the trainer that was followed gave " + std::to_string(followed_.steps) + " of " +
+                         std::to_string(task.until),
+                     ""});
+    }
+  }
+
+  /// Between two looks at what the followed trainer adds.
+  void look_again_soon() {
+    std::unique_lock lock(mutex_);
+    if (!stopping_ && aborted_below_ <= works_for_) wake_.wait_for(lock, kFollowLook);
+  }
+
+  /// The same step as the others', without its leaves.
+  void follow(const StateFollower::Step& step) {
+    const std::int64_t number = step.head.report.step;
+    computes("step " + std::to_string(number + 1));
+    if (number != followed_.steps)
+      throw_error(
+          {ErrorCode::kCorrupt, "a step that was followed is not the next one", std::to_string(number), ""});
+    engine_->take_record(number, epoch_of(number), step.record);
+    followed_.steps = kNoState;  // until it is whole again
+    engine_->apply((number + 1) % feed_->steps_per_epoch() == 0, step.head.total_weight);
+    followed_.steps = number + 1;
+    followed_.uncommitted.push_back(step.head.report);
+    std::erase_if(followed_.uncommitted,
+                  [&](const StepReport& report) { return report.step < step.head.committed; });
+  }
+
+  TrainerResult perform(const MakeInitialState&) {
+    engine_->install_initial();
+    return StateReady{};
+  }
+
+  TrainerResult perform(const LoadCheckpoint& task) {
+    if (task.path == kSnapshotPath) return take_snapshot(task.hash);
+    const auto files = floor_.files([this] { progress(); });
+    const auto loaded = make_store(*files).load_manifest(task.path).value();
+    if (loaded.manifest.state_hash != task.hash) {
+      throw_error({ErrorCode::kCorrupt, "the checkpoint '" + task.path + "' is another one here",
+                   "its state is " + loaded.manifest.state_hash + ", the job's is " + task.hash,
+                   "share the checkpoint folder between the nodes, or empty it there"});
+    }
+    engine_->install(loaded.tensors);
+    return StateReady{};
+  }
+
+  /// Fetches the state that the job begins from, which the driver's program holds.
+  TrainerResult take_snapshot(const StateHash& hash) {
+    wire::Bytes all;
+    for (wire::Bytes piece; all.empty() || !piece.empty();
+         all.insert(all.end(), piece.begin(), piece.end())) {
+      piece = await(driver_.call<&TrainDriver::snapshot>(all.size()));
+    }
+    if (const auto held = hash_of_bytes(all, [this] { progress(); }); held != hash)
+      throw_error({ErrorCode::kCorrupt, "the snapshot is not what was taken",
+                   "its bytes are " + held + " here, and were " + hash, ""});
+    auto parts = checkpoint::read_safetensors("the snapshot", all).value().tensors;
+    if (settings_.new_options) {
+      engine_->install_with_own_options(std::move(parts));
+    } else {
+      engine_->install(parts);
+    }
+    return StateReady{};
+  }
+
+  template <class Piece>
+  Piece await(const Future<Piece>& asked) {
+    const Instant deadline = MonotonicClock().now() + kPieceArrives;
+    while (!asked.wait(kLook) && MonotonicClock().now() < deadline) progress();
+    Piece piece = asked.get(Duration(0));
+    progress();
+    return piece;
+  }
+
+  TrainerResult perform(const ComputeStep& task) {
+    const int leaves = settings_.logical_ranks;
+    std::vector<SlotWords> slots(static_cast<std::size_t>(leaves));
+    std::vector<wire::Bytes> counted(static_cast<std::size_t>(leaves));
+    if (task.rehearse) {
+      computes("a fresh copy of the model");
+      engine_->rehearse();
+    }
+    engine_->begin_step(task.step, epoch_of(task.step));
+    try {
+      std::vector<data::BatchHeader> headers;
+      int given_back = task.leaves.begin;
+      const auto give_back = [&](std::size_t done) {
+        for (; given_back < task.leaves.begin + static_cast<int>(done); ++given_back)
+          feed_->used(task.step, given_back);
+      };
+      for (int leaf = task.leaves.begin; leaf < task.leaves.end; ++leaf) {
+        waits();
+        const auto view = feed_->wait(task.step, leaf);
+        computes("leaf " + std::to_string(leaf));
+        engine_->run_leaf(leaf, view);
+        headers.push_back(view.header);
+        give_back(engine_->batches_done());
+      }
+      const std::vector<LeafResult> results = engine_->results();
+      give_back(results.size());
+      for (std::size_t i = 0; i < results.size(); ++i) {
+        const auto leaf = static_cast<std::size_t>(task.leaves.begin) + i;
+        fill(slots[leaf], counted[leaf], headers[i], results[i]);
+      }
+      waits();
+      const auto shared =
+          group_->all_reduce({&slots.front().index_hash, 5 * slots.size(), DType::kInt64}, ReduceOp::kSum);
+      engine_->finish_step();
+      shared->wait();
+      share_figures(*group_, slots, counted);
+      total_weight_ = sum_of_weights(slots);
+    } catch (...) {
+      engine_->abandon_step();
+      throw;
+    }
+    Reduced reduced{reports_of(slots, counted)};
+    slots_ = reduced.slots;
+    return reduced;
+  }
+
+  int epoch_of(std::int64_t step) const { return static_cast<int>(step / feed_->steps_per_epoch()); }
+
+  TrainerResult perform(const ApplyStep& task) {
+    // beat() may let go of it meanwhile; a later generation's steps are not shared in it.
+    const auto stream = stream_to_add_to();
+    const auto record = stream ? engine_->step_record() : std::vector<std::byte>();
+    engine_->apply((task.step + 1) % feed_->steps_per_epoch() == 0, total_weight_);
+    if (stream) {
+      const SharedStep head{{task.step, slots_}, first_uncommitted(task.step), total_weight_, 0};
+      stream->add(head, record);
+    }
+    feed_->release(task.step);
+    Applied applied;
+    if (task.proves >= 0) {
+      auto piece = hash_piece(engine_->state().parts, task.proves);
+      applied = {std::move(piece.parts), piece.last};
+    }
+    return applied;
+  }
+
+  TrainerResult perform(const HashState&) {
+    const auto state = engine_->state();
+    return Hashed{final_hash(state.parts, [this] { progress(); }),
+                  hash_parts(state.parts, [this] { progress(); })};
+  }
+
+  TrainerResult perform(const HashParts&) {
+    return PartsHashed{hash_parts(engine_->state().parts, [this] { progress(); })};
+  }
+
+  TrainerResult perform(const RunEvaluation& task) {
+    Evaluated done;
+    feed_->each_test_piece(task.order.begin, task.order.end,
+                           [&](std::int64_t piece, const data::BatchView& view) {
+                             computes("piece " + std::to_string(piece));
+                             done.pieces.push_back({piece, view.header.index_hash, view.header.count,
+                                                    engine_->evaluate(piece, task.order.epoch, view)});
+                             waits();
+                           });
+    return done;
+  }
+
+  TrainerResult perform(const RunCheckpoint& task) {
+    const auto files = floor_.files([this] { progress(); });
+    const auto state = engine_->state();
+    const checkpoint::SaveRequest request{
+        .job = job_identity(settings_, info_, engine_->numerics()),
+        .position = {static_cast<std::uint64_t>(task.order.step / feed_->steps_per_epoch()),
+                     static_cast<std::uint64_t>(task.order.step)},
+        .state_hash = final_hash(state.parts, [this] { progress(); }),
+        .tensors = state.parts,
+        .metadata = {{kHistoryKey, task.order.history}}};
+    const auto saved = make_store(*files).save(request).value();
+    return CheckpointStored{saved.manifest_path, request.state_hash,
+                            hash_parts(state.parts, [this] { progress(); })};
+  }
+
+  TrainerResult perform(const RunPrune& task) {
+    const auto files = floor_.files({});
+    make_store(*files).prune(task.order.oldest_kept, task.order.spared).value();
+    return TaskDone{};
+  }
+
+  checkpoint::CheckpointStore make_store(checkpoint::FileSystem& files) {
+    return {files, {settings_.checkpoint_folder, [this] { progress(); }}};
+  }
+
+  void computes(const std::string& part) {
+    const Hold hold(mutex_);
+    machine_.computes(part);
+  }
+
+  /// For a batch, or for other ranks.
+  void waits() {
+    const Hold hold(mutex_);
+    machine_.waits();
+  }
+
+  /// A walk over the state goes on, unless a newer generation calls.
+  void progress() {
+    const Hold hold(mutex_);
+    if (stopping_ || aborted_below_ > works_for_) {
+      throw_error({ErrorCode::kAborted, "the walk over the state was given up",
+                   "generation " + to_string(works_for_) + " is over", ""});
+    }
+    machine_.advanced();
+  }
+
+  // ---- Under the mutex ----------------------------------------------------------------------------------
+
+  void handle(const TrainerOutput& output) {
+    const NoWaitScope no_wait;
+    if (output.abort_group) interrupt(output.reason);
+    if (output.loaders_changed && feed_ != nullptr) feed_->set_loaders(machine_.loaders());
+    for (const auto& report : output.reports) driver_.tell<&TrainDriver::report>(report);
+  }
+
+  /// Whether the generation that is being formed, or followed, is over already.
+  bool abandoned() {
+    const Hold hold(mutex_);
+    return stopping_ || aborted_below_ > works_for_;
+  }
+
+  std::shared_ptr<StateStream> stream_to_add_to() {
+    const Hold hold(mutex_);
+    return stream_ != nullptr && stream_->generation() == plan_.generation ? stream_ : nullptr;
+  }
+
+  std::int64_t first_uncommitted(std::int64_t otherwise) {
+    const Hold hold(mutex_);
+    return machine_.uncommitted().empty() ? otherwise : machine_.uncommitted().front().step;
+  }
+
+  /// Somebody may still ask for what this trainer shares: under the mutex.
+  bool is_shared() {
+    const bool read = stream_->reads() != std::exchange(reads_seen_, stream_->reads());
+    quiet_beats_ = read ? 0 : quiet_beats_ + 1;
+    if (quiet_beats_ >= kQuietBeats) return false;
+    if (machine_.generation() == stream_->generation()) return true;
+    const bool runs = machine_.state() == TrainerMachine::State::kRunning ||
+                      machine_.state() == TrainerMachine::State::kApplying;
+    return !runs || (!machine_.plan().followers.empty() && machine_.steps() == machine_.plan().first_step);
+  }
+
+  void interrupt(const std::string& reason) {
+    aborted_below_ = machine_.generation();
+    if (group_ != nullptr) group_->abort(reason);
+    if (feed_ != nullptr) feed_->interrupt(reason);
+  }
+
+  ActorContext& actor_;
+  const Session session_;
+  const RunSettings settings_;
+  const ActorHandle<TrainDriver> driver_;
+  TrainFloor& floor_;
+
+  std::mutex mutex_;  ///< guards machine_, and group_ against its replacement
+  Condition wake_;
+  TrainerMachine machine_;
+  Generation aborted_below_;
+  bool stopping_ = false;
+
+  const std::unique_ptr<GroupMaker> groups_;
+  const std::unique_ptr<TrainEngine> engine_;
+  std::unique_ptr<BatchFeed> feed_;
+  GenerationPlan plan_;
+  Generation works_for_;  ///< what the task under way is of
+  int rank_ = 0;
+  DataInfo info_;
+  std::vector<SlotReport> slots_;  ///< of the step that was reduced last
+  double total_weight_ = 0;        ///< of the step that was reduced last; 0: leaves have none
+  std::shared_ptr<collectives::ProcessGroup> group_;
+  std::shared_ptr<StateStream> stream_;    ///< what others follow; the mutex guards the pointer
+  std::uint64_t reads_seen_ = 0;           ///< of stream_
+  int quiet_beats_ = 0;                    ///< without one more
+  std::optional<StateFollower> follower_;  ///< what it follows itself
+  Followed followed_;                      ///< what that came to
+  std::vector<std::byte> final_state_;     ///< once it was asked for
+  bool weights_alone_ = false;             ///< what it has
+  Thread thread_;
+};
+
+Trainer::Trainer(RunSettings settings, ActorHandle<TrainDriver> driver) {
+  work_ = std::make_unique<Work>(this_actor(), std::move(settings), driver);
+}
+
+Trainer::~Trainer() = default;
+
+TrainerHello Trainer::hello() {
+  return work_->hello();
+}
+
+void Trainer::prepare(const DataInfo& info) {
+  work_->prepare(info);
+  beat();
+}
+
+wire::Bytes Trainer::final_state(bool weights_only, std::uint64_t offset) {
+  return work_->final_state(weights_only, offset);
+}
+
+SharedPiece Trainer::shared(Generation in, std::uint64_t offset) {
+  return work_->shared(in, offset);
+}
+
+void Trainer::order(const TrainerOrder& order) {
+  work_->order(order);
+}
+
+void Trainer::beat() {
+  work_->beat();
+  this_actor().run_after(std::chrono::seconds(1), [this] { beat(); });
+}
+
+}  // namespace troupe::train

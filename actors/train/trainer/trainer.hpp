@@ -1,0 +1,52 @@
+/// The trainer actor: one process that computes the leaves it is dealt. Its rules are TrainerMachine's; this
+/// is the thread that carries them out with the engine, the process group and the batch feed.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/train/engine/state_parts.hpp"
+#include "actors/train/messages.hpp"
+#include "actors/train/settings.hpp"
+#include "actors/train/trainer/state_stream.hpp"
+#include "runtime/client/session.hpp"
+
+namespace troupe::train {
+
+class TrainDriver;
+
+/// What a new trainer says of itself.
+struct TrainerHello {
+  int pid = 0;
+  std::string data_address;
+  std::string numerics;          ///< fingerprint: an exact job takes no trainer that computes otherwise
+  std::vector<PartHash> layout;  ///< of its state as model() and optimizer() made it: the same in all
+};
+
+/// Isolated. Orders are taken in the actor's thread while another one computes, so an order never waits for a
+/// step.
+class Trainer {
+ public:
+  Trainer(RunSettings settings, ActorHandle<TrainDriver> driver);
+  ~Trainer();
+
+  TrainerHello hello();
+  /// The data, before the first order. Starts the work.
+  void prepare(const DataInfo& info);
+  void order(const TrainerOrder& order);
+  /// A piece of what this trainer shares since its ShareState of generation `in`. Throws Unavailable if it
+  /// does not any more.
+  SharedPiece shared(Generation in, std::uint64_t offset);
+  /// A piece of the final state as a safetensors file, from `offset`; nothing behind its end. With
+  /// `weights_only` parameters and buffers alone. Once the job is over.
+  wire::Bytes final_state(bool weights_only, std::uint64_t offset);
+
+ private:
+  class Work;  // everything that needs LibTorch (trainer.cpp)
+  void beat();
+
+  std::unique_ptr<Work> work_;
+};
+
+}  // namespace troupe::train
