@@ -30,6 +30,12 @@ class GroupMaker {
   virtual std::shared_ptr<collectives::ProcessGroup> form(const GenerationPlan& plan, int rank,
                                                           std::size_t bytes,
                                                           std::function<bool()> abandoned) = 0;
+  /// The group beside it that reduces gradients; null: it does that itself. Collective. An abort of either
+  /// is one of both.
+  virtual std::shared_ptr<collectives::ProcessGroup> form_gradients(
+      const GenerationPlan& /*plan*/, const std::shared_ptr<collectives::ProcessGroup>& /*group*/) {
+    return nullptr;
+  }
 };
 
 class TrainFloor {

@@ -34,7 +34,7 @@ struct RunSettings {
   double group_timeout_s = 150;  ///< Deadlines::collective
   int threads = 1;               ///< intra-op threads of a trainer
   bool encrypt_data_plane = false;
-  bool on_gpu = false;  ///< trainers compute on the GPU that they hold
+  double trainer_gpus = 0;  ///< that each trainer holds, and computes on
 };
 
 /// What a loader knows about the data.

@@ -72,7 +72,8 @@ class Engine final : public train::TrainEngine {
   std::size_t group_bytes(const std::vector<collectives::LeafInterval>& /*leaves*/) const override {
     return 4096;
   }
-  void attach(std::shared_ptr<collectives::ProcessGroup> group) override {
+  void attach(std::shared_ptr<collectives::ProcessGroup> group,
+              std::shared_ptr<collectives::ProcessGroup> /*gradients*/) override {
     group_ = std::dynamic_pointer_cast<SimGroup>(group);
   }
   void detach() override { group_.reset(); }

@@ -207,7 +207,7 @@ RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp
   run.settings.find_unused_parameters = options.find_unused_parameters;
   run.settings.exact = options.exact;
   run.settings.threads = options.threads;
-  run.settings.on_gpu = options.trainer_gpus > 0;
+  run.settings.trainer_gpus = options.trainer_gpus;
   run.settings.encrypt_data_plane = options.encrypt_data_plane;
   run.settings.group_timeout_s = to_seconds(collective_timeout(options.deadlines));
   run.settings.checkpoint_folder = options.checkpoint_folder;

@@ -100,13 +100,15 @@ struct BatchFeed::Shared {
 };
 
 BatchFeed::BatchFeed(ActorContext& actor, const RunSettings& settings, const DataInfo& info,
-                     const std::string& region)
+                     const std::string& region,
+                     std::function<std::shared_ptr<const void>(std::span<std::byte>)> pin)
     : actor_(actor), settings_(settings), info_(info) {
   const RegionSource source{
       .open = [session = actor.session()](
                   const std::string& name,
                   std::size_t bytes) { return session.open_region(name, bytes, "trainer", false); },
-      .drop = [session = actor.session()](const std::string& name) { session.drop_region(name); }};
+      .drop = [session = actor.session()](const std::string& name) { session.drop_region(name); },
+      .pin = std::move(pin)};
   shared_ = std::shared_ptr<Shared>(
       new Shared{.mutex = {},
                  .changed = {},

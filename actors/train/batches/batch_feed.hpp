@@ -29,9 +29,9 @@ ErrorInfo of_the_dataset(const std::string& job, ErrorInfo error);
 /// Thread-safe: the trainer's thread waits for batches, answers arrive in the runtime's threads.
 class BatchFeed {
  public:
-  /// `region` begins the names of the feed's memory.
-  BatchFeed(ActorContext& actor, const RunSettings& settings, const DataInfo& info,
-            const std::string& region);
+  /// `region` begins the names of the feed's memory. `pin`: see RegionSource.
+  BatchFeed(ActorContext& actor, const RunSettings& settings, const DataInfo& info, const std::string& region,
+            std::function<std::shared_ptr<const void>(std::span<std::byte>)> pin = {});
   ~BatchFeed();
 
   std::int64_t steps_per_epoch() const { return info_.steps_per_epoch; }

@@ -34,7 +34,10 @@ SlotPool::~SlotPool() {
 }
 
 SlotPool::Region SlotPool::make(const SlotPlan& plan, std::uint32_t number) const {
-  return {number, plan, source_.open(name_of(number), plan.bytes * static_cast<std::size_t>(plan.slots))};
+  Region made{
+      number, plan, source_.open(name_of(number), plan.bytes * static_cast<std::size_t>(plan.slots)), {}};
+  if (source_.pin) made.pinned = source_.pin({made.memory.data(), made.memory.size()});
+  return made;
 }
 
 void SlotPool::add(Region region) {
@@ -44,13 +47,13 @@ void SlotPool::add(Region region) {
   free_.clear();
   for (int i = region.plan.slots; i > 0; --i)
     free_.push_back(SlotId{newest_} << 32 | static_cast<std::uint32_t>(i - 1));
-  regions_[newest_] = {region.plan, std::move(region.memory), 0};
+  regions_.try_emplace(newest_, Held{std::move(region)});
   drop_if_idle(before);
 }
 
 SlotPlan SlotPool::plan() const {
   const auto at = regions_.find(newest_);
-  return at == regions_.end() ? SlotPlan{} : at->second.plan;
+  return at == regions_.end() ? SlotPlan{} : at->second.of.plan;
 }
 
 std::optional<SlotId> SlotPool::take() {
@@ -83,13 +86,13 @@ const SlotPool::Held& SlotPool::held(SlotId slot) const {
 
 std::span<std::byte> SlotPool::memory(SlotId slot) const {
   const Held& region = held(slot);
-  return {region.memory.data() + index_of(slot) * region.plan.bytes, region.plan.bytes};
+  return {region.of.memory.data() + index_of(slot) * region.of.plan.bytes, region.of.plan.bytes};
 }
 
 SlotPool::Place SlotPool::place(SlotId slot) const {
   const Held& region = held(slot);
-  return {name_of(region_of(slot)), region.memory.size(), index_of(slot) * region.plan.bytes,
-          region.plan.bytes};
+  return {name_of(region_of(slot)), region.of.memory.size(), index_of(slot) * region.of.plan.bytes,
+          region.of.plan.bytes};
 }
 
 std::vector<std::string> SlotPool::regions() const {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,10 +32,12 @@ struct SlotPlan {
 /// goes; four slots at least.
 SlotPlan plan_slots(int leaves, std::size_t batch_bytes, std::size_t budget_bytes);
 
-/// Opens and drops the named memory; a test has its own.
+/// Opens and drops the named memory; a test has its own. `pin`: for copies to a GPU, until what it returns
+/// goes; may be empty.
 struct RegionSource {
   std::function<SharedMemory(const std::string& name, std::size_t bytes)> open;
   std::function<void(const std::string& name)> drop;
+  std::function<std::shared_ptr<const void>(std::span<std::byte> memory)> pin;
 };
 
 /// Not thread-safe; add() blocks while memory is made.
@@ -51,6 +54,7 @@ class SlotPool {
     std::uint32_t number = 0;
     SlotPlan plan;
     SharedMemory memory;
+    std::shared_ptr<const void> pinned;  ///< goes before the memory does
   };
   Region make(const SlotPlan& plan, std::uint32_t number) const;
   /// From now on slots come from this region alone. Those of before go as they are given back.
@@ -76,8 +80,7 @@ class SlotPool {
 
  private:
   struct Held {
-    SlotPlan plan;
-    SharedMemory memory;
+    Region of;
     int taken = 0;
   };
   std::string name_of(std::uint32_t number) const { return name_ + "/" + std::to_string(number); }

@@ -63,6 +63,13 @@ DeviceMark DeviceStreams::aside_after(const DeviceMark& mark, const std::functio
   return DeviceMark(event_on(*aside_));
 }
 
+void DeviceStreams::before_default() const {
+  const auto stream = computing();
+  if (!stream) return;
+  const c10::Stream standard = streams_of(device_).getDefaultStream(device_);
+  if (*stream != standard) event_on(*stream)->block(standard);
+}
+
 void DeviceStreams::join(const DeviceMark& mark) const {
   const auto stream = computing();
   if (stream && mark.event_ != nullptr) mark.event_->block(*stream);

@@ -48,6 +48,9 @@ class DeviceStreams {
   DeviceMark aside(const std::function<void()>& enqueue) const { return aside_after({}, enqueue); }
   /// The same, behind `mark`.
   DeviceMark aside_after(const DeviceMark& mark, const std::function<void()>& enqueue) const;
+  /// The device's default stream goes on behind what this thread's computing stream was given so far. Nothing
+  /// to do where they are one, as they are unless the job's code chose another.
+  void before_default() const;
   /// What this thread's computing stream is given from now on runs behind `mark`.
   void join(const DeviceMark& mark) const;
   /// Waits on the host. Calls `look` meanwhile, about every 50 microseconds, which may throw. It is the one

@@ -32,7 +32,6 @@ Reducer::Reducer(const std::vector<NamedTensor>& parameters, int logical_ranks, 
       buckets_(make_buckets(bucket_items(parameters_), options.buckets)),
       writer_(parameters_, options.place_gradients && options.device.is_cpu()),
       seen_(parameters_.size()),
-      through_host_(options.through_host || !options.device.is_cpu()),
       streams_(options.streams.value_or(options.device)),
       hooks_(parameters_, [this](std::size_t index) { gradient_ready(index); }) {
   place_in(buckets_, parameters_);
@@ -49,7 +48,8 @@ std::vector<Reducer::Allocation> Reducer::allocations() const {
   return wanted;
 }
 
-void Reducer::attach(std::shared_ptr<collectives::ProcessGroup> group) {
+void Reducer::attach(std::shared_ptr<collectives::ProcessGroup> group,
+                     std::shared_ptr<collectives::ProcessGroup> gradients) {
   detach();
   const LeafInterval interval = group->leaves();
   if (interval.size() < 1 || interval.end > logical_ranks_) {
@@ -60,6 +60,9 @@ void Reducer::attach(std::shared_ptr<collectives::ProcessGroup> group) {
   }
   schedule_ = make_fold_schedule(interval, logical_ranks_);
   group_ = std::move(group);
+  gradients_ = gradients ? std::move(gradients) : group_;
+  const bool of_host = gradients_->facts().device.kind == collectives::DeviceKind::kCpu;
+  through_host_ = options_.through_host || (of_host && !options_.device.is_cpu());
   for (const Bucket& bucket : buckets_) states_.push_back(allocate(bucket));
   for (int array = 0; array < schedule_.partials + schedule_.scratch; ++array) {
     std::vector<GradientPlacement::Slot> slots;
@@ -80,7 +83,7 @@ void Reducer::attach(std::shared_ptr<collectives::ProcessGroup> group) {
 /// each.
 Reducer::BucketState Reducer::allocate(const Bucket& bucket) {
   BucketState state;
-  state.tree = group_->allocate_tree(bucket.count, bucket.dtype);
+  state.tree = gradients_->allocate_tree(bucket.count, bucket.dtype);
   TROUPE_ASSERT(static_cast<int>(state.tree.partials.size()) == schedule_.partials,
                 "the group has one partial for each canonical node");
   const auto on_host = torch::TensorOptions().dtype(data::torch_dtype(bucket.dtype));
@@ -88,7 +91,7 @@ Reducer::BucketState Reducer::allocate(const Bucket& bucket) {
   const auto count = static_cast<std::int64_t>(bucket.count);
   for (int array = 0; array < schedule_.partials + schedule_.scratch; ++array) {
     torch::Tensor whole;
-    std::shared_ptr<void> owner = group_;
+    std::shared_ptr<void> owner = gradients_;
     if (array < schedule_.partials && through_host_) {
       state.host.push_back(torch::from_blob(
           state.tree.partials[array], {count}, [owner](void*) {}, on_host));
@@ -120,6 +123,7 @@ void Reducer::detach() {
   slots_.clear();
   states_.clear();
   used_tree_ = {};
+  gradients_.reset();
   group_.reset();
 }
 
@@ -210,7 +214,8 @@ void Reducer::bucket_member_done(std::size_t index) {
 void Reducer::launch(BucketState& bucket) {
   fold(bucket);
   if (!through_host_) {
-    bucket.work = group_->all_reduce_tree(bucket.tree, ReduceOp::kAvg);
+    streams_.before_default();
+    bucket.work = gradients_->all_reduce_tree(bucket.tree, ReduceOp::kAvg);
     return;
   }
   bucket.copied = streams_.aside_after(streams_.here(), [&] {
@@ -225,7 +230,7 @@ void Reducer::launch(BucketState& bucket) {
 void Reducer::reduce_copied() {
   while (reducing_ < states_.size() && states_[reducing_].launched && states_[reducing_].copied.reached()) {
     BucketState& bucket = states_[reducing_++];
-    bucket.work = group_->all_reduce_tree(bucket.tree, ReduceOp::kAvg);
+    bucket.work = gradients_->all_reduce_tree(bucket.tree, ReduceOp::kAvg);
   }
 }
 
@@ -310,12 +315,23 @@ void Reducer::launch_used() {
   used_work_ = group_->all_reduce_tree(used_tree_, ReduceOp::kSum);
 }
 
+void Reducer::broadcast(torch::Tensor& bytes) {
+  const auto device = gradients_->facts().device;
+  const bool copies = device.kind == collectives::DeviceKind::kCpu && !bytes.is_cpu();
+  const torch::Tensor whole = copies ? bytes.cpu() : bytes;
+  if (!copies) streams_.before_default();
+  gradients_->broadcast({whole.data_ptr(), whole.nbytes(), DType::kUInt8, device}, 0)
+      ->wait_for(Duration::max());
+  if (copies) bytes.copy_(whole);
+}
+
 void Reducer::finish() {
   TROUPE_ASSERT(leaf_ == schedule_.leaves.size() && order_.all_launched(), "every leaf of the rank has run");
   if (through_host_) {
     take_back();
   } else {
-    for (BucketState& bucket : states_) bucket.work->wait();
+    // On the host, also where a stream could: a step counts as reduced once nothing can go wrong with it.
+    for (BucketState& bucket : states_) bucket.work->wait_for(Duration::max());
   }
   if (used_work_) std::exchange(used_work_, nullptr)->wait();
   const auto* used =

@@ -46,8 +46,8 @@ struct ReducerOptions {
   /// copied elsewhere. The bits are the same. false: always copied.
   bool place_gradients = true;
   torch::Device device = torch::kCPU;  ///< where the parameters are
-  /// The group's memory is the host's: partial sums are copied there on a stream of their own, and the mean
-  /// back. Always so for a device other than the CPU; on the CPU for tests.
+  /// Where the group's memory is the host's, and the parameters are not: partial sums are copied there on a
+  /// stream of their own, and the mean back. true: on the CPU, too, for tests.
   bool through_host = false;
   std::optional<torch::Device> streams{};  ///< of which device the streams are; another one in tests alone
 };
@@ -62,8 +62,10 @@ class Reducer {
   Reducer& operator=(const Reducer&) = delete;
 
   /// Takes part in `group` from the next step on; allocates its trees, so it is collective. Drops the
-  /// gradients.
-  void attach(std::shared_ptr<collectives::ProcessGroup> group);
+  /// gradients. `gradients` reduces them, where that is another one, of the same ranks and leaves: its memory
+  /// is the parameters' device's.
+  void attach(std::shared_ptr<collectives::ProcessGroup> group,
+              std::shared_ptr<collectives::ProcessGroup> gradients = nullptr);
   /// Forgets the group and every gradient that lives in its memory.
   void detach();
 
@@ -77,7 +79,10 @@ class Reducer {
   void rethrow_failure();
   /// After its backward. Throws BadConfig for unused parameters, and as rethrow_failure.
   void end_leaf();
-  /// Waits for every bucket and sets the gradients. Throws CollectiveAborted or Timeout.
+  /// Gives rank 0's `bytes`, which are where the parameters are, to every rank. Waits for it.
+  void broadcast(torch::Tensor& bytes);
+  /// Waits, on the host, for every bucket, and sets the gradients: who returns knows that the step was
+  /// reduced on this rank. Throws CollectiveAborted or Timeout.
   void finish();
   /// Gives the step up: no gradient stays, hooks do nothing.
   void abandon();
@@ -118,8 +123,9 @@ class Reducer {
   std::vector<bool> seen_;  ///< by parameter: its gradient of this leaf is in
 
   std::shared_ptr<collectives::ProcessGroup> group_;
+  std::shared_ptr<collectives::ProcessGroup> gradients_;  ///< may be group_
   FoldSchedule schedule_;
-  bool through_host_;
+  bool through_host_ = false;
   DeviceStreams streams_;
   std::vector<BucketState> states_;
   std::size_t reducing_ = 0;  ///< through the host: buckets whose reduction has begun

@@ -57,9 +57,10 @@ StepEngine::StepEngine(std::unique_ptr<TrainingModel> model, EngineOptions optio
 
 StepEngine::~StepEngine() = default;
 
-void StepEngine::attach(std::shared_ptr<collectives::ProcessGroup> group) {
+void StepEngine::attach(std::shared_ptr<collectives::ProcessGroup> group,
+                        std::shared_ptr<collectives::ProcessGroup> gradients) {
   abandon_step();
-  reducer_.attach(group);
+  reducer_.attach(group, std::move(gradients));
   group_ = std::move(group);
 }
 
@@ -212,13 +213,7 @@ void StepEngine::finish_step() {
 /// Leaf 0's buffers go to every rank behind the last bucket. Its host is rank 0: intervals lie in rank order.
 void StepEngine::share_buffers() {
   if (next_buffers_.numel() == 0 || group_->size() == 1) return;
-  const torch::Tensor host = next_buffers_.cpu();  // the same memory, where that is the host's
-  collectives::Buffer buffer;
-  buffer.data = host.data_ptr();
-  buffer.count = host.nbytes();
-  buffer.dtype = collectives::DType::kUInt8;
-  group_->broadcast(buffer, 0)->wait();
-  if (!next_buffers_.is_cpu()) next_buffers_.copy_(host);
+  reducer_.broadcast(next_buffers_);
 }
 
 /// Gradients are sums of weight x gradient over L: makes them means by weight.

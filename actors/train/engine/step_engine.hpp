@@ -47,7 +47,9 @@ class StepEngine {
   ~StepEngine();
 
   /// Swaps the group, between steps. Collective. Throws BadConfig where the group gives this rank no leaf.
-  void attach(std::shared_ptr<collectives::ProcessGroup> group);
+  /// `gradients`: see Reducer::attach.
+  void attach(std::shared_ptr<collectives::ProcessGroup> group,
+              std::shared_ptr<collectives::ProcessGroup> gradients = nullptr);
   /// Lets go of the group and of the gradients in its memory.
   void detach();
 

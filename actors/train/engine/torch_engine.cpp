@@ -9,6 +9,7 @@
 #include "actors/train/engine/device_batches.hpp"
 #include "actors/train/engine/forked_copy.hpp"
 #include "actors/train/engine/numerics.hpp"
+#include "actors/train/engine/pinned_memory.hpp"
 #include "actors/train/engine/step_engine.hpp"
 #include "actors/train/job/job_registry.hpp"
 #include "actors/train/job/user_code.hpp"
@@ -76,7 +77,7 @@ class TorchEngine final : public TrainEngine {
  public:
   explicit TorchEngine(const RunSettings& settings)
       : settings_(settings),
-        device_(computing_device(settings.on_gpu)),
+        device_(computing_device(settings.trainer_gpus > 0)),
         engine_(make_model(settings, device_), options_of(settings, device_)),
         batches_(device_) {}
 
@@ -113,13 +114,19 @@ class TorchEngine final : public TrainEngine {
       engine_.state().install(TrainState(*make_model(settings_, device_)).view().parts).value();
   }
 
+  std::shared_ptr<const void> pin(std::span<std::byte> memory) override {
+    return pin_memory(memory, device_);
+  }
   std::size_t group_bytes(const std::vector<collectives::LeafInterval>& leaves) const override {
     std::size_t bytes = 0;
     for (const auto& allocation : engine_.allocations())
       bytes += collectives::native_tree_bytes(leaves, allocation.count, allocation.dtype);
     return bytes;
   }
-  void attach(std::shared_ptr<collectives::ProcessGroup> group) override { engine_.attach(std::move(group)); }
+  void attach(std::shared_ptr<collectives::ProcessGroup> group,
+              std::shared_ptr<collectives::ProcessGroup> gradients) override {
+    engine_.attach(std::move(group), std::move(gradients));
+  }
   void detach() override { engine_.detach(); }
   void rehearse() override { engine_.rehearse(make_model(settings_, device_)); }
   void begin_step(std::int64_t step, int epoch) override {

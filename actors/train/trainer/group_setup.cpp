@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "actors/train/engine/gradient_group.hpp"
 #include "collectives/flight/flight_recorder.hpp"
 #include "collectives/native/native_group.hpp"
 #include "collectives/rendezvous/connect/mesh.hpp"
@@ -41,15 +42,10 @@ class NativeGroups final : public GroupMaker {
     options.rank = rank;
     options.size = static_cast<int>(plan.members.size());
     options.generation = plan.generation;
-    options.timeout =
-        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(settings_.group_timeout_s));
+    options.timeout = timeout();
     options.data_bytes = bytes;
-    for (int r = 0; r < options.size; ++r) {
-      options.leaves.push_back(plan.members[r].leaves);
-      const auto same = [&](const auto& member) { return member.node == plan.members[r].node; };
-      const auto first = std::find_if(plan.members.begin(), plan.members.end(), same);
-      options.machines.push_back(static_cast<int>(first - plan.members.begin()));
-    }
+    for (const auto& member : plan.members) options.leaves.push_back(member.leaves);
+    options.machines = nodes_of(plan);
     const std::string key = settings_.run + "/group/" + to_string(plan.generation);
     const std::size_t region_bytes = collectives::native_region_bytes(options.machines, rank, bytes);
     // The first rank to leave takes the name back: nobody joins a generation that one has left.
@@ -68,7 +64,31 @@ class NativeGroups final : public GroupMaker {
     return group;
   }
 
+  std::shared_ptr<collectives::ProcessGroup> form_gradients(
+      const GenerationPlan& plan, const std::shared_ptr<collectives::ProcessGroup>& group) override {
+    auto made = make_gradient_group(group, {.trainer_gpus = settings_.trainer_gpus,
+                                            .encrypt = settings_.encrypt_data_plane,
+                                            .nodes = nodes_of(plan),
+                                            .timeout = timeout()});
+    if (made) collectives::flight::record(*made, {.group = settings_.run + "/gradients"});
+    return made;
+  }
+
  private:
+  /// By rank: the first rank of its node.
+  static std::vector<int> nodes_of(const GenerationPlan& plan) {
+    std::vector<int> nodes;
+    for (const auto& member : plan.members) {
+      const auto same = [&](const auto& other) { return other.node == member.node; };
+      const auto first = std::find_if(plan.members.begin(), plan.members.end(), same);
+      nodes.push_back(static_cast<int>(first - plan.members.begin()));
+    }
+    return nodes;
+  }
+  Duration timeout() const {
+    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(settings_.group_timeout_s));
+  }
+
   const Session session_;
   const RunSettings settings_;
   collectives::DataListener listener_;

@@ -74,7 +74,8 @@ class Trainer::Work {
   void prepare(const DataInfo& info) {
     info_ = info;
     feed_ = std::make_unique<BatchFeed>(actor_, settings_, info,
-                                        settings_.run + "/batches/" + to_string(actor_.address().actor));
+                                        settings_.run + "/batches/" + to_string(actor_.address().actor),
+                                        [this](std::span<std::byte> memory) { return engine_->pin(memory); });
     thread_ = Thread([this] { run(); });
   }
 
@@ -204,7 +205,7 @@ class Trainer::Work {
       // An order that came while the group was being made could not abort it.
       if (aborted_below_ > plan_.generation || stopping_) group_->abort("the generation is over");
     }
-    engine_->attach(group);
+    engine_->attach(group, groups_->form_gradients(plan_, group));
     {
       // The newest list: loaders may have come and gone since the plan was made.
       const Hold hold(mutex_);

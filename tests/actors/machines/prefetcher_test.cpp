@@ -126,13 +126,22 @@ namespace {
 /// Memory without a node.
 struct FakeNode {
   std::set<std::string> regions;
+  std::vector<const std::byte*> pinned;  ///< that memory begins here
   RegionSource source() {
     return {.open =
                 [this](const std::string& name, std::size_t bytes) {
                   CHECK(regions.insert(name).second);
                   return SharedMemory::create(name, bytes, false).value();
                 },
-            .drop = [this](const std::string& name) { CHECK(regions.erase(name) == 1); }};
+            .drop = [this](const std::string& name) { CHECK(regions.erase(name) == 1); },
+            .pin =
+                [this](std::span<std::byte> memory) {
+                  pinned.push_back(memory.data());
+                  return std::shared_ptr<const void>(memory.data(), [this](const void* data) {
+                    (void)*static_cast<const volatile std::byte*>(data);  // still there
+                    CHECK(std::erase(pinned, data) == 1);
+                  });
+                }};
   }
 };
 
@@ -160,6 +169,7 @@ TEST_CASE("larger slots come from a new region; the old one goes with the last b
     CHECK_FALSE(pool.take().has_value());
     CHECK(pool.memory(*second).data() == pool.memory(*first).data() + 64);
     const auto* before = pool.memory(*first).data();
+    CHECK(node.pinned == std::vector<const std::byte*>{before});
     pool.add(pool.make({256, 4}, pool.next_number()));
     CHECK(pool.memory(*first).data() == before);
     CHECK(pool.place(*first).region == "feed/1");
@@ -172,6 +182,7 @@ TEST_CASE("larger slots come from a new region; the old one goes with the last b
     pool.give_back(*second);
     CHECK(pool.regions() == std::vector<std::string>{"feed/2"});
     CHECK(node.regions == std::set<std::string>{"feed/2"});
+    CHECK(node.pinned == std::vector<const std::byte*>{pool.memory(*large).data()});
     pool.give_back(*large);
     pool.add(pool.make({128, 4}, pool.next_number()));
     CHECK(pool.regions() == std::vector<std::string>{"feed/3"});
@@ -179,4 +190,5 @@ TEST_CASE("larger slots come from a new region; the old one goes with the last b
     CHECK_FALSE(pool.take().has_value());
   }
   CHECK(node.regions.empty());
+  CHECK(node.pinned.empty());
 }

@@ -6,6 +6,7 @@
 #include "actors/train/engine/device_streams.hpp"
 #include "actors/train/engine/leaf_results.hpp"
 #include "actors/train/engine/numerics.hpp"
+#include "actors/train/engine/pinned_memory.hpp"
 #include "runtime/core/error.hpp"
 #include "tests/actors/train/recording_device.hpp"
 #include "tests/actors/train/train_jobs.hpp"
@@ -22,6 +23,15 @@ TEST_CASE("what runs aside runs behind its mark, and computing goes on behind it
   streams.join(done);
   CHECK(device.log ==
         Lines{"e0 on s0", "s1 waits for e0", "now s1", "copy", "now s0", "e1 on s1", "s0 waits for e1"});
+}
+
+TEST_CASE("what the job computes on a stream of its own, the default stream goes on behind") {
+  RecordingDevice& device = RecordingDevice::anew();
+  const DeviceStreams streams(RecordingDevice::device());
+  streams.before_default();
+  CHECK(device.log.empty());
+  streams.aside([&] { streams.before_default(); });
+  CHECK(device.log == Lines{"now s1", "e0 on s1", "s0 waits for e0", "now s0", "e1 on s1"});
 }
 
 TEST_CASE("an exception aside leaves the computing stream as it was") {
@@ -90,6 +100,53 @@ TEST_CASE("a leaf's loss is copied behind its forward, and read when all leaves 
   CHECK(all[1].loss == 0.25);
   CHECK(all[1].weight == 3.0);
   CHECK((all[1].figures == std::vector<Figure>{{"hits", 2.0, 4.0}}));
+}
+
+/// What a double of the CUDA runtime was told.
+std::vector<std::string>& told_cuda() {
+  static std::vector<std::string> told;
+  return told;
+}
+int cuda_answers = 0;
+
+void* cuda_double(const std::string& name) {
+  if (name == "cudaHostRegister")
+    return reinterpret_cast<void*>(+[](void*, std::size_t bytes, unsigned) {
+      told_cuda().push_back("pin " + std::to_string(bytes));
+      return cuda_answers;
+    });
+  if (name == "cudaHostUnregister")
+    return reinterpret_cast<void*>(+[](void*) {
+      told_cuda().emplace_back("unpin");
+      return 0;
+    });
+  if (name == "cudaGetLastError")
+    return reinterpret_cast<void*>(+[] {
+      told_cuda().emplace_back("forget");
+      return 0;
+    });
+  return reinterpret_cast<void*>(+[](int) { return "out of memory"; });
+}
+
+TEST_CASE(
+    "batches' memory is pinned while it is there; where CUDA refuses, LibTorch does not find its error") {
+  std::vector<std::byte> memory(4096);
+  const c10::Device gpu(c10::DeviceType::CUDA, 0);
+  told_cuda().clear();
+  cuda_answers = 0;
+  auto pinned = pin_memory(memory, gpu, cuda_double);
+  CHECK(pinned);
+  CHECK(told_cuda() == Lines{"pin 4096"});
+  pinned.reset();
+  CHECK(told_cuda() == Lines{"pin 4096", "unpin"});
+  told_cuda().clear();
+  cuda_answers = 2;
+  CHECK_FALSE(pin_memory(memory, gpu, cuda_double));
+  CHECK(told_cuda() == Lines{"pin 4096", "forget"});
+  told_cuda().clear();
+  CHECK_FALSE(pin_memory(memory, torch::kCPU, cuda_double));
+  CHECK_FALSE(pin_memory(memory, gpu, [](const char*) -> void* { return nullptr; }));
+  CHECK(told_cuda().empty());
 }
 
 /// Trains some steps and returns the state's hash.

@@ -33,6 +33,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void setDevice(Device) const override {}
   void uncheckedSetDevice(Device) const noexcept override {}
   Stream getStream(Device) const noexcept override { return stream_of(current_stream); }
+  Stream getDefaultStream(Device) const override { return stream_of(0); }
   Stream getStreamFromGlobalPool(Device, bool) const override { return stream_of(++made_streams); }
   Stream exchangeStream(Stream stream) const noexcept override {
     const Stream before = stream_of(current_stream);

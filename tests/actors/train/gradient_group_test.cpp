@@ -1,0 +1,249 @@
+// Gradients over NCCL, with the trainers' own group beside it for everything else: ranks are threads over the
+// double of NCCL (nccl_double.hpp), whose device memory is the host's, so that LibTorch computes on the CPU.
+#include "actors/train/engine/gradient_group.hpp"
+
+#include <catch2/catch.hpp>
+#include <mutex>
+#include <thread>
+
+#include "actors/train/engine/numerics.hpp"
+#include "runtime/core/error.hpp"
+#include "tests/actors/train/train_jobs.hpp"
+#include "tests/collectives/nccl_double.hpp"
+#include "tests/collectives/ranks.hpp"
+
+namespace troupe::train::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using collectives::ProcessGroup;
+using collectives::testing::NcclDouble;
+
+constexpr int kLeaves = 4;
+
+/// Without dropout, since threads share LibTorch's generator; and without buffers, whose broadcast would find
+/// errors, too.
+struct PlainNetImpl : torch::nn::Module {
+  PlainNetImpl() : in(16, 24), out(24, 4) {
+    register_module("in", in);
+    register_module("out", out);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return out->forward(torch::tanh(in->forward(x))); }
+  torch::nn::Linear in, out;
+};
+TORCH_MODULE(PlainNet);
+
+struct PlainJob {
+  PlainNet model() const { return {}; }
+  torch::optim::Adam optimizer(PlainNet& net) const { return torch::optim::Adam(net->parameters(), 0.01); }
+  torch::Tensor loss(PlainNet& net, const data::Batch& batch) const {
+    return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
+  }
+};
+
+struct Trained {
+  std::unique_ptr<StepEngine> engine;
+  explicit Trained(bool buffers = true) {
+    static std::mutex generator;
+    const std::lock_guard hold(generator);
+    ReducerOptions reducer;
+    reducer.buckets = {.cap_bytes = 1024, .first_cap_bytes = 256};  // several buckets in a small net
+    engine = std::make_unique<StepEngine>(
+        buffers ? make_training_model(SmallJob{.dropout = 0}, 7) : make_training_model(PlainJob{}, 7),
+        EngineOptions{.logical_ranks = kLeaves, .seed = 7, .reducer = reducer});
+  }
+  void step(const ProcessGroup& group, std::uint64_t number) {
+    engine->run_step(number, leaf_batches(group, number, [](std::uint64_t step, int leaf) {
+                       return small_batch(step, leaf);
+                     }));
+    engine->apply();
+  }
+  std::string hash() { return engine->state().hash(); }
+};
+
+std::string hash_of_one(std::uint64_t steps, bool buffers) {
+  Trained alone(buffers);
+  const auto group = lone_group(kLeaves);
+  alone.engine->attach(group);
+  for (std::uint64_t step = 0; step < steps; ++step) alone.step(*group, step);
+  return alone.hash();
+}
+
+GradientGroupOptions options_for(int rank) {
+  return {.trainer_gpus = 1, .device = rank, .timeout = 30s};
+}
+
+/// The trainers' own groups, of `ranks` threads. Gives each the group of gradients beside it.
+using Body =
+    std::function<void(std::shared_ptr<ProcessGroup> group, std::shared_ptr<ProcessGroup> gradients)>;
+std::vector<std::string> run_ranks(int ranks, NcclDouble& library, const Body& body,
+                                   std::uint32_t counter = 1) {
+  set_up_numerics();
+  collectives::testing::Layout layout;
+  layout.leaves = collectives::deal_leaves(kLeaves, ranks);
+  layout.generation = {1, counter};
+  auto all = collectives::testing::options_of(ranks, layout);
+  std::vector<std::string> thrown(all.size());
+  std::vector<std::thread> threads;
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        const std::shared_ptr<ProcessGroup> group = collectives::make_native_group(std::move(all[r]));
+        const int rank = static_cast<int>(r);
+        auto gradients = make_gradient_group(
+            group, options_for(rank), [&]() -> const collectives::nccl::Api& { return library.api(rank); });
+        body(group, std::move(gradients));
+      } catch (const std::exception& error) {
+        thrown[r] = error.what();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return thrown;
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST_CASE("gradients over NCCL have the bits of the trainers' own group, for any number of trainers") {
+  const std::string expected = hash_of_one(8, true);
+  REQUIRE(expected.size() == 64);
+  for (const int ranks : {1, 2, 3, 4}) {
+    CAPTURE(ranks);
+    NcclDouble library;
+    std::vector<std::string> hashes(static_cast<std::size_t>(ranks));
+    const auto thrown = run_ranks(ranks, library, [&](auto group, auto gradients) {
+      REQUIRE(gradients);
+      Trained trained;
+      group->barrier()->wait();  // a step seeds LibTorch's generator
+      trained.engine->attach(group, gradients);
+      for (std::uint64_t step = 0; step < 8; ++step) trained.step(*group, step);
+      hashes[static_cast<std::size_t>(group->rank())] = trained.hash();
+      trained.engine->detach();
+      group->barrier()->wait();
+    });
+    for (const auto& what : thrown) CHECK(what == "");
+    for (const auto& hash : hashes) CHECK(hash == expected);
+    CHECK(library.calls(0, "ncclCommInitRankConfig") == 1);
+    CHECK(library.misuse() == std::vector<std::string>{});
+  }
+}
+
+TEST_CASE("a step whose gradients cannot be reduced is not applied, and runs again with the same bits") {
+  const std::string expected = hash_of_one(3, false);
+  // How the second trainer fails in step 1: NCCL reports an error, its kernel hangs until somebody aborts the
+  // trainers' group (as a node does when a process is gone), or a call of NCCL returns an error.
+  const std::string how = GENERATE("error", "hang", "call");
+  CAPTURE(how);
+  NcclDouble library;
+  std::vector<std::unique_ptr<Trained>> trained(2);
+  std::vector<std::string> after(2), before(2);
+  const auto thrown = run_ranks(2, library, [&](auto group, auto gradients) {
+    const auto rank = static_cast<std::size_t>(group->rank());
+    trained[rank] = std::make_unique<Trained>(false);
+    group->barrier()->wait();  // a step seeds LibTorch's generator
+    trained[rank]->engine->attach(group, gradients);
+    trained[rank]->step(*group, 0);
+    before[rank] = trained[rank]->hash();
+    std::thread node;
+    if (rank == 1 && how == "error") library.async_error(1, 6);  // ncclRemoteError
+    if (rank == 1 && how == "call") library.fail_call(1, "ncclGroupEnd", 2);
+    if (rank == 1 && how == "hang") {
+      library.hang(1);
+      node = std::thread([group] {
+        std::this_thread::sleep_for(100ms);
+        group->abort("the process of rank 1 is gone");
+      });
+    }
+    try {
+      group->barrier()->wait();
+      trained[rank]->step(*group, 1);
+    } catch (...) {
+      if (node.joinable()) node.join();
+      after[rank] = trained[rank]->hash();
+      const std::string reason = group->abort_reason();
+      trained[rank]->engine->detach();
+      CHECK(!reason.empty());
+      if (how == "hang") CHECK(contains(reason, "the process of rank 1 is gone"));
+      throw;
+    }
+  });
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    CAPTURE(rank);
+    CHECK(thrown[rank] != "");
+    CHECK(after[rank] == before[rank]);
+  }
+  // The next generation.
+  const auto again = run_ranks(
+      2, library,
+      [&](auto group, auto gradients) {
+        Trained& one = *trained[static_cast<std::size_t>(group->rank())];
+        one.engine->attach(group, gradients);
+        for (std::uint64_t step = 1; step < 3; ++step) one.step(*group, step);
+        CHECK(one.hash() == expected);
+        one.engine->detach();
+        group->barrier()->wait();
+      },
+      2);
+  for (const auto& what : again) CHECK(what == "");
+  trained.clear();
+  CHECK(library.misuse() == std::vector<std::string>{});
+}
+
+TEST_CASE("an error of NCCL is one of the trainers' group, with its words") {
+  NcclDouble library;
+  const auto thrown = run_ranks(2, library, [&](auto group, auto gradients) {
+    const collectives::Buffer buffer = gradients->allocate(8, collectives::DType::kFloat32);
+    if (group->rank() == 1) library.async_error(1, 6);
+    try {
+      gradients->all_reduce(buffer, {})->wait_for(Duration::max());
+    } catch (const Error&) {
+    }
+    group->barrier()->wait();
+    group->barrier()->wait();
+  });
+  for (const auto& what : thrown) CHECK_THAT(what, Catch::Contains("ncclCommGetAsyncError on rank 1"));
+}
+
+TEST_CASE("where one trainer has no NCCL, none uses it") {
+  NcclDouble library;
+  set_up_numerics();
+  collectives::testing::run(3, {}, [&](ProcessGroup& of) {
+    const std::shared_ptr<ProcessGroup> group(&of, [](ProcessGroup*) {});
+    const auto load = [&]() -> const collectives::nccl::Api& {
+      if (of.rank() == 2) throw_error({ErrorCode::kUnavailable, "the nccl backend is not there", "no", ""});
+      return library.api(of.rank());
+    };
+    if (make_gradient_group(group, options_for(of.rank()), load))
+      throw std::runtime_error("a group was made");
+    group->barrier()->wait();  // which is as good as before
+  });
+  CHECK(library.calls(0, "ncclCommInitRankConfig") == 0);
+}
+
+TEST_CASE("a trainer that cannot make the group of gradients ends the others' wait, with its reason") {
+  NcclDouble library;
+  library.fail_call(1, "ncclCommInitRankConfig", 3);
+  const auto thrown = run_ranks(2, library, [](auto, auto) {});
+  for (const auto& what : thrown) {
+    CAPTURE(what);
+    CHECK(contains(what, "ncclCommInitRankConfig"));
+  }
+}
+
+TEST_CASE("NCCL is for whole GPUs, and for what may go between nodes as it is") {
+  GradientGroupOptions options{.trainer_gpus = 1, .nodes = {0, 0, 2, 2}};
+  CHECK(why_not_nccl(options).empty());
+  options.encrypt = true;
+  CHECK(contains(why_not_nccl(options), "encrypted"));
+  options.nodes = {0, 0, 0};
+  CHECK(why_not_nccl(options).empty());
+  options.trainer_gpus = 0.5;
+  CHECK(contains(why_not_nccl(options), "share a GPU"));
+  options.trainer_gpus = 0;
+  CHECK(contains(why_not_nccl(options), "CPU"));
+}
+
+}  // namespace
+}  // namespace troupe::train::testing
