@@ -4,7 +4,7 @@
 ///
 ///   torch::Tensor output;
 ///   {
-///     const troupe::train::Autocast autocast;  // bfloat16 on the CPU
+///     const troupe::train::Autocast autocast(torch::kCUDA);  // float16; on the CPU bfloat16
 ///     output = ddp->forward(x);
 ///   }
 ///   criterion(output.to(torch::kFloat32), y).backward();
@@ -14,20 +14,27 @@
 
 #include <torch/types.h>
 
+#include <optional>
+
 #include "actors/ddp/torch_compat.hpp"
 
 namespace troupe::train {
 
 class Autocast {
  public:
-  /// Throws BadConfig for a dtype that the CPU has no autocast to.
-  explicit Autocast(torch::ScalarType dtype = torch::kBFloat16, bool enabled = true);
+  /// `device`: the CPU or CUDA, where the forward computes. `dtype`: bfloat16, or on CUDA float16, too; none:
+  /// float16 on CUDA and bfloat16 on the CPU, as in PyTorch. Throws BadConfig for other ones.
+  explicit Autocast(torch::DeviceType device = torch::kCPU, std::optional<torch::ScalarType> dtype = {},
+                    bool enabled = true);
   ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
 
  private:
-  CpuAutocast before_;
+  Autocast(torch::DeviceType device, const AutocastState& state);
+
+  const torch::DeviceType device_;
+  const AutocastState before_;
 };
 
 }  // namespace troupe::train

@@ -42,18 +42,24 @@ unsigned& scheduler_steps(torch::optim::LRScheduler& scheduler) {
 }
 
 #if TORCH_VERSION_MAJOR >= 2
-CpuAutocast cpu_autocast() {
-  return {at::autocast::is_autocast_enabled(at::kCPU), at::autocast::get_autocast_dtype(at::kCPU)};
+AutocastState autocast_of(torch::DeviceType device) {
+  return {at::autocast::is_autocast_enabled(device), at::autocast::get_autocast_dtype(device)};
 }
-void set_cpu_autocast(const CpuAutocast& to) {
-  at::autocast::set_autocast_enabled(at::kCPU, to.enabled);
-  at::autocast::set_autocast_dtype(at::kCPU, to.dtype);
+void set_autocast(torch::DeviceType device, const AutocastState& to) {
+  at::autocast::set_autocast_enabled(device, to.enabled);
+  at::autocast::set_autocast_dtype(device, to.dtype);
 }
 #else
-CpuAutocast cpu_autocast() {
+AutocastState autocast_of(torch::DeviceType device) {
+  if (device == torch::kCUDA) return {at::autocast::is_enabled(), at::autocast::get_autocast_gpu_dtype()};
   return {at::autocast::is_cpu_enabled(), at::autocast::get_autocast_cpu_dtype()};
 }
-void set_cpu_autocast(const CpuAutocast& to) {
+void set_autocast(torch::DeviceType device, const AutocastState& to) {
+  if (device == torch::kCUDA) {
+    at::autocast::set_enabled(to.enabled);
+    at::autocast::set_autocast_gpu_dtype(to.dtype);
+    return;
+  }
   at::autocast::set_cpu_enabled(to.enabled);
   at::autocast::set_autocast_cpu_dtype(to.dtype);
 }

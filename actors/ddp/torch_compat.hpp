@@ -36,13 +36,13 @@ void set_param_state(torch::optim::Optimizer& optimizer, const torch::Tensor& pa
 /// accessor.
 unsigned& scheduler_steps(torch::optim::LRScheduler& scheduler);
 
-/// Autocast of the CPU, in this thread: what it is, and another. (A function a device in 1.13, one for all
-/// in 2.x.)
-struct CpuAutocast {
+/// Autocast of a device (the CPU or CUDA), in this thread: what it is, and another. (A function a device in
+/// 1.13, one for all in 2.x.)
+struct AutocastState {
   bool enabled = false;
   torch::ScalarType dtype = torch::kBFloat16;
 };
-CpuAutocast cpu_autocast();
-void set_cpu_autocast(const CpuAutocast& to);
+AutocastState autocast_of(torch::DeviceType device);
+void set_autocast(torch::DeviceType device, const AutocastState& to);
 
 }  // namespace troupe::train

@@ -4,14 +4,9 @@
 
 namespace troupe::train {
 
-void refuse_mixed_precision_on(torch::Device device) {
-  if (device.is_cpu()) return;
-  throw BadConfig("the job's precision() is not available on " + device.str(),
-                  "mixed precision is there for the CPU alone", "leave precision() out, or train on CPUs");
-}
-
 MixedPrecision::MixedPrecision(const Precision& precision, Setup& setup)
     : precision_(precision), setup_(setup) {
+  (void)autocast();  // throws for a dtype that the device does not have
   if (!precision_.scaler || !precision_.scaler->enabled) {
     precision_.scaler.reset();
     return;

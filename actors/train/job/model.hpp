@@ -201,7 +201,6 @@ class JobModel final : public TrainingModel {
  public:
   JobModel(Job job, torch::Device device) : job_(std::move(job)), setup_(device), net_(make_net()) {
     if constexpr (HasPrecision<Job>) {
-      refuse_mixed_precision_on(device);
       mixed_.emplace(job_.precision(), setup_);
     }
     setup_.check();
@@ -211,13 +210,13 @@ class JobModel final : public TrainingModel {
 
   torch::Tensor loss(const data::Batch& batch, Leaf& at) override {
     if (!mixed_) return plain_loss(batch, at);
-    const Autocast autocast(torch::kBFloat16, mixed_->autocasts());
+    const Autocast autocast = mixed_->autocast();
     return mixed_->scaled(plain_loss(batch, at));
   }
 
   void evaluate(const data::Batch& batch, Leaf& at) override {
     if (!mixed_) return plain_evaluate(batch, at);
-    const Autocast autocast(torch::kBFloat16, mixed_->autocasts());
+    const Autocast autocast = mixed_->autocast();
     plain_evaluate(batch, at);
   }
 

@@ -126,7 +126,7 @@ TEST_CASE("autocast computes products in bfloat16, and leaves parameters, gradie
     output = one.net->forward(torch::ones({3, 4}));
     CHECK(output.scalar_type() == torch::kBFloat16);
     {
-      const Autocast off(torch::kBFloat16, false);
+      const Autocast off(torch::kCPU, torch::kBFloat16, false);
       CHECK(one.net->forward(torch::ones({3, 4})).scalar_type() == torch::kFloat32);
     }
     CHECK(one.net->forward(torch::ones({3, 4})).scalar_type() == torch::kBFloat16);
@@ -134,7 +134,24 @@ TEST_CASE("autocast computes products in bfloat16, and leaves parameters, gradie
   CHECK(one.net->forward(torch::ones({3, 4})).scalar_type() == torch::kFloat32);
   output.to(torch::kFloat32).sum().backward();
   CHECK(one.net->weight.grad().scalar_type() == torch::kFloat32);
-  CHECK_THROWS_WITH(Autocast(torch::kFloat64), Catch::Contains("no autocast to"));
+  CHECK_THROWS_WITH(Autocast(torch::kCPU, torch::kFloat16), Catch::Contains("the CPU has bfloat16 alone"));
+  CHECK_THROWS_WITH(Autocast(torch::kCUDA, torch::kFloat64), Catch::Contains("no autocast to Double"));
+  CHECK_THROWS_WITH(Autocast(torch::kMeta), Catch::Contains("no autocast on meta"));
+}
+
+TEST_CASE("autocast of CUDA is to float16 if nothing else is said, and no matter of the CPU's") {
+  const AutocastState before = autocast_of(torch::kCUDA);
+  CHECK_FALSE(before.enabled);
+  {
+    const Autocast autocast(torch::kCUDA);
+    CHECK(autocast_of(torch::kCUDA).enabled);
+    CHECK(autocast_of(torch::kCUDA).dtype == torch::kFloat16);
+    CHECK_FALSE(autocast_of(torch::kCPU).enabled);
+    const Autocast inner(torch::kCUDA, torch::kBFloat16);
+    CHECK(autocast_of(torch::kCUDA).dtype == torch::kBFloat16);
+  }
+  CHECK_FALSE(autocast_of(torch::kCUDA).enabled);
+  CHECK(autocast_of(torch::kCUDA).dtype == before.dtype);
 }
 
 TEST_CASE("DistributedSampler gives PyTorch's numbers to LibTorch's data loader") {

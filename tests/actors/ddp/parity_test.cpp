@@ -121,7 +121,7 @@ class Case {
     const Batch batch = batch_of(step, group_->rank());
     torch::Tensor output;
     {
-      const Autocast autocast(torch::kBFloat16, name_ == "autocast");
+      const Autocast autocast(torch::kCPU, torch::kBFloat16, name_ == "autocast");
       output = ddp_->forward(batch.x, uses_spare(name_, step % kSteps, group_->rank()));
     }
     return torch::nn::functional::cross_entropy(output.to(torch::kFloat32), batch.y);
