@@ -8,8 +8,37 @@
 #include <filesystem>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 namespace troupe::collectives::testing {
+namespace {
+
+[[noreturn]] void say(NativeGroupOptions options, const SayingBody& body, int to) {
+  ::alarm(120);  // a hang is a failure
+  std::string said;
+  try {
+    said = body(make_native_group(std::move(options)));
+  } catch (const std::exception& error) {
+    said = std::string("threw: ") + error.what();
+  }
+  for (std::size_t at = 0; at < said.size();) {
+    const ssize_t n = ::write(to, said.data() + at, said.size() - at);
+    if (n <= 0) ::_exit(2);
+    at += static_cast<std::size_t>(n);
+  }
+  ::_exit(0);
+}
+
+std::string read_all(int from) {
+  std::string text;
+  char bytes[4096];
+  for (ssize_t n = 0; (n = ::read(from, bytes, sizeof bytes)) > 0;)
+    text.append(bytes, static_cast<std::size_t>(n));
+  ::close(from);
+  return text;
+}
+
+}  // namespace
 
 std::vector<NativeGroupOptions> options_of(int size, const Layout& layout) {
   auto nodes = layout.nodes;
@@ -71,6 +100,28 @@ void run(int size, const Layout& layout, const RankBody& body) {
   for (const auto& what : run_threads(options_of(size, layout), body)) {
     if (!what.empty()) throw std::runtime_error(what);
   }
+}
+
+std::vector<std::string> run_forked(std::vector<NativeGroupOptions> options, const SayingBody& body) {
+  std::vector<int> ends;
+  std::vector<pid_t> pids;
+  for (auto& rank : options) {
+    int pipe_ends[2];
+    if (::pipe(pipe_ends) != 0) throw std::runtime_error("pipe");
+    const pid_t pid = ::fork();
+    if (pid < 0) throw std::runtime_error("fork");
+    if (pid == 0) say(std::move(rank), body, pipe_ends[1]);
+    ::close(pipe_ends[1]);
+    ends.push_back(pipe_ends[0]);
+    pids.push_back(pid);
+  }
+  std::vector<std::string> said;
+  for (const int end : ends) said.push_back(read_all(end));
+  for (std::size_t rank = 0; rank < pids.size(); ++rank) {
+    const int code = exit_of(pids[rank]);
+    if (code != 0) said[rank] += "; exit " + std::to_string(code);
+  }
+  return said;
 }
 
 pid_t fork_rank(NativeGroupOptions options, const RankBody& body) {

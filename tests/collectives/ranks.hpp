@@ -32,6 +32,12 @@ std::vector<std::string> run_threads(std::vector<NativeGroupOptions> options, co
 /// As run_threads, and throws the first failure.
 void run(int size, const Layout& layout, const RankBody& body);
 
+/// Runs `body` in a forked process a rank; what each returned, or "threw: " and the message, and after it
+/// "; exit N" for a process that did not end well. A rank that hangs for two minutes is killed (-14). For
+/// tests with LibTorch, which has one generator and one autograd engine a process.
+using SayingBody = std::function<std::string(std::shared_ptr<ProcessGroup> group)>;
+std::vector<std::string> run_forked(std::vector<NativeGroupOptions> options, const SayingBody& body);
+
 /// A forked rank: exits with 0 if `body` returns and 1 if it throws, its message on standard error.
 pid_t fork_rank(NativeGroupOptions options, const RankBody& body);
 /// Waits for the end of a process: its exit code, or minus the signal.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/core/error.hpp"
+#include "tests/actors/ddp/support.hpp"
 
 namespace troupe::train::testing {
 namespace {
@@ -57,22 +58,6 @@ void check_close(const std::vector<torch::Tensor>& one, const std::vector<torch:
   for (std::size_t i = 0; i < one.size(); ++i) {
     CAPTURE(i);
     CHECK((one[i] - other[i]).abs().max().item<double>() < 1e-6);
-  }
-}
-
-template <class Body>
-std::string thrown_by(Body&& body) {
-  try {
-    body();
-    return "nothing thrown";
-  } catch (const BadConfig& error) {
-    return std::string("BadConfig: ") + error.what();
-  } catch (const BadInput& error) {
-    return std::string("BadInput: ") + error.what();
-  } catch (const TaskFailed& error) {
-    return std::string("TaskFailed: ") + error.what();
-  } catch (const std::exception& error) {
-    return std::string("other: ") + error.what();
   }
 }
 

@@ -11,91 +11,15 @@
 #include "actors/ddp/post_local_sgd.hpp"
 #include "collectives/rendezvous/init.hpp"
 #include "runtime/core/error.hpp"
-#include "tests/actors/ddp/ddp_ranks.hpp"
+#include "tests/actors/ddp/support.hpp"
 #include "tests/collectives/ranks.hpp"
 
 namespace troupe::train::testing {
 namespace {
 
-using Group = std::shared_ptr<collectives::ProcessGroup>;
-
-/// Two layers, in either order, one of them perhaps left out.
-struct PairImpl : torch::nn::Module {
-  explicit PairImpl(int width = 8) : first(width, width), second(width, width) {
-    register_module("first", first);
-    register_module("second", second);
-    steps = register_buffer("steps", torch::zeros({1}));
-  }
-  torch::Tensor forward(torch::Tensor x) {
-    steps.add_(1);
-    if (swapped) return first->forward(torch::tanh(second->forward(x)));
-    x = torch::tanh(first->forward(x));
-    return with_second ? second->forward(x) : x;
-  }
-  torch::nn::Linear first, second;
-  torch::Tensor steps;
-  bool swapped = false;
-  bool with_second = true;
-};
-TORCH_MODULE(Pair);
-
-torch::Tensor input(int rank, int width = 8) {
-  return torch::sin(torch::arange(4 * width) * (1.0 + rank)).reshape({4, width});
-}
-
-void forget_gradients(torch::nn::Module& net) {
-  for (auto& parameter : net.parameters()) parameter.mutable_grad() = torch::Tensor();
-}
-
-/// Gradients as text: equal where the bits are.
-std::string gradients(torch::nn::Module& net) {
-  std::ostringstream text;
-  for (const auto& item : net.named_parameters()) {
-    text << item.key();
-    if (!item.value().grad().defined()) {
-      text << " none";
-      continue;
-    }
-    const torch::Tensor grad = item.value().grad().contiguous();
-    std::uint64_t hash = 14695981039346656037ULL;
-    const auto* bytes = static_cast<const unsigned char*>(grad.data_ptr());
-    for (std::size_t i = 0; i < grad.nbytes(); ++i) hash = (hash ^ bytes[i]) * 1099511628211ULL;
-    text << ' ' << std::hex << hash << ' ';
-  }
-  return text.str();
-}
-
-std::vector<std::string> run(int ranks, const DdpBody& body, std::size_t data_bytes = 8 << 20) {
-  torch::set_num_threads(1);
-  return fork_ddp(ranks, body, data_bytes);
-}
-
-/// Every rank came to the same gradients.
-void check_alike(const std::vector<std::string>& said) {
-  for (const std::string& text : said) {
-    CHECK_THAT(text, !Catch::StartsWith("threw") && Catch::StartsWith("first.weight"));
-    CHECK(text == said[0]);
-  }
-}
-
-/// What `body` throws, or "nothing thrown".
-template <class Body>
-std::string thrown_by(Body&& body) {
-  try {
-    body();
-    return "nothing thrown";
-  } catch (const BadConfig& error) {
-    return std::string("BadConfig: ") + error.what();
-  } catch (const CollectiveAborted& error) {
-    return std::string("CollectiveAborted: ") + error.what();
-  } catch (const std::exception& error) {
-    return std::string("other: ") + error.what();
-  }
-}
-
 TEST_CASE("when backward returns, gradients are the mean over the ranks, with the same bits on each") {
   const bool views = GENERATE(true, false);
-  const auto said = run(3, [&](const Group& group) -> std::string {
+  const auto said = fork_ddp(3, [&](const Group& group) -> std::string {
     // What the ranks will do, here alone: g0 + g1 + g2 in that order, divided once.
     torch::manual_seed(0);
     Pair alone(64);
@@ -119,13 +43,13 @@ TEST_CASE("when backward returns, gradients are the mean over the ranks, with th
         if (!torch::equal(net->parameters()[i].grad(), means[i] / 3)) return "parameter " + std::to_string(i);
       }
     }
-    return gradients(*net);
+    return gradients_text(*net);
   });
   check_alike(said);
 }
 
 TEST_CASE("every rank begins with rank 0's parameters and buffers, and takes its buffers before a forward") {
-  const auto said = run(2, [](const Group& group) {
+  const auto said = fork_ddp(2, [](const Group& group) {
     torch::manual_seed(group->rank());
     Pair net;
     net->steps.fill_(10 * (group->rank() + 1));
@@ -144,7 +68,7 @@ TEST_CASE("every rank begins with rank 0's parameters and buffers, and takes its
 TEST_CASE(
     "gradients add up: zero_grad() that fills, no_sync, two forwards, two backwards, a forward without "
     "grad") {
-  const auto said = run(2, [](const Group& group) -> std::string {
+  const auto said = fork_ddp(2, [](const Group& group) -> std::string {
     torch::manual_seed(1);
     Pair net(64);  // large enough for autograd to write gradients in their place
     DistributedDataParallel ddp(net, group);
@@ -192,7 +116,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a gradient that is kept survives the next backward without gradient_as_bucket_view") {
-  const auto said = run(2, [](const Group& group) -> std::string {
+  const auto said = fork_ddp(2, [](const Group& group) -> std::string {
     Pair net;
     DistributedDataParallel ddp(net, group, {.gradient_as_bucket_view = false});
     ddp(input(group->rank())).square().mean().backward();
@@ -206,7 +130,7 @@ TEST_CASE("a gradient that is kept survives the next backward without gradient_a
 }
 
 TEST_CASE("buckets are built again in the order in which rank 0's gradients arrived") {
-  const auto said = run(
+  const auto said = fork_ddp(
       2,
       [](const Group& group) -> std::string {
         torch::manual_seed(3);
@@ -217,7 +141,7 @@ TEST_CASE("buckets are built again in the order in which rank 0's gradients arri
         for (int step = 0; step < 3; ++step) {
           forget_gradients(*net);
           ddp(input(group->rank(), 600)).square().mean().backward();
-          const std::string now = gradients(*net);
+          const std::string now = gradients_text(*net);
           if (step == 0) before = now;
           if (now != before) return "the layout changed a bit of a sum";
         }
@@ -230,7 +154,7 @@ TEST_CASE("buckets are built again in the order in which rank 0's gradients arri
 }
 
 TEST_CASE("unused parameters are an error that names them, on the other ranks, too") {
-  const auto said = run(2, [](const Group& group) {
+  const auto said = fork_ddp(2, [](const Group& group) {
     Pair net;
     DistributedDataParallel ddp(net, group);
     net->with_second = group->rank() == 0;
@@ -243,7 +167,7 @@ TEST_CASE("unused parameters are an error that names them, on the other ranks, t
 }
 
 TEST_CASE("with find_unused_parameters what some rank used is averaged, and what none used stays as it was") {
-  const auto said = run(2, [](const Group& group) -> std::string {
+  const auto said = fork_ddp(2, [](const Group& group) -> std::string {
     torch::manual_seed(1);
     Pair net;
     DistributedDataParallel ddp(net, group, {.find_unused_parameters = true});
@@ -263,7 +187,7 @@ TEST_CASE("with find_unused_parameters what some rank used is averaged, and what
 }
 
 TEST_CASE("a static graph learns in its first backward what is unused, and says so when that changes") {
-  const auto said = run(2, [](const Group& group) -> std::string {
+  const auto said = fork_ddp(2, [](const Group& group) -> std::string {
     torch::manual_seed(1);
     Pair net;
     DistributedDataParallel ddp(net, group, {.static_graph = true});
@@ -279,7 +203,7 @@ TEST_CASE("a static graph learns in its first backward what is unused, and says 
 }
 
 TEST_CASE("ranks whose modules differ are told the first difference, and the group stays good") {
-  const auto said = run(3, [](const Group& group) {
+  const auto said = fork_ddp(3, [](const Group& group) {
     Pair net;
     if (group->rank() == 2) net->second = net->replace_module("second", torch::nn::Linear(8, 5));
     std::string what = thrown_by([&] { DistributedDataParallel ddp(net, group); });
@@ -424,7 +348,7 @@ TEST_CASE("a module that is used twice in a forward, tied weights and mixed dtyp
     torch::nn::Linear layer{8, 8};
     torch::Tensor tied, wide;
   };
-  const auto said = run(2, [](const Group& group) -> std::string {
+  const auto said = fork_ddp(2, [](const Group& group) -> std::string {
     torch::manual_seed(1);
     auto alone = std::make_shared<OddImpl>();
     for (int rank = 0; rank < 2; ++rank) alone->forward(input(rank)).sum().backward();
@@ -445,7 +369,7 @@ TEST_CASE("a module that is used twice in a forward, tied weights and mixed dtyp
 }
 
 TEST_CASE("several modules train in turns over one group, and wrapping again takes no more of its memory") {
-  const auto said = run(
+  const auto said = fork_ddp(
       2,
       [](const Group& group) -> std::string {
         torch::manual_seed(1);
@@ -460,39 +384,28 @@ TEST_CASE("several modules train in turns over one group, and wrapping again tak
         }
         // What is left takes two more of these, but not three.
         group->allocate<float>(8 << 10);
-        return gradients(*a) + gradients(*b);
+        return gradients_text(*a) + gradients_text(*b);
       },
       200 << 10);
   check_alike(said);
 }
 
 TEST_CASE("a group without room for the gradients still reduces them") {
-  const auto said = run(
+  const auto said = fork_ddp(
       2,
       [](const Group& group) {
         torch::manual_seed(1);
         Pair net(64);
         DistributedDataParallel ddp(net, group);
         ddp(input(group->rank(), 64)).sum().backward();
-        return gradients(*net);
+        return gradients_text(*net);
       },
       4 << 10);
   check_alike(said);
 }
 
-/// Identity whose backward throws.
-struct Thrower : torch::autograd::Function<Thrower> {
-  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
-    return x.clone();
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                 const torch::autograd::variable_list&) {
-    throw std::runtime_error("no gradient today");
-  }
-};
-
 TEST_CASE("a backward that throws aborts the group, and the others hear of it") {
-  const auto said = run(2, [](const Group& group) {
+  const auto said = fork_ddp(2, [](const Group& group) {
     Pair net;
     DistributedDataParallel ddp(net, group);
     torch::Tensor x = input(0).requires_grad_(true);
@@ -507,147 +420,9 @@ TEST_CASE("a backward that throws aborts the group, and the others hear of it") 
                           Catch::Contains("rank 0: a backward ended with an exception"));
 }
 
-/// Steps of three ranks, in whose second one rank 1 does `instead`; what each rank's steps throw.
-std::vector<std::string> one_leaves_out(const DdpOptions& options, CommHook hook,
-                                        const std::function<void(DistributedDataParallel<Pair>&)>& instead) {
-  return run(3, [&](const Group& group) {
-    torch::manual_seed(1);
-    Pair net;
-    DistributedDataParallel ddp(net, group, options);
-    if (hook) ddp.register_comm_hook(hook);
-    int step = 0;
-    const std::string what = thrown_by([&] {
-      for (; step < 5; ++step) {
-        if (step == 1 && group->rank() == 1) {
-          instead(ddp);
-        } else {
-          ddp(input(group->rank())).square().mean().backward();
-        }
-      }
-    });
-    // The other ranks' second step and what this rank calls next.
-    return "step " + std::to_string(step) + ": " + what;
-  });
-}
-
-TEST_CASE("a rank that leaves a step out and goes on ends the group, with every rank's forward") {
-  // A backward that threw before its first gradient, a forward that threw and a loss of no parameter left no
-  // trace: from then on gradients of one step were averaged with those of the next, without a word.
-  const std::map<std::string, std::function<void(DistributedDataParallel<Pair>&)>> ways{
-      {"backward",
-       [](auto& ddp) {
-         const std::string what = thrown_by([&] { Thrower::apply(ddp(input(1))).sum().backward(); });
-         if (what.find("no gradient today") == std::string::npos) throw std::logic_error(what);
-       }},
-      {"forward",
-       [](auto& ddp) {
-         if (thrown_by([&] { ddp(torch::ones({4, 5})); }) == "nothing thrown")
-           throw std::logic_error("5 fit");
-       }},
-      {"loss",
-       [](auto& ddp) {
-         ddp(input(1));
-         torch::ones({1}, torch::requires_grad()).sum().backward();
-       }},
-  };
-  const std::string way = GENERATE(as<std::string>(), "backward", "forward", "loss");
-  const bool hooked = GENERATE(false, true);
-  CAPTURE(way, hooked);
-  const auto said =
-      one_leaves_out({.broadcast_buffers = false}, hooked ? bf16_compress() : CommHook(), ways.at(way));
-  for (std::size_t rank = 0; rank < 3; ++rank) {
-    CHECK_THAT(said[rank],
-               Catch::StartsWith(rank == 1 ? "step 2: CollectiveAborted" : "step 1: CollectiveAborted") &&
-                   Catch::Contains("rank 0 and 1 more in forward 2, rank 1 in forward 3"));
-  }
-  // With buffers a broadcast meets a sum: the group sees that by itself.
-  const auto with_buffers = one_leaves_out({}, nullptr, ways.at(way));
-  CHECK_THAT(with_buffers[1], Catch::Contains("forward 2 of rank 1 had no backward"));
-  for (const std::string& text : with_buffers) {
-    CHECK_THAT(text, Catch::Contains("CollectiveAborted") && Catch::Contains("broadcast") &&
-                         Catch::Contains("all_reduce"));
-  }
-}
-
-TEST_CASE("ranks that are a forward apart are found by the broadcast of buffers, too") {
-  const auto said = run(2, [](const Group& group) {
-    Pair net;
-    DistributedDataParallel ddp(net, group);
-    ddp(input(0)).sum().backward();
-    // In place of forward 2: what that would have called.
-    if (group->rank() == 1) group->broadcast(std::vector<std::uint8_t>(12), 0)->wait();
-    return thrown_by([&] {
-      for (int i = 0; i < 2; ++i) ddp(input(0));
-      group->barrier()->wait();  // the root of a broadcast does not wait for the others
-    });
-  });
-  for (const std::string& text : said)
-    CHECK_THAT(text, Catch::Contains("rank 0 in forward 3") && Catch::Contains("rank 1 in forward 2"));
-}
-
-TEST_CASE("ranks of one module may leave a step out together, and modules of one shape are told apart") {
-  const auto said = run(2, [](const Group& group) -> std::string {
-    torch::manual_seed(1);
-    Pair a;
-    Pair b;
-    DistributedDataParallel first(a, group, {.broadcast_buffers = false});
-    DistributedDataParallel second(b, group, {.broadcast_buffers = false});
-    for (int step = 0; step < 3; ++step) {
-      const torch::Tensor x = step == 1 ? torch::ones({4, 5}) : input(group->rank());
-      const std::string what = thrown_by([&] { first(x).sum().backward(); });
-      if ((what == "nothing thrown") != (step != 1)) return what;
-    }
-    const torch::Tensor of_first = first(input(0)).sum();
-    const torch::Tensor of_second = second(input(0)).sum();
-    return thrown_by([&] {
-      if (group->rank() == 0) of_first.backward();
-      of_second.backward();
-    });
-  });
-  for (const std::string& text : said)
-    CHECK_THAT(text, Catch::Contains("rank 0 in forward 4, rank 1 in forward 5"));
-}
-
-TEST_CASE("a rank that leaves a step out of a join ends it") {
-  const auto apart = run(3, [](const Group& group) {
-    Pair net;
-    DistributedDataParallel ddp(net, group, {.broadcast_buffers = false});
-    return thrown_by([&] {
-      ddp.join([&] {
-        for (int i = 0; i < 2 + 2 * group->rank(); ++i) {
-          const torch::Tensor loss = ddp(input(0)).sum();
-          if (i != 2 || group->rank() != 1) loss.backward();
-        }
-      });
-    });
-  });
-  for (const std::string& text : apart)
-    CHECK_THAT(text, Catch::Contains("rank 2 in forward 3") && Catch::Contains("rank 1 in forward 4"));
-}
-
-TEST_CASE("forwards are counted alike after a join of uneven inputs, and after one that ended early") {
-  const bool early = GENERATE(false, true);
-  const auto said = run(2, [&](const Group& group) {
-    torch::manual_seed(1);
-    Pair net;
-    DistributedDataParallel ddp(net, group);
-    thrown_by([&] {
-      ddp.join(
-          [&] {
-            for (int i = 0; i < 3 + 2 * group->rank(); ++i) ddp(input(0)).sum().backward();
-          },
-          {.throw_on_early_termination = early});
-    });
-    forget_gradients(*net);
-    ddp(input(group->rank())).sum().backward();
-    return gradients(*net);
-  });
-  check_alike(said);
-}
-
 TEST_CASE("a backward through the bare module stays local, also between two of the wrapper") {
   // It was reduced as any other: a rank that ran one by itself hung the others, or trained on their step.
-  const auto said = run(2, [](const Group& group) -> std::string {
+  const auto said = fork_ddp(2, [](const Group& group) -> std::string {
     torch::manual_seed(1);
     Pair net;
     DistributedDataParallel ddp(net, group);
@@ -662,7 +437,7 @@ TEST_CASE("a backward through the bare module stays local, also between two of t
     }
     forget_gradients(*net);
     ddp(input(group->rank())).sum().backward();
-    return gradients(*net);
+    return gradients_text(*net);
   });
   check_alike(said);
 }
@@ -676,20 +451,20 @@ TEST_CASE("every backward through what a forward returned is reduced, whatever t
     }
     torch::nn::Linear layer{8, 8};
   };
-  const auto said = run(2, [](const Group& group) -> std::string {
+  const auto said = fork_ddp(2, [](const Group& group) -> std::string {
     torch::manual_seed(1);
     auto net = std::make_shared<TwoImpl>();
     DistributedDataParallel ddp(net, group);
     auto sums = ddp(input(group->rank())).at("sums");
     sums[0].backward({}, /*keep_graph=*/true);
     sums[1].backward();
-    return "first.weight" + gradients(*net);
+    return "first.weight" + gradients_text(*net);
   });
   check_alike(said);
 }
 
 TEST_CASE("a NaN of one rank is on all after a backward") {
-  const auto said = run(2, [](const Group& group) {
+  const auto said = fork_ddp(2, [](const Group& group) {
     Pair net;
     DistributedDataParallel ddp(net, group);
     const double factor = group->rank() == 1 ? std::numeric_limits<double>::quiet_NaN() : 1;
@@ -700,7 +475,7 @@ TEST_CASE("a NaN of one rank is on all after a backward") {
 }
 
 TEST_CASE("a hook of one's own replaces reduction and mean, once") {
-  const auto said = run(2, [](const Group& group) -> std::string {
+  const auto said = fork_ddp(2, [](const Group& group) -> std::string {
     torch::manual_seed(1);
     Pair net;
     DistributedDataParallel ddp(net, group);
@@ -749,7 +524,7 @@ TEST_CASE("what cannot be a comm hook is refused") {
 
 TEST_CASE("a compressing hook casts, divides and adds in the small dtype") {
   const torch::ScalarType type = GENERATE(torch::kFloat16, torch::kBFloat16);
-  const auto said = run(2, [&](const Group& group) -> std::string {
+  const auto said = fork_ddp(2, [&](const Group& group) -> std::string {
     torch::manual_seed(1);
     Pair net;
     torch::Tensor small;
@@ -771,7 +546,7 @@ TEST_CASE("a compressing hook casts, divides and adds in the small dtype") {
 TEST_CASE("a weighted backward divides the sum over ranks and micro-batches by the sum of weights") {
   // Scenario 8: ranks hold different numbers of tokens, one of them none in a micro-batch.
   const bool joins = GENERATE(false, true);
-  const auto said = run(3, [&](const Group& group) -> std::string {
+  const auto said = fork_ddp(3, [&](const Group& group) -> std::string {
     torch::manual_seed(1);
     Pair net(64);
     DistributedDataParallel ddp(net, group, {.broadcast_buffers = !joins});
@@ -806,7 +581,7 @@ TEST_CASE("a weighted backward divides the sum over ranks and micro-batches by t
       return "first.weight";
     }
     step();
-    return torch::equal(net->first->weight.grad(), sum / 14) ? gradients(*net) : "other bits";
+    return torch::equal(net->first->weight.grad(), sum / 14) ? gradients_text(*net) : "other bits";
   });
   check_alike(said);
 }
@@ -834,7 +609,7 @@ TEST_CASE("weights that make no sense are refused") {
 
 TEST_CASE("a weighted backward that is not reduced is refused, and leaves no weight behind") {
   // Its weight counted in the next reduction, whose gradients were half of what they should be.
-  const auto said = run(2, [](const Group& group) -> std::string {
+  const auto said = fork_ddp(2, [](const Group& group) -> std::string {
     Pair net;
     DistributedDataParallel ddp(net, group);
     std::string thrown = "nothing thrown";
@@ -860,7 +635,7 @@ TEST_CASE("post-local SGD averages all gradients, then those of a subgroup, and 
   const std::string url = "file://" +
                           (std::filesystem::temp_directory_path() / "troupe_post_local_").string() +
                           std::to_string(::getpid()) + (with_subgroups ? "b" : "a");
-  const auto said = run(4, [&](const Group& ranks) -> std::string {
+  const auto said = fork_ddp(4, [&](const Group& ranks) -> std::string {
     // One that makes new groups.
     const Group group = collectives::init_process_group(
         "native", url + "?rank=" + std::to_string(ranks->rank()) + "&world_size=4");
@@ -942,7 +717,7 @@ TEST_CASE("post-local SGD averages all gradients, then those of a subgroup, and 
 }
 
 TEST_CASE("a join that ends early throws on every rank, and leaves the group good") {
-  const auto said = run(3, [](const Group& group) {
+  const auto said = fork_ddp(3, [](const Group& group) {
     Pair net;
     DistributedDataParallel ddp(net, group);
     std::string what = thrown_by([&] {
@@ -960,7 +735,7 @@ TEST_CASE("a join that ends early throws on every rank, and leaves the group goo
 
 TEST_CASE("a join takes uneven inputs of ranks in any order, one without any, and other modules after it") {
   const bool divide_by_all = GENERATE(true, false);
-  const auto said = run(3, [&](const Group& group) {
+  const auto said = fork_ddp(3, [&](const Group& group) {
     torch::manual_seed(1);
     Pair net;
     DistributedDataParallel ddp(net, group, {.find_unused_parameters = true});
@@ -980,7 +755,7 @@ TEST_CASE("a join takes uneven inputs of ranks in any order, one without any, an
     text << net->first->weight.sum().item<float>() << ' ' << net->steps.item<float>() << ' ';
     forget_gradients(*net);
     ddp(input(group->rank())).sum().backward();
-    return text.str() + gradients(*net);
+    return text.str() + gradients_text(*net);
   });
   for (const std::string& text : said) {
     CHECK_THAT(text, !Catch::StartsWith("threw") && Catch::Contains(" 5 "));

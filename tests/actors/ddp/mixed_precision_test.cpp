@@ -7,7 +7,7 @@
 #include "actors/ddp/distributed_sampler.hpp"
 #include "actors/ddp/grad_scaler.hpp"
 #include "runtime/core/error.hpp"
-#include "tests/actors/ddp/ddp_ranks.hpp"
+#include "tests/actors/ddp/support.hpp"
 
 namespace troupe::train::testing {
 namespace {

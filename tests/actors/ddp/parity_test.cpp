@@ -12,7 +12,7 @@
 #include "actors/ddp/autocast.hpp"
 #include "actors/ddp/distributed_data_parallel.hpp"
 #include "actors/ddp/grad_scaler.hpp"
-#include "tests/actors/ddp/ddp_ranks.hpp"
+#include "tests/actors/ddp/support.hpp"
 
 namespace troupe::train::testing {
 namespace {
