@@ -246,12 +246,14 @@ TEST_CASE("what a replica throws comes with its device, once all are through") {
   DataParallel dp(Picky(), {.replicas = 3});
   PickyImpl::calls() = 0;
   const std::string what = thrown_by([&] { dp(torch::tensor({5.0, 0.0, 1.0})); });
-  CHECK_THAT(what, Catch::StartsWith("TaskFailed: the forward of replica 1 failed on cpu: no zero here"));
+  CHECK_THAT(what,
+             Catch::StartsWith(
+                 "TaskFailed: the forward of replica 1 failed on cpu with 1 of 3 samples: no zero here"));
   CHECK(PickyImpl::calls() == 3);
   CHECK_THAT(thrown_by([&] {
                dp(torch::tensor({5.0, 1.0}));
              }),
-             Catch::Contains("replica 1 failed on cpu: and no one"));
+             Catch::Contains("replica 1 failed on cpu with 1 of 2 samples: and no one"));
   try {
     dp(torch::tensor({0.0, 5.0}));
     FAIL("nothing thrown");
@@ -260,6 +262,106 @@ TEST_CASE("what a replica throws comes with its device, once all are through") {
     CHECK_THROWS_AS(error.rethrow(), std::out_of_range);
   }
   CHECK(dp(torch::tensor({5.0, 6.0})).size(0) == 2);
+}
+
+/// Throws what is no std::exception, or one of its own, for a chunk that begins with a 0.
+struct OddThrowerImpl : torch::nn::Cloneable<OddThrowerImpl> {
+  struct Mine : std::runtime_error {
+    Mine() : std::runtime_error("mine") {}
+    int number = 7;
+  };
+  void reset() override {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    if (x[0].item<float>() != 0) return x;
+    if (own) throw Mine();
+    throw 42;
+  }
+  bool own = false;
+};
+TORCH_MODULE(OddThrower);
+
+TEST_CASE("what a replica throws keeps its type, whatever that is, and which replica it was") {
+  // 42 came through as it was, without the replica; one's own type was lost.
+  OddThrower net;
+  DataParallel dp(net, {.replicas = 2});
+  const torch::Tensor x = torch::tensor({5.0, 0.0});
+  try {
+    dp(x);
+    FAIL("nothing thrown");
+  } catch (const TaskFailed& error) {
+    CHECK_THAT(error.what(), Catch::StartsWith("the forward of replica 1 failed on cpu") &&
+                                 Catch::Contains("an int, which is no std::exception"));
+    CHECK(error.exception_type() == "int");
+    CHECK_THROWS_AS(error.rethrow(), int);
+  } catch (int) {
+    FAIL("it came without its replica");
+  }
+  net->own = true;
+  try {
+    dp(x);
+    FAIL("nothing thrown");
+  } catch (const TaskFailed& error) {
+    CHECK(error.exception_message() == "mine");
+    try {
+      error.rethrow();
+    } catch (const OddThrowerImpl::Mine& mine) {
+      CHECK(mine.number == 7);
+    } catch (const std::exception& other) {
+      FAIL(other.what());
+    }
+    CHECK_THROWS_AS(std::rethrow_if_nested(error), OddThrowerImpl::Mine);
+  }
+}
+
+TEST_CASE("a chunk of one sample that BatchNorm refuses is named, with what to do") {
+  Net net(true);
+  DataParallel dp(net, {.replicas = 3});
+  const std::string what = thrown_by([&] { dp(batch(7)); });  // 3, 3 and 1
+  CHECK_THAT(what,
+             Catch::StartsWith("TaskFailed: the forward of replica 2 failed on cpu with 1 of 7 samples: "
+                               "Expected more than 1 value per channel") &&
+                 Catch::Contains("leave out the small last batch") && Catch::Contains("fewer devices"));
+}
+
+TEST_CASE("inference mode is that of every replica") {
+  // It failed in the clone: "Setting requires_grad=True on inference tensor".
+  const bool with_norm = GENERATE(false, true);
+  Net net(with_norm);
+  DataParallel dp(net, {.replicas = 2});
+  if (with_norm) dp.eval();
+  const torch::Tensor expected = net->forward(batch(6));
+  {
+    const c10::InferenceMode inference;
+    const torch::Tensor output = dp(batch(6));
+    CHECK(output.is_inference());
+    CHECK(torch::equal(output, expected));
+    dp.train();
+    CHECK(dp(batch(6)).is_inference());  // changes buffers
+  }
+  dp(batch(6)).sum().backward();
+  CHECK(net->a->weight.grad().defined());
+}
+
+TEST_CASE("a tensor without dimensions goes to all replicas, and one device takes everything as it is") {
+  struct ScaleImpl : torch::nn::Cloneable<ScaleImpl> {
+    void reset() override {}
+    torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& factor) {
+      return (x * factor).sum(-1, /*keepdim=*/true);
+    }
+  };
+  const int replicas = GENERATE(1, 2);
+  DataParallel dp(std::make_shared<ScaleImpl>(), {.replicas = replicas});
+  const torch::Tensor factor = torch::tensor(3.0, torch::requires_grad());
+  const torch::Tensor output = dp(batch(4), factor);
+  CHECK(torch::allclose(output, (batch(4) * 3).sum(-1, true)));
+  output.sum().backward();
+  CHECK(torch::allclose(factor.grad(), batch(4).sum()));
+  // Of two numbers of samples.
+  if (replicas == 1) CHECK(dp(batch(4), torch::ones({1, 6})).size(0) == 4);
+  if (replicas == 2) {
+    CHECK_THAT(thrown_by([&] { dp(batch(4), torch::ones({1, 6})); }), Catch::Contains("has 1 samples"));
+    CHECK(dp(torch::tensor(2.0).expand({1, 1}), factor).numel() == 1);
+  }
 }
 
 TEST_CASE("devices need not begin at 0, and one that does not exist is refused by name") {
@@ -272,6 +374,18 @@ TEST_CASE("devices need not begin at 0, and one that does not exist is refused b
   CHECK(names({.device_ids = {3, 1}}, 4) == "cuda:3 cuda:1 ");
   CHECK(names({}, 3) == "cuda:0 cuda:1 cuda:2 ");
   CHECK(names({.devices = {torch::kCPU, torch::kCPU}}, 0) == "cpu cpu ");
+  CHECK(names({.devices = {{torch::kCPU, 0}, torch::kCPU}}, 0) == "cpu cpu ");  // one device, by both names
+  CHECK_THAT(thrown_by([&] {
+               names({.devices = {torch::Device("cpu:3")}}, 0);
+             }),
+             Catch::Contains("cpu:3 does not exist") && Catch::Contains("the CPU is one device, cpu") &&
+                 Catch::Contains("replicas = 2"));
+  CHECK_THAT(thrown_by([&] { names({.devices = {torch::kMeta}}, 0); }),
+             Catch::Contains("nothing runs on meta") && Catch::Contains("give CUDA devices, or cpu"));
+  CHECK_THAT(thrown_by([&] { names({.replicas = 2, .output_device = torch::Device(torch::kMeta)}, 0); }),
+             Catch::Contains("nothing runs on meta"));
+  CHECK_THAT(thrown_by([&] { names({.devices = {torch::kCUDA}}, 2); }),
+             Catch::Contains("cuda has no index") && Catch::Contains("cuda:0 to cuda:1"));
   CHECK_THAT(thrown_by([&] {
                names({.device_ids = {2, 4}}, 4);
              }),
@@ -313,7 +427,8 @@ TEST_CASE("a module that cannot be replicated, is null or is elsewhere is refuse
                net->spare = net->register_parameter("elsewhere", torch::ones({1}, torch::kMeta));
                dp(batch(2));
              }),
-             Catch::Contains("parameter elsewhere is on meta") && Catch::Contains("the first device is cpu"));
+             Catch::Contains("parameter elsewhere is on meta") && Catch::Contains("it has no values") &&
+                 Catch::Contains("make the module on cpu"));
 }
 
 TEST_CASE("a model is wrapped, trained on batches that do not divide, saved, and loaded into a bare one") {

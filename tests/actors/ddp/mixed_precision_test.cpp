@@ -70,6 +70,24 @@ TEST_CASE("a step of the scaler without any gradient is an error on every rank")
     CHECK_THAT(text, Catch::Contains("no parameter of this optimizer has a gradient on rank 1"));
 }
 
+TEST_CASE("after a step without any gradient the scaler takes the next one with some") {
+  // It said "no parameter has a gradient" of every backward after that, until update().
+  const bool unscales = GENERATE(false, true);
+  Scaled one;
+  GradScaler scaler;
+  const torch::Tensor loss = scaler.scale(one.loss());
+  if (unscales) scaler.unscale_(one.optimizer);
+  CHECK_THROWS_WITH(scaler.step(one.optimizer), Catch::Contains("has a gradient") &&
+                                                    Catch::Contains("zero_grad()") &&
+                                                    Catch::Contains("and step() again"));
+  // PyTorch: "No inf checks were recorded prior to update."
+  CHECK_THROWS_WITH(scaler.update(), Catch::Contains("no gradient was unscaled since the last one"));
+  loss.backward();
+  CHECK(scaler.step(one.optimizer));
+  scaler.update();
+  CHECK(scaler.state().growth_tracker == 1);
+}
+
 TEST_CASE("without a scaler a NaN goes where it came from") {
   Scaled one;
   GradScaler off({.enabled = false});
@@ -102,7 +120,7 @@ TEST_CASE("misuse of a scaler is one clear error") {
   CHECK_THROWS_WITH(scaler.step(one.optimizer), Catch::Contains("scale() was not called"));
   CHECK_THROWS_WITH(scaler.unscale_(one.optimizer), Catch::Contains("scale() was not called"));
   scaler.scale(one.loss()).backward();
-  CHECK_THROWS_WITH(scaler.update(), Catch::Contains("neither unscale_() nor step()"));
+  CHECK_THROWS_WITH(scaler.update(), Catch::Contains("no gradient was unscaled"));
   scaler.unscale_(one.optimizer);
   CHECK_THROWS_WITH(scaler.unscale_(one.optimizer), Catch::Contains("since the last update()"));
   CHECK(scaler.step(one.optimizer));

@@ -70,7 +70,7 @@ TEST_CASE("a rank that leaves a step out and goes on ends the group, with every 
   }
   // With buffers a broadcast meets a sum: the group sees that by itself.
   const auto with_buffers = one_leaves_out({}, nullptr, ways.at(way));
-  CHECK_THAT(with_buffers[1], Catch::Contains("forward 2 of rank 1 had no backward"));
+  CHECK_THAT(with_buffers[1], Catch::Contains("in the backward of forward 2, rank 1 ran none"));
   for (const std::string& text : with_buffers) {
     CHECK_THAT(text, Catch::Contains("CollectiveAborted") && Catch::Contains("broadcast") &&
                          Catch::Contains("all_reduce"));
@@ -151,6 +151,140 @@ TEST_CASE("forwards are counted alike after a join of uneven inputs, and after o
     return gradients_text(*net);
   });
   check_alike(said);
+}
+
+TEST_CASE("a rank that is alone in no_sync for a step ends the group, and is named") {
+  // Its next reduction was another step than the others', which no number told: gradients of two steps were
+  // averaged without a word.
+  const bool buffers = GENERATE(false, true);
+  const bool hooked = GENERATE(false, true);
+  const int step_alone = GENERATE(0, 1);
+  CAPTURE(buffers, hooked, step_alone);
+  const auto said = fork_ddp(3, [&](const Group& group) {
+    torch::manual_seed(1);
+    Pair net;
+    DistributedDataParallel ddp(net, group, {.broadcast_buffers = buffers});
+    if (hooked) ddp.register_comm_hook(bf16_compress());
+    const auto step = [&] { ddp(input(group->rank())).square().mean().backward(); };
+    return thrown_by([&] {
+      for (int i = 0; i < 4; ++i) {
+        if (i == step_alone && group->rank() == 1) {
+          const auto alone = ddp.no_sync();
+          step();
+        } else {
+          step();
+        }
+      }
+    });
+  });
+  const std::string first = std::to_string(step_alone + 1);
+  const std::string second = std::to_string(step_alone + 2);
+  for (const std::string& text : said) {
+    CHECK_THAT(text, Catch::StartsWith("CollectiveAborted") &&
+                         Catch::Contains("rank 0 and 1 more in forward " + first + " (0 in no_sync)") &&
+                         Catch::Contains("rank 1 in forward " + second + " (1 in no_sync)"));
+  }
+  CHECK_THAT(said[1], Catch::Contains("no_sync on every rank"));
+}
+
+TEST_CASE("no_sync on all ranks alike is none's fault, in a join of uneven inputs, too") {
+  const auto said = fork_ddp(2, [](const Group& group) {
+    torch::manual_seed(1);
+    Pair net;
+    DistributedDataParallel ddp(net, group);
+    const auto step = [&] {
+      {
+        const auto guard = ddp.no_sync();
+        for (int i = 0; i < 2; ++i) ddp(input(group->rank())).sum().backward();
+      }
+      ddp(input(group->rank())).sum().backward();
+    };
+    step();
+    ddp.join([&] {
+      for (int i = 0; i < 2 + group->rank(); ++i) step();
+    });
+    forget_gradients(*net);
+    step();
+    return gradients_text(*net);
+  });
+  check_alike(said);
+}
+
+TEST_CASE("forwards that differ by a multiple of 120 are found") {
+  // As an evaluation with gradients of one rank alone: the header had the number modulo 120.
+  const auto said = fork_ddp(2, [](const Group& group) {
+    torch::manual_seed(1);
+    Pair net;
+    DistributedDataParallel ddp(net, group, {.broadcast_buffers = false});
+    return thrown_by([&] {
+      for (int step = 0; step < 3; ++step) {
+        if (step == 1 && group->rank() == 1) {
+          for (int i = 0; i < 120; ++i) ddp(input(0));
+        }
+        ddp(input(group->rank())).sum().backward();
+      }
+    });
+  });
+  for (const std::string& text : said)
+    CHECK_THAT(text, Catch::Contains("rank 0 in forward 2, rank 1 in forward 122"));
+}
+
+TEST_CASE("an evaluation of one rank alone is named as that, and not as a backward that was left out") {
+  const int alone = GENERATE(0, 1);
+  const auto said = fork_ddp(2, [&](const Group& group) {
+    Pair net;
+    DistributedDataParallel ddp(net, group);
+    return thrown_by([&] {
+      for (int step = 0; step < 3; ++step) {
+        ddp(input(0)).sum().backward();
+        if (step == 1 && group->rank() == alone) {
+          const torch::NoGradGuard no_grad;
+          ddp(input(0));
+        }
+      }
+      group->barrier()->wait();
+    });
+  });
+  const std::string one = std::to_string(alone);
+  for (const std::string& text : said) {
+    CHECK_THAT(text, Catch::Contains("rank " + one + " in a forward without gradients after forward 2"));
+    CHECK_THAT(text, Catch::Contains("rank " + std::to_string(1 - alone) + " in forward 3"));
+    CHECK_THAT(text, !Catch::Contains("left a backward out"));
+  }
+  CHECK_THAT(said[1], Catch::Contains("evaluate with the bare module"));
+}
+
+TEST_CASE("a broadcast of buffers that meets another call blames a backward only if it met one") {
+  // All ranks ran a forward with gradients and no backward, which is no error; then rank 1 calls a barrier.
+  const auto said = fork_ddp(2, [](const Group& group) {
+    Pair net;
+    DistributedDataParallel ddp(net, group);
+    return thrown_by([&] {
+      ddp(input(0));
+      if (group->rank() == 1) group->barrier()->wait();
+      ddp(input(0));
+      group->barrier()->wait();
+    });
+  });
+  for (const std::string& text : said) {
+    CHECK_THAT(text, Catch::StartsWith("CollectiveAborted") && Catch::Contains("barrier") &&
+                         !Catch::Contains("had no backward before this one"));
+  }
+  CHECK_THAT(said[0], Catch::Contains("if the others are in the backward of forward 1, rank 0 ran none"));
+}
+
+TEST_CASE("after an abort a user of DDP is told what to do, in words that he knows") {
+  const auto said = fork_ddp(2, [](const Group& group) {
+    Pair net;
+    DistributedDataParallel ddp(net, group);
+    group->abort("enough");
+    return thrown_by([&] { ddp(input(0)).sum().backward(); });
+  });
+  for (const std::string& text : said) {
+    CHECK_THAT(text, Catch::StartsWith("CollectiveAborted") && Catch::Contains("enough") &&
+                         Catch::Contains("rebuild()") && Catch::Contains("wrap"));
+    CHECK_THAT(text, !Catch::Contains("next generation"));
+  }
 }
 
 }  // namespace
