@@ -28,7 +28,7 @@ std::string AbortFlag::reason() const {
 
 CollectiveAborted AbortFlag::error() const {
   return CollectiveAborted(
-      {ErrorCode::kAborted, group_called(group_) + " was aborted", reason(), "form the next generation"});
+      {ErrorCode::kAborted, group_called(group_) + " was aborted", reason(), kAfterAbort});
 }
 
 Timeout time_out(AbortFlag& flag, int rank, const Op& op, Duration timeout, const std::string& detail) {

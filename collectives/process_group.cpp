@@ -74,8 +74,8 @@ void ProcessGroup::check_allocation(std::string_view call, std::size_t count) co
   check_count(call, count);
   // Others do not allocate any more, so that the next operation on it would be the first to say so.
   if (std::string reason = abort_reason(); !reason.empty()) {
-    throw CollectiveAborted({ErrorCode::kAborted, group_called(facts_.name) + " was aborted",
-                             std::move(reason), "form the next generation"});
+    throw CollectiveAborted(
+        {ErrorCode::kAborted, group_called(facts_.name) + " was aborted", std::move(reason), kAfterAbort});
   }
 }
 

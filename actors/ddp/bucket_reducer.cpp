@@ -185,7 +185,7 @@ void BucketReducer::begin_backward() {
   }
 }
 
-void BucketReducer::begin_buckets(const Turn& turn, ForwardNumber told) {
+void BucketReducer::begin_buckets(const Turn& turn, const ForwardCount& told) {
   turn_ = turn;
   told_ = told;
   order_.begin(buckets_);
@@ -232,12 +232,15 @@ void BucketReducer::launch(std::size_t b) {
   hook_ ? launch_hook(b) : launch_sum(b);
 }
 
-/// The hook has the bucket alone, so the forward's number travels by itself.
+/// The hook has the bucket alone, so the forward's counts travel by themselves.
 void BucketReducer::launch_hook(std::size_t b) {
   std::shared_ptr<collectives::Work> told;
   if (b == 0 && group_->size() > 1 && !is_local(hook_)) {
-    numbers_.resize(static_cast<std::size_t>(group_->size()));
-    told = group_->all_gather(std::span(&told_, 1), numbers_);
+    counts_.resize(static_cast<std::size_t>(group_->size()));
+    const auto bytes_of = [](std::span<ForwardCount> counts) {
+      return std::span(reinterpret_cast<std::uint8_t*>(counts.data()), counts.size_bytes());
+    };
+    told = group_->all_gather(bytes_of(std::span(&told_, 1)), bytes_of(counts_));
   }
   GradBucket bucket{b, b + 1 == buckets_.size(), flat_[b], {}};
   for (const Bucket::Member& member : buckets_[b].members) bucket.gradients.push_back(views_[member.item]);
@@ -250,7 +253,7 @@ void BucketReducer::launch_hook(std::size_t b) {
   launched_[b] = [this, told, finish = std::move(finish)] {
     if (told) {
       told->wait();
-      check_step(numbers_);
+      check_in_step(*group_, counts_);
     }
     finish();
   };
@@ -261,14 +264,17 @@ void BucketReducer::launch_sum(std::size_t b) {
   std::shared_ptr<collectives::Work> weights;
   if (b == 0) {
     header_.write(told_);
-    sum_of_weights_ = told_ == 0 ? 0 : weight_.value_or(0);
+    sum_of_weights_ = told_.begun == 0 ? 0 : weight_.value_or(0);
     if (turn_.weighted) weights = group_->all_reduce(std::span(&sum_of_weights_, 1), ReduceOp::kSum);
   }
   auto work = group_->all_reduce(whole(b), mean ? ReduceOp::kAvg : ReduceOp::kSum);
   launched_[b] = [this, b, mean, weights = std::move(weights), work = std::move(work)] {
     if (weights) weights->wait();
     work->wait();
-    if (b == 0) check_step(header_.read(told_ != 0 ? told_ : forward_, mean ? turn_.divisor : 1));
+    if (b == 0) {
+      const ForwardCount& mine = told_.begun != 0 ? told_ : forward_;
+      check_in_step(*group_, header_.read(mine, mean ? turn_.divisor : 1));
+    }
     if (turn_.weighted && !(sum_of_weights_ > 0)) {
       throw BadConfig("gradients cannot be divided by the sum of weights", "it is 0 over all ranks",
                       "leave such a step out on every rank");
@@ -282,11 +288,6 @@ collectives::Buffer BucketReducer::whole(std::size_t b) const {
   collectives::Buffer buffer = buffer_of(flat_[b]);
   if (b == 0) buffer.count += StepHeader::elements(buckets_[b].dtype, group_->size());
   return buffer;
-}
-
-/// Every rank comes to the same answer.
-void BucketReducer::check_step(const std::vector<ForwardNumber>& by_rank) const {
-  if (const std::string apart = steps_apart(by_rank); !apart.empty()) throw out_of_step(*group_, apart);
 }
 
 void BucketReducer::finish_backward() {
@@ -409,7 +410,7 @@ void BucketReducer::build_again() {
 
 void BucketReducer::shadow_backward(const Turn& turn) {
   const torch::NoGradGuard no_grad;
-  begin_buckets(turn, 0);
+  begin_buckets(turn, {});
   for (torch::Tensor& flat : flat_) flat.zero_();
   for (std::size_t i = 0; i < parameters_.size(); ++i) done(i);
   finish_buckets();

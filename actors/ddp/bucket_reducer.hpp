@@ -53,13 +53,15 @@ class BucketReducer {
   BucketReducer(const BucketReducer&) = delete;
   BucketReducer& operator=(const BucketReducer&) = delete;
 
-  /// A forward begins whose backward is to be reduced. Numbers are of the group, and the same on every rank.
-  void begin_forward(ForwardNumber number) {
-    forward_ = number;
+  /// A forward begins whose backward is to be reduced. Counts are of the group, and the same on every rank.
+  void begin_forward(const ForwardCount& count) {
+    forward_ = count;
     due_ = true;
   }
-  /// The last such forward, if no backward of it has begun to reduce.
-  std::optional<ForwardNumber> unreduced() const { return due_ ? std::optional(forward_) : std::nullopt; }
+  /// The number of the last such forward, if no backward of it has begun to reduce.
+  std::optional<std::uint64_t> unreduced() const {
+    return due_ ? std::optional(forward_.begun) : std::nullopt;
+  }
   /// Whether backwards reduce from here on, or accumulate on this rank alone.
   void set_synchronized(bool synchronized) { synchronized_ = synchronized; }
   /// `output` is of such a forward: every backward through it is reduced.
@@ -98,13 +100,12 @@ class BucketReducer {
   void lay_out();
   void gradient_ready(std::size_t index);
   void begin_backward();
-  void begin_buckets(const Turn& turn, ForwardNumber told);
+  void begin_buckets(const Turn& turn, const ForwardCount& told);
   void take(std::size_t index);
   void done(std::size_t index);
   void launch(std::size_t bucket);
   void launch_hook(std::size_t bucket);
   void launch_sum(std::size_t bucket);
-  void check_step(const std::vector<ForwardNumber>& by_rank) const;
   collectives::Buffer whole(std::size_t bucket) const;
   void finish_backward();
   void interrupted();
@@ -128,7 +129,7 @@ class BucketReducer {
   CommHook hook_;
   std::function<Turn(bool)> turns_;
   bool synchronized_ = true;
-  ForwardNumber forward_ = 0;    ///< the last one that is to be reduced
+  ForwardCount forward_;         ///< the last one that is to be reduced
   bool due_ = false;             ///< it has not been
   std::weak_ptr<void> through_;  ///< lives while a backward is under way that goes through a forward's output
   std::optional<double> weight_;  ///< of backwards since the last reduction, if they are weighted
@@ -146,9 +147,9 @@ class BucketReducer {
   // Of the backward under way.
   bool in_backward_ = false;
   Turn turn_;
-  ForwardNumber told_ = 0;              ///< the forward that it belongs to; 0: a shadow's
-  double sum_of_weights_ = 0;           ///< where it is weighted
-  std::vector<ForwardNumber> numbers_;  ///< by rank, where a hook reduces
+  ForwardCount told_;                 ///< the forward that it belongs to; 0: a shadow's
+  double sum_of_weights_ = 0;         ///< where it is weighted
+  std::vector<ForwardCount> counts_;  ///< by rank, where a hook reduces
   LaunchOrder order_;
   std::vector<std::function<void()>> launched_;  ///< by bucket: waits, and leaves the mean
   std::vector<bool> seen_;                       ///< by parameter: its gradient is in

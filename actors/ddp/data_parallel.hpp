@@ -42,16 +42,26 @@ class DataParallel {
 
   /// Every tensor in the arguments is cut up along dim, the module's forward runs on each device with its
   /// chunk, and what the replicas return is put together along dim on output_device; scalars become a vector
-  /// of one a device. An argument or result that is no container of tensors goes to all as it is, or comes
-  /// from the first. With one device the module is called as it is.
+  /// of one a device. Tensors without dimensions, and arguments that are no container of tensors, go to all
+  /// as they are. With one device the module is called as it is, with whole tensors.
+  ///
+  /// What forward returns: tensors, numbers, enums and strings, alone or in vectors, arrays, pairs, tuples,
+  /// maps and optionals; what is no tensor comes from the first replica. Anything else does not compile.
   ///
   /// The first device runs the module itself, so changes of its buffers stay; those of the other replicas are
   /// lost. Throws BadInput for batches that do not fit together, BadConfig for a module that is not on the
-  /// first device, and TaskFailed, with the device, for what a forward threw (with one device: that).
+  /// first device, and TaskFailed for what a forward threw, with the replica, its device and its samples, and
+  /// what it threw nested (with one device: that itself).
   template <class... Arguments>
   auto forward(const Arguments&... arguments) {
     using Output = std::decay_t<decltype(impl()->forward(std::declval<Arguments&>()...))>;
+    static_assert(
+        can_gather<Output>(),
+        "DataParallel: the module's forward returns a type whose tensors would be lost. Return tensors, "
+        "numbers, enums and strings, alone or in vectors, arrays, pairs, tuples, maps and optionals: "
+        "in place of a struct of your own a std::tuple of its fields");
     check_on(*impl(), devices_.front());
+    if (devices_.size() == 1) return run_whole<Output>(arguments...);
     const std::vector<Chunk> chunks = chunks_for(arguments...);
     std::vector<decltype(impl())> replicas{impl()};
     std::vector<std::tuple<Arguments...>> inputs;
@@ -59,18 +69,10 @@ class DataParallel {
       if (i > 0) replicas.push_back(replica_on(devices_[i]));
       inputs.emplace_back(scatter(arguments, options_.dim, chunks[i], devices_[i])...);
     }
-    const auto run = [&](std::size_t i) -> Output {
-      return std::apply([&](auto&... parts) -> Output { return replicas[i]->forward(parts...); }, inputs[i]);
-    };
-    if (devices_.size() == 1) {
-      Output output = run(0);
-      for_each_tensor(output, [&](torch::Tensor& tensor) {
-        if (tensor.defined()) tensor = tensor.to(output_device_);
-      });
-      return output;
-    }
     std::vector<std::optional<Output>> outputs(chunks.size());
-    on_each_device(devices_, chunks.size(), [&](std::size_t i) { outputs[i].emplace(run(i)); });
+    on_each_device(devices_, chunks, [&](std::size_t i) {
+      std::apply([&](auto&... parts) { outputs[i].emplace(replicas[i]->forward(parts...)); }, inputs[i]);
+    });
     std::vector<const Output*> parts;
     for (const auto& output : outputs) parts.push_back(&*output);
     return gather(parts, options_.dim, output_device_);
@@ -118,15 +120,22 @@ class DataParallel {
     return replica;
   }
 
+  /// On the one device.
+  template <class Output, class... Arguments>
+  Output run_whole(const Arguments&... arguments) const {
+    std::tuple<Arguments...> inputs{on_device(arguments, devices_.front())...};
+    return on_device(std::apply([&](auto&... whole) -> Output { return impl()->forward(whole...); }, inputs),
+                     output_device_);
+  }
+
   template <class... Arguments>
   std::vector<Chunk> chunks_for(const Arguments&... arguments) const {
     std::optional<std::int64_t> samples;
     const auto look = [&](const torch::Tensor& tensor) {
-      if (tensor.defined()) samples = samples_of(tensor, options_.dim, samples);
+      if (tensor.defined() && tensor.dim() > 0) samples = samples_of(tensor, options_.dim, samples);
     };
     (for_each_tensor(arguments, look), ...);
     if (!samples) return {Chunk{}};  // nothing to cut up: the first device runs it
-    if (devices_.size() == 1) return {Chunk{0, *samples}};
     return chunks_of(*samples, devices_.size(), options_.chunk_sizes);
   }
 

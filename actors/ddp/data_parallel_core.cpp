@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/InferenceMode.h>
 #include <cxxabi.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/cuda.h>
@@ -14,9 +15,9 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <typeinfo>
 #include <utility>
 
-#include "actors/ddp/scatter_gather.hpp"
 #include "runtime/core/error.hpp"
 #include "runtime/core/quiet_thread.hpp"
 
@@ -34,9 +35,17 @@ void check_exists(const std::string& name, bool exists, int cuda_devices) {
                            : "there are cuda:0 to cuda:" + std::to_string(cuda_devices - 1));
 }
 
-void check_exists(torch::Device device, int cuda_devices) {
-  const bool is_there = device.is_cuda() && device.index() >= 0 && device.index() < cuda_devices;
-  check_exists(device.str(), device.is_cpu() || is_there, cuda_devices);
+/// `device`, by one name.
+torch::Device checked(torch::Device device, int cuda_devices) {
+  if (device.is_cpu() && device.index() > 0)
+    refuse(device.str() + " does not exist", "the CPU is one device, cpu: give replicas = 2 for two on it");
+  if (device.is_cpu()) return torch::kCPU;
+  if (device.is_meta()) refuse("nothing runs on meta", "give CUDA devices, or cpu");
+  if (!device.is_cuda()) refuse("replicas do not run on " + device.str(), "give CUDA devices, or cpu");
+  const bool is_named = device.has_index() || cuda_devices == 0;
+  check_exists(device.str() + (is_named ? "" : " has no index, and as such"),
+               device.has_index() && device.index() < cuda_devices, cuda_devices);
+  return device;
 }
 
 /// Puts the numbers of the CPU's generator back: reset() of a clone draws some.
@@ -69,27 +78,50 @@ void stand_for(const torch::Tensor& parameter, torch::Tensor replica) {
   if (values.requires_grad()) impl::set_gradient_edge(replica, impl::gradient_edge(values));
 }
 
-ErrorInfo failure_of(std::size_t replica, torch::Device device, std::string why, const char* type) {
-  int status = 0;
-  char* name = abi::__cxa_demangle(type, nullptr, nullptr, &status);
-  ErrorInfo info{.code = ErrorCode::kTaskFailed,
-                 .what = "the forward of replica " + std::to_string(replica) + " failed on " + device.str(),
-                 .why = std::move(why),
-                 .todo = {},
-                 .type = name != nullptr ? name : type,
-                 .origin = device.str()};
-  std::free(name);
-  return info;
+/// "the forward of replica 2 failed on cpu with 1 of 7 samples".
+std::string failure_of(std::size_t replica, torch::Device device, const std::vector<Chunk>& chunks) {
+  std::int64_t samples = 0;
+  for (const Chunk& chunk : chunks) samples += chunk.size;
+  std::string text = "the forward of replica " + std::to_string(replica) + " failed on " + device.str();
+  if (samples > 0)
+    text += " with " + std::to_string(chunks[replica].size) + " of " + std::to_string(samples) + " samples";
+  return text;
 }
 
-[[noreturn]] void rethrow(const std::exception_ptr& thrown, std::size_t replica, torch::Device device) {
+std::string name_of(const std::type_info& type) {
+  int status = 0;
+  char* name = abi::__cxa_demangle(type.name(), nullptr, nullptr, &status);
+  const std::string text = name != nullptr ? name : type.name();
+  std::free(name);
+  return text;
+}
+
+/// Throws TaskFailed, in which `thrown` is nested.
+[[noreturn]] void fail(const std::exception_ptr& thrown, std::string what, torch::Device device) {
+  const auto nest = [&](std::string why, std::string type) {
+    const bool is_norm = why.find("more than 1 value per channel") != std::string::npos;
+    const char* todo = is_norm
+                           ? "BatchNorm needs two samples on every device: leave out the small last batch of "
+                             "an epoch, or give fewer devices"
+                           : "";
+    std::throw_with_nested(TaskFailed(ErrorInfo{.code = ErrorCode::kTaskFailed,
+                                                .what = std::move(what),
+                                                .why = std::move(why),
+                                                .todo = todo,
+                                                .type = std::move(type),
+                                                .origin = device.str()}));
+  };
   try {
     std::rethrow_exception(thrown);
   } catch (const c10::Error& error) {
-    throw TaskFailed(failure_of(replica, device, error.what_without_backtrace(), typeid(error).name()));
+    nest(error.what_without_backtrace(), name_of(typeid(error)));
   } catch (const std::exception& error) {
-    throw TaskFailed(failure_of(replica, device, error.what(), typeid(error).name()));
+    nest(error.what(), name_of(typeid(error)));
+  } catch (...) {
+    const std::string type = name_of(*abi::__cxa_current_exception_type());
+    nest("it threw " + type + ", which is no std::exception", type);
   }
+  std::abort();  // not reached: nest() throws
 }
 
 }  // namespace
@@ -115,12 +147,12 @@ std::vector<torch::Device> devices_of(const DataParallelOptions& options, int cu
       devices.emplace_back(torch::kCUDA, static_cast<torch::DeviceIndex>(i));
     if (devices.empty()) refuse("there is no CUDA device here", "give replicas = 2, which are on the CPU");
   }
-  for (const torch::Device& device : devices) {
-    check_exists(device, cuda_devices);
+  for (torch::Device& device : devices) {
+    device = checked(device, cuda_devices);
     if (device.type() != devices.front().type())
       refuse("devices are of two kinds, " + devices.front().str() + " and " + device.str(), "give one kind");
   }
-  if (options.output_device) check_exists(*options.output_device, cuda_devices);
+  if (options.output_device) checked(*options.output_device, cuda_devices);
   if (!options.chunk_sizes.empty() && options.chunk_sizes.size() != devices.size()) {
     refuse("there are " + std::to_string(options.chunk_sizes.size()) + " chunk_sizes for " +
                std::to_string(devices.size()) + " devices",
@@ -139,9 +171,12 @@ void check_module(const torch::nn::Module* module) {
 void check_on(const torch::nn::Module& module, torch::Device device) {
   const auto check = [&](const char* kind, const auto& item) {
     if (!item.value().defined() || item.value().device() == device) return;
-    throw BadConfig(std::string("cannot run the module: ") + kind + " " + item.key() + " is on " +
-                        item.value().device().str(),
-                    "the first device is " + device.str(), "call to(" + device.str() + ") of the module");
+    const bool has_values = !item.value().is_meta();
+    throw BadConfig(
+        std::string("cannot run the module: ") + kind + " " + item.key() + " is on " +
+            item.value().device().str(),
+        has_values ? "the first device is " + device.str() : "it has no values there",
+        (has_values ? "call to(" + device.str() + ") of the module" : "make the module on " + device.str()));
   };
   for (const auto& item : module.named_parameters()) check("parameter", item);
   for (const auto& item : module.named_buffers()) check("buffer", item);
@@ -153,6 +188,10 @@ void refuse_replica(const torch::nn::Module& module, const std::string& why) {
 }
 
 std::shared_ptr<torch::nn::Module> replica_of(const torch::nn::Module& module, torch::Device device) {
+  // Tensors that are made in inference mode cannot stand for a parameter.
+  const bool tracks = torch::GradMode::is_enabled();
+  const c10::InferenceMode no_inference(false);
+  const torch::AutoGradMode grad(tracks);
   std::shared_ptr<torch::nn::Module> replica;
   {
     const KeepRandom keep;
@@ -167,13 +206,14 @@ std::shared_ptr<torch::nn::Module> replica_of(const torch::nn::Module& module, t
   for (const auto& item : originals) {
     torch::Tensor* copy = copies.find(item.key());
     if (copy == nullptr) refuse_replica(module, "its clone has no parameter " + item.key());
-    if (item.value().defined()) stand_for(item.value(), *copy);
+    if (item.value().defined() && !item.value().is_inference()) stand_for(item.value(), *copy);
   }
   return replica;
 }
 
-void on_each_device(const std::vector<torch::Device>& devices, std::size_t count,
+void on_each_device(const std::vector<torch::Device>& devices, const std::vector<Chunk>& chunks,
                     const std::function<void(std::size_t)>& body) {
+  const std::size_t count = chunks.size();
   std::vector<std::exception_ptr> thrown(count);
   const auto run = [&](std::size_t i) {
     try {
@@ -199,7 +239,7 @@ void on_each_device(const std::vector<torch::Device>& devices, std::size_t count
   run(0);
   for (std::thread& thread : threads) thread.join();
   for (std::size_t i = 0; i < count; ++i) {
-    if (thrown[i]) rethrow(thrown[i], i, devices[i]);
+    if (thrown[i]) fail(thrown[i], failure_of(i, devices[i], chunks), devices[i]);
   }
 }
 

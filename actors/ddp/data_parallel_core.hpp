@@ -12,6 +12,8 @@
 #include <optional>
 #include <vector>
 
+#include "actors/ddp/scatter_gather.hpp"
+
 namespace troupe::train {
 
 /// PyTorch's options and defaults where the comment says nothing else. At most one of device_ids, devices and
@@ -29,8 +31,9 @@ struct DataParallelOptions {
 /// Throws BadConfig for null.
 void check_module(const torch::nn::Module* module);
 
-/// The devices of `options` on a machine with so many CUDA devices. Throws BadConfig for one that does not
-/// exist, by its name, for none, and for options that make no sense.
+/// The devices of `options` on a machine with so many CUDA devices; cpu:0 is cpu. Throws BadConfig for one
+/// that does not exist, or is neither a CUDA device nor the CPU, by its name, for none, and for options that
+/// make no sense.
 std::vector<torch::Device> devices_of(const DataParallelOptions& options, int cuda_devices);
 int cuda_devices();
 
@@ -38,15 +41,17 @@ int cuda_devices();
 void check_on(const torch::nn::Module& module, torch::Device device);
 
 /// A clone on `device` whose parameters stand for the module's: the same values, on the module's own device
-/// in the same memory, and gradients go to the module's `.grad`. Buffers are copies. Draws no random numbers.
-/// Throws BadConfig for a module that cannot be cloned.
+/// in the same memory, and gradients go to the module's `.grad`. Buffers are copies, and so are parameters
+/// that were made in inference mode. Draws no random numbers. Throws BadConfig for a module that cannot be
+/// cloned.
 std::shared_ptr<torch::nn::Module> replica_of(const torch::nn::Module& module, torch::Device device);
 /// Throws BadConfig: replica_of gave another type than the module's.
 [[noreturn]] void refuse_replica(const torch::nn::Module& module, const std::string& why);
 
-/// body(i) for i < count at once, each on a thread with devices[i] as its device and the caller's grad mode
-/// and autocast. Returns when all are through. Throws TaskFailed for the first that threw, with its device.
-void on_each_device(const std::vector<torch::Device>& devices, std::size_t count,
+/// body(i) for each of `chunks` at once, on a thread with devices[i] as its device and the caller's grad
+/// mode, inference mode and autocast. Returns when all are through. Throws TaskFailed for the first that
+/// threw, with its device and samples; what it threw is nested in it.
+void on_each_device(const std::vector<torch::Device>& devices, const std::vector<Chunk>& chunks,
                     const std::function<void(std::size_t)>& body);
 
 /// Of the module's own names, or each with `module.` in front.

@@ -29,6 +29,19 @@ std::vector<NamedTensor> once_each(const torch::OrderedDict<std::string, torch::
   return found;
 }
 
+/// Who sent buffers, behind them.
+struct Sender {
+  ForwardCount count;
+  std::uint64_t trains = 0;  ///< 1: its forward wants gradients, and is counted
+};
+
+/// "rank 0 in forward 3", or for a forward without gradients what came before it.
+std::string place_of(int rank, const Sender& sender) {
+  return "rank " + std::to_string(rank) +
+         (sender.trains != 0 ? " in" : " in a forward without gradients after") + " forward " +
+         std::to_string(sender.count.begun);
+}
+
 void check(const std::shared_ptr<torch::nn::Module>& module,
            const std::shared_ptr<collectives::ProcessGroup>& group, const DdpOptions& options) {
   const auto refuse = [](std::string why, std::string todo) {
@@ -73,9 +86,9 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<coll
       parameters_(once_each(module_->named_parameters())),
       buffers_(once_each(module_->named_buffers())),
       wrapped_(parameters_),
-      forwards_(of_group<Forwards>(group_)),
+      forwards_(of_group<ForwardCount>(group_)),
       pack_(buffers_),
-      packed_(pack_.size_bytes() + sizeof(ForwardNumber)) {
+      packed_(pack_.size_bytes() + sizeof(Sender)) {
   for (const NamedTensor& parameter : parameters_) reduced_.push_back(parameter.tensor.requires_grad());
   reduced_parameters(parameters_,
                      torch::kCPU);  // what this rank alone has wrong is said before anybody waits
@@ -177,7 +190,11 @@ void DdpCore::check_buffers() const {
 void DdpCore::before_forward() {
   has_begun_ = true;
   const auto unreduced = reducer_->unreduced();
-  if (torch::GradMode::is_enabled() && require_sync_) reducer_->begin_forward(++forwards_->begun);
+  if (torch::GradMode::is_enabled()) {
+    ++forwards_->begun;
+    if (!require_sync_) ++forwards_->in_no_sync;
+    if (require_sync_) reducer_->begin_forward(*forwards_);
+  }
   check_parameters();
   check_buffers();
   if (const ReducedParameter* lost = reducer_->lost_parameter()) {
@@ -188,14 +205,13 @@ void DdpCore::before_forward() {
   }
   if (!last_reduces_ || !options_.broadcast_buffers || pack_.size_bytes() == 0) return;
   try {
-    share_buffers(joining_ ? meet(Event::kBuffers).highest : 0, forwards_->begun);
+    share_buffers(joining_ ? meet(Event::kBuffers).highest : 0, /*shadows=*/false);
   } catch (const Error& error) {
     const bool is_over = error.code() == ErrorCode::kAborted || error.code() == ErrorCode::kTimeout;
     if (!unreduced || !is_over) throw;
-    // The others may be in a reduction that this rank has left out.
     ErrorInfo info = error.info();
-    info.why += "; forward " + std::to_string(*unreduced) + " of rank " + std::to_string(group_->rank()) +
-                " had no backward before this one";
+    info.why += "; if the others are in the backward of forward " + std::to_string(*unreduced) + ", rank " +
+                std::to_string(group_->rank()) + " ran none";
     throw_error(std::move(info));
   }
 }
@@ -216,49 +232,54 @@ void DdpCore::backward(const torch::Tensor& loss_sum, double weight) {
   reducer_->weigh(weight, [&] { loss_sum.backward(); });
 }
 
-/// Behind the buffers goes the root's forward: a rank that is in another one has left a step out. `mine`:
-/// this rank's, or 0 for a shadow.
-void DdpCore::share_buffers(int root, ForwardNumber mine) {
+/// Behind the buffers goes the root's forward: a rank that is in another one ran a forward alone. `shadows`:
+/// this rank is in none.
+void DdpCore::share_buffers(int root, bool shadows) {
   if (group_->size() == 1) return;
   const std::span bytes(packed_);
   const std::span pack = bytes.first(pack_.size_bytes());
+  const Sender mine{*forwards_, torch::GradMode::is_enabled() ? 1U : 0U};
   if (group_->rank() == root) {
     pack_.save(pack);
-    std::memcpy(bytes.data() + pack.size(), &forwards_->begun, sizeof(ForwardNumber));
+    std::memcpy(bytes.data() + pack.size(), &mine, sizeof mine);
   }
   group_->broadcast(std::span(reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()), root)->wait();
   if (group_->rank() == root) return;
-  std::vector<ForwardNumber> numbers(static_cast<std::size_t>(group_->size()));
-  std::memcpy(&numbers[static_cast<std::size_t>(root)], bytes.data() + pack.size(), sizeof(ForwardNumber));
-  numbers[static_cast<std::size_t>(group_->rank())] = mine;
-  if (const std::string apart = steps_apart(numbers); !apart.empty()) throw out_of_step(*group_, apart);
+  Sender its;
+  std::memcpy(&its, bytes.data() + pack.size(), sizeof its);
+  if (!shadows && its.count.begun != mine.count.begun) {
+    throw out_of_step(*group_, place_of(root, its) + ", " + place_of(group_->rank(), mine),
+                      "run as many forwards on every rank, and evaluate with the bare module");
+  }
   pack_.restore(pack);
 }
 
 /// Joining, every event of a rank that has input is met by all: the others do nothing but follow.
 DdpCore::Presence DdpCore::meet(Event mine) {
-  const std::array<std::int64_t, 2> word{static_cast<std::int64_t>(mine),
-                                         static_cast<std::int64_t>(forwards_->begun)};
-  std::vector<std::int64_t> words(2 * static_cast<std::size_t>(group_->size()));
-  group_->all_gather(word, words)->wait();
+  const std::array<std::uint64_t, 3> words{static_cast<std::uint64_t>(mine), forwards_->begun,
+                                           forwards_->in_no_sync};
+  std::vector<std::uint64_t> all(words.size() * static_cast<std::size_t>(group_->size()));
+  group_->all_gather(words, all)->wait();
   Presence there;
   there.lowest = group_->size();
-  std::vector<ForwardNumber> forwards;
+  std::vector<ForwardCount> forwards;
   for (int rank = 0; rank < group_->size(); ++rank) {
-    const auto event = static_cast<Event>(words[2 * static_cast<std::size_t>(rank)]);
-    const auto forward = static_cast<ForwardNumber>(words[2 * static_cast<std::size_t>(rank) + 1]);
-    there.furthest = std::max(there.furthest, forward);
-    forwards.push_back(event == Event::kDone ? 0 : forward);
+    const auto its = std::span(all).subspan(words.size() * static_cast<std::size_t>(rank), words.size());
+    const auto event = static_cast<Event>(its[0]);
+    const ForwardCount count{its[1], its[2]};
+    there.furthest = {std::max(there.furthest.begun, count.begun),
+                      std::max(there.furthest.in_no_sync, count.in_no_sync)};
+    forwards.push_back(event == Event::kDone ? ForwardCount{} : count);
     if (event == Event::kDone) continue;
     ++there.active;
     there.lowest = std::min(there.lowest, rank);
     there.highest = rank;
     there.event = event;
   }
-  if (const std::string apart = steps_apart(forwards); !apart.empty()) throw out_of_step(*group_, apart);
+  check_in_step(*group_, forwards);
   if (there.active > 0) last_active_ = there.highest;
   if (join_options_.throw_on_early_termination && there.active > 0 && there.active < group_->size()) {
-    forwards_->begun = there.furthest;
+    *forwards_ = there.furthest;
     throw EarlyTermination(
         "a rank has no input left",
         std::to_string(there.active) + " of " + std::to_string(group_->size()) + " ranks have some",
@@ -276,11 +297,11 @@ void DdpCore::shadow() {
   for (;;) {
     const Presence there = meet(Event::kDone);
     if (there.active == 0) {
-      forwards_->begun = there.furthest;
+      *forwards_ = there.furthest;
       return;
     }
     if (there.event == Event::kBuffers) {
-      share_buffers(there.highest, 0);
+      share_buffers(there.highest, /*shadows=*/true);
     } else {
       reducer_->shadow_backward(turn_of(there));
     }

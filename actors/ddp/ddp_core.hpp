@@ -47,20 +47,16 @@ class DdpCore {
   std::vector<std::vector<std::string>> buckets() const;
 
  private:
-  enum class Event : std::int64_t { kDone, kBuffers, kBackward, kWeightedBackward };
-  /// How many forwards began, of modules over one group, whose backwards are to be reduced.
-  struct Forwards {
-    ForwardNumber begun = 0;
-  };
+  enum class Event : std::uint64_t { kDone, kBuffers, kBackward, kWeightedBackward };
   struct Presence {
     int active = 0;  ///< ranks that have input
     int lowest = 0, highest = 0;
     Event event = Event::kDone;  ///< of those
-    ForwardNumber furthest = 0;  ///< forward that some rank began
+    ForwardCount furthest;       ///< that some rank has begun
   };
   void check_parameters() const;
   void check_buffers() const;
-  void share_buffers(int root, ForwardNumber mine);
+  void share_buffers(int root, bool shadows);
   Presence meet(Event mine);
   BucketReducer::Turn turn_of(const Presence& there) const;
   void shadow();
@@ -72,7 +68,7 @@ class DdpCore {
   std::vector<bool> reduced_;            ///< by parameter: required a gradient when it was wrapped
   std::vector<NamedTensor> buffers_;
   WrappedParameters wrapped_;
-  std::shared_ptr<Forwards> forwards_;
+  std::shared_ptr<ForwardCount> forwards_;  ///< the group's
   BufferPack pack_;
   std::vector<std::byte> packed_;
   std::unique_ptr<BucketReducer> reducer_;

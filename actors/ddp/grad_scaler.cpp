@@ -113,11 +113,13 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
                     "call update() once an iteration, after the steps");
   }
   if (of.stage == Stage::kReady) unscale_(optimizer);
-  if (of.without_gradient >= 0) {
-    throw BadConfig("cannot call step() of the GradScaler",
-                    "no parameter of this optimizer has a gradient" +
-                        (group_ ? " on rank " + std::to_string(of.without_gradient) : std::string()),
-                    "call backward() before it, of a loss that depends on them");
+  if (const int rank = of.without_gradient; rank >= 0) {
+    optimizers_.erase(&optimizer);  // as if it had not been called
+    throw BadConfig(
+        "cannot call step() of the GradScaler",
+        "no parameter of this optimizer has a gradient" +
+            (group_ ? " on rank " + std::to_string(rank) : std::string()),
+        "call zero_grad(), then backward() of a scaled loss that depends on them, and step() again");
   }
   of.stage = Stage::kStepped;
   if (!of.found_inf) optimizer.step();
@@ -137,8 +139,8 @@ void GradScaler::update(std::optional<double> scale) {
     return;
   }
   if (optimizers_.empty()) {
-    throw BadConfig("cannot call update() of the GradScaler",
-                    "neither unscale_() nor step() was called since the last one", "call it after step()");
+    throw BadConfig("cannot call update() of the GradScaler", "no gradient was unscaled since the last one",
+                    "call it after unscale_() or step()");
   }
   bool found = false;
   for (const auto& [optimizer, of] : optimizers_) found = found || of.found_inf;

@@ -42,7 +42,8 @@ struct LossScale {
 
 /// Misuse throws BadConfig: unscale_() or step() twice for an optimizer before update(), either of them or
 /// update() before scale(), update() before unscale_() or step(), step() without any gradient, gradients in
-/// float16. Not thread-safe.
+/// float16. A step() without any gradient counts as none: after another backward it may be called again. Not
+/// thread-safe.
 class GradScaler {
  public:
   /// `group`: whose ranks agree on what to leave out; every one makes the same calls. Null: this rank alone,

@@ -20,7 +20,8 @@ DType reducible_dtype(const NamedTensor& parameter, torch::Device device) {
       (its.has_index() && device.has_index() && its.index() != device.index())) {
     const std::string where = device.is_cpu() ? "the CPU" : device.str();
     throw BadConfig("parameter " + parameter.name + " cannot be reduced",
-                    "it is on " + its.str() + ", not on " + where, "keep the whole model on " + where);
+                    "it is on " + its.str() + ", not on " + where,
+                    (its.is_meta() ? "make the module on " : "keep the whole model on ") + where);
   }
   switch (parameter.tensor.scalar_type()) {
     case torch::kFloat64:

@@ -6,8 +6,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -27,8 +29,8 @@ struct Chunk {
 std::vector<Chunk> chunks_of(std::int64_t samples, std::size_t devices,
                              const std::vector<std::int64_t>& chunk_sizes);
 
-/// The samples of a tensor, which are to be as many as `known`, those of the tensors before it. Throws
-/// BadInput, also for a tensor without dimension `dim`.
+/// The samples of a tensor with dimensions, which are to be as many as `known`, those of the tensors before
+/// it. Throws BadInput, also for a tensor without dimension `dim`.
 std::int64_t samples_of(const torch::Tensor& tensor, std::int64_t dim, std::optional<std::int64_t> known);
 
 /// Along `dim` on `device`; scalars become a vector of one element each.
@@ -37,18 +39,49 @@ torch::Tensor gather_tensors(const std::vector<torch::Tensor>& parts, std::int64
 /// Throws BadInput: replicas returned containers that cannot be put together.
 [[noreturn]] void refuse_to_gather(const std::string& why);
 
-/// A copy whose tensors are narrowed to `chunk`, on `device`.
+/// A copy whose tensors are on `device`.
 template <class T>
-T scatter(const T& value, std::int64_t dim, const Chunk& chunk, torch::Device device) {
-  T part = value;
-  for_each_tensor(part, [&](torch::Tensor& tensor) {
-    if (tensor.defined()) tensor = tensor.narrow(dim, chunk.begin, chunk.size).to(device);
+T on_device(T value, torch::Device device) {
+  for_each_tensor(value, [&](torch::Tensor& tensor) {
+    if (tensor.defined()) tensor = tensor.to(device);
   });
-  return part;
+  return value;
 }
 
-/// Of what every replica returned, one value: tensors by gather_tensors(), anything else is the first one's.
-/// Throws BadInput where lengths or keys differ.
+/// A copy whose tensors are narrowed to `chunk`, on `device`. One without dimensions has no samples: the
+/// whole of it.
+template <class T>
+T scatter(T value, std::int64_t dim, const Chunk& chunk, torch::Device device) {
+  for_each_tensor(value, [&](torch::Tensor& tensor) {
+    if (tensor.defined() && tensor.dim() > 0) tensor = tensor.narrow(dim, chunk.begin, chunk.size);
+  });
+  return on_device(std::move(value), device);
+}
+
+/// Whether gather() loses no tensor of a T: tensors, containers of them, and what has none in it: numbers,
+/// enums, strings, and containers of those. Not a struct, since nothing tells its fields.
+template <class T>
+constexpr bool can_gather() {
+  if constexpr (TensorMap<T>) {
+    return can_gather<typename T::mapped_type>();
+  } else if constexpr (TensorTuple<T>) {
+    return []<std::size_t... I>(std::index_sequence<I...>) {
+      return (can_gather<std::tuple_element_t<I, T>>() && ...);
+    }
+    (std::make_index_sequence<std::tuple_size_v<T>>());
+  } else if constexpr (TensorOptional<T>) {
+    return can_gather<std::remove_cvref_t<decltype(*std::declval<const T&>())>>();
+  } else if constexpr (std::ranges::range<T>) {
+    using Value = std::ranges::range_value_t<T>;
+    if constexpr (!std::is_same_v<Value, T>) return can_gather<Value>();
+    return false;
+  } else {
+    return std::is_same_v<T, torch::Tensor> || std::is_arithmetic_v<T> || std::is_enum_v<T>;
+  }
+}
+
+/// Of what every replica returned, one value: tensors by gather_tensors(), anything else is the first one's
+/// (see can_gather()). Throws BadInput where lengths or keys differ.
 template <class T>
 T gather(const std::vector<const T*>& parts, std::int64_t dim, torch::Device device) {
   const T& first = *parts.front();

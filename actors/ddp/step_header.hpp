@@ -1,11 +1,12 @@
 /// Which forward a reduction belongs to, told along with the first bucket: ranks that are a step apart would
 /// add gradients of different steps without a word.
 ///
-/// Behind the bucket lies an element a rank, of the bucket's dtype. A rank writes a code of its forward's
-/// number into its own and zeros into the others, so that the sum has everybody's. Gradients are not touched,
-/// and no message is added.
+/// Behind the bucket lie four elements a rank, of the bucket's dtype. A rank writes the digits of its counts
+/// into its own and zeros into the others, so that the sum has everybody's. Gradients are not touched, and no
+/// message is added.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -17,8 +18,13 @@
 
 namespace troupe::train {
 
-/// The number of a forward of a group, from 1; 0: a rank without input (join), which is in none.
-using ForwardNumber = std::uint64_t;
+/// How many forwards that want gradients a rank has begun, of all modules of a group. The last one's number
+/// is `begun`; 0: a rank without input (join), which is in none.
+struct ForwardCount {
+  std::uint64_t begun = 0;
+  std::uint64_t in_no_sync = 0;  ///< of those
+  auto operator<=>(const ForwardCount&) const = default;
+};
 
 class StepHeader {
  public:
@@ -30,10 +36,10 @@ class StepHeader {
   /// Elements of a header, in whole lines of 64 bytes. None for one rank.
   static std::size_t elements(collectives::DType dtype, int ranks);
 
-  void write(ForwardNumber number) const;
-  /// Of the sums, divided by `divisor`: every rank's number, as far as it can be known from its code: the one
-  /// next to `mine`.
-  std::vector<ForwardNumber> read(ForwardNumber mine, int divisor) const;
+  void write(const ForwardCount& count) const;
+  /// Of the sums, divided by `divisor`: every rank's counts. They travel modulo 14,400, so each is the one
+  /// next to `mine` that is alike.
+  std::vector<ForwardCount> read(const ForwardCount& mine, int divisor) const;
 
  private:
   std::byte* at_ = nullptr;
@@ -42,11 +48,13 @@ class StepHeader {
   int ranks_ = 1;
 };
 
-/// "rank 0 and 1 more in forward 2, rank 1 in forward 3", or nothing if all that are in one are in the
-/// same.
-std::string steps_apart(std::span<const ForwardNumber> by_rank);
+/// "rank 0 and 1 more in forward 2, rank 1 in forward 3", or nothing if all that are in one have the same
+/// counts. With how many were in no_sync, if that differs.
+std::string steps_apart(std::span<const ForwardCount> by_rank);
 
-/// Aborts the group with what steps_apart said, and returns what to throw.
-CollectiveAborted out_of_step(collectives::ProcessGroup& group, const std::string& apart);
+/// Aborts the group with `apart`, as steps_apart says it, and returns what to throw.
+CollectiveAborted out_of_step(collectives::ProcessGroup& group, const std::string& apart, std::string todo);
+/// Throws that with what to do, where ranks that reduce are apart. Every rank comes to the same answer.
+void check_in_step(collectives::ProcessGroup& group, std::span<const ForwardCount> by_rank);
 
 }  // namespace troupe::train

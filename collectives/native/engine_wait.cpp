@@ -242,7 +242,7 @@ void Engine::throw_if_aborted() {
 void Engine::throw_aborted() {
   tell_other_machines();
   throw_error({ErrorCode::kAborted, group_called(name_) + " was aborted",
-               region_abort_reason(region_.abort_word()).text, "form the next generation"});
+               region_abort_reason(region_.abort_word()).text, kAfterAbort});
 }
 
 void Engine::fail(AbortKind kind, const std::string& reason) {

@@ -155,7 +155,7 @@ void revoke(const Handles& handles) {
 [[noreturn]] void throw_ended(const Caller& caller, State state) {
   throw_error({ErrorCode::kAborted, "the communicator of rank " + std::to_string(caller.rank) + " has ended",
                state == State::kRevoked ? "it was revoked" : "it was aborted or closed",
-               "the next generation is a new group"});
+               "make another group: by rebuild(), succeed_nccl_group or from scratch"});
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "runtime/core/error.hpp"
 
 #include <cstring>
+#include <exception>
 #include <new>
 
 namespace troupe {
@@ -49,6 +50,8 @@ BadConfig::BadConfig(std::string what, std::string why, std::string todo)
     : Error({ErrorCode::kBadConfig, std::move(what), std::move(why), std::move(todo)}) {}
 
 void TaskFailed::rethrow() const {
+  const auto* nesting = dynamic_cast<const std::nested_exception*>(this);
+  if (nesting != nullptr && nesting->nested_ptr()) nesting->rethrow_nested();
   const std::string& type = exception_type();
   const std::string& text = exception_message();
   if (type == "std::runtime_error") throw std::runtime_error(text);

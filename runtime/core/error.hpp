@@ -77,8 +77,9 @@ struct TaskFailed : Error {
   using Error::Error;
   /// What the exception said, alone.
   const std::string& exception_message() const noexcept { return info().why; }
-  /// Throws it again as what it was in the actor if that is one of the standard library's types with a
-  /// message (std::out_of_range, std::runtime_error, ...) or std::bad_alloc, and as TaskFailed if not.
+  /// Throws it again as what it was. If it did not cross processes, that is nested in this one
+  /// (std::throw_with_nested), of whatever type. If it did, it is one of the standard library's types with a
+  /// message (std::out_of_range, std::runtime_error, ...) or std::bad_alloc, and else this TaskFailed.
   [[noreturn]] void rethrow() const;
 };
 struct CollectiveAborted : Error {

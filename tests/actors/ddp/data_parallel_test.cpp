@@ -3,6 +3,7 @@
 
 #include <torch/torch.h>
 
+#include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <map>
@@ -182,6 +183,27 @@ TEST_CASE("containers are cut up and put together, scalars become a vector, and 
              Catch::StartsWith("BadInput") && Catch::Contains("the keys of a map differ"));
 }
 
+TEST_CASE("a type whose tensors would be lost is none that a module may return") {
+  // Of a struct, and of what has one in it, the first replica's part was all that came back. DataParallel's
+  // forward asserts this at compile time.
+  struct Own {
+    torch::Tensor logits;
+  };
+  STATIC_REQUIRE_FALSE(can_gather<Own>());
+  STATIC_REQUIRE_FALSE(can_gather<std::vector<Own>>());
+  STATIC_REQUIRE_FALSE(can_gather<std::tuple<torch::Tensor, std::map<std::string, Own>>>());
+  STATIC_REQUIRE_FALSE(can_gather<std::optional<Own>>());
+  STATIC_REQUIRE_FALSE(can_gather<std::shared_ptr<torch::Tensor>>());
+  STATIC_REQUIRE_FALSE(can_gather<torch::nn::ASMoutput>());
+  STATIC_REQUIRE_FALSE(can_gather<torch::OrderedDict<std::string, torch::Tensor>>());
+  enum class Kind { kOne };
+  STATIC_REQUIRE(can_gather<torch::Tensor>());
+  STATIC_REQUIRE(can_gather<std::tuple<torch::Tensor, std::tuple<torch::Tensor, torch::Tensor>>>());
+  STATIC_REQUIRE(can_gather<std::pair<std::array<torch::Tensor, 2>, std::optional<torch::Tensor>>>());
+  STATIC_REQUIRE(can_gather<std::map<std::string, std::vector<std::vector<torch::Tensor>>>>());
+  STATIC_REQUIRE(can_gather<std::tuple<double, bool, Kind, std::string, std::vector<std::int64_t>>>());
+}
+
 TEST_CASE("one device calls the module as it is") {
   Net net;
   DataParallel dp(net, {.replicas = 1});
@@ -290,7 +312,7 @@ TEST_CASE("what a replica throws keeps its type, whatever that is, and which rep
     FAIL("nothing thrown");
   } catch (const TaskFailed& error) {
     CHECK_THAT(error.what(), Catch::StartsWith("the forward of replica 1 failed on cpu") &&
-                                 Catch::Contains("an int, which is no std::exception"));
+                                 Catch::Contains("it threw int, which is no std::exception"));
     CHECK(error.exception_type() == "int");
     CHECK_THROWS_AS(error.rethrow(), int);
   } catch (int) {
@@ -375,9 +397,7 @@ TEST_CASE("devices need not begin at 0, and one that does not exist is refused b
   CHECK(names({}, 3) == "cuda:0 cuda:1 cuda:2 ");
   CHECK(names({.devices = {torch::kCPU, torch::kCPU}}, 0) == "cpu cpu ");
   CHECK(names({.devices = {{torch::kCPU, 0}, torch::kCPU}}, 0) == "cpu cpu ");  // one device, by both names
-  CHECK_THAT(thrown_by([&] {
-               names({.devices = {torch::Device("cpu:3")}}, 0);
-             }),
+  CHECK_THAT(thrown_by([&] { names({.devices = {torch::Device("cpu:3")}}, 0); }),
              Catch::Contains("cpu:3 does not exist") && Catch::Contains("the CPU is one device, cpu") &&
                  Catch::Contains("replicas = 2"));
   CHECK_THAT(thrown_by([&] { names({.devices = {torch::kMeta}}, 0); }),
