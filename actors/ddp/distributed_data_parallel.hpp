@@ -49,8 +49,8 @@ class DistributedDataParallel {
   /// The module's forward. When the backward of what it returns is through, every `.grad` is the mean over
   /// the ranks. The backward throws BadConfig for parameters without a gradient (named), CollectiveAborted or
   /// Timeout. What a backward throws aborts the group, once a gradient was in; what is thrown before that, as
-  /// by the forward, may be caught if every rank leaves the step out. If one alone does, the next backward or
-  /// forward of all throws CollectiveAborted, which names ranks and forwards.
+  /// by the forward, may be caught if every rank leaves the step out. If one alone does, or runs a forward
+  /// alone, the next backward or forward of all throws CollectiveAborted, which names ranks and forwards.
   template <class... Arguments>
   decltype(auto) forward(Arguments&&... arguments) {
     core_->before_forward();
@@ -75,7 +75,8 @@ class DistributedDataParallel {
   void backward(const torch::Tensor& loss_sum, double weight) { core_->backward(loss_sum, weight); }
 
   /// Gradients are accumulated on this rank until it ends; the first backward after that reduces their sum.
-  /// Keep it around forward and backward.
+  /// Keep it around forward and backward, on every rank, for as many forwards: else that backward throws
+  /// CollectiveAborted on all.
   [[nodiscard]] NoSync no_sync() { return NoSync(core_); }
 
   /// Runs `body`, which may train on more batches on some ranks than on others: one that is through goes

@@ -30,8 +30,14 @@ struct NetImpl : torch::nn::Cloneable<NetImpl> {
   torch::Tensor forward(const torch::Tensor& x) {
     torch::Tensor hidden = a->forward(x);
     if (with_norm) hidden = norm->forward(hidden);
+    if (c10::InferenceMode::is_enabled()) inferences().fetch_add(1);
     const torch::Tensor y = b->forward(torch::tanh(hidden));
     return x.size(0) > 3 ? factor * y * spare : factor * y;
+  }
+  /// Forwards in inference mode.
+  static std::atomic<int>& inferences() {
+    static std::atomic<int> count = 0;
+    return count;
   }
   bool with_norm;
   double factor = 1;
@@ -354,7 +360,9 @@ TEST_CASE("inference mode is that of every replica") {
   const torch::Tensor expected = net->forward(batch(6));
   {
     const c10::InferenceMode inference;
+    NetImpl::inferences() = 0;
     const torch::Tensor output = dp(batch(6));
+    CHECK(NetImpl::inferences() == 2);
     CHECK(output.is_inference());
     CHECK(torch::equal(output, expected));
     dp.train();
@@ -362,6 +370,13 @@ TEST_CASE("inference mode is that of every replica") {
   }
   dp(batch(6)).sum().backward();
   CHECK(net->a->weight.grad().defined());
+
+  // A module that was made in it, whose replicas have copies.
+  const c10::InferenceMode inference;
+  Net other(with_norm);
+  DataParallel of_other(other, {.replicas = 2});
+  of_other.eval();
+  CHECK(torch::equal(of_other(batch(6)), other->forward(batch(6))));
 }
 
 TEST_CASE("a tensor without dimensions goes to all replicas, and one device takes everything as it is") {

@@ -1,10 +1,6 @@
 #include "tests/actors/train/train_jobs.hpp"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <cmath>
-#include <stdexcept>
 
 #include "actors/train/engine/numerics.hpp"
 #include "collectives/native/native_group.hpp"
@@ -15,27 +11,6 @@ namespace troupe::train::testing {
 namespace {
 
 constexpr std::size_t kTree_bytes = std::size_t{8} << 20;
-
-/// Reads `fd` to its end.
-std::string read_all(int fd) {
-  std::string text;
-  char piece[4096];
-  for (ssize_t got = 0; (got = ::read(fd, piece, sizeof piece)) > 0;)
-    text.append(piece, static_cast<std::size_t>(got));
-  ::close(fd);
-  return text;
-}
-
-[[noreturn]] void child(collectives::NativeGroupOptions options, const RankBody& body, int fd) {
-  std::string text;
-  try {
-    text = body(collectives::make_native_group(std::move(options)));
-  } catch (const std::exception& error) {
-    text = std::string("threw: ") + error.what();
-  }
-  const ssize_t wrote = ::write(fd, text.data(), text.size());
-  ::_exit(wrote == static_cast<ssize_t>(text.size()) ? 0 : 1);
-}
 
 }  // namespace
 
@@ -94,27 +69,8 @@ std::vector<std::string> fork_ranks(const std::vector<collectives::LeafInterval>
   collectives::testing::Layout layout;
   layout.leaves = leaves;
   layout.data_bytes = kTree_bytes;
-  std::vector<collectives::NativeGroupOptions> options =
-      collectives::testing::options_of(static_cast<int>(leaves.size()), layout);
-  std::vector<int> ends;
-  std::vector<pid_t> pids;
-  for (auto& rank : options) {
-    int pipe_ends[2];
-    if (::pipe(pipe_ends) != 0) throw std::runtime_error("pipe");
-    const pid_t pid = ::fork();
-    if (pid < 0) throw std::runtime_error("fork");
-    if (pid == 0) child(std::move(rank), body, pipe_ends[1]);
-    ::close(pipe_ends[1]);
-    ends.push_back(pipe_ends[0]);
-    pids.push_back(pid);
-  }
-  std::vector<std::string> results;
-  for (const int end : ends) results.push_back(read_all(end));
-  for (std::size_t r = 0; r < pids.size(); ++r) {
-    const int code = collectives::testing::exit_of(pids[r]);
-    if (code != 0) results[r] += "; exit " + std::to_string(code);
-  }
-  return results;
+  return collectives::testing::run_forked(
+      collectives::testing::options_of(static_cast<int>(leaves.size()), layout), body);
 }
 
 std::vector<std::string> fork_ranks(int leaves, int ranks, const RankBody& body) {
