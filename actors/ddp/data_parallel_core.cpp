@@ -42,9 +42,9 @@ torch::Device checked(torch::Device device, int cuda_devices) {
   if (device.is_cpu()) return torch::kCPU;
   if (device.is_meta()) refuse("nothing runs on meta", "give CUDA devices, or cpu");
   if (!device.is_cuda()) refuse("replicas do not run on " + device.str(), "give CUDA devices, or cpu");
-  const bool is_named = device.has_index() || cuda_devices == 0;
-  check_exists(device.str() + (is_named ? "" : " has no index, and as such"),
-               device.has_index() && device.index() < cuda_devices, cuda_devices);
+  if (!device.has_index() && cuda_devices > 0)
+    refuse("cuda has no index", "give one of cuda:0 to cuda:" + std::to_string(cuda_devices - 1));
+  check_exists(device.str(), device.has_index() && device.index() < cuda_devices, cuda_devices);
   return device;
 }
 
@@ -97,31 +97,30 @@ std::string name_of(const std::type_info& type) {
 }
 
 /// Throws TaskFailed, in which `thrown` is nested.
-[[noreturn]] void fail(const std::exception_ptr& thrown, std::string what, torch::Device device) {
-  const auto nest = [&](std::string why, std::string type) {
+[[noreturn]] void fail(const std::exception_ptr& thrown, const std::string& what, torch::Device device) {
+  const auto failed = [&](const std::string& why, const std::string& type) {
     const bool is_norm = why.find("more than 1 value per channel") != std::string::npos;
     const char* todo = is_norm
                            ? "BatchNorm needs two samples on every device: leave out the small last batch of "
                              "an epoch, or give fewer devices"
                            : "";
-    std::throw_with_nested(TaskFailed(ErrorInfo{.code = ErrorCode::kTaskFailed,
-                                                .what = std::move(what),
-                                                .why = std::move(why),
-                                                .todo = todo,
-                                                .type = std::move(type),
-                                                .origin = device.str()}));
+    return TaskFailed(ErrorInfo{.code = ErrorCode::kTaskFailed,
+                                .what = what,
+                                .why = why,
+                                .todo = todo,
+                                .type = type,
+                                .origin = device.str()});
   };
   try {
     std::rethrow_exception(thrown);
   } catch (const c10::Error& error) {
-    nest(error.what_without_backtrace(), name_of(typeid(error)));
+    std::throw_with_nested(failed(error.what_without_backtrace(), name_of(typeid(error))));
   } catch (const std::exception& error) {
-    nest(error.what(), name_of(typeid(error)));
+    std::throw_with_nested(failed(error.what(), name_of(typeid(error))));
   } catch (...) {
     const std::string type = name_of(*abi::__cxa_current_exception_type());
-    nest("it threw " + type + ", which is no std::exception", type);
+    std::throw_with_nested(failed("it threw " + type + ", which is no std::exception", type));
   }
-  std::abort();  // not reached: nest() throws
 }
 
 }  // namespace
