@@ -37,7 +37,7 @@ std::vector<ForwardCount> read_of(DType dtype, const std::vector<ForwardCount>& 
 TEST_CASE("a header tells every rank's counts in every dtype, also as means over many ranks") {
   const bool mean = GENERATE(true, false);
   for (const std::size_t ranks : {2, 3, 7, 64, 1000}) {
-    for (std::uint64_t begun = 1; begun < 300; ++begun) {
+    for (std::uint64_t begun = 1; begun < 300; begun += 1 + ranks / 50) {  // the work grows as ranks^2
       const std::uint64_t in_no_sync = begun / 2;
       std::vector<ForwardCount> counts(ranks, {begun, in_no_sync});
       counts.back() = {begun + 1, in_no_sync + 1};
