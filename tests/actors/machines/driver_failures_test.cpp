@@ -206,6 +206,7 @@ TEST_CASE("a trainer whose constructor throws is tried three times; a missing CP
       s.wait(seconds(1));
     }
     CHECK((s.driver.state() == DriverMachine::State::kFailed) == threw);
+    CHECK(s.all<Notice>().size() == 1);  // three equal lines stood above the error
     if (threw) {
       CHECK(tries == 3);
       CHECK_THAT(s.all<JobFailed>().at(0).reason,

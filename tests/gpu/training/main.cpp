@@ -27,7 +27,7 @@ namespace train = troupe::train;
 using Clock = std::chrono::system_clock;
 
 struct Options {
-  std::string net;
+  std::string net = "mnist";
   std::string folder;
   bool plain = false;
   double gpus = 0;
@@ -150,7 +150,7 @@ int train_net(troupe::DriverSession& session, const Job& job, const Options& o) 
 Options parse(int argc, char** argv) {
   Options o;
   CLI::App app("Trains a net of the examples, and prints how fast.");
-  app.add_option("net", o.net, "mnist or cifar10")->required()->check(CLI::IsMember({"mnist", "cifar10"}));
+  app.add_option("net", o.net, "mnist or cifar10")->check(CLI::IsMember({"mnist", "cifar10"}));
   app.add_option("--data", o.folder,
                  "Folder with the files [default: searched; MNIST: else rendered digits]");
   app.add_flag("--plain", o.plain, "By a loop of plain LibTorch in this process");
