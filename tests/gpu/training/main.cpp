@@ -16,7 +16,7 @@
 
 #include "actors/data/find_mnist.hpp"
 #include "actors/data/torch.hpp"
-#include "actors/train/numerics.hpp"
+#include "actors/train/engine/numerics.hpp"
 #include "examples/cifar10/pictures.hpp"
 #include "examples/mnist/digits.hpp"
 
