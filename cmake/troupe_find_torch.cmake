@@ -100,7 +100,8 @@ foreach(library torch torch_cpu c10)
   target_link_libraries(troupe::torch INTERFACE ${path})
 endforeach()
 if(TROUPE_TORCH_HAS_CUDA)
-  # No symbol of it is used: it registers itself when it is loaded. Ubuntu's linker drops libraries that nobody uses.
+  # No symbol of it is used: it registers itself when it is loaded. A linker that is told --as-needed, as Ubuntu's is, may
+  # drop it.
   target_link_libraries(troupe::torch INTERFACE
     -Wl,--push-state,--no-as-needed,${TROUPE_TORCH_PREFIX}/lib/libtorch_cuda.so,--pop-state)
 endif()
