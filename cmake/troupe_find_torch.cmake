@@ -91,6 +91,8 @@ message(STATUS "LibTorch ${TROUPE_TORCH_VERSION}${troupe_torch_built_for} from $
 add_library(troupe::torch INTERFACE IMPORTED GLOBAL)
 target_include_directories(troupe::torch SYSTEM INTERFACE
   ${TROUPE_TORCH_PREFIX}/include ${TROUPE_TORCH_PREFIX}/include/torch/csrc/api/include)
+# First the C++ library: the libtorch.so of 2.11 exports copies of its functions, of which remove_all jumps to null.
+target_link_libraries(troupe::torch INTERFACE stdc++)
 foreach(library torch torch_cpu c10)
   # Not cached: another Torch_DIR must give another library.
   unset(path)
