@@ -4,7 +4,7 @@ loop in plain LibTorch, how busy the GPU was, and the hash of each result.
 
     tests/gpu/training/compare.py [--programs build/gpu-training/bin] [--on-cpu] [--epochs N]
 
-Two trainers share one GPU. Every run of a net must end with the same hash. Exit code: 0; 77: there is no GPU; 1: a program
+Two trainers share one GPU; where there are two GPUs, they also train with one each. Every run of a net must end with the same hash. Exit code: 0; 77: there is no GPU; 1: a program
 failed; 3: hashes differ. --on-cpu does the same on the CPU, to test this script. Needs no module of Python but its own.
 """
 import argparse
@@ -138,9 +138,10 @@ def main():
         if not os.access(program, os.X_OK):
             print(f"compare.py: no program {program}: tests/gpu/run builds it", file=sys.stderr)
             return FAILED
+    gpus = 0
     if not options.on_cpu:
         try:
-            subprocess.run(NVIDIA_SMI, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            gpus = len(subprocess.check_output(NVIDIA_SMI, stderr=subprocess.DEVNULL).splitlines())
         except (OSError, subprocess.CalledProcessError):
             print("gpu: skipped: nvidia-smi finds no GPU")
             return NO_GPU
@@ -158,6 +159,8 @@ def main():
             continue
         rows.append(run(net, "1 trainer", [*ours, "--gpus", one], watch))
         rows.append(run(net, "2 trainers", [*ours, "--trainers", "2", "--gpus", half], watch))
+        if gpus >= 2:  # then gradients go over NCCL
+            rows.append(run(net, "2 trainers, a GPU each", [*ours, "--trainers", "2", "--gpus", "1"], watch))
         rows.append(run(net, "2 trainers, one killed", [*ours, "--trainers", "2", "--gpus", half, "--kill-at", "25"], watch))
         if net == "mnist":
             rows.append(run(net, "examples/mnist, 2 trainers", [mnist, *size, "--trainers", "2", "--trainer-gpus", half], watch))

@@ -54,6 +54,7 @@ ON=--trainers GIVE=nothing expect 1 'FAILED: it printed no hash' "a program ends
 ON=--kill-at GIVE=failure expect 1 'FAILED: exit code 1' "a program fails" --on-cpu
 grep -q 'net: it broke' "$folder/said" || { echo "FAILED: what a failed program said is not shown" && failed=1; }
 PATH=$folder/path:$PATH expect 0 'mnist +2 trainers .* 75 % +2048 +a{12} same' "how busy the GPU is"
+grep -qE 'cifar10 +2 trainers, a GPU each .* same' "$folder/said" || { echo "FAILED: no row with a GPU each" && failed=1; }
 printf '#!/bin/sh\nexit 9\n' >"$folder/path/nvidia-smi"
 PATH=$folder/path:$PATH expect 77 'skipped' "there is no GPU"
 rm "$folder/mnist"
