@@ -4,8 +4,9 @@ loop in plain LibTorch, how busy the GPU was, and the hash of each result.
 
     tests/gpu/training/compare.py [--programs build/gpu-training/bin] [--on-cpu] [--epochs N]
 
-Two trainers share one GPU; where there are two GPUs, they also train with one each. Every run of a net must end with the same hash. Exit code: 0; 77: there is no GPU; 1: a program
-failed; 3: hashes differ. --on-cpu does the same on the CPU, to test this script. Needs no module of Python but its own.
+Two trainers share one GPU; where there are two, they also train with one each. Every run of a net must end with the same
+hash. Exit code: 0; 77: there is no GPU; 1: a program failed; 3: hashes differ. --on-cpu does the same on the CPU, to test
+this script. Needs no module of Python but its own.
 """
 import argparse
 import dataclasses
