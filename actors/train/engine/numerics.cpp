@@ -95,7 +95,7 @@ std::string processor() {
 
 c10::Device computing_device(bool on_gpu) {
   if (!on_gpu) return c10::DeviceType::CPU;
-  const auto unavailable = [](const std::string& why, const char* todo) {
+  const auto unavailable = [](const char* why, const char* todo) {
     throw BadConfig("a trainer cannot compute on its GPU", why, todo);
   };
   if (!at::Context::hasCUDART()) {
@@ -103,10 +103,8 @@ c10::Device computing_device(bool on_gpu) {
                 "build with a LibTorch for CUDA (docs/gpu.md), or leave trainer_gpus out");
   }
   if (!at::globalContext().hasCUDA()) {
-    const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-    unavailable("CUDA finds no GPU in this process, where CUDA_VISIBLE_DEVICES is " +
-                    (visible == nullptr ? std::string("not set") : "'" + std::string(visible) + "'"),
-                "see nvidia-smi on that machine, or leave trainer_gpus out");
+    unavailable("CUDA finds no GPU in this process",
+                "see nvidia-smi and CUDA_VISIBLE_DEVICES on that machine, or leave trainer_gpus out");
   }
   return {c10::DeviceType::CUDA, 0};
 }
