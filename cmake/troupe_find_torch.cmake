@@ -1,9 +1,11 @@
 # Finds LibTorch and defines, for this project and for those that find the installed one,
-#   troupe::torch  an imported target: includes and the three libraries that a CPU program needs
-#   TROUPE_TORCH_VERSION, TROUPE_TORCH_PREFIX
+#   troupe::torch  an imported target: includes and the three libraries that a program needs, and of a LibTorch for
+#                  CUDA libtorch_cuda as well
+#   TROUPE_TORCH_VERSION, TROUPE_TORCH_PREFIX, TROUPE_TORCH_HAS_CUDA
 #
 # Order: Torch_DIR or CMAKE_PREFIX_PATH, the torch package of the python3 on the path, the system's. LibTorch's own
-# TorchConfig.cmake is read but not run: it searches for protobuf, MKL and CUDA, warns on the way and adds flags.
+# TorchConfig.cmake is read but not run: it searches for protobuf, MKL and CUDA, warns on the way and adds flags. Nothing
+# here includes a header of CUDA, so a LibTorch for CUDA needs no toolkit to compile and link with.
 
 set(Torch_DIR "" CACHE PATH "The folder with TorchConfig.cmake (empty: search)")
 
@@ -74,11 +76,23 @@ endif()
 
 # <prefix>/share/cmake/Torch in a wheel, <prefix>/lib[/<arch>]/cmake/Torch elsewhere.
 string(REGEX REPLACE "/(share|lib|lib/${CMAKE_LIBRARY_ARCHITECTURE})/cmake/Torch/?$" "" TROUPE_TORCH_PREFIX ${config})
-message(STATUS "LibTorch ${TROUPE_TORCH_VERSION} from ${origin}: ${TROUPE_TORCH_PREFIX}")
+set(TROUPE_TORCH_HAS_CUDA OFF)
+set(troupe_torch_built_for "")
+if(EXISTS ${TROUPE_TORCH_PREFIX}/lib/libtorch_cuda.so)
+  set(TROUPE_TORCH_HAS_CUDA ON)
+  set(troupe_torch_built_for " for CUDA")
+elseif(TROUPE_CUDA)
+  message(FATAL_ERROR "TROUPE_CUDA is ON, but the LibTorch ${TROUPE_TORCH_VERSION} from ${origin} (${TROUPE_TORCH_PREFIX}) "
+    "is not for CUDA: docs/gpu.md says how to get one. It is taken from Torch_DIR, CMAKE_PREFIX_PATH or the python3 on the "
+    "path.")
+endif()
+message(STATUS "LibTorch ${TROUPE_TORCH_VERSION}${troupe_torch_built_for} from ${origin}: ${TROUPE_TORCH_PREFIX}")
 
 add_library(troupe::torch INTERFACE IMPORTED GLOBAL)
 target_include_directories(troupe::torch SYSTEM INTERFACE
   ${TROUPE_TORCH_PREFIX}/include ${TROUPE_TORCH_PREFIX}/include/torch/csrc/api/include)
+# First the C++ library: the libtorch.so of 2.11 exports copies of its functions, of which remove_all jumps to null.
+target_link_libraries(troupe::torch INTERFACE stdc++)
 foreach(library torch torch_cpu c10)
   # Not cached: another Torch_DIR must give another library.
   unset(path)
@@ -87,3 +101,9 @@ foreach(library torch torch_cpu c10)
     PATHS ${TROUPE_TORCH_PREFIX}/lib ${TROUPE_TORCH_PREFIX}/lib/${CMAKE_LIBRARY_ARCHITECTURE})
   target_link_libraries(troupe::torch INTERFACE ${path})
 endforeach()
+if(TROUPE_TORCH_HAS_CUDA)
+  # No symbol of it is used: it registers itself when it is loaded. A linker that is told --as-needed, as Ubuntu's is, may
+  # drop it.
+  target_link_libraries(troupe::torch INTERFACE
+    -Wl,--push-state,--no-as-needed,${TROUPE_TORCH_PREFIX}/lib/libtorch_cuda.so,--pop-state)
+endif()

@@ -109,7 +109,7 @@ void DriverMachine::spawn_failed(SpawnKind kind, const std::string& why, bool by
                                  Actions& out) {
   const std::string what =
       std::string(kind == SpawnKind::kTrainer ? "a trainer" : "a loader") + " could not be started: " + why;
-  out.push_back(Notice{what, {}});
+  if (why != pool(kind).last_failure) out.push_back(Notice{what, {}});  // said once
   count_failure(kind, why, now, out);
   if (by_code) failed_at(committed(), what, out);
 }

@@ -98,9 +98,13 @@ c10::Device computing_device(bool on_gpu) {
   const auto unavailable = [](const char* why, const char* todo) {
     throw BadConfig("a trainer cannot compute on its GPU", why, todo);
   };
+  if (!at::Context::hasCUDART()) {
+    unavailable("this LibTorch was built without CUDA",
+                "build with a LibTorch for CUDA (docs/gpu.md), or leave trainer_gpus out");
+  }
   if (!at::globalContext().hasCUDA()) {
-    unavailable("this LibTorch was built without CUDA, or CUDA sees no GPU in this process",
-                "build with a LibTorch for CUDA (docs/gpu.md), see nvidia-smi, or leave trainer_gpus out");
+    unavailable("CUDA finds no GPU in this process",
+                "see nvidia-smi and CUDA_VISIBLE_DEVICES on that machine, or leave trainer_gpus out");
   }
   return {c10::DeviceType::CUDA, 0};
 }

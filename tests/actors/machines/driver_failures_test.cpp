@@ -198,14 +198,17 @@ TEST_CASE("a trainer whose constructor throws is tried three times; a missing CP
   for (const bool threw : {true, false}) {
     Script s(config_of(1));
     int tries = 0;
+    std::size_t notices = 0;
     for (std::uint64_t token = 1; token < 9 && s.driver.state() != DriverMachine::State::kFailed; ++token) {
       s.on(SpawnFailed{token, threw ? "model() threw: no weights" : "no CPU",
                        threw ? ErrorCode::kTaskFailed : ErrorCode::kUnavailable});
       tries += s.driver.ignored().empty() ? 1 : 0;
+      notices += s.all<Notice>().size();
       if (s.driver.state() == DriverMachine::State::kFailed) break;
       s.wait(seconds(1));
     }
     CHECK((s.driver.state() == DriverMachine::State::kFailed) == threw);
+    CHECK(notices == 1);  // three equal lines stood above the error
     if (threw) {
       CHECK(tries == 3);
       CHECK_THAT(s.all<JobFailed>().at(0).reason,

@@ -1,8 +1,10 @@
 #include "actors/train/engine/numerics.hpp"
 
+#include <dlfcn.h>
 #include <torch/torch.h>
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 
 namespace troupe::train {
 namespace {
@@ -19,6 +21,16 @@ TEST_CASE("the fingerprint names release, kernels, instruction set and threads")
   CHECK(numerics_fingerprint() != one);
   at::set_num_threads(1);
   CHECK(numerics_fingerprint() == one);
+}
+
+// LibTorch's libraries export copies of functions of the C++ library. With those of 2.11 every program for
+// CUDA crashed at its end, in remove_all.
+TEST_CASE("functions of the C++ library are its own, and not the copies in LibTorch") {
+  using RemoveAll = std::uintmax_t (*)(const std::filesystem::path&, std::error_code&);
+  Dl_info found{};
+  REQUIRE(::dladdr(reinterpret_cast<void*>(static_cast<RemoveAll>(&std::filesystem::remove_all)), &found) !=
+          0);
+  CHECK_THAT(found.dli_fname, Catch::Contains("libstdc++"));
 }
 
 }  // namespace
