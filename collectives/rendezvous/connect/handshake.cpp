@@ -197,8 +197,8 @@ Result<ChallengeBytes> AcceptorHandshake::on_hello(const HelloBytes& hello) {
   const Generation generation{get<std::uint32_t>(hello, kGenerationAt),
                               get<std::uint32_t>(hello, kGenerationAt + 4)};
   if (generation > self_.generation) {
-    // This rank is late, and will be there: whoever hears nothing tries again.
-    return ErrorInfo{ErrorCode::kRefused, "refused a " + std::string(self_.purpose) + " connection",
+    // This rank is late: whoever hears nothing tries again.
+    return ErrorInfo{ErrorCode::kUnavailable, "hung up on a " + std::string(self_.purpose) + " connection",
                      "it is at the later generation " + to_string(generation), ""};
   }
   if (generation != self_.generation) {

@@ -232,7 +232,7 @@ void Mesh::refuse(const Pending& pending, const std::string& why) {
 }
 
 Mesh::Step Mesh::turn_away(Pending& p, const ErrorInfo& error) {
-  refuse(p, error.why);
+  if (error.code == ErrorCode::kRefused) refuse(p, error.why);
   const auto answer = p.acceptor->refusal();  // fits the empty socket buffer, and is a courtesy
   if (!answer.empty()) ::send(p.fd.get(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   return Step::kGone;
