@@ -15,7 +15,7 @@
 
 namespace troupe::collectives {
 
-/// Not thread-safe.
+/// Not thread-safe. This one is not connected yet: it takes and gives nothing.
 class ByteStream {
  public:
   ByteStream() = default;
@@ -24,9 +24,9 @@ class ByteStream {
   ByteStream& operator=(const ByteStream&) = delete;
 
   /// Writes what fits of `pieces`, in order; how many bytes.
-  virtual std::size_t write(std::span<const std::span<const std::byte>> pieces) = 0;
+  virtual std::size_t write(std::span<const std::span<const std::byte>> /*pieces*/) { return 0; }
   /// Reads what is there, at most into.size(); how many bytes.
-  virtual std::size_t read(std::span<std::byte> into) = 0;
+  virtual std::size_t read(std::span<std::byte> /*into*/) { return 0; }
   /// No more is written from this end.
   virtual void end() {}
   /// What to poll, or -1.

@@ -41,26 +41,18 @@ Engine::Engine(NativeGroupOptions options, Region region)
       mine_(region_.cell(static_cast<std::size_t>(std::find(locals_.begin(), locals_.end(), options.rank) -
                                                   locals_.begin()))),
       leaf_sums_(intervals_, layout_, options.rank),
-      rank_sums_(rank_leaves(size_), layout_, options.rank) {
+      rank_sums_(rank_leaves(size_), layout_, options.rank),
+      connector_(std::move(options.connector)) {
   for (std::size_t i = 0; i < locals_.size(); ++i) local_index_[index_of(locals_[i])] = static_cast<int>(i);
   region_.add_cores();
-  for (auto& [rank, fd] : options.remote) {
-    std::unique_ptr<ByteStream> stream = std::make_unique<SocketStream>(std::move(fd), timeout_);
-    const auto keys = options.keys.find(rank);
-    if (keys != options.keys.end()) stream = std::make_unique<SealedStream>(std::move(stream), keys->second);
-    remotes_.try_emplace(rank, Link(rank, std::move(stream)), rank_, layout_.host_of(rank));
-  }
-  if (!remotes_.empty()) {
+  if (connector_) {
     sockets_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
-    if (!sockets_) throw_error(io_error("cannot make an epoll", errno, "raise ulimit -n"));
-  }
-  for (auto& [rank, remote] : remotes_) {
     epoll_event event{};
-    event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-    event.data.ptr = &remote;
-    if (::epoll_ctl(sockets_.get(), EPOLL_CTL_ADD, remote.link.fd(), &event) != 0)
-      throw_error(io_error("cannot watch a connection", errno, ""));
+    event.events = EPOLLIN;
+    if (!sockets_ || ::epoll_ctl(sockets_.get(), EPOLL_CTL_ADD, connector_->fd(), &event) != 0)
+      throw_error(io_error("cannot make an epoll", errno, "raise ulimit -n"));
   }
+  for (auto& [rank, connection] : options.remote) adopt(rank, std::move(connection));
   next_part_.resize(static_cast<std::size_t>(layout_.hosts()));
   for (int other = 0; other < layout_.hosts(); ++other) {
     const std::uint32_t lanes = other == host_ ? 0 : layout_.lanes(host_, other);

@@ -69,10 +69,7 @@ class Engine {
   std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree);
 
   /// Starts an operation, which was completed, checked and numbered (check_op.hpp).
-  Token launch(const Op& call) {
-    check_connections(call);
-    return is_message(call.kind) ? post(call) : launch_rounds(call);
-  }
+  Token launch(const Op& call) { return is_message(call.kind) ? post(call) : launch_rounds(call); }
   /// The messages of an all_to_all_v, which was launched.
   std::vector<Token> post_parts(const Op& call);
   /// Starts all_reduces of one dtype, reduction and timeout as one, whose output is copied to theirs at its
@@ -124,8 +121,7 @@ class Engine {
   /// A rank of another host. Where the two are gateways, the counts are of rounds, as launched_ and the like:
   /// all before have been sent or received, or go another way.
   struct Remote {
-    Remote(Link made, int self, int its_host)
-        : link(std::move(made)), mailbox(self, link.rank(), {}), host(its_host) {}
+    Remote(int self, int peer, int its_host) : link(peer), mailbox(self, peer, {}), host(its_host) {}
     Link link;
     Mailbox mailbox;
     const int host;
@@ -232,6 +228,9 @@ class Engine {
   std::string name_of_oldest() const;
 
   // Other hosts (engine_remote.cpp).
+  Remote& remote_of(int rank);
+  void adopt(int rank, PeerConnection connection);
+  bool take_connections();
   bool exchange();
   bool needs(const Remote& remote) const;
   void skip_rounds(Remote& remote);
@@ -266,7 +265,6 @@ class Engine {
   void serve();
 
   // Messages (engine_messages.cpp).
-  void check_connections(const Op& call) const;
   Mailbox& mailbox_of(int peer);
   bool exchange_messages();
   bool serve_any_receives();
@@ -304,8 +302,10 @@ class Engine {
   std::size_t allocated_bytes_ = 0;
   bool staging_populated_ = false;
   std::map<int, Remote> remotes_;
-  std::vector<Remote*> gates_;  ///< those that carry rounds
-  UniqueFd sockets_;            ///< epoll, of the remotes
+  std::vector<Remote*> gates_;            ///< those that carry rounds
+  std::unique_ptr<Connector> connector_;  ///< until this rank leaves, or the group is aborted
+  bool connections_due_ = false;          ///< the connector has something to do
+  UniqueFd sockets_;                      ///< epoll, of the remotes and the connector
   std::map<int, Neighbour> neighbours_;
   std::vector<std::shared_ptr<Transfer>>
       any_receives_;   ///< from any rank, without a message yet, oldest first

@@ -8,19 +8,6 @@
 
 namespace troupe::collectives {
 
-/// Throws where a message would go to a rank of another host with which this one is not connected.
-void Engine::check_connections(const Op& call) const {
-  const bool to_all = call.kind == OpKind::kAllToAllV;
-  if (!is_message(call.kind) && !to_all) return;
-  for (int peer = 0; peer < size_; ++peer) {
-    if ((!to_all && peer != call.peer) || is_local(peer) || remotes_.contains(peer)) continue;
-    throw_error({ErrorCode::kBadConfig, "cannot " + to_string(call) + " in " + group_called(name_),
-                 "rank " + std::to_string(peer) +
-                     " is on another host, and the group has connections for collectives alone",
-                 "form it with messages_between_hosts"});
-  }
-}
-
 Token Engine::post(const Op& call) {
   const std::lock_guard lock(mutex_);
   throw_if_aborted();
@@ -107,7 +94,7 @@ std::vector<Token> Engine::post_parts(const Op& call) {
 }
 
 Mailbox& Engine::mailbox_of(int peer) {
-  if (!is_local(peer)) return remotes_.at(peer).mailbox;
+  if (!is_local(peer)) return remote_of(peer).mailbox;
   const auto known = neighbours_.find(peer);
   if (known != neighbours_.end()) return known->second.mailbox;
   const std::size_t me = local(rank_), they = local(peer);

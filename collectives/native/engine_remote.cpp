@@ -64,6 +64,37 @@ bool Engine::has_landed(const Pending& op, std::uint32_t round, int origin) cons
   return reached(region_.gate(from, round % layout_.lanes(host_, from)).landed, round + 1);
 }
 
+// Connections.
+
+/// A rank of another host. What it is sent goes out once the two are connected, which this asks for.
+Engine::Remote& Engine::remote_of(int rank) {
+  const auto [at, is_new] = remotes_.try_emplace(rank, rank_, rank, layout_.host_of(rank));
+  if (is_new) connector_->connect(rank);
+  return at->second;
+}
+
+void Engine::adopt(int rank, PeerConnection connection) {
+  std::unique_ptr<ByteStream> stream = std::make_unique<SocketStream>(std::move(connection.socket), timeout_);
+  if (connection.keys) stream = std::make_unique<SealedStream>(std::move(stream), *connection.keys);
+  Remote& remote = remotes_.try_emplace(rank, rank_, rank, layout_.host_of(rank)).first->second;
+  remote.link.connect(std::move(stream));
+  remote.may_read = remote.may_write = true;
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+  event.data.ptr = &remote;
+  if (::epoll_ctl(sockets_.get(), EPOLL_CTL_ADD, remote.link.fd(), &event) != 0)
+    fail(AbortKind::kPeerLost, io_error("cannot watch a connection", errno, "").message());
+}
+
+/// Takes what came about at a first message, of this rank or of another.
+bool Engine::take_connections() {
+  if (!connector_ || (!std::exchange(connections_due_, false) && !connector_->is_connecting())) return false;
+  auto made = connector_->step();
+  if (!made) fail(AbortKind::kPeerLost, made.error().message());
+  for (auto& [rank, connection] : *made) adopt(rank, std::move(connection));
+  return !made->empty();
+}
+
 // Sending.
 
 bool Engine::start_freed(Remote& remote) {
@@ -409,6 +440,10 @@ void Engine::poll_sockets(Duration limit) {
   const int n = ::epoll_wait(sockets_.get(), events.data(), static_cast<int>(events.size()),
                              static_cast<int>(limit / std::chrono::milliseconds(1)));
   for (int i = 0; i < n; ++i) {
+    if (events[static_cast<std::size_t>(i)].data.ptr == nullptr) {
+      connections_due_ = true;
+      continue;
+    }
     Remote& remote = *static_cast<Remote*>(events[static_cast<std::size_t>(i)].data.ptr);
     const std::uint32_t what = events[static_cast<std::size_t>(i)].events;
     remote.may_read = remote.may_read || (what & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0;
@@ -417,9 +452,9 @@ void Engine::poll_sockets(Duration limit) {
 }
 
 bool Engine::exchange() {
-  bool moved = false;
+  poll_sockets(Duration::zero());
+  bool moved = take_connections();
   const Remote* lost = nullptr;
-  if (!remotes_.empty()) poll_sockets(Duration::zero());
   for (auto& [rank, remote] : remotes_) {
     skip_rounds(remote);
     if (std::exchange(remote.may_read, false)) {
@@ -449,7 +484,7 @@ bool Engine::exchange() {
 bool Engine::wait_to_send() {
   std::vector<pollfd> sockets;
   for (const auto& [rank, remote] : remotes_) {
-    if (remote.link.sending() && remote.link.broken().empty())
+    if (remote.link.fd() >= 0 && remote.link.sending() && remote.link.broken().empty())
       sockets.push_back({remote.link.fd(), POLLOUT, 0});
   }
   ::poll(sockets.data(), sockets.size(), static_cast<int>(kSleepSlice / std::chrono::milliseconds(1)));

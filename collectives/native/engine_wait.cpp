@@ -280,7 +280,9 @@ void Engine::fail_timeout(const Token& token) {
 }
 
 void Engine::tell_other_machines() {
-  if (std::exchange(told_, true) || remotes_.empty()) return;
+  if (std::exchange(told_, true)) return;
+  connector_.reset();  // nobody connects with this group any more
+  if (remotes_.empty()) return;
   const std::string reason = region_abort_reason(region_.abort_word()).text;
   for (auto& [rank, remote] : remotes_) {
     remote.link.say_abort(reason);
@@ -342,6 +344,7 @@ void Engine::leave() {
   } else {
     for (auto& [rank, remote] : remotes_) remote.link.say_left();
   }
+  connector_.reset();
   mine_.left.store(1, std::memory_order_release);
 }
 

@@ -65,11 +65,12 @@ Result<FrameHeader> decode_header(std::span<const std::byte, kFrameHeaderBytes> 
 /// Not thread-safe.
 class Link {
  public:
-  /// `stream`: its other end has proved to be `rank`.
-  Link(int rank, std::unique_ptr<ByteStream> stream);
+  /// `stream`: its other end has proved to be `rank`. Until then nothing goes out or comes in.
+  explicit Link(int rank, std::unique_ptr<ByteStream> stream = std::make_unique<ByteStream>());
+  void connect(std::unique_ptr<ByteStream> stream) { stream_ = std::move(stream); }
 
   int rank() const { return rank_; }
-  int fd() const { return stream_->fd(); }
+  int fd() const { return stream_->fd(); }  ///< -1: it has none (yet)
 
   /// Starts a frame. The pieces must stay as they are until !sending(). REQUIRES: !sending().
   void send(const FrameHeader& header, std::vector<std::span<const std::byte>> pieces);

@@ -25,7 +25,7 @@ void check_machines(NativeGroupOptions& options) {
            "say of every rank which machine it is on");
   }
   const HostLayout layout(machines);
-  for (const auto& [r, socket] : options.remote) {
+  for (const auto& [r, connection] : options.remote) {
     if (r < 0 || r >= options.size) {
       refuse("there is a socket for rank " + std::to_string(r) + ", which does not exist",
              "give sockets for ranks of other machines");
@@ -35,18 +35,15 @@ void check_machines(NativeGroupOptions& options) {
              "give sockets for ranks of other machines");
     }
   }
-  for (const auto& [r, keys] : options.keys) {
-    if (!options.remote.contains(r)) {
-      refuse("there are keys for rank " + std::to_string(r) + " and no socket",
-             "give keys for sockets alone");
-    }
-  }
   for (const int r : layout.peers(options.rank)) {
-    const auto socket = options.remote.find(r);
-    if (socket == options.remote.end() || !socket->second) {
+    const auto found = options.remote.find(r);
+    if (found == options.remote.end() || !found->second.socket) {
       refuse("rank " + std::to_string(r) + " is remote and has no socket",
              "give a connected socket for each rank of native_peers()");
     }
+  }
+  if (layout.hosts() > 1 && options.connector == nullptr) {
+    refuse("ranks are on several machines and nothing connects those that talk", "give a connector");
   }
 }
 

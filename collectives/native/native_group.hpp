@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
+#include "collectives/native/connector.hpp"
 #include "collectives/process_group.hpp"
-#include "collectives/secret_stream.hpp"
 #include "runtime/core/fd.hpp"
 
 namespace troupe::collectives {
@@ -35,13 +35,11 @@ struct NativeGroupOptions {
   /// By rank, which machine it is on (any numbers): ranks with the same one share a region. The same on every
   /// rank. Empty: all on one.
   std::vector<int> machines;
-  /// By rank, connected stream sockets whose other end has proved who it is (handshake.hpp): to
-  /// the ranks of native_peers(), which collectives need, and to those of other machines with which this one
-  /// exchanges messages (send, recv, all_to_all_v). The same on both sides.
-  std::map<int, UniqueFd> remote;
-  /// By rank of `remote`: what is sent there is encrypted, and what comes opened. Both sides have the keys,
-  /// or neither.
-  std::map<int, SessionKeys> keys;
+  /// By rank, connections to the ranks of native_peers(), which collectives need. The same on both sides.
+  std::map<int, PeerConnection> remote;
+  /// Makes those for messages (send, recv, all_to_all_v) with other ranks of other machines, when they are
+  /// needed. Not null where there are several machines.
+  std::unique_ptr<Connector> connector;
   /// Where ranks are on several machines: whether a thread moves operations while no thread waits. Without it
   /// a rank that computes may keep others waiting, and does not see that another machine aborted.
   bool progress_thread = true;
@@ -56,8 +54,8 @@ std::size_t native_region_bytes(int local_ranks, std::size_t data_bytes);
 /// As native_region_bytes, of the machine of `rank` among several.
 std::size_t native_region_bytes(const std::vector<int>& machines, int rank, std::size_t data_bytes);
 
-/// The ranks of other machines with which `rank` has to be connected: few of its machine's ranks with one of
-/// each other machine, so that connections grow with machines and not with ranks.
+/// The ranks of other machines with which `rank` has to be connected for collectives: few of its machine's
+/// ranks with one of each other machine, so that connections grow with machines and not with ranks.
 std::vector<int> native_peers(const std::vector<int>& machines, int rank);
 
 /// The bytes of data_bytes that one allocate_tree of `count` elements takes, for `leaves` as in the options.

@@ -22,7 +22,6 @@ struct PeerInfo {
   std::string host;      ///< the same where ranks can share memory
   std::string token;     ///< of its RegionOffer; empty: it has none
   std::string endpoint;  ///< of its DataListener; empty: it has none
-  bool messages = true;  ///< InitOptions::messages_between_hosts, as it was given it
 };
 
 /// A rank's place in a group that is to be formed, and the means to form it. Lives as long as the factory
@@ -39,23 +38,22 @@ struct BackendContext {
   /// Keys of the group for as long as it lives, without that care for its members. Whoever sets one erases
   /// it.
   std::shared_ptr<Store> lasting_store;
-  std::string group;                   ///< its name, for errors
-  Generation generation;               ///< the same on every rank, and no other group of the job has it
-  Duration timeout{};                  ///< for forming the group
-  Duration operation_timeout{};        ///< for an operation without progress
-  std::size_t data_bytes = 0;          ///< of memory that operations use without a copy
-  bool messages_between_hosts = true;  ///< as in InitOptions, as the next
-  bool encrypt_data_plane = false;
+  std::string group;                ///< its name, for errors
+  Generation generation;            ///< the same on every rank, and no other group of the job has it
+  Duration timeout{};               ///< for forming the group
+  Duration operation_timeout{};     ///< for an operation without progress
+  std::size_t data_bytes = 0;       ///< of memory that operations use without a copy
+  bool encrypt_data_plane = false;  ///< as in InitOptions
   bool progress_thread = true;
-  JobKey key{};                            ///< for connections between ranks
-  std::string address;                     ///< numeric: where other machines reach this one
-  std::vector<PeerInfo> peers;             ///< by rank, this one too
-  RegionOffer* offer = nullptr;            ///< this rank's, if it is the first of several on its host
-  const DataListener* listener = nullptr;  ///< this rank's, if there are several hosts
-  std::function<bool()> aborted;           ///< whether the formation has failed, so that the wait is in vain
-  int abort_fd = -1;                       ///< readable once `aborted` is true
-  std::string purpose;                     ///< what errors begin with
-  std::function<std::string(int)> name;    ///< how a rank is called in errors
+  JobKey key{};                                  ///< for connections between ranks
+  std::string address;                           ///< numeric: where other machines reach this one
+  std::vector<PeerInfo> peers;                   ///< by rank, this one too
+  RegionOffer* offer = nullptr;                  ///< this rank's, if it is the first of several on its host
+  std::shared_ptr<const DataListener> listener;  ///< this rank's, if there are several hosts
+  std::function<bool()> aborted;         ///< whether the formation has failed, so that the wait is in vain
+  int abort_fd = -1;                     ///< readable once `aborted` is true
+  std::string purpose;                   ///< what errors begin with
+  std::function<std::string(int)> name;  ///< how a rank is called in errors
 };
 
 /// By rank: the first rank that is on the same host.
@@ -68,8 +66,7 @@ void register_backend(const std::string& name, BackendFactory factory);
 /// Throws BadConfig, which lists the backends of this build.
 BackendFactory find_backend(std::string_view name);
 
-/// The backend of this repository: one region a machine, one connection a pair of ranks on different
-/// machines.
+/// The backend of this repository: one region a host, connections between hosts, and between ranks that talk.
 std::shared_ptr<ProcessGroup> join_native_group(const BackendContext& context);
 
 /// NCCL's, for ranks with GPUs. Aborts are told by a word in shared memory on one machine, else by the store.

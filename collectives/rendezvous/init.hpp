@@ -34,10 +34,6 @@ struct InitOptions {
   /// boot, the network namespace and the user. At most 1024 bytes. Give it where that is the same and memory
   /// cannot be shared.
   std::string host{};
-  /// Whether ranks of different hosts can send each other messages (send, recv, all_to_all_v): every pair of
-  /// them then has a connection. Without, connections grow with hosts and not with ranks. The same on every
-  /// rank.
-  bool messages_between_hosts = true;
   /// Of native: whether what ranks of different hosts send each other is encrypted, and not only
   /// authenticated when they connect. The same on every rank; docs/collectives/between-hosts.md has the cost.
   /// Within a host nothing is sent.

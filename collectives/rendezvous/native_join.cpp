@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "collectives/native/native_group.hpp"
 #include "collectives/rendezvous/backends.hpp"
 #include "collectives/rendezvous/connect/mesh.hpp"
@@ -20,23 +18,16 @@ class NativeJoin {
                                .timeout = c_.operation_timeout,
                                .data_bytes = c_.data_bytes,
                                .progress_thread = c_.progress_thread};
-    for (int r = 0; r < c_.size; ++r) {
-      if (peer(r).messages == c_.peers.front().messages) continue;
-      throw BadConfig(c_.purpose,
-                      "rank 0 was given messages_between_hosts = " +
-                          std::string(c_.peers.front().messages ? "true" : "false") + " and rank " +
-                          std::to_string(r) + " was not",
-                      "give it on every rank, or on none");
-    }
     options.machines = numbered_hosts(c_.peers);
     for (int r = 0; r < c_.size; ++r) {
       if (peer(r).host == me_.host) locals_.push_back(r);
     }
     options.region = std::make_shared<SharedMemory>(region(options.machines));
     if (locals_.size() < c_.peers.size()) {
-      Mesh mesh = connect(options.machines);
-      options.remote = std::move(mesh.sockets);
-      options.keys = std::move(mesh.keys);
+      auto mesh = std::make_unique<Mesh>(c_.listener, c_.key, mesh_options());
+      const WaitOptions wait{.timeout = left(), .aborted = c_.aborted, .abort_fd = c_.abort_fd};
+      options.remote = mesh->meet(native_peers(options.machines, c_.rank), wait).value();
+      options.connector = std::move(mesh);
     }
     return make_native_group(std::move(options));
   }
@@ -46,7 +37,7 @@ class NativeJoin {
   const PeerInfo& peer(int rank) const { return c_.peers[static_cast<std::size_t>(rank)]; }
 
   SharedMemory region(const std::vector<int>& machines) {
-    const ShareOptions options{.timeout = left(), .aborted = c_.aborted, .abort_fd = c_.abort_fd};
+    const WaitOptions options{.timeout = left(), .aborted = c_.aborted, .abort_fd = c_.abort_fd};
     if (locals_.front() != c_.rank) return take_region(peer(locals_.front()).token, c_.rank, options).value();
     const auto bytes = native_region_bytes(machines, c_.rank, c_.data_bytes);
     auto memory = SharedMemory::create("troupe-group", bytes, false).value();
@@ -54,17 +45,12 @@ class NativeJoin {
     return memory;
   }
 
-  Mesh connect(const std::vector<int>& machines) {
-    MeshOptions options{.self = {c_.generation, c_.size, c_.rank, "data", c_.encrypt_data_plane},
-                        .timeout = left(),
-                        .aborted = c_.aborted,
-                        .abort_fd = c_.abort_fd};
-    const std::vector<int> needed = native_peers(machines, c_.rank);
+  MeshOptions mesh_options() const {
+    MeshOptions options{.self = {c_.generation, c_.size, c_.rank, "data", c_.encrypt_data_plane}};
     for (int r = 0; r < c_.size; ++r) {
-      const bool wanted = c_.messages_between_hosts || std::binary_search(needed.begin(), needed.end(), r);
-      if (wanted && peer(r).host != me_.host) options.peers[r] = parse_endpoint(peer(r).endpoint).value();
+      if (peer(r).host != me_.host) options.peers[r] = parse_endpoint(peer(r).endpoint).value();
     }
-    return connect_mesh(*c_.listener, c_.key, options).value();
+    return options;
   }
 
   const BackendContext& c_;

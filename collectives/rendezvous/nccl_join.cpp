@@ -63,7 +63,7 @@ class NcclJoin {
   /// Memory of all ranks, for the abort word.
   std::shared_ptr<SharedMemory> region() const {
     if (c_.size == 1) return nullptr;
-    const ShareOptions share{.timeout = left(), .aborted = c_.aborted, .abort_fd = c_.abort_fd};
+    const WaitOptions share{.timeout = left(), .aborted = c_.aborted, .abort_fd = c_.abort_fd};
     if (c_.rank != 0)
       return std::make_shared<SharedMemory>(take_region(c_.peers.front().token, c_.rank, share).value());
     auto memory = SharedMemory::create("troupe-board", kAbortWordBytes, true).value();

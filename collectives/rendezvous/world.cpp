@@ -18,7 +18,7 @@ constexpr Duration kLeaveTime = std::chrono::seconds(1);
 /// What a rank enters with: lines. The last two in the first formation of a job alone, when nobody knows
 /// where the others are.
 std::string text_of(const PeerInfo& peer, const std::string& standby) {
-  const std::string text = peer.token + "\n" + peer.endpoint + "\n" + (peer.messages ? "1" : "0");
+  const std::string text = peer.token + "\n" + peer.endpoint;
   return standby.empty() ? text : text + "\n" + peer.host + "\n" + standby;
 }
 
@@ -66,9 +66,6 @@ std::vector<PeerInfo> World::learn(const std::vector<std::pair<int, std::string>
     std::istringstream lines(text);
     std::getline(lines, peer.token);
     std::getline(lines, peer.endpoint);
-    std::string messages;
-    std::getline(lines, messages);
-    peer.messages = messages == "1";
     if (first) {
       hosts_.emplace_back();
       std::getline(lines, hosts_.back());
@@ -96,14 +93,14 @@ std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
   const bool first = plan.key == kWorldPrefix;
   const auto [leads, alone] = place_of(plan, first);
   std::optional<RegionOffer> offer;
-  std::optional<DataListener> listener;
-  PeerInfo mine{.host = host_, .messages = options_.messages_between_hosts};
+  std::shared_ptr<const DataListener> listener;
+  PeerInfo mine{.host = host_};
   if (leads) {
     offer = RegionOffer::open().value();
     mine.token = offer->token();
   }
   if (!alone) {
-    listener = DataListener::bind({address_, 0}).value();
+    listener = std::make_shared<DataListener>(DataListener::bind({address_, 0}).value());
     mine.endpoint = to_string(listener->endpoint());
   }
   const auto entered = formation.enter({.survivors = plan.survivors,
@@ -128,14 +125,13 @@ std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
                                     .timeout = left(),
                                     .operation_timeout = options_.operation_timeout,
                                     .data_bytes = options_.data_bytes,
-                                    .messages_between_hosts = options_.messages_between_hosts,
                                     .encrypt_data_plane = options_.encrypt_data_plane,
                                     .progress_thread = options_.progress_thread,
                                     .key = key_,
                                     .address = address_,
                                     .peers = learn(entered.values, first),
                                     .offer = offer ? &*offer : nullptr,
-                                    .listener = listener ? &*listener : nullptr,
+                                    .listener = std::move(listener),
                                     .aborted = [&formation] { return formation.failed(); },
                                     .abort_fd = formation.failed_fd(),
                                     .purpose = plan.purpose,

@@ -21,6 +21,7 @@
 using namespace troupe;
 using namespace troupe::collectives;
 using namespace troupe::collectives::testing;
+using namespace std::chrono_literals;
 
 namespace {
 
@@ -76,10 +77,26 @@ std::size_t hear_out(const UniqueFd& fd) {
   }
 }
 
+std::shared_ptr<const DataListener> listen(const Endpoint& at = kAnyPort) {
+  return std::make_shared<DataListener>(DataListener::bind(at).value());
+}
+
 MeshOptions options_for(int rank, int size, const std::map<int, Endpoint>& peers) {
   MeshOptions options{.self = {kGeneration, size, rank}, .peers = peers};
   options.peers.erase(rank);
   return options;
+}
+
+/// Connects with all peers.
+auto meet(Mesh& mesh, const MeshOptions& options, const WaitOptions& wait = {.timeout = 30s}) {
+  std::vector<int> ranks;
+  for (const auto& [rank, endpoint] : options.peers) ranks.push_back(rank);
+  return mesh.meet(ranks, wait);
+}
+auto meet(const std::shared_ptr<const DataListener>& listener, const Key& key, const MeshOptions& options,
+          const WaitOptions& wait = {.timeout = 30s}) {
+  Mesh mesh(listener, key, options);
+  return meet(mesh, options, wait);
 }
 
 }  // namespace
@@ -195,7 +212,7 @@ TEST_CASE("a refusal says why, on both sides") {
   refused({{2, 6}, 4, 3}, 1, "generation 2.6 and not at 2.7", "another generation");
   refused({kGeneration, 5, 3}, 1, "world size is 5 and not 4", "another world size");
   refused({kGeneration, 4, 3}, 2, "looks for rank 2; this is rank 1", "another rank");
-  refused({kGeneration, 4, 0}, 1, "it says it is rank 0", "another rank");
+  refused({kGeneration, 4, 1}, 1, "it says it is rank 1", "another rank");
   refused({kGeneration, 4, 4}, 1, "it says it is rank 4", "another rank");
 }
 
@@ -203,11 +220,11 @@ TEST_CASE("ranks form a mesh among strangers, and a group over it has the right 
   constexpr int kSize = 4;
   const std::size_t descriptors = open_descriptors();
   for (const bool encrypts : {false, true}) {
-    std::vector<DataListener> listeners;
+    std::vector<std::shared_ptr<const DataListener>> listeners;
     std::map<int, Endpoint> peers;
     for (int r = 0; r < kSize; ++r) {
-      listeners.push_back(DataListener::bind(kAnyPort).value());
-      peers[r] = listeners.back().endpoint();
+      listeners.push_back(listen());
+      peers[r] = listeners.back()->endpoint();
     }
     // Strangers are in the queue of rank 0 before anybody else.
     std::vector<UniqueFd> strangers;
@@ -226,7 +243,8 @@ TEST_CASE("ranks form a mesh among strangers, and a group over it has the right 
         ConnectorHandshake(kOtherKey, {kGeneration, kSize, 1}, 0, random).hello());  // stops at the challenge
     stranger(std::span(noise).first(0));                                             // says nothing at all
     std::vector<std::string> thrown(kSize);
-    std::vector<Mesh> meshes(kSize);
+    std::vector<std::unique_ptr<Mesh>> meshes(kSize);
+    std::vector<std::map<int, PeerConnection>> made(kSize);
     std::vector<std::thread> threads;
     threads.reserve(kSize);
     for (int r = 0; r < kSize; ++r) {
@@ -235,7 +253,8 @@ TEST_CASE("ranks form a mesh among strangers, and a group over it has the right 
         try {
           MeshOptions mine = options_for(r, kSize, peers);
           mine.self.encrypts = encrypts;
-          meshes[at] = connect_mesh(listeners[at], kKey, mine).value();
+          meshes[at] = std::make_unique<Mesh>(listeners[at], kKey, mine);
+          made[at] = meet(*meshes[at], mine).value();
         } catch (const std::exception& e) {
           thrown[at] = e.what();
         }
@@ -244,7 +263,7 @@ TEST_CASE("ranks form a mesh among strangers, and a group over it has the right 
     for (auto& thread : threads) thread.join();
     for (const auto& what : thrown) CHECK(what.empty());
     std::string refused;
-    for (const auto& why : meshes[0].refused) refused += why + "\n";
+    for (const auto& why : meshes[0]->refused()) refused += why + "\n";
     CHECK(contains(refused, "does not speak this protocol"));
     CHECK(contains(refused, "it is at generation 2.6 and not at 2.7"));
     CHECK(hear_out(strangers[0]) == 0);
@@ -253,9 +272,10 @@ TEST_CASE("ranks form a mesh among strangers, and a group over it has the right 
 
     auto options = options_of(kSize, {.nodes = {{0}, {1}, {2}, {3}}, .data_bytes = 9 << 20});
     for (std::size_t r = 0; r < kSize; ++r) {
-      CHECK(meshes[r].keys.size() == (encrypts ? kSize - 1 : 0));
-      options[r].remote = std::move(meshes[r].sockets);
-      options[r].keys = std::move(meshes[r].keys);
+      CHECK(made[r].size() == kSize - 1);
+      for (const auto& [peer, connection] : made[r]) CHECK(connection.keys.has_value() == encrypts);
+      options[r].remote = std::move(made[r]);
+      options[r].connector = std::move(meshes[r]);
     }
     const auto failures = run_threads(std::move(options), [](ProcessGroup& group) {
       constexpr std::size_t kCount = 2 << 20;  // more than sockets hold
@@ -278,56 +298,55 @@ TEST_CASE("ranks form a mesh among strangers, and a group over it has the right 
 }
 
 TEST_CASE("slow connections, however many, do not keep the good one out") {
-  auto zero = DataListener::bind(kAnyPort).value();
-  auto one = DataListener::bind(kAnyPort).value();
-  const std::map<int, Endpoint> peers{{0, zero.endpoint()}, {1, one.endpoint()}};
+  const auto zero = listen();
+  const auto one = listen();
+  const std::map<int, Endpoint> peers{{0, zero->endpoint()}, {1, one->endpoint()}};
   set_log_level(LogLevel::kError);  // a line for each of them is not worth reading
   std::vector<UniqueFd> slow;
   SeededRandom random(6);
   const auto hello = ConnectorHandshake(kKey, {kGeneration, 2, 1}, 0, random).hello();
   for (std::size_t i = 0; i < kMaxPendingHandshakes + 40; ++i) {
-    slow.push_back(dial(zero.endpoint()));
+    slow.push_back(dial(zero->endpoint()));
     say(slow.back(), std::span(hello).first(i % hello.size()));
   }
-  std::thread good([&] { CHECK(connect_mesh(one, kKey, options_for(1, 2, peers)).ok()); });
-  const auto mesh = connect_mesh(zero, kKey, options_for(0, 2, peers));
+  std::thread good([&] { CHECK(meet(one, kKey, options_for(1, 2, peers)).ok()); });
+  Mesh mesh(zero, kKey, options_for(0, 2, peers));
+  const auto made = meet(mesh, options_for(0, 2, peers));
   good.join();
-  REQUIRE(mesh.ok());
-  CHECK(mesh->sockets.contains(1));
-  CHECK(mesh->refused.size() <= 32);
-  CHECK(contains(mesh->refused.front(), "too many connections"));
+  REQUIRE(made.ok());
+  CHECK(made->contains(1));
+  CHECK(mesh.refused().size() <= 32);
+  CHECK(contains(mesh.refused().front(), "too many connections"));
 }
 
 TEST_CASE("a mesh that does not come about says who is missing and whom it turned away") {
-  auto zero = DataListener::bind(kAnyPort).value();
-  auto one = DataListener::bind(kAnyPort).value();
-  const std::map<int, Endpoint> peers{{0, zero.endpoint()}, {1, one.endpoint()}, {2, one.endpoint()}};
+  const auto zero = listen();
+  const auto one = listen();
+  const std::map<int, Endpoint> peers{{0, zero->endpoint()}, {1, one->endpoint()}, {2, one->endpoint()}};
   auto options = options_for(0, 3, peers);
-  options.timeout = std::chrono::milliseconds(200);
   options.handshake_timeout = std::chrono::milliseconds(50);
-  const UniqueFd silent = dial(zero.endpoint());
-  const auto late = connect_mesh(zero, kKey, options);
+  const UniqueFd silent = dial(zero->endpoint());
+  const auto late = meet(zero, kKey, options, {.timeout = 200ms});
   REQUIRE_FALSE(late.ok());
   CHECK(late.error().code == ErrorCode::kTimeout);
   CHECK(contains(late.error().why, "rank 0 has no data connection with rank 1, 2 after 200 ms"));
   CHECK(contains(late.error().why, "its handshake took too long"));
 
-  options.aborted = [] { return true; };
-  CHECK(connect_mesh(zero, kKey, options).error().code == ErrorCode::kAborted);
+  CHECK(meet(zero, kKey, options, {.aborted = [] { return true; }}).error().code == ErrorCode::kAborted);
 }
 
 TEST_CASE("a rank that is refused learns why at once") {
-  auto zero = DataListener::bind(kAnyPort).value();
-  auto one = DataListener::bind(kAnyPort).value();
-  const std::map<int, Endpoint> peers{{0, zero.endpoint()}, {1, one.endpoint()}};
+  const auto zero = listen();
+  const auto one = listen();
+  const std::map<int, Endpoint> peers{{0, zero->endpoint()}, {1, one->endpoint()}};
   const auto refused = [&](const Key& key, Generation generation) {
     std::atomic<bool> over{false};
-    auto awaits = options_for(0, 2, peers);
-    awaits.aborted = [&] { return over.load(); };
-    std::thread acceptor([&] { CHECK_FALSE(connect_mesh(zero, kKey, awaits).ok()); });
+    std::thread acceptor([&] {
+      CHECK_FALSE(meet(zero, kKey, options_for(0, 2, peers), {.aborted = [&] { return over.load(); }}).ok());
+    });
     auto options = options_for(1, 2, peers);
     options.self.generation = generation;
-    const auto mesh = connect_mesh(one, key, options);
+    const auto mesh = meet(one, key, options);
     over = true;
     acceptor.join();
     REQUIRE_FALSE(mesh.ok());
@@ -340,17 +359,16 @@ TEST_CASE("a rank that is refused learns why at once") {
 
 TEST_CASE("one of two that encrypts is refused, and both know why") {
   for (const int who : {0, 1}) {
-    auto zero = DataListener::bind(kAnyPort).value();
-    auto one = DataListener::bind(kAnyPort).value();
-    const std::map<int, Endpoint> peers{{0, zero.endpoint()}, {1, one.endpoint()}};
+    const auto zero = listen();
+    const auto one = listen();
+    const std::map<int, Endpoint> peers{{0, zero->endpoint()}, {1, one->endpoint()}};
     auto options = options_for(0, 2, peers);
-    options.timeout = std::chrono::milliseconds(300);
     options.self.encrypts = who == 0;
     auto other = options_for(1, 2, peers);
     other.self.encrypts = who == 1;
     std::string refused;
-    std::thread connects([&] { refused = connect_mesh(one, kKey, other).error().message(); });
-    const auto mesh = connect_mesh(zero, kKey, options);
+    std::thread connects([&] { refused = meet(one, kKey, other).error().message(); });
+    const auto mesh = meet(zero, kKey, options, {.timeout = 300ms});
     connects.join();
     CHECK(contains(refused, "give encrypt_data_plane on every rank, or on none"));
     REQUIRE_FALSE(mesh.ok());
@@ -359,20 +377,19 @@ TEST_CASE("one of two that encrypts is refused, and both know why") {
 }
 
 TEST_CASE("a rank that listens late is waited for; names and taken ports are errors") {
-  auto one = DataListener::bind(kAnyPort).value();
+  const auto one = listen();
   Endpoint late;
   { late = DataListener::bind(kAnyPort).value().endpoint(); }
   std::atomic<bool> asked{false};
-  auto options = options_for(1, 2, {{0, late}, {1, one.endpoint()}});
-  options.aborted = [&] {
+  const auto aborted = [&] {
     asked = true;
     return false;
   };
-  std::thread connector([&] { CHECK(connect_mesh(one, kKey, options).ok()); });
+  const auto options = options_for(1, 2, {{0, late}, {1, one->endpoint()}});
+  std::thread connector([&] { CHECK(meet(one, kKey, options, {.timeout = 30s, .aborted = aborted}).ok()); });
   while (!asked) std::this_thread::yield();
-  auto zero = DataListener::bind(late);
-  REQUIRE(zero.ok());
-  CHECK(connect_mesh(*zero, kKey, options_for(0, 2, {{0, late}, {1, one.endpoint()}})).ok());
+  const auto zero = listen(late);
+  CHECK(meet(zero, kKey, options_for(0, 2, {{0, late}, {1, one->endpoint()}})).ok());
   connector.join();
 
   CHECK(DataListener::bind(late).error().code == ErrorCode::kIo);
@@ -382,7 +399,6 @@ TEST_CASE("a rank that listens late is waited for; names and taken ports are err
 
 TEST_CASE(
     "a connection to another host ends 15 s after its last word, or when nothing is taken for its patience") {
-  using namespace std::chrono_literals;
   for (const auto& [patience, ms] :
        std::vector<std::pair<Duration, int>>{{15s, 15'000}, {1ms, 1000}, {30s, 30'000}, {100h, 86'400'000}}) {
     const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -398,4 +414,133 @@ TEST_CASE(
     const int probes = option(IPPROTO_TCP, TCP_KEEPINTVL) * option(IPPROTO_TCP, TCP_KEEPCNT);
     CHECK(option(IPPROTO_TCP, TCP_KEEPIDLE) + probes == 15);
   }
+}
+
+namespace {
+
+/// A rank of two that connect at a first message, stepped by a test.
+struct Two {
+  std::shared_ptr<const DataListener> listeners[2] = {listen(), listen()};
+  std::unique_ptr<Mesh> mesh[2];
+  std::map<int, PeerConnection> made[2];
+  std::string error[2];
+  std::map<int, Endpoint> peers() const {
+    return {{0, listeners[0]->endpoint()}, {1, listeners[1]->endpoint()}};
+  }
+  Mesh& open(int rank, const Key& key = kKey, Generation generation = kGeneration) {
+    auto options = options_for(rank, 2, peers());
+    options.self.generation = generation;
+    mesh[rank] = std::make_unique<Mesh>(listeners[rank], key, options);
+    return *mesh[rank];
+  }
+  void step(int rank) {
+    auto now = mesh[rank]->step();
+    if (!now) {
+      error[rank] = now.error().message();
+    } else {
+      made[rank].merge(*now);
+      CHECK(now->empty());
+    }
+  }
+  bool connected() const { return made[0].size() == 1 && made[1].size() == 1; }
+};
+
+}  // namespace
+
+TEST_CASE("two ranks that ask at once, or one after the other, have one connection, among strangers") {
+  const std::size_t descriptors = open_descriptors();
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    CAPTURE(seed);
+    SeededRandom random(seed);
+    Two two;
+    two.open(0);
+    two.open(1);
+    std::vector<UniqueFd> strangers;
+    std::array<std::byte, 100> noise;
+    random.fill(noise);
+    const bool asks[2] = {random.below(3) != 0, true};
+    const std::uint64_t ask_at[2] = {random.below(12), random.below(12)};
+    const Instant until = MonotonicClock().now() + 20s;
+    for (std::uint64_t turn = 0; !two.connected() && MonotonicClock().now() < until; ++turn) {
+      for (const int rank : {0, 1}) {
+        if (asks[rank] && turn == ask_at[rank]) two.mesh[rank]->connect(1 - rank);
+      }
+      if (turn < 12 && random.below(6) == 0) {
+        const auto at = static_cast<int>(random.below(2));
+        strangers.push_back(dial(two.listeners[at]->endpoint()));
+        const auto hello = ConnectorHandshake(kOtherKey, {kGeneration, 2, 1 - at}, at, random).hello();
+        const std::span<const std::byte> says[] = {noise, hello, std::span(hello).first(9)};
+        say(strangers.back(), says[random.below(3)]);
+      }
+      two.step(static_cast<int>(random.below(2)));
+    }
+    REQUIRE(two.connected());
+    for (const int rank : {0, 1}) CHECK(two.error[rank].empty());
+    // Both keep the same one.
+    for (const int rank : {0, 1}) watch_silence(two.made[rank].at(1 - rank).socket.get(), 30s);
+    const std::array<std::byte, 3> word{std::byte{1}, std::byte{2}, std::byte{3}};
+    for (const int rank : {0, 1}) {
+      say(two.made[rank].at(1 - rank).socket, word);
+      std::array<std::byte, 3> heard{};
+      pollfd entry{two.made[1 - rank].at(rank).socket.get(), POLLIN, 0};
+      REQUIRE(::poll(&entry, 1, 20'000) == 1);
+      CHECK(::recv(entry.fd, heard.data(), heard.size(), 0) == 3);
+      CHECK(heard == word);
+    }
+    // Asked for again, nothing happens, but that what is left over ends.
+    strangers.clear();
+    for (const int rank : {0, 1}) two.mesh[rank]->connect(1 - rank);
+    while ((two.mesh[0]->is_connecting() || two.mesh[1]->is_connecting()) && MonotonicClock().now() < until) {
+      two.step(0);
+      two.step(1);
+    }
+    for (const int rank : {0, 1}) CHECK_FALSE(two.mesh[rank]->is_connecting());
+  }
+  CHECK(open_descriptors() == descriptors);
+}
+
+TEST_CASE("a rank that was asked for and refuses, or is gone, is named") {
+  const auto ask = [](Two& two) {
+    two.mesh[0]->connect(1);
+    const Instant until = MonotonicClock().now() + 20s;
+    while (two.error[0].empty() && MonotonicClock().now() < until) {
+      two.step(0);
+      if (two.mesh[1]) two.step(1);
+    }
+    return two.error[0];
+  };
+  Two key, stale, gone;
+  key.open(0);
+  key.open(1, kOtherKey);
+  CHECK(contains(ask(key), "rank 1: it has another job key"));
+  stale.open(0);
+  stale.open(1, kKey, {2, 8});
+  CHECK(contains(ask(stale), "rank 1: it is at another generation"));
+  gone.open(0);
+  gone.listeners[1].reset();
+  CHECK(contains(ask(gone), "rank 1: it left the group or died"));
+}
+
+TEST_CASE("a listener serves one generation after another: who comes early waits for the next") {
+  Two two;
+  two.open(1);  // the generation before
+  two.open(0, kKey, {2, 8});
+  two.mesh[0]->connect(1);
+  SeededRandom random(9);
+  const UniqueFd early = dial(two.listeners[1]->endpoint());
+  say(early, ConnectorHandshake(kKey, {{2, 8}, 2, 0}, 1, random).hello());
+  const Instant until = MonotonicClock().now() + 20s;
+  for (pollfd heard{early.get(), POLLIN, 0}; ::poll(&heard, 1, 0) == 0 && MonotonicClock().now() < until;) {
+    two.step(0);
+    two.step(1);
+  }
+  CHECK(hear_out(early) == 0);
+  CHECK(two.mesh[1]->refused().empty());  // it is no stranger
+  two.open(1, kKey, {2, 8});
+  while (!two.connected() && MonotonicClock().now() < until) {
+    two.step(0);
+    two.step(1);
+  }
+  CHECK(two.connected());
+  CHECK(two.error[0].empty());
 }

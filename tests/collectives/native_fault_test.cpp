@@ -203,7 +203,7 @@ TEST_CASE("a rank of another machine that dies is named") {
     }
   });
   options[1] = {};
-  const int kept = options[0].remote.at(1).get();
+  const int kept = options[0].remote.at(1).socket.get();
   CHECK(kept >= 0);
   std::vector<NativeGroupOptions> mine;
   mine.push_back(std::move(options[0]));
@@ -355,9 +355,10 @@ TEST_CASE("options that make no sense are refused") {
   refused([](auto& o) { o.rank = 2; }, "does not exist");
   refused([](auto& o) { o.size = 0; }, "does not exist");
   refused([](auto& o) { o.remote.clear(); }, "is remote and has no socket");
+  refused([](auto& o) { o.connector = nullptr; }, "nothing connects");
   refused([](auto& o) { o.machines = {0, 0, 0}; }, "3 machines for 2 ranks");
   refused([](auto& o) { o.machines = {3, 3}; }, "is local and has a socket");
-  refused([](auto& o) { o.remote.emplace(7, UniqueFd()); }, "does not exist");
+  refused([](auto& o) { o.remote[7]; }, "does not exist");
   refused([](auto& o) { o.leaves = {{0, 1}}; }, "1 leaf intervals for 2 ranks");
   refused([](auto& o) { o.leaves = {{0, 1}, {2, 3}}; }, "not adjacent");
   refused([](auto& o) { o.leaves = {{0, 1}, {1, 1}}; }, "a rank has none");
@@ -469,7 +470,7 @@ TEST_CASE("frame headers that are noise do not decode, and do not get past the c
   const auto lying = encode(lie);
   for (int which = 0; which < 3; ++which) {
     auto options = options_of(2, {.nodes = {{0}, {1}}});
-    const UniqueFd peer = std::move(options[1].remote.at(0));
+    const UniqueFd peer = std::move(options[1].remote.at(0).socket);
     std::vector<NativeGroupOptions> mine;
     mine.push_back(std::move(options[0]));
     random.fill(bytes);

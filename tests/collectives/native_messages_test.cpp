@@ -220,44 +220,6 @@ TEST_CASE("random messages among all ranks, with collectives in between") {
   }
 }
 
-TEST_CASE("collectives need connections of few ranks; messages between others are refused with a word") {
-  const std::vector<std::vector<int>> nodes = {{0, 1, 2},   {3, 4, 5},    {6, 7, 8},
-                                               {9, 10, 11}, {12, 13, 14}, {15}};
-  auto options = options_of(16, {.nodes = nodes});
-  const std::vector<int> machines = options[0].machines;
-  std::size_t most = 0;
-  for (auto& o : options) {
-    const auto peers = native_peers(o.machines, o.rank);
-    std::erase_if(o.remote, [&](const auto& entry) {
-      return !std::binary_search(peers.begin(), peers.end(), entry.first);
-    });
-    most = std::max(most, o.remote.size());
-  }
-  CHECK(most == 5);  // of rank 15, which is alone
-  for (const auto& what : run_threads(std::move(options), [&](ProcessGroup& group) {
-         std::vector<float> value(9, static_cast<float>(group.rank())), all(9 * 16);
-         group.all_reduce(value)->wait();
-         if (value[8] != 120) throw std::runtime_error("other bits");
-         group.all_gather(value, all)->wait();
-         group.barrier()->wait();
-         const auto peers = native_peers(machines, group.rank());
-         for (int to = 0; to < 16; ++to) {
-           const bool elsewhere =
-               machines[static_cast<std::size_t>(to)] != machines[static_cast<std::size_t>(group.rank())];
-           if (!elsewhere || std::binary_search(peers.begin(), peers.end(), to)) continue;
-           try {
-             group.send(std::span<const float>(value), to);
-             throw std::runtime_error("a message went out");
-           } catch (const BadConfig& e) {
-             if (!contains(e.what(), "messages_between_hosts")) throw;
-           }
-         }
-         group.barrier()->wait();
-       })) {
-    CHECK(what.empty());
-  }
-}
-
 TEST_CASE("a send and a receive that differ abort the group, with both named") {
   for (const auto& nodes : kTwo) {
     for (const std::size_t count : {std::size_t{3}, std::size_t{100000}}) {

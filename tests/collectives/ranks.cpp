@@ -4,11 +4,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <stdexcept>
 #include <thread>
 #include <utility>
+
+#include "collectives/rendezvous/connect/mesh.hpp"
 
 namespace troupe::collectives::testing {
 namespace {
@@ -36,6 +39,31 @@ std::string read_all(int from) {
     text.append(bytes, static_cast<std::size_t>(n));
   ::close(from);
   return text;
+}
+
+/// Sockets for collectives, and a listener a rank for messages.
+void connect(std::vector<NativeGroupOptions>& options) {
+  const std::vector<std::byte> key(32, std::byte{7});
+  std::vector<std::shared_ptr<const DataListener>> listeners;
+  for (std::size_t r = 0; r < options.size(); ++r)
+    listeners.push_back(std::make_shared<DataListener>(DataListener::bind({"127.0.0.1", 0}).value()));
+  for (auto& a : options) {
+    MeshOptions mesh{.self = {a.generation, a.size, a.rank}};
+    const auto needed = native_peers(a.machines, a.rank);
+    for (auto& b : options) {
+      if (a.region == b.region) continue;
+      mesh.peers[b.rank] = listeners[static_cast<std::size_t>(b.rank)]->endpoint();
+      if (a.rank > b.rank || !std::binary_search(needed.begin(), needed.end(), b.rank)) continue;
+      int ends[2];
+      if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+        throw std::runtime_error("socketpair");
+      a.remote[b.rank].socket = UniqueFd(ends[0]);
+      b.remote[a.rank].socket = UniqueFd(ends[1]);
+    }
+    if (mesh.peers.empty()) continue;
+    a.connector = std::make_unique<Mesh>(listeners[static_cast<std::size_t>(a.rank)],
+                                         std::span(key).first<32>(), std::move(mesh));
+  }
 }
 
 }  // namespace
@@ -66,16 +94,7 @@ std::vector<NativeGroupOptions> options_of(int size, const Layout& layout) {
       o.machines = machines;
     }
   }
-  for (auto& a : options) {
-    for (auto& b : options) {
-      if (a.rank >= b.rank || a.region == b.region) continue;
-      int ends[2];
-      if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-        throw std::runtime_error("socketpair");
-      a.remote.emplace(b.rank, UniqueFd(ends[0]));
-      b.remote.emplace(a.rank, UniqueFd(ends[1]));
-    }
-  }
+  connect(options);
   return options;
 }
 

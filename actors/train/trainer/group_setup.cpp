@@ -10,21 +10,23 @@
 namespace troupe::train {
 namespace {
 
-/// Connections to the ranks of other nodes that collectives need; none when all are here.
-collectives::Mesh connect_remote(const RunSettings& settings, const GenerationPlan& plan,
-                                 const std::vector<int>& machines, int rank,
-                                 const collectives::DataListener& listener, std::function<bool()> abandoned) {
+constexpr Duration kConnectTime = std::chrono::seconds(30);
+
+/// Connects with the ranks of other nodes.
+std::unique_ptr<collectives::Mesh> make_mesh(const RunSettings& settings, const GenerationPlan& plan,
+                                             const std::vector<int>& machines, int rank,
+                                             std::shared_ptr<const collectives::DataListener> listener) {
   collectives::MeshOptions mesh;
   mesh.self = {plan.generation, static_cast<int>(plan.members.size()), rank, "data",
                settings.encrypt_data_plane};
-  mesh.aborted = std::move(abandoned);
-  for (const int r : collectives::native_peers(machines, rank)) {
-    mesh.peers[r] = parse_endpoint(plan.members[static_cast<std::size_t>(r)].data_address).value();
+  for (std::size_t r = 0; r < machines.size(); ++r) {
+    if (machines[r] != machines[static_cast<std::size_t>(rank)])
+      mesh.peers[static_cast<int>(r)] = parse_endpoint(plan.members[r].data_address).value();
   }
-  if (mesh.peers.empty()) return {};
+  if (mesh.peers.empty()) return nullptr;
   TROUPE_ASSERT(settings.key.size() == 32, "the driver gave every trainer the job's key");
   const collectives::KeyView key(settings.key.data(), 32);
-  return collectives::connect_mesh(listener, key, mesh).value();
+  return std::make_unique<collectives::Mesh>(std::move(listener), key, std::move(mesh));
 }
 
 class NativeGroups final : public GroupMaker {
@@ -32,9 +34,10 @@ class NativeGroups final : public GroupMaker {
   NativeGroups(const Session& session, const RunSettings& settings)
       : session_(session),
         settings_(settings),
-        listener_(collectives::DataListener::bind({session.host(), 0}).value()) {}
+        listener_(std::make_shared<collectives::DataListener>(
+            collectives::DataListener::bind({session.host(), 0}).value())) {}
 
-  std::string address() const override { return troupe::to_string(listener_.endpoint()); }
+  std::string address() const override { return troupe::to_string(listener_->endpoint()); }
 
   std::shared_ptr<collectives::ProcessGroup> form(const GenerationPlan& plan, int rank, std::size_t bytes,
                                                   std::function<bool()> abandoned) override {
@@ -55,10 +58,11 @@ class NativeGroups final : public GroupMaker {
           delete region;
           session.drop_region(key);
         });
-    collectives::Mesh mesh =
-        connect_remote(settings_, plan, options.machines, rank, listener_, std::move(abandoned));
-    options.remote = std::move(mesh.sockets);
-    options.keys = std::move(mesh.keys);
+    if (auto mesh = make_mesh(settings_, plan, options.machines, rank, listener_)) {
+      const collectives::WaitOptions wait{.timeout = kConnectTime, .aborted = std::move(abandoned)};
+      options.remote = mesh->meet(collectives::native_peers(options.machines, rank), wait).value();
+      options.connector = std::move(mesh);
+    }
     std::shared_ptr<collectives::ProcessGroup> group = collectives::make_native_group(std::move(options));
     collectives::flight::record(*group, {.group = settings_.run});
     return group;
@@ -91,7 +95,7 @@ class NativeGroups final : public GroupMaker {
 
   const Session session_;
   const RunSettings settings_;
-  collectives::DataListener listener_;
+  const std::shared_ptr<const collectives::DataListener> listener_;
 };
 
 }  // namespace

@@ -196,13 +196,18 @@ Result<ChallengeBytes> AcceptorHandshake::on_hello(const HelloBytes& hello) {
   }
   const Generation generation{get<std::uint32_t>(hello, kGenerationAt),
                               get<std::uint32_t>(hello, kGenerationAt + 4)};
+  if (generation > self_.generation) {
+    // This rank is late: whoever hears nothing tries again.
+    return ErrorInfo{ErrorCode::kUnavailable, "hung up on a " + std::string(self_.purpose) + " connection",
+                     "it is at the later generation " + to_string(generation), ""};
+  }
   if (generation != self_.generation) {
     return refuse(Verdict::kGeneration, "it is at generation " + to_string(generation) + " and not at " +
                                             to_string(self_.generation));
   }
   world_size_ = get<std::uint32_t>(hello, kWorldSizeAt);
   const auto from = get<std::uint32_t>(hello, kFromAt), to = get<std::uint32_t>(hello, kToAt);
-  if (to != static_cast<std::uint32_t>(self_.rank) || from <= to || from >= world_size_) {
+  if (to != static_cast<std::uint32_t>(self_.rank) || from == to || from >= world_size_) {
     return refuse(Verdict::kRank, "it says it is rank " + std::to_string(from) + " and looks for rank " +
                                       std::to_string(to) + "; this is rank " + std::to_string(self_.rank));
   }

@@ -92,13 +92,14 @@ class ConnectorHandshake {
   ProofBytes proof_{};
 };
 
-/// The side that accepts: ranks above its own.
+/// The side that accepts.
 class AcceptorHandshake {
  public:
   AcceptorHandshake(KeyView key, const HandshakeIdentity& self, Random& random);
   /// Whether bytes that begin like this can still become a hello. Noise is turned away at its first bytes.
   static bool may_be_hello(std::span<const std::byte> begin);
-  /// The challenge. Errors: kRefused; then refusal() is what to send before hanging up, if there is anything.
+  /// The challenge. Errors: kRefused, then refusal() is what to send before hanging up, if there is anything;
+  /// kUnavailable for a later generation, which is hung up on without a word, so that it tries again.
   Result<ChallengeBytes> on_hello(const HelloBytes& hello);
   Result<AcceptBytes> on_proof(const ProofBytes& proof);
   std::span<const std::byte> refusal() const { return std::span(refusal_).first(refusal_bytes_); }

@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <list>
-#include <optional>
 
 #include "collectives/rendezvous/connect/address.hpp"
 #include "collectives/texts.hpp"
@@ -22,8 +20,10 @@ constexpr std::size_t kMaxRefusals = 32;
 constexpr Duration kPollSlice = std::chrono::milliseconds(50);
 constexpr Duration kRetryAfter = std::chrono::milliseconds(50);  ///< nobody tells when a peer listens
 
+}  // namespace
+
 /// One connection in the middle of its handshake.
-struct Pending {
+struct Mesh::Pending {
   UniqueFd fd;
   std::string name;
   Instant deadline{0};
@@ -32,6 +32,7 @@ struct Pending {
   int peer = -1;
   bool connecting = false;
   bool answered = false;  ///< the first message of the peer is in
+  bool over = false;
   std::array<std::byte, sizeof(ChallengeBytes)> in{};
   std::size_t in_bytes = 0;
   std::size_t in_wanted = 0;
@@ -44,242 +45,283 @@ struct Pending {
     in_bytes = 0;
     in_wanted = wanted;
   }
+  template <class Message>
+  Message message() const {
+    Message made;
+    std::memcpy(made.data(), in.data(), made.size());
+    return made;
+  }
 };
 
-enum class Step { kWaits, kDone, kGone, kFailed };
+Mesh::Mesh(std::shared_ptr<const DataListener> listener, KeyView key, MeshOptions options)
+    : listener_(std::move(listener)), options_(std::move(options)), sockets_(::epoll_create1(EPOLL_CLOEXEC)) {
+  std::copy(key.begin(), key.end(), key_.begin());
+  if (!sockets_) throw_error(io_error("cannot make an epoll", errno, "raise ulimit -n"));
+  watch(listener_->fd(), EPOLLIN, nullptr);
+  if (failure_) throw_error(*failure_);
+}
 
-class MeshBuilder {
- public:
-  MeshBuilder(const DataListener& listener, KeyView key, const MeshOptions& options)
-      : listener_(listener), key_(key), options_(options) {}
+Mesh::~Mesh() = default;
 
-  Result<Mesh> build() {
-    const Instant until = clock_.now() + options_.timeout;
-    for (const auto& [rank, endpoint] : options_.peers) {
-      if (rank < options_.self.rank) retry_at_[rank] = Instant{0};
-    }
-    while (mesh_.sockets.size() < options_.peers.size()) {
-      if (options_.aborted()) {
-        return ErrorInfo{ErrorCode::kAborted, "the data connections were aborted", "", ""};
-      }
-      const Instant now = clock_.now();
-      if (now >= until) return timed_out();
-      for (auto& [rank, at] : retry_at_) {
-        if (now < at) continue;
-        if (auto started = connect_to(rank, now); !started) return started.error();
-      }
-      std::erase_if(retry_at_, [&](const auto& entry) { return is_connecting(entry.first); });
-      poll_once(now, until);
-      if (failure_) return *failure_;
-    }
-    return std::move(mesh_);
+void Mesh::watch(int fd, std::uint32_t events, Pending* pending) {
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = pending;
+  if (::epoll_ctl(sockets_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+    failure_ = io_error("cannot watch a connection", errno, "");
+}
+
+Result<std::map<int, PeerConnection>> Mesh::meet(const std::vector<int>& ranks, const WaitOptions& wait) {
+  const Instant until = clock_.now() + wait.timeout;
+  std::vector<int> missing = ranks;
+  for (const int rank : ranks) {
+    if (rank < options_.self.rank) connect(rank);
   }
-
- private:
-  bool is_connecting(int rank) const {
-    return std::any_of(pending_.begin(), pending_.end(),
-                       [&](const Pending& p) { return p.connector && p.peer == rank; });
-  }
-
-  ErrorInfo timed_out() const {
-    std::vector<int> ranks;
-    for (const auto& [rank, endpoint] : options_.peers) {
-      if (!mesh_.sockets.contains(rank)) ranks.push_back(rank);
+  meets_ = true;
+  while (true) {
+    if (wait.aborted()) return ErrorInfo{ErrorCode::kAborted, "the data connections were aborted", "", ""};
+    go_on();
+    if (failure_) return *failure_;
+    std::erase_if(missing, [&](int rank) { return connected_.contains(rank); });
+    if (missing.empty()) break;
+    if (clock_.now() >= until) {
+      std::string why = "rank " + std::to_string(options_.self.rank) + " has no data connection with rank " +
+                        listed(missing) + " after " +
+                        std::to_string(wait.timeout / std::chrono::milliseconds(1)) + " ms";
+      if (!refused_.empty()) why += "; the last one turned away: " + refused_.back();
+      return ErrorInfo{ErrorCode::kTimeout, "the data connections are not complete", std::move(why),
+                       "see whether those ranks live and can be reached"};
     }
-    std::string why = "rank " + std::to_string(options_.self.rank) + " has no data connection with rank " +
-                      listed(ranks) + " after " +
-                      std::to_string(options_.timeout / std::chrono::milliseconds(1)) + " ms";
-    if (!mesh_.refused.empty()) why += "; the last one turned away: " + mesh_.refused.back();
-    return {ErrorCode::kTimeout, "the data connections are not complete", std::move(why),
-            "see whether those ranks live and can be reached"};
+    pollfd fds[] = {{sockets_.get(), POLLIN, 0}, {wait.abort_fd, POLLIN, 0}};
+    ::poll(fds, 2, wait_ms(until, wait));
   }
+  meets_ = false;
+  std::map<int, PeerConnection> met;
+  for (const int rank : ranks) met.insert(made_.extract(rank));
+  return met;
+}
 
-  Result<void> connect_to(int rank, Instant now) {
-    const Endpoint& endpoint = options_.peers.at(rank);
-    auto address = socket_address(endpoint);
-    if (!address) return address.error();
-    Pending pending;
-    pending.fd =
-        UniqueFd(::socket(address->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (!pending.fd) return io_error("cannot make a socket", errno, "raise ulimit -n");
-    pending.peer = rank;
-    pending.name = to_string(endpoint);
+/// How long there is nothing to do unless a descriptor is ready.
+int Mesh::wait_ms(Instant until, const WaitOptions& wait) const {
+  const Instant now = clock_.now();
+  // What has no descriptor to wake it has to ask.
+  if (wait.abort_fd < 0) until = std::min(until, now + kPollSlice);
+  for (const auto& [rank, at] : dial_at_) until = std::min(until, at);
+  for (const Pending& p : pending_) until = std::min(until, p.deadline);
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
+  return static_cast<int>(std::clamp<std::int64_t>(ms, 0, 3'600'000));
+}
+
+void Mesh::connect(int rank) {
+  if (!has_or_makes(rank)) dial_at_[rank] = Instant{0};
+}
+
+Result<std::map<int, PeerConnection>> Mesh::step() {
+  go_on();
+  if (failure_) return *failure_;
+  return std::exchange(made_, {});
+}
+
+void Mesh::go_on() {
+  const Instant now = clock_.now();
+  std::vector<int> due;
+  for (const auto& [rank, at] : dial_at_) {
+    if (at <= now) due.push_back(rank);
+  }
+  for (const int rank : due) dial(rank, now);
+  std::array<epoll_event, 64> events;
+  const int n = ::epoll_wait(sockets_.get(), events.data(), static_cast<int>(events.size()), 0);
+  for (int i = 0; i < n; ++i) {
+    auto* pending = static_cast<Pending*>(events[static_cast<std::size_t>(i)].data.ptr);
+    if (pending == nullptr) {
+      accept_all(now);
+    } else if (!pending->over) {
+      go_on(*pending, now);
+    }
+  }
+  for (Pending& pending : pending_) {
+    if (pending.over || now < pending.deadline) continue;
+    refuse(pending, "its handshake took too long");
+    pending.over = true;
+    if (pending.connector) dial_at_[pending.peer] = now + kRetryAfter;
+  }
+  pending_.remove_if([](const Pending& p) { return p.over; });
+}
+
+bool Mesh::is_dialing(int rank) const {
+  return dial_at_.contains(rank) || std::any_of(pending_.begin(), pending_.end(), [&](const Pending& p) {
+           return p.connector && p.peer == rank && !p.over;
+         });
+}
+
+void Mesh::dial(int rank, Instant now) {
+  dial_at_.erase(rank);
+  const Endpoint& endpoint = options_.peers.at(rank);
+  const auto address = socket_address(endpoint);
+  if (!address) return void(fail(address.error()));
+  Pending& pending = pending_.emplace_back();
+  pending.fd = UniqueFd(::socket(address->storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!pending.fd) return void(fail(io_error("cannot make a socket", errno, "raise ulimit -n")));
+  pending.peer = rank;
+  pending.name = to_string(endpoint);
+  pending.deadline = now + options_.handshake_timeout;
+  pending.connecting = true;
+  pending.connector.emplace(key_, options_.self, rank, random_);
+  pending.send(pending.connector->hello(), sizeof(ChallengeBytes));
+  if (::connect(pending.fd.get(), address->get(), address->length) != 0 && errno != EINPROGRESS) {
+    pending.over = true;
+    if (gone(pending, errno) == Step::kGone) dial_at_[rank] = now + kRetryAfter;
+    return;
+  }
+  watch(pending.fd.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, &pending);
+}
+
+void Mesh::accept_all(Instant now) {
+  while (true) {
+    UniqueFd fd(::accept4(listener_->fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd && (errno == EMFILE || errno == ENFILE))
+      return void(fail(io_error("cannot accept a data connection", errno, "raise ulimit -n")));
+    if (!fd) return;
+    const auto is_incoming = [](const Pending& p) { return p.acceptor && !p.over; };
+    if (std::count_if(pending_.begin(), pending_.end(), is_incoming) >=
+        static_cast<std::ptrdiff_t>(kMaxPendingHandshakes)) {
+      Pending& oldest = *std::find_if(pending_.begin(), pending_.end(), is_incoming);
+      refuse(oldest, "too many connections are waiting and it is the oldest");
+      oldest.over = true;
+      oldest.fd.reset();
+    }
+    Pending& pending = pending_.emplace_back();
+    pending.name = peer_name(fd.get());
+    pending.fd = std::move(fd);
     pending.deadline = now + options_.handshake_timeout;
-    pending.connecting = true;
-    pending.connector.emplace(key_, options_.self, rank, random_);
-    pending.send(pending.connector->hello(), sizeof(ChallengeBytes));
-    if (::connect(pending.fd.get(), address->get(), address->length) != 0 && errno != EINPROGRESS) {
-      retry_at_[rank] = now + kRetryAfter;
-      return {};
-    }
-    pending_.push_back(std::move(pending));
-    return {};
+    pending.acceptor.emplace(key_, options_.self, random_);
+    pending.in_wanted = sizeof(HelloBytes);
+    watch(pending.fd.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, &pending);
   }
+}
 
-  /// How long there is nothing to do unless a descriptor is ready.
-  int wait_ms(Instant now, Instant until) const {
-    // What has no descriptor to wake it has to ask.
-    if (options_.abort_fd < 0) until = std::min(until, now + kPollSlice);
-    for (const auto& [rank, at] : retry_at_) until = std::min(until, at);
-    for (const Pending& p : pending_) until = std::min(until, p.deadline);
-    const auto ms = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
-    return static_cast<int>(std::clamp<std::int64_t>(ms, 0, 3'600'000));
+void Mesh::go_on(Pending& pending, Instant now) {
+  const Step step = advance(pending);
+  pending.over = step != Step::kWaits;
+  if (step == Step::kDone) finish(pending);
+  // A peer that hung up without a word may not be ready, have had too many callers, or connect itself.
+  if (step == Step::kGone && pending.connector) dial_at_[pending.peer] = now + kRetryAfter;
+}
+
+void Mesh::finish(Pending& pending) {
+  const int peer = pending.peer;
+  connected_.insert(peer);
+  dial_at_.erase(peer);
+  for (Pending& other : pending_) other.over = other.over || (other.connector && other.peer == peer);
+  ::epoll_ctl(sockets_.get(), EPOLL_CTL_DEL, pending.fd.get(), nullptr);
+  PeerConnection& made = made_[peer];
+  made.socket = std::move(pending.fd);
+  if (!options_.self.encrypts) return;
+  const auto key = [&](const char* direction) {
+    return pending.connector ? pending.connector->session_key(direction)
+                             : pending.acceptor->session_key(direction);
+  };
+  const bool connects = pending.connector.has_value();
+  made.keys = {.out = key(connects ? "up" : "down"), .in = key(connects ? "down" : "up")};
+}
+
+void Mesh::refuse(const Pending& pending, const std::string& why) {
+  if (refused_.size() >= kMaxRefusals) return;
+  refused_.push_back(pending.name + ": " + why);
+  log(LogLevel::kWarning, "data connection turned away: " + refused_.back());
+}
+
+Mesh::Step Mesh::turn_away(Pending& p, const ErrorInfo& error) {
+  if (error.code == ErrorCode::kRefused) refuse(p, error.why);
+  const auto answer = p.acceptor->refusal();  // fits the empty socket buffer, and is a courtesy
+  if (!answer.empty()) ::send(p.fd.get(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  return Step::kGone;
+}
+
+Mesh::Step Mesh::fail(ErrorInfo error) {
+  if (!failure_) failure_ = std::move(error);
+  return Step::kFailed;
+}
+
+/// A rank could not be connected to. All listened when they met.
+Mesh::Step Mesh::gone(const Pending& p, int error) {
+  if (meets_) return Step::kGone;
+  return fail({ErrorCode::kUnavailable, "no data connection with rank " + std::to_string(p.peer),
+               "it left the group or died: " + p.name + ": " + std::strerror(error), ""});
+}
+
+Mesh::Step Mesh::advance(Pending& p) {
+  if (p.connecting) {
+    int error = 0;
+    socklen_t length = sizeof error;
+    ::getsockopt(p.fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+    if (error != 0) return gone(p, error);
   }
-
-  void poll_once(Instant began, Instant until) {
-    std::vector<pollfd> fds{{listener_.fd(), POLLIN, 0}, {options_.abort_fd, POLLIN, 0}};
-    for (const Pending& p : pending_) {
-      const bool sends = p.connecting || p.out_sent < p.out.size();
-      fds.push_back({p.fd.get(), static_cast<short>(sends ? POLLOUT : POLLIN), 0});
-    }
-    ::poll(fds.data(), fds.size(), wait_ms(began, until));
-    const Instant now = clock_.now();
-    std::size_t i = 2;
-    for (auto it = pending_.begin(); it != pending_.end(); ++i) {
-      Step step = fds[i].revents != 0 ? advance(*it) : Step::kWaits;
-      if (step == Step::kWaits && now >= it->deadline) {
-        refuse(*it, "its handshake took too long");
-        step = Step::kGone;
-      }
-      if (step == Step::kDone) finish(*it);
-      // A peer that hung up without a word may not be ready, or have had too many callers.
-      if (step == Step::kGone && it->connector) retry_at_[it->peer] = now + kRetryAfter;
-      it = step == Step::kWaits ? std::next(it) : pending_.erase(it);
-    }
-    if (fds[0].revents != 0) accept_all(now);
-  }
-
-  void accept_all(Instant now) {
-    while (true) {
-      UniqueFd fd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (!fd) return;
-      const auto is_incoming = [](const Pending& p) { return p.acceptor.has_value(); };
-      if (std::count_if(pending_.begin(), pending_.end(), is_incoming) >=
-          static_cast<std::ptrdiff_t>(kMaxPendingHandshakes)) {
-        const auto oldest = std::find_if(pending_.begin(), pending_.end(), is_incoming);
-        refuse(*oldest, "too many connections are waiting and it is the oldest");
-        pending_.erase(oldest);
-      }
-      Pending pending;
-      pending.name = peer_name(fd.get());
-      pending.fd = std::move(fd);
-      pending.deadline = now + options_.handshake_timeout;
-      pending.acceptor.emplace(key_, options_.self, random_);
-      pending.in_wanted = sizeof(HelloBytes);
-      pending_.push_back(std::move(pending));
-    }
-  }
-
-  void finish(Pending& pending) {
-    mesh_.sockets[pending.peer] = std::move(pending.fd);
-    if (!options_.self.encrypts) return;
-    const auto key = [&](const char* direction) {
-      return pending.connector ? pending.connector->session_key(direction)
-                               : pending.acceptor->session_key(direction);
-    };
-    const bool connects = pending.connector.has_value();
-    mesh_.keys[pending.peer] = {.out = key(connects ? "up" : "down"), .in = key(connects ? "down" : "up")};
-  }
-
-  void refuse(const Pending& pending, const std::string& why) {
-    if (mesh_.refused.size() >= kMaxRefusals) return;
-    mesh_.refused.push_back(pending.name + ": " + why);
-    log(LogLevel::kWarning, "data connection turned away: " + mesh_.refused.back());
-  }
-
-  Step fail(const ErrorInfo& error) {
-    failure_ = error;
-    return Step::kFailed;
-  }
-
-  Step advance(Pending& p) {
-    if (p.connecting) {
-      int error = 0;
-      socklen_t length = sizeof error;
-      ::getsockopt(p.fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-      if (error != 0) return Step::kGone;
-      p.connecting = false;
-    }
+  while (true) {
     if (p.out_sent < p.out.size()) {
       const ssize_t sent = ::send(p.fd.get(), p.out.data() + p.out_sent, p.out.size() - p.out_sent,
                                   MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent < 0) return errno == EAGAIN || errno == EINTR ? Step::kWaits : Step::kGone;
+      p.connecting = false;
       p.out_sent += static_cast<std::size_t>(sent);
-      if (p.out_sent < p.out.size()) return Step::kWaits;
-      if (p.in_wanted == 0) return Step::kDone;
+      continue;
     }
+    if (p.in_wanted == 0) return Step::kDone;
     const ssize_t got = ::recv(p.fd.get(), p.in.data() + p.in_bytes, p.in_wanted - p.in_bytes, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Step::kWaits;
     if (got <= 0) {
-      if (p.acceptor) refuse(p, "it hung up in the middle of its handshake");
+      // Of two that connect at once the lower rank drops its own.
+      const bool is_spare = p.acceptor && p.answered && has_or_makes(p.acceptor->peer());
+      if (p.acceptor && !is_spare) refuse(p, "it hung up in the middle of its handshake");
       return Step::kGone;
     }
     p.in_bytes += static_cast<std::size_t>(got);
-    return p.connector ? advance_connector(p) : advance_acceptor(p);
+    const Step step = p.connector ? advance_connector(p) : advance_acceptor(p);
+    if (step != Step::kWaits) return step;
   }
+}
 
-  template <class Message>
-  static Message message_of(const Pending& p) {
-    Message message;
-    std::memcpy(message.data(), p.in.data(), message.size());
-    return message;
-  }
-
-  Step advance_connector(Pending& p) {
-    if (p.in_bytes < p.in_wanted) return Step::kWaits;
-    if (!std::exchange(p.answered, true)) {
-      auto proof = p.connector->on_challenge(message_of<ChallengeBytes>(p));
-      if (!proof) return fail(proof.error());
-      p.send(*proof, sizeof(AcceptBytes));
-      return Step::kWaits;
-    }
-    const auto accepted = p.connector->on_accept(message_of<AcceptBytes>(p));
-    return accepted ? Step::kDone : fail(accepted.error());
-  }
-
-  Step advance_acceptor(Pending& p) {
-    if (!p.answered && !AcceptorHandshake::may_be_hello(std::span(p.in).first(p.in_bytes))) {
-      refuse(p, "it does not speak this protocol");
-      return Step::kGone;
-    }
-    if (p.in_bytes < p.in_wanted) return Step::kWaits;
-    if (!std::exchange(p.answered, true)) {
-      auto challenge = p.acceptor->on_hello(message_of<HelloBytes>(p));
-      if (challenge && !options_.peers.contains(p.acceptor->peer())) {
-        refuse(p,
-               "rank " + std::to_string(p.acceptor->peer()) + " is on this machine and has no business here");
-        return Step::kGone;
-      }
-      if (!challenge) return turn_away(p, challenge.error());
-      p.send(*challenge, sizeof(ProofBytes));
-      return Step::kWaits;
-    }
-    auto accept = p.acceptor->on_proof(message_of<ProofBytes>(p));
-    if (!accept) return turn_away(p, accept.error());
-    p.peer = p.acceptor->peer();
-    p.send(*accept, 0);
+Mesh::Step Mesh::advance_connector(Pending& p) {
+  if (p.in_bytes < p.in_wanted) return Step::kWaits;
+  if (!std::exchange(p.answered, true)) {
+    auto proof = p.connector->on_challenge(p.message<ChallengeBytes>());
+    if (!proof) return fail(proof.error());
+    p.send(*proof, sizeof(AcceptBytes));
+    p.deadline = Instant::max();  // who has this proof may take the connection for made
     return Step::kWaits;
   }
+  const auto accepted = p.connector->on_accept(p.message<AcceptBytes>());
+  return accepted ? Step::kDone : fail(accepted.error());
+}
 
-  Step turn_away(Pending& p, const ErrorInfo& error) {
-    refuse(p, error.why);
-    const auto answer = p.acceptor->refusal();  // fits the empty socket buffer, and is a courtesy
-    if (!answer.empty()) ::send(p.fd.get(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+Mesh::Step Mesh::advance_acceptor(Pending& p) {
+  if (!p.answered && !AcceptorHandshake::may_be_hello(std::span(p.in).first(p.in_bytes))) {
+    refuse(p, "it does not speak this protocol");
     return Step::kGone;
   }
-
-  const DataListener& listener_;
-  KeyView key_;
-  const MeshOptions& options_;
-  MonotonicClock clock_;
-  SystemRandom random_;
-  std::list<Pending> pending_;
-  std::map<int, Instant> retry_at_;  ///< ranks to connect to, and when
-  Mesh mesh_;
-  std::optional<ErrorInfo> failure_;
-};
-
-}  // namespace
+  if (p.in_bytes < p.in_wanted) return Step::kWaits;
+  if (!std::exchange(p.answered, true)) {
+    auto challenge = p.acceptor->on_hello(p.message<HelloBytes>());
+    if (challenge && !options_.peers.contains(p.acceptor->peer())) {
+      refuse(p, "rank " + std::to_string(p.acceptor->peer()) + " is on this host and has no business here");
+      return Step::kGone;
+    }
+    if (!challenge) return turn_away(p, challenge.error());
+    p.send(*challenge, sizeof(ProofBytes));
+    return Step::kWaits;
+  }
+  auto accept = p.acceptor->on_proof(p.message<ProofBytes>());
+  if (!accept) return turn_away(p, accept.error());
+  p.peer = p.acceptor->peer();
+  if (p.peer < options_.self.rank && is_dialing(p.peer)) return Step::kGone;  // they have one, this rank's
+  if (connected_.contains(p.peer)) {
+    refuse(p, "rank " + std::to_string(p.peer) + " has a connection");
+    return Step::kGone;
+  }
+  // From here on the connection is made, so all of it goes out now: the socket's buffer is empty.
+  const ssize_t sent = ::send(p.fd.get(), accept->data(), accept->size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  return sent == static_cast<ssize_t>(accept->size()) ? Step::kDone : Step::kGone;
+}
 
 Result<DataListener> DataListener::bind(const Endpoint& at) {
   auto address = socket_address(at);
@@ -306,10 +348,6 @@ Result<DataListener> DataListener::bind(const Endpoint& at) {
       ntohs(bound.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(bound).sin_port
                                        : reinterpret_cast<sockaddr_in6&>(bound).sin6_port);
   return listener;
-}
-
-Result<Mesh> connect_mesh(const DataListener& listener, KeyView key, const MeshOptions& options) {
-  return MeshBuilder(listener, key, options).build();
 }
 
 }  // namespace troupe::collectives

@@ -72,7 +72,7 @@ UniqueFd receive_fd(int socket) {
 }
 
 /// How long a poll may last: until the deadline where a descriptor tells of an abort.
-int wait_ms(Instant now, Instant until, const ShareOptions& options) {
+int wait_ms(Instant now, Instant until, const WaitOptions& options) {
   if (options.abort_fd < 0) until = std::min(until, now + kSlice);
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
   return static_cast<int>(std::clamp<std::int64_t>(ms, 0, 3'600'000));
@@ -109,7 +109,7 @@ Result<RegionOffer> RegionOffer::open() {
 }
 
 Result<void> RegionOffer::hand_out(const SharedMemory& memory, std::vector<int> receivers,
-                                   const ShareOptions& options) {
+                                   const WaitOptions& options) {
   const MonotonicClock clock;
   const Instant until = clock.now() + options.timeout;
   const std::string secret = token_.substr(kNameChars);
@@ -137,7 +137,7 @@ Result<void> RegionOffer::hand_out(const SharedMemory& memory, std::vector<int> 
   return {};
 }
 
-Result<SharedMemory> take_region(const std::string& token, int rank, const ShareOptions& options) {
+Result<SharedMemory> take_region(const std::string& token, int rank, const WaitOptions& options) {
   if (token.size() != kNameChars + kSecretChars) {
     return ErrorInfo{ErrorCode::kBadInput, "cannot share memory with the other ranks of this machine",
                      "what they published is no token", "the ranks run different builds"};

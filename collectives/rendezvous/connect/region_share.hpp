@@ -2,20 +2,13 @@
 /// over an abstract Unix socket, which leaves nothing behind.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
-#include "runtime/core/clock.hpp"
+#include "collectives/rendezvous/connect/wait_options.hpp"
 #include "runtime/core/fd.hpp"
 
 namespace troupe::collectives {
-
-struct ShareOptions {
-  Duration timeout = std::chrono::minutes(5);
-  std::function<bool()> aborted = [] { return false; };
-  int abort_fd = -1;  ///< readable once `aborted` is true; -1: `aborted` is asked every 50 ms
-};
 
 /// The side that has the memory.
 class RegionOffer {
@@ -26,7 +19,7 @@ class RegionOffer {
   const std::string& token() const { return token_; }
   /// Hands `memory` to each of `receivers` once. Only processes of this user that show the secret get it;
   /// others do not get in the way. Errors: kTimeout with the ranks that did not come, kAborted, kIo.
-  Result<void> hand_out(const SharedMemory& memory, std::vector<int> receivers, const ShareOptions& options);
+  Result<void> hand_out(const SharedMemory& memory, std::vector<int> receivers, const WaitOptions& options);
 
  private:
   UniqueFd listener_;
@@ -35,6 +28,6 @@ class RegionOffer {
 
 /// The other side. Errors: kUnavailable, kRefused where another user or no memfd is at the other end,
 /// kTimeout, kAborted.
-Result<SharedMemory> take_region(const std::string& token, int rank, const ShareOptions& options);
+Result<SharedMemory> take_region(const std::string& token, int rank, const WaitOptions& options);
 
 }  // namespace troupe::collectives

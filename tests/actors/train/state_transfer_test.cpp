@@ -40,7 +40,10 @@ std::string sum_up(std::span<const StatePart> parts) {
 }
 
 TEST_CASE("a state goes to those that lack it, and to nobody else") {
-  const auto said = fork_ranks(4, 4, [](std::shared_ptr<collectives::ProcessGroup> group) -> std::string {
+  // Of two nodes, ranks 1 and 3 have no connection for collectives: a trainer's group had no other, and
+  // refused.
+  const auto nodes = GENERATE(std::vector<std::vector<int>>{}, std::vector<std::vector<int>>{{0, 1}, {2, 3}});
+  const auto body = [](std::shared_ptr<collectives::ProcessGroup> group) -> std::string {
     int pieces = 0;
     const auto progress = [&] { ++pieces; };
     if (group->rank() == 1) {
@@ -52,7 +55,8 @@ TEST_CASE("a state goes to those that lack it, and to nobody else") {
     if (group->rank() == 2) return "took no part";
     const ReceivedState state = receive_state(*group, 1, progress);
     return sum_up(state.parts) + std::to_string(pieces);
-  });
+  };
+  const auto said = fork_ranks(collectives::deal_leaves(4, 4), body, nodes);
   Sample sample;
   std::swap(sample.parts[1], sample.parts[2]);  // as laid out: largest elements first, then by name
   CHECK(said[0] == sum_up(sample.parts) + "5");

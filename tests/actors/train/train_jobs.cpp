@@ -64,10 +64,11 @@ std::vector<LeafBatch> leaf_batches(const collectives::ProcessGroup& group, std:
 }
 
 std::vector<std::string> fork_ranks(const std::vector<collectives::LeafInterval>& leaves,
-                                    const RankBody& body) {
+                                    const RankBody& body, const std::vector<std::vector<int>>& nodes) {
   set_up_numerics();  // one thread, so that a forked child has what it needs
   collectives::testing::Layout layout;
   layout.leaves = leaves;
+  layout.nodes = nodes;
   layout.data_bytes = kTree_bytes;
   return collectives::testing::run_forked(
       collectives::testing::options_of(static_cast<int>(leaves.size()), layout), body);

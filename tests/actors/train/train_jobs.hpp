@@ -64,8 +64,9 @@ std::vector<LeafBatch> leaf_batches(const collectives::ProcessGroup& group, std:
 /// returns what each body returned. A body that throws returns "threw: " and the message. Processes and not
 /// threads, because LibTorch has one default generator a process.
 using RankBody = std::function<std::string(std::shared_ptr<collectives::ProcessGroup> group)>;
+/// `nodes`: the ranks of each host; empty: all on one.
 std::vector<std::string> fork_ranks(const std::vector<collectives::LeafInterval>& leaves,
-                                    const RankBody& body);
+                                    const RankBody& body, const std::vector<std::vector<int>>& nodes = {});
 /// As above with leaves dealt evenly.
 std::vector<std::string> fork_ranks(int leaves, int ranks, const RankBody& body);
 
