@@ -208,8 +208,9 @@ class ProcessGroup {
   std::shared_ptr<Work> send(T&& buffer, int to, std::uint32_t tag = 0) {
     return send(of(buffer), to, tag);
   }
-  /// `from` kAnyRank: the first message with the tag of whichever rank, which Work::source() then names; a
-  /// receive that names its sender goes first.
+  /// `from` kAnyRank: the first message with the tag of whichever rank, which Work::source() then names. A
+  /// message that comes goes to a receive that names its sender, if one was posted before; else to one from
+  /// any rank, at the next call of this rank.
   std::shared_ptr<Work> recv(const Buffer& buffer, int from, std::uint32_t tag = 0) {
     return start(Op::recv(buffer, from, tag));
   }

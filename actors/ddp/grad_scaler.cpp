@@ -25,14 +25,19 @@ std::vector<torch::Tensor> gradients_of(torch::optim::Optimizer& optimizer) {
   return found;
 }
 
+/// As a float, in which it is kept.
+bool is_scale(double scale) {
+  const auto kept = static_cast<float>(scale);
+  return kept > 0 && std::isfinite(kept);
+}
+
 }  // namespace
 
 void check(const GradScalerOptions& options) {
   const auto refuse = [](const char* why, const char* todo) {
     throw BadConfig("cannot make a GradScaler", why, todo);
   };
-  if (!(options.init_scale > 0) || !std::isfinite(options.init_scale))
-    refuse("init_scale is not a positive number", "give 65536");
+  if (!is_scale(options.init_scale)) refuse("init_scale is not a positive float", "give 65536");
   if (!(options.growth_factor > 1)) refuse("growth_factor is not above 1", "give 2");
   if (!(options.backoff_factor > 0 && options.backoff_factor < 1))
     refuse("backoff_factor is not between 0 and 1", "give 0.5");
@@ -130,8 +135,8 @@ void GradScaler::update(std::optional<double> scale) {
   if (!options_.enabled) return;
   check_scaled("update()");
   if (scale) {
-    if (!(*scale > 0) || !std::isfinite(*scale)) {
-      throw BadConfig("cannot set the scale to " + std::to_string(*scale), "it is not a positive number",
+    if (!is_scale(*scale)) {
+      throw BadConfig("cannot set the scale to " + std::to_string(*scale), "it is not a positive float",
                       "give a power of 2");
     }
     scale_.scale = static_cast<float>(*scale);

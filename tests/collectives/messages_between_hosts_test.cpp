@@ -157,3 +157,26 @@ TEST_CASE("a first message to a rank that was killed aborts the group with its n
     CHECK(exit_of(ranks[4]) == -SIGKILL);
   }
 }
+
+TEST_CASE("what a rank sent before it left arrives, however many messages it were") {
+  // The receiver tells a sender now and then that its messages were taken: to one that had left this was an
+  // error, and ended the group before the rest was received.
+  const bool encrypts = GENERATE(false, true);
+  const int from = GENERATE(1, kAnyRank);
+  constexpr int kMessages = 60;
+  InitOptions options = kPatient;
+  options.encrypt_data_plane = encrypts;
+  const auto body = [&](const std::shared_ptr<ProcessGroup>& group) {
+    int value = 0;
+    if (group->rank() == 1) {
+      for (; value < kMessages; ++value) group->send(std::span<const int>(&value, 1), 0)->wait();
+      return;
+    }
+    std::this_thread::sleep_for(300ms);  // it has left
+    for (int i = 0; i < kMessages; ++i) {
+      group->recv(std::span(&value, 1), from)->wait();
+      expect(value == i, "message " + std::to_string(i));
+    }
+  };
+  for (const auto& what : run_all(free_port(), 2, body, options, hosts_of(2, 1))) CHECK(what == "");
+}

@@ -37,7 +37,7 @@ data::Batch as_batch(const data::BatchView& view) {
 
 std::unique_ptr<TrainingModel> make_model(const RunSettings& settings, torch::Device device) {
   const auto& type = JobRegistry::instance().find(settings.job_type);
-  return run_user_code(type.name + "::model (or setup, optimizer)",
+  return run_user_code(type.name + "::model (or setup, optimizer, precision)",
                        [&] { return type.make_model(settings.job, settings.seed, device); });
 }
 

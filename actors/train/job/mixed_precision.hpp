@@ -35,7 +35,11 @@ class MixedPrecision {
   MixedPrecision& operator=(const MixedPrecision&) = delete;
 
   /// Around the job's forward.
-  Autocast autocast() const { return Autocast(setup_.device.type(), precision_.dtype, precision_.autocast); }
+  Autocast autocast() const {
+    return Autocast(setup_.device.type(),
+                    precision_.autocast ? std::optional(precision_.dtype) : std::nullopt,
+                    precision_.autocast);
+  }
   /// The same value in float32, whose backward is scaled.
   torch::Tensor scaled(const torch::Tensor& loss) const;
   /// Around the job's apply().

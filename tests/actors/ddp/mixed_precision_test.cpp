@@ -126,6 +126,10 @@ TEST_CASE("misuse of a scaler is one clear error") {
   CHECK_THROWS_AS(GradScaler({.growth_factor = 1}), BadConfig);
   CHECK_THROWS_AS(GradScaler({.backoff_factor = 1}), BadConfig);
   CHECK_THROWS_AS(scaler.update(-1.0), BadConfig);
+  // As a float these are infinite and zero: no step would ever be made.
+  CHECK_THROWS_AS(GradScaler({.init_scale = 1e39}), BadConfig);
+  CHECK_THROWS_AS(GradScaler({.init_scale = 1e-50}), BadConfig);
+  CHECK_THROWS_AS(scaler.update(1e39), BadConfig);
 
   one.net->to(torch::kFloat16);
   for (auto& parameter : one.net->parameters()) parameter.mutable_grad() = torch::ones_like(parameter);
