@@ -426,8 +426,8 @@ bool Engine::receive_from(Remote& remote) {
   return moved;
 }
 
-/// Whether this rank still needs `remote`. One that has done its part may go: a frame on its way to it that no
-/// operation here waits for, such as the news that its messages were taken, may go nowhere.
+/// Whether this rank still needs `remote`. One that has done its part may go, and with it what no operation
+/// here waits for, such as the news that its messages were taken.
 bool Engine::needs(const Remote& remote) const {
   const auto is_due = [&](std::uint32_t count) { return remote.gate && is_before(count, launched_); };
   return is_due(remote.partials_in) || is_due(remote.partials_out) || is_due(remote.results_in) ||

@@ -38,7 +38,7 @@ bool Engine::wait(const Token& token, Duration limit) {
 
 bool Engine::drive(const Token& token, Duration limit) {
   // What comes from other hosts wakes who sleeps, and the sockets' work needs a core: yield early and often.
-  const bool between_hosts = !remotes_.empty();
+  const bool between_hosts = layout_.hosts() > 1;
   Backoff backoff(crowded_, between_hosts ? nullptr : &spin_credit_);
   const bool polls = limit <= Duration::zero(), limited = !polls && limit != Duration::max();
   const Instant begun = limited ? clock_.now() : Instant{};

@@ -54,7 +54,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   if (pick(0, 5) == 0) s.steps_per_epoch = pick(20, 60);
   // Sometimes trainers hold GPUs, or share them.
   const int gpus = pick(0, 3);
-  job.trainer_gpus = gpus == 0 ? 1 : gpus == 1 ? 0.5 : 0;
+  job.settings.trainer_gpus = gpus == 0 ? 1 : gpus == 1 ? 0.5 : 0;
   return s;
 }
 

@@ -48,7 +48,7 @@ Node::Node(Cluster& in, int on_host, std::int64_t cpus, bool gateway)
   info.name = (gateway ? "gateway" : "n") + std::to_string(on_host);
   info.cpu_e4 = gateway ? 0 : cpus;
   // As many trainers find GPUs as find CPUs.
-  const double share = in.scenario.job.trainer_gpus;
+  const double share = in.scenario.job.settings.trainer_gpus;
   const double gpus = share > 0 ? std::ceil(share * static_cast<double>(info.cpu_e4 / cluster::kCpu)) : 0;
   for (int gpu = 0; gpu < gpus; ++gpu) info.gpus.push_back("gpu " + std::to_string(gpu));
   info.gateway = gateway;
@@ -160,7 +160,7 @@ void Node::check_cpus() {
 
 /// Every trainer sees one GPU if the job asks for any, and no GPU is seen by more than may share it.
 void Node::check_gpus() {
-  const double share = cluster.scenario.job.trainer_gpus;
+  const double share = cluster.scenario.job.settings.trainer_gpus;
   std::map<std::string, double> held;
   for (const auto& [worker_id, local] : locals) {
     const auto* worker = dynamic_cast<const Worker*>(local.process);

@@ -210,12 +210,12 @@ void TrainDriver::spawn_trainer(std::uint64_t token) {
   const int number = trainer_count_++;
   ActorOptions options;
   options.num_cpus = options_.trainer_cpus;
-  options.num_gpus = options_.trainer_gpus;
+  options.num_gpus = options_.settings.trainer_gpus;
   options.isolated = true;
   options.label = "trainer " + std::to_string(number);
   const auto spawned =
       session_.spawn_async<Trainer>(options, options_.settings, this_actor().self<TrainDriver>());
-  if (options_.trainer_gpus > 0) waiting_spawns_[token] = spawned;
+  if (options_.settings.trainer_gpus > 0) waiting_spawns_[token] = spawned;
   spawned.then([this, token, number](Result<ActorHandle<Trainer>> trainer) {
     waiting_spawns_.erase(token);
     if (!trainer) return spawn_failed(token, trainer.error());

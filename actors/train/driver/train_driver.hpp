@@ -40,7 +40,6 @@ struct RunOptions {
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
   int keep_checkpoints = 3;
   double trainer_cpus = 0;  ///< CPUs that a trainer holds on its node
-  double trainer_gpus = 0;  ///< GPUs
   StopEarly stop_early;
   std::string keep_best;
   Mode keep_best_mode = Mode::kAuto;

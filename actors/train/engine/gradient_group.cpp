@@ -95,7 +95,7 @@ std::shared_ptr<ProcessGroup> make_gradient_group(
                                      .device = options.device,
                                      .leaves = group->facts().leaves,
                                      .hosts = options.nodes,
-                                     .name = options.name,
+                                     .name = "gradients",
                                      .generation = group->generation(),
                                      .timeout = options.timeout};
   nccl.exchange = [group](const std::string& mine, const collectives::NcclGroupOptions::Answer& answer) {

@@ -12,12 +12,11 @@
 namespace troupe::train {
 
 struct GradientGroupOptions {
-  double trainer_gpus = 0;         ///< what each trainer holds
-  bool encrypt = false;            ///< what goes between nodes has to be
-  std::vector<int> nodes;          ///< which one every rank is on, by rank, as any numbers
-  int device = 0;                  ///< CUDA's index of this trainer's GPU
-  Duration timeout;                ///< of an operation, and of making the group
-  std::string name = "gradients";  ///< in errors
+  double trainer_gpus = 0;  ///< what each trainer holds
+  bool encrypt = false;     ///< what goes between nodes has to be
+  std::vector<int> nodes;   ///< which one every rank is on, by rank, as any numbers
+  int device = 0;           ///< CUDA's index of this trainer's GPU
+  Duration timeout;         ///< of an operation, and of making the group
 };
 
 /// Why NCCL has no part in a job like this, whatever the machine has; empty: it may have. Pure.

@@ -15,9 +15,9 @@ namespace troupe::train {
 using FindCudaFunction = std::function<void*(const char* name)>;
 void* find_cuda_function(const char* name);
 
-/// Registers `memory`, whole pages of its own, with CUDA until the last copy of what is returned goes; that must be before the memory
-/// does, and with no copy under way. Null, for good: the device is no GPU, or CUDA refuses, which is logged
-/// once a process, since copies then work as well and take longer.
+/// Registers `memory`, whole pages of its own, with CUDA until the last copy of what is returned goes; that
+/// must be before the memory does, and with no copy under way. Null: the device is no GPU, or CUDA refuses,
+/// which is logged once a process, since copies then work as well and take longer.
 std::shared_ptr<const void> pin_memory(std::span<std::byte> memory, c10::Device device,
                                        const FindCudaFunction& find = find_cuda_function);
 
