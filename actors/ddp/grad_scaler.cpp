@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -41,6 +42,8 @@ void check(const GradScalerOptions& options) {
   if (!(options.growth_factor > 1)) refuse("growth_factor is not above 1", "give 2");
   if (!(options.backoff_factor > 0 && options.backoff_factor < 1))
     refuse("backoff_factor is not between 0 and 1", "give 0.5");
+  if (!is_scale(options.max_scale) || options.max_scale < options.init_scale)
+    refuse("max_scale is no float from init_scale up", "give 16777216");
   if (options.growth_interval < 1) refuse("growth_interval is below 1", "give 2000");
 }
 
@@ -50,7 +53,9 @@ void LossScale::update(const GradScalerOptions& options, bool left_out) {
     growth_tracker = 0;
   } else if (++growth_tracker == options.growth_interval) {
     const float larger = scale * static_cast<float>(options.growth_factor);
-    if (std::isfinite(larger)) scale = larger;
+    // What update() or load() set above it stays.
+    if (std::isfinite(larger))
+      scale = std::max(scale, std::min(larger, static_cast<float>(options.max_scale)));
     growth_tracker = 0;
   }
 }

@@ -11,6 +11,7 @@
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
+#include <limits>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -25,6 +26,7 @@ struct GradScalerOptions {
   double backoff_factor = 0.5;
   int growth_interval = 2000;  ///< steps without inf or NaN until the scale grows
   bool enabled = true;         ///< false: scale() and unscale_() do nothing, step() steps
+  double max_scale = std::numeric_limits<float>::max();  ///< does not grow beyond
 };
 
 /// Throws BadConfig for options that make no sense.

@@ -1,5 +1,5 @@
 /// Data-parallel training by hand, in any program: DistributedDataParallel over any process group, its comm
-/// hooks, DistributedSampler, Autocast and GradScaler.
+/// hooks, DistributedSampler, Autocast, GradScaler and Apex's levels (Amp).
 ///
 ///   auto group = troupe::collectives::init_process_group("native", "env://");
 ///   troupe::train::DistributedDataParallel ddp(net, group);
@@ -12,6 +12,7 @@
 
 #include <torch/torch.h>
 
+#include "actors/ddp/amp.hpp"
 #include "actors/ddp/autocast.hpp"
 #include "actors/ddp/distributed_data_parallel.hpp"
 #include "actors/ddp/distributed_sampler.hpp"
