@@ -106,6 +106,19 @@ void NcclRank::synchronize() {
   }
 }
 
+void require(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
+}
+
+void finish(Work& work) {
+  while (!work.wait_for(1s)) {
+  }
+}
+
+void reduce(NcclRank& rank) {
+  finish(*rank.group->all_reduce(rank.put(std::vector<float>(100, 1)), ReduceOp::kSum));
+}
+
 std::vector<std::string> run_nccl_threads(NcclCluster& cluster, int ranks, const NcclBody& body,
                                           const std::function<void(NcclGroupOptions&)>& adjust) {
   std::vector<std::string> thrown(static_cast<std::size_t>(ranks));
