@@ -93,6 +93,22 @@ TEST_CASE("nccl: a communicator is there for a thread that makes its call after 
   check_double(library);
 }
 
+/// The flush looked for the communicator only when its thread ran, and an abort had taken it meanwhile.
+TEST_CASE("nccl: a communicator that is aborted while it is about to be flushed") {
+  NcclDouble library;
+  const auto& api = library.api(0);
+  api.cuda.cudaSetDevice(0);
+  for (int i = 0; i < 200; ++i) {
+    const auto made = std::make_shared<nccl::Communicator>(nccl::Caller{&api, 0});
+    nccl::UniqueId id;
+    api.nccl.ncclGetUniqueId(&id);
+    made->init({60s, [] {}}, 1, 0, id);
+    int asked = 0;
+    nccl::close_all({made}, 60s, [&] { return asked++ > 0; });
+  }
+  check_double(library);
+}
+
 /// The collective's kernel waits, by the user's stream, for a receive that never ends. Communicator by
 /// communicator, the end of the first would wait for a kernel of the second.
 TEST_CASE("nccl: an abort ends communicators whose streams wait for each other") {
