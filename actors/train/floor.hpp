@@ -25,13 +25,15 @@ class GroupMaker {
   virtual ~GroupMaker() = default;
   /// Where other trainers reach this one.
   virtual std::string address() const = 0;
-  /// The group of `plan`. `bytes`: TrainEngine::group_bytes. Blocks until it is there; asks `abandoned`
-  /// meanwhile, and throws then, as for a member that does not come.
+  /// Whether this trainer could reduce gradients over NCCL: it has a GPU and the library.
+  virtual bool has_nccl() const { return false; }
+  /// The group of `plan`, with the memory that `engine`, which holds no other group, asks of it. Blocks until
+  /// it is there; asks `abandoned` meanwhile, and throws then, as for a member that does not come.
   virtual std::shared_ptr<collectives::ProcessGroup> form(const GenerationPlan& plan, int rank,
-                                                          std::size_t bytes,
+                                                          TrainEngine& engine,
                                                           std::function<bool()> abandoned) = 0;
-  /// The group beside it that reduces gradients; null: it does that itself. Collective. An abort of either
-  /// is one of both.
+  /// The group beside the one that was formed of `plan`, which reduces gradients; null: that one does.
+  /// Collective. An abort of either is one of both.
   virtual std::shared_ptr<collectives::ProcessGroup> form_gradients(
       const GenerationPlan& /*plan*/, const std::shared_ptr<collectives::ProcessGroup>& /*group*/) {
     return nullptr;

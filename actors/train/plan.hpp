@@ -61,6 +61,7 @@ struct Member {
   NodeId node{};
   std::string data_address;  ///< where the other ranks reach its data plane
   LeafInterval leaves;
+  bool has_nccl = false;  ///< it could reduce gradients over NCCL
   bool operator==(const Member&) const = default;
 };
 

@@ -21,7 +21,6 @@ class WordBoard final : public AbortBoard {
     if (!region_aborted(word_)) return std::nullopt;
     return region_abort_reason(word_);
   }
-  bool may_block() const override { return false; }
 
  private:
   alignas(8) std::array<std::byte, kAbortWordBytes> own_{};

@@ -11,10 +11,8 @@
 
 namespace troupe::collectives {
 
-/// Thread-safe. Neither call may wait for another rank. `read` is called about once a millisecond while an
-/// operation is in flight: a board behind a network asks it less often, and answers from what it knows. It is
-/// read on a thread of its own if it may block, so that deadlines and errors of the device are seen
-/// meanwhile.
+/// Thread-safe. Neither call may wait for another rank. `read` is a look at memory, about once a millisecond
+/// while an operation is in flight: a board behind a network answers from what it was told.
 class AbortBoard {
  public:
   virtual ~AbortBoard() = default;
@@ -22,8 +20,6 @@ class AbortBoard {
   virtual void post(AbortKind kind, const std::string& reason) = 0;
   /// The first reason; empty while the group is good.
   virtual std::optional<AbortReason> read() = 0;
-  /// Whether `read` may take longer than a look at memory.
-  virtual bool may_block() const { return true; }
 };
 
 /// The abort word at the start of `region` (runtime/core/abort_word.hpp), for ranks of one machine that map

@@ -53,10 +53,8 @@ struct UniqueId {
   std::array<char, 128> bytes{};
 };
 
-/// From which library on there is a call, as ncclGetVersion counts: 2.29.2 is 22902.
-inline constexpr int kVersionOfShrink = 22700;
-inline constexpr int kVersionOfRevoke = 22807;
-inline constexpr int kVersionOfGrow = 22902;
+/// From which library on there is a call, as ncclGetVersion counts: 2.28.7 is 22807.
+inline constexpr int kVersionOfRevoke = 22807;  ///< with it a group that failed can be shrunk
 inline constexpr int kVersionOfSharedGpu = 23003;
 
 struct NcclApi {
@@ -100,11 +98,9 @@ struct NcclApi {
   std::function<NcclCode(Comm, void*, std::size_t, void** handle)> ncclCommRegister;
   std::function<NcclCode(Comm, void* handle)> ncclCommDeregister;
 
-  // Null in a library that lacks them.
+  // Null before kVersionOfRevoke.
   std::function<NcclCode(Comm)> ncclCommRevoke;
   std::function<NcclCode(Comm, int* gone, int count, Comm* made, int blocking)> ncclCommShrink;
-  std::function<NcclCode(Comm, UniqueId*)> ncclCommGetUniqueId;
-  std::function<NcclCode(Comm, int ranks, const UniqueId*, int rank, Comm* made, int blocking)> ncclCommGrow;
 };
 
 struct TreeFold;  // tree_fold.hpp

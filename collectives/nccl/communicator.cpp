@@ -181,8 +181,7 @@ Communicator::Visit::~Visit() {
   handle_->leave();
 }
 
-Communicator::Communicator(Caller caller, Patient patient)
-    : caller_(caller), patient_(std::move(patient)), handle_(std::make_shared<Handle>(caller)) {
+Communicator::Communicator(Caller caller) : caller_(caller), handle_(std::make_shared<Handle>(caller)) {
   CUDA_TRY(caller_, caller_.api->cuda.cudaStreamCreate(&stream_));
 }
 
@@ -193,34 +192,21 @@ Communicator::~Communicator() {
   }
 }
 
-void Communicator::init(int ranks, int rank, const UniqueId& id) {
-  make("ncclCommInitRankConfig", nullptr, [ranks, rank, id](const NcclApi& api, Comm, Comm* made) {
+void Communicator::init(const Patient& patient, int ranks, int rank, const UniqueId& id) {
+  make(patient, "ncclCommInitRankConfig", nullptr, [ranks, rank, id](const NcclApi& api, Comm, Comm* made) {
     return api.ncclCommInitRankConfig(made, ranks, id, rank, kBlocking);
   });
 }
 
-void Communicator::shrink_from(Communicator& parent, std::vector<int> gone) {
-  make("ncclCommShrink", &parent, [gone](const NcclApi& api, Comm from, Comm* made) mutable {
+void Communicator::shrink_from(const Patient& patient, Communicator& parent, std::vector<int> gone) {
+  make(patient, "ncclCommShrink", &parent, [gone](const NcclApi& api, Comm from, Comm* made) mutable {
     return api.ncclCommShrink(from, gone.data(), static_cast<int>(gone.size()), made, kBlocking);
-  });
-}
-
-void Communicator::grow_from(Communicator& parent, int ranks, const UniqueId* id) {
-  const auto given = id != nullptr ? std::make_shared<UniqueId>(*id) : nullptr;
-  make("ncclCommGrow", &parent, [ranks, given](const NcclApi& api, Comm from, Comm* made) {
-    return api.ncclCommGrow(from, ranks, given.get(), -1, made, kBlocking);
-  });
-}
-
-void Communicator::join_grown(int ranks, int rank, const UniqueId& id) {
-  make("ncclCommGrow", nullptr, [ranks, rank, id](const NcclApi& api, Comm, Comm* made) {
-    return api.ncclCommGrow(nullptr, ranks, &id, rank, made, kBlocking);
   });
 }
 
 /// The call returns when all ranks have made it. NCCL fills in `made` before that, perhaps, and then an abort
 /// of it ends the call; an abort of the parent does, too.
-void Communicator::make(const char* name, const Communicator* parent, MakeCall call) {
+void Communicator::make(const Patient& patient, const char* name, const Communicator* parent, MakeCall call) {
   struct Attempt {
     Comm made = nullptr;
     NcclCode code = kNcclSuccess;
@@ -263,7 +249,7 @@ void Communicator::make(const char* name, const Communicator* parent, MakeCall c
   };
   bool in_time = false;
   try {
-    in_time = ends_within(*attempts, patient_);
+    in_time = ends_within(*attempts, patient);
   } catch (...) {
     give_up();
     throw;
@@ -274,19 +260,13 @@ void Communicator::make(const char* name, const Communicator* parent, MakeCall c
     if (in_time) throw_nccl(caller_, name, code);
     throw_error({ErrorCode::kTimeout,
                  "NCCL was not ready on rank " + std::to_string(caller_.rank) + " after " +
-                     seconds_text(patient_.limit),
+                     seconds_text(patient.limit),
                  "a rank is missing, or a network interface that NCCL chose is not reachable",
                  "see that every rank runs; NCCL_DEBUG=INFO shows the interfaces"});
   }
   const std::lock_guard hold(handle_->mutex);
   handle_->comm = attempt->made;
   handle_->state = State::kUsable;
-}
-
-UniqueId Communicator::unique_id_to_grow() {
-  UniqueId id;
-  with([&](Comm comm) { NCCL_TRY(caller_, caller_.api->nccl.ncclCommGetUniqueId(comm, &id)); });
-  return id;
 }
 
 std::string Communicator::async_error() {
@@ -303,10 +283,12 @@ std::string Communicator::async_error() {
          (last != nullptr && *last != '\0' ? std::string(": ") + last : "");
 }
 
-bool Communicator::can_shrink() const {
-  const std::lock_guard hold(handle_->mutex);
-  return caller_.api->nccl.ncclCommShrink &&
-         (handle_->state == State::kUsable || handle_->state == State::kRevoked);
+bool Communicator::can_shrink() {
+  {
+    const std::lock_guard hold(handle_->mutex);
+    if (!caller_.api->nccl.ncclCommShrink || handle_->state != State::kRevoked) return false;
+  }
+  return async_error().empty();
 }
 
 bool Communicator::healthy() const {
@@ -348,16 +330,18 @@ void close_all(const Communicators& communicators, Duration limit,
                                               [](const auto& c) { return c->healthy(); });
   if (!good || handles.empty()) return abort_handles(handles);
   const auto& caller = handles.front()->caller;
+  std::vector<Comm> inside;  // which an abort takes from their handles, and frees once they are left
   for (const auto& handle : handles) {
     const std::lock_guard hold(handle->mutex);
     ++handle->inside;
+    inside.push_back(handle->comm);
   }
   const auto flushed = std::make_shared<std::atomic<bool>>(true);
-  const Aside finalizes([handles, flushed, caller] {
+  const Aside finalizes([handles, inside, flushed, caller] {
     in_group(caller, [&] {
-      for (const auto& handle : handles) {
+      for (Comm comm : inside) {
         if (!warn_of(caller, "ncclCommFinalize",
-                     [&](const NcclApi& api) { return api.ncclCommFinalize(handle->comm); }))
+                     [&](const NcclApi& api) { return api.ncclCommFinalize(comm); }))
           *flushed = false;
       }
     });

@@ -16,10 +16,10 @@
 
 namespace troupe::collectives::nccl {
 
-/// How to wait for NCCL.
+/// How to wait until a communicator is made.
 struct Patient {
   Duration limit{};
-  std::function<void()> check;  ///< throws when the group is over; called in every turn
+  std::function<void()> check;  ///< throws when it is not to be; called in every turn
 };
 
 struct Handle;  // communicator.cpp: NCCL's handle, and who is in a call with it
@@ -31,7 +31,7 @@ void pause_turn(unsigned turn);
 class Communicator {
  public:
   /// Makes the stream. REQUIRES: the device of the group is current.
-  Communicator(Caller caller, Patient patient);
+  explicit Communicator(Caller caller);
   /// Aborts what was not closed.
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -39,17 +39,10 @@ class Communicator {
 
   // How it comes about: one of these, once, by every rank. They throw Unavailable, Timeout, or what `check`
   // throws.
-  void init(int ranks, int rank, const UniqueId& id);
-  /// The parent's ranks without `gone`, renumbered in order. The parent is idle, or was stopped by a revoke.
-  /// If this is given up, the parent is aborted.
-  void shrink_from(Communicator& parent, std::vector<int> gone);
-  /// The parent's ranks and new ones after them. `id` on rank 0 alone. As shrink_from otherwise.
-  void grow_from(Communicator& parent, int ranks, const UniqueId* id);
-  /// A new rank's side of grow_from.
-  void join_grown(int ranks, int rank, const UniqueId& id);
-
-  /// The id for grow_from. REQUIRES: the library has ncclCommGrow.
-  UniqueId unique_id_to_grow();
+  void init(const Patient& patient, int ranks, int rank, const UniqueId& id);
+  /// The parent's ranks without `gone`, renumbered in order. REQUIRES: parent.can_shrink(). If this is given
+  /// up, the parent is aborted.
+  void shrink_from(const Patient& patient, Communicator& parent, std::vector<int> gone);
 
   /// Issues the NCCL calls in `calls(comm)` as one group, and returns when they are on the stream. That takes
   /// until the peers have made their calls where a pair connects, or until an abort.
@@ -75,8 +68,9 @@ class Communicator {
   /// What went wrong behind our back; empty: nothing so far.
   std::string async_error();
   const std::shared_ptr<Handle>& handle() const { return handle_; }
-  /// Whether shrink_from can start from it; `healthy`: whether grow_from can.
-  bool can_shrink() const;
+  /// Whether shrink_from can start from it: it was stopped by a revoke, and reports no error.
+  bool can_shrink();
+  /// Whether it has neither failed nor ended.
   bool healthy() const;
   Stream stream() const { return stream_; }
 
@@ -97,10 +91,9 @@ class Communicator {
   };
   /// Of the parent, or null, and where the new one goes.
   using MakeCall = std::function<NcclCode(const NcclApi& api, Comm parent, Comm* made)>;
-  void make(const char* name, const Communicator* parent, MakeCall call);
+  void make(const Patient& patient, const char* name, const Communicator* parent, MakeCall call);
 
   Caller caller_;
-  Patient patient_;
   std::shared_ptr<Handle> handle_;
   Stream stream_ = nullptr;
 };

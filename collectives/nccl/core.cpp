@@ -35,13 +35,8 @@ Core::~Core() {
   }
 }
 
-Patient Core::patient() {
-  return {facts_.timeout, [this] { check(); }};
-}
-
 void Core::start() {
   watcher_ = start_quiet_thread([this] { watch(); });
-  if (facts_.board->may_block()) listener_ = start_quiet_thread([this] { listen(); });
 }
 
 void Core::adopt(std::shared_ptr<Communicator> communicator) {
@@ -56,7 +51,6 @@ void Core::leave() {
   }
   changed_.notify_all();
   if (watcher_.joinable()) watcher_.join();
-  if (listener_.joinable()) listener_.join();
   const std::lock_guard hold(mutex_);
   for (const auto& pending : pending_) end(*pending, failure_ ? failure_ : abandoned());
   pending_.clear();
@@ -108,30 +102,6 @@ void Core::fail(AbortKind kind, const std::string& reason) {
   }
   // A board may have cut our reason short.
   set_failure(first, first.kind == kind && reason.starts_with(first.text));
-}
-
-void Core::suspend(bool on) {
-  const std::lock_guard hold(mutex_);
-  suspended_ = on;
-  changed_.notify_all();
-}
-
-void Core::retire(const std::string& reason) {
-  {
-    const std::lock_guard hold(mutex_);
-    if (failure_) return;
-    reason_ = reason;
-    failure_ = std::make_exception_ptr(CollectiveAborted(
-        {ErrorCode::kAborted, group_called(facts_.name) + " has a successor", reason, "use that one"}));
-    stopped_ = true;
-    communicators_.clear();
-    changed_.notify_all();
-  }
-  try {
-    facts_.board->post(AbortKind::kRequested, reason);
-  } catch (const std::exception& e) {
-    log(LogLevel::kWarning, std::string("a rank that left cannot be told of the successor: ") + e.what());
-  }
 }
 
 void Core::set_failure(const AbortReason& reason, bool mine) {
@@ -400,7 +370,7 @@ void Core::watch() {
       continue;
     }
     if (leaving_) return;
-    if (failure_ || suspended_) {
+    if (failure_) {
       changed_.wait(hold);
       continue;
     }
@@ -411,22 +381,8 @@ void Core::watch() {
   }
 }
 
-void Core::listen() {
-  std::unique_lock hold(mutex_);
-  while (!leaving_) {
-    if (failure_ || suspended_) {
-      changed_.wait(hold);
-      continue;
-    }
-    hold.unlock();
-    (void)reason_heard();
-    hold.lock();
-    if (!leaving_ && !failure_) changed_.wait_for(hold, pending_.empty() ? kIdleTick : kBusyTick);
-  }
-}
-
 void Core::tick() {
-  if (!facts_.board->may_block() && !reason_heard().empty()) return;
+  if (!reason_heard().empty()) return;
   std::vector<std::shared_ptr<Communicator>> communicators;
   std::vector<std::shared_ptr<PendingOp>> pending;
   {

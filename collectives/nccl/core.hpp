@@ -86,9 +86,6 @@ class Core {
 
   const Facts& facts() const { return facts_; }
   const Api& api() const { return *facts_.caller.api; }
-  /// How to wait for NCCL in this group.
-  Patient patient();
-
   /// Starts the watching thread.
   void start();
   /// A communicator to watch, and to stop when the group fails.
@@ -105,11 +102,6 @@ class Core {
   /// Returns once a failed group's communicators are stopped, which takes bounded time. An operation throws
   /// before that.
   void await_stopped();
-  /// While its successor is made from its communicators, nothing that happens fails the group.
-  void suspend(bool on);
-  /// Ends the group, leaving the communicators as they are: another took its place. A rank that is not in
-  /// that one hears of it, and so knows that the others abort these.
-  void retire(const std::string& reason);
   std::string abort_reason();
 
   /// Watches an operation from now on; notes what is on the streams of its buffers. Throws the group's
@@ -145,7 +137,6 @@ class Core {
  private:
   enum class Seen { kNo, kDone, kWrong };
   void watch();
-  void listen();
   void stop_communicators(std::unique_lock<std::mutex>& hold);
   void tick();
   void check_deadlines();
@@ -161,7 +152,7 @@ class Core {
 
   const Facts facts_;
   MonotonicClock clock_;
-  std::vector<std::shared_ptr<Communicator>> communicators_;
+  Communicators communicators_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -172,10 +163,8 @@ class Core {
   std::vector<Event> events_;    ///< to be used again
   std::vector<Event> captured_;  ///< in graphs, and never to be asked
   bool stopped_ = false;         ///< the communicators, of a group that failed
-  bool suspended_ = false;
   bool leaving_ = false;
   std::thread watcher_;
-  std::thread listener_;  ///< of a board that may block
 };
 
 /// Makes a device current for a scope.

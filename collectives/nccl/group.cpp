@@ -60,22 +60,54 @@ std::vector<std::size_t> equal_parts(const Op& op, int ranks) {
   return std::vector<std::size_t>(static_cast<std::size_t>(ranks), op.count);
 }
 
-/// What this rank gives `peer`, or takes from it, in an operation with counts.
+/// What goes between two ranks of an operation that is messages: bytes from the start of the buffer on.
 struct Part {
-  std::size_t at = 0;  ///< bytes from the start of the buffer
+  std::size_t at = 0;
   std::size_t bytes = 0;
 };
-Part part_of(const Op& op, const std::vector<std::size_t>& counts, int peer) {
-  const auto end = counts.begin() + peer;
+Part part_of(const Op& op, const std::vector<std::size_t>& counts, int rank) {
+  const auto end = counts.begin() + rank;
   const std::size_t element = element_size(op.dtype);
   return {std::accumulate(counts.begin(), end, std::size_t{0}) * element, *end * element};
 }
-Part given(const Op& op, int rank, int peer) {
-  if (op.kind == OpKind::kAllToAllV) return part_of(op, op.counts, peer);
-  return {0, part_of(op, op.counts, rank).bytes};
+Part equal_part(const Op& op, int rank) {
+  return {static_cast<std::size_t>(rank) * op.bytes(), op.bytes()};
 }
-Part taken(const Op& op, int peer) {
-  return part_of(op, op.kind == OpKind::kAllToAllV ? op.from_counts : op.counts, peer);
+
+/// What `rank` gives `peer`.
+Part given(const Op& op, int rank, int peer) {
+  switch (op.kind) {
+    case OpKind::kAllToAllV:
+      return part_of(op, op.counts, peer);
+    case OpKind::kAllGatherV:
+      return {0, part_of(op, op.counts, rank).bytes};
+    case OpKind::kAllToAll:
+      return equal_part(op, peer);
+    case OpKind::kScatter:
+      return rank == op.peer ? equal_part(op, peer) : Part{};
+    case OpKind::kGather:
+      return peer == op.peer ? Part{0, op.bytes()} : Part{};
+    default:
+      return {};
+  }
+}
+
+/// What `rank` takes from `peer`.
+Part taken(const Op& op, int rank, int peer) {
+  switch (op.kind) {
+    case OpKind::kAllToAllV:
+      return part_of(op, op.from_counts, peer);
+    case OpKind::kAllGatherV:
+      return part_of(op, op.counts, peer);
+    case OpKind::kAllToAll:
+      return equal_part(op, peer);
+    case OpKind::kScatter:
+      return peer == op.peer ? Part{0, op.bytes()} : Part{};
+    case OpKind::kGather:
+      return rank == op.peer ? equal_part(op, peer) : Part{};
+    default:
+      return {};
+  }
 }
 
 /// NCCL's operator while it lives: premul-sum's has to be made.
@@ -217,8 +249,7 @@ void NcclGroup::call_nccl(const Op& op, NcclOp by, Comm comm) {
                                        stream));
     return;
   }
-  if (has_counts(op.kind)) return exchange_parts(op, comm);
-  if (bytes == 0) return;
+  if (op.count == 0 && !has_counts(op.kind)) return;
   const NcclType type = type_of(op.dtype);
   switch (op.kind) {
     case OpKind::kAllReduce:
@@ -239,52 +270,20 @@ void NcclGroup::call_nccl(const Op& op, NcclOp by, Comm comm) {
     default:
       break;
   }
-  // All to all, or to or from the root.
-  const bool all = op.kind == OpKind::kAllToAll, gathers = op.kind == OpKind::kGather;
-  const bool root = rank() == op.peer;
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank() || !(all || root || peer == op.peer)) continue;
-    const std::size_t at = static_cast<std::size_t>(peer) * bytes;
-    if (all || root != gathers) {
-      const std::byte* from = op.in() + (gathers ? 0 : at);
-      NCCL_TRY(caller, api.ncclSend(from, bytes, NcclType::kUint8, peer, comm, stream));
-    }
-    if (all || root == gathers) {
-      std::byte* to = op.out() + (all || gathers ? at : 0);
-      NCCL_TRY(caller, api.ncclRecv(to, bytes, NcclType::kUint8, peer, comm, stream));
-    }
-  }
-}
-
-void NcclGroup::exchange_parts(const Op& op, Comm comm) {
-  const Caller& caller = core_->facts().caller;
-  const NcclApi& api = core_->api().nccl;
-  const Stream stream = collectives_->stream();
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
     if (const Part part = given(op, rank(), peer); part.bytes != 0)
       NCCL_TRY(caller, api.ncclSend(op.in() + part.at, part.bytes, NcclType::kUint8, peer, comm, stream));
-    if (const Part part = taken(op, peer); part.bytes != 0)
+    if (const Part part = taken(op, rank(), peer); part.bytes != 0)
       NCCL_TRY(caller, api.ncclRecv(op.out() + part.at, part.bytes, NcclType::kUint8, peer, comm, stream));
   }
 }
 
 void NcclGroup::copy_own_part(const Op& op) {
-  if (has_counts(op.kind)) {
-    const Part from = given(op, rank(), rank()), to = taken(op, rank());
-    if (from.bytes == 0 || op.in() + from.at == op.out() + to.at) return;
-    CUDA_TRY(core_->facts().caller, core_->api().cuda.cudaMemcpyAsync(op.out() + to.at, op.in() + from.at,
-                                                                      from.bytes, collectives_->stream()));
-    return;
-  }
-  const bool all = op.kind == OpKind::kAllToAll, gathers = op.kind == OpKind::kGather;
-  if (!all && (rank() != op.peer || !(gathers || op.kind == OpKind::kScatter))) return;
-  const std::size_t at = static_cast<std::size_t>(rank()) * op.bytes();
-  const std::byte* from = op.in() + (gathers ? 0 : at);
-  std::byte* to = op.out() + (all || gathers ? at : 0);
-  if (op.count == 0 || to == from) return;
-  CUDA_TRY(core_->facts().caller,
-           core_->api().cuda.cudaMemcpyAsync(to, from, op.bytes(), collectives_->stream()));
+  const Part from = given(op, rank(), rank()), to = taken(op, rank(), rank());
+  if (from.bytes == 0 || op.in() + from.at == op.out() + to.at) return;
+  CUDA_TRY(core_->facts().caller, core_->api().cuda.cudaMemcpyAsync(op.out() + to.at, op.in() + from.at,
+                                                                    from.bytes, collectives_->stream()));
 }
 
 }  // namespace troupe::collectives::nccl

@@ -15,8 +15,7 @@ namespace troupe::collectives::nccl {
 class NcclGroup final : public ProcessGroup {
  public:
   /// One communicator an order, which have joined; the first alone without messages. Options are checked.
-  NcclGroup(NcclGroupOptions options, std::shared_ptr<Core> core,
-            std::vector<std::shared_ptr<Communicator>> communicators);
+  NcclGroup(NcclGroupOptions options, std::shared_ptr<Core> core, Communicators communicators);
   /// Waits for what is in flight, which has a deadline, and frees everything.
   ~NcclGroup() override;
 
@@ -24,13 +23,7 @@ class NcclGroup final : public ProcessGroup {
 
   // For the next generation (membership.cpp).
   Core& core() { return *core_; }
-  const NcclGroupOptions& options() const { return options_; }
-  /// Null for one that it lacks.
-  Communicator* communicator(std::size_t index) {
-    return index < communicators_.size() ? communicators_[index].get() : nullptr;
-  }
-  /// Issues what is noted and waits until nothing is in flight.
-  void drain();
+  const Communicators& communicators() const { return communicators_; }
 
  private:
   struct Allocation {
@@ -43,8 +36,9 @@ class NcclGroup final : public ProcessGroup {
   void stop(const std::string& reason) override { core_->fail(AbortKind::kRequested, reason); }
   std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree) override;
 
-  std::byte* allocate_bytes(std::size_t bytes);
   void free_allocations();
+  /// Issues what is noted and waits until nothing is in flight.
+  void drain();
   void end();
 
   std::shared_ptr<Work> message(const Op& op);
@@ -53,14 +47,12 @@ class NcclGroup final : public ProcessGroup {
   void enqueue(std::span<const Op> ops);
   /// NCCL's calls of one operation, `by` being its operator for a reduction.
   void call_nccl(const Op& op, NcclOp by, Comm comm);
-  /// Of what has counts: this rank's messages to and from the others.
-  void exchange_parts(const Op& op, Comm comm);
   /// On the collectives' stream: what a rank gives itself.
   void copy_own_part(const Op& op);
 
   NcclGroupOptions options_;
   std::shared_ptr<Core> core_;
-  std::vector<std::shared_ptr<Communicator>> communicators_;
+  Communicators communicators_;
   std::shared_ptr<Communicator> collectives_;  ///< the first of them
   std::shared_ptr<Messages> messages_;
   std::unique_ptr<ExactPath> exact_;

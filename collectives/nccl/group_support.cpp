@@ -13,8 +13,7 @@ constexpr std::size_t kAlignment = 256;
 
 }  // namespace
 
-NcclGroup::NcclGroup(NcclGroupOptions options, std::shared_ptr<Core> core,
-                     std::vector<std::shared_ptr<Communicator>> communicators)
+NcclGroup::NcclGroup(NcclGroupOptions options, std::shared_ptr<Core> core, Communicators communicators)
     : ProcessGroup({.backend = "nccl",
                     .rank = options.rank,
                     .size = options.size,
@@ -75,31 +74,11 @@ void NcclGroup::end() {
 }
 
 void NcclGroup::drain() {
-  const OnDevice on(core_->facts().caller, options_.device);
   if (messages_) messages_->flush();
   core_->drain();
 }
 
 // Memory that NCCL knows.
-
-std::byte* NcclGroup::allocate_bytes(std::size_t bytes) {
-  core_->check();
-  const Caller& caller = core_->facts().caller;
-  const NcclApi& api = core_->api().nccl;
-  const OnDevice on(caller, options_.device);
-  if (!api.ncclMemAlloc || !api.ncclCommRegister) {
-    throw BadConfig("cannot allocate", "NCCL " + version_text(api.version) + " has no ncclMemAlloc",
-                    "use NCCL 2.19 or later, or memory of your own");
-  }
-  Allocation made;
-  NCCL_TRY(caller, api.ncclMemAlloc(&made.data, std::max<std::size_t>(bytes, 1)));
-  allocations_.push_back(made);
-  collectives_->with([&](Comm comm) {
-    NCCL_TRY(caller, api.ncclCommRegister(comm, made.data, std::max<std::size_t>(bytes, 1),
-                                          &allocations_.back().handle));
-  });
-  return static_cast<std::byte*>(made.data);
-}
 
 void NcclGroup::free_allocations() {
   const NcclApi& api = core_->api().nccl;
@@ -120,11 +99,24 @@ void NcclGroup::free_allocations() {
 }
 
 std::vector<std::byte*> NcclGroup::reserve(std::size_t count, DType dtype, bool tree) {
+  core_->check();
+  const Caller& caller = core_->facts().caller;
+  const NcclApi& api = core_->api().nccl;
+  const OnDevice on(caller, options_.device);
+  if (!api.ncclMemAlloc || !api.ncclCommRegister) {
+    throw BadConfig("cannot allocate", "NCCL " + version_text(api.version) + " has no ncclMemAlloc",
+                    "use NCCL 2.19 or later, or memory of your own");
+  }
   const std::size_t stride = (count * element_size(dtype) + kAlignment - 1) / kAlignment * kAlignment;
-  std::vector<std::byte*> made(tree ? facts().partials().size() : 1);
-  std::byte* data = allocate_bytes(stride * made.size());
-  for (std::size_t i = 0; i < made.size(); ++i) made[i] = data + i * stride;
-  return made;
+  std::vector<std::byte*> arrays(tree ? facts().partials().size() : 1);
+  const std::size_t bytes = std::max<std::size_t>(stride * arrays.size(), 1);
+  void* data = nullptr;
+  NCCL_TRY(caller, api.ncclMemAlloc(&data, bytes));
+  Allocation& made = allocations_.emplace_back(Allocation{.data = data});
+  collectives_->with(
+      [&](Comm comm) { NCCL_TRY(caller, api.ncclCommRegister(comm, made.data, bytes, &made.handle)); });
+  for (std::size_t i = 0; i < arrays.size(); ++i) arrays[i] = static_cast<std::byte*>(made.data) + i * stride;
+  return arrays;
 }
 
 }  // namespace troupe::collectives::nccl

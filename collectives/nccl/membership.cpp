@@ -1,9 +1,10 @@
 /// How groups come about: from scratch, and from the group before.
 
 #include <algorithm>
-#include <charconv>
+#include <sstream>
 
 #include "collectives/nccl/group.hpp"
+#include "collectives/texts.hpp"
 #include "runtime/core/error.hpp"
 #include "runtime/core/hex.hpp"
 #include "runtime/core/result.hpp"
@@ -33,58 +34,36 @@ void check_options(NcclGroupOptions& options) {
   if (!options.board) options.board = make_word_board(nullptr, options.generation);
 }
 
-/// How communicators come about.
-enum class How { kInit = 0, kShrink = 1, kGrow = 2 };
+constexpr std::string_view kMagic = "troupe-nccl-3";
+constexpr std::string_view kFromScratch = "none";
 
-/// How the ranks of a new group find each other: what each tells rank 0 that it can do, without ids; and rank
-/// 0's message to all.
-struct Invitation {
-  How how = How::kInit;
-  int version = 0;            ///< of the sender's NCCL
-  std::vector<UniqueId> ids;  ///< one a communicator; none to shrink
-};
-
-constexpr std::string_view kMagic = "troupe-nccl-2";
-
-/// "troupe-nccl-1 HOW VERSION [ID...]", in decimal and hexadecimal.
-std::string encode(const Invitation& invitation) {
-  std::string text(kMagic);
-  text += " " + std::to_string(static_cast<int>(invitation.how)) + " " + std::to_string(invitation.version);
-  for (const UniqueId& id : invitation.ids) text += " " + to_hex(std::as_bytes(std::span(id.bytes)));
+/// "troupe-nccl-3 VERSION PARENT [ID...]": what a rank says without ids, and rank 0 answers. VERSION is that
+/// of NCCL. PARENT is the generation whose communicators the sender can shrink; where it is "none", rank 0's
+/// answer has an id for each new communicator, in hexadecimal.
+std::string sentence(int version, std::string_view parent, const std::vector<UniqueId>& ids = {}) {
+  std::string text = std::string(kMagic) + " " + std::to_string(version) + " " + std::string(parent);
+  for (const UniqueId& id : ids) text += " " + to_hex(std::as_bytes(std::span(id.bytes)));
   return text;
 }
 
-bool parse_number(std::string_view text, int& out) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
-/// Of a message of rank `from` with so many ids; none to shrink.
-Result<Invitation> decode(std::string_view text, int from, std::size_t ids) {
-  const ErrorInfo bad{ErrorCode::kBadInput,
-                      "what rank " + std::to_string(from) + " says of an nccl group does not decode",
+/// Rank 0's NCCL and ids, `count` of them.
+struct Invitation {
+  int version = 0;
+  std::vector<UniqueId> ids;
+};
+Result<Invitation> decode(const std::string& text, std::size_t count) {
+  const ErrorInfo bad{ErrorCode::kBadInput, "what rank 0 says of an nccl group does not decode",
                       "it is another program's or version's, or it was cut",
                       "give the exchange keys of this group and generation alone"};
-  std::vector<std::string_view> words;
-  for (std::size_t at = 0; words.size() < 3 + ids + 1;) {
-    const std::size_t end = std::min(text.find(' ', at), text.size());
-    words.push_back(text.substr(at, end - at));
-    if (end == text.size()) break;
-    at = end + 1;
-  }
+  std::istringstream words(text);
+  std::string magic, parent, hex;
   Invitation invitation;
-  int how = 0;
-  if (words.size() < 3 || words[0] != kMagic || !parse_number(words[1], how) || how < 0 || how > 2 ||
-      !parse_number(words[2], invitation.version)) {
-    return bad;
+  words >> magic >> invitation.version >> parent;
+  if (!words || magic != kMagic || parent != kFromScratch) return bad;
+  while (words >> hex) {
+    if (!from_hex(hex, std::as_writable_bytes(std::span(invitation.ids.emplace_back().bytes)))) return bad;
   }
-  invitation.how = static_cast<How>(how);
-  if (invitation.how == How::kShrink) ids = 0;
-  if (words.size() != 3 + ids) return bad;
-  for (std::size_t i = 0; i < ids; ++i) {
-    const auto id = std::as_writable_bytes(std::span(invitation.ids.emplace_back().bytes));
-    if (!from_hex(words[3 + i], id)) return bad;
-  }
+  if (invitation.ids.size() != count) return bad;
   return invitation;
 }
 
@@ -110,13 +89,10 @@ class Maker {
     if (options_.share_gpu) api_.nccl.allow_shared_gpu(options_.rank);
     core_->start();
     try {
-      const Invitation invitation = exchange();
-      for (std::size_t i = 0; i < communicators(); ++i) join(invitation, i);
-      auto group = std::make_unique<NcclGroup>(options_, core_, made_);
-      if (parent_ != nullptr) {
-        parent_->core().retire("generation " + to_string(options_.generation) + " came after it");
-      }
-      return group;
+      join(agree());
+      options_.exchange = nullptr;  // what these hold is the caller's
+      options_.is_vain = nullptr;
+      return std::make_unique<NcclGroup>(std::move(options_), core_, made_);
     } catch (const Error& e) {
       const auto kind = e.code() == ErrorCode::kTimeout ? AbortKind::kTimeout : AbortKind::kPeerLost;
       core_->fail(kind, e.info().what + ": " + e.info().why);
@@ -132,80 +108,61 @@ class Maker {
  private:
   std::size_t communicators() const { return options_.messages ? kCommunicators : 1; }
 
-  Communicator* parent_communicator(std::size_t index) {
-    return parent_ == nullptr ? nullptr : parent_->communicator(index);
+  bool can_shrink() {
+    if (parent_ == nullptr || parent_->communicators().size() < communicators()) return false;
+    return std::all_of(parent_->communicators().begin(), parent_->communicators().end(),
+                       [](const auto& communicator) { return communicator->can_shrink(); });
   }
 
-  /// How this rank could come to the new group without starting from scratch; kInit: it could not.
-  How best_way() {
-    const bool grows = api_.nccl.ncclCommGrow && api_.nccl.ncclCommGetUniqueId;
-    if (parent_ == nullptr) return grows && options_.rank != 0 ? How::kGrow : How::kInit;
-    if (gone_.empty() && options_.size == parent_->size()) return How::kInit;
-    for (std::size_t i = 0; i < communicators(); ++i) {
-      Communicator* parent = parent_communicator(i);
-      if (parent == nullptr || !parent->async_error().empty()) return How::kInit;
-      if (gone_.empty() ? !parent->healthy() : !parent->can_shrink()) return How::kInit;
-    }
-    if (!gone_.empty()) return How::kShrink;
-    return grows ? How::kGrow : How::kInit;
-  }
-
-  /// Rank 0's way, if all others can go it: an error that stays in the communicator of one of them, as after
-  /// a peer's death, makes all start from scratch.
-  How common_way(const std::vector<std::string>& said) {
-    const How mine = decode(said.at(0), 0, 0).value().how;
-    for (int r = 1; r < options_.size; ++r) {
-      if (decode(said.at(static_cast<std::size_t>(r)), r, 0).value().how != mine) return How::kInit;
-    }
-    return mine;
-  }
-
-  Invitation invite(How how) {
-    Invitation invitation{.how = how, .version = api_.nccl.version, .ids = {}};
-    for (std::size_t i = 0; i < communicators() && invitation.how != How::kShrink; ++i) {
-      if (invitation.how == How::kGrow) {
-        invitation.ids.push_back(parent_communicator(i)->unique_id_to_grow());
-      } else {
-        NCCL_TRY(caller_, api_.nccl.ncclGetUniqueId(&invitation.ids.emplace_back()));
-      }
-    }
-    return invitation;
-  }
-
-  Invitation exchange() {
-    const How way = best_way();
-    if (options_.size == 1) return invite(way);
-    const std::string heard = options_.exchange(
-        encode({.how = way, .version = api_.nccl.version}),
-        [&](const std::vector<std::string>& said) { return encode(invite(common_way(said))); });
+  void check() {
     core_->check();
-    Invitation invitation = decode(heard, 0, communicators()).value();
-    if (invitation.version != api_.nccl.version) {
+    if (options_.is_vain && options_.is_vain()) {
+      throw_error({ErrorCode::kAborted, "cannot make " + group_called(options_.name), "a rank is gone",
+                   "make the next generation without it"});
+    }
+  }
+
+  std::vector<UniqueId> new_ids() {
+    std::vector<UniqueId> ids(communicators());
+    for (UniqueId& id : ids) NCCL_TRY(caller_, api_.nccl.ncclGetUniqueId(&id));
+    return ids;
+  }
+
+  /// The ids to start from scratch with; none: all shrink, as every rank can. An error that stays in the
+  /// communicator of one of them, as after a peer's death, makes all start from scratch.
+  std::vector<UniqueId> agree() {
+    const bool shrinks = can_shrink();
+    const int version = api_.nccl.version;
+    const std::string mine = sentence(version, shrinks ? to_string(parent_->generation()) : kFromScratch);
+    if (options_.size == 1) return shrinks ? std::vector<UniqueId>() : new_ids();
+    const std::string heard = options_.exchange(mine, [&](const std::vector<std::string>& said) {
+      const bool all = shrinks && std::all_of(said.begin(), said.end(),
+                                              [&](const std::string& theirs) { return theirs == mine; });
+      return all ? mine : sentence(version, kFromScratch, new_ids());
+    });
+    check();
+    if (shrinks && heard == mine) return {};
+    Invitation invitation = decode(heard, communicators()).value();
+    if (invitation.version != version) {
       throw_error({ErrorCode::kRefused, "ranks have different versions of NCCL",
                    "rank 0 has " + version_text(invitation.version) + ", rank " +
-                       std::to_string(options_.rank) + " " + version_text(api_.nccl.version),
+                       std::to_string(options_.rank) + " " + version_text(version),
                    "install the same on every machine"});
     }
-    if (invitation.how != How::kInit && invitation.how != way) {
-      throw_error({ErrorCode::kBadInput, "rank 0's invitation asks for what this rank cannot do",
-                   "the ranks run different builds", "give every rank the same"});
-    }
-    return invitation;
+    return std::move(invitation.ids);
   }
 
-  void join(const Invitation& invitation, std::size_t index) {
-    auto made = std::make_shared<Communicator>(caller_, core_->patient());
-    core_->adopt(made);
-    made_.push_back(made);
-    Communicator* parent = parent_communicator(index);
-    switch (invitation.how) {
-      case How::kInit:
-        return made->init(options_.size, options_.rank, invitation.ids[index]);
-      case How::kShrink:
-        return made->shrink_from(*parent, gone_);
-      case How::kGrow:
-        if (parent == nullptr) return made->join_grown(options_.size, options_.rank, invitation.ids[index]);
-        return made->grow_from(*parent, options_.size, options_.rank == 0 ? &invitation.ids[index] : nullptr);
+  void join(const std::vector<UniqueId>& ids) {
+    const Patient patient{options_.timeout, [this] { check(); }};
+    for (std::size_t i = 0; i < communicators(); ++i) {
+      const auto made = std::make_shared<Communicator>(caller_);
+      core_->adopt(made);
+      made_.push_back(made);
+      if (ids.empty()) {
+        made->shrink_from(patient, *parent_->communicators()[i], gone_);
+      } else {
+        made->init(patient, options_.size, options_.rank, ids[i]);
+      }
     }
   }
 
@@ -215,31 +172,30 @@ class Maker {
   std::vector<int> gone_;
   Caller caller_;
   std::shared_ptr<Core> core_;
-  std::vector<std::shared_ptr<Communicator>> made_;
+  Communicators made_;
 };
 
-/// Checks that the survivors of `old` are where NCCL puts them in the new group.
+/// Checks that this survivor of `old` is where NCCL puts it in the new group.
 void check_succession(const NcclGroup& old, const std::vector<int>& gone, const NcclGroupOptions& next) {
   const bool ascending = std::adjacent_find(gone.begin(), gone.end(), std::greater_equal<>()) == gone.end();
-  if (!ascending || (!gone.empty() && (gone.front() < 0 || gone.back() >= old.size())) ||
+  if (gone.empty() || !ascending || gone.front() < 0 || gone.back() >= old.size() ||
       std::binary_search(gone.begin(), gone.end(), old.rank())) {
     refuse_options("`gone` is not a list of other ranks of the old group, ascending", "name whom it lost");
   }
   const auto lost = static_cast<int>(gone.size());
   const auto below = static_cast<int>(std::lower_bound(gone.begin(), gone.end(), old.rank()) - gone.begin());
-  if (next.rank != old.rank() - below || (lost > 0 && next.size != old.size() - lost) ||
-      next.size < old.size() - lost) {
+  if (next.rank != old.rank() - below || next.size != old.size() - lost) {
     refuse_options("rank " + std::to_string(old.rank()) + " of " + std::to_string(old.size()) + " without " +
                        std::to_string(lost) + " does not become rank " + std::to_string(next.rank) + " of " +
                        std::to_string(next.size),
-                   "survivors move up in order; to lose and to add ranks are two generations");
+                   "survivors move up in order; with new ranks make a new group");
   }
   if (next.generation <= old.generation()) {
     refuse_options(
         "generation " + to_string(next.generation) + " does not come after " + to_string(old.generation()),
         "count it up");
   }
-  if (next.device != old.options().device) {
+  if (next.device != old.facts().device.index) {
     refuse_options("the device changes", "make a new group to move to another GPU");
   }
 }
@@ -265,20 +221,12 @@ std::unique_ptr<ProcessGroup> succeed_nccl_group(ProcessGroup& old, const std::v
   }
   nccl::check_options(options);
   nccl::check_succession(*parent, gone, options);
-  if (!parent->core().failed()) {
-    try {
-      parent->drain();
-    } catch (const Error&) {  // it has failed meanwhile, which is no reason not to succeed it
-    }
-  }
+  parent->abort("generation " + to_string(options.generation) + " comes after it");
   parent->core().await_stopped();
-  parent->core().suspend(true);
-  try {
-    return nccl::Maker(std::move(options), parent->core().api(), parent, gone).make();
-  } catch (...) {
-    parent->core().suspend(false);
-    throw;
-  }
+  auto next = nccl::Maker(std::move(options), parent->core().api(), parent, gone).make();
+  // A group is shrunk once: if the next one fails on another rank, all start the one after from scratch.
+  nccl::abort_all(parent->communicators());
+  return next;
 }
 
 }  // namespace troupe::collectives

@@ -43,6 +43,9 @@ struct NcclGroupOptions {
   /// for one rank.
   using Answer = std::function<std::string(const std::vector<std::string>& said)>;
   std::function<std::string(const std::string& mine, const Answer& answer)> exchange;
+  /// Whether a rank is known to be gone while the group is made, so that the wait for it is in vain: then
+  /// making it throws CollectiveAborted. Empty: nobody knows.
+  std::function<bool()> is_vain;
   /// Where aborts are told. Empty: ranks hear of an abort elsewhere only by NCCL's errors and their timeout.
   std::shared_ptr<AbortBoard> board;
   /// Whether send and recv are there; they take two more communicators, and the time to make them. The same
@@ -64,19 +67,15 @@ struct NcclGroupOptions {
   std::size_t exact_piece_bytes = std::size_t{32} << 20;
 };
 
-/// Collective; returns when all ranks have joined. Also how new ranks join a group that the others grow.
-/// Throws BadConfig for options that make no sense, Unavailable without NCCL or a GPU, Timeout when a rank is
-/// missing, CollectiveAborted when another rank gave up.
+/// Collective; returns when all ranks have joined. Throws BadConfig for options that make no sense,
+/// Unavailable without NCCL or a GPU, Timeout when a rank is missing, CollectiveAborted when another rank
+/// gave up.
 std::unique_ptr<ProcessGroup> make_nccl_group(NcclGroupOptions options);
 
-/// The next generation of `old`, without starting processes anew: survivors call it, and new ranks call
-/// make_nccl_group with the same options of the new group. Either ranks are `gone` (of the old numbering; the
-/// others move up in order), or ranks are added after the old ones, or neither.
-///
-/// Where the library has ncclCommShrink or ncclCommGrow, and the old communicators of all ranks allow it, the
-/// new ones are made from them; elsewhere all are made from scratch. Waits until nothing of `old` is in
-/// flight. Afterwards `old` refuses operations, and is to be destroyed. Throws as make_nccl_group; on a
-/// failure, try again with the next generation.
+/// The next generation of `old`, on all its ranks but those that are `gone` (of the old numbering, ascending,
+/// at least one); the others move up in order. Aborts `old`, unless it is aborted. Where all of its ranks
+/// can, the new communicators are made from its, by ncclCommShrink (NCCL 2.28.7); else all are made from
+/// scratch. Throws as make_nccl_group; then try again with the next generation.
 std::unique_ptr<ProcessGroup> succeed_nccl_group(ProcessGroup& old, const std::vector<int>& gone,
                                                  NcclGroupOptions options);
 

@@ -67,8 +67,6 @@ class Symbols {
 
 using RevokeFn = ncclResult_t(ncclComm_t, int);
 using ShrinkFn = ncclResult_t(ncclComm_t, int*, int, ncclComm_t*, ncclConfig_t*, int);
-using GetGrowIdFn = ncclResult_t(ncclComm_t, ncclUniqueId*);
-using GrowFn = ncclResult_t(ncclComm_t, int, const ncclUniqueId*, int, ncclComm_t*, ncclConfig_t*);
 
 ncclComm_t real(Comm comm) {
   return reinterpret_cast<ncclComm_t>(comm);
@@ -184,25 +182,14 @@ void fill_newer(NcclApi& api, const Symbols& symbols) {
   if (auto* f = TROUPE_FIND(ncclCommDeregister)) {
     api.ncclCommDeregister = [f](Comm comm, void* handle) { return f(real(comm), handle); };
   }
-  if (auto* f = symbols.find<RevokeFn>("ncclCommRevoke"); f && api.version >= kVersionOfRevoke) {
+  if (api.version < kVersionOfRevoke) return;
+  if (auto* f = symbols.find<RevokeFn>("ncclCommRevoke")) {
     api.ncclCommRevoke = [f](Comm comm) { return f(real(comm), 0); };
   }
-  if (auto* f = symbols.find<ShrinkFn>("ncclCommShrink"); f && api.version >= kVersionOfShrink) {
+  if (auto* f = symbols.find<ShrinkFn>("ncclCommShrink")) {
     api.ncclCommShrink = [f](Comm comm, int* gone, int count, Comm* made, int blocking) {
       ncclConfig_t config = config_of(blocking);
       return f(real(comm), gone, count, real(made), &config, 0);
-    };
-  }
-  if (api.version < kVersionOfGrow) return;
-  if (auto* f = symbols.find<GetGrowIdFn>("ncclCommGetUniqueId")) {
-    api.ncclCommGetUniqueId = [f](Comm comm, UniqueId* id) {
-      return f(real(comm), reinterpret_cast<ncclUniqueId*>(id));
-    };
-  }
-  if (auto* f = symbols.find<GrowFn>("ncclCommGrow")) {
-    api.ncclCommGrow = [f](Comm comm, int ranks, const UniqueId* id, int rank, Comm* made, int blocking) {
-      ncclConfig_t config = config_of(blocking);
-      return f(real(comm), ranks, reinterpret_cast<const ncclUniqueId*>(id), rank, real(made), &config);
     };
   }
 }

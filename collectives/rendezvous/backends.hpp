@@ -29,9 +29,13 @@ struct PeerInfo {
 struct BackendContext {
   int rank = 0;
   int size = 1;
-  int local_rank = -1;  ///< as the launcher says; -1: it does not
-  int device = -1;      ///< of nccl: InitOptions::device, and the same for share_gpu
-  bool share_gpu = false;
+  int local_rank = -1;     ///< as the launcher says; -1: it does not
+  int device = -1;         ///< of nccl: InitOptions::device, else that of the group that this one is made of
+  bool share_gpu = false;  ///< of nccl: InitOptions::share_gpu
+  /// Of rebuild: the generation before, which was aborted, and its ranks that are gone, ascending. Null in a
+  /// group that is nobody's next generation.
+  ProcessGroup* predecessor = nullptr;
+  std::vector<int> gone{};
   /// Keys of this formation alone, of which nothing is left once the group is there. Its waits throw
   /// CollectiveAborted once a member is gone or gives up.
   Store& store;

@@ -39,8 +39,11 @@ class NcclJoin {
       c_.store.set("invitation", answered);
       return answered;
     };
+    options.is_vain = c_.aborted;
     options.board = one_machine ? make_word_board(region(), c_.generation)
                                 : std::make_shared<StoreBoard>(c_.lasting_store);
+    // Where nobody is gone there is nothing to shrink.
+    if (!c_.gone.empty()) return succeed_nccl_group(*c_.predecessor, c_.gone, std::move(options));
     return make_nccl_group(std::move(options), api_);
   }
 

@@ -34,6 +34,7 @@ std::shared_ptr<ProcessGroup> WorldOrigin::new_group(ProcessGroup& parent, const
   const std::string purpose = "cannot form a group of the ranks " + listed(members);
   return world_->form({.key = prefix_ + "new/" + number + "/",
                        .members = std::move(members),
+                       .parent = &parent,
                        .name = parent.facts().name + "/" + number,
                        .purpose = purpose});
 }
@@ -63,6 +64,7 @@ std::shared_ptr<ProcessGroup> WorldOrigin::try_to_rebuild(ProcessGroup& parent) 
     return world_->form({.key = prefix_ + "next/" + attempt + "/",
                          .members = members_,
                          .survivors = true,
+                         .parent = &parent,
                          .name = parent.facts().name,
                          .purpose = "cannot form the next generation of the ranks " + listed(members_)});
   } catch (const CollectiveAborted&) {

@@ -16,7 +16,6 @@ class StoreBoard final : public AbortBoard {
   explicit StoreBoard(std::shared_ptr<Store> keys);
   void post(AbortKind kind, const std::string& reason) override;
   std::optional<AbortReason> read() override;
-  bool may_block() const override { return false; }
 
  private:
   const std::shared_ptr<Store> keys_;

@@ -110,37 +110,50 @@ std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
   std::vector<int> members;
   for (const auto& [rank, value] : entered.values) members.push_back(rank);
   const auto name = [&](int r) { return std::to_string(members.at(static_cast<std::size_t>(r))); };
+  std::vector<int> gone;
+  for (std::size_t r = 0; r < plan.members.size(); ++r) {
+    if (!std::binary_search(members.begin(), members.end(), plan.members[r]))
+      gone.push_back(static_cast<int>(r));
+  }
   std::shared_ptr<ProcessGroup> group;
   try {
     const auto place = std::lower_bound(members.begin(), members.end(), rank());
-    group = factory_(BackendContext{.rank = static_cast<int>(place - members.begin()),
-                                    .size = static_cast<int>(members.size()),
-                                    .local_rank = place_.local_rank,
-                                    .device = options_.device,
-                                    .share_gpu = options_.share_gpu,
-                                    .store = formation,
-                                    .lasting_store = keys_of(client, plan.key),
-                                    .group = plan.name,
-                                    .generation = entered.generation,
-                                    .timeout = left(),
-                                    .operation_timeout = options_.operation_timeout,
-                                    .data_bytes = options_.data_bytes,
-                                    .encrypt_data_plane = options_.encrypt_data_plane,
-                                    .progress_thread = options_.progress_thread,
-                                    .key = key_,
-                                    .address = address_,
-                                    .peers = learn(entered.values, first),
-                                    .offer = offer ? &*offer : nullptr,
-                                    .listener = std::move(listener),
-                                    .aborted = [&formation] { return formation.failed(); },
-                                    .abort_fd = formation.failed_fd(),
-                                    .purpose = plan.purpose,
-                                    .name = name});
+    group =
+        factory_(BackendContext{.rank = static_cast<int>(place - members.begin()),
+                                .size = static_cast<int>(members.size()),
+                                .local_rank = place_.local_rank,
+                                .device = plan.parent ? plan.parent->facts().device.index : options_.device,
+                                .share_gpu = options_.share_gpu,
+                                .predecessor = plan.survivors ? plan.parent : nullptr,
+                                .gone = std::move(gone),
+                                .store = formation,
+                                .lasting_store = keys_of(client, plan.key),
+                                .group = plan.name,
+                                .generation = entered.generation,
+                                .timeout = left(),
+                                .operation_timeout = options_.operation_timeout,
+                                .data_bytes = options_.data_bytes,
+                                .encrypt_data_plane = options_.encrypt_data_plane,
+                                .progress_thread = options_.progress_thread,
+                                .key = key_,
+                                .address = address_,
+                                .peers = learn(entered.values, first),
+                                .offer = offer ? &*offer : nullptr,
+                                .listener = std::move(listener),
+                                .aborted = [&formation] { return formation.failed(); },
+                                .abort_fd = formation.failed_fd(),
+                                .purpose = plan.purpose,
+                                .name = name});
   } catch (const std::exception& e) {
     formation.give_up("rank " + std::to_string(rank()) + ": " + e.what(), std::current_exception());
   }
   // From here on no rank waits for another: when all are ready, all have a group, and if not, none has.
-  formation.ready(left());
+  try {
+    formation.ready(left());
+  } catch (const std::exception& e) {
+    group->abort(e.what());  // or its end waits for ranks that are gone
+    throw;
+  }
   return adopt(std::move(group), std::move(members));
 }
 

@@ -50,9 +50,10 @@ class World : public std::enable_shared_from_this<World> {
   struct Plan {
     std::string key;           ///< of its formation, used once
     std::vector<int> members;  ///< ranks of the world, ascending, this one among them, who all call form()
-    bool survivors = false;    ///< those of them that live
-    std::string name;          ///< of the group
-    std::string purpose;       ///< what errors begin with
+    bool survivors = false;    ///< those of them that live form it: the next generation of `parent`
+    ProcessGroup* parent = nullptr;  ///< of whose ranks it is made; null: of the job's
+    std::string name;                ///< of the group
+    std::string purpose;             ///< what errors begin with
   };
   /// Throws as init_process_group; CollectiveAborted on every member or on none.
   std::shared_ptr<ProcessGroup> form(const Plan& plan);

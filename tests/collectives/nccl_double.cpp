@@ -255,7 +255,7 @@ int launch(DoubleState& s, int p, const std::vector<Queued>& queued) {
   if (!connect(*comm, operations)) return kInternalError;
   std::vector<StreamRecorder::Range> touches;
   for (const Operation& o : operations) {
-    const auto ranks = static_cast<std::size_t>(comm->world->size.load());
+    const auto ranks = static_cast<std::size_t>(comm->world->size);
     const std::size_t bytes = bytes_of(o);
     if (o.kind != Kind::kRecv) touches.push_back({o.in, bytes, false});
     if (o.kind != Kind::kSend)

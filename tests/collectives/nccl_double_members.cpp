@@ -12,7 +12,6 @@ namespace troupe::collectives::testing {
 using nccl::Comm;
 using nccl::kNcclSuccess;
 using nccl::NcclApi;
-using nccl::UniqueId;
 
 std::shared_ptr<DoubleComm> find(DoubleState& s, Comm comm, const char* name) {
   const std::lock_guard hold(s.mutex);
@@ -73,88 +72,39 @@ Inside::~Inside() {
 namespace {
 
 constexpr int kInvalidArgument = 4;
-constexpr int kInvalidUsage = nccl::kNcclInvalidUsage;
-
-/// Makes one of `world` from `parent`: `*out` is there when all have joined, or an abort of the parent ended
-/// the attempt.
-int make_from(DoubleState& s, const std::shared_ptr<DoubleComm>& parent, std::shared_ptr<World> world,
-              int rank, Comm* out, int blocking) {
-  const Inside inside(parent);
-  const auto child = add_comm(s, std::move(world), rank, parent->process, blocking);
-  {
-    const std::lock_guard hold(s.mutex);
-    parent->child = child;
-  }
-  const int code = await_joined(*child);
-  give(child, out);
-  return code;
-}
 
 }  // namespace
 
 void fill_membership(DoubleState& s, int p, NcclApi& api) {
-  if (s.version >= nccl::kVersionOfShrink) {
-    api.ncclCommShrink = [&s, p](Comm handle, int* gone, int count, Comm* out, int blocking) {
-      if (const int code = s.enter(p, "ncclCommShrink")) return code;
-      const auto parent = find(s, handle, "ncclCommShrink");
-      if (!parent) return kInvalidArgument;
-      {
-        const std::lock_guard hold(s.mutex);
-        if (parent->error != 0) return parent->error;
-      }
-      const std::vector<int> lost(gone, gone + count);
-      std::shared_ptr<World> child;
-      {
-        const std::lock_guard hold(parent->world->mutex);
-        auto& found = parent->world->shrunk[lost];
-        if (!found) found = std::make_shared<World>(parent->world->size - count);
-        child = found;
-      }
-      const auto below = std::lower_bound(lost.begin(), lost.end(), parent->rank) - lost.begin();
-      return make_from(s, parent, std::move(child), parent->rank - static_cast<int>(below), out, blocking);
-    };
-  }
-  if (s.version < nccl::kVersionOfGrow) return;
-  api.ncclCommGetUniqueId = [&s, p](Comm handle, UniqueId* id) {
-    if (const int code = s.enter(p, "ncclCommGetUniqueId")) return code;
-    const auto parent = find(s, handle, "ncclCommGetUniqueId");
+  if (s.version < nccl::kVersionOfRevoke) return;
+  // `*out` is there when all have joined, or an abort of the parent ended the attempt.
+  api.ncclCommShrink = [&s, p](Comm handle, int* gone, int count, Comm* out, int blocking) {
+    if (const int code = s.enter(p, "ncclCommShrink")) return code;
+    const auto parent = find(s, handle, "ncclCommShrink");
     if (!parent) return kInvalidArgument;
-    auto child = std::make_shared<World>(0);
+    {
+      const std::lock_guard hold(s.mutex);
+      if (parent->error != 0) return parent->error;
+    }
+    const std::vector<int> lost(gone, gone + count);
+    std::shared_ptr<World> world;
     {
       const std::lock_guard hold(parent->world->mutex);
-      parent->world->growing = child;
+      auto& found = parent->world->shrunk[lost];
+      if (!found) found = std::make_shared<World>(parent->world->size - count);
+      world = found;
     }
-    const std::lock_guard hold(s.mutex);
-    const int number = s.next_id++;
-    std::memcpy(id->bytes.data(), &number, sizeof number);
-    s.worlds[number] = std::move(child);
-    return kNcclSuccess;
-  };
-  api.ncclCommGrow = [&s, p](Comm handle, int ranks, const UniqueId* id, int rank, Comm* out, int blocking) {
-    if (const int code = s.enter(p, "ncclCommGrow")) return code;
-    const auto parent = handle != nullptr ? find(s, handle, "ncclCommGrow") : nullptr;
-    if (handle != nullptr && !parent) return kInvalidArgument;
-    if ((parent && (rank != -1 || (id != nullptr) != (parent->rank == 0))) || (!parent && id == nullptr)) {
-      s.note("ncclCommGrow with an id or a rank on the wrong member");
-      return kInvalidArgument;
-    }
-    std::shared_ptr<World> child;
-    if (parent) {
-      const std::lock_guard hold(parent->world->mutex);
-      child = parent->world->growing;
-    } else {
-      int number = 0;
-      std::memcpy(&number, id->bytes.data(), sizeof number);
+    const auto below = std::lower_bound(lost.begin(), lost.end(), parent->rank) - lost.begin();
+    const Inside inside(parent);
+    const auto child =
+        add_comm(s, std::move(world), parent->rank - static_cast<int>(below), parent->process, blocking);
+    {
       const std::lock_guard hold(s.mutex);
-      child = s.worlds[number];
+      parent->child = child;
     }
-    if (!child) return kInvalidUsage;
-    child->size = ranks;
-    if (parent) return make_from(s, parent, std::move(child), parent->rank, out, blocking);
-    const auto made = add_comm(s, std::move(child), rank, p, blocking);
-    const Inside inside(made);
-    give(made, out);
-    return await_joined(*made);
+    const int code = await_joined(*child);
+    give(child, out);
+    return code;
   };
 }
 

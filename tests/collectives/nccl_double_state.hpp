@@ -104,14 +104,13 @@ struct Letter {
 /// The communicator that ranks share.
 struct World {
   explicit World(int n) : size(n) {}
-  std::atomic<int> size;  ///< 0 while only the id of a world that is to grow is there
+  const int size;
   std::mutex mutex;
   std::condition_variable changed;
   int joined = 0;
   std::map<std::uint64_t, Meeting> meetings;
   std::map<std::pair<int, int>, std::deque<std::shared_ptr<Letter>>> mail;  ///< by (from, to)
   std::map<std::vector<int>, std::shared_ptr<World>> shrunk;                ///< by who is gone
-  std::shared_ptr<World> growing;
   std::set<std::pair<int, int>> senders, receivers;  ///< by (from, to): which side of a pair has a call
   std::set<int> destroyed;                           ///< in ncclCommDestroy, or through it
   bool aborted = false;                              ///< by some rank

@@ -14,11 +14,6 @@ namespace {
 
 using Hosts = std::vector<int>;
 
-/// Catch's macros are not for several threads.
-void require(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error(what);
-}
-
 Bytes part_of(const Bytes& whole, std::size_t begin, std::size_t end) {
   return {whole.begin() + static_cast<std::ptrdiff_t>(begin),
           whole.begin() + static_cast<std::ptrdiff_t>(end)};

@@ -12,14 +12,6 @@ using namespace troupe::collectives;
 using namespace troupe::collectives::testing;
 using namespace std::chrono_literals;
 
-namespace {
-
-void require(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error(what);
-}
-
-}  // namespace
-
 /// The watching thread asked for the event of an operation in flight, which ended the capture of its rank.
 TEST_CASE("nccl: a capture outlives what is in flight and watched") {
   run_nccl(2, [&](NcclRank& rank) {
@@ -39,8 +31,7 @@ TEST_CASE("nccl: a capture outlives what is in flight and watched") {
     require(!before->is_completed(), "too early");  // and this thread may ask, too
     require(library.end_capture(rank.p, captured) != nullptr, "the capture was ended");
     go.set_value();
-    while (!before->wait_for(1s)) {
-    }
+    finish(*before);
     cuda.cudaStreamDestroy(captured);
   });
 }
@@ -68,8 +59,7 @@ TEST_CASE("nccl: operations in a graph run with each replay, and others beside i
         require(rank.get<std::int32_t>(exact)[299] == 8, "an exact sum a replay");
         require(rank.get<std::int32_t>(fast) == std::vector<std::int32_t>{8, 16}, "a sum a replay");
         const auto after = rank.group->all_reduce(exact, ReduceOp::kSum);
-        while (!after->wait_for(1s)) {
-        }
+        finish(*after);
         require(rank.get<std::int32_t>(exact)[299] == 16, "the group goes on");
       },
       [&](NcclGroupOptions& options) { options.compare_calls = compare; });

@@ -1,4 +1,4 @@
-/// How an NCCL group loses and gains ranks without a new process, over the double.
+/// How an NCCL group loses ranks without a new process, over the double.
 
 #include <barrier>
 #include <catch2/catch.hpp>
@@ -14,19 +14,14 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr int kNoShrink = 22605, kShrink = 22705, kRevoke = 22807, kGrow = 23003;
+constexpr int kNoShrink = 22605, kRevoke = 22807, kNewest = 23003;
 
 /// The sum of rank + 1 over the group, to its end on the host.
 float sum_of_ranks(NcclRank& rank) {
   const Buffer buffer = rank.put(std::vector<float>(50, static_cast<float>(rank.group->rank() + 1)));
   const auto work = rank.group->all_reduce(buffer, ReduceOp::kSum);
-  while (!work->wait_for(1s)) {
-  }
+  finish(*work);
   return rank.get<float>(buffer)[49];
-}
-
-void require(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error(what);
 }
 
 /// Launches what never ends and waits for it; `launched` runs in between. A communicator whose call is still
@@ -36,8 +31,7 @@ void fail_in_flight(NcclRank& rank, const std::function<void()>& launched) {
   const auto work = rank.group->all_reduce(buffer, ReduceOp::kSum);
   launched();
   try {
-    while (!work->wait_for(1s)) {
-    }
+    finish(*work);
   } catch (const CollectiveAborted&) {
     return;
   }
@@ -55,7 +49,7 @@ void require_none(const std::vector<std::string>& thrown, const NcclDouble& libr
 }  // namespace
 
 TEST_CASE("nccl: after a death the survivors shrink, and go on") {
-  for (const int version : {kNoShrink, kShrink, kRevoke, kGrow}) {
+  for (const int version : {kNoShrink, kRevoke, kNewest}) {
     DYNAMIC_SECTION(version) {
       NcclCluster cluster(version);
       std::barrier all(3);  // what is complete on one rank may be about to be on another
@@ -73,8 +67,7 @@ TEST_CASE("nccl: after a death the survivors shrink, and go on") {
         require(sum_of_ranks(rank) == 3, "two ranks");
         const Buffer message = rank.put(std::vector<float>{5});
         auto work = rank.group->rank() == 0 ? rank.group->send(message, 1) : rank.group->recv(message, 0);
-        while (!work->wait_for(1s)) {
-        }
+        finish(*work);
         rank.group->barrier()->wait();
       });
       require_none(thrown, cluster.library);
@@ -87,12 +80,14 @@ TEST_CASE("nccl: after a death the survivors shrink, and go on") {
 }
 
 TEST_CASE("nccl: a healthy group shrinks, and the old one is over") {
-  for (const int version : {kNoShrink, kShrink, kGrow}) {
+  for (const int version : {kNoShrink, kRevoke, kNewest}) {
     NcclCluster cluster(version);
     std::promise<void> left;
     auto gone = left.get_future().share();
+    std::barrier all(3);
     const auto thrown = run_nccl_threads(cluster, 3, [&](NcclRank& rank) {
       require(sum_of_ranks(rank) == 6, "three ranks");
+      all.arrive_and_wait();
       if (rank.p == 0) return gone.wait();  // rank 0 leaves: the others move up
       auto old = std::move(rank.group);
       rank.group = succeed_nccl_group(*old, {0}, cluster.options(rank.p, rank.p - 1, 2, 2));
@@ -108,42 +103,27 @@ TEST_CASE("nccl: a healthy group shrinks, and the old one is over") {
       if (rank.p == 1) left.set_value();
     });
     require_none(thrown, cluster.library);
-    CHECK((cluster.library.calls(1, "ncclCommShrink") > 0) == (version >= kShrink));
+    CHECK((cluster.library.calls(1, "ncclCommShrink") > 0) == (version >= kRevoke));
   }
 }
 
-TEST_CASE("nccl: a group grows by new ranks") {
-  for (const int version : {kRevoke, kGrow}) {
-    NcclCluster cluster(version);
-    std::promise<void> two_ran;
-    auto ready = two_ran.get_future().share();
-    std::vector<std::string> newcomer(2);
-    std::thread third([&] {
-      newcomer = {};
-      try {
-        ready.wait();
-        NcclRank rank(cluster, 2);
-        rank.make(cluster.options(2, 2, 3, 2));
-        require(sum_of_ranks(rank) == 6, "three ranks, the new one");
-        rank.group->barrier()->wait();
-      } catch (const std::exception& e) {
-        newcomer.push_back(e.what());
-      }
-    });
-    const auto thrown = run_nccl_threads(cluster, 2, [&](NcclRank& rank) {
-      require(sum_of_ranks(rank) == 3, "two ranks");
-      rank.group->barrier()->wait();
-      if (rank.p == 0) two_ran.set_value();
-      auto old = std::move(rank.group);
-      rank.group = succeed_nccl_group(*old, {}, cluster.options(rank.p, rank.p, 3, 2));
-      old.reset();
-      require(sum_of_ranks(rank) == 6, "three ranks");
-      rank.group->barrier()->wait();
-    });
-    third.join();
-    require_none(newcomer, cluster.library);
-    require_none(thrown, cluster.library);
-    CHECK((cluster.library.calls(2, "ncclCommGrow") > 0) == (version == kGrow));
+/// A generation may fail after some of its ranks have made theirs, and those count how often they shrank.
+TEST_CASE("nccl: a group is shrunk once; the generation after the next starts from scratch") {
+  NcclCluster cluster(kNewest);
+  std::barrier all(3), both(2);
+  const auto thrown = run_nccl_threads(cluster, 3, [&](NcclRank& rank) {
+    sum_of_ranks(rank);
+    all.arrive_and_wait();
+    if (rank.p == 2) return rank.group->abort("the end");
+    for (const std::uint32_t counter : {2, 3}) {
+      const auto next = succeed_nccl_group(*rank.group, {2}, cluster.options(rank.p, rank.p, 2, counter));
+      both.arrive_and_wait();
+    }
+  });
+  require_none(thrown, cluster.library);
+  for (const int p : {0, 1}) {
+    CHECK(cluster.library.calls(p, "ncclCommShrink") == 3);
+    CHECK(cluster.library.calls(p, "ncclCommInitRankConfig") == 6);
   }
 }
 
@@ -155,7 +135,7 @@ TEST_CASE("nccl: an error that stays in one survivor's communicator makes all st
   for (const Fault fault : {Fault::kStaysAfterRevoke, Fault::kBeforeTheEnd, Fault::kRevokeFails}) {
     for (const int survivor : {0, 1}) {
       CAPTURE(static_cast<int>(fault), survivor);
-      NcclCluster cluster(kGrow);
+      NcclCluster cluster(kNewest);
       std::barrier all(3);
       const auto thrown = run_nccl_threads(cluster, 3, [&](NcclRank& rank) {
         sum_of_ranks(rank);
@@ -186,7 +166,7 @@ TEST_CASE("nccl: an error that stays in one survivor's communicator makes all st
 }
 
 TEST_CASE("nccl: a shrink that fails on one rank fails the generation for all at once; the next is new") {
-  NcclCluster cluster(kGrow);
+  NcclCluster cluster(kNewest);
   std::barrier all(3);
   cluster.library.fail_call(1, "ncclCommShrink", 3);
   const auto thrown = run_nccl_threads(cluster, 3, [&](NcclRank& rank) {
@@ -230,8 +210,9 @@ TEST_CASE("nccl: successions that make no sense") {
     refused({rank.p}, 0, 1, 2);      // itself
     refused({2}, rank.p, 1, 2);      // nobody
     refused({1, 0}, 0, 1, 2);        // not ascending
-    refused({}, 1 - rank.p, 2, 2);   // another rank than its own
-    refused({}, rank.p, 2, 1);       // the same generation
+    refused({}, rank.p, 2, 2);       // nobody is gone
+    refused({1 - rank.p}, 1, 1, 2);  // another rank than its own
+    refused({1 - rank.p}, 0, 1, 1);  // the same generation
     refused({1 - rank.p}, 0, 2, 2);  // loses one and gains one
     rank.group->barrier()->wait();   // and the group goes on
   });

@@ -8,7 +8,13 @@
 namespace troupe::collectives::testing {
 namespace {
 using namespace std::chrono_literals;
-}
+
+constexpr Duration kTimeout = 60s;  ///< of operations and exchanges
+/// An operation that another rank never joins ends by its timeout, and then the communicators have to be
+/// stopped: only a stream that outlasts all that is stuck.
+constexpr Duration kStreamEnds = kTimeout + 60s;
+
+}  // namespace
 
 NcclCluster::Bulletin& NcclCluster::bulletin(std::uint32_t counter) {
   const std::lock_guard hold(mutex_);
@@ -29,7 +35,7 @@ NcclGroupOptions NcclCluster::options(int p, int rank, int size, std::uint32_t c
   options.size = size;
   options.device = p;
   options.generation = {1, counter};
-  options.timeout = 60s;
+  options.timeout = kTimeout;
   options.board = board(counter);
   options.exchange = [this, rank, size, counter](const std::string& mine,
                                                  const NcclGroupOptions::Answer& answer) {
@@ -38,7 +44,7 @@ NcclGroupOptions NcclCluster::options(int p, int rank, int size, std::uint32_t c
     at.said[rank] = mine;
     changed_.notify_all();
     const auto wait_for = [&](auto holds) {
-      if (!changed_.wait_for(hold, 60s, [&] { return at.closed || holds(); }) || at.closed)
+      if (!changed_.wait_for(hold, kTimeout, [&] { return at.closed || holds(); }) || at.closed)
         throw std::runtime_error("the exchange does not end");
     };
     if (rank == 0) {
@@ -90,20 +96,32 @@ Buffer NcclRank::put_bytes(const void* data, std::size_t count, std::size_t elem
 }
 
 std::vector<std::byte> NcclRank::get_bytes(const void* data, std::size_t bytes) {
-  std::vector<std::byte> out(bytes);
-  cluster.library.on_stream(p, stream, [&] {
-    if (bytes != 0) std::memcpy(out.data(), data, bytes);
+  const auto out = std::make_shared<std::vector<std::byte>>(bytes);
+  cluster.library.on_stream(p, stream, [out, data] {
+    if (!out->empty()) std::memcpy(out->data(), data, out->size());
   });
   synchronize();
-  return out;
+  return *out;
 }
 
 void NcclRank::synchronize() {
-  std::promise<void> reached;
-  cluster.library.on_stream(p, stream, [&] { reached.set_value(); });
-  if (reached.get_future().wait_for(60s) != std::future_status::ready) {
-    std::terminate();  // the task has a reference to this frame
+  const auto reached = std::make_shared<std::promise<void>>();
+  cluster.library.on_stream(p, stream, [reached] { reached->set_value(); });
+  if (reached->get_future().wait_for(kStreamEnds) != std::future_status::ready)
+    throw std::runtime_error("the stream of process " + std::to_string(p) + " does not end");
+}
+
+void require(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
+}
+
+void finish(Work& work) {
+  while (!work.wait_for(1s)) {
   }
+}
+
+void reduce(NcclRank& rank) {
+  finish(*rank.group->all_reduce(rank.put(std::vector<float>(100, 1)), ReduceOp::kSum));
 }
 
 std::vector<std::string> run_nccl_threads(NcclCluster& cluster, int ranks, const NcclBody& body,
@@ -117,7 +135,12 @@ std::vector<std::string> run_nccl_threads(NcclCluster& cluster, int ranks, const
         auto options = cluster.options(r, r, ranks);
         if (adjust) adjust(options);
         rank.make(options);
-        body(rank);
+        try {
+          body(rank);
+        } catch (const std::exception& e) {
+          if (rank.group) rank.group->abort(e.what());  // the others need not wait for this one
+          throw;
+        }
       } catch (const std::exception& e) {
         thrown[static_cast<std::size_t>(r)] = e.what();
       }

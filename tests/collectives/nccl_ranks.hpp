@@ -75,6 +75,13 @@ class NcclRank {
   std::vector<std::unique_ptr<std::vector<std::byte>>> memory_;
 };
 
+/// For the ranks' threads: Catch's macros are for one.
+void require(bool holds, const std::string& what);
+/// Waits on the host until it has ended. Throws what it ended with.
+void finish(Work& work);
+/// One all_reduce of 100 ones, to its end on the host.
+void reduce(NcclRank& rank);
+
 using NcclBody = std::function<void(NcclRank& rank)>;
 
 /// Runs `body` on a thread for each of `ranks` processes; `adjust` changes its options. Returns what each

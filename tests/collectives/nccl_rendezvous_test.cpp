@@ -1,7 +1,8 @@
 /// init_process_group on the NCCL backend, over the double: how ranks of one machine and of several come
 /// together, hear of aborts, and go on.
 
-#include <atomic>
+#include <array>
+#include <barrier>
 #include <catch2/catch.hpp>
 #include <thread>
 
@@ -9,6 +10,7 @@
 #include "collectives/rendezvous/backends.hpp"
 #include "collectives/rendezvous/store_board.hpp"
 #include "tests/collectives/nccl_ranks.hpp"
+#include "tests/collectives/ranks.hpp"
 #include "tests/collectives/rendezvous_ranks.hpp"
 
 using namespace troupe;
@@ -26,8 +28,7 @@ struct InitRank {
     const Buffer buffer = device.put(std::vector<float>(1000, mine));
     const auto work = group->all_reduce(buffer, {});
     work->wait();
-    while (!work->wait_for(1s)) {
-    }
+    finish(*work);
     if (auto thrown = work->exception()) std::rethrow_exception(thrown);
     return device.get<float>(buffer)[999];
   }
@@ -63,6 +64,18 @@ std::vector<std::string> init_nccl(NcclCluster& cluster, int size, int machines,
   for (auto& thread : threads) thread.join();
   return thrown;
 }
+
+/// A rank's part in meetings of the ranks' threads: what is complete on one may be about to be on another,
+/// which an abort would fail. One that throws is waited for no more.
+class Meets {
+ public:
+  explicit Meets(std::barrier<>& all) : all_(all) {}
+  ~Meets() { all_.arrive_and_drop(); }
+  void wait() const { all_.arrive_and_wait(); }
+
+ private:
+  std::barrier<>& all_;
+};
 
 /// A store in this process.
 class LocalStore final : public Store {
@@ -111,6 +124,172 @@ TEST_CASE(
   });
   CAPTURE(machines);
   for (const std::string& what : thrown) CHECK(what == "");
+  check_double(cluster.library);
+}
+
+TEST_CASE("nccl by name: the survivors of a rank shrink; without a loss all start from scratch") {
+  const int machines = GENERATE(1, 2);
+  NcclCluster cluster;
+  std::barrier all(4);
+  const auto thrown = init_nccl(cluster, 4, machines, [&](InitRank& rank) {
+    const Meets meets(all);
+    expect(rank.sum(static_cast<float>(rank.group->rank())) == 6, "the sum of four");
+    meets.wait();
+    if (rank.device.p == 1) return;  // leaves
+    rank.group = rank.group->rebuild();
+    expect(rank.group->size() == 3 && rank.sum(1) == 3, "the sum of three");
+    meets.wait();
+    rank.group = rank.group->rebuild();
+    expect(rank.group->size() == 3 && rank.sum(1) == 3, "the sum of the same three");
+    meets.wait();
+    if (rank.device.p == 0) return;
+    rank.group = rank.group->rebuild();
+    expect(rank.group->size() == 2 && rank.sum(1) == 2, "the sum of two");
+  });
+  CAPTURE(machines);
+  for (const std::string& what : thrown) CHECK(what == "");
+  check_double(cluster.library);
+  // A group with messages has three communicators.
+  CHECK(cluster.library.calls(0, "ncclCommShrink") == 3);
+  for (const int p : {2, 3}) CHECK(cluster.library.calls(p, "ncclCommShrink") == 6);
+  for (const int p : {2, 3}) CHECK(cluster.library.calls(p, "ncclCommInitRankConfig") == 6);
+}
+
+/// A rank's place on its host chose its GPU anew in every group, so that those of a part of the ranks were on
+/// another one than the buffers.
+TEST_CASE("nccl by name: a rank that was given no GPU keeps the first one, in new groups and rebuilt ones") {
+  NcclCluster cluster;
+  static thread_local int process = 0;
+  register_backend("nccl unchosen", [&](const BackendContext& context) {
+    return join_nccl_group(context, cluster.library.api(process));
+  });
+  const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
+  std::vector<std::string> thrown(3);
+  std::vector<std::thread> threads;
+  std::barrier all(3);
+  for (int r = 0; r < 3; ++r) {
+    threads.emplace_back([&, r] {
+      process = r;
+      try {
+        const Meets meets(all);
+        auto group = init_process_group("nccl unchosen", url, {.rank = r, .size = 3, .timeout = 60s});
+        const auto last_two = group->new_group({1, 2});
+        meets.wait();
+        if (r == 0) return;
+        group = group->rebuild();
+        for (ProcessGroup* of : {last_two.get(), group.get()})
+          expect(of->facts().device.index == r, "the GPU of rank " + std::to_string(r));
+      } catch (const std::exception& e) {
+        thrown[static_cast<std::size_t>(r)] = e.what();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const std::string& what : thrown) CHECK(what == "");
+  check_double(cluster.library);
+}
+
+namespace {
+
+/// Ranks as threads that rebuild a group of three, of which process 2 makes its part by `part`, and then is
+/// no more. Process 1 gives the first group up.
+void rebuild_while_one_dies(NcclCluster& cluster, const BackendFactory& part) {
+  static thread_local int process = 0;
+  static thread_local bool again = false;
+  register_backend("nccl dies", [&](const BackendContext& context) {
+    if (process == 2 && std::exchange(again, true)) return part(context);
+    return join_nccl_group(context, cluster.library.api(process));
+  });
+  const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
+  std::vector<std::string> thrown(3);
+  std::vector<std::thread> threads;
+  std::barrier all(3);
+  const MonotonicClock clock;
+  const Instant start = clock.now();
+  for (int r = 0; r < 3; ++r) {
+    threads.emplace_back([&, r] {
+      process = r;
+      again = false;
+      try {
+        const Meets meets(all);
+        InitRank rank{{cluster, r}, nullptr};
+        rank.group = init_process_group("nccl dies", url,
+                                        {.rank = r,
+                                         .size = 3,
+                                         .timeout = 120s,
+                                         .operation_timeout = 60s,
+                                         .device = r,
+                                         .host = "machine " + std::to_string(r)});
+        expect(rank.sum(1) == 3, "the sum of three");
+        meets.wait();
+        try {
+          rank.group = rank.group->rebuild();
+        } catch (const std::exception&) {  // what process 2 threw
+          if (r == 2) return;
+          rank.group = rank.group->rebuild();
+        }
+        expect(rank.group->size() == 2 && rank.sum(1) == 2, "the sum of two");
+      } catch (const std::exception& e) {
+        thrown[static_cast<std::size_t>(r)] = e.what();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const std::string& what : thrown) CHECK(what == "");
+  CHECK(clock.now() - start < 40s);  // and not until the deadline
+}
+
+}  // namespace
+
+/// The others ended theirs as if all were well, which from 2.31.2 on waits for a rank that never comes.
+TEST_CASE("nccl by name: a rank dies with its part of a group, before the others know that it has it") {
+  NcclCluster cluster(23102);
+  std::shared_ptr<ProcessGroup> left;
+  rebuild_while_one_dies(cluster, [&](const BackendContext& context) -> std::shared_ptr<ProcessGroup> {
+    left = join_nccl_group(context, cluster.library.api(2));
+    throw std::runtime_error("the end");
+  });
+  left->abort("it is dead");
+  left.reset();
+  check_double(cluster.library);
+}
+
+/// The others waited for it in NCCL, until the timeout of an operation.
+TEST_CASE("nccl by name: a rank dies on its way into a group") {
+  NcclCluster cluster;
+  rebuild_while_one_dies(cluster, [&](const BackendContext& context) -> std::shared_ptr<ProcessGroup> {
+    context.store.set("says/2", "troupe-nccl-3 23003 none");
+    (void)context.store.get("invitation", 60s);
+    while (cluster.library.calls(0, "ncclCommInitRankConfig") == 3) std::this_thread::yield();
+    throw std::runtime_error("the end");
+  });
+  check_double(cluster.library);
+}
+
+TEST_CASE("nccl by name: a thousand rebuilds leave nothing behind") {
+  NcclCluster cluster;
+  struct Held {
+    std::size_t descriptors = open_descriptors(), threads = running_threads();
+    std::string of_library;
+    bool operator==(const Held&) const = default;
+  };
+  std::array<Held, 2> held;
+  std::barrier both(2);
+  const auto thrown = init_nccl(cluster, 2, 1, [&](InitRank& rank) {
+    const Meets meets(both);
+    for (int i = 0; i < 1000; ++i) {
+      rank.group = rank.group->rebuild();
+      rank.group->barrier()->wait();
+      meets.wait();
+      if (i != 9 && i != 999) continue;
+      if (rank.device.p == 0) held[i == 999] = {.of_library = cluster.library.leaked()};
+      meets.wait();
+    }
+  });
+  for (const std::string& what : thrown) CHECK(what == "");
+  CAPTURE(held[0].descriptors, held[1].descriptors, held[0].threads, held[1].threads, held[0].of_library,
+          held[1].of_library);
+  CHECK((held[0] == held[1]));
   check_double(cluster.library);
 }
 

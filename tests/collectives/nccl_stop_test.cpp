@@ -18,22 +18,11 @@ namespace {
 
 constexpr int kAbortOnly = 22605, kRevoke = 23003, kDestroyWaits = 23102;
 
-void require(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error(what);
-}
-
-void reduce(NcclRank& rank) {
-  const auto work = rank.group->all_reduce(rank.put(std::vector<float>(100, 1)), ReduceOp::kSum);
-  while (!work->wait_for(1s)) {
-  }
-}
-
 /// A message from rank 0 to rank 1 and back: connects them.
 void connect(NcclRank& rank) {
   const Buffer mine = rank.put(std::vector<float>{1}), theirs = rank.put(std::vector<float>{0});
   const auto work = rank.group->batch({Op::send(mine, 1 - rank.p), Op::recv(theirs, 1 - rank.p)});
-  while (!work->wait_for(1s)) {
-  }
+  finish(*work);
 }
 
 std::vector<std::string> run_two(NcclCluster& cluster, const NcclBody& body) {
@@ -57,11 +46,11 @@ TEST_CASE("nccl: a communicator answers while its abort blocks") {
   std::promise<void> go;
   auto gate = go.get_future().share();
   {
-    const auto made = std::make_shared<nccl::Communicator>(nccl::Caller{&api, 0}, nccl::Patient{60s, [] {}});
+    const auto made = std::make_shared<nccl::Communicator>(nccl::Caller{&api, 0});
     nccl::Communicator& communicator = *made;
     nccl::UniqueId id;
     api.nccl.ncclGetUniqueId(&id);
-    communicator.init(1, 0, id);
+    communicator.init({60s, [] {}}, 1, 0, id);
     library.on_stream(0, communicator.stream(), [gate] { gate.wait(); });
     std::byte one{};
     communicator.issue([&](nccl::Comm comm) {
@@ -87,10 +76,10 @@ TEST_CASE("nccl: a communicator is there for a thread that makes its call after 
   const auto& api = library.api(0);
   api.cuda.cudaSetDevice(0);
   {
-    const auto made = std::make_shared<nccl::Communicator>(nccl::Caller{&api, 0}, nccl::Patient{60s, [] {}});
+    const auto made = std::make_shared<nccl::Communicator>(nccl::Caller{&api, 0});
     nccl::UniqueId id;
     api.nccl.ncclGetUniqueId(&id);
-    made->init(1, 0, id);
+    made->init({60s, [] {}}, 1, 0, id);
     std::thread aborts;
     std::byte one{};
     CHECK_THROWS(made->issue([&](nccl::Comm comm) {
@@ -100,6 +89,22 @@ TEST_CASE("nccl: a communicator is there for a thread that makes its call after 
       api.nccl.ncclAllReduce(&one, &one, 1, nccl::NcclType::kUint8, nccl::NcclOp::kSum, comm, made->stream());
     }));
     aborts.join();
+  }
+  check_double(library);
+}
+
+/// The flush looked for the communicator only when its thread ran, and an abort had taken it meanwhile.
+TEST_CASE("nccl: a communicator that is aborted while it is about to be flushed") {
+  NcclDouble library;
+  const auto& api = library.api(0);
+  api.cuda.cudaSetDevice(0);
+  for (int i = 0; i < 200; ++i) {
+    const auto made = std::make_shared<nccl::Communicator>(nccl::Caller{&api, 0});
+    nccl::UniqueId id;
+    api.nccl.ncclGetUniqueId(&id);
+    made->init({60s, [] {}}, 1, 0, id);
+    int asked = 0;
+    nccl::close_all({made}, 60s, [&] { return asked++ > 0; });
   }
   check_double(library);
 }
@@ -200,9 +205,10 @@ TEST_CASE("nccl: a rank that left releases by abort, as those do that shrank wit
   NcclCluster cluster(kDestroyWaits);
   std::promise<void> made;
   auto is_made = made.get_future().share();
+  std::barrier all(3);
   const auto thrown = run_nccl_threads(cluster, 3, [&](NcclRank& rank) {
     reduce(rank);
-    rank.group->barrier()->wait();
+    all.arrive_and_wait();
     if (rank.p == 2) return is_made.wait();
     auto old = std::move(rank.group);
     rank.group = succeed_nccl_group(*old, {2}, cluster.options(rank.p, rank.p, 2, 2));

@@ -162,10 +162,22 @@ int exit_of(pid_t pid) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-std::size_t open_descriptors() {
+namespace {
+
+std::size_t entries(const char* folder) {
   std::size_t n = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++n;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++n;
   return n;
+}
+
+}  // namespace
+
+std::size_t open_descriptors() {
+  return entries("/proc/self/fd");
+}
+
+std::size_t running_threads() {
+  return entries("/proc/self/task");
 }
 
 }  // namespace troupe::collectives::testing

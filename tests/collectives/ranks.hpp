@@ -43,7 +43,8 @@ pid_t fork_rank(NativeGroupOptions options, const RankBody& body);
 /// Waits for the end of a process: its exit code, or minus the signal.
 int exit_of(pid_t pid);
 
-/// How many descriptors this process has open.
+/// How many descriptors this process has open, and how many threads.
 std::size_t open_descriptors();
+std::size_t running_threads();
 
 }  // namespace troupe::collectives::testing

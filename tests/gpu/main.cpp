@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
     failed += run_case("tree", ranks, gpus, check_tree);
     failed += run_case("moves", ranks, gpus, check_moves);
     failed += run_case("streams", ranks, gpus, check_streams);
-    if (ranks > 1) failed += run_case("abort, shrink, grow", ranks, gpus, check_membership);
+    if (ranks > 1) failed += run_case("abort, shrink, all again", ranks, gpus, check_membership);
     failed += run_case("graphs", ranks, gpus, check_graph);
     failed += run_case("above a piece, misaligned", ranks, gpus, check_large);
     if (ranks > 1) {

@@ -69,7 +69,8 @@ class Engine final : public train::TrainEngine {
     state_ = initial_state(seed_);
   }
 
-  std::size_t group_bytes(const std::vector<collectives::LeafInterval>& /*leaves*/) const override {
+  std::size_t group_bytes(const std::vector<collectives::LeafInterval>& /*leaves*/,
+                          bool /*gradients*/) const override {
     return 4096;
   }
   void attach(std::shared_ptr<collectives::ProcessGroup> group,
@@ -259,10 +260,11 @@ class Groups final : public train::GroupMaker {
             std::chrono::duration_cast<Duration>(std::chrono::duration<double>(settings.group_timeout_s))) {}
   std::string address() const override { return "its data address"; }
   std::shared_ptr<collectives::ProcessGroup> form(const train::GenerationPlan& plan, int rank,
-                                                  std::size_t bytes,
+                                                  train::TrainEngine& engine,
                                                   std::function<bool()> abandoned) override {
     const std::string key = run_ + "/group/" + to_string(plan.generation);
-    auto region = session_.open_region(key, bytes, "rank " + std::to_string(rank), true);
+    auto region =
+        session_.open_region(key, engine.group_bytes({}, true), "rank " + std::to_string(rank), true);
     auto& shared = process_.cluster.groups[plan.generation];
     if (!shared) shared = std::make_shared<Group>(process_.cluster, plan);
     shared->join(rank, process_, timeout_, abandoned);

@@ -238,7 +238,8 @@ void DriverMachine::start_generation(Instant now, Actions& out) {
       (follows ? plan.followers : plan.receivers).push_back(rank);
     const bool is_source = following_ && following_->source == trainer.ready.actor;
     if (trainer.holds && (plan.source < 0 || is_source)) plan.source = rank;
-    plan.members.push_back({trainer.ready.actor, trainer.ready.node, trainer.ready.data_address, leaves[r]});
+    const TrainerReady& ready = trainer.ready;
+    plan.members.push_back({ready.actor, ready.node, ready.data_address, leaves[r], ready.has_nccl});
   }
   following_.reset();
   failed_followings_ = 0;

@@ -89,6 +89,7 @@ struct TrainerReady {
   ActorId actor{};
   NodeId node{};
   std::string data_address;
+  bool has_nccl = false;
 };
 /// The process is gone: seen by its node (pidfd), or its node was declared dead.
 struct TrainerDown {

@@ -263,7 +263,7 @@ void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Traine
       feed(TrainerDown{id, reason});
     });
     trainer.tell<&Trainer::prepare>(trainers_data());
-    feed(TrainerReady{token, id, trainer.address().node, hello->data_address});
+    feed(TrainerReady{token, id, trainer.address().node, hello->data_address, hello->has_nccl});
   });
 }
 

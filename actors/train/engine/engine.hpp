@@ -60,14 +60,15 @@ class TrainEngine {
   /// As the seed makes it.
   virtual void install_initial() = 0;
 
-  /// Memory that batches will lie in, for copies to the device, until what it returns goes
-  /// (pinned_memory.hpp). Any thread.
+  /// Memory for copies to and from the device, until what it returns goes (pinned_memory.hpp). Any thread.
   virtual std::shared_ptr<const void> pin(std::span<std::byte> /*memory*/) { return nullptr; }
 
   // Steps (step_engine.hpp).
 
-  /// Bytes of the group's memory that its reductions take, where `leaves` are those of the ranks.
-  virtual std::size_t group_bytes(const std::vector<collectives::LeafInterval>& leaves) const = 0;
+  /// Bytes of the group's memory that its reductions take, where `leaves` are those of the ranks. Without
+  /// `gradients` another group reduces these.
+  virtual std::size_t group_bytes(const std::vector<collectives::LeafInterval>& leaves,
+                                  bool gradients) const = 0;
   /// `gradients`: the group that reduces them; null: `group` does (reducer.hpp).
   virtual void attach(std::shared_ptr<collectives::ProcessGroup> group,
                       std::shared_ptr<collectives::ProcessGroup> gradients) = 0;

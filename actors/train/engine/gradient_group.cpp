@@ -6,7 +6,6 @@
 #include "collectives/nccl/api.hpp"
 #include "collectives/nccl/nccl_group.hpp"
 #include "runtime/core/error.hpp"
-#include "runtime/core/log.hpp"
 
 namespace troupe::train {
 namespace {
@@ -23,7 +22,6 @@ class SharedAbort final : public collectives::AbortBoard {
     if (reason.empty()) return std::nullopt;
     return AbortReason{AbortKind::kRequested, std::move(reason)};
   }
-  bool may_block() const override { return false; }
 
  private:
   const std::shared_ptr<ProcessGroup> group_;
@@ -51,18 +49,6 @@ std::string said_by_first(ProcessGroup& group, const std::string& text) {
   return said_by_all(group, group.rank() == 0 ? text : "").front();
 }
 
-/// `missing`: why this trainer cannot take part; empty: it can.
-bool all_can(ProcessGroup& group, const std::string& missing) {
-  const auto said = said_by_all(group, missing);
-  const auto lacks = std::find_if(said.begin(), said.end(), [](const auto& why) { return !why.empty(); });
-  if (lacks == said.end()) return true;
-  if (group.rank() == 0) {
-    log(LogLevel::kInfo, "gradients go through the host's memory: the trainer of rank " +
-                             std::to_string(lacks - said.begin()) + ": " + *lacks);
-  }
-  return false;
-}
-
 }  // namespace
 
 std::string why_not_nccl(const GradientGroupOptions& options) {
@@ -71,25 +57,17 @@ std::string why_not_nccl(const GradientGroupOptions& options) {
   const bool several = std::adjacent_find(options.nodes.begin(), options.nodes.end(),
                                           std::not_equal_to<>()) != options.nodes.end();
   if (options.encrypt && several) return "they are to be encrypted between nodes, which NCCL does not do";
+  const auto& have = options.have_nccl;
+  const auto lacks = std::find(have.begin(), have.end(), false);
+  if (lacks != have.end())
+    return "the trainer of rank " + std::to_string(lacks - have.begin()) + " has no NCCL";
   return "";
 }
 
-std::shared_ptr<ProcessGroup> make_gradient_group(
-    std::shared_ptr<ProcessGroup> group, const GradientGroupOptions& options,
-    const std::function<const collectives::nccl::Api&()>& load) {
-  if (const std::string why = why_not_nccl(options); !why.empty()) {
-    if (group->rank() == 0 && options.trainer_gpus > 0)
-      log(LogLevel::kInfo, "gradients go through the host's memory: " + why);
-    return nullptr;
-  }
-  const collectives::nccl::Api* api = nullptr;
-  std::string missing;
-  try {
-    api = &load();
-  } catch (const Unavailable& error) {
-    missing = error.what();
-  }
-  if (!all_can(*group, missing)) return nullptr;
+std::shared_ptr<ProcessGroup> make_gradient_group(std::shared_ptr<ProcessGroup> group,
+                                                  const GradientGroupOptions& options,
+                                                  const GradientsBefore& before,
+                                                  const collectives::nccl::Api& api) {
   collectives::NcclGroupOptions nccl{.rank = group->rank(),
                                      .size = group->size(),
                                      .device = options.device,
@@ -113,12 +91,26 @@ std::shared_ptr<ProcessGroup> make_gradient_group(
   nccl.board = std::make_shared<SharedAbort>(group);
   nccl.messages = false;
   try {
-    return collectives::make_nccl_group(std::move(nccl), *api);
+    if (before.group) return collectives::succeed_nccl_group(*before.group, before.gone, std::move(nccl));
+    return collectives::make_nccl_group(std::move(nccl), api);
   } catch (const std::exception& error) {
     group->abort("rank " + std::to_string(group->rank()) +
                  " cannot make the gradients' group: " + error.what());
     throw;
   }
+}
+
+std::vector<int> ranks_gone(const std::vector<ActorId>& before, const std::vector<ActorId>& now) {
+  std::vector<int> gone;
+  std::size_t stayed = 0;
+  for (std::size_t r = 0; r < before.size(); ++r) {
+    if (stayed < now.size() && before[r] == now[stayed]) {
+      ++stayed;
+    } else {
+      gone.push_back(static_cast<int>(r));
+    }
+  }
+  return stayed == now.size() ? gone : std::vector<int>();
 }
 
 }  // namespace troupe::train

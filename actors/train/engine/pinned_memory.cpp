@@ -20,8 +20,9 @@ using GetErrorString = const char*(int);
 void say_refused(std::size_t bytes, const std::string& why) {
   static std::atomic<bool> said{false};
   if (said.exchange(true)) return;
-  log(LogLevel::kWarning, "batches are copied to the GPU more slowly: CUDA cannot pin " +
-                              std::to_string(bytes) + " bytes: " + why + " (see ulimit -l)");
+  log(LogLevel::kWarning,
+      "batches or gradients are copied more slowly between host and GPU: CUDA cannot pin " +
+          std::to_string(bytes) + " bytes: " + why + " (see ulimit -l)");
 }
 
 }  // namespace

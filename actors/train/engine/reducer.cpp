@@ -41,9 +41,11 @@ Reducer::~Reducer() {
   detach();
 }
 
-std::vector<Reducer::Allocation> Reducer::allocations() const {
+std::vector<Reducer::Allocation> Reducer::allocations(bool gradients) const {
   std::vector<Allocation> wanted;
-  for (const Bucket& bucket : buckets_) wanted.push_back({bucket.count, bucket.dtype});
+  if (gradients) {
+    for (const Bucket& bucket : buckets_) wanted.push_back({bucket.count, bucket.dtype});
+  }
   if (options_.allow_unused) wanted.push_back({parameters_.size(), DType::kInt32});
   return wanted;
 }

@@ -87,12 +87,13 @@ class Reducer {
   /// Gives the step up: no gradient stays, hooks do nothing.
   void abandon();
 
-  /// What attach() asks of the group's allocate_tree, in order: the size of its segment follows from it.
+  /// What attach() asks of the allocate_tree of `group`, in order: the size of its segment follows from it.
+  /// Without `gradients` another group reduces these.
   struct Allocation {
     std::size_t count = 0;  ///< elements
     collectives::DType dtype = collectives::DType::kFloat32;
   };
-  std::vector<Allocation> allocations() const;
+  std::vector<Allocation> allocations(bool gradients) const;
 
  private:
   struct BucketState;

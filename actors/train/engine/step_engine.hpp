@@ -89,7 +89,9 @@ class StepEngine {
   TrainingModel& model() { return *model_; }
 
   /// What attach() allocates of the group's segment: see native_tree_bytes.
-  std::vector<Reducer::Allocation> allocations() const { return reducer_.allocations(); }
+  std::vector<Reducer::Allocation> allocations(bool gradients) const {
+    return reducer_.allocations(gradients);
+  }
 
  private:
   enum class Phase { kIdle, kLeaves, kReduced };

@@ -117,9 +117,10 @@ class TorchEngine final : public TrainEngine {
   std::shared_ptr<const void> pin(std::span<std::byte> memory) override {
     return pin_memory(memory, device_);
   }
-  std::size_t group_bytes(const std::vector<collectives::LeafInterval>& leaves) const override {
+  std::size_t group_bytes(const std::vector<collectives::LeafInterval>& leaves,
+                          bool gradients) const override {
     std::size_t bytes = 0;
-    for (const auto& allocation : engine_.allocations())
+    for (const auto& allocation : engine_.allocations(gradients))
       bytes += collectives::native_tree_bytes(leaves, allocation.count, allocation.dtype);
     return bytes;
   }

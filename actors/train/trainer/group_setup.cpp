@@ -3,9 +3,12 @@
 #include <algorithm>
 
 #include "actors/train/engine/gradient_group.hpp"
+#include "actors/train/engine/pinned_region.hpp"
 #include "collectives/flight/flight_recorder.hpp"
 #include "collectives/native/native_group.hpp"
 #include "collectives/rendezvous/connect/mesh.hpp"
+#include "runtime/core/error.hpp"
+#include "runtime/core/log.hpp"
 
 namespace troupe::train {
 namespace {
@@ -39,25 +42,39 @@ class NativeGroups final : public GroupMaker {
 
   std::string address() const override { return troupe::to_string(listener_->endpoint()); }
 
-  std::shared_ptr<collectives::ProcessGroup> form(const GenerationPlan& plan, int rank, std::size_t bytes,
+  bool has_nccl() const override {
+    if (settings_.trainer_gpus < 1) return false;
+    try {
+      (void)collectives::nccl::real_api();
+      return true;
+    } catch (const Unavailable& error) {
+      log(LogLevel::kInfo, std::string("gradients go through the host's memory: ") + error.what());
+      return false;
+    }
+  }
+
+  std::shared_ptr<collectives::ProcessGroup> form(const GenerationPlan& plan, int rank, TrainEngine& engine,
                                                   std::function<bool()> abandoned) override {
+    const std::string why_not = why_not_nccl(gradients_of(plan));
+    over_nccl_ = why_not.empty();
+    if (!over_nccl_ && rank == 0 && settings_.trainer_gpus > 0)
+      log(LogLevel::kInfo, "gradients go through the host's memory: " + why_not);
+    forget_gradients(plan);
     collectives::NativeGroupOptions options;
     options.rank = rank;
     options.size = static_cast<int>(plan.members.size());
     options.generation = plan.generation;
     options.timeout = timeout();
-    options.data_bytes = bytes;
     for (const auto& member : plan.members) options.leaves.push_back(member.leaves);
+    options.data_bytes = engine.group_bytes(options.leaves, !over_nccl_);
     options.machines = nodes_of(plan);
     const std::string key = settings_.run + "/group/" + to_string(plan.generation);
-    const std::size_t region_bytes = collectives::native_region_bytes(options.machines, rank, bytes);
+    const std::size_t region_bytes =
+        collectives::native_region_bytes(options.machines, rank, options.data_bytes);
+    const auto pin = [&](std::span<std::byte> region) { return over_nccl_ ? nullptr : engine.pin(region); };
     // The first rank to leave takes the name back: nobody joins a generation that one has left.
-    options.region = std::shared_ptr<SharedMemory>(
-        new SharedMemory(session_.open_region(key, region_bytes, "rank " + std::to_string(rank), true)),
-        [session = session_, key](SharedMemory* region) {
-          delete region;
-          session.drop_region(key);
-        });
+    options.region = pin_region(session_.open_region(key, region_bytes, "rank " + std::to_string(rank), true),
+                                pin, [session = session_, key] { session.drop_region(key); });
     if (auto mesh = make_mesh(settings_, plan, options.machines, rank, listener_)) {
       const collectives::WaitOptions wait{.timeout = kConnectTime, .aborted = std::move(abandoned)};
       options.remote = mesh->meet(collectives::native_peers(options.machines, rank), wait).value();
@@ -70,15 +87,36 @@ class NativeGroups final : public GroupMaker {
 
   std::shared_ptr<collectives::ProcessGroup> form_gradients(
       const GenerationPlan& plan, const std::shared_ptr<collectives::ProcessGroup>& group) override {
-    auto made = make_gradient_group(group, {.trainer_gpus = settings_.trainer_gpus,
-                                            .encrypt = settings_.encrypt_data_plane,
-                                            .nodes = nodes_of(plan),
-                                            .timeout = timeout()});
-    if (made) collectives::flight::record(*made, {.group = settings_.run + "/gradients"});
+    if (!over_nccl_) return nullptr;
+    // Whatever comes of it: nobody shrinks a group twice.
+    const GradientsBefore before = std::exchange(before_, {});
+    auto made = make_gradient_group(group, gradients_of(plan), before, collectives::nccl::real_api());
+    collectives::flight::record(*made, {.group = settings_.run + "/gradients"});
+    before_.group = made;
+    members_ = actors_of(plan);
     return made;
   }
 
  private:
+  /// Keeps the gradients' group of the generation before where `plan` has the rest of its ranks.
+  void forget_gradients(const GenerationPlan& plan) {
+    before_.gone = ranks_gone(members_, actors_of(plan));
+    if (!over_nccl_ || before_.gone.empty()) before_ = {};
+  }
+  GradientGroupOptions gradients_of(const GenerationPlan& plan) const {
+    GradientGroupOptions options{.trainer_gpus = settings_.trainer_gpus,
+                                 .encrypt = settings_.encrypt_data_plane,
+                                 .nodes = nodes_of(plan),
+                                 .have_nccl = {},
+                                 .timeout = timeout()};
+    for (const auto& member : plan.members) options.have_nccl.push_back(member.has_nccl);
+    return options;
+  }
+  static std::vector<ActorId> actors_of(const GenerationPlan& plan) {
+    std::vector<ActorId> actors;
+    for (const auto& member : plan.members) actors.push_back(member.actor);
+    return actors;
+  }
   /// By rank: the first rank of its node.
   static std::vector<int> nodes_of(const GenerationPlan& plan) {
     std::vector<int> nodes;
@@ -96,6 +134,9 @@ class NativeGroups final : public GroupMaker {
   const Session session_;
   const RunSettings settings_;
   const std::shared_ptr<const collectives::DataListener> listener_;
+  bool over_nccl_ = false;        ///< gradients, in this generation
+  GradientsBefore before_;        ///< the last group of them, for the next generation
+  std::vector<ActorId> members_;  ///< of that one, by rank
 };
 
 }  // namespace

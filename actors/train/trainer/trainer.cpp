@@ -68,7 +68,8 @@ class Trainer::Work {
 
   /// REQUIRES: before prepare().
   TrainerHello hello() {
-    return {::getpid(), groups_->address(), engine_->numerics(), hash_layout(engine_->state().parts)};
+    return {::getpid(), groups_->address(), engine_->numerics(), hash_layout(engine_->state().parts),
+            groups_->has_nccl()};
   }
 
   void prepare(const DataInfo& info) {
@@ -196,9 +197,7 @@ class Trainer::Work {
       group_.reset();
     }
     engine_->detach();
-    std::vector<collectives::LeafInterval> leaves;
-    for (const auto& member : plan_.members) leaves.push_back(member.leaves);
-    auto group = groups_->form(plan_, rank_, engine_->group_bytes(leaves), [this] { return abandoned(); });
+    auto group = groups_->form(plan_, rank_, *engine_, [this] { return abandoned(); });
     {
       const Hold hold(mutex_);
       group_ = group;

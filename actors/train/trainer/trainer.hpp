@@ -22,6 +22,7 @@ struct TrainerHello {
   std::string data_address;
   std::string numerics;          ///< fingerprint: an exact job takes no trainer that computes otherwise
   std::vector<PartHash> layout;  ///< of its state as model() and optimizer() made it: the same in all
+  bool has_nccl = false;         ///< GroupMaker::has_nccl
 };
 
 /// Isolated. Orders are taken in the actor's thread while another one computes, so an order never waits for a

@@ -7,6 +7,7 @@
 #include "actors/train/engine/leaf_results.hpp"
 #include "actors/train/engine/numerics.hpp"
 #include "actors/train/engine/pinned_memory.hpp"
+#include "actors/train/engine/pinned_region.hpp"
 #include "runtime/core/error.hpp"
 #include "tests/actors/train/recording_device.hpp"
 #include "tests/actors/train/train_jobs.hpp"
@@ -147,6 +148,32 @@ TEST_CASE(
   CHECK_FALSE(pin_memory(memory, torch::kCPU, cuda_double));
   CHECK_FALSE(pin_memory(memory, gpu, [](const char*) -> void* { return nullptr; }));
   CHECK(told_cuda().empty());
+}
+
+TEST_CASE("a generation's memory is pinned as a whole, and unpinned before it goes") {
+  told_cuda().clear();
+  cuda_answers = 0;
+  const c10::Device gpu(c10::DeviceType::CUDA, 0);
+  const auto pin = [&](std::span<std::byte> memory) { return pin_memory(memory, gpu, cuda_double); };
+  auto region = pin_region(SharedMemory::create("a generation", 3 * 4096, false).value(), pin,
+                           [] { told_cuda().emplace_back("drop"); });
+  REQUIRE(region->data() != nullptr);
+  std::shared_ptr<SharedMemory> other = region;
+  region.reset();
+  CHECK(told_cuda() == Lines{"pin 12288"});
+  other.reset();
+  CHECK(told_cuda() == Lines{"pin 12288", "unpin", "drop"});
+}
+
+TEST_CASE("where another group reduces gradients, the trainers' own has no memory for them") {
+  const StepEngine engine(make_training_model(SmallJob{}, 7), {.logical_ranks = 4, .seed = 7});
+  CHECK_FALSE(engine.allocations(true).empty());
+  CHECK(engine.allocations(false).empty());
+  ReducerOptions unused;
+  unused.allow_unused = true;
+  const StepEngine counts(make_training_model(SmallJob{}, 7),
+                          {.logical_ranks = 4, .seed = 7, .reducer = unused});
+  CHECK(counts.allocations(false).size() == 1);  // which parameters were used
 }
 
 /// Trains some steps and returns the state's hash.

@@ -3,6 +3,7 @@
 #include "actors/train/engine/gradient_group.hpp"
 
 #include <catch2/catch.hpp>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -69,19 +70,27 @@ std::string hash_of_one(std::uint64_t steps, bool buffers) {
   return alone.hash();
 }
 
-GradientGroupOptions options_for(int rank) {
-  return {.trainer_gpus = 1, .device = rank, .timeout = 30s};
+/// Who is in a generation: process p computes on device p of the double.
+struct Members {
+  std::vector<int> processes;  ///< by rank
+  std::uint32_t counter = 1;   ///< of the generation
+  std::function<GradientsBefore(int process)> before{};
+};
+Members members(int ranks, std::uint32_t counter = 1) {
+  Members all{.processes = {}, .counter = counter};
+  for (int p = 0; p < ranks; ++p) all.processes.push_back(p);
+  return all;
 }
 
-/// The trainers' own groups, of `ranks` threads. Gives each the group of gradients beside it.
+/// Threads as trainers: gives each their own group, and the group of gradients beside it. What each threw.
 using Body =
     std::function<void(std::shared_ptr<ProcessGroup> group, std::shared_ptr<ProcessGroup> gradients)>;
-std::vector<std::string> run_ranks(int ranks, NcclDouble& library, const Body& body,
-                                   std::uint32_t counter = 1) {
+std::vector<std::string> run_ranks(const Members& generation, NcclDouble& library, const Body& body) {
   set_up_numerics();
+  const int ranks = static_cast<int>(generation.processes.size());
   collectives::testing::Layout layout;
   layout.leaves = collectives::deal_leaves(kLeaves, ranks);
-  layout.generation = {1, counter};
+  layout.generation = {1, generation.counter};
   auto all = collectives::testing::options_of(ranks, layout);
   std::vector<std::string> thrown(all.size());
   std::vector<std::thread> threads;
@@ -89,9 +98,10 @@ std::vector<std::string> run_ranks(int ranks, NcclDouble& library, const Body& b
     threads.emplace_back([&, r] {
       try {
         const std::shared_ptr<ProcessGroup> group = collectives::make_native_group(std::move(all[r]));
-        const int rank = static_cast<int>(r);
-        auto gradients = make_gradient_group(
-            group, options_for(rank), [&]() -> const collectives::nccl::Api& { return library.api(rank); });
+        const int p = generation.processes[r];
+        auto gradients =
+            make_gradient_group(group, {.trainer_gpus = 1, .device = p, .timeout = 30s},
+                                generation.before ? generation.before(p) : GradientsBefore{}, library.api(p));
         body(group, std::move(gradients));
       } catch (const std::exception& error) {
         thrown[r] = error.what();
@@ -101,6 +111,44 @@ std::vector<std::string> run_ranks(int ranks, NcclDouble& library, const Body& b
   for (auto& thread : threads) thread.join();
   return thrown;
 }
+
+/// Generations of one job, whose trainers keep their group of gradients for the next one.
+struct Generations {
+  NcclDouble library;
+  std::map<int, std::shared_ptr<ProcessGroup>> kept{};  ///< by process
+  std::vector<int> processes{};                         ///< of the last one, by rank
+  std::uint32_t counter = 0;
+
+  /// The next one, of these processes; those that are not among them are gone. `body` has the rank's process.
+  using NextBody =
+      std::function<void(int process, ProcessGroup& group, const std::shared_ptr<ProcessGroup>& gradients)>;
+  void next(const std::vector<int>& with, const NextBody& body) {
+    const auto ids = [](const std::vector<int>& of) {
+      std::vector<ActorId> actors;
+      for (const int p : of) actors.push_back({static_cast<std::uint64_t>(p) + 1});
+      return actors;
+    };
+    const std::vector<int> gone = ranks_gone(ids(processes), ids(with));
+    auto groups = std::exchange(kept, {});
+    for (const int p : with) kept[p] = nullptr;  // so that no thread changes the map
+    const auto before = [&](int p) {
+      return gone.empty() ? GradientsBefore{} : GradientsBefore{std::move(groups.at(p)), gone};
+    };
+    if (gone.empty()) groups.clear();
+    const auto thrown = run_ranks({with, ++counter, before}, library, [&](auto group, auto gradients) {
+      const int p = with[static_cast<std::size_t>(group->rank())];
+      body(p, *group, gradients);
+      group->barrier()->wait();
+      kept.at(p) = std::move(gradients);
+    });
+    for (const auto& what : thrown) CHECK(what == "");
+    processes = with;
+  }
+  /// How often process p made a communicator: from another one, and from scratch.
+  std::pair<int, int> made(int p) const {
+    return {library.calls(p, "ncclCommShrink"), library.calls(p, "ncclCommInitRankConfig")};
+  }
+};
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
@@ -113,7 +161,7 @@ TEST_CASE("gradients over NCCL have the bits of the trainers' own group, for any
     CAPTURE(ranks);
     NcclDouble library;
     std::vector<std::string> hashes(static_cast<std::size_t>(ranks));
-    const auto thrown = run_ranks(ranks, library, [&](auto group, auto gradients) {
+    const auto thrown = run_ranks(members(ranks), library, [&](auto group, auto gradients) {
       REQUIRE(gradients);
       Trained trained;
       group->barrier()->wait();  // a step seeds LibTorch's generator
@@ -139,7 +187,7 @@ TEST_CASE("a step whose gradients cannot be reduced is not applied, and runs aga
   NcclDouble library;
   std::vector<std::unique_ptr<Trained>> trained(2);
   std::vector<std::string> after(2), before(2);
-  const auto thrown = run_ranks(2, library, [&](auto group, auto gradients) {
+  const auto thrown = run_ranks(members(2), library, [&](auto group, auto gradients) {
     const auto rank = static_cast<std::size_t>(group->rank());
     trained[rank] = std::make_unique<Trained>(false);
     group->barrier()->wait();  // a step seeds LibTorch's generator
@@ -175,17 +223,14 @@ TEST_CASE("a step whose gradients cannot be reduced is not applied, and runs aga
     CHECK(after[rank] == before[rank]);
   }
   // The next generation.
-  const auto again = run_ranks(
-      2, library,
-      [&](auto group, auto gradients) {
-        Trained& one = *trained[static_cast<std::size_t>(group->rank())];
-        one.engine->attach(group, gradients);
-        for (std::uint64_t step = 1; step < 3; ++step) one.step(*group, step);
-        CHECK(one.hash() == expected);
-        one.engine->detach();
-        group->barrier()->wait();
-      },
-      2);
+  const auto again = run_ranks(members(2, 2), library, [&](auto group, auto gradients) {
+    Trained& one = *trained[static_cast<std::size_t>(group->rank())];
+    one.engine->attach(group, gradients);
+    for (std::uint64_t step = 1; step < 3; ++step) one.step(*group, step);
+    CHECK(one.hash() == expected);
+    one.engine->detach();
+    group->barrier()->wait();
+  });
   for (const auto& what : again) CHECK(what == "");
   trained.clear();
   CHECK(library.misuse() == std::vector<std::string>{});
@@ -193,7 +238,7 @@ TEST_CASE("a step whose gradients cannot be reduced is not applied, and runs aga
 
 TEST_CASE("an error of NCCL is one of the trainers' group, with its words") {
   NcclDouble library;
-  const auto thrown = run_ranks(2, library, [&](auto group, auto gradients) {
+  const auto thrown = run_ranks(members(2), library, [&](auto group, auto gradients) {
     const collectives::Buffer buffer = gradients->allocate(8, collectives::DType::kFloat32);
     if (group->rank() == 1) library.async_error(1, 6);
     try {
@@ -206,26 +251,97 @@ TEST_CASE("an error of NCCL is one of the trainers' group, with its words") {
   for (const auto& what : thrown) CHECK_THAT(what, Catch::Contains("ncclCommGetAsyncError on rank 1"));
 }
 
-TEST_CASE("where one trainer has no NCCL, none uses it") {
-  NcclDouble library;
-  set_up_numerics();
-  collectives::testing::run(3, {}, [&](ProcessGroup& of) {
-    const std::shared_ptr<ProcessGroup> group(&of, [](ProcessGroup*) {});
-    const auto load = [&]() -> const collectives::nccl::Api& {
-      if (of.rank() == 2) throw_error({ErrorCode::kUnavailable, "the nccl backend is not there", "no", ""});
-      return library.api(of.rank());
+TEST_CASE("survivors of a generation shrink its communicator, and train on with the same bits") {
+  const std::string expected = hash_of_one(6, false);
+  Generations job;
+  std::map<int, std::unique_ptr<Trained>> trained;
+  for (const int p : {0, 1, 2}) trained[p] = std::make_unique<Trained>(false);
+  const auto train = [&](std::uint64_t from) {
+    return [&, from](int p, ProcessGroup& group, const std::shared_ptr<ProcessGroup>& gradients) {
+      const std::shared_ptr<ProcessGroup> own(&group, [](ProcessGroup*) {});
+      group.barrier()->wait();  // a step seeds LibTorch's generator
+      trained[p]->engine->attach(own, gradients);
+      for (std::uint64_t step = from; step < from + 2; ++step) trained[p]->step(group, step);
+      trained[p]->engine->detach();
     };
-    if (make_gradient_group(group, options_for(of.rank()), load))
-      throw std::runtime_error("a group was made");
-    group->barrier()->wait();  // which is as good as before
-  });
-  CHECK(library.calls(0, "ncclCommInitRankConfig") == 0);
+  };
+  job.next({0, 1, 2}, train(0));
+  job.next({0, 2}, train(2));
+  for (const int p : {0, 2}) CHECK(job.made(p) == std::pair(1, 1));
+  // A trainer more: all start from scratch. The newcomer has the state.
+  trained[3] = std::make_unique<Trained>(false);
+  trained[3]->engine->state().install(trained[0]->engine->state().view().parts).value();
+  job.next({0, 2, 3}, train(4));
+  for (const int p : {0, 2}) CHECK(job.made(p) == std::pair(1, 2));
+  CHECK(job.made(3) == std::pair(0, 1));
+  for (const int p : {0, 2, 3}) CHECK(trained[p]->hash() == expected);
+  trained.clear();
+  job.kept.clear();
+  CHECK(job.library.misuse() == std::vector<std::string>{});
+  CHECK(job.library.leaked() == "");
+}
+
+TEST_CASE(
+    "survivors start from scratch where NCCL keeps an error of the dead one, or one has no group before") {
+  const bool error = GENERATE(true, false);
+  Generations job;
+  const auto reduce = [](int, ProcessGroup&, const std::shared_ptr<ProcessGroup>& gradients) {
+    const collectives::Buffer buffer = gradients->allocate(8, collectives::DType::kFloat32);
+    gradients->all_reduce(buffer, {})->wait_for(Duration::max());
+  };
+  job.next({0, 1, 2}, reduce);
+  if (error) {
+    job.library.async_error(2, 6);  // ncclRemoteError
+  } else {
+    job.kept.at(2).reset();  // its last generation failed where the others' did not
+  }
+  job.next({0, 2}, reduce);
+  for (const int p : {0, 2}) CHECK(job.made(p) == std::pair(0, 2));
+  job.kept.clear();
+  CHECK(job.library.misuse() == std::vector<std::string>{});
+}
+
+TEST_CASE("a thousand generations, of which every other one shrinks, leave nothing behind") {
+  Generations job;
+  const auto reduce = [](int, ProcessGroup&, const std::shared_ptr<ProcessGroup>& gradients) {
+    const collectives::Buffer buffer = gradients->allocate(8, collectives::DType::kFloat32);
+    gradients->all_reduce(buffer, {})->wait_for(Duration::max());
+  };
+  using collectives::testing::open_descriptors, collectives::testing::running_threads;
+  std::size_t descriptors = 0, threads = 0;
+  std::string kept;
+  for (int i = 0; i < 500; ++i) {
+    job.next({0, 1, 2}, reduce);
+    job.next({0, 1}, reduce);
+    if (i != 9) continue;
+    descriptors = open_descriptors();
+    threads = running_threads();
+    kept = job.library.leaked();
+  }
+  CHECK(job.made(0) == std::pair(500, 500));
+  CHECK(open_descriptors() == descriptors);
+  CHECK(running_threads() == threads);
+  CHECK(job.library.leaked() == kept);
+  job.kept.clear();
+  CHECK(job.library.leaked() == "");
+  CHECK(job.library.misuse() == std::vector<std::string>{});
+}
+
+TEST_CASE("the ranks that a list of trainers has lost") {
+  using Actors = std::vector<ActorId>;
+  const Actors before = {{7}, {3}, {9}, {5}};
+  CHECK(ranks_gone(before, {{7}, {9}}) == std::vector{1, 3});
+  CHECK(ranks_gone(before, {{5}}) == std::vector{0, 1, 2});
+  CHECK(ranks_gone(before, before).empty());
+  CHECK(ranks_gone(before, {{9}, {7}}).empty());       // in another order
+  CHECK(ranks_gone(before, {{7}, {9}, {4}}).empty());  // with somebody new
+  CHECK(ranks_gone({}, before).empty());
 }
 
 TEST_CASE("a trainer that cannot make the group of gradients ends the others' wait, with its reason") {
   NcclDouble library;
   library.fail_call(1, "ncclCommInitRankConfig", 3);
-  const auto thrown = run_ranks(2, library, [](auto, auto) {});
+  const auto thrown = run_ranks(members(2), library, [](auto, auto) {});
   for (const auto& what : thrown) {
     CAPTURE(what);
     CHECK(contains(what, "ncclCommInitRankConfig"));
@@ -238,6 +354,10 @@ TEST_CASE("NCCL is for whole GPUs, and for what may go between nodes as it is") 
   options.encrypt = true;
   CHECK(contains(why_not_nccl(options), "encrypted"));
   options.nodes = {0, 0, 0};
+  CHECK(why_not_nccl(options).empty());
+  options.have_nccl = {true, true, false};
+  CHECK(contains(why_not_nccl(options), "the trainer of rank 2 has no NCCL"));
+  options.have_nccl = {true, true, true};
   CHECK(why_not_nccl(options).empty());
   options.trainer_gpus = 0.5;
   CHECK(contains(why_not_nccl(options), "share a GPU"));
