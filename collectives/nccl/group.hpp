@@ -20,7 +20,9 @@ class NcclGroup final : public ProcessGroup {
   /// Waits for what is in flight, which has a deadline, and frees everything.
   ~NcclGroup() override;
 
+  ProcessGroup& host_group() override;
   std::string abort_reason() const override { return core_->abort_reason(); }
+  void await_quiet() override;
 
   // For the next generation (membership.cpp).
   Core& core() { return *core_; }
@@ -45,6 +47,7 @@ class NcclGroup final : public ProcessGroup {
 
   std::byte* allocate_bytes(std::size_t bytes);
   void free_allocations();
+  void synchronize();
   void end();
 
   std::shared_ptr<Work> message(const Op& op);

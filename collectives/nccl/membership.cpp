@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "collectives/nccl/beside_host.hpp"
 #include "collectives/nccl/group.hpp"
 #include "runtime/core/error.hpp"
 #include "runtime/core/hex.hpp"
@@ -17,6 +18,7 @@ namespace {
 }
 
 void check_options(NcclGroupOptions& options) {
+  use_host(options);
   options.leaves = checked_leaves("nccl", options.rank, options.size, std::move(options.leaves));
   if (options.timeout <= Duration::zero()) refuse_options("the timeout is not positive", "give nanoseconds");
   if (options.hosts.empty()) options.hosts.assign(options.leaves.size(), 0);
@@ -106,10 +108,10 @@ class Maker {
                                                  .board = options_.board})) {}
 
   std::unique_ptr<ProcessGroup> make() {
-    const OnDevice on(caller_, options_.device);
-    if (options_.share_gpu) api_.nccl.allow_shared_gpu(options_.rank);
-    core_->start();
     try {
+      const OnDevice on(caller_, options_.device);
+      if (options_.share_gpu) api_.nccl.allow_shared_gpu(options_.rank);
+      core_->start();
       const Invitation invitation = exchange();
       for (std::size_t i = 0; i < communicators(); ++i) join(invitation, i);
       auto group = std::make_unique<NcclGroup>(options_, core_, made_);

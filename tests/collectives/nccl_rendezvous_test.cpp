@@ -7,7 +7,6 @@
 
 #include "collectives/nccl/api.hpp"
 #include "collectives/rendezvous/backends.hpp"
-#include "collectives/rendezvous/store_board.hpp"
 #include "tests/collectives/nccl_ranks.hpp"
 #include "tests/collectives/rendezvous_ranks.hpp"
 
@@ -63,26 +62,6 @@ std::vector<std::string> init_nccl(NcclCluster& cluster, int size, int machines,
   for (auto& thread : threads) thread.join();
   return thrown;
 }
-
-/// A store in this process.
-class LocalStore final : public Store {
- public:
-  void set(const std::string& key, std::string_view value) override { map_[key] = value; }
-  std::string set_once(const std::string& key, std::string_view value) override {
-    return map_.try_emplace(key, value).first->second;
-  }
-  std::optional<std::string> find(const std::string& key, Duration) override {
-    if (gone) throw Unavailable({ErrorCode::kUnavailable, "the store is gone", "", ""});
-    const auto found = map_.find(key);
-    return found == map_.end() ? std::nullopt : std::optional(found->second);
-  }
-  std::int64_t add(const std::string&, std::int64_t) override { return 0; }
-  std::int64_t erase(const std::string&) override { return 0; }
-  bool gone = false;
-
- private:
-  std::map<std::string, std::string> map_;
-};
 
 }  // namespace
 
@@ -151,29 +130,4 @@ TEST_CASE("nccl by name: a rank without a GPU is an error on all, which names it
   for (auto& thread : threads) thread.join();
   for (const std::string& what : thrown) CHECK_THAT(what, Catch::Contains("rank 1 has no GPU"));
   check_double(cluster.library);
-}
-
-TEST_CASE("a board in a store: the first reason stays, on every rank") {
-  const auto store = std::make_shared<LocalStore>();
-  StoreBoard first(store), second(store), third(store);
-  CHECK_FALSE(first.read());
-  first.post(AbortKind::kTimeout, "too late");
-  second.post(AbortKind::kRequested, "I, too");
-  for (StoreBoard* board : {&first, &second, &third}) {
-    const auto reason = board->read();
-    REQUIRE(reason);
-    CHECK(reason->kind == AbortKind::kTimeout);
-    CHECK(reason->text == "too late");
-  }
-
-  const auto other = std::make_shared<LocalStore>();
-  StoreBoard asks(other);
-  other->gone = true;
-  CHECK_FALSE(asks.read());  // who watches the store says more
-
-  const auto odd = std::make_shared<LocalStore>();
-  odd->set("abort", "99 what is this");
-  const auto reason = StoreBoard(odd).read();
-  REQUIRE(reason);
-  CHECK(reason->kind == AbortKind::kUnknown);
 }

@@ -1,10 +1,9 @@
 #include "actors/train/engine/gradient_group.hpp"
 
 #include <algorithm>
-#include <cstdint>
 
 #include "collectives/nccl/api.hpp"
-#include "collectives/nccl/nccl_group.hpp"
+#include "collectives/nccl/beside_host.hpp"
 #include "runtime/core/error.hpp"
 #include "runtime/core/log.hpp"
 
@@ -13,47 +12,9 @@ namespace {
 
 using collectives::ProcessGroup;
 
-/// What is told to one group is told to the other.
-class SharedAbort final : public collectives::AbortBoard {
- public:
-  explicit SharedAbort(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
-  void post(AbortKind, const std::string& reason) override { group_->abort(reason); }
-  std::optional<AbortReason> read() override {
-    std::string reason = group_->abort_reason();
-    if (reason.empty()) return std::nullopt;
-    return AbortReason{AbortKind::kRequested, std::move(reason)};
-  }
-  bool may_block() const override { return false; }
-
- private:
-  const std::shared_ptr<ProcessGroup> group_;
-};
-
-/// What every rank says, by rank, on every rank.
-std::vector<std::string> said_by_all(ProcessGroup& group, const std::string& mine) {
-  const auto ranks = static_cast<std::size_t>(group.size());
-  std::vector<std::size_t> sizes(ranks);
-  group.all_gather(std::vector<std::size_t>{mine.size()}, sizes)->wait();
-  std::size_t all = 0;
-  for (const std::size_t size : sizes) all += size;
-  std::vector<char> own(mine.begin(), mine.end()), text(all);
-  group.all_gather(own, text, sizes)->wait();
-  std::vector<std::string> said;
-  auto at = text.begin();
-  for (const std::size_t size : sizes) {
-    said.emplace_back(at, at + static_cast<std::ptrdiff_t>(size));
-    at += static_cast<std::ptrdiff_t>(size);
-  }
-  return said;
-}
-
-std::string said_by_first(ProcessGroup& group, const std::string& text) {
-  return said_by_all(group, group.rank() == 0 ? text : "").front();
-}
-
 /// `missing`: why this trainer cannot take part; empty: it can.
 bool all_can(ProcessGroup& group, const std::string& missing) {
-  const auto said = said_by_all(group, missing);
+  const auto said = collectives::said_by_all(group, missing);
   const auto lacks = std::find_if(said.begin(), said.end(), [](const auto& why) { return !why.empty(); });
   if (lacks == said.end()) return true;
   if (group.rank() == 0) {
@@ -98,27 +59,9 @@ std::shared_ptr<ProcessGroup> make_gradient_group(
                                      .name = "gradients",
                                      .generation = group->generation(),
                                      .timeout = options.timeout};
-  nccl.exchange = [group](const std::string& mine, const collectives::NcclGroupOptions::Answer& answer) {
-    const auto said = said_by_all(*group, mine);
-    if (group->rank() != 0) return said_by_first(*group, "");
-    std::string answered;
-    try {
-      answered = answer(said);
-    } catch (const std::exception& error) {
-      group->abort(std::string("rank 0 cannot make the gradients' group: ") + error.what());
-      throw;
-    }
-    return said_by_first(*group, answered);
-  };
-  nccl.board = std::make_shared<SharedAbort>(group);
+  nccl.host = group;
   nccl.messages = false;
-  try {
-    return collectives::make_nccl_group(std::move(nccl), *api);
-  } catch (const std::exception& error) {
-    group->abort("rank " + std::to_string(group->rank()) +
-                 " cannot make the gradients' group: " + error.what());
-    throw;
-  }
+  return collectives::make_nccl_group(std::move(nccl), *api);
 }
 
 }  // namespace troupe::train
