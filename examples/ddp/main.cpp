@@ -45,9 +45,9 @@ void run(const std::string& backend, const std::string& url, const std::string& 
     sampler.set_epoch(epoch);
     torch::Tensor loss;
     for (auto& batch : *loader) {
+      const torch::Tensor input = batch.data.to(device), target = batch.target.to(device);
       optimizer.zero_grad();
-      loss =
-          torch::nn::functional::cross_entropy(ddp->forward(batch.data.to(device)), batch.target.to(device));
+      loss = torch::nn::functional::cross_entropy(ddp->forward(input), target);
       loss.backward();  // gradients are averaged over the ranks when it returns
       optimizer.step();
     }
