@@ -70,13 +70,17 @@ std::vector<std::byte*> ProcessGroup::reserve(std::size_t, DType, bool tree) {
   refuse(tree ? "allocate_tree" : "allocate");
 }
 
+void ProcessGroup::throw_if_aborted() const {
+  std::string reason = abort_reason();
+  if (reason.empty()) return;
+  throw CollectiveAborted(
+      {ErrorCode::kAborted, group_called(facts_.name) + " was aborted", std::move(reason), kAfterAbort});
+}
+
 void ProcessGroup::check_allocation(std::string_view call, std::size_t count) const {
   check_count(call, count);
   // Others do not allocate any more, so that the next operation on it would be the first to say so.
-  if (std::string reason = abort_reason(); !reason.empty()) {
-    throw CollectiveAborted(
-        {ErrorCode::kAborted, group_called(facts_.name) + " was aborted", std::move(reason), kAfterAbort});
-  }
+  throw_if_aborted();
 }
 
 Buffer ProcessGroup::allocate(std::size_t count, DType dtype) {

@@ -70,6 +70,11 @@ class ProcessGroup {
   /// This rank's leaves. A group without logical ranks has one leaf a rank.
   LeafInterval leaves() const { return facts_.leaves[static_cast<std::size_t>(facts_.rank)]; }
   const GroupFacts& facts() const { return facts_; }
+  /// The group of the same ranks for what lies in the host's memory: this one, or beside a group of GPUs that
+  /// init_process_group made a native one. Its operations have an order of their own. Both end together: an
+  /// abort of either is one of both, with its reason. It lives as long as this group and makes no others.
+  /// Throws BadConfig where a group of GPUs was made without one.
+  virtual ProcessGroup& host_group() { return *this; }
 
   /// Memory for a reduction on the leaf tree. Collective: every rank allocates the same counts in the same
   /// order, and the group's segment must have room (its options say how much). 64-byte aligned. Throws
@@ -236,6 +241,12 @@ class ProcessGroup {
   void abort(const std::string& reason);
   /// The first reason, or empty while the group is good.
   virtual std::string abort_reason() const = 0;
+  /// Throws CollectiveAborted, with the reason, once the group was aborted.
+  void throw_if_aborted() const;
+  /// Of a group that was aborted, and at once of another: returns when none of its operations is at anybody's
+  /// memory any more. On a GPU kernels may still run when their operations have thrown. Takes at most the
+  /// group's timeout; throws Timeout, or Unavailable for an error of the device.
+  virtual void await_quiet() {}
 
   /// A group of `ranks` of this one, in ascending order, whatever the order of the list. Every rank of this
   /// group calls it, with the same list and in the same order of calls; those that are not in the list get

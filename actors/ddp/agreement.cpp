@@ -8,6 +8,8 @@
 #include <sstream>
 #include <utility>
 
+#include "actors/ddp/comm_hook.hpp"
+#include "actors/ddp/device_streams.hpp"
 #include "runtime/core/error.hpp"
 
 namespace troupe::train {
@@ -68,6 +70,33 @@ std::string broadcast_text(collectives::ProcessGroup& group, std::string text, i
                   "only " + (more ? std::string("rank 0") : other) + " has " + extra.name, todo);
 }
 
+void broadcast_pieces(collectives::ProcessGroup& group, const std::vector<torch::Tensor>& tensors, int root) {
+  const bool is_root = group.rank() == root;
+  // By dtype, coalesced; a tensor with gaps is copied through a dense one.
+  std::map<torch::ScalarType, std::vector<torch::Tensor>> by_type;
+  for (const torch::Tensor& tensor : tensors) {
+    if (tensor.numel() != 0) by_type[tensor.scalar_type()].push_back(tensor);
+  }
+  for (auto& [type, of_type] : by_type) {
+    for (std::size_t begin = 0; begin < of_type.size();) {
+      std::size_t end = begin;
+      std::size_t bytes = 0;
+      while (end < of_type.size() && (end == begin || bytes + of_type[end].nbytes() <= kPiece_bytes))
+        bytes += of_type[end++].nbytes();
+      std::vector<torch::Tensor> flat;
+      for (std::size_t i = begin; i < end; ++i) flat.push_back(of_type[i].detach().reshape({-1}));
+      const torch::Tensor piece = torch::cat(flat);
+      broadcast_tensor(group, piece.view(torch::kUInt8), root);
+      std::int64_t at = 0;
+      for (std::size_t i = begin; i < end && !is_root; ++i) {
+        of_type[i].detach().copy_(piece.narrow(0, at, of_type[i].numel()).view(of_type[i].sizes()));
+        at += of_type[i].numel();
+      }
+      begin = end;
+    }
+  }
+}
+
 }  // namespace
 
 Fact fact_of(const char* kind, const NamedTensor& tensor) {
@@ -94,35 +123,10 @@ void broadcast_tensors(collectives::ProcessGroup& group, const std::vector<torch
                        int root) {
   if (group.size() == 1) return;
   const torch::NoGradGuard no_grad;
-  const bool is_root = group.rank() == root;
-  // By dtype, coalesced; a tensor with gaps is copied through a dense one.
-  std::map<torch::ScalarType, std::vector<torch::Tensor>> by_type;
-  for (const torch::Tensor& tensor : tensors) {
-    if (tensor.numel() != 0) by_type[tensor.scalar_type()].push_back(tensor);
-  }
-  for (auto& [type, of_type] : by_type) {
-    for (std::size_t begin = 0; begin < of_type.size();) {
-      std::size_t end = begin;
-      std::size_t bytes = 0;
-      while (end < of_type.size() && (end == begin || bytes + of_type[end].nbytes() <= kPiece_bytes))
-        bytes += of_type[end++].nbytes();
-      std::vector<torch::Tensor> flat;
-      for (std::size_t i = begin; i < end; ++i) flat.push_back(of_type[i].detach().reshape({-1}));
-      const torch::Tensor piece = torch::cat(flat);
-      collectives::Buffer buffer;
-      buffer.data = piece.data_ptr();
-      buffer.count = piece.nbytes();
-      buffer.dtype = collectives::DType::kUInt8;
-      if (piece.is_cuda()) buffer.device = {collectives::DeviceKind::kCuda, piece.device().index()};
-      group.broadcast(buffer, root)->wait();
-      std::int64_t at = 0;
-      for (std::size_t i = begin; i < end && !is_root; ++i) {
-        of_type[i].detach().copy_(piece.narrow(0, at, of_type[i].numel()).view(of_type[i].sizes()));
-        at += of_type[i].numel();
-      }
-      begin = end;
-    }
-  }
+  const DeviceStreams streams(device_of(group));
+  streams.on_default([&] { broadcast_pieces(group, tensors, root); });
+  streams.synchronize();  // a wait for a group of GPUs is the stream's, which does not throw
+  group.throw_if_aborted();
 }
 
 }  // namespace troupe::train

@@ -3,9 +3,8 @@
 ///
 ///   O0  all in float32, scale 1
 ///   O1  Autocast around the forward, parameters in float32, a dynamic scale
-///   O2  the module in the smaller dtype but for BatchNorm, whose parameters stay float32; the optimizer
-///   steps
-///       float32 copies of the others (master weights); a dynamic scale
+///   O2  the module in the smaller dtype but for BatchNorm, whose parameters stay float32; the optimizer has
+///       float32 copies of the others to step (master weights); a dynamic scale
 ///   O3  the whole module in the smaller dtype, scale 1
 ///
 ///   troupe::train::Amp amp(net, optimizer, "O2", {}, group);

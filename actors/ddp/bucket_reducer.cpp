@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <mutex>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -25,12 +26,6 @@ bool places(const collectives::ProcessGroup& group, const BucketReducerOptions& 
   return options.gradient_as_bucket_view && group.facts().device.kind == collectives::DeviceKind::kCpu;
 }
 
-torch::Device device_of(const collectives::ProcessGroup& group) {
-  const collectives::Device device = group.facts().device;
-  if (device.kind == collectives::DeviceKind::kCpu) return torch::kCPU;
-  return {torch::kCUDA, static_cast<torch::DeviceIndex>(device.index)};
-}
-
 std::size_t bytes_of(const Bucket& bucket) {
   return bucket.count * collectives::element_size(bucket.dtype);
 }
@@ -44,41 +39,55 @@ bool same(const std::vector<Bucket>& a, const std::vector<Bucket>& b) {
 
 }  // namespace
 
-/// One backward, for the engine: its end is the call, or the death of the callback that was never called.
+/// A reducer for callbacks of the engine's.
+struct BucketReducer::Self {
+  explicit Self(BucketReducer* of) : reducer(of) {}
+  std::mutex mutex;  ///< held while the reducer ends, or is told of a backward that did
+  BucketReducer* reducer;
+};
+
+/// One backward, for the engine: its end is the call, or the death of the callback that was never called. On
+/// a device it may die in the engine's thread, after the backward has thrown in the caller's.
 class BucketReducer::Backward {
  public:
-  explicit Backward(std::weak_ptr<BucketReducer*> reducer) : reducer_(std::move(reducer)) {}
+  Backward(std::weak_ptr<Self> self, std::uint64_t number) : self_(std::move(self)), number_(number) {}
   Backward(const Backward&) = delete;
   Backward& operator=(const Backward&) = delete;
   ~Backward() {
-    const auto reducer = reducer_.lock();
-    if (!finished_ && reducer) (*reducer)->interrupted();
+    const auto self = finished_ ? nullptr : self_.lock();
+    if (!self) return;
+    const std::lock_guard lock(self->mutex);
+    if (self->reducer != nullptr) self->reducer->interrupted(number_);
   }
   void finish() {
     finished_ = true;
-    if (const auto reducer = reducer_.lock()) (*reducer)->finish_backward();
+    if (const auto self = self_.lock()) self->reducer->finish_backward();
   }
 
  private:
-  std::weak_ptr<BucketReducer*> reducer_;
+  std::weak_ptr<Self> self_;
+  std::uint64_t number_;
   bool finished_ = false;
 };
 
 BucketReducer::BucketReducer(const std::vector<NamedTensor>& parameters,
                              std::shared_ptr<collectives::ProcessGroup> group, BucketReducerOptions options)
     : group_(std::move(group)),
+      host_(group_->host_group()),
       options_(options),
       parameters_(reduced_parameters(parameters, device_of(*group_))),
       buckets_(make_buckets(bucket_items(parameters_), options.buckets)),
+      streams_(options.streams.value_or(device_of(*group_))),
       writer_(parameters_, places(*group_, options)),
       used_(parameters_.size()),
       anyone_(parameters_.size(), 1),
       unused_(parameters_.size()),
-      self_(std::make_shared<BucketReducer*>(this)),
+      self_(std::make_shared<Self>(this)),
       hooks_(parameters_, [this](std::size_t index) { gradient_ready(index); }) {
   std::size_t bytes = 64;  // the sum does not depend on how parameters are grouped: each takes whole lines
   for (const Bucket& bucket : buckets_) bytes += bytes_of(bucket);
-  bytes += StepHeader::elements(DType::kFloat64, group_->size()) * sizeof(double);  // the most it can take
+  if (!has_host_apart())  // the most that a header can take
+    bytes += StepHeader::elements(DType::kFloat64, group_->size()) * sizeof(double);
   if (const auto memory = take_group_memory(group_, bytes)) {
     base_ = static_cast<std::byte*>(memory->data());
     memory_ = memory;
@@ -91,7 +100,23 @@ BucketReducer::BucketReducer(const std::vector<NamedTensor>& parameters,
   lay_out();
 }
 
-BucketReducer::~BucketReducer() = default;
+BucketReducer::~BucketReducer() {
+  {
+    const std::lock_guard lock(self_->mutex);
+    self_->reducer = nullptr;
+  }
+  try {
+    leave_launched();
+  } catch (const std::exception&) {
+    // Of a device that does not answer any more: whoever uses it next is told.
+  }
+}
+
+/// What a backward launched that failed: a device may still be at its memory.
+void BucketReducer::leave_launched() {
+  if (!launched_.empty()) group_->await_quiet();
+  launched_.clear();
+}
 
 /// Views for the buckets that there are. Padding is summed too, and must be no denormal or NaN.
 void BucketReducer::lay_out() {
@@ -112,7 +137,7 @@ void BucketReducer::lay_out() {
       owned_[member.item] = std::make_shared<torch::Tensor>(views_[member.item]);
     }
     at += bytes_of(bucket);
-    if (flat_.size() > 1) continue;
+    if (flat_.size() > 1 || has_host_apart()) continue;
     header_ = StepHeader(at, bucket.dtype, group_->rank(), group_->size());
     at += StepHeader::elements(bucket.dtype, group_->size()) * collectives::element_size(bucket.dtype);
   }
@@ -122,9 +147,9 @@ void BucketReducer::watch(const torch::Tensor& output) {
   if (!output.requires_grad() || output.is_leaf()) return;
   output.register_hook([reducer = std::weak_ptr(self_)](const torch::Tensor&) {
     const auto self = reducer.lock();
-    if (!self || !(*self)->through_.expired()) return;
+    if (!self || !self->reducer->through_.expired()) return;
     auto alive = std::make_shared<int>();
-    (*self)->through_ = alive;
+    self->reducer->through_ = alive;
     // Dies with the backward, however that ends.
     torch::autograd::Engine::get_default_engine().queue_callback([alive] {});
   });
@@ -149,13 +174,13 @@ void BucketReducer::weigh(double weight, const std::function<void()>& backward) 
 }
 
 void BucketReducer::gradient_ready(std::size_t index) {
-  if (!synchronized_ || (!in_backward_ && !due_ && through_.expired())) {
+  if (!synchronized_ || (under_way_ == 0 && !due_ && through_.expired())) {
     used_[index] = 1;
     return;
   }
   try {
     const torch::NoGradGuard no_grad;
-    if (!in_backward_) begin_backward();
+    if (under_way_ == 0) begin_backward();
     take(index);
   } catch (...) {
     fail();
@@ -163,7 +188,7 @@ void BucketReducer::gradient_ready(std::size_t index) {
 }
 
 void BucketReducer::begin_backward() {
-  auto backward = std::make_shared<Backward>(self_);
+  auto backward = std::make_shared<Backward>(self_, ++backwards_);
   torch::autograd::Engine::get_default_engine().queue_callback([backward] { backward->finish(); });
   const bool weighted = weight_.has_value();
   if (weighted && !weighing_) {
@@ -171,7 +196,7 @@ void BucketReducer::begin_backward() {
                     "call backward(loss_sum, weight) for each of them");
   }
   begin_buckets(turns_ ? turns_(weighted) : Turn{group_->size(), 0, weighted}, forward_);
-  in_backward_ = true;
+  under_way_ = backwards_;
   due_ = false;
   placed_.assign(parameters_.size(), {});
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -189,6 +214,7 @@ void BucketReducer::begin_buckets(const Turn& turn, const ForwardCount& told) {
   turn_ = turn;
   told_ = told;
   order_.begin(buckets_);
+  leave_launched();
   launched_.assign(buckets_.size(), nullptr);
   seen_.assign(parameters_.size(), false);
   had_gradient_.assign(parameters_.size(), false);
@@ -225,23 +251,26 @@ void BucketReducer::take(std::size_t index) {
 }
 
 void BucketReducer::done(std::size_t index) {
+  streams_.before_default();  // what is reduced may have been computed on several streams
   order_.done(parameters_[index].bucket, true, [this](std::size_t bucket) { launch(bucket); });
 }
 
 void BucketReducer::launch(std::size_t b) {
-  hook_ ? launch_hook(b) : launch_sum(b);
+  streams_.on_default([&] { hook_ ? launch_hook(b) : launch_sum(b); });
 }
 
-/// The hook has the bucket alone, so the forward's counts travel by themselves.
+/// The forward's counts by themselves: a hook has the bucket alone, and a header is the host's to write.
+std::shared_ptr<collectives::Work> BucketReducer::tell_forward() {
+  if (group_->size() == 1) return nullptr;
+  counts_.resize(static_cast<std::size_t>(group_->size()));
+  const auto bytes_of = [](std::span<ForwardCount> counts) {
+    return std::span(reinterpret_cast<std::uint8_t*>(counts.data()), counts.size_bytes());
+  };
+  return host_.all_gather(bytes_of(std::span(&told_, 1)), bytes_of(counts_));
+}
+
 void BucketReducer::launch_hook(std::size_t b) {
-  std::shared_ptr<collectives::Work> told;
-  if (b == 0 && group_->size() > 1 && !is_local(hook_)) {
-    counts_.resize(static_cast<std::size_t>(group_->size()));
-    const auto bytes_of = [](std::span<ForwardCount> counts) {
-      return std::span(reinterpret_cast<std::uint8_t*>(counts.data()), counts.size_bytes());
-    };
-    told = group_->all_gather(bytes_of(std::span(&told_, 1)), bytes_of(counts_));
-  }
+  const auto told = b == 0 && !is_local(hook_) ? tell_forward() : nullptr;
   GradBucket bucket{b, b + 1 == buckets_.size(), flat_[b], {}};
   for (const Bucket::Member& member : buckets_[b].members) bucket.gradients.push_back(views_[member.item]);
   std::function<void()> finish = hook_(std::move(bucket), *group_);
@@ -261,14 +290,20 @@ void BucketReducer::launch_hook(std::size_t b) {
 
 void BucketReducer::launch_sum(std::size_t b) {
   const bool mean = !turn_.weighted && turn_.divisor == group_->size();
-  std::shared_ptr<collectives::Work> weights;
+  std::shared_ptr<collectives::Work> told, weights;
   if (b == 0) {
+    if (has_host_apart()) told = tell_forward();
     header_.write(told_);
     sum_of_weights_ = told_.begun == 0 ? 0 : weight_.value_or(0);
-    if (turn_.weighted) weights = group_->all_reduce(std::span(&sum_of_weights_, 1), ReduceOp::kSum);
+    if (turn_.weighted) weights = host_.all_reduce(std::span(&sum_of_weights_, 1), ReduceOp::kSum);
   }
   auto work = group_->all_reduce(whole(b), mean ? ReduceOp::kAvg : ReduceOp::kSum);
-  launched_[b] = [this, b, mean, weights = std::move(weights), work = std::move(work)] {
+  launched_[b] = [this, b, mean, told = std::move(told), weights = std::move(weights),
+                  work = std::move(work)] {
+    if (told) {
+      told->wait();
+      check_in_step(*group_, counts_);
+    }
     if (weights) weights->wait();
     work->wait();
     if (b == 0) {
@@ -286,7 +321,7 @@ void BucketReducer::launch_sum(std::size_t b) {
 /// A bucket with the header behind it.
 collectives::Buffer BucketReducer::whole(std::size_t b) const {
   collectives::Buffer buffer = buffer_of(flat_[b]);
-  if (b == 0) buffer.count += StepHeader::elements(buckets_[b].dtype, group_->size());
+  if (b == 0 && !has_host_apart()) buffer.count += StepHeader::elements(buckets_[b].dtype, group_->size());
   return buffer;
 }
 
@@ -308,9 +343,11 @@ void BucketReducer::finish_backward() {
 }
 
 /// The backward threw outside of here.
-void BucketReducer::interrupted() {
-  if (!in_backward_) return;
-  reset();
+void BucketReducer::interrupted(std::uint64_t backward) {
+  if (!under_way_.compare_exchange_strong(backward, 0)) return;
+  // Another thread touches nothing but the group: the next backward, if there is one, begins with what is
+  // left.
+  if (device_of(*group_).is_cpu()) reset();
   group_->abort("rank " + std::to_string(group_->rank()) + ": a backward ended with an exception");
 }
 
@@ -347,7 +384,14 @@ void BucketReducer::fill_missing(std::size_t i) {
 
 void BucketReducer::finish_buckets() {
   TROUPE_ASSERT(order_.all_launched(), "every gradient is in, so every bucket is launched");
-  for (const auto& finish : launched_) finish();
+  streams_.on_default([this] {
+    for (const auto& finish : launched_) finish();
+  });
+  if (has_host_apart()) {  // a wait was the stream's, and not the host's
+    streams_.synchronize();
+    group_->throw_if_aborted();  // which is known before a kernel is stopped
+  }
+  launched_.clear();
 }
 
 /// Whether anybody used each parameter since the last reduction.
@@ -357,7 +401,7 @@ void BucketReducer::agree_on_used() {
     return;
   }
   anyone_ = used_;
-  group_->all_reduce(std::span(anyone_), ReduceOp::kMax)->wait();
+  host_.all_reduce(std::span(anyone_), ReduceOp::kMax)->wait();
   if (options_.static_graph) {
     for (std::size_t i = 0; i < parameters_.size(); ++i) unused_[i] = used_[i] == 0;
     known_ = true;
@@ -392,7 +436,7 @@ void BucketReducer::build_again() {
   for (std::size_t i = parameters_.size(); i-- > 0;) {
     if (!there[i]) order.push_back(static_cast<std::int32_t>(i));
   }
-  group_->broadcast(std::span(order), turn_.root)->wait();
+  host_.broadcast(std::span(order), turn_.root)->wait();
   std::vector<Bucket> buckets =
       make_buckets(bucket_items(parameters_), {order.begin(), order.end()}, options_.buckets);
   if (same(buckets, buckets_)) return;
@@ -435,12 +479,11 @@ void BucketReducer::fail() {
 }
 
 void BucketReducer::reset() {
-  in_backward_ = false;
+  under_way_ = 0;
   due_ = false;
   weight_.reset();
   writer_.end();
   writer_.forget();
-  launched_.clear();
   kept_.clear();
 }
 

@@ -12,12 +12,17 @@
 /// Every reduction tells which forward it belongs to (step_header.hpp): ranks that are apart, since one left
 /// a backward out, abort the group, too.
 ///
+/// Over a group of GPUs gradients are reduced in device memory, and what else ranks tell each other goes over
+/// its host_group(). The host waits for the device once, at the end of a backward: who returns from it knows
+/// that the reduction went well, so nothing that an abort left behind is applied.
+///
 /// Not thread-safe: forward and backward run on one thread (a backward on a CPU runs on the thread that calls
-/// it).
+/// it, one on a GPU on a thread of the engine's while that one waits).
 #pragma once
 
 #include <torch/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -29,6 +34,7 @@
 
 #include "actors/ddp/buckets.hpp"
 #include "actors/ddp/comm_hook.hpp"
+#include "actors/ddp/device_streams.hpp"
 #include "actors/ddp/gradient_writer.hpp"
 #include "actors/ddp/group_memory.hpp"
 #include "actors/ddp/reduced_parameter.hpp"
@@ -42,6 +48,7 @@ struct BucketReducerOptions {
   bool find_unused_parameters = false;
   bool static_graph = false;
   bool gradient_as_bucket_view = true;
+  std::optional<torch::Device> streams{};  ///< of which device the streams are; another one in tests alone
 };
 
 class BucketReducer {
@@ -96,7 +103,9 @@ class BucketReducer {
 
  private:
   class Backward;
+  struct Self;
 
+  bool has_host_apart() const { return &host_ != group_.get(); }
   void lay_out();
   void gradient_ready(std::size_t index);
   void begin_backward();
@@ -106,12 +115,14 @@ class BucketReducer {
   void launch(std::size_t bucket);
   void launch_hook(std::size_t bucket);
   void launch_sum(std::size_t bucket);
+  std::shared_ptr<collectives::Work> tell_forward();
   collectives::Buffer whole(std::size_t bucket) const;
   void finish_backward();
-  void interrupted();
+  void interrupted(std::uint64_t backward);
   void add_missing();
   void fill_missing(std::size_t index);
   void finish_buckets();
+  void leave_launched();
   void agree_on_used();
   void set_gradients();
   void build_again();
@@ -122,9 +133,11 @@ class BucketReducer {
   }
 
   std::shared_ptr<collectives::ProcessGroup> group_;
+  collectives::ProcessGroup& host_;  ///< may be *group_
   BucketReducerOptions options_;
   std::vector<ReducedParameter> parameters_;
   std::vector<Bucket> buckets_;
+  DeviceStreams streams_;
   GradientWriter writer_;
   CommHook hook_;
   std::function<Turn(bool)> turns_;
@@ -138,24 +151,27 @@ class BucketReducer {
   std::shared_ptr<void> memory_;                 ///< the group's, or a tensor's
   std::byte* base_ = nullptr;                    ///< its first byte
   std::vector<torch::Tensor> flat_;              ///< by bucket
-  StepHeader header_;                            ///< behind the first bucket
+  StepHeader header_;                            ///< behind the first bucket, unless the host is apart
   std::vector<torch::Tensor> views_;             ///< by parameter, in its bucket
   std::vector<GradientPlacement::Slot> placed_;  ///< by parameter: where autograd may write in this backward
   std::vector<std::shared_ptr<torch::Tensor>>
       owned_;  ///< by parameter: what a tensor in its slot holds on to
 
   // Of the backward under way.
-  bool in_backward_ = false;
+  /// Its number; 0: there is none. Another thread may give it up.
+  std::atomic<std::uint64_t> under_way_{0};
+  std::uint64_t backwards_ = 0;  ///< begun so far
   Turn turn_;
   ForwardCount told_;                 ///< the forward that it belongs to; 0: a shadow's
   double sum_of_weights_ = 0;         ///< where it is weighted
-  std::vector<ForwardCount> counts_;  ///< by rank, where a hook reduces
+  std::vector<ForwardCount> counts_;  ///< by rank, where there is no header
   LaunchOrder order_;
-  std::vector<std::function<void()>> launched_;  ///< by bucket: waits, and leaves the mean
-  std::vector<bool> seen_;                       ///< by parameter: its gradient is in
-  std::vector<bool> had_gradient_;               ///< by parameter: `.grad` was there before
-  std::vector<torch::Tensor> kept_;              ///< by parameter: `.grad` as the user has it
-  std::vector<std::size_t> arrived_;             ///< parameters, in the order of their gradients
+  /// By bucket: waits, and leaves the mean. Empty once a backward has ended well.
+  std::vector<std::function<void()>> launched_;
+  std::vector<bool> seen_;            ///< by parameter: its gradient is in
+  std::vector<bool> had_gradient_;    ///< by parameter: `.grad` was there before
+  std::vector<torch::Tensor> kept_;   ///< by parameter: `.grad` as the user has it
+  std::vector<std::size_t> arrived_;  ///< parameters, in the order of their gradients
 
   std::vector<std::int32_t> used_;    ///< by parameter: in a backward since the last reduction
   std::vector<std::int32_t> anyone_;  ///< the same, on any rank
@@ -163,7 +179,7 @@ class BucketReducer {
   std::vector<bool> unused_;          ///< static_graph: no gradient comes for these, on this rank
   bool built_again_ = false;
 
-  std::shared_ptr<BucketReducer*> self_;  ///< for callbacks that may outlive it
+  std::shared_ptr<Self> self_;  ///< for callbacks that may outlive it
   GradientHooks hooks_;
 };
 

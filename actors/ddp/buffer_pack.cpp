@@ -4,7 +4,6 @@
 #include <cstring>
 #include <string>
 
-#include "runtime/core/assert.hpp"
 #include "runtime/core/error.hpp"
 
 namespace troupe::train {
@@ -55,24 +54,6 @@ void BufferPack::restore(const torch::Tensor& flat) const {
       bytes_of(buffer).copy_(flat.narrow(0, at, size), /*non_blocking=*/true);
     }
     at += size;
-  }
-}
-
-void BufferPack::save(std::span<std::byte> bytes) const {
-  TROUPE_ASSERT(bytes.size() == size_bytes_, "a pack has one size");
-  std::size_t at = 0;
-  for (const torch::Tensor& buffer : buffers_) {
-    if (buffer.nbytes() > 0) std::memcpy(bytes.data() + at, buffer.data_ptr(), buffer.nbytes());
-    at += buffer.nbytes();
-  }
-}
-
-void BufferPack::restore(std::span<const std::byte> bytes) const {
-  TROUPE_ASSERT(bytes.size() == size_bytes_, "a pack has one size");
-  std::size_t at = 0;
-  for (const torch::Tensor& buffer : buffers_) {
-    if (buffer.nbytes() > 0) std::memcpy(buffer.data_ptr(), bytes.data() + at, buffer.nbytes());
-    at += buffer.nbytes();
   }
 }
 

@@ -4,7 +4,6 @@
 #include <torch/types.h>
 
 #include <cstddef>
-#include <span>
 #include <vector>
 
 #include "actors/ddp/named_tensor.hpp"
@@ -17,15 +16,12 @@ class BufferPack {
   explicit BufferPack(const std::vector<NamedTensor>& buffers, torch::Device device = torch::kCPU);
 
   std::size_t size_bytes() const { return size_bytes_; }
-  /// Of buffers on any device, in memory of that device: nothing waits for it. REQUIRES: `flat` is such
-  /// memory of size_bytes() bytes (U8).
+  /// In memory of the buffers' device: nothing waits for it. REQUIRES: `flat` is such memory of size_bytes()
+  /// bytes (U8).
   void save(torch::Tensor& flat) const;
+  /// Not between a forward and its backward: autograd may have saved a buffer, and may not be told of the
+  /// change.
   void restore(const torch::Tensor& flat) const;
-
-  /// Of buffers on the CPU. REQUIRES: `bytes` has size_bytes() bytes.
-  void save(std::span<std::byte> bytes) const;
-  /// Not between a forward and its backward: autograd may have saved a buffer, and is not told of the change.
-  void restore(std::span<const std::byte> bytes) const;
 
  private:
   std::vector<torch::Tensor> buffers_;

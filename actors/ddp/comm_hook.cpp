@@ -91,6 +91,12 @@ bool is_local(const CommHook& hook) {
   return one != nullptr && one->state->is_local && one->state->is_local();
 }
 
+torch::Device device_of(const ProcessGroup& group) {
+  const collectives::Device device = group.facts().device;
+  if (device.kind == collectives::DeviceKind::kCpu) return torch::kCPU;
+  return {torch::kCUDA, static_cast<torch::DeviceIndex>(device.index)};
+}
+
 collectives::Buffer buffer_of(const torch::Tensor& tensor) {
   if (!tensor.is_non_overlapping_and_dense()) {
     throw BadConfig("cannot reduce a tensor", "it is not dense", "use .contiguous()");
@@ -101,6 +107,15 @@ collectives::Buffer buffer_of(const torch::Tensor& tensor) {
   buffer.dtype = dtype_of(tensor.scalar_type());
   if (tensor.is_cuda()) buffer.device = {collectives::DeviceKind::kCuda, tensor.device().index()};
   return buffer;
+}
+
+void broadcast_tensor(ProcessGroup& group, const torch::Tensor& tensor, int root) {
+  try {
+    group.broadcast(buffer_of(tensor), root)->wait();
+  } catch (...) {
+    group.await_quiet();
+    throw;
+  }
 }
 
 CommHook allreduce() {

@@ -31,7 +31,8 @@ struct GradBucket {
 /// Called during the backward when the bucket is complete, in the order of buckets: launches operations. What
 /// it returns is called after the backward, again in the order of buckets: it waits for them and leaves the
 /// result, mean included, in bucket.buffer; it must not be empty. Both launch the same operations on every
-/// rank. What they throw ends the backward and aborts the group.
+/// rank. What they throw ends the backward and aborts the group. On a GPU both run with the device's default
+/// stream as the current one: wait() of a Work makes that stream wait, and nothing has to wait on the host.
 using CommHook = std::function<std::function<void()>(GradBucket bucket, collectives::ProcessGroup& group)>;
 
 /// A hook that keeps state from step to step, which belongs to one wrapped module: register_comm_hook refuses
@@ -43,8 +44,13 @@ void take_hook(const CommHook& hook);
 /// Its `is_local`; false for other hooks.
 bool is_local(const CommHook& hook);
 
-/// A dense tensor as a group takes it. Throws BadConfig for a dtype that no group has.
+/// Where the tensors are that a group takes: move a module there before it is wrapped.
+torch::Device device_of(const collectives::ProcessGroup& group);
+/// A dense tensor as a group takes it; on a GPU, as the device's default stream leaves it. Throws BadConfig
+/// for a dtype that no group has.
 collectives::Buffer buffer_of(const torch::Tensor& tensor);
+/// Broadcasts `root`'s. Throws as the group does, when no device is at the tensor any more.
+void broadcast_tensor(collectives::ProcessGroup& group, const torch::Tensor& tensor, int root);
 
 /// The mean over the ranks: what is done without a hook.
 CommHook allreduce();

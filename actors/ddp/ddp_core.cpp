@@ -29,14 +29,8 @@ std::vector<NamedTensor> once_each(const torch::OrderedDict<std::string, torch::
   return found;
 }
 
-/// Who sent buffers, behind them.
-struct Sender {
-  ForwardCount count;
-  std::uint64_t trains = 0;  ///< 1: its forward wants gradients, and is counted
-};
-
 /// "rank 0 in forward 3", or for a forward without gradients what came before it.
-std::string place_of(int rank, const Sender& sender) {
+std::string place_of(int rank, const BufferSender& sender) {
   return "rank " + std::to_string(rank) +
          (sender.trains != 0 ? " in" : " in a forward without gradients after") + " forward " +
          std::to_string(sender.count.begun);
@@ -49,13 +43,45 @@ void check(const std::shared_ptr<torch::nn::Module>& module,
   };
   if (!module) refuse("it is null", "make one");
   if (!group) refuse("there is no group", "call init_process_group");
-  if (group->facts().device.kind != collectives::DeviceKind::kCpu)
-    refuse("the group is of GPUs, and modules are trained on the CPU", "use the backend native, gloo or mpi");
+  (void)group->host_group();  // throws where it has none
   const auto& leaves = group->facts().leaves;
   if (std::any_of(leaves.begin(), leaves.end(), [](const auto& interval) { return interval.size() != 1; }))
     refuse("the group has logical ranks", "use a group of init_process_group, or train::run");
   if (options.bucket_cap_mb < 1 || options.first_bucket_cap_mb < 1)
     refuse("a bucket's cap is 0 MiB", "give at least 1");
+}
+
+/// What of the module is elsewhere than the group's buffers on this rank.
+void check_devices(const std::vector<NamedTensor>& parameters, const std::vector<NamedTensor>& buffers,
+                   const collectives::ProcessGroup& group) {
+  const torch::Device wanted = device_of(group);
+  const auto text_of = [](torch::Device device) { return device.is_cpu() ? "the CPU" : device.str(); };
+  std::string there, elsewhere;  // the first of each
+  torch::Device found = wanted;
+  for (const auto* tensors : {&parameters, &buffers}) {
+    for (const NamedTensor& one : *tensors) {
+      const torch::Device its = one.tensor.device();
+      std::string& first = its == wanted ? there : elsewhere;
+      if (!first.empty()) continue;
+      first = (tensors == &parameters ? "parameter " : "buffer ") + one.name + " is on " + text_of(its);
+      if (its != wanted) found = its;
+    }
+  }
+  if (elsewhere.empty()) return;
+  const std::string move = "move it before wrapping: net->to(torch::Device(\"" + wanted.str() + "\"))";
+  const std::string of = "the group, of the backend " + std::string(group.backend()) + ", is of ";
+  const char* what = "cannot wrap the module";
+  if (!there.empty()) {
+    throw BadConfig(what, "it is on several devices: " + there + ", " + elsewhere,
+                    "keep the whole module on " + text_of(wanted));
+  }
+  if (wanted.is_cpu()) {
+    throw BadConfig(what, elsewhere + ", and " + of + "CPUs",
+                    found.is_cuda() ? move + ", or use init_process_group(\"nccl\", ...)" : move);
+  }
+  throw BadConfig(what, elsewhere + ", and " + of + "GPUs: this rank's is " + text_of(wanted),
+                  move + (found.is_cuda() ? ", or give its GPU as InitOptions::device"
+                                          : ", or use init_process_group(\"native\", ...)"));
 }
 
 std::vector<Fact> facts_of(const std::vector<NamedTensor>& parameters,
@@ -82,21 +108,24 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, std::shared_ptr<coll
                  const DdpOptions& options)
     : module_((check(module, group, options), std::move(module))),
       group_(std::move(group)),
+      host_(group_->host_group()),
       options_(options),
       parameters_(once_each(module_->named_parameters())),
       buffers_(once_each(module_->named_buffers())),
-      wrapped_(parameters_),
+      wrapped_((check_devices(parameters_, buffers_, *group_), parameters_)),
       forwards_(of_group<ForwardCount>(group_)),
-      pack_(buffers_),
-      packed_(pack_.size_bytes() + sizeof(Sender)) {
+      streams_(device_of(*group_)),
+      pack_(buffers_, device_of(*group_)),
+      packed_(torch::empty({static_cast<std::int64_t>(pack_.size_bytes() + sizeof(BufferSender))},
+                           torch::TensorOptions(torch::kUInt8).device(device_of(*group_)))) {
   for (const NamedTensor& parameter : parameters_) reduced_.push_back(parameter.tensor.requires_grad());
-  reduced_parameters(parameters_,
-                     torch::kCPU);  // what this rank alone has wrong is said before anybody waits
+  // What this rank alone has wrong is said before anybody waits.
+  (void)reduced_parameters(parameters_, device_of(*group_));
   if (std::find(reduced_.begin(), reduced_.end(), true) == reduced_.end()) {
     throw BadConfig("cannot wrap the module", "none of its parameters requires a gradient",
                     "use the module as it is");
   }
-  check_agreement(*group_, facts_of(parameters_, buffers_, options_));
+  check_agreement(host_, facts_of(parameters_, buffers_, options_));
   if (options_.init_sync) {
     std::vector<torch::Tensor> all;
     for (const NamedTensor& parameter : parameters_) all.push_back(parameter.tensor);
@@ -232,26 +261,40 @@ void DdpCore::backward(const torch::Tensor& loss_sum, double weight) {
   reducer_->weigh(weight, [&] { loss_sum.backward(); });
 }
 
-/// Behind the buffers goes the root's forward: a rank that is in another one ran a forward alone. `shadows`:
-/// this rank is in none.
+/// With the buffers goes the root's forward: a rank that is in another one ran a forward alone. It goes
+/// behind them, or over the host's group, before anybody waits for the device. `shadows`: this rank is in
+/// none.
 void DdpCore::share_buffers(int root, bool shadows) {
   if (group_->size() == 1) return;
-  const std::span bytes(packed_);
-  const std::span pack = bytes.first(pack_.size_bytes());
-  const Sender mine{*forwards_, torch::GradMode::is_enabled() ? 1U : 0U};
-  if (group_->rank() == root) {
-    pack_.save(pack);
-    std::memcpy(bytes.data() + pack.size(), &mine, sizeof mine);
+  const bool is_root = group_->rank() == root;
+  const bool apart = &host_ != group_.get();
+  const BufferSender mine{*forwards_, torch::GradMode::is_enabled() ? 1U : 0U};
+  BufferSender its = mine;
+  torch::Tensor pack = packed_.narrow(0, 0, static_cast<std::int64_t>(pack_.size_bytes()));
+  if (apart) {
+    host_.broadcast(std::span(reinterpret_cast<std::uint8_t*>(&its), sizeof its), root)->wait();
+    check_forward(root, its, mine, shadows);
   }
-  group_->broadcast(std::span(reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()), root)->wait();
-  if (group_->rank() == root) return;
-  Sender its;
-  std::memcpy(&its, bytes.data() + pack.size(), sizeof its);
-  if (!shadows && its.count.begun != mine.count.begun) {
-    throw out_of_step(*group_, place_of(root, its) + ", " + place_of(group_->rank(), mine),
-                      "run as many forwards on every rank, and evaluate with the bare module");
-  }
-  pack_.restore(pack);
+  streams_.on_default([&] {
+    auto* behind = apart ? nullptr : packed_.data_ptr<std::uint8_t>() + pack_.size_bytes();
+    if (is_root) {
+      pack_.save(pack);
+      if (!apart) std::memcpy(behind, &mine, sizeof mine);
+    }
+    broadcast_tensor(*group_, apart ? pack : packed_, root);
+    if (is_root) return;
+    if (!apart) {
+      std::memcpy(&its, behind, sizeof its);
+      check_forward(root, its, mine, shadows);
+    }
+    pack_.restore(pack);
+  });
+}
+
+void DdpCore::check_forward(int root, const BufferSender& its, const BufferSender& mine, bool shadows) {
+  if (group_->rank() == root || shadows || its.count.begun == mine.count.begun) return;
+  throw out_of_step(*group_, place_of(root, its) + ", " + place_of(group_->rank(), mine),
+                    "run as many forwards on every rank, and evaluate with the bare module");
 }
 
 /// Joining, every event of a rank that has input is met by all: the others do nothing but follow.
@@ -259,7 +302,7 @@ DdpCore::Presence DdpCore::meet(Event mine) {
   const std::array<std::uint64_t, 3> words{static_cast<std::uint64_t>(mine), forwards_->begun,
                                            forwards_->in_no_sync};
   std::vector<std::uint64_t> all(words.size() * static_cast<std::size_t>(group_->size()));
-  group_->all_gather(words, all)->wait();
+  host_.all_gather(words, all)->wait();
   Presence there;
   there.lowest = group_->size();
   std::vector<ForwardCount> forwards;

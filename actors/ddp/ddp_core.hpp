@@ -12,11 +12,18 @@
 #include "actors/ddp/bucket_reducer.hpp"
 #include "actors/ddp/buffer_pack.hpp"
 #include "actors/ddp/comm_hook.hpp"
+#include "actors/ddp/device_streams.hpp"
 #include "actors/ddp/options.hpp"
 #include "actors/ddp/wrapped_parameters.hpp"
 #include "collectives/process_group.hpp"
 
 namespace troupe::train {
+
+/// Who sends buffers.
+struct BufferSender {
+  ForwardCount count;
+  std::uint64_t trains = 0;  ///< 1: its forward wants gradients, and is counted
+};
 
 /// Not thread-safe.
 class DdpCore {
@@ -57,20 +64,23 @@ class DdpCore {
   void check_parameters() const;
   void check_buffers() const;
   void share_buffers(int root, bool shadows);
+  void check_forward(int root, const BufferSender& its, const BufferSender& mine, bool shadows);
   Presence meet(Event mine);
   BucketReducer::Turn turn_of(const Presence& there) const;
   void shadow();
 
   std::shared_ptr<torch::nn::Module> module_;
   std::shared_ptr<collectives::ProcessGroup> group_;
+  collectives::ProcessGroup& host_;  ///< may be *group_
   DdpOptions options_;
   std::vector<NamedTensor> parameters_;  ///< all, once each
   std::vector<bool> reduced_;            ///< by parameter: required a gradient when it was wrapped
   std::vector<NamedTensor> buffers_;
   WrappedParameters wrapped_;
   std::shared_ptr<ForwardCount> forwards_;  ///< the group's
+  DeviceStreams streams_;
   BufferPack pack_;
-  std::vector<std::byte> packed_;
+  torch::Tensor packed_;  ///< and room for a BufferSender
   std::unique_ptr<BucketReducer> reducer_;
   bool has_begun_ = false;  ///< a forward did
 

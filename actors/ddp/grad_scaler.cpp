@@ -106,7 +106,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   std::array<std::int32_t, 2> found{0, 0};
   if (!finite.empty() && !torch::stack(finite).all().item<bool>()) found[0] = 1;
   if (finite.empty()) found[1] = 1 + (group_ ? group_->rank() : 0);
-  if (group_) group_->all_reduce(found, collectives::ReduceOp::kMax)->wait();
+  if (group_) group_->host_group().all_reduce(found, collectives::ReduceOp::kMax)->wait();
   of = {Stage::kUnscaled, found[0] != 0, found[1] - 1};
 }
 

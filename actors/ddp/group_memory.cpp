@@ -73,7 +73,7 @@ std::shared_ptr<GroupMemory> take_group_memory(const std::shared_ptr<collectives
   const std::shared_ptr<Pool> pool = of_group<Pool>(group);
   std::optional<Run> run = pool->take(bytes);
   std::int32_t has_one = run ? 1 : 0;
-  group->all_reduce(std::span(&has_one, 1), collectives::ReduceOp::kMin)->wait();
+  group->host_group().all_reduce(std::span(&has_one, 1), collectives::ReduceOp::kMin)->wait();
   if (has_one == 0) {
     if (run) pool->give(*run);
     run = allocate(*group, bytes);

@@ -20,10 +20,10 @@ class GroupMemory {
   void* data_ = nullptr;
 };
 
-/// At least `bytes`, zeroed. Collective: all ranks call it with the same bytes, in the same order. Ranks may
-/// give their memory back at different times: it is used again once every rank has some. Null, on every rank,
-/// where the group has no room left or gives no memory; operations then copy. Throws as the group's
-/// operations do.
+/// At least `bytes`, where the group's buffers are. Collective: all ranks call it with the same bytes, in the
+/// same order. Ranks may give their memory back at different times: it is used again once every rank has
+/// some. Null, on every rank, where the group has no room left or gives no memory; operations then copy.
+/// Throws as the group's operations do.
 std::shared_ptr<GroupMemory> take_group_memory(const std::shared_ptr<collectives::ProcessGroup>& group,
                                                std::size_t bytes);
 

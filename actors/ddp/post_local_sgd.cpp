@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "actors/ddp/device_streams.hpp"
 #include "runtime/core/error.hpp"
 
 namespace troupe::train {
@@ -41,18 +42,23 @@ bool PeriodicModelAverager::average_parameters(const std::vector<torch::Tensor>&
   const std::int64_t since = step_++ - options_.warmup_steps;
   if (since < 0 || since % options_.period != 0) return false;
   const torch::NoGradGuard no_grad;
-  std::vector<std::shared_ptr<collectives::Work>> works;
-  std::vector<std::pair<torch::Tensor, torch::Tensor>> copies;  // of those with gaps: parameter, its values
-  for (const torch::Tensor& parameter : parameters) {
-    torch::Tensor values = parameter.detach();
-    if (!values.is_non_overlapping_and_dense()) {
-      values = values.contiguous();
-      copies.emplace_back(parameter.detach(), values);
+  const DeviceStreams streams(device_of(*group_));
+  streams.on_default([&] {
+    std::vector<std::shared_ptr<collectives::Work>> works;
+    std::vector<std::pair<torch::Tensor, torch::Tensor>> copies;  // of those with gaps: parameter, its values
+    for (const torch::Tensor& parameter : parameters) {
+      torch::Tensor values = parameter.detach();
+      if (!values.is_non_overlapping_and_dense()) {
+        values = values.contiguous();
+        copies.emplace_back(parameter.detach(), values);
+      }
+      works.push_back(group_->all_reduce(buffer_of(values), collectives::ReduceOp::kAvg));
     }
-    works.push_back(group_->all_reduce(buffer_of(values), collectives::ReduceOp::kAvg));
-  }
-  for (const auto& work : works) work->wait();
-  for (auto& [parameter, values] : copies) parameter.copy_(values);
+    for (const auto& work : works) work->wait();
+    for (auto& [parameter, values] : copies) parameter.copy_(values);
+  });
+  streams.synchronize();  // a wait for a group of GPUs is the stream's, which does not throw
+  group_->throw_if_aborted();
   return true;
 }
 

@@ -113,8 +113,7 @@ void Core::set_failure(const AbortReason& reason, bool mine) {
   const bool late = mine && reason.kind == AbortKind::kTimeout;
   ErrorInfo info{late ? ErrorCode::kTimeout : ErrorCode::kAborted,
                  late ? timed_out_in(facts_.name) : group_called(facts_.name) + " was aborted",
-                 std::move(why),
-                 "generation " + to_string(facts_.generation) + " is over: the next is a new group"};
+                 std::move(why), kAfterAbort};
   reason_ = reason.text;
   if (info.code == ErrorCode::kTimeout) {
     failure_ = std::make_exception_ptr(Timeout(std::move(info)));

@@ -19,7 +19,9 @@ class NcclGroup final : public ProcessGroup {
   /// Waits for what is in flight, which has a deadline, and frees everything.
   ~NcclGroup() override;
 
+  ProcessGroup& host_group() override;
   std::string abort_reason() const override { return core_->abort_reason(); }
+  void await_quiet() override;
 
   // For the next generation (membership.cpp).
   Core& core() { return *core_; }
@@ -39,6 +41,7 @@ class NcclGroup final : public ProcessGroup {
   void free_allocations();
   /// Issues what is noted and waits until nothing is in flight.
   void drain();
+  void synchronize();
   void end();
 
   std::shared_ptr<Work> message(const Op& op);

@@ -62,15 +62,31 @@ void NcclGroup::end() {
   const bool failed = core_->failed();
   if (failed) {
     abort_all(communicators_);
-    // Nothing may run in memory that is given back.
-    for (const auto& communicator : communicators_) core_->synchronize(communicator->stream());
-    exact_->synchronize();
+    synchronize();  // nothing may run in memory that is given back
   }
   free_allocations();
   if (!failed) close_all(communicators_, options_.timeout, [&] { return !core_->abort_reason().empty(); });
   exact_.reset();
   call_check_.reset();
   barrier_memory_.reset();
+}
+
+void NcclGroup::synchronize() {
+  for (const auto& communicator : communicators_) core_->synchronize(communicator->stream());
+  exact_->synchronize();
+}
+
+void NcclGroup::await_quiet() {
+  if (core_->abort_reason().empty()) return;
+  const OnDevice on(core_->facts().caller, options_.device);
+  core_->await_stopped();
+  synchronize();
+}
+
+ProcessGroup& NcclGroup::host_group() {
+  if (options_.host) return *options_.host;
+  throw BadConfig("there is no group for the host's memory", "this one of the backend nccl was made without",
+                  "make it by init_process_group(\"nccl\", ...), or give NcclGroupOptions::host");
 }
 
 void NcclGroup::drain() {

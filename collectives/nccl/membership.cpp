@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "collectives/nccl/beside_host.hpp"
 #include "collectives/nccl/group.hpp"
 #include "collectives/texts.hpp"
 #include "runtime/core/error.hpp"
@@ -18,6 +19,7 @@ namespace {
 }
 
 void check_options(NcclGroupOptions& options) {
+  use_host(options);
   options.leaves = checked_leaves("nccl", options.rank, options.size, std::move(options.leaves));
   if (options.timeout <= Duration::zero()) refuse_options("the timeout is not positive", "give nanoseconds");
   if (options.hosts.empty()) options.hosts.assign(options.leaves.size(), 0);
@@ -85,10 +87,10 @@ class Maker {
                                                  .board = options_.board})) {}
 
   std::unique_ptr<ProcessGroup> make() {
-    const OnDevice on(caller_, options_.device);
-    if (options_.share_gpu) api_.nccl.allow_shared_gpu(options_.rank);
-    core_->start();
     try {
+      const OnDevice on(caller_, options_.device);
+      if (options_.share_gpu) api_.nccl.allow_shared_gpu(options_.rank);
+      core_->start();
       join(agree());
       options_.exchange = nullptr;  // what these hold is the caller's
       options_.is_vain = nullptr;

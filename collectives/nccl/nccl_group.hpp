@@ -48,6 +48,9 @@ struct NcclGroupOptions {
   std::function<bool()> is_vain;
   /// Where aborts are told. Empty: ranks hear of an abort elsewhere only by NCCL's errors and their timeout.
   std::shared_ptr<AbortBoard> board;
+  /// In place of `board`, and of `exchange` where that is empty: a group of the same ranks for the host's
+  /// memory, which becomes this one's host_group(). Both end together.
+  std::shared_ptr<ProcessGroup> host;
   /// Whether send and recv are there; they take two more communicators, and the time to make them. The same
   /// on every rank.
   bool messages = true;

@@ -73,8 +73,9 @@ BackendFactory find_backend(std::string_view name);
 /// The backend of this repository: one region a host, connections between hosts, and between ranks that talk.
 std::shared_ptr<ProcessGroup> join_native_group(const BackendContext& context);
 
-/// NCCL's, for ranks with GPUs. Aborts are told by a word in shared memory on one machine, else by the store.
-/// Throws Unavailable where this program was built without NCCL, or there is no GPU. `api`: tests.
+/// NCCL's, for ranks with GPUs, with a native group beside it (ProcessGroup::host_group). Throws Unavailable
+/// where this program was built without NCCL, or there is no GPU, and BadConfig for a GPU that does not
+/// exist. `api`: tests.
 std::shared_ptr<ProcessGroup> join_nccl_group(const BackendContext& context);
 std::shared_ptr<ProcessGroup> join_nccl_group(const BackendContext& context, const nccl::Api& api);
 

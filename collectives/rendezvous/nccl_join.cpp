@@ -3,89 +3,70 @@
 #include "collectives/nccl/api.hpp"
 #include "collectives/nccl/nccl_group.hpp"
 #include "collectives/rendezvous/backends.hpp"
-#include "collectives/rendezvous/store_board.hpp"
 
 namespace troupe::collectives {
 namespace {
 
-class NcclJoin {
- public:
-  NcclJoin(const BackendContext& context, const nccl::Api& api)
-      : c_(context), api_(api), until_(clock_.now() + context.timeout) {}
-
-  std::shared_ptr<ProcessGroup> run() {
-    const auto same = [&](const PeerInfo& peer) {
-      return peer.host == c_.peers[static_cast<std::size_t>(c_.rank)].host;
-    };
-    const auto place = std::count_if(c_.peers.begin(), c_.peers.begin() + c_.rank, same);
-    const bool one_machine = std::all_of(c_.peers.begin(), c_.peers.end(), same);
-    NcclGroupOptions options{.rank = c_.rank,
-                             .size = c_.size,
-                             .device = device(c_.local_rank >= 0 ? c_.local_rank : static_cast<int>(place)),
-                             .hosts = numbered_hosts(c_.peers),
-                             .name = c_.group,
-                             .generation = c_.generation,
-                             .timeout = c_.operation_timeout,
-                             .share_gpu = c_.share_gpu};
-    options.exchange = [this](const std::string& mine, const NcclGroupOptions::Answer& answer) {
-      const auto key = [](int rank) { return "says/" + std::to_string(rank); };
-      if (c_.rank != 0) {
-        c_.store.set(key(c_.rank), mine);
-        return c_.store.get("invitation", left());
-      }
-      std::vector<std::string> said{mine};
-      for (int r = 1; r < c_.size; ++r) said.push_back(c_.store.get(key(r), left()));
-      std::string answered = answer(said);
-      c_.store.set("invitation", answered);
-      return answered;
-    };
-    options.is_vain = c_.aborted;
-    options.board = one_machine ? make_word_board(region(), c_.generation)
-                                : std::make_shared<StoreBoard>(c_.lasting_store);
-    // Where nobody is gone there is nothing to shrink.
-    if (!c_.gone.empty()) return succeed_nccl_group(*c_.predecessor, c_.gone, std::move(options));
-    return make_nccl_group(std::move(options), api_);
-  }
-
- private:
-  Duration left() const { return std::max(until_ - clock_.now(), Duration::zero()); }
-
-  /// CUDA's index of this rank's GPU, if nobody chose: its place among the ranks of its machine, or the only
-  /// one that the launcher lets it see.
-  int device(int place) const {
-    if (c_.device >= 0) return c_.device;
-    int count = 0;
-    const int code = api_.cuda.cudaGetDeviceCount(&count);
-    if (code == nccl::kCudaSuccess && count > 0) return place % count;
+/// CUDA's index of this rank's GPU: the one chosen, else its place among the ranks of its machine, modulo the
+/// GPUs that the launcher lets it see.
+int device_of(const BackendContext& c, const nccl::Api& api) {
+  int count = 0;
+  const int code = api.cuda.cudaGetDeviceCount(&count);
+  if (code != nccl::kCudaSuccess || count < 1) {
     throw_error({ErrorCode::kUnavailable, "the nccl backend is not there",
-                 "rank " + c_.name(c_.rank) + " has no GPU: " +
-                     (code == nccl::kCudaSuccess ? "CUDA counts none" : api_.cuda.cudaGetErrorString(code)),
+                 "rank " + c.name(c.rank) + " has no GPU: " +
+                     (code == nccl::kCudaSuccess ? "CUDA counts none" : api.cuda.cudaGetErrorString(code)),
                  "use the backend native, or run it where CUDA finds a GPU"});
   }
-
-  /// Memory of all ranks, for the abort word.
-  std::shared_ptr<SharedMemory> region() const {
-    if (c_.size == 1) return nullptr;
-    const WaitOptions share{.timeout = left(), .aborted = c_.aborted, .abort_fd = c_.abort_fd};
-    if (c_.rank != 0)
-      return std::make_shared<SharedMemory>(take_region(c_.peers.front().token, c_.rank, share).value());
-    auto memory = SharedMemory::create("troupe-board", kAbortWordBytes, true).value();
-    std::vector<int> others;
-    for (int r = 1; r < c_.size; ++r) others.push_back(r);
-    c_.offer->hand_out(memory, std::move(others), share).value();
-    return std::make_shared<SharedMemory>(std::move(memory));
+  if (c.device >= count || c.device < -1) {
+    throw BadConfig(c.purpose,
+                    "rank " + c.name(c.rank) + " is to use GPU " + std::to_string(c.device) +
+                        ", and its process sees " + std::to_string(count) + ", which count from 0",
+                    "give InitOptions::device one of these, or see CUDA_VISIBLE_DEVICES");
   }
-
-  const BackendContext& c_;
-  const nccl::Api& api_;
-  MonotonicClock clock_;
-  Instant until_;
-};
+  if (c.device >= 0) return c.device;
+  if (c.local_rank >= 0) return c.local_rank % count;
+  const auto here = [&](const PeerInfo& peer) {
+    return peer.host == c.peers[static_cast<std::size_t>(c.rank)].host;
+  };
+  return static_cast<int>(std::count_if(c.peers.begin(), c.peers.begin() + c.rank, here)) % count;
+}
 
 }  // namespace
 
 std::shared_ptr<ProcessGroup> join_nccl_group(const BackendContext& context, const nccl::Api& api) {
-  return NcclJoin(context, api).run();
+  // A rank without a GPU says so before others wait for it.
+  const int device = device_of(context, api);
+  NcclGroupOptions options{.rank = context.rank,
+                           .size = context.size,
+                           .device = device,
+                           .hosts = numbered_hosts(context.peers),
+                           .name = context.group,
+                           .generation = context.generation,
+                           .timeout = context.operation_timeout,
+                           .share_gpu = context.share_gpu};
+  options.host = join_native_group(context);
+  // Over the store, whose waits end once a rank has given up.
+  options.exchange = [&](const std::string& mine, const NcclGroupOptions::Answer& answer) {
+    const MonotonicClock clock;
+    const Instant until = clock.now() + context.timeout;
+    const auto left = [&] { return std::max(until - clock.now(), Duration::zero()); };
+    const auto key = [](int rank) { return "says/" + std::to_string(rank); };
+    if (context.rank != 0) {
+      context.store.set(key(context.rank), mine);
+      return context.store.get("invitation", left());
+    }
+    std::vector<std::string> said{mine};
+    for (int r = 1; r < context.size; ++r) said.push_back(context.store.get(key(r), left()));
+    std::string answered = answer(said);
+    context.store.set("invitation", answered);
+    return answered;
+  };
+  options.is_vain = context.aborted;
+  // Where nobody is gone there is nothing to shrink.
+  if (!context.gone.empty())
+    return succeed_nccl_group(*context.predecessor, context.gone, std::move(options));
+  return make_nccl_group(std::move(options), api);
 }
 
 std::shared_ptr<ProcessGroup> join_nccl_group(const BackendContext& context) {

@@ -12,22 +12,24 @@ using namespace troupe;
 /// Right answers and samples of all ranks together: every sample is counted once, on one of them.
 std::vector<std::int64_t> evaluate(ConvNet& net, const Digits& test, collectives::ProcessGroup& group) {
   const torch::NoGradGuard no_grad;
+  const torch::Device device = train::device_of(group);
   net->eval();
   std::vector<std::int64_t> counts{0, 0};
   const auto mine = torch::arange(group.rank(), test.labels.size(0), group.size());
   for (const torch::Tensor& part : mine.split(500)) {
-    const torch::Tensor said = net->forward(test.images.index_select(0, part)).argmax(1);
-    counts[0] += said.eq(test.labels.index_select(0, part)).sum().item<std::int64_t>();
+    const torch::Tensor said = net->forward(test.images.index_select(0, part).to(device)).argmax(1);
+    counts[0] += said.cpu().eq(test.labels.index_select(0, part)).sum().item<std::int64_t>();
     counts[1] += part.size(0);
   }
   net->train();
-  group.all_reduce(counts)->wait();
+  group.host_group().all_reduce(counts)->wait();
   return counts;
 }
 
 void run(const std::string& backend, const std::string& url, const std::string& folder, int epochs) {
   torch::set_num_threads(1);
   auto group = collectives::init_process_group(backend, url);
+  const torch::Device device = train::device_of(*group);  // with "nccl" this rank's GPU
 
   auto data = digits(folder, true, 4000).map(torch::data::transforms::Stack<>());
   train::DistributedSampler sampler(data.size().value(), *group);
@@ -35,6 +37,7 @@ void run(const std::string& backend, const std::string& url, const std::string& 
 
   torch::manual_seed(7);
   ConvNet net;
+  net->to(device);
   train::DistributedDataParallel ddp(net, group);
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.02).momentum(0.9));
 
@@ -42,8 +45,9 @@ void run(const std::string& backend, const std::string& url, const std::string& 
     sampler.set_epoch(epoch);
     torch::Tensor loss;
     for (auto& batch : *loader) {
+      const torch::Tensor input = batch.data.to(device), target = batch.target.to(device);
       optimizer.zero_grad();
-      loss = torch::nn::functional::cross_entropy(ddp->forward(batch.data), batch.target);
+      loss = torch::nn::functional::cross_entropy(ddp->forward(input), target);
       loss.backward();  // gradients are averaged over the ranks when it returns
       optimizer.step();
     }

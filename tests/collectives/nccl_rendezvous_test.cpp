@@ -8,9 +8,7 @@
 
 #include "collectives/nccl/api.hpp"
 #include "collectives/rendezvous/backends.hpp"
-#include "collectives/rendezvous/store_board.hpp"
 #include "tests/collectives/nccl_ranks.hpp"
-#include "tests/collectives/ranks.hpp"
 #include "tests/collectives/rendezvous_ranks.hpp"
 
 using namespace troupe;
@@ -28,7 +26,8 @@ struct InitRank {
     const Buffer buffer = device.put(std::vector<float>(1000, mine));
     const auto work = group->all_reduce(buffer, {});
     work->wait();
-    finish(*work);
+    while (!work->wait_for(1s)) {
+    }
     if (auto thrown = work->exception()) std::rethrow_exception(thrown);
     return device.get<float>(buffer)[999];
   }
@@ -36,7 +35,8 @@ struct InitRank {
 
 /// Ranks as threads, which call init_process_group. `machines`: how many they are on. What each threw.
 std::vector<std::string> init_nccl(NcclCluster& cluster, int size, int machines,
-                                   const std::function<void(InitRank&)>& body, bool share_gpu = false) {
+                                   const std::function<void(InitRank&)>& body, bool share_gpu = false,
+                                   Duration operation_timeout = 60s) {
   register_backend("nccl double", [&](const BackendContext& context) {
     return join_nccl_group(context, cluster.library.api(context.device));
   });
@@ -51,7 +51,7 @@ std::vector<std::string> init_nccl(NcclCluster& cluster, int size, int machines,
                                         {.rank = r,
                                          .size = size,
                                          .timeout = 60s,
-                                         .operation_timeout = 60s,
+                                         .operation_timeout = operation_timeout,
                                          .device = r,
                                          .share_gpu = share_gpu,
                                          .host = "machine " + std::to_string(r % machines)});
@@ -75,26 +75,6 @@ class Meets {
 
  private:
   std::barrier<>& all_;
-};
-
-/// A store in this process.
-class LocalStore final : public Store {
- public:
-  void set(const std::string& key, std::string_view value) override { map_[key] = value; }
-  std::string set_once(const std::string& key, std::string_view value) override {
-    return map_.try_emplace(key, value).first->second;
-  }
-  std::optional<std::string> find(const std::string& key, Duration) override {
-    if (gone) throw Unavailable({ErrorCode::kUnavailable, "the store is gone", "", ""});
-    const auto found = map_.find(key);
-    return found == map_.end() ? std::nullopt : std::optional(found->second);
-  }
-  std::int64_t add(const std::string&, std::int64_t) override { return 0; }
-  std::int64_t erase(const std::string&) override { return 0; }
-  bool gone = false;
-
- private:
-  std::map<std::string, std::string> map_;
 };
 
 }  // namespace
@@ -124,6 +104,92 @@ TEST_CASE(
   });
   CAPTURE(machines);
   for (const std::string& what : thrown) CHECK(what == "");
+  check_double(cluster.library);
+}
+
+TEST_CASE("nccl by name: a group for the host's memory comes beside it, and both end together") {
+  const int machines = GENERATE(1, 2);
+  NcclCluster cluster;
+  const auto thrown = init_nccl(cluster, 3, machines, [](InitRank& rank) {
+    const auto sum_on_host = [](ProcessGroup& group) {
+      std::vector<int> one{1};
+      group.host_group().all_reduce(one)->wait();
+      return one[0];
+    };
+    const auto throws = [](const std::string& reason, const std::function<void()>& calls) {
+      try {
+        while (true) calls();
+      } catch (const CollectiveAborted& e) {
+        expect(std::string(e.what()).find(reason) != std::string::npos, e.what());
+      }
+    };
+    ProcessGroup& host = rank.group->host_group();
+    expect(host.backend() == "native" && host.rank() == rank.group->rank() && host.size() == 3, "its ranks");
+    expect(&host.host_group() == &host, "a group for the host's memory is its own");
+    expect(sum_on_host(*rank.group) == 3, "the sum of all");
+    if (const auto pair = rank.group->new_group({0, 2})) expect(sum_on_host(*pair) == 2, "the sum of two");
+    try {
+      (void)host.new_group({0});
+      expect(false, "it makes no groups");
+    } catch (const BadConfig&) {
+    }
+    const int world_rank = rank.group->rank();
+    throws("the host has had enough", [&] {
+      rank.sum(1);
+      if (world_rank == 1) host.abort("the host has had enough");
+    });
+    rank.group = rank.group->rebuild();
+    throws("the GPU has had enough", [&] {
+      expect(sum_on_host(*rank.group) == 3, "the sum in the next generation");
+      if (world_rank == 2) rank.group->abort("the GPU has had enough");
+    });
+  });
+  CAPTURE(machines);
+  for (const std::string& what : thrown) CHECK(what == "");
+  check_double(cluster.library);
+}
+
+TEST_CASE("nccl by name: whose deadline it was throws Timeout, and the others hear why") {
+  NcclCluster cluster;
+  const auto thrown = init_nccl(
+      cluster, 2, 1,
+      [](InitRank& rank) {
+        rank.sum(1);
+        if (rank.group->rank() == 1) rank.device.cluster.library.hang(1);
+        rank.sum(1);
+      },
+      false, 500ms);
+  const bool first_late = thrown[0].find("timed out") != std::string::npos;
+  CHECK((first_late || thrown[1].find("timed out") != std::string::npos));
+  for (const std::string& what : thrown) CHECK_THAT(what, Catch::Contains("waited 0.5 s for"));
+  check_double(cluster.library);
+}
+
+TEST_CASE("nccl by name: a GPU that does not exist is an error on all ranks, with how many there are") {
+  const int chosen = GENERATE(64, -2);
+  NcclCluster cluster;
+  register_backend("nccl misled", [&](const BackendContext& given) {
+    BackendContext context = given;
+    if (given.rank == 1) context.device = chosen;
+    return join_nccl_group(context, cluster.library.api(given.device));
+  });
+  const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
+  std::vector<std::string> thrown(3);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 3; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        init_process_group("nccl misled", url, {.rank = r, .size = 3, .timeout = 60s, .device = r});
+      } catch (const std::exception& e) {
+        thrown[static_cast<std::size_t>(r)] = e.what();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const std::string& what : thrown) {
+    CHECK_THAT(what, Catch::Contains("rank 1 is to use GPU " + std::to_string(chosen)) &&
+                         Catch::Contains("sees 64"));
+  }
   check_double(cluster.library);
 }
 
@@ -258,6 +324,7 @@ TEST_CASE("nccl by name: a rank dies with its part of a group, before the others
 TEST_CASE("nccl by name: a rank dies on its way into a group") {
   NcclCluster cluster;
   rebuild_while_one_dies(cluster, [&](const BackendContext& context) -> std::shared_ptr<ProcessGroup> {
+    const auto host = join_native_group(context);
     context.store.set("says/2", "troupe-nccl-3 23003 none");
     (void)context.store.get("invitation", 60s);
     while (cluster.library.calls(0, "ncclCommInitRankConfig") == 3) std::this_thread::yield();
@@ -330,29 +397,4 @@ TEST_CASE("nccl by name: a rank without a GPU is an error on all, which names it
   for (auto& thread : threads) thread.join();
   for (const std::string& what : thrown) CHECK_THAT(what, Catch::Contains("rank 1 has no GPU"));
   check_double(cluster.library);
-}
-
-TEST_CASE("a board in a store: the first reason stays, on every rank") {
-  const auto store = std::make_shared<LocalStore>();
-  StoreBoard first(store), second(store), third(store);
-  CHECK_FALSE(first.read());
-  first.post(AbortKind::kTimeout, "too late");
-  second.post(AbortKind::kRequested, "I, too");
-  for (StoreBoard* board : {&first, &second, &third}) {
-    const auto reason = board->read();
-    REQUIRE(reason);
-    CHECK(reason->kind == AbortKind::kTimeout);
-    CHECK(reason->text == "too late");
-  }
-
-  const auto other = std::make_shared<LocalStore>();
-  StoreBoard asks(other);
-  other->gone = true;
-  CHECK_FALSE(asks.read());  // who watches the store says more
-
-  const auto odd = std::make_shared<LocalStore>();
-  odd->set("abort", "99 what is this");
-  const auto reason = StoreBoard(odd).read();
-  REQUIRE(reason);
-  CHECK(reason->kind == AbortKind::kUnknown);
 }

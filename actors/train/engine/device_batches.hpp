@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "actors/train/engine/device_streams.hpp"
+#include "actors/ddp/device_streams.hpp"
 #include "actors/train/job/batch.hpp"
 
 namespace troupe::train {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "actors/train/engine/device_streams.hpp"
+#include "actors/ddp/device_streams.hpp"
 #include "actors/train/engine/engine.hpp"
 #include "actors/train/job/leaf.hpp"
 

@@ -145,7 +145,7 @@ void Reducer::begin_step() {
 }
 
 void Reducer::begin_leaf() {
-  throw_if_aborted();
+  group_->throw_if_aborted();
   TROUPE_ASSERT(leaf_ < schedule_.leaves.size(), "a step has as many leaves as the rank hosts");
   seen_.assign(parameters_.size(), false);
   order_.begin(buckets_);
@@ -153,7 +153,7 @@ void Reducer::begin_leaf() {
 }
 
 void Reducer::begin_backward() {
-  throw_if_aborted();
+  group_->throw_if_aborted();
   // A gradient that is added to another needs memory of its own.
   if (!current().add) writer_.begin(slots_[static_cast<std::size_t>(current().array)]);
 }
@@ -171,17 +171,10 @@ bool Reducer::is_last_leaf() const {
   return leaf_ + 1 == schedule_.leaves.size();
 }
 
-void Reducer::throw_if_aborted() const {
-  if (std::string reason = group_->abort_reason(); !reason.empty()) {
-    throw_error({ErrorCode::kAborted, "the process group was aborted", std::move(reason),
-                 "form the next generation"});
-  }
-}
-
 void Reducer::gradient_ready(std::size_t index) {
   if (!in_leaf_) return;  // a backward that is none of ours
   try {
-    throw_if_aborted();
+    group_->throw_if_aborted();
     ReducedParameter& parameter = parameters_[index];
     if (!parameter.tensor.grad().defined()) return;
     torch::Tensor gradient = std::move(parameter.tensor.mutable_grad());
@@ -240,7 +233,7 @@ void Reducer::reduce_copied() {
 void Reducer::take_back() {
   for (BucketState& bucket : states_) {
     while (bucket.work == nullptr) {
-      DeviceStreams::wait(states_[reducing_].copied, [this] { throw_if_aborted(); });
+      DeviceStreams::wait(states_[reducing_].copied, [this] { group_->throw_if_aborted(); });
       reduce_copied();
     }
     bucket.work->wait();

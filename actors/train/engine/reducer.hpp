@@ -29,9 +29,9 @@
 #include <vector>
 
 #include "actors/ddp/buckets.hpp"
+#include "actors/ddp/device_streams.hpp"
 #include "actors/ddp/gradient_writer.hpp"
 #include "actors/ddp/reduced_parameter.hpp"
-#include "actors/train/engine/device_streams.hpp"
 #include "actors/train/engine/fold_schedule.hpp"
 #include "collectives/process_group.hpp"
 
@@ -99,7 +99,6 @@ class Reducer {
   struct BucketState;
 
   BucketState allocate(const Bucket& bucket);
-  void throw_if_aborted() const;
   void gradient_ready(std::size_t index);
   void take(std::size_t index, torch::Tensor gradient);
   void bucket_member_done(std::size_t index);

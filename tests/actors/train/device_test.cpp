@@ -2,14 +2,14 @@
 // device that writes it down, and the way of gradients through the host, on the CPU.
 #include <catch2/catch.hpp>
 
+#include "actors/ddp/device_streams.hpp"
 #include "actors/train/engine/device_batches.hpp"
-#include "actors/train/engine/device_streams.hpp"
 #include "actors/train/engine/leaf_results.hpp"
 #include "actors/train/engine/numerics.hpp"
 #include "actors/train/engine/pinned_memory.hpp"
 #include "actors/train/engine/pinned_region.hpp"
 #include "runtime/core/error.hpp"
-#include "tests/actors/train/recording_device.hpp"
+#include "tests/actors/ddp/recording_device.hpp"
 #include "tests/actors/train/train_jobs.hpp"
 
 namespace troupe::train::testing {
@@ -33,6 +33,18 @@ TEST_CASE("what the job computes on a stream of its own, the default stream goes
   CHECK(device.log.empty());
   streams.aside([&] { streams.before_default(); });
   CHECK(device.log == Lines{"now s1", "e0 on s1", "s0 waits for e0", "now s0", "e1 on s1"});
+}
+
+TEST_CASE("what runs on the default stream runs behind computing, and computing goes on behind it") {
+  RecordingDevice& device = RecordingDevice::anew();
+  const DeviceStreams streams(RecordingDevice::device());
+  streams.on_default([&] { device.note("reduce"); });
+  streams.synchronize();
+  CHECK(device.log == Lines{"reduce", "host waits for s0"});
+  RecordingDevice::anew();
+  streams.aside([&] { streams.on_default([&] { device.note("reduce"); }); });
+  CHECK(device.log == Lines{"now s1", "e0 on s1", "s0 waits for e0", "now s0", "reduce", "now s1", "e1 on s0",
+                            "s1 waits for e1", "now s0", "e2 on s1"});
 }
 
 TEST_CASE("an exception aside leaves the computing stream as it was") {

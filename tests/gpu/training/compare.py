@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Trains nets of the examples with one and two trainers and with one killed, and prints a table: how fast, against the same
-loop in plain LibTorch, how busy the GPU was, and the hash of each result.
+"""Trains nets of the examples with one and two trainers and with one killed, and by DistributedDataParallel by hand on one
+and two ranks. Prints a table: how fast, against the same loop in plain LibTorch, how busy the GPU was, and the hash of each
+result.
 
     tests/gpu/training/compare.py [--programs build/gpu-training/bin] [--on-cpu] [--epochs N]
 
-Two trainers share one GPU; where there are two, they also train with one each. Every run of a net must end with the same
-hash. Exit code: 0; 77: there is no GPU; 1: a program failed; 3: hashes differ. --on-cpu does the same on the CPU, to test
+Two trainers, or ranks, share one GPU; where there are two, they also train with one each. Every run of a net must end with
+the same hash, by hand with that of the plain loop. Exit code: 0; 77: there is no GPU; 1: a program failed; 3: hashes differ. --on-cpu does the same on the CPU, to test
 this script. Needs no module of Python but its own.
 """
 import argparse
@@ -70,16 +71,17 @@ class NoWatch(GpuWatch):
 class Row:
     net: str
     what: str
+    by_hand: bool = False  # of a net that is trained by DistributedDataParallel by hand, and the plain loop for it
     rate: float = 0  # samples a second; 0: not measured
     hash: str = ""
     gpu: tuple = None
     error: str = ""
 
 
-def run(net, what, command, watch):
+def run(net, what, command, watch, by_hand=False):
     """One row of the table. What the program printed is shown where it failed."""
     print(f"==> {net}, {what}: {' '.join(map(str, command))}", flush=True)
-    row = Row(net, what)
+    row = Row(net, what, by_hand)
     with watch() as seen:
         try:
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=RUN_SECONDS)
@@ -105,7 +107,7 @@ def run(net, what, command, watch):
 
 def print_table(rows):
     """Returns the exit code."""
-    plain = {row.net: row.rate for row in rows if row.what.startswith("plain")}
+    plain = {(row.net, row.by_hand): row.rate for row in rows if row.what.startswith("plain")}
     expected, code = {}, 0
     print(f"\n{'net':8} {'run':30} {'samples/s':>10} {'of plain':>8} {'GPU busy':>8} {'GPU MiB':>8}  {'hash':12} verdict")
     for row in rows:
@@ -114,14 +116,15 @@ def print_table(rows):
             verdict = row.error
         elif row.error:
             verdict, code = f"FAILED: {row.error}", FAILED
-        elif row.what.startswith("plain"):
-            verdict = ""
+        elif row.what.startswith("plain") and not row.by_hand:
+            verdict = ""  # its hash is of the parameters, and a job's of all that a step changes
         elif not row.hash:
             verdict, code = "FAILED: it printed no hash", FAILED
-        elif row.hash != expected.setdefault(row.net, row.hash):
+        elif row.hash != expected.setdefault((row.net, row.by_hand), row.hash):
             verdict, code = "DIFFERENT", code or DIFFERENT
         rate = f"{row.rate:,.0f}" if row.rate else "-"
-        share = f"{row.rate / plain[row.net]:.2f}" if row.rate and plain.get(row.net) else "-"
+        peer = plain.get((row.net, row.by_hand))
+        share = f"{row.rate / peer:.2f}" if row.rate and peer else "-"
         busy, mib = (f"{row.gpu[0]:.0f} %", str(row.gpu[1])) if row.gpu else ("-", "-")
         print(f"{row.net:8} {row.what:30} {rate:>10} {share:>8} {busy:>8} {mib:>8}  {row.hash[:12]:12} {verdict}")
     return code
@@ -163,6 +166,11 @@ def main():
         if gpus >= 2:  # then gradients go over NCCL
             rows.append(run(net, "2 trainers, a GPU each", [*ours, "--trainers", "2", "--gpus", "1"], watch))
         rows.append(run(net, "2 trainers, one killed", [*ours, "--trainers", "2", "--gpus", half, "--kill-at", "25"], watch))
+        # Two micro-batches of twice the size: their sum is the same, however many ranks they are dealt to.
+        by_hand = [training, net, "--logical-ranks", "2", "--batch", str(2 * int(size[1])), *size[2:]]
+        rows.append(run(net, "plain LibTorch, 2 micro-batches", [*by_hand, "--plain", "--gpus", one], watch, True))
+        for ranks, held, what in ((1, one, "1 rank"), (2, half, "2 ranks")) + (((2, one, "2 ranks, a GPU each"),) if gpus >= 2 else ()):
+            rows.append(run(net, f"DDP by hand, {what}", [*by_hand, "--by-hand", str(ranks), "--gpus", held], watch, True))
         if net == "mnist":
             rows.append(run(net, "examples/mnist, 2 trainers", [mnist, *size, "--trainers", "2", "--trainer-gpus", half], watch))
     return print_table(rows)

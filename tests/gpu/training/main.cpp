@@ -1,35 +1,36 @@
-// Trains MNIST's or CIFAR-10's ConvNet of the examples, by troupe or by a loop of plain LibTorch, on the CPU
-// or on a GPU: gpu_training mnist|cifar10 [--plain] [--gpus SHARE] ... Prints how fast it was, for
-// compare.py:
+// Trains MNIST's or CIFAR-10's ConvNet of the examples, by a job of troupe's, by DistributedDataParallel by
+// hand or by a loop of plain LibTorch, on the CPU or on GPUs: gpu_training mnist|cifar10 [--plain | --by-hand
+// RANKS]
+// [--gpus SHARE] ... Prints how fast it was, for compare.py:
 //   samples_per_s 12345.6              from a tenth of the steps to the last
 //   measured from 1700000000.1 to 1700000009.2   in seconds of Unix time
 //   loss 0.1234                        of the last step
-//   parameters sha256 01ab...          by troupe alone
+//   parameters sha256 01ab...          by a job: of all that a step changes
 // Exits with 77 where the files of CIFAR-10 are not there. (MNIST's digits are rendered then.)
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <optional>
 #include <stdexcept>
 #include <variant>
 
 #include "actors/data/find_mnist.hpp"
-#include "actors/data/torch.hpp"
-#include "actors/train/engine/numerics.hpp"
 #include "examples/cifar10/pictures.hpp"
 #include "examples/mnist/digits.hpp"
+#include "tests/gpu/training/loop.hpp"
 
 namespace {
 
 namespace data = troupe::data;
 namespace train = troupe::train;
-using Clock = std::chrono::system_clock;
+using troupe::gpu::Speed;
 
 struct Options {
   std::string net = "mnist";
   std::string folder;
   bool plain = false;
+  int by_hand = 0;
   double gpus = 0;
   int trainers = 1;
   int logical_ranks = 4;
@@ -38,80 +39,6 @@ struct Options {
   std::int64_t samples = 0;
   std::int64_t kill_at = 0;
 };
-
-double seconds(Clock::time_point time) {
-  return std::chrono::duration<double>(time.time_since_epoch()).count();
-}
-
-/// Of steps that are done, how fast: the first tenth warms up, and does not count.
-class Speed {
- public:
-  Speed(std::int64_t steps, std::int64_t samples) : warm_up_(steps / 10), samples_(samples) {}
-
-  void step(double loss) {
-    loss_ = loss;
-    last_ = Clock::now();
-    if (++done_ == warm_up_) first_ = last_;
-  }
-  void print() const {
-    if (!first_ || done_ <= warm_up_) throw std::runtime_error("too few steps to measure: give more epochs");
-    const double from = seconds(*first_), to = seconds(last_);
-    std::printf("samples_per_s %.1f\nmeasured from %.3f to %.3f\nloss %.6f\n",
-                static_cast<double>((done_ - warm_up_) * samples_) / (to - from), from, to, loss_);
-  }
-
- private:
-  const std::int64_t warm_up_;
-  const std::int64_t samples_;  ///< a step
-  std::int64_t done_ = 0;
-  double loss_ = 0;
-  std::optional<Clock::time_point> first_;
-  Clock::time_point last_;
-};
-
-/// All samples as one batch, read once.
-data::Batch read_all(const data::Dataset& dataset) {
-  std::vector<torch::Tensor> inputs, targets;
-  for (std::int64_t i = 0; i < dataset.size(); ++i) {
-    data::Random random({7, 0}, i);
-    const data::Sample sample = dataset.get(i, random);
-    inputs.push_back(data::TensorTraits<at::Tensor>::to(sample["input"]));
-    targets.push_back(data::TensorTraits<at::Tensor>::to(sample["target"]));
-  }
-  return {torch::stack(inputs), torch::stack(targets)};
-}
-
-/// What somebody writes without troupe: one process, gradients of the leaves of a step added up by autograd.
-template <class Job>
-void train_plainly(const Job& job, const Options& o, const data::Dataset& dataset) {
-  const torch::Device device = train::computing_device(o.gpus > 0);
-  train::set_up_numerics(1, device);  // as a trainer
-  const data::Batch all = read_all(dataset);
-  torch::manual_seed(7);
-  auto net = job.model();
-  net->to(device);
-  auto optimizer = job.optimizer(net);
-  const std::int64_t a_step = o.logical_ranks * o.batch, steps = all.size() / a_step;
-  Speed speed(o.epochs * steps, a_step);
-  for (int epoch = 0; epoch < o.epochs; ++epoch) {
-    const torch::Tensor order = torch::randperm(all.size());
-    for (std::int64_t step = 0; step < steps; ++step) {
-      optimizer.zero_grad();
-      torch::Tensor sum = torch::zeros({}, device);
-      for (int leaf = 0; leaf < o.logical_ranks; ++leaf) {
-        const torch::Tensor chosen = order.narrow(0, step * a_step + leaf * o.batch, o.batch);
-        const data::Batch batch{all.input.index_select(0, chosen).to(device),
-                                all.target.index_select(0, chosen).to(device)};
-        const torch::Tensor loss = job.criterion(net->forward(batch.input), batch) / o.logical_ranks;
-        loss.backward();
-        sum += loss.detach();
-      }
-      optimizer.step();
-      speed.step(sum.item<double>());
-    }
-  }
-  speed.print();
-}
 
 template <class Job>
 int train_by_troupe(troupe::DriverSession& session, const Job& job, const Options& o, std::int64_t size) {
@@ -139,12 +66,26 @@ int train_by_troupe(troupe::DriverSession& session, const Job& job, const Option
   return result.exit_code();
 }
 
+troupe::gpu::LoopOptions loop_options(const Options& o) {
+  return {.on_gpu = o.gpus > 0, .micro_batches = o.logical_ranks, .batch = o.batch, .epochs = o.epochs};
+}
+
 template <class Job>
 int train_net(troupe::DriverSession& session, const Job& job, const Options& o) {
   const auto dataset = data::share(job.dataset(data::Split::kTrain));
   if (!o.plain) return train_by_troupe(session, job, o, dataset->size());
-  train_plainly(job, o, *dataset);
+  troupe::gpu::train_in_a_loop(job, loop_options(o), *dataset, nullptr);
   return 0;
+}
+
+/// One rank, in its process.
+template <class Job>
+void train_by_hand(const Job& job, const Options& o, const std::string& url, int rank) {
+  const bool on_gpu = o.gpus > 0;
+  const auto group = troupe::collectives::init_process_group(
+      on_gpu ? "nccl" : "native", url, {.rank = rank, .size = o.by_hand, .share_gpu = on_gpu && o.gpus < 1});
+  const auto dataset = data::share(job.dataset(data::Split::kTrain));
+  troupe::gpu::train_in_a_loop(job, loop_options(o), *dataset, group);
 }
 
 Options parse(int argc, char** argv) {
@@ -154,6 +95,10 @@ Options parse(int argc, char** argv) {
   app.add_option("--data", o.folder,
                  "Folder with the files [default: searched; MNIST: else rendered digits]");
   app.add_flag("--plain", o.plain, "By a loop of plain LibTorch in this process");
+  app.add_option(
+      "--by-hand", o.by_hand,
+      "By DistributedDataParallel in so many processes, a divisor of --logical-ranks: the micro-batches "
+      "of a step; with --gpus below 1 they share one");
   app.add_option("--gpus", o.gpus, "That each trainer holds: 0 (the CPU), 1, or a part of one")
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--trainers", o.trainers, "Processes that compute")->capture_default_str();
@@ -175,16 +120,29 @@ Options parse(int argc, char** argv) {
 
 int main(int argc, char** argv) try {
   const Options o = parse(argc, argv);
-  auto session = troupe::init(argc, argv);
+  if (o.by_hand < 0 || (o.by_hand > 0 && o.logical_ranks % o.by_hand != 0)) {
+    std::fprintf(stderr, "gpu_training: --by-hand %d does not divide --logical-ranks %d\n", o.by_hand,
+                 o.logical_ranks);
+    return 2;
+  }
   const auto search = data::default_mnist_search(o.folder);
   const auto found = o.net == "mnist" ? data::find_mnist(search) : data::find_cifar10(search);
   const std::string folder = found.folder.empty() ? "" : std::filesystem::absolute(found.folder).string();
-  if (o.net == "mnist") return train_net(session, Digits{.folder = folder, .samples = o.samples}, o);
-  if (folder.empty()) {
+  const bool mnist = o.net == "mnist";
+  if (!mnist && folder.empty()) {
     std::printf("skipped: %s\n", found.reason.c_str());
     return 77;
   }
-  return train_net(session, Pictures{folder}, o);
+  const Digits digits{.folder = folder, .samples = o.samples};
+  if (o.by_hand > 0) {
+    const std::string url = "file://" + (std::filesystem::temp_directory_path() / "gpu_training_").string() +
+                            std::to_string(::getpid());
+    return troupe::gpu::run_in_processes(o.by_hand, [&](int rank) {
+      mnist ? train_by_hand(digits, o, url, rank) : train_by_hand(Pictures{folder}, o, url, rank);
+    });
+  }
+  auto session = troupe::init(argc, argv);
+  return mnist ? train_net(session, digits, o) : train_net(session, Pictures{folder}, o);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "gpu_training: %s\n", error.what());
   return 1;

@@ -1,8 +1,9 @@
-/// Streams and events of the device that a trainer computes on, by LibTorch's own interface for them
+/// Streams and events of the device that a program computes on, by LibTorch's own interface for them
 /// (c10::impl::VirtualGuardImpl): nothing of CUDA is included, so a LibTorch without it builds the same code.
 ///
-/// A trainer computes on the current stream of its thread. What only moves bytes runs aside, on a stream that
-/// each DeviceStreams takes from the device's pool. The host waits for neither, except in wait().
+/// It computes on the current stream of its thread. What only moves bytes runs aside, on a stream that
+/// each DeviceStreams takes from the device's pool. The host waits for neither, except in wait() and
+/// synchronize().
 ///
 ///     const DeviceMark copied = streams.aside([&] { there.copy_(here, true); });  // whatever computes
 ///     streams.join(copied);                                                       // computing goes on
@@ -51,10 +52,17 @@ class DeviceStreams {
   /// The device's default stream goes on behind what this thread's computing stream was given so far. Nothing
   /// to do where they are one, as they are unless the job's code chose another.
   void before_default() const;
+  /// Runs `enqueue` with the default stream as the current one, behind what this thread's computing stream
+  /// was given so far and before what it is given next. A collective on a buffer that names no stream goes by
+  /// the default one. An exception of `enqueue` goes on, with the streams as they were.
+  void on_default(const std::function<void()>& enqueue) const;
   /// What this thread's computing stream is given from now on runs behind `mark`.
   void join(const DeviceMark& mark) const;
-  /// Waits on the host. Calls `look` meanwhile, about every 50 microseconds, which may throw. It is the one
-  /// wait for the device here, and without a deadline: a driver kills a trainer that computes for too long.
+  /// Waits on the host for what this thread's computing stream was given so far, without a deadline. Throws
+  /// c10::Error for what went wrong on the device.
+  void synchronize() const;
+  /// Waits on the host. Calls `look` meanwhile, about every 50 microseconds, which may throw. Without a
+  /// deadline, too: a driver kills a trainer that computes for too long.
   static void wait(const DeviceMark& mark, const std::function<void()>& look);
   /// The computing stream of this thread; none on the CPU.
   std::optional<c10::Stream> computing() const;

@@ -1,4 +1,4 @@
-#include "tests/actors/train/recording_device.hpp"
+#include "tests/actors/ddp/recording_device.hpp"
 
 #include <algorithm>
 
@@ -59,6 +59,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     ++asked->looks;
     ++the_device.looks;
     return false;
+  }
+  void synchronizeStream(const Stream& stream) const override {
+    the_device.log.push_back("host waits for " + name(stream));
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     delete static_cast<Event*>(event);

@@ -17,7 +17,7 @@ class RecordingDevice {
   static RecordingDevice& anew();
   static c10::Device device() { return {c10::DeviceType::PrivateUse1, 0}; }
 
-  /// "s1 waits for e0", "e1 on s1", "now s1".
+  /// "s1 waits for e0", "e1 on s1", "now s1", "host waits for s1".
   std::vector<std::string> log;
   /// How often an event is asked for before it is reached.
   int looks_until_reached = 0;

@@ -1,4 +1,4 @@
-#include "actors/train/engine/device_streams.hpp"
+#include "actors/ddp/device_streams.hpp"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -68,6 +68,23 @@ void DeviceStreams::before_default() const {
   if (!stream) return;
   const c10::Stream standard = streams_of(device_).getDefaultStream(device_);
   if (*stream != standard) event_on(*stream)->block(standard);
+}
+
+void DeviceStreams::on_default(const std::function<void()>& enqueue) const {
+  const auto stream = computing();
+  if (!stream) return enqueue();
+  const c10::Stream standard = streams_of(device_).getDefaultStream(device_);
+  if (*stream == standard) return enqueue();
+  event_on(*stream)->block(standard);
+  {
+    const Current current(standard);
+    enqueue();
+  }
+  event_on(standard)->block(*stream);
+}
+
+void DeviceStreams::synchronize() const {
+  if (const auto stream = computing()) streams_of(device_).synchronizeStream(*stream);
 }
 
 void DeviceStreams::join(const DeviceMark& mark) const {

@@ -1,0 +1,113 @@
+#include "tests/actors/ddp/nccl_ranks.hpp"
+
+#include <catch2/catch.hpp>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "collectives/nccl/api.hpp"
+#include "collectives/rendezvous/backends.hpp"
+#include "collectives/rendezvous/connect/mesh.hpp"
+#include "collectives/rendezvous/init.hpp"
+#include "runtime/core/error.hpp"
+
+namespace troupe::train::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using namespace collectives;
+using collectives::testing::NcclDouble;
+
+class HostWork final : public Work {
+ public:
+  explicit HostWork(std::shared_ptr<Work> work) : work_(std::move(work)) {}
+
+ private:
+  bool advance(Duration limit) override {
+    if (limit != Duration::zero()) return work_->wait_for(limit);
+    if (!work_->is_completed()) return false;
+    if (const auto thrown = work_->exception()) std::rethrow_exception(thrown);
+    return true;
+  }
+  const std::shared_ptr<Work> work_;
+};
+
+class OnHost final : public ProcessGroup {
+ public:
+  explicit OnHost(Group gpus) : ProcessGroup(facts_of(*gpus)), gpus_(std::move(gpus)) {}
+  ProcessGroup& host_group() override { return gpus_->host_group(); }
+  std::string abort_reason() const override { return gpus_->abort_reason(); }
+  void await_quiet() override { gpus_->await_quiet(); }
+
+ private:
+  static GroupFacts facts_of(const ProcessGroup& gpus) {
+    GroupFacts facts = gpus.facts();
+    facts.device = {};
+    return facts;
+  }
+  std::shared_ptr<Work> launch(std::span<const Op> operations) override {
+    std::vector<Op> there(operations.begin(), operations.end());
+    for (Op& op : there) op.input.device = op.output.device = gpus_->facts().device;
+    return std::make_shared<HostWork>(gpus_->batch(there));
+  }
+  void stop(const std::string& reason) override { gpus_->abort(reason); }
+  std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool) override {
+    return {static_cast<std::byte*>(gpus_->allocate(count, dtype).data)};
+  }
+
+  const Group gpus_;
+};
+
+}  // namespace
+
+Group on_host(Group gpus) {
+  return std::make_shared<OnHost>(std::move(gpus));
+}
+
+std::vector<std::string> run_by_name(const std::string& backend, int ranks, NcclDouble& library,
+                                     const DdpBody& body) {
+  torch::set_num_threads(1);
+  register_backend("nccl double", [&](const BackendContext& context) {
+    return on_host(join_nccl_group(context, library.api(context.device)));
+  });
+  const auto port = DataListener::bind({"127.0.0.1", 0}).value().endpoint().port;
+  const std::string url = "tcp://127.0.0.1:" + std::to_string(port);
+  std::vector<std::string> said(static_cast<std::size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        said[static_cast<std::size_t>(rank)] =
+            body(init_process_group(backend == "nccl" ? "nccl double" : backend, url,
+                                    {.rank = rank,
+                                     .size = ranks,
+                                     .timeout = 60s,
+                                     .operation_timeout = 60s,
+                                     .data_bytes = 32 << 20,
+                                     .device = rank}));
+      } catch (const std::exception& error) {
+        said[static_cast<std::size_t>(rank)] = std::string("threw: ") + error.what();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return said;
+}
+
+std::vector<std::string> run_by_name(const std::string& backend, int ranks, const DdpBody& body) {
+  NcclDouble library;
+  auto said = run_by_name(backend, ranks, library, body);
+  CHECK(library.misuse() == std::vector<std::string>{});
+  CHECK(library.leaked() == "");
+  CHECK((library.calls(0, "ncclCommInitRankConfig") > 0) == (backend == "nccl"));
+  return said;
+}
+
+Pair seeded_pair(int width) {
+  static std::mutex generator;
+  const std::lock_guard hold(generator);
+  torch::manual_seed(1);
+  return Pair(width);
+}
+
+}  // namespace troupe::train::testing
