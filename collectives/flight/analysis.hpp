@@ -65,7 +65,5 @@ std::vector<Report> analyse(std::vector<Dump> dumps, const AnalysisOptions& opti
 std::string to_text(const Report& report);
 /// "run-1f 1.3: ranks diverged at #18", in one line.
 std::string to_line(const Report& report);
-/// "rank 3", "ranks 0-2, 5".
-std::string name_ranks(const std::vector<int>& ranks);
 
 }  // namespace troupe::collectives::flight

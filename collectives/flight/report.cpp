@@ -50,19 +50,6 @@ std::string agreement(const Report& report) {
 
 }  // namespace
 
-std::string name_ranks(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t end = i + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    if (i != 0) text += ", ";
-    text += std::to_string(ranks[i]);
-    if (end - i > 1) text += (end - i == 2 ? ", " : "-") + std::to_string(ranks[end - 1]);
-    i = end;
-  }
-  return text;
-}
-
 void fill_table(Report& report, const std::vector<RankDump>& records, std::uint64_t last_row,
                 std::size_t rows) {
   const std::uint64_t count = std::min<std::uint64_t>(rows, last_row);

@@ -121,7 +121,8 @@ class Engine {
   /// A rank of another host. Where the two are gateways, the counts are of rounds, as launched_ and the like:
   /// all before have been sent or received, or go another way.
   struct Remote {
-    Remote(int self, int peer, int its_host) : link(peer), mailbox(self, peer, {}), host(its_host) {}
+    Remote(int self, int peer, int its_host, AnyReceives* any)
+        : link(peer), mailbox(self, peer, {}, any), host(its_host) {}
     Link link;
     Mailbox mailbox;
     const int host;
@@ -200,6 +201,7 @@ class Engine {
                       std::unique_ptr<std::byte[]> pack = nullptr);
   static void unpack(const Pending& op);
   Token post(const Op& call);
+  Token post_any(const Op& call);
 
   // Waiting and failing (engine_wait.cpp).
   struct Awaited {
@@ -267,9 +269,10 @@ class Engine {
   // Messages (engine_messages.cpp).
   Mailbox& mailbox_of(int peer);
   bool exchange_messages();
-  bool serve_any_receives();
   void check(const Mailbox& mailbox);
   bool left(int peer) const;
+  bool is_gone(int peer) const;
+  void check_senders(const Token& token);
   void sleep_on_messages(int peer);
   std::shared_ptr<const Transfer> oldest_transfer() const;
 
@@ -301,14 +304,13 @@ class Engine {
   std::vector<Tree> trees_;
   std::size_t allocated_bytes_ = 0;
   bool staging_populated_ = false;
+  AnyReceives any_receives_;
   std::map<int, Remote> remotes_;
   std::vector<Remote*> gates_;            ///< those that carry rounds
   std::unique_ptr<Connector> connector_;  ///< until this rank leaves, or the group is aborted
   bool connections_due_ = false;          ///< the connector has something to do
   UniqueFd sockets_;                      ///< epoll, of the remotes and the connector
   std::map<int, Neighbour> neighbours_;
-  std::vector<std::shared_ptr<Transfer>>
-      any_receives_;   ///< from any rank, without a message yet, oldest first
   bool told_ = false;  ///< other machines know of the abort
 
   FixedQueue<Pending, kMaxInFlight> ops_;  ///< launched and not complete, oldest first

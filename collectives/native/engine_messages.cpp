@@ -1,9 +1,11 @@
 /// The engine's half that moves messages between ranks of one machine, and starts those to other machines.
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 
 #include "collectives/native/engine.hpp"
+#include "collectives/texts.hpp"
 #include "runtime/core/assert.hpp"
 
 namespace troupe::collectives {
@@ -12,18 +14,7 @@ Token Engine::post(const Op& call) {
   const std::lock_guard lock(mutex_);
   throw_if_aborted();
   const int peer = call.peer;
-  if (peer == kAnyRank) {
-    // From here on every local rank's ring is looked at.
-    for (const int r : locals_) (void)mailbox_of(r);
-    auto made = std::make_shared<Transfer>();
-    made->call = call;
-    made->data = call.out();
-    made->bytes = call.bytes();
-    any_receives_.push_back(made);
-    moved_ = true;
-    advance();
-    return {0, made, call.timeout};
-  }
+  if (peer == kAnyRank) return post_any(call);
   const bool seen = call.kind == OpKind::kSend && is_local(peer) && peer != rank_ && call.bytes() != 0 &&
                     region_.holds(local(rank_), call.in(), call.bytes());
   Mailbox& mailbox = mailbox_of(peer);
@@ -39,23 +30,20 @@ Token Engine::post(const Op& call) {
   return {0, made, call.timeout};
 }
 
-/// Gives receives from any rank the messages that have come and that nobody asked for.
-bool Engine::serve_any_receives() {
-  const auto take = [&](Mailbox& mailbox, const std::shared_ptr<Transfer>& receive) {
-    const bool took = mailbox.take(receive);
-    check(mailbox);
+Token Engine::post_any(const Op& call) {
+  const auto made = start_any(call, any_receives_);
+  for (const int r : locals_) (void)mailbox_of(r);  // from here on every local rank's ring is looked at
+  const auto takes = [&](auto& other) {
+    const bool took = other.second.mailbox.take(made);
+    check(other.second.mailbox);
     return took;
   };
-  const auto served = [&](const std::shared_ptr<Transfer>& receive) {
-    for (auto& [peer, neighbour] : neighbours_) {
-      if (take(neighbour.mailbox, receive)) return true;
-    }
-    for (auto& [rank, remote] : remotes_) {
-      if (take(remote.mailbox, receive)) return true;
-    }
-    return false;
-  };
-  return std::erase_if(any_receives_, served) != 0;
+  const bool has_come = std::any_of(neighbours_.begin(), neighbours_.end(), takes) ||
+                        std::any_of(remotes_.begin(), remotes_.end(), takes);
+  if (!has_come) any_receives_.push_back(made);
+  moved_ = true;
+  advance();
+  return {0, made, call.timeout};
 }
 
 std::vector<Token> Engine::post_parts(const Op& call) {
@@ -104,7 +92,8 @@ Mailbox& Engine::mailbox_of(int peer) {
     link = std::make_unique<Link>(
         peer, std::make_unique<RingStream>(region_.ring(me, they), region_.ring(they, me)));
   }
-  Neighbour made{Mailbox(rank_, peer, {region_.data(they), region_.data_bytes()}), std::move(link)};
+  Neighbour made{Mailbox(rank_, peer, {region_.data(they), region_.data_bytes()}, &any_receives_),
+                 std::move(link)};
   return neighbours_.emplace(peer, std::move(made)).first->second.mailbox;
 }
 
@@ -158,6 +147,37 @@ bool Engine::exchange_messages() {
 
 bool Engine::left(int peer) const {
   return region_.cell(local(peer)).left.load(std::memory_order_acquire) != 0;
+}
+
+/// Whether a rank sends nothing any more. Of one on another host only its connection tells.
+bool Engine::is_gone(int peer) const {
+  if (is_local(peer)) return left(peer);
+  const auto known = remotes_.find(peer);
+  return known != remotes_.end() && (known->second.left || !known->second.link.broken().empty());
+}
+
+/// A receive from any rank needs one that can still send. Where no such rank is known, this one connects to
+/// one of another host after the other: it lives, and tells when it leaves, or is gone.
+void Engine::check_senders(const Token& token) {
+  int unknown = -1;
+  bool died = false;
+  std::vector<int> gone;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    if (is_gone(peer)) {
+      died = died || (!is_local(peer) && !remotes_.at(peer).left);
+      gone.push_back(peer);
+    } else if (is_local(peer) || remotes_.contains(peer)) {
+      return;
+    } else if (unknown < 0) {
+      unknown = peer;
+    }
+  }
+  if (unknown >= 0) return void(remote_of(unknown));
+  exchange_messages();  // they may have sent right before they left
+  if (gone.empty() || done(token)) return;
+  fail(AbortKind::kPeerLost,
+       name_ranks(gone) + " left the group " + (died ? "or died " : "") + "before " + name_of(token));
 }
 
 void Engine::sleep_on_messages(int peer) {

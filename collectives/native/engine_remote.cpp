@@ -68,15 +68,17 @@ bool Engine::has_landed(const Pending& op, std::uint32_t round, int origin) cons
 
 /// A rank of another host. What it is sent goes out once the two are connected, which this asks for.
 Engine::Remote& Engine::remote_of(int rank) {
-  const auto [at, is_new] = remotes_.try_emplace(rank, rank_, rank, layout_.host_of(rank));
+  const auto [at, is_new] = remotes_.try_emplace(rank, rank_, rank, layout_.host_of(rank), &any_receives_);
   if (is_new) connector_->connect(rank);
   return at->second;
 }
 
 void Engine::adopt(int rank, PeerConnection connection) {
+  Remote& remote =
+      remotes_.try_emplace(rank, rank_, rank, layout_.host_of(rank), &any_receives_).first->second;
+  if (!connection.socket) return remote.link.connect(std::make_unique<ByteStream>(connection.gone));
   std::unique_ptr<ByteStream> stream = std::make_unique<SocketStream>(std::move(connection.socket), timeout_);
   if (connection.keys) stream = std::make_unique<SealedStream>(std::move(stream), *connection.keys);
-  Remote& remote = remotes_.try_emplace(rank, rank_, rank, layout_.host_of(rank)).first->second;
   remote.link.connect(std::move(stream));
   remote.may_read = remote.may_write = true;
   epoll_event event{};

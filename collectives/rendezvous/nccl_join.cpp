@@ -25,8 +25,8 @@ class NcclJoin {
                              .hosts = numbered_hosts(c_.peers),
                              .name = c_.group,
                              .generation = c_.generation,
-                             .timeout = c_.operation_timeout,
-                             .share_gpu = c_.share_gpu};
+                             .timeout = c_.options.operation_timeout,
+                             .share_gpu = c_.options.share_gpu};
     options.exchange = [this](const std::string& mine, const NcclGroupOptions::Answer& answer) {
       const auto key = [](int rank) { return "says/" + std::to_string(rank); };
       if (c_.rank != 0) {
@@ -50,7 +50,7 @@ class NcclJoin {
   /// CUDA's index of this rank's GPU, if nobody chose: its place among the ranks of its machine, or the only
   /// one that the launcher lets it see.
   int device(int place) const {
-    if (c_.device >= 0) return c_.device;
+    if (c_.options.device >= 0) return c_.options.device;
     int count = 0;
     const int code = api_.cuda.cudaGetDeviceCount(&count);
     if (code == nccl::kCudaSuccess && count > 0) return place % count;

@@ -37,7 +37,7 @@ struct InitRank {
 std::vector<std::string> init_nccl(NcclCluster& cluster, int size, int machines,
                                    const std::function<void(InitRank&)>& body, bool share_gpu = false) {
   register_backend("nccl double", [&](const BackendContext& context) {
-    return join_nccl_group(context, cluster.library.api(context.device));
+    return join_nccl_group(context, cluster.library.api(context.options.device));
   });
   const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
   std::vector<std::string> thrown(static_cast<std::size_t>(size));
@@ -133,8 +133,8 @@ TEST_CASE("nccl by name: a rank without a GPU is an error on all, which names it
   cluster.library.fail_call(1, "cudaGetDeviceCount", 100);
   register_backend("nccl unchosen", [&](const BackendContext& given) {
     BackendContext context = given;
-    context.device = -1;
-    return join_nccl_group(context, cluster.library.api(given.device));
+    context.options.device = -1;
+    return join_nccl_group(context, cluster.library.api(given.options.device));
   });
   const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
   std::vector<std::string> thrown(2);
