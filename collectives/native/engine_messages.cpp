@@ -86,15 +86,12 @@ Mailbox& Engine::mailbox_of(int peer) {
   const auto known = neighbours_.find(peer);
   if (known != neighbours_.end()) return known->second.mailbox;
   const std::size_t me = local(rank_), they = local(peer);
-  std::unique_ptr<Link> link;
-  if (peer != rank_) {
-    region_.populate_rings(me, they).value();
-    link = std::make_unique<Link>(
-        peer, std::make_unique<RingStream>(region_.ring(me, they), region_.ring(they, me)));
-  }
-  Neighbour made{Mailbox(rank_, peer, {region_.data(they), region_.data_bytes()}, &any_receives_),
-                 std::move(link)};
-  return neighbours_.emplace(peer, std::move(made)).first->second.mailbox;
+  if (peer != rank_) region_.populate_rings(me, they).value();
+  const std::span<const std::byte> shared(region_.data(they), region_.data_bytes());
+  Peer& made = neighbours_.try_emplace(peer, rank_, peer, host_, shared, &any_receives_).first->second;
+  if (peer != rank_)
+    made.link.connect(std::make_unique<RingStream>(region_.ring(me, they), region_.ring(they, me)));
+  return made.mailbox;
 }
 
 void Engine::check(const Mailbox& mailbox) {
@@ -104,42 +101,12 @@ void Engine::check(const Mailbox& mailbox) {
 /// A mailbox in which nothing waits is left alone: what others sent stays in the ring until it is asked for.
 bool Engine::exchange_messages() {
   bool moved = false;
-  for (auto& [peer, neighbour] : neighbours_) {
-    Mailbox& mailbox = neighbour.mailbox;
-    if ((!mailbox.busy() && any_receives_.empty()) || neighbour.link == nullptr) continue;
-    Link& link = *neighbour.link;
-    moved = link.pump_in() || moved;
-    while (link.header()) {
-      if (!link.has_target()) {
-        if (!Mailbox::handles(link.header()->kind)) {
-          fail(AbortKind::kMismatch, "rank " + std::to_string(peer) + " sent a frame out of turn");
-        }
-        const auto target = mailbox.begin(*link.header());
-        check(mailbox);
-        link.receive_into({target});
-        link.pump_in();
-      }
-      if (!link.received()) break;
-      mailbox.end();
-      check(mailbox);
-      link.next_frame();
-      link.pump_in();
-      moved = true;
-    }
-    moved = link.pump_out() || moved;
-    while (!link.sending()) {
-      if (std::exchange(neighbour.sending, false)) {
-        mailbox.sent();
-        moved = true;
-      }
-      auto frame = mailbox.next();
-      if (!frame) break;
-      link.send(frame->header, std::move(frame->pieces));
-      neighbour.sending = true;
-      moved = link.pump_out() || moved;
-    }
-    if (!link.broken().empty()) {
-      fail(AbortKind::kMismatch, "rank " + std::to_string(peer) + ": " + link.broken());
+  for (auto& [rank, peer] : neighbours_) {
+    if (!peer.mailbox.busy() && any_receives_.empty()) continue;
+    moved = receive_from(peer) || moved;
+    moved = send_to(peer) || moved;
+    if (!peer.link.broken().empty()) {
+      fail(AbortKind::kMismatch, "rank " + std::to_string(rank) + ": " + peer.link.broken());
     }
   }
   return moved;
@@ -181,13 +148,12 @@ void Engine::check_senders(const Token& token) {
 }
 
 void Engine::sleep_on_messages(int peer) {
-  const Neighbour& neighbour = neighbours_.at(peer);
-  if (neighbour.link == nullptr) {
+  if (peer == rank_) {
     std::this_thread::sleep_for(kSleepSlice);  // a receive from itself, which only this thread can end
     return;
   }
   const std::size_t me = local(rank_), they = local(peer);
-  if (neighbour.link->sending()) {
+  if (neighbours_.at(peer).link.sending()) {
     RingHead& full = region_.ring_head(me, they);
     const auto written = full.written.rounds.load(std::memory_order_relaxed);
     sleep_on(full.read, written - static_cast<std::uint32_t>(ring_bytes(locals_.size())), kSleepSlice);

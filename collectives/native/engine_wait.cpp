@@ -105,7 +105,7 @@ std::vector<int> Engine::missing(const Token& token) const {
   }
   // A host has what it sends from all of its ranks. Which of them are missing it says when it stalls.
   std::set<int> hosts;
-  for (const Remote* gate : gates_) {
+  for (const Peer* gate : gates_) {
     const bool past = arrives ? is_before(round, gate->partials_in) && is_before(round, gate->partials_out)
                               : is_before(round, gate->results_in) && is_before(round, gate->results_out);
     if (!past) hosts.insert(gate->host);

@@ -20,7 +20,7 @@
 #include "collectives/rendezvous/store/store_core.hpp"
 #include "collectives/watch_silence.hpp"
 #include "runtime/core/assert.hpp"
-#include "runtime/core/log.hpp"
+#include "runtime/core/log_limiter.hpp"
 #include "runtime/core/quiet_thread.hpp"
 #include "runtime/core/random.hpp"
 
@@ -32,8 +32,6 @@ constexpr std::uint64_t kWakeId = 1;
 constexpr std::uint64_t kLocalListenerId = 2;
 constexpr std::uint64_t kFirstClient = 3;
 constexpr std::size_t kReadBytes = 16 * 1024;
-constexpr int kLogLines = 10;  ///< of strangers, in kLogTime
-constexpr Duration kLogTime = std::chrono::minutes(1);
 constexpr std::size_t kMaxUnsent = std::size_t{64} << 20;  ///< to one client that does not read
 
 /// One connection: in the middle of its handshake, or open, or a lookout.
@@ -320,15 +318,7 @@ class ServerThread final : public StoreServer {
   }
 
   void turn_away(std::string who) {
-    const Instant now = clock_.now();
-    if (now - log_since_ >= kLogTime) {
-      log_since_ = now;
-      log_lines_ = 0;
-    }
-    if (++log_lines_ <= kLogLines) {
-      log(LogLevel::kWarning, "the store turned away a connection from " + who +
-                                  (log_lines_ == kLogLines ? " (no more of these for a minute)" : ""));
-    }
+    log_strangers_("the store turned away a connection from " + who, clock_.now());
     ++strangers_;
     last_stranger_ = std::move(who);
   }
@@ -454,8 +444,7 @@ class ServerThread final : public StoreServer {
   std::optional<StoreSession> local_;
   std::uint64_t strangers_ = 0;
   std::string last_stranger_;
-  Instant log_since_{0};
-  int log_lines_ = 0;
+  LimitedLog log_strangers_{LogLevel::kWarning};
   bool listening_ = true;
   Instant listen_again_{0};
   std::atomic<bool> closing_{false};

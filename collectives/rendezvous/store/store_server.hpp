@@ -4,7 +4,7 @@
 ///
 /// Who connects has 5 s to prove that it has the job's key, and sends nothing but the fixed messages of the
 /// handshake until then. Noise and strangers are turned away without disturbing anybody; of more than 1,024
-/// in the middle of a handshake the oldest goes. The log has ten lines a minute of them at most.
+/// in the middle of a handshake the oldest goes. The log has 20 lines a minute of them at most.
 #pragma once
 
 #include <array>
