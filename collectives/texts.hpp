@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "runtime/core/clock.hpp"
 
@@ -20,6 +21,22 @@ std::string listed(const Range& items) {
     } else {
       text += item;
     }
+  }
+  return text;
+}
+
+/// "rank 3", "ranks 0-2, 5"; of many the first. REQUIRES: ascending.
+inline std::string name_ranks(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  int left = 32;
+  for (std::size_t i = 0; i < ranks.size();) {
+    if (left-- == 0) return text + " and more, " + std::to_string(ranks.size()) + " in all";
+    std::size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (i != 0) text += ", ";
+    text += std::to_string(ranks[i]);
+    if (end - i > 1) text += (end - i == 2 ? ", " : "-") + std::to_string(ranks[end - 1]);
+    i = end;
   }
   return text;
 }

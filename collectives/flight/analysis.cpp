@@ -251,22 +251,6 @@ Report report_on(std::vector<RankDump> records, std::vector<std::string> notes,
 
 }  // namespace
 
-std::string_view finding_kind_name(FindingKind kind) {
-  switch (kind) {
-    case FindingKind::kMismatch:
-      return "mismatch";
-    case FindingKind::kMissing:
-      return "missing";
-    case FindingKind::kHeldUp:
-      return "held up";
-    case FindingKind::kMessage:
-      return "message";
-    case FindingKind::kNoDump:
-      return "no dump";
-  }
-  return "?";
-}
-
 std::vector<Report> analyse(std::vector<Dump> dumps, const AnalysisOptions& options) {
   // By rank, later dumps first.
   std::stable_sort(dumps.begin(), dumps.end(), [](const Dump& a, const Dump& b) {

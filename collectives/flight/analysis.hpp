@@ -1,6 +1,7 @@
 /// Lines up the dumps of a group's ranks and says who diverged, where. Pure.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -16,8 +17,8 @@ enum class FindingKind : std::uint8_t {
   kMessage,   ///< a send or a receive without its partner, or that differs from it
   kNoDump     ///< nothing is known of ranks
 };
-/// "mismatch", "missing", "held up", "message", "no dump".
-std::string_view finding_kind_name(FindingKind kind);
+constexpr std::array<std::string_view, 5> kFindingKindNames{"mismatch", "missing", "held up", "message",
+                                                            "no dump"};
 
 struct Finding {
   FindingKind kind = FindingKind::kMismatch;
@@ -65,7 +66,5 @@ std::vector<Report> analyse(std::vector<Dump> dumps, const AnalysisOptions& opti
 std::string to_text(const Report& report);
 /// "run-1f 1.3: ranks diverged at #18", in one line.
 std::string to_line(const Report& report);
-/// "rank 3", "ranks 0-2, 5".
-std::string name_ranks(const std::vector<int>& ranks);
 
 }  // namespace troupe::collectives::flight

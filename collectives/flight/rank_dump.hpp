@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "collectives/flight/analysis.hpp"
+#include "collectives/texts.hpp"
 
 namespace troupe::collectives::flight {
 

@@ -50,19 +50,6 @@ std::string agreement(const Report& report) {
 
 }  // namespace
 
-std::string name_ranks(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t end = i + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    if (i != 0) text += ", ";
-    text += std::to_string(ranks[i]);
-    if (end - i > 1) text += (end - i == 2 ? ", " : "-") + std::to_string(ranks[end - 1]);
-    i = end;
-  }
-  return text;
-}
-
 void fill_table(Report& report, const std::vector<RankDump>& records, std::uint64_t last_row,
                 std::size_t rows) {
   const std::uint64_t count = std::min<std::uint64_t>(rows, last_row);
@@ -81,17 +68,18 @@ std::string to_line(const Report& report) {
   std::string text = report.group + " " + to_string(report.generation) + ": ";
   if (report.findings.empty()) return text + agreement(report);
   const Finding& first = report.findings.front();
+  const std::string who = name_ranks(first.ranks), where = "#" + std::to_string(first.sequence);
   switch (first.kind) {
     case FindingKind::kMismatch:
-      return text + name_ranks(first.ranks) + " called something else at #" + std::to_string(first.sequence);
+      return text + who + " called something else at " + where;
     case FindingKind::kMissing:
-      return text + name_ranks(first.ranks) + " never reached #" + std::to_string(first.sequence);
+      return text + who + " never reached " + where;
     case FindingKind::kHeldUp:
-      return text + name_ranks(first.ranks) + " never waited for #" + std::to_string(first.sequence);
+      return text + who + " never waited for " + where;
     case FindingKind::kMessage:
-      return text + name_ranks(first.ranks) + " do not agree on a message";
+      return text + who + " do not agree on a message";
     case FindingKind::kNoDump:
-      return text + "no dump of " + name_ranks(first.ranks);
+      return text + "no dump of " + who;
   }
   return text;
 }
@@ -101,7 +89,8 @@ std::string to_text(const Report& report) {
                      std::to_string(report.size) + " ranks, " + report.backend + "\n";
   text += "  " + agreement(report) + "\n";
   for (const Finding& finding : report.findings) {
-    text += "! " + std::string(finding_kind_name(finding.kind)) + ": " + finding.text + "\n";
+    text += "! " + std::string(kFindingKindNames[static_cast<std::size_t>(finding.kind)]) + ": " +
+            finding.text + "\n";
     for (const std::string& detail : finding.details) text += "    " + detail + "\n";
   }
   for (const std::string& note : report.notes) text += "  " + note + "\n";

@@ -10,7 +10,7 @@ void use_gloo() {
                             .size = context.size,
                             .generation = context.generation,
                             .name = context.group,
-                            .timeout = context.operation_timeout,
+                            .timeout = context.options.operation_timeout,
                             .rendezvous = std::shared_ptr<Store>(&context.store, [](Store*) {}),
                             .host = context.address});
   });

@@ -7,8 +7,9 @@ namespace troupe::collectives {
 
 void use_mpi() {
   register_backend("mpi", [](const BackendContext& context) -> std::shared_ptr<ProcessGroup> {
-    std::shared_ptr<ProcessGroup> group = make_mpi_group(
-        {.generation = context.generation, .name = context.group, .timeout = context.operation_timeout});
+    std::shared_ptr<ProcessGroup> group = make_mpi_group({.generation = context.generation,
+                                                          .name = context.group,
+                                                          .timeout = context.options.operation_timeout});
     if (group->rank() == context.rank && group->size() == context.size) return group;
     throw BadConfig(
         "cannot form a group on MPI of rank " + std::to_string(context.rank) + " of " +

@@ -15,10 +15,11 @@
 
 namespace troupe::collectives {
 
-/// Not thread-safe. This one is not connected yet: it takes and gives nothing.
+/// Not thread-safe. This one is not connected yet, or will not be: it takes and gives nothing.
 class ByteStream {
  public:
   ByteStream() = default;
+  explicit ByteStream(std::string broken) : broken_(std::move(broken)) {}
   virtual ~ByteStream() = default;
   ByteStream(const ByteStream&) = delete;
   ByteStream& operator=(const ByteStream&) = delete;

@@ -58,7 +58,7 @@ Engine::Engine(NativeGroupOptions options, Region region)
     const std::uint32_t lanes = other == host_ ? 0 : layout_.lanes(host_, other);
     for (std::uint32_t lane = 0; lane < lanes; ++lane) {
       if (layout_.gateway(host_, other, lane) != rank_) continue;
-      Remote& gate = remotes_.at(layout_.gateway(other, host_, lane));
+      Peer& gate = remotes_.at(layout_.gateway(other, host_, lane));
       gate.gate = true;
       gate.lane = lane;
       gate.lanes = lanes;
@@ -173,7 +173,7 @@ Token Engine::launch_rounds(const Op& call, std::span<const Op> packed, std::uni
   launched_ += op.rounds;
   moved_ = true;
   arrive();
-  for (Remote* gate : gates_) {
+  for (Peer* gate : gates_) {
     compare_its_call(*gate);
     place_early(*gate);
   }
@@ -195,8 +195,7 @@ bool Engine::advance() {
   moved = reduce() || moved;
   moved = complete() || moved;
   if (!neighbours_.empty()) moved = exchange_messages() || moved;
-  moved = (layout_.hosts() > 1 && exchange()) || moved;
-  return (!any_receives_.empty() && serve_any_receives()) || moved;
+  return (layout_.hosts() > 1 && exchange()) || moved;
 }
 
 bool Engine::arrive() {

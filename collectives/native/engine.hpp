@@ -118,10 +118,12 @@ class Engine {
     FrameHeader header;
     std::vector<std::byte> bytes;
   };
-  /// A rank of another host. Where the two are gateways, the counts are of rounds, as launched_ and the like:
-  /// all before have been sent or received, or go another way.
-  struct Remote {
-    Remote(int self, int peer, int its_host) : link(peer), mailbox(self, peer, {}), host(its_host) {}
+  /// A rank with which this one exchanges frames. With one of its host, or itself, these are messages alone.
+  /// Where the two are gateways, the counts are of rounds, as launched_ and the like: all before have been
+  /// sent or received, or go another way.
+  struct Peer {
+    Peer(int self, int peer, int its_host, std::span<const std::byte> shared, AnyReceives* any)
+        : link(peer), mailbox(self, peer, shared, any), host(its_host) {}
     Link link;
     Mailbox mailbox;
     const int host;
@@ -145,12 +147,6 @@ class Engine {
     std::vector<std::byte> added_up;  ///< what this host sends of its ranks' sums
     bool takes(std::uint32_t round) const { return gate && round % lanes == lane; }
   };
-  /// A rank of this machine (or this one itself) with which there were messages.
-  struct Neighbour {
-    Mailbox mailbox;
-    std::unique_ptr<Link> link;  ///< null for this rank itself
-    bool sending = false;
-  };
 
   // What an operation is made of (engine_data.cpp).
   static std::size_t index_of(int rank) { return static_cast<std::size_t>(rank); }
@@ -172,12 +168,12 @@ class Engine {
   std::byte* own_sum(const Pending& op, std::uint32_t round, int owner) const;
   const std::byte* landed_part(const Pending& op, std::uint32_t round, int from, std::size_t part) const;
   std::vector<std::span<std::byte>> blob(const Pending& op, std::uint32_t round, int origin) const;
-  std::vector<std::span<const std::byte>> own_blob(Remote& remote, const Pending& op, std::uint32_t round);
+  std::vector<std::span<const std::byte>> own_blob(Peer& remote, const Pending& op, std::uint32_t round);
   void prepare(Pending& op) const;
   void stage(const Pending& op, std::uint32_t round) const;
   void unstage(const Pending& op, std::uint32_t round) const;
   void sum(const Pending& op, std::uint32_t round);
-  void add_up(Remote& remote, const Pending& op, std::uint32_t round, int receiver, std::size_t at);
+  void add_up(Peer& remote, const Pending& op, std::uint32_t round, int receiver, std::size_t at);
   void pass_on(const Pending& op, std::uint32_t round, int owner) const;
   void copy(const Pending& op, std::uint32_t round);
 
@@ -200,6 +196,7 @@ class Engine {
                       std::unique_ptr<std::byte[]> pack = nullptr);
   static void unpack(const Pending& op);
   Token post(const Op& call);
+  Token post_any(const Op& call);
 
   // Waiting and failing (engine_wait.cpp).
   struct Awaited {
@@ -228,34 +225,34 @@ class Engine {
   std::string name_of_oldest() const;
 
   // Other hosts (engine_remote.cpp).
-  Remote& remote_of(int rank);
+  Peer& remote_of(int rank);
   void adopt(int rank, PeerConnection connection);
   bool take_connections();
   bool exchange();
-  bool needs(const Remote& remote) const;
-  void skip_rounds(Remote& remote);
-  bool send_to(Remote& remote);
-  bool start_frame(Remote& remote);
-  bool start_freed(Remote& remote);
-  bool start_call(Remote& remote);
-  bool start_result(Remote& remote);
-  bool start_partials(Remote& remote);
-  bool start_message(Remote& remote);
-  void sent(Remote& remote);
-  bool receive_from(Remote& remote);
-  std::vector<std::span<std::byte>> target_of(Remote& remote);
-  std::vector<std::span<std::byte>> partials_target(Remote& remote);
-  std::vector<std::span<std::byte>> result_target(Remote& remote);
-  std::vector<std::span<std::byte>> early_target(Remote& remote);
-  std::vector<std::span<std::byte>> blobs_from(Remote& remote, const FrameHeader& header);
-  void received(Remote& remote);
-  void landed(Remote& remote);
-  void place_early(Remote& remote);
-  void compare_its_call(Remote& remote);
+  bool needs(const Peer& remote) const;
+  void skip_rounds(Peer& remote);
+  bool send_to(Peer& remote);
+  bool start_frame(Peer& remote);
+  bool start_freed(Peer& remote);
+  bool start_call(Peer& remote);
+  bool start_result(Peer& remote);
+  bool start_partials(Peer& remote);
+  bool start_message(Peer& remote);
+  void sent(Peer& remote);
+  bool receive_from(Peer& remote);
+  std::vector<std::span<std::byte>> target_of(Peer& remote);
+  std::vector<std::span<std::byte>> partials_target(Peer& remote);
+  std::vector<std::span<std::byte>> result_target(Peer& remote);
+  std::vector<std::span<std::byte>> early_target(Peer& remote);
+  std::vector<std::span<std::byte>> blobs_from(Peer& remote, const FrameHeader& header);
+  void received(Peer& remote);
+  void landed(Peer& remote);
+  void place_early(Peer& remote);
+  void compare_its_call(Peer& remote);
   void count_delivered();
-  void check_call(const Remote& remote, const FrameHeader& header, const Pending& op);
-  [[noreturn]] void refuse(const Remote& remote, const FrameHeader& header);
-  FrameHeader header_for(Remote& remote, const Pending& op, std::uint32_t round, FrameKind kind,
+  void check_call(const Peer& remote, const FrameHeader& header, const Pending& op);
+  [[noreturn]] void refuse(const Peer& remote, const FrameHeader& header);
+  FrameHeader header_for(Peer& remote, const Pending& op, std::uint32_t round, FrameKind kind,
                          std::size_t bytes) const;
   bool has_landed(const Pending& op, std::uint32_t round, int origin) const;
   bool gates_are_past(std::uint32_t round) const;
@@ -267,9 +264,10 @@ class Engine {
   // Messages (engine_messages.cpp).
   Mailbox& mailbox_of(int peer);
   bool exchange_messages();
-  bool serve_any_receives();
   void check(const Mailbox& mailbox);
   bool left(int peer) const;
+  bool is_gone(int peer) const;
+  void check_senders(const Token& token);
   void sleep_on_messages(int peer);
   std::shared_ptr<const Transfer> oldest_transfer() const;
 
@@ -301,15 +299,14 @@ class Engine {
   std::vector<Tree> trees_;
   std::size_t allocated_bytes_ = 0;
   bool staging_populated_ = false;
-  std::map<int, Remote> remotes_;
-  std::vector<Remote*> gates_;            ///< those that carry rounds
+  AnyReceives any_receives_;
+  std::map<int, Peer> remotes_;           ///< of other hosts
+  std::vector<Peer*> gates_;              ///< those that carry rounds
   std::unique_ptr<Connector> connector_;  ///< until this rank leaves, or the group is aborted
   bool connections_due_ = false;          ///< the connector has something to do
   UniqueFd sockets_;                      ///< epoll, of the remotes and the connector
-  std::map<int, Neighbour> neighbours_;
-  std::vector<std::shared_ptr<Transfer>>
-      any_receives_;   ///< from any rank, without a message yet, oldest first
-  bool told_ = false;  ///< other machines know of the abort
+  std::map<int, Peer> neighbours_;        ///< of this host, with which there were messages
+  bool told_ = false;                     ///< other machines know of the abort
 
   FixedQueue<Pending, kMaxInFlight> ops_;  ///< launched and not complete, oldest first
   std::uint32_t calls_ = 0;                ///< operations launched

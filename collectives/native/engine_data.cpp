@@ -114,7 +114,7 @@ std::vector<std::span<std::byte>> Engine::blob(const Pending& op, std::uint32_t 
 }
 
 /// What this host sends another one of its own. REQUIRES: the local ranks have arrived.
-std::vector<std::span<const std::byte>> Engine::own_blob(Remote& remote, const Pending& op,
+std::vector<std::span<const std::byte>> Engine::own_blob(Peer& remote, const Pending& op,
                                                          std::uint32_t round) {
   std::vector<std::span<const std::byte>> pieces;
   const bool adds_up = op.hosts.adds_up() && !alone();
@@ -195,7 +195,7 @@ void Engine::sum(const Pending& op, std::uint32_t round) {
 }
 
 /// Adds up what the ranks of this host have for `to`, on another one, to `at` of what is sent.
-void Engine::add_up(Remote& remote, const Pending& op, std::uint32_t round, int to, std::size_t at) {
+void Engine::add_up(Peer& remote, const Pending& op, std::uint32_t round, int to, std::size_t at) {
   const std::size_t count = op.plan.reads(round, rank_, to).size();
   LeafSums& sums = sums_of(op);
   Kernel kernel = op.kernel;

@@ -1,9 +1,11 @@
 /// The engine's half that moves messages between ranks of one machine, and starts those to other machines.
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 
 #include "collectives/native/engine.hpp"
+#include "collectives/texts.hpp"
 #include "runtime/core/assert.hpp"
 
 namespace troupe::collectives {
@@ -12,18 +14,7 @@ Token Engine::post(const Op& call) {
   const std::lock_guard lock(mutex_);
   throw_if_aborted();
   const int peer = call.peer;
-  if (peer == kAnyRank) {
-    // From here on every local rank's ring is looked at.
-    for (const int r : locals_) (void)mailbox_of(r);
-    auto made = std::make_shared<Transfer>();
-    made->call = call;
-    made->data = call.out();
-    made->bytes = call.bytes();
-    any_receives_.push_back(made);
-    moved_ = true;
-    advance();
-    return {0, made, call.timeout};
-  }
+  if (peer == kAnyRank) return post_any(call);
   const bool seen = call.kind == OpKind::kSend && is_local(peer) && peer != rank_ && call.bytes() != 0 &&
                     region_.holds(local(rank_), call.in(), call.bytes());
   Mailbox& mailbox = mailbox_of(peer);
@@ -39,23 +30,20 @@ Token Engine::post(const Op& call) {
   return {0, made, call.timeout};
 }
 
-/// Gives receives from any rank the messages that have come and that nobody asked for.
-bool Engine::serve_any_receives() {
-  const auto take = [&](Mailbox& mailbox, const std::shared_ptr<Transfer>& receive) {
-    const bool took = mailbox.take(receive);
-    check(mailbox);
+Token Engine::post_any(const Op& call) {
+  const auto made = start_any(call, any_receives_);
+  for (const int r : locals_) (void)mailbox_of(r);  // from here on every local rank's ring is looked at
+  const auto takes = [&](auto& other) {
+    const bool took = other.second.mailbox.take(made);
+    check(other.second.mailbox);
     return took;
   };
-  const auto served = [&](const std::shared_ptr<Transfer>& receive) {
-    for (auto& [peer, neighbour] : neighbours_) {
-      if (take(neighbour.mailbox, receive)) return true;
-    }
-    for (auto& [rank, remote] : remotes_) {
-      if (take(remote.mailbox, receive)) return true;
-    }
-    return false;
-  };
-  return std::erase_if(any_receives_, served) != 0;
+  const bool has_come = std::any_of(neighbours_.begin(), neighbours_.end(), takes) ||
+                        std::any_of(remotes_.begin(), remotes_.end(), takes);
+  if (!has_come) any_receives_.push_back(made);
+  moved_ = true;
+  advance();
+  return {0, made, call.timeout};
 }
 
 std::vector<Token> Engine::post_parts(const Op& call) {
@@ -98,14 +86,12 @@ Mailbox& Engine::mailbox_of(int peer) {
   const auto known = neighbours_.find(peer);
   if (known != neighbours_.end()) return known->second.mailbox;
   const std::size_t me = local(rank_), they = local(peer);
-  std::unique_ptr<Link> link;
-  if (peer != rank_) {
-    region_.populate_rings(me, they).value();
-    link = std::make_unique<Link>(
-        peer, std::make_unique<RingStream>(region_.ring(me, they), region_.ring(they, me)));
-  }
-  Neighbour made{Mailbox(rank_, peer, {region_.data(they), region_.data_bytes()}), std::move(link)};
-  return neighbours_.emplace(peer, std::move(made)).first->second.mailbox;
+  if (peer != rank_) region_.populate_rings(me, they).value();
+  const std::span<const std::byte> shared(region_.data(they), region_.data_bytes());
+  Peer& made = neighbours_.try_emplace(peer, rank_, peer, host_, shared, &any_receives_).first->second;
+  if (peer != rank_)
+    made.link.connect(std::make_unique<RingStream>(region_.ring(me, they), region_.ring(they, me)));
+  return made.mailbox;
 }
 
 void Engine::check(const Mailbox& mailbox) {
@@ -115,42 +101,12 @@ void Engine::check(const Mailbox& mailbox) {
 /// A mailbox in which nothing waits is left alone: what others sent stays in the ring until it is asked for.
 bool Engine::exchange_messages() {
   bool moved = false;
-  for (auto& [peer, neighbour] : neighbours_) {
-    Mailbox& mailbox = neighbour.mailbox;
-    if ((!mailbox.busy() && any_receives_.empty()) || neighbour.link == nullptr) continue;
-    Link& link = *neighbour.link;
-    moved = link.pump_in() || moved;
-    while (link.header()) {
-      if (!link.has_target()) {
-        if (!Mailbox::handles(link.header()->kind)) {
-          fail(AbortKind::kMismatch, "rank " + std::to_string(peer) + " sent a frame out of turn");
-        }
-        const auto target = mailbox.begin(*link.header());
-        check(mailbox);
-        link.receive_into({target});
-        link.pump_in();
-      }
-      if (!link.received()) break;
-      mailbox.end();
-      check(mailbox);
-      link.next_frame();
-      link.pump_in();
-      moved = true;
-    }
-    moved = link.pump_out() || moved;
-    while (!link.sending()) {
-      if (std::exchange(neighbour.sending, false)) {
-        mailbox.sent();
-        moved = true;
-      }
-      auto frame = mailbox.next();
-      if (!frame) break;
-      link.send(frame->header, std::move(frame->pieces));
-      neighbour.sending = true;
-      moved = link.pump_out() || moved;
-    }
-    if (!link.broken().empty()) {
-      fail(AbortKind::kMismatch, "rank " + std::to_string(peer) + ": " + link.broken());
+  for (auto& [rank, peer] : neighbours_) {
+    if (!peer.mailbox.busy() && any_receives_.empty()) continue;
+    moved = receive_from(peer) || moved;
+    moved = send_to(peer) || moved;
+    if (!peer.link.broken().empty()) {
+      fail(AbortKind::kMismatch, "rank " + std::to_string(rank) + ": " + peer.link.broken());
     }
   }
   return moved;
@@ -160,14 +116,44 @@ bool Engine::left(int peer) const {
   return region_.cell(local(peer)).left.load(std::memory_order_acquire) != 0;
 }
 
+/// Whether a rank sends nothing any more. Of one on another host only its connection tells.
+bool Engine::is_gone(int peer) const {
+  if (is_local(peer)) return left(peer);
+  const auto known = remotes_.find(peer);
+  return known != remotes_.end() && (known->second.left || !known->second.link.broken().empty());
+}
+
+/// A receive from any rank needs one that can still send. Where no such rank is known, this one connects to
+/// one of another host after the other: it lives, and tells when it leaves, or is gone.
+void Engine::check_senders(const Token& token) {
+  int unknown = -1;
+  bool died = false;
+  std::vector<int> gone;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    if (is_gone(peer)) {
+      died = died || (!is_local(peer) && !remotes_.at(peer).left);
+      gone.push_back(peer);
+    } else if (is_local(peer) || remotes_.contains(peer)) {
+      return;
+    } else if (unknown < 0) {
+      unknown = peer;
+    }
+  }
+  if (unknown >= 0) return void(remote_of(unknown));
+  exchange_messages();  // they may have sent right before they left
+  if (gone.empty() || done(token)) return;
+  fail(AbortKind::kPeerLost,
+       name_ranks(gone) + " left the group " + (died ? "or died " : "") + "before " + name_of(token));
+}
+
 void Engine::sleep_on_messages(int peer) {
-  const Neighbour& neighbour = neighbours_.at(peer);
-  if (neighbour.link == nullptr) {
+  if (peer == rank_) {
     std::this_thread::sleep_for(kSleepSlice);  // a receive from itself, which only this thread can end
     return;
   }
   const std::size_t me = local(rank_), they = local(peer);
-  if (neighbour.link->sending()) {
+  if (neighbours_.at(peer).link.sending()) {
     RingHead& full = region_.ring_head(me, they);
     const auto written = full.written.rounds.load(std::memory_order_relaxed);
     sleep_on(full.read, written - static_cast<std::uint32_t>(ring_bytes(locals_.size())), kSleepSlice);

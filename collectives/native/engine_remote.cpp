@@ -23,7 +23,7 @@
 
 namespace troupe::collectives {
 
-FrameHeader Engine::header_for(Remote& remote, const Pending& op, std::uint32_t round, FrameKind kind,
+FrameHeader Engine::header_for(Peer& remote, const Pending& op, std::uint32_t round, FrameKind kind,
                                std::size_t bytes) const {
   remote.freed_told = freed();
   return {.kind = kind,
@@ -35,7 +35,7 @@ FrameHeader Engine::header_for(Remote& remote, const Pending& op, std::uint32_t 
 }
 
 /// Passes over rounds in which nothing goes over this connection, in each of the four ways that it counts.
-void Engine::skip_rounds(Remote& remote) {
+void Engine::skip_rounds(Peer& remote) {
   if (!remote.gate) return;
   const auto skip = [&](std::uint32_t& count, const auto& is_due) {
     for (; is_before(count, launched_); ++count) {
@@ -53,7 +53,7 @@ void Engine::skip_rounds(Remote& remote) {
 /// Whether the partials of a round have gone over this rank's connections, both ways. What goes out may be
 /// gone afterwards, and an operation that is over knows of no frame.
 bool Engine::gates_are_past(std::uint32_t round) const {
-  return std::all_of(gates_.begin(), gates_.end(), [&](const Remote* gate) {
+  return std::all_of(gates_.begin(), gates_.end(), [&](const Peer* gate) {
     return is_before(round, gate->partials_out) && is_before(round, gate->partials_in);
   });
 }
@@ -67,16 +67,21 @@ bool Engine::has_landed(const Pending& op, std::uint32_t round, int origin) cons
 // Connections.
 
 /// A rank of another host. What it is sent goes out once the two are connected, which this asks for.
-Engine::Remote& Engine::remote_of(int rank) {
-  const auto [at, is_new] = remotes_.try_emplace(rank, rank_, rank, layout_.host_of(rank));
+Engine::Peer& Engine::remote_of(int rank) {
+  const auto [at, is_new] = remotes_.try_emplace(rank, rank_, rank, layout_.host_of(rank),
+                                                 std::span<const std::byte>(), &any_receives_);
   if (is_new) connector_->connect(rank);
   return at->second;
 }
 
 void Engine::adopt(int rank, PeerConnection connection) {
+  Peer& remote =
+      remotes_
+          .try_emplace(rank, rank_, rank, layout_.host_of(rank), std::span<const std::byte>(), &any_receives_)
+          .first->second;
+  if (!connection.socket) return remote.link.connect(std::make_unique<ByteStream>(connection.gone));
   std::unique_ptr<ByteStream> stream = std::make_unique<SocketStream>(std::move(connection.socket), timeout_);
   if (connection.keys) stream = std::make_unique<SealedStream>(std::move(stream), *connection.keys);
-  Remote& remote = remotes_.try_emplace(rank, rank_, rank, layout_.host_of(rank)).first->second;
   remote.link.connect(std::move(stream));
   remote.may_read = remote.may_write = true;
   epoll_event event{};
@@ -97,15 +102,15 @@ bool Engine::take_connections() {
 
 // Sending.
 
-bool Engine::start_freed(Remote& remote) {
+bool Engine::start_freed(Peer& remote) {
   if (!remote.gate || freed() - remote.freed_told < kLandings / 2) return false;
   remote.freed_told = freed();
   remote.link.send({.kind = FrameKind::kFreed, .freed = remote.freed_told}, {});
-  remote.sending = Remote::Sending::kTold;
+  remote.sending = Peer::Sending::kTold;
   return true;
 }
 
-bool Engine::start_call(Remote& remote) {
+bool Engine::start_call(Peer& remote) {
   if (!remote.gate || !stalled_ || ops_.empty()) return false;
   const Pending& op = ops_.front();
   if (remote.called_told == op.sequence && remote.missing_told == missing_here_) return false;
@@ -117,11 +122,11 @@ bool Engine::start_call(Remote& remote) {
                     .call = op.words,
                     .payload_bytes = missing.size()},
                    {missing});
-  remote.sending = Remote::Sending::kTold;
+  remote.sending = Peer::Sending::kTold;
   return true;
 }
 
-bool Engine::start_result(Remote& remote) {
+bool Engine::start_result(Peer& remote) {
   const std::uint32_t round = remote.results_out;
   if (!remote.gate || round == launched_ || !is_before(round, freed())) return false;
   const Pending& op = op_of(round);
@@ -135,11 +140,11 @@ bool Engine::start_result(Remote& remote) {
   remote.link.send(
       header_for(remote, op, round, FrameKind::kResult, op.hosts.result_bytes(r, host_, remote.host)),
       std::move(pieces));
-  remote.sending = Remote::Sending::kResult;
+  remote.sending = Peer::Sending::kResult;
   return true;
 }
 
-bool Engine::start_partials(Remote& remote) {
+bool Engine::start_partials(Peer& remote) {
   const std::uint32_t round = remote.partials_out;
   if (!remote.gate || round == launched_ || !is_before(round, remote.freed_there + kLandings)) return false;
   Pending& op = op_of(round);
@@ -162,21 +167,21 @@ bool Engine::start_partials(Remote& remote) {
   }
   for (const auto& piece : pieces) bytes += piece.size();
   remote.link.send(header_for(remote, op, round, FrameKind::kPartials, bytes), std::move(pieces));
-  remote.sending = Remote::Sending::kPartials;
+  remote.sending = Peer::Sending::kPartials;
   return true;
 }
 
-bool Engine::start_message(Remote& remote) {
+bool Engine::start_message(Peer& remote) {
   auto frame = remote.mailbox.next();
   if (!frame) return false;
   remote.link.send(frame->header, std::move(frame->pieces));
-  remote.sending = Remote::Sending::kMessage;
+  remote.sending = Peer::Sending::kMessage;
   return true;
 }
 
 /// The frame that was on its way is out.
-void Engine::sent(Remote& remote) {
-  using Sending = Remote::Sending;
+void Engine::sent(Peer& remote) {
+  using Sending = Peer::Sending;
   const Sending what = std::exchange(remote.sending, Sending::kNothing);
   if (what == Sending::kPartials) ++remote.partials_out;
   if (what == Sending::kResult) ++remote.results_out;
@@ -184,7 +189,7 @@ void Engine::sent(Remote& remote) {
   skip_rounds(remote);
 }
 
-bool Engine::start_frame(Remote& remote) {
+bool Engine::start_frame(Peer& remote) {
   if (std::exchange(remote.message_first, false) && start_message(remote)) return true;
   if (start_result(remote) || start_partials(remote) || start_freed(remote) || start_call(remote)) {
     remote.message_first = true;
@@ -193,10 +198,10 @@ bool Engine::start_frame(Remote& remote) {
   return start_message(remote);
 }
 
-bool Engine::send_to(Remote& remote) {
-  bool moved = false;
+bool Engine::send_to(Peer& remote) {
+  bool moved = remote.link.pump_out();
   while (!remote.link.sending()) {
-    if (remote.sending != Remote::Sending::kNothing) {
+    if (remote.sending != Peer::Sending::kNothing) {
       sent(remote);
       moved = true;
     }
@@ -210,12 +215,12 @@ bool Engine::send_to(Remote& remote) {
 // Receiving.
 
 /// Refuses a frame that is of another operation than this rank's own at that round.
-void Engine::check_call(const Remote& remote, const FrameHeader& header, const Pending& op) {
+void Engine::check_call(const Peer& remote, const FrameHeader& header, const Pending& op) {
   if (header.call != op.words || header.sequence != op.sequence) refuse(remote, header);
 }
 
 /// A frame does not belong here: names what both called, if that is why.
-void Engine::refuse(const Remote& remote, const FrameHeader& header) {
+void Engine::refuse(const Peer& remote, const FrameHeader& header) {
   const std::string theirs = "rank " + std::to_string(remote.link.rank());
   const bool of_round = header.kind == FrameKind::kPartials || header.kind == FrameKind::kResult;
   const bool of_call = of_round || header.kind == FrameKind::kCalled;
@@ -236,7 +241,7 @@ void Engine::refuse(const Remote& remote, const FrameHeader& header) {
 }
 
 /// Where the blobs of a frame go. REQUIRES: it is the next one that is due.
-std::vector<std::span<std::byte>> Engine::blobs_from(Remote& remote, const FrameHeader& header) {
+std::vector<std::span<std::byte>> Engine::blobs_from(Peer& remote, const FrameHeader& header) {
   const Pending& op = op_of(header.round);
   check_call(remote, header, op);
   std::vector<std::span<std::byte>> targets;
@@ -252,7 +257,7 @@ std::vector<std::span<std::byte>> Engine::blobs_from(Remote& remote, const Frame
 }
 
 /// A frame of a round that this rank has not launched.
-std::vector<std::span<std::byte>> Engine::early_target(Remote& remote) {
+std::vector<std::span<std::byte>> Engine::early_target(Peer& remote) {
   const FrameHeader& header = *remote.link.header();
   const bool in_order = remote.early.empty() || is_before(remote.early.back().header.round, header.round);
   const std::size_t most = static_cast<std::size_t>(layout_.hosts()) * region_.landing_bytes();
@@ -266,7 +271,7 @@ std::vector<std::span<std::byte>> Engine::early_target(Remote& remote) {
   return {remote.coming.bytes};
 }
 
-std::vector<std::span<std::byte>> Engine::partials_target(Remote& remote) {
+std::vector<std::span<std::byte>> Engine::partials_target(Peer& remote) {
   const FrameHeader& header = *remote.link.header();
   if (!remote.gate) refuse(remote, header);
   if (remote.partials_in == launched_ || !remote.early.empty()) return early_target(remote);
@@ -275,13 +280,13 @@ std::vector<std::span<std::byte>> Engine::partials_target(Remote& remote) {
 }
 
 /// The blobs of the round that is due are in their places.
-void Engine::landed(Remote& remote) {
+void Engine::landed(Peer& remote) {
   publish(region_.gate(remote.host, remote.lane).landed, ++remote.partials_in);
   skip_rounds(remote);
 }
 
 /// Places what came before this rank launched the operation.
-void Engine::place_early(Remote& remote) {
+void Engine::place_early(Peer& remote) {
   skip_rounds(remote);
   while (!remote.early.empty() && is_before(remote.early.front().header.round, launched_)) {
     const EarlyFrame& frame = remote.early.front();
@@ -297,7 +302,7 @@ void Engine::place_early(Remote& remote) {
 }
 
 /// Compares what another rank waits for with what this one called by that number, if it has.
-void Engine::compare_its_call(Remote& remote) {
+void Engine::compare_its_call(Peer& remote) {
   if (!remote.its_call) return;
   const FrameHeader header = *remote.its_call;
   for (const auto& [sequence, words] : recent_) {
@@ -310,7 +315,7 @@ void Engine::compare_its_call(Remote& remote) {
 /// Tells the others of this host how far it has what comes from elsewhere.
 void Engine::count_delivered() {
   std::uint32_t all = launched_;
-  for (const Remote* gate : gates_) {
+  for (const Peer* gate : gates_) {
     if (is_before(gate->results_in, all)) all = gate->results_in;
     if (is_before(gate->results_out, all)) all = gate->results_out;
   }
@@ -319,7 +324,7 @@ void Engine::count_delivered() {
   publish(mine_.delivered, delivered_);
 }
 
-std::vector<std::span<std::byte>> Engine::result_target(Remote& remote) {
+std::vector<std::span<std::byte>> Engine::result_target(Peer& remote) {
   const FrameHeader& header = *remote.link.header();
   const std::uint32_t round = remote.results_in;
   if (!remote.gate || round == launched_ || header.round != round) refuse(remote, header);
@@ -339,7 +344,7 @@ std::vector<std::span<std::byte>> Engine::result_target(Remote& remote) {
 }
 
 /// Where the payload of the frame that comes in goes.
-std::vector<std::span<std::byte>> Engine::target_of(Remote& remote) {
+std::vector<std::span<std::byte>> Engine::target_of(Peer& remote) {
   const FrameHeader& header = *remote.link.header();
   switch (header.kind) {
     case FrameKind::kPartials:
@@ -364,7 +369,7 @@ std::vector<std::span<std::byte>> Engine::target_of(Remote& remote) {
 }
 
 /// A frame is whole.
-void Engine::received(Remote& remote) {
+void Engine::received(Peer& remote) {
   const FrameHeader& header = *remote.link.header();
   if (header.kind <= FrameKind::kFreed && header.kind != FrameKind::kAbort &&
       is_before(remote.freed_there, header.freed)) {
@@ -409,9 +414,9 @@ void Engine::received(Remote& remote) {
   }
 }
 
-bool Engine::receive_from(Remote& remote) {
+bool Engine::receive_from(Peer& remote) {
   Link& link = remote.link;
-  bool moved = false;
+  bool moved = link.pump_in();
   while (link.header()) {
     if (!link.has_target()) {
       link.receive_into(target_of(remote));
@@ -428,7 +433,7 @@ bool Engine::receive_from(Remote& remote) {
 
 /// Whether this rank still needs `remote`. One that has done its part may go, and with it what no operation
 /// here waits for, such as the news that its messages were taken.
-bool Engine::needs(const Remote& remote) const {
+bool Engine::needs(const Peer& remote) const {
   const auto is_due = [&](std::uint32_t count) { return remote.gate && is_before(count, launched_); };
   return is_due(remote.partials_in) || is_due(remote.partials_out) || is_due(remote.results_in) ||
          is_due(remote.results_out) || remote.mailbox.in_flight() != 0;
@@ -444,7 +449,7 @@ void Engine::poll_sockets(Duration limit) {
       connections_due_ = true;
       continue;
     }
-    Remote& remote = *static_cast<Remote*>(events[static_cast<std::size_t>(i)].data.ptr);
+    Peer& remote = *static_cast<Peer*>(events[static_cast<std::size_t>(i)].data.ptr);
     const std::uint32_t what = events[static_cast<std::size_t>(i)].events;
     remote.may_read = remote.may_read || (what & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0;
     remote.may_write = remote.may_write || (what & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0;
@@ -454,15 +459,11 @@ void Engine::poll_sockets(Duration limit) {
 bool Engine::exchange() {
   poll_sockets(Duration::zero());
   bool moved = take_connections();
-  const Remote* lost = nullptr;
+  const Peer* lost = nullptr;
   for (auto& [rank, remote] : remotes_) {
     skip_rounds(remote);
-    if (std::exchange(remote.may_read, false)) {
-      moved = remote.link.pump_in() || moved;
-      moved = receive_from(remote) || moved;
-    }
+    if (std::exchange(remote.may_read, false)) moved = receive_from(remote) || moved;
     if (remote.may_write) {
-      moved = remote.link.pump_out() || moved;
       moved = send_to(remote) || moved;
       remote.may_write = !remote.link.sending();
     }
@@ -471,10 +472,7 @@ bool Engine::exchange() {
   count_delivered();
   if (lost == nullptr) return moved;
   // It may have gone because of an abort that another rank has told this one of meanwhile.
-  for (auto& [rank, remote] : remotes_) {
-    remote.link.pump_in();
-    receive_from(remote);
-  }
+  for (auto& [rank, remote] : remotes_) receive_from(remote);
   const std::string name = "rank " + std::to_string(lost->link.rank());
   fail(AbortKind::kPeerLost, lost->left ? name + " left the group before " + name_of_oldest()
                                         : "lost " + name + ": " + lost->link.broken());

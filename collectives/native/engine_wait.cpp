@@ -89,7 +89,7 @@ std::vector<int> Engine::missing(const Token& token) const {
   std::vector<int> ranks;
   if (token.transfer && token.transfer->call.peer == kAnyRank) {
     for (int peer = 0; peer < size_; ++peer) {
-      if (peer != rank_) ranks.push_back(peer);
+      if (peer != rank_ && !is_gone(peer)) ranks.push_back(peer);
     }
     return ranks;
   }
@@ -105,7 +105,7 @@ std::vector<int> Engine::missing(const Token& token) const {
   }
   // A host has what it sends from all of its ranks. Which of them are missing it says when it stalls.
   std::set<int> hosts;
-  for (const Remote* gate : gates_) {
+  for (const Peer* gate : gates_) {
     const bool past = arrives ? is_before(round, gate->partials_in) && is_before(round, gate->partials_out)
                               : is_before(round, gate->results_in) && is_before(round, gate->results_out);
     if (!past) hosts.insert(gate->host);
@@ -154,7 +154,9 @@ std::uint64_t Engine::progress_of_all() const {
 }
 
 void Engine::check_on_others(const Token& token) {
-  const bool any = token.transfer && token.transfer->call.peer == kAnyRank;  // one that is there is enough
+  const bool any = token.transfer && token.transfer->call.peer == kAnyRank;
+  if (any) check_senders(token);
+  if (any && done(token)) return;
   for (int peer : any ? std::vector<int>{} : missing(token)) {
     if (!is_local(peer) || !left(peer)) continue;
     // It may have done its part right before it left, so whether it is missing is looked up again.

@@ -1,5 +1,6 @@
 #include "collectives/native/host_plan.hpp"
 
+#include <algorithm>
 #include <bit>
 
 namespace troupe::collectives {
@@ -34,6 +35,17 @@ std::size_t HostPlan::block_bytes(std::uint32_t round, int origin, int receiver)
   std::size_t bytes = 0;
   for (const int sender : senders) bytes += part_bytes(round, sender, receiver);
   return bytes;
+}
+
+/// As soon as one part is found: ranks ask this of every host, in every round.
+bool HostPlan::wants(std::uint32_t round, int origin, int to) const {
+  if (kind_ == OpKind::kBarrier) return true;
+  const std::vector<int>& senders = layout_->members(origin);
+  const auto alike = sums_ ? senders.begin() + 1 : senders.end();  // of sums all senders have the same
+  return std::any_of(layout_->members(to).begin(), layout_->members(to).end(), [&](int receiver) {
+    return std::any_of(senders.begin(), alike,
+                       [&](int sender) { return part_bytes(round, sender, receiver) != 0; });
+  });
 }
 
 std::vector<int> HostPlan::receivers(std::uint32_t round, int origin, int to) const {

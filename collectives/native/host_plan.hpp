@@ -34,9 +34,7 @@ class HostPlan {
   std::size_t parts_of(int origin) const;
 
   /// Whether `origin` has something for the ranks of `to`.
-  bool wants(std::uint32_t round, int origin, int to) const {
-    return kind_ == OpKind::kBarrier || bytes(round, origin, to) != 0;
-  }
+  bool wants(std::uint32_t round, int origin, int to) const;
   /// The ranks of `to` for whom there is a part in the blob, ascending; one of them where all read alike.
   std::vector<int> receivers(std::uint32_t round, int origin, int to) const;
   std::size_t bytes(std::uint32_t round, int origin, int to) const;

@@ -1,28 +1,15 @@
 #include "collectives/native/link.hpp"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 
 #include "runtime/core/abort_word.hpp"
 #include "runtime/core/assert.hpp"
+#include "runtime/core/byte_codec.hpp"
 
 namespace troupe::collectives {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "frames are written as they lie in memory");
 constexpr std::uint32_t kMagic = 0x33435254;  // "TRC3"
-
-template <class T>
-void put(std::span<std::byte> to, std::size_t at, T value) {
-  std::memcpy(to.data() + at, &value, sizeof value);
-}
-template <class T>
-T get(std::span<const std::byte> from, std::size_t at) {
-  T value;
-  std::memcpy(&value, from.data() + at, sizeof value);
-  return value;
-}
 
 ErrorInfo bad_frame(std::string why) {
   return {ErrorCode::kBadInput, "a frame from another rank does not decode", std::move(why),
@@ -33,30 +20,31 @@ ErrorInfo bad_frame(std::string why) {
 
 FrameHeaderBytes encode(const FrameHeader& header) {
   FrameHeaderBytes bytes{};
-  put(bytes, 0, kMagic);
-  put(bytes, 4, static_cast<std::uint32_t>(header.kind));
-  put(bytes, 8, header.sequence);
-  put(bytes, 12, header.round);
-  for (std::size_t i = 0; i < kOpWords; ++i) put(bytes, 16 + 8 * i, header.call[i]);
-  put(bytes, 40, header.payload_bytes);
-  put(bytes, 48, header.freed);
+  put_at(bytes, 0, kMagic);
+  put_at(bytes, 4, static_cast<std::uint32_t>(header.kind));
+  put_at(bytes, 8, header.sequence);
+  put_at(bytes, 12, header.round);
+  for (std::size_t i = 0; i < kOpWords; ++i) put_at(bytes, 16 + 8 * i, header.call[i]);
+  put_at(bytes, 40, header.payload_bytes);
+  put_at(bytes, 48, header.freed);
   return bytes;
 }
 
 Result<FrameHeader> decode_header(std::span<const std::byte, kFrameHeaderBytes> bytes) {
-  if (get<std::uint32_t>(bytes, 0) != kMagic) return bad_frame("wrong magic");
-  const auto kind = get<std::uint32_t>(bytes, 4);
+  if (get_at<std::uint32_t>(bytes, 0) != kMagic) return bad_frame("wrong magic");
+  const auto kind = get_at<std::uint32_t>(bytes, 4);
   if (kind < 1 || kind > static_cast<std::uint32_t>(FrameKind::kLeft))
     return bad_frame("frame kind " + std::to_string(kind));
-  const OpWords call{get<std::uint64_t>(bytes, 16), get<std::uint64_t>(bytes, 24),
-                     get<std::uint64_t>(bytes, 32)};
+  const OpWords call{get_at<std::uint64_t>(bytes, 16), get_at<std::uint64_t>(bytes, 24),
+                     get_at<std::uint64_t>(bytes, 32)};
   if (!is_call(call)) return bad_frame("an operation that does not exist");
+  if (get_at<std::uint32_t>(bytes, 52) != 0) return bad_frame("its last bytes mean nothing");
   FrameHeader header{.kind = static_cast<FrameKind>(kind),
-                     .sequence = get<std::uint32_t>(bytes, 8),
-                     .round = get<std::uint32_t>(bytes, 12),
+                     .sequence = get_at<std::uint32_t>(bytes, 8),
+                     .round = get_at<std::uint32_t>(bytes, 12),
                      .call = call,
-                     .payload_bytes = get<std::uint64_t>(bytes, 40),
-                     .freed = get<std::uint32_t>(bytes, 48)};
+                     .payload_bytes = get_at<std::uint64_t>(bytes, 40),
+                     .freed = get_at<std::uint32_t>(bytes, 48)};
   if (header.kind == FrameKind::kAbort && header.payload_bytes > kMaxAbortReasonBytes) {
     return bad_frame("an abort reason of " + std::to_string(header.payload_bytes) + " bytes");
   }

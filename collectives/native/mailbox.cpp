@@ -14,10 +14,29 @@ FrameHeader control(FrameKind kind, std::uint32_t sequence) {
   return {.kind = kind, .sequence = sequence};
 }
 
+[[noreturn]] void refuse(const Op& call, std::string why) {
+  throw_error(
+      {ErrorCode::kLimit, "cannot " + to_string(call), std::move(why), "wait for some of them first"});
+}
+
+std::shared_ptr<Transfer> start(const Op& call, std::size_t in_flight) {
+  if (in_flight >= kMaxMessages)
+    refuse(call, std::to_string(kMaxMessages) + " sends and receives are in flight");
+  auto made = std::make_shared<Transfer>();
+  made->call = call;
+  made->data = static_cast<std::byte*>(call.kind == OpKind::kSend ? call.input.data : call.output.data);
+  made->bytes = call.bytes();
+  return made;
+}
+
 }  // namespace
 
-Mailbox::Mailbox(int self, int peer, std::span<const std::byte> shared)
-    : self_(self), peer_(peer), shared_(shared) {}
+std::shared_ptr<Transfer> start_any(const Op& call, const AnyReceives& open) {
+  return start(call, open.size());
+}
+
+Mailbox::Mailbox(int self, int peer, std::span<const std::byte> shared, AnyReceives* any)
+    : self_(self), peer_(peer), shared_(shared), any_(any) {}
 
 void Mailbox::fail(std::string reason) {
   if (failure_.empty()) failure_ = std::move(reason);
@@ -40,17 +59,10 @@ std::shared_ptr<const Transfer> Mailbox::oldest() const {
 
 std::shared_ptr<Transfer> Mailbox::post(const Op& call, std::uint64_t place) {
   const bool sends = call.kind == OpKind::kSend;
-  if (in_flight_ >= kMaxMessages || (sends && peer_ == self_ && call.bytes() > kMaxSelfBytes - self_bytes_)) {
-    const std::string why = in_flight_ >= kMaxMessages
-                                ? std::to_string(kMaxMessages) + " sends and receives are in flight"
-                                : "a rank keeps at most 64 MiB that it sent itself";
-    throw_error({ErrorCode::kLimit, "cannot " + to_string(call), why, "wait for some of them first"});
-  }
-  auto made = std::make_shared<Transfer>();
-  made->call = call;
+  auto made = start(call, in_flight_);
+  if (sends && peer_ == self_ && call.bytes() > kMaxSelfBytes - self_bytes_)
+    refuse(call, "a rank keeps at most 64 MiB that it sent itself");
   made->number = sends ? ++sends_ : ++receives_;
-  made->data = static_cast<std::byte*>(sends ? call.input.data : call.output.data);
-  made->bytes = call.bytes();
   made->place = place;
   ++in_flight_;
   if (sends && peer_ == self_) {
@@ -78,12 +90,17 @@ std::list<Mailbox::Arrival>::iterator Mailbox::arrival_for(const Op& receive) {
 bool Mailbox::take(const Ref& receive) {
   const auto at = arrival_for(receive->call);
   if (at == arrivals_.end()) return false;
-  receive->call.peer = peer_;
-  receive->number = ++receives_;
-  ++in_flight_;
+  claim(*receive);
   match(receive, *at);
   arrivals_.erase(at);
   return true;
+}
+
+/// A receive from any rank is one from this rank.
+void Mailbox::claim(Transfer& any) {
+  any.call.peer = peer_;
+  any.number = ++receives_;
+  ++in_flight_;
 }
 
 /// Buffered: the send is done at once, and what no receive waits for is copied.
@@ -113,12 +130,17 @@ bool Mailbox::agree(const Transfer& receive, const FrameHeader& header) {
 
 Mailbox::Ref Mailbox::waiting_for(const FrameHeader& header) {
   const bool part = of_collective(decode_op(header.call));
-  const auto at = std::find_if(receives_waiting_.begin(), receives_waiting_.end(), [&](const Ref& r) {
-    return r->call.tag == header.round && of_collective(r->call) == part;
-  });
-  if (at == receives_waiting_.end()) return nullptr;
-  Ref found = *at;
-  receives_waiting_.erase(at);
+  const auto first_of = [&](std::list<Ref>& open) {
+    const auto at = std::find_if(open.begin(), open.end(), [&](const Ref& r) {
+      return r->call.tag == header.round && of_collective(r->call) == part;
+    });
+    Ref found = at == open.end() ? nullptr : *at;
+    if (found) open.erase(at);
+    return found;
+  };
+  if (Ref named = first_of(receives_waiting_)) return named;
+  Ref found = any_ == nullptr ? nullptr : first_of(*any_);
+  if (found) claim(*found);
   return found;
 }
 

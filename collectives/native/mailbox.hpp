@@ -34,7 +34,7 @@ namespace troupe::collectives {
 inline constexpr std::size_t kEagerBytes = 32 * 1024;     ///< what a rank may send without being asked
 inline constexpr std::size_t kEagerWindow = 64;           ///< small messages sent and not yet received
 inline constexpr std::size_t kPayloadBytes = 256 * 1024;  ///< of a piece, so that other frames get between
-inline constexpr std::size_t kMaxMessages = 4096;         ///< sends in flight to a rank, and receives from it
+inline constexpr std::size_t kMaxMessages = 4096;         ///< in flight with a rank, or from any rank
 inline constexpr std::size_t kMaxSelfBytes = 64 << 20;    ///< what a rank may send itself before it receives
 
 /// One send or receive.
@@ -54,18 +54,25 @@ inline bool of_collective(const Op& call) {
   return !call.how.exact;
 }
 
+/// Receives from any rank for which no message has come, oldest first.
+using AnyReceives = std::list<std::shared_ptr<Transfer>>;
+
+/// A receive from any rank, which is in no mailbox yet. Throws kLimit with too many of them `open`.
+std::shared_ptr<Transfer> start_any(const Op& call, const AnyReceives& open);
+
 /// Not thread-safe.
 class Mailbox {
  public:
-  /// `shared`: the memory of `peer` that this rank sees; empty if none. `peer` may be `self`.
-  Mailbox(int self, int peer, std::span<const std::byte> shared);
+  /// `shared`: the memory of `peer` that this rank sees; empty if none. `peer` may be `self`. `any`: of the
+  /// rank; a message that no receive from `peer` waits for goes to the oldest of these with its tag.
+  Mailbox(int self, int peer, std::span<const std::byte> shared, AnyReceives* any = nullptr);
 
   /// Starts a send or a receive; numbers it. `place`: Transfer::place. Throws kLimit with too many in flight.
   /// The reason to abort is in `failure()` afterwards.
   std::shared_ptr<Transfer> post(const Op& call, std::uint64_t place = 0);
 
-  /// Gives the oldest message with its tag that no receive asked for to `receive`, of a call from any rank,
-  /// and numbers it; false: there is none.
+  /// Gives the oldest message with its tag that no receive asked for to `receive`, which is from any rank;
+  /// false: there is none.
   bool take(const std::shared_ptr<Transfer>& receive);
 
   /// Whether anything here waits for the other rank, or a frame has to go out.
@@ -106,6 +113,7 @@ class Mailbox {
     Ref ends;  ///< is done with this frame
   };
 
+  void claim(Transfer& any);
   void finish(Transfer& transfer);
   void send_to_self(const Ref& send);
   void match(const Ref& receive, Arrival& arrival);
@@ -120,6 +128,7 @@ class Mailbox {
   const int self_;
   const int peer_;
   const std::span<const std::byte> shared_;
+  AnyReceives* const any_;
   std::string failure_;
   std::size_t in_flight_ = 0;
 

@@ -41,7 +41,8 @@ struct NativeGroupOptions {
   /// needed. Not null where there are several machines.
   std::unique_ptr<Connector> connector;
   /// Where ranks are on several machines: whether a thread moves operations while no thread waits. Without it
-  /// a rank that computes may keep others waiting, and does not see that another machine aborted.
+  /// a rank that computes may keep others waiting, also with a first message to it, which has to connect the
+  /// two, and does not see that another machine aborted.
   bool progress_thread = true;
 };
 

@@ -9,6 +9,7 @@
 
 #include "collectives/process_group.hpp"
 #include "collectives/rendezvous/connect/region_share.hpp"
+#include "collectives/rendezvous/init.hpp"
 #include "collectives/rendezvous/store/store_server.hpp"
 
 namespace troupe::collectives {
@@ -29,9 +30,9 @@ struct PeerInfo {
 struct BackendContext {
   int rank = 0;
   int size = 1;
-  int local_rank = -1;     ///< as the launcher says; -1: it does not
-  int device = -1;         ///< of nccl: InitOptions::device, else that of the group that this one is made of
-  bool share_gpu = false;  ///< of nccl: InitOptions::share_gpu
+  int local_rank = -1;  ///< as the launcher says; -1: it does not
+  InitOptions
+      options;  ///< as this rank gave them; `device` of nccl is that of the group that this is made of
   /// Of rebuild: the generation before, which was aborted, and its ranks that are gone, ascending. Null in a
   /// group that is nobody's next generation.
   ProcessGroup* predecessor = nullptr;
@@ -42,17 +43,13 @@ struct BackendContext {
   /// Keys of the group for as long as it lives, without that care for its members. Whoever sets one erases
   /// it.
   std::shared_ptr<Store> lasting_store;
-  std::string group;                ///< its name, for errors
-  Generation generation;            ///< the same on every rank, and no other group of the job has it
-  Duration timeout{};               ///< for forming the group
-  Duration operation_timeout{};     ///< for an operation without progress
-  std::size_t data_bytes = 0;       ///< of memory that operations use without a copy
-  bool encrypt_data_plane = false;  ///< as in InitOptions
-  bool progress_thread = true;
-  JobKey key{};                                  ///< for connections between ranks
-  std::string address;                           ///< numeric: where other machines reach this one
-  std::vector<PeerInfo> peers;                   ///< by rank, this one too
-  RegionOffer* offer = nullptr;                  ///< this rank's, if it is the first of several on its host
+  std::string group;             ///< its name, for errors
+  Generation generation;         ///< the same on every rank, and no other group of the job has it
+  Duration timeout{};            ///< what is left of it for forming the group
+  JobKey key{};                  ///< for connections between ranks
+  std::string address;           ///< numeric: where other machines reach this one
+  std::vector<PeerInfo> peers;   ///< by rank, this one too
+  RegionOffer* offer = nullptr;  ///< this rank's, if it is the first of several on its host
   std::shared_ptr<const DataListener> listener;  ///< this rank's, if there are several hosts
   std::function<bool()> aborted;         ///< whether the formation has failed, so that the wait is in vain
   int abort_fd = -1;                     ///< readable once `aborted` is true

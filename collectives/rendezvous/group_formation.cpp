@@ -7,18 +7,6 @@ namespace {
 
 constexpr Duration kAnswerTime = std::chrono::seconds(10);  ///< for the store, beyond what it waits itself
 constexpr std::size_t kMaxWhyChars = 4096;
-constexpr std::size_t kShownRanks = 32;  ///< of a list in an error
-
-std::string text_of(const std::vector<int>& ranks) {
-  std::string text = listed(std::span(ranks).first(std::min(ranks.size(), kShownRanks)));
-  if (ranks.size() > kShownRanks) text += " and more, " + std::to_string(ranks.size()) + " in all";
-  return text;
-}
-
-std::uint32_t wait_ms(Duration limit) {
-  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(limit).count();
-  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(ms, 1, kForever - 1));
-}
 
 }  // namespace
 
@@ -59,8 +47,8 @@ GroupFormation::Entered GroupFormation::enter(const Entry& mine, Duration limit)
   if (answer->status == StoreStatus::kDiffers) {
     const auto first = decode_entry(answer->value).value();
     throw BadConfig(purpose_,
-                    "this rank called it with other ranks than who came first: with " + text_of(mine.ranks) +
-                        ", and not with " + text_of(first.ranks),
+                    "this rank called it with other ranks than who came first: with " +
+                        name_ranks(mine.ranks) + ", and not with " + name_ranks(first.ranks),
                     "give every rank the same list, in the same order of calls");
   }
   if (answer->status == StoreStatus::kBad && mine.survivors) {
@@ -107,9 +95,7 @@ void GroupFormation::give_up(const std::string& why, std::exception_ptr error) {
 }
 
 std::optional<std::string> GroupFormation::find(const std::string& key, Duration wait) {
-  StoreRequest request{.op = StoreOp::kFind,
-                       .key = key_ + kFormationKeys + key,
-                       .wait_ms = wait.count() <= 0 ? 0 : wait_ms(wait)};
+  StoreRequest request{.op = StoreOp::kFind, .key = key_ + kFormationKeys + key, .wait_ms = wait_ms(wait)};
   const auto answer = client_->ask(std::move(request), wait + kAnswerTime, entered_.get());
   if (answer.status == StoreStatus::kOk) return answer.value;
   if (failed()) throw_error({ErrorCode::kAborted, purpose_, "another rank gave up or is gone", ""});

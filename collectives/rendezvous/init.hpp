@@ -22,24 +22,28 @@ struct InitOptions {
   Duration timeout = std::chrono::minutes(5);
   /// An operation fails once no rank has made progress for this long.
   Duration operation_timeout = std::chrono::seconds(30);
-  /// A rank's memory for allocate() and allocate_tree(). What is not used takes no memory.
+  /// Of native, and of nccl's host_group(): a rank's memory for allocate() and allocate_tree(). What is not
+  /// used takes no memory. Other backends allocate what they are asked for.
   std::size_t data_bytes = std::size_t{256} << 20;
-  /// Of nccl: CUDA's index of this rank's GPU. -1: the launcher's local rank, else the rank's place among
-  /// those of its machine, modulo the number of GPUs that the process sees.
+  /// Of nccl, refused by the others: CUDA's index of this rank's GPU. -1: the launcher's local rank, else the
+  /// rank's place among those of its machine, modulo the number of GPUs that the process sees.
   int device = -1;
-  /// Of nccl: several ranks may be on one GPU, which NCCL refuses by itself: for tests, and slow. The same on
-  /// every rank, and before the process makes its first communicator of NCCL, whose environment it sets.
+  /// Of nccl, refused by the others: several ranks may be on one GPU, which NCCL refuses by itself: for
+  /// tests, and slow. The same on every rank, and before the process makes its first communicator of NCCL,
+  /// whose environment it sets.
   bool share_gpu = false;
   /// What this rank's host is called: ranks with the same text share memory. Empty: it is found out, by the
   /// boot, the network namespace and the user. At most 1024 bytes. Give it where that is the same and memory
   /// cannot be shared.
   std::string host{};
-  /// Of native: whether what ranks of different hosts send each other is encrypted, and not only
-  /// authenticated when they connect. The same on every rank; docs/collectives/between-hosts.md has the cost.
-  /// Within a host nothing is sent.
+  /// Of native, refused by the others: whether what ranks of different hosts send each other is encrypted,
+  /// and not only authenticated when they connect. The same on every rank; docs/collectives/between-hosts.md
+  /// has the cost. Within a host nothing is sent.
   bool encrypt_data_plane = false;
-  /// Of native, on several hosts: whether a thread moves operations while no thread waits, so that a rank
-  /// that computes keeps nobody waiting and reductions go on behind a backward.
+  /// Of native, and of nccl's host_group(), on several hosts: whether a thread moves operations while no
+  /// thread waits, so that a rank that computes keeps nobody waiting and reductions go on behind a backward.
+  /// Without it a rank takes part only while it is in a call of its group: until then a first message from
+  /// another host, which has to connect the two, waits too, and a send of it is not done.
   bool progress_thread = true;
   /// The job's key, 64 hexadecimal digits, the same on every rank. Empty: that of TROUPE_JOB_KEY or of the
   /// file TROUPE_JOB_KEY_FILE; without these one is made, which the same user's processes on this machine

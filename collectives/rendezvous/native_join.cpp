@@ -15,9 +15,9 @@ class NativeJoin {
                                .size = c_.size,
                                .generation = c_.generation,
                                .name = c_.group,
-                               .timeout = c_.operation_timeout,
-                               .data_bytes = c_.data_bytes,
-                               .progress_thread = c_.progress_thread};
+                               .timeout = c_.options.operation_timeout,
+                               .data_bytes = c_.options.data_bytes,
+                               .progress_thread = c_.options.progress_thread};
     options.machines = numbered_hosts(c_.peers);
     for (int r = 0; r < c_.size; ++r) {
       if (peer(r).host == me_.host) locals_.push_back(r);
@@ -39,14 +39,14 @@ class NativeJoin {
   SharedMemory region(const std::vector<int>& machines) {
     const WaitOptions options{.timeout = left(), .aborted = c_.aborted, .abort_fd = c_.abort_fd};
     if (locals_.front() != c_.rank) return take_region(peer(locals_.front()).token, c_.rank, options).value();
-    const auto bytes = native_region_bytes(machines, c_.rank, c_.data_bytes);
+    const auto bytes = native_region_bytes(machines, c_.rank, c_.options.data_bytes);
     auto memory = SharedMemory::create("troupe-group", bytes, false).value();
     if (locals_.size() > 1) c_.offer->hand_out(memory, {locals_.begin() + 1, locals_.end()}, options).value();
     return memory;
   }
 
   MeshOptions mesh_options() const {
-    MeshOptions options{.self = {c_.generation, c_.size, c_.rank, "data", c_.encrypt_data_plane}};
+    MeshOptions options{.self = {c_.generation, c_.size, c_.rank, "data", c_.options.encrypt_data_plane}};
     for (int r = 0; r < c_.size; ++r) {
       if (peer(r).host != me_.host) options.peers[r] = parse_endpoint(peer(r).endpoint).value();
     }

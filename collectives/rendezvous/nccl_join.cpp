@@ -18,13 +18,13 @@ int device_of(const BackendContext& c, const nccl::Api& api) {
                      (code == nccl::kCudaSuccess ? "CUDA counts none" : api.cuda.cudaGetErrorString(code)),
                  "use the backend native, or run it where CUDA finds a GPU"});
   }
-  if (c.device >= count || c.device < -1) {
+  if (c.options.device >= count || c.options.device < -1) {
     throw BadConfig(c.purpose,
-                    "rank " + c.name(c.rank) + " is to use GPU " + std::to_string(c.device) +
+                    "rank " + c.name(c.rank) + " is to use GPU " + std::to_string(c.options.device) +
                         ", and its process sees " + std::to_string(count) + ", which count from 0",
                     "give InitOptions::device one of these, or see CUDA_VISIBLE_DEVICES");
   }
-  if (c.device >= 0) return c.device;
+  if (c.options.device >= 0) return c.options.device;
   if (c.local_rank >= 0) return c.local_rank % count;
   const auto here = [&](const PeerInfo& peer) {
     return peer.host == c.peers[static_cast<std::size_t>(c.rank)].host;
@@ -43,8 +43,8 @@ std::shared_ptr<ProcessGroup> join_nccl_group(const BackendContext& context, con
                            .hosts = numbered_hosts(context.peers),
                            .name = context.group,
                            .generation = context.generation,
-                           .timeout = context.operation_timeout,
-                           .share_gpu = context.share_gpu};
+                           .timeout = context.options.operation_timeout,
+                           .share_gpu = context.options.share_gpu};
   options.host = join_native_group(context);
   // Over the store, whose waits end once a rank has given up.
   options.exchange = [&](const std::string& mine, const NcclGroupOptions::Answer& answer) {

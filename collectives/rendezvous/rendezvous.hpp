@@ -22,8 +22,6 @@ struct Rendezvous {
   std::string url;      ///< as it is called in errors
 };
 
-/// The largest job.
-
 ///   env://                 MASTER_ADDR, MASTER_PORT (or TROUPE_MASTER_PORT, which wins)
 ///   tcp://HOST:PORT
 ///   file:///PATH           rank 0 serves at 127.0.0.1, or with ?host=ADDRESS at that address of its machine

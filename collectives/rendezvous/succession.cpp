@@ -139,17 +139,17 @@ void World::serve_as_successor(bool died) {
     latest = latest_;
   }
   // Generations are later than every one so far, whoever made it.
-  auto server =
-      StoreServer::start(
-          *std::move(standby_),
-          {.key = key_, .world_size = size(), .rank = rank(), .incarnation = latest.incarnation + 1})
-          .value();
+  auto server = StoreServer::start(*std::move(standby_), {.key = key_,
+                                                          .world_size = size(),
+                                                          .rank = rank(),
+                                                          .incarnation = latest.incarnation + 1,
+                                                          .gone = gone})
+                    .value();
   const auto client = std::make_shared<StoreClient>(server->local_session());
   (void)client->join(who_we_are());
-  for (const auto& [r, departure] : gone) client->report(r, departure);
   StoreServer& served = *server;
   adopt_store(client, std::move(server), rank());
-  find_the_dead(*client, served, died);
+  find_the_dead(served, died);
 }
 
 void World::adopt_store(std::shared_ptr<StoreClient> client, std::unique_ptr<StoreServer> server, int r) {
@@ -166,7 +166,7 @@ void World::adopt_store(std::shared_ptr<StoreClient> client, std::unique_ptr<Sto
 /// The new store knows nothing of ranks that died with the old one: looks who listens no more, and tells it.
 /// Who listens may still die before it has joined, in the middle of its handshake, too: the store looks out
 /// for that.
-void World::find_the_dead(StoreClient& client, StoreServer& server, bool died) {
+void World::find_the_dead(StoreServer& server, bool died) {
   const MonotonicClock clock;
   for (int r = 0; r < size() && !stopping_; ++r) {
     if (r == rank() || is_gone(r)) continue;
@@ -177,7 +177,7 @@ void World::find_the_dead(StoreClient& client, StoreServer& server, bool died) {
     if (there) {
       server.look_out(r, *std::move(there), departure);
     } else if (clock.now() - begun < kLook / 2) {
-      client.report(r, departure);
+      server.look_out(r, UniqueFd(), departure);
     }
   }
 }

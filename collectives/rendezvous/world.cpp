@@ -118,32 +118,28 @@ std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
   std::shared_ptr<ProcessGroup> group;
   try {
     const auto place = std::lower_bound(members.begin(), members.end(), rank());
-    group =
-        factory_(BackendContext{.rank = static_cast<int>(place - members.begin()),
-                                .size = static_cast<int>(members.size()),
-                                .local_rank = place_.local_rank,
-                                .device = plan.parent ? plan.parent->facts().device.index : options_.device,
-                                .share_gpu = options_.share_gpu,
-                                .predecessor = plan.survivors ? plan.parent : nullptr,
-                                .gone = std::move(gone),
-                                .store = formation,
-                                .lasting_store = keys_of(client, plan.key),
-                                .group = plan.name,
-                                .generation = entered.generation,
-                                .timeout = left(),
-                                .operation_timeout = options_.operation_timeout,
-                                .data_bytes = options_.data_bytes,
-                                .encrypt_data_plane = options_.encrypt_data_plane,
-                                .progress_thread = options_.progress_thread,
-                                .key = key_,
-                                .address = address_,
-                                .peers = learn(entered.values, first),
-                                .offer = offer ? &*offer : nullptr,
-                                .listener = std::move(listener),
-                                .aborted = [&formation] { return formation.failed(); },
-                                .abort_fd = formation.failed_fd(),
-                                .purpose = plan.purpose,
-                                .name = name});
+    InitOptions options = options_;
+    if (plan.parent != nullptr) options.device = plan.parent->facts().device.index;
+    group = factory_(BackendContext{.rank = static_cast<int>(place - members.begin()),
+                                    .size = static_cast<int>(members.size()),
+                                    .local_rank = place_.local_rank,
+                                    .options = std::move(options),
+                                    .predecessor = plan.survivors ? plan.parent : nullptr,
+                                    .gone = std::move(gone),
+                                    .store = formation,
+                                    .lasting_store = keys_of(client, plan.key),
+                                    .group = plan.name,
+                                    .generation = entered.generation,
+                                    .timeout = left(),
+                                    .key = key_,
+                                    .address = address_,
+                                    .peers = learn(entered.values, first),
+                                    .offer = offer ? &*offer : nullptr,
+                                    .listener = std::move(listener),
+                                    .aborted = [&formation] { return formation.failed(); },
+                                    .abort_fd = formation.failed_fd(),
+                                    .purpose = plan.purpose,
+                                    .name = name});
   } catch (const std::exception& e) {
     formation.give_up("rank " + std::to_string(rank()) + ": " + e.what(), std::current_exception());
   }

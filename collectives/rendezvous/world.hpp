@@ -93,7 +93,7 @@ class World : public std::enable_shared_from_this<World> {
   bool join_successor(int rank, bool died);
   void serve_as_successor(bool died);
   void adopt_store(std::shared_ptr<StoreClient> client, std::unique_ptr<StoreServer> server, int rank);
-  void find_the_dead(StoreClient& client, StoreServer& server, bool died);
+  void find_the_dead(StoreServer& server, bool died);
   void on_gone(int rank, const Departure& departure);
   std::string standby();
   std::pair<bool, bool> place_of(const Plan& plan, bool first) const;

@@ -33,14 +33,31 @@ Names& names() {
   return all;
 }
 
-void check_options(const InitOptions& options) {
-  const bool good = options.timeout > Duration::zero() && options.operation_timeout > Duration::zero();
-  if (good && options.timeout < std::chrono::hours(24 * 365)) return;
-  throw BadConfig(purpose_of(options), "a timeout is not positive, or longer than a year",
-                  "give timeout and operation_timeout as durations, for example 5min and 30s");
-}
-
 constexpr std::size_t kMaxHostBytes = 1024;
+
+/// What a backend of ours would ignore is refused. One that a program added gets all options.
+void check_options(std::string_view backend, const InitOptions& options) {
+  const bool positive = options.timeout > Duration::zero() && options.operation_timeout > Duration::zero();
+  if (!positive || options.timeout >= std::chrono::hours(24 * 365)) {
+    throw BadConfig(purpose_of(options), "a timeout is not positive, or longer than a year",
+                    "give timeout and operation_timeout as durations, for example 5min and 30s");
+  }
+  if (options.host.size() > kMaxHostBytes) {
+    throw BadConfig(purpose_of(options),
+                    "the name of this rank's host has " + std::to_string(options.host.size()) + " bytes",
+                    "give at most " + std::to_string(kMaxHostBytes));
+  }
+  const bool is_ours = backend == "native" || backend == "nccl" || backend == "gloo" || backend == "mpi";
+  const auto only = [&](const char* option, bool given, const char* owner) {
+    if (!given || !is_ours || backend == owner) return;
+    throw BadConfig(purpose_of(options),
+                    std::string("the backend ") + std::string(backend) + " has no " + option,
+                    std::string("leave it out, or use the backend ") + owner);
+  };
+  only("device", options.device != -1, "nccl");
+  only("share_gpu", options.share_gpu, "nccl");
+  only("encrypt_data_plane", options.encrypt_data_plane, "native");
+}
 
 /// Without a key of the user's, nobody but processes of this machine may be let in.
 void check_key_policy(const InitOptions& options, const std::string& host, bool has_key) {
@@ -68,7 +85,7 @@ World::NameLease::~NameLease() {
 
 std::shared_ptr<World> World::join(std::string_view backend, const Rendezvous& place, InitOptions options,
                                    const Environment& environment) {
-  check_options(options);
+  check_options(backend, options);
   // Its own thread cannot end it: an abort may end the last group.
   std::shared_ptr<World> world(new World(place, std::move(options), find_backend(backend)), [](World* w) {
     if (w->is_watcher()) {
@@ -78,12 +95,6 @@ std::shared_ptr<World> World::join(std::string_view backend, const Rendezvous& p
     }
   });
   const auto key = configured_job_key(world->options_.key, environment).value();
-  if (world->options_.host.size() > kMaxHostBytes) {
-    throw BadConfig(
-        purpose_of(world->options_),
-        "the name of this rank's host has " + std::to_string(world->options_.host.size()) + " bytes",
-        "give at most " + std::to_string(kMaxHostBytes));
-  }
   world->host_ = world->options_.host.empty() ? host_identity() : world->options_.host;
   if (place.rank == 0) {
     world->serve(key, environment);

@@ -10,6 +10,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "runtime/core/assert.hpp"
+
 namespace troupe {
 
 /// Reads from the front of `bytes`. Total: a read beyond the end returns false and leaves its argument alone.
@@ -67,5 +69,20 @@ class ByteWriter {
  private:
   std::vector<std::byte>& out_;
 };
+
+/// An integer at its offset in a fixed layout. REQUIRES: it lies within.
+template <class T>
+requires std::is_unsigned_v<T> T get_at(std::span<const std::byte> from, std::size_t at) {
+  T value = 0;
+  const bool is_within = at <= from.size() && ByteReader(from.subspan(at)).read(value);
+  TROUPE_ASSERT(is_within, "a field lies within its layout");
+  return value;
+}
+template <class T>
+requires std::is_unsigned_v<T>
+void put_at(std::span<std::byte> to, std::size_t at, T value) {
+  TROUPE_ASSERT(at <= to.size() && sizeof value <= to.size() - at, "a field lies within its layout");
+  for (std::size_t i = 0; i < sizeof(T); ++i) to[at + i] = static_cast<std::byte>(value >> (8 * i));
+}
 
 }  // namespace troupe

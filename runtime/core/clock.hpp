@@ -2,6 +2,7 @@
 /// take `now` as an argument. Only monotonic time exists here: wall-clock jumps have no effect.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 
@@ -16,6 +17,13 @@ inline double to_seconds(Duration d) {
 }
 inline double to_millis(Duration d) {
   return to_seconds(d) * 1e3;
+}
+
+/// What to tell poll of so long: rounded up, an hour at most.
+inline int poll_millis(Duration left) {
+  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(
+                              std::clamp<Duration>(left, Duration::zero(), std::chrono::hours(1)))
+                              .count());
 }
 
 /// Thread-safe.

@@ -33,7 +33,7 @@ std::vector<flight::Dump> read_all(std::vector<std::string> paths) {
 json as_json(const flight::Report& report) {
   json findings = json::array(), table = json::array();
   for (const auto& f : report.findings) {
-    findings.push_back({{"kind", flight::finding_kind_name(f.kind)},
+    findings.push_back({{"kind", flight::kFindingKindNames[static_cast<std::size_t>(f.kind)]},
                         {"sequence", f.sequence},
                         {"ranks", f.ranks},
                         {"text", f.text},

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
+#include <utility>
 
 #include "collectives/native/region.hpp"
 
@@ -28,6 +28,9 @@ class Traffic {
     plan_ = Plan(op, shape, found_.choice.algorithm);
     hosts_ = HostPlan(layout_, sums_, plan_, op, found_.choice.route);
     found_.rounds = plan_.rounds();
+    frames_.resize(at(shape.hosts));
+    sent_ = received_ = frames_;
+    rank_frames_.resize(hosts.size());
     for (int rank = 0; rank < shape.ranks; ++rank) {
       found_.connections = std::max(found_.connections, layout_.peers(rank).size());
     }
@@ -38,14 +41,19 @@ class Traffic {
       blobs(round);
       results(round);
     }
-    for (const auto& [host, sent] : sent_) found_.frames = std::max(found_.frames, sent.first);
-    for (const auto& [host, sent] : sent_) found_.bytes = std::max(found_.bytes, sent.second);
-    for (const auto& [rank, frames] : rank_sent_) found_.rank_frames = std::max(found_.rank_frames, frames);
-    for (const auto& [host, bytes] : received_) found_.received = std::max(found_.received, bytes);
+    const auto most = [](const std::vector<std::size_t>& of) {
+      return *std::max_element(of.begin(), of.end());
+    };
+    found_.frames = most(frames_);
+    found_.bytes = most(sent_);
+    found_.rank_frames = most(rank_frames_);
+    found_.received = most(received_);
     return found_;
   }
 
  private:
+  using Blobs = std::vector<int>;  ///< of a host, by origin: after how many steps each is there
+  static constexpr int kNever = -1;
   struct Frame {
     int from, to;
     std::vector<int> origins;
@@ -56,18 +64,18 @@ class Traffic {
   }
 
   void count(std::uint32_t round, int from, int to, std::size_t bytes) {
-    ++sent_[from].first;
-    sent_[from].second += bytes;
-    received_[to] += bytes;
-    ++rank_sent_[layout_.gateway_in(from, to, round)];
+    ++frames_[at(from)];
+    sent_[at(from)] += bytes;
+    received_[at(to)] += bytes;
+    ++rank_frames_[at(layout_.gateway_in(from, to, round))];
   }
 
   void blobs(std::uint32_t round) {
     const int hosts = layout_.hosts();
     std::vector<Frame> waiting;
-    std::vector<std::map<int, int>> has(static_cast<std::size_t>(hosts));  // blob of, after so many steps
+    std::vector<Blobs> has(at(hosts), Blobs(at(hosts), kNever));
     for (int from = 0; from < hosts; ++from) {
-      has[at(from)][from] = 0;
+      has[at(from)][at(from)] = 0;
       for (int to = 0; to < hosts; ++to) {
         if (from == to) continue;
         auto origins = hosts_.origins(round, from, to);
@@ -77,12 +85,11 @@ class Traffic {
     for (bool moved = true; moved;) {
       moved = false;
       std::vector<Frame> left;
-      auto had = has;  // a frame goes out once what is in it has come
-      for (const Frame& frame : waiting) {
-        const auto& here = had[at(frame.from)];
+      for (Frame& frame : waiting) {  // goes out once what is in it has come
+        const Blobs& here = has[at(frame.from)];
         if (!std::all_of(frame.origins.begin(), frame.origins.end(),
-                         [&](int origin) { return here.count(origin) != 0; })) {
-          left.push_back(frame);
+                         [&](int origin) { return here[at(origin)] != kNever; })) {
+          left.push_back(std::move(frame));
           continue;
         }
         moved = true;
@@ -94,22 +101,21 @@ class Traffic {
     for (int to = 0; to < hosts; ++to) {
       for (int origin = 0; origin < hosts; ++origin) {
         if (origin == to || !hosts_.wants(round, origin, to)) continue;
-        if (has[at(to)].count(origin) == 0) broken("a host does not get what it reads");
+        if (has[at(to)][at(origin)] == kNever) broken("a host does not get what it reads");
         if (layout_.most_members() <= 8 && hosts <= 16) parts(round, origin, to);
       }
     }
   }
 
-  void deliver(std::uint32_t round, const Frame& frame, const std::map<int, int>& here,
-               std::map<int, int>& there) {
+  void deliver(std::uint32_t round, const Frame& frame, const Blobs& here, Blobs& there) {
     std::size_t bytes = 0;
     int step = 0;
-    for (const int origin : frame.origins) step = std::max(step, here.at(origin) + 1);
+    for (const int origin : frame.origins) step = std::max(step, here[at(origin)] + 1);
     for (const int origin : frame.origins) {
       const std::size_t blob = hosts_.blob_bytes(round, origin, frame.to);
       if (blob > landing_) broken("a blob of " + std::to_string(blob) + " bytes does not fit its landing");
       if (hosts_.via(origin, frame.to) != frame.from) broken("a blob comes another way than it should");
-      if (!there.emplace(origin, step).second) broken("a blob comes twice");
+      if (std::exchange(there[at(origin)], step) != kNever) broken("a blob comes twice");
       bytes += blob;
     }
     if (bytes == 0 && op_.kind != OpKind::kBarrier && op_.kind != OpKind::kAllToAllV)
@@ -165,9 +171,8 @@ class Traffic {
   HostPlan hosts_;
   std::size_t landing_ = 0;
   HostTraffic found_;
-  std::map<int, std::pair<std::size_t, std::size_t>> sent_;
-  std::map<int, std::size_t> rank_sent_;
-  std::map<int, std::size_t> received_;
+  std::vector<std::size_t> frames_, sent_, received_;  ///< by host
+  std::vector<std::size_t> rank_frames_;
 };
 
 }  // namespace

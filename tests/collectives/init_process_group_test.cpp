@@ -164,6 +164,23 @@ TEST_CASE("errors name their group") {
     CHECK_THAT(what, Catch::Contains("the process group 'default' was aborted: all of it"));
 }
 
+TEST_CASE("an option that the backend would ignore is refused") {
+  const auto refused = [](const char* backend, InitOptions options, const std::string& why) {
+    options.rank = 0;
+    options.size = 1;
+    CHECK_THROWS_WITH(init_process_group(backend, "tcp://127.0.0.1:1", options), Catch::Contains(why));
+  };
+  // Asked for encryption, the ranks of gloo and nccl talked in the clear.
+  for (const char* backend : {"nccl", "gloo", "mpi"}) {
+    refused(backend, {.encrypt_data_plane = true},
+            std::string("the backend ") + backend + " has no encrypt_data_plane");
+  }
+  for (const char* backend : {"native", "gloo", "mpi"}) {
+    refused(backend, {.device = 0}, std::string("the backend ") + backend + " has no device");
+    refused(backend, {.share_gpu = true}, "leave it out, or use the backend nccl");
+  }
+}
+
 /// The others waited for the whole timeout, five minutes by default, for a rank that would never come.
 TEST_CASE("a rank with another size of the job ends the wait of the others at once") {
   set_log_level(LogLevel::kError);

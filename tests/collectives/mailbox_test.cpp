@@ -231,3 +231,32 @@ TEST_CASE("frames that nobody may send now are found, and nothing is written for
   }
   CHECK(refused > 2000);
 }
+
+TEST_CASE("a message goes to a receive from its sender, else to the oldest from any rank with its tag") {
+  AnyReceives any;
+  Mailbox zero(0, 2, {}), one(1, 2, {}), from_zero(2, 0, {}, &any), from_one(2, 1, {}, &any);
+  Bytes word(3, std::byte{1}), named(3), into[4] = {Bytes(3), Bytes(3), Bytes(3), Bytes(40000)};
+  const std::uint32_t tags[] = {7, 7, 8, 9};
+  std::vector<std::shared_ptr<Transfer>> open;
+  for (int i = 0; i < 4; ++i)
+    any.push_back(open.emplace_back(start_any(recv_of(into[i], kAnyRank, tags[i]), any)));
+  const auto from_one_alone = from_one.post(recv_of(named, 1, 7));
+  for (int i = 0; i < 2; ++i) one.post(send_of(word, 2, 7));
+  settle(one, from_one);
+  CHECK((from_one_alone->done && open[0]->done && !open[1]->done && !open[2]->done));
+  CHECK((open[0]->call.peer == 1 && open[0]->number == 2));
+  // One that is announced is its sender's from then on.
+  Bytes large(40000, std::byte{2});
+  zero.post(send_of(large, 2, 9));
+  zero.post(send_of(word, 2, 8));
+  settle(zero, from_zero);
+  CHECK((open[2]->done && open[3]->done && into[3] == large && any.size() == 1 && !open[1]->done));
+  CHECK((open[3]->call.peer == 0 && from_zero.in_flight() == 0));
+  // What came before the receive was posted is taken from where it is kept.
+  zero.post(send_of(word, 2, 5));
+  settle(zero, from_zero);
+  const auto late = start_any(recv_of(named, kAnyRank, 5), any);
+  CHECK_FALSE(from_one.take(late));
+  CHECK(from_zero.take(late));
+  CHECK((late->done && late->call.peer == 0));
+}

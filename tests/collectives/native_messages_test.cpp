@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <deque>
+#include <numeric>
 #include <thread>
 
 #include "collectives/native/mailbox.hpp"
@@ -307,5 +308,94 @@ TEST_CASE("a group that is destroyed with a message in flight lets the others ou
     CHECK((contains(thrown[0], "rank 1 destroyed its group during send(100000 x u8, to 0, tag 2) #1") ||
            contains(thrown[0], "lost rank 1")));
     CHECK(thrown[1].empty());
+  }
+}
+
+TEST_CASE("a receive from any rank takes what others sent before they left, and fails once all have") {
+  // It named the ranks that had left as awaited, after the timeout. Ranks 0 and 4, and 0 and 5, of the last
+  // layout have no connection: of these nobody tells rank 0 that they left.
+  const Nodes layouts[] = {{{0, 1}},      {{0}, {1}},      {{0, 1, 2}},
+                           {{0, 1}, {2}}, {{0}, {1}, {2}}, {{0, 1, 2}, {3, 4, 5}}};
+  for (const auto& nodes : layouts) {
+    for (const bool serves : {true, false}) {
+      int size = 0;
+      for (const auto& host : nodes) size += static_cast<int>(host.size());
+      auto options = options_of(size, {.nodes = nodes, .timeout = std::chrono::seconds(20)});
+      for (auto& o : options) o.progress_thread = serves;
+      constexpr int kEach = 40;  // more than a quarter of the window
+      const auto thrown = run_threads(std::move(options), [&](ProcessGroup& group) {
+        Bytes word = message(1, 0, 0, 20), in(20);
+        const bool sends = group.rank() == 1 || group.rank() == 2;
+        if (group.rank() != 0) {
+          for (int i = 0; sends && i < kEach; ++i) group.send(buffer_of(word), 0, 2)->wait();
+          return;
+        }
+        for (int i = 0; i < kEach * std::min(2, size - 1); ++i) {
+          group.recv(buffer_of(in), kAnyRank, 2)->wait();
+          expect(in == word, "wrong message");
+        }
+        group.recv(buffer_of(in), kAnyRank, 2)->wait();
+      });
+      CAPTURE(nodes.size(), size, serves, thrown[0]);
+      const std::string who = size == 2 ? "rank 1" : size == 3 ? "ranks 1, 2" : "ranks 1-5";
+      CHECK(contains(thrown[0], who + " left the group "));
+      CHECK(contains(thrown[0], "before recv(20 x u8, from any rank, tag 2)"));
+      for (std::size_t r = 1; r < thrown.size(); ++r) CHECK(thrown[r].empty());
+    }
+  }
+}
+
+TEST_CASE("a receive from any rank waits while one has not left, and names who may still send") {
+  // Ranks 0 and 5 are connected for collectives. Nobody tells rank 0 that 3 and 4 left, and it does not ask
+  // while it knows of one that lives.
+  const Layout layout{.nodes = {{0, 1, 2}, {3, 4, 5}}, .timeout = std::chrono::milliseconds(400)};
+  const std::pair<int, std::string> cases[] = {{2, "2, 3, 4 "}, {5, "3, 4, 5 "}, {3, "3, 4 "}};
+  for (const auto& [stays, named] : cases) {
+    std::atomic<bool> over{false};
+    const auto thrown = run_threads(options_of(6, layout), [&, stays = stays](ProcessGroup& group) {
+      Bytes in(20);
+      while (group.rank() == stays && !over) std::this_thread::yield();
+      if (group.rank() != 0) return;
+      try {
+        group.recv(buffer_of(in), kAnyRank)->wait();
+      } catch (...) {
+        over = true;
+        throw;
+      }
+    });
+    CAPTURE(stays, thrown[0]);
+    CHECK(
+        contains(thrown[0], "any rank, tag 0): no rank made progress for 0.4 s; waiting for rank " + named));
+  }
+}
+
+TEST_CASE("too many receives are refused, from any rank with the same words as from one") {
+  for (const auto& nodes : kTwo) {
+    for (const int from : {1, kAnyRank}) {
+      std::atomic<bool> refused{false};
+      run(2, {.nodes = nodes}, [&](ProcessGroup& group) {
+        std::vector<std::int32_t> values(kMaxMessages);
+        if (group.rank() == 1) {
+          while (!refused) std::this_thread::yield();
+          std::iota(values.begin(), values.end(), 0);
+          for (std::int32_t& value : values) group.send(std::span<const std::int32_t>(&value, 1), 0)->wait();
+          return;
+        }
+        std::vector<std::shared_ptr<Work>> works;
+        for (std::int32_t& value : values) works.push_back(group.recv(std::span(&value, 1), from));
+        try {
+          std::int32_t more = 0;
+          group.recv(std::span(&more, 1), from);
+        } catch (const LimitExceeded& e) {
+          expect(contains(e.what(), "4096 sends and receives are in flight"), e.what());
+          expect(contains(e.what(), "wait for some of them first"), e.what());
+          refused = true;
+        }
+        expect(refused.exchange(true), "one more is refused");
+        for (const auto& work : works) work->wait();
+        for (std::size_t i = 0; i < values.size(); ++i)
+          expect(values[i] == static_cast<std::int32_t>(i), "in the order of the receives");
+      });
+    }
   }
 }

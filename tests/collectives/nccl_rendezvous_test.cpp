@@ -38,7 +38,7 @@ std::vector<std::string> init_nccl(NcclCluster& cluster, int size, int machines,
                                    const std::function<void(InitRank&)>& body, bool share_gpu = false,
                                    Duration operation_timeout = 60s) {
   register_backend("nccl double", [&](const BackendContext& context) {
-    return join_nccl_group(context, cluster.library.api(context.device));
+    return join_nccl_group(context, cluster.library.api(context.options.device));
   });
   const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
   std::vector<std::string> thrown(static_cast<std::size_t>(size));
@@ -170,8 +170,8 @@ TEST_CASE("nccl by name: a GPU that does not exist is an error on all ranks, wit
   NcclCluster cluster;
   register_backend("nccl misled", [&](const BackendContext& given) {
     BackendContext context = given;
-    if (given.rank == 1) context.device = chosen;
-    return join_nccl_group(context, cluster.library.api(given.device));
+    if (given.rank == 1) context.options.device = chosen;
+    return join_nccl_group(context, cluster.library.api(given.options.device));
   });
   const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
   std::vector<std::string> thrown(3);
@@ -379,8 +379,8 @@ TEST_CASE("nccl by name: a rank without a GPU is an error on all, which names it
   cluster.library.fail_call(1, "cudaGetDeviceCount", 100);
   register_backend("nccl unchosen", [&](const BackendContext& given) {
     BackendContext context = given;
-    context.device = -1;
-    return join_nccl_group(context, cluster.library.api(given.device));
+    context.options.device = -1;
+    return join_nccl_group(context, cluster.library.api(given.options.device));
   });
   const std::string url = "tcp://127.0.0.1:" + std::to_string(free_port());
   std::vector<std::string> thrown(2);

@@ -159,18 +159,13 @@ TEST_CASE("the store knows who is there, and tells all who are how each went") {
   CHECK(lost[0].to == 1);
   CHECK(lost[0].response == StoreResponse{0, StoreStatus::kLost, 1, "pid 7"});
   CHECK(join(6, 1).at(0).response.status == StoreStatus::kOver);
-  // Who comes later hears of it, too; and of a rank that was reported.
+  // Who comes later hears of it, too; and of a rank that never came.
   const auto told = join(7, 2);
   REQUIRE(told.size() == 2);
   CHECK(told[0].response == StoreResponse{0, StoreStatus::kLost, 1, "pid 7"});
-  const auto report = [&](const std::string& how, int rank) {
-    return core.on_request(1, 0, {.op = StoreOp::kGone, .id = 3, .key = how, .value = "x", .amount = rank},
-                           0ns);
-  };
-  CHECK(report("eaten", 3).at(0).response.status == StoreStatus::kBad);
-  CHECK(report("lost", -1).at(0).response.status == StoreStatus::kBad);
-  CHECK(report("lost", 2).at(0).response.status == StoreStatus::kTaken);  // it is there
-  CHECK(report("lost", 3).size() == 3);
+  CHECK(core.on_lost(2, {.died = true, .who = "x"}).empty());  // it is there
+  CHECK(core.on_lost(3, {.died = true, .who = "x"}).size() == 2);
+  CHECK(core.on_lost(3, {.died = true, .who = "x"}).empty());
   CHECK(join(8, 3).at(0).response.status == StoreStatus::kOver);
   core.on_request(1, 0, {.op = StoreOp::kLeave, .id = 2}, 0ns);
   CHECK(core.on_gone(1).empty());

@@ -122,7 +122,26 @@ bool sealed_stream(std::span<const std::byte> bytes) {
       ++opened;
     }
   }
+  // The same over a connection, which knows no frames.
+  SealedStream stream(std::make_unique<GivenBytes>(sent), {.in = key});
+  std::array<std::byte, 37> some;
+  std::size_t body = 0, at = 0;
+  for (std::size_t got = 0; (got = stream.read(some)) != 0;) {
+    for (std::size_t i = 0; i < got; ++i, ++at) {
+      for (; body < bodies.size() && at == bodies[body].size(); ++body) at = 0;
+      check(body < bodies.size() && some[i] == bodies[body][at], "bytes come as they were sealed, in order");
+    }
+  }
   return opened == bodies.size() && opened != 0 && opener.empty();
+}
+
+bool rank_frame_header(std::span<const std::byte> bytes) {
+  if (bytes.size() != kFrameHeaderBytes) return false;
+  const auto header = decode_header(bytes.first<kFrameHeaderBytes>());
+  if (!header) return false;
+  const auto again = encode(*header);
+  check(std::equal(again.begin(), again.end(), bytes.begin()), "what was accepted is encoded as it came");
+  return true;
 }
 
 /// Frames of another rank, as they come over a socket, to a mailbox in which two receives and two sends wait.

@@ -10,7 +10,10 @@
 #include <string>
 
 #include "actors/data/batch_layout.hpp"
+#include "collectives/flight/dump.hpp"
 #include "collectives/native/link.hpp"
+#include "collectives/rendezvous/connect/region_share.hpp"
+#include "collectives/rendezvous/meeting_file.hpp"
 #include "collectives/rendezvous/store/store_wire.hpp"
 #include "runtime/core/byte_codec.hpp"
 #include "runtime/link/fragment.hpp"
@@ -378,6 +381,56 @@ void between_ranks(const fs::path& root) {
   frames.add("credit", joined({plain(FrameKind::kCredit, 2), whole}));
 }
 
+void rendezvous(const fs::path& root) {
+  using namespace collectives;
+  const Corpus handshakes(root, "rank_handshake");
+  handshakes.add("alike", std::string());
+  handshakes.add("other-rank", std::string("\0\0\1\0\0", 5));  // rank 2 instead of 3
+  handshakes.add("unchanged", std::string(5 + 64 + 80 + 48 + 48, '\0'));
+
+  Corpus(root, "region_greeting").add("one", region_greeting(5, "0123456789abcdef0123456789abcdef"));
+
+  const Corpus notes(root, "meeting_note");
+  collectives::JobKey key{};
+  key.fill(std::byte{0x5a});
+  notes.add("key", to_text(MeetingNote{.at = {"10.0.0.1", 29500}, .key = key}));
+  notes.add("no-key", to_text(MeetingNote{.at = {"::1", 1}}));
+
+  const Corpus urls(root, "rendezvous_url");
+  urls.add("tcp", std::string("tcp://node-7:29500?rank=1&world_size=4"));
+  urls.add("file", std::string("file:///tmp/meet?rank=0&world_size=2&host=10.0.0.1"));
+  urls.add("env", std::string(
+                      "env://\nRANK\n3\nWORLD_SIZE\n4\nMASTER_ADDR\n::1\nMASTER_PORT\n29500\nLOCAL_RANK\n1"));
+  urls.add("srun",
+           std::string("env://\nSLURM_PROCID\n3\nSLURM_NTASKS\n4\nMASTER_ADDR\nhost\nMASTER_PORT\n1"));
+
+  const Corpus headers(root, "rank_frame_header");
+  for (int kind = 1; kind <= static_cast<int>(FrameKind::kLeft); ++kind) {
+    headers.add(std::to_string(kind),
+                encode(FrameHeader{.kind = static_cast<FrameKind>(kind),
+                                   .sequence = 7,
+                                   .round = 9,
+                                   .call = encode(Op{.kind = OpKind::kAllReduce, .count = 5}),
+                                   .payload_bytes = 20,
+                                   .freed = 3}));
+  }
+
+  flight::Dump dump{.group = "run-1f", .generation = {1, 3}, .backend = "native", .rank = 2, .size = 4};
+  dump.host = "one";
+  dump.reason = "a collective timed out";
+  dump.launched = dump.collectives = 3;
+  const Corpus dumps(root, "flight_dump");
+  dumps.add("none", encode(dump));
+  for (std::uint64_t n = 1; n <= 3; ++n) {
+    flight::Operation op{
+        .number = n, .state = static_cast<flight::State>(n), .launched_ns = 1000, .error = "why"};
+    op.call = {.kind = OpKind::kAllReduce, .count = 100 * n};
+    op.call.sequence = n;
+    dump.operations.push_back(op);
+  }
+  dumps.add("three", encode(dump));
+}
+
 }  // namespace
 }  // namespace troupe::fuzz
 
@@ -397,4 +450,5 @@ int main(int argc, char** argv) {
   troupe::fuzz::keys(root);
   troupe::fuzz::store_wire(root);
   troupe::fuzz::between_ranks(root);
+  troupe::fuzz::rendezvous(root);
 }

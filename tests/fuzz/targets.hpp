@@ -43,6 +43,12 @@ bool store_entry(std::span<const std::byte> bytes);
 bool store_gathered(std::span<const std::byte> bytes);
 bool sealed_stream(std::span<const std::byte> bytes);
 bool rank_frames(std::span<const std::byte> bytes);
+bool rank_handshake(std::span<const std::byte> bytes);
+bool region_greeting(std::span<const std::byte> bytes);
+bool meeting_note(std::span<const std::byte> bytes);
+bool rendezvous_url(std::span<const std::byte> bytes);
+bool rank_frame_header(std::span<const std::byte> bytes);
+bool flight_dump(std::span<const std::byte> bytes);
 
 inline constexpr Target kTargets[] = {
     {"frame_header", frame_header},
@@ -67,6 +73,12 @@ inline constexpr Target kTargets[] = {
     {"store_gathered", store_gathered},
     {"sealed_stream", sealed_stream},
     {"rank_frames", rank_frames, std::size_t{128} << 10},
+    {"rank_handshake", rank_handshake},
+    {"region_greeting", region_greeting},
+    {"meeting_note", meeting_note},
+    {"rendezvous_url", rendezvous_url},
+    {"rank_frame_header", rank_frame_header},
+    {"flight_dump", flight_dump},
 };
 
 /// The bytes as text.

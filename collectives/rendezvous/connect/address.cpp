@@ -156,8 +156,7 @@ Result<UniqueFd> dial(const Endpoint& at, Duration limit) {
       const Instant until = clock.now() + limit;
       int n = 0;
       do {
-        const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock.now()).count();
-        n = ::poll(&ready, 1, static_cast<int>(std::max<std::int64_t>(left, 0)));
+        n = ::poll(&ready, 1, poll_millis(until - clock.now()));
       } while (n < 0 && errno == EINTR);
       if (n == 0) {
         return ErrorInfo{ErrorCode::kTimeout, "cannot connect to " + to_string(at), "it does not answer", ""};

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "runtime/core/assert.hpp"
+#include "runtime/core/byte_codec.hpp"
 #include "runtime/core/hex.hpp"
 
 namespace troupe::collectives {
@@ -33,25 +34,14 @@ constexpr std::size_t kNonceBytes = 32;
 
 using Tag = std::array<std::byte, kTagBytes>;
 
-template <class T>
-void put(std::span<std::byte> to, std::size_t at, T value) {
-  std::memcpy(to.data() + at, &value, sizeof value);
-}
-template <class T>
-T get(std::span<const std::byte> from, std::size_t at) {
-  T value;
-  std::memcpy(&value, from.data() + at, sizeof value);
-  return value;
-}
-
 void put_header(std::span<std::byte> message, MessageType type) {
-  put(message, 0, kMagic);
-  put(message, 4, kVersion);
-  put(message, 6, static_cast<std::uint16_t>(type));
+  put_at(message, 0, kMagic);
+  put_at(message, 4, kVersion);
+  put_at(message, 6, static_cast<std::uint16_t>(type));
 }
 bool has_header(std::span<const std::byte> message, MessageType type) {
-  return get<std::uint32_t>(message, 0) == kMagic && get<std::uint16_t>(message, 4) == kVersion &&
-         get<std::uint16_t>(message, 6) == type;
+  return get_at<std::uint32_t>(message, 0) == kMagic && get_at<std::uint16_t>(message, 4) == kVersion &&
+         get_at<std::uint16_t>(message, 6) == type;
 }
 
 /// MAC over the role, which is padded so that no role and message can be read as another, and `parts`.
@@ -121,12 +111,12 @@ ErrorInfo ConnectorHandshake::verdict_error(std::uint32_t verdict) {
 ConnectorHandshake::ConnectorHandshake(KeyView key, const HandshakeIdentity& self, int peer, Random& random)
     : key_(key), purpose_(self.purpose), peer_(peer) {
   put_header(hello_, kHello);
-  put(hello_, kGenerationAt, self.generation.incarnation);
-  put(hello_, kGenerationAt + 4, self.generation.counter);
-  put(hello_, kWorldSizeAt, static_cast<std::uint32_t>(self.world_size));
-  put(hello_, kFromAt, static_cast<std::uint32_t>(self.rank));
-  put(hello_, kToAt, static_cast<std::uint32_t>(peer));
-  put(hello_, kEncryptsAt, std::uint32_t{self.encrypts ? 1U : 0U});
+  put_at(hello_, kGenerationAt, self.generation.incarnation);
+  put_at(hello_, kGenerationAt + 4, self.generation.counter);
+  put_at(hello_, kWorldSizeAt, static_cast<std::uint32_t>(self.world_size));
+  put_at(hello_, kFromAt, static_cast<std::uint32_t>(self.rank));
+  put_at(hello_, kToAt, static_cast<std::uint32_t>(peer));
+  put_at(hello_, kEncryptsAt, std::uint32_t{self.encrypts ? 1U : 0U});
   random.fill(std::span(hello_).subspan(kHelloNonceAt, kNonceBytes));
 }
 
@@ -134,7 +124,7 @@ Result<ProofBytes> ConnectorHandshake::on_challenge(const ChallengeBytes& challe
   if (!has_header(challenge, kChallenge)) {
     return refused("its answer is no challenge", "something else listens at its address");
   }
-  const auto verdict = get<std::uint32_t>(challenge, kVerdictAt);
+  const auto verdict = get_at<std::uint32_t>(challenge, kVerdictAt);
   if (verdict != static_cast<std::uint32_t>(Verdict::kWelcome)) return verdict_error(verdict);
   const auto said = std::span(challenge).first(kChallengeTagAt);
   const Tag wanted = mac(key_, purpose_, kAcceptorRole, {hello_, said});
@@ -150,7 +140,7 @@ Result<ProofBytes> ConnectorHandshake::on_challenge(const ChallengeBytes& challe
 
 Result<void> ConnectorHandshake::on_accept(const AcceptBytes& accept) {
   if (!has_header(accept, kAccept)) return verdict_error(0);
-  const auto verdict = get<std::uint32_t>(accept, kVerdictAt);
+  const auto verdict = get_at<std::uint32_t>(accept, kVerdictAt);
   if (verdict != static_cast<std::uint32_t>(Verdict::kWelcome)) return verdict_error(verdict);
   const Tag wanted =
       mac(key_, purpose_, kAcceptedRole, {hello_, challenge_, proof_, std::span(accept).first(kTagAt)});
@@ -171,7 +161,7 @@ AcceptorHandshake::AcceptorHandshake(KeyView key, const HandshakeIdentity& self,
 
 bool AcceptorHandshake::may_be_hello(std::span<const std::byte> begin) {
   std::array<std::byte, 4> magic;
-  put(magic, 0, kMagic);
+  put_at(magic, 0, kMagic);
   const std::size_t n = std::min(begin.size(), magic.size());
   return std::equal(magic.begin(), magic.begin() + static_cast<std::ptrdiff_t>(n), begin.begin());
 }
@@ -180,22 +170,22 @@ bool AcceptorHandshake::may_be_hello(std::span<const std::byte> begin) {
 ErrorInfo AcceptorHandshake::refuse(Verdict verdict, std::string why, bool proving) {
   refusal_bytes_ = proving ? sizeof(AcceptBytes) : sizeof(ChallengeBytes);
   put_header(refusal_, proving ? kAccept : kChallenge);
-  put(refusal_, kVerdictAt, static_cast<std::uint32_t>(verdict));
+  put_at(refusal_, kVerdictAt, static_cast<std::uint32_t>(verdict));
   return {ErrorCode::kRefused, "refused a " + std::string(self_.purpose) + " connection", std::move(why), ""};
 }
 
 Result<ChallengeBytes> AcceptorHandshake::on_hello(const HelloBytes& hello) {
-  if (!may_be_hello(hello) || get<std::uint16_t>(hello, 6) != kHello) {
+  if (!may_be_hello(hello) || get_at<std::uint16_t>(hello, 6) != kHello) {
     return ErrorInfo{ErrorCode::kRefused, "refused a " + std::string(self_.purpose) + " connection",
                      "what it sent is no hello", ""};
   }
-  const auto version = get<std::uint16_t>(hello, 4);
+  const auto version = get_at<std::uint16_t>(hello, 4);
   if (version != kVersion) {
     return refuse(Verdict::kVersion, "it speaks version " + std::to_string(version) + " and not " +
                                          std::to_string(kVersion) + " of the handshake");
   }
-  const Generation generation{get<std::uint32_t>(hello, kGenerationAt),
-                              get<std::uint32_t>(hello, kGenerationAt + 4)};
+  const Generation generation{get_at<std::uint32_t>(hello, kGenerationAt),
+                              get_at<std::uint32_t>(hello, kGenerationAt + 4)};
   if (generation > self_.generation) {
     // This rank is late: whoever hears nothing tries again.
     return ErrorInfo{ErrorCode::kUnavailable, "hung up on a " + std::string(self_.purpose) + " connection",
@@ -205,8 +195,8 @@ Result<ChallengeBytes> AcceptorHandshake::on_hello(const HelloBytes& hello) {
     return refuse(Verdict::kGeneration, "it is at generation " + to_string(generation) + " and not at " +
                                             to_string(self_.generation));
   }
-  world_size_ = get<std::uint32_t>(hello, kWorldSizeAt);
-  const auto from = get<std::uint32_t>(hello, kFromAt), to = get<std::uint32_t>(hello, kToAt);
+  world_size_ = get_at<std::uint32_t>(hello, kWorldSizeAt);
+  const auto from = get_at<std::uint32_t>(hello, kFromAt), to = get_at<std::uint32_t>(hello, kToAt);
   if (to != static_cast<std::uint32_t>(self_.rank) || from == to || from >= world_size_) {
     return refuse(Verdict::kRank, "it says it is rank " + std::to_string(from) + " and looks for rank " +
                                       std::to_string(to) + "; this is rank " + std::to_string(self_.rank));
@@ -214,7 +204,7 @@ Result<ChallengeBytes> AcceptorHandshake::on_hello(const HelloBytes& hello) {
   peer_ = static_cast<int>(from);
   hello_ = hello;
   put_header(challenge_, kChallenge);
-  put(challenge_, kVerdictAt, static_cast<std::uint32_t>(Verdict::kWelcome));
+  put_at(challenge_, kVerdictAt, static_cast<std::uint32_t>(Verdict::kWelcome));
   random_.fill(std::span(challenge_).subspan(kNonceAt, kNonceBytes));
   const Tag tag =
       mac(key_, self_.purpose, kAcceptorRole, {hello_, std::span(challenge_).first(kChallengeTagAt)});
@@ -238,7 +228,7 @@ Result<AcceptBytes> AcceptorHandshake::on_proof(const ProofBytes& proof) {
                       std::to_string(world_size_) + " and not " + std::to_string(self_.world_size),
                   true);
   }
-  if ((get<std::uint32_t>(hello_, kEncryptsAt) != 0) != self_.encrypts) {
+  if ((get_at<std::uint32_t>(hello_, kEncryptsAt) != 0) != self_.encrypts) {
     return refuse(Verdict::kEncryption,
                   "rank " + std::to_string(peer_) + (self_.encrypts ? " does not encrypt" : " encrypts") +
                       " what ranks of different hosts send each other, and this rank does" +
@@ -248,7 +238,7 @@ Result<AcceptBytes> AcceptorHandshake::on_proof(const ProofBytes& proof) {
   proof_ = proof;
   AcceptBytes accept{};
   put_header(accept, kAccept);
-  put(accept, kVerdictAt, static_cast<std::uint32_t>(Verdict::kWelcome));
+  put_at(accept, kVerdictAt, static_cast<std::uint32_t>(Verdict::kWelcome));
   const Tag tag =
       mac(key_, self_.purpose, kAcceptedRole, {hello_, challenge_, proof, std::span(accept).first(kTagAt)});
   std::memcpy(accept.data() + kTagAt, tag.data(), tag.size());

@@ -17,7 +17,6 @@ namespace {
 
 constexpr int kBacklog = 4096;
 constexpr std::size_t kMaxRefusals = 32;
-constexpr Duration kPollSlice = std::chrono::milliseconds(50);
 constexpr Duration kRetryAfter = std::chrono::milliseconds(50);  ///< nobody tells when a peer listens
 
 }  // namespace
@@ -92,24 +91,16 @@ Result<std::map<int, PeerConnection>> Mesh::meet(const std::vector<int>& ranks, 
       return ErrorInfo{ErrorCode::kTimeout, "the data connections are not complete", std::move(why),
                        "see whether those ranks live and can be reached"};
     }
+    Instant next = until;
+    for (const auto& [rank, at] : dial_at_) next = std::min(next, at);
+    for (const Pending& p : pending_) next = std::min(next, p.deadline);
     pollfd fds[] = {{sockets_.get(), POLLIN, 0}, {wait.abort_fd, POLLIN, 0}};
-    ::poll(fds, 2, wait_ms(until, wait));
+    ::poll(fds, 2, wait_ms(clock_.now(), next, wait));
   }
   meets_ = false;
   std::map<int, PeerConnection> met;
   for (const int rank : ranks) met.insert(made_.extract(rank));
   return met;
-}
-
-/// How long there is nothing to do unless a descriptor is ready.
-int Mesh::wait_ms(Instant until, const WaitOptions& wait) const {
-  const Instant now = clock_.now();
-  // What has no descriptor to wake it has to ask.
-  if (wait.abort_fd < 0) until = std::min(until, now + kPollSlice);
-  for (const auto& [rank, at] : dial_at_) until = std::min(until, at);
-  for (const Pending& p : pending_) until = std::min(until, p.deadline);
-  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
-  return static_cast<int>(std::clamp<std::int64_t>(ms, 0, 3'600'000));
 }
 
 void Mesh::connect(int rank) {
@@ -164,7 +155,8 @@ void Mesh::dial(int rank, Instant now) {
   if (!pending.fd) return void(fail(io_error("cannot make a socket", errno, "raise ulimit -n")));
   pending.peer = rank;
   pending.name = to_string(endpoint);
-  pending.deadline = now + options_.handshake_timeout;
+  // At a first message the other may compute: calling it again makes its queue longer, and no answer faster.
+  pending.deadline = meets_ ? now + options_.handshake_timeout : Instant::max();
   pending.connecting = true;
   pending.connector.emplace(key_, options_.self, rank, random_);
   pending.send(pending.connector->hello(), sizeof(ChallengeBytes));
@@ -246,8 +238,8 @@ Mesh::Step Mesh::fail(ErrorInfo error) {
 /// A rank could not be connected to. All listened when they met.
 Mesh::Step Mesh::gone(const Pending& p, int error) {
   if (meets_) return Step::kGone;
-  return fail({ErrorCode::kUnavailable, "no data connection with rank " + std::to_string(p.peer),
-               "it left the group or died: " + p.name + ": " + std::strerror(error), ""});
+  made_[p.peer].gone = "it left the group or died: " + p.name + ": " + std::strerror(error);
+  return Step::kFailed;
 }
 
 Mesh::Step Mesh::advance(Pending& p) {
@@ -270,8 +262,8 @@ Mesh::Step Mesh::advance(Pending& p) {
     const ssize_t got = ::recv(p.fd.get(), p.in.data() + p.in_bytes, p.in_wanted - p.in_bytes, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Step::kWaits;
     if (got <= 0) {
-      // Of two that connect at once the lower rank drops its own.
-      const bool is_spare = p.acceptor && p.answered && has_or_makes(p.acceptor->peer());
+      // Of two that connect at once the lower rank drops its own, perhaps before its first word.
+      const bool is_spare = p.answered ? p.acceptor && has_or_makes(p.acceptor->peer()) : p.in_bytes == 0;
       if (p.acceptor && !is_spare) refuse(p, "it hung up in the middle of its handshake");
       return Step::kGone;
     }
@@ -313,7 +305,7 @@ Mesh::Step Mesh::advance_acceptor(Pending& p) {
   auto accept = p.acceptor->on_proof(p.message<ProofBytes>());
   if (!accept) return turn_away(p, accept.error());
   p.peer = p.acceptor->peer();
-  if (p.peer < options_.self.rank && is_dialing(p.peer)) return Step::kGone;  // they have one, this rank's
+  if (p.peer < options_.self.rank && has_or_makes(p.peer)) return Step::kGone;  // this rank's stays
   if (connected_.contains(p.peer)) {
     refuse(p, "rank " + std::to_string(p.peer) + " has a connection");
     return Step::kGone;

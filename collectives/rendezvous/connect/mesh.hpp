@@ -66,7 +66,6 @@ class Mesh final : public Connector {
   const std::vector<std::string>& refused() const { return refused_; }
 
   void connect(int rank) override;
-  /// Also kUnavailable where a rank that was asked for does not listen any more.
   Result<std::map<int, PeerConnection>> step() override;
   int fd() const override { return sockets_.get(); }
   bool is_connecting() const override { return !pending_.empty() || !dial_at_.empty(); }
@@ -90,7 +89,6 @@ class Mesh final : public Connector {
   Step advance(Pending& pending);
   Step advance_connector(Pending& pending);
   Step advance_acceptor(Pending& pending);
-  int wait_ms(Instant until, const WaitOptions& wait) const;
 
   const std::shared_ptr<const DataListener> listener_;
   std::array<std::byte, 32> key_{};

@@ -11,22 +11,16 @@
 
 #include "collectives/rendezvous/connect/address.hpp"
 #include "collectives/texts.hpp"
+#include "runtime/core/byte_codec.hpp"
 #include "runtime/core/hex.hpp"
 #include "runtime/core/random.hpp"
 
 namespace troupe::collectives {
 namespace {
 
-constexpr Duration kSlice = std::chrono::milliseconds(50);
 constexpr std::size_t kNameChars = 32;
 constexpr std::size_t kSecretChars = 32;
 constexpr std::size_t kMaxVisitors = 256;
-
-/// What a receiver says: its rank and the secret.
-struct Greeting {
-  std::uint32_t rank = 0;
-  std::array<char, kSecretChars> secret{};
-};
 
 std::string random_text(std::size_t chars) {
   std::vector<std::byte> bytes(chars / 2);
@@ -71,29 +65,27 @@ UniqueFd receive_fd(int socket) {
   return UniqueFd(fd);
 }
 
-/// How long a poll may last: until the deadline where a descriptor tells of an abort.
-int wait_ms(Instant now, Instant until, const WaitOptions& options) {
-  if (options.abort_fd < 0) until = std::min(until, now + kSlice);
-  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
-  return static_cast<int>(std::clamp<std::int64_t>(ms, 0, 3'600'000));
-}
-
 ErrorInfo failed(ErrorCode code, std::string why) {
   return {code, "cannot share memory with the other ranks of this machine", std::move(why),
           "see why they did not get there, or raise the timeout"};
 }
 
-/// The rank that a visitor proves to be; -1: none of those that are awaited.
-int rank_of(int fd, const std::string& secret, const std::vector<int>& receivers) {
-  Greeting greeting;
-  if (::recv(fd, &greeting, sizeof greeting, MSG_DONTWAIT) != static_cast<ssize_t>(sizeof greeting))
-    return -1;
-  const bool good = std::equal(secret.begin(), secret.end(), greeting.secret.begin(), greeting.secret.end());
-  const auto rank = static_cast<int>(greeting.rank);
-  return good && std::find(receivers.begin(), receivers.end(), rank) != receivers.end() ? rank : -1;
+}  // namespace
+
+std::vector<std::byte> region_greeting(int rank, std::string_view secret) {
+  std::vector<std::byte> bytes;
+  ByteWriter(bytes).write(static_cast<std::uint32_t>(rank)).write(secret);
+  return bytes;
 }
 
-}  // namespace
+int rank_of_greeting(std::span<const std::byte> greeting, std::string_view secret,
+                     const std::vector<int>& receivers) {
+  const auto awaited = std::find_if(receivers.begin(), receivers.end(), [&](int rank) {
+    const auto wanted = region_greeting(rank, secret);
+    return std::equal(wanted.begin(), wanted.end(), greeting.begin(), greeting.end());
+  });
+  return awaited == receivers.end() ? -1 : *awaited;
+}
 
 Result<RegionOffer> RegionOffer::open() {
   RegionOffer offer;
@@ -124,7 +116,11 @@ Result<void> RegionOffer::hand_out(const SharedMemory& memory, std::vector<int> 
     ::poll(entries.data(), entries.size(), wait_ms(clock.now(), until, options));
     for (std::size_t i = visitors.size(); i-- > 0;) {
       if (entries[i + 2].revents == 0) continue;
-      const int rank = rank_of(visitors[i].get(), secret, receivers);
+      std::array<std::byte, 64> said;
+      const ssize_t got = ::recv(visitors[i].get(), said.data(), said.size(), MSG_DONTWAIT);
+      const int rank =
+          got < 0 ? -1
+                  : rank_of_greeting(std::span(said).first(static_cast<std::size_t>(got)), secret, receivers);
       if (rank >= 0 && send_fd(visitors[i].get(), memory.fd())) std::erase(receivers, rank);
       visitors.erase(visitors.begin() + static_cast<std::ptrdiff_t>(i));
     }
@@ -147,8 +143,7 @@ Result<SharedMemory> take_region(const std::string& token, int rank, const WaitO
   const auto address = abstract_address(token.substr(0, kNameChars));
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return io_error("cannot make a socket", errno, "raise ulimit -n");
-  Greeting greeting{.rank = static_cast<std::uint32_t>(rank)};
-  std::memcpy(greeting.secret.data(), token.data() + kNameChars, kSecretChars);
+  const auto greeting = region_greeting(rank, token.substr(kNameChars));
   bool greeted = false;
   while (true) {
     if (options.aborted()) return failed(ErrorCode::kAborted, "another rank is gone");
@@ -161,7 +156,7 @@ Result<SharedMemory> take_region(const std::string& token, int rank, const WaitO
         continue;
       }
       if (!is_same_user(fd.get())) return failed(ErrorCode::kRefused, "another user has it");
-      if (::send(fd.get(), &greeting, sizeof greeting, MSG_NOSIGNAL) < 0) {
+      if (::send(fd.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL) < 0) {
         return failed(ErrorCode::kUnavailable, std::strerror(errno));
       }
       greeted = true;

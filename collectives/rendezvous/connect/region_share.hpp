@@ -2,7 +2,10 @@
 /// over an abstract Unix socket, which leaves nothing behind.
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "collectives/rendezvous/connect/wait_options.hpp"
@@ -29,5 +32,11 @@ class RegionOffer {
 /// The other side. Errors: kUnavailable, kRefused where another user or no memfd is at the other end,
 /// kTimeout, kAborted.
 Result<SharedMemory> take_region(const std::string& token, int rank, const WaitOptions& options);
+
+/// What a receiver says: its rank, u32, and the secret of the token.
+std::vector<std::byte> region_greeting(int rank, std::string_view secret);
+/// The one of `receivers` who says this; -1: none of them, or without the secret. Pure.
+int rank_of_greeting(std::span<const std::byte> greeting, std::string_view secret,
+                     const std::vector<int>& receivers);
 
 }  // namespace troupe::collectives

@@ -30,7 +30,7 @@ std::string Formations::missing(const Formation& formation, std::uint32_t wait_m
     if (awaited) ranks.push_back(rank);
   }
   const bool one = ranks.size() == 1;
-  const std::string who = (one ? "rank " : "ranks ") + listed(ranks);
+  const std::string who = name_ranks(ranks);
   if (formation.gathered) return who + " did not finish with forming the group";
   if (formation.survivors) return who + (one ? " lives" : " live") + " and did not call rebuild()";
   return who + " of " + std::to_string(formation.ranks.size()) + (one ? " is" : " are") + " missing after " +

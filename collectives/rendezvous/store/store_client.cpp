@@ -29,8 +29,7 @@ bool ready(int fd, short events, Instant until) {
   const MonotonicClock clock;
   while (true) {
     pollfd entry{fd, events, 0};
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock.now()).count();
-    const int n = ::poll(&entry, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000'000)));
+    const int n = ::poll(&entry, 1, poll_millis(until - clock.now()));
     if (n > 0) return true;
     if (n == 0) return false;
   }
@@ -75,11 +74,6 @@ std::string receive_all(int fd, std::span<std::byte> into, Instant until) {
     into = into.subspan(got);
   }
   return {};
-}
-
-std::uint32_t wait_ms(Duration wait) {
-  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(wait).count();
-  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(ms, 0, kForever - 1));
 }
 
 /// REQUIRES of requests; what is about no key has none.
@@ -364,14 +358,6 @@ void StoreClient::leave(Duration limit) {
   } catch (const Error&) {
     // The store is gone: nobody is left to be told.
   }
-}
-
-void StoreClient::report(int rank, const Departure& departure) {
-  (void)ask({.op = StoreOp::kGone,
-             .key = departure.died ? "lost" : "left",
-             .value = departure.who.substr(0, kMaxStoreKeyBytes),
-             .amount = rank},
-            kAnswerTime);
 }
 
 std::pair<int, Departure> StoreClient::next_departure() {

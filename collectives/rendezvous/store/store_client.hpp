@@ -49,8 +49,6 @@ class StoreClient final : public Store {
   StoreResponse join(const std::string& who);
   /// Takes back join. Never throws; returns when the store knows, or after `limit`.
   void leave(Duration limit);
-  /// Tells the store, and through it all ranks, of a rank that never joined it and is gone.
-  void report(int rank, const Departure& departure);
   /// The next rank that went, once this one has joined. Waits for it. Throws Unavailable.
   std::pair<int, Departure> next_departure();
 

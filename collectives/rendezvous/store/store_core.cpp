@@ -121,25 +121,9 @@ void StoreCore::go(int rank, bool died, Replies& replies) {
   clear_ended();
 }
 
-/// A rank that joined the store before this one, and not this one: who serves looked, and it is gone.
-StoreResponse StoreCore::report(const StoreRequest& request, Replies& replies) {
-  const bool known = request.key == "lost" || request.key == "left";
-  if (!known || request.amount < 0 || request.amount > INT32_MAX) return {.status = StoreStatus::kBad};
-  const Departure departure{.died = request.key == "lost", .who = request.value};
-  return {.status = lose(static_cast<int>(request.amount), departure, replies) ? StoreStatus::kOk
-                                                                               : StoreStatus::kTaken};
-}
-
-/// False: it joined, or is gone already.
-bool StoreCore::lose(int rank, const Departure& departure, Replies& replies) {
-  if (!members_.try_emplace(rank, Member{0, false, departure}).second) return false;
-  go(rank, departure.died, replies);
-  return true;
-}
-
 StoreCore::Replies StoreCore::on_lost(int rank, const Departure& departure) {
   Replies replies;
-  lose(rank, departure, replies);
+  if (members_.try_emplace(rank, Member{0, false, departure}).second) go(rank, departure.died, replies);
   return replies;
 }
 
@@ -208,9 +192,6 @@ StoreCore::Replies StoreCore::on_request(Client client, int rank, const StoreReq
       break;
     case StoreOp::kForget:
       forget_wait({client, static_cast<std::uint32_t>(request.amount)});
-      break;
-    case StoreOp::kGone:
-      response = report(request, replies);
       break;
   }
   response.id = request.id;

@@ -68,12 +68,10 @@ class StoreCore {
   bool fits(const std::string& key, std::size_t value_bytes) const;
   void forget_wait(const WaitId& id);
   void go(int rank, bool died, Replies& replies);
-  bool lose(int rank, const Departure& departure, Replies& replies);
   bool speaks(Client client, int rank) const;
   StoreResponse set(const StoreRequest& request, Replies& replies);
   StoreResponse join(Client client, int rank, const std::string& who, Replies& replies);
   StoreResponse add(const StoreRequest& request, Replies& replies);
-  StoreResponse report(const StoreRequest& request, Replies& replies);
   std::optional<StoreResponse> find(Client client, const StoreRequest& request, Instant now);
   void take_part(Client client, int rank, const StoreRequest& request, Instant now, Replies& replies);
   void clear_ended();

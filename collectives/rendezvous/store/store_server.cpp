@@ -20,7 +20,7 @@
 #include "collectives/rendezvous/store/store_core.hpp"
 #include "collectives/watch_silence.hpp"
 #include "runtime/core/assert.hpp"
-#include "runtime/core/log.hpp"
+#include "runtime/core/log_limiter.hpp"
 #include "runtime/core/quiet_thread.hpp"
 #include "runtime/core/random.hpp"
 
@@ -32,10 +32,7 @@ constexpr std::uint64_t kWakeId = 1;
 constexpr std::uint64_t kLocalListenerId = 2;
 constexpr std::uint64_t kFirstClient = 3;
 constexpr std::size_t kReadBytes = 16 * 1024;
-constexpr int kLogLines = 10;  ///< of strangers, in kLogTime
-constexpr Duration kLogTime = std::chrono::minutes(1);
 constexpr std::size_t kMaxUnsent = std::size_t{64} << 20;  ///< to one client that does not read
-constexpr Duration kNever = std::chrono::hours(24);
 
 /// One connection: in the middle of its handshake, or open, or a lookout.
 struct Connection {
@@ -62,18 +59,17 @@ struct Connection {
   }
 };
 
-}  // namespace
-
-class StoreServer::Loop {
+class ServerThread final : public StoreServer {
  public:
-  Loop(DataListener listener, const Options& options)
+  ServerThread(DataListener listener, const Options& options)
       : listener_(std::move(listener)),
         key_(options.key),
         self_{.world_size = options.world_size, .rank = options.rank, .purpose = "store"},
         handshake_timeout_(options.handshake_timeout),
-        core_(options.incarnation) {}
-
-  ~Loop() { close(Duration::zero()); }
+        core_(options.incarnation) {
+    for (const auto& [rank, departure] : options.gone) (void)core_.on_lost(rank, departure);
+  }
+  ~ServerThread() override { close(Duration::zero()); }
 
   Result<void> start() {
     epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
@@ -96,7 +92,7 @@ class StoreServer::Loop {
     return {};
   }
 
-  void close(Duration linger) {
+  void close(Duration linger) override {
     if (!thread_.joinable()) return;
     linger_ns_ = linger.count();
     closing_ = true;
@@ -105,7 +101,7 @@ class StoreServer::Loop {
     connections_.clear();
   }
 
-  void look_out(int rank, UniqueFd connection, const Departure& departure) {
+  void look_out(int rank, UniqueFd connection, const Departure& departure) override {
     {
       const std::lock_guard lock(handed_mutex_);
       handed_.push_back({rank, std::move(connection), departure});
@@ -113,14 +109,14 @@ class StoreServer::Loop {
     wake();
   }
 
-  StoreSession local_session() {
+  StoreSession local_session() override {
     TROUPE_ASSERT(local_, "the session is taken once");
     StoreSession session = *std::move(local_);
     local_.reset();
     return session;
   }
 
-  const Endpoint& endpoint() const { return listener_.endpoint(); }
+  const Endpoint& endpoint() const override { return listener_.endpoint(); }
 
  private:
   struct Lookout {
@@ -142,6 +138,10 @@ class StoreServer::Loop {
     }
     for (Lookout& lookout : handed) {
       if (core_.knows(lookout.rank)) continue;
+      if (!lookout.fd) {
+        deliver(core_.on_lost(lookout.rank, lookout.departure));
+        continue;
+      }
       watch_silence(lookout.fd.get());
       lookouts_[lookout.rank] = next_id_;
       Connection& c = add(std::move(lookout.fd));
@@ -234,13 +234,12 @@ class StoreServer::Loop {
   }
 
   int timeout_ms(Instant now, const std::optional<Instant>& end) const {
-    Instant until = now + kNever;
+    Instant until = Instant::max();
     if (end) until = std::min(until, *end);
     if (const auto deadline = core_.next_deadline()) until = std::min(until, *deadline);
     if (!pending_.empty()) until = std::min(until, connections_.at(pending_.front()).deadline);
     if (!listening_) until = std::min(until, listen_again_);
-    const auto ms = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
-    return static_cast<int>(std::max<std::int64_t>(ms, 0));
+    return poll_millis(until - now);
   }
 
   void on_event(const epoll_event& event) {
@@ -319,15 +318,7 @@ class StoreServer::Loop {
   }
 
   void turn_away(std::string who) {
-    const Instant now = clock_.now();
-    if (now - log_since_ >= kLogTime) {
-      log_since_ = now;
-      log_lines_ = 0;
-    }
-    if (++log_lines_ <= kLogLines) {
-      log(LogLevel::kWarning, "the store turned away a connection from " + who +
-                                  (log_lines_ == kLogLines ? " (no more of these for a minute)" : ""));
-    }
+    log_strangers_("the store turned away a connection from " + who, clock_.now());
     ++strangers_;
     last_stranger_ = std::move(who);
   }
@@ -453,8 +444,7 @@ class StoreServer::Loop {
   std::optional<StoreSession> local_;
   std::uint64_t strangers_ = 0;
   std::string last_stranger_;
-  Instant log_since_{0};
-  int log_lines_ = 0;
+  LimitedLog log_strangers_{LogLevel::kWarning};
   bool listening_ = true;
   Instant listen_again_{0};
   std::atomic<bool> closing_{false};
@@ -462,29 +452,16 @@ class StoreServer::Loop {
   std::thread thread_;
 };
 
+}  // namespace
+
 std::string store_socket(const JobKey& key, const Endpoint& at, int rank) {
   return private_name(key, "store " + std::to_string(rank) + " at " + to_string(at));
 }
 
 Result<std::unique_ptr<StoreServer>> StoreServer::start(DataListener listener, const Options& options) {
-  auto loop = std::make_unique<Loop>(std::move(listener), options);
-  if (auto started = loop->start(); !started) return started.error();
-  return std::unique_ptr<StoreServer>(new StoreServer(std::move(loop)));
-}
-
-StoreServer::StoreServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
-StoreServer::~StoreServer() = default;
-void StoreServer::close(Duration linger) {
-  loop_->close(linger);
-}
-void StoreServer::look_out(int rank, UniqueFd connection, const Departure& departure) {
-  loop_->look_out(rank, std::move(connection), departure);
-}
-StoreSession StoreServer::local_session() {
-  return loop_->local_session();
-}
-const Endpoint& StoreServer::endpoint() const {
-  return loop_->endpoint();
+  auto server = std::make_unique<ServerThread>(std::move(listener), options);
+  if (auto started = server->start(); !started) return started.error();
+  return std::unique_ptr<StoreServer>(std::move(server));
 }
 
 }  // namespace troupe::collectives

@@ -4,10 +4,11 @@
 ///
 /// Who connects has 5 s to prove that it has the job's key, and sends nothing but the fixed messages of the
 /// handshake until then. Noise and strangers are turned away without disturbing anybody; of more than 1,024
-/// in the middle of a handshake the oldest goes. The log has ten lines a minute of them at most.
+/// in the middle of a handshake the oldest goes. The log has 20 lines a minute of them at most.
 #pragma once
 
 #include <array>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -44,27 +45,23 @@ class StoreServer {
     int rank = 0;                   ///< who serves it, to ranks above its own
     std::uint32_t incarnation = 1;  ///< of the generations of all groups that are formed here
     Duration handshake_timeout = std::chrono::seconds(5);
+    std::map<int, Departure> gone{};  ///< ranks that went before there was this store
   };
   /// Serves at `listener` until it is destroyed. Errors: kIo.
   static Result<std::unique_ptr<StoreServer>> start(DataListener listener, const Options& options);
+  virtual ~StoreServer() = default;
   /// Waits for the ranks that are still there to leave, and for those that have still to be told that their
-  /// group failed, for no longer than `linger`; then tells those that
-  /// wait for something that the store closes.
-  void close(Duration linger);
-  ~StoreServer();
+  /// group failed, for no longer than `linger`; then tells those that wait for something that the store
+  /// closes.
+  virtual void close(Duration linger) = 0;
 
   /// A rank that lives and has not joined yet may die before it does. When `connection` to it ends before it
-  /// has joined, it is gone, as `departure` says.
-  void look_out(int rank, UniqueFd connection, const Departure& departure);
+  /// has joined, it is gone, as `departure` says; at once, if there is none.
+  virtual void look_out(int rank, UniqueFd connection, const Departure& departure) = 0;
 
   /// For the rank that serves: its session, which needs no handshake. There is one.
-  StoreSession local_session();
-  const Endpoint& endpoint() const;
-
- private:
-  class Loop;
-  explicit StoreServer(std::unique_ptr<Loop> loop);
-  std::unique_ptr<Loop> loop_;
+  virtual StoreSession local_session() = 0;
+  virtual const Endpoint& endpoint() const = 0;
 };
 
 }  // namespace troupe::collectives

@@ -1,5 +1,7 @@
 #include "collectives/rendezvous/store/store_wire.hpp"
 
+#include <algorithm>
+
 #include "collectives/group_facts.hpp"
 #include "runtime/core/assert.hpp"
 #include "runtime/core/byte_codec.hpp"
@@ -29,6 +31,11 @@ bool is_keyed(StoreOp op) {
 }
 
 }  // namespace
+
+std::uint32_t wait_ms(Duration wait) {
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(wait).count();
+  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(ms, 0, kForever - 1));
+}
 
 std::vector<std::byte> encode(const StoreRequest& request) {
   TROUPE_ASSERT(request.key.size() <= kMaxStoreKeyBytes && request.value.size() <= kMaxStoreValueBytes,

@@ -34,8 +34,7 @@ enum class StoreOp : std::uint8_t {
   kFail = 9,     ///< this rank gives the formation up, or has heard that it failed; value: why
   kJoin = 10,    ///< this connection speaks for its rank from here on; value: who it is
   kLeave = 11,   ///< the rank goes, of its own will
-  kGone = 12,    ///< a rank (amount) that never joined is gone; key: "left" or "lost"; value: who it was
-  kForget = 13,  ///< nobody waits for the find with the id `amount` any more
+  kForget = 12,  ///< nobody waits for the find with the id `amount` any more
 };
 
 struct StoreRequest {
@@ -48,6 +47,8 @@ struct StoreRequest {
   bool operator==(const StoreRequest&) const = default;
 };
 inline constexpr std::uint32_t kForever = UINT32_MAX;
+/// StoreRequest::wait_ms of so long.
+std::uint32_t wait_ms(Duration wait);
 
 enum class StoreStatus : std::uint8_t {
   kOk = 1,
