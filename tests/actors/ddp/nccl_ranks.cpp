@@ -68,7 +68,7 @@ std::vector<std::string> run_by_name(const std::string& backend, int ranks, Nccl
                                      const DdpBody& body) {
   torch::set_num_threads(1);
   register_backend("nccl double", [&](const BackendContext& context) {
-    return on_host(join_nccl_group(context, library.api(context.device)));
+    return on_host(join_nccl_group(context, library.api(context.options.device)));
   });
   const auto port = DataListener::bind({"127.0.0.1", 0}).value().endpoint().port;
   const std::string url = "tcp://127.0.0.1:" + std::to_string(port);
