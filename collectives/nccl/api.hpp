@@ -26,7 +26,6 @@ using CudaCode = int;
 inline constexpr NcclCode kNcclSuccess = 0;
 inline constexpr NcclCode kNcclUnhandledCudaError = 1;
 inline constexpr NcclCode kNcclInvalidUsage = 5;
-inline constexpr NcclCode kNcclRemoteError = 6;
 inline constexpr NcclCode kNcclInProgress = 7;
 inline constexpr CudaCode kCudaSuccess = 0;
 inline constexpr CudaCode kCudaNotReady = 600;

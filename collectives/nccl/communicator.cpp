@@ -28,6 +28,10 @@ struct Handle {
     --inside;
     left.notify_all();
   }
+  void await_left() {
+    std::unique_lock hold(mutex);
+    left.wait(hold, [&] { return inside == 0; });
+  }
   /// Hands out what is to be aborted or destroyed; null if nothing is left.
   Comm take() {
     const std::lock_guard hold(mutex);
@@ -47,16 +51,20 @@ namespace {
 
 using State = Handle::State;
 using Handles = std::vector<std::shared_ptr<Handle>>;
+/// What calls are made with, or what was taken to be ended: an abort empties the handle, and frees the
+/// communicator once it is left.
+struct Held {
+  std::shared_ptr<Handle> handle;
+  Comm comm = nullptr;
+};
 
 /// How long a revoked communicator has to become quiet before it is aborted.
 constexpr Duration kQuiesceLimit = 2s;
 /// How long an abort is waited for. A kernel that was told to end takes far less.
 constexpr Duration kAbortLimit = 30s;
 
-/// A call of the end, whose failure nobody can do anything about. Whether it succeeded.
-template <class Call>
-bool warn_of(const Caller& caller, const char* name, Call call) {
-  const NcclCode code = call(caller.api->nccl);
+/// The code of a call of the end, whose failure nobody can do anything about. Whether it succeeded.
+bool warn_of(const Caller& caller, const char* name, NcclCode code) {
   if (code == kNcclSuccess) return true;
   log(LogLevel::kWarning, std::string(name) + " failed on rank " + std::to_string(caller.rank) +
                               " with code " + std::to_string(code));
@@ -89,12 +97,13 @@ bool ends_within(const Aside& aside, const Patient& patient) {
   return true;
 }
 
-/// The calls of `body` as one group.
+/// The calls of `body(api)` as one group.
 template <class Body>
 void in_group(const Caller& caller, Body body) {
-  warn_of(caller, "ncclGroupStart", [](const NcclApi& api) { return api.ncclGroupStart(); });
-  body();
-  warn_of(caller, "ncclGroupEnd", [](const NcclApi& api) { return api.ncclGroupEnd(); });
+  const NcclApi& api = caller.api->nccl;
+  warn_of(caller, "ncclGroupStart", api.ncclGroupStart());
+  body(api);
+  warn_of(caller, "ncclGroupEnd", api.ncclGroupEnd());
 }
 
 Handles handles_of(const Communicators& communicators) {
@@ -106,21 +115,16 @@ Handles handles_of(const Communicators& communicators) {
 /// In a group ncclCommAbort raises its flag at once, and the group's end frees. In between, calls that other
 /// threads are in see the flag and return; what they use is there until then.
 void abort_handles(const Handles& handles) {
-  std::vector<std::pair<std::shared_ptr<Handle>, Comm>> taken;
+  std::vector<Held> taken;
   for (const auto& handle : handles) {
-    if (Comm comm = handle->take()) taken.emplace_back(handle, comm);
+    if (Comm comm = handle->take()) taken.push_back({handle, comm});
   }
   if (taken.empty()) return;
   const Aside aborts([taken] {
-    const Caller& caller = taken.front().first->caller;
-    in_group(caller, [&] {
-      for (const auto& [handle, comm] : taken) {
-        warn_of(caller, "ncclCommAbort", [c = comm](const NcclApi& api) { return api.ncclCommAbort(c); });
-      }
-      for (const auto& [handle, comm] : taken) {
-        std::unique_lock hold(handle->mutex);
-        handle->left.wait(hold, [&h = *handle] { return h.inside == 0; });
-      }
+    const Caller& caller = taken.front().handle->caller;
+    in_group(caller, [&](const NcclApi& api) {
+      for (const Held& held : taken) warn_of(caller, "ncclCommAbort", api.ncclCommAbort(held.comm));
+      for (const Held& held : taken) held.handle->await_left();
     });
   });
   if (!aborts.ends_within(kAbortLimit)) {
@@ -128,28 +132,26 @@ void abort_handles(const Handles& handles) {
   }
 }
 
-/// Revokes what nobody is in a call with. Raises all flags before it waits, as a group of calls does.
-void revoke(const Handles& handles) {
-  if (handles.empty()) return;
-  const Caller& caller = handles.front()->caller;
-  Handles revoked;
-  in_group(caller, [&] {
-    for (const auto& handle : handles) {
-      if (warn_of(caller, "ncclCommRevoke",
-                  [&](const NcclApi& api) { return api.ncclCommRevoke(handle->comm); })) {
-        revoked.push_back(handle);
-      }
+/// Revokes what no other thread is in a call with, and leaves it. Raises all flags before it waits, as a
+/// group of calls does.
+void revoke(const std::vector<Held>& all) {
+  if (all.empty()) return;
+  const Caller& caller = all.front().handle->caller;
+  std::vector<Held> revoked;
+  in_group(caller, [&](const NcclApi& api) {
+    for (const Held& held : all) {
+      if (warn_of(caller, "ncclCommRevoke", api.ncclCommRevoke(held.comm))) revoked.push_back(held);
     }
   });
-  for (const auto& handle : revoked) {
+  for (const auto& [handle, comm] : revoked) {
     // NCCL's error of a peer's death may stay for good: what reports it is not quiet.
     NcclCode error = kNcclSuccess;
-    const NcclCode asked = caller.api->nccl.ncclCommGetAsyncError(handle->comm, &error);
+    const NcclCode asked = caller.api->nccl.ncclCommGetAsyncError(comm, &error);
     const std::lock_guard hold(handle->mutex);
     if (asked == kNcclSuccess && error == kNcclSuccess && handle->state == State::kStopped)
       handle->state = State::kRevoked;
   }
-  for (const auto& handle : handles) handle->leave();
+  for (const Held& held : all) held.handle->leave();
 }
 
 [[noreturn]] void throw_ended(const Caller& caller, State state) {
@@ -226,10 +228,9 @@ void Communicator::make(const Patient& patient, const char* name, const Communic
   const auto give_up = [&] {
     if (parent != nullptr) abort_handles({parent->handle_});
     const Aside ends([attempt, attempts, caller = caller_] {
-      in_group(caller, [&] {
+      in_group(caller, [&](const NcclApi& api) {
         const auto end = [&](Comm comm) {
-          if (comm != nullptr)
-            warn_of(caller, "ncclCommAbort", [&](const NcclApi& api) { return api.ncclCommAbort(comm); });
+          if (comm != nullptr) warn_of(caller, "ncclCommAbort", api.ncclCommAbort(comm));
           return comm;
         };
         // The call may not have been entered yet: NCCL fills in `made` at any time from then on.
@@ -297,26 +298,31 @@ bool Communicator::healthy() const {
 }
 
 void stop_all(const Communicators& communicators) noexcept {
-  Handles quiet, loud;
+  std::vector<Held> quiet;
+  Handles loud;
   for (const auto& handle : handles_of(communicators)) {
     const std::lock_guard hold(handle->mutex);
     if (handle->state != State::kUsable) continue;
     handle->state = State::kStopped;
     // A call that is going on would be left behind by a revoke, and the communicator never become quiet.
-    const bool revocable = handle->caller.api->nccl.ncclCommRevoke && handle->inside == 0;
-    if (revocable) ++handle->inside;
-    (revocable ? quiet : loud).push_back(handle);
+    if (handle->caller.api->nccl.ncclCommRevoke && handle->inside == 0) {
+      ++handle->inside;
+      quiet.push_back({handle, handle->comm});
+    } else {
+      loud.push_back(handle);
+    }
   }
   const Aside revokes([quiet] { revoke(quiet); });
   abort_handles(loud);
   if (!revokes.ends_within(kQuiesceLimit)) {
     log(LogLevel::kWarning, "ncclCommRevoke does not end: the communicator is aborted instead");
   }
-  std::erase_if(quiet, [](const auto& handle) {
-    const std::lock_guard hold(handle->mutex);
-    return handle->state == State::kRevoked;
-  });
-  abort_handles(quiet);
+  Handles not_revoked;
+  for (const Held& held : quiet) {
+    const std::lock_guard hold(held.handle->mutex);
+    if (held.handle->state != State::kRevoked) not_revoked.push_back(held.handle);
+  }
+  abort_handles(not_revoked);
 }
 
 void abort_all(const Communicators& communicators) noexcept {
@@ -330,22 +336,20 @@ void close_all(const Communicators& communicators, Duration limit,
                                               [](const auto& c) { return c->healthy(); });
   if (!good || handles.empty()) return abort_handles(handles);
   const auto& caller = handles.front()->caller;
-  std::vector<Comm> inside;  // which an abort takes from their handles, and frees once they are left
+  std::vector<Held> all;
   for (const auto& handle : handles) {
     const std::lock_guard hold(handle->mutex);
     ++handle->inside;
-    inside.push_back(handle->comm);
+    all.push_back({handle, handle->comm});
   }
   const auto flushed = std::make_shared<std::atomic<bool>>(true);
-  const Aside finalizes([handles, inside, flushed, caller] {
-    in_group(caller, [&] {
-      for (Comm comm : inside) {
-        if (!warn_of(caller, "ncclCommFinalize",
-                     [&](const NcclApi& api) { return api.ncclCommFinalize(comm); }))
-          *flushed = false;
+  const Aside finalizes([all, flushed, caller] {
+    in_group(caller, [&](const NcclApi& api) {
+      for (const Held& held : all) {
+        if (!warn_of(caller, "ncclCommFinalize", api.ncclCommFinalize(held.comm))) *flushed = false;
       }
     });
-    for (const auto& handle : handles) handle->leave();
+    for (const Held& held : all) held.handle->leave();
   });
   const MonotonicClock clock;
   const Instant deadline = clock.now() + limit;
@@ -357,9 +361,7 @@ void close_all(const Communicators& communicators, Duration limit,
   std::vector<Comm> taken;
   for (const auto& handle : handles) taken.push_back(handle->take());
   const Aside destroys([taken, caller] {
-    for (Comm comm : taken) {
-      warn_of(caller, "ncclCommDestroy", [&](const NcclApi& api) { return api.ncclCommDestroy(comm); });
-    }
+    for (Comm comm : taken) warn_of(caller, "ncclCommDestroy", caller.api->nccl.ncclCommDestroy(comm));
   });
   if (!destroys.ends_within(limit)) {
     log(LogLevel::kWarning, "ncclCommDestroy waits for another rank, and goes on to wait in the background");

@@ -74,7 +74,6 @@ class Core {
  public:
   struct Facts {
     Caller caller;
-    int size = 1;
     int device = 0;
     std::string name;  ///< of the group in errors
     Generation generation;

@@ -79,7 +79,6 @@ class Maker {
         gone_(std::move(gone)),
         caller_{&api, options_.rank},
         core_(std::make_shared<Core>(Core::Facts{.caller = caller_,
-                                                 .size = options_.size,
                                                  .device = options_.device,
                                                  .name = options_.name,
                                                  .generation = options_.generation,

@@ -17,8 +17,7 @@ namespace troupe::collectives::nccl {
 namespace {
 
 static_assert(kNcclSuccess == ncclSuccess && kNcclUnhandledCudaError == ncclUnhandledCudaError &&
-              kNcclInvalidUsage == ncclInvalidUsage && kNcclRemoteError == ncclRemoteError &&
-              kNcclInProgress == ncclInProgress);
+              kNcclInvalidUsage == ncclInvalidUsage && kNcclInProgress == ncclInProgress);
 static_assert(kCudaSuccess == cudaSuccess && kCudaNotReady == cudaErrorNotReady &&
               kCaptureRelaxed == cudaStreamCaptureModeRelaxed);
 static_assert(sizeof(UniqueId) == sizeof(ncclUniqueId));

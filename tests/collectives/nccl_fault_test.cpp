@@ -121,7 +121,7 @@ TEST_CASE("nccl: an asynchronous error of NCCL reaches both ranks as what it is"
   NcclCluster cluster;
   const auto thrown = failing(cluster, [&](NcclRank& rank) {
     reduce(rank);
-    if (rank.p == 1) rank.cluster.library.async_error(1, nccl::kNcclRemoteError);
+    if (rank.p == 1) rank.cluster.library.async_error(1, 6);
     for (;;) reduce(rank);
   });
   for (const auto& what : thrown) {

@@ -27,6 +27,16 @@ TEST_CASE(
   CHECK(s.order<Committed>(kA)->limit == 4);
 }
 
+TEST_CASE("the plan says of every trainer whether it has NCCL") {
+  Script s(config_of(2));
+  s.ready(kA, true);
+  s.ready(kB, false);
+  for (const ActorId a : {kA, kB}) s.quiesced(a, kNoState);
+  const auto plan = s.order<StartGeneration>(kA);
+  REQUIRE(plan);
+  for (const Member& member : plan->plan.members) CHECK(member.has_nccl == (member.actor == kA));
+}
+
 TEST_CASE("a step commits once every member has applied it") {
   Script s(config_of(2));
   s.run_from_start({kA, kB});

@@ -88,9 +88,9 @@ struct Script {
     return found;
   }
   Generation g() const { return driver.generation(); }
-  void ready(ActorId a) {
+  void ready(ActorId a, bool has_nccl = false) {
     alive.push_back(a);
-    on(TrainerReady{take_token(SpawnKind::kTrainer), a, NodeId{1}, "addr"});
+    on(TrainerReady{take_token(SpawnKind::kTrainer), a, NodeId{1}, "addr", has_nccl});
   }
   void quiesced(ActorId a, std::int64_t steps, std::vector<StepReport> uncommitted = {}) {
     on(TrainerQuiesced{a, g(), steps, lineage, std::move(uncommitted)});
