@@ -6,6 +6,8 @@
 ///   loss.backward();      // gradients are averaged over the ranks when it returns
 ///   optimizer.step();
 ///
+/// With "nccl" each rank's module is on its GPU, net->to(troupe::train::device_of(*group)), and the host
+/// waits for the reduction at the end of backward(): an optimizer never applies what an abort left behind.
 /// docs/ddp.md compares it with PyTorch's, name by name.
 #pragma once
 
@@ -40,8 +42,8 @@ template <class Net>
 class DistributedDataParallel {
  public:
   /// Collective: checks that the module is alike on all ranks and takes rank 0's parameters and buffers.
-  /// Throws BadConfig, which names the parameter, where something cannot be reduced or differs, or is wrapped
-  /// by another that still lives.
+  /// Throws BadConfig, which names the parameter, where something cannot be reduced or differs, is elsewhere
+  /// than device_of(group), or is wrapped by another that still lives.
   DistributedDataParallel(Net net, std::shared_ptr<collectives::ProcessGroup> group,
                           const DdpOptions& options = {})
       : net_(std::move(net)), core_(std::make_shared<DdpCore>(module_of(net_), std::move(group), options)) {}

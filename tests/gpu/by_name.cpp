@@ -43,6 +43,9 @@ void check_by_name(Rank& rank) {
                                    .share_gpu = rank.shared->shares_gpus()});
   check(group->backend() == "nccl" && group->rank() == rank.rank && group->size() == rank.size, "the group");
   check(sum_of(rank, *group, mine) == all, "the sum of all");
+  std::vector<float> on_host{mine};
+  group->host_group().all_reduce(on_host)->wait();
+  check(on_host[0] == all, "the sum of all in the host's memory");
   if (const auto ends = group->new_group(rank.size > 1 ? std::vector{0, rank.size - 1} : std::vector{0})) {
     check(sum_of(rank, *ends, 1) == static_cast<float>(ends->size()), "the sum of the first and the last");
   }

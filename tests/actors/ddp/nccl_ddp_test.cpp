@@ -1,6 +1,7 @@
 // DistributedDataParallel over groups of GPUs: the same bits as over the native group, and the same errors.
 #include <torch/torch.h>
 
+#include <barrier>
 #include <catch2/catch.hpp>
 #include <limits>
 #include <map>
@@ -269,6 +270,7 @@ TEST_CASE("a backward whose reduction fails throws on every rank, and survivors 
     return state_text(*net).substr(0, state_text(*net).rfind(' '));
   });
   NcclDouble library;
+  std::barrier both(2);  // not the group's: a rank may hear of the failure before it is through with that
   const auto said = run_by_name("nccl", 2, library, [&](Group group) -> std::string {
     Pair net = seeded_pair(8);
     torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
@@ -282,7 +284,7 @@ TEST_CASE("a backward whose reduction fails throws on every rank, and survivors 
         return values;
       }();
       std::thread node;
-      group->barrier()->wait();
+      both.arrive_and_wait();
       if (group->rank() == 1) {
         if (how == "error") library.async_error(1, 6);  // ncclRemoteError
         if (how == "call") library.fail_call(1, "ncclGroupEnd", 2);
@@ -322,6 +324,36 @@ TEST_CASE("a backward whose reduction fails throws on every rank, and survivors 
   CHECK(said[0] == undisturbed[0]);
   CHECK(said[1] == undisturbed[1]);
   CHECK(library.misuse() == std::vector<std::string>{});
+}
+
+TEST_CASE("survivors rebuild a group of GPUs without the rank that died, and wrap again") {
+  const auto train_on = [](const std::string& backend) {
+    std::barrier all(3);
+    return run_by_name(backend, 3, [&](Group group) -> std::string {
+      Pair net = seeded_pair(kWidth);
+      {
+        DistributedDataParallel ddp(net, group);
+        train(ddp, 2);
+        all.arrive_and_wait();
+        if (group->rank() == 2) {
+          group->abort("the process of rank 2 is gone");
+          return "first.weight";
+        }
+        const std::string what = thrown_by([&] { train(ddp, 1); });
+        if (what.find("the process of rank 2 is gone") == std::string::npos) return what;
+      }
+      group = group->rebuild();
+      if (group->size() != 2) return "they are " + std::to_string(group->size());
+      net->steps.fill_(group->rank());  // a forward may have begun
+      DistributedDataParallel ddp(net, group);
+      train(ddp, 2);
+      return state_text(*net);
+    });
+  };
+  const auto nccl = train_on("nccl");
+  CHECK_THAT(nccl[0], Catch::StartsWith("first.weight "));
+  CHECK(nccl[1] == nccl[0]);
+  CHECK(train_on("native") == nccl);
 }
 
 TEST_CASE("a module that is not where its group's buffers are is refused, with where both are") {
