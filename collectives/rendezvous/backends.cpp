@@ -50,4 +50,17 @@ std::vector<int> numbered_hosts(const std::vector<PeerInfo>& peers) {
   return numbers;
 }
 
+std::shared_ptr<SharedMemory> share_memory(const BackendContext& context, const std::vector<int>& ranks,
+                                           const char* name, std::size_t bytes, bool prefault) {
+  const int first = ranks.front();
+  if (first != context.rank) {
+    const std::string& token = context.peers[static_cast<std::size_t>(first)].token;
+    return std::make_shared<SharedMemory>(take_region(token, context.rank, context.wait()).value());
+  }
+  auto memory = SharedMemory::create(name, bytes, prefault).value();
+  if (ranks.size() > 1)
+    context.offer->hand_out(memory, {ranks.begin() + 1, ranks.end()}, context.wait()).value();
+  return std::make_shared<SharedMemory>(std::move(memory));
+}
+
 }  // namespace troupe::collectives

@@ -40,7 +40,7 @@ struct BackendContext {
   std::shared_ptr<Store> lasting_store;
   std::string group;             ///< its name, for errors
   Generation generation;         ///< the same on every rank, and no other group of the job has it
-  Duration timeout{};            ///< what is left of it for forming the group
+  Instant until{};               ///< when it has to be formed
   JobKey key{};                  ///< for connections between ranks
   std::string address;           ///< numeric: where other machines reach this one
   std::vector<PeerInfo> peers;   ///< by rank, this one too
@@ -50,7 +50,15 @@ struct BackendContext {
   int abort_fd = -1;                     ///< readable once `aborted` is true
   std::string purpose;                   ///< what errors begin with
   std::function<std::string(int)> name;  ///< how a rank is called in errors
+
+  Duration left() const { return std::max(until - MonotonicClock().now(), Duration::zero()); }
+  WaitOptions wait() const { return {.timeout = left(), .aborted = aborted, .abort_fd = abort_fd}; }
 };
+
+/// Memory of `ranks`, which are on this host, this one too: the first makes it and hands it to the others.
+/// Throws Timeout, CollectiveAborted, IoError.
+std::shared_ptr<SharedMemory> share_memory(const BackendContext& context, const std::vector<int>& ranks,
+                                           const char* name, std::size_t bytes, bool prefault);
 
 /// By rank: the first rank that is on the same host.
 std::vector<int> numbered_hosts(const std::vector<PeerInfo>& peers);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 
 #include "collectives/nccl/api.hpp"
 #include "collectives/nccl/nccl_group.hpp"
@@ -10,8 +11,7 @@ namespace {
 
 class NcclJoin {
  public:
-  NcclJoin(const BackendContext& context, const nccl::Api& api)
-      : c_(context), api_(api), until_(clock_.now() + context.timeout) {}
+  NcclJoin(const BackendContext& context, const nccl::Api& api) : c_(context), api_(api) {}
 
   std::shared_ptr<ProcessGroup> run() {
     const auto same = [&](const PeerInfo& peer) {
@@ -31,10 +31,10 @@ class NcclJoin {
       const auto key = [](int rank) { return "says/" + std::to_string(rank); };
       if (c_.rank != 0) {
         c_.store.set(key(c_.rank), mine);
-        return c_.store.get("invitation", left());
+        return c_.store.get("invitation", c_.left());
       }
       std::vector<std::string> said{mine};
-      for (int r = 1; r < c_.size; ++r) said.push_back(c_.store.get(key(r), left()));
+      for (int r = 1; r < c_.size; ++r) said.push_back(c_.store.get(key(r), c_.left()));
       std::string answered = answer(said);
       c_.store.set("invitation", answered);
       return answered;
@@ -45,8 +45,6 @@ class NcclJoin {
   }
 
  private:
-  Duration left() const { return std::max(until_ - clock_.now(), Duration::zero()); }
-
   /// CUDA's index of this rank's GPU, if nobody chose: its place among the ranks of its machine, or the only
   /// one that the launcher lets it see.
   int device(int place) const {
@@ -63,20 +61,13 @@ class NcclJoin {
   /// Memory of all ranks, for the abort word.
   std::shared_ptr<SharedMemory> region() const {
     if (c_.size == 1) return nullptr;
-    const WaitOptions share{.timeout = left(), .aborted = c_.aborted, .abort_fd = c_.abort_fd};
-    if (c_.rank != 0)
-      return std::make_shared<SharedMemory>(take_region(c_.peers.front().token, c_.rank, share).value());
-    auto memory = SharedMemory::create("troupe-board", kAbortWordBytes, true).value();
-    std::vector<int> others;
-    for (int r = 1; r < c_.size; ++r) others.push_back(r);
-    c_.offer->hand_out(memory, std::move(others), share).value();
-    return std::make_shared<SharedMemory>(std::move(memory));
+    std::vector<int> ranks(static_cast<std::size_t>(c_.size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return share_memory(c_, ranks, "troupe-board", kAbortWordBytes, true);
   }
 
   const BackendContext& c_;
   const nccl::Api& api_;
-  MonotonicClock clock_;
-  Instant until_;
 };
 
 }  // namespace
