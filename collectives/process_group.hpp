@@ -215,9 +215,8 @@ class ProcessGroup {
   }
   /// `from` kAnyRank: the first message with the tag of whichever rank, which Work::source() then names. A
   /// message that comes goes to a receive that names its sender, if one was posted before; else to one from
-  /// any rank. Native: once all other ranks have left, it fails.
-  ///
-  /// Native throws LimitExceeded with 4,096 sends and receives with one rank in flight, or receives from any rank.
+  /// any rank. Native: it fails once all other ranks have left. Native throws LimitExceeded for more than
+  /// 4,096 sends and receives in flight with one rank, and for more receives than that from any rank.
   std::shared_ptr<Work> recv(const Buffer& buffer, int from, std::uint32_t tag = 0) {
     return start(Op::recv(buffer, from, tag));
   }

@@ -91,8 +91,7 @@ class Mailbox {
   /// The frame of the last next() is out.
   void sent();
 
-  static bool handles(FrameKind kind) { return kind >= FrameKind::kMessage && kind <= FrameKind::kCopied; }
-  /// Where the payload of a frame goes. REQUIRES: handles(header.kind).
+  /// Where the payload of a frame goes. REQUIRES: its kind is one from kMessage to kCopied.
   std::span<std::byte> begin(const FrameHeader& header);
   /// The payload of the last begin() is there.
   void end();

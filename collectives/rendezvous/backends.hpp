@@ -45,7 +45,7 @@ struct BackendContext {
   std::shared_ptr<Store> lasting_store;
   std::string group;             ///< its name, for errors
   Generation generation;         ///< the same on every rank, and no other group of the job has it
-  Duration timeout{};            ///< what is left of it for forming the group
+  Instant until{};               ///< when it has to be formed
   JobKey key{};                  ///< for connections between ranks
   std::string address;           ///< numeric: where other machines reach this one
   std::vector<PeerInfo> peers;   ///< by rank, this one too
@@ -55,6 +55,9 @@ struct BackendContext {
   int abort_fd = -1;                     ///< readable once `aborted` is true
   std::string purpose;                   ///< what errors begin with
   std::function<std::string(int)> name;  ///< how a rank is called in errors
+
+  Duration left() const { return std::max(until - MonotonicClock().now(), Duration::zero()); }
+  WaitOptions wait() const { return {.timeout = left(), .aborted = aborted, .abort_fd = abort_fd}; }
 };
 
 /// By rank: the first rank that is on the same host.

@@ -11,10 +11,10 @@ constexpr std::size_t kMaxWhyChars = 4096;
 }  // namespace
 
 GroupFormation::GroupFormation(std::shared_ptr<StoreClient> client, std::string key, std::string purpose)
-    : client_(std::move(client)),
+    : PrefixStore(*client, key + kFormationKeys),
+      client_(std::move(client)),
       key_(std::move(key)),
-      purpose_(std::move(purpose)),
-      keys_(*client_, key_ + kFormationKeys) {}
+      purpose_(std::move(purpose)) {}
 
 void GroupFormation::throw_failure(const StoreResponse& failure) const {
   if (failure.status != StoreStatus::kFailed) {

@@ -15,7 +15,7 @@ namespace troupe::collectives {
 
 /// As a Store, the keys of this formation: its waits end once the formation has failed, and nothing is left
 /// of them when it is over. Used by one thread, as a Store by any.
-class GroupFormation final : public Store {
+class GroupFormation final : public PrefixStore {
  public:
   struct Entered {
     Generation generation;                            ///< the same on every rank, and no other group's
@@ -39,14 +39,7 @@ class GroupFormation final : public Store {
   /// Readable once failed().
   int failed_fd() { return entered_->news_fd(); }
 
-  void set(const std::string& key, std::string_view value) override { keys_.set(key, value); }
-  std::string set_once(const std::string& key, std::string_view value) override {
-    return keys_.set_once(key, value);
-  }
   std::optional<std::string> find(const std::string& key, Duration wait) override;
-  std::int64_t add(const std::string& key, std::int64_t by) override { return keys_.add(key, by); }
-  std::int64_t erase(const std::string& prefix) override { return keys_.erase(prefix); }
-  std::unique_ptr<Watch> watch(const std::string& key) override { return keys_.watch(key); }
 
  private:
   [[noreturn]] void throw_failure(const StoreResponse& failure) const;
@@ -54,7 +47,6 @@ class GroupFormation final : public Store {
   const std::shared_ptr<StoreClient> client_;
   const std::string key_;
   const std::string purpose_;
-  PrefixStore keys_;
   bool survivors_ = false;
   std::unique_ptr<StoreClient::Call> entered_;  ///< a second answer to it: the formation failed
 };

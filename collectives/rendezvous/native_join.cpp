@@ -5,65 +5,52 @@
 namespace troupe::collectives {
 namespace {
 
-class NativeJoin {
- public:
-  explicit NativeJoin(const BackendContext& context)
-      : c_(context), until_(clock_.now() + context.timeout), me_(peer(context.rank)) {}
-
-  std::shared_ptr<ProcessGroup> run() {
-    NativeGroupOptions options{.rank = c_.rank,
-                               .size = c_.size,
-                               .generation = c_.generation,
-                               .name = c_.group,
-                               .timeout = c_.options.operation_timeout,
-                               .data_bytes = c_.options.data_bytes,
-                               .progress_thread = c_.options.progress_thread};
-    options.machines = numbered_hosts(c_.peers);
-    for (int r = 0; r < c_.size; ++r) {
-      if (peer(r).host == me_.host) locals_.push_back(r);
-    }
-    options.region = std::make_shared<SharedMemory>(region(options.machines));
-    if (locals_.size() < c_.peers.size()) {
-      auto mesh = std::make_unique<Mesh>(c_.listener, c_.key, mesh_options());
-      const WaitOptions wait{.timeout = left(), .aborted = c_.aborted, .abort_fd = c_.abort_fd};
-      options.remote = mesh->meet(native_peers(options.machines, c_.rank), wait).value();
-      options.connector = std::move(mesh);
-    }
-    return make_native_group(std::move(options));
+/// Memory of `ranks`, which are on this host, this one too: the first makes it and hands it to the others.
+std::shared_ptr<SharedMemory> share_memory(const BackendContext& context, const std::vector<int>& ranks,
+                                           std::size_t bytes) {
+  const int first = ranks.front();
+  if (first != context.rank) {
+    const std::string& token = context.peers[static_cast<std::size_t>(first)].token;
+    return std::make_shared<SharedMemory>(take_region(token, context.rank, context.wait()).value());
   }
-
- private:
-  Duration left() const { return std::max(until_ - clock_.now(), Duration::zero()); }
-  const PeerInfo& peer(int rank) const { return c_.peers[static_cast<std::size_t>(rank)]; }
-
-  SharedMemory region(const std::vector<int>& machines) {
-    const WaitOptions options{.timeout = left(), .aborted = c_.aborted, .abort_fd = c_.abort_fd};
-    if (locals_.front() != c_.rank) return take_region(peer(locals_.front()).token, c_.rank, options).value();
-    const auto bytes = native_region_bytes(machines, c_.rank, c_.options.data_bytes);
-    auto memory = SharedMemory::create("troupe-group", bytes, false).value();
-    if (locals_.size() > 1) c_.offer->hand_out(memory, {locals_.begin() + 1, locals_.end()}, options).value();
-    return memory;
-  }
-
-  MeshOptions mesh_options() const {
-    MeshOptions options{.self = {c_.generation, c_.size, c_.rank, "data", c_.options.encrypt_data_plane}};
-    for (int r = 0; r < c_.size; ++r) {
-      if (peer(r).host != me_.host) options.peers[r] = parse_endpoint(peer(r).endpoint).value();
-    }
-    return options;
-  }
-
-  const BackendContext& c_;
-  MonotonicClock clock_;
-  Instant until_;
-  const PeerInfo& me_;
-  std::vector<int> locals_;
-};
+  auto memory = SharedMemory::create("troupe-group", bytes, false).value();
+  if (ranks.size() > 1)
+    context.offer->hand_out(memory, {ranks.begin() + 1, ranks.end()}, context.wait()).value();
+  return std::make_shared<SharedMemory>(std::move(memory));
+}
 
 }  // namespace
 
 std::shared_ptr<ProcessGroup> join_native_group(const BackendContext& context) {
-  return NativeJoin(context).run();
+  const InitOptions& given = context.options;
+  NativeGroupOptions options{.rank = context.rank,
+                             .size = context.size,
+                             .generation = context.generation,
+                             .name = context.group,
+                             .timeout = given.operation_timeout,
+                             .data_bytes = given.data_bytes,
+                             .progress_thread = given.progress_thread};
+  options.machines = numbered_hosts(context.peers);
+  MeshOptions mesh{
+      .self = {context.generation, context.size, context.rank, "data", given.encrypt_data_plane}};
+  std::vector<int> locals;
+  const auto here = options.machines[static_cast<std::size_t>(context.rank)];
+  for (int r = 0; r < context.size; ++r) {
+    const auto at = static_cast<std::size_t>(r);
+    if (options.machines[at] == here) {
+      locals.push_back(r);
+    } else {
+      mesh.peers[r] = parse_endpoint(context.peers[at].endpoint).value();
+    }
+  }
+  options.region =
+      share_memory(context, locals, native_region_bytes(options.machines, context.rank, given.data_bytes));
+  if (!mesh.peers.empty()) {
+    auto connector = std::make_unique<Mesh>(context.listener, context.key, std::move(mesh));
+    options.remote = connector->meet(native_peers(options.machines, context.rank), context.wait()).value();
+    options.connector = std::move(connector);
+  }
+  return make_native_group(std::move(options));
 }
 
 }  // namespace troupe::collectives

@@ -48,16 +48,13 @@ std::shared_ptr<ProcessGroup> join_nccl_group(const BackendContext& context, con
   options.host = join_native_group(context);
   // Over the store, whose waits end once a rank has given up.
   options.exchange = [&](const std::string& mine, const NcclGroupOptions::Answer& answer) {
-    const MonotonicClock clock;
-    const Instant until = clock.now() + context.timeout;
-    const auto left = [&] { return std::max(until - clock.now(), Duration::zero()); };
     const auto key = [](int rank) { return "says/" + std::to_string(rank); };
     if (context.rank != 0) {
       context.store.set(key(context.rank), mine);
-      return context.store.get("invitation", left());
+      return context.store.get("invitation", context.left());
     }
     std::vector<std::string> said{mine};
-    for (int r = 1; r < context.size; ++r) said.push_back(context.store.get(key(r), left()));
+    for (int r = 1; r < context.size; ++r) said.push_back(context.store.get(key(r), context.left()));
     std::string answered = answer(said);
     context.store.set("invitation", answered);
     return answered;

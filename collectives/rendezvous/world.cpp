@@ -130,7 +130,7 @@ std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
                                     .lasting_store = keys_of(client, plan.key),
                                     .group = plan.name,
                                     .generation = entered.generation,
-                                    .timeout = left(),
+                                    .until = until,
                                     .key = key_,
                                     .address = address_,
                                     .peers = learn(entered.values, first),

@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <mutex>
+#include <numeric>
 #include <set>
 #include <thread>
 
@@ -242,6 +244,17 @@ void World::enter(std::shared_ptr<StoreClient> client) {
   }
   client_ = std::move(client);
   watcher_ = start_quiet_thread([this] { watch(); });
+}
+
+std::shared_ptr<ProcessGroup> init_process_group(std::string_view backend, std::string_view url,
+                                                 InitOptions options) {
+  const Environment variables = [](const char* name) { return std::getenv(name); };
+  const Rendezvous place = read_rendezvous(url, options.rank, options.size, variables).value();
+  const std::string name = options.name, purpose = purpose_of(options);
+  const auto world = World::join(backend, place, std::move(options), variables);
+  std::vector<int> everybody(static_cast<std::size_t>(place.size));
+  std::iota(everybody.begin(), everybody.end(), 0);
+  return world->form({.key = kWorldPrefix, .members = everybody, .name = name, .purpose = purpose});
 }
 
 }  // namespace troupe::collectives

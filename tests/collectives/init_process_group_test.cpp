@@ -591,7 +591,7 @@ TEST_CASE("a backend of somebody else gets a store of its own for each group") {
                         .generation = c.generation,
                         .leaves = rank_leaves(c.size)}) {
       c.store.set(std::to_string(c.rank), "here");
-      for (int r = 0; r < c.size; ++r) (void)c.store.get(std::to_string(r), c.timeout);
+      for (int r = 0; r < c.size; ++r) (void)c.store.get(std::to_string(r), c.left());
     }
     std::string abort_reason() const override { return reason_; }
 
@@ -613,7 +613,7 @@ TEST_CASE("a backend of somebody else gets a store of its own for each group") {
   // A rank whose backend fails: the others do not wait for it.
   register_backend("broken", [](const BackendContext& c) -> std::shared_ptr<ProcessGroup> {
     if (c.rank == 1) throw std::runtime_error("no such device");
-    (void)c.store.get("never", c.timeout);
+    (void)c.store.get("never", c.left());
     return nullptr;
   });
   const auto broken = run_ranks(

@@ -58,7 +58,7 @@ class Store {
 };
 
 /// A part of another store: every key gets a prefix.
-class PrefixStore final : public Store {
+class PrefixStore : public Store {
  public:
   /// `base` outlives it.
   PrefixStore(Store& base, std::string prefix) : base_(base), prefix_(std::move(prefix)) {}

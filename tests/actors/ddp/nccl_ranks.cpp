@@ -84,7 +84,7 @@ std::vector<std::string> run_by_name(const std::string& backend, int ranks, Nccl
                                      .timeout = 60s,
                                      .operation_timeout = 60s,
                                      .data_bytes = 32 << 20,
-                                     .device = rank}));
+                                     .device = backend == "nccl" ? rank : -1}));
       } catch (const std::exception& error) {
         said[static_cast<std::size_t>(rank)] = std::string("threw: ") + error.what();
       }
