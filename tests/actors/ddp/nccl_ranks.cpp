@@ -38,6 +38,7 @@ class OnHost final : public ProcessGroup {
   ProcessGroup& host_group() override { return gpus_->host_group(); }
   std::string abort_reason() const override { return gpus_->abort_reason(); }
   void await_quiet() override { gpus_->await_quiet(); }
+  ProcessGroup* gpus() const { return gpus_.get(); }
 
  private:
   static GroupFacts facts_of(const ProcessGroup& gpus) {
@@ -67,8 +68,12 @@ Group on_host(Group gpus) {
 std::vector<std::string> run_by_name(const std::string& backend, int ranks, NcclDouble& library,
                                      const DdpBody& body) {
   torch::set_num_threads(1);
-  register_backend("nccl double", [&](const BackendContext& context) {
-    return on_host(join_nccl_group(context, library.api(context.options.device)));
+  static thread_local int device = 0;
+  register_backend("nccl double", [&](BackendContext context) {
+    context.options.device = device;  // OnHost says that it has none
+    if (context.predecessor != nullptr)
+      context.predecessor = dynamic_cast<OnHost&>(*context.predecessor).gpus();
+    return on_host(join_nccl_group(context, library.api(device)));
   });
   const auto port = DataListener::bind({"127.0.0.1", 0}).value().endpoint().port;
   const std::string url = "tcp://127.0.0.1:" + std::to_string(port);
@@ -77,14 +82,10 @@ std::vector<std::string> run_by_name(const std::string& backend, int ranks, Nccl
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        said[static_cast<std::size_t>(rank)] =
-            body(init_process_group(backend == "nccl" ? "nccl double" : backend, url,
-                                    {.rank = rank,
-                                     .size = ranks,
-                                     .timeout = 60s,
-                                     .operation_timeout = 60s,
-                                     .data_bytes = 32 << 20,
-                                     .device = backend == "nccl" ? rank : -1}));
+        device = rank;
+        said[static_cast<std::size_t>(rank)] = body(init_process_group(
+            backend == "nccl" ? "nccl double" : backend, url,
+            {.rank = rank, .size = ranks, .timeout = 60s, .operation_timeout = 60s, .data_bytes = 32 << 20}));
       } catch (const std::exception& error) {
         said[static_cast<std::size_t>(rank)] = std::string("threw: ") + error.what();
       }
