@@ -14,6 +14,7 @@ constexpr double kOneShotBytes = 64 * 1024;
 // everywhere: a choice that is off by a factor costs a fraction of it, ranks that choose differently cost the
 // group.
 constexpr double kMeeting = 0.55;       // microseconds for each other rank of a host, until all have met
+constexpr double kSwitch = 3;           // microseconds for the core of several ranks to take up the next
 constexpr double kCopy = 6'500;         // bytes a microsecond, into a stage that another core has read
 constexpr double kMove = 8'000;         // bytes a microsecond, between cores
 constexpr double kMoveBetween = 2'000;  // bytes a microsecond, between hosts
@@ -88,13 +89,17 @@ Choice choose_algorithm(const Op& op, const Shape& shape) {
   }
   const double direct = between ? direct_meeting(shape) : 0;
   const double passed_on = between && can_disseminate(op.kind) ? dissemination(shape) : direct;
-  const double meeting = kMeeting * std::max(0.0, static_cast<double>(shape.ranks) / shape.hosts - 1);
+  // With more ranks than cores a core does the work of several, and meets by turning to each.
+  const double turns = shape.cores > 0 ? std::max(1.0, static_cast<double>(shape.ranks) / shape.cores) : 1;
+  const double meeting = turns > 1
+                             ? kSwitch * turns
+                             : kMeeting * std::max(0.0, static_cast<double>(shape.ranks) / shape.hosts - 1);
   const auto cost = [&](int meetings, double copies, double moves, double once) {
     return Cost{.meetings = meetings,
                 .copied = copies,
                 .moved = moves,
-                .microseconds =
-                    meetings * meeting + copies / kCopy + moves / (between ? kMoveBetween : kMove) + once};
+                .microseconds = meetings * meeting +
+                                turns * (copies / kCopy + moves / (between ? kMoveBetween : kMove)) + once};
   };
   choice.one_shot = cost(1, copied, one_shot, std::min(direct, passed_on));
   choice.exchange = cost(2, 0, exchange, 2 * direct);

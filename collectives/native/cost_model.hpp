@@ -23,6 +23,7 @@ namespace troupe::collectives {
 struct Shape {
   int ranks = 1;
   int hosts = 1;
+  int cores = 0;                  ///< of the one host, alike on all its ranks; 0: of no account
   std::size_t members = 1;        ///< the most ranks on a host
   std::size_t nodes = 1;          ///< the most partial sums that a host has for others
   std::size_t landing_bytes = 0;  ///< the most that a host sends another in a round

@@ -10,7 +10,10 @@ namespace troupe::collectives {
 
 Shape Engine::shape_of(const Op& call) const {
   Shape shape{.ranks = size_, .hosts = layout_.hosts(), .members = layout_.most_members()};
-  if (shape.hosts == 1) return shape;
+  if (shape.hosts == 1) {
+    shape.cores = static_cast<int>(region_.machine_cores());
+    return shape;
+  }
   const LeafSums& sums = call.kind == OpKind::kAllReduceTree ? leaf_sums_ : rank_sums_;
   const auto& nodes = call.how.op == ReduceOp::kPremulSum ? sums.apart : sums.of_host;
   shape.nodes = *std::max_element(nodes.begin(), nodes.end());

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -13,11 +14,16 @@
 namespace troupe::collectives {
 namespace {
 
-constexpr std::uint64_t kLayoutVersion = 4;
+constexpr std::uint64_t kLayoutVersion = 5;
 constexpr std::size_t kGeometryStampAt = kAbortWordBytes;
 constexpr std::size_t kCoresAt = kGeometryStampAt + kCacheLine;
 using Cores = std::array<std::atomic<std::uint64_t>, 1024 / 64>;
-static_assert(kCoresAt + sizeof(Cores) <= kPage);
+constexpr std::size_t kMachineCoresAt = kCoresAt + sizeof(Cores);
+static_assert(kMachineCoresAt + sizeof(std::atomic<std::uint32_t>) <= kPage);
+
+std::atomic<std::uint32_t>& machine_cores_of(std::byte* base) {
+  return *reinterpret_cast<std::atomic<std::uint32_t>*>(base + kMachineCoresAt);
+}
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
@@ -89,6 +95,9 @@ Result<Region> Region::attach(std::shared_ptr<SharedMemory> memory, const Geomet
                      "another rank attached with another world size, other local ranks or data bytes",
                      "give every rank the same NativeGroupOptions"};
   }
+  std::uint32_t unknown = 0;
+  const auto cores = static_cast<std::uint32_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
+  machine_cores_of(memory->data()).compare_exchange_strong(unknown, cores);
   Region region;
   region.locals_ = geometry.local_ranks.size();
   region.data_stride_ = round_up(geometry.data_bytes, kPage);
@@ -122,6 +131,10 @@ std::size_t Region::cores() const {
   for (const auto& word : *reinterpret_cast<const Cores*>(base_ + kCoresAt))
     count += static_cast<std::size_t>(std::popcount(word.load(std::memory_order_relaxed)));
   return count;
+}
+
+std::uint32_t Region::machine_cores() const {
+  return machine_cores_of(base_).load(std::memory_order_relaxed);
 }
 
 GateCell& Region::gate(int host, std::uint32_t lane) const {

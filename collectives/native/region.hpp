@@ -3,6 +3,7 @@
 ///   0            abort word (runtime/core/abort_word.hpp), with the generation's stamp
 ///   256          geometry stamp: a hash of layout version, world size, local ranks and data bytes
 ///   320          the cores that the ranks may run on, a bit each
+///   448          how many the machine has
 ///   4096         one page of RankCell a local rank, in rank order
 ///   ...          staging: kStages chunks of kChunkBytes a local rank
 ///   ...          a ring of bytes for each pair of local ranks and direction: sends and receives
@@ -108,6 +109,8 @@ class Region {
   void add_cores() const;
   /// How many the ranks that have attached may run on together; those past 1024 are not counted.
   std::size_t cores() const;
+  /// Those of the machine, as the rank counted that attached first: the same for all.
+  std::uint32_t machine_cores() const;
   RankCell& cell(std::size_t local) const {
     return *reinterpret_cast<RankCell*>(base_ + (local + 1) * kPage);
   }

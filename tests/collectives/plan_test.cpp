@@ -142,6 +142,17 @@ TEST_CASE("small operations are one-shot, large ones exchange, and the choice gr
         Algorithm::kExchange);
 }
 
+TEST_CASE("with more ranks than cores a meeting is dear, and so is what every rank does again") {
+  const auto on_cores = [](OpKind kind, std::size_t count, int cores) {
+    return choose_algorithm({.kind = kind, .count = count}, {.ranks = 4, .cores = cores}).algorithm;
+  };
+  CHECK(on_cores(OpKind::kAllGather, 4096, 4) == Algorithm::kExchange);
+  CHECK(on_cores(OpKind::kAllGather, 4096, 2) == Algorithm::kOneShot);
+  CHECK(on_cores(OpKind::kAllReduce, 2048, 2) == Algorithm::kOneShot);
+  CHECK(on_cores(OpKind::kAllReduce, 16384, 2) == Algorithm::kExchange);
+  CHECK(on_cores(OpKind::kAllGather, 65536, 1) == Algorithm::kExchange);
+}
+
 TEST_CASE("a choice says what it costs") {
   CHECK(to_string(choice_of(OpKind::kAllGather, 1024, 2)) ==
         "exchange: 1.6 us (2 meetings, 0 B copied, 4096 B moved); "
