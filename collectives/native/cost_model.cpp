@@ -116,7 +116,7 @@ std::string to_string(const Choice& choice) {
   const std::string one_shot = to_string("one-shot", choice.one_shot);
   const std::string exchange = to_string("exchange", choice.exchange);
   if (choice.one_shot.meetings == 0) return "exchange: nothing else does it";
-  const std::string both =
+  std::string both =
       choice.algorithm == Algorithm::kOneShot ? one_shot + "; " + exchange : exchange + "; " + one_shot;
   if (choice.route == Route::kDirect) return both;
   return both +
