@@ -152,7 +152,7 @@ std::shared_ptr<Work> ProcessGroup::start(std::span<Op> ops) {
 
 void ProcessGroup::abort(const std::string& reason) {
   const std::string before = recorder_ ? abort_reason() : std::string();
-  stop(reason);  // the others wait for this, and for no dump
+  stop(reason.empty() ? "no reason was given" : reason);  // the others wait for this, and for no dump
   if (!recorder_) return;
   recorder_->dump_failure(before.empty() ? "this rank aborted the group: " + reason
                                          : "this rank left the group, which was aborted: " + before);

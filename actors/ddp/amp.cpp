@@ -3,8 +3,10 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 
+#include "actors/ddp/agreement.hpp"
 #include "runtime/core/error.hpp"
 
 namespace troupe::train {
@@ -33,14 +35,18 @@ bool is_batch_norm(const torch::nn::Module& module) {
 
 }  // namespace
 
-Amp::Amp(torch::nn::Module& net, torch::optim::Optimizer& optimizer, std::string_view level,
+Amp::Amp(torch::nn::Module* module, torch::optim::Optimizer& optimizer, std::string_view level,
          const AmpOptions& options, std::shared_ptr<collectives::ProcessGroup> group, Converts)
     : optimizer_(optimizer),
       level_(number_of(level)),
-      scaler_(scaled_at(level_, options.scaler), std::move(group)) {
+      scaling_(scaled_at(level_, options.scaler)),
+      group_(std::move(group)),
+      scaler_(scaling_, group_) {
   const auto refuse = [&](const std::string& why, const char* todo) {
     throw BadConfig("cannot train at level " + std::string(level), why, todo);
   };
+  if (module == nullptr) refuse("the module is null", "make one");
+  torch::nn::Module& net = *module;
   const auto parameters = net.named_parameters();
   if (parameters.is_empty()) refuse("the module has no parameters", "register them in its constructor");
   device_ = parameters.begin()->value().device();
@@ -58,20 +64,24 @@ Amp::Amp(torch::nn::Module& net, torch::optim::Optimizer& optimizer, std::string
     const Autocast checked(device_.type(), options.dtype, false);  // throws for a dtype that cannot be
     dtype_ = options.dtype.value_or(device_.is_cuda() ? torch::kFloat16 : torch::kBFloat16);
   }
+  if (group_) broadcast_tensors(*group_, this->parameters(), 0);
   if (level_ >= kMasterWeights) convert(net);
+  copy_back();
 }
 
 void Amp::convert(torch::nn::Module& net) {
   const torch::NoGradGuard no_grad;
   const auto smaller = [&](torch::Tensor& tensor) {
     if (!tensor.is_floating_point()) return;
+    torch::Tensor weight;  // one, however often the parameter is listed
     for (auto& group : optimizer_.param_groups()) {
       for (torch::Tensor& stepped : group.params()) {
         if (level_ != kMasterWeights || !stepped.is_same(tensor)) continue;
-        stepped = tensor.detach().clone().requires_grad_(tensor.requires_grad());
-        masters_.push_back({tensor, stepped});
+        if (!weight.defined()) weight = tensor.detach().clone().requires_grad_(tensor.requires_grad());
+        stepped = weight;
       }
     }
+    if (weight.defined()) masters_.push_back({tensor, weight});
     tensor.mutable_grad() = torch::Tensor();  // of another dtype
     tensor.set_data(tensor.detach().to(dtype_));
   };
@@ -113,6 +123,7 @@ void Amp::unscale() {
     throw BadConfig("cannot call unscale() of Amp", "it was called since the last step()",
                     "call it once an iteration, between backward() and step()");
   }
+  take_changes();
   take_gradients();
   scaler_.unscale_(optimizer_);
   unscaled_ = true;
@@ -129,12 +140,44 @@ bool Amp::step() {
   return stepped;
 }
 
-void Amp::copy_back() const {
+void Amp::copy_back() {
   const torch::NoGradGuard no_grad;
-  for (const Master& master : masters_) {
-    torch::Tensor parameter = master.parameter;
-    parameter.copy_(master.weight);
+  for (Master& master : masters_) {
+    master.parameter.copy_(master.weight);
+    master.version = master.parameter._version();
   }
+}
+
+/// Parameters that were broadcast, averaged, loaded or set by hand since copy_back(), on some rank: all ranks
+/// have them alike then, and are to have their master weights alike.
+void Amp::take_changes() {
+  if (masters_.empty()) return;
+  const torch::NoGradGuard no_grad;
+  std::vector<std::uint8_t> changed;
+  for (const Master& master : masters_) {
+    const bool same = master.parameter._version() == master.version ||
+                      torch::equal(master.parameter, master.weight.to(master.parameter.scalar_type()));
+    changed.push_back(same ? 0 : 1);
+  }
+  if (group_) group_->host_group().all_reduce(changed, collectives::ReduceOp::kMax)->wait();
+  for (std::size_t i = 0; i < masters_.size(); ++i) {
+    if (changed[i] != 0) masters_[i].weight.copy_(masters_[i].parameter);
+  }
+}
+
+void Amp::use(std::shared_ptr<collectives::ProcessGroup> group) {
+  LossScale scale = scaler_.state();
+  if (group) {
+    broadcast_tensors(*group, parameters(), 0);
+    std::array<double, 2> its{scale.scale, static_cast<double>(scale.growth_tracker)};
+    group->host_group().broadcast(its, 0)->wait();
+    scale = {static_cast<float>(its[0]), static_cast<int>(its[1])};
+  }
+  group_ = std::move(group);
+  scaler_ = GradScaler(scaling_, group_);
+  scaler_.load(scale);
+  unscaled_ = false;
+  copy_back();
 }
 
 void Amp::save(torch::serialize::OutputArchive& archive) const {

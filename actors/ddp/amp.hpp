@@ -20,6 +20,7 @@
 #include <torch/serialize/archive.h>
 #include <torch/types.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -44,18 +45,19 @@ struct AmpOptions {
 class Amp {
  public:
   /// `net`: a module holder, or a std::shared_ptr of a module, whose parameters are on one device.
-  /// `optimizer` has stepped none of them yet. `group`: whose ranks agree on the steps to leave out; every
-  /// one makes the same calls. Throws BadConfig for a level that there is not, and what `net` and `optimizer`
-  /// must not be.
+  /// `optimizer` has stepped none of them yet. `group`: whose ranks take rank 0's parameters, and agree on
+  /// the steps to leave out; every one makes the same calls, so not within ddp.join(). Throws BadConfig for a
+  /// level that there is not, and what `net` and `optimizer` must not be.
   template <class Net>
   Amp(Net& net, torch::optim::Optimizer& optimizer, std::string_view level, const AmpOptions& options = {},
       std::shared_ptr<collectives::ProcessGroup> group = nullptr)
-      : Amp(*net, optimizer, level, options, std::move(group), Converts{}) {}
+      : Amp(net ? &*net : nullptr, optimizer, level, options, std::move(group), Converts{}) {}
   Amp(const Amp&) = delete;
   Amp& operator=(const Amp&) = delete;
 
   /// net->forward(arguments...) as the level says: at O1 under Autocast, at O2 and O3 with floating-point
-  /// tensors of the arguments in the smaller dtype. What it returns is float32, for the loss.
+  /// tensors of the arguments in the smaller dtype. Tensors that it returns, alone or in vectors, tuples,
+  /// maps and the like, are float32, for the loss; those of a struct stay what they are.
   template <class Net, class... Arguments>
   auto forward(Net& net, Arguments... arguments) const {
     (for_each_tensor(arguments, [this](torch::Tensor& tensor) { tensor = as_input(tensor); }), ...);
@@ -72,32 +74,40 @@ class Amp {
   torch::Tensor scale(const torch::Tensor& loss) { return scaler_.scale(loss); }
   /// Takes the module's gradients to parameters(), without the scale. Once before a step(), if at all.
   void unscale();
-  /// unscale(), unless it was called, and the optimizer's step, unless a gradient of some rank is inf or NaN;
-  /// then the scale's update, and gradients are cleared: zero_grad() is not needed. Returns whether it
-  /// stepped. Throws as GradScaler::step().
+  /// In place of the optimizer's: unscale(), unless it was called, and the optimizer's step, unless, at O1
+  /// and O2, a gradient of some rank is inf or NaN; then the scale's update, and the gradients of
+  /// parameters() are cleared: zero_grad() is not needed. Returns whether it stepped. At O2 the module then
+  /// has the master weights' values; a parameter that somebody else changed since, on any rank, is its master
+  /// weight first. Throws as GradScaler::step().
   bool step();
+  /// Goes on in another group, as after rebuild(). Collective: everybody takes rank 0's parameters() and
+  /// scale. Before DistributedDataParallel wraps the module again.
+  void use(std::shared_ptr<collectives::ProcessGroup> group);
 
   /// What the optimizer steps, with the gradients that unscale() left: at O2 the master weights.
   std::vector<torch::Tensor> parameters() const;
   double get_scale() const { return scaler_.get_scale(); }
 
-  /// For a checkpoint, beside the optimizer's own: parameters() and the scale. `load` also sets the module's
-  /// parameters; it throws BadInput for what was saved at another level or of another module.
+  /// For a checkpoint, beside the module's buffers and the optimizer's state: parameters() and the scale.
+  /// `load` also sets the module's parameters; it throws BadInput for what was saved at another level or of
+  /// another module.
   void save(torch::serialize::OutputArchive& archive) const;
   void load(torch::serialize::InputArchive& archive);
 
  private:
   struct Converts {};
-  Amp(torch::nn::Module& net, torch::optim::Optimizer& optimizer, std::string_view level,
+  Amp(torch::nn::Module* module, torch::optim::Optimizer& optimizer, std::string_view level,
       const AmpOptions& options, std::shared_ptr<collectives::ProcessGroup> group, Converts);
   /// A parameter of the module, and what the optimizer steps in its place.
   struct Master {
     torch::Tensor parameter;
     torch::Tensor weight;
+    std::int64_t version = 0;  ///< of the parameter, as this left it
   };
   void convert(torch::nn::Module& net);
   void take_gradients();
-  void copy_back() const;
+  void take_changes();
+  void copy_back();
   torch::Tensor as_input(const torch::Tensor& tensor) const;
   static torch::Tensor as_output(const torch::Tensor& tensor);
 
@@ -105,6 +115,8 @@ class Amp {
   const int level_;
   torch::Device device_{torch::kCPU};
   torch::ScalarType dtype_ = torch::kFloat32;
+  const GradScalerOptions scaling_;
+  std::shared_ptr<collectives::ProcessGroup> group_;
   GradScaler scaler_;
   std::vector<Master> masters_;  ///< O2's
   bool unscaled_ = false;

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,9 +19,11 @@ namespace {
 /// The gradients of an optimizer's parameters.
 std::vector<torch::Tensor> gradients_of(torch::optim::Optimizer& optimizer) {
   std::vector<torch::Tensor> found;
+  std::set<const void*> seen;  // a parameter of two modules may be listed twice
   for (auto& group : optimizer.param_groups()) {
     for (auto& parameter : group.params()) {
-      if (parameter.grad().defined()) found.push_back(parameter.grad());
+      const bool first = parameter.grad().defined() && seen.insert(parameter.unsafeGetTensorImpl()).second;
+      if (first) found.push_back(parameter.grad());
     }
   }
   return found;
@@ -93,6 +96,9 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   const double inverse = scale_.inverse();
   std::vector<torch::Tensor> finite;
   for (const torch::Tensor& gradient : gradients) {
+    if (gradient.layout() != torch::kStrided) {
+      throw BadConfig("cannot unscale gradients", "one is sparse", "make the embedding with sparse(false)");
+    }
     if (gradient.scalar_type() == torch::kFloat16) {
       throw BadConfig("cannot unscale gradients", "they are float16",
                       "keep the parameters in float32 and use Autocast around the forward");

@@ -254,6 +254,76 @@ TEST_CASE("a level over ranks: all leave the same step out, and have the same pa
   CHECK(said[0] == said[1]);
 }
 
+TEST_CASE("ranks that begin with different parameters have the same ones after steps of any level") {
+  const std::string level = GENERATE("O0", "O1", "O2", "O3");
+  const auto said = fork_ddp(2, [&](auto group) {
+    torch::manual_seed(group->rank());
+    Normed net;
+    auto optimizer = sgd(net);
+    Amp amp(net, optimizer, level, {}, group);
+    DistributedDataParallel ddp(net, group);
+    const auto step = [&](int at) {
+      amp.scale(loss_of(amp.forward(ddp, inputs(10 * at + group->rank())), at)).backward();
+      amp.step();
+    };
+    for (int at = 0; at < 3; ++at) step(at);
+    {
+      const torch::NoGradGuard no_grad;  // as an average over the ranks, or a checkpoint, on one of them
+      if (group->rank() == 1) net->out->weight.add_(0);
+      net->in->weight.fill_(0.25);
+    }
+    step(3);
+    std::string sums = std::to_string((net->in->weight - 0.25).abs().max().template item<double>() < 0.2);
+    for (const auto& weight : amp.parameters())
+      sums += " " + std::to_string(weight.to(torch::kFloat64).sum().template item<double>());
+    return sums;
+  });
+  CHECK(said[0].substr(0, 2) == "1 ");
+  CHECK(said[0] == said[1]);
+}
+
+TEST_CASE("a level goes on in another group") {
+  const auto said = fork_ddp(2, [](auto group) {
+    Normed net = seeded();
+    auto optimizer = sgd(net);
+    Amp amp(net, optimizer, "O2", {.scaler = {.init_scale = 1024, .growth_interval = 2}}, group);
+    std::shared_ptr<collectives::ProcessGroup> next;
+    {
+      DistributedDataParallel ddp(net, group);
+      amp.scale(loss_of(amp.forward(ddp, inputs(group->rank())), 0)).backward();
+      amp.step();
+      next = group;  // as good as another
+    }
+    if (group->rank() == 1) amp.parameters()[0].detach().fill_(3);  // what rank 0 has not
+    amp.use(next);
+    DistributedDataParallel ddp(net, next);
+    amp.scale(loss_of(amp.forward(ddp, inputs(group->rank())), 0)).backward();
+    CHECK(amp.step());
+    return std::to_string(amp.parameters()[0].sum().template item<double>()) + " " +
+           std::to_string(amp.get_scale());
+  });
+  CHECK(said[0] == said[1]);
+  CHECK_THAT(said[0], Catch::Contains(" 2048"));
+}
+
+TEST_CASE("a parameter that the optimizer lists twice is unscaled once") {
+  const auto moved = [](std::string_view level) {
+    torch::manual_seed(1);
+    torch::nn::Linear net(3, 1);
+    auto twice = net->parameters();
+    twice.push_back(net->weight);
+    torch::optim::SGD optimizer(twice, torch::optim::SGDOptions(0.125));
+    Amp amp(net, optimizer, level);
+    const torch::Tensor before = net->weight.detach().to(torch::kFloat32).clone();
+    amp.scale(amp.forward(net, torch::ones({2, 3})).sum()).backward();
+    amp.step();
+    return (amp.parameters()[0].detach() - before).abs().max().item<double>();
+  };
+  CHECK(moved("O0") == Approx(0.5));
+  CHECK(moved("O1") == Approx(0.5));
+  CHECK(moved("O2") == Approx(0.5).epsilon(0.01));
+}
+
 TEST_CASE("what a level cannot be made of is one clear error") {
   Normed net = seeded();
   auto optimizer = sgd(net);
@@ -266,6 +336,8 @@ TEST_CASE("what a level cannot be made of is one clear error") {
   net->forward(inputs(0)).sum().backward();
   optimizer.step();
   CHECK_THROWS_WITH(Amp(net, optimizer, "O1"), Catch::Contains("the optimizer has stepped before"));
+  std::shared_ptr<NormedImpl> none;
+  CHECK_THROWS_WITH(Amp(none, optimizer, "O1"), Catch::Contains("the module is null"));
   Normed wide = seeded();
   wide->to(torch::kFloat64);
   auto of_wide = sgd(wide);
