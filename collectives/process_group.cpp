@@ -146,6 +146,11 @@ std::shared_ptr<Work> ProcessGroup::start(std::span<Op> ops) {
     for (std::size_t i = ops.size(); recorder_ && i-- > 0;) {
       recorder_->refused(first + i, text_of(thrown), !is_callers_fault(thrown));
     }
+    try {
+      if (checked) await_quiet();  // a part of it may be at buffers that are gone once this throws
+    } catch (const std::exception&) {
+      // What the launch threw says more.
+    }
     throw;
   }
 }

@@ -245,8 +245,8 @@ class ProcessGroup {
   /// Throws CollectiveAborted, with the reason, once the group was aborted.
   void throw_if_aborted() const;
   /// Of a group that was aborted, and at once of another: returns when none of its operations is at anybody's
-  /// memory any more. On a GPU kernels may still run when their operations have thrown. Takes at most the
-  /// group's timeout; throws Timeout, or Unavailable for an error of the device.
+  /// memory any more. On a GPU kernels may still run when wait() has thrown; a launch that throws has waited
+  /// for them. Takes at most the group's timeout; throws Timeout, or Unavailable for an error of the device.
   virtual void await_quiet() {}
 
   /// A group of `ranks` of this one, in ascending order, whatever the order of the list. Every rank of this

@@ -272,7 +272,7 @@ void Engine::fail_timeout(const Token& token) {
     ranks += "; furthest behind is rank " + std::to_string(last);
   const std::string reason = "rank " + std::to_string(rank_) + ": " + name_of(token) +
                              ": no rank made progress for " + seconds_text(timeout_of(token)) +
-                             "; waiting for rank " + ranks;
+                             "; waiting for " + (ranks.empty() ? "any rank" : "rank " + ranks);
   if (!abort_region(region_.abort_word(), reason, AbortKind::kTimeout)) throw_aborted();
   tell_other_machines();
   throw_error({ErrorCode::kTimeout, timed_out_in(name_), reason,

@@ -165,6 +165,14 @@ TEST_CASE("a batch that is launched in part aborts the group") {
 }
 
 /// It succeeded once, and the next operation on it was the first to say that the group is over.
+TEST_CASE("an abort without a reason is one, and says so") {
+  const auto thrown = run_threads(options_of(1), [](ProcessGroup& group) {
+    group.abort("");
+    group.throw_if_aborted();
+  });
+  CHECK_THAT(thrown[0], Catch::Contains("no reason was given"));
+}
+
 TEST_CASE("a group that was aborted gives no memory") {
   const auto thrown = run_threads(options_of(1), [](ProcessGroup& group) {
     group.abort("enough");
