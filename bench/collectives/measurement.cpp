@@ -89,8 +89,14 @@ bool Measurement::run(int rounds) {
       if (!wait_for(stage_.finished, static_cast<std::size_t>(stage_.ranks))) return false;
     }
   }
-  if (stage_.wrong.load() != 0) std::fprintf(stderr, "bench: a contender computed wrongly\n");
-  return stage_.wrong.load() == 0;
+  bool right = true;
+  for (std::size_t who = 0; who < kContenders; ++who) {
+    if (stage_.wrong[who].load() == 0) continue;
+    std::fprintf(stderr, "bench: %u results of %s were wrong\n", stage_.wrong[who].load(),
+                 kContenderNames[who]);
+    right = right && who != kOurs && who != kOursPrivate;  // a peer's time stands
+  }
+  return right;
 }
 
 bool Measurement::has(Contender who) const {

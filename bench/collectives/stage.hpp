@@ -23,6 +23,8 @@
 namespace bench {
 
 enum Contender : std::uint32_t { kOurs, kOursPrivate, kCopy, kGloo, kMpi, kWire, kContenders };
+inline constexpr const char* kContenderNames[kContenders] = {"ours", "ours, private", "memcpy",
+                                                             "Gloo", "OpenMPI",       "the wire"};
 
 inline constexpr int kMaxRanks = 16;
 inline constexpr int kMaxSamples = 4096;
@@ -40,7 +42,7 @@ struct Stage {
   std::atomic<std::uint32_t> finished{0};  ///< ranks that are through with the turn
   std::atomic<std::uint32_t> stop{0};
   std::atomic<std::uint32_t> ready{0};
-  std::atomic<std::uint32_t> wrong{0};  ///< results that were not right
+  std::array<std::atomic<std::uint32_t>, kContenders> wrong;  ///< results that were not right
 
   struct alignas(64) Barrier {
     std::atomic<std::uint32_t> arrived{0};
@@ -149,7 +151,7 @@ inline void perform(Stage& stage, Contender who, int rank, bool checked,
         if (took > stage.too_slow())
           stage.abandoned[who][a].store(true);  // before all meet, so that all know
         meet(stage, who);  // with more ranks than cores, a check would be in the time of another rank
-        if (checked && !is_right(shape, algorithms[a].output, rank)) stage.wrong.fetch_add(1);
+        if (checked && !is_right(shape, algorithms[a].output, rank)) stage.wrong[who].fetch_add(1);
         meet(stage, who);
       }
     }
