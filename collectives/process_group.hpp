@@ -70,7 +70,7 @@ class ProcessGroup {
   /// This rank's leaves. A group without logical ranks has one leaf a rank.
   LeafInterval leaves() const { return facts_.leaves[static_cast<std::size_t>(facts_.rank)]; }
   const GroupFacts& facts() const { return facts_; }
-  /// The group of the same ranks for what lies in the host's memory: this one, or beside a group of GPUs that
+  /// The group of the same ranks for host memory: this one, or beside a group of GPUs that
   /// init_process_group made a native one. Its operations have an order of their own. Both end together: an
   /// abort of either is one of both, with its reason. It lives as long as this group and makes no others.
   /// Throws BadConfig where a group of GPUs was made without one.

@@ -5,9 +5,8 @@
 /// each DeviceStreams takes from the device's pool. The host waits for neither, except in wait() and
 /// synchronize().
 ///
-///     const DeviceMark copied = streams.aside([&] { there.copy_(here, true); });  // whatever computes
-///     streams.join(copied);                                                       // computing goes on
-///     behind it
+///     const DeviceMark copied = streams.aside([&] { there.copy_(here, true); });
+///     streams.join(copied);  // computing goes on behind the copy
 ///
 /// On the CPU everything is done when it returns, and a mark is reached at once.
 #pragma once

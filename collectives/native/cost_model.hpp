@@ -38,7 +38,7 @@ enum class Route : std::uint8_t {
   kChain,        ///< from host to host, so that each sends it once
 };
 
-/// What an algorithm costs the busiest rank.
+/// What an algorithm costs the busiest rank; the time is that of the busiest core.
 struct Cost {
   int meetings = 0;
   double copied = 0;  ///< bytes of its own that it leaves for others

@@ -70,18 +70,18 @@ class ByteWriter {
   std::vector<std::byte>& out_;
 };
 
-/// An integer at its offset in a fixed layout. REQUIRES: it lies within.
+/// An integer at its offset in a fixed layout. REQUIRES: all of it is there.
 template <class T>
 requires std::is_unsigned_v<T> T get_at(std::span<const std::byte> from, std::size_t at) {
   T value = 0;
   const bool is_within = at <= from.size() && ByteReader(from.subspan(at)).read(value);
-  TROUPE_ASSERT(is_within, "a field lies within its layout");
+  TROUPE_ASSERT(is_within, "a field is within its layout");
   return value;
 }
 template <class T>
 requires std::is_unsigned_v<T>
 void put_at(std::span<std::byte> to, std::size_t at, T value) {
-  TROUPE_ASSERT(at <= to.size() && sizeof value <= to.size() - at, "a field lies within its layout");
+  TROUPE_ASSERT(at <= to.size() && sizeof value <= to.size() - at, "a field is within its layout");
   for (std::size_t i = 0; i < sizeof(T); ++i) to[at + i] = static_cast<std::byte>(value >> (8 * i));
 }
 
