@@ -121,11 +121,12 @@ std::shared_ptr<Work> ProcessGroup::start(std::span<Op> ops) {
   // Remembered before the launch, which may wait: a dump then shows what the rank is at.
   const std::uint64_t before = collectives_;
   std::uint64_t first = 0;
+  const Instant launched_at = recorder_ ? MonotonicClock().now() : Instant{};
   for (Op& op : ops) {
     complete_op(op, facts_);
     op.sequence = is_message(op.kind) ? 0 : ++collectives_;
     if (!recorder_) continue;
-    const std::uint64_t number = recorder_->launch(op);
+    const std::uint64_t number = recorder_->launch(op, launched_at);
     if (first == 0) first = number;
   }
   bool checked = false;
@@ -137,7 +138,7 @@ std::shared_ptr<Work> ProcessGroup::start(std::span<Op> ops) {
     }
     checked = true;
     auto work = launch(ops);
-    if (recorder_) work->remember(recorder_, first, ops.size());
+    if (recorder_) work->remember(recorder_, first, ops.size(), launched_at);
     return work;
   } catch (...) {
     const auto thrown = std::current_exception();

@@ -11,7 +11,7 @@ namespace {
 
 class Done final : public Work {
  public:
-  Done() { settle(nullptr); }
+  Done() : Work(true) {}
 
  private:
   bool advance(Duration) override { return true; }
@@ -43,9 +43,9 @@ class Joined final : public Work {
   explicit Joined(std::vector<std::shared_ptr<Work>> parts) : parts_(std::move(parts)) {}
 
   void remember(std::shared_ptr<flight::FlightRecorder> recorder, std::uint64_t first,
-                std::size_t operations) override {
+                std::size_t operations, Instant launched_at) override {
     TROUPE_ASSERT(operations == parts_.size(), "a part an operation");
-    for (std::size_t i = 0; i < parts_.size(); ++i) parts_[i]->remember(recorder, first + i, 1);
+    for (std::size_t i = 0; i < parts_.size(); ++i) parts_[i]->remember(recorder, first + i, 1, launched_at);
   }
 
  private:
@@ -69,9 +69,6 @@ class Joined final : public Work {
 };
 
 }  // namespace
-
-Work::Work() : launched_at_(MonotonicClock().now()) {}
-Work::~Work() = default;
 
 std::string text_of(const std::exception_ptr& thrown) {
   try {
@@ -128,8 +125,8 @@ void Work::rethrow() {
 }
 
 std::optional<Duration> Work::duration() const {
-  if (!is_settled()) return std::nullopt;
-  return settled_at_ - launched_at_;
+  if (!is_settled() || !remembered_) return std::nullopt;
+  return remembered_->settled_at - remembered_->launched_at;
 }
 
 void Work::settle(std::exception_ptr thrown) noexcept {
@@ -138,7 +135,7 @@ void Work::settle(std::exception_ptr thrown) noexcept {
 }
 
 void Work::end(std::exception_ptr thrown) noexcept {
-  settled_at_ = MonotonicClock().now();
+  if (remembered_) remembered_->settled_at = MonotonicClock().now();
   thrown_ = std::move(thrown);
   settled_.store(true, std::memory_order_release);
   if (!remembered_) return;
@@ -146,15 +143,20 @@ void Work::end(std::exception_ptr thrown) noexcept {
 }
 
 void Work::remember(std::shared_ptr<flight::FlightRecorder> recorder, std::uint64_t first,
-                    std::size_t operations) {
+                    std::size_t operations, Instant launched_at) {
   const std::lock_guard lock(mutex_);
-  if (!remembered_) remembered_ = std::make_unique<Remembered>(std::move(recorder));
+  if (!remembered_) {
+    remembered_ = std::make_unique<Remembered>(std::move(recorder));
+    remembered_->launched_at = launched_at;
+    if (is_settled()) remembered_->settled_at = MonotonicClock().now();
+  }
   remembered_->notes.push_back({first, operations});
   if (is_settled()) tell(remembered_->notes.back());
 }
 
 void Work::tell(const Note& note) const {
-  remembered_->recorder->ended(note.first, note.operations, settled_at_ - launched_at_,
+  remembered_->recorder->ended(note.first, note.operations,
+                               remembered_->settled_at - remembered_->launched_at,
                                thrown_ ? text_of(thrown_) : std::string());
 }
 

@@ -23,8 +23,8 @@ class FlightRecorder;
 /// Used by one thread at a time. A backend gives advance(), and perhaps hand_over(); all else is here.
 class Work {
  public:
-  Work();
-  virtual ~Work();
+  Work() : Work(false) {}
+  virtual ~Work() = default;
   Work(const Work&) = delete;
   Work& operator=(const Work&) = delete;
 
@@ -41,15 +41,17 @@ class Work {
   std::exception_ptr exception() { return is_completed() ? thrown_ : nullptr; }
   /// Of a receive from any rank, once it is complete: whose message it took. Otherwise -1.
   virtual int source() const { return -1; }
-  /// From its launch until this rank saw it complete; empty before.
+  /// From its launch until this rank saw it complete; empty before, and in a group without a flight recorder
+  /// (flight/flight_recorder.hpp), which takes no time.
   std::optional<Duration> duration() const;
 
   /// For the front: what becomes of it is told to `recorder`, whose numbers first and following are the
-  /// operations of this Work.
+  /// operations of this Work, launched at `launched_at`.
   virtual void remember(std::shared_ptr<flight::FlightRecorder> recorder, std::uint64_t first,
-                        std::size_t operations);
+                        std::size_t operations, Instant launched_at);
 
  protected:
+  explicit Work(bool is_complete) : settled_(is_complete) {}
   /// Moves the operation for up to `limit` (zero: what can be done without waiting; Duration::max(): to its
   /// end). True: it is complete, or settle() was called. Throws what the operation failed with, unless that
   /// was settled. Not called again after either.
@@ -70,6 +72,8 @@ class Work {
   struct Remembered {
     std::shared_ptr<flight::FlightRecorder> recorder;
     std::vector<Note> notes;  ///< its operations, in runs of numbers
+    Instant launched_at{0};
+    Instant settled_at{0};
   };
   bool drive(Duration limit);
   void rethrow();
@@ -77,10 +81,8 @@ class Work {
   void tell(const Note& note) const;
   void dump_failure() const;
 
-  const Instant launched_at_;
-  std::atomic<bool> settled_{false};
+  std::atomic<bool> settled_;
   std::mutex mutex_;  ///< for settle() and remember(); a backend that does not settle() has one thread
-  Instant settled_at_{0};
   std::exception_ptr thrown_;
   std::unique_ptr<Remembered> remembered_;  ///< null: no recorder remembers it
 };

@@ -67,8 +67,7 @@ std::shared_ptr<FlightRecorder> record(ProcessGroup& group, FlightOptions option
   return recorder;
 }
 
-std::uint64_t FlightRecorder::launch(const Op& call) {
-  const Instant now = clock_.now();
+std::uint64_t FlightRecorder::launch(const Op& call, Instant now) {
   const std::lock_guard lock(mutex_);
   Operation& op = ring_[++launched_ % kRemembered];
   op.number = launched_;

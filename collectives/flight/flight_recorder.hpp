@@ -1,6 +1,6 @@
 /// The flight recorder of one rank in one group: its last operations, in a ring, and how they get out.
 ///
-/// A launch costs a clock reading, a mutex nobody else wants and a few stores; nothing is allocated after
+/// A launch costs a mutex nobody else wants and a few stores; nothing is allocated after
 /// construction but the text of an error. The first failure writes a dump, and so may anybody at any time.
 #pragma once
 
@@ -35,8 +35,9 @@ class FlightRecorder {
   FlightRecorder(const FlightRecorder&) = delete;
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
-  /// Remembers that the rank launches `call`, and returns the operation's number.
-  std::uint64_t launch(const Op& call);
+  /// Remembers that the rank launches `call`, and returns the operation's number. `now`: of the monotonic
+  /// clock.
+  std::uint64_t launch(const Op& call, Instant now);
   /// The launch threw: its sequence number is given again. `group_failed`: since the group had failed; that
   /// dumps, too.
   void refused(std::uint64_t number, std::string_view error, bool group_failed);

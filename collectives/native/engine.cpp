@@ -18,12 +18,6 @@ namespace {
 /// goes in whole chunks.
 constexpr std::uint64_t kMaxRounds = 1 << 24;
 
-std::uint64_t hash_of(const OpWords& words, std::uint32_t round) {
-  std::uint64_t hash = round;
-  for (const std::uint64_t word : words) hash = mix(hash, word);
-  return hash;
-}
-
 }  // namespace
 
 Engine::Engine(NativeGroupOptions options, Region region)
@@ -135,50 +129,75 @@ void Engine::unpack(const Pending& op) {
   }
 }
 
+/// Has the lines fetched that others have read, and that arrive() is about to write.
+void Engine::ask_for_stage(std::size_t bytes) const {
+  constexpr std::size_t kMost = 8 * kCacheLine;  // of a small operation, which does not wait for more
+  const std::byte* stage = region_.stage(local(rank_), launched_);
+  for (std::size_t at = 0; at < std::min(bytes, kMost); at += kCacheLine) asm volatile("prefetchw %0" : : "m"(stage[at]));
+}
+
+const Engine::Known& Engine::know(const Op& call) {
+  const OpWords words = encode(call);
+  const bool same = known_.rounds != 0 && known_.words[0] == words[0] && known_.words[1] == words[1] &&
+                    known_.words[2] == words[2];
+  if (same && known_.counts == call.counts) return known_;
+  const Shape shape = shape_of(call);
+  known_.rounds = 0;  // should something throw
+  known_.words = words;
+  known_.counts = call.counts;
+  known_.hash = 0;
+  for (const std::uint64_t word : words) known_.hash = mix(known_.hash, word);
+  known_.choice = choose_algorithm(call, shape);
+  known_.plan = Plan(call, shape, known_.choice.algorithm);
+  known_.kernel = known_.plan.sums() ? kernel_for(call.dtype, call.how.op) : Kernel{};
+  known_.rounds = known_.plan.rounds();
+  return known_;
+}
+
 Token Engine::launch_rounds(const Op& call, std::span<const Op> packed, std::unique_ptr<std::byte[]> pack) {
   const std::lock_guard lock(mutex_);
   throw_if_aborted();
-  const Shape shape = shape_of(call);
-  const Choice choice = choose_algorithm(call, shape);
-  const Plan plan(call, shape, choice.algorithm);
-  const std::uint64_t rounds = plan.rounds();
-  if (rounds > kMaxRounds) {
+  const Known& known = know(call);
+  if (known.rounds > kMaxRounds) {
     throw_error({ErrorCode::kLimit, "cannot " + to_string(call),
                  "it takes more than 2^24 rounds of one stage each", "split it"});
   }
+  if (known.plan.one_shot()) ask_for_stage(known.plan.input_count(rank_) * element_size(call.dtype));
   if (ops_.size() == kMaxInFlight - kStages)
     drive({ops_.front().first_round + ops_.front().rounds, nullptr, {}});
   Pending& op = ops_.push();
   op.call = call;
-  op.words = encode(call);
-  op.hash = hash_of(op.words, launched_);
-  op.plan = plan;
+  op.words = known.words;
+  op.hash = static_cast<std::uint32_t>(mix(known.hash, launched_));
+  op.plan = known.plan;
   op.element = element_size(call.dtype);
   op.sequence = static_cast<std::uint32_t>(call.sequence);
   op.first_round = launched_;
-  op.rounds = static_cast<std::uint32_t>(rounds);
-  op.kernel = plan.sums() ? kernel_for(call.dtype, call.how.op) : Kernel{};
+  op.rounds = static_cast<std::uint32_t>(known.rounds);
+  op.kernel = known.kernel;
   op.copies_in = op.gated = op.agreed = false;
   op.packed.assign(packed.begin(), packed.end());
   op.pack = std::move(pack);
   op.slot = calls_++ % kMaxInFlight;
-  if (layout_.hosts() > 1) op.hosts = HostPlan(layout_, sums_of(op), op.plan, op.call, choice.route);
+  if (layout_.hosts() > 1) op.hosts = HostPlan(layout_, sums_of(op), op.plan, op.call, known.choice.route);
   recent_[op.slot] = {op.sequence, op.words};
   prepare(op);
   PublishedOp& published = mine_.calls[op.slot];
   for (std::size_t i = 0; i < op.words.size(); ++i)
     published.words[i].store(op.words[i], std::memory_order_relaxed);
   published.place.store(op.places[local(rank_)], std::memory_order_relaxed);
-  if (trace_) trace(op, choice);
+  if (trace_) trace(op, known.choice);
   launched_ += op.rounds;
   moved_ = true;
+  const bool waits = op.waits;
   arrive();
+  if (!waits && reduce()) complete();
   for (Peer* gate : gates_) {
     compare_its_call(*gate);
     place_early(*gate);
   }
   if (layout_.hosts() > 1) exchange();
-  return {launched_, nullptr, call.timeout};
+  return {launched_, nullptr, call.timeout, completed_ == launched_};
 }
 
 /// Says once for each call what was chosen, on the first rank of the machine.
@@ -238,9 +257,10 @@ bool Engine::all_arrived(std::uint32_t round) {
 }
 
 bool Engine::reduce() {
-  if (reduced_ == arrived_ || !all_arrived(reduced_)) return false;
+  if (reduced_ == arrived_) return false;
   Pending& op = op_of(reduced_);
-  if (!op.agreed) agree(op);
+  if (op.waits && !all_arrived(reduced_)) return false;
+  if (op.waits && !op.agreed) agree(op);
   if (op.plan.sums()) {
     sum(op, reduced_ - op.first_round);
   } else {

@@ -49,6 +49,7 @@
 #include "collectives/native/native_group.hpp"
 #include "collectives/native/plan.hpp"
 #include "collectives/native/region.hpp"
+#include "collectives/native/spin_lock.hpp"
 #include "runtime/core/fork_guard.hpp"
 
 namespace troupe::collectives {
@@ -58,6 +59,7 @@ struct Token {
   std::uint32_t rounds = 0;
   std::shared_ptr<const Transfer> transfer;  ///< null: rounds
   Duration timeout{};                        ///< 0: the group's
+  bool complete = false;                     ///< at its launch
 };
 
 class Engine {
@@ -96,7 +98,7 @@ class Engine {
   struct Pending {
     Op call;
     OpWords words{};         ///< of the call
-    std::uint64_t hash = 0;  ///< of the words and the round
+    std::uint32_t hash = 0;  ///< of the words and the round
     Plan plan;
     std::size_t element = 4;  ///< bytes
     std::uint32_t sequence = 0;
@@ -105,6 +107,7 @@ class Engine {
     Kernel kernel;
     bool copies_in = false;             ///< other local ranks read this rank's input from its stage
     bool gated = false;                 ///< a round has to wait for this rank's stage
+    bool waits = true;                  ///< for the others' inputs, before it is reduced
     bool agreed = false;                ///< the local ranks' calls are compared
     HostPlan hosts;                     ///< where there are several
     std::vector<Op> packed;             ///< calls that this one stands for, and
@@ -112,6 +115,16 @@ class Engine {
     std::uint32_t slot = 0;             ///< its published call
     std::vector<std::uint64_t> places;  ///< by local rank: offset of its input in its data + 1, or 0
     bool is(OpKind kind) const { return call.kind == kind; }
+  };
+  /// What follows from a call's words and counts alone, kept for the next one: most are as the one before.
+  struct Known {
+    OpWords words{};
+    std::vector<std::size_t> counts;
+    std::uint64_t hash = 0;
+    Choice choice;
+    Plan plan;
+    std::uint64_t rounds = 0;  ///< 0: nothing is known
+    Kernel kernel;
   };
   /// A frame of a round that this rank has not launched yet.
   struct EarlyFrame {
@@ -192,6 +205,8 @@ class Engine {
   void agree(Pending& op);
   bool agrees_at_a_glance(const Pending& op) const;
   void trace(const Pending& op, const Choice& choice);
+  void ask_for_stage(std::size_t bytes) const;
+  const Known& know(const Op& call);
   Token launch_rounds(const Op& call, std::span<const Op> packed = {},
                       std::unique_ptr<std::byte[]> pack = nullptr);
   static void unpack(const Pending& op);
@@ -295,7 +310,7 @@ class Engine {
   std::thread server_;
   Instant served_at_{0};  ///< when something last moved there
 
-  mutable std::mutex mutex_;
+  SpinLock mutex_;
   std::vector<Tree> trees_;
   std::size_t allocated_bytes_ = 0;
   bool staging_populated_ = false;
@@ -308,6 +323,7 @@ class Engine {
   std::map<int, Peer> neighbours_;        ///< of this host, with which there were messages
   bool told_ = false;                     ///< other machines know of the abort
 
+  Known known_;
   FixedQueue<Pending, kMaxInFlight> ops_;  ///< launched and not complete, oldest first
   std::uint32_t calls_ = 0;                ///< operations launched
   std::uint32_t launched_ = 0;             ///< rounds, as the following

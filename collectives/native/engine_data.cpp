@@ -52,6 +52,12 @@ void Engine::prepare(Pending& op) const {
   // A sum for a root on another host waits in the stage until it is sent. One-shot, a rank would else be
   // ahead of the others' reading by more than there are published calls.
   op.gated = op.copies_in || op.plan.one_shot() || (op.is(OpKind::kReduce) && !is_local(op.call.peer));
+  // One-shot, a rank that others read and that reads nothing, the root of a broadcast, has done its part once
+  // that is in its stage. Those who read compare the calls. But for the first, by which all are known.
+  const bool gives = op.plan.one_shot() && op.copies_in && layout_.hosts() == 1 && op.first_round != 0;
+  op.waits = !gives;
+  for (int from = 0; from < size_ && !op.waits; ++from)
+    op.waits = from != rank_ && op.plan.reads(0, from, rank_).size() != 0;
 }
 
 /// Copies what others of this host will read of a private input to this rank's stage.

@@ -25,12 +25,14 @@ bool Engine::done(const Token& token) const {
 
 bool Engine::wait(const Token& token, Duration limit) {
   struct Counted {
-    explicit Counted(std::atomic<std::uint32_t>& all) : count(all) {
-      count.fetch_add(1, std::memory_order_relaxed);
+    explicit Counted(std::atomic<std::uint32_t>* all) : count(all) {
+      if (count != nullptr) count->fetch_add(1, std::memory_order_relaxed);
     }
-    ~Counted() { count.fetch_sub(1, std::memory_order_relaxed); }
-    std::atomic<std::uint32_t>& count;
-  } const counted(waiting_);
+    ~Counted() {
+      if (count != nullptr) count->fetch_sub(1, std::memory_order_relaxed);
+    }
+    std::atomic<std::uint32_t>* count;
+  } const counted(server_.joinable() ? &waiting_ : nullptr);
   fork_guard_.check("process group");
   const std::lock_guard lock(mutex_);
   return drive(token, limit);

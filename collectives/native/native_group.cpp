@@ -112,6 +112,7 @@ class NativeGroup final : public ProcessGroup {
   }
   std::shared_ptr<Work> launch_one(const Op& op) {
     Token token = engine_->launch(op);
+    if (token.complete && op.kind != OpKind::kAllToAllV) return completed_work();
     std::vector<Token> parts;
     if (op.kind == OpKind::kAllToAllV) parts = engine_->post_parts(op);
     return std::make_shared<NativeWork>(engine_, std::move(token), std::move(parts));

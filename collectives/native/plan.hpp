@@ -8,6 +8,7 @@
 /// a sum adds up all of it for itself.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -69,5 +70,99 @@ class Plan {
   std::size_t chunk_ = 1;  ///< elements of a round
   bool one_shot_ = false;
 };
+
+// Inline: ranks ask this in every round, between two meetings.
+
+inline bool Plan::is_reduction_in_place() const {
+  return kind_ == OpKind::kAllReduceTree || kind_ == OpKind::kAllReduce || kind_ == OpKind::kReduce;
+}
+
+inline bool Plan::sums() const {
+  return is_reduction_in_place() || kind_ == OpKind::kReduceScatter;
+}
+
+inline bool Plan::answers() const {
+  return is_reduction_in_place() && !one_shot_;
+}
+
+inline bool Plan::reads_alike() const {
+  return (one_shot_ && is_reduction_in_place()) || kind_ == OpKind::kBroadcast || kind_ == OpKind::kGather ||
+         kind_ == OpKind::kAllGather;
+}
+
+/// Whether inputs have a part for every rank, side by side.
+inline bool Plan::parts_for_each() const {
+  return kind_ == OpKind::kScatter || kind_ == OpKind::kReduceScatter || kind_ == OpKind::kAllToAll;
+}
+
+inline std::size_t Plan::input_count(int rank) const {
+  if (kind_ == OpKind::kBarrier || (kind_ == OpKind::kScatter && rank != root_)) return 0;
+  return parts_for_each() ? before(ranks_) : count_of(rank);
+}
+
+inline std::size_t Plan::before(int rank) const {
+  const auto r = static_cast<std::size_t>(rank);
+  return before_.empty() ? r * count_ : before_[r];
+}
+
+inline std::size_t Plan::count_of(int rank) const {
+  return before_.empty() ? count_ : before(rank + 1) - before(rank);
+}
+
+inline Slice Plan::part(std::uint32_t round) const {
+  const std::size_t begin = std::min(count_, round * chunk_);
+  return {begin, std::min(count_, begin + chunk_)};
+}
+
+inline Slice Plan::slice_in(std::uint32_t round, int owner) const {
+  const Slice all = part(round);
+  const Slice slice = slice_of(all.size(), element_, owner, ranks_);
+  return {all.begin + slice.begin, all.begin + slice.end};
+}
+
+inline Slice Plan::reads(std::uint32_t round, int from, int to) const {
+  const Slice all = part(round);
+  const std::size_t at = before(to);
+  const auto within = [&](int rank) {  // of a part that may be shorter than others
+    return Slice{std::min(all.begin, count_of(rank)), std::min(all.end, count_of(rank))};
+  };
+  switch (kind_) {
+    case OpKind::kAllReduceTree:
+    case OpKind::kAllReduce:
+    case OpKind::kReduce:
+      if (!one_shot_) return slice_in(round, to);
+      return kind_ == OpKind::kReduce && to != root_ ? Slice{} : all;
+    case OpKind::kBroadcast:
+      return from == root_ && to != root_ ? all : Slice{};
+    case OpKind::kGather:
+      return to == root_ ? all : Slice{};
+    case OpKind::kAllGather:
+      return within(from);
+    case OpKind::kScatter:
+      return from == root_ ? Slice{at + all.begin, at + all.end} : Slice{};
+    case OpKind::kReduceScatter:
+    case OpKind::kAllToAll:
+      return {at + within(to).begin, at + within(to).end};
+    default:
+      return {};
+  }
+}
+
+inline std::size_t Plan::writes(std::uint32_t round, int from) const {
+  const bool side_by_side =
+      kind_ == OpKind::kGather || kind_ == OpKind::kAllGather || kind_ == OpKind::kAllToAll;
+  return part(round).begin + (side_by_side ? before(from) : 0);
+}
+
+inline std::size_t Plan::staged(std::uint32_t round, int from, int to) const {
+  if (parts_for_each()) return static_cast<std::size_t>(to < from ? to : to - 1) * chunk_;
+  if (kind_ == OpKind::kAllGather) return 0;
+  return reads(round, from, to).begin - part(round).begin;
+}
+
+inline Slice Plan::results(std::uint32_t round, int owner, int to) const {
+  if (!answers() || (kind_ == OpKind::kReduce && to != root_)) return {};
+  return slice_in(round, owner);
+}
 
 }  // namespace troupe::collectives

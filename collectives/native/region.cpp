@@ -14,7 +14,7 @@
 namespace troupe::collectives {
 namespace {
 
-constexpr std::uint64_t kLayoutVersion = 5;
+constexpr std::uint64_t kLayoutVersion = 6;
 constexpr std::size_t kGeometryStampAt = kAbortWordBytes;
 constexpr std::size_t kCoresAt = kGeometryStampAt + kCacheLine;
 using Cores = std::array<std::atomic<std::uint64_t>, 1024 / 64>;

@@ -8,10 +8,7 @@
 
 namespace troupe::collectives {
 
-void publish(Progress& progress, std::uint32_t rounds) {
-  // Sequentially consistent against the sleeper's store and load, so that one of the two sees the other.
-  progress.rounds.store(rounds, std::memory_order_seq_cst);
-  if (progress.sleepers.load(std::memory_order_seq_cst) == 0) return;
+void wake_sleepers(Progress& progress) {
   progress.sleepers.store(0, std::memory_order_relaxed);
   futex_wake(progress.rounds, std::numeric_limits<int>::max());
 }

@@ -19,7 +19,7 @@ struct alignas(2 * kCacheLine) Progress {
   std::atomic<std::uint32_t> rounds;
   // Beside the count, so that who reads it has these without another cache miss. Of `arrived` alone:
   std::atomic<std::uint32_t> core;                          ///< on which its rank last was, + 1
-  std::array<std::atomic<std::uint64_t>, 4> calls;          ///< hashes of one-shot calls, by round
+  std::array<std::atomic<std::uint32_t>, 8> calls;          ///< hashes of one-shot calls, by round
   alignas(kCacheLine) std::atomic<std::uint32_t> sleepers;  ///< not 0: somebody sleeps on `rounds`
 };
 
@@ -28,8 +28,15 @@ inline bool is_before(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::int32_t>(a - b) < 0;
 }
 
+void wake_sleepers(Progress& progress);
+
 /// Advances `progress` to `rounds` and wakes who sleeps on it.
-void publish(Progress& progress, std::uint32_t rounds);
+inline void publish(Progress& progress, std::uint32_t rounds) {
+  // No fence between the two, which would wait for the line that others read: who falls asleep in these
+  // nanoseconds, after the system has looked at the word, sleeps to the end of its slice.
+  progress.rounds.store(rounds, std::memory_order_release);
+  if (progress.sleepers.load(std::memory_order_relaxed) != 0) wake_sleepers(progress);
+}
 
 /// Whether `progress` has reached `rounds`.
 inline bool reached(const Progress& progress, std::uint32_t rounds) {

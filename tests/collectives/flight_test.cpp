@@ -181,7 +181,7 @@ TEST_CASE("messages are numbered by direction, partner and tag") {
   const Lonely lonely;
   FlightRecorder recorder(lonely, {.folder = ""});
   const auto launch = [&](OpKind call, int partner, std::uint32_t tag) {
-    recorder.launch({.kind = call, .peer = partner, .tag = tag, .count = 1});
+    recorder.launch({.kind = call, .peer = partner, .tag = tag, .count = 1}, Instant{});
     return recorder.snapshot("asked").operations.back().call.sequence;
   };
   for (std::uint64_t n = 1; n <= 3; ++n) {
@@ -322,7 +322,7 @@ TEST_CASE("of many failures the first leaves the dump, unless dumps are off") {
   const Lonely lonely;
   const std::string path = folder / "group-g1.1/rank-0.flight";
   FlightRecorder recorder(lonely, {.folder = folder.path()});
-  const auto first = recorder.launch({.sequence = 1}), second = recorder.launch({.sequence = 2});
+  const auto first = recorder.launch({.sequence = 1}, {}), second = recorder.launch({.sequence = 2}, {});
   recorder.waiting(first);
   fail(recorder, first, "lost rank 1");
   const Dump dump = read_dump(path).value();
@@ -334,7 +334,7 @@ TEST_CASE("of many failures the first leaves the dump, unless dumps are off") {
   fail(recorder, second, std::string(5000, 'x'));
   fail(recorder, first, "another end");  // it has ended
   recorder.ended(first, 1, Duration(1));
-  recorder.waiting(recorder.launch({.sequence = 3}));
+  recorder.waiting(recorder.launch({.sequence = 3}, {}));
   CHECK_FALSE(std::filesystem::exists(path));
   const auto operations = recorder.snapshot("asked").operations;
   CHECK(operations[0].state == State::kFailed);
@@ -344,7 +344,7 @@ TEST_CASE("of many failures the first leaves the dump, unless dumps are off") {
   CHECK(recorder.dump("asked").value() == path);
 
   FlightRecorder off(lonely, {.group = "off", .dump_on_error = false, .folder = folder.path()});
-  fail(off, off.launch({.sequence = 1}), "lost rank 1");
+  fail(off, off.launch({.sequence = 1}, {}), "lost rank 1");
   CHECK_FALSE(std::filesystem::exists(folder / "off-g1.1"));
 }
 
