@@ -48,7 +48,10 @@ concept Alike =
 /// before. Buffers must not overlap, except in place: in gather and all_gather the input may be this rank's
 /// part of the output, and in scatter and reduce_scatter the output this rank's part of the input. Counts and
 /// dtypes are the same on every rank, and so is the order of operations; a rank that calls something else
-/// aborts the group with an error that names both calls.
+/// aborts the group with an error that names both calls, at the latest four calls later.
+///
+/// An operation is complete on a rank when that one's part is done, as MPI's are: the root of a broadcast may
+/// be through before the others have called it. A barrier is over when all have called it.
 ///
 /// Arguments are checked before anybody takes part: BadInput, or Error with ErrorCode::kLimit, and the group
 /// stays good. A backend that lacks an operation refuses it with BadConfig, which names both.

@@ -42,8 +42,8 @@ class Joined final : public Work {
  public:
   explicit Joined(std::vector<std::shared_ptr<Work>> parts) : parts_(std::move(parts)) {}
 
-  void remember(std::shared_ptr<flight::FlightRecorder> recorder, std::uint64_t first,
-                std::size_t operations, Instant launched_at) override {
+  void remember(std::shared_ptr<flight::FlightRecorder> recorder, std::uint64_t first, std::size_t operations,
+                Instant launched_at) override {
     TROUPE_ASSERT(operations == parts_.size(), "a part an operation");
     for (std::size_t i = 0; i < parts_.size(); ++i) parts_[i]->remember(recorder, first + i, 1, launched_at);
   }

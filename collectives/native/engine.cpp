@@ -133,7 +133,8 @@ void Engine::unpack(const Pending& op) {
 void Engine::ask_for_stage(std::size_t bytes) const {
   constexpr std::size_t kMost = 8 * kCacheLine;  // of a small operation, which does not wait for more
   const std::byte* stage = region_.stage(local(rank_), launched_);
-  for (std::size_t at = 0; at < std::min(bytes, kMost); at += kCacheLine) asm volatile("prefetchw %0" : : "m"(stage[at]));
+  for (std::size_t at = 0; at < std::min(bytes, kMost); at += kCacheLine)
+    asm volatile("prefetchw %0" : : "m"(stage[at]));
 }
 
 const Engine::Known& Engine::know(const Op& call) {
@@ -150,6 +151,7 @@ const Engine::Known& Engine::know(const Op& call) {
   known_.choice = choose_algorithm(call, shape);
   known_.plan = Plan(call, shape, known_.choice.algorithm);
   known_.kernel = known_.plan.sums() ? kernel_for(call.dtype, call.how.op) : Kernel{};
+  learn_partners(known_);
   known_.rounds = known_.plan.rounds();
   return known_;
 }
@@ -163,8 +165,7 @@ Token Engine::launch_rounds(const Op& call, std::span<const Op> packed, std::uni
                  "it takes more than 2^24 rounds of one stage each", "split it"});
   }
   if (known.plan.one_shot()) ask_for_stage(known.plan.input_count(rank_) * element_size(call.dtype));
-  if (ops_.size() == kMaxInFlight - kStages)
-    drive({ops_.front().first_round + ops_.front().rounds, nullptr, {}});
+  if (ops_.size() == kMaxLaunched) drive({ops_.front().first_round + ops_.front().rounds, nullptr, {}});
   Pending& op = ops_.push();
   op.call = call;
   op.words = known.words;
@@ -175,7 +176,8 @@ Token Engine::launch_rounds(const Op& call, std::span<const Op> packed, std::uni
   op.first_round = launched_;
   op.rounds = static_cast<std::uint32_t>(known.rounds);
   op.kernel = known.kernel;
-  op.copies_in = op.gated = op.agreed = false;
+  op.awaits = launched_ == 0 ? locals_ : known.awaits;  // after the first round all are known
+  op.agreed = false;
   op.packed.assign(packed.begin(), packed.end());
   op.pack = std::move(pack);
   op.slot = calls_++ % kMaxInFlight;
@@ -189,9 +191,9 @@ Token Engine::launch_rounds(const Op& call, std::span<const Op> packed, std::uni
   if (trace_) trace(op, known.choice);
   launched_ += op.rounds;
   moved_ = true;
-  const bool waits = op.waits;
+  const bool gives = op.awaits.empty();
   arrive();
-  if (!waits && reduce()) complete();
+  if (gives && reduce()) complete();
   for (Peer* gate : gates_) {
     compare_its_call(*gate);
     place_early(*gate);
@@ -224,11 +226,12 @@ bool Engine::arrive() {
     if (op.gated) {
       // The stage of this round is still in use, or somebody reads what this rank left there.
       if (arrived_ - completed_ >= kStages || !locals_reduced(arrived_ - kStages)) break;
+      compare_unseen(freed_);
       if (!std::exchange(staging_populated_, true)) region_.populate_staging().value();
       if (op.copies_in) stage(op, arrived_ - op.first_round);
     }
     if (op.plan.one_shot() && arrived_ == op.first_round)
-      mine_.arrived.calls[arrived_ % kStages].store(op.hash, std::memory_order_relaxed);
+      mine_.arrived.calls[arrived_ % mine_.arrived.calls.size()].store(op.hash, std::memory_order_relaxed);
     ++arrived_;
   }
   if (arrived_ == before) return false;
@@ -237,17 +240,16 @@ bool Engine::arrive() {
   return true;
 }
 
-bool Engine::locals_arrived(std::uint32_t round) const {
-  return std::all_of(locals_.begin(), locals_.end(),
+bool Engine::have_arrived(const std::vector<int>& ranks, std::uint32_t round) const {
+  return std::all_of(ranks.begin(), ranks.end(),
                      [&](int peer) { return reached(region_.cell(local(peer)).arrived, round + 1); });
 }
 
 /// Whether the input of every rank for this one is there, and this rank has done what others have of it.
-bool Engine::all_arrived(std::uint32_t round) {
-  if (!locals_arrived(round)) return false;
+bool Engine::all_arrived(const Pending& op, std::uint32_t round) {
+  if (!have_arrived(op.awaits, round)) return false;
   if (layout_.hosts() == 1) return true;
   if (!gates_are_past(round)) return false;
-  const Pending& op = op_of(round);
   for (; landed_hosts_ < layout_.hosts(); ++landed_hosts_) {
     const int origin = landed_hosts_;
     if (origin == host_ || !op.hosts.wants(round - op.first_round, origin, host_)) continue;
@@ -259,8 +261,8 @@ bool Engine::all_arrived(std::uint32_t round) {
 bool Engine::reduce() {
   if (reduced_ == arrived_) return false;
   Pending& op = op_of(reduced_);
-  if (op.waits && !all_arrived(reduced_)) return false;
-  if (op.waits && !op.agreed) agree(op);
+  if (!all_arrived(op, reduced_)) return false;
+  if (!op.agreed) agree(op);
   if (op.plan.sums()) {
     sum(op, reduced_ - op.first_round);
   } else {
@@ -271,37 +273,59 @@ bool Engine::reduce() {
   return true;
 }
 
-/// One-shot, all buffers are in stages, and the hashes of the calls are enough. A rank that is ahead has kept
-/// this one's, as it has kept its stage.
-bool Engine::agrees_at_a_glance(const Pending& op) const {
-  return op.plan.one_shot() && std::all_of(locals_.begin(), locals_.end(), [&](int peer) {
-           const auto& calls = region_.cell(local(peer)).arrived.calls;
-           return calls[op.first_round % kStages].load(std::memory_order_relaxed) == op.hash;
-         });
+/// One-shot, all buffers are in stages, and the hashes of the calls are enough. REQUIRES: `peer` has arrived
+/// in the round, and this rank has not reduced the round kStages later: so long who is ahead keeps the hash.
+bool Engine::has_called(int peer, std::uint32_t round, std::uint32_t hash) const {
+  const auto& calls = region_.cell(local(peer)).arrived.calls;
+  return calls[round % calls.size()].load(std::memory_order_relaxed) == hash;
 }
 
-/// Compares the local ranks' calls, and learns where their buffers are.
+OpWords Engine::published(int peer, std::uint32_t slot) const {
+  OpWords words;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    words[i] = region_.cell(local(peer)).calls[slot].words[i].load(std::memory_order_relaxed);
+  return words;
+}
+
+void Engine::fail_mismatch(int peer, std::uint32_t slot, std::uint32_t sequence, const std::string& mine) {
+  fail(AbortKind::kMismatch, "at #" + std::to_string(sequence) + " rank " + std::to_string(rank_) +
+                                 " called " + mine + " and rank " + std::to_string(peer) + " " +
+                                 to_string(published(peer, slot)));
+}
+
+/// Compares the calls before round `until` that were not compared with all. REQUIRES: all local ranks have
+/// arrived in their rounds.
+void Engine::compare_unseen(std::uint32_t until) {
+  for (; !unseen_.empty() && is_before(unseen_.front().round, until); unseen_.pop()) {
+    const Unseen& mine = unseen_.front();
+    for (const int peer : locals_) {
+      if (has_called(peer, mine.round, mine.hash) || published(peer, mine.slot) == mine.words) continue;
+      fail_mismatch(peer, mine.slot, mine.sequence, to_string(mine.words));
+    }
+  }
+}
+
+/// Compares the call with those of the ranks that it waited for, and learns where their buffers are. With the
+/// other ranks' it is compared as soon as a round waits for all, or when arrive() next looks at how far they
+/// are: four rounds later at the latest.
 void Engine::agree(Pending& op) {
   if (op.first_round == 0) crowded_ = locals_.size() > region_.cores();  // all are there
-  op.agreed = agrees_at_a_glance(op);
-  if (op.agreed) return;
-  for (int peer : locals_) {
-    const PublishedOp& theirs = region_.cell(local(peer)).calls[op.slot];
-    OpWords words;
-    for (std::size_t i = 0; i < words.size(); ++i) words[i] = theirs.words[i].load(std::memory_order_relaxed);
-    if (words != op.words) {
-      fail(AbortKind::kMismatch, "at #" + std::to_string(op.sequence) + " rank " + std::to_string(rank_) +
-                                     " called " + to_string(op.call) + " and rank " + std::to_string(peer) +
-                                     " " + to_string(words));
-    }
-    const std::uint64_t place = theirs.place.load(std::memory_order_relaxed);
+  const bool all = op.awaits.size() == locals_.size();
+  if (all) compare_unseen(op.first_round);
+  op.agreed = true;
+  for (const int peer : op.awaits) {
+    if (op.plan.one_shot() && has_called(peer, op.first_round, op.hash)) continue;
+    if (published(peer, op.slot) != op.words) fail_mismatch(peer, op.slot, op.sequence, to_string(op.call));
+    const std::uint64_t place =
+        region_.cell(local(peer)).calls[op.slot].place.load(std::memory_order_relaxed);
     const std::size_t bytes = op.plan.input_count(peer) * op.element;
     if (place != 0 && (place > region_.data_bytes() || bytes > region_.data_bytes() - (place - 1))) {
       fail(AbortKind::kMismatch, "rank " + std::to_string(peer) + " published a buffer outside its memory");
     }
     op.places[local(peer)] = place;
   }
-  op.agreed = true;
+  if (all) return;
+  unseen_.push() = {op.first_round, op.slot, op.hash, op.sequence, op.words};
 }
 
 /// Whether the sums of a round that come from other hosts, or go there, are where they belong.

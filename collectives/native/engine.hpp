@@ -8,7 +8,8 @@
 ///              to its output, or added it up and stored the sum to all who get it
 ///   completed  all have reduced: the result is in place (and copied out, for a private buffer), and nobody
 ///              reads this rank's input any more. One-shot (cost_model.hpp), a rank completes a round once it
-///              has reduced it: what others read of its input is in its stage.
+///              has reduced it: what others read of its input is in its stage. On one host it then waits, too,
+///              only for those that it reads: the root of a broadcast for nobody, the others for the root.
 ///
 /// Between hosts, the gateways (host_layout.hpp) send what the ranks of their host have for those of another
 /// (host_plan.hpp), and store what comes to the region, where a rank adds it up or copies it as it does what
@@ -22,7 +23,7 @@
 /// receives have their own order, by pair of ranks (mailbox.hpp, engine_messages.cpp), and move whenever a
 /// rank waits for anything.
 ///
-/// Thread-safety: a mutex; a thread in wait() keeps it, and leaves within a slice of sleep once the group
+/// Thread-safety: a lock; a thread in wait() keeps it, and leaves within a slice of sleep once the group
 /// aborts.
 #pragma once
 
@@ -107,8 +108,8 @@ class Engine {
     Kernel kernel;
     bool copies_in = false;             ///< other local ranks read this rank's input from its stage
     bool gated = false;                 ///< a round has to wait for this rank's stage
-    bool waits = true;                  ///< for the others' inputs, before it is reduced
-    bool agreed = false;                ///< the local ranks' calls are compared
+    std::vector<int> awaits;            ///< local ranks that have to arrive before a round is reduced
+    bool agreed = false;                ///< their calls are compared
     HostPlan hosts;                     ///< where there are several
     std::vector<Op> packed;             ///< calls that this one stands for, and
     std::unique_ptr<std::byte[]> pack;  ///< its buffer
@@ -123,8 +124,18 @@ class Engine {
     std::uint64_t hash = 0;
     Choice choice;
     Plan plan;
+    std::vector<int> awaits;   ///< as in Pending, but for the first round
+    bool is_read = false;      ///< by other ranks of this host, or for those of others
     std::uint64_t rounds = 0;  ///< 0: nothing is known
     Kernel kernel;
+  };
+  /// A call that was not compared with those of all local ranks, since it did not wait for all.
+  struct Unseen {
+    std::uint32_t round = 0;
+    std::uint32_t slot = 0;
+    std::uint32_t hash = 0;
+    std::uint32_t sequence = 0;
+    OpWords words{};
   };
   /// A frame of a round that this rank has not launched yet.
   struct EarlyFrame {
@@ -183,6 +194,7 @@ class Engine {
   std::vector<std::span<std::byte>> blob(const Pending& op, std::uint32_t round, int origin) const;
   std::vector<std::span<const std::byte>> own_blob(Peer& remote, const Pending& op, std::uint32_t round);
   void prepare(Pending& op) const;
+  void learn_partners(Known& known) const;
   void stage(const Pending& op, std::uint32_t round) const;
   void unstage(const Pending& op, std::uint32_t round) const;
   void sum(const Pending& op, std::uint32_t round);
@@ -195,15 +207,19 @@ class Engine {
   bool arrive();
   bool reduce();
   bool complete();
-  bool locals_arrived(std::uint32_t round) const;
-  bool all_arrived(std::uint32_t round);
+  bool have_arrived(const std::vector<int>& ranks, std::uint32_t round) const;
+  bool all_arrived(const Pending& op, std::uint32_t round);
   bool locals_reduced(std::uint32_t round) const {
     return is_before(round, freed_) || is_before(round, freed());
   }
   bool locals_delivered(std::uint32_t round) const;
   std::uint32_t freed() const;
   void agree(Pending& op);
-  bool agrees_at_a_glance(const Pending& op) const;
+  OpWords published(int peer, std::uint32_t slot) const;
+  [[noreturn]] void fail_mismatch(int peer, std::uint32_t slot, std::uint32_t sequence,
+                                  const std::string& mine);
+  void compare_unseen(std::uint32_t until);
+  bool has_called(int peer, std::uint32_t round, std::uint32_t hash) const;
   void trace(const Pending& op, const Choice& choice);
   void ask_for_stage(std::size_t bytes) const;
   const Known& know(const Op& call);
@@ -217,6 +233,7 @@ class Engine {
   struct Awaited {
     enum What { kArrival, kReduction, kStage } what;
     std::uint32_t round;
+    const std::vector<int>& ranks;  ///< of this host, whose words are waited for
   };
   Awaited awaited() const;
   bool waits_beside(const Token& token) const;
@@ -325,8 +342,9 @@ class Engine {
 
   Known known_;
   FixedQueue<Pending, kMaxInFlight> ops_;  ///< launched and not complete, oldest first
-  std::uint32_t calls_ = 0;                ///< operations launched
-  std::uint32_t launched_ = 0;             ///< rounds, as the following
+  FixedQueue<Unseen, 2 * kStages> unseen_;
+  std::uint32_t calls_ = 0;     ///< operations launched
+  std::uint32_t launched_ = 0;  ///< rounds, as the following
   std::uint32_t arrived_ = 0;
   std::uint32_t reduced_ = 0;
   std::uint32_t completed_ = 0;

@@ -38,6 +38,7 @@ std::byte* Engine::own_output(const Pending& op) const {
 /// Learns where this rank's input is, and whether it has to go through the stage.
 void Engine::prepare(Pending& op) const {
   op.places.assign(locals_.size(), 0);
+  op.copies_in = op.gated = false;
   if (op.is(OpKind::kAllReduceTree)) return;
   const std::size_t bytes = op.plan.input_count(rank_) * op.element;
   const bool placed = !op.plan.one_shot() && op.call.in() != nullptr && bytes != 0 &&
@@ -45,19 +46,26 @@ void Engine::prepare(Pending& op) const {
   if (placed) {
     op.places[local(rank_)] = static_cast<std::uint64_t>(op.call.in() - region_.data(local(rank_))) + 1;
   }
-  // What nobody reads in the first round, nobody reads later. For other hosts any rank of this one may read.
-  for (int to = 0; to < size_ && !placed && !alone() && !op.copies_in; ++to) {
-    op.copies_in = to != rank_ && op.plan.reads(0, rank_, to).size() != 0;
-  }
+  op.copies_in = !placed && known_.is_read;
   // A sum for a root on another host waits in the stage until it is sent. One-shot, a rank would else be
   // ahead of the others' reading by more than there are published calls.
   op.gated = op.copies_in || op.plan.one_shot() || (op.is(OpKind::kReduce) && !is_local(op.call.peer));
-  // One-shot, a rank that others read and that reads nothing, the root of a broadcast, has done its part once
-  // that is in its stage. Those who read compare the calls. But for the first, by which all are known.
-  const bool gives = op.plan.one_shot() && op.copies_in && layout_.hosts() == 1 && op.first_round != 0;
-  op.waits = !gives;
-  for (int from = 0; from < size_ && !op.waits; ++from)
-    op.waits = from != rank_ && op.plan.reads(0, from, rank_).size() != 0;
+}
+
+/// Whether others read what this rank gives, and for whom it waits: one-shot, for those that it reads. A
+/// broadcast's root waits for nobody, the others for the root. Where nobody reads anything, as in a barrier,
+/// all wait for all.
+void Engine::learn_partners(Known& known) const {
+  known.is_read = false;
+  known.awaits.clear();
+  // What nobody reads in the first round, nobody reads later. For other hosts any rank of this one may read.
+  for (int other = 0; other < size_ && !alone(); ++other) {
+    if (other == rank_) continue;
+    known.is_read = known.is_read || known.plan.reads(0, rank_, other).size() != 0;
+    if (known.plan.reads(0, other, rank_).size() != 0) known.awaits.push_back(other);
+  }
+  const bool all = known.awaits.size() + 1 == locals_.size(), none = known.awaits.empty() && !known.is_read;
+  if (!known.plan.one_shot() || layout_.hosts() > 1 || all || none) known.awaits = locals_;
 }
 
 /// Copies what others of this host will read of a private input to this rank's stage.

@@ -27,7 +27,7 @@ Token Engine::post(const Op& call) {
   } else {
     exchange();
   }
-  return {0, made, call.timeout};
+  return {0, made, call.timeout, made->done};
 }
 
 Token Engine::post_any(const Op& call) {

@@ -151,8 +151,8 @@ bool Engine::start_partials(Peer& remote) {
   const std::uint32_t r = round - op.first_round;
   const std::vector<int> origins = op.hosts.origins(r, host_, remote.host);
   for (const int origin : origins) {
-    const bool there =
-        origin == host_ ? is_before(round, arrived_) && locals_arrived(round) : has_landed(op, round, origin);
+    const bool there = origin == host_ ? is_before(round, arrived_) && have_arrived(locals_, round)
+                                       : has_landed(op, round, origin);
     if (!there) return false;
   }
   std::vector<std::span<const std::byte>> pieces;

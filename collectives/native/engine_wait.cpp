@@ -72,18 +72,19 @@ bool Engine::waits_beside(const Token& token) const {
     const int peer = token.transfer->call.peer;
     return peer != kAnyRank && is_local(peer) && is_here(region_.cell(local(peer)));
   }
-  const auto [what, round] = awaited();
-  return std::any_of(locals_.begin(), locals_.end(), [&](int peer) {
+  const Awaited awaits = awaited();
+  return std::any_of(awaits.ranks.begin(), awaits.ranks.end(), [&](int peer) {
     const RankCell& cell = region_.cell(local(peer));
-    return !reached(what == Awaited::kArrival ? cell.arrived : cell.reduced, round + 1) && is_here(cell);
+    const Progress& word = awaits.what == Awaited::kArrival ? cell.arrived : cell.reduced;
+    return !reached(word, awaits.round + 1) && is_here(cell);
   });
 }
 
 /// What keeps this rank's oldest round.
 Engine::Awaited Engine::awaited() const {
-  if (reduced_ != arrived_) return {Awaited::kArrival, reduced_};
-  if (completed_ != reduced_) return {Awaited::kReduction, completed_};
-  return {Awaited::kStage, arrived_ - kStages};
+  if (reduced_ != arrived_) return {Awaited::kArrival, reduced_, op_of(reduced_).awaits};
+  if (completed_ != reduced_) return {Awaited::kReduction, completed_, locals_};
+  return {Awaited::kStage, arrived_ - kStages, locals_};
 }
 
 /// The ranks that this one waits for.
@@ -96,9 +97,9 @@ std::vector<int> Engine::missing(const Token& token) const {
     return ranks;
   }
   if (token.transfer) return {token.transfer->call.peer};
-  const auto [what, round] = awaited();
+  const auto [what, round, awaits] = awaited();
   const bool arrives = what == Awaited::kArrival;
-  for (const int peer : locals_) {
+  for (const int peer : awaits) {
     const RankCell& cell = region_.cell(local(peer));
     const bool delivers = what == Awaited::kReduction && layout_.hosts() > 1 && op_of(round).plan.answers();
     const bool there = reached(arrives ? cell.arrived : cell.reduced, round + 1) &&
@@ -198,7 +199,7 @@ void Engine::sleep(const Token& token) {
     sleep_on_messages(peer);
     return;
   }
-  const auto [what, round] = awaited();
+  const auto [what, round, awaits] = awaited();
   const bool arrives = what == Awaited::kArrival;
   const auto slept = [until = round + 1](Progress& word) {
     const std::uint32_t seen = word.rounds.load(std::memory_order_acquire);
@@ -206,7 +207,7 @@ void Engine::sleep(const Token& token) {
     sleep_on(word, seen, kSleepSlice);
     return true;
   };
-  for (int peer : locals_) {
+  for (int peer : awaits) {
     RankCell& cell = region_.cell(local(peer));
     if (slept(arrives ? cell.arrived : cell.reduced)) return;
   }

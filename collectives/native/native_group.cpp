@@ -112,7 +112,8 @@ class NativeGroup final : public ProcessGroup {
   }
   std::shared_ptr<Work> launch_one(const Op& op) {
     Token token = engine_->launch(op);
-    if (token.complete && op.kind != OpKind::kAllToAllV) return completed_work();
+    const bool has_more = op.kind == OpKind::kAllToAllV || op.kind == OpKind::kRecv;  // parts, a source
+    if (token.complete && !has_more) return completed_work();
     std::vector<Token> parts;
     if (op.kind == OpKind::kAllToAllV) parts = engine_->post_parts(op);
     return std::make_shared<NativeWork>(engine_, std::move(token), std::move(parts));

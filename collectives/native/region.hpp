@@ -34,7 +34,9 @@ namespace troupe::collectives {
 inline constexpr std::size_t kPage = 4096;
 inline constexpr std::size_t kChunkBytes = 256 * 1024;  ///< a chunk of a private buffer on its way through
 inline constexpr unsigned kStages = 4;                  ///< chunks a rank may have on the way
-inline constexpr unsigned kMaxInFlight = 64;            ///< operations launched and not yet complete, a rank
+inline constexpr unsigned kMaxInFlight = 64;            ///< published calls of a rank
+/// Operations launched and not yet complete: others may be two stages' rounds behind and look at their calls.
+inline constexpr unsigned kMaxLaunched = kMaxInFlight - 3 * kStages;
 
 /// A call in shared memory, with where the operation's input lies in the rank's data: offset + 1, or 0 for a
 /// buffer outside the region. Whole once the rank has arrived in the operation's first round. Ranks compare
@@ -58,7 +60,7 @@ struct RankCell {
   alignas(kCacheLine) std::array<PublishedOp, kMaxInFlight> calls;  ///< by the order of launch
 };
 static_assert(sizeof(RankCell) <= kPage);
-static_assert(kStages <= std::tuple_size_v<decltype(Progress::calls)>, "who is ahead keeps its calls");
+static_assert(2 * kStages <= std::tuple_size_v<decltype(Progress::calls)>, "who is ahead keeps its calls");
 
 /// What a gateway (host_layout.hpp) tells the ranks of its host about one connection.
 struct GateCell {

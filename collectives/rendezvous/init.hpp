@@ -1,6 +1,6 @@
 /// Process groups in an ordinary program, under any launcher or none:
 ///
-///   auto group = troupe::collectives::init_process_group("native", "env://");
+///   auto group = troupe::collectives::init_process_group("native");
 ///   auto values = group->allocate<float>(1 << 20);
 ///   group->all_reduce(values)->wait();
 ///
@@ -56,7 +56,8 @@ struct InitOptions {
 /// The group of all ranks. Blocks until every rank has called it, at the same URL and with the same size.
 ///
 /// backend: "native", "nccl", or another that the build has.
-/// url: env://, tcp://HOST:PORT or file:///PATH (rendezvous.hpp has the details).
+/// url: env:// (what torchrun, mpirun and srun set), tcp://HOST:PORT or file:///PATH (rendezvous.hpp has the
+/// details).
 ///
 /// Rank 0 serves the store at which the ranks meet, on a thread, until its last group of this job is
 /// destroyed; then it waits for the others to leave, for at most 2 s. When it dies or leaves before them, the
@@ -66,7 +67,7 @@ struct InitOptions {
 /// Throws BadConfig (wrong or missing options, variables or key), Timeout (which lists the ranks that are
 /// missing), CollectiveAborted (a rank died or gave up meanwhile), Refused (another key, another user's
 /// file), Unavailable (no such host), IoError (a port in use, a path that cannot be written). Thread-safe.
-std::shared_ptr<ProcessGroup> init_process_group(std::string_view backend, std::string_view url,
+std::shared_ptr<ProcessGroup> init_process_group(std::string_view backend, std::string_view url = "env://",
                                                  InitOptions options = {});
 
 }  // namespace troupe::collectives

@@ -16,7 +16,7 @@ std::pair<torch::Tensor, torch::Tensor> batch_of(int step, int rank) {
 int main() {
   try {
     torch::set_num_threads(1);
-    auto group = collectives::init_process_group("native", "env://");
+    auto group = collectives::init_process_group("native");
     torch::manual_seed(7);
     torch::nn::Sequential net(torch::nn::Linear(32, 128), torch::nn::ReLU(), torch::nn::Linear(128, 4));
     train::DistributedDataParallel ddp(net, group);

@@ -241,7 +241,7 @@ TEST_CASE("ranks of a native group that call different things leave dumps which 
     float value[4] = {};
     group.barrier()->wait();
     if (group.rank() == 1) {
-      group.broadcast({.data = value, .count = 4}, 0)->wait();
+      group.reduce({.data = value, .count = 4}, ReduceOp::kSum, 1)->wait();
     } else {
       group.all_reduce({.data = value, .count = 4}, ReduceOp::kSum)->wait();
     }
@@ -253,7 +253,7 @@ TEST_CASE("ranks of a native group that call different things leave dumps which 
   CHECK(reports[0].findings[0].kind == FindingKind::kMismatch);
   CHECK(reports[0].findings[0].ranks == std::vector<int>{1});
   CHECK(contains(text,
-                 "at #2 ranks 0, 2 called all_reduce(sum, 4 x f32) and rank 1 broadcast(4 x f32, root 0)"));
+                 "at #2 ranks 0, 2 called all_reduce(sum, 4 x f32) and rank 1 reduce(sum, 4 x f32, root 1)"));
   CHECK(contains(text, "all ranks agree through #1"));
 }
 

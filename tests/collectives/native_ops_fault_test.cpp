@@ -127,6 +127,28 @@ TEST_CASE("calls that differ in anything are an error on every rank that names b
   }
 }
 
+TEST_CASE("different calls whose ranks wait for none of each other are found four calls later") {
+  // Each gives the other what it does not take: nobody reads, so nobody compares at once.
+  for (const bool meets : {false, true}) {
+    std::atomic<int> calls{0};
+    const auto thrown = run_threads(options_of(2), [&](ProcessGroup& group) {
+      std::vector<float> one(4), all(8);
+      group.barrier()->wait();
+      group.broadcast(one, 0)->wait();
+      group.gather(one, all, 1 - group.rank())->wait();
+      if (meets) group.barrier()->wait();
+      for (int i = 0; i < 1000; ++i, ++calls) group.gather(one, all, 1 - group.rank())->wait();
+    });
+    CAPTURE(meets, thrown[0], thrown[1]);
+    CHECK(calls <= 2 * 4);
+    for (const auto& what : thrown) {
+      CHECK(contains(what, "at #3 rank"));
+      CHECK(contains(what, "gather(4 x f32, root 0)"));
+      CHECK(contains(what, "gather(4 x f32, root 1)"));
+    }
+  }
+}
+
 TEST_CASE("every operation times out with its name and who is missing, under wait and under polling") {
   for (const auto& nodes : kLayouts) {
     for (OpKind kind : kCollectives) {

@@ -3,7 +3,9 @@
 #include "collectives/op.hpp"
 
 #include <array>
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <thread>
 
 #include "collectives/flight/flight_recorder.hpp"
 #include "runtime/core/error.hpp"
@@ -185,4 +187,42 @@ TEST_CASE("a group that was aborted gives no memory") {
     group.allocate_tree(4, DType::kFloat32);
   });
   CHECK_THAT(thrown[0], Catch::Contains("enough"));
+}
+
+TEST_CASE("small: who gives waits for nobody and who takes for those that give, four calls ahead at most") {
+  std::atomic<int> given{0};
+  run(3, {}, [&](ProcessGroup& group) {
+    const int me = group.rank();
+    const auto give = [&](int i) {  // rank 0 to all, and all but rank 2 to rank 2
+      Floats word(3, me == 0 ? static_cast<float>(i) : -1), row(me == 2 ? 9 : 0), mine(3, 7);
+      Floats all(me == 0 ? 9 : 0, static_cast<float>(i)), sum(3, 1);
+      const std::string at = "call " + std::to_string(i);
+      switch (i % 4) {
+        case 0:
+          group.broadcast(word, 0)->wait();
+          return expect(word == Floats(3, static_cast<float>(i)), at);
+        case 1:
+          group.scatter(all, mine, 0)->wait();
+          return expect(mine == Floats(3, static_cast<float>(i)), at);
+        case 2:
+          group.gather(mine, row, 2)->wait();
+          return expect(row == Floats(me == 2 ? 9 : 0, 7), at);
+        default:
+          group.reduce(sum, 2)->wait();
+          return expect(sum == Floats(3, me == 2 ? 3 : 1), at);
+      }
+    };
+    group.barrier()->wait();  // a group's first round waits for all
+    if (me == 2) {
+      while (given < 2) std::this_thread::yield();
+    }
+    for (int i = 0; i < 4; ++i) give(i);
+    Floats word(3);
+    const auto fifth = group.broadcast(word, 0);
+    if (me != 2) {
+      expect(!fifth->wait_for(std::chrono::milliseconds(20)), "five ahead");
+      ++given;
+    }
+    fifth->wait();
+  });
 }
