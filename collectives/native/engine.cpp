@@ -18,6 +18,9 @@ namespace {
 /// goes in whole chunks.
 constexpr std::uint64_t kMaxRounds = 1 << 24;
 
+/// Of a stage, at a launch: small operations do not wait for more.
+constexpr std::size_t kClaimed = 8 * kCacheLine;
+
 }  // namespace
 
 Engine::Engine(NativeGroupOptions options, Region region)
@@ -129,14 +132,6 @@ void Engine::unpack(const Pending& op) {
   }
 }
 
-/// Has the lines fetched that others have read, and that arrive() is about to write.
-void Engine::ask_for_stage(std::size_t bytes) const {
-  constexpr std::size_t kMost = 8 * kCacheLine;  // of a small operation, which does not wait for more
-  const std::byte* stage = region_.stage(local(rank_), launched_);
-  for (std::size_t at = 0; at < std::min(bytes, kMost); at += kCacheLine)
-    asm volatile("prefetchw %0" : : "m"(stage[at]));
-}
-
 const Engine::Known& Engine::know(const Op& call) {
   const OpWords words = encode(call);
   const bool same = known_.rounds != 0 && known_.words[0] == words[0] && known_.words[1] == words[1] &&
@@ -164,7 +159,10 @@ Token Engine::launch_rounds(const Op& call, std::span<const Op> packed, std::uni
     throw_error({ErrorCode::kLimit, "cannot " + to_string(call),
                  "it takes more than 2^24 rounds of one stage each", "split it"});
   }
-  if (known.plan.one_shot()) ask_for_stage(known.plan.input_count(rank_) * element_size(call.dtype));
+  if (known.plan.one_shot()) {  // others have read the lines that arrive() is about to write
+    const std::size_t bytes = known.plan.input_count(rank_) * element_size(call.dtype);
+    claim(region_.stage(local(rank_), launched_), std::min<std::size_t>(bytes, kClaimed));
+  }
   if (ops_.size() == kMaxLaunched) drive({ops_.front().first_round + ops_.front().rounds, nullptr, {}});
   Pending& op = ops_.push();
   op.call = call;

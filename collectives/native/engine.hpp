@@ -8,8 +8,9 @@
 ///              to its output, or added it up and stored the sum to all who get it
 ///   completed  all have reduced: the result is in place (and copied out, for a private buffer), and nobody
 ///              reads this rank's input any more. One-shot (cost_model.hpp), a rank completes a round once it
-///              has reduced it: what others read of its input is in its stage. On one host it then waits, too,
-///              only for those that it reads: the root of a broadcast for nobody, the others for the root.
+///              has reduced it: what others read of its input is in its stage. On one host it then waits,
+///              too, only for those that it reads: the root of a broadcast for nobody, the others for the
+///              root.
 ///
 /// Between hosts, the gateways (host_layout.hpp) send what the ranks of their host have for those of another
 /// (host_plan.hpp), and store what comes to the region, where a rank adds it up or copies it as it does what
@@ -221,7 +222,6 @@ class Engine {
   void compare_unseen(std::uint32_t until);
   bool has_called(int peer, std::uint32_t round, std::uint32_t hash) const;
   void trace(const Pending& op, const Choice& choice);
-  void ask_for_stage(std::size_t bytes) const;
   const Known& know(const Op& call);
   Token launch_rounds(const Op& call, std::span<const Op> packed = {},
                       std::unique_ptr<std::byte[]> pack = nullptr);

@@ -84,7 +84,8 @@ Result<Region> Region::attach(std::shared_ptr<SharedMemory> memory, const Geomet
     return ErrorInfo{ErrorCode::kLimit, "cannot attach to the group's shared region",
                      "it has " + std::to_string(memory == nullptr ? 0 : memory->size()) + " bytes and " +
                          std::to_string(region_bytes(geometry)) + " are needed",
-                     "size it with native_region_bytes()"};
+                     "give every rank the same data_bytes; who makes the region by itself sizes it with "
+                     "native_region_bytes()"};
   }
   if (auto stamped = stamp_region(memory->data(), generation); !stamped) return stamped.error();
   auto& stamp = *reinterpret_cast<std::atomic<std::uint64_t>*>(memory->data() + kGeometryStampAt);
@@ -93,7 +94,7 @@ Result<Region> Region::attach(std::shared_ptr<SharedMemory> memory, const Geomet
   if (!stamp.compare_exchange_strong(found, wanted, std::memory_order_acq_rel) && found != wanted) {
     return ErrorInfo{ErrorCode::kRefused, "refused the group's shared region",
                      "another rank attached with another world size, other local ranks or data bytes",
-                     "give every rank the same NativeGroupOptions"};
+                     "give every rank the same data_bytes, and the same ranks"};
   }
   std::uint32_t unknown = 0;
   const auto cores = static_cast<std::uint32_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));

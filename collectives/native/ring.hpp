@@ -14,6 +14,19 @@ namespace troupe::collectives {
 
 inline constexpr std::size_t kCacheLine = 64;
 
+/// Asks for the lines of [at, at + bytes) to own them. A target is read first and written right after, and
+/// was last written by another core: asking once to write takes half the traffic of asking to read and then
+/// to write. 1.6 times faster for 1 MiB and two ranks, 1.1 times for 25 MiB; streaming stores were slower.
+inline void claim(std::byte* at, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; i += kCacheLine) {
+#if defined(__x86_64__)
+    asm volatile("prefetchw %0" : : "m"(at[i]));  // the builtin gives a read unless all is built for it
+#else
+    __builtin_prefetch(at + i, 1);
+#endif
+  }
+}
+
 /// A count that its rank alone advances, and on which others sleep. It wraps around.
 struct alignas(2 * kCacheLine) Progress {
   std::atomic<std::uint32_t> rounds;

@@ -37,7 +37,7 @@ BackendFactory find_backend(std::string_view name) {
   for (const auto& [known, factory] : factories) names.push_back(known);
   throw BadConfig("there is no backend '" + std::string(name.substr(0, 32)) + "'",
                   "this build has " + listed(names),
-                  "use one of these, or build with the library of the other");
+                  "use one of these, or add another before: gloo by use_gloo(), mpi by use_mpi()");
 }
 
 std::vector<int> numbered_hosts(const std::vector<PeerInfo>& peers) {

@@ -339,7 +339,7 @@ TEST_CASE("a region of another generation or cut otherwise is refused") {
   };
   const auto group = make_native_group(std::move(options[0]));
   CHECK_THROWS_WITH(attach({3, 5}, 2, 1 << 20), Catch::Contains("belongs to generation 3.4 and not to 3.5"));
-  CHECK_THROWS_WITH(attach({3, 4}, 2, 1 << 19), Catch::Contains("same NativeGroupOptions"));
+  CHECK_THROWS_WITH(attach({3, 4}, 2, 1 << 19), Catch::Contains("same data_bytes"));
   CHECK_THROWS_WITH(attach({3, 4}, 2, 1 << 28), Catch::Contains("native_region_bytes"));
   CHECK_THROWS_AS(attach({3, 4}, 0, 1), BadConfig);
   CHECK_NOTHROW(attach({3, 4}, 2, 1 << 20));
