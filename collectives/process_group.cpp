@@ -157,6 +157,7 @@ std::shared_ptr<Work> ProcessGroup::start(std::span<Op> ops) {
 }
 
 void ProcessGroup::abort(const std::string& reason) {
+  fork_guard_.check("process group");
   const std::string before = recorder_ ? abort_reason() : std::string();
   stop(reason.empty() ? "no reason was given" : reason);  // the others wait for this, and for no dump
   if (!recorder_) return;

@@ -224,7 +224,7 @@ bool Engine::arrive() {
     if (op.gated) {
       // The stage of this round is still in use, or somebody reads what this rank left there.
       if (arrived_ - completed_ >= kStages || !locals_reduced(arrived_ - kStages)) break;
-      compare_unseen(freed_);
+      compare_unseen(locals_, freed_);
       if (!std::exchange(staging_populated_, true)) region_.populate_staging().value();
       if (op.copies_in) stage(op, arrived_ - op.first_round);
     }
@@ -271,8 +271,10 @@ bool Engine::reduce() {
   return true;
 }
 
-/// One-shot, all buffers are in stages, and the hashes of the calls are enough. REQUIRES: `peer` has arrived
-/// in the round, and this rank has not reduced the round kStages later: so long who is ahead keeps the hash.
+/// One-shot, all buffers are in stages, and the hashes of the calls are all that counts: where that of this
+/// round is missing, `peer` is in another call, and has perhaps not launched one of this number. REQUIRES: it
+/// has arrived in the round, and this rank has not reduced the round kStages later: so long who is ahead
+/// keeps the hash.
 bool Engine::has_called(int peer, std::uint32_t round, std::uint32_t hash) const {
   const auto& calls = region_.cell(local(peer)).arrived.calls;
   return calls[round % calls.size()].load(std::memory_order_relaxed) == hash;
@@ -291,16 +293,18 @@ void Engine::fail_mismatch(int peer, std::uint32_t slot, std::uint32_t sequence,
                                  to_string(published(peer, slot)));
 }
 
-/// Compares the calls before round `until` that were not compared with all. REQUIRES: all local ranks have
-/// arrived in their rounds.
-void Engine::compare_unseen(std::uint32_t until) {
-  for (; !unseen_.empty() && is_before(unseen_.front().round, until); unseen_.pop()) {
-    const Unseen& mine = unseen_.front();
-    for (const int peer : locals_) {
-      if (has_called(peer, mine.round, mine.hash) || published(peer, mine.slot) == mine.words) continue;
-      fail_mismatch(peer, mine.slot, mine.sequence, to_string(mine.words));
+/// Compares the calls before round `until` that were not compared with all with those of `peers`, which have
+/// arrived in their rounds: the first that differs is the one to name.
+void Engine::compare_unseen(const std::vector<int>& peers, std::uint32_t until) {
+  for (std::size_t i = 0; i < unseen_.size() && is_before(unseen_[i].round, until); ++i) {
+    const Unseen& mine = unseen_[i];
+    for (const int peer : peers) {
+      if (!has_called(peer, mine.round, mine.hash))
+        fail_mismatch(peer, mine.slot, mine.sequence, to_string(mine.words));
     }
   }
+  if (peers.size() != locals_.size()) return;
+  while (!unseen_.empty() && is_before(unseen_.front().round, until)) unseen_.pop();
 }
 
 /// Compares the call with those of the ranks that it waited for, and learns where their buffers are. With the
@@ -309,11 +313,13 @@ void Engine::compare_unseen(std::uint32_t until) {
 void Engine::agree(Pending& op) {
   if (op.first_round == 0) crowded_ = locals_.size() > region_.cores();  // all are there
   const bool all = op.awaits.size() == locals_.size();
-  if (all) compare_unseen(op.first_round);
+  compare_unseen(op.awaits, op.first_round);
   op.agreed = true;
   for (const int peer : op.awaits) {
-    if (op.plan.one_shot() && has_called(peer, op.first_round, op.hash)) continue;
-    if (published(peer, op.slot) != op.words) fail_mismatch(peer, op.slot, op.sequence, to_string(op.call));
+    const bool alike =
+        op.plan.one_shot() ? has_called(peer, op.first_round, op.hash) : published(peer, op.slot) == op.words;
+    if (!alike) fail_mismatch(peer, op.slot, op.sequence, to_string(op.call));
+    if (op.plan.one_shot()) continue;
     const std::uint64_t place =
         region_.cell(local(peer)).calls[op.slot].place.load(std::memory_order_relaxed);
     const std::size_t bytes = op.plan.input_count(peer) * op.element;

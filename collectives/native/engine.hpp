@@ -219,7 +219,7 @@ class Engine {
   OpWords published(int peer, std::uint32_t slot) const;
   [[noreturn]] void fail_mismatch(int peer, std::uint32_t slot, std::uint32_t sequence,
                                   const std::string& mine);
-  void compare_unseen(std::uint32_t until);
+  void compare_unseen(const std::vector<int>& peers, std::uint32_t until);
   bool has_called(int peer, std::uint32_t round, std::uint32_t hash) const;
   void trace(const Pending& op, const Choice& choice);
   const Known& know(const Op& call);

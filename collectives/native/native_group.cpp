@@ -96,17 +96,25 @@ class NativeGroup final : public ProcessGroup {
  private:
   std::shared_ptr<Work> launch(std::span<const Op> operations) override {
     if (operations.size() == 1) return launch_one(operations.front());
-    std::vector<std::shared_ptr<Work>> works;
-    for (std::size_t i = 0; i < operations.size();) {
-      const std::size_t n = packable(operations.subspan(i));
-      if (n <= 1) {
-        works.push_back(launch_one(operations[i++]));
-        continue;
+    std::vector<std::shared_ptr<Work>> works(operations.size());
+    // What goes as one is the same on all ranks, whose messages may differ.
+    std::vector<Op> collectives;
+    std::vector<std::size_t> places;
+    for (std::size_t i = 0; i < operations.size(); ++i) {
+      if (is_message(operations[i].kind)) {
+        works[i] = launch_one(operations[i]);
+      } else {
+        collectives.push_back(operations[i]);
+        places.push_back(i);
       }
+    }
+    const std::span<const Op> all = collectives;
+    for (std::size_t i = 0, n = 0; i < all.size(); i += n) {
+      n = std::max<std::size_t>(1, packable(all.subspan(i)));
       const auto work =
-          std::make_shared<NativeWork>(engine_, engine_->launch_packed(operations.subspan(i, n)));
-      works.insert(works.end(), n, work);
-      i += n;
+          n == 1 ? launch_one(all[i])
+                 : std::make_shared<NativeWork>(engine_, engine_->launch_packed(all.subspan(i, n)));
+      for (std::size_t k = 0; k < n; ++k) works[places[i + k]] = work;
     }
     return joined(std::move(works));
   }

@@ -149,6 +149,34 @@ TEST_CASE("different calls whose ranks wait for none of each other are found fou
   }
 }
 
+TEST_CASE("a call of several rounds in place of a small one gives nobody data of another call") {
+  // Its rounds have no calls of their own: a reader finds there those of 64 calls before, which are alike.
+  for (const int at : {9, 153}) {
+    std::atomic<int> wrong{0};
+    const auto thrown = run_threads(options_of(3), [&](ProcessGroup& group) {
+      std::vector<int> word(16), all(48, 7), much(200000, 77777), rows(group.rank() == 0 ? 600000 : 0);
+      for (int i = 1; i < at + 20; ++i) {
+        if (i == at && group.rank() == 2) {
+          group.gather(much, rows, 0)->wait();
+        } else if (i % 4 == 3) {
+          group.scatter(all, word, 2)->wait();
+          wrong += word == std::vector<int>(16, 7) ? 0 : 1;
+        } else {
+          if (i == at) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          group.broadcast(word, 0)->wait();
+        }
+      }
+    });
+    CAPTURE(at, thrown[0], thrown[1], thrown[2]);
+    CHECK(wrong == 0);
+    for (const auto& what : thrown) {
+      CHECK(contains(what, "at #" + std::to_string(at) + " rank"));
+      CHECK(contains(what, "gather(200000 x i32, root 0)"));
+      CHECK(contains(what, "broadcast(16 x i32, root 0)"));
+    }
+  }
+}
+
 TEST_CASE("every operation times out with its name and who is missing, under wait and under polling") {
   for (const auto& nodes : kLayouts) {
     for (OpKind kind : kCollectives) {

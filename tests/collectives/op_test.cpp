@@ -189,6 +189,22 @@ TEST_CASE("a group that was aborted gives no memory") {
   CHECK_THAT(thrown[0], Catch::Contains("enough"));
 }
 
+TEST_CASE("messages in a batch are each rank's own, and its all_reduces go together all the same") {
+  run(3, {}, [](ProcessGroup& group) {
+    const int me = group.rank(), other = 1 - me;
+    Floats first(22, 1), second(30, 2), mine(5, static_cast<float>(me)), theirs(5);
+    std::vector<Op> ops{Op::all_reduce(buffer_of(std::span(first)), ReduceOp::kSum)};
+    if (me != 2) {
+      ops.push_back(Op::send(buffer_of(std::span(mine)), other));
+      ops.push_back(Op::recv(buffer_of(std::span(theirs)), other));
+    }
+    ops.push_back(Op::all_reduce(buffer_of(std::span(second)), ReduceOp::kSum));
+    group.batch(ops)->wait();
+    expect(first == Floats(22, 3) && second == Floats(30, 6), "sums");
+    expect(me == 2 || theirs == Floats(5, static_cast<float>(other)), "messages");
+  });
+}
+
 TEST_CASE("small: who gives waits for nobody and who takes for those that give, four calls ahead at most") {
   std::atomic<int> given{0};
   run(3, {}, [&](ProcessGroup& group) {
