@@ -94,6 +94,9 @@ int main(int argc, char** argv) {
   try {
     run(options, folder);
     return 0;
+  } catch (const c10::Error& error) {  // what() is followed by a stack of LibTorch's
+    std::fprintf(stderr, "data_parallel: %s\n", error.what_without_backtrace());
+    return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "data_parallel: %s\n", error.what());
     return 1;

@@ -81,6 +81,9 @@ int main(int argc, char** argv) {
     collectives::use_mpi();
     run(backend, url, folder, epochs);
     return 0;
+  } catch (const c10::Error& error) {  // what() is followed by a stack of LibTorch's
+    std::fprintf(stderr, "ddp: %s\n", error.what_without_backtrace());
+    return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "ddp: %s\n", error.what());
     return 1;

@@ -44,6 +44,9 @@ int main() {
       }
     }
     return 0;
+  } catch (const c10::Error& error) {  // what() is followed by a stack of LibTorch's
+    std::fprintf(stderr, "mixed_precision: %s\n", error.what_without_backtrace());
+    return 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "mixed_precision: %s\n", error.what());
     return 1;
