@@ -332,7 +332,7 @@ void NcclDouble::one_gpu() {
 
 void NcclDouble::hang(int p) {
   const std::lock_guard hold(state_->mutex);
-  state_->hanging.insert(p);
+  for (auto& [handle, comm] : state_->comms) comm->hangs = comm->hangs || comm->process == p;
 }
 
 void NcclDouble::begin_capture(int p, Stream stream) {

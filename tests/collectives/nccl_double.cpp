@@ -248,7 +248,10 @@ int launch(DoubleState& s, int p, const std::vector<Queued>& queued) {
   bool hangs = false;
   {
     const std::lock_guard hold(s.mutex);
-    hangs = s.hanging.erase(p) != 0;
+    hangs = comm->hangs;
+    if (hangs) {
+      for (auto& [handle, other] : s.comms) other->hangs = other->hangs && other->process != p;
+    }
     if (!comm->blocking) ++s.threads[p];
   }
   const Inside inside(comm);

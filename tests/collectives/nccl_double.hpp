@@ -49,7 +49,8 @@ class NcclDouble {
   void async_error(int p, int code);
   /// All processes are on one GPU: a communicator of several is refused, unless that is allowed.
   void one_gpu();
-  /// The next kernel of process p does not do its work, and ends when it is aborted.
+  /// The next kernel of process p on a communicator that it has now does not do its work, and ends when it is
+  /// aborted.
   void hang(int p);
 
   /// Captures what goes on the stream from now on, in the global mode, which any thread's cudaEventQuery ends

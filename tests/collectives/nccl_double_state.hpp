@@ -129,6 +129,7 @@ struct DoubleComm {
   std::uint64_t collectives = 0;
   // Guarded by the double's mutex.
   bool revoked = false, finalized = false, ending = false, gone = false;
+  bool hangs = false;               ///< its next kernel does
   int error = 0;                    ///< what its ncclCommGetAsyncError says for good
   std::weak_ptr<DoubleComm> child;  ///< that is being made from it: an abort of this one stops it, too
   std::map<int, double> operators;
@@ -151,7 +152,6 @@ struct DoubleState {
   std::map<std::pair<int, std::string>, Fault> faults;
   std::map<std::pair<int, std::string>, int> calls;
   std::map<int, int> threads;  ///< that the library started for groups of calls, by process
-  std::set<int> hanging;
   bool one_gpu = false;
   std::set<int> shares_gpu;
   std::set<std::shared_ptr<Capture>> captures;  ///< in the global mode, going on
