@@ -15,6 +15,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
+constexpr std::uint32_t kLong = 1u << 30;  ///< ms
+
 /// The store's core with ranks whose connections have the numbers of their ranks.
 struct Ranks {
   StoreCore core{7};
@@ -26,13 +28,13 @@ struct Ranks {
   }
   static StoreClientId client(int rank) { return static_cast<StoreClientId>(rank) + 100; }
   StoreReplies ask(int rank, StoreOp op, const std::string& key, const std::string& value = {},
-                   std::uint32_t wait_ms = kForever, Instant now = 0ns, std::int64_t amount = 0) {
+                   std::uint32_t wait_ms = kLong, Instant now = 0ns, std::int64_t amount = 0) {
     return core.on_request(
         client(rank), rank,
         {.op = op, .id = ++ids, .key = key, .value = value, .amount = amount, .wait_ms = wait_ms}, now);
   }
   StoreReplies enter(int rank, const std::string& key, const std::vector<int>& ranks, bool survivors = false,
-                     std::uint32_t wait_ms = kForever, Instant now = 0ns) {
+                     std::uint32_t wait_ms = kLong, Instant now = 0ns) {
     const Entry entry{.survivors = survivors, .ranks = ranks, .value = "of " + std::to_string(rank)};
     return ask(rank, StoreOp::kEnter, key, encode(entry), wait_ms, now);
   }

@@ -304,13 +304,13 @@ void keys(const fs::path& root) {
 void store_wire(const fs::path& root) {
   using namespace collectives;
   const Corpus requests(root, "store_request");
-  for (int op = 1; op <= static_cast<int>(StoreOp::kForget); ++op) {
+  for (int op = 1; op <= static_cast<int>(StoreOp::kLeave); ++op) {
     requests.add(std::to_string(op), encode(StoreRequest{.op = static_cast<StoreOp>(op),
                                                          .id = 7,
                                                          .key = "group/1.2/key",
                                                          .value = "value",
                                                          .amount = -3,
-                                                         .wait_ms = kForever}));
+                                                         .wait_ms = 60'000}));
   }
   const Corpus responses(root, "store_response");
   for (int status = 1; status <= static_cast<int>(StoreStatus::kDiffers); ++status) {

@@ -38,7 +38,6 @@ std::string Formations::missing(const Formation& formation, std::uint32_t wait_m
 }
 
 void Formations::wait(Place place, int rank, Member& member, std::uint32_t wait_ms, Instant now) {
-  if (wait_ms == kForever) return;
   member.wait_ms = wait_ms;
   member.deadline = now + std::chrono::milliseconds(wait_ms);
   deadlines_.emplace(member.deadline, place->first, rank);

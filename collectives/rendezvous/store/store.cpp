@@ -1,7 +1,6 @@
 #include "collectives/rendezvous/store/store.hpp"
 
 #include <algorithm>
-#include <mutex>
 
 #include "runtime/core/error.hpp"
 
@@ -14,31 +13,7 @@ namespace {
                "see why the rank that sets it did not get there, or raise the timeout"});
 }
 
-class AskingWatch final : public Watch {
- public:
-  AskingWatch(Store& store, std::string key) : store_(store), key_(std::move(key)) {}
-  std::optional<std::string> value() override {
-    const std::lock_guard lock(mutex_);
-    try {
-      if (!value_) value_ = store_.find(key_);
-    } catch (const Unavailable&) {
-      // It is gone, and nothing is heard any more.
-    }
-    return value_;
-  }
-
- private:
-  Store& store_;
-  const std::string key_;
-  std::mutex mutex_;
-  std::optional<std::string> value_;
-};
-
 }  // namespace
-
-std::unique_ptr<Watch> Store::watch(const std::string& key) {
-  return std::make_unique<AskingWatch>(*this, key);
-}
 
 std::string Store::get(const std::string& key, Duration limit) {
   auto value = find(key, limit);

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,15 +18,6 @@ namespace troupe::collectives {
 inline constexpr std::size_t kMaxStoreKeyBytes = 256;
 inline constexpr std::size_t kMaxStoreValueBytes = 64 * 1024;
 inline constexpr std::size_t kMaxStoreBytes = std::size_t{256} << 20;  ///< keys and values together
-
-/// Hears of one key without asking for it again and again.
-class Watch {
- public:
-  virtual ~Watch() = default;
-  /// What the key held when it was first seen to be set; empty until then, and for ever once the store is
-  /// gone. Does not wait. Thread-safe.
-  virtual std::optional<std::string> value() = 0;
-};
 
 class Store {
  public:
@@ -47,9 +37,6 @@ class Store {
   /// Erases every key that begins with `prefix`, which is not empty; returns how many there were. Nobody is
   /// told: who waits for such a key goes on waiting.
   virtual std::int64_t erase(const std::string& prefix) = 0;
-
-  /// Hears of `key` from here on. The store outlives it. One that has nobody to tell it asks at each value().
-  virtual std::unique_ptr<Watch> watch(const std::string& key);
 
   /// As find; throws Timeout, which names the key.
   std::string get(const std::string& key, Duration limit);
@@ -71,7 +58,6 @@ class PrefixStore : public Store {
   }
   std::int64_t add(const std::string& key, std::int64_t by) override { return base_.add(prefix_ + key, by); }
   std::int64_t erase(const std::string& prefix) override { return base_.erase(prefix_ + prefix); }
-  std::unique_ptr<Watch> watch(const std::string& key) override { return base_.watch(prefix_ + key); }
 
  private:
   Store& base_;

@@ -314,40 +314,6 @@ std::int64_t StoreClient::erase(const std::string& prefix) {
   return checked({.op = StoreOp::kErase, .key = prefix}).amount;
 }
 
-class StoreClient::KeyWatch final : public Watch {
- public:
-  KeyWatch(StoreClient& client, const std::string& key)
-      : client_(client), call_(client.begin({.op = StoreOp::kFind, .key = key, .wait_ms = kForever})) {}
-  ~KeyWatch() override {
-    try {
-      if (!value_) (void)client_.begin({.op = StoreOp::kForget, .amount = call_->id_});
-    } catch (const Error&) {
-      // The store is gone, and the wait with it.
-    }
-  }
-  std::optional<std::string> value() override {
-    const std::lock_guard lock(mutex_);
-    try {
-      if (!value_) {
-        if (auto answer = call_->next(Duration::zero())) value_ = std::move(answer->value);
-      }
-    } catch (const Unavailable&) {
-      // It is gone, and nothing is heard any more.
-    }
-    return value_;
-  }
-
- private:
-  StoreClient& client_;
-  std::unique_ptr<Call> call_;
-  std::mutex mutex_;
-  std::optional<std::string> value_;
-};
-
-std::unique_ptr<Watch> StoreClient::watch(const std::string& key) {
-  return std::make_unique<KeyWatch>(*this, key);
-}
-
 StoreResponse StoreClient::join(const std::string& who) {
   return ask({.op = StoreOp::kJoin, .value = who.substr(0, kMaxStoreKeyBytes)}, kAnswerTime);
 }

@@ -42,7 +42,6 @@ class StoreClient final : public Store {
   std::optional<std::string> find(const std::string& key, Duration wait = Duration::zero()) override;
   std::int64_t add(const std::string& key, std::int64_t by) override;
   std::int64_t erase(const std::string& prefix) override;
-  std::unique_ptr<Watch> watch(const std::string& key) override;
 
   /// Speaks for its rank from here on, until leave(); when the connection ends before, the rank is lost. kOk,
   /// kTaken or kOver (store_wire.hpp).
@@ -87,7 +86,6 @@ class StoreClient final : public Store {
   int fd() const { return session_.fd.get(); }
 
  private:
-  class KeyWatch;
   StoreResponse checked(StoreRequest request);
   template <class Done>
   void await(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, Instant until, Done done);

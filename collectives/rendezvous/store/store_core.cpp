@@ -27,7 +27,7 @@ void StoreCore::put(const std::string& key, std::string value, Replies& replies)
 void StoreCore::forget_wait(const WaitId& id) {
   const auto wait = waits_.find(id);
   if (wait == waits_.end()) return;
-  if (wait->second.deadline) deadlines_.erase({*wait->second.deadline, id});
+  deadlines_.erase({wait->second.deadline, id});
   auto& waiting = waiters_[wait->second.key];
   std::erase(waiting, id);
   if (waiting.empty()) waiters_.erase(wait->second.key);
@@ -71,10 +71,8 @@ std::optional<StoreResponse> StoreCore::find(Client client, const StoreRequest& 
   Wait& wait = waits_[id];
   wait.key = request.key;
   waiters_[request.key].push_back(id);
-  if (request.wait_ms != kForever) {
-    wait.deadline = now + std::chrono::milliseconds(request.wait_ms);
-    deadlines_.insert({*wait.deadline, id});
-  }
+  wait.deadline = now + std::chrono::milliseconds(request.wait_ms);
+  deadlines_.insert({wait.deadline, id});
   return std::nullopt;
 }
 
@@ -189,9 +187,6 @@ StoreCore::Replies StoreCore::on_request(Client client, int rank, const StoreReq
       break;
     case StoreOp::kLeave:
       if (speaks(client, rank)) go(rank, false, replies);
-      break;
-    case StoreOp::kForget:
-      forget_wait({client, static_cast<std::uint32_t>(request.amount)});
       break;
   }
   response.id = request.id;

@@ -56,7 +56,7 @@ class StoreCore {
   using WaitId = std::pair<Client, std::uint32_t>;  ///< a request of a client
   struct Wait {
     std::string key;
-    std::optional<Instant> deadline;
+    Instant deadline{};
   };
   struct Member {
     Client client = 0;

@@ -27,14 +27,14 @@ std::string as_text(const std::vector<std::byte>& bytes) {
 
 /// Whether an operation is about a key.
 bool is_keyed(StoreOp op) {
-  return op != StoreOp::kJoin && op != StoreOp::kLeave && op != StoreOp::kForget;
+  return op != StoreOp::kJoin && op != StoreOp::kLeave;
 }
 
 }  // namespace
 
 std::uint32_t wait_ms(Duration wait) {
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(wait).count();
-  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(ms, 0, kForever - 1));
+  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(ms, 0, UINT32_MAX));
 }
 
 std::vector<std::byte> encode(const StoreRequest& request) {
@@ -71,7 +71,7 @@ Result<StoreRequest> decode_request(std::span<const std::byte> body) {
   std::uint8_t op = 0;
   std::uint16_t key_bytes = 0;
   std::uint64_t amount = 0;
-  if (!reader.read(op) || op < 1 || op > static_cast<std::uint8_t>(StoreOp::kForget)) {
+  if (!reader.read(op) || op < 1 || op > static_cast<std::uint8_t>(StoreOp::kLeave)) {
     return malformed("request", "it has no known operation");
   }
   request.op = static_cast<StoreOp>(op);

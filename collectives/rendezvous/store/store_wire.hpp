@@ -27,14 +27,13 @@ enum class StoreOp : std::uint8_t {
   kSetOnce = 2,
   kFind = 3,  ///< waits for the key
   kAdd = 4,
-  kErase = 5,    ///< every key that begins with this one; amount of the response: how many
-  kEnter = 6,    ///< this rank's part in a formation (formations.hpp); value: an Entry; waits for the others
-  kMore = 7,     ///< the values of a formation from the one numbered `amount` on
-  kReady = 8,    ///< this rank has its part of the group; waits for the others
-  kFail = 9,     ///< this rank gives the formation up, or has heard that it failed; value: why
-  kJoin = 10,    ///< this connection speaks for its rank from here on; value: who it is
-  kLeave = 11,   ///< the rank goes, of its own will
-  kForget = 12,  ///< nobody waits for the find with the id `amount` any more
+  kErase = 5,   ///< every key that begins with this one; amount of the response: how many
+  kEnter = 6,   ///< this rank's part in a formation (formations.hpp); value: an Entry; waits for the others
+  kMore = 7,    ///< the values of a formation from the one numbered `amount` on
+  kReady = 8,   ///< this rank has its part of the group; waits for the others
+  kFail = 9,    ///< this rank gives the formation up, or has heard that it failed; value: why
+  kJoin = 10,   ///< this connection speaks for its rank from here on; value: who it is
+  kLeave = 11,  ///< the rank goes, of its own will
 };
 
 struct StoreRequest {
@@ -43,10 +42,9 @@ struct StoreRequest {
   std::string key;
   std::string value;
   std::int64_t amount = 0;
-  std::uint32_t wait_ms = 0;  ///< kForever: as long as the connection lasts
+  std::uint32_t wait_ms = 0;
   bool operator==(const StoreRequest&) const = default;
 };
-inline constexpr std::uint32_t kForever = UINT32_MAX;
 /// StoreRequest::wait_ms of so long.
 std::uint32_t wait_ms(Duration wait);
 
