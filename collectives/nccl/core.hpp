@@ -37,8 +37,8 @@ class Messages;
 /// by the group's watching thread.
 class PendingOp final : public Work {
  public:
-  /// `messages`: what else is noted, which waiting issues; may be null. `on_host`: wait() waits on the host.
-  PendingOp(std::shared_ptr<Core> core, std::shared_ptr<Messages> messages, int at_index, bool waits_on_host);
+  /// `messages`: what else is noted, which waiting issues; may be null.
+  PendingOp(std::shared_ptr<Core> core, std::shared_ptr<Messages> messages, int at_index);
 
   void add(const Op& op);
   /// "all_reduce(sum, 7 x f32) #1 and 2 more".
@@ -60,7 +60,7 @@ class PendingOp final : public Work {
 
   const std::shared_ptr<Core> core_;
   const std::shared_ptr<Messages> messages_;
-  const bool on_host_;
+  bool waits_on_host_ = false;  ///< the result of a barrier is that the host goes on
   // Guarded by the core's lock.
   std::vector<Event> after_;  ///< what was on those streams at its launch
   Event done_ = nullptr;      ///< null: it is not on the stream yet, or has settled

@@ -178,15 +178,12 @@ std::shared_ptr<Work> NcclGroup::message(const Op& op) {
     throw BadConfig("cannot " + std::string(name_of(op.kind)), "the group was made without messages",
                     "set NcclGroupOptions::messages on every rank");
   }
-  return messages_->add(op, options_.host_wait);
+  return messages_->add(op);
 }
 
 std::shared_ptr<Work> NcclGroup::collective(std::span<const Op> ops) {
   if (messages_) messages_->flush();
-  // The result of a barrier is that the host goes on.
-  bool on_host = options_.host_wait;
-  for (const Op& op : ops) on_host = on_host || op.kind == OpKind::kBarrier;
-  const auto pending = std::make_shared<PendingOp>(core_, messages_, kCollectives, on_host);
+  const auto pending = std::make_shared<PendingOp>(core_, messages_, kCollectives);
   for (const Op& op : ops) pending->add(op);
   nccl::launch(*core_, *collectives_, pending, [&] {
     if (call_check_ && !pending->is_captured) call_check_->ride(*core_, pending);

@@ -58,8 +58,6 @@ struct NcclGroupOptions {
   /// before the process makes its first communicator. Sets NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment;
   /// before NCCL 2.30.3 NCCL_HOSTID, so that NCCL takes the ranks for ones on several hosts.
   bool share_gpu = false;
-  /// Work::wait() waits on the host, and so throws whatever went wrong.
-  bool host_wait = false;
   /// An all-gather of 40 bytes a rank rides before every collective and tells the ranks' calls, which are
   /// compared while the GPU goes on: different calls abort the group with an error that names both. Costs
   /// some microseconds a collective. Without it such calls end by the timeout. The same on every rank.

@@ -7,12 +7,12 @@
 
 namespace troupe::collectives::nccl {
 
-PendingOp::PendingOp(std::shared_ptr<Core> core, std::shared_ptr<Messages> messages, int at_index,
-                     bool waits_on_host)
-    : index(at_index), core_(std::move(core)), messages_(std::move(messages)), on_host_(waits_on_host) {}
+PendingOp::PendingOp(std::shared_ptr<Core> core, std::shared_ptr<Messages> messages, int at_index)
+    : index(at_index), core_(std::move(core)), messages_(std::move(messages)) {}
 
 void PendingOp::add(const Op& op) {
   ops.push_back(op);
+  waits_on_host_ = waits_on_host_ || op.kind == OpKind::kBarrier;
   for (const Buffer* buffer : {&op.input, &op.output}) {
     if (buffer->device.kind != DeviceKind::kCuda) continue;  // this rank has none
     if (std::find(joined.begin(), joined.end(), buffer->stream) == joined.end())
@@ -45,7 +45,7 @@ bool PendingOp::advance(Duration limit) {
 }
 
 bool PendingOp::hand_over() {
-  if (on_host_) return false;
+  if (waits_on_host_) return false;
   flush();
   // A stream can wait for what is on another one, and not for what is to be. The group's deadline bounds it.
   for (unsigned turn = 0; !core_->is_armed(*this); ++turn) {
@@ -99,13 +99,11 @@ Messages::~Messages() {
   clear();
 }
 
-std::shared_ptr<Work> Messages::add(const Op& op, bool on_host) {
+std::shared_ptr<Work> Messages::add(const Op& op) {
   core_->check();
   const bool goes_up = (op.peer > core_->facts().caller.rank) == (op.kind == OpKind::kSend);
   Channel& channel = goes_up ? up_ : down_;
-  if (!channel.noted) {
-    channel.noted = std::make_shared<PendingOp>(core_, shared_from_this(), channel.index, on_host);
-  }
+  if (!channel.noted) channel.noted = std::make_shared<PendingOp>(core_, shared_from_this(), channel.index);
   channel.noted->add(op);
   return channel.noted;
 }

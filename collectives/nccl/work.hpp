@@ -25,7 +25,7 @@ class Messages : public std::enable_shared_from_this<Messages> {
   Messages(std::shared_ptr<Core> core, std::shared_ptr<Communicator> up, std::shared_ptr<Communicator> down);
   ~Messages();
   /// The Work of all messages that are issued with this one.
-  std::shared_ptr<Work> add(const Op& op, bool on_host);
+  std::shared_ptr<Work> add(const Op& op);
   /// Issues what was noted, or queues it behind what is being issued. What goes wrong ends its Work. Throws
   /// the group's failure.
   void flush();

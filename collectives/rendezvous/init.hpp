@@ -32,6 +32,10 @@ struct InitOptions {
   /// tests, and slow. The same on every rank, and before the process makes its first communicator of NCCL,
   /// whose environment it sets.
   bool share_gpu = false;
+  /// Of nccl, refused by the others: different calls of the ranks abort the group at once, with an error that
+  /// names both, as those of native always do. Costs some microseconds a collective. Without it such calls
+  /// end by the timeout. The same on every rank.
+  bool compare_calls = false;
   /// What this rank's host is called: ranks with the same text share memory. Empty: it is found out, by the
   /// boot, the network namespace and the user. At most 1024 bytes. Give it where that is the same and memory
   /// cannot be shared.

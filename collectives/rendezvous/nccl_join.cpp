@@ -44,7 +44,8 @@ std::shared_ptr<ProcessGroup> join_nccl_group(const BackendContext& context, con
                            .name = context.group,
                            .generation = context.generation,
                            .timeout = context.options.operation_timeout,
-                           .share_gpu = context.options.share_gpu};
+                           .share_gpu = context.options.share_gpu,
+                           .compare_calls = context.options.compare_calls};
   options.host = join_native_group(context);
   // Over the store, whose waits end once a rank has given up.
   options.exchange = [&](const std::string& mine, const NcclGroupOptions::Answer& answer) {

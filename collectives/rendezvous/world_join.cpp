@@ -58,6 +58,7 @@ void check_options(std::string_view backend, const InitOptions& options) {
   };
   only("device", options.device != -1, "nccl");
   only("share_gpu", options.share_gpu, "nccl");
+  only("compare_calls", options.compare_calls, "nccl");
   only("encrypt_data_plane", options.encrypt_data_plane, "native");
 }
 

@@ -178,6 +178,8 @@ TEST_CASE("an option that the backend would ignore is refused") {
   for (const char* backend : {"native", "gloo", "mpi"}) {
     refused(backend, {.device = 0}, std::string("the backend ") + backend + " has no device");
     refused(backend, {.share_gpu = true}, "leave it out, or use the backend nccl");
+    refused(backend, {.compare_calls = true},
+            std::string("the backend ") + backend + " has no compare_calls");
   }
 }
 

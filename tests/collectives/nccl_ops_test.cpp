@@ -404,18 +404,6 @@ TEST_CASE("nccl: the flight recorder tells what a stream waits for from what is 
   });
 }
 
-TEST_CASE("nccl: host_wait waits on the host") {
-  run_nccl(
-      2,
-      [&](NcclRank& rank) {
-        const Buffer buffer = rank.put(std::vector<std::int32_t>(100, 1));
-        const auto work = rank.group->all_reduce(buffer, ReduceOp::kSum);
-        work->wait();
-        require(work->is_completed(), "wait() is over before the operation");
-      },
-      [](NcclGroupOptions& options) { options.host_wait = true; });
-}
-
 TEST_CASE("nccl: memory of the group, and what it refuses") {
   run_nccl(2, [&](NcclRank& rank) {
     ProcessGroup& group = *rank.group;
