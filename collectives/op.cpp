@@ -151,7 +151,8 @@ Op decode_op(const OpWords& words) {
         .how = Reduction(static_cast<ReduceOp>(words[0] >> 8 & 0xff), (words[0] >> 24 & 1) != 0),
         .peer = static_cast<std::int32_t>(words[0] >> 32),
         .count = words[1]};
-  if (!has_counts(op.kind)) op.how.factor = std::bit_cast<double>(words[2]);
+  const bool is_batch = op.kind == OpKind::kAllReduce && op.peer > 1;  // of parts, whose counts are not there
+  if (!has_counts(op.kind) && !is_batch) op.how.factor = std::bit_cast<double>(words[2]);
   return op;
 }
 

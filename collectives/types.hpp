@@ -101,7 +101,11 @@ constexpr DType dtype_of() {
 template <class T, std::size_t N>
 Buffer buffer_of(std::span<T, N> elements) {
   using U = std::remove_const_t<T>;
-  return {const_cast<U*>(elements.data()), elements.size(), dtype_of<U>(), {}, nullptr};
+  U* data = const_cast<U*>(elements.data());
+  // Others write here from now on. At -O1 GCC 12 does not see that the address leaves by the call, and goes
+  // on with the old value of a variable (tests/collectives/local_buffers_test.cpp).
+  asm volatile("" : "+r"(data) : : "memory");
+  return {data, elements.size(), dtype_of<U>(), {}, nullptr};
 }
 
 inline constexpr std::array<std::string_view, 17> kDTypeNames{"f64", "f32",    "f16",    "bf16", "i8",  "i16",

@@ -39,7 +39,7 @@ class Work {
   bool is_completed() { return drive(Duration::zero()); }
   /// What wait() throws; null while the operation goes on, and when it succeeded.
   std::exception_ptr exception() { return is_completed() ? thrown_ : nullptr; }
-  /// Of a receive from any rank, once it is complete: whose message it took. Otherwise -1.
+  /// Of a receive, once it is complete: whose message it took. Otherwise -1.
   virtual int source() const { return -1; }
   /// From its launch until this rank saw it complete; empty before, and in a group without a flight recorder
   /// (flight/flight_recorder.hpp), which takes no time.

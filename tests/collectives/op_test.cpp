@@ -242,3 +242,12 @@ TEST_CASE("small: who gives waits for nobody and who takes for those that give, 
     fifth->wait();
   });
 }
+
+TEST_CASE("a batch in one call of another rank is told without a factor that it does not have") {
+  Op batch = Op::all_reduce({nullptr, 3, DType::kInt32, {}, nullptr}, ReduceOp::kSum);
+  batch.count = 3;
+  batch.counts = {1, 1, 1};
+  batch.peer = 3;
+  CHECK_THAT(to_string(encode(batch)),
+             Catch::Contains("3 calls of a batch in one") && !Catch::Contains(" by "));
+}
