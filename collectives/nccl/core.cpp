@@ -21,6 +21,15 @@ std::exception_ptr abandoned() {
       {ErrorCode::kAborted, "an operation was abandoned", "its group was destroyed", "wait for it before"}));
 }
 
+/// What NCCL reports of any of them; empty: nothing. What it failed at may look like what is done.
+std::string error_of(const Communicators& communicators) {
+  for (const auto& communicator : communicators) {
+    std::string error = communicator->async_error();
+    if (!error.empty()) return error;
+  }
+  return {};
+}
+
 }  // namespace
 
 Core::Core(Facts facts) : facts_(std::move(facts)) {}
@@ -72,15 +81,24 @@ void Core::check() {
 }
 
 std::string Core::abort_reason() {
+  std::string reason = reason_heard();
+  if (!reason.empty()) return reason;
+  Communicators communicators;
+  {
+    const std::lock_guard hold(mutex_);
+    communicators = communicators_;
+  }
+  const std::string error = error_of(communicators);
+  if (error.empty()) return {};
+  fail(AbortKind::kPeerLost, error);
+  return reason_heard();
+}
+
+std::string Core::reason_heard() {
   {
     const std::lock_guard hold(mutex_);
     if (failure_) return reason_;
   }
-  return reason_heard();
-}
-
-/// The first reason that anybody gave, which fails this rank too; empty while there is none.
-std::string Core::reason_heard() {
   std::optional<AbortReason> heard;
   try {
     heard = facts_.board->read();
@@ -310,7 +328,7 @@ Core::Seen Core::look(PendingOp& pending, std::string& wrong) {
 
 bool Core::settle(PendingOp& pending) {
   std::string wrong;
-  bool compared = false;
+  AbortKind kind = AbortKind::kMemberDied;
   {
     const std::lock_guard hold(mutex_);
     if (pending.is_settled()) return true;
@@ -320,16 +338,20 @@ bool Core::settle(PendingOp& pending) {
       end(pending, nullptr);
       return true;
     }
-    compared = pending.compared_ != nullptr;
+    if (pending.compared_ != nullptr) kind = AbortKind::kMismatch;
     const Seen seen = look(pending, wrong);
     if (seen == Seen::kNo) return false;
     if (seen == Seen::kDone) {
+      kind = AbortKind::kPeerLost;
+      wrong = error_of(communicators_);
+    }
+    if (wrong.empty()) {
       end(pending, nullptr);
       forget(pending);
       return true;
     }
   }
-  fail(compared ? AbortKind::kMismatch : AbortKind::kMemberDied, wrong);
+  fail(kind, wrong);
   return true;
 }
 
@@ -381,19 +403,13 @@ void Core::watch() {
 }
 
 void Core::tick() {
-  if (!reason_heard().empty()) return;
-  std::vector<std::shared_ptr<Communicator>> communicators;
+  if (!abort_reason().empty()) return;
   std::vector<std::shared_ptr<PendingOp>> pending;
   {
     const std::lock_guard hold(mutex_);
-    communicators = communicators_;
     // Who is at a capture joins what is captured to its streams, which could be over by the time we did.
     std::copy_if(pending_.begin(), pending_.end(), std::back_inserter(pending),
                  [](const auto& op) { return !op->is_captured; });
-  }
-  for (const auto& communicator : communicators) {
-    const std::string error = communicator->async_error();
-    if (!error.empty()) return fail(AbortKind::kPeerLost, error);
   }
   std::array<bool, kCommunicators> waiting{};  // within a communicator they end in order
   for (const auto& op : pending) {

@@ -101,7 +101,11 @@ class Core {
   /// Returns once a failed group's communicators are stopped, which takes bounded time. An operation throws
   /// before that.
   void await_stopped();
+  /// Why it failed, on whichever rank, or what NCCL reports by now, which fails it; empty: it is good.
   std::string abort_reason();
+  /// The first reason that a rank gave, which fails this one, too; empty while there is none. At an end NCCL
+  /// is not asked: ranks that were faster may have gone.
+  std::string reason_heard();
 
   /// Watches an operation from now on; notes what is on the streams of its buffers. Throws the group's
   /// failure.
@@ -119,7 +123,8 @@ class Core {
   /// Makes the streams of its buffers wait for it.
   void hand_over(const PendingOp& pending);
 
-  /// Whether the operation has ended, well or not. Looks at the device.
+  /// Whether the operation has ended, well or not. Looks at the device. One that is done on it has failed if
+  /// NCCL reports an error by then: what it gave up and what it did look alike.
   bool settle(PendingOp& pending);
   /// Polls settle until it is true, for no longer than `limit`.
   bool settle_within(PendingOp& pending, Duration limit);
@@ -139,7 +144,6 @@ class Core {
   void stop_communicators(std::unique_lock<std::mutex>& hold);
   void tick();
   void check_deadlines();
-  std::string reason_heard();
   void set_failure(const AbortReason& reason, bool mine);
   CudaCode query(Event event) const;
   void hand_over_locked(const PendingOp& pending);

@@ -56,7 +56,7 @@ void NcclGroup::end() {
   } catch (const std::exception& e) {
     log(LogLevel::kInfo, std::string("a group ends with operations that did not: ") + e.what());
   }
-  (void)core_->abort_reason();  // hears of what the others said last
+  (void)core_->reason_heard();  // hears of what the others said last
   core_->leave();
   if (messages_) messages_->clear();
   const bool failed = core_->failed();
@@ -65,7 +65,7 @@ void NcclGroup::end() {
     synchronize();  // nothing may run in memory that is given back
   }
   free_allocations();
-  if (!failed) close_all(communicators_, options_.timeout, [&] { return !core_->abort_reason().empty(); });
+  if (!failed) close_all(communicators_, options_.timeout, [&] { return !core_->reason_heard().empty(); });
   exact_.reset();
   call_check_.reset();
   barrier_memory_.reset();

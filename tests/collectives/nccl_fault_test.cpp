@@ -6,7 +6,9 @@
 #include <future>
 #include <thread>
 
+#include "collectives/nccl/core.hpp"
 #include "collectives/nccl/errors.hpp"
+#include "collectives/nccl/work.hpp"
 #include "tests/collectives/nccl_ranks.hpp"
 
 using namespace troupe;
@@ -127,6 +129,43 @@ TEST_CASE("nccl: an asynchronous error of NCCL reaches both ranks as what it is"
   for (const auto& what : thrown) {
     CHECK_THAT(what, Contains("rank 1") && Contains("code 6"));
   }
+}
+
+TEST_CASE("nccl: an operation that is done on the device has failed if NCCL reports an error by then") {
+  const bool reported = GENERATE(false, true);
+  NcclDouble library;
+  const nccl::Caller caller{&library.api(0), 0};
+  {
+    const auto core = std::make_shared<nccl::Core>(nccl::Core::Facts{
+        caller, 0, "one", {1, 1}, 30s, make_word_board(nullptr, {1, 1})});  // nobody watches
+    const auto communicator = std::make_shared<nccl::Communicator>(caller);
+    nccl::UniqueId id{};
+    REQUIRE(library.api(0).nccl.ncclGetUniqueId(&id) == nccl::kNcclSuccess);
+    communicator->init({30s, [] {}}, 1, 0, id);
+    core->adopt(communicator);
+    const auto pending = std::make_shared<nccl::PendingOp>(core, nullptr, nccl::kCollectives);
+    nccl::launch(*core, *communicator, pending, [] {});
+    if (reported) library.async_error(0, 6);
+    CHECK(core->settle_within(*pending, 30s));
+    if (reported) {
+      CHECK_THROWS_WITH(pending->wait(), Contains("ncclCommGetAsyncError on rank 0") && Contains("code 6"));
+    } else {
+      CHECK_NOTHROW(pending->wait());
+    }
+    nccl::abort_all({communicator});
+  }
+  check_double(library);
+}
+
+TEST_CASE("nccl: the reason of an abort is what NCCL reports by then") {
+  NcclCluster cluster;
+  const auto thrown = failing(cluster, [](NcclRank& rank) {
+    reduce(rank);
+    if (rank.p == 0) return;
+    rank.cluster.library.async_error(1, 6);
+    throw std::runtime_error(rank.group->abort_reason());
+  });
+  CHECK_THAT(thrown[1], Contains("ncclCommGetAsyncError on rank 1") && Contains("code 6"));
 }
 
 TEST_CASE("nccl: a rank that never comes ends by the timeout, which names the call and the rank") {
