@@ -104,8 +104,10 @@ install_packages() {
   fi
   say "Installing from the system's packages: $missing"
   $sudo apt-get update -qq || fail "apt-get update failed: see above"
-  $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing ||
-    fail "apt-get could not install: $missing"
+  # Several hundred packages come with them: their lines are shown if it fails. Another apt is given two minutes to end.
+  mkdir -p build
+  $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq -o DPkg::Lock::Timeout=120 --no-install-recommends \
+    $missing >build/packages.log 2>&1 || { cat build/packages.log >&2 && fail "apt-get could not install: $missing"; }
 }
 
 # wheel_says EXPRESSION: of Python, without importing torch, which takes seconds.
