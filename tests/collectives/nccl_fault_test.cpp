@@ -16,13 +16,14 @@ using namespace troupe::collectives;
 using namespace troupe::collectives::testing;
 using namespace std::chrono_literals;
 using Catch::Contains;
+using Catch::Equals;
 
 namespace {
 
 /// Runs two ranks that are to fail, and returns what each threw; the double sees no misuse and no leak.
 std::vector<std::string> failing(NcclCluster& cluster, const NcclBody& body,
                                  const std::function<void(NcclGroupOptions&)>& adjust = nullptr) {
-  const auto thrown = run_nccl_threads(cluster, 2, body, adjust);
+  auto thrown = run_nccl_threads(cluster, 2, body, adjust);
   check_double(cluster.library);
   return thrown;
 }
@@ -113,7 +114,7 @@ TEST_CASE("nccl: several ranks on one GPU: set up when asked, else refused with 
     const auto thrown =
         failing(cluster, reduce, [&](NcclGroupOptions& options) { options.share_gpu = asked; });
     for (const auto& what : thrown) {
-      if (asked) CHECK(what == "");
+      if (asked) CHECK_THAT(what, Equals(""));
       if (!asked) CHECK_THAT(what, Contains("NCCL_MULTI_RANK_GPU_ENABLE"));
     }
   }
@@ -331,7 +332,7 @@ TEST_CASE("nccl: counts of an all_to_all that do not fit, compared: an error, lo
       },
       [](NcclGroupOptions& options) { options.compare_calls = true; });
   for (const auto& what : thrown) {
-    if (fit) CHECK(what == "");
+    if (fit) CHECK_THAT(what, Equals(""));
     if (!fit) CHECK_THAT(what, Contains("other counts than they take") && Contains("all_to_all"));
   }
 }
