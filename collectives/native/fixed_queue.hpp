@@ -23,8 +23,7 @@ class FixedQueue {
   }
   /// REQUIRES: not empty.
   void pop() {
-    first_ = (first_ + 1) % N;
-    --size_;
+    first_ = --size_ == 0 ? 0 : (first_ + 1) % N;
   }
 
  private:
