@@ -257,7 +257,9 @@ std::span<std::byte> Mailbox::begin(const FrameHeader& header) {
     }
     case FrameKind::kPayload: {
       const auto at = cleared_.find(header.sequence);
-      if (at == cleared_.end() || bytes == 0 || bytes > at->second->bytes - at->second->moved) break;
+      if (at == cleared_.end()) break;
+      const std::uint64_t left = at->second->bytes - at->second->moved;  // none of an empty message
+      if (bytes > left || (bytes == 0 && left != 0)) break;
       target_ = at->second;
       return {target_->data + target_->moved, bytes};
     }
