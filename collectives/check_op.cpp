@@ -15,7 +15,7 @@ class Checks {
   Checks(const Op& op, const GroupFacts& group) : op_(op), group_(group) {}
 
   void run() const {
-    if (op_.timeout < Duration::zero()) refuse("its timeout is negative", "give a positive one, or 0");
+    if (op_.timeout < Duration::zero()) refuse("its timeout is negative", "give a positive one; 0 stands for the group's");
     if (op_.kind == OpKind::kBarrier) return;
     if (has_root(op_.kind)) rank("root");
     if (is_message(op_.kind)) rank(op_.kind == OpKind::kSend ? "to" : "from");

@@ -106,7 +106,7 @@ struct Op {
   static Op barrier() { return {}; }
   static Op send(const Buffer& buffer, int to, std::uint32_t tag = 0);
   static Op recv(const Buffer& buffer, int from, std::uint32_t tag = 0);
-  /// The same with a timeout of its own, for ProcessGroup::batch. REQUIRES: limit > 0.
+  /// The same with a timeout of its own, for ProcessGroup::batch; 0: the group's.
   Op within(Duration limit) const {
     Op op = *this;
     op.timeout = limit;

@@ -22,8 +22,9 @@ FrameHeader control(FrameKind kind, std::uint32_t sequence) {
 std::shared_ptr<Transfer> start(const Op& call, std::size_t in_flight) {
   if (in_flight >= kMaxMessages)
     refuse(call, std::to_string(kMaxMessages) +
-                     (call.peer == kAnyRank ? " receives from any rank" : " sends and receives") +
-                     " are in flight");
+                     (call.peer == kAnyRank
+                          ? " receives from any rank are in flight"
+                          : " sends and receives are in flight with rank " + std::to_string(call.peer)));
   auto made = std::make_shared<Transfer>();
   made->call = call;
   made->data = static_cast<std::byte*>(call.kind == OpKind::kSend ? call.input.data : call.output.data);

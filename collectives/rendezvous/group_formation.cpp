@@ -29,6 +29,8 @@ void GroupFormation::throw_failure(const StoreResponse& failure) const {
       throw_error({ErrorCode::kTimeout, purpose_, failure.value,
                    survivors_ ? "call rebuild() on every rank that lives, or end it"
                               : "start every rank, with the same address and size, or raise the timeout"});
+    case FormationFailure::kDiffers:
+      throw BadConfig(purpose_, failure.value, "give every rank the same list, in the same order of calls");
     case FormationFailure::kGaveUp:
       break;
   }
@@ -43,13 +45,6 @@ GroupFormation::Entered GroupFormation::enter(const Entry& mine, Duration limit)
   if (!answer) {
     throw_error({ErrorCode::kTimeout, purpose_, "the store does not answer",
                  "see why the rank that serves it is stuck"});
-  }
-  if (answer->status == StoreStatus::kDiffers) {
-    const auto first = decode_entry(answer->value).value();
-    throw BadConfig(purpose_,
-                    "this rank called it with other ranks than who came first: with " +
-                        name_ranks(mine.ranks) + ", and not with " + name_ranks(first.ranks),
-                    "give every rank the same list, in the same order of calls");
   }
   if (answer->status == StoreStatus::kBad && mine.survivors) {
     throw_error({ErrorCode::kRefused, purpose_, "the others take this rank for dead",

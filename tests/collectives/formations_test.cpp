@@ -142,15 +142,36 @@ TEST_CASE("a rank that gives up, goes or is late ends a formation for all, those
 }
 
 TEST_CASE("ranks that call with different lists are told both, and nobody gets a group") {
-  Ranks ranks(3);
-  ranks.enter(0, "a/", {0, 1});
-  const auto told = ranks.enter(1, "a/", {0, 1, 2});
-  REQUIRE(told.size() == 2);
-  CHECK(told[0].response.status == StoreStatus::kDiffers);
-  CHECK(decode_entry(told[0].response.value).value().ranks == std::vector<int>{0, 1});
-  CHECK(told[1].to == Ranks::client(0));
-  CHECK(told[1].response.status == StoreStatus::kFailed);
-  CHECK(ranks.core.formations().size() == 0);
+  const auto differ = [](const StoreReply& told, int rank, const std::string& why) {
+    CHECK(told.to == Ranks::client(rank));
+    CHECK(told.response.status == StoreStatus::kFailed);
+    CHECK(told.response.amount == static_cast<std::int64_t>(FormationFailure::kDiffers));
+    CHECK(told.response.value == why);
+  };
+  {
+    Ranks ranks(3);
+    ranks.enter(0, "a/", {0, 1});
+    const auto told = ranks.enter(1, "a/", {0, 1, 2});
+    const std::string why = "rank 1 called it with ranks 0-2, and rank 0 before with ranks 0, 1";
+    REQUIRE(told.size() == 2);
+    differ(told[0], 1, why);
+    differ(told[1], 0, why);
+    const auto late = ranks.enter(2, "a/", {0, 1, 2});  // on the other list alone
+    REQUIRE(late.size() == 1);
+    differ(late[0], 2, "rank 2 called it with ranks 0-2, and rank 0 before with ranks 0, 1");
+    CHECK(ranks.core.formations().size() == 0);
+  }
+  {  // Two lists that have no rank in common: who comes last is not left waiting for one that was refused.
+    Ranks ranks(4);
+    ranks.enter(2, "a/", {2, 3});
+    CHECK(ranks.enter(1, "a/", {0, 1}).size() == 2);
+    CHECK(ranks.enter(3, "a/", {2, 3}).at(0).response.status == StoreStatus::kFailed);
+    CHECK(ranks.core.formations().size() == 1);
+    const auto late = ranks.enter(0, "a/", {0, 1});
+    REQUIRE(late.size() == 1);
+    differ(late[0], 0, "rank 0 called it with ranks 0, 1, and rank 2 before with ranks 2, 3");
+    CHECK(ranks.core.formations().size() == 0);
+  }
 }
 
 TEST_CASE("survivors are those that come when each of the others is gone") {

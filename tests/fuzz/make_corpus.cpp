@@ -313,7 +313,7 @@ void store_wire(const fs::path& root) {
                                                          .wait_ms = 60'000}));
   }
   const Corpus responses(root, "store_response");
-  for (int status = 1; status <= static_cast<int>(StoreStatus::kDiffers); ++status) {
+  for (int status = 1; status <= static_cast<int>(StoreStatus::kFailed); ++status) {
     responses.add(std::to_string(status),
                   encode(StoreResponse{
                       .id = 7, .status = static_cast<StoreStatus>(status), .amount = -3, .value = "value"}));

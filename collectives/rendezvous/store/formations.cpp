@@ -59,8 +59,9 @@ void Formations::end(Place place) {
 }
 
 /// Who comes first says who the members are.
-void Formations::take_list(Place place, const Entry& entry, StoreReplies& replies) {
+void Formations::take_list(Place place, int first, const Entry& entry, StoreReplies& replies) {
   Formation& formation = place->second;
+  formation.first = first;
   formation.ranks = entry.ranks;
   formation.survivors = entry.survivors;
   const Departure* gone = nullptr;
@@ -81,20 +82,11 @@ void Formations::enter(const From& from, const StoreRequest& request, const Entr
                        StoreReplies& replies) {
   const auto place = formations_.try_emplace(request.key).first;
   Formation& formation = place->second;
-  if (formation.ranks.empty()) take_list(place, entry, replies);
+  if (formation.ranks.empty()) take_list(place, from.rank, entry, replies);
+  if (entry.ranks != formation.ranks || entry.survivors != formation.survivors)
+    return differ(place, from, request, entry, replies);
   const auto found = formation.members.find(from.rank);
-  const bool awaited = found != formation.members.end() && found->second.state == State::kAway;
-  if (entry.ranks != formation.ranks || entry.survivors != formation.survivors) {
-    replies.push_back({from.client,
-                       {request.id, StoreStatus::kDiffers, 0,
-                        encode(Entry{.survivors = formation.survivors, .ranks = formation.ranks})}});
-    if (awaited) leave(place, from.rank, found->second);
-    end_with(place, FormationFailure::kGaveUp,
-             "rank " + std::to_string(from.rank) + " called it with other ranks than who came first",
-             replies);
-    return look(place, replies);
-  }
-  if (!awaited) {
+  if (found == formation.members.end() || found->second.state != State::kAway) {
     replies.push_back({from.client, {request.id, StoreStatus::kBad}});
     return look(place, replies);
   }
@@ -110,6 +102,27 @@ void Formations::enter(const From& from, const StoreRequest& request, const Entr
   member.value = entry.value;
   bytes_ += member.value.size();
   wait(place, from.rank, member, request.wait_ms, now);
+  look(place, replies);
+}
+
+/// There will be no group, of this list or the first. Those that are on this one alone are told, too, when
+/// they come: nobody else would wait for them.
+void Formations::differ(Place place, const From& from, const StoreRequest& request, const Entry& entry,
+                        StoreReplies& replies) {
+  Formation& formation = place->second;
+  for (const int rank : entry.ranks) {
+    if (!gone_.contains(rank)) formation.members.try_emplace(rank);
+  }
+  const std::string why = "rank " + std::to_string(from.rank) + " called it with " + name_ranks(entry.ranks) +
+                          ", and rank " + std::to_string(formation.first) + " before with " +
+                          name_ranks(formation.ranks);
+  replies.push_back(
+      {from.client,
+       {request.id, StoreStatus::kFailed, static_cast<std::int64_t>(FormationFailure::kDiffers), why}});
+  const auto found = formation.members.find(from.rank);
+  if (found != formation.members.end() && found->second.state == State::kAway)
+    leave(place, from.rank, found->second);
+  end_with(place, FormationFailure::kDiffers, why, replies);
   look(place, replies);
 }
 

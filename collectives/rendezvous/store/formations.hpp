@@ -4,8 +4,8 @@
 ///   enter   a rank says who the members are and leaves a value. When all are there, each gets all values and
 ///           a number that no other formation has.
 ///   ready   a rank has its part. When all are ready the group is formed, and each is told.
-///   fail    a rank could not. So does one that dies, leaves or is too late: all are told why, at once, and
-///           those that come later when they come.
+///   fail    a rank could not. So does one that dies, leaves, is too late or names other members: all are
+///           told why, at once, and those that come later when they come.
 ///
 /// Of survivors (rebuild), the members are those of the list that are there once each of the others is known
 /// to be gone.
@@ -50,6 +50,7 @@ enum class FormationFailure : std::uint8_t {
   kGaveUp = 0,   ///< a rank could not
   kGone = 1,     ///< a rank died or left
   kTimeout = 2,  ///< ranks did not come
+  kDiffers = 3,  ///< ranks entered with different lists
 };
 
 /// Not thread-safe.
@@ -103,12 +104,15 @@ class Formations {
     bool gathered = false;
     std::uint32_t number = 0;
     std::vector<int> ranks;         ///< the list; empty: nobody came yet
-    std::map<int, Member> members;  ///< those of the list that are not gone
+    int first = 0;                  ///< whose list it is
+    std::map<int, Member> members;  ///< those of the list that are not gone; of all lists that came
     std::optional<std::pair<FormationFailure, std::string>> failure;
   };
   using Place = std::map<std::string, Formation>::iterator;
 
-  void take_list(Place place, const Entry& entry, StoreReplies& replies);
+  void take_list(Place place, int first, const Entry& entry, StoreReplies& replies);
+  void differ(Place place, const From& from, const StoreRequest& request, const Entry& entry,
+              StoreReplies& replies);
   void wait(Place place, int rank, Member& member, std::uint32_t wait_ms, Instant now);
   void stop_waiting(Place place, int rank, Member& member);
   void leave(Place place, int rank, Member& member);

@@ -93,7 +93,7 @@ Result<StoreResponse> decode_response(std::span<const std::byte> body) {
   std::uint8_t status = 0;
   std::uint64_t amount = 0;
   if (!reader.read(response.id) || !reader.read(status) || status < 1 ||
-      status > static_cast<std::uint8_t>(StoreStatus::kDiffers)) {
+      status > static_cast<std::uint8_t>(StoreStatus::kFailed)) {
     return malformed("response", "it has no known status");
   }
   if (!reader.read(amount) || !read_value(reader, response.value)) {

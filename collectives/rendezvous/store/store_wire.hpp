@@ -50,16 +50,15 @@ std::uint32_t wait_ms(Duration wait);
 
 enum class StoreStatus : std::uint8_t {
   kOk = 1,
-  kAbsent = 2,    ///< find: nobody set it in time; kMore, kReady, kFail: there is no such formation
-  kTaken = 3,     ///< join: another process speaks for this rank; value: who
-  kOver = 4,      ///< join: the rank was here and left, or died
-  kLimit = 5,     ///< the store is full, or this client waits for too much
-  kBad = 6,       ///< add: the value is no number; others: it makes no sense
-  kClosing = 7,   ///< the store closes
-  kLeft = 8,      ///< a rank (amount) left; value: who it was
-  kLost = 9,      ///< a rank died
-  kFailed = 10,   ///< the formation came to nothing; amount: FormationFailure; value: why
-  kDiffers = 11,  ///< enter: another rank entered with another list; value: the Entry of that list alone
+  kAbsent = 2,   ///< find: nobody set it in time; kMore, kReady, kFail: there is no such formation
+  kTaken = 3,    ///< join: another process speaks for this rank; value: who
+  kOver = 4,     ///< join: the rank was here and left, or died
+  kLimit = 5,    ///< the store is full, or this client waits for too much
+  kBad = 6,      ///< add: the value is no number; others: it makes no sense
+  kClosing = 7,  ///< the store closes
+  kLeft = 8,     ///< a rank (amount) left; value: who it was
+  kLost = 9,     ///< a rank died
+  kFailed = 10,  ///< the formation came to nothing; amount: FormationFailure; value: why
 };
 
 struct StoreResponse {
