@@ -132,64 +132,63 @@ void Engine::unpack(const Pending& op) {
   }
 }
 
-const Engine::Known& Engine::know(const Op& call) {
+const std::shared_ptr<const Engine::Known>& Engine::know(const Op& call) {
   const OpWords words = encode(call);
-  const bool same = known_.rounds != 0 && known_.words[0] == words[0] && known_.words[1] == words[1] &&
-                    known_.words[2] == words[2];
-  if (same && known_.counts == call.counts) return known_;
+  const bool opens = launched_ == 0;
+  const bool same = known_ && known_->opens == opens && known_->words[0] == words[0] &&
+                    known_->words[1] == words[1] && known_->words[2] == words[2];
+  if (same && known_->counts == call.counts) return known_;
   const Shape shape = shape_of(call);
-  known_.rounds = 0;  // should something throw
-  known_.words = words;
-  known_.counts = call.counts;
-  known_.hash = 0;
-  for (const std::uint64_t word : words) known_.hash = mix(known_.hash, word);
-  known_.choice = choose_algorithm(call, shape);
-  known_.plan = Plan(call, shape, known_.choice.algorithm);
-  known_.kernel = known_.plan.sums() ? kernel_for(call.dtype, call.how.op) : Kernel{};
-  learn_partners(known_);
-  known_.rounds = known_.plan.rounds();
-  return known_;
+  auto made = std::make_shared<Known>();
+  made->words = words;
+  made->counts = call.counts;
+  made->opens = opens;
+  for (const std::uint64_t word : words) made->hash = mix(made->hash, word);
+  made->choice = choose_algorithm(call, shape);
+  made->plan = Plan(call, shape, made->choice.algorithm);
+  made->rounds = made->plan.rounds();
+  made->element = element_size(call.dtype);
+  if (made->plan.sums()) made->kernel = kernel_for(call.dtype, call.how.op);
+  learn_partners(*made);
+  return known_ = std::move(made);
 }
 
 Token Engine::launch_rounds(const Op& call, std::span<const Op> packed, std::unique_ptr<std::byte[]> pack) {
   const std::lock_guard lock(mutex_);
   throw_if_aborted();
-  const Known& known = know(call);
+  const std::shared_ptr<const Known>& same = know(call);
+  const Known& known = *same;
   if (known.rounds > kMaxRounds) {
     throw_error({ErrorCode::kLimit, "cannot " + to_string(call),
                  "it takes more than 2^24 rounds of one stage each", "split it"});
   }
-  if (known.plan.one_shot()) {  // others have read the lines that arrive() is about to write
-    const std::size_t bytes = known.plan.input_count(rank_) * element_size(call.dtype);
+  if (known.plan.one_shot() && known.is_read) {  // others have read the lines that arrive() is about to write
+    const std::size_t bytes = known.plan.input_count(rank_) * known.element;
     claim(region_.stage(local(rank_), launched_), std::min<std::size_t>(bytes, kClaimed));
   }
   if (ops_.size() == kMaxLaunched) drive({ops_.front().first_round + ops_.front().rounds, nullptr, {}});
   Pending& op = ops_.push();
   op.call = call;
-  op.words = known.words;
+  if (op.known != same) op.known = same;  // a count that cores share is left alone
   op.hash = static_cast<std::uint32_t>(mix(known.hash, launched_));
-  op.plan = known.plan;
-  op.element = element_size(call.dtype);
   op.sequence = static_cast<std::uint32_t>(call.sequence);
   op.first_round = launched_;
   op.rounds = static_cast<std::uint32_t>(known.rounds);
-  op.kernel = known.kernel;
-  op.awaits = launched_ == 0 ? locals_ : known.awaits;  // after the first round all are known
   op.agreed = false;
   op.packed.assign(packed.begin(), packed.end());
   op.pack = std::move(pack);
   op.slot = calls_++ % kMaxInFlight;
-  if (layout_.hosts() > 1) op.hosts = HostPlan(layout_, sums_of(op), op.plan, op.call, known.choice.route);
-  recent_[op.slot] = {op.sequence, op.words};
+  if (layout_.hosts() > 1) op.hosts = HostPlan(layout_, sums_of(op), op.plan(), op.call, known.choice.route);
+  recent_[op.slot] = {op.sequence, op.words()};
   prepare(op);
   PublishedOp& published = mine_.calls[op.slot];
-  for (std::size_t i = 0; i < op.words.size(); ++i)
-    published.words[i].store(op.words[i], std::memory_order_relaxed);
+  for (std::size_t i = 0; i < op.words().size(); ++i)
+    published.words[i].store(op.words()[i], std::memory_order_relaxed);
   published.place.store(op.places[local(rank_)], std::memory_order_relaxed);
   if (trace_) trace(op, known.choice);
   launched_ += op.rounds;
   moved_ = true;
-  const bool gives = op.awaits.empty();
+  const bool gives = op.known->awaits.empty();
   arrive();
   if (gives && reduce()) complete();
   for (Peer* gate : gates_) {
@@ -202,7 +201,7 @@ Token Engine::launch_rounds(const Op& call, std::span<const Op> packed, std::uni
 
 /// Says once for each call what was chosen, on the first rank of the machine.
 void Engine::trace(const Pending& op, const Choice& choice) {
-  if (rank_ != locals_.front() || !traced_.insert(op.words).second) return;
+  if (rank_ != locals_.front() || !traced_.insert(op.words()).second) return;
   std::fprintf(stderr, "troupe: rank %d of %d: %s: %s\n", rank_, size_, numbered(op.call).c_str(),
                to_string(choice).c_str());
 }
@@ -228,7 +227,7 @@ bool Engine::arrive() {
       if (!std::exchange(staging_populated_, true)) region_.populate_staging().value();
       if (op.copies_in) stage(op, arrived_ - op.first_round);
     }
-    if (op.plan.one_shot() && arrived_ == op.first_round)
+    if (op.plan().one_shot() && arrived_ == op.first_round)
       mine_.arrived.calls[arrived_ % mine_.arrived.calls.size()].store(op.hash, std::memory_order_relaxed);
     ++arrived_;
   }
@@ -245,7 +244,7 @@ bool Engine::have_arrived(const std::vector<int>& ranks, std::uint32_t round) co
 
 /// Whether the input of every rank for this one is there, and this rank has done what others have of it.
 bool Engine::all_arrived(const Pending& op, std::uint32_t round) {
-  if (!have_arrived(op.awaits, round)) return false;
+  if (!have_arrived(op.known->awaits, round)) return false;
   if (layout_.hosts() == 1) return true;
   if (!gates_are_past(round)) return false;
   for (; landed_hosts_ < layout_.hosts(); ++landed_hosts_) {
@@ -261,7 +260,7 @@ bool Engine::reduce() {
   Pending& op = op_of(reduced_);
   if (!all_arrived(op, reduced_)) return false;
   if (!op.agreed) agree(op);
-  if (op.plan.sums()) {
+  if (op.plan().sums()) {
     sum(op, reduced_ - op.first_round);
   } else {
     copy(op, reduced_ - op.first_round);
@@ -312,24 +311,24 @@ void Engine::compare_unseen(const std::vector<int>& peers, std::uint32_t until) 
 /// are: four rounds later at the latest.
 void Engine::agree(Pending& op) {
   if (op.first_round == 0) crowded_ = locals_.size() > region_.cores();  // all are there
-  const bool all = op.awaits.size() == locals_.size();
-  compare_unseen(op.awaits, op.first_round);
+  const bool all = op.known->awaits.size() == locals_.size();
+  compare_unseen(op.known->awaits, op.first_round);
   op.agreed = true;
-  for (const int peer : op.awaits) {
-    const bool alike =
-        op.plan.one_shot() ? has_called(peer, op.first_round, op.hash) : published(peer, op.slot) == op.words;
+  for (const int peer : op.known->awaits) {
+    const bool alike = op.plan().one_shot() ? has_called(peer, op.first_round, op.hash)
+                                            : published(peer, op.slot) == op.words();
     if (!alike) fail_mismatch(peer, op.slot, op.sequence, to_string(op.call));
-    if (op.plan.one_shot()) continue;
+    if (op.plan().one_shot()) continue;
     const std::uint64_t place =
         region_.cell(local(peer)).calls[op.slot].place.load(std::memory_order_relaxed);
-    const std::size_t bytes = op.plan.input_count(peer) * op.element;
+    const std::size_t bytes = op.plan().input_count(peer) * op.element();
     if (place != 0 && (place > region_.data_bytes() || bytes > region_.data_bytes() - (place - 1))) {
       fail(AbortKind::kMismatch, "rank " + std::to_string(peer) + " published a buffer outside its memory");
     }
     op.places[local(peer)] = place;
   }
   if (all) return;
-  unseen_.push() = {op.first_round, op.slot, op.hash, op.sequence, op.words};
+  unseen_.push() = {op.first_round, op.slot, op.hash, op.sequence, op.words()};
 }
 
 /// Whether the sums of a round that come from other hosts, or go there, are where they belong.
@@ -351,9 +350,9 @@ std::uint32_t Engine::freed() const {
 bool Engine::complete() {
   if (completed_ == reduced_) return false;
   Pending& op = op_of(completed_);
-  if (!op.plan.one_shot() && !locals_reduced(completed_)) return false;
-  if (layout_.hosts() > 1 && op.plan.answers() && !locals_delivered(completed_)) return false;
-  if (op.plan.answers()) unstage(op, completed_ - op.first_round);
+  if (!op.plan().one_shot() && !locals_reduced(completed_)) return false;
+  if (layout_.hosts() > 1 && op.plan().answers() && !locals_delivered(completed_)) return false;
+  if (op.plan().answers()) unstage(op, completed_ - op.first_round);
   ++completed_;
   if (completed_ == op.first_round + op.rounds) {
     unpack(op);

@@ -97,38 +97,39 @@ class Engine {
     std::size_t offset = 0;  ///< of slot 0 in each rank's data
     std::size_t slot_bytes = 0;
   };
+  /// What follows from a call's words and counts alone. Most calls are as the one before, and have the same.
+  struct Known {
+    OpWords words{};
+    std::vector<std::size_t> counts;
+    bool opens = false;  ///< it is of a group's first call
+    std::uint64_t hash = 0;
+    Choice choice;
+    Plan plan;
+    std::uint64_t rounds = 1;
+    std::size_t element = 4;  ///< bytes
+    Kernel kernel;
+    std::vector<int> awaits;  ///< local ranks that have to arrive before a round is reduced
+    bool is_read = false;     ///< by other ranks of this host, or for those of others
+  };
   struct Pending {
     Op call;
-    OpWords words{};         ///< of the call
+    std::shared_ptr<const Known> known;
     std::uint32_t hash = 0;  ///< of the words and the round
-    Plan plan;
-    std::size_t element = 4;  ///< bytes
     std::uint32_t sequence = 0;
     std::uint32_t first_round = 0;
     std::uint32_t rounds = 1;
-    Kernel kernel;
     bool copies_in = false;             ///< other local ranks read this rank's input from its stage
     bool gated = false;                 ///< a round has to wait for this rank's stage
-    std::vector<int> awaits;            ///< local ranks that have to arrive before a round is reduced
-    bool agreed = false;                ///< their calls are compared
+    bool agreed = false;                ///< the calls of those that it awaits are compared
     HostPlan hosts;                     ///< where there are several
     std::vector<Op> packed;             ///< calls that this one stands for, and
     std::unique_ptr<std::byte[]> pack;  ///< its buffer
     std::uint32_t slot = 0;             ///< its published call
     std::vector<std::uint64_t> places;  ///< by local rank: offset of its input in its data + 1, or 0
     bool is(OpKind kind) const { return call.kind == kind; }
-  };
-  /// What follows from a call's words and counts alone, kept for the next one: most are as the one before.
-  struct Known {
-    OpWords words{};
-    std::vector<std::size_t> counts;
-    std::uint64_t hash = 0;
-    Choice choice;
-    Plan plan;
-    std::vector<int> awaits;   ///< as in Pending, but for the first round
-    bool is_read = false;      ///< by other ranks of this host, or for those of others
-    std::uint64_t rounds = 0;  ///< 0: nothing is known
-    Kernel kernel;
+    const Plan& plan() const { return known->plan; }
+    const OpWords& words() const { return known->words; }
+    std::size_t element() const { return known->element; }
   };
   /// A call that was not compared with those of all local ranks, since it did not wait for all.
   struct Unseen {
@@ -222,7 +223,7 @@ class Engine {
   void compare_unseen(const std::vector<int>& peers, std::uint32_t until);
   bool has_called(int peer, std::uint32_t round, std::uint32_t hash) const;
   void trace(const Pending& op, const Choice& choice);
-  const Known& know(const Op& call);
+  const std::shared_ptr<const Known>& know(const Op& call);
   Token launch_rounds(const Op& call, std::span<const Op> packed = {},
                       std::unique_ptr<std::byte[]> pack = nullptr);
   static void unpack(const Pending& op);
@@ -340,7 +341,7 @@ class Engine {
   std::map<int, Peer> neighbours_;        ///< of this host, with which there were messages
   bool told_ = false;                     ///< other machines know of the abort
 
-  Known known_;
+  std::shared_ptr<const Known> known_;     ///< of the last call; null before the first
   FixedQueue<Pending, kMaxInFlight> ops_;  ///< launched and not complete, oldest first
   FixedQueue<Unseen, 2 * kStages> unseen_;
   std::uint32_t calls_ = 0;     ///< operations launched

@@ -40,16 +40,16 @@ void Engine::prepare(Pending& op) const {
   op.places.assign(locals_.size(), 0);
   op.copies_in = op.gated = false;
   if (op.is(OpKind::kAllReduceTree)) return;
-  const std::size_t bytes = op.plan.input_count(rank_) * op.element;
-  const bool placed = !op.plan.one_shot() && op.call.in() != nullptr && bytes != 0 &&
+  const std::size_t bytes = op.plan().input_count(rank_) * op.element();
+  const bool placed = !op.plan().one_shot() && op.call.in() != nullptr && bytes != 0 &&
                       region_.holds(local(rank_), op.call.in(), bytes);
   if (placed) {
     op.places[local(rank_)] = static_cast<std::uint64_t>(op.call.in() - region_.data(local(rank_))) + 1;
   }
-  op.copies_in = !placed && known_.is_read;
+  op.copies_in = !placed && op.known->is_read;
   // A sum for a root on another host waits in the stage until it is sent. One-shot, a rank would else be
   // ahead of the others' reading by more than there are published calls.
-  op.gated = op.copies_in || op.plan.one_shot() || (op.is(OpKind::kReduce) && !is_local(op.call.peer));
+  op.gated = op.copies_in || op.plan().one_shot() || (op.is(OpKind::kReduce) && !is_local(op.call.peer));
 }
 
 /// Whether others read what this rank gives, and for whom it waits: one-shot, for those that it reads. A
@@ -65,7 +65,8 @@ void Engine::learn_partners(Known& known) const {
     if (known.plan.reads(0, other, rank_).size() != 0) known.awaits.push_back(other);
   }
   const bool all = known.awaits.size() + 1 == locals_.size(), none = known.awaits.empty() && !known.is_read;
-  if (!known.plan.one_shot() || layout_.hosts() > 1 || all || none) known.awaits = locals_;
+  // After the first call every rank knows that all are there.
+  if (!known.plan.one_shot() || layout_.hosts() > 1 || all || none || known.opens) known.awaits = locals_;
 }
 
 /// Copies what others of this host will read of a private input to this rank's stage.
@@ -73,11 +74,11 @@ void Engine::stage(const Pending& op, std::uint32_t round) const {
   std::byte* to = region_.stage(local(rank_), op.first_round + round);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    const Slice wanted = op.plan.reads(round, rank_, peer);
+    const Slice wanted = op.plan().reads(round, rank_, peer);
     if (wanted.size() == 0) continue;
-    std::memcpy(to + op.plan.staged(round, rank_, peer) * op.element,
-                op.call.in() + wanted.begin * op.element, wanted.size() * op.element);
-    if (op.plan.reads_alike()) return;
+    std::memcpy(to + op.plan().staged(round, rank_, peer) * op.element(),
+                op.call.in() + wanted.begin * op.element(), wanted.size() * op.element());
+    if (op.plan().reads_alike()) return;
   }
 }
 
@@ -85,14 +86,14 @@ void Engine::stage(const Pending& op, std::uint32_t round) const {
 void Engine::unstage(const Pending& op, std::uint32_t round) const {
   if (op.is(OpKind::kAllReduceTree) || op.places[local(rank_)] != 0) return;
   const std::byte* from = region_.stage(local(rank_), op.first_round + round);
-  const std::size_t begin = op.plan.part(round).begin;
+  const std::size_t begin = op.plan().part(round).begin;
   for (int owner = 0; owner < size_; ++owner) {
-    const Slice sums = op.plan.results(round, owner, rank_);
+    const Slice sums = op.plan().results(round, owner, rank_);
     const int storer =
         is_local(owner) ? owner : layout_.gateway_in(host_, layout_.host_of(owner), op.first_round + round);
     if (storer == rank_ || sums.size() == 0) continue;
-    std::memcpy(op.call.out() + sums.begin * op.element, from + (sums.begin - begin) * op.element,
-                sums.size() * op.element);
+    std::memcpy(op.call.out() + sums.begin * op.element(), from + (sums.begin - begin) * op.element(),
+                sums.size() * op.element());
   }
 }
 
@@ -100,12 +101,13 @@ void Engine::unstage(const Pending& op, std::uint32_t round) const {
 /// rank of another host. REQUIRES: that is something, and `from` has arrived.
 const std::byte* Engine::source(const Pending& op, std::uint32_t round, int from, int to,
                                 std::size_t partial) const {
-  const Slice wanted = op.plan.reads(round, from, to);
-  const std::size_t begin = wanted.begin * op.element;
+  const Slice wanted = op.plan().reads(round, from, to);
+  const std::size_t begin = wanted.begin * op.element();
   if (from == rank_) return own_input(op, partial) + begin;
   if (op.is(OpKind::kAllReduceTree)) return slot(op, from, partial) + begin;
   if (op.places[local(from)] != 0) return region_.data(local(from)) + (op.places[local(from)] - 1) + begin;
-  return region_.stage(local(from), op.first_round + round) + op.plan.staged(round, from, to) * op.element;
+  return region_.stage(local(from), op.first_round + round) +
+         op.plan().staged(round, from, to) * op.element();
 }
 
 /// What this rank reads of the input of `from`, a rank of another host. REQUIRES: it has landed.
@@ -118,14 +120,14 @@ const std::byte* Engine::landed_part(const Pending& op, std::uint32_t round, int
 /// Where the blob of another host goes: to the landing, or to the output where only this rank copies it.
 std::vector<std::span<std::byte>> Engine::blob(const Pending& op, std::uint32_t round, int origin) const {
   std::vector<std::span<std::byte>> pieces;
-  if (!alone() || op.plan.sums() || !op.hosts.wants(round, origin, host_)) {
+  if (!alone() || op.plan().sums() || !op.hosts.wants(round, origin, host_)) {
     pieces.emplace_back(region_.landing(origin, op.first_round + round),
                         op.hosts.blob_bytes(round, origin, host_));
     return pieces;
   }
   for (const int from : layout_.members(origin)) {
-    const std::size_t bytes = op.plan.reads(round, from, rank_).size() * op.element;
-    if (bytes != 0) pieces.emplace_back(op.call.out() + op.plan.writes(round, from) * op.element, bytes);
+    const std::size_t bytes = op.plan().reads(round, from, rank_).size() * op.element();
+    if (bytes != 0) pieces.emplace_back(op.call.out() + op.plan().writes(round, from) * op.element(), bytes);
   }
   return pieces;
 }
@@ -144,8 +146,8 @@ std::vector<std::span<const std::byte>> Engine::own_blob(Peer& remote, const Pen
       continue;
     }
     for (const int from : locals_) {
-      const std::size_t part = op.plan.reads(round, from, to).size() * op.element;
-      const std::size_t parts = op.plan.sums() ? partials_of(op, from) : 1;
+      const std::size_t part = op.plan().reads(round, from, to).size() * op.element();
+      const std::size_t parts = op.plan().sums() ? partials_of(op, from) : 1;
       for (std::size_t p = 0; p < parts && part != 0; ++p) {
         pieces.emplace_back(source(op, round, from, to, p), part);
       }
@@ -157,27 +159,28 @@ std::vector<std::span<const std::byte>> Engine::own_blob(Peer& remote, const Pen
 
 /// Where the sum of `owner` is stored for local rank `to`.
 std::byte* Engine::target(const Pending& op, std::uint32_t round, int owner, int to) const {
-  const std::size_t begin = op.plan.results(round, owner, to).begin;
-  if (to == rank_) return own_output(op) + begin * op.element;
-  if (op.is(OpKind::kAllReduceTree)) return slot(op, to, 0) + begin * op.element;
+  const std::size_t begin = op.plan().results(round, owner, to).begin;
+  if (to == rank_) return own_output(op) + begin * op.element();
+  if (op.is(OpKind::kAllReduceTree)) return slot(op, to, 0) + begin * op.element();
   if (op.places[local(to)] != 0) {
-    return region_.data(local(to)) + (op.places[local(to)] - 1) + begin * op.element;
+    return region_.data(local(to)) + (op.places[local(to)] - 1) + begin * op.element();
   }
-  return region_.stage(local(to), op.first_round + round) + (begin - op.plan.part(round).begin) * op.element;
+  return region_.stage(local(to), op.first_round + round) +
+         (begin - op.plan().part(round).begin) * op.element();
 }
 
 /// Where the sum of `owner`, a rank of this host, lies for other hosts: where it is stored for this rank, or,
 /// if this one gets none, in the owner's part of its own stage, which nobody else reads.
 std::byte* Engine::own_sum(const Pending& op, std::uint32_t round, int owner) const {
-  const Slice sum = op.plan.results(round, owner, rank_);
+  const Slice sum = op.plan().results(round, owner, rank_);
   const bool placed = op.is(OpKind::kAllReduceTree) || op.places[local(rank_)] != 0;
   if (sum.size() != 0 && (owner == rank_ || placed)) return target(op, round, owner, rank_);
-  const std::size_t at = op.plan.reads(round, owner, owner).begin - op.plan.part(round).begin;
-  return region_.stage(local(sum.size() != 0 ? rank_ : owner), op.first_round + round) + at * op.element;
+  const std::size_t at = op.plan().reads(round, owner, owner).begin - op.plan().part(round).begin;
+  return region_.stage(local(sum.size() != 0 ? rank_ : owner), op.first_round + round) + at * op.element();
 }
 
 void Engine::sum(const Pending& op, std::uint32_t round) {
-  const Slice mine = op.plan.reads(round, rank_, rank_);
+  const Slice mine = op.plan().reads(round, rank_, rank_);
   if (mine.size() == 0) return;
   sources_.clear();
   targets_.clear();
@@ -199,23 +202,24 @@ void Engine::sum(const Pending& op, std::uint32_t round) {
       }
     }
   }
-  if (!op.plan.answers()) {
-    targets_.push_back(op.call.out() + op.plan.writes(round, rank_) * op.element);
+  if (!op.plan().answers()) {
+    targets_.push_back(op.call.out() + op.plan().writes(round, rank_) * op.element());
   } else {
     for (int peer : locals_) {
-      if (op.plan.results(round, rank_, peer).size() != 0) targets_.push_back(target(op, round, rank_, peer));
+      if (op.plan().results(round, rank_, peer).size() != 0)
+        targets_.push_back(target(op, round, rank_, peer));
     }
     if (targets_.empty()) targets_.push_back(own_sum(op, round, rank_));
   }
   TreeSum& tree = added_up ? sums.mixed : sums.all;
-  tree.run(op.kernel, sources_, targets_, mine.size(), op.element, op.call.how.factor);
+  tree.run(op.known->kernel, sources_, targets_, mine.size(), op.element(), op.call.how.factor);
 }
 
 /// Adds up what the ranks of this host have for `to`, on another one, to `at` of what is sent.
 void Engine::add_up(Peer& remote, const Pending& op, std::uint32_t round, int to, std::size_t at) {
-  const std::size_t count = op.plan.reads(round, rank_, to).size();
+  const std::size_t count = op.plan().reads(round, rank_, to).size();
   LeafSums& sums = sums_of(op);
-  Kernel kernel = op.kernel;
+  Kernel kernel = op.known->kernel;
   kernel.divide = nullptr;  // once, at the root
   auto peer = locals_.begin();
   std::size_t partial = 0;
@@ -229,8 +233,8 @@ void Engine::add_up(Peer& remote, const Pending& op, std::uint32_t round, int to
       sources_.push_back(source(op, round, *peer, to, partial++));
     }
     std::byte* target = remote.added_up.data() + at;
-    node.sum.run(kernel, sources_, std::span(&target, 1), count, op.element);
-    at += count * op.element;
+    node.sum.run(kernel, sources_, std::span(&target, 1), count, op.element());
+    at += count * op.element();
   }
 }
 
@@ -238,9 +242,9 @@ void Engine::add_up(Peer& remote, const Pending& op, std::uint32_t round, int to
 void Engine::pass_on(const Pending& op, std::uint32_t round, int owner) const {
   if (op.is(OpKind::kReduce)) return;
   for (const int to : locals_) {
-    const Slice sum = op.plan.results(round, owner, to);
+    const Slice sum = op.plan().results(round, owner, to);
     if (to == rank_ || sum.size() == 0) continue;
-    std::memcpy(target(op, round, owner, to), target(op, round, owner, rank_), sum.size() * op.element);
+    std::memcpy(target(op, round, owner, to), target(op, round, owner, rank_), sum.size() * op.element());
   }
 }
 
@@ -249,13 +253,13 @@ void Engine::pass_on(const Pending& op, std::uint32_t round, int owner) const {
 void Engine::copy(const Pending& op, std::uint32_t round) {
   for (int i = 0; i < size_; ++i) {
     const int from = (rank_ + i) % size_;
-    const Slice wanted = op.plan.reads(round, from, rank_);
+    const Slice wanted = op.plan().reads(round, from, rank_);
     if (wanted.size() == 0) continue;
     if (!is_local(from) && alone()) continue;  // it came to the output
-    std::byte* to = op.call.out() + op.plan.writes(round, from) * op.element;
+    std::byte* to = op.call.out() + op.plan().writes(round, from) * op.element();
     const std::byte* at =
         is_local(from) ? source(op, round, from, rank_, 0) : landed_part(op, round, from, 0);
-    if (at != to) std::memcpy(to, at, wanted.size() * op.element);
+    if (at != to) std::memcpy(to, at, wanted.size() * op.element());
   }
 }
 

@@ -29,7 +29,7 @@ FrameHeader Engine::header_for(Peer& remote, const Pending& op, std::uint32_t ro
   return {.kind = kind,
           .sequence = op.sequence,
           .round = round,
-          .call = op.words,
+          .call = op.words(),
           .payload_bytes = bytes,
           .freed = remote.freed_told};
 }
@@ -119,7 +119,7 @@ bool Engine::start_call(Peer& remote) {
   const auto missing = std::as_bytes(std::span(&remote.missing_told, 1));
   remote.link.send({.kind = FrameKind::kCalled,
                     .sequence = op.sequence,
-                    .call = op.words,
+                    .call = op.words(),
                     .payload_bytes = missing.size()},
                    {missing});
   remote.sending = Peer::Sending::kTold;
@@ -134,7 +134,7 @@ bool Engine::start_result(Peer& remote) {
   const int to = op.is(OpKind::kReduce) ? op.call.peer : layout_.members(remote.host).front();
   std::vector<std::span<const std::byte>> pieces;
   for (const int owner : locals_) {
-    const std::size_t bytes = op.plan.results(r, owner, to).size() * op.element;
+    const std::size_t bytes = op.plan().results(r, owner, to).size() * op.element();
     if (bytes != 0) pieces.emplace_back(own_sum(op, r, owner), bytes);
   }
   remote.link.send(
@@ -216,7 +216,7 @@ bool Engine::send_to(Peer& remote) {
 
 /// Refuses a frame that is of another operation than this rank's own at that round.
 void Engine::check_call(const Peer& remote, const FrameHeader& header, const Pending& op) {
-  if (header.call != op.words || header.sequence != op.sequence) refuse(remote, header);
+  if (header.call != op.words() || header.sequence != op.sequence) refuse(remote, header);
 }
 
 /// A frame does not belong here: names what both called, if that is why.
@@ -234,7 +234,7 @@ void Engine::refuse(const Peer& remote, const FrameHeader& header) {
   }
   if (of_round && !is_before(header.round, completed_) && is_before(header.round, launched_)) {
     const Pending& op = op_of(header.round);
-    if (op.words != header.call || op.sequence != header.sequence) differ(op.sequence, op.words);
+    if (op.words() != header.call || op.sequence != header.sequence) differ(op.sequence, op.words());
   }
   fail(AbortKind::kMismatch,
        theirs + " sent a frame out of turn" + (ops_.empty() ? "" : " during " + numbered(ops_.front().call)));
@@ -337,7 +337,7 @@ std::vector<std::span<std::byte>> Engine::result_target(Peer& remote) {
   const int to = op.is(OpKind::kReduce) ? op.call.peer : rank_;
   std::vector<std::span<std::byte>> targets;
   for (const int owner : layout_.members(remote.host)) {
-    const std::size_t bytes = op.plan.results(r, owner, to).size() * op.element;
+    const std::size_t bytes = op.plan().results(r, owner, to).size() * op.element();
     if (bytes != 0) targets.emplace_back(target(op, r, owner, to), bytes);
   }
   return targets;

@@ -82,7 +82,7 @@ bool Engine::waits_beside(const Token& token) const {
 
 /// What keeps this rank's oldest round.
 Engine::Awaited Engine::awaited() const {
-  if (reduced_ != arrived_) return {Awaited::kArrival, reduced_, op_of(reduced_).awaits};
+  if (reduced_ != arrived_) return {Awaited::kArrival, reduced_, op_of(reduced_).known->awaits};
   if (completed_ != reduced_) return {Awaited::kReduction, completed_, locals_};
   return {Awaited::kStage, arrived_ - kStages, locals_};
 }
@@ -101,7 +101,7 @@ std::vector<int> Engine::missing(const Token& token) const {
   const bool arrives = what == Awaited::kArrival;
   for (const int peer : awaits) {
     const RankCell& cell = region_.cell(local(peer));
-    const bool delivers = what == Awaited::kReduction && layout_.hosts() > 1 && op_of(round).plan.answers();
+    const bool delivers = what == Awaited::kReduction && layout_.hosts() > 1 && op_of(round).plan().answers();
     const bool there = reached(arrives ? cell.arrived : cell.reduced, round + 1) &&
                        (!delivers || reached(cell.delivered, round + 1));
     if (!there) ranks.push_back(peer);
@@ -215,7 +215,7 @@ void Engine::sleep(const Token& token) {
   if (layout_.hosts() == 1 || what == Awaited::kStage) return;
   const Pending& op = op_of(round);
   for (int peer : locals_) {
-    if (!arrives && op.plan.answers() && slept(region_.cell(local(peer)).delivered)) return;
+    if (!arrives && op.plan().answers() && slept(region_.cell(local(peer)).delivered)) return;
   }
   for (int host = 0; arrives && host < layout_.hosts(); ++host) {
     if (host == host_ || !op.hosts.wants(round - op.first_round, host, host_)) continue;
