@@ -1,7 +1,9 @@
 #include "collectives/check_op.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <vector>
 
 #include "collectives/native/kernels.hpp"
 #include "runtime/core/error.hpp"
@@ -15,7 +17,12 @@ class Checks {
   Checks(const Op& op, const GroupFacts& group) : op_(op), group_(group) {}
 
   void run() const {
-    if (op_.timeout < Duration::zero()) refuse("its timeout is negative", "give a positive one; 0 stands for the group's");
+    if (op_.kind > OpKind::kRecv) {
+      refuse("there is no operation " + std::to_string(static_cast<int>(op_.kind)),
+             "make it with the functions of Op");
+    }
+    if (op_.timeout < Duration::zero())
+      refuse("its timeout is negative", "give a positive one; 0 stands for the group's");
     if (op_.kind == OpKind::kBarrier) return;
     if (has_root(op_.kind)) rank("root");
     if (is_message(op_.kind)) rank(op_.kind == OpKind::kSend ? "to" : "from");
@@ -203,6 +210,39 @@ void check_count(std::string_view call, std::size_t count) {
 
 void check_op(const Op& op, const GroupFacts& group) {
   Checks(op, group).run();
+}
+
+void check_apart(std::span<const Op> ops) {
+  if (ops.size() < 2) return;
+  struct Range {
+    std::uintptr_t begin, end;
+    std::size_t op;
+    bool written;
+  };
+  std::vector<Range> ranges;
+  const auto add = [&](const Buffer& buffer, std::size_t op, bool written) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(buffer.data);
+    if (buffer.count != 0)
+      ranges.push_back({begin, begin + buffer.count * element_size(buffer.dtype), op, written});
+  };
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    add(ops[i].input, i, false);
+    add(ops[i].output, i, true);
+  }
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    const Range& a = ranges[i];
+    for (std::size_t j = i + 1; j < ranges.size() && ranges[j].begin < a.end; ++j) {
+      const Range& b = ranges[j];
+      if (a.op == b.op || (!a.written && !b.written)) continue;
+      const auto [first, second] = std::minmax(a.op, b.op);
+      throw_error({ErrorCode::kBadInput, "cannot launch a batch",
+                   "its operations " + std::to_string(first) + ", " + to_string(ops[first]) + ", and " +
+                       std::to_string(second) + ", " + to_string(ops[second]) +
+                       ", overlap, and one of them writes there",
+                   "give each buffers of its own, or launch one after the other"});
+    }
+  }
 }
 
 void complete_op(Op& op, const GroupFacts& group) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string_view>
 
 #include "collectives/group_facts.hpp"
@@ -29,5 +30,8 @@ void complete_op(Op& op, const GroupFacts& group);
 /// case: the buffer of one part may be this rank's part of the other (all_gather, gather, reduce_scatter and
 /// scatter in place). Whether a tree is the group's own is the group's matter.
 void check_op(const Op& op, const GroupFacts& group);
+
+/// Of a batch, whose ops are each right: what one of them writes no other one may read or write.
+void check_apart(std::span<const Op> ops);
 
 }  // namespace troupe::collectives

@@ -39,7 +39,8 @@ inline constexpr std::array<std::string_view, 15> kOpKindNames{
     "reduce_scatter_v", "all_to_all_v", "barrier",        "send",       "recv"};
 
 constexpr std::string_view name_of(OpKind kind) {
-  return kOpKindNames[static_cast<std::size_t>(kind)];
+  const auto at = static_cast<std::size_t>(kind);
+  return at < kOpKindNames.size() ? kOpKindNames[at] : "an unknown operation";
 }
 constexpr bool is_message(OpKind kind) {
   return kind >= OpKind::kSend;

@@ -54,10 +54,12 @@ std::vector<LeafInterval> checked_leaves(std::string_view backend, int rank, int
 
 std::shared_ptr<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks) {
   if (!origin_) refuse_without_origin("new_group");
+  fork_guard_.check("process group");
   return origin_->new_group(*this, ranks);
 }
 std::shared_ptr<ProcessGroup> ProcessGroup::rebuild() {
   if (!origin_) refuse_without_origin("rebuild");
+  fork_guard_.check("process group");
   return origin_->rebuild(*this);
 }
 
@@ -77,19 +79,25 @@ void ProcessGroup::throw_if_aborted() const {
       {ErrorCode::kAborted, group_called(facts_.name) + " was aborted", std::move(reason), kAfterAbort});
 }
 
-void ProcessGroup::check_allocation(std::string_view call, std::size_t count) const {
+void ProcessGroup::check_allocation(std::string_view call, std::size_t count, DType dtype) const {
+  fork_guard_.check("process group");
+  if (!is_known(dtype)) {
+    throw_error({ErrorCode::kBadInput, "cannot " + std::string(call),
+                 "there is no dtype " + std::to_string(static_cast<int>(dtype)),
+                 "give one that DType names"});
+  }
   check_count(call, count);
   // Others do not allocate any more, so that the next operation on it would be the first to say so.
   throw_if_aborted();
 }
 
 Buffer ProcessGroup::allocate(std::size_t count, DType dtype) {
-  check_allocation("allocate", count);
+  check_allocation("allocate", count, dtype);
   return {reserve(count, dtype, false).front(), count, dtype, facts_.device, nullptr};
 }
 
 TreeBuffer ProcessGroup::allocate_tree(std::size_t count, DType dtype) {
-  check_allocation("allocate_tree", count);
+  check_allocation("allocate_tree", count, dtype);
   return trees_.emplace_back(TreeBuffer{.partials = reserve(count, dtype, true),
                                         .count = count,
                                         .dtype = dtype,
@@ -136,6 +144,7 @@ std::shared_ptr<Work> ProcessGroup::start(std::span<Op> ops) {
       check_has(op);
       if (op.kind == OpKind::kAllReduceTree) check_tree(op);
     }
+    check_apart(ops);
     checked = true;
     auto work = launch(ops);
     if (recorder_) work->remember(recorder_, first, ops.size(), launched_at);

@@ -234,7 +234,8 @@ class ProcessGroup {
   /// first: one that is refused leaves none launched. The collectives among them are the same on every rank,
   /// and batched alike: a backend may make one of several (native: all_reduces of up to 16 KiB side by side,
   /// of one dtype and reduction). Sends and receives may be in any order: none waits for another. A call of
-  /// its own timeout is a batch of one: batch({Op::barrier().within(5s)}). Their buffers do not overlap.
+  /// its own timeout is a batch of one: batch({Op::barrier().within(5s)}). What one of
+  /// them writes no other one reads or writes.
   ///
   ///   group.batch({Op::send(buffer_of(std::span(mine)), right), Op::recv(buffer_of(std::span(theirs)),
   ///   left)});
@@ -295,7 +296,7 @@ class ProcessGroup {
     return buffer_of(std::span(range));
   }
   void check_tree(const Op& op) const;
-  void check_allocation(std::string_view call, std::size_t count) const;
+  void check_allocation(std::string_view call, std::size_t count, DType dtype) const;
 
   const GroupFacts facts_;
   const ForkGuard fork_guard_;

@@ -188,6 +188,7 @@ Token Engine::launch_rounds(const Op& call, std::span<const Op> packed, std::uni
   if (trace_) trace(op, known.choice);
   launched_ += op.rounds;
   moved_ = true;
+  if (server_.joinable()) float_mode_ = FloatMode::here();
   const bool gives = op.known->awaits.empty();
   arrive();
   if (gives && reduce()) complete();
@@ -321,6 +322,11 @@ void Engine::agree(Pending& op) {
     if (op.plan().one_shot()) continue;
     const std::uint64_t place =
         region_.cell(local(peer)).calls[op.slot].place.load(std::memory_order_relaxed);
+    if (op.is(OpKind::kAllReduceTree) && place != op.places[local(rank_)]) {
+      fail(AbortKind::kMismatch, "rank " + std::to_string(rank_) + " has the tree of " + numbered(op.call) +
+                                     " elsewhere than rank " + std::to_string(peer) +
+                                     ": they allocated with different counts, or in another order");
+    }
     const std::size_t bytes = op.plan().input_count(peer) * op.element();
     if (place != 0 && (place > region_.data_bytes() || bytes > region_.data_bytes() - (place - 1))) {
       fail(AbortKind::kMismatch, "rank " + std::to_string(peer) + " published a buffer outside its memory");

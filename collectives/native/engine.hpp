@@ -42,6 +42,7 @@
 #include "collectives/native/backoff.hpp"
 #include "collectives/native/cost_model.hpp"
 #include "collectives/native/fixed_queue.hpp"
+#include "collectives/native/float_mode.hpp"
 #include "collectives/native/host_layout.hpp"
 #include "collectives/native/host_plan.hpp"
 #include "collectives/native/kernels.hpp"
@@ -326,7 +327,8 @@ class Engine {
   std::atomic<std::uint32_t> waiting_{0};  ///< threads in wait(): they serve
   UniqueFd stop_;                          ///< written to end the server
   std::thread server_;
-  Instant served_at_{0};  ///< when something last moved there
+  Instant served_at_{0};                      ///< when something last moved there
+  FloatMode float_mode_ = FloatMode::here();  ///< of the thread that launched last
 
   SpinLock mutex_;
   std::vector<Tree> trees_;

@@ -39,7 +39,10 @@ std::byte* Engine::own_output(const Pending& op) const {
 void Engine::prepare(Pending& op) const {
   op.places.assign(locals_.size(), 0);
   op.copies_in = op.gated = false;
-  if (op.is(OpKind::kAllReduceTree)) return;
+  if (op.is(OpKind::kAllReduceTree)) {  // compared: every rank has it at the same offset
+    op.places[local(rank_)] = trees_[static_cast<std::size_t>(op.call.peer)].offset + 1;
+    return;
+  }
   const std::size_t bytes = op.plan().input_count(rank_) * op.element();
   const bool placed = !op.plan().one_shot() && op.call.in() != nullptr && bytes != 0 &&
                       region_.holds(local(rank_), op.call.in(), bytes);

@@ -39,6 +39,7 @@ void Engine::serve() {
           tell_other_machines();
           return;
         }
+        float_mode_.apply();
         try {
           for (bool moved = advance(); moved; moved = advance()) {
             moved_ = true;

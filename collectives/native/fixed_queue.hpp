@@ -22,9 +22,7 @@ class FixedQueue {
     return back();
   }
   /// REQUIRES: not empty.
-  void pop() {
-    first_ = --size_ == 0 ? 0 : (first_ + 1) % N;
-  }
+  void pop() { first_ = --size_ == 0 ? 0 : (first_ + 1) % N; }
 
  private:
   std::array<T, N> entries_{};

@@ -13,6 +13,9 @@ static_assert(kChunkBytes / kMaxGroupRanks >= 16, "of the largest element");
 /// The largest all_reduce of a batch that goes together with its neighbours, as one.
 constexpr std::size_t kPackedBytes = 16 * 1024;
 
+/// Of a rank; so that sums of bytes are far from wrapping around.
+constexpr std::size_t kMaxDataBytes = std::size_t{1} << 46;
+
 [[noreturn]] void refuse(std::string why, std::string todo) {
   throw BadConfig("cannot make a process group of the backend native", std::move(why), std::move(todo));
 }
@@ -135,6 +138,10 @@ class NativeGroup final : public ProcessGroup {
 };
 
 Geometry geometry_of(const std::vector<int>& machines, int rank, std::size_t data_bytes) {
+  if (data_bytes > kMaxDataBytes) {
+    refuse("data_bytes is " + std::to_string(data_bytes) + ", and 2^46 is the most",
+           "give what allocate() and allocate_tree() need");
+  }
   const HostLayout layout(machines);
   return {.world_size = static_cast<int>(machines.size()),
           .local_ranks = layout.ranks_with(rank),

@@ -76,6 +76,42 @@ TEST_CASE("parts have to fit, whatever the operation") {
   }
 }
 
+TEST_CASE("an operation that does not exist is refused") {
+  const GroupFacts group{.rank = 0, .size = 2};
+  for (const int kind : {15, 99, 255}) {
+    Op op{.kind = static_cast<OpKind>(kind), .input = at(0, 1), .output = at(0, 1)};
+    complete_op(op, group);
+    CHECK_THROWS_WITH(check_op(op, group), Catch::Contains("there is no operation " + std::to_string(kind)));
+  }
+}
+
+TEST_CASE("what one operation of a batch writes no other one reads or writes") {
+  const GroupFacts group{.rank = 0, .size = 2};
+  const auto refused = [&](std::vector<Op> ops) {
+    for (Op& op : ops) complete_op(op, group);
+    try {
+      check_apart(ops);
+      return std::string();
+    } catch (const BadInput& error) {
+      return std::string(error.what());
+    }
+  };
+  const auto sum = [](const Buffer& buffer) { return Op::all_reduce(buffer, ReduceOp::kSum); };
+  CHECK_THAT(
+      refused({sum(at(0, 4)), sum(at(0, 4))}),
+      Catch::Contains("operations 0, all_reduce(sum, 4 x f32), and 1, all_reduce(sum, 4 x f32), overlap"));
+  CHECK_THAT(refused({sum(at(64, 4)), Op::recv(at(0, 2), 1), sum(at(76, 4))}),
+             Catch::Contains("operations 0, "));
+  CHECK_THAT(refused({Op::send(at(0, 100), 1), Op::send(at(8, 2), 1), Op::recv(at(396, 2), 1)}),
+             Catch::Contains("operations 0, send"));
+  CHECK(
+      refused({sum(at(0, 4)), sum(at(16, 4)), Op::recv(at(32, 1), 1), Op::barrier(), sum(at(0, 0))}).empty());
+  CHECK(
+      refused({Op::send(at(0, 8), 1), Op::send(at(0, 8), 1), Op::send(at(4, 1), 1)}).empty());  // it is read
+  CHECK(refused({Op::all_gather(at(0, 2), at(0, 4)), sum(at(16, 1))}).empty());                 // in place
+  CHECK(refused({sum(at(0, 4))}).empty());
+}
+
 TEST_CASE("a group says which device it serves") {
   const GroupFacts group{.size = 2, .device = {DeviceKind::kCuda, 3}};
   const auto check = [&](const Buffer& buffer) {

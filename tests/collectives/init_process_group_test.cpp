@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cfenv>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <mutex>
 #include <numeric>
 #include <thread>
@@ -495,6 +497,17 @@ TEST_CASE("a forked child neither uses nor ends its parent's group") {
             why = error.what();
           }
         }
+        const std::function<void()> calls[] = {[&] { (void)world->new_group({1}); },
+                                               [&] { (void)world->rebuild(); },
+                                               [&] { (void)group->allocate(1, DType::kFloat32); },
+                                               [&] { (void)group->allocate_tree(1, DType::kFloat32); }};
+        for (const auto& call : calls) {
+          try {
+            call();
+            why = "it was not refused";
+          } catch (const BadConfig&) {
+          }
+        }
         group.reset();
         ::_exit(why.find("a forked process used the process group of its parent") == 0 ? 0 : 1);
       }
@@ -502,7 +515,25 @@ TEST_CASE("a forked child neither uses nor ends its parent's group") {
       expect(::waitpid(child, &how, 0) == child && how == 0, "the child is refused, and ends");
     }
     for (int i = 0; i < 3; ++i) expect(sum_of(*group) == 3, "the sum");
+    expect(sum_of(*world->new_group({0, 1})) == 3, "the store answers the parent");
   });
+  for (const auto& what : thrown) CHECK(what.empty());
+}
+
+TEST_CASE("the thread that moves a group between hosts adds as the thread that launches does") {
+  const auto thrown = run_ranks(2,
+                                [](const std::shared_ptr<ProcessGroup>& world) {
+                                  std::fesetround(FE_UPWARD);  // after the group's thread was started
+                                  for (int i = 0; i < 20; ++i) {
+                                    std::vector<float> values(100, world->rank() == 0 ? 1.0F : 0x1p-30F);
+                                    const auto work = world->all_reduce(values, ReduceOp::kSum);
+                                    std::this_thread::sleep_for(5ms);  // it does the sum meanwhile
+                                    work->wait();
+                                    for (const float value : values)
+                                      expect(value > 1, "the sum is rounded up");
+                                  }
+                                },
+                                kPatient, "native", {"first", "second"});
   for (const auto& what : thrown) CHECK(what.empty());
 }
 

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <barrier>
 #include <catch2/catch.hpp>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -344,6 +345,10 @@ TEST_CASE("a region of another generation or cut otherwise is refused") {
   CHECK_THROWS_AS(attach({3, 4}, 0, 1), BadConfig);
   CHECK_NOTHROW(attach({3, 4}, 2, 1 << 20));
   CHECK_THROWS_WITH(group->allocate_tree(1 << 20, DType::kFloat64), Catch::Contains("raise data_bytes"));
+  CHECK_THROWS_WITH(group->allocate(1, static_cast<DType>(99)), Catch::Contains("there is no dtype 99"));
+  for (const std::size_t bytes : {SIZE_MAX, SIZE_MAX - 4096, (std::size_t{1} << 46) + 1}) {
+    CHECK_THROWS_WITH(native_region_bytes({0, 0}, 0, bytes), Catch::Contains("2^46 is the most"));
+  }
 }
 
 TEST_CASE("options that make no sense are refused") {

@@ -127,6 +127,15 @@ TEST_CASE("calls that differ in anything are an error on every rank that names b
   }
 }
 
+TEST_CASE("trees that ranks have at different places are an error, and no wrong sum") {
+  const auto thrown = run_threads(options_of(2), [](ProcessGroup& group) {
+    (void)group.allocate_tree(group.rank() == 0 ? 10000 : 100, DType::kFloat32);
+    const TreeBuffer second = group.allocate_tree(500, DType::kFloat32);
+    group.all_reduce_tree(second, ReduceOp::kSum)->wait();
+  });
+  for (const auto& what : thrown) CHECK(contains(what, "they allocated with different counts"));
+}
+
 TEST_CASE("different calls whose ranks wait for none of each other are found four calls later") {
   // Each gives the other what it does not take: nobody reads, so nobody compares at once.
   for (const bool meets : {false, true}) {
