@@ -212,7 +212,7 @@ void check_op(const Op& op, const GroupFacts& group) {
   Checks(op, group).run();
 }
 
-void check_apart(std::span<const Op> ops) {
+void check_apart(std::span<const Op> ops, const GroupFacts& group) {
   if (ops.size() < 2) return;
   struct Range {
     std::uintptr_t begin, end;
@@ -226,8 +226,10 @@ void check_apart(std::span<const Op> ops) {
       ranges.push_back({begin, begin + buffer.count * element_size(buffer.dtype), op, written});
   };
   for (std::size_t i = 0; i < ops.size(); ++i) {
+    const bool gives =
+        ops[i].kind == OpKind::kBroadcast && ops[i].peer == group.rank;  // its output is only read
     add(ops[i].input, i, false);
-    add(ops[i].output, i, true);
+    add(ops[i].output, i, !gives);
   }
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   for (std::size_t i = 0; i < ranges.size(); ++i) {

@@ -32,6 +32,6 @@ void complete_op(Op& op, const GroupFacts& group);
 void check_op(const Op& op, const GroupFacts& group);
 
 /// Of a batch, whose ops are each right: what one of them writes no other one may read or write.
-void check_apart(std::span<const Op> ops);
+void check_apart(std::span<const Op> ops, const GroupFacts& group);
 
 }  // namespace troupe::collectives

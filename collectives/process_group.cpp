@@ -144,7 +144,7 @@ std::shared_ptr<Work> ProcessGroup::start(std::span<Op> ops) {
       check_has(op);
       if (op.kind == OpKind::kAllReduceTree) check_tree(op);
     }
-    check_apart(ops);
+    check_apart(ops, facts_);
     checked = true;
     auto work = launch(ops);
     if (recorder_) work->remember(recorder_, first, ops.size(), launched_at);

@@ -90,7 +90,7 @@ TEST_CASE("what one operation of a batch writes no other one reads or writes") {
   const auto refused = [&](std::vector<Op> ops) {
     for (Op& op : ops) complete_op(op, group);
     try {
-      check_apart(ops);
+      check_apart(ops, group);
       return std::string();
     } catch (const BadInput& error) {
       return std::string(error.what());
@@ -109,6 +109,8 @@ TEST_CASE("what one operation of a batch writes no other one reads or writes") {
   CHECK(
       refused({Op::send(at(0, 8), 1), Op::send(at(0, 8), 1), Op::send(at(4, 1), 1)}).empty());  // it is read
   CHECK(refused({Op::all_gather(at(0, 2), at(0, 4)), sum(at(16, 1))}).empty());                 // in place
+  CHECK(refused({Op::broadcast(at(0, 4), 0), Op::send(at(0, 4), 1)}).empty());  // the root reads
+  CHECK_FALSE(refused({Op::broadcast(at(0, 4), 1), Op::send(at(0, 4), 1)}).empty());
   CHECK(refused({sum(at(0, 4))}).empty());
 }
 
