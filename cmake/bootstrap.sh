@@ -33,7 +33,7 @@ bad_flag() {
 parse_flags() {
   local allowed=" $1 " flag
   shift
-  PRESET=release TORCH=auto INSTALL=yes REST=()
+  PRESET=${DEFAULT_PRESET:-release} TORCH=auto INSTALL=yes REST=()
   while [ $# -gt 0 ]; do
     flag=$1
     case "$allowed" in *" ${flag%%=*} "*) ;; *) bad_flag "unknown flag '$flag'" ;; esac
@@ -51,8 +51,8 @@ parse_flags() {
     shift
   done
   case "$TORCH" in auto | system | wheel) ;; *) bad_flag "--torch is system or wheel, not '$TORCH'" ;; esac
-  case "$PRESET" in release | debug | asan | tsan | fuzz) ;;
-    *) bad_flag "--preset is release, debug, asan, tsan or fuzz, not '$PRESET'" ;;
+  case "$PRESET" in check | release | debug | asan | tsan | fuzz) ;;
+    *) bad_flag "--preset is check, release, debug, asan, tsan or fuzz, not '$PRESET'" ;;
   esac
 }
 

@@ -1,10 +1,8 @@
 // The main of tests that start clusters: their heads, nodes and workers are this very executable.
-#define CATCH_CONFIG_RUNNER
-#include <catch2/catch.hpp>
-
 #include "scheduler/init/process_roles.hpp"
+#include "tests/run_catch.hpp"
 
 int main(int argc, char** argv) {
   troupe::become_role_if_asked();
-  return Catch::Session().run(argc, argv);
+  return troupe::test::run_catch(argc, argv);
 }

@@ -1,5 +1,4 @@
 // The supervisor with real processes: this executable again, in roles of the test.
-#define CATCH_CONFIG_RUNNER
 #include "scheduler/init/supervisor.hpp"
 
 #include <signal.h>
@@ -10,6 +9,7 @@
 #include <cstdlib>
 
 #include "runtime/link/socket/first_exchange.hpp"
+#include "tests/run_catch.hpp"
 
 using namespace troupe;
 using namespace std::chrono_literals;
@@ -171,5 +171,5 @@ TEST_CASE("the end: who does not leave is killed, and nobody is left", "[supervi
 
 int main(int argc, char** argv) {
   if (const char* role = std::getenv(kRoleVariable)) act(role);
-  return Catch::Session().run(argc, argv);
+  return troupe::test::run_catch(argc, argv);
 }
