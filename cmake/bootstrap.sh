@@ -1,8 +1,8 @@
 # What ./check and ./quickstart share: flags, the system's packages, LibTorch, configuring. To be sourced by bash in the
 # root of the repository.
 #
-# Sets PRESET, TORCH, INSTALL and REST (what stood after --) from the flags; BUILD_DIR once configured. TESTS=yes
-# before: the backends on libraries are tested.
+# Sets PRESET, TORCH, INSTALL, ALL and REST (what stood after --) from the flags; BUILD_DIR once configured. Before:
+# TESTS=yes if the backends on libraries are tested, DEFAULT_PRESET for a preset that is not release.
 
 # Of the backends gloo and mpi, which ./check tests, and of the benchmarks' peers; elsewhere optional.
 LIBRARY_PACKAGES="libgloo-dev libopenmpi-dev openmpi-bin"
@@ -33,7 +33,7 @@ bad_flag() {
 parse_flags() {
   local allowed=" $1 " flag
   shift
-  PRESET=${DEFAULT_PRESET:-release} TORCH=auto INSTALL=yes REST=()
+  PRESET=${DEFAULT_PRESET:-release} TORCH=auto INSTALL=yes ALL=no REST=()
   while [ $# -gt 0 ]; do
     flag=$1
     case "$allowed" in *" ${flag%%=*} "*) ;; *) bad_flag "unknown flag '$flag'" ;; esac
@@ -43,6 +43,7 @@ parse_flags() {
     case "$flag" in
       --help) usage && exit 0 ;;
       --no-install) INSTALL=no ;;
+      --all) ALL=yes ;;
       --torch) TORCH=$2 && shift ;;
       --preset) PRESET=$2 && shift ;;
       --) shift && REST=("$@") && break ;;
@@ -126,6 +127,7 @@ install_wheel() {
 configure() {
   BUILD_DIR=build/$PRESET
   local arguments=()
+  [ "$ALL" = no ] || arguments+=(-DTROUPE_BUILD_ALL=ON)
   case "$TORCH" in
     wheel)
       install_wheel
@@ -137,7 +139,7 @@ configure() {
   say "Configuring $BUILD_DIR"
   cmake --preset "$PRESET" -B "$BUILD_DIR" "${arguments[@]}" >"$BUILD_DIR.log" 2>&1 ||
     { cat "$BUILD_DIR.log" >&2 && fail "CMake failed: see above"; }
-  grep -h 'LibTorch' "$BUILD_DIR.log" || true
+  grep -hE 'LibTorch|^-- (NCCL backend|Gloo|MPI|Left out):' "$BUILD_DIR.log" || true
 }
 
 # All cores, but no more jobs than GiB of memory. (Files that include LibTorch take more: CMake bounds those by itself.)
@@ -153,6 +155,21 @@ build_jobs() {
 build() {
   say "Building $BUILD_DIR"
   cmake --build "$BUILD_DIR" --parallel "$(build_jobs)" ${1:+--target "$@"} || fail "the build failed: see above"
+}
+
+# minutes SECONDS: 754 is 12 min 34 s.
+minutes() { echo "$(($1 / 60)) min $(($1 % 60)) s"; }
+
+# The ten files of the build that took longest, with their seconds (a file that did not change keeps its old ones).
+slowest_files() {
+  awk '!/^#/ { seconds[$4] = ($2 - $1) / 1000 } END { for (f in seconds) printf "%7.1f s  %s\n", seconds[f], f }' \
+    "$BUILD_DIR/.ninja_log" | sort -rn | head -n 10
+}
+
+# slowest_modules LOG: the ten modules that took longest in what ctest printed.
+slowest_modules() {
+  sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 \1/p' "$1" | sort -rn | head -n 10 |
+    awk '{ printf "%7.1f s  %s\n", $1, $2 }'
 }
 
 prepare() {

@@ -33,6 +33,8 @@ class Writer {
   Writer& operator=(const Writer&) = delete;
 
   void append(const void* data, std::size_t size) {
+    // Invariant: staged_ <= stage_.size(). Said, since GCC 12 at -O1 warns of a write behind the stage without it.
+    if (staged_ > stage_.size()) __builtin_unreachable();
     if (size > stage_.size() - staged_) return spill(data, size);
     if (size != 0) std::memcpy(stage_.data() + staged_, data, size);
     staged_ += size;

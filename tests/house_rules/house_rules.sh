@@ -62,6 +62,26 @@ sources | awk '
     exit bad
   }' || code=1
 
+# Every source is compiled by somebody: a CMakeLists.txt or a script names it, by its path from that file's folder or
+# behind a variable. (Two test files were lost for weeks when a merge dropped their names.)
+find cmake $rooms examples tests bench \( -name CMakeLists.txt -o -name '*.cmake' -o -name '*.sh' \) |
+  xargs grep -HoE '[][A-Za-z0-9_./${}]+\.(cpp|cu)\b|troupe_e2e_test\([a-z_0-9]+' |
+  awk -v sources="$(sources)" '
+    { at = index($0, ":"); folder = substr($0, 1, at - 1); sub(/\/[^\/]*$/, "", folder); name = substr($0, at + 1)
+      if (sub(/^troupe_e2e_test\(/, "", name)) name = name "_test.cpp"
+      if (name ~ /\$/) { sub(/^.*[$][{]?[A-Za-z_]*[}]?\//, "", name); tails[name] = 1; next }
+      named[folder "/" name] = 1 }
+    END {
+      n = split(sources, file, "\n")
+      for (i = 1; i <= n; ++i) {
+        if (file[i] !~ /\.(cpp|cu)$/ || file[i] in named) continue
+        found = 0
+        for (tail in tails) if (file[i] == tail || substr(file[i], length(file[i]) - length(tail)) == "/" tail) found = 1
+        if (!found) { print file[i] ": compiled by nobody: no CMakeLists.txt names it"; bad = 1 }
+      }
+      exit bad
+    }' || code=1
+
 # Every folder says what it is.
 while read -r folder; do
   [ -f "$folder/README.md" ] || { echo "$folder: has no README.md" && code=1; }
