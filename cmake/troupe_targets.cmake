@@ -67,16 +67,39 @@ function(troupe_room name)
   endforeach()
 endfunction()
 
-# troupe_test(name SOURCES files... LINKS targets...): one Catch2 binary a module, known to ctest.
-function(troupe_test name)
-  cmake_parse_arguments(TEST "" "TIMEOUT" "SOURCES;LINKS" ${ARGN})
+# troupe_add_test(name LABEL fast|check|nightly [SECONDS n] [ALONE] [TIMEOUT n] COMMAND command...): what ctest runs.
+# LABEL: fast computes and starts no process (every edit), check is what ./check runs as well, nightly what it leaves out.
+# SECONDS: what it takes on two cores where that is more than ten: the longest start first, so that none is waited for at
+# the end. ALONE: it measures, or fills the machine: nothing runs beside it.
+function(troupe_add_test name)
+  cmake_parse_arguments(TEST "ALONE" "LABEL;SECONDS;TIMEOUT" "COMMAND" ${ARGN})
+  if(NOT TEST_LABEL MATCHES "^(fast|check|nightly)$")
+    message(FATAL_ERROR "The test ${name} needs a LABEL: fast, check or nightly")
+  endif()
+  if(NOT TEST_SECONDS)
+    set(TEST_SECONDS 1)
+  endif()
   if(NOT TEST_TIMEOUT)
     set(TEST_TIMEOUT 300)
   endif()
-  add_executable(test_${name} ${TEST_SOURCES})
+  add_test(NAME ${name} COMMAND ${TEST_COMMAND})
+  set_tests_properties(${name} PROPERTIES LABELS ${TEST_LABEL} COST ${TEST_SECONDS} TIMEOUT ${TEST_TIMEOUT}
+    ENVIRONMENT "TROUPE_FLIGHT_FOLDER=${troupe_BINARY_DIR}/flight/${name}")  # its own: not the user's, not another test's
+  if(TEST_ALONE)
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
+  endif()
+endfunction()
+
+# troupe_test(name SOURCES files... LINKS targets... LABEL ...): one Catch2 binary a module; the rest as troupe_add_test.
+function(troupe_test name)
+  cmake_parse_arguments(MODULE "ALONE" "LABEL;SECONDS;TIMEOUT" "SOURCES;LINKS" ${ARGN})
+  add_executable(test_${name} ${MODULE_SOURCES})
   troupe_flags(test_${name})
-  target_link_libraries(test_${name} PRIVATE ${TEST_LINKS} troupe_test_main)
-  add_test(NAME ${name} COMMAND test_${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${TEST_TIMEOUT}
-    ENVIRONMENT "TROUPE_FLIGHT_FOLDER=${troupe_BINARY_DIR}/flight")  # and not the user's
+  target_link_libraries(test_${name} PRIVATE ${MODULE_LINKS} troupe_test_main)
+  set(alone "")
+  if(MODULE_ALONE)
+    set(alone ALONE)
+  endif()
+  troupe_add_test(${name} LABEL "${MODULE_LABEL}" SECONDS "${MODULE_SECONDS}" TIMEOUT "${MODULE_TIMEOUT}" ${alone}
+    COMMAND test_${name})
 endfunction()

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# run.sh installed|source BUILD_FOLDER WORK_FOLDER: builds projects that use troupe, and runs them.
+# run.sh installed|source|built BUILD_FOLDER WORK_FOLDER: builds projects that use troupe, and runs them.
 set -euo pipefail
 way=$1 build=$2 work=$3
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
-flags=(-G Ninja -DCMAKE_BUILD_TYPE=None "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror")
+# Without NCCL: the kernels would take a minute of nvcc for each project (package_installed has them, where they are).
+flags=(-G Ninja -DCMAKE_BUILD_TYPE=None -DTROUPE_NCCL=OFF "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror")
 command -v ccache >/dev/null && flags+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 
 fail() { echo "package: $*" >&2 && exit 1; }
@@ -20,6 +21,18 @@ consume() {
   local source=$1 folder=$2
   configure "$@"
   cmake --build "$folder" >"$folder.log" 2>&1 || { cat "$folder.log" && fail "cannot build $source"; }
+}
+# compiles WAY CMAKE_FLAGS...: a project that takes troupe's tree in that way; its own file, with what the target brings along.
+compiles() {
+  local way=$1 project=$work/$1.project
+  shift
+  mkdir -p "$project/third_party"
+  ln -sfn "$root" "$project/third_party/troupe"
+  cp "$here/add_subdirectory/main.cpp" "$here/$way/CMakeLists.txt" "$project/"
+  configure "$project" "$work/$way" "$@"
+  cmake --build "$work/$way" --target CMakeFiles/my_job.dir/main.cpp.o >"$work/$way.log" 2>&1 ||
+    { cat "$work/$way.log" && fail "cannot compile a file that uses troupe::collectives"; }
+  echo "$way: compiled"
 }
 # runs FOLDER EXPECTED
 runs() {
@@ -70,28 +83,23 @@ case $way in
       { cat "$work/collectives_alone/train.log" && fail "the error does not name the component"; }
     ;;
   source)
-    # The collectives alone are built: minutes of CPU time would go into the rest.
-    project=$work/project
-    mkdir -p "$project/third_party"
-    ln -sfn "$root" "$project/third_party/troupe"
-    cp "$here/add_subdirectory/main.cpp" "$project/"
-
-    cp "$here/add_subdirectory/CMakeLists.txt" "$project/"
-    consume "$project" "$work/add_subdirectory"
-    runs "$work/add_subdirectory" "sum 435"
-
-    cp "$here/fetch_content/CMakeLists.txt" "$project/"
-    # Same sources, same targets: the library that add_subdirectory built stands for this one's. Its configuration and
-    # the user's own file, compiled with what the target brings along, are this way's part.
-    configure "$project" "$work/fetch_content" "-DFETCHCONTENT_SOURCE_DIR_TROUPE=$project/third_party/troupe"
-    cmake --build "$work/fetch_content" --target CMakeFiles/my_job.dir/main.cpp.o >"$work/fetch_content.log" 2>&1 ||
-      { cat "$work/fetch_content.log" && fail "cannot compile a file that uses a fetched troupe::collectives"; }
-    echo "$work/fetch_content: compiled"
+    fetched=-DFETCHCONTENT_SOURCE_DIR_TROUPE=$root
+    compiles add_subdirectory
+    compiles fetch_content "$fetched"
 
     # The rest is configured: its packages and targets are found from the project's own folder, too.
-    sed -i 's/^set(TROUPE_COLLECTIVES_ONLY ON).*/set(TROUPE_TRAIN OFF)/; s/troupe::collectives/troupe::runtime/' \
-      "$project/CMakeLists.txt"
-    configure "$project" "$work/runtime" "-DFETCHCONTENT_SOURCE_DIR_TROUPE=$project/third_party/troupe"
+    project=$work/runtime.project
+    mkdir -p "$project"
+    cp "$here/add_subdirectory/main.cpp" "$project/"
+    sed 's/^set(TROUPE_COLLECTIVES_ONLY ON).*/set(TROUPE_TRAIN OFF)/; s/troupe::collectives/troupe::runtime/' \
+      "$here/fetch_content/CMakeLists.txt" >"$project/CMakeLists.txt"
+    configure "$project" "$work/runtime" "$fetched"
+    ;;
+  built)  # the libraries, too, by what `source` has configured
+    for way in add_subdirectory fetch_content; do
+      cmake --build "$work/$way" >"$work/$way.log" 2>&1 || { cat "$work/$way.log" && fail "cannot build by $way"; }
+      runs "$work/$way" "sum 435"
+    done
     ;;
   *) fail "unknown way $way" ;;
 esac
