@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Prints the table of hashes: the MNIST example over numbers of trainers, loaders, nodes and logical ranks, with kills,
 # and after stop and resume. Every row of one number of logical ranks must show the same hash. Exit code 1 if one differs.
-# usage: tests/e2e/hash_table.sh [folder of the programs, default build/release/bin]
+# usage: tests/e2e/hash_table.sh [folder of the programs, default build/check/bin]
 set -uo pipefail
 cd "$(dirname "$0")/../.."
-mnist=${1:-build/release/bin}/mnist
+mnist=${1:-build/check/bin}/mnist
 [ -x "$mnist" ] || { echo "hash_table.sh: no program $mnist: build it first (./quickstart does)" >&2; exit 1; }
 common=(--samples 4000 --epochs 2)
 declare -A expected
