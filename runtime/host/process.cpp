@@ -381,7 +381,7 @@ std::shared_ptr<CallState> Process::spawn_through_head(ActorSpawn spawn) {
         return wire::SpawnAsk{request, std::move(spec)};
       },
       rings_.get());
-  asked.state->set_on_cancel([this, request = asked.number] { node_->tell(wire::SpawnCancel{request}); });
+  asked.state->set_on_cancel([this, request = asked.number] { node_->cancel(request); });
   return asked.state;
 }
 
