@@ -36,11 +36,15 @@ void print_output(const wire::Output& output) {
 
 DriverPlace::DriverPlace(std::string job, NextLink next_link)
     : job_(std::move(job)), next_link_(std::move(next_link)) {
-  auto link = next_link_();
-  if (!link)
-    throw Unavailable({ErrorCode::kUnavailable, "the cluster has no place for this driver", "it ends", ""});
-  take(*std::move(link));
-  keeper_ = std::thread([this] { keep(); });
+  std::promise<void> taken;
+  auto first = taken.get_future();
+  keeper_ = std::thread([this, taken = std::move(taken)]() mutable { take_first(std::move(taken)); });
+  try {
+    first.get();
+  } catch (...) {
+    keeper_.join();
+    throw;
+  }
 }
 
 DriverPlace::~DriverPlace() {
@@ -48,6 +52,20 @@ DriverPlace::~DriverPlace() {
   lost();
   if (keeper_.joinable()) keeper_.join();
   lives_.clear();  // their threads still tell us things
+}
+
+/// In the keeper's thread, as every later place: init() may be called in a thread that ends.
+void DriverPlace::take_first(std::promise<void> taken) {
+  try {
+    auto link = next_link_();
+    if (!link)
+      throw Unavailable({ErrorCode::kUnavailable, "the cluster has no place for this driver", "it ends", ""});
+    take(*std::move(link));
+  } catch (...) {
+    return taken.set_exception(std::current_exception());
+  }
+  taken.set_value();
+  keep();
 }
 
 void DriverPlace::take(SocketLink link) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@ namespace troupe {
 class DriverPlace final : public ProcessGate {
  public:
   /// Waits for a link to a node that takes the driver. Nothing: there will be none. Throws why there is none.
+  /// Runs in one thread, which lives as long as the place: a node that it starts is that thread's child.
   using NextLink = std::function<std::optional<SocketLink>()>;
 
   /// Takes the first place. Throws with the reason when there is none.
@@ -54,6 +56,7 @@ class DriverPlace final : public ProcessGate {
 
  private:
   Process& now() const { return *now_.load(std::memory_order_acquire); }
+  void take_first(std::promise<void> taken);
   void keep();
   bool take_next();
   void take(SocketLink link);

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -181,6 +182,19 @@ TEST_CASE("a program joins, its executable travels, and all of it goes with the 
   CHECK(stopped.output.find("ended head") != std::string::npos);
   CHECK(cluster.troupe("status --folder " + cluster.root + "/a").code == 1);
   CHECK(names_in("/dev/shm") == shm);
+}
+
+TEST_CASE("a session outlives the thread that called init", "[cluster]") {
+  // Was: the program's node was a child of that thread, and was told to end with it (PR_SET_PDEATHSIG).
+  const Cluster cluster;
+  std::optional<DriverSession> session;
+  std::thread([&] { session.emplace(cluster.join("async")); }).join();
+  const auto incarnation = session->incarnation();
+  for (int i = 0; i < 3; ++i) {
+    const auto guest = session->spawn<Guest>({.isolated = true});
+    CHECK(guest.call<&Guest::pid>().get(20s) > 0);
+  }
+  CHECK(session->incarnation() == incarnation);
 }
 
 TEST_CASE("a driver that is killed leaves no worker behind, and the cluster stays", "[cluster]") {
