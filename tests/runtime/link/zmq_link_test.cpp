@@ -115,6 +115,36 @@ TEST_CASE("a member that is over before it leaves gets no turn after it has left
   loop->leave(third);
 }
 
+TEST_CASE("a monitor that ends while its socket has something to tell blocks nobody") {
+  // Story: the reader of a socket's events was closed first, the socket after it. An event in between blocked
+  // ZeroMQ's one thread for good: a node lived on, and neither the head nor its peers ever heard of it again.
+  auto context = std::make_unique<zmq::context_t>();
+  const Listener listener;
+  bool goes_on = true;
+  for (int i = 0; i < 20 && goes_on; ++i) {
+    zmq::socket_t watched(*context, zmq::socket_type::dealer);
+    watched.set(zmq::sockopt::linger, 0);
+    watched.set(zmq::sockopt::reconnect_ivl, -1);
+    auto monitor = std::make_unique<zmq_link::Monitor>(*context, watched, ZMQ_EVENT_ALL);
+    watched.connect(zmq_link::to_zmq_address({"127.0.0.1", listener.port}));
+    UniqueFd accepted = listener.accept();
+    monitor.reset();
+    accepted = UniqueFd();  // its end is an event
+
+    zmq::socket_t one(*context, zmq::socket_type::pair), other(*context, zmq::socket_type::pair);
+    one.set(zmq::sockopt::linger, 0);
+    other.set(zmq::sockopt::linger, 0);
+    other.set(zmq::sockopt::rcvtimeo, 20'000);
+    other.bind("tcp://127.0.0.1:*");
+    one.connect(other.get(zmq::sockopt::last_endpoint));
+    one.send(zmq::str_buffer("still here"), zmq::send_flags::none);
+    zmq::message_t message;
+    goes_on = other.recv(message).has_value();
+  }
+  if (!goes_on) static_cast<void>(context.release());  // its end would wait for that thread
+  CHECK(goes_on);
+}
+
 TEST_CASE("a node with the right keys talks to the head, and the head knows who it is") {
   Head head;
   Node one(head, "one");

@@ -192,6 +192,40 @@ TEST_CASE("a head that dies with a full disk comes back with what it had promise
   CHECK(s.get<SpawnAnswered>()->actor == actor);
 }
 
+TEST_CASE("a head that comes back while its store fails ends no node that lives") {
+  // Was: once a write had failed, it heard neither a heartbeat nor NodeJoined of the nodes that had not yet
+  // registered again. Six seconds after its restart it declared them dead, and their workers died.
+  constexpr NodeId kOther{2};
+  Scene s;
+  s.join();
+  s.join(kOther);
+  const JobId job = s.job();
+  s.spawn(job, 1);
+  s.disk_full = true;
+  s.restart();
+  s.on(ActorFailed{kNode, s.head->cluster().actors().begin()->first, kFull});  // to be written, and cannot be
+  REQUIRE(s.head->trouble());
+  std::size_t held = 0;
+  for (int i = 0; i < 30; ++i) {
+    s.on(Heartbeat{kOther});
+    REQUIRE(s.get<RequestRegistration>() != nullptr);  // also while all else waits for the disk
+    CHECK(s.get<RequestRegistration>()->node == kOther);
+    s.pass(4);
+    if (i == 0) held = s.head->queue().held();
+  }
+  CHECK(s.head->queue().held() == held);  // memory does not grow with time
+  REQUIRE(s.head->cluster().nodes().size() == 2);
+  s.join(kOther);
+  CHECK(s.head->cluster().is_registered(kOther));
+  s.on(Heartbeat{NodeId{3}});
+  CHECK(s.sent.empty());
+  s.disk_full = false;
+  s.sent.clear();
+  s.pass(20);
+  CHECK(s.head->cluster().nodes().size() == 2);
+  REQUIRE(s.get<NodeAccepted>() != nullptr);
+}
+
 TEST_CASE("a store that crashes before or after a write loses and doubles nothing") {
   for (const auto fault : {MemoryStorage::Fault::kCrashBefore, MemoryStorage::Fault::kCrashAfter}) {
     Scene s;
