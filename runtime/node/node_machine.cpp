@@ -298,7 +298,8 @@ void NodeMachine::asked(LocalProcess& from, const wire::Leave& ask) {
 void NodeMachine::handle(const WorkerWrote& e) {
   const LocalProcess* process = locals_.find(e.process);
   if (process == nullptr || !process->driver.process) return;
-  if (held_drivers_.contains(process->driver)) {
+  // The last words of one that ends are few, and cannot wait.
+  if (held_drivers_.contains(process->driver) && process->lives()) {
     out_.push_back(HoldOutput{e.process, e.error, e.text});
   } else {
     out_.push_back(RelayOutput{e.process, process->driver, {process->label, e.error, e.text}});
@@ -333,6 +334,7 @@ void NodeMachine::begin_end(LocalProcess& process, const std::string& how) {
   if (!locals_.begin_end(process, how)) return;
   // First of all the members of its groups leave their collectives; the rest can wait a microsecond.
   regions_.process_died(process.id, process.end_reason, out_);
+  if (held_drivers_.contains(process.driver)) out_.push_back(RetryOutput{});
   out_.push_back(DrainOutput{process.id});
 }
 

@@ -321,6 +321,14 @@ TEST_CASE("A driver whose output nobody reads holds its workers back, here and o
   const auto held = f.on(WorkerWrote{worker, false, "two\n"});
   REQUIRE(F::find<RelayOutput>(held) == nullptr);
   REQUIRE(F::find<HoldOutput>(held)->text == "two\n");
+  // What a worker that ends had written cannot wait: with its process goes what is kept for it.
+  const ProcessId other =
+      F::find<StartWorker>(
+          f.head(cluster::StartActor{F::kNode, {2}, F::spec(true, F::kJob, {F::kNode, driver}), ""}))
+          ->process;
+  const auto ended = f.machine.on(ProcessEnding{other, "exit code 3"}, f.now);
+  REQUIRE(F::index_of<RetryOutput>(ended) < F::index_of<DrainOutput>(ended));
+  REQUIRE(F::find<RelayOutput>(f.on(WorkerWrote{other, true, "last words\n"})) != nullptr);
   // Another node that sends lines has not heard it: its lines are passed on, and it is told.
   const auto late = f.peer_said(wire::Output{"w", false, "late\n"}, F::kPeer, {}, driver);
   REQUIRE(F::sent<wire::Output>(late, driver) != nullptr);
