@@ -30,7 +30,7 @@ class RequestQueue {
 
   static constexpr std::size_t kUnderWay = 256;  ///< of one kind, and of spawns that do not wait at the head
   static constexpr std::size_t kSpawns = 16384;  ///< with those that wait there
-  static constexpr std::size_t kSpawnBytes = std::size_t{128} << 20;  ///< half of what the node takes
+  static constexpr std::size_t kSpawnBytes = std::size_t{64} << 20;  ///< a quarter of what the node takes
 
  private:
   enum class Kind { kNode, kHead, kSpawn };  ///< by who decides the answer, and when

@@ -49,7 +49,7 @@ Result<void> Node::start(OnMember on_member) {
   const auto refuse_frame = [this](const wire::FrameHeader& header, const ErrorInfo& error) {
     refuse(header, error);
   };
-  locals_ = std::make_unique<LocalLinks>(loop_, clock_, stuck_bytes,
+  locals_ = std::make_unique<LocalLinks>(loop_, stuck_bytes,
                                          LocalLinks::Hooks{tell_machine,
                                                            [this](ProcessId process, Message message) {
                                                              on_local_frame(process, std::move(message));
@@ -247,7 +247,7 @@ void Node::on_local_frame(ProcessId process, Message message) {
 }
 
 void Node::act(RelayOutput& a) {
-  const auto hold = [&] { locals_->hold_output(a.process, a.output.error, std::move(a.output.text)); };
+  const auto hold = [&] { locals_->hold_output(a.process, a.output.error, a.output.text); };
   if (locals_->holds_output(a.process, a.output.error)) return hold();
   wire::FrameHeader header;
   header.from.node = id_;

@@ -79,6 +79,8 @@ class Node {
   void act(node::DrainOutput& a) { locals_->drain(a.process); }
   void act(node::ForgetProcess& a) { locals_->forget(a.process); }
   void act(node::RelayOutput& a);
+  void act(node::HoldOutput& a) { locals_->hold_output(a.process, a.error, a.text); }
+  void act(node::RetryOutput&) { locals_->retry_output(); }
   void act(node::MakeRing& a);
   void act(node::MakeRegion& a);
   void act(node::DropRegion& a) { regions_.drop(a.region); }

@@ -298,7 +298,34 @@ void NodeMachine::asked(LocalProcess& from, const wire::Leave& ask) {
 void NodeMachine::handle(const WorkerWrote& e) {
   const LocalProcess* process = locals_.find(e.process);
   if (process == nullptr || !process->driver.process) return;
-  out_.push_back(RelayOutput{e.process, process->driver, {process->label, e.error, e.text}});
+  // The last words of one that ends are few, and cannot wait.
+  if (held_drivers_.contains(process->driver) && process->lives()) {
+    out_.push_back(HoldOutput{e.process, e.error, e.text});
+  } else {
+    out_.push_back(RelayOutput{e.process, process->driver, {process->label, e.error, e.text}});
+  }
+}
+
+void NodeMachine::asked(LocalProcess& from, const wire::HoldOutput& ask) {
+  if (!from.is_driver) return handle(LocalBroke{from.id, "it is no driver, and gets no output"});
+  const wire::HoldOutput hold{{self_.info.id, from.id}, ask.on};
+  hold_output(hold);
+  peers_.tell_linked(hold, now_, out_);
+}
+
+void NodeMachine::hold_output(const wire::HoldOutput& hold) {
+  if (hold.on) {
+    if (held_drivers_.size() < self_.limits.says) held_drivers_.insert(hold.driver);
+  } else if (held_drivers_.erase(hold.driver) != 0) {
+    out_.push_back(RetryOutput{});
+  }
+}
+
+/// What its drivers say next may not have come. One that still takes nothing answers the next lines with
+/// that.
+void NodeMachine::let_output_go(NodeId of) {
+  if (std::erase_if(held_drivers_, [of](const ProcessAddress& driver) { return driver.node == of; }) != 0)
+    out_.push_back(RetryOutput{});
 }
 
 // Deaths.
@@ -307,6 +334,7 @@ void NodeMachine::begin_end(LocalProcess& process, const std::string& how) {
   if (!locals_.begin_end(process, how)) return;
   // First of all the members of its groups leave their collectives; the rest can wait a microsecond.
   regions_.process_died(process.id, process.end_reason, out_);
+  if (held_drivers_.contains(process.driver)) out_.push_back(RetryOutput{});
   out_.push_back(DrainOutput{process.id});
 }
 
@@ -368,6 +396,7 @@ void NodeMachine::kill_workers_of(ProcessAddress driver, const std::string& reas
 void NodeMachine::peer_refused(NodeId node, const Peers::Refused& error) {
   if (!error) return;
   leases_.peer_lost(node, *error, out_);
+  let_output_go(node);
   if (error->code == ErrorCode::kActorDied) {
     for (const auto& done : packages_.peer_died(node, error->why, out_)) package_done(done);
   }
@@ -418,8 +447,14 @@ void NodeMachine::handle(const PeerSaid& e) {
   } else if (const auto* answer = std::get_if<wire::Answer>(&e.message)) {
     leases_.answered(from, *answer, out_);
   } else if (const auto* output = std::get_if<wire::Output>(&e.message)) {
-    if (locals_.living(e.header.to.process) != nullptr)
-      out_.push_back(SendLocal{e.header.to.process, *output, {}});
+    if (locals_.living(e.header.to.process) == nullptr) return;
+    out_.push_back(SendLocal{e.header.to.process, *output, {}});
+    const ProcessAddress driver{self_.info.id, e.header.to.process};
+    ErrorInfo ignored;  // it hears of a link that broke, and asks again by sending
+    if (held_drivers_.contains(driver))
+      peers_.send({from, {}}, wire::HoldOutput{driver, true}, now_, ignored, out_);
+  } else if (const auto* hold = std::get_if<wire::HoldOutput>(&e.message)) {
+    if (hold->driver.node == from) hold_output(*hold);
   }
 }
 

@@ -95,6 +95,7 @@ class NodeMachine {
   void asked(LocalProcess& from, const wire::ConfirmActor& ask);
   void asked(LocalProcess& from, const wire::ActorNotUp& ask);
   void asked(LocalProcess& from, const wire::ActorEnded& ask);
+  void asked(LocalProcess& from, const wire::HoldOutput& ask);
   void asked(LocalProcess& from, const wire::Leave& ask);
   void asked(LocalProcess& /*from*/, const wire::Pulse& /*heard is enough*/) {}
   template <class Other>
@@ -121,6 +122,8 @@ class NodeMachine {
   void begin_end(LocalProcess& process, const std::string& how);
   void kill_workers_of(ProcessAddress driver, const std::string& reason);
   void package_done(const PackageFetches::Done& done);
+  void hold_output(const wire::HoldOutput& hold);
+  void let_output_go(NodeId of);
   void peer_refused(NodeId node, const Peers::Refused& error);
   void leave(const std::string& reason);
   void finish_leaving();
@@ -134,6 +137,7 @@ class NodeMachine {
   Leases leases_;
   RegionNames regions_;
   Router router_;
+  std::set<ProcessAddress> held_drivers_;  ///< that take no output now. Invariant: bounded by Limits::says.
   std::set<std::pair<ProcessId, ProcessId>> rings_;  ///< Invariant: first < second, both live.
 
   bool head_answered_ = false;  ///< at least once

@@ -231,7 +231,7 @@ struct ConfirmActor {
   ActorId actor{};
   std::uint64_t question = 0;
 };
-/// It waits for resources, and why; said once, when it begins to wait.
+/// It waits for resources; why, if it asks for GPUs. Said once, when it begins to wait.
 struct SpawnWaits {
   Requester to;
   std::string reason;

@@ -1,10 +1,6 @@
 #include "scheduler/init/driver_place.hpp"
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <climits>
-#include <string_view>
 
 #include "runtime/core/futex.hpp"
 #include "runtime/core/log.hpp"
@@ -16,26 +12,12 @@ namespace {
 constexpr Duration kConfigured = std::chrono::seconds(30);
 constexpr const char* kNodeGone = "the node of its program is gone";
 
-/// A worker's lines, each with the worker's name before it.
-void print_output(const wire::Output& output) {
-  std::string text;
-  for (std::string_view rest = output.text; !rest.empty();) {
-    const auto end = rest.find('\n');
-    text.append("[").append(output.label).append("] ").append(rest.substr(0, end)).append("\n");
-    rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
-  }
-  for (std::string_view rest = text; !rest.empty();) {
-    const ssize_t written = ::write(output.error ? STDERR_FILENO : STDOUT_FILENO, rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;
-    rest.remove_prefix(static_cast<std::size_t>(written));
-  }
-}
-
 }  // namespace
 
 DriverPlace::DriverPlace(std::string job, NextLink next_link)
-    : job_(std::move(job)), next_link_(std::move(next_link)) {
+    : job_(std::move(job)), next_link_(std::move(next_link)), printer_([this](bool on) {
+        if (Process* process = now_.load(std::memory_order_acquire)) process->hold_output(on);
+      }) {
   std::promise<void> taken;
   auto first = taken.get_future();
   keeper_ = std::thread([this, taken = std::move(taken)]() mutable { take_first(std::move(taken)); });
@@ -51,6 +33,7 @@ DriverPlace::~DriverPlace() {
   leaving_ = true;
   lost();
   if (keeper_.joinable()) keeper_.join();
+  printer_.finish();
   lives_.clear();  // their threads still tell us things
 }
 
@@ -76,10 +59,12 @@ void DriverPlace::take(SocketLink link) {
                        received ? "it said something else" : received.error().why, ""});
   auto process = std::make_unique<Process>(
       ProcessConfig{config->node, config->process, {}, 0, config->label, config->host, config->package},
-      std::move(link), Process::Handlers{[this] { lost(); }, print_output});
+      std::move(link),
+      Process::Handlers{[this] { lost(); }, [this](const wire::Output& output) { printer_.print(output); }});
   process->register_job(job_, kConfigured);
   now_.store(process.get(), std::memory_order_release);
   lives_.push_back(std::move(process));
+  printer_.repeat_hold();
 }
 
 void DriverPlace::lost() {

@@ -11,13 +11,14 @@
 #include <vector>
 
 #include "runtime/host/process.hpp"
+#include "scheduler/init/output_printer.hpp"
 
 namespace troupe {
 
-/// The gate of a driver's sessions and handles, which leads to its process at its present node. When that node dies,
-/// everything that went through it fails with a type; then the driver takes the place that it is given next and
-/// registers its job again (as a newer driver of it, so what the job had on other nodes ends). Sessions go on from
-/// there; actors of before are dead.
+/// The gate of a driver's sessions and handles, which leads to its process at its present node. When that
+/// node dies, everything that went through it fails with a type; then the driver takes the place that it is
+/// given next and registers its job again (as a newer driver of it, so what the job had on other nodes ends).
+/// Sessions go on from there; actors of before are dead.
 ///
 /// Thread-safe.
 class DriverPlace final : public ProcessGate {
@@ -31,7 +32,8 @@ class DriverPlace final : public ProcessGate {
   /// Joins the thread that waits for links: REQUIRES that next_link returns by now.
   ~DriverPlace() override;
 
-  /// Says goodbye: the node ends with all it started. No place is taken after that.
+  /// Says goodbye: the node ends with all it started. No place is taken after that. The destructor then waits
+  /// until what workers printed is written (OutputPrinter::finish).
   void leave(Duration timeout);
 
   const ProcessConfig& config() const override { return now().config(); }
@@ -44,7 +46,9 @@ class DriverPlace final : public ProcessGate {
   }
   std::shared_ptr<CallState> spawn(ActorSpawn spawn) override { return now().spawn(std::move(spawn)); }
   void kill(const ActorAddress& actor, std::string reason) override { now().kill(actor, std::move(reason)); }
-  void monitor(const ActorAddress& actor, OnDown callback) override { now().monitor(actor, std::move(callback)); }
+  void monitor(const ActorAddress& actor, OnDown callback) override {
+    now().monitor(actor, std::move(callback));
+  }
   std::shared_ptr<CallState> find(std::string name) override { return now().find(std::move(name)); }
   std::shared_ptr<CallState> nodes() override { return now().nodes(); }
   Result<SharedMemory> open_region(const std::string& key, std::size_t bytes, const std::string& label,
@@ -67,8 +71,9 @@ class DriverPlace final : public ProcessGate {
   std::atomic<bool> leaving_{false};
   std::atomic<std::uint32_t> lost_{0};  ///< places that were lost
   std::atomic<Process*> now_{nullptr};
-  /// All of them, the present one last: calls and futures of the former ones are still out there. Of the thread that
-  /// takes places.
+  OutputPrinter printer_;
+  /// All of them, the present one last: calls and futures of the former ones are still out there. Of the
+  /// thread that takes places.
   std::vector<std::unique_ptr<Process>> lives_;
   std::thread keeper_;
 };

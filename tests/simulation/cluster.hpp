@@ -156,6 +156,8 @@ struct Node : Process, Server {
   void act(node::DrainOutput& a);
   void act(node::ForgetProcess& a) { locals.erase(a.process); }
   void act(node::RelayOutput&) {}
+  void act(node::HoldOutput&) {}
+  void act(node::RetryOutput&) {}
   void act(node::MakeRing& a);
   void act(node::MakeRegion& a);
   void act(node::DropRegion& a) {
