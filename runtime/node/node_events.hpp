@@ -283,6 +283,9 @@ struct TakePart {
 struct ForgetPackage {
   std::string hash;
 };
+/// Drop the link to the head, and connect again on sockets and threads of their own: the present ones may be
+/// stuck.
+struct ConnectHeadAnew {};
 /// Once: this node is a member, or never will be.
 struct TellMember {
   Result<void> joined;
@@ -298,7 +301,7 @@ using NodeAction =
     std::variant<SendLocal, SendPeer, TellHead, StartWorker, AdoptDriver, Welcome, KillProcess, DrainOutput,
                  ForgetProcess, RelayOutput, HoldOutput, RetryOutput, MakeRing, MakeRegion, DropRegion,
                  AbortRegions, AllowPeer, RevokePeer, ConnectPeer, DisconnectPeer, TellIncoming, ReleaseHeld,
-                 RefuseHeld, GivePart, TakePart, ForgetPackage, TellMember, EndLoop, Log>;
+                 RefuseHeld, GivePart, TakePart, ForgetPackage, TellMember, EndLoop, Log, ConnectHeadAnew>;
 using Actions = std::vector<NodeAction>;
 
 }  // namespace troupe::node

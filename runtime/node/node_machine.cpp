@@ -48,6 +48,7 @@ void NodeMachine::handle(const HeadConnected& /*e*/) {
   head_answered_ = true;
   if (std::exchange(away_told_, false)) out_.push_back(Log{LogLevel::kWarning, "the head answers again"});
   head_away_ = Duration{0};
+  head_answers_ = false;
   refusals_ = 0;
   if (!left_) join();
 }
@@ -71,6 +72,7 @@ void NodeMachine::handle(const HeadUnreachable& e) {
   unreachable_ = e.why;
 }
 void NodeMachine::handle(const HeadSaid& e) {
+  head_silent_ = Duration{0};
   std::visit([this](const auto& action) { said(action); }, e.action);
 }
 void NodeMachine::said(const cluster::StartActor& e) {
@@ -471,6 +473,7 @@ void NodeMachine::handle(const Tick& /*e*/) {
   last_tick_ = now_;
   if (!head_answered_ && !member_told_) wait_for_head(gap - slip);
   if (head_answered_ && !head_.up() && !left_) miss_head(gap - slip);
+  if (head_answers_ && head_.up() && !left_) watch_head(gap - slip);
   if (!left_) head_.tell(cluster::Heartbeat{self_.info.id}, out_);
   locals_.tick(now_, slip, out_);
   for (const auto& refused : peers_.tick(now_, slip, out_)) peer_refused(refused.node, refused.error);
@@ -480,6 +483,19 @@ void NodeMachine::handle(const Tick& /*e*/) {
       if (!process.is_driver) locals_.kill(process, process.leave_reason, out_);
     }
   }
+}
+
+/// The head is stopped, or this node is cut off from a head that lives and counts it as dead. A new link
+/// tells which: it leads nowhere, or the head takes this node back, or refuses it, upon which it ends.
+void NodeMachine::watch_head(Duration passed) {
+  head_silent_ += passed;
+  if (head_silent_ < self_.times.head_silence) return;
+  head_answers_ = false;
+  head_.lost();
+  out_.push_back(Log{LogLevel::kWarning,
+                     "the head answers no heartbeat any more, though the link to it is up: this "
+                     "node connects to it anew"});
+  out_.push_back(ConnectHeadAnew{});
 }
 
 /// A head that is started again is back within a second or two. For a cluster that was ended nobody was told

@@ -53,6 +53,7 @@ class NodeMachine {
   void said(const cluster::ConfirmActor& e);
   void said(const cluster::SpawnAnswered& e);
   void said(const cluster::SpawnWaits& e);
+  void said(const cluster::HeartbeatAnswered& /*e*/) { head_answers_ = true; }
   void said(const cluster::NameAnswered& e);
   void said(const cluster::JobAnswered& e);
   void said(const cluster::NodeAccepted& e);
@@ -115,6 +116,7 @@ class NodeMachine {
   void handle(const Tick& e);
 
   void join();
+  void watch_head(Duration passed);
   void miss_head(Duration passed);
   void wait_for_head(Duration passed);
   void ask_head(LocalProcess& from, std::uint64_t request, cluster::ClusterEvent event, std::size_t bytes);
@@ -144,8 +146,10 @@ class NodeMachine {
   std::string unreachable_;     ///< why it has not, or does not again
   Duration head_away_{};        ///< since it was lost
   bool away_told_ = false;
-  Duration joining_{};  ///< how long this node has asked for it
-  int refusals_ = 0;    ///< handshakes that the head refused, one after the other
+  bool head_answers_ = false;  ///< heartbeats, over the present link
+  Duration head_silent_{};     ///< since its last word over the present link
+  Duration joining_{};         ///< how long this node has asked for it
+  int refusals_ = 0;           ///< handshakes that the head refused, one after the other
   bool member_told_ = false;
   bool leaving_ = false;
   bool left_ = false;

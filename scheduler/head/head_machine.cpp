@@ -29,6 +29,9 @@ HeadMachine::Output HeadMachine::on(const cluster::ClusterEvent& event, Instant 
     out.send.push_back(std::move(actions[0]));
   else
     take(std::move(actions), out);
+  const auto* beat = std::get_if<cluster::Heartbeat>(&event);
+  if (beat != nullptr && cluster_.is_registered(beat->node))
+    out.send.push_back(cluster::HeartbeatAnswered{beat->node});
   finish(now, out);
   return out;
 }

@@ -22,14 +22,19 @@ struct Scene {
   MemoryStorage store;
   std::unique_ptr<HeadMachine> head = std::make_unique<HeadMachine>(ClusterConfig{}, ids);
   Instant now{};
-  std::vector<ClusterAction> sent;
+  std::vector<ClusterAction> sent;  ///< but answers to heartbeats, which wait for nothing
+  int heartbeats_answered = 0;
   std::vector<HeadMachine::LogLine> logged;
   std::shared_ptr<const StoreBatch> write;
   bool disk_full = false;
 
   void take(HeadMachine::Output out) {
-    for (auto& message : out.send)
-      if (auto* action = std::get_if<ClusterAction>(&message)) sent.push_back(std::move(*action));
+    for (auto& message : out.send) {
+      auto* action = std::get_if<ClusterAction>(&message);
+      const bool is_beat = action != nullptr && std::holds_alternative<HeartbeatAnswered>(*action);
+      heartbeats_answered += is_beat;
+      if (action != nullptr && !is_beat) sent.push_back(std::move(*action));
+    }
     for (auto& line : out.log) logged.push_back(std::move(line));
     if (out.write) {
       REQUIRE(write == nullptr);
@@ -215,8 +220,12 @@ TEST_CASE("a head that comes back while its store fails ends no node that lives"
   }
   CHECK(s.head->queue().held() == held);  // memory does not grow with time
   REQUIRE(s.head->cluster().nodes().size() == 2);
+  CHECK(s.heartbeats_answered == 0);
   s.join(kOther);
   CHECK(s.head->cluster().is_registered(kOther));
+  s.on(Heartbeat{kOther});
+  CHECK(s.heartbeats_answered == 1);
+  CHECK(s.head->queue().held() > 0);
   s.on(Heartbeat{NodeId{3}});
   CHECK(s.sent.empty());
   s.disk_full = false;
