@@ -9,6 +9,7 @@
 #include "actors/train/api/interrupts.hpp"
 #include "actors/train/api/run_losses.hpp"
 #include "actors/train/api/train.hpp"
+#include "actors/train/driver/final_state.hpp"
 #include "runtime/core/log.hpp"
 
 namespace troupe::train {
@@ -17,9 +18,8 @@ namespace {
 /// How often a signal is looked for.
 constexpr Duration kLook = std::chrono::milliseconds(100);
 constexpr Duration kEnds = std::chrono::seconds(10);
-/// For a piece of the state: the first one is laid out when it is asked for.
+/// For a piece of the snapshot.
 constexpr Duration kPieceArrives = std::chrono::seconds(60);
-constexpr int kPieceTries = 3;
 /// How long the program may be without a node, and how often it is looked for.
 constexpr Duration kNextNode = std::chrono::seconds(60);
 constexpr Duration kLookForNode = std::chrono::milliseconds(20);
@@ -234,20 +234,8 @@ struct Run::Parts {
     }
   }
 
-  /// All pieces, from whichever trainer is alive: each has the same bytes.
   wire::Bytes take_state(bool weights_only) {
-    wire::Bytes all;
-    int failures = 0;
-    for (;;) {
-      try {
-        const auto piece =
-            driver.call<&TrainDriver::final_state>(weights_only, all.size()).get(kPieceArrives);
-        if (piece.empty()) return all;
-        all.insert(all.end(), piece.begin(), piece.end());
-      } catch (const Error&) {
-        if (++failures == kPieceTries || session.incarnation() != incarnation) throw;
-      }
-    }
+    return take_final_state(driver, weights_only, [this] { return session.incarnation() == incarnation; });
   }
   /// A job that is done does not fail for want of its weights.
   wire::Bytes take_weights() try { return take_state(true); } catch (const Error& error) {

@@ -444,7 +444,7 @@ void DriverMachine::report(const TrainerFinished& r, Trainer& from, Instant now,
     return !trainer.barrier_task_done || trainer.final_hash == r.hash;
   });
   if (r.steps != committed() || !same) return fail("trainers end with different states", out);
-  if (barrier_task_complete()) finish(r.hash, out);
+  if (barrier_task_complete()) finish(r.hash, {r.steps, lineage_, r.parts, members_}, out);
 }
 
 }  // namespace troupe::train

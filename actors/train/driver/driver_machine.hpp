@@ -156,7 +156,7 @@ class DriverMachine {
   bool can_end_at_once() const;
   void end_as_it_is(Actions& out);
   std::int64_t saved_step() const;
-  void finish(const StateHash& hash, Actions& out);
+  void finish(const StateHash& hash, EndState state, Actions& out);
   Pool& pool(SpawnKind kind) { return kind == SpawnKind::kTrainer ? trainer_pool_ : loader_pool_; }
   std::vector<LoaderInfo> loader_list() const;
   std::string describe(const Trainer& trainer) const;
