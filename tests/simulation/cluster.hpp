@@ -238,6 +238,7 @@ struct Driver : Hosted {
 
  private:
   void run_job();
+  void check_state(const ActorHandle<train::TrainDriver>& driver, std::int64_t steps);
   void leave_soon();
   Thread main_;
   bool leaving_ = false;
@@ -275,6 +276,7 @@ struct Cluster {
   Instant faults_over_at{};
   std::string job_hash;  ///< once done
   bool job_done = false;
+  int states_taken = 0;  ///< by the program, of a job that is done
   std::uint32_t last_incarnation = 0;
   int commits = 0;
   int generations = 0;  ///< the highest counter

@@ -67,8 +67,9 @@ struct TrainOptions {
   std::string events_json{};  ///< a file for every event as a line of JSON; empty: none
   std::string metrics_csv{};  ///< a file for every figure as a row; a resumed run adds rows; empty: none
   std::string tensorboard_folder{};  ///< empty: none
-  /// SIGINT and SIGTERM end the job after the current step, with a checkpoint where those are kept; a second
-  /// one ends the program. A signal that the program handles itself is left alone.
+  /// SIGINT and SIGTERM end the job after the current step, with a checkpoint where those are kept, as soon
+  /// as somebody waits for the run; a second one ends the program. That holds from start() until the job is
+  /// over. A signal that the program handles itself is left alone.
   bool handle_signals = true;
   /// Told of everything that happens, in the thread that waits for the run. If it throws, the job ends and
   /// the exception goes on to who waits.

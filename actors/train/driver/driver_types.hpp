@@ -196,6 +196,13 @@ struct Recovered {
   Instant training_again{};  ///< a step of the new generation was applied
   int trainers = 0;          ///< in the new generation
 };
+/// The state that a job ended with.
+struct EndState {
+  std::int64_t steps = kNoState;
+  Generation lineage;            ///< GenerationPlan::lineage
+  std::vector<PartHash> parts;   ///< hash_parts: what every holder said of it
+  std::vector<ActorId> holders;  ///< the last members: no other trainer is known to hold it
+};
 struct JobDone {
   StateHash hash;  ///< empty: stopped while no trainer could say it
   std::int64_t steps = 0;
@@ -207,6 +214,7 @@ struct JobDone {
   std::string history;            ///< of the state it ends with
   double best_metric = 0;         ///< of keep_best; meaningful with a best checkpoint
   std::string best_checkpoint;    ///< path of its manifest; empty: none
+  EndState state;                 ///< nobody's, where `hash` is empty
 };
 struct JobFailed {
   std::string reason;

@@ -24,6 +24,9 @@ struct JobType {
   std::shared_ptr<data::Dataset> (*make_dataset)(wire::ByteView job, data::Split split) = nullptr;
   data::Sampling (*make_sampling)(wire::ByteView job, const data::Dataset& train) = nullptr;
   std::string (*describe)(wire::ByteView job) = nullptr;  ///< for people
+  /// It may count figures of any name: its loss() or evaluate() gets a Leaf. Else it has the loss, and of the
+  /// test set the accuracy.
+  bool counts_figures = true;
 };
 
 /// Written before main, read after: thread-safe.
@@ -96,7 +99,8 @@ struct JobEntry {
     return text;
   }
   static inline const bool registered =
-      JobRegistry::instance().add(kId, {name(), &make_model, &make_dataset, &make_sampling, &describe_job});
+      JobRegistry::instance().add(kId, {name(), &make_model, &make_dataset, &make_sampling, &describe_job,
+                                        HasLossOfLeaf<Job> || HasEvaluate<Job>});
 };
 
 }  // namespace troupe::train

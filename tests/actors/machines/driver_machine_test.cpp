@@ -806,13 +806,58 @@ TEST_CASE("a run resumed in the middle of an epoch has seen what the run before 
   CHECK(resumed.order<PruneCheckpoints>(kA)->spared == "ckpt-2");
 }
 
-TEST_CASE("a metric that the job does not have fails it after the first epoch, with those it has") {
+// Was: the job failed before the checkpoint of the epoch, whose work was lost.
+TEST_CASE("a metric that the job does not have fails it once the epoch is saved, with those it has") {
   Script s(watching("test/recall", ""));
   s.run_from_start({kA});
   run_epoch(s, 0, 0.5);
-  REQUIRE(s.all<JobFailed>().size() == 1);
+  CHECK(s.all<JobFailed>().empty());
+  SECTION("written") {
+    s.written(kA, 2);
+    REQUIRE(s.all<AcceptCheckpoint>().size() == 1);
+    REQUIRE(s.all<JobFailed>().size() == 1);
+    CHECK_THAT(s.all<JobFailed>()[0].todo, Catch::Contains("goes on at step 2"));
+  }
+  SECTION("not written") {
+    s.on(CheckpointFailed{kA, s.g(), 2, "disk full"});
+    REQUIRE(s.all<JobFailed>().size() == 1);
+    CHECK_THAT(s.all<JobFailed>()[0].todo, !Catch::Contains("goes on"));
+  }
   CHECK(s.all<JobFailed>()[0].reason ==
         "there is no metric 'test/recall': the job has test/loss, train/loss");
+}
+
+TEST_CASE("without checkpoints a metric that is missing fails the job after the first epoch") {
+  DriverConfig config = watching("test/recall", "");
+  config.checkpoints = false;
+  Script s(config);
+  s.run_from_start({kA});
+  run_epoch(s, 0, 0.5);
+  REQUIRE(s.all<JobFailed>().size() == 1);
+}
+
+// Was: whoever wanted the final state asked the first trainer that lived, which could be one that follows.
+TEST_CASE("a job's end names the trainers that hold its state, and none that follows") {
+  DriverConfig config = config_of(2);
+  config.epochs = 1;
+  Script s(config);
+  s.run_from_start({kB, kC});
+  s.applied(kB, 0);
+  s.applied(kC, 0);
+  s.down(kC);
+  s.quiesced(kB, 1);
+  s.formed(kB);
+  s.ready(kA);
+  REQUIRE(s.order<ShareState>(kB));
+  for (int k = 1; k < 4; ++k) s.applied(kB, k);
+  REQUIRE(s.order<Finish>(kB));
+  s.on(TrainerFinished{kB, s.g(), 4, "h4", Script::parts_after(4)});
+  REQUIRE(s.all<JobDone>().size() == 1);
+  const EndState state = s.all<JobDone>()[0].state;
+  CHECK(state.holders == std::vector{kB});
+  CHECK(state.steps == 4);
+  CHECK(state.lineage == s.lineage);
+  CHECK(state.parts == Script::parts_after(4));
 }
 
 TEST_CASE("a state of no steps may be what a job begins from") {
