@@ -138,6 +138,7 @@ void TrainDriver::start_machine() {
   config.epochs = options_.settings.epochs;
   config.steps_per_epoch = sampler_->steps_per_epoch();
   config.test_pieces = options_.evaluate ? data_->test_pieces() : 0;
+  config.exact = options_.settings.exact;
   for (const ChaosStep& chaos : options_.chaos) {
     const std::int64_t last = config.steps_per_epoch * config.epochs;
     if (chaos.step <= last && chaos.rank < options_.trainers) continue;
