@@ -39,7 +39,10 @@ struct TrainOptions {
   int keep_checkpoints = 3;           ///< older ones go once this run has written so many
   int min_trainers = 1;  ///< fewer do not train: the job waits for more (Deadlines::gather), then fails
   int threads = 1;       ///< intra-op threads of a trainer; other numbers give other bits
-  bool exact = true;     ///< refuse a trainer whose processor or LibTorch gives other bits
+  /// The same bits on every trainer: one whose processor or LibTorch gives other bits is refused, algorithms
+  /// are deterministic, and trainers' states are compared. false: none of that, and the result is one
+  /// trainer's.
+  bool exact = true;
   bool encrypt_data_plane = false;  ///< gradients between hosts, where they are else authenticated alone
   Deadlines deadlines{};            ///< how long to wait, from the last progress
   bool resume = false;              ///< take up at the newest checkpoint in the folder: it must have one

@@ -49,9 +49,10 @@ void DriverMachine::report(const StepApplied& r, Trainer& from, Instant now, Act
 }
 
 /// Compares what trainers that hold the same steps say of their bits. False, and the job has failed, if they
-/// are not the same.
+/// are not the same and must be.
 bool DriverMachine::agrees(const Trainer& from, std::int64_t step, const std::vector<PartHash>& parts,
                            Actions& out) {
+  if (!config_.exact) return true;
   const auto [proof, first] = proofs_.emplace(step, Proof{from.ready.actor, parts});
   if (first || proof->second.parts == parts) return true;
   const auto other = trainers_.find(proof->second.from);
@@ -228,6 +229,8 @@ void DriverMachine::start_barrier_task(Instant now, Actions& out) {
     for (const ActorId member : members_) {
       if (member == members_.front()) {
         out.push_back(SendOrder{member, WriteCheckpoint{generation_, committed(), history_now()}});
+      } else if (!config_.exact) {
+        trainers_.at(member).barrier_task_done = true;  // its bits are its own
       } else {
         out.push_back(SendOrder{member, ProveState{generation_, committed()}});
       }
@@ -438,13 +441,18 @@ void DriverMachine::report(const TrainerFinished& r, Trainer& from, Instant now,
   recovered(now, out);
   from.barrier_task_done = true;
   from.final_hash = r.hash;
+  from.final_parts = r.parts;
   if (!agrees(from, r.steps, r.parts, out)) return;
-  const bool same = std::all_of(members_.begin(), members_.end(), [&](ActorId member) {
+  const bool same = !config_.exact || std::all_of(members_.begin(), members_.end(), [&](ActorId member) {
     const Trainer& trainer = trainers_.at(member);
     return !trainer.barrier_task_done || trainer.final_hash == r.hash;
   });
   if (r.steps != committed() || !same) return fail("trainers end with different states", out);
-  if (barrier_task_complete()) finish(r.hash, {r.steps, lineage_, r.parts, members_}, out);
+  if (!barrier_task_complete()) return;
+  // Rank 0's, which also writes the checkpoints. Where bits may differ, nobody else has it.
+  const Trainer& first = trainers_.at(members_.front());
+  const auto holders = config_.exact ? members_ : std::vector<ActorId>{members_.front()};
+  finish(first.final_hash, {r.steps, lineage_, first.final_parts, holders}, out);
 }
 
 }  // namespace troupe::train

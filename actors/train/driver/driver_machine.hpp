@@ -79,9 +79,10 @@ class DriverMachine {
     bool quiesced = false;
     Instant deadline{};  ///< for its quiesce, or its death
     std::int64_t steps = kNoState;
-    Generation lineage;    ///< of the state it holds
-    StateHash final_hash;  ///< once it has finished
-    bool proven = false;   ///< computed a step, and had the same bits after it as the others
+    Generation lineage;                 ///< of the state it holds
+    StateHash final_hash;               ///< once it has finished
+    std::vector<PartHash> final_parts;  ///< of that state
+    bool proven = false;                ///< computed a step, and had the same bits after it as the others
     bool formed = false;
     bool holds = false;        ///< has the generation's state
     std::string unreadable;    ///< why it cannot read the generation's checkpoint

@@ -59,6 +59,7 @@ struct DriverConfig {
   int epochs = 1;
   std::int64_t steps_per_epoch = 1;
   std::int64_t test_pieces = 0;       ///< evaluated after each epoch; 0: no evaluation
+  bool exact = true;                  ///< trainers must hold the same bits; false: each computes its own
   bool checkpoints = false;           ///< whether checkpoints are written at all
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
   int keep_checkpoints = 3;           ///< of this run; older ones, of any run, go

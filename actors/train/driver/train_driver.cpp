@@ -137,6 +137,7 @@ void TrainDriver::start_machine() {
   config.epochs = options_.settings.epochs;
   config.steps_per_epoch = sampler_->steps_per_epoch();
   config.test_pieces = options_.evaluate ? data_->test_pieces() : 0;
+  config.exact = options_.settings.exact;
   check_chaos(config.steps_per_epoch * config.epochs);
   check_metrics(config.test_pieces);
   config.checkpoints = !options_.settings.checkpoint_folder.empty();
