@@ -25,6 +25,7 @@
 #include "runtime/node/gpus.hpp"
 #include "runtime/node/node.hpp"
 #include "scheduler/head/head.hpp"
+#include "scheduler/launch/run_spawned.hpp"
 #include "scheduler/store/sqlite_storage.hpp"
 
 namespace troupe {
@@ -268,6 +269,8 @@ void become_role_if_asked() {
       code = run_node(std::move(link));
     } else if (role == "worker") {
       code = run_worker(std::move(link));
+    } else if (role == "spawned") {
+      code = launch::run_spawned(std::move(link));
     }
   } catch (const std::exception& error) {
     log(LogLevel::kError, error.what());
