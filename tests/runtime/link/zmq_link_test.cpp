@@ -7,6 +7,7 @@
 
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <future>
 #include <thread>
 
 #include "runtime/core/random.hpp"
@@ -143,6 +144,29 @@ TEST_CASE("a monitor that ends while its socket has something to tell blocks nob
   }
   if (!goes_on) static_cast<void>(context.release());  // its end would wait for that thread
   CHECK(goes_on);
+}
+
+TEST_CASE("a server that is stopped refuses nobody: a handshake that it does not answer is tried again") {
+  // Was: told as a refusal, of which five end a node with its workers.
+  const Listener stopped;  // its kernel takes connections
+  const MonotonicClock clock;
+  const auto transport = make_zmq_transport(clock);
+  std::promise<LinkState> first;
+  std::atomic<bool> told{false};
+  ClientHandlers handlers;
+  handlers.on_message = [](const wire::Bytes&) {};
+  handlers.on_room = [] {};
+  handlers.on_state = [&](LinkState state, const std::string&) {
+    if (!told.exchange(true)) first.set_value(state);
+  };
+  const auto client = transport->connect({{"127.0.0.1", stopped.port},
+                                          CurveKeyPair::generate().public_key(),
+                                          CurveKeyPair::generate(),
+                                          Duration::zero()},
+                                         std::move(handlers));
+  auto state = first.get_future();
+  REQUIRE(state.wait_for(std::chrono::seconds(30)) == std::future_status::ready);
+  CHECK(state.get() == LinkState::kConnecting);
 }
 
 TEST_CASE("a node with the right keys talks to the head, and the head knows who it is") {
