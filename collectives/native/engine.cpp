@@ -62,7 +62,8 @@ Engine::Engine(NativeGroupOptions options, Region region)
       gates_.push_back(&gate);
     }
   }
-  entry_.emplace(*this, region_.file());  // from here on other threads may move it
+  const std::lock_guard lock(mutex_);  // other threads find it in the middle of the next line
+  entry_.emplace(*this, region_.file());
 }
 
 /// Takes memory in every rank's data.
