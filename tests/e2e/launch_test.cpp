@@ -274,8 +274,9 @@ TEST_CASE("a port where somebody listens is refused before anything starts") {
 TEST_CASE("two hosts start their own ranks of one world, without a cluster") {
   const std::string port = std::to_string(launch::HeldPort::hold(0).value().port());
   const auto ran = run("--nnodes 2 --nproc-per-node 2 --node-rank 1 --master-addr 127.0.0.1 --master-port " +
-                       port + " sh -c 'echo $RANK $WORLD_SIZE $GROUP_RANK $MASTER_PORT'");
-  CHECK(sorted_lines(ran.output) == std::vector<std::string>{"2 4 1 " + port, "3 4 1 " + port});
+                       port + " sh -c 'echo $RANK $WORLD_SIZE $GROUP_RANK $MASTER_PORT $GLOO_SOCKET_IFNAME'");
+  CHECK(sorted_lines(ran.output) ==
+        std::vector<std::string>{"2 4 1 " + port + " lo", "3 4 1 " + port + " lo"});
 }
 
 // launch::spawn.
