@@ -13,6 +13,7 @@
 #include "runtime/core/ids.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/node/gpus.hpp"
+#include "scheduler/init/join_cluster.hpp"
 #include "scheduler/launch/cluster_run.hpp"
 #include "scheduler/launch/rank_environment.hpp"
 #include "scheduler/launch/run_driver.hpp"
@@ -331,8 +332,10 @@ int run_here(RunConfig config, const RunSpec& spec, const MasterChoice& master, 
   config.min_nodes = config.max_nodes = 1;
   launch::RunDriver driver(config);
   const auto on = [&driver](launch::RunEvent event) { driver.on(std::move(event)); };
-  const std::string interface = master.nodes == 1 ? launch::interface_of("127.0.0.1") : "";
-  auto group = launch::WorkerGroup::make(driver.loop(), spec, 0, interface, on).value();
+  // Among several hosts the one towards rank 0; where its name is not known yet, Gloo and NCCL choose.
+  const std::string address =
+      master.nodes == 1 ? "127.0.0.1" : address_facing({master.address, master.port}).value_or("");
+  auto group = launch::WorkerGroup::make(driver.loop(), spec, 0, launch::interface_of(address), on).value();
   const std::string logs = group->log_folder();
   driver.add(0, std::make_unique<launch::LocalNode>(0, master, std::move(group), on));
   if (!logs.empty()) warn("logs are in " + logs);

@@ -5,12 +5,10 @@
 #include <atomic>
 #include <cstdio>
 #include <map>
-#include <set>
 
 #include "runtime/core/hex.hpp"
-#include "runtime/core/log.hpp"
-#include "runtime/core/quiet_thread.hpp"
 #include "runtime/core/random.hpp"
+#include "runtime/wire/messages.hpp"
 #include "scheduler/init/init.hpp"
 #include "scheduler/launch/run_agent.hpp"
 #include "scheduler/placement/placement.hpp"
@@ -20,6 +18,7 @@ namespace {
 
 constexpr Duration kRetry = std::chrono::milliseconds(200);
 constexpr Duration kLook = std::chrono::milliseconds(500);
+constexpr Duration kSoon = std::chrono::seconds(2);
 constexpr Duration kLastOutput = std::chrono::seconds(10);
 
 /// A node of the cluster, by its agent. What the agent is told is told again after a link broke; its death
@@ -96,89 +95,104 @@ class AgentNode final : public RunNode {
   Shared state_;
 };
 
-/// Looks for nodes, and puts an agent on each that the run may use. What it asks for may be answered when it
-/// is gone: an answer touches the loop alone, which does not run any more then.
+/// Looks for nodes, and puts an agent on each that the run may use. Of the loop's thread. What it asks for
+/// may be answered when it is gone: an answer touches the loop alone, which does not run any more then.
 class AgentStarter {
  public:
   AgentStarter(RunDriver& driver, Session session, const RunConfig& config, RunSpec spec,
                const ClusterChoice& cluster)
       : driver_(driver), session_(session), config_(config), spec_(std::move(spec)), cluster_(cluster) {
-    thread_ = start_quiet_thread([this] { look_for_nodes(); });
-  }
-  ~AgentStarter() {
-    is_ending_ = true;
-    thread_.join();
+    look_for_nodes();
   }
 
  private:
-  /// Of the loop's thread.
-  struct Used {
-    std::uint32_t number = 0;
-    bool is_refused = false;
+  enum class Is { kStarting, kThere, kLeftOut };
+  struct Agent {
+    Is is = Is::kStarting;
+    Instant since{};
   };
 
   void look_for_nodes() {
-    while (!is_ending_) {
-      try {
-        const auto nodes = session_.nodes();
-        driver_.loop().post([this, nodes] { use(nodes); });
-      } catch (const Error& error) {  // the head is away, or our node: the next look says more
-        log(LogLevel::kInfo, error.what());
-      }
-      for (Duration waited{}; waited < kLook && !is_ending_; waited += kLook / 10)
-        std::this_thread::sleep_for(kLook / 10);
-    }
+    Future<wire::NodesAnswer>(session_.process().nodes())
+        .then([this, &driver = driver_](const Result<wire::NodesAnswer>& answer) {
+          // None: the head is away, or our own node. The next look says more.
+          driver.loop().post([this, nodes = answer ? answer->nodes : std::vector<cluster::NodeInfo>()] {
+            use(nodes);
+            driver_.loop().after(kLook, [this] { look_for_nodes(); });
+          });
+        });
   }
 
   void use(std::vector<cluster::NodeInfo> nodes) {
     std::sort(nodes.begin(), nodes.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
     for (const auto& node : nodes) {
-      if (node.gateway || used_.count(node.id) != 0 || in_use_ >= config_.max_nodes) continue;
+      if (node.gateway || agents_.count(node.id) != 0 || expected() >= config_.max_nodes) continue;
       const auto cpus = static_cast<std::uint32_t>(node.cpu_e4 / cluster::kCpu);
       const auto processes = cluster_.processes(cpus, static_cast<std::uint32_t>(node.gpus.size()));
-      if (processes == 0) {
-        refuse(node, std::to_string(cpus) + " CPUs and " + std::to_string(node.gpus.size()) +
-                         " GPUs are too few for --nproc-per-node");
-        continue;
+      if (processes != 0) {
+        start_agent(node, processes);
+      } else {
+        leave_out(node, std::to_string(cpus) + " CPUs and " + std::to_string(node.gpus.size()) +
+                            " GPUs are too few for --nproc-per-node");
       }
-      start_agent(node, processes);
     }
   }
 
-  void refuse(const cluster::NodeInfo& node, const std::string& why) {
-    used_[node.id].is_refused = true;
+  /// Agents that are there or will be soon. One that waits for CPUs of a busy node does not keep others from
+  /// starting.
+  std::size_t expected() const {
+    const Instant now = MonotonicClock().now();
+    return static_cast<std::size_t>(std::count_if(agents_.begin(), agents_.end(), [&](const auto& agent) {
+      return agent.second.is == Is::kThere ||
+             (agent.second.is == Is::kStarting && now - agent.second.since < kSoon);
+    }));
+  }
+  std::size_t there() const {
+    return static_cast<std::size_t>(std::count_if(
+        agents_.begin(), agents_.end(), [](const auto& agent) { return agent.second.is == Is::kThere; }));
+  }
+
+  void leave_out(const cluster::NodeInfo& node, const std::string& why) {
+    agents_[node.id].is = Is::kLeftOut;
     std::fprintf(stderr, "troupe run: node %s is left out: %s\n", node.name.c_str(), why.c_str());
   }
 
   void start_agent(const cluster::NodeInfo& node, std::uint32_t processes) {
     const std::uint32_t number = next_++;
-    used_[node.id] = {number, false};
-    ++in_use_;
-    const double gpus = static_cast<double>(std::min<std::size_t>(processes, node.gpus.size()));
+    agents_[node.id] = {Is::kStarting, MonotonicClock().now()};
+    const double cpus = static_cast<double>(node.cpu_e4) / cluster::kCpu;
     session_
-        .spawn_async<RunAgent>({.num_cpus = std::min(static_cast<double>(processes),
-                                                     static_cast<double>(node.cpu_e4) / cluster::kCpu),
-                                .num_gpus = gpus,
-                                .isolated = true,
-                                .node = node.id,
-                                .label = node.name},
-                               spec_, number)
-        .then([this, &driver = driver_, node, number, processes](Result<ActorHandle<RunAgent>> agent) {
-          driver.loop().post([this, node, number, processes, agent = std::move(agent)] {
-            if (agent) return came(node, number, processes, *agent);
-            --in_use_;
-            refuse(node, agent.error().message());
+        .spawn_async<RunAgent>(
+            {.num_cpus = std::min(static_cast<double>(processes), cpus),
+             .num_gpus = static_cast<double>(std::min<std::size_t>(processes, node.gpus.size())),
+             .isolated = true,
+             .node = node.id,
+             .label = node.name},
+            spec_, number)
+        .then([this, &driver = driver_, node, number, processes](const Result<ActorHandle<RunAgent>>& agent) {
+          driver.loop().post([this, node, number, processes, agent] {
+            agent ? came(node, number, processes, *agent) : did_not_come(node, agent.error());
           });
         });
   }
 
+  void did_not_come(const cluster::NodeInfo& node, const ErrorInfo& error) {
+    const bool is_lost = error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kActorDied;
+    if (!is_lost) return leave_out(node, error.message());
+    agents_.erase(node.id);  // its node went, or ours: if it is there, it is tried again
+  }
+
   void came(const cluster::NodeInfo& node, std::uint32_t number, std::uint32_t processes,
             const ActorHandle<RunAgent>& agent) {
+    if (there() >= config_.max_nodes) {
+      agents_.erase(node.id);
+      return session_.kill(agent, "the run has nodes enough");
+    }
+    agents_[node.id].is = Is::kThere;
     driver_.add(number, std::make_unique<AgentNode>(driver_, session_, agent));
     session_.monitor(agent, [this, &driver = driver_, id = node.id, number](const std::string& reason) {
       driver.loop().post([this, id, number, reason] {
-        --in_use_;
-        used_.erase(id);  // it may have been its agent alone
+        agents_.erase(id);  // it may have been its agent alone
         driver_.remove(number);
         driver_.on(NodeWent{number, reason});
       });
@@ -191,11 +205,8 @@ class AgentStarter {
   const RunConfig config_;
   const RunSpec spec_;
   const ClusterChoice& cluster_;
-  std::map<NodeId, Used> used_;
+  std::map<NodeId, Agent> agents_;
   std::uint32_t next_ = 0;
-  std::uint32_t in_use_ = 0;
-  std::atomic<bool> is_ending_{false};
-  std::thread thread_;
 };
 
 }  // namespace

@@ -9,11 +9,11 @@
 
 namespace troupe::launch {
 
-RunAgent::RunAgent(const RunSpec& spec, std::uint32_t node) {
+RunAgent::RunAgent(const RunSpec& spec, std::uint32_t node) : number_(node) {
   const std::string host = this_actor().process().config().host;
   Promise<bool> up;
   const auto is_up = up.future();
-  thread_ = start_quiet_thread([this, spec, node, host, up] { run(spec, node, host, up); });
+  thread_ = start_quiet_thread([this, spec, host, up] { run(spec, host, up); });
   try {
     is_up.get();
   } catch (...) {
@@ -27,12 +27,12 @@ RunAgent::~RunAgent() {
   thread_.join();
 }
 
-void RunAgent::run(const RunSpec& spec, std::uint32_t node, const std::string& host, Promise<bool> up) {
+void RunAgent::run(const RunSpec& spec, const std::string& host, Promise<bool> up) {
   const auto on_event = [this](RunEvent event) { happened(std::move(event)); };
-  auto group = WorkerGroup::make(loop_, spec, node, interface_of(host), on_event);
+  auto group = WorkerGroup::make(loop_, spec, number_, interface_of(host), on_event);
   if (!group) return up.fail(group.error());
   log_folder_ = (*group)->log_folder();
-  node_ = std::make_unique<LocalNode>(node, MasterChoice{.address = host}, *std::move(group), on_event);
+  node_ = std::make_unique<LocalNode>(number_, MasterChoice{.address = host}, *std::move(group), on_event);
   up.set(true);
   loop_.run();
   node_.reset();
@@ -50,12 +50,17 @@ void RunAgent::start(const RankPlan& plan) {
   loop_.post([this, plan] {
     if (start_attempt_ && plan.attempt <= *start_attempt_) return;
     start_attempt_ = plan.attempt;
-    node_->start(plan);
+    if (signalled_attempt_ != plan.attempt) return node_->start(plan);
+    for (std::uint32_t i = 0; i < plan.processes; ++i)
+      happened(WorkerEnded{plan.attempt, number_, i, {.signal = SIGTERM}});
   });
 }
 
 void RunAgent::signal(std::uint32_t attempt, std::int32_t signal) {
-  loop_.post([this, attempt, signal] { node_->signal(attempt, signal); });
+  loop_.post([this, attempt, signal] {
+    signalled_attempt_ = attempt;
+    node_->signal(attempt, signal);
+  });
 }
 
 void RunAgent::happened(RunEvent event) {

@@ -37,13 +37,15 @@ class RunAgent {
  private:
   void happened(RunEvent event);
   void answer();
-  void run(const RunSpec& spec, std::uint32_t node, const std::string& host, Promise<bool> up);
+  void run(const RunSpec& spec, const std::string& host, Promise<bool> up);
 
-  EventLoop loop_;  ///< of thread_, which the ranks' processes end with
+  const std::uint32_t number_;  ///< of this node in the run
+  EventLoop loop_;              ///< of thread_, which the ranks' processes end with
   std::unique_ptr<LocalNode> node_;
   std::string log_folder_;
-  std::optional<std::uint32_t> port_attempt_;   ///< the newest that was asked for
-  std::optional<std::uint32_t> start_attempt_;  ///< the newest that was started, or signalled before it was
+  std::optional<std::uint32_t> port_attempt_;       ///< the newest that was asked for
+  std::optional<std::uint32_t> start_attempt_;      ///< the newest that was started
+  std::optional<std::uint32_t> signalled_attempt_;  ///< if it is started later than that, it has ended
   std::mutex mutex_;
   std::vector<RunEvent> events_;  ///< under mutex_, as the two below
   std::uint64_t asked_ = 0;

@@ -68,7 +68,9 @@ std::string RunMachine::name_rank(std::size_t rank) const {
 // Nodes.
 
 void RunMachine::on(const NodeCame& event) {
-  nodes_.push_back({event.node, event.name, event.processes});
+  const auto after =
+      std::find_if(nodes_.begin(), nodes_.end(), [&](const Node& n) { return n.id > event.node; });
+  nodes_.insert(after, {event.node, event.name, event.processes});
   if (phase_ == Phase::kWaiting) return await_nodes();
   if (phase_ == Phase::kRunning && placed_.size() < config_.max_nodes && !settle_by_)
     settle_by_ = now_ + config_.settle;

@@ -80,7 +80,7 @@ class RunMachine {
   Instant now_{};
   std::vector<RunAction> actions_;  ///< of the step under way
 
-  std::vector<Node> nodes_;   ///< that live, in the order in which they came
+  std::vector<Node> nodes_;   ///< that live, by their number: ranks do not depend on who came first
   std::vector<Node> placed_;  ///< of this attempt, by group rank
   std::vector<Rank> ranks_;   ///< of this attempt
   std::uint32_t attempts_ = 0;

@@ -150,6 +150,16 @@ TEST_CASE("ranks on two nodes are one world, and a rank that fails there is name
   }));
 }
 
+#ifdef ALL_REDUCE  // an example: not in every build
+TEST_CASE("the ranks of two nodes form a group of troupe's, with the run's key") {
+  const Cluster cluster;
+  const auto ran = cluster.run("--nnodes 2 --nproc-per-node 2 " ALL_REDUCE);
+  INFO(ran.output);
+  CHECK(ran.code == 0);
+  CHECK(ran.output.find("[two] rank 3 of 4: 4\n") != std::string::npos);
+}
+#endif
+
 TEST_CASE("a node that is killed restarts the run with the survivor, and one that comes lets it grow") {
   Cluster cluster;
   Beside run(cluster,
@@ -172,8 +182,13 @@ TEST_CASE("a node that is killed restarts the run with the survivor, and one tha
   CHECK(slurp(run.said).find("a node came") != std::string::npos);
 }
 
-TEST_CASE("a launcher that is killed takes the ranks of all nodes with it") {
+TEST_CASE("a launcher that is told to end, or killed, takes the ranks of all nodes with it") {
   const Cluster cluster;
+  Beside told(cluster, "--nnodes 2 sh -c 'sleep 1000 & wait'");
+  REQUIRE(eventually([&] { return cluster.sleepers() == 2; }, 60s));
+  ::kill(told.pid, SIGINT);
+  CHECK(told.wait() == 1);
+  CHECK(cluster.sleepers() == 0);
   Beside run(cluster, "--nnodes 2 sh -c 'sleep 1000 & wait'");
   REQUIRE(eventually([&] { return cluster.sleepers() == 2; }, 60s));
   ::kill(run.pid, SIGKILL);
