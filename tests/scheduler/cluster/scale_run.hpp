@@ -15,6 +15,7 @@ namespace troupe::test {
 struct ScaleCounts {
   std::uint64_t events = 0;
   std::uint64_t messages = 0;  ///< to nodes
+  std::uint64_t answers = 0;   ///< of those, to heartbeats: one each
   std::uint64_t bytes = 0;     ///< of those, as frames
   std::uint64_t batches = 0;   ///< syncs
   std::uint64_t changes = 0;   ///< records put or erased
@@ -99,6 +100,7 @@ class ScaleRun {
     for (const HeadMessage& message : out.send) {
       const auto& action = std::get<cluster::ClusterAction>(message);
       ++counts_->messages;
+      if (std::holds_alternative<cluster::HeartbeatAnswered>(action)) ++counts_->answers;
       counts_->bytes += wire::control_frame(wire::FromHead{action}).size();
       if (const auto* start = std::get_if<cluster::StartActor>(&action)) {
         ++counts_->placed;
