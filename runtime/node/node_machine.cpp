@@ -27,6 +27,7 @@ NodeMachine::NodeMachine(Self self, Random& ids)
       actors_(self_, locals_, head_, packages_),
       leases_(self_, locals_, head_, packages_, peers_),
       regions_(self_.limits),
+      submissions_(self_, head_),
       router_(self_, locals_, peers_) {}
 
 std::vector<NodeAction> NodeMachine::on(const NodeEvent& event, Instant now) {
@@ -39,7 +40,8 @@ std::vector<NodeAction> NodeMachine::on(const NodeEvent& event, Instant now) {
 // The head.
 
 void NodeMachine::join() {
-  head_.joined({self_.info, actors_.live(), leases_.jobs(), peers_.linked(), leaving_}, out_);
+  head_.joined({self_.info, actors_.live(), leases_.jobs(), peers_.linked(), leaving_, submissions_.held()},
+               out_);
   leases_.repeat(out_);
   peers_.repeat(out_);
 }
@@ -149,6 +151,19 @@ void NodeMachine::said(const cluster::RefuseNode& e) {
 }
 void NodeMachine::said(const cluster::RequestRegistration& /*e*/) {
   join();
+}
+
+void NodeMachine::said(const cluster::StartDriver& e) {
+  submissions_.start(e, out_);
+}
+void NodeMachine::said(const cluster::StopDriver& e) {
+  submissions_.stop(e, now_, out_);
+}
+void NodeMachine::said(const cluster::DriverSettled& e) {
+  submissions_.settled(e);
+}
+void NodeMachine::said(const cluster::ForgetSubmission& e) {
+  submissions_.forget(e, out_);
 }
 
 void NodeMachine::give_answer(const cluster::Requester& to, Result<wire::Bytes> value) {
@@ -292,7 +307,8 @@ void NodeMachine::asked(LocalProcess& from, const wire::ActorEnded& ask) {
   actors_.ended(from, ask.actor, ask.reason, out_);
 }
 void NodeMachine::asked(LocalProcess& from, const wire::Leave& ask) {
-  if (from.is_driver) leave(ask.reason);
+  if (from.is_parent) return leave(ask.reason);
+  if (from.is_driver) out_.push_back(SendLocal{from.id, wire::Leave{"its driver said goodbye"}, {}});
 }
 
 void NodeMachine::handle(const WorkerWrote& e) {
@@ -337,7 +353,11 @@ void NodeMachine::handle(const OutputDrained& e) {
   if (process.is_driver) {
     const std::string reason = "its driver is gone: " + process.end_reason;
     if (process.job) head_.end_job({self_.info.id, process.job, reason}, out_);
-    leave("its driver is gone");
+    if (process.is_parent) {
+      leave("its driver is gone");
+    } else {
+      kill_workers_of({self_.info.id, process.id}, reason);
+    }
   }
   if (process.reaped) {
     out_.push_back(ForgetProcess{process.id});
@@ -427,6 +447,36 @@ void NodeMachine::handle(const PartTaken& e) {
   if (const auto done = packages_.taken(e, now_, out_)) package_done(*done);
 }
 
+// Submissions.
+
+void NodeMachine::handle(const JobFilesFound& e) {
+  submissions_.found(e);
+}
+void NodeMachine::handle(const ProgramStarted& e) {
+  submissions_.program_started(e, now_, out_);
+}
+void NodeMachine::handle(const ProgramNotStarted& e) {
+  submissions_.program_not_started(e, out_);
+  if (leaving_) finish_leaving();
+}
+void NodeMachine::handle(const ProgramEnded& e) {
+  submissions_.program_ended(e, out_);
+  if (leaving_) finish_leaving();
+}
+/// A process comes in through the socket of its submission: who can reach that is of the submission's program
+/// or of its user, who might as well have started it.
+void NodeMachine::handle(const DriverKnocked& e) {
+  if (e.hello.version != wire::kProtocolVersion) {
+    out_.push_back(DropKnock{e.connection, "it speaks version " + std::to_string(e.hello.version) +
+                                               ", and its node " + std::to_string(wire::kProtocolVersion)});
+  } else if (leaving_ || !submissions_.runs(e.id)) {
+    out_.push_back(DropKnock{e.connection, "its job does not run here any more"});
+  } else {
+    packages_.brought(e.hello.package, out_);
+    locals_.adopt_driver_of(e, now_, out_);
+  }
+}
+
 // Time, and the end.
 
 void NodeMachine::handle(const Tick& /*e*/) {
@@ -438,11 +488,12 @@ void NodeMachine::handle(const Tick& /*e*/) {
   if (head_answered_ && !head_.up() && !left_) miss_head(gap - slip);
   if (!left_) head_.tell(cluster::Heartbeat{self_.info.id}, out_);
   locals_.tick(now_, slip, out_);
+  submissions_.tick(now_, slip, out_);
   for (const auto& refused : peers_.tick(now_, slip, out_)) peer_refused(refused.node, refused.error);
   for (const auto& done : packages_.tick(now_, slip, out_)) package_done(done);
   if (leaving_ && !left_ && now_ >= leave_deadline_) {
     for (auto& [id, process] : locals_.all()) {
-      if (!process.is_driver) locals_.kill(process, process.leave_reason, out_);
+      if (!process.is_parent) locals_.kill(process, process.leave_reason, out_);
     }
   }
 }
@@ -478,6 +529,7 @@ void NodeMachine::leave(const std::string& reason) {
   for (auto& [id, process] : locals_.all()) {
     if (!process.is_driver) locals_.tell_to_leave(process, "its node leaves: " + reason, out_);
   }
+  submissions_.leave(reason, now_, out_);
   leases_.close({ErrorCode::kUnavailable, "no process for light actors", "the node leaves: " + reason, ""},
                 now_, out_);
   finish_leaving();
@@ -486,12 +538,13 @@ void NodeMachine::leave(const std::string& reason) {
 void NodeMachine::finish_leaving() {
   TROUPE_ASSERT(leaving_, "a node finishes leaving once it leaves");
   for (const auto& [id, process] : locals_.all()) {
-    if (!process.is_driver) return;  // called again when it is gone
+    if (!process.is_parent) return;  // called again when it is gone
   }
+  if (submissions_.any_runs()) return;
   if (std::exchange(left_, true)) return;
   head_.tell(cluster::NodeLeft{self_.info.id, "it left"}, out_);
-  if (const LocalProcess* driver = locals_.driver(); driver != nullptr && driver->lives())
-    out_.push_back(SendLocal{driver->id, wire::Leave{"the node has left"}, {}});
+  if (const LocalProcess* parent = locals_.parent(); parent != nullptr && parent->lives())
+    out_.push_back(SendLocal{parent->id, wire::Leave{"the node has left"}, {}});
   out_.push_back(EndLoop{});
 }
 

@@ -21,6 +21,7 @@
 #include "runtime/security/join_token.hpp"
 #include "runtime/security/key_folder.hpp"
 #include "runtime/wire/messages.hpp"
+#include "scheduler/store/records.hpp"
 #include "tests/fuzz/call.hpp"
 #include "tests/fuzz/sample.hpp"
 
@@ -118,7 +119,7 @@ void messages(const fs::path& root) {
 
   const Corpus records(root, "store_record");
   alternatives<0, cluster::Record>(records, "",
-                                   [](const cluster::Record& record) { return wire::encode(record); });
+                                   [](const cluster::Record& record) { return encode_record(record); });
 
   const Corpus calls(root, "call_arguments");
   Arguments arguments;
