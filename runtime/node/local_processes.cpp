@@ -31,14 +31,27 @@ LocalProcess& LocalProcesses::start(const NewWorker& worker, Instant now, Action
 }
 
 LocalProcess& LocalProcesses::adopt_driver(Instant now, Actions& out) {
-  TROUPE_ASSERT(!driver_, "a node has one driver at most");
+  TROUPE_ASSERT(!parent_, "a node has one parent");
   LocalProcess process;
-  process.id = driver_ = {ids_.next()};
+  process.id = parent_ = {ids_.next()};
+  process.is_parent = true;
   process.label = "driver";
   process.package = self_.package;
   process.is_driver = true;
   process.heard = now;
   out.push_back(AdoptDriver{process.id});
+  return add(std::move(process), out, Attach::kNothing);
+}
+
+LocalProcess& LocalProcesses::adopt_driver_of(const DriverKnocked& knock, Instant now, Actions& out) {
+  LocalProcess process;
+  process.id = {ids_.next()};
+  process.label = "driver";
+  process.package = knock.hello.package;
+  process.is_driver = true;
+  process.submission = knock.id;
+  process.heard = now;
+  out.push_back(AdoptDriver{process.id, knock.connection, process.package});
   return add(std::move(process), out, Attach::kNothing);
 }
 
@@ -70,7 +83,7 @@ void LocalProcesses::bury(LocalProcess& process, const std::string& last_line) {
   dead_.bury(process.id, process.end_reason);
   const auto shared = shared_.find(process.job);
   if (shared != shared_.end() && shared->second == process.id) shared_.erase(shared);
-  if (process.id == driver_) driver_ = {};
+  if (process.id == parent_) parent_ = {};
 }
 
 void LocalProcesses::tick(Instant now, Duration slip, Actions& out) {

@@ -24,10 +24,12 @@ struct LocalProcess {
   ProcessId id;
   JobId job;  ///< a driver's: none until the head has answered
   std::string label;
-  std::string package;    ///< hash of the executable it runs; empty: ours
-  ProcessAddress driver;  ///< where its output goes
-  bool is_driver = false;
-  bool isolated = false;  ///< it was started for one actor, and ends with it
+  std::string package;       ///< hash of the executable it runs; empty: ours
+  ProcessAddress driver;     ///< where its output goes
+  bool is_driver = false;    ///< it may register a job
+  bool is_parent = false;    ///< it started this node, which ends with it
+  std::string submission{};  ///< a driver's that this node started; empty: none
+  bool isolated = false;     ///< it was started for one actor, and ends with it
   /// Starting: no hello yet. Ending: its death was seen and is not yet told. Dead: told, and not yet reaped.
   enum class State { kStarting, kUp, kEnding, kDead } state = State::kStarting;
   bool reaped = false;
@@ -54,8 +56,10 @@ class LocalProcesses {
   LocalProcesses(const Self& self, Random& ids) : self_(self), ids_(ids), dead_(self.limits.dead) {}
 
   LocalProcess& start(const NewWorker& worker, Instant now, Actions& out);
-  /// REQUIRES: there is no driver yet.
+  /// The driver behind the link to whoever started this node. REQUIRES: there is none yet.
   LocalProcess& adopt_driver(Instant now, Actions& out);
+  /// A driver that this node started for a submission.
+  LocalProcess& adopt_driver_of(const DriverKnocked& knock, Instant now, Actions& out);
   /// Kills a process, once: a second reason changes nothing.
   void kill(LocalProcess& process, const std::string& reason, Actions& out);
   void tell_to_leave(LocalProcess& process, const std::string& reason, Actions& out);
@@ -70,7 +74,8 @@ class LocalProcesses {
   LocalProcess* find(ProcessId process);
   /// One that lives, or null.
   LocalProcess* living(ProcessId process);
-  LocalProcess* driver() { return find(driver_); }
+  /// The one that started this node; null: none did.
+  LocalProcess* parent() { return find(parent_); }
   /// The process of a job that holds its actors without a process of their own; null: none lives.
   LocalProcess* shared(JobId job);
   /// Null: lives, or was never heard of.
@@ -88,7 +93,7 @@ class LocalProcesses {
   Random& ids_;
   std::map<ProcessId, LocalProcess> all_;
   std::map<JobId, ProcessId> shared_;
-  ProcessId driver_{};
+  ProcessId parent_{};
   Graveyard<ProcessId> dead_;
 };
 

@@ -17,7 +17,8 @@ Node::Node(EventLoop& loop, Transport& transport, Options options)
       transport_(transport),
       options_(std::move(options)),
       id_(options_.config.id),
-      authorizer_(std::make_shared<Authorizer>(clock_)) {}
+      authorizer_(std::make_shared<Authorizer>(clock_)),
+      jobs_(loop, [this](NodeEvent event) { tell(std::move(event)); }) {}
 
 Node::~Node() {
   head_.reset();  // no handler runs after: they post about what goes away below
@@ -58,11 +59,13 @@ Result<void> Node::start(OnMember on_member) {
   peers_ = std::make_unique<PeerLinks>(
       loop_, transport_, options_.keys, stuck_bytes,
       PeerLinks::Hooks{tell_machine, refuse_frame, [this] { locals_->retry_output(); }});
+  if (auto opened = jobs_.open(options_.config.folder); !opened) return opened;
   if (auto connected = connect_head(transport_); !connected) return connected;
   loop_.watch(options_.parent.fd(), [this](bool, bool, bool) { parent_readable(); });
   loop_.every(machine_->self().times.tick, [this] {
     tell(Tick{});
     locals_->retry_output();
+    jobs_.tick();
   });
   return {};
 }
@@ -188,6 +191,18 @@ void Node::act(StartWorker& a) {
   const auto program = packages_.program(a.package, options_.config.package);
   const auto started = program ? locals_->start(a, *program) : Result<void>(program.error());
   if (!started) tell(WorkerNotStarted{a.process, started.error()});
+}
+
+void Node::act(AdoptDriver& a) {
+  if (a.connection == 0) return locals_->adopt(a.process, std::move(options_.parent));
+  auto knock = jobs_.take_knock(a.connection);
+  if (!knock) return tell(ProcessEnded{a.process, "the driver is gone"});
+  packages_.keep(a.package, std::move(knock->executable));
+  locals_->adopt(a.process, std::move(knock->link));
+}
+
+void Node::act(DropKnock& a) {
+  if (auto knock = jobs_.take_knock(a.connection)) knock->link.shutdown(a.reason);
 }
 
 void Node::act(MakeRegion& a) {
@@ -370,6 +385,20 @@ void Node::on_head_frame(const wire::Bytes& frame) {
   auto message = wire::decode_control(*header, wire::ByteView(frame).subspan(wire::kHeaderBytes));
   if (!message) return log(LogLevel::kError, "the head: " + message.error().message());
   if (auto* said = std::get_if<wire::FromHead>(&*message)) tell(HeadSaid{std::move(said->action)});
+  if (const auto* ask = std::get_if<wire::ReadLog>(&*message)) read_log(*ask);
+}
+
+/// No answer finds no room or no link: who asked asks again.
+void Node::read_log(const wire::ReadLog& ask) {
+  wire::LogRead answer{.number = ask.number};
+  auto part = jobs_.read(ask.ask);
+  answer.ok = part.ok();
+  if (part) {
+    answer.part = *std::move(part);
+  } else {
+    answer.error = part.error();
+  }
+  if (head_ != nullptr) head_->send(wire::control_frame(answer, {id_, {}}));
 }
 
 void Node::act(TellHead& a) {

@@ -10,6 +10,7 @@
 #include "runtime/core/random.hpp"
 #include "runtime/link/transport.hpp"
 #include "runtime/node/event_loop.hpp"
+#include "runtime/node/job_programs.hpp"
 #include "runtime/node/local_links.hpp"
 #include "runtime/node/node_machine.hpp"
 #include "runtime/node/package_store.hpp"
@@ -72,12 +73,13 @@ class Node {
   void send_peer(const node::SendPeer& send);
   void tell_incoming(NodeId node, const std::string& reason);
   void flush_head();
+  void read_log(const wire::ReadLog& ask);
 
   void act(node::SendLocal& a);
   void act(node::SendPeer& a) { send_peer(a); }
   void act(node::TellHead& a);
   void act(node::StartWorker& a);
-  void act(node::AdoptDriver& a) { locals_->adopt(a.process, std::move(options_.parent)); }
+  void act(node::AdoptDriver& a);
   void act(node::Welcome& a) { locals_->welcome(a.process); }
   void act(node::KillProcess& a) { locals_->kill(a.process, a.reason); }
   void act(node::DrainOutput& a) { locals_->drain(a.process); }
@@ -100,6 +102,11 @@ class Node {
   void act(node::TakePart& a) { tell(packages_.take(a.part)); }
   void act(node::ForgetPackage& a) { packages_.forget(a.hash); }
   void act(node::ConnectHeadAnew& a);
+  void act(node::StartProgram& a) { jobs_.start(a); }
+  void act(node::SignalProgram& a) { jobs_.signal(a.id, a.signal); }
+  void act(node::KillProgram& a) { jobs_.kill(a.id); }
+  void act(node::RemoveJobFiles& a) { jobs_.remove_files(a.id); }
+  void act(node::DropKnock& a);
   void act(node::TellMember& a);
   void act(node::EndLoop& a);
   void act(node::Log& a);
@@ -117,6 +124,7 @@ class Node {
   node::PackageStore packages_;
   std::unique_ptr<node::NodeMachine> machine_;  ///< from start() on
   std::unique_ptr<node::LocalLinks> locals_;
+  node::JobPrograms jobs_;
   std::deque<node::NodeEvent> events_;
   bool busy_ = false;  ///< an event is at hand
   /// Said to the head, for which its link had no room.

@@ -137,6 +137,33 @@ struct PeerStuck {
   NodeId node;
   std::size_t bytes = 0;
 };
+/// Submissions of which the node had files when it began.
+struct JobFilesFound {
+  std::vector<std::string> ids;
+};
+/// The answers to StartProgram.
+struct ProgramStarted {
+  std::string id;
+  std::int32_t attempt = 0;
+};
+struct ProgramNotStarted {
+  std::string id;
+  std::int32_t attempt = 0;
+  ErrorInfo error;
+};
+/// It is gone and reaped, what it left behind was ended, and all that it wrote is kept.
+struct ProgramEnded {
+  std::string id;
+  std::int32_t attempt = 0;
+  std::int32_t code = 0;
+  std::int32_t signal = 0;  ///< that killed it; 0: none
+};
+/// A process of a submission's program wants to be its driver. Answered by AdoptDriver or DropKnock.
+struct DriverKnocked {
+  std::uint64_t connection = 0;
+  std::string id;
+  wire::DriverHello hello;
+};
 /// End: the launcher is gone, or a signal says so.
 struct LeaveAsked {
   std::string reason;
@@ -148,7 +175,8 @@ using NodeEvent =
     std::variant<HeadConnected, HeadLost, HeadUnsaid, HeadRefused, HeadUnreachable, HeadSaid, DriverAttached,
                  LocalSaid, LocalBroke, WorkerNotStarted, WorkerWrote, ProcessEnding, OutputDrained,
                  ProcessEnded, RegionMade, RingMade, PeerConnected, PeerUnusable, PeerCameIn, PeerLost,
-                 PeerFailed, PeerSaid, PartTaken, LocalStuck, PeerStuck, LeaveAsked, Tick>;
+                 PeerFailed, PeerSaid, PartTaken, LocalStuck, PeerStuck, LeaveAsked, Tick, JobFilesFound,
+                 ProgramStarted, ProgramNotStarted, ProgramEnded, DriverKnocked>;
 
 // Actions: to be carried out in the order given. An action on a process or peer that is gone does nothing.
 
@@ -184,6 +212,8 @@ struct StartWorker {
 /// The link to whoever started this node is that driver's from now on.
 struct AdoptDriver {
   ProcessId process;
+  std::uint64_t connection = 0;  ///< or this one's, with the executable that came with its hello
+  std::string package{};         ///< that executable's hash
 };
 /// Its hello is good: keep the doorbell that came with it, and watch its lock.
 struct Welcome {
@@ -286,6 +316,30 @@ struct ForgetPackage {
 /// Drop the link to the head, and connect again on sockets and threads of their own: the present ones may be
 /// stuck.
 struct ConnectHeadAnew {};
+/// Starts a submission's program, with its output to files. Answered by ProgramStarted or ProgramNotStarted,
+/// at once.
+struct StartProgram {
+  cluster::SubmissionSpec spec;
+  std::int32_t attempt = 0;
+  std::vector<std::string> gpus{};  ///< all that it sees, as CUDA_VISIBLE_DEVICES names them
+};
+/// To its process group.
+struct SignalProgram {
+  std::string id;
+  int signal = 0;
+};
+/// SIGKILL to its process group and to all that it left elsewhere.
+struct KillProgram {
+  std::string id;
+};
+/// Output and files of a submission.
+struct RemoveJobFiles {
+  std::string id;
+};
+struct DropKnock {
+  std::uint64_t connection = 0;
+  std::string reason;
+};
 /// Once: this node is a member, or never will be.
 struct TellMember {
   Result<void> joined;
@@ -301,7 +355,8 @@ using NodeAction =
     std::variant<SendLocal, SendPeer, TellHead, StartWorker, AdoptDriver, Welcome, KillProcess, DrainOutput,
                  ForgetProcess, RelayOutput, HoldOutput, RetryOutput, MakeRing, MakeRegion, DropRegion,
                  AbortRegions, AllowPeer, RevokePeer, ConnectPeer, DisconnectPeer, TellIncoming, ReleaseHeld,
-                 RefuseHeld, GivePart, TakePart, ForgetPackage, TellMember, EndLoop, Log, ConnectHeadAnew>;
+                 RefuseHeld, GivePart, TakePart, ForgetPackage, TellMember, EndLoop, Log, ConnectHeadAnew,
+                 StartProgram, SignalProgram, KillProgram, RemoveJobFiles, DropKnock>;
 using Actions = std::vector<NodeAction>;
 
 }  // namespace troupe::node

@@ -27,6 +27,7 @@ NodeMachine::NodeMachine(Self self, Random& ids)
       actors_(self_, locals_, head_, packages_),
       leases_(self_, locals_, head_, packages_, peers_),
       regions_(self_.limits),
+      submissions_(self_, head_),
       router_(self_, locals_, peers_) {}
 
 std::vector<NodeAction> NodeMachine::on(const NodeEvent& event, Instant now) {
@@ -39,7 +40,8 @@ std::vector<NodeAction> NodeMachine::on(const NodeEvent& event, Instant now) {
 // The head.
 
 void NodeMachine::join() {
-  head_.joined({self_.info, actors_.live(), leases_.jobs(), peers_.linked(), leaving_}, out_);
+  head_.joined({self_.info, actors_.live(), leases_.jobs(), peers_.linked(), leaving_, submissions_.held()},
+               out_);
   leases_.repeat(out_);
   peers_.repeat(out_);
 }
@@ -151,6 +153,19 @@ void NodeMachine::said(const cluster::RefuseNode& e) {
 }
 void NodeMachine::said(const cluster::RequestRegistration& /*e*/) {
   join();
+}
+
+void NodeMachine::said(const cluster::StartDriver& e) {
+  submissions_.start(e, out_);
+}
+void NodeMachine::said(const cluster::StopDriver& e) {
+  submissions_.stop(e, now_, out_);
+}
+void NodeMachine::said(const cluster::DriverSettled& e) {
+  submissions_.settled(e);
+}
+void NodeMachine::said(const cluster::ForgetSubmission& e) {
+  submissions_.forget(e, out_);
 }
 
 void NodeMachine::give_answer(const cluster::Requester& to, Result<wire::Bytes> value) {
@@ -294,7 +309,8 @@ void NodeMachine::asked(LocalProcess& from, const wire::ActorEnded& ask) {
   actors_.ended(from, ask.actor, ask.reason, out_);
 }
 void NodeMachine::asked(LocalProcess& from, const wire::Leave& ask) {
-  if (from.is_driver) leave(ask.reason);
+  if (from.is_parent) return leave(ask.reason);
+  if (from.is_driver) out_.push_back(SendLocal{from.id, wire::Leave{"its driver said goodbye"}, {}});
 }
 
 void NodeMachine::handle(const WorkerWrote& e) {
@@ -367,7 +383,11 @@ void NodeMachine::handle(const OutputDrained& e) {
   if (process.is_driver) {
     const std::string reason = "its driver is gone: " + process.end_reason;
     if (process.job) head_.end_job({self_.info.id, process.job, reason}, out_);
-    leave("its driver is gone");
+    if (process.is_parent) {
+      leave("its driver is gone");
+    } else {
+      kill_workers_of({self_.info.id, process.id}, reason);
+    }
   }
   if (process.reaped) {
     out_.push_back(ForgetProcess{process.id});
@@ -476,11 +496,12 @@ void NodeMachine::handle(const Tick& /*e*/) {
   if (head_answers_ && head_.up() && !left_) watch_head(gap - slip);
   if (!left_) head_.tell(cluster::Heartbeat{self_.info.id}, out_);
   locals_.tick(now_, slip, out_);
+  submissions_.tick(now_, slip, out_);
   for (const auto& refused : peers_.tick(now_, slip, out_)) peer_refused(refused.node, refused.error);
   for (const auto& done : packages_.tick(now_, slip, out_)) package_done(done);
   if (leaving_ && !left_ && now_ >= leave_deadline_) {
     for (auto& [id, process] : locals_.all()) {
-      if (!process.is_driver) locals_.kill(process, process.leave_reason, out_);
+      if (!process.is_parent) locals_.kill(process, process.leave_reason, out_);
     }
   }
 }
@@ -529,6 +550,7 @@ void NodeMachine::leave(const std::string& reason) {
   for (auto& [id, process] : locals_.all()) {
     if (!process.is_driver) locals_.tell_to_leave(process, "its node leaves: " + reason, out_);
   }
+  submissions_.leave(reason, now_, out_);
   leases_.close({ErrorCode::kUnavailable, "no process for light actors", "the node leaves: " + reason, ""},
                 now_, out_);
   finish_leaving();
@@ -537,12 +559,13 @@ void NodeMachine::leave(const std::string& reason) {
 void NodeMachine::finish_leaving() {
   TROUPE_ASSERT(leaving_, "a node finishes leaving once it leaves");
   for (const auto& [id, process] : locals_.all()) {
-    if (!process.is_driver) return;  // called again when it is gone
+    if (!process.is_parent) return;  // called again when it is gone
   }
+  if (submissions_.any_runs()) return;
   if (std::exchange(left_, true)) return;
   head_.tell(cluster::NodeLeft{self_.info.id, "it left"}, out_);
-  if (const LocalProcess* driver = locals_.driver(); driver != nullptr && driver->lives())
-    out_.push_back(SendLocal{driver->id, wire::Leave{"the node has left"}, {}});
+  if (const LocalProcess* parent = locals_.parent(); parent != nullptr && parent->lives())
+    out_.push_back(SendLocal{parent->id, wire::Leave{"the node has left"}, {}});
   out_.push_back(EndLoop{});
 }
 

@@ -14,6 +14,7 @@
 #include "runtime/node/peers.hpp"
 #include "runtime/node/region_names.hpp"
 #include "runtime/node/route.hpp"
+#include "runtime/node/submissions.hpp"
 
 namespace troupe::node {
 
@@ -65,6 +66,10 @@ class NodeMachine {
   void said(const cluster::EndJob& e);
   void said(const cluster::RefuseNode& e);
   void said(const cluster::RequestRegistration& e);
+  void said(const cluster::StartDriver& e);
+  void said(const cluster::StopDriver& e);
+  void said(const cluster::DriverSettled& e);
+  void said(const cluster::ForgetSubmission& e);
   template <class Other>
   void said(const Other& /*for the head's own shell*/) {}
 
@@ -112,6 +117,13 @@ class NodeMachine {
   void handle(const PeerSaid& e);
   void handle(const PartTaken& e);
 
+  // Submissions (node_submissions.cpp).
+  void handle(const JobFilesFound& e);
+  void handle(const ProgramStarted& e);
+  void handle(const ProgramNotStarted& e);
+  void handle(const ProgramEnded& e);
+  void handle(const DriverKnocked& e);
+
   void handle(const LeaveAsked& e);
   void handle(const Tick& e);
 
@@ -138,6 +150,7 @@ class NodeMachine {
   HostedActors actors_;
   Leases leases_;
   RegionNames regions_;
+  Submissions submissions_;
   Router router_;
   std::set<ProcessAddress> held_drivers_;  ///< that take no output now. Invariant: bounded by Limits::says.
   std::set<std::pair<ProcessId, ProcessId>> rings_;  ///< Invariant: first < second, both live.

@@ -47,7 +47,7 @@ std::optional<PackageFetches::Done> PackageFetches::taken(const PartTaken& taken
   at->second.waits_for_disk = false;
   if (taken.error) {
     fetches_.erase(at);
-    out.push_back(ForgetPackage{taken.hash});
+    if (!here_.contains(taken.hash)) out.push_back(ForgetPackage{taken.hash});
     return Done{taken.hash, taken.error};
   }
   at->second.next = taken.next;
@@ -61,6 +61,12 @@ std::optional<PackageFetches::Done> PackageFetches::taken(const PartTaken& taken
   here_.insert(taken.hash);
   fetches_.erase(at);
   return Done{taken.hash, std::nullopt};
+}
+
+void PackageFetches::brought(const std::string& hash, Actions& out) {
+  if (hash == self_.package || here_.contains(hash)) return;
+  trim(out);
+  here_.insert(hash);
 }
 
 void PackageFetches::trim(Actions& out) {
@@ -77,7 +83,7 @@ void PackageFetches::trim(Actions& out) {
 PackageFetches::Done PackageFetches::end(const std::string& hash, ErrorCode code, std::string why,
                                          std::string todo, Actions& out) {
   fetches_.erase(hash);
-  out.push_back(ForgetPackage{hash});
+  if (!here_.contains(hash)) out.push_back(ForgetPackage{hash});  // a driver of this node may have brought it
   return {hash, ErrorInfo{code, "cannot get the job's executable", std::move(why), std::move(todo)}};
 }
 

@@ -29,6 +29,8 @@ class PackageFetches {
   void give(NodeId to, const wire::PackageAsk& ask, Instant now, Actions& out);
   void part(NodeId from, const wire::PackagePart& part, Instant now, Actions& out);
   std::optional<Done> taken(const PartTaken& taken, Instant now, Actions& out);
+  /// A driver of this node brought the executable that it runs.
+  void brought(const std::string& hash, Actions& out);
   std::vector<Done> tick(Instant now, Duration slip, Actions& out);
   std::vector<Done> peer_died(NodeId node, const std::string& reason, Actions& out);
 

@@ -16,6 +16,10 @@ class PackageStore {
   PartTaken take(const wire::PackagePart& part);
   /// The piece; its total is 0 when it cannot be read.
   wire::PackagePart read(const wire::PackageAsk& ask, bool own);
+  /// An executable that a driver of this node brought.
+  void keep(const std::string& hash, UniqueFd executable) {
+    whole_.insert_or_assign(hash, std::move(executable));
+  }
   void forget(const std::string& hash);
   /// The descriptor to run, or -1 for our own executable. Errors: kUnavailable (it is not here).
   Result<int> program(const std::string& hash, const std::string& own_hash) const;

@@ -10,6 +10,7 @@
 #include "runtime/core/error.hpp"
 #include "runtime/core/ids.hpp"
 #include "runtime/wire/address.hpp"
+#include "runtime/wire/submissions.hpp"
 
 namespace troupe::cluster {
 
@@ -90,7 +91,9 @@ struct ActorRecord {
   std::vector<std::uint32_t> gpus{};  ///< which of its node's GPUs it holds, by their place in NodeInfo::gpus
   bool operator==(const ActorRecord&) const = default;
 };
-using Record = std::variant<NodeRecord, JobRecord, ActorRecord>;
+/// Their bytes, with a version: scheduler/store/records.hpp. Append kinds; change no layout without a new
+/// version.
+using Record = std::variant<NodeRecord, JobRecord, ActorRecord, SubmissionRecord>;
 
 // Events.
 
@@ -102,10 +105,11 @@ struct LiveActor {
 /// NodeAccepted or RefuseNode. The node then repeats every request that has no answer yet.
 struct NodeJoined {
   NodeInfo node;
-  std::vector<LiveActor> actors;  ///< what runs or is starting there now, of what the head placed
-  std::vector<JobId> leases;      ///< jobs of which it holds light actors
-  std::vector<NodeId> peers;      ///< nodes that it is linked with: it wants to hear of their death
-  bool leaving = false;           ///< see NodeLeaving
+  std::vector<LiveActor> actors;      ///< what runs or is starting there now, of what the head placed
+  std::vector<JobId> leases;          ///< jobs of which it holds light actors
+  std::vector<NodeId> peers;          ///< nodes that it is linked with: it wants to hear of their death
+  bool leaving = false;               ///< see NodeLeaving
+  std::vector<HeldDriver> drivers{};  ///< submissions of which it runs a driver, or has files
 };
 struct Heartbeat {
   NodeId node{};
@@ -198,7 +202,8 @@ struct Restored {
 using ClusterEvent =
     std::variant<NodeJoined, Heartbeat, NodeLeft, JobRegistered, JobEnded, SpawnRequested, SpawnCancelled,
                  ActorStarted, ActorFailed, ActorDown, ActorLives, LeaseRequested, PeerWanted, NodesWanted,
-                 LookupActor, KillRequested, Tick, Restored, NodeLeaving>;
+                 LookupActor, KillRequested, Tick, Restored, NodeLeaving, SubmissionRequested,
+                 SubmissionStopRequested, DriverStarted, DriverEnded>;
 
 // Actions: to be carried out in the order given.
 
@@ -315,6 +320,7 @@ struct HeartbeatAnswered {
 using ClusterAction =
     std::variant<Persist, Erase, StartActor, KillActor, ConfirmActor, SpawnAnswered, NameAnswered,
                  JobAnswered, NodeAccepted, LeaseAnswered, ExpectPeer, PeerAnswered, NodesAnswered, NodeDead,
-                 EndJob, RefuseNode, RequestRegistration, SpawnWaits, HeartbeatAnswered>;
+                 EndJob, RefuseNode, RequestRegistration, SpawnWaits, HeartbeatAnswered, StartDriver,
+                 StopDriver, DriverSettled, ForgetSubmission>;
 
 }  // namespace troupe::cluster

@@ -1,8 +1,8 @@
 /// The frame: a whole message between two processes, header and body. README.md gives the byte layout.
 ///
-/// A frame is routed by its header alone: caller's process -> ring -> callee's process on one node; process ->
-/// socket -> node -> ZeroMQ -> node -> socket -> process between nodes. A hop that must cut it does so below
-/// (runtime/link/fragment.hpp): whoever sees a frame sees all of it.
+/// A frame is routed by its header alone: caller's process -> ring -> callee's process on one node; process
+/// -> socket -> node -> ZeroMQ -> node -> socket -> process between nodes. A hop that must cut it does so
+/// below (runtime/link/fragment.hpp): whoever sees a frame sees all of it.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ namespace troupe::wire {
 
 /// Increased by every change of a layout or of a message. Two processes with different versions refuse each
 /// other.
-inline constexpr std::uint8_t kProtocolVersion = 3;
+inline constexpr std::uint8_t kProtocolVersion = 4;
 
 enum class FrameKind : std::uint8_t {
   kCall = 1,     ///< method call: body is the encoded argument tuple; answered by a kReply unless kFlagOneWay
@@ -24,15 +24,17 @@ enum class FrameKind : std::uint8_t {
   kSpawn = 4,    ///< constructs the light actor `actor` in process `to` by constructor `method`; body is the
                  ///< encoded argument tuple; answered by a kReply. Of the same job only
   kMonitor = 5,  ///< answered by a kReply with the reason (a string) once `actor` has ended
-  kStop = 6,     ///< ends `actor` after its current method; body is the reason (a string). Of the same job only
-  kCredit = 7,   ///< `id` more bytes of frames from `to` were taken up by `from` (flow control of routed frames)
+  kStop = 6,  ///< ends `actor` after its current method; body is the reason (a string). Of the same job only
+  kCredit =
+      7,  ///< `id` more bytes of frames from `to` were taken up by `from` (flow control of routed frames)
 };
 inline constexpr FrameKind kLastFrameKind = FrameKind::kCredit;
 
 inline constexpr std::uint8_t kFlagError = 2;   ///< a reply that carries an ErrorInfo
 inline constexpr std::uint8_t kFlagOneWay = 4;  ///< a call that wants no reply
 
-inline constexpr std::uint8_t kFlagRefused = 8;  ///< an error reply of a hop: the frame never reached its receiver
+inline constexpr std::uint8_t kFlagRefused =
+    8;  ///< an error reply of a hop: the frame never reached its receiver
 
 struct FrameHeader {
   FrameKind kind = FrameKind::kControl;
@@ -57,8 +59,8 @@ inline constexpr std::size_t kMaxBodyBytes = std::size_t{64} << 20;
 
 /// Header and body in one buffer.
 Bytes whole_frame(const FrameHeader& header, ByteView body);
-/// The kReply with an error that answers `header`, as if its receiver had sent it: what a hop says that cannot
-/// carry a frame on. REQUIRES: wants_reply(header).
+/// The kReply with an error that answers `header`, as if its receiver had sent it: what a hop says that
+/// cannot carry a frame on. REQUIRES: wants_reply(header).
 Bytes refusal(const FrameHeader& header, const ErrorInfo& error, FrameHeader& reply);
 /// The error in the body of a kReply with kFlagError; if it does not decode, the error that says so.
 ErrorInfo decode_error(ByteView body);

@@ -214,6 +214,7 @@ struct NodeConfig {
   std::int32_t gpus = -1;      ///< that it offers; below 0: all that there are for it
   std::int32_t gpu_part = 0;   ///< of the machine's GPUs it may have each gpu_parts-th, from this one on
   std::int32_t gpu_parts = 1;  ///< nodes that share the machine
+  std::string folder{};        ///< where it keeps files and output of submitted jobs; empty: it runs none
 };
 struct Ready {
   std::string address;  ///< where it listens
@@ -298,12 +299,84 @@ struct PeerLeaseAsk {
   ProcessAddress driver;
 };
 
+// Submitted jobs.
+
+/// A program that a node started for a submission, over the socket that its environment names, with the
+/// descriptor of its own executable. Answered by Configure: it is a driver of that node then.
+struct DriverHello {
+  std::uint8_t version = kProtocolVersion;
+  std::string package;  ///< hash of its executable
+};
+/// The holder of a permanent key brings a key for one conversation, in which many questions can be asked.
+struct ClientAsk {
+  std::uint64_t request = 0;
+  std::string public_key;
+};
+/// Answer: SubmissionAnswer, once it is recorded.
+struct SubmitAsk {
+  std::uint64_t request = 0;
+  cluster::SubmissionSpec spec;
+};
+struct SubmissionAsk {
+  std::uint64_t request = 0;
+  std::string id;
+};
+/// Answer: SubmissionAnswer; it stops, or has ended before.
+struct StopSubmissionAsk {
+  std::uint64_t request = 0;
+  std::string id;
+};
+struct SubmissionAnswer {
+  cluster::SubmissionRecord record;  ///< without its environment
+  std::string why;                   ///< one sentence: what it waits for, or why it is in its state
+};
+/// The newest first, below that number (0: from the newest on).
+struct SubmissionsAsk {
+  std::uint64_t request = 0;
+  std::uint64_t below = 0;
+};
+struct SubmissionsAnswer {
+  std::vector<cluster::SubmissionRecord> records;  ///< without their environment
+  bool more = false;
+};
+/// A piece of a submission's output, at an offset that counts all that was ever written, or from the
+/// beginning of the segment that has it. Answer: LogPart.
+struct LogAsk {
+  std::uint64_t request = 0;
+  std::string id;
+  std::int32_t attempt = 0;  ///< 0: the latest
+  std::uint64_t offset = 0;
+  std::uint32_t most_bytes = 0;
+  bool from_segment = false;
+};
+/// Head to the node that has it; answered by LogRead with the same number.
+struct ReadLog {
+  std::uint64_t number = 0;
+  LogAsk ask;
+};
+/// Frames of log_frames.hpp, cut anywhere but at the front.
+struct LogPart {
+  std::int32_t attempt = 0;
+  std::uint64_t first = 0;   ///< the oldest that is kept: all before it is gone
+  std::uint64_t offset = 0;  ///< of `bytes`
+  std::uint64_t end = 0;     ///< of what was written so far
+  bool closed = false;       ///< nothing follows `end`
+  Bytes bytes;
+};
+struct LogRead {
+  std::uint64_t number = 0;
+  bool ok = false;
+  ErrorInfo error;
+  LogPart part;
+};
 using Control =
     std::variant<Configure, Hello, Pulse, SpawnAsk, SpawnCancel, LeaseAsk, JobAsk, JobEnd, RingAsk, RegionAsk,
                  NodesAsk, FindAsk, Answer, RegionDrop, KillAsk, RingOffer, StartActorHere, StopActor,
                  ActorUp, ConfirmActor, ActorNotUp, ActorEnded, ProcessDown, NodeDown, NodeLost, Output,
                  Leave, HeadConfig, NodeConfig, Ready, NotReady, ToHead, FromHead, PackageAsk, PackagePart,
-                 PeerLeaseAsk, EnrollAsk, AdmitAsk, TokenAsk, StatusAsk, SpawnWaits, HoldOutput>;
+                 PeerLeaseAsk, EnrollAsk, AdmitAsk, TokenAsk, StatusAsk, SpawnWaits, HoldOutput, DriverHello,
+                 ClientAsk, SubmitAsk, SubmissionAsk, StopSubmissionAsk, SubmissionsAsk, LogAsk, ReadLog,
+                 LogRead>;
 
 /// The body of a control frame; the header's `id` is the message's number.
 Bytes encode_control(const Control& message, FrameHeader& header);

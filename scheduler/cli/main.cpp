@@ -12,6 +12,7 @@
 
 #include "runtime/core/endpoint.hpp"
 #include "scheduler/cli/commands.hpp"
+#include "scheduler/cli/job.hpp"
 #include "scheduler/cli/run.hpp"
 #include "scheduler/init/process_roles.hpp"
 #include "scheduler/placement/placement.hpp"
@@ -143,6 +144,7 @@ std::optional<std::string> unknown_command(const CLI::App& app, int argc, char**
 }
 
 int run(int argc, char** argv) {
+  if (argc > 1 && std::strcmp(argv[1], "job") == 0) return job(argc - 1, argv + 1);
   CLI::App app(kAbout, "troupe");
   app.footer(kFooter);
   app.require_subcommand(0, 1);
@@ -169,6 +171,7 @@ int run(int argc, char** argv) {
                             "File for the token, which only you may read [default: standard output]");
   auto* stop_command = app.add_subcommand("stop", "End the head and nodes that were started from the folder");
   stop_command->add_option("--folder", stop_folder, kFolderHelp);
+  app.add_subcommand("job", "Submit jobs to a cluster, follow and end them (troupe job --help)");
   FlightRecorderOptions flight_options;
   auto* flight_command = app.add_subcommand("flight-recorder", kFlightHelp);
   add_flight_recorder(*flight_command, flight_options);

@@ -28,12 +28,25 @@ void ClusterMachine::check_invariants() const {
     TROUPE_ASSERT(record.state != ActorState::kStarting || (job != nullptr && job->runs()),
                   "only a running job starts actors");
   }
+  submissions_.check();
+  for (const auto& [id, submission] : submissions_.all()) {
+    const bool holds = submission.state == SubmissionState::kStarting ||
+                       submission.state == SubmissionState::kRunning ||
+                       submission.state == SubmissionState::kStopping;
+    const auto at = nodes_.find(submission.node);
+    TROUPE_ASSERT(holds == (at != nodes_.end() && at->second.drivers.contains(id)),
+                  "a driver is on a live node, which knows it");
+    if (!holds) continue;
+    used[submission.node] += submission.spec.cpu_e4;
+    for (const std::uint32_t gpu : submission.gpus)
+      gpu_used[submission.node][gpu] += held_of_each(submission.spec.gpu_e4);
+  }
   TROUPE_ASSERT(dead <= config_.max_dead_actors, "the dead are bounded");
   TROUPE_ASSERT(dead_nodes_.size() == forget_nodes_.size() && dead_nodes_.size() <= config_.max_dead_nodes,
                 "dead nodes are bounded");
   for (const auto& [id, node] : nodes_) {
     TROUPE_ASSERT(!dead_nodes_.contains(id), "a node is dead or not");
-    TROUPE_ASSERT(node.cpu_used_e4 == used[id], "a node's CPUs are held by its actors");
+    TROUPE_ASSERT(node.cpu_used_e4 == used[id], "a node's CPUs are held by its actors and drivers");
     for (std::size_t gpu = 0; gpu < node.gpu_used_e4.size(); ++gpu) {
       TROUPE_ASSERT(node.gpu_used_e4[gpu] == gpu_used[id][gpu], "a node's GPUs are held by its actors");
       TROUPE_ASSERT(node.gpu_used_e4[gpu] <= kGpu, "no GPU is dealt beyond what it is");
@@ -53,6 +66,11 @@ void ClusterMachine::check_invariants() const {
     TROUPE_ASSERT(hidden || seen->second.gpus.size() == node.info.gpus.size(), "with their GPUs");
   }
   TROUPE_ASSERT(held == 0, "every actor is on a node");
+  for (const auto& [number, id] : submissions_.queue()) {
+    const auto verdict = index_.place(demand_of(submissions_.find(id)->spec)).verdict;
+    TROUPE_ASSERT(verdict != PlacementVerdict::kPlaced, "the first that waits fits nowhere");
+    if (verdict == PlacementVerdict::kWait) break;
+  }
   std::size_t payload_bytes = 0;
   for (const auto& [number, spawn] : waiting_.all()) {
     payload_bytes += spawn.spec.payload.size();

@@ -17,6 +17,9 @@ std::string key_of(const JobRecord& r) {
 std::string key_of(const ActorRecord& r) {
   return "actor/" + to_string(r.actor);
 }
+std::string key_of(const SubmissionRecord& r) {
+  return "submission/" + r.spec.id;
+}
 
 ProcessAddress address_of(const ActorRecord& r) {
   return {r.node, r.process};
@@ -31,7 +34,9 @@ std::vector<ClusterAction> ClusterMachine::on(const ClusterEvent& event, Instant
   TROUPE_ASSERT(now >= now_, "time does not go back");
   now_ = now;
   std::visit([&](const auto& e) { handle(e); }, event);
+  look_at_queue_ = look_at_queue_ || !freed_.empty();
   for (const NodeId node : std::exchange(freed_, {})) fill(node);
+  start_submissions();  // after actors: jobs that run go before jobs that wait
   trim();
   return std::exchange(out_, {});
 }
@@ -86,6 +91,7 @@ void ClusterMachine::handle(const Tick&) {
     }
   }
   forget_losses();
+  while (submissions_.pop_due(now_)) look_at_queue_ = true;
 }
 
 /// What waited for a node like one that has died is refused when none has come in time.
@@ -123,6 +129,7 @@ void ClusterMachine::trim() {
     out_.push_back(Erase{key_of(*forgotten)});
   // No job has an empty name: this record keeps incarnations from being given twice.
   if (jobs_.floor() > floor) persist(JobRecord{"", jobs_.floor(), {}, {}, 0, true});
+  trim_submissions();
 }
 
 // Jobs.
@@ -337,14 +344,26 @@ void ClusterMachine::place_again(ActorId id, int attempts) {
   settle({actor.record.requester, std::move(actor.record.spec), attempts});
 }
 
+/// Actors and drivers of submissions draw on the same books.
+void ClusterMachine::hold_room(Node& node, std::int64_t cpu_e4, std::int64_t gpu_e4,
+                               const std::vector<std::uint32_t>& gpus) {
+  node.cpu_used_e4 += cpu_e4;
+  for (const std::uint32_t gpu : gpus) {
+    if (gpu >= node.gpu_used_e4.size()) node.gpu_used_e4.resize(gpu + 1);
+    node.gpu_used_e4[gpu] += held_of_each(gpu_e4);
+  }
+}
+
+void ClusterMachine::free_room(Node& node, std::int64_t cpu_e4, std::int64_t gpu_e4,
+                               const std::vector<std::uint32_t>& gpus) {
+  node.cpu_used_e4 -= cpu_e4;
+  for (const std::uint32_t gpu : gpus) node.gpu_used_e4.at(gpu) -= held_of_each(gpu_e4);
+}
+
 void ClusterMachine::hold(const Actor& actor) {
   const ActorRecord& record = actor.record;
   Node& node = nodes_.at(record.node);
-  node.cpu_used_e4 += record.spec.demand.cpu_e4;
-  for (const std::uint32_t gpu : record.gpus) {
-    if (gpu >= node.gpu_used_e4.size()) node.gpu_used_e4.resize(gpu + 1);
-    node.gpu_used_e4[gpu] += held_of_each(record.spec.demand.gpu_e4);
-  }
+  hold_room(node, record.spec.demand.cpu_e4, record.spec.demand.gpu_e4, record.gpus);
   node.actors.insert(record.actor);
   if (Job* job = jobs_.find(record.spec.job)) {
     job->actors.insert(record.actor);
@@ -356,9 +375,7 @@ void ClusterMachine::hold(const Actor& actor) {
 void ClusterMachine::let_go(const Actor& actor) {
   const ActorRecord& record = actor.record;
   Node& node = nodes_.at(record.node);
-  node.cpu_used_e4 -= record.spec.demand.cpu_e4;
-  for (const std::uint32_t gpu : record.gpus)
-    node.gpu_used_e4.at(gpu) -= held_of_each(record.spec.demand.gpu_e4);
+  free_room(node, record.spec.demand.cpu_e4, record.spec.demand.gpu_e4, record.gpus);
   const bool was_there = node.actors.erase(record.actor) == 1;
   TROUPE_ASSERT(was_there && node.cpu_used_e4 >= 0, "an actor is let go once");
   if (Job* job = jobs_.find(record.spec.job)) {

@@ -15,6 +15,7 @@
 #include "scheduler/cluster/limits.hpp"
 #include "scheduler/cluster/membership.hpp"
 #include "scheduler/cluster/name_claims.hpp"
+#include "scheduler/cluster/submission_table.hpp"
 #include "scheduler/cluster/time_queue.hpp"
 #include "scheduler/cluster/waiting_spawns.hpp"
 #include "scheduler/placement/node_index.hpp"
@@ -45,6 +46,15 @@ struct ClusterConfig {
   /// Spawns that may wait, and what all that wait or start may hold for their constructors.
   std::size_t max_waiting = 1'000'000;
   std::size_t max_payload_bytes = std::size_t{512} << 20;
+  /// Submissions that have not ended, and the history of those that have.
+  std::size_t max_submissions = 1'000;
+  Duration keep_ended_submissions = std::chrono::hours(24 * 7);
+  std::size_t max_ended_submissions = 1'000;
+  /// A driver that failed is started again after the first, doubled each time up to the second.
+  Duration retry_after = std::chrono::seconds(1);
+  Duration retry_after_most = std::chrono::seconds(60);
+  /// From SIGTERM to SIGKILL.
+  std::int32_t stop_grace_s = 10;
 };
 
 /// Not thread-safe.
@@ -64,14 +74,25 @@ class ClusterMachine {
     bool registered = false;  ///< false after a head restart until the node has shown up again
     bool leaving = false;     ///< it starts nothing more: placement does not see it
     std::int64_t cpu_used_e4 = 0;
-    GpuUse gpu_used_e4{};      ///< one entry a GPU, as far as any is known
-    std::set<ActorId> actors;  ///< those that are not dead
-    std::set<JobId> leases;    ///< running jobs of which it may hold light actors
-    std::set<NodeId> peers;    ///< who is told of its death, and the other way round
+    GpuUse gpu_used_e4{};           ///< one entry a GPU, as far as any is known
+    std::set<ActorId> actors;       ///< those that are not dead
+    std::set<JobId> leases;         ///< running jobs of which it may hold light actors
+    std::set<NodeId> peers;         ///< who is told of its death, and the other way round
+    std::set<std::string> drivers;  ///< submissions whose drivers hold its CPUs and GPUs
   };
   /// Whether that request led to an actor or waits.
   bool has_request(const Requester& requester) const;
   bool is_registered(NodeId node) const;
+  /// Why that submission is not taken now (kBadInput, kLimit, kRefused); nothing: it is new, or known with
+  /// that spec.
+  std::optional<ErrorInfo> submission_refused(const SubmissionSpec& spec) const;
+  /// One sentence: what it waits for, or why it is in its state. O(nodes + submissions that wait).
+  std::string why(const SubmissionRecord& submission) const;
+  /// The live node that has its latest output; none: no live node has.
+  NodeId output_of(const SubmissionRecord& submission) const;
+  /// The wall clock, in milliseconds: what records say of time. It decides nothing.
+  void set_wall_clock(std::int64_t now_ms) { wall_ms_ = now_ms; }
+
   /// The action that asks every node to register again, after which it repeats what has no answer.
   std::vector<ClusterAction> ask_all_to_register(const std::string& reason) const;
 
@@ -80,6 +101,7 @@ class ClusterMachine {
   const std::map<ActorId, Actor>& actors() const { return actors_.all(); }
   const JobTable& jobs() const { return jobs_; }
   const WaitingSpawns& waiting() const { return waiting_; }
+  const SubmissionTable& submissions() const { return submissions_; }
   /// Why that spawn waits, in words. O(nodes).
   std::string why_waits(const PendingSpawn& spawn) const { return index_.why_waits(spawn.spec.demand); }
   Liveness liveness(NodeId node) const { return membership_.liveness(node); }
@@ -107,6 +129,26 @@ class ClusterMachine {
   void handle(const KillRequested& e);
   void handle(const Tick& e);
   void handle(const Restored& e);
+  void handle(const SubmissionRequested& e);
+  void handle(const SubmissionStopRequested& e);
+  void handle(const DriverStarted& e);
+  void handle(const DriverEnded& e);
+
+  // cluster_submissions.cpp
+  void start_submissions();
+  void start_driver(SubmissionRecord& submission, const Placement& placement);
+  StartDriver start_of(const SubmissionRecord& submission) const;
+  void stop_driver(const SubmissionRecord& submission);
+  void driver_runs(SubmissionRecord& submission);
+  void driver_gone(SubmissionRecord& submission, const DriverEnd& end);
+  void end_submission(SubmissionRecord& submission, SubmissionState state, std::string message);
+  void queue_again(SubmissionRecord& submission, std::string message, Duration after);
+  void reconcile_drivers(NodeId node, const std::vector<HeldDriver>& listed);
+  void drivers_lost(NodeId node, const std::string& why);
+  void restore_submission(const SubmissionRecord& record);
+  void trim_submissions();
+  void hold(const SubmissionRecord& submission);
+  void let_go(const SubmissionRecord& submission);
 
   void node_leaves(NodeId node);
   void node_gone(NodeId node, const std::string& reason);
@@ -142,6 +184,10 @@ class ClusterMachine {
   void want_taken_name(const SpawnRequested& e, const Job& job);
   void refuse_taken_name(const SpawnRequested& e);
 
+  static void hold_room(Node& node, std::int64_t cpu_e4, std::int64_t gpu_e4,
+                        const std::vector<std::uint32_t>& gpus);
+  static void free_room(Node& node, std::int64_t cpu_e4, std::int64_t gpu_e4,
+                        const std::vector<std::uint32_t>& gpus);
   void refresh(NodeId node);
   void persist(Record record);
   void answer(SpawnAnswered answered);
@@ -168,11 +214,15 @@ class ClusterMachine {
   std::map<NodeId, std::string> dead_nodes_;  ///< why
   TimeQueue<NodeId> forget_nodes_;
   std::vector<Loss> losses_;
+  SubmissionTable submissions_;
+  std::map<std::string, std::set<NodeId>> files_at_;  ///< nodes that may have output or files of a submission
+  std::int64_t wall_ms_ = 0;
 
   // While an event is handled.
   Instant now_{};
   std::vector<ClusterAction> out_;
-  std::vector<NodeId> freed_;  ///< nodes that have more room than before
+  std::vector<NodeId> freed_;   ///< nodes that have more room than before
+  bool look_at_queue_ = false;  ///< a submission may start
 };
 
 }  // namespace troupe::cluster

@@ -29,6 +29,7 @@ void ClusterMachine::handle(const NodeJoined& e) {
   take_peers(id, node, e.peers);
   if (e.leaving) node_leaves(id);
   reconcile(id, e.actors);
+  reconcile_drivers(id, e.drivers);
   freed_.push_back(id);
 }
 
@@ -107,6 +108,7 @@ void ClusterMachine::hide(NodeId id) {
   const std::int64_t cpu_e4 = seen->second.cpu_e4;
   const auto gpus = static_cast<std::int64_t>(seen->second.gpus.size());
   index_.remove(id);
+  look_at_queue_ = true;  // what waited for a node of its size holds up nobody any more
   mourn(cpu_e4, gpus);
 }
 
@@ -161,6 +163,7 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
   for (const Requester& requester : waiting_.asked_by(id)) drop(requester);
   for (const JobId job : driven) end_job(*jobs_.find(job), "its driver's node is dead: " + reason);
   for (const ActorId actor : again) place_again(actor, actors_.at(actor).attempts + 1);
+  drivers_lost(id, died);
   TROUPE_ASSERT(nodes_.at(id).actors.empty(), "a dead node holds no actor");
   nodes_.erase(id);
   refuse_bound_to(id, died);
@@ -222,8 +225,8 @@ void ClusterMachine::refresh(NodeId id) {
   const bool doubtful = !node.registered || membership_.liveness(id) != Liveness::kAlive;
   GpuUse gpus = node.gpu_used_e4;
   gpus.resize(node.info.gpus.size());
-  index_.set({id, node.info.name, node.info.cpu_e4, node.cpu_used_e4, static_cast<int>(node.actors.size()),
-              doubtful, std::move(gpus)});
+  const auto processes = static_cast<int>(node.actors.size() + node.drivers.size());
+  index_.set({id, node.info.name, node.info.cpu_e4, node.cpu_used_e4, processes, doubtful, std::move(gpus)});
 }
 
 }  // namespace troupe::cluster

@@ -30,6 +30,9 @@ void ClusterMachine::handle(const Restored& e) {
       jobs_.add(*job);
     }
   }
+  for (const Record& record : e.records) {
+    if (const auto* submission = std::get_if<SubmissionRecord>(&record)) restore_submission(*submission);
+  }
   std::vector<ActorId> orphans;
   for (const Record& record : e.records) {
     const auto* actor = std::get_if<ActorRecord>(&record);

@@ -22,6 +22,12 @@ std::string cpus_wrong(std::int64_t cpu_e4) {
   return format_cpus(cpu_e4) + " CPUs are not between 0 and " + format_cpus(kMaxCpu_e4);
 }
 
+bool are_gpus_of(const std::vector<std::uint32_t>& gpus, std::int64_t gpu_e4) {
+  if (static_cast<std::int64_t>(gpus.size()) != count_of_gpus(gpu_e4)) return false;
+  return std::set<std::uint32_t>(gpus.begin(), gpus.end()).size() == gpus.size() &&
+         std::all_of(gpus.begin(), gpus.end(), [](std::uint32_t gpu) { return gpu < kMaxGpus; });
+}
+
 bool is_count_of_cpus(std::int64_t cpu_e4) {
   return cpu_e4 >= 0 && cpu_e4 <= kMaxCpu_e4;
 }
@@ -72,11 +78,11 @@ std::optional<ErrorInfo> check_node(const NodeInfo& node) {
 }
 
 bool holds_what_it_asked(const ActorRecord& record) {
-  const std::int64_t wanted = record.spec.demand.gpu_e4;
-  if (static_cast<std::int64_t>(record.gpus.size()) != count_of_gpus(wanted)) return false;
-  return std::set<std::uint32_t>(record.gpus.begin(), record.gpus.end()).size() == record.gpus.size() &&
-         std::all_of(record.gpus.begin(), record.gpus.end(),
-                     [](std::uint32_t gpu) { return gpu < kMaxGpus; });
+  return are_gpus_of(record.gpus, record.spec.demand.gpu_e4);
+}
+
+bool holds_what_it_asked(const SubmissionRecord& record) {
+  return are_gpus_of(record.gpus, record.spec.gpu_e4);
 }
 
 std::optional<ErrorInfo> check_job_name(const std::string& name) {

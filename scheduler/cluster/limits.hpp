@@ -19,6 +19,7 @@ std::optional<ErrorInfo> check_spec(const ActorSpec& spec);
 std::optional<ErrorInfo> check_node(const NodeInfo& node);
 /// Whether a stored record's GPUs are those of its demand.
 bool holds_what_it_asked(const ActorRecord& record);
+bool holds_what_it_asked(const SubmissionRecord& record);
 std::optional<ErrorInfo> check_job_name(const std::string& name);
 
 /// At most kMaxReasonBytes of a text that somebody else wrote, and which is kept.

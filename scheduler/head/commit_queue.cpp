@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "runtime/core/assert.hpp"
-#include "runtime/wire/codec.hpp"
+#include "scheduler/store/records.hpp"
 
 namespace troupe {
 namespace {
@@ -16,7 +16,7 @@ constexpr Duration kLastBackoff = std::chrono::seconds(5);
 void CommitQueue::add(std::vector<cluster::ClusterAction> actions) {
   for (cluster::ClusterAction& action : actions) {
     if (auto* persist = std::get_if<cluster::Persist>(&action)) {
-      open_.insert_or_assign(std::move(persist->key), wire::encode(persist->record));
+      open_.insert_or_assign(std::move(persist->key), encode_record(persist->record));
     } else if (auto* erase = std::get_if<cluster::Erase>(&action)) {
       open_.insert_or_assign(std::move(erase->key), std::nullopt);
     } else {

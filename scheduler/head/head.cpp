@@ -2,6 +2,7 @@
 
 #include "runtime/core/log.hpp"
 #include "scheduler/head/addressing.hpp"
+#include "scheduler/store/records.hpp"
 
 namespace troupe {
 namespace {
@@ -50,15 +51,22 @@ Result<void> Head::start() {
   handlers.on_message = [this](const PeerName& from, wire::Bytes frame) {
     on_message(from, std::move(frame));
   };
-  handlers.on_session = [](const PeerName&) {};                   // the node says NodeJoined
-  handlers.on_gone = [](const PeerName&, const std::string&) {};  // no death: heartbeats decide
-  handlers.on_room = [](const PeerName&) {};                      // found at its next heartbeat
+  // A node says NodeJoined itself, and that it is gone is no death: heartbeats decide.
+  handlers.on_session = [this](const PeerName& who) {
+    if (who.starts_with(kClientPrefix)) loop_.post([this, who] { client_came(who); });
+  };
+  handlers.on_gone = [this](const PeerName& who, const std::string&) {
+    if (who.starts_with(kClientPrefix)) loop_.post([this, who] { client_went(who); });
+  };
+  handlers.on_room = [](const PeerName&) {};  // found at its next heartbeat
   auto server = transport_.serve({options_.address, options_.keys, options_.authorizer}, std::move(handlers));
   if (!server) return server.error();
   server_ = *std::move(server);
   address_ = to_string(server_->address());
   loop_.every(kTick, [this] {
+    machine_.set_wall_clock(wall_clock_ms());
     carry_out(machine_.tick(clock_.now()));
+    tick_clients();
     forget_keys_of_the_gone();
   });
   return {};
@@ -70,16 +78,19 @@ Result<void> Head::restore() {
   std::vector<cluster::Record> records;
   for (const auto& entry : *entries) {
     if (entry.key.starts_with("security/")) continue;
-    auto record = wire::decode<cluster::Record>(entry.value);
+    auto record = decode_record(entry.value);
     if (!record) {
-      return ErrorInfo{ErrorCode::kCorrupt, "cannot read the head's store at '" + entry.key + "'",
-                       record.error().why, "restore the folder from a copy, or start with an empty one"};
+      return ErrorInfo{
+          ErrorCode::kCorrupt, "cannot read the head's store at '" + entry.key + "'", record.error().why,
+          record.error().todo.empty() ? "restore the folder from a copy, or start with an empty one"
+                                      : record.error().todo};
     }
     records.push_back(*std::move(record));
   }
   store_ = std::make_unique<StoreThread>(*options_.storage, [this](Result<void> how) {
     loop_.post([this, how = std::move(how)] { carry_out(machine_.written(how, clock_.now())); });
   });
+  machine_.set_wall_clock(wall_clock_ms());
   auto restored = machine_.restore(std::move(records), clock_.now());
   auto admission = Admission::open(*admission_storage_, options_.authorizer, clock_, current_boot_id());
   if (!admission) return admission.error();
@@ -116,7 +127,7 @@ void Head::on_frame(const PeerName& from, wire::ByteView frame) {
   auto message = wire::decode_control(*header, frame.subspan(wire::kHeaderBytes));
   if (!message) return refused_frame(from, message.error().message());
   if (const auto* to_head = std::get_if<wire::ToHead>(&*message)) return on_event(from, to_head->event);
-  on_ask(from, *message);
+  if (!on_job_ask(from, *message)) on_ask(from, *message);
 }
 
 void Head::on_event(const PeerName& from, const cluster::ClusterEvent& event) {
@@ -128,6 +139,7 @@ void Head::on_event(const PeerName& from, const cluster::ClusterEvent& event) {
 }
 
 void Head::on(const cluster::ClusterEvent& event) {
+  machine_.set_wall_clock(wall_clock_ms());
   carry_out(machine_.on(event, clock_.now()));
 }
 

@@ -25,6 +25,8 @@ namespace troupe {
 inline constexpr const char* kOwnerName = "owner";
 /// Names of machines that joined with a token begin so.
 inline constexpr std::string_view kMachinePrefix = "machine/";
+/// Names of those that ask about submitted jobs, each with a key that it brought for one conversation.
+inline constexpr std::string_view kClientPrefix = "client/";
 
 /// Everything runs in the loop's thread, but for the writes to the store.
 class Head {
@@ -69,6 +71,20 @@ class Head {
   Result<wire::Bytes> issue_token(const PeerName& from, const wire::TokenAsk& ask);
   Result<wire::Bytes> status(const PeerName& from) const;
   std::vector<std::string> waiting() const;
+
+  // head_submissions.cpp: those who submit jobs. False: it is no message of theirs
+  bool on_job_ask(const PeerName& from, const wire::Control& message);
+  void submit_job(const PeerName& from, const wire::SubmitAsk& ask);
+  Result<wire::Bytes> answer_about(const std::string& id) const;
+  Result<wire::Bytes> page_of_jobs(std::uint64_t below) const;
+  Result<wire::Bytes> let_client_in(const PeerName& from, const wire::ClientAsk& ask);
+  void client_came(const PeerName& name);
+  void client_went(const PeerName& name);
+  void ask_for_log(const PeerName& from, const wire::LogAsk& ask);
+  void log_was_read(const PeerName& from, const wire::LogRead& read);
+  void tick_clients();
+  static std::int64_t wall_clock_ms();
+
   Endpoint reached_at() const;
   void doubt(NodeId node);
   void forget_keys_of_the_gone();
@@ -84,6 +100,20 @@ class Head {
   std::map<std::string, Instant> keys_in_doubt_;  ///< nodes that are not there; their keys go then
   /// Nodes whose queue was full. They hear nothing until they have been asked to register again.
   std::set<NodeId> missed_;
+  struct Client {
+    PublicKey key;
+    Instant comes_until{};
+  };
+  std::map<PeerName, Client> clients_;
+  /// A client's question that a node is to answer.
+  struct PendingLog {
+    PeerName from;
+    std::uint64_t request = 0;
+    NodeId node{};
+    Instant until{};
+  };
+  std::map<std::uint64_t, PendingLog> log_asks_;
+  std::uint64_t last_log_ask_ = 0;
   Inbox inbox_;
   LimitedLog refusals_{LogLevel::kWarning};
   std::string address_;

@@ -79,6 +79,8 @@ bool HeadMachine::is_taken_in_trouble(const cluster::ClusterEvent& event, Output
     out.send.push_back(cluster::JobAnswered{job->driver, job->request, {}, 0, error.why, error});
     return false;
   }
+  if (const auto* submission = std::get_if<cluster::SubmissionRequested>(&event))
+    return cluster_.submissions().find(submission->spec.id) != nullptr;  // its client is told by the shell
   if (const auto* beat = std::get_if<cluster::Heartbeat>(&event))
     return cluster_.nodes().contains(beat->node);
   if (const auto* joined = std::get_if<cluster::NodeJoined>(&event)) {

@@ -43,6 +43,8 @@ class HeadMachine {
   Output reply(HeadReply reply, Instant now);
   /// How Output::write went.
   Output written(const Result<void>& how, Instant now);
+  /// See ClusterMachine::set_wall_clock.
+  void set_wall_clock(std::int64_t now_ms) { cluster_.set_wall_clock(now_ms); }
   /// Call it a few times a second.
   Output tick(Instant now);
 

@@ -11,6 +11,7 @@
 #include "runtime/node/package.hpp"
 #include "scheduler/init/driver_place.hpp"
 #include "scheduler/init/embedded_cluster.hpp"
+#include "scheduler/init/job_place.hpp"
 #include "scheduler/init/join_cluster.hpp"
 #include "scheduler/init/process_roles.hpp"
 #include "scheduler/placement/placement.hpp"
@@ -141,7 +142,9 @@ DriverSession init(int argc, char** argv, const InitOptions& options) {
   std::unique_ptr<EmbeddedCluster> cluster;
   std::unique_ptr<Gateway> gateway;
   DriverPlace::NextLink next_link;
-  if (address.empty()) {
+  if (const std::string socket = socket_of_this_job(); address.empty() && !socket.empty()) {
+    next_link = [socket] { return Result<SocketLink>(link_of_this_job(socket)); };
+  } else if (address.empty()) {
     cluster = std::make_unique<EmbeddedCluster>(
         EmbeddedOptions{options.nodes, options.cpus_per_node, options.gpus_per_node});
     next_link = [c = cluster.get()] { return c->next_driver_link(); };

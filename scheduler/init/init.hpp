@@ -17,7 +17,8 @@ struct InitOptions {
   /// CUDA_VISIBLE_DEVICES); several nodes share them out. More than there are: init() throws.
   int gpus_per_node = -1;
   /// HOST:PORT of a running cluster's head: the program joins that instead. `--address` in argv says the
-  /// same.
+  /// same. A program that was submitted to a cluster (troupe job submit) joins that one, and needs no
+  /// address.
   std::string address{};
   std::string folder{};      ///< of the keys; default: ClusterFolder::default_path()
   std::string token_file{};  ///< join token for a folder that no head knows yet; default: $TROUPE_TOKEN_FILE
@@ -61,8 +62,9 @@ class DriverSession : public Session {
 /// Call first in main. In a process that troupe started as head, node or worker it takes over and never
 /// returns. In the user's program it starts an embedded cluster on this machine, which ends with the session;
 /// or, with an address, joins a running one through a node of its own, and its executable travels to the
-/// nodes that run its actors. Throws BadConfig for options that make no sense, IoError or Unavailable when
-/// the cluster does not come up, Refused when it does not let us in.
+/// nodes that run its actors. In a program that a node of a cluster started (troupe job submit) it joins that
+/// cluster through that node, without an address or a key. Throws BadConfig for options that make no sense,
+/// IoError or Unavailable when the cluster does not come up, Refused when it does not let us in.
 DriverSession init(int argc, char** argv, const InitOptions& options = {});
 
 }  // namespace troupe

@@ -20,7 +20,9 @@
 #include "runtime/security/curve_keys.hpp"
 #include "runtime/security/join_token.hpp"
 #include "runtime/security/key_folder.hpp"
+#include "runtime/wire/log_frames.hpp"
 #include "runtime/wire/messages.hpp"
+#include "scheduler/store/records.hpp"
 #include "tests/fuzz/call.hpp"
 #include "tests/fuzz/sample.hpp"
 
@@ -118,7 +120,19 @@ void messages(const fs::path& root) {
 
   const Corpus records(root, "store_record");
   alternatives<0, cluster::Record>(records, "",
-                                   [](const cluster::Record& record) { return wire::encode(record); });
+                                   [](const cluster::Record& record) { return encode_record(record); });
+  using OfVersion1 = std::variant<cluster::NodeRecord, cluster::JobRecord, cluster::ActorRecord>;
+  alternatives<0, OfVersion1>(records, "version-1-",
+                              [](const OfVersion1& record) { return wire::encode(record); });
+
+  const Corpus logs(root, "log_frames");
+  wire::Bytes log;
+  logs.add("empty", log);
+  for (const auto stream : {wire::LogStream::kOutput, wire::LogStream::kErrors, wire::LogStream::kNote})
+    wire::append_log_frame(log, {stream, 1'700'000'000'000, wire::Bytes(40, std::byte{'x'})});
+  logs.add("three", log);
+  log.resize(log.size() - 50);
+  logs.add("cut", log);
 
   const Corpus calls(root, "call_arguments");
   Arguments arguments;

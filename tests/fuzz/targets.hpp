@@ -25,6 +25,7 @@ bool frame_header(std::span<const std::byte> bytes);
 bool control_message(std::span<const std::byte> bytes);
 bool call_arguments(std::span<const std::byte> bytes);
 bool store_record(std::span<const std::byte> bytes);
+bool log_frames(std::span<const std::byte> bytes);
 bool link_packets(std::span<const std::byte> bytes);
 bool link_faults(std::span<const std::byte> bytes);
 bool ring_memory(std::span<const std::byte> bytes);
@@ -56,6 +57,7 @@ inline constexpr Target kTargets[] = {
     {"control_message", control_message},
     {"call_arguments", call_arguments},
     {"store_record", store_record},
+    {"log_frames", log_frames},
     {"link_packets", link_packets, (std::size_t{1} << 20) + (16 << 10)},
     {"link_faults", link_faults, (std::size_t{1} << 20) + (64 << 10)},
     {"ring_memory", ring_memory},

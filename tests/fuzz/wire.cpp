@@ -4,7 +4,9 @@
 #include <optional>
 #include <variant>
 
+#include "runtime/wire/log_frames.hpp"
 #include "runtime/wire/messages.hpp"
+#include "scheduler/store/records.hpp"
 #include "tests/fuzz/call.hpp"
 #include "tests/fuzz/targets.hpp"
 
@@ -60,7 +62,24 @@ bool call_arguments(std::span<const std::byte> bytes) {
 }
 
 bool store_record(std::span<const std::byte> bytes) {
-  return survives<cluster::Record>(bytes);
+  const auto record = decode_record(bytes);
+  if (!record) return false;
+  decoded();
+  const auto again = decode_record(encode_record(*record));
+  check(again.ok() && *again == *record, "a record that was read is the same after it was written");
+  return true;
+}
+
+bool log_frames(std::span<const std::byte> bytes) {
+  wire::Bytes again;
+  const auto taken = wire::read_log_frames(
+      bytes, [&again](const wire::LogFrame& frame) { wire::append_log_frame(again, frame); });
+  if (!taken) return false;
+  decoded();
+  check(*taken <= bytes.size() && again.size() == *taken, "frames take the bytes that they were");
+  const auto twice = wire::read_log_frames(again, [](const wire::LogFrame&) {});
+  check(twice.ok() && *twice == again.size(), "frames that were read are read again");
+  return true;
 }
 
 }  // namespace troupe::fuzz

@@ -179,6 +179,8 @@ struct Node : Process, Server {
   void act(node::TellMember& a);
   void act(node::EndLoop& a);
   void act(node::Log& a);
+  template <class Other>
+  void act(Other& /*no job is submitted here*/) {}
 
   std::shared_ptr<Dialer> head_;
   std::map<NodeId, Peer> peers_;

@@ -2,6 +2,7 @@
 /// disk.
 #include "runtime/wire/codec.hpp"
 #include "scheduler/head/addressing.hpp"
+#include "scheduler/store/records.hpp"
 #include "tests/simulation/cluster.hpp"
 
 namespace troupe::sim {
@@ -35,7 +36,7 @@ void Head::start() {
   std::vector<cluster::Record> records;
   const auto entries = cluster.disk.storage.scan("");
   for (const auto& entry : *entries) {
-    auto record = wire::decode<cluster::Record>(entry.value);
+    auto record = decode_record(entry.value);
     if (!record)
       return cluster.world.violation("the head cannot read its store: " + record.error().message());
     records.push_back(*std::move(record));
@@ -142,7 +143,7 @@ void Head::check(const cluster::ClusterAction& action) {
       cluster.world.violation("an actor is started before it is durable");
   } else if (const auto* job = std::get_if<cluster::JobAnswered>(&action); job != nullptr && job->job) {
     const auto bytes = stored("job/main");
-    const auto record = bytes ? wire::decode<cluster::Record>(*bytes) : Result<cluster::Record>(ErrorInfo{});
+    const auto record = bytes ? decode_record(*bytes) : Result<cluster::Record>(ErrorInfo{});
     if (!record || std::get<cluster::JobRecord>(*record).incarnation < job->incarnation)
       cluster.world.violation("a job's registration is acknowledged before it is durable");
   }

@@ -18,6 +18,8 @@ struct Chaos {
     config.max_ended_jobs = 3;
     config.max_waiting = 12;
     config.max_payload_bytes = 400;
+    config.max_submissions = 8;
+    config.max_ended_submissions = 4;
     return config;
   }
   std::uint64_t below(std::uint64_t bound) { return random.below(bound); }
@@ -46,16 +48,40 @@ struct Chaos {
     return all;
   }
 
+  /// Often one that was asked for, where it is thought to be.
+  DriverEnded driver() {
+    DriverEnded ended{node(), "s" + std::to_string(below(20)), static_cast<std::int32_t>(1 + below(3)), {}};
+    const SubmissionRecord* known = s.head->submissions().find(ended.id);
+    if (known != nullptr && below(6) != 0) ended.node = known->node, ended.attempt = known->attempt;
+    ended.end = {below(4) != 0, below(6) == 0, static_cast<std::int32_t>(below(3)) - 1, 0, "over"};
+    return ended;
+  }
+  std::vector<HeldDriver> held() {
+    std::vector<HeldDriver> all;
+    for (std::uint64_t i = below(4); i > 0; --i) {
+      const DriverEnded known = driver();
+      all.push_back({known.id, known.attempt, static_cast<HeldDriver::State>(below(4)), known.end});
+    }
+    return all;
+  }
+  SubmissionRequested submission() {
+    SubmissionSpec spec{.id = "s" + std::to_string(below(20)), .name = name(), .program = {"x"}};
+    spec.cpu_e4 = static_cast<std::int64_t>(below(4)) * kCpu;
+    if (below(4) == 0) spec.gpu_e4 = below(2) == 0 ? kGpu / 4 : static_cast<std::int64_t>(below(3)) * kGpu;
+    spec.retries = static_cast<std::int32_t>(below(3));
+    return {spec};
+  }
+
   ClusterEvent event() {
     ActorDemand demand{static_cast<std::int64_t>(below(4)) * kCpu, below(2) == 0,
                        below(4) == 0 ? node() : NodeId{}};
     if (demand.isolated && below(2) == 0)
       demand.gpu_e4 = below(2) == 0 ? kGpu / 4 : static_cast<std::int64_t>(below(3)) * kGpu;
     const JobAnswered by = pick();
-    switch (below(19)) {
+    switch (below(24)) {
       case 0:
       case 1:
-        return NodeJoined{info(), listed(), {job()}, {node(), node()}, below(60) == 0};
+        return NodeJoined{info(), listed(), {job()}, {node(), node()}, below(60) == 0, held()};
       case 2:
         if (below(6) == 0) return NodeLeft{node(), "bye"};
         return below(40) == 0 ? ClusterEvent(NodeLeaving{node(), "bye"}) : ClusterEvent(Heartbeat{node()});
@@ -86,6 +112,17 @@ struct Chaos {
         return KillRequested{by.to.node, by.job, actor(), "kill"};
       case 17:
         return ActorLives{where(), last_actor, below(100)};
+      case 18:
+      case 19:
+        return submission();
+      case 20:
+        return SubmissionStopRequested{driver().id};
+      case 21: {
+        const DriverEnded at = driver();
+        return DriverStarted{at.node, at.id, at.attempt};
+      }
+      case 22:
+        return driver();
       default:
         return LookupActor{requester(), job(), name()};
     }
@@ -127,7 +164,7 @@ struct Chaos {
 }  // namespace
 
 TEST_CASE("whatever comes, the machine's indices agree and its records are bounded") {
-  int started = 0;
+  int started = 0, drivers = 0;
   for (int run = 0; run < 20; ++run) {
     const std::uint64_t seed = SystemRandom().next();
     CAPTURE(seed);
@@ -135,14 +172,19 @@ TEST_CASE("whatever comes, the machine's indices agree and its records are bound
     for (int i = 0; i < 1500; ++i) {
       chaos.step();
       started += static_cast<int>(chaos.s.all<StartActor>().size());
+      drivers += static_cast<int>(chaos.s.all<StartDriver>().size());
     }
     // The store holds what the machine holds, and no more.
     for (const auto& [key, record] : chaos.s.store) {
       const auto* actor = std::get_if<ActorRecord>(&record);
       if (actor != nullptr) REQUIRE(chaos.s.head->actors().contains(actor->actor));
       const auto* node = std::get_if<NodeRecord>(&record);
+      const auto* submission = std::get_if<SubmissionRecord>(&record);
+      if (submission != nullptr)
+        REQUIRE(*chaos.s.head->submissions().find(submission->spec.id) == *submission);
       if (node != nullptr) REQUIRE(node->dead != chaos.s.head->nodes().contains(node->node.id));
     }
   }
   CHECK(started > 200);
+  CHECK(drivers > 200);
 }

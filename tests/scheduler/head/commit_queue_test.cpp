@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/core/random.hpp"
-#include "runtime/wire/codec.hpp"
+#include "scheduler/store/records.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;
@@ -64,7 +64,7 @@ TEST_CASE("of a record that changes twice in a batch the last change is written"
   queue.add({record("a", 1), record("b"), record("a", 2), Erase{"job/b"}});
   const auto batch = queue.next_write({});
   REQUIRE(batch->changes().size() == 2);
-  CHECK(wire::decode<Record>(*batch->changes()[0].value).value() == Record(record("a", 2).record));
+  CHECK(decode_record(*batch->changes()[0].value).value() == Record(record("a", 2).record));
   CHECK_FALSE(batch->changes()[1].value);
 }
 

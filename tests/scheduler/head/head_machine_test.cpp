@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "runtime/wire/codec.hpp"
+#include "scheduler/store/records.hpp"
 
 using namespace troupe;
 using namespace troupe::cluster;
@@ -77,8 +77,7 @@ struct Scene {
   }
   void restart() {
     std::vector<Record> records;
-    for (const auto& entry : store.scan("").value())
-      records.push_back(wire::decode<Record>(entry.value).value());
+    for (const auto& entry : store.scan("").value()) records.push_back(decode_record(entry.value).value());
     head = std::make_unique<HeadMachine>(ClusterConfig{}, ids);
     write = nullptr;
     sent.clear();

@@ -1,0 +1,86 @@
+/// What the node's shell holds of submitted jobs: their folders, programs, output, and the sockets by which
+/// their drivers come in. (submissions.hpp decides on them.)
+///
+/// ```
+/// <folder>/jobs/<slot>/<id>/work/                where it runs, unless its submitter says where
+///                          /output/<attempt>/    its segments (log_segments.hpp)
+/// ```
+/// A slot is one node's as long as it lives; the node that is started after it takes the first one that is
+/// free.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "runtime/link/socket/socket_link.hpp"
+#include "runtime/node/event_loop.hpp"
+#include "runtime/node/node_events.hpp"
+#include "runtime/node/output_thread.hpp"
+#include "runtime/node/program.hpp"
+
+namespace troupe::node {
+
+/// Where a driver finds the socket of the node that started it. The name is one program's alone: what that
+/// leaves behind is found by it.
+inline constexpr const char* kNodeSocketVariable = "TROUPE_NODE_SOCKET";
+/// The job that a process belongs to, for whoever wants to know.
+inline constexpr const char* kJobIdVariable = "TROUPE_JOB_ID";
+
+/// Everything runs in the loop's thread, but for output_.
+class JobPrograms {
+ public:
+  using Tell = std::function<void(NodeEvent)>;
+
+  JobPrograms(EventLoop& loop, Tell tell) : loop_(loop), tell_(std::move(tell)) {}
+  ~JobPrograms();
+  JobPrograms(const JobPrograms&) = delete;
+  JobPrograms& operator=(const JobPrograms&) = delete;
+
+  /// Takes a slot below `folder`, and tells what is there (JobFilesFound). Errors: kIo.
+  Result<void> open(const std::string& folder);
+
+  void start(const StartProgram& what);
+  void signal(const std::string& id, int signal);
+  void kill(const std::string& id);
+  void remove_files(const std::string& id);
+  Result<wire::LogPart> read(const wire::LogAsk& ask) const;
+
+  struct Knock {
+    std::string id;
+    SocketLink link;
+    UniqueFd executable;
+    Instant since{};
+  };
+  /// The connection of a DriverKnocked, which is the caller's from now on. None: it is gone.
+  std::optional<Knock> take_knock(std::uint64_t connection);
+  /// Drops connections that have said nothing for long.
+  void tick();
+
+ private:
+  struct Running {
+    std::int32_t attempt = 0;
+    Program program;
+    std::string name;  ///< of its socket
+    UniqueFd socket;
+    std::optional<ProgramExit> exit{};
+  };
+  std::string folder_of(const std::string& id) const { return slot_ + "/" + id; }
+  Result<Running> run(const StartProgram& what);
+  void program_ended(const std::string& id);
+  void somebody_connects(const std::string& id);
+  void knock_readable(std::uint64_t connection);
+
+  EventLoop& loop_;
+  const Tell tell_;
+  MonotonicClock clock_;
+  std::string slot_;  ///< empty: this node runs no jobs
+  UniqueFd lock_;
+  OutputThread output_;
+  std::map<std::string, Running> running_;
+  std::map<std::uint64_t, Knock> knocks_;
+  std::uint64_t last_knock_ = 0;
+};
+
+}  // namespace troupe::node

@@ -1,0 +1,134 @@
+#include "runtime/node/log_segments.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <vector>
+
+namespace troupe::node {
+namespace {
+
+constexpr std::string_view kSuffix = ".out";
+constexpr std::uint32_t kMostReadBytes = 512 << 10;
+
+std::string path_of(const std::string& folder, std::uint64_t start) {
+  char name[32];
+  std::snprintf(name, sizeof name, "/%016llx", static_cast<unsigned long long>(start));
+  return folder + name + std::string(kSuffix);
+}
+
+/// Where the segments begin that are there, in order.
+std::vector<std::uint64_t> list_segments(const std::string& folder) {
+  std::vector<std::uint64_t> starts;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    std::uint64_t start = 0;
+    const char* end = name.data() + name.size() - std::min(name.size(), kSuffix.size());
+    if (name.ends_with(kSuffix) && std::from_chars(name.data(), end, start, 16).ptr == end)
+      starts.push_back(start);
+  }
+  std::sort(starts.begin(), starts.end());
+  return starts;
+}
+
+/// For people who read the output: it decides nothing.
+std::uint64_t wall_clock_ms() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
+}
+
+}  // namespace
+
+bool LogSegments::open_segment() {
+  const std::string path = path_of(folder_, end_);
+  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file) {
+    error_ = errno;
+    return false;
+  }
+  file_ = std::move(file);
+  if (starts_.empty() || starts_.back() != end_) starts_.push_back(end_);
+  while (starts_.size() > 1 && end_ - starts_.front() + limits_.segment_bytes > limits_.total_bytes) {
+    ::unlink(path_of(folder_, starts_.front()).c_str());
+    starts_.pop_front();
+  }
+  return true;
+}
+
+bool LogSegments::write(wire::LogStream stream, std::span<const std::byte> bytes) {
+  const bool is_full = !starts_.empty() && end_ - starts_.back() >= limits_.segment_bytes;
+  if ((!file_ || is_full) && !open_segment()) return false;
+  std::vector<std::byte> frame;
+  wire::append_log_frame(frame, {stream, wall_clock_ms(), bytes});
+  for (std::size_t done = 0; done < frame.size();) {
+    const ssize_t wrote = ::write(file_.get(), frame.data() + done, frame.size() - done);
+    if (wrote > 0) {
+      done += static_cast<std::size_t>(wrote);
+    } else if (wrote == 0 || errno != EINTR) {
+      error_ = wrote == 0 ? ENOSPC : errno;
+      // Without the half frame. If even that fails, what follows goes to a segment of its own.
+      if (done > 0 && (::ftruncate(file_.get(), static_cast<off_t>(end_ - starts_.back())) != 0 ||
+                       ::lseek(file_.get(), 0, SEEK_END) < 0))
+        file_.reset();
+      return false;
+    }
+  }
+  end_ += frame.size();
+  return true;
+}
+
+void LogSegments::append(wire::LogStream stream, std::span<const std::byte> bytes) {
+  if (dropped_ > 0) {
+    const std::string note =
+        std::to_string(dropped_) + " bytes of output were lost: " + std::strerror(error_) + "\n";
+    if (write(wire::LogStream::kNote, std::as_bytes(std::span(note)))) dropped_ = 0;
+  }
+  if (dropped_ > 0 || !write(stream, bytes)) dropped_ += bytes.size();
+}
+
+Result<wire::LogPart> read_log(const std::string& folder, const wire::LogAsk& ask) {
+  constexpr int kTries = 5;  // segments may go while they are looked at
+  for (int i = 0; i < kTries; ++i) {
+    std::error_code error;
+    if (!std::filesystem::is_directory(folder, error)) {
+      return ErrorInfo{ErrorCode::kUnavailable, "cannot read the job's output",
+                       "its node has none of that attempt", "ask for the latest attempt"};
+    }
+    const auto starts = list_segments(folder);
+    wire::LogPart part;
+    if (starts.empty()) return part;
+    struct stat info {};
+    if (::stat(path_of(folder, starts.back()).c_str(), &info) != 0) continue;
+    part.first = starts.front();
+    part.end = starts.back() + static_cast<std::uint64_t>(info.st_size);
+    part.offset = std::clamp(ask.offset, part.first, part.end);
+    const auto next = std::upper_bound(starts.begin(), starts.end(), part.offset);
+    const auto start = *std::prev(next);
+    if (ask.from_segment) part.offset = start;
+    const UniqueFd file(::open(path_of(folder, start).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    if (!file && errno == ENOENT) continue;
+    if (!file) return io_error("cannot read the job's output", errno, "look at the node's disk");
+    std::uint64_t most = std::min(ask.most_bytes, kMostReadBytes);
+    if (next != starts.end()) most = std::min(most, *next - part.offset);
+    part.bytes.resize(most);
+    const ssize_t got =
+        ::pread(file.get(), part.bytes.data(), part.bytes.size(), static_cast<off_t>(part.offset - start));
+    if (got < 0) return io_error("cannot read the job's output", errno, "look at the node's disk");
+    part.bytes.resize(static_cast<std::size_t>(got));
+    part.end = std::max(part.end, part.offset + part.bytes.size());
+    return part;
+  }
+  return ErrorInfo{ErrorCode::kUnavailable, "cannot read the job's output",
+                   "it is trimmed faster than it is read", "try again"};
+}
+
+}  // namespace troupe::node

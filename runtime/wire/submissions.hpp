@@ -1,0 +1,138 @@
+/// Submitted jobs (`troupe job`): what somebody asks to have run, what the head records of it, and what head
+/// and nodes say to each other about it. A *submission* is what a person calls a job; a `Job` of cluster.hpp
+/// is a driver's registration, of which a submitted program may make none or several.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/core/ids.hpp"
+
+namespace troupe::cluster {
+
+/// What is to be run. The id is its client's: the same id with the same spec is the same submission, however
+/// often it is asked for.
+struct SubmissionSpec {
+  std::string id;
+  std::string name;                  ///< for people; empty for none. Of those that have not ended, one has it
+  std::vector<std::string> program;  ///< the program and its arguments; never a shell's line
+  std::vector<std::string> environment;  ///< NAME=VALUE each
+  std::string folder;                    ///< where it runs, on its node; empty: in one of its own
+  std::int64_t cpu_e4 = 0;               ///< that its driver holds while it runs, in 1/10000
+  std::int64_t gpu_e4 = 0;
+  std::int32_t retries = 0;  ///< how often a driver that failed is started again
+  bool operator==(const SubmissionSpec&) const = default;
+};
+
+enum class SubmissionState : std::uint8_t {
+  kQueued,    ///< waits for resources, or for its next attempt
+  kStarting,  ///< its node was told
+  kRunning,
+  kStopping,   ///< its node was told to end it
+  kSucceeded,  ///< from here on it has ended
+  kFailed,
+  kStopped,
+};
+constexpr SubmissionState troupe_last(SubmissionState) {
+  return SubmissionState::kStopped;
+}
+constexpr bool has_ended(SubmissionState state) {
+  return state >= SubmissionState::kSucceeded;
+}
+
+/// What the store keeps of a submission. Times are of the wall clock, in milliseconds, for people alone; 0:
+/// not yet.
+struct SubmissionRecord {
+  SubmissionSpec spec;
+  SubmissionState state = SubmissionState::kQueued;
+  std::uint64_t number = 0;           ///< counts submissions: who came first starts first
+  std::int32_t attempt = 0;           ///< of its driver, from 1 on
+  NodeId node{};                      ///< of the latest attempt
+  std::string node_name;              ///< the same, for people
+  std::vector<std::uint32_t> gpus{};  ///< which of its node's GPUs the driver holds
+  std::int64_t submitted_ms = 0;
+  std::int64_t started_ms = 0;  ///< of the first attempt
+  std::int64_t ended_ms = 0;
+  std::int32_t exit_code = -1;  ///< of the last attempt that ended, 128 + number for a signal; -1: none
+  std::string message;          ///< why it is in its state
+  bool operator==(const SubmissionRecord&) const = default;
+};
+
+/// How an attempt ended.
+struct DriverEnd {
+  bool ran = false;             ///< the program was started
+  bool again = false;           ///< it never ran, and not by its own fault: it is to start elsewhere
+  std::int32_t exit_code = -1;  ///< -1: it has none
+  std::int32_t signal = 0;      ///< that killed it; 0: none
+  std::string how;              ///< in words
+  bool operator==(const DriverEnd&) const = default;
+};
+
+/// What a node holds of a submission.
+struct HeldDriver {
+  std::string id;
+  std::int32_t attempt = 0;
+  enum class State : std::uint8_t {
+    kStarts,
+    kRuns,
+    kEnded,  ///< and the head has not said that it knows
+    kFiles,  ///< only its output and files are there
+  } state = State::kFiles;
+  friend constexpr State troupe_last(State) { return State::kFiles; }
+  DriverEnd end;  ///< if it has ended
+};
+
+// Events.
+
+/// From a client, past the door (submission_refused): it is queued, or known already.
+struct SubmissionRequested {
+  SubmissionSpec spec;
+};
+struct SubmissionStopRequested {
+  std::string id;
+};
+struct DriverStarted {
+  NodeId node{};
+  std::string id;
+  std::int32_t attempt = 0;
+};
+/// Said until DriverSettled.
+struct DriverEnded {
+  NodeId node{};
+  std::string id;
+  std::int32_t attempt = 0;
+  DriverEnd end;
+};
+
+// Actions.
+
+/// To `node`. May be sent again: a node that has, or had, this attempt ignores it.
+struct StartDriver {
+  NodeId node{};
+  SubmissionSpec spec;
+  std::int32_t attempt = 0;
+  std::string reason;               ///< why there
+  std::vector<std::string> gpus{};  ///< what it sees as CUDA_VISIBLE_DEVICES
+};
+/// SIGTERM to its process group, SIGKILL to what is left after `grace_s`.
+struct StopDriver {
+  NodeId node{};
+  std::string id;
+  std::int32_t attempt = 0;
+  std::int32_t grace_s = 0;
+  std::string reason;
+};
+/// The end of that attempt is recorded: it need not be told again.
+struct DriverSettled {
+  NodeId node{};
+  std::string id;
+  std::int32_t attempt = 0;
+};
+/// The head keeps no record of it any more: its output and files can go.
+struct ForgetSubmission {
+  NodeId node{};
+  std::string id;
+};
+
+}  // namespace troupe::cluster

@@ -1,0 +1,344 @@
+// troupe job: submitted jobs. What is asked of the head is scheduler/jobs; here are words, tables and exit
+// codes.
+#include "scheduler/cli/job.hpp"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/core/endpoint.hpp"
+#include "scheduler/jobs/job_client.hpp"
+
+namespace troupe::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kFooter =
+    "A job is any program, with its arguments as they are (no shell). It runs on a node that has the CPUs "
+    "and\n"
+    "GPUs asked for, and waits while none has; who comes first starts first. A program that uses troupe "
+    "joins\n"
+    "the cluster through that node.\n"
+    "  troupe job submit -- mnist --trainers 2          follows its output, exits with its code\n"
+    "  troupe job submit --detach -- python3 prepare.py prints the job's id alone\n"
+    "  troupe job logs --follow ID\n"
+    "States: QUEUED, STARTING, RUNNING, STOPPING, SUCCEEDED, FAILED, STOPPED.\n";
+
+struct JobWords {
+  JobClientOptions where;
+  JobSpec spec;
+  std::vector<std::string> environment;
+  std::string id;
+  std::string output;
+  bool detach = false;
+  OutputOptions reading;
+};
+
+/// Set by SIGINT and SIGTERM while output is followed.
+std::atomic<int> interrupted{0};
+
+void watch_interrupts() {
+  struct sigaction action {};
+  action.sa_handler = [](int signal) { interrupted = signal; };
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+}
+
+/// Everything, or a thrown IoError: a pipe that is closed ends the command.
+void write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t wrote = ::write(fd, bytes.data(), bytes.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0)
+      throw_error(io_error("cannot write the output", errno, "is its reader gone, or the disk full?"));
+    bytes.remove_prefix(static_cast<std::size_t>(wrote));
+  }
+}
+
+void take(const JobOutput& output) {
+  if (output.stream == JobOutput::kOutput) return write_all(STDOUT_FILENO, output.bytes);
+  write_all(STDERR_FILENO, (output.stream == JobOutput::kNote ? "troupe: " : "") + output.bytes);
+}
+
+/// As a shell reads it back.
+std::string quoted(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:@%,";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+std::string entrypoint(const JobInfo& job) {
+  std::string text;
+  for (const std::string& word : job.program) text += (text.empty() ? "" : " ") + quoted(word);
+  return text;
+}
+
+/// Without what would move a terminal's cursor.
+std::string printable(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return text;
+}
+
+std::string time_of(std::int64_t ms) {
+  if (ms == 0) return "-";
+  const std::time_t seconds = ms / 1000;
+  std::tm parts{};
+  char text[32];
+  return ::localtime_r(&seconds, &parts) != nullptr && std::strftime(text, sizeof text, "%F %T", &parts) > 0
+             ? text
+             : "?";
+}
+
+/// With the field names of Ray's `ray job status` and REST API, and our own behind them.
+json as_json(const JobInfo& job) {
+  json metadata = json::object();
+  if (!job.name.empty()) metadata["job_name"] = job.name;
+  const auto number = [](std::int64_t value) { return value == 0 ? json() : json(value); };
+  return {{"type", "SUBMISSION"},
+          {"submission_id", job.id},
+          {"entrypoint", entrypoint(job)},
+          {"status", to_string(job.status)},
+          {"message", job.why},
+          {"start_time", number(job.started_ms)},
+          {"end_time", number(job.ended_ms)},
+          {"metadata", metadata},
+          {"driver_exit_code", job.driver_exit_code ? json(*job.driver_exit_code) : json()},
+          {"driver_node_id", job.node_id.empty() ? json() : json(job.node_id)},
+          {"entrypoint_num_cpus", job.num_cpus},
+          {"entrypoint_num_gpus", job.num_gpus},
+          {"submit_time", job.submitted_ms},
+          {"attempt", job.attempt},
+          {"retries", job.retries},
+          {"driver_node_name", job.node.empty() ? json() : json(job.node)}};
+}
+
+void print_json(const json& value) {
+  std::printf("%s\n", value.dump(2, ' ', false, json::error_handler_t::replace).c_str());
+}
+
+std::string last_line(const JobInfo& job) {
+  return "job " + job.id + " " + to_string(job.status) + ": " + printable(job.why) + "\n";
+}
+
+/// Whether to stop the job (true) or to leave it alone. Asked on a terminal alone: elsewhere the job goes on.
+bool shall_stop(const std::string& id) {
+  if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDERR_FILENO) == 0) return false;
+  std::fprintf(stderr, "\nstop job %s, or detach and let it run? [s/d] ", id.c_str());
+  std::fflush(stderr);
+  char answer = 0;
+  if (::read(STDIN_FILENO, &answer, 1) != 1) return false;  // a second Ctrl-C detaches, too
+  return answer == 's' || answer == 'S';
+}
+
+int follow(JobClient& jobs, const std::string& id, OutputOptions reading, bool attached) {
+  reading.is_enough = [] { return interrupted != 0; };
+  JobInfo job = jobs.read_output(id, reading, take);
+  if (interrupted != 0 && !job.has_ended()) {
+    if (attached && shall_stop(id)) {
+      interrupted = 0;
+      jobs.stop(id);
+      job = jobs.read_output(id, {.follow = true, .tail = 0, .is_enough = reading.is_enough}, take);
+    }
+    if (!job.has_ended()) {
+      write_all(STDERR_FILENO, "job " + id + " goes on: troupe job logs --follow " + id +
+                                   " follows it, troupe job stop " + id + " ends it\n");
+      return attached ? 128 + (interrupted == 0 ? SIGINT : interrupted.load()) : 0;
+    }
+  }
+  write_all(STDERR_FILENO, last_line(job));
+  return attached ? job.exit_code : 0;
+}
+
+int submit(JobWords& words) {
+  for (const std::string& entry : words.environment) {
+    const auto at = entry.find('=');
+    if (at == 0 || at == std::string::npos) {
+      throw_error({ErrorCode::kBadInput, "cannot submit the job",
+                   "'" + printable(entry) + "' is no NAME=VALUE", "write --env NAME=VALUE"});
+    }
+    words.spec.env[entry.substr(0, at)] = entry.substr(at + 1);
+  }
+  JobClient jobs(words.where);
+  if (!words.detach) watch_interrupts();  // before there is a job that could go on unsaid
+  const std::string id = jobs.submit(words.spec);
+  if (words.detach) {
+    std::printf("%s\n", id.c_str());
+    return 0;
+  }
+  write_all(STDERR_FILENO, "job " + id + " is submitted\n");
+  return follow(jobs, id, {.follow = true}, true);
+}
+
+int list(const JobWords& words) {
+  const auto all = JobClient(words.where).list();
+  if (words.output == "json") {
+    json list = json::array();
+    for (const JobInfo& job : all) list.push_back(as_json(job));
+    print_json(list);
+    return 0;
+  }
+  std::printf("%-22s %-16s %-10s %5s %-16s %-20s %s\n", "job", "name", "state", "code", "node", "submitted",
+              "program");
+  for (const JobInfo& job : all) {
+    const std::string code = job.driver_exit_code ? std::to_string(*job.driver_exit_code) : "-";
+    std::printf("%-22s %-16s %-10s %5s %-16s %-20s %s\n", job.id.c_str(), printable(job.name).c_str(),
+                to_string(job.status), code.c_str(), job.node.c_str(), time_of(job.submitted_ms).c_str(),
+                printable(entrypoint(job)).c_str());
+  }
+  return 0;
+}
+
+void print(const JobInfo& job) {
+  const auto line = [](const char* what, const std::string& text) {
+    std::printf("%-12s %s\n", what, text.c_str());
+  };
+  line("job", job.id);
+  if (!job.name.empty()) line("name", printable(job.name));
+  line("program", printable(entrypoint(job)));
+  line("state", to_string(job.status));
+  line("why", printable(job.why));
+  if (job.driver_exit_code) line("exit code", std::to_string(*job.driver_exit_code));
+  if (!job.node.empty()) line("node", job.node + " (" + job.node_id + ")");
+  if (job.attempt > 1 || job.retries > 0)
+    line("attempt", std::to_string(job.attempt) + " of " + std::to_string(job.retries + 1));
+  line("submitted", time_of(job.submitted_ms));
+  line("started", time_of(job.started_ms));
+  line("ended", time_of(job.ended_ms));
+}
+
+int show(const JobWords& words, const JobInfo& job) {
+  if (words.output == "json") {
+    print_json(as_json(job));
+  } else {
+    print(job);
+  }
+  return 0;
+}
+
+struct Commands {
+  CLI::App* submit = nullptr;
+  CLI::App* list = nullptr;
+  CLI::App* status = nullptr;
+  CLI::App* logs = nullptr;
+  CLI::App* stop = nullptr;
+  CLI::App* wait = nullptr;
+};
+
+const CLI::Validator kHeadAddress(
+    [](std::string& text) {
+      const auto read = parse_endpoint(text);
+      return read ? std::string() : read.error().message();
+    },
+    "");
+
+Commands add_commands(CLI::App& app, JobWords& words) {
+  Commands all;
+  const auto add = [&](const char* name, const char* about) {
+    auto* command = app.add_subcommand(name, about);
+    command->add_option(
+        "--folder", words.where.folder,
+        "Where the keys are [default: $TROUPE_FOLDER, $XDG_STATE_HOME/troupe or ~/.local/state/troupe]");
+    command->add_option("--address", words.where.address, "HOST:PORT of the head [default: as remembered]")
+        ->check(kHeadAddress);
+    return command;
+  };
+  const auto of_one = [&](CLI::App* command) { command->add_option("id", words.id, "The job")->required(); };
+  const auto with_output = [&](CLI::App* command) {
+    command->add_option("-o,--output", words.output, "json: for programs, with Ray's field names")
+        ->check(CLI::IsMember({"json"}));
+  };
+  all.submit = add("submit", "Submit a job: troupe job submit [options] -- PROGRAM args");
+  all.submit->add_option("--name", words.spec.name, "For people; no two jobs that have not ended share one");
+  all.submit->add_option("--id", words.spec.id,
+                         "Submitted twice under one id, a job runs once [default: a new one]");
+  all.submit->add_option("--working-dir", words.spec.working_dir,
+                         "Where it runs: a folder that every node has [default: one of the job's own]");
+  all.submit->add_option("--env", words.environment, "NAME=VALUE, as often as need be")->take_all();
+  all.submit->add_option("--num-cpus", words.spec.num_cpus, "CPUs that the program itself holds")
+      ->capture_default_str();
+  all.submit->add_option("--num-gpus", words.spec.num_gpus, "GPUs that it holds, and sees")
+      ->capture_default_str();
+  all.submit->add_option("--retries", words.spec.retries, "How often it is started again when it fails")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1000));
+  all.submit->add_flag("--detach", words.detach, "Print the job's id alone, and follow nothing");
+  all.list = add("list", "Show the jobs, the newest first");
+  with_output(all.list);
+  all.status = add("status", "Show one job, and why it is in its state");
+  of_one(all.status);
+  with_output(all.status);
+  all.logs = add("logs", "Print a job's output");
+  of_one(all.logs);
+  all.logs->add_flag("--follow,-f", words.reading.follow,
+                     "Go on until the job has ended, and say how it did");
+  all.logs->add_option("--tail", words.reading.tail, "The last lines alone")->check(CLI::Range(0, 1'000'000));
+  all.stop = add("stop", "End a job: SIGTERM to its process group, SIGKILL after 10 s");
+  of_one(all.stop);
+  all.wait = add("wait", "Wait until a job has ended, and exit with its code");
+  of_one(all.wait);
+  return all;
+}
+
+}  // namespace
+
+int job(int argc, char** argv) {
+  // What follows -- is the program's, whatever it looks like.
+  char** const separator =
+      std::find_if(argv, argv + argc, [](const char* word) { return std::string_view(word) == "--"; });
+  JobWords words;
+  if (separator != argv + argc && separator + 1 != argv + argc) {
+    words.spec.program = separator[1];
+    words.spec.args.assign(separator + 2, argv + argc);
+  }
+  CLI::App app("Submits jobs to a cluster, shows, follows and ends them.", "troupe job");
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  const Commands commands = add_commands(app, words);
+  try {
+    app.parse(static_cast<int>(separator - argv), argv);
+    if (commands.submit->parsed() == (separator == argv + argc))
+      throw CLI::ValidationError(commands.submit->parsed()
+                                     ? "name the program after --: troupe job submit -- PROGRAM args"
+                                     : "only troupe job submit takes a program after --");
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  if (commands.submit->parsed()) return submit(words);
+  if (commands.list->parsed()) return list(words);
+  JobClient jobs(words.where);
+  if (commands.status->parsed()) return show(words, jobs.status(words.id));
+  if (commands.logs->parsed()) {
+    if (words.reading.follow) watch_interrupts();
+    if (words.reading.follow) return follow(jobs, words.id, words.reading, false);
+    jobs.read_output(words.id, words.reading, take);
+    return 0;
+  }
+  if (commands.stop->parsed()) {
+    const JobInfo stopped = jobs.stop(words.id);
+    std::printf("job %s %s: %s\n", stopped.id.c_str(), to_string(stopped.status),
+                printable(stopped.why).c_str());
+    return 0;
+  }
+  const JobInfo ended = jobs.wait(words.id);
+  std::fprintf(stderr, "%s", last_line(ended).c_str());
+  return ended.exit_code;
+}
+
+}  // namespace troupe::cli

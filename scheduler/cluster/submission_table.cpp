@@ -1,0 +1,168 @@
+#include "scheduler/cluster/submission_table.hpp"
+
+#include <algorithm>
+
+#include "runtime/core/assert.hpp"
+#include "scheduler/cluster/limits.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+constexpr std::size_t kMaxIdBytes = 64;
+constexpr std::size_t kMaxFolderBytes = 4096;
+constexpr const char* kWhat = "cannot submit the job";
+
+bool is_plain(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+bool is_control(char c) {
+  return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+}
+ErrorInfo bad(std::string why, std::string todo) {
+  return {ErrorCode::kBadInput, kWhat, std::move(why), std::move(todo)};
+}
+ErrorInfo too_much(std::string why, std::string todo) {
+  return {ErrorCode::kLimit, kWhat, std::move(why), std::move(todo)};
+}
+
+std::optional<ErrorInfo> check_words(const SubmissionSpec& spec) {
+  if (spec.program.empty() || spec.program[0].empty())
+    return bad("no program is given", "name a program: troupe job submit -- PROGRAM args");
+  std::size_t bytes = 0;
+  for (const auto* list : {&spec.program, &spec.environment}) {
+    if (list->size() > kMaxSubmissionWords)
+      return too_much(
+          std::to_string(list->size()) + " words are more than " + std::to_string(kMaxSubmissionWords),
+          "pass a file instead");
+    for (const std::string& word : *list) {
+      bytes += word.size() + 1;
+      if (word.find('\0') != std::string::npos)
+        return bad("a word has a zero byte, which no program can be given", "pass a file instead");
+    }
+  }
+  if (bytes > kMaxSubmissionBytes) {
+    return too_much("its arguments and environment take " + std::to_string(bytes) + " bytes, and " +
+                        std::to_string(kMaxSubmissionBytes) + " are the most",
+                    "pass a file instead");
+  }
+  for (const std::string& entry : spec.environment) {
+    const auto name = entry.find('=');
+    if (name == 0 || name == std::string::npos)
+      return bad("'" + clipped(entry.substr(0, 80)) + "' is no NAME=VALUE", "write --env NAME=VALUE");
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool is_submission_id(const std::string& id) {
+  return !id.empty() && id.size() <= kMaxIdBytes && is_plain(id[0]) &&
+         std::all_of(id.begin(), id.end(),
+                     [](char c) { return is_plain(c) || c == '_' || c == '-' || c == '.'; });
+}
+
+std::optional<ErrorInfo> check_submission(const SubmissionSpec& spec) {
+  if (!is_submission_id(spec.id)) {
+    return bad(
+        "its id is not 1 to 64 letters, digits, '_', '-' and '.', of which the first is a letter or a digit",
+        "choose another id, or leave it out");
+  }
+  if (spec.name.size() > kMaxNameBytes)
+    return too_much("its name has " + std::to_string(spec.name.size()) + " bytes, and " +
+                        std::to_string(kMaxNameBytes) + " are the most",
+                    "choose a shorter name");
+  if (std::any_of(spec.name.begin(), spec.name.end(), is_control))
+    return bad("its name has a control character", "choose a name of letters that can be printed");
+  if (auto wrong = check_words(spec)) return wrong;
+  if (!spec.folder.empty() && (spec.folder[0] != '/' || spec.folder.size() > kMaxFolderBytes ||
+                               spec.folder.find('\0') != std::string::npos))
+    return bad(
+        "its working directory is no absolute path of at most " + std::to_string(kMaxFolderBytes) + " bytes",
+        "give the path that it has on the nodes");
+  if (spec.cpu_e4 < 0 || spec.cpu_e4 > kMaxCpu_e4)
+    return bad(format_cpus(spec.cpu_e4) + " CPUs are not between 0 and " + format_cpus(kMaxCpu_e4),
+               "ask for what a node has");
+  if (!is_count_of_gpus(spec.gpu_e4))
+    return bad(format_cpus(spec.gpu_e4) + " GPUs are neither a part of one, nor 0 to " +
+                   std::to_string(kMaxGpus) + " whole ones",
+               "ask for what a node has");
+  if (spec.retries < 0 || spec.retries > kMaxRetries)
+    return bad(std::to_string(spec.retries) + " retries are not between 0 and " + std::to_string(kMaxRetries),
+               "ask for fewer");
+  return std::nullopt;
+}
+
+const char* state_name(SubmissionState state) {
+  constexpr const char* kNames[] = {"QUEUED",    "STARTING", "RUNNING", "STOPPING",
+                                    "SUCCEEDED", "FAILED",   "STOPPED"};
+  return kNames[static_cast<std::size_t>(state)];
+}
+
+SubmissionRecord& SubmissionTable::add(SubmissionRecord record) {
+  const std::string id = record.spec.id;
+  last_number_ = std::max(last_number_, record.number);
+  by_number_.emplace(record.number, id);
+  if (!record.spec.name.empty() && !has_ended(record.state)) names_[record.spec.name] = id;
+  const auto [at, is_new] = all_.emplace(id, std::move(record));
+  TROUPE_ASSERT(is_new, "an id is of one submission");
+  return at->second;
+}
+
+SubmissionRecord* SubmissionTable::find(const std::string& id) {
+  const auto at = all_.find(id);
+  return at == all_.end() ? nullptr : &at->second;
+}
+const SubmissionRecord* SubmissionTable::find(const std::string& id) const {
+  const auto at = all_.find(id);
+  return at == all_.end() ? nullptr : &at->second;
+}
+const SubmissionRecord* SubmissionTable::named(const std::string& name) const {
+  const auto at = names_.find(name);
+  return at == names_.end() ? nullptr : find(at->second);
+}
+
+void SubmissionTable::dequeue(const SubmissionRecord& record) {
+  queue_.erase(record.number);
+  delayed_.erase(record.spec.id);
+}
+
+std::optional<std::string> SubmissionTable::pop_due(Instant now) {
+  auto id = delayed_.pop_due(now);
+  if (id) enqueue(all_.at(*id));
+  return id;
+}
+
+void SubmissionTable::ended(const SubmissionRecord& record, Instant forget_at) {
+  TROUPE_ASSERT(has_ended(record.state), "only what has ended is history");
+  dequeue(record);
+  const auto name = names_.find(record.spec.name);
+  if (name != names_.end() && name->second == record.spec.id) names_.erase(name);
+  history_.set(record.spec.id, forget_at);
+}
+
+std::optional<SubmissionRecord> SubmissionTable::trim(Instant now, std::size_t most) {
+  const auto id = history_.size() > most ? history_.pop_first() : history_.pop_due(now);
+  if (!id) return std::nullopt;
+  SubmissionRecord record = std::move(all_.extract(*id).mapped());
+  by_number_.erase(record.number);
+  return record;
+}
+
+void SubmissionTable::check() const {
+  std::size_t waiting = 0, over = 0;
+  for (const auto& [id, record] : all_) {
+    TROUPE_ASSERT(id == record.spec.id && by_number_.contains(record.number),
+                  "a submission is known by id and number");
+    const bool waits = queue_.contains(record.number) || delayed_.contains(id);
+    TROUPE_ASSERT(waits == (record.state == SubmissionState::kQueued), "what is queued waits");
+    TROUPE_ASSERT(history_.contains(id) == has_ended(record.state), "what has ended is history");
+    TROUPE_ASSERT(has_ended(record.state) || record.spec.name.empty() || names_.at(record.spec.name) == id,
+                  "a name leads to the one that has not ended");
+    waiting += waits ? 1 : 0;
+    over += has_ended(record.state) ? 1 : 0;
+  }
+  TROUPE_ASSERT(queue_.size() + delayed_.size() == waiting, "only what is queued waits");
+  TROUPE_ASSERT(history_.size() == over && by_number_.size() == all_.size(), "nothing else is kept");
+}
+
+}  // namespace troupe::cluster

@@ -1,0 +1,206 @@
+// The head's part that answers those who submit jobs: clients, each with a key for one conversation. What it
+// decides on jobs is ClusterMachine's; here are answers, and output on its way from the node that has it.
+
+#include <chrono>
+#include <utility>
+
+#include "runtime/core/log.hpp"
+#include "scheduler/head/head.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::size_t kMostClients = 1024;
+constexpr Duration kClientComes = std::chrono::seconds(60);
+constexpr std::size_t kMostLogAsks = 4096;
+constexpr Duration kNodeReads = std::chrono::seconds(5);
+/// Of a page of submissions.
+constexpr std::size_t kMostPageBytes = std::size_t{4} << 20;
+constexpr std::size_t kMostPage = 200;
+
+ErrorInfo no_such_job(const std::string& id) {
+  return {ErrorCode::kRefused, "there is no job " + cluster::clipped(id.substr(0, 80)),
+          "none of that id was submitted to this cluster, or its record was dropped since",
+          "troupe job list shows those that there are"};
+}
+
+cluster::SubmissionRecord without_environment(cluster::SubmissionRecord record) {
+  record.spec.environment.clear();  // it may hold secrets
+  return record;
+}
+
+wire::Bytes frame_of(std::uint64_t request, Result<wire::Bytes> value) {
+  wire::Answer answer{.request = request, .ok = value.ok()};
+  if (value) {
+    answer.value = *std::move(value);
+  } else {
+    answer.error = value.error();
+  }
+  return wire::control_frame(std::move(answer));
+}
+
+}  // namespace
+
+std::int64_t Head::wall_clock_ms() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+}
+
+Result<wire::Bytes> Head::answer_about(const std::string& id) const {
+  const cluster::SubmissionRecord* found = machine_.cluster().submissions().find(id);
+  if (found == nullptr) return no_such_job(id);
+  return wire::encode(wire::SubmissionAnswer{without_environment(*found), machine_.cluster().why(*found)});
+}
+
+bool Head::on_job_ask(const PeerName& from, const wire::Control& message) {
+  const bool is_client = from.starts_with(kClientPrefix);
+  const auto answer = [&](std::uint64_t request, Result<wire::Bytes> value) {
+    if (!value) refusals_(from + ": " + value.error().message(), clock_.now());
+    server_->send(from, frame_of(request, std::move(value)));
+  };
+  if (const auto* a = std::get_if<wire::ClientAsk>(&message)) {
+    answer(a->request, let_client_in(from, *a));
+    return true;
+  }
+  if (const auto* log = std::get_if<wire::LogRead>(&message)) {
+    log_was_read(from, *log);
+    return true;
+  }
+  if (!is_client) return false;
+  if (const auto* submit = std::get_if<wire::SubmitAsk>(&message)) {
+    submit_job(from, *submit);
+  } else if (const auto* stop = std::get_if<wire::StopSubmissionAsk>(&message)) {
+    on(cluster::SubmissionStopRequested{stop->id});
+    auto value = answer_about(stop->id);
+    if (!value) {
+      answer(stop->request, std::move(value));
+    } else {
+      carry_out(machine_.reply({from, frame_of(stop->request, std::move(value))}, clock_.now()));
+    }
+  } else if (const auto* one = std::get_if<wire::SubmissionAsk>(&message)) {
+    answer(one->request, answer_about(one->id));
+  } else if (const auto* page = std::get_if<wire::SubmissionsAsk>(&message)) {
+    answer(page->request, page_of_jobs(page->below));
+  } else if (const auto* log = std::get_if<wire::LogAsk>(&message)) {
+    ask_for_log(from, *log);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+/// What is acknowledged is recorded: the answer is held until it is.
+void Head::submit_job(const PeerName& from, const wire::SubmitAsk& ask) {
+  const auto refuse = [&](const ErrorInfo& why) { server_->send(from, frame_of(ask.request, why)); };
+  if (const auto refused = machine_.cluster().submission_refused(ask.spec)) return refuse(*refused);
+  const bool is_known = machine_.cluster().submissions().find(ask.spec.id) != nullptr;
+  if (const auto& trouble = machine_.trouble(); trouble && !is_known)
+    return refuse({trouble->code, "cannot submit the job", trouble->message(), "try again"});
+  on(cluster::SubmissionRequested{ask.spec});
+  carry_out(machine_.reply({from, frame_of(ask.request, answer_about(ask.spec.id))}, clock_.now()));
+}
+
+Result<wire::Bytes> Head::page_of_jobs(std::uint64_t below) const {
+  const auto& all = machine_.cluster().submissions();
+  wire::SubmissionsAnswer page;
+  std::size_t bytes = 0;
+  const auto& order = all.by_number();
+  for (auto at = below == 0 ? order.end() : order.lower_bound(below); at != order.begin();) {
+    --at;
+    auto record = without_environment(*all.find(at->second));
+    for (const std::string& word : record.spec.program) bytes += word.size() + 8;
+    if (page.records.size() >= kMostPage || bytes > kMostPageBytes) {
+      page.more = true;
+      break;
+    }
+    page.records.push_back(std::move(record));
+  }
+  return wire::encode(page);
+}
+
+// Clients.
+
+Result<wire::Bytes> Head::let_client_in(const PeerName& from, const wire::ClientAsk& ask) {
+  if (from != kOwnerName && !from.starts_with(kMachinePrefix)) {
+    return ErrorInfo{ErrorCode::kRefused, "the head refuses a client", from + " may not ask for it",
+                     "join with a token first: troupe start --token-file FILE"};
+  }
+  const auto key = parse_public_key(ask.public_key);
+  if (!key) return key.error();
+  if (clients_.size() >= kMostClients) {
+    return ErrorInfo{ErrorCode::kLimit, "the head refuses a client",
+                     std::to_string(kMostClients) + " are connected",
+                     "end some: troupe job logs --follow, or wait"};
+  }
+  const PeerName name = std::string(kClientPrefix) + ask.public_key;
+  options_.authorizer->allow(*key, name);
+  clients_[name] = {*key, clock_.now() + kClientComes};
+  return wire::Bytes{};
+}
+
+void Head::client_came(const PeerName& name) {
+  if (const auto at = clients_.find(name); at != clients_.end()) at->second.comes_until = Instant::max();
+}
+
+void Head::client_went(const PeerName& name) {
+  const auto at = clients_.find(name);
+  if (at == clients_.end()) return;
+  options_.authorizer->revoke(at->second.key);
+  clients_.erase(at);
+}
+
+// Output.
+
+void Head::ask_for_log(const PeerName& from, const wire::LogAsk& ask) {
+  const auto answer = [&](Result<wire::Bytes> value) {
+    server_->send(from, frame_of(ask.request, std::move(value)));
+  };
+  const cluster::SubmissionRecord* job = machine_.cluster().submissions().find(ask.id);
+  if (job == nullptr) return answer(no_such_job(ask.id));
+  wire::ReadLog read{++last_log_ask_, ask};
+  if (read.ask.attempt == 0) read.ask.attempt = job->attempt;
+  if (read.ask.attempt == 0)  // it has not started
+    return answer(wire::encode(wire::LogPart{.closed = cluster::has_ended(job->state)}));
+  const std::string what = "cannot read the output of job " + job->spec.id;
+  const NodeId node = machine_.cluster().output_of(*job);
+  if (!node || log_asks_.size() >= kMostLogAsks) {
+    return answer(ErrorInfo{ErrorCode::kUnavailable, what,
+                            node ? "too many read output at once"
+                                 : "it is on node " + job->node_name + ", which is not there now",
+                            "try again, once that node is back"});
+  }
+  if (server_->send(to_hex(node.value), wire::control_frame(read)) != Sent::kQueued) {
+    return answer(ErrorInfo{ErrorCode::kUnavailable, what,
+                            "its node " + job->node_name + " is not connected now", "try again"});
+  }
+  log_asks_[read.number] = {from, ask.request, node, clock_.now() + kNodeReads};
+}
+
+void Head::log_was_read(const PeerName& from, const wire::LogRead& read) {
+  const auto at = log_asks_.find(read.number);
+  if (at == log_asks_.end() || to_hex(at->second.node.value) != from) return;  // nobody waits any more
+  auto value = read.ok ? Result<wire::Bytes>(wire::encode(read.part)) : Result<wire::Bytes>(read.error);
+  server_->send(at->second.from, frame_of(at->second.request, std::move(value)));
+  log_asks_.erase(at);
+}
+
+void Head::tick_clients() {
+  const Instant now = clock_.now();
+  std::vector<PeerName> gone;
+  for (const auto& [name, client] : clients_) {
+    if (client.comes_until < now) gone.push_back(name);
+  }
+  for (const PeerName& name : gone) client_went(name);
+  for (auto at = log_asks_.begin(); at != log_asks_.end();) {
+    if (now < at->second.until) {
+      ++at;
+      continue;
+    }
+    server_->send(at->second.from, frame_of(at->second.request,
+                                            ErrorInfo{ErrorCode::kUnavailable, "cannot read the job's output",
+                                                      "its node did not answer", "try again"}));
+    at = log_asks_.erase(at);
+  }
+}
+
+}  // namespace troupe

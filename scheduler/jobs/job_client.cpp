@@ -1,0 +1,184 @@
+#include "scheduler/jobs/job_client.hpp"
+
+#include <cmath>
+#include <thread>
+#include <utility>
+
+#include "runtime/core/random.hpp"
+#include "scheduler/cluster/submission_table.hpp"
+#include "scheduler/jobs/head_session.hpp"
+#include "scheduler/jobs/job_output.hpp"
+#include "scheduler/jobs/local_checks.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr Duration kHeadAnswers = std::chrono::seconds(10);
+/// Of those who wait for a job's end.
+constexpr Duration kHeadAway = std::chrono::seconds(60);
+/// Of who reads output: a node that is not there may be about to say hello to a head that came back.
+constexpr Duration kNodeAway = std::chrono::seconds(10);
+constexpr Duration kLook = std::chrono::milliseconds(100);
+
+std::int64_t in_parts(double count, const char* what) {
+  if (!(count >= 0 && count <= 1e6)) {
+    throw_error({ErrorCode::kBadInput, "cannot submit the job",
+                 std::to_string(count) + " is no number of " + what, "ask for what a node has"});
+  }
+  return std::llround(count * cluster::kCpu);
+}
+
+JobInfo info_of(const cluster::SubmissionRecord& record, std::string why) {
+  JobInfo info;
+  info.id = record.spec.id;
+  info.name = record.spec.name;
+  info.program = record.spec.program;
+  info.status = static_cast<JobStatus>(record.state);
+  info.message = record.message;
+  info.why = std::move(why);
+  info.attempt = record.attempt;
+  info.retries = record.spec.retries;
+  info.num_cpus = static_cast<double>(record.spec.cpu_e4) / cluster::kCpu;
+  info.num_gpus = static_cast<double>(record.spec.gpu_e4) / cluster::kGpu;
+  info.node = record.node_name;
+  if (record.node) info.node_id = to_string(record.node);
+  info.submitted_ms = record.submitted_ms;
+  info.started_ms = record.started_ms;
+  info.ended_ms = record.ended_ms;
+  if (record.exit_code >= 0) info.driver_exit_code = record.exit_code;
+  constexpr int kStoppedByRequest = 143;  // 128 + SIGTERM
+  if (info.status == JobStatus::kFailed) info.exit_code = record.exit_code > 0 ? record.exit_code : 1;
+  if (info.status == JobStatus::kStopped)
+    info.exit_code = record.exit_code > 0 ? record.exit_code : kStoppedByRequest;
+  return info;
+}
+
+}  // namespace
+
+const char* to_string(JobStatus status) {
+  return cluster::state_name(static_cast<cluster::SubmissionState>(status));
+}
+
+class JobClient::Impl {
+ public:
+  explicit Impl(const JobClientOptions& options)
+      : session_(ClusterFolder::open(options.folder.empty() ? ClusterFolder::default_path() : options.folder)
+                     .value(),
+                 options.address.empty() ? std::nullopt
+                                         : std::optional(parse_endpoint(options.address).value())) {}
+
+  template <class Answer, class Ask>
+  Result<Answer> ask(Ask question, Duration timeout = kHeadAnswers) {
+    auto bytes = session_.ask(std::move(question), timeout);
+    if (!bytes) return bytes.error();
+    return wire::decode<Answer>(*bytes);
+  }
+  JobInfo about(const std::string& id, Duration timeout = kHeadAnswers) {
+    const auto answer = ask<wire::SubmissionAnswer>(wire::SubmissionAsk{0, id}, timeout).value();
+    return info_of(answer.record, answer.why);
+  }
+
+ private:
+  HeadSession session_;
+};
+
+JobClient::JobClient(const JobClientOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+JobClient::JobClient(JobClient&&) noexcept = default;
+JobClient& JobClient::operator=(JobClient&&) noexcept = default;
+JobClient::~JobClient() = default;
+
+std::string JobClient::submit(const JobSpec& wanted) {
+  const JobSpec job = checked(wanted);
+  cluster::SubmissionSpec spec;
+  spec.id = job.id.empty() ? "job-" + to_hex(SystemRandom().next()) : job.id;
+  spec.name = job.name;
+  spec.program.push_back(job.program);
+  spec.program.insert(spec.program.end(), job.args.begin(), job.args.end());
+  for (const auto& [name, value] : job.env) spec.environment.push_back(name + "=" + value);
+  spec.folder = job.working_dir;
+  spec.cpu_e4 = in_parts(job.num_cpus, "CPUs");
+  spec.gpu_e4 = in_parts(job.num_gpus, "GPUs");
+  spec.retries = job.retries;
+  if (const auto wrong = cluster::check_submission(spec)) throw_error(*wrong);
+  return impl_->ask<wire::SubmissionAnswer>(wire::SubmitAsk{0, spec}).value().record.spec.id;
+}
+
+JobInfo JobClient::status(const std::string& id) {
+  return impl_->about(id);
+}
+
+std::vector<JobInfo> JobClient::list() {
+  std::vector<JobInfo> all;
+  wire::SubmissionsAnswer page;
+  std::uint64_t below = 0;
+  do {
+    page = impl_->ask<wire::SubmissionsAnswer>(wire::SubmissionsAsk{0, below}).value();
+    for (const auto& record : page.records) all.push_back(info_of(record, record.message));
+    if (!page.records.empty()) below = page.records.back().number;
+  } while (page.more && !page.records.empty());
+  return all;
+}
+
+JobInfo JobClient::stop(const std::string& id) {
+  const auto answer = impl_->ask<wire::SubmissionAnswer>(wire::StopSubmissionAsk{0, id}).value();
+  return info_of(answer.record, answer.why);
+}
+
+JobInfo JobClient::wait(const std::string& id) {
+  for (;;) {
+    JobInfo info = impl_->about(id, kHeadAway);
+    if (info.has_ended()) return info;
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
+JobInfo JobClient::read_output(const std::string& id, const OutputOptions& options,
+                               const std::function<void(const JobOutput&)>& take) {
+  const Duration patience = options.follow ? kHeadAway : kHeadAnswers;
+  OutputReader reader(
+      id, [&](wire::LogAsk ask) { return impl_->ask<wire::LogPart>(std::move(ask), patience); }, take);
+  const MonotonicClock clock;
+  bool is_away = false;  // what has the output, since then
+  Instant away_since{};
+  bool tail = options.tail >= 0;
+  JobInfo info = impl_->about(id, patience);
+  if (options.follow && !tail && info.attempt > 0) reader.go_to_attempt(1);
+  for (;;) {
+    if (options.is_enough && options.is_enough()) return info;
+    Result<OutputReader::Got> got = OutputReader::Got::kSome;
+    if (tail) {
+      if (auto begun = reader.begin_at_tail(options.tail); !begun) got = begun.error();
+      tail = !got;
+    } else {
+      got = reader.read();
+    }
+    if (got) {
+      is_away = false;
+      if (*got == OutputReader::Got::kSome) continue;
+    } else if (got.error().code != ErrorCode::kUnavailable) {
+      throw_error(got.error());
+    } else if (!std::exchange(is_away, true)) {
+      away_since = clock.now();
+    }
+    info = impl_->about(id, patience);
+    const bool is_lost = !got && clock.now() - away_since >= kNodeAway;
+    const bool is_over = is_lost || (got && *got == OutputReader::Got::kEnd);  // this attempt's output
+    if (is_over && reader.attempt() > 0 && info.attempt > reader.attempt()) {
+      if (is_lost) reader.note(got.error().message());
+      reader.go_to_attempt(reader.attempt() + 1);
+      reader.note("attempt " + std::to_string(reader.attempt()) + " of " + std::to_string(info.retries + 1) +
+                  " begins");
+      is_away = false;
+    } else if (is_lost && (info.has_ended() || !options.follow)) {
+      if (!options.follow) throw_error(got.error());
+      reader.note(got.error().message());
+      return info;
+    } else if (got && (!options.follow || (is_over && info.has_ended()))) {
+      return info;
+    } else {
+      std::this_thread::sleep_for(kLook);
+    }
+  }
+}
+
+}  // namespace troupe

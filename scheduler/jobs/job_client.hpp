@@ -1,0 +1,112 @@
+/// What a program asks a running cluster about submitted jobs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/core/clock.hpp"
+#include "runtime/core/error.hpp"
+
+namespace troupe {
+
+/// A job to be run. Nothing of it goes through a shell.
+struct JobSpec {
+  std::string program;                       ///< any executable: a path, or a name in the nodes' PATH
+  std::vector<std::string> args{};           ///< as the program gets them
+  std::string name{};                        ///< for people; of the jobs that have not ended one has it
+  std::string working_dir{};                 ///< a folder that the nodes have; default: one of the job's own
+  std::map<std::string, std::string> env{};  ///< beside the node's own environment
+  double num_cpus = 0;                       ///< that the program itself holds while it runs
+  double num_gpus = 0;                       ///< parts of one, or whole ones
+  int retries = 0;                           ///< how often it is started again when it fails
+  /// Default: a new one. Submitted twice under one id, a job runs once.
+  std::string id{};
+};
+
+enum class JobStatus { kQueued, kStarting, kRunning, kStopping, kSucceeded, kFailed, kStopped };
+/// "QUEUED", ...
+const char* to_string(JobStatus status);
+
+struct JobInfo {
+  std::string id;
+  std::string name;
+  std::vector<std::string> program;  ///< with its arguments
+  JobStatus status = JobStatus::kQueued;
+  std::string message;  ///< why it is in that state
+  std::string why;      ///< the same; of a queued one, what it waits for now
+  int attempt = 0;      ///< that runs, or was the last: from 1 on
+  int retries = 0;
+  double num_cpus = 0;
+  double num_gpus = 0;
+  std::string node;               ///< name of the node of the last attempt; empty: none
+  std::string node_id;            ///< its id
+  std::int64_t submitted_ms = 0;  ///< wall clock, milliseconds since 1970; 0: not yet
+  std::int64_t started_ms = 0;
+  std::int64_t ended_ms = 0;
+  std::optional<int> driver_exit_code{};  ///< 128 + number for a signal; none: it never ran, or its node died
+  /// Of a job that has ended, as a shell sees it: 0 if it succeeded, else its program's, or 1 (143 if it was
+  /// stopped) where that is none or 0.
+  int exit_code = 0;
+
+  bool has_ended() const { return status >= JobStatus::kSucceeded; }
+};
+
+/// A piece of a job's output.
+struct JobOutput {
+  enum Stream {
+    kOutput,  ///< its standard output
+    kErrors,  ///< its standard error
+    kNote,    ///< of troupe: what is gone, and that another attempt begins. Whole lines
+  } stream = kOutput;
+  std::string bytes;
+};
+
+struct OutputOptions {
+  bool follow = false;     ///< on until the job has ended
+  std::int64_t tail = -1;  ///< the last lines alone; below 0: all that is kept
+  /// Asked several times a second: true ends the reading.
+  std::function<bool()> is_enough{};
+};
+
+struct JobClientOptions {
+  std::string address{};  ///< HOST:PORT of the head; default: as the folder remembers
+  std::string folder{};   ///< of the keys; default: ClusterFolder::default_path()
+};
+
+/// Not thread-safe. Every member may wait for the head, which may be on its way back, for ten seconds, and
+/// throws: Refused (what the head says, or it does not know the folder's key), BadConfig, Unavailable,
+/// Timeout.
+class JobClient {
+ public:
+  explicit JobClient(const JobClientOptions& options = {});
+  JobClient(JobClient&&) noexcept;
+  JobClient& operator=(JobClient&&) noexcept;
+  ~JobClient();
+
+  /// Returns its id once the head has recorded it. Also throws BadInput for a program with a path that is not
+  /// there, is not executable or is of another architecture, and for a working directory that is not there.
+  std::string submit(const JobSpec& job);
+  JobInfo status(const std::string& id);
+  /// The newest first.
+  std::vector<JobInfo> list();
+  /// One sentence: what it waits for, or why it is in its state.
+  std::string why(const std::string& id) { return status(id).why; }
+  /// Asks its program to end (SIGTERM to its process group, SIGKILL after 10 s), and does not wait for that.
+  JobInfo stop(const std::string& id);
+  /// Until it has ended. A head that is away for a minute ends the wait, too.
+  JobInfo wait(const std::string& id);
+  /// Hands its output to `take`, and returns the job as it was at the end. What is gone is said by a note.
+  JobInfo read_output(const std::string& id, const OutputOptions& options,
+                      const std::function<void(const JobOutput&)>& take);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace troupe

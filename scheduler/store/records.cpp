@@ -1,0 +1,37 @@
+#include "scheduler/store/records.hpp"
+
+#include "runtime/wire/codec.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::byte kEnvelope{0xfe};
+constexpr std::size_t kEnvelopeBytes = 3;
+/// What version 1 knew. Its layouts are those of version 2.
+constexpr std::size_t kKindsOfVersion1 = 3;
+
+}  // namespace
+
+wire::Bytes encode_record(const cluster::Record& record) {
+  wire::Bytes bytes{kEnvelope, std::byte(kRecordVersion & 0xff), std::byte(kRecordVersion >> 8)};
+  const wire::Bytes body = wire::encode(record);
+  bytes.insert(bytes.end(), body.begin(), body.end());
+  return bytes;
+}
+
+Result<cluster::Record> decode_record(wire::ByteView bytes) {
+  if (!bytes.empty() && std::to_integer<std::size_t>(bytes[0]) < kKindsOfVersion1)
+    return wire::decode<cluster::Record>(bytes);
+  if (bytes.size() < kEnvelopeBytes || bytes[0] != kEnvelope)
+    return ErrorInfo{ErrorCode::kBadInput, "refused a record", "it does not begin as one", ""};
+  const int version = std::to_integer<int>(bytes[1]) | std::to_integer<int>(bytes[2]) << 8;
+  if (version > kRecordVersion) {
+    return ErrorInfo{ErrorCode::kRefused, "refused a record",
+                     "it has version " + std::to_string(version) + ", and this troupe knows " +
+                         std::to_string(kRecordVersion),
+                     "run the troupe that wrote it, or a newer one"};
+  }
+  return wire::decode<cluster::Record>(bytes.subspan(kEnvelopeBytes));
+}
+
+}  // namespace troupe

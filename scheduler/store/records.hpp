@@ -1,0 +1,27 @@
+/// The head's records as bytes in its store, with the version of their layout: a newer head reads what an
+/// older one wrote.
+///
+/// ```
+/// version 1    the codec's bytes of the Record: the first is 0, 1 or 2, its kind
+/// since 2      0xfe    u16 version    the codec's bytes of that version's Record
+/// ```
+///
+/// Who changes the layout of anything in a Record raises kRecordVersion, keeps the old struct beside this
+/// file, and converts it in decode_record. tests/scheduler/store/records_test.cpp holds the bytes of every
+/// version that was.
+#pragma once
+
+#include "runtime/core/result.hpp"
+#include "runtime/wire/bytes.hpp"
+#include "runtime/wire/cluster.hpp"
+
+namespace troupe {
+
+/// 2: submissions.
+inline constexpr std::uint16_t kRecordVersion = 2;
+
+wire::Bytes encode_record(const cluster::Record& record);
+/// Total. Errors: kBadInput (damaged), kRefused (of a newer troupe).
+Result<cluster::Record> decode_record(wire::ByteView bytes);
+
+}  // namespace troupe

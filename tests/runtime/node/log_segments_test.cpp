@@ -1,0 +1,140 @@
+// Output of submitted jobs on disk: bounded, trimmed from the front, and lost rather than waited for.
+#include "runtime/node/log_segments.hpp"
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <string>
+
+#include "runtime/node/job_programs.hpp"
+#include "tests/runtime/temp_folder.hpp"
+
+using namespace troupe;
+using namespace troupe::node;
+using troupe::test::TempFolder;
+
+namespace {
+
+void append(LogSegments& log, const std::string& text, wire::LogStream stream = wire::LogStream::kOutput) {
+  log.append(stream, std::as_bytes(std::span(text)));
+}
+
+/// All that is there, from `offset` on, piece by piece; `gone`: how much of it is not.
+std::string read_all(const std::string& folder, std::uint64_t offset, std::uint64_t& gone) {
+  std::string text;
+  wire::Bytes rest;
+  gone = 0;
+  for (;;) {
+    const auto part = read_log(folder, {.offset = offset, .most_bytes = 7000}).value();
+    gone += part.offset - offset;
+    rest.insert(rest.end(), part.bytes.begin(), part.bytes.end());
+    const auto taken = wire::read_log_frames(rest, [&](const wire::LogFrame& frame) {
+      if (frame.stream == wire::LogStream::kNote) text += "NOTE ";
+      text.append(reinterpret_cast<const char*>(frame.bytes.data()), frame.bytes.size());
+    });
+    rest.erase(rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(taken.value()));
+    offset = part.offset + part.bytes.size();
+    if (part.bytes.empty()) return text;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a log is read at any offset, over segments, with binary bytes as they are") {
+  const TempFolder folder;
+  LogSegments log(folder.path(), {.segment_bytes = 10'000, .total_bytes = 1'000'000});
+  std::string all;
+  for (int i = 0; i < 100; ++i) {
+    std::string line(997, static_cast<char>(i));
+    line += std::string("\0\xff\n", 3);
+    append(log, line);
+    all += line;
+  }
+  std::uint64_t gone = 0;
+  CHECK(read_all(folder.path(), 0, gone) == all);
+  CHECK(gone == 0);
+  const auto end = read_log(folder.path(), {.offset = ~std::uint64_t{0}, .most_bytes = 10}).value();
+  CHECK(end.offset == end.end);
+  const auto last =
+      read_log(folder.path(), {.offset = end.end, .most_bytes = 100'000, .from_segment = true}).value();
+  CHECK(last.offset < end.end);
+  CHECK(wire::read_log_frames(last.bytes, [](const wire::LogFrame&) {}).value() == last.bytes.size());
+  CHECK_FALSE(read_log(folder / "nothing", {}));
+}
+
+TEST_CASE("a log keeps the newest, and says where it begins") {
+  const TempFolder folder;
+  LogSegments log(folder.path(), {.segment_bytes = 10'000, .total_bytes = 50'000});
+  for (int i = 0; i < 500; ++i) append(log, std::string(1000, static_cast<char>('a' + i % 26)));
+  const auto part = read_log(folder.path(), {.offset = 0, .most_bytes = 100}).value();
+  CHECK(part.first == part.offset);
+  CHECK(part.end == 500 * 1020);
+  CHECK(part.end - part.first <= 50'000);
+  CHECK(part.end - part.first > 30'000);
+  std::uint64_t gone = 0;
+  CHECK(read_all(folder.path(), 0, gone).size() == (part.end - part.first) / 1020 * 1000);
+  CHECK(gone == part.first);
+}
+
+TEST_CASE("a disk that takes nothing loses output, never the program's time, and the log says how much") {
+  const TempFolder folder;
+  LogSegments log(folder.path(), {});
+  append(log, "before\n");
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const auto former = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit full{60, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &full) == 0);
+  append(log, std::string(1000, 'x'));
+  append(log, std::string(500, 'y'));
+  CHECK(log.unsaid() == 1500);
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+  std::signal(SIGXFSZ, former);
+  append(log, "after\n");
+  CHECK(log.unsaid() == 0);
+  std::uint64_t gone = 0;
+  CHECK(read_all(folder.path(), 0, gone) ==
+        "before\nNOTE 1500 bytes of output were lost: File too large\nafter\n");
+}
+
+TEST_CASE("bytes that are no frame are refused, and the beginning of one waits") {
+  std::vector<std::byte> bytes;
+  wire::append_log_frame(bytes, {wire::LogStream::kErrors, 5, {}});
+  const auto take = [](const wire::LogFrame&) {};
+  for (std::size_t size = 0; size < bytes.size(); ++size)
+    CHECK(wire::read_log_frames(std::span(bytes).first(size), take).value() == 0);
+  CHECK(wire::read_log_frames(bytes, take).value() == wire::kLogHeaderBytes);
+  for (const std::size_t at : {0, 4, 11}) {  // magic, stream, length
+    auto wrong = bytes;
+    wrong[at] = std::byte{0xff};
+    CHECK_FALSE(wire::read_log_frames(wrong, take));
+  }
+}
+
+TEST_CASE("programs that cannot be started say why in three parts") {
+  const auto why = [](const std::string& program) {
+    const auto started = start_program({{program}, {"PATH=/usr/bin:/bin"}, "/tmp"});
+    REQUIRE_FALSE(started);
+    CHECK_FALSE(started.error().what.empty());
+    CHECK_FALSE(started.error().todo.empty());
+    return started.error().why;
+  };
+  const TempFolder folder;
+  const std::string file = folder / "file";
+  std::FILE* out = std::fopen(file.c_str(), "w");
+  std::fputs(
+      "\x7f"
+      "ELF\2\1\1 of no machine",
+      out);
+  std::fclose(out);
+  CHECK(why("/no/such/program").starts_with("/no/such/program is not on this node"));
+  CHECK(why("no-such-program").starts_with("it is in no folder of the node's PATH"));
+  CHECK(why(file).ends_with("is not executable"));
+  REQUIRE(::chmod(file.c_str(), 0700) == 0);
+  CHECK(why(file).find("is no program for this machine") != std::string::npos);
+  const auto nowhere = start_program({{"/bin/true"}, {}, "/no/such/folder"});
+  REQUIRE_FALSE(nowhere);
+  CHECK(nowhere.error().why == "its folder /no/such/folder: No such file or directory");
+}

@@ -1,0 +1,117 @@
+// Drivers of submitted jobs on a node: started once, stopped for sure, told of until the head knows; and
+// drivers that come in through their node without being its parent.
+#include <csignal>
+
+#include "tests/runtime/node/machine_fixture.hpp"
+
+using namespace troupe;
+using namespace troupe::node;
+
+namespace {
+
+struct Jobs : Fixture {
+  Actions start(const std::string& id, int attempt = 1) {
+    cluster::SubmissionSpec spec{.id = id, .program = {"sleep", "9"}};
+    return head(cluster::StartDriver{kNode, spec, attempt, ""});
+  }
+  Actions runs(const std::string& id, int attempt = 1) {
+    start(id, attempt);
+    return on(ProgramStarted{id, attempt});
+  }
+  std::vector<cluster::HeldDriver> joined() {
+    const Actions all = on(HeadConnected{});
+    return told<cluster::NodeJoined>(all)->drivers;
+  }
+  ProcessId knock(const std::string& id, std::uint8_t version = wire::kProtocolVersion) {
+    const Actions all = on(DriverKnocked{3, id, {version, "its hash"}});
+    const auto* adopted = find<AdoptDriver>(all);
+    return adopted == nullptr ? ProcessId{} : adopted->process;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a driver is started once, and its end is told until the head has settled it") {
+  Jobs f;
+  CHECK(Jobs::find<StartProgram>(f.start("a")) != nullptr);
+  CHECK(f.start("a").empty());  // the head was not sure that it had arrived
+  CHECK(Jobs::told<cluster::DriverStarted>(f.on(ProgramStarted{"a", 1})) != nullptr);
+  CHECK(f.start("a").empty());
+  const Actions over = f.on(ProgramEnded{"a", 1, 3, 0});
+  const auto* ended = Jobs::told<cluster::DriverEnded>(over);
+  REQUIRE(ended != nullptr);
+  CHECK((ended->end.ran && ended->end.exit_code == 3 && ended->end.how == "exit code 3"));
+  f.on(HeadLost{"gone"});
+  CHECK(f.joined().at(0).state == cluster::HeldDriver::State::kEnded);
+  const Actions again = f.start("a");  // of a head that had not recorded it
+  CHECK(Jobs::find<StartProgram>(again) == nullptr);
+  CHECK(Jobs::told<cluster::DriverEnded>(again)->end.exit_code == 3);
+  f.head(cluster::DriverSettled{Jobs::kNode, "a", 1});
+  CHECK(f.joined().at(0).state == cluster::HeldDriver::State::kFiles);
+  CHECK(Jobs::find<RemoveJobFiles>(f.head(cluster::ForgetSubmission{Jobs::kNode, "a"}))->id == "a");
+  CHECK(f.joined().empty());
+}
+
+TEST_CASE(
+    "a driver that ignores SIGTERM is killed after its grace; one that could not start is told as that") {
+  Jobs f;
+  f.runs("a");
+  const cluster::StopDriver stop{Jobs::kNode, "a", 1, 10, "it was told to stop"};
+  CHECK(Jobs::find<SignalProgram>(f.head(stop))->signal == SIGTERM);
+  CHECK(f.head(stop).empty());  // asked again: the grace goes on
+  for (int i = 0; i < 9; ++i) CHECK(Jobs::find<KillProgram>(f.tick()) == nullptr);
+  CHECK(Jobs::find<KillProgram>(f.tick()) != nullptr);
+  CHECK(Jobs::find<KillProgram>(f.tick()) == nullptr);
+  const Actions killed = f.on(ProgramEnded{"a", 1, 0, SIGKILL});
+  const auto* end = &Jobs::told<cluster::DriverEnded>(killed)->end;
+  CHECK((end->signal == SIGKILL && end->exit_code == -1 && end->how == "killed by signal 9 (SIGKILL)"));
+
+  f.start("b");
+  const ErrorInfo why{ErrorCode::kBadInput, "cannot start the program", "it is not there", "name another"};
+  const Actions failed = f.on(ProgramNotStarted{"b", 1, why});
+  CHECK_FALSE(Jobs::told<cluster::DriverEnded>(failed)->end.ran);
+  CHECK(Jobs::told<cluster::DriverEnded>(failed)->end.how == why.message());
+  CHECK(Jobs::told<cluster::DriverEnded>(f.head(cluster::StopDriver{Jobs::kNode, "c", 1, 0, ""})) != nullptr);
+}
+
+TEST_CASE("a node that leaves ends its drivers first, and an exit with 0 is no success then") {
+  Jobs f;
+  f.runs("a");
+  const Actions leaving = f.on(LeaveAsked{"it was told to end"});
+  CHECK(Jobs::find<SignalProgram>(leaving) != nullptr);
+  CHECK(Jobs::find<EndLoop>(leaving) == nullptr);
+  CHECK(Jobs::told<cluster::DriverEnded>(f.start("late"))->end.again);
+  for (int i = 0; i < 2; ++i) f.tick();
+  const Actions over = f.on(ProgramEnded{"a", 1, 0, 0});
+  CHECK(Jobs::told<cluster::DriverEnded>(over)->end.exit_code == -1);
+  CHECK(Jobs::find<EndLoop>(over) != nullptr);
+}
+
+TEST_CASE("a driver of a submission comes in through its node, and its end does not end the node") {
+  // Was: a node had one driver, whoever started it, and left with it.
+  Jobs f;
+  CHECK_FALSE(f.knock("a"));  // no such job runs here
+  f.runs("a");
+  CHECK_FALSE(f.knock("a", wire::kProtocolVersion + 1));
+  const ProcessId parent = f.driver();
+  const ProcessId driver = f.knock("a");
+  REQUIRE(driver);
+  f.said(driver, wire::Hello{}, 1);
+  CHECK(Jobs::told<cluster::JobRegistered>(f.said(driver, wire::JobAsk{1, "mine"})) != nullptr);
+  const JobId job{8};
+  f.head(cluster::JobAnswered{{Jobs::kNode, driver}, 1, job, 1, ""});
+  // Its executable is here: its actors start without asking anybody for it.
+  const auto spec = Jobs::spec(true, job, {Jobs::kNode, driver}, "its hash");
+  const Actions started = f.head(cluster::StartActor{Jobs::kNode, ActorId{4}, spec, ""});
+  REQUIRE(Jobs::find<StartWorker>(started) != nullptr);
+  const ProcessId worker = Jobs::find<StartWorker>(started)->process;
+
+  CHECK(Jobs::sent<wire::Leave>(f.said(driver, wire::Leave{"it has ended"}), driver) != nullptr);
+  const Actions gone = f.on(ProcessEnded{driver, "the driver is gone"});
+  CHECK(Jobs::told<cluster::JobEnded>(gone)->job == job);
+  CHECK(Jobs::find<KillProcess>(gone)->process == worker);
+  CHECK_FALSE(f.machine.leaving());
+  CHECK(f.machine.locals().living(parent) != nullptr);
+  f.on(ProcessEnded{parent, "the driver is gone"});
+  CHECK(f.machine.leaving());
+}
