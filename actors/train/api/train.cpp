@@ -81,8 +81,17 @@ void check(const TrainOptions& o) {
   if (!o.keep_best.empty() && o.checkpoint_folder.empty())
     refuse("keep_best = " + o.keep_best + " without a checkpoint folder", "name the folder");
   for (const auto& metric : {o.stop_early.metric, o.keep_best}) {
-    if (metric.starts_with("test/") && !o.evaluate)
+    if ((metric.starts_with("test/") || metric.starts_with("validation/")) && !o.evaluate)
       refuse("the metric " + metric + " of a run without an evaluation", "leave evaluate = false out");
+  }
+}
+
+void check_validation(const TrainOptions& o, const JobType& job) {
+  for (const auto& metric : {o.stop_early.metric, o.keep_best}) {
+    if (!metric.starts_with("validation/") || job.has_validation) continue;
+    refuse("the metric " + metric + " of " + job.name + ", which has no validation set",
+           "say `static constexpr bool kHasValidation = true;` in the job, and return samples for "
+           "Split::kValidation in its dataset()");
   }
 }
 
@@ -193,6 +202,7 @@ RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp
                        std::optional<checkpoint::FolderLock>& folder, std::vector<report::Event>& told) {
   const TrainOptions& options = plan.options;
   check(options);
+  check_validation(options, JobRegistry::instance().find(plan.job_type));
   RunOptions run;
   run.settings.job_type = plan.job_type;
   run.settings.job = plan.job;

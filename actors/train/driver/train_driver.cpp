@@ -137,7 +137,8 @@ void TrainDriver::start_machine() {
   config.loaders = options_.loaders;
   config.epochs = options_.settings.epochs;
   config.steps_per_epoch = sampler_->steps_per_epoch();
-  config.test_pieces = options_.evaluate ? data_->test_pieces() : 0;
+  if (options_.evaluate) config.test_pieces = data_->test_pieces();
+  if (options_.evaluate) config.validation_pieces = data_->validation_pieces();
   for (const ChaosStep& chaos : options_.chaos) {
     const std::int64_t last = config.steps_per_epoch * config.epochs;
     if (chaos.step <= last && chaos.rank < options_.trainers) continue;
@@ -158,10 +159,8 @@ void TrainDriver::start_machine() {
     return data::index_hash(sampler_->indices(static_cast<std::uint64_t>(epoch), step, leaf));
   };
   config.expected_piece = [info = trainers_data()](std::int64_t piece) {
-    std::vector<std::int64_t> indices;
-    const std::int64_t end = std::min(info.test_size, (piece + 1) * info.test_piece);
-    for (auto index = piece * info.test_piece; index < end; ++index) indices.push_back(index);
-    return data::index_hash(indices);
+    const auto [split, begin, end] = info.piece(piece);
+    return data::index_hash_of_range(begin, end);
   };
   machine_ = std::make_unique<DriverMachine>(std::move(config), train_floor().mutations());
   carry_out(machine_->start(now()));

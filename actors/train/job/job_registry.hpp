@@ -24,6 +24,7 @@ struct JobType {
   std::shared_ptr<data::Dataset> (*make_dataset)(wire::ByteView job, data::Split split) = nullptr;
   data::Sampling (*make_sampling)(wire::ByteView job, const data::Dataset& train) = nullptr;
   std::string (*describe)(wire::ByteView job) = nullptr;  ///< for people
+  bool has_validation = false;                            ///< whether dataset() is asked for kValidation
 };
 
 /// Written before main, read after: thread-safe.
@@ -42,6 +43,22 @@ template <class Job>
 concept HasDataset = requires(const Job& job, data::Split split) {
   requires data::DatasetLike<std::remove_cvref_t<decltype(job.dataset(split))>>;
 };
+/// `static constexpr bool kHasValidation = true;`: dataset() gives kValidation, too. (An empty or null one is
+/// none.) It must be said, since most jobs take whatever is not kTrain for the test set.
+template <class Job>
+concept NamesValidation = requires {
+  Job::kHasValidation;
+};
+template <class Job>
+constexpr bool has_validation() {
+  if constexpr (NamesValidation<Job>) {
+    static_assert(std::is_same_v<decltype(Job::kHasValidation), const bool>,
+                  "this job's kHasValidation must be `static constexpr bool kHasValidation = true;`");
+    return Job::kHasValidation;
+  } else {
+    return false;
+  }
+}
 template <class Job>
 concept NamesSampler = requires {
   &Job::sampler;
@@ -73,9 +90,12 @@ struct JobEntry {
     return make_training_model(wire::decode<Job>(bytes).value(), seed, device);
   }
   static std::shared_ptr<data::Dataset> make_dataset(wire::ByteView bytes, data::Split split) {
+    const bool may_lack = split == data::Split::kValidation;
+    if (may_lack && !has_validation<Job>()) return nullptr;
     const Job job = wire::decode<Job>(bytes).value();
     auto made = data::share(job.dataset(split));
-    if (made == nullptr) throw BadConfig("the job has no data", "its dataset() returned null", "");
+    if (made == nullptr && !may_lack)
+      throw BadConfig("the job has no data", "its dataset() returned null", "");
     return made;
   }
   static data::Sampling make_sampling(wire::ByteView bytes, [[maybe_unused]] const data::Dataset& train) {
@@ -95,8 +115,8 @@ struct JobEntry {
     describe(text, wire::decode<Job>(bytes).value());
     return text;
   }
-  static inline const bool registered =
-      JobRegistry::instance().add(kId, {name(), &make_model, &make_dataset, &make_sampling, &describe_job});
+  static inline const bool registered = JobRegistry::instance().add(
+      kId, {name(), &make_model, &make_dataset, &make_sampling, &describe_job, has_validation<Job>()});
 };
 
 }  // namespace troupe::train
