@@ -321,6 +321,13 @@ struct CloudJob {
   torch::Tensor criterion(const torch::Tensor& output, const data::Batch& batch) const {
     return torch::nn::functional::cross_entropy(output, batch.target);
   }
+  void apply(train::Apply& a) const {
+    a.clip_grad_norm(0.1);
+    a.step();
+  }
+  auto scheduler(torch::optim::SGD& optimizer) const {
+    return train::every_step(torch::optim::StepLR(optimizer, 4, 0.5));
+  }
   std::shared_ptr<data::Dataset> dataset(data::Split split) const {
     const torch::data::transforms::TensorLambda<> scaled([](const torch::Tensor& x) { return x.sub(0.1); });
     if (split == data::Split::kTest) return data::share(data::from_torch(Clouds(30).map(scaled)));
@@ -338,13 +345,24 @@ TEST_CASE("a validation set is watched, and leaves training and the test set as 
   auto options = options_of(4, 1);
   options.epochs = 12;
   options.stop_early = {.metric = "validation/loss", .patience = 1, .min_delta = 0.02};
+  std::vector<report::Metrics> values;
+  options.on_event = [&](const report::Event& event) {
+    if (const auto* step = std::get_if<report::StepDone>(&event)) values.push_back(step->values);
+  };
   const auto alone = outcome_of(session, CloudJob<true>{}, options);
+  const auto values_alone = std::exchange(values, {});
+  REQUIRE(values_alone.size() == static_cast<std::size_t>(alone.steps));
+  CHECK(values_alone[0].at("learning_rate") == 0.05);
+  CHECK(values_alone[0].at("gradient_norm") > 0.1);  // before it was clipped
+  CHECK(values_alone[5].at("learning_rate") < 0.05);
   CHECK(alone.metrics.contains("validation/accuracy"));
   CHECK(alone.metrics.at("validation/loss") != alone.metrics.at("test/loss"));
   CHECK(alone.steps < 12 * 3);
   options.trainers = 3;
   options.loaders = 2;
+  options.chaos = {{ChaosStep::What::kKillTrainer, 2, 1}};
   CHECK(outcome_of(session, CloudJob<true>{}, options) == alone);
+  CHECK(values == values_alone);
   CHECK_THROWS_WITH(train::run(session, CloudJob<false>{}, options),
                     Catch::Contains("validation/loss") && Catch::Contains("has no validation set") &&
                         Catch::Contains("kHasValidation"));

@@ -106,13 +106,15 @@ bool DriverMachine::commit_step(Actions& out) {
     entry.slots.push_back(std::move(slot));
   }
   pending_.erase(entry.step);
+  StepValues values = std::exchange(pending_values_[entry.step], {});
+  pending_values_.erase(entry.step);
   const double loss = entry.figures.empty() ? 0 : entry.figures.front().value();
   if (const Result<void> committed_now = ledger_.commit(entry); !committed_now.ok()) {
     fail(committed_now.error().message(), out);
     return false;
   }
   if (!has_the_samplers_samples(entry, out)) return false;
-  out.push_back(CommitStep{std::move(entry), loss});
+  out.push_back(CommitStep{std::move(entry), loss, std::move(values)});
   got_further(out);
   return !over();
 }

@@ -157,6 +157,7 @@ struct KillActor {
 struct CommitStep {
   LedgerEntry entry;
   double loss = 0;  ///< mean over the leaves, added in leaf order
+  StepValues values;
 };
 /// Steps from `to` on are void; they will run again.
 struct RewindLedger {

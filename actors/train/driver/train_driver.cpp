@@ -428,6 +428,7 @@ void TrainDriver::act(const CommitStep& action) {
   done.step = in_epoch + 1;
   done.steps_per_epoch = steps;
   done.loss = action.loss;
+  done.values = action.values;
   done.samples_per_s = rate(sampler_->batch_size(in_epoch) * options_.settings.logical_ranks);
   done.trainers_alive = static_cast<int>(trainers_.size());
   so_far_.steps = action.entry.step + 1;

@@ -415,6 +415,23 @@ TEST_CASE("what leaves count is summed over them and the epoch's steps, in their
   CHECK(s.all<EpochDone>()[0].train == std::vector<Figure>{{"loss", 9, 6}, {"top5", 8, 12}, {"seen", 1, 1}});
 }
 
+TEST_CASE("a step's values are those of its apply, also where only a survivor tells them") {
+  Script s(config_of(2));
+  s.run_from_start({kA, kB});
+  StepReport first = Script::step(0);
+  first.values = {{"learning_rate", 0.5}};
+  s.on(StepApplied{kA, s.g(), first, {}});
+  s.on(StepApplied{kB, s.g(), first, {}});
+  CHECK(s.all<CommitStep>()[0].values == first.values);
+  StepReport second = Script::step(1);
+  second.values = {{"learning_rate", 0.25}, {"gradient_norm", 3}};
+  s.down(kB);
+  s.quiesced(kA, 2, {second});
+  s.formed(kA);
+  REQUIRE(s.all<CommitStep>().size() == 1);
+  CHECK(s.all<CommitStep>()[0].values == second.values);
+}
+
 // The last step of an epoch may be short: its two samples counted as much as the ten of another step.
 TEST_CASE("an epoch's loss is the mean over its samples") {
   DriverConfig config = config_of(1);
