@@ -1,8 +1,8 @@
 /// A process group: ranks that agree on numbers.
 ///
 /// Thread-safety: one thread a rank issues operations, in the same order on every rank; `abort` may be called
-/// from any thread of any rank. On one host an operation moves in calls of its own group alone: wait for
-/// those of several groups in the same order on every rank. Every wait has a deadline and watches the group's
+/// from any thread of any rank. Whoever waits in one native group moves those of all in its process, so that
+/// several groups may be waited for in any order. Every wait has a deadline and watches the group's
 /// abort word: after an abort, on any rank, every operation throws CollectiveAborted within milliseconds,
 /// with the first reason. A group that was aborted stays so: the next generation is a new group.
 #pragma once
@@ -49,8 +49,8 @@ concept Alike =
 /// before. Buffers must not overlap, except in place: in gather and all_gather the input may be this rank's
 /// part of the output, and in scatter and reduce_scatter the output this rank's part of the input. Counts and
 /// dtypes are the same on every rank, and so is the order of operations; a rank that calls something else
-/// aborts the group with an error that names both calls, at the latest four calls later; a barrier at the end
-/// finds it in the last ones.
+/// aborts the group with an error that names both calls, at the next call at the latest; a barrier at the end
+/// finds it in the last one.
 ///
 /// An operation is complete on a rank when that one's part is done, as MPI's are: the root of a broadcast may
 /// be through before the others have called it. A barrier is over when all have called it.

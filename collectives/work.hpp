@@ -19,8 +19,10 @@ namespace flight {
 class FlightRecorder;
 }
 
-/// One operation in flight, or several that were launched together. Dropping it neither waits nor cancels.
-/// Used by one thread at a time. A backend gives advance(), and perhaps hand_over(); all else is here.
+/// One operation in flight, or several that were launched together. Dropping it neither waits nor cancels:
+/// its buffers stay until it is complete, or its group is gone or, aborted, quiet
+/// (ProcessGroup::await_quiet). Used by one thread at a time. A backend gives advance(), and perhaps
+/// hand_over(); all else is here.
 class Work {
  public:
   Work() : Work(false) {}

@@ -92,8 +92,9 @@ struct GenerationPlan {
   std::string checkpoint;  ///< path, with kCheckpoint
   StateHash state_hash;    ///< what that checkpoint's manifest must say
   /// The generation that made or loaded the state which all steps since were applied to. Two trainers with as
-  /// many steps applied hold the same bits if their lineage is the same.
+  /// many steps applied hold the same bits (in an exact job) if their lineage is the same.
   Generation lineage;
+  bool exact = true;            ///< trainers hold the same bits, and steps are rehearsed
   bool prove = false;           ///< all report hashes after the first steps, until the state is through
   std::int64_t begun_at = 0;    ///< the step that this run began with: see is_rehearsed
   std::int64_t first_step = 0;  ///< first step to run, and the number of steps in the state to start from

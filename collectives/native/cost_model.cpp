@@ -56,10 +56,10 @@ double dissemination(const Shape& shape) {
 
 Choice choose_algorithm(const Op& op, const Shape& shape) {
   const bool between = shape.hosts > 1;
-  const double largest =
-      op.counts.empty() ? 0 : static_cast<double>(*std::max_element(op.counts.begin(), op.counts.end()));
-  const double bytes = op.counts.empty() ? static_cast<double>(op.bytes())
-                                         : largest * static_cast<double>(element_size(op.dtype));
+  // Counts are of ranks, whose largest part counts, or of the calls that a batch made one, which all count.
+  const bool has_parts = !op.counts.empty() && op.kind != OpKind::kAllReduce;
+  const std::size_t count = has_parts ? *std::max_element(op.counts.begin(), op.counts.end()) : op.count;
+  const double bytes = static_cast<double>(count) * static_cast<double>(element_size(op.dtype));
   const double others = shape.ranks - 1, other_hosts = shape.hosts - 1;
   double copied = bytes, one_shot = others * bytes, exchange = one_shot;
   Choice choice;

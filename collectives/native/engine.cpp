@@ -62,6 +62,8 @@ Engine::Engine(NativeGroupOptions options, Region region)
       gates_.push_back(&gate);
     }
   }
+  const std::lock_guard lock(mutex_);  // other threads find it in the middle of the next line
+  entry_.emplace(*this, region_.file());
 }
 
 /// Takes memory in every rank's data.
@@ -187,11 +189,12 @@ Token Engine::launch_rounds(const Op& call, std::span<const Op> packed, std::uni
   published.place.store(op.places[local(rank_)], std::memory_order_relaxed);
   if (trace_) trace(op, known.choice);
   launched_ += op.rounds;
-  moved_ = true;
-  if (server_.joinable()) float_mode_ = FloatMode::here();
+  float_mode_ = FloatMode::here();
+  note_launch();
   const bool gives = op.known->awaits.empty();
   arrive();
   if (gives && reduce()) complete();
+  if (!unseen_.empty()) compare_arrived();
   for (Peer* gate : gates_) {
     compare_its_call(*gate);
     place_early(*gate);
@@ -307,9 +310,24 @@ void Engine::compare_unseen(const std::vector<int>& peers, std::uint32_t until) 
   while (!unseen_.empty() && is_before(unseen_.front().round, until)) unseen_.pop();
 }
 
+/// Compares the calls in which this rank waited for nobody with those of all that have arrived in their
+/// rounds by now. Of two that wait for none of each other, the one that launches last finds the other there;
+/// where both launch at once, at the next launch.
+void Engine::compare_arrived() {
+  for (std::size_t i = 0; i < unseen_.size(); ++i) {
+    const Unseen& mine = unseen_[i];
+    if (!mine.gave) continue;
+    for (const int peer : locals_) {
+      const bool there = reached(region_.cell(local(peer)).arrived, mine.round + 1);
+      if (there && !has_called(peer, mine.round, mine.hash))
+        fail_mismatch(peer, mine.slot, mine.sequence, to_string(mine.words));
+    }
+  }
+}
+
 /// Compares the call with those of the ranks that it waited for, and learns where their buffers are. With the
-/// other ranks' it is compared as soon as a round waits for all, or when arrive() next looks at how far they
-/// are: four rounds later at the latest.
+/// other ranks' it is compared at its launch and each that follows, as far as these have arrived, and with
+/// all as soon as a round waits for all or a stage is used again.
 void Engine::agree(Pending& op) {
   if (op.first_round == 0) crowded_ = locals_.size() > region_.cores();  // all are there
   const bool all = op.known->awaits.size() == locals_.size();
@@ -334,7 +352,7 @@ void Engine::agree(Pending& op) {
     op.places[local(peer)] = place;
   }
   if (all) return;
-  unseen_.push() = {op.first_round, op.slot, op.hash, op.sequence, op.words()};
+  unseen_.push() = {op.first_round, op.slot, op.hash, op.sequence, op.words(), op.known->awaits.empty()};
 }
 
 /// Whether the sums of a round that come from other hosts, or go there, are where they belong.

@@ -22,7 +22,7 @@
 /// states, so buckets that are launched during a backward are reduced one after another without waiting for
 /// the last rank in between. Other hosts take part by frames (engine_remote.cpp). Sends and
 /// receives have their own order, by pair of ranks (mailbox.hpp, engine_messages.cpp), and move whenever a
-/// rank waits for anything.
+/// rank waits for anything, in another group of its process too (process_engines.hpp).
 ///
 /// Thread-safety: a lock; a thread in wait() keeps it, and leaves within a slice of sleep once the group
 /// aborts.
@@ -51,6 +51,7 @@
 #include "collectives/native/mailbox.hpp"
 #include "collectives/native/native_group.hpp"
 #include "collectives/native/plan.hpp"
+#include "collectives/native/process_engines.hpp"
 #include "collectives/native/region.hpp"
 #include "collectives/native/spin_lock.hpp"
 #include "runtime/core/fork_guard.hpp"
@@ -87,8 +88,14 @@ class Engine {
 
   void abort(AbortKind kind, const std::string& reason);
   std::string abort_reason();
+  /// Returns once no thread moves an operation of this rank.
+  void await_quiet() { const std::lock_guard lock(mutex_); }
   /// The group is destroyed: others must not wait for this rank.
   void leave();
+  /// For a thread that waits in another group: does what can be done without waiting, unless another thread
+  /// is at it; whether anything moved. `all`: takes what was sent unasked, too. An error is in the abort
+  /// word.
+  bool move_beside(bool all);
 
   /// Starts the thread that moves everything while nobody waits (engine_serve.cpp).
   void start_serving();
@@ -139,6 +146,7 @@ class Engine {
     std::uint32_t hash = 0;
     std::uint32_t sequence = 0;
     OpWords words{};
+    bool gave = false;  ///< this rank waited for nobody
   };
   /// A frame of a round that this rank has not launched yet.
   struct EarlyFrame {
@@ -222,6 +230,7 @@ class Engine {
   [[noreturn]] void fail_mismatch(int peer, std::uint32_t slot, std::uint32_t sequence,
                                   const std::string& mine);
   void compare_unseen(const std::vector<int>& peers, std::uint32_t until);
+  void compare_arrived();
   bool has_called(int peer, std::uint32_t round, std::uint32_t hash) const;
   void trace(const Pending& op, const Choice& choice);
   const std::shared_ptr<const Known>& know(const Op& call);
@@ -244,6 +253,7 @@ class Engine {
     return token.timeout > Duration::zero() ? token.timeout : timeout_;
   }
   bool drive(const Token& token, Duration limit = Duration::max());
+  bool is_busy() const { return !ops_.empty() || oldest_transfer() != nullptr; }
   void check_on_others(const Token& token);
   void sleep(const Token& token);
   std::vector<int> missing(const Token& token) const;
@@ -294,10 +304,13 @@ class Engine {
   bool wait_to_send();
 
   void serve();
+  void wake_server();
+  void note_launch();
 
   // Messages (engine_messages.cpp).
   Mailbox& mailbox_of(int peer);
-  bool exchange_messages();
+  bool exchange_messages(bool all = false);
+  bool take_unasked();
   void check(const Mailbox& mailbox);
   bool left(int peer) const;
   bool is_gone(int peer) const;
@@ -325,9 +338,11 @@ class Engine {
   LeafSums rank_sums_;  ///< of the tree on which a leaf is a rank
 
   std::atomic<std::uint32_t> waiting_{0};  ///< threads in wait(): they serve
-  UniqueFd stop_;                          ///< written to end the server
+  UniqueFd wake_;                          ///< written to wake the server
+  std::atomic<bool> stops_{false};         ///< the server ends
+  std::atomic<bool> dozes_{false};         ///< the server looks seldom, and wants to hear of a launch
   std::thread server_;
-  Instant served_at_{0};                      ///< when something last moved there
+  Instant served_at_{0};                      ///< when something last moved there, or was launched
   FloatMode float_mode_ = FloatMode::here();  ///< of the thread that launched last
 
   SpinLock mutex_;
@@ -360,6 +375,7 @@ class Engine {
   bool moved_ = false;  ///< since check_on_others() looked: it reads the clock, and not every step
   std::uint64_t seen_progress_ = 0;
   Instant progress_at_{0};
+  Instant looked_at_{0};  ///< in this wait; 0: not yet
 
   std::vector<const std::byte*> sources_;  ///< scratch of sum()
   std::vector<std::byte*> targets_;
@@ -367,6 +383,8 @@ class Engine {
   int landed_hosts_ = 0;  ///< of the next round to reduce: of all before it everything has landed
   /// The last calls, by number, to name what another rank's does not match.
   std::array<std::pair<std::uint32_t, OpWords>, kMaxInFlight> recent_{};
+
+  std::optional<EngineEntry> entry_;  ///< last, and opened and closed under mutex_
 };
 
 }  // namespace troupe::collectives

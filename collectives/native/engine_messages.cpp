@@ -21,7 +21,7 @@ Token Engine::post(const Op& call) {
   const auto made =
       mailbox.post(call, seen ? static_cast<std::uint64_t>(call.in() - region_.data(local(rank_))) + 1 : 0);
   check(mailbox);
-  moved_ = true;
+  note_launch();
   if (is_local(peer)) {
     exchange_messages();
   } else {
@@ -41,7 +41,7 @@ Token Engine::post_any(const Op& call) {
   const bool has_come = std::any_of(neighbours_.begin(), neighbours_.end(), takes) ||
                         std::any_of(remotes_.begin(), remotes_.end(), takes);
   if (!has_come) any_receives_.push_back(made);
-  moved_ = true;
+  note_launch();
   advance();
   return {0, made, call.timeout};
 }
@@ -89,8 +89,12 @@ Mailbox& Engine::mailbox_of(int peer) {
   if (peer != rank_) region_.populate_rings(me, they).value();
   const std::span<const std::byte> shared(region_.data(they), region_.data_bytes());
   Peer& made = neighbours_.try_emplace(peer, rank_, peer, host_, shared, &any_receives_).first->second;
-  if (peer != rank_)
+  if (peer != rank_) {
     made.link.connect(std::make_unique<RingStream>(region_.ring(me, they), region_.ring(they, me)));
+    std::atomic<std::uint64_t>& talks_to = mine_.talks_to[they / 64 % mine_.talks_to.size()];
+    talks_to.store(talks_to.load(std::memory_order_relaxed) | std::uint64_t{1} << they % 64,
+                   std::memory_order_release);
+  }
   return made.mailbox;
 }
 
@@ -98,11 +102,11 @@ void Engine::check(const Mailbox& mailbox) {
   if (!mailbox.failure().empty()) fail(AbortKind::kMismatch, mailbox.failure());
 }
 
-/// A mailbox in which nothing waits is left alone: what others sent stays in the ring until it is asked for.
-bool Engine::exchange_messages() {
+/// Moves the mailboxes in which something waits, or all.
+bool Engine::exchange_messages(bool all) {
   bool moved = false;
   for (auto& [rank, peer] : neighbours_) {
-    if (!peer.mailbox.busy() && any_receives_.empty()) continue;
+    if (!all && !peer.mailbox.busy() && any_receives_.empty()) continue;
     moved = receive_from(peer) || moved;
     moved = send_to(peer) || moved;
     if (!peer.link.broken().empty()) {
@@ -110,6 +114,17 @@ bool Engine::exchange_messages() {
     }
   }
   return moved;
+}
+
+/// Takes what others of this host sent and this rank has not asked for, from those too with which it had
+/// nothing to do: a ring is small, and a small send is done once it is out.
+bool Engine::take_unasked() {
+  const std::size_t me = local(rank_);
+  for (const int peer : locals_) {
+    const auto& talks_to = region_.cell(local(peer)).talks_to[me / 64 % mine_.talks_to.size()];
+    if ((talks_to.load(std::memory_order_acquire) >> me % 64 & 1) != 0) (void)mailbox_of(peer);
+  }
+  return !neighbours_.empty() && exchange_messages(true);
 }
 
 bool Engine::left(int peer) const {

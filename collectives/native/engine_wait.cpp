@@ -17,6 +17,12 @@ constexpr Duration kLastWords = std::chrono::milliseconds(10);
 /// After so long without progress ranks of different hosts say what they called.
 constexpr Duration kStalled = std::chrono::milliseconds(20);
 
+/// Who waits looks more often than this while it runs at all.
+constexpr Duration kStopped = std::chrono::milliseconds(100);
+
+/// Other groups may move so often before this one looks after its own deadline.
+constexpr unsigned kMovesPerCheck = 64;
+
 }  // namespace
 
 bool Engine::done(const Token& token) const {
@@ -45,22 +51,49 @@ bool Engine::drive(const Token& token, Duration limit) {
   const bool polls = limit <= Duration::zero(), limited = !polls && limit != Duration::max();
   const Instant begun = limited ? clock_.now() : Instant{};
   const auto over = [&] { return limited && clock_.now() - begun >= limit; };
+  unsigned moves_beside = 0;
+  looked_at_ = Instant{};
   while (!done(token)) {
     throw_if_aborted();
-    if (advance()) {
+    if (advance() || (token.transfer && exchange_messages(true))) {
       backoff.reset();
       moved_ = true;
       if (over()) return done(token);
       continue;
     }
-    const Backoff::Turn turn =
-        polls ? Backoff::Turn::kCheck : backoff.next([&] { return between_hosts || waits_beside(token); });
+    Backoff::Turn turn = Backoff::Turn::kCheck;
+    if (!polls && EngineEntry::others_are_open() && entry_->move_others(false)) {
+      backoff.reset();
+      if (++moves_beside % kMovesPerCheck != 0) continue;
+    } else if (!polls) {
+      turn = backoff.next([&] { return between_hosts || waits_beside(token); });
+    }
     if (turn == Backoff::Turn::kAgain) continue;
     if (turn == Backoff::Turn::kSleep) sleep(token);
+    if (take_unasked()) moved_ = true;
+    entry_->move_others(true);
     check_on_others(token);
     if (polls || over()) return done(token);
   }
   return true;
+}
+
+bool Engine::move_beside(bool all) {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return false;
+  const FloatMode mine = FloatMode::here();
+  bool moved = false;
+  try {
+    throw_if_aborted();
+    float_mode_.apply();
+    moved = advance() || (all && take_unasked());
+    moved_ = moved_ || moved;
+    if (!is_busy()) entry_->close();
+  } catch (const Error&) {
+    entry_->close();  // who waits in this group learns why
+  }
+  mine.apply();
+  return moved;
 }
 
 /// Whether a rank that this one waits for was last seen on this core.
@@ -176,7 +209,11 @@ void Engine::check_on_others(const Token& token) {
   if (std::exchange(moved_, false) || progress != seen_progress_) {
     seen_progress_ = progress;
     progress_at_ = now;
+  } else if (looked_at_ != Instant{}) {
+    // While this rank was stopped the others may have been, too: a whole machine can stand still.
+    progress_at_ += std::max(now - looked_at_ - kStopped, Duration::zero());
   }
+  looked_at_ = now;
   stalled_ = now - progress_at_ >= kStalled;
   if (stalled_ && !gates_.empty() && !ops_.empty()) {
     missing_here_ = 0;
@@ -328,13 +365,14 @@ void Engine::leave() {
     return;
   }
   if (server_.joinable()) {
-    const std::uint64_t one = 1;
-    (void)!::write(stop_.get(), &one, sizeof one);
+    stops_ = true;
+    wake_server();
     server_.join();
   }
+  entry_->remove();
   const std::lock_guard lock(mutex_);
   const bool aborted = region_aborted(region_.abort_word());
-  const bool busy = !ops_.empty() || oldest_transfer() != nullptr;
+  const bool busy = is_busy();
   if (busy && !aborted) {
     abort_region(region_.abort_word(),
                  "rank " + std::to_string(rank_) + " destroyed its group during " + name_of_oldest(),

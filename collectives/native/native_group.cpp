@@ -130,6 +130,7 @@ class NativeGroup final : public ProcessGroup {
     return std::make_shared<NativeWork>(engine_, std::move(token), std::move(parts));
   }
   void stop(const std::string& reason) override { engine_->abort(AbortKind::kRequested, reason); }
+  void await_quiet() override { engine_->await_quiet(); }
   std::vector<std::byte*> reserve(std::size_t count, DType dtype, bool tree) override {
     return engine_->reserve(count, dtype, tree);
   }
@@ -183,7 +184,7 @@ std::unique_ptr<ProcessGroup> make_native_group(NativeGroupOptions options) {
   options.trace = options.trace || (trace != nullptr && std::string_view(trace) == "1");
   const Geometry geometry = geometry_of(options.machines, options.rank, options.data_bytes);
   Region region = Region::attach(std::move(options.region), geometry, options.generation).value();
-  const bool serves = options.progress_thread && geometry.hosts > 1;
+  const bool serves = options.size > 1 && options.progress_thread.value_or(geometry.hosts > 1);
   auto engine = std::make_shared<Engine>(std::move(options), std::move(region));
   if (serves) engine->start_serving();
   return std::make_unique<NativeGroup>(std::move(facts), std::move(engine));

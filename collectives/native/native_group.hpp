@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "collectives/native/connector.hpp"
@@ -40,10 +41,10 @@ struct NativeGroupOptions {
   /// Makes those for messages (send, recv, all_to_all_v) with other ranks of other machines, when they are
   /// needed. Not null where there are several machines.
   std::unique_ptr<Connector> connector;
-  /// Where ranks are on several machines: whether a thread moves operations while no thread waits. Without it
-  /// a rank that computes may keep others waiting, also with a first message to it, which has to connect the
-  /// two, and does not see that another machine aborted.
-  bool progress_thread = true;
+  /// Whether a thread moves operations while no thread waits. Empty: where ranks are on several machines.
+  /// Without it a rank that computes may keep others waiting, also with a first message to it from another
+  /// machine, which has to connect the two, and does not see that another machine aborted.
+  std::optional<bool> progress_thread{};
 };
 
 /// How large the region for `local_ranks` ranks is, each with `data_bytes` for allocate_tree and allocate:

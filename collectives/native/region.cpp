@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,7 +15,7 @@
 namespace troupe::collectives {
 namespace {
 
-constexpr std::uint64_t kLayoutVersion = 6;
+constexpr std::uint64_t kLayoutVersion = 7;
 constexpr std::size_t kGeometryStampAt = kAbortWordBytes;
 constexpr std::size_t kCoresAt = kGeometryStampAt + kCacheLine;
 using Cores = std::array<std::atomic<std::uint64_t>, 1024 / 64>;
@@ -110,6 +111,8 @@ Result<Region> Region::attach(std::shared_ptr<SharedMemory> memory, const Geomet
   region.landings_ = region.gates_ + gates_bytes(geometry.hosts);
   region.landing_bytes_ = collectives::landing_bytes(geometry.hosts, geometry.most_members);
   region.data_ = region.landings_ + landings_bytes(geometry);
+  struct stat file {};
+  if (::fstat(memory->fd(), &file) == 0) region.file_ = file.st_ino;
   region.memory_ = std::move(memory);
   return region;
 }

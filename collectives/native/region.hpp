@@ -56,7 +56,9 @@ struct RankCell {
   /// Rounds of which it has stored the sums that come over its connections to its host, and sent those that
   /// go.
   Progress delivered;
-  alignas(kCacheLine) std::atomic<std::uint32_t> left;              ///< 1: the rank destroyed its group
+  alignas(kCacheLine) std::atomic<std::uint32_t> left;  ///< 1: the rank destroyed its group
+  /// A bit a local rank with which this one has messages: their rings are in use. Some share one among more.
+  std::array<std::atomic<std::uint64_t>, 16> talks_to;
   alignas(kCacheLine) std::array<PublishedOp, kMaxInFlight> calls;  ///< by the order of launch
 };
 static_assert(sizeof(RankCell) <= kPage);
@@ -107,6 +109,8 @@ class Region {
                                Generation generation);
 
   std::byte* abort_word() const { return base_; }
+  /// The number of the file that it lies in: another for each region that is alive.
+  std::uint64_t file() const { return file_; }
   /// Adds those that this thread may run on.
   void add_cores() const;
   /// How many the ranks that have attached may run on together; those past 1024 are not counted.
@@ -145,6 +149,7 @@ class Region {
 
  private:
   std::shared_ptr<SharedMemory> memory_;
+  std::uint64_t file_ = 0;
   std::byte* base_ = nullptr;
   std::byte* staging_ = nullptr;
   std::byte* rings_ = nullptr;

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -44,11 +45,13 @@ struct InitOptions {
   /// and not only authenticated when they connect. The same on every rank; docs/collectives/between-hosts.md
   /// has the cost. Within a host nothing is sent.
   bool encrypt_data_plane = false;
-  /// Of native, and of nccl's host_group(), on several hosts: whether a thread moves operations while no
-  /// thread waits, so that a rank that computes keeps nobody waiting and reductions go on behind a backward.
-  /// Without it a rank takes part only while it is in a call of its group: until then a first message from
-  /// another host, which has to connect the two, waits too, and a send of it is not done.
-  bool progress_thread = true;
+  /// Of native, and of nccl's host_group(): whether a thread moves operations while no thread waits, so that
+  /// a rank that computes keeps nobody waiting and reductions go on behind a backward. Empty: in groups of
+  /// several hosts; true: within a host, too, where it takes about half a percent of a core while operations
+  /// are launched (docs/collectives/native.md). Without it a rank takes part only while it waits for
+  /// something, in whichever group: until then a first message from another host, which has to connect the
+  /// two, waits too, and a send of it is not done.
+  std::optional<bool> progress_thread{};
   /// The job's key, 64 hexadecimal digits, the same on every rank. Empty: that of TROUPE_JOB_KEY or of the
   /// file TROUPE_JOB_KEY_FILE; without these one is made, which the same user's processes on this machine
   /// find (with file://, those that can read the file).

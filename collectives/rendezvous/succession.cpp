@@ -4,8 +4,9 @@
 // knows to be dead. If the next one is itself, it serves a new store at its standby address. Otherwise it
 // connects there. A refusal means that this rank is dead, too; an accepted connection means that this rank
 // serves the store now, or soon. A host that is cut off does not refuse: its ranks are tried until the
-// timeout. A living rank that the others take for dead joins nobody: its groups were aborted, and rebuild()
-// tells it.
+// timeout. A living rank that the others take for dead, for it was silent, joins and serves nothing: its
+// groups were aborted, and rebuild() tells it. It learns so from the store that answers still, or from the
+// next.
 
 #include <thread>
 
@@ -43,10 +44,11 @@ int World::wait_for_store(int number, Duration limit) const {
   const auto there = [&] { return store_over_ || (store_good_ && stores_ >= number); };
   const bool in_time = store_changed_.wait_for(lock, limit, there);
   if (in_time && !store_over_) return stores_;
-  throw_error(
-      {in_time ? ErrorCode::kUnavailable : ErrorCode::kTimeout, "the store of the job is gone",
-       "rank " + std::to_string(server_rank_) + ", which served it, left or died, and no rank serves another",
-       "initialise the process group anew"});
+  std::string why =
+      "rank " + std::to_string(server_rank_) + ", which served it, left or died, and no rank serves another";
+  if (taken_for_dead_) why = "the others took this rank for dead, for it was silent too long";
+  throw_error({in_time ? ErrorCode::kUnavailable : ErrorCode::kTimeout, "the store of the job is gone",
+               std::move(why), "initialise the process group anew"});
 }
 
 /// Where this rank would serve the store.
@@ -74,6 +76,7 @@ void World::watch() {
       store_good_ = false;
       server = server_rank_;
     }
+    if (!stopping_ && died && server != rank() && server_lives(server)) break;
     if (!stopping_) on_gone(server, {.died = died, .who = "which served the store"});
   } while (!stopping_ && succeed(died));
   const std::lock_guard lock(mutex_);
@@ -81,7 +84,20 @@ void World::watch() {
   store_changed_.notify_all();
 }
 
-/// Finds or serves the next store; false: there is none.
+/// Whether the store whose connection has ended is there: then this rank is the one that went.
+bool World::server_lives(int server) {
+  const auto client = StoreClient::connect({.at = server_at_,
+                                            .key = key_,
+                                            .rank = rank(),
+                                            .world_size = size(),
+                                            .server = server,
+                                            .timeout = kTry});
+  const std::lock_guard lock(mutex_);
+  taken_for_dead_ = static_cast<bool>(client);
+  return taken_for_dead_;
+}
+
+/// Finds or serves the next store; false: there is none for this rank.
 bool World::succeed(bool died) {
   {
     const std::lock_guard lock(mutex_);
@@ -96,13 +112,16 @@ bool World::succeed(bool died) {
       }
       if (join_successor(r, died)) return true;
     }
+  } catch (const Refused&) {
+    const std::lock_guard lock(mutex_);
+    taken_for_dead_ = true;
   } catch (const Error&) {
     // The store stays gone, and whoever asks for it is told.
   }
   return false;
 }
 
-/// False: that rank is gone.
+/// False: that rank is gone. Throws Refused where it takes this one for dead.
 bool World::join_successor(int r, bool died) {
   const MonotonicClock clock;
   const Instant until = clock.now() + options_.timeout;
@@ -116,7 +135,9 @@ bool World::join_successor(int r, bool died) {
     const Instant begun = clock.now();
     auto client = StoreClient::connect(options);
     if (client) {
-      if ((*client)->join(who_we_are()).status != StoreStatus::kOk) return false;
+      if ((*client)->join(who_we_are()).status != StoreStatus::kOk)
+        throw_error({ErrorCode::kRefused, "cannot join the next store", "it takes this rank for dead", ""});
+      server_at_ = options.at;
       adopt_store(*std::move(client), nullptr, r);
       return true;
     }

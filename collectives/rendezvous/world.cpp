@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "collectives/native/move_meanwhile.hpp"
 #include "collectives/rendezvous/connect/address.hpp"
 #include "collectives/rendezvous/origin.hpp"
 #include "runtime/core/fork_guard.hpp"
@@ -83,6 +84,7 @@ std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
     throw BadConfig(plan.purpose, "it was called by what an abort called, in the thread that hears of deaths",
                     "form groups in another thread");
   }
+  const MoveMeanwhile moves;  // a rank that is late may wait for what is in flight
   const MonotonicClock clock;
   const Instant until = clock.now() + options_.timeout;
   const auto left = [&] { return std::max(until - clock.now(), Duration::zero()); };

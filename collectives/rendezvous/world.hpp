@@ -89,6 +89,7 @@ class World : public std::enable_shared_from_this<World> {
   void watch();
   bool is_watcher() const { return std::this_thread::get_id() == watcher_.get_id(); }
   bool is_gone(int rank) const;
+  bool server_lives(int server);
   bool succeed(bool died);
   bool join_successor(int rank, bool died);
   void serve_as_successor(bool died);
@@ -110,6 +111,7 @@ class World : public std::enable_shared_from_this<World> {
   std::string host_;
   std::optional<MeetingFile> meeting_file_;
   std::optional<LocalKeyFile> key_file_;
+  Endpoint server_at_;  ///< of the store, as this rank came to it; the watcher's once that runs
   std::thread watcher_;
   std::atomic<bool> stopping_{false};
   mutable std::mutex mutex_;  ///< of what follows
@@ -118,7 +120,8 @@ class World : public std::enable_shared_from_this<World> {
   std::shared_ptr<StoreClient> client_;
   bool store_good_ = true;
   bool store_over_ = false;  ///< there will be no other
-  int stores_ = 0;           ///< so many successors served one
+  bool taken_for_dead_ = false;
+  int stores_ = 0;  ///< so many successors served one
   int server_rank_ = 0;
   std::optional<DataListener> standby_;           ///< where this rank would serve it
   std::vector<std::string> endpoints_;            ///< of everybody's standby_, by rank; empty: not known yet

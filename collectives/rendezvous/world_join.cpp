@@ -8,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "collectives/native/move_meanwhile.hpp"
 #include "collectives/rendezvous/connect/address.hpp"
 #include "collectives/rendezvous/world.hpp"
 #include "runtime/core/quiet_thread.hpp"
@@ -89,6 +90,7 @@ World::NameLease::~NameLease() {
 std::shared_ptr<World> World::join(std::string_view backend, const Rendezvous& place, InitOptions options,
                                    const Environment& environment) {
   check_options(backend, options);
+  const MoveMeanwhile moves;  // a rank that is late may wait for what is in flight
   // Its own thread cannot end it: an abort may end the last group.
   std::shared_ptr<World> world(new World(place, std::move(options), find_backend(backend)), [](World* w) {
     if (w->is_watcher()) {
@@ -223,6 +225,7 @@ bool World::try_to_enter(const Endpoint& at, const JobKey& key, bool key_may_cha
     // Within a host there is no address at this end: the server's is one of this host.
     address_ = own_address((*client)->fd()).value();
     if (address_.empty()) address_ = at.host;
+    server_at_ = at;
     enter(*std::move(client));
     return true;
   } catch (const Unavailable& e) {  // rank 0 went, or this is the store of a job before

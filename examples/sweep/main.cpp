@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <deque>
 #include <random>
+#include <stdexcept>
 
 #include "examples/sweep/digits.hpp"
 
@@ -32,7 +33,11 @@ struct Trial {
     if (run) return run->resume(options(epochs));
     run = train::start(session, job, options(epochs));
   }
-  void hold() { accuracies.push_back(run->pause_at_end().metrics.at("test/accuracy")); }
+  void hold() {
+    const auto snapshot = run->pause_at_end();
+    if (run->signal() != 0) throw std::runtime_error("interrupted");
+    accuracies.push_back(snapshot.metrics.at("test/accuracy"));
+  }
 };
 
 /// Brings each trial to so many epochs and holds it there, as many at a time as the node has CPUs for.

@@ -106,9 +106,14 @@ void Leases::process_down(ProcessAddress process) {
   if (at != leases_.end() && at->second.known && at->second.process == process) leases_.erase(at);
 }
 
-void Leases::node_down(NodeId node) {
+void Leases::node_lost(NodeId node) {
   const std::lock_guard lock(mutex_);
   if (const auto at = leases_.find(node); at != leases_.end() && at->second.known) leases_.erase(at);
+}
+
+void Leases::node_down(NodeId node) {
+  node_lost(node);
+  const std::lock_guard lock(mutex_);
   std::erase(homes_, node);
 }
 

@@ -14,7 +14,8 @@
 
 namespace troupe {
 
-/// Thread-safe. A node is asked for its process once; until the answer is here, what needs it waits in order.
+/// Thread-safe. A node is asked for its process once, and again after the link to it broke; until the answer
+/// is here, what needs it waits in order.
 class Leases {
  public:
   /// `config` must outlive it, and have its job before the first use.
@@ -25,6 +26,8 @@ class Leases {
   /// one holds no actors). At once when it is known.
   void with_process(NodeId on, OnProcess then);
   void process_down(ProcessAddress process);
+  /// The link to it broke: its process may have died without a word to us, so the node is asked again.
+  void node_lost(NodeId node);
   void node_down(NodeId node);
 
  private:

@@ -3,8 +3,6 @@
 namespace troupe {
 namespace {
 
-constexpr std::size_t kRequestsUnderWay = 256;
-
 ErrorInfo node_gone(const std::string& why) {
   return {ErrorCode::kUnavailable, "this host's node cannot be asked", why,
           "its driver gets another node: spawn actors there again"};
@@ -43,12 +41,18 @@ void NodeLink::stop() {
 }
 
 void NodeLink::tell(const wire::Control& message) {
-  wire::FrameHeader header;
-  header.from = self_;
-  auto body = wire::encode_control(message, header);
+  queue_unsent({message});
+  flush_unsent();
+}
+
+void NodeLink::queue_unsent(const RequestQueue::Messages& messages) {
   const std::lock_guard lock(unsent_mutex_);
-  if (unsent_.empty() && send(header, body) != Sent::kFull) return;
-  unsent_.push_back({header, std::move(body)});
+  for (const auto& message : messages) {
+    wire::FrameHeader header;
+    header.from = self_;
+    auto body = wire::encode_control(message, header);
+    unsent_.push_back({header, std::move(body)});
+  }
 }
 
 void NodeLink::flush_unsent() {
@@ -62,21 +66,20 @@ NodeLink::Request NodeLink::ask(const MakeRequest& make, Waiter* waiter) {
   Request request{next_.fetch_add(1), std::make_shared<CallState>(waiter)};
   auto message = make(request.number);
   std::string why;
-  bool now = false;
   {
     const std::lock_guard lock(mutex_);
     why = lost_;
     if (why.empty()) {
-      asked_.emplace(request.number, Asked{request.state});
-      now = waiting_.empty() && under_way_ < kRequestsUnderWay;
-      if (now) ++under_way_;
-      if (!now) waiting_.emplace_back(request.number, std::move(message));
+      asked_.emplace(request.number, request.state);
+      RequestQueue::Messages now;
+      requests_.ask(request.number, std::move(message), now);
+      queue_unsent(now);
     }
   }
   if (!why.empty()) {
     request.state->resolve(node_gone(why));
-  } else if (now) {
-    tell(message);
+  } else {
+    flush_unsent();
   }
   return request;
 }
@@ -88,9 +91,27 @@ std::vector<UniqueFd> NodeLink::take_fds(std::uint64_t request) {
 }
 
 void NodeLink::waits(std::uint64_t request, std::string why) {
-  const std::lock_guard lock(mutex_);
-  if (const auto at = asked_.find(request); at != asked_.end())
-    at->second.state->set_waits_for(std::move(why));
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = asked_.find(request);
+    if (at == asked_.end()) return;
+    at->second->set_waits_for(std::move(why));
+    RequestQueue::Messages now;
+    requests_.waits(request, now);
+    queue_unsent(now);
+  }
+  flush_unsent();
+}
+
+void NodeLink::cancel(std::uint64_t request) {
+  {
+    const std::lock_guard lock(mutex_);
+    asked_.erase(request);
+    RequestQueue::Messages now;
+    requests_.cancel(request, now);
+    queue_unsent(now);
+  }
+  flush_unsent();
 }
 
 bool NodeLink::on_answer(Message message) {
@@ -100,36 +121,32 @@ bool NodeLink::on_answer(Message message) {
     return false;
   }
   std::shared_ptr<CallState> state;
-  std::vector<std::pair<std::uint64_t, wire::Control>> next;
   {
     const std::lock_guard lock(mutex_);
     const auto at = asked_.find(decoded->request);
-    if (at == asked_.end()) return true;
-    state = std::move(at->second.state);
+    if (at == asked_.end()) return true;  // it was cancelled, and the node will hear of it
+    state = std::move(at->second);
     asked_.erase(at);
     if (!message.fds.empty()) answered_fds_.emplace(decoded->request, std::move(message.fds));
-    --under_way_;
-    while (!waiting_.empty() && under_way_ < kRequestsUnderWay) {
-      ++under_way_;
-      next.push_back(std::move(waiting_.front()));
-      waiting_.pop_front();
-    }
+    RequestQueue::Messages now;
+    requests_.answered(decoded->request, now);
+    queue_unsent(now);
   }
-  for (const auto& [number, request] : next) tell(request);
+  flush_unsent();
   state->resolve(decoded->ok ? Outcome(std::move(decoded->value)) : Outcome(std::move(decoded->error)));
   return true;
 }
 
 void NodeLink::lost(const std::string& why) {
-  std::unordered_map<std::uint64_t, Asked> asked;
+  std::unordered_map<std::uint64_t, std::shared_ptr<CallState>> asked;
   {
     const std::lock_guard lock(mutex_);
     if (!lost_.empty()) return;
     lost_ = why.empty() ? "it closed the link" : why;
     asked.swap(asked_);
-    waiting_.clear();
+    requests_.clear();
   }
-  for (const auto& [number, one] : asked) one.state->resolve(node_gone(lost_));
+  for (const auto& [number, state] : asked) state->resolve(node_gone(lost_));
   handlers_.on_lost(lost_);
 }
 

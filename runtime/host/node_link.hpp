@@ -13,6 +13,7 @@
 
 #include "runtime/host/call_state.hpp"
 #include "runtime/host/node_channel.hpp"
+#include "runtime/host/request_queue.hpp"
 #include "runtime/wire/messages.hpp"
 
 namespace troupe {
@@ -48,31 +49,31 @@ class NodeLink {
     std::uint64_t number = 0;
     std::shared_ptr<CallState> state;  ///< resolved with the encoded answer
   };
-  /// Asks the node. At most 256 requests are under way; further ones wait here for their turn. `waiter` is
-  /// what receives while somebody waits for the answer; null: nothing.
+  /// Asks the node, in turn (RequestQueue). `waiter` is what receives while somebody waits for the answer;
+  /// null: nothing.
   Request ask(const MakeRequest& make, Waiter* waiter);
-  /// Why a request has no answer yet, as the node tells.
+  /// Why a spawn has no answer yet, as the node tells.
   void waits(std::uint64_t request, std::string why);
+  /// Nobody wants what that spawn asked for.
+  void cancel(std::uint64_t request);
   /// The descriptors that came with an answer; once.
   std::vector<UniqueFd> take_fds(std::uint64_t request);
 
  private:
-  struct Asked {
-    std::shared_ptr<CallState> state;
-  };
   /// False: it does not decode.
   bool on_answer(Message message);
   void lost(const std::string& why);
+  /// REQUIRES: mutex_ is held where the order of messages matters. flush_unsent() sends them.
+  void queue_unsent(const RequestQueue::Messages& messages);
   void flush_unsent();
 
   const ProcessAddress self_;
   const std::unique_ptr<NodeChannel> channel_;
   Handlers handlers_;
   std::mutex mutex_;  ///< guards what follows, to the next blank line
-  std::unordered_map<std::uint64_t, Asked> asked_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<CallState>> asked_;
   std::unordered_map<std::uint64_t, std::vector<UniqueFd>> answered_fds_;
-  std::deque<std::pair<std::uint64_t, wire::Control>> waiting_;  ///< requests whose turn has not come
-  std::size_t under_way_ = 0;
+  RequestQueue requests_;
   std::string lost_;  ///< why, once the node is gone
 
   struct Unsent {

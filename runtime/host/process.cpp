@@ -313,6 +313,7 @@ void Process::on_control(Message message) {
     fail_calls([at = node->node](ProcessAddress p) { return p.node == at; }, actor_died(node->reason));
   } else if (auto* lost = std::get_if<wire::NodeLost>(&control)) {
     routes_->node_lost(lost->node);
+    leases_->node_lost(lost->node);
     fail_calls([at = lost->node](ProcessAddress p) { return p.node == at; }, link_broke(lost->reason));
   } else if (auto* waits = std::get_if<wire::SpawnWaits>(&control)) {
     node_->waits(waits->request, std::move(waits->why));
@@ -381,7 +382,7 @@ std::shared_ptr<CallState> Process::spawn_through_head(ActorSpawn spawn) {
         return wire::SpawnAsk{request, std::move(spec)};
       },
       rings_.get());
-  asked.state->set_on_cancel([this, request = asked.number] { node_->tell(wire::SpawnCancel{request}); });
+  asked.state->set_on_cancel([this, request = asked.number] { node_->cancel(request); });
   return asked.state;
 }
 

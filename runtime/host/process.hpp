@@ -27,6 +27,7 @@ class Process final : public ProcessGate, public ActorHome {
   struct Handlers {
     /// What the process does when its node is gone: a worker ends, a driver fails its calls.
     std::function<void()> on_node_lost;
+    /// Runs in the thread that receives, and must not wait.
     std::function<void(const wire::Output&)> on_output;
   };
 
@@ -47,6 +48,9 @@ class Process final : public ProcessGate, public ActorHome {
   void end_cluster(Duration timeout);
   /// The same without waiting.
   void begin_end();
+  /// A driver's: the output of its workers has no room here (or has again), so they are held back. Does not
+  /// wait.
+  void hold_output(bool on) { node_->tell(wire::HoldOutput{address(), on}); }
   /// Blocks until the node tells this process to leave, or is gone: a worker's main loop.
   void run_until_told_to_leave();
   bool is_told_to_leave() const { return left_ != 0; }

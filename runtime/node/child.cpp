@@ -38,7 +38,7 @@ Result<Pipe> make_pipe() {
 /// What the child does between fork and exec: only calls that are safe there. Never returns.
 [[noreturn]] void become(const ChildOptions& options, int link, int output, int errors, pid_t parent,
                          char** argv, char** env, const char* oom) {
-  ::prctl(PR_SET_PDEATHSIG, options.role == "worker" ? SIGKILL : SIGTERM);
+  ::prctl(PR_SET_PDEATHSIG, options.role == "worker" || options.role == "spawned" ? SIGKILL : SIGTERM);
   if (::getppid() != parent) ::_exit(127);  // it died before we asked to be told
   const int program = options.program_fd >= 0 ? ::fcntl(options.program_fd, F_DUPFD_CLOEXEC, 10) : -1;
   if (output >= 0) ::dup2(output, STDOUT_FILENO);

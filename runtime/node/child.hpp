@@ -26,7 +26,7 @@ struct Child {
 };
 
 struct ChildOptions {
-  std::string role;     ///< "head", "node", "worker"
+  std::string role;     ///< "head", "node", "worker", "spawned"
   int program_fd = -1;  ///< executable to run; -1: our own
   bool capture_output = false;
   int oom_score_adj = 0;  ///< offered to the kernel when memory runs out: higher goes first

@@ -29,8 +29,9 @@ struct Times {
   Duration tick = std::chrono::seconds(1);
   Duration join =
       std::chrono::seconds(10);  ///< until the first answer of the head: a node without one does not come up
-  Duration head_away = std::chrono::seconds(5);  ///< until it is told that the head does not answer
-  Duration silence = std::chrono::seconds(6);    ///< of a process that has said hello: it is killed
+  Duration head_away = std::chrono::seconds(5);     ///< until it is told that the head does not answer
+  Duration head_silence = std::chrono::seconds(6);  ///< no answer over a link that is up: it is made anew
+  Duration silence = std::chrono::seconds(6);       ///< of a process that has said hello: it is killed
   /// Until its hello: it loads its libraries, LibTorch among them, on a machine that may be busy.
   Duration start = std::chrono::seconds(60);
   Duration connect = std::chrono::seconds(10);  ///< frames wait this long for a connection to a peer

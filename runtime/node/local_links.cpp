@@ -24,12 +24,8 @@ ErrorInfo gone() {
 
 }  // namespace
 
-LocalLinks::LocalLinks(EventLoop& loop, const Clock& clock, std::size_t stuck_bytes, Hooks hooks)
-    : loop_(loop),
-      clock_(clock),
-      stuck_bytes_(stuck_bytes),
-      hooks_(std::move(hooks)),
-      deaths_([this](ProcessId process) {
+LocalLinks::LocalLinks(EventLoop& loop, std::size_t stuck_bytes, Hooks hooks)
+    : loop_(loop), stuck_bytes_(stuck_bytes), hooks_(std::move(hooks)), deaths_([this](ProcessId process) {
         loop_.post([this, process] {
           const Local* local = find(process);
           if (local == nullptr || local->child.pid < 0) return;
@@ -223,10 +219,10 @@ void LocalLinks::read_output(ProcessId process, bool error) {
   }
 }
 
-void LocalLinks::hold_output(ProcessId process, bool error, std::string text) {
+void LocalLinks::hold_output(ProcessId process, bool error, const std::string& text) {
   Local* local = find(process);
   if (local == nullptr) return;
-  local->stream(error).hold.keep(std::move(text), clock_.now());
+  local->stream(error).hold.keep(text);
   unwatch_output(*local, error);
 }
 
@@ -245,11 +241,9 @@ void LocalLinks::retry_output() {
   for (const auto& [process, error] : held) {
     Local* local = find(process);
     if (local == nullptr) continue;
-    OutputHold& hold = local->stream(error).hold;
-    hold.tick(clock_.now());
     watch_output(process, *local, error);
-    std::string text = hold.take();
-    if (!text.empty()) hooks_.tell(WorkerWrote{process, error, std::move(text)});  // may be held again
+    // May be held again.
+    hooks_.tell(WorkerWrote{process, error, local->stream(error).hold.take()});
   }
 }
 

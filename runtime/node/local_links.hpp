@@ -23,7 +23,7 @@ class LocalLinks {
     std::function<void(ProcessId, Message)> frame;  ///< one arrived
     std::function<void(const wire::FrameHeader&, const ErrorInfo&)> refuse;
   };
-  LocalLinks(EventLoop& loop, const Clock& clock, std::size_t stuck_bytes, Hooks hooks);
+  LocalLinks(EventLoop& loop, std::size_t stuck_bytes, Hooks hooks);
   LocalLinks(const LocalLinks&) = delete;
   LocalLinks& operator=(const LocalLinks&) = delete;
 
@@ -50,7 +50,7 @@ class LocalLinks {
   void forget(ProcessId process);
 
   /// Lines of a worker that found no room: its pipe is not read until they are gone.
-  void hold_output(ProcessId process, bool error, std::string text);
+  void hold_output(ProcessId process, bool error, const std::string& text);
   bool holds_output(ProcessId process, bool error) const;
   /// Tries again; on a tick, and when a link has room again.
   void retry_output();
@@ -90,7 +90,6 @@ class LocalLinks {
   void child_ended(ProcessId process);
 
   EventLoop& loop_;
-  const Clock& clock_;
   const std::size_t stuck_bytes_;
   const Hooks hooks_;
   std::map<ProcessId, Local> all_;

@@ -49,7 +49,7 @@ Result<void> Node::start(OnMember on_member) {
   const auto refuse_frame = [this](const wire::FrameHeader& header, const ErrorInfo& error) {
     refuse(header, error);
   };
-  locals_ = std::make_unique<LocalLinks>(loop_, clock_, stuck_bytes,
+  locals_ = std::make_unique<LocalLinks>(loop_, stuck_bytes,
                                          LocalLinks::Hooks{tell_machine,
                                                            [this](ProcessId process, Message message) {
                                                              on_local_frame(process, std::move(message));
@@ -58,7 +58,7 @@ Result<void> Node::start(OnMember on_member) {
   peers_ = std::make_unique<PeerLinks>(
       loop_, transport_, options_.keys, stuck_bytes,
       PeerLinks::Hooks{tell_machine, refuse_frame, [this] { locals_->retry_output(); }});
-  if (auto connected = connect_head(); !connected) return connected;
+  if (auto connected = connect_head(transport_); !connected) return connected;
   loop_.watch(options_.parent.fd(), [this](bool, bool, bool) { parent_readable(); });
   loop_.every(machine_->self().times.tick, [this] {
     tell(Tick{});
@@ -92,7 +92,7 @@ Result<void> Node::listen() {
   return {};
 }
 
-Result<void> Node::connect_head() {
+Result<void> Node::connect_head(Transport& over) {
   const auto endpoint = parse_endpoint(options_.config.head);
   if (!endpoint) return endpoint.error();
   ClientHandlers handlers;
@@ -113,7 +113,7 @@ Result<void> Node::connect_head() {
   handlers.on_room = [this] { loop_.post([this] { flush_head(); }); };
   // Not waited for: meanwhile this node hears that its launcher is gone.
   ConnectOptions connect{*endpoint, options_.head_key, options_.keys, Duration::zero()};
-  auto client = transport_.connect(std::move(connect), std::move(handlers));
+  auto client = over.connect(std::move(connect), std::move(handlers));
   if (!client) return client.error();
   head_ = *std::move(client);
   return {};
@@ -160,6 +160,14 @@ void Node::carry_out(Actions actions) {
   for (auto& action : actions) std::visit([this](auto& a) { act(a); }, action);
 }
 
+void Node::act(ConnectHeadAnew& /*a*/) {
+  was_cut_off_ = true;
+  head_.reset();
+  for (auto& event : std::exchange(unsaid_, {})) tell(HeadUnsaid{std::move(event)});
+  if (options_.make_transport) fresh_.push_back(options_.make_transport());
+  const auto connected = connect_head(fresh_.empty() ? transport_ : *fresh_.back());
+  if (!connected) log(LogLevel::kError, "cannot connect to the head: " + connected.error().message());
+}
 void Node::act(TellMember& a) {
   if (on_member_) std::exchange(on_member_, nullptr)(std::move(a.joined));
 }
@@ -247,7 +255,7 @@ void Node::on_local_frame(ProcessId process, Message message) {
 }
 
 void Node::act(RelayOutput& a) {
-  const auto hold = [&] { locals_->hold_output(a.process, a.output.error, std::move(a.output.text)); };
+  const auto hold = [&] { locals_->hold_output(a.process, a.output.error, a.output.text); };
   if (locals_->holds_output(a.process, a.output.error)) return hold();
   wire::FrameHeader header;
   header.from.node = id_;

@@ -28,6 +28,8 @@ class Node {
     PublicKey head_key;
     SocketLink parent;                ///< to whoever started this node; may carry a driver
     std::vector<std::string> gpus{};  ///< that it offers, as CUDA_VISIBLE_DEVICES names them
+    /// For a new link to the head when the one there is goes dead; none: over the transport that it has.
+    std::function<std::unique_ptr<Transport>()> make_transport{};
   };
   /// Told once: nothing when the head counts this node as a member, else why it will not.
   using OnMember = std::function<void(Result<void>)>;
@@ -46,6 +48,8 @@ class Node {
   /// Ends the workers, forwards what they wrote last, and stops the loop.
   void leave(const std::string& reason);
   const std::string& address() const { return address_; }
+  /// Whether a link went dead without an end: what it stood on may be stuck, and never end.
+  bool was_cut_off() const { return was_cut_off_; }
 
  private:
   /// Tells the machine, and carries out what it asks for. An event from within waits for its turn.
@@ -53,7 +57,7 @@ class Node {
   void carry_out(node::Actions actions);
 
   Result<void> listen();
-  Result<void> connect_head();
+  Result<void> connect_head(Transport& over);
   void parent_readable();
   void on_head_frame(const wire::Bytes& frame);
   void on_peer_frame(const PeerName& name, const wire::Bytes& frame);
@@ -79,6 +83,8 @@ class Node {
   void act(node::DrainOutput& a) { locals_->drain(a.process); }
   void act(node::ForgetProcess& a) { locals_->forget(a.process); }
   void act(node::RelayOutput& a);
+  void act(node::HoldOutput& a) { locals_->hold_output(a.process, a.error, a.text); }
+  void act(node::RetryOutput&) { locals_->retry_output(); }
   void act(node::MakeRing& a);
   void act(node::MakeRegion& a);
   void act(node::DropRegion& a) { regions_.drop(a.region); }
@@ -93,6 +99,7 @@ class Node {
   void act(node::GivePart& a);
   void act(node::TakePart& a) { tell(packages_.take(a.part)); }
   void act(node::ForgetPackage& a) { packages_.forget(a.hash); }
+  void act(node::ConnectHeadAnew& a);
   void act(node::TellMember& a);
   void act(node::EndLoop& a);
   void act(node::Log& a);
@@ -115,6 +122,8 @@ class Node {
   /// Said to the head, for which its link had no room.
   std::deque<cluster::ClusterEvent> unsaid_;
   std::unique_ptr<node::PeerLinks> peers_;
+  bool was_cut_off_ = false;
+  std::vector<std::unique_ptr<Transport>> fresh_;  ///< of links to the head that were made anew
   std::unique_ptr<LinkServer> server_;
   std::unique_ptr<LinkClient> head_;
 };

@@ -208,6 +208,14 @@ struct RelayOutput {
   ProcessAddress to;
   wire::Output output;
 };
+/// Keep the lines, and do not read that pipe of the worker: its driver takes none now.
+struct HoldOutput {
+  ProcessId process;
+  bool error = false;
+  std::string text;
+};
+/// Tell again, by WorkerWrote, of the lines that were kept.
+struct RetryOutput {};
 /// Makes a ring's memory and sends each end its offer with it; `offer_to_second` first. Answered by RingMade.
 struct MakeRing {
   ProcessId first;
@@ -275,6 +283,9 @@ struct TakePart {
 struct ForgetPackage {
   std::string hash;
 };
+/// Drop the link to the head, and connect again on sockets and threads of their own: the present ones may be
+/// stuck.
+struct ConnectHeadAnew {};
 /// Once: this node is a member, or never will be.
 struct TellMember {
   Result<void> joined;
@@ -288,9 +299,9 @@ struct Log {
 
 using NodeAction =
     std::variant<SendLocal, SendPeer, TellHead, StartWorker, AdoptDriver, Welcome, KillProcess, DrainOutput,
-                 ForgetProcess, RelayOutput, MakeRing, MakeRegion, DropRegion, AbortRegions, AllowPeer,
-                 RevokePeer, ConnectPeer, DisconnectPeer, TellIncoming, ReleaseHeld, RefuseHeld, GivePart,
-                 TakePart, ForgetPackage, TellMember, EndLoop, Log>;
+                 ForgetProcess, RelayOutput, HoldOutput, RetryOutput, MakeRing, MakeRegion, DropRegion,
+                 AbortRegions, AllowPeer, RevokePeer, ConnectPeer, DisconnectPeer, TellIncoming, ReleaseHeld,
+                 RefuseHeld, GivePart, TakePart, ForgetPackage, TellMember, EndLoop, Log, ConnectHeadAnew>;
 using Actions = std::vector<NodeAction>;
 
 }  // namespace troupe::node

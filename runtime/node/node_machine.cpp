@@ -48,6 +48,7 @@ void NodeMachine::handle(const HeadConnected& /*e*/) {
   head_answered_ = true;
   if (std::exchange(away_told_, false)) out_.push_back(Log{LogLevel::kWarning, "the head answers again"});
   head_away_ = Duration{0};
+  head_answers_ = false;
   refusals_ = 0;
   if (!left_) join();
 }
@@ -71,6 +72,7 @@ void NodeMachine::handle(const HeadUnreachable& e) {
   unreachable_ = e.why;
 }
 void NodeMachine::handle(const HeadSaid& e) {
+  head_silent_ = Duration{0};
   std::visit([this](const auto& action) { said(action); }, e.action);
 }
 void NodeMachine::said(const cluster::StartActor& e) {
@@ -298,7 +300,34 @@ void NodeMachine::asked(LocalProcess& from, const wire::Leave& ask) {
 void NodeMachine::handle(const WorkerWrote& e) {
   const LocalProcess* process = locals_.find(e.process);
   if (process == nullptr || !process->driver.process) return;
-  out_.push_back(RelayOutput{e.process, process->driver, {process->label, e.error, e.text}});
+  // The last words of one that ends are few, and cannot wait.
+  if (held_drivers_.contains(process->driver) && process->lives()) {
+    out_.push_back(HoldOutput{e.process, e.error, e.text});
+  } else {
+    out_.push_back(RelayOutput{e.process, process->driver, {process->label, e.error, e.text}});
+  }
+}
+
+void NodeMachine::asked(LocalProcess& from, const wire::HoldOutput& ask) {
+  if (!from.is_driver) return handle(LocalBroke{from.id, "it is no driver, and gets no output"});
+  const wire::HoldOutput hold{{self_.info.id, from.id}, ask.on};
+  hold_output(hold);
+  peers_.tell_linked(hold, now_, out_);
+}
+
+void NodeMachine::hold_output(const wire::HoldOutput& hold) {
+  if (hold.on) {
+    if (held_drivers_.size() < self_.limits.says) held_drivers_.insert(hold.driver);
+  } else if (held_drivers_.erase(hold.driver) != 0) {
+    out_.push_back(RetryOutput{});
+  }
+}
+
+/// What its drivers say next may not have come. One that still takes nothing answers the next lines with
+/// that.
+void NodeMachine::let_output_go(NodeId of) {
+  if (std::erase_if(held_drivers_, [of](const ProcessAddress& driver) { return driver.node == of; }) != 0)
+    out_.push_back(RetryOutput{});
 }
 
 // Deaths.
@@ -307,6 +336,7 @@ void NodeMachine::begin_end(LocalProcess& process, const std::string& how) {
   if (!locals_.begin_end(process, how)) return;
   // First of all the members of its groups leave their collectives; the rest can wait a microsecond.
   regions_.process_died(process.id, process.end_reason, out_);
+  if (held_drivers_.contains(process.driver)) out_.push_back(RetryOutput{});
   out_.push_back(DrainOutput{process.id});
 }
 
@@ -368,6 +398,7 @@ void NodeMachine::kill_workers_of(ProcessAddress driver, const std::string& reas
 void NodeMachine::peer_refused(NodeId node, const Peers::Refused& error) {
   if (!error) return;
   leases_.peer_lost(node, *error, out_);
+  let_output_go(node);
   if (error->code == ErrorCode::kActorDied) {
     for (const auto& done : packages_.peer_died(node, error->why, out_)) package_done(done);
   }
@@ -418,8 +449,14 @@ void NodeMachine::handle(const PeerSaid& e) {
   } else if (const auto* answer = std::get_if<wire::Answer>(&e.message)) {
     leases_.answered(from, *answer, out_);
   } else if (const auto* output = std::get_if<wire::Output>(&e.message)) {
-    if (locals_.living(e.header.to.process) != nullptr)
-      out_.push_back(SendLocal{e.header.to.process, *output, {}});
+    if (locals_.living(e.header.to.process) == nullptr) return;
+    out_.push_back(SendLocal{e.header.to.process, *output, {}});
+    const ProcessAddress driver{self_.info.id, e.header.to.process};
+    ErrorInfo ignored;  // it hears of a link that broke, and asks again by sending
+    if (held_drivers_.contains(driver))
+      peers_.send({from, {}}, wire::HoldOutput{driver, true}, now_, ignored, out_);
+  } else if (const auto* hold = std::get_if<wire::HoldOutput>(&e.message)) {
+    if (hold->driver.node == from) hold_output(*hold);
   }
 }
 
@@ -436,6 +473,7 @@ void NodeMachine::handle(const Tick& /*e*/) {
   last_tick_ = now_;
   if (!head_answered_ && !member_told_) wait_for_head(gap - slip);
   if (head_answered_ && !head_.up() && !left_) miss_head(gap - slip);
+  if (head_answers_ && head_.up() && !left_) watch_head(gap - slip);
   if (!left_) head_.tell(cluster::Heartbeat{self_.info.id}, out_);
   locals_.tick(now_, slip, out_);
   for (const auto& refused : peers_.tick(now_, slip, out_)) peer_refused(refused.node, refused.error);
@@ -445,6 +483,19 @@ void NodeMachine::handle(const Tick& /*e*/) {
       if (!process.is_driver) locals_.kill(process, process.leave_reason, out_);
     }
   }
+}
+
+/// The head is stopped, or this node is cut off from a head that lives and counts it as dead. A new link
+/// tells which: it leads nowhere, or the head takes this node back, or refuses it, upon which it ends.
+void NodeMachine::watch_head(Duration passed) {
+  head_silent_ += passed;
+  if (head_silent_ < self_.times.head_silence) return;
+  head_answers_ = false;
+  head_.lost();
+  out_.push_back(Log{LogLevel::kWarning,
+                     "the head answers no heartbeat any more, though the link to it is up: this "
+                     "node connects to it anew"});
+  out_.push_back(ConnectHeadAnew{});
 }
 
 /// A head that is started again is back within a second or two. For a cluster that was ended nobody was told

@@ -53,6 +53,7 @@ class NodeMachine {
   void said(const cluster::ConfirmActor& e);
   void said(const cluster::SpawnAnswered& e);
   void said(const cluster::SpawnWaits& e);
+  void said(const cluster::HeartbeatAnswered& /*e*/) { head_answers_ = true; }
   void said(const cluster::NameAnswered& e);
   void said(const cluster::JobAnswered& e);
   void said(const cluster::NodeAccepted& e);
@@ -95,6 +96,7 @@ class NodeMachine {
   void asked(LocalProcess& from, const wire::ConfirmActor& ask);
   void asked(LocalProcess& from, const wire::ActorNotUp& ask);
   void asked(LocalProcess& from, const wire::ActorEnded& ask);
+  void asked(LocalProcess& from, const wire::HoldOutput& ask);
   void asked(LocalProcess& from, const wire::Leave& ask);
   void asked(LocalProcess& /*from*/, const wire::Pulse& /*heard is enough*/) {}
   template <class Other>
@@ -114,6 +116,7 @@ class NodeMachine {
   void handle(const Tick& e);
 
   void join();
+  void watch_head(Duration passed);
   void miss_head(Duration passed);
   void wait_for_head(Duration passed);
   void ask_head(LocalProcess& from, std::uint64_t request, cluster::ClusterEvent event, std::size_t bytes);
@@ -121,6 +124,8 @@ class NodeMachine {
   void begin_end(LocalProcess& process, const std::string& how);
   void kill_workers_of(ProcessAddress driver, const std::string& reason);
   void package_done(const PackageFetches::Done& done);
+  void hold_output(const wire::HoldOutput& hold);
+  void let_output_go(NodeId of);
   void peer_refused(NodeId node, const Peers::Refused& error);
   void leave(const std::string& reason);
   void finish_leaving();
@@ -134,14 +139,17 @@ class NodeMachine {
   Leases leases_;
   RegionNames regions_;
   Router router_;
+  std::set<ProcessAddress> held_drivers_;  ///< that take no output now. Invariant: bounded by Limits::says.
   std::set<std::pair<ProcessId, ProcessId>> rings_;  ///< Invariant: first < second, both live.
 
   bool head_answered_ = false;  ///< at least once
   std::string unreachable_;     ///< why it has not, or does not again
   Duration head_away_{};        ///< since it was lost
   bool away_told_ = false;
-  Duration joining_{};  ///< how long this node has asked for it
-  int refusals_ = 0;    ///< handshakes that the head refused, one after the other
+  bool head_answers_ = false;  ///< heartbeats, over the present link
+  Duration head_silent_{};     ///< since its last word over the present link
+  Duration joining_{};         ///< how long this node has asked for it
+  int refusals_ = 0;           ///< handshakes that the head refused, one after the other
   bool member_told_ = false;
   bool leaving_ = false;
   bool left_ = false;

@@ -1,6 +1,5 @@
 #include "runtime/node/output_lines.hpp"
 
-#include <algorithm>
 #include <utility>
 
 namespace troupe::node {
@@ -8,7 +7,6 @@ namespace {
 
 constexpr std::size_t kLongestLine = 64 * 1024;
 constexpr std::size_t kRemembered = 300;
-constexpr Duration kKeptFor = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -38,26 +36,6 @@ void OutputLines::remember(std::string_view lines) {
   lines = lines.substr(0, last + 1);
   const auto before = lines.rfind('\n');
   last_line_ = lines.substr(before == std::string_view::npos ? 0 : before + 1).substr(0, kRemembered);
-}
-
-void OutputHold::keep(std::string text, Instant now) {
-  if (kept_.empty()) since_ = now;
-  kept_ += text;
-}
-
-std::string OutputHold::take() {
-  std::string text = std::exchange(kept_, {});
-  if (dropped_lines_ != 0 && !text.empty()) {
-    text.insert(0, "[" + std::to_string(std::exchange(dropped_lines_, 0)) +
-                       " lines were dropped: the driver did not read]\n");
-  }
-  return text;
-}
-
-void OutputHold::tick(Instant now) {
-  if (kept_.empty() || now - since_ < kKeptFor) return;
-  dropped_lines_ += static_cast<std::size_t>(std::count(kept_.begin(), kept_.end(), '\n'));
-  kept_.clear();
 }
 
 }  // namespace troupe::node

@@ -1,11 +1,9 @@
 /// The output of a worker on its way to its driver: whole lines, and no more of them than the driver takes.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
-
-#include "runtime/core/clock.hpp"
+#include <utility>
 
 namespace troupe::node {
 
@@ -30,20 +28,16 @@ class OutputLines {
 };
 
 /// Lines that found no room on the way to the driver. While there are any, the worker's pipe is not read, so
-/// the worker is held back. A driver that takes nothing for a long time loses them, and is told how many.
+/// the worker is held back, for as long as it takes.
 class OutputHold {
  public:
   bool is_empty() const { return kept_.empty(); }
-  void keep(std::string text, Instant now);
-  /// What to send next, with a line about what was dropped; `keep` it again if there is no room.
-  std::string take();
-  /// Drops what has waited for 10 s.
-  void tick(Instant now);
+  void keep(const std::string& text) { kept_ += text; }
+  /// What to send next; `keep` it again if there is no room.
+  std::string take() { return std::exchange(kept_, {}); }
 
  private:
   std::string kept_;
-  Instant since_{};
-  std::size_t dropped_lines_ = 0;
 };
 
 }  // namespace troupe::node

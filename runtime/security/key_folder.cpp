@@ -167,6 +167,8 @@ Result<CurveKeyPair> KeyFolder::load_or_generate(const std::string& role) const 
 
 Result<void> KeyFolder::save_public(const std::string& role, const PublicKey& key) const {
   if (auto named = check_role(role); !named) return named;
+  const auto known = load_public(role);
+  if (known && *known && **known == key) return {};
   const auto written = write(role + ".pub", encode_key(key.bytes), true);
   if (!written) return written.error();
   return {};

@@ -231,7 +231,7 @@ struct ConfirmActor {
   ActorId actor{};
   std::uint64_t question = 0;
 };
-/// It waits for resources, and why; said once, when it begins to wait.
+/// It waits for resources; why, if it asks for GPUs. Said once, when it begins to wait.
 struct SpawnWaits {
   Requester to;
   std::string reason;
@@ -307,9 +307,14 @@ struct RequestRegistration {
   std::string reason;
 };
 
+/// To `node`: its heartbeat was heard. Said at once, whatever else waits: a node that hears none is cut off.
+struct HeartbeatAnswered {
+  NodeId node{};
+};
+
 using ClusterAction =
     std::variant<Persist, Erase, StartActor, KillActor, ConfirmActor, SpawnAnswered, NameAnswered,
                  JobAnswered, NodeAccepted, LeaseAnswered, ExpectPeer, PeerAnswered, NodesAnswered, NodeDead,
-                 EndJob, RefuseNode, RequestRegistration, SpawnWaits>;
+                 EndJob, RefuseNode, RequestRegistration, SpawnWaits, HeartbeatAnswered>;
 
 }  // namespace troupe::cluster

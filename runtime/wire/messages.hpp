@@ -179,6 +179,12 @@ struct Output {
   bool error = false;  ///< standard error
   std::string text;    ///< whole lines
 };
+/// A driver takes no more Output for now (or again, with `on` false): whoever reads what its workers print
+/// holds them back. Driver to its node, which tells the nodes that it is linked with.
+struct HoldOutput {
+  ProcessAddress driver;
+  bool on = false;
+};
 /// Node to a process: end now. Driver to its node: all of this cluster is to end.
 struct Leave {
   std::string reason;
@@ -297,7 +303,7 @@ using Control =
                  NodesAsk, FindAsk, Answer, RegionDrop, KillAsk, RingOffer, StartActorHere, StopActor,
                  ActorUp, ConfirmActor, ActorNotUp, ActorEnded, ProcessDown, NodeDown, NodeLost, Output,
                  Leave, HeadConfig, NodeConfig, Ready, NotReady, ToHead, FromHead, PackageAsk, PackagePart,
-                 PeerLeaseAsk, EnrollAsk, AdmitAsk, TokenAsk, StatusAsk, SpawnWaits>;
+                 PeerLeaseAsk, EnrollAsk, AdmitAsk, TokenAsk, StatusAsk, SpawnWaits, HoldOutput>;
 
 /// The body of a control frame; the header's `id` is the message's number.
 Bytes encode_control(const Control& message, FrameHeader& header);

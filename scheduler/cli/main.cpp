@@ -12,6 +12,7 @@
 
 #include "runtime/core/endpoint.hpp"
 #include "scheduler/cli/commands.hpp"
+#include "scheduler/cli/run.hpp"
 #include "scheduler/init/process_roles.hpp"
 #include "scheduler/placement/placement.hpp"
 
@@ -171,6 +172,7 @@ int run(int argc, char** argv) {
   FlightRecorderOptions flight_options;
   auto* flight_command = app.add_subcommand("flight-recorder", kFlightHelp);
   add_flight_recorder(*flight_command, flight_options);
+  RunCommand run_command(app);
   if (const auto wrong = unknown_command(app, argc, argv)) {
     std::fprintf(stderr, "troupe: %s\n", wrong->c_str());
     return 2;
@@ -180,6 +182,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  if (run_command.parsed()) return run_command.run();
   if (start_command->parsed()) return start(start_options);
   if (status_command->parsed()) return status(status_options);
   if (token_command->parsed()) return token(token_options);

@@ -5,7 +5,9 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <deque>
 #include <optional>
+#include <utility>
 
 #include "runtime/core/log.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
@@ -20,6 +22,7 @@ namespace troupe::cli {
 namespace {
 
 constexpr Duration kGoes = std::chrono::seconds(5);
+constexpr std::size_t kMostDeparted = 16;
 
 std::string host_name() {
   char name[256] = "node";
@@ -88,6 +91,7 @@ class Machines {
  private:
   Child start_head();
   Child start_node();
+  void tell_departed();
   void throw_failure() const {
     if (supervisor_.failure()) throw_error(*supervisor_.failure());
   }
@@ -102,6 +106,12 @@ class Machines {
   std::string advertised_;
   bool head_up_ = false;
   std::optional<HeadContact> contact_;
+  std::optional<NodeIdentity> member_;  ///< the node that runs
+  struct Departed {
+    NodeIdentity node;
+    std::string how;
+  };
+  std::deque<Departed> departed_;  ///< nodes that have died, of which the head was not told yet
 };
 
 void Machines::add_head() {
@@ -149,7 +159,22 @@ void Machines::add_node() {
     log(LogLevel::kInfo,
         "the node has joined; it listens at " + address + " (process " + std::to_string(child.pid) + ")");
   };
+  role.on_death = [this](const std::string& how) {
+    if (!member_) return;  // it did not come so far
+    departed_.push_back({*std::exchange(member_, std::nullopt), how});
+    if (departed_.size() > kMostDeparted) departed_.pop_front();
+    tell_departed();
+  };
   node_ = supervisor_.add(std::move(role));
+}
+
+/// A head that is away is told before the next node starts. One that refuses the key knows already.
+void Machines::tell_departed() {
+  while (!departed_.empty() && (head_up_ || !options_.head)) {
+    const auto told = troupe::tell_departed(*contact_, departed_.front().node, departed_.front().how);
+    if (!told && told.error().code != ErrorCode::kRefused) return;
+    departed_.pop_front();
+  }
 }
 
 Child Machines::start_node() {
@@ -160,7 +185,10 @@ Child Machines::start_node() {
                                                             : "";
   member.cpus = options_.cpus < 0 ? usable_cores() : options_.cpus;
   member.gpus = options_.gpus;
-  return launch_member(folder_, *contact_, member);
+  tell_departed();
+  Child child = launch_member(folder_, *contact_, member);
+  member_ = member.identity;
+  return child;
 }
 
 std::string Machines::describe() const {

@@ -303,11 +303,13 @@ StartActor ClusterMachine::start_of(const Actor& actor, std::string reason) cons
   return start;
 }
 
-/// Who asks for GPUs is told why it waits: the decision looked at all nodes with GPUs anyway.
+/// Its process is told, and may ask for others meanwhile. Why, if it asks for GPUs: the decision looked at
+/// all nodes with GPUs anyway.
 void ClusterMachine::wait(PendingSpawn spawn) {
   const Requester to = spawn.requester;
-  if (spawn.spec.demand.gpu_e4 > 0 && is_live(to.from.node))
-    out_.push_back(SpawnWaits{to, index_.why_waits(spawn.spec.demand)});
+  const ActorDemand& demand = spawn.spec.demand;
+  if (is_live(to.from.node))
+    out_.push_back(SpawnWaits{to, demand.gpu_e4 > 0 ? index_.why_waits(demand) : std::string()});
   waiting_.add(std::move(spawn));
 }
 

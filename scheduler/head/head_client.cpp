@@ -63,6 +63,22 @@ Result<wire::Bytes> ask_head(const HeadContact& head, const wire::Control& messa
   return answer;
 }
 
+Result<void> tell_head(const HeadContact& head, const wire::Control& message, Duration timeout) {
+  const MonotonicClock clock;
+  ClientHandlers handlers;
+  handlers.on_message = [](const wire::Bytes&) {};
+  handlers.on_room = [] {};
+  handlers.on_state = [](LinkState, const std::string&) {};
+  const auto transport = make_zmq_transport(clock);
+  auto client = transport->connect({head.address, head.head_key, head.keys, timeout}, std::move(handlers));
+  if (!client) return client.error();
+  if ((*client)->send(wire::control_frame(message)) != Sent::kQueued) {
+    return ErrorInfo{ErrorCode::kUnavailable, "cannot tell the head at " + to_string(head.address),
+                     "the connection broke", "try again"};
+  }
+  return {};  // the client's last words wait until they are heard
+}
+
 Result<void> enroll(const JoinToken& token, const CurveKeyPair& keys, Duration timeout) {
   constexpr Duration kAnswers = std::chrono::milliseconds(300);
   constexpr Duration kOwnKey = std::chrono::seconds(2);

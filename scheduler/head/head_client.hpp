@@ -21,6 +21,10 @@ struct HeadContact {
 /// answer came).
 Result<wire::Bytes> ask_head(const HeadContact& head, const wire::Control& message, Duration timeout);
 
+/// Connects and sends a message that has no answer, as a node says them. Once it returns the head has heard
+/// it, or is about to. Errors: as ask_head.
+Result<void> tell_head(const HeadContact& head, const wire::Control& message, Duration timeout);
+
 /// Uses a join token up: `keys` are let in for good. Errors as ask_head.
 Result<void> enroll(const JoinToken& token, const CurveKeyPair& keys, Duration timeout);
 

@@ -23,7 +23,15 @@ HeadMachine::Output HeadMachine::restore(std::vector<cluster::Record> records, I
 HeadMachine::Output HeadMachine::on(const cluster::ClusterEvent& event, Instant now) {
   Output out;
   if (trouble_ && !is_taken_in_trouble(event, out)) return out;
-  take(cluster_.on(event, now), out);
+  std::vector<cluster::ClusterAction> actions = cluster_.on(event, now);
+  // It promises nothing, and asked once a heartbeat it would pile up behind the store.
+  if (trouble_ && actions.size() == 1 && std::holds_alternative<cluster::RequestRegistration>(actions[0]))
+    out.send.push_back(std::move(actions[0]));
+  else
+    take(std::move(actions), out);
+  const auto* beat = std::get_if<cluster::Heartbeat>(&event);
+  if (beat != nullptr && cluster_.is_registered(beat->node))
+    out.send.push_back(cluster::HeartbeatAnswered{beat->node});
   finish(now, out);
   return out;
 }
@@ -53,8 +61,9 @@ HeadMachine::Output HeadMachine::tick(Instant now) {
   return on(cluster::Tick{}, now);
 }
 
-/// While the store fails: what has ended ends, so that nothing is held for ever that could go. New work is
-/// refused with the reason, and other questions are dropped, to be repeated when the store works again.
+/// While the store fails: what has ended ends, so that nothing is held for ever that could go. What lives
+/// goes on living: nodes in the store show themselves and register once. New work is refused with the reason,
+/// and other questions are dropped, to be repeated when the store works again.
 bool HeadMachine::is_taken_in_trouble(const cluster::ClusterEvent& event, Output& out) {
   if (const auto* spawn = std::get_if<cluster::SpawnRequested>(&event)) {
     if (cluster_.has_request(spawn->requester)) return true;  // its answer is held
@@ -70,9 +79,15 @@ bool HeadMachine::is_taken_in_trouble(const cluster::ClusterEvent& event, Output
     out.send.push_back(cluster::JobAnswered{job->driver, job->request, {}, 0, error.why, error});
     return false;
   }
-  if (const auto* beat = std::get_if<cluster::Heartbeat>(&event)) return cluster_.is_registered(beat->node);
-  const bool is_question = std::holds_alternative<cluster::NodeJoined>(event) ||
-                           std::holds_alternative<cluster::LeaseRequested>(event) ||
+  if (const auto* beat = std::get_if<cluster::Heartbeat>(&event))
+    return cluster_.nodes().contains(beat->node);
+  if (const auto* joined = std::get_if<cluster::NodeJoined>(&event)) {
+    const NodeId id = joined->node.id;
+    if (cluster_.nodes().contains(id) && !cluster_.is_registered(id)) return true;
+    dropped_ = true;
+    return false;
+  }
+  const bool is_question = std::holds_alternative<cluster::LeaseRequested>(event) ||
                            std::holds_alternative<cluster::PeerWanted>(event) ||
                            std::holds_alternative<cluster::NodesWanted>(event) ||
                            std::holds_alternative<cluster::LookupActor>(event);

@@ -81,6 +81,8 @@ Result<ClusterFolder> ClusterFolder::open(const std::string& path) {
 Result<void> ClusterFolder::save_head(const Endpoint& address, const PublicKey& key) const {
   if (auto saved = keys_.save_public("head", key); !saved) return saved;
   const std::string text = to_string(address) + "\n";
+  std::string known;
+  if (std::getline(std::ifstream(path_ + "/address"), known) && known + "\n" == text) return {};
   const std::string temporary = path_ + "/.address." + std::to_string(::getpid());
   const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd || ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||

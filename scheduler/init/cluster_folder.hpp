@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "runtime/core/fd.hpp"
-#include "scheduler/head/head_client.hpp"
 #include "runtime/security/key_folder.hpp"
+#include "scheduler/head/head_client.hpp"
 
 namespace troupe {
 
@@ -41,7 +41,8 @@ struct RunningProcess {
 /// may use one folder at once.
 class ClusterFolder {
  public:
-  /// $TROUPE_FOLDER, else $XDG_STATE_HOME/troupe, else ~/.local/state/troupe. Throws BadConfig when none is set.
+  /// $TROUPE_FOLDER, else $XDG_STATE_HOME/troupe, else ~/.local/state/troupe. Throws BadConfig when none is
+  /// set.
   static std::string default_path();
   /// Makes the folder and its parents if need be. Errors: kIo, kRefused.
   static Result<ClusterFolder> open(const std::string& path);
@@ -51,7 +52,8 @@ class ClusterFolder {
   /// The machine's permanent key pair, made at the first call.
   Result<CurveKeyPair> own_keys() const { return keys_.load_or_generate("machine"); }
 
-  /// Remembers where the head is and how it proves itself.
+  /// Remembers where the head is and how it proves itself. Writes only what is new: a head that comes back
+  /// under the same address needs no room on the disk.
   Result<void> save_head(const Endpoint& address, const PublicKey& key) const;
   /// The remembered head, at `address` if given. Errors: kRefused (this folder knows no head).
   Result<HeadContact> contact(const std::optional<Endpoint>& address = std::nullopt) const;

@@ -1,10 +1,6 @@
 #include "scheduler/init/driver_place.hpp"
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <climits>
-#include <string_view>
 
 #include "runtime/core/futex.hpp"
 #include "runtime/core/log.hpp"
@@ -16,38 +12,49 @@ namespace {
 constexpr Duration kConfigured = std::chrono::seconds(30);
 constexpr const char* kNodeGone = "the node of its program is gone";
 
-/// A worker's lines, each with the worker's name before it.
-void print_output(const wire::Output& output) {
-  std::string text;
-  for (std::string_view rest = output.text; !rest.empty();) {
-    const auto end = rest.find('\n');
-    text.append("[").append(output.label).append("] ").append(rest.substr(0, end)).append("\n");
-    rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
-  }
-  for (std::string_view rest = text; !rest.empty();) {
-    const ssize_t written = ::write(output.error ? STDERR_FILENO : STDOUT_FILENO, rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;
-    rest.remove_prefix(static_cast<std::size_t>(written));
-  }
+std::shared_ptr<CallState> failed_call(ErrorInfo why) {
+  auto state = std::make_shared<CallState>(nullptr);
+  state->resolve(std::move(why));
+  return state;
 }
 
 }  // namespace
 
-DriverPlace::DriverPlace(std::string job, NextLink next_link)
-    : job_(std::move(job)), next_link_(std::move(next_link)) {
-  auto link = next_link_();
-  if (!link)
-    throw Unavailable({ErrorCode::kUnavailable, "the cluster has no place for this driver", "it ends", ""});
-  take(*std::move(link));
-  keeper_ = std::thread([this] { keep(); });
+DriverPlace::DriverPlace(std::string job, NextLink next_link, const Restarts::Policy& policy)
+    : job_(std::move(job)),
+      next_link_(std::move(next_link)),
+      printer_([this](bool on) {
+        if (Process* process = now_.load(std::memory_order_acquire)) process->hold_output(on);
+      }),
+      restarts_(policy) {
+  std::promise<void> taken;
+  auto first = taken.get_future();
+  keeper_ = std::thread([this, taken = std::move(taken)]() mutable { take_first(std::move(taken)); });
+  try {
+    first.get();
+  } catch (...) {
+    keeper_.join();
+    throw;
+  }
 }
 
 DriverPlace::~DriverPlace() {
   leaving_ = true;
-  lost();
+  lost(UINT32_MAX);
   if (keeper_.joinable()) keeper_.join();
+  printer_.finish();
   lives_.clear();  // their threads still tell us things
+}
+
+/// In the keeper's thread, as every later place: init() may be called in a thread that ends.
+void DriverPlace::take_first(std::promise<void> taken) {
+  try {
+    take(next_link_().value());
+  } catch (...) {
+    return taken.set_exception(std::current_exception());
+  }
+  taken.set_value();
+  keep();
 }
 
 void DriverPlace::take(SocketLink link) {
@@ -56,28 +63,34 @@ void DriverPlace::take(SocketLink link) {
   if (config == nullptr)
     throw Unavailable({ErrorCode::kUnavailable, "the node gave this driver no place",
                        received ? "it said something else" : received.error().why, ""});
+  const std::uint32_t place = ++tries_;
   auto process = std::make_unique<Process>(
       ProcessConfig{config->node, config->process, {}, 0, config->label, config->host, config->package},
-      std::move(link), Process::Handlers{[this] { lost(); }, print_output});
+      std::move(link),
+      Process::Handlers{[this, place] { lost(place); },
+                        [this](const wire::Output& output) { printer_.print(output); }});
   process->register_job(job_, kConfigured);
   now_.store(process.get(), std::memory_order_release);
+  place_ = place;
   lives_.push_back(std::move(process));
+  printer_.repeat_hold();
+  restarts_.up(clock_.now());
 }
 
-void DriverPlace::lost() {
-  if (!leaving_)
-    log(LogLevel::kWarning, "this driver's node is gone: its actors are dead, and what is under way fails");
-  lost_.fetch_add(1);
+/// Also of a place that was never ours, because its node died before it had taken us.
+void DriverPlace::lost(std::uint32_t place) {
+  std::uint32_t before = lost_;
+  while (before < place && !lost_.compare_exchange_weak(before, place)) {
+  }
   futex_wake(lost_, INT_MAX);
 }
 
 void DriverPlace::keep() {
-  std::uint32_t handled = 0;
   for (;;) {
-    for (std::uint32_t now = lost_; now == handled; now = lost_)
-      futex_wait(lost_, now, std::chrono::seconds(60));
+    for (std::uint32_t lost = lost_; lost < place_; lost = lost_)
+      futex_wait(lost_, lost, std::chrono::seconds(60));
     if (leaving_) return;
-    handled = lost_;
+    log(LogLevel::kWarning, "this driver's node is gone: its actors are dead, and what is under way fails");
     Process& former = now();
     former.stop_actors(kNodeGone);
     if (!take_next()) return;
@@ -85,24 +98,107 @@ void DriverPlace::keep() {
   }
 }
 
+/// False: there will be no other place.
 bool DriverPlace::take_next() {
-  for (;;) {
-    std::optional<SocketLink> link;
-    try {
-      link = next_link_();
-    } catch (const Error& error) {
-      log(LogLevel::kError, std::string("this driver gets no other node: ") + error.what());
-      return false;
+  std::optional<Duration> wait = restarts_.died(clock_.now(), kNodeGone);
+  while (wait && !leaving_) {
+    sleep(*wait);
+    if (leaving_) return false;
+    wait = try_next();
+    if (!restarts_.is_up()) continue;
+    {
+      const std::lock_guard lock(mutex_);
+      why_ = {};
     }
-    if (!link || leaving_) return false;
-    try {
-      take(*std::move(link));
-      log(LogLevel::kWarning, "this driver has a new node: spawns work again");
-      return true;
-    } catch (const Error& error) {
-      log(LogLevel::kWarning, std::string("the new node did not take this driver: ") + error.what());
-    }
+    log(LogLevel::kWarning, "this driver has a new node: spawns work again");
+    return true;
   }
+  if (!leaving_ && !is_over_) say_why(restarts_.gave_up("this driver's node"), true);
+  return false;
+}
+
+/// How long to wait before the next try, if this one failed; nothing: there is none.
+std::optional<Duration> DriverPlace::try_next() {
+  std::optional<SocketLink> link;
+  try {
+    auto next = next_link_();
+    if (leaving_) return std::nullopt;
+    if (!next) {
+      say_why(next.error(), true);
+      return std::nullopt;
+    }
+    link = *std::move(next);
+  } catch (const Error& error) {
+    return failed(error, error.code() == ErrorCode::kUnavailable);
+  }
+  try {
+    take(*std::move(link));
+    return Duration(0);
+  } catch (const Error& error) {
+    return failed(error, false);
+  }
+}
+
+std::optional<Duration> DriverPlace::failed(const Error& error, bool is_blocked) {
+  if (leaving_) return std::nullopt;
+  const ErrorCode code = error.code();
+  is_blocked =
+      is_blocked || code == ErrorCode::kTimeout || code == ErrorCode::kIo;  // the head's store, for one
+  say_why(error.info(), false);
+  return is_blocked ? restarts_.blocked(error.what()) : restarts_.died(clock_.now(), error.what());
+}
+
+void DriverPlace::sleep(Duration wait) {
+  const Instant until = clock_.now() + wait;
+  for (Instant now = clock_.now(); now < until; now = clock_.now()) {
+    const std::uint32_t lost = lost_;
+    if (leaving_) return;
+    futex_wait(lost_, lost, until - now);
+  }
+}
+
+void DriverPlace::say_why(const ErrorInfo& why, bool for_good) {
+  log(for_good ? LogLevel::kError : LogLevel::kWarning,
+      (for_good ? "this driver gets no other node: " : "this driver has no other node yet: ") +
+          why.message());
+  const std::lock_guard lock(mutex_);
+  why_ = why;
+  is_over_ = for_good;
+}
+
+std::optional<ErrorInfo> DriverPlace::no_place(const std::string& what) {
+  if (lost_ < place_ || leaving_) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  if (is_over_) {
+    return ErrorInfo{ErrorCode::kUnavailable, "cannot " + what,
+                     "this program's node is gone, and it gets no other one: " + why_.message(),
+                     "start the program again"};
+  }
+  const std::string why = why_.what.empty() ? "" : ": " + why_.message();
+  return ErrorInfo{ErrorCode::kUnavailable, "cannot " + what,
+                   "this program's node is gone, and it has no other one yet" + why,
+                   "try again in a while: it gets one when the head answers"};
+}
+
+std::shared_ptr<CallState> DriverPlace::spawn(ActorSpawn spawn) {
+  if (auto why = no_place("spawn " + spawn.type)) return failed_call(*std::move(why));
+  return now().spawn(std::move(spawn));
+}
+
+std::shared_ptr<CallState> DriverPlace::find(std::string name) {
+  if (auto why = no_place("find " + name)) return failed_call(*std::move(why));
+  return now().find(std::move(name));
+}
+
+std::shared_ptr<CallState> DriverPlace::nodes() {
+  if (auto why = no_place("list the nodes")) return failed_call(*std::move(why));
+  return now().nodes();
+}
+
+Result<SharedMemory> DriverPlace::open_region(const std::string& key, std::size_t bytes,
+                                              const std::string& label, bool abortable) {
+  if (auto why = no_place("open region " + key)) return *std::move(why);
+  return now().open_region(key, bytes, label, abortable);
 }
 
 void DriverPlace::leave(Duration timeout) {

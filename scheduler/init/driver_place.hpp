@@ -3,33 +3,45 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "runtime/host/process.hpp"
+#include "scheduler/init/output_printer.hpp"
+#include "scheduler/init/restarts.hpp"
 
 namespace troupe {
 
-/// The gate of a driver's sessions and handles, which leads to its process at its present node. When that node dies,
-/// everything that went through it fails with a type; then the driver takes the place that it is given next and
-/// registers its job again (as a newer driver of it, so what the job had on other nodes ends). Sessions go on from
-/// there; actors of before are dead.
+/// The gate of a driver's sessions and handles, which leads to its process at its present node. When that
+/// node dies, everything that went through it fails with a type; then the driver takes the place that it is
+/// given next and registers its job again (as a newer driver of it, so what the job had on other nodes ends).
+/// Sessions go on from there; actors of before are dead. Until it has a place, spawns and questions fail at
+/// once (Unavailable) and say why there is none.
+///
+/// A head that is away is waited for as long as it takes. Places that do not last are taken ever more slowly,
+/// and after many in a row none any more (`Restarts`).
 ///
 /// Thread-safe.
 class DriverPlace final : public ProcessGate {
  public:
-  /// Waits for a link to a node that takes the driver. Nothing: there will be none. Throws why there is none.
-  using NextLink = std::function<std::optional<SocketLink>()>;
+  /// Waits for a link to a node that takes the driver. An error: why there will be none. Throws why there is
+  /// none now. Runs in one thread, which lives as long as the place: a node that it starts is that thread's
+  /// child.
+  using NextLink = std::function<Result<SocketLink>()>;
+  static constexpr Restarts::Policy kPolicy{.most_starts = 12};
 
   /// Takes the first place. Throws with the reason when there is none.
-  DriverPlace(std::string job, NextLink next_link);
+  DriverPlace(std::string job, NextLink next_link, const Restarts::Policy& policy = kPolicy);
   /// Joins the thread that waits for links: REQUIRES that next_link returns by now.
   ~DriverPlace() override;
 
-  /// Says goodbye: the node ends with all it started. No place is taken after that.
+  /// Says goodbye: the node ends with all it started. No place is taken after that. The destructor then waits
+  /// until what workers printed is written (OutputPrinter::finish).
   void leave(Duration timeout);
 
   const ProcessConfig& config() const override { return now().config(); }
@@ -40,32 +52,48 @@ class DriverPlace final : public ProcessGate {
   void reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome) override {
     now().reply(to, call, outcome);
   }
-  std::shared_ptr<CallState> spawn(ActorSpawn spawn) override { return now().spawn(std::move(spawn)); }
+  std::shared_ptr<CallState> spawn(ActorSpawn spawn) override;
   void kill(const ActorAddress& actor, std::string reason) override { now().kill(actor, std::move(reason)); }
-  void monitor(const ActorAddress& actor, OnDown callback) override { now().monitor(actor, std::move(callback)); }
-  std::shared_ptr<CallState> find(std::string name) override { return now().find(std::move(name)); }
-  std::shared_ptr<CallState> nodes() override { return now().nodes(); }
-  Result<SharedMemory> open_region(const std::string& key, std::size_t bytes, const std::string& label,
-                                   bool abortable) override {
-    return now().open_region(key, bytes, label, abortable);
+  void monitor(const ActorAddress& actor, OnDown callback) override {
+    now().monitor(actor, std::move(callback));
   }
+  std::shared_ptr<CallState> find(std::string name) override;
+  std::shared_ptr<CallState> nodes() override;
+  Result<SharedMemory> open_region(const std::string& key, std::size_t bytes, const std::string& label,
+                                   bool abortable) override;
   void drop_region(const std::string& key) override { now().drop_region(key); }
   void later(Duration delay, std::function<void()> work) override { now().later(delay, std::move(work)); }
 
  private:
   Process& now() const { return *now_.load(std::memory_order_acquire); }
+  void take_first(std::promise<void> taken);
   void keep();
-  bool take_next();
   void take(SocketLink link);
-  void lost();
+  bool take_next();
+  std::optional<Duration> try_next();
+  std::optional<Duration> failed(const Error& error, bool is_blocked);
+  void sleep(Duration wait);
+  void say_why(const ErrorInfo& why, bool for_good);
+  void lost(std::uint32_t place);
+  /// Why `what` cannot be done now; none if there is a place.
+  std::optional<ErrorInfo> no_place(const std::string& what);
 
   const std::string job_;
   const NextLink next_link_;
+  const MonotonicClock clock_;
   std::atomic<bool> leaving_{false};
-  std::atomic<std::uint32_t> lost_{0};  ///< places that were lost
+  std::atomic<std::uint32_t> lost_{0};   ///< the latest place that was lost: they are numbered
+  std::atomic<std::uint32_t> place_{0};  ///< the present one, or the last one there was
   std::atomic<Process*> now_{nullptr};
-  /// All of them, the present one last: calls and futures of the former ones are still out there. Of the thread that
-  /// takes places.
+  OutputPrinter printer_;
+  std::mutex mutex_;      ///< guards what follows, to the next blank line
+  ErrorInfo why_;         ///< why there is no other place yet
+  bool is_over_ = false;  ///< there will be none
+
+  // Of the thread that takes places.
+  Restarts restarts_;
+  std::uint32_t tries_ = 0;
+  /// All of them, the present one last: calls and futures of the former ones are still out there.
   std::vector<std::unique_ptr<Process>> lives_;
   std::thread keeper_;
 };

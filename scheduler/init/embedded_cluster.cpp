@@ -200,12 +200,12 @@ void EmbeddedCluster::node_died(std::size_t index, const std::string& how) {
   driver_link_.reset();  // nobody took it, and now it leads nowhere
 }
 
-std::optional<SocketLink> EmbeddedCluster::next_driver_link() {
+Result<SocketLink> EmbeddedCluster::next_driver_link() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return driver_link_ || failure_ || stopping_; });
-  if (driver_link_) return std::exchange(driver_link_, std::nullopt);
-  if (stopping_) return std::nullopt;
-  throw_error(*failure_);
+  if (driver_link_) return *std::exchange(driver_link_, std::nullopt);
+  if (failure_) return *failure_;
+  return ErrorInfo{ErrorCode::kUnavailable, "the cluster has no place for this driver", "it ends", ""};
 }
 
 pid_t EmbeddedCluster::head_pid() const {

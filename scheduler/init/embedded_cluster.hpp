@@ -39,9 +39,9 @@ class EmbeddedCluster final : public EmbeddedProcesses {
   EmbeddedCluster(const EmbeddedCluster&) = delete;
   EmbeddedCluster& operator=(const EmbeddedCluster&) = delete;
 
-  /// Waits for a link to the first node that was not given out yet: one for each life of that node. Nothing
-  /// once stop() was called. Throws when the cluster does not stay up.
-  std::optional<SocketLink> next_driver_link();
+  /// Waits for a link to the first node that was not given out yet: one for each life of that node. An error
+  /// once stop() was called, or when the cluster does not stay up.
+  Result<SocketLink> next_driver_link();
   pid_t head_pid() const override;
   std::vector<pid_t> node_pids() const override;
   /// The driver says goodbye: its node ends, and is not started again.

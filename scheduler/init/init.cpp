@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "runtime/core/ids.hpp"
 #include "runtime/core/random.hpp"
@@ -18,6 +19,7 @@ namespace troupe {
 namespace {
 
 constexpr Duration kGoodbye = std::chrono::seconds(8);
+constexpr const char* kDied = "its program's node has died";
 
 std::string program_name(int argc, char** argv) {
   const std::string_view path = argc > 0 && argv[0] != nullptr ? argv[0] : "program";
@@ -65,11 +67,14 @@ class Gateway {
   Gateway& operator=(const Gateway&) = delete;
 
   /// Starts a node, in place of the former one that has died.
-  std::optional<SocketLink> next_link() {
+  Result<SocketLink> next_link() {
     end(Duration(0));
     const auto contact = folder_.join(head_, token_).value();
-    child_.emplace(start_member(folder_, contact,
-                                {.name = name_, .gateway = true, .package = hash_own_executable().value()}));
+    token_.reset();  // used up: the folder is in
+    if (member_) static_cast<void>(tell_departed(contact, *std::exchange(member_, std::nullopt), kDied));
+    MemberOptions member{.name = name_, .gateway = true, .package = hash_own_executable().value()};
+    child_.emplace(start_member(folder_, contact, member));
+    member_ = member.identity;
     return std::move(child_->link);
   }
 
@@ -85,6 +90,7 @@ class Gateway {
   const std::string name_;
   std::optional<JoinToken> token_;
   std::optional<Child> child_;
+  std::optional<NodeIdentity> member_;  ///< its node that runs, or died last
 };
 
 DriverSession::DriverSession(std::unique_ptr<EmbeddedCluster> cluster, std::unique_ptr<Gateway> gateway,

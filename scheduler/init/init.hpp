@@ -33,8 +33,9 @@ class Gateway;
 /// A session that owns the process's place in the cluster: when it goes, every actor it started goes.
 ///
 /// When the driver's own node dies, every actor of the job dies with it and what is under way fails
-/// (ActorDied, Unavailable). The driver then gets another node, and this session and its copies lead there:
-/// spawns work again. `incarnation()` has grown by one then.
+/// (ActorDied, Unavailable). The driver then gets another node, as soon as the head answers, and this session
+/// and its copies lead there: spawns work again, and `incarnation()` has grown by one. Until then they fail
+/// with Unavailable, which says why.
 class DriverSession : public Session {
  public:
   DriverSession(DriverSession&&) noexcept;

@@ -20,13 +20,23 @@ namespace {
 
 constexpr Duration kComesUp = std::chrono::seconds(60);
 constexpr Duration kHeadAnswers = std::chrono::seconds(10);
+constexpr Duration kHeadListens = std::chrono::seconds(2);
 constexpr std::size_t kLongestToken = 4096;
 
 }  // namespace
 
+NodeIdentity NodeIdentity::generate() {
+  return {NodeId{SystemRandom().next()}, CurveKeyPair::generate()};
+}
+
+Result<void> tell_departed(const HeadContact& head, const NodeIdentity& node, const std::string& how) {
+  return tell_head({head.address, head.head_key, node.keys}, wire::ToHead{cluster::NodeLeft{node.id, how}},
+                   kHeadListens);
+}
+
 Child launch_member(const ClusterFolder& folder, const HeadContact& head, const MemberOptions& options) {
   wire::NodeConfig config;
-  config.id = {SystemRandom().next()};
+  config.id = options.identity.id;
   config.name = options.name;
   config.head = to_string(head.address);
   config.address =
@@ -36,7 +46,7 @@ Child launch_member(const ClusterFolder& folder, const HeadContact& head, const 
   config.gateway = options.gateway;
   config.hosts_driver = options.gateway;
   config.package = options.package;
-  const auto keys = CurveKeyPair::generate();
+  const CurveKeyPair& keys = options.identity.keys;
   folder.ask(head, wire::AdmitAsk{1, config.id, to_string(keys.public_key())}, kHeadAnswers).value();
   auto bundle = hand_over({keys, head.head_key, {}}).value();
   auto child = start_child({.role = "node"}).value();

@@ -9,7 +9,15 @@
 
 namespace troupe {
 
+/// Who a node is, for one start of it. Whoever launches it made the key, and may speak in its name.
+struct NodeIdentity {
+  NodeId id;
+  CurveKeyPair keys;
+  static NodeIdentity generate();
+};
+
 struct MemberOptions {
+  NodeIdentity identity = NodeIdentity::generate();
   std::string name;      ///< for people
   std::string listen;    ///< numeric address for other nodes; empty: the one that faces the head
   double cpus = 0;       ///< what actors may hold
@@ -18,10 +26,13 @@ struct MemberOptions {
   std::string package;   ///< hash of our executable, which a gateway gives to other nodes
 };
 
-/// Has the head let a node in under a fresh id and key, and starts it. It says Ready on its link once it has
+/// Has the head let a node in under that id and key, and starts it. It says Ready on its link once it has
 /// joined. Throws the reason when one of them fails.
 Child launch_member(const ClusterFolder& folder, const HeadContact& head, const MemberOptions& options);
-/// The same, and waits until it has joined.
+/// Tells the head that the node has died, in its own name: its launcher saw it, and nobody need wait until
+/// heartbeats run out. REQUIRES: it has. Errors: as ask_head; the head finds out by itself then.
+Result<void> tell_departed(const HeadContact& head, const NodeIdentity& node, const std::string& how);
+/// As launch_member, and waits until it has joined.
 Child start_member(const ClusterFolder& folder, const HeadContact& head, const MemberOptions& options);
 
 /// The address of this machine that faces `there`, numeric. Errors: kUnavailable (the name is unknown, no

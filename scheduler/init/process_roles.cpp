@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "runtime/core/log.hpp"
@@ -24,6 +25,7 @@
 #include "runtime/node/gpus.hpp"
 #include "runtime/node/node.hpp"
 #include "scheduler/head/head.hpp"
+#include "scheduler/launch/run_spawned.hpp"
 #include "scheduler/store/sqlite_storage.hpp"
 
 namespace troupe {
@@ -181,8 +183,11 @@ int run_node(SocketLink parent) {
   const auto transport = make_zmq_transport(clock);
   auto gpus = gpus_of_node(*config);
   if (!gpus) leave_with(parent, gpus.error());
-  Node node(loop, *transport,
-            {*config, configured.keys.own, configured.keys.head, std::move(parent), *std::move(gpus)});
+  std::optional<Node> place;
+  Node& node =
+      place.emplace(loop, *transport,
+                    Node::Options{*config, configured.keys.own, configured.keys.head, std::move(parent),
+                                  *std::move(gpus), [&clock] { return make_zmq_transport(clock); }});
   // The launcher hears of this node once it is a member: what a driver asks next finds it there.
   const auto not_up = [&node](const ErrorInfo& why) {
     node.tell_parent(wire::NotReady{why});
@@ -199,6 +204,9 @@ int run_node(SocketLink parent) {
   // The head does it if it lives; a head that was killed with the launcher did not.
   if (!config->temporary_folder.empty() && termination.tells_end_of(config->launcher))
     remove_unused_store(config->temporary_folder);
+  const bool may_hang = node.was_cut_off();
+  place.reset();             // last words
+  if (may_hang) ::_exit(0);  // the transport may stand on a thread that never ends
   return 0;
 }
 
@@ -261,6 +269,8 @@ void become_role_if_asked() {
       code = run_node(std::move(link));
     } else if (role == "worker") {
       code = run_worker(std::move(link));
+    } else if (role == "spawned") {
+      code = launch::run_spawned(std::move(link));
     }
   } catch (const std::exception& error) {
     log(LogLevel::kError, error.what());

@@ -8,6 +8,7 @@ void Restarts::up(Instant now) {
   up_since_ = now;
   was_up_ = true;
   starts_ = 0;
+  blocked_ = 0;
 }
 
 std::optional<Duration> Restarts::died(Instant now, std::string why) {
@@ -18,9 +19,19 @@ std::optional<Duration> Restarts::died(Instant now, std::string why) {
   up_since_.reset();
   if (starts_ >= policy_.most_starts || deaths_ >= policy_.most_deaths) return std::nullopt;
   if (deaths_ == 1) return Duration(0);
+  return wait_after(deaths_ - 1, policy_.longest);
+}
+
+Duration Restarts::blocked(std::string why) {
+  last_ = std::move(why);
+  up_since_.reset();
+  return wait_after(++blocked_, policy_.longest_blocked);
+}
+
+Duration Restarts::wait_after(int failures, Duration longest) const {
   Duration wait = policy_.first;
-  for (int i = 2; i < deaths_ && wait < policy_.longest; ++i) wait *= 2;
-  return std::min(wait, policy_.longest);
+  for (int i = 1; i < failures && wait < longest; ++i) wait *= 2;
+  return std::min(wait, longest);
 }
 
 ErrorInfo Restarts::gave_up(const std::string& name) const {

@@ -9,15 +9,16 @@
 
 namespace troupe {
 
-/// The restarts of one process: a pure machine. A start that fails is tried again like a death in mid-life; what does
-/// not stay up is started ever more slowly, and after many failures in a row not at all.
+/// The restarts of one process: a pure machine. A start that fails is tried again like a death in mid-life;
+/// what does not stay up is started ever more slowly, and after many failures in a row not at all.
 class Restarts {
  public:
   struct Policy {
     Duration first = std::chrono::milliseconds(50);  ///< after the second failure in a row; doubles with each
     Duration longest = std::chrono::seconds(2);
-    Duration settled = std::chrono::seconds(10);  ///< who was up this long did not die of its start
-    int most_starts = 6;   ///< starts in a row that do not come up
+    Duration settled = std::chrono::seconds(10);          ///< who was up this long did not die of its start
+    Duration longest_blocked = std::chrono::seconds(10);  ///< the same, for who is blocked
+    int most_starts = 6;                                  ///< starts in a row that do not come up
     int most_deaths = 20;  ///< failures in a row, starts and soon deaths together
   };
 
@@ -28,6 +29,9 @@ class Restarts {
   void up(Instant now);
   /// It died, or did not come up. How long to wait before it is started again; nothing: it does not stay up.
   std::optional<Duration> died(Instant now, std::string why);
+  /// It did not come up for want of something that comes back: the disk is full, the head is away. How long
+  /// to wait before the next try. Never given up, and no failure of its own.
+  Duration blocked(std::string why);
 
   bool is_up() const { return up_since_.has_value(); }
   bool was_up() const { return was_up_; }
@@ -35,11 +39,14 @@ class Restarts {
   ErrorInfo gave_up(const std::string& name) const;
 
  private:
+  Duration wait_after(int failures, Duration longest) const;
+
   Policy policy_;
   std::optional<Instant> up_since_;
   bool was_up_ = false;
-  int starts_ = 0;  ///< in a row that did not come up
-  int deaths_ = 0;  ///< in a row, none of which was settled
+  int starts_ = 0;   ///< in a row that did not come up
+  int deaths_ = 0;   ///< in a row, none of which was settled
+  int blocked_ = 0;  ///< in a row
   std::string last_;
 };
 

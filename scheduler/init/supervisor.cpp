@@ -11,7 +11,8 @@
 namespace troupe {
 namespace {
 
-/// A child loads its libraries, LibTorch among them, on a machine that may be busy; a node waits for the head.
+/// A child loads its libraries, LibTorch among them, on a machine that may be busy; a node waits for the
+/// head.
 constexpr Duration kComesUp = std::chrono::seconds(60);
 constexpr Duration kKilled = std::chrono::seconds(10);  ///< more than the kernel takes, on any machine
 constexpr Duration kLooksAgain = std::chrono::milliseconds(20);  ///< at a role that may not start yet
@@ -19,6 +20,11 @@ constexpr Duration kLooksAgain = std::chrono::milliseconds(20);  ///< at a role 
 /// The same start would fail again: a port in use, a folder that is not ours.
 bool is_permanent(const ErrorInfo& error) {
   return error.code != ErrorCode::kUnavailable && error.code != ErrorCode::kTimeout;
+}
+
+/// Of one that came up before: its disk had room then.
+bool is_full_disk(const ErrorInfo& error) {
+  return error.code == ErrorCode::kIo;
 }
 
 }  // namespace
@@ -81,8 +87,8 @@ void Supervisor::start_due(Instant now) {
     try {
       entry->child.emplace(entry->role.start());
       entry->pid = entry->child->pid;
-    } catch (const Error& error) {
-      failed(*entry, clock_.now(), error.info());
+    } catch (const Error& error) {  // nothing of it ran: the disk is full, or the head that it joins is away
+      failed(*entry, clock_.now(), error.info(), !is_permanent(error.info()) || is_full_disk(error.info()));
     }
   }
 }
@@ -109,15 +115,27 @@ void Supervisor::read_link(Entry& entry, Instant now) {
     auto message = wire::decode_control(received.header, received.body);
     if (!message) continue;
     if (const auto* ready = std::get_if<wire::Ready>(&*message)) {
-      entry.restarts.up(now);
-      entry.role.on_ready(*entry.child, ready->address);
-    } else if (const auto* not_ready = std::get_if<wire::NotReady>(&*message)) {
-      entry.not_ready = not_ready->error;
-      signal_child(*entry.child, SIGKILL);  // its pidfd tells the rest
+      take_up(entry, ready->address, now);
+    } else if (auto* not_ready = std::get_if<wire::NotReady>(&*message)) {
+      not_up(entry, std::move(not_ready->error));
     } else {
       entry.role.on_message(*std::move(message));
     }
   }
+}
+
+void Supervisor::take_up(Entry& entry, const std::string& address, Instant now) {
+  try {
+    entry.role.on_ready(*entry.child, address);
+    entry.restarts.up(now);
+  } catch (const Error& error) {
+    not_up(entry, error.info());
+  }
+}
+
+void Supervisor::not_up(Entry& entry, ErrorInfo why) {
+  entry.not_ready = std::move(why);
+  signal_child(*entry.child, SIGKILL);  // its pidfd tells the rest
 }
 
 void Supervisor::died(Entry& entry, Instant now) {
@@ -125,20 +143,24 @@ void Supervisor::died(Entry& entry, Instant now) {
   const std::string how = reap(*entry.child);
   if (how.empty()) return;
   entry.child.reset();
-  auto said = std::exchange(entry.not_ready, std::nullopt);
-  failed(entry, now, said ? *std::move(said) : ErrorInfo{ErrorCode::kUnavailable, how, "", ""});
+  const auto said = std::exchange(entry.not_ready, std::nullopt);
+  const bool blocked = said && is_full_disk(*said);
+  failed(entry, now, said ? *said : ErrorInfo{ErrorCode::kUnavailable, how, "", ""}, blocked);
 }
 
-void Supervisor::failed(Entry& entry, Instant now, const ErrorInfo& why) {
+/// `blocked`: for want of something that may come back.
+void Supervisor::failed(Entry& entry, Instant now, const ErrorInfo& why, bool blocked) {
   if (ending_) return;
   const bool was_up = entry.restarts.is_up();
-  const bool for_good = is_permanent(why) && !entry.restarts.was_up();
-  const auto wait = entry.restarts.died(now, why.message());
+  const bool came_up_once = entry.restarts.was_up();
+  const bool for_good = is_permanent(why) && !came_up_once;
+  const auto wait = blocked && came_up_once ? entry.restarts.blocked(why.message())
+                                            : entry.restarts.died(now, why.message());
   entry.role.on_death(why.message());
   if (wait && !for_good) {
     entry.due = now + *wait;
-    return log(LogLevel::kWarning, entry.role.name + (was_up ? " died (" : " did not come up (") + why.message() +
-                                       "); it is started again");
+    return log(LogLevel::kWarning, entry.role.name + (was_up ? " died (" : " did not come up (") +
+                                       why.message() + "); it is started again");
   }
   const ErrorInfo error = for_good ? why : entry.restarts.gave_up(entry.role.name);
   if (!for_good) log(LogLevel::kError, error.message());
@@ -146,7 +168,8 @@ void Supervisor::failed(Entry& entry, Instant now, const ErrorInfo& why) {
 }
 
 bool Supervisor::all_up() const {
-  return std::all_of(entries_.begin(), entries_.end(), [](const auto& entry) { return entry->restarts.is_up(); });
+  return std::all_of(entries_.begin(), entries_.end(),
+                     [](const auto& entry) { return entry->restarts.is_up(); });
 }
 
 bool Supervisor::tell(std::size_t role, const wire::Control& message) {

@@ -18,8 +18,11 @@ namespace troupe {
 /// Waits `grace` for a child that was told to leave, kills it if it is still there, and reaps it.
 void end_child(const Child& child, Duration grace);
 
-/// All of it happens in the thread that calls run(): children die with the thread that started them. Never waits for
-/// one child while another one needs something.
+/// All of it happens in the thread that calls run(): children die with the thread that started them. Never
+/// waits for one child while another one needs something.
+///
+/// A role that came up once is not given up for want of what may come back: a full disk, or the head that it
+/// joins.
 class Supervisor {
  public:
   struct Role {
@@ -27,7 +30,8 @@ class Supervisor {
     /// Starts it and sends its configuration. A troupe::Error is a start that failed.
     std::function<Child()> start;
     std::function<bool()> may_start = [] { return true; };
-    /// It said Ready. It may move the link out of the child: then nobody here reads it.
+    /// It said Ready. It may move the link out of the child: then nobody here reads it. A troupe::Error is a
+    /// start that failed.
     std::function<void(Child& child, const std::string& address)> on_ready = [](auto&, auto&) {};
     /// What it says after that.
     std::function<void(wire::Control message)> on_message = [](auto) {};
@@ -45,7 +49,8 @@ class Supervisor {
   /// A number for the role, in order from 0.
   std::size_t add(Role role);
   /// Until `wake` is readable, or a vital role does not stay up, or `done` says so after something happened.
-  void run(int wake, const std::function<bool()>& done = [] { return false; });
+  void run(
+      int wake, const std::function<bool()>& done = [] { return false; });
   /// From now on a death is a goodbye: nothing is started again. Any thread may call it.
   void expect_end() { ending_ = true; }
   /// Every role has said Ready and lives.
@@ -67,12 +72,14 @@ class Supervisor {
     std::optional<Child> child;
     pid_t pid = -1;
     Instant started{};
-    std::optional<ErrorInfo> not_ready;  ///< what it said before it ends
+    std::optional<ErrorInfo> not_ready;      ///< what it said before it ends
     std::optional<Instant> due = Instant{};  ///< when it is started next
   };
 
   void start_due(Instant now);
-  void failed(Entry& entry, Instant now, const ErrorInfo& why);
+  void take_up(Entry& entry, const std::string& address, Instant now);
+  static void not_up(Entry& entry, ErrorInfo why);
+  void failed(Entry& entry, Instant now, const ErrorInfo& why, bool blocked);
   void died(Entry& entry, Instant now);
   void read_link(Entry& entry, Instant now);
   int wait_ms(Instant now) const;

@@ -1,6 +1,9 @@
 /// Deaths, in groups that ranks formed by themselves: who lives learns of it, and goes on without.
 
+#include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +13,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "collectives/rendezvous/job_key.hpp"
+#include "collectives/rendezvous/store/store_client.hpp"
 #include "tests/collectives/rendezvous_ranks.hpp"
 #include "tests/runtime/temp_folder.hpp"
 
@@ -44,6 +49,24 @@ struct Place {
     return {.rank = rank, .size = size, .timeout = 60s, .operation_timeout = 60s, .data_bytes = 1 << 20};
   }
 };
+
+bool listens(int fd) {
+  int listens = 0;
+  socklen_t length = sizeof listens;
+  return ::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens != 0;
+}
+
+/// Of the one internet socket of this process that listens: where it would serve the store.
+std::uint16_t listening_port() {
+  for (int fd = 3; fd < 1024; ++fd) {
+    sockaddr_in at{};
+    socklen_t size = sizeof at;
+    const bool found = listens(fd) && ::getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size) == 0 &&
+                       at.sin_family == AF_INET;
+    if (found) return ntohs(at.sin_port);
+  }
+  return 0;
+}
 
 }  // namespace
 
@@ -193,6 +216,91 @@ TEST_CASE("when the rank that serves the store is killed, and the next, the othe
   CHECK(exit_of(ranks[2]) == 0);
   CHECK(exit_of(ranks[4]) == 0);
   for (const int r : {0, 1, 3}) CHECK(exit_of(ranks[static_cast<std::size_t>(r)]) == -SIGKILL);
+}
+
+TEST_CASE("a living rank that the others take for dead serves no store of its own") {
+  // Was: a rank that came back after a silence was refused by the next store, as one that is over, took the
+  // rank that serves it for dead, and served another one alone: its rebuild() waited until the timeout.
+  const Place place;
+  const std::string key(64, '7');
+  int ports[2], over[2];
+  REQUIRE((::pipe(ports) == 0 && ::pipe(over) == 0));
+  std::vector<pid_t> ranks;
+  for (int r = 0; r < 3; ++r) {
+    ranks.push_back(fork_process([&] {
+      ::close(over[1]);
+      auto options = place.options(r, 3);
+      options.key = key;
+      options.timeout = 20s;
+      const auto group = init_process_group("native", place.url, options);
+      const std::uint16_t port = r == 1 ? listening_port() : 0;
+      expect(::write(ports[1], &port, sizeof port) == sizeof port, "the test hears where rank 1 would serve");
+      char byte = 0;
+      if (r == 1) (void)!::read(over[0], &byte, 1);  // it serves until the test is over
+      while (group->abort_reason().empty()) std::this_thread::sleep_for(1ms);
+      try {
+        if (r == 2) (void)group->rebuild();
+      } catch (const Unavailable& e) {
+        return expect(std::string(e.what()).find("took this rank for dead") != std::string::npos, e.what());
+      }
+      expect(r == 1, "rank 2 is told that there is no store for it");
+    }));
+  }
+  std::uint16_t port = 0;
+  for (int r = 0; r < 3; ++r) {  // all have their group
+    std::uint16_t one = 0;
+    REQUIRE(::read(ports[0], &one, sizeof one) == sizeof one);
+    if (one != 0) port = one;
+  }
+  REQUIRE((::kill(ranks[2], SIGSTOP) == 0 && ::waitpid(ranks[2], nullptr, WUNTRACED) == ranks[2]));
+  ::kill(ranks[0], SIGKILL);
+  CHECK(exit_of(ranks[0]) == -SIGKILL);
+  // Rank 2 joins the next store and is silent: a connection of its own that ends says so at once.
+  StoreClient::Options as_two{.at = {"127.0.0.1", port}, .rank = 2, .world_size = 3, .server = 1};
+  as_two.key = configured_job_key(key, {}).value().value();
+  const auto joins = [&] {
+    auto client = StoreClient::connect(as_two);
+    return client ? (*client)->join("rank 2").status : StoreStatus::kAbsent;
+  };
+  const auto until = std::chrono::steady_clock::now() + 30s;
+  while (joins() != StoreStatus::kOver && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(5ms);
+  ::kill(ranks[2], SIGCONT);
+  CHECK(exit_of(ranks[2]) == 0);
+  ::close(over[1]);
+  CHECK(exit_of(ranks[1]) == 0);
+  for (const int end : {ports[0], ports[1], over[0]}) ::close(end);
+}
+
+TEST_CASE("a rank that lost its connection to a living store serves none of its own") {
+  // Was: the server of the store dropped a silent rank. When that one came back it took the server for dead,
+  // and formed a next generation by itself, beside that of the others.
+  const Place place;
+  std::vector<pid_t> ranks;
+  for (int r = 0; r < 3; ++r) {
+    ranks.push_back(fork_process([&] {
+      auto group = init_process_group("native", place.url, place.options(r, 3));
+      const auto met = group->barrier();
+      if (r == 1) met->wait();  // all have their group
+      std::vector<int> open;    // and none that comes to be when the first ends
+      for (int fd = 3; r == 1 && fd < 1024; ++fd) {
+        if (::fcntl(fd, F_GETFD) >= 0 && !listens(fd)) open.push_back(fd);
+      }
+      for (const int fd : open) ::shutdown(fd, SHUT_RDWR);
+      while (group->abort_reason().empty()) std::this_thread::sleep_for(1ms);
+      if (r == 1) {
+        try {
+          (void)group->rebuild();
+        } catch (const Unavailable& e) {
+          return expect(std::string(e.what()).find("took this rank for dead") != std::string::npos, e.what());
+        }
+        expect(false, "rank 1 is told that there is no store for it");
+      }
+      group = group->rebuild();
+      expect(group->size() == 2 && sum_of(*group, 1) == 2, "the others go on");
+    }));
+  }
+  for (const pid_t pid : ranks) CHECK(exit_of(pid) == 0);
 }
 
 TEST_CASE("a rank that leaves aborts nothing; one that does not call rebuild is named") {

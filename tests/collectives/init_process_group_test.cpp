@@ -112,6 +112,24 @@ TEST_CASE("a group outlives the one that it was made of") {
   for (const auto& what : thrown) CHECK(what.empty());
 }
 
+TEST_CASE("what is in flight moves while its rank forms a group") {
+  // Was: a rank that had launched a sum and called new_group moved it no more, and one that waited for the
+  // sum before it called new_group waited until the timeout.
+  const auto thrown = run_ranks(3, [](const std::shared_ptr<ProcessGroup>& world) {
+    const auto pair = world->new_group({1, 2});
+    std::vector<float> sums(5000, 1), pairs(5000, 1);
+    auto sum = world->all_reduce(sums);
+    const auto other = pair ? pair->all_reduce(pairs) : sum;
+    if (world->rank() == 2) sum->wait();
+    if (world->rank() == 1) other->wait();
+    const auto again = world->new_group({0, 1, 2});
+    sum->wait();
+    other->wait();
+    expect(sums[4999] == 3 && (!pair || pairs[4999] == 2) && sum_of(*again) == 7, "the sums are right");
+  });
+  for (const auto& what : thrown) CHECK(what == "");
+}
+
 TEST_CASE("lists of ranks that make no sense are errors; different lists are found out") {
   const auto thrown = run_ranks(
       3,

@@ -71,6 +71,31 @@ TEST_CASE("the abort word keeps the first reason, cuts it, and outlives a writer
   CHECK(region_abort_reason(region.data()).kind == AbortKind::kUnknown);
 }
 
+TEST_CASE(
+    "a rank that was stopped for longer than the timeout waits on, since the others may have been, too") {
+  // Was: after a stop of the whole machine the rank that went on first saw no progress for as long, and ended
+  // the group with a timeout before the others had had a chance.
+  const SharedCounter counter;
+  auto options = options_of(2, {.timeout = std::chrono::seconds(2)});
+  std::vector<pid_t> ranks;
+  for (int r = 0; r < 2; ++r) {
+    ranks.push_back(fork_rank(std::move(options[static_cast<std::size_t>(r)]), [&](ProcessGroup& group) {
+      if (group.rank() == 0) counter.value() = 1;
+      if (group.rank() == 1) wait_for(counter.value(), 2);
+      group.barrier()->wait();
+    }));
+  }
+  wait_for(counter.value(), 1);
+  std::this_thread::sleep_for(
+      std::chrono::milliseconds(100));  // or rank 0 has not looked yet: then it passes
+  ::kill(ranks[0], SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  ::kill(ranks[0], SIGCONT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // or it finds rank 1 there at its first look
+  counter.value() = 2;
+  for (const pid_t rank : ranks) CHECK(exit_of(rank) == 0);
+}
+
 TEST_CASE("of many aborts at once every reader sees the same one") {
   alignas(8) std::array<std::byte, kAbortWordBytes> region{};
   std::atomic<int> first{0};

@@ -89,6 +89,30 @@ TEST_CASE("a ring of sends, everybody sending before anybody receives") {
   }
 }
 
+TEST_CASE("small sends on one host are done before anybody receives, however many ranks share the rings") {
+  // Was: a rank left a ring alone in which it had nothing open, and a ring has 8 KiB among 16 ranks. Ranks
+  // that waited for a send before they posted a receive waited for each other until the timeout.
+  struct Case {
+    int ranks, sends;
+    std::size_t bytes;
+  };
+  for (const Case c : {Case{16, 1, 8 << 10}, {8, 3, 16 << 10}, {4, 60, 16 << 10}, {3, 64, kEagerBytes}}) {
+    CAPTURE(c.ranks, c.sends, c.bytes);
+    run(c.ranks, {.timeout = std::chrono::seconds(20)}, [&](ProcessGroup& group) {
+      const int right = (group.rank() + 1) % c.ranks, left = (group.rank() + c.ranks - 1) % c.ranks;
+      for (int i = 0; i < c.sends; ++i) {
+        Bytes out = message(group.rank(), right, static_cast<std::uint32_t>(i), c.bytes);
+        group.send(buffer_of(out), right)->wait();
+      }
+      for (int i = 0; i < c.sends; ++i) {
+        Bytes in(c.bytes);
+        group.recv(buffer_of(in), left)->wait();
+        expect(in == message(left, group.rank(), static_cast<std::uint32_t>(i), c.bytes), "wrong message");
+      }
+    });
+  }
+}
+
 TEST_CASE("large messages both ways at once, from and to the group's memory and the caller's") {
   for (const auto& nodes : kTwo) {
     for (int where = 0; where < 4; ++where) {

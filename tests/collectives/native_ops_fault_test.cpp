@@ -136,24 +136,43 @@ TEST_CASE("trees that ranks have at different places are an error, and no wrong 
   for (const auto& what : thrown) CHECK(contains(what, "they allocated with different counts"));
 }
 
-TEST_CASE("different calls whose ranks wait for none of each other are found four calls later") {
-  // Each gives the other what it does not take: nobody reads, so nobody compares at once.
-  for (const bool meets : {false, true}) {
-    std::atomic<int> calls{0};
+TEST_CASE("different calls whose ranks wait for none of each other are found at the next call") {
+  // Was: each gives the other what it does not take, so nobody compared until a stage was used again, four
+  // calls later.
+  for (const bool gathers : {true, false}) {
+    std::atomic<bool> called{false}, past{false};
     const auto thrown = run_threads(options_of(2), [&](ProcessGroup& group) {
       std::vector<float> one(4), all(8);
       group.barrier()->wait();
       group.broadcast(one, 0)->wait();
-      group.gather(one, all, 1 - group.rank())->wait();
-      if (meets) group.barrier()->wait();
-      for (int i = 0; i < 1000; ++i, ++calls) group.gather(one, all, 1 - group.rank())->wait();
+      const auto call = [&] {
+        const auto work =
+            gathers ? group.gather(one, all, 1 - group.rank()) : group.broadcast(one, group.rank());
+        work->wait();
+      };
+      if (group.rank() == 1) {
+        try {
+          call();
+        } catch (...) {
+          called = true;
+          throw;
+        }
+        called = true;
+      } else {
+        call();
+        while (!called) std::this_thread::yield();
+        call();
+        past = true;
+      }
+      group.barrier()->wait();
     });
-    CAPTURE(meets, thrown[0], thrown[1]);
-    CHECK(calls <= 2 * 4);
+    CHECK(!past);
+    CAPTURE(gathers, thrown[0], thrown[1]);
     for (const auto& what : thrown) {
+      const std::string name = gathers ? "gather" : "broadcast";
       CHECK(contains(what, "at #3 rank"));
-      CHECK(contains(what, "gather(4 x f32, root 0)"));
-      CHECK(contains(what, "gather(4 x f32, root 1)"));
+      CHECK(contains(what, name + "(4 x f32, root 0)"));
+      CHECK(contains(what, name + "(4 x f32, root 1)"));
     }
   }
 }

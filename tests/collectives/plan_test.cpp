@@ -142,6 +142,16 @@ TEST_CASE("small operations are one-shot, large ones exchange, and the choice gr
         Algorithm::kExchange);
 }
 
+TEST_CASE("all_reduces that a batch made one cost what they have together") {
+  // Was: the largest of them counted, so 100 small ones went one-shot, and all added up 250 KiB in whole.
+  Op batch{.kind = OpKind::kAllReduce, .count = 64'000};
+  batch.counts.assign(100, 640);
+  CHECK(choose_algorithm(batch, {.ranks = 2}).algorithm == Algorithm::kExchange);
+  batch.counts.assign(2, 100);
+  batch.count = 200;
+  CHECK(choose_algorithm(batch, {.ranks = 2}).algorithm == Algorithm::kOneShot);
+}
+
 TEST_CASE("with more ranks than cores a meeting is dear, and so is what every rank does again") {
   const auto on_cores = [](OpKind kind, std::size_t count, int cores) {
     return choose_algorithm({.kind = kind, .count = count}, {.ranks = 4, .cores = cores}).algorithm;

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -183,6 +184,19 @@ TEST_CASE("a program joins, its executable travels, and all of it goes with the 
   CHECK(names_in("/dev/shm") == shm);
 }
 
+TEST_CASE("a session outlives the thread that called init", "[cluster]") {
+  // Was: the program's node was a child of that thread, and was told to end with it (PR_SET_PDEATHSIG).
+  const Cluster cluster;
+  std::optional<DriverSession> session;
+  std::thread([&] { session.emplace(cluster.join("async")); }).join();
+  const auto incarnation = session->incarnation();
+  for (int i = 0; i < 3; ++i) {
+    const auto guest = session->spawn<Guest>({.isolated = true});
+    CHECK(guest.call<&Guest::pid>().get(20s) > 0);
+  }
+  CHECK(session->incarnation() == incarnation);
+}
+
 TEST_CASE("a driver that is killed leaves no worker behind, and the cluster stays", "[cluster]") {
   const Cluster cluster;
   Program driver("a driver for the test above", cluster.root);
@@ -272,7 +286,11 @@ TEST_CASE("a node dies, the head dies: the rest goes on", "[cluster]") {
   CHECK(late.call<&Guest::pid>().get(20s) > 0);
   CHECK(children(start, "troupe-head").at(0) != head);
 
+  Promise<std::string> told;
+  session.monitor(there, [told](const std::string& why) mutable { told.set(why); });
   ::kill(children(cluster.supervisor("b"), "troupe-node").at(0), SIGKILL);
+  // Was: "no heartbeat for 6 s", though the start process had seen it die at once.
+  CHECK_THAT(told.future().get(30s), Catch::Contains("SIGKILL"));
   // First the link breaks (Unavailable), then the head is sure that the node is dead.
   CHECK(eventually([&] {
     return code_of([&] { there.call<&Guest::pid>().get(20s); }) == error_code_name(ErrorCode::kActorDied);
@@ -284,6 +302,31 @@ TEST_CASE("a node dies, the head dies: the rest goes on", "[cluster]") {
     return std::any_of(nodes.begin(), nodes.end(),
                        [&](const auto& node) { return node.name == "two" && node.id != two; });
   }));
+}
+
+TEST_CASE("a program that loses its node while the head is away goes on when the head is back", "[cluster]") {
+  // Was: after 12 s it "gets no other node", for good, and each spawn still said that it would.
+  const Cluster cluster;
+  auto session = cluster.join("patient");
+  const pid_t start = cluster.supervisor("a");
+  const pid_t head = children(start, "troupe-head").at(0),
+              gateway = children(::getpid(), "troupe-node").at(0);
+  ::kill(start, SIGSTOP);  // nobody starts the head again
+  ::kill(head, SIGKILL);
+  ::kill(gateway, SIGKILL);
+  const auto refusal = [&]() -> std::string {
+    try {
+      session.nodes();
+    } catch (const Unavailable& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(eventually(
+      [&] { return refusal().find("has no other one yet: cannot connect to") != std::string::npos; }, 60s));
+  ::kill(start, SIGCONT);
+  CHECK(eventually([&] { return refusal().empty(); }, 60s));
+  CHECK(session.spawn<Guest>({.isolated = true}).call<&Guest::pid>().get(30s) > 0);
 }
 
 TEST_CASE("who has no key or no manners stays out, with a line in the log", "[cluster]") {

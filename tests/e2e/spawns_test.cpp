@@ -1,5 +1,6 @@
 // Starting many actors, large ones, and what a node must refuse: nothing that one program asks for may end
 // the head or a node.
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <thread>
 
 #include "scheduler/init/embedded_cluster.hpp"
@@ -217,4 +219,58 @@ TEST_CASE("program: prints", "[.program]") {
   CHECK(reason.size() < 100);
   for (const char c : reason) CHECK((c >= ' ' && static_cast<unsigned char>(c) < 0x7f));
   CHECK(printer.call<&Printer::pid>().get(20s) > 0);
+}
+
+TEST_CASE("spawns that wait for a CPU hold up nothing that needs none", "[spawns]") {
+  // Was: 256 of them held every place of this process at its node: nodes(), the first call to an actor and
+  // every other spawn timed out.
+  auto session = init(0, nullptr, {.cpus_per_node = 1});
+  const auto holder = session.spawn<Small>({.num_cpus = 1, .isolated = true});
+  std::vector<Future<ActorHandle<Small>>> waiting;
+  for (int i = 0; i < 300; ++i) waiting.push_back(session.spawn_async<Small>({.num_cpus = 1}));
+  CHECK(session.nodes().size() == 1);
+  CHECK(holder.call<&Small::same>(1).get(20s) == 1);
+  CHECK(session.spawn_async<Small>().get(20s).call<&Small::same>(2).get(20s) == 2);
+  CHECK(session.spawn_async<Small>({.isolated = true}).get(20s).call<&Small::same>(3).get(20s) == 3);
+}
+
+TEST_CASE("a program whose output nobody reads hears of deaths, and ends with every line", "[spawns]") {
+  // Was: what workers print was written by the thread that receives. While the pipe was full (Ctrl-S, a
+  // paused `less`), deaths and answers came to nobody.
+  const TemporaryFolder folder;
+  Program program("program: prints into a pipe that nobody reads", folder.path());
+  CHECK(program.wait(2min) == "exit code 0");
+  INFO(slurp(folder.path() + "/err").substr(0, 2000));
+  CHECK(has_lines_in_order(slurp(folder.path() + "/read"), "out flood", 400'000));
+}
+
+TEST_CASE("program: prints into a pipe that nobody reads", "[.program]") {
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  REQUIRE(::fcntl(ends[1], F_SETPIPE_SZ, 4096) >= 4096);
+  const int before = ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+  ::dup2(ends[1], STDOUT_FILENO);
+  ::close(ends[1]);
+  std::thread reader;
+  bool all = false;
+  {
+    auto session = init(0, nullptr);
+    auto printer = session.spawn<Printer>({.isolated = true, .label = "p"});
+    auto other = session.spawn<Printer>({.isolated = true});
+    std::atomic<bool> down{false};
+    session.monitor(other, [&](const std::string&) { down = true; });
+    // More than waits here: the worker is held back.
+    const auto printed = printer.call<&Printer::count>(std::string("flood"), 400'000);
+    ::kill(other.call<&Printer::pid>().get(20s), SIGKILL);
+    all = eventually([&] { return down.load(); }, 20s) && session.nodes().size() == 1;
+    reader = std::thread([from = ends[0]] {
+      std::ofstream to(program_folder() + "/read");
+      char buffer[65536];
+      for (ssize_t got = 0; (got = ::read(from, buffer, sizeof buffer)) > 0;) to.write(buffer, got);
+    });
+    printed.get(60s);
+  }
+  ::dup2(before, STDOUT_FILENO);
+  reader.join();
+  CHECK(all);
 }

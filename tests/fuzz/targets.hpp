@@ -49,6 +49,7 @@ bool meeting_note(std::span<const std::byte> bytes);
 bool rendezvous_url(std::span<const std::byte> bytes);
 bool rank_frame_header(std::span<const std::byte> bytes);
 bool flight_dump(std::span<const std::byte> bytes);
+bool error_file(std::span<const std::byte> bytes);
 
 inline constexpr Target kTargets[] = {
     {"frame_header", frame_header},
@@ -79,6 +80,7 @@ inline constexpr Target kTargets[] = {
     {"rendezvous_url", rendezvous_url},
     {"rank_frame_header", rank_frame_header},
     {"flight_dump", flight_dump},
+    {"error_file", error_file},
 };
 
 /// The bytes as text.

@@ -156,6 +156,8 @@ struct Node : Process, Server {
   void act(node::DrainOutput& a);
   void act(node::ForgetProcess& a) { locals.erase(a.process); }
   void act(node::RelayOutput&) {}
+  void act(node::HoldOutput&) {}
+  void act(node::RetryOutput&) {}
   void act(node::MakeRing& a);
   void act(node::MakeRegion& a);
   void act(node::DropRegion& a) {
@@ -173,6 +175,7 @@ struct Node : Process, Server {
   void act(node::GivePart& a);
   void act(node::TakePart& a);
   void act(node::ForgetPackage&) {}
+  void act(node::ConnectHeadAnew&) { head_->redial(); }
   void act(node::TellMember& a);
   void act(node::EndLoop& a);
   void act(node::Log& a);
@@ -235,6 +238,7 @@ struct Driver : Hosted {
 
  private:
   void run_job();
+  void check_state(const ActorHandle<train::TrainDriver>& driver, std::int64_t steps);
   void leave_soon();
   Thread main_;
   bool leaving_ = false;
@@ -272,6 +276,7 @@ struct Cluster {
   Instant faults_over_at{};
   std::string job_hash;  ///< once done
   bool job_done = false;
+  int states_taken = 0;  ///< by the program, of a job that is done
   std::uint32_t last_incarnation = 0;
   int commits = 0;
   int generations = 0;  ///< the highest counter

@@ -1,4 +1,7 @@
 /// The driver program: what train::Run does in production, without its screen.
+#include <cstring>
+
+#include "actors/train/driver/final_state.hpp"
 #include "actors/train/driver/take_up.hpp"
 #include "actors/train/driver/train_driver.hpp"
 #include "runtime/core/futex.hpp"
@@ -58,6 +61,8 @@ void Driver::run_job() {
   }
   try {
     cluster.job_hash = result.get().state_hash;
+    check_state(driver, result.get().steps);
+    if (!alive) return;
   } catch (const TaskFailed& failed) {
     return cluster.world.violation("the job failed: " + failed.info().message());
   }
@@ -67,6 +72,28 @@ void Driver::run_job() {
   runtime->begin_end();
   sleep_for(milliseconds(20));
   cluster.world.kill(*this, "its program has ended");
+}
+
+/// What the program gets is the state that the job ended with, or nothing.
+void Driver::check_state(const ActorHandle<train::TrainDriver>& driver, std::int64_t steps) {
+  for (const bool weights_only : {true, false}) {
+    try {
+      const auto bytes =
+          train::take_final_state(driver, weights_only, [this] { return alive && !lost_node_; });
+      const auto file = checkpoint::read_safetensors("the final state", bytes).value();
+      TrainState state;
+      for (std::size_t i = 0; i < state.words.size(); ++i)
+        std::memcpy(&state.words[i], file.find("word" + std::to_string(i))->bytes.data(),
+                    sizeof state.words[i]);
+      if (state != cluster.reference.at(static_cast<std::size_t>(steps)))
+        cluster.world.violation("the state that came back is not that of step " + std::to_string(steps));
+      ++cluster.states_taken;
+    } catch (const Unavailable&) {  // its holders, or the program's node
+    } catch (const ActorDied&) {
+    } catch (const Timeout&) {
+    }
+    if (!alive) return;
+  }
 }
 
 /// The program may go on for a while: its calls fail.

@@ -70,6 +70,10 @@ class Dialer : public std::enable_shared_from_this<Dialer> {
   std::function<void()> on_room = [] {};  ///< after a kFull
   void dial();
   void close();
+  /// Drops the line there is; on_lost, and a new one.
+  void redial() {
+    if (is_up()) network_.break_line(line_, world_.now(), "its end made it anew");
+  }
   bool is_up() const { return line_ != nullptr && line_->client_open; }
   /// kClosed: there is no line. `size`: what it takes of the line's queue; 0: nothing.
   Sent send(const char* label, std::function<void()> what, std::size_t size = 0);

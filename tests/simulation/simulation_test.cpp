@@ -21,6 +21,7 @@ struct Outcome {
   int transfers = 0;
   int followed = 0;
   int generations = 0;
+  int states_taken = 0;
   long calls_failed = 0;
   long deaths_told = 0;
 };
@@ -33,7 +34,7 @@ Outcome simulate(std::uint64_t seed, const Scenario& broken = {}) {
   cluster.run();
   return {cluster.world.violated(), cluster.world.trace_hash(), cluster.rewinds,
           cluster.transfers,        cluster.followed,           cluster.generations,
-          cluster.load.errors,      cluster.load.deaths_told};
+          cluster.states_taken,     cluster.load.errors,        cluster.load.deaths_told};
 }
 
 /// The first of 5,000 seeds that finds the broken rule, or -1.
@@ -53,7 +54,8 @@ int seeds_until_found(const Scenario& broken) {
 TEST_CASE("every seed keeps every invariant and ends with the undisturbed run's bits") {
   const std::uint64_t first = from_environment("TROUPE_SIM_SEED", 1);
   const std::uint64_t count = from_environment("TROUPE_SIM_COUNT", 2000);
-  long rewinds = 0, transfers = 0, followed = 0, generations = 0, calls_failed = 0, deaths_told = 0;
+  long rewinds = 0, transfers = 0, followed = 0, generations = 0, states_taken = 0, calls_failed = 0,
+       deaths_told = 0;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     const Outcome outcome = simulate(seed);
     if (!outcome.violated.empty()) {
@@ -63,6 +65,7 @@ TEST_CASE("every seed keeps every invariant and ends with the undisturbed run's 
     transfers += outcome.transfers;
     followed += outcome.followed;
     generations += outcome.generations;
+    states_taken += outcome.states_taken;
     calls_failed += outcome.calls_failed;
     deaths_told += outcome.deaths_told;
   }
@@ -73,6 +76,7 @@ TEST_CASE("every seed keeps every invariant and ends with the undisturbed run's 
     CHECK(followed > 50);
     CHECK(calls_failed > 2000);
     CHECK(deaths_told > 1000);
+    CHECK(states_taken > static_cast<long>(count));
     CHECK(generations > static_cast<long>(count) * 3 / 2);
   }
 }

@@ -1,25 +1,20 @@
-/// Ctrl-C while a job runs.
+/// Ctrl-C while jobs run.
 #pragma once
-
-#include <csignal>
-#include <vector>
 
 namespace troupe::train {
 
 /// While one lives, SIGINT and SIGTERM are counted, each unless the program handles it itself; the second one
-/// ends the program with 128 and its number, and its workers go with it. One at a time takes them.
+/// ends the program with 128 and its number, and its workers go with it. All that live at a time see the same
+/// signal, and so does one that comes while another still lives. Thread-safe.
 class Interrupts {
  public:
-  explicit Interrupts(bool take);
+  Interrupts();
   ~Interrupts();
   Interrupts(const Interrupts&) = delete;
   Interrupts& operator=(const Interrupts&) = delete;
 
   /// The first signal that came, or 0.
   int signal() const;
-
- private:
-  std::vector<int> taken_;
 };
 
 }  // namespace troupe::train

@@ -185,12 +185,18 @@ struct ReplicaSet::State : std::enable_shared_from_this<State> {
     }
     for (const Shared& request : hopeless) request->answer.fail(why);
   }
+  /// Dead, or out of reach: that one may live, with its CPUs.
   void lost(std::uint64_t seat) {
+    ActorHandle<Replica> gone;
     {
       const std::lock_guard lock(mutex);
-      if (ended || seats.erase(seat) == 0) return;
+      const auto at = seats.find(seat);
+      if (ended || at == seats.end()) return;
+      gone = at->second.handle;
+      seats.erase(at);
       ++stats.restarts;
     }
+    session.kill(gone, "it does not answer");
     start_one();
   }
 

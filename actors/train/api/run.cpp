@@ -1,5 +1,6 @@
 #include "actors/train/api/run.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <mutex>
@@ -8,6 +9,7 @@
 #include "actors/train/api/interrupts.hpp"
 #include "actors/train/api/run_losses.hpp"
 #include "actors/train/api/train.hpp"
+#include "actors/train/driver/final_state.hpp"
 #include "runtime/core/log.hpp"
 
 namespace troupe::train {
@@ -16,14 +18,14 @@ namespace {
 /// How often a signal is looked for.
 constexpr Duration kLook = std::chrono::milliseconds(100);
 constexpr Duration kEnds = std::chrono::seconds(10);
-/// For a piece of the state: the first one is laid out when it is asked for.
+/// For a piece of the snapshot.
 constexpr Duration kPieceArrives = std::chrono::seconds(60);
-constexpr int kPieceTries = 3;
 /// How long the program may be without a node, and how often it is looked for.
 constexpr Duration kNextNode = std::chrono::seconds(60);
 constexpr Duration kLookForNode = std::chrono::milliseconds(20);
 constexpr int kMostLosses = 3;
 constexpr Duration kLookForEvents = std::chrono::milliseconds(5);
+constexpr Duration kForEver = std::chrono::hours(24 * 365);
 
 Instant now() {
   return MonotonicClock().now();
@@ -56,6 +58,8 @@ struct Run::Parts {
   std::mutex driver_mutex;               ///< guards `driver` against stop() in another thread
   std::optional<Snapshot> paused;
   RunResult paused_result;
+  std::optional<Interrupts> interrupts;  ///< while the job is under way
+  int signal = 0;                        ///< that ends the job
 
   RunLosses losses{kMostLosses};
   struct Lost {
@@ -78,6 +82,7 @@ struct Run::Parts {
   /// Starts a driver, with its snapshot.
   void begin(TakeUp take_up) {
     check_session();
+    if (plan.options.handle_signals && !interrupts) interrupts.emplace();
     std::vector<report::Event> told;
     RunOptions options = run_options(session, plan, take_up, folder, told);
     if (take_up == TakeUp::kOwn) leave_out_past(options.chaos);
@@ -149,6 +154,18 @@ struct Run::Parts {
     if (!plan.options.show_progress) log(LogLevel::kWarning, text);  // nobody else says it
   }
 
+  void stop() {
+    ending = true;
+    check_session();
+    const std::lock_guard lock(driver_mutex);
+    driver.tell<&TrainDriver::stop>();
+  }
+  /// Ctrl-C. Whoever waits comes by here, whatever it waits for.
+  void obey_signal() {
+    if (!interrupts || signal != 0 || interrupts->signal() == 0) return;
+    signal = interrupts->signal();
+    stop();
+  }
   /// Waits for events, or for a node where the driver is lost.
   void fetch(Duration timeout) {
     check_session();
@@ -158,6 +175,7 @@ struct Run::Parts {
     try {
       auto events = std::exchange(asked, std::nullopt)->get();
       over = events.empty();
+      if (over) interrupts.reset();
       for (auto& event : events) take(std::move(event));
     } catch (const ActorDied& died) {
       lose(died.info().why);
@@ -216,20 +234,8 @@ struct Run::Parts {
     }
   }
 
-  /// All pieces, from whichever trainer is alive: each has the same bytes.
   wire::Bytes take_state(bool weights_only) {
-    wire::Bytes all;
-    int failures = 0;
-    for (;;) {
-      try {
-        const auto piece =
-            driver.call<&TrainDriver::final_state>(weights_only, all.size()).get(kPieceArrives);
-        if (piece.empty()) return all;
-        all.insert(all.end(), piece.begin(), piece.end());
-      } catch (const Error&) {
-        if (++failures == kPieceTries || session.incarnation() != incarnation) throw;
-      }
-    }
+    return take_final_state(driver, weights_only, [this] { return session.incarnation() == incarnation; });
   }
   /// A job that is done does not fail for want of its weights.
   wire::Bytes take_weights() try { return take_state(true); } catch (const Error& error) {
@@ -240,6 +246,7 @@ struct Run::Parts {
   void hold() {
     check_session();
     paused_result = result.get(kEnds);
+    paused_result.signal = paused_result.stopped ? signal : 0;
     if (paused_result.state_hash.empty())
       throw_error({ErrorCode::kUnavailable, "cannot pause the run",
                    "it was stopped before a trainer held its state", "start it again"});
@@ -294,7 +301,13 @@ Run::Parts& Run::parts() const {
 
 std::optional<report::Event> Run::next_event(Duration timeout) {
   Parts& p = parts();
-  if (p.unread.empty() && !p.over) p.fetch(timeout);
+  p.obey_signal();
+  const Instant deadline = now() + std::min(timeout, kForEver);
+  for (bool late = false; !late && p.unread.empty() && !p.over; p.obey_signal()) {
+    const Duration left = std::max(deadline - now(), Duration(0));
+    late = left <= kLook;
+    p.fetch(std::min(left, kLook));
+  }
   if (p.unread.empty()) return {};
   report::Event event = std::move(p.unread.front());
   p.unread.pop_front();
@@ -307,11 +320,11 @@ bool Run::is_over() const {
 }
 
 void Run::stop() const {
-  Parts& p = parts();
-  p.ending = true;
-  p.check_session();
-  const std::lock_guard lock(p.driver_mutex);
-  p.driver.tell<&TrainDriver::stop>();
+  parts().stop();
+}
+
+int Run::signal() const {
+  return parts().signal;
 }
 
 RunResult Run::wait() {
@@ -320,12 +333,7 @@ RunResult Run::wait() {
     throw BadConfig("a run was waited for twice",
                     "its result is for who waited first, and on_event is told in there",
                     "keep the result; in on_event, call stop()");
-  const Interrupts interrupts(p.plan.options.handle_signals);
-  bool told = false;
-  while (!is_over()) {
-    if (interrupts.signal() != 0 && !std::exchange(told, true)) stop();
-    next_event(kLook);
-  }
+  while (!is_over()) next_event(kForEver);
   if (p.paused) {
     if (p.plan.options.return_weights) p.paused_result.weights = *p.paused->state;
     return std::move(p.paused_result);
@@ -333,7 +341,7 @@ RunResult Run::wait() {
   p.check_session();
   RunResult result = p.result.get(kEnds);
   p.folder.reset();
-  result.signal = result.stopped ? interrupts.signal() : 0;
+  result.signal = result.stopped ? p.signal : 0;
   if (p.plan.options.return_weights && !result.state_hash.empty()) result.weights = p.take_weights();
   p.driver.tell<&TrainDriver::abandon>("its result was taken");  // the trainers go, if the handle stays
   p.reporting.sinks.clear();  // what they hold is flushed, and a bar is cleared
@@ -358,7 +366,7 @@ Snapshot Run::pause_at_end() {
                     "somebody waits, or has waited, for its result: its trainers go at its end",
                     "pause it instead of waiting");
   while (!p.paused) {
-    while (!is_over()) next_event(kLook);
+    while (!is_over()) next_event(kForEver);
     p.hold();
   }
   return *p.paused;
@@ -380,6 +388,7 @@ void Run::resume(const TrainOptions& options) {
   p.seconds = p.paused_result.seconds;
   p.began_at = now();
   p.ending = false;  // a stop of what was paused stopped nothing
+  p.signal = 0;
   try {
     p.begin(TakeUp::kOwn);
   } catch (...) {

@@ -50,12 +50,16 @@ class Run {
   /// Ends the job after the current step, with a checkpoint where those are kept; a second call ends it at
   /// once. Thread-safe; from on_event, too.
   void stop() const;
+  /// The signal that ends the job, or 0. With TrainOptions::handle_signals whoever waits sees it: in wait(),
+  /// next_event(), wait_any(), pause() and pause_at_end().
+  int signal() const;
 
   /// Ends the job after the current step, as stop() does, and takes its state into this program; its trainers
   /// and loaders go, with their CPUs. The state is moved in pieces of 16 MiB; this program and, until it
   /// goes, one trainer hold a copy of it. Throws as wait(), and BadConfig once the result was taken.
   Snapshot pause();
-  /// The same when the job has run all its epochs, so that it may get more of them: instead of wait().
+  /// The same when the job has run all its epochs, so that it may get more of them: instead of wait(). A
+  /// signal ends it earlier, and the snapshot is of where it ended: see signal().
   Snapshot pause_at_end();
   /// Goes on from where pause() left the job, with the options as they were, or with others, such as more
   /// epochs or trainers: the result is that of a run that was never paused. on_event, files and display stay

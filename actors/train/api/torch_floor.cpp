@@ -17,7 +17,7 @@ const JobType& type_of(const RunSettings& settings) {
 class TorchFloor final : public TrainFloor {
  public:
   std::unique_ptr<TrainEngine> make_engine(const RunSettings& settings) override {
-    set_up_numerics(settings.threads, computing_device(settings.trainer_gpus > 0));
+    set_up_numerics(settings.threads, computing_device(settings.trainer_gpus > 0), settings.exact);
     return make_torch_engine(settings);
   }
   std::shared_ptr<data::Dataset> make_dataset(const RunSettings& settings, data::Split split) override {

@@ -80,18 +80,37 @@ void check(const TrainOptions& o) {
     refuse("stop_early.patience = " + std::to_string(o.stop_early.patience), "use at least 1 epoch");
   if (!o.keep_best.empty() && o.checkpoint_folder.empty())
     refuse("keep_best = " + o.keep_best + " without a checkpoint folder", "name the folder");
+}
+
+/// What can be known of a metric's name before the job has run an epoch.
+void check_metrics(const JobType& job, const TrainOptions& o) {
   for (const auto& metric : {o.stop_early.metric, o.keep_best}) {
-    if ((metric.starts_with("test/") || metric.starts_with("validation/")) && !o.evaluate)
+    if (metric.empty()) continue;
+    const bool validation = metric.starts_with("validation/");
+    if ((metric.starts_with("test/") || validation) && !o.evaluate)
       refuse("the metric " + metric + " of a run without an evaluation", "leave evaluate = false out");
+    if (validation && !job.has_validation)
+      refuse("the metric " + metric + " of " + job.name + ", which has no validation set",
+             "say `static constexpr bool kHasValidation = true;` in the job, and return samples for "
+             "Split::kValidation in its dataset()");
+    const bool known = metric == "train/loss" || metric == "test/loss" || metric == "test/accuracy" ||
+                       metric == "validation/loss" || metric == "validation/accuracy";
+    const bool counted =
+        job.counts_figures && (metric.starts_with("train/") || metric.starts_with("test/") || validation);
+    if (known || counted) continue;
+    refuse("there is no metric '" + metric + "': the job has train/loss, test/loss, test/accuracy" +
+               (job.counts_figures ? ", and what it counts as train/NAME and test/NAME" : ""),
+           "name one of them in stop_early or keep_best, or count it: loss() and evaluate() may take a Leaf");
   }
 }
 
-void check_validation(const TrainOptions& o, const JobType& job) {
-  for (const auto& metric : {o.stop_early.metric, o.keep_best}) {
-    if (!metric.starts_with("validation/") || job.has_validation) continue;
-    refuse("the metric " + metric + " of " + job.name + ", which has no validation set",
-           "say `static constexpr bool kHasValidation = true;` in the job, and return samples for "
-           "Split::kValidation in its dataset()");
+/// A head and nodes that others use are not this job's to kill.
+void check_chaos(const std::vector<ChaosStep>& chaos, bool embedded) {
+  for (const ChaosStep& step : chaos) {
+    if (embedded || (step.what != ChaosStep::What::kKillNode && step.what != ChaosStep::What::kKillHead))
+      continue;
+    refuse("kill-node and kill-head are for a cluster of the program's own, and it has joined another one",
+           "leave them out, or leave the address out");
   }
 }
 
@@ -201,12 +220,13 @@ void add_snapshot(const RunPlan& plan, RunOptions& run) {
 RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp take_up,
                        std::optional<checkpoint::FolderLock>& folder, std::vector<report::Event>& told) {
   const TrainOptions& options = plan.options;
+  const JobType& job = JobRegistry::instance().find(plan.job_type);
   check(options);
-  check_validation(options, JobRegistry::instance().find(plan.job_type));
+  check_metrics(job, options);
   RunOptions run;
   run.settings.job_type = plan.job_type;
   run.settings.job = plan.job;
-  run.settings.job_text = JobRegistry::instance().find(plan.job_type).describe(run.settings.job);
+  run.settings.job_text = job.describe(run.settings.job);
   run.settings.run = "run-" + to_hex(SystemRandom().next());
   const auto key = JobKey::generate();
   run.settings.key.assign(key.reveal().begin(), key.reveal().end());
@@ -235,6 +255,7 @@ RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp
   run.keep_best = options.keep_best;
   run.keep_best_mode = options.keep_best_mode;
   run.chaos = options.chaos;
+  check_chaos(options.chaos, session.embedded() != nullptr);
   if (const auto* cluster = session.embedded()) {
     for (const auto pid : cluster->node_pids()) run.node_pids.push_back(pid);
     run.head_pid = cluster->head_pid();
@@ -244,6 +265,7 @@ RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp
 
 Run start_training(const DriverSession& session, RunPlan plan) {
   check(plan.options);
+  check_metrics(JobRegistry::instance().find(plan.job_type), plan.options);
   Run::Reporting reporting = reporting_of(plan.options);
   const report::JobStarted started{title_of(session, plan.job_type, plan.options), plan.options.epochs};
   return {session, std::move(plan), std::move(reporting), started};

@@ -39,7 +39,10 @@ struct TrainOptions {
   int keep_checkpoints = 3;           ///< older ones go once this run has written so many
   int min_trainers = 1;  ///< fewer do not train: the job waits for more (Deadlines::gather), then fails
   int threads = 1;       ///< intra-op threads of a trainer; other numbers give other bits
-  bool exact = true;     ///< refuse a trainer whose processor or LibTorch gives other bits
+  /// The same bits on every trainer: one whose processor or LibTorch gives other bits is refused, algorithms
+  /// are deterministic, and trainers' states are compared. false: none of that, and the result is one
+  /// trainer's.
+  bool exact = true;
   bool encrypt_data_plane = false;  ///< gradients between hosts, where they are else authenticated alone
   Deadlines deadlines{};            ///< how long to wait, from the last progress
   bool resume = false;              ///< take up at the newest checkpoint in the folder: it must have one
@@ -68,8 +71,9 @@ struct TrainOptions {
   std::string events_json{};  ///< a file for every event as a line of JSON; empty: none
   std::string metrics_csv{};  ///< a file for every figure as a row; a resumed run adds rows; empty: none
   std::string tensorboard_folder{};  ///< empty: none
-  /// SIGINT and SIGTERM end the job after the current step, with a checkpoint where those are kept; a second
-  /// one ends the program. A signal that the program handles itself is left alone.
+  /// SIGINT and SIGTERM end the job after the current step, with a checkpoint where those are kept, as soon
+  /// as somebody waits for the run; a second one ends the program. That holds from start() until the job is
+  /// over. A signal that the program handles itself is left alone.
   bool handle_signals = true;
   /// Told of everything that happens, in the thread that waits for the run. If it throws, the job ends and
   /// the exception goes on to who waits.

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <unordered_set>
+#include <utility>
 
 #include "actors/checkpoint/checkpoint_store.hpp"
 #include "actors/checkpoint/safetensors.hpp"
@@ -23,9 +25,15 @@ void copy_parts(const std::string& name, const std::vector<StatePart>& parts, co
     }
     return nullptr;
   };
-  std::vector<torch::Tensor> values;
+  // A tied tensor is in the file under one of its names, or under several.
+  std::unordered_set<const torch::TensorImpl*> found;
+  for (const NamedTensor& to : tensors) {
+    if (find(to.name) != nullptr) found.insert(to.tensor.unsafeGetTensorImpl());
+  }
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> values;  ///< what gets which
   for (const NamedTensor& to : tensors) {
     const StatePart* part = find(to.name);
+    if (part == nullptr && found.contains(to.tensor.unsafeGetTensorImpl())) continue;
     if (part == nullptr)
       throw BadConfig(
           "the weights of '" + prefix + to.name + "' are not in " + name,
@@ -33,17 +41,18 @@ void copy_parts(const std::string& name, const std::vector<StatePart>& parts, co
               (parts.empty() ? "" : ", the first is '" + parts.front().name + "'"),
           "load them into the model that they were trained with, and name the module where the job's "
           "setup() named it");
-    values.push_back(part_as_tensor(*part));
-    if (!values.back().defined() || values.back().sizes() != to.tensor.sizes() ||
-        values.back().scalar_type() != to.tensor.scalar_type())
+    const torch::Tensor value = part_as_tensor(*part);
+    if (!value.defined() || value.sizes() != to.tensor.sizes() ||
+        value.scalar_type() != to.tensor.scalar_type())
       throw BadConfig("the weights of '" + prefix + to.name + "' in " + name + " do not fit the module",
-                      values.back().defined() ? "they are " + c10::str(values.back().sizes()) +
-                                                    ", the module's are " + c10::str(to.tensor.sizes())
-                                              : "their type is not one that a module has",
+                      value.defined() ? "they are " + c10::str(value.sizes()) + ", the module's are " +
+                                            c10::str(to.tensor.sizes())
+                                      : "their type is not one that a module has",
                       "load them into the model that they were trained with");
+    values.emplace_back(to.tensor, value);
   }
   const torch::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].tensor.copy_(values[i]);
+  for (auto& [tensor, value] : values) tensor.copy_(value);
 }
 
 }  // namespace

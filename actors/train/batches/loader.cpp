@@ -1,5 +1,6 @@
 #include "actors/train/batches/loader.hpp"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -86,6 +87,10 @@ DataInfo Loader::describe() {
 
 int Loader::pid() const {
   return ::getpid();
+}
+
+void Loader::raise_signal(int number) {
+  ::kill(::getpid(), number);
 }
 
 Loader::~Loader() {

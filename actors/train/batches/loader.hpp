@@ -53,6 +53,8 @@ class Loader {
   /// Reads a first batch to know its size: what is wrong with the data shows before anything else starts.
   DataInfo describe();
   int pid() const;
+  /// A fault on purpose: this process gets the signal.
+  void raise_signal(int number);
   /// Constructs the batch. Throws what BatchBuilder throws, and Error (kLimit) for a batch that no message to
   /// another node can carry.
   BatchGiven load(const BatchAsk& ask);

@@ -49,9 +49,10 @@ void DriverMachine::report(const StepApplied& r, Trainer& from, Instant now, Act
 }
 
 /// Compares what trainers that hold the same steps say of their bits. False, and the job has failed, if they
-/// are not the same.
+/// are not the same and must be.
 bool DriverMachine::agrees(const Trainer& from, std::int64_t step, const std::vector<PartHash>& parts,
                            Actions& out) {
+  if (!config_.exact) return true;
   const auto [proof, first] = proofs_.emplace(step, Proof{from.ready.actor, parts});
   if (first || proof->second.parts == parts) return true;
   const auto other = trainers_.find(proof->second.from);
@@ -161,7 +162,7 @@ bool DriverMachine::checkpoint_at(std::int64_t step) const {
       config_.checkpoint_every > 0 ? config_.checkpoint_every : config_.steps_per_epoch;
   return config_.checkpoints && step > 0 &&
          (step % every == 0 || step == config_.epochs * config_.steps_per_epoch || step == stop_at_ ||
-          step == early_at_ || is_best(step));
+          step == early_at_ || is_best(step) || (!missing_metric_.empty() && step == evaluated_));
 }
 
 /// What has to be done with the committed state before the next step may change it.
@@ -196,6 +197,7 @@ std::int64_t DriverMachine::next_barrier() const {
 void DriverMachine::proceed(Instant now, Actions& out) {
   if (over()) return;
   barrier_task_ = barrier_task_due();
+  if (!missing_metric_.empty() && barrier_task_ != BarrierTask::kCheckpoint) return fail_for_metric(out);
   if (barrier_task_ == BarrierTask::kNone && following_ && following_->join_at) {
     state_ = State::kRunning;
     widen(now, out);
@@ -229,6 +231,8 @@ void DriverMachine::start_barrier_task(Instant now, Actions& out) {
     for (const ActorId member : members_) {
       if (member == members_.front()) {
         out.push_back(SendOrder{member, WriteCheckpoint{generation_, committed(), history_now()}});
+      } else if (!config_.exact) {
+        trainers_.at(member).barrier_task_done = true;  // its bits are its own
       } else {
         out.push_back(SendOrder{member, ProveState{generation_, committed()}});
       }
@@ -324,27 +328,36 @@ bool DriverMachine::is_best(std::int64_t step) const {
          step == history_.kept.epoch * config_.steps_per_epoch;
 }
 
+/// Null where the job does not have it: then it fails, but not before the checkpoint.
+const double* DriverMachine::find_metric(const std::string& name) {
+  const auto at = history_.metrics.find(name);
+  if (at != history_.metrics.end()) return &at->second;
+  missing_metric_ = name;
+  return nullptr;
+}
+
+/// After the epoch that lacks it, whose work is in a checkpoint where those are kept.
+void DriverMachine::fail_for_metric(Actions& out) {
+  std::string all;
+  for (const auto& [known, value] : history_.metrics) all += (all.empty() ? "" : ", ") + known;
+  const bool saved = saved_step() == committed();
+  fail("there is no metric '" + missing_metric_ + "': the job has " + all, out,
+       "name one of them in stop_early or keep_best, or count it in the job's loss() or evaluate()" +
+           std::string(saved ? "; a run with resume goes on at step " + std::to_string(committed()) : ""));
+}
+
 /// The epoch's metrics are known: is one of them the best, or is it time to stop?
 void DriverMachine::watch_metrics(Actions& out) {
   history_.metrics = evaluation_.metrics;
-  const auto find = [&](const std::string& name) -> const double* {
-    const auto at = history_.metrics.find(name);
-    if (at != history_.metrics.end()) return &at->second;
-    std::string all;
-    for (const auto& [known, value] : history_.metrics) all += (all.empty() ? "" : ", ") + known;
-    fail("there is no metric '" + name + "': the job has " + all, out,
-         "name one of them in stop_early or keep_best, or count it in the job's loss() or evaluate()");
-    return nullptr;
-  };
   const int epoch = evaluation_.epoch + 1;
   if (!config_.keep_best.empty()) {
-    const double* value = find(config_.keep_best);
+    const double* value = find_metric(config_.keep_best);
     if (value == nullptr) return;
     history_.kept = observe(history_.kept, config_.keep_best, config_.keep_best_mode, 0, epoch, *value);
   }
   const StopEarly& rule = config_.stop_early;
   if (rule.metric.empty()) return;
-  const double* value = find(rule.metric);
+  const double* value = find_metric(rule.metric);
   if (value == nullptr) return;
   history_.patience = observe(history_.patience, rule.metric, rule.mode, rule.min_delta, epoch, *value);
   if (history_.patience.epochs_since < rule.patience || early_at_) return;
@@ -434,13 +447,18 @@ void DriverMachine::report(const TrainerFinished& r, Trainer& from, Instant now,
   recovered(now, out);
   from.barrier_task_done = true;
   from.final_hash = r.hash;
+  from.final_parts = r.parts;
   if (!agrees(from, r.steps, r.parts, out)) return;
-  const bool same = std::all_of(members_.begin(), members_.end(), [&](ActorId member) {
+  const bool same = !config_.exact || std::all_of(members_.begin(), members_.end(), [&](ActorId member) {
     const Trainer& trainer = trainers_.at(member);
     return !trainer.barrier_task_done || trainer.final_hash == r.hash;
   });
   if (r.steps != committed() || !same) return fail("trainers end with different states", out);
-  if (barrier_task_complete()) finish(r.hash, out);
+  if (!barrier_task_complete()) return;
+  // Rank 0's, which also writes the checkpoints. Where bits may differ, nobody else has it.
+  const Trainer& first = trainers_.at(members_.front());
+  const auto holders = config_.exact ? members_ : std::vector<ActorId>{members_.front()};
+  finish(first.final_hash, {r.steps, lineage_, first.final_parts, holders}, out);
 }
 
 }  // namespace troupe::train

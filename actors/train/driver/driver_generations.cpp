@@ -223,8 +223,10 @@ void DriverMachine::start_generation(Instant now, Actions& out) {
   plan.lineage = lineage_;
   proofs_.clear();
   proven_at_.reset();
-  prove_ = members_.size() > 1 && std::any_of(members_.begin(), members_.end(),
-                                              [&](ActorId member) { return !trainers_.at(member).proven; });
+  plan.exact = config_.exact;
+  prove_ = config_.exact && members_.size() > 1 &&
+           std::any_of(members_.begin(), members_.end(),
+                       [&](ActorId member) { return !trainers_.at(member).proven; });
   plan.prove = prove_;
   plan.begun_at = begun_at_;
   const auto leaves = collectives::deal_leaves(config_.logical_ranks, static_cast<int>(members_.size()));

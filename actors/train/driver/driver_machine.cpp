@@ -410,7 +410,7 @@ void DriverMachine::end_as_it_is(Actions& out) {
             (saved == kNoState ? "none was written" : "the newest is of step " + std::to_string(saved)),
         {}});
   }
-  finish({}, out);
+  finish({}, {}, out);
 }
 
 /// Steps in the newest checkpoint that is a file, or kNoState.
@@ -420,7 +420,7 @@ std::int64_t DriverMachine::saved_step() const {
   return newest == checkpoints_.rend() ? kNoState : newest->step;
 }
 
-void DriverMachine::finish(const StateHash& hash, Actions& out) {
+void DriverMachine::finish(const StateHash& hash, EndState state, Actions& out) {
   state_ = State::kDone;
   const bool whole = committed() >= config_.epochs * config_.steps_per_epoch;
   const bool early = early_at_ && committed() >= *early_at_;
@@ -433,7 +433,8 @@ void DriverMachine::finish(const StateHash& hash, Actions& out) {
                         .saved = saved_step(),
                         .history = history_now(),
                         .best_metric = history_.kept.value,
-                        .best_checkpoint = best_checkpoint_});
+                        .best_checkpoint = best_checkpoint_,
+                        .state = std::move(state)});
 }
 
 void DriverMachine::handle(const DriverTick&, Instant now, Actions& out) {

@@ -79,9 +79,10 @@ class DriverMachine {
     bool quiesced = false;
     Instant deadline{};  ///< for its quiesce, or its death
     std::int64_t steps = kNoState;
-    Generation lineage;    ///< of the state it holds
-    StateHash final_hash;  ///< once it has finished
-    bool proven = false;   ///< computed a step, and had the same bits after it as the others
+    Generation lineage;                 ///< of the state it holds
+    StateHash final_hash;               ///< once it has finished
+    std::vector<PartHash> final_parts;  ///< of that state
+    bool proven = false;                ///< computed a step, and had the same bits after it as the others
     bool formed = false;
     bool holds = false;        ///< has the generation's state
     std::string unreadable;    ///< why it cannot read the generation's checkpoint
@@ -156,7 +157,7 @@ class DriverMachine {
   bool can_end_at_once() const;
   void end_as_it_is(Actions& out);
   std::int64_t saved_step() const;
-  void finish(const StateHash& hash, Actions& out);
+  void finish(const StateHash& hash, EndState state, Actions& out);
   Pool& pool(SpawnKind kind) { return kind == SpawnKind::kTrainer ? trainer_pool_ : loader_pool_; }
   std::vector<LoaderInfo> loader_list() const;
   std::string describe(const Trainer& trainer) const;
@@ -237,6 +238,8 @@ class DriverMachine {
   bool sum_pieces(Actions& out);
   void finish_epoch(Actions& out);
   void watch_metrics(Actions& out);
+  const double* find_metric(const std::string& name);
+  void fail_for_metric(Actions& out);
   std::vector<Figure> epoch_figures(int epoch) const;
   std::string history_now() const;
   bool is_best(std::int64_t step) const;
@@ -300,6 +303,7 @@ class DriverMachine {
   std::optional<std::int64_t> early_at_;  ///< StopEarly ends the job at these steps
   History history_;                       ///< its epoch_figures: of the steps before the ledger begins
   std::string best_checkpoint_;           ///< path; empty: none
+  std::string missing_metric_;            ///< the job fails for want of it, once its checkpoint is written
   BarrierTask barrier_task_ = BarrierTask::kNone;
   EpochDone evaluation_;
   std::map<std::int64_t, PieceReport> pieces_;  ///< of the evaluation under way

@@ -61,6 +61,7 @@ struct DriverConfig {
   std::int64_t test_pieces = 0;        ///< evaluated after each epoch; 0: none
   std::int64_t validation_pieces = 0;  ///< the same; their numbers follow those of the test set
   std::int64_t pieces() const { return test_pieces + validation_pieces; }
+  bool exact = true;                  ///< trainers must hold the same bits; false: each computes its own
   bool checkpoints = false;           ///< whether checkpoints are written at all
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
   int keep_checkpoints = 3;           ///< of this run; older ones, of any run, go
@@ -200,6 +201,13 @@ struct Recovered {
   Instant training_again{};  ///< a step of the new generation was applied
   int trainers = 0;          ///< in the new generation
 };
+/// The state that a job ended with.
+struct EndState {
+  std::int64_t steps = kNoState;
+  Generation lineage;            ///< GenerationPlan::lineage
+  std::vector<PartHash> parts;   ///< hash_parts: what every holder said of it
+  std::vector<ActorId> holders;  ///< the last members: no other trainer is known to hold it
+};
 struct JobDone {
   StateHash hash;  ///< empty: stopped while no trainer could say it
   std::int64_t steps = 0;
@@ -211,6 +219,7 @@ struct JobDone {
   std::string history;            ///< of the state it ends with
   double best_metric = 0;         ///< of keep_best; meaningful with a best checkpoint
   std::string best_checkpoint;    ///< path of its manifest; empty: none
+  EndState state;                 ///< nobody's, where `hash` is empty
 };
 struct JobFailed {
   std::string reason;

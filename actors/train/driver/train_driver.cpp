@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 
 #include "actors/train/batches/batch_feed.hpp"
 #include "actors/train/floor.hpp"
@@ -139,14 +138,9 @@ void TrainDriver::start_machine() {
   config.steps_per_epoch = sampler_->steps_per_epoch();
   if (options_.evaluate) config.test_pieces = data_->test_pieces();
   if (options_.evaluate) config.validation_pieces = data_->validation_pieces();
-  for (const ChaosStep& chaos : options_.chaos) {
-    const std::int64_t last = config.steps_per_epoch * config.epochs;
-    if (chaos.step <= last && chaos.rank < options_.trainers) continue;
-    throw BadConfig("cannot cause the fault at step " + std::to_string(chaos.step),
-                    "the job has " + std::to_string(last) + " steps and " +
-                        std::to_string(options_.trainers) + " trainers",
-                    "give a step and a rank that it has");
-  }
+  config.exact = options_.settings.exact;
+  check_chaos(config.steps_per_epoch * config.epochs);
+  check_metrics(config);
   config.checkpoints = !options_.settings.checkpoint_folder.empty();
   config.checkpoint_every = options_.checkpoint_every;
   config.keep_checkpoints = options_.keep_checkpoints;
@@ -166,6 +160,18 @@ void TrainDriver::start_machine() {
   carry_out(machine_->start(now()));
   if (stops_) feed(StopRequested{.hold_state = true});
   tick();
+}
+
+/// Without samples of a set there is no figure of them.
+void TrainDriver::check_metrics(const DriverConfig& config) const {
+  for (const std::string& metric : {options_.stop_early.metric, options_.keep_best}) {
+    const bool test = config.test_pieces == 0 && metric.starts_with("test/");
+    const bool validation = config.validation_pieces == 0 && metric.starts_with("validation/");
+    if (test || validation)
+      throw BadConfig("there is no metric '" + metric + "'",
+                      "the job's dataset has no " + std::string(test ? "test" : "validation") + " samples",
+                      "name a metric of training, such as train/loss");
+  }
 }
 
 DataInfo TrainDriver::trainers_data() const {
@@ -306,11 +312,9 @@ void TrainDriver::loader_up(std::uint64_t token, int number, ActorHandle<Loader>
   const ActorId id = loader.address().actor;
   if (over_ || cancelled_.contains(token)) return session_.kill(loader, "it is not wanted any more");
   names_[id] = "loader " + std::to_string(number);
-  loaders_[id] = {loader, number, 0};
+  loaders_[id] = {loader, number};
   loader.call<&Loader::pid>().then([this, id](Result<int> pid) {
-    if (!pid || !loaders_.contains(id)) return;
-    loaders_[id].pid = *pid;
-    names_[id] += " (pid " + std::to_string(*pid) + ")";
+    if (pid && loaders_.contains(id)) names_[id] += " (pid " + std::to_string(*pid) + ")";
   });
   session_.monitor(loader, [this, id](const std::string& reason) {
     loaders_.erase(id);
@@ -384,18 +388,6 @@ void TrainDriver::abandon(const std::string& reason) {
 void TrainDriver::pause() {
   if (std::exchange(stops_, true)) return;
   if (machine_ != nullptr) feed(StopRequested{.hold_state = true});
-}
-
-Future<wire::Bytes> TrainDriver::final_state(bool weights_only, std::uint64_t offset) {
-  if (trainers_.empty())
-    throw_error({ErrorCode::kUnavailable, "the job's state is lost", "no trainer is left that has it",
-                 "take its newest checkpoint"});
-  return trainers_.begin()->second.handle.call<&Trainer::final_state>(weights_only, offset);
-}
-
-JobPlace TrainDriver::place() {
-  return {so_far_.steps, so_far_.state_hash,
-          job_identity(options_.settings, *data_, first_hello_ ? first_hello_->numerics : ""), history_};
 }
 
 void TrainDriver::add_snapshot(const wire::Bytes& piece) {
@@ -503,6 +495,7 @@ void TrainDriver::act(const JobDone& action) {
   so_far_.unsaved =
       !options_.settings.checkpoint_folder.empty() && action.steps > std::max(action.saved, action.begun_at);
   history_ = action.history;
+  end_state_ = action.state;
   report::JobDone done{action.hash, action.steps, so_far_.seconds, so_far_.faults};
   done.begun_at = action.begun_at;
   done.expired = so_far_.expired;
@@ -565,35 +558,6 @@ std::string TrainDriver::for_people(std::string text) const {
       text.replace(at, kind.size(), name);
   }
   return text;
-}
-
-// Faults on purpose.
-
-void TrainDriver::cause_chaos(std::int64_t committed) {
-  std::erase_if(options_.chaos,
-                [&](const ChaosStep& chaos) { return chaos.step <= committed && cause(chaos); });
-}
-
-bool TrainDriver::cause(const ChaosStep& chaos) {
-  using What = ChaosStep::What;
-  int pid = 0;
-  if (chaos.what == What::kKillLoader) {
-    for (const auto& [id, seat] : loaders_) pid = std::max(pid, seat.pid);
-  } else if (chaos.what == What::kKillHead) {
-    pid = options_.head_pid;
-  } else if (chaos.what == What::kKillNode) {
-    pid = options_.node_pids.empty() ? 0 : options_.node_pids.back();
-  } else {
-    int best = -2;
-    for (const auto& [id, seat] : trainers_) {
-      const bool match = chaos.rank < 0 ? seat.rank > best : seat.rank == chaos.rank;
-      if (match) best = seat.rank, pid = seat.hello.pid;
-    }
-  }
-  if (pid <= 0) return false;  // nobody to hit now: at the next step
-  fault_at_ = now();
-  ::kill(pid, chaos.what == What::kStopTrainer ? SIGSTOP : SIGKILL);
-  return true;
 }
 
 }  // namespace troupe::train

@@ -48,7 +48,7 @@ struct RunOptions {
   int faults = 0;                                      ///< survived before this driver began
   double seconds = 0;                                  ///< that the job took before
   std::vector<ChaosStep> chaos;
-  std::vector<int> node_pids;  ///< what kill-node and kill-head signal
+  std::vector<int> node_pids;  ///< of the embedded cluster: what kill-node and kill-head signal
   int head_pid = 0;
 };
 
@@ -105,8 +105,11 @@ class TrainDriver {
   void pause();
   /// Ends the job at once, or what is left of one that is over: its trainers.
   void abandon(const std::string& reason);
-  /// A piece of the state of a job that is over (Trainer::final_state).
+  /// A piece of the state that the job ended with, as a safetensors file: from a trainer that held it then,
+  /// and from no other. Fails with Unavailable when none of them is left. See take_final_state.
   Future<wire::Bytes> final_state(bool weights_only, std::uint64_t offset);
+  /// What that state consists of, as its holders said.
+  std::vector<PartHash> final_parts() const;
   /// Where the job ended. REQUIRES: it did, and did not fail.
   JobPlace place();
 
@@ -132,10 +135,6 @@ class TrainDriver {
   struct LoaderSeat {
     ActorHandle<Loader> handle;
     int number = 0;
-    int pid = 0;
-  };
-  struct Killed {
-    Instant at{};
   };
 
   void learn_data();
@@ -143,6 +142,7 @@ class TrainDriver {
   void first_loader_died(const ErrorInfo& how);
   void watch_first_loader();
   void start_machine();
+  void check_metrics(const DriverConfig& config) const;
   /// Refuses to resume what the checkpoints show to be another job.
   void check_resumed(const std::string& numerics);
   std::optional<ErrorInfo> does_not_belong(const TrainerHello& hello);
@@ -178,8 +178,16 @@ class TrainDriver {
   void end_actors();
   std::vector<report::Event> take_events();
   void emit(report::Event event);
+  void ask_holder(bool weights_only, std::uint64_t offset, Promise<wire::Bytes> piece,
+                  const std::string& why_none);
+
+  // chaos.cpp
+  void check_chaos(std::int64_t last) const;
   void cause_chaos(std::int64_t committed);
   bool cause(const ChaosStep& chaos);
+  bool hit_trainer(int rank, int signal);
+  bool hit_loader();
+  bool hit_process(int pid);
   /// The text with trainers and loaders named as people see them.
   std::string for_people(std::string text) const;
   double rate(std::int64_t samples);
@@ -189,7 +197,9 @@ class TrainDriver {
   std::optional<DataInfo> data_;
   wire::Bytes snapshot_;
   std::string history_;  ///< of the state that the job ended with
-  bool stops_ = false;   ///< at the next step
+  EndState end_state_;
+  std::optional<ActorId> asked_;  ///< for a piece of that, and has not answered
+  bool stops_ = false;            ///< at the next step
   std::unique_ptr<data::LeafSampler> sampler_;
   std::unique_ptr<DriverMachine> machine_;
   std::map<ActorId, TrainerSeat> trainers_;

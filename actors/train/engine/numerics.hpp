@@ -21,7 +21,8 @@ inline constexpr std::size_t kTensorAlignment_bytes = 64;
 /// already started its inter-op threads with another number.
 /// On a GPU also: no TF32, cuDNN's deterministic algorithms without a search for the fastest, and a fixed
 /// workspace of cuBLAS (CUBLAS_WORKSPACE_CONFIG).
-void set_up_numerics(int threads = 1, c10::Device device = c10::DeviceType::CPU);
+/// Without `exact` it sets the threads alone: which algorithms compute stays as LibTorch, or the job, has it.
+void set_up_numerics(int threads = 1, c10::Device device = c10::DeviceType::CPU, bool exact = true);
 
 /// Where a trainer computes: the CPU, or cuda:0, which is the GPU that it holds. Throws BadConfig where
 /// that is wanted and LibTorch was built without CUDA, or sees no GPU.

@@ -184,11 +184,15 @@ void StepEngine::check_parameters_unchanged(std::uint64_t before, const char* wh
                   "change them in apply(), which every trainer does alike");
 }
 
-void StepEngine::evaluate(const data::Batch& batch, Leaf& at) {
+std::vector<Figure> StepEngine::evaluate(int piece, int epoch, const data::Batch& batch) {
+  seed_evaluation(options_.seed, epoch, piece, options_.device);
+  const auto of_epoch = static_cast<std::uint64_t>(epoch);
+  Leaf at({0, epoch, piece}, leaf_seed(options_.seed, RandomPurpose::kEvaluationLeaf, of_epoch, piece));
   const std::uint64_t before = changes_of_parameters();
   model_->evaluate(batch, at);
   end_forked_child("evaluate()");
   check_parameters_unchanged(before, "evaluate()");
+  return at.read_figures();
 }
 
 /// It would write into the memory of its parent's group.

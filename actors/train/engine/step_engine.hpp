@@ -83,8 +83,9 @@ class StepEngine {
   /// Gives up a step that is under way or was not applied. The TrainState is what it was.
   void abandon_step();
 
-  /// One batch in evaluation mode. Between steps.
-  void evaluate(const data::Batch& batch, Leaf& at);
+  /// A piece of the test set in evaluation mode: what it counts to, a function of the state, the piece and
+  /// the epoch. Between steps.
+  std::vector<Figure> evaluate(int piece, int epoch, const data::Batch& batch);
 
   TrainState& state() { return state_; }
   TrainingModel& model() { return *model_; }

@@ -152,11 +152,10 @@ class TorchEngine final : public TrainEngine {
     engine_.take(static_cast<std::uint64_t>(step), epoch, record);
   }
   std::vector<Figure> evaluate(std::int64_t piece, int epoch, const data::BatchView& batch) override {
-    Leaf at({0, epoch, static_cast<int>(piece)}, mix(settings_.seed, static_cast<std::uint64_t>(piece)));
     batches_.begin();
-    engine_.evaluate(batches_.take(as_batch(batch)), at);
+    auto figures = engine_.evaluate(static_cast<int>(piece), epoch, batches_.take(as_batch(batch)));
     batches_.wait();
-    return at.read_figures();
+    return figures;
   }
 
  private:

@@ -24,7 +24,10 @@ struct JobType {
   std::shared_ptr<data::Dataset> (*make_dataset)(wire::ByteView job, data::Split split) = nullptr;
   data::Sampling (*make_sampling)(wire::ByteView job, const data::Dataset& train) = nullptr;
   std::string (*describe)(wire::ByteView job) = nullptr;  ///< for people
-  bool has_validation = false;                            ///< whether dataset() is asked for kValidation
+  /// It may count figures of any name: its loss() or evaluate() gets a Leaf. Else it has the loss, and of the
+  /// sets that are evaluated the accuracy.
+  bool counts_figures = true;
+  bool has_validation = false;  ///< whether dataset() is asked for kValidation
 };
 
 /// Written before main, read after: thread-safe.
@@ -115,8 +118,9 @@ struct JobEntry {
     describe(text, wire::decode<Job>(bytes).value());
     return text;
   }
-  static inline const bool registered = JobRegistry::instance().add(
-      kId, {name(), &make_model, &make_dataset, &make_sampling, &describe_job, has_validation<Job>()});
+  static inline const bool registered =
+      JobRegistry::instance().add(kId, {name(), &make_model, &make_dataset, &make_sampling, &describe_job,
+                                        HasLossOfLeaf<Job> || HasEvaluate<Job>, has_validation<Job>()});
 };
 
 }  // namespace troupe::train

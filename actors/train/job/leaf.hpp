@@ -30,7 +30,7 @@ class Leaf {
   const int epoch;
   const int rank;
   /// A stream of this leaf's own: the same wherever and however often it runs. (LibTorch's default generator
-  /// is seeded for the leaf, too.)
+  /// is seeded for the leaf, too.) That of a piece of the test set is another one in each epoch.
   SeededRandom random;
 
   /// Adds to a figure of the epoch, which is sum / weight over all leaves: added in one fixed order, so that

@@ -27,6 +27,11 @@ void seed_leaf(std::uint64_t job_seed, std::uint64_t global_step, int leaf, c10:
   seed_default_generator(leaf_seed(job_seed, RandomPurpose::kForward, global_step, leaf), device);
 }
 
+void seed_evaluation(std::uint64_t job_seed, int epoch, int piece, c10::Device device) {
+  const auto of_epoch = static_cast<std::uint64_t>(epoch);
+  seed_default_generator(leaf_seed(job_seed, RandomPurpose::kEvaluation, of_epoch, piece), device);
+}
+
 void seed_apply(std::uint64_t job_seed, std::uint64_t global_step, c10::Device device) {
   seed_default_generator(leaf_seed(job_seed, RandomPurpose::kApply, global_step, 0), device);
 }

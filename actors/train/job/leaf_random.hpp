@@ -1,7 +1,9 @@
 /// Random streams of a job, as functions of its seed.
 ///
 /// Before each leaf LibTorch's default generators (the CPU's, and that of the device) are reseeded from
-/// (seed, purpose, global step, leaf), so that a leaf that runs again elsewhere draws the same dropout masks.
+/// (seed, purpose, global step, leaf), so that a leaf that runs again elsewhere draws the same dropout masks;
+/// before each piece of the test set from (seed, purpose, epoch, piece), so that its figures do not depend on
+/// which trainer evaluates it, nor after what.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -11,15 +13,25 @@
 namespace troupe::train {
 
 /// What a stream is for; streams of different purposes are independent.
-enum class RandomPurpose : std::uint64_t { kInitialWeights = 1, kForward = 2, kLeaf = 4, kApply = 3 };
+enum class RandomPurpose : std::uint64_t {
+  kInitialWeights = 1,
+  kForward = 2,
+  kApply = 3,
+  kLeaf = 4,
+  kEvaluation = 5,
+  kEvaluationLeaf = 6,
+};
 
-/// The seed of one leaf's stream in one step.
+/// The seed of one leaf's stream in one step; of a piece of the test set in one epoch.
 std::uint64_t leaf_seed(std::uint64_t job_seed, RandomPurpose purpose, std::uint64_t global_step, int leaf);
 
 /// Reseeds the default generators for the forward of one leaf. They are the process's: nothing else may draw
 /// from them between this and the end of the leaf.
 void seed_leaf(std::uint64_t job_seed, std::uint64_t global_step, int leaf,
                c10::Device device = c10::DeviceType::CPU);
+
+/// Reseeds them for the evaluation of a piece of the test set.
+void seed_evaluation(std::uint64_t job_seed, int epoch, int piece, c10::Device device = c10::DeviceType::CPU);
 
 /// Reseeds them for the apply of a step, which every trainer does after other leaves.
 void seed_apply(std::uint64_t job_seed, std::uint64_t global_step, c10::Device device = c10::DeviceType::CPU);

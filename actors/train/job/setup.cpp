@@ -1,5 +1,6 @@
 #include "actors/train/job/setup.hpp"
 
+#include <unordered_map>
 #include <unordered_set>
 
 #include "actors/ddp/sync_batch_norm.hpp"
@@ -7,11 +8,18 @@
 namespace troupe::train {
 namespace {
 
-template <class Items>
-void add_named(std::vector<NamedTensor>& into, const std::string& module, const Items& items) {
+using Items = torch::OrderedDict<std::string, torch::Tensor>;
+
+std::string full_name(const std::string& module, const std::string& tensor) {
+  return module.empty() ? tensor : module + "." + tensor;
+}
+
+/// Tensors that were not `seen` yet.
+void add_named(std::vector<NamedTensor>& into, std::unordered_set<const torch::TensorImpl*>& seen,
+               const std::string& module, const Items& items) {
   for (const auto& item : items) {
-    if (item.value().defined())
-      into.push_back({module.empty() ? item.key() : module + "." + item.key(), item.value()});
+    if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second)
+      into.push_back({full_name(module, item.key()), item.value()});
   }
 }
 
@@ -57,17 +65,28 @@ void Setup::add_scheduler(torch::optim::Optimizer& of, Every every,
 
 std::vector<NamedTensor> Setup::parameters() const {
   std::vector<NamedTensor> named;
-  for (const Module& one : modules_) add_named(named, one.name, one.module->named_parameters());
+  std::unordered_set<const torch::TensorImpl*> seen;
+  for (const Module& one : modules_) add_named(named, seen, one.name, one.module->named_parameters());
   return named;
 }
 
 std::vector<NamedTensor> Setup::buffers() const {
   std::vector<NamedTensor> named;
-  for (const Module& one : modules_) add_named(named, one.name, one.module->named_buffers());
+  std::unordered_set<const torch::TensorImpl*> seen;
+  for (const Module& one : modules_) add_named(named, seen, one.name, one.module->named_buffers());
   return named;
 }
 
 void Setup::check() const {
+  check_devices();
+  if (modules_.empty() || trained_.empty())
+    throw BadConfig("the job trains nothing",
+                    modules_.empty() ? "its setup() names no module" : "it names no optimizer",
+                    "call s.module() and s.optimizer()");
+  check_optimizers();
+}
+
+void Setup::check_devices() const {
   for (const auto& tensors : {parameters(), buffers()}) {
     for (const NamedTensor& one : tensors) {
       if (one.tensor.device().type() == device.type()) continue;
@@ -83,26 +102,36 @@ void Setup::check() const {
                     "a trainer computes its leaves one after another, so none can wait for what others have",
                     "leave convert_sync_batchnorm() out: each leaf has its own statistics");
   }
-  if (modules_.empty() || trained_.empty())
-    throw BadConfig("the job trains nothing",
-                    modules_.empty() ? "its setup() names no module" : "it names no optimizer",
-                    "call s.module() and s.optimizer()");
-  std::unordered_set<torch::TensorImpl*> trained;
-  for (const TrainedBy& by : trained_) {
-    for (const auto& group : by.optimizer->param_groups()) {
-      for (const auto& parameter : group.params()) {
-        if (!trained.insert(parameter.unsafeGetTensorImpl()).second)
-          throw BadConfig("two optimizers, or one twice, have the same parameter", "each would step it",
-                          "give a parameter to one optimizer");
-      }
+}
+
+void Setup::check_optimizers() const {
+  struct Known {
+    std::string name;  ///< the first
+    int places = 0;    ///< in which modules have it
+  };
+  std::unordered_map<const torch::TensorImpl*, Known> known;
+  for (const Module& one : modules_) {
+    for (const auto& item : one.module->named_parameters()) {
+      const Known first{full_name(one.name, item.key())};
+      ++known.try_emplace(item.value().unsafeGetTensorImpl(), first).first->second.places;
     }
   }
-  std::unordered_set<torch::TensorImpl*> known;
-  for (const NamedTensor& parameter : parameters()) known.insert(parameter.tensor.unsafeGetTensorImpl());
-  for (torch::TensorImpl* one : trained) {
-    if (!known.contains(one))
-      throw BadConfig("an optimizer has a parameter of no module", "no rank would reduce its gradient",
-                      "pass the module to s.module()");
+  std::unordered_set<const torch::TensorImpl*> trained;
+  for (const TrainedBy& by : trained_) {
+    for (const auto& group : by.optimizer->param_groups()) {
+      std::unordered_map<const torch::TensorImpl*, int> times;
+      for (const auto& parameter : group.params()) {
+        const auto* one = parameter.unsafeGetTensorImpl();
+        const auto found = known.find(one);
+        if (found == known.end())
+          throw BadConfig("an optimizer has a parameter of no module", "no rank would reduce its gradient",
+                          "pass the module to s.module()");
+        const bool first = ++times[one] == 1;
+        if (times[one] > found->second.places || (first && !trained.insert(one).second))
+          throw BadConfig("two optimizers, or one twice, have the same parameter",
+                          "each would step " + found->second.name, "give a parameter to one optimizer");
+      }
+    }
   }
 }
 

@@ -83,12 +83,14 @@ class Setup {
   void add_scheduler(torch::optim::Optimizer& of, Every every,
                      std::unique_ptr<torch::optim::LRScheduler> scheduler);
   /// In registration order, the same on every rank. A module with a name gives it to its tensors:
-  /// "generator.layer1.weight".
+  /// "generator.layer1.weight". A tied one (a tensor that modules have in several places) comes once, by its
+  /// first name.
   std::vector<NamedTensor> parameters() const;
   std::vector<NamedTensor> buffers() const;
   const std::vector<TrainedBy>& optimizers() const { return trained_; }
   /// Throws BadConfig for a job that trains nothing, an optimizer's parameter of no module, or one of two
-  /// optimizers, for a tensor that is not on the device, and for a SyncBatchNorm.
+  /// optimizers, for a tensor that is not on the device, and for a SyncBatchNorm. An optimizer may have a
+  /// tied parameter as often as modules have it: LibTorch's parameters() lists it so.
   void check() const;
 
   /// All modules in evaluation mode while it lives; then each as it was, so that what the job froze stays so.
@@ -108,6 +110,9 @@ class Setup {
     std::string name;
     std::shared_ptr<torch::nn::Module> module;
   };
+  void check_devices() const;
+  void check_optimizers() const;
+
   std::vector<Module> modules_;
   std::vector<std::unique_ptr<torch::optim::Optimizer>> optimizers_;
   std::vector<std::unique_ptr<torch::optim::LRScheduler>> schedulers_;

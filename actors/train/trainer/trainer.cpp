@@ -1,5 +1,6 @@
 #include "actors/train/trainer/trainer.hpp"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <bit>
@@ -13,6 +14,7 @@
 #include "actors/train/floor.hpp"
 #include "actors/train/snapshot.hpp"
 #include "actors/train/trainer/step_slots.hpp"
+#include "actors/train/trainer/task_failures.hpp"
 #include "actors/train/trainer/trainer_machine.hpp"
 #include "runtime/core/condition.hpp"
 #include "runtime/core/thread.hpp"
@@ -30,15 +32,6 @@ constexpr Duration kPieceArrives = std::chrono::seconds(30);
 constexpr int kQuietBeats = 60;
 constexpr Duration kLook = std::chrono::milliseconds(100);
 constexpr Duration kFollowLook = std::chrono::milliseconds(5);  ///< a step is rarely shorter
-
-/// The part of the job that a task runs: "Digits::loss".
-std::string users_part(const RunSettings& settings, const TrainerTask& task) {
-  std::string job = train_floor().job_name(settings);
-  if (std::holds_alternative<ComputeStep>(task)) return job + "::loss";
-  if (std::holds_alternative<ApplyStep>(task)) return "the apply (or optimizer) of " + job;
-  if (std::holds_alternative<RunEvaluation>(task)) return "the evaluation of " + job;
-  return job;
-}
 
 }  // namespace
 
@@ -99,15 +92,21 @@ class Trainer::Work {
     return stream->read(offset);
   }
 
-  /// REQUIRES: the job is over, so that nothing changes the state.
-  wire::Bytes final_state(bool weights_only, std::uint64_t offset) {
+  /// In the actor's thread. Under the mutex no task begins, so that nothing changes the state meanwhile.
+  HeldPiece final_state(bool weights_only, std::uint64_t offset) {
     if (final_state_.empty() || weights_only != weights_alone_) {
+      const Hold hold(mutex_);
+      if (machine_.steps() == kNoState || !machine_.rests())
+        throw_error(
+            {ErrorCode::kUnavailable, "this trainer has no final state", "it holds no whole one", ""});
       auto state = engine_->state();
       if (weights_only) state.parts.resize(engine_->weight_parts());
       final_state_ = checkpoint::write_safetensors(checkpoint::lay_out_safetensors(state.parts).value());
       weights_alone_ = weights_only;
+      final_steps_ = machine_.steps();
+      final_lineage_ = machine_.lineage();
     }
-    return state_piece(final_state_, offset);
+    return {final_steps_, final_lineage_, state_piece(final_state_, offset)};
   }
 
   void beat() {
@@ -146,31 +145,20 @@ class Trainer::Work {
       } catch (const DataFailed& error) {
         return give_up(of_the_dataset(floor_.job_name(settings_), error.info()), {});
       } catch (const Error& error) {
-        const bool of_the_group =
-            error.code() == ErrorCode::kAborted || error.code() == ErrorCode::kTimeout ||
-            error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kActorDied ||
-            error.code() == ErrorCode::kCorrupt;
-        if (of_the_group || is_recoverable(task)) {
+        if (is_of_the_group(error.code()) || is_recoverable(task)) {
           ErrorInfo why = error.info();
           why.todo.clear();  // the driver does it
           result = TaskAborted{why.message(), {}};
         } else {
-          return give_up(floor_.describe_exception(users_part(settings_, task)));
+          return give_up(floor_.describe_exception(users_part(floor_.job_name(settings_), task)));
         }
       } catch (...) {
-        return give_up(floor_.describe_exception(users_part(settings_, task)));
+        return give_up(floor_.describe_exception(users_part(floor_.job_name(settings_), task)));
       }
       lock.lock();
       if (stopping_) return;  // the others are asked, and this one's end is told by its process
       handle(machine_.done(*result));
     }
-  }
-
-  /// A failure of these is the system's (a file, a socket) and is reported, not deadly.
-  static bool is_recoverable(const TrainerTask& task) {
-    return std::holds_alternative<FormGroup>(task) || std::holds_alternative<LoadCheckpoint>(task) ||
-           std::holds_alternative<RunCheckpoint>(task) || std::holds_alternative<RunPrune>(task) ||
-           std::holds_alternative<ShareOut>(task) || std::holds_alternative<FollowSource>(task);
   }
 
   /// What the user's code throws is thrown again by whoever runs it: the job fails at once, with its message.
@@ -561,6 +549,8 @@ class Trainer::Work {
   Followed followed_;                      ///< what that came to
   std::vector<std::byte> final_state_;     ///< once it was asked for
   bool weights_alone_ = false;             ///< what it has
+  std::int64_t final_steps_ = kNoState;    ///< which it is
+  Generation final_lineage_;
   Thread thread_;
 };
 
@@ -579,12 +569,16 @@ void Trainer::prepare(const DataInfo& info) {
   beat();
 }
 
-wire::Bytes Trainer::final_state(bool weights_only, std::uint64_t offset) {
+HeldPiece Trainer::final_state(bool weights_only, std::uint64_t offset) {
   return work_->final_state(weights_only, offset);
 }
 
 SharedPiece Trainer::shared(Generation in, std::uint64_t offset) {
   return work_->shared(in, offset);
+}
+
+void Trainer::raise_signal(int number) {
+  ::kill(::getpid(), number);
 }
 
 void Trainer::order(const TrainerOrder& order) {

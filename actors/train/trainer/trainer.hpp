@@ -25,6 +25,13 @@ struct TrainerHello {
   bool has_nccl = false;         ///< GroupMaker::has_nccl
 };
 
+/// A piece of the state that a trainer holds, and which state that is.
+struct HeldPiece {
+  std::int64_t steps = kNoState;
+  Generation lineage;
+  wire::Bytes bytes;
+};
+
 /// Isolated. Orders are taken in the actor's thread while another one computes, so an order never waits for a
 /// step.
 class Trainer {
@@ -39,9 +46,12 @@ class Trainer {
   /// A piece of what this trainer shares since its ShareState of generation `in`. Throws Unavailable if it
   /// does not any more.
   SharedPiece shared(Generation in, std::uint64_t offset);
-  /// A piece of the final state as a safetensors file, from `offset`; nothing behind its end. With
-  /// `weights_only` parameters and buffers alone. Once the job is over.
-  wire::Bytes final_state(bool weights_only, std::uint64_t offset);
+  /// A piece of the state that this trainer held when it was first asked, as a safetensors file, from
+  /// `offset`; nothing behind its end. With `weights_only` parameters and buffers alone. Throws Unavailable
+  /// when it holds none, or may be changing it. Whoever asks looks at which state it is.
+  HeldPiece final_state(bool weights_only, std::uint64_t offset);
+  /// A fault on purpose: this process gets the signal.
+  void raise_signal(int number);
 
  private:
   class Work;  // everything that needs LibTorch (trainer.cpp)

@@ -249,7 +249,7 @@ TrainerTask TrainerMachine::choose_running_task() const {
   }
   if (steps_ < limit_) {
     return ComputeStep{generation_, steps_, leaves(),
-                       is_rehearsed(steps_, plan_.begun_at, plan_.total_steps)};
+                       plan_.exact && is_rehearsed(steps_, plan_.begun_at, plan_.total_steps)};
   }
   return Wait{"step " + std::to_string(steps_) + " waits for the commit"};
 }

@@ -177,6 +177,9 @@ class TrainerMachine {
   Generation generation() const { return generation_; }
   /// Steps in the state held whole, or kNoState.
   std::int64_t steps() const { return steps_; }
+  Generation lineage() const { return lineage_; }  ///< of that state
+  /// No task is under way that could change the state.
+  bool rests() const { return !doing_; }
   const GenerationPlan& plan() const { return plan_; }
   const std::vector<LoaderInfo>& loaders() const { return loaders_; }
   /// This trainer's rank in the current plan, or -1, and its leaves.

@@ -378,8 +378,9 @@ class ServerThread final : public StoreServer {
       if (!*body) return;
       const auto request = decode_request(**body);
       if (!request) return drop_open(id, c, request.error());
-      deliver(core_.on_request(id, c.rank, *request, clock_.now()));
-      if (request->op == StoreOp::kJoin) end_lookout(c.rank);
+      const int rank = c.rank;  // the answer may end the connection
+      deliver(core_.on_request(id, rank, *request, clock_.now()));
+      if (request->op == StoreOp::kJoin) end_lookout(rank);
     }
   }
 

@@ -129,6 +129,7 @@ Instant ZmqClient::turn(Instant now) {
 bool ZmqClient::begin_attempt(Instant now) {
   try {
     attempt_ = std::make_unique<Attempt>(loop_, options_, static_cast<LoopMember&>(*this));
+    attempt_->begun = now;
     attempt_->deadline = now + kAttemptTimeout;
     if (zmq_connect(attempt_->socket.handle(), to_zmq_address(options_.address).c_str()) == 0) return true;
     attempt_->end_state = LinkState::kConnecting;
@@ -142,7 +143,7 @@ bool ZmqClient::begin_attempt(Instant now) {
 
 /// What is there to read, then what there is to send. Returns when to be called again.
 Instant ZmqClient::serve_attempt(Attempt& attempt, Instant now) {
-  handle_events(attempt);
+  handle_events(attempt, now);
   // Takes the news off the descriptor while there is nothing to receive yet.
   if (!attempt.secured) static_cast<void>(attempt.socket.get(zmq::sockopt::events));
   // Also when the connection is over: what had arrived before is delivered first.
@@ -184,7 +185,7 @@ Instant ZmqClient::say_last_words(Attempt& attempt, Instant now) {
   return now + kBlockedRetry;
 }
 
-void ZmqClient::handle_events(Attempt& attempt) {
+void ZmqClient::handle_events(Attempt& attempt, Instant now) {
   attempt.monitor.drain([&](const Monitor::Event& event) {
     if (attempt.over) return;
     attempt.over = event.kind != ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
@@ -201,7 +202,9 @@ void ZmqClient::handle_events(Attempt& attempt) {
         break;
       case ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL:
       case ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL:
-        attempt.end_state = LinkState::kRefused;
+        // A server that is stopped says nothing: that is no refusal.
+        attempt.end_state =
+            now - attempt.begun < kHandshakeTimeout ? LinkState::kRefused : LinkState::kConnecting;
         attempt.why = kNoHandshake;
         break;
       default:  // DISCONNECTED, or CLOSED when TCP itself failed

@@ -35,6 +35,7 @@ class ZmqClient final : public LinkClient, private LoopMember {
     Monitor monitor;
     Joiner in;
     std::shared_ptr<SendQueue> out;
+    Instant begun{0};
     Instant deadline{0};  ///< of the handshake
     Instant last_packet{0};
     Instant give_up = kNever;  ///< for the last words
@@ -55,7 +56,7 @@ class ZmqClient final : public LinkClient, private LoopMember {
   bool begin_attempt(Instant now);
   Instant serve_attempt(Attempt& attempt, Instant now);
   Instant say_last_words(Attempt& attempt, Instant now);
-  void handle_events(Attempt& attempt);
+  void handle_events(Attempt& attempt, Instant now);
   bool receive_one(Attempt& attempt, Instant now);
   void take_packet(Attempt& attempt, wire::ByteView packet);
   void break_off(Attempt& attempt, const std::string& why);

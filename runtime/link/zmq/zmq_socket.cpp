@@ -90,14 +90,17 @@ int send_frame(zmq::socket_t& socket, const std::string* routing_id, wire::Bytes
 }
 
 Monitor::Monitor(zmq::context_t& context, zmq::socket_t& socket, int events)
-    : pair_(context, zmq::socket_type::pair) {
+    : watched_(socket), pair_(context, zmq::socket_type::pair) {
   static std::atomic<std::uint64_t> counter{0};
   const std::string address = "inproc://troupe-monitor-" + std::to_string(++counter);
-  // libzmq's I/O thread would block on a full monitor, and with it every connection.
   pair_.set(zmq::sockopt::rcvhwm, 0);
   pair_.set(zmq::sockopt::linger, 0);
   if (zmq_socket_monitor(socket.handle(), address.c_str(), events) != 0) throw zmq::error_t();
   pair_.connect(address);
+}
+
+Monitor::~Monitor() {
+  zmq_socket_monitor(watched_.handle(), nullptr, 0);
 }
 
 bool Monitor::next(Event& event) {

@@ -62,10 +62,15 @@ bool next_packet(wire::ByteView& frame, wire::ByteView& packet);
 int send_frame(zmq::socket_t& socket, const std::string* routing_id, wire::Bytes& frame);
 
 /// The events of one socket. Used by the thread that owns the socket.
+///
+/// Invariant: whoever writes an event has a reader. libzmq's one I/O thread waits without a deadline to write
+/// an event, and every connection of the process with it. So the reader takes any number, and its end stops
+/// the events first.
 class Monitor {
  public:
-  /// REQUIRES: `socket` is neither bound nor connected.
+  /// REQUIRES: `socket` is neither bound nor connected, and is closed after the monitor.
   Monitor(zmq::context_t& context, zmq::socket_t& socket, int events);
+  ~Monitor();
   Monitor(const Monitor&) = delete;
   Monitor& operator=(const Monitor&) = delete;
 
@@ -84,6 +89,7 @@ class Monitor {
  private:
   bool next(Event& event);
 
+  zmq::socket_t& watched_;
   zmq::socket_t pair_;
 };
 

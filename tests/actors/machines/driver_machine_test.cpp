@@ -1,4 +1,5 @@
 // The driver's machine as scripts: trainers A, B, C report, the driver orders.
+#include "actors/train/driver/final_state.hpp"
 #include "tests/actors/machines/driver_script.hpp"
 
 using namespace troupe;
@@ -714,6 +715,48 @@ TEST_CASE("a checkpoint counts once every trainer holds what was written") {
   }
 }
 
+// Was: exact = false let unlike processors in and compared their bits all the same. The job failed after the
+// first step, at a checkpoint or at its end, with "the job keeps state that its TrainState lacks".
+TEST_CASE("with exact = false trainers of other bits go on, and rank 0's state is written and told") {
+  DriverConfig config = config_of(2);
+  config.exact = false;
+  config.epochs = 1;
+  config.checkpoints = true;
+  config.checkpoint_every = 2;
+  Script s(config);
+  for (const ActorId a : {kA, kB}) {
+    s.ready(a);
+    s.quiesced(a, kNoState);
+  }
+  const auto plan = s.order<StartGeneration>(kB)->plan;
+  CHECK_FALSE(plan.exact);
+  CHECK_FALSE(plan.prove);
+  for (const ActorId a : {kA, kB}) {
+    s.formed(a);
+    s.installed(a, 0);
+  }
+  const auto step = [&](std::int64_t k) {
+    for (const ActorId a : {kA, kB})
+      s.on(StepApplied{a, s.g(), Script::step(k), {{"w", {a.value, 0}}}, true});
+  };
+  step(0);
+  CHECK(s.all<CommitStep>().size() == 1);
+  step(1);
+  CHECK(s.order<WriteCheckpoint>(kA)->step == 2);
+  CHECK_FALSE(s.order<ProveState>(kB));
+  s.written(kA, 2);
+  CHECK(s.all<AcceptCheckpoint>().size() == 1);
+  step(2);
+  step(3);
+  s.written(kA, 4);
+  CHECK(s.order<Finish>(kB));
+  s.on(TrainerFinished{kA, s.g(), 4, "h1", {{"w", {1, 0}}}});
+  s.on(TrainerFinished{kB, s.g(), 4, "h2", {{"w", {2, 0}}}});
+  CHECK(s.all<JobFailed>().empty());
+  REQUIRE(s.all<JobDone>().size() == 1);
+  CHECK(s.all<JobDone>()[0].hash == "h1");
+}
+
 TEST_CASE("steps of a run are rehearsed, less and less often") {
   Script s(resuming(1));
   s.ready(kA);
@@ -858,13 +901,79 @@ TEST_CASE("a run resumed in the middle of an epoch has seen what the run before 
   CHECK(resumed.order<PruneCheckpoints>(kA)->spared == "ckpt-2");
 }
 
-TEST_CASE("a metric that the job does not have fails it after the first epoch, with those it has") {
+// Was: the job failed before the checkpoint of the epoch, whose work was lost.
+TEST_CASE("a metric that the job does not have fails it once the epoch is saved, with those it has") {
   Script s(watching("test/recall", ""));
   s.run_from_start({kA});
   run_epoch(s, 0, 0.5);
-  REQUIRE(s.all<JobFailed>().size() == 1);
+  CHECK(s.all<JobFailed>().empty());
+  SECTION("written") {
+    s.written(kA, 2);
+    REQUIRE(s.all<AcceptCheckpoint>().size() == 1);
+    REQUIRE(s.all<JobFailed>().size() == 1);
+    CHECK_THAT(s.all<JobFailed>()[0].todo, Catch::Contains("goes on at step 2"));
+  }
+  SECTION("not written") {
+    s.on(CheckpointFailed{kA, s.g(), 2, "disk full"});
+    REQUIRE(s.all<JobFailed>().size() == 1);
+    CHECK_THAT(s.all<JobFailed>()[0].todo, !Catch::Contains("goes on"));
+  }
   CHECK(s.all<JobFailed>()[0].reason ==
         "there is no metric 'test/recall': the job has test/loss, train/loss");
+}
+
+TEST_CASE("without checkpoints a metric that is missing fails the job after the first epoch") {
+  DriverConfig config = watching("test/recall", "");
+  config.checkpoints = false;
+  Script s(config);
+  s.run_from_start({kA});
+  run_epoch(s, 0, 0.5);
+  REQUIRE(s.all<JobFailed>().size() == 1);
+}
+
+// Was: whoever wanted the final state asked the first trainer that lived, which could be one that follows.
+TEST_CASE("a job's end names the trainers that hold its state, and none that follows") {
+  DriverConfig config = config_of(2);
+  config.epochs = 1;
+  Script s(config);
+  s.run_from_start({kB, kC});
+  s.applied(kB, 0);
+  s.applied(kC, 0);
+  s.down(kC);
+  s.quiesced(kB, 1);
+  s.formed(kB);
+  s.ready(kA);
+  REQUIRE(s.order<ShareState>(kB));
+  for (int k = 1; k < 4; ++k) s.applied(kB, k);
+  REQUIRE(s.order<Finish>(kB));
+  s.on(TrainerFinished{kB, s.g(), 4, "h4", Script::parts_after(4)});
+  REQUIRE(s.all<JobDone>().size() == 1);
+  const EndState state = s.all<JobDone>()[0].state;
+  CHECK(state.holders == std::vector{kB});
+  CHECK(state.steps == 4);
+  CHECK(state.lineage == s.lineage);
+  CHECK(state.parts == Script::parts_after(4));
+}
+
+TEST_CASE("a state that comes back with other bytes than its holders said is refused, and its part named") {
+  std::uint64_t w = 7, b = 8;
+  const auto parts = [&] {
+    const auto bytes = [](const std::uint64_t& word) { return std::as_bytes(std::span(&word, 1)); };
+    return std::vector<StatePart>{{"w", checkpoint::DType::kU64, {1}, bytes(w)},
+                                  {"b", checkpoint::DType::kU64, {1}, bytes(b)}};
+  };
+  const auto said = hash_parts(parts());
+  const auto file = [&](std::size_t count) {
+    auto some = parts();
+    some.resize(count);
+    return checkpoint::write_safetensors(checkpoint::lay_out_safetensors(some).value());
+  };
+  CHECK(check_parts(file(2), said).ok());
+  CHECK(check_parts(file(1), said).ok());  // the weights alone
+  b = 9;
+  REQUIRE_FALSE(check_parts(file(2), said).ok());
+  CHECK_THAT(check_parts(file(2), said).error().message(), Catch::Contains("'b' has other bytes"));
+  CHECK_FALSE(check_parts({}, said).ok());
 }
 
 TEST_CASE("a state of no steps may be what a job begins from") {

@@ -237,6 +237,24 @@ TEST_CASE("the plan's first steps are proven until the state is through, and the
   CHECK(take<ApplyStep>(trainer).proves == -1);
 }
 
+TEST_CASE("no step is rehearsed where bits may differ") {
+  TrainerMachine trainer(kSelf);
+  trainer.on(Quiesce{kFirst, "welcome"});
+  GenerationPlan plan = plan_of(kFirst, StateOrigin::kInitial, 0);
+  plan.exact = false;
+  trainer.on(StartGeneration{plan});
+  take<FormGroup>(trainer);
+  trainer.done(TaskDone{});
+  take<MakeInitialState>(trainer);
+  trainer.done(StateReady{});
+  trainer.on(Committed{kFirst, 0, 5});
+  take<ComputeStep>(trainer);
+  trainer.done(Reduced{kSlots});
+  take<ApplyStep>(trainer);
+  trainer.done(Applied{});
+  CHECK_FALSE(take<ComputeStep>(trainer).rehearse);
+}
+
 TEST_CASE("a newcomer follows beside the steps, and joins with what it has") {
   TrainerMachine trainer(kSelf);
   trainer.on(FollowState{kFirst, "where B is", kFirst, kFirst});

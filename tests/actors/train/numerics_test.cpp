@@ -23,6 +23,18 @@ TEST_CASE("the fingerprint names release, kernels, instruction set and threads")
   CHECK(numerics_fingerprint() == one);
 }
 
+// Was: deterministic algorithms were forced with exact = false, too, so a job with an operation that has no
+// deterministic kernel could not run at all.
+TEST_CASE("a job that need not be exact may use operations without a deterministic kernel") {
+  const auto puts = [] { torch::zeros({4}).put_(torch::tensor({0, 1}), torch::ones({2})); };
+  at::globalContext().setDeterministicAlgorithms(false, false);  // as a process begins
+  set_up_numerics(1, torch::kCPU, false);
+  CHECK_NOTHROW(puts());
+  CHECK(at::get_num_threads() == 1);
+  set_up_numerics();
+  CHECK_THROWS_WITH(puts(), Catch::Contains("deterministic"));
+}
+
 // LibTorch's libraries export copies of functions of the C++ library. With those of 2.11 every program for
 // CUDA crashed at its end, in remove_all.
 TEST_CASE("functions of the C++ library are its own, and not the copies in LibTorch") {

@@ -332,15 +332,14 @@ TEST_CASE("evaluation counts and leaves the mode alone") {
   set_up_numerics();
   StepEngine engine(make_training_model(SmallJob{}, 1), {.logical_ranks = 1});
   const std::string before = engine.state().hash();
-  Leaf one({}, 0), again({}, 0);
-  engine.evaluate(small_batch(0, 0, 40), one);
-  engine.evaluate(small_batch(0, 0, 40), again);
-  REQUIRE(one.figures().size() == 2);
-  CHECK(one.figures()[0].name == "accuracy");
-  CHECK(one.figures()[0].weight == 40);
-  CHECK(one.figures()[0].sum <= 40);
-  CHECK(one.figures()[1].name == "loss");
-  CHECK((one.figures() == again.figures()));  // no dropout
+  const auto one = engine.evaluate(0, 0, small_batch(0, 0, 40));
+  const auto again = engine.evaluate(1, 0, small_batch(0, 0, 40));
+  REQUIRE(one.size() == 2);
+  CHECK(one[0].name == "accuracy");
+  CHECK(one[0].weight == 40);
+  CHECK(one[0].sum <= 40);
+  CHECK(one[1].name == "loss");
+  CHECK((one == again));  // no dropout
   CHECK(engine.state().hash() == before);
 }
 

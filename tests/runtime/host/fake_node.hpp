@@ -76,6 +76,19 @@ class FakeNode {
     for (const auto& message : peers_.at({node, id}).kept) all += message.body.size();
     return all;
   }
+  /// What came about spawns, in order: "ask 3", "cancel 3".
+  std::vector<std::string> spawns() {
+    const std::lock_guard lock(mutex_);
+    return spawns_;
+  }
+  /// Fails every spawn that has no answer yet.
+  void fail_spawns() {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [peer, request] : std::exchange(open_spawns_, {}))
+      send(*peer, wire::Answer{request, false, {ErrorCode::kRefused, "no actor", "the test", ""}, {}});
+  }
+  /// Spawns are told that they wait.
+  std::atomic<bool> spawns_wait{false};
   /// Where light actors of everybody are constructed.
   void lease(std::uint64_t node, std::uint64_t id) { leased_ = {{node}, {id}}; }
   /// Rings asked for are not made until this is off again.
@@ -146,6 +159,15 @@ class FakeNode {
       }
       peer.rings_asked.push_back(*ring);
     }
+    if (auto* spawn = std::get_if<wire::SpawnAsk>(&*control)) {
+      spawns_.push_back("ask " + std::to_string(spawn->request));
+      open_spawns_.emplace_back(&peer, spawn->request);
+      if (spawns_wait) send(peer, wire::SpawnWaits{spawn->request, "no CPU is free"});
+    }
+    if (auto* cancel = std::get_if<wire::SpawnCancel>(&*control)) {
+      spawns_.push_back("cancel " + std::to_string(cancel->request));
+      std::erase(open_spawns_, std::pair(&peer, cancel->request));
+    }
     if (auto* lease = std::get_if<wire::LeaseAsk>(&*control))
       answer(peer, lease->request, wire::encode(wire::LeaseAnswer{leased_}));
     if (auto* nodes = std::get_if<wire::NodesAsk>(&*control)) {
@@ -191,6 +213,8 @@ class FakeNode {
 
   std::mutex mutex_;
   std::map<std::pair<std::uint64_t, std::uint64_t>, Peer> peers_;
+  std::vector<std::string> spawns_;
+  std::vector<std::pair<Peer*, std::uint64_t>> open_spawns_;
   ProcessAddress leased_;
   std::atomic<bool> stopping_{false};
   std::thread thread_;

@@ -114,6 +114,22 @@ TEST_CASE("a ring that could not be made is no death: the next call asks again")
   CHECK(two.worker.call<&Worker::add>(1, 2).get(10s) == 3);
 }
 
+TEST_CASE("a leased process that died behind a broken link is not used for ever") {
+  // Was: its death is not told over a link that is down, and the lease was kept: every later light spawn on
+  // that node failed with ActorDied.
+  Two two(true);
+  two.node.lease(2, 30);  // nobody is there any more
+  const Session session(*two.near);
+  CHECK(error_of([&] { session.spawn<Worker>({.node = {2}}); }) == ErrorCode::kActorDied);
+  two.node.lease(2, 20);
+  two.node.tell_all(wire::NodeLost{{2}, "the connection broke"});
+  REQUIRE(eventually(
+      [&] {
+        return error_of([&] { session.spawn<Worker>({.node = {2}}); }) == ErrorCode::kInternal;  // none
+      },
+      5'000));
+}
+
 TEST_CASE("a light actor is constructed in the leased process, and killed there") {
   Two two(GENERATE(false, true));
   two.node.lease(two.far->address().node.value, 20);

@@ -7,6 +7,7 @@
 
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <future>
 #include <thread>
 
 #include "runtime/core/random.hpp"
@@ -113,6 +114,59 @@ TEST_CASE("a member that is over before it leaves gets no turn after it has left
   CHECK(first.turns == 1);
   loop->leave(second);
   loop->leave(third);
+}
+
+TEST_CASE("a monitor that ends while its socket has something to tell blocks nobody") {
+  // Story: the reader of a socket's events was closed first, the socket after it. An event in between blocked
+  // ZeroMQ's one thread for good: a node lived on, and neither the head nor its peers ever heard of it again.
+  auto context = std::make_unique<zmq::context_t>();
+  const Listener listener;
+  bool goes_on = true;
+  for (int i = 0; i < 20 && goes_on; ++i) {
+    zmq::socket_t watched(*context, zmq::socket_type::dealer);
+    watched.set(zmq::sockopt::linger, 0);
+    watched.set(zmq::sockopt::reconnect_ivl, -1);
+    auto monitor = std::make_unique<zmq_link::Monitor>(*context, watched, ZMQ_EVENT_ALL);
+    watched.connect(zmq_link::to_zmq_address({"127.0.0.1", listener.port}));
+    UniqueFd accepted = listener.accept();
+    monitor.reset();
+    accepted = UniqueFd();  // its end is an event
+
+    zmq::socket_t one(*context, zmq::socket_type::pair), other(*context, zmq::socket_type::pair);
+    one.set(zmq::sockopt::linger, 0);
+    other.set(zmq::sockopt::linger, 0);
+    other.set(zmq::sockopt::rcvtimeo, 20'000);
+    other.bind("tcp://127.0.0.1:*");
+    one.connect(other.get(zmq::sockopt::last_endpoint));
+    one.send(zmq::str_buffer("still here"), zmq::send_flags::none);
+    zmq::message_t message;
+    goes_on = other.recv(message).has_value();
+  }
+  if (!goes_on) static_cast<void>(context.release());  // its end would wait for that thread
+  CHECK(goes_on);
+}
+
+TEST_CASE("a server that is stopped refuses nobody: a handshake that it does not answer is tried again") {
+  // Was: told as a refusal, of which five end a node with its workers.
+  const Listener stopped;  // its kernel takes connections
+  const MonotonicClock clock;
+  const auto transport = make_zmq_transport(clock);
+  std::promise<LinkState> first;
+  std::atomic<bool> told{false};
+  ClientHandlers handlers;
+  handlers.on_message = [](const wire::Bytes&) {};
+  handlers.on_room = [] {};
+  handlers.on_state = [&](LinkState state, const std::string&) {
+    if (!told.exchange(true)) first.set_value(state);
+  };
+  const auto client = transport->connect({{"127.0.0.1", stopped.port},
+                                          CurveKeyPair::generate().public_key(),
+                                          CurveKeyPair::generate(),
+                                          Duration::zero()},
+                                         std::move(handlers));
+  auto state = first.get_future();
+  REQUIRE(state.wait_for(std::chrono::seconds(30)) == std::future_status::ready);
+  CHECK(state.get() == LinkState::kConnecting);
 }
 
 TEST_CASE("a node with the right keys talks to the head, and the head knows who it is") {

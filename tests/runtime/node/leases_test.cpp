@@ -297,16 +297,65 @@ TEST_CASE("Lines are cut where they end, or at 64 KiB") {
   REQUIRE(lines.last_line().size() == 300);
 }
 
-TEST_CASE(
-    "Lines for a driver that does not read hold the worker back; after 10 s they are dropped and counted") {
+TEST_CASE("Lines for a driver that does not read are kept for as long as it takes") {
   OutputHold hold;
   REQUIRE(hold.is_empty());
-  hold.keep("a\nb\n", 1s);
-  hold.tick(10s);
+  hold.keep("a\nb\n");
+  hold.keep("c\n");
   REQUIRE_FALSE(hold.is_empty());
-  hold.tick(11s);
+  REQUIRE(hold.take() == "a\nb\nc\n");
   REQUIRE(hold.is_empty());
-  hold.keep("c\n", 12s);
-  REQUIRE(hold.take() == "[2 lines were dropped: the driver did not read]\nc\n");
-  REQUIRE(hold.take().empty());
+}
+
+TEST_CASE("A driver whose output nobody reads holds its workers back, here and on linked nodes") {
+  F f;
+  const ProcessId driver = f.driver();
+  f.link();
+  const auto start =
+      f.head(cluster::StartActor{F::kNode, {1}, F::spec(true, F::kJob, {F::kNode, driver}), ""});
+  const ProcessId worker = F::find<StartWorker>(start)->process;
+  REQUIRE(F::find<RelayOutput>(f.on(WorkerWrote{worker, false, "one\n"}))->to.process == driver);
+
+  const wire::HoldOutput on{{F::kNode, driver}, true}, off{{F::kNode, driver}, false};
+  REQUIRE(F::sent_peer<wire::HoldOutput>(f.said(driver, on))->on);
+  const auto held = f.on(WorkerWrote{worker, false, "two\n"});
+  REQUIRE(F::find<RelayOutput>(held) == nullptr);
+  REQUIRE(F::find<HoldOutput>(held)->text == "two\n");
+  // What a worker that ends had written cannot wait: with its process goes what is kept for it.
+  const ProcessId other =
+      F::find<StartWorker>(
+          f.head(cluster::StartActor{F::kNode, {2}, F::spec(true, F::kJob, {F::kNode, driver}), ""}))
+          ->process;
+  const auto ended = f.machine.on(ProcessEnding{other, "exit code 3"}, f.now);
+  REQUIRE(F::index_of<RetryOutput>(ended) < F::index_of<DrainOutput>(ended));
+  REQUIRE(F::find<RelayOutput>(f.on(WorkerWrote{other, true, "last words\n"})) != nullptr);
+  // Another node that sends lines has not heard it: its lines are passed on, and it is told.
+  const auto late = f.peer_said(wire::Output{"w", false, "late\n"}, F::kPeer, {}, driver);
+  REQUIRE(F::sent<wire::Output>(late, driver) != nullptr);
+  REQUIRE(F::sent_peer<wire::HoldOutput>(late)->on);
+
+  const auto go = f.said(driver, off);
+  REQUIRE_FALSE(F::sent_peer<wire::HoldOutput>(go)->on);
+  REQUIRE(F::find<RetryOutput>(go) != nullptr);
+  REQUIRE(F::find<RelayOutput>(f.on(WorkerWrote{worker, false, "two\n"})) != nullptr);
+  REQUIRE(F::find<KillProcess>(f.said(worker, wire::HoldOutput{{F::kNode, worker}, true})) != nullptr);
+}
+
+TEST_CASE("A driver on another node holds back its workers here until it says otherwise or its link breaks") {
+  F f;
+  f.link();
+  const ProcessAddress driver{F::kPeer, {9}};
+  const auto start = f.head(cluster::StartActor{F::kNode, {1}, F::spec(true, F::kJob, driver), ""});
+  const ProcessId worker = F::find<StartWorker>(start)->process;
+  const auto relays = [&] { return F::find<RelayOutput>(f.on(WorkerWrote{worker, true, "x\n"})) != nullptr; };
+  f.peer_said(wire::HoldOutput{driver, true}, {0xc});  // not of that node
+  REQUIRE(relays());
+  f.peer_said(wire::HoldOutput{driver, true});
+  REQUIRE_FALSE(relays());
+  REQUIRE(F::find<RetryOutput>(f.peer_said(wire::HoldOutput{driver, false})) != nullptr);
+  REQUIRE(relays());
+  f.peer_said(wire::HoldOutput{driver, true});
+  REQUIRE_FALSE(relays());
+  REQUIRE(F::find<RetryOutput>(f.on(PeerLost{F::kPeer, true, "reset"})) != nullptr);
+  REQUIRE(relays());
 }

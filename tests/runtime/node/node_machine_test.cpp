@@ -390,6 +390,26 @@ TEST_CASE("A worker that does not leave within 2 s is killed, and none is starte
   REQUIRE(F::find<EndLoop>(ended) != nullptr);
 }
 
+TEST_CASE("A link to the head that is up and on which nobody answers is made anew, once") {
+  // Story: a node was cut off from a head that lived, by a thread of its own that was stuck. It said nothing,
+  // never connected again, and kept the workers of a job that had ended.
+  F f;
+  f.tick();
+  REQUIRE(F::told<cluster::Heartbeat>(f.head(cluster::HeartbeatAnswered{F::kNode})) == nullptr);
+  for (int i = 0; i < 5; ++i) REQUIRE(F::find<ConnectHeadAnew>(f.tick()) == nullptr);
+  const auto silent = f.tick();
+  REQUIRE(F::find<ConnectHeadAnew>(silent) != nullptr);
+  REQUIRE(F::find<Log>(silent)->level == LogLevel::kWarning);
+  for (int i = 0; i < 20; ++i) REQUIRE(F::find<ConnectHeadAnew>(f.tick()) == nullptr);
+  REQUIRE(F::told<cluster::NodeJoined>(f.on(HeadConnected{})) != nullptr);
+  f.head(cluster::HeartbeatAnswered{F::kNode});
+  REQUIRE(F::find<ConnectHeadAnew>(f.tick(20s)) == nullptr);  // it was stopped itself
+  for (int i = 0; i < 20; ++i) {
+    REQUIRE(F::find<ConnectHeadAnew>(f.tick()) == nullptr);
+    f.head(cluster::HeartbeatAnswered{F::kNode});
+  }
+}
+
 TEST_CASE("One refused handshake is a head that is coming up, five end the node") {
   F f;
   for (int i = 0; i < 4; ++i) REQUIRE(F::find<EndLoop>(f.on(HeadRefused{"no"})) == nullptr);

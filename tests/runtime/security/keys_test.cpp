@@ -150,6 +150,11 @@ TEST_CASE("a key folder generates each key once and keeps it to its owner") {
   folder.save_public("head", CurveKeyPair::generate().public_key()).value();
   folder.save_public("head", first.public_key()).value();
   CHECK(folder.load_public("head").value() == first.public_key());
+  // Was: what was there was written again, so a head could not come back on a full disk.
+  const auto written = std::filesystem::last_write_time(path + "/head.pub");
+  std::filesystem::last_write_time(path + "/head.pub", written - std::chrono::hours(1));
+  folder.save_public("head", first.public_key()).value();
+  CHECK(std::filesystem::last_write_time(path + "/head.pub") == written - std::chrono::hours(1));
   // Nothing but what has a name lies there.
   CHECK(std::distance(std::filesystem::directory_iterator(path), {}) == 3);
   for (const char* role : {"", "../head", "HEAD", "a/b", "."}) {

@@ -22,14 +22,19 @@ struct Scene {
   MemoryStorage store;
   std::unique_ptr<HeadMachine> head = std::make_unique<HeadMachine>(ClusterConfig{}, ids);
   Instant now{};
-  std::vector<ClusterAction> sent;
+  std::vector<ClusterAction> sent;  ///< but answers to heartbeats, which wait for nothing
+  int heartbeats_answered = 0;
   std::vector<HeadMachine::LogLine> logged;
   std::shared_ptr<const StoreBatch> write;
   bool disk_full = false;
 
   void take(HeadMachine::Output out) {
-    for (auto& message : out.send)
-      if (auto* action = std::get_if<ClusterAction>(&message)) sent.push_back(std::move(*action));
+    for (auto& message : out.send) {
+      auto* action = std::get_if<ClusterAction>(&message);
+      const bool is_beat = action != nullptr && std::holds_alternative<HeartbeatAnswered>(*action);
+      heartbeats_answered += is_beat;
+      if (action != nullptr && !is_beat) sent.push_back(std::move(*action));
+    }
     for (auto& line : out.log) logged.push_back(std::move(line));
     if (out.write) {
       REQUIRE(write == nullptr);
@@ -190,6 +195,44 @@ TEST_CASE("a head that dies with a full disk comes back with what it had promise
   s.disk_full = false;
   s.on(NodeJoined{{kNode, "n", "", "", 4 * kCpu, false}, {{actor, ProcessId{9}}}, {}, {}});
   CHECK(s.get<SpawnAnswered>()->actor == actor);
+}
+
+TEST_CASE("a head that comes back while its store fails ends no node that lives") {
+  // Was: once a write had failed, it heard neither a heartbeat nor NodeJoined of the nodes that had not yet
+  // registered again. Six seconds after its restart it declared them dead, and their workers died.
+  constexpr NodeId kOther{2};
+  Scene s;
+  s.join();
+  s.join(kOther);
+  const JobId job = s.job();
+  s.spawn(job, 1);
+  s.disk_full = true;
+  s.restart();
+  s.on(ActorFailed{kNode, s.head->cluster().actors().begin()->first, kFull});  // to be written, and cannot be
+  REQUIRE(s.head->trouble());
+  std::size_t held = 0;
+  for (int i = 0; i < 30; ++i) {
+    s.on(Heartbeat{kOther});
+    REQUIRE(s.get<RequestRegistration>() != nullptr);  // also while all else waits for the disk
+    CHECK(s.get<RequestRegistration>()->node == kOther);
+    s.pass(4);
+    if (i == 0) held = s.head->queue().held();
+  }
+  CHECK(s.head->queue().held() == held);  // memory does not grow with time
+  REQUIRE(s.head->cluster().nodes().size() == 2);
+  CHECK(s.heartbeats_answered == 0);
+  s.join(kOther);
+  CHECK(s.head->cluster().is_registered(kOther));
+  s.on(Heartbeat{kOther});
+  CHECK(s.heartbeats_answered == 1);
+  CHECK(s.head->queue().held() > 0);
+  s.on(Heartbeat{NodeId{3}});
+  CHECK(s.sent.empty());
+  s.disk_full = false;
+  s.sent.clear();
+  s.pass(20);
+  CHECK(s.head->cluster().nodes().size() == 2);
+  REQUIRE(s.get<NodeAccepted>() != nullptr);
 }
 
 TEST_CASE("a store that crashes before or after a write loses and doubles nothing") {

@@ -42,3 +42,16 @@ TEST_CASE("a start that fails is a death, and a few in a row are the end", "[res
   CHECK(restarts.gave_up("node 1").what == "node 1 does not come up");
   CHECK(restarts.gave_up("node 1").code == ErrorCode::kUnavailable);
 }
+
+TEST_CASE(
+    "who is blocked is tried for as long as it takes, ever more slowly, and it is no failure of its own",
+    "[restarts]") {
+  Restarts restarts({.first = 50ms, .longest_blocked = 200ms, .most_starts = 2});
+  restarts.up(Instant{});
+  const std::vector<Duration> waits{50ms, 100ms, 200ms, 200ms, 200ms};
+  for (const Duration wait : waits) CHECK(restarts.blocked("the disk is full") == wait);
+  CHECK_FALSE(restarts.is_up());
+  CHECK(restarts.died(Instant{}, "killed") == Duration(0));  // its first
+  restarts.up(Instant{});
+  CHECK(restarts.blocked("the disk is full") == 50ms);
+}

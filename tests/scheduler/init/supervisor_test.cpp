@@ -21,7 +21,9 @@ namespace {
   SocketLink link{UniqueFd(kLinkFd)};
   if (role == "dies") ::_exit(3);
   if (role == "refuses") send_control(link, {}, wire::NotReady{{ErrorCode::kRefused, "no", "bad key", ""}});
-  if (role == "busy") send_control(link, {}, wire::NotReady{{ErrorCode::kTimeout, "no", "nobody answers", ""}});
+  if (role == "full") send_control(link, {}, wire::NotReady{{ErrorCode::kIo, "no", "the disk is full", ""}});
+  if (role == "busy")
+    send_control(link, {}, wire::NotReady{{ErrorCode::kTimeout, "no", "nobody answers", ""}});
   if (role == "stays" || role == "ignores") send_control(link, {}, wire::Ready{"here"});
   if (role == "ignores") link.socket().release();  // and does not mind that it ends
   if (role == "hangs" || role == "ignores") {
@@ -107,6 +109,28 @@ TEST_CASE("a start that would fail again fails at once, with its own reason", "[
   CHECK(head.starts == 1);
 }
 
+TEST_CASE("a full disk ends nobody: who came up once is started until it comes up again", "[supervisor]") {
+  // Was: a head that was restarted on a full disk could not note its address; the supervisor left at once,
+  // and ended its healthy node.
+  Played head({"stays", "stays", "stays", "stays", "full", "stays"}), node({"stays"});
+  bool disk_full = false;
+  Supervisor supervisor;
+  auto role = head.role("the head");
+  role.policy = {.first = 1ms, .longest_blocked = 1ms, .most_starts = 2};
+  role.on_ready = [&, count = role.on_ready](Child& child, const std::string& address) {
+    count(child, address);
+    if (disk_full && head.starts < 5) throw_error(io_error("cannot write the key", ENOSPC, "make room"));
+  };
+  supervisor.add(std::move(role));
+  supervisor.add(node.role("the node"));
+  run(supervisor, [&] { return supervisor.all_up(); });
+  disk_full = true;
+  ::kill(supervisor.pid(0), SIGKILL);
+  run(supervisor, [&] { return head.starts == 6 && supervisor.all_up(); });
+  CHECK_FALSE(supervisor.failure());
+  CHECK(node.starts == 1);
+}
+
 TEST_CASE("a process that never comes up ends it, and one that nobody needs does not", "[supervisor]") {
   Played head({"dies"}), extra({"dies"}), other({"stays"});
   Supervisor supervisor;
@@ -127,8 +151,8 @@ TEST_CASE("a process that never comes up ends it, and one that nobody needs does
 }
 
 TEST_CASE("one process that hangs while it starts keeps nobody else waiting", "[supervisor]") {
-  // Was: the supervisor waited for a head's first word; a head that was killed 20 ms after its start, or a node that
-  // died meanwhile, was not looked at.
+  // Was: the supervisor waited for a head's first word; a head that was killed 20 ms after its start, or a
+  // node that died meanwhile, was not looked at.
   Played slow({"hangs"}), head({"stays"});
   Supervisor supervisor;
   supervisor.add(slow.role("slow"));

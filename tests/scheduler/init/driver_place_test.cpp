@@ -1,0 +1,148 @@
+// A driver's places, on nodes that are threads of the test.
+#include "scheduler/init/driver_place.hpp"
+
+#include <poll.h>
+
+#include <catch2/catch.hpp>
+#include <deque>
+
+#include "runtime/link/socket/first_exchange.hpp"
+
+using namespace troupe;
+using namespace std::chrono_literals;
+
+namespace {
+
+template <class Condition>
+bool eventually(Condition condition) {
+  for (int i = 0; i < 20'000; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(1ms);
+  }
+  return false;
+}
+
+/// A node that takes a driver, or dies as the driver registers its job.
+class FakeNode {
+ public:
+  FakeNode(std::uint64_t id, bool takes)
+      : id_{id}, takes_(takes), ends_(SocketLink::pair().value()), thread_([this] { serve(ends_.first); }) {}
+  ~FakeNode() { die(); }
+  SocketLink link() { return std::move(ends_.second); }
+  void die() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  void serve(SocketLink& link) {
+    send_control(link, {}, wire::Configure{id_, ProcessId{1}, {}, "driver", "127.0.0.1", "", {}});
+    while (!stop_) {
+      pollfd wait{link.fd(), POLLIN, 0};
+      ::poll(&wait, 1, 1);
+      Message message;
+      while (link.receive(message) == SocketLink::Got::kMessage && answer(link, message)) {
+      }
+    }
+    link = {};
+  }
+  bool answer(SocketLink& link, const Message& message) {
+    const auto control = wire::decode_control(message.header, message.body);
+    if (!control) return true;
+    if (const auto* job = std::get_if<wire::JobAsk>(&*control)) {
+      if (!takes_) stop_ = true;
+      if (!takes_) return false;
+      send_control(link, {},
+                   wire::Answer{job->request, true, {}, wire::encode(wire::JobAnswer{JobId{3}, 1})});
+    }
+    if (const auto* nodes = std::get_if<wire::NodesAsk>(&*control))
+      send_control(link, {}, wire::Answer{nodes->request, true, {}, wire::encode(wire::NodesAnswer{})});
+    return true;
+  }
+
+  const NodeId id_;
+  const bool takes_;
+  std::atomic<bool> stop_{false};
+  std::pair<SocketLink, SocketLink> ends_;
+  std::thread thread_;
+};
+
+constexpr Restarts::Policy kQuick{.first = 1ms, .longest = 1ms, .longest_blocked = 1ms, .most_starts = 3};
+
+struct Places {
+  std::atomic<bool> head_is_away{false};
+  std::atomic<int> bad_nodes{0};  ///< so many die as they take the driver
+  std::atomic<int> asked{0};
+  std::deque<FakeNode> nodes;
+  DriverPlace place{"job", [this] { return next(); }, kQuick};
+
+  Result<SocketLink> next() {
+    ++asked;
+    if (head_is_away)
+      throw Timeout({ErrorCode::kTimeout, "cannot ask the head", "nobody answers there", "look at its log"});
+    nodes.emplace_back(nodes.size() + 1, bad_nodes-- <= 0);
+    return nodes.back().link();
+  }
+  /// Of a question that is answered at once; none: it has to be waited for.
+  std::optional<ErrorInfo> refusal() {
+    const auto asks = place.nodes();
+    return asks->ready() && !asks->outcome().ok() ? std::optional(asks->outcome().error()) : std::nullopt;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a driver that loses its node while the head is away gets another when the head is back",
+          "[driver]") {
+  // Was: one answer that did not come in time, and the driver got no other node for good; each spawn still
+  // said that it would.
+  Places places;
+  const NodeId first = places.place.config().node;
+  places.head_is_away = true;
+  places.nodes[0].die();
+  REQUIRE(eventually([&] { return places.asked > 20; }));  // more often than a node of its own may fail
+  const auto refused = places.refusal();
+  REQUIRE(refused);
+  CHECK(refused->code == ErrorCode::kUnavailable);
+  CHECK_THAT(refused->message(),
+             Catch::Contains("has no other one yet: cannot ask the head: nobody answers there"));
+  const auto spawned = places.place.spawn({.type = "Worker", .isolated = true});
+  REQUIRE(spawned->ready());
+  CHECK(spawned->outcome().error().what == "cannot spawn Worker");
+  places.head_is_away = false;
+  REQUIRE(eventually([&] { return !places.refusal(); }));
+  CHECK(places.place.config().node != first);
+  const auto nodes = places.place.nodes();
+  REQUIRE(nodes->wait(20s));
+  CHECK(nodes->outcome().ok());
+  const int asked = places.asked;
+  CHECK(places.nodes.size() == 2);
+  CHECK(places.asked == asked);
+}
+
+TEST_CASE("nodes that do not last are not taken without end, and the driver says that it gets no other",
+          "[driver]") {
+  // Was: node after node was started, without a pause or a limit.
+  Places places;
+  places.bad_nodes = 1000;
+  places.nodes[0].die();
+  REQUIRE(eventually([&] {
+    const auto refused = places.refusal();
+    return refused && refused->todo == "start the program again";
+  }));
+  CHECK(places.nodes.size() == 4);
+  CHECK_THAT(places.refusal()->why, Catch::Contains("this driver's node does not come up"));
+}
+
+TEST_CASE("a try that failed does not cost the place after it", "[driver]") {
+  // Was: the end of a node that had not taken the driver counted as the end of the next one, which was given
+  // up.
+  Places places;
+  places.bad_nodes = 1;
+  places.nodes[0].die();
+  REQUIRE(eventually([&] { return !places.refusal() && places.place.config().node == NodeId{3}; }));
+  const auto nodes = places.place.nodes();
+  REQUIRE(nodes->wait(20s));
+  CHECK(nodes->outcome().ok());
+  CHECK(places.asked == 3);
+}
