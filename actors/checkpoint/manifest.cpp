@@ -25,6 +25,7 @@ std::string encode_text(const Manifest& manifest) {
                    {"test_size", manifest.job.test_size},
                    {"numerics", manifest.job.numerics},
                    {"sampling", manifest.job.sampling}};
+  if (manifest.job.validation_size != 0) object["job"]["validation_size"] = manifest.job.validation_size;
   object["position"] = {{"epoch", manifest.position.epoch}, {"global_step", manifest.position.global_step}};
   object["state_hash"] = manifest.state_hash;
   object["file"] = {
@@ -41,6 +42,7 @@ class Reader {
  public:
   Reader(const json& object, std::string& why) : object_(object), why_(why) {}
 
+  bool has(const char* key) const { return member(key) != nullptr; }
   std::uint64_t count(const char* key) {
     const json* value = member(key);
     if (value == nullptr || !value->is_number_unsigned()) return fail(key, "a count"), 0;
@@ -78,6 +80,7 @@ Manifest read_members(const json& object, std::string& why) {
   manifest.job = {job.count("logical_ranks"), job.count("seed"),         job.count("micro_batch"),
                   job.text("struct"),         job.text("struct_sha256"), job.count("train_size"),
                   job.count("test_size"),     job.text("numerics"),      job.text("sampling")};
+  if (job.has("validation_size")) manifest.job.validation_size = job.count("validation_size");
   Reader position(top.object("position"), why);
   manifest.position = {position.count("epoch"), position.count("global_step")};
   manifest.state_hash = top.text("state_hash");
@@ -133,6 +136,8 @@ std::optional<std::string> difference(const JobIdentity& written, const JobIdent
   if (ours.train_size != 0) {
     if (auto text = numbers("a training set of size", written.train_size, ours.train_size)) return text;
     if (auto text = numbers("a test set of size", written.test_size, ours.test_size)) return text;
+    if (auto text = numbers("a validation set of size", written.validation_size, ours.validation_size))
+      return text;
   }
   if (!ours.sampling.empty() && written.sampling != ours.sampling)
     return differ("samples drawn as", written.sampling, ours.sampling);

@@ -40,8 +40,9 @@ struct JobIdentity {
   std::string job_sha256;  ///< of the struct, encoded
   std::uint64_t train_size = 0;
   std::uint64_t test_size = 0;
-  std::string numerics;  ///< how its trainers compute
-  std::string sampling;  ///< a hash of how its samples are drawn
+  std::string numerics;               ///< how its trainers compute
+  std::string sampling;               ///< a hash of how its samples are drawn
+  std::uint64_t validation_size = 0;  ///< 0: no validation set; the manifest does not name it then
   bool operator==(const JobIdentity&) const = default;
 };
 

@@ -94,6 +94,7 @@ Result<std::vector<std::uint8_t>> decode_cifar10(std::string_view name, std::spa
 }
 
 Cifar10::Cifar10(const std::string& folder, Split split) {
+  refuse_validation(split, "CIFAR-10 in '" + folder + "'");
   std::vector<std::uint8_t> all;
   for (const auto& path : files_of(folder, split)) {
     const auto bytes = read_data_file(path, "CIFAR-10 file").value();

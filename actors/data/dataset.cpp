@@ -1,8 +1,15 @@
 #include "actors/data/dataset.hpp"
 
 #include "runtime/core/assert.hpp"
+#include "runtime/core/error.hpp"
 
 namespace troupe::data {
+
+void refuse_validation(Split split, const std::string& dataset) {
+  if (split != Split::kValidation) return;
+  throw BadConfig(dataset + " has no validation set", "its files are a training and a test set",
+                  "hold some of the training set back: troupe::data::random_split(train, {0.9, 0.1}, seed)");
+}
 
 void Dataset::write(std::int64_t /*index*/, Random& /*random*/,
                     std::span<const std::span<std::byte>> /*places*/) const {

@@ -20,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,13 +29,19 @@
 
 namespace troupe::data {
 
-/// Which part of a dataset.
-enum class Split { kTrain, kTest };
+/// Which part of a dataset. A job is asked for kValidation where it says that it has one:
+/// `static constexpr bool kHasValidation = true;`.
+enum class Split { kTrain, kTest, kValidation };
 
-/// "train" or "test".
+/// "train", "test" or "validation".
 constexpr const char* split_name(Split split) {
-  return split == Split::kTrain ? "train" : "test";
+  if (split == Split::kTrain) return "train";
+  return split == Split::kTest ? "test" : "validation";
 }
+
+/// For a dataset whose files are a training and a test set: throws BadConfig for kValidation, which says how
+/// to hold samples back. `dataset`: "MNIST in 'folder'".
+void refuse_validation(Split split, const std::string& dataset);
 
 /// Immutable once constructed: every method is const and safe to call from many threads. What a method throws
 /// fails the job, with the sample's index.

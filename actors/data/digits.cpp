@@ -125,7 +125,7 @@ void draw_scratch(Canvas& canvas, SeededRandom& random) {
 Digits::Digits(Split split, DigitsOptions options)
     : normalizer_(Normalize{options.mean, options.std}),
       size_(options.size != 0 ? options.size : (split == Split::kTrain ? 60'000 : 10'000)),
-      stream_(mix(mix(0x646967697473, options.seed), split == Split::kTrain ? 0 : 1)) {
+      stream_(mix(mix(0x646967697473, options.seed), static_cast<std::uint64_t>(split))) {
   if (size_ < 0) {
     throw BadConfig("cannot render " + std::to_string(size_) + " digits", "the size is negative",
                     "give a positive size, or 0 for MNIST's");

@@ -27,6 +27,7 @@ IdxStems idx_stems(Split split) {
 
 Idx::Idx(const std::string& folder, Split split, IdxOptions options)
     : normalizer_(Normalize{options.mean, options.std}) {
+  refuse_validation(split, "the IDX dataset in '" + folder + "'");
   const IdxStems stems = idx_stems(split);
   auto images = load(folder, stems.images, IdxKind::kImages);
   auto labels = load(folder, stems.labels, IdxKind::kLabels);

@@ -194,6 +194,12 @@ std::uint64_t index_hash(std::span<const std::int64_t> indices) {
   return hash;
 }
 
+std::uint64_t index_hash_of_range(std::int64_t begin, std::int64_t end) {
+  std::vector<std::int64_t> indices(static_cast<std::size_t>(end - begin));
+  std::iota(indices.begin(), indices.end(), begin);
+  return index_hash(indices);
+}
+
 EvalInterval eval_interval(std::int64_t size, int ranks, int rank) {
   TROUPE_ASSERT(size >= 0 && rank >= 0 && rank < ranks, "a rank of the group");
   const std::int64_t least = size / ranks;

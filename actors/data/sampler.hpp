@@ -94,6 +94,8 @@ class LeafSampler {
 
 /// A hash of a list of positions, in order: what the ledger records for a slot. Stable across versions.
 std::uint64_t index_hash(std::span<const std::int64_t> indices);
+/// The same of begin, begin + 1, ..., end - 1.
+std::uint64_t index_hash_of_range(std::int64_t begin, std::int64_t end);
 
 /// Positions [begin, end).
 struct EvalInterval {

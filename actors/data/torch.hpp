@@ -1,5 +1,5 @@
 /// LibTorch's tensors as ours and back, without a copy where one is not needed: include it to write get() and
-/// collate() with torch::Tensor. The only file of this folder that sees LibTorch.
+/// collate() with torch::Tensor. torch_dataset.hpp is the only other file of this folder that sees LibTorch.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -24,6 +24,9 @@ struct StepDone {
   double loss = 0;  ///< mean over all leaves
   double samples_per_s = 0;
   int trainers_alive = 0;
+  /// "learning_rate" (with several optimizers "learning_rate/<name>"), "gradient_norm" where it is clipped or
+  /// asked for, and what else the job's apply() counts.
+  std::map<std::string, double> values{};
 };
 
 /// Something died, hung or broke, and what came of it. A time that does not apply is empty.

@@ -12,6 +12,7 @@ Figures figures_of(const Event& event) {
     if (std::isfinite(step->samples_per_s))
       all.figures.push_back({"step/samples_per_s", step->samples_per_s});
     all.figures.push_back({"step/trainers", static_cast<double>(step->trainers_alive)});
+    for (const auto& [name, value] : step->values) all.figures.push_back({"step/" + name, value});
     return all;
   }
   Figures all;

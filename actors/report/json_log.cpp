@@ -15,13 +15,15 @@ ordered_json fields(const JobStarted& e) {
   return {{"event", "job_started"}, {"what", e.what}, {"epochs", e.epochs}};
 }
 ordered_json fields(const StepDone& e) {
-  return {{"event", "step"},
-          {"epoch", e.epoch},
-          {"step", e.step},
-          {"steps_per_epoch", e.steps_per_epoch},
-          {"loss", e.loss},
-          {"samples_per_s", e.samples_per_s},
-          {"trainers_alive", e.trainers_alive}};
+  ordered_json object{{"event", "step"},
+                      {"epoch", e.epoch},
+                      {"step", e.step},
+                      {"steps_per_epoch", e.steps_per_epoch},
+                      {"loss", e.loss},
+                      {"samples_per_s", e.samples_per_s},
+                      {"trainers_alive", e.trainers_alive}};
+  if (!e.values.empty()) object["values"] = e.values;
+  return object;
 }
 ordered_json fields(const Fault& e) {
   return {{"event", "fault"},

@@ -47,6 +47,7 @@ class TrainFloor {
   // The job's code. What it throws is told as its part's ("Digits::dataset threw ...").
   /// Sets up the numerics of this process, too.
   virtual std::unique_ptr<TrainEngine> make_engine(const RunSettings& settings) = 0;
+  /// Null for the validation set of a job that has none.
   virtual std::shared_ptr<data::Dataset> make_dataset(const RunSettings& settings, data::Split split) = 0;
   virtual data::Sampling make_sampling(const RunSettings& settings, const data::Dataset& train) = 0;
   /// Seeds what a dataset may draw from beside its Random.

@@ -33,7 +33,7 @@ struct Committed {
 struct SetLoaders {
   std::vector<LoaderInfo> loaders;
 };
-/// Evaluate pieces [begin, end) of the test set with the state as it is.
+/// Evaluate pieces [begin, end) with the state as it is.
 struct Evaluate {
   Generation generation;
   int epoch = 0;

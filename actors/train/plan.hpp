@@ -42,6 +42,7 @@ struct SlotReport {
 struct StepReport {
   std::int64_t step = 0;
   std::vector<SlotReport> slots;
+  StepValues values;  ///< once it is applied
   bool operator==(const StepReport&) const = default;
 };
 

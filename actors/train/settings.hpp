@@ -2,6 +2,7 @@
 /// arguments.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -45,9 +46,26 @@ struct DataInfo {
   std::int64_t steps_per_epoch = 0;
   std::int64_t test_piece = 1;         ///< samples that are evaluated together; the same for any world size
   std::uint64_t batch_bytes = 0;       ///< of the first training batch; others may be larger
-  std::uint64_t test_batch_bytes = 0;  ///< of the first piece; the same
+  std::uint64_t test_batch_bytes = 0;  ///< of the first piece of either set; the same
   std::uint64_t sampling_hash = 0;     ///< of the sampler; part of the job's identity, as are the sizes
-  std::int64_t test_pieces() const { return (test_size + test_piece - 1) / test_piece; }
+  std::int64_t validation_size = 0;    ///< 0: the job has no validation set
+
+  /// What is evaluated together: samples [begin, end) of a set.
+  struct Piece {
+    data::Split split = data::Split::kTest;
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+  };
+  std::int64_t pieces_of(std::int64_t size) const { return (size + test_piece - 1) / test_piece; }
+  std::int64_t test_pieces() const { return pieces_of(test_size); }
+  std::int64_t validation_pieces() const { return pieces_of(validation_size); }
+  /// The pieces of the test set come first, then those of the validation set.
+  Piece piece(std::int64_t number) const {
+    const bool test = number < test_pieces();
+    const std::int64_t begin = (test ? number : number - test_pieces()) * test_piece;
+    return {test ? data::Split::kTest : data::Split::kValidation, begin,
+            std::min(begin + test_piece, test ? test_size : validation_size)};
+  }
 };
 
 /// What a checkpoint of the run carries, and is held against.
@@ -61,13 +79,14 @@ inline checkpoint::JobIdentity job_identity(const RunSettings& settings, const D
           .train_size = static_cast<std::uint64_t>(info.train_size),
           .test_size = static_cast<std::uint64_t>(info.test_size),
           .numerics = numerics,
-          .sampling = info.sampling_hash == 0 ? "" : to_hex(info.sampling_hash)};
+          .sampling = info.sampling_hash == 0 ? "" : to_hex(info.sampling_hash),
+          .validation_size = static_cast<std::uint64_t>(info.validation_size)};
 }
 
-/// The stream of what a sample draws. Test samples draw the same in every epoch.
+/// The stream of what a sample draws. Samples that are evaluated draw the same in every epoch.
 inline data::RandomKey random_key(const RunSettings& settings, data::Split split, std::uint64_t epoch) {
   const bool train = split == data::Split::kTrain;
-  return {mix(settings.seed, train ? 0 : 1), train ? epoch : 0};
+  return {mix(settings.seed, static_cast<std::uint64_t>(split)), train ? epoch : 0};
 }
 
 inline data::SamplerOptions sampler_options(const RunSettings& settings, const DataInfo& info) {

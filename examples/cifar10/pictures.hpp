@@ -33,10 +33,13 @@ struct Pictures {
   torch::Tensor criterion(const torch::Tensor& output, const troupe::data::Batch& batch) const {
     return torch::nn::functional::cross_entropy(output, batch.target);
   }
+  static constexpr bool kHasValidation = true;  // a tenth of the training set is held back
   troupe::data::Mapped dataset(troupe::data::Split split) const {
     using namespace troupe::data;
     const auto scale = normalize({0.4914F, 0.4822F, 0.4465F}, {0.2470F, 0.2435F, 0.2616F});
     const auto augment = compose(random_crop(32, {.padding = 4}), random_horizontal_flip(), scale);
-    return map(Cifar10(folder, split), split == Split::kTrain ? augment : scale);
+    if (split == Split::kTest) return map(Cifar10(folder, split), scale);
+    const auto parts = random_split(Cifar10(folder, Split::kTrain), {0.9, 0.1}, /*seed=*/1);
+    return split == Split::kTrain ? map(parts[0], augment) : map(parts[1], scale);
   }
 };

@@ -34,6 +34,6 @@ struct Digits {
     } else {
       whole = std::make_shared<Idx>(folder, split, IdxOptions{.mean = 0.1307F, .std = 0.3081F});
     }
-    return samples > 0 && split == Split::kTrain ? std::make_shared<Subset>(whole, samples) : whole;
+    return samples > 0 && split == Split::kTrain ? share(first_samples(whole, samples)) : whole;
   }
 };

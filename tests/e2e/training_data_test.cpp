@@ -7,7 +7,9 @@
 #include <set>
 
 #include "actors/data/digits.hpp"
+#include "actors/data/subset.hpp"
 #include "actors/data/torch.hpp"
+#include "actors/data/torch_dataset.hpp"
 #include "actors/data/transforms.hpp"
 #include "actors/train/api/train.hpp"
 #include "scheduler/init/embedded_cluster.hpp"
@@ -281,6 +283,120 @@ TEST_CASE("the memory of a generation goes with it, and that of a trainer", "[tr
   CHECK(most <= 2);  // of the generation that runs, and of one that forms or ends
   CHECK(feeds.size() >= 1);
   CHECK(static_cast<int>(feeds.size()) <= trainers);
+}
+
+namespace {
+
+/// A dataset of LibTorch's: two clouds of points.
+using OptionalSize = decltype(std::declval<const torch::data::datasets::MNIST&>().size());
+struct Clouds : torch::data::datasets::Dataset<Clouds> {
+  explicit Clouds(std::int64_t count) : count_(count) {}
+  torch::data::Example<> get(std::size_t index) override {
+    const auto side = static_cast<std::int64_t>(index % 2);
+    const auto at = static_cast<double>(index);
+    return {torch::full({8}, side == 0 ? -1.0 : 1.0) + torch::arange(8).mul(at).sin(), torch::tensor(side)};
+  }
+  OptionalSize size() const override { return static_cast<std::size_t>(count_); }
+
+ private:
+  std::int64_t count_;
+};
+/// The same without targets; and ones that cannot be had by index.
+struct Bare : torch::data::datasets::Dataset<Bare, torch::data::TensorExample> {
+  torch::data::TensorExample get(std::size_t index) override {
+    return torch::full({2}, static_cast<float>(index));
+  }
+  OptionalSize size() const override { return known ? OptionalSize(4) : OptionalSize(); }
+  bool known = true;
+};
+
+/// Its training set is split: 60 to train on, 20 to watch. Without `holds_back` all 80 train.
+template <bool holds_back>
+struct CloudJob {
+  static constexpr bool kHasValidation = holds_back;
+  std::int64_t seed = 4;
+
+  torch::nn::Linear model() const { return torch::nn::Linear(8, 2); }
+  auto optimizer(torch::nn::Linear& net) const { return torch::optim::SGD(net->parameters(), 0.05); }
+  torch::Tensor criterion(const torch::Tensor& output, const data::Batch& batch) const {
+    return torch::nn::functional::cross_entropy(output, batch.target);
+  }
+  void apply(train::Apply& a) const {
+    a.clip_grad_norm(0.1);
+    a.step();
+  }
+  auto scheduler(torch::optim::SGD& optimizer) const {
+    return train::every_step(torch::optim::StepLR(optimizer, 4, 0.5));
+  }
+  std::shared_ptr<data::Dataset> dataset(data::Split split) const {
+    const torch::data::transforms::TensorLambda<> scaled([](const torch::Tensor& x) { return x.sub(0.1); });
+    if (split == data::Split::kTest) return data::share(data::from_torch(Clouds(30).map(scaled)));
+    const auto parts = data::random_split(data::from_torch(Clouds(80).map(scaled)), {60, 20}, 1);
+    return data::share(parts[split == data::Split::kTrain ? 0 : 1]);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a validation set is watched, and leaves training and the test set as they were", "[training]") {
+  auto session = init(0, nullptr);
+  const auto without = outcome_of(session, CloudJob<false>{}, options_of(4, 1));
+  CHECK(without.metrics.size() == 3);  // both losses, and the accuracy of the test set
+  auto options = options_of(4, 1);
+  options.epochs = 12;
+  options.stop_early = {.metric = "validation/loss", .patience = 1, .min_delta = 0.02};
+  std::vector<report::Metrics> values;
+  options.on_event = [&](const report::Event& event) {
+    if (const auto* step = std::get_if<report::StepDone>(&event)) values.push_back(step->values);
+  };
+  const auto alone = outcome_of(session, CloudJob<true>{}, options);
+  const auto values_alone = std::exchange(values, {});
+  REQUIRE(values_alone.size() == static_cast<std::size_t>(alone.steps));
+  CHECK(values_alone[0].at("learning_rate") == 0.05);
+  CHECK(values_alone[0].at("gradient_norm") > 0.1);  // before it was clipped
+  CHECK(values_alone[5].at("learning_rate") < 0.05);
+  CHECK(alone.metrics.contains("validation/accuracy"));
+  CHECK(alone.metrics.at("validation/loss") != alone.metrics.at("test/loss"));
+  CHECK(alone.steps < 12 * 3);
+  options.trainers = 3;
+  options.loaders = 2;
+  options.chaos = {{ChaosStep::What::kKillTrainer, 2, 1}};
+  CHECK(outcome_of(session, CloudJob<true>{}, options) == alone);
+  CHECK(values == values_alone);
+  CHECK_THROWS_WITH(train::run(session, CloudJob<false>{}, options),
+                    Catch::Contains("validation/loss") && Catch::Contains("has no validation set") &&
+                        Catch::Contains("kHasValidation"));
+  auto same = options_of(4, 2);
+  auto with = outcome_of(session, CloudJob<true>{}, same);
+  std::erase_if(with.metrics, [](const auto& metric) { return metric.first.starts_with("validation/"); });
+  CHECK(with == without);
+}
+
+TEST_CASE("a dataset of LibTorch's gives its examples, through its transforms, stacked or not",
+          "[training]") {
+  namespace transforms = torch::data::transforms;
+  const auto at = [](const data::Dataset& dataset, std::int64_t index) {
+    data::Random random({}, index);
+    return dataset.get(index, random);
+  };
+  const auto input = [](const data::Sample& sample) { return static_cast<torch::Tensor>(sample["input"]); };
+  const auto plain = data::from_torch(Clouds(6));
+  CHECK(plain.size() == 6);
+  CHECK(torch::equal(input(at(plain, 3)), Clouds(6).get(3).data));
+  CHECK(at(plain, 3)["target"].values<std::int64_t>()[0] == 1);
+  const transforms::TensorLambda<> halve([](const torch::Tensor& x) { return x / 2; });
+  const auto scaled = data::from_torch(Clouds(6).map(halve));
+  CHECK(torch::equal(input(at(scaled, 4)), Clouds(6).get(4).data / 2));
+  const auto stacked = data::from_torch(Clouds(6).map(transforms::Stack<>()));
+  CHECK(torch::equal(input(at(stacked, 5)), Clouds(6).get(5).data));
+  CHECK(at(stacked, 5)["target"].shape().empty());
+  const auto bare = data::from_torch(Bare());
+  CHECK(at(bare, 2).fields().size() == 1);
+  CHECK(input(at(bare, 2))[1].item<float>() == 2);
+  Bare unknown;
+  unknown.known = false;
+  CHECK_THROWS_WITH(data::from_torch(unknown), Catch::Contains("does not know"));
+  CHECK_THROWS(at(plain, 0)["other"]);
 }
 
 TEST_CASE("weights draw what torch.multinomial draws", "[training]") {

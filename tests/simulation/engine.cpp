@@ -115,11 +115,12 @@ class Engine final : public train::TrainEngine {
     sum_ = sum_partials(std::move(partials), intervals, plan.logical_ranks);
   }
   void abandon_step() override { gradients_.clear(); }
-  void apply(bool /*ends_epoch*/, double /*total_weight*/) override {
+  train::StepValues apply(bool /*ends_epoch*/, double /*total_weight*/) override {
     takes(microseconds(100), milliseconds(2));
     state_.apply(step_, sum_);
     if (state_ != process_.cluster.reference.at(step_ + 1))
       world_.violation(process_.name + " has another state after step " + std::to_string(step_));
+    return {{"learning_rate", static_cast<double>(step_)}};
   }
   std::vector<std::byte> step_record() override {
     const auto bytes = std::as_bytes(std::span(&sum_, 1));
@@ -290,6 +291,7 @@ std::unique_ptr<train::TrainEngine> Floor::make_engine(const train::RunSettings&
 
 std::shared_ptr<data::Dataset> Floor::make_dataset(const train::RunSettings& /*settings*/,
                                                    data::Split split) {
+  if (split == data::Split::kValidation) return nullptr;
   const bool test = split == data::Split::kTest;
   return std::make_shared<Numbers>(
       dynamic_cast<Worker&>(Hosted::current()),

@@ -1,5 +1,5 @@
-/// Data sets: what a training job's dataset() returns. IDX files (MNIST and its kin), CIFAR-10, rendered digits,
-/// transforms that run in the loaders, samplers, and how to write your own.
+/// Data sets: what a training job's dataset() returns. IDX files (MNIST and its kin), CIFAR-10, rendered
+/// digits, parts of them, transforms that run in the loaders, samplers, and how to write your own.
 #pragma once
 
 #include "actors/data/cifar10.hpp"

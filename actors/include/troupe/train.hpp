@@ -8,6 +8,7 @@
 #pragma once
 
 #include "actors/data/torch.hpp"
+#include "actors/data/torch_dataset.hpp"
 #include "actors/train/api/train.hpp"
 #include "actors/train/job/batch.hpp"
 #include "troupe/data.hpp"

@@ -86,10 +86,17 @@ void check(const TrainOptions& o) {
 void check_metrics(const JobType& job, const TrainOptions& o) {
   for (const auto& metric : {o.stop_early.metric, o.keep_best}) {
     if (metric.empty()) continue;
-    if (metric.starts_with("test/") && !o.evaluate)
+    const bool validation = metric.starts_with("validation/");
+    if ((metric.starts_with("test/") || validation) && !o.evaluate)
       refuse("the metric " + metric + " of a run without an evaluation", "leave evaluate = false out");
-    const bool known = metric == "train/loss" || metric == "test/loss" || metric == "test/accuracy";
-    const bool counted = job.counts_figures && (metric.starts_with("train/") || metric.starts_with("test/"));
+    if (validation && !job.has_validation)
+      refuse("the metric " + metric + " of " + job.name + ", which has no validation set",
+             "say `static constexpr bool kHasValidation = true;` in the job, and return samples for "
+             "Split::kValidation in its dataset()");
+    const bool known = metric == "train/loss" || metric == "test/loss" || metric == "test/accuracy" ||
+                       metric == "validation/loss" || metric == "validation/accuracy";
+    const bool counted =
+        job.counts_figures && (metric.starts_with("train/") || metric.starts_with("test/") || validation);
     if (known || counted) continue;
     refuse("there is no metric '" + metric + "': the job has train/loss, test/loss, test/accuracy" +
                (job.counts_figures ? ", and what it counts as train/NAME and test/NAME" : ""),

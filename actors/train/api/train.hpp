@@ -33,7 +33,7 @@ struct TrainOptions {
   int trainers = 1;                   ///< processes that compute; at most L
   int loaders = 1;                    ///< processes that read
   std::uint64_t seed = 0;             ///< of weights, order of samples and dropout
-  bool evaluate = true;               ///< the test set after every epoch, each sample once
+  bool evaluate = true;               ///< test and validation set after every epoch, each sample once
   std::string checkpoint_folder{};    ///< empty: none
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
   int keep_checkpoints = 3;           ///< older ones go once this run has written so many
@@ -53,9 +53,10 @@ struct TrainOptions {
   /// share. A trainer that finds none free waits; the job says what it waits for, and trains meanwhile if
   /// min_trainers are there. Part of the numerics, not of the job's identity.
   double trainer_gpus = 0;
-  StopEarly stop_early{};  ///< {.metric = "test/loss", .patience = 3}: end when it gets no better
-  /// "test/accuracy": the checkpoint of the epoch with the best value stays, however old it is
-  /// (RunResult::best_checkpoint).
+  /// {.metric = "validation/loss", .patience = 3}: end when it gets no better.
+  StopEarly stop_early{};
+  /// "validation/accuracy", or "test/accuracy" for a job without a validation set: the checkpoint of the
+  /// epoch with the best value stays, however old it is (RunResult::best_checkpoint).
   std::string keep_best{};
   Mode keep_best_mode = Mode::kAuto;  ///< which values of it are better
   std::vector<ChaosStep> chaos{};     ///< faults on purpose

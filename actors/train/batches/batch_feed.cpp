@@ -39,14 +39,14 @@ ErrorInfo of_the_dataset(const std::string& job, ErrorInfo error) {
   return error;
 }
 
-/// Batches of one kind: of training, by (step, leaf), or pieces of the test set, by (piece, 0).
+/// Batches of one kind: of training, by (step, leaf), or what is evaluated, by (piece, 0).
 struct BatchFeed::Stream {
   struct Asked {
     SlotId slot = 0;
     std::int64_t step = 0;
     int leaf = 0;
   };
-  data::Split split;
+  bool trains;
   int leaves = 1;             ///< that this trainer hosts
   std::uint64_t batch_bytes;  ///< of the largest batch so far, or more
   Prefetcher prefetcher;
@@ -112,11 +112,11 @@ BatchFeed::BatchFeed(ActorContext& actor, const RunSettings& settings, const Dat
   shared_ = std::shared_ptr<Shared>(
       new Shared{.mutex = {},
                  .changed = {},
-                 .train = {.split = data::Split::kTrain,
+                 .train = {.trains = true,
                            .batch_bytes = info.batch_bytes,
                            .prefetcher = Prefetcher(settings.logical_ranks, 1, kAskAgain),
                            .pool = SlotPool(source, region + "/train")},
-                 .test = {.split = data::Split::kTest,
+                 .test = {.trains = false,
                           .batch_bytes = info.test_batch_bytes,
                           .prefetcher = Prefetcher(1, 1, kAskAgain),
                           .pool = SlotPool(source, region + "/test")}});
@@ -163,7 +163,7 @@ void BatchFeed::set_loaders(const std::vector<LoaderInfo>& loaders) {
 }
 
 data::BatchKey BatchFeed::key_of(const Stream& stream, std::int64_t step, int leaf) const {
-  if (stream.split == data::Split::kTest) return {0, static_cast<std::uint64_t>(step), 0};
+  if (!stream.trains) return {0, static_cast<std::uint64_t>(step), 0};
   return {static_cast<std::uint64_t>(step / info_.steps_per_epoch),
           static_cast<std::uint64_t>(step % info_.steps_per_epoch), static_cast<std::uint32_t>(leaf)};
 }
@@ -172,12 +172,17 @@ BatchAsk BatchFeed::make_ask(const Stream& stream, SlotId slot, const BatchReque
   const auto place = stream.pool.place(slot);
   const auto key = key_of(stream, request.step, request.leaf);
   BatchAsk ask;
-  ask.split = stream.split;
   ask.epoch = key.epoch;
   ask.step = key.step;
   ask.leaf = key.leaf;
-  ask.samples = stream.split == data::Split::kTrain ? info_.train_size : info_.test_size;
-  ask.piece = info_.test_piece;
+  ask.samples = info_.train_size;
+  if (!stream.trains) {
+    const DataInfo::Piece piece = info_.piece(request.step);
+    ask.split = piece.split;
+    ask.samples = piece.split == data::Split::kTest ? info_.test_size : info_.validation_size;
+    ask.begin = piece.begin;
+    ask.end = piece.end;
+  }
   ask.trainer = actor_.address();
   ask.region = place.region;
   ask.region_bytes = place.region_bytes;

@@ -50,12 +50,16 @@ Loader::Loader(RunSettings settings, ActorHandle<TrainDriver> driver)
   TrainFloor& floor = train_floor();
   train_ = floor.make_dataset(settings_, data::Split::kTrain);
   test_ = floor.make_dataset(settings_, data::Split::kTest);
+  validation_ = floor.make_dataset(settings_, data::Split::kValidation);
   info_.train_size = train_->size();
   info_.test_size = test_->size();
+  if (validation_ != nullptr) info_.validation_size = validation_->size();
   check_forks();
-  if (info_.test_size < 0) {
-    throw BadConfig("cannot test", "the test set's size() is " + std::to_string(info_.test_size),
-                    "return 0 where there is none");
+  for (const auto& [set, size] :
+       {std::pair("test", info_.test_size), std::pair("validation", info_.validation_size)}) {
+    if (size >= 0) continue;
+    throw BadConfig(std::string("cannot evaluate the ") + set + " set",
+                    "its size() is " + std::to_string(size), "return 0 where there is none");
   }
   info_.sampling = floor.make_sampling(settings_, *train_);
   info_.sampling_hash = data::sampling_hash(info_.sampling);
@@ -71,10 +75,12 @@ DataInfo Loader::describe() {
   // By the bytes of a sample, so that a piece of large images fits, too.
   const auto by_bytes = static_cast<std::int64_t>(kTestPieceBytes * first.size() / info_.batch_bytes);
   info_.test_piece = std::max(settings_.micro_batch, std::min(kTestPiece, by_bytes));
-  if (info_.test_size > 0) {
-    const auto piece = range(0, std::min(info_.test_size, info_.test_piece));
-    info_.test_batch_bytes =
-        data::BatchBuilder(*test_, piece, random_key(settings_, data::Split::kTest, 0), hooks()).total();
+  for (const data::Split split : {data::Split::kTest, data::Split::kValidation}) {
+    const std::int64_t size = split == data::Split::kTest ? info_.test_size : info_.validation_size;
+    if (size == 0) continue;
+    const auto piece = range(0, std::min(size, info_.test_piece));
+    const data::BatchBuilder first_piece(dataset(split), piece, random_key(settings_, split, 0), hooks());
+    info_.test_batch_bytes = std::max<std::uint64_t>(info_.test_batch_bytes, first_piece.total());
   }
   return info_;
 }
@@ -141,7 +147,11 @@ void Loader::check_forks() const {
 }
 
 const data::Dataset& Loader::dataset(data::Split split) const {
-  return split == data::Split::kTrain ? *train_ : *test_;
+  if (split == data::Split::kTrain) return *train_;
+  if (split == data::Split::kTest) return *test_;
+  if (validation_ == nullptr)
+    throw_error({ErrorCode::kBadInput, "cannot construct a batch", "the job has no validation set", ""});
+  return *validation_;
 }
 
 std::span<std::byte> Loader::slot(const BatchAsk& ask) {
@@ -180,10 +190,9 @@ std::vector<std::int64_t> Loader::indices_of(const BatchAsk& ask) {
   }
   if (ask.split == data::Split::kTrain)
     return sampler_->indices(ask.epoch, static_cast<std::int64_t>(ask.step), static_cast<int>(ask.leaf));
-  const auto begin = static_cast<std::int64_t>(ask.step) * ask.piece;
-  if (begin < 0 || begin >= size || ask.piece < 1)
-    throw_error({ErrorCode::kBadInput, "cannot construct a batch", "no such test samples", ""});
-  return range(begin, std::min(size, begin + ask.piece));
+  if (ask.begin < 0 || ask.begin >= ask.end || ask.end > size)
+    throw_error({ErrorCode::kBadInput, "cannot construct a batch", "no such samples", ""});
+  return range(ask.begin, ask.end);
 }
 
 BatchGiven Loader::load(const BatchAsk& ask) {
@@ -192,7 +201,7 @@ BatchGiven Loader::load(const BatchAsk& ask) {
   const Computing computing(*this, train ? "the batch of epoch " + std::to_string(ask.epoch + 1) + ", step " +
                                                std::to_string(ask.step + 1) + ", leaf " +
                                                std::to_string(ask.leaf)
-                                         : "piece " + std::to_string(ask.step) + " of the test set");
+                                         : "piece " + std::to_string(ask.step) + " of the evaluation");
   const auto indices = indices_of(ask);
   const data::BatchKey key{ask.epoch, ask.step, ask.leaf};
   data::BatchBuilder batch(dataset(ask.split), indices, random_key(settings_, ask.split, ask.epoch), hooks());

@@ -25,10 +25,11 @@ class TrainDriver;
 struct BatchAsk {
   data::Split split = data::Split::kTrain;
   std::uint64_t epoch = 0;
-  std::uint64_t step = 0;  ///< within the epoch; with kTest: the piece
+  std::uint64_t step = 0;  ///< within the epoch; in an evaluation: the piece
   std::uint32_t leaf = 0;
   std::int64_t samples = 0;  ///< of the split, as the job knows it
-  std::int64_t piece = 0;    ///< with kTest: samples a piece
+  std::int64_t begin = 0;    ///< in an evaluation: the piece's samples
+  std::int64_t end = 0;
   ActorAddress trainer;
   std::string region;
   std::uint64_t region_bytes = 0;
@@ -75,6 +76,7 @@ class Loader {
   ActorHandle<TrainDriver> driver_;
   std::shared_ptr<data::Dataset> train_;
   std::shared_ptr<data::Dataset> test_;
+  std::shared_ptr<data::Dataset> validation_;  ///< null: the job has none
   DataInfo info_;
   std::unique_ptr<data::LeafSampler> sampler_;
   std::map<ActorId, std::map<std::string, SharedMemory>> regions_;  ///< by trainer

@@ -107,13 +107,15 @@ bool DriverMachine::commit_step(Actions& out) {
     entry.slots.push_back(std::move(slot));
   }
   pending_.erase(entry.step);
+  StepValues values = std::exchange(pending_values_[entry.step], {});
+  pending_values_.erase(entry.step);
   const double loss = entry.figures.empty() ? 0 : entry.figures.front().value();
   if (const Result<void> committed_now = ledger_.commit(entry); !committed_now.ok()) {
     fail(committed_now.error().message(), out);
     return false;
   }
   if (!has_the_samplers_samples(entry, out)) return false;
-  out.push_back(CommitStep{std::move(entry), loss});
+  out.push_back(CommitStep{std::move(entry), loss, std::move(values)});
   got_further(out);
   return !over();
 }
@@ -132,7 +134,7 @@ void DriverMachine::got_further(Actions& out) {
   }
   if (committed() % config_.steps_per_epoch != 0) return;
   const auto epoch = static_cast<int>(committed() / config_.steps_per_epoch) - 1;
-  if (config_.test_pieces == 0 && committed() > evaluated_) {
+  if (config_.pieces() == 0 && committed() > evaluated_) {
     evaluation_ = {.epoch = epoch};
     finish_epoch(out);
   }
@@ -167,7 +169,7 @@ bool DriverMachine::checkpoint_at(std::int64_t step) const {
 DriverMachine::BarrierTask DriverMachine::barrier_task_due() const {
   const std::int64_t at = committed();
   const bool epoch_end = at % config_.steps_per_epoch == 0;
-  if (config_.test_pieces > 0 && epoch_end && at > evaluated_) return BarrierTask::kEvaluate;
+  if (config_.pieces() > 0 && epoch_end && at > evaluated_) return BarrierTask::kEvaluate;
   if (checkpoint_at(at) && at > saved_) return BarrierTask::kCheckpoint;
   const bool at_the_end = at >= config_.epochs * config_.steps_per_epoch || (stop_at_ && at >= *stop_at_) ||
                           (early_at_ && at >= *early_at_);
@@ -178,7 +180,7 @@ DriverMachine::BarrierTask DriverMachine::barrier_task_due() const {
 std::int64_t DriverMachine::next_barrier() const {
   const auto next_multiple = [&](std::int64_t of) { return (committed() / of + 1) * of; };
   std::int64_t next = config_.epochs * config_.steps_per_epoch;
-  if (config_.test_pieces > 0 || config_.checkpoints || !config_.stop_early.metric.empty()) {
+  if (config_.pieces() > 0 || config_.checkpoints || !config_.stop_early.metric.empty()) {
     next = std::min(next, next_multiple(config_.steps_per_epoch));
   }
   if (config_.checkpoints && config_.checkpoint_every > 0) {
@@ -242,8 +244,8 @@ void DriverMachine::start_barrier_task(Instant now, Actions& out) {
   pieces_.clear();
   const auto leaves = collectives::deal_leaves(config_.logical_ranks, static_cast<int>(members_.size()));
   for (std::size_t r = 0; r < members_.size(); ++r) {
-    const std::int64_t begin = config_.test_pieces * leaves[r].begin / config_.logical_ranks;
-    const std::int64_t end = config_.test_pieces * leaves[r].end / config_.logical_ranks;
+    const std::int64_t begin = config_.pieces() * leaves[r].begin / config_.logical_ranks;
+    const std::int64_t end = config_.pieces() * leaves[r].end / config_.logical_ranks;
     out.push_back(SendOrder{members_[r], Evaluate{generation_, epoch, begin, end}});
   }
 }
@@ -269,20 +271,22 @@ void DriverMachine::report(const EvaluationDone& r, Trainer& from, Instant now, 
   widen(now, out);
 }
 
-/// Adds the pieces in the order of the test set, which they must be, whole. False if the job has failed over
+/// Adds the pieces in the order of their sets, which they must be, whole. False if the job has failed over
 /// it.
 bool DriverMachine::sum_pieces(Actions& out) {
-  for (std::int64_t p = 0; p < config_.test_pieces; ++p) {
+  for (std::int64_t p = 0; p < config_.pieces(); ++p) {
     const auto piece = pieces_.find(p);
+    const bool test = p < config_.test_pieces;
     if (piece == pieces_.end() ||
         (config_.expected_piece && config_.expected_piece(p) != piece->second.indices_hash)) {
-      fail("piece " + std::to_string(p) + " of the test set was " +
+      fail("piece " + std::to_string(test ? p : p - config_.test_pieces) + " of the " +
+               (test ? "test" : "validation") + " set was " +
                (piece == pieces_.end() ? "not evaluated" : "evaluated with other samples than it has"),
            out);
       return false;
     }
     evaluation_.count += piece->second.count;
-    add_figures(evaluation_.test, piece->second.figures);
+    add_figures(test ? evaluation_.test : evaluation_.validation, piece->second.figures);
   }
   return true;
 }
@@ -291,6 +295,8 @@ void DriverMachine::finish_epoch(Actions& out) {
   evaluation_.train = epoch_figures(evaluation_.epoch);
   for (const Figure& figure : evaluation_.train) evaluation_.metrics["train/" + figure.name] = figure.value();
   for (const Figure& figure : evaluation_.test) evaluation_.metrics["test/" + figure.name] = figure.value();
+  for (const Figure& figure : evaluation_.validation)
+    evaluation_.metrics["validation/" + figure.name] = figure.value();
   evaluated_ = committed();
   ledger_.forget_before(evaluation_.epoch * config_.steps_per_epoch);  // of the epochs before only sums count
   out.push_back(evaluation_);

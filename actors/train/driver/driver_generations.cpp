@@ -67,6 +67,7 @@ void DriverMachine::report(const TrainerQuiesced& r, Trainer& from, Instant now,
 /// say different things.
 bool DriverMachine::merge_slots(const StepReport& step, Actions& out) {
   if (step.step < committed()) return true;
+  pending_values_.emplace(step.step, step.values);
   for (const SlotReport& slot : step.slots) {
     const auto [at, added] = pending_[step.step].emplace(slot.leaf, slot);
     if (added || at->second.indices_hash == slot.indices_hash) continue;
@@ -115,6 +116,7 @@ void DriverMachine::plan_when_known(Instant now, Actions& out) {
   if (first_step_ < committed()) go_back_to(first_step_, out);
   // What nobody applied, or nobody who applied it is left, never happened.
   pending_.erase(pending_.lower_bound(first_step_), pending_.end());
+  pending_values_.erase(pending_values_.lower_bound(first_step_), pending_values_.end());
   start_generation(now, out);
 }
 

@@ -277,6 +277,7 @@ class DriverMachine {
   std::optional<Following> following_;
   int failed_followings_ = 0;                                  ///< since the generation began
   std::map<std::int64_t, std::map<int, SlotReport>> pending_;  ///< slots of steps not committed, by leaf
+  std::map<std::int64_t, StepValues> pending_values_;          ///< of the same steps
   std::vector<CheckpointInfo> checkpoints_;                    ///< not known to be unusable, oldest first
   std::vector<std::string> unusable_;                          ///< those that were, each with the reasons
   std::vector<std::string> written_;                           ///< by this run, oldest first

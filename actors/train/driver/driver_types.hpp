@@ -58,7 +58,9 @@ struct DriverConfig {
   int loaders = 1;
   int epochs = 1;
   std::int64_t steps_per_epoch = 1;
-  std::int64_t test_pieces = 0;       ///< evaluated after each epoch; 0: no evaluation
+  std::int64_t test_pieces = 0;        ///< evaluated after each epoch; 0: none
+  std::int64_t validation_pieces = 0;  ///< the same; their numbers follow those of the test set
+  std::int64_t pieces() const { return test_pieces + validation_pieces; }
   bool exact = true;                  ///< trainers must hold the same bits; false: each computes its own
   bool checkpoints = false;           ///< whether checkpoints are written at all
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
@@ -76,7 +78,7 @@ struct DriverConfig {
   std::vector<CheckpointInfo> resume;
   /// The hash of the indices that the sampler deals to a slot. Checked at each epoch's end if given.
   std::function<std::uint64_t(int epoch, std::int64_t step_in_epoch, int leaf)> expected_indices;
-  /// The same of a piece of the test set.
+  /// The same of a piece of an evaluation.
   std::function<std::uint64_t(std::int64_t piece)> expected_piece;
 };
 
@@ -156,6 +158,7 @@ struct KillActor {
 struct CommitStep {
   LedgerEntry entry;
   double loss = 0;  ///< mean over the leaves, added in leaf order
+  StepValues values;
 };
 /// Steps from `to` on are void; they will run again.
 struct RewindLedger {
@@ -171,8 +174,9 @@ struct EpochDone {
   int epoch = 0;
   std::vector<Figure> train;              ///< over the epoch's slots, in their order; "loss" first
   std::vector<Figure> test;               ///< over the pieces of the test set, in their order
-  std::int64_t count = 0;                 ///< test samples; 0 without an evaluation
-  std::map<std::string, double> metrics;  ///< both as "train/loss", "test/loss"
+  std::vector<Figure> validation;         ///< the same of the validation set
+  std::int64_t count = 0;                 ///< samples evaluated; 0 without an evaluation
+  std::map<std::string, double> metrics;  ///< all as "train/loss", "test/loss", "validation/loss"
 };
 /// A wait is over that should have ended before: to be told and counted.
 struct DeadlineExpired {

@@ -136,10 +136,11 @@ void TrainDriver::start_machine() {
   config.loaders = options_.loaders;
   config.epochs = options_.settings.epochs;
   config.steps_per_epoch = sampler_->steps_per_epoch();
-  config.test_pieces = options_.evaluate ? data_->test_pieces() : 0;
+  if (options_.evaluate) config.test_pieces = data_->test_pieces();
+  if (options_.evaluate) config.validation_pieces = data_->validation_pieces();
   config.exact = options_.settings.exact;
   check_chaos(config.steps_per_epoch * config.epochs);
-  check_metrics(config.test_pieces);
+  check_metrics(config);
   config.checkpoints = !options_.settings.checkpoint_folder.empty();
   config.checkpoint_every = options_.checkpoint_every;
   config.keep_checkpoints = options_.keep_checkpoints;
@@ -152,10 +153,8 @@ void TrainDriver::start_machine() {
     return data::index_hash(sampler_->indices(static_cast<std::uint64_t>(epoch), step, leaf));
   };
   config.expected_piece = [info = trainers_data()](std::int64_t piece) {
-    std::vector<std::int64_t> indices;
-    const std::int64_t end = std::min(info.test_size, (piece + 1) * info.test_piece);
-    for (auto index = piece * info.test_piece; index < end; ++index) indices.push_back(index);
-    return data::index_hash(indices);
+    const auto [split, begin, end] = info.piece(piece);
+    return data::index_hash_of_range(begin, end);
   };
   machine_ = std::make_unique<DriverMachine>(std::move(config), train_floor().mutations());
   carry_out(machine_->start(now()));
@@ -163,11 +162,14 @@ void TrainDriver::start_machine() {
   tick();
 }
 
-/// Without test samples there is no figure of them.
-void TrainDriver::check_metrics(std::int64_t test_pieces) const {
+/// Without samples of a set there is no figure of them.
+void TrainDriver::check_metrics(const DriverConfig& config) const {
   for (const std::string& metric : {options_.stop_early.metric, options_.keep_best}) {
-    if (test_pieces == 0 && metric.starts_with("test/"))
-      throw BadConfig("there is no metric '" + metric + "'", "the job's dataset has no test samples",
+    const bool test = config.test_pieces == 0 && metric.starts_with("test/");
+    const bool validation = config.validation_pieces == 0 && metric.starts_with("validation/");
+    if (test || validation)
+      throw BadConfig("there is no metric '" + metric + "'",
+                      "the job's dataset has no " + std::string(test ? "test" : "validation") + " samples",
                       "name a metric of training, such as train/loss");
   }
 }
@@ -418,6 +420,7 @@ void TrainDriver::act(const CommitStep& action) {
   done.step = in_epoch + 1;
   done.steps_per_epoch = steps;
   done.loss = action.loss;
+  done.values = action.values;
   done.samples_per_s = rate(sampler_->batch_size(in_epoch) * options_.settings.logical_ranks);
   done.trainers_alive = static_cast<int>(trainers_.size());
   so_far_.steps = action.entry.step + 1;

@@ -142,7 +142,7 @@ class TrainDriver {
   void first_loader_died(const ErrorInfo& how);
   void watch_first_loader();
   void start_machine();
-  void check_metrics(std::int64_t test_pieces) const;
+  void check_metrics(const DriverConfig& config) const;
   /// Refuses to resume what the checkpoints show to be another job.
   void check_resumed(const std::string& numerics);
   std::optional<ErrorInfo> does_not_belong(const TrainerHello& hello);

@@ -13,14 +13,18 @@ struct ApplyInfo {
   bool ends_epoch = false;
 };
 
-/// REQUIRES: every parameter has its reduced gradient.
-inline void apply_step(TrainingModel& model, const ApplyInfo& info) {
+/// Learning rates are those that the step was made with. REQUIRES: every parameter has its reduced gradient.
+inline StepValues apply_step(TrainingModel& model, const ApplyInfo& info) {
   Apply apply(model.setup(), info.step, info.epoch);
   model.apply(apply);
+  StepValues values = apply.values();
   for (const TrainedBy& trained : model.optimizers()) {
+    if (const auto rate = learning_rate_of(*trained.optimizer))
+      values.emplace("learning_rate" + (trained.name.empty() ? "" : "/" + trained.name), *rate);
     if (trained.scheduler != nullptr && (info.ends_epoch || trained.every == Every::kStep))
       trained.scheduler->step();
   }
+  return values;
 }
 
 }  // namespace troupe::train

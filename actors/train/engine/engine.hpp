@@ -86,7 +86,7 @@ class TrainEngine {
   /// Reduces.
   virtual void finish_step() = 0;
   virtual void abandon_step() = 0;
-  virtual void apply(bool ends_epoch, double total_weight) = 0;
+  virtual StepValues apply(bool ends_epoch, double total_weight) = 0;
   /// What apply() takes beside the TrainState: of a step that was reduced, before its apply.
   virtual std::vector<std::byte> step_record() = 0;
   /// As if that step had been reduced here: apply() follows. No group is needed. Throws Corrupt for what is

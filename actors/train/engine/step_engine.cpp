@@ -229,22 +229,23 @@ void StepEngine::divide_by(double total_weight) {
   }
 }
 
-void StepEngine::apply(bool ends_epoch, double total_weight) {
+StepValues StepEngine::apply(bool ends_epoch, double total_weight) {
   TROUPE_ASSERT(phase_ == Phase::kReduced, "apply follows a step that was reduced");
   phase_ = Phase::kIdle;
   if (total_weight > 0) divide_by(total_weight);
   const ApplyInfo info{static_cast<std::int64_t>(global_step_), epoch_, ends_epoch};
   if (rehearsal_) rehearsal_->take_gradients(*model_);
   seed_apply(options_.seed, global_step_, options_.device);
-  apply_step(*model_, info);
+  StepValues values = apply_step(*model_, info);
   end_forked_child("apply()");
   buffers_.restore(next_buffers_);
-  if (!rehearsal_) return;
+  if (!rehearsal_) return values;
   seed_apply(options_.seed, global_step_, options_.device);
   rehearsal_->apply(info);
   if (group_->leaves().begin != 0) rehearsal_->take_buffers(*model_);  // the step's are leaf 0's
   rehearsal_->compare(state_);
   rehearsal_.reset();
+  return values;
 }
 
 /// u8 a parameter: it has a gradient | those gradients, as they lie | leaf 0's buffers

@@ -73,7 +73,8 @@ class StepEngine {
   /// Applies the step that was run last: the job's apply on the mean gradients, leaf 0's buffers, and the
   /// schedulers. `total_weight`: the sum over all leaves, where leaves have weights. Local. An exception here
   /// leaves the state half-changed: the trainer must die.
-  void apply(bool ends_epoch = false, double total_weight = 0);
+  /// Returns what the job counted, and the learning rates.
+  StepValues apply(bool ends_epoch = false, double total_weight = 0);
 
   /// TrainEngine::step_record and take_record.
   std::vector<std::byte> record() const;

@@ -144,7 +144,9 @@ class TorchEngine final : public TrainEngine {
     batches_.wait();  // their memory is given back
     engine_.abandon_step();
   }
-  void apply(bool ends_epoch, double total_weight) override { engine_.apply(ends_epoch, total_weight); }
+  StepValues apply(bool ends_epoch, double total_weight) override {
+    return engine_.apply(ends_epoch, total_weight);
+  }
   std::vector<std::byte> step_record() override { return engine_.record(); }
   void take_record(std::int64_t step, int epoch, std::span<const std::byte> record) override {
     engine_.take(static_cast<std::uint64_t>(step), epoch, record);

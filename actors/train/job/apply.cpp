@@ -18,7 +18,18 @@ std::vector<torch::Tensor> Apply::gradients() const {
 double Apply::clip_grad_norm(double max_norm, double norm_type) {
   std::vector<torch::Tensor> parameters;
   for (const NamedTensor& parameter : setup_.parameters()) parameters.push_back(parameter.tensor);
-  return torch::nn::utils::clip_grad_norm_(parameters, max_norm, norm_type);
+  const double norm = torch::nn::utils::clip_grad_norm_(parameters, max_norm, norm_type);
+  count("gradient_norm", norm);
+  return norm;
+}
+
+double Apply::grad_norm(double norm_type) {
+  const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> norms;  // added as clip_grad_norm_ adds them
+  for (const torch::Tensor& gradient : gradients()) norms.push_back(gradient.norm(norm_type));
+  const double norm = norms.empty() ? 0 : torch::stack(norms).norm(norm_type).item<double>();
+  count("gradient_norm", norm);
+  return norm;
 }
 
 void Apply::clip_grad_value(double limit) {
@@ -45,6 +56,15 @@ void Apply::step() {
 void Apply::step(const std::string& name) {
   torch::optim::Optimizer& one = optimizer(name);
   if (!skipped_) one.step();
+}
+
+std::optional<double> learning_rate_of(const torch::optim::Optimizer& optimizer) {
+  if (optimizer.param_groups().empty() || !optimizer.param_groups().front().has_options()) return {};
+  try {
+    return optimizer.param_groups().front().options().get_lr();
+  } catch (const c10::Error&) {  // a class of the job's own that does not say it
+    return {};
+  }
 }
 
 torch::optim::Optimizer& Apply::optimizer(const std::string& name) const {

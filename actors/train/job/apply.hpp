@@ -7,9 +7,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "actors/train/job/figures.hpp"
 #include "actors/train/job/setup.hpp"
 
 namespace troupe::train {
@@ -24,8 +26,12 @@ class Apply {
   const int epoch;                 ///< from 0
 
   /// Scales all gradients so that their common norm is at most `max_norm`, as torch.nn.utils.clip_grad_norm_
-  /// does. Returns the norm before.
+  /// does. Returns the norm before, which is the figure step/gradient_norm.
   double clip_grad_norm(double max_norm, double norm_type = 2);
+  /// That norm without clipping, and the same figure.
+  double grad_norm(double norm_type = 2);
+  /// A figure of this step: step/<name> in the logs.
+  void count(const std::string& name, double value) { values_[name] = value; }
   /// Clamps every gradient to [-limit, limit].
   void clip_grad_value(double limit);
   /// Whether all gradients are finite.
@@ -40,11 +46,18 @@ class Apply {
   /// Throws BadConfig, naming the optimizers that there are. The name is empty for a job with optimizer().
   torch::optim::Optimizer& optimizer(const std::string& name = {}) const;
 
+  /// What was counted, and the norm if it was asked for.
+  const StepValues& values() const { return values_; }
+
  private:
   std::vector<torch::Tensor> gradients() const;
 
   Setup& setup_;
   bool skipped_ = false;
+  StepValues values_;
 };
+
+/// Of its first group; nothing for an optimizer that has none.
+std::optional<double> learning_rate_of(const torch::optim::Optimizer& optimizer);
 
 }  // namespace troupe::train

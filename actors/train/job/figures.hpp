@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,9 @@ struct Figure {
   double value() const { return sum / weight; }
   bool operator==(const Figure&) const = default;
 };
+
+/// What a step's apply came to, by name: "learning_rate", "gradient_norm". The same on every trainer.
+using StepValues = std::map<std::string, double>;
 
 /// Adds `more` in its order. The order of calls is the order of the additions, and so of the bits.
 inline void add_figures(std::vector<Figure>& into, const std::vector<Figure>& more) {

@@ -25,8 +25,9 @@ struct JobType {
   data::Sampling (*make_sampling)(wire::ByteView job, const data::Dataset& train) = nullptr;
   std::string (*describe)(wire::ByteView job) = nullptr;  ///< for people
   /// It may count figures of any name: its loss() or evaluate() gets a Leaf. Else it has the loss, and of the
-  /// test set the accuracy.
+  /// sets that are evaluated the accuracy.
   bool counts_figures = true;
+  bool has_validation = false;  ///< whether dataset() is asked for kValidation
 };
 
 /// Written before main, read after: thread-safe.
@@ -45,6 +46,22 @@ template <class Job>
 concept HasDataset = requires(const Job& job, data::Split split) {
   requires data::DatasetLike<std::remove_cvref_t<decltype(job.dataset(split))>>;
 };
+/// `static constexpr bool kHasValidation = true;`: dataset() gives kValidation, too. (An empty or null one is
+/// none.) It must be said, since most jobs take whatever is not kTrain for the test set.
+template <class Job>
+concept NamesValidation = requires {
+  Job::kHasValidation;
+};
+template <class Job>
+constexpr bool has_validation() {
+  if constexpr (NamesValidation<Job>) {
+    static_assert(std::is_same_v<decltype(Job::kHasValidation), const bool>,
+                  "this job's kHasValidation must be `static constexpr bool kHasValidation = true;`");
+    return Job::kHasValidation;
+  } else {
+    return false;
+  }
+}
 template <class Job>
 concept NamesSampler = requires {
   &Job::sampler;
@@ -76,9 +93,12 @@ struct JobEntry {
     return make_training_model(wire::decode<Job>(bytes).value(), seed, device);
   }
   static std::shared_ptr<data::Dataset> make_dataset(wire::ByteView bytes, data::Split split) {
+    const bool may_lack = split == data::Split::kValidation;
+    if (may_lack && !has_validation<Job>()) return nullptr;
     const Job job = wire::decode<Job>(bytes).value();
     auto made = data::share(job.dataset(split));
-    if (made == nullptr) throw BadConfig("the job has no data", "its dataset() returned null", "");
+    if (made == nullptr && !may_lack)
+      throw BadConfig("the job has no data", "its dataset() returned null", "");
     return made;
   }
   static data::Sampling make_sampling(wire::ByteView bytes, [[maybe_unused]] const data::Dataset& train) {
@@ -100,7 +120,7 @@ struct JobEntry {
   }
   static inline const bool registered =
       JobRegistry::instance().add(kId, {name(), &make_model, &make_dataset, &make_sampling, &describe_job,
-                                        HasLossOfLeaf<Job> || HasEvaluate<Job>});
+                                        HasLossOfLeaf<Job> || HasEvaluate<Job>, has_validation<Job>()});
 };
 
 }  // namespace troupe::train

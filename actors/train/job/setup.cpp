@@ -3,6 +3,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "actors/ddp/sync_batch_norm.hpp"
+
 namespace troupe::train {
 namespace {
 
@@ -93,6 +95,12 @@ void Setup::check_devices() const {
           one.name + " is on " + one.tensor.device().str() + ", and this trainer computes on " + device.str(),
           "make modules on the CPU, or on Setup::device: a trainer has one device");
     }
+  }
+  for (const Module& one : modules_) {
+    if (!has_sync_batchnorm(one.module)) continue;
+    throw BadConfig("the model has a SyncBatchNorm",
+                    "a trainer computes its leaves one after another, so none can wait for what others have",
+                    "leave convert_sync_batchnorm() out: each leaf has its own statistics");
   }
 }
 

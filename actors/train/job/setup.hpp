@@ -89,8 +89,8 @@ class Setup {
   std::vector<NamedTensor> buffers() const;
   const std::vector<TrainedBy>& optimizers() const { return trained_; }
   /// Throws BadConfig for a job that trains nothing, an optimizer's parameter of no module, or one of two
-  /// optimizers, and for a tensor that is not on the device. An optimizer may have a tied parameter as often
-  /// as modules have it: LibTorch's parameters() lists it so.
+  /// optimizers, for a tensor that is not on the device, and for a SyncBatchNorm. An optimizer may have a
+  /// tied parameter as often as modules have it: LibTorch's parameters() lists it so.
   void check() const;
 
   /// All modules in evaluation mode while it lives; then each as it was, so that what the job froze stays so.

@@ -395,16 +395,17 @@ class Trainer::Work {
     // beat() may let go of it meanwhile; a later generation's steps are not shared in it.
     const auto stream = stream_to_add_to();
     const auto record = stream ? engine_->step_record() : std::vector<std::byte>();
-    engine_->apply((task.step + 1) % feed_->steps_per_epoch() == 0, total_weight_);
+    Applied applied;
+    applied.values = engine_->apply((task.step + 1) % feed_->steps_per_epoch() == 0, total_weight_);
     if (stream) {
-      const SharedStep head{{task.step, slots_}, first_uncommitted(task.step), total_weight_, 0};
+      const SharedStep head{
+          {task.step, slots_, applied.values}, first_uncommitted(task.step), total_weight_, 0};
       stream->add(head, record);
     }
     feed_->release(task.step);
-    Applied applied;
     if (task.proves >= 0) {
       auto piece = hash_piece(engine_->state().parts, task.proves);
-      applied = {std::move(piece.parts), piece.last};
+      applied = {std::move(piece.parts), piece.last, std::move(applied.values)};
     }
     return applied;
   }

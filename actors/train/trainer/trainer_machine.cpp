@@ -354,10 +354,12 @@ void TrainerMachine::finished(const ComputeStep&, const TrainerResult& result, T
 void TrainerMachine::finished(const ApplyStep& task, const TrainerResult& result, TrainerOutput& out) {
   TROUPE_ASSERT(task.step == steps_, "steps are applied in order");
   ++steps_;
-  uncommitted_.push_back({task.step, std::move(reduced_)});
+  const auto* applied = std::get_if<Applied>(&result);
+  uncommitted_.push_back(
+      {task.step, std::move(reduced_), applied == nullptr ? StepValues{} : applied->values});
   if (superseded()) return;  // TrainerQuiesced says it
   StepApplied report{self_, generation_, uncommitted_.back(), {}};
-  if (const auto* applied = std::get_if<Applied>(&result)) {
+  if (applied != nullptr) {
     report.parts = applied->parts;
     report.proven = applied->proven;
     if (applied->proven) proves_ = false;

@@ -107,6 +107,7 @@ struct Reduced {
 struct Applied {
   std::vector<PartHash> parts;  ///< if the task asked for them
   bool proven = false;          ///< it was the last piece
+  StepValues values;
 };
 struct Hashed {
   StateHash hash;

@@ -37,6 +37,16 @@ TEST_CASE("SHA-256 of the standard's examples") {
   CHECK_FALSE(is_sha256_hex("G" + kHash.substr(1)));
 }
 
+TEST_CASE("a validation set's size is in the manifest of a job that has one, and in no other") {
+  Manifest manifest = sample();
+  const auto without = encode_manifest(manifest).value();
+  CHECK(without.find("validation_size") == std::string::npos);
+  manifest.job.validation_size = 5000;
+  const auto with = encode_manifest(manifest).value();
+  CHECK(with.find("\"validation_size\": 5000") != std::string::npos);
+  CHECK(decode_manifest("m", std::as_bytes(std::span(with))).value() == manifest);
+}
+
 TEST_CASE("a manifest is written as its page says") {
   Manifest manifest = sample();
   manifest.metadata = {{"model", "convnet"}};
@@ -148,6 +158,8 @@ TEST_CASE("another job is found by what its result depends on, and both sides ar
   CHECK(with([](auto& j) { j.train_size = 50000; }) ==
         "it was written with a training set of size 60000, this run has 50000");
   CHECK(with([](auto& j) { j.test_size = 1; }).find("a test set of size 10000") != std::string::npos);
+  CHECK(with([](auto& j) { j.validation_size = 5; }) ==
+        "it was written with a validation set of size 0, this run has 5");
   CHECK(with([](auto& j) { j.numerics = "threads 2"; }) ==
         "it was written with trainers that compute with 'libtorch 1.13.1; threads 1', this run has 'threads "
         "2'");

@@ -153,7 +153,7 @@ TEST_CASE("a dataset that knows its fields writes into the batch what get() retu
     CHECK(std::equal(pixels.begin(), pixels.end(), inputs.begin() + static_cast<std::ptrdiff_t>(784 * i)));
     CHECK(values<std::int64_t>(built.view, "target")[i] == sample["target"].values<std::int64_t>()[0]);
   }
-  const Subset part(std::make_shared<Digits>(digits), 20);
+  const Subset part = first_samples(digits, 20);
   CHECK(part.size() == 20);
   CHECK(values<float>(build(part).view, "input") == inputs);
 }

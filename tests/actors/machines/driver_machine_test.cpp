@@ -321,6 +321,41 @@ TEST_CASE("an evaluation survives a death: it is done again, every piece once") 
   CHECK(s.all<JobDone>()[0].hash == "h1");
 }
 
+TEST_CASE("a validation set is evaluated behind the test set, and has metrics of its own") {
+  DriverConfig config = evaluating(2);
+  config.test_pieces = 2;
+  config.validation_pieces = 3;
+  config.keep_best = "validation/accuracy";
+  Script s(config);
+  s.run_from_start({kA, kB});
+  s.applied(kA, 0);
+  s.applied(kB, 0);
+  CHECK(s.order<Evaluate>(kA)->end == 2);
+  CHECK(s.order<Evaluate>(kB)->end == 5);
+  s.on(EvaluationDone{kA, s.g(), 0, pieces(0, 2)});
+  s.on(EvaluationDone{kB, s.g(), 0, pieces(2, 5)});
+  REQUIRE(s.all<EpochDone>().size() == 1);
+  const EpochDone done = s.all<EpochDone>()[0];
+  CHECK(done.count == 5);
+  CHECK(done.test.front() == Figure{"accuracy", 1, 2});
+  CHECK(done.validation.front() == Figure{"accuracy", 2, 3});
+  CHECK(done.metrics.at("test/accuracy") == 0.5);
+  CHECK(done.metrics.at("validation/accuracy") == 2.0 / 3);
+  CHECK(s.all<JobFailed>().empty());
+
+  config.validation_pieces = 4;
+  config.expected_piece = [](std::int64_t p) { return std::uint64_t(p < 5 ? 100 + p : 0); };
+  Script wrong(config);
+  wrong.run_from_start({kA, kB});
+  wrong.applied(kA, 0);
+  wrong.applied(kB, 0);
+  wrong.on(EvaluationDone{kA, wrong.g(), 0, pieces(0, 3)});
+  wrong.on(EvaluationDone{kB, wrong.g(), 0, pieces(3, 6)});
+  REQUIRE(wrong.all<JobFailed>().size() == 1);
+  CHECK(wrong.all<JobFailed>()[0].reason ==
+        "piece 3 of the validation set was evaluated with other samples than it has");
+}
+
 TEST_CASE("trainers that end with different states are told by the part that differs") {
   DriverConfig config = config_of(2);
   config.epochs = 1;
@@ -379,6 +414,23 @@ TEST_CASE("what leaves count is summed over them and the epoch's steps, in their
   s.on(StepApplied{kA, s.g(), {1, {{0, 10, 1, 1, {}}, {1, 11, 1, 1, {{"top5", 4, 4}, {"seen", 1, 1}}}}}});
   REQUIRE(s.all<EpochDone>().size() == 1);
   CHECK(s.all<EpochDone>()[0].train == std::vector<Figure>{{"loss", 9, 6}, {"top5", 8, 12}, {"seen", 1, 1}});
+}
+
+TEST_CASE("a step's values are those of its apply, also where only a survivor tells them") {
+  Script s(config_of(2));
+  s.run_from_start({kA, kB});
+  StepReport first = Script::step(0);
+  first.values = {{"learning_rate", 0.5}};
+  s.on(StepApplied{kA, s.g(), first, {}});
+  s.on(StepApplied{kB, s.g(), first, {}});
+  CHECK(s.all<CommitStep>()[0].values == first.values);
+  StepReport second = Script::step(1);
+  second.values = {{"learning_rate", 0.25}, {"gradient_norm", 3}};
+  s.down(kB);
+  s.quiesced(kA, 2, {second});
+  s.formed(kA);
+  REQUIRE(s.all<CommitStep>().size() == 1);
+  CHECK(s.all<CommitStep>()[0].values == second.values);
 }
 
 // The last step of an epoch may be short: its two samples counted as much as the ten of another step.

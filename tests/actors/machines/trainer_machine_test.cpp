@@ -228,7 +228,10 @@ TEST_CASE("the plan's first steps are proven until the state is through, and the
   CHECK(take<ComputeStep>(trainer).rehearse);
   trainer.done(Reduced{kSlots});
   CHECK(take<ApplyStep>(trainer).proves == 1);
-  CHECK(std::get<StepApplied>(trainer.done(Applied{{{"w", {1, 2}}}, true}).reports.at(0)).proven);
+  const auto last = std::get<StepApplied>(
+      trainer.done(Applied{{{"w", {1, 2}}}, true, {{"learning_rate", 0.5}}}).reports.at(0));
+  CHECK(last.proven);
+  CHECK(last.report.values == StepValues{{"learning_rate", 0.5}});
   take<ComputeStep>(trainer);
   trainer.done(Reduced{kSlots});
   CHECK(take<ApplyStep>(trainer).proves == -1);

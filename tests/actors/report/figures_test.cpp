@@ -43,6 +43,10 @@ TEST_CASE("a step and an epoch have figures, at the job's step; other events hav
   REQUIRE(step.figures.size() == 3);
   CHECK(step.figures[0].name == "step/loss");
   CHECK(step.figures[0].value == 0.5);
+  const auto more = figures_of(StepDone{1, 1, 1, 0.5, 1000, 2, {{"learning_rate/maker", 0.1}}}).figures;
+  REQUIRE(more.size() == 4);
+  CHECK(more[3].name == "step/learning_rate/maker");
+  CHECK(more[3].value == 0.1);
   CHECK(figures_of(EpochDone{1, 600, {{"test/accuracy", 0.9}}, 3}).figures.size() == 1);
   CHECK(figures_of(Warning{"w"}).figures.empty());
 }

@@ -21,6 +21,9 @@ TEST_CASE("one object a line for every event") {
   CHECK(json_line(StepDone{1, 1, 1, NAN, INFINITY, 2}, 0) ==
         R"({"event":"step","epoch":1,"step":1,"steps_per_epoch":1,"loss":null,"samples_per_s":null,)"
         R"("trainers_alive":2,"time_s":0.0})");
+  CHECK(json_line(StepDone{1, 1, 1, 1, 1, 2, {{"gradient_norm", NAN}, {"learning_rate", 0.5}}}, 0)
+            .find(R"("trainers_alive":2,"values":{"gradient_norm":null,"learning_rate":0.5},"time_s")") !=
+        std::string::npos);
   CHECK(
       json_line(Fault{"a \"b\"\n", 0.5, {}, 14}, 2) ==
       R"({"event":"fault","what":"a \"b\"\n","detected_ms":0.5,"left_ms":null,"resumed_ms":14.0,"time_s":2.0})");

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "actors/ddp/sync_batch_norm.hpp"
 #include "actors/train/engine/numerics.hpp"
 #include "tests/actors/train/train_jobs.hpp"
 
@@ -33,7 +34,11 @@ struct TwoNets {
     at.count("fooled", (fake > 0.5).sum(), static_cast<double>(batch.size()));
     return judges ? (1 - real).square().mean() + fake.square().mean() : (1 - fake).square().mean();
   }
-  void apply(Apply& a) const { a.step(a.step_number % 2 == 0 ? "judge" : "maker"); }
+  void apply(Apply& a) const {
+    a.grad_norm();
+    a.count("judges", a.step_number % 2 == 0 ? 1 : 0);
+    a.step(a.step_number % 2 == 0 ? "judge" : "maker");
+  }
 };
 
 StepEngine engine_for(const auto& job, int leaves, bool allow_unused = false) {
@@ -50,11 +55,11 @@ TEST_CASE("two nets that train in turns end with one hash for every dealing, and
   const auto body = [](auto group) {
     StepEngine engine = engine_for(TwoNets{}, 4, true);
     engine.attach(group);
+    std::string names;
     for (std::uint64_t step = 0; step < 6; ++step) {
       engine.run_step(step, leaf_batches(*group, step, small));
-      engine.apply();
+      for (const auto& [name, value] : engine.apply()) names += name + "=" + std::to_string(value) + " ";
     }
-    std::string names;
     for (const auto& part : engine.state().view().parts) names += part.name + " ";
     return engine.state().hash() + " " + names;
   };
@@ -65,6 +70,12 @@ TEST_CASE("two nets that train in turns end with one hash for every dealing, and
   CHECK(alone[0].find(" optimizer[judge]/judge.bias/momentum_buffer ") != std::string::npos);
   CHECK(alone[0].find(" optimizer[judge]/maker.") == std::string::npos);
   CHECK(alone[0].find(" scheduler[maker]/steps ") != std::string::npos);
+  // Of each step: the rates that it was made with, the norm of its gradients, and what it counted.
+  CHECK(alone[0].find(" judges=1.000000 learning_rate/judge=0.010000 learning_rate/maker=0.010000 ") !=
+        std::string::npos);
+  CHECK(alone[0].find(" judges=0.000000 learning_rate/judge=0.010000 learning_rate/maker=0.005000 ") !=
+        std::string::npos);
+  CHECK(alone[0].find(" gradient_norm=") != std::string::npos);
   for (const int ranks : {2, 3}) {
     for (const std::string& seen : fork_ranks(4, ranks, body)) CHECK(seen == alone[0]);
   }
@@ -301,6 +312,19 @@ TEST_CASE("a module that was not named, and a parameter of two optimizers, are r
   Careless twice;
   twice.twice = true;
   CHECK_THROWS_WITH(make_training_model(twice, kSeed), Catch::Contains("have the same parameter"));
+}
+
+/// Its net waits for a forward of other ranks.
+struct Synchronized : SmallJob {
+  SmallNet model() const {
+    static const auto group = lone_group(1);
+    return convert_sync_batchnorm(SmallNet(24, 0), group);
+  }
+};
+
+TEST_CASE("a net with SyncBatchNorm is refused: leaves of one trainer cannot wait for each other") {
+  CHECK_THROWS_WITH(make_training_model(Synchronized{}, kSeed), Catch::Contains("has a SyncBatchNorm"));
+  CHECK_NOTHROW(make_training_model(SmallJob{}, kSeed));
 }
 
 TEST_CASE("apply names the optimizers there are") {
