@@ -37,6 +37,14 @@ ErrorInfo Peers::refuse(Peer& peer, ErrorInfo error, Actions& out) const {
   return error;
 }
 
+ErrorInfo Peers::give_up(Peer& peer, ErrorInfo error, Actions& out) const {
+  peer.state = Peer::State::kUnreachable;
+  const bool held = peer.held != 0;
+  error = refuse(peer, std::move(error), out);
+  if (held) locals_.tell_all(wire::NodeLost{peer.info.id, error.why}, out);
+  return error;
+}
+
 Way Peers::way(NodeId node, std::size_t bytes, Instant now, ErrorInfo& why, Actions& out) {
   if (const std::string* reason = dead_.find(node)) {
     why = troupe::node::died(*reason);
@@ -92,6 +100,11 @@ void Peers::tell_linked(const wire::Control& message, Instant now, Actions& out)
 void Peers::tell_incoming(NodeId node, const std::string& why, Actions& out) {
   const auto at = peers_.find(node);
   if (at != peers_.end() && at->second.incoming) out.push_back(TellIncoming{node, why});
+}
+
+void Peers::vanished(ProcessId sender, NodeId to, const std::string& why, Actions& out) {
+  tell_incoming(to, why, out);
+  if (sender) out.push_back(SendLocal{sender, wire::NodeLost{to, why}, {}});
 }
 
 void Peers::heard(NodeId node) {
@@ -185,8 +198,7 @@ Peers::Refused Peers::reconnect(NodeId node, const std::string& why, Actions& ou
 Peers::Refused Peers::unusable(NodeId node, const ErrorInfo& error, Actions& out) {
   const auto at = peers_.find(node);
   if (at == peers_.end()) return std::nullopt;
-  at->second.state = Peer::State::kUnreachable;
-  return refuse(at->second, unavailable(error.message()), out);
+  return give_up(at->second, unavailable(error.message()), out);
 }
 
 Peers::Refused Peers::died(NodeId node, const std::string& reason, Actions& out) {
@@ -209,8 +221,7 @@ std::vector<Peers::RefusedPeer> Peers::tick(Instant now, Duration slip, Actions&
     if (peer.held == 0) continue;
     peer.since = std::min(now, peer.since + slip);
     if (now - peer.since < self_.times.connect) continue;
-    peer.state = Peer::State::kUnreachable;
-    refused.push_back({node, refuse(peer, unreachable(peer), out)});
+    refused.push_back({node, give_up(peer, unreachable(peer), out)});
   }
   return refused;
 }

@@ -36,6 +36,9 @@ class Peers {
   void tell_linked(const wire::Control& message, Instant now, Actions& out);
   /// Something that `node` may wait for cannot get there: nothing vanishes without its owner hearing of it.
   void tell_incoming(NodeId node, const std::string& why, Actions& out);
+  /// A frame of the local process `sender` (0: of this node) that nobody waits for here cannot get to `to`.
+  /// Both ends count what is under way between them, and begin anew.
+  void vanished(ProcessId sender, NodeId to, const std::string& why, Actions& out);
   /// A frame of `node` arrived.
   void heard(NodeId node);
 
@@ -85,6 +88,8 @@ class Peers {
   static std::size_t weight(const wire::Control& message);
   ErrorInfo unreachable(const Peer& peer) const;
   ErrorInfo refuse(Peer& peer, ErrorInfo error, Actions& out) const;
+  /// It cannot be reached, as far as anybody can tell by now.
+  ErrorInfo give_up(Peer& peer, ErrorInfo error, Actions& out) const;
 
   const Self& self_;
   LocalProcesses& locals_;

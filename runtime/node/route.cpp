@@ -81,7 +81,7 @@ Route Router::route(Source source, const wire::FrameHeader& header, std::size_t 
     case Way::kRefuse:
       break;
   }
-  if (!wire::wants_reply(header)) peers_.tell_incoming(header.to.node, why.why, route.actions);
+  if (!wire::wants_reply(header)) peers_.vanished(source.process, header.to.node, why.why, route.actions);
   Route refused = refuse(header, std::move(why));
   refused.actions = std::move(route.actions);
   return refused;

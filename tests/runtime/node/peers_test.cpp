@@ -253,6 +253,34 @@ TEST_CASE("A reply that cannot be carried is made known to the node that waits f
   REQUIRE(F::find<TellIncoming>(down) != nullptr);  // the death would not get there either
 }
 
+TEST_CASE("Who sent what cannot be carried is told too: what it counts as under way is gone") {
+  // Was: the node that waited began anew, the process that had answered did not. Each answer into the void
+  // took room of its window for good; once that was full its actor took no calls, of anybody, any more.
+  F f;
+  const ProcessId worker = f.worker({1});
+  const ProcessId other = f.worker({2});
+  f.head(cluster::ExpectPeer{F::kNode, F::info(F::kPeer)});
+  f.on(PeerCameIn{F::kPeer});
+  f.call(worker, {F::kPeer, {5}}, wire::FrameKind::kReply);
+  Actions last;
+  for (int i = 0; i < 10; ++i) {
+    f.said(worker, wire::Pulse{});
+    f.said(other, wire::Pulse{});
+    last = f.tick();
+  }
+  REQUIRE(F::sent<wire::NodeLost>(last, worker) != nullptr);  // of what was held, whoever sent it
+  REQUIRE(F::sent<wire::NodeLost>(last, other) != nullptr);
+  REQUIRE(F::index_of<RefuseHeld>(last) < F::index_of<SendLocal>(last));  // who called hears why
+  const Route reply = f.call(worker, {F::kPeer, {5}}, wire::FrameKind::kReply);
+  REQUIRE(reply.verdict == Verdict::kDrop);
+  REQUIRE(F::sent<wire::NodeLost>(reply.actions, worker) != nullptr);
+  REQUIRE(F::sent<wire::NodeLost>(reply.actions, worker)->reason ==
+          "no connection to node b at 10.0.0.2:1 within 10 s");
+  REQUIRE(F::sent<wire::NodeLost>(reply.actions, other) == nullptr);
+  const Route call = f.call(worker, {F::kPeer, {5}});  // its refusal says all
+  REQUIRE(F::sent<wire::NodeLost>(call.actions, worker) == nullptr);
+}
+
 TEST_CASE("A full link: who waits is answered, what must arrive is kept, and a stuck receiver is cut off") {
   wire::FrameHeader call;
   call.kind = wire::FrameKind::kCall;
