@@ -53,7 +53,7 @@ int seeds_until_found(const Scenario& broken) {
 
 TEST_CASE("every seed keeps every invariant and ends with the undisturbed run's bits") {
   const std::uint64_t first = from_environment("TROUPE_SIM_SEED", 1);
-  const std::uint64_t count = from_environment("TROUPE_SIM_COUNT", 2000);
+  const std::uint64_t count = from_environment("TROUPE_SIM_COUNT", 2500);
   long rewinds = 0, transfers = 0, followed = 0, generations = 0, states_taken = 0, calls_failed = 0,
        deaths_told = 0;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
@@ -70,7 +70,7 @@ TEST_CASE("every seed keeps every invariant and ends with the undisturbed run's 
     deaths_told += outcome.deaths_told;
   }
   // The faults hit what they are for; a simulator that breaks nothing proves nothing.
-  if (count >= 2000) {
+  if (count >= 2500) {
     CHECK(rewinds > 200);
     CHECK(transfers > 60);
     CHECK(followed > 50);
