@@ -1,10 +1,14 @@
 #include "scheduler/cli/detach.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <vector>
 
 namespace troupe::cli {
 namespace {
@@ -22,6 +26,18 @@ namespace {
                said.empty() ? "troupe: it died before it was ready\n" : said.c_str() + 1);
   std::fflush(nullptr);
   ::_exit(ready ? 0 : 1);
+}
+
+/// What the caller's shell had open, a lock for one, is not to be kept for as long as the cluster lives. Ours
+/// close on exec, so what does not was inherited.
+void close_inherited() {
+  const std::unique_ptr<DIR, int (*)(DIR*)> open(::opendir("/proc/self/fd"), ::closedir);
+  std::vector<int> inherited;
+  while (const dirent* entry = open ? ::readdir(open.get()) : nullptr) {
+    const int fd = std::atoi(entry->d_name);
+    if (fd > STDERR_FILENO && (::fcntl(fd, F_GETFD) & FD_CLOEXEC) == 0) inherited.push_back(fd);
+  }
+  for (const int fd : inherited) ::close(fd);
 }
 
 }  // namespace
@@ -43,6 +59,7 @@ Starter Starter::detach(const std::string& log_path) {
     wait_and_exit(reading.get());
   }
   ::setsid();
+  close_inherited();
   ::dup2(nothing.get(), STDIN_FILENO);
   ::dup2(log.get(), STDOUT_FILENO);
   ::dup2(log.get(), STDERR_FILENO);

@@ -317,6 +317,9 @@ int job(int argc, char** argv) {
       throw CLI::ValidationError(commands.submit->parsed()
                                      ? "name the program after --: troupe job submit -- PROGRAM args"
                                      : "only troupe job submit takes a program after --");
+    // Of a script whose variable is empty: two tries would be two jobs.
+    if (commands.submit->count("--id") != 0 && words.spec.id.empty())
+      throw CLI::ValidationError("--id is empty: name the job, or leave --id out");
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }

@@ -145,6 +145,7 @@ std::optional<std::string> unknown_command(const CLI::App& app, int argc, char**
 
 int run(int argc, char** argv) {
   if (argc > 1 && std::strcmp(argv[1], "job") == 0) return job(argc - 1, argv + 1);
+  if (argc > 1 && std::strcmp(argv[1], "run") == 0) RunCommand::drop_separator(argc, argv);
   CLI::App app(kAbout, "troupe");
   app.footer(kFooter);
   app.require_subcommand(0, 1);

@@ -4,9 +4,12 @@
 #include <sched.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <string_view>
 
 #include "runtime/core/endpoint.hpp"
@@ -198,7 +201,12 @@ void RunCommand::Flags::add_to(CLI::App& app) {
   add(app, "shutdown-timeout", shutdown_timeout, "Seconds between SIGTERM and SIGKILL [default: 30]")
       ->group(ends)
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.0, 86400.0));
+      ->check([](const std::string& text) {  // CLI11's Range takes "nan"
+        char* end = nullptr;
+        const double seconds = std::strtod(text.c_str(), &end);
+        return *end == 0 && seconds >= 0 && seconds <= 86400 ? ""
+                                                             : "'" + text + "' is not 0 to 86400 seconds";
+      });
   app.add_option("--exit-code", exit_code,
                  "When a rank fails end with 1 (one), or with its code (first) [default: one]")
       ->group(ends)
@@ -353,6 +361,25 @@ RunCommand::RunCommand(CLI::App& app)
 }
 
 RunCommand::~RunCommand() = default;
+
+void RunCommand::drop_separator(int& argc, char** argv) {
+  constexpr std::string_view kWithoutValue[] = {"--standalone", "--module",    "-m",
+                                                "--no-python",  "--no_python", "--use-env",
+                                                "--use_env",    "--help",      "-h"};
+  for (int i = 2; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--") {
+      std::copy(argv + i + 1, argv + argc, argv + i);
+      --argc;
+      return;
+    }
+    if (word.size() < 2 || word.front() != '-') return;  // the program
+    const bool has_value =
+        word.find('=') != word.npos || (word[1] != '-' && word.size() > 2) ||
+        std::find(std::begin(kWithoutValue), std::end(kWithoutValue), word) != std::end(kWithoutValue);
+    if (!has_value) ++i;
+  }
+}
 
 bool RunCommand::parsed() const {
   return app_->parsed();

@@ -17,6 +17,9 @@ class RunCommand {
   RunCommand(const RunCommand&) = delete;
   RunCommand& operator=(const RunCommand&) = delete;
 
+  /// Takes the -- in `troupe run [flags] -- PROGRAM args` out: the program is the first word that is no flag
+  /// anyway.
+  static void drop_separator(int& argc, char** argv);
   bool parsed() const;
   /// Returns the exit code: 2 for flags that make no sense, after saying so.
   int run();

@@ -136,7 +136,8 @@ JobInfo JobClient::read_output(const std::string& id, const OutputOptions& optio
                                const std::function<void(const JobOutput&)>& take) {
   const Duration patience = options.follow ? kHeadAway : kHeadAnswers;
   OutputReader reader(
-      id, [&](wire::LogAsk ask) { return impl_->ask<wire::LogPart>(std::move(ask), patience); }, take);
+      id, [&](wire::LogAsk ask) { return impl_->ask<wire::LogPart>(std::move(ask), patience); }, take,
+      options.follow);
   const MonotonicClock clock;
   bool is_away = false;  // what has the output, since then
   Instant away_since{};

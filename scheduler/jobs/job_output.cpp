@@ -52,6 +52,7 @@ void OutputReader::go_to_attempt(std::int32_t attempt) {
   attempt_ = attempt;
   offset_ = 0;
   rest_.clear();
+  until_.reset();
 }
 
 Result<OutputReader::Got> OutputReader::read() {
@@ -59,6 +60,7 @@ Result<OutputReader::Got> OutputReader::read() {
   if (!part) return part.error();
   if (part->attempt == 0) return part->closed ? Got::kEnd : Got::kNothing;
   attempt_ = part->attempt;
+  if (!until_) until_ = part->end;
   if (part->offset > offset_) {
     note(std::to_string(part->offset - offset_) + " bytes of the output are gone (" +
          std::to_string(offset_) + " to " + std::to_string(part->offset) +
@@ -71,7 +73,8 @@ Result<OutputReader::Got> OutputReader::read() {
   if (!taken) return taken.error();
   rest_.erase(rest_.begin(), rest_.begin() + static_cast<std::ptrdiff_t>(*taken));
   offset_ = part->offset + part->bytes.size();
-  if (!part->bytes.empty() || offset_ < part->end) return Got::kSome;
+  const bool is_more = !part->bytes.empty() || offset_ < part->end;
+  if (is_more && (follows_ || offset_ < *until_)) return Got::kSome;
   return part->closed ? Got::kEnd : Got::kNothing;
 }
 
@@ -88,6 +91,7 @@ Result<void> OutputReader::begin_at_tail(std::int64_t lines) {
     const std::uint64_t until = first ? part->end : begin;
     begin = part->offset;
     if (first) end = part->end;
+    if (first) until_ = end;
     std::vector<JobOutput> segment;
     wire::Bytes bytes = std::move(part->bytes);
     for (std::uint64_t at = begin + bytes.size(); at < until;) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "runtime/wire/messages.hpp"
@@ -15,8 +16,10 @@ class OutputReader {
   using Ask = std::function<Result<wire::LogPart>(const wire::LogAsk&)>;
   using Take = std::function<void(const JobOutput&)>;
 
-  OutputReader(std::string id, Ask ask, Take take)
-      : id_(std::move(id)), ask_(std::move(ask)), take_(std::move(take)) {}
+  /// With `follows` it goes on with what is written meanwhile; otherwise it ends where the output ended when
+  /// it was first asked for, however fast the job writes.
+  OutputReader(std::string id, Ask ask, Take take, bool follows = true)
+      : id_(std::move(id)), ask_(std::move(ask)), take_(std::move(take)), follows_(follows) {}
 
   /// Goes to where the last `lines` lines begin, and hands them on. Errors as read.
   Result<void> begin_at_tail(std::int64_t lines);
@@ -39,6 +42,8 @@ class OutputReader {
   const std::string id_;
   const Ask ask_;
   const Take take_;
+  const bool follows_;
+  std::optional<std::uint64_t> until_;  ///< where one that does not follow ends; none: not asked yet
   std::int32_t attempt_ = 0;
   std::uint64_t offset_ = 0;
   wire::Bytes rest_;  ///< the beginning of a frame, just before offset_

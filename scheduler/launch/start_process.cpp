@@ -1,6 +1,7 @@
 #include "scheduler/launch/start_process.hpp"
 
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -27,7 +28,10 @@ struct Failed {
   if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
   if (options.output >= 0) ::dup2(options.output, STDOUT_FILENO);
   if (options.errors >= 0) ::dup2(options.errors, STDERR_FILENO);
-  ::signal(SIGPIPE, SIG_DFL);
+  // The program is to find what a shell gives it: no signal ignored, no descriptor of ours beside the
+  // standard ones.
+  for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
+  ::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -196,6 +196,16 @@ TEST_CASE("50 MB of random bytes are written as fast as the disk takes them, who
   CHECK(bytes == slurp(file));
 }
 
+// Was: the logs of a job that writes as fast as they are read never ended.
+TEST_CASE("logs without --follow end where the output ended when they were asked for", "[jobs]") {
+  const Cluster cluster;
+  const std::string id = cluster.detached("-- yes");
+  REQUIRE(eventually([&] { return cluster.is(id, "RUNNING"); }));
+  CHECK(shell("timeout 60 " + cluster.line("logs", "--tail 3 " + id) + " >/dev/null").code == 0);
+  CHECK(shell("timeout 60 " + cluster.line("logs", id) + " >/dev/null").code == 0);
+  cluster.job("stop", id);
+}
+
 TEST_CASE("a program of troupe joins the cluster through its node, and its executable travels from there",
           "[jobs]") {
   const Cluster cluster;

@@ -119,6 +119,19 @@ TEST_CASE("two ranks find their environment, their arguments and this terminal")
   CHECK(run("--role trainer sh -c 'echo $ROLE_NAME'").output == "trainer\n");
 }
 
+// Was: ranks of a cluster had inherited that SIGINT is ignored, so Ctrl-C ended nothing, and held the
+// connection of the process that started them.
+TEST_CASE(
+    "a rank finds no signal ignored and no descriptor but the standard ones; -- before it is left out") {
+  const auto ran =
+      shell("trap '' INT QUIT; exec 9</dev/null; " TROUPE_CLI
+            " run --nproc-per-node=1 --role x -- sh -c 'grep SigIgn /proc/self/status; ls /proc/$$/fd' --");
+  INFO(ran.output);
+  CHECK(ran.code == 0);
+  CHECK(std::regex_search(ran.output, std::regex("SigIgn:\t[0-9a-f]{8}[08]0000000")));  // of 1 to 31
+  CHECK_FALSE(has(ran.output, "\n9\n"));
+}
+
 TEST_CASE("a rank that fails is named, with the text of its error file, and the others end") {
   Launcher launcher(
       "--nproc-per-node 2 sh -c 'if [ $RANK = 1 ]; then "
