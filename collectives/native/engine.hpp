@@ -93,7 +93,7 @@ class Engine {
   /// The group is destroyed: others must not wait for this rank.
   void leave();
   /// For a thread that waits in another group: does what can be done without waiting, unless another thread
-  /// is at it; whether anything moved. `all`: takes what was sent unasked, too. An error is in the abort
+  /// is at it; whether anything moved. `all`: takes what was sent eagerly, too. An error is in the abort
   /// word.
   bool move_beside(bool all);
 

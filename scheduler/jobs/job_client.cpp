@@ -134,15 +134,15 @@ JobInfo JobClient::wait(const std::string& id) {
 
 JobInfo JobClient::read_output(const std::string& id, const OutputOptions& options,
                                const std::function<void(const JobOutput&)>& take) {
-  const Duration patience = options.follow ? kHeadAway : kHeadAnswers;
+  const Duration timeout = options.follow ? kHeadAway : kHeadAnswers;
   OutputReader reader(
-      id, [&](wire::LogAsk ask) { return impl_->ask<wire::LogPart>(std::move(ask), patience); }, take,
+      id, [&](wire::LogAsk ask) { return impl_->ask<wire::LogPart>(std::move(ask), timeout); }, take,
       options.follow);
   const MonotonicClock clock;
   bool is_away = false;  // what has the output, since then
   Instant away_since{};
   bool tail = options.tail >= 0;
-  JobInfo info = impl_->about(id, patience);
+  JobInfo info = impl_->about(id, timeout);
   if (options.follow && !tail && info.attempt > 0) reader.go_to_attempt(1);
   for (;;) {
     if (options.is_enough && options.is_enough()) return info;
@@ -161,7 +161,7 @@ JobInfo JobClient::read_output(const std::string& id, const OutputOptions& optio
     } else if (!std::exchange(is_away, true)) {
       away_since = clock.now();
     }
-    info = impl_->about(id, patience);
+    info = impl_->about(id, timeout);
     const bool is_lost = !got && clock.now() - away_since >= kNodeAway;
     const bool is_over = is_lost || (got && *got == OutputReader::Got::kEnd);  // this attempt's output
     if (is_over && reader.attempt() > 0 && info.attempt > reader.attempt()) {
