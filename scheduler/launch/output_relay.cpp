@@ -92,9 +92,9 @@ void OutputRelay::write_held() {
   if (!pipe_) ended();
 }
 
-void OutputRelay::finish(Duration patience) {
+void OutputRelay::finish(Duration timeout) {
   if (!pipe_) return;
-  loop_.after(patience, [this, alive = is_alive_] {
+  loop_.after(timeout, [this, alive = is_alive_] {
     if (!*alive || !pipe_) return;
     if (!is_waiting_) loop_.forget(pipe_.get());
     pipe_.reset();

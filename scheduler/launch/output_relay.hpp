@@ -22,9 +22,9 @@ class OutputRelay {
   OutputRelay(const OutputRelay&) = delete;
   OutputRelay& operator=(const OutputRelay&) = delete;
 
-  /// The rank has ended: takes what is in the pipe, `patience` at most. What it has forked may hold the pipe
+  /// The rank has ended: takes what is in the pipe, `timeout` at most. What it has forked may hold the pipe
   /// open.
-  void finish(Duration patience);
+  void finish(Duration timeout);
   bool has_ended() const { return has_ended_; }
 
  private:
