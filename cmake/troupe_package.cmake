@@ -24,7 +24,8 @@ set(TROUPE_COMPONENT_OF_actors train)
 function(troupe_install_targets component)
   if(TROUPE_INSTALL)
     install(TARGETS ${ARGN} EXPORT troupe_${component}
-      ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${component})
+      ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${component}
+      LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${component})
   endif()
 endfunction()
 
@@ -119,4 +120,12 @@ function(troupe_products)
     DESTINATION ${TROUPE_CMAKE_FOLDER} COMPONENT core)
   install(DIRECTORY ${troupe_SOURCE_DIR}/cmake/ DESTINATION ${TROUPE_CMAKE_FOLDER} COMPONENT core
     FILES_MATCHING PATTERN "Find*.cmake")
+  install(FILES ${troupe_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT core)
+  if(TARGET troupe_cli)
+    list(APPEND components cli)
+  endif()
+  if(PROJECT_IS_TOP_LEVEL)
+    include(troupe_debian)
+    troupe_debian_packages(${components})
+  endif()
 endfunction()

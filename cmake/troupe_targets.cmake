@@ -9,6 +9,7 @@ option(TROUPE_UNITY "Compile the files that include LibTorch several at a time" 
 
 # Somebody else's project chooses its own flags and launcher.
 if(PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_CXX_FLAGS_RELEASE "-O2")
   set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
   if(TROUPE_QUICK_BUILD)
     set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1")  # two thirds of the time; inner loops have their own -O3
@@ -29,6 +30,8 @@ function(troupe_flags target)
     -Wno-missing-field-initializers
     # False alarms of GCC 12's std::string at -O3 (its bug 105651).
     $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
+    # False alarms of GCC 12 from -O2 on, where a variant that holds a string moves into a vector.
+    $<$<AND:$<CXX_COMPILER_ID:GNU>,$<NOT:$<BOOL:${TROUPE_QUICK_BUILD}>>>:-Wno-maybe-uninitialized>
     # Clang says so of every loop of the kernels that a sanitizer keeps from being vectorised.
     $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed>)
   if(TROUPE_FUZZ)
@@ -43,11 +46,19 @@ function(troupe_flags target)
   endif()
 endfunction()
 
+# What a library of ours is, static or (BUILD_SHARED_LIBS) shared: 0.x promises nothing from one minor release to the next.
+function(troupe_library target)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON
+    VERSION ${troupe_VERSION} SOVERSION ${troupe_VERSION_MAJOR}.${troupe_VERSION_MINOR}
+    DEFINE_SYMBOL ""  # a precompiled header serves where macros agree
+    LIBRARY_OUTPUT_DIRECTORY ${troupe_BINARY_DIR}/lib INSTALL_RPATH $ORIGIN INSTALL_RPATH_USE_LINK_PATH ON)
+endfunction()
+
 # troupe_room(name ALLOWS rooms...): the library of one folder. Linking a room that the architecture does not allow
 # below it stops the configuration.
 function(troupe_room name)
   cmake_parse_arguments(ROOM "" "" "ALLOWS" ${ARGN})
-  add_library(troupe_${name} STATIC)
+  add_library(troupe_${name})
   target_include_directories(troupe_${name} PUBLIC $<BUILD_INTERFACE:${troupe_SOURCE_DIR}>
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}> $<INSTALL_INTERFACE:${TROUPE_SOURCE_HEADERS}>)
   if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/include)  # the public headers, <troupe/...>
@@ -55,7 +66,8 @@ function(troupe_room name)
   endif()
   target_compile_features(troupe_${name} PUBLIC cxx_std_20)
   troupe_flags(troupe_${name})
-  set_target_properties(troupe_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON EXPORT_NAME room_${name})
+  troupe_library(troupe_${name})
+  set_target_properties(troupe_${name} PROPERTIES EXPORT_NAME room_${name})
   if(NOT PROJECT_IS_TOP_LEVEL)  # our headers do not warn in somebody else's project
     set_property(TARGET troupe_${name} PROPERTY SYSTEM ON)
   endif()

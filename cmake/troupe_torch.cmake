@@ -1,6 +1,7 @@
 # troupe_use_torch(target): links LibTorch and shares one precompiled <torch/torch.h> (20 s of parsing a file).
 include(troupe_find_torch)
 set(TROUPE_TORCH_VERSION ${TROUPE_TORCH_VERSION} PARENT_SCOPE)  # for the installed package
+set(TROUPE_TORCH_PREFIX ${TROUPE_TORCH_PREFIX} PARENT_SCOPE)
 
 # One precompiled header for every file that needs torch/torch.h. GCC takes it only where code generation agrees, so
 # -fPIC is set for programs too. ccache must be told that a changed header inside it is the compiler's business.

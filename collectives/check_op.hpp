@@ -7,8 +7,11 @@
 /// not have.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "collectives/group_facts.hpp"
@@ -33,5 +36,18 @@ void check_op(const Op& op, const GroupFacts& group);
 
 /// Of a batch, whose ops are each right: what one of them writes no other one may read or write.
 void check_apart(std::span<const Op> ops, const GroupFacts& group);
+
+// Whether all ranks called the same collective, for backends on libraries that do not compare: the words of
+// each rank's call, all-gathered ahead of it.
+
+/// A call as it travels: its words and its sequence number, which are equal for equal calls; and last, of an
+/// all_to_all with counts, what this rank gives less what it takes: over all ranks that is 0 if they fit.
+using CallWords = std::array<std::uint64_t, kOpWords + 2>;
+
+/// The words of `op`, called on `rank`.
+CallWords call_words(const Op& op, int rank);
+
+/// What differs between the calls of all ranks, which are there by rank; empty: nothing.
+std::string difference(std::span<const CallWords> calls);
 
 }  // namespace troupe::collectives

@@ -62,6 +62,7 @@ Exchange ExactReduction::slices() {
 }
 
 void ExactReduction::sum() {
+  const InFloatMode mode(options_.float_mode);
   packed_.reset();
   std::vector<LeafInterval> nodes;
   std::vector<const std::byte*> sources;

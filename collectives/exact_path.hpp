@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "collectives/leaf_tree.hpp"
+#include "collectives/native/float_mode.hpp"
 #include "collectives/native/kernels.hpp"
 #include "collectives/native/tree_sum.hpp"
 #include "collectives/types.hpp"
@@ -46,6 +47,7 @@ class ExactReduction {
     std::byte* result = nullptr;
     /// Part r of the result is rank r's alone: `result` gets count / ranks elements, which must divide.
     bool scattered = false;
+    FloatMode float_mode = FloatMode::here();  ///< in which it is added up, by whichever thread
     /// Of the result `result` gets this part alone, on every rank one of its own.
     std::optional<Slice> part{};
   };

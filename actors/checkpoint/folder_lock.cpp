@@ -5,10 +5,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 
 namespace troupe::checkpoint {
+namespace {
+
+constexpr std::size_t kMostText = 4096;
+
+}  // namespace
 
 Result<FolderLock> FolderLock::take(const std::string& folder, const std::string& who) {
   const std::string path = folder + "/checkpoints.lock";
@@ -23,9 +29,17 @@ Result<FolderLock> FolderLock::take(const std::string& folder, const std::string
                      (other.empty() ? "another run" : other) + " keeps its checkpoints there; this is " + who,
                      "wait for that run to end, or name another folder"};
   }
-  // For people alone: what counts is the lock.
+  // What counts is the lock. The text is for people, and for trainers on other hosts, where it has to arrive.
   if (::ftruncate(file.get(), 0) == 0) static_cast<void>(::pwrite(file.get(), who.data(), who.size(), 0));
+  static_cast<void>(::fsync(file.get()));
   return FolderLock(std::move(file), folder, who);
+}
+
+bool FolderLock::is_of(FileSystem& files, const std::string& folder, const std::string& who) {
+  if (who.empty()) return true;
+  const auto text = files.read(folder + "/checkpoints.lock", kMostText);
+  return text && std::equal(text->begin(), text->end(), who.begin(), who.end(),
+                            [](std::byte read, char said) { return read == static_cast<std::byte>(said); });
 }
 
 Result<bool> FolderLock::renew() {

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "actors/checkpoint/file_system.hpp"
 #include "runtime/core/fd.hpp"
 #include "runtime/core/result.hpp"
 
@@ -22,6 +23,10 @@ class FolderLock {
   /// Takes the lock again where somebody removed its file, with the folder perhaps: true. Errors: as take.
   Result<bool> renew();
   const std::string& folder() const { return folder_; }
+  const std::string& who() const { return who_; }
+  /// Whether `folder`, as `files` has it, is the one that `who` locked: on another host it may be another.
+  /// True where `who` is empty: nobody locked it.
+  static bool is_of(FileSystem& files, const std::string& folder, const std::string& who);
 
  private:
   FolderLock(UniqueFd file, std::string folder, std::string who)

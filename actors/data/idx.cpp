@@ -10,7 +10,7 @@ namespace {
 
 ErrorInfo corrupt(std::string_view name, std::string why) {
   return {ErrorCode::kCorrupt, "cannot use IDX file '" + std::string(name) + "'", std::move(why),
-          "download it again, or point --data at another folder"};
+          "download it again, or give another folder"};
 }
 
 std::uint32_t big_endian(std::span<const std::byte> bytes, std::size_t at) {

@@ -13,7 +13,7 @@ IdxArray load(const std::string& folder, const std::string& stem, IdxKind kind) 
   if (path.empty()) {
     throw_error({ErrorCode::kIo, "cannot read the dataset in '" + folder + "'",
                  "neither " + stem + " nor " + stem + ".gz is there",
-                 "point --data at the folder that holds MNIST's four IDX files"});
+                 "give the folder that holds MNIST's four IDX files"});
   }
   return read_idx(path, kind).value();
 }
@@ -34,7 +34,7 @@ Idx::Idx(const std::string& folder, Split split, IdxOptions options)
   const auto refuse = [&](std::string why) {
     throw_error({ErrorCode::kCorrupt,
                  "cannot use the " + std::string(split_name(split)) + " set in '" + folder + "'",
-                 std::move(why), "download the files again, or point --data at another folder"});
+                 std::move(why), "download the files again, or give another folder"});
   };
   if (images.count != labels.count) {
     refuse(std::to_string(images.count) + " images but " + std::to_string(labels.count) + " labels");

@@ -6,9 +6,7 @@
 ///     }
 #pragma once
 
-#include <torch/data/datasets/base.h>
-#include <torch/data/datasets/map.h>
-#include <torch/data/example.h>
+#include <torch/torch.h>  // torch/data/datasets/map.h of 1.13 does not compile by itself
 
 #include <concepts>
 #include <cstddef>

@@ -45,19 +45,32 @@ torch::Tensor widened(const torch::Tensor& tensor) {
   return tensor.scalar_type() == torch::kDouble ? tensor : tensor.to(torch::kFloat);
 }
 
-/// What every rank says: [ranks, row.numel()] in rank order, on the host in double.
-torch::Tensor gathered(const torch::Tensor& row, collectives::ProcessGroup& group) {
-  const torch::Tensor mine = row.to(torch::kCPU, torch::kDouble).contiguous();
-  const auto count = static_cast<std::size_t>(mine.numel());
-  torch::Tensor all = torch::empty({group.size(), mine.numel()}, torch::kDouble);
-  group.host_group()
-      .all_gather(std::span<const double>(mine.data_ptr<double>(), count),
-                  std::span<double>(all.data_ptr<double>(), count * static_cast<std::size_t>(group.size())))
-      ->wait();
-  return all;
+/// The parts of a step are the ranks of a group.
+class RanksInStep final : public InStep {
+ public:
+  explicit RanksInStep(Group group) : group_(std::move(group)) {}
+  std::int64_t parts() const override { return group_->size(); }
+  torch::Tensor gather(const torch::Tensor& mine) override {
+    const auto count = static_cast<std::size_t>(mine.numel());
+    torch::Tensor all = torch::empty({group_->size(), mine.numel()}, torch::kDouble);
+    group_->host_group()
+        .all_gather(
+            std::span<const double>(mine.data_ptr<double>(), count),
+            std::span<double>(all.data_ptr<double>(), count * static_cast<std::size_t>(group_->size())))
+        ->wait();
+    return all;
+  }
+
+ private:
+  Group group_;
+};
+
+/// What every part says: [parts, row.numel()] in their order, on the host in double.
+torch::Tensor gathered(const torch::Tensor& row, InStep& step) {
+  return step.gather(row.to(torch::kCPU, torch::kDouble).contiguous());
 }
 
-/// Of all ranks together, a channel.
+/// Of all parts together, a channel.
 struct Statistics {
   double count = 0;
   torch::Tensor mean;     ///< double, on the host
@@ -65,8 +78,8 @@ struct Statistics {
 };
 
 /// Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", over
-/// the ranks in their order.
-Statistics statistics_of(const torch::Tensor& x, collectives::ProcessGroup& group) {
+/// the parts in their order.
+Statistics statistics_of(const torch::Tensor& x, InStep& step) {
   const std::int64_t channels = x.size(1);
   const auto count = static_cast<double>(x.numel() / std::max<std::int64_t>(channels, 1));
   torch::Tensor row = torch::zeros({1 + 2 * channels}, torch::kDouble);
@@ -76,40 +89,40 @@ Statistics statistics_of(const torch::Tensor& x, collectives::ProcessGroup& grou
     row.slice(0, 1, 1 + channels).copy_(mean);
     row.slice(0, 1 + channels).copy_(variance).mul_(count);
   }
-  const torch::Tensor all = gathered(row, group);
+  const torch::Tensor all = gathered(row, step);
   const torch::Tensor counts = all.select(1, 0);
   const torch::Tensor means = all.slice(1, 1, 1 + channels);
   const torch::Tensor squares = all.slice(1, 1 + channels);
   Statistics total{0, torch::zeros({channels}, torch::kDouble), torch::zeros({channels}, torch::kDouble)};
-  for (int rank = 0; rank < group.size(); ++rank) {
-    const auto of_rank = counts[rank].item<double>();
-    if (of_rank == 0) continue;
-    const double sum = total.count + of_rank;
-    const torch::Tensor apart = means[rank] - total.mean;
-    total.mean += apart * (of_rank / sum);
-    total.squares += squares[rank] + apart * apart * (total.count * of_rank / sum);
+  for (std::int64_t part = 0; part < step.parts(); ++part) {
+    const auto of_part = counts[part].item<double>();
+    if (of_part == 0) continue;
+    const double sum = total.count + of_part;
+    const torch::Tensor apart = means[part] - total.mean;
+    total.mean += apart * (of_part / sum);
+    total.squares += squares[part] + apart * apart * (total.count * of_part / sum);
     total.count = sum;
   }
   return total;
 }
 
-/// A context keeps tensors and values of the interpreter's: the group goes as one of these.
-struct HeldGroup : torch::CustomClassHolder {
-  explicit HeldGroup(Group held) : group(std::move(held)) {}
-  Group group;
+/// A context keeps tensors and values of the interpreter's: the step goes as one of these.
+struct HeldStep : torch::CustomClassHolder {
+  explicit HeldStep(std::shared_ptr<InStep> held) : step(std::move(held)) {}
+  std::shared_ptr<InStep> step;
 };
 
 struct Normalize final : torch::autograd::Function<Normalize> {
   static torch::Tensor forward(AutogradContext* context, const torch::Tensor& input,
                                const torch::Tensor& weight, const torch::Tensor& bias, const Statistics& all,
-                               double eps, const Group& group) {
+                               double eps, const std::shared_ptr<InStep>& step) {
     const torch::Tensor x = widened(input);
     const torch::Tensor inverse = (all.squares / all.count + eps).rsqrt();
     const torch::Tensor y =
         x.sub(beside(all.mean, x)).mul_(beside(inverse, x)).mul_(beside(weight, x)).add_(beside(bias, x));
     context->save_for_backward({input, weight, all.mean, inverse});
     context->saved_data["count"] = all.count;
-    context->saved_data["group"] = c10::IValue::make_capsule(c10::make_intrusive<HeldGroup>(group));
+    context->saved_data["step"] = c10::IValue::make_capsule(c10::make_intrusive<HeldStep>(step));
     return y.to(input.scalar_type());
   }
 
@@ -127,10 +140,10 @@ struct Normalize final : torch::autograd::Function<Normalize> {
     const std::int64_t channels = x.size(1);
     const torch::Tensor mine =
         torch::cat({dy.sum(summed(x)), dy.mul(apart).sum(summed(x))}).to(torch::kCPU, torch::kDouble);
-    const auto held = context->saved_data["group"].toCapsule();
-    const torch::Tensor all = gathered(mine, *static_cast<HeldGroup&>(*held).group);
+    const auto held = context->saved_data["step"].toCapsule();
+    const torch::Tensor all = gathered(mine, *static_cast<HeldStep&>(*held).step);
     torch::Tensor sums = all[0].clone();
-    for (std::int64_t rank = 1; rank < all.size(0); ++rank) sums += all[rank];
+    for (std::int64_t part = 1; part < all.size(0); ++part) sums += all[part];
     const torch::Tensor of_mean = sums.slice(0, 0, channels) / count;
     const torch::Tensor of_deviation = sums.slice(0, channels) / count * inverse * inverse;
     const torch::Tensor scale = inverse * weight.to(torch::kCPU, torch::kDouble);
@@ -170,6 +183,7 @@ using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
 struct Converted {
   std::weak_ptr<torch::nn::Module> module;
+  bool in_step = false;  ///< over the parts of the job's step, whichever it is
   std::weak_ptr<collectives::ProcessGroup> group;
   /// Keeps the address, under which it is found, from being another tensor's.
   Weak tensor;
@@ -185,15 +199,32 @@ Registry& registry() {
   return *one;
 }
 
-/// Null: it was not converted.
-std::shared_ptr<torch::nn::Module> find(const torch::Tensor& tensor, Group& group) {
+/// A converted module, and over what it normalises.
+struct Found {
+  std::shared_ptr<torch::nn::Module> module;  ///< null: it was not converted
+  bool in_step = false;
+  Group group;
+};
+Found find(const torch::Tensor& tensor) {
   Registry& all = registry();
   const std::shared_lock lock(all.mutex);
   const auto at = all.converted.find(tensor.unsafeGetTensorImpl());
-  if (at == all.converted.end()) return nullptr;
-  group = at->second.group.lock();
-  return at->second.module.lock();
+  if (at == all.converted.end()) return {};
+  return {at->second.module.lock(), at->second.in_step, at->second.group.lock()};
 }
+
+/// The parts over which a module normalises; null where it is alone.
+std::shared_ptr<InStep> parts_of(const Found& found) {
+  if (found.in_step) return InStep::current();
+  if (found.group == nullptr) {
+    throw BadConfig("a converted BatchNorm has no process group any more", "the group has been destroyed",
+                    "keep the group as long as the net trains, or convert the net for another one");
+  }
+  return std::make_shared<RanksInStep>(found.group);
+}
+
+torch::Tensor normalize(const torch::Tensor& input, const SyncBatchNormState& state,
+                        const std::shared_ptr<InStep>& step);
 
 /// The tensor by which a BatchNorm is told; undefined: it has none.
 const torch::Tensor& key_of(const torch::Tensor& weight, const torch::Tensor& running_mean) {
@@ -221,22 +252,46 @@ torch::Tensor batch_norm(const torch::Tensor& input, const OptionalTensor& weigh
   if (training && registry().any.load(std::memory_order_acquire)) {
     const auto given = [](const OptionalTensor& tensor) { return tensor ? *tensor : torch::Tensor(); };
     const torch::Tensor key = key_of(given(weight), given(running_mean));
-    Group group;
-    const auto module = key.defined() ? find(key, group) : nullptr;
-    if (module != nullptr && module->is_training()) {
-      if (group == nullptr) {
-        throw BadConfig("a converted BatchNorm has no process group any more", "the group has been destroyed",
-                        "keep the group as long as the net trains, or convert the net for another one");
-      }
-      if (group->size() > 1) {
-        return sync_batch_norm(
-            input, {given(weight), given(bias), given(running_mean), given(running_var), momentum, eps},
-            group);
+    const Found found = key.defined() ? find(key) : Found{};
+    if (found.module != nullptr && found.module->is_training()) {
+      if (const auto step = parts_of(found); step != nullptr && step->parts() > 1) {
+        return normalize(input,
+                         {given(weight), given(bias), given(running_mean), given(running_var), momentum, eps},
+                         step);
       }
     }
   }
   return at::native::batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps,
                                 cudnn_enabled);
+}
+
+torch::Tensor normalize(const torch::Tensor& input, const SyncBatchNormState& state,
+                        const std::shared_ptr<InStep>& step) {
+  if (input.dim() < 2) {
+    throw BadConfig("cannot normalise over the ranks",
+                    "expected at least 2D input (got " + std::to_string(input.dim()) + "D input)",
+                    "give [samples, channels, ...]");
+  }
+  Statistics all;
+  {
+    const torch::NoGradGuard no_grad;
+    all = statistics_of(widened(input), *step);
+    if (all.count < 2) {
+      std::ostringstream size;
+      size << input.sizes();
+      throw BadConfig(
+          "Expected more than 1 value per channel when training, got input size " + size.str(),
+          "all ranks have " + std::to_string(static_cast<std::int64_t>(all.count)) + " a channel together",
+          "give more samples, or use eval()");
+    }
+    update(state, all);
+  }
+  const auto given = [&](const torch::Tensor& one, double otherwise) {
+    if (one.defined()) return one;
+    const auto dtype = input.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+    return torch::full({input.size(1)}, otherwise, input.options().dtype(dtype).requires_grad(false));
+  };
+  return Normalize::apply(input, given(state.weight, 1), given(state.bias, 0), all, state.eps, step);
 }
 
 TORCH_LIBRARY_IMPL(aten, AutogradCPU, library) {
@@ -250,36 +305,12 @@ TORCH_LIBRARY_IMPL(aten, AutogradCUDA, library) {
 
 torch::Tensor sync_batch_norm(const torch::Tensor& input, const SyncBatchNormState& state,
                               const std::shared_ptr<collectives::ProcessGroup>& group) {
-  if (input.dim() < 2) {
-    throw BadConfig("cannot normalise over the ranks",
-                    "expected at least 2D input (got " + std::to_string(input.dim()) + "D input)",
-                    "give [samples, channels, ...]");
-  }
-  Statistics all;
-  {
-    const torch::NoGradGuard no_grad;
-    all = statistics_of(widened(input), *group);
-    if (all.count < 2) {
-      std::ostringstream size;
-      size << input.sizes();
-      throw BadConfig("Expected more than 1 value per channel when training, got input size " + size.str(),
-                      "the ranks of the group have " + std::to_string(static_cast<std::int64_t>(all.count)) +
-                          " a channel together",
-                      "give more samples, or use eval()");
-    }
-    update(state, all);
-  }
-  const auto given = [&](const torch::Tensor& one, double otherwise) {
-    if (one.defined()) return one;
-    const auto dtype = input.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
-    return torch::full({input.size(1)}, otherwise, input.options().dtype(dtype).requires_grad(false));
-  };
-  return Normalize::apply(input, given(state.weight, 1), given(state.bias, 0), all, state.eps, group);
+  return normalize(input, state, std::make_shared<RanksInStep>(group));
 }
 
 void detail::convert_sync_batchnorm(const std::shared_ptr<torch::nn::Module>& module,
-                                    const std::shared_ptr<collectives::ProcessGroup>& group) {
-  if (module == nullptr || group == nullptr)
+                                    const std::shared_ptr<collectives::ProcessGroup>& group, bool in_step) {
+  if (module == nullptr || (group == nullptr && !in_step))
     throw BadConfig("cannot convert to SyncBatchNorm", "the module or the group is null", "make both first");
   std::unordered_map<const c10::TensorImpl*, Converted> found;
   each_batch_norm(module, [&](const std::string& name, const auto& norm, const torch::Tensor& key) {
@@ -288,7 +319,7 @@ void detail::convert_sync_batchnorm(const std::shared_ptr<torch::nn::Module>& mo
                       "it has neither weight nor running statistics by which it could be told",
                       "call sync_batch_norm() in the forward in its place, or give it one of them");
     }
-    found.emplace(key.unsafeGetTensorImpl(), Converted{norm, group, Weak(key.getIntrusivePtr())});
+    found.emplace(key.unsafeGetTensorImpl(), Converted{norm, in_step, group, Weak(key.getIntrusivePtr())});
   });
   Registry& all = registry();
   const std::unique_lock lock(all.mutex);
@@ -297,13 +328,14 @@ void detail::convert_sync_batchnorm(const std::shared_ptr<torch::nn::Module>& mo
   all.any.store(!all.converted.empty(), std::memory_order_release);
 }
 
-bool has_sync_batchnorm(const std::shared_ptr<torch::nn::Module>& module) {
-  bool any = false;
+SyncedOver synced_over(const std::shared_ptr<torch::nn::Module>& module) {
+  SyncedOver over = SyncedOver::kNothing;
   each_batch_norm(module, [&](const std::string&, const auto&, const torch::Tensor& key) {
-    Group group;
-    any = any || (key.defined() && find(key, group) != nullptr);
+    const Found found = key.defined() ? find(key) : Found{};
+    if (found.module == nullptr || over == SyncedOver::kGroup) return;
+    over = found.in_step ? SyncedOver::kLeaves : SyncedOver::kGroup;
   });
-  return any;
+  return over;
 }
 
 }  // namespace troupe::train

@@ -3,6 +3,10 @@
 ///   auto net = troupe::train::convert_sync_batchnorm(ConvNet(), group);
 ///   troupe::train::DistributedDataParallel ddp(net, group);
 ///
+/// or over the logical ranks of a job, in its struct:
+///
+///   ConvNet model() const { return troupe::train::convert_sync_batchnorm(ConvNet()); }
+///
 /// In training each forward gathers every rank's (count, mean, sum of squared differences), each backward
 /// (sum dy, sum dy * (x - mean)), and each rank combines them in rank order: the same bits on every rank.
 /// Counts may differ, and be 0. Every rank runs the same of these forwards and backwards, in the same order.
@@ -14,6 +18,7 @@
 #include <memory>
 #include <utility>
 
+#include "actors/ddp/in_step.hpp"
 #include "collectives/process_group.hpp"
 
 namespace troupe::train {
@@ -37,7 +42,16 @@ torch::Tensor sync_batch_norm(const torch::Tensor& input, const SyncBatchNormSta
 
 namespace detail {
 void convert_sync_batchnorm(const std::shared_ptr<torch::nn::Module>& module,
-                            const std::shared_ptr<collectives::ProcessGroup>& group);
+                            const std::shared_ptr<collectives::ProcessGroup>& group, bool in_step);
+template <class Net>
+Net convert_sync_batchnorm(Net net, const std::shared_ptr<collectives::ProcessGroup>& group, bool in_step) {
+  if constexpr (requires { net.ptr(); }) {
+    convert_sync_batchnorm(net.ptr(), group, in_step);
+  } else {
+    convert_sync_batchnorm(std::shared_ptr<torch::nn::Module>(net), group, in_step);
+  }
+  return net;
+}
 }  // namespace detail
 
 /// From now on every BatchNorm1d, 2d and 3d below the module (or it itself) normalises over the ranks of
@@ -51,15 +65,22 @@ void convert_sync_batchnorm(const std::shared_ptr<torch::nn::Module>& module,
 /// nor running statistics, by which it could be told.
 template <class Net>
 Net convert_sync_batchnorm(Net net, const std::shared_ptr<collectives::ProcessGroup>& group) {
-  if constexpr (requires { net.ptr(); }) {
-    detail::convert_sync_batchnorm(net.ptr(), group);
-  } else {
-    detail::convert_sync_batchnorm(net, group);
-  }
-  return net;
+  return detail::convert_sync_batchnorm(std::move(net), group, false);
 }
 
+/// The same over the logical ranks of the job whose model() or setup() converts it. Outside of a job's steps
+/// it is plain BatchNorm. docs/training.md says what it asks of a trainer.
+template <class Net>
+Net convert_sync_batchnorm(Net net) {
+  return detail::convert_sync_batchnorm(std::move(net), nullptr, true);
+}
+
+/// What the converted BatchNorms below a module normalise over: kGroup if any does so over a group.
+enum class SyncedOver { kNothing, kLeaves, kGroup };
+SyncedOver synced_over(const std::shared_ptr<torch::nn::Module>& module);
 /// Whether a BatchNorm below the module was converted.
-bool has_sync_batchnorm(const std::shared_ptr<torch::nn::Module>& module);
+inline bool has_sync_batchnorm(const std::shared_ptr<torch::nn::Module>& module) {
+  return synced_over(module) != SyncedOver::kNothing;
+}
 
 }  // namespace troupe::train

@@ -27,6 +27,7 @@ struct StepDone {
   /// "learning_rate" (with several optimizers "learning_rate/<name>"), "gradient_norm" where it is clipped or
   /// asked for, and what else the job's apply() counts.
   std::map<std::string, double> values{};
+  std::int64_t total_steps = 0;  ///< of the job; 0: not known
 };
 
 /// Something died, hung or broke, and what came of it. A time that does not apply is empty.
@@ -59,6 +60,14 @@ struct EpochDone {
   double seconds = 0;  ///< training and evaluation
 };
 
+/// An evaluation in the middle of an epoch is over.
+struct Evaluated {
+  int epoch = 0;  ///< from 1
+  std::int64_t global_step = 0;
+  Metrics metrics;     ///< "train/..." of the epoch's steps so far
+  double seconds = 0;  ///< since the evaluation before, or the epoch's begin
+};
+
 /// A checkpoint is durable.
 struct Checkpointed {
   std::int64_t global_step = 0;
@@ -89,9 +98,10 @@ struct JobDone {
   int failed_checkpoints = 0;  ///< that could not be written
   /// The final state was to be saved and is not: steps in the newest checkpoint, 0 where there is none.
   std::optional<std::int64_t> lost_after{};
+  int incomplete_logs = 0;  ///< files of events, figures and TensorBoard's that could not be written whole
 };
 
 using Event = std::variant<JobStarted, Resumed, StepDone, Fault, Resized, Evaluating, EpochDone, Checkpointed,
-                           Warning, JobDone>;
+                           Warning, JobDone, Evaluated>;
 
 }  // namespace troupe::report

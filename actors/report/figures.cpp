@@ -16,11 +16,13 @@ Figures figures_of(const Event& event) {
     return all;
   }
   Figures all;
-  if (const auto* epoch = std::get_if<EpochDone>(&event)) {
-    all.epoch = epoch->epoch;
-    all.global_step = epoch->global_step;
-    for (const auto& [name, value] : epoch->metrics) all.figures.push_back({name, value});
-  }
+  const auto take = [&](const auto& epoch) {
+    all.epoch = epoch.epoch;
+    all.global_step = epoch.global_step;
+    for (const auto& [name, value] : epoch.metrics) all.figures.push_back({name, value});
+  };
+  if (const auto* epoch = std::get_if<EpochDone>(&event)) take(*epoch);
+  if (const auto* within = std::get_if<Evaluated>(&event)) take(*within);
   return all;
 }
 

@@ -128,14 +128,14 @@ std::string epoch_header(const Metrics& metrics) {
   return line + "  seconds";
 }
 
-std::string epoch_row(const EpochDone& epoch) {
-  std::string line = right(std::to_string(epoch.epoch), 5);
-  for (const auto& [name, value] : columns_of(epoch.metrics)) {
+std::string metrics_row(const std::string& label, const Metrics& metrics, double seconds) {
+  std::string line = right(label, 5);
+  for (const auto& [name, value] : columns_of(metrics)) {
     constexpr double kPercent = 100;
     line += right(name.ends_with("accuracy") ? fixed(value * kPercent, 2) + " %" : fixed(value, 4),
                   width_of(name));
   }
-  return line + right(fixed(epoch.seconds, 1), 9);
+  return line + right(fixed(seconds, 1), 9);
 }
 
 std::string without_controls(std::string text) {
@@ -180,6 +180,11 @@ std::string summary_line(const JobDone& done) {
   if (done.expired > 0) line += ", " + plural(done.expired, "deadline") + " expired";
   if (done.stopped) line += ", stopped early";
   return line;
+}
+
+std::string incomplete_line(int logs) {
+  return (logs == 1 ? "A LOG IS" : std::to_string(logs) + " LOGS ARE") +
+         std::string(" INCOMPLETE: see the warnings above");
 }
 
 std::string unsaved_line(const JobDone& done) {

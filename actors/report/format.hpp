@@ -28,7 +28,7 @@ std::string fault_line(const Fault& fault);
 /// The head of the table of epochs, with a column a metric (train/ first), and a row of it. A metric whose
 /// name ends in "accuracy" is shown in percent.
 std::string epoch_header(const Metrics& metrics);
-std::string epoch_row(const EpochDone& epoch);
+std::string metrics_row(const std::string& label, const Metrics& metrics, double seconds);
 /// Lines of at most `columns`, broken before a middle dot where they can be; what follows is indented.
 std::string wrap(const std::string& text, int columns);
 
@@ -40,5 +40,7 @@ std::string without_controls(std::string text);
 std::string summary_line(const JobDone& done);
 /// What is lost of a job whose final state is in no checkpoint. REQUIRES: done.lost_after.
 std::string unsaved_line(const JobDone& done);
+/// "A LOG IS INCOMPLETE ...". REQUIRES: logs > 0.
+std::string incomplete_line(int logs);
 
 }  // namespace troupe::report

@@ -45,6 +45,13 @@ ordered_json fields(const EpochDone& e) {
           {"metrics", e.metrics},
           {"seconds", e.seconds}};
 }
+ordered_json fields(const Evaluated& e) {
+  return {{"event", "evaluation"},
+          {"epoch", e.epoch},
+          {"global_step", e.global_step},
+          {"metrics", e.metrics},
+          {"seconds", e.seconds}};
+}
 ordered_json fields(const Checkpointed& e) {
   return {{"event", "checkpoint"}, {"global_step", e.global_step}, {"path", e.path}};
 }
@@ -64,7 +71,8 @@ ordered_json fields(const JobDone& e) {
           {"expired_deadlines", e.expired},
           {"stopped", e.stopped},
           {"failed_checkpoints", e.failed_checkpoints},
-          {"saved", !e.lost_after}};
+          {"saved", !e.lost_after},
+          {"incomplete_logs", e.incomplete_logs}};
 }
 
 }  // namespace

@@ -55,6 +55,7 @@ void Reporter::on(const JobStarted& event) {
 }
 
 void Reporter::on(const Resumed& event) {
+  if (event.global_step == 0) return line("begins from " + event.path);
   line("resumed at step " + std::to_string(event.global_step) + " (epoch " + std::to_string(event.epoch) +
        ") from " + event.path);
 }
@@ -62,12 +63,15 @@ void Reporter::on(const Resumed& event) {
 std::optional<double> Reporter::seconds_left(const StepDone& step) const {
   const std::int64_t done = (step.epoch - 1) * step.steps_per_epoch + step.step - first_step_;
   if (!first_step_at_ || done <= 0) return {};
-  const std::int64_t to_do = epochs_ * step.steps_per_epoch - done - first_step_;
+  const std::int64_t all = step.total_steps > 0 ? step.total_steps : epochs_ * step.steps_per_epoch;
+  const std::int64_t to_do = all - done - first_step_;
   return to_seconds(clock_.now() - *first_step_at_) / static_cast<double>(done) * static_cast<double>(to_do);
 }
 
 void Reporter::on(const StepDone& event) {
   last_step_ = event;
+  if (event.total_steps > 0)
+    epochs_ = static_cast<int>((event.total_steps + event.steps_per_epoch - 1) / event.steps_per_epoch);
   if (!first_step_at_) {
     first_step_at_ = clock_.now();
     first_step_ = (event.epoch - 1) * event.steps_per_epoch + event.step;
@@ -97,13 +101,21 @@ void Reporter::on(const Evaluating& event) {
   bar_shown_ = true;
 }
 
-void Reporter::on(const EpochDone& event) {
+void Reporter::row(const std::string& label, const Metrics& metrics, double seconds) {
   clear();
   // Rows that other lines have torn apart get their head again.
-  if (!table_begun_ || line_since_row_) line(epoch_header(event.metrics));
-  line(epoch_row(event));
+  if (!table_begun_ || line_since_row_) line(epoch_header(metrics));
+  line(metrics_row(label, metrics, seconds));
   table_begun_ = true;
   line_since_row_ = false;
+}
+
+void Reporter::on(const EpochDone& event) {
+  row(std::to_string(event.epoch), event.metrics, event.seconds);
+}
+
+void Reporter::on(const Evaluated& event) {
+  row("@" + std::to_string(event.global_step), event.metrics, event.seconds);
 }
 
 void Reporter::on(const Checkpointed& event) {
@@ -118,6 +130,7 @@ void Reporter::on(const JobDone& event) {
   clear();
   line(summary_line(event), kGreen);
   if (event.lost_after) line(unsaved_line(event), kRed);
+  if (event.incomplete_logs > 0) line(incomplete_line(event.incomplete_logs), kRed);
   if (!event.state_hash.empty()) line("parameters sha256 " + event.state_hash);
 }
 

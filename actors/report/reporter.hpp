@@ -42,6 +42,8 @@ class Reporter final : public Sink {
   void on(const Resized& event);
   void on(const Evaluating& event);
   void on(const EpochDone& event);
+  void on(const Evaluated& event);
+  void row(const std::string& label, const Metrics& metrics, double seconds);
   void on(const Checkpointed& event);
   void on(const Warning& event);
   void on(const JobDone& event);

@@ -100,7 +100,11 @@ Result<TensorBoardLog> TensorBoardLog::open(const std::string& folder, WallTime 
       LogFile::open(folder + "/events.out.tfevents." + std::to_string(static_cast<std::int64_t>(now)) + "." +
                     std::to_string(::getpid()) + ".troupe");
   if (!file) return file.error();
-  if (const auto begun = file->write(tf_record(tensorboard_version(now))); !begun) return begun.error();
+  if (auto begun = file->write(tf_record(tensorboard_version(now))); !begun) {
+    ErrorInfo why = begun.error();
+    why.todo = "name a folder on a disk that has room";
+    return why;
+  }
   return TensorBoardLog(*std::move(file), std::move(wall_time));
 }
 

@@ -9,6 +9,7 @@
 
 #include "runtime/core/error.hpp"
 #include "runtime/core/log.hpp"
+#include "runtime/core/standard_output.hpp"
 
 namespace troupe::report {
 namespace {
@@ -30,9 +31,12 @@ void FdOutput::write(std::string_view text) {
     const ssize_t wrote = ::write(fd_, text.data(), text.size());
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote <= 0) {
-      if (errno != EPIPE && errno != EAGAIN && !std::exchange(told_, true))
+      if (errno == EAGAIN || std::exchange(told_, true)) return;
+      const int error = errno;
+      if (error != EPIPE)
         log(LogLevel::kWarning,
-            io_error("the report cannot be written", errno, "training goes on").message());
+            io_error("the report cannot be written", error, "training goes on").message());
+      if (fd_ == STDOUT_FILENO) output_failed(error);
       return;
     }
     text.remove_prefix(static_cast<std::size_t>(wrote));

@@ -20,9 +20,10 @@ class Output {
   virtual int columns() const = 0;
 };
 
-/// A file descriptor, not owned. What cannot be written (a full disk) is told once, on standard error; a
-/// reader that has gone is nobody's loss. It is a terminal if the kernel says so and $TERM is not "dumb"; it
-/// has colour if it is a terminal and $NO_COLOR is not set to anything (no-color.org).
+/// A file descriptor, not owned. What cannot be written (a full disk) is told once, on standard error, and
+/// training goes on (core/standard_output.hpp says how the program ends then). It is a terminal if the kernel
+/// says so and $TERM is not "dumb"; it has colour if it is a terminal and $NO_COLOR is not set to anything
+/// (no-color.org).
 class FdOutput final : public Output {
  public:
   explicit FdOutput(int fd);

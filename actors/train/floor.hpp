@@ -56,6 +56,8 @@ class TrainFloor {
   /// The exception that is being handled, thrown by `part` of the job's code. Call in a catch block.
   virtual ErrorInfo describe_exception(const std::string& part) = 0;
 
+  /// A batch goes to another node in pieces of so many bytes at most, since a message has a limit.
+  virtual std::size_t batch_piece() const { return std::size_t{16} << 20; }
   virtual std::unique_ptr<GroupMaker> make_groups(const Session& session, const RunSettings& settings) = 0;
   /// `progress` is called about every 16 MiB of a long read.
   virtual std::unique_ptr<checkpoint::FileSystem> files(std::function<void()> progress) = 0;

@@ -29,6 +29,7 @@ struct Committed {
   Generation generation;
   std::int64_t committed = 0;
   std::int64_t limit = 0;
+  StepValues evaluated{};  ///< GenerationPlan::evaluated of the state after `committed` steps; empty: none
 };
 struct SetLoaders {
   std::vector<LoaderInfo> loaders;

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -45,6 +47,12 @@ struct StepReport {
   StepValues values;  ///< once it is applied
   bool operator==(const StepReport&) const = default;
 };
+
+/// Whether the loss of every leaf is a finite number.
+inline bool is_finite(const std::vector<SlotReport>& slots) {
+  return std::all_of(slots.begin(), slots.end(),
+                     [](const SlotReport& slot) { return std::isfinite(slot.loss); });
+}
 
 /// One piece of the test set, evaluated: sums over its samples. Pieces are cut by index, so what a piece
 /// comes to does not depend on who evaluates it.
@@ -95,6 +103,7 @@ struct GenerationPlan {
   /// many steps applied hold the same bits (in an exact job) if their lineage is the same.
   Generation lineage;
   bool exact = true;            ///< trainers hold the same bits, and steps are rehearsed
+  bool sharded = false;         ///< each keeps its shards of the state alone, once it has applied a step
   bool prove = false;           ///< all report hashes after the first steps, until the state is through
   std::int64_t begun_at = 0;    ///< the step that this run began with: see is_rehearsed
   std::int64_t first_step = 0;  ///< first step to run, and the number of steps in the state to start from
@@ -102,6 +111,9 @@ struct GenerationPlan {
   std::int64_t total_steps = 0;
   std::int64_t committed = 0;  ///< steps committed so far
   std::vector<LoaderInfo> loaders;
+  /// What the states after first_step steps and later ones came to, as far as known, where schedules look at
+  /// that: seen before the next step is applied.
+  std::map<std::int64_t, StepValues> evaluated;
   bool operator==(const GenerationPlan&) const = default;
 };
 

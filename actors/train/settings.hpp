@@ -10,10 +10,17 @@
 #include "actors/checkpoint/sha256.hpp"
 #include "actors/data/dataset.hpp"
 #include "actors/data/sampler.hpp"
+#include "actors/train/not_finite.hpp"
 #include "runtime/core/ids.hpp"
 #include "runtime/wire/codec.hpp"
 
 namespace troupe::train {
+
+/// What trainers share out instead of keeping all of it each. docs/sharding.md.
+enum class Shard : std::uint8_t {
+  kNothing,
+  kOptimizer,  ///< what optimizers keep for parameters: ZeRO-1
+};
 
 /// Fixed from the start of a run. All of it but the run's name is the job's identity or how it is kept.
 struct RunSettings {
@@ -26,9 +33,14 @@ struct RunSettings {
   std::int64_t micro_batch = 1;
   std::uint64_t seed = 0;
   int epochs = 1;
+  std::int64_t max_steps = 0;           ///< instead of epochs; 0: these
+  bool evaluates = false;               ///< and trains no step
+  std::int64_t evaluation_samples = 0;  ///< of each set the first so many are evaluated; 0: all
   bool find_unused_parameters = false;
   bool exact = true;              ///< the same bits whatever happens
+  bool rehearse = true;           ///< some steps on a fresh copy of the state, too
   std::string checkpoint_folder;  ///< empty: no checkpoints
+  std::string folder_lock;        ///< what its lock says (FolderLock::who); empty: it has none
   /// A snapshot's optimizer options give way to those that the job's struct sets: it was taken of another
   /// one.
   bool new_options = false;
@@ -36,6 +48,8 @@ struct RunSettings {
   int threads = 1;               ///< intra-op threads of a trainer
   bool encrypt_data_plane = false;
   double trainer_gpus = 0;  ///< that each trainer holds, and computes on
+  Shard shard = Shard::kNothing;
+  NotFinite not_finite = NotFinite::kGoOn;
 };
 
 /// What a loader knows about the data.
@@ -49,6 +63,7 @@ struct DataInfo {
   std::uint64_t test_batch_bytes = 0;  ///< of the first piece of either set; the same
   std::uint64_t sampling_hash = 0;     ///< of the sampler; part of the job's identity, as are the sizes
   std::int64_t validation_size = 0;    ///< 0: the job has no validation set
+  std::int64_t most_evaluated = 0;     ///< samples of each set; 0: all
 
   /// What is evaluated together: samples [begin, end) of a set.
   struct Piece {
@@ -56,7 +71,10 @@ struct DataInfo {
     std::int64_t begin = 0;
     std::int64_t end = 0;
   };
-  std::int64_t pieces_of(std::int64_t size) const { return (size + test_piece - 1) / test_piece; }
+  std::int64_t evaluated(std::int64_t size) const {
+    return most_evaluated > 0 ? std::min(size, most_evaluated) : size;
+  }
+  std::int64_t pieces_of(std::int64_t size) const { return (evaluated(size) + test_piece - 1) / test_piece; }
   std::int64_t test_pieces() const { return pieces_of(test_size); }
   std::int64_t validation_pieces() const { return pieces_of(validation_size); }
   /// The pieces of the test set come first, then those of the validation set.
@@ -64,9 +82,15 @@ struct DataInfo {
     const bool test = number < test_pieces();
     const std::int64_t begin = (test ? number : number - test_pieces()) * test_piece;
     return {test ? data::Split::kTest : data::Split::kValidation, begin,
-            std::min(begin + test_piece, test ? test_size : validation_size)};
+            std::min(begin + test_piece, evaluated(test ? test_size : validation_size))};
   }
 };
+
+/// Steps of the whole job.
+inline std::int64_t total_steps(const RunSettings& settings, std::int64_t steps_per_epoch) {
+  if (settings.evaluates) return 0;
+  return settings.max_steps > 0 ? settings.max_steps : settings.epochs * steps_per_epoch;
+}
 
 /// What a checkpoint of the run carries, and is held against.
 inline checkpoint::JobIdentity job_identity(const RunSettings& settings, const DataInfo& info = {},

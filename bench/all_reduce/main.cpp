@@ -6,6 +6,6 @@ int main(int argc, char** argv) {
   return bench::run_benchmark({"bench_all_reduce",
                                "all-reduce of f32 on one machine",
                                {bench::Op::kAllReduce},
-                               {64 << 10, 1 << 20, 25 << 20}},
+                               {4 << 10, 64 << 10, 1 << 20, 25 << 20}},
                               argc, argv);
 }

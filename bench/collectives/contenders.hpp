@@ -11,9 +11,11 @@ namespace bench {
 
 /// Bytes of shared memory that ours needs for `ranks` and `bytes`.
 std::size_t region_bytes(int ranks, std::size_t bytes);
-/// Ours: `zero_copy` on memory that the group allocated, else on private buffers.
-void perform_ours(Stage& stage, int rank, bool zero_copy,
-                  const std::shared_ptr<troupe::SharedMemory>& region);
+/// Ours, on memory that the group allocated.
+void perform_ours(Stage& stage, int rank, const std::shared_ptr<troupe::SharedMemory>& region);
+/// Ours, on private buffers that begin `offset` bytes behind a page's begin.
+void perform_private(Stage& stage, Contender who, int rank, std::size_t offset,
+                     const std::shared_ptr<troupe::SharedMemory>& region);
 /// A copy of the buffer in every process at once: what the memory gives.
 void perform_copy(Stage& stage, int rank);
 /// Ours, between the two machines of machines.hpp; in one of which this process is.

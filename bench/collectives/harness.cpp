@@ -22,16 +22,20 @@ constexpr const char* kHelp =
   --over LIST    of memory (one machine) and tcp (two: network namespaces joined by a veth pair, half of the
                  ranks in each; needs root); default memory
   --rate RATE    slow the wire between the two down, as tc writes it: 10gbit
+  --offsets LIST bytes behind a page's begin at which private buffers lie, up to 3; default 0,16,2048 (malloc
+                 gives 16 for large ones)
+  --quantile Q   show the time that a share Q of the calls stays below and not the median; low on a machine
+                 where others take the cores
   --rounds N     turns that each contender gets, default 9 (the first warms up and is not counted)
   --json FILE    also write one JSON object a line
   --help         this text
 
 Ranks are bound to a core each where there are as many cores, as mpirun does it for its own.
 Contenders take turns in one run (A B A B ...); a time is that of the slowest process of a call, and medians are
-shown. Buffers are written anew before every call, which is not timed, and every result is checked.
+shown unless --quantile is given. Buffers are written anew before every call, which is not timed, and every result is checked.
 
   ours      on memory that the group allocated; all_reduce as all_reduce_tree, as the reducer uses it
-  private   on each process's own buffers
+  private   on each process's own buffers, at each offset
   Gloo      TCP on the loopback, the best of what it has for the operation
   OpenMPI   shared memory; all_reduce in place
   memcpy    a copy of the larger buffer in every process at once, as a reference
@@ -44,6 +48,8 @@ struct Options {
   std::vector<int> ranks{2, 4};
   std::vector<bool> over_tcp{false};
   std::string rate;
+  std::vector<std::size_t> offsets{0, 16, 2048};
+  double quantile = 0.5;
   int rounds = 9;
   std::string json;
 };
@@ -137,6 +143,21 @@ void set(Options& options, const std::string& flag, const std::string& value) {
       usage_error("'" + value + "' is not a rate, such as 10gbit");
     }
     options.rate = value;
+  } else if (flag == "--offsets") {
+    options.offsets.clear();
+    for (const auto& part : split(value)) {
+      // A page further is the same place, so that 0 is what is left of it.
+      const std::size_t offset = part == "0" ? 0 : parse_number(part, {{"", 1}, {"KiB", 1 << 10}}, 4095);
+      if (offset % sizeof(float) != 0) usage_error("no float lies at '" + part + "'");
+      options.offsets.push_back(offset);
+    }
+    if (options.offsets.size() > kMostOffsets) usage_error("more than 3 offsets");
+  } else if (flag == "--quantile") {
+    char* end = nullptr;
+    options.quantile = std::strtod(value.c_str(), &end);
+    if (*end != '\0' || !(options.quantile >= 0 && options.quantile < 1)) {
+      usage_error("'" + value + "' is not in [0, 1)");
+    }
   } else if (flag == "--rounds") {
     options.rounds = static_cast<int>(parse_number(value, {{"", 1}}, 40));
   } else if (flag == "--json") {
@@ -157,32 +178,39 @@ Options parse(const Program& program, int argc, char** argv) {
   return options;
 }
 
-void report(const Measurement& measured, Op op, const std::string& name, std::FILE* json) {
+void report(const Options& options, const Measurement& measured, Op op, const std::string& name,
+            std::FILE* json) {
   struct Line {
     Contender ours;
     Contender peer;
     const char* peer_name;
+    std::string where;
   };
-  const double ours = measured.median_ms(kOurs);
-  std::printf("%-14s %-12s ours %9.4f ms\n", op_name(op), name.c_str(), ours);
-  for (const Line& line :
-       {Line{kOurs, kGloo, "Gloo"}, Line{kOurs, kMpi, "OpenMPI"}, Line{kOurs, kCopy, "memcpy"},
-        Line{kOurs, kWire, "wire"}, Line{kOursPrivate, kGloo, "Gloo"}, Line{kOursPrivate, kMpi, "OpenMPI"}}) {
+  std::vector<Line> lines{{kOurs, kGloo, "Gloo", ""},
+                          {kOurs, kMpi, "OpenMPI", ""},
+                          {kOurs, kCopy, "memcpy", ""},
+                          {kOurs, kWire, "wire", ""}};
+  for (std::size_t i = 0; i < options.offsets.size(); ++i) {
+    const std::string where = " private +" + std::to_string(options.offsets[i]);
+    lines.push_back({on_private(i), kGloo, "Gloo", where});
+    lines.push_back({on_private(i), kMpi, "OpenMPI", where});
+  }
+  const auto time = [&](Contender who) { return measured.quantile_ms(who, options.quantile); };
+  std::printf("%-14s %-12s ours %9.4f ms\n", op_name(op), name.c_str(), time(kOurs));
+  for (const Line& line : lines) {
     if (!measured.has(line.ours) || !measured.has(line.peer)) continue;
-    const double mine = measured.median_ms(line.ours), theirs = measured.median_ms(line.peer);
+    const double mine = time(line.ours), theirs = time(line.peer);
     if (!std::isfinite(theirs)) {
       std::printf("  %-8s too slow to be measured\n", line.peer_name);
       continue;
     }
-    const bool is_private = line.ours == kOursPrivate;
     std::printf("  %-8s %9.4f ms  %6.2fx%s\n", line.peer_name, theirs, theirs / mine,
-                is_private ? (" of private buffers, ours " + std::to_string(mine) + " ms").c_str() : "");
+                line.where.empty() ? "" : (line.where + ", ours " + std::to_string(mine) + " ms").c_str());
     if (json == nullptr) continue;
     std::fprintf(json,
                  "{\"bench\":\"%s\",\"case\":\"%s%s\",\"ours\":%.6f,\"peer\":%.6f,\"peer_name\":\"%s\","
                  "\"ratio\":%.3f,\"unit\":\"ms\"}\n",
-                 op_name(op), name.c_str(), is_private ? " private" : "", mine, theirs, line.peer_name,
-                 theirs / mine);
+                 op_name(op), name.c_str(), line.where.c_str(), mine, theirs, line.peer_name, theirs / mine);
   }
   std::fflush(stdout);
   if (json != nullptr) std::fflush(json);
@@ -202,9 +230,9 @@ bool measure(const Options& options, const Case& one, std::FILE* json) {
   try {
     std::optional<Machines> machines;
     if (one.over_tcp) machines.emplace(options.rate);
-    Measurement measurement(one.op, one.bytes, one.ranks, machines ? &*machines : nullptr);
+    Measurement measurement(one.op, one.bytes, one.ranks, options.offsets, machines ? &*machines : nullptr);
     if (measurement.run(options.rounds)) {
-      report(measurement, one.op, name, json);
+      report(options, measurement, one.op, name, json);
       return true;
     }
   } catch (const std::exception& e) {

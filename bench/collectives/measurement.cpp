@@ -57,7 +57,8 @@ pid_t start_mpi(const std::string& stage_path, int ranks) {
 
 }  // namespace
 
-Measurement::Measurement(Op op, std::size_t bytes, int ranks, const Machines* machines)
+Measurement::Measurement(Op op, std::size_t bytes, int ranks, const std::vector<std::size_t>& offsets,
+                         const Machines* machines)
     : memory_(troupe::SharedMemory::create("bench-stage", sizeof(Stage), false).value()),
       stage_(*new (memory_.data()) Stage) {
   const std::size_t part = sizeof(float) * static_cast<std::size_t>(ranks);
@@ -69,7 +70,7 @@ Measurement::Measurement(Op op, std::size_t bytes, int ranks, const Machines* ma
   std::string pattern = (std::filesystem::temp_directory_path() / "bench_collectives.XXXXXX").string();
   if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("cannot make a temporary folder");
   folder_ = pattern;
-  machines != nullptr ? start_between(*machines) : start_all();
+  machines != nullptr ? start_between(*machines) : start_all(offsets);
 }
 
 Measurement::~Measurement() {
@@ -94,7 +95,7 @@ bool Measurement::run(int rounds) {
     if (stage_.wrong[who].load() == 0) continue;
     std::fprintf(stderr, "bench: %u results of %s were wrong\n", stage_.wrong[who].load(),
                  kContenderNames[who]);
-    right = right && who != kOurs && who != kOursPrivate;  // a peer's time stands
+    right = right && who != kOurs && who < kOursPrivate;  // a peer's time stands
   }
   return right;
 }
@@ -103,7 +104,7 @@ bool Measurement::has(Contender who) const {
   return std::find(contenders_.begin(), contenders_.end(), who) != contenders_.end();
 }
 
-double Measurement::median_ms(Contender who) const {
+double Measurement::quantile_ms(Contender who, double quantile) const {
   double best = std::numeric_limits<double>::infinity();
   for (int a = 0; a < stage_.algorithms[who].load(); ++a) {
     if (stage_.abandoned[who][static_cast<std::size_t>(a)].load()) continue;
@@ -114,28 +115,32 @@ double Measurement::median_ms(Contender who) const {
       for (int r = 0; r < stage_.ranks; ++r) time = std::max(time, stage_.times[who][a][r][s]);
       slowest.push_back(time);
     }
-    std::nth_element(slowest.begin(), slowest.begin() + static_cast<long>(slowest.size() / 2), slowest.end());
-    best = std::min(best, slowest[slowest.size() / 2] / 1e6);
+    const auto at = slowest.begin() + static_cast<long>(quantile * static_cast<double>(slowest.size()));
+    std::nth_element(slowest.begin(), at, slowest.end());
+    best = std::min(best, *at / 1e6);
   }
   return best;
 }
 
-void Measurement::start_all() {
+void Measurement::start_all(const std::vector<std::size_t>& offsets) {
   using troupe::SharedMemory;
   const std::size_t bytes = region_bytes(stage_.ranks, stage_.bytes);
-  const auto tree = std::make_shared<SharedMemory>(SharedMemory::create("bench", bytes, false).value());
-  const auto copied = std::make_shared<SharedMemory>(SharedMemory::create("bench", bytes, false).value());
-  contenders_ = {kOurs, kOursPrivate, kCopy};
-  for (int r = 0; r < stage_.ranks; ++r) {
-    pids_.push_back(start([&] { perform_ours(stage_, r, true, tree); }));
-    pids_.push_back(start([&] { perform_ours(stage_, r, false, copied); }));
-    pids_.push_back(start([&] { perform_copy(stage_, r); }));
+  const auto make_region = [&] {
+    return std::make_shared<SharedMemory>(SharedMemory::create("bench", bytes, false).value());
+  };
+  const auto start_ranks = [&](Contender who, const auto& body) {
+    contenders_.push_back(who);
+    for (int r = 0; r < stage_.ranks; ++r) pids_.push_back(start([&] { body(r); }));
+  };
+  start_ranks(kOurs, [&, region = make_region()](int r) { perform_ours(stage_, r, region); });
+  start_ranks(kCopy, [&](int r) { perform_copy(stage_, r); });
+  for (std::size_t i = 0; i < offsets.size(); ++i) {
+    start_ranks(on_private(i), [&, region = make_region()](int r) {
+      perform_private(stage_, on_private(i), r, offsets[i], region);
+    });
   }
 #ifdef BENCH_HAS_GLOO
-  contenders_.push_back(kGloo);
-  for (int r = 0; r < stage_.ranks; ++r) {
-    pids_.push_back(start([&] { perform_gloo(stage_, r, folder_, "lo"); }));
-  }
+  start_ranks(kGloo, [&](int r) { perform_gloo(stage_, r, folder_, "lo"); });
 #endif
 #ifdef BENCH_MPIRUN
   contenders_.push_back(kMpi);

@@ -15,9 +15,11 @@ namespace bench {
 
 class Measurement {
  public:
-  /// Starts every contender. `bytes` is rounded down to whole parts for `ranks` ranks. `machines`: the ranks
-  /// are on these two, and otherwise on this one. They outlive the measurement.
-  Measurement(Op op, std::size_t bytes, int ranks, const Machines* machines = nullptr);
+  /// Starts every contender. `bytes` is rounded down to whole parts for `ranks` ranks. `offsets`: behind a
+  /// page's begin, at which private buffers lie; up to kMostOffsets. `machines`: the ranks are on these two,
+  /// and otherwise on this one. They outlive the measurement.
+  Measurement(Op op, std::size_t bytes, int ranks, const std::vector<std::size_t>& offsets,
+              const Machines* machines = nullptr);
   ~Measurement();
   Measurement(const Measurement&) = delete;
   Measurement& operator=(const Measurement&) = delete;
@@ -25,11 +27,12 @@ class Measurement {
   /// Conducts; false if a contender died or computed wrongly.
   bool run(int rounds);
   bool has(Contender who) const;
-  /// Median milliseconds of the best algorithm, without the first turn; infinite if every one was too slow.
-  double median_ms(Contender who) const;
+  /// Milliseconds of the best algorithm, without the first turn: those that a share of `quantile` of the
+  /// calls stays below. Infinite if every one was too slow.
+  double quantile_ms(Contender who, double quantile) const;
 
  private:
-  void start_all();
+  void start_all(const std::vector<std::size_t>& offsets);
   void start_between(const Machines& machines);
   /// `whose`: the contender + 1, or 0 for nobody's.
   void give_turn(std::uint32_t whose);

@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <vector>
 
 #include "bench/collectives/contenders.hpp"
@@ -61,17 +64,51 @@ void perform_in_place(Stage& stage, int rank, ProcessGroup& group) {
 
 }  // namespace
 
-void perform_ours(Stage& stage, int rank, bool zero_copy, const std::shared_ptr<SharedMemory>& region) {
-  const auto group = make_native_group({.rank = rank,
-                                        .size = stage.ranks,
-                                        .generation = {1, 1},
-                                        .region = region,
-                                        .data_bytes = data_bytes(stage.bytes)});
-  if (zero_copy) return perform_in_place(stage, rank, *group);
+namespace {
+
+std::unique_ptr<ProcessGroup> make_group(const Stage& stage, int rank,
+                                         const std::shared_ptr<SharedMemory>& region) {
+  return make_native_group({.rank = rank,
+                            .size = stage.ranks,
+                            .generation = {1, 1},
+                            .region = region,
+                            .data_bytes = data_bytes(stage.bytes)});
+}
+
+/// Memory of this process alone.
+class PrivateBuffer {
+ public:
+  PrivateBuffer(std::size_t count, std::size_t offset)
+      : pages_(
+            static_cast<std::byte*>(::operator new(count * sizeof(float) + offset, std::align_val_t(kPage)))),
+        values_(reinterpret_cast<float*>(pages_.get() + offset)) {
+    std::fill_n(values_, count, 0.0F);
+  }
+  float* data() const { return values_; }
+
+ private:
+  static constexpr std::size_t kPage = 4096;
+  struct Free {
+    void operator()(std::byte* pages) const { ::operator delete(pages, std::align_val_t(kPage)); }
+  };
+  std::unique_ptr<std::byte, Free> pages_;
+  float* values_;
+};
+
+}  // namespace
+
+void perform_ours(Stage& stage, int rank, const std::shared_ptr<SharedMemory>& region) {
+  perform_in_place(stage, rank, *make_group(stage, rank, region));
+}
+
+void perform_private(Stage& stage, Contender who, int rank, std::size_t offset,
+                     const std::shared_ptr<SharedMemory>& region) {
+  const auto group = make_group(stage, rank, region);
   const Shape shape = stage.shape();
-  std::vector<float> from(shape.input_count()), to(shape.in_place() ? 0 : shape.output_count());
+  const PrivateBuffer from(shape.input_count(), offset),
+      to(shape.in_place() ? 0 : shape.output_count(), offset);
   float* result = shape.in_place() ? from.data() : to.data();
-  perform(stage, kOursPrivate, rank, true,
+  perform(stage, who, rank, true,
           {{from.data(), result, [&] { launch(*group, shape, from.data(), result)->wait(); }}});
 }
 

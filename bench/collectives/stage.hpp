@@ -22,9 +22,14 @@
 
 namespace bench {
 
-enum Contender : std::uint32_t { kOurs, kOursPrivate, kCopy, kGloo, kMpi, kWire, kContenders };
-inline constexpr const char* kContenderNames[kContenders] = {"ours", "ours, private", "memcpy",
-                                                             "Gloo", "OpenMPI",       "the wire"};
+enum Contender : std::uint32_t { kOurs, kCopy, kGloo, kMpi, kWire, kOursPrivate, kContenders = 8 };
+inline constexpr std::size_t kMostOffsets = kContenders - kOursPrivate;  ///< each has ranks of its own
+inline constexpr const char* kContenderNames[kContenders] = {
+    "ours", "memcpy", "Gloo", "OpenMPI", "the wire", "ours, private", "ours, private", "ours, private"};
+/// Ours on private buffers that lie at the i-th offset.
+constexpr Contender on_private(std::size_t i) {
+  return static_cast<Contender>(kOursPrivate + i);
+}
 
 inline constexpr int kMaxRanks = 16;
 inline constexpr int kMaxSamples = 4096;

@@ -110,14 +110,31 @@ class Ours {
     }
   }
   double step_ms(const CaseName& which, const std::string& mode) const {
-    for (const auto& worker : workers_)
-      worker->tell(which.name + " " + mode + " " + std::to_string(which.steps));
-    return workers_[0]->number();
+    return ask(which, mode, which.steps);
   }
+  double optimizer_bytes(const CaseName& which, const std::string& mode) const { return ask(which, mode, 0); }
 
  private:
+  double ask(const CaseName& which, const std::string& mode, int steps) const {
+    for (const auto& worker : workers_) worker->tell(which.name + " " + mode + " " + std::to_string(steps));
+    return workers_[0]->number();
+  }
   std::vector<std::unique_ptr<Child>> workers_;
 };
+
+/// AdamW under the engine, with its state on both ranks and sharded over them.
+void report_shards(const Ours& ours, const CaseName& which, int rounds) {
+  std::vector<double> whole, sharded;
+  for (int round = 0; round < rounds; ++round) {
+    whole.push_back(ours.step_ms(which, "adam"));
+    sharded.push_back(ours.step_ms(which, "sharded"));
+  }
+  constexpr double kMebibyte = 1 << 20;
+  std::printf("%-28s whole %7.3f ms, %.1f MiB a rank   sharded %7.3f ms, %.1f MiB   ratio %.2f\n",
+              (which.title + " AdamW").c_str(), median(whole),
+              ours.optimizer_bytes(which, "adam") / kMebibyte, median(sharded),
+              ours.optimizer_bytes(which, "sharded") / kMebibyte, median(whole) / median(sharded));
+}
 
 std::unique_ptr<Child> start_peer(const std::string& python) {
   auto peer = std::make_unique<Child>([&](int commands, int answers) {
@@ -184,6 +201,7 @@ int run(const std::string& python, int rounds, const std::string& json_path) {
     }
     report(which, figures, json);
   }
+  report_shards(ours, kCases.back(), rounds);
   return 0;
 }
 

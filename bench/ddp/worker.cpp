@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "actors/ddp/distributed_data_parallel.hpp"
+#include "actors/ddp/freed_memory.hpp"
 #include "actors/train/engine/numerics.hpp"
 #include "actors/train/engine/step_engine.hpp"
 #include "actors/train/job/model.hpp"
@@ -21,7 +22,7 @@
 namespace troupe::bench {
 namespace {
 
-constexpr std::size_t kTree_bytes = std::size_t{64} << 20;  // the engine's gradients, and those by hand
+constexpr std::size_t kTree_bytes = std::size_t{160} << 20;  // gradients of each mode
 
 struct MlpImpl : torch::nn::Module {
   explicit MlpImpl(const std::vector<int>& widths) {
@@ -52,6 +53,19 @@ struct Job {
   std::function<Net()> make;
 };
 
+/// Under AdamW, which keeps twice the parameters.
+template <class Net>
+struct AdamJob {
+  Net model() const { return make(); }
+  torch::optim::AdamW optimizer(Net& net) const {
+    return torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(0.001));
+  }
+  torch::Tensor loss(Net& net, const data::Batch& batch) const {
+    return torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
+  }
+  std::function<Net()> make;
+};
+
 const std::vector<std::int64_t> kFlat{32, 784};
 const std::vector<std::int64_t> kImages{25, 1, 28, 28};
 
@@ -62,6 +76,10 @@ struct Case {
 
 Job<Mlp> mlp(const std::vector<int>& widths) {
   return {[widths] { return Mlp(widths); }};
+}
+
+Case make_adam_case() {
+  return {train::make_training_model(AdamJob<Mlp>{mlp({784, 2048, 2048, 10}).make}, 1), kFlat};
 }
 
 Case make_case(const std::string& name) {
@@ -77,6 +95,8 @@ class Training {
   void run(int steps) {
     for (int i = 0; i < steps; ++i, ++at_) step(batches_[at_ % batches_.size()]);
   }
+  /// Bytes that its optimizer keeps in this process.
+  virtual double kept() { return 0; }
 
  protected:
   explicit Training(const std::vector<std::int64_t>& input_shape) {
@@ -94,11 +114,18 @@ class Training {
 /// Under the trainer's engine.
 class UnderEngine final : public Training {
  public:
-  UnderEngine(Case made, std::shared_ptr<collectives::ProcessGroup> group)
+  UnderEngine(Case made, std::shared_ptr<collectives::ProcessGroup> group, bool sharded = false)
       : Training(made.input_shape),
         group_(std::move(group)),
-        engine_(std::move(made.model), train::EngineOptions{.logical_ranks = group_->size()}) {
+        engine_(std::move(made.model),
+                train::EngineOptions{.logical_ranks = group_->size(), .shard_optimizer = sharded}) {
     engine_.attach(group_);
+  }
+  double kept() override {
+    double bytes = 0;
+    for (const auto& part : engine_.state().optimizer_fields([](std::size_t) { return true; }).parts)
+      bytes += static_cast<double>(part.bytes.size());
+    return bytes;
   }
 
  private:
@@ -139,6 +166,8 @@ class ByHand final : public Training {
 std::unique_ptr<Training> make_training(const std::string& name, const std::string& mode,
                                         const std::shared_ptr<collectives::ProcessGroup>& group) {
   const auto alone = mode == "alone" ? nullptr : group;
+  if (mode == "adam" || mode == "sharded")
+    return std::make_unique<UnderEngine>(make_adam_case(), group, mode == "sharded");
   if (mode == "ours") return std::make_unique<UnderEngine>(make_case(name), group);
   if (name == "mlp") return std::make_unique<ByHand<Mlp>>(Mlp(std::vector<int>{784, 128, 10}), kFlat, alone);
   if (name == "wide")
@@ -157,6 +186,7 @@ std::string torch_version() {
 }
 
 void serve_ddp_worker(collectives::NativeGroupOptions options, int commands, int answers) {
+  train::keep_freed_memory();
   train::set_up_numerics();
   const std::shared_ptr<collectives::ProcessGroup> group = collectives::make_native_group(std::move(options));
   std::map<std::string, std::unique_ptr<Training>> trainings;
@@ -168,6 +198,10 @@ void serve_ddp_worker(collectives::NativeGroupOptions options, int commands, int
     std::string mode;
     int steps = 0;
     words >> name >> mode >> steps;
+    if (steps == 0) {
+      if (group->rank() == 0) ::dprintf(answers, "%.0f\n", trainings.at(name + mode)->kept());
+      continue;
+    }
     auto found = trainings.find(name + mode);
     if (found == trainings.end()) {
       found = trainings.emplace(name + mode, make_training(name, mode, group)).first;

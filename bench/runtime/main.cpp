@@ -1,5 +1,5 @@
 // Actor calls between two processes of one node: synchronous, asynchronous, and the creation of light actors.
-// With
+// Tasks. Objects of 100 B and of 100 MiB: put, and read by a task of the same node. With
 // --ray PYTHON the same is measured of Ray in the same run (ray_peer.py); without it Ray's figures for this
 // kind of machine are quoted from docs/performance.md and marked so.
 #include <unistd.h>
@@ -19,12 +19,22 @@ namespace {
 using namespace troupe;
 
 /// Ray 2.60, its C++ API, the better figure of each kind, on a 2-core Xeon virtual machine.
-const std::map<std::string, double> kQuotedRay = {
-    {"actor call, synchronous", 2230}, {"actor call, asynchronous", 11300}, {"actor creation, light", 2.9}};
+const std::map<std::string, double> kQuotedRay = {{"actor call, synchronous", 2230},
+                                                  {"actor call, asynchronous", 11300},
+                                                  {"actor creation, light", 2.9},
+                                                  {"task, synchronous", 840},
+                                                  {"task, asynchronous", 1720}};
 
 struct Echo {
   int add(int n) { return n + 1; }
 };
+
+int next(int n) {
+  return n + 1;
+}
+double ends(const View<float>& numbers) {
+  return double(numbers[0]) + double(numbers[numbers.size() - 1]);
+}
 
 double seconds_of(const std::function<void()>& work) {
   const MonotonicClock clock;
@@ -51,6 +61,38 @@ double asynchronous(const ActorHandle<Echo>& echo, int calls) {
            for (int i = 0; i < calls; ++i) answers.push_back(echo.call<&Echo::add>(i));
            for (const auto& answer : answers) answer.get();
          });
+}
+
+double tasks_synchronous(const Session& session, int tasks) {
+  return tasks / seconds_of([&] {
+           for (int i = 0; i < tasks; ++i) session.submit<&next>(i).get();
+         });
+}
+
+double tasks_asynchronous(const Session& session, int tasks) {
+  std::vector<Future<int>> answers;
+  answers.reserve(std::size_t(tasks));
+  return tasks / seconds_of([&] {
+           for (int i = 0; i < tasks; ++i) answers.push_back(session.submit<&next>(i));
+           for (const auto& answer : answers) answer.get();
+         });
+}
+
+/// Puts a second, gets of one's own and reads by a task, of a vector of so many floats.
+void measure_objects(const Session& session, std::size_t floats, int times, const std::string& size,
+                     std::map<std::string, std::vector<double>>& rates) {
+  const std::vector<float> values(floats, 1.0F);
+  std::vector<ObjectRef<std::vector<float>>> put;
+  rates["put, " + size].push_back(times / seconds_of([&] {
+                                    for (int i = 0; i < times; ++i) put.push_back(session.put(values));
+                                  }));
+  rates["view, " + size].push_back(times / seconds_of([&] {
+                                     for (const auto& one : put) one.view();
+                                   }));
+  rates["object read by a task, " + size].push_back(times / seconds_of([&] {
+                                                      for (const auto& one : put)
+                                                        session.submit<&ends>(one).get();
+                                                    }));
 }
 
 double creation(const Session& session, int actors) {
@@ -105,6 +147,10 @@ int main(int argc, char** argv) try {
     ours["actor call, synchronous"].push_back(synchronous(echo, calls));
     ours["actor call, asynchronous"].push_back(asynchronous(echo, 10 * calls));
     ours["actor creation, light"].push_back(creation(session, 200));
+    ours["task, synchronous"].push_back(tasks_synchronous(session, calls));
+    ours["task, asynchronous"].push_back(tasks_asynchronous(session, 10 * calls));
+    measure_objects(session, 25, calls / 10, "100 B", ours);
+    measure_objects(session, std::size_t{25} << 20, 3, "100 MiB", ours);
   }
   auto peer = ray.empty() ? std::map<std::string, double>{} : run_ray(ray);
   const bool quoted = peer.empty();
@@ -119,20 +165,20 @@ int main(int argc, char** argv) try {
   if (!json.empty()) out.open(json);
   if (!json.empty() && !out)
     throw IoError(io_error("cannot write " + json, errno, "name a file in a folder that is there"));
-  std::printf("%-28s %14s %14s %8s\n", "", "troupe /s", quoted ? "Ray /s (quoted)" : "Ray /s", "ratio");
+  std::printf("%-34s %14s %14s %8s\n", "", "troupe /s", quoted ? "Ray /s (quoted)" : "Ray /s", "ratio");
   for (const auto& [name, values] : ours) {
     const double rate = median(values);
-    const double ratio = rate / peer[name];
-    std::printf("%-28s %14.0f %14.0f %8.1f\n", name.c_str(), rate, peer[name], ratio);
-    out << nlohmann::json{{"bench", "runtime"},
-                          {"case", name},
-                          {"ours", rate},
-                          {"peer", peer[name]},
-                          {"peer_name", quoted ? "Ray 2.60 C++ API (quoted)" : "Ray (Python)"},
-                          {"ratio", ratio},
-                          {"unit", "1/s"}}
-               .dump()
-        << "\n";
+    const bool has_peer = peer.contains(name);
+    const double ratio = has_peer ? rate / peer[name] : 0;
+    std::printf("%-34s %14.0f", name.c_str(), rate);
+    has_peer ? std::printf(" %14.0f %8.1f\n", peer[name], ratio) : std::printf(" %14s %8s\n", "-", "-");
+    nlohmann::json row{{"bench", "runtime"}, {"case", name}, {"ours", rate}, {"unit", "1/s"}};
+    if (has_peer) {
+      row["peer"] = peer[name];
+      row["peer_name"] = quoted ? "Ray 2.60 C++ API (quoted)" : "Ray (Python)";
+      row["ratio"] = ratio;
+    }
+    out << row.dump() << "\n";
   }
   return 0;
 } catch (const std::exception& error) {

@@ -233,8 +233,6 @@ Report report_on(std::vector<RankDump> records, std::vector<std::string> notes,
     report.size = std::max(report.size, record.dump.size);
   }
   compare_collectives(report, records, options);
-  for (auto& finding : lone_messages(records, options.stuck_after_ns))
-    report.findings.push_back(std::move(finding));
   find_absent(report);
   note_by_text(report, records, "failed on ", [](const RankDump& record) {
     const Operation* op = first_failure(record);

@@ -14,15 +14,13 @@ enum class FindingKind : std::uint8_t {
   kMismatch,  ///< ranks called different things at one sequence number
   kMissing,   ///< ranks never came to an operation that others are in
   kHeldUp,    ///< ranks launched an operation and never waited for it, while others did, for long
-  kMessage,   ///< a send or a receive without its partner, or that differs from it
   kNoDump     ///< nothing is known of ranks
 };
-constexpr std::array<std::string_view, 5> kFindingKindNames{"mismatch", "missing", "held up", "message",
-                                                            "no dump"};
+constexpr std::array<std::string_view, 4> kFindingKindNames{"mismatch", "missing", "held up", "no dump"};
 
 struct Finding {
   FindingKind kind = FindingKind::kMismatch;
-  std::uint64_t sequence = 0;        ///< of the collective, or of the message on its channel; 0: none
+  std::uint64_t sequence = 0;        ///< of the collective; 0: none
   std::vector<int> ranks;            ///< who diverged: the fewer where two calls differ
   std::string text;                  ///< a sentence
   std::vector<std::string> details;  ///< what those ranks were at, a sentence each

@@ -50,8 +50,7 @@ FlightRecorder::FlightRecorder(const ProcessGroup& group, FlightOptions options)
       backend_(group.backend()),
       options_(std::move(options)),
       formed_ns_(wall_ns()),
-      ring_(kRemembered),
-      channels_(kChannels) {
+      ring_(kRemembered) {
   const std::lock_guard lock(registry().mutex);
   registry().recorders.push_back(this);
 }
@@ -75,12 +74,7 @@ std::uint64_t FlightRecorder::launch(const Op& call, Instant now) {
   op.call.input = op.call.output = {};
   op.call.counts.clear();
   op.call.from_counts.clear();
-  if (is_message(call.kind)) {
-    Channel* channel = channel_of(call);
-    op.call.sequence = channel == nullptr ? 0 : ++channel->messages;
-  } else {
-    collectives_ = call.sequence;
-  }
+  if (!is_message(call.kind)) collectives_ = call.sequence;
   op.state = State::kLaunched;
   op.launched_ns = now.count();
   op.took_ns = 0;
@@ -95,11 +89,7 @@ void FlightRecorder::refused(std::uint64_t number, std::string_view error, bool 
     if (op == nullptr) return;
     op->state = State::kRefused;
     op->error = error.substr(0, kMaxErrorBytes);
-    if (!is_message(op->call.kind)) {
-      collectives_ = op->call.sequence - 1;
-    } else if (op->call.sequence != 0) {
-      --channel_of(op->call)->messages;
-    }
+    if (!is_message(op->call.kind)) collectives_ = op->call.sequence - 1;
   }
   if (group_failed) dump_failure(error);
 }
@@ -206,19 +196,6 @@ Result<std::vector<std::string>> FlightRecorder::dump_all(std::string_view reaso
 Operation* FlightRecorder::find(std::uint64_t number) {
   Operation& op = ring_[number % kRemembered];
   return op.number == number ? &op : nullptr;  // or it has left the ring
-}
-
-FlightRecorder::Channel* FlightRecorder::channel_of(const Op& call) {
-  const auto hash = (static_cast<std::uint64_t>(call.tag) << 32 ^ static_cast<std::uint32_t>(call.peer) << 1 ^
-                     static_cast<std::uint64_t>(call.kind)) *
-                    0x9e3779b97f4a7c15ULL;
-  constexpr std::size_t kTries = 16;  // or a program with a new tag a message would search all of it
-  for (std::size_t i = 0; i < kTries; ++i) {
-    Channel& channel = channels_[((hash >> 48) + i) % kChannels];
-    if (channel.kind == OpKind::kBarrier) channel = {call.kind, call.peer, call.tag, 0};
-    if (channel.kind == call.kind && channel.partner == call.peer && channel.tag == call.tag) return &channel;
-  }
-  return nullptr;
 }
 
 }  // namespace troupe::collectives::flight

@@ -62,16 +62,6 @@ class FlightRecorder {
   static Result<std::vector<std::string>> dump_all(std::string_view reason, const std::string& folder = {});
 
  private:
-  /// How many messages went which way, for the first kChannels combinations of direction, partner and tag.
-  struct Channel {
-    OpKind kind = OpKind::kBarrier;  ///< kBarrier: free
-    std::int32_t partner = 0;
-    std::uint32_t tag = 0;
-    std::uint64_t messages = 0;
-  };
-  static constexpr std::size_t kChannels = 512;
-
-  Channel* channel_of(const Op& call);
   Operation* find(std::uint64_t number);
   void note(std::uint64_t first, std::size_t operations, State from, State to);
 
@@ -88,7 +78,6 @@ class FlightRecorder {
   std::uint64_t launched_ = 0;
   std::uint64_t collectives_ = 0;
   bool dumped_ = false;
-  std::vector<Channel> channels_;
 };
 
 /// Lets a recorder remember every operation of `group`, which launched none before, and returns it; the group

@@ -60,9 +60,6 @@ inline std::string for_people(std::int64_t ns) {
   return text;
 }
 
-/// Sends and receives without their partner, or that differ from it.
-std::vector<Finding> lone_messages(const std::vector<RankDump>& records, std::int64_t stuck_after_ns);
-
 /// The table of collectives that ends at `last_row`.
 void fill_table(Report& report, const std::vector<RankDump>& records, std::uint64_t last_row,
                 std::size_t rows);

@@ -76,8 +76,6 @@ std::string to_line(const Report& report) {
       return text + who + " never reached " + where;
     case FindingKind::kHeldUp:
       return text + who + " never waited for " + where;
-    case FindingKind::kMessage:
-      return text + who + " do not agree on a message";
     case FindingKind::kNoDump:
       return text + "no dump of " + who;
   }

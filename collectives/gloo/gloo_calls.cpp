@@ -15,7 +15,7 @@
 #include <cstring>
 #include <vector>
 
-#include "collectives/compare_calls.hpp"
+#include "collectives/check_op.hpp"
 #include "collectives/gloo/pipe_signal.hpp"
 
 namespace troupe::collectives {

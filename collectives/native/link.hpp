@@ -91,6 +91,38 @@ class Link {
   /// Done with the frame: on to the next.
   void next_frame();
 
+  /// Takes all frames that are in: `target()` says where the payload of the one that comes in goes, and
+  /// `take()` has it whole; whether any was.
+  template <class Target, class Take>
+  bool receive(Target target, Take take) {
+    bool moved = pump_in();
+    while (header()) {
+      if (!has_target()) {
+        receive_into(target());
+        pump_in();
+      }
+      if (!received()) return moved;
+      take();
+      next_frame();
+      pump_in();
+      moved = true;
+    }
+    return moved;
+  }
+  /// Sends frames for as long as the stream takes them: `out()` hears that the one that was on its way is
+  /// out, if there was one, and `start()` sends the next, if there is one; whether anything moved.
+  template <class Out, class Start>
+  bool transmit(Out out, Start start) {
+    bool moved = pump_out();
+    while (!sending()) {
+      moved = out() || moved;
+      if (!start()) break;
+      moved = true;
+      pump_out();
+    }
+    return moved;
+  }
+
   /// Why nothing will come any more, or empty. What came before is still there.
   const std::string& broken() const { return broken_.empty() ? stream_->broken() : broken_; }
 

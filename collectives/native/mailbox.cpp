@@ -34,6 +34,11 @@ std::shared_ptr<Transfer> start(const Op& call, std::size_t in_flight) {
 
 }  // namespace
 
+std::string to_string(const Transfer& transfer) {
+  const bool counted = transfer.number != 0 && !of_collective(transfer.call);
+  return to_string(transfer.call) + (counted ? " #" + std::to_string(transfer.number) : "");
+}
+
 std::shared_ptr<Transfer> start_any(const Op& call, const AnyReceives& open) {
   return start(call, open.size());
 }

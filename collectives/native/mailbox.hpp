@@ -54,6 +54,9 @@ inline bool of_collective(const Op& call) {
   return !call.how.exact;
 }
 
+/// The call, with its number where it is not a part of a collective.
+std::string to_string(const Transfer& transfer);
+
 /// Receives from any rank for which no message has come, oldest first.
 using AnyReceives = std::list<std::shared_ptr<Transfer>>;
 

@@ -33,6 +33,8 @@ class Plan {
   bool one_shot() const { return one_shot_; }
   /// Sums go back to other ranks.
   bool answers() const;
+  /// And to the root alone.
+  bool goes_to_root() const { return kind_ == OpKind::kReduce; }
   /// Whoever reads from a rank reads the same, so that it is staged once.
   bool reads_alike() const;
   /// Every rank reads the same of a rank, and copies it.

@@ -1,12 +1,17 @@
 #include "collectives/native/process_engines.hpp"
 
-#include <mutex>
-
+#include "collectives/native/backoff.hpp"
 #include "collectives/native/engine.hpp"
 #include "collectives/native/spin_lock.hpp"
 #include "runtime/core/fork_guard.hpp"
+#include "runtime/core/quiet_thread.hpp"
 
 namespace troupe::collectives {
+namespace {
+
+constexpr int kMostMoves = 64;  ///< of a thread that moves all, before it looks whether it is over
+
+}  // namespace
 
 /// Whoever moves the engine holds the lock meanwhile.
 struct EngineEntry::Node {
@@ -74,6 +79,29 @@ bool EngineEntry::move(std::uint64_t except, bool all) {
     moved = node->engine->move_beside(all) || moved;
   }
   return moved;
+}
+
+MoveMeanwhile::MoveMeanwhile() {
+  if (!EngineEntry::any_is_open()) return;
+  thread_ = start_quiet_thread([this] {
+    std::unique_lock lock(mutex_);
+    while (!ends_.wait_for(lock, kSleepSlice, [this] { return over_; })) {
+      lock.unlock();
+      for (int moves = 0; moves < kMostMoves && EngineEntry::move_all(); ++moves) {
+      }
+      lock.lock();
+    }
+  });
+}
+
+MoveMeanwhile::~MoveMeanwhile() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  ends_.notify_one();
+  thread_.join();
 }
 
 }  // namespace troupe::collectives

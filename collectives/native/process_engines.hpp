@@ -6,7 +6,10 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
+#include <thread>
 
 #include "runtime/core/fork_guard.hpp"
 
@@ -56,6 +59,23 @@ class EngineEntry {
   const std::uint64_t group_;
   Node* node_;
   std::atomic<bool>& open_;  ///< of the node
+};
+
+/// Moves the groups of this process while its thread waits for something else than a Work: for as long as it
+/// lives, a thread looks a thousand times a second; there is none where nothing is in
+/// flight when it is made.
+class MoveMeanwhile {
+ public:
+  MoveMeanwhile();
+  ~MoveMeanwhile();
+  MoveMeanwhile(const MoveMeanwhile&) = delete;
+  MoveMeanwhile& operator=(const MoveMeanwhile&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ends_;
+  bool over_ = false;
+  std::thread thread_;
 };
 
 }  // namespace troupe::collectives

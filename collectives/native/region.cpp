@@ -9,21 +9,26 @@
 #include <bit>
 #include <cerrno>
 
+#include "collectives/native/cpu_quota.hpp"
 #include "collectives/native/host_layout.hpp"
 #include "runtime/core/random.hpp"
 
 namespace troupe::collectives {
 namespace {
 
-constexpr std::uint64_t kLayoutVersion = 7;
+constexpr std::uint64_t kLayoutVersion = 8;
 constexpr std::size_t kGeometryStampAt = kAbortWordBytes;
 constexpr std::size_t kCoresAt = kGeometryStampAt + kCacheLine;
 using Cores = std::array<std::atomic<std::uint64_t>, 1024 / 64>;
 constexpr std::size_t kMachineCoresAt = kCoresAt + sizeof(Cores);
-static_assert(kMachineCoresAt + sizeof(std::atomic<std::uint32_t>) <= kPage);
+constexpr std::size_t kQuotaAt = kMachineCoresAt + sizeof(std::atomic<std::uint32_t>);
+static_assert(kQuotaAt + sizeof(std::atomic<std::uint32_t>) <= kPage);
 
 std::atomic<std::uint32_t>& machine_cores_of(std::byte* base) {
   return *reinterpret_cast<std::atomic<std::uint32_t>*>(base + kMachineCoresAt);
+}
+std::atomic<std::uint32_t>& quota_of(std::byte* base) {
+  return *reinterpret_cast<std::atomic<std::uint32_t>*>(base + kQuotaAt);
 }
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) {
@@ -33,7 +38,7 @@ std::size_t round_up(std::size_t bytes, std::size_t unit) {
 std::uint64_t geometry_stamp(const Geometry& geometry) {
   std::uint64_t hash = mix(kLayoutVersion, static_cast<std::uint64_t>(geometry.world_size));
   hash = mix(hash, geometry.data_bytes);
-  hash = mix(mix(hash, kChunkBytes), kStages);
+  hash = mix(mix(hash, kStageBytes), kStages);
   hash = mix(mix(hash, static_cast<std::uint64_t>(geometry.hosts)), geometry.most_members);
   for (int rank : geometry.local_ranks) hash = mix(hash, static_cast<std::uint64_t>(rank));
   return hash | 1;  // never 0, which is a region that nobody has attached
@@ -75,7 +80,7 @@ std::size_t ring_bytes(std::size_t locals) {
 
 std::size_t region_bytes(const Geometry& geometry) {
   const std::size_t locals = geometry.local_ranks.size();
-  return kPage + locals * (kPage + kStages * kChunkBytes + round_up(geometry.data_bytes, kPage)) +
+  return kPage + locals * (kPage + kStages * kStageBytes + round_up(geometry.data_bytes, kPage)) +
          all_rings_bytes(locals) + gates_bytes(geometry.hosts) + landings_bytes(geometry);
 }
 
@@ -105,7 +110,7 @@ Result<Region> Region::attach(std::shared_ptr<SharedMemory> memory, const Geomet
   region.data_stride_ = round_up(geometry.data_bytes, kPage);
   region.base_ = memory->data();
   region.staging_ = region.base_ + (region.locals_ + 1) * kPage;
-  region.rings_ = region.staging_ + region.locals_ * kStages * kChunkBytes;
+  region.rings_ = region.staging_ + region.locals_ * kStages * kStageBytes;
   region.gates_ = region.rings_ + all_rings_bytes(region.locals_);
   region.lanes_ = most_lanes(geometry.hosts);
   region.landings_ = region.gates_ + gates_bytes(geometry.hosts);
@@ -128,13 +133,18 @@ void Region::add_cores() const {
   for (std::size_t core = 0; core < 64 * all.size(); ++core) {
     if (CPU_ISSET(core, &allowed)) all[core / 64].fetch_or(std::uint64_t{1} << core % 64);
   }
+  const auto mine = cpu_quota();
+  std::uint32_t least = quota_of(base_).load();
+  while (mine && (least == 0 || *mine < least) && !quota_of(base_).compare_exchange_weak(least, *mine)) {
+  }
 }
 
 std::size_t Region::cores() const {
   std::size_t count = 0;
   for (const auto& word : *reinterpret_cast<const Cores*>(base_ + kCoresAt))
     count += static_cast<std::size_t>(std::popcount(word.load(std::memory_order_relaxed)));
-  return count;
+  const std::uint32_t quota = quota_of(base_).load(std::memory_order_relaxed);
+  return quota == 0 ? count : std::min<std::size_t>(count, quota);
 }
 
 std::uint32_t Region::machine_cores() const {
@@ -179,7 +189,7 @@ Result<void> Region::populate(std::byte* at, std::size_t bytes) const {
 }
 
 Result<void> Region::populate_staging() const {
-  return populate(staging_, locals_ * kStages * kChunkBytes);
+  return populate(staging_, locals_ * kStages * kStageBytes);
 }
 
 }  // namespace troupe::collectives

@@ -1,17 +1,23 @@
 #include "collectives/native/tree_sum.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
-#include "collectives/native/ring.hpp"
 #include "runtime/core/assert.hpp"
 
 namespace troupe::collectives {
 namespace {
 
-/// Small, so that a block is still in the first-level cache when it is stored to the other targets.
-constexpr std::size_t kBlockBytes = 512;
+constexpr std::size_t kBlockBytes = TreeSum::Block::kBytes;
 constexpr std::size_t kAheadBytes = 2048;
+
+/// Of the first block, so that those after it begin with a line: every access of a vector as large as a line
+/// would else be one to two of them.
+std::size_t first_block(const std::byte* target, std::size_t element_bytes) {
+  const std::size_t into_line = reinterpret_cast<std::uintptr_t>(target) % kCacheLine;
+  return into_line % element_bytes == 0 ? kBlockBytes - into_line : kBlockBytes;
+}
 
 }  // namespace
 
@@ -25,10 +31,7 @@ Slice slice_of(std::size_t count, std::size_t element_bytes, int owner, int owne
 }
 
 TreeSum::TreeSum(const std::vector<LeafInterval>& nodes, int leaves)
-    : leaves_(leaves),
-      steps_(fold_plan(nodes, leaves)),
-      between_(nodes.size() * kBlockBytes),
-      current_(nodes.size()) {}
+    : leaves_(leaves), steps_(fold_plan(nodes, leaves)), between_(nodes.size()), current_(nodes.size()) {}
 
 void TreeSum::run(const Kernel& kernel, std::span<const std::byte* const> sources,
                   std::span<std::byte* const> targets, std::size_t count, std::size_t element_bytes,
@@ -36,13 +39,14 @@ void TreeSum::run(const Kernel& kernel, std::span<const std::byte* const> source
   TROUPE_ASSERT(sources.size() == current_.size() && !targets.empty(), "one source a node of the tree");
   const std::size_t bytes = count * element_bytes;
   for (std::byte* target : targets) claim(target, std::min(bytes, kAheadBytes));
-  for (std::size_t at = 0; at < bytes; at += kBlockBytes) {
+  std::size_t size = first_block(targets[0], element_bytes);
+  for (std::size_t at = 0; at < bytes; at += size, size = kBlockBytes) {
     if (at + kAheadBytes < bytes) {
       const std::size_t ahead = std::min(kBlockBytes, bytes - at - kAheadBytes);
       for (std::byte* target : targets) claim(target + at + kAheadBytes, ahead);
     }
     for (std::size_t i = 0; i < sources.size(); ++i) current_[i] = sources[i] + at;
-    block(kernel, targets, at, std::min(kBlockBytes, bytes - at), element_bytes, factor);
+    block(kernel, targets, at, std::min(size, bytes - at), element_bytes, factor);
   }
 }
 
@@ -50,7 +54,7 @@ void TreeSum::block(const Kernel& kernel, std::span<std::byte* const> targets, s
                     std::size_t bytes, std::size_t element_bytes, double factor) {
   const std::size_t count = bytes / element_bytes;
   for (std::size_t i = 0; kernel.scale != nullptr && i < current_.size(); ++i) {
-    std::byte* scaled = between_.data() + i * kBlockBytes;  // a sum into it may also read it
+    std::byte* scaled = between_[i].bytes;  // a sum into it may also read it
     kernel.scale(scaled, current_[i], count, factor);
     current_[i] = scaled;
   }
@@ -59,7 +63,7 @@ void TreeSum::block(const Kernel& kernel, std::span<std::byte* const> targets, s
   for (std::size_t s = 0; s < steps_.size(); ++s) {
     const auto into = static_cast<std::size_t>(steps_[s].into),
                from = static_cast<std::size_t>(steps_[s].from);
-    std::byte* out = s + 1 == steps_.size() ? result : between_.data() + into * kBlockBytes;
+    std::byte* out = s + 1 == steps_.size() ? result : between_[into].bytes;
     kernel.combine(out, current_[into], current_[from], count);
     current_[into] = out;
   }

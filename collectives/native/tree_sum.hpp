@@ -7,6 +7,7 @@
 
 #include "collectives/leaf_tree.hpp"
 #include "collectives/native/kernels.hpp"
+#include "collectives/native/ring.hpp"
 
 namespace troupe::collectives {
 
@@ -36,13 +37,19 @@ class TreeSum {
 
   int leaves() const { return leaves_; }
 
+  /// Small, so that it is still in the first-level cache when it is stored to the other targets.
+  struct alignas(kCacheLine) Block {
+    static constexpr std::size_t kBytes = 512;
+    std::byte bytes[kBytes];
+  };
+
  private:
   void block(const Kernel& kernel, std::span<std::byte* const> targets, std::size_t at, std::size_t bytes,
              std::size_t element_bytes, double factor);
 
   int leaves_;
   std::vector<FoldStep> steps_;
-  std::vector<std::byte> between_;         ///< a block a node, for sums inside the tree
+  std::vector<Block> between_;             ///< one a node, for sums inside the tree
   std::vector<const std::byte*> current_;  ///< where each node's block is at the moment
 };
 

@@ -5,7 +5,7 @@
 #include <array>
 #include <memory>
 
-#include "collectives/compare_calls.hpp"
+#include "collectives/check_op.hpp"
 #include "collectives/nccl/core.hpp"
 #include "collectives/nccl/memory.hpp"
 

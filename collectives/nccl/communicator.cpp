@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <future>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -22,7 +23,7 @@ struct Handle {
   /// kNone: not made yet. kStopped: to be aborted.
   enum class State { kNone, kUsable, kStopped, kRevoked, kGone };
 
-  explicit Handle(Caller of) : caller(of) {}
+  Handle(Caller of, int its_device) : caller(of), device(its_device) {}
   void leave() {
     const std::lock_guard hold(mutex);
     --inside;
@@ -40,6 +41,7 @@ struct Handle {
   }
 
   const Caller caller;
+  const int device;
   std::mutex mutex;
   std::condition_variable left;
   State state = State::kNone;
@@ -71,11 +73,16 @@ bool warn_of(const Caller& caller, const char* name, NcclCode code) {
   return false;
 }
 
-/// Calls that may block in the library, on a thread of their own. Nobody has to wait for their end.
+/// Calls that may block in the library, on a thread of their own. Nobody has to wait for their end. A thread
+/// begins on device 0, to which NCCL returns after a call, making a context there: it is set to the
+/// communicator's.
 class Aside {
  public:
-  explicit Aside(std::function<void()> calls) {
-    std::packaged_task<void()> task(std::move(calls));
+  /// `calls` get what setting the device said.
+  Aside(const Handle& of, std::function<void(CudaCode)> calls) {
+    std::packaged_task<void()> task([api = of.caller.api, device = of.device, calls = std::move(calls)] {
+      calls(api->cuda.cudaSetDevice(device));
+    });
     ended_ = task.get_future();
     start_quiet_thread(std::move(task)).detach();
   }
@@ -120,7 +127,7 @@ void abort_handles(const Handles& handles) {
     if (Comm comm = handle->take()) taken.push_back({handle, comm});
   }
   if (taken.empty()) return;
-  const Aside aborts([taken] {
+  const Aside aborts(*taken.front().handle, [taken](CudaCode) {
     const Caller& caller = taken.front().handle->caller;
     in_group(caller, [&](const NcclApi& api) {
       for (const Held& held : taken) warn_of(caller, "ncclCommAbort", api.ncclCommAbort(held.comm));
@@ -132,10 +139,9 @@ void abort_handles(const Handles& handles) {
   }
 }
 
-/// Revokes what no other thread is in a call with, and leaves it. Raises all flags before it waits, as a
-/// group of calls does.
+/// Revokes what no other thread is in a call with, and leaves it. REQUIRES: there is something. Raises all
+/// flags before it waits, as a group of calls does.
 void revoke(const std::vector<Held>& all) {
-  if (all.empty()) return;
   const Caller& caller = all.front().handle->caller;
   std::vector<Held> revoked;
   in_group(caller, [&](const NcclApi& api) {
@@ -183,7 +189,10 @@ Communicator::Visit::~Visit() {
   handle_->leave();
 }
 
-Communicator::Communicator(Caller caller) : caller_(caller), handle_(std::make_shared<Handle>(caller)) {
+Communicator::Communicator(Caller caller) : caller_(caller) {
+  int device = 0;
+  CUDA_TRY(caller_, caller_.api->cuda.cudaGetDevice(&device));
+  handle_ = std::make_shared<Handle>(caller, device);
   CUDA_TRY(caller_, caller_.api->cuda.cudaStreamCreate(&stream_));
 }
 
@@ -216,18 +225,17 @@ void Communicator::make(const Patient& patient, const char* name, const Communic
   };
   const auto attempt = std::make_shared<Attempt>();
   auto way = parent != nullptr ? std::make_shared<Visit>(*parent, true) : nullptr;
-  int device = 0;
-  CUDA_TRY(caller_, caller_.api->cuda.cudaGetDevice(&device));
   const auto attempts = std::make_shared<Aside>(
-      [attempt, way = std::move(way), call = std::move(call), api = caller_.api, device]() mutable {
-        attempt->code = api->cuda.cudaSetDevice(device) != kCudaSuccess
+      *handle_,
+      [attempt, way = std::move(way), call = std::move(call), api = caller_.api](CudaCode on_device) mutable {
+        attempt->code = on_device != kCudaSuccess
                             ? kNcclUnhandledCudaError
                             : call(api->nccl, way ? way->comm() : nullptr, &attempt->made);
         way.reset();  // whoever aborts the parent waits for this
       });
   const auto give_up = [&] {
     if (parent != nullptr) abort_handles({parent->handle_});
-    const Aside ends([attempt, attempts, caller = caller_] {
+    const Aside ends(*handle_, [attempt, attempts, caller = caller_](CudaCode) {
       in_group(caller, [&](const NcclApi& api) {
         const auto end = [&](Comm comm) {
           if (comm != nullptr) warn_of(caller, "ncclCommAbort", api.ncclCommAbort(comm));
@@ -312,9 +320,10 @@ void stop_all(const Communicators& communicators) noexcept {
       loud.push_back(handle);
     }
   }
-  const Aside revokes([quiet] { revoke(quiet); });
+  std::optional<Aside> revokes;
+  if (!quiet.empty()) revokes.emplace(*quiet.front().handle, [quiet](CudaCode) { revoke(quiet); });
   abort_handles(loud);
-  if (!revokes.ends_within(kQuiesceLimit)) {
+  if (revokes && !revokes->ends_within(kQuiesceLimit)) {
     log(LogLevel::kWarning, "ncclCommRevoke does not end: the communicator is aborted instead");
   }
   Handles not_revoked;
@@ -343,7 +352,7 @@ void close_all(const Communicators& communicators, Duration limit,
     all.push_back({handle, handle->comm});
   }
   const auto flushed = std::make_shared<std::atomic<bool>>(true);
-  const Aside finalizes([all, flushed, caller] {
+  const Aside finalizes(*handles.front(), [all, flushed, caller](CudaCode) {
     in_group(caller, [&](const NcclApi& api) {
       for (const Held& held : all) {
         if (!warn_of(caller, "ncclCommFinalize", api.ncclCommFinalize(held.comm))) *flushed = false;
@@ -360,7 +369,7 @@ void close_all(const Communicators& communicators, Duration limit,
   if (!*flushed || is_over()) return abort_handles(handles);
   std::vector<Comm> taken;
   for (const auto& handle : handles) taken.push_back(handle->take());
-  const Aside destroys([taken, caller] {
+  const Aside destroys(*handles.front(), [taken, caller](CudaCode) {
     for (Comm comm : taken) warn_of(caller, "ncclCommDestroy", caller.api->nccl.ncclCommDestroy(comm));
   });
   if (!destroys.ends_within(limit)) {

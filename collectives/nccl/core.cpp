@@ -15,6 +15,8 @@ using namespace std::chrono_literals;
 
 constexpr Duration kBusyTick = 1ms;
 constexpr Duration kIdleTick = 20ms;  // an abort while nothing is in flight is not urgent
+/// What a stream has before an operation may take so many timeouts.
+constexpr int kTimeoutsBefore = 10;
 
 std::exception_ptr abandoned() {
   return std::make_exception_ptr(CollectiveAborted(
@@ -32,6 +34,27 @@ std::string error_of(const Communicators& communicators) {
 
 }  // namespace
 
+/// Events that a thread is at in a call of CUDA, without the lock: nobody records them anew meanwhile.
+class Core::InUse {
+ public:
+  /// REQUIRES: the lock.
+  InUse(Core& core, std::vector<Event> events) : core_(core), events_(std::move(events)) {
+    core_.in_use_.insert(core_.in_use_.end(), events_.begin(), events_.end());
+  }
+  /// Takes the lock.
+  ~InUse() {
+    const std::lock_guard hold(core_.mutex_);
+    for (Event event : events_)
+      core_.in_use_.erase(std::find(core_.in_use_.begin(), core_.in_use_.end(), event));
+  }
+  InUse(const InUse&) = delete;
+  InUse& operator=(const InUse&) = delete;
+
+ private:
+  Core& core_;
+  const std::vector<Event> events_;
+};
+
 Core::Core(Facts facts) : facts_(std::move(facts)) {}
 
 Core::~Core() {
@@ -46,6 +69,7 @@ Core::~Core() {
 
 void Core::start() {
   watcher_ = start_quiet_thread([this] { watch(); });
+  looker_ = start_quiet_thread([this] { look_on(); });
 }
 
 void Core::adopt(std::shared_ptr<Communicator> communicator) {
@@ -60,6 +84,7 @@ void Core::leave() {
   }
   changed_.notify_all();
   if (watcher_.joinable()) watcher_.join();
+  if (looker_.joinable()) looker_.join();
   const std::lock_guard hold(mutex_);
   for (const auto& pending : pending_) end(*pending, failure_ ? failure_ : abandoned());
   pending_.clear();
@@ -163,9 +188,12 @@ Event Core::record(Stream stream) {
   Event event = nullptr;
   {
     const std::lock_guard hold(mutex_);
-    if (!events_.empty()) {
-      event = events_.back();
-      events_.pop_back();
+    const auto free = std::find_if(events_.rbegin(), events_.rend(), [&](Event e) {
+      return std::find(in_use_.begin(), in_use_.end(), e) == in_use_.end();
+    });
+    if (free != events_.rend()) {
+      event = *free;
+      events_.erase(std::next(free).base());
     }
   }
   if (event == nullptr) CUDA_TRY(facts_.caller, api().cuda.cudaEventCreate(&event));
@@ -226,11 +254,14 @@ void Core::expect(const std::shared_ptr<PendingOp>& pending) {
 }
 
 void Core::await_inputs(PendingOp& pending, Stream stream) {
-  const std::lock_guard hold(mutex_);
-  for (Event reached : pending.after_) {
+  std::unique_lock hold(mutex_);
+  const std::vector<Event> before = pending.after_;
+  const InUse in_use(*this, before);
+  if (pending.is_captured) give_back_all(pending.after_);  // nobody asks for them
+  hold.unlock();
+  for (Event reached : before) {
     CUDA_TRY(facts_.caller, api().cuda.cudaStreamWaitEvent(stream, reached));
   }
-  give_back_all(pending.after_);  // the waits keep what was recorded
 }
 
 void Core::arm(PendingOp& pending, Stream stream) {
@@ -262,14 +293,13 @@ void Core::drop(PendingOp& pending) {
 }
 
 void Core::hand_over(const PendingOp& pending) {
-  const std::lock_guard hold(mutex_);
-  hand_over_locked(pending);
-}
-
-void Core::hand_over_locked(const PendingOp& pending) {
-  if (pending.done_ == nullptr) return;  // it has settled: there is nothing to wait for
+  std::unique_lock hold(mutex_);
+  const Event done = pending.done_;
+  if (done == nullptr) return;  // it has settled: there is nothing to wait for
+  const InUse in_use(*this, {done});
+  hold.unlock();
   for (Stream stream : pending.joined) {
-    CUDA_TRY(facts_.caller, api().cuda.cudaStreamWaitEvent(stream, pending.done_));
+    CUDA_TRY(facts_.caller, api().cuda.cudaStreamWaitEvent(stream, done));
   }
 }
 
@@ -305,52 +335,63 @@ void Core::forget(const PendingOp& pending) {
   std::erase_if(pending_, [&](const auto& other) { return other.get() == &pending; });
 }
 
-/// Whether the device is done with an operation. REQUIRES: the lock, and that it has not settled.
-Core::Seen Core::look(PendingOp& pending, std::string& wrong) {
-  const auto ask = [&](Event event) {
-    const CudaCode code = query(event);
-    if (code == kCudaSuccess) return Seen::kDone;
-    if (code == kCudaNotReady) return Seen::kNo;
-    wrong = "rank " + std::to_string(facts_.caller.rank) +
-            ": cudaEventQuery: " + api().cuda.cudaGetErrorString(code) + " (code " + std::to_string(code) +
-            ") at " + pending.name();
-    return Seen::kWrong;
-  };
-  if (pending.compared_ != nullptr) {
-    const Seen seen = ask(pending.compared_);
-    if (seen != Seen::kDone) return seen;
-    give_back(pending.compared_);
-    wrong = pending.compare_();
-    if (!wrong.empty()) return Seen::kWrong;
-  }
-  return pending.done_ != nullptr ? ask(pending.done_) : Seen::kNo;
+Core::Seen Core::ask(const PendingOp& pending, Event event, std::string& wrong) const {
+  const CudaCode code = query(event);
+  if (code == kCudaSuccess) return Seen::kDone;
+  if (code == kCudaNotReady) return Seen::kNo;
+  wrong = "rank " + std::to_string(facts_.caller.rank) +
+          ": cudaEventQuery: " + api().cuda.cudaGetErrorString(code) + " (code " + std::to_string(code) +
+          ") at " + pending.name();
+  return Seen::kWrong;
 }
 
 bool Core::settle(PendingOp& pending) {
   std::string wrong;
   AbortKind kind = AbortKind::kMemberDied;
+  std::unique_lock hold(mutex_);
+  if (pending.is_settled()) return true;
+  const bool compares = pending.compared_ != nullptr && !pending.is_captured;
+  const Event asked = compares ? pending.compared_ : pending.done_;
+  if (asked == nullptr) return false;
+  if (pending.is_captured) {
+    hold.unlock();
+    hand_over(pending);  // for the graph to be whole
+    hold.lock();
+    end(pending, nullptr);
+    return true;
+  }
+  Seen seen;
   {
-    const std::lock_guard hold(mutex_);
-    if (pending.is_settled()) return true;
-    if (pending.is_captured) {
-      if (pending.done_ == nullptr) return false;
-      hand_over_locked(pending);  // for the graph to be whole
-      end(pending, nullptr);
-      return true;
-    }
-    if (pending.compared_ != nullptr) kind = AbortKind::kMismatch;
-    const Seen seen = look(pending, wrong);
+    const InUse in_use(*this, {asked});
+    hold.unlock();
+    seen = ask(pending, asked, wrong);
     if (seen == Seen::kNo) return false;
-    if (seen == Seen::kDone) {
-      kind = AbortKind::kPeerLost;
-      wrong = error_of(communicators_);
+  }
+  hold.lock();
+  if (pending.is_settled()) return true;  // by another thread, which had the first word
+  if (compares && seen == Seen::kDone) {
+    kind = AbortKind::kMismatch;
+    if (pending.compared_ == asked) {
+      give_back(pending.compared_);
+      wrong = pending.compare_();
     }
+    if (wrong.empty()) {
+      hold.unlock();
+      return settle(pending);  // the calls agree: is it done?
+    }
+  } else if (seen == Seen::kDone) {
+    const Communicators communicators = communicators_;
+    hold.unlock();
+    kind = AbortKind::kPeerLost;
+    wrong = error_of(communicators);
+    hold.lock();
     if (wrong.empty()) {
       end(pending, nullptr);
       forget(pending);
       return true;
     }
   }
+  hold.unlock();
   fail(kind, wrong);
   return true;
 }
@@ -381,9 +422,6 @@ void Core::drain() {
 }
 
 void Core::watch() {
-  if (api().cuda.cudaSetDevice(facts_.device) != kCudaSuccess) {
-    fail(AbortKind::kMemberDied, "rank " + std::to_string(facts_.caller.rank) + ": cudaSetDevice failed");
-  }
   std::unique_lock hold(mutex_);
   for (;;) {
     if (failure_ && !stopped_) {
@@ -396,14 +434,32 @@ void Core::watch() {
       continue;
     }
     hold.unlock();
-    tick();
+    if (abort_reason().empty()) check_deadlines();
     hold.lock();
     if (!leaving_ && !failure_) changed_.wait_for(hold, pending_.empty() ? kIdleTick : kBusyTick);
   }
 }
 
-void Core::tick() {
-  if (!abort_reason().empty()) return;
+void Core::look_on() {
+  if (api().cuda.cudaSetDevice(facts_.device) != kCudaSuccess) {
+    fail(AbortKind::kMemberDied, "rank " + std::to_string(facts_.caller.rank) + ": cudaSetDevice failed");
+  }
+  std::unique_lock hold(mutex_);
+  while (!leaving_) {
+    if (pending_.empty()) {
+      changed_.wait(hold);
+      continue;
+    }
+    asking_since_ = clock_.now();
+    hold.unlock();
+    look();
+    hold.lock();
+    asking_since_ = Instant{};
+    if (!leaving_) changed_.wait_for(hold, kBusyTick);
+  }
+}
+
+void Core::look() {
   std::vector<std::shared_ptr<PendingOp>> pending;
   {
     const std::lock_guard hold(mutex_);
@@ -413,27 +469,54 @@ void Core::tick() {
   }
   std::array<bool, kCommunicators> waiting{};  // within a communicator they end in order
   for (const auto& op : pending) {
-    if (!waiting[static_cast<std::size_t>(op->index)])
-      waiting[static_cast<std::size_t>(op->index)] = !settle(*op);
+    bool& waits = waiting[static_cast<std::size_t>(op->index)];
+    if (waits || settle(*op)) continue;
+    waits = true;
+    look_before(*op);
   }
-  check_deadlines();
+}
+
+/// Whether what was on its streams before it is done: its time begins then.
+void Core::look_before(PendingOp& pending) {
+  for (;;) {
+    std::unique_lock hold(mutex_);
+    if (pending.is_settled() || pending.after_.empty()) return;
+    const Event last = pending.after_.back();
+    {
+      const InUse in_use(*this, {last});
+      hold.unlock();
+      if (query(last) == kCudaNotReady) return;
+    }
+    hold.lock();
+    if (pending.is_settled() || pending.after_.empty() || pending.after_.back() != last) return;
+    give_back(pending.after_.back());
+    pending.after_.pop_back();
+    if (pending.after_.empty()) pending.issued_at = clock_.now();
+  }
 }
 
 void Core::check_deadlines() {
   std::string late;
+  Duration limit = facts_.timeout;
   {
     const std::lock_guard hold(mutex_);
+    const Instant now = clock_.now();
+    const bool device_answers = asking_since_ == Instant{} || now - asking_since_ <= facts_.timeout;
     std::array<bool, kCommunicators> seen{};
     for (const auto& pending : pending_) {
       if (std::exchange(seen[static_cast<std::size_t>(pending->index)], true)) continue;
       const Instant since =
           std::max(pending->issued_at, progress_at_[static_cast<std::size_t>(pending->index)]);
-      if (clock_.now() - since > facts_.timeout) late = pending->name();
+      const bool has_begun = pending->is_captured || pending->after_.empty() || !device_answers;
+      limit = facts_.timeout * (has_begun ? 1 : kTimeoutsBefore);
+      if (now - since <= limit) continue;
+      late = pending->name() + (has_begun ? "" : ", behind what its streams had to do before");
+      break;
     }
   }
   if (late.empty()) return;
-  fail(AbortKind::kTimeout, "rank " + std::to_string(facts_.caller.rank) + " waited " +
-                                seconds_text(facts_.timeout) + " for " + late);
+  fail(AbortKind::kTimeout,
+       "rank " + std::to_string(facts_.caller.rank) + " waited " + seconds_text(limit) + " for " + late);
 }
 
 OnDevice::OnDevice(const Caller& caller, int device) : caller_(caller) {

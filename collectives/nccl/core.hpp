@@ -1,9 +1,14 @@
-/// What the parts of a group share: its failure, its operations in flight, and the thread that watches them.
+/// What the parts of a group share: its failure, its operations in flight, and the threads that watch them.
 ///
-/// An operation on a GPU has nobody waiting for it on the host, so a thread of the group looks at every one
-/// in flight once a millisecond: is it done, does NCCL report an error, did another rank abort, is it late?
-/// The first of these to go wrong fails the group: all operations that are not done get the error, and the
-/// thread stops the communicators so that their kernels leave the GPU.
+/// An operation on a GPU has nobody waiting for it on the host, so two threads of the group look once a
+/// millisecond. One asks the device: is the oldest operation done? The other asks the host: does NCCL report
+/// an error, did another rank abort, is an operation late? The first of these to go wrong fails the group:
+/// all operations that are not done get the error, and the second thread stops the communicators so that
+/// their kernels leave the GPU. With a kernel stuck and the launch queue full every call of CUDA may block
+/// (pytorch/pytorch#112518), so none is made under the lock, nor by the second thread.
+///
+/// An operation's time begins when what was on the streams of its buffers before it is done, or ten timeouts
+/// after its launch.
 #pragma once
 
 #include <array>
@@ -47,7 +52,7 @@ class PendingOp final : public Work {
   std::vector<Op> ops;
   const int index;
   std::vector<Stream> joined;  ///< the streams of its buffers: what wait() makes wait
-  Instant issued_at{0};
+  Instant issued_at{0};        ///< or when what came before it on its streams was seen to be done
   /// It is part of a CUDA graph: what runs is its replays, so that nothing of it can be waited for or watched
   /// on the host.
   bool is_captured = false;
@@ -62,7 +67,7 @@ class PendingOp final : public Work {
   const std::shared_ptr<Messages> messages_;
   bool waits_on_host_ = false;  ///< the result of a barrier is that the host goes on
   // Guarded by the core's lock.
-  std::vector<Event> after_;  ///< what was on those streams at its launch
+  std::vector<Event> after_;  ///< what was on those streams at its launch, as far as it is not done
   Event done_ = nullptr;      ///< null: it is not on the stream yet, or has settled
   /// With the check of calls: asked once, when the other ranks' calls are there; empty: they agree.
   Event compared_ = nullptr;
@@ -85,7 +90,7 @@ class Core {
 
   const Facts& facts() const { return facts_; }
   const Api& api() const { return *facts_.caller.api; }
-  /// Starts the watching thread.
+  /// Starts the watching threads.
   void start();
   /// A communicator to watch, and to stop when the group fails.
   void adopt(std::shared_ptr<Communicator> communicator);
@@ -140,14 +145,16 @@ class Core {
 
  private:
   enum class Seen { kNo, kDone, kWrong };
+  class InUse;
   void watch();
+  void look_on();
   void stop_communicators(std::unique_lock<std::mutex>& hold);
-  void tick();
+  void look();
+  void look_before(PendingOp& pending);
   void check_deadlines();
   void set_failure(const AbortReason& reason, bool mine);
   CudaCode query(Event event) const;
-  void hand_over_locked(const PendingOp& pending);
-  Seen look(PendingOp& pending, std::string& wrong);
+  Seen ask(const PendingOp& pending, Event event, std::string& wrong) const;
   void end(PendingOp& pending, std::exception_ptr thrown);
   void forget(const PendingOp& pending);
   void give_back(Event& event);
@@ -163,11 +170,13 @@ class Core {
   std::array<Instant, kCommunicators> progress_at_{};
   std::exception_ptr failure_;
   std::string reason_;
-  std::vector<Event> events_;    ///< to be used again
+  std::vector<Event> events_;    ///< to be used again, once they are not in use
+  std::vector<Event> in_use_;    ///< some thread's, in a call of CUDA
+  Instant asking_since_{0};      ///< a call that the looking thread is in; 0: it is in none
   std::vector<Event> captured_;  ///< in graphs, and never to be asked
   bool stopped_ = false;         ///< the communicators, of a group that failed
   bool leaving_ = false;
-  std::thread watcher_;
+  std::thread watcher_, looker_;
 };
 
 /// Makes a device current for a scope.

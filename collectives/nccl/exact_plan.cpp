@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "collectives/native/leaf_nodes.hpp"
+#include "collectives/native/leaf_sums.hpp"
 #include "collectives/nccl/tree_fold.hpp"
 #include "runtime/core/assert.hpp"
 

@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "collectives/nccl/api.hpp"
-#include "collectives/nccl/tree_fold_kernel.hpp"
+#include "collectives/nccl/tree_fold.hpp"
 #include "runtime/core/error.hpp"
 
 namespace troupe::collectives::nccl {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "collectives/nccl/tree_fold_kernel.hpp"
+#include "collectives/nccl/tree_fold.hpp"
 
 namespace troupe::collectives::nccl {
 namespace {

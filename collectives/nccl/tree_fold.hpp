@@ -217,4 +217,8 @@ void with_fold(DType dtype, ReduceOp op, Body body) {
   });
 }
 
+/// The kernel (tree_fold.cu), and the loading of its code. Both return a cudaError_t.
+int launch_tree_fold(const TreeFold& fold, void* stream);
+int load_tree_fold_kernels();
+
 }  // namespace troupe::collectives::nccl

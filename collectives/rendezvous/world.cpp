@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "collectives/native/move_meanwhile.hpp"
+#include "collectives/native/process_engines.hpp"
 #include "collectives/rendezvous/connect/address.hpp"
 #include "collectives/rendezvous/origin.hpp"
 #include "runtime/core/fork_guard.hpp"
@@ -105,10 +105,18 @@ std::shared_ptr<ProcessGroup> World::form(const Plan& plan) {
     listener = std::make_shared<DataListener>(DataListener::bind({address_, 0}).value());
     mine.endpoint = to_string(listener->endpoint());
   }
-  const auto entered = formation.enter({.survivors = plan.survivors,
-                                        .ranks = plan.members,
-                                        .value = text_of(mine, first ? standby() : std::string())},
-                                       options_.timeout);
+  const auto enter = [&] {
+    try {
+      return formation.enter({.survivors = plan.survivors,
+                              .ranks = plan.members,
+                              .value = text_of(mine, first ? standby() : std::string())},
+                             options_.timeout);
+    } catch (const Timeout&) {
+      timed_out_ = true;
+      throw;
+    }
+  };
+  const auto entered = enter();
   std::vector<int> members;
   for (const auto& [rank, value] : entered.values) members.push_back(rank);
   const auto name = [&](int r) { return std::to_string(members.at(static_cast<std::size_t>(r))); };
@@ -229,7 +237,7 @@ World::~World() {
   if (client && good) client->leave(kLeaveTime);
   if (client) client->interrupt();
   if (watcher_.joinable()) watcher_.join();
-  if (server_) server_->close(kLinger);
+  if (server_) server_->close(kLinger, !timed_out_);
 }
 
 }  // namespace troupe::collectives

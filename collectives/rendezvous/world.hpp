@@ -114,7 +114,8 @@ class World : public std::enable_shared_from_this<World> {
   Endpoint server_at_;  ///< of the store, as this rank came to it; the watcher's once that runs
   std::thread watcher_;
   std::atomic<bool> stopping_{false};
-  mutable std::mutex mutex_;  ///< of what follows
+  std::atomic<bool> timed_out_{false};  ///< this rank waited for others as long as it was told to
+  mutable std::mutex mutex_;            ///< of what follows
   mutable std::condition_variable store_changed_;
   std::unique_ptr<StoreServer> server_;  ///< of the rank that serves the store
   std::shared_ptr<StoreClient> client_;

@@ -8,7 +8,7 @@
 #include <set>
 #include <thread>
 
-#include "collectives/native/move_meanwhile.hpp"
+#include "collectives/native/process_engines.hpp"
 #include "collectives/rendezvous/connect/address.hpp"
 #include "collectives/rendezvous/world.hpp"
 #include "runtime/core/quiet_thread.hpp"

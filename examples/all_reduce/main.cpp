@@ -4,10 +4,7 @@
 #include <exception>
 #include <numeric>
 #include <string>
-
-#include "collectives/gloo/use_gloo.hpp"
-#include "collectives/mpi/use_mpi.hpp"
-#include "collectives/rendezvous/init.hpp"
+#include <troupe/collectives.hpp>
 
 using namespace troupe::collectives;
 

@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <stdexcept>
 
-#include "examples/cifar10/pictures.hpp"
+#include "pictures.hpp"
 
 int main(int argc, char** argv) try {
   if (argc > 1 && std::string(argv[1]) == "--help")

@@ -33,6 +33,18 @@ struct Pictures {
   torch::Tensor criterion(const torch::Tensor& output, const troupe::data::Batch& batch) const {
     return torch::nn::functional::cross_entropy(output, batch.target);
   }
+  // 100 steps up to `lr`, then half a cosine down to the run's last step.
+  auto scheduler(torch::optim::SGD& optimizer) const {
+    return troupe::train::cosine(optimizer, {.warmup_steps = 100});
+  }
+  troupe::train::Ema ema() const { return {.decay = 0.99}; }  // evaluations use the average
+  torch::Tensor evaluate(Net& net, const troupe::data::Batch& batch, troupe::train::Leaf& at) const {
+    const auto output = net->forward(batch.input);
+    at.count("accuracy", output.argmax(1).eq(batch.target).sum(), static_cast<double>(batch.size()));
+    troupe::train::count_top_k(at, output, batch.target, 3);
+    troupe::train::count_confusion(at, output, batch.target, 10);
+    return criterion(output, batch);
+  }
   static constexpr bool kHasValidation = true;  // a tenth of the training set is held back
   troupe::data::Mapped dataset(troupe::data::Split split) const {
     using namespace troupe::data;

@@ -4,10 +4,26 @@
 #include <string>
 #include <troupe/ddp.hpp>
 
-#include "examples/ddp/digits.hpp"
-#include "examples/mnist/model.hpp"
+#include "digits.hpp"
 
 using namespace troupe;
+
+struct ConvNetImpl : torch::nn::Module {
+  /// [N, 1, 28, 28] to logits [N, 10].
+  torch::Tensor forward(const torch::Tensor& images) {
+    return fc->forward(layer2->forward(layer1->forward(images)).flatten(1));
+  }
+
+  static torch::nn::Sequential block(int in, int out) {
+    return torch::nn::Sequential(torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 5).padding(2)),
+                                 torch::nn::BatchNorm2d(out), torch::nn::ReLU(), torch::nn::MaxPool2d(2));
+  }
+
+  torch::nn::Sequential layer1 = register_module("layer1", block(1, 16));
+  torch::nn::Sequential layer2 = register_module("layer2", block(16, 32));
+  torch::nn::Linear fc = register_module("fc", torch::nn::Linear(7 * 7 * 32, 10));
+};
+TORCH_MODULE(ConvNet);
 
 /// Right answers and samples of all ranks together: every sample is counted once, on one of them.
 std::vector<std::int64_t> evaluate(ConvNet& net, const Digits& test, collectives::ProcessGroup& group) {
@@ -28,6 +44,7 @@ std::vector<std::int64_t> evaluate(ConvNet& net, const Digits& test, collectives
 
 void run(const std::string& backend, const std::string& url, const std::string& folder, int epochs) {
   torch::set_num_threads(1);
+  train::keep_freed_memory();
   auto group = collectives::init_process_group(backend, url);
   const torch::Device device = train::device_of(*group);  // with "nccl" this rank's GPU
 

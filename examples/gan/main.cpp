@@ -1,7 +1,6 @@
 // A generator and a discriminator that train in turns, on digits: several modules and optimizers in one job.
 #include <cstdio>
-
-#include "troupe/train.hpp"
+#include <troupe/train.hpp>
 
 using namespace troupe;
 

@@ -3,12 +3,9 @@
 
 #include <memory>
 #include <string>
+#include <troupe/train.hpp>
 
-#include "actors/data/digits.hpp"
-#include "actors/data/idx_dataset.hpp"
-#include "actors/data/subset.hpp"
-#include "actors/train/job/batch.hpp"
-#include "examples/mnist/model.hpp"
+#include "model.hpp"
 
 /// A plain struct: its fields travel to every trainer and loader.
 struct Digits {

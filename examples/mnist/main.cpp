@@ -3,13 +3,13 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "actors/data/find_mnist.hpp"
-#include "actors/train/api/train.hpp"
-#include "examples/mnist/digits.hpp"
-#include "examples/mnist/options.hpp"
+#include "chaos.hpp"
+#include "digits.hpp"
+#include "options.hpp"
 
 int main(int argc, char** argv) try {
   const MnistOptions o = parse_options(argc, argv);
+  const auto chaos = parse_chaos(o.chaos);
   auto session = troupe::init(argc, argv, {.nodes = o.nodes, .address = o.address});
   std::string folder = troupe::data::find_mnist(troupe::data::default_mnist_search(o.data)).folder;
   // Loaders run elsewhere, with another working directory.
@@ -19,13 +19,16 @@ int main(int argc, char** argv) try {
       {.logical_ranks = o.logical_ranks,
        .micro_batch = o.batch,
        .epochs = o.epochs,
+       .max_steps = o.max_steps,
        .trainers = o.trainers,
        .loaders = o.loaders,
        .seed = o.seed,
+       .evaluate_every = o.evaluate_every,
        .checkpoint_folder = o.checkpoint,
        .resume = o.resume,
+       .from = o.from,
        .trainer_gpus = o.trainer_gpus,
-       .chaos = o.chaos,
+       .chaos = chaos,
        .title = "ConvNet on " +
                 (folder.empty() ? "rendered digits (no MNIST found: --data names its folder)" : folder),
        .events_json = o.json,

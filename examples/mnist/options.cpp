@@ -1,16 +1,10 @@
-#include "examples/mnist/options.hpp"
+#include "options.hpp"
 
 #include <CLI/CLI.hpp>
-#include <charconv>
 #include <cmath>
-#include <sstream>
-
-#include "runtime/core/error.hpp"
+#include <troupe/error.hpp>
 
 namespace {
-
-using troupe::BadConfig;
-using troupe::train::ChaosStep;
 
 constexpr const char* kChaosHelp =
     "Faults on purpose, each when STEP steps are committed: kill-trainer@STEP, stop-trainer@STEP, "
@@ -24,53 +18,10 @@ const CLI::Validator kNotNegative(
     },
     "");
 
-template <class Number>
-Number read_number(std::string_view text, const std::string& item) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0) {
-    throw BadConfig("cannot read --chaos", "'" + std::string(text) + "' in '" + item + "' is no number",
-                    "write kill-trainer@100");
-  }
-  return value;
-}
-
-ChaosStep parse_chaos_item(const std::string& item) {
-  static const std::vector<std::pair<std::string, ChaosStep::What>> kinds = {
-      {"kill-trainer", ChaosStep::What::kKillTrainer},
-      {"stop-trainer", ChaosStep::What::kStopTrainer},
-      {"kill-loader", ChaosStep::What::kKillLoader},
-      {"kill-head", ChaosStep::What::kKillHead},
-      {"kill-node", ChaosStep::What::kKillNode}};
-  const auto at = item.find('@');
-  if (at == std::string::npos) {
-    throw BadConfig("cannot read --chaos", "'" + item + "' names no step", "write kill-trainer@100");
-  }
-  const auto colon = item.substr(0, at).find(':');
-  const std::string name = item.substr(0, std::min(colon, at));
-  for (const auto& [known, what] : kinds) {
-    if (name != known) continue;
-    ChaosStep step{what, read_number<std::int64_t>(std::string_view(item).substr(at + 1), item), -1};
-    if (colon != std::string::npos)
-      step.rank = read_number<int>(std::string_view(item).substr(colon + 1, at - colon - 1), item);
-    return step;
-  }
-  throw BadConfig("cannot read --chaos", "there is no fault '" + name + "'",
-                  "use kill-trainer, stop-trainer, kill-loader, kill-head or kill-node");
-}
-
-std::vector<ChaosStep> parse_chaos(const std::string& text) {
-  std::vector<ChaosStep> steps;
-  std::stringstream items(text);
-  for (std::string item; std::getline(items, item, ',');) steps.push_back(parse_chaos_item(item));
-  return steps;
-}
-
 }  // namespace
 
 MnistOptions parse_options(int argc, char** argv) {
   MnistOptions options;
-  std::string chaos;
   CLI::App app(
       "Trains a ConvNet on MNIST (or, where its files are not found, on rendered digits) with trainer and "
       "loader actors.\n"
@@ -80,6 +31,11 @@ MnistOptions parse_options(int argc, char** argv) {
   app.add_option("--data", options.data,
                  "Folder with the MNIST files, plain or .gz [default: searched, see README]");
   app.add_option("--epochs", options.epochs, "Passes over the data")->capture_default_str();
+  app.add_option("--max-steps", options.max_steps, "End after so many steps instead; 0: after the epochs")
+      ->check(kNotNegative);
+  app.add_option("--evaluate-every", options.evaluate_every, "Evaluate after so many steps, too")
+      ->check(kNotNegative);
+  app.add_option("--from", options.from, "Begin with these weights: a checkpoint folder or a safetensors file");
   app.add_option("--trainers", options.trainers, "Processes that compute; at most one a logical rank")
       ->capture_default_str();
   app.add_option("--logical-ranks", options.logical_ranks, "Micro-batches a step: part of the job's identity")
@@ -100,7 +56,7 @@ MnistOptions parse_options(int argc, char** argv) {
   app.add_option("--samples", options.samples, "Train on the first so many samples; 0: on all")
       ->capture_default_str()
       ->check(kNotNegative);
-  app.add_option("--chaos", chaos, kChaosHelp);
+  app.add_option("--chaos", options.chaos, kChaosHelp);
   app.add_option("--checkpoint", options.checkpoint, "Folder for checkpoints, written after every epoch");
   app.add_flag("--resume", options.resume, "Take up at the newest checkpoint in that folder");
   app.add_option("--json", options.json, "Write every event as a line of JSON to this file");
@@ -113,8 +69,7 @@ MnistOptions parse_options(int argc, char** argv) {
     std::exit(app.exit(error) == 0 ? 0 : 2);
   }
   if (!std::isfinite(options.lr) || options.lr <= 0)
-    throw BadConfig("cannot train with --lr " + std::to_string(options.lr), "it is no positive number",
-                    "try 0.02");
-  options.chaos = parse_chaos(chaos);
+    throw troupe::BadConfig("cannot train with --lr " + std::to_string(options.lr),
+                            "it is no positive number", "try 0.02");
   return options;
 }

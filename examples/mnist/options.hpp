@@ -3,13 +3,13 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
-
-#include "actors/train/driver/train_driver.hpp"
 
 struct MnistOptions {
   std::string data;
   int epochs = 3;
+  std::int64_t max_steps = 0;
+  std::int64_t evaluate_every = 0;
+  std::string from;
   int trainers = 2;
   int logical_ranks = 4;
   int loaders = 1;
@@ -20,7 +20,7 @@ struct MnistOptions {
   std::uint64_t seed = 7;
   double lr = 0.02;
   std::int64_t samples = 0;
-  std::vector<troupe::train::ChaosStep> chaos;
+  std::string chaos;  ///< chaos.hpp reads it
   std::string checkpoint;
   bool resume = false;
   std::string json;

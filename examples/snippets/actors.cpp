@@ -1,9 +1,10 @@
-// What docs/actors.md shows: light actors that never wait, an isolated one that may, a death that is heard
-// of.
+// What docs/actors.md shows: light actors that wait by co_await, isolated ones that may block, a death that
+// is heard of.
 #include <cstdlib>
 #include <iostream>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <troupe/session.hpp>
 
@@ -18,24 +19,18 @@ struct Reader {
   }
 };
 
-// Light: it shares its thread with thousands, so it never waits: it goes on when the answers are there.
+// Light: it shares its thread with thousands, so it never blocks it: co_await lets the others go on.
 struct Counter {
   std::vector<troupe::ActorHandle<Reader>> readers;
   std::int64_t asked = 0;
 
-  troupe::Future<std::int64_t> total(std::vector<std::string> texts) {
-    std::vector<troupe::Future<std::int64_t>> counts;
+  troupe::Task<std::int64_t> total(std::vector<std::string> texts) {
+    std::vector<troupe::Future<std::int64_t>> asked_for;
     for (std::size_t i = 0; i < texts.size(); ++i)
-      counts.push_back(readers[i % readers.size()].call<&Reader::count>(texts[i]));
-    troupe::Promise<std::int64_t> sum;
-    troupe::when_all(counts).then([this, sum](troupe::Result<std::vector<std::int64_t>> all) mutable {
-      ++asked;  // in this actor's mailbox: no lock
-      if (!all) return sum.fail(all.error());
-      std::int64_t total = 0;
-      for (const auto count : *all) total += count;
-      sum.set(total);
-    });
-    return sum.future();  // the caller's answer comes when the promise is kept
+      asked_for.push_back(readers[i % readers.size()].call<&Reader::count>(texts[i]));
+    const auto counts = co_await troupe::when_all(asked_for);  // other calls of this actor run meanwhile
+    ++asked;                                                   // one at a time: no lock
+    co_return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
   }
 };
 

@@ -1,93 +1,75 @@
-// Successive halving: 16 learning rates get an epoch each, the better half goes on with twice as many, and so
-// on. The best is cloned in memory, and goes on at a tenth of its rate. Trial 3's trainer is killed on the
-// way.
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <deque>
-#include <random>
-#include <stdexcept>
+// A sweep over a ConvNet's learning rate and momentum on rendered digits: no data folder, no second program.
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <troupe/tune.hpp>
 
-#include "examples/sweep/digits.hpp"
+namespace tune = troupe::tune;
+namespace train = troupe::train;
 
-using namespace troupe;
+torch::nn::Sequential conv_net() {
+  using namespace torch::nn;
+  return Sequential(Conv2d(Conv2dOptions(1, 16, 5).padding(2)), BatchNorm2d(16), ReLU(), MaxPool2d(2),   //
+                    Conv2d(Conv2dOptions(16, 32, 5).padding(2)), BatchNorm2d(32), ReLU(), MaxPool2d(2),  //
+                    Flatten(), Linear(7 * 7 * 32, 10));
+}
 
-int faults = 0;
+struct Digits {
+  double lr = 0.01;
+  double momentum = 0.9;
 
-struct Trial {
-  int number = 0;
-  Digits job;
-  std::optional<train::Run> run{};
-  std::vector<double> accuracies{};
-
-  train::TrainOptions options(int epochs) const {
-    train::TrainOptions options{
-        .micro_batch = 25, .epochs = epochs, .seed = 7, .trainer_cpus = 1, .show_progress = false};
-    options.on_event = [](const report::Event& event) {
-      faults += std::holds_alternative<report::Fault>(event);
-    };
-    if (number == 3) options.chaos = {{train::ChaosStep::What::kKillTrainer, 10, 0}};
-    return options;
+  static constexpr bool kHasValidation = true;
+  torch::nn::Sequential model() const { return conv_net(); }
+  auto optimizer(torch::nn::Sequential& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(lr).momentum(momentum));
   }
-  void start(const DriverSession& session, int epochs) {
-    if (run) return run->resume(options(epochs));
-    run = train::start(session, job, options(epochs));
+  torch::Tensor criterion(const torch::Tensor& output, const troupe::data::Batch& batch) const {
+    return torch::nn::functional::cross_entropy(output, batch.target);
   }
-  void hold() {
-    const auto snapshot = run->pause_at_end();
-    if (run->signal() != 0) throw std::runtime_error("interrupted");
-    accuracies.push_back(snapshot.metrics.at("test/accuracy"));
+  troupe::data::Digits dataset(troupe::data::Split split) const {
+    return troupe::data::Digits(split, {.size = 500, .mean = 0.145F, .std = 0.251F});
   }
 };
 
-/// Brings each trial to so many epochs and holds it there, as many at a time as the node has CPUs for.
-void bring_to(int epochs, const DriverSession& session, const std::vector<Trial*>& trials) {
-  const auto at_a_time =
-      static_cast<std::size_t>(std::max<std::int64_t>(1, session.nodes()[0].cpu_e4 / 10'000));
-  std::deque<Trial*> waiting(trials.begin(), trials.end());
-  std::vector<train::Run*> under_way;
-  while (!waiting.empty() || !under_way.empty()) {
-    for (; !waiting.empty() && under_way.size() < at_a_time; waiting.pop_front()) {
-      waiting.front()->start(session, epochs);
-      under_way.push_back(&*waiting.front()->run);
-    }
-    const train::Run* over = &train::wait_any(under_way);
-    std::erase(under_way, over);
-    (*std::find_if(trials.begin(), trials.end(), [&](Trial* trial) { return &*trial->run == over; }))->hold();
-  }
-}
-
 int main(int argc, char** argv) try {
-  if (argc > 1 && std::string(argv[1]) == "--help") return std::puts("usage: sweep [TRIALS]") < 0 ? 1 : 0;
-  auto session = init(argc, argv);
-  std::mt19937_64 random(7);
-  std::vector<Trial> trials(argc > 1 ? std::stoul(argv[1]) : 16);
-  std::vector<Trial*> left;
-  for (Trial& trial : trials) {
-    trial.number = static_cast<int>(left.size());
-    trial.job.lr = std::pow(10.0, -4.0 + 4.0 * static_cast<double>(random() % 1000) / 1000);
-    left.push_back(&trial);
+  auto session = troupe::init(argc, argv);
+  int epochs = 4;
+  bool chaos = false;
+  std::string scheduler = "asha";
+  tune::SweepOptions<Digits> sweep{
+      .space = {{&Digits::lr, tune::log_uniform(1e-4, 1)}, {&Digits::momentum, tune::uniform(0, 0.95)}},
+      .trials = 16,
+      .metric = "validation/accuracy",
+      .train = {.micro_batch = 25, .seed = 7, .trainer_cpus = 1}};
+  CLI::App app("A hyperparameter sweep on rendered digits");
+  app.add_option("--trials", sweep.trials, "configs to try")->capture_default_str();
+  app.add_option("--epochs", epochs, "of a trial, at most")->capture_default_str();
+  app.add_option("--scheduler", scheduler)
+      ->check(CLI::IsMember({"fifo", "asha", "hyperband", "median", "pbt"}))
+      ->capture_default_str();
+  app.add_option("--seed", sweep.seed, "of the configs")->capture_default_str();
+  app.add_option("--name", sweep.name, "of the sweep: its records are in results/NAME");
+  app.add_flag("--resume", sweep.resume, "go on with the sweep of that name");
+  app.add_option("--json", sweep.report_json, "a file for a line of JSON a report");
+  app.add_flag("--chaos", chaos, "kill the trainer of trial 3 at step 10");
+  std::string address;
+  app.add_option("--address", address, "HOST:PORT of a running cluster");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
   }
-  int epochs = 1;
-  for (bring_to(epochs, session, left); left.size() > 1; bring_to(epochs *= 2, session, left)) {
-    std::stable_sort(left.begin(), left.end(),
-                     [](Trial* a, Trial* b) { return a->accuracies.back() > b->accuracies.back(); });
-    for (std::size_t i = left.size() / 2; i < left.size(); ++i) left[i]->run.reset();
-    left.resize(left.size() / 2);
-  }
-  Trial& best = *left.front();
-  Trial finer{static_cast<int>(trials.size()), {best.job.lr / 10}};
-  finer.run = best.run->clone(finer.job, finer.options(epochs + 2));
-  finer.hold();
-  trials.push_back(std::move(finer));  // the best one's clone, 2 epochs later
-  std::printf("trial  learning rate  test accuracy after 1, 2, 4... epochs\n");
-  for (const Trial& trial : trials) {
-    std::printf("%5d  %13.5f ", trial.number, trial.job.lr);
-    for (const double accuracy : trial.accuracies) std::printf(" %6.2f %%", 100 * accuracy);
-    std::printf("\n");
-  }
-  std::printf("%d fault survived\n", faults);
+
+  const double most = epochs;
+  sweep.train.epochs = epochs;
+  if (scheduler == "asha") sweep.scheduler = tune::Asha{.max_t = most, .reduction_factor = 2};
+  if (scheduler == "hyperband") sweep.scheduler = tune::HyperBand{.max_t = most, .reduction_factor = 2};
+  if (scheduler == "median") sweep.scheduler = tune::MedianStopping{.grace_period = 1};
+  if (scheduler == "pbt") sweep.scheduler = tune::Pbt{.perturbation_interval = 1};
+  sweep.adjust = [chaos](const tune::Trial& trial, train::TrainOptions& options) {
+    if (chaos && trial.number == 3) options.chaos = {{train::ChaosStep::What::kKillTrainer, 10, 0}};
+  };
+  return tune::run(session, Digits{}, sweep).exit_code();
 } catch (const std::exception& error) {
-  std::fprintf(stderr, "sweep: %s\n", error.what());
+  std::cerr << "sweep: " << error.what() << "\n";
   return 1;
 }

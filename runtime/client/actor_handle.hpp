@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/client/argument.hpp"
+#include "runtime/client/encode_call.hpp"
 #include "runtime/client/future.hpp"
 #include "runtime/client/pending_limit.hpp"
 #include "runtime/host/method.hpp"
@@ -18,13 +19,14 @@ namespace detail {
 /// The non-template part of a call. Throws BadConfig for a null gate, LimitExceeded for arguments that no
 /// message can hold and for too many pending calls.
 std::shared_ptr<CallState> start_call(ProcessGate* gate, const ActorAddress& to, std::uint64_t method,
-                                      std::string_view name, wire::Bytes args, PendingLimit* limit,
+                                      std::string_view name, CallBody args, PendingLimit* limit,
                                       bool one_way);
 
 }  // namespace detail
 
-/// Copyable; crosses processes as an argument and as an answer. Thread-safe. A default-constructed one throws
-/// BadConfig when called.
+/// An actor's id, and where it is; if it may be started again elsewhere, its place is looked up. Copyable;
+/// crosses processes as an argument and as an answer. Thread-safe. A default-constructed one throws BadConfig
+/// when called.
 template <class T>
 class ActorHandle {
   template <auto M, std::size_t I>
@@ -90,25 +92,33 @@ class ActorHandle {
     return limited;
   }
 
+  /// For the runtime: a call whose arguments are encoded.
+  template <auto M>
+  auto call_encoded(CallBody body) const {
+    return Future<typename detail::MethodEntry<M>::Answer>(start<M>(false, std::move(body)), gate_);
+  }
+
   const ActorAddress& address() const { return address_; }
+  ProcessGate* process() const { return gate_; }  ///< null if default-constructed
   explicit operator bool() const { return gate_ != nullptr; }
-  bool operator==(const ActorHandle& other) const { return address_ == other.address_; }
+  /// Whether it is the same actor, in whichever life.
+  bool operator==(const ActorHandle& other) const { return address_.actor == other.address_.actor; }
 
  private:
   template <class Other>
   friend class ActorHandle;
   template <auto M, class... P>
   auto send(const Argument<P>&... argument) const {
-    using Entry = detail::MethodEntry<M>;
-    return Future<typename Entry::Answer>(start<M>(false, argument.get()...), gate_);
+    return call_encoded<M>(
+        detail::encode_call(wire::kArgumentBound, detail::MethodEntry<M>::kName, argument...));
   }
   template <auto M, class... P>
   void post(const Argument<P>&... argument) const {
-    start<M>(true, argument.get()...);
+    start<M>(true, detail::encode_call(wire::kArgumentBound, detail::MethodEntry<M>::kName, argument...));
   }
 
-  template <auto M, class... P>
-  std::shared_ptr<CallState> start(bool one_way, const P&... argument) const {
+  template <auto M>
+  std::shared_ptr<CallState> start(bool one_way, CallBody body) const {
     using Entry = detail::MethodEntry<M>;
     using Object = typename Entry::Traits::Object;
     static_assert(
@@ -117,8 +127,8 @@ class ActorHandle {
         "class or of a base of it");
     (void)&Entry::registered;
     if constexpr (!std::is_same_v<Object, T>) (void)&detail::BaseEntry<T, Object>::registered;
-    return detail::start_call(gate_, address_, Entry::kId, Entry::kName,
-                              detail::encode_arguments(Entry::kName, argument...), limit_.get(), one_way);
+    return detail::start_call(gate_, address_, Entry::kId, Entry::kName, std::move(body), limit_.get(),
+                              one_way);
   }
 
   ProcessGate* gate_ = nullptr;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "runtime/host/method.hpp"
+#include "runtime/objects/object_ref.hpp"
 
 namespace troupe {
 
@@ -91,6 +92,11 @@ class Argument {
   requires std::is_constructible_v<P, std::initializer_list<typename List::value_type>> Argument(
       std::initializer_list<typename List::value_type> list)  // NOLINT
       : converted_(P(list)), value_(&*converted_) {}
+  /// An object whose value the parameter gets, where the call arrives.
+  template <class A>
+  requires(detail::kRefersTo<std::decay_t<A>, P>) Argument(A&& a) : reference_(&a.handle()) {  // NOLINT
+    if (!a) detail::throw_empty_reference();
+  }
   template <class A>
   requires(detail::NeedsConstant<A, P>) consteval Argument(const A& a) {  // NOLINT
     if (!__builtin_constant_p(a)) {
@@ -100,7 +106,8 @@ class Argument {
   }
   template <class A>
   requires(!std::is_same_v<std::decay_t<A>, P> && !detail::accepts<std::decay_t<A>, P>() &&
-           !detail::NeedsConstant<std::decay_t<A>, P>) Argument(A&&) {  // NOLINT
+           !detail::NeedsConstant<std::decay_t<A>, P> && !detail::kRefersTo<std::decay_t<A>, P>)
+      Argument(A&&) {  // NOLINT
     static_assert(
         !sizeof(A),
         "call<&T::method>(args...): an argument does not convert to its parameter without loss: pass the "
@@ -109,11 +116,17 @@ class Argument {
   Argument(const Argument&) = delete;
   Argument& operator=(const Argument&) = delete;
 
-  constexpr const P& get() const { return value_ != nullptr ? *value_ : *converted_; }
+  constexpr const P& get() const {
+    if (reference_ != nullptr) detail::throw_given_reference();
+    return value_ != nullptr ? *value_ : *converted_;
+  }
+  /// Null: it is a value.
+  constexpr const objects::HandlePtr* reference() const { return reference_; }
 
  private:
   std::optional<P> converted_;
   const P* value_ = nullptr;
+  const objects::HandlePtr* reference_ = nullptr;
 };
 
 namespace detail {

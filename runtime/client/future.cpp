@@ -4,6 +4,8 @@
 #include <atomic>
 #include <sstream>
 
+#include "runtime/client/task.hpp"
+#include "runtime/core/assert.hpp"
 #include "runtime/host/actor_context.hpp"
 
 namespace troupe::detail {
@@ -18,9 +20,13 @@ void throw_moved_promise() {
                   "copy a Promise that you use again: copies fill the same Future");
 }
 
-void throw_call_timeout(Duration timeout) {
+void throw_call_timeout(const CallState& call, Duration timeout) {
   std::ostringstream seconds;
   seconds << std::max(0.0, to_seconds(timeout));
+  if (const std::string waits_for = call.waits_for(); !waits_for.empty())
+    throw Timeout(ErrorInfo{ErrorCode::kTimeout, "an actor was not started",
+                            seconds.str() + " s passed, and it still waits: " + waits_for,
+                            "wait longer, ask for less, or add a node"});
   throw Timeout(ErrorInfo{ErrorCode::kTimeout, "a call gave no answer",
                           "within " + seconds.str() + " s none came",
                           "raise the timeout, or look at what the actor does"});
@@ -33,6 +39,10 @@ ErrorInfo dropped_promise() {
   }
   return {ErrorCode::kTaskFailed, "a Future will never be ready", "its Promise was dropped without an answer",
           "call set() or fail() before the last copy of the Promise is gone"};
+}
+
+ErrorInfo not_wanted() {
+  return {ErrorCode::kCancelled, "a call has no answer", "it was cancelled", ""};
 }
 
 std::shared_ptr<CallState> all_of(std::vector<std::shared_ptr<CallState>> states, bool values) {
@@ -69,6 +79,101 @@ std::shared_ptr<CallState> all_of(std::vector<std::shared_ptr<CallState>> states
   }
   one_less();
   return all;
+}
+
+namespace {
+
+/// Waits for some of several calls. Its result keeps it: nobody waits any more, and it is gone from all.
+class SomeOf : public std::enable_shared_from_this<SomeOf> {
+ public:
+  using States = std::vector<std::shared_ptr<CallState>>;
+  SomeOf(States states, std::size_t count, const std::shared_ptr<CallState>& result)
+      : states_(std::move(states)), count_(count), result_(result) {}
+  ~SomeOf() {
+    for (const auto& state : states_) state->unwatch(&state);
+  }
+  SomeOf(const SomeOf&) = delete;
+  SomeOf& operator=(const SomeOf&) = delete;
+
+  /// `done(i)`: as many are ready as are wanted, the last of which was the i-th.
+  void watch(const std::function<void(SomeOf&, std::size_t)>& done) {
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      states_[i]->watch(&states_[i], [weak = weak_from_this(), done, i] {
+        const auto self = weak.lock();
+        if (self != nullptr && self->ready_.fetch_add(1) + 1 == self->count_) done(*self, i);
+      });
+    }
+  }
+  void resolve(const Outcome& outcome) {
+    if (const auto result = result_.lock()) result->resolve(outcome);
+  }
+  void resolve_with_ready() {
+    Waited waited;
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      const bool is_one = waited.ready.size() < count_ && states_[i]->ready();
+      (is_one ? waited.ready : waited.pending).push_back(i);
+    }
+    resolve(wire::encode(waited));
+  }
+
+ private:
+  const States states_;
+  const std::size_t count_;
+  const std::weak_ptr<CallState> result_;
+  std::atomic<std::size_t> ready_{0};
+};
+
+std::shared_ptr<SomeOf> watch_some(SomeOf::States states, std::size_t count,
+                                   const std::shared_ptr<CallState>& result,
+                                   const std::function<void(SomeOf&, std::size_t)>& done) {
+  auto some = std::make_shared<SomeOf>(std::move(states), count, result);
+  result->keep({some});
+  some->watch(done);
+  return some;
+}
+
+}  // namespace
+
+std::shared_ptr<CallState> first_of(std::vector<std::shared_ptr<CallState>> states) {
+  if (states.empty()) {
+    throw BadConfig("when_any of no futures", "none of them will ever be ready", "give it one or more");
+  }
+  auto first = std::make_shared<CallState>(nullptr);
+  watch_some(std::move(states), 1, first, [](SomeOf& some, std::size_t i) { some.resolve(wire::encode(i)); });
+  return first;
+}
+
+std::shared_ptr<CallState> some_of(std::vector<std::shared_ptr<CallState>> states, std::size_t count,
+                                   Duration timeout) {
+  if (count == 0 || count > states.size()) {
+    throw BadConfig(
+        "cannot wait for " + std::to_string(count) + " of " + std::to_string(states.size()) + " futures",
+        "so many will never be ready", "wait for one or more, and no more than there are");
+  }
+  auto result = std::make_shared<CallState>(nullptr);
+  const auto some = watch_some(std::move(states), count, result,
+                               [](SomeOf& ready, std::size_t) { ready.resolve_with_ready(); });
+  if (timeout == Duration::max() || result->ready()) return result;
+  if (timeout <= Duration::zero()) {
+    some->resolve_with_ready();
+    return result;
+  }
+  ProcessGate* gate = ProcessGate::current();
+  if (gate == nullptr)
+    throw BadConfig("cannot wait with a timeout", "this process belongs to no cluster", "call init() first");
+  gate->later(timeout, [weak = std::weak_ptr(some)] {
+    if (const auto self = weak.lock()) self->resolve_with_ready();
+  });
+  return result;
+}
+
+void throw_empty_task() {
+  throw BadConfig("a Task without a coroutine was awaited", "it was moved from", "await a Task once");
+}
+
+void run_task(TaskRoot task) {
+  TROUPE_ASSERT(current_actor() != nullptr, "methods run in an actor's turn");
+  current_actor()->tasks().start(*task.promise);
 }
 
 }  // namespace troupe::detail

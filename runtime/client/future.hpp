@@ -16,16 +16,26 @@ namespace detail {
 
 /// The actor whose method runs in this thread may not block in it. `instead`: what it may do.
 void check_may_block(const char* what, const char* instead);
+inline constexpr const char* kInsteadOfWaiting =
+    "co_await it in a method that returns troupe::Task<T>, use then(callback), or spawn the actor with "
+    ".isolated = true";
 /// Wraps `callback` so that it runs in the mailbox of the actor whose method runs in this thread, if there is
 /// one: an actor's state is never touched from two threads.
 std::function<void()> in_this_actor(std::function<void()> callback);
 [[noreturn]] void throw_empty_future();
 [[noreturn]] void throw_moved_promise();
-[[noreturn]] void throw_call_timeout(Duration timeout);
+[[noreturn]] void throw_call_timeout(const CallState& call, Duration timeout);
 /// What a Promise resolves with when its last copy is gone.
 ErrorInfo dropped_promise();
+/// What a Future is resolved with that is cancelled.
+ErrorInfo not_wanted();
 /// Resolved with the encoded vector of all answers once all are there, or with the first failure.
 std::shared_ptr<CallState> all_of(std::vector<std::shared_ptr<CallState>> states, bool values);
+/// Resolved with the encoded index of the first that is. Throws BadConfig if there is none.
+std::shared_ptr<CallState> first_of(std::vector<std::shared_ptr<CallState>> states);
+/// Resolved with an encoded Waited. Throws BadConfig if `count` is not 1 to as many as there are.
+std::shared_ptr<CallState> some_of(std::vector<std::shared_ptr<CallState>> states, std::size_t count,
+                                   Duration timeout);
 
 /// Handles in the answer become handles of `gate`'s process; null: of the current one.
 template <class T>
@@ -56,21 +66,21 @@ class Future {
   /// Waits until the answer, or a failure, is there; false when `timeout` is over first. Throws as get() in a
   /// method of a light actor.
   bool wait(Duration timeout) const {
-    detail::check_may_block(
-        "Future::wait", "use then(callback), return the Future, or spawn the actor with .isolated = true");
+    detail::check_may_block("Future::wait", detail::kInsteadOfWaiting);
     return checked().wait(timeout);
   }
 
   /// The answer. Throws what the call threw (TaskFailed carries type, message and origin of a user
   /// exception), ActorDied when the actor is gone, or Timeout after `timeout` (default: one hour). In a
-  /// method of a light actor it throws BadConfig and names `then`: such an actor shares its thread and may
+  /// method of a light actor it throws BadConfig and names co_await: such an actor shares its thread and may
   /// not block.
   T get(Duration timeout = std::chrono::hours(1)) const {
-    detail::check_may_block(
-        "Future::get", "use then(callback), return the Future, or spawn the actor with .isolated = true");
-    if (!checked().wait(timeout)) detail::throw_call_timeout(timeout);
-    return detail::decode_outcome<T>(state_->outcome(), gate_).value();
+    detail::check_may_block("Future::get", detail::kInsteadOfWaiting);
+    if (!checked().wait(timeout)) detail::throw_call_timeout(checked(), timeout);
+    return answer();
   }
+  /// The same of one that is ready. REQUIRES: ready().
+  T answer() const { return detail::decode_outcome<T>(checked().outcome(), gate_).value(); }
 
   /// Calls `callback(Result<T>)` with the answer: in the mailbox of the calling actor when called in an
   /// actor's method, otherwise in a thread of the runtime, where it must not block.
@@ -82,8 +92,16 @@ class Future {
         }));
   }
 
-  /// Of a spawn that asks for GPUs and has no answer yet: why it waits ("no node has 1 GPU free: ..."). Empty:
-  /// nothing was told.
+  /// Nobody wants the answer any more: it is Cancelled at once, unless it is there. A task that has not begun
+  /// is never run. One that runs is asked to return (is_cancelled()); when it has not after `grace` its
+  /// worker is killed (Duration::max(): never). A spawn is withdrawn, and the actor ended if it has started.
+  /// A call of an actor goes on.
+  void cancel(Duration grace = std::chrono::seconds(5)) const {
+    checked().cancel(detail::not_wanted(), grace);
+  }
+
+  /// Of a spawn that asks for GPUs and has no answer yet: why it waits ("no node has 1 GPU free: ...").
+  /// Empty: nothing was told.
   std::string waits_for() const { return checked().waits_for(); }
 
   /// For the runtime. Null if default-constructed.
@@ -153,20 +171,53 @@ inline void get_all(const std::vector<Future<void>>& futures, Duration timeout =
   for (const auto& future : futures) future.get(deadline - MonotonicClock().now());
 }
 
-/// A Future of all answers, in order, for code that may not wait; fails with the first failure that arrives.
+namespace detail {
+
 template <class T>
-auto when_all(const std::vector<Future<T>>& futures) {
+std::vector<std::shared_ptr<CallState>> states_of(const std::vector<Future<T>>& futures) {
   std::vector<std::shared_ptr<CallState>> states;
   states.reserve(futures.size());
   for (const auto& future : futures) {
-    if (!future.valid()) detail::throw_empty_future();
+    if (!future.valid()) throw_empty_future();
     states.push_back(future.state());
   }
+  return states;
+}
+
+}  // namespace detail
+
+/// A Future of all answers, in order, for code that may not wait; fails with the first failure that arrives.
+template <class T>
+auto when_all(const std::vector<Future<T>>& futures) {
   if constexpr (std::is_void_v<T>) {
-    return Future<void>(detail::all_of(std::move(states), false));
+    return Future<void>(detail::all_of(detail::states_of(futures), false));
   } else {
-    return Future<std::vector<T>>(detail::all_of(std::move(states), true));
+    return Future<std::vector<T>>(detail::all_of(detail::states_of(futures), true));
   }
+}
+
+/// A Future of the index of the first that is ready, with an answer or a failure: `futures[i]` says which.
+/// The others go on. Throws BadConfig for no futures.
+template <class T>
+Future<std::size_t> when_any(const std::vector<Future<T>>& futures) {
+  return Future<std::size_t>(detail::first_of(detail::states_of(futures)));
+}
+
+/// Which of the futures that wait() was given are ready, with an answer or a failure: their places, in order.
+struct Waited {
+  std::vector<std::size_t> ready;
+  std::vector<std::size_t> pending;
+};
+
+/// A Future of `count` of these that are ready, or of fewer once `timeout` has passed: never more than
+/// `count`, the first in their order. A main program and an isolated actor take `.get()` of it, a Task
+/// co_awaits it. Nothing of it is left in the others afterwards: it may be called again and again with what
+/// is pending. Throws BadConfig for a count of 0 or of more than there are, and where there is a timeout and
+/// no session.
+template <class T>
+Future<Waited> wait(const std::vector<Future<T>>& futures, std::size_t count = 1,
+                    Duration timeout = Duration::max()) {
+  return Future<Waited>(detail::some_of(detail::states_of(futures), count, timeout));
 }
 
 }  // namespace troupe

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "runtime/client/find_or_spawn.hpp"
+#include "runtime/core/escape.hpp"
 #include "runtime/wire/frame.hpp"
 #include "runtime/wire/messages.hpp"
 
@@ -11,12 +13,14 @@ namespace {
 constexpr Duration kSpawnTimeout = std::chrono::seconds(120);
 constexpr Duration kHeadAnswers = std::chrono::seconds(30);
 
-[[noreturn]] void throw_too_large(const std::string& what, std::size_t bytes, std::size_t limit,
-                                  std::string todo) {
-  throw LimitExceeded({ErrorCode::kLimit, what + " are too large",
-                       std::to_string(bytes) + " bytes is more than " + std::to_string(limit),
-                       std::move(todo)});
-}
+/// A constructor's arguments that no message can hold; and those that the head keeps in memory.
+constexpr wire::Bound kConstructorBound{
+    wire::kMaxBodyBytes, "the constructor arguments of",
+    "give it large data in parts, or through shared memory (Session::open_region)"};
+constexpr wire::Bound kPlacedConstructorBound{kMaxPlacedArgumentBytes, "the constructor arguments of",
+                                              "an actor that is isolated, holds CPUs or has a name is "
+                                              "started through the head: give it large data by a "
+                                              "call, or through shared memory (Session::open_region)"};
 
 /// GPUs as the cluster counts them.
 std::int64_t gpus_of(const ActorOptions& options, std::string_view class_name) {
@@ -36,18 +40,19 @@ std::int64_t gpus_of(const ActorOptions& options, std::string_view class_name) {
   return gpu_e4;
 }
 
-void check_spawn(const ActorSpawn& spawn) {
-  const std::string what = "the constructor arguments of " + spawn.type;
-  if (spawn.through_head() && spawn.args.size() > kMaxPlacedArgumentBytes) {
-    throw_too_large(
-        what, spawn.args.size(), kMaxPlacedArgumentBytes,
-        "an actor that is isolated, holds CPUs or has a name is started through the head: give it large "
-        "data by a call, or through shared memory (Session::open_region)");
+void check_restarts(const ActorSpawn& spawn) {
+  const std::string what = "cannot spawn a " + spawn.type;
+  const std::string asked = "max_restarts = " + std::to_string(spawn.max_restarts) +
+                            ", max_task_retries = " + std::to_string(spawn.max_task_retries);
+  if (spawn.max_restarts < -1 || spawn.max_task_retries < -1)
+    throw BadConfig(what, asked, "ask for 0 or more, or for -1: without end");
+  if (spawn.max_restarts != 0 && (!spawn.isolated || spawn.here)) {
+    throw BadConfig(
+        what, asked + (spawn.here ? " in this process" : " for an actor that shares its process with others"),
+        "an actor is started again in a process of its own: spawn it with .isolated = true");
   }
-  if (spawn.args.size() > wire::kMaxBodyBytes) {
-    throw_too_large(what, spawn.args.size(), wire::kMaxBodyBytes,
-                    "give it large data in parts, or through shared memory (Session::open_region)");
-  }
+  if (spawn.max_restarts == 0 && spawn.max_task_retries != 0)
+    throw BadConfig(what, asked, "calls are sent again to the next life: set max_restarts, too");
 }
 
 template <class T>
@@ -59,8 +64,14 @@ T await(const std::shared_ptr<CallState>& state) {
 
 namespace detail {
 
+const wire::Bound& constructor_bound(const ActorOptions& options) {
+  const bool through_head =
+      !options.here && (options.isolated || options.num_cpus > 0 || !options.name.empty());
+  return through_head ? kPlacedConstructorBound : kConstructorBound;
+}
+
 std::shared_ptr<CallState> start_call(ProcessGate* gate, const ActorAddress& to, std::uint64_t method,
-                                      std::string_view name, wire::Bytes args, PendingLimit* limit,
+                                      std::string_view name, CallBody args, PendingLimit* limit,
                                       bool one_way) {
   if (gate == nullptr) {
     throw BadConfig("cannot call " + std::string(name),
@@ -68,9 +79,10 @@ std::shared_ptr<CallState> start_call(ProcessGate* gate, const ActorAddress& to,
                     "call a handle that spawn() or find() gave");
   }
   gate->check_not_forked();
-  if (args.size() > wire::kMaxBodyBytes) {
-    throw_too_large("the arguments of " + std::string(name), args.size(), wire::kMaxBodyBytes,
-                    "pass them in parts, or through shared memory (Session::open_region)");
+  if (one_way && !args.kept.empty()) {
+    throw BadConfig("cannot tell " + std::string(name) + " of an object",
+                    "the object lives until the call is answered, and tell() asks for no answer",
+                    "use call()");
   }
   if (limit == nullptr || one_way) return gate->call(to, method, std::move(args), one_way);
   limit->check();
@@ -82,7 +94,7 @@ std::shared_ptr<CallState> start_call(ProcessGate* gate, const ActorAddress& to,
 }  // namespace detail
 
 std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t constructor,
-                                          std::string_view class_name, wire::Bytes args) const {
+                                          std::string_view class_name, CallBody args) const {
   if (!(options.num_cpus >= 0 && options.num_cpus <= 1e6)) {  // a NaN is refused, too
     throw BadConfig("cannot spawn a " + std::string(class_name),
                     "num_cpus = " + std::to_string(options.num_cpus), "ask for 0 to 1,000,000 CPUs");
@@ -94,7 +106,7 @@ std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t co
   }
   ActorSpawn spawn;
   spawn.constructor = constructor;
-  spawn.args = std::move(args);
+  spawn.args = std::move(args.bytes);
   spawn.type = class_name;
   spawn.label = options.label.empty() ? spawn.type : std::move(options.label);
   spawn.name = std::move(options.name);
@@ -103,13 +115,34 @@ std::shared_ptr<CallState> Session::start(ActorOptions options, std::uint64_t co
   spawn.isolated = options.isolated;
   spawn.here = options.here;
   spawn.node = options.node;
-  check_spawn(spawn);
-  return process().spawn(std::move(spawn));
+  spawn.max_restarts = options.max_restarts;
+  spawn.max_task_retries = options.max_task_retries;
+  check_restarts(spawn);
+  if (spawn.max_restarts != 0 && !args.kept.empty()) {
+    throw BadConfig(
+        "cannot spawn a " + spawn.type + " with max_restarts and an ObjectRef",
+        "the object may be gone when it is started again",
+        "give it the ObjectRef by a call, and put what each life needs into its arguments by value");
+  }
+  const bool gets = options.get_if_exists;
+  if (gets && (spawn.name.empty() || spawn.here)) {
+    throw BadConfig(
+        "cannot get a " + spawn.type + " if it exists",
+        spawn.here ? "it is spawned in this process, where names have no meaning" : "it has no name",
+        "give it .name, and not .here");
+  }
+  auto state = gets ? detail::find_or_spawn(process(), std::move(spawn)) : process().spawn(std::move(spawn));
+  state->keep(std::move(args.kept));
+  return state;
 }
 
 ActorAddress Session::await_spawn(const std::shared_ptr<CallState>& spawn) const {
   detail::check_may_block("Session::spawn", "use spawn_async");
-  if (!spawn->wait(kSpawnTimeout)) {
+  return await_spawn(spawn, kSpawnTimeout);
+}
+
+ActorAddress Session::await_spawn(const std::shared_ptr<CallState>& spawn, Duration timeout) const {
+  if (!spawn->wait(timeout)) {
     const std::string waits_for = spawn->waits_for();
     spawn->cancel({ErrorCode::kTimeout, "an actor was not started",
                    std::to_string(to_seconds(kSpawnTimeout)) + " s passed; it is not wanted any more" +
@@ -121,22 +154,73 @@ ActorAddress Session::await_spawn(const std::shared_ptr<CallState>& spawn) const
   return Future<ActorAddress>(spawn).get();
 }
 
+ActorOptions Session::member_options(ActorOptions options, std::size_t place) {
+  if (options.get_if_exists)
+    throw BadConfig("cannot spawn a group with get_if_exists",
+                    "a member that was found is somebody else's, and a group ends its own",
+                    "leave it out, or find() the actors and call them");
+  if (!options.name.empty()) options.name += "/" + std::to_string(place);
+  if (!options.label.empty()) options.label += " " + std::to_string(place);
+  return options;
+}
+
+void Session::give_up(const std::vector<std::shared_ptr<CallState>>& starting, const ErrorInfo& why) const {
+  for (const auto& state : starting) {
+    state->cancel(why);
+    if (!state->outcome().ok()) continue;
+    if (const auto at = wire::decode<ActorAddress>(*state->outcome())) kill(*at, "its group did not start");
+  }
+}
+
+std::vector<ActorAddress> Session::await_group(const std::vector<std::shared_ptr<CallState>>& starting,
+                                               const GroupShape& shape) const {
+  detail::check_may_block("Session::spawn_group", "use spawn_async for each, and make an ActorGroup of them");
+  const Instant deadline = MonotonicClock().now() + kSpawnTimeout;
+  std::vector<ActorAddress> members;
+  for (std::size_t i = 0; i < starting.size(); ++i) {
+    try {
+      members.push_back(await_spawn(starting[i], deadline - MonotonicClock().now()));
+    } catch (const Error& error) {
+      ErrorInfo info = error.info();
+      info.what = shape.name_of(i) + " of " + std::to_string(starting.size()) + ": " + info.what;
+      give_up(starting, {ErrorCode::kUnavailable, "an actor was not started", "its group was not", ""});
+      throw_error(std::move(info));
+    }
+  }
+  return members;
+}
+
 ActorAddress Session::find_address(const std::string& name) const {
   detail::check_may_block("Session::find", "use find_async");
   return await<ActorAddress>(process().find(name));
 }
 
 void Session::kill(const ActorAddress& actor, const std::string& reason) const {
-  process().kill(actor, reason);
+  process().kill(actor, bounded_text(reason));
 }
 
 void Session::monitor(const ActorAddress& actor, OnDown callback) const {
+  monitor(actor, [callback = std::move(callback)](const Death& death) {
+    if (!death.restarts) callback(death.reason);
+  });
+}
+
+void Session::monitor(const ActorAddress& actor, OnDeath callback) const {
   if (ActorContext* monitoring = current_actor()) {
-    callback = [run = monitoring->executor(), callback = std::move(callback)](const std::string& reason) {
-      run([callback, reason] { callback(reason); });
+    callback = [run = monitoring->executor(), callback = std::move(callback)](const Death& death) {
+      run([callback, death] { callback(death); });
     };
   }
   process().monitor(actor, std::move(callback));
+}
+
+void Session::watch_leaving(const ActorAddress& actor, OnLeaving callback) const {
+  if (ActorContext* watching = current_actor()) {
+    callback = [run = watching->executor(), callback = std::move(callback)](const Leaving& leaving) {
+      run([callback, leaving] { callback(leaving); });
+    };
+  }
+  process().watch_leaving(actor, std::move(callback));
 }
 
 std::vector<cluster::NodeInfo> Session::nodes() const {

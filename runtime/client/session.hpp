@@ -11,10 +11,12 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/client/actor_group.hpp"
 #include "runtime/client/actor_handle.hpp"
 #include "runtime/client/future.hpp"
 #include "runtime/core/fd.hpp"
 #include "runtime/host/actor_context.hpp"
+#include "runtime/tasks/submit.hpp"
 #include "runtime/wire/cluster.hpp"
 
 namespace troupe {
@@ -31,16 +33,33 @@ struct ActorOptions {
   /// In this very process instead of a worker; then num_cpus, node and name have no meaning, and it can hold
   /// no GPU.
   bool here = false;
-  NodeId node{};        ///< on this node and no other
-  std::string name{};   ///< refused when another living actor of the job has it; see Session::find
+  NodeId node{};       ///< on this node and no other
+  std::string name{};  ///< refused when another living actor of the job has it; see Session::find
+  /// If a living actor of the job has the name, spawn gives its handle, and the rest of the options and the
+  /// arguments have no meaning. Of several that spawn it so at a time one does.
+  bool get_if_exists = false;
+  /// How often it is started again when its process or node dies: with the same constructor arguments, where
+  /// there is room, at once and then ever more slowly. -1: without end. Not when it is killed, stops itself,
+  /// or throws in its constructor, nor after whoever spawned it is gone. Only with `isolated`.
+  int max_restarts = 0;
+  /// How often a call is sent again that had no answer when the actor died: then it may run more than once.
+  /// 0: it throws Unavailable, and ran once at most. -1: without end. Only with `max_restarts`.
+  int max_task_retries = 0;
   std::string label{};  ///< prefix of its process's output; default: its class
   /// Calls of the handle without an answer, above which a call throws LimitExceeded; 0: no limit.
   std::size_t max_pending_calls = 0;
 };
 
+namespace detail {
+
+/// How long the constructor arguments of such an actor may be.
+const wire::Bound& constructor_bound(const ActorOptions& options);
+
+}  // namespace detail
+
 /// A process's way into its cluster. Copies share one connection. Thread-safe. Copies and handles must not be
 /// used after the DriverSession that init() gave has ended; Futures may: what had no answer then has failed.
-class Session {
+class Session : public tasks::Submits<Session> {
  public:
   explicit Session(ProcessGate& process) : process_(&process) {}
 
@@ -63,6 +82,26 @@ class Session {
     return Future<ActorHandle<T>>(start<T>(std::move(options), std::forward<Args>(args)...), process_);
   }
 
+  /// Starts a group of such actors, 4 or {{"host", 2}, {"gpu", 4}}, all with these options and arguments, and
+  /// waits for them; kPlace stands for each one's place. With a name "x" they are "x/0", "x/1" and so on.
+  /// They are placed one by one: a group that finds no room for all waits, for 2 minutes. If one cannot be
+  /// started none is left, and it throws as spawn, with that one's name.
+  template <class T, class... Args>
+  ActorGroup<T> spawn_group(const GroupShape& shape, const ActorOptions& options = {},
+                            const Args&... args) const {
+    std::vector<std::shared_ptr<CallState>> starting;
+    try {
+      for (std::size_t i = 0; i < shape.size(); ++i)
+        starting.push_back(start<T>(member_options(options, i), detail::for_member(args, i)...));
+    } catch (...) {
+      give_up(starting, {ErrorCode::kUnavailable, "an actor was not started", "its group was not", ""});
+      throw;
+    }
+    std::vector<ActorHandle<T>> members;
+    for (const ActorAddress& address : await_group(starting, shape)) members.emplace_back(process_, address);
+    return {std::move(members), shape};
+  }
+
   /// The living actor of that name in this job. Waits for the head; in a light actor use find_async. Throws
   /// what the head says if there is none. A call of the handle throws Refused if the actor is of another
   /// class. REQUIRES: T is its class, or a base that some handle was converted to.
@@ -76,22 +115,50 @@ class Session {
     return Future<ActorHandle<T>>(process().find(name), process_);
   }
 
-  /// Has an actor ended: an isolated one by killing its process, a light one after its current method. Does
-  /// not wait: calls sent just after it may still be answered. monitor() tells when it is gone.
+  /// Has an actor ended for good: an isolated one by killing its process, a light one after its current
+  /// method. Does not wait: calls sent just after it may still be answered. monitor() tells when it is gone.
   template <class T>
   void kill(const ActorHandle<T>& actor, const std::string& reason = "killed by its owner") const {
     kill(actor.address(), reason);
   }
   void kill(const ActorAddress& actor, const std::string& reason) const;
 
-  /// Calls `callback(reason)` once when the actor is gone, whatever ended it; at once if it is gone already.
-  /// If called in an actor, the callback runs in its mailbox; otherwise in a thread of the runtime, where it
-  /// must not block. It is not called for actors that end with the session itself.
+  /// Calls `callback(reason)` once when the actor is gone for good, whatever ended it; at once if it is gone
+  /// already. If called in an actor, the callback runs in its mailbox; otherwise in a thread of the runtime,
+  /// where it must not block. It is not called for actors that end with the session itself.
   template <class T>
   void monitor(const ActorHandle<T>& actor, OnDown callback) const {
     monitor(actor.address(), std::move(callback));
   }
   void monitor(const ActorAddress& actor, OnDown callback) const;
+  /// The same for each death of an actor with max_restarts: death.restarts says whether another life follows.
+  template <class T>
+  void monitor(const ActorHandle<T>& actor, OnDeath callback) const {
+    monitor(actor.address(), std::move(callback));
+  }
+  void monitor(const ActorAddress& actor, OnDeath callback) const;
+
+  /// Calls `callback` when the node of an actor that was spawned here drains (troupe drain), with the reason:
+  /// end it within the time that the drain has, and have another one elsewhere. Again, with `stays`, when
+  /// that is cancelled. Runs as monitor's. Of actors that the head placed alone, and only where they were
+  /// spawned.
+  template <class T>
+  void watch_leaving(const ActorHandle<T>& actor, OnLeaving callback) const {
+    watch_leaving(actor.address(), std::move(callback));
+  }
+  void watch_leaving(const ActorAddress& actor, OnLeaving callback) const;
+
+  /// The same as submit(), with options: session.with({.num_cpus = 2}).submit<&f>(args...).
+  tasks::Submitter with(const TaskOptions& options) const { return {process(), options}; }
+  TaskOptions task_options() const { return {}; }  ///< of submit()
+
+  /// Keeps a value for whoever is given the reference: arguments of calls and tasks, of which each node gets
+  /// it once. It lives while a reference does and this process does. Throws LimitExceeded when the node's
+  /// store is full (TROUPE_REGIONS_BYTES), BadConfig in a light actor for more than 256 KiB.
+  template <class T>
+  ObjectRef<std::decay_t<T>> put(const T& value) const {
+    return detail::put_value<std::decay_t<T>>(process(), value);
+  }
 
   /// The live nodes.
   std::vector<cluster::NodeInfo> nodes() const;
@@ -121,12 +188,19 @@ class Session {
   std::shared_ptr<CallState> start(ActorOptions options, Args&&... args) const {
     using Entry = detail::ConstructorEntry<T, detail::StoredArg<Args>...>;
     (void)&Entry::registered;
+    const wire::Bound& bound = detail::constructor_bound(options);
     return start(std::move(options), Entry::kId, Entry::kClass,
-                 detail::encode_arguments(Entry::kClass, detail::as_sent(args)...));
+                 detail::encode_constructor(bound, Entry::kClass, detail::as_sent(args)...));
   }
   std::shared_ptr<CallState> start(ActorOptions options, std::uint64_t constructor,
-                                   std::string_view class_name, wire::Bytes args) const;
+                                   std::string_view class_name, CallBody args) const;
   ActorAddress await_spawn(const std::shared_ptr<CallState>& spawn) const;
+  ActorAddress await_spawn(const std::shared_ptr<CallState>& spawn, Duration timeout) const;
+  static ActorOptions member_options(ActorOptions options, std::size_t place);
+  std::vector<ActorAddress> await_group(const std::vector<std::shared_ptr<CallState>>& starting,
+                                        const GroupShape& shape) const;
+  /// Ends those that have started, too.
+  void give_up(const std::vector<std::shared_ptr<CallState>>& starting, const ErrorInfo& why) const;
   ActorAddress find_address(const std::string& name) const;
   template <class T>
   static ActorHandle<T> limited(ActorHandle<T> handle, std::size_t most) {

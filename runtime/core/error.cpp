@@ -32,6 +32,10 @@ std::string_view error_code_name(ErrorCode code) noexcept {
       return "limit";
     case ErrorCode::kCorrupt:
       return "corrupt";
+    case ErrorCode::kObjectLost:
+      return "object lost";
+    case ErrorCode::kCancelled:
+      return "cancelled";
   }
   return "unknown error";
 }
@@ -89,6 +93,10 @@ void throw_error(ErrorInfo info) {
       throw IoError(std::move(info));
     case ErrorCode::kLimit:
       throw LimitExceeded(std::move(info));
+    case ErrorCode::kObjectLost:
+      throw ObjectLost(std::move(info));
+    case ErrorCode::kCancelled:
+      throw Cancelled(std::move(info));
     case ErrorCode::kInternal:
     case ErrorCode::kCorrupt:
       break;

@@ -24,6 +24,8 @@ enum class ErrorCode : int {
   kIo = 9,           ///< the operating system refused a file, socket or mapping
   kLimit = 10,       ///< a bound on size, depth or count
   kCorrupt = 11,     ///< a checksum or structure that does not hold
+  kObjectLost = 12,  ///< the process that made an object is gone, or nobody held the object any more
+  kCancelled = 13,   ///< whoever asked for it does not want it any more
 };
 
 /// The name of a code, as printed: "timeout", "actor died".
@@ -95,6 +97,12 @@ struct IoError : Error {
   using Error::Error;
 };
 struct LimitExceeded : Error {
+  using Error::Error;
+};
+struct ObjectLost : Error {
+  using Error::Error;
+};
+struct Cancelled : Error {
   using Error::Error;
 };
 

@@ -53,7 +53,8 @@ Result<std::byte*> map_pages(int fd, std::size_t bytes, int extra_flags) {
 
 }  // namespace
 
-Result<SharedMemory> SharedMemory::create(const std::string& name, std::size_t bytes, bool prefault) {
+Result<SharedMemory> SharedMemory::create(const std::string& name, std::size_t bytes, bool prefault,
+                                          bool sealable) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   if (bytes == 0 || bytes > static_cast<std::size_t>(std::numeric_limits<off_t>::max()) - page) {
     return ErrorInfo{ErrorCode::kLimit, "cannot create shared memory '" + name + "'",
@@ -72,7 +73,8 @@ Result<SharedMemory> SharedMemory::create(const std::string& name, std::size_t b
     return io_error("cannot size shared memory '" + name + "' to " + std::to_string(memory.size_) + " bytes",
                     reserved, "free memory or ask for less");
   }
-  if (::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+  const int last = sealable ? 0 : F_SEAL_SEAL;
+  if (::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | last) != 0) {
     return io_error("cannot seal shared memory '" + name + "'", errno);
   }
   auto at = map_pages(memory.fd(), memory.size_, prefault ? MAP_POPULATE : 0);

@@ -46,8 +46,10 @@ class SharedMemory {
   ~SharedMemory();
 
   /// A new segment of `bytes` (rounded up to pages), sealed against resizing. `prefault` touches every page
-  /// now: fresh pages take 1.9 GB/s to write, touched ones 7.1. `name` shows in /proc only.
-  static Result<SharedMemory> create(const std::string& name, std::size_t bytes, bool prefault);
+  /// now: fresh pages take 1.9 GB/s to write, touched ones 7.1. `name` shows in /proc only. With `sealable`
+  /// who holds the segment may seal it against writing, too.
+  static Result<SharedMemory> create(const std::string& name, std::size_t bytes, bool prefault,
+                                     bool sealable = false);
   /// Maps a segment received from another process. Refuses one that is not sealed against shrinking, since a
   /// peer could then truncate it under us (SIGBUS). `prefault` touches every page now; without it a sparse
   /// segment stays sparse.

@@ -1,8 +1,10 @@
 #include "runtime/core/fork_guard.hpp"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <string>
 
 #include "runtime/core/error.hpp"
@@ -32,6 +34,15 @@ void ForkGuard::check(const char* what) const {
   throw BadConfig(std::string("a forked process used the ") + what + " of its parent",
                   "it leads through threads, links and memory that are its parent's",
                   "exec a program after fork(), or call troupe only in the process that called init");
+}
+
+void ForkScope::end_child() const {
+  std::fprintf(
+      stderr,
+      "troupe: process %d was forked in %.*s and came back from it, where its parent goes on: it ends "
+      "here (end it by _exit, or exec a program)\n",
+      static_cast<int>(::getpid()), static_cast<int>(where_.size()), where_.data());
+  ::_exit(1);
 }
 
 }  // namespace troupe

@@ -21,12 +21,24 @@ using ProcessId = Id<struct ProcessTag>;  ///< one start of a worker or driver p
 using ActorId = Id<struct ActorTag>;      ///< one actor; a restarted actor keeps its id
 using JobId = Id<struct JobTag>;          ///< one job: a driver and all it started
 
-/// A light actor's id is chosen by whoever spawns it, and marked: nobody but the process that hosts it knows it.
-/// All other actors' ids are given by the head.
+/// A light actor's id is chosen by whoever spawns it, and marked: nobody but the process that hosts it knows
+/// it. All other actors' ids are given by the head.
 inline constexpr std::uint64_t kLightActorBit = std::uint64_t{1} << 63;
-inline ActorId light_actor_id(std::uint64_t random) { return {random | kLightActorBit}; }
-inline ActorId placed_actor_id(std::uint64_t random) { return {random & ~kLightActorBit}; }
-inline bool is_light(ActorId actor) { return (actor.value & kLightActorBit) != 0; }
+inline ActorId light_actor_id(std::uint64_t random) {
+  return {random | kLightActorBit};
+}
+inline bool is_light(ActorId actor) {
+  return (actor.value & kLightActorBit) != 0;
+}
+/// An actor that is started again when it dies lives now here, now there. Its id says so: who calls it looks
+/// its place up.
+inline constexpr std::uint64_t kRestartableActorBit = std::uint64_t{1} << 62;
+inline ActorId placed_actor_id(std::uint64_t random, bool restartable = false) {
+  return {(random & ~kLightActorBit & ~kRestartableActorBit) | (restartable ? kRestartableActorBit : 0)};
+}
+inline bool is_restartable(ActorId actor) {
+  return !is_light(actor) && (actor.value & kRestartableActorBit) != 0;
+}
 
 /// Who may commit: (incarnation of the driver, counter within it). A restarted driver outranks the one before
 /// it.

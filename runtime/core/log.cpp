@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <optional>
 
+#include "runtime/core/escape.hpp"
+
 namespace troupe {
 namespace {
 
@@ -50,7 +52,7 @@ bool log_enabled(LogLevel level) {
 void log(LogLevel level, std::string_view text) {
   if (!log_enabled(level)) return;
   std::string line = role().empty() ? "troupe: " : "troupe[" + role() + "]: ";
-  line.append(text);
+  line.append(escape_text(text));
   line.push_back('\n');
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
 }

@@ -4,6 +4,7 @@
 
 #include "runtime/client/future.hpp"
 #include "runtime/client/session.hpp"
+#include "runtime/host/callbacks.hpp"
 #include "runtime/host/process_gate.hpp"
 #include "runtime/host/this_thread.hpp"
 
@@ -71,7 +72,8 @@ void check_may_block(const char* what, const char* instead) {
 std::function<void()> in_this_actor(std::function<void()> callback) {
   if (this_thread.turn == nullptr) {
     ProcessGate* gate = ProcessGate::current();
-    if (gate == nullptr) return callback;
+    if (gate == nullptr)
+      return [callback = std::move(callback)]() mutable { run_in_turn({std::move(callback)}); };
     return [gate, callback = std::move(callback)]() mutable {
       gate->later(Duration::zero(), std::move(callback));
     };

@@ -13,6 +13,9 @@ class ProcessGate;
 class Session;
 template <class T>
 class ActorHandle;
+namespace detail {
+class TaskFrames;
+}
 
 /// Thread-safe; valid as long as the actor lives. An actor with threads of its own hands them this reference.
 class ActorContext {
@@ -38,6 +41,8 @@ class ActorContext {
   virtual void run_after(Duration delay, std::function<void()> work) = 0;
   /// Ends the actor after the current method; its monitors are told `reason`.
   virtual void stop(std::string reason) = 0;
+  /// Its calls that wait by co_await. For the runtime, in the actor's turns alone.
+  virtual detail::TaskFrames& tasks() = 0;
 
   /// A session as the actor sees it: to spawn, monitor and so on.
   Session session() const;

@@ -59,7 +59,7 @@ void ActorTable::monitor(ActorId id, Responder responder) {
   std::string why;
   {
     const std::lock_guard lock(mutex_);
-    if (living_.contains(id)) {
+    if (living_.contains(id) || id == ActorId{}) {
       monitors_[id].push_back(std::move(responder));
       return;
     }
@@ -95,10 +95,13 @@ std::string ActorTable::why_not_here(ActorId actor) const {
 
 void ActorTable::stop_all(const std::string& reason) {
   std::vector<ActorId> all;
+  std::vector<Responder> told;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, actor] : living_) all.push_back(id);
+    if (auto monitors = monitors_.extract(ActorId{})) told = std::move(monitors.mapped());
   }
+  for (auto& one : told) one.answer(wire::encode(reason));
   for (const ActorId id : all) stop(id, reason);
 }
 

@@ -27,7 +27,8 @@ class ActorTable {
   bool stop(ActorId actor, std::string reason);
   /// Why it ended; nothing: it lives.
   std::optional<std::string> why_ended(ActorId actor) const;
-  /// Answers (with the reason, a string) when the actor has ended: at once if it is not here.
+  /// Answers (with the reason, a string) when the actor has ended: at once if it is not here. Actor 0 is the
+  /// process itself.
   void monitor(ActorId actor, Responder responder);
   void stop_all(const std::string& reason);
   /// Waits until all have ended, `timeout` at most.

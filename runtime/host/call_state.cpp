@@ -7,17 +7,13 @@
 #include <utility>
 
 #include "runtime/core/futex.hpp"
+#include "runtime/host/callbacks.hpp"
 #include "runtime/host/this_thread.hpp"
 
 namespace troupe {
-namespace {
 
-using Callbacks = std::vector<std::function<void()>>;
-
-/// Runs callbacks one after another, never one inside another: an answer that answers a call that answers a
-/// call, ten thousand times over, takes no more stack than the first. What the first exception keeps from its
-/// caller still runs.
-void run_in_turn(Callbacks callbacks) {
+void run_in_turn(std::vector<std::function<void()>> callbacks) {
+  using Callbacks = std::vector<std::function<void()>>;
   if (callbacks.empty()) return;
   Callbacks*& waiting = this_thread.callbacks;
   if (waiting != nullptr) {
@@ -42,16 +38,20 @@ void run_in_turn(Callbacks callbacks) {
   if (thrown) std::rethrow_exception(thrown);
 }
 
-}  // namespace
-
 bool CallState::resolve(Outcome outcome) {
-  Callbacks callbacks;
+  std::vector<std::function<void()>> callbacks;
+  decltype(kept_) kept;  // goes at the end, without the lock
   {
     const std::lock_guard lock(mutex_);
     if (ready()) return false;
+    kept = std::move(kept_);
     outcome_ = std::move(outcome);
     ready_.store(1, std::memory_order_seq_cst);
     callbacks.swap(callbacks_);
+    if (watchers_ != nullptr) {
+      for (auto& [owner, callback] : *watchers_) callbacks.push_back(std::move(callback));
+      watchers_.reset();
+    }
   }
   if (sleepers_.load(std::memory_order_seq_cst) != 0) futex_wake(ready_, INT_MAX);
   if (waiter_ != nullptr) waiter_->nudge();
@@ -66,6 +66,10 @@ const Outcome& CallState::outcome() const {
 
 bool CallState::wait(Duration timeout) {
   if (ready()) return true;
+  if (this_thread.helper != nullptr && !this_thread.may_not_wait && timeout > Duration::zero()) {
+    this_thread.helper->help(*this);
+    if (ready()) return true;
+  }
   const Instant now = MonotonicClock().now();
   const Instant deadline = timeout > Duration::max() - now ? Duration::max() : now + timeout;
   if (waiter_ != nullptr) {
@@ -90,6 +94,35 @@ void CallState::on_ready(std::function<void()> callback) {
   callback();
 }
 
+void CallState::watch(const void* owner, std::function<void()> callback) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!ready()) {
+      if (watchers_ == nullptr)
+        watchers_ = std::make_unique<std::unordered_map<const void*, std::function<void()>>>();
+      watchers_->insert_or_assign(owner, std::move(callback));
+      return;
+    }
+  }
+  callback();
+}
+
+void CallState::unwatch(const void* owner) {
+  std::function<void()> dropped;  // after the lock: it may hold the last of something
+  const std::lock_guard lock(mutex_);
+  if (watchers_ == nullptr) return;
+  if (const auto at = watchers_->find(owner); at != watchers_->end()) {
+    dropped = std::move(at->second);
+    watchers_->erase(at);
+  }
+}
+
+void CallState::keep(std::vector<std::shared_ptr<const void>> kept) {
+  if (kept.empty()) return;
+  const std::lock_guard lock(mutex_);
+  if (!ready()) kept_ = std::make_unique<std::vector<std::shared_ptr<const void>>>(std::move(kept));
+}
+
 std::string CallState::waits_for() const {
   const std::lock_guard lock(mutex_);
   return waits_for_ == nullptr ? std::string() : *waits_for_;
@@ -100,12 +133,12 @@ void CallState::set_waits_for(std::string why) {
   waits_for_ = std::make_unique<std::string>(std::move(why));
 }
 
-void CallState::set_on_cancel(std::function<void()> hook) {
-  on_cancel_ = std::make_unique<std::function<void()>>(std::move(hook));
+void CallState::set_on_cancel(std::function<void(Duration)> hook) {
+  on_cancel_ = std::make_unique<std::function<void(Duration)>>(std::move(hook));
 }
 
-void CallState::cancel(ErrorInfo why) {
-  if (resolve(std::move(why)) && on_cancel_ != nullptr) (*on_cancel_)();
+void CallState::cancel(ErrorInfo why, Duration grace) {
+  if (resolve(std::move(why)) && on_cancel_ != nullptr) (*on_cancel_)(grace);
 }
 
 }  // namespace troupe

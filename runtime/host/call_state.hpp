@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "runtime/core/clock.hpp"
@@ -43,15 +44,22 @@ class CallState {
   bool wait(Duration timeout);
   /// Calls `callback` once ready, in the resolving thread (in this one if ready already).
   void on_ready(std::function<void()> callback);
+  /// The same for somebody who may lose interest: unwatch() drops it. One callback an owner.
+  void watch(const void* owner, std::function<void()> callback);
+  void unwatch(const void* owner);
+
+  /// Keeps these alive until it is ready: what the message refers to that it waits for an answer of.
+  void keep(std::vector<std::shared_ptr<const void>> kept);
 
   /// Why the request behind this call waits, as far as it was told; empty: nothing was.
   std::string waits_for() const;
   void set_waits_for(std::string why);
 
   /// What cancel() does about the request behind this call. REQUIRES: set before the state is handed out.
-  void set_on_cancel(std::function<void()> hook);
+  /// It is given `grace`.
+  void set_on_cancel(std::function<void(Duration)> hook);
   /// Nobody wants the answer any more: resolves with `why` and runs the hook, unless the answer is there.
-  void cancel(ErrorInfo why);
+  void cancel(ErrorInfo why, Duration grace = Duration::zero());
 
  private:
   Waiter* waiter_;
@@ -59,9 +67,12 @@ class CallState {
   std::atomic<std::uint32_t> sleepers_{0};
   mutable std::mutex mutex_;
   Outcome outcome_{wire::Bytes{}};
-  std::vector<std::function<void()>> callbacks_;      // under mutex_
-  std::unique_ptr<std::function<void()>> on_cancel_;  // few calls have one
-  std::unique_ptr<std::string> waits_for_;            // the same; under mutex_
+  std::vector<std::function<void()>> callbacks_;  // under mutex_
+  std::unique_ptr<std::unordered_map<const void*, std::function<void()>>>
+      watchers_;                                                    // the same; few have any
+  std::unique_ptr<std::function<void(Duration)>> on_cancel_;        // few calls have one
+  std::unique_ptr<std::string> waits_for_;                          // the same; under mutex_
+  std::unique_ptr<std::vector<std::shared_ptr<const void>>> kept_;  // the same
 };
 
 }  // namespace troupe

@@ -22,12 +22,12 @@ std::optional<PendingCall> CallTable::take(std::uint64_t number, ProcessAddress 
   return call;
 }
 
-std::vector<PendingCall> CallTable::take_where(const std::function<bool(ProcessAddress)>& gone) {
+std::vector<PendingCall> CallTable::take_where(const std::function<bool(const PendingCall&)>& which) {
   std::vector<std::pair<std::uint64_t, PendingCall>> taken;
   for (Shard& in : shards_) {
     const std::lock_guard lock(in.mutex);
     for (auto at = in.calls.begin(); at != in.calls.end();) {
-      if (!gone(at->second.to.home())) {
+      if (!which(at->second)) {
         ++at;
         continue;
       }

@@ -11,16 +11,28 @@
 #include <vector>
 
 #include "runtime/host/call_state.hpp"
+#include "runtime/host/process_gate.hpp"
 #include "runtime/wire/frame.hpp"
 
 namespace troupe {
+
+/// A call of an actor that is started again when it dies: all of it, as it may have to wait, or to be sent
+/// again.
+struct MovingCall {
+  std::shared_ptr<CallState> state;  ///< null: it wants no answer
+  ActorId actor;
+  std::uint64_t method = 0;
+  CallBody args;
+  int sent = 0;  ///< how often it was
+};
 
 /// A frame that wants a reply.
 struct PendingCall {
   std::shared_ptr<CallState> state;
   wire::FrameKind kind = wire::FrameKind::kCall;
   ActorAddress to;
-  std::size_t bytes = 0;  ///< that it takes of its receiver's window until it is answered
+  std::size_t bytes = 0;                 ///< that it takes of its receiver's window until it is answered
+  std::shared_ptr<MovingCall> moving{};  ///< if its actor may be started again
 };
 
 /// Thread-safe. Sharded by number, so that a caller and the thread that receives seldom meet.
@@ -31,8 +43,8 @@ class CallTable {
   /// The call that a reply of `from` ends. Nothing when nobody waits for it any more, or `from` was not
   /// asked.
   std::optional<PendingCall> take(std::uint64_t number, ProcessAddress from);
-  /// Every call to a process that `gone` names, oldest first.
-  std::vector<PendingCall> take_where(const std::function<bool(ProcessAddress)>& gone);
+  /// Every call that satisfies `which`, oldest first.
+  std::vector<PendingCall> take_where(const std::function<bool(const PendingCall&)>& which);
   std::size_t size() const;
 
  private:

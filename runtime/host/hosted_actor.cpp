@@ -3,9 +3,13 @@
 #include <csignal>
 #include <deque>
 #include <optional>
+#include <unordered_map>
 
+#include "runtime/core/escape.hpp"
+#include "runtime/core/fork_guard.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/host/may_wait.hpp"
+#include "runtime/host/task_frames.hpp"
 #include "runtime/host/turn.hpp"
 
 namespace troupe {
@@ -68,8 +72,9 @@ class Host final : public caf::event_based_actor, public ActorContext {
     caf::delayed_anon_send(caf::actor(this), delay, RunMessage{std::move(work)});
   }
   void stop(std::string reason) override {
-    troupe::enqueue(handle(), caf::make_message(StopMessage{std::move(reason)}), nullptr);
+    troupe::enqueue(handle(), caf::make_message(StopMessage{bounded_text(std::move(reason))}), nullptr);
   }
+  detail::TaskFrames& tasks() override { return tasks_; }
 
  private:
   caf::strong_actor_ptr handle() { return caf::actor_cast<caf::strong_actor_ptr>(this); }
@@ -77,11 +82,13 @@ class Host final : public caf::event_based_actor, public ActorContext {
   void on_start(StartMessage&) {
     if (isolated_) unblock_signals();
     const CurrentActorScope scope(this);
+    objects::BorrowScope borrows;
     auto object = Registry::instance().make(constructor_, args_);
     if (!object) return fail_start(object.error());
     object_ = *std::move(object);
     wire::Bytes().swap(args_);
-    std::exchange(on_ready_, nullptr)({});
+    // The spawner may drop what it gave once it hears of this.
+    borrows.when_known([ready = std::exchange(on_ready_, nullptr)] { ready({}); });
   }
 
   void fail_start(const ErrorInfo& error) {
@@ -92,30 +99,43 @@ class Host final : public caf::event_based_actor, public ActorContext {
   void on_call(CallMessage& message) {
     std::shared_ptr<IncomingCall> call = std::move(message.call);
     if (object_ == nullptr) return;  // dropped: its responder says that the actor has ended
-    // A caller that does not read its answers gets no further ones made; calls keep their order.
-    if (!waiting_.empty() || home_.is_congested(call->from)) {
-      waiting_.push_back(std::move(call));
-      if (waiting_.size() == 1) wait_for(waiting_.front()->from);
-      return;
-    }
-    carry_out(*call);
+    // A caller that does not read its answers gets no further ones made; calls of one caller keep their
+    // order.
+    const auto at = waiting_.find(call->from);
+    if (at != waiting_.end()) return at->second.push_back(std::move(call));
+    if (!must_wait(*call)) return carry_out(*call);
+    wait_for(*waiting_[call->from].emplace_back(std::move(call)));
+  }
+
+  bool must_wait(const IncomingCall& call) const {
+    return home_.is_congested(call.from) || (call.references != nullptr && !call.references->ready());
   }
 
   void carry_out(IncomingCall& call) {
     const CurrentActorScope scope(this);
-    Registry::instance().invoke(call.method, *object_, call.args, std::move(call.responder));
+    const auto invoke = [&](Responder responder) {
+      Registry::instance().invoke(call.method, *object_, call.args, std::move(responder));
+    };
+    if (call.references == nullptr) return invoke(std::move(call.responder));
+    call.references->invoke(std::move(call.responder), invoke);
   }
 
-  void wait_for(ProcessAddress caller) {
-    home_.when_drained(caller,
-                       [me = handle()] { troupe::enqueue(me, caf::make_message(ResumeMessage{}), nullptr); });
+  void wait_for(const IncomingCall& call) {
+    auto resume = [me = handle(), from = call.from] {
+      troupe::enqueue(me, caf::make_message(ResumeMessage{from}), nullptr);
+    };
+    if (call.references != nullptr && !call.references->ready())
+      return call.references->when_ready(std::move(resume));
+    home_.when_drained(call.from, std::move(resume));
   }
 
-  void on_resume(ResumeMessage&) {
-    while (!waiting_.empty() && object_ != nullptr) {
-      if (home_.is_congested(waiting_.front()->from)) return wait_for(waiting_.front()->from);
-      const auto call = std::move(waiting_.front());
-      waiting_.pop_front();
+  void on_resume(ResumeMessage& message) {
+    for (auto at = waiting_.find(message.caller); at != waiting_.end(); at = waiting_.find(message.caller)) {
+      auto& calls = at->second;
+      if (must_wait(*calls.front())) return wait_for(*calls.front());
+      const auto call = std::move(calls.front());
+      calls.pop_front();
+      if (calls.empty()) waiting_.erase(at);
       carry_out(*call);
     }
   }
@@ -124,6 +144,7 @@ class Host final : public caf::event_based_actor, public ActorContext {
     if (object_ == nullptr) return;
     const CurrentActorScope scope(this);
     try {
+      const ForkScope fork_scope("a callback of an actor");
       message.work();
     } catch (...) {
       const auto error = describe_exception("a callback of an actor");
@@ -139,6 +160,8 @@ class Host final : public caf::event_based_actor, public ActorContext {
     ended_ = reason;
     {
       const CurrentActorScope scope(this);
+      const ForkScope fork_scope("an actor's destructor");
+      tasks_.clear();  // they refer to the object
       object_.reset();
     }
     on_end_(address_, reason);
@@ -154,8 +177,10 @@ class Host final : public caf::event_based_actor, public ActorContext {
   OnActorReady on_ready_;
   OnActorEnd on_end_;
   std::unique_ptr<ActorObject> object_;
-  std::deque<std::shared_ptr<IncomingCall>> waiting_;  ///< for their callers to read answers
-  std::optional<std::string> ended_;                   ///< why
+  detail::TaskFrames tasks_;  ///< empty before object_ goes
+  /// Calls that wait for their callers to read answers, or for objects. Invariant: no queue is empty.
+  std::unordered_map<ProcessAddress, std::deque<std::shared_ptr<IncomingCall>>> waiting_;
+  std::optional<std::string> ended_;  ///< why
 };
 
 }  // namespace

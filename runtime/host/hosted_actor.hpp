@@ -11,6 +11,7 @@
 #include "runtime/host/actor_context.hpp"
 #include "runtime/host/registry.hpp"
 #include "runtime/host/responder.hpp"
+#include "runtime/objects/references.hpp"
 
 namespace troupe {
 
@@ -48,6 +49,7 @@ struct IncomingCall {
   const std::uint64_t method;
   wire::Bytes args;
   Responder responder;
+  std::shared_ptr<const objects::References> references;  ///< null: it refers to no object
   const std::size_t one_way_bytes;  ///< to give back to the caller's window; 0 for a call with an answer
 };
 struct CallMessage {
@@ -59,8 +61,10 @@ struct RunMessage {
 };
 /// An actor's first: constructs the object.
 struct StartMessage {};
-/// Takes up the calls that waited for their callers to read answers.
-struct ResumeMessage {};
+/// Takes up the calls of that caller, which waited for it to read answers, or for objects.
+struct ResumeMessage {
+  ProcessAddress caller;
+};
 /// Ends the actor.
 struct StopMessage {
   std::string reason;

@@ -9,8 +9,11 @@
 #include <type_traits>
 #include <utility>
 
-#include "runtime/client/future.hpp"
+#include "runtime/client/task.hpp"
+#include "runtime/core/fork_guard.hpp"
 #include "runtime/host/registry.hpp"
+#include "runtime/objects/object_ref.hpp"
+#include "runtime/wire/frame.hpp"
 
 namespace troupe::detail {
 
@@ -64,13 +67,17 @@ struct MethodTraits<R (T::*)(A...) noexcept> : MethodTraits<R (T::*)(A...)> {};
 template <class T, class R, class... A>
 struct MethodTraits<R (T::*)(A...) const noexcept> : MethodTraits<R (T::*)(A...)> {};
 
-/// What a caller of a method that returns R gets: a method may return Future<X> to answer later.
+/// What a caller of a method that returns R gets: a method may return Future<X> or Task<X> to answer later.
 template <class R>
 struct AnswerOf {
   using type = std::decay_t<R>;
 };
 template <class X>
 struct AnswerOf<Future<X>> {
+  using type = X;
+};
+template <class X>
+struct AnswerOf<Task<X>> {
   using type = X;
 };
 
@@ -104,13 +111,38 @@ Result<Tuple> decode_arguments(wire::ByteView bytes, std::string_view of) {
   } else {
     Tuple arguments{};
     wire::Reader from(bytes);
-    const bool all =
-        std::apply([&](auto&... argument) { return (wire::read(from, argument) && ...); }, arguments);
+    std::size_t place = 0;
+    const bool all = std::apply(
+        [&](auto&... argument) { return (read_argument(from, place++, argument) && ...); }, arguments);
+    end_decoding();
     if (all && from.finish()) return arguments;
     from.fail("its codec refused it");
     ErrorInfo error = from.error("call of " + std::string(of));
     error.todo = "caller and actor must run the same executable";
     return error;
+  }
+}
+
+/// The same with the objects that they refer to.
+template <class... T>
+CallBody encode_constructor(const wire::Bound& bound, std::string_view of, const T&... argument) {
+  wire::Writer to(bound, of);
+  (wire::write(to, argument), ...);
+  CallBody body;
+  body.kept = to.kept();
+  body.bytes = to.take(of);
+  return body;
+}
+
+/// What a method or task `of` returned; an error where no message can hold it.
+template <class T>
+Outcome encode_answer(std::string_view of, const T& answer) {
+  try {
+    wire::Writer to(wire::kAnswerBound, of);
+    wire::write(to, answer);
+    return to.take(type_name<T>());
+  } catch (const LimitExceeded& error) {
+    return error.info();
   }
 }
 
@@ -140,6 +172,7 @@ struct MethodEntry {
       auto args = decode_arguments<typename Traits::Arguments>(bytes, kName);
       if (!args) return responder.fail(std::move(args).error());
       const auto run = [&]() -> Return {
+        const ForkScope scope(kName);
         return std::apply(
             [&](auto&&... arg) -> Return { return (self.*M)(std::forward<decltype(arg)>(arg)...); },
             *std::move(args));
@@ -147,11 +180,30 @@ struct MethodEntry {
       if constexpr (std::is_void_v<Return>) {
         run();
         responder.answer({});
+      } else if constexpr (std::is_same_v<Task<Answer>, Return>) {
+        run_task(answer_when_done(self, *std::move(args), std::move(responder)));
       } else if constexpr (!std::is_same_v<Answer, std::decay_t<Return>>) {
         const auto later = run();  // before the responder moves: it may throw
         answer_later(later.state(), std::move(responder), kName);
       } else {
-        responder.answer(wire::encode<Answer>(run()));
+        responder.outcome(encode_answer<Answer>(kName, run()));
+      }
+    } catch (...) {
+      responder.fail(describe_exception(kName));
+    }
+  }
+  /// The arguments live in this frame: a parameter that is a reference refers to them while the method waits.
+  static TaskRoot answer_when_done(typename Traits::Object& self, typename Traits::Arguments args,
+                                   Responder responder) {
+    try {
+      Task<Answer> task = std::apply(
+          [&](auto&&... arg) { return (self.*M)(std::forward<decltype(arg)>(arg)...); }, std::move(args));
+      if constexpr (std::is_void_v<Answer>) {
+        co_await std::move(task);
+        responder.answer({});
+      } else {
+        const Answer answer = co_await std::move(task);
+        responder.outcome(encode_answer<Answer>(kName, answer));
       }
     } catch (...) {
       responder.fail(describe_exception(kName));

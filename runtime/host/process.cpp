@@ -2,6 +2,7 @@
 
 #include <climits>
 
+#include "runtime/core/fork_guard.hpp"
 #include "runtime/core/futex.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/host/may_wait.hpp"
@@ -12,7 +13,6 @@
 namespace troupe {
 namespace {
 
-constexpr Duration kNodeAnswers = std::chrono::seconds(30);
 constexpr Duration kActorsEnd = std::chrono::seconds(5);
 /// A monitor or a kill whose link broke is sent again after this long.
 constexpr Duration kAgain = std::chrono::milliseconds(200);
@@ -41,6 +41,7 @@ caf::behavior mailman(caf::event_based_actor* self) {
     const Turn turn(self->ctrl());
     const NoWaitScope no_wait;
     try {
+      const ForkScope scope("a callback of then or monitor");
       message.work();
     } catch (...) {  // the next callback is another's
       log(LogLevel::kError, describe_exception("a callback of then or monitor").message());
@@ -98,13 +99,33 @@ Process::Process(ProcessConfig config, ProcessFloor floor, Handlers handlers)
   routes_ = std::make_unique<Routes>(config_, *node_, *rings_, floor.limits,
                                      [this](ProcessId peer) { ask_for_ring(peer); });
   leases_ = std::make_unique<Leases>(config_, *node_);
+  leaving_ = std::make_unique<LeavingActors>([this](std::function<void()> work) {
+    later(Duration::zero(), [this, work = std::move(work)] {
+      if (!ending_) work();
+    });
+  });
+  objects_ = std::make_shared<objects::Objects>(
+      *this, rings_.get(),
+      [this](const std::string& key, std::uint64_t bytes, objects::Objects::OnRegion then) {
+        lend_region(key, bytes, std::move(then));
+      });
+  tasks_ = std::make_shared<tasks::Tasks>(*this, rings_.get());
+  directory_ = make_directory();
   node_->start(rings_->doorbell(),
                {[this](Message message) { on_message(std::move(message), nullptr); },
                 [this] { routes_->flush_all(); }, [this](const std::string& why) { on_node_gone(why); }});
 }
 
 Process::~Process() {
+  end();
+  caf_.reset();
+}
+
+void Process::end() {
+  if (std::exchange(is_over_, true)) return;
   ending_ = true;
+  tasks_->close("its process ended");
+  objects_->close();
   actors_->stop_all(left_ == 0 ? "its process ended" : why_left_);
   run_turns();
   actors_->wait_until_empty(kActorsEnd);
@@ -116,7 +137,6 @@ Process::~Process() {
   caf::anon_send_exit(caf::actor_cast<caf::actor>(mailman_), caf::exit_reason::user_shutdown);
   mailman_ = nullptr;
   run_turns();
-  caf_.reset();
 }
 
 caf::scheduler::test_coordinator& Process::turns() {
@@ -137,10 +157,11 @@ void Process::later(Duration delay, std::function<void()> work) {
 // Calls.
 
 std::shared_ptr<CallState> Process::send_call(wire::FrameKind kind, const ActorAddress& to,
-                                              std::uint64_t method, wire::ByteView body) {
+                                              std::uint64_t method, wire::ByteView body, std::uint8_t flags) {
   auto state = std::make_shared<CallState>(rings_.get());
   wire::FrameHeader header;
   header.kind = kind;
+  header.flags = flags;
   header.to = to.home();
   header.from = address();
   header.job = config_.job;
@@ -153,17 +174,32 @@ std::shared_ptr<CallState> Process::send_call(wire::FrameKind kind, const ActorA
   return state;
 }
 
-std::shared_ptr<CallState> Process::call(const ActorAddress& to, std::uint64_t method, wire::Bytes args,
+std::shared_ptr<CallState> Process::call(const ActorAddress& to, std::uint64_t method, CallBody args,
                                          bool one_way) {
+  const bool refers = !args.kept.empty();
   if (to.home() == address()) {
     auto state = one_way ? nullptr : std::make_shared<CallState>(rings_.get());
-    actors_->deliver(to.actor,
-                     std::make_shared<IncomingCall>(*this, address(), method, std::move(args),
-                                                    one_way ? Responder() : Responder(state), 0),
-                     nullptr);
+    auto call = std::make_shared<IncomingCall>(*this, address(), method, std::move(args.bytes),
+                                               one_way ? Responder() : Responder(state), 0);
+    if (refers) {
+      state->keep(std::move(args.kept));
+      call->references = objects_->references(call->args).value();
+    }
+    actors_->deliver(to.actor, std::move(call), nullptr);
     return state;
   }
-  if (!one_way) return send_call(wire::FrameKind::kCall, to, method, args);
+  if (is_restartable(to.actor)) {
+    auto state = one_way ? nullptr : std::make_shared<CallState>(rings_.get());
+    if (refers) state->keep(args.kept);
+    directory_->call(std::make_shared<MovingCall>(MovingCall{state, to.actor, method, std::move(args)}));
+    return state;
+  }
+  if (!one_way) {
+    auto state = send_call(wire::FrameKind::kCall, to, method, args.bytes,
+                           refers ? wire::kFlagReferences : std::uint8_t{0});
+    state->keep(std::move(args.kept));
+    return state;
+  }
   wire::FrameHeader header;
   header.kind = wire::FrameKind::kCall;
   header.flags = wire::kFlagOneWay;
@@ -172,11 +208,12 @@ std::shared_ptr<CallState> Process::call(const ActorAddress& to, std::uint64_t m
   header.job = config_.job;
   header.actor = to.actor;
   header.method = method;
-  if (auto sent = routes_->send(header, args); !sent) log(LogLevel::kDebug, sent.error().message());
+  if (auto sent = routes_->send(header, args.bytes); !sent) log(LogLevel::kDebug, sent.error().message());
   return nullptr;
 }
 
 void Process::reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome) {
+  if (is_in_child()) return;  // the answer is the parent's to give
   wire::FrameHeader header;
   header.kind = wire::FrameKind::kReply;
   header.flags = outcome.ok() ? 0 : wire::kFlagError;
@@ -190,7 +227,11 @@ void Process::reply(ProcessAddress to, std::uint64_t call, const Outcome& outcom
 }
 
 void Process::fail_calls(const std::function<bool(ProcessAddress)>& gone, const ErrorInfo& why) {
-  auto failed = calls_.take_where(gone);
+  auto failed = calls_.take_where([&](const PendingCall& call) { return gone(call.to.home()); });
+  for (const PendingCall& call : failed) {
+    if (call.moving != nullptr) directory_->failed(call.moving, call.to.home(), why);
+  }
+  std::erase_if(failed, [](const PendingCall& call) { return call.moving != nullptr; });
   if (failed.empty()) return;
   later(Duration::zero(), [failed = std::move(failed), why] {
     for (const auto& call : failed) call.state->resolve(why);
@@ -222,15 +263,9 @@ void Process::on_message(Message message, caf::execution_unit* unit) {
     if (wire::wants_reply(header)) reply(header.from, header.id, other_job());
     return;
   }
-  const bool one_way = (header.flags & wire::kFlagOneWay) != 0;
   switch (header.kind) {
     case wire::FrameKind::kCall:
-      return actors_->deliver(
-          header.actor,
-          std::make_shared<IncomingCall>(*this, header.from, header.method, std::move(message.body),
-                                         one_way ? Responder() : Responder(this, header.from, header.id),
-                                         one_way ? bytes : 0),
-          unit);
+      return on_call(std::move(message), unit, bytes);
     case wire::FrameKind::kSpawn:
       return on_spawn(std::move(message), unit);
     case wire::FrameKind::kMonitor:
@@ -243,6 +278,27 @@ void Process::on_message(Message message, caf::execution_unit* unit) {
     default:
       return;
   }
+}
+
+void Process::on_call(Message message, caf::execution_unit* unit, std::size_t bytes) {
+  const wire::FrameHeader& header = message.header;
+  const bool one_way = (header.flags & wire::kFlagOneWay) != 0;
+  Responder responder = one_way ? Responder() : Responder(this, header.from, header.id);
+  if (!header.actor) {
+    if (header.method == tasks::kCancelTask)
+      return tasks_->asked_to_cancel(header.from, message.body, std::move(responder));
+    return objects_->asked(header.from, header.method, message.body, std::move(responder));
+  }
+  std::shared_ptr<const objects::References> references;
+  if ((header.flags & wire::kFlagReferences) != 0) {
+    auto found = objects_->references(message.body);
+    if (!found) return responder.fail(found.error());
+    references = *std::move(found);
+  }
+  auto call = std::make_shared<IncomingCall>(*this, header.from, header.method, std::move(message.body),
+                                             std::move(responder), one_way ? bytes : 0);
+  call->references = std::move(references);
+  actors_->deliver(header.actor, std::move(call), unit);
 }
 
 void Process::on_reply(Message message) {
@@ -260,6 +316,10 @@ void Process::on_reply(Message message) {
     outcome = spawned(call->to);
   } else {
     outcome = std::move(message.body);
+  }
+  if (error && call->moving != nullptr) {
+    const bool never_sent = (message.header.flags & wire::kFlagRefused) != 0;
+    return directory_->answered(call->moving, call->to.home(), outcome.error(), never_sent);
   }
   const bool wanted = call->state->resolve(std::move(outcome));
   if (!wanted && !error && call->kind == wire::FrameKind::kSpawn)
@@ -299,22 +359,34 @@ void Process::on_control(Message message) {
     actors_->stop(stop->actor, stop->reason);
   } else if (const auto* confirm = std::get_if<wire::ConfirmActor>(&control)) {
     if (auto why = actors_->why_ended(confirm->actor)) {
-      node_->tell(wire::ActorEnded{confirm->actor, *std::move(why)});
+      node_->tell(wire::ActorEnded{confirm->actor, *std::move(why), false});
     } else {
       node_->tell(*confirm);
     }
   } else if (auto* down = std::get_if<wire::ProcessDown>(&control)) {
     routes_->process_down(down->process, down->reason);
     leases_->process_down(down->process);
-    fail_calls([at = down->process](ProcessAddress p) { return p == at; }, actor_died(down->reason));
+    tasks_->process_down(down->process, down->reason);
+    objects_->process_down(down->process, down->reason);
+    const auto was_there = [at = down->process](ProcessAddress p) { return p == at; };
+    leaving_->forget(was_there);
+    fail_calls(was_there, actor_died(down->reason));
   } else if (auto* node = std::get_if<wire::NodeDown>(&control)) {
     routes_->node_down(node->node, node->reason);
     leases_->node_down(node->node);
-    fail_calls([at = node->node](ProcessAddress p) { return p.node == at; }, actor_died(node->reason));
+    tasks_->node_down(node->node, node->reason);
+    objects_->node_down(node->node, node->reason);
+    const auto was_there = [at = node->node](ProcessAddress p) { return p.node == at; };
+    leaving_->forget(was_there);
+    fail_calls(was_there, actor_died(node->reason));
   } else if (auto* lost = std::get_if<wire::NodeLost>(&control)) {
     routes_->node_lost(lost->node);
     leases_->node_lost(lost->node);
     fail_calls([at = lost->node](ProcessAddress p) { return p.node == at; }, link_broke(lost->reason));
+  } else if (auto* place = std::get_if<wire::ActorAt>(&control)) {
+    directory_->told(place->place);
+  } else if (const auto* leaves = std::get_if<wire::ActorLeaves>(&control)) {
+    leaving_->told(*leaves);
   } else if (auto* waits = std::get_if<wire::SpawnWaits>(&control)) {
     node_->waits(waits->request, std::move(waits->why));
   } else if (auto* output = std::get_if<wire::Output>(&control)) {
@@ -336,7 +408,7 @@ void Process::handle(wire::StartActorHere&& start) {
         }
       },
       [this](const ActorAddress& actor, const std::string& reason) {
-        node_->tell(wire::ActorEnded{actor.actor, reason});
+        node_->tell(wire::ActorEnded{actor.actor, reason, !ending_});
       },
       nullptr);
 }
@@ -346,6 +418,10 @@ void Process::on_node_gone(const std::string& why) {
   fail_calls([](ProcessAddress) { return true; },
              {ErrorCode::kUnavailable, "a call has no answer", "this host's node is gone: " + why,
               "its driver gets another node: spawn actors there again"});
+  objects_->close();
+  tasks_->close("this host's node is gone: " + why);
+  directory_->close({ErrorCode::kUnavailable, "a call has no answer", "this host's node is gone: " + why,
+                     "its driver gets another node: spawn actors there again"});
   told_to_leave("its node is gone: " + why);
   if (!ending_ && !std::exchange(node_gone_, true) && handlers_.on_node_lost) handlers_.on_node_lost();
 }
@@ -377,12 +453,14 @@ std::shared_ptr<CallState> Process::spawn_through_head(ActorSpawn spawn) {
   spec.name = std::move(spawn.name);
   spec.payload.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   spec.demand = {spawn.cpu_e4, spawn.isolated, spawn.node, spawn.gpu_e4};
+  spec.max_restarts = spawn.max_restarts;
+  spec.max_task_retries = spawn.max_task_retries;
   const auto asked = node_->ask(
       [&](std::uint64_t request) {
         return wire::SpawnAsk{request, std::move(spec)};
       },
       rings_.get());
-  asked.state->set_on_cancel([this, request = asked.number] { node_->cancel(request); });
+  asked.state->set_on_cancel([this, request = asked.number](Duration) { node_->cancel(request); });
   return asked.state;
 }
 
@@ -441,7 +519,8 @@ void Process::kill(const ActorAddress& actor, std::string reason) {
   });
 }
 
-void Process::monitor(const ActorAddress& actor, OnDown callback) {
+void Process::monitor(const ActorAddress& actor, OnDeath callback) {
+  if (is_restartable(actor.actor)) return directory_->monitor(actor.actor, std::move(callback));
   std::shared_ptr<CallState> ended;
   if (actor.home() == address()) {
     ended = std::make_shared<CallState>(rings_.get());
@@ -461,82 +540,9 @@ void Process::monitor(const ActorAddress& actor, OnDown callback) {
     const std::string reason =
         outcome.ok() ? wire::decode<std::string>(*outcome).value_or("it ended") : outcome.error().why;
     later(Duration::zero(), [this, callback = std::move(callback), reason] {
-      if (!ending_) callback(reason);
+      if (!ending_) callback({reason, false});
     });
   });
-}
-
-// Questions to the node.
-
-std::shared_ptr<CallState> Process::find(std::string name) {
-  return node_
-      ->ask(
-          [&](std::uint64_t request) {
-            return wire::FindAsk{request, std::move(name)};
-          },
-          rings_.get())
-      .state;
-}
-
-std::shared_ptr<CallState> Process::nodes() {
-  return node_->ask([](std::uint64_t request) { return wire::NodesAsk{request}; }, rings_.get()).state;
-}
-
-NodeLink::Request Process::ask_for_region(const std::string& key, std::size_t bytes, const std::string& label,
-                                          bool abortable) {
-  return node_->ask(
-      [&](std::uint64_t request) {
-        return wire::RegionAsk{request, key, bytes, label, abortable};
-      },
-      rings_.get());
-}
-
-Result<SharedMemory> Process::open_region(const std::string& key, std::size_t bytes, const std::string& label,
-                                          bool abortable) {
-  const auto asked = ask_for_region(key, bytes, label, abortable);
-  if (!asked.state->wait(kNodeAnswers)) {
-    return ErrorInfo{ErrorCode::kTimeout, "no shared memory '" + key + "'",
-                     "the node did not answer within 30 s", ""};
-  }
-  if (!asked.state->outcome().ok()) return asked.state->outcome().error();
-  auto fds = node_->take_fds(asked.number);
-  if (fds.empty()) {
-    return ErrorInfo{ErrorCode::kIo, "no shared memory '" + key + "'", "its descriptor was lost",
-                     "raise ulimit -n"};
-  }
-  return SharedMemory::map(std::move(fds.front()));
-}
-
-void Process::drop_region(const std::string& key) {
-  node_->tell(wire::RegionDrop{key});
-}
-
-std::shared_ptr<CallState> Process::begin_job(const std::string& name) {
-  const auto asked = node_->ask(
-      [&](std::uint64_t request) {
-        return wire::JobAsk{request, name};
-      },
-      rings_.get());
-  auto known = std::make_shared<CallState>(rings_.get());
-  asked.state->on_ready([this, known, state = asked.state] {
-    if (state->outcome().ok()) {
-      const auto answer = wire::decode<wire::JobAnswer>(*state->outcome()).value();
-      config_.job = answer.job;
-      config_.incarnation = answer.incarnation;
-    }
-    known->resolve(state->outcome());
-  });
-  return known;
-}
-
-void Process::register_job(const std::string& name, Duration timeout) {
-  const auto known = begin_job(name);
-  if (!known->wait(timeout)) {
-    throw Timeout({ErrorCode::kTimeout, "the job '" + name + "' could not be registered",
-                   "the head did not answer within " + std::to_string(to_seconds(timeout)) + " s",
-                   "see whether it runs: troupe status"});
-  }
-  known->outcome().value();  // throws what the head said
 }
 
 void Process::begin_end() {

@@ -10,14 +10,18 @@
 #include <string>
 
 #include "runtime/core/random.hpp"
+#include "runtime/host/actor_directory.hpp"
 #include "runtime/host/actor_table.hpp"
 #include "runtime/host/call_table.hpp"
 #include "runtime/host/leases.hpp"
+#include "runtime/host/leaving_actors.hpp"
 #include "runtime/host/node_link.hpp"
 #include "runtime/host/process_floor.hpp"
 #include "runtime/host/process_gate.hpp"
 #include "runtime/host/routes.hpp"
 #include "runtime/link/socket/socket_link.hpp"
+#include "runtime/objects/objects.hpp"
+#include "runtime/tasks/tasks.hpp"
 
 namespace troupe {
 
@@ -34,8 +38,9 @@ class Process final : public ProcessGate, public ActorHome {
   /// Says hello on `link` and starts to receive. Throws Unavailable when the link is dead.
   Process(ProcessConfig config, SocketLink link, Handlers handlers);
   Process(ProcessConfig config, ProcessFloor floor, Handlers handlers);
-  /// Ends every actor of the process and waits for them, then leaves.
   ~Process() override;
+  /// Ends every actor of the process and waits for them, then leaves. The destructor does so, too.
+  void end();
 
   /// The job that this process drives, by name. Asks the head; throws what it says, or Timeout. Call once,
   /// before actors are spawned.
@@ -48,9 +53,11 @@ class Process final : public ProcessGate, public ActorHome {
   void end_cluster(Duration timeout);
   /// The same without waiting.
   void begin_end();
-  /// A driver's: the output of its workers has no room here (or has again), so they are held back. Does not
-  /// wait.
-  void hold_output(bool on) { node_->tell(wire::HoldOutput{address(), on}); }
+  /// A driver's: so much of the output of its workers on that node is written, and there is room for more.
+  /// Does not wait.
+  void output_taken(NodeId node, std::size_t bytes) {
+    node_->tell(wire::OutputTaken{address(), node, bytes});
+  }
   /// Blocks until the node tells this process to leave, or is gone: a worker's main loop.
   void run_until_told_to_leave();
   bool is_told_to_leave() const { return left_ != 0; }
@@ -58,12 +65,15 @@ class Process final : public ProcessGate, public ActorHome {
   caf::scheduler::test_coordinator& turns();
 
   const ProcessConfig& config() const override { return config_; }
-  std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t method, wire::Bytes args,
+  std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t method, CallBody args,
                                   bool one_way) override;
   void reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome) override;
   std::shared_ptr<CallState> spawn(ActorSpawn spawn) override;
   void kill(const ActorAddress& actor, std::string reason) override;
-  void monitor(const ActorAddress& actor, OnDown callback) override;
+  void monitor(const ActorAddress& actor, OnDeath callback) override;
+  void watch_leaving(const ActorAddress& actor, OnLeaving callback) override {
+    leaving_->watch(actor, std::move(callback));
+  }
   std::shared_ptr<CallState> find(std::string name) override;
   std::shared_ptr<CallState> nodes() override;
   Result<SharedMemory> open_region(const std::string& key, std::size_t bytes, const std::string& label,
@@ -73,6 +83,8 @@ class Process final : public ProcessGate, public ActorHome {
   NodeLink::Request ask_for_region(const std::string& key, std::size_t bytes, const std::string& label,
                                    bool abortable);
   void later(Duration delay, std::function<void()> work) override;
+  ObjectsPtr objects() override { return objects_; }
+  TasksPtr tasks() override { return tasks_; }
 
   /// Calls and spawns that have no answer yet.
   std::size_t calls_under_way() const { return calls_.size(); }
@@ -88,6 +100,7 @@ class Process final : public ProcessGate, public ActorHome {
 
   // What comes in. `unit`: the actors it is for may take their turn in this thread.
   void on_message(Message message, caf::execution_unit* unit);
+  void on_call(Message message, caf::execution_unit* unit, std::size_t bytes);
   void on_reply(Message message);
   void on_spawn(Message message, caf::execution_unit* unit);
   void on_control(Message message);
@@ -97,9 +110,13 @@ class Process final : public ProcessGate, public ActorHome {
 
   // Calls.
   std::shared_ptr<CallState> send_call(wire::FrameKind kind, const ActorAddress& to, std::uint64_t method,
-                                       wire::ByteView body);
+                                       wire::ByteView body, std::uint8_t flags = 0);
+  std::unique_ptr<ActorDirectory> make_directory();  // process_restarts.cpp
+  Result<void> send_moving(const std::shared_ptr<MovingCall>& call, ProcessAddress to);
   void fail_calls(const std::function<bool(ProcessAddress)>& gone, const ErrorInfo& why);
   void ask_for_ring(ProcessId peer);
+  /// Shared memory of this node for an object.
+  void lend_region(const std::string& key, std::uint64_t bytes, objects::Objects::OnRegion then);
   std::shared_ptr<CallState> spawn_here(ActorSpawn spawn);
   std::shared_ptr<CallState> spawn_through_head(ActorSpawn spawn);
   std::shared_ptr<CallState> spawn_light(ActorSpawn spawn);
@@ -120,13 +137,18 @@ class Process final : public ProcessGate, public ActorHome {
   std::unique_ptr<InlineUnit> inline_unit_;  ///< of the thread that leads the rings
   caf::strong_actor_ptr mailman_;            ///< runs what `later` is given, in order
   CallTable calls_;
+  std::unique_ptr<ActorDirectory> directory_;  ///< where actors are that are started again
+  std::unique_ptr<LeavingActors> leaving_;
   std::unique_ptr<ActorTable> actors_;
   std::unique_ptr<NodeLink> node_;
   std::unique_ptr<Rings> rings_;
   std::unique_ptr<Routes> routes_;
   std::unique_ptr<Leases> leases_;
+  ObjectsPtr objects_;
+  TasksPtr tasks_;
   std::atomic<std::uint32_t> left_{0};  ///< told to leave, or the node is gone
   std::string why_left_;                ///< written before left_ is
+  bool is_over_ = false;                ///< end() was called
   bool node_gone_ = false;              ///< the handler was told; of the thread that receives
   std::atomic<bool> ending_{false};  ///< this process says goodbye: ends that it brings about are no deaths
 };

@@ -9,6 +9,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/core/fork_guard.hpp"
 #include "runtime/host/call_state.hpp"
@@ -18,6 +20,26 @@ namespace troupe {
 
 class SharedMemory;
 
+namespace objects {
+class Objects;
+}
+namespace tasks {
+class Tasks;
+}
+using ObjectsPtr = std::shared_ptr<objects::Objects>;
+using TasksPtr = std::shared_ptr<tasks::Tasks>;
+
+/// The arguments of a call.
+struct CallBody {
+  CallBody() = default;
+  CallBody(wire::Bytes arguments) : bytes(std::move(arguments)) {}  // NOLINT: implicit on purpose
+
+  wire::Bytes bytes;
+  /// Objects that they refer to, which live until the call is answered. If there are any, the bytes end with
+  /// the names of those to be fetched (runtime/objects/references.hpp).
+  std::vector<std::shared_ptr<const void>> kept;
+};
+
 /// Who a process is. Set before actors are spawned.
 struct ProcessConfig {
   NodeId node;
@@ -26,12 +48,27 @@ struct ProcessConfig {
   std::uint32_t incarnation = 0;  ///< how many drivers this job has had; a driver's own
   std::string label;
   std::string host;       ///< address on which its machine is reached
-  std::string package;    ///< hash of the executable this job's workers run; empty: the node's own
+  std::string package;    ///< that this job's workers run; empty: the node's own
   ProcessAddress driver;  ///< where the output of workers goes that this process starts; none: here
 };
 
-/// Told once when a monitored actor is gone.
+/// Told once when a monitored actor is gone for good.
 using OnDown = std::function<void(const std::string& reason)>;
+/// A death of a monitored actor.
+struct Death {
+  std::string reason;
+  bool restarts = false;  ///< it starts again: another life follows, and maybe another death
+};
+/// Told of each death, up to the one that no life follows.
+using OnDeath = std::function<void(const Death&)>;
+
+/// An actor's node drains, and the actor ends with it unless it ends before; or (`stays`) it does not any
+/// more.
+struct Leaving {
+  std::string reason;
+  bool stays = false;
+};
+using OnLeaving = std::function<void(const Leaving&)>;
 
 /// The longest constructor arguments of an actor that the head places: the head keeps them in memory.
 inline constexpr std::size_t kMaxPlacedArgumentBytes = std::size_t{4} << 20;
@@ -48,6 +85,8 @@ struct ActorSpawn {
   bool isolated = false;
   bool here = false;  ///< in this process
   NodeId node{};      ///< on this node and no other
+  std::int32_t max_restarts = 0;
+  std::int32_t max_task_retries = 0;
   /// Whether the head places it. Others are constructed straight in a leased process.
   bool through_head() const { return !here && (isolated || cpu_e4 != 0 || !name.empty()); }
 };
@@ -73,8 +112,8 @@ class ProcessGate {
   ProcessAddress address() const { return {config().node, config().process}; }
 
   /// Starts a call; the state is resolved with the encoded answer or an error. Null if `one_way`.
-  /// REQUIRES: args.size() <= wire::kMaxBodyBytes.
-  virtual std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t method, wire::Bytes args,
+  /// REQUIRES: args.bytes.size() <= wire::kMaxBodyBytes; a one-way call refers to no object.
+  virtual std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t method, CallBody args,
                                           bool one_way) = 0;
   /// Answers a call that came from another process. An answer too large for a frame never gets here.
   virtual void reply(ProcessAddress to, std::uint64_t call, const Outcome& outcome) = 0;
@@ -85,8 +124,11 @@ class ProcessGate {
   virtual std::shared_ptr<CallState> spawn(ActorSpawn spawn) = 0;
   /// Ends an actor, wherever it is.
   virtual void kill(const ActorAddress& actor, std::string reason) = 0;
-  /// Calls `callback` once, in a thread of the runtime, when the actor is gone (also if it is gone already).
-  virtual void monitor(const ActorAddress& actor, OnDown callback) = 0;
+  /// Calls `callback`, in a thread of the runtime, when the actor has died (also if it is gone already).
+  virtual void monitor(const ActorAddress& actor, OnDeath callback) = 0;
+  /// Calls `callback` in a thread of the runtime when the node of an actor that this process spawned through
+  /// the head drains, and when that is cancelled.
+  virtual void watch_leaving(const ActorAddress& actor, OnLeaving callback) = 0;
 
   /// The living actor of that name in this job: an encoded ActorAddress.
   virtual std::shared_ptr<CallState> find(std::string name) = 0;
@@ -101,6 +143,11 @@ class ProcessGate {
   virtual Result<SharedMemory> open_region(const std::string& key, std::size_t bytes,
                                            const std::string& label, bool abortable) = 0;
   virtual void drop_region(const std::string& key) = 0;
+
+  /// The objects that this process made or uses, and the tasks that it submitted. Null where there are none
+  /// (a test's gate).
+  virtual ObjectsPtr objects() { return nullptr; }
+  virtual TasksPtr tasks() { return nullptr; }
 
  private:
   const ForkGuard fork_guard_;

@@ -7,6 +7,8 @@
 #include <exception>
 #include <typeinfo>
 
+#include "runtime/core/escape.hpp"
+#include "runtime/core/fork_guard.hpp"
 #include "runtime/host/actor_context.hpp"
 
 namespace troupe {
@@ -82,6 +84,7 @@ const Registry::Constructor* Registry::constructor(std::uint64_t id) const {
 Result<std::unique_ptr<ActorObject>> Registry::make(std::uint64_t id, wire::ByteView args) const {
   const Constructor* known = constructor(id);
   if (known == nullptr) return refused("cannot construct an actor", "this executable has no such class");
+  const ForkScope scope(known->name);
   return known->make(args);
 }
 
@@ -100,7 +103,8 @@ void Registry::invoke(std::uint64_t id, ActorObject& object, wire::ByteView args
   if (known == nullptr) {
     return responder.fail(refused("cannot call a method", "this executable has no such method"));
   }
-  void* self = as_class(object.get(), object.class_id(), known->class_id);
+  void* self = known->class_id == kEveryClass ? object.get()
+                                              : as_class(object.get(), object.class_id(), known->class_id);
   if (self == nullptr) {
     return responder.fail(
         refused("cannot call " + known->name,
@@ -108,8 +112,6 @@ void Registry::invoke(std::uint64_t id, ActorObject& object, wire::ByteView args
   }
   known->invoke(self, args, std::move(responder));
 }
-
-constexpr std::size_t kLongestText = std::size_t{64} << 10;
 
 ErrorInfo describe_exception(std::string_view where) {
   ErrorInfo info{ErrorCode::kTaskFailed, std::string(where) + " threw", "", ""};
@@ -139,13 +141,7 @@ ErrorInfo describe_exception(std::string_view where) {
     info.why = "it is no std::exception and has no message";
   }
   if (info.origin.empty()) info.origin = origin_of(where);
-  // A text is for people; one of many megabytes would not fit a frame.
-  for (std::string* text : {&info.what, &info.why, &info.todo}) {
-    if (text->size() <= kLongestText) continue;
-    const std::size_t all = text->size();
-    text->resize(kLongestText);
-    *text += "... (" + std::to_string(all) + " bytes)";
-  }
+  for (std::string* text : {&info.what, &info.why, &info.todo}) *text = bounded_text(std::move(*text));
   return info;
 }
 

@@ -32,12 +32,15 @@ using MakeObject = Result<std::unique_ptr<ActorObject>> (*)(wire::ByteView args)
 /// From a pointer to an object of a class to that of one of its bases.
 using Upcast = void* (*)(void* object);
 
+/// Of a method that actors of all classes have.
+inline constexpr std::uint64_t kEveryClass = 1;
+
 /// Read-only after main has started; so thread-safe.
 class Registry {
  public:
   struct Method {
     std::string name;            ///< "Counter::add"
-    std::uint64_t class_id = 0;  ///< of the class that it is a member of
+    std::uint64_t class_id = 0;  ///< of the class that it is a member of, or kEveryClass
     InvokeMethod invoke = nullptr;
   };
   struct Constructor {

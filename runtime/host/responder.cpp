@@ -32,8 +32,16 @@ void answer_later(const std::shared_ptr<CallState>& state, Responder responder, 
                            "it returned a default-constructed Future, behind which there is no call",
                            "return what call() or Promise::future() gave"});
   }
-  state->on_ready([state, later = std::make_shared<Responder>(std::move(responder))] {
-    later->outcome(state->outcome());
+  state->on_ready([state, name, later = std::make_shared<Responder>(std::move(responder))] {
+    Outcome outcome = state->outcome();
+    // The death of another actor: it is not to be taken for the death of this one.
+    const bool died = !outcome.ok() && outcome.error().code == ErrorCode::kActorDied;
+    if (died && outcome.error().origin.empty()) {
+      ErrorInfo error = outcome.error();
+      error.origin = name;
+      outcome = std::move(error);
+    }
+    later->outcome(std::move(outcome));
   });
 }
 

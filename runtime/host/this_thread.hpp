@@ -2,13 +2,29 @@
 /// exchanges it when another goes on.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 namespace troupe {
 
 class ActorContext;
+class CallState;
 class ProcessGate;
+
+namespace objects {
+class References;
+}
+
+/// What a thread does instead of waiting: a task's frame (runtime/tasks).
+class Helper {
+ public:
+  virtual ~Helper() = default;
+  virtual std::uint64_t number() const = 0;
+  /// Works until `until` is ready or there is nothing left to do.
+  virtual void help(const CallState& until) = 0;
+};
 
 struct ThisThread {
   ActorContext* turn = nullptr;  ///< the actor whose constructor or method runs
@@ -16,6 +32,11 @@ struct ThisThread {
   bool may_not_wait = false;     ///< see NoWaitScope
   /// Where callbacks of answers go while others run (call_state.cpp); null: none do.
   std::vector<std::function<void()>>* callbacks = nullptr;
+  Helper* helper = nullptr;  ///< of the task that runs
+  // While the arguments of a call are decoded:
+  const objects::References* given = nullptr;  ///< those that came by reference
+  /// Where references among them leave what their owners have to acknowledge.
+  std::vector<std::shared_ptr<CallState>>* borrows = nullptr;
 };
 
 inline thread_local ThisThread this_thread;

@@ -34,6 +34,9 @@ struct ServerHandlers {
   /// it.
   std::function<void(const PeerName&)> on_session;
   std::function<void(const PeerName&, wire::Bytes frame)> on_message;
+  /// Whether another message may come. While not, none is received: peers are held back, as by a link that is
+  /// full, and nothing is lost. Asked in the transport's thread, again and again. Empty: always.
+  std::function<bool()> may_receive{};
   /// The session ended, and what was still queued for it is gone. What had arrived was delivered before.
   std::function<void(const PeerName&, const std::string& why)> on_gone;
   /// After a kFull: half of the queue is free.

@@ -23,6 +23,8 @@ extern char** environ;
 namespace troupe {
 namespace {
 
+constexpr std::size_t kTitleRoom = 18;
+
 struct Pipe {
   UniqueFd reading;
   UniqueFd writing;
@@ -36,29 +38,15 @@ Result<Pipe> make_pipe() {
 }
 
 /// What the child does between fork and exec: only calls that are safe there. Never returns.
-[[noreturn]] void become(const ChildOptions& options, int link, int output, int errors, pid_t parent,
-                         char** argv, char** env, const char* oom) {
-  ::prctl(PR_SET_PDEATHSIG, options.role == "worker" || options.role == "spawned" ? SIGKILL : SIGTERM);
-  if (::getppid() != parent) ::_exit(127);  // it died before we asked to be told
+[[noreturn]] void become(const ChildOptions& options, const ChildEnds& ends, pid_t parent, char** argv,
+                         char** env, const char* oom) {
   const int program = options.program_fd >= 0 ? ::fcntl(options.program_fd, F_DUPFD_CLOEXEC, 10) : -1;
-  if (output >= 0) ::dup2(output, STDOUT_FILENO);
-  if (errors >= 0) ::dup2(errors, STDERR_FILENO);
-  if (link == kLinkFd) {
-    ::fcntl(link, F_SETFD, 0);
+  settle_child(parent, options.role, ends.output.get(), ends.errors.get(), oom);
+  if (ends.link.get() == kLinkFd) {
+    ::fcntl(kLinkFd, F_SETFD, 0);
   } else {
-    ::dup2(link, kLinkFd);
+    ::dup2(ends.link.get(), kLinkFd);
   }
-  const int adj = ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-  if (adj >= 0) {
-    [[maybe_unused]] const auto written = ::write(adj, oom, std::strlen(oom));
-    ::close(adj);
-  }
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  // Ctrl-C, and a SIGTERM to the program's whole group, are for the driver, which ends us.
-  ::setpgid(0, 0);
-  ::signal(SIGINT, SIG_IGN);
   if (program >= 0) {
     ::fexecve(program, argv, env);
   } else {
@@ -69,19 +57,50 @@ Result<Pipe> make_pipe() {
 
 }  // namespace
 
-Result<Child> start_child(const ChildOptions& options) {
+Result<std::pair<Child, ChildEnds>> make_ends(bool capture_output) {
   auto link = SocketLink::pair();
   if (!link) return link.error();
-  Pipe output, errors;
-  if (options.capture_output) {
+  Child child;
+  ChildEnds ends;
+  child.link = std::move(link->first);
+  ends.link = std::move(link->second.socket());
+  if (capture_output) {
     auto first = make_pipe();
     auto second = make_pipe();
     if (!first || !second) return first ? second.error() : first.error();
-    output = *std::move(first);
-    errors = *std::move(second);
+    child.output = std::move(first->reading);
+    ends.output = std::move(first->writing);
+    child.errors = std::move(second->reading);
+    ends.errors = std::move(second->writing);
   }
+  return std::make_pair(std::move(child), std::move(ends));
+}
+
+void settle_child(pid_t parent, std::string_view role, int output, int errors, const char* oom) {
+  ::prctl(PR_SET_PDEATHSIG, role == "head" || role == "node" ? SIGTERM : SIGKILL);
+  if (::getppid() != parent) ::_exit(127);  // it died before we asked to be told
+  if (output >= 0) ::dup2(output, STDOUT_FILENO);
+  if (errors >= 0) ::dup2(errors, STDERR_FILENO);
+  const int adj = *oom != '\0' ? ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC) : -1;
+  if (adj >= 0) {
+    [[maybe_unused]] const auto written = ::write(adj, oom, std::strlen(oom));
+    ::close(adj);
+  }
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  // Ctrl-C, and a SIGTERM to the program's whole group, are for the driver, which ends us.
+  ::setpgid(0, 0);
+  ::signal(SIGINT, SIG_IGN);
+}
+
+Result<Child> start_child(const ChildOptions& options) {
+  auto made = make_ends(options.capture_output);
+  if (!made) return made.error();
+  auto& [child, ends] = *made;
   const std::string role = std::string(kRoleVariable) + "=" + options.role;
-  const std::string name = "troupe-" + options.role;
+  std::string name = "troupe-" + options.role;
+  name.resize(std::max(name.size(), kTitleRoom), ' ');  // copies of it write their own there
   const std::string oom = std::to_string(options.oom_score_adj);
   std::vector<std::string> own = options.environment;
   own.push_back(role);
@@ -100,23 +119,19 @@ Result<Child> start_child(const ChildOptions& options) {
   const pid_t pid = ::fork();
   if (pid < 0)
     return io_error("cannot start a " + options.role, errno, "raise the limit on processes (ulimit -u)");
-  if (pid == 0)
-    become(options, link->second.fd(), output.writing.get(), errors.writing.get(), parent, argv, env.data(),
-           oom.c_str());
-  Child child;
+  if (pid == 0) become(options, ends, parent, argv, env.data(), oom.c_str());
+  return watch(std::move(child), pid);
+}
+
+Result<Child> watch(Child child, pid_t pid) {
   child.pid = pid;
   child.pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!child.pidfd) {
-    const int error = errno;
-    ::kill(pid, SIGKILL);
-    ::waitpid(pid, nullptr, 0);
-    return io_error("cannot watch a child process", error,
-                    error == ENOSYS ? "Linux 5.3 or later is needed" : "raise ulimit -n");
-  }
-  child.link = std::move(link->first);
-  child.output = std::move(output.reading);
-  child.errors = std::move(errors.reading);
-  return child;
+  if (child.pidfd) return child;
+  const int error = errno;
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+  return io_error("cannot watch a child process", error,
+                  error == ENOSYS ? "Linux 5.3 or later is needed" : "raise ulimit -n");
 }
 
 void signal_child(const Child& child, int signal) {

@@ -110,7 +110,7 @@ bool EventLoop::run() {
   std::vector<epoll_event> events(64);
   while (!stopping_ && !paused_) {
     const int timeout_ms = run_timers();
-    if (stopping_) break;
+    if (stopping_ || paused_) break;
     const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
     for (int i = 0; i < count && !stopping_; ++i) {
       const auto at = watched_.find(static_cast<int>(events[i].data.u64 & 0xffffffffU));

@@ -1,5 +1,7 @@
 #include "runtime/node/head_line.hpp"
 
+#include <algorithm>
+
 namespace troupe::node {
 namespace {
 
@@ -26,12 +28,12 @@ Result<void> HeadLine::ask(ProcessId process, std::uint64_t request, cluster::Cl
                            std::size_t bytes, Actions& out) {
   Load& load = loads_[process];
   if (load.requests >= limits_.requests || load.bytes + bytes > limits_.request_bytes) {
-    return ErrorInfo{ErrorCode::kLimit, "the request was not passed on",
-                     std::to_string(load.requests) + " requests of this process with " +
-                         std::to_string(load.bytes) + " bytes wait for an answer (limits " +
-                         std::to_string(limits_.requests) + " and " + std::to_string(limits_.request_bytes) +
-                         ")",
-                     "wait for some of them"};
+    return ErrorInfo{
+        ErrorCode::kLimit, "the request was not passed on",
+        std::to_string(load.requests) + " requests of this process with " + std::to_string(load.bytes) +
+            " bytes wait for an answer, or are kept to start an actor again (limits " +
+            std::to_string(limits_.requests) + " and " + std::to_string(limits_.request_bytes) + ")",
+        "wait for some of them"};
   }
   if (!open_.emplace(std::pair(process, request), Open{event, bytes}).second) return {};  // asked twice
   ++load.requests;
@@ -43,12 +45,41 @@ Result<void> HeadLine::ask(ProcessId process, std::uint64_t request, cluster::Cl
 bool HeadLine::answered(ProcessId process, std::uint64_t request) {
   const auto at = open_.find({process, request});
   if (at == open_.end()) return false;
-  Load& load = loads_[process];
-  --load.requests;
-  load.bytes -= at->second.bytes;
-  if (load.requests == 0) loads_.erase(process);
+  unload(process, at->second.bytes);
   open_.erase(at);
   return true;
+}
+
+void HeadLine::unload(ProcessId process, std::size_t bytes) {
+  Load& load = loads_[process];
+  --load.requests;
+  load.bytes -= bytes;
+  if (load.requests == 0) loads_.erase(process);
+}
+
+bool HeadLine::answered_and_kept(ProcessId process, std::uint64_t request, ActorId actor) {
+  const auto at = open_.find({process, request});
+  auto* spawn = at == open_.end() ? nullptr : std::get_if<cluster::SpawnRequested>(&at->second.event);
+  if (spawn == nullptr) return answered(process, request);
+  arguments_[at->first] = {actor, std::move(spawn->spec.payload)};
+  open_.erase(at);
+  return true;
+}
+
+const std::string* HeadLine::arguments(ProcessId process, std::uint64_t request) const {
+  if (const auto kept = arguments_.find({process, request}); kept != arguments_.end())
+    return &kept->second.payload;
+  const auto at = open_.find({process, request});
+  const auto* spawn = at == open_.end() ? nullptr : std::get_if<cluster::SpawnRequested>(&at->second.event);
+  return spawn == nullptr ? nullptr : &spawn->spec.payload;
+}
+
+void HeadLine::let_go(ActorId actor) {
+  const auto at = std::find_if(arguments_.begin(), arguments_.end(),
+                               [&](const auto& kept) { return kept.second.actor == actor; });
+  if (at == arguments_.end()) return;
+  unload(at->first.first, at->second.payload.size());
+  arguments_.erase(at);
 }
 
 void HeadLine::cancel(ProcessId process, std::uint64_t request) {
@@ -70,6 +101,7 @@ void HeadLine::forget(ProcessId process) {
     if (std::holds_alternative<cluster::SpawnRequested>(end->second.event)) remember_unwanted(end->first);
   }
   open_.erase(begin, end);
+  std::erase_if(arguments_, [&](const auto& kept) { return kept.first.first == process; });
   loads_.erase(process);
 }
 

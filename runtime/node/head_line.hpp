@@ -24,6 +24,13 @@ class HeadLine {
                    Actions& out);
   /// Whether somebody waits for that answer; nobody does after it.
   bool answered(ProcessId process, std::uint64_t request);
+  /// The same of a spawn whose actor is started again when it dies: what it is constructed with is kept,
+  /// until the actor or `process` has ended.
+  bool answered_and_kept(ProcessId process, std::uint64_t request, ActorId actor);
+  /// What that spawn's actor is constructed with, kept or not answered yet. Null: neither.
+  const std::string* arguments(ProcessId process, std::uint64_t request) const;
+  /// It has no other life.
+  void let_go(ActorId actor);
   /// Who asked wants no answer any more.
   void cancel(ProcessId process, std::uint64_t request);
   /// Nobody waits for what `process` asked for.
@@ -54,6 +61,11 @@ class HeadLine {
   };
 
   using Key = std::pair<ProcessId, std::uint64_t>;
+  struct Kept {
+    ActorId actor;
+    std::string payload;
+  };
+  void unload(ProcessId process, std::size_t bytes);
 
   void remember_unwanted(const Key& key);
 
@@ -61,8 +73,9 @@ class HeadLine {
   bool up_ = false;
   std::map<Key, Open> open_;
   std::set<Key> unwanted_;
-  std::deque<Key> unwanted_order_;   ///< the oldest first. Invariant: the elements of unwanted_
-  std::map<ProcessId, Load> loads_;  ///< Invariant: the sums over open_, by process.
+  std::deque<Key> unwanted_order_;  ///< the oldest first. Invariant: the elements of unwanted_
+  std::map<Key, Kept> arguments_;
+  std::map<ProcessId, Load> loads_;  ///< Invariant: the sums over open_ and arguments_, by process.
   std::map<JobId, cluster::JobEnded> ending_;
   std::deque<cluster::ClusterEvent> kept_;
 };

@@ -1,23 +1,25 @@
 #include "runtime/node/hosted_actors.hpp"
 
+#include "runtime/wire/package_name.hpp"
+
 namespace troupe::node {
 
-void HostedActors::fail(ActorId actor, ErrorInfo error, Actions& out) {
+void HostedActors::fail(ActorLifeId actor, ErrorInfo error, Actions& out) {
   ended_.bury(actor, error.message());
-  head_.tell(cluster::ActorFailed{self_.info.id, actor, std::move(error)}, out);
+  head_.tell(cluster::ActorFailed{self_.info.id, actor.actor, std::move(error), actor.incarnation}, out);
 }
 
-void HostedActors::down(ActorId actor, const std::string& reason, Actions& out) {
+void HostedActors::down(ActorLifeId actor, const std::string& reason, Actions& out, bool on_purpose) {
   ended_.bury(actor, reason);
-  head_.tell(cluster::ActorDown{self_.info.id, actor, reason}, out);
+  head_.tell(cluster::ActorDown{self_.info.id, actor.actor, reason, actor.incarnation, on_purpose}, out);
 }
 
 void HostedActors::start(const cluster::StartActor& told, Instant now, Actions& out) {
-  const ActorId actor = told.actor;
+  const ActorLifeId actor{told.actor, told.incarnation};
   const cluster::ActorSpec& spec = told.spec;
   if (actors_.contains(actor)) return;
   if (const auto* reason = ended_.find(actor)) {
-    return head_.tell(cluster::ActorDown{self_.info.id, actor, *reason}, out);
+    return head_.tell(cluster::ActorDown{self_.info.id, actor.actor, *reason, actor.incarnation}, out);
   }
   const wire::ByteView bytes(reinterpret_cast<const std::byte*>(spec.payload.data()), spec.payload.size());
   auto payload = wire::decode<wire::ActorPayload>(bytes);
@@ -30,7 +32,7 @@ void HostedActors::start(const cluster::StartActor& told, Instant now, Actions& 
                 out);
   }
   if (need == PackageFetches::Need::kComing) {
-    waiting_[payload->package].emplace(actor, told);
+    waiting_[wire::hash_in(payload->package)].emplace(actor, told);
     return;
   }
   const bool isolated = spec.demand.isolated;
@@ -44,7 +46,7 @@ void HostedActors::start(const cluster::StartActor& told, Instant now, Actions& 
                            isolated ? told.gpus : std::vector<std::string>()};
     process = &locals_.start(worker, now, out);
   }
-  wire::StartActorHere here{actor, isolated, payload->constructor, std::move(payload->args)};
+  wire::StartActorHere here{actor.actor, isolated, payload->constructor, std::move(payload->args)};
   Hosted hosted{process->id, spec.job, false, isolated, {}};
   if (process->state == LocalProcess::State::kUp) {
     out.push_back(SendLocal{process->id, std::move(here), {}});
@@ -54,7 +56,7 @@ void HostedActors::start(const cluster::StartActor& told, Instant now, Actions& 
   actors_.emplace(actor, std::move(hosted));
 }
 
-void HostedActors::kill(ActorId actor, const std::string& reason, Actions& out) {
+void HostedActors::kill(ActorLifeId actor, const std::string& reason, Actions& out) {
   for (auto& [hash, waiting] : waiting_) {
     if (waiting.erase(actor) > 0) return down(actor, reason, out);
   }
@@ -62,8 +64,9 @@ void HostedActors::kill(ActorId actor, const std::string& reason, Actions& out) 
   LocalProcess* process = at == actors_.end() ? nullptr : locals_.find(at->second.process);
   if (process == nullptr) {
     const auto* ended = ended_.find(actor);
-    return head_.tell(
-        cluster::ActorDown{self_.info.id, actor, ended != nullptr ? *ended : "no such actor here"}, out);
+    return head_.tell(cluster::ActorDown{self_.info.id, actor.actor,
+                                         ended != nullptr ? *ended : "no such actor here", actor.incarnation},
+                      out);
   }
   if (at->second.isolated) {
     locals_.kill(*process, reason, out);
@@ -71,55 +74,64 @@ void HostedActors::kill(ActorId actor, const std::string& reason, Actions& out) 
     actors_.erase(at);  // it was not sent there so far
     down(actor, reason, out);
   } else {
-    out.push_back(SendLocal{process->id, wire::StopActor{actor, reason}, {}});
+    out.push_back(SendLocal{process->id, wire::StopActor{actor.actor, reason}, {}});
   }
 }
 
 bool HostedActors::kill_for(JobId job, ActorId actor, const std::string& reason, Actions& out) {
-  const auto at = actors_.find(actor);
-  if (at == actors_.end() || at->second.job != job) return false;
-  kill(actor, reason, out);
+  const auto at = find_if(actor, [&](const Hosted& hosted) { return hosted.job == job; });
+  if (at == actors_.end()) return false;
+  kill(ActorLifeId(at->first), reason, out);
   return true;
 }
 
-void HostedActors::confirm(ActorId actor, std::uint64_t question, Actions& out) {
+void HostedActors::confirm(ActorLifeId actor, std::uint64_t question, Actions& out) {
   const auto at = actors_.find(actor);
   if (at != actors_.end())
-    return out.push_back(SendLocal{at->second.process, wire::ConfirmActor{actor, question}, {}});
+    return out.push_back(SendLocal{at->second.process, wire::ConfirmActor{actor.actor, question}, {}});
   const auto* ended = ended_.find(actor);
-  head_.tell(cluster::ActorDown{self_.info.id, actor, ended != nullptr ? *ended : "no such actor here"}, out);
+  head_.tell(cluster::ActorDown{self_.info.id, actor.actor, ended != nullptr ? *ended : "no such actor here",
+                                actor.incarnation},
+             out);
 }
 
-HostedActors::Hosted* HostedActors::find(const LocalProcess& process, ActorId actor) {
-  const auto at = actors_.find(actor);
-  return at == actors_.end() || at->second.process != process.id ? nullptr : &at->second;
+template <class Which>
+HostedActors::Lives::iterator HostedActors::find_if(ActorId actor, const Which& which) {
+  for (auto at = actors_.lower_bound({actor, 0}); at != actors_.end() && at->first.actor == actor; ++at) {
+    if (which(at->second)) return at;
+  }
+  return actors_.end();
+}
+
+HostedActors::Lives::iterator HostedActors::find(const LocalProcess& process, ActorId actor) {
+  return find_if(actor, [&](const Hosted& hosted) { return hosted.process == process.id; });
 }
 
 void HostedActors::up(const LocalProcess& process, ActorId actor, Actions& out) {
-  Hosted* hosted = find(process, actor);
-  if (hosted == nullptr) return;
-  hosted->up = true;
-  head_.tell(cluster::ActorStarted{self_.info.id, actor, process.id}, out);
+  const auto at = find(process, actor);
+  if (at == actors_.end()) return;
+  at->second.up = true;
+  head_.tell(cluster::ActorStarted{self_.info.id, actor, process.id, at->first.incarnation}, out);
 }
 
 void HostedActors::not_up(const LocalProcess& process, ActorId actor, const ErrorInfo& error, Actions& out) {
-  if (find(process, actor) == nullptr) return;
-  actors_.erase(actor);
-  fail(actor, error, out);
+  const auto at = find(process, actor);
+  if (at == actors_.end()) return;
+  fail(actors_.extract(at).key(), error, out);
   if (process.isolated)
     out.push_back(SendLocal{process.id, wire::Leave{"its actor could not be constructed"}, {}});
 }
 
-void HostedActors::ended(const LocalProcess& process, ActorId actor, const std::string& reason,
-                         Actions& out) {
-  if (find(process, actor) == nullptr) return;
-  actors_.erase(actor);
-  down(actor, reason, out);
+void HostedActors::ended(const LocalProcess& process, const wire::ActorEnded& ended, Actions& out) {
+  const auto at = find(process, ended.actor);
+  if (at == actors_.end()) return;
+  down(actors_.extract(at).key(), ended.reason, out, ended.on_purpose);
   if (process.isolated) out.push_back(SendLocal{process.id, wire::Leave{"its actor has ended"}, {}});
 }
 
 void HostedActors::lives(const LocalProcess& process, ActorId actor, std::uint64_t question, Actions& out) {
-  if (find(process, actor) != nullptr) head_.tell(cluster::ActorLives{self_.info.id, actor, question}, out);
+  if (find(process, actor) != actors_.end())
+    head_.tell(cluster::ActorLives{self_.info.id, actor, question}, out);
 }
 
 void HostedActors::process_up(const LocalProcess& process, Actions& out) {
@@ -135,7 +147,7 @@ void HostedActors::process_ended(const LocalProcess& process, Actions& out) {
       ++at;
       continue;
     }
-    const ActorId actor = at->first;
+    const ActorLifeId actor = at->first;
     const bool up = at->second.up;
     at = actors_.erase(at);
     if (up) {
@@ -177,17 +189,17 @@ void HostedActors::end_job(JobId job, const std::string& reason, Actions& out) {
 std::vector<cluster::LiveActor> HostedActors::live() const {
   std::vector<cluster::LiveActor> actors;
   for (const auto& [actor, hosted] : actors_) {
-    actors.push_back({actor, hosted.up ? hosted.process : ProcessId{}});
+    actors.push_back({actor.actor, hosted.up ? hosted.process : ProcessId{}, actor.incarnation});
   }
   for (const auto& [hash, waiting] : waiting_) {
-    for (const auto& [actor, told] : waiting) actors.push_back({actor, {}});
+    for (const auto& [actor, told] : waiting) actors.push_back({actor.actor, {}, actor.incarnation});
   }
   return actors;
 }
 
 ProcessId HostedActors::process_of(ActorId actor) const {
-  const auto at = actors_.find(actor);
-  return at == actors_.end() ? ProcessId{} : at->second.process;
+  const auto at = actors_.lower_bound({actor, 0});
+  return at == actors_.end() || at->first.actor != actor ? ProcessId{} : at->second.process;
 }
 
 }  // namespace troupe::node

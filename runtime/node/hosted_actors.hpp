@@ -1,6 +1,7 @@
 /// The actors that the head placed on this node: which process has which.
 #pragma once
 
+#include <compare>
 #include <map>
 #include <string>
 #include <vector>
@@ -9,6 +10,24 @@
 #include "runtime/node/head_line.hpp"
 #include "runtime/node/local_processes.hpp"
 #include "runtime/node/package_fetches.hpp"
+
+namespace troupe::node {
+
+/// One life of an actor: one that is started again has several, and may have two here for a moment.
+struct ActorLifeId {
+  ActorId actor;
+  std::uint32_t incarnation = 1;
+  auto operator<=>(const ActorLifeId&) const = default;
+};
+
+}  // namespace troupe::node
+
+template <>
+struct std::hash<troupe::node::ActorLifeId> {
+  std::size_t operator()(const troupe::node::ActorLifeId& of) const noexcept {
+    return std::hash<troupe::ActorId>()({of.actor.value + of.incarnation});
+  }
+};
 
 namespace troupe::node {
 
@@ -22,16 +41,16 @@ class HostedActors {
   /// again.
   void start(const cluster::StartActor& told, Instant now, Actions& out);
   /// Told by the head.
-  void kill(ActorId actor, const std::string& reason, Actions& out);
+  void kill(ActorLifeId actor, const std::string& reason, Actions& out);
   /// Asked by a process of `job`, here or on another node. False: no such actor of that job is here.
   bool kill_for(JobId job, ActorId actor, const std::string& reason, Actions& out);
 
   /// Told by the head, which wants to know whether it lives.
-  void confirm(ActorId actor, std::uint64_t question, Actions& out);
+  void confirm(ActorLifeId actor, std::uint64_t question, Actions& out);
 
   void up(const LocalProcess& process, ActorId actor, Actions& out);
   void not_up(const LocalProcess& process, ActorId actor, const ErrorInfo& error, Actions& out);
-  void ended(const LocalProcess& process, ActorId actor, const std::string& reason, Actions& out);
+  void ended(const LocalProcess& process, const wire::ActorEnded& ended, Actions& out);
   void lives(const LocalProcess& process, ActorId actor, std::uint64_t question, Actions& out);
   void process_up(const LocalProcess& process, Actions& out);
   void process_ended(const LocalProcess& process, Actions& out);
@@ -50,18 +69,22 @@ class HostedActors {
     bool isolated = false;
     wire::StartActorHere start;  ///< until its process has said hello
   };
-  void fail(ActorId actor, ErrorInfo error, Actions& out);
-  void down(ActorId actor, const std::string& reason, Actions& out);
-  Hosted* find(const LocalProcess& process, ActorId actor);
+  using Lives = std::map<ActorLifeId, Hosted>;
+  void fail(ActorLifeId actor, ErrorInfo error, Actions& out);
+  void down(ActorLifeId actor, const std::string& reason, Actions& out, bool on_purpose = false);
+  /// The life of that actor which satisfies `which`; end() if there is none.
+  template <class Which>
+  Lives::iterator find_if(ActorId actor, const Which& which);
+  Lives::iterator find(const LocalProcess& process, ActorId actor);
 
   const Self& self_;
   LocalProcesses& locals_;
   HeadLine& head_;
   PackageFetches& packages_;
-  std::map<ActorId, Hosted> actors_;
+  Lives actors_;
   /// By the hash of the executable that they wait for.
-  std::map<std::string, std::map<ActorId, cluster::StartActor>> waiting_;
-  Graveyard<ActorId> ended_;
+  std::map<std::string, std::map<ActorLifeId, cluster::StartActor>> waiting_;
+  Graveyard<ActorLifeId> ended_;
 };
 
 }  // namespace troupe::node

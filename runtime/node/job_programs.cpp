@@ -27,10 +27,26 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kMostSlots = 64;
+constexpr int kPipeBytes = 1 << 20;
+/// Offered to the kernel before the node, and after workers.
+constexpr const char* kOomScore = "400";
 /// Names what runs of a job, for the node that comes after one that was killed.
 constexpr const char* kMarkFile = "/mark";
+/// No job has such a name.
+constexpr const char* kPackagesFolder = "/.packages";
 constexpr std::size_t kMostKnocks = 64;
 constexpr Duration kKnockPatience = std::chrono::seconds(10);
+
+struct Pipe {
+  UniqueFd reading, writing;
+};
+/// Of 1 MiB, where the system allows.
+Result<Pipe> make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return io_error("cannot make a pipe", errno, "raise ulimit -n");
+  ::fcntl(ends[0], F_SETPIPE_SZ, kPipeBytes);
+  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
 
 Result<void> make_folder(const std::string& path) {
   std::error_code error;
@@ -49,6 +65,30 @@ std::string mark_of(const std::string& socket) {
 }
 std::string output_folder(const std::string& job, std::int32_t attempt) {
   return job + "/output/" + std::to_string(attempt);
+}
+
+ErrorInfo keeps_no_jobs() {
+  return {ErrorCode::kRefused, "cannot start the job", "its node keeps no jobs: it has no folder",
+          "start nodes with troupe start"};
+}
+
+/// Where its package is unpacked.
+std::string packed_folder(const std::string& job, const cluster::SubmissionSpec& spec) {
+  return job + (spec.executable.empty() ? "/work" : "/program");
+}
+std::string packed_program(const std::string& job, const cluster::SubmissionSpec& spec) {
+  return packed_folder(job, spec) + "/" + fs::path(spec.program[0]).filename().string();
+}
+
+/// Whether there is an executable at `path` of that SHA-256.
+bool is_that_file(const std::string& path, const std::string& sha256) {
+  if (sha256.empty()) return false;
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat info {};
+  if (!fd || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode) || ::access(path.c_str(), X_OK) != 0)
+    return false;
+  const auto hash = sha256_of_file(fd.get());
+  return hash && *hash == sha256;
 }
 
 /// What the program sees: the node's own environment, what its submitter gave, and what the node says. The
@@ -99,10 +139,15 @@ Result<void> JobPrograms::open(const std::string& folder) {
     return ErrorInfo{ErrorCode::kLimit, "cannot keep jobs in " + folder,
                      std::to_string(kMostSlots) + " nodes were started from it",
                      "give each machine a --folder of its own"};
+  shelf_.emplace(slot_ + kPackagesFolder);
+  const auto packages = shelf_->open();
+  if (!packages) return packages.error();
+  for (const std::string& id : *packages) shelf_->remove(id);  // nobody knows any more whose they were
   JobFilesFound found;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(slot_, ignored)) {
-    if (entry.is_directory(ignored)) found.ids.push_back(entry.path().filename().string());
+    if (entry.is_directory(ignored) && entry.path().filename() != kPackagesFolder + 1)
+      found.ids.push_back(entry.path().filename().string());
   }
   // A node that was killed could not end what its programs had left behind.
   std::set<std::string> marks;
@@ -116,6 +161,37 @@ Result<void> JobPrograms::open(const std::string& folder) {
   return {};
 }
 
+void JobPrograms::unpack(const UnpackJob& what) {
+  work_.post([this, spec = what.spec] { loop_.post([this, unpacked = prepare(spec)] { tell_(unpacked); }); });
+}
+
+/// In work_'s thread.
+JobUnpacked JobPrograms::prepare(const cluster::SubmissionSpec& spec) const {
+  if (!shelf_) return {spec.id, false, keeps_no_jobs()};
+  const std::string to = packed_folder(folder_of(spec.id), spec);
+  if (fs::is_directory(to) || is_that_file(spec.program[0], spec.executable)) return {spec.id, false, {}};
+  if (auto made = make_folder(folder_of(spec.id)); !made) return {spec.id, false, made.error()};
+  const auto unpacked = shelf_->unpack(spec.package, to);
+  if (unpacked) return {spec.id, false, {}};
+  if (unpacked.error().code == ErrorCode::kUnavailable) return {spec.id, true, {}};
+  return {spec.id, false, unpacked.error()};
+}
+
+void JobPrograms::take(const TakeJobPart& what) {
+  work_.post([this, part = what.part] {
+    const auto held = shelf_ ? shelf_->append(part) : Result<PackageShelf::Held>(keeps_no_jobs());
+    JobPartTaken taken{part.hash, held ? held->next : 0, held && held->whole, {}};
+    if (!held) taken.error = held.error();
+    loop_.post([this, taken = std::move(taken)] { tell_(taken); });
+  });
+}
+
+void JobPrograms::drop_package(const std::string& package) {
+  work_.post([this, package] {
+    if (shelf_) shelf_->remove(package);
+  });
+}
+
 void JobPrograms::start(const StartProgram& what) {
   const std::string id = what.spec.id;
   auto started = run(what);
@@ -127,10 +203,7 @@ void JobPrograms::start(const StartProgram& what) {
 }
 
 Result<JobPrograms::Running> JobPrograms::run(const StartProgram& what) {
-  if (slot_.empty()) {
-    return ErrorInfo{ErrorCode::kRefused, "cannot start the job", "its node keeps no jobs: it has no folder",
-                     "start nodes with troupe start"};
-  }
+  if (slot_.empty()) return keeps_no_jobs();
   const std::string job = folder_of(what.spec.id);
   const std::string output = output_folder(job, what.attempt);
   const std::string work = what.spec.folder.empty() ? job + "/work" : what.spec.folder;
@@ -147,11 +220,17 @@ Result<JobPrograms::Running> JobPrograms::run(const StartProgram& what) {
   auto listening = listen_by_name(running.name);
   if (!listening) return listening.error();
   running.socket = *std::move(listening);
-  auto program = start_program({what.spec.program, environment_of(what, running.name, work), work});
+  auto out = make_pipe(), errors = make_pipe();
+  if (!out || !errors) return out ? errors.error() : out.error();
+  std::vector<std::string> words = what.spec.program;
+  const std::string packed = packed_program(job, what.spec);
+  if (!what.spec.executable.empty() && fs::exists(packed)) words[0] = packed;
+  auto program = start_program({words, environment_of(what, running.name, work), work, out->writing.get(),
+                                errors->writing.get(), true, kOomScore});
   if (!program) return program.error();
   running.program = *std::move(program);
-  output_.add(key_of(what.spec.id, what.attempt), std::move(running.program.output),
-              std::move(running.program.errors), LogSegments(output, {}));
+  output_.add(key_of(what.spec.id, what.attempt), std::move(out->reading), std::move(errors->reading),
+              LogSegments(output, {}));
   return running;
 }
 

@@ -2,8 +2,12 @@
 /// their drivers come in. (submissions.hpp decides on them.)
 ///
 /// ```
-/// <folder>/jobs/<slot>/<id>/work/                where it runs, unless its submitter says where
+/// <folder>/jobs/<slot>/<id>/work/                where it runs, unless its submitter says where: empty, or
+/// the
+///                                                folder that travelled
+///                          /program/             the executable that travelled, if it did alone
 ///                          /output/<attempt>/    its segments (log_segments.hpp)
+///                     /.packages/                those that came to this node; none is older than the node
 /// ```
 /// A slot is one node's as long as it lives; the node that is started after it takes the first one that is
 /// free.
@@ -12,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "runtime/link/socket/socket_link.hpp"
@@ -19,6 +24,8 @@
 #include "runtime/node/node_events.hpp"
 #include "runtime/node/output_thread.hpp"
 #include "runtime/node/program.hpp"
+#include "runtime/package/package_shelf.hpp"
+#include "runtime/package/work_thread.hpp"
 
 namespace troupe::node {
 
@@ -28,7 +35,7 @@ inline constexpr const char* kNodeSocketVariable = "TROUPE_NODE_SOCKET";
 /// The job that a process belongs to, for whoever wants to know.
 inline constexpr const char* kJobIdVariable = "TROUPE_JOB_ID";
 
-/// Everything runs in the loop's thread, but for output_.
+/// Everything runs in the loop's thread, but for output_ and what is posted to work_.
 class JobPrograms {
  public:
   using Tell = std::function<void(NodeEvent)>;
@@ -41,6 +48,9 @@ class JobPrograms {
   /// Takes a slot below `folder`, and tells what is there (JobFilesFound). Errors: kIo.
   Result<void> open(const std::string& folder);
 
+  void unpack(const UnpackJob& what);
+  void take(const TakeJobPart& what);
+  void drop_package(const std::string& package);
   void start(const StartProgram& what);
   void signal(const std::string& id, int signal);
   void kill(const std::string& id);
@@ -67,6 +77,7 @@ class JobPrograms {
     std::optional<ProgramExit> exit{};
   };
   std::string folder_of(const std::string& id) const { return slot_ + "/" + id; }
+  JobUnpacked prepare(const cluster::SubmissionSpec& spec) const;
   Result<Running> run(const StartProgram& what);
   void program_ended(const std::string& id);
   void somebody_connects(const std::string& id);
@@ -81,6 +92,8 @@ class JobPrograms {
   std::map<std::string, Running> running_;
   std::map<std::uint64_t, Knock> knocks_;
   std::uint64_t last_knock_ = 0;
+  std::optional<PackageShelf> shelf_;  ///< of work_'s thread, once it is open
+  WorkThread work_;                    ///< the last: it uses the others
 };
 
 }  // namespace troupe::node

@@ -33,6 +33,8 @@ class Leases {
   void end_job(JobId job, const ErrorInfo& error, Instant now, Actions& out);
   /// The node leaves: no worker is started any more.
   void close(const ErrorInfo& error, Instant now, Actions& out);
+  /// The node drains: who asks anew is refused, what was granted stays. None: it does not any more.
+  void hold(std::optional<ErrorInfo> error) { closed_ = std::move(error); }
   /// What was asked of that node gets no answer from it.
   void peer_lost(NodeId node, const ErrorInfo& error, Actions& out);
 

@@ -1,12 +1,12 @@
 #include "runtime/node/limits.hpp"
 
-#include <unistd.h>
-
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <system_error>
+
+#include "runtime/core/control_groups.hpp"
 
 namespace troupe::node {
 namespace {
@@ -31,12 +31,9 @@ Result<void> read_environment(const char* name, std::uint64_t& bytes) {
 
 Result<Limits> limits_of_this_machine() {
   Limits limits;
-  const long pages = ::sysconf(_SC_PHYS_PAGES);
-  const long page = ::sysconf(_SC_PAGESIZE);
-  if (pages > 0 && page > 0) {
-    const auto memory = static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page);
-    limits.region_bytes = memory / 2;
-    limits.regions_bytes = memory / 4 * 3;
+  if (const auto memory = usable_memory()) {
+    limits.region_bytes = *memory / 2;
+    limits.regions_bytes = *memory / 4 * 3;
   }
   if (auto read = read_environment("TROUPE_REGION_BYTES", limits.region_bytes); !read) return read.error();
   if (auto read = read_environment("TROUPE_REGIONS_BYTES", limits.regions_bytes); !read) return read.error();

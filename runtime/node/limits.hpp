@@ -11,18 +11,22 @@
 namespace troupe::node {
 
 struct Limits {
-  std::uint64_t region_bytes = std::uint64_t{8} << 30;    ///< one region; half of the machine's memory
+  std::uint64_t region_bytes = std::uint64_t{8} << 30;    ///< one region; half of usable_memory()
   std::uint64_t regions_bytes = std::uint64_t{12} << 30;  ///< all of them; three quarters of it
   std::size_t regions = 4096;
   std::size_t key_bytes = 256;
   std::size_t requests = std::size_t{1} << 17;  ///< unanswered, of one process
   std::size_t request_bytes = std::size_t{256} << 20;
-  std::size_t held_bytes = kLinkQueueBytes;          ///< waiting for one peer's connection
-  std::size_t stuck_bytes = std::size_t{256} << 20;  ///< waiting for a process or peer that does not read
-  std::size_t dead = 4096;                           ///< remembered, of each kind
-  std::size_t fetches = 8;                           ///< executables on their way at a time
-  std::size_t packages = 4;                          ///< kept though no process runs them
-  std::size_t says = 4096;                           ///< kept for a head that is away
+  std::size_t held_bytes = kLinkQueueBytes;           ///< waiting for one peer's connection
+  std::size_t unknown_peers = 1024;                   ///< of which the head has not said where they are
+  std::size_t inbound_bytes = std::size_t{64} << 20;  ///< of other nodes' frames, not looked at yet
+  std::size_t stuck_bytes = std::size_t{256} << 20;   ///< waiting for a process or peer that does not read
+  std::size_t output_window = std::size_t{128}
+                              << 10;  ///< of output, sent to a driver that has not written it
+  std::size_t dead = 4096;            ///< remembered, of each kind
+  std::size_t fetches = 8;            ///< executables on their way at a time
+  std::size_t packages = 4;           ///< kept though no process runs them
+  std::size_t says = 4096;            ///< kept for a head that is away
 };
 
 struct Times {
@@ -40,8 +44,9 @@ struct Times {
   Duration part_silence = std::chrono::seconds(20);
 };
 
-/// Limits of a machine with `memory_bytes`; TROUPE_REGION_BYTES and TROUPE_REGIONS_BYTES in the environment
-/// override the sizes of regions. Errors: kBadConfig, for a value that is no size.
+/// Limits of this machine and of the control groups that this process is in; TROUPE_REGION_BYTES and
+/// TROUPE_REGIONS_BYTES in the environment override the sizes of regions. Errors: kBadConfig, for a value
+/// that is no size.
 Result<Limits> limits_of_this_machine();
 
 }  // namespace troupe::node

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <csignal>
 
+#include "runtime/core/log.hpp"
 #include "runtime/node/gpus.hpp"
 #include "runtime/node/route.hpp"
 
@@ -24,15 +25,25 @@ ErrorInfo gone() {
 
 }  // namespace
 
-LocalLinks::LocalLinks(EventLoop& loop, std::size_t stuck_bytes, Hooks hooks)
-    : loop_(loop), stuck_bytes_(stuck_bytes), hooks_(std::move(hooks)), deaths_([this](ProcessId process) {
+LocalLinks::LocalLinks(EventLoop& loop, std::size_t stuck_bytes, std::optional<ForkServer> copies,
+                       Hooks hooks)
+    : loop_(loop),
+      stuck_bytes_(stuck_bytes),
+      copies_(std::move(copies)),
+      hooks_(std::move(hooks)),
+      deaths_([this](ProcessId process) {
         loop_.post([this, process] {
           const Local* local = find(process);
           if (local == nullptr || local->child.pid < 0) return;
           // The thread that held the lock has ended, and with it the process, as a rule.
           if (const auto how = how_it_ends(local->child)) hooks_.tell(ProcessEnding{process, *how});
         });
-      }) {}
+      }) {
+  if (!copies_) return;
+  copies_fd_ = copies_->death_fd();
+  loop_.watch(copies_fd_,
+              [this](bool, bool, bool) { drop_copies("the fork server is gone: " + copies_->end()); });
+}
 
 LocalLinks::Local* LocalLinks::find(ProcessId process) {
   const auto at = all_.find(process);
@@ -43,13 +54,7 @@ Result<void> LocalLinks::start(const StartWorker& worker, int program_fd) {
   // First of all what may fail: a child that is started has to be watched.
   auto lock = DeathWatch::make_lock();
   if (!lock) return lock.error();
-  std::string gpus = std::string(kVisibleDevicesVariable) + "=";
-  for (const std::string& gpu : worker.gpus) gpus += (gpus.back() == '=' ? "" : ",") + gpu;
-  auto child = start_child({.role = "worker",
-                            .program_fd = program_fd,
-                            .capture_output = true,
-                            .oom_score_adj = kWorkerOomScore,
-                            .environment = {gpus}});
+  auto child = start_process(worker, program_fd);
   if (!child) return child.error();
   Local& local = all_[worker.process];
   local.child = *std::move(child);
@@ -60,6 +65,29 @@ Result<void> LocalLinks::start(const StartWorker& worker, int program_fd) {
   watch_output(worker.process, local, false);
   watch_output(worker.process, local, true);
   return {};
+}
+
+Result<Child> LocalLinks::start_process(const StartWorker& worker, int program_fd) {
+  std::string gpus = std::string(kVisibleDevicesVariable) + "=";
+  for (const std::string& gpu : worker.gpus) gpus += (gpus.back() == '=' ? "" : ",") + gpu;
+  const ChildOptions options{.role = "worker",
+                             .program_fd = program_fd,
+                             .capture_output = true,
+                             .oom_score_adj = kWorkerOomScore,
+                             .environment = {gpus}};
+  // CUDA, if the program has touched it before init, does not survive a fork.
+  if (program_fd < 0 && worker.gpus.empty() && copies_) {
+    auto child = copies_->start(options);
+    if (child) return child;
+    drop_copies(child.error().message());
+  }
+  return start_child(options);
+}
+
+void LocalLinks::drop_copies(const std::string& why) {
+  log(LogLevel::kWarning, why + "; workers are executed instead");
+  loop_.forget(copies_fd_);
+  copies_.reset();
 }
 
 void LocalLinks::adopt(ProcessId driver, SocketLink link) {
@@ -130,14 +158,6 @@ Result<UniqueFd> LocalLinks::doorbell(ProcessId process) const {
 
 // Sending.
 
-bool LocalLinks::try_send(ProcessId process, const wire::FrameHeader& header, wire::ByteView body) {
-  Local* local = find(process);
-  if (local == nullptr || !local->kept.empty()) return local == nullptr;
-  const Sent sent = local->child.link.send(header, body);
-  if (local->child.link.wants_write()) want_room(*local);
-  return sent != Sent::kFull;
-}
-
 void LocalLinks::send(ProcessId process, const wire::FrameHeader& header, wire::ByteView body,
                       std::vector<UniqueFd> fds) {
   Local* local = find(process);
@@ -185,7 +205,6 @@ void LocalLinks::flush(Local& local) {
   if (link.wants_write() || !local.kept.empty()) return;
   if (std::exchange(local.waits_for_room, false) && local.link_watched)
     loop_.watch_writable(link.fd(), false);
-  loop_.post([this] { retry_output(); });
 }
 
 // Output.
@@ -282,8 +301,11 @@ void LocalLinks::drain(ProcessId process) {
     }
     unwatch_link(*local);
   }
-  read_output(process, false);
-  read_output(process, true);
+  for (const bool error : {false, true}) {
+    if (holds_output(process, error))
+      hooks_.tell(WorkerWrote{process, error, local->stream(error).hold.take()});
+    read_output(process, error);
+  }
   hooks_.tell(OutputDrained{process, local->errors.lines.last_line()});
 }
 

@@ -4,12 +4,14 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/node/child.hpp"
 #include "runtime/node/death_watch.hpp"
 #include "runtime/node/event_loop.hpp"
+#include "runtime/node/fork_server.hpp"
 #include "runtime/node/node_events.hpp"
 #include "runtime/node/output_lines.hpp"
 
@@ -23,7 +25,8 @@ class LocalLinks {
     std::function<void(ProcessId, Message)> frame;  ///< one arrived
     std::function<void(const wire::FrameHeader&, const ErrorInfo&)> refuse;
   };
-  LocalLinks(EventLoop& loop, std::size_t stuck_bytes, Hooks hooks);
+  /// `copies`: of our own executable; none: it is executed again for each worker.
+  LocalLinks(EventLoop& loop, std::size_t stuck_bytes, std::optional<ForkServer> copies, Hooks hooks);
   LocalLinks(const LocalLinks&) = delete;
   LocalLinks& operator=(const LocalLinks&) = delete;
 
@@ -42,17 +45,15 @@ class LocalLinks {
   /// gone.
   void send(ProcessId process, const wire::FrameHeader& header, wire::ByteView body,
             std::vector<UniqueFd> fds = {});
-  /// Sends if there is room now.
-  bool try_send(ProcessId process, const wire::FrameHeader& header, wire::ByteView body);
   void kill(ProcessId process, const std::string& reason);
   /// Reads what a dying process sent and wrote last, and tells OutputDrained.
   void drain(ProcessId process);
   void forget(ProcessId process);
 
-  /// Lines of a worker that found no room: its pipe is not read until they are gone.
+  /// Lines of a worker that its driver has no room for: its pipe is not read until they are gone.
   void hold_output(ProcessId process, bool error, const std::string& text);
   bool holds_output(ProcessId process, bool error) const;
-  /// Tries again; on a tick, and when a link has room again.
+  /// Tries again; on a tick, and when a driver has room again.
   void retry_output();
 
  private:
@@ -89,8 +90,14 @@ class LocalLinks {
   void read_output(ProcessId process, bool error);
   void child_ended(ProcessId process);
 
+  Result<Child> start_process(const StartWorker& worker, int program_fd);
+  /// From now on workers are executed.
+  void drop_copies(const std::string& why);
+
   EventLoop& loop_;
   const std::size_t stuck_bytes_;
+  std::optional<ForkServer> copies_;
+  int copies_fd_ = -1;  ///< readable once they are gone
   const Hooks hooks_;
   std::map<ProcessId, Local> all_;
   DeathWatch deaths_;  ///< last: its thread posts about the others

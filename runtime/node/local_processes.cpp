@@ -4,6 +4,7 @@
 
 #include "runtime/core/assert.hpp"
 #include "runtime/core/ending.hpp"
+#include "runtime/wire/package_name.hpp"
 
 namespace troupe::node {
 
@@ -114,8 +115,9 @@ LocalProcess* LocalProcesses::shared(JobId job) {
   return process == nullptr || !process->kill_reason.empty() ? nullptr : process;
 }
 
-bool LocalProcesses::any_runs(const std::string& package) const {
-  return std::any_of(all_.begin(), all_.end(), [&](const auto& p) { return p.second.package == package; });
+bool LocalProcesses::any_runs(const std::string& hash) const {
+  return std::any_of(all_.begin(), all_.end(),
+                     [&](const auto& p) { return wire::hash_in(p.second.package) == hash; });
 }
 
 void LocalProcesses::tell_all(const wire::Control& message, Actions& out) const {

@@ -15,7 +15,7 @@ namespace troupe::node {
 struct Self {
   cluster::NodeInfo info;
   std::string host;     ///< under which other machines reach it
-  std::string package;  ///< hash of its own executable; empty: it gives nothing
+  std::string package;  ///< its own; empty: it gives nothing
   Limits limits;
   Times times;
 };
@@ -24,7 +24,7 @@ struct LocalProcess {
   ProcessId id;
   JobId job;  ///< a driver's: none until the head has answered
   std::string label;
-  std::string package;       ///< hash of the executable it runs; empty: ours
+  std::string package;       ///< that it runs; empty: ours
   ProcessAddress driver;     ///< where its output goes
   bool is_driver = false;    ///< it may register a job
   bool is_parent = false;    ///< it started this node, which ends with it
@@ -81,7 +81,7 @@ class LocalProcesses {
   /// Null: lives, or was never heard of.
   const std::string* why_dead(ProcessId process) const { return dead_.find(process); }
   /// Whether a process runs the executable of that hash.
-  bool any_runs(const std::string& package) const;
+  bool any_runs(const std::string& hash) const;
   /// To every process that lives.
   void tell_all(const wire::Control& message, Actions& out) const;
   std::map<ProcessId, LocalProcess>& all() { return all_; }

@@ -48,48 +48,64 @@ std::uint64_t wall_clock_ms() {
 
 }  // namespace
 
-bool LogSegments::open_segment() {
-  const std::string path = path_of(folder_, end_);
-  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+std::string SegmentFiles::path_of(std::uint64_t start) const {
+  if (names_ == Names::kOffsets) return node::path_of(path_, start);
+  if (start == starts_.back()) return path_;
+  char number[32];
+  std::snprintf(number, sizeof number, ".%012llu", static_cast<unsigned long long>(start));
+  return path_ + number;
+}
+
+bool SegmentFiles::open_segment() {
+  file_.reset();  // what cannot be opened gets nothing of what follows
+  const bool is_new = starts_.empty() || starts_.back() != end_;
+  if (is_new) starts_.push_back(end_);
+  if (is_new && names_ == Names::kNewest && starts_.size() > 1)
+    ::rename(path_.c_str(), path_of(starts_[starts_.size() - 2]).c_str());
+  UniqueFd file(::open(path_of(end_).c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW,
+                       names_ == Names::kOffsets ? 0600 : 0644));
   if (!file) {
     error_ = errno;
     return false;
   }
   file_ = std::move(file);
-  if (starts_.empty() || starts_.back() != end_) starts_.push_back(end_);
   while (starts_.size() > 1 && end_ - starts_.front() + limits_.segment_bytes > limits_.total_bytes) {
-    ::unlink(path_of(folder_, starts_.front()).c_str());
+    ::unlink(path_of(starts_.front()).c_str());
     starts_.pop_front();
   }
   return true;
 }
 
-bool LogSegments::write(wire::LogStream stream, std::span<const std::byte> bytes) {
+bool SegmentFiles::write(std::span<const std::byte> bytes) {
   const bool is_full = !starts_.empty() && end_ - starts_.back() >= limits_.segment_bytes;
   if ((!file_ || is_full) && !open_segment()) return false;
-  std::vector<std::byte> frame;
-  wire::append_log_frame(frame, {stream, wall_clock_ms(), bytes});
-  for (std::size_t done = 0; done < frame.size();) {
-    const ssize_t wrote = ::write(file_.get(), frame.data() + done, frame.size() - done);
+  for (std::size_t done = 0; done < bytes.size();) {
+    const ssize_t wrote = ::write(file_.get(), bytes.data() + done, bytes.size() - done);
     if (wrote > 0) {
       done += static_cast<std::size_t>(wrote);
     } else if (wrote == 0 || errno != EINTR) {
       error_ = wrote == 0 ? ENOSPC : errno;
-      // Without the half frame. If even that fails, what follows goes to a segment of its own.
+      // Without the half of it. If even that fails, what follows goes to a segment of its own.
       if (done > 0 && (::ftruncate(file_.get(), static_cast<off_t>(end_ - starts_.back())) != 0 ||
                        ::lseek(file_.get(), 0, SEEK_END) < 0))
         file_.reset();
       return false;
     }
   }
-  end_ += frame.size();
+  end_ += bytes.size();
   return true;
+}
+
+bool LogSegments::write(wire::LogStream stream, std::span<const std::byte> bytes) {
+  std::vector<std::byte> frame;
+  wire::append_log_frame(frame, {stream, wall_clock_ms(), bytes});
+  return files_.write(frame);
 }
 
 void LogSegments::append(wire::LogStream stream, std::span<const std::byte> bytes) {
   if (dropped_ > 0) {
     const std::string note =
-        std::to_string(dropped_) + " bytes of output were lost: " + std::strerror(error_) + "\n";
+        std::to_string(dropped_) + " bytes of output were lost: " + std::strerror(files_.error()) + "\n";
     if (write(wire::LogStream::kNote, std::as_bytes(std::span(note)))) dropped_ = 0;
   }
   if (dropped_ > 0 || !write(stream, bytes)) dropped_ += bytes.size();

@@ -1,5 +1,5 @@
-/// Output of a submitted job on its node's disk: frames (wire/log_frames.hpp) in segments of bounded size,
-/// each named by the offset at which it begins. The oldest go when the whole is too large.
+/// Output on disk in segments of bounded size: the oldest go when the whole is too large. Of a submitted job
+/// they hold frames (wire/log_frames.hpp), of a rank of `troupe run` its bytes.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,41 @@ struct LogLimits {
   std::uint64_t total_bytes = std::uint64_t{64} << 20;
 };
 
-/// The one writer of a log. Not thread-safe. A disk that takes nothing loses output, and never holds up who
-/// writes: what was lost is counted, and said in the log once it takes some again.
+/// The segments of one log, and its one writer. Not thread-safe.
+class SegmentFiles {
+ public:
+  enum class Names {
+    kOffsets,  ///< `path` is a folder, there and empty: each is named by the offset at which it begins
+    kNewest,   ///< the newest is `path`, an older one `path`.OFFSET, of 12 digits: in order as names are
+  };
+  SegmentFiles(std::string path, const LogLimits& limits, Names names)
+      : path_(std::move(path)), limits_(limits), names_(names) {}
+
+  /// All of it, or false and nothing of it: error() says why.
+  bool write(std::span<const std::byte> bytes);
+  int error() const { return error_; }  ///< errno of the last write that failed
+  /// Bytes of the front that are gone.
+  std::uint64_t trimmed() const { return starts_.empty() ? 0 : starts_.front(); }
+
+ private:
+  bool open_segment();
+  std::string path_of(std::uint64_t start) const;
+
+  std::string path_;
+  LogLimits limits_;
+  Names names_;
+  std::deque<std::uint64_t> starts_;  ///< of the segments that are there
+  UniqueFd file_;                     ///< of the last one
+  std::uint64_t end_ = 0;
+  int error_ = 0;
+};
+
+/// The one writer of a job's log. Not thread-safe. A disk that takes nothing loses output, and never holds up
+/// who writes: what was lost is counted, and said in the log once it takes some again.
 class LogSegments {
  public:
-  /// `folder` is there and empty.
-  LogSegments(std::string folder, const LogLimits& limits) : folder_(std::move(folder)), limits_(limits) {}
+  LogSegments(std::string folder, const LogLimits& limits)
+      : files_(std::move(folder), limits, SegmentFiles::Names::kOffsets) {}
 
   void append(wire::LogStream stream, std::span<const std::byte> bytes);
   /// Bytes that the disk did not take and that were not said so far.
@@ -32,15 +61,9 @@ class LogSegments {
 
  private:
   bool write(wire::LogStream stream, std::span<const std::byte> bytes);
-  bool open_segment();
 
-  const std::string folder_;
-  const LogLimits limits_;
-  std::deque<std::uint64_t> starts_;  ///< of the segments that are there
-  UniqueFd file_;                     ///< of the last one
-  std::uint64_t end_ = 0;
+  SegmentFiles files_;
   std::uint64_t dropped_ = 0;
-  int error_ = 0;  ///< why the last write failed
 };
 
 /// A piece of the log in `folder`, without `attempt` and `closed`. From the oldest that is there, if

@@ -7,6 +7,7 @@
 #include "runtime/core/log.hpp"
 #include "runtime/link/ring/ring.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
+#include "runtime/wire/package_name.hpp"
 
 namespace troupe {
 
@@ -50,15 +51,14 @@ Result<void> Node::start(OnMember on_member) {
   const auto refuse_frame = [this](const wire::FrameHeader& header, const ErrorInfo& error) {
     refuse(header, error);
   };
-  locals_ = std::make_unique<LocalLinks>(loop_, stuck_bytes,
+  locals_ = std::make_unique<LocalLinks>(loop_, stuck_bytes, std::exchange(options_.copies, std::nullopt),
                                          LocalLinks::Hooks{tell_machine,
                                                            [this](ProcessId process, Message message) {
                                                              on_local_frame(process, std::move(message));
                                                            },
                                                            refuse_frame});
-  peers_ = std::make_unique<PeerLinks>(
-      loop_, transport_, options_.keys, stuck_bytes,
-      PeerLinks::Hooks{tell_machine, refuse_frame, [this] { locals_->retry_output(); }});
+  peers_ = std::make_unique<PeerLinks>(loop_, transport_, options_.keys, stuck_bytes,
+                                       PeerLinks::Hooks{tell_machine, refuse_frame});
   if (auto opened = jobs_.open(options_.config.folder); !opened) return opened;
   if (auto connected = connect_head(transport_); !connected) return connected;
   loop_.watch(options_.parent.fd(), [this](bool, bool, bool) { parent_readable(); });
@@ -77,8 +77,13 @@ Result<void> Node::listen() {
   // allowed.
   ServerHandlers handlers;
   handlers.on_message = [this](const PeerName& from, wire::Bytes frame) {
-    loop_.post([this, from, frame = std::move(frame)] { on_peer_frame(from, frame); });
+    inbound_bytes_ += frame.size();
+    loop_.post([this, from, frame = std::move(frame)] {
+      on_peer_frame(from, frame);
+      inbound_bytes_ -= frame.size();
+    });
   };
+  handlers.may_receive = [this] { return inbound_bytes_ < Limits{}.inbound_bytes; };
   handlers.on_session = [this](const PeerName& from) {
     loop_.post([this, node = node_of(from)] { tell(PeerCameIn{node}); });
   };
@@ -124,11 +129,18 @@ Result<void> Node::connect_head(Transport& over) {
 
 void Node::parent_readable() {
   Message message;
-  SocketLink::Got got = SocketLink::Got::kMessage;
-  while (got == SocketLink::Got::kMessage) got = options_.parent.receive(message);
+  SocketLink::Got got{};
+  while ((got = options_.parent.receive(message)) == SocketLink::Got::kMessage) {
+    const auto said = wire::decode_control(message.header, message.body);
+    const auto* asked = said ? std::get_if<wire::Leave>(&*said) : nullptr;
+    if (asked != nullptr) told_to_leave_ = asked->reason;
+    const auto* to_drain = said ? std::get_if<wire::Drain>(&*said) : nullptr;
+    if (to_drain != nullptr && machine_ != nullptr)
+      drain(std::chrono::milliseconds(to_drain->grace_ms), to_drain->reason);
+  }
   if (got != SocketLink::Got::kClosed) return;
   loop_.forget(options_.parent.fd());
-  leave("its launcher is gone");
+  leave(told_to_leave_.value_or("its launcher is gone"));
 }
 
 bool Node::tell_parent(const wire::Control& message) {
@@ -188,7 +200,7 @@ void Node::act(RevokePeer& a) {
 }
 
 void Node::act(StartWorker& a) {
-  const auto program = packages_.program(a.package, options_.config.package);
+  const auto program = packages_.program(wire::hash_in(a.package), wire::hash_in(options_.config.package));
   const auto started = program ? locals_->start(a, *program) : Result<void>(program.error());
   if (!started) tell(WorkerNotStarted{a.process, started.error()});
 }
@@ -197,7 +209,7 @@ void Node::act(AdoptDriver& a) {
   if (a.connection == 0) return locals_->adopt(a.process, std::move(options_.parent));
   auto knock = jobs_.take_knock(a.connection);
   if (!knock) return tell(ProcessEnded{a.process, "the driver is gone"});
-  packages_.keep(a.package, std::move(knock->executable));
+  packages_.keep(wire::hash_in(a.package), std::move(knock->executable));
   locals_->adopt(a.process, std::move(knock->link));
 }
 
@@ -267,30 +279,6 @@ void Node::send_control(ProcessId process, const wire::Control& message, std::ve
 
 void Node::on_local_frame(ProcessId process, Message message) {
   dispatch({id_, process}, message.header, message.body, std::move(message.fds));
-}
-
-void Node::act(RelayOutput& a) {
-  const auto hold = [&] { locals_->hold_output(a.process, a.output.error, a.output.text); };
-  if (locals_->holds_output(a.process, a.output.error)) return hold();
-  wire::FrameHeader header;
-  header.from.node = id_;
-  header.to = a.to;
-  const auto body = wire::encode_control(a.output, header);
-  if (a.to.node == id_) {
-    if (!locals_->try_send(a.to.process, header, body)) hold();
-    return;
-  }
-  auto route = machine_->route({id_, {}}, header, wire::kHeaderBytes + body.size(), clock_.now());
-  bool sent = true;
-  if (route.verdict == Verdict::kToPeer) {
-    sent = peers_->try_send(a.to.node, wire::whole_frame(header, body));
-  } else if (route.verdict == Verdict::kHold) {
-    peers_->hold(a.to.node, header, wire::whole_frame(header, body));
-  } else {
-    sent = false;
-  }
-  if (!sent) hold();
-  carry_out(std::move(route.actions));
 }
 
 // Frames.
@@ -386,6 +374,11 @@ void Node::on_head_frame(const wire::Bytes& frame) {
   if (!message) return log(LogLevel::kError, "the head: " + message.error().message());
   if (auto* said = std::get_if<wire::FromHead>(&*message)) tell(HeadSaid{std::move(said->action)});
   if (const auto* ask = std::get_if<wire::ReadLog>(&*message)) read_log(*ask);
+  if (auto* part = std::get_if<wire::PackagePart>(&*message)) tell(HeadGavePart{std::move(*part)});
+}
+
+void Node::act(AskJobPart& a) {
+  if (head_ != nullptr) head_->send(wire::control_frame(a.ask, {id_, {}}));
 }
 
 /// No answer finds no room or no link: who asked asks again.

@@ -2,9 +2,11 @@
 /// workers, hands out shared memory and rings, moves frames between processes, other nodes and the head.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "runtime/core/random.hpp"
@@ -31,6 +33,7 @@ class Node {
     std::vector<std::string> gpus{};  ///< that it offers, as CUDA_VISIBLE_DEVICES names them
     /// For a new link to the head when the one there is goes dead; none: over the transport that it has.
     std::function<std::unique_ptr<Transport>()> make_transport{};
+    std::optional<ForkServer> copies{};  ///< workers of our own executable come from here
   };
   /// Told once: nothing when the head counts this node as a member, else why it will not.
   using OnMember = std::function<void(Result<void>)>;
@@ -48,6 +51,9 @@ class Node {
   void serve_parent();
   /// Ends the workers, forwards what they wrote last, and stops the loop.
   void leave(const std::string& reason);
+  /// Leaves when nothing runs here, or when that time is over.
+  void drain(Duration grace, const std::string& reason) { tell(node::DrainAsked{grace, reason}); }
+  bool drains() const { return machine_ != nullptr && machine_->drains(); }
   const std::string& address() const { return address_; }
   /// Whether a link went dead without an end: what it stood on may be stuck, and never end.
   bool was_cut_off() const { return was_cut_off_; }
@@ -84,7 +90,6 @@ class Node {
   void act(node::KillProcess& a) { locals_->kill(a.process, a.reason); }
   void act(node::DrainOutput& a) { locals_->drain(a.process); }
   void act(node::ForgetProcess& a) { locals_->forget(a.process); }
-  void act(node::RelayOutput& a);
   void act(node::HoldOutput& a) { locals_->hold_output(a.process, a.error, a.text); }
   void act(node::RetryOutput&) { locals_->retry_output(); }
   void act(node::MakeRing& a);
@@ -102,6 +107,10 @@ class Node {
   void act(node::TakePart& a) { tell(packages_.take(a.part)); }
   void act(node::ForgetPackage& a) { packages_.forget(a.hash); }
   void act(node::ConnectHeadAnew& a);
+  void act(node::UnpackJob& a) { jobs_.unpack(a); }
+  void act(node::AskJobPart& a);
+  void act(node::TakeJobPart& a) { jobs_.take(a); }
+  void act(node::DropJobPackage& a) { jobs_.drop_package(a.package); }
   void act(node::StartProgram& a) { jobs_.start(a); }
   void act(node::SignalProgram& a) { jobs_.signal(a.id, a.signal); }
   void act(node::KillProgram& a) { jobs_.kill(a.id); }
@@ -116,6 +125,7 @@ class Node {
   Options options_;
   OnMember on_member_;  ///< empty once it was called
   const NodeId id_;
+  std::optional<std::string> told_to_leave_;  ///< why: by its launcher, which closes its link next
   std::string address_;
   MonotonicClock clock_;
   SystemRandom random_;
@@ -130,6 +140,7 @@ class Node {
   /// Said to the head, for which its link had no room.
   std::deque<cluster::ClusterEvent> unsaid_;
   std::unique_ptr<node::PeerLinks> peers_;
+  std::atomic<std::size_t> inbound_bytes_{0};  ///< of other nodes' frames, not looked at yet
   bool was_cut_off_ = false;
   std::vector<std::unique_ptr<Transport>> fresh_;  ///< of links to the head that were made anew
   std::unique_ptr<LinkServer> server_;

@@ -141,6 +141,23 @@ struct PeerStuck {
 struct JobFilesFound {
   std::vector<std::string> ids;
 };
+/// The answer to UnpackJob.
+struct JobUnpacked {
+  std::string id;
+  bool is_missing = false;  ///< the package is not here
+  std::optional<ErrorInfo> error;
+};
+/// A piece of a job's package, from the head.
+struct HeadGavePart {
+  wire::PackagePart part;
+};
+/// The answer to TakeJobPart.
+struct JobPartTaken {
+  std::string package;
+  std::uint64_t next = 0;  ///< first byte that is missing
+  bool whole = false;
+  std::optional<ErrorInfo> error;
+};
 /// The answers to StartProgram.
 struct ProgramStarted {
   std::string id;
@@ -168,6 +185,11 @@ struct DriverKnocked {
 struct LeaveAsked {
   std::string reason;
 };
+/// Leave when nothing runs here any more, or when that time is over: this machine wants it so.
+struct DrainAsked {
+  Duration grace{};
+  std::string reason;
+};
 /// Every second.
 struct Tick {};
 
@@ -176,7 +198,8 @@ using NodeEvent =
                  LocalSaid, LocalBroke, WorkerNotStarted, WorkerWrote, ProcessEnding, OutputDrained,
                  ProcessEnded, RegionMade, RingMade, PeerConnected, PeerUnusable, PeerCameIn, PeerLost,
                  PeerFailed, PeerSaid, PartTaken, LocalStuck, PeerStuck, LeaveAsked, Tick, JobFilesFound,
-                 ProgramStarted, ProgramNotStarted, ProgramEnded, DriverKnocked>;
+                 ProgramStarted, ProgramNotStarted, ProgramEnded, DriverKnocked, JobUnpacked, HeadGavePart,
+                 JobPartTaken, DrainAsked>;
 
 // Actions: to be carried out in the order given. An action on a process or peer that is gone does nothing.
 
@@ -205,7 +228,7 @@ struct TellHead {
 struct StartWorker {
   ProcessId process;
   std::string label;
-  std::string package;  ///< hash of the executable; empty: our own
+  std::string package;  ///< as package_name() has it; empty: our own
   /// All the GPUs that it sees, as CUDA_VISIBLE_DEVICES names them.
   std::vector<std::string> gpus{};
 };
@@ -231,12 +254,6 @@ struct DrainOutput {
 /// All that is kept about it can go.
 struct ForgetProcess {
   ProcessId process;
-};
-/// The lines go to the worker's driver; while they find no room the worker's pipe is not read.
-struct RelayOutput {
-  ProcessId process;
-  ProcessAddress to;
-  wire::Output output;
 };
 /// Keep the lines, and do not read that pipe of the worker: its driver takes none now.
 struct HoldOutput {
@@ -316,6 +333,22 @@ struct ForgetPackage {
 /// Drop the link to the head, and connect again on sockets and threads of their own: the present ones may be
 /// stuck.
 struct ConnectHeadAnew {};
+/// Have there what travels with a submission's program: unpacked from its package, if that is here, or kept
+/// from an earlier attempt. Answered by JobUnpacked, after a while.
+struct UnpackJob {
+  cluster::SubmissionSpec spec;
+};
+/// Ask the head for that piece of a job's package. No answer finds no link: it is asked again.
+struct AskJobPart {
+  wire::PackageAsk ask;
+};
+/// Append the piece to its package. Answered by JobPartTaken, after a while.
+struct TakeJobPart {
+  wire::PackagePart part;
+};
+struct DropJobPackage {
+  std::string package;
+};
 /// Starts a submission's program, with its output to files. Answered by ProgramStarted or ProgramNotStarted,
 /// at once.
 struct StartProgram {
@@ -353,10 +386,11 @@ struct Log {
 
 using NodeAction =
     std::variant<SendLocal, SendPeer, TellHead, StartWorker, AdoptDriver, Welcome, KillProcess, DrainOutput,
-                 ForgetProcess, RelayOutput, HoldOutput, RetryOutput, MakeRing, MakeRegion, DropRegion,
-                 AbortRegions, AllowPeer, RevokePeer, ConnectPeer, DisconnectPeer, TellIncoming, ReleaseHeld,
-                 RefuseHeld, GivePart, TakePart, ForgetPackage, TellMember, EndLoop, Log, ConnectHeadAnew,
-                 StartProgram, SignalProgram, KillProgram, RemoveJobFiles, DropKnock>;
+                 ForgetProcess, HoldOutput, RetryOutput, MakeRing, MakeRegion, DropRegion, AbortRegions,
+                 AllowPeer, RevokePeer, ConnectPeer, DisconnectPeer, TellIncoming, ReleaseHeld, RefuseHeld,
+                 GivePart, TakePart, ForgetPackage, TellMember, EndLoop, Log, ConnectHeadAnew, StartProgram,
+                 SignalProgram, KillProgram, RemoveJobFiles, DropKnock, UnpackJob, AskJobPart, TakeJobPart,
+                 DropJobPackage>;
 using Actions = std::vector<NodeAction>;
 
 }  // namespace troupe::node

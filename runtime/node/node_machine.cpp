@@ -25,10 +25,12 @@ NodeMachine::NodeMachine(Self self, Random& ids)
       peers_(self_, locals_, head_),
       packages_(self_, locals_, peers_),
       actors_(self_, locals_, head_, packages_),
+      places_(self_, head_),
       leases_(self_, locals_, head_, packages_, peers_),
       regions_(self_.limits),
       submissions_(self_, head_),
-      router_(self_, locals_, peers_) {}
+      router_(self_, locals_, peers_),
+      windows_(self_.limits.output_window) {}
 
 std::vector<NodeAction> NodeMachine::on(const NodeEvent& event, Instant now) {
   now_ = now;
@@ -40,10 +42,16 @@ std::vector<NodeAction> NodeMachine::on(const NodeEvent& event, Instant now) {
 // The head.
 
 void NodeMachine::join() {
-  head_.joined({self_.info, actors_.live(), leases_.jobs(), peers_.linked(), leaving_, submissions_.held()},
-               out_);
+  cluster::NodeJoined joined{self_.info,      actors_.live(), leases_.jobs(),
+                             peers_.linked(), leaving_,       submissions_.held()};
+  if (drain_) {
+    joined.drain_left_ms = std::max<std::int64_t>(0, (drain_->until - now_) / std::chrono::milliseconds(1));
+    joined.drain_reason = drain_->reason;
+  }
+  head_.joined(std::move(joined), out_);
   leases_.repeat(out_);
   peers_.repeat(out_);
+  places_.repeat(out_);
 }
 
 void NodeMachine::handle(const HeadConnected& /*e*/) {
@@ -81,13 +89,18 @@ void NodeMachine::said(const cluster::StartActor& e) {
   if (!leaving_) actors_.start(e, now_, out_);
 }
 void NodeMachine::said(const cluster::KillActor& e) {
-  actors_.kill(e.actor, e.reason, out_);
+  actors_.kill({e.actor, e.incarnation}, e.reason, out_);
 }
 void NodeMachine::said(const cluster::ConfirmActor& e) {
-  actors_.confirm(e.actor, e.question, out_);
+  actors_.confirm({e.actor, e.incarnation}, e.question, out_);
 }
 void NodeMachine::said(const cluster::SpawnAnswered& e) {
-  if (!head_.answered(e.to.from.process, e.to.request)) {
+  const bool kept = e.ok && is_restartable(e.actor);
+  const bool wanted = kept ? head_.answered_and_kept(e.to.from.process, e.to.request, e.actor)
+                           : head_.answered(e.to.from.process, e.to.request);
+  const LocalProcess* owner = wanted && kept ? locals_.find(e.to.from.process) : nullptr;
+  if (owner != nullptr) places_.own(e.actor, owner->job, out_);
+  if (!wanted) {
     // The head did not hear that it was cancelled, or that who asked is gone: nobody wants the actor.
     const bool unwanted = head_.is_unwanted(e.to.from.process, e.to.request);
     if (e.ok && unwanted && e.to.from.node == self_.info.id) head_.tell(cluster::SpawnCancelled{e.to}, out_);
@@ -289,6 +302,7 @@ void NodeMachine::asked(LocalProcess& from, const wire::FindAsk& ask) {
 }
 void NodeMachine::asked(LocalProcess& from, const wire::KillAsk& ask) {
   head_.tell(cluster::KillRequested{self_.info.id, from.job, ask.actor.actor, ask.reason}, out_);
+  if (is_restartable(ask.actor.actor)) return;  // it may be elsewhere by now, and must not start again
   if (ask.actor.node == self_.info.id) {
     actors_.kill_for(from.job, ask.actor.actor, ask.reason, out_);
   } else if (ask.actor.node) {
@@ -306,7 +320,7 @@ void NodeMachine::asked(LocalProcess& from, const wire::ActorNotUp& ask) {
   actors_.not_up(from, ask.actor, ask.error, out_);
 }
 void NodeMachine::asked(LocalProcess& from, const wire::ActorEnded& ask) {
-  actors_.ended(from, ask.actor, ask.reason, out_);
+  actors_.ended(from, ask, out_);
 }
 void NodeMachine::asked(LocalProcess& from, const wire::Leave& ask) {
   if (from.is_parent) return leave(ask.reason);
@@ -316,34 +330,31 @@ void NodeMachine::asked(LocalProcess& from, const wire::Leave& ask) {
 void NodeMachine::handle(const WorkerWrote& e) {
   const LocalProcess* process = locals_.find(e.process);
   if (process == nullptr || !process->driver.process) return;
+  const ProcessAddress driver = process->driver;
   // The last words of one that ends are few, and cannot wait.
-  if (held_drivers_.contains(process->driver) && process->lives()) {
-    out_.push_back(HoldOutput{e.process, e.error, e.text});
-  } else {
-    out_.push_back(RelayOutput{e.process, process->driver, {process->label, e.error, e.text}});
+  bool goes = !windows_.is_full(driver) || !process->lives();
+  wire::Output output{process->label, e.error, e.text, self_.info.id};
+  if (goes && driver.node == self_.info.id) {
+    out_.push_back(SendLocal{driver.process, std::move(output), {}});
+  } else if (goes) {
+    ErrorInfo ignored;  // it waits until there is a way
+    goes = peers_.send(driver, std::move(output), now_, ignored, out_);
   }
+  if (goes) return windows_.sent(driver, e.text.size());
+  out_.push_back(HoldOutput{e.process, e.error, e.text});
 }
 
-void NodeMachine::asked(LocalProcess& from, const wire::HoldOutput& ask) {
+void NodeMachine::asked(LocalProcess& from, const wire::OutputTaken& ask) {
   if (!from.is_driver) return handle(LocalBroke{from.id, "it is no driver, and gets no output"});
-  const wire::HoldOutput hold{{self_.info.id, from.id}, ask.on};
-  hold_output(hold);
-  peers_.tell_linked(hold, now_, out_);
+  const ProcessAddress driver{self_.info.id, from.id};
+  if (ask.node == self_.info.id) return output_taken(driver, ask.bytes);
+  ErrorInfo why;
+  if (!peers_.send({ask.node, {}}, wire::OutputTaken{driver, ask.node, ask.bytes}, now_, why, out_))
+    peers_.tell_incoming(ask.node, why.why, out_);
 }
 
-void NodeMachine::hold_output(const wire::HoldOutput& hold) {
-  if (hold.on) {
-    if (held_drivers_.size() < self_.limits.says) held_drivers_.insert(hold.driver);
-  } else if (held_drivers_.erase(hold.driver) != 0) {
-    out_.push_back(RetryOutput{});
-  }
-}
-
-/// What its drivers say next may not have come. One that still takes nothing answers the next lines with
-/// that.
-void NodeMachine::let_output_go(NodeId of) {
-  if (std::erase_if(held_drivers_, [of](const ProcessAddress& driver) { return driver.node == of; }) != 0)
-    out_.push_back(RetryOutput{});
+void NodeMachine::output_taken(ProcessAddress driver, std::size_t bytes) {
+  if (windows_.taken(driver, bytes)) out_.push_back(RetryOutput{});
 }
 
 // Deaths.
@@ -352,7 +363,6 @@ void NodeMachine::begin_end(LocalProcess& process, const std::string& how) {
   if (!locals_.begin_end(process, how)) return;
   // First of all the members of its groups leave their collectives; the rest can wait a microsecond.
   regions_.process_died(process.id, process.end_reason, out_);
-  if (held_drivers_.contains(process.driver)) out_.push_back(RetryOutput{});
   out_.push_back(DrainOutput{process.id});
 }
 
@@ -379,8 +389,10 @@ void NodeMachine::handle(const OutputDrained& e) {
   std::erase_if(rings_,
                 [&](const auto& ring) { return ring.first == process.id || ring.second == process.id; });
   actors_.process_ended(process, out_);
+  places_.process_ended(process.id);
   leases_.process_ended(process, now_, out_);
   if (process.is_driver) {
+    windows_.forget(ProcessAddress{self_.info.id, process.id});
     const std::string reason = "its driver is gone: " + process.end_reason;
     if (process.job) head_.end_job({self_.info.id, process.job, reason}, out_);
     if (process.is_parent) {
@@ -418,7 +430,7 @@ void NodeMachine::kill_workers_of(ProcessAddress driver, const std::string& reas
 void NodeMachine::peer_refused(NodeId node, const Peers::Refused& error) {
   if (!error) return;
   leases_.peer_lost(node, *error, out_);
-  let_output_go(node);
+  if (windows_.forget(node)) out_.push_back(RetryOutput{});
   if (error->code == ErrorCode::kActorDied) {
     for (const auto& done : packages_.peer_died(node, error->why, out_)) package_done(done);
   }
@@ -457,6 +469,7 @@ void NodeMachine::handle(const PeerSaid& e) {
   if (const auto* down = std::get_if<wire::ProcessDown>(&e.message)) {
     if (down->process.node != from) return;  // a node speaks of its own alone
     locals_.tell_all(*down, out_);
+    windows_.forget(down->process);
     kill_workers_of(down->process, "its driver is gone: " + down->reason);
   } else if (const auto* kill = std::get_if<wire::KillAsk>(&e.message)) {
     actors_.kill_for(e.header.job, kill->actor.actor, kill->reason, out_);
@@ -470,13 +483,11 @@ void NodeMachine::handle(const PeerSaid& e) {
     leases_.answered(from, *answer, out_);
   } else if (const auto* output = std::get_if<wire::Output>(&e.message)) {
     if (locals_.living(e.header.to.process) == nullptr) return;
-    out_.push_back(SendLocal{e.header.to.process, *output, {}});
-    const ProcessAddress driver{self_.info.id, e.header.to.process};
-    ErrorInfo ignored;  // it hears of a link that broke, and asks again by sending
-    if (held_drivers_.contains(driver))
-      peers_.send({from, {}}, wire::HoldOutput{driver, true}, now_, ignored, out_);
-  } else if (const auto* hold = std::get_if<wire::HoldOutput>(&e.message)) {
-    if (hold->driver.node == from) hold_output(*hold);
+    SendLocal passed{e.header.to.process, *output, {}};
+    std::get<wire::Output>(passed.message).node = from;  // a node speaks of its own alone
+    out_.push_back(std::move(passed));
+  } else if (const auto* taken = std::get_if<wire::OutputTaken>(&e.message)) {
+    if (taken->driver.node == from) output_taken(taken->driver, taken->bytes);
   }
 }
 
@@ -497,6 +508,7 @@ void NodeMachine::handle(const Tick& /*e*/) {
   if (!left_) head_.tell(cluster::Heartbeat{self_.info.id}, out_);
   locals_.tick(now_, slip, out_);
   submissions_.tick(now_, slip, out_);
+  watch_drain(slip);
   for (const auto& refused : peers_.tick(now_, slip, out_)) peer_refused(refused.node, refused.error);
   for (const auto& done : packages_.tick(now_, slip, out_)) package_done(done);
   if (leaving_ && !left_ && now_ >= leave_deadline_) {

@@ -4,12 +4,15 @@
 /// others. The order of a death is fixed: abort words first, then the tellings.
 #pragma once
 
+#include <optional>
 #include <set>
 
+#include "runtime/node/actor_places.hpp"
 #include "runtime/node/head_line.hpp"
 #include "runtime/node/hosted_actors.hpp"
 #include "runtime/node/leases.hpp"
 #include "runtime/node/local_processes.hpp"
+#include "runtime/node/output_lines.hpp"
 #include "runtime/node/package_fetches.hpp"
 #include "runtime/node/peers.hpp"
 #include "runtime/node/region_names.hpp"
@@ -33,6 +36,8 @@ class NodeMachine {
   }
 
   bool leaving() const { return leaving_; }
+  /// It was told to leave for good when nothing runs here.
+  bool drains() const { return drain_.has_value(); }
 
   // For the shell's attachments, for status and tests.
   const Self& self() const { return self_; }
@@ -70,6 +75,10 @@ class NodeMachine {
   void said(const cluster::StopDriver& e);
   void said(const cluster::DriverSettled& e);
   void said(const cluster::ForgetSubmission& e);
+  void said(const cluster::ActorPlaced& e);  // this and the next: node_restarts.cpp
+  void said(const cluster::ArgumentsWanted& e);
+  void said(const cluster::DrainNode& e);  // this and the next: node_drains.cpp
+  void said(const cluster::ActorLeaves& e);
   template <class Other>
   void said(const Other& /*for the head's own shell*/) {}
 
@@ -101,8 +110,9 @@ class NodeMachine {
   void asked(LocalProcess& from, const wire::ConfirmActor& ask);
   void asked(LocalProcess& from, const wire::ActorNotUp& ask);
   void asked(LocalProcess& from, const wire::ActorEnded& ask);
-  void asked(LocalProcess& from, const wire::HoldOutput& ask);
+  void asked(LocalProcess& from, const wire::OutputTaken& ask);
   void asked(LocalProcess& from, const wire::Leave& ask);
+  void asked(LocalProcess& from, const wire::ResolveAsk& ask);
   void asked(LocalProcess& /*from*/, const wire::Pulse& /*heard is enough*/) {}
   template <class Other>
   void asked(LocalProcess& from, const Other& ask);
@@ -123,9 +133,18 @@ class NodeMachine {
   void handle(const ProgramNotStarted& e);
   void handle(const ProgramEnded& e);
   void handle(const DriverKnocked& e);
+  void handle(const JobUnpacked& e);
+  void handle(const HeadGavePart& e);
+  void handle(const JobPartTaken& e);
 
   void handle(const LeaveAsked& e);
+  void handle(const DrainAsked& e);
   void handle(const Tick& e);
+
+  // node_drains.cpp
+  void drain(Duration grace, const std::string& reason, bool by_machine);
+  void tell_drain();
+  void watch_drain(Duration slip);
 
   void join();
   void watch_head(Duration passed);
@@ -136,8 +155,7 @@ class NodeMachine {
   void begin_end(LocalProcess& process, const std::string& how);
   void kill_workers_of(ProcessAddress driver, const std::string& reason);
   void package_done(const PackageFetches::Done& done);
-  void hold_output(const wire::HoldOutput& hold);
-  void let_output_go(NodeId of);
+  void output_taken(ProcessAddress driver, std::size_t bytes);
   void peer_refused(NodeId node, const Peers::Refused& error);
   void leave(const std::string& reason);
   void finish_leaving();
@@ -148,11 +166,12 @@ class NodeMachine {
   Peers peers_;
   PackageFetches packages_;
   HostedActors actors_;
+  ActorPlaces places_;
   Leases leases_;
   RegionNames regions_;
   Submissions submissions_;
   Router router_;
-  std::set<ProcessAddress> held_drivers_;  ///< that take no output now. Invariant: bounded by Limits::says.
+  OutputWindows windows_;
   std::set<std::pair<ProcessId, ProcessId>> rings_;  ///< Invariant: first < second, both live.
 
   bool head_answered_ = false;  ///< at least once
@@ -164,6 +183,13 @@ class NodeMachine {
   Duration joining_{};         ///< how long this node has asked for it
   int refusals_ = 0;           ///< handshakes that the head refused, one after the other
   bool member_told_ = false;
+  struct Drain {
+    Instant until{};
+    std::string reason;
+    bool by_machine = false;  ///< by its own machine, which the head cannot cancel
+    bool is_idle = false;     ///< nothing ran here at the last tick
+  };
+  std::optional<Drain> drain_;
   bool leaving_ = false;
   bool left_ = false;
   Instant leave_deadline_{};

@@ -6,6 +6,15 @@ namespace troupe::node {
 void NodeMachine::handle(const JobFilesFound& e) {
   submissions_.found(e);
 }
+void NodeMachine::handle(const JobUnpacked& e) {
+  submissions_.unpacked(e, now_, out_);
+}
+void NodeMachine::handle(const HeadGavePart& e) {
+  submissions_.part(e, now_, out_);
+}
+void NodeMachine::handle(const JobPartTaken& e) {
+  submissions_.part_taken(e, now_, out_);
+}
 void NodeMachine::handle(const ProgramStarted& e) {
   submissions_.program_started(e, now_, out_);
 }

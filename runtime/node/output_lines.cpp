@@ -1,5 +1,6 @@
 #include "runtime/node/output_lines.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace troupe::node {
@@ -28,6 +29,23 @@ std::string OutputLines::finish() {
   if (!rest.empty()) rest.push_back('\n');
   remember(rest);
   return rest;
+}
+
+void OutputWindows::sent(ProcessAddress driver, std::size_t bytes) {
+  Window& window = all_[driver];
+  window.under_way += bytes;
+  window.is_full = window.is_full || window.under_way >= bytes_;
+}
+
+bool OutputWindows::taken(ProcessAddress driver, std::size_t bytes) {
+  const auto at = all_.find(driver);
+  if (at == all_.end()) return false;
+  Window& window = at->second;
+  window.under_way -= std::min(window.under_way, bytes);
+  const bool has_room = window.under_way <= bytes_ / 2;
+  const bool had_none = has_room && std::exchange(window.is_full, false);
+  if (window.under_way == 0) all_.erase(at);
+  return had_none;
 }
 
 void OutputLines::remember(std::string_view lines) {

@@ -1,9 +1,13 @@
 /// The output of a worker on its way to its driver: whole lines, and no more of them than the driver takes.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include "runtime/core/ids.hpp"
+#include "runtime/wire/address.hpp"
 
 namespace troupe::node {
 
@@ -25,6 +29,36 @@ class OutputLines {
 
   std::string partial_;
   std::string last_line_;
+};
+
+/// What is under way to each driver of the output of this node's workers: sent, and not yet written there.
+/// Workers of a driver whose window is full are held back until it is half empty.
+class OutputWindows {
+ public:
+  explicit OutputWindows(std::size_t bytes) : bytes_(bytes) {}
+
+  bool is_full(ProcessAddress driver) const {
+    const auto at = all_.find(driver);
+    return at != all_.end() && at->second.is_full;
+  }
+  void sent(ProcessAddress driver, std::size_t bytes);
+  /// True: it was full, and has room again. More than was sent is as much as was sent: a link may have broken
+  /// in between.
+  bool taken(ProcessAddress driver, std::size_t bytes);
+  /// What was under way to that driver, or to any one of that node, is lost or written: nobody tells which.
+  /// True: as above.
+  bool forget(ProcessAddress driver) { return all_.erase(driver) != 0; }
+  bool forget(NodeId node) {
+    return std::erase_if(all_, [node](const auto& window) { return window.first.node == node; }) != 0;
+  }
+
+ private:
+  struct Window {
+    std::size_t under_way = 0;
+    bool is_full = false;
+  };
+  const std::size_t bytes_;
+  std::map<ProcessAddress, Window> all_;  ///< those with something under way
 };
 
 /// Lines that found no room on the way to the driver. While there are any, the worker's pipe is not read, so

@@ -2,15 +2,17 @@
 /// those, and however slow the node's loop or the disk is for others.
 #pragma once
 
+#include <array>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
-#include <vector>
 
-#include "runtime/core/clock.hpp"
 #include "runtime/node/log_segments.hpp"
+#include "runtime/node/pipe_reader.hpp"
 
 namespace troupe::node {
 
@@ -32,24 +34,17 @@ class OutputThread {
 
  private:
   struct Stream {
-    std::string key;
-    UniqueFd pipes[2];  ///< standard output and error; empty once they ended
     LogSegments log;
-    Instant close_at{};  ///< 0: not before they end
+    std::array<UniqueFd, 2> pipes;  ///< standard output and error, on their way to the readers
+    std::array<std::unique_ptr<PipeReader>, 2> readers{};
     std::function<void()> closed{};
   };
-  void run();
-  void wake() const;
-  /// Reads what is there, up to a bound.
-  static void drain(Stream& stream, int which);
-  bool is_done(const Stream& stream) const;
+  void look_at_end(const std::string& key);
 
-  MonotonicClock clock_;
-  UniqueFd wake_;
   mutable std::mutex mutex_;
-  std::vector<std::unique_ptr<Stream>>
-      streams_;            ///< the list is guarded by mutex_, and what close_at and closed are
-  bool stopping_ = false;  ///< guarded by mutex_
+  std::set<std::string> open_;  ///< guarded by mutex_
+  EventLoop loop_;              ///< of thread_, as the streams are
+  std::map<std::string, std::shared_ptr<Stream>> streams_;
   std::thread thread_;
 };
 

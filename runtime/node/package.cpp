@@ -1,25 +1,20 @@
 #include "runtime/node/package.hpp"
 
 #include <fcntl.h>
-#include <sodium.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
+#include <filesystem>
+
+#include "runtime/security/sha256.hpp"
+#include "runtime/wire/package_name.hpp"
 
 namespace troupe {
 namespace {
 
 constexpr const char* kWhat = "cannot get the job's executable";
-
-std::string finish(crypto_hash_sha256_state& state) {
-  std::array<unsigned char, crypto_hash_sha256_BYTES> digest{};
-  crypto_hash_sha256_final(&state, digest.data());
-  std::array<char, crypto_hash_sha256_BYTES * 2 + 1> hex{};
-  return sodium_bin2hex(hex.data(), hex.size(), digest.data(), digest.size());
-}
 
 ErrorInfo too_large(std::uint64_t bytes) {
   return {ErrorCode::kLimit, "cannot send an executable to other nodes",
@@ -29,9 +24,7 @@ ErrorInfo too_large(std::uint64_t bytes) {
 
 }  // namespace
 
-struct PackageDownload::Digest {
-  crypto_hash_sha256_state state{};
-};
+struct PackageDownload::Digest : Sha256 {};
 
 Result<std::string> hash_own_executable() {
   const std::string what = "cannot read this program's own executable";
@@ -40,14 +33,16 @@ Result<std::string> hash_own_executable() {
   if (!fd || ::fstat(fd.get(), &info) != 0) return io_error(what, errno, "is /proc mounted?");
   if (static_cast<std::uint64_t>(info.st_size) > kMaxPackageBytes)
     return too_large(static_cast<std::uint64_t>(info.st_size));
-  crypto_hash_sha256_state state;
-  crypto_hash_sha256_init(&state);
-  std::vector<unsigned char> buffer(kPackagePieceBytes);
-  for (ssize_t got = 0; (got = ::read(fd.get(), buffer.data(), buffer.size())) != 0;) {
-    if (got < 0) return io_error(what, errno);
-    crypto_hash_sha256_update(&state, buffer.data(), static_cast<unsigned long long>(got));
-  }
-  return finish(state);
+  auto hash = sha256_of_file(fd.get());
+  if (!hash) return io_error(what, errno);
+  return hash;
+}
+
+Result<std::string> own_package() {
+  auto hash = hash_own_executable();
+  if (!hash) return hash.error();
+  std::error_code none;  // a folder that was removed is no place to run in
+  return wire::package_name(*hash, std::filesystem::current_path(none).string());
 }
 
 Result<wire::PackagePart> read_package_part(int fd, const wire::PackageAsk& ask) {
@@ -66,9 +61,7 @@ Result<wire::PackagePart> read_package_part(int fd, const wire::PackageAsk& ask)
 }
 
 PackageDownload::PackageDownload(std::string hash)
-    : hash_(std::move(hash)), digest_(std::make_unique<Digest>()) {
-  crypto_hash_sha256_init(&digest_->state);
-}
+    : hash_(std::move(hash)), digest_(std::make_unique<Digest>()) {}
 PackageDownload::PackageDownload(PackageDownload&&) noexcept = default;
 PackageDownload& PackageDownload::operator=(PackageDownload&&) noexcept = default;
 PackageDownload::~PackageDownload() = default;
@@ -93,14 +86,13 @@ Result<bool> PackageDownload::feed(const wire::PackagePart& part) {
       ::pwrite(fd_.get(), part.bytes.data(), part.bytes.size(), static_cast<off_t>(offset_));
   if (written != static_cast<ssize_t>(part.bytes.size()))
     return io_error(kWhat, written < 0 ? errno : ENOMEM, "free memory on this node");
-  crypto_hash_sha256_update(&digest_->state, reinterpret_cast<const unsigned char*>(part.bytes.data()),
-                            part.bytes.size());
+  digest_->update(part.bytes);
   offset_ += part.bytes.size();
   return offset_ == total_ ? seal() : Result<bool>(false);
 }
 
 Result<bool> PackageDownload::seal() {
-  const std::string hash = finish(digest_->state);
+  const std::string hash = digest_->finish();
   if (hash != hash_)
     return ErrorInfo{ErrorCode::kCorrupt, kWhat, "what came has the hash " + hash + " instead of " + hash_,
                      "start the job again"};

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 
+#include "runtime/wire/package_name.hpp"
+
 namespace troupe::node {
 
-PackageFetches::Need PackageFetches::need(const std::string& hash, NodeId node, Instant now, Actions& out) {
-  if (hash.empty() || hash == self_.package || here_.contains(hash)) return Need::kHere;
+PackageFetches::Need PackageFetches::need(const std::string& package, NodeId node, Instant now,
+                                          Actions& out) {
+  const std::string hash = wire::hash_in(package);
+  if (hash.empty() || hash == wire::hash_in(self_.package) || here_.contains(hash)) return Need::kHere;
   if (fetches_.contains(hash)) return Need::kComing;
   if (fetches_.size() >= self_.limits.fetches) return Need::kBusy;
   Fetch& fetch = fetches_[hash];
@@ -22,7 +26,7 @@ bool PackageFetches::ask(const std::string& hash, Fetch& fetch, Instant now, Act
 }
 
 void PackageFetches::give(NodeId to, const wire::PackageAsk& ask, Instant now, Actions& out) {
-  const bool own = !self_.package.empty() && ask.hash == self_.package;
+  const bool own = !self_.package.empty() && ask.hash == wire::hash_in(self_.package);
   ErrorInfo why;
   if (!own && !here_.contains(ask.hash)) {
     peers_.send({to, {}}, wire::PackagePart{ask.hash, ask.offset, 0, {}}, now, why, out);
@@ -63,8 +67,9 @@ std::optional<PackageFetches::Done> PackageFetches::taken(const PartTaken& taken
   return Done{taken.hash, std::nullopt};
 }
 
-void PackageFetches::brought(const std::string& hash, Actions& out) {
-  if (hash == self_.package || here_.contains(hash)) return;
+void PackageFetches::brought(const std::string& package, Actions& out) {
+  const std::string hash = wire::hash_in(package);
+  if (hash == wire::hash_in(self_.package) || here_.contains(hash)) return;
   trim(out);
   here_.insert(hash);
 }

@@ -23,14 +23,14 @@ class PackageFetches {
   PackageFetches(const Self& self, LocalProcesses& locals, Peers& peers)
       : self_(self), locals_(locals), peers_(peers) {}
 
-  /// Whether a worker can run `hash` now; else it is fetched from `node`, and `Done` tells.
-  Need need(const std::string& hash, NodeId node, Instant now, Actions& out);
+  /// Whether a worker can run `package` now; else it is fetched from `node`, and `Done` tells.
+  Need need(const std::string& package, NodeId node, Instant now, Actions& out);
   /// Answers a peer that asks for a piece.
   void give(NodeId to, const wire::PackageAsk& ask, Instant now, Actions& out);
   void part(NodeId from, const wire::PackagePart& part, Instant now, Actions& out);
   std::optional<Done> taken(const PartTaken& taken, Instant now, Actions& out);
   /// A driver of this node brought the executable that it runs.
-  void brought(const std::string& hash, Actions& out);
+  void brought(const std::string& package, Actions& out);
   std::vector<Done> tick(Instant now, Duration slip, Actions& out);
   std::vector<Done> peer_died(NodeId node, const std::string& reason, Actions& out);
 

@@ -41,8 +41,14 @@ void PeerLinks::connect(const cluster::NodeInfo& info) {
   if (!endpoint) return unusable(endpoint.error());
   const std::uint64_t number = ++last_number_;
   ClientHandlers handlers;
-  handlers.on_message = [this, node = info.id](wire::Bytes frame) {
-    loop_.post([this, node, frame = std::move(frame)] { on_message(node, frame); });
+  // One at a time: it says that what is under way is lost, and a second one says no more.
+  handlers.on_message = [this, node = info.id,
+                         waits = std::make_shared<std::atomic<bool>>(false)](wire::Bytes frame) {
+    if (waits->exchange(true)) return;
+    loop_.post([this, node, waits, frame = std::move(frame)] {
+      *waits = false;
+      on_message(node, frame);
+    });
   };
   handlers.on_state = [this, node = info.id, number](LinkState state, const std::string& why) {
     loop_.post([this, node, number, state, why] { on_state(node, number, state, why); });
@@ -50,7 +56,6 @@ void PeerLinks::connect(const cluster::NodeInfo& info) {
   handlers.on_room = [this, node = info.id] {
     loop_.post([this, node] {
       if (const auto at = peers_.find(node); at != peers_.end() && at->second.released) release(node);
-      hooks_.room();
     });
   };
   ConnectOptions options{*endpoint, *key, keys_, Duration::zero()};
@@ -130,12 +135,6 @@ void PeerLinks::refuse_held(NodeId node, const ErrorInfo& error) {
   at->second.held_bytes = 0;
   at->second.released = false;
   for (const auto& held : std::exchange(at->second.held, {})) hooks_.refuse(held.header, error);
-}
-
-bool PeerLinks::try_send(NodeId node, wire::Bytes frame) {
-  const auto at = peers_.find(node);
-  return at != peers_.end() && at->second.client != nullptr && at->second.held.empty() &&
-         at->second.client->send(std::move(frame)) == Sent::kQueued;
 }
 
 bool PeerLinks::send(NodeId node, const wire::FrameHeader& header, wire::Bytes frame) {

@@ -26,7 +26,6 @@ class PeerLinks {
   struct Hooks {
     std::function<void(NodeEvent)> tell;
     std::function<void(const wire::FrameHeader&, const ErrorInfo&)> refuse;
-    std::function<void()> room;  ///< a link has room again
   };
   PeerLinks(EventLoop& loop, Transport& transport, CurveKeyPair keys, std::size_t stuck_bytes, Hooks hooks);
   ~PeerLinks();
@@ -42,8 +41,6 @@ class PeerLinks {
   /// Sends, or keeps until there is room, or refuses (route.hpp, when_full). False: it is lost, and nobody
   /// waits here for it.
   bool send(NodeId node, const wire::FrameHeader& header, wire::Bytes frame);
-  /// Sends if there is room now.
-  bool try_send(NodeId node, wire::Bytes frame);
 
  private:
   struct Held {

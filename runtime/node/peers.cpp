@@ -45,12 +45,28 @@ ErrorInfo Peers::give_up(Peer& peer, ErrorInfo error, Actions& out) const {
   return error;
 }
 
+/// A process may name any node: what waits for those that nobody knows has a bound in all.
+bool Peers::may_wait_unknown(bool is_new, std::size_t bytes) const {
+  std::size_t unknown = is_new ? 1 : 0, held = 0;
+  for (const auto& [node, peer] : peers_) {
+    if (!peer.info.address.empty()) continue;
+    ++unknown;
+    held += peer.held;
+  }
+  return unknown <= self_.limits.unknown_peers && (held == 0 || held + bytes <= 4 * self_.limits.held_bytes);
+}
+
 Way Peers::way(NodeId node, std::size_t bytes, Instant now, ErrorInfo& why, Actions& out) {
   if (const std::string* reason = dead_.find(node)) {
     why = troupe::node::died(*reason);
     return Way::kRefuse;
   }
   auto at = peers_.find(node);
+  if ((at == peers_.end() || at->second.info.address.empty()) &&
+      !may_wait_unknown(at == peers_.end(), bytes)) {
+    why = unavailable("too much waits for nodes of which the head has not said where they are");
+    return Way::kRefuse;
+  }
   if (at == peers_.end()) {
     Peer peer;
     peer.info.id = node;

@@ -84,6 +84,7 @@ class Peers {
     bool came_before = false;  ///< it was, at least once
     bool under_way = false;    ///< something passed since the last NodeLost
   };
+  bool may_wait_unknown(bool is_new, std::size_t bytes) const;
   static bool is_connected(const Peer& peer) { return peer.state == Peer::State::kUp || peer.incoming; }
   static std::size_t weight(const wire::Control& message);
   ErrorInfo unreachable(const Peer& peer) const;

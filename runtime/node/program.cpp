@@ -1,6 +1,7 @@
 #include "runtime/node/program.hpp"
 
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -9,7 +10,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -19,22 +19,7 @@
 namespace troupe::node {
 namespace {
 
-constexpr int kPipeBytes = 1 << 20;
-/// Offered to the kernel before the node, and after workers.
-constexpr const char* kOomScore = "400";
 constexpr int kMostRounds = 20;
-
-struct Pipe {
-  UniqueFd reading;
-  UniqueFd writing;
-};
-
-Result<Pipe> make_pipe(int flags) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return io_error("cannot make a pipe", errno, "raise ulimit -n");
-  if (flags != 0) ::fcntl(ends[0], F_SETFL, flags);
-  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
 
 std::string_view value_of(const std::vector<std::string>& environment, std::string_view name) {
   for (const std::string& entry : environment) {
@@ -68,7 +53,7 @@ ErrorInfo exec_error(const ProgramOptions& options, const std::string& path, int
   const std::string what = "cannot start the program " + options.program[0];
   if (folder)
     return {ErrorCode::kIo, what, "its folder " + options.folder + ": " + std::strerror(error),
-            "look at the node's disk"};
+            "make it on every node, or look at the node's disk"};
   switch (error) {
     case ENOENT:
       return {ErrorCode::kBadInput, what,
@@ -78,6 +63,8 @@ ErrorInfo exec_error(const ProgramOptions& options, const std::string& path, int
       return {ErrorCode::kBadInput, what, path + " is not executable",
               "chmod +x it, or name its interpreter first"};
     case ENOEXEC:
+      if (std::error_code ignored; std::filesystem::file_size(path, ignored) == 0)
+        return {ErrorCode::kBadInput, what, path + " is an empty file (0 bytes)", "build or copy it again"};
       return {ErrorCode::kBadInput, what,
               path + " is no program for this machine: another architecture, or a script without #!",
               "build it for the nodes, or name its interpreter first"};
@@ -94,8 +81,8 @@ struct Failure {
 };
 
 /// Between fork and exec: only calls that are safe there. Never returns.
-[[noreturn]] void become(const char* path, const char* folder, char** argv, char** env, int output,
-                         int errors, int failures, pid_t parent) {
+[[noreturn]] void become(const ProgramOptions& options, const char* path, char** argv, char** env,
+                         int failures, pid_t parent) {
   const auto fail = [failures](int error, int in_folder) {
     const Failure failure{error, in_folder};
     [[maybe_unused]] const auto written = ::write(failures, &failure, sizeof failure);
@@ -103,22 +90,24 @@ struct Failure {
   };
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);
-  ::setsid();
+  options.has_session ? ::setsid() : ::setpgid(0, 0);
   const int nothing = ::open("/dev/null", O_RDONLY);
   if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
-  ::dup2(output, STDOUT_FILENO);
-  ::dup2(errors, STDERR_FILENO);
-  const int adj = ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+  if (options.output >= 0) ::dup2(options.output, STDOUT_FILENO);
+  if (options.errors >= 0) ::dup2(options.errors, STDERR_FILENO);
+  const int adj =
+      options.oom_score == nullptr ? -1 : ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
   if (adj >= 0) {
-    [[maybe_unused]] const auto written = ::write(adj, kOomScore, std::strlen(kOomScore));
+    [[maybe_unused]] const auto written = ::write(adj, options.oom_score, std::strlen(options.oom_score));
   }
+  // The program is to find what a shell gives it: no signal ignored, no descriptor of ours beside the
+  // standard ones.
   for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  constexpr unsigned int kCloseOnExec = 1U << 2;  // CLOSE_RANGE_CLOEXEC
-  ::syscall(SYS_close_range, 3U, UINT_MAX, kCloseOnExec);
-  if (::chdir(folder) != 0) fail(errno, 1);
+  ::close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
+  if (!options.folder.empty() && ::chdir(options.folder.c_str()) != 0) fail(errno, 1);
   ::execve(path, argv, env);
   fail(errno, 0);
   ::_exit(127);
@@ -144,12 +133,10 @@ bool is_marked(const std::filesystem::path& process, const std::set<std::string>
 Result<Program> start_program(const ProgramOptions& options) {
   auto path = find_program(options);
   if (!path) return path.error();
-  auto output = make_pipe(O_NONBLOCK), errors = make_pipe(O_NONBLOCK), failures = make_pipe(0);
-  for (const auto* pipe : {&output, &errors, &failures}) {
-    if (!*pipe) return pipe->error();
-  }
-  ::fcntl(output->reading.get(), F_SETPIPE_SZ, kPipeBytes);
-  ::fcntl(errors->reading.get(), F_SETPIPE_SZ, kPipeBytes);
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return io_error("cannot make a pipe", errno, "raise ulimit -n");
+  const UniqueFd told(ends[0]);
+  UniqueFd failures(ends[1]);
   const auto argv = pointers(options.program), env = pointers(options.environment);
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
@@ -157,14 +144,14 @@ Result<Program> start_program(const ProgramOptions& options) {
     return io_error("cannot start the program " + options.program[0], errno,
                     "raise the limit on processes (ulimit -u)");
   if (pid == 0) {
-    become(path->c_str(), options.folder.c_str(), const_cast<char**>(argv.data()),
-           const_cast<char**>(env.data()), output->writing.get(), errors->writing.get(),
-           failures->writing.get(), parent);
+    become(options, path->c_str(), const_cast<char**>(argv.data()), const_cast<char**>(env.data()),
+           failures.get(), parent);
   }
-  failures->writing.reset();
+  if (!options.has_session) ::setpgid(pid, pid);  // whoever of the two comes first: a signal finds the group
+  failures.reset();
   Failure failure;
   ssize_t got = 0;
-  while ((got = ::read(failures->reading.get(), &failure, sizeof failure)) < 0 && errno == EINTR) {
+  while ((got = ::read(told.get(), &failure, sizeof failure)) < 0 && errno == EINTR) {
   }
   Program program;
   program.pid = pid;
@@ -176,8 +163,6 @@ Result<Program> start_program(const ProgramOptions& options) {
     if (got > 0) return exec_error(options, *path, failure.error, failure.folder != 0);
     return io_error("cannot watch a program", error, "raise ulimit -n");
   }
-  program.output = std::move(output->reading);
-  program.errors = std::move(errors->reading);
   return program;
 }
 

@@ -1,4 +1,4 @@
-/// Any program as a child of the node: what submitted jobs run. It knows nothing of troupe.
+/// Any program as a child: what submitted jobs run, and the ranks of a launch. It knows nothing of troupe.
 #pragma once
 
 #include <sys/types.h>
@@ -16,16 +16,18 @@ namespace troupe::node {
 struct ProgramOptions {
   std::vector<std::string> program;      ///< with its arguments; one without '/' is looked for in its PATH
   std::vector<std::string> environment;  ///< all of it: NAME=VALUE each
-  std::string folder;                    ///< where it runs
+  std::string folder;                    ///< where it runs; empty: where this process does
+  int output = -1;                       ///< its standard output; -1: this process's
+  int errors = -1;                       ///< its standard error
+  bool has_session = false;              ///< it leads a session of its own: without a terminal
+  const char* oom_score = nullptr;       ///< for /proc/self/oom_score_adj; null: this process's
 };
 
-/// Leader of a session of its own, without a terminal and with nothing to read. It dies with the thread that
-/// started it.
+/// Leader of a process group of its own, with nothing to read, no signal blocked or ignored, and no
+/// descriptor but the standard ones. It dies with the thread that started it.
 struct Program {
   pid_t pid = -1;
-  UniqueFd pidfd;   ///< readable once it is gone
-  UniqueFd output;  ///< its standard output: a pipe of 1 MiB where the system allows
-  UniqueFd errors;
+  UniqueFd pidfd;  ///< readable once it is gone
 };
 
 /// Returns when the program runs, as exec says. Errors: kIo and kBadInput with what to do: it is not there,

@@ -9,7 +9,7 @@
 namespace troupe::node {
 
 Result<void> RegionMemory::make(const MakeRegion& region) {
-  auto memory = SharedMemory::create("troupe:" + region.name.substr(0, 200), region.bytes, false);
+  auto memory = SharedMemory::create("troupe:" + region.name.substr(0, 200), region.bytes, false, true);
   if (!memory) return memory.error();
   regions_.insert_or_assign(region.region, *std::move(memory));
   return {};

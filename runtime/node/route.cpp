@@ -59,7 +59,7 @@ Route Router::route(Source source, const wire::FrameHeader& header, std::size_t 
     return refuse(header, {ErrorCode::kRefused, "there is no such actor", "a node itself holds none", ""});
   }
   if (header.to.node == self_.info.id) {
-    if (!is_control(header)) return to_local(header);
+    if (!is_control(header)) return to_local(source, header, now);
     route.verdict = from_here ? Verdict::kDrop : Verdict::kToNode;  // lines of output, to a driver here
     return route;
   }
@@ -87,14 +87,28 @@ Route Router::route(Source source, const wire::FrameHeader& header, std::size_t 
   return refused;
 }
 
-Route Router::to_local(const wire::FrameHeader& header) {
+void Router::tell_sender(Source source, const wire::Control& message, Instant now, Actions& out) {
+  ErrorInfo why;
+  if (source.node == self_.info.id) {
+    if (source.process) out.push_back(SendLocal{source.process, message, {}});
+  } else if (!peers_.send({source.node, {}}, message, now, why, out)) {
+    peers_.tell_incoming(source.node, why.why, out);
+  }
+}
+
+Route Router::to_local(Source source, const wire::FrameHeader& header, Instant now) {
   const LocalProcess* to = locals_.living(header.to.process);
   if (to == nullptr) {
     const std::string* reason = locals_.why_dead(header.to.process);
     const LocalProcess* ending = locals_.find(header.to.process);
-    return refuse(header, died(reason != nullptr   ? *reason
-                               : ending != nullptr ? ending->end_reason
-                                                   : "there is no such process on node " + self_.info.name));
+    const std::string why = reason != nullptr   ? *reason
+                            : ending != nullptr ? ending->end_reason
+                                                : "there is no such process on node " + self_.info.name;
+    Route refused = refuse(header, died(why));
+    // Nothing vanishes: who waits for no answer hears of the death, now or with all others.
+    if (refused.verdict == Verdict::kDrop && (reason != nullptr || ending == nullptr))
+      tell_sender(source, wire::ProcessDown{header.to, why}, now, refused.actions);
+    return refused;
   }
   const bool own_job_only = header.kind == wire::FrameKind::kSpawn || header.kind == wire::FrameKind::kStop;
   if (own_job_only && header.job != to->job) {

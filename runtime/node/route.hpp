@@ -39,7 +39,9 @@ class Router {
  private:
   /// Why `source` may not send this; empty: it may.
   std::string breach(Source source, const wire::FrameHeader& header);
-  Route to_local(const wire::FrameHeader& header);
+  Route to_local(Source source, const wire::FrameHeader& header, Instant now);
+  /// To the process here that handed the frame in, or to the node that it came from.
+  void tell_sender(Source source, const wire::Control& message, Instant now, Actions& out);
 
   const Self& self_;
   LocalProcesses& locals_;

@@ -39,7 +39,46 @@ void Submissions::start(const cluster::StartDriver& told, Actions& out) {
   driver.gpus = told.gpus;
   if (!leaving_.empty()) return ended(driver, {.again = true, .how = "its node leaves: " + leaving_}, out);
   files_.insert(id);
+  if (driver.spec.package.empty()) return run(driver, out);
+  driver.prepares = true;
+  package_of_[id] = driver.spec.package;
+  out.push_back(UnpackJob{driver.spec});
+}
+
+void Submissions::run(Driver& driver, Actions& out) {
+  driver.prepares = false;
   out.push_back(StartProgram{driver.spec, driver.attempt, driver.gpus});
+}
+
+void Submissions::unpacked(const JobUnpacked& e, Instant now, Actions& out) {
+  const auto at = all_.find(e.id);
+  if (at == all_.end() || !at->second.prepares) {
+    if (!files_.contains(e.id)) out.push_back(RemoveJobFiles{e.id});  // it was forgotten meanwhile
+    return;
+  }
+  Driver& driver = at->second;
+  if (e.is_missing) return packages_.want(driver.spec.package, now, out);
+  if (e.error) return ended(driver, {.how = e.error->message()}, out);
+  run(driver, out);
+}
+
+void Submissions::part(const HeadGavePart& e, Instant now, Actions& out) {
+  if (const auto done = packages_.part(e.part, now, out)) package_done(*done, out);
+}
+
+void Submissions::part_taken(const JobPartTaken& e, Instant now, Actions& out) {
+  if (const auto done = packages_.taken(e, now, out)) package_done(*done, out);
+}
+
+void Submissions::package_done(const JobPackages::Done& done, Actions& out) {
+  for (auto& [id, driver] : all_) {
+    if (!driver.prepares || driver.spec.package != done.package) continue;
+    if (done.error) {
+      ended(driver, {.how = done.error->message()}, out);
+    } else {
+      out.push_back(UnpackJob{driver.spec});
+    }
+  }
 }
 
 void Submissions::program_started(const ProgramStarted& e, Instant now, Actions& out) {
@@ -69,6 +108,7 @@ void Submissions::program_ended(const ProgramEnded& e, Actions& out) {
 
 void Submissions::ended(Driver& driver, cluster::DriverEnd end, Actions& out) {
   driver.state = State::kEnded;
+  driver.prepares = false;
   driver.end = std::move(end);
   head_.tell(cluster::DriverEnded{self_.info.id, driver.spec.id, driver.attempt, driver.end}, out);
 }
@@ -82,6 +122,7 @@ void Submissions::stop(const cluster::StopDriver& told, Instant now, Actions& ou
         known ? at->second.end : cluster::DriverEnd{.how = "it is not on its node"};
     return head_.tell(cluster::DriverEnded{self_.info.id, told.id, told.attempt, end}, out);
   }
+  if (driver->prepares) return ended(*driver, {.how = "it had not started"}, out);
   if (std::exchange(driver->stopping, true)) return;
   driver->grace = std::chrono::seconds(told.grace_s);
   if (driver->state == State::kRuns) tell_to_end(*driver, now, out);
@@ -95,6 +136,7 @@ void Submissions::tell_to_end(Driver& driver, Instant now, Actions& out) {
 }
 
 void Submissions::tick(Instant now, Duration slip, Actions& out) {
+  for (const auto& done : packages_.tick(now, slip, head_.up(), out)) package_done(done, out);
   for (auto& [id, driver] : all_) {
     if (driver.state != State::kRuns || !driver.stopping || driver.killed) continue;
     driver.kill_at += slip;
@@ -108,6 +150,10 @@ void Submissions::leave(const std::string& reason, Instant now, Actions& out) {
   leaving_ = reason;
   for (auto& [id, driver] : all_) {
     if (driver.state == State::kEnded) continue;
+    if (driver.prepares) {
+      ended(driver, {.again = true, .how = "its node leaves: " + reason}, out);
+      continue;
+    }
     driver.leave_reason = reason;
     const bool was_stopping = std::exchange(driver.stopping, true);
     driver.grace = self_.times.leave_grace;
@@ -132,6 +178,10 @@ void Submissions::forget(const cluster::ForgetSubmission& told, Actions& out) {
     return;  // it is being ended, and listed again at the next join
   if (at != all_.end()) all_.erase(at);
   if (files_.erase(told.id) == 1) out.push_back(RemoveJobFiles{told.id});
+  const auto package = package_of_.extract(told.id);
+  const auto needs_it = [&](const auto& other) { return other.second == package.mapped(); };
+  if (!package.empty() && std::none_of(package_of_.begin(), package_of_.end(), needs_it))
+    packages_.drop(package.mapped(), out);
 }
 
 std::vector<cluster::HeldDriver> Submissions::held() const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/node/head_line.hpp"
+#include "runtime/node/job_packages.hpp"
 #include "runtime/node/local_processes.hpp"
 
 namespace troupe::node {
@@ -18,12 +19,17 @@ namespace troupe::node {
 /// join until the head has settled it, and not started again before that.
 class Submissions {
  public:
-  Submissions(const Self& self, HeadLine& head) : self_(self), head_(head) {}
+  Submissions(const Self& self, HeadLine& head) : self_(self), head_(head), packages_(self) {}
 
   void start(const cluster::StartDriver& told, Actions& out);
   void stop(const cluster::StopDriver& told, Instant now, Actions& out);
   void settled(const cluster::DriverSettled& told);
   void forget(const cluster::ForgetSubmission& told, Actions& out);
+
+  // What travels with it comes before it starts.
+  void unpacked(const JobUnpacked& e, Instant now, Actions& out);
+  void part(const HeadGavePart& e, Instant now, Actions& out);
+  void part_taken(const JobPartTaken& e, Instant now, Actions& out);
 
   void program_started(const ProgramStarted& e, Instant now, Actions& out);
   void program_not_started(const ProgramNotStarted& e, Actions& out);
@@ -49,6 +55,7 @@ class Submissions {
     std::int32_t attempt = 0;
     std::vector<std::string> gpus{};
     State state = State::kStarts;
+    bool prepares = false;  ///< it starts, and what travels with it is not there yet
     bool stopping = false;
     Duration grace{};
     Instant kill_at{};  ///< while it runs and is stopping
@@ -58,13 +65,17 @@ class Submissions {
   };
   void tell_to_end(Driver& driver, Instant now, Actions& out);
   void ended(Driver& driver, cluster::DriverEnd end, Actions& out);
+  void run(Driver& driver, Actions& out);
+  void package_done(const JobPackages::Done& done, Actions& out);
   Driver* living(const std::string& id, std::int32_t attempt);
 
   const Self& self_;
   HeadLine& head_;
   std::map<std::string, Driver> all_;
   std::set<std::string> files_;  ///< submissions that have a folder here
-  std::string leaving_;          ///< why; empty: it does not
+  JobPackages packages_;
+  std::map<std::string, std::string> package_of_;  ///< of submissions that were started here
+  std::string leaving_;                            ///< why; empty: it does not
 };
 
 }  // namespace troupe::node

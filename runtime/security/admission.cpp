@@ -26,6 +26,11 @@ std::string join_name(std::uint64_t id) {
   return std::string(kJoinNamePrefix) + to_hex(id);
 }
 
+/// What the store has of a peer: its name, and who brought it. No name has a space.
+std::string written(const Admission::Peer& peer) {
+  return peer.brought_by.empty() ? peer.name : peer.name + ' ' + peer.brought_by;
+}
+
 std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
@@ -80,9 +85,11 @@ Result<void> Admission::restore_peers() {
   if (!entries) return entries.error();
   for (const StoreEntry& entry : *entries) {
     const auto key = parse_public_key(std::string_view(entry.key).substr(kPeerPrefix.size()));
-    const std::string name(reinterpret_cast<const char*>(entry.value.data()), entry.value.size());
-    if (!key || !check_name(*key, name)) return corrupt(entry.key);
-    take(*key, name);
+    const std::string text(reinterpret_cast<const char*>(entry.value.data()), entry.value.size());
+    const auto space = text.find(' ');
+    const Peer peer{text.substr(0, space), space == std::string::npos ? "" : text.substr(space + 1)};
+    if (!key || !check_name(*key, peer.name)) return corrupt(entry.key);
+    take(*key, peer);
   }
   return {};
 }
@@ -126,12 +133,12 @@ Result<JoinToken> Admission::issue(const Endpoint& head, const PublicKey& head_k
   return token;
 }
 
-void Admission::take(const PublicKey& key, const std::string& name) {
-  if (const auto before = peers_.find(key); before != peers_.end()) keys_.erase(before->second);
-  peers_[key] = name;
-  keys_.insert_or_assign(name, key);
+void Admission::take(const PublicKey& key, Peer peer) {
+  if (const auto before = peers_.find(key); before != peers_.end()) keys_.erase(before->second.name);
+  keys_.insert_or_assign(peer.name, key);
+  authorizer_->allow(key, peer.name);
+  peers_[key] = std::move(peer);
   TROUPE_ASSERT(keys_.size() == peers_.size(), "a key has one name, and a name one key");
-  authorizer_->allow(key, name);
 }
 
 Result<void> Admission::check_name(const PublicKey& key, const std::string& name) const {
@@ -170,37 +177,38 @@ Result<void> Admission::enroll(const std::string& from, const PublicKey& key, co
   if (!stored) return stored;
   book_.close(id);
   authorizer_->revoke(token->key);
-  take(key, name);
+  take(key, {name, {}});
   return {};
 }
 
-Result<void> Admission::add_peer(const PublicKey& key, const std::string& name) {
+Result<void> Admission::add_peer(const PublicKey& key, const std::string& name,
+                                 const std::string& brought_by) {
   if (auto named = check_name(key, name); !named) return named;
-  if (auto stored = storage_.put(peer_entry(key), as_bytes(name)); !stored) return stored;
-  take(key, name);
+  Peer peer{name, brought_by};
+  if (auto stored = storage_.put(peer_entry(key), as_bytes(written(peer))); !stored) return stored;
+  take(key, std::move(peer));
   return {};
 }
 
-Result<void> Admission::remove_peer(const PublicKey& key) {
-  if (auto stored = storage_.erase(peer_entry(key)); !stored) return stored;
-  if (const auto peer = peers_.find(key); peer != peers_.end()) {
-    keys_.erase(peer->second);
-    peers_.erase(peer);
+Result<std::vector<std::string>> Admission::remove(const std::string& name) {
+  std::vector<std::string> names;
+  if (!knows(name)) return names;
+  std::vector<PublicKey> gone;
+  StoreBatch batch;
+  for (const auto& [key, peer] : peers_) {
+    if (peer.name != name && peer.brought_by != name) continue;
+    gone.push_back(key);
+    batch.erase(peer_entry(key));
   }
-  authorizer_->revoke(key);
-  return {};
-}
-
-std::vector<std::string> Admission::names() const {
-  std::vector<std::string> all;
-  for (const auto& [key, name] : peers_) all.push_back(name);
-  return all;
-}
-
-Result<void> Admission::remove_named(const std::string& name) {
-  const auto at = keys_.find(name);
-  if (at == keys_.end()) return {};
-  return remove_peer(PublicKey(at->second));
+  if (auto stored = storage_.apply(batch); !stored) return stored.error();
+  for (const PublicKey& key : gone) {
+    const auto peer = peers_.find(key);
+    names.push_back(peer->second.name);
+    keys_.erase(peer->second.name);
+    peers_.erase(peer);
+    authorizer_->revoke(key);
+  }
+  return names;
 }
 
 Result<void> Admission::sweep() {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/core/storage.hpp"
 #include "runtime/core/clock.hpp"
+#include "runtime/core/storage.hpp"
 #include "runtime/security/authorizer.hpp"
 #include "runtime/security/join_token.hpp"
 
@@ -35,15 +35,25 @@ class Admission {
   /// token is used up. Errors: kRefused (token, or the name is another key's), kBadInput (the name), kIo.
   Result<void> enroll(const std::string& from, const PublicKey& key, const std::string& name);
 
-  /// Lets `key` in as `name` for good. Errors as enroll, without the token.
-  Result<void> add_peer(const PublicKey& key, const std::string& name);
-  /// Shuts `key` out; its connections are dropped. Succeeds when it was not known.
-  Result<void> remove_peer(const PublicKey& key);
+  /// Lets `key` in as `name` for good, for as long as the peer `brought_by` is let in (empty: for as long as
+  /// it is not removed). Errors as enroll, without the token.
+  Result<void> add_peer(const PublicKey& key, const std::string& name, const std::string& brought_by = "");
 
-  /// The names of everybody who is let in for good.
-  std::vector<std::string> names() const;
-  /// Shuts the peer of that name out, if there is one.
-  Result<void> remove_named(const std::string& name);
+  struct Peer {
+    std::string name;
+    std::string brought_by;
+  };
+  /// Everybody who is let in for good.
+  const std::map<PublicKey, Peer>& peers() const { return peers_; }
+  bool knows(const std::string& name) const { return keys_.contains(name); }
+  /// Null: nobody of that name is let in.
+  const Peer* find(const std::string& name) const {
+    const auto at = keys_.find(name);
+    return at == keys_.end() ? nullptr : &peers_.at(at->second);
+  }
+  /// Shuts the peer of that name out, with all that it brought: their names. Their connections are dropped.
+  /// One that is not known is no error.
+  Result<std::vector<std::string>> remove(const std::string& name);
 
   /// Forgets tokens that have run out. Call it now and then; the ZAP handler does not wait for it.
   Result<void> sweep();
@@ -53,7 +63,7 @@ class Admission {
       : storage_(storage), authorizer_(std::move(authorizer)), clock_(clock), boot_id_(std::move(boot_id)) {}
   Result<void> restore_peers();
   Result<void> restore_tokens();
-  void take(const PublicKey& key, const std::string& name);
+  void take(const PublicKey& key, Peer peer);
   Result<void> check_name(const PublicKey& key, const std::string& name) const;
 
   Storage& storage_;
@@ -61,7 +71,7 @@ class Admission {
   const Clock& clock_;
   std::string boot_id_;
   TokenBook book_;
-  std::map<PublicKey, std::string> peers_;
+  std::map<PublicKey, Peer> peers_;
   std::map<std::string, PublicKey> keys_;  ///< Invariant: peers_ the other way round.
 };
 

@@ -1,6 +1,7 @@
 #include "runtime/wire/bytes.hpp"
 
 #include <limits>
+#include <string>
 
 #include "runtime/core/assert.hpp"
 
@@ -13,7 +14,17 @@ void Writer::append_count(std::size_t count) {
   append(&number, sizeof number);
 }
 
+void Writer::check_bound(std::size_t more) const {
+  const std::size_t so_far = bytes_.size() + staged_;
+  if (so_far <= bound_.bytes && more <= bound_.bytes - so_far) return;
+  throw LimitExceeded({ErrorCode::kLimit, "cannot send " + std::string(bound_.what) + " " + std::string(of_),
+                       "its " + std::to_string(so_far + more) + " bytes or more are above the limit of " +
+                           std::to_string(bound_.bytes),
+                       std::string(bound_.todo)});
+}
+
 void Writer::spill(const void* data, std::size_t size) {
+  check_bound(size);
   const auto* from = static_cast<const std::byte*>(data);
   bytes_.insert(bytes_.end(), stage_.data(), stage_.data() + staged_);
   staged_ = 0;
@@ -30,6 +41,13 @@ Bytes Writer::take(std::string_view type) {
     throw LimitExceeded({ErrorCode::kLimit, "cannot send a " + std::string(type), refused_,
                          "send it in parts, or give it a flatter shape"});
   }
+  if (!kept_.empty()) {
+    throw BadConfig("cannot send a " + std::string(type) + " that holds an ObjectRef",
+                    "an ObjectRef travels in the arguments of calls, tasks and constructors, not in answers "
+                    "or in objects",
+                    "return the value, or have the caller put it");
+  }
+  check_bound(0);
   if (bytes_.empty()) return Bytes(stage_.data(), stage_.data() + staged_);
   bytes_.insert(bytes_.end(), stage_.data(), stage_.data() + staged_);
   return std::move(bytes_);

@@ -8,8 +8,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <memory>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/core/error.hpp"
@@ -25,15 +28,28 @@ using ByteView = std::span<const std::byte>;
 /// Values in values: what a recursive type may reach, so that no message exhausts a stack.
 inline constexpr int kMaxDepth = 32;
 
+/// How long an encoded value may be, and what is said of a longer one.
+struct Bound {
+  std::size_t bytes = std::numeric_limits<std::size_t>::max();
+  std::string_view what{};  ///< "the arguments of"
+  std::string_view todo{};
+};
+inline constexpr Bound kUnbounded;
+
 /// Where encoders append. Small messages are staged on the stack and allocated once, at their size.
 class Writer {
  public:
-  Writer() {}  // NOLINT: leaves the stage as it is
+  Writer() : Writer(kUnbounded, {}) {}
+  /// The append that would make it longer than `bound` throws LimitExceeded, before it takes memory. `of` is
+  /// whose bytes these are. REQUIRES: both outlive this.
+  Writer(const Bound& bound, std::string_view of)
+      : bound_(bound), of_(of) {}  // NOLINT: leaves the stage as it is
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
   void append(const void* data, std::size_t size) {
-    // Invariant: staged_ <= stage_.size(). Said, since GCC 12 at -O1 warns of a write behind the stage without it.
+    // Invariant: staged_ <= stage_.size(). Said, since GCC 12 at -O1 warns of a write behind the stage
+    // without it.
     if (staged_ > stage_.size()) __builtin_unreachable();
     if (size > stage_.size() - staged_) return spill(data, size);
     if (size != 0) std::memcpy(stage_.data() + staged_, data, size);
@@ -46,8 +62,12 @@ class Writer {
   void refuse(const char* why) {
     if (refused_ == nullptr) refused_ = why;
   }
+  /// What was appended refers to `what`, which has to live until the message is answered: whoever sends it
+  /// takes kept().
+  void keep(std::shared_ptr<const void> what) { kept_.push_back(std::move(what)); }
+  std::vector<std::shared_ptr<const void>> kept() { return std::exchange(kept_, {}); }
   /// What was appended; the writer is used up. Throws LimitExceeded if the value cannot be sent; `type` names
-  /// it in the error.
+  /// it in the error; BadConfig if it refers to something and nobody took kept().
   Bytes take(std::string_view type);
 
   /// Counts how deep the encoder is in the value, for a scope.
@@ -68,10 +88,15 @@ class Writer {
 
  private:
   void spill(const void* data, std::size_t size);
+  /// Throws if it would be longer than allowed with `more` bytes.
+  void check_bound(std::size_t more) const;
 
+  const Bound& bound_;
+  const std::string_view of_;
   std::array<std::byte, 256> stage_;
   std::size_t staged_ = 0;
   Bytes bytes_;
+  std::vector<std::shared_ptr<const void>> kept_;
   const char* refused_ = nullptr;
   int depth_ = 0;
 };

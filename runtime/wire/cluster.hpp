@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -17,6 +18,9 @@ namespace troupe::cluster {
 /// CPUs and GPUs are counted in 1/10000: num_cpus = 0.5 is 5000.
 inline constexpr std::int64_t kCpu = 10000;
 inline constexpr std::int64_t kGpu = 10000;
+
+/// What the reason of a refused spawn ends with if its name is another living actor's.
+inline constexpr std::string_view kNameIsTaken = " is taken";
 
 /// What an actor asks of a node.
 struct ActorDemand {
@@ -46,7 +50,10 @@ struct ActorSpec {
   std::string name;     ///< found by this name while it lives; empty for none
   std::string payload;  ///< encoded ActorPayload; opaque to the head, and never stored by it
   ActorDemand demand;
+  std::int32_t max_restarts = 0;      ///< when its process or node dies; -1: without end
+  std::int32_t max_task_retries = 0;  ///< of a call that died with a life of it
   bool operator==(const ActorSpec&) const = default;
+  bool is_restartable() const { return max_restarts != 0; }
 };
 
 enum class ActorState : std::uint8_t {
@@ -54,6 +61,7 @@ enum class ActorState : std::uint8_t {
   kAlive,
   kEnding,  ///< its node was told to kill it; it holds its CPUs until the node says it is gone
   kDead,
+  kRestarting,  ///< it died, and starts again; it is on no node
 };
 // (An actor that waits for resources is a PendingSpawn of the machine: it has no id and no record yet.)
 
@@ -89,6 +97,8 @@ struct ActorRecord {
   ProcessId process{};
   ActorState state = ActorState::kStarting;
   std::vector<std::uint32_t> gpus{};  ///< which of its node's GPUs it holds, by their place in NodeInfo::gpus
+  std::uint32_t incarnation = 1;      ///< its life, or the next one while it restarts; never given twice
+  std::int32_t restarts = 0;          ///< that it has used up
   bool operator==(const ActorRecord&) const = default;
 };
 /// Their bytes, with a version: scheduler/store/records.hpp. Append kinds; change no layout without a new
@@ -100,6 +110,7 @@ using Record = std::variant<NodeRecord, JobRecord, ActorRecord, SubmissionRecord
 struct LiveActor {
   ActorId actor{};
   ProcessId process{};  ///< none while it is starting
+  std::uint32_t incarnation = 1;
 };
 /// First registration, or again: after a reconnect, or when the head asked (RequestRegistration). Answered by
 /// NodeAccepted or RefuseNode. The node then repeats every request that has no answer yet.
@@ -110,6 +121,8 @@ struct NodeJoined {
   std::vector<NodeId> peers;          ///< nodes that it is linked with: it wants to hear of their death
   bool leaving = false;               ///< see NodeLeaving
   std::vector<HeldDriver> drivers{};  ///< submissions of which it runs a driver, or has files
+  std::int64_t drain_left_ms = -1;    ///< it drains, and has so long; below 0: it does not
+  std::string drain_reason{};
 };
 struct Heartbeat {
   NodeId node{};
@@ -118,6 +131,19 @@ struct Heartbeat {
 struct NodeLeaving {
   NodeId node{};
   std::string reason;
+};
+/// A node drains: it starts nothing more, and leaves when nothing runs there, or when the time is over.
+struct NodeDrains {
+  NodeId node{};
+  std::int64_t left_ms = 0;  ///< below 0: not any more, the drain was cancelled
+  std::string reason;
+};
+/// Said by a client of the head: drain that node, or (`cancel`) go on using it.
+struct DrainRequested {
+  NodeId drained{};
+  std::int64_t grace_ms = 0;
+  std::string reason;
+  bool cancel = false;
 };
 /// A node says goodbye (its processes are gone), or its supervisor saw it die.
 struct NodeLeft {
@@ -162,17 +188,21 @@ struct ActorStarted {
   NodeId node{};
   ActorId actor{};
   ProcessId process{};
+  std::uint32_t incarnation = 1;
 };
 /// The node could not start it, or its constructor threw.
 struct ActorFailed {
   NodeId node{};
   ActorId actor{};
   ErrorInfo error;
+  std::uint32_t incarnation = 1;
 };
 struct ActorDown {
   NodeId node{};
   ActorId actor{};
   std::string reason;
+  std::uint32_t incarnation = 1;
+  bool on_purpose = false;  ///< it ended itself, and does not start again
 };
 /// The answer to ConfirmActor: it lives. One that does not is told by ActorDown.
 struct ActorLives {
@@ -193,6 +223,20 @@ struct KillRequested {
   ActorId actor{};
   std::string reason;
 };
+/// A process of `job` on `node` calls `actor`, which may be started again: the node wants to hear where it
+/// is, now and whenever that changes. Answered by ActorPlaced.
+struct ResolveActor {
+  NodeId node{};
+  JobId job{};
+  ActorId actor{};
+};
+/// The answer to ArgumentsWanted. Not kept: whoever spawned it is gone.
+struct ActorArguments {
+  Requester requester;
+  ActorId actor{};
+  bool kept = false;
+  std::string payload;
+};
 struct Tick {};
 /// The store's records, before any other event of a head that starts again.
 struct Restored {
@@ -203,7 +247,8 @@ using ClusterEvent =
     std::variant<NodeJoined, Heartbeat, NodeLeft, JobRegistered, JobEnded, SpawnRequested, SpawnCancelled,
                  ActorStarted, ActorFailed, ActorDown, ActorLives, LeaseRequested, PeerWanted, NodesWanted,
                  LookupActor, KillRequested, Tick, Restored, NodeLeaving, SubmissionRequested,
-                 SubmissionStopRequested, DriverStarted, DriverEnded>;
+                 SubmissionStopRequested, DriverStarted, DriverEnded, ResolveActor, ActorArguments,
+                 NodeDrains, DrainRequested>;
 
 // Actions: to be carried out in the order given.
 
@@ -223,11 +268,13 @@ struct StartActor {
   ActorSpec spec;
   std::string reason;               ///< why there
   std::vector<std::string> gpus{};  ///< what its process sees as CUDA_VISIBLE_DEVICES
+  std::uint32_t incarnation = 1;
 };
 struct KillActor {
   NodeId node{};
   ActorId actor{};
   std::string reason;
+  std::uint32_t incarnation = 1;
 };
 /// Ask the actor's process whether it lives: somebody wants its name, who may have heard of its end before
 /// the head.
@@ -235,6 +282,7 @@ struct ConfirmActor {
   NodeId node{};
   ActorId actor{};
   std::uint64_t question = 0;
+  std::uint32_t incarnation = 1;
 };
 /// It waits for resources; why, if it asks for GPUs. Said once, when it begins to wait.
 struct SpawnWaits {
@@ -317,10 +365,50 @@ struct HeartbeatAnswered {
   NodeId node{};
 };
 
+enum class ActorLife : std::uint8_t { kLives, kRestarts, kEnded };
+constexpr ActorLife troupe_last(ActorLife) {
+  return ActorLife::kEnded;
+}
+/// Where an actor is that is started again when it dies.
+struct ActorPlace {
+  ActorId actor{};
+  std::uint32_t incarnation = 0;  ///< while it restarts: of the next life
+  ActorLife life = ActorLife::kEnded;
+  ProcessAddress process;  ///< if it lives
+  std::string reason;      ///< if it does not: of what the last life died
+  std::int32_t max_task_retries = 0;
+};
+/// To `to`, which asked where that actor is: at once, and whenever it moves.
+struct ActorPlaced {
+  NodeId to{};
+  ActorPlace place;
+};
+/// To the node of whoever spawned `actor`: what it is constructed with is needed once more.
+struct ArgumentsWanted {
+  Requester to;
+  ActorId actor{};
+};
+
+/// To `node`: drain, or (grace below 0) go on. Answered by NodeDrains.
+struct DrainNode {
+  NodeId node{};
+  std::int64_t grace_ms = 0;
+  std::string reason;
+};
+/// To the node of whoever spawned `actor`: its node drains, and the actor dies with it unless it ends before;
+/// or (`stays`) it does not any more.
+struct ActorLeaves {
+  Requester to;
+  ActorId actor{};
+  std::string reason;
+  bool stays = false;
+};
+
 using ClusterAction =
     std::variant<Persist, Erase, StartActor, KillActor, ConfirmActor, SpawnAnswered, NameAnswered,
                  JobAnswered, NodeAccepted, LeaseAnswered, ExpectPeer, PeerAnswered, NodesAnswered, NodeDead,
                  EndJob, RefuseNode, RequestRegistration, SpawnWaits, HeartbeatAnswered, StartDriver,
-                 StopDriver, DriverSettled, ForgetSubmission>;
+                 StopDriver, DriverSettled, ForgetSubmission, ActorPlaced, ArgumentsWanted, DrainNode,
+                 ActorLeaves>;
 
 }  // namespace troupe::cluster

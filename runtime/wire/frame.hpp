@@ -15,7 +15,7 @@ namespace troupe::wire {
 
 /// Increased by every change of a layout or of a message. Two processes with different versions refuse each
 /// other.
-inline constexpr std::uint8_t kProtocolVersion = 4;
+inline constexpr std::uint8_t kProtocolVersion = 6;
 
 enum class FrameKind : std::uint8_t {
   kCall = 1,     ///< method call: body is the encoded argument tuple; answered by a kReply unless kFlagOneWay
@@ -35,6 +35,9 @@ inline constexpr std::uint8_t kFlagOneWay = 4;  ///< a call that wants no reply
 
 inline constexpr std::uint8_t kFlagRefused =
     8;  ///< an error reply of a hop: the frame never reached its receiver
+
+/// A call whose arguments refer to objects: its body ends with their names (runtime/objects/references.hpp).
+inline constexpr std::uint8_t kFlagReferences = 16;
 
 struct FrameHeader {
   FrameKind kind = FrameKind::kControl;
@@ -56,6 +59,14 @@ Result<FrameHeader> decode_header(ByteView frame);
 
 /// The longest body of a frame. Longer ones are refused where they are made, with the limit in the error.
 inline constexpr std::size_t kMaxBodyBytes = std::size_t{64} << 20;
+inline constexpr Bound kArgumentBound{kMaxBodyBytes, "the arguments of",
+                                      "put them (Session::put) and pass the reference"};
+/// Of a task: its number goes before them.
+inline constexpr Bound kTaskArgumentBound{kMaxBodyBytes - sizeof(std::uint64_t), kArgumentBound.what,
+                                          kArgumentBound.todo};
+inline constexpr Bound kAnswerBound{
+    kMaxBodyBytes, "the answer of",
+    "return it in parts, or put it into shared memory (Session::open_region)"};
 
 /// Header and body in one buffer.
 Bytes whole_frame(const FrameHeader& header, ByteView body);

@@ -18,7 +18,7 @@ struct ActorPayload {
   std::uint64_t constructor = 0;  ///< id in the registry
   std::string label;              ///< prefix of its process's output: "trainer 0"
   ProcessAddress driver;          ///< where its process's output goes
-  std::string package;            ///< hash of the executable; empty: the node's own
+  std::string package;            ///< as package_name() has it; empty: the node's own
   Bytes args;
 };
 
@@ -31,7 +31,7 @@ struct Configure {
   JobId job;
   std::string label;
   std::string host;       ///< address on which its machine is reached: where a data plane listens
-  std::string package;    ///< hash of the executable it runs; empty: the node's own
+  std::string package;    ///< that it runs, as package_name() has it; empty: the node's own
   ProcessAddress driver;  ///< of its job: where the output of what it starts goes
 };
 /// A process to its node, first; with its doorbell.
@@ -156,6 +156,7 @@ struct ActorNotUp {
 struct ActorEnded {
   ActorId actor;
   std::string reason;
+  bool on_purpose = false;  ///< it ended itself; else its process ends
 };
 // To processes that may have calls or monitors there: all of this node, and by the nodes that this one is
 // linked with.
@@ -178,15 +179,29 @@ struct Output {
   std::string label;
   bool error = false;  ///< standard error
   std::string text;    ///< whole lines
+  NodeId node{};       ///< where the worker is: OutputTaken goes there
 };
-/// A driver takes no more Output for now (or again, with `on` false): whoever reads what its workers print
-/// holds them back. Driver to its node, which tells the nodes that it is linked with.
-struct HoldOutput {
+/// A driver has written so much of that node's Output: there is room for more in the node's window. Driver to
+/// its node, which passes it on.
+struct OutputTaken {
   ProcessAddress driver;
-  bool on = false;
+  NodeId node;
+  std::uint64_t bytes = 0;
+};
+/// Node to the process that spawned `actor`: see cluster::ActorLeaves.
+struct ActorLeaves {
+  ActorId actor;
+  std::string reason;
+  bool stays = false;
 };
 /// Node to a process: end now. Driver to its node: all of this cluster is to end.
 struct Leave {
+  std::string reason;
+  bool is_drained = false;  ///< node to its launcher: it has left for good, and is not started again
+};
+/// Launcher to its node: leave when nothing runs there, or when that time is over.
+struct Drain {
+  std::int64_t grace_ms = 0;
   std::string reason;
 };
 
@@ -210,10 +225,11 @@ struct NodeConfig {
   std::string temporary_folder;  ///< of the cluster's head; removed when head and launcher are gone
   std::int32_t launcher = 0;
   std::string
-      package;  ///< hash of its own executable, which it gives to other nodes; empty: it gives nothing
+      package;  ///< its own, which it gives to other nodes; empty: it gives nothing
   std::int32_t gpus = -1;      ///< that it offers; below 0: all that there are for it
   std::int32_t gpu_part = 0;   ///< of the machine's GPUs it may have each gpu_parts-th, from this one on
   std::int32_t gpu_parts = 1;  ///< nodes that share the machine
+  std::int64_t drain_ms = 0;   ///< SIGTERM drains it within that time; 0: it leaves at once
   std::string folder{};        ///< where it keeps files and output of submitted jobs; empty: it runs none
 };
 struct Ready {
@@ -254,15 +270,50 @@ struct TokenAsk {
 struct TokenAnswer {
   std::string token;
 };
+/// The head's owner wants to know who is let in for good, or has a machine shut out, with all nodes that it
+/// brought. The answer to the latter is empty.
+struct KeysAsk {
+  std::uint64_t request = 0;
+};
+struct KeyRemoveAsk {
+  std::uint64_t request = 0;
+  std::string name;
+};
+struct KeyEntry {
+  std::string name;  ///< "machine/...", or a node's id
+  std::string public_key;
+  std::string brought_by;  ///< name of who brought it; empty: a join token
+};
+struct KeysAnswer {
+  std::vector<KeyEntry> keys;
+};
 struct StatusAsk {
   std::uint64_t request = 0;
+};
+/// A node by its name or id; by its own machine, or by the head's owner. Asked again and again it says how
+/// far it is. Answer: DrainAnswer.
+struct DrainAsk {
+  std::uint64_t request = 0;
+  std::string node;
+  std::int64_t grace_ms = 0;
+  bool cancel = false;
+  bool only_asks = false;  ///< how far it is; changes nothing
+};
+struct DrainAnswer {
+  NodeId node;
+  std::string name;
+  bool is_gone = false;  ///< no live node has that name or id
+  bool drains = false;   ///< or leaves
+  std::string why;       ///< what it waits for; empty: nothing
 };
 struct NodeStatus {
   cluster::NodeInfo node;
   std::int64_t cpu_used_e4 = 0;
   std::int64_t gpu_used_e4 = 0;  ///< of all its GPUs together
   std::int32_t actors = 0;
-  std::string state;  ///< "alive", "silent", "expected" (the head came back and it did not say hello yet)
+  /// "alive", "silent", "expected" (the head came back and it did not say hello yet), "draining", "leaving"
+  std::string state;
+  std::string why{};  ///< of one that drains: what it waits for
 };
 struct ActorStatus {
   cluster::ActorRecord record;  ///< without its payload
@@ -278,7 +329,8 @@ struct StatusAnswer {
 
 // Packages.
 
-/// A node asks the node of a job's driver for the executable, a piece at a time.
+/// A node asks the node of a job's driver for the executable, or the head for the package of a submitted job,
+/// a piece at a time.
 struct PackageAsk {
   std::string hash;
   std::uint64_t offset = 0;
@@ -286,8 +338,18 @@ struct PackageAsk {
 struct PackagePart {
   std::string hash;
   std::uint64_t offset = 0;
-  std::uint64_t total = 0;  ///< length of the executable; 0: the asked node does not have it
+  std::uint64_t total = 0;  ///< length of the whole; 0: who was asked does not have it
   Bytes bytes;
+};
+/// A client brings a package's next piece, or asks with none how much of it the head has. Answer:
+/// PackageHeld.
+struct PackagePut {
+  std::uint64_t request = 0;
+  PackagePart part;
+};
+struct PackageHeld {
+  std::uint64_t next = 0;  ///< the first byte that is missing
+  bool whole = false;
 };
 
 /// A node asks another one for a process that holds light actors of a job (see LeaseAsk; the numbers are the
@@ -305,7 +367,7 @@ struct PeerLeaseAsk {
 /// descriptor of its own executable. Answered by Configure: it is a driver of that node then.
 struct DriverHello {
   std::uint8_t version = kProtocolVersion;
-  std::string package;  ///< hash of its executable
+  std::string package;  ///< as package_name() has it
 };
 /// The holder of a permanent key brings a key for one conversation, in which many questions can be asked.
 struct ClientAsk {
@@ -320,6 +382,15 @@ struct SubmitAsk {
 struct SubmissionAsk {
   std::uint64_t request = 0;
   std::string id;
+};
+/// Answer: WhyAnswer.
+struct WhyAsk {
+  std::uint64_t request = 0;
+  std::string id;
+};
+struct WhyAnswer {
+  cluster::SubmissionRecord record;  ///< without its environment
+  cluster::WaitReport report;
 };
 /// Answer: SubmissionAnswer; it stops, or has ended before.
 struct StopSubmissionAsk {
@@ -369,14 +440,27 @@ struct LogRead {
   ErrorInfo error;
   LogPart part;
 };
+
+// Actors that are started again when they die.
+
+/// Process to node: where is it, now and whenever it moves?
+struct ResolveAsk {
+  ActorId actor;
+};
+/// The answer, and every change from then on.
+struct ActorAt {
+  cluster::ActorPlace place;
+};
+
 using Control =
     std::variant<Configure, Hello, Pulse, SpawnAsk, SpawnCancel, LeaseAsk, JobAsk, JobEnd, RingAsk, RegionAsk,
                  NodesAsk, FindAsk, Answer, RegionDrop, KillAsk, RingOffer, StartActorHere, StopActor,
                  ActorUp, ConfirmActor, ActorNotUp, ActorEnded, ProcessDown, NodeDown, NodeLost, Output,
                  Leave, HeadConfig, NodeConfig, Ready, NotReady, ToHead, FromHead, PackageAsk, PackagePart,
-                 PeerLeaseAsk, EnrollAsk, AdmitAsk, TokenAsk, StatusAsk, SpawnWaits, HoldOutput, DriverHello,
+                 PeerLeaseAsk, EnrollAsk, AdmitAsk, TokenAsk, StatusAsk, SpawnWaits, OutputTaken, DriverHello,
                  ClientAsk, SubmitAsk, SubmissionAsk, StopSubmissionAsk, SubmissionsAsk, LogAsk, ReadLog,
-                 LogRead>;
+                 LogRead, ResolveAsk, ActorAt, KeysAsk, KeyRemoveAsk, PackagePut, WhyAsk, ActorLeaves, Drain,
+                 DrainAsk>;
 
 /// The body of a control frame; the header's `id` is the message's number.
 Bytes encode_control(const Control& message, FrameHeader& header);

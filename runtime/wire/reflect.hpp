@@ -28,14 +28,16 @@ constexpr bool accepts(std::index_sequence<I...>) {
 
 inline constexpr std::size_t kMostFields = 24;
 
-/// The number of fields of an aggregate: the most initialisers it accepts, between `Least`, which it accepts, and
-/// `Most`, which it does not. (A type that is decoded is made empty first, so it accepts any number below.)
+/// The number of fields of an aggregate: the most initialisers it accepts, between `Least`, which it accepts,
+/// and `Most`, which it does not. (A type that is decoded is made empty first, so it accepts any number
+/// below.)
 template <class T, std::size_t Least = 0, std::size_t Most = kMostFields + 2>
 constexpr std::size_t field_count() {
   if constexpr (Most - Least == 1) {
-    static_assert(Least <= kMostFields,
-                  "an aggregate that crosses processes has at most 24 fields, and C arrays count as their elements: "
-                  "nest structs, use std::array, or give it `auto troupe_fields() { return std::tie(...); }`");
+    static_assert(
+        Least <= kMostFields,
+        "an aggregate that crosses processes has at most 24 fields, and C arrays count as their elements: "
+        "nest structs, use std::array, or give it `auto troupe_fields() { return std::tie(...); }`");
     return Least;
   } else {
     constexpr std::size_t middle = (Least + Most) / 2;

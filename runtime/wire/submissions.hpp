@@ -22,6 +22,11 @@ struct SubmissionSpec {
   std::int64_t cpu_e4 = 0;               ///< that its driver holds while it runs, in 1/10000
   std::int64_t gpu_e4 = 0;
   std::int32_t retries = 0;  ///< how often a driver that failed is started again
+  std::string package{};     ///< what travels with it: the package's id; empty: nothing
+  /// The package is that program alone, of this SHA-256: a node that has such a file at program[0] needs no
+  /// copy. Empty: the package is the folder in which it runs.
+  std::string executable{};
+  std::int32_t priority = 0;  ///< the higher starts first
   bool operator==(const SubmissionSpec&) const = default;
 };
 
@@ -81,6 +86,46 @@ struct HeldDriver {
   } state = State::kFiles;
   friend constexpr State troupe_last(State) { return State::kFiles; }
   DriverEnd end;  ///< if it has ended
+};
+
+/// Why a submission waits, or does not.
+struct WaitReport {
+  enum class Verdict : std::uint8_t {
+    kDoesNotWait,
+    kLater,  ///< its next attempt has its time
+    kWaits,  ///< no node that could hold it has the room now
+    kHeld,   ///< a node has the room, which is kept for the first that waits
+    kNever,  ///< no node of the cluster could hold it
+  } verdict = Verdict::kDoesNotWait;
+  friend constexpr Verdict troupe_last(Verdict) { return Verdict::kNever; }
+
+  /// One resource that it asks for, in 1/10000.
+  struct Resource {
+    std::string name;  ///< "CPU", "GPU"
+    std::int64_t need_e4 = 0;
+    std::int64_t most_free_e4 = 0;  ///< on one node
+    std::int64_t most_e4 = 0;       ///< that one node has
+    std::int64_t free_e4 = 0;       ///< on all nodes
+    std::int64_t total_e4 = 0;
+  };
+  struct OnNode {
+    std::string name;
+    std::vector<std::string> lacks;  ///< "3 of 4 CPU"; empty: it has the room
+  };
+  /// What holds what it needs.
+  struct Holder {
+    std::string id;
+    std::string node_name;
+    std::int64_t cpu_e4 = 0;
+    std::int64_t gpu_e4 = 0;
+  };
+  std::string sentence;
+  std::uint32_t position = 0;  ///< 1: the next to start; 0: it is not in the queue
+  std::vector<std::string> ahead;
+  std::vector<Resource> resources;
+  std::vector<OnNode> nodes;     ///< those that lack least first
+  std::uint32_t more_nodes = 0;  ///< that are not listed
+  std::vector<Holder> holders;   ///< submissions alone: actors hold, too
 };
 
 // Events.

@@ -2,11 +2,23 @@
 /// reads.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace troupe::cli {
+
+/// Prints what CLI11 found in the words: help (0) or what is wrong with them (2).
+int say_usage(const CLI::App& app, const CLI::ParseError& error);
+
+/// Of an option with a whole number: CLI11 says of one that is out of its type's range that it cannot convert
+/// it.
+CLI::Validator whole_number(std::int64_t least, std::int64_t most);
+
+/// Of an option with a number that may have a fraction. (CLI::Range lets NaN through: it compares with
+/// nothing.)
+CLI::Validator number_of(const std::string& what, int most);
 
 struct StartOptions {
   bool head = false;
@@ -18,6 +30,7 @@ struct StartOptions {
   std::string name;                ///< of the node, for people; empty: the host's
   double cpus = -1;                ///< below 0: the cores this process may use
   int gpus = -1;                   ///< below 0: all that CUDA finds
+  std::int64_t grace_s = 30;       ///< that a node drains at SIGTERM; 0: it ends at once
   std::string folder;              ///< empty: ClusterFolder::default_path()
   bool detach = false;
 };
@@ -31,12 +44,31 @@ struct StatusOptions {
 };
 int status(const StatusOptions& options);
 
+struct DrainOptions {
+  std::string node;  ///< its name or id
+  std::int64_t grace_s = 30;
+  bool cancel = false;
+  bool no_wait = false;
+  std::string folder;
+  std::string address;  ///< empty: the one the folder remembers
+};
+/// Has a node leave when nothing runs there, and waits for that: 0 it has left, 1 it was cancelled.
+int drain(const DrainOptions& options);
+
 struct TokenOptions {
   std::string folder;
   std::string output;  ///< made with mode 0600; empty: standard output
   std::uint32_t lifetime_s = 3600;
 };
 int token(const TokenOptions& options);
+
+struct KeyOptions {
+  std::string folder;
+  std::string remove;  ///< the name of a machine; empty: list them
+  bool json = false;
+};
+/// Machines that may come in without a token, and their nodes: lists them, or shuts one out.
+int key(const KeyOptions& options);
 
 /// Ends everything that runs from the folder.
 int stop(const std::string& folder);

@@ -18,7 +18,11 @@
 #include <vector>
 
 #include "runtime/core/endpoint.hpp"
+#include "runtime/core/escape.hpp"
+#include "scheduler/cli/commands.hpp"
+#include "scheduler/cluster/submission_table.hpp"
 #include "scheduler/jobs/job_client.hpp"
+#include "scheduler/jobs/local_checks.hpp"
 
 namespace troupe::cli {
 namespace {
@@ -28,7 +32,7 @@ using nlohmann::json;
 constexpr const char* kFooter =
     "A job is any program, with its arguments as they are (no shell). It runs on a node that has the CPUs "
     "and\n"
-    "GPUs asked for, and waits while none has; who comes first starts first. A program that uses troupe "
+    "GPUs asked for, and waits while none has (troupe job why ID). A program that uses troupe "
     "joins\n"
     "the cluster through that node.\n"
     "  troupe job submit -- mnist --trainers 2          follows its output, exits with its code\n"
@@ -88,14 +92,6 @@ std::string entrypoint(const JobInfo& job) {
   return text;
 }
 
-/// Without what would move a terminal's cursor.
-std::string printable(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return text;
-}
-
 std::string time_of(std::int64_t ms) {
   if (ms == 0) return "-";
   const std::time_t seconds = ms / 1000;
@@ -106,7 +102,8 @@ std::string time_of(std::int64_t ms) {
              : "?";
 }
 
-/// With the field names of Ray's `ray job status` and REST API, and our own behind them.
+}  // namespace
+
 json as_json(const JobInfo& job) {
   json metadata = json::object();
   if (!job.name.empty()) metadata["job_name"] = job.name;
@@ -126,15 +123,42 @@ json as_json(const JobInfo& job) {
           {"submit_time", job.submitted_ms},
           {"attempt", job.attempt},
           {"retries", job.retries},
+          {"priority", job.priority},
           {"driver_node_name", job.node.empty() ? json() : json(job.node)}};
 }
+
+json as_json(const JobReport& report) {
+  json all = as_json(report.job);
+  all["verdict"] = report.verdict;
+  all["position"] = report.position == 0 ? json() : json(report.position);
+  all["ahead"] = report.ahead;
+  all["limiting"] = json::array();
+  for (const auto& r : report.resources) {
+    all["limiting"].push_back({{"resource", r.name},
+                               {"need", r.need},
+                               {"most_free_on_one_node", r.most_free},
+                               {"most_on_one_node", r.most},
+                               {"free_total", r.free},
+                               {"total", r.total}});
+  }
+  all["nodes"] = json::array();
+  for (const auto& node : report.nodes) all["nodes"].push_back({{"node", node.name}, {"lacks", node.lacks}});
+  all["more_nodes"] = report.more_nodes;
+  all["blockers"] = json::array();
+  for (const auto& h : report.holders)
+    all["blockers"].push_back(
+        {{"job", h.job}, {"node", h.node}, {"num_cpus", h.num_cpus}, {"num_gpus", h.num_gpus}});
+  return all;
+}
+
+namespace {
 
 void print_json(const json& value) {
   std::printf("%s\n", value.dump(2, ' ', false, json::error_handler_t::replace).c_str());
 }
 
 std::string last_line(const JobInfo& job) {
-  return "job " + job.id + " " + to_string(job.status) + ": " + printable(job.why) + "\n";
+  return "job " + job.id + " " + to_string(job.status) + ": " + escape_name(job.why) + "\n";
 }
 
 /// Whether to stop the job (true) or to leave it alone. Asked on a terminal alone: elsewhere the job goes on.
@@ -166,14 +190,26 @@ int follow(JobClient& jobs, const std::string& id, OutputOptions reading, bool a
   return attached ? job.exit_code : 0;
 }
 
-int submit(JobWords& words) {
+/// What no head takes, wherever it is and whatever it knows.
+void check_values(JobWords& words) {
   for (const std::string& entry : words.environment) {
     const auto at = entry.find('=');
     if (at == 0 || at == std::string::npos) {
       throw_error({ErrorCode::kBadInput, "cannot submit the job",
-                   "'" + printable(entry) + "' is no NAME=VALUE", "write --env NAME=VALUE"});
+                   "'" + escape_name(entry) + "' is no NAME=VALUE", "write --env NAME=VALUE"});
     }
     words.spec.env[entry.substr(0, at)] = entry.substr(at + 1);
+  }
+  JobSpec values = words.spec;
+  static_cast<void>(submission_of(values));
+}
+
+int submit(JobWords& words) {
+  try {
+    check_values(words);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "troupe: %s\n", escape_text(error.what()).c_str());
+    return 2;
   }
   JobClient jobs(words.where);
   if (!words.detach) watch_interrupts();  // before there is a job that could go on unsaid
@@ -198,9 +234,9 @@ int list(const JobWords& words) {
               "program");
   for (const JobInfo& job : all) {
     const std::string code = job.driver_exit_code ? std::to_string(*job.driver_exit_code) : "-";
-    std::printf("%-22s %-16s %-10s %5s %-16s %-20s %s\n", job.id.c_str(), printable(job.name).c_str(),
+    std::printf("%-22s %-16s %-10s %5s %-16s %-20s %s\n", job.id.c_str(), escape_name(job.name).c_str(),
                 to_string(job.status), code.c_str(), job.node.c_str(), time_of(job.submitted_ms).c_str(),
-                printable(entrypoint(job)).c_str());
+                escape_name(entrypoint(job)).c_str());
   }
   return 0;
 }
@@ -209,11 +245,11 @@ void print(const JobInfo& job) {
   const auto line = [](const char* what, const std::string& text) {
     std::printf("%-12s %s\n", what, text.c_str());
   };
-  line("job", job.id);
-  if (!job.name.empty()) line("name", printable(job.name));
-  line("program", printable(entrypoint(job)));
+  line("job", escape_name(job.id));
+  if (!job.name.empty()) line("name", escape_name(job.name));
+  line("program", escape_name(entrypoint(job)));
   line("state", to_string(job.status));
-  line("why", printable(job.why));
+  line("why", escape_name(job.why));
   if (job.driver_exit_code) line("exit code", std::to_string(*job.driver_exit_code));
   if (!job.node.empty()) line("node", job.node + " (" + job.node_id + ")");
   if (job.attempt > 1 || job.retries > 0)
@@ -232,10 +268,28 @@ int show(const JobWords& words, const JobInfo& job) {
   return 0;
 }
 
+int explain(const JobWords& words, const JobReport& report) {
+  if (words.output == "json") {
+    print_json(as_json(report));
+    return 0;
+  }
+  std::printf("job %s %s: %s\n", report.job.id.c_str(), to_string(report.job.status),
+              escape_name(report.sentence).c_str());
+  for (const auto& node : report.nodes) {
+    std::string lacks;
+    for (const std::string& one : node.lacks) lacks += (lacks.empty() ? "lacks " : "; ") + one;
+    std::printf("  %-16s %s\n", escape_name(node.name).c_str(),
+                lacks.empty() ? "has the room" : lacks.c_str());
+  }
+  if (report.more_nodes > 0) std::printf("  and %d nodes that lack no less\n", report.more_nodes);
+  return 0;
+}
+
 struct Commands {
   CLI::App* submit = nullptr;
   CLI::App* list = nullptr;
   CLI::App* status = nullptr;
+  CLI::App* why = nullptr;
   CLI::App* logs = nullptr;
   CLI::App* stop = nullptr;
   CLI::App* wait = nullptr;
@@ -266,29 +320,43 @@ Commands add_commands(CLI::App& app, JobWords& words) {
   };
   all.submit = add("submit", "Submit a job: troupe job submit [options] -- PROGRAM args");
   all.submit->add_option("--name", words.spec.name, "For people; no two jobs that have not ended share one");
+  all.submit->add_flag("--replace", words.spec.replace,
+                       "Stop the job that has its name first, and wait for its end");
   all.submit->add_option("--id", words.spec.id,
                          "Submitted twice under one id, a job runs once [default: a new one]");
-  all.submit->add_option("--working-dir", words.spec.working_dir,
-                         "Where it runs: a folder that every node has [default: one of the job's own]");
+  all.submit->add_option(
+      "--working-dir", words.spec.working_dir,
+      "A folder of this machine: it travels, and the job runs in its copy [default: an empty one]");
+  all.submit->add_option("--node-dir", words.spec.node_dir,
+                         "Instead: where it runs, a folder that every node has; nothing travels");
   all.submit->add_option("--env", words.environment, "NAME=VALUE, as often as need be")->take_all();
   all.submit->add_option("--num-cpus", words.spec.num_cpus, "CPUs that the program itself holds")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(number_of("CPUs", 1'000'000));
   all.submit->add_option("--num-gpus", words.spec.num_gpus, "GPUs that it holds, and sees")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(number_of("GPUs", 1'000'000));
   all.submit->add_option("--retries", words.spec.retries, "How often it is started again when it fails")
       ->capture_default_str()
-      ->check(CLI::Range(0, 1000));
+      ->check(whole_number(0, cluster::kMaxRetries));
+  all.submit->add_option("--priority", words.spec.priority, "Of jobs that wait the highest starts first")
+      ->capture_default_str()
+      ->check(whole_number(-cluster::kMaxPriority, cluster::kMaxPriority));
   all.submit->add_flag("--detach", words.detach, "Print the job's id alone, and follow nothing");
   all.list = add("list", "Show the jobs, the newest first");
   with_output(all.list);
   all.status = add("status", "Show one job, and why it is in its state");
   of_one(all.status);
   with_output(all.status);
+  all.why = add("why", "Say why a job waits: what it asks for, what each node lacks, who starts before it");
+  of_one(all.why);
+  with_output(all.why);
   all.logs = add("logs", "Print a job's output");
   of_one(all.logs);
   all.logs->add_flag("--follow,-f", words.reading.follow,
                      "Go on until the job has ended, and say how it did");
-  all.logs->add_option("--tail", words.reading.tail, "The last lines alone")->check(CLI::Range(0, 1'000'000));
+  all.logs->add_option("--tail", words.reading.tail, "The last lines alone")
+      ->check(whole_number(0, 1'000'000));
   all.stop = add("stop", "End a job: SIGTERM to its process group, SIGKILL after 10 s");
   of_one(all.stop);
   all.wait = add("wait", "Wait until a job has ended, and exit with its code");
@@ -321,12 +389,13 @@ int job(int argc, char** argv) {
     if (commands.submit->count("--id") != 0 && words.spec.id.empty())
       throw CLI::ValidationError("--id is empty: name the job, or leave --id out");
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    return say_usage(app, error);
   }
   if (commands.submit->parsed()) return submit(words);
   if (commands.list->parsed()) return list(words);
   JobClient jobs(words.where);
   if (commands.status->parsed()) return show(words, jobs.status(words.id));
+  if (commands.why->parsed()) return explain(words, jobs.why(words.id));
   if (commands.logs->parsed()) {
     if (words.reading.follow) watch_interrupts();
     if (words.reading.follow) return follow(jobs, words.id, words.reading, false);
@@ -336,7 +405,7 @@ int job(int argc, char** argv) {
   if (commands.stop->parsed()) {
     const JobInfo stopped = jobs.stop(words.id);
     std::printf("job %s %s: %s\n", stopped.id.c_str(), to_string(stopped.status),
-                printable(stopped.why).c_str());
+                escape_name(stopped.why).c_str());
     return 0;
   }
   const JobInfo ended = jobs.wait(words.id);

@@ -1,9 +1,18 @@
-/// troupe job: submit, list, status, logs, stop, wait.
+/// troupe job: submit, list, status, why, logs, stop, wait.
 #pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "scheduler/jobs/job_client.hpp"
 
 namespace troupe::cli {
 
 /// `argv` begins with "job". Returns the exit code, or throws troupe::Error with the one line a person reads.
 int job(int argc, char** argv);
+
+/// With the field names of Ray's `ray job status` and REST API, and our own behind them.
+nlohmann::json as_json(const JobInfo& job);
+/// The same, and why it waits.
+nlohmann::json as_json(const JobReport& report);
 
 }  // namespace troupe::cli

@@ -4,16 +4,23 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <optional>
 
 #include "runtime/core/endpoint.hpp"
+#include "runtime/core/escape.hpp"
+#include "runtime/core/standard_output.hpp"
 #include "scheduler/cli/commands.hpp"
+#include "scheduler/cli/dashboard/dashboard.hpp"
+#include "scheduler/cli/doctor/doctor.hpp"
 #include "scheduler/cli/job.hpp"
 #include "scheduler/cli/run.hpp"
+#include "scheduler/cli/serve.hpp"
+#include "scheduler/cli/tune.hpp"
+#include "scheduler/cli/up/up.hpp"
+#include "scheduler/cluster/limits.hpp"
 #include "scheduler/init/process_roles.hpp"
 #include "scheduler/placement/placement.hpp"
 
@@ -26,17 +33,6 @@ constexpr const char* kAbout =
     "A program that uses troupe brings a cluster of its own when it is run; a cluster started here takes "
     "programs\n"
     "from this and other machines instead (PROGRAM --address HOST:PORT).\n";
-/// Whether the text is a number of CPUs. CLI::Range lets NaN through: it compares with nothing.
-const CLI::Validator kCpus(
-    [](std::string& text) {
-      double value = 0;
-      const char* end = text.data() + text.size();
-      const auto read = std::from_chars(text.data(), end, value);
-      const bool good = read.ec == std::errc() && read.ptr == end && value >= 0 &&
-                        value * troupe::cluster::kCpu <= troupe::cluster::kMaxCpu_e4;
-      return good ? std::string() : "'" + text + "' is not 0 to 100,000 CPUs";
-    },
-    "");
 /// An address of this machine is given as a number: a name may stand for another machine tomorrow.
 const CLI::Validator kNumericAddress(
     [](std::string& text) {
@@ -70,12 +66,15 @@ constexpr const char* kFooter =
     "  one$  troupe status\n"
     "  two$  troupe stop\n"
     "  one$  troupe stop\n";
+constexpr std::int64_t kMostGrace = troupe::cluster::kMaxDrainMs / 1000;
 constexpr const char* kFolderHelp =
     "Where keys and state are [default: $TROUPE_FOLDER, $XDG_STATE_HOME/troupe or ~/.local/state/troupe]";
 
 void add_start(CLI::App& app, StartOptions& o) {
   app.add_flag("--head", o.head, "Start a new cluster: its head, and a node on this machine");
-  app.add_option("--port", o.port, "Port of the head")->capture_default_str();
+  app.add_option("--port", o.port, "Port of the head; 0: a free one")
+      ->capture_default_str()
+      ->check(whole_number(0, 65535));
   app.add_option("--bind", o.bind,
                  "Numeric address of the head; 0.0.0.0 lets other machines in (with keys alone)")
       ->capture_default_str()
@@ -90,10 +89,14 @@ void add_start(CLI::App& app, StartOptions& o) {
       ->check(kNumericAddress);
   app.add_option("--name", o.name, "Name of the node, for people [default: the host's]")->check(kNodeName);
   app.add_option("--cpus", o.cpus, "CPUs that actors may hold [default: the cores this process may use]")
-      ->check(kCpus);
+      ->check(number_of("CPUs", static_cast<int>(troupe::cluster::kMaxCpu_e4 / troupe::cluster::kCpu)));
   app.add_option("--gpus", o.gpus, "GPUs that actors may hold [default: all that CUDA finds]")
-      ->check(CLI::Range(0, static_cast<int>(troupe::cluster::kMaxGpus)));
+      ->check(whole_number(0, troupe::cluster::kMaxGpus));
   app.add_option("--folder", o.folder, kFolderHelp);
+  app.add_option("--grace", o.grace_s,
+                 "Seconds for a node that joined to drain when it gets SIGTERM; 0: it ends at once")
+      ->capture_default_str()
+      ->check(whole_number(0, kMostGrace));
   app.add_flag("--detach", o.detach,
                "Go on in the background; lines go to head.log or node.log in the folder");
   app.callback([&o, address] {
@@ -102,6 +105,31 @@ void add_start(CLI::App& app, StartOptions& o) {
     if (!o.head && address->count() == 0)
       throw CLI::ValidationError("give --head to begin a cluster, or --address HOST:PORT to join one");
   });
+}
+
+constexpr const char* kDrainHelp = "Have a node leave when nothing runs there any more";
+constexpr const char* kDrainFooter =
+    "Nothing new starts on the node. Trainers leave it without the loss of a step, actors that may start "
+    "again\n"
+    "start elsewhere, and when nothing runs there, or the grace time is over, it leaves and is not started "
+    "again.\n"
+    "What runs then ends with it. troupe status says what it waits for.\n"
+    "  troupe drain gpu-7 --grace 600\n"
+    "  troupe drain gpu-7 --cancel      it goes on, if it has not left\n"
+    "Exit code: 0 it has left (or, with --no-wait and --cancel, was told), 1 it was cancelled or cannot be\n"
+    "drained. SIGTERM to troupe start --address drains its node.\n";
+
+void add_drain(CLI::App& app, DrainOptions& o) {
+  app.footer(kDrainFooter);
+  app.add_option("node", o.node, "Its name or id, as troupe status shows it")->required();
+  app.add_option("--grace", o.grace_s, "Seconds after which it leaves in any case")
+      ->capture_default_str()
+      ->check(whole_number(0, kMostGrace));
+  auto* cancel = app.add_flag("--cancel", o.cancel, "Cancel the drain");
+  app.add_flag("--no-wait", o.no_wait, "Do not wait until it has left")->excludes(cancel);
+  app.add_option("--folder", o.folder, kFolderHelp);
+  app.add_option("--address", o.address, "HOST:PORT of the head [default: as remembered]")
+      ->check(kHostAndPort);
 }
 
 constexpr const char* kFlightHelp = "Say which ranks diverged in a collective that failed, and where";
@@ -114,7 +142,6 @@ constexpr const char* kFlightFooter =
     "  mismatch   ranks called different things at one number\n"
     "  missing    ranks never came to an operation that others were in\n"
     "  held up    ranks launched an operation and never waited for it, while others did\n"
-    "  message    a send or a receive without its partner, or unlike it\n"
     "  no dump    nothing is known of a rank: it was killed, or it is on another machine\n"
     "Dumps go to $TROUPE_FLIGHT_FOLDER, else $XDG_STATE_HOME/troupe/flight, else\n"
     "~/.local/state/troupe/flight; set to nothing: nowhere. The last 20 groups are kept.\n"
@@ -125,9 +152,39 @@ void add_flight_recorder(CLI::App& app, FlightRecorderOptions& o) {
   app.add_option("paths", o.paths, "Dumps, or folders with dumps [default: where dumps are written]");
   app.add_option("--last", o.last, "Rows of the table of operations")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+      ->check(whole_number(1, 1000));
   app.add_flag("--all", o.all, "Every group and generation in full, not the newest alone");
   app.add_flag("--json", o.json, "As JSON");
+}
+
+constexpr const char* kDashboardFooter =
+    "Shows nodes, jobs with their output, actors, sweeps and training runs to a browser, and changes "
+    "nothing.\n"
+    "It prints its address, and asks the head once a second while a page is open.\n"
+    "  troupe dashboard\n"
+    "  troupe dashboard --sweeps results --report run.jsonl      .events_json of a training run\n"
+    "  troupe dashboard --bind 0.0.0.0 --tls-certificate CERT --tls-key KEY\n"
+    "On another address than a loopback one a page needs the token that the printed address has.\n";
+
+void add_dashboard(CLI::App& app, DashboardOptions& o) {
+  app.footer(kDashboardFooter);
+  app.add_option("--bind", o.bind,
+                 "Numeric address of this machine; 0.0.0.0 lets other machines in (with a token)")
+      ->capture_default_str()
+      ->check(kNumericAddress);
+  app.add_option("--port", o.port, "Port; 0: any free one")
+      ->capture_default_str()
+      ->check(whole_number(0, 65535));
+  app.add_option("--address", o.where.address, "HOST:PORT of the head [default: as remembered]")
+      ->check(kHostAndPort);
+  app.add_option("--folder", o.where.folder, kFolderHelp);
+  app.add_option("--sweeps", o.sweeps, "Where sweeps keep their records")->capture_default_str();
+  app.add_option("--report", o.reports,
+                 "File that a training run writes (.events_json), as often as need be");
+  auto* certificate =
+      app.add_option("--tls-certificate", o.tls_certificate, "PEM file, with its chain: HTTPS");
+  auto* key = app.add_option("--tls-key", o.tls_key, "PEM file of its key")->needs(certificate);
+  certificate->needs(key);
 }
 
 /// What is wrong with the first word, if it is no command: CLI11 says "A subcommand is required" to both.
@@ -145,11 +202,14 @@ std::optional<std::string> unknown_command(const CLI::App& app, int argc, char**
 
 int run(int argc, char** argv) {
   if (argc > 1 && std::strcmp(argv[1], "job") == 0) return job(argc - 1, argv + 1);
+  if (argc > 1 && std::strcmp(argv[1], "tune") == 0) return tune(argc - 1, argv + 1);
+  if (argc > 1 && std::strcmp(argv[1], "serve") == 0) return serve(argc - 1, argv + 1);
+  if (argc > 1 && std::strcmp(argv[1], "up") == 0) return up(argc - 1, argv + 1);
   if (argc > 1 && std::strcmp(argv[1], "run") == 0) RunCommand::drop_separator(argc, argv);
   CLI::App app(kAbout, "troupe");
   app.footer(kFooter);
   app.require_subcommand(0, 1);
-  app.set_version_flag("--version", "troupe 0.1.0");
+  app.set_version_flag("--version", "troupe " TROUPE_VERSION);
   StartOptions start_options;
   StatusOptions status_options;
   TokenOptions token_options;
@@ -167,31 +227,64 @@ int run(int argc, char** argv) {
   token_command->add_option("--folder", token_options.folder, kFolderHelp);
   token_command->add_option("--lifetime", token_options.lifetime_s, "Seconds until it runs out")
       ->capture_default_str()
-      ->check(CLI::Range(1, 2'592'000));
+      ->check(whole_number(1, 2'592'000));
   token_command->add_option("--output", token_options.output,
                             "File for the token, which only you may read [default: standard output]");
+  KeyOptions key_options;
+  auto* key_command = app.add_subcommand("key", "List the machines that joined, or shut one out");
+  key_command->require_subcommand(1);
+  auto* key_list =
+      key_command->add_subcommand("list", "Machines that may come in, their keys and their nodes");
+  key_list->add_flag("--json", key_options.json, "As JSON");
+  auto* key_remove = key_command->add_subcommand(
+      "remove", "Shut a machine out, with its nodes and its programs' nodes: it needs a new token then");
+  key_remove->add_option("name", key_options.remove, "As troupe key list shows it")->required();
+  for (auto* command : {key_list, key_remove})
+    command->add_option("--folder", key_options.folder, kFolderHelp);
+  DrainOptions drain_options;
+  auto* drain_command = app.add_subcommand("drain", kDrainHelp);
+  add_drain(*drain_command, drain_options);
   auto* stop_command = app.add_subcommand("stop", "End the head and nodes that were started from the folder");
   stop_command->add_option("--folder", stop_folder, kFolderHelp);
   app.add_subcommand("job", "Submit jobs to a cluster, follow and end them (troupe job --help)");
+  app.add_subcommand("serve", "Show what programs serve, and change it (troupe serve --help)");
+  app.add_subcommand(
+      "up", "Run a program on the hosts that srun, mpirun or Kubernetes starts it on (troupe up --help)");
+  app.add_subcommand("tune", "Show sweeps, and stop them (troupe tune --help)");
   FlightRecorderOptions flight_options;
   auto* flight_command = app.add_subcommand("flight-recorder", kFlightHelp);
   add_flight_recorder(*flight_command, flight_options);
+  DoctorOptions doctor_options;
+  auto* doctor_command =
+      app.add_subcommand("doctor", "Say what this machine lacks to run troupe well, and what to do about it");
+  doctor_command->add_option("--folder", doctor_options.folder, kFolderHelp);
+  doctor_command
+      ->add_option("--address", doctor_options.address, "HOST:PORT of the head [default: as remembered]")
+      ->check(kHostAndPort);
+  doctor_command->add_flag("--json", doctor_options.json, "As JSON");
+  DashboardOptions dashboard_options;
+  auto* dashboard_command = app.add_subcommand("dashboard", "Show the cluster to a browser");
+  add_dashboard(*dashboard_command, dashboard_options);
   RunCommand run_command(app);
   if (const auto wrong = unknown_command(app, argc, argv)) {
-    std::fprintf(stderr, "troupe: %s\n", wrong->c_str());
+    std::fprintf(stderr, "troupe: %s\n", troupe::escape_text(*wrong).c_str());
     return 2;
   }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    return say_usage(app, error);
   }
   if (run_command.parsed()) return run_command.run();
   if (start_command->parsed()) return start(start_options);
   if (status_command->parsed()) return status(status_options);
+  if (drain_command->parsed()) return drain(drain_options);
   if (token_command->parsed()) return token(token_options);
+  if (key_command->parsed()) return key(key_options);
   if (flight_command->parsed()) return flight_recorder(flight_options);
   if (stop_command->parsed()) return stop(stop_folder);
+  if (doctor_command->parsed()) return doctor(doctor_options);
+  if (dashboard_command->parsed()) return dashboard(dashboard_options);
   std::printf("%s", app.help().c_str());
   return 2;
 }
@@ -204,11 +297,12 @@ int main(int argc, char** argv) {
   try {
     const int code = run(argc, argv);
     // A full disk is told when the last of it is written.
-    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-    std::fprintf(stderr, "troupe: cannot write the output: %s\n", std::strerror(errno));
-    return 1;
+    errno = 0;
+    if (!troupe::has_output_failed()) return code;
+    if (errno != 0) std::fprintf(stderr, "troupe: cannot write the output: %s\n", std::strerror(errno));
+    return code == 0 ? 1 : code;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "troupe: %s\n", error.what());
+    std::fprintf(stderr, "troupe: %s\n", troupe::escape_text(error.what()).c_str());
     return 1;
   }
 }

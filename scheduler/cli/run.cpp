@@ -13,9 +13,11 @@
 #include <string_view>
 
 #include "runtime/core/endpoint.hpp"
+#include "runtime/core/escape.hpp"
 #include "runtime/core/ids.hpp"
 #include "runtime/core/random.hpp"
 #include "runtime/node/gpus.hpp"
+#include "scheduler/cli/commands.hpp"
 #include "scheduler/init/join_cluster.hpp"
 #include "scheduler/launch/cluster_run.hpp"
 #include "scheduler/launch/rank_environment.hpp"
@@ -46,6 +48,8 @@ constexpr const char* kFooter =
     "for\n"
     "flags that make no sense. docs/launch.md has a row for each flag of torchrun.\n";
 constexpr std::uint32_t kMostProcesses = 4096;
+constexpr std::int64_t kMostRestarts = 1'000'000'000;
+constexpr const char* kOrWords = ", auto, cpu or gpu";
 
 [[noreturn]] void refuse(std::string what, std::string why, std::string todo) {
   throw BadConfig("cannot run: " + std::move(what), std::move(why), std::move(todo));
@@ -86,13 +90,13 @@ std::string with_dashes(std::string word) {
 }
 
 std::uint32_t read_number(std::string_view text, const std::string& flag, std::uint32_t least,
-                          std::uint32_t most) {
+                          std::uint32_t most, const std::string& or_words = "") {
   std::uint32_t number = 0;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
   if (read.ec != std::errc() || read.ptr != text.data() + text.size() || number < least || number > most) {
     refuse(flag + " " + std::string(text),
-           "it is not " + std::to_string(least) + " to " + std::to_string(most),
-           "give a number in that range");
+           "it is not " + std::to_string(least) + " to " + std::to_string(most) + or_words,
+           "give one of these");
   }
   return number;
 }
@@ -112,7 +116,7 @@ std::uint32_t processes_of(const std::string& text) {
     refuse("--nproc-per-node gpu", gpus ? "this machine has no GPU that CUDA shows" : gpus.error().message(),
            "use auto, cpu or a number");
   }
-  return read_number(text, "--nproc-per-node", 1, kMostProcesses);
+  return read_number(text, "--nproc-per-node", 1, kMostProcesses, kOrWords);
 }
 
 }  // namespace
@@ -121,7 +125,7 @@ struct RunCommand::Flags {
   std::string nnodes = "1", nproc = "1", role = "default", redirects = "0", tee = "0", ranks_filter, log_dir;
   std::string master_addr, exit_code = "one", address, token_file, folder;
   std::string rdzv_backend, rdzv_endpoint, rdzv_id, rdzv_conf;
-  std::uint32_t node_rank = 0, max_restarts = 0;
+  std::uint32_t node_rank = 0, max_restarts = 0, log_limit = 64;
   std::uint16_t master_port = 0;
   double monitor_interval = 0, shutdown_timeout = 30;
   bool standalone = false, module = false, no_python = false, use_env = false;
@@ -133,6 +137,7 @@ struct RunCommand::Flags {
   RunSpec spec(const std::vector<std::string>& words) const;
   MasterChoice master(const RunConfig& config) const;
   launch::ClusterChoice cluster() const;
+  void check_filter(const RunSpec& spec, std::uint32_t processes) const;
   bool is_static() const { return node_rank_option->count() > 0 || !master_addr.empty(); }
 };
 
@@ -183,8 +188,9 @@ void RunCommand::Flags::add_to(CLI::App& app) {
       ->envname("TROUPE_TOKEN_FILE");
   app.add_option("--folder", folder, "Where this user's keys are [default: as for troupe start]")
       ->group(world);
-  node_rank_option =
-      add(app, "node-rank", node_rank, "Of this machine, where each starts its own ranks")->group(world);
+  node_rank_option = add(app, "node-rank", node_rank, "Of this machine, where each starts its own ranks")
+                         ->group(world)
+                         ->check(whole_number(0, kMostProcesses - 1));
   add(app, "master-addr", master_addr, "Of node rank 0 [default: 127.0.0.1]")
       ->group(world)
       ->type_name("ADDRESS");
@@ -193,11 +199,12 @@ void RunCommand::Flags::add_to(CLI::App& app) {
                            "several nodes]")
                            ->group(world)
                            ->type_name("PORT")
-                           ->check(CLI::Range(1, 65535));
+                           ->check(whole_number(1, 65535));
   add(app, "role", role, "ROLE_NAME of the ranks [default: default]")->group(world)->type_name("NAME");
   add(app, "max-restarts", max_restarts, "How often all ranks start again after one failed [default: 0]")
       ->group(ends)
-      ->type_name("N");
+      ->type_name("N")
+      ->check(whole_number(0, kMostRestarts));
   add(app, "shutdown-timeout", shutdown_timeout, "Seconds between SIGTERM and SIGKILL [default: 30]")
       ->group(ends)
       ->type_name("SECONDS")
@@ -214,6 +221,10 @@ void RunCommand::Flags::add_to(CLI::App& app) {
   add(app, "log-dir", log_dir, "Folder for logs and error files [default: a temporary one]")
       ->group(output)
       ->type_name("DIR");
+  add(app, "log-limit", log_limit, "MiB of each of these logs that are kept: the newest [default: 64]")
+      ->group(output)
+      ->type_name("MIB")
+      ->check(whole_number(1, 1 << 20));
   add(app, "redirects", redirects,
       "Streams that go to files instead: 1 output, 2 errors, 3 both, or RANK:N,...", "-r,")
       ->group(output)
@@ -263,6 +274,7 @@ RunSpec RunCommand::Flags::spec(const std::vector<std::string>& words) const {
   if (spec.run_id.find('/') != std::string::npos)
     refuse("--rdzv-id " + spec.run_id, "a folder is named after it", "leave '/' out");
   spec.log_folder = log_dir;
+  spec.log_limit_bytes = std::uint64_t{log_limit} << 20U;
   const auto streams = [](const char* flag, const std::string& text) {
     auto read = launch::parse_streams(text);
     if (!read) refuse(std::string(flag) + " " + text, read.error().what, read.error().todo);
@@ -312,6 +324,15 @@ MasterChoice RunCommand::Flags::master(const RunConfig& config) const {
   return master;
 }
 
+void RunCommand::Flags::check_filter(const RunSpec& spec, std::uint32_t processes) const {
+  for (const int rank : spec.shown) {
+    if (static_cast<std::uint32_t>(rank) < processes) continue;
+    refuse("--local-ranks-filter " + ranks_filter,
+           "local rank " + std::to_string(rank) + " is none of 0 to " + std::to_string(processes - 1),
+           "name ranks below --nproc-per-node");
+  }
+}
+
 launch::ClusterChoice RunCommand::Flags::cluster() const {
   if (is_static() || master_port_option->count() > 0 || standalone) {
     refuse("--address", "the cluster knows its nodes, and rank 0's chooses a port",
@@ -321,7 +342,8 @@ launch::ClusterChoice RunCommand::Flags::cluster() const {
   if (!endpoint) refuse("--address " + address, endpoint.error().message(), "give HOST:PORT of the head");
   launch::ClusterChoice choice{address, folder, token_file, {}};
   const bool is_number = nproc != "auto" && nproc != "cpu" && nproc != "gpu";
-  const std::uint32_t number = is_number ? read_number(nproc, "--nproc-per-node", 1, kMostProcesses) : 0;
+  const std::uint32_t number =
+      is_number ? read_number(nproc, "--nproc-per-node", 1, kMostProcesses, kOrWords) : 0;
   choice.processes = [kind = nproc, number](std::uint32_t cpus, std::uint32_t gpus) {
     if (kind == "cpu" || (kind == "auto" && gpus == 0)) return cpus;
     if (kind == "gpu" || kind == "auto") return gpus;
@@ -397,12 +419,15 @@ int RunCommand::run() {
     config = flags_->config();
     if (has_cluster) {
       cluster = flags_->cluster();
+      const bool is_number = flags_->nproc.find_first_not_of("0123456789") == std::string::npos;
+      if (is_number) flags_->check_filter(spec, processes_of(flags_->nproc));  // else each node says how many
     } else {
       processes = processes_of(flags_->nproc);
+      flags_->check_filter(spec, processes);
       master = flags_->master(config);
     }
   } catch (const BadConfig& error) {
-    std::fprintf(stderr, "troupe: %s\n", error.what());
+    std::fprintf(stderr, "troupe: %s\n", escape_text(error.what()).c_str());
     return 2;
   }
   if (!flags_->rdzv_backend.empty() || !flags_->rdzv_endpoint.empty() || !flags_->rdzv_conf.empty())

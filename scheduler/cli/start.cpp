@@ -56,6 +56,14 @@ UniqueFd watch_signals() {
   return fd;
 }
 
+/// The next one that came; 0: none.
+int read_signal(int signals) {
+  signalfd_siginfo info{};
+  return ::read(signals, &info, sizeof info) == static_cast<ssize_t>(sizeof info)
+             ? static_cast<int>(info.ssi_signo)
+             : 0;
+}
+
 /// What this process runs, from its start to its end.
 class Machines {
  public:
@@ -65,9 +73,7 @@ class Machines {
   Machines& operator=(const Machines&) = delete;
   ~Machines() {
     if (node_) supervisor_.end({*node_}, kGoes);  // first: the head hears it leave
-    if (!head_) return;
-    supervisor_.tell(*head_, wire::Leave{"its owner stops it"});
-    supervisor_.end({*head_}, kGoes);
+    if (head_) supervisor_.end({*head_}, kGoes);
   }
 
   void join(const std::optional<JoinToken>& token) {
@@ -81,9 +87,21 @@ class Machines {
     throw_failure();
     return supervisor_.all_up();
   }
-  /// Until a signal comes, or what it runs dies again and again.
+  /// Until a signal comes, or what it runs dies again and again, or its node has drained. A node that joined
+  /// drains at SIGTERM; the next signal ends it at once.
   void keep_up() {
-    supervisor_.run(signals_.get());
+    const auto is_over = [this] { return is_drained_ && !head_; };
+    supervisor_.run(signals_.get(), is_over);
+    const bool drains =
+        !head_ && !is_drained_ && !supervisor_.failure() && options_.grace_s > 0 &&
+        read_signal(signals_.get()) == SIGTERM &&
+        supervisor_.tell(*node_, wire::Drain{options_.grace_s * 1000, "SIGTERM on its machine"});
+    if (drains) {
+      ends_ = true;
+      log(LogLevel::kInfo, "SIGTERM: the node drains within " + std::to_string(options_.grace_s) +
+                               " s; another signal ends it at once");
+      supervisor_.run(signals_.get(), is_over);
+    }
     throw_failure();
   }
   std::string describe() const;
@@ -111,6 +129,8 @@ class Machines {
     NodeIdentity node;
     std::string how;
   };
+  bool ends_ = false;              ///< the node is not started again
+  bool is_drained_ = false;        ///< it has left for good
   std::deque<Departed> departed_;  ///< nodes that have died, of which the head was not told yet
 };
 
@@ -159,7 +179,16 @@ void Machines::add_node() {
     log(LogLevel::kInfo,
         "the node has joined; it listens at " + address + " (process " + std::to_string(child.pid) + ")");
   };
+  role.on_message = [this](const wire::Control& message) {
+    const auto* leave = std::get_if<wire::Leave>(&message);
+    if (leave == nullptr || !leave->is_drained) return;
+    is_drained_ = true;
+    log(LogLevel::kInfo, "the node has drained and left");
+  };
+  role.is_over = [this] { return ends_ || is_drained_; };
   role.on_death = [this](const std::string& how) {
+    if (is_drained_) return;
+    is_drained_ = ends_;
     if (!member_) return;  // it did not come so far
     departed_.push_back({*std::exchange(member_, std::nullopt), how});
     if (departed_.size() > kMostDeparted) departed_.pop_front();
@@ -185,6 +214,7 @@ Child Machines::start_node() {
                                                             : "";
   member.cpus = options_.cpus < 0 ? usable_cores() : options_.cpus;
   member.gpus = options_.gpus;
+  if (!options_.head) member.drain = std::chrono::seconds(options_.grace_s);
   tell_departed();
   Child child = launch_member(folder_, *contact_, member);
   member_ = member.identity;

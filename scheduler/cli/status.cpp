@@ -1,12 +1,18 @@
-// troupe status and troupe token: questions to the head.
+// troupe status, token and key: questions to the head.
+#include "scheduler/cli/status.hpp"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
 
+#include "runtime/core/escape.hpp"
 #include "scheduler/cli/commands.hpp"
 #include "scheduler/init/cluster_folder.hpp"
 #include "scheduler/placement/placement.hpp"
@@ -17,19 +23,21 @@ namespace {
 using cluster::format_cpus;
 using nlohmann::json;
 
+constexpr Duration kLooksAgain = std::chrono::milliseconds(500);
+constexpr Duration kNodeLeaves = std::chrono::seconds(30);  // its workers are killed after 2 s
 constexpr Duration kHeadAnswers = std::chrono::seconds(4);  // a head that died is back within one
 
-ClusterFolder open(const std::string& path) {
-  return ClusterFolder::open(path.empty() ? ClusterFolder::default_path() : path).value();
+wire::Bytes ask(const std::string& path, const std::string& address, const wire::Control& message) {
+  const auto folder = ClusterFolder::find(path).value();
+  const auto contact = address.empty() ? folder.contact() : folder.contact(parse_endpoint(address).value());
+  return folder.ask(contact.value(), message, kHeadAnswers).value();
+}
+template <class T>
+T ask_for(const std::string& path, const std::string& address, const wire::Control& message) {
+  return wire::decode<T>(ask(path, address, message)).value();
 }
 
-template <class T>
-T ask(const std::string& path, const std::string& address, const wire::Control& message) {
-  const auto folder = open(path);
-  const auto contact = address.empty() ? folder.contact() : folder.contact(parse_endpoint(address).value());
-  const auto bytes = folder.ask(contact.value(), message, kHeadAnswers).value();
-  return wire::decode<T>(bytes).value();
-}
+}  // namespace
 
 const char* state_name(cluster::ActorState state) {
   switch (state) {
@@ -41,6 +49,8 @@ const char* state_name(cluster::ActorState state) {
       return "ending";
     case cluster::ActorState::kDead:
       return "dead";
+    case cluster::ActorState::kRestarting:
+      return "restarting";
   }
   return "?";
 }
@@ -52,27 +62,36 @@ std::string job_name(const wire::StatusAnswer& all, JobId id) {
   return to_string(id);
 }
 
+namespace {
+
 void print(const wire::StatusAnswer& all) {
   std::printf("head  %s\n\n%-18s %-20s %-22s %8s %8s %5s %6s %7s  %s\n", all.address.c_str(), "node", "name",
               "address", "cpus", "used", "gpus", "used", "actors", "state");
   for (const auto& n : all.nodes) {
-    const std::string name = n.node.name + (n.node.gateway ? " (driver)" : "");
+    const std::string name = escape_name(n.node.name) + (n.node.gateway ? " (driver)" : "");
     std::printf("%-18s %-20s %-22s %8s %8s %5zu %6s %7d  %s\n", to_string(n.node.id).c_str(), name.c_str(),
                 n.node.address.c_str(), format_cpus(n.node.cpu_e4).c_str(),
                 format_cpus(n.cpu_used_e4).c_str(), n.node.gpus.size(), format_cpus(n.gpu_used_e4).c_str(),
                 n.actors, n.state.c_str());
   }
+  for (const auto& n : all.nodes) {
+    if (!n.why.empty())
+      std::printf("%s drains: %s\n", escape_name(n.node.name).c_str(), escape_name(n.why).c_str());
+  }
   std::printf("\n%-18s %11s  %s\n", "job", "incarnation", "state");
   for (const auto& job : all.jobs)
-    std::printf("%-18s %11u  %s\n", job.name.c_str(), job.incarnation, job.ended ? "ended" : "running");
+    std::printf("%-18s %11u  %s\n", escape_name(job.name).c_str(), job.incarnation,
+                job.ended ? "ended" : "running");
   std::printf("\n%-18s %-18s %-18s %-18s %s\n", "actor", "class", "job", "node", "state");
   for (const auto& [actor, reason] : all.actors) {
-    std::printf("%-18s %-18s %-18s %-18s %s\n", to_string(actor.actor).c_str(), actor.spec.type.c_str(),
-                job_name(all, actor.spec.job).c_str(), to_string(actor.node).c_str(),
-                state_name(actor.state));
+    std::printf("%-18s %-18s %-18s %-18s %s\n", to_string(actor.actor).c_str(),
+                escape_name(actor.spec.type).c_str(), escape_name(job_name(all, actor.spec.job)).c_str(),
+                to_string(actor.node).c_str(), state_name(actor.state));
   }
-  for (const auto& spawn : all.waiting) std::printf("waits: %s\n", spawn.c_str());
+  for (const auto& spawn : all.waiting) std::printf("waits: %s\n", escape_name(spawn).c_str());
 }
+
+}  // namespace
 
 json as_json(const wire::StatusAnswer& all) {
   json nodes = json::array(), jobs = json::array(), actors = json::array();
@@ -86,7 +105,8 @@ json as_json(const wire::StatusAnswer& all) {
                      {"gpus", n.node.gpus},
                      {"gpus_used", static_cast<double>(n.gpu_used_e4) / cluster::kGpu},
                      {"actors", n.actors},
-                     {"state", n.state}});
+                     {"state", n.state},
+                     {"why", n.why.empty() ? json() : json(n.why)}});
   }
   for (const auto& job : all.jobs) {
     jobs.push_back({{"name", job.name},
@@ -107,6 +127,8 @@ json as_json(const wire::StatusAnswer& all) {
   return {
       {"head", all.address}, {"nodes", nodes}, {"jobs", jobs}, {"actors", actors}, {"waiting", all.waiting}};
 }
+
+namespace {
 
 /// A file that was there may have been opened by others: it is replaced, not written to.
 void write_secret(const std::string& path, const std::string& text) {
@@ -129,7 +151,7 @@ void write_secret(const std::string& path, const std::string& text) {
 }  // namespace
 
 int status(const StatusOptions& options) {
-  const auto all = ask<wire::StatusAnswer>(options.folder, options.address, wire::StatusAsk{1});
+  const auto all = ask_for<wire::StatusAnswer>(options.folder, options.address, wire::StatusAsk{1});
   if (options.json) {
     std::printf("%s\n", as_json(all).dump(2, ' ', false, json::error_handler_t::replace).c_str());
   } else {
@@ -138,8 +160,48 @@ int status(const StatusOptions& options) {
   return 0;
 }
 
+/// Asked again and again, over a head that dies meanwhile.
+int drain(const DrainOptions& options) {
+  wire::DrainAsk ask{1, options.node, options.grace_s * 1000, options.cancel};
+  auto answer = ask_for<wire::DrainAnswer>(options.folder, options.address, ask);
+  const std::string name = escape_name(answer.name);
+  if (options.cancel) {
+    std::printf("node %s goes on\n", name.c_str());
+    return 0;
+  }
+  ask.only_asks = true;
+  ask.node = to_string(answer.node);
+  std::string said = " ";  // not yet
+  const MonotonicClock clock;
+  const Instant until = clock.now() + std::chrono::seconds(options.grace_s) + kNodeLeaves;
+  while (!answer.is_gone && answer.drains && !options.no_wait) {
+    // Said again when it waits for something else, not every second.
+    const std::string what = answer.why.substr(0, answer.why.find("; it leaves in"));
+    if (std::exchange(said, what) != what)
+      std::printf("node %s drains%s%s\n", name.c_str(), answer.why.empty() ? "" : ": ",
+                  escape_name(answer.why).c_str());
+    std::fflush(stdout);
+    if (clock.now() > until)
+      throw_error({ErrorCode::kTimeout, "node " + name + " has not left", "its grace time is over",
+                   "look at its log, or end it on its machine"});
+    std::this_thread::sleep_for(kLooksAgain);
+    answer = ask_for<wire::DrainAnswer>(options.folder, options.address, ask);
+  }
+  if (answer.is_gone) {
+    std::printf("node %s has left\n", name.c_str());
+    return 0;
+  }
+  if (answer.drains) {
+    std::printf("node %s drains\n", name.c_str());
+    return 0;
+  }
+  std::fprintf(stderr, "troupe: node %s does not drain any more: it was cancelled (troupe drain again)\n",
+               name.c_str());
+  return 1;
+}
+
 int token(const TokenOptions& options) {
-  const auto answer = ask<wire::TokenAnswer>(options.folder, "", wire::TokenAsk{1, options.lifetime_s});
+  const auto answer = ask_for<wire::TokenAnswer>(options.folder, "", wire::TokenAsk{1, options.lifetime_s});
   if (!options.output.empty()) {
     write_secret(options.output, answer.token + "\n");
     return 0;
@@ -151,6 +213,30 @@ int token(const TokenOptions& options) {
                  "troupe: others may read the file that this secret went to, so --token-file will refuse it: "
                  "remove it, and use troupe token --output FILE\n");
   }
+  return 0;
+}
+
+int key(const KeyOptions& options) {
+  if (!options.remove.empty()) {
+    ask(options.folder, "", wire::KeyRemoveAsk{1, options.remove});
+    return 0;
+  }
+  const auto all = ask_for<wire::KeysAnswer>(options.folder, "", wire::KeysAsk{1}).keys;
+  std::map<std::string, std::vector<std::string>> nodes;
+  for (const auto& entry : all) nodes[entry.brought_by].push_back(entry.name);
+  json machines = json::array();
+  if (!options.json) std::printf("%-26s %-42s %s\n", "machine", "key", "nodes");
+  for (const auto& entry : all) {
+    if (!entry.brought_by.empty()) continue;
+    std::string brought;
+    for (const auto& node : nodes[entry.name]) brought += (brought.empty() ? "" : " ") + node;
+    if (options.json) {
+      machines.push_back({{"name", entry.name}, {"key", entry.public_key}, {"nodes", nodes[entry.name]}});
+    } else {
+      std::printf("%-26s %-42s %s\n", entry.name.c_str(), entry.public_key.c_str(), brought.c_str());
+    }
+  }
+  if (options.json) std::printf("%s\n", machines.dump(2).c_str());
   return 0;
 }
 

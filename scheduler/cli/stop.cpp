@@ -7,16 +7,18 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 
-#include "scheduler/init/cluster_folder.hpp"
 #include "scheduler/cli/commands.hpp"
+#include "scheduler/init/cluster_folder.hpp"
 
 namespace troupe::cli {
 namespace {
 
 constexpr int kGoesMs = 15'000;
 
-/// The supervisor ends its children itself; they also go when it is killed.
+/// At once: SIGTERM would have a node drain. The supervisor ends its children itself; they also go when it is
+/// killed.
 void end(const ClusterFolder& folder, const RunningProcess& process) {
   const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
   // The number may belong to another process by now: the lock says whether it is still ours.
@@ -24,7 +26,7 @@ void end(const ClusterFolder& folder, const RunningProcess& process) {
   const bool still = std::any_of(
       now.begin(), now.end(), [&](const auto& r) { return r.name == process.name && r.pid == process.pid; });
   if (!pidfd || !still) return;
-  if (::syscall(SYS_pidfd_send_signal, pidfd.get(), SIGTERM, nullptr, 0) != 0) {
+  if (::syscall(SYS_pidfd_send_signal, pidfd.get(), SIGINT, nullptr, 0) != 0) {
     throw_error(io_error("cannot end process " + std::to_string(process.pid), errno, "run as its owner"));
   }
   pollfd wait{pidfd.get(), POLLIN, 0};
@@ -40,7 +42,12 @@ void end(const ClusterFolder& folder, const RunningProcess& process) {
 }  // namespace
 
 int stop(const std::string& path) {
-  const auto folder = ClusterFolder::open(path.empty() ? ClusterFolder::default_path() : path).value();
+  const std::string where = path.empty() ? ClusterFolder::default_path() : path;
+  if (std::error_code error; !std::filesystem::exists(where, error) && !error) {
+    std::printf("nothing runs from %s\n", where.c_str());
+    return 0;
+  }
+  const auto folder = ClusterFolder::open(where).value();
   auto running = folder.running();
   if (running.empty()) std::printf("nothing runs from %s\n", folder.path().c_str());
   std::stable_partition(running.begin(), running.end(),

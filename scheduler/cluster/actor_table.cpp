@@ -11,6 +11,7 @@ Actor& ActorTable::add(Actor actor) {
   const bool is_new = requests_.emplace(actor.record.requester, id).second;
   TROUPE_ASSERT(is_new && !actors_.contains(id), "a request leads to one actor");
   payload_bytes_ += actor.record.spec.payload.size();
+  if (actor.record.state == ActorState::kRestarting) restarting_.insert(id);
   return actors_.emplace(id, std::move(actor)).first->second;
 }
 
@@ -30,10 +31,18 @@ const Actor* ActorTable::of_request(const Requester& requester) const {
 }
 
 void ActorTable::set_payload(Actor& actor, std::string payload) {
-  TROUPE_ASSERT(actor.record.state == ActorState::kStarting && !actor.has_payload, "it comes back once");
+  const ActorState state = actor.record.state;
+  TROUPE_ASSERT((state == ActorState::kStarting || state == ActorState::kRestarting) && !actor.has_payload,
+                "it comes back once");
   payload_bytes_ += payload.size();
   actor.record.spec.payload = std::move(payload);
   actor.has_payload = true;
+}
+
+std::string ActorTable::take_payload(Actor& actor) {
+  payload_bytes_ -= actor.record.spec.payload.size();
+  actor.has_payload = false;
+  return std::exchange(actor.record.spec.payload, {});
 }
 
 void ActorTable::drop_payload(Actor& actor) {
@@ -50,8 +59,32 @@ void ActorTable::alive(Actor& actor, ProcessId process) {
   due_.erase(actor.record.actor);
 }
 
+void ActorTable::restarting(Actor& actor, std::string reason, Instant at) {
+  TROUPE_ASSERT(actor.record.state != ActorState::kDead, "the dead stay dead");
+  drop_payload(actor);
+  actor.reason = std::move(reason);
+  ActorRecord& record = actor.record;
+  record.state = ActorState::kRestarting;
+  record.node = {};
+  record.process = {};
+  record.gpus.clear();
+  ++record.incarnation;
+  actor.restart_at = at;
+  restarting_.insert(record.actor);
+  due_.set(record.actor, at);
+}
+
+void ActorTable::starting(Actor& actor, std::string payload, Instant deadline) {
+  TROUPE_ASSERT(actor.record.state == ActorState::kRestarting, "only another life starts so");
+  restarting_.erase(actor.record.actor);
+  actor.record.state = ActorState::kStarting;
+  set_payload(actor, std::move(payload));
+  set_deadline(actor, deadline);
+}
+
 void ActorTable::ending(Actor& actor, std::string reason, Instant deadline) {
-  TROUPE_ASSERT(actor.record.state != ActorState::kDead, "the dead do not end");
+  TROUPE_ASSERT(actor.record.state != ActorState::kDead && actor.record.state != ActorState::kRestarting,
+                "what is on no node does not end there");
   drop_payload(actor);
   actor.record.state = ActorState::kEnding;
   actor.reason = std::move(reason);
@@ -62,6 +95,7 @@ void ActorTable::dead(Actor& actor, Instant forget_at) {
   TROUPE_ASSERT(actor.record.state != ActorState::kDead, "an actor dies once");
   drop_payload(actor);
   due_.erase(actor.record.actor);
+  restarting_.erase(actor.record.actor);
   actor.record.state = ActorState::kDead;
   dead_.set(actor.record.actor, forget_at);
 }
@@ -72,6 +106,7 @@ Actor ActorTable::take(ActorId id) {
   requests_.erase(actor.record.requester);
   due_.erase(id);
   dead_.erase(id);
+  restarting_.erase(id);
   return actor;
 }
 
@@ -92,9 +127,14 @@ void ActorTable::check() const {
     bytes += actor.record.spec.payload.size();
     TROUPE_ASSERT(requests_.contains(actor.record.requester), "an actor came from a request");
     TROUPE_ASSERT(requests_.at(actor.record.requester) == id, "a request leads to its actor");
-    TROUPE_ASSERT(due_.contains(id) == has_deadline, "what starts or ends has a deadline");
+    TROUPE_ASSERT(due_.contains(id) == has_deadline || state == ActorState::kRestarting,
+                  "what starts or ends has a deadline");
+    TROUPE_ASSERT(restarting_.contains(id) == (state == ActorState::kRestarting), "who restarts is known");
+    TROUPE_ASSERT(state == ActorState::kDead || bool(actor.record.node) != (state == ActorState::kRestarting),
+                  "who restarts is on no node");
     TROUPE_ASSERT(dead_.contains(id) == (state == ActorState::kDead), "the dead are forgotten");
-    TROUPE_ASSERT(state == ActorState::kStarting || actor.record.spec.payload.empty(),
+    TROUPE_ASSERT(state == ActorState::kStarting || state == ActorState::kRestarting ||
+                      actor.record.spec.payload.empty(),
                   "a payload goes when its actor is up");
   }
   TROUPE_ASSERT(requests_.size() == actors_.size(), "a request leads to one actor");

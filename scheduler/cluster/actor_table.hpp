@@ -4,6 +4,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "runtime/wire/cluster.hpp"
@@ -17,10 +18,15 @@ inline std::string name_of(ActorId actor) {
 }
 
 struct Actor {
-  ActorRecord record;        ///< with its payload while it starts
-  bool has_payload = false;  ///< false after a head restart until its request is repeated
-  int attempts = 0;          ///< nodes that died while they started it
-  std::string reason;        ///< why it is where it is, or why it ended
+  ActorRecord record;           ///< with its payload while it starts
+  bool has_payload = false;     ///< false after a head restart until its request is repeated
+  int attempts = 0;             ///< nodes that died while they started it
+  std::string reason;           ///< why it is where it is, or why it ended
+  std::set<NodeId> watchers{};  ///< who is told where it is
+  Instant up_at{};              ///< since when it lives
+  Instant restart_at{};         ///< while it restarts: not before
+  int quick_deaths = 0;         ///< in a row
+  bool moves = false;           ///< its node drains, and was told to end it: it starts again elsewhere
 };
 
 /// Everything takes O(log n). Not thread-safe.
@@ -37,9 +43,14 @@ class ActorTable {
   Actor* of_request(const Requester& requester);
   const Actor* of_request(const Requester& requester) const;
 
-  /// Brings back what a head that starts again did not store. REQUIRES: kStarting, and it has none.
+  /// Brings back what is not kept here. REQUIRES: kStarting or kRestarting, and it has none.
   void set_payload(Actor& actor, std::string payload);
   void alive(Actor& actor, ProcessId process);
+  /// It died, and has another life: a new incarnation, on no node until it is started. Due at `at`.
+  void restarting(Actor& actor, std::string reason, Instant at);
+  /// That life starts. REQUIRES: kRestarting.
+  void starting(Actor& actor, std::string payload, Instant deadline);
+  std::string take_payload(Actor& actor);
   /// Until it is dead. Also sets its deadline anew.
   void ending(Actor& actor, std::string reason, Instant deadline);
   void dead(Actor& actor, Instant forget_at);
@@ -52,6 +63,8 @@ class ActorTable {
   /// Forgets the dead whose time has come, and those beyond `most`.
   void trim(Instant now, std::size_t most);
 
+  /// Actors that restart, and have no room or no payload so far, or wait for their time.
+  const std::set<ActorId>& all_restarting() const { return restarting_; }
   /// Of those that start.
   std::size_t payload_bytes() const { return payload_bytes_; }
   const std::map<ActorId, Actor>& all() const { return actors_; }
@@ -63,7 +76,9 @@ class ActorTable {
 
   std::map<ActorId, Actor> actors_;
   std::map<Requester, ActorId> requests_;
-  TimeQueue<ActorId> due_;   ///< kStarting: start deadline; kEnding: when it is killed again
+  TimeQueue<ActorId>
+      due_;  ///< kStarting: start deadline; kEnding: when it is killed again; kRestarting: when
+  std::set<ActorId> restarting_;
   TimeQueue<ActorId> dead_;  ///< when they are forgotten
   std::size_t payload_bytes_ = 0;
 };

@@ -16,6 +16,14 @@ void ClusterMachine::check_invariants() const {
       ++dead;
       continue;
     }
+    if (record.state == ActorState::kRestarting) {
+      const Job* of = jobs_.find(record.spec.job);
+      TROUPE_ASSERT(
+          record.spec.is_restartable() && of != nullptr && of->runs() && of->restarting.contains(id),
+          "only actors of a running job restart");
+      TROUPE_ASSERT(nodes_.contains(record.requester.from.node), "and only while there is who spawned them");
+      continue;
+    }
     TROUPE_ASSERT(nodes_.contains(record.node) && nodes_.at(record.node).actors.contains(id),
                   "an actor is on a live node, which knows it");
     used[record.node] += record.spec.demand.cpu_e4;
@@ -59,23 +67,33 @@ void ClusterMachine::check_invariants() const {
       TROUPE_ASSERT(jobs_.runs(lease) && jobs_.find(lease)->leases.contains(id),
                     "a lease is of a running job");
     const auto seen = index_.nodes().find(id);
-    const bool hidden = node.info.gateway || node.leaving;
+    const bool hidden = node.info.gateway || node.leaving || node.drain;
+    TROUPE_ASSERT(node.drain.has_value() == draining_.contains(id), "those that drain are known");
     TROUPE_ASSERT((seen == index_.nodes().end()) == hidden,
-                  "placement sees all but gateways and those that leave");
+                  "placement sees all but gateways and those that leave or drain");
     TROUPE_ASSERT(hidden || seen->second.cpu_used_e4 == node.cpu_used_e4, "and sees them as they are");
     TROUPE_ASSERT(hidden || seen->second.gpus.size() == node.info.gpus.size(), "with their GPUs");
   }
   TROUPE_ASSERT(held == 0, "every actor is on a node");
-  for (const auto& [number, id] : submissions_.queue()) {
-    const auto verdict = index_.place(demand_of(submissions_.find(id)->spec)).verdict;
-    TROUPE_ASSERT(verdict != PlacementVerdict::kPlaced, "the first that waits fits nowhere");
-    if (verdict == PlacementVerdict::kWait) break;
+  const SubmissionRecord* first = first_that_waits();
+  for (const auto& [place, id] : submissions_.queue()) {
+    const ActorDemand demand = demand_of(submissions_.find(id)->spec);
+    if (index_.place(demand).verdict != PlacementVerdict::kPlaced) continue;
+    TROUPE_ASSERT(first != nullptr && first->spec.id != id, "the first that waits fits nowhere");
+    TROUPE_ASSERT(competes(demand_of(first->spec), demand), "and holds up those alone that ask for the same");
+    const NodeId kept = kept_for(demand_of(first->spec));
+    for (const auto& [node, view] : index_.nodes())
+      TROUPE_ASSERT(node == kept || !index_.fits(node, demand),
+                    "room that is not kept for the first is used");
   }
   std::size_t payload_bytes = 0;
   for (const auto& [number, spawn] : waiting_.all()) {
     payload_bytes += spawn.spec.payload.size();
     TROUPE_ASSERT(jobs_.runs(spawn.spec.job), "only spawns of running jobs wait");
-    TROUPE_ASSERT(actors_.of_request(spawn.requester) == nullptr, "a spawn waits or is answered");
+    const Actor* actor = actors_.of_request(spawn.requester);
+    TROUPE_ASSERT(actor == nullptr || (actor->record.state == ActorState::kRestarting &&
+                                       actor->record.actor == spawn.restarts),
+                  "a spawn waits or is answered");
     TROUPE_ASSERT(index_.place(spawn.spec.demand).verdict != PlacementVerdict::kPlaced,
                   "what waits fits nowhere");
   }

@@ -34,6 +34,19 @@ std::vector<ClusterAction> ClusterMachine::on(const ClusterEvent& event, Instant
   TROUPE_ASSERT(now >= now_, "time does not go back");
   now_ = now;
   std::visit([&](const auto& e) { handle(e); }, event);
+  return follow_up();
+}
+
+std::vector<ClusterAction> ClusterMachine::withdraw_submission(const std::string& id, Instant now) {
+  now_ = now;
+  SubmissionRecord* submission = submissions_.find(id);
+  if (submission == nullptr) return {};
+  withdraw(*submission);
+  return follow_up();
+}
+
+/// What has become possible by an event.
+std::vector<ClusterAction> ClusterMachine::follow_up() {
   look_at_queue_ = look_at_queue_ || !freed_.empty();
   for (const NodeId node : std::exchange(freed_, {})) fill(node);
   start_submissions();  // after actors: jobs that run go before jobs that wait
@@ -71,6 +84,7 @@ void ClusterMachine::persist(Record record) {
 // Time.
 
 void ClusterMachine::handle(const Tick&) {
+  for (const NodeId node : std::set(draining_)) move_next(node);
   for (const LivenessChange& change : membership_.tick(now_)) {
     if (change.to == Liveness::kDead) {
       node_gone(change.node, change.reason);
@@ -84,10 +98,12 @@ void ClusterMachine::handle(const Tick&) {
       end_actor(actor, "it did not start within " +
                            std::to_string(static_cast<int>(to_seconds(config_.start_deadline))) +
                            " s: its constructor did not return, or its process did not come up");
+    } else if (actor.record.state == ActorState::kRestarting) {
+      restart_when_due(actor);
     } else {
       TROUPE_ASSERT(actor.record.state == ActorState::kEnding, "only what starts or ends is due");
       actors_.set_deadline(actor, now_ + config_.end_again);
-      kill(actor.record.node, *id, actor.reason);
+      kill(actor.record.node, *id, actor.record.incarnation, actor.reason);
     }
   }
   forget_losses();
@@ -172,12 +188,23 @@ void ClusterMachine::end_job(Job& job, const std::string& reason) {
   for (const NodeId node : told) {
     if (is_live(node)) out_.push_back(EndJob{node, id, reason});
   }
-  for (const Requester& requester : waiting_.of_job(id)) drop(requester);
-  claims_.forget([&](const SpawnRequested& spawn) { return spawn.spec.job == id; });
-  for (const ActorId actor_id : job.actors) {
-    actors_.ending(actors_.at(actor_id), "job " + job.record.name + " ended: " + reason,
-                   now_ + config_.end_again);
+  // The driver that a newer one replaces lives on, with its futures.
+  const auto over = [&](const ActorSpec& spec) {
+    return ErrorInfo{ErrorCode::kRefused, "cannot spawn " + spec.type, "its job ended: " + reason, ""};
+  };
+  for (const Requester& requester : waiting_.of_job(id)) {
+    const auto spawn = waiting_.take(requester);
+    refuse(*spawn, over(spawn->spec));
   }
+  for (const SpawnRequested& spawn :
+       claims_.take_if([&](const SpawnRequested& claim) { return claim.spec.job == id; })) {
+    const ErrorInfo error = over(spawn.spec);
+    answer(SpawnAnswered{spawn.requester, false, {}, {}, error, error.why});
+  }
+  const std::string ended = "job " + job.record.name + " ended: " + reason;
+  for (const ActorId actor : job.actors) actors_.ending(actors_.at(actor), ended, now_ + config_.end_again);
+  for (const ActorId actor : std::set(job.restarting))
+    end_restart(actors_.at(actor), {ErrorCode::kActorDied, name_of(actor) + " died", ended, {}});
   jobs_.settle(id, now_ + config_.keep_ended_jobs);
 }
 
@@ -203,11 +230,12 @@ void ClusterMachine::answer(SpawnAnswered answered) {
   if (is_live(answered.to.from.node)) out_.push_back(std::move(answered));
 }
 
-void ClusterMachine::kill(NodeId node, ActorId actor, const std::string& reason) {
-  out_.push_back(KillActor{node, actor, reason});
+void ClusterMachine::kill(NodeId node, ActorId actor, std::uint32_t incarnation, const std::string& reason) {
+  out_.push_back(KillActor{node, actor, reason, incarnation});
 }
 
 void ClusterMachine::refuse(const PendingSpawn& spawn, ErrorInfo error) {
+  if (spawn.restarts) return end_restart(actors_.at(spawn.restarts), error);
   free_name(spawn.spec);
   const std::string why = error.why;
   answer(SpawnAnswered{spawn.requester, false, {}, {}, std::move(error), why});
@@ -216,7 +244,10 @@ void ClusterMachine::refuse(const PendingSpawn& spawn, ErrorInfo error) {
 /// Ends a wait of which nobody needs to hear.
 void ClusterMachine::drop(const Requester& waiting) {
   const auto spawn = waiting_.take(waiting);
-  free_name(spawn->spec);
+  if (!spawn->restarts) return free_name(spawn->spec);
+  end_restart(
+      actors_.at(spawn->restarts),
+      {ErrorCode::kActorDied, name_of(spawn->restarts) + " died", "nobody waits for it any more", {}});
 }
 
 void ClusterMachine::handle(const SpawnRequested& e) {
@@ -268,6 +299,8 @@ void ClusterMachine::answer_again(const Requester& requester, Actor& actor, cons
                                   "asked again"});
     case ActorState::kEnding:
       return;  // answered when it is gone
+    case ActorState::kRestarting:
+      return;  // answered when it is up
     case ActorState::kStarting:
       break;
   }
@@ -282,6 +315,8 @@ void ClusterMachine::answer_again(const Requester& requester, Actor& actor, cons
 /// Starts the spawn, has it wait, or refuses it.
 void ClusterMachine::settle(PendingSpawn spawn) {
   const Placement placement = index_.place(spawn.spec.demand);
+  if (placement.verdict == PlacementVerdict::kPlaced && spawn.restarts)
+    return start_again(std::move(spawn), placement);
   if (placement.verdict == PlacementVerdict::kPlaced) return start(std::move(spawn), placement);
   if (placement.verdict == PlacementVerdict::kWait || may_come_back(spawn.spec.demand))
     return wait(std::move(spawn));
@@ -290,7 +325,7 @@ void ClusterMachine::settle(PendingSpawn spawn) {
 }
 
 void ClusterMachine::start(PendingSpawn spawn, const Placement& placement) {
-  const ActorId id = placed_actor_id(ids_.next());
+  const ActorId id = placed_actor_id(ids_.next(), spawn.spec.is_restartable());
   ActorRecord record{id, std::move(spawn.spec), spawn.requester, placement.node};
   record.gpus = placement.gpus;
   const Actor& actor = actors_.add({std::move(record), true, spawn.attempts, placement.reason});
@@ -302,7 +337,7 @@ void ClusterMachine::start(PendingSpawn spawn, const Placement& placement) {
 
 StartActor ClusterMachine::start_of(const Actor& actor, std::string reason) const {
   const ActorRecord& record = actor.record;
-  StartActor start{record.node, record.actor, record.spec, std::move(reason)};
+  StartActor start{record.node, record.actor, record.spec, std::move(reason), {}, record.incarnation};
   const std::vector<std::string>& names = nodes_.at(record.node).info.gpus;
   for (const std::uint32_t gpu : record.gpus) {
     if (gpu < names.size()) start.gpus.push_back(names[gpu]);  // else its node came back with fewer
@@ -310,13 +345,20 @@ StartActor ClusterMachine::start_of(const Actor& actor, std::string reason) cons
   return start;
 }
 
-/// Its process is told, and may ask for others meanwhile. Why, if it asks for GPUs: the decision looked at
-/// all nodes with GPUs anyway.
+/// Its process is told, and may ask for others meanwhile. In full where that looks at one node, or the
+/// decision looked at all those with GPUs anyway.
 void ClusterMachine::wait(PendingSpawn spawn) {
   const Requester to = spawn.requester;
   const ActorDemand& demand = spawn.spec.demand;
-  if (is_live(to.from.node))
-    out_.push_back(SpawnWaits{to, demand.gpu_e4 > 0 ? index_.why_waits(demand) : std::string()});
+  if (is_live(to.from.node) && !spawn.restarts) {
+    std::string why;
+    if (demand.gpu_e4 > 0 || demand.affinity) {
+      why = index_.why_waits(demand);
+    } else if (demand.cpu_e4 > 0) {
+      why = "no node has " + format_cpus(demand.cpu_e4) + " CPU free";
+    }
+    out_.push_back(SpawnWaits{to, std::move(why)});
+  }
   waiting_.add(std::move(spawn));
 }
 
@@ -389,7 +431,7 @@ void ClusterMachine::let_go(const Actor& actor) {
 }
 
 void ClusterMachine::handle(const SpawnCancelled& e) {
-  claims_.forget([&](const SpawnRequested& spawn) { return spawn.requester == e.requester; });
+  claims_.take_if([&](const SpawnRequested& spawn) { return spawn.requester == e.requester; });
   if (waiting_.contains(e.requester)) return drop(e.requester);
   if (Actor* actor = actors_.of_request(e.requester)) end_actor(*actor, "its requester cancelled it");
 }
@@ -397,10 +439,11 @@ void ClusterMachine::handle(const SpawnCancelled& e) {
 void ClusterMachine::handle(const ActorStarted& e) {
   if (!is_registered(e.node)) return;
   Actor* actor = actors_.find(e.actor);
-  if (actor == nullptr || actor->record.node != e.node || actor->record.state == ActorState::kDead) {
-    kill(e.node, e.actor, "the head does not know it as living there");
+  if (actor == nullptr || actor->record.node != e.node || actor->record.state == ActorState::kDead ||
+      actor->record.incarnation != e.incarnation) {
+    kill(e.node, e.actor, e.incarnation, "the head does not know it as living there");
   } else if (actor->record.state == ActorState::kEnding) {
-    kill(e.node, e.actor, actor->reason);
+    kill(e.node, e.actor, e.incarnation, actor->reason);
   } else if (actor->record.state == ActorState::kStarting) {
     actor_alive(*actor, e.process);
   }
@@ -408,20 +451,27 @@ void ClusterMachine::handle(const ActorStarted& e) {
 
 void ClusterMachine::actor_alive(Actor& actor, ProcessId process) {
   actors_.alive(actor, process);
+  actor.up_at = now_;
   persist(actor.record);
+  tell_watchers(actor);
+  const NodeId node = actor.record.node;
+  if (nodes_.at(node).drain) tell_leaves(actor, nodes_.at(node).drain->reason, false);
   answer(SpawnAnswered{
       actor.record.requester, true, actor.record.actor, address_of(actor.record), {}, actor.reason});
 }
 
 void ClusterMachine::handle(const ActorFailed& e) {
   Actor* actor = actors_.find(e.actor);
-  if (actor != nullptr && actor->record.node == e.node) actor_gone(*actor, clipped(e.error));
+  if (actor == nullptr || actor->record.node != e.node || actor->record.incarnation != e.incarnation) return;
+  // A constructor that throws would throw again.
+  actor_gone(*actor, clipped(e.error), e.error.code == ErrorCode::kActorDied);
 }
 
 void ClusterMachine::handle(const ActorDown& e) {
   Actor* actor = actors_.find(e.actor);
-  if (actor == nullptr || actor->record.node != e.node) return;
-  actor_gone(*actor, {ErrorCode::kActorDied, name_of(e.actor) + " died", clipped(e.reason), {}});
+  if (actor == nullptr || actor->record.node != e.node || actor->record.incarnation != e.incarnation) return;
+  actor_gone(*actor, {ErrorCode::kActorDied, name_of(e.actor) + " died", clipped(e.reason), {}},
+             !e.on_purpose);
 }
 
 void ClusterMachine::handle(const KillRequested& e) {
@@ -433,20 +483,36 @@ void ClusterMachine::handle(const KillRequested& e) {
 /// Has its node kill it. It keeps its CPUs until the node says that it is gone.
 void ClusterMachine::end_actor(Actor& actor, const std::string& reason) {
   if (actor.record.state == ActorState::kDead || actor.record.state == ActorState::kEnding) return;
+  if (actor.record.state == ActorState::kRestarting) {
+    return end_restart(actor,
+                       {ErrorCode::kActorDied, name_of(actor.record.actor) + " died", clipped(reason), {}});
+  }
   actors_.ending(actor, reason, now_ + config_.end_again);
   persist(actor.record);
-  kill(actor.record.node, actor.record.actor, reason);
+  kill(actor.record.node, actor.record.actor, actor.record.incarnation, reason);
 }
 
-void ClusterMachine::actor_gone(Actor& actor, const ErrorInfo& why) {
-  const ActorRecord& record = actor.record;
-  if (record.state == ActorState::kDead) return;
+/// It is on its node no more. `may_restart`: it is no end that somebody wanted.
+void ClusterMachine::actor_gone(Actor& actor, const ErrorInfo& why, bool may_restart) {
+  const ActorState state = actor.record.state;
+  if (state == ActorState::kDead || state == ActorState::kRestarting) return;
   let_go(actor);
+  const bool moves = std::exchange(actor.moves, false) && state == ActorState::kAlive &&
+                     jobs_.runs(actor.record.spec.job) && is_live(actor.record.requester.from.node);
+  if (moves) return begin_restart(actor, why.why, true);
+  if (may_restart && state != ActorState::kEnding && has_another_life(actor))
+    return begin_restart(actor, why.why.empty() ? why.message() : why.why);
+  actor_dead(actor, why);
+}
+
+void ClusterMachine::actor_dead(Actor& actor, const ErrorInfo& why) {
+  const ActorRecord& record = actor.record;
   free_name(record.spec);
   if (record.state != ActorState::kEnding) actor.reason = why.message();
   actors_.dead(actor, now_ + config_.keep_dead_actors);
   out_.push_back(Erase{key_of(record)});
   if (!record.process) answer(SpawnAnswered{record.requester, false, record.actor, {}, why, actor.reason});
+  tell_watchers(actor);
   // Its name is free: the first who wanted it gets it.
   for (const SpawnRequested& claim : claims_.take_where(record.actor)) handle(claim);
 }

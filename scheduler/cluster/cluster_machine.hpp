@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -43,6 +44,11 @@ struct ClusterConfig {
   /// Records of ended jobs. Incarnations go on above those that were forgotten.
   Duration keep_ended_jobs = std::chrono::hours(24 * 7);
   std::size_t max_ended_jobs = 1'000;
+  /// An actor that dies starts again at once; if it dies again within `settled`, after the first of these,
+  /// doubled each time up to the second.
+  Duration restart_after = std::chrono::milliseconds(100);
+  Duration restart_after_most = std::chrono::seconds(10);
+  Duration settled = std::chrono::seconds(60);
   /// Spawns that may wait, and what all that wait or start may hold for their constructors.
   std::size_t max_waiting = 1'000'000;
   std::size_t max_payload_bytes = std::size_t{512} << 20;
@@ -60,7 +66,8 @@ struct ClusterConfig {
 /// Not thread-safe.
 ///
 /// Costs: an event of one node, actor or request takes O(log n), plus O(log n) for each node, actor and spawn
-/// that changes by it. A tick looks at what is due.
+/// that changes by it. A tick looks at what is due. While submissions wait, what makes room takes O(different
+/// demands that wait * log n) more, and O(n) if room is kept for the first of them.
 class ClusterMachine {
  public:
   /// `ids` gives identities and must outlive the machine.
@@ -69,10 +76,17 @@ class ClusterMachine {
   /// Call with Tick at least once a heartbeat. `now` never goes back.
   std::vector<ClusterAction> on(const ClusterEvent& event, Instant now);
 
+  /// A node that leaves when nothing runs there, or when its time is over: it decides.
+  struct Drain {
+    Instant until{};
+    std::string reason;
+    ActorId moving{};  ///< of its actors that start again elsewhere the one that is on its way
+  };
   struct Node {
     NodeInfo info;
-    bool registered = false;  ///< false after a head restart until the node has shown up again
-    bool leaving = false;     ///< it starts nothing more: placement does not see it
+    bool registered = false;       ///< false after a head restart until the node has shown up again
+    bool leaving = false;          ///< it starts nothing more: placement does not see it
+    std::optional<Drain> drain{};  ///< the same, and it leaves when nothing runs there
     std::int64_t cpu_used_e4 = 0;
     GpuUse gpu_used_e4{};           ///< one entry a GPU, as far as any is known
     std::set<ActorId> actors;       ///< those that are not dead
@@ -88,13 +102,20 @@ class ClusterMachine {
   std::optional<ErrorInfo> submission_refused(const SubmissionSpec& spec) const;
   /// One sentence: what it waits for, or why it is in its state. O(nodes + submissions that wait).
   std::string why(const SubmissionRecord& submission) const;
+  /// The same in full, for people and programs.
+  WaitReport explain(const SubmissionRecord& submission) const;
   /// The live node that has its latest output; none: no live node has.
   NodeId output_of(const SubmissionRecord& submission) const;
+  /// What that node still waits for, if it drains; empty: nothing. O(what runs there).
+  std::string why_drains(NodeId node) const;
   /// The wall clock, in milliseconds: what records say of time. It decides nothing.
   void set_wall_clock(std::int64_t now_ms) { wall_ms_ = now_ms; }
 
   /// The action that asks every node to register again, after which it repeats what has no answer.
   std::vector<ClusterAction> ask_all_to_register(const std::string& reason) const;
+
+  /// The store does not take that submission, and nobody was told of it: it never was.
+  std::vector<ClusterAction> withdraw_submission(const std::string& id, Instant now);
 
   // For status and tests.
   const std::map<NodeId, Node>& nodes() const { return nodes_; }
@@ -133,9 +154,35 @@ class ClusterMachine {
   void handle(const SubmissionStopRequested& e);
   void handle(const DriverStarted& e);
   void handle(const DriverEnded& e);
+  void handle(const ResolveActor& e);
+  void handle(const ActorArguments& e);
+  void handle(const NodeDrains& e);
+  void handle(const DrainRequested& e);
+
+  // cluster_drains.cpp
+  void drain(NodeId node, Duration left, const std::string& reason);
+  void end_drain(NodeId node);
+  void tell_leaves(const Actor& actor, const std::string& reason, bool stays);
+  void move_next(NodeId node);
+
+  // cluster_restarts.cpp
+  bool has_another_life(const Actor& actor) const;
+  void begin_restart(Actor& actor, const std::string& why, bool moves = false);
+  void want_arguments(const Actor& actor);
+  void restart_when_due(Actor& actor);
+  void start_again(PendingSpawn spawn, const Placement& placement);
+  void end_restart(Actor& actor, const ErrorInfo& why);
+  void restarts_lost(NodeId owner, const std::string& why);
+  void restore_restart(ActorRecord record);
+  ActorPlace place_of(const Actor& actor) const;
+  void tell_watchers(Actor& actor);
 
   // cluster_submissions.cpp
   void start_submissions();
+  Placement place_behind(const SubmissionRecord* first, const ActorDemand& demand);
+  NodeId kept_for(const ActorDemand& demand) const;
+  bool is_held(const SubmissionRecord& first, const SubmissionRecord& submission) const;
+  const SubmissionRecord* first_that_waits() const;
   void start_driver(SubmissionRecord& submission, const Placement& placement);
   StartDriver start_of(const SubmissionRecord& submission) const;
   void stop_driver(const SubmissionRecord& submission);
@@ -145,6 +192,7 @@ class ClusterMachine {
   void queue_again(SubmissionRecord& submission, std::string message, Duration after);
   void reconcile_drivers(NodeId node, const std::vector<HeldDriver>& listed);
   void drivers_lost(NodeId node, const std::string& why);
+  void withdraw(const SubmissionRecord& submission);
   void restore_submission(const SubmissionRecord& record);
   void trim_submissions();
   void hold(const SubmissionRecord& submission);
@@ -174,7 +222,8 @@ class ClusterMachine {
   bool may_come_back(const ActorDemand& demand) const;
   void place_again(ActorId actor, int attempts);
   void end_actor(Actor& actor, const std::string& reason);
-  void actor_gone(Actor& actor, const ErrorInfo& why);
+  void actor_gone(Actor& actor, const ErrorInfo& why, bool may_restart = false);
+  void actor_dead(Actor& actor, const ErrorInfo& why);
   void actor_alive(Actor& actor, ProcessId process);
   StartActor start_of(const Actor& actor, std::string reason) const;
   void wait(PendingSpawn spawn);
@@ -191,7 +240,8 @@ class ClusterMachine {
   void refresh(NodeId node);
   void persist(Record record);
   void answer(SpawnAnswered answered);
-  void kill(NodeId node, ActorId actor, const std::string& reason);
+  std::vector<ClusterAction> follow_up();
+  void kill(NodeId node, ActorId actor, std::uint32_t incarnation, const std::string& reason);
   void trim();
   void forget_losses();
 
@@ -206,15 +256,17 @@ class ClusterMachine {
   Random& ids_;
   Membership membership_;
   std::map<NodeId, Node> nodes_;
-  scheduler::NodeIndex index_;  ///< nodes_ without gateways and those that leave
+  scheduler::NodeIndex index_;  ///< nodes_ without gateways and those that leave or drain
   ActorTable actors_;
   JobTable jobs_;
   WaitingSpawns waiting_;
   NameClaims claims_;
+  std::set<NodeId> draining_;
   std::map<NodeId, std::string> dead_nodes_;  ///< why
   TimeQueue<NodeId> forget_nodes_;
   std::vector<Loss> losses_;
   SubmissionTable submissions_;
+  NodeId kept_{};  ///< for the first submission that waits, if another would have started there
   std::map<std::string, std::set<NodeId>> files_at_;  ///< nodes that may have output or files of a submission
   std::int64_t wall_ms_ = 0;
 

@@ -20,12 +20,13 @@ void ClusterMachine::want_taken_name(const SpawnRequested& e, const Job& job) {
   const bool is_up = holder != nullptr && holder->record.process;
   if (!is_up || claims_.size() >= kMostClaims) return refuse_taken_name(e);
   const NodeId node = holder->record.node;
-  const std::uint64_t question = claims_.add(e, node, holder->record.actor);
-  if (is_registered(node)) out_.push_back(ConfirmActor{node, holder->record.actor, question});
+  const std::uint32_t incarnation = holder->record.incarnation;
+  const std::uint64_t question = claims_.add(e, node, holder->record.actor, incarnation);
+  if (is_registered(node)) out_.push_back(ConfirmActor{node, holder->record.actor, question, incarnation});
 }
 
 void ClusterMachine::refuse_taken_name(const SpawnRequested& e) {
-  const std::string why = "the name " + e.spec.name + " is taken";
+  const std::string why = "the name " + e.spec.name + std::string(kNameIsTaken);
   answer(SpawnAnswered{
       e.requester,
       false,
@@ -56,7 +57,11 @@ void ClusterMachine::handle(const LookupActor& e) {
   const Actor* known = actors_.of_request(named->second);
   if (known == nullptr) return no("actor " + e.name + " waits for resources", "ask again");
   const ActorRecord& record = known->record;
-  if (record.state != ActorState::kAlive) return no("actor " + e.name + " is not up", "ask again");
+  // Who calls it looks its place up.
+  const bool restarts = record.state == ActorState::kRestarting ||
+                        (record.state == ActorState::kStarting && record.incarnation > 1);
+  if (record.state != ActorState::kAlive && !restarts)
+    return no("actor " + e.name + " is not up", "ask again");
   out_.push_back(NameAnswered{e.requester, true, record.actor, {record.node, record.process}, {}});
 }
 

@@ -28,6 +28,12 @@ void ClusterMachine::handle(const NodeJoined& e) {
   take_leases(id, node, e.leases);
   take_peers(id, node, e.peers);
   if (e.leaving) node_leaves(id);
+  if (e.drain_left_ms >= 0) {
+    drain(id, std::chrono::milliseconds(e.drain_left_ms), clipped(e.drain_reason));
+  } else if (node.drain) {  // it was away when it was told
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(node.drain->until - now_);
+    out_.push_back(DrainNode{id, std::max<std::int64_t>(0, left.count()), node.drain->reason});
+  }
   reconcile(id, e.actors);
   reconcile_drivers(id, e.drivers);
   freed_.push_back(id);
@@ -95,7 +101,8 @@ std::vector<ActorId> ClusterMachine::starting_for_others(NodeId id) const {
     const ActorRecord& record = actors_.all().at(actor_id).record;
     const Job* job = jobs_.find(record.spec.job);
     const bool wanted = record.requester.from.node != id && job != nullptr && job->record.driver.node != id;
-    if (record.state == ActorState::kStarting && wanted && record.spec.demand.affinity != id)
+    if (record.state == ActorState::kStarting && record.incarnation == 1 && wanted &&
+        record.spec.demand.affinity != id)
       starting.push_back(actor_id);
   }
   return starting;
@@ -139,6 +146,7 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
   if (it == nodes_.end()) return;
   const Node node = it->second;
   membership_.leave(id);
+  draining_.erase(id);
   dead_nodes_.emplace(id, reason);
   forget_nodes_.set(id, now_ + config_.keep_dead_nodes);
   persist(NodeRecord{node.info, true});
@@ -156,12 +164,13 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
                 [&](ActorId actor) { return actors_.at(actor).attempts + 1 >= config_.start_attempts; });
   for (const ActorId actor : node.actors) {
     if (std::find(again.begin(), again.end(), actor) == again.end())
-      actor_gone(actors_.at(actor), {ErrorCode::kActorDied, name_of(actor) + " died", died, {}});
+      actor_gone(actors_.at(actor), {ErrorCode::kActorDied, name_of(actor) + " died", died, {}}, true);
   }
   // Nobody waits for the answers.
-  claims_.forget([&](const SpawnRequested& spawn) { return spawn.requester.from.node == id; });
+  claims_.take_if([&](const SpawnRequested& spawn) { return spawn.requester.from.node == id; });
   for (const Requester& requester : waiting_.asked_by(id)) drop(requester);
   for (const JobId job : driven) end_job(*jobs_.find(job), "its driver's node is dead: " + reason);
+  restarts_lost(id, died);
   for (const ActorId actor : again) place_again(actor, actors_.at(actor).attempts + 1);
   drivers_lost(id, died);
   TROUPE_ASSERT(nodes_.at(id).actors.empty(), "a dead node holds no actor");
@@ -171,7 +180,14 @@ void ClusterMachine::node_gone(NodeId id, const std::string& reason) {
 
 void ClusterMachine::reconcile(NodeId node, const std::vector<LiveActor>& listed) {
   std::map<ActorId, ProcessId> there;
-  for (const LiveActor& live : listed) there[live.actor] = live.process;
+  for (const LiveActor& live : listed) {
+    const Actor* actor = actors_.find(live.actor);
+    if (actor == nullptr || actor->record.incarnation == live.incarnation) {
+      there[live.actor] = live.process;
+    } else {
+      kill(node, live.actor, live.incarnation, "it is an earlier life");
+    }
+  }
   const std::set<ActorId> known = nodes_.at(node).actors;
   for (const ActorId id : known) {
     Actor& actor = actors_.at(id);
@@ -181,18 +197,29 @@ void ClusterMachine::reconcile(NodeId node, const std::vector<LiveActor>& listed
       if (state != ActorState::kStarting) {
         actor_gone(
             actor,
-            {ErrorCode::kActorDied, name_of(id) + " died", "it was gone when its node registered again", {}});
+            {ErrorCode::kActorDied, name_of(id) + " died", "it was gone when its node registered again", {}},
+            true);
       } else if (actor.has_payload) {
         out_.push_back(start_of(actor, "its node may not have heard the first time"));
+      } else if (actor.record.incarnation > 1) {  // that life did not begin, and does not count
+        --actor.record.restarts;
+        actor_gone(actor, {ErrorCode::kActorDied, name_of(id) + " died", "its start was not heard", {}},
+                   true);
       }  // else: when its request is repeated, which brings its payload
     } else if (state == ActorState::kEnding) {
-      kill(node, id, actor.reason);
+      kill(node, id, actor.record.incarnation, actor.reason);
     } else if (state == ActorState::kStarting && found->second) {
       actor_alive(actor, found->second);
     }
   }
   for (const auto& [id, process] : there) {
-    if (!known.contains(id)) kill(node, id, "the head does not know it as living there");
+    if (known.contains(id)) continue;
+    const auto live = std::find_if(listed.begin(), listed.end(),
+                                   [&, actor = id](const LiveActor& one) { return one.actor == actor; });
+    kill(node, id, live->incarnation, "the head does not know it as living there");
+  }
+  for (const ActorId id : actors_.all_restarting()) {
+    if (actors_.at(id).record.requester.from.node == node) want_arguments(actors_.at(id));
   }
   for (const auto& question : claims_.questions(node)) out_.push_back(question);
 }
@@ -214,14 +241,17 @@ void ClusterMachine::handle(const PeerWanted& e) {
 void ClusterMachine::handle(const NodesWanted& e) {
   if (!is_registered(e.requester.from.node)) return;
   NodesAnswered all{e.requester, {}};
-  for (const auto& [id, node] : nodes_) all.nodes.push_back(node.info);
+  for (const auto& [id, node] : nodes_) {
+    if (!node.drain && !node.leaving) all.nodes.push_back(node.info);  // nothing new is to go there
+  }
   out_.push_back(std::move(all));
 }
 
 /// What placement sees of that node.
 void ClusterMachine::refresh(NodeId id) {
   const Node& node = nodes_.at(id);
-  if (node.info.gateway || node.leaving) return index_.remove(id);
+  if (id == kept_) look_at_queue_ = true;  // another node may lack less now
+  if (node.info.gateway || node.leaving || node.drain) return index_.remove(id);
   const bool doubtful = !node.registered || membership_.liveness(id) != Liveness::kAlive;
   GpuUse gpus = node.gpu_used_e4;
   gpus.resize(node.info.gpus.size());

@@ -37,6 +37,11 @@ void ClusterMachine::handle(const Restored& e) {
   for (const Record& record : e.records) {
     const auto* actor = std::get_if<ActorRecord>(&record);
     if (actor == nullptr) continue;
+    const bool may_restart = actor->spec.is_restartable() && actor->state != ActorState::kEnding;
+    if (may_restart && !nodes_.contains(actor->node) && !check_spec(actor->spec)) {
+      restore_restart(*actor);
+      continue;
+    }
     if (!nodes_.contains(actor->node) || check_spec(actor->spec) ||
         !holds_what_it_asked(*actor)) {  // its node's death was recorded, its own not
       out_.push_back(Erase{"actor/" + to_string(actor->actor)});

@@ -37,7 +37,8 @@ std::optional<ErrorInfo> ClusterMachine::submission_refused(const SubmissionSpec
     if (known->spec == spec) return std::nullopt;
     return ErrorInfo{ErrorCode::kRefused, what,
                      "the id " + spec.id + " is that of another job: '" + words(known->spec) +
-                         "', and this is '" + words(spec) + "'",
+                         "', and this is '" + words(spec) + "'" +
+                         (known->spec.package == spec.package ? "" : " with other files"),
                      "leave the id out, or choose another"};
   }
   if (const SubmissionRecord* named = spec.name.empty() ? nullptr : submissions_.named(spec.name)) {
@@ -67,17 +68,58 @@ void ClusterMachine::handle(const SubmissionRequested& e) {
   look_at_queue_ = true;
 }
 
-/// First come, first served: who must wait holds up all behind it, but for what no node could ever hold.
+/// In the queue's order. The first that must wait is not overtaken where it will start: one node is kept for
+/// it, and others start elsewhere. What no node could ever hold holds up nobody.
 void ClusterMachine::start_submissions() {
   if (!std::exchange(look_at_queue_, false)) return;
-  const auto& queue = submissions_.queue();
-  for (auto at = queue.begin(); at != queue.end();) {
-    SubmissionRecord& submission = *submissions_.find(at->second);
-    ++at;  // it may leave the queue
-    const Placement placement = index_.place(demand_of(submission.spec));
-    if (placement.verdict == PlacementVerdict::kWait) return;
-    if (placement.verdict == PlacementVerdict::kPlaced) start_driver(submission, placement);
+  kept_ = {};
+  const SubmissionRecord* first = nullptr;
+  std::set<SubmissionTable::Size> fits_nowhere;
+  while (SubmissionRecord* submission = submissions_.next_but(fits_nowhere)) {
+    const Placement placement = place_behind(first, demand_of(submission->spec));
+    if (placement.verdict == PlacementVerdict::kPlaced) {
+      start_driver(*submission, placement);
+      continue;
+    }
+    if (placement.verdict == PlacementVerdict::kWait && first == nullptr) first = submission;
+    fits_nowhere.insert({submission->spec.cpu_e4, submission->spec.gpu_e4});
   }
+  look_at_queue_ = false;  // what was started here makes no room
+}
+
+/// The node that lacks least for it of those that could hold it. Nothing else that asks for the same is
+/// started there, so it lacks less with everything that ends: who waits first starts in the end, however many
+/// come after it. None: no node that is heard of could hold it. O(nodes).
+NodeId ClusterMachine::kept_for(const ActorDemand& demand) const {
+  NodeId nearest;
+  std::pair<std::int64_t, std::int64_t> least;
+  for (const auto& [id, node] : index_.nodes()) {
+    const auto gpu_e4 = static_cast<std::int64_t>(node.gpus.size()) * kGpu;
+    if (node.suspect || node.cpu_e4 < demand.cpu_e4 || gpu_e4 < demand.gpu_e4) continue;
+    const std::pair lacks{std::max<std::int64_t>(0, demand.gpu_e4 - free_gpu(node.gpus)),
+                          std::max<std::int64_t>(0, demand.cpu_e4 - (node.cpu_e4 - node.cpu_used_e4))};
+    if (nearest && least <= lacks) continue;
+    nearest = id;
+    least = lacks;
+  }
+  return nearest;
+}
+
+/// `first` waits already; null: nobody does.
+Placement ClusterMachine::place_behind(const SubmissionRecord* first, const ActorDemand& demand) {
+  Placement placement = index_.place(demand);
+  if (first == nullptr || placement.verdict != PlacementVerdict::kPlaced) return placement;
+  const ActorDemand ahead = demand_of(first->spec);
+  if (!competes(ahead, demand)) return placement;
+  const NodeId kept = kept_for(ahead);
+  if (placement.node != kept) return placement;
+  kept_ = kept;
+  const NodeView view = index_.nodes().at(kept);
+  index_.remove(kept);
+  placement = index_.place(demand);
+  index_.set(view);
+  if (placement.verdict != PlacementVerdict::kPlaced) return {};
+  return placement;
 }
 
 void ClusterMachine::start_driver(SubmissionRecord& submission, const Placement& placement) {
@@ -260,6 +302,14 @@ void ClusterMachine::restore_submission(const SubmissionRecord& record) {
   }
 }
 
+void ClusterMachine::withdraw(const SubmissionRecord& submission) {
+  if (holds_a_node(submission)) let_go(submission);
+  out_.push_back(Erase{"submission/" + submission.spec.id});
+  files_at_.erase(submission.spec.id);
+  submissions_.remove(submission);
+  look_at_queue_ = true;
+}
+
 void ClusterMachine::trim_submissions() {
   while (const auto forgotten = submissions_.trim(now_, config_.max_ended_submissions)) {
     const std::string& id = forgotten->spec.id;
@@ -288,31 +338,6 @@ void ClusterMachine::let_go(const SubmissionRecord& submission) {
   if (membership_.liveness(submission.node) == Liveness::kDead) return;
   refresh(submission.node);
   freed_.push_back(submission.node);
-}
-
-std::string ClusterMachine::why(const SubmissionRecord& submission) const {
-  if (submission.state != SubmissionState::kQueued || submissions_.is_delayed(submission.spec.id))
-    return submission.message;
-  const auto sentence = [&](const SubmissionRecord& of) {
-    const Placement placement = index_.place(demand_of(of.spec));
-    return placement.verdict == PlacementVerdict::kNever
-               ? placement.reason + "; it waits for a node that has it"
-               : index_.why_waits(demand_of(of.spec));
-  };
-  const SubmissionRecord* first = nullptr;
-  std::size_t before = 0;
-  for (const auto& [number, id] : submissions_.queue()) {
-    if (number >= submission.number) break;
-    const SubmissionRecord& other = *submissions_.find(id);
-    if (index_.place(demand_of(other.spec)).verdict == PlacementVerdict::kNever) continue;
-    if (first == nullptr) first = &other;
-    ++before;
-  }
-  if (first == nullptr || index_.place(demand_of(submission.spec)).verdict == PlacementVerdict::kNever)
-    return sentence(submission);
-  return (before == 1 ? "a job that came before it waits"
-                      : std::to_string(before) + " jobs that came before it wait") +
-         ", first " + first->spec.id + ": " + sentence(*first);
 }
 
 NodeId ClusterMachine::output_of(const SubmissionRecord& submission) const {

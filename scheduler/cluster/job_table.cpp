@@ -68,7 +68,9 @@ void JobTable::end(Job& job) {
 
 void JobTable::settle(JobId id, Instant forget_at) {
   const auto at = jobs_.find(id);
-  if (at == jobs_.end() || at->second.runs() || !at->second.actors.empty() || ended_.contains(id)) return;
+  if (at == jobs_.end() || at->second.runs() || !at->second.actors.empty() ||
+      !at->second.restarting.empty() || ended_.contains(id))
+    return;
   const auto last = last_.find(at->second.record.name);
   if (last != last_.end() && last->second == id) {
     ended_.set(id, forget_at);

@@ -17,7 +17,8 @@ inline constexpr const char* kJobIsOver = "its job has ended, or a newer driver 
 
 struct Job {
   JobRecord record;
-  std::set<ActorId> actors;                ///< those that are not dead
+  std::set<ActorId> actors;                ///< those that are on a node
+  std::set<ActorId> restarting;            ///< those that are on none, and start again
   std::map<NodeId, int> actors_on;         ///< how many of them a node holds; never 0
   std::set<NodeId> leases;                 ///< nodes that may hold light actors of it
   std::map<std::string, Requester> names;  ///< of living and waiting actors: the request that it came from

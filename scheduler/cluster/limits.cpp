@@ -52,6 +52,15 @@ std::optional<ErrorInfo> check_spec(const ActorSpec& spec) {
     return ErrorInfo{ErrorCode::kBadInput, what, "it asks for a GPU and shares its process with others",
                      "GPUs are dealt to processes: spawn it with .isolated = true"};
   }
+  if (spec.max_restarts < -1 || spec.max_task_retries < -1) {
+    return ErrorInfo{ErrorCode::kBadInput, what,
+                     "max_restarts and max_task_retries are -1 (without end) or more",
+                     "ask for 0 or more, or for -1"};
+  }
+  if (spec.is_restartable() && !spec.demand.isolated) {
+    return ErrorInfo{ErrorCode::kBadInput, what, "it is to be restarted and shares its process with others",
+                     "spawn it with .isolated = true"};
+  }
   return std::nullopt;
 }
 

@@ -16,8 +16,8 @@ namespace troupe::cluster {
 class NameClaims {
  public:
   /// The number of the question that `holder`, on `node`, is to be asked.
-  std::uint64_t add(const SpawnRequested& spawn, NodeId node, ActorId holder) {
-    claims_.emplace(++last_, Claim{spawn, node, holder});
+  std::uint64_t add(const SpawnRequested& spawn, NodeId node, ActorId holder, std::uint32_t incarnation) {
+    claims_.emplace(++last_, Claim{spawn, node, holder, incarnation});
     return last_;
   }
   /// Takes those that wait for `holder`, as far as `up_to` answers them.
@@ -34,14 +34,20 @@ class NameClaims {
     }
     return taken;
   }
-  void forget(const std::function<bool(const SpawnRequested&)>& which) {
-    std::erase_if(claims_, [&](const auto& claim) { return which(claim.second.spawn); });
+  std::vector<SpawnRequested> take_if(const std::function<bool(const SpawnRequested&)>& which) {
+    std::vector<SpawnRequested> taken;
+    std::erase_if(claims_, [&](auto& claim) {
+      if (!which(claim.second.spawn)) return false;
+      taken.push_back(std::move(claim.second.spawn));
+      return true;
+    });
+    return taken;
   }
   /// Those for that node, which may not have heard them.
   std::vector<ConfirmActor> questions(NodeId node) const {
     std::vector<ConfirmActor> asked;
     for (const auto& [question, claim] : claims_) {
-      if (claim.node == node) asked.push_back({node, claim.holder, question});
+      if (claim.node == node) asked.push_back({node, claim.holder, question, claim.incarnation});
     }
     return asked;
   }
@@ -61,6 +67,7 @@ class NameClaims {
     SpawnRequested spawn;
     NodeId node;
     ActorId holder;
+    std::uint32_t incarnation;
   };
   std::map<std::uint64_t, Claim> claims_;
   std::uint64_t last_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/core/assert.hpp"
+#include "runtime/security/sha256.hpp"
 #include "scheduler/cluster/limits.hpp"
 
 namespace troupe::cluster {
@@ -53,6 +54,10 @@ std::optional<ErrorInfo> check_words(const SubmissionSpec& spec) {
   return std::nullopt;
 }
 
+SubmissionTable::Size size_of(const SubmissionRecord& record) {
+  return {record.spec.cpu_e4, record.spec.gpu_e4};
+}
+
 }  // namespace
 
 bool is_submission_id(const std::string& id) {
@@ -79,6 +84,12 @@ std::optional<ErrorInfo> check_submission(const SubmissionSpec& spec) {
     return bad(
         "its working directory is no absolute path of at most " + std::to_string(kMaxFolderBytes) + " bytes",
         "give the path that it has on the nodes");
+  if (!spec.package.empty() &&
+      (!is_sha256_hex(spec.package) || (spec.executable.empty() && !spec.folder.empty())))
+    return bad("its package is none, or it runs in a folder of its node beside it",
+               "submit it with this build");
+  if (!spec.executable.empty() && (spec.package.empty() || !is_sha256_hex(spec.executable)))
+    return bad("the digest of its program is none", "submit it with this build");
   if (spec.cpu_e4 < 0 || spec.cpu_e4 > kMaxCpu_e4)
     return bad(format_cpus(spec.cpu_e4) + " CPUs are not between 0 and " + format_cpus(kMaxCpu_e4),
                "ask for what a node has");
@@ -86,6 +97,10 @@ std::optional<ErrorInfo> check_submission(const SubmissionSpec& spec) {
     return bad(format_cpus(spec.gpu_e4) + " GPUs are neither a part of one, nor 0 to " +
                    std::to_string(kMaxGpus) + " whole ones",
                "ask for what a node has");
+  if (spec.priority < -kMaxPriority || spec.priority > kMaxPriority)
+    return bad("the priority " + std::to_string(spec.priority) + " is not between -" +
+                   std::to_string(kMaxPriority) + " and " + std::to_string(kMaxPriority),
+               "choose one nearer to 0");
   if (spec.retries < 0 || spec.retries > kMaxRetries)
     return bad(std::to_string(spec.retries) + " retries are not between 0 and " + std::to_string(kMaxRetries),
                "ask for fewer");
@@ -103,6 +118,7 @@ SubmissionRecord& SubmissionTable::add(SubmissionRecord record) {
   last_number_ = std::max(last_number_, record.number);
   by_number_.emplace(record.number, id);
   if (!record.spec.name.empty() && !has_ended(record.state)) names_[record.spec.name] = id;
+  if (!record.spec.package.empty()) ++packages_[record.spec.package];
   const auto [at, is_new] = all_.emplace(id, std::move(record));
   TROUPE_ASSERT(is_new, "an id is of one submission");
   return at->second;
@@ -121,8 +137,24 @@ const SubmissionRecord* SubmissionTable::named(const std::string& name) const {
   return at == names_.end() ? nullptr : find(at->second);
 }
 
+void SubmissionTable::enqueue(const SubmissionRecord& record) {
+  queue_.emplace(place_of(record), record.spec.id);
+  by_size_[size_of(record)].insert(place_of(record));
+}
+
+SubmissionRecord* SubmissionTable::next_but(const std::set<Size>& left_out) {
+  const QueuePlace* next = nullptr;
+  for (const auto& [size, places] : by_size_) {
+    if (!left_out.contains(size) && (next == nullptr || *places.begin() < *next)) next = &*places.begin();
+  }
+  return next == nullptr ? nullptr : find(queue_.at(*next));
+}
+
 void SubmissionTable::dequeue(const SubmissionRecord& record) {
-  queue_.erase(record.number);
+  queue_.erase(place_of(record));
+  const auto same = by_size_.find(size_of(record));
+  if (same != by_size_.end() && same->second.erase(place_of(record)) == 1 && same->second.empty())
+    by_size_.erase(same);
   delayed_.erase(record.spec.id);
 }
 
@@ -134,10 +166,22 @@ std::optional<std::string> SubmissionTable::pop_due(Instant now) {
 
 void SubmissionTable::ended(const SubmissionRecord& record, Instant forget_at) {
   TROUPE_ASSERT(has_ended(record.state), "only what has ended is history");
+  leave(record);
+  history_.set(record.spec.id, forget_at);
+}
+
+void SubmissionTable::leave(const SubmissionRecord& record) {
   dequeue(record);
   const auto name = names_.find(record.spec.name);
   if (name != names_.end() && name->second == record.spec.id) names_.erase(name);
-  history_.set(record.spec.id, forget_at);
+}
+
+void SubmissionTable::remove(const SubmissionRecord& record) {
+  leave(record);
+  history_.erase(record.spec.id);
+  by_number_.erase(record.number);
+  forget_package(record);
+  all_.erase(all_.find(record.spec.id));  // and with it `record`
 }
 
 std::optional<SubmissionRecord> SubmissionTable::trim(Instant now, std::size_t most) {
@@ -145,7 +189,13 @@ std::optional<SubmissionRecord> SubmissionTable::trim(Instant now, std::size_t m
   if (!id) return std::nullopt;
   SubmissionRecord record = std::move(all_.extract(*id).mapped());
   by_number_.erase(record.number);
+  forget_package(record);
   return record;
+}
+
+void SubmissionTable::forget_package(const SubmissionRecord& record) {
+  const auto at = packages_.find(record.spec.package);
+  if (at != packages_.end() && --at->second == 0) packages_.erase(at);
 }
 
 void SubmissionTable::check() const {
@@ -153,7 +203,7 @@ void SubmissionTable::check() const {
   for (const auto& [id, record] : all_) {
     TROUPE_ASSERT(id == record.spec.id && by_number_.contains(record.number),
                   "a submission is known by id and number");
-    const bool waits = queue_.contains(record.number) || delayed_.contains(id);
+    const bool waits = queue_.contains(place_of(record)) || delayed_.contains(id);
     TROUPE_ASSERT(waits == (record.state == SubmissionState::kQueued), "what is queued waits");
     TROUPE_ASSERT(history_.contains(id) == has_ended(record.state), "what has ended is history");
     TROUPE_ASSERT(has_ended(record.state) || record.spec.name.empty() || names_.at(record.spec.name) == id,
@@ -161,6 +211,13 @@ void SubmissionTable::check() const {
     waiting += waits ? 1 : 0;
     over += has_ended(record.state) ? 1 : 0;
   }
+  std::size_t sized = 0;
+  for (const auto& [size, places] : by_size_) {
+    sized += places.size();
+    for (const QueuePlace& place : places)
+      TROUPE_ASSERT(size_of(all_.at(queue_.at(place))) == size, "the queue by size is the queue");
+  }
+  TROUPE_ASSERT(sized == queue_.size(), "all of it");
   TROUPE_ASSERT(queue_.size() + delayed_.size() == waiting, "only what is queued waits");
   TROUPE_ASSERT(history_.size() == over && by_number_.size() == all_.size(), "nothing else is kept");
 }

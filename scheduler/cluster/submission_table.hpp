@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "runtime/core/error.hpp"
 #include "runtime/wire/cluster.hpp"
@@ -20,6 +21,7 @@ namespace troupe::cluster {
 inline constexpr std::size_t kMaxSubmissionBytes = std::size_t{64} << 10;
 inline constexpr std::size_t kMaxSubmissionWords = 4096;
 inline constexpr std::int32_t kMaxRetries = 1000;
+inline constexpr std::int32_t kMaxPriority = 1'000'000;  ///< and its negative
 
 /// Why no head takes that spec, whatever it knows (kBadInput, kLimit), or nothing.
 std::optional<ErrorInfo> check_submission(const SubmissionSpec& spec);
@@ -29,6 +31,10 @@ bool is_submission_id(const std::string& id);
 /// What its driver asks of a node: a process of its own.
 inline ActorDemand demand_of(const SubmissionSpec& spec) {
   return {spec.cpu_e4, true, {}, spec.gpu_e4};
+}
+/// Whether one could take from the other.
+inline bool competes(const ActorDemand& a, const ActorDemand& b) {
+  return (a.cpu_e4 > 0 && b.cpu_e4 > 0) || (a.gpu_e4 > 0 && b.gpu_e4 > 0);
 }
 /// "QUEUED", "RUNNING": as people and programs read it.
 const char* state_name(SubmissionState state);
@@ -46,7 +52,7 @@ class SubmissionTable {
   const SubmissionRecord* named(const std::string& name) const;
 
   /// Of a queued one that is not in the queue yet: into the queue, or into it at `due`.
-  void enqueue(const SubmissionRecord& record) { queue_.emplace(record.number, record.spec.id); }
+  void enqueue(const SubmissionRecord& record);
   void delay(const SubmissionRecord& record, Instant due) { delayed_.set(record.spec.id, due); }
   /// It waits no more.
   void dequeue(const SubmissionRecord& record);
@@ -54,11 +60,28 @@ class SubmissionTable {
   std::optional<std::string> pop_due(Instant now);
   /// It has ended: it is forgotten at `forget_at`.
   void ended(const SubmissionRecord& record, Instant forget_at);
+  /// It never was.
+  void remove(const SubmissionRecord& record);
   /// Forgets one that is due at `now` or beyond `most`, and returns its record.
   std::optional<SubmissionRecord> trim(Instant now, std::size_t most);
 
-  /// Those that wait for a node, the first that came first.
-  const std::map<std::uint64_t, std::string>& queue() const { return queue_; }
+  /// Where it stands in the queue: the highest priority first, then who came first.
+  struct QueuePlace {
+    std::int32_t priority = 0;
+    std::uint64_t number = 0;
+    bool operator<(const QueuePlace& other) const {
+      return priority != other.priority ? priority > other.priority : number < other.number;
+    }
+  };
+  static QueuePlace place_of(const SubmissionRecord& record) { return {record.spec.priority, record.number}; }
+  /// Those that wait for a node, in their order.
+  const std::map<QueuePlace, std::string>& queue() const { return queue_; }
+  /// CPUs and GPUs that are asked for.
+  using Size = std::pair<std::int64_t, std::int64_t>;
+  /// The next of those that wait, leaving out those of some sizes; null: there is none. O(sizes).
+  SubmissionRecord* next_but(const std::set<Size>& left_out);
+  /// Whether the record of any, also of one that has ended, names that package.
+  bool names_package(const std::string& package) const { return packages_.contains(package); }
   bool is_delayed(const std::string& id) const { return delayed_.contains(id); }
   std::uint64_t next_number() { return ++last_number_; }
   std::size_t unfinished() const { return all_.size() - history_.size(); }
@@ -69,10 +92,15 @@ class SubmissionTable {
   void check() const;
 
  private:
+  void leave(const SubmissionRecord& record);
+  void forget_package(const SubmissionRecord& record);
+
   std::map<std::string, SubmissionRecord> all_;
   std::map<std::uint64_t, std::string> by_number_;
   std::map<std::string, std::string> names_;  ///< id by name
-  std::map<std::uint64_t, std::string> queue_;
+  std::map<std::string, int> packages_;       ///< how many records name each
+  std::map<QueuePlace, std::string> queue_;
+  std::map<Size, std::set<QueuePlace>> by_size_;  ///< queue_, each under what it asks for
   TimeQueue<std::string> delayed_;
   TimeQueue<std::string> history_;
   std::uint64_t last_number_ = 0;

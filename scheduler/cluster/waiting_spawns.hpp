@@ -14,11 +14,13 @@
 
 namespace troupe::cluster {
 
-/// A spawn that waits for resources. It has no actor id and no record yet.
+/// A spawn that waits for resources. It has no actor id and no record yet, but if it is the next life of an
+/// actor.
 struct PendingSpawn {
   Requester requester;
   ActorSpec spec;
-  int attempts = 0;  ///< nodes that died while they started it
+  int attempts = 0;    ///< nodes that died while they started it
+  ActorId restarts{};  ///< whose next life it is; none: it is a first one
 };
 
 /// First come, first served, of those that fit. Everything takes O(log n) a spawn. Not thread-safe.

@@ -77,4 +77,23 @@ std::vector<HeadMessage> CommitQueue::take_ready() {
   return ready;
 }
 
+std::vector<HeadReply> CommitQueue::take_failed_replies() {
+  std::vector<HeadReply> failed;
+  std::erase_if(held_, [&](Held& held) {
+    auto* reply = std::get_if<HeadReply>(&held.message);
+    if (reply == nullptr || reply->request == 0) return false;
+    failed.push_back(std::move(*reply));
+    return true;
+  });
+  return failed;
+}
+
+void CommitQueue::unsay_start(const std::string& submission) {
+  std::erase_if(held_, [&](const Held& held) {
+    const auto* action = std::get_if<cluster::ClusterAction>(&held.message);
+    const auto* start = action == nullptr ? nullptr : std::get_if<cluster::StartDriver>(action);
+    return start != nullptr && start->spec.id == submission;
+  });
+}
+
 }  // namespace troupe

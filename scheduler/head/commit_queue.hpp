@@ -20,8 +20,16 @@ namespace troupe {
 struct HeadReply {
   std::string to;  ///< the peer's name
   Bytes frame;
+  /// Of the question, which is told at once when the store fails; 0: it waits.
+  std::uint64_t request = 0;
+  std::string submission{};  ///< that it made; empty: none
 };
-using HeadMessage = std::variant<cluster::ClusterAction, HeadReply>;
+/// Nothing that is sent: that state of a submission is durable (none: that it is gone), and may be shown.
+struct SubmissionShown {
+  std::string id;
+  std::optional<cluster::SubmissionRecord> record;
+};
+using HeadMessage = std::variant<cluster::ClusterAction, HeadReply, SubmissionShown>;
 
 /// Group commit, as a pure machine: while one batch is written, all that is persisted meanwhile gathers in
 /// the next one. A write that fails is done again until it succeeds; nothing behind it is let go before.
@@ -35,6 +43,11 @@ class CommitQueue {
   void add(std::vector<cluster::ClusterAction> actions);
   void add(const StoreBatch& changes);
   void add(HeadReply reply) { hold(std::move(reply)); }
+  void add(SubmissionShown shown) { hold(std::move(shown)); }
+  /// Takes out the replies whose questions are told of a failure.
+  std::vector<HeadReply> take_failed_replies();
+  /// Does not say that a submission starts: it was withdrawn.
+  void unsay_start(const std::string& submission);
 
   /// The batch to write now, unless one is under way or the next try is not due.
   std::shared_ptr<const StoreBatch> next_write(Instant now);

@@ -38,6 +38,7 @@ Head::Head(EventLoop& loop, Transport& transport, Options options)
       options_(std::move(options)),
       machine_(options_.cluster, random_),
       admission_storage_(std::make_unique<AdmissionStorage>(*this)),
+      packages_(loop, options_.packages),
       inbox_(options_.inbox) {}
 
 Head::~Head() {
@@ -95,10 +96,15 @@ Result<void> Head::restore() {
   auto admission = Admission::open(*admission_storage_, options_.authorizer, clock_, current_boot_id());
   if (!admission) return admission.error();
   admission_ = *std::move(admission);
+  const auto is_named = [this](const std::string& id) {
+    return machine_.cluster().submissions().names_package(id);
+  };
+  // A disk that is full ends nothing: jobs without a package can be submitted.
+  if (const auto opened = packages_.open(is_named); !opened) log(LogLevel::kError, opened.error().message());
   carry_out(std::move(restored));
-  for (const std::string& name : admission_->names()) {
-    const NodeId node{std::strtoull(name.c_str(), nullptr, 16)};
-    if (!name.starts_with(kMachinePrefix) && !machine_.cluster().nodes().contains(node)) doubt(node);
+  for (const auto& [key, peer] : admission_->peers()) {
+    const NodeId node{std::strtoull(peer.name.c_str(), nullptr, 16)};
+    if (!peer.name.starts_with(kMachinePrefix) && !machine_.cluster().nodes().contains(node)) doubt(node);
   }
   return {};
 }

@@ -16,6 +16,7 @@
 #include "runtime/security/authorizer.hpp"
 #include "runtime/wire/messages.hpp"
 #include "scheduler/head/head_machine.hpp"
+#include "scheduler/head/head_packages.hpp"
 #include "scheduler/head/inbox.hpp"
 #include "scheduler/head/store_thread.hpp"
 
@@ -39,6 +40,7 @@ class Head {
     std::unique_ptr<Storage> storage;
     cluster::ClusterConfig cluster = {};
     Inbox::Limits inbox = {};
+    std::string packages{};  ///< folder of what travels with submitted jobs; empty: it takes none
   };
 
   Head(EventLoop& loop, Transport& transport, Options options);
@@ -69,19 +71,27 @@ class Head {
   Result<wire::Bytes> enroll(const PeerName& from, const wire::EnrollAsk& ask);
   Result<wire::Bytes> admit(const PeerName& from, const wire::AdmitAsk& ask);
   Result<wire::Bytes> issue_token(const PeerName& from, const wire::TokenAsk& ask);
+  Result<wire::Bytes> list_keys(const PeerName& from) const;
+  Result<wire::Bytes> remove_key(const PeerName& from, std::string name);
   Result<wire::Bytes> status(const PeerName& from) const;
+  Result<wire::Bytes> drain(const PeerName& from, const wire::DrainAsk& ask);
+  Result<std::optional<NodeId>> node_named(const std::string& name) const;
   std::vector<std::string> waiting() const;
 
   // head_submissions.cpp: those who submit jobs. False: it is no message of theirs
   bool on_job_ask(const PeerName& from, const wire::Control& message);
   void submit_job(const PeerName& from, const wire::SubmitAsk& ask);
   Result<wire::Bytes> answer_about(const std::string& id) const;
+  Result<wire::Bytes> show_job(const std::string& id) const;
+  Result<wire::Bytes> explain_job(const std::string& id) const;
   Result<wire::Bytes> page_of_jobs(std::uint64_t below) const;
   Result<wire::Bytes> let_client_in(const PeerName& from, const wire::ClientAsk& ask);
   void client_came(const PeerName& name);
   void client_went(const PeerName& name);
   void ask_for_log(const PeerName& from, const wire::LogAsk& ask);
   void log_was_read(const PeerName& from, const wire::LogRead& read);
+  void put_package(const PeerName& from, const wire::PackagePut& put);
+  bool give_package(const PeerName& from, const wire::PackageAsk& ask);
   void tick_clients();
   static std::int64_t wall_clock_ms();
 
@@ -102,6 +112,7 @@ class Head {
   std::set<NodeId> missed_;
   struct Client {
     PublicKey key;
+    PeerName brought_by;
     Instant comes_until{};
   };
   std::map<PeerName, Client> clients_;
@@ -114,6 +125,7 @@ class Head {
   };
   std::map<std::uint64_t, PendingLog> log_asks_;
   std::uint64_t last_log_ask_ = 0;
+  HeadPackages packages_;
   Inbox inbox_;
   LimitedLog refusals_{LogLevel::kWarning};
   std::string address_;

@@ -1,20 +1,49 @@
 #include "scheduler/head/head_machine.hpp"
 
+#include <string_view>
 #include <utility>
+
+#include "runtime/wire/messages.hpp"
 
 namespace troupe {
 namespace {
 
 constexpr Duration kSayAgain = std::chrono::seconds(30);
+constexpr std::string_view kSubmissionKey = "submission/";
+
+SubmissionShown shown_of(cluster::SubmissionRecord record) {
+  cluster::SubmissionSpec spec = std::exchange(record.spec, {});
+  return {std::move(spec.id), std::move(record)};
+}
 
 ErrorInfo refused(const std::string& what, const ErrorInfo& trouble) {
   return {trouble.code, what, trouble.message(), trouble.todo.empty() ? "try again" : trouble.todo};
+}
+
+std::string named(const cluster::NodeInfo& node) {
+  return (node.gateway ? "the node of program " : "node ") + node.name + " (" + to_string(node.id) + ")";
+}
+
+/// Who is dead from now on, and why: what was said of it, or its silence.
+void log_deaths(const cluster::ClusterEvent& event, const std::vector<cluster::ClusterAction>& actions,
+                HeadMachine::Output& out) {
+  const auto* left = std::get_if<cluster::NodeLeft>(&event);
+  for (const auto& action : actions) {
+    const auto* persist = std::get_if<cluster::Persist>(&action);
+    const auto* node = persist == nullptr ? nullptr : std::get_if<cluster::NodeRecord>(&persist->record);
+    if (node == nullptr || !node->dead) continue;
+    const std::string why = left == nullptr ? "it was silent for too long" : left->reason;
+    out.log.push_back({LogLevel::kInfo, named(node->node) + " is gone: " + why});
+  }
 }
 
 }  // namespace
 
 HeadMachine::Output HeadMachine::restore(std::vector<cluster::Record> records, Instant now) {
   Output out;
+  for (const cluster::Record& record : records) {
+    if (const auto* submission = std::get_if<cluster::SubmissionRecord>(&record)) show(shown_of(*submission));
+  }
   take(cluster_.on(cluster::Restored{std::move(records)}, now), out);
   finish(now, out);
   return out;
@@ -23,7 +52,12 @@ HeadMachine::Output HeadMachine::restore(std::vector<cluster::Record> records, I
 HeadMachine::Output HeadMachine::on(const cluster::ClusterEvent& event, Instant now) {
   Output out;
   if (trouble_ && !is_taken_in_trouble(event, out)) return out;
+  const auto* joins = std::get_if<cluster::NodeJoined>(&event);
+  const bool is_new = joins != nullptr && !cluster_.is_registered(joins->node.id);
   std::vector<cluster::ClusterAction> actions = cluster_.on(event, now);
+  if (is_new && cluster_.is_registered(joins->node.id))
+    out.log.push_back({LogLevel::kInfo, named(joins->node) + " is in; it listens at " + joins->node.address});
+  log_deaths(event, actions, out);
   // It promises nothing, and asked once a heartbeat it would pile up behind the store.
   if (trouble_ && actions.size() == 1 && std::holds_alternative<cluster::RequestRegistration>(actions[0]))
     out.send.push_back(std::move(actions[0]));
@@ -46,6 +80,7 @@ HeadMachine::Output HeadMachine::store(const StoreBatch& changes, Instant now) {
 HeadMachine::Output HeadMachine::reply(HeadReply reply, Instant now) {
   Output out;
   queue_.add(std::move(reply));
+  if (queue_.failure()) fail_replies(now, out);
   finish(now, out);
   return out;
 }
@@ -53,6 +88,7 @@ HeadMachine::Output HeadMachine::reply(HeadReply reply, Instant now) {
 HeadMachine::Output HeadMachine::written(const Result<void>& how, Instant now) {
   Output out;
   queue_.written(how, now);
+  if (!how) fail_replies(now, out);
   finish(now, out);
   return out;
 }
@@ -92,7 +128,8 @@ bool HeadMachine::is_taken_in_trouble(const cluster::ClusterEvent& event, Output
   const bool is_question = std::holds_alternative<cluster::LeaseRequested>(event) ||
                            std::holds_alternative<cluster::PeerWanted>(event) ||
                            std::holds_alternative<cluster::NodesWanted>(event) ||
-                           std::holds_alternative<cluster::LookupActor>(event);
+                           std::holds_alternative<cluster::LookupActor>(event) ||
+                           std::holds_alternative<cluster::ResolveActor>(event);
   dropped_ = dropped_ || is_question;
   return !is_question;
 }
@@ -118,17 +155,62 @@ void HeadMachine::look_at_store(Instant now, Output& out) {
 }
 
 void HeadMachine::take(std::vector<cluster::ClusterAction> actions, Output& out) {
+  std::vector<SubmissionShown> shown;
   for (const auto& action : actions) {
     const auto* persist = std::get_if<cluster::Persist>(&action);
     const auto* node = persist == nullptr ? nullptr : std::get_if<cluster::NodeRecord>(&persist->record);
     if (node != nullptr && node->dead) out.died.push_back(node->node.id);
+    const auto* submission =
+        persist == nullptr ? nullptr : std::get_if<cluster::SubmissionRecord>(&persist->record);
+    if (submission != nullptr) shown.push_back(shown_of(*submission));
+    const auto* erase = std::get_if<cluster::Erase>(&action);
+    if (erase != nullptr && erase->key.starts_with(kSubmissionKey))
+      shown.push_back({erase->key.substr(kSubmissionKey.size()), std::nullopt});
   }
   queue_.add(std::move(actions));
+  for (SubmissionShown& one : shown) queue_.add(std::move(one));
+}
+
+void HeadMachine::show(SubmissionShown shown) {
+  if (!shown.record) {
+    shown_.erase(shown.id);
+  } else {
+    shown_.insert_or_assign(std::move(shown.id), *std::move(shown.record));
+  }
+}
+
+std::optional<cluster::SubmissionRecord> HeadMachine::shown(const std::string& id) const {
+  const cluster::SubmissionRecord* known = cluster_.submissions().find(id);
+  const auto at = shown_.find(id);
+  if (known == nullptr || at == shown_.end()) return std::nullopt;
+  cluster::SubmissionRecord record = at->second;
+  record.spec = known->spec;
+  return record;
+}
+
+/// Who asked hears at once that nothing came of it, and a submission that nobody was told of is forgotten.
+void HeadMachine::fail_replies(Instant now, Output& out) {
+  for (const HeadReply& reply : queue_.take_failed_replies()) {
+    const bool is_new = !reply.submission.empty();
+    if (is_new) {
+      queue_.unsay_start(reply.submission);
+      take(cluster_.withdraw_submission(reply.submission, now), out);
+    }
+    wire::Answer answer{.request = reply.request, .ok = false};
+    answer.error = refused(is_new ? "cannot submit the job" : "it is not recorded yet", *queue_.failure());
+    out.send.push_back(HeadReply{reply.to, wire::control_frame(std::move(answer))});
+  }
 }
 
 void HeadMachine::finish(Instant now, Output& out) {
   const auto take_ready = [&] {
-    for (HeadMessage& message : queue_.take_ready()) out.send.push_back(std::move(message));
+    for (HeadMessage& message : queue_.take_ready()) {
+      if (auto* shown = std::get_if<SubmissionShown>(&message)) {
+        show(std::move(*shown));
+      } else {
+        out.send.push_back(std::move(message));
+      }
+    }
   };
   take_ready();
   look_at_store(now, out);

@@ -2,6 +2,7 @@
 /// gives the rule for a store that fails.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,7 +39,8 @@ class HeadMachine {
   /// REQUIRES: called first, if at all.
   Output restore(std::vector<cluster::Record> records, Instant now);
   Output on(const cluster::ClusterEvent& event, Instant now);
-  /// Changes and answers of the head's own (who may come in): durable in the same order.
+  /// Changes and answers of the head's own (who may come in): durable in the same order. A reply that has a
+  /// request is an error at once when the store fails, and the submission that it made never was.
   Output store(const StoreBatch& changes, Instant now);
   Output reply(HeadReply reply, Instant now);
   /// How Output::write went.
@@ -49,6 +51,8 @@ class HeadMachine {
   Output tick(Instant now);
 
   const cluster::ClusterMachine& cluster() const { return cluster_; }
+  /// A submission in its last state that is durable; none: there is none.
+  std::optional<cluster::SubmissionRecord> shown(const std::string& id) const;
   const CommitQueue& queue() const { return queue_; }
   /// Why new work is refused now; none if it is not.
   const std::optional<ErrorInfo>& trouble() const { return trouble_; }
@@ -57,11 +61,15 @@ class HeadMachine {
   bool is_taken_in_trouble(const cluster::ClusterEvent& event, Output& out);
   void look_at_store(Instant now, Output& out);
   void take(std::vector<cluster::ClusterAction> actions, Output& out);
+  void show(SubmissionShown shown);
   void finish(Instant now, Output& out);
+  void fail_replies(Instant now, Output& out);
 
   cluster::ClusterMachine cluster_;
   CommitQueue queue_;
   const std::size_t max_held_;
+  std::map<std::string, cluster::SubmissionRecord>
+      shown_;  ///< of each submission what is durable, but its spec
   std::optional<ErrorInfo> trouble_;
   Instant said_{};        ///< when the log last told of it
   bool dropped_ = false;  ///< events that somebody must repeat

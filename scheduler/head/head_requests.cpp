@@ -32,6 +32,7 @@ std::string state_of(const cluster::ClusterMachine& machine, NodeId id,
                      const cluster::ClusterMachine::Node& node) {
   if (!node.registered) return "expected";
   if (node.leaving) return "leaving";
+  if (node.drain) return "draining";
   return machine.liveness(id) == cluster::Liveness::kAlive ? "alive" : "silent";
 }
 
@@ -55,8 +56,14 @@ void Head::on_ask(const PeerName& from, const wire::Control& message) {
     take(*a, [&](const auto& ask) { return admit(from, ask); });
   if (const auto* t = std::get_if<wire::TokenAsk>(&message))
     take(*t, [&](const auto& a) { return issue_token(from, a); });
+  if (const auto* k = std::get_if<wire::KeysAsk>(&message))
+    take(*k, [&](const auto&) { return list_keys(from); });
+  if (const auto* r = std::get_if<wire::KeyRemoveAsk>(&message))
+    take(*r, [&](const auto& a) { return remove_key(from, a.name); });
   if (const auto* s = std::get_if<wire::StatusAsk>(&message))
     take(*s, [&](const auto&) { return status(from); });
+  if (const auto* d = std::get_if<wire::DrainAsk>(&message))
+    take(*d, [&](const auto& a) { return drain(from, a); });
   answer.ok = value.ok();
   if (value) {
     answer.value = *std::move(value);
@@ -64,7 +71,11 @@ void Head::on_ask(const PeerName& from, const wire::Control& message) {
     answer.error = value.error();
     refusals_(from + ": " + answer.error.message(), clock_.now());
   }
-  const bool changed_something = answer.ok && std::get_if<wire::StatusAsk>(&message) == nullptr;
+  const auto* drains = std::get_if<wire::DrainAsk>(&message);
+  const bool only_asks = std::holds_alternative<wire::StatusAsk>(message) ||
+                         std::holds_alternative<wire::KeysAsk>(message) ||
+                         (drains != nullptr && drains->only_asks);
+  const bool changed_something = answer.ok && !only_asks;
   wire::Bytes frame = wire::control_frame(std::move(answer));
   if (changed_something) return carry_out(machine_.reply({from, std::move(frame)}, clock_.now()));
   server_->send(from, std::move(frame));  // status and refusals also while the store fails
@@ -87,7 +98,7 @@ Result<wire::Bytes> Head::admit(const PeerName& from, const wire::AdmitAsk& ask)
   const auto key = parse_public_key(ask.public_key);
   if (!key) return key.error();
   const std::string name = to_hex(ask.node.value);
-  if (auto added = admission_->add_peer(*key, name); !added) return added.error();
+  if (auto added = admission_->add_peer(*key, name, from); !added) return added.error();
   keys_in_doubt_[name] = clock_.now() + kKeyGrace;  // until it has come
   return wire::Bytes{};
 }
@@ -101,6 +112,39 @@ Result<wire::Bytes> Head::issue_token(const PeerName& from, const wire::TokenAsk
   return wire::encode(wire::TokenAnswer{write_join_token(*token)});
 }
 
+Result<wire::Bytes> Head::list_keys(const PeerName& from) const {
+  if (!is_owner(from)) return not_allowed(from, "list keys", "run troupe key list on the head's machine");
+  wire::KeysAnswer all;
+  for (const auto& [key, peer] : admission_->peers())
+    all.keys.push_back({peer.name, to_string(key), peer.brought_by});
+  return wire::encode(all);
+}
+
+/// The nodes of that machine are dead from now on: others are told so, and take nothing of them any more.
+Result<wire::Bytes> Head::remove_key(const PeerName& from, std::string name) {
+  if (!is_owner(from))
+    return not_allowed(from, "remove a key", "run troupe key remove on the head's machine");
+  if (!name.starts_with(kMachinePrefix)) name = std::string(kMachinePrefix) + name;
+  if (!admission_->knows(name)) {
+    return ErrorInfo{ErrorCode::kRefused, "there is no key " + cluster::clipped(name.substr(0, 80)),
+                     "no machine of that name was let in, or it was removed before",
+                     "troupe key list shows those that are"};
+  }
+  auto removed = admission_->remove(name);
+  if (!removed) return removed.error();
+  const std::string why = "the key of its machine, " + name + ", was removed";
+  log(LogLevel::kInfo, why);
+  for (const std::string& node : *removed) {
+    if (node != name) on(cluster::NodeLeft{{std::strtoull(node.c_str(), nullptr, 16)}, why});
+  }
+  std::vector<PeerName> clients;
+  for (const auto& [client, its] : clients_) {
+    if (its.brought_by == name) clients.push_back(client);
+  }
+  for (const PeerName& client : clients) client_went(client);
+  return wire::Bytes{};
+}
+
 Result<wire::Bytes> Head::status(const PeerName& from) const {
   if (!is_permanent(from)) return not_allowed(from, "tell its status", "join with a token first");
   const cluster::ClusterMachine& cluster = machine_.cluster();
@@ -109,9 +153,9 @@ Result<wire::Bytes> Head::status(const PeerName& from) const {
   all.waiting = waiting();
   for (const auto& [id, node] : cluster.nodes()) {
     const auto& gpus = node.gpu_used_e4;
-    all.nodes.push_back({node.info, node.cpu_used_e4,
-                         std::accumulate(gpus.begin(), gpus.end(), std::int64_t{0}),
-                         static_cast<std::int32_t>(node.actors.size()), state_of(cluster, id, node)});
+    all.nodes.push_back(
+        {node.info, node.cpu_used_e4, std::accumulate(gpus.begin(), gpus.end(), std::int64_t{0}),
+         static_cast<std::int32_t>(node.actors.size()), state_of(cluster, id, node), cluster.why_drains(id)});
   }
   for (const auto& [id, job] : cluster.jobs().all()) all.jobs.push_back(job.record);
   std::size_t bytes = 0, left_out = 0;
@@ -130,6 +174,50 @@ Result<wire::Bytes> Head::status(const PeerName& from) const {
   }
   if (left_out > 0) all.waiting.push_back(std::to_string(left_out) + " more actors are not shown");
   return wire::encode(all);
+}
+
+/// The node that is meant: by its id, or by its name if that is one node's. None: no live node is.
+Result<std::optional<NodeId>> Head::node_named(const std::string& name) const {
+  std::vector<NodeId> found;
+  for (const auto& [id, node] : machine_.cluster().nodes()) {
+    if (to_string(id) == name) return std::optional(id);
+    if (node.info.name == name && !node.info.gateway) found.push_back(id);
+  }
+  if (found.empty()) return std::optional<NodeId>();
+  if (found.size() == 1) return std::optional(found.front());
+  std::string ids;
+  for (const NodeId id : found) ids += (ids.empty() ? "" : ", ") + to_string(id);
+  return ErrorInfo{ErrorCode::kBadInput, "cannot tell which node is meant",
+                   std::to_string(found.size()) + " have the name " + cluster::clipped(name),
+                   "give one's id: " + ids};
+}
+
+Result<wire::Bytes> Head::drain(const PeerName& from, const wire::DrainAsk& ask) {
+  const std::string what = (ask.cancel ? "cancel the drain of " : "drain ") + cluster::clipped(ask.node);
+  const auto id = node_named(ask.node);
+  if (!id) return id.error();
+  const cluster::ClusterMachine& cluster = machine_.cluster();
+  if (!*id && ask.only_asks) return wire::encode(wire::DrainAnswer{.is_gone = true});
+  const auto refuse = [&](std::string why, std::string todo) {
+    return ErrorInfo{ErrorCode::kRefused, "cannot " + what, std::move(why), std::move(todo)};
+  };
+  if (!*id) return refuse("no live node has that name or id", "troupe status shows those that live");
+  const auto* entry = admission_->find(to_hex((*id)->value));
+  if (!is_owner(from) && (entry == nullptr || entry->brought_by != from))
+    return not_allowed(from, what, "run it on the node's own machine, or on the head's");
+  const auto& node = cluster.nodes().at(**id);
+  if (node.info.gateway) return refuse("it is a program's own way in", "end the program");
+  if (!node.registered) return refuse("the head waits for it to show itself", "try again when it is alive");
+  if (!ask.only_asks) {
+    if (node.leaving) return refuse("it leaves already", "wait for its end");
+    const std::string by = from.starts_with(kMachinePrefix) ? "from its machine" : "by the head's owner";
+    on(cluster::DrainRequested{**id, ask.grace_ms, "troupe drain " + by, ask.cancel});
+    const bool drains = cluster.nodes().at(**id).drain.has_value();
+    log(LogLevel::kInfo, "node " + node.info.name + " (" + to_string(**id) + ") " +
+                             (drains ? "drains" : "does not drain any more"));
+  }
+  const bool goes = node.drain.has_value() || node.leaving;
+  return wire::encode(wire::DrainAnswer{**id, node.info.name, false, goes, cluster.why_drains(**id)});
 }
 
 /// A line for each class and demand that waits: how many, and why.
@@ -176,7 +264,7 @@ void Head::forget_keys_of_the_gone() {
     }
     const NodeId node{std::strtoull(at->first.c_str(), nullptr, 16)};
     if (!machine_.cluster().nodes().contains(node)) {
-      if (auto removed = admission_->remove_named(at->first); !removed) {
+      if (auto removed = admission_->remove(at->first); !removed) {
         at->second = now + kKeyGrace;  // the store fails: later
         ++at;
         continue;

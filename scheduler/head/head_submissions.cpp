@@ -2,6 +2,7 @@
 // decides on jobs is ClusterMachine's; here are answers, and output on its way from the node that has it.
 
 #include <chrono>
+#include <cstdlib>
 #include <utility>
 
 #include "runtime/core/log.hpp"
@@ -46,10 +47,30 @@ std::int64_t Head::wall_clock_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
 }
 
+/// For an answer that is held until what it says is durable.
 Result<wire::Bytes> Head::answer_about(const std::string& id) const {
   const cluster::SubmissionRecord* found = machine_.cluster().submissions().find(id);
   if (found == nullptr) return no_such_job(id);
   return wire::encode(wire::SubmissionAnswer{without_environment(*found), machine_.cluster().why(*found)});
+}
+
+/// As it is durable now.
+Result<wire::Bytes> Head::show_job(const std::string& id) const {
+  const auto shown = machine_.shown(id);
+  if (!shown) return no_such_job(id);
+  const bool is_now = shown->state == machine_.cluster().submissions().find(id)->state;
+  return wire::encode(wire::SubmissionAnswer{without_environment(*shown),
+                                             is_now ? machine_.cluster().why(*shown) : shown->message});
+}
+
+Result<wire::Bytes> Head::explain_job(const std::string& id) const {
+  const auto shown = machine_.shown(id);
+  if (!shown) return no_such_job(id);
+  const cluster::SubmissionRecord& now = *machine_.cluster().submissions().find(id);
+  cluster::WaitReport report;  // of a state that is not durable yet nothing is said
+  report.sentence = shown->message;
+  if (shown->state == now.state) report = machine_.cluster().explain(now);
+  return wire::encode(wire::WhyAnswer{without_environment(*shown), std::move(report)});
 }
 
 bool Head::on_job_ask(const PeerName& from, const wire::Control& message) {
@@ -66,6 +87,7 @@ bool Head::on_job_ask(const PeerName& from, const wire::Control& message) {
     log_was_read(from, *log);
     return true;
   }
+  if (const auto* ask = std::get_if<wire::PackageAsk>(&message)) return give_package(from, *ask);
   if (!is_client) return false;
   if (const auto* submit = std::get_if<wire::SubmitAsk>(&message)) {
     submit_job(from, *submit);
@@ -75,14 +97,19 @@ bool Head::on_job_ask(const PeerName& from, const wire::Control& message) {
     if (!value) {
       answer(stop->request, std::move(value));
     } else {
-      carry_out(machine_.reply({from, frame_of(stop->request, std::move(value))}, clock_.now()));
+      carry_out(
+          machine_.reply({from, frame_of(stop->request, std::move(value)), stop->request}, clock_.now()));
     }
   } else if (const auto* one = std::get_if<wire::SubmissionAsk>(&message)) {
-    answer(one->request, answer_about(one->id));
+    answer(one->request, show_job(one->id));
+  } else if (const auto* reason = std::get_if<wire::WhyAsk>(&message)) {
+    answer(reason->request, explain_job(reason->id));
   } else if (const auto* page = std::get_if<wire::SubmissionsAsk>(&message)) {
     answer(page->request, page_of_jobs(page->below));
   } else if (const auto* log = std::get_if<wire::LogAsk>(&message)) {
     ask_for_log(from, *log);
+  } else if (const auto* put = std::get_if<wire::PackagePut>(&message)) {
+    put_package(from, *put);
   } else {
     return false;
   }
@@ -96,8 +123,13 @@ void Head::submit_job(const PeerName& from, const wire::SubmitAsk& ask) {
   const bool is_known = machine_.cluster().submissions().find(ask.spec.id) != nullptr;
   if (const auto& trouble = machine_.trouble(); trouble && !is_known)
     return refuse({trouble->code, "cannot submit the job", trouble->message(), "try again"});
+  if (const std::string& package = ask.spec.package; !package.empty() && !is_known) {
+    if (const auto missing = packages_.is_missing(package)) return refuse(*missing);
+  }
   on(cluster::SubmissionRequested{ask.spec});
-  carry_out(machine_.reply({from, frame_of(ask.request, answer_about(ask.spec.id))}, clock_.now()));
+  carry_out(machine_.reply(
+      {from, frame_of(ask.request, answer_about(ask.spec.id)), ask.request, is_known ? "" : ask.spec.id},
+      clock_.now()));
 }
 
 Result<wire::Bytes> Head::page_of_jobs(std::uint64_t below) const {
@@ -107,7 +139,9 @@ Result<wire::Bytes> Head::page_of_jobs(std::uint64_t below) const {
   const auto& order = all.by_number();
   for (auto at = below == 0 ? order.end() : order.lower_bound(below); at != order.begin();) {
     --at;
-    auto record = without_environment(*all.find(at->second));
+    const auto shown = machine_.shown(at->second);
+    if (!shown) continue;  // it is not recorded yet
+    auto record = without_environment(*shown);
     for (const std::string& word : record.spec.program) bytes += word.size() + 8;
     if (page.records.size() >= kMostPage || bytes > kMostPageBytes) {
       page.more = true;
@@ -134,7 +168,7 @@ Result<wire::Bytes> Head::let_client_in(const PeerName& from, const wire::Client
   }
   const PeerName name = std::string(kClientPrefix) + ask.public_key;
   options_.authorizer->allow(*key, name);
-  clients_[name] = {*key, clock_.now() + kClientComes};
+  clients_[name] = {*key, from, clock_.now() + kClientComes};
   return wire::Bytes{};
 }
 
@@ -147,6 +181,27 @@ void Head::client_went(const PeerName& name) {
   if (at == clients_.end()) return;
   options_.authorizer->revoke(at->second.key);
   clients_.erase(at);
+  packages_.client_went(name);
+}
+
+// Packages.
+
+void Head::put_package(const PeerName& from, const wire::PackagePut& put) {
+  packages_.put(from, put.part, [this, from, request = put.request](const Result<wire::PackageHeld>& held) {
+    server_->send(from, frame_of(request, held ? Result<wire::Bytes>(wire::encode(*held))
+                                               : Result<wire::Bytes>(held.error())));
+    if (!clients_.contains(from)) packages_.client_went(from);  // while it was written
+  });
+}
+
+/// No answer finds no room: the node asks again.
+bool Head::give_package(const PeerName& from, const wire::PackageAsk& ask) {
+  const NodeId node{std::strtoull(from.c_str(), nullptr, 16)};
+  if (from != to_hex(node.value) || !machine_.cluster().nodes().contains(node)) return false;
+  packages_.read(ask, [this, from](wire::PackagePart part) {
+    server_->send(from, wire::control_frame(std::move(part)));
+  });
+  return true;
 }
 
 // Output.
@@ -191,6 +246,8 @@ void Head::tick_clients() {
     if (client.comes_until < now) gone.push_back(name);
   }
   for (const PeerName& name : gone) client_went(name);
+  packages_.tick(
+      [this](const std::string& id) { return machine_.cluster().submissions().names_package(id); });
   for (auto at = log_asks_.begin(); at != log_asks_.end();) {
     if (now < at->second.until) {
       ++at;

@@ -21,6 +21,12 @@ namespace fs = std::filesystem;
 constexpr std::string_view kRunSuffix = ".run";
 constexpr Duration kOthersAsk = std::chrono::seconds(20);
 
+ErrorInfo knows_no_cluster(const std::string& folder) {
+  return {ErrorCode::kRefused, "cannot reach a cluster with the keys in " + folder,
+          "no cluster was started or joined from there",
+          "start one (troupe start --head), or join one: troupe start --address HOST:PORT --token-file FILE"};
+}
+
 }  // namespace
 
 Result<RunLock> RunLock::take(const std::string& path) {
@@ -66,9 +72,16 @@ std::string ClusterFolder::default_path() {
                   "none of TROUPE_FOLDER, XDG_STATE_HOME and HOME is set", "give --folder DIR");
 }
 
+Result<ClusterFolder> ClusterFolder::find(const std::string& path) {
+  const std::string chosen = path.empty() ? default_path() : path;
+  std::error_code error;
+  if (!fs::exists(chosen, error) && !error) return knows_no_cluster(chosen);
+  return open(chosen);
+}
+
 Result<ClusterFolder> ClusterFolder::open(const std::string& path) {
   std::error_code error;
-  const fs::path absolute = fs::absolute(path, error).lexically_normal();
+  const fs::path absolute = fs::absolute(path.empty() ? default_path() : path, error).lexically_normal();
   fs::create_directories(absolute.parent_path(), error);
   if (error)
     return io_error("cannot create " + absolute.parent_path().string(), error.value(),
@@ -95,10 +108,7 @@ Result<void> ClusterFolder::save_head(const Endpoint& address, const PublicKey& 
 }
 
 Result<HeadContact> ClusterFolder::contact(const std::optional<Endpoint>& address) const {
-  const ErrorInfo unknown{
-      ErrorCode::kRefused, "cannot reach a cluster with the keys in " + path_,
-      "no cluster was started or joined from there",
-      "start one (troupe start --head), or join one: troupe start --address HOST:PORT --token-file FILE"};
+  const ErrorInfo unknown = knows_no_cluster(path_);
   auto head_key = keys_.load_public("head");
   if (!head_key) return head_key.error();
   if (!*head_key) return unknown;

@@ -44,8 +44,10 @@ class ClusterFolder {
   /// $TROUPE_FOLDER, else $XDG_STATE_HOME/troupe, else ~/.local/state/troupe. Throws BadConfig when none is
   /// set.
   static std::string default_path();
-  /// Makes the folder and its parents if need be. Errors: kIo, kRefused.
+  /// Makes the folder and its parents if need be. `path` empty: the default. Errors: kIo, kRefused.
   static Result<ClusterFolder> open(const std::string& path);
+  /// Makes nothing: one that is not there is an error, too (kRefused: it knows no cluster).
+  static Result<ClusterFolder> find(const std::string& path);
 
   const std::string& path() const { return path_; }
   const KeyFolder& keys() const { return keys_; }

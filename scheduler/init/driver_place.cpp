@@ -1,10 +1,13 @@
 #include "scheduler/init/driver_place.hpp"
 
+#include <cerrno>
 #include <climits>
 
 #include "runtime/core/futex.hpp"
 #include "runtime/core/log.hpp"
+#include "runtime/core/standard_output.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
+#include "scheduler/init/program_end.hpp"
 
 namespace troupe {
 namespace {
@@ -18,14 +21,24 @@ std::shared_ptr<CallState> failed_call(ErrorInfo why) {
   return state;
 }
 
+void cannot_print(int error) {
+  if (error != EPIPE)
+    log(LogLevel::kError, io_error("workers' output is lost: this program's cannot be written", error,
+                                   "free space, and start the program again")
+                              .message());
+  output_failed(error);
+}
+
 }  // namespace
 
 DriverPlace::DriverPlace(std::string job, NextLink next_link, const Restarts::Policy& policy)
     : job_(std::move(job)),
       next_link_(std::move(next_link)),
-      printer_([this](bool on) {
-        if (Process* process = now_.load(std::memory_order_acquire)) process->hold_output(on);
-      }),
+      printer_({[this](NodeId node, std::size_t bytes) {
+                  if (Process* process = now_.load(std::memory_order_acquire))
+                    process->output_taken(node, bytes);
+                },
+                cannot_print}),
       restarts_(policy) {
   std::promise<void> taken;
   auto first = taken.get_future();
@@ -43,7 +56,12 @@ DriverPlace::~DriverPlace() {
   lost(UINT32_MAX);
   if (keeper_.joinable()) keeper_.join();
   printer_.finish();
-  lives_.clear();  // their threads still tell us things
+  // Their threads still tell us things.
+  for (auto& life : lives_) {
+    life->end();
+    if (is_program_ending()) static_cast<void>(life.release());  // CAF needs what may be gone already
+  }
+  lives_.clear();
 }
 
 /// In the keeper's thread, as every later place: init() may be called in a thread that ends.
@@ -73,7 +91,6 @@ void DriverPlace::take(SocketLink link) {
   now_.store(process.get(), std::memory_order_release);
   place_ = place;
   lives_.push_back(std::move(process));
-  printer_.repeat_hold();
   restarts_.up(clock_.now());
 }
 

@@ -45,7 +45,7 @@ class DriverPlace final : public ProcessGate {
   void leave(Duration timeout);
 
   const ProcessConfig& config() const override { return now().config(); }
-  std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t method, wire::Bytes args,
+  std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t method, CallBody args,
                                   bool one_way) override {
     return now().call(to, method, std::move(args), one_way);
   }
@@ -54,8 +54,11 @@ class DriverPlace final : public ProcessGate {
   }
   std::shared_ptr<CallState> spawn(ActorSpawn spawn) override;
   void kill(const ActorAddress& actor, std::string reason) override { now().kill(actor, std::move(reason)); }
-  void monitor(const ActorAddress& actor, OnDown callback) override {
+  void monitor(const ActorAddress& actor, OnDeath callback) override {
     now().monitor(actor, std::move(callback));
+  }
+  void watch_leaving(const ActorAddress& actor, OnLeaving callback) override {
+    now().watch_leaving(actor, std::move(callback));
   }
   std::shared_ptr<CallState> find(std::string name) override;
   std::shared_ptr<CallState> nodes() override;
@@ -63,6 +66,8 @@ class DriverPlace final : public ProcessGate {
                                    bool abortable) override;
   void drop_region(const std::string& key) override { now().drop_region(key); }
   void later(Duration delay, std::function<void()> work) override { now().later(delay, std::move(work)); }
+  ObjectsPtr objects() override { return now().objects(); }
+  TasksPtr tasks() override { return now().tasks(); }
 
  private:
   Process& now() const { return *now_.load(std::memory_order_acquire); }

@@ -90,7 +90,6 @@ void EmbeddedCluster::supervise() {
   std::vector<std::size_t> nodes;
   for (const auto& node : nodes_) nodes.push_back(node.role);
   supervisor_.end(nodes, kGoes);
-  supervisor_.tell(head_role_, wire::Leave{"the cluster ends"});
   supervisor_.end({head_role_}, kGoes);
   publish();
 }
@@ -135,6 +134,31 @@ void EmbeddedCluster::add_node(std::size_t index) {
   nodes_.push_back(new_life(supervisor_.add(std::move(role))));
 }
 
+Child EmbeddedCluster::start_copy(const std::string& role) {
+  if (!std::exchange(copies_tried_, true)) {
+    if (auto executed = ForkServer::execute()) {
+      copies_.emplace(*std::move(executed));
+      supervisor_.watch(copies_->death_fd(), [this] {
+        drop_copies({ErrorCode::kIo, "the fork server is gone", copies_->end(), ""});
+      });
+    }
+  }
+  if (copies_) {
+    auto child = copies_->start({.role = role});
+    if (child) return *std::move(child);
+    drop_copies(child.error());
+  }
+  return start_child({.role = role}).value();
+}
+
+void EmbeddedCluster::drop_copies(const ErrorInfo& why) {
+  // A program with threads of its own is executed each time, as it says in the documentation.
+  const LogLevel level = why.code == ErrorCode::kRefused ? LogLevel::kDebug : LogLevel::kWarning;
+  log(level, why.message() + "; the head and nodes are executed instead");
+  supervisor_.watch(-1);
+  copies_.reset();
+}
+
 Child EmbeddedCluster::start_head() {
   KeyBundle bundle{head_keys_, head_keys_.public_key(), {}};
   for (auto& node : nodes_) {
@@ -142,7 +166,7 @@ Child EmbeddedCluster::start_head() {
     node.admitted = true;
   }
   auto keys = hand_over(bundle).value();
-  auto child = start_child({.role = "head"}).value();
+  auto child = start_copy("head");
   send_config(child, wire::HeadConfig{head_address_, folder_, "", ::getpid()}, std::move(keys));
   return child;
 }
@@ -170,7 +194,7 @@ bool EmbeddedCluster::may_start_node(std::size_t index) {
 Child EmbeddedCluster::start_node(std::size_t index) {
   const auto& node = nodes_[index];
   auto keys = hand_over({node.keys, head_keys_.public_key(), {}}).value();
-  auto child = start_child({.role = "node"}).value();
+  auto child = start_copy("node");
   wire::NodeConfig config;
   config.id = node.id;
   config.name = std::to_string(index);

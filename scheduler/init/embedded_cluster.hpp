@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/node/child.hpp"
+#include "runtime/node/fork_server.hpp"
 #include "runtime/security/curve_keys.hpp"
 #include "scheduler/init/embedded_processes.hpp"
 #include "scheduler/init/supervisor.hpp"
@@ -64,6 +64,8 @@ class EmbeddedCluster final : public EmbeddedProcesses {
   void supervise();
   void add_head();
   void add_node(std::size_t index);
+  Child start_copy(const std::string& role);
+  void drop_copies(const ErrorInfo& why);
   Child start_head();
   Child start_node(std::size_t index);
   void head_is_up(const std::string& address);
@@ -77,6 +79,8 @@ class EmbeddedCluster final : public EmbeddedProcesses {
   UniqueFd wake_;
 
   // Of the supervising thread.
+  bool copies_tried_ = false;
+  std::optional<ForkServer> copies_;  ///< whom the head and nodes are forked by
   Supervisor supervisor_;
   std::size_t head_role_ = 0;
   std::string head_address_ = "127.0.0.1:0";  ///< with the port of its first life

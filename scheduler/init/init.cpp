@@ -1,6 +1,5 @@
 #include "scheduler/init/init.hpp"
 
-#include <csignal>
 #include <cstdlib>
 #include <optional>
 #include <string_view>
@@ -8,12 +7,15 @@
 
 #include "runtime/core/ids.hpp"
 #include "runtime/core/random.hpp"
+#include "runtime/core/standard_output.hpp"
+#include "runtime/host/this_thread.hpp"
 #include "runtime/node/package.hpp"
 #include "scheduler/init/driver_place.hpp"
 #include "scheduler/init/embedded_cluster.hpp"
 #include "scheduler/init/job_place.hpp"
 #include "scheduler/init/join_cluster.hpp"
 #include "scheduler/init/process_roles.hpp"
+#include "scheduler/init/program_end.hpp"
 #include "scheduler/placement/placement.hpp"
 
 namespace troupe {
@@ -53,16 +55,12 @@ std::string address_in(int argc, char** argv) {
 /// The driver's own node in a running cluster.
 class Gateway {
  public:
-  Gateway(std::string address, const InitOptions& options, std::string name)
+  Gateway(const std::string& address, const InitOptions& options, std::string name)
       : head_(parse_endpoint(address).value()),
-        folder_(ClusterFolder::open(options.folder.empty() ? ClusterFolder::default_path() : options.folder)
-                    .value()),
-        name_(std::move(name)) {
-    const char* from_environment = std::getenv("TROUPE_TOKEN_FILE");
-    const std::string token_file =
-        !options.token_file.empty() || from_environment == nullptr ? options.token_file : from_environment;
-    if (!token_file.empty()) token_.emplace(read_token_file(token_file).value());
-  }
+        token_(given_token(options)),
+        // Without a token the folder must be there already.
+        folder_((token_ ? ClusterFolder::open(options.folder) : ClusterFolder::find(options.folder)).value()),
+        name_(std::move(name)) {}
   ~Gateway() { end(kGoodbye); }
   Gateway(const Gateway&) = delete;
   Gateway& operator=(const Gateway&) = delete;
@@ -73,13 +71,19 @@ class Gateway {
     const auto contact = folder_.join(head_, token_).value();
     token_.reset();  // used up: the folder is in
     if (member_) static_cast<void>(tell_departed(contact, *std::exchange(member_, std::nullopt), kDied));
-    MemberOptions member{.name = name_, .gateway = true, .package = hash_own_executable().value()};
+    MemberOptions member{.name = name_, .gateway = true, .package = own_package().value()};
     child_.emplace(start_member(folder_, contact, member));
     member_ = member.identity;
     return std::move(child_->link);
   }
 
  private:
+  static std::optional<JoinToken> given_token(const InitOptions& options) {
+    const char* from_environment = std::getenv("TROUPE_TOKEN_FILE");
+    const std::string file =
+        !options.token_file.empty() || from_environment == nullptr ? options.token_file : from_environment;
+    return file.empty() ? std::nullopt : std::optional(read_token_file(file).value());
+  }
   void end(Duration grace) {
     if (!child_) return;
     end_child(*child_, grace);
@@ -87,9 +91,9 @@ class Gateway {
   }
 
   const Endpoint head_;
+  std::optional<JoinToken> token_;
   const ClusterFolder folder_;
   const std::string name_;
-  std::optional<JoinToken> token_;
   std::optional<Child> child_;
   std::optional<NodeIdentity> member_;  ///< its node that runs, or died last
 };
@@ -109,10 +113,22 @@ DriverSession::~DriverSession() {
     static_cast<void>(cluster_.release());
     return;
   }
-  if (cluster_ != nullptr) cluster_->expect_end();
-  place_->leave(kGoodbye);
-  if (cluster_ != nullptr) cluster_->stop();  // who waits for a link to a new node is told that there is none
-  place_.reset();
+  auto end = [cluster = std::move(cluster_), gateway = std::move(gateway_),
+              place = std::move(place_)]() mutable {
+    if (cluster != nullptr) cluster->expect_end();
+    place->leave(kGoodbye);
+    if (cluster != nullptr) cluster->stop();  // who waits for a link to a new node is told that there is none
+    place.reset();
+    gateway.reset();
+    cluster.reset();
+  };
+  // In a callback or an actor it would wait for itself.
+  const bool is_waited_for = this_thread.turn != nullptr || this_thread.may_not_wait;
+  if (is_waited_for) {
+    end_elsewhere(std::move(end));
+  } else {
+    end();
+  }
 }
 
 const EmbeddedProcesses* DriverSession::embedded() const {
@@ -134,7 +150,8 @@ DriverSession init(int argc, char** argv, const InitOptions& options) {
                     "ask for 0 to " + std::to_string(cluster::kMaxGpus) + ", or for -1 (all there are)");
   }
   check_descriptor_limit().value();
-  ::signal(SIGPIPE, SIG_IGN);
+  end_without_reader();
+  watch_program_end();
   const std::string program = program_name(argc, argv);
   const std::string job =
       options.job.empty() ? program + "-" + to_hex(SystemRandom().next()).substr(0, 8) : options.job;

@@ -37,6 +37,9 @@ class Gateway;
 /// (ActorDied, Unavailable). The driver then gets another node, as soon as the head answers, and this session
 /// and its copies lead there: spawns work again, and `incarnation()` has grown by one. Until then they fail
 /// with Unavailable, which says why.
+///
+/// It may end anywhere: in a callback or an actor's method of its own it ends beside that, and the program's
+/// end waits for it.
 class DriverSession : public Session {
  public:
   DriverSession(DriverSession&&) noexcept;

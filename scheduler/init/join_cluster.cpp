@@ -46,6 +46,7 @@ Child launch_member(const ClusterFolder& folder, const HeadContact& head, const 
   config.gateway = options.gateway;
   config.hosts_driver = options.gateway;
   config.package = options.package;
+  config.drain_ms = options.drain / std::chrono::milliseconds(1);
   if (!options.gateway) config.folder = folder.path();
   const CurveKeyPair& keys = options.identity.keys;
   folder.ask(head, wire::AdmitAsk{1, config.id, to_string(keys.public_key())}, kHeadAnswers).value();

@@ -23,7 +23,8 @@ struct MemberOptions {
   double cpus = 0;       ///< what actors may hold
   int gpus = -1;         ///< the same; below 0: all that CUDA finds
   bool gateway = false;  ///< runs no actors, carries a driver over its link
-  std::string package;   ///< hash of our executable, which a gateway gives to other nodes
+  std::string package;   ///< ours, which a gateway gives to other nodes
+  Duration drain{};      ///< SIGTERM drains it within that time; 0: it leaves at once
 };
 
 /// Has the head let a node in under that id and key, and starts it. It says Ready on its link once it has

@@ -7,40 +7,46 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/core/escape.hpp"
 #include "runtime/core/quiet_thread.hpp"
 
 namespace troupe {
 namespace {
 
+/// Room is made in pieces of that size: a quarter of a node's window.
+constexpr std::size_t kTellBytes = std::size_t{32} << 10;
+
 std::string with_label(const wire::Output& output) {
+  const std::string label = escape_name(output.label);
   std::string text;
   for (std::string_view rest = output.text; !rest.empty();) {
     const auto end = rest.find('\n');
-    text.append("[").append(output.label).append("] ").append(rest.substr(0, end)).append("\n");
+    text.append("[").append(label).append("] ").append(rest.substr(0, end)).append("\n");
     rest = end == std::string_view::npos ? std::string_view() : rest.substr(end + 1);
   }
   return text;
 }
 
-/// Waits for the reader. Drops the rest when there is none.
-void write_all(int stream, std::string_view rest) {
+/// Waits for the reader. Returns errno, or 0.
+int write_all(int stream, std::string_view rest) {
   while (!rest.empty()) {
     const ssize_t written = ::write(stream, rest.data(), rest.size());
-    if (written >= 0) {
+    if (written > 0) {
       rest.remove_prefix(static_cast<std::size_t>(written));
-    } else if (errno == EAGAIN) {  // somebody made the stream non-blocking
+    } else if (written < 0 && errno == EAGAIN) {  // somebody made the stream non-blocking
       pollfd wait{stream, POLLOUT, 0};
       ::poll(&wait, 1, -1);
-    } else if (errno != EINTR) {
-      return;
+    } else if (written == 0 || errno != EINTR) {
+      return written == 0 ? ENOSPC : errno;
     }
   }
+  return 0;
 }
 
 }  // namespace
 
-OutputPrinter::OutputPrinter(HoldWorkers hold, Limits limits, Streams streams)
-    : hold_(std::move(hold)), limits_(limits), streams_(streams) {
+OutputPrinter::OutputPrinter(Hooks hooks, std::size_t most_bytes, Streams streams)
+    : hooks_(std::move(hooks)), most_bytes_(most_bytes), streams_{streams.output, streams.errors} {
   thread_ = start_quiet_thread([this] { run(); });
 }
 
@@ -49,25 +55,19 @@ OutputPrinter::~OutputPrinter() {
 }
 
 void OutputPrinter::print(const wire::Output& output) {
-  std::string text = with_label(output);
+  Text text{output.error, with_label(output), output.node, output.text.size()};
   const std::lock_guard lock(mutex_);
-  if (finishing_ || text.empty()) return;
-  if (bytes_ + text.size() > limits_.drop) {
-    dropped_lines_ += static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
-    return;
+  if (finishing_) return;
+  if (bytes_ + text.text.size() > most_bytes_) {
+    dropped_lines_ += static_cast<std::size_t>(std::count(text.text.begin(), text.text.end(), '\n'));
+    text.text.clear();
+  } else if (dropped_lines_ != 0) {
+    text.text.insert(0, "[" + std::to_string(std::exchange(dropped_lines_, 0)) +
+                            " lines were dropped: nobody read this program's output]\n");
   }
-  if (dropped_lines_ != 0)
-    text.insert(0, "[" + std::to_string(std::exchange(dropped_lines_, 0)) +
-                       " lines were dropped: nobody read this program's output]\n");
-  bytes_ += text.size();
-  waiting_.push_back({output.error ? streams_.errors : streams_.output, std::move(text)});
+  bytes_ += text.text.size();
+  waiting_.push_back(std::move(text));
   changed_.notify_all();
-  if (bytes_ > limits_.hold && !std::exchange(holds_, true)) hold_(true);
-}
-
-void OutputPrinter::repeat_hold() {
-  const std::lock_guard lock(mutex_);
-  if (holds_ && !finishing_) hold_(true);
 }
 
 void OutputPrinter::finish() {
@@ -79,6 +79,21 @@ void OutputPrinter::finish() {
   if (thread_.joinable()) thread_.join();
 }
 
+void OutputPrinter::write(const Text& text) {
+  int& stream = streams_[text.is_error ? 1 : 0];
+  if (stream < 0) return;
+  const int error = write_all(stream, text.text);
+  if (error == 0) return;
+  stream = -1;
+  hooks_.failed(error);
+}
+
+void OutputPrinter::take(const Text& text) {
+  std::size_t& bytes = untold_[text.node];
+  bytes += text.bytes;
+  if (bytes >= kTellBytes) hooks_.taken(text.node, std::exchange(bytes, 0));
+}
+
 void OutputPrinter::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -87,10 +102,13 @@ void OutputPrinter::run() {
     const Text next = std::move(waiting_.front());
     waiting_.pop_front();
     lock.unlock();
-    write_all(next.stream, next.text);
+    write(next);
     lock.lock();
     bytes_ -= next.text.size();
-    if (holds_ && !finishing_ && bytes_ <= limits_.hold / 2) hold_(holds_ = false);
+    if (finishing_) continue;
+    lock.unlock();
+    take(next);
+    lock.lock();
   }
 }
 

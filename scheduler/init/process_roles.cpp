@@ -1,6 +1,5 @@
 #include "scheduler/init/process_roles.hpp"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
@@ -8,7 +7,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -17,13 +15,16 @@
 #include <string>
 
 #include "runtime/core/log.hpp"
+#include "runtime/core/standard_output.hpp"
 #include "runtime/host/process.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
 #include "runtime/link/zmq/zmq_transport.hpp"
 #include "runtime/node/child.hpp"
 #include "runtime/node/death_watch.hpp"
+#include "runtime/node/fork_server.hpp"
 #include "runtime/node/gpus.hpp"
 #include "runtime/node/node.hpp"
+#include "runtime/wire/package_name.hpp"
 #include "scheduler/head/head.hpp"
 #include "scheduler/launch/run_spawned.hpp"
 #include "scheduler/store/sqlite_storage.hpp"
@@ -120,7 +121,15 @@ Result<void> serve_as_head(SocketLink& parent, const wire::HeadConfig& config, c
   for (const auto& peer : keys.allowed) authorizer->allow(peer.key, peer.name);
   EventLoop loop;
   const auto transport = make_zmq_transport(clock);
-  Head head(loop, *transport, {*address, config.advertised, keys.own, authorizer, *std::move(storage)});
+  Head head(loop, *transport,
+            {*address,
+             config.advertised,
+             keys.own,
+             authorizer,
+             *std::move(storage),
+             {},
+             {},
+             config.folder + "/packages"});
   if (auto started = head.start(); !started) return started;
   send_control(parent, {}, wire::Ready{head.address()});
   loop.watch(parent.fd(), [&](bool, bool, bool) {
@@ -170,8 +179,9 @@ int run_head(SocketLink parent) {
   return served ? 0 : 1;
 }
 
-int run_node(SocketLink parent) {
+int run_node(SocketLink parent, std::optional<ForkServer> copies) {
   ::prctl(PR_SET_NAME, "troupe-node");
+  const pid_t starter = ::getppid();
   TerminationSignal termination;
   auto configured = configure(parent);
   const auto* config = std::get_if<wire::NodeConfig>(&configured.config);
@@ -184,10 +194,10 @@ int run_node(SocketLink parent) {
   auto gpus = gpus_of_node(*config);
   if (!gpus) leave_with(parent, gpus.error());
   std::optional<Node> place;
-  Node& node =
-      place.emplace(loop, *transport,
-                    Node::Options{*config, configured.keys.own, configured.keys.head, std::move(parent),
-                                  *std::move(gpus), [&clock] { return make_zmq_transport(clock); }});
+  Node& node = place.emplace(
+      loop, *transport,
+      Node::Options{*config, configured.keys.own, configured.keys.head, std::move(parent), *std::move(gpus),
+                    [&clock] { return make_zmq_transport(clock); }, std::move(copies)});
   // The launcher hears of this node once it is a member: what a driver asks next finds it there.
   const auto not_up = [&node](const ErrorInfo& why) {
     node.tell_parent(wire::NotReady{why});
@@ -199,8 +209,12 @@ int run_node(SocketLink parent) {
     node.serve_parent();
   });
   if (!started) not_up(started.error());
-  termination.watch(loop, [&] { node.leave("it was told to end"); });
+  termination.watch(loop, [&] {
+    if (config->drain_ms == 0 || termination.tells_end_of(starter)) return node.leave("it was told to end");
+    node.drain(std::chrono::milliseconds(config->drain_ms), "SIGTERM on its machine");
+  });
   loop.run();
+  if (node.drains()) node.tell_parent(wire::Leave{"it has drained", true});
   // The head does it if it lives; a head that was killed with the launcher did not.
   if (!config->temporary_folder.empty() && termination.tells_end_of(config->launcher))
     remove_unused_store(config->temporary_folder);
@@ -225,6 +239,10 @@ int run_worker(SocketLink link) {
           ? hold_lock(std::move(received->fds.front()))
           : Result<void>(ErrorInfo{ErrorCode::kRefused, "no lock came with the configuration", "", ""});
   if (!held) log(LogLevel::kError, held.error().message());
+  // Paths from the program's folder on are good in its workers, too, where that folder is.
+  if (const std::string folder = wire::folder_in(config->package);
+      !folder.empty() && ::chdir(folder.c_str()) != 0)
+    log(LogLevel::kInfo, "the program's folder " + folder + " is not here: this worker runs in its node's");
   ::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a line a person prints is seen when it is printed
   Process process({config->node, config->process, config->job, 0, config->label, config->host,
                    config->package, config->driver},
@@ -233,40 +251,51 @@ int run_worker(SocketLink link) {
   return 0;
 }
 
-/// A file or socket that got the number of a closed standard stream would get what is printed there.
-void open_standard_streams() {
-  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
-    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF)
-      ::open("/dev/null", O_RDWR);  // takes the lowest free number
-  }
+/// Out of the environment, which children inherit.
+std::string take_role() {
+  const char* variable = std::getenv(kRoleVariable);
+  const std::string role = variable == nullptr ? "" : variable;
+  ::unsetenv(kRoleVariable);
+  return role;
 }
 
 }  // namespace
 
 void become_role_if_asked() {
-  open_standard_streams();
-  const char* variable = std::getenv(kRoleVariable);
-  if (variable == nullptr) {
+  hold_closed_streams();
+  if (std::getenv(kRoleVariable) == nullptr) {
     // Once, and not in every process of the cluster.
     static const std::string wrong = wrong_log_variable();
     static const bool told = wrong.empty() || (log(LogLevel::kWarning, wrong), true);
     (void)told;
     return;
   }
-  const std::string role = variable;
-  ::unsetenv(kRoleVariable);
+  std::string role = take_role();
   ::signal(SIGPIPE, SIG_IGN);
   SocketLink link{UniqueFd(kLinkFd)};
   if (!link.peer_is_us()) {
     log(LogLevel::kError, "refused to become a " + role + ": no link of our own user on descriptor 3");
     ::_exit(1);
   }
+  if (role == kForkServerRole) {
+    link = serve_forks();
+    role = take_role();
+  }
+  std::optional<ForkServer> copies;
+  if (role == "node") {
+    auto begun = begin_fork_server();
+    copies = std::move(begun.server);
+    if (begun.link) {
+      link = *std::move(begun.link);
+      role = take_role();
+    }
+  }
   int code = 1;
   try {
     if (role == "head") {
       code = run_head(std::move(link));
     } else if (role == "node") {
-      code = run_node(std::move(link));
+      code = run_node(std::move(link), std::move(copies));
     } else if (role == "worker") {
       code = run_worker(std::move(link));
     } else if (role == "spawned") {

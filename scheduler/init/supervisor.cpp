@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include "runtime/core/log.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
@@ -55,7 +56,7 @@ void Supervisor::run(int wake, const std::function<bool()>& done) {
   while (!failure_) {
     start_due(clock_.now());
     if (failure_ || done()) return;
-    std::vector<pollfd> waits{{wake, POLLIN, 0}};
+    std::vector<pollfd> waits{{wake, POLLIN, 0}, {watched_, POLLIN, 0}};
     for (const auto& entry : entries_) {
       waits.push_back({entry->child ? entry->child->pidfd.get() : -1, POLLIN, 0});
       const bool linked = entry->child && entry->child->link.fd() >= 0;
@@ -66,16 +67,22 @@ void Supervisor::run(int wake, const std::function<bool()>& done) {
     const Instant now = clock_.now();
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       Entry& entry = *entries_[i];
-      if (waits[2 * i + 2].revents != 0) read_link(entry, now);
-      if (waits[2 * i + 1].revents != 0) died(entry, now);
+      if (waits[2 * i + 3].revents != 0) read_link(entry, now);
+      if (waits[2 * i + 2].revents != 0) died(entry, now);
       if (entry.child && !entry.restarts.is_up() && now - entry.started > kComesUp) {
         log(LogLevel::kWarning, entry.role.name + " did not come up within 60 s; it is killed");
         signal_child(*entry.child, SIGKILL);
         entry.started = now;  // its pidfd tells the rest
       }
     }
+    if (waits[1].revents != 0 && watched_ == waits[1].fd) std::exchange(on_watched_, {})();
     if (waits[0].revents != 0) return;
   }
+}
+
+void Supervisor::watch(int fd, std::function<void()> then) {
+  watched_ = fd;
+  on_watched_ = std::move(then);
 }
 
 void Supervisor::start_due(Instant now) {
@@ -151,6 +158,7 @@ void Supervisor::died(Entry& entry, Instant now) {
 /// `blocked`: for want of something that may come back.
 void Supervisor::failed(Entry& entry, Instant now, const ErrorInfo& why, bool blocked) {
   if (ending_) return;
+  if (entry.role.is_over()) return entry.role.on_death(why.message());
   const bool was_up = entry.restarts.is_up();
   const bool came_up_once = entry.restarts.was_up();
   const bool for_good = is_permanent(why) && !came_up_once;
@@ -183,6 +191,7 @@ bool Supervisor::tell(std::size_t role, const wire::Control& message) {
 void Supervisor::end(const std::vector<std::size_t>& roles, Duration grace) {
   for (const std::size_t role : roles) {
     entries_.at(role)->due.reset();
+    tell(role, wire::Leave{"it was told to end"});
     if (entries_[role]->child) entries_[role]->child->link = {};  // it leaves when its launcher is gone
   }
   const Instant deadline = clock_.now() + grace;

@@ -37,6 +37,8 @@ class Supervisor {
     std::function<void(wire::Control message)> on_message = [](auto) {};
     /// It is gone; it is started again unless failure() says otherwise.
     std::function<void(const std::string& how)> on_death = [](auto&) {};
+    /// Its death is its end: it is not started again.
+    std::function<bool()> is_over = [] { return false; };
     bool vital = true;  ///< when it does not stay up, run() ends with failure()
     Restarts::Policy policy;
   };
@@ -58,11 +60,13 @@ class Supervisor {
   /// Why run() ended by itself.
   const std::optional<ErrorInfo>& failure() const { return failure_; }
 
+  /// Calls `then` in run()'s thread once `fd` is readable. One at a time; -1: none any more.
+  void watch(int fd, std::function<void()> then = {});
   /// False if it is not there.
   bool tell(std::size_t role, const wire::Control& message);
   /// Of its latest life, over or not; -1 before the first.
   pid_t pid(std::size_t role) const { return entries_.at(role)->pid; }
-  /// Asks these to leave, all at once, by closing their links; kills who is still there after `grace`.
+  /// Tells these to leave, all at once, and closes their links; kills who is still there after `grace`.
   void end(const std::vector<std::size_t>& roles, Duration grace);
 
  private:
@@ -86,6 +90,8 @@ class Supervisor {
 
   MonotonicClock clock_;
   std::vector<std::unique_ptr<Entry>> entries_;
+  int watched_ = -1;
+  std::function<void()> on_watched_;
   std::optional<ErrorInfo> failure_;
   std::atomic<bool> ending_{false};
 };

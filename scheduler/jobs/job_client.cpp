@@ -1,10 +1,9 @@
 #include "scheduler/jobs/job_client.hpp"
 
-#include <cmath>
 #include <thread>
 #include <utility>
 
-#include "runtime/core/random.hpp"
+#include "runtime/node/package.hpp"
 #include "scheduler/cluster/submission_table.hpp"
 #include "scheduler/jobs/head_session.hpp"
 #include "scheduler/jobs/job_output.hpp"
@@ -18,15 +17,11 @@ constexpr Duration kHeadAnswers = std::chrono::seconds(10);
 constexpr Duration kHeadAway = std::chrono::seconds(60);
 /// Of who reads output: a node that is not there may be about to say hello to a head that came back.
 constexpr Duration kNodeAway = std::chrono::seconds(10);
+/// Of a piece of a package: the last one waits for a disk.
+constexpr Duration kPieceTaken = std::chrono::seconds(60);
+/// How often a package is brought, or goes back, before it is given up.
+constexpr int kMostSendings = 8;
 constexpr Duration kLook = std::chrono::milliseconds(100);
-
-std::int64_t in_parts(double count, const char* what) {
-  if (!(count >= 0 && count <= 1e6)) {
-    throw_error({ErrorCode::kBadInput, "cannot submit the job",
-                 std::to_string(count) + " is no number of " + what, "ask for what a node has"});
-  }
-  return std::llround(count * cluster::kCpu);
-}
 
 JobInfo info_of(const cluster::SubmissionRecord& record, std::string why) {
   JobInfo info;
@@ -38,6 +33,7 @@ JobInfo info_of(const cluster::SubmissionRecord& record, std::string why) {
   info.why = std::move(why);
   info.attempt = record.attempt;
   info.retries = record.spec.retries;
+  info.priority = record.spec.priority;
   info.num_cpus = static_cast<double>(record.spec.cpu_e4) / cluster::kCpu;
   info.num_gpus = static_cast<double>(record.spec.gpu_e4) / cluster::kGpu;
   info.node = record.node_name;
@@ -62,8 +58,7 @@ const char* to_string(JobStatus status) {
 class JobClient::Impl {
  public:
   explicit Impl(const JobClientOptions& options)
-      : session_(ClusterFolder::open(options.folder.empty() ? ClusterFolder::default_path() : options.folder)
-                     .value(),
+      : session_(ClusterFolder::find(options.folder).value(),
                  options.address.empty() ? std::nullopt
                                          : std::optional(parse_endpoint(options.address).value())) {}
 
@@ -78,6 +73,20 @@ class JobClient::Impl {
     return info_of(answer.record, answer.why);
   }
 
+  /// Until the head has all of it. What it has already is not sent.
+  void send_package(PackageSource& package) {
+    wire::PackagePart part{package.id(), 0, package.bytes(), {}};
+    for (int setbacks = 0;;) {
+      const auto held = ask<wire::PackageHeld>(wire::PackagePut{0, part}, kPieceTaken).value();
+      if (held.whole) return;
+      if (held.next < part.offset && ++setbacks > kMostSendings)
+        throw_error({ErrorCode::kUnavailable, "cannot submit the job",
+                     "the head lost its package again and again", "look at the head's log"});
+      part.offset = held.next;
+      part.bytes = package.read(held.next, kPackagePieceBytes).value();
+    }
+  }
+
  private:
   HeadSession session_;
 };
@@ -88,23 +97,46 @@ JobClient& JobClient::operator=(JobClient&&) noexcept = default;
 JobClient::~JobClient() = default;
 
 std::string JobClient::submit(const JobSpec& wanted) {
-  const JobSpec job = checked(wanted);
-  cluster::SubmissionSpec spec;
-  spec.id = job.id.empty() ? "job-" + to_hex(SystemRandom().next()) : job.id;
-  spec.name = job.name;
-  spec.program.push_back(job.program);
-  spec.program.insert(spec.program.end(), job.args.begin(), job.args.end());
-  for (const auto& [name, value] : job.env) spec.environment.push_back(name + "=" + value);
-  spec.folder = job.working_dir;
-  spec.cpu_e4 = in_parts(job.num_cpus, "CPUs");
-  spec.gpu_e4 = in_parts(job.num_gpus, "GPUs");
-  spec.retries = job.retries;
-  if (const auto wrong = cluster::check_submission(spec)) throw_error(*wrong);
-  return impl_->ask<wire::SubmissionAnswer>(wire::SubmitAsk{0, spec}).value().record.spec.id;
+  PreparedJob job = prepared(wanted);
+  if (wanted.replace) stop_named(wanted.name, job.spec.id);
+  for (int left = kMostSendings;; --left) {
+    if (job.package) impl_->send_package(*job.package);
+    const auto answer = impl_->ask<wire::SubmissionAnswer>(wire::SubmitAsk{0, job.spec});
+    if (answer) return answer->record.spec.id;
+    // A head that came back has not kept what no record named.
+    const bool may_be_gone = job.package && answer.error().code == ErrorCode::kUnavailable;
+    if (!may_be_gone || left == 0) throw_error(answer.error());
+  }
+}
+
+/// But for the job `id` itself, which may have been submitted before.
+void JobClient::stop_named(const std::string& name, const std::string& id) {
+  for (const JobInfo& job : list()) {
+    if (job.name != name || job.has_ended() || job.id == id) continue;
+    stop(job.id);
+    wait(job.id);
+  }
 }
 
 JobInfo JobClient::status(const std::string& id) {
   return impl_->about(id);
+}
+
+JobReport JobClient::why(const std::string& id) {
+  const auto answer = impl_->ask<wire::WhyAnswer>(wire::WhyAsk{0, id}).value();
+  const cluster::WaitReport& report = answer.report;
+  constexpr const char* kVerdicts[] = {"does not wait", "later", "waits", "held", "never"};
+  JobReport all{info_of(answer.record, report.sentence), kVerdicts[static_cast<std::size_t>(report.verdict)],
+                report.sentence, static_cast<int>(report.position), report.ahead};
+  const auto count = [](std::int64_t e4) { return static_cast<double>(e4) / cluster::kCpu; };
+  for (const auto& r : report.resources)
+    all.resources.push_back({r.name, count(r.need_e4), count(r.most_free_e4), count(r.most_e4),
+                             count(r.free_e4), count(r.total_e4)});
+  for (const auto& node : report.nodes) all.nodes.push_back({node.name, node.lacks});
+  all.more_nodes = static_cast<int>(report.more_nodes);
+  for (const auto& h : report.holders)
+    all.holders.push_back({h.id, h.node_name, count(h.cpu_e4), count(h.gpu_e4)});
+  return all;
 }
 
 std::vector<JobInfo> JobClient::list() {

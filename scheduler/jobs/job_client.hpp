@@ -16,14 +16,22 @@ namespace troupe {
 
 /// A job to be run. Nothing of it goes through a shell.
 struct JobSpec {
-  std::string program;                       ///< any executable: a path, or a name in the nodes' PATH
-  std::vector<std::string> args{};           ///< as the program gets them
-  std::string name{};                        ///< for people; of the jobs that have not ended one has it
-  std::string working_dir{};                 ///< a folder that the nodes have; default: one of the job's own
+  /// Any executable: a path of this machine, whose file travels to a node that has no such file there, or a
+  /// name in the nodes' PATH. A path from `working_dir` on, if that is given, or from `node_dir` on.
+  std::string program;
+  std::vector<std::string> args{};  ///< as the program gets them
+  std::string name{};               ///< for people; of the jobs that have not ended one has it
+  bool replace = false;             ///< the job that has its name is stopped first
+  /// A folder of this machine: all that it holds travels, and the job runs in a copy of its own. Default: an
+  /// empty folder of the job's own.
+  std::string working_dir{};
+  /// Instead: a folder that every node has, in which it runs, and nothing travels.
+  std::string node_dir{};
   std::map<std::string, std::string> env{};  ///< beside the node's own environment
   double num_cpus = 0;                       ///< that the program itself holds while it runs
   double num_gpus = 0;                       ///< parts of one, or whole ones
   int retries = 0;                           ///< how often it is started again when it fails
+  int priority = 0;                          ///< of jobs that wait the highest starts first
   /// Default: a new one. Submitted twice under one id, a job runs once.
   std::string id{};
 };
@@ -41,6 +49,7 @@ struct JobInfo {
   std::string why;      ///< the same; of a queued one, what it waits for now
   int attempt = 0;      ///< that runs, or was the last: from 1 on
   int retries = 0;
+  int priority = 0;
   double num_cpus = 0;
   double num_gpus = 0;
   std::string node;               ///< name of the node of the last attempt; empty: none
@@ -54,6 +63,40 @@ struct JobInfo {
   int exit_code = 0;
 
   bool has_ended() const { return status >= JobStatus::kSucceeded; }
+};
+
+/// Why a job waits: what it asks for, what nodes lack, who starts before it. Of one that does not wait there
+/// is no more than the sentence.
+struct JobReport {
+  JobInfo job;
+  /// "does not wait". "later": its next attempt has its time. "waits": no node has the room now. "held": a
+  /// node has it, which is kept for the job that starts next. "never": no node of the cluster is that large.
+  std::string verdict;
+  std::string sentence;
+  int position = 0;                ///< 1: it starts next; 0: it is not in the queue
+  std::vector<std::string> ahead;  ///< jobs that start before it, 16 at most
+
+  struct Resource {
+    std::string name;  ///< "CPU", "GPU"
+    double need = 0;
+    double most_free = 0;  ///< on one node
+    double most = 0;       ///< that one node has
+    double free = 0;       ///< on all nodes
+    double total = 0;
+  };
+  std::vector<Resource> resources;
+  struct Node {
+    std::string name;
+    std::vector<std::string> lacks;  ///< empty: it has the room
+  };
+  std::vector<Node> nodes;  ///< those that lack least first, 16 at most
+  int more_nodes = 0;       ///< that are not among them
+  struct Holder {
+    std::string job, node;
+    double num_cpus = 0;
+    double num_gpus = 0;
+  };
+  std::vector<Holder> holders;  ///< jobs that hold what it asks for, on these nodes, 16 at most
 };
 
 /// A piece of a job's output.
@@ -88,14 +131,16 @@ class JobClient {
   JobClient& operator=(JobClient&&) noexcept;
   ~JobClient();
 
-  /// Returns its id once the head has recorded it. Also throws BadInput for a program with a path that is not
-  /// there, is not executable or is of another architecture, and for a working directory that is not there.
+  /// Returns its id once the head has recorded it, and has what travels with it. Also throws BadInput for a
+  /// program with a path that is not there, is not executable or is of another architecture, and for a
+  /// working directory that is not there or holds what cannot travel; LimitExceeded for one of more than
+  /// 10 GB. With `replace` it waits until the job that it replaces has ended.
   std::string submit(const JobSpec& job);
   JobInfo status(const std::string& id);
   /// The newest first.
   std::vector<JobInfo> list();
-  /// One sentence: what it waits for, or why it is in its state.
-  std::string why(const std::string& id) { return status(id).why; }
+  /// Why it waits, in full.
+  JobReport why(const std::string& id);
   /// Asks its program to end (SIGTERM to its process group, SIGKILL after 10 s), and does not wait for that.
   JobInfo stop(const std::string& id);
   /// Until it has ended. A head that is away for a minute ends the wait, too.
@@ -105,6 +150,8 @@ class JobClient {
                       const std::function<void(const JobOutput&)>& take);
 
  private:
+  void stop_named(const std::string& name, const std::string& id);
+
   class Impl;
   std::unique_ptr<Impl> impl_;
 };

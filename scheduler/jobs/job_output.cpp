@@ -1,5 +1,6 @@
 #include "scheduler/jobs/job_output.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <vector>
 
@@ -17,10 +18,11 @@ JobOutput output_of(const wire::LogFrame& frame) {
   return {stream, std::string(reinterpret_cast<const char*>(frame.bytes.data()), frame.bytes.size())};
 }
 
-/// Cuts all but the last `lines` lines off.
+/// Cuts all but the last `lines` lines off. What the node noted between them (lost bytes) counts as none.
 void keep_lines(std::vector<JobOutput>& all, std::int64_t lines) {
   bool is_last = true;  // the newline that ends the last line does not begin another
   for (std::size_t i = all.size(); i-- > 0;) {
+    if (all[i].stream == JobOutput::kNote) continue;
     const std::string& bytes = all[i].bytes;
     for (std::size_t at = bytes.size(); at-- > 0;) {
       const bool ends_line = bytes[at] == '\n';
@@ -36,8 +38,10 @@ void keep_lines(std::vector<JobOutput>& all, std::int64_t lines) {
 
 std::int64_t count_lines(const std::vector<JobOutput>& all) {
   std::int64_t lines = 0;
-  for (const JobOutput& output : all)
-    for (const char c : output.bytes) lines += c == '\n' ? 1 : 0;
+  for (const JobOutput& output : all) {
+    if (output.stream != JobOutput::kNote)
+      lines += std::count(output.bytes.begin(), output.bytes.end(), '\n');
+  }
   return lines;
 }
 

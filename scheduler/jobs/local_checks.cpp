@@ -5,10 +5,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
+
+#include "runtime/core/random.hpp"
+#include "scheduler/cluster/submission_table.hpp"
 
 namespace troupe {
 namespace {
@@ -33,9 +37,11 @@ void check_program(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) {
     refuse("its program " + path + ": " + std::strerror(errno),
-           "name a program that is there on this machine and on every node");
+           "name a program of this machine, or use --node-dir for one that only the nodes have");
   }
   if (!S_ISREG(info.st_mode)) refuse("its program " + path + " is no file", "name an executable file");
+  if (info.st_size == 0)
+    refuse("its program " + path + " is an empty file (0 bytes)", "build or copy it again");
   if (::access(path.c_str(), X_OK) != 0)
     refuse("its program " + path + " is not executable", "chmod +x it, or name its interpreter first");
   const auto machine = machine_of(path), own = machine_of("/proc/self/exe");
@@ -45,26 +51,77 @@ void check_program(const std::string& path) {
            "build it for the nodes");
 }
 
+fs::path working_folder(const std::string& wanted) {
+  std::error_code error;
+  const fs::path folder = fs::canonical(wanted, error);
+  if (error || !fs::is_directory(folder)) {
+    refuse("its working directory " + wanted + ": " + (error ? error.message() : "it is no directory"),
+           "name a directory of this machine, or use --node-dir for one that the nodes have");
+  }
+  return folder;
+}
+
+std::int64_t in_parts(double count, const char* what) {
+  if (!(count >= 0 && count <= 1e6)) {
+    throw_error({ErrorCode::kBadInput, "cannot submit the job",
+                 std::to_string(count) + " is no number of " + what, "ask for what a node has"});
+  }
+  return std::llround(count * cluster::kCpu);
+}
+
 }  // namespace
 
-JobSpec checked(JobSpec job) {
-  if (!job.working_dir.empty()) {
-    std::error_code error;
-    const fs::path folder = fs::canonical(job.working_dir, error);
-    if (error || !fs::is_directory(folder)) {
-      refuse("its working directory " + job.working_dir + ": " +
-                 (error ? error.message() : "it is no directory"),
-             "name a directory that is there on this machine and on every node");
-    }
-    job.working_dir = folder.string();
-  }
-  if (job.program.find('/') == std::string::npos) return job;
+cluster::SubmissionSpec submission_of(const JobSpec& job) {
+  cluster::SubmissionSpec spec;
+  spec.id = job.id.empty() ? "job-" + to_hex(SystemRandom().next()) : job.id;
+  spec.name = job.name;
+  spec.program.push_back(job.program);
+  spec.program.insert(spec.program.end(), job.args.begin(), job.args.end());
+  for (const auto& [name, value] : job.env) spec.environment.push_back(name + "=" + value);
+  spec.folder = job.node_dir;
+  spec.cpu_e4 = in_parts(job.num_cpus, "CPUs");
+  spec.gpu_e4 = in_parts(job.num_gpus, "GPUs");
+  spec.retries = job.retries;
+  spec.priority = job.priority;
+  if (!job.working_dir.empty() && !job.node_dir.empty())
+    refuse("it has a working directory that travels, and one that its node has", "give one of them");
+  if (job.replace && job.name.empty())
+    throw_error(
+        {ErrorCode::kBadInput, "cannot submit the job", "--replace needs --name", "name the job to replace"});
+  if (const auto wrong = cluster::check_submission(spec)) throw_error(*wrong);
+  return spec;
+}
+
+PreparedJob prepared(JobSpec job) {
+  const bool has_path = job.program.find('/') != std::string::npos;
   fs::path path = job.program;
-  if (path.is_relative())
-    path = (job.working_dir.empty() ? fs::current_path() : fs::path(job.working_dir)) / path;
-  job.program = path.lexically_normal().string();
+  if (!job.working_dir.empty()) {
+    const fs::path folder = working_folder(job.working_dir);
+    path = (folder / path).lexically_normal();
+    const fs::path inside = path.lexically_relative(folder);
+    const bool travels = has_path && !inside.empty() && *inside.begin() != "..";
+    if (has_path) check_program(path.string());
+    if (has_path) job.program = travels ? "./" + inside.string() : path.string();
+    auto package = PackageSource::of_folder(folder.string()).value();
+    PreparedJob ready{submission_of(job), std::move(package)};
+    ready.spec.package = ready.package->id();
+    return ready;
+  }
+  if (!has_path) return {submission_of(job), std::nullopt};
+  if (!job.node_dir.empty()) {
+    job.program = (fs::path(job.node_dir) / path).lexically_normal().string();
+    return {submission_of(job), std::nullopt};
+  }
+  job.program = fs::absolute(path).lexically_normal().string();
   check_program(job.program);
-  return job;
+  PreparedJob ready{submission_of(job), std::nullopt};
+  // A link leads to a program that is part of an installation (python3 of a virtual environment): its file
+  // alone would be another program.
+  if (fs::is_symlink(job.program)) return ready;
+  ready.package = PackageSource::of_executable(job.program).value();
+  ready.spec.package = ready.package->id();
+  ready.spec.executable = ready.package->manifest().entries[0].sha256;
+  return ready;
 }
 
 }  // namespace troupe

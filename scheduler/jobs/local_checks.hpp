@@ -1,15 +1,28 @@
 /// What is wrong with a job can often be said before it is submitted, where its submitter stands.
 #pragma once
 
+#include <optional>
 #include <string>
 
+#include "runtime/package/package_source.hpp"
+#include "runtime/wire/submissions.hpp"
 #include "scheduler/jobs/job_client.hpp"
 
 namespace troupe {
 
-/// Its program and working directory as the nodes are told them: absolute. Throws (BadInput's kind) when the
-/// working directory is not there, or a program that has a '/' is not there, is not executable, or is of
-/// another architecture than this one. A program without '/' is looked for by its node.
-JobSpec checked(JobSpec job);
+/// As the head is asked, under an id of its own if it has none. Throws (kBadInput, kLimit) what no head
+/// takes.
+cluster::SubmissionSpec submission_of(const JobSpec& job);
+
+/// A job as the head is asked to run it, and what the head must have before.
+struct PreparedJob {
+  cluster::SubmissionSpec spec;
+  std::optional<PackageSource> package{};
+};
+/// Looks at its program and working directory where its submitter stands, and packs them. Throws BadInput
+/// when the working directory is not there or holds what cannot travel, or a program that has a '/' is not
+/// there, is not executable, or is of another architecture than this one; LimitExceeded. A program without
+/// '/' is looked for by its node.
+PreparedJob prepared(JobSpec job);
 
 }  // namespace troupe

@@ -7,19 +7,23 @@
 #include <csignal>
 #include <cstdio>
 
+#include "runtime/core/escape.hpp"
+
 namespace troupe::launch {
 
 RunDriver::RunDriver(RunConfig config) : machine_(config) {
   sigset_t handled;
   ::sigemptyset(&handled);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::sigaddset(&handled, signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGPIPE}) ::sigaddset(&handled, signal);
   ::pthread_sigmask(SIG_BLOCK, &handled, nullptr);
   signals_ = UniqueFd(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) throw_error(io_error("cannot wait for signals", errno, "raise ulimit -n"));
   loop_.watch(signals_.get(), [this](bool, bool, bool) {
     signalfd_siginfo info{};
-    while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info))
+    while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+      if (code_) loop_.stop();  // what the last output waits for may never come
       on(SignalCame{static_cast<std::int32_t>(info.ssi_signo)});
+    }
   });
 }
 
@@ -48,7 +52,7 @@ void RunDriver::perform(const RunAction& action) {
     return at == nodes_.end() ? nullptr : at->second.get();  // it went meanwhile: its event comes
   };
   if (const auto* say = std::get_if<Say>(&action)) {
-    std::fprintf(stderr, "troupe run: %s\n", say->text.c_str());
+    std::fprintf(stderr, "troupe run: %s\n", escape_text(say->text).c_str());
   } else if (const auto* take = std::get_if<TakePort>(&action)) {
     if (auto* on_it = node(take->node)) on_it->take_port(take->attempt);
   } else if (const auto* start = std::get_if<StartWorkers>(&action)) {
@@ -56,8 +60,7 @@ void RunDriver::perform(const RunAction& action) {
   } else if (const auto* signal = std::get_if<SignalWorkers>(&action)) {
     if (auto* on_it = node(signal->node)) on_it->signal(signal->attempt, signal->signal);
   } else if (const auto* end = std::get_if<EndRun>(&action)) {
-    code_ = end->code;
-    close_nodes();
+    if (!std::exchange(code_, end->code)) close_nodes();
   }
 }
 

@@ -8,8 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "runtime/core/held_port.hpp"
 #include "runtime/node/event_loop.hpp"
-#include "scheduler/launch/held_port.hpp"
 #include "scheduler/launch/run_machine.hpp"
 #include "scheduler/launch/worker_group.hpp"
 
@@ -29,7 +29,8 @@ class RunNode {
 /// Of one thread, whose ranks' processes end with it.
 class RunDriver {
  public:
-  /// Takes over SIGTERM, SIGINT, SIGHUP and SIGQUIT, as far as they are not ignored. REQUIRES: one thread.
+  /// Takes over SIGTERM, SIGINT, SIGHUP, SIGQUIT and SIGPIPE, as far as they are not ignored. REQUIRES: one
+  /// thread.
   explicit RunDriver(RunConfig config);
   EventLoop& loop() { return loop_; }
   /// In the loop's thread, or before run().

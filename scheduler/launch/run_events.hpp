@@ -69,7 +69,7 @@ struct WorkerEnded {
   std::uint32_t local_rank = 0;
   WorkerEnd end;
 };
-/// The launcher was told to end.
+/// The launcher was told to end, or (SIGPIPE) nobody reads its output any more.
 struct SignalCame {
   std::int32_t signal = 0;
 };
@@ -77,10 +77,20 @@ struct SignalCame {
 struct NoMoreNodes {
   std::string reason;
 };
+/// Output of ranks was lost: a full disk.
+struct OutputFailed {
+  ErrorInfo error;
+};
+/// The beginning of a rank's log is gone: the newest `kept_bytes` of it stay.
+struct OutputTrimmed {
+  std::uint32_t node = 0;
+  std::string file;
+  std::uint64_t kept_bytes = 0;
+};
 /// Time has passed (RunMachine::wakes_at).
 struct Tick {};
 using RunEvent = std::variant<NodeCame, NodeWent, PortTaken, PortRefused, NotStarted, WorkerEnded, SignalCame,
-                              NoMoreNodes, Tick>;
+                              NoMoreNodes, Tick, OutputFailed, OutputTrimmed>;
 
 // Actions.
 
@@ -104,7 +114,7 @@ struct SignalWorkers {
 struct Say {
   std::string text;
 };
-/// Nothing runs any more.
+/// Nothing runs any more. May come again with another code.
 struct EndRun {
   std::int32_t code = 0;
 };

@@ -36,7 +36,11 @@ std::string to_text(const WorkerEnd& end) {
 std::vector<RunAction> RunMachine::step(const RunEvent& event, Instant now) {
   now_ = now;
   actions_.clear();
-  if (phase_ != Phase::kEnded) {
+  if (const auto* failed = std::get_if<OutputFailed>(&event)) {
+    on(*failed);  // the last output comes when the ranks have ended
+  } else if (const auto* trimmed = std::get_if<OutputTrimmed>(&event)) {
+    on(*trimmed);
+  } else if (phase_ != Phase::kEnded) {
     if (phase_ == Phase::kWaiting && !join_by_ && !settle_by_) await_nodes();
     std::visit([this](const auto& e) { on(e); }, event);
   }
@@ -220,7 +224,7 @@ void RunMachine::finish_if_all_ended() {
 void RunMachine::decide_after_stop() {
   kill_at_.reset();
   ++attempts_;
-  if (interrupted_ != 0) return end(1);
+  if (interrupted_ != 0) return end(interrupted_ == SIGPIPE ? kBySignal + SIGPIPE : 1);
   if (is_final_) return fail(failure_, failure_code_);
   if (!loss_.empty()) {
     short_losses_ = now_ - began_ < kShortLife ? short_losses_ + 1 : 1;
@@ -242,7 +246,8 @@ void RunMachine::decide_after_stop() {
     return begin();
   }
   if (restarts_ == config_.max_restarts) {
-    if (restarts_ != 0) say("all " + count(restarts_, "restart") + " were used");
+    if (restarts_ != 0)
+      say(restarts_ == 1 ? "its one restart was used" : "all " + count(restarts_, "restart") + " were used");
     return end(config_.exit_code_first ? failure_code_ : 1);
   }
   ++restarts_;
@@ -254,19 +259,38 @@ void RunMachine::decide_after_stop() {
 // The user, and time.
 
 void RunMachine::on(const SignalCame& event) {
+  const bool is_unread = event.signal == SIGPIPE;
   if (phase_ == Phase::kWaiting || phase_ == Phase::kTakingPort) {
     say("ended by " + signal_name(event.signal) + " before the ranks were started");
-    return end(1);
+    return end(is_unread ? kBySignal + SIGPIPE : 1);
   }
   if (interrupted_ != 0) {
+    if (is_unread) return;
     say(signal_name(event.signal) + " again: killing the ranks");
     kill_at_.reset();
     return signal_all(SIGKILL);
   }
   interrupted_ = event.signal;
-  say(signal_name(event.signal) + ": ending the ranks");
-  if (phase_ == Phase::kRunning) return stop(event.signal);
-  signal_all(event.signal);
+  say((is_unread ? "nobody reads the output any more" : signal_name(event.signal)) + ": ending the ranks");
+  const int signal = is_unread ? SIGTERM : event.signal;
+  if (phase_ == Phase::kRunning) return stop(signal);
+  signal_all(signal);
+}
+
+void RunMachine::on(const OutputFailed& event) {
+  if (std::exchange(output_failed_, true)) return;
+  say(event.error.message());
+  if (phase_ == Phase::kEnded) end(end_code_);
+}
+
+/// Once a run: other ranks and attempts print as much.
+void RunMachine::on(const OutputTrimmed& event) {
+  if (std::exchange(output_trimmed_, true)) return;
+  const auto node =
+      std::find_if(nodes_.begin(), nodes_.end(), [&](const Node& n) { return n.id == event.node; });
+  say(event.file + (node == nodes_.end() || node->name.empty() ? "" : " on " + node->name) +
+      " keeps the newest " + std::to_string(event.kept_bytes >> 20U) +
+      " MiB, and older output is gone (--log-limit keeps more); so do the others of this run");
 }
 
 void RunMachine::on(const Tick&) {
@@ -308,7 +332,8 @@ void RunMachine::end(int code) {
   join_by_.reset();
   settle_by_.reset();
   kill_at_.reset();
-  actions_.push_back(EndRun{code});
+  end_code_ = code;
+  actions_.push_back(EndRun{code == 0 && output_failed_ ? 1 : code});
 }
 
 }  // namespace troupe::launch

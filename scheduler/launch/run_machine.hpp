@@ -30,6 +30,7 @@ struct RunConfig {
 /// node went is
 ///   no failure of its own: what an attempt ended of is decided when its last rank is known to have ended, by
 ///   when the node's end is known, too.
+/// - Output that is lost is told once, and no run that lost some ends with 0.
 /// - Ten attempts in a row that lost a node within a minute end the run.
 class RunMachine {
  public:
@@ -62,6 +63,8 @@ class RunMachine {
   void on(const SignalCame& event);
   void on(const NoMoreNodes& event);
   void on(const Tick& event);
+  void on(const OutputFailed& event);
+  void on(const OutputTrimmed& event);
 
   void await_nodes();
   void begin();
@@ -98,6 +101,9 @@ class RunMachine {
   std::string loss_;       ///< of a node
   bool is_final_ = false;  ///< a restart would not help
   int interrupted_ = 0;    ///< the signal that the launcher got
+  bool output_failed_ = false;
+  bool output_trimmed_ = false;  ///< said
+  int end_code_ = 0;
 };
 
 /// "exit code 3: ValueError: no" or "killed by signal 9 (SIGKILL)", as people read it.

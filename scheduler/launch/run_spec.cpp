@@ -40,6 +40,8 @@ Result<void> check_file(const std::string& name, const std::string& path, int mo
     return cannot_start(name, std::strerror(errno),
                         "name a program that is there, on every node at the same path");
   if (S_ISDIR(info.st_mode)) return cannot_start(name, "it is a folder", "name the program in it");
+  if (S_ISREG(info.st_mode) && info.st_size == 0)
+    return cannot_start(name, "it is an empty file (0 bytes)", "build or copy it again");
   if (::access(path.c_str(), mode) != 0) {
     return mode == X_OK
                ? cannot_start(name, "it is not executable", "chmod +x it, or name its interpreter first")

@@ -1,6 +1,7 @@
 /// What a run starts, the same for every node and attempt. Data: it travels to agents as it is.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -30,9 +31,10 @@ struct RunSpec {
   std::string folder;                ///< where it is started
   std::string role = "default";
   std::string run_id;
-  std::string log_folder;  ///< --log-dir; empty: a temporary one
-  StreamChoice redirects;  ///< go to files instead of the console
-  StreamChoice tee;        ///< go to files, and to the console with a prefix
+  std::string log_folder;                                   ///< --log-dir; empty: a temporary one
+  StreamChoice redirects;                                   ///< go to files instead of the console
+  StreamChoice tee;                                         ///< go to files, and to the console with a prefix
+  std::uint64_t log_limit_bytes = std::uint64_t{64} << 20;  ///< kept of each file: the newest
   std::vector<int> shown;  ///< local ranks whose output reaches the console; empty: all
   std::string job_key;     ///< TROUPE_JOB_KEY of the ranks; empty: what this process has
   bool keeps_logs() const { return !log_folder.empty() || !redirects.is_empty() || !tee.is_empty(); }

@@ -9,11 +9,11 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/core/held_port.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
 #include "runtime/node/child.hpp"
 #include "runtime/node/event_loop.hpp"
 #include "scheduler/init/process_roles.hpp"
-#include "scheduler/launch/held_port.hpp"
 #include "scheduler/launch/rank_environment.hpp"
 #include "scheduler/launch/run_machine.hpp"
 

@@ -67,8 +67,11 @@ struct FunctionEntry {
     try {
       auto args = troupe::detail::decode_arguments<Arguments>(bytes, kName);
       if (!args) return responder.fail(std::move(args).error());
-      std::apply([&](auto&&... arg) { F(*static_cast<int*>(index), std::forward<decltype(arg)>(arg)...); },
-                 *std::move(args));
+      {
+        const ForkScope scope(kName);
+        std::apply([&](auto&&... arg) { F(*static_cast<int*>(index), std::forward<decltype(arg)>(arg)...); },
+                   *std::move(args));
+      }
       responder.answer({});
     } catch (...) {
       responder.fail(describe_exception(kName));

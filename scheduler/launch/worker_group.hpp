@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/node/event_loop.hpp"
+#include "runtime/node/program.hpp"
 #include "scheduler/launch/output_relay.hpp"
 #include "scheduler/launch/process_guard.hpp"
 #include "scheduler/launch/run_events.hpp"
@@ -43,8 +44,7 @@ class WorkerGroup {
 
  private:
   struct Worker {
-    pid_t pid = -1;
-    UniqueFd pidfd;
+    node::Program program;
     std::string error_file;
     std::vector<std::weak_ptr<OutputRelay>> relays;
   };
@@ -53,7 +53,7 @@ class WorkerGroup {
   WorkerGroup(EventLoop& loop, RunSpec spec, std::uint32_t node, std::string interface, OnEvent on_event);
   Result<void> start_one(const RankPlan& plan, std::uint32_t local_rank);
   Result<Streams> open_streams(std::uint32_t local_rank, const std::string& folder);
-  void relay(Worker& worker, UniqueFd pipe, UniqueFd file, int console, std::uint32_t local_rank);
+  void relay(Worker& worker, UniqueFd pipe, const std::string& file, int console, std::uint32_t local_rank);
   void on_ended(std::uint32_t local_rank);
   void kill_all();
   WorkerEnd reap(Worker& worker);

@@ -1,6 +1,7 @@
 #include "scheduler/store/records.hpp"
 
 #include "runtime/wire/codec.hpp"
+#include "scheduler/store/old_records.hpp"
 
 namespace troupe {
 namespace {
@@ -9,6 +10,13 @@ constexpr std::byte kEnvelope{0xfe};
 constexpr std::size_t kEnvelopeBytes = 3;
 /// What version 1 knew. Its layouts are those of version 2.
 constexpr std::size_t kKindsOfVersion1 = 3;
+
+template <class Old>
+Result<cluster::Record> decode_old(wire::ByteView bytes) {
+  auto old = wire::decode<Old>(bytes);
+  if (!old) return std::move(old).error();
+  return std::visit([](auto&& record) { return store::converted(std::move(record)); }, *std::move(old));
+}
 
 }  // namespace
 
@@ -21,7 +29,7 @@ wire::Bytes encode_record(const cluster::Record& record) {
 
 Result<cluster::Record> decode_record(wire::ByteView bytes) {
   if (!bytes.empty() && std::to_integer<std::size_t>(bytes[0]) < kKindsOfVersion1)
-    return wire::decode<cluster::Record>(bytes);
+    return decode_old<store::Record2>(bytes);
   if (bytes.size() < kEnvelopeBytes || bytes[0] != kEnvelope)
     return ErrorInfo{ErrorCode::kBadInput, "refused a record", "it does not begin as one", ""};
   const int version = std::to_integer<int>(bytes[1]) | std::to_integer<int>(bytes[2]) << 8;
@@ -31,7 +39,10 @@ Result<cluster::Record> decode_record(wire::ByteView bytes) {
                          std::to_string(kRecordVersion),
                      "run the troupe that wrote it, or a newer one"};
   }
-  return wire::decode<cluster::Record>(bytes.subspan(kEnvelopeBytes));
+  const wire::ByteView body = bytes.subspan(kEnvelopeBytes);
+  if (version < 3) return decode_old<store::Record2>(body);
+  if (version < 4) return decode_old<store::Record3>(body);
+  return wire::decode<cluster::Record>(body);
 }
 
 }  // namespace troupe

@@ -6,9 +6,9 @@
 /// since 2      0xfe    u16 version    the codec's bytes of that version's Record
 /// ```
 ///
-/// Who changes the layout of anything in a Record raises kRecordVersion, keeps the old struct beside this
-/// file, and converts it in decode_record. tests/scheduler/store/records_test.cpp holds the bytes of every
-/// version that was.
+/// Who changes the layout of anything in a Record raises kRecordVersion, keeps the old struct in
+/// old_records.hpp, and converts it in decode_record. tests/scheduler/store/records_test.cpp holds the bytes
+/// of every version that was.
 #pragma once
 
 #include "runtime/core/result.hpp"
@@ -17,8 +17,8 @@
 
 namespace troupe {
 
-/// 2: submissions.
-inline constexpr std::uint16_t kRecordVersion = 2;
+/// 2: submissions. 3: actors that are started again. 4: packages and priorities of submissions.
+inline constexpr std::uint16_t kRecordVersion = 4;
 
 wire::Bytes encode_record(const cluster::Record& record);
 /// Total. Errors: kBadInput (damaged), kRefused (of a newer troupe).

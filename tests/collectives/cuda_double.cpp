@@ -12,12 +12,13 @@ namespace troupe::collectives::testing {
 namespace {
 
 constexpr int kDevices = 64;
+constexpr std::chrono::seconds kForever(20);
 
 using nccl::CudaApi;
 using nccl::Event;
 using nccl::Stream;
 
-thread_local int current_device = 0;
+thread_local int device_of_thread = 0;
 thread_local int capture_mode = 0;  // global
 
 CudaApi make_memory_calls(DoubleState& s, int p) {
@@ -123,6 +124,9 @@ void fill_events(DoubleState& s, int p, CudaApi& api) {
   };
   api.cudaEventQuery = [&s, p](Event event) {
     if (const int code = s.enter(p, "cudaEventQuery")) return code;
+    if (const auto until = s.held_of(p); until.valid()) {
+      if (until.wait_for(kForever) != std::future_status::ready) s.note("cudaEventQuery is held for good");
+    }
     {
       const std::lock_guard hold(s.mutex);
       for (const auto& capture : s.captures) {
@@ -162,6 +166,10 @@ void fill_events(DoubleState& s, int p, CudaApi& api) {
 }
 
 }  // namespace
+
+int current_device() {
+  return device_of_thread;
+}
 
 DoubleStream::DoubleStream() : thread_([this] { run(); }) {}
 
@@ -231,6 +239,11 @@ void DoubleState::put(int p, Stream stream, StreamRecorder::What what,
   if (const auto wrong = recorder(p).put(&on, what, touches); !wrong.empty()) note(wrong);
 }
 
+std::shared_future<void> DoubleState::held_of(int p) {
+  const std::lock_guard hold(mutex);
+  return held[p];
+}
+
 void DoubleState::note(const std::string& what) {
   const std::lock_guard hold(mutex);
   misuse.push_back(what);
@@ -255,17 +268,17 @@ void fill_cuda(DoubleState& s, int p, CudaApi& api) {
   };
   api.cudaGetDevice = [&s, p](int* device) {
     if (const int code = s.enter(p, "cudaGetDevice")) return code;
-    *device = current_device;
+    *device = device_of_thread;
     return 0;
   };
   api.cudaSetDevice = [&s, p](int device) {
     if (const int code = s.enter(p, "cudaSetDevice")) return code;
-    current_device = device;
+    device_of_thread = device;
     return 0;
   };
   api.cudaStreamCreate = [&s, p](Stream* stream) {
     if (const int code = s.enter(p, "cudaStreamCreate")) return code;
-    if (current_device != p) s.note("a stream is made on another device than the rank's");
+    if (device_of_thread != p) s.note("a stream is made on another device than the rank's");
     *stream = new DoubleStream;
     const std::lock_guard hold(s.mutex);
     s.streams.insert(*stream);
@@ -328,6 +341,11 @@ void NcclDouble::async_error(int p, int code) {
 void NcclDouble::one_gpu() {
   const std::lock_guard hold(state_->mutex);
   state_->one_gpu = true;
+}
+
+void NcclDouble::hold_queries(int p, std::shared_future<void> until) {
+  const std::lock_guard hold(state_->mutex);
+  state_->held[p] = std::move(until);
 }
 
 void NcclDouble::hang(int p) {

@@ -12,7 +12,7 @@
 #include "collectives/native/region.hpp"
 #include "tests/collectives/every_op.hpp"
 #include "tests/collectives/rendezvous_ranks.hpp"
-#include "tests/runtime/temp_folder.hpp"
+#include "tests/support/files.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;

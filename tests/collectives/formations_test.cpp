@@ -193,17 +193,10 @@ TEST_CASE("survivors are those that come when each of the others is gone") {
   CHECK(waits.core.on_time(1s).at(0).response.value == "ranks 1, 2 live and did not call rebuild()");
 }
 
-TEST_CASE("entries and lists of values come back as they were; noise does not decode into anything else") {
+TEST_CASE("entries and lists of values come back as they were") {
   const Entry entry{.survivors = true, .ranks = {0, 9, 16'383}, .value = std::string("v\0w", 3)};
   CHECK(decode_entry(encode(entry)).value() == entry);
   CHECK_FALSE(decode_entry("").ok());
-  SeededRandom random(12);
-  const std::string whole = encode(entry);
-  for (int i = 0; i < 20'000; ++i) {
-    auto changed = whole.substr(0, 1 + random.below(whole.size()));
-    changed[random.below(std::min<std::size_t>(changed.size(), 8))] = static_cast<char>(random.next());
-    if (auto decoded = decode_entry(changed)) CHECK(encode(*decoded) == changed);
-  }
   // More than fits into one response comes in several.
   std::vector<std::string> values;
   std::vector<std::pair<int, const std::string*>> all;
@@ -219,12 +212,6 @@ TEST_CASE("entries and lists of values come back as they were; noise does not de
   CHECK(gathered.values.back().first == 297);
   CHECK(gathered.values[26].second == values[0]);
   CHECK_FALSE(decode_gathered(encode_gathered(all, 0), gathered).ok());  // too many, and out of order
-  for (int i = 0; i < 2'000; ++i) {
-    std::string noise(random.below(64), '\0');
-    for (char& c : noise) c = static_cast<char>(random.below(4));
-    Gathered into;
-    if (decode_gathered(noise, into)) CHECK(into.values.size() <= into.total);
-  }
 }
 
 /// A rebuild left its list of survivors, and an attempt that failed all its keys: after a thousand of 512

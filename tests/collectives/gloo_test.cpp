@@ -14,11 +14,13 @@
 #include "collectives/gloo/pipe_signal.hpp"
 #include "runtime/core/error.hpp"
 #include "tests/collectives/library_checks.hpp"
+#include "tests/support/contains.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
 using namespace troupe::collectives::testing;
 using namespace std::chrono_literals;
+using troupe::test::contains;
 
 /// Gloo forgets the list of interfaces when it throws for one that does not exist.
 extern "C" const char* __lsan_default_suppressions();
@@ -94,10 +96,6 @@ void all_good(const std::vector<std::string>& thrown) {
   for (const auto& what : thrown) CHECK_THAT(what, Catch::Equals(""));
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 bool skipped() {
   if (!has_gloo()) WARN("skipped: this build has no Gloo (apt-get install libgloo-dev)");
   return !has_gloo();
@@ -105,38 +103,18 @@ bool skipped() {
 
 }  // namespace
 
-TEST_CASE("gloo: moves, refusals and works") {
+TEST_CASE("gloo: the matrix of operations, messages, refusals and works") {
   if (skipped()) return;
   for (const int size : {1, 2, 3, 4}) {
     CAPTURE(size);
-    all_good(run_gloo(size, [](ProcessGroup& group) {
-      check_moves(group);
-      check_refusals(group);
-      check_works(group);
-      check_batch(group);
-      check_uneven(group);
-      check_new_dtypes(group);
-      group.barrier()->wait();
-    }));
+    all_good(run_gloo(size, check_library));
   }
 }
 
-TEST_CASE("gloo: exact reductions have the native group's bits, the others are right") {
-  if (skipped()) return;
-  for (const int size : {1, 2, 3}) {
-    CAPTURE(size);
-    all_good(run_gloo(size, [](ProcessGroup& group) {
-      check_exact(group);
-      check_any_order(group);
-      group.barrier()->wait();
-    }));
-  }
-}
-
-TEST_CASE("gloo: a tree of leaves has the native group's bits") {
+TEST_CASE("gloo: a tree of leaves has the bits of its definition") {
   if (skipped()) return;
   for (const int leaves : {3, 5, 8}) {
-    all_good(run_gloo(3, [&](ProcessGroup& group) { check_tree(group, leaves); },
+    all_good(run_gloo(3, [&](ProcessGroup& group) { run_specs(group, tree_specs(leaves, 2000, 3), 3); },
                       {.leaves = deal_leaves(leaves, 3)}));
   }
 }

@@ -16,7 +16,7 @@
 #include "collectives/rendezvous/job_key.hpp"
 #include "collectives/rendezvous/store/store_client.hpp"
 #include "tests/collectives/rendezvous_ranks.hpp"
-#include "tests/runtime/temp_folder.hpp"
+#include "tests/support/files.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cfenv>
 #include <cstdlib>
@@ -19,7 +20,7 @@
 #include "collectives/rendezvous/meeting_file.hpp"
 #include "runtime/core/log.hpp"
 #include "tests/collectives/rendezvous_ranks.hpp"
-#include "tests/runtime/temp_folder.hpp"
+#include "tests/support/files.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -351,6 +352,13 @@ TEST_CASE("the ranks that are missing are listed, on every rank that is there") 
     CHECK_THAT(what, Catch::Contains("cannot initialise the process group 'default'") &&
                          Catch::Contains("ranks 1, 3, 4 of 5 are missing after 2 s"));
   }
+  // Rank 0 stayed for 2 s more, for ranks that had not come by then.
+  std::atomic<bool> late{false};
+  std::thread later([&] { std::this_thread::sleep_for(1800ms), late = true; });
+  const auto zero = run_at(url, 2, {0}, [](const std::shared_ptr<ProcessGroup>&) {}, {.timeout = 100ms});
+  CHECK_THAT(zero[0], Catch::Contains("rank 1 of 2 is missing after 0.1 s"));
+  CHECK_FALSE(late);
+  later.join();
   const auto alone = run_at(url, 2, {1}, [](const std::shared_ptr<ProcessGroup>&) {}, {.timeout = 100ms});
   CHECK_THAT(alone[0], Catch::Contains("rank 0 of 2 is missing at " + url));
 }

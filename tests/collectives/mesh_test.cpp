@@ -17,11 +17,13 @@
 #include "collectives/watch_silence.hpp"
 #include "runtime/core/log.hpp"
 #include "tests/collectives/ranks.hpp"
+#include "tests/support/contains.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
 using namespace troupe::collectives::testing;
 using namespace std::chrono_literals;
+using troupe::test::contains;
 
 namespace {
 
@@ -47,10 +49,6 @@ struct Pair {
         connector(connector_key, {kGeneration, 4, 3}, 1, random),
         acceptor(acceptor_key, {kGeneration, 4, 1}, random) {}
 };
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 UniqueFd dial(const Endpoint& endpoint) {
   UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -141,24 +139,6 @@ TEST_CASE("every byte of every message counts") {
     AcceptBytes accept = pair.acceptor.on_proof(proof).value();
     accept[at] ^= std::byte{2};
     CHECK_FALSE(pair.connector.on_accept(accept).ok());
-  }
-}
-
-TEST_CASE("noise never gets past a hello, and never crashes a handshake") {
-  SeededRandom random(77);
-  for (int i = 0; i < 20000; ++i) {
-    Pair pair(static_cast<std::uint64_t>(i));
-    HelloBytes hello = pair.connector.hello();
-    // Half of the time only what comes after the magic is noise.
-    random.fill(std::span(hello).subspan(i % 2 == 0 ? 0 : 6));
-    auto challenge = pair.acceptor.on_hello(hello);
-    ChallengeBytes answer;
-    random.fill(answer);
-    CHECK_FALSE(challenge.ok());
-    CHECK_FALSE(pair.connector.on_challenge(answer).ok());
-    ProofBytes proof;
-    random.fill(proof);
-    CHECK_FALSE(pair.acceptor.on_proof(proof).ok());
   }
 }
 

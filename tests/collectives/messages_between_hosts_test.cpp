@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "tests/collectives/rendezvous_ranks.hpp"
-#include "tests/runtime/temp_folder.hpp"
+#include "tests/support/files.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;

@@ -20,16 +20,14 @@
 #include "runtime/core/abort_word.hpp"
 #include "runtime/core/random.hpp"
 #include "tests/collectives/ranks.hpp"
+#include "tests/support/contains.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
 using namespace troupe::collectives::testing;
+using troupe::test::contains;
 
 namespace {
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 /// Waits for `ready` without a deadline of its own: ctest's is the deadline.
 void wait_for(const std::atomic<int>& word, int value) {
@@ -112,36 +110,6 @@ TEST_CASE("of many aborts at once every reader sees the same one") {
   for (const auto& text : seen) CHECK(text == seen[0]);
 }
 
-TEST_CASE("an abort reaches ranks that wait in every operation") {
-  for (const auto& nodes : kLayouts) {
-    for (int operation = 0; operation < 4; ++operation) {
-      std::atomic<int> waiting{0};
-      const auto thrown = run_threads(options_of(3, {.nodes = nodes}), [&](ProcessGroup& group) {
-        float value[4] = {};
-        group.barrier()->wait();
-        if (group.rank() == 1) {
-          wait_for(waiting, 2);
-          group.abort("the test says so");
-          CHECK(group.abort_reason() == "the test says so");
-          group.abort("again");
-          group.barrier();  // throws: the group stays aborted
-          return;
-        }
-        std::shared_ptr<Work> work;
-        if (operation == 0) work = group.barrier();
-        if (operation == 1) work = group.all_reduce({.data = value, .count = 4}, ReduceOp::kSum);
-        if (operation == 2) work = group.broadcast({.data = value, .count = 4}, 1);
-        if (operation == 3)
-          work = group.all_reduce_tree(group.allocate_tree(4, DType::kFloat32), ReduceOp::kSum);
-        ++waiting;
-        work->wait();
-      });
-      CAPTURE(nodes.size(), operation);
-      for (const auto& what : thrown) CHECK(contains(what, "aborted: the test says so"));
-    }
-  }
-}
-
 TEST_CASE("a node aborts its region from outside, and the abort spreads to the other machines") {
   for (const auto& nodes : kLayouts) {
     auto options = options_of(3, {.nodes = nodes});
@@ -183,42 +151,6 @@ TEST_CASE("a rank that waits for nothing sees the abort of another machine") {
   for (const auto& what : thrown) CHECK(what.empty());
 }
 
-TEST_CASE("a forked rank that is killed in the middle lets the survivors out") {
-  for (int victim = 0; victim < 3; ++victim) {
-    const auto options = [] { return options_of(3, {.data_bytes = 1 << 20}); }();
-    const SharedCounter steps;
-    const auto endless = [&](ProcessGroup& group) {
-      const TreeBuffer tree = group.allocate_tree(100003, DType::kFloat32);
-      try {
-        while (true) {
-          group.all_reduce_tree(tree, ReduceOp::kSum)->wait();
-          ++steps.value();
-        }
-      } catch (const CollectiveAborted& e) {
-        if (!contains(e.what(), "killed")) throw;
-      }
-    };
-    std::vector<pid_t> pids;
-    for (const auto& o : options) {
-      NativeGroupOptions copy;
-      copy.rank = o.rank;
-      copy.size = o.size;
-      copy.region = o.region;
-      copy.data_bytes = o.data_bytes;
-      copy.generation = o.generation;
-      copy.timeout = o.timeout;
-      pids.push_back(fork_rank(std::move(copy), endless));
-    }
-    wait_for(steps.value(), 30);
-    ::kill(pids[static_cast<std::size_t>(victim)], SIGKILL);
-    CHECK(exit_of(pids[static_cast<std::size_t>(victim)]) == -SIGKILL);
-    abort_region(options[0].region->data(), "rank " + std::to_string(victim) + " was killed");
-    for (int r = 0; r < 3; ++r) {
-      if (r != victim) CHECK(exit_of(pids[static_cast<std::size_t>(r)]) == 0);
-    }
-  }
-}
-
 TEST_CASE("a rank of another machine that dies is named") {
   auto options = options_of(2, {.nodes = {{0}, {1}}});
   const SharedCounter steps;
@@ -242,81 +174,6 @@ TEST_CASE("a rank of another machine that dies is named") {
   CHECK(exit_of(pid) == -SIGKILL);
 }
 
-TEST_CASE("a timeout names the rank, the operation, its number and who is missing") {
-  for (const auto& nodes : {std::vector<std::vector<int>>{{0, 1, 2, 3}}, {{0, 1}, {2, 3}}}) {
-    std::atomic<int> failed{0};
-    const Layout layout{.nodes = nodes, .timeout = std::chrono::milliseconds(60)};
-    const auto thrown = run_threads(options_of(4, layout), [&](ProcessGroup& group) {
-      float value[3] = {};
-      if (group.rank() == 1 || group.rank() == 3) {
-        wait_for(failed, 2);
-        group.barrier()->wait();
-      }
-      try {
-        group.all_reduce({.data = value, .count = 3}, ReduceOp::kSum)->wait();
-      } catch (...) {
-        ++failed;
-        throw;
-      }
-    });
-    const std::string& first = contains(thrown[0], "a collective timed out") ? thrown[0] : thrown[2];
-    CHECK(contains(first, "a collective timed out: rank "));
-    CHECK(contains(first,
-                   ": all_reduce(sum, 3 x f32) #1: no rank made progress for 0.06 s; waiting for rank 1, 3"));
-    CHECK(contains(thrown[1], "no rank made progress"));
-  }
-}
-
-TEST_CASE("different calls are an error on every rank that names both") {
-  const auto call = [](ProcessGroup& group, float* value, int which) {
-    if (which == 0) return group.barrier();
-    if (which == 1) return group.all_reduce({.data = value, .count = 8}, ReduceOp::kSum);
-    if (which == 2) return group.all_reduce({.data = value, .count = 7}, ReduceOp::kSum);
-    if (which == 3) return group.all_reduce({.data = value, .count = 8}, ReduceOp::kMax);
-    return group.broadcast({.data = value, .count = 8}, 1);
-  };
-  const std::string names[] = {"barrier()", "all_reduce(sum, 8 x f32)", "all_reduce(sum, 7 x f32)",
-                               "all_reduce(max, 8 x f32)", "broadcast(8 x f32, root 1)"};
-  for (const auto& nodes : {std::vector<std::vector<int>>{{0, 1}}, {{0}, {1}}}) {
-    for (int a = 0; a < 5; ++a) {
-      for (int b = 0; b < 5; ++b) {
-        if (a == b) continue;
-        const auto thrown = run_threads(options_of(2, {.nodes = nodes}), [&](ProcessGroup& group) {
-          group.barrier()->wait();
-          float value[8] = {};
-          call(group, value, group.rank() == 0 ? a : b)->wait();
-          group.barrier()->wait();  // at the latest: a root that only gives something has then given it
-        });
-        CAPTURE(nodes.size(), a, b, thrown[0], thrown[1]);
-        for (const auto& what : thrown) {
-          CHECK(contains(what, names[a]));
-          CHECK(contains(what, names[b]));
-          CHECK(contains(what, "#2"));
-        }
-      }
-    }
-  }
-}
-
-TEST_CASE("a rank that destroys its group is not waited for") {
-  for (const auto& nodes : {std::vector<std::vector<int>>{{0, 1}}, {{0}, {1}}}) {
-    const auto thrown = run_threads(options_of(2, {.nodes = nodes}), [&](ProcessGroup& group) {
-      group.barrier()->wait();
-      if (group.rank() == 0) group.barrier()->wait();
-    });
-    CAPTURE(nodes.size(), thrown[0]);
-    CHECK((contains(thrown[0], "rank 1 left the group before barrier() #2") ||
-           contains(thrown[0], "lost rank 1: ")));
-    CHECK(thrown[1].empty());
-  }
-  const auto thrown = run_threads(options_of(2), [&](ProcessGroup& group) {
-    auto work = group.barrier();
-    if (group.rank() == 0) work->wait();
-    if (group.rank() == 1) work.reset();  // and the group is gone with the barrier in flight
-  });
-  CHECK((thrown[0].empty() || contains(thrown[0], "destroyed its group during barrier() #1")));
-}
-
 TEST_CASE("four ranks on two cores, many small operations") {
   run(4, {}, [](ProcessGroup& group) {
     const TreeBuffer tree = group.allocate_tree(64, DType::kInt64);
@@ -329,27 +186,6 @@ TEST_CASE("four ranks on two cores, many small operations") {
         std::this_thread::sleep_for(std::chrono::milliseconds(4));
     }
   });
-}
-
-TEST_CASE("polling is_completed gets there, and says so after an abort") {
-  run(2, {}, [](ProcessGroup& group) {
-    auto work = group.barrier();
-    while (!work->is_completed()) std::this_thread::yield();
-    work->wait();
-    work->wait();
-  });
-  const auto thrown = run_threads(options_of(2), [](ProcessGroup& group) {
-    if (group.rank() == 1) {
-      group.abort("enough");
-      return;
-    }
-    auto work = [&] {
-      while (group.abort_reason().empty()) std::this_thread::yield();
-      return group.barrier();
-    };
-    CHECK_THROWS_AS(work(), CollectiveAborted);
-  });
-  CHECK(thrown[0].empty());
 }
 
 TEST_CASE("a region of another generation or cut otherwise is refused") {
@@ -447,30 +283,25 @@ void live_through(int generations) {
 
 }  // namespace
 
-TEST_CASE("ten thousand generations made, used and aborted in operations leave nothing behind") {
+/// What is too small to be seen in a thousand generations, the address sanitizer's preset finds.
+TEST_CASE("a thousand generations made, used and aborted in operations leave nothing behind") {
   live_through(200);  // what is made once, such as a thread's stack and an allocator's arena
   const Held before;
-#if defined(__SANITIZE_THREAD__)
-  live_through(500);  // at 30 times the price
-#else
-  live_through(10000);
-#endif
+  live_through(1000);
   const Held after;
   CHECK(after.descriptors == before.descriptors);
   CHECK(after.threads == before.threads);
 #if !defined(__SANITIZE_THREAD__)                // whose shadow memory grows
   CHECK(after.mappings <= before.mappings + 2);  // an allocator's arena may be cut in two
-  CHECK(after.pages <= before.pages + 256);      // 1 MiB, against 10,000 regions of 2 MiB and more
+#if !defined(__SANITIZE_ADDRESS__)               // which keeps memory that was given back
+  CHECK(after.pages <= before.pages + 256);      // 1 MiB, against 1,000 regions of 2 MiB and more
+#endif
 #endif
 }
 
 TEST_CASE("frame headers that are noise do not decode, and do not get past the connection") {
   SeededRandom random(9);
   FrameHeaderBytes bytes;
-  for (int i = 0; i < 20000; ++i) {
-    random.fill(bytes);
-    CHECK_FALSE(decode_header(bytes).ok());
-  }
   const FrameHeader good{.kind = FrameKind::kResult,
                          .sequence = 7,
                          .round = 9,

@@ -11,20 +11,18 @@
 #include "runtime/core/random.hpp"
 #include "tests/collectives/every_op.hpp"
 #include "tests/collectives/ranks.hpp"
+#include "tests/support/contains.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
 using namespace troupe::collectives::testing;
+using troupe::test::contains;
 
 namespace {
 
 using Nodes = std::vector<std::vector<int>>;
 const Nodes kTwo[] = {{{0, 1}}, {{0}, {1}}};
 const Nodes kThree[] = {{{0, 1, 2}}, {{0, 1}, {2}}, {{0}, {1}, {2}}};
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 Bytes message(int from, int to, std::uint32_t tag, std::size_t bytes) {
   SeededRandom random(mix(mix(static_cast<std::uint64_t>(from), static_cast<std::uint64_t>(to)), tag));
@@ -65,24 +63,6 @@ TEST_CASE("messages with tags are received in any order, and in the order of sen
             group.recv(buffer_of(into), 0, tag)->wait();
             expect(into == message(0, 1, tag, size), "wrong message");
           }
-        }
-      }
-    });
-  }
-}
-
-TEST_CASE("a ring of sends, everybody sending before anybody receives") {
-  for (const auto& nodes : kThree) {
-    run(3, {.nodes = nodes}, [](ProcessGroup& group) {
-      const int next = (group.rank() + 1) % 3, last = (group.rank() + 2) % 3;
-      for (std::size_t size : {std::size_t{8}, std::size_t{3 << 20}}) {
-        for (std::uint32_t lap = 0; lap < 5; ++lap) {
-          Bytes out = message(group.rank(), next, lap, size), in(size);
-          const auto send = group.send(buffer_of(out), next);
-          const auto recv = group.recv(buffer_of(in), last);
-          send->wait();
-          recv->wait();
-          expect(in == message(last, group.rank(), lap, size), "wrong message");
         }
       }
     });

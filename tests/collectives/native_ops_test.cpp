@@ -1,13 +1,13 @@
-/// Every operation of the native group against its definition, over random counts, dtypes, roots, places of
-/// buffers and layouts over machines.
+/// Every operation of the native group against its definition: the matrix of every_op.hpp over layouts of
+/// ranks on hosts and leaves on ranks, and what only this backend has.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <thread>
 
+#include "collectives/native/leaf_sums.hpp"
 #include "collectives/native/region.hpp"
-#include "runtime/core/random.hpp"
-#include "tests/collectives/every_op.hpp"
+#include "tests/collectives/library_checks.hpp"
 #include "tests/collectives/ranks.hpp"
 
 using namespace troupe;
@@ -16,9 +16,11 @@ using namespace troupe::collectives::testing;
 
 namespace {
 
+using Nodes = std::vector<std::vector<int>>;
+
 /// All on one machine, by turns on two, the first and the second half on two, each on its own.
-std::vector<std::vector<std::vector<int>>> layouts_of(int size) {
-  std::vector<std::vector<int>> one(1), two(2), halves(2), alone;
+std::vector<Nodes> layouts_of(int size) {
+  Nodes one(1), two(2), halves(2), alone;
   for (int r = 0; r < size; ++r) {
     one[0].push_back(r);
     two[static_cast<std::size_t>(r % 2)].push_back(r);
@@ -30,144 +32,150 @@ std::vector<std::vector<std::vector<int>>> layouts_of(int size) {
   return {one, two, halves, alone};
 }
 
-constexpr DType kReduced[] = {DType::kFloat32, DType::kFloat64, DType::kInt32, DType::kInt64};
-
-OpSpec random_spec(Random& random, int size, std::size_t most) {
-  OpSpec spec;
-  spec.kind = kCollectives[random.below(std::size(kCollectives))];
-  const bool sums =
-      spec.kind == OpKind::kAllReduce || spec.kind == OpKind::kReduce || spec.kind == OpKind::kReduceScatter;
-  spec.dtype = sums ? kReduced[random.below(4)] : static_cast<DType>(random.below(10));
-  spec.op = static_cast<ReduceOp>(random.below(5));
-  const bool integer = spec.dtype == DType::kInt32 || spec.dtype == DType::kInt64;
-  if (spec.op == ReduceOp::kAvg && integer) spec.op = ReduceOp::kMax;
-  const std::size_t choices[] = {0, 1, 1 + random.below(9), 1 + random.below(2000), random.below(most + 1)};
-  spec.count = choices[random.below(5)];
-  spec.root = static_cast<int>(random.below(static_cast<std::uint64_t>(size)));
-  spec.seed = random.next();
-  return spec;
+/// Each rank on a host of its own, but for those of `beside`, which are on that of the rank before.
+Nodes alone_but(int size, const std::vector<int>& beside) {
+  Nodes nodes;
+  for (int rank = 0; rank < size; ++rank) {
+    const bool joins = std::find(beside.begin(), beside.end(), rank) != beside.end();
+    joins ? nodes.back().push_back(rank) : nodes.push_back({rank});
+  }
+  return nodes;
 }
 
-void run_specs(ProcessGroup& group, const std::vector<OpSpec>& specs, std::uint64_t seed) {
-  // Where buffers lie, how many are launched at once and in which order they are waited for is each rank's
-  // own affair.
-  SeededRandom random(mix(seed, 1000 + static_cast<std::uint64_t>(group.rank())));
-  const Buffer arena = group.allocate(6 << 20, DType::kUInt8);
-  for (std::size_t at = 0; at < specs.size();) {
-    std::span<std::byte> left(static_cast<std::byte*>(arena.data), arena.count);
-    const std::size_t batch = std::min<std::size_t>(specs.size() - at, 1 + random.below(6));
-    std::vector<std::unique_ptr<Running>> running;
-    for (std::size_t i = 0; i < batch; ++i) {
-      const auto where = static_cast<Running::Where>(random.below(3));
-      running.push_back(std::make_unique<Running>(group, specs[at + i], where, left));
-      running.back()->launch();
-    }
-    std::vector<std::size_t> order(batch);
-    for (std::size_t i = 0; i < batch; ++i) order[i] = i;
-    for (std::size_t i = batch; i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
-    for (std::size_t i : order) {
-      running[i]->work().wait();
-      running[i]->check();
-    }
-    at += batch;
-  }
-  group.barrier()->wait();
+/// With an arena in the group's memory, of `megabytes` less one.
+void run_all(int size, const Nodes& nodes, const std::vector<OpSpec>& specs, std::size_t megabytes = 8) {
+  CAPTURE(size, nodes);
+  run(size, {.nodes = nodes, .data_bytes = megabytes << 20}, [&](ProcessGroup& group) {
+    const Buffer arena = group.allocate((megabytes - 1) << 20, DType::kUInt8);
+    run_specs(group, specs, specs.size(), {static_cast<std::byte*>(arena.data), arena.count});
+  });
+}
+
+void run_trees(int size, int leaves, const Nodes& nodes, const std::vector<OpSpec>& specs) {
+  CAPTURE(size, leaves, nodes);
+  run(size, {.leaves = deal_leaves(leaves, size), .nodes = nodes, .data_bytes = 64 << 20},
+      [&](ProcessGroup& group) { run_specs(group, specs, specs.size()); });
 }
 
 }  // namespace
 
-TEST_CASE("every operation does what it says, whatever its counts, buffers, roots and machines") {
-  const std::uint64_t seed = 20261121;
-  CAPTURE(seed);
-  for (int size = 1; size <= 5; ++size) {
-    const auto layouts = layouts_of(size);
-    for (std::size_t l = 0; l < layouts.size(); ++l) {
-      SeededRandom random(mix(mix(seed, static_cast<std::uint64_t>(size)), l));
-      std::vector<OpSpec> specs;
-      for (int i = 0; i < 120; ++i) specs.push_back(random_spec(random, size, 20000));
-      const std::uint64_t own_seed = random.next();
-      CAPTURE(size, l);
-      run(size, {.nodes = layouts[l], .data_bytes = 8 << 20},
-          [&](ProcessGroup& group) { run_specs(group, specs, own_seed); });
+TEST_CASE("the matrix of operations, over numbers of ranks and layouts on hosts") {
+  for (int size = 1; size <= 4; ++size) {
+    for (const auto& nodes : layouts_of(size)) {
+      run_all(size, nodes, every_spec(size, 100));
+      for (const std::size_t count : {2000, 20000}) run_all(size, nodes, specs_of(size, count));
+    }
+  }
+  run_all(8, {}, specs_of(8, 700));
+  run_all(6, {{0, 3}, {1, 4}, {2, 5}}, specs_of(6, 700));
+}
+
+TEST_CASE("every operation over several chunks, in every place of its buffers") {
+  for (const int size : {2, 3}) {
+    for (const auto& nodes : layouts_of(size)) {
+      const auto specs = specs_of(size, 2 * kChunkBytes / sizeof(float) + 1009);
+      for (int lap = 0; lap < 3; ++lap) run_all(size, nodes, specs, 16);
     }
   }
 }
 
-TEST_CASE("twenty hosts pass small operations on, and large ones go from each to each") {
-  std::vector<std::vector<int>> nodes;
-  for (int rank = 0; rank < 24; ++rank) {
-    if (rank == 3 || rank == 7 || rank == 8 || rank == 20) {
-      nodes.back().push_back(rank);
-    } else {
-      nodes.push_back({rank});
-    }
-  }
-  run(24, {.nodes = nodes, .data_bytes = 4 << 20}, [&](ProcessGroup& group) {
-    for (const OpKind kind : kCollectives) {
-      for (const std::size_t count : {std::size_t{5}, std::size_t{3000}}) {
-        for (const int root : {0, 7, 23}) {
-          if (root != 0 && !has_root(kind)) continue;
-          const OpSpec spec{.kind = kind,
-                            .op = ReduceOp::kSum,
-                            .count = kind == OpKind::kBarrier ? 0 : count,
-                            .root = root,
-                            .seed = count + static_cast<std::uint64_t>(root)};
-          std::span<std::byte> none;
-          Running running(group, spec, Running::Where::kPrivate, none);
-          running.launch();
-          running.work().wait();
-          running.check();
-        }
-      }
-    }
-  });
+TEST_CASE("a host passes on what others read, however many hosts, ranks of one and roots there are") {
+  run_all(24, alone_but(24, {3, 7, 8, 20}), specs_of(24, 5), 2);
+  run_all(24, alone_but(24, {3, 7, 8, 20}), specs_of(24, 3000), 2);
+  for (const int size : {7, 8, 12}) run_all(size, alone_but(size, {}), specs_of(size, 17), 2);
+  Nodes crowd(3);  // 2 x 4 connections, and 13 ranks on one host without one of their own
+  for (int rank = 0; rank < 16; ++rank) crowd[rank == 3 ? 1 : rank == 11 ? 2 : 0].push_back(rank);
+  const auto options = options_of(16, {.nodes = crowd});
+  CHECK(std::count_if(options.begin(), options.end(), [](const auto& o) { return o.remote.empty(); }) == 12);
+  for (const std::size_t count : {1, 30000}) run_all(16, crowd, specs_of(16, count), 2);
 }
 
-TEST_CASE("hosts of one rank each pass on what the root alone reads, too") {
-  for (const int size : {7, 8, 12}) {
-    std::vector<std::vector<int>> nodes;
-    for (int rank = 0; rank < size; ++rank) nodes.push_back({rank});
-    run(size, {.nodes = nodes, .data_bytes = 1 << 20}, [&](ProcessGroup& group) {
-      for (const OpKind kind : kCollectives) {
-        for (int root = 0; root < (has_root(kind) ? size : 1); ++root) {
-          const OpSpec spec{.kind = kind,
-                            .op = ReduceOp::kSum,
-                            .count = kind == OpKind::kBarrier ? std::size_t{0} : std::size_t{17},
-                            .root = root,
-                            .seed = static_cast<std::uint64_t>(root)};
-          std::span<std::byte> none;
-          Running running(group, spec, Running::Where::kPrivate, none);
-          running.launch();
-          running.work().wait();
-          running.check();
-        }
-      }
+TEST_CASE("trees of every dtype and reduction, for every number of ranks and leaves") {
+  for (int size = 1; size <= 6; ++size) {
+    for (int leaves = size; leaves <= 9; ++leaves)
+      run_trees(size, leaves, {}, tree_specs(leaves, 150, static_cast<std::uint64_t>(leaves)));
+  }
+}
+
+TEST_CASE("trees over ranks that are scattered over hosts, small and of several rounds") {
+  const std::uint64_t seed = 4711;
+  SeededRandom random(seed);
+  for (const auto& nodes : layouts_of(4)) run_trees(4, 7, nodes, tree_specs(7, 1000, 3));
+  for (int i = 0; i < 30; ++i) {
+    const int size = 2 + static_cast<int>(random.below(6));
+    const int leaves = size + static_cast<int>(random.below(6));
+    Nodes nodes(1 + random.below(4));
+    std::size_t host = 0;
+    for (int r = 0; r < size; ++r) {
+      if (random.below(2) == 0) host = random.below(nodes.size());  // else beside the rank before
+      nodes[host].push_back(r);
+    }
+    std::erase_if(nodes, [](const auto& ranks) { return ranks.empty(); });
+    auto specs = tree_specs(leaves, 100, random.next());
+    specs.resize(12);
+    specs.back() = {
+        OpKind::kAllReduceTree, DType::kFloat32, ReduceOp::kAvg, 100'000 + random.below(50'000), 0,
+        random.next(),          leaves};
+    CAPTURE(seed, i);
+    run_trees(size, leaves, nodes, specs);
+  }
+}
+
+TEST_CASE("messages, refusals, works, rounding, batches and complex numbers, on one host and on two") {
+  for (const Nodes& nodes : {Nodes{{0, 1, 2}}, Nodes{{0, 1}, {2}}}) {
+    run(3, {.nodes = nodes}, [](ProcessGroup& group) {
+      check_messages(group);
+      check_refusals(group);
+      check_works(group);
+      check_rounding(group);
+      check_batch(group);
+      check_complex(group);
     });
   }
 }
 
-TEST_CASE("every operation over several chunks, in every place of its buffers") {
-  const std::uint64_t seed = 7;
-  for (int size : {2, 3}) {
-    for (const auto& nodes : layouts_of(size)) {
-      std::vector<OpSpec> specs;
-      for (OpKind kind : kCollectives) {
-        const std::size_t count = 2 * kChunkBytes / 4 + 1009;  // of f32
-        specs.push_back({.kind = kind, .count = count, .root = size - 1, .seed = mix(seed, specs.size())});
+TEST_CASE("a host adds up what its adjacent ranks have, as far as the tree allows") {
+  const HostLayout layout({0, 0, 0, 1, 0, 1, 1});
+  CHECK(layout.host_groups() == std::vector<LeafInterval>{{0, 3}, {3, 4}, {4, 5}, {5, 7}});
+  CHECK(layout.ranks_with(4) == std::vector{0, 1, 2, 4});
+  const LeafSums sums(deal_leaves(7, 7), layout, 1);
+  CHECK(sums.of_rank == std::vector<std::size_t>(7, 1));
+  CHECK(sums.of_group == std::vector<std::size_t>{2, 1, 1, 2});  // 0-1 and 2; 5 and 6 have no common node
+  CHECK((sums.of_host == std::vector<std::size_t>{3, 3} && sums.apart == std::vector<std::size_t>{4, 3}));
+  REQUIRE(sums.own_host.size() == 3);
+  CHECK((sums.own_host[0].sources == 2 && sums.own_host[1].sources == 1 && sums.own_host[2].sources == 1));
+}
+
+TEST_CASE("operations launched ahead complete in any order of waiting") {
+  for (const auto& nodes :
+       {std::vector<std::vector<int>>{{0, 1, 2}}, std::vector<std::vector<int>>{{0}, {1, 2}}}) {
+    run(3, {.nodes = nodes, .data_bytes = 4 << 20}, [](ProcessGroup& group) {
+      constexpr std::size_t kCount = 5003;
+      constexpr int kLaunches = 100;  // more than may be in flight
+      std::vector<TreeBuffer> trees;
+      std::vector<std::vector<float>> privates(kLaunches, std::vector<float>(70001, 1.0F));
+      std::vector<std::shared_ptr<Work>> works;
+      for (int i = 0; i < kLaunches; ++i) {
+        trees.push_back(group.allocate_tree(kCount, DType::kFloat32));
+        auto* values = reinterpret_cast<float*>(trees.back().partials[0]);
+        for (std::size_t k = 0; k < kCount; ++k) values[k] = static_cast<float>(i + group.rank());
+        works.push_back(group.all_reduce_tree(trees.back(), ReduceOp::kSum));
+        auto& own = privates[static_cast<std::size_t>(i)];
+        works.push_back(group.all_reduce({.data = own.data(), .count = own.size()}, ReduceOp::kSum));
+        if (i % 10 == 0) works.push_back(group.barrier());
       }
-      run(size, {.nodes = nodes, .data_bytes = 16 << 20}, [&](ProcessGroup& group) {
-        const Buffer memory = group.allocate(15 << 20, DType::kUInt8);
-        for (const OpSpec& spec : specs) {
-          for (int where = 0; where < 3; ++where) {
-            std::span<std::byte> arena(static_cast<std::byte*>(memory.data), memory.count);
-            Running running(group, spec, static_cast<Running::Where>((where + group.rank()) % 3), arena);
-            running.launch();
-            running.work().wait();
-            running.check();
-          }
+      std::reverse(works.begin(), works.end());
+      for (auto& work : works) work->wait();
+      for (int i = 0; i < kLaunches; ++i) {
+        const auto* values = reinterpret_cast<const float*>(trees[static_cast<std::size_t>(i)].partials[0]);
+        for (std::size_t k = 0; k < kCount; ++k) {
+          if (values[k] != static_cast<float>(3 * i + 3)) throw std::runtime_error("wrong tree sum");
         }
-      });
-    }
+        for (float value : privates[static_cast<std::size_t>(i)]) {
+          if (value != 3.0F) throw std::runtime_error("wrong sum");
+        }
+      }
+    });
   }
 }
 

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -52,6 +53,10 @@ class NcclDouble {
   /// The next kernel of process p on a communicator that it has now does not do its work, and ends when it is
   /// aborted.
   void hang(int p);
+
+  /// From now on cudaEventQuery in process p blocks until `until`, as calls do whose launch queue is full
+  /// behind a kernel that is stuck.
+  void hold_queries(int p, std::shared_future<void> until);
 
   /// Captures what goes on the stream from now on, in the global mode, which any thread's cudaEventQuery ends
   /// unless that thread is in the relaxed mode.

@@ -16,7 +16,11 @@ using nccl::NcclApi;
 std::shared_ptr<DoubleComm> find(DoubleState& s, Comm comm, const char* name) {
   const std::lock_guard hold(s.mutex);
   const auto found = s.comms.find(comm);
-  if (found != s.comms.end() && !found->second->gone) return found->second;
+  if (found != s.comms.end() && !found->second->gone) {
+    if (current_device() != found->second->process && std::string_view(name) != "ncclCommGetAsyncError")
+      s.misuse.push_back(std::string(name) + " makes a context on another GPU");
+    return found->second;
+  }
   s.misuse.push_back(std::string(name) + " on a communicator that is gone");
   return nullptr;
 }

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <future>
 #include <map>
 #include <set>
 #include <thread>
@@ -153,6 +154,7 @@ struct DoubleState {
   std::map<std::pair<int, std::string>, int> calls;
   std::map<int, int> threads;  ///< that the library started for groups of calls, by process
   bool one_gpu = false;
+  std::map<int, std::shared_future<void>> held;  ///< by process: its questions about events wait for this
   std::set<int> shares_gpu;
   std::set<std::shared_ptr<Capture>> captures;  ///< in the global mode, going on
   std::vector<std::string> misuse;
@@ -166,6 +168,7 @@ struct DoubleState {
            const std::vector<StreamRecorder::Range>& touches);
   /// Counts a call; the code of a fault, or 0.
   int enter(int p, const std::string& name);
+  std::shared_future<void> held_of(int p);
   void note(const std::string& what);
   DoubleStream& stream_of(int p, nccl::Stream stream);
 };
@@ -173,7 +176,11 @@ struct DoubleState {
 /// What a call returns that an abort ended.
 inline constexpr int kInternalError = 3;
 
-/// Null, and misuse, for one that is gone.
+/// What is current on this thread.
+int current_device();
+
+/// Null, and misuse, for one that is gone. Misuse, too, in a thread with another device: NCCL sets the
+/// communicator's and goes back to that one, which makes a context on it since CUDA 12.
 std::shared_ptr<DoubleComm> find(DoubleState& s, nccl::Comm comm, const char* name);
 std::shared_ptr<DoubleComm> add_comm(DoubleState& s, std::shared_ptr<World> world, int rank, int p,
                                      int blocking);

@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 
 #include "collectives/nccl/exact_plan.hpp"
-#include "tests/collectives/exact_reference.hpp"
 #include "tests/collectives/nccl_ranks.hpp"
 
 using namespace troupe;
@@ -13,34 +12,6 @@ using namespace troupe::collectives::testing;
 namespace {
 
 using Hosts = std::vector<int>;
-
-Bytes part_of(const Bytes& whole, std::size_t begin, std::size_t end) {
-  return {whole.begin() + static_cast<std::ptrdiff_t>(begin),
-          whole.begin() + static_cast<std::ptrdiff_t>(end)};
-}
-
-/// All reductions of one dtype, against the tree of ranks.
-void check_bits(NcclRank& rank, DType dtype, const Reduction& how, std::size_t part) {
-  const int ranks = rank.group->size();
-  const auto r = static_cast<std::size_t>(rank.p);
-  const std::size_t element = element_size(dtype), count = part * static_cast<std::size_t>(ranks);
-  const auto all = inputs(dtype, count, ranks);
-  const Bytes sum = expected(dtype, how, all, one_a_rank(ranks), ranks);
-  const auto put = [&] { return rank.put_bytes(all[r].data(), count, element, dtype); };
-  const std::string what = std::string(reduce_op_name(how.op)) + " of " + std::string(dtype_name(dtype));
-
-  const Buffer whole = put();
-  rank.group->all_reduce(whole, how)->wait();
-  require(rank.get_bytes(whole.data, sum.size()) == sum, "all_reduce, " + what);
-  const Buffer root = put();
-  rank.group->reduce(root, how, ranks - 1)->wait();
-  require(rank.get_bytes(root.data, sum.size()) == (rank.p == ranks - 1 ? sum : all[r]), "reduce, " + what);
-  const Buffer mine = rank.put_bytes(all[r].data(), part, element, dtype);
-  rank.group->reduce_scatter(put(), mine, how)->wait();
-  require(
-      rank.get_bytes(mine.data, part * element) == part_of(sum, r * part * element, (r + 1) * part * element),
-      "reduce_scatter, " + what);
-}
 
 std::size_t per_rank(std::size_t bytes, const Hosts& hosts) {
   return bytes / hosts.size();
@@ -53,15 +24,16 @@ TEST_CASE("nccl exact: the bits are those of the tree of ranks, however ranks ar
       GENERATE(Hosts{0, 0}, Hosts{0, 1}, Hosts{0, 0, 1}, Hosts{0, 1, 1, 1}, Hosts{0, 0, 1, 1},
                Hosts{0, 1, 0, 1}, Hosts{0, 0, 1, 0}, Hosts{0, 0, 0, 1, 1, 2}, Hosts{4, 4, 3, 3, 4, 4});
   const std::size_t piece = GENERATE(std::size_t{256}, std::size_t{1} << 20);
+  const int ranks = static_cast<int>(hosts.size());
   run_nccl(
-      static_cast<int>(hosts.size()),
+      ranks,
       [&](NcclRank& rank) {
-        for (const std::size_t part : {std::size_t{1}, std::size_t{333}, std::size_t{1024}}) {
-          check_bits(rank, DType::kFloat32, ReduceOp::kSum, part);
-          check_bits(rank, DType::kBFloat16, ReduceOp::kAvg, part);
-          check_bits(rank, DType::kFloat64, Reduction::premul_sum(3, true), part);
-          check_bits(rank, DType::kInt16, ReduceOp::kMin, part);
+        for (const OpSpec& spec : every_spec(ranks, 40)) {
+          const bool is_some = spec.dtype == DType::kFloat32 || spec.dtype == DType::kBFloat16 ||
+                               spec.how.op == ReduceOp::kPremulSum;
+          if (reduces(spec.kind) && is_some) run_specs(rank, {spec});
         }
+        for (const std::size_t count : {333, 1024}) run_specs(rank, specs_of(ranks, count));
       },
       [&](NcclGroupOptions& options) {
         options.hosts = hosts;
@@ -72,28 +44,10 @@ TEST_CASE("nccl exact: the bits are those of the tree of ranks, however ranks ar
 TEST_CASE("nccl exact: all_reduce_tree over hosts has the bits of the tree, for every deal of the leaves") {
   const int leaves = GENERATE(6, 7, 13);
   const Hosts hosts = GENERATE(Hosts{0, 0, 1, 1, 1}, Hosts{0, 1, 1, 0, 0}, Hosts{0, 0, 0, 0, 1});
-  constexpr std::size_t kCount = 1001;
-  const int ranks = static_cast<int>(hosts.size());
-  const auto dealt = deal_leaves(leaves, ranks);
-  std::vector<LeafInterval> nodes;
-  for (const LeafInterval interval : dealt) {
-    for (const LeafInterval node : canonical_nodes(interval, leaves)) nodes.push_back(node);
-  }
-  const auto slots = inputs(DType::kFloat16, kCount, static_cast<int>(nodes.size()));
-  const Bytes sum = expected(DType::kFloat16, ReduceOp::kAvg, slots, nodes, leaves);
   run_nccl(
-      ranks,
-      [&](NcclRank& rank) {
-        TreeBuffer buffer = rank.group->allocate_tree(kCount, DType::kFloat16);
-        buffer.stream = rank.stream;
-        std::size_t at = 0;
-        while (nodes[at].begin < rank.group->leaves().begin) ++at;
-        for (std::byte* partial : buffer.partials) std::memcpy(partial, slots[at++].data(), sum.size());
-        rank.group->all_reduce_tree(buffer, ReduceOp::kAvg)->wait();
-        require(rank.get_bytes(buffer.partials[0], sum.size()) == sum, "all_reduce_tree");
-      },
+      5, [&](NcclRank& rank) { run_specs(rank, tree_specs(leaves, 2000, 9)); },
       [&](NcclGroupOptions& options) {
-        options.leaves = dealt;
+        options.leaves = deal_leaves(leaves, 5);
         options.hosts = hosts;
         options.exact_piece_bytes = 4096;
       });

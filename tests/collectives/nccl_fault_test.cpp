@@ -213,6 +213,63 @@ TEST_CASE("nccl: a kernel that hangs ends by the timeout") {
   }
 }
 
+/// pytorch/pytorch#112518: with a kernel stuck and the launch queue full any call of CUDA may block. It did
+/// so under the lock that the deadline, the board and an abort need.
+TEST_CASE("nccl: a device that does not answer holds up neither the deadline nor an abort") {
+  const bool aborts = GENERATE(false, true);
+  NcclCluster cluster;
+  std::barrier both(2);
+  std::promise<void> go;
+  const auto gate = go.get_future().share();
+  const auto thrown = failing(
+      cluster,
+      [&](NcclRank& rank) {
+        reduce(rank);
+        both.arrive_and_wait();
+        if (rank.p == 1) return both.arrive_and_wait();
+        const Buffer buffer = rank.put(std::vector<float>(5));
+        cluster.library.hold_queries(0, gate);
+        const int asked = cluster.library.calls(0, "cudaEventQuery");
+        const auto work = rank.group->all_reduce(buffer, ReduceOp::kSum);  // rank 1 never calls it
+        while (cluster.library.calls(0, "cudaEventQuery") == asked) std::this_thread::yield();
+        if (aborts) rank.group->abort("enough");
+        while (rank.group->abort_reason().empty()) std::this_thread::yield();
+        go.set_value();
+        both.arrive_and_wait();
+        finish(*work);
+      },
+      soon);
+  CHECK_THAT(thrown[0], Contains(aborts ? "enough" : "waited 2 s for all_reduce"));
+  CHECK(thrown[1] == "");
+}
+
+/// An evaluation of 40 s that was enqueued before an all_reduce ended a group that was well.
+TEST_CASE("nccl: what a stream has before an operation does not count against its deadline") {
+  NcclCluster cluster;
+  std::promise<void> go;
+  const auto gate = go.get_future().share();
+  std::barrier both(2);
+  const auto thrown = failing(
+      cluster,
+      [&](NcclRank& rank) {
+        reduce(rank);
+        const Buffer buffer = rank.put(std::vector<float>(5, 1));
+        cluster.library.on_stream(rank.p, rank.stream, [gate] { gate.wait(); });
+        const auto first = rank.group->all_reduce(buffer, ReduceOp::kSum),
+                   second = rank.group->all_reduce(buffer, ReduceOp::kSum);
+        const MonotonicClock clock;
+        const Instant until = clock.now() + 5s;  // more than twice the timeout
+        while (clock.now() < until && rank.group->abort_reason().empty()) std::this_thread::sleep_for(10ms);
+        both.arrive_and_wait();
+        if (rank.p == 0) go.set_value();
+        finish(*first);
+        finish(*second);
+        require(rank.get<float>(buffer) == std::vector<float>(5, 4), "the sum");
+      },
+      soon);
+  for (const auto& what : thrown) CHECK(what == "");
+}
+
 TEST_CASE("nccl: a rank that never joins") {
   NcclCluster cluster;
   NcclRank rank(cluster, 0);

@@ -1,14 +1,14 @@
-/// The arithmetic that the GPU's kernel is compiled from, on the CPU.
+/// What the GPU's kernel is compiled from, on the CPU: its elements are those of the native kernels
+/// (kernels_test.cpp), its nodes and the fold its own.
 
-#include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "runtime/core/random.hpp"
 #include "tests/collectives/element_ops.hpp"
 #include "tests/collectives/fold_on_host.hpp"
+#include "tests/collectives/kernel_reference.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -18,26 +18,8 @@ namespace {
 
 using testing::combine;
 using testing::scale;
-/// The bits that are stored, without a sign.
-std::uint16_t bits_of(std::int16_t stored) {
-  return static_cast<std::uint16_t>(stored);
-}
-std::int16_t stored(std::uint16_t bits) {
-  return static_cast<std::int16_t>(bits);
-}
 using F16 = kernel::SmallFloat<kernel::Float16>;
 using BF16 = kernel::SmallFloat<kernel::BFloat16>;
-
-/// f16 by the book.
-double value_of_f16(std::uint16_t h) {
-  const int exponent = h >> 10 & 31, mantissa = h & 1023;
-  const double sign = (h & 0x8000) != 0 ? -1 : 1;
-  if (exponent == 31) {
-    return mantissa != 0 ? std::numeric_limits<double>::quiet_NaN()
-                         : sign * std::numeric_limits<double>::infinity();
-  }
-  return sign * (exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25));
-}
 
 /// Folds one element a source by the program, and by the plan it was made from.
 void check_program(const std::vector<LeafInterval>& nodes, int leaves) {
@@ -75,60 +57,6 @@ TEST_CASE("fold program: the same expression as the plan, for every deal") {
   }
 }
 
-TEST_CASE("f16 and bf16 elements: every value loads exactly, and stores back") {
-  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
-    const auto h = static_cast<std::uint16_t>(bits);
-    const double f16 = value_of_f16(h);
-    if (std::isnan(f16)) {
-      CHECK(std::isnan(F16::load(stored(h))));
-      CHECK(bits_of(F16::store(F16::load(stored(h)))) == 0x7e00);
-    } else {
-      REQUIRE(static_cast<double>(F16::load(stored(h))) == f16);
-      REQUIRE(bits_of(F16::store(F16::load(stored(h)))) == h);
-    }
-    const float bf16 = BF16::load(stored(h));
-    REQUIRE(bits_of(BF16::store(bf16)) == (std::isnan(bf16) ? 0x7fc0 : h));
-  }
-}
-
-TEST_CASE("f16 elements: a value between two rounds to the nearer, and a tie to the even one") {
-  for (std::uint16_t h = 0; h < 0x7bff; ++h) {
-    const double low = value_of_f16(h), high = value_of_f16(h + 1), middle = (low + high) / 2;
-    const auto below = std::nextafter(static_cast<float>(middle), 0.0F);
-    const auto above = std::nextafter(static_cast<float>(middle), 1e9F);
-    REQUIRE(bits_of(F16::store(below)) == h);
-    REQUIRE(bits_of(F16::store(above)) == h + 1);
-    REQUIRE(bits_of(F16::store(static_cast<float>(middle))) == (h % 2 == 0 ? h : h + 1));
-    REQUIRE(bits_of(F16::store(-below)) == (h | 0x8000));
-  }
-  CHECK(bits_of(F16::store(65520)) == 0x7c00);
-  CHECK(bits_of(F16::store(-65519.996F)) == 0xfbff);
-}
-
-TEST_CASE("elements: NaN, zeros with a sign, wrapping, and bool") {
-  const float nan = std::bit_cast<float>(0xffc12345U), inf = std::numeric_limits<float>::infinity();
-  using F = kernel::Float<float>;
-  const auto bits = [](float f) { return std::bit_cast<std::uint32_t>(f); };
-  for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax}) {
-    CHECK(bits(combine<F>(op, nan, 1)) == 0x7fc00000);
-    CHECK(bits(combine<F>(op, 1, nan)) == 0x7fc00000);
-  }
-  CHECK(bits(combine<F>(ReduceOp::kSum, inf, -inf)) == 0x7fc00000);
-  CHECK(bits(combine<F>(ReduceOp::kMin, 0.0F, -0.0F)) == 0x80000000);
-  CHECK(bits(combine<F>(ReduceOp::kMin, -0.0F, 0.0F)) == 0x80000000);
-  CHECK(bits(combine<F>(ReduceOp::kMax, -0.0F, 0.0F)) == 0);
-  CHECK(combine<F16>(ReduceOp::kSum, stored(0x7c00), stored(0xfc00)) == 0x7e00);
-  CHECK(combine<kernel::Integer<std::int8_t>>(ReduceOp::kSum, 127, 1) == -128);
-  CHECK(combine<kernel::Integer<std::int16_t>>(ReduceOp::kProduct, 0x7fff, 0x7fff) == 1);
-  CHECK(combine<kernel::Integer<std::int64_t>>(ReduceOp::kSum, std::numeric_limits<std::int64_t>::max(), 1) ==
-        std::numeric_limits<std::int64_t>::min());
-  CHECK(combine<kernel::Integer<std::uint8_t>>(ReduceOp::kBxor, 0xf0, 0xff) == 0x0f);
-  CHECK(combine<kernel::Bool>(ReduceOp::kSum, 7, 1) == 1);
-  CHECK(combine<kernel::Bool>(ReduceOp::kProduct, 7, 0) == 0);
-  CHECK(combine<kernel::Bool>(ReduceOp::kBxor, 2, 1) == 0);
-  CHECK(combine<kernel::Bool>(ReduceOp::kBand, 2, 1) == 1);
-}
-
 TEST_CASE("elements: f32 multiplies and adds in two roundings") {
   SeededRandom random(5);
   using F = kernel::Float<float>;
@@ -142,29 +70,8 @@ TEST_CASE("elements: f32 multiplies and adds in two roundings") {
 
 namespace {
 
-/// By the book: the exact sum or product, in f64, rounded once to f16. A product of two has 22 digits, and a
-/// sum at most 41: f64 holds both.
-std::uint16_t f16_of(double value) {
-  if (std::isnan(value)) return 0x7e00;
-  const std::uint16_t sign = std::signbit(value) ? 0x8000 : 0;
-  const double magnitude = std::fabs(value);
-  if (magnitude == 0) return sign;
-  if (magnitude >= 65520) return sign | 0x7c00;
-  int exponent = 0;
-  std::frexp(magnitude, &exponent);
-  const int unit = std::max(exponent - 11, -24);  // of the last digit
-  const double digits = std::nearbyint(std::ldexp(magnitude, -unit));
-  const auto bits = static_cast<std::uint16_t>(digits);
-  // Digits that carry into the next binade carry into the exponent, too.
-  return sign | (unit == -24 ? bits : static_cast<std::uint16_t>(((unit + 24) << 10) + bits));
-}
-
-double value_of_bf16(std::uint16_t h) {
-  return std::bit_cast<float>(std::uint32_t{h} << 16);
-}
-
-/// The same for sums of bf16. A sum of two whose exponents are far apart has more digits than f64: `rest`,
-/// what f64 left out, says on which side of a tie it is.
+/// By the book: a sum of bf16, rounded once. A sum of two whose exponents are far apart has more digits than
+/// f64: `rest`, what f64 left out, says on which side of a tie it is.
 std::uint16_t bf16_of_sum(double a, double b) {
   const double sum = a + b;
   if (std::isnan(sum)) return 0x7fc0;
@@ -222,13 +129,14 @@ void for_pairs(const std::vector<std::uint16_t>& some, Check check) {
 TEST_CASE("fold nodes: f16 and bf16 by way of f32 have the bits of one rounding") {
   std::uint64_t wrong = 0;
   for_pairs(interesting(10), [&](std::uint16_t a, std::uint16_t b) {
-    const double x = value_of_f16(a), y = value_of_f16(b);
-    wrong += node<F16>(kernel::Sum{}, a, b) != f16_of(x + y);
-    wrong += node<F16>(kernel::Product{}, a, b) != f16_of(x * y);
+    // A product of two has 22 digits, and a sum at most 41: f64 holds both, and is rounded once.
+    const double x = testing::decoded(DType::kFloat16, a), y = testing::decoded(DType::kFloat16, b);
+    wrong += node<F16>(kernel::Sum{}, a, b) != testing::encoded(DType::kFloat16, x + y);
+    wrong += node<F16>(kernel::Product{}, a, b) != testing::encoded(DType::kFloat16, x * y);
   });
   CHECK(wrong == 0);
   for_pairs(interesting(7), [&](std::uint16_t a, std::uint16_t b) {
-    const double x = value_of_bf16(a), y = value_of_bf16(b);
+    const double x = testing::decoded(DType::kBFloat16, a), y = testing::decoded(DType::kBFloat16, b);
     wrong += node<BF16>(kernel::Sum{}, a, b) != bf16_of_sum(x, y);
   });
   CHECK(wrong == 0);

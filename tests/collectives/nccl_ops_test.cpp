@@ -1,11 +1,10 @@
-/// What the NCCL backend's operations compute, over the double: against the native backend, bit for bit, and
-/// against what each operation is defined to do.
+/// What the NCCL backend's operations compute, over the double: the matrix of every_op.hpp, which calls go to
+/// NCCL, and streams.
 
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <future>
-#include <numeric>
 #include <thread>
 
 #include "collectives/flight/flight_recorder.hpp"
@@ -14,7 +13,6 @@
 #include "runtime/core/random.hpp"
 #include "tests/collectives/exact_reference.hpp"
 #include "tests/collectives/nccl_ranks.hpp"
-#include "tests/collectives/ranks.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -33,112 +31,23 @@ std::string name_of(DType dtype, ReduceOp op) {
 
 }  // namespace
 
-TEST_CASE("nccl: exact all_reduce of every dtype and operation is the fold of the tree of ranks") {
-  for (const int ranks : {1, 2, 3, 5}) {
-    for (const std::size_t count : {std::size_t{1}, std::size_t{1003}}) {
-      run_nccl(ranks, [&](NcclRank& rank) {
-        for (const DType dtype : kAllTypes) {
-          const auto all = inputs(dtype, count, ranks);
-          for (const ReduceOp op : kAllOps) {
-            const Reduction how = reduction(op, true);
-            if (!why_not(dtype, how.op).empty()) continue;
-            const auto& mine = all[static_cast<std::size_t>(rank.p)];
-            const Buffer buffer = rank.put_bytes(mine.data(), count, element_size(dtype), dtype);
-            rank.group->all_reduce(buffer, how)->wait();
-            require_same(rank.get_bytes(buffer.data, mine.size()),
-                         expected(dtype, how, all, one_a_rank(ranks), ranks), name_of(dtype, op));
-          }
-        }
-      });
-    }
-  }
-}
-
-TEST_CASE("nccl: exact all_reduce has the bits of the native backend") {
-  constexpr std::size_t kCount = 777;
-  for (const int ranks : {2, 3, 4}) {
-    for (const DType dtype : kAllTypes) {
-      const auto all = inputs(dtype, kCount, ranks);
-      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct, ReduceOp::kMin}) {
-        if (!why_not(dtype, op).empty()) continue;
-        std::vector<Bytes> native = all;
-        run(ranks, {}, [&](ProcessGroup& group) {
-          auto& mine = native[static_cast<std::size_t>(group.rank())];
-          group.all_reduce({mine.data(), kCount, dtype, {}, nullptr}, op)->wait();
-        });
-        run_nccl(ranks, [&](NcclRank& rank) {
-          const auto r = static_cast<std::size_t>(rank.p);
-          const Buffer buffer = rank.put_bytes(all[r].data(), kCount, element_size(dtype), dtype);
-          rank.group->all_reduce(buffer, op)->wait();
-          require_same(rank.get_bytes(buffer.data, all[r].size()), native[r], name_of(dtype, op));
-        });
-      }
-    }
-  }
-}
-
-TEST_CASE("nccl: all_reduce_tree has the bits of the native backend, however leaves are dealt") {
-  constexpr int kLeaves = 7;
-  constexpr std::size_t kCount = 1001;
-  Bytes reference;
-  for (const int ranks : {1, 2, 3, 5}) {
-    const auto leaves = deal_leaves(kLeaves, ranks);
-    // A partial's value is the fold of its leaves' values.
-    const auto leaf_values = inputs(DType::kFloat32, kCount, kLeaves);
-    const auto partial = [&](LeafInterval node) {
-      std::vector<Bytes> slots;
-      for (int l = node.begin; l < node.end; ++l) slots.push_back(leaf_values[static_cast<std::size_t>(l)]);
-      return expected(DType::kFloat32, ReduceOp::kSum, slots, one_a_rank(node.size()), node.size());
-    };
-    const auto fill = [&](const TreeBuffer& buffer, LeafInterval mine) {
-      const auto nodes = canonical_nodes(mine, kLeaves);
-      for (std::size_t i = 0; i < nodes.size(); ++i) {
-        const Bytes bytes = partial(nodes[i]);
-        std::memcpy(buffer.partials[i], bytes.data(), bytes.size());
-      }
-    };
-    if (reference.empty()) {
-      run(ranks, {.leaves = leaves}, [&](ProcessGroup& group) {
-        const TreeBuffer buffer = group.allocate_tree(kCount, DType::kFloat32);
-        fill(buffer, group.leaves());
-        group.all_reduce_tree(buffer, ReduceOp::kAvg)->wait();
-        reference.assign(buffer.partials[0], buffer.partials[0] + kCount * sizeof(float));
-      });
-    }
+TEST_CASE("nccl: the matrix of operations, whole and in pieces") {
+  for (const int ranks : {1, 2, 3}) {
+    run_nccl(ranks, [&](NcclRank& rank) { run_specs(rank, every_spec(ranks, 50), ranks == 3); });
     run_nccl(
-        ranks,
-        [&](NcclRank& rank) {
-          TreeBuffer buffer = rank.group->allocate_tree(kCount, DType::kFloat32);
-          buffer.stream = rank.stream;
-          rank.cluster.library.on_stream(rank.p, rank.stream, [&] { fill(buffer, rank.group->leaves()); });
-          rank.group->all_reduce_tree(buffer, ReduceOp::kAvg)->wait();
-          require_same(rank.get_bytes(buffer.partials[0], reference.size()), reference, "tree");
-        },
-        [&](NcclGroupOptions& options) { options.leaves = leaves; });
+        ranks, [&](NcclRank& rank) { run_specs(rank, specs_of(ranks, 3000), ranks == 2); },
+        [](NcclGroupOptions& options) { options.exact_piece_bytes = 1000; });
   }
+  run_nccl(5, [&](NcclRank& rank) { run_specs(rank, specs_of(5, 1003)); });
 }
 
-TEST_CASE("nccl: reductions in pieces have the same bits as in one") {
-  constexpr int kRanks = 3;
-  constexpr std::size_t kCount = 5000 * kRanks;
-  const auto all = inputs(DType::kFloat16, kCount, kRanks);
-  const Bytes sum = expected(DType::kFloat16, ReduceOp::kSum, all, one_a_rank(kRanks), kRanks);
-  const auto body = [&](NcclRank& rank) {
-    const auto r = static_cast<std::size_t>(rank.p);
-    const Buffer in = rank.put_bytes(all[r].data(), kCount, 2, DType::kFloat16);
-    const Buffer out = rank.put_bytes(all[r].data(), kCount / kRanks, 2, DType::kFloat16);
-    rank.group->reduce_scatter(in, out, ReduceOp::kSum)->wait();
-    const std::size_t part = kCount / kRanks * 2;
-    require_same(rank.get_bytes(out.data, part), {sum.data() + r * part, sum.data() + (r + 1) * part},
-                 "part");
-    const auto before = rank.get_bytes(in.data, all[r].size());
-    require_same(before, all[r], "the input of a reduce_scatter");
-    rank.group->reduce(in, ReduceOp::kSum, 1)->wait();
-    require_same(rank.get_bytes(in.data, all[r].size()), rank.p == 1 ? sum : all[r], "reduce");
-    rank.group->all_reduce(in, ReduceOp::kMax)->wait();
-  };
-  run_nccl(kRanks, body);
-  run_nccl(kRanks, body, [](NcclGroupOptions& options) { options.exact_piece_bytes = 1000; });
+TEST_CASE("nccl: trees of every dtype and reduction, however leaves are dealt") {
+  constexpr int kLeaves = 7;
+  for (const int ranks : {1, 2, 3, 5}) {
+    run_nccl(
+        ranks, [&](NcclRank& rank) { run_specs(rank, tree_specs(kLeaves, 200, 3)); },
+        [&](NcclGroupOptions& options) { options.leaves = deal_leaves(kLeaves, ranks); });
+  }
 }
 
 TEST_CASE("nccl: without exact, NCCL reduces what it can, and the rest goes the exact way") {
@@ -190,86 +99,6 @@ TEST_CASE("nccl: no operation lets the library start a thread") {
     const int threads = rank.cluster.library.threads(rank.p);
     require(threads == 0, std::to_string(threads) + " threads");
   });
-}
-
-TEST_CASE("nccl: operations that move data") {
-  for (const int ranks : {1, 2, 4}) {
-    const auto n = static_cast<std::size_t>(ranks);
-    run_nccl(ranks, [&](NcclRank& rank) {
-      ProcessGroup& group = *rank.group;
-      const int root = ranks - 1;
-      // Element i of what rank r has for rank s.
-      const auto number = [&](int r, int s, int i) {
-        return static_cast<std::int16_t>(r * 100 + s * 10 + i);
-      };
-      const auto row = [&](int r, int s) {
-        return std::vector{number(r, s, 0), number(r, s, 1), number(r, s, 2)};
-      };
-      std::vector<std::int16_t> rows, columns, zeros(3 * n), firsts;
-      for (int s = 0; s < ranks; ++s) {
-        for (auto x : row(rank.p, s)) rows.push_back(x);
-        for (auto x : row(s, rank.p)) columns.push_back(x);
-        for (auto x : row(s, 0)) firsts.push_back(x);
-      }
-      const Buffer many = rank.put(rows), out = rank.put(zeros), one = rank.put(row(rank.p, 0));
-      group.all_to_all(many, out)->wait();
-      require(rank.get<std::int16_t>(out) == columns, "all_to_all");
-      group.all_gather(one, out)->wait();
-      require(rank.get<std::int16_t>(out) == firsts, "all_gather");
-      const Buffer gathered = rank.put(zeros);
-      group.gather(one, rank.p == root ? gathered : Buffer{}, root)->wait();
-      require(rank.get<std::int16_t>(gathered) == (rank.p == root ? firsts : zeros), "gather");
-      group.scatter(rank.p == root ? many : Buffer{}, one, root)->wait();
-      require(rank.get<std::int16_t>(one) == row(root, rank.p), "scatter");
-      group.broadcast(many, root)->wait();
-      require(rank.get<std::int16_t>(many).front() == number(root, 0, 0), "broadcast");
-      group.broadcast(rank.put(std::vector<float>{}), 0)->wait();  // nothing is something, too
-      auto meeting = group.barrier();
-      meeting->wait();
-      require(meeting->is_completed(), "barrier");
-    });
-  }
-}
-
-TEST_CASE("nccl: parts of different counts") {
-  for (const int ranks : {1, 2, 4}) {
-    for (const std::size_t piece : {std::size_t{64}, std::size_t{1} << 20}) {
-      run_nccl(
-          ranks,
-          [&](NcclRank& rank) {
-            ProcessGroup& group = *rank.group;
-            // Rank r has 100 r elements for every rank: rank 0 has none. Of r for s they start at 1000 r + s.
-            const auto of = [](int r, int s, int count) {
-              std::vector<std::int32_t> values(static_cast<std::size_t>(count));
-              std::iota(values.begin(), values.end(), 1000 * r + s);
-              return values;
-            };
-            const auto add = [](std::vector<std::int32_t>& to, const std::vector<std::int32_t>& more) {
-              to.insert(to.end(), more.begin(), more.end());
-            };
-            std::vector<std::size_t> counts, mine(static_cast<std::size_t>(ranks), 100U * unsigned(rank.p));
-            std::vector<std::int32_t> gathered, given, got, ones, sum(mine[0], ranks);
-            for (int r = 0; r < ranks; ++r) {
-              counts.push_back(100U * unsigned(r));
-              add(gathered, of(r, 0, 100 * r));
-              add(given, of(rank.p, r, 100 * rank.p));
-              add(got, of(r, rank.p, 100 * r));
-              add(ones, std::vector<std::int32_t>(counts.back(), 1));
-            }
-            const Buffer all = rank.put(std::vector<std::int32_t>(gathered.size()));
-            group.all_gather(rank.put(of(rank.p, 0, 100 * rank.p)), all, counts)->wait();
-            require(rank.get<std::int32_t>(all) == gathered, "all_gather_v");
-            group.all_to_all(rank.put(given), mine, all, counts)->wait();
-            require(rank.get<std::int32_t>(all) == got, "all_to_all_v");
-            const Buffer part = rank.put(std::vector<std::int32_t>(mine[0]));
-            for (const bool exact : {true, false}) {
-              group.reduce_scatter(rank.put(ones), part, counts, Reduction(ReduceOp::kSum, exact))->wait();
-              require(rank.get<std::int32_t>(part) == sum, "reduce_scatter_v");
-            }
-          },
-          [&](NcclGroupOptions& options) { options.exact_piece_bytes = piece; });
-    }
-  }
 }
 
 TEST_CASE("nccl: ranks that send to each other do not lock up, and messages keep their order") {

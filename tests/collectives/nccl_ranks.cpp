@@ -111,8 +111,41 @@ void NcclRank::synchronize() {
     throw std::runtime_error("the stream of process " + std::to_string(p) + " does not end");
 }
 
-void require(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error(what);
+void run_specs(NcclRank& rank, const std::vector<OpSpec>& specs, bool in_place) {
+  ProcessGroup& group = *rank.group;
+  const int me = group.rank(), size = group.size();
+  for (const OpSpec& spec : specs) {
+    const auto wanted = output_of(spec, me, size);
+    const Bytes input = input_of(spec, me, size);
+    const std::size_t element = element_size(spec.dtype), bytes = wanted ? wanted->size() : 0;
+    if (spec.kind == OpKind::kAllReduceTree) {
+      TreeBuffer tree = group.allocate_tree(spec.count, spec.dtype);
+      tree.stream = rank.stream;
+      const auto partials = partials_of(spec, group.leaves());
+      rank.cluster.library.on_stream(rank.p, rank.stream, [tree, partials] {
+        for (std::size_t i = 0; i < partials.size() && !partials[i].empty(); ++i)
+          std::memcpy(tree.partials[i], partials[i].data(), partials[i].size());
+      });
+      group.all_reduce_tree(tree, spec.how)->wait();
+      require(rank.get_bytes(tree.partials[0], bytes) == *wanted, to_string(spec));
+      continue;
+    }
+    const Buffer in = rank.put_bytes(input.data(), input.size() / element, element, spec.dtype);
+    const bool inside = in_place && bytes < input.size() &&
+                        (spec.kind == OpKind::kReduceScatter || spec.kind == OpKind::kScatter);
+    auto* const from = static_cast<std::byte*>(in.data);
+    std::byte* to = from;
+    if (inside) {
+      to += static_cast<std::size_t>(me) * bytes;
+    } else if (!one_buffer(spec)) {
+      to = static_cast<std::byte*>(
+          rank.put_bytes(Bytes(bytes).data(), bytes / element, element, spec.dtype).data);
+    }
+    call(group, spec, from, to, in)->wait();
+    require(!wanted || rank.get_bytes(to, bytes) == *wanted, to_string(spec));
+    if (!inside && !(one_buffer(spec) && wanted))
+      require(rank.get_bytes(from, input.size()) == input, "the input of " + to_string(spec));
+  }
 }
 
 void finish(Work& work) {

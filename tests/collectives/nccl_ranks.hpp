@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "collectives/nccl/nccl_group.hpp"
+#include "tests/collectives/every_op.hpp"
 #include "tests/collectives/nccl_double.hpp"
 
 namespace troupe::collectives::testing {
@@ -75,10 +76,11 @@ class NcclRank {
   std::vector<std::unique_ptr<std::vector<std::byte>>> memory_;
 };
 
-/// For the ranks' threads: Catch's macros are for one.
-void require(bool holds, const std::string& what);
 /// Waits on the host until it has ended. Throws what it ended with.
 void finish(Work& work);
+/// As run_specs of every_op.hpp: one after the other, with buffers on the device, in place where that is
+/// allowed and `in_place`.
+void run_specs(NcclRank& rank, const std::vector<OpSpec>& specs, bool in_place = false);
 /// One all_reduce of 100 ones, to its end on the host.
 void reduce(NcclRank& rank);
 

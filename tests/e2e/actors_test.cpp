@@ -13,6 +13,7 @@
 #include "runtime/core/abort_word.hpp"
 #include "scheduler/init/embedded_cluster.hpp"
 #include "scheduler/init/init.hpp"
+#include "tests/support/eventually.hpp"
 
 using namespace troupe;
 using namespace std::chrono_literals;
@@ -152,6 +153,7 @@ TEST_CASE("a call reaches an actor in another process and comes back", "[actors]
     CHECK(relay.call<&Relay::through>(1).get(10s) == 43);
     const auto text = message_of<Error>([&] { relay.call<&Relay::blocking>(1).get(10s); });
     CHECK(text.find("then(callback)") != std::string::npos);
+    CHECK(text.find("co_await") != std::string::npos);
     auto waiting = session.spawn<Relay>({.isolated = true}, counter);
     CHECK(waiting.call<&Relay::blocking>(1).get(10s) == 45);  // the refused wait had sent its call, too
   }
@@ -295,6 +297,20 @@ TEST_CASE("a promise that its killed actor kept is an ActorDied with the reason"
       CHECK_THAT(died.what(), Catch::Contains("it is not needed"));
     }
   }
+}
+
+TEST_CASE("of many that spawn an actor by name if there is none, one does", "[actors]") {
+  auto session = init(0, nullptr, {.nodes = 2});
+  const ActorOptions options{.isolated = true, .name = "the one", .get_if_exists = true};
+  std::vector<Future<ActorHandle<Counter>>> spawned;
+  for (int i = 0; i < 8; ++i) spawned.push_back(session.spawn_async<Counter>(options));
+  const auto first = spawned[0].get(30s);
+  for (const auto& one : spawned) CHECK(one.get(30s) == first);
+  CHECK(first.call<&Counter::add>(1).get(10s) == 1);
+  // The next one comes with its death.
+  session.kill(first);
+  CHECK(test::eventually([&] { return session.spawn<Counter>(options) != first; }));
+  CHECK(session.spawn<Counter>(options).call<&Counter::add>(1).get(10s) == 1);
 }
 
 TEST_CASE("the name of an actor is free when its death is told", "[actors]") {

@@ -21,9 +21,8 @@
 #include <thread>
 
 #include "runtime/node/package.hpp"
-#include "scheduler/init/cluster_folder.hpp"
 #include "scheduler/init/init.hpp"
-#include "tests/e2e/support.hpp"
+#include "tests/e2e/two_nodes.hpp"
 
 using namespace troupe;
 using namespace troupe::e2e;
@@ -32,42 +31,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A head with a node ("one") and a second node ("two") of a folder of its own, which came in with a token.
-struct Cluster {
-  Cluster() : Cluster(0) {  // whatever fails from here on, the destructor runs
-    std::string path = (fs::temp_directory_path() / "troupe-cluster-XXXXXX").string();
-    REQUIRE(::mkdtemp(path.data()) != nullptr);
-    root = path;
-    const auto head = troupe("start --head --port 0 --cpus 4 --name one --detach --folder " + root + "/a");
-    INFO(head.output);
-    REQUIRE(head.code == 0);
-    address = slurp(root + "/a/address");
-    address.pop_back();
-    REQUIRE(troupe("token --folder " + root + "/a --output " + root + "/token").code == 0);
-    const auto node = troupe("start --address " + address + " --cpus 4 --name two --detach --token-file " +
-                             root + "/token --folder " + root + "/b");
-    INFO(node.output);
-    REQUIRE(node.code == 0);
-  }
-  ~Cluster() {
-    if (root.empty()) return;
-    troupe("stop --folder " + root + "/b");
-    troupe("stop --folder " + root + "/a");
-    fs::remove_all(root);
-  }
-  explicit Cluster(int) {}
-  Ran troupe(const std::string& words) const { return shell(TROUPE_CLI " " + words); }
-  pid_t supervisor(const std::string& folder) const {
-    return ClusterFolder::open(root + "/" + folder).value().running().at(0).pid;
-  }
+struct Cluster : TwoNodes {
   DriverSession join(const std::string& job) const {
     return init(0, nullptr, {.address = address, .folder = root + "/a", .job = job});
   }
-  std::string log() const { return slurp(root + "/a/head.log"); }
+  std::string log() const { return read_file(root + "/a/head.log"); }
   std::uint16_t port() const { return parse_endpoint(address).value().port; }
-
-  std::string root;
-  std::string address;
 };
 
 NodeId node_named(const Session& session, const std::string& name) {
@@ -82,6 +51,7 @@ NodeId node_named(const Session& session, const std::string& name) {
 }
 
 struct Guest {
+  std::string folder() { return std::filesystem::current_path().string(); }
   int pid() { return ::getpid(); }
   int parent() { return ::getppid(); }
   std::string program() { return fs::read_symlink("/proc/self/exe").string(); }
@@ -125,7 +95,7 @@ std::string knock(std::uint16_t port, const std::string& bytes) {
 }  // namespace
 
 TEST_CASE("a node offers the GPUs that it is told to, and status shows them") {
-  TemporaryFolder folder;
+  TempFolder folder;
   const std::string own = folder.path() + "/a";
   const auto start = [&](int gpus) {
     return shell("TROUPE_PRETEND_GPUS=2 " TROUPE_CLI " start --head --port 0 --cpus 1 --gpus " +
@@ -137,7 +107,7 @@ TEST_CASE("a node offers the GPUs that it is told to, and status shows them") {
   const auto started = start(1);
   INFO(started.output);
   REQUIRE(started.code == 0);
-  std::string address = slurp(own + "/address");
+  std::string address = read_file(own + "/address");
   address.pop_back();
   auto session = init(0, nullptr, {.address = address, .folder = own, .job = "gpus"});
   const auto guest = session.spawn<Guest>({.num_gpus = 0.25, .isolated = true});
@@ -152,6 +122,12 @@ TEST_CASE("a program joins, its executable travels, and all of it goes with the 
   const Cluster cluster;
   std::vector<pid_t> workers;
   {
+    // Not the nodes' folder: workers run in the program's.
+    struct Elsewhere {
+      const std::filesystem::path before = std::filesystem::current_path();
+      explicit Elsewhere(const std::string& folder) { std::filesystem::current_path(folder); }
+      ~Elsewhere() { std::filesystem::current_path(before); }
+    } elsewhere(cluster.root);
     auto session = cluster.join("guests");
     const NodeId one = node_named(session, "one"), two = node_named(session, "two");
     auto here = session.spawn<Guest>({.isolated = true, .node = one});
@@ -160,6 +136,7 @@ TEST_CASE("a program joins, its executable travels, and all of it goes with the 
         session.spawn<Guest>({.num_cpus = 1, .isolated = true});  // and never on the driver's own node
     CHECK((anywhere.address().node == one || anywhere.address().node == two));
     for (auto* guest : {&here, &there}) {
+      CHECK(guest->call<&Guest::folder>().get(20s) == std::filesystem::current_path());
       CHECK(guest->call<&Guest::program>().get(20s).find("memfd:troupe-package") != std::string::npos);
       CHECK(guest->call<&Guest::hash>().get(20s) == hash_own_executable().value());
       workers.push_back(guest->call<&Guest::pid>().get(20s));
@@ -202,7 +179,7 @@ TEST_CASE("a driver that is killed leaves no worker behind, and the cluster stay
   Program driver("a driver for the test above", cluster.root);
   const std::string said = cluster.root + "/worker";
   REQUIRE(eventually([&] { return fs::exists(said); }, 60s));
-  const pid_t worker = std::stoi(slurp(said));
+  const pid_t worker = std::stoi(read_file(said));
   CHECK(is_alive(worker));
   driver.kill(SIGKILL);
   CHECK(driver.wait(10s) == "killed by signal 9");
@@ -215,7 +192,7 @@ TEST_CASE("a driver that is killed leaves no worker behind, and the cluster stay
 
 TEST_CASE("a driver for the test above", "[.program]") {
   const std::string root = program_folder();
-  const std::string address = slurp(root + "/a/address");
+  const std::string address = read_file(root + "/a/address");
   const std::string flag = "--address=" + address.substr(0, address.size() - 1);
   const std::string name = "driver";
   ::setenv("TROUPE_FOLDER", (root + "/a").c_str(), 1);  // as `troupe start` prints it
@@ -263,7 +240,7 @@ TEST_CASE("a node that is told to end gets nothing more, and its actors' end is 
   Promise<std::string> told;
   session.monitor(there, [told](const std::string& why) mutable { told.set(why); });
   ::kill(worker, SIGSTOP);  // it does not leave: its node has to kill it
-  ::kill(children(cluster.supervisor("b"), "troupe-node").at(0), SIGTERM);
+  ::kill(cluster.supervisor("b"), SIGINT);
   auto late = session.spawn<Guest>({.num_cpus = 1, .isolated = true});
   CHECK(late.call<&Guest::pid>().get(30s) > 0);
   CHECK(late.address().node == one);
@@ -357,6 +334,46 @@ TEST_CASE("who has no key or no manners stays out, with a line in the log", "[cl
   CHECK(cluster.troupe("status --folder " + cluster.root + "/a").code == 0);
 }
 
+TEST_CASE("a machine whose key is removed is out at once, with its node, until it has a new token",
+          "[cluster]") {
+  // Was: nothing could remove a key, as SECURITY.md tells to do with a stolen one.
+  const Cluster cluster;
+  const std::string own = " --folder " + cluster.root + "/a", theirs = " --folder " + cluster.root + "/b";
+  auto session = cluster.join("keys");
+  const NodeId two = node_named(session, "two");
+  const auto there = session.spawn<Guest>({.isolated = true, .node = two});
+  Promise<std::string> told;
+  session.monitor(there, [told](const std::string& why) mutable { told.set(why); });
+  const auto list = cluster.troupe("key list" + own);
+  INFO(list.output);
+  const auto at = list.output.find("machine/");
+  REQUIRE(at != std::string::npos);
+  const std::string name = list.output.substr(at, list.output.find(' ', at) - at);
+  CHECK(count(list.output, "machine/") == 1);
+  CHECK(count(list.output, to_string(two)) == 1);
+
+  const auto not_ours = cluster.troupe("key remove " + name + theirs);
+  CHECK(not_ours.code == 1);
+  CHECK(not_ours.output.find("run troupe key remove on the head's machine") != std::string::npos);
+  CHECK(cluster.troupe("key remove machine/0" + own).output.find("no machine of that name") !=
+        std::string::npos);
+
+  const auto removed = cluster.troupe("key remove " + name + own);
+  INFO(removed.output);
+  CHECK(removed.code == 0);
+  CHECK_THAT(told.future().get(30s), Catch::Contains("the key of its machine, " + name + ", was removed"));
+  CHECK(cluster.troupe("key list" + own).output.find("machine/") == std::string::npos);
+  CHECK(cluster.troupe("status" + theirs).code == 1);
+  const std::string again = "start --address " + cluster.address + " --name two --detach" + theirs;
+  // Its own start process has ended: no other node of it gets in.
+  CHECK(eventually([&] { return ClusterFolder::open(cluster.root + "/b").value().running().empty(); }, 60s));
+  CHECK(cluster.troupe(again).code == 1);
+  CHECK(cluster.troupe("token" + own + " --output " + cluster.root + "/new").code == 0);
+  const auto back = cluster.troupe(again + " --token-file " + cluster.root + "/new");
+  INFO(back.output);
+  CHECK(back.code == 0);
+}
+
 TEST_CASE("bad words on the command line: one error, no process", "[cluster]") {
   std::string root = (fs::temp_directory_path() / "troupe-cli-XXXXXX").string();
   REQUIRE(::mkdtemp(root.data()) != nullptr);
@@ -384,7 +401,10 @@ TEST_CASE("bad words on the command line: one error, no process", "[cluster]") {
   fails("start --address nonsense --folder " + root + "/b", 2, "HOST:PORT");
   fails("status --address nonsense --folder " + root + "/b", 2, "HOST:PORT");
   fails("status --folder " + root + "/b", 1, "troupe start --head");
-  fails("stop --folder " + root + "/b", 0, "nothing runs");
+  fails("stop --folder " + root + "/c", 0, "nothing runs");
+  fails("status --folder " + root + "/c", 1, "no cluster was started or joined from there");
+  fails("\"$(printf '\\033[31m')\"", 2, "there is no command '\\x1b[31m'");
+  fails("start --head --port \"$(printf '\\033')\"", 2, "\\x1b");
   std::ofstream(root + "/open") << "troupe-join-v1.x\n";
   ::chmod((root + "/open").c_str(), 0644);
   fails("start --address 127.0.0.1:9 --token-file " + root + "/open --folder " + root + "/b", 1,
@@ -401,7 +421,7 @@ TEST_CASE("bad words on the command line: one error, no process", "[cluster]") {
 TEST_CASE("what `troupe start` prints works as it stands, and its log says what happens", "[cluster]") {
   // Was: the command for a job could not find the keys of --folder, the token's file was refused for its
   // mode, and head.log was empty.
-  const TemporaryFolder folder;
+  const TempFolder folder;
   const std::string& root = folder.path();
   const std::string a = root + "/with space";
   const auto started =
@@ -418,7 +438,7 @@ TEST_CASE("what `troupe start` prints works as it stands, and its log says what 
   struct stat info {};
   REQUIRE(::stat(token.c_str(), &info) == 0);
   CHECK((info.st_mode & 0777) == 0600);
-  CHECK(slurp(token).find("troupe-join") == 0);
+  CHECK(read_file(token).find("troupe-join") == 0);
   const auto redirected = shell("umask 022; " TROUPE_CLI " token --folder '" + a + "' > " + root + "/open");
   CHECK(redirected.output.find("--output FILE") != std::string::npos);
   CHECK(shell(TROUPE_CLI " token --folder '" + a + "' --output /dev/full").code == 1);
@@ -429,7 +449,14 @@ TEST_CASE("what `troupe start` prints works as it stands, and its log says what 
     CHECK(full.code == 1);
     CHECK(full.output.find("cannot write the output") != std::string::npos);
   }
-  const auto log = [&] { return slurp(a + "/head.log"); };
+  // Was: the first socket took the number of a closed standard output, and every command ended with 0.
+  for (const char* words : {"status", "status --json", "token", "job list", "job list -o json", "key list"}) {
+    const auto closed = shell(TROUPE_CLI " " + std::string(words) + " --folder '" + a + "' >&-");
+    INFO(words << ": " << closed.output);
+    CHECK(closed.code == 1);
+    CHECK(closed.output.find("cannot write the output: Bad file descriptor") != std::string::npos);
+  }
+  const auto log = [&] { return read_file(a + "/head.log"); };
   CHECK(log().find("the head listens at") != std::string::npos);
   CHECK(log().find("the node has joined") != std::string::npos);
   const pid_t start = ClusterFolder::open(a).value().running().at(0).pid;
@@ -447,7 +474,7 @@ TEST_CASE("what `troupe start` prints works as it stands, and its log says what 
 
 TEST_CASE("a head or a node of `troupe start` that dies while it starts is started again", "[cluster]") {
   // Was: "the head of the cluster did not come up", and the whole command ended.
-  const TemporaryFolder folder;
+  const TempFolder folder;
   for (const std::size_t victim : {0, 1}) {  // in the order in which they are started: the head, the node
     std::atomic<int> killed{0};
     for (int round = 0; round < 20 && killed == 0;
@@ -456,14 +483,14 @@ TEST_CASE("a head or a node of `troupe start` that dies while it starts is start
       std::atomic<bool> stop{false};
       std::thread killer([&] {
         while (!stop && killed == 0) {
-          const std::string pid = slurp(own + "/head.run");
+          const std::string pid = read_file(own + "/head.run");
           if (pid.empty()) continue;
           const pid_t start = std::atoi(pid.c_str());
           if (!children(start, "troupe").empty()) continue;  // it is about to go on in the background
           auto started = children(start);
           // A child that was not yet made into another program may be the one that goes on in the background.
           std::erase_if(started, [](pid_t child) {
-            return slurp("/proc/" + std::to_string(child) + "/environ").find("TROUPE_ROLE=") ==
+            return read_file("/proc/" + std::to_string(child) + "/environ").find("TROUPE_ROLE=") ==
                    std::string::npos;
           });
           if (started.size() <= victim) continue;
@@ -475,7 +502,7 @@ TEST_CASE("a head or a node of `troupe start` that dies while it starts is start
       const auto started = shell(TROUPE_CLI " start --head --port 0 --cpus 1 --detach --folder " + own);
       stop = true;
       killer.join();
-      INFO(victim << ": " << started.output << slurp(own + "/head.log"));
+      INFO(victim << ": " << started.output << read_file(own + "/head.log"));
       CHECK(started.code == 0);
       CHECK(eventually(
           [&] { return count(shell(TROUPE_CLI " status --folder " + own).output, "alive") == 1; }));

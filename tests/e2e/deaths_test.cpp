@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <thread>
 
 #include "scheduler/init/embedded_cluster.hpp"
@@ -26,10 +27,23 @@ struct Mortal {
     if (child != 0) return child;
     for (;;) ::pause();
   }
+  int exit(int code) { std::exit(code); }
   int slow() {
     std::this_thread::sleep_for(1min);
     return 0;
   }
+  /// Answers if the file is there, which the first one who is asked writes.
+  int second_time(const std::string& file) {
+    if (::access(file.c_str(), F_OK) == 0) return ::getpid();
+    write_file(file, std::to_string(::getpid()));
+    for (;;) ::pause();
+  }
+};
+
+/// In a process of its own: calls an actor that moves.
+struct Caller {
+  ActorHandle<Mortal> whom;
+  Task<int> pid() { co_return co_await whom.call<&Mortal::pid>(); }
 };
 
 /// Monitors from another process, and tells how often it was told.
@@ -92,6 +106,66 @@ std::string spawn_again(const Session& session, Duration timeout, ActorOptions o
 
 }  // namespace
 
+namespace {
+
+/// The process of its present life: a call that a death hit says that it may be called again.
+template <class Actor, class Method>
+int pid_now(const Actor& actor, Method method) {
+  int pid = 0;
+  eventually(
+      [&] {
+        try {
+          return (pid = method(actor).get(30s)) != 0;
+        } catch (const Error& error) {
+          return error.code() != ErrorCode::kUnavailable;
+        }
+      },
+      60s);
+  return pid;
+}
+
+}  // namespace
+
+TEST_CASE("an actor with max_restarts lives on when its process is killed, and its node", "[deaths]") {
+  auto session = init(0, nullptr, {.nodes = 2});
+  const TempFolder folder;
+  const NodeId far = other_node(session);
+  ActorHandle<Mortal> actor;
+  for (int i = 0; i < 8 && actor.address().node != far; ++i)
+    actor = session.spawn<Mortal>({.isolated = true, .max_restarts = 3, .max_task_retries = 1});
+  REQUIRE(actor.address().node == far);
+  const auto caller = session.spawn<Caller>({}, actor);
+  const auto own = [](const ActorHandle<Mortal>& of) { return of.call<&Mortal::pid>(); };
+  const auto other = [](const ActorHandle<Caller>& of) { return of.call<&Caller::pid>(); };
+  std::atomic<int> restarts{0}, ends{0};
+  session.monitor(actor, [&](const Death& death) { ++(death.restarts ? restarts : ends); });
+  const int first = pid_now(actor, own);
+  CHECK(pid_now(caller, other) == first);
+
+  ::kill(first, SIGKILL);
+  CHECK(eventually([&] { return pid_now(actor, own) != first; }));
+  const int second = pid_now(actor, own);
+  CHECK(pid_now(caller, other) == second);
+  CHECK(restarts == 1);
+
+  // What it works on when its node dies is done by the next life: on the other node, if this one is not back.
+  const auto again = actor.call<&Mortal::second_time>(folder.path() + "/asked");
+  REQUIRE(eventually([&] { return ::access((folder.path() + "/asked").c_str(), F_OK) == 0; }));
+  ::kill(session.embedded()->node_pids().at(1), SIGKILL);
+  const int third = again.get(60s);
+  CHECK(third != second);
+  CHECK(pid_now(actor, own) == third);
+  CHECK(pid_now(caller, other) == third);
+  CHECK(restarts == 2);
+
+  session.kill(actor);
+  CHECK(eventually([&] { return ends == 1; }));
+  CHECK(code_of([&] { actor.call<&Mortal::pid>().get(30s); }) == "actor died");
+  CHECK(code_of([&] { caller.call<&Caller::pid>().get(30s); }) == "actor died");
+  CHECK(restarts == 2);
+  CHECK(code_of([&] { session.spawn<Mortal>({.max_restarts = 1}); }) == "bad config");
+}
+
 // The driver stayed with the node that had left, and every spawn failed.
 TEST_CASE("a driver whose node was stopped until it was declared dead goes to the next one", "[deaths]") {
   auto session = init(0, nullptr);
@@ -102,6 +176,23 @@ TEST_CASE("a driver whose node was stopped until it was declared dead goes to th
   const auto incarnation = session.incarnation();
   CHECK(eventually([&] { return session.incarnation() > incarnation; }, 30s));
   CHECK(session.spawn<Mortal>({.isolated = true}).call<&Mortal::same>(3).get(20s) == 3);
+}
+
+TEST_CASE("an actor that calls exit has died, also with 0, and whoever waits is told so", "[deaths]") {
+  auto session = init(0, nullptr);
+  for (const bool isolated : {true, false}) {
+    for (const int code : {0, 3}) {
+      const auto actor = session.spawn<Mortal>({.isolated = isolated});
+      Promise<std::string> told;
+      session.monitor(actor, [told](const std::string& why) mutable { told.set(why); });
+      const auto ends = actor.call<&Mortal::exit>(code);
+      const auto behind = actor.call<&Mortal::same>(1);
+      const std::string how = "exit code " + std::to_string(code);
+      CHECK_THAT(message_of<ActorDied>([&] { ends.get(20s); }), Catch::Contains(how));
+      CHECK_THAT(message_of<ActorDied>([&] { behind.get(20s); }), Catch::Contains(how));
+      CHECK_THAT(told.future().get(20s), Catch::Contains(how));
+    }
+  }
 }
 
 // It lived on without a parent, with the memory of its worker.
@@ -330,7 +421,7 @@ TEST_CASE("a driver that is killed while it starts leaves no process and no fold
   for (const auto& [moment, reached] : moments) {
     for (int round = 0; round < 5; ++round) {
       INFO(moment);
-      TemporaryFolder folder;
+      TempFolder folder;
       ::setenv("XDG_RUNTIME_DIR", folder.path().c_str(), 1);
       Program program("program: starts a cluster and waits", folder.path());
       ::unsetenv("XDG_RUNTIME_DIR");
@@ -338,14 +429,14 @@ TEST_CASE("a driver that is killed while it starts leaves no process and no fold
       program.kill(SIGKILL);
       REQUIRE(program.wait(20s) == "killed by signal 9");
       CHECK(eventually([&] { return program.processes().empty(); }, 8s));
-      INFO(slurp(folder.path() + "/err"));
+      INFO(read_file(folder.path() + "/err"));
       CHECK(folders(folder.path()) == 0);
     }
   }
 }
 
 TEST_CASE("the last one of a killed cluster removes its folder, also when the head died first", "[deaths]") {
-  TemporaryFolder folder;
+  TempFolder folder;
   ::setenv("XDG_RUNTIME_DIR", folder.path().c_str(), 1);
   Program program("program: starts a cluster and waits", folder.path());
   ::unsetenv("XDG_RUNTIME_DIR");

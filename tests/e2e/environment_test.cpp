@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -21,8 +22,17 @@ namespace {
 
 struct Adder {
   int add(int n) { return total += n; }
+  /// Ends the session that it is of.
+  void end_session();
   int total = 0;
 };
+
+/// Made before main, it goes after all that the first session made.
+std::unique_ptr<DriverSession> global_session;
+
+void Adder::end_session() {
+  global_session.reset();
+}
 
 /// Starts a cluster, calls an actor in it, and writes how that went.
 void use_a_cluster() {
@@ -38,12 +48,12 @@ void use_a_cluster() {
 
 /// What the program says, with this environment variable.
 std::string with_variable(const char* name, const char* value) {
-  TemporaryFolder folder;
+  TempFolder folder;
   ::setenv(name, value, 1);
   Program program("program: uses a cluster", folder.path());
   ::unsetenv(name);
   CHECK(program.wait(60s) == "exit code 0");
-  return slurp(folder.path() + "/how") + "\n" + slurp(folder.path() + "/err");
+  return read_file(folder.path() + "/how") + "\n" + read_file(folder.path() + "/err");
 }
 
 }  // namespace
@@ -53,7 +63,7 @@ TEST_CASE("program: uses a cluster", "[.program]") {
 }
 
 TEST_CASE("program: has few descriptors", "[.program]") {
-  const auto few = static_cast<rlim_t>(std::stoul(slurp(program_folder() + "/limit")));
+  const auto few = static_cast<rlim_t>(std::stoul(read_file(program_folder() + "/limit")));
   const rlimit limit{few, few};
   ::setrlimit(RLIMIT_NOFILE, &limit);
   use_a_cluster();
@@ -62,11 +72,11 @@ TEST_CASE("program: has few descriptors", "[.program]") {
 TEST_CASE("a low limit on descriptors is one clear error", "[environment]") {
   // Was: a broken invariant, or an abort in libzmq.
   for (const int limit : {8, 16, 17, 22, 23, 28, 32, 63, 64, 256}) {
-    TemporaryFolder folder;
+    TempFolder folder;
     write_file(folder.path() + "/limit", std::to_string(limit));
     Program program("program: has few descriptors", folder.path());
     CHECK(program.wait(90s) == "exit code 0");
-    const std::string how = slurp(folder.path() + "/how"), err = slurp(folder.path() + "/err");
+    const std::string how = read_file(folder.path() + "/how"), err = read_file(folder.path() + "/err");
     INFO(limit << ": " << how << "\n" << err);
     CHECK(how == (limit < 64 ? "limit: this process may open too few files and sockets: " +
                                    std::to_string(limit) + " are allowed, and it needs 64 (raise ulimit -n)"
@@ -91,10 +101,10 @@ TEST_CASE("program: has closed streams", "[.program]") {
 
 TEST_CASE("a program whose standard streams are closed gets /dev/null there", "[environment]") {
   // Was: sockets got their numbers, and what was printed went into them.
-  TemporaryFolder folder;
+  TempFolder folder;
   Program program("program: has closed streams", folder.path());
   program.wait(60s);
-  CHECK(slurp(folder.path() + "/how") == "works");
+  CHECK(read_file(folder.path() + "/how") == "works");
 }
 
 TEST_CASE("a variable with a value that is none of its own is told of", "[environment]") {
@@ -110,6 +120,56 @@ TEST_CASE("a variable with a value that is none of its own is told of", "[enviro
   }
   CHECK(with_variable("TROUPE_REGIONS_BYTES", "many").find("TROUPE_REGIONS_BYTES=many") != std::string::npos);
   CHECK(with_variable("TROUPE_REGION_BYTES", "1000000").starts_with("works\n"));
+}
+
+TEST_CASE("program: has a session in a global variable", "[.program]") {
+  global_session = std::make_unique<DriverSession>(init(0, nullptr));
+  const auto here = global_session->spawn<Adder>({.here = true});
+  if (global_session->spawn<Adder>({.isolated = true}).call<&Adder::add>(5).get(30s) == 5 &&
+      here.call<&Adder::add>(5).get(30s) == 5)
+    write_file(program_folder() + "/how", "works");
+}
+
+TEST_CASE("a session in a global variable ends with its program", "[environment]") {
+  // Was: "free(): corrupted unsorted chunks".
+  TempFolder folder;
+  Program program("program: has a session in a global variable", folder.path());
+  CHECK(program.wait(60s) == "exit code 0");
+  CHECK(read_file(folder.path() + "/how") == "works");
+  CHECK(read_file(folder.path() + "/err").empty());
+  CHECK(eventually([&] { return program.processes().empty(); }));
+}
+
+TEST_CASE("program: ends its session in a callback", "[.program]") {
+  global_session = std::make_unique<DriverSession>(init(0, nullptr));
+  const auto adder = global_session->spawn<Adder>({.isolated = true});
+  std::atomic<bool> ended{false};
+  adder.call<&Adder::add>(5).then([&](const Result<int>&) {
+    global_session.reset();
+    ended = true;
+  });
+  if (eventually([&] { return ended.load(); }, 30s)) write_file(program_folder() + "/how", "ended");
+}
+
+TEST_CASE("program: ends its session in an actor", "[.program]") {
+  global_session = std::make_unique<DriverSession>(init(0, nullptr));
+  const auto adder = global_session->spawn<Adder>({.isolated = true, .here = true});
+  const auto ended = adder.call<&Adder::end_session>();
+  if (ended.wait(30s)) write_file(program_folder() + "/how", "ended");
+}
+
+TEST_CASE("a session can be ended by a callback or an actor, and the program's end waits for that",
+          "[environment]") {
+  // Was: it waited for the thread that it was in, for good.
+  for (const std::string where : {"a callback", "an actor"}) {
+    TempFolder folder;
+    Program program("program: ends its session in " + where, folder.path());
+    INFO(where);
+    CHECK(program.wait(60s) == "exit code 0");
+    CHECK(read_file(folder.path() + "/how") == "ended");
+    CHECK(read_file(folder.path() + "/err").empty());
+    CHECK(eventually([&] { return program.processes().empty(); }));
+  }
 }
 
 TEST_CASE("a forked child gets one clear error, and takes no answer of its parent", "[environment]") {

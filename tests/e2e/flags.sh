@@ -2,7 +2,7 @@
 # flags.sh FOLDER: every program there that takes flags prints help and exits with 0 for --help, and exits with 2 for a
 # flag that it does not know. Was: `soak --help` ran for 10 minutes.
 failed=0 programs=0
-for program in "$1"/{troupe,mnist,all_reduce,soak,simulate} "$1"/bench_*; do
+for program in "$1"/{troupe,mnist,serve,all_reduce,soak,simulate} "$1"/bench_*; do
   [ -x "$program" ] || continue
   programs=$((programs + 1))
   help=$(timeout 60 "$program" --help 2>/dev/null)

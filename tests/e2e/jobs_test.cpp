@@ -12,8 +12,7 @@
 #include <fstream>
 
 #include "runtime/node/package.hpp"
-#include "scheduler/init/cluster_folder.hpp"
-#include "tests/e2e/support.hpp"
+#include "tests/e2e/two_nodes.hpp"
 #include "troupe/session.hpp"
 
 using namespace troupe;
@@ -23,31 +22,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A head with a node ("one") and a second node ("two") of a folder of its own, of 4 CPUs each.
-struct Cluster {
-  Cluster() : Cluster(0) {  // whatever fails from here on, the destructor runs
-    std::string path = (fs::temp_directory_path() / "troupe-jobs-XXXXXX").string();
-    REQUIRE(::mkdtemp(path.data()) != nullptr);
-    root = path;
-    started(troupe("start --head --port 0 --cpus 4 --gpus 0 --name one --detach --folder " + root + "/a"));
-    address = slurp(root + "/a/address");
-    address.pop_back();
-    started(troupe("token --folder " + root + "/a --output " + root + "/token"));
-    started(troupe("start --address " + address + " --cpus 4 --gpus 0 --name two --detach --token-file " +
-                   root + "/token --folder " + root + "/b"));
-  }
-  ~Cluster() {
-    if (root.empty()) return;
-    troupe("stop --folder " + root + "/b");
-    troupe("stop --folder " + root + "/a");
-    fs::remove_all(root);
-  }
-  explicit Cluster(int) {}
-  static void started(const Ran& ran) {
-    INFO(ran.output);
-    REQUIRE(ran.code == 0);
-  }
-  Ran troupe(const std::string& words) const { return shell(TROUPE_CLI " " + words); }
+struct Cluster : TwoNodes {
   /// `command` of troupe job, which knows the cluster by this folder.
   std::string line(const std::string& command, const std::string& words) const {
     return TROUPE_CLI " job " + command + " --folder " + root + "/a " + words;
@@ -65,9 +40,6 @@ struct Cluster {
   bool is(const std::string& id, const std::string& state) const {
     return job("status", id + " -o json").output.find("\"status\": \"" + state + "\"") != std::string::npos;
   }
-  pid_t supervisor(const std::string& folder) const {
-    return ClusterFolder::open(root + "/" + folder).value().running().at(0).pid;
-  }
   pid_t head() const { return children(supervisor("a"), "troupe-head").at(0); }
   void kill_head() const {
     const pid_t before = head();
@@ -77,13 +49,11 @@ struct Cluster {
       return heads.size() == 1 && heads[0] != before;
     }));
   }
-
-  std::string root;
-  std::string address;
 };
 
 struct Guest {
   int pid() { return ::getpid(); }
+  std::string folder() { return fs::current_path().string(); }
   std::string hash() { return hash_own_executable().value(); }
 };
 
@@ -113,10 +83,22 @@ TEST_CASE("jobs run on both nodes, wait in order with a reason, are stopped, and
   CHECK(status.find("QUEUED") != std::string::npos);
   for (const char* part : {"no node has 4 CPU free: ", "one has 0 of 4", "two has 0 of 4"})
     CHECK(status.find(part) != std::string::npos);
+  // What comes later and asks for the same waits behind it; what asks for more urgently goes before.
+  const std::string small = cluster.detached("--num-cpus 1 -- sh -c 'exit 7'");
+  const std::string urgent = cluster.detached("--num-cpus 4 --priority 3 -- true");
+  const auto why = cluster.job("why", small + " -o json").output;
+  for (const char* part : {"\"verdict\": \"waits\"", "\"position\": 3", "\"need\": 1.0",
+                           "\"free_total\": 0.0", "\"1 CPU: 0 of 4 is free\""})
+    CHECK(why.find(part) != std::string::npos);
+  CHECK(why.find(urgent) < why.find(third));
+  CHECK(why.find("\"job\": \"" + one + "\"") != std::string::npos);
+  CHECK(cluster.job("why", third).output.find("job " + urgent + " starts before it") != std::string::npos);
+  CHECK(cluster.job("stop", urgent).code == 0);
   CHECK(cluster.job("stop", third).code == 0);
   CHECK(cluster.job("wait", third).code == 143);
   CHECK(eventually([&] { return cluster.job("logs", one).output == "ready\n"; }));
   CHECK(cluster.job("stop", one).code == 0);
+  CHECK(cluster.job("wait", small).code == 7);
   const Ran stopped = cluster.job("wait", one);
   CHECK(stopped.code == 143);
   CHECK(stopped.output.find("STOPPED: it was told to stop: exit code 0") != std::string::npos);
@@ -125,18 +107,18 @@ TEST_CASE("jobs run on both nodes, wait in order with a reason, are stopped, and
   const std::string file = cluster.root + "/orphan";
   const std::string stubborn = cluster.detached("-- sh -c 'trap \"\" TERM; setsid sh -c \"echo \\$\\$ > " +
                                                 file + "; sleep 600\" & sleep 600'");
-  REQUIRE(eventually([&] { return !slurp(file).empty(); }));
+  REQUIRE(eventually([&] { return !read_file(file).empty(); }));
   cluster.job("stop", stubborn);
   CHECK(cluster.job("wait", stubborn).code == 137);
-  CHECK_FALSE(is_alive(std::stoi(slurp(file))));
+  CHECK_FALSE(is_alive(std::stoi(read_file(file))));
 
   const std::string killed = cluster.detached("-- sh -c 'kill -SEGV $$'");
   const Ran signal = cluster.job("wait", killed);
   CHECK(signal.code == 139);
   CHECK(signal.output.find("FAILED: killed by signal 11 (SIGSEGV)") != std::string::npos);
   const auto list = cluster.job("list").output;
-  CHECK(count(list, "\n") == 7);
-  CHECK(count(list, "FAILED") == 2);
+  CHECK(count(list, "\n") == 9);
+  CHECK(count(list, "FAILED") == 3);
   CHECK(cluster.job("list", "-o json").output.find("\"driver_exit_code\": 139") != std::string::npos);
   cluster.job("stop", two);
 
@@ -176,7 +158,7 @@ TEST_CASE(
   CHECK(rest == "after\njob " + id + " SUCCEEDED: exit code 0\n");
   CHECK(cluster.job("wait", once).code == 0);
   cluster.kill_head();
-  CHECK(slurp(runs) == "run\n");
+  CHECK(read_file(runs) == "run\n");
   CHECK(cluster.is(id, "SUCCEEDED"));
   CHECK(cluster.job("logs", id + " --tail 1").output == "after\n");
 }
@@ -193,7 +175,7 @@ TEST_CASE("50 MB of random bytes are written as fast as the disk takes them, who
   bytes.resize(std::fread(bytes.data(), 1, bytes.size(), follow));
   CHECK(::pclose(follow) == 0);
   CHECK(bytes.size() == 50'000'000);
-  CHECK(bytes == slurp(file));
+  CHECK(bytes == read_file(file));
 }
 
 // Was: the logs of a job that writes as fast as they are read never ended.
@@ -217,7 +199,7 @@ TEST_CASE("a program of troupe joins the cluster through its node, and its execu
   jobs.read_output(id, {}, [&](const JobOutput& part) { output += part.bytes; });
   INFO(output << ended.why);
   CHECK(ended.exit_code == 0);
-  CHECK(output.find("one two the same executable") != std::string::npos);
+  CHECK(output.find("one two the same executable and folder") != std::string::npos);
   CHECK(eventually([&] {  // no gateway was needed, and none is left
     const auto status = cluster.troupe("status --folder " + cluster.root + "/a").output;
     return count(status, "alive") == 2 && status.find("(driver)") == std::string::npos;
@@ -230,11 +212,13 @@ TEST_CASE("a driver that was submitted", "[.program]") {
   bool same = true;
   for (const auto& node : session.nodes()) {
     auto guest = session.spawn<Guest>({.num_cpus = 1, .isolated = true, .node = node.id});
-    same = same && guest.call<&Guest::hash>().get(60s) == hash_own_executable().value();
+    same = same && guest.call<&Guest::hash>().get(60s) == hash_own_executable().value() &&
+           guest.call<&Guest::folder>().get(60s) == fs::current_path();
     names += node.name + " ";
   }
   if (names == "two one ") names = "one two ";
-  std::printf("%s%s\n", names.c_str(), same ? "the same executable" : "another executable");
+  std::printf("%s%s\n", names.c_str(),
+              same ? "the same executable and folder" : "another executable or folder");
 }
 
 TEST_CASE("a node is killed: its job fails with the reason, or runs again elsewhere", "[jobs]") {
@@ -261,8 +245,79 @@ TEST_CASE("a node is killed: its job fails with the reason, or runs again elsewh
   cluster.job("stop", full);
 }
 
+// Was: a job's program and folder had to be on every node, at the same path.
+TEST_CASE("what a job was submitted with travels: it runs after its files are gone, over a head's death",
+          "[jobs]") {
+  const Cluster cluster;
+  const TempFolder here;
+  const auto in_here = [&](const std::string& words) {
+    const Ran ran = shell("cd " + here.path() + " && " + cluster.line("submit --detach", words));
+    INFO(ran.output);
+    REQUIRE(ran.code == 0);
+    return ran.output.substr(0, ran.output.size() - 1);
+  };
+  REQUIRE(
+      shell("cd " + here.path() +
+            " && mkdir -p app/data && cp /bin/cat app/tool && printf 'from the package' > app/data/text && "
+            "ln -s data/text app/link && head -c 3000000 /dev/urandom > app/noise && "
+            "sha256sum < app/noise > noise.sha && cp /bin/echo alone")
+          .code == 0);
+  const std::string first = cluster.detached("--num-cpus 4 -- sleep 600"),
+                    second = cluster.detached("--num-cpus 4 -- sleep 600");
+  const std::string folder = in_here(
+      "--num-cpus 1 --working-dir app -- sh -c './tool link; sha256sum < noise; echo new > made; pwd'");
+  const std::string tool = in_here("--num-cpus 1 --working-dir app -- ./tool data/text");
+  const std::string program = in_here("--num-cpus 1 -- ./alone goes alone");
+  CHECK(shell("cd " + cluster.root + "/a/store/packages && ls").output.size() == 2 * 65);  // once each
+  const std::string sum = read_file(here.path() + "/noise.sha");
+  fs::remove_all(here.path() + "/app");
+  fs::remove(here.path() + "/alone");
+  cluster.kill_head();
+  cluster.job("stop", first);
+  cluster.job("stop", second);
+  for (const std::string& id : {folder, tool, program}) {
+    const Ran ended = cluster.job("wait", id);
+    INFO(ended.output << cluster.job("logs", id).output);
+    CHECK(ended.code == 0);
+  }
+  const std::string said = cluster.job("logs", folder).output;
+  CHECK(said.starts_with("from the package" + sum));
+  CHECK(said.find("/jobs/0/" + folder + "/work\n") != std::string::npos);
+  CHECK(cluster.job("logs", tool).output == "from the package");
+  CHECK(cluster.job("logs", program).output == "goes alone\n");
+
+  // A folder that the nodes have is run in where it is, and a file that is there is not copied.
+  const std::string there = in_here("--node-dir " + here.path() + " -- sh -c 'echo made > made'");
+  CHECK(cluster.job("wait", there).code == 0);
+  CHECK(read_file(here.path() + "/made") == "made\n");
+  const std::string same = in_here("-- /bin/cat /proc/self/cmdline");
+  CHECK(cluster.job("wait", same).code == 0);
+  CHECK(cluster.job("logs", same).output.starts_with("/bin/cat"));
+}
+
+TEST_CASE("the head is killed while a package comes: it is brought again, and the job runs once", "[jobs]") {
+  const Cluster cluster;
+  const TempFolder here;
+  const std::string packages = cluster.root + "/a/store/packages";
+  REQUIRE(shell("head -c 100000000 /dev/urandom > " + here.path() + "/noise").code == 0);
+  FILE* submitting = ::popen(
+      cluster.line("submit --detach", "--id once --working-dir " + here.path() + " -- sha256sum noise")
+          .c_str(),
+      "re");
+  REQUIRE(submitting != nullptr);
+  CHECK(eventually([&] { return shell("ls " + packages + "/*.part").code == 0; }));
+  cluster.kill_head();
+  char id[16] = {};
+  CHECK(std::fgets(id, sizeof id, submitting) != nullptr);
+  CHECK(std::string(id) == "once\n");
+  CHECK(::pclose(submitting) == 0);
+  CHECK(cluster.job("wait", "once").code == 0);
+  CHECK(cluster.job("logs", "once").output == shell("cd " + here.path() + " && sha256sum noise").output);
+  CHECK(shell("ls " + packages).output.size() == 65);
+}
+
 TEST_CASE("bad jobs: one error, and nothing is left", "[jobs]") {
-  const TemporaryFolder nowhere;
+  const TempFolder nowhere;
   const Cluster cluster;
   const auto fails = [&](const std::string& command, const std::string& words, int code,
                          const std::string& says) {
@@ -273,7 +328,7 @@ TEST_CASE("bad jobs: one error, and nothing is left", "[jobs]") {
   };
   const std::string plain = nowhere.path() + "/plain", foreign = nowhere.path() + "/foreign";
   std::ofstream(plain) << "#!/bin/sh\n";
-  std::string elf = slurp("/bin/true").substr(0, 64);
+  std::string elf = read_file("/bin/true").substr(0, 64);
   elf[18] = static_cast<char>(elf[18] ^ 0x7f);
   std::ofstream(foreign) << elf;
   ::chmod(foreign.c_str(), 0700);
@@ -281,28 +336,56 @@ TEST_CASE("bad jobs: one error, and nothing is left", "[jobs]") {
   fails("submit", "-- " + nowhere.path() + "/none", 1, "none: No such file or directory");
   fails("submit", "-- " + plain, 1, "is not executable");
   fails("submit", "-- " + foreign, 1, "is of another architecture");
+  const std::string empty = nowhere.path() + "/empty";
+  CHECK(shell(": >" + empty + "; chmod +x " + empty).code == 0);
+  fails("submit", "-- " + empty, 1, "empty is an empty file (0 bytes) (build or copy it again)");
+  fails("submit", "--node-dir " + nowhere.path() + " -- ./empty", 1, "empty is an empty file (0 bytes)");
   fails("submit", "--working-dir " + nowhere.path() + "/none -- true", 1, "its working directory");
-  fails("submit", "--name \"$(printf 'a\\001b')\" -- true", 1, "control character");
-  fails("submit", "--env =x -- true", 1, "is no NAME=VALUE");
-  fails("submit", "--num-cpus nan -- true", 1, "is no number of CPUs");
-  fails("submit", "--num-gpus 1.5 -- true", 1, "1.5 GPUs are neither");
+  const std::string folder = nowhere.path() + "/folder";
+  fs::create_directories(folder);
+  fails("submit", "--working-dir " + folder + " -- ./none", 1, "folder/none: No such file or directory");
+  fails("submit", "--working-dir " + folder + " --node-dir /tmp -- true", 2, "give one of them");
+  fails("submit", "--node-dir tmp -- true", 2, "is no absolute path");
+  fs::create_symlink("/etc", folder + "/etc");
+  fails("submit", "--working-dir " + folder + " -- true", 1,
+        "folder/etc is a link that leads out of the folder, to /etc");
+  fs::remove(folder + "/etc");
+  std::ofstream(folder + "/large") << "";
+  fs::resize_file(folder + "/large", 11'000'000'000);  // sparse
+  fails("submit", "--working-dir " + folder + " -- true", 1, "its files take more than 10000000000 bytes");
+  fails("submit", "--name \"$(printf 'a\\001b')\" -- true", 2, "control character");
+  fails("submit", "--env =x -- true", 2, "is no NAME=VALUE");
+  fails("submit", "--num-cpus nan -- true", 2, "'nan' is not a number of 0 to 1000000 CPUs");
+  fails("submit", "--num-gpus 1.5 -- true", 2, "1.5 GPUs are neither");
   fails("submit", "--retries -1 -- true", 2, "--retries");
-  for (const char* command : {"status", "logs", "stop", "wait"})
+  fails("submit", "--priority 99999999999999 -- true", 2,
+        "--priority: '99999999999999' is not a whole number");
+  fails("submit", "--priority 2000000 -- true", 2, "'2000000' is not a whole number of -1000000 to 1000000");
+  for (const char* command : {"status", "why", "logs", "stop", "wait"})
     fails(command, "job-none", 1, "there is no job job-none");
+  fails("status", "\"$(printf 'a\\033[31m')\"", 1, "there is no job a\\x1b[31m");
+  fails("submit", "--env \"$(printf '\\033=')\" --id / -- true", 2, "its id is not");
+  fails("submit", "--retries \"$(printf '\\033')\" -- true", 2, "\\x1b");
   fails("list", "--address 127.0.0.1:1", 1, "127.0.0.1:1");
   fails("nonsense", "", 2, "");
-  CHECK(count(cluster.job("list").output, "\n") == 1);
+  CHECK(count(cluster.job("list").output, "\n") == 2);  // the one whose program its node alone could see
   CHECK(
       shell(TROUPE_CLI " job list --folder " + nowhere.path() + "/none").output.find("troupe start --head") !=
       std::string::npos);
+  CHECK_FALSE(fs::exists(nowhere.path() + "/none"));  // who only asks makes no folder
 
   const std::string first = cluster.detached("--name train -- sleep 600");
   fails("submit", "--name train -- true", 1, "has the name train");
   fails("submit", "--id " + first + " -- true", 1, "is that of another job");
   fails("submit", "-- no-such-program", 1, "it is in no folder of the node's PATH");
+  fails("submit", "--replace -- true", 2, "--replace needs --name");
+  const std::string instead = cluster.detached("--name train --replace -- sleep 600");
+  CHECK(cluster.is(first, "STOPPED"));
+  CHECK(cluster.job("submit --detach", "--name train --replace --id " + instead + " -- sleep 600").code == 0);
+  CHECK_FALSE(cluster.is(instead, "STOPPED"));  // it is that job
+  cluster.job("stop", instead);
   const std::string never = cluster.detached("--num-cpus 1000 -- true");
   CHECK(cluster.job("status", never).output.find("no node has 1000 CPU at all") != std::string::npos);
   CHECK(cluster.job("wait", cluster.detached("-- true")).code == 0);  // it held up nobody
   cluster.job("stop", never);
-  cluster.job("stop", first);
 }

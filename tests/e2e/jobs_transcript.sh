@@ -6,7 +6,7 @@ PATH="$1:$PATH" page="$2/jobs.md"
 root=$(mktemp -d)
 export TROUPE_FOLDER="$root/state"
 trap 'troupe stop >/dev/null 2>&1; rm -rf "$root"' EXIT
-troupe start --head --port 0 --cpus 2 --gpus 0 --detach >"$root/start" 2>&1 || { cat "$root/start"; exit 1; }
+troupe start --head --port 0 --name one --cpus 2 --gpus 0 --detach >"$root/start" 2>&1 || { cat "$root/start"; exit 1; }
 awk '/^```$/ { inside = !inside; if (!inside && begun) exit; next } inside && (begun || /^\$ troupe job/) { begun = 1; print }' \
   "$page" >"$root/expected"
 [ -s "$root/expected" ] || { echo "no transcript in $page"; exit 1; }

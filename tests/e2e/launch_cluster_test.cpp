@@ -33,7 +33,7 @@ struct Cluster {
     ::unsetenv("TMPDIR");
     INFO(head.output);
     REQUIRE(head.code == 0);
-    address = slurp(folder("a") + "/address");
+    address = read_file(folder("a") + "/address");
     address.pop_back();
     REQUIRE(troupe("token --folder " + folder("a") + " --output " + root.path() + "/token").code == 0);
     start_two();
@@ -64,20 +64,20 @@ struct Cluster {
   }
   Ran run(const std::string& words) const { return troupe(run_words(words)); }
   /// What ranks wrote to $OUT/NAME.
-  std::string wrote(const std::string& name) const { return slurp(folder(name)); }
+  std::string wrote(const std::string& name) const { return read_file(folder(name)); }
   /// Ranks and what they have forked, on all nodes.
   std::size_t sleepers() const {
     std::size_t found = 0;
     for (const auto& entry : fs::directory_iterator("/proc")) {
       const pid_t pid = std::atoi(entry.path().filename().c_str());
-      if (pid > 0 && is_alive(pid) && slurp(entry.path() / "comm") == "sleep\n" &&
-          slurp(entry.path() / "environ").find("OUT=" + root.path() + '\0') != std::string::npos)
+      if (pid > 0 && is_alive(pid) && read_file(entry.path() / "comm") == "sleep\n" &&
+          read_file(entry.path() / "environ").find("OUT=" + root.path() + '\0') != std::string::npos)
         ++found;
     }
     return found;
   }
 
-  TemporaryFolder root;
+  TempFolder root;
   std::string address;
 };
 
@@ -106,7 +106,7 @@ struct Beside {
   }
   int wait() {
     int status = 0;
-    INFO(slurp(said));
+    INFO(read_file(said));
     REQUIRE(eventually([&] { return ::waitpid(pid, &status, WNOHANG) == pid; }, 90s));
     pid = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -146,8 +146,25 @@ TEST_CASE("ranks on two nodes are one world, and a rank that fails there is name
   CHECK(missing.output.find("cannot start /no/such/program: No such file or directory") != std::string::npos);
   const Beside large(cluster, "--nnodes 1 --nproc-per-node 3 true");
   CHECK(eventually([&] {
-    return slurp(large.said).find("node one is left out: 2 CPUs and 0 GPUs are too few") != std::string::npos;
+    return read_file(large.said).find("node one is left out: 2 CPUs and 0 GPUs are too few") !=
+           std::string::npos;
   }));
+}
+
+// Was: endless output filled the driver's link with 256 MiB, for which its node killed it; ranks started
+// again.
+TEST_CASE("ranks on two nodes whose output has no reader any more end as SIGPIPE ends programs") {
+  const Cluster cluster;
+  const std::string words = "timeout 90 " TROUPE_CLI " " + cluster.run_words("--nnodes 2 ");
+  const auto unread = shell("bash -c '" + words + "yes | head -1; exit ${PIPESTATUS[0]}'");
+  INFO(unread.output);
+  CHECK(unread.code == 128 + SIGPIPE);
+  CHECK(unread.output.find("] y\n") != std::string::npos);
+  CHECK(unread.output.find("is gone") == std::string::npos);
+  const auto full = shell(words + "echo a >/dev/full");
+  INFO(full.output);
+  CHECK(full.code == 1);
+  CHECK(count(full.output, "No space left on device") == 1);
 }
 
 #ifdef ALL_REDUCE  // an example: not in every build
@@ -167,7 +184,7 @@ TEST_CASE("a node that is killed restarts the run with the survivor, and one tha
              "while [ ! -e $OUT/end ]; do sleep 0.1; done'");
   const auto worlds = [&](const std::string& expected) {
     const bool came = eventually([&] { return cluster.wrote("worlds") == expected; }, 60s);
-    INFO(slurp(run.said));
+    INFO(read_file(run.said));
     INFO(cluster.wrote("worlds"));
     CHECK(came);
   };
@@ -178,8 +195,8 @@ TEST_CASE("a node that is killed restarts the run with the survivor, and one tha
   worlds("2 0\n2 0\n1 0\n2 0\n2 0\n");
   write_file(cluster.folder("end"), "");
   CHECK(run.wait() == 0);
-  CHECK(slurp(run.said).find("node two is gone") != std::string::npos);
-  CHECK(slurp(run.said).find("a node came") != std::string::npos);
+  CHECK(read_file(run.said).find("node two is gone") != std::string::npos);
+  CHECK(read_file(run.said).find("a node came") != std::string::npos);
 }
 
 TEST_CASE("a launcher that is told to end, or killed, takes the ranks of all nodes with it") {

@@ -17,12 +17,14 @@
 #include <troupe/launch.hpp>
 
 #include "runtime/core/fd.hpp"
-#include "scheduler/launch/held_port.hpp"
+#include "runtime/core/held_port.hpp"
 #include "tests/e2e/support.hpp"
+#include "tests/support/contains.hpp"
 
 using namespace troupe;
 using namespace troupe::e2e;
 using namespace std::chrono_literals;
+using troupe::test::contains;
 namespace fs = std::filesystem;
 
 namespace {
@@ -58,7 +60,7 @@ class Launcher {
     reaped_ = true;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
-  std::string output() const { return slurp(out_); }
+  std::string output() const { return read_file(out_); }
   bool says(const std::string& part, Duration timeout = 30s) const {
     return eventually([&] { return output().find(part) != std::string::npos; }, timeout);
   }
@@ -70,7 +72,8 @@ class Launcher {
     std::vector<pid_t> found;
     for (const auto& entry : fs::directory_iterator("/proc")) {
       const pid_t pid = std::atoi(entry.path().filename().c_str());
-      if (pid > 0 && is_alive(pid) && slurp(entry.path() / "environ").find(mark_ + '\0') != std::string::npos)
+      if (pid > 0 && is_alive(pid) &&
+          read_file(entry.path() / "environ").find(mark_ + '\0') != std::string::npos)
         found.push_back(pid);
     }
     return found;
@@ -81,7 +84,7 @@ class Launcher {
   }
 
  private:
-  TemporaryFolder folder_;
+  TempFolder folder_;
   std::string out_, mark_;
   pid_t pid_ = -1;
   bool reaped_ = false;
@@ -97,10 +100,6 @@ std::vector<std::string> sorted_lines(const std::string& text) {
   for (std::string line; std::getline(in, line);) lines.push_back(line);
   std::sort(lines.begin(), lines.end());
   return lines;
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace
@@ -129,7 +128,7 @@ TEST_CASE(
   INFO(ran.output);
   CHECK(ran.code == 0);
   CHECK(std::regex_search(ran.output, std::regex("SigIgn:\t[0-9a-f]{8}[08]0000000")));  // of 1 to 31
-  CHECK_FALSE(has(ran.output, "\n9\n"));
+  CHECK_FALSE(contains(ran.output, "\n9\n"));
 }
 
 TEST_CASE("a rank that fails is named, with the text of its error file, and the others end") {
@@ -151,7 +150,7 @@ TEST_CASE("ranks start again as often as they may, each time at another port") {
   CHECK(launcher.wait() == 0);
   CHECK(launcher.says("restart 2 of 2"));
   // Each attempt has one port, and the rank that failed first had written it.
-  const auto ports = sorted_lines(slurp(launcher.file("ports")));
+  const auto ports = sorted_lines(read_file(launcher.file("ports")));
   CHECK(std::set<std::string>(ports.begin(), ports.end()).size() == 3);
   CHECK(launcher.nothing_is_left());
 }
@@ -162,14 +161,14 @@ TEST_CASE("a rank that is killed ends the run, one that is stopped or deaf with 
       "$OUT/pid.$RANK; "
       "[ $RANK = 2 ] && trap \"\" TERM; while :; do sleep 0.1; done'");
   const auto pid_of = [&](int rank) {
-    return std::atoi(slurp(launcher.file("pid." + std::to_string(rank))).c_str());
+    return std::atoi(read_file(launcher.file("pid." + std::to_string(rank))).c_str());
   };
   REQUIRE(eventually([&] { return pid_of(0) > 0 && pid_of(1) > 0 && pid_of(2) > 0; }));
   ::kill(pid_of(1), SIGSTOP);
   ::kill(pid_of(0), SIGKILL);
   CHECK(launcher.wait() == 1);
-  CHECK(has(launcher.output(),
-            "rank 0, process " + std::to_string(pid_of(0)) + ": killed by signal 9 (SIGKILL)"));
+  CHECK(contains(launcher.output(),
+                 "rank 0, process " + std::to_string(pid_of(0)) + ": killed by signal 9 (SIGKILL)"));
   CHECK(launcher.nothing_is_left());
 }
 
@@ -196,20 +195,73 @@ TEST_CASE("when the launcher is killed, ranks and what they have forked end, and
 }
 
 TEST_CASE("streams go to files, here with a prefix, or nowhere") {
-  TemporaryFolder folder;
+  TempFolder folder;
   const std::string logs = folder.path() + "/logs";
   const std::string program = "sh -c 'echo out $RANK; printf err >&2'";
   const auto tee = run("--nproc-per-node 2 --tee 3 --rdzv-id id --log-dir " + logs + " " + program);
   CHECK(tee.code == 0);
-  CHECK(has(tee.output, "[default0]:out 0\n"));
-  CHECK(has(tee.output, "[default1]:err\n"));
+  CHECK(contains(tee.output, "[default0]:out 0\n"));
+  CHECK(contains(tee.output, "[default1]:err\n"));
   const std::string attempt = fs::directory_iterator(logs)->path().string() + "/attempt_0";
-  CHECK(slurp(attempt + "/1/stdout.log") == "out 1\n");
-  CHECK(slurp(attempt + "/0/stderr.log") == "err");
+  CHECK(read_file(attempt + "/1/stdout.log") == "out 1\n");
+  CHECK(read_file(attempt + "/0/stderr.log") == "err");
   const auto redirected = run("--nproc-per-node 2 -r 0:1 --log-dir " + logs + " " + program);
-  CHECK_FALSE(has(redirected.output, "out 0"));
-  CHECK(has(redirected.output, "out 1\n"));
+  CHECK_FALSE(contains(redirected.output, "out 0"));
+  CHECK(contains(redirected.output, "out 1\n"));
   CHECK(run("--nproc-per-node 2 --local-ranks-filter 1 sh -c 'echo $RANK'").output == "1\n");
+}
+
+// Was: logs grew without bounds, 4.9 GB in 20 s of a program that printed without end.
+TEST_CASE("a rank's log keeps the newest that it prints, and that the rest is gone is said once") {
+  TempFolder folder;
+  const std::string lines = "seq -f %015999g 1 200";  // 16,000 bytes each
+  const std::string start = "--nproc-per-node 2 --log-limit 1 --log-dir " + folder.path() + " ";
+  for (const char* flag : {"-r 3 ", "-t 3 "}) {
+    const auto ran = run(start + flag + lines + " | grep -v :0");
+    INFO(ran.output);
+    CHECK(count(ran.output, "keeps the newest 1 MiB, and older output is gone (--log-limit keeps more)") ==
+          1);
+  }
+  int runs = 0;
+  for (const auto& logs : fs::directory_iterator(folder.path())) {
+    ++runs;
+    for (const char* rank : {"0", "1"}) {
+      std::vector<fs::path> files;
+      for (const auto& entry : fs::directory_iterator(logs.path() / "attempt_0" / rank)) {
+        if (entry.path().filename().string().starts_with("stdout.log")) files.push_back(entry.path());
+      }
+      std::sort(files.begin(), files.end());  // the newest, stdout.log, is first
+      std::string kept;
+      for (std::size_t i = 1; i <= files.size(); ++i) kept += read_file(files[i % files.size()].string());
+      const std::string first = files.at(1).filename().string();
+      CHECK(std::stoul(first.substr(first.rfind('.') + 1)) + kept.size() == 200 * 16'000);
+      CHECK(kept.size() > 700'000);
+      CHECK(kept.size() <= 1'200'000);
+      CHECK(kept.ends_with("00200\n"));
+    }
+    CHECK(runs == 2);
+  }
+}
+
+// Was: -t read on for ever when the reader of its output was gone, and output that a full disk did not take
+// was a success.
+TEST_CASE("output that nobody reads ends the run as SIGPIPE does, and a full disk is told once") {
+  TempFolder folder;
+  const std::string start =
+      "timeout 60 " TROUPE_CLI " run --nproc-per-node 2 -t 3 --log-dir " + folder.path();
+  const auto unread = shell("bash -c '" + start + " yes | head -1; exit ${PIPESTATUS[0]}'");
+  INFO(unread.output);
+  CHECK(unread.code == 128 + SIGPIPE);
+  CHECK(count(unread.output, "]:y\n") == 1);
+  CHECK(contains(unread.output, "nobody reads the output any more"));
+  const auto full = shell(start + " sh -c 'echo a; echo b' >/dev/full");
+  INFO(full.output);
+  CHECK(full.code == 1);
+  CHECK(count(full.output, "No space left on device") == 1);
+  const auto closed = shell(start + " sh -c 'echo a; echo b' >&-");
+  INFO(closed.output);
+  CHECK(closed.code == 1);
+  CHECK(count(closed.output, "Bad file descriptor") == 1);
 }
 
 // What a rank leaves behind holds the pipe that its output comes through: its end is the rank's, and not the
@@ -235,7 +287,10 @@ TEST_CASE("flags and programs that make no sense are refused, with what to do") 
       {2, "--nproc-per-node 0 x", "it is not 1 to 4096"},
       {2, "--nproc-per-node -1 x", "it is not 1 to 4096"},
       {2, "--nproc-per-node many x", "it is not 1 to 4096"},
+      {2, "--nproc-per-node abc x", "--nproc-per-node abc: it is not 1 to 4096, auto, cpu or gpu"},
       {2, "--nproc-per-node gpu x", "no GPU"},
+      {2, "--nproc-per-node 2 --local-ranks-filter 7 x", "local rank 7 is none of 0 to 1"},
+      {2, "\"$(printf -- '--\\033')\" x", "'--\\x1b'"},
       {2, "--nnodes 2:1 x", "MIN is above MAX"},
       {2, "--nnodes 2 x", "nobody says where they are"},
       {2, "--nnodes 2 --node-rank 0 x", "nobody says where node rank 0 is"},
@@ -247,8 +302,11 @@ TEST_CASE("flags and programs that make no sense are refused, with what to do") 
       {2, "--address 127.0.0.1:1 --node-rank 0 x", "the cluster knows its nodes"},
       {2, "-m --no-python x", "a module is run by Python"},
       {2, "-t 9 x", "names no streams"},
-      {2, "--max-restarts -1 x", "max-restarts"},
+      {2, "--max-restarts -1 x", "--max-restarts: '-1' is not a whole number of 0 to 1000000000"},
+      {2, "--max-restarts 99999999999999 x", "'99999999999999' is not a whole number of 0 to"},
+      {2, "--node-rank -1 x", "--node-rank: '-1' is not a whole number of 0 to 4095"},
       {2, "--master-port 0 x", "master-port"},
+      {2, "--log-limit 0 x", "--log-limit: '0' is not a whole number of 1 to 1048576"},
       {1, "/no/such/program", "cannot start /no/such/program: No such file or directory"},
       {1, "no-such-program", "no folder of PATH has it (install it"},
       {1, "/etc/passwd", "it is not executable (chmod +x it"},
@@ -260,16 +318,25 @@ TEST_CASE("flags and programs that make no sense are refused, with what to do") 
     const auto ran = run(one.words);
     INFO(ran.output);
     CHECK(ran.code == one.code);
-    CHECK(has(ran.output, one.said));
+    CHECK(contains(ran.output, one.said));
   }
-  CHECK(has(run("--rdzv-backend c10d --rdzv-endpoint localhost:0 true").output, "needless"));
+  TempFolder folder;
+  const auto empty = shell(": >'" + folder.path() + "/none'; chmod +x '" + folder.path() +
+                           "/none'; " TROUPE_CLI " run '" + folder.path() + "/none'");
+  CHECK(empty.code == 1);
+  CHECK(contains(empty.output, "/none: it is an empty file (0 bytes) (build or copy it again)"));
+  const auto unwritable = run("true", "TMPDIR=/proc");
+  CHECK(unwritable.code == 1);
+  CHECK(contains(unwritable.output, "cannot make a folder in /proc"));
+  CHECK(contains(unwritable.output, "set TMPDIR"));
+  CHECK(contains(run("--rdzv-backend c10d --rdzv-endpoint localhost:0 true").output, "needless"));
   const auto help = run("--help");
   CHECK(help.code == 0);
-  CHECK(has(help.output, "troupe run --nproc-per-node 2 train.py"));
+  CHECK(contains(help.output, "troupe run --nproc-per-node 2 train.py"));
 }
 
 TEST_CASE("a port where somebody listens is refused before anything starts") {
-  const auto held = launch::HeldPort::hold(0).value();
+  const auto held = HeldPort::hold(0).value();
   const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   REQUIRE(::listen(listener.get(), 1) == 0);  // at a port of its own
   sockaddr_storage at{};
@@ -278,12 +345,12 @@ TEST_CASE("a port where somebody listens is refused before anything starts") {
   const std::string port = std::to_string(ntohs(reinterpret_cast<sockaddr_in*>(&at)->sin_port));
   const auto ran = run("--master-port " + port + " sh -c 'echo started'");
   CHECK(ran.code == 1);
-  CHECK(has(ran.output, "cannot use port " + port));
-  CHECK_FALSE(has(ran.output, "started"));
+  CHECK(contains(ran.output, "cannot use port " + port));
+  CHECK_FALSE(contains(ran.output, "started"));
 }
 
 TEST_CASE("two hosts start their own ranks of one world, without a cluster") {
-  const std::string port = std::to_string(launch::HeldPort::hold(0).value().port());
+  const std::string port = std::to_string(HeldPort::hold(0).value().port());
   const auto ran = run("--nnodes 2 --nproc-per-node 2 --node-rank 1 --master-addr 127.0.0.1 --master-port " +
                        port + " sh -c 'echo $RANK $WORLD_SIZE $GROUP_RANK $MASTER_PORT $GLOO_SOCKET_IFNAME'");
   CHECK(sorted_lines(ran.output) ==
@@ -311,6 +378,7 @@ void throw_in_one(int rank, std::string folder) {
   ::pause();
 }
 void crash_in_one(int rank) {
+  ::signal(SIGSEGV, SIG_DFL);  // a sanitizer makes an exit code of it
   if (rank == 0) ::raise(SIGSEGV);
   ::pause();
 }
@@ -321,14 +389,14 @@ void exit_with(int, int code) {
 }  // namespace
 
 TEST_CASE("spawn runs a function with its index, its arguments and a rank's environment") {
-  TemporaryFolder folder;
+  TempFolder folder;
   launch::spawn<&leave_note>(3, Settings{folder.path(), {1, 5}}, 2.5);
   CHECK(names_in(folder.path()) == std::set<std::string>{"0", "1", "2"});
-  CHECK(slurp(folder.path() + "/2") == "2 of 3 12.5");
+  CHECK(read_file(folder.path() + "/2") == "2 of 3 12.5");
 }
 
 TEST_CASE("spawn throws what the first failure was, and ends the others") {
-  TemporaryFolder folder;
+  TempFolder folder;
   CHECK(message_of<TaskFailed>([&] {
           launch::spawn<&throw_in_one>(2, folder.path());
         }).find("std::out_of_range: no such number") != std::string::npos);
@@ -339,8 +407,9 @@ TEST_CASE("spawn throws what the first failure was, and ends the others") {
   } catch (const launch::ProcessEnded& ended) {
     CHECK(ended.rank == 0);
     CHECK(ended.signal == SIGSEGV);
-    CHECK(has(ended.what(),
-              "crash_in_one in rank 0 did not return: its process ended: killed by signal 11 (SIGSEGV)"));
+    CHECK(
+        contains(ended.what(),
+                 "crash_in_one in rank 0 did not return: its process ended: killed by signal 11 (SIGSEGV)"));
   }
   try {
     launch::spawn<&exit_with>(1, 7);

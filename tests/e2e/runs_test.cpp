@@ -9,9 +9,7 @@
 #include <sstream>
 
 #include "actors/checkpoint/checkpoint_store.hpp"
-#include "actors/checkpoint/safetensors.hpp"
 #include "actors/data/digits.hpp"
-#include "actors/train/api/predictor.hpp"
 #include "actors/train/api/train.hpp"
 #include "tests/e2e/support.hpp"
 
@@ -54,7 +52,7 @@ struct Job {
 
 /// The CPU time of a process; -1 where it is gone.
 std::int64_t cpu_ticks(pid_t pid) {
-  const std::string stat = e2e::slurp("/proc/" + std::to_string(pid) + "/stat");
+  const std::string stat = e2e::read_file("/proc/" + std::to_string(pid) + "/stat");
   if (stat.empty()) return -1;
   std::istringstream words(stat.substr(stat.rfind(')') + 2));
   std::string skipped;
@@ -98,23 +96,6 @@ struct LateJob {
   data::Digits dataset(data::Split split) const {
     return data::Digits(split, {.size = split == data::Split::kTrain ? 120 : 20});
   }
-};
-
-/// A replica that is out of reach when it is asked for the first time of all, and lives.
-class UnreachableOnce final : public train::Replica {
- public:
-  UnreachableOnce(int batch, const std::string& flag) : Replica(batch), flag_(flag) {}
-
- protected:
-  void load(const wire::Bytes&) override {}
-  torch::Tensor forward(const torch::Tensor& inputs) override {
-    if (std::filesystem::exists(flag_)) return inputs;
-    e2e::write_file(flag_, "asked");
-    throw Unavailable({ErrorCode::kUnavailable, "the link broke", "a test has it so", ""});
-  }
-
- private:
-  const std::string flag_;
 };
 
 /// 40 steps an epoch.
@@ -167,7 +148,7 @@ TEST_CASE("a job goes on when the node of its program is killed: from its checkp
   const auto undisturbed = train::run(session, Job{}, small(3));
   for (const bool checkpoints : {true, false}) {
     INFO((checkpoints ? "with" : "without") << " checkpoints");
-    const e2e::TemporaryFolder folder;
+    const e2e::TempFolder folder;
     Lines lines;
     auto options = small(3);
     if (checkpoints) options.checkpoint_folder = folder.path() + "/checkpoints";
@@ -186,6 +167,27 @@ TEST_CASE("a job goes on when the node of its program is killed: from its checkp
                                       : "the node of this program died: no checkpoint has the job's state"));
   }
   CHECK(train::run(session, Job{}, small(3)).state_hash == undisturbed.state_hash);
+}
+
+TEST_CASE("the snapshot of a job that holds has that epoch's figures, whoever reads its events", "[runs]") {
+  // Was: the figures of the events that had been read, and nobody needs to read any.
+  auto session = init(0, nullptr);
+  const auto whole = train::run(session, Job{}, small(2));
+  auto options = small(3);  // one more: it does not hold behind its last epoch
+  options.hold = true;
+  auto run = train::start(session, Job{}, options);
+  const auto first = run.snapshot();
+  CHECK(first.step() == 40);
+  CHECK(first.metrics.contains("test/accuracy"));
+  run.go_on();
+  std::optional<train::Snapshot> second;
+  REQUIRE(e2e::eventually([&] {
+    second = run.snapshot();
+    return second->step() == 80;
+  }));
+  CHECK(second->metrics == whole.metrics);
+  run.stop();
+  run.wait();
 }
 
 TEST_CASE("the first of two nodes is killed while a job starts, and again later", "[runs]") {
@@ -302,7 +304,7 @@ TEST_CASE("a clone goes on from the same state with the options of its own struc
 TEST_CASE("a job stops when a metric gets no better, with the best checkpoint kept; also when it was killed",
           "[runs]") {
   auto session = init(0, nullptr);
-  const e2e::TemporaryFolder folder;
+  const e2e::TempFolder folder;
   auto options = small(12);
   options.checkpoint_folder = folder.path() + "/whole";
   options.keep_checkpoints = 1;
@@ -370,7 +372,7 @@ TEST_CASE("a metric that is not there is found at the start, or after an epoch t
   CHECK_THROWS_WITH(train::run(session, counts, options), Catch::Contains("train/NAME"));
   CHECK_FALSE(trained);
 
-  const e2e::TemporaryFolder checkpoints;
+  const e2e::TempFolder checkpoints;
   options.stop_early = {.metric = "test/recall"};
   options.checkpoint_folder = checkpoints.path() + "/job";
   CHECK_THROWS_WITH(train::run(session, counts, options),
@@ -396,7 +398,7 @@ TEST_CASE("what comes back of a job is its state, also when a replacement starte
   auto options = small(1);
   torch::Tensor weights;
   for (int i = 0; i < 5; ++i) {
-    const e2e::TemporaryFolder folder;
+    const e2e::TempFolder folder;
     if (i > 0) options.chaos = {{train::ChaosStep::What::kKillTrainer, 5, -1}};
     auto run = train::start(session, LateJob{.folder = i == 0 ? "" : folder.path()}, options);
     std::optional<train::Snapshot> snapshot;
@@ -414,7 +416,7 @@ TEST_CASE("a signal ends a run in order, whatever it is waited for with", "[runs
   // Was: in wait() alone. In the others no handler was there, and the program died without a checkpoint.
   const auto of_catch = ::signal(SIGTERM, SIG_DFL);
   auto session = init(0, nullptr);
-  const e2e::TemporaryFolder folder;
+  const e2e::TempFolder folder;
   int number = 0;
   const auto start = [&](bool raises = true) {
     auto options = small(1000);
@@ -458,7 +460,7 @@ TEST_CASE("a signal ends a run in order, whatever it is waited for with", "[runs
 
 TEST_CASE("program: joins a cluster and has a trainer killed", "[.program]") {
   const std::string folder = e2e::program_folder();
-  std::string address = e2e::slurp(folder + "/address");
+  std::string address = e2e::read_file(folder + "/address");
   address.pop_back();
   auto session = init(0, nullptr, {.address = address, .folder = folder});
   auto options = small(1);
@@ -476,7 +478,7 @@ TEST_CASE("a fault on purpose hits a trainer whose pid is of another host", "[ru
     WARN("not shown: unshare is not permitted here");
     return;
   }
-  const e2e::TemporaryFolder folder;
+  const e2e::TempFolder folder;
   const std::string cluster = folder.path() + "/cluster";
   const auto started = e2e::shell(TROUPE_CLI " start --head --port 0 --cpus 2 --detach --folder " + cluster);
   INFO(started.output);
@@ -487,67 +489,6 @@ TEST_CASE("a fault on purpose hits a trainer whose pid is of another host", "[ru
   e2e::shell(TROUPE_CLI " stop --folder " + cluster);
   INFO(ran.output);
   CHECK(ran.code == 0);
-}
-
-TEST_CASE("a replica that is given up is ended", "[runs]") {
-  // Was: it lost its seat when a call ended with Unavailable, and its process lived on beside its successor.
-  auto session = init(0, nullptr);
-  const pid_t node = session.embedded()->node_pids().front();
-  const e2e::TemporaryFolder folder;
-  REQUIRE(e2e::eventually([&] { return e2e::children(node).empty(); }));
-  train::ReplicaSet replicas(
-      session,
-      [&](const train::ReplicaSet::Started& started) {
-        session.spawn_async<UnreachableOnce>({.isolated = true}, 1, folder.path() + "/flag")
-            .then([started](Result<ActorHandle<UnreachableOnce>> replica) {
-              if (!replica) return started(replica.error());
-              started(ActorHandle<train::Replica>(*replica));
-            });
-      },
-      {}, 1);
-  CHECK(replicas.predict({{1}, {7.0F}, 0}).get(60s) == std::vector{7.0F});
-  CHECK(replicas.stats().restarts == 1);
-  CHECK(e2e::eventually([&] { return e2e::children(node).size() == 1; }));
-}
-
-TEST_CASE(
-    "a predictor answers as the trained net, from a snapshot, too; one whose weights do not fit does not "
-    "start",
-    "[runs]") {
-  auto session = init(0, nullptr);
-  auto run = train::start(session, Job{}, small(1));
-  const auto snapshot = run.pause_at_end();
-  Net net = run.wait().load(Net());
-  net->eval();
-  const torch::NoGradGuard no_grad;
-  pid_t node = session.embedded()->node_pids().front();
-  {
-    const train::Predictor<Job> predictor(session, Job{}, *snapshot.state, {.replicas = 1, .batch = 4});
-    std::vector<torch::Tensor> images;
-    std::vector<Future<std::vector<float>>> answers;
-    for (int i = 0; i < 60; ++i) {
-      images.push_back(torch::rand({1, 28, 28}));
-      answers.push_back(predictor.predict(images.back()));
-      if (i == 30) ::kill(predictor.pids().at(0), SIGKILL);  // the only one
-    }
-    for (int i = 0; i < 60; ++i)
-      CHECK(torch::allclose(torch::tensor(answers[i].get(60s)), net->forward(images[i].unsqueeze(0))[0], 1e-3,
-                            1e-4));
-    CHECK(predictor.stats().answered == 60);
-    CHECK(predictor.stats().restarts == 1);
-    CHECK(predictor.stats().largest_batch <= 4);
-    // Its program's node: spawns fail until the program has another one.
-    ::kill(node, SIGKILL);
-    for (int i = 0; i < 10; ++i)
-      CHECK(torch::allclose(torch::tensor(predictor.predict(images[i]).get(60s)),
-                            net->forward(images[i].unsqueeze(0))[0], 1e-3, 1e-4));
-    CHECK_THROWS_AS(predictor.predict(torch::rand({3})).get(60s), TaskFailed);  // the net's own words
-    CHECK_THROWS_AS(train::Predictor<Job>(session, Job{}, *snapshot.state, {.replicas = 0}), BadConfig);
-    node = session.embedded()->node_pids().front();
-  }
-  const auto other = checkpoint::write_safetensors(checkpoint::lay_out_safetensors({}).value());
-  CHECK_THROWS_WITH(train::Predictor<Job>(session, Job{}, other), Catch::Contains("hidden.weight"));
-  CHECK(e2e::eventually([&] { return e2e::children(node).empty(); }));
 }
 
 TEST_CASE("a run whose session has ended says so", "[runs]") {

@@ -76,11 +76,11 @@ bool has_lines_in_order(const std::string& file, const std::string& word, int li
 TEST_CASE("100,000 light actors started at once under load: each is there or failed with a type",
           "[spawns]") {
   // Was: hangs with 18 to 163 of them open, new spawns unanswered, and twice a SIGSEGV at exit.
-  const TemporaryFolder folder;
+  const TempFolder folder;
   const BusyLoops load(2);
   Program program("program: a hundred thousand spawns", folder.path());
   const std::string end = program.wait(8min);
-  INFO(slurp(folder.path() + "/out") << slurp(folder.path() + "/err"));
+  INFO(read_file(folder.path() + "/out") << read_file(folder.path() + "/err"));
   CHECK(end == "exit code 0");
 }
 
@@ -107,7 +107,7 @@ TEST_CASE("program: a hundred thousand spawns", "[.program]") {
 
 TEST_CASE("a driver that is killed with 60,000 spawns under way leaves no process behind", "[spawns]") {
   // Was: its node and worker lived on for 90 s, until they were killed by hand.
-  const TemporaryFolder folder;
+  const TempFolder folder;
   Program program("program: sixty thousand spawns", folder.path());
   REQUIRE(eventually([&] { return names_in(folder.path()).contains("spawning"); }, 120s));
   CHECK(program.processes().size() >= 4);  // it, a head, a node, a worker
@@ -176,10 +176,10 @@ TEST_CASE("whatever a worker prints arrives in whole lines, in order, and harms 
   // Was: an empty line on standard error was undefined behaviour in the node; the reason of the worker's
   // death then carried 300 bytes of the node's memory. A line longer than 64 KiB was cut by a line end that
   // nobody wrote.
-  const TemporaryFolder folder;
+  const TempFolder folder;
   Program program("program: prints", folder.path());
   const std::string end = program.wait(2min);
-  const std::string out = slurp(folder.path() + "/out"), err = slurp(folder.path() + "/err");
+  const std::string out = read_file(folder.path() + "/out"), err = read_file(folder.path() + "/err");
   INFO(out.substr(out.size() - std::min<std::size_t>(out.size(), 2000)));
   CHECK(end == "exit code 0");
   CHECK(has_lines_in_order(out, "out before", 10));
@@ -237,11 +237,11 @@ TEST_CASE("spawns that wait for a CPU hold up nothing that needs none", "[spawns
 TEST_CASE("a program whose output nobody reads hears of deaths, and ends with every line", "[spawns]") {
   // Was: what workers print was written by the thread that receives. While the pipe was full (Ctrl-S, a
   // paused `less`), deaths and answers came to nobody.
-  const TemporaryFolder folder;
+  const TempFolder folder;
   Program program("program: prints into a pipe that nobody reads", folder.path());
   CHECK(program.wait(2min) == "exit code 0");
-  INFO(slurp(folder.path() + "/err").substr(0, 2000));
-  CHECK(has_lines_in_order(slurp(folder.path() + "/read"), "out flood", 400'000));
+  INFO(read_file(folder.path() + "/err").substr(0, 2000));
+  CHECK(has_lines_in_order(read_file(folder.path() + "/read"), "out flood", 400'000));
 }
 
 TEST_CASE("program: prints into a pipe that nobody reads", "[.program]") {

@@ -39,7 +39,7 @@ struct Stat {
 
 Stat stat_of(const fs::path& process) {
   Stat stat;
-  const std::string text = slurp(process / "stat");
+  const std::string text = read_file(process / "stat");
   const auto open = text.find('('), close = text.rfind(')');
   if (open == std::string::npos || close == std::string::npos) return stat;
   stat.name = text.substr(open + 1, close - open - 1);
@@ -105,15 +105,6 @@ MemoryGuard::~MemoryGuard() {
   ::signal(SIGXFSZ, SIG_DFL);
 }
 
-TemporaryFolder::TemporaryFolder() : path_((fs::temp_directory_path() / "troupe-test-XXXXXX").string()) {
-  if (::mkdtemp(path_.data()) == nullptr) fail("mkdtemp " + path_);
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
-
 Program::Program(const std::string& test_case, const std::string& folder) {
   static std::atomic<int> next{0};
   mark_ = std::to_string(::getpid()) + "." + std::to_string(next++) + "." +
@@ -160,7 +151,7 @@ std::vector<pid_t> Program::processes() const {
   std::vector<pid_t> found;
   const std::string entry = std::string(kMark) + "=" + mark_;
   for_each_process([&](pid_t pid, const fs::path& path) {
-    const std::string environment = slurp(path / "environ");
+    const std::string environment = read_file(path / "environ");
     if (environment.find(entry + '\0') != std::string::npos && stat_of(path).state != 'Z')
       found.push_back(pid);
   });
@@ -173,30 +164,17 @@ std::string program_folder() {
   return folder;
 }
 
-std::string slurp(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
-
 void write_file(const std::string& path, const std::string& text) {
   std::ofstream(path + ".new") << text << std::flush;
   fs::rename(path + ".new", path);
-}
-
-bool eventually(const std::function<bool()>& condition, Duration timeout) {
-  const MonotonicClock clock;
-  for (const Instant end = clock.now() + timeout; clock.now() < end; std::this_thread::sleep_for(5ms)) {
-    if (condition()) return true;
-  }
-  return condition();
 }
 
 std::vector<pid_t> children(pid_t parent, const std::string& name) {
   std::vector<pid_t> found;
   for_each_process([&](pid_t pid, const fs::path& path) {
     const Stat stat = stat_of(path);
-    if (stat.parent == parent && stat.state != 'Z' && (name.empty() || stat.name == name))
+    if (stat.parent == parent && stat.state != 'Z' &&
+        (name.empty() ? stat.name != "troupe-fork" : stat.name == name))
       found.push_back(pid);
   });
   return found;

@@ -1,5 +1,5 @@
-/// What the end-to-end tests share: load on the machine, limits, programs run as children, and a tally that lets no
-/// call get lost.
+/// What the end-to-end tests share: load on the machine, limits, programs run as children, and a tally that
+/// lets no call get lost.
 #pragma once
 
 #include <sys/types.h>
@@ -14,8 +14,12 @@
 
 #include "runtime/core/clock.hpp"
 #include "runtime/core/error.hpp"
+#include "tests/support/eventually.hpp"
+#include "tests/support/files.hpp"
 
 namespace troupe::e2e {
+
+using test::eventually, test::read_file, test::TempFolder;
 
 /// Processes that do nothing but take the CPU, while this object lives.
 class BusyLoops {
@@ -29,8 +33,8 @@ class BusyLoops {
   std::vector<pid_t> pids_;
 };
 
-/// Bounds the address space and the files (shared memory, too) of this process and of every process started while this
-/// object lives: a request that nothing else bounds then fails instead of taking the machine down.
+/// Bounds the address space and the files (shared memory, too) of this process and of every process started
+/// while this object lives: a request that nothing else bounds then fails instead of taking the machine down.
 class MemoryGuard {
  public:
   explicit MemoryGuard(std::uint64_t bytes);
@@ -43,25 +47,12 @@ class MemoryGuard {
   std::uint64_t former_file_ = 0;
 };
 
-/// A folder that goes with its object.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-/// A hidden test case of this executable (a name without commas), run as a program of its own. Everything it starts inherits a mark by which
-/// it is found, however it is orphaned. The destructor kills all of it.
+/// A hidden test case of this executable (a name without commas), run as a program of its own. Everything it
+/// starts inherits a mark by which it is found, however it is orphaned. The destructor kills all of it.
 class Program {
  public:
-  /// `folder` is where it finds what the test gives it, and leaves what the test reads: program_folder(). Its output
-  /// goes to the files `out` and `err` there.
+  /// `folder` is where it finds what the test gives it, and leaves what the test reads: program_folder(). Its
+  /// output goes to the files `out` and `err` there.
   Program(const std::string& test_case, const std::string& folder);
   ~Program();
   Program(const Program&) = delete;
@@ -82,11 +73,9 @@ class Program {
 /// In a program: the folder that its test gave it.
 std::string program_folder();
 
-std::string slurp(const std::string& path);
 /// Writes the file in one piece: whoever sees it sees all of it.
 void write_file(const std::string& path, const std::string& text);
-bool eventually(const std::function<bool()>& condition, Duration timeout = std::chrono::seconds(15));
-/// Living children of `parent`, of that name if one is given.
+/// Living children of `parent`: of that name, or all but the fork server.
 std::vector<pid_t> children(pid_t parent, const std::string& name = {});
 bool is_alive(pid_t pid);
 std::set<std::string> names_in(const std::string& folder);
@@ -104,8 +93,8 @@ std::string pattern(std::uint64_t index, std::size_t size);
 /// What became of calls. A call ends in one of four ways, and two of them are defects.
 struct Tally {
   std::size_t right = 0;
-  std::size_t wrong = 0;       ///< answered with something else than its answer
-  std::size_t unanswered = 0;  ///< not within the deadline
+  std::size_t wrong = 0;                      ///< answered with something else than its answer
+  std::size_t unanswered = 0;                 ///< not within the deadline
   std::map<std::string, std::size_t> failed;  ///< by the error's code
   std::string first_error;
   std::string first_wrong;

@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <map>
 
 #include "actors/checkpoint/safetensors.hpp"
@@ -21,6 +23,7 @@
 #include "tests/e2e/support.hpp"
 
 using namespace troupe;
+using e2e::TempFolder;
 using train::ChaosStep;
 
 namespace {
@@ -124,12 +127,6 @@ std::string failure_of(const DriverSession& session, const train::TrainOptions& 
   }
   return "it did not fail";
 }
-
-struct TempFolder {
-  std::string path =
-      std::filesystem::temp_directory_path() / ("troupe-test-" + to_hex(SystemRandom().next()));
-  ~TempFolder() { std::filesystem::remove_all(path); }
-};
 
 /// A layer whose weight somebody else may have, too.
 struct LayerImpl : torch::nn::Module {
@@ -239,7 +236,7 @@ TEST_CASE("stop, and resume with another number of trainers, ends in the same ha
   const auto undisturbed = run(session, whole);
   const TempFolder folder;
   auto first = whole;
-  first.checkpoint_folder = folder.path;
+  first.checkpoint_folder = folder.path();
   first.checkpoint_every = 10;
   train::Run handle = train::start(session, SmallJob{}, first);
   while (!handle.is_over()) {
@@ -259,7 +256,7 @@ TEST_CASE("stop, and resume with another number of trainers, ends in the same ha
   CHECK(failure_of(session, first).find("holds checkpoints of an earlier run") != std::string::npos);
   auto second = whole;
   second.trainers = 3;
-  second.checkpoint_folder = folder.path;
+  second.checkpoint_folder = folder.path();
   second.resume = true;
   CHECK(run(session, second).result.state_hash == undisturbed.result.state_hash);
 
@@ -274,8 +271,9 @@ TEST_CASE("stop, and resume with another number of trainers, ends in the same ha
              Catch::Contains("SmallJob{0.05, 0.3, 800, 0, \"\"") && Catch::Contains("SmallJob{0.5, 0.3,"));
   auto nothing_there = second;
   const TempFolder empty;
-  nothing_there.checkpoint_folder = empty.path;
-  CHECK_THAT(failure_of(session, nothing_there), Catch::Contains("there is no checkpoint in '" + empty.path));
+  nothing_there.checkpoint_folder = empty / "none";
+  CHECK_THAT(failure_of(session, nothing_there),
+             Catch::Contains("there is no checkpoint in '" + (empty / "none")));
 }
 
 /// The files of a folder that end so, oldest first.
@@ -299,7 +297,7 @@ TEST_CASE("a job stopped at any step is resumed by other trainers, also from an 
     const TempFolder folder;
     auto first = whole;
     first.trainers = 1 + stop_at % 3;
-    first.checkpoint_folder = folder.path;
+    first.checkpoint_folder = folder.path();
     first.checkpoint_every = 20;
     const auto steps_of = [](const report::StepDone& step) {
       return (step.epoch - 1) * step.steps_per_epoch + step.step;
@@ -311,7 +309,7 @@ TEST_CASE("a job stopped at any step is resumed by other trainers, also from an 
       if (step != nullptr && steps_of(*step) == stop_at) handle.stop();
     }
     REQUIRE(handle.wait().stopped);
-    auto tensors = files_in(folder.path, ".safetensors");
+    auto tensors = files_in(folder.path(), ".safetensors");
     REQUIRE_FALSE(tensors.empty());
     if (tensors.size() >= 2) {
       // The newest is gone: before, two intact older ones were passed over for step 0, and then deleted.
@@ -319,7 +317,7 @@ TEST_CASE("a job stopped at any step is resumed by other trainers, also from an 
     }
     auto second = whole;
     second.trainers = 1 + (stop_at + 1) % 3;
-    second.checkpoint_folder = folder.path;
+    second.checkpoint_folder = folder.path();
     second.resume = true;
     std::int64_t first_step = -1;
     second.on_event = [&](const report::Event& event) {
@@ -335,17 +333,17 @@ TEST_CASE("with every checkpoint torn a resume fails and names each, and deletes
   auto session = init(0, nullptr);
   const TempFolder folder;
   auto options = small(2, 2);
-  options.checkpoint_folder = folder.path;
+  options.checkpoint_folder = folder.path();
   options.checkpoint_every = 30;
   run(session, options);
-  const auto tensors = files_in(folder.path, ".safetensors");
+  const auto tensors = files_in(folder.path(), ".safetensors");
   REQUIRE(tensors.size() == 3);
   for (const auto& path : tensors) std::filesystem::resize_file(path, 100);
   options.resume = true;
   const auto failure = failure_of(session, options);
   for (const auto& path : tensors) CHECK_THAT(failure, Catch::Contains(path));
   CHECK_THAT(failure, Catch::Contains("no trainer can read any checkpoint"));
-  CHECK(files_in(folder.path, ".json").size() == 3);
+  CHECK(files_in(folder.path(), ".json").size() == 3);
 }
 
 TEST_CASE("state that is in no part is found and named before it makes another result", "[training]") {
@@ -354,6 +352,100 @@ TEST_CASE("state that is in no part is found and named before it makes another r
   CHECK_THAT(
       failure_of(session, small(2, 1), {.counts = true}),
       Catch::Contains("the job keeps state that its TrainState lacks") && Catch::Contains("its loss was"));
+  // Nobody looks: a fresh copy of the model takes memory and time.
+  auto unrehearsed = small(2, 1);
+  unrehearsed.rehearse = false;
+  CHECK(run(session, unrehearsed, {.counts = true}).result.steps == 80);
+}
+
+namespace {
+
+/// The loss of one leaf of step `bad` is no number.
+struct BadStepJob {
+  std::int64_t bad = 17;
+  SmallNet model() const { return SmallNet(0.3); }
+  auto optimizer(SmallNet& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  }
+  torch::Tensor loss(SmallNet& net, const data::Batch& batch, train::Leaf& at) const {
+    const auto loss = torch::nn::functional::cross_entropy(net->forward(batch.input), batch.target);
+    return at.step == bad && at.rank == 1 ? loss * std::numeric_limits<double>::quiet_NaN() : loss;
+  }
+  std::shared_ptr<data::Dataset> dataset(data::Split split) const {
+    return std::make_shared<data::Digits>(
+        split, data::DigitsOptions{.size = split == data::Split::kTrain ? 400 : 50});
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a loss that is no number: the job goes on, leaves the step out or ends, as it says",
+          "[training]") {
+  auto session = init(0, nullptr);
+  using train::NotFinite;
+  const auto outcome = [&](train::TrainOptions options, NotFinite rule) {
+    options.not_finite = rule;
+    return train::run(session, BadStepJob{}, options);
+  };
+  auto killed = small(2, 2);
+  killed.chaos = chaos({{ChaosStep::What::kKillTrainer, 12}, {ChaosStep::What::kKillTrainer, 17}});
+
+  const auto on = outcome(small(2, 1), NotFinite::kGoOn);
+  CHECK(on.steps == 40);
+  CHECK(on.not_finite == 40 - 17);  // from then on all
+  CHECK(std::isnan(on.metrics.at("train/loss")));
+
+  const auto skips = outcome(small(2, 1), NotFinite::kSkip);
+  CHECK(skips.steps == 40);
+  CHECK(skips.not_finite == 1);
+  CHECK(std::isfinite(skips.metrics.at("train/loss")));
+  CHECK(skips.exit_code() == 0);
+  CHECK(outcome(killed, NotFinite::kSkip).state_hash == skips.state_hash);
+
+  const TempFolder folder;
+  auto kept = small(2, 1);
+  kept.checkpoint_folder = folder.path();
+  const auto stops = outcome(kept, NotFinite::kStop);
+  CHECK(stops.steps == 18);
+  CHECK(stops.not_finite == 1);
+  CHECK(stops.stopped_not_finite);
+  CHECK(stops.exit_code() == 1);
+  CHECK(stops.saved_step == 18);
+  const auto again = outcome(killed, NotFinite::kStop);
+  CHECK(again.state_hash == stops.state_hash);  // however far ahead trainers were allowed to run
+  CHECK(again.steps == 18);
+  kept.resume = true;
+  CHECK(outcome(kept, NotFinite::kStop).state_hash == skips.state_hash);
+}
+
+namespace {
+
+/// Its data wait for its model: the first loader and a trainer have to start side by side.
+struct BesideJob {
+  std::string file;
+  SmallNet model() const {
+    std::ofstream(file + ".model") << "made";
+    return SmallNet(0);
+  }
+  auto optimizer(SmallNet& net) const { return torch::optim::SGD(net->parameters(), 0.05); }
+  torch::Tensor criterion(const torch::Tensor& output, const data::Batch& batch) const {
+    return torch::nn::functional::cross_entropy(output, batch.target);
+  }
+  std::shared_ptr<data::Dataset> dataset(data::Split split) const {
+    if (!e2e::eventually([&] { return std::filesystem::exists(file + ".model"); }))
+      throw std::runtime_error("no trainer has started");
+    return std::make_shared<data::Digits>(split, data::DigitsOptions{.size = 20});
+  }
+};
+
+}  // namespace
+
+// Was: trainers were started once the first loader had read a batch.
+TEST_CASE("trainers start beside the first loader", "[training]") {
+  auto session = init(0, nullptr);
+  const TempFolder folder;
+  std::filesystem::create_directory(folder.path());
+  CHECK(train::run(session, BesideJob{folder.path() + "/job"}, small(2, 2)).steps == 2);
 }
 
 // Was: an optimizer over net->parameters() was refused, and without it "parameters without a gradient:
@@ -364,7 +456,7 @@ TEST_CASE("tied weights: one hash under a kill, and the result loads into the mo
   TempFolder folder;
   auto options = small(2, 2);
   options.chaos = chaos({{ChaosStep::What::kKillTrainer, 9}});
-  options.checkpoint_folder = folder.path;
+  options.checkpoint_folder = folder.path();
   options.keep_checkpoints = 1;
   const auto result = train::run(session, TiedJob{}, options);
   CHECK(result.state_hash == alone.state_hash);
@@ -372,7 +464,7 @@ TEST_CASE("tied weights: one hash under a kill, and the result loads into the mo
   TiedNet fresh;
   const auto net = result.load(fresh);
   CHECK(net->a->weight.is_same(net->b->weight));
-  const auto saved = files_in(folder.path, ".json");
+  const auto saved = files_in(folder.path(), ".json");
   REQUIRE(saved.size() == 1);
   const auto other = train::load_weights(saved[0], TiedNet());
   const auto loaded = net->parameters(), from_file = other->parameters();
@@ -398,14 +490,14 @@ TEST_CASE("with exact = false trainers of other bits train to the end, also afte
   CHECK_THAT(failure_of(session, options, job), Catch::Contains("deterministic"));
   TempFolder folder;
   options.exact = false;
-  options.checkpoint_folder = folder.path;
+  options.checkpoint_folder = folder.path();
   options.checkpoint_every = 20;
   options.chaos = chaos({{ChaosStep::What::kKillTrainer, 30}});
   const auto seen = run(session, options, job);
   CHECK(seen.faults == 1);
   CHECK(seen.result.steps == 80);
   CHECK(seen.result.state_hash.size() == 64);
-  CHECK(files_in(folder.path, ".json").size() == 3);
+  CHECK(files_in(folder.path(), ".json").size() == 3);
 }
 
 TEST_CASE("a callback that throws ends the job, and its exception is the user's own", "[training]") {

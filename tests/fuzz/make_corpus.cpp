@@ -17,11 +17,14 @@
 #include "collectives/rendezvous/store/store_wire.hpp"
 #include "runtime/core/byte_codec.hpp"
 #include "runtime/link/fragment.hpp"
+#include "runtime/package/manifest.hpp"
 #include "runtime/security/curve_keys.hpp"
 #include "runtime/security/join_token.hpp"
 #include "runtime/security/key_folder.hpp"
+#include "runtime/security/sha256.hpp"
 #include "runtime/wire/log_frames.hpp"
 #include "runtime/wire/messages.hpp"
+#include "scheduler/store/old_records.hpp"
 #include "scheduler/store/records.hpp"
 #include "tests/fuzz/call.hpp"
 #include "tests/fuzz/sample.hpp"
@@ -121,7 +124,7 @@ void messages(const fs::path& root) {
   const Corpus records(root, "store_record");
   alternatives<0, cluster::Record>(records, "",
                                    [](const cluster::Record& record) { return encode_record(record); });
-  using OfVersion1 = std::variant<cluster::NodeRecord, cluster::JobRecord, cluster::ActorRecord>;
+  using OfVersion1 = std::variant<cluster::NodeRecord, cluster::JobRecord, store::ActorRecord2>;
   alternatives<0, OfVersion1>(records, "version-1-",
                               [](const OfVersion1& record) { return wire::encode(record); });
 
@@ -133,6 +136,23 @@ void messages(const fs::path& root) {
   logs.add("three", log);
   log.resize(log.size() - 50);
   logs.add("cut", log);
+
+  const Corpus packages(root, "job_package");
+  packages.add("empty", package_head({}).bytes);
+  using Kind = PackageEntry::Kind;
+  const auto digest = [](const std::string& text) {
+    Sha256 hash;
+    hash.update(std::as_bytes(std::span(text)));
+    return hash.finish();
+  };
+  const std::string text = "print(1)";
+  wire::Bytes package = package_head({{{"empty", Kind::kFile, 0, digest("")},
+                                       {"src", Kind::kFolder, 0, ""},
+                                       {"src/a.py", Kind::kExecutable, text.size(), digest(text)}}})
+                            .bytes;
+  const auto contents = std::as_bytes(std::span(text));
+  package.insert(package.end(), contents.begin(), contents.end());
+  packages.add("tree", package);
 
   const Corpus calls(root, "call_arguments");
   Arguments arguments;
@@ -445,6 +465,43 @@ void rendezvous(const fs::path& root) {
   dumps.add("three", encode(dump));
 }
 
+/// The first byte is what http.cpp's spec_of() takes: 0 is float32 [], 12 float32 [2, 2], 1 int64 [].
+void http(const fs::path& root) {
+  const Corpus requests(root, "http_request");
+  requests.add("get", std::string("GET /v1/digits?x=1 HTTP/1.1\r\nHost: a:80\r\nAccept: */*\r\n\r\n"));
+  requests.add("old", std::string("GET http://a/ HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"));
+  const std::string length =
+      "POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\nabcd";
+  const std::string chunks =
+      "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n4\r\nabcd\r\n0a\r\n0123456789\r\n0\r\n\r\n";
+  requests.add("length", length);
+  requests.add("chunks", chunks);
+  requests.add("several", length + chunks + "\r\n" + length);
+
+  const Corpus json(root, "tensor_json");
+  const auto kind = [](char first, const std::string& rest) { return std::string(1, first) + rest; };
+  json.add("scalars", kind(0, "{\"inputs\": [1, -2.5e-3, 0.1]}"));
+  json.add("matrices", kind(12, "{\"inputs\": [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]}"));
+  json.add("integers", kind(1, "{\"inputs\": [9223372036854775807]}"));
+  json.add("bools", kind(4, "{\"inputs\": [true, false]}"));
+
+  const Corpus raw(root, "raw_tensor");
+  raw.add("scalars", kind(0, "float32\n2\nabcdefgh"));
+  raw.add("matrices", kind(12, "float32\n1, 2, 2\n0123456789abcdef"));
+  raw.add("integers", kind(1, "int64\n1\n01234567"));
+
+  const Corpus kserve(root, "kserve_infer");
+  const std::string head = R"({"id":"7","inputs":[{"name":"input","shape":[)";
+  kserve.add("scalars", kind(0, "\n" + head + R"(2],"datatype":"FP32","data":[1,-2.5e-3]}]})"));
+  kserve.add("matrices", kind(12, "\n" + head + R"(1,2,2],"datatype":"FP32","data":[[[1,2],[3,4]]]}]})"));
+  kserve.add("bools", kind(4, "\n" + head + R"(2],"datatype":"BOOL","data":[true,false]}]})"));
+  const std::string binary =
+      head + R"(1],"datatype":"INT64","parameters":{"binary_data_size":8}}],"outputs":[{"name":"output",)" +
+      R"("parameters":{"binary_data":true}}],"parameters":{"timeout":1000}})";
+  kserve.add("binary", kind(1, std::to_string(binary.size()) + "\n" + binary + "01234567"));
+}
+
 }  // namespace
 }  // namespace troupe::fuzz
 
@@ -465,4 +522,5 @@ int main(int argc, char** argv) {
   troupe::fuzz::store_wire(root);
   troupe::fuzz::between_ranks(root);
   troupe::fuzz::rendezvous(root);
+  troupe::fuzz::http(root);
 }

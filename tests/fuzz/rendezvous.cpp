@@ -2,6 +2,7 @@
 #include <array>
 #include <cstring>
 
+#include "collectives/flight/analysis.hpp"
 #include "collectives/flight/dump.hpp"
 #include "collectives/rendezvous/connect/handshake.hpp"
 #include "collectives/rendezvous/connect/region_share.hpp"
@@ -135,6 +136,7 @@ bool flight_dump(std::span<const std::byte> bytes) {
   decoded();  // a dump is written with room for more
   const auto again = parse(text);
   check(again.ok() && encode(*again) == text, "what was accepted is the same after it was written");
+  for (const auto& report : flight::analyse({*dump})) check(!to_text(report).empty(), "a report has text");
   return true;
 }
 

@@ -63,10 +63,7 @@ bool public_key(std::span<const std::byte> bytes) {
 bool join_token(std::span<const std::byte> bytes) {
   const auto token = read_join_token(text_of(bytes));
   if (!token) return false;
-  const auto again = read_join_token(write_join_token(*token));
-  check(again.ok() && again->id == token->id && again->head == token->head &&
-            again->head_key == token->head_key,
-        "a token that was read is the same after it was written");
+  check(write_join_token(*token) == text_of(bytes), "a token has one text");
   return true;
 }
 

@@ -26,6 +26,7 @@ bool control_message(std::span<const std::byte> bytes);
 bool call_arguments(std::span<const std::byte> bytes);
 bool store_record(std::span<const std::byte> bytes);
 bool log_frames(std::span<const std::byte> bytes);
+bool job_package(std::span<const std::byte> bytes);
 bool link_packets(std::span<const std::byte> bytes);
 bool link_faults(std::span<const std::byte> bytes);
 bool ring_memory(std::span<const std::byte> bytes);
@@ -51,6 +52,10 @@ bool rendezvous_url(std::span<const std::byte> bytes);
 bool rank_frame_header(std::span<const std::byte> bytes);
 bool flight_dump(std::span<const std::byte> bytes);
 bool error_file(std::span<const std::byte> bytes);
+bool http_request(std::span<const std::byte> bytes);
+bool tensor_json(std::span<const std::byte> bytes);
+bool raw_tensor(std::span<const std::byte> bytes);
+bool kserve_infer(std::span<const std::byte> bytes);
 
 inline constexpr Target kTargets[] = {
     {"frame_header", frame_header},
@@ -58,6 +63,7 @@ inline constexpr Target kTargets[] = {
     {"call_arguments", call_arguments},
     {"store_record", store_record},
     {"log_frames", log_frames},
+    {"job_package", job_package},
     {"link_packets", link_packets, (std::size_t{1} << 20) + (16 << 10)},
     {"link_faults", link_faults, (std::size_t{1} << 20) + (64 << 10)},
     {"ring_memory", ring_memory},
@@ -83,6 +89,10 @@ inline constexpr Target kTargets[] = {
     {"rank_frame_header", rank_frame_header},
     {"flight_dump", flight_dump},
     {"error_file", error_file},
+    {"http_request", http_request},
+    {"tensor_json", tensor_json, std::size_t{64} << 10},
+    {"raw_tensor", raw_tensor},
+    {"kserve_infer", kserve_infer, std::size_t{64} << 10},
 };
 
 /// The bytes as text.

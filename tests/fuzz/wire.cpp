@@ -1,9 +1,16 @@
 // What crosses processes: frame headers, control messages, arguments of calls; and the head's records, which
 // are encoded in the same way.
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
+#include <string>
 #include <variant>
 
+#include "runtime/package/package_reader.hpp"
+#include "runtime/security/sha256.hpp"
 #include "runtime/wire/log_frames.hpp"
 #include "runtime/wire/messages.hpp"
 #include "scheduler/store/records.hpp"
@@ -24,6 +31,35 @@ bool survives(wire::ByteView bytes) {
   check(twice.ok(), "a decoded value decodes again after it was encoded");
   check(wire::encode(*twice) == again, "a decoded value is the same after it was encoded and decoded again");
   return true;
+}
+
+/// Nothing that is begun may lie outside of the folder it is unpacked in.
+class Inside final : public PackageSink {
+ public:
+  Result<void> begin(const PackageEntry& entry) override {
+    const auto path = std::filesystem::path(entry.path);
+    check(!path.empty() && path.is_relative() && path.lexically_normal() == path, "a path is a plain one");
+    for (const auto& part : path) check(part != "..", "and leads nowhere else");
+    begun_.insert(entry.path);
+    check(!path.has_parent_path() || begun_.contains(path.parent_path().string()), "its folder is there");
+    return {};
+  }
+  Result<void> take(wire::ByteView /*bytes*/) override { return {}; }
+  Result<void> end() override { return {}; }
+
+ private:
+  std::set<std::string> begun_;
+};
+
+/// The name that its list of files would have: without it nothing of it is looked at.
+std::string name_of_package(std::span<const std::byte> bytes) {
+  std::uint64_t size = 0;
+  if (bytes.size() < kPackagePrefixBytes) return "";
+  std::memcpy(&size, bytes.data() + kPackageMagicBytes, sizeof size);
+  if (size > bytes.size() - kPackagePrefixBytes) return "";
+  Sha256 digest;
+  digest.update(bytes.subspan(kPackagePrefixBytes, static_cast<std::size_t>(size)));
+  return digest.finish();
 }
 
 }  // namespace
@@ -80,6 +116,17 @@ bool log_frames(std::span<const std::byte> bytes) {
   const auto twice = wire::read_log_frames(again, [](const wire::LogFrame&) {});
   check(twice.ok() && *twice == again.size(), "frames that were read are read again");
   return true;
+}
+
+bool job_package(std::span<const std::byte> bytes) {
+  Inside sink;
+  PackageReader reader(name_of_package(bytes), &sink);
+  while (!bytes.empty()) {
+    const auto piece = bytes.subspan(0, std::min<std::size_t>(bytes.size(), 50));
+    bytes = bytes.subspan(piece.size());
+    if (!reader.feed(piece)) return false;
+  }
+  return reader.is_whole();
 }
 
 }  // namespace troupe::fuzz

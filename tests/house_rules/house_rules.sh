@@ -33,6 +33,8 @@ sources | awk '
         ++lines
         if (line !~ /^#include/) continue
         split(line, part, /[<">]/)
+        if (file ~ /^examples\// && part[2] ~ /^(runtime|scheduler|collectives|actors|examples)\//)
+          broken("includes " part[2] ": an example is a user\047s project, and sees <troupe/...> and its own folder alone")
         included[file] = included[file] resolve(part[2]) "\n"
       }
       close(file)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run.sh installed|source|built BUILD_FOLDER WORK_FOLDER: builds projects that use troupe, and runs them.
+# run.sh installed|train|examples|source|built BUILD_FOLDER WORK_FOLDER: builds projects that use troupe, and runs them.
 set -euo pipefail
 way=$1 build=$2 work=$3
 here=$(cd "$(dirname "$0")" && pwd)
@@ -42,6 +42,16 @@ runs() {
   echo "$1: $said"
 }
 
+# torch: where the build's LibTorch is, for a project that needs the same.
+torch() { sed -n 's/^\(Torch_DIR\|CMAKE_PREFIX_PATH\):[A-Z]*=//p' "$build/CMakeCache.txt" | sed 's,/Torch$,,' | paste -sd';'; }
+# example NAME: built as a user's project, in a folder of its own.
+example() {
+  rm -rf "$work/$1.source"
+  cp -r "$root/examples/$1" "$work/$1.source"
+  consume "$work/$1.source" "$work/$1" "-DCMAKE_PREFIX_PATH=$work/prefix;$(torch)" "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror"
+  echo "$1: built"
+}
+
 mkdir -p "$work"
 case $way in
   installed)
@@ -63,12 +73,15 @@ case $way in
       -DCMAKE_DISABLE_FIND_PACKAGE_CAF=ON -DCMAKE_DISABLE_FIND_PACKAGE_ZeroMQ=ON
     runs "$work/collectives_alone/build" "sum 435"
 
+    # The typed forms, in programs of three levels of optimisation.
+    consume "$here/typed_forms" "$work/typed_forms" "-DCMAKE_PREFIX_PATH=$work/prefix"
+    for level in 0 1 2; do runs "$work/typed_forms/O$level" "right"; done
+
     # DistributedDataParallel by hand: the collectives and LibTorch, where the build has it.
     if [ -e "$build/actors/ddp/libtroupe_ddp.a" ]; then
       cmake --install "$build" --prefix "$work/prefix" --component ddp >"$work/install.log" ||
         fail "cannot install ddp: see $work/install.log"
-      torch=$(sed -n 's/^\(Torch_DIR\|CMAKE_PREFIX_PATH\):[A-Z]*=//p' "$build/CMakeCache.txt" | sed 's,/Torch$,,' | paste -sd';')
-      consume "$here/ddp" "$work/ddp" "-DCMAKE_PREFIX_PATH=$work/prefix;$torch" -DCMAKE_DISABLE_FIND_PACKAGE_CAF=ON \
+      consume "$here/ddp" "$work/ddp" "-DCMAKE_PREFIX_PATH=$work/prefix;$(torch)" -DCMAKE_DISABLE_FIND_PACKAGE_CAF=ON \
         -DCMAKE_DISABLE_FIND_PACKAGE_ZeroMQ=ON
       runs "$work/ddp" "sum 435"
     fi
@@ -81,6 +94,20 @@ case $way in
     fi
     grep -q 'component train is not installed' "$work/collectives_alone/train.log" ||
       { cat "$work/collectives_alone/train.log" && fail "the error does not name the component"; }
+    ;;
+  train | examples)
+    rm -rf "$work/prefix"
+    for component in core collectives gloo mpi runtime ddp train; do
+      cmake --install "$build" --prefix "$work/prefix" --component "$component" >"$work/install.log" ||
+        fail "cannot install $component: see $work/install.log"
+    done
+    if [ "$way" = train ]; then
+      example mnist
+      said=$(timeout 120 "$work/mnist/mnist" --samples 200 --epochs 1 --trainers 2) || fail "mnist failed: $said"
+      [[ "$said" == *"parameters sha256 "* ]] || fail "mnist said: $said"
+    else
+      for folder in "$root"/examples/*/; do example "$(basename "$folder")"; done
+    fi
     ;;
   source)
     fetched=-DFETCHCONTENT_SOURCE_DIR_TROUPE=$root

@@ -55,6 +55,9 @@ Scenario draw_scenario(std::uint64_t seed) {
   // Sometimes trainers hold GPUs, or share them.
   const int gpus = pick(0, 3);
   job.settings.trainer_gpus = gpus == 0 ? 1 : gpus == 1 ? 0.5 : 0;
+  // Sometimes it is evaluated within epochs, too. (The referee knows of epochs when a job is to stop early.)
+  const bool watches = !job.stop_early.metric.empty() || !job.keep_best.empty();
+  if (s.test_samples > 0 && !watches && pick(0, 1) == 0) job.evaluations.every = pick(1, 5);
   return s;
 }
 
@@ -323,8 +326,29 @@ void Cluster::end_some_node() {
   const auto& some = world.chance(0.8) ? nodes : gateways;
   if (some.empty()) return;
   Node* node = some[world.random.below(some.size())];
+  if (&some == &nodes && world.chance(0.5)) return drain(*node);
   world.after(*node, Duration{0}, "SIGTERM", [node] { node->leave(); });
   if (head != nullptr && world.chance(0.2)) world.kill(*head, "fault");
+}
+
+/// By its own machine, or by the head, which may change its mind.
+void Cluster::drain(Node& node) {
+  const Duration grace =
+      world.chance(0.5) ? world.between(milliseconds(1), seconds(2)) : world.between(seconds(2), seconds(20));
+  if (head == nullptr || world.chance(0.3)) {
+    world.after(node, Duration{0}, "drain", [&node, grace] { node.tell(node::DrainAsked{grace, "fault"}); });
+    return;
+  }
+  const auto request = [this, id = node.info.id](Duration left, bool cancel) {
+    if (head == nullptr) return;
+    world.after(*head, Duration{0}, cancel ? "cancel the drain" : "drain", [this, id, left, cancel] {
+      if (head != nullptr) head->on(cluster::DrainRequested{id, left / milliseconds(1), "fault", cancel});
+    });
+  };
+  request(grace, false);
+  if (world.chance(0.3))
+    world.outside(world.between(milliseconds(1), seconds(5)), "the drain is cancelled",
+                  [request] { request(Duration{0}, true); });
 }
 
 void Cluster::hang(Process* worker) {

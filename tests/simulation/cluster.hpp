@@ -155,7 +155,6 @@ struct Node : Process, Server {
   void act(node::KillProcess& a);
   void act(node::DrainOutput& a);
   void act(node::ForgetProcess& a) { locals.erase(a.process); }
-  void act(node::RelayOutput&) {}
   void act(node::HoldOutput&) {}
   void act(node::RetryOutput&) {}
   void act(node::MakeRing& a);
@@ -274,6 +273,7 @@ struct Cluster {
   Files files;
   std::vector<train::CheckpointInfo> accepted;
   std::map<int, std::map<std::string, double>> metrics;  ///< of epochs, from 1, as some driver told them
+  std::map<std::int64_t, std::map<std::string, double>> within;  ///< of evaluations within them, by steps
   bool faults_over = false;
   Instant faults_over_at{};
   std::string job_hash;  ///< once done
@@ -324,6 +324,7 @@ struct Cluster {
   void jump_clock();
   void hang(Process* worker);
   void end_some_node();
+  void drain(Node& node);
   std::map<const Driver*, Instant> driver_died_at_;
   std::set<std::string> spoiled_;
   int faults_left_ = 0;

@@ -122,6 +122,10 @@ class Engine final : public train::TrainEngine {
       world_.violation(process_.name + " has another state after step " + std::to_string(step_));
     return {{"learning_rate", static_cast<double>(step_)}};
   }
+  train::StepValues skip(bool /*ends_epoch*/) override {
+    world_.violation(process_.name + " leaves step " + std::to_string(step_) + " out, whose loss is finite");
+    return {};
+  }
   std::vector<std::byte> step_record() override {
     const auto bytes = std::as_bytes(std::span(&sum_, 1));
     return {bytes.begin(), bytes.end()};

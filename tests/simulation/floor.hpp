@@ -38,6 +38,7 @@ class Floor final : public train::TrainFloor {
   void seed_generators(std::uint64_t) override {}
   std::string job_name(const train::RunSettings&) override { return "Stub"; }
   ErrorInfo describe_exception(const std::string& part) override;
+  std::size_t batch_piece() const override { return 100; }  // so that batches to other nodes take several
   std::unique_ptr<train::GroupMaker> make_groups(const Session& session,
                                                  const train::RunSettings& settings) override;
   std::unique_ptr<checkpoint::FileSystem> files(std::function<void()> progress) override;

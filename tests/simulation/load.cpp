@@ -6,15 +6,28 @@ namespace troupe::sim {
 
 // Truth.
 
-bool Load::is_gone(const Echo& echo) const {
-  return echo.destroyed || !echo.in->alive || !echo.in->node->alive ||
+bool Load::has_no_life(const Echo& echo) const {
+  return echo.in == nullptr || echo.destroyed || !echo.in->alive || !echo.in->node->alive ||
          cluster_.declared_dead.contains(echo.in->node->info.id);
 }
 
+bool Load::is_gone(const Echo& echo) const {
+  if (!has_no_life(echo)) return false;
+  return !echo.restarts || !echo.id || !*cluster_.disk.storage.get("actor/" + to_string(echo.id));
+}
+
 void Load::constructed(std::uint64_t echo, Hosted& in) {
-  const auto [at, is_new] = all_.try_emplace(echo);
-  if (!is_new && !is_gone(at->second)) cluster_.world.violation("an actor lives twice");
-  at->second = {&in, false, {}, {}};
+  Echo& of = all_[echo];
+  if (!has_no_life(of)) cluster_.world.violation("an actor lives twice");
+  if (of.restarts && of.lives++ > 0) {
+    ++restarted;
+    of.in = &in;
+    of.destroyed = false;
+    return;
+  }
+  of.in = &in;
+  of.destroyed = false;
+  of.gone_at = {};
 }
 
 void Load::destroyed(std::uint64_t echo, const Hosted& in) {
@@ -81,7 +94,9 @@ void Load::look(Duration bound) {
 // Who is called.
 
 EchoActor::EchoActor(std::uint64_t number) : number_(number) {
-  Hosted::current().cluster.load.constructed(number_, Hosted::current());
+  Load& load = Hosted::current().cluster.load;
+  load.constructed(number_, Hosted::current());
+  life_ = load.life(number_);
 }
 
 EchoActor::~EchoActor() {
@@ -90,23 +105,31 @@ EchoActor::~EchoActor() {
 
 void EchoActor::in_order(std::uint64_t caller, std::uint64_t sequence) {
   auto& last = last_[caller];
-  if (sequence <= last) Hosted::current().cluster.world.violation("calls of one caller are out of order");
+  if (sequence <= last && !Hosted::current().cluster.load.retries(number_))
+    Hosted::current().cluster.world.violation("calls of one caller are out of order");
   last = sequence;
 }
 
 Future<std::uint64_t> EchoActor::echo(std::uint64_t caller, std::uint64_t sequence, std::string /*padding*/) {
   in_order(caller, sequence);
   Promise<std::uint64_t> answer;
-  World& world = Hosted::current().cluster.world;
+  Hosted& process = Hosted::current();
+  World& world = process.cluster.world;
+  if (process.cluster.load.has_other_lives(number_) && world.chance(0.1)) {
+    world.after(process, world.between(Duration{0}, milliseconds(300)), "crash", [&process] {
+      if (!process.cluster.faults_over) process.cluster.world.kill(process, "it crashed");
+    });
+  }
   const Duration takes = world.chance(0.5) ? Duration{0} : world.between(milliseconds(1), milliseconds(400));
-  this_actor().run_after(takes, [answer, sequence]() mutable { answer.set(sequence); });
+  this_actor().run_after(takes,
+                         [answer, sequence, life = life_]() mutable { answer.set(life << 48 | sequence); });
   return answer.future();
 }
 
 Future<std::uint64_t> EchoActor::relay(std::uint64_t caller, std::uint64_t sequence,
                                        ActorHandle<EchoActor> next) {
   in_order(caller, sequence);
-  return next.call<&EchoActor::echo>(mix(number_, 1), ++sequences_[next.address().actor], "");
+  return next.call<&EchoActor::echo>(mix(number_, 1 + life_), ++sequences_[next.address().actor], "");
 }
 
 void EchoActor::note(std::uint64_t caller, std::uint64_t sequence, std::string /*padding*/) {
@@ -135,6 +158,13 @@ void CallerActor::fill(std::size_t at) {
     const Node* on = cluster_.nodes[world.random.below(cluster_.nodes.size())];
     if (on->is_member) options.node = on->info.id;
   }
+  if (options.isolated && world.chance(0.6)) {
+    options.max_restarts = static_cast<int>(world.random.below(4)) - 1;
+    if (options.max_restarts != 0) {
+      options.max_task_retries = world.chance(0.5) ? 2 : 0;
+      cluster_.load.restarts(number, options.max_task_retries != 0);
+    }
+  }
   const auto spawning = process_.expect("a spawn", seconds(80));
   const auto spawned = me_.session().spawn_async<EchoActor>(options, number);
   spawned.then([this, at, number, spawning](Result<ActorHandle<EchoActor>> handle) {
@@ -154,8 +184,10 @@ void CallerActor::fill(std::size_t at) {
 
 void CallerActor::up(std::size_t at, std::uint64_t number, const ActorHandle<EchoActor>& handle) {
   callees_[at] = {number, handle, 0, 0};
+  cluster_.load.up(number, handle.address().actor);
   cluster_.load.watched(number, process_);
-  me_.session().monitor(handle, [this, at, number](const std::string&) {
+  me_.session().monitor(handle, [this, at, number](const Death& death) {
+    if (death.restarts) return;
     cluster_.load.told(number, process_);
     if (callees_[at].number != number) return cluster_.world.violation("a monitor is told too late");
     callees_[at] = {};
@@ -193,7 +225,13 @@ void CallerActor::ended(std::size_t at, std::uint64_t number, std::uint64_t expe
   process_.met(expectation);
   if (answer) {
     cluster_.load.answered();
-    if (sequence != 0 && *answer != sequence) cluster_.world.violation("an answer is another call's");
+    const std::uint64_t life = *answer >> 48;
+    if (sequence != 0 && (*answer & ((std::uint64_t{1} << 48) - 1)) != sequence)
+      cluster_.world.violation("an answer is another call's");
+    if (sequence != 0 && callees_[at].number == number) {
+      if (life < callees_[at].life) cluster_.world.violation("an answer of an earlier life came late");
+      callees_[at].life = life;
+    }
   } else {
     cluster_.load.failed(answer.error(), {number, other});
   }

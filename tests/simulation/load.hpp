@@ -21,6 +21,15 @@ class Load {
   explicit Load(Cluster& cluster) : cluster_(cluster) {}
 
   std::uint64_t new_echo() { return ++echoes_; }
+  /// It is started again when it dies. `retries`: its calls may run twice.
+  void restarts(std::uint64_t echo, bool retries) {
+    all_[echo].retries = retries, all_[echo].restarts = true;
+  }
+  bool retries(std::uint64_t echo) { return all_[echo].retries; }
+  bool has_other_lives(std::uint64_t echo) { return all_[echo].restarts; }
+  void up(std::uint64_t echo, ActorId id) { all_[echo].id = id; }
+  /// How many lives it has had.
+  std::uint64_t life(std::uint64_t echo) { return all_[echo].lives; }
   void constructed(std::uint64_t echo, Hosted& in);
   void destroyed(std::uint64_t echo, const Hosted& in);
   /// It is to end, if it ever lives.
@@ -36,15 +45,22 @@ class Load {
   long answers = 0;
   long errors = 0;
   long deaths_told = 0;
+  long restarted = 0;  ///< lives but the first
 
  private:
   struct Echo {
     Hosted* in = nullptr;
     bool destroyed = false;
-    Instant gone_at{};                      ///< first seen to be gone
+    Instant gone_at{};  ///< first seen to be gone
+    ActorId id{};       ///< once it is up
+    bool restarts = false;
+    bool retries = false;
+    std::uint64_t lives = 0;
     std::map<const Hosted*, int> watchers;  ///< words of the death that are owed
   };
   Instant cluster_now() const;
+  bool has_no_life(const Echo& echo) const;
+  /// And there will be no other.
   bool is_gone(const Echo& echo) const;
   Cluster& cluster_;
   std::map<std::uint64_t, Echo> all_;
@@ -60,7 +76,8 @@ class EchoActor {
   EchoActor(const EchoActor&) = delete;
   EchoActor& operator=(const EchoActor&) = delete;
 
-  /// Answers `sequence` after a while. The calls of one caller come in order.
+  /// Answers `sequence` after a while, with the number of its life in the high bits. The calls of one caller
+  /// come in order.
   Future<std::uint64_t> echo(std::uint64_t caller, std::uint64_t sequence, std::string padding);
   /// Answers what `next` answers.
   Future<std::uint64_t> relay(std::uint64_t caller, std::uint64_t sequence, ActorHandle<EchoActor> next);
@@ -70,6 +87,7 @@ class EchoActor {
  private:
   void in_order(std::uint64_t caller, std::uint64_t sequence);
   const std::uint64_t number_;
+  std::uint64_t life_ = 0;
   std::map<std::uint64_t, std::uint64_t> last_;  ///< sequence by caller
   std::map<ActorId, std::uint64_t> sequences_;   ///< of its own calls
 };
@@ -84,7 +102,7 @@ class CallerActor {
     std::uint64_t number = 0;
     ActorHandle<EchoActor> handle;
     std::uint64_t sequence = 0;
-    int under_way = 0;
+    std::uint64_t life = 0;  ///< the last that an answer came from
   };
   void fill(std::size_t at);
   void up(std::size_t at, std::uint64_t number, const ActorHandle<EchoActor>& handle);

@@ -37,7 +37,8 @@ const char* label_of(const cluster::ClusterEvent& event) {
 bool is_repeated(const cluster::ClusterEvent& event) {
   return std::holds_alternative<cluster::SpawnRequested>(event) ||
          std::holds_alternative<cluster::JobRegistered>(event) ||
-         std::holds_alternative<cluster::PeerWanted>(event);
+         std::holds_alternative<cluster::PeerWanted>(event) ||
+         std::holds_alternative<cluster::ResolveActor>(event);
 }
 
 }  // namespace
@@ -151,11 +152,16 @@ void Node::act(node::AdoptDriver& a) {
 
 void Node::check_cpus() {
   std::int64_t used = 0;
+  std::string who;
   for (const auto& [worker_id, local] : locals) {
     const auto* worker = dynamic_cast<const Worker*>(local.process);
-    if (worker != nullptr && worker->alive) used += worker->cpu_e4;
+    if (worker == nullptr || !worker->alive) continue;
+    used += worker->cpu_e4;
+    if (worker->cpu_e4 > 0) who += " " + worker->name + " " + std::to_string(worker->cpu_e4);
   }
-  if (used > info.cpu_e4) cluster.world.violation("node " + name + " has more actors than CPUs");
+  if (used > info.cpu_e4)
+    cluster.world.violation("node " + name + " has more actors than its " + std::to_string(info.cpu_e4) +
+                            ":" + who);
 }
 
 /// Every trainer sees one GPU if the job asks for any, and no GPU is seen by more than may share it.

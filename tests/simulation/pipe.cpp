@@ -1,18 +1,28 @@
 #include "tests/simulation/pipe.hpp"
 
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "runtime/core/type_name.hpp"
 #include "runtime/wire/messages.hpp"
 
 namespace troupe::sim {
 namespace {
 
-/// By number; see wire::Control.
-constexpr const char* kControls[] = {
-    "configure", "hello",        "~pulse",      "spawn ask",    "spawn cancel",  "lease ask",
-    "job ask",   "job end",      "ring ask",    "region ask",   "nodes ask",     "find ask",
-    "answer",    "region drop",  "kill ask",    "ring offer",   "start actor",   "stop actor",
-    "actor up",  "actor not up", "actor ended", "process down", "node down",     "node lost",
-    "output",    "leave",        "head config", "node config",  "ready",         "not ready",
-    "to head",   "from head",    "package ask", "package part", "peer lease ask"};
+template <class... Messages>
+std::vector<std::string> names_of(const std::variant<Messages...>* /*of*/) {
+  const auto name = [](std::string_view type) { return std::string(type.substr(type.rfind(':') + 1)); };
+  return {name(type_name<Messages>())...};
+}
+
+/// The names of wire::Control's types, by the message's number. "~": too frequent for a trace.
+const char* control_name(std::uint64_t number) {
+  static const auto names = names_of(static_cast<const wire::Control*>(nullptr));
+  if (number >= names.size()) return "control";
+  return names[number] == "Pulse" ? "~Pulse" : names[number].c_str();
+}
 
 }  // namespace
 
@@ -33,7 +43,7 @@ const char* label_of(const wire::FrameHeader& header) {
     case wire::FrameKind::kControl:
       break;
   }
-  return header.id < std::size(kControls) ? kControls[header.id] : "control";
+  return control_name(header.id);
 }
 
 Sent Pipe::send(const wire::FrameHeader& header, wire::ByteView body, std::vector<UniqueFd>& fds) {

@@ -129,6 +129,12 @@ void Floor::check(const train::EpochDone& epoch) {
   world.trace(Hosted::current().name, "epoch " + std::to_string(epoch.epoch) + " is done");
   if (epoch.count != scenario.test_samples)
     world.violation("an evaluation counted " + std::to_string(epoch.count) + " samples");
+  if (!epoch.ended) {
+    const auto [told, first] = cluster_.within.emplace(epoch.step, epoch.metrics);
+    if (!first && told->second != epoch.metrics)
+      world.violation("an evaluation came to other metrics than before");
+    return;
+  }
   // Also when a driver took up in the middle of the epoch: its checkpoint told of the steps before.
   if (epoch.train.at(0).weight != static_cast<double>(cluster_.sampler.options().dataset_size))
     world.violation("an epoch's figures are not of each of its samples once");
@@ -176,7 +182,8 @@ int Floor::expected_epochs(const std::string& history) {
     if (!job.stop_early.metric.empty() && epoch - best_epoch >= job.stop_early.patience) break;
   }
   const auto seen = train::decode_history(history).value();
-  if (!job.keep_best.empty() && last > 0 && (seen.kept.epoch != best_epoch || seen.kept.value != best))
+  if (!job.keep_best.empty() && last > 0 &&
+      (seen.kept.step != best_epoch * cluster_.scenario.steps_per_epoch || seen.kept.value != best))
     cluster_.world.violation("the driver takes another epoch for the best");
   return last;
 }

@@ -71,7 +71,7 @@ int main(int argc, char** argv) {
     }
   }
   int broken = 0;
-  long answers = 0, errors = 0, deaths = 0;
+  long answers = 0, errors = 0, deaths = 0, restarted = 0;
   long commits = 0, generations = 0, transfers = 0, followed = 0, rewinds = 0, heads = 0, drivers = 0;
   for (std::uint64_t s = seed; s < seed + count; ++s) {
     troupe::sim::Scenario scenario = troupe::sim::draw_scenario(s);
@@ -90,6 +90,7 @@ int main(int argc, char** argv) {
     answers += cluster.load.answers;
     errors += cluster.load.errors;
     deaths += cluster.load.deaths_told;
+    restarted += cluster.load.restarted;
     drivers += cluster.driver_starts;
     if (bad) {
       std::printf("\nThe last events of seed %llu:\n", static_cast<unsigned long long>(s));
@@ -107,7 +108,8 @@ int main(int argc, char** argv) {
       "%ld commits, %ld generations, %ld states received, %ld steps followed, %ld rewinds, %ld heads, %ld "
       "drivers\n",
       commits, generations, transfers, followed, rewinds, heads, drivers);
-  std::printf("%ld calls answered, %ld failed, %ld deaths told\n", answers, errors, deaths);
+  std::printf("%ld calls answered, %ld failed, %ld deaths told, %ld actors started again\n", answers, errors,
+              deaths, restarted);
   std::printf("%d of %llu seeds broke an invariant\n", broken, static_cast<unsigned long long>(count));
   return broken == 0 ? 0 : 1;
 }

@@ -7,8 +7,11 @@
 /// Link troupe::train (docs/use-it.md). Includes torch/torch.h: precompile it where several files need it.
 #pragma once
 
+#include <torch/torch.h>
+
 #include "actors/data/torch.hpp"
 #include "actors/data/torch_dataset.hpp"
+#include "actors/train/api/predict.hpp"
 #include "actors/train/api/train.hpp"
 #include "actors/train/job/batch.hpp"
 #include "troupe/data.hpp"

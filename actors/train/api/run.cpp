@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <deque>
 #include <mutex>
 #include <thread>
@@ -10,6 +11,7 @@
 #include "actors/train/api/run_losses.hpp"
 #include "actors/train/api/train.hpp"
 #include "actors/train/driver/final_state.hpp"
+#include "actors/train/driver/history.hpp"
 #include "runtime/core/log.hpp"
 
 namespace troupe::train {
@@ -23,6 +25,9 @@ constexpr Duration kPieceArrives = std::chrono::seconds(60);
 /// How long the program may be without a node, and how often it is looked for.
 constexpr Duration kNextNode = std::chrono::seconds(60);
 constexpr Duration kLookForNode = std::chrono::milliseconds(20);
+/// For a job to hold: what comes after the epoch that was told is a checkpoint at most.
+constexpr Duration kHolds = std::chrono::minutes(10);
+constexpr int kMostTries = 10;
 constexpr int kMostLosses = 3;
 constexpr Duration kLookForEvents = std::chrono::milliseconds(5);
 constexpr Duration kForEver = std::chrono::hours(24 * 365);
@@ -37,6 +42,7 @@ struct Run::Parts {
   Parts(const DriverSession& on, RunPlan what, Reporting how, const report::JobStarted& started)
       : session(on), session_life(on.life()), plan(std::move(what)), reporting(std::move(how)) {
     unread.push_back(started);
+    for (const std::string& text : plan.told) unread.push_back(report::Warning{text});
     begin(TakeUp::kAsAsked);
   }
 
@@ -58,8 +64,10 @@ struct Run::Parts {
   std::mutex driver_mutex;               ///< guards `driver` against stop() in another thread
   std::optional<Snapshot> paused;
   RunResult paused_result;
-  std::optional<Interrupts> interrupts;  ///< while the job is under way
-  int signal = 0;                        ///< that ends the job
+  std::optional<Interrupts> interrupts;      ///< while the job is under way
+  int signal = 0;                            ///< that ends the job
+  report::Metrics metrics;                   ///< of the last epoch that was told
+  std::vector<std::string> incomplete_logs;  ///< RunResult::incomplete_logs
 
   RunLosses losses{kMostLosses};
   struct Lost {
@@ -69,6 +77,7 @@ struct Run::Parts {
   std::optional<Lost> lost;     ///< the driver is, and the next one has not begun
   std::int64_t began_with = 0;  ///< steps of earlier runs
   int faults = 0;               ///< told so far
+  std::int64_t not_finite = 0;  ///< the same: steps without a finite loss
   double seconds = 0;           ///< before it was paused
   Instant began_at = now();     ///< or was resumed
 
@@ -89,6 +98,8 @@ struct Run::Parts {
     if (lost) told.push_back(going_on(options.resume));
     unread.insert(unread.end(), told.begin(), told.end());
     options.faults = faults;
+    options.not_finite = not_finite;
+    options.seen_steps = losses.furthest();
     const std::int64_t from = options.resume.empty() ? 0 : options.resume.back().step;
     if (take_up == TakeUp::kAsAsked) began_with = from;
     options.seconds = seconds + (lost ? to_seconds(now() - began_at) : 0);
@@ -130,9 +141,14 @@ struct Run::Parts {
     return report::Fault{"the node of this program died: " + how, {}, {}, {}};
   }
 
-  void tell(const report::Event& event) {
+  void tell(report::Event event) {
+    if (auto* done = std::get_if<report::JobDone>(&event))
+      done->incomplete_logs = static_cast<int>(incomplete_logs.size());
     for (auto& sink : reporting.sinks) {
-      if (const auto taken = sink->take(event); !taken) warn(taken.error().message());
+      const auto taken = sink->take(event);
+      if (taken) continue;
+      incomplete_logs.push_back(taken.error().message());
+      warn(taken.error().message());
     }
     if (reporting.on_event) reporting.on_event(event);
     if (std::holds_alternative<report::Checkpointed>(event)) check_folder();
@@ -149,7 +165,12 @@ struct Run::Parts {
   }
   void warn(const std::string& text) {
     const report::Event warning = report::Warning{text};
-    for (auto& sink : reporting.sinks) (void)sink->take(warning);
+    for (auto& sink : reporting.sinks) {  // a log that fails at this says so once, here
+      if (const auto taken = sink->take(warning); !taken) {
+        incomplete_logs.push_back(taken.error().message());
+        log(LogLevel::kWarning, taken.error().message());
+      }
+    }
     if (reporting.on_event) return reporting.on_event(warning);
     if (!plan.options.show_progress) log(LogLevel::kWarning, text);  // nobody else says it
   }
@@ -190,9 +211,17 @@ struct Run::Parts {
     driver.tell<&TrainDriver::pause>();
   }
   void take(report::Event event) {
-    if (const auto* step = std::get_if<report::StepDone>(&event))
-      reached((step->epoch - 1) * step->steps_per_epoch + step->step);
+    if (const auto* step = std::get_if<report::StepDone>(&event)) {
+      const std::int64_t steps = (step->epoch - 1) * step->steps_per_epoch + step->step;
+      if (steps > losses.furthest() && !std::isfinite(step->loss)) ++not_finite;
+      reached(steps);
+    }
+    if (auto* resumed = std::get_if<report::Resumed>(&event);
+        resumed != nullptr && !plan.from_path.empty() && resumed->path == kSnapshotPath)
+      resumed->path = plan.from_path;
     if (std::holds_alternative<report::Fault>(event)) ++faults;
+    if (const auto* epoch = std::get_if<report::EpochDone>(&event)) metrics = epoch->metrics;
+    if (const auto* within = std::get_if<report::Evaluated>(&event)) metrics = within->metrics;
     // For a driver that took over, the steps of this run are those of an earlier one.
     if (auto* done = std::get_if<report::JobDone>(&event))
       done->begun_at = std::min(done->begun_at, began_with);
@@ -335,6 +364,7 @@ RunResult Run::wait() {
                     "keep the result; in on_event, call stop()");
   while (!is_over()) next_event(kForEver);
   if (p.paused) {
+    p.paused_result.incomplete_logs = p.incomplete_logs;
     if (p.plan.options.return_weights) p.paused_result.weights = *p.paused->state;
     return std::move(p.paused_result);
   }
@@ -342,6 +372,7 @@ RunResult Run::wait() {
   RunResult result = p.result.get(kEnds);
   p.folder.reset();
   result.signal = result.stopped ? p.signal : 0;
+  result.incomplete_logs = p.incomplete_logs;
   if (p.plan.options.return_weights && !result.state_hash.empty()) result.weights = p.take_weights();
   p.driver.tell<&TrainDriver::abandon>("its result was taken");  // the trainers go, if the handle stays
   p.reporting.sinks.clear();  // what they hold is flushed, and a bar is cleared
@@ -372,6 +403,30 @@ Snapshot Run::pause_at_end() {
   return *p.paused;
 }
 
+void Run::go_on() const {
+  Parts& p = parts();
+  p.check_session();
+  if (!p.lost) p.driver.tell<&TrainDriver::go_on>();
+}
+
+Snapshot Run::snapshot() const {
+  Parts& p = parts();
+  if (p.paused) return *p.paused;
+  p.check_session();
+  for (int tries = 1;; ++tries) {
+    const auto place = p.driver.call<&TrainDriver::held>().get(kHolds);
+    try {
+      // The driver's own figures: their event may not have been read yet.
+      const auto history = decode_history(place.history);
+      return {place, p.plan.job_type, history ? history->metrics : p.metrics,
+              std::make_shared<const wire::Bytes>(p.take_state(false))};
+    } catch (const Unavailable&) {  // who held it died: the job comes to this hold again
+      if (tries == kMostTries) throw;
+      std::this_thread::sleep_for(kLook);
+    }
+  }
+}
+
 void Run::resume() {
   const TrainOptions options = parts().plan.options;
   resume(options);
@@ -383,6 +438,7 @@ void Run::resume(const TrainOptions& options) {
   RunPlan plan = p.plan;
   plan.options = options;
   plan.from = p.paused;
+  plan.from_path.clear();
   plan.clone = false;
   const RunPlan former = std::exchange(p.plan, std::move(plan));
   p.seconds = p.paused_result.seconds;

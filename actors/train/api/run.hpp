@@ -66,6 +66,12 @@ class Run {
   /// those of start(). Throws BadConfig if the job is not paused, or if `options` are of another job.
   void resume();
   void resume(const TrainOptions& options);
+  /// With TrainOptions::hold: from the hold after an epoch into the next one. Called early, as soon as the
+  /// epoch was told, it spares the hold.
+  void go_on() const;
+  /// With TrainOptions::hold: a copy of the state, once the job holds, in pieces of 16 MiB. The job is not
+  /// disturbed. Throws Unavailable when it is over, and as wait().
+  Snapshot snapshot() const;
   /// A new run that begins with the state of this one, which must be paused: with another struct of the same
   /// type, such as another learning rate, and another seed, on the same data and batches. Parameters,
   /// buffers and what optimizers keep for each parameter are the snapshot's, and so is the step that it goes

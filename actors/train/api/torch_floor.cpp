@@ -1,4 +1,5 @@
 /// The floor of production: the jobs of this executable, LibTorch, native groups, the machine's disk.
+#include "actors/ddp/freed_memory.hpp"
 #include "actors/train/engine/numerics.hpp"
 #include "actors/train/engine/torch_engine.hpp"
 #include "actors/train/floor.hpp"
@@ -17,6 +18,7 @@ const JobType& type_of(const RunSettings& settings) {
 class TorchFloor final : public TrainFloor {
  public:
   std::unique_ptr<TrainEngine> make_engine(const RunSettings& settings) override {
+    keep_freed_memory();
     set_up_numerics(settings.threads, computing_device(settings.trainer_gpus > 0), settings.exact);
     return make_torch_engine(settings);
   }

@@ -12,6 +12,7 @@
 #include "actors/report/reporter.hpp"
 #include "actors/report/tensorboard_log.hpp"
 #include "actors/report/terminal.hpp"
+#include "actors/train/api/begin_from.hpp"
 #include "actors/train/driver/take_up.hpp"
 #include "actors/train/engine/state_parts.hpp"
 #include "runtime/core/random.hpp"
@@ -61,6 +62,9 @@ void check(const TrainOptions& o) {
            "use 1 to trainers = " + std::to_string(o.trainers));
   }
   if (o.threads < 1 || o.threads > 1024) refuse("threads = " + std::to_string(o.threads), "use 1 to 1024");
+  if (!(o.trainer_cpus >= 0 && o.trainer_cpus <= 1e6)) {  // a NaN is refused, too
+    refuse("trainer_cpus = " + std::to_string(o.trainer_cpus), "use 0 (none are reserved) to 1,000,000");
+  }
   if (!(o.trainer_gpus >= 0 && o.trainer_gpus <= 1)) {  // a NaN is refused, too
     refuse("trainer_gpus = " + std::to_string(o.trainer_gpus) + ": a trainer computes on one GPU",
            "use 0, 1 or a part of one, and more trainers for more GPUs");
@@ -68,6 +72,13 @@ void check(const TrainOptions& o) {
   check(o.deadlines);
   if (o.loaders < 1 || o.loaders > 256) refuse("loaders = " + std::to_string(o.loaders), "use 1 to 256");
   if (o.epochs < 1) refuse("epochs = " + std::to_string(o.epochs), "use at least 1");
+  for (const auto& [name, steps] :
+       {std::pair("max_steps", o.max_steps), std::pair("evaluate_every", o.evaluate_every),
+        std::pair("evaluation_samples", o.evaluation_samples)}) {
+    if (steps < 0) refuse(std::string(name) + " = " + std::to_string(steps), "use 0 (no limit) or a number");
+  }
+  if (o.evaluate_every > 0 && !o.evaluate)
+    refuse("evaluate_every of a run without an evaluation", "leave evaluate = false out");
   if (o.micro_batch < 1) refuse("a batch of " + std::to_string(o.micro_batch), "use at least 1");
   if (o.checkpoint_every < 0)
     refuse("checkpoint_every = " + std::to_string(o.checkpoint_every),
@@ -99,6 +110,7 @@ void check_metrics(const JobType& job, const TrainOptions& o) {
         job.counts_figures && (metric.starts_with("train/") || metric.starts_with("test/") || validation);
     if (known || counted) continue;
     refuse("there is no metric '" + metric + "': the job has train/loss, test/loss, test/accuracy" +
+               (job.has_validation ? ", validation/loss, validation/accuracy" : "") +
                (job.counts_figures ? ", and what it counts as train/NAME and test/NAME" : ""),
            "name one of them in stop_early or keep_best, or count it: loss() and evaluate() may take a Leaf");
   }
@@ -120,11 +132,13 @@ std::string count(std::int64_t n, const std::string& what) {
 
 /// "Digits: 4 logical ranks x batch 25, 2 trainers, 1 loader, 1 node, seed 7"
 std::string title_of(const DriverSession& session, std::uint64_t job_type, const TrainOptions& o) {
+  const auto nodes = session.nodes();  // the one that only carries this program is none to its user
   const std::string what = o.title.empty() ? JobRegistry::instance().find(job_type).name : o.title;
   return what + ": " + count(o.logical_ranks, "logical rank") + " x batch " + std::to_string(o.micro_batch) +
          ", " + count(o.trainers, "trainer") + ", " + count(o.loaders, "loader") + ", " +
-         count(static_cast<std::int64_t>(session.nodes().size()), "node") + ", seed " +
-         std::to_string(o.seed);
+         count(std::count_if(nodes.begin(), nodes.end(), [](const auto& node) { return !node.gateway; }),
+               "node") +
+         ", seed " + std::to_string(o.seed);
 }
 
 double seconds_since_1970() {
@@ -171,6 +185,7 @@ void find_checkpoints(const TrainOptions& options, TakeUp how, RunOptions& run,
   store.prepare().value();
   if (!folder)
     folder = checkpoint::FolderLock::take(options.checkpoint_folder, this_run(run.settings)).value();
+  if (folder->is_held()) run.settings.folder_lock = folder->who();
   const auto listed = store.list().value();
   if (listed.empty() && how == TakeUp::kOwn && !options.resume) return;
   if (!options.resume && how == TakeUp::kAsAsked) {
@@ -194,12 +209,19 @@ void find_checkpoints(const TrainOptions& options, TakeUp how, RunOptions& run,
 void add_snapshot(const RunPlan& plan, RunOptions& run) {
   if (!plan.from) return;
   const JobPlace& place = plan.from->place;
+  const auto insert = [&](const std::string& history) {
+    const auto later = std::find_if(run.resume.begin(), run.resume.end(),
+                                    [&](const CheckpointInfo& c) { return c.step > place.step; });
+    run.resume.insert(later, {kSnapshotPath, place.step, hash_of_bytes(*plan.from->state), history, true});
+  };
+  if (!plan.from_path.empty()) run.settings.new_options = true;  // rates of this run, which is known there
+  if (place.job.job_sha256.empty()) return insert({});           // weights alone: no job's steps or data
   if (plan.from->job_type != plan.job_type)
     refuse("the snapshot is of another type of job", "clone a run with the same struct");
   checkpoint::JobIdentity of = place.job;
   if (plan.clone) {
     const auto ours = job_identity(run.settings);
-    run.settings.new_options = of.job_sha256 != ours.job_sha256;
+    run.settings.new_options = run.settings.new_options || of.job_sha256 != ours.job_sha256;
     of.job = ours.job;
     of.job_sha256 = ours.job_sha256;
     of.seed = ours.seed;
@@ -209,20 +231,22 @@ void add_snapshot(const RunPlan& plan, RunOptions& run) {
            plan.clone ? "clone with as many logical ranks and as large a batch"
                       : "resume the same job, or clone");
   if (!run.resumed_job) run.resumed_job = of;
-  const auto later = std::find_if(run.resume.begin(), run.resume.end(),
-                                  [&](const CheckpointInfo& c) { return c.step > place.step; });
-  run.resume.insert(later, {kSnapshotPath, place.step, hash_of_bytes(*plan.from->state),
-                            plan.clone ? "" : place.history, true});
+  insert(plan.clone ? "" : place.history);
 }
 
 }  // namespace
+
+void check_options(const DriverSession& session, std::uint64_t job_type, const TrainOptions& options) {
+  check(options);
+  check_metrics(JobRegistry::instance().find(job_type), options);
+  check_chaos(options.chaos, session.embedded() != nullptr);
+}
 
 RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp take_up,
                        std::optional<checkpoint::FolderLock>& folder, std::vector<report::Event>& told) {
   const TrainOptions& options = plan.options;
   const JobType& job = JobRegistry::instance().find(plan.job_type);
-  check(options);
-  check_metrics(job, options);
+  check_options(session, plan.job_type, options);
   RunOptions run;
   run.settings.job_type = plan.job_type;
   run.settings.job = plan.job;
@@ -234,10 +258,16 @@ RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp
   run.settings.micro_batch = options.micro_batch;
   run.settings.seed = options.seed;
   run.settings.epochs = options.epochs;
+  run.settings.max_steps = options.max_steps;
+  run.settings.evaluates = plan.evaluates;
+  run.settings.evaluation_samples = options.evaluation_samples;
   run.settings.find_unused_parameters = options.find_unused_parameters;
   run.settings.exact = options.exact;
+  run.settings.rehearse = options.rehearse;
   run.settings.threads = options.threads;
   run.settings.trainer_gpus = options.trainer_gpus;
+  run.settings.shard = options.shard;
+  run.settings.not_finite = options.not_finite;
   run.settings.encrypt_data_plane = options.encrypt_data_plane;
   run.settings.group_timeout_s = to_seconds(collective_timeout(options.deadlines));
   run.settings.checkpoint_folder = options.checkpoint_folder;
@@ -248,14 +278,14 @@ RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp
   run.min_trainers = options.min_trainers;
   run.deadlines = options.deadlines;
   run.loaders = options.loaders;
-  run.evaluate = options.evaluate;
+  run.evaluations = {options.evaluate, options.evaluate_every, job.looks_at_metrics};
+  run.hold = options.hold;
   run.checkpoint_every = options.checkpoint_every;
   run.trainer_cpus = options.trainer_cpus;
   run.stop_early = options.stop_early;
   run.keep_best = options.keep_best;
   run.keep_best_mode = options.keep_best_mode;
   run.chaos = options.chaos;
-  check_chaos(options.chaos, session.embedded() != nullptr);
   if (const auto* cluster = session.embedded()) {
     for (const auto pid : cluster->node_pids()) run.node_pids.push_back(pid);
     run.head_pid = cluster->head_pid();
@@ -264,8 +294,8 @@ RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp
 }
 
 Run start_training(const DriverSession& session, RunPlan plan) {
-  check(plan.options);
-  check_metrics(JobRegistry::instance().find(plan.job_type), plan.options);
+  check_options(session, plan.job_type, plan.options);
+  if (!plan.evaluates) begin_from(plan);
   Run::Reporting reporting = reporting_of(plan.options);
   const report::JobStarted started{title_of(session, plan.job_type, plan.options), plan.options.epochs};
   return {session, std::move(plan), std::move(reporting), started};

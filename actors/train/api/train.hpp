@@ -30,22 +30,36 @@ struct TrainOptions {
   int logical_ranks = 1;          ///< L: part of the job's identity. Global batch = L x micro_batch
   std::int64_t micro_batch = 32;  ///< samples a logical rank a step
   int epochs = 1;
-  int trainers = 1;                   ///< processes that compute; at most L
-  int loaders = 1;                    ///< processes that read
-  std::uint64_t seed = 0;             ///< of weights, order of samples and dropout
-  bool evaluate = true;               ///< test and validation set after every epoch, each sample once
-  std::string checkpoint_folder{};    ///< empty: none
-  std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
-  int keep_checkpoints = 3;           ///< older ones go once this run has written so many
+  std::int64_t max_steps = 0;  ///< the job ends after so many steps, whatever `epochs` says; 0: these do
+  int trainers = 1;            ///< processes that compute; at most L
+  int loaders = 1;             ///< processes that read
+  std::uint64_t seed = 0;      ///< of weights, order of samples and dropout
+  /// Test and validation set after every epoch and at the job's end, each sample once.
+  bool evaluate = true;
+  std::int64_t evaluate_every = 0;      ///< steps: then, too; stop_early and keep_best see it
+  std::int64_t evaluation_samples = 0;  ///< of each set the first so many; 0: all
+  std::string checkpoint_folder{};      ///< empty: none
+  std::int64_t checkpoint_every = 0;    ///< steps; 0: at each epoch's end
+  int keep_checkpoints = 3;             ///< older ones go once this run has written so many
   int min_trainers = 1;  ///< fewer do not train: the job waits for more (Deadlines::gather), then fails
   int threads = 1;       ///< intra-op threads of a trainer; other numbers give other bits
   /// The same bits on every trainer: one whose processor or LibTorch gives other bits is refused, algorithms
   /// are deterministic, and trainers' states are compared. false: none of that, and the result is one
   /// trainer's.
   bool exact = true;
+  /// Each trainer computes its first leaf of a few steps (the 2nd, 5th, 17th, 65th and so on, and the last)
+  /// again on a fresh copy of the state, to find what changes and is in no state. For that it runs model()
+  /// again and holds the state twice; false: it does neither, and such a job goes on in silence. The result
+  /// is the same.
+  bool rehearse = true;
   bool encrypt_data_plane = false;  ///< gradients between hosts, where they are else authenticated alone
   Deadlines deadlines{};            ///< how long to wait, from the last progress
   bool resume = false;              ///< take up at the newest checkpoint in the folder: it must have one
+  /// Begin with what another job left on disk: the manifest or the folder of its checkpoints (the newest), a
+  /// safetensors file, or a plain dict of tensors that torch.save wrote. Its weights, from step 0 on.
+  std::string from{};
+  bool from_state = false;    ///< the whole state and the steps instead; the job's own rates and schedules
+  bool from_partial = false;  ///< weights that it lacks stay as the seed makes them; what that is, is told
   /// CPUs that a trainer reserves on its node. A trainer that finds none free waits until another one has
   /// gone. 0: it reserves none, so that any number runs on any machine.
   double trainer_cpus = 0;
@@ -53,8 +67,17 @@ struct TrainOptions {
   /// share. A trainer that finds none free waits; the job says what it waits for, and trains meanwhile if
   /// min_trainers are there. Part of the numerics, not of the job's identity.
   double trainer_gpus = 0;
+  /// Shard::kOptimizer: each trainer keeps what optimizers keep for its share of the parameters, and steps
+  /// these alone (ZeRO-1). The same bits; a death goes back to the last checkpoint. docs/sharding.md.
+  Shard shard = Shard::kNothing;
+  /// A step whose loss is NaN or infinite is applied as any other (kGoOn), left out (kSkip), or left out and
+  /// the last (kStop). RunResult::not_finite counts them.
+  NotFinite not_finite = NotFinite::kGoOn;
   /// {.metric = "validation/loss", .patience = 3}: end when it gets no better.
   StopEarly stop_early{};
+  /// After each epoch but the last the job waits for Run::go_on(), stop() or pause(): whoever holds it
+  /// decides.
+  bool hold = false;
   /// "validation/accuracy", or "test/accuracy" for a job without a validation set: the checkpoint of the
   /// epoch with the best value stays, however old it is (RunResult::best_checkpoint).
   std::string keep_best{};
@@ -85,8 +108,11 @@ struct RunPlan {
   std::uint64_t job_type = 0;
   wire::Bytes job;
   TrainOptions options;
-  std::optional<Snapshot> from{};  ///< begins with this state
-  bool clone = false;              ///< that state may be of another struct and seed
+  std::optional<Snapshot> from{};   ///< begins with this state
+  bool clone = false;               ///< that state may be of another struct and seed
+  std::string from_path{};          ///< the file that it was read from; empty: from none
+  std::vector<std::string> told{};  ///< warnings of its begin
+  bool evaluates = false;           ///< and trains no step
 };
 
 /// What a driver may take up from the checkpoint folder.
@@ -100,8 +126,16 @@ enum class TakeUp : std::uint8_t {
 RunOptions run_options(const DriverSession& session, const RunPlan& plan, TakeUp take_up,
                        std::optional<checkpoint::FolderLock>& folder, std::vector<report::Event>& told);
 
+/// Throws BadConfig where no run of a job of that type can have these options.
+void check_options(const DriverSession& session, std::uint64_t job_type, const TrainOptions& options);
+
 /// The part of start() that does not depend on the job's type.
 Run start_training(const DriverSession& session, RunPlan plan);
+
+/// The part of evaluate() that does not depend on the job's type. `bytes`: of a safetensors file, where
+/// `path` is empty.
+report::Metrics evaluate_weights(const DriverSession& session, RunPlan plan, const std::string& path,
+                                 std::span<const std::byte> bytes);
 
 /// Begins to train. Throws BadConfig for options that make no sense, IoError for a file that cannot be
 /// written. `session` must outlive the run.
@@ -111,10 +145,37 @@ Run start(const DriverSession& session, const Job& job, const TrainOptions& opti
   return start_training(session, {JobEntry<Job>::kId, wire::encode(job), options});
 }
 
+/// The same from the state of another run: a clone of it (Run::clone).
+template <class Job>
+Run start(const DriverSession& session, const Job& job, const TrainOptions& options, const Snapshot& from) {
+  (void)&JobEntry<Job>::registered;
+  return start_training(session, {JobEntry<Job>::kId, wire::encode(job), options, from, true});
+}
+
 /// Trains, and returns what came of it. Throws as start() and Run::wait().
 template <class Job>
 RunResult run(const DriverSession& session, const Job& job, const TrainOptions& options) {
   return start(session, job, options).wait();
+}
+
+/// What weights come to on the job's test and validation set, as after an epoch: "test/loss",
+/// "test/accuracy". The figures do not depend on the number of trainers; those that die are replaced. Of
+/// `options` counts what says how a job runs, not what it trains or keeps. `weights`: a path, as
+/// TrainOptions::from. Throws as run().
+///     auto metrics = train::evaluate(session, job, "digits.safetensors", {.trainers = 2, .logical_ranks =
+///     2});
+template <class Job>
+report::Metrics evaluate(const DriverSession& session, const Job& job, const std::string& weights,
+                         const TrainOptions& options = {}) {
+  (void)&JobEntry<Job>::registered;
+  return evaluate_weights(session, {JobEntry<Job>::kId, wire::encode(job), options}, weights, {});
+}
+/// The same of what a run has trained. REQUIRES: it has its weights (return_weights).
+template <class Job>
+report::Metrics evaluate(const DriverSession& session, const Job& job, const RunResult& trained,
+                         const TrainOptions& options = {}) {
+  (void)&JobEntry<Job>::registered;
+  return evaluate_weights(session, {JobEntry<Job>::kId, wire::encode(job), options}, "", trained.weights);
 }
 
 template <class Job>

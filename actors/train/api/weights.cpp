@@ -1,27 +1,39 @@
 #include "actors/train/api/weights.hpp"
 
+#include <torch/serialize.h>
+
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "actors/checkpoint/checkpoint_store.hpp"
 #include "actors/checkpoint/safetensors.hpp"
 #include "actors/train/engine/train_state.hpp"
+#include "actors/train/job/ema.hpp"
 
 namespace troupe::train {
 
 namespace {
 
-void copy_parts(const std::string& name, const std::vector<StatePart>& parts, const std::string& prefix,
-                const std::vector<NamedTensor>& tensors) {
+/// Which part of a file gets into which tensor of a module, by name.
+struct Matched {
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> values;  ///< what gets which
+  LeftOut left_out;
+};
+
+Matched match(const std::vector<StatePart>& parts, const std::string& prefix,
+              const std::vector<NamedTensor>& tensors) {
+  std::unordered_map<std::string, const StatePart*> by_name;
+  for (const StatePart& part : parts) by_name.emplace(part.name, &part);
+  std::unordered_set<const StatePart*> used;
   const auto find = [&](const std::string& tensor) -> const StatePart* {
     for (const std::string& full : {prefix + tensor, "module." + prefix + tensor}) {
-      const auto at =
-          std::find_if(parts.begin(), parts.end(), [&](const StatePart& part) { return part.name == full; });
-      if (at != parts.end()) return &*at;
+      if (const auto at = by_name.find(full); at != by_name.end()) return at->second;
     }
     return nullptr;
   };
@@ -30,40 +42,127 @@ void copy_parts(const std::string& name, const std::vector<StatePart>& parts, co
   for (const NamedTensor& to : tensors) {
     if (find(to.name) != nullptr) found.insert(to.tensor.unsafeGetTensorImpl());
   }
-  std::vector<std::pair<torch::Tensor, torch::Tensor>> values;  ///< what gets which
+  Matched matched;
   for (const NamedTensor& to : tensors) {
     const StatePart* part = find(to.name);
     if (part == nullptr && found.contains(to.tensor.unsafeGetTensorImpl())) continue;
-    if (part == nullptr)
-      throw BadConfig(
-          "the weights of '" + prefix + to.name + "' are not in " + name,
-          "it has " + std::to_string(parts.size()) + " tensors" +
-              (parts.empty() ? "" : ", the first is '" + parts.front().name + "'"),
-          "load them into the model that they were trained with, and name the module where the job's "
-          "setup() named it");
-    const torch::Tensor value = part_as_tensor(*part);
-    if (!value.defined() || value.sizes() != to.tensor.sizes() ||
-        value.scalar_type() != to.tensor.scalar_type())
-      throw BadConfig("the weights of '" + prefix + to.name + "' in " + name + " do not fit the module",
-                      value.defined() ? "they are " + c10::str(value.sizes()) + ", the module's are " +
-                                            c10::str(to.tensor.sizes())
-                                      : "their type is not one that a module has",
-                      "load them into the model that they were trained with");
-    values.emplace_back(to.tensor, value);
+    const torch::Tensor value = part == nullptr ? torch::Tensor() : part_as_tensor(*part);
+    const bool fits = value.defined() && value.sizes() == to.tensor.sizes() &&
+                      value.scalar_type() == to.tensor.scalar_type();
+    if (fits) {
+      used.insert(part);
+      matched.values.emplace_back(to.tensor, value);
+    } else if (part == nullptr) {
+      matched.left_out.missing.push_back(prefix + to.name);
+    } else {
+      used.insert(part);
+      matched.left_out.other.push_back(prefix + to.name + " (" +
+                                       (value.defined() ? c10::str(value.sizes()) : "an unknown type") +
+                                       " there, the module's is " + c10::str(to.tensor.sizes()) + ")");
+    }
   }
+  for (const StatePart& part : parts) {
+    // Of a checkpoint the rest is no weight.
+    const bool weight = !part.name.starts_with("optimizer") && !part.name.starts_with("scheduler") &&
+                        !part.name.starts_with("user/");
+    if (weight && !used.contains(&part)) matched.left_out.unused.push_back(part.name);
+  }
+  return matched;
+}
+
+void copy(Matched& matched) {
   const torch::NoGradGuard no_grad;
-  for (auto& [tensor, value] : values) tensor.copy_(value);
+  for (auto& [tensor, value] : matched.values) tensor.copy_(value);
+}
+
+/// torch.save of a plain dict of tensors, as a safetensors file.
+std::vector<std::byte> from_torch_save(const std::string& path, const std::vector<std::byte>& bytes) {
+  const auto refuse = [&](const std::string& why) {
+    throw BadConfig("cannot read the weights '" + path + "'", why,
+                    "write a plain dict, torch.save(dict(net.state_dict()), path), or a safetensors file");
+  };
+  c10::IValue saved;
+  try {
+    const auto* begin = reinterpret_cast<const char*>(bytes.data());
+    saved = torch::pickle_load({begin, begin + bytes.size()});
+  } catch (const std::exception&) {
+    refuse("it holds more than LibTorch reads of torch.save, as the OrderedDict of a state_dict()");
+  }
+  if (!saved.isGenericDict()) refuse("it is no plain dict of tensors, as the OrderedDict of a state_dict()");
+  std::vector<torch::Tensor> owners;
+  std::vector<StatePart> parts;
+  for (const auto& entry : saved.toGenericDict()) {
+    if (!entry.key().isString() || !entry.value().isTensor()) refuse("it is no dict of tensors by name");
+    owners.push_back(entry.value().toTensor().detach().cpu().contiguous());
+    parts.push_back(tensor_as_part(entry.key().toStringRef(), owners.back()));
+  }
+  return checkpoint::write_safetensors(checkpoint::lay_out_safetensors(parts).value());
 }
 
 }  // namespace
 
-void copy_weights(const std::string& name, std::span<const std::byte> file, const std::string& prefix,
-                  const std::vector<NamedTensor>& tensors) {
-  copy_parts(name, checkpoint::read_safetensors(name, file).value().tensors, prefix, tensors);
+std::string to_string(const LeftOut& left_out) {
+  std::string text;
+  const auto add = [&](const std::vector<std::string>& names, const std::string& what) {
+    constexpr std::size_t kMost = 20;
+    if (names.empty()) return;
+    text += (text.empty() ? "" : "; ") + what;
+    for (std::size_t i = 0; i < std::min(names.size(), kMost); ++i) text += (i == 0 ? ": " : ", ") + names[i];
+    if (names.size() > kMost) text += " and " + std::to_string(names.size() - kMost) + " more";
+  };
+  add(left_out.missing, "not in the file");
+  add(left_out.other, "of another shape or type");
+  add(left_out.unused, "of the file, not used");
+  return text;
 }
 
-void copy_weights_from(const std::string& path, const std::string& prefix,
-                       const std::vector<NamedTensor>& tensors) {
+LeftOut copy_matching_weights(const std::string& name, std::span<const std::byte> file,
+                              const std::string& prefix, const std::vector<NamedTensor>& tensors) {
+  Matched matched = match(checkpoint::read_safetensors(name, file).value().tensors, prefix, tensors);
+  copy(matched);
+  return matched.left_out;
+}
+
+LeftOut copy_weights(const std::string& name, std::span<const std::byte> file, const std::string& prefix,
+                     const std::vector<NamedTensor>& tensors) {
+  const auto parts = checkpoint::read_safetensors(name, file).value().tensors;
+  Matched matched = match(parts, prefix, tensors);
+  const LeftOut& left_out = matched.left_out;
+  if (!left_out.missing.empty())
+    throw BadConfig("the weights of '" + left_out.missing.front() + "' are not in " + name,
+                    "it has " + std::to_string(parts.size()) + " tensors" +
+                        (parts.empty() ? "" : ", the first is '" + parts.front().name + "'"),
+                    "load them into the model that they were trained with, and name the module where the "
+                    "job's setup() named it");
+  if (!left_out.other.empty())
+    throw BadConfig("the weights in " + name + " do not fit the module", left_out.other.front(),
+                    "load them into the model that they were trained with");
+  copy(matched);
+  return left_out;
+}
+
+std::vector<std::byte> averaged_weights(const std::string& name, std::span<const std::byte> file) {
+  auto parts = checkpoint::read_safetensors(name, file).value().tensors;
+  const std::string prefix = kAveragedPrefix;
+  std::unordered_map<std::string, StatePart> averages;
+  for (const StatePart& part : parts) {
+    if (part.name.starts_with(prefix)) averages.emplace(part.name.substr(prefix.size()), part);
+  }
+  if (averages.empty())
+    throw BadConfig("there are no averaged weights in " + name, "its job has no ema()", "load the weights");
+  // Before the first step that counts they are those that the job was made with; the weights may be a file's.
+  const bool has_steps = std::none_of(parts.begin(), parts.end(), [](const StatePart& part) {
+    return part.name == kAveragedSteps &&
+           std::all_of(part.bytes.begin(), part.bytes.end(), [](std::byte b) { return b == std::byte{0}; });
+  });
+  for (StatePart& part : parts) {
+    if (!has_steps) break;
+    if (const auto at = averages.find(part.name); at != averages.end()) part.bytes = at->second.bytes;
+  }
+  return checkpoint::write_safetensors(checkpoint::lay_out_safetensors(parts).value());
+}
+
+std::vector<std::byte> read_weights(const std::string& path) {
   if (!std::filesystem::is_regular_file(path))
     throw BadConfig("cannot read the weights '" + path + "'", "it is no file",
                     "name a safetensors file, such as a checkpoint's");
@@ -72,8 +171,7 @@ void copy_weights_from(const std::string& path, const std::string& prefix,
     checkpoint::PosixFileSystem files;
     const std::string folder = named.has_parent_path() ? named.parent_path().string() : ".";
     const std::string manifest = folder + "/" + named.filename().string();
-    const auto loaded = checkpoint::CheckpointStore(files, {folder}).load_manifest(manifest).value();
-    return copy_parts(path, loaded.tensors, prefix, tensors);
+    return checkpoint::CheckpointStore(files, {folder}).load_manifest(manifest).value().bytes;
   }
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file)
@@ -83,7 +181,15 @@ void copy_weights_from(const std::string& path, const std::string& prefix,
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   if (!file)
     throw IoError(io_error("cannot read the weights '" + path + "'", errno, "name a safetensors file"));
-  copy_weights(path, bytes, prefix, tensors);
+  constexpr std::array kZip{std::byte{'P'}, std::byte{'K'}, std::byte{3}, std::byte{4}};
+  if (bytes.size() >= kZip.size() && std::equal(kZip.begin(), kZip.end(), bytes.begin()))
+    return from_torch_save(path, bytes);
+  return bytes;
+}
+
+void copy_weights_from(const std::string& path, const std::string& prefix,
+                       const std::vector<NamedTensor>& tensors) {
+  copy_weights(path, read_weights(path), prefix, tensors);
 }
 
 }  // namespace troupe::train

@@ -11,15 +11,35 @@
 
 namespace troupe::train {
 
+/// What a file and a module do not have in common.
+struct LeftOut {
+  std::vector<std::string> missing;  ///< tensors of the module that are not in the file
+  std::vector<std::string> other;    ///< the same, of another shape or type: each with both
+  std::vector<std::string> unused;   ///< tensors of the file that nobody asked for
+};
+/// For people, in one line; empty where nothing is left out.
+std::string to_string(const LeftOut& left_out);
+
 /// Copies the tensors of a safetensors file's bytes into `tensors`, found by `prefix` and name; a "module."
 /// before it, as DataParallel of PyTorch writes it, is passed over. Tensors that nobody asks for are left.
 /// Throws BadConfig naming what is missing or has another shape or type, and changes nothing then. `name`: of
 /// the file, for messages.
-void copy_weights(const std::string& name, std::span<const std::byte> file, const std::string& prefix,
-                  const std::vector<NamedTensor>& tensors);
+LeftOut copy_weights(const std::string& name, std::span<const std::byte> file, const std::string& prefix,
+                     const std::vector<NamedTensor>& tensors);
+/// The same, but what does not fit stays as it is.
+LeftOut copy_matching_weights(const std::string& name, std::span<const std::byte> file,
+                              const std::string& prefix, const std::vector<NamedTensor>& tensors);
 
-/// The same from a safetensors file, or from the checkpoint of a manifest (.json), whose hash is checked
-/// then. Throws IoError, too.
+/// The bytes of a safetensors file, or of the checkpoint with this manifest (.json), whose hash is checked
+/// then, or of a plain dict of tensors that PyTorch's torch.save wrote, as safetensors. Throws BadConfig for
+/// what is no file, and IoError.
+std::vector<std::byte> read_weights(const std::string& path);
+
+/// The same bytes with the averages of a job with ema() in place of the weights: for copy_weights. Throws
+/// BadConfig where there are none.
+std::vector<std::byte> averaged_weights(const std::string& name, std::span<const std::byte> file);
+
+/// Copies the tensors of such a file. Throws as both.
 void copy_weights_from(const std::string& path, const std::string& prefix,
                        const std::vector<NamedTensor>& tensors);
 
@@ -43,6 +63,22 @@ Net load_weights(const std::string& path, Net net, const std::string& module = {
   return net;
 }
 
+/// The averages of a job with ema() in place of its weights.
+template <class Net>
+Net load_averaged_weights(const std::string& path, Net net, const std::string& module = {}) {
+  copy_weights(path, averaged_weights(path, read_weights(path)), module.empty() ? "" : module + ".",
+               named_tensors(net));
+  return net;
+}
+
+/// The same of what fits: the rest stays as it is, and is returned.
+///     const auto left_out = troupe::train::load_matching_weights("pretrained.safetensors", net);
+template <class Net>
+LeftOut load_matching_weights(const std::string& path, Net& net, const std::string& module = {}) {
+  return copy_matching_weights(path, read_weights(path), module.empty() ? "" : module + ".",
+                               named_tensors(net));
+}
+
 template <class Net>
 struct LoadResult {
   static void into(const RunResult& result, Net& net, const std::string& module) {
@@ -51,8 +87,13 @@ struct LoadResult {
                       "it was run with return_weights = false, stopped before its first step, or its "
                       "trainers died at its end",
                       "leave that option out, or load_weights() a checkpoint's file");
-    copy_weights("the result of the run", result.weights, module.empty() ? "" : module + ".",
-                 named_tensors(net));
+    copy(result.weights, net, module);
+  }
+  static void averages_into(const RunResult& result, Net& net, const std::string& module) {
+    copy(averaged_weights("the result of the run", result.weights), net, module);
+  }
+  static void copy(std::span<const std::byte> weights, Net& net, const std::string& module) {
+    copy_weights("the result of the run", weights, module.empty() ? "" : module + ".", named_tensors(net));
   }
 };
 

@@ -45,13 +45,16 @@ struct BatchFeed::Stream {
     SlotId slot = 0;
     std::int64_t step = 0;
     int leaf = 0;
+    ActorHandle<Loader> loader;
+    std::uint64_t got = 0;    ///< bytes that lie in the slot, where the batch comes in pieces
+    std::uint64_t total = 0;  ///< of it
   };
   bool trains;
   int leaves = 1;             ///< that this trainer hosts
   std::uint64_t batch_bytes;  ///< of the largest batch so far, or more
   Prefetcher prefetcher;
   SlotPool pool;
-  std::map<std::uint64_t, Asked> asked{};  ///< calls under way, each with its slot
+  std::map<std::uint64_t, Asked> asked{};  ///< without the whole answer so far, each with its slot
 
   void give_back(const std::vector<SlotId>& slots) {
     for (const SlotId slot : slots) pool.give_back(slot);
@@ -67,6 +70,7 @@ struct BatchFeed::Shared {
   std::string interrupted{};  ///< why waits end
   ErrorInfo failure{};        ///< what the dataset threw
   std::uint64_t attempts = 0;
+  bool ended = false;  ///< the feed is gone: nothing more is asked for
 
   void check() const {
     if (!interrupted.empty()) {
@@ -75,27 +79,66 @@ struct BatchFeed::Shared {
     if (!failure.what.empty()) throw DataFailed(failure);
   }
 
-  /// The answer to a call.
-  void answered(Stream& stream, std::uint64_t attempt, const Result<BatchGiven>& given) {
-    const auto at = stream.asked.find(attempt);
-    TROUPE_ASSERT(at != stream.asked.end(), "a call is answered once");
-    const auto [slot, step, leaf] = at->second;
-    stream.asked.erase(at);
-    const auto memory = stream.pool.memory(slot);
-    const std::uint64_t needs = given ? std::max<std::uint64_t>(given->needs, given->bytes.size()) : 0;
-    bool taken = false;
+  /// The answer to a call. The rest of the batch is still to be asked for, if it returns true.
+  bool answered(Stream& stream, std::uint64_t attempt, const Result<BatchGiven>& given) {
+    Stream::Asked& asked = stream.asked.at(attempt);
     if (!given.ok()) {
       const bool error = !is_of_the_loader(given.error());
-      if (stream.prefetcher.failed(step, leaf, error) >= kErrorsABatch) failure = given.error();
-    } else if (needs > memory.size()) {
-      stream.batch_bytes = std::max<std::uint64_t>(stream.batch_bytes, with_reserve(needs));
-      stream.prefetcher.failed(step, leaf);
-    } else {
-      if (!given->bytes.empty()) std::memcpy(memory.data(), given->bytes.data(), given->bytes.size());
-      taken = stream.prefetcher.arrived(step, leaf, slot);
+      if (stream.prefetcher.failed(asked.step, asked.leaf, error) >= kErrorsABatch) failure = given.error();
+      return over(stream, attempt, false);
     }
-    if (!taken) stream.pool.give_back(slot);
+    if (given->needs > 0) {
+      stream.batch_bytes = std::max<std::uint64_t>(stream.batch_bytes, with_reserve(given->needs));
+      stream.prefetcher.ask_again(asked.step, asked.leaf);
+      return over(stream, attempt, false);
+    }
+    asked.total = given->total;
+    return take_piece(stream, attempt, given->bytes);
+  }
+
+  /// The same for a piece of its rest.
+  bool answered(Stream& stream, std::uint64_t attempt, const Result<wire::Bytes>& piece) {
+    if (piece && !piece->empty()) return take_piece(stream, attempt, *piece);
+    const Stream::Asked& asked = stream.asked.at(attempt);
+    stream.prefetcher.failed(asked.step, asked.leaf);
+    return over(stream, attempt, false);
+  }
+
+  bool take_piece(Stream& stream, std::uint64_t attempt, const wire::Bytes& piece) {
+    Stream::Asked& asked = stream.asked.at(attempt);
+    const auto memory = stream.pool.memory(asked.slot);
+    if (asked.total > memory.size() || piece.size() > asked.total - asked.got) {
+      stream.prefetcher.failed(asked.step, asked.leaf);
+      return over(stream, attempt, false);
+    }
+    if (!piece.empty()) std::memcpy(memory.data() + asked.got, piece.data(), piece.size());
+    asked.got += piece.size();
+    if (asked.got == asked.total) return over(stream, attempt, true);
+    return (!ended && stream.prefetcher.waits_for(asked.step, asked.leaf)) || over(stream, attempt, false);
+  }
+
+  /// Always false: nothing more is to be asked.
+  bool over(Stream& stream, std::uint64_t attempt, bool arrived) {
+    const auto at = stream.asked.find(attempt);
+    const Stream::Asked asked = at->second;
+    stream.asked.erase(at);
+    const bool taken = arrived && stream.prefetcher.arrived(asked.step, asked.leaf, asked.slot);
+    if (!taken) stream.pool.give_back(asked.slot);
     changed.notify_all();
+    return false;
+  }
+
+  /// `call` answers `attempt`, at least in part. Not under the mutex.
+  template <class Answer>
+  static void take(const std::shared_ptr<Shared>& shared, Stream& stream, ActorId trainer,
+                   std::uint64_t attempt, const Future<Answer>& call) {
+    call.then([shared, &stream, trainer, attempt](const Result<Answer>& answer) {
+      std::unique_lock lock(shared->mutex);
+      if (!shared->answered(stream, attempt, answer)) return;
+      const auto [slot, step, leaf, loader, got, total] = stream.asked.at(attempt);
+      lock.unlock();
+      take(shared, stream, trainer, attempt, loader.template call<&Loader::rest>(trainer, attempt, got));
+    });
   }
 };
 
@@ -109,20 +152,23 @@ BatchFeed::BatchFeed(ActorContext& actor, const RunSettings& settings, const Dat
                   std::size_t bytes) { return session.open_region(name, bytes, "trainer", false); },
       .drop = [session = actor.session()](const std::string& name) { session.drop_region(name); },
       .pin = std::move(pin)};
-  shared_ = std::shared_ptr<Shared>(
-      new Shared{.mutex = {},
-                 .changed = {},
-                 .train = {.trains = true,
-                           .batch_bytes = info.batch_bytes,
-                           .prefetcher = Prefetcher(settings.logical_ranks, 1, kAskAgain),
-                           .pool = SlotPool(source, region + "/train")},
-                 .test = {.trains = false,
-                          .batch_bytes = info.test_batch_bytes,
-                          .prefetcher = Prefetcher(1, 1, kAskAgain),
-                          .pool = SlotPool(source, region + "/test")}});
+  shared_ = std::shared_ptr<Shared>(new Shared{
+      .mutex = {},
+      .changed = {},
+      .train = {.trains = true,
+                .batch_bytes = info.batch_bytes,
+                .prefetcher = Prefetcher(settings.logical_ranks, 1, kAskAgain, actor.address().node),
+                .pool = SlotPool(source, region + "/train")},
+      .test = {.trains = false,
+               .batch_bytes = info.test_batch_bytes,
+               .prefetcher = Prefetcher(1, 1, kAskAgain, actor.address().node),
+               .pool = SlotPool(source, region + "/test")}});
 }
 
-BatchFeed::~BatchFeed() = default;
+BatchFeed::~BatchFeed() {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->ended = true;
+}
 
 /// Makes the memory what the leaves and the batches' size want. Blocks while the node makes it; what has
 /// arrived stays where it is.
@@ -193,11 +239,19 @@ BatchAsk BatchFeed::make_ask(const Stream& stream, SlotId slot, const BatchReque
   return ask;
 }
 
+/// Those that have no whole answer so far.
+std::vector<std::uint64_t> BatchFeed::attempts() const {
+  std::vector<std::uint64_t> under_way;
+  for (const Stream* stream : {&shared_->train, &shared_->test}) {
+    for (const auto& [attempt, asked] : stream->asked) under_way.push_back(attempt);
+  }
+  return under_way;
+}
+
 void BatchFeed::send_requests(std::unique_lock<std::mutex>& lock, Stream& stream) {
   struct Call {
     ActorHandle<Loader> loader;
     BatchAsk ask;
-    std::uint64_t attempt;
   };
   std::vector<Call> calls;
   for (const auto& request : stream.prefetcher.requests(MonotonicClock().now())) {
@@ -208,19 +262,19 @@ void BatchFeed::send_requests(std::unique_lock<std::mutex>& lock, Stream& stream
       stream.prefetcher.failed(request.step, request.leaf);
       continue;
     }
-    const std::uint64_t attempt = ++shared_->attempts;
-    stream.asked[attempt] = {*slot, request.step, request.leaf};
     const auto address = wire::decode<ActorAddress>(std::as_bytes(std::span(loader->address))).value();
-    calls.push_back(
-        {ActorHandle<Loader>(&actor_.process(), address), make_ask(stream, *slot, request), attempt});
+    const ActorHandle<Loader> handle(&actor_.process(), address);
+    BatchAsk ask = make_ask(stream, *slot, request);
+    ask.attempt = ++shared_->attempts;
+    stream.asked[ask.attempt] = {*slot, request.step, request.leaf, handle};
+    calls.push_back({handle, std::move(ask)});
   }
+  const std::vector<std::uint64_t> under_way = calls.empty() ? std::vector<std::uint64_t>() : attempts();
   lock.unlock();
   for (auto& call : calls) {
-    call.loader.call<&Loader::load>(call.ask).then(
-        [shared = shared_, &stream, attempt = call.attempt](const Result<BatchGiven>& given) {
-          const std::lock_guard guard(shared->mutex);
-          shared->answered(stream, attempt, given);
-        });
+    call.ask.under_way = under_way;
+    Shared::take(shared_, stream, actor_.address().actor, call.ask.attempt,
+                 call.loader.call<&Loader::load>(call.ask));
   }
   lock.lock();
 }

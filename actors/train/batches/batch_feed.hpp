@@ -64,6 +64,7 @@ class BatchFeed {
   void send_requests(std::unique_lock<std::mutex>& lock, Stream& stream);
   data::BatchView wait(std::unique_lock<std::mutex>& lock, Stream& stream, std::int64_t step, int leaf);
   BatchAsk make_ask(const Stream& stream, SlotId slot, const BatchRequest& request) const;
+  std::vector<std::uint64_t> attempts() const;
   data::BatchKey key_of(const Stream& stream, std::int64_t step, int leaf) const;
 
   ActorContext& actor_;

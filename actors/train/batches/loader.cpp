@@ -17,8 +17,6 @@ constexpr Duration kHeartbeat = std::chrono::seconds(1);
 /// A test sample needs no gradients, so more of them fit than in a training batch.
 constexpr std::int64_t kTestPiece = 250;
 constexpr std::uint64_t kTestPieceBytes = std::uint64_t{16} << 20;
-/// What fits into one message, with room for the rest of it.
-constexpr std::size_t kMaxRemoteBatch = (std::size_t{64} << 20) - (64 << 10);
 
 std::vector<std::int64_t> range(std::int64_t begin, std::int64_t end) {
   std::vector<std::int64_t> indices(static_cast<std::size_t>(end - begin));
@@ -54,6 +52,7 @@ Loader::Loader(RunSettings settings, ActorHandle<TrainDriver> driver)
   info_.train_size = train_->size();
   info_.test_size = test_->size();
   if (validation_ != nullptr) info_.validation_size = validation_->size();
+  info_.most_evaluated = settings_.evaluation_samples;
   check_forks();
   for (const auto& [set, size] :
        {std::pair("test", info_.test_size), std::pair("validation", info_.validation_size)}) {
@@ -154,24 +153,33 @@ const data::Dataset& Loader::dataset(data::Split split) const {
   return *validation_;
 }
 
-std::span<std::byte> Loader::slot(const BatchAsk& ask) {
+/// Lets go of what it does not want any more.
+Loader::Client& Loader::client(const BatchAsk& ask) {
   const ActorId trainer = ask.trainer.actor;
-  const Session session = this_actor().session();
-  if (!regions_.contains(trainer)) {
+  if (!clients_.contains(trainer)) {
+    const Session session = this_actor().session();
     session.monitor(ask.trainer, [this, session, trainer](const std::string&) {
       // The dead cannot take its names back, and the node keeps what a loader holds.
-      for (const auto& [name, memory] : regions_[trainer]) session.drop_region(name);
-      regions_.erase(trainer);
+      for (const auto& [name, memory] : clients_[trainer].regions) session.drop_region(name);
+      clients_.erase(trainer);
     });
   }
-  auto& regions = regions_[trainer];
-  std::erase_if(regions, [&](const auto& region) {
-    return std::find(ask.regions.begin(), ask.regions.end(), region.first) == ask.regions.end();
-  });
-  auto at = regions.find(ask.region);
-  if (at == regions.end())
-    at =
-        regions.emplace(ask.region, session.open_region(ask.region, ask.region_bytes, "loader", false)).first;
+  Client& client = clients_[trainer];
+  const auto lacks = [](const auto& wanted, const auto& one) {
+    return std::find(wanted.begin(), wanted.end(), one) == wanted.end();
+  };
+  std::erase_if(client.regions, [&](const auto& region) { return lacks(ask.regions, region.first); });
+  std::erase_if(client.rests, [&](const auto& rest) { return lacks(ask.under_way, rest.first); });
+  return client;
+}
+
+std::span<std::byte> Loader::slot(Client& client, const BatchAsk& ask) {
+  auto at = client.regions.find(ask.region);
+  if (at == client.regions.end())
+    at = client.regions
+             .emplace(ask.region,
+                      this_actor().session().open_region(ask.region, ask.region_bytes, "loader", false))
+             .first;
   const auto& memory = at->second;
   if (ask.offset > memory.size() || ask.bytes > memory.size() - ask.offset) {
     throw_error(
@@ -205,24 +213,36 @@ BatchGiven Loader::load(const BatchAsk& ask) {
   const auto indices = indices_of(ask);
   const data::BatchKey key{ask.epoch, ask.step, ask.leaf};
   data::BatchBuilder batch(dataset(ask.split), indices, random_key(settings_, ask.split, ask.epoch), hooks());
-  const std::size_t bytes = batch.total();
-  if (ask.trainer.node != this_actor().address().node) {
-    if (bytes > kMaxRemoteBatch) {
-      throw_error({ErrorCode::kLimit, "cannot send a batch of " + std::to_string(bytes) + " bytes",
-                   "its trainer is on another node, and a message holds " + std::to_string(kMaxRemoteBatch),
-                   "use a smaller micro_batch"});
-    }
-    // Aligned as batches are: a vector of bytes need not be.
-    std::vector<data::BatchHeader> aligned(bytes / sizeof(data::BatchHeader) + 2);
-    void* at = aligned.data();
-    std::size_t room = aligned.size() * sizeof(data::BatchHeader);
-    auto* start = static_cast<std::byte*>(std::align(data::kBatchAlignment, bytes, at, room));
-    batch.write({start, bytes}, key);
-    return {wire::Bytes(start, start + bytes), 0};
-  }
-  if (bytes > ask.bytes) return {{}, bytes};
-  batch.write(slot(ask), key);
+  if (batch.total() > ask.bytes) return {{}, 0, batch.total()};
+  Client& client = this->client(ask);
+  if (ask.trainer.node != this_actor().address().node) return send(client, ask, batch, key);
+  batch.write(slot(client, ask), key);
   return {};
+}
+
+/// Into a message, or the first of several.
+BatchGiven Loader::send(Client& client, const BatchAsk& ask, data::BatchBuilder& batch,
+                        const data::BatchKey& key) {
+  std::vector<Line> whole(batch.total() / sizeof(Line));
+  const auto bytes = std::as_writable_bytes(std::span(whole));
+  batch.write(bytes, key);
+  const auto first = bytes.first(std::min(bytes.size(), train_floor().batch_piece()));
+  BatchGiven given{{first.begin(), first.end()}, bytes.size(), 0};
+  if (first.size() < bytes.size()) client.rests.insert_or_assign(ask.attempt, std::move(whole));
+  return given;
+}
+
+wire::Bytes Loader::rest(ActorId trainer, std::uint64_t attempt, std::uint64_t offset) {
+  auto& rests = clients_[trainer].rests;
+  const auto at = rests.find(attempt);
+  const auto whole = at == rests.end() ? std::span<const std::byte>() : std::as_bytes(std::span(at->second));
+  if (offset >= whole.size())
+    throw_error({ErrorCode::kUnavailable, "the rest of a batch is not there", "it is done with", ""});
+  const auto left = whole.subspan(offset);
+  const auto piece = left.first(std::min(left.size(), train_floor().batch_piece()));
+  wire::Bytes bytes(piece.begin(), piece.end());
+  if (piece.size() == left.size()) rests.erase(at);
+  return bytes;
 }
 
 }  // namespace troupe::train

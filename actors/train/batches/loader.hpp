@@ -1,6 +1,7 @@
 /// The loader actor: reads a dataset and constructs batches in the memory of the trainers that ask for them.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,14 +34,17 @@ struct BatchAsk {
   ActorAddress trainer;
   std::string region;
   std::uint64_t region_bytes = 0;
-  std::uint64_t offset = 0;          ///< of the slot in the region
-  std::uint64_t bytes = 0;           ///< of the slot
-  std::vector<std::string> regions;  ///< of this trainer, as they are now: other ones are done with
+  std::uint64_t offset = 0;              ///< of the slot in the region
+  std::uint64_t bytes = 0;               ///< of the slot
+  std::vector<std::string> regions;      ///< of this trainer, as they are now: other ones are done with
+  std::uint64_t attempt = 0;             ///< a number of the trainer's own
+  std::vector<std::uint64_t> under_way;  ///< its attempts that have no whole answer: others are done with
 };
 
 /// The batch lies in the slot, unless this says otherwise.
 struct BatchGiven {
-  wire::Bytes bytes;        ///< the batch itself, when the trainer is on another node
+  wire::Bytes bytes;        ///< when the trainer is on another node: the batch, or its first piece
+  std::uint64_t total = 0;  ///< the batch's bytes then: Loader::rest gives what `bytes` lacks of them
   std::uint64_t needs = 0;  ///< not 0: the slot is too small, and the batch wants so many bytes
 };
 
@@ -55,14 +59,26 @@ class Loader {
   int pid() const;
   /// A fault on purpose: this process gets the signal.
   void raise_signal(int number);
-  /// Constructs the batch. Throws what BatchBuilder throws, and Error (kLimit) for a batch that no message to
-  /// another node can carry.
+  /// Constructs the batch. Throws what BatchBuilder throws.
   BatchGiven load(const BatchAsk& ask);
+  /// The piece from `offset` on of the batch that answered `attempt`. The last one lets go of the batch.
+  /// Throws Unavailable where the trainer's later asks said that it wants it no more.
+  wire::Bytes rest(ActorId trainer, std::uint64_t attempt, std::uint64_t offset);
   /// Starts to tell the driver every second that it lives, and how far it has come.
   void start_heartbeat();
 
  private:
-  std::span<std::byte> slot(const BatchAsk& ask);
+  struct alignas(data::kBatchAlignment) Line {
+    std::array<std::byte, data::kBatchAlignment> bytes;
+  };
+  /// What a trainer has here.
+  struct Client {
+    std::map<std::string, SharedMemory> regions;
+    std::map<std::uint64_t, std::vector<Line>> rests;  ///< by attempt: it does not have all of these yet
+  };
+  Client& client(const BatchAsk& ask);
+  BatchGiven send(Client& client, const BatchAsk& ask, data::BatchBuilder& batch, const data::BatchKey& key);
+  std::span<std::byte> slot(Client& client, const BatchAsk& ask);
   const data::Dataset& dataset(data::Split split) const;
   std::vector<std::int64_t> indices_of(const BatchAsk& ask);
   data::SampleHooks hooks();
@@ -79,7 +95,7 @@ class Loader {
   std::shared_ptr<data::Dataset> validation_;  ///< null: the job has none
   DataInfo info_;
   std::unique_ptr<data::LeafSampler> sampler_;
-  std::map<ActorId, std::map<std::string, SharedMemory>> regions_;  ///< by trainer
+  std::map<ActorId, Client> clients_;
 
   /// The actor's thread may be in the user's get() for long: this one beats.
   Thread heartbeat_;

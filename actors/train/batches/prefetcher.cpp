@@ -5,9 +5,14 @@
 #include "runtime/core/assert.hpp"
 
 namespace troupe::train {
+namespace {
 
-Prefetcher::Prefetcher(int logical_ranks, int capacity, Duration retry_after)
-    : logical_ranks_(logical_ranks), capacity_(capacity), retry_after_(retry_after) {
+constexpr Duration kNextRound = std::chrono::milliseconds(50);
+
+}  // namespace
+
+Prefetcher::Prefetcher(int logical_ranks, int capacity, Duration retry_after, NodeId here)
+    : logical_ranks_(logical_ranks), capacity_(capacity), retry_after_(retry_after), here_(here) {
   TROUPE_ASSERT(logical_ranks >= 1 && capacity >= 1, "a prefetcher has something to fetch and room for it");
 }
 
@@ -41,6 +46,9 @@ std::vector<SlotId> Prefetcher::restart(LeafInterval leaves, std::int64_t next_s
 
 void Prefetcher::set_loaders(const std::vector<LoaderInfo>& loaders) {
   loaders_ = loaders;
+  const auto far = std::stable_partition(loaders_.begin(), loaders_.end(),
+                                         [&](const LoaderInfo& l) { return l.node == here_; });
+  near_ = static_cast<std::size_t>(far - loaders_.begin());
   std::erase_if(batches_, [&](const auto& entry) {
     const Wanted& batch = entry.second;
     return !batch.slot && std::none_of(loaders.begin(), loaders.end(),
@@ -59,9 +67,10 @@ std::vector<BatchRequest> Prefetcher::requests(Instant now) {
       if (seen++ == capacity_) return wanted;
       Wanted& batch = batches_[{step, leaf}];
       if (batch.slot || (batch.tries > 0 && now < batch.retry_at)) continue;
-      const auto which =
-          static_cast<std::size_t>(step * logical_ranks_ + leaf + batch.tries) % loaders_.size();
-      batch = {loaders_[which].actor, batch.tries + 1, batch.errors, now + retry_after_, std::nullopt};
+      const auto first =
+          static_cast<std::size_t>(step * logical_ranks_ + leaf) % (near_ > 0 ? near_ : loaders_.size());
+      const std::size_t which = (first + static_cast<std::size_t>(batch.tries)) % loaders_.size();
+      batch = {loaders_[which].actor, batch.tries + 1, batch.errors, now, now + retry_after_, std::nullopt};
       wanted.push_back({step, leaf, batch.loader});
     }
   }
@@ -78,13 +87,26 @@ bool Prefetcher::arrived(std::int64_t step, int leaf, SlotId slot) {
 int Prefetcher::failed(std::int64_t step, int leaf, bool error) {
   const auto it = batches_.find({step, leaf});
   if (it == batches_.end() || it->second.slot) return 0;
-  it->second.retry_at = Instant::min();
-  return error ? ++it->second.errors : it->second.errors;
+  Wanted& batch = it->second;
+  // A link that is down refuses at once, as often as it is asked.
+  const bool all_asked = !loaders_.empty() && static_cast<std::size_t>(batch.tries) % loaders_.size() == 0;
+  batch.retry_at = all_asked ? batch.asked_at + kNextRound : Instant::min();
+  return error ? ++batch.errors : batch.errors;
+}
+
+void Prefetcher::ask_again(std::int64_t step, int leaf) {
+  const auto it = batches_.find({step, leaf});
+  if (it != batches_.end()) it->second.retry_at = Instant::min();
 }
 
 std::optional<SlotId> Prefetcher::slot_of(std::int64_t step, int leaf) const {
   const auto it = batches_.find({step, leaf});
   return it == batches_.end() ? std::nullopt : it->second.slot;
+}
+
+bool Prefetcher::waits_for(std::int64_t step, int leaf) const {
+  const auto it = batches_.find({step, leaf});
+  return it != batches_.end() && !it->second.slot;
 }
 
 bool Prefetcher::ready(std::int64_t step) const {

@@ -110,12 +110,18 @@ bool DriverMachine::commit_step(Actions& out) {
   StepValues values = std::exchange(pending_values_[entry.step], {});
   pending_values_.erase(entry.step);
   const double loss = entry.figures.empty() ? 0 : entry.figures.front().value();
+  const bool left_out = config_.not_finite != NotFinite::kGoOn && !is_finite(entry.slots);
+  if (left_out) entry.figures = {{"loss", 0, 0}};  // an epoch's means are of the others
   if (const Result<void> committed_now = ledger_.commit(entry); !committed_now.ok()) {
     fail(committed_now.error().message(), out);
     return false;
   }
   if (!has_the_samplers_samples(entry, out)) return false;
   out.push_back(CommitStep{std::move(entry), loss, std::move(values)});
+  if (left_out && config_.not_finite == NotFinite::kStop) {  // trainers run no step behind it
+    early_at_ = committed();
+    not_finite_ = true;
+  }
   got_further(out);
   return !over();
 }
@@ -132,12 +138,9 @@ void DriverMachine::got_further(Actions& out) {
       if (!std::exchange(loader.made_progress, true)) loader_pool_.failures = 0;
     }
   }
-  if (committed() % config_.steps_per_epoch != 0) return;
-  const auto epoch = static_cast<int>(committed() / config_.steps_per_epoch) - 1;
-  if (config_.pieces() == 0 && committed() > evaluated_) {
-    evaluation_ = {.epoch = epoch};
-    finish_epoch(out);
-  }
+  if (config_.pieces() > 0 || !evaluation_at(committed()) || committed() <= evaluated_) return;
+  evaluation_ = evaluation_here();
+  finish_epoch(out);
 }
 
 /// The proof of a step. False if the job has failed over it.
@@ -161,33 +164,44 @@ bool DriverMachine::checkpoint_at(std::int64_t step) const {
   const std::int64_t every =
       config_.checkpoint_every > 0 ? config_.checkpoint_every : config_.steps_per_epoch;
   return config_.checkpoints && step > 0 &&
-         (step % every == 0 || step == config_.epochs * config_.steps_per_epoch || step == stop_at_ ||
-          step == early_at_ || is_best(step) || (!missing_metric_.empty() && step == evaluated_));
+         (step % every == 0 || step == config_.total_steps() || step == stop_at_ || step == early_at_ ||
+          (config_.sharded && step == leave_at_) || is_best(step) ||
+          (!missing_metric_.empty() && step == evaluated_));
+}
+
+/// At each epoch's end and at the job's; with something to evaluate at each multiple of evaluate_every, too.
+bool DriverMachine::evaluation_at(std::int64_t step) const {
+  return step % config_.steps_per_epoch == 0 || step == config_.total_steps() ||
+         (config_.pieces() > 0 && config_.evaluate_every > 0 && step % config_.evaluate_every == 0);
 }
 
 /// What has to be done with the committed state before the next step may change it.
 DriverMachine::BarrierTask DriverMachine::barrier_task_due() const {
   const std::int64_t at = committed();
   const bool epoch_end = at % config_.steps_per_epoch == 0;
-  if (config_.pieces() > 0 && epoch_end && at > evaluated_) return BarrierTask::kEvaluate;
+  if (config_.pieces() > 0 && evaluation_at(at) && at > evaluated_) return BarrierTask::kEvaluate;
   if (checkpoint_at(at) && at > saved_) return BarrierTask::kCheckpoint;
-  const bool at_the_end = at >= config_.epochs * config_.steps_per_epoch || (stop_at_ && at >= *stop_at_) ||
-                          (early_at_ && at >= *early_at_);
-  return at_the_end ? BarrierTask::kFinish : BarrierTask::kNone;
+  const bool at_the_end =
+      at >= config_.total_steps() || (stop_at_ && at >= *stop_at_) || (early_at_ && at >= *early_at_);
+  if (at_the_end) return BarrierTask::kFinish;
+  return config_.hold && epoch_end && at > released_ ? BarrierTask::kHold : BarrierTask::kNone;
 }
 
 /// The next number of steps, above the committed ones, at which something has to be done with the state.
 std::int64_t DriverMachine::next_barrier() const {
   const auto next_multiple = [&](std::int64_t of) { return (committed() / of + 1) * of; };
-  std::int64_t next = config_.epochs * config_.steps_per_epoch;
-  if (config_.pieces() > 0 || config_.checkpoints || !config_.stop_early.metric.empty()) {
+  std::int64_t next = config_.total_steps();
+  if (config_.pieces() > 0 || config_.checkpoints || config_.hold || config_.tells_metrics ||
+      !config_.stop_early.metric.empty()) {
     next = std::min(next, next_multiple(config_.steps_per_epoch));
   }
   if (config_.checkpoints && config_.checkpoint_every > 0) {
     next = std::min(next, next_multiple(config_.checkpoint_every));
   }
+  if (config_.pieces() > 0 && config_.evaluate_every > 0)
+    next = std::min(next, next_multiple(config_.evaluate_every));
   const auto join_at = following_ ? following_->join_at : std::nullopt;
-  for (const auto& end : {stop_at_, early_at_, join_at}) {
+  for (const auto& end : {stop_at_, early_at_, join_at, leave_at_}) {
     if (end && *end > committed()) next = std::min(next, *end);
   }
   return next;
@@ -198,7 +212,7 @@ void DriverMachine::proceed(Instant now, Actions& out) {
   if (over()) return;
   barrier_task_ = barrier_task_due();
   if (!missing_metric_.empty() && barrier_task_ != BarrierTask::kCheckpoint) return fail_for_metric(out);
-  if (barrier_task_ == BarrierTask::kNone && following_ && following_->join_at) {
+  if (barrier_task_ == BarrierTask::kNone && (leave_at_ || (following_ && following_->join_at))) {
     state_ = State::kRunning;
     widen(now, out);
     if (state_ != State::kRunning) return;
@@ -211,7 +225,10 @@ void DriverMachine::proceed(Instant now, Actions& out) {
     if (step_takes_ >= kLongStep) ahead = 1;
     run_limit_ = std::max(run_limit_, std::min(committed() + ahead, next_barrier()));
   }
-  to_members(Committed{generation_, committed(), run_limit_}, out);
+  const auto evaluated = evaluations_.find(committed());
+  to_members(Committed{generation_, committed(), run_limit_,
+                       evaluated == evaluations_.end() ? StepValues{} : evaluated->second},
+             out);
   if (barrier_task_ != BarrierTask::kNone) return start_barrier_task(now, out);
   state_ = State::kRunning;
   moved(now);
@@ -222,6 +239,11 @@ void DriverMachine::start_barrier_task(Instant now, Actions& out) {
   moved(now);
   for (const ActorId member : members_) trainers_.at(member).barrier_task_done = false;
   proofs_.clear();
+  if (barrier_task_ == BarrierTask::kHold) {
+    const auto holders = config_.exact ? members_ : std::vector<ActorId>{members_.front()};
+    out.push_back(Held{{committed(), lineage_, {}, holders}, history_now()});
+    return;
+  }
   if (barrier_task_ == BarrierTask::kFinish) {
     to_members(Finish{generation_}, out);
     return;
@@ -231,7 +253,7 @@ void DriverMachine::start_barrier_task(Instant now, Actions& out) {
     for (const ActorId member : members_) {
       if (member == members_.front()) {
         out.push_back(SendOrder{member, WriteCheckpoint{generation_, committed(), history_now()}});
-      } else if (!config_.exact) {
+      } else if (!config_.exact && !config_.sharded) {
         trainers_.at(member).barrier_task_done = true;  // its bits are its own
       } else {
         out.push_back(SendOrder{member, ProveState{generation_, committed()}});
@@ -239,14 +261,13 @@ void DriverMachine::start_barrier_task(Instant now, Actions& out) {
     }
     return;
   }
-  const int epoch = static_cast<int>(committed() / config_.steps_per_epoch) - 1;
-  evaluation_ = {.epoch = epoch};
+  evaluation_ = evaluation_here();
   pieces_.clear();
   const auto leaves = collectives::deal_leaves(config_.logical_ranks, static_cast<int>(members_.size()));
   for (std::size_t r = 0; r < members_.size(); ++r) {
     const std::int64_t begin = config_.pieces() * leaves[r].begin / config_.logical_ranks;
     const std::int64_t end = config_.pieces() * leaves[r].end / config_.logical_ranks;
-    out.push_back(SendOrder{members_[r], Evaluate{generation_, epoch, begin, end}});
+    out.push_back(SendOrder{members_[r], Evaluate{generation_, evaluation_.epoch, begin, end}});
   }
 }
 
@@ -291,14 +312,30 @@ bool DriverMachine::sum_pieces(Actions& out) {
   return true;
 }
 
+/// Of the committed state, empty.
+EpochDone DriverMachine::evaluation_here() const {
+  const std::int64_t last = std::max<std::int64_t>(committed() - 1, 0);
+  return {.epoch = static_cast<int>(last / config_.steps_per_epoch),
+          .step = committed(),
+          .ended = committed() > 0 && committed() % config_.steps_per_epoch == 0};
+}
+
+/// A state that is taken up may have been evaluated just before it was written down.
+void DriverMachine::take_evaluation(const std::string& history, std::int64_t step) {
+  const History of = decode_history(history).value_or(History{});
+  if (config_.tells_metrics && !of.metrics.empty() && of.evaluated == step) evaluations_[step] = of.metrics;
+}
+
 void DriverMachine::finish_epoch(Actions& out) {
   evaluation_.train = epoch_figures(evaluation_.epoch);
-  for (const Figure& figure : evaluation_.train) evaluation_.metrics["train/" + figure.name] = figure.value();
-  for (const Figure& figure : evaluation_.test) evaluation_.metrics["test/" + figure.name] = figure.value();
-  for (const Figure& figure : evaluation_.validation)
-    evaluation_.metrics["validation/" + figure.name] = figure.value();
+  for (const auto& [set, figures] :
+       {std::pair("train/", &evaluation_.train), std::pair("test/", &evaluation_.test),
+        std::pair("validation/", &evaluation_.validation)}) {
+    for (const Figure& figure : *figures) add_metrics(evaluation_.metrics, set, figure);
+  }
   evaluated_ = committed();
-  ledger_.forget_before(evaluation_.epoch * config_.steps_per_epoch);  // of the epochs before only sums count
+  if (evaluation_.ended)
+    ledger_.forget_before(evaluation_.epoch * config_.steps_per_epoch);  // of those before only sums count
   out.push_back(evaluation_);
   watch_metrics(out);
 }
@@ -324,8 +361,7 @@ std::string DriverMachine::history_now() const {
 
 /// The state after `step` steps came to the best value of the metric whose best checkpoint is kept.
 bool DriverMachine::is_best(std::int64_t step) const {
-  return !config_.keep_best.empty() && history_.kept.epoch > 0 &&
-         step == history_.kept.epoch * config_.steps_per_epoch;
+  return !config_.keep_best.empty() && history_.kept.step > 0 && step == history_.kept.step;
 }
 
 /// Null where the job does not have it: then it fails, but not before the checkpoint.
@@ -349,27 +385,31 @@ void DriverMachine::fail_for_metric(Actions& out) {
 /// The epoch's metrics are known: is one of them the best, or is it time to stop?
 void DriverMachine::watch_metrics(Actions& out) {
   history_.metrics = evaluation_.metrics;
-  const int epoch = evaluation_.epoch + 1;
+  history_.evaluated = committed();
+  if (config_.tells_metrics) evaluations_[committed()] = evaluation_.metrics;
   if (!config_.keep_best.empty()) {
     const double* value = find_metric(config_.keep_best);
     if (value == nullptr) return;
-    history_.kept = observe(history_.kept, config_.keep_best, config_.keep_best_mode, 0, epoch, *value);
+    history_.kept = observe(history_.kept, config_.keep_best, config_.keep_best_mode, 0, committed(), *value);
   }
   const StopEarly& rule = config_.stop_early;
   if (rule.metric.empty()) return;
   const double* value = find_metric(rule.metric);
   if (value == nullptr) return;
-  history_.patience = observe(history_.patience, rule.metric, rule.mode, rule.min_delta, epoch, *value);
-  if (history_.patience.epochs_since < rule.patience || early_at_) return;
+  history_.patience = observe(history_.patience, rule.metric, rule.mode, rule.min_delta, committed(), *value);
+  if (history_.patience.since < rule.patience || early_at_) return;
   early_at_ = committed();
-  const std::string best = history_.patience.epoch == 0
+  const bool by_steps = config_.evaluate_every > 0;
+  const std::int64_t unit = by_steps ? 1 : config_.steps_per_epoch;
+  const std::string best = history_.patience.step == 0
                                ? "it was never a number"
-                               : "the best was " + std::to_string(history_.patience.value) + " after epoch " +
-                                     std::to_string(history_.patience.epoch);
+                               : "the best was " + std::to_string(history_.patience.value) +
+                                     (by_steps ? " after step " : " after epoch ") +
+                                     std::to_string(history_.patience.step / unit);
   out.push_back(
       Notice{"stopping early: " + rule.metric + " has not become better " +
                  (rule.min_delta > 0 ? "by more than " + std::to_string(rule.min_delta) + " " : "") + "for " +
-                 std::to_string(rule.patience) + " epochs, " + best,
+                 std::to_string(rule.patience) + (by_steps ? " evaluations, " : " epochs, ") + best,
              {}});
 }
 
@@ -406,6 +446,7 @@ void DriverMachine::accept_checkpoint(Instant now, Actions& out) {
   written_.push_back(stored_->path);
   saved_ = stored_->step;
   if (is_best(saved_)) best_checkpoint_ = stored_->path;
+  evaluations_.erase(evaluations_.begin(), evaluations_.lower_bound(checkpoints_.front().step));
   out.push_back(AcceptCheckpoint{*stored_});
   stored_.reset();
   const auto keep = static_cast<std::size_t>(config_.keep_checkpoints);

@@ -57,7 +57,7 @@ std::string DriverMachine::who_waits() const {
 
 /// The generation's deadline is over.
 void DriverMachine::check_standstill(Instant now, Actions& out) {
-  if (somebody_computes()) return;
+  if (holds() || somebody_computes()) return;
   // Without a loader nobody can progress; that wait has a deadline of its own.
   if (state_ != State::kForming && loaders_.empty()) return;
   if (state_ == State::kRunning && committed() >= run_limit_) return;

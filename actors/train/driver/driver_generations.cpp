@@ -28,6 +28,7 @@ void DriverMachine::open_generation(const std::string& cause, bool fault, Instan
   ++generation_.counter;
   state_ = State::kQuiescing;
   members_.clear();
+  leave_at_.reset();
   barrier_task_ = BarrierTask::kNone;
   if (!episode_) {
     episode_ = Episode{cause, fault, false, now, now};
@@ -86,7 +87,7 @@ bool DriverMachine::merge_slots(const StepReport& step, Actions& out) {
 void DriverMachine::plan_when_known(Instant now, Actions& out) {
   if (state_ != State::kQuiescing && state_ != State::kGathering) return;
   // Who was no member may be at a copy of a whole state: it need not be waited for where others have one.
-  const bool enough = enough_hold_a_state();
+  const bool enough = !config_.sharded && enough_hold_a_state();
   const bool all_known = std::all_of(trainers_.begin(), trainers_.end(), [&](const auto& entry) {
     const Trainer& trainer = entry.second;
     const bool joins = following_ && following_->caught_up.contains(entry.first);
@@ -177,7 +178,7 @@ void DriverMachine::deal_ranks() {
                                              !can_follow_up(trainer));
     (waits ? outside : order).push_back(&trainer);
   }
-  if (static_cast<int>(order.size()) < config_.min_trainers || must_wait_for_copies()) {
+  if (static_cast<int>(order.size()) < config_.min_trainers || must_wait_for_copies() || config_.sharded) {
     for (Trainer* trainer : outside) {
       if (trainer->quiesced) order.push_back(trainer);
     }
@@ -187,7 +188,7 @@ void DriverMachine::deal_ranks() {
   };
   std::sort(order.begin(), order.end(),
             [&](const Trainer* a, const Trainer* b) { return place(a) < place(b); });
-  order.resize(std::min<std::size_t>(order.size(), config_.trainers));
+  leave_out(order, from_members);
   for (auto& [id, trainer] : trainers_) trainer.rank = -1;
   for (std::size_t r = 0; r < order.size(); ++r) {
     order[r]->rank = static_cast<int>(r);
@@ -205,15 +206,17 @@ void DriverMachine::start_generation(Instant now, Actions& out) {
   step_takes_ = Duration::max();  // until one was committed
   committed_at_ = now;
   plan.steps_per_epoch = config_.steps_per_epoch;
-  plan.total_steps = config_.epochs * config_.steps_per_epoch;
+  plan.total_steps = config_.total_steps();
   plan.committed = committed();
   plan.loaders = loader_list();
   if (lineage_ != generation_) {
     plan.origin = StateOrigin::kMembers;
   } else if (!checkpoints_.empty()) {
     plan.origin = StateOrigin::kCheckpoint;
-    if (first_step_ <= ledger_.first_step())
+    if (first_step_ <= ledger_.first_step()) {
       history_.epoch_figures = decode_history(checkpoints_.back().history).value_or(History{}).epoch_figures;
+      take_evaluation(checkpoints_.back().history, first_step_);
+    }
     plan.checkpoint = checkpoints_.back().path;
     plan.state_hash = checkpoints_.back().hash;
   }
@@ -224,11 +227,13 @@ void DriverMachine::start_generation(Instant now, Actions& out) {
   proofs_.clear();
   proven_at_.reset();
   plan.exact = config_.exact;
-  prove_ = config_.exact && members_.size() > 1 &&
+  plan.sharded = config_.sharded;
+  prove_ = config_.exact && !config_.sharded && members_.size() > 1 &&
            std::any_of(members_.begin(), members_.end(),
                        [&](ActorId member) { return !trainers_.at(member).proven; });
   plan.prove = prove_;
   plan.begun_at = begun_at_;
+  plan.evaluated = {evaluations_.lower_bound(first_step_), evaluations_.end()};
   const auto leaves = collectives::deal_leaves(config_.logical_ranks, static_cast<int>(members_.size()));
   for (std::size_t r = 0; r < members_.size(); ++r) {
     Trainer& trainer = trainers_.at(members_[r]);
@@ -280,10 +285,12 @@ void DriverMachine::run_when_formed(Instant now, Actions& out) {
   moved(now);
   if (loading_) {
     out.push_back(Resumed{*std::exchange(loading_, std::nullopt)});
-    if (first_step_ >= config_.epochs * config_.steps_per_epoch) {
+    if (first_step_ >= config_.total_steps() && !config_.evaluates) {
+      const std::int64_t unit = config_.max_steps > 0 ? 1 : config_.steps_per_epoch;
       out.push_back(Notice{"nothing is left to train: what was resumed has " +
-                               std::to_string(first_step_ / config_.steps_per_epoch) + " epochs, " +
-                               std::to_string(config_.epochs) + " are asked for",
+                               std::to_string(first_step_ / unit) +
+                               (config_.max_steps > 0 ? " steps, " : " epochs, ") +
+                               std::to_string(config_.total_steps() / unit) + " are asked for",
                            {}});
     }
   }
@@ -298,13 +305,20 @@ void DriverMachine::run_when_formed(Instant now, Actions& out) {
 /// A spare trainer takes the state beside the steps, then joins by the same way as a fault goes: the next
 /// generation.
 void DriverMachine::widen(Instant now, Actions& out) {
-  if (state_ != State::kRunning || static_cast<int>(members_.size()) >= config_.trainers) return;
+  if (state_ != State::kRunning || let_leave(now, out) || staying_members() >= config_.trainers) return;
   if (following_ && !all_caught_up()) return;
   std::vector<ActorId> spares;
   for (const auto& [id, trainer] : trainers_) {
-    if (!trainer.killed && trainer.quiesced && !is_member(trainer)) spares.push_back(id);
+    if (!trainer.killed && !trainer.leaves && trainer.quiesced && !is_member(trainer)) spares.push_back(id);
   }
   if (spares.empty()) return;
+  if (config_.sharded) {
+    // Where the state is whole: in the checkpoint of these very steps, or with a member that is alone.
+    const std::int64_t saved = checkpoints_.empty() ? 0 : checkpoints_.back().step;
+    if (members_.size() == 1 || committed() == saved)
+      open_generation(describe(trainers_.at(spares.front())) + " joined", false, now, out);
+    return;
+  }
   if (following_) {
     // At the end of a step that all may run, so that none is thrown away.
     if (!following_->join_at) following_->join_at = std::max(run_limit_, committed());

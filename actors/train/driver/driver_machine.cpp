@@ -31,6 +31,7 @@ DriverMachine::DriverMachine(DriverConfig config, Mutations mutations)
       begun_at_(resumed_step(config_)),
       furthest_(resumed_step(config_)),
       evaluated_(resumed_step(config_)),
+      released_(resumed_step(config_)),
       saved_(resumed_step(config_)) {
   TROUPE_ASSERT(1 <= config_.min_trainers && config_.min_trainers <= config_.trainers &&
                     config_.trainers <= config_.logical_ranks,
@@ -39,16 +40,18 @@ DriverMachine::DriverMachine(DriverConfig config, Mutations mutations)
       config_.loaders >= 1 && config_.epochs >= 1 && config_.steps_per_epoch >= 1 && config_.ahead >= 1,
       "loaders, epochs, steps per epoch and steps ahead are at least 1");
   TROUPE_ASSERT(config_.keep_checkpoints >= 1, "the newest checkpoint is kept");
+  if (config_.evaluates) evaluated_ = -1;
   if (config_.resume.empty()) return;
   history_ = decode_history(config_.resume.back().history).value_or(History{});
+  take_evaluation(config_.resume.back().history, begun_at_);
   for (const CheckpointInfo& checkpoint : config_.resume) {
     if (is_best(checkpoint.step) && !checkpoint.in_memory) best_checkpoint_ = checkpoint.path;
   }
   const bool waited_enough =
-      !config_.stop_early.metric.empty() && history_.patience.epochs_since >= config_.stop_early.patience;
-  if (waited_enough && committed() % config_.steps_per_epoch == 0) early_at_ = committed();
+      !config_.stop_early.metric.empty() && history_.patience.since >= config_.stop_early.patience;
+  if (waited_enough && evaluation_at(committed())) early_at_ = committed();
   // With nothing left to train the figures of the last epoch are still to be told, if nobody knows them.
-  const bool whole = begun_at_ >= config_.epochs * config_.steps_per_epoch;
+  const bool whole = begun_at_ >= config_.total_steps();
   if (begun_at_ > 0 && whole && history_.metrics.empty()) evaluated_ = begun_at_ - 1;
 }
 
@@ -122,9 +125,7 @@ void DriverMachine::handle(const TrainerReady& e, Instant now, Actions& out) {
   trainer.last_heard = trainer.watch.since = now;
   trainer.arrival = ++arrivals_;
   trainer.quiesced = true;  // it holds nothing, and is in no collective
-  const auto staying = std::count_if(trainers_.begin(), trainers_.end(),
-                                     [](const auto& entry) { return !entry.second.killed; });
-  if (staying > config_.trainers) return kill(trainer, "there are trainers enough", now, out);
+  if (staying() > config_.trainers) return kill(trainer, "there are trainers enough", now, out);
   if (state_ == State::kGathering || state_ == State::kQuiescing) {
     ask_to_quiesce(trainer, "welcome", now, out);
   } else {
@@ -144,8 +145,10 @@ void DriverMachine::handle(const TrainerDown& e, Instant now, Actions& out) {
   dead_.insert(e.actor);
   suspected_.erase(e.actor);
   const std::string what = describe(gone) + " died: " + e.reason;
-  out.push_back(Notice{what, e.actor});
-  count_failure(SpawnKind::kTrainer, what, now, out);
+  if (const bool handed_over = gone.leaves && gone.killed && !member; !handed_over) {
+    out.push_back(Notice{what, e.actor});
+    count_failure(SpawnKind::kTrainer, what, now, out);
+  }
   if (!over() && !gone.killed && ended_by_itself(e.reason)) blame(gone, what, out);
   if (over()) return;
   const bool opens = generation_runs() && member;
@@ -237,7 +240,8 @@ void DriverMachine::handle(const LoaderDown& e, Instant now, Actions& out) {
     failed_at(committed(), "loader " + to_string(e.actor) + " died: " + e.reason, out);
 }
 
-void DriverMachine::lost_loader(ActorId actor, const std::string& why, Instant now, Actions& out) {
+void DriverMachine::lost_loader(ActorId actor, const std::string& why, Instant now, Actions& out,
+                                bool fault) {
   if (loaders_.erase(actor) == 0) {
     ignore("loader " + to_string(actor) + " is not in use");
     return;
@@ -245,9 +249,9 @@ void DriverMachine::lost_loader(ActorId actor, const std::string& why, Instant n
   if (loaders_.empty()) loaderless_since_ = now;
   moved(now);  // what was asked of it is asked of another
   const std::string what = "loader " + to_string(actor) + " died: " + why;
-  out.push_back(Notice{what, actor});
+  if (fault) out.push_back(Notice{what, actor});
   announce_loaders(out);
-  count_failure(SpawnKind::kLoader, what, now, out);
+  if (fault) count_failure(SpawnKind::kLoader, what, now, out);
 }
 
 void DriverMachine::kill_loader(ActorId actor, const std::string& why, Instant now, Actions& out) {
@@ -298,11 +302,9 @@ void DriverMachine::check_loaders(Instant now, Actions& out) {
 // Spawning.
 
 void DriverMachine::spawn_missing(Instant now, Actions& out) {
-  const auto staying = std::count_if(trainers_.begin(), trainers_.end(),
-                                     [](const auto& entry) { return !entry.second.killed; });
   // A process that starts takes the CPUs of those that recover: it waits until they have.
-  const bool recovers = episode_ && staying >= config_.min_trainers && now - episode_->detected < kRecovers;
-  if (!recovers) spawn_missing(SpawnKind::kTrainer, config_.trainers, static_cast<int>(staying), now, out);
+  const bool recovers = episode_ && staying() >= config_.min_trainers && now - episode_->detected < kRecovers;
+  if (!recovers) spawn_missing(SpawnKind::kTrainer, config_.trainers, staying(), now, out);
   spawn_missing(SpawnKind::kLoader, config_.loaders, static_cast<int>(loaders_.size()), now, out);
 }
 
@@ -387,7 +389,14 @@ void DriverMachine::handle(const StopRequested& e, Instant now, Actions& out) {
   if (can_end_at_once()) return end_as_it_is(out);
   stop_deadline_ = now + config_.deadlines.stop;
   out.push_back(Notice{"stopping after step " + std::to_string(*stop_at_), {}});
-  if (state_ == State::kRunning) proceed(now, out);
+  if (state_ == State::kRunning || holds()) proceed(now, out);
+}
+
+void DriverMachine::handle(const GoOn&, Instant now, Actions& out) {
+  released_ = std::max(released_, evaluated_);
+  if (!holds()) return;
+  proceed(now, out);
+  widen(now, out);
 }
 
 /// No step of this run would be lost, or nobody is there who could write it down.
@@ -422,12 +431,13 @@ std::int64_t DriverMachine::saved_step() const {
 
 void DriverMachine::finish(const StateHash& hash, EndState state, Actions& out) {
   state_ = State::kDone;
-  const bool whole = committed() >= config_.epochs * config_.steps_per_epoch;
+  const bool whole = committed() >= config_.total_steps();
   const bool early = early_at_ && committed() >= *early_at_;
   out.push_back(JobDone{.hash = hash,
                         .steps = committed(),
                         .stopped = (!whole && !early) || hash.empty(),
-                        .stopped_early = !whole && early,
+                        .stopped_early = !whole && early && !not_finite_,
+                        .stopped_not_finite = !whole && early && not_finite_,
                         .begun_at = std::min(begun_at_, committed()),
                         .failed_checkpoints = failed_checkpoints_,
                         .saved = saved_step(),

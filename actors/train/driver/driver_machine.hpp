@@ -26,7 +26,7 @@ class DriverMachine {
     kQuiescing,  ///< a new generation is open; waits for what everyone holds
     kForming,    ///< the plan is out; waits for the group and the state on every member
     kRunning,    ///< steps run and commit
-    kBarrier,    ///< at a barrier: evaluation, checkpoint or final hash
+    kBarrier,    ///< at a barrier: evaluation, checkpoint, hold or final hash
     kDone,
     kFailed,
   };
@@ -47,6 +47,10 @@ class DriverMachine {
   std::int64_t committed() const { return ledger_.committed(); }
   /// Trainers of the current generation, 0 while none runs.
   int members() const { return static_cast<int>(members_.size()); }
+  /// Whether it waits for GoOn after an epoch.
+  bool holds() const { return state_ == State::kBarrier && barrier_task_ == BarrierTask::kHold; }
+  /// Whether the state of so many steps is evaluated, or ends an epoch.
+  bool evaluation_at(std::int64_t step) const;
   /// Why the last event, or a part of it, was ignored; empty if it was not.
   const std::string& ignored() const { return ignored_; }
 
@@ -77,6 +81,8 @@ class DriverMachine {
     bool made_progress = false;  ///< was a member when the job got further than ever
     bool killed = false;         ///< we asked for its death; `deadline` is when it counts as dead anyway
     bool quiesced = false;
+    bool leaves = false;  ///< its node drains: another one is to take its place
+    std::string why_it_leaves;
     Instant deadline{};  ///< for its quiesce, or its death
     std::int64_t steps = kNoState;
     Generation lineage;                 ///< of the state it holds
@@ -130,7 +136,7 @@ class DriverMachine {
     Instant detected{};
     Instant left{};
   };
-  enum class BarrierTask : std::uint8_t { kNone, kEvaluate, kCheckpoint, kFinish };
+  enum class BarrierTask : std::uint8_t { kNone, kEvaluate, kCheckpoint, kHold, kFinish };
 
   // driver_machine.cpp: who is there
   void handle(const TrainerReady& e, Instant now, Actions& out);
@@ -142,12 +148,13 @@ class DriverMachine {
   void handle(const SpawnWaits& e, Instant now, Actions& out);
   void handle(const TrainerReport& e, Instant now, Actions& out);
   void handle(const StopRequested& e, Instant now, Actions& out);
+  void handle(const GoOn& e, Instant now, Actions& out);
   void handle(const DriverTick& e, Instant now, Actions& out);
   void spawn_missing(Instant now, Actions& out);
   void spawn_missing(SpawnKind kind, int wanted, int have, Instant now, Actions& out);
   void kill(Trainer& trainer, const std::string& why, Instant now, Actions& out);
   void kill_loader(ActorId actor, const std::string& why, Instant now, Actions& out);
-  void lost_loader(ActorId actor, const std::string& why, Instant now, Actions& out);
+  void lost_loader(ActorId actor, const std::string& why, Instant now, Actions& out, bool fault = true);
   void announce_loaders(Actions& out);
   void catch_up(Instant now);
   void check_trainers(Instant now, Actions& out);
@@ -203,6 +210,13 @@ class DriverMachine {
   void drop_checkpoint(Instant now, Actions& out);
   void widen(Instant now, Actions& out);
 
+  // driver_leaving.cpp: whose node drains hands over, and goes
+  void handle(const WorkerLeaves& e, Instant now, Actions& out);
+  bool let_leave(Instant now, Actions& out);
+  int staying() const;
+  int staying_members() const;
+  void leave_out(std::vector<Trainer*>& order, bool from_members);
+
   // driver_following.cpp: who joins takes the state beside the steps
   void report(const StateShared& r, Trainer& from, Instant now, Actions& out);
   void report(const StateFollowed& r, Trainer& from, Instant now, Actions& out);
@@ -236,6 +250,8 @@ class DriverMachine {
   void start_barrier_task(Instant now, Actions& out);
   bool barrier_task_complete() const;
   bool sum_pieces(Actions& out);
+  EpochDone evaluation_here() const;
+  void take_evaluation(const std::string& history, std::int64_t step);
   void finish_epoch(Actions& out);
   void watch_metrics(Actions& out);
   const double* find_metric(const std::string& name);
@@ -296,14 +312,20 @@ class DriverMachine {
   std::int64_t run_limit_ = 0;             ///< steps below it may be run
   Instant committed_at_{};                 ///< the last step, or when the generation began
   Duration step_takes_ = Duration::max();  ///< from commit to commit, lately
-  std::int64_t evaluated_ = 0;             ///< the last epoch end (in steps) that is evaluated and reported
+  std::int64_t evaluated_ = 0;             ///< the last evaluation_at (in steps) that was reported
+  std::int64_t released_ = 0;              ///< the last epoch end (in steps) that it does not hold at
   std::int64_t saved_ = 0;                 ///< the last step at which a checkpoint was written or given up
+  std::optional<std::int64_t>
+      leave_at_;  ///< after so many steps a generation begins without those that leave
   std::optional<std::int64_t> stop_at_;
   bool hold_state_ = false;               ///< the stop wants the state
-  std::optional<std::int64_t> early_at_;  ///< StopEarly ends the job at these steps
-  History history_;                       ///< its epoch_figures: of the steps before the ledger begins
-  std::string best_checkpoint_;           ///< path; empty: none
-  std::string missing_metric_;            ///< the job fails for want of it, once its checkpoint is written
+  std::optional<std::int64_t> early_at_;  ///< StopEarly or NotFinite ends the job at these steps
+  bool not_finite_ = false;               ///< NotFinite does
+  std::map<std::int64_t, StepValues>
+      evaluations_;              ///< GenerationPlan::evaluated, from the oldest checkpoint on
+  History history_;              ///< its epoch_figures: of the steps before the ledger begins
+  std::string best_checkpoint_;  ///< path; empty: none
+  std::string missing_metric_;   ///< the job fails for want of it, once its checkpoint is written
   BarrierTask barrier_task_ = BarrierTask::kNone;
   EpochDone evaluation_;
   std::map<std::int64_t, PieceReport> pieces_;  ///< of the evaluation under way

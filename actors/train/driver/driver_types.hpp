@@ -12,6 +12,7 @@
 #include "actors/train/driver/history.hpp"
 #include "actors/train/driver/ledger.hpp"
 #include "actors/train/messages.hpp"
+#include "actors/train/not_finite.hpp"
 #include "actors/train/plan.hpp"
 #include "runtime/core/clock.hpp"
 #include "runtime/core/error.hpp"
@@ -58,16 +59,26 @@ struct DriverConfig {
   int loaders = 1;
   int epochs = 1;
   std::int64_t steps_per_epoch = 1;
+  std::int64_t max_steps = 0;  ///< the job ends after so many, and not after its epochs; 0: after these
+  bool evaluates = false;      ///< the job trains no step: the state that it begins with is evaluated
+  std::int64_t total_steps() const {
+    return evaluates ? 0 : max_steps > 0 ? max_steps : epochs * steps_per_epoch;
+  }
+  std::int64_t evaluate_every = 0;     ///< steps, beside each epoch's end and the job's; 0: no more
   std::int64_t test_pieces = 0;        ///< evaluated after each epoch; 0: none
   std::int64_t validation_pieces = 0;  ///< the same; their numbers follow those of the test set
   std::int64_t pieces() const { return test_pieces + validation_pieces; }
+  bool hold = false;                  ///< after each epoch but the last, until GoOn
   bool exact = true;                  ///< trainers must hold the same bits; false: each computes its own
+  bool sharded = false;               ///< no trainer holds a whole state once it has applied a step
   bool checkpoints = false;           ///< whether checkpoints are written at all
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
   int keep_checkpoints = 3;           ///< of this run; older ones, of any run, go
   StopEarly stop_early;
+  NotFinite not_finite = NotFinite::kGoOn;
   std::string keep_best;  ///< the checkpoint with the best value of this metric stays; empty: none does
   Mode keep_best_mode = Mode::kAuto;
+  bool tells_metrics = false;  ///< schedules look at them: trainers hear what evaluations came to
   int ahead = 8;               ///< steps that may be run ahead of the commit
   int failed_generations = 3;  ///< generations that fail in a row before the most suspected trainer is killed
   RestartPolicy restart;
@@ -99,6 +110,12 @@ struct TrainerDown {
   ActorId actor{};
   std::string reason;
 };
+/// The node of a trainer or loader drains: it has a while to hand over. Or (`stays`) it does not any more.
+struct WorkerLeaves {
+  ActorId actor{};
+  std::string reason;
+  bool stays = false;
+};
 struct LoaderReady {
   std::uint64_t token = 0;
   ActorId actor{};
@@ -128,10 +145,13 @@ struct SpawnWaits {
 struct StopRequested {
   bool hold_state = false;  ///< somebody wants the state: end where a trainer holds it
 };
+/// A job that holds after an epoch goes on into the next one; so does one that is about to hold.
+struct GoOn {};
 struct DriverTick {};
 
-using DriverEvent = std::variant<TrainerReady, TrainerDown, LoaderReady, LoaderDown, LoaderHeartbeat,
-                                 SpawnFailed, SpawnWaits, TrainerReport, StopRequested, DriverTick>;
+using DriverEvent =
+    std::variant<TrainerReady, TrainerDown, LoaderReady, LoaderDown, LoaderHeartbeat, SpawnFailed, SpawnWaits,
+                 TrainerReport, StopRequested, GoOn, DriverTick, WorkerLeaves>;
 
 // Actions.
 
@@ -170,9 +190,12 @@ struct RewindLedger {
 struct AcceptCheckpoint {
   CheckpointInfo checkpoint;
 };
+/// An epoch, or with `ended` false an evaluation in the middle of one.
 struct EpochDone {
   int epoch = 0;
-  std::vector<Figure> train;              ///< over the epoch's slots, in their order; "loss" first
+  std::int64_t step = 0;  ///< steps of the state that was evaluated
+  bool ended = true;
+  std::vector<Figure> train;              ///< over the epoch's slots so far, in their order; "loss" first
   std::vector<Figure> test;               ///< over the pieces of the test set, in their order
   std::vector<Figure> validation;         ///< the same of the validation set
   std::int64_t count = 0;                 ///< samples evaluated; 0 without an evaluation
@@ -208,18 +231,24 @@ struct EndState {
   std::vector<PartHash> parts;   ///< hash_parts: what every holder said of it
   std::vector<ActorId> holders;  ///< the last members: no other trainer is known to hold it
 };
+/// The job holds after an epoch: its members have this state until GoOn or StopRequested.
+struct Held {
+  EndState state;  ///< no parts: nobody hashed them
+  std::string history;
+};
 struct JobDone {
   StateHash hash;  ///< empty: stopped while no trainer could say it
   std::int64_t steps = 0;
-  bool stopped = false;           ///< ended early by StopRequested
-  bool stopped_early = false;     ///< ended early by StopEarly
-  std::int64_t begun_at = 0;      ///< steps of earlier runs
-  int failed_checkpoints = 0;     ///< that could not be written
-  std::int64_t saved = kNoState;  ///< steps in the newest checkpoint
-  std::string history;            ///< of the state it ends with
-  double best_metric = 0;         ///< of keep_best; meaningful with a best checkpoint
-  std::string best_checkpoint;    ///< path of its manifest; empty: none
-  EndState state;                 ///< nobody's, where `hash` is empty
+  bool stopped = false;             ///< ended early by StopRequested
+  bool stopped_early = false;       ///< ended early by StopEarly
+  bool stopped_not_finite = false;  ///< ended by NotFinite::kStop
+  std::int64_t begun_at = 0;        ///< steps of earlier runs
+  int failed_checkpoints = 0;       ///< that could not be written
+  std::int64_t saved = kNoState;    ///< steps in the newest checkpoint
+  std::string history;              ///< of the state it ends with
+  double best_metric = 0;           ///< of keep_best; meaningful with a best checkpoint
+  std::string best_checkpoint;      ///< path of its manifest; empty: none
+  EndState state;                   ///< nobody's, where `hash` is empty
 };
 struct JobFailed {
   std::string reason;
@@ -228,6 +257,6 @@ struct JobFailed {
 
 using DriverAction =
     std::variant<SpawnActor, CancelSpawn, SendOrder, KillActor, CommitStep, RewindLedger, AcceptCheckpoint,
-                 EpochDone, DeadlineExpired, Resumed, Notice, Recovered, JobDone, JobFailed>;
+                 EpochDone, DeadlineExpired, Resumed, Notice, Recovered, Held, JobDone, JobFailed>;
 
 }  // namespace troupe::train

@@ -14,11 +14,12 @@ bool smaller_is_better(const std::string& metric, Mode mode) {
 
 }  // namespace
 
-Best observe(Best best, const std::string& metric, Mode mode, double min_delta, int epoch, double value) {
+Best observe(Best best, const std::string& metric, Mode mode, double min_delta, std::int64_t step,
+             double value) {
   const double gain = smaller_is_better(metric, mode) ? best.value - value : value - best.value;
-  const bool better = std::isfinite(value) && (best.epoch == 0 || gain > min_delta);
-  if (better) return {epoch, value, 0};
-  ++best.epochs_since;
+  const bool better = std::isfinite(value) && (best.step == 0 || gain > min_delta);
+  if (better) return {step, value, 0};
+  ++best.since;
   return best;
 }
 

@@ -20,27 +20,30 @@ enum class Mode : std::uint8_t {
   kMax,
 };
 
-/// Ends a job when a metric has not become better for `patience` epochs in a row.
+/// Ends a job when a metric has not become better for `patience` evaluations in a row: those of its epochs,
+/// and of TrainOptions::evaluate_every.
 struct StopEarly {
   std::string metric{};  ///< "test/loss"; empty: the job runs all its epochs
   int patience = 3;
-  double min_delta = 0;  ///< what an epoch must be better by than the best one before it
+  double min_delta = 0;  ///< what an evaluation must be better by than the best one before it
   Mode mode = Mode::kAuto;
 };
 
 /// The best value of a metric so far.
 struct Best {
-  int epoch = 0;  ///< from 1; 0: there is none
+  std::int64_t step = 0;  ///< steps of the state that came to it; 0: there is none
   double value = 0;
-  int epochs_since = 0;  ///< that were no better
+  int since = 0;  ///< evaluations that were no better
   bool operator==(const Best&) const = default;
 };
 
-/// `best` after `epoch` (from 1) came to `value`. What is not a number is no better than anything.
-Best observe(Best best, const std::string& metric, Mode mode, double min_delta, int epoch, double value);
+/// `best` after the state of `step` steps came to `value`. What is not a number is no better than anything.
+Best observe(Best best, const std::string& metric, Mode mode, double min_delta, std::int64_t step,
+             double value);
 
 struct History {
-  std::map<std::string, double> metrics;  ///< of the last epoch
+  std::map<std::string, double> metrics;  ///< of the last evaluation
+  std::int64_t evaluated = 0;             ///< steps of the state that came to them
   Best patience;                          ///< of the metric that may stop the job
   Best kept;                              ///< of the metric whose best checkpoint is kept
   /// Of the steps of the epoch under way up to the checkpoint: what the ledger of a resumed run lacks.

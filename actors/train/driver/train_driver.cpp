@@ -1,8 +1,8 @@
 #include "actors/train/driver/train_driver.hpp"
 
 #include <algorithm>
-#include <cmath>
 
+#include "actors/checkpoint/folder_lock.hpp"
 #include "actors/train/batches/batch_feed.hpp"
 #include "actors/train/floor.hpp"
 
@@ -29,6 +29,8 @@ TrainDriver::TrainDriver(RunOptions options)
       session_(this_actor().session()),
       first_(options_.deadlines, options_.restart) {
   so_far_.faults = options_.faults;
+  so_far_.not_finite = options_.not_finite;
+  seen_steps_ = options_.seen_steps;
   if (!options_.resume.empty())
     so_far_.metrics = decode_history(options_.resume.back().history).value_or(History{}).metrics;
 }
@@ -36,142 +38,8 @@ TrainDriver::TrainDriver(RunOptions options)
 TrainDriver::~TrainDriver() {
   const ErrorInfo died{ErrorCode::kActorDied, "the job's driver died", "it was ended", ""};
   if (waiting_) waiting_->fail(died);
+  if (asks_where_) asks_where_->fail(died);
   if (!over_) result_.fail(died);
-}
-
-// Start.
-
-Future<RunResult> TrainDriver::run() {
-  started_at_ = epoch_started_at_ = now();
-  learn_data();
-  watch_first_loader();
-  return result_.future();
-}
-
-/// The first loader says how much data there is; it also finds bad data before anything else is started.
-void TrainDriver::learn_data() {
-  if (over_) return;
-  const int number = loader_count_++;
-  const auto me = this_actor().self<TrainDriver>();
-  first_.starts(now());
-  session_
-      .spawn_async<Loader>({.isolated = true, .label = "loader " + std::to_string(number)}, options_.settings,
-                           me)
-      .then([this, number](Result<ActorHandle<Loader>> loader) {
-        if (!loader) return first_loader_died(loader.error());
-        if (over_) return session_.kill(*loader, "the job is over");
-        first_loader_ = std::pair(*loader, number);
-        first_.reads(now());
-        loader->tell<&Loader::start_heartbeat>();
-        read_first_batch(*loader);
-      });
-}
-
-void TrainDriver::read_first_batch(const ActorHandle<Loader>& loader) {
-  loader.call<&Loader::describe>().then([this, loader](Result<DataInfo> info) {
-    if (over_) return;
-    if (!info && info.error().code == ErrorCode::kTaskFailed && first_.read_again()) {
-      emit(report::Warning{"the first batch is read again: " + info.error().why});
-      return read_first_batch(loader);
-    }
-    if (!info) return first_loader_died(info.error());
-    first_.done();
-    data_ = *info;
-    try {
-      start_machine();
-    } catch (const Error& error) {
-      finish(error.info());
-    }
-  });
-}
-
-/// What it threw is bad data, and ends the job; a death may be anybody's.
-void TrainDriver::first_loader_died(const ErrorInfo& how) {
-  if (over_) return;
-  first_loader_.reset();
-  if (how.code != ErrorCode::kActorDied && how.code != ErrorCode::kUnavailable)
-    return finish(of_the_dataset(train_floor().job_name(options_.settings), how));
-  if (!first_.try_again(how.why)) {
-    return finish(ErrorInfo{ErrorCode::kTaskFailed, "the job has no data",
-                            "the first loader died again and again, the last time: " + how.why,
-                            "look at the job's dataset() and its get()"});
-  }
-  ++so_far_.faults;
-  first_.done();
-  emit(report::Fault{"the first loader died: " + how.why, {}, {}, {}});
-  this_actor().run_after(first_.pause(), [this] { learn_data(); });
-}
-
-void TrainDriver::watch_first_loader() {
-  if (over_ || machine_ != nullptr) return;
-  if (const auto why = first_.overdue(now())) {
-    return finish(ErrorInfo{ErrorCode::kTimeout, "the job has no data",
-                            "the first loader is given up: " + *why,
-                            "look at the job's dataset() and its get(), or raise the option deadlines"});
-  }
-  this_actor().run_after(kTick, [this] { watch_first_loader(); });
-}
-
-void TrainDriver::check_resumed(const std::string& numerics) {
-  if (!options_.resumed_job) return;
-  if (const auto other =
-          difference(*options_.resumed_job, job_identity(options_.settings, *data_, numerics))) {
-    throw BadConfig("cannot resume from " + options_.resume.back().path, *other,
-                    numerics.empty()
-                        ? "resume the same job on the same data, or name another checkpoint folder"
-                        : "resume on a machine and with a LibTorch that compute alike");
-  }
-}
-
-void TrainDriver::start_machine() {
-  check_resumed({});
-  sampler_ = std::make_unique<data::LeafSampler>(sampler_options(options_.settings, *data_));
-  DriverConfig config;
-  config.logical_ranks = options_.settings.logical_ranks;
-  config.trainers = options_.trainers;
-  config.min_trainers = options_.min_trainers;
-  static_cast<Deadlines&>(config.deadlines) = options_.deadlines;
-  config.restart = options_.restart;
-  config.ahead = options_.ahead;
-  config.loaders = options_.loaders;
-  config.epochs = options_.settings.epochs;
-  config.steps_per_epoch = sampler_->steps_per_epoch();
-  if (options_.evaluate) config.test_pieces = data_->test_pieces();
-  if (options_.evaluate) config.validation_pieces = data_->validation_pieces();
-  config.exact = options_.settings.exact;
-  check_chaos(config.steps_per_epoch * config.epochs);
-  check_metrics(config);
-  config.checkpoints = !options_.settings.checkpoint_folder.empty();
-  config.checkpoint_every = options_.checkpoint_every;
-  config.keep_checkpoints = options_.keep_checkpoints;
-  config.stop_early = options_.stop_early;
-  config.keep_best = options_.keep_best;
-  config.keep_best_mode = options_.keep_best_mode;
-  config.incarnation = session_.incarnation();
-  config.resume = options_.resume;
-  config.expected_indices = [this](int epoch, std::int64_t step, int leaf) {
-    return data::index_hash(sampler_->indices(static_cast<std::uint64_t>(epoch), step, leaf));
-  };
-  config.expected_piece = [info = trainers_data()](std::int64_t piece) {
-    const auto [split, begin, end] = info.piece(piece);
-    return data::index_hash_of_range(begin, end);
-  };
-  machine_ = std::make_unique<DriverMachine>(std::move(config), train_floor().mutations());
-  carry_out(machine_->start(now()));
-  if (stops_) feed(StopRequested{.hold_state = true});
-  tick();
-}
-
-/// Without samples of a set there is no figure of them.
-void TrainDriver::check_metrics(const DriverConfig& config) const {
-  for (const std::string& metric : {options_.stop_early.metric, options_.keep_best}) {
-    const bool test = config.test_pieces == 0 && metric.starts_with("test/");
-    const bool validation = config.validation_pieces == 0 && metric.starts_with("validation/");
-    if (test || validation)
-      throw BadConfig("there is no metric '" + metric + "'",
-                      "the job's dataset has no " + std::string(test ? "test" : "validation") + " samples",
-                      "name a metric of training, such as train/loss");
-  }
 }
 
 DataInfo TrainDriver::trainers_data() const {
@@ -211,17 +79,23 @@ void TrainDriver::act(const SpawnActor& action) {
   }
 }
 
-void TrainDriver::spawn_trainer(std::uint64_t token) {
+TrainDriver::StartedTrainer TrainDriver::start_trainer() {
   const int number = trainer_count_++;
   ActorOptions options;
   options.num_cpus = options_.trainer_cpus;
   options.num_gpus = options_.settings.trainer_gpus;
   options.isolated = true;
   options.label = "trainer " + std::to_string(number);
-  const auto spawned =
-      session_.spawn_async<Trainer>(options, options_.settings, this_actor().self<TrainDriver>());
+  return {number,
+          session_.spawn_async<Trainer>(options, options_.settings, this_actor().self<TrainDriver>())};
+}
+
+void TrainDriver::spawn_trainer(std::uint64_t token) {
+  if (early_trainers_.empty()) early_trainers_.push_back(start_trainer());
+  const auto [number, spawned] = early_trainers_.front();
+  early_trainers_.pop_front();
   if (options_.settings.trainer_gpus > 0) waiting_spawns_[token] = spawned;
-  spawned.then([this, token, number](Result<ActorHandle<Trainer>> trainer) {
+  spawned.then([this, token, number = number](Result<ActorHandle<Trainer>> trainer) {
     waiting_spawns_.erase(token);
     if (!trainer) return spawn_failed(token, trainer.error());
     trainer_up(token, number, *trainer);
@@ -267,6 +141,9 @@ void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Traine
       trainers_.erase(id);
       feed(TrainerDown{id, reason});
     });
+    session_.watch_leaving(trainer, [this, id](const Leaving& leaving) {
+      feed(WorkerLeaves{id, leaving.reason, leaving.stays});
+    });
     trainer.tell<&Trainer::prepare>(trainers_data());
     feed(TrainerReady{token, id, trainer.address().node, hello->data_address, hello->has_nccl});
   });
@@ -274,6 +151,11 @@ void TrainDriver::trainer_up(std::uint64_t token, int number, ActorHandle<Traine
 
 /// Why a trainer cannot train with the others.
 std::optional<ErrorInfo> TrainDriver::does_not_belong(const TrainerHello& hello) try {
+  if (!hello.has_folder && has_folder())
+    return ErrorInfo{ErrorCode::kRefused, "a trainer would keep checkpoints in another folder",
+                     hello.who + " sees no '" + options_.settings.checkpoint_folder +
+                         "', or one that is not this program's: its checkpoints.lock is not this run's",
+                     "name a folder on a disk that all hosts share, or run all trainers on this host"};
   if (!first_hello_) {
     first_hello_ = hello;
     if (options_.settings.exact) check_resumed(hello.numerics);
@@ -291,6 +173,13 @@ std::optional<ErrorInfo> TrainDriver::does_not_belong(const TrainerHello& hello)
   return {};
 } catch (const Error& error) {
   return error.info();
+}
+
+/// Whoever removed it while the job runs removed it for its trainers, too.
+bool TrainDriver::has_folder() const {
+  const RunSettings& settings = options_.settings;
+  return checkpoint::FolderLock::is_of(*train_floor().files({}), settings.checkpoint_folder,
+                                       settings.folder_lock);
 }
 
 void TrainDriver::spawn_loader(std::uint64_t token) {
@@ -319,6 +208,9 @@ void TrainDriver::loader_up(std::uint64_t token, int number, ActorHandle<Loader>
   session_.monitor(loader, [this, id](const std::string& reason) {
     loaders_.erase(id);
     feed(LoaderDown{id, reason});
+  });
+  session_.watch_leaving(loader, [this, id](const Leaving& leaving) {
+    feed(WorkerLeaves{id, leaving.reason, leaving.stays});
   });
   loader.tell<&Loader::start_heartbeat>();  // the first one beats already
   feed(LoaderReady{token, id, loader.address().node, encode_address(loader.address())});
@@ -390,6 +282,25 @@ void TrainDriver::pause() {
   if (machine_ != nullptr) feed(StopRequested{.hold_state = true});
 }
 
+Future<JobPlace> TrainDriver::held() {
+  asks_where_.emplace();
+  const auto where = asks_where_->future();
+  tell_where();
+  return where;
+}
+
+void TrainDriver::tell_where() {
+  const bool holds = !over_ && machine_ != nullptr && machine_->holds();
+  if (!asks_where_ || (!holds && !over_)) return;
+  auto where = *std::exchange(asks_where_, std::nullopt);
+  if (holds) return where.set(place());
+  where.fail({ErrorCode::kUnavailable, "the job does not hold", "it is over", "take its result"});
+}
+
+void TrainDriver::go_on() {
+  feed(GoOn{});
+}
+
 void TrainDriver::add_snapshot(const wire::Bytes& piece) {
   snapshot_.insert(snapshot_.end(), piece.begin(), piece.end());
 }
@@ -419,19 +330,28 @@ void TrainDriver::act(const CommitStep& action) {
   done.epoch = static_cast<int>(action.entry.step / steps) + 1;
   done.step = in_epoch + 1;
   done.steps_per_epoch = steps;
+  done.total_steps = total_steps(options_.settings, steps);
   done.loss = action.loss;
   done.values = action.values;
   done.samples_per_s = rate(sampler_->batch_size(in_epoch) * options_.settings.logical_ranks);
   done.trainers_alive = static_cast<int>(trainers_.size());
   so_far_.steps = action.entry.step + 1;
   emit(done);
-  if (!std::isfinite(action.loss) && !std::exchange(warned_of_loss_, true)) {
-    emit(report::Warning{"the loss of step " + std::to_string(action.entry.step + 1) + " is " +
-                         std::to_string(action.loss) +
-                         ": lower the learning rate, or clip and skip such steps in the job's apply()"});
-  }
-  if (done.step == steps && options_.evaluate) emit(report::Evaluating{done.epoch});
+  if (!is_finite(action.entry.slots)) tell_not_finite(action);
+  if (options_.evaluations.on && machine_->evaluation_at(so_far_.steps)) emit(report::Evaluating{done.epoch});
   cause_chaos(action.entry.step + 1);
+}
+
+/// Counts the step, unless it was before it had to run again, and tells the first.
+void TrainDriver::tell_not_finite(const CommitStep& action) {
+  if (action.entry.step >= seen_steps_) ++so_far_.not_finite;
+  seen_steps_ = std::max(seen_steps_, action.entry.step + 1);
+  if (std::exchange(warned_of_loss_, true)) return;
+  const char* what = ": lower the learning rate, or choose what becomes of such steps (not_finite)";
+  if (options_.settings.not_finite == NotFinite::kSkip) what = ": such steps are left out";
+  if (options_.settings.not_finite == NotFinite::kStop) what = ": it is left out, and the job ends";
+  emit(report::Warning{"the loss of step " + std::to_string(action.entry.step + 1) + " is " +
+                       std::to_string(action.loss) + what});
 }
 
 void TrainDriver::act(const DeadlineExpired& action) {
@@ -455,9 +375,22 @@ void TrainDriver::act(const AcceptCheckpoint& action) {
 
 void TrainDriver::act(const EpochDone& action) {
   so_far_.metrics = action.metrics;
-  emit(report::EpochDone{action.epoch + 1, (action.epoch + 1) * sampler_->steps_per_epoch(), so_far_.metrics,
-                         to_seconds(now() - epoch_started_at_)});
-  epoch_started_at_ = now();
+  for (const auto& [set, figures] : {std::pair("train/", &action.train), std::pair("test/", &action.test),
+                                     std::pair("validation/", &action.validation)}) {
+    for (const Figure& figure : *figures) {
+      if (figure.kind == FigureKind::kConfusion) so_far_.confusion[set + figure.name] = figure.counts;
+    }
+  }
+  const Instant ended = now();
+  if (action.ended) {
+    emit(report::EpochDone{action.epoch + 1, action.step, so_far_.metrics,
+                           to_seconds(ended - epoch_started_at_)});
+    epoch_started_at_ = ended;
+  } else {
+    emit(
+        report::Evaluated{action.epoch + 1, action.step, so_far_.metrics, to_seconds(ended - evaluated_at_)});
+  }
+  evaluated_at_ = ended;
 }
 
 void TrainDriver::act(const Notice& action) {
@@ -482,11 +415,18 @@ void TrainDriver::act(const Recovered& action) {
   emit(fault);
 }
 
+void TrainDriver::act(const Held& action) {
+  end_state_ = action.state;
+  history_ = action.history;
+  tell_where();
+}
+
 void TrainDriver::act(const JobDone& action) {
   so_far_.state_hash = action.hash;
   so_far_.steps = action.steps;
   so_far_.stopped = action.stopped;
   so_far_.stopped_early = action.stopped_early;
+  so_far_.stopped_not_finite = action.stopped_not_finite;
   so_far_.best_metric = action.best_metric;
   so_far_.best_checkpoint = action.best_checkpoint;
   so_far_.seconds = options_.seconds + to_seconds(now() - started_at_);
@@ -514,6 +454,7 @@ void TrainDriver::finish(Result<RunResult> result) {
   if (std::exchange(over_, true)) return;
   if (!result) end_actors();  // else whoever waits takes the weights first
   if (waiting_) std::exchange(waiting_, std::nullopt)->set(take_events());
+  tell_where();
   if (result) {
     result_.set(*result);
   } else {
@@ -525,6 +466,11 @@ void TrainDriver::end_actors() {
   for (const auto& [id, seat] : trainers_) session_.kill(seat.handle, "the job is over");
   for (const auto& [id, seat] : loaders_) session_.kill(seat.handle, "the job is over");
   if (first_loader_) session_.kill(first_loader_->first, "the job is over");
+  for (const auto& [number, spawned] : std::exchange(early_trainers_, {})) {
+    spawned.then([session = session_](Result<ActorHandle<Trainer>> trainer) {
+      if (trainer) session.kill(*trainer, "the job is over");
+    });
+  }
 }
 
 void TrainDriver::emit(report::Event event) {

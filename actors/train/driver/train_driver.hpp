@@ -17,6 +17,7 @@
 #include "actors/train/snapshot.hpp"
 #include "actors/train/trainer/trainer.hpp"
 #include "runtime/client/session.hpp"
+#include "runtime/core/standard_output.hpp"
 
 namespace troupe::train {
 
@@ -36,16 +37,23 @@ struct RunOptions {
   RestartPolicy restart;
   int ahead = DriverConfig().ahead;
   int loaders = 1;
-  bool evaluate = true;
+  struct Evaluations {
+    bool on = true;
+    std::int64_t every = 0;  ///< steps, beside the epochs' ends
+    bool told = false;       ///< what they come to, to trainers: schedules look at it
+  } evaluations{};
   std::int64_t checkpoint_every = 0;  ///< steps; 0: at each epoch's end
   int keep_checkpoints = 3;
   double trainer_cpus = 0;  ///< CPUs that a trainer holds on its node
   StopEarly stop_early;
+  bool hold = false;  ///< after each epoch
   std::string keep_best;
   Mode keep_best_mode = Mode::kAuto;
   std::vector<CheckpointInfo> resume;                  ///< all of the job's, oldest first
   std::optional<checkpoint::JobIdentity> resumed_job;  ///< that of the last of them
   int faults = 0;                                      ///< survived before this driver began
+  std::int64_t not_finite = 0;                         ///< RunResult::not_finite before
+  std::int64_t seen_steps = 0;                         ///< of which steps, from the job's first, that is
   double seconds = 0;                                  ///< that the job took before
   std::vector<ChaosStep> chaos;
   std::vector<int> node_pids;  ///< of the embedded cluster: what kill-node and kill-head signal
@@ -59,14 +67,20 @@ struct LoadResult;  // weights.hpp, which sees LibTorch
 struct RunResult {
   std::string state_hash;
   std::int64_t steps = 0;
-  report::Metrics metrics;      ///< of the last epoch: "train/loss", "test/loss", "test/accuracy"
-  int faults = 0;               ///< survived
-  int expired = 0;              ///< deadlines that ran out; each was told as a warning
-  bool stopped = false;         ///< ended early, on request
-  bool stopped_early = false;   ///< ended early, by stop_early
-  double best_metric = 0;       ///< the best value of keep_best; meaningful with best_checkpoint
-  std::string best_checkpoint;  ///< its manifest; empty: keep_best names no metric, or no epoch ended
-  int signal = 0;               ///< that asked for it, if one did
+  report::Metrics metrics;  ///< of the last evaluation: "train/loss", "test/loss", "test/accuracy"
+  /// Of the last evaluation what count_confusion() counted, as "test/" and its name: how often class i was
+  /// taken for class j, row by row; scores_of() gives each class's precision, recall and F1.
+  std::map<std::string, std::vector<double>> confusion;
+  int faults = 0;              ///< survived
+  int expired = 0;             ///< deadlines that ran out; each was told as a warning
+  bool stopped = false;        ///< ended early, on request
+  bool stopped_early = false;  ///< ended early, by stop_early
+  std::int64_t not_finite =
+      0;  ///< steps of this run whose loss was NaN or infinite: TrainOptions::not_finite
+  bool stopped_not_finite = false;  ///< ended early, by the last of them
+  double best_metric = 0;           ///< the best value of keep_best; meaningful with best_checkpoint
+  std::string best_checkpoint;      ///< its manifest; empty: keep_best names no metric, or no epoch ended
+  int signal = 0;                   ///< that asked for it, if one did
   double seconds = 0;
   wire::Bytes weights;  ///< parameters and buffers, as a safetensors file; see load()
 
@@ -78,14 +92,28 @@ struct RunResult {
     LoadResult<Net>::into(*this, net, module);
     return net;
   }
+  /// The same of the averages that a job with ema() keeps.
+  template <class Net>
+  Net load_averaged(Net net, const std::string& module = {}) const {
+    LoadResult<Net>::averages_into(*this, net, module);
+    return net;
+  }
 
   int failed_checkpoints = 0;    ///< that could not be written; each was told as a warning
   std::int64_t saved_step = -1;  ///< steps in the newest checkpoint; -1: there is none
   bool unsaved = false;          ///< checkpoints were wanted, and none has the final state
 
+  /// Of events_json, metrics_csv and tensorboard_folder, what could not be written whole, each with the
+  /// reason. It was told as a warning, and the job went on.
+  std::vector<std::string> incomplete_logs;
+
   /// What main should return: 128 and the number of the signal that ended the job, 1 where its final state
-  /// was to be saved and is not, or 0.
-  int exit_code() const { return signal != 0 ? 128 + signal : unsaved ? 1 : 0; }
+  /// was to be saved and is not, where a loss that is no number stopped it, or where a log or standard output
+  /// could not be written, or 0.
+  int exit_code() const {
+    if (signal != 0) return 128 + signal;
+    return unsaved || stopped_not_finite || !incomplete_logs.empty() || has_output_failed() ? 1 : 0;
+  }
 };
 
 class TrainDriver {
@@ -103,6 +131,11 @@ class TrainDriver {
   void stop();
   /// The same, but a job that has not begun ends when it could run its first step.
   void pause();
+  /// Where a job that holds after an epoch is, once it does: final_state() gives that state until go_on().
+  /// Fails when the job is over.
+  Future<JobPlace> held();
+  /// From a hold into the next epoch.
+  void go_on();
   /// Ends the job at once, or what is left of one that is over: its trainers.
   void abandon(const std::string& reason);
   /// A piece of the state that the job ended with, as a safetensors file: from a trainer that held it then,
@@ -132,6 +165,11 @@ class TrainDriver {
     TrainerHello hello;
     int rank = -1;
   };
+  /// One whose process starts.
+  struct StartedTrainer {
+    int number = 0;
+    Future<ActorHandle<Trainer>> spawned;
+  };
   struct LoaderSeat {
     ActorHandle<Loader> handle;
     int number = 0;
@@ -146,6 +184,7 @@ class TrainDriver {
   /// Refuses to resume what the checkpoints show to be another job.
   void check_resumed(const std::string& numerics);
   std::optional<ErrorInfo> does_not_belong(const TrainerHello& hello);
+  bool has_folder() const;
   /// What a trainer is told of the data.
   DataInfo trainers_data() const;
   void tick();
@@ -164,11 +203,13 @@ class TrainDriver {
   void act(const Resumed& action);
   void act(const Notice& action);
   void act(const Recovered& action);
+  void act(const Held& action);
   void act(const JobDone& action);
   void act(const JobFailed& action);
 
   /// Trainers that the cluster has no room for: the machine hears why, once.
   void tell_who_waits();
+  StartedTrainer start_trainer();
   void spawn_trainer(std::uint64_t token);
   void spawn_loader(std::uint64_t token);
   void spawn_failed(std::uint64_t token, const ErrorInfo& why);
@@ -176,6 +217,8 @@ class TrainDriver {
   void loader_up(std::uint64_t token, int number, ActorHandle<Loader> loader);
   void finish(Result<RunResult> result);
   void end_actors();
+  void tell_where();
+  void tell_not_finite(const CommitStep& action);
   std::vector<report::Event> take_events();
   void emit(report::Event event);
   void ask_holder(bool weights_only, std::uint64_t offset, Promise<wire::Bytes> piece,
@@ -198,8 +241,9 @@ class TrainDriver {
   wire::Bytes snapshot_;
   std::string history_;  ///< of the state that the job ended with
   EndState end_state_;
-  std::optional<ActorId> asked_;  ///< for a piece of that, and has not answered
-  bool stops_ = false;            ///< at the next step
+  std::optional<ActorId> asked_;                 ///< for a piece of that, and has not answered
+  bool stops_ = false;                           ///< at the next step
+  std::optional<Promise<JobPlace>> asks_where_;  ///< that is
   std::unique_ptr<data::LeafSampler> sampler_;
   std::unique_ptr<DriverMachine> machine_;
   std::map<ActorId, TrainerSeat> trainers_;
@@ -207,6 +251,7 @@ class TrainDriver {
   std::map<ActorId, std::string> names_;  ///< of everyone who ever was
   std::map<std::uint64_t, bool> cancelled_;
   std::map<std::uint64_t, Future<ActorHandle<Trainer>>> waiting_spawns_;  ///< no word of them so far
+  std::deque<StartedTrainer> early_trainers_;  ///< that the machine has not asked for yet
   FirstLoader first_;
   std::optional<std::pair<ActorHandle<Loader>, int>> first_loader_;  ///< the one that tells of the data
   int trainer_count_ = 0;
@@ -215,10 +260,12 @@ class TrainDriver {
 
   Promise<RunResult> result_;
   bool over_ = false;
+  std::int64_t seen_steps_ = 0;  ///< steps up to here are counted in RunResult::not_finite
   bool warned_of_loss_ = false;
   RunResult so_far_;
   Instant started_at_{};
   Instant epoch_started_at_{};
+  Instant evaluated_at_{};  ///< when the evaluation before ended; at first when the epoch began
   Instant rate_since_{};
   std::int64_t rate_samples_ = 0;
   double rate_now_ = std::numeric_limits<double>::quiet_NaN();  ///< not known yet

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "actors/train/job/model.hpp"
 
@@ -13,17 +14,37 @@ struct ApplyInfo {
   bool ends_epoch = false;
 };
 
-/// Learning rates are those that the step was made with. REQUIRES: every parameter has its reduced gradient.
-inline StepValues apply_step(TrainingModel& model, const ApplyInfo& info) {
-  Apply apply(model.setup(), info.step, info.epoch);
-  model.apply(apply);
-  StepValues values = apply.values();
+/// Learning rates as the step was made with them, into `values`; then the schedules go on.
+inline void step_schedules(TrainingModel& model, bool ends_epoch, StepValues& values) {
   for (const TrainedBy& trained : model.optimizers()) {
     if (const auto rate = learning_rate_of(*trained.optimizer))
       values.emplace("learning_rate" + (trained.name.empty() ? "" : "/" + trained.name), *rate);
-    if (trained.scheduler != nullptr && (info.ends_epoch || trained.every == Every::kStep))
+    if (trained.scheduler != nullptr && (ends_epoch || trained.every == Every::kStep))
       trained.scheduler->step();
   }
+}
+
+/// What the state was evaluated to, before a step is applied to it.
+inline void observe_plateaus(TrainingModel& model, const StepValues& evaluated) {
+  for (const TrainedBy& trained : model.optimizers()) {
+    if (auto* plateau = dynamic_cast<ReduceOnPlateau*>(trained.scheduler)) plateau->observe(evaluated);
+  }
+}
+
+/// Learning rates are those that the step was made with. REQUIRES: every parameter has its reduced gradient.
+/// `how`: see Apply. `after` is called with each optimizer that the job may have stepped by itself.
+inline StepValues apply_step(
+    TrainingModel& model, const ApplyInfo& info,
+    Apply::StepOptimizer how = [](torch::optim::Optimizer& one) { one.step(); },
+    const Apply::StepOptimizer& after = [](torch::optim::Optimizer&) {}) {
+  Apply apply(model.setup(), info.step, info.epoch, std::move(how));
+  model.apply(apply);
+  for (const TrainedBy& trained : model.optimizers()) {  // in their order, the same on every trainer
+    if (apply.given_out().contains(trained.optimizer)) after(*trained.optimizer);
+  }
+  model.applied();
+  StepValues values = apply.values();
+  step_schedules(model, info.ends_epoch, values);
   return values;
 }
 

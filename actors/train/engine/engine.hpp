@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -49,6 +50,8 @@ class TrainEngine {
     std::shared_ptr<const void> owner;  ///< keeps alive what `parts` points into
   };
   virtual State state() = 0;
+  /// hash_piece() of it, for less than a copy of it all.
+  virtual PieceHashes prove(int piece) { return hash_piece(state().parts, piece); }
   /// Takes less time than a step, however large the state is.
   virtual std::unique_ptr<StateCopy> copy_state() = 0;
   /// How many of the parts are parameters and buffers: they come first.
@@ -60,10 +63,24 @@ class TrainEngine {
   /// As the seed makes it.
   virtual void install_initial() = 0;
 
+  /// How long the whole run is, in steps: once, before any state or step. Throws what the job's schedules do.
+  virtual void know_run(std::int64_t /*steps*/, std::int64_t /*steps_per_epoch*/) {}
+
+  // With a sharded optimizer (optimizer_shards.hpp) this engine holds a part of what it keeps once a step was
+  // applied: state() has that alone.
+
+  /// Gets the rest from the others, on rank `root` or, with -1, on all, until the next step begins.
+  /// Collective; without shards it does nothing.
+  virtual void gather_state(int /*root*/) {}
+
   /// Memory for copies to and from the device, until what it returns goes (pinned_memory.hpp). Any thread.
   virtual std::shared_ptr<const void> pin(std::span<std::byte> /*memory*/) { return nullptr; }
 
   // Steps (step_engine.hpp).
+
+  /// Told when a step begins to wait for other ranks (true) and goes on (false): by the thread that computes,
+  /// or one that it waits for.
+  virtual void on_exchange(std::function<void(bool)> /*told*/) {}
 
   /// Bytes of the group's memory that its reductions take, where `leaves` are those of the ranks. Without
   /// `gradients` another group reduces these.
@@ -76,7 +93,8 @@ class TrainEngine {
   /// A fresh copy of the model computes the next step, too.
   virtual void rehearse() = 0;
   virtual void begin_step(std::int64_t step, int epoch) = 0;
-  /// Returns when the leaf is under way; on the CPU it is done then.
+  /// Returns when the leaf is under way; on the CPU it is done then. Leaves that wait for each other run with
+  /// the last of them, on copies of their batches.
   virtual void run_leaf(int leaf, const data::BatchView& batch) = 0;
   /// How many of the step's leaves, from the first, need their batches' memory no more. Does not wait.
   virtual std::size_t batches_done() = 0;
@@ -86,14 +104,22 @@ class TrainEngine {
   /// Reduces.
   virtual void finish_step() = 0;
   virtual void abandon_step() = 0;
+  /// What the state before the step that is applied next was evaluated to: schedules may look at it.
+  virtual void observe(const StepValues& /*evaluated*/) {}
   virtual StepValues apply(bool ends_epoch, double total_weight) = 0;
+  /// In its place: the step leaves the state as it was, but for schedules.
+  virtual StepValues skip(bool ends_epoch) = 0;
   /// What apply() takes beside the TrainState: of a step that was reduced, before its apply.
   virtual std::vector<std::byte> step_record() = 0;
   /// As if that step had been reduced here: apply() follows. No group is needed. Throws Corrupt for what is
   /// no record of this job.
   virtual void take_record(std::int64_t step, int epoch, std::span<const std::byte> record) = 0;
+  /// The part of the job's code that was called last (TrainingModel::part); empty: not known.
+  virtual std::string part() const { return {}; }
   /// What a piece of the test set counts to.
   virtual std::vector<Figure> evaluate(std::int64_t piece, int epoch, const data::BatchView& batch) = 0;
+  /// The pieces of an epoch are evaluated: what they took of memory, steps may not need.
+  virtual void end_evaluation() {}
 };
 
 }  // namespace troupe::train

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <tuple>
+#include <typeinfo>
 #include <utility>
 
 #include "actors/ddp/torch_compat.hpp"
@@ -180,6 +181,13 @@ ErrorInfo bad_field(const std::string& name, const char* why) {
 }
 
 }  // namespace
+
+bool steps_elementwise(const torch::optim::Optimizer& optimizer) {
+  namespace optim = torch::optim;
+  const std::type_info& is = typeid(optimizer);
+  return is == typeid(optim::SGD) || is == typeid(optim::Adam) || is == typeid(optim::AdamW) ||
+         is == typeid(optim::RMSprop) || is == typeid(optim::Adagrad);
+}
 
 std::vector<OptimizerField> optimizer_fields(torch::optim::Optimizer& optimizer, const torch::Tensor& param) {
   return with_kind(optimizer, [&](auto kind) {

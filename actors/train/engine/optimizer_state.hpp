@@ -17,6 +17,10 @@ struct OptimizerField {
   torch::Tensor tensor;
 };
 
+/// Whether it is one of the five itself, all of which compute a parameter from its own gradient and state
+/// alone. A class that derives from one may do anything.
+bool steps_elementwise(const torch::optim::Optimizer& optimizer);
+
 /// The fields of `param`, in a fixed order; empty before the optimizer's first step. Tensors alias the
 /// optimizer's memory. Throws BadConfig for an optimizer that is not one of the five.
 std::vector<OptimizerField> optimizer_fields(torch::optim::Optimizer& optimizer, const torch::Tensor& param);

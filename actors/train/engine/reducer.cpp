@@ -14,6 +14,17 @@ using collectives::DType;
 using collectives::LeafInterval;
 using collectives::ReduceOp;
 
+namespace {
+
+constexpr const char* kBackwardTwice = "the loss runs backward more than once";
+
+[[noreturn]] void cannot_reduce(const std::string& parameter, const char* why) {
+  throw BadConfig("the gradient of " + parameter + " cannot be reduced", why,
+                  "return one dense loss; the trainer runs the backward");
+}
+
+}  // namespace
+
 struct Reducer::BucketState {
   collectives::TreeBuffer tree;
   std::vector<torch::Tensor> arrays;              ///< whole arrays: partials, then scratch
@@ -172,14 +183,19 @@ bool Reducer::is_last_leaf() const {
 }
 
 void Reducer::gradient_ready(std::size_t index) {
-  if (!in_leaf_) return;  // a backward that is none of ours
+  if (!in_leaf_ && aside_ == nullptr) return;  // a backward that is none of ours
   try {
     group_->throw_if_aborted();
     ReducedParameter& parameter = parameters_[index];
     if (!parameter.tensor.grad().defined()) return;
     torch::Tensor gradient = std::move(parameter.tensor.mutable_grad());
     parameter.tensor.mutable_grad() = torch::Tensor();
-    take(index, std::move(gradient));
+    if (aside_ == nullptr) {
+      take(index, std::move(gradient));
+    } else {
+      if ((*aside_)[index].defined()) cannot_reduce(parameter.name, kBackwardTwice);
+      (*aside_)[index] = std::move(gradient);
+    }
   } catch (...) {
     failure_ = std::current_exception();
     throw;  // ends the backward; autograd may wrap it on the way
@@ -187,11 +203,8 @@ void Reducer::gradient_ready(std::size_t index) {
 }
 
 void Reducer::take(std::size_t index, torch::Tensor gradient) {
-  if (seen_[index] || gradient.is_sparse() || gradient.requires_grad()) {
-    throw BadConfig("the gradient of " + parameters_[index].name + " cannot be reduced",
-                    seen_[index] ? "the loss runs backward more than once" : "it is sparse or has a graph",
-                    "return one dense loss; the trainer runs the backward");
-  }
+  if (seen_[index] || gradient.is_sparse() || gradient.requires_grad())
+    cannot_reduce(parameters_[index].name, seen_[index] ? kBackwardTwice : "it is sparse or has a graph");
   seen_[index] = true;
   const torch::Tensor& into = slot(index);
   if (current().add) {
@@ -200,6 +213,21 @@ void Reducer::take(std::size_t index, torch::Tensor gradient) {
     return;
   }
   bucket_member_done(index);
+}
+
+void Reducer::put_aside(std::vector<torch::Tensor>* gradients) {
+  if (gradients != nullptr) gradients->resize(parameters_.size());
+  aside_ = gradients;
+}
+
+void Reducer::take_leaf(std::vector<torch::Tensor>& gradients) {
+  TROUPE_ASSERT(aside_ == nullptr, "no backward runs");
+  begin_leaf();
+  const torch::NoGradGuard no_grad;
+  for (std::size_t i = gradients.size(); i-- > 0;) {  // in the order of buckets
+    if (gradients[i].defined()) take(i, std::exchange(gradients[i], {}));
+  }
+  end_leaf();
 }
 
 void Reducer::bucket_member_done(std::size_t index) {
@@ -340,6 +368,7 @@ void Reducer::finish() {
 
 void Reducer::abandon() {
   in_leaf_ = false;
+  aside_ = nullptr;
   writer_.end();
   writer_.forget();
   failure_ = nullptr;

@@ -79,6 +79,12 @@ class Reducer {
   void rethrow_failure();
   /// After its backward. Throws BadConfig for unused parameters, and as rethrow_failure.
   void end_leaf();
+  /// For leaves that run side by side: until it is called with null, a gradient goes into `gradients`, one a
+  /// parameter, instead. They lie there until take_leaf.
+  void put_aside(std::vector<torch::Tensor>* gradients);
+  /// The next leaf, from begin_leaf() to end_leaf(), whose gradients were put aside. Leaves `gradients`
+  /// empty.
+  void take_leaf(std::vector<torch::Tensor>& gradients);
   /// Gives rank 0's `bytes`, which are where the parameters are, to every rank. Waits for it.
   void broadcast(torch::Tensor& bytes);
   /// Waits, on the host, for every bucket, and sets the gradients: who returns knows that the step was
@@ -138,6 +144,7 @@ class Reducer {
 
   std::size_t leaf_ = 0;  ///< position in the interval
   bool in_leaf_ = false;
+  std::vector<torch::Tensor>* aside_ = nullptr;
   LaunchOrder order_;
   std::exception_ptr failure_;  ///< what a hook threw
   GradientHooks hooks_;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "actors/train/engine/apply_step.hpp"
@@ -21,8 +22,10 @@ class Rehearsal {
   void leaf(const data::Batch& batch, Leaf& at, double loss);
   /// Before the step is applied: its reduced gradients.
   void take_gradients(TrainingModel& model);
-  /// The apply, on the copy.
-  void apply(const ApplyInfo& info);
+  /// The apply, on the copy. `how` and `after`: see apply_step(), for the copy's model and its optimizers.
+  using StepOfCopy = std::function<void(torch::optim::Optimizer&, TrainingModel&)>;
+  void apply(const ApplyInfo& info, const StepOfCopy& how, const StepOfCopy& after);
+  TrainingModel& model() { return *fresh_; }
   /// Where the leaf was not 0, whose buffers are the step's.
   void take_buffers(TrainingModel& model);
   /// After both: throws BadConfig if the copy has become another state.

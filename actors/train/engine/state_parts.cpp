@@ -54,26 +54,36 @@ void take_options(std::span<StatePart> parts, std::span<const StatePart> from) {
   }
 }
 
-PieceHashes hash_piece(std::span<const StatePart> parts, int piece) {
-  const std::size_t from = kProvedBytes * static_cast<std::size_t>(piece);
-  const std::size_t to = from + kProvedBytes;
-  PieceHashes hashes;
+PieceWalk::PieceWalk(int piece)
+    : from_(kProvedBytes * static_cast<std::size_t>(piece)), to_(from_ + kProvedBytes) {}
+
+void PieceWalk::part(
+    const std::string& name, std::size_t bytes,
+    const std::function<std::span<const std::byte>(std::size_t begin, std::size_t end)>& read) {
+  const std::size_t begin = std::max(at_, from_) - at_;
+  const std::size_t end = std::min(at_ + bytes, to_) - std::min(at_, to_);
+  at_ += bytes;
+  if (begin >= end) return;
   checkpoint::Xxh3 hash;
-  std::size_t at = 0;
+  hash.update(read(begin, end));
+  const bool whole = end - begin == bytes;
+  hashes_.parts.push_back(
+      {whole ? name : name + ", bytes " + std::to_string(begin) + " to " + std::to_string(end),
+       hash.digest()});
+}
+
+PieceHashes PieceWalk::finish() {
+  hashes_.last = at_ <= to_;
+  return std::move(hashes_);
+}
+
+PieceHashes hash_piece(std::span<const StatePart> parts, int piece) {
+  PieceWalk walk(piece);
   for (const StatePart& part : parts) {
-    const std::size_t begin = std::max(at, from) - at;
-    const std::size_t end = std::min(at + part.bytes.size(), to) - std::min(at, to);
-    at += part.bytes.size();
-    if (begin >= end) continue;
-    hash.reset();
-    hash.update(part.bytes.subspan(begin, end - begin));
-    const bool whole = end - begin == part.bytes.size();
-    hashes.parts.push_back(
-        {whole ? part.name : part.name + ", bytes " + std::to_string(begin) + " to " + std::to_string(end),
-         hash.digest()});
+    walk.part(part.name, part.bytes.size(),
+              [&](std::size_t begin, std::size_t end) { return part.bytes.subspan(begin, end - begin); });
   }
-  hashes.last = at <= to;
-  return hashes;
+  return walk.finish();
 }
 
 std::vector<PartHash> hash_layout(std::span<const StatePart> parts) {

@@ -35,6 +35,23 @@ struct PieceHashes {
 inline constexpr std::size_t kProvedBytes = std::size_t{16} << 20;
 PieceHashes hash_piece(std::span<const StatePart> parts, int piece);
 
+/// hash_piece() part by part, for a state that is not at hand as a whole. Not thread-safe.
+class PieceWalk {
+ public:
+  explicit PieceWalk(int piece);
+  /// The next part. Calls `read` for those of its bytes that are in the piece, if there are any.
+  void part(const std::string& name, std::size_t bytes,
+            const std::function<std::span<const std::byte>(std::size_t begin, std::size_t end)>& read);
+  /// Behind the last part.
+  PieceHashes finish();
+
+ private:
+  const std::size_t from_;
+  const std::size_t to_;
+  std::size_t at_ = 0;
+  PieceHashes hashes_;
+};
+
 /// The same of each part's type and shape, without a look at its bytes.
 std::vector<PartHash> hash_layout(std::span<const StatePart> parts);
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "actors/train/engine/leaf_relay.hpp"
 #include "actors/train/job/leaf_random.hpp"
 #include "runtime/core/assert.hpp"
 #include "runtime/core/error.hpp"
@@ -41,7 +42,37 @@ torch::Tensor memory_for(const BufferPack& pack, torch::Device device) {
                       torch::TensorOptions(torch::kUInt8).device(device));
 }
 
+/// The batch in memory of its own.
+data::Batch copy_of(const data::Batch& batch) {
+  data::Batch copy = batch;
+  if (copy.input.defined()) copy.input = copy.input.clone();
+  if (copy.target.defined()) copy.target = copy.target.clone();
+  for (auto& [name, tensor] : copy.others) tensor = tensor.clone();
+  return copy;
+}
+
+/// Gathers over the leaves of a job by a call.
+class Calling final : public InStep {
+ public:
+  using Gather = std::function<torch::Tensor(const torch::Tensor&)>;
+  Calling(int leaves, Gather gather) : leaves_(leaves), gather_(std::move(gather)) {}
+  std::int64_t parts() const override { return leaves_; }
+  torch::Tensor gather(const torch::Tensor& mine) override { return gather_(mine); }
+
+ private:
+  const int leaves_;
+  const Gather gather_;
+};
+
 }  // namespace
+
+void check_leaves_in_step(torch::Device device, int leaves) {
+  if (device.is_cpu() || leaves <= 1) return;
+  throw BadConfig(
+      "a trainer on a GPU cannot compute " + std::to_string(leaves) + " leaves that wait for each other",
+      "the model has a SyncBatchNorm over the job's logical ranks",
+      "use as many trainers as logical ranks (also min_trainers), or train on the CPU");
+}
 
 StepEngine::StepEngine(std::unique_ptr<TrainingModel> model, EngineOptions options)
     : model_(std::move(model)),
@@ -49,10 +80,14 @@ StepEngine::StepEngine(std::unique_ptr<TrainingModel> model, EngineOptions optio
       state_(*model_),
       buffers_(model_->buffers(), options.device),
       reducer_(model_->parameters(), options.logical_ranks, reducer_options(options)),
+      in_step_(model_->setup().syncs_in_step()),
+      together_(in_step_ && options.device.is_cpu() && options.logical_ranks > 1),
       results_(options.device),
       committed_buffers_(memory_for(buffers_, options.device)),
       next_buffers_(memory_for(buffers_, options.device)) {
   for (const NamedTensor& parameter : model_->parameters()) parameters_.push_back(parameter.tensor);
+  if (options.shard_optimizer)
+    shards_.emplace(*model_, state_, options.logical_ranks, [this](bool begins) { told_(begins); });
 }
 
 StepEngine::~StepEngine() = default;
@@ -61,12 +96,14 @@ void StepEngine::attach(std::shared_ptr<collectives::ProcessGroup> group,
                         std::shared_ptr<collectives::ProcessGroup> gradients) {
   abandon_step();
   reducer_.attach(group, std::move(gradients));
+  if (shards_) shards_->attach(group);
   group_ = std::move(group);
 }
 
 void StepEngine::detach() {
   abandon_step();
   reducer_.detach();
+  if (shards_) shards_->detach();
   group_.reset();
 }
 
@@ -110,8 +147,14 @@ void StepEngine::begin_step(std::uint64_t global_step, int epoch) {
   epoch_ = epoch;
   next_leaf_ = group_->leaves().begin;
   buffers_.save(committed_buffers_);
+  if (shards_) shards_->shed_gathered();
   results_.begin();
-  guarded([&] { reducer_.begin_step(); });
+  waiting_.clear();
+  gathered_.clear();
+  guarded([&] {
+    if (in_step_) check_leaves_in_step(options_.device, group_->leaves().size());
+    reducer_.begin_step();
+  });
   phase_ = Phase::kLeaves;
 }
 
@@ -119,7 +162,9 @@ void StepEngine::run_leaf(const LeafBatch& leaf) {
   TROUPE_ASSERT(phase_ == Phase::kLeaves && leaf.leaf == next_leaf_,
                 "leaves run in the order of the interval");
   ++next_leaf_;
-  guarded([&] { compute_leaf(leaf); });
+  if (!together_) return guarded([&] { compute_leaf(leaf); });
+  waiting_.push_back({leaf.leaf, copy_of(leaf.batch)});
+  if (next_leaf_ == group_->leaves().end) guarded([&] { compute_together(); });
 }
 
 std::vector<LeafResult> StepEngine::results() {
@@ -132,16 +177,20 @@ std::vector<LeafResult> StepEngine::results() {
   });
 }
 
-void StepEngine::compute_leaf(const LeafBatch& leaf) {
+Leaf StepEngine::leaf_at(int leaf) const {
+  return {{static_cast<std::int64_t>(global_step_), epoch_, leaf},
+          leaf_seed(options_.seed, RandomPurpose::kLeaf, global_step_, leaf)};
+}
+
+/// `between(loss)` is called after the forward.
+template <class Between>
+void StepEngine::forward_backward(const LeafBatch& leaf, Leaf& at, Between&& between) {
   seed_leaf(options_.seed, global_step_, leaf.leaf, options_.device);
-  reducer_.begin_leaf();
-  const std::uint64_t stream = leaf_seed(options_.seed, RandomPurpose::kLeaf, global_step_, leaf.leaf);
-  const Leaf::Place place{static_cast<std::int64_t>(global_step_), epoch_, leaf.leaf};
-  Leaf at(place, stream);
   const std::uint64_t before = changes_of_parameters();
   const torch::Tensor loss = model_->loss(leaf.batch, at);
-  end_forked_child("loss()");
-  if (!loss.defined()) throw BadConfig("loss() returned no tensor", "it is undefined", "return the loss");
+  end_forked_child();
+  if (!loss.defined())
+    throw BadConfig(std::string(part()) + "() returned no tensor", "it is undefined", "return the loss");
   if (loss.numel() != 1) {
     throw BadConfig("the loss is not a scalar", "the trainer runs backward from it",
                     "return its mean or sum");
@@ -150,24 +199,125 @@ void StepEngine::compute_leaf(const LeafBatch& leaf) {
     throw BadConfig("a leaf's weight is " + std::to_string(*at.weight()), "it is a share of the step's mean",
                     "give a finite number that is not negative");
   }
-  const bool rehearsed = rehearsal_ && leaf.leaf == group_->leaves().begin;
-  const double value = rehearsed ? loss.item<double>() : 0;
-  results_.add(loss, at);
-  reducer_.begin_backward();
+  between(loss);
   try {
     (at.weight() ? loss * *at.weight() : loss).backward();
   } catch (...) {
     reducer_.rethrow_failure();
     throw;
   }
-  check_parameters_unchanged(before, "loss()");
+  check_parameters_unchanged(before);
+}
+
+void StepEngine::compute_leaf(const LeafBatch& leaf) {
+  reducer_.begin_leaf();
+  const InStep::Scope scope(
+      in_step_ ? in_step_of(leaf.leaf, [this](const torch::Tensor& mine) { return exchange({mine}); })
+               : nullptr);
+  Leaf at = leaf_at(leaf.leaf);
+  double value = 0;
+  forward_backward(leaf, at, [&](const torch::Tensor& loss) {
+    if (rehearses(leaf.leaf)) value = loss.item<double>();
+    results_.add(loss, at);
+    reducer_.begin_backward();
+  });
   if (leaf.leaf == 0) buffers_.save(next_buffers_);
   buffers_.restore(committed_buffers_);
   reducer_.end_leaf();
-  if (!rehearsed) return;
+  if (rehearses(leaf.leaf)) rehearse_leaf(leaf, value);
+}
+
+void StepEngine::rehearse_leaf(const LeafBatch& leaf, double loss) {
+  const InStep::Scope scope(
+      in_step_ ? std::make_shared<Calling>(options_.logical_ranks,
+                                           [this, next = std::size_t{0}](const torch::Tensor&) mutable {
+                                             if (next < gathered_.size()) return gathered_[next++];
+                                             throw BadConfig("a copy of the model has other SyncBatchNorms",
+                                                             "it gathers more often than the model did",
+                                                             "make the same model in every model()");
+                                           })
+               : nullptr);
   seed_leaf(options_.seed, global_step_, leaf.leaf, options_.device);
-  Leaf again(place, stream);
-  rehearsal_->leaf(leaf.batch, again, value);
+  Leaf again = leaf_at(leaf.leaf);
+  rehearsal_->leaf(leaf.batch, again, loss);
+}
+
+/// What a leaf sees while it is not its turn.
+struct StepEngine::Turn {
+  Leaf at;
+  torch::Tensor loss;
+  torch::Tensor generator;
+  torch::Tensor buffers;
+  std::vector<torch::Tensor> gradients;
+};
+
+/// All leaves of this trainer, which wait for each other and for those of other trainers.
+void StepEngine::compute_together() {
+  std::vector<Turn> turns;
+  for (const LeafBatch& leaf : waiting_)
+    turns.push_back({leaf_at(leaf.leaf), {}, {}, committed_buffers_.clone(), {}});
+  const auto relay = std::make_shared<LeafRelay>(
+      turns.size(), LeafRelay::Calls{.enter =
+                                         [&](std::size_t i) {
+                                           if (turns[i].generator.defined())
+                                             set_default_generator_state(turns[i].generator);
+                                           buffers_.restore(turns[i].buffers);
+                                           reducer_.put_aside(&turns[i].gradients);
+                                         },
+                                     .leave =
+                                         [&](std::size_t i) {
+                                           turns[i].generator = default_generator_state();
+                                           buffers_.save(turns[i].buffers);
+                                         },
+                                     .exchange = [this](const auto& rows) { return exchange(rows); }});
+  relay->run([&](std::size_t i) {
+    const LeafBatch& leaf = waiting_[i];
+    const InStep::Scope scope(
+        in_step_of(leaf.leaf, [relay, i](const torch::Tensor& mine) { return relay->gather(i, mine); }));
+    forward_backward(leaf, turns[i].at, [&](const torch::Tensor& loss) { turns[i].loss = loss.detach(); });
+    if (leaf.leaf == 0) buffers_.save(next_buffers_);
+  });
+  reducer_.put_aside(nullptr);
+  buffers_.restore(committed_buffers_);
+  for (Turn& turn : turns) {
+    results_.add(turn.loss, turn.at);
+    reducer_.take_leaf(turn.gradients);
+  }
+  if (rehearses(waiting_.front().leaf)) rehearse_leaf(waiting_.front(), turns.front().loss.item<double>());
+  waiting_.clear();
+}
+
+/// What is gathered for a leaf, by `gather`. That of the forward of a leaf that is rehearsed is kept.
+std::shared_ptr<InStep> StepEngine::in_step_of(int leaf,
+                                               std::function<torch::Tensor(const torch::Tensor&)> gather) {
+  const bool keeps = rehearses(leaf);
+  return std::make_shared<Calling>(options_.logical_ranks,
+                                   [this, keeps, gather = std::move(gather)](const torch::Tensor& mine) {
+                                     torch::Tensor all = gather(mine);
+                                     if (keeps)
+                                       gathered_.push_back(all);  // the backward's, too, behind the forward's
+                                     return all;
+                                   });
+}
+
+/// What the leaves of every trainer say, in leaf order.
+torch::Tensor StepEngine::exchange(const std::vector<torch::Tensor>& rows) {
+  group_->throw_if_aborted();
+  const torch::Tensor mine = torch::stack(rows);
+  if (group_->size() == 1) return mine;
+  const auto row = static_cast<std::size_t>(mine.size(1));
+  std::vector<std::size_t> counts;
+  for (const auto& leaves : group_->facts().leaves)
+    counts.push_back(row * static_cast<std::size_t>(leaves.size()));
+  torch::Tensor all = torch::empty({options_.logical_ranks, mine.size(1)}, torch::kDouble);
+  told_(true);
+  group_
+      ->all_gather(std::span<const double>(mine.data_ptr<double>(), static_cast<std::size_t>(mine.numel())),
+                   std::span<double>(all.data_ptr<double>(), static_cast<std::size_t>(all.numel())),
+                   std::move(counts))
+      ->wait();
+  told_(false);
+  return all;
 }
 
 /// How often parameters were changed in place: the sum of their version counters.
@@ -177,9 +327,9 @@ std::uint64_t StepEngine::changes_of_parameters() const {
   return changes;
 }
 
-void StepEngine::check_parameters_unchanged(std::uint64_t before, const char* where) const {
+void StepEngine::check_parameters_unchanged(std::uint64_t before) const {
   if (changes_of_parameters() == before) return;
-  throw BadConfig(std::string("the job's ") + where + " changes parameters of the net",
+  throw BadConfig(std::string("the job changes parameters of the net in ") + part(),
                   "each trainer would go on with other ones, as it computes other samples",
                   "change them in apply(), which every trainer does alike");
 }
@@ -190,17 +340,16 @@ std::vector<Figure> StepEngine::evaluate(int piece, int epoch, const data::Batch
   Leaf at({0, epoch, piece}, leaf_seed(options_.seed, RandomPurpose::kEvaluationLeaf, of_epoch, piece));
   const std::uint64_t before = changes_of_parameters();
   model_->evaluate(batch, at);
-  end_forked_child("evaluate()");
-  check_parameters_unchanged(before, "evaluate()");
+  end_forked_child();
+  check_parameters_unchanged(before);
   return at.read_figures();
 }
 
 /// It would write into the memory of its parent's group.
-void StepEngine::end_forked_child(const char* of) const {
+void StepEngine::end_forked_child() const {
   if (!fork_guard_.is_in_child()) return;
-  log(LogLevel::kError, std::string("a process that the job's ") + of +
-                            " forked came back from it, and ends: let it end " +
-                            "in its own code, with _exit()");
+  log(LogLevel::kError, std::string("a process that the job forked came back from ") + part() +
+                            ", and ends: let it end " + "in its own code, with _exit()");
   ::_exit(1);
 }
 
@@ -229,6 +378,11 @@ void StepEngine::divide_by(double total_weight) {
   }
 }
 
+void StepEngine::observe(const StepValues& evaluated) {
+  observe_plateaus(*model_, evaluated);
+  if (rehearsal_) observe_plateaus(rehearsal_->model(), evaluated);
+}
+
 StepValues StepEngine::apply(bool ends_epoch, double total_weight) {
   TROUPE_ASSERT(phase_ == Phase::kReduced, "apply follows a step that was reduced");
   phase_ = Phase::kIdle;
@@ -236,16 +390,49 @@ StepValues StepEngine::apply(bool ends_epoch, double total_weight) {
   const ApplyInfo info{static_cast<std::int64_t>(global_step_), epoch_, ends_epoch};
   if (rehearsal_) rehearsal_->take_gradients(*model_);
   seed_apply(options_.seed, global_step_, options_.device);
-  StepValues values = apply_step(*model_, info);
-  end_forked_child("apply()");
+  StepValues values = apply_sharded(info);
+  end_forked_child();
   buffers_.restore(next_buffers_);
   if (!rehearsal_) return values;
   seed_apply(options_.seed, global_step_, options_.device);
-  rehearsal_->apply(info);
+  using Optimizer = torch::optim::Optimizer;
+  rehearsal_->apply(
+      info,
+      [this](Optimizer& one, TrainingModel& copy) {
+        if (shards_) return shards_->step_copy(one, copy);
+        one.step();
+      },
+      [this](Optimizer& one, TrainingModel& copy) {
+        if (shards_) shards_->gather_copy(one, copy);
+      });
+  if (shards_) shards_->shed(rehearsal_->model());
   if (group_->leaves().begin != 0) rehearsal_->take_buffers(*model_);  // the step's are leaf 0's
   rehearsal_->compare(state_);
   rehearsal_.reset();
   return values;
+}
+
+StepValues StepEngine::skip(bool ends_epoch) {
+  TROUPE_ASSERT(phase_ == Phase::kReduced, "a step is left out once it was reduced");
+  phase_ = Phase::kIdle;
+  rehearsal_.reset();
+  StepValues values;
+  step_schedules(*model_, ends_epoch, values);
+  if (shards_) shards_->shed();
+  return values;
+}
+
+StepValues StepEngine::apply_sharded(const ApplyInfo& info) {
+  if (!shards_) return apply_step(*model_, info);
+  StepValues values = apply_step(
+      *model_, info, [this](torch::optim::Optimizer& one) { shards_->step(one); },
+      [this](torch::optim::Optimizer& one) { shards_->gather(one); });
+  shards_->shed();
+  return values;
+}
+
+void StepEngine::gather_state(int root) {
+  if (shards_) shards_->gather_state(root);
 }
 
 /// u8 a parameter: it has a gradient | those gradients, as they lie | leaf 0's buffers
@@ -304,6 +491,7 @@ void StepEngine::abandon_step() {
   if (phase_ != Phase::kIdle) reducer_.abandon();
   phase_ = Phase::kIdle;
   rehearsal_.reset();
+  waiting_.clear();
 }
 
 }  // namespace troupe::train

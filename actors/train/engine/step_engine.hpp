@@ -7,18 +7,24 @@
 /// If run_step throws (CollectiveAborted, Timeout, what the user's code threw), the TrainState is what it
 /// was, and the step may run again, in this group if it is good or in another, with the same bits.
 ///
+/// Leaves run one after another; where the model has layers over all leaves of a step (SyncBatchNorm), side
+/// by side, handing over at each of these (leaf_relay.hpp).
+///
 /// Not thread-safe: one thread drives it, and draws no random number between leaves.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "actors/ddp/buffer_pack.hpp"
+#include "actors/ddp/in_step.hpp"
 #include "actors/train/engine/engine.hpp"
 #include "actors/train/engine/leaf_results.hpp"
+#include "actors/train/engine/optimizer_shards.hpp"
 #include "actors/train/engine/reducer.hpp"
 #include "actors/train/engine/rehearsal.hpp"
 #include "actors/train/engine/train_state.hpp"
@@ -33,6 +39,7 @@ struct EngineOptions {
   std::uint64_t seed = 0;  ///< of the job: keys the random stream of every leaf
   ReducerOptions reducer;
   torch::Device device = torch::kCPU;  ///< where the model is, and computes
+  bool shard_optimizer = false;        ///< over the leaves (optimizer_shards.hpp)
 };
 
 /// One leaf's batch, on the model's device.
@@ -40,6 +47,10 @@ struct LeafBatch {
   int leaf = 0;
   data::Batch batch;
 };
+
+/// Throws BadConfig for more than one leaf on a GPU, where the model has layers over all leaves of a step:
+/// there leaves do not run side by side.
+void check_leaves_in_step(torch::Device device, int leaves);
 
 class StepEngine {
  public:
@@ -50,6 +61,8 @@ class StepEngine {
   /// `gradients`: see Reducer::attach.
   void attach(std::shared_ptr<collectives::ProcessGroup> group,
               std::shared_ptr<collectives::ProcessGroup> gradients = nullptr);
+  /// TrainEngine::on_exchange.
+  void on_exchange(std::function<void(bool)> told) { told_ = std::move(told); }
   /// Lets go of the group and of the gradients in its memory.
   void detach();
 
@@ -60,7 +73,8 @@ class StepEngine {
   /// The same in pieces, for a caller that fetches each batch when its leaf starts: begin_step, run_leaf for
   /// each leaf, finish_step.
   void begin_step(std::uint64_t global_step, int epoch = 0);
-  /// Returns when the leaf is under way; on the CPU it is done then.
+  /// Returns when the leaf is under way; on the CPU it is done then. Leaves that wait for each other run with
+  /// the last of them.
   void run_leaf(const LeafBatch& leaf);
   /// What the leaves of this step came to so far, in their order. On a device: waits for their forwards.
   std::vector<LeafResult> results();
@@ -70,11 +84,17 @@ class StepEngine {
   /// and apply throw BadConfig where the copy differs. REQUIRES: this rank has leaf 0.
   void rehearse(std::unique_ptr<TrainingModel> fresh);
 
+  /// TrainEngine::observe.
+  void observe(const StepValues& evaluated);
+
   /// Applies the step that was run last: the job's apply on the mean gradients, leaf 0's buffers, and the
-  /// schedulers. `total_weight`: the sum over all leaves, where leaves have weights. Local. An exception here
-  /// leaves the state half-changed: the trainer must die.
-  /// Returns what the job counted, and the learning rates.
+  /// schedulers. `total_weight`: the sum over all leaves, where leaves have weights. Local, but for shards.
+  /// An exception here leaves the state half-changed: it must be installed anew, or the trainer die. Returns
+  /// what the job counted, and the learning rates.
   StepValues apply(bool ends_epoch = false, double total_weight = 0);
+
+  /// TrainEngine::skip: in place of apply().
+  StepValues skip(bool ends_epoch = false);
 
   /// TrainEngine::step_record and take_record.
   std::vector<std::byte> record() const;
@@ -87,8 +107,12 @@ class StepEngine {
   /// the epoch. Between steps.
   std::vector<Figure> evaluate(int piece, int epoch, const data::Batch& batch);
 
+  /// TrainEngine::gather_state.
+  void gather_state(int root);
+
   TrainState& state() { return state_; }
   TrainingModel& model() { return *model_; }
+  const char* part() const { return model_->part(); }
 
   /// What attach() allocates of the group's segment: see native_tree_bytes.
   std::vector<Reducer::Allocation> allocations(bool gradients) const {
@@ -97,12 +121,22 @@ class StepEngine {
 
  private:
   enum class Phase { kIdle, kLeaves, kReduced };
+  struct Turn;
   void compute_leaf(const LeafBatch& leaf);
+  void compute_together();
+  void rehearse_leaf(const LeafBatch& leaf, double loss);
+  Leaf leaf_at(int leaf) const;
+  template <class Between>
+  void forward_backward(const LeafBatch& leaf, Leaf& at, Between&& between);
+  torch::Tensor exchange(const std::vector<torch::Tensor>& rows);
+  std::shared_ptr<InStep> in_step_of(int leaf, std::function<torch::Tensor(const torch::Tensor&)> gather);
+  bool rehearses(int leaf) const { return rehearsal_ && leaf == group_->leaves().begin; }
+  StepValues apply_sharded(const ApplyInfo& info);
   std::uint64_t changes_of_parameters() const;
-  void check_parameters_unchanged(std::uint64_t before, const char* where) const;
+  void check_parameters_unchanged(std::uint64_t before) const;
   void share_buffers();
   void divide_by(double total_weight);
-  void end_forked_child(const char* of) const;
+  void end_forked_child() const;
   template <class Body>
   auto guarded(Body&& body);
 
@@ -113,13 +147,19 @@ class StepEngine {
   ForkGuard fork_guard_;
   BufferPack buffers_;
   Reducer reducer_;
+  std::optional<OptimizerShards> shards_;
   std::shared_ptr<collectives::ProcessGroup> group_;
 
   Phase phase_ = Phase::kIdle;
   std::uint64_t global_step_ = 0;
   int epoch_ = 0;
   int next_leaf_ = 0;
-  std::optional<Rehearsal> rehearsal_;  ///< of the step that is under way
+  const bool in_step_;   ///< the model has layers over all leaves
+  const bool together_;  ///< so leaves run side by side
+  std::function<void(bool)> told_ = [](bool) {};
+  std::vector<LeafBatch> waiting_;       ///< leaves for the last one
+  std::optional<Rehearsal> rehearsal_;   ///< of the step that is under way
+  std::vector<torch::Tensor> gathered_;  ///< by the forward of the leaf that is rehearsed
   LeafResults results_;
   torch::Tensor committed_buffers_;  ///< what every leaf starts from
   torch::Tensor next_buffers_;       ///< what leaf 0 left, installed by apply

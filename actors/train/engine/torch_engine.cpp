@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "actors/data/torch.hpp"
+#include "actors/ddp/freed_memory.hpp"
 #include "actors/train/engine/device_batches.hpp"
 #include "actors/train/engine/forked_copy.hpp"
 #include "actors/train/engine/numerics.hpp"
@@ -13,27 +13,15 @@
 #include "actors/train/engine/step_engine.hpp"
 #include "actors/train/job/job_registry.hpp"
 #include "actors/train/job/user_code.hpp"
+#include "actors/train/job/view_batch.hpp"
 #include "collectives/native/native_group.hpp"
+#include "runtime/core/clock.hpp"
 
 namespace troupe::train {
 namespace {
 
-/// No copy: the tensors are the batch's memory.
-data::Batch as_batch(const data::BatchView& view) {
-  data::Batch batch;
-  batch.samples = view.header.count;
-  for (const auto& field : view.fields) {
-    const auto tensor = torch::from_blob(field.bytes.data(), field.shape, data::torch_dtype(field.dtype));
-    if (field.name == "input") {
-      batch.input = tensor;
-    } else if (field.name == "target") {
-      batch.target = tensor;
-    } else {
-      batch.others.emplace_back(field.name, tensor);
-    }
-  }
-  return batch;
-}
+/// Freed memory is given back at the end of an epoch, and no more often.
+constexpr Duration kGivesBackAfter = std::chrono::minutes(1);
 
 std::unique_ptr<TrainingModel> make_model(const RunSettings& settings, torch::Device device) {
   const auto& type = JobRegistry::instance().find(settings.job_type);
@@ -47,6 +35,7 @@ EngineOptions options_of(const RunSettings& settings, torch::Device device) {
   options.logical_ranks = settings.logical_ranks;
   options.seed = settings.seed;
   options.reducer.allow_unused = settings.find_unused_parameters;
+  options.shard_optimizer = settings.shard == Shard::kOptimizer;
   return options;
 }
 
@@ -89,6 +78,7 @@ class TorchEngine final : public TrainEngine {
     auto parts = view->parts;
     return {std::move(parts), std::move(view)};
   }
+  PieceHashes prove(int piece) override { return engine_.state().prove(piece); }
   std::unique_ptr<StateCopy> copy_state() override {
     StateView view = engine_.state().view();
     if (!device_.is_cpu()) return std::make_unique<HostCopy>(std::move(view));
@@ -102,7 +92,7 @@ class TorchEngine final : public TrainEngine {
     engine_.state().install(parts).value();
   }
   void install_with_own_options(std::vector<StatePart> parts) override {
-    const auto model = make_model(settings_, device_);
+    const auto model = make();
     TrainState own(*model);
     own.step_schedulers(parts);
     const StateView fresh = own.view();
@@ -110,9 +100,14 @@ class TorchEngine final : public TrainEngine {
     install(parts);
   }
   void install_initial() override {
-    if (!std::exchange(pristine_, false))
-      engine_.state().install(TrainState(*make_model(settings_, device_)).view().parts).value();
+    if (!std::exchange(pristine_, false)) engine_.state().install(TrainState(*make()).view().parts).value();
   }
+  void know_run(std::int64_t steps, std::int64_t steps_per_epoch) override {
+    run_ = {steps, steps_per_epoch};
+    engine_.model().setup().know(run_);
+  }
+
+  void gather_state(int root) override { engine_.gather_state(root); }
 
   std::shared_ptr<const void> pin(std::span<std::byte> memory) override {
     return pin_memory(memory, device_);
@@ -129,7 +124,8 @@ class TorchEngine final : public TrainEngine {
     engine_.attach(std::move(group), std::move(gradients));
   }
   void detach() override { engine_.detach(); }
-  void rehearse() override { engine_.rehearse(make_model(settings_, device_)); }
+  void on_exchange(std::function<void(bool)> told) override { engine_.on_exchange(std::move(told)); }
+  void rehearse() override { engine_.rehearse(make()); }
   void begin_step(std::int64_t step, int epoch) override {
     batches_.begin();
     engine_.begin_step(static_cast<std::uint64_t>(step), epoch);
@@ -144,26 +140,44 @@ class TorchEngine final : public TrainEngine {
     batches_.wait();  // their memory is given back
     engine_.abandon_step();
   }
+  void observe(const StepValues& evaluated) override { engine_.observe(evaluated); }
   StepValues apply(bool ends_epoch, double total_weight) override {
     return engine_.apply(ends_epoch, total_weight);
   }
+  StepValues skip(bool ends_epoch) override { return engine_.skip(ends_epoch); }
   std::vector<std::byte> step_record() override { return engine_.record(); }
   void take_record(std::int64_t step, int epoch, std::span<const std::byte> record) override {
     engine_.take(static_cast<std::uint64_t>(step), epoch, record);
   }
+  std::string part() const override { return engine_.part(); }
   std::vector<Figure> evaluate(std::int64_t piece, int epoch, const data::BatchView& batch) override {
     batches_.begin();
     auto figures = engine_.evaluate(static_cast<int>(piece), epoch, batches_.take(as_batch(batch)));
     batches_.wait();
     return figures;
   }
+  void end_evaluation() override {
+    const Instant now = MonotonicClock().now();
+    if (now - gave_back_ < kGivesBackAfter) return;  // taking it again costs a page fault a page
+    gave_back_ = now;
+    give_back_freed_memory();
+  }
 
  private:
+  /// A model as the seed makes it.
+  std::unique_ptr<TrainingModel> make() const {
+    auto model = make_model(settings_, device_);
+    model->setup().know(run_);
+    return model;
+  }
+
   const RunSettings settings_;
   const torch::Device device_;
+  RunLength run_;
   StepEngine engine_;
   DeviceBatches batches_;
   bool pristine_ = true;  ///< the model is as the seed made it
+  Instant gave_back_ = MonotonicClock().now();
 };
 
 }  // namespace

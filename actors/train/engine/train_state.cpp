@@ -69,14 +69,11 @@ torch::Tensor tensor_of(const StatePart& part) {
   return {};
 }
 
-void add(StateView& view, std::string name, const torch::Tensor& tensor) {
+void add(StateView& view, const std::string& name, const torch::Tensor& tensor) {
   // Row-major bytes, whatever the strides; a tensor that is row-major already is not copied.
   // One on a device comes to the host, which is waited for.
   torch::Tensor owner = real_view(tensor).contiguous().cpu();
-  StatePart part{std::move(name), {}, owner.sizes().vec(), {}};
-  part.dtype = dtype_of(part.name, owner);
-  part.bytes = {static_cast<const std::byte*>(owner.data_ptr()), owner.nbytes()};
-  view.parts.push_back(std::move(part));
+  view.parts.push_back(tensor_as_part(name, owner));
   view.owners.push_back(std::move(owner));
 }
 
@@ -110,11 +107,21 @@ class Check {
  public:
   Check(TrainingModel& model, std::span<const StatePart> parts) : model_(model), parts_(parts) {}
 
-  Result<Incoming> run() {
-    for (const StatePart& part : parts_) {
-      if (!left_.emplace(part.name, &part).second) return does_not_fit(part.name, "the state has it twice");
-      if (!holds_together(part)) return does_not_fit(part.name, "its bytes are not what its shape needs");
+  /// What optimizers keep for parameters, and nothing else.
+  Result<Incoming> run_fields() {
+    if (auto fits = take_names(); !fits) return fits.error();
+    for (const TrainedBy& trained : model_.optimizers()) {
+      incoming_.optimizers.push_back({trained, {}, {}, {}, 0});
+      for (const NamedTensor& parameter : model_.parameters()) {
+        if (auto fits = optimizer_state(incoming_.optimizers.back(), parameter); !fits) return fits.error();
+      }
     }
+    if (!left_.empty()) return does_not_fit(std::string(left_.begin()->first), "this model has no such part");
+    return std::move(incoming_);
+  }
+
+  Result<Incoming> run() {
+    if (auto fits = take_names(); !fits) return fits.error();
     for (const auto& group : {model_.parameters(), model_.buffers()}) {
       for (const NamedTensor& item : group) {
         auto found = value(item.name, item.tensor);
@@ -135,6 +142,14 @@ class Check {
   }
 
  private:
+  Result<void> take_names() {
+    for (const StatePart& part : parts_) {
+      if (!left_.emplace(part.name, &part).second) return does_not_fit(part.name, "the state has it twice");
+      if (!holds_together(part)) return does_not_fit(part.name, "its bytes are not what its shape needs");
+    }
+    return {};
+  }
+
   /// The part called `name`, which is then no longer left over, or null.
   const StatePart* take(const std::string& name) {
     const auto found = left_.find(name);
@@ -246,28 +261,78 @@ torch::Tensor part_as_tensor(const StatePart& part) {
   return tensor_of(part);
 }
 
-StateView TrainState::view() const {
-  StateView view;
-  const std::vector<NamedTensor> parameters = model_.parameters();
-  for (const NamedTensor& item : parameters) add(view, item.name, item.tensor);
-  for (const NamedTensor& item : model_.buffers()) add(view, item.name, item.tensor);
+StatePart tensor_as_part(const std::string& name, const torch::Tensor& tensor) {
+  return {name,
+          dtype_of(name, tensor),
+          tensor.sizes().vec(),
+          {static_cast<const std::byte*>(tensor.data_ptr()), tensor.nbytes()}};
+}
+
+void TrainState::each_part(const Part& part) const {
+  for (const NamedTensor& item : model_.parameters()) part(item.name, item.tensor);
+  for (const NamedTensor& item : model_.buffers()) part(item.name, item.tensor);
   for (const TrainedBy& trained : model_.optimizers()) {
     const Names names(trained);
-    for (const NamedTensor& item : parameters) {
-      for (const OptimizerField& field : optimizer_fields(*trained.optimizer, item.tensor)) {
-        add(view, names.field(item.name, field.name), field.tensor);
-      }
-    }
-    for (const OptimizerField& option : optimizer_options(*trained.optimizer)) {
-      add(view, names.option(option.name), option.tensor);
-    }
-    add(view, names.learning_rates(), torch::tensor(learning_rates(*trained.optimizer), torch::kFloat64));
+    each_field(
+        trained, [](std::size_t) { return true; }, part);
+    for (const OptimizerField& option : optimizer_options(*trained.optimizer))
+      part(names.option(option.name), option.tensor);
+    part(names.learning_rates(), torch::tensor(learning_rates(*trained.optimizer), torch::kFloat64));
     if (trained.scheduler == nullptr) continue;
-    add(view, names.scheduler_steps(),
-        torch::tensor(static_cast<std::int64_t>(scheduler_steps(*trained.scheduler)), torch::kInt64));
+    part(names.scheduler_steps(),
+         torch::tensor(static_cast<std::int64_t>(scheduler_steps(*trained.scheduler)), torch::kInt64));
   }
-  for (const UserPart& part : model_.setup().state.parts()) add(view, kUserPrefix + part.name, part.read());
+  for (const UserPart& one : model_.setup().state.parts()) part(kUserPrefix + one.name, one.read());
+}
+
+void TrainState::each_field(const TrainedBy& trained, const std::function<bool(std::size_t)>& wanted,
+                            const Part& part) const {
+  const std::vector<NamedTensor> parameters = model_.parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!wanted(i)) continue;
+    for (const OptimizerField& field : train::optimizer_fields(*trained.optimizer, parameters[i].tensor))
+      part(Names(trained).field(parameters[i].name, field.name), field.tensor);
+  }
+}
+
+StateView TrainState::view() const {
+  StateView view;
+  each_part([&](const std::string& name, const torch::Tensor& tensor) { add(view, name, tensor); });
   return view;
+}
+
+PieceHashes TrainState::prove(int piece) const {
+  PieceWalk walk(piece);
+  each_part([&](const std::string& name, const torch::Tensor& tensor) {
+    const torch::Tensor plain = real_view(tensor);
+    torch::Tensor host;
+    walk.part(name, plain.nbytes(), [&](std::size_t begin, std::size_t end) {
+      const torch::Tensor bytes = plain.contiguous().view({-1}).view(torch::kUInt8);
+      host = bytes.slice(0, static_cast<std::int64_t>(begin), static_cast<std::int64_t>(end)).cpu();
+      return std::span(static_cast<const std::byte*>(host.data_ptr()), host.nbytes());
+    });
+  });
+  return walk.finish();
+}
+
+StateView TrainState::optimizer_fields(const std::function<bool(std::size_t)>& wanted) const {
+  StateView view;
+  for (const TrainedBy& trained : model_.optimizers()) {
+    each_field(trained, wanted,
+               [&](const std::string& name, const torch::Tensor& tensor) { add(view, name, tensor); });
+  }
+  return view;
+}
+
+Result<void> TrainState::add_optimizer_fields(std::span<const StatePart> parts) {
+  Result<Incoming> checked = Check(model_, parts).run_fields();
+  if (!checked) return checked.error();
+  for (auto& [trained, fields, options, rates, steps] : checked->optimizers) {
+    for (auto& [parameter, state] : fields) {
+      if (state != nullptr) set_param_state(*trained.optimizer, parameter, std::move(state));
+    }
+  }
+  return {};
 }
 
 void TrainState::step_schedulers(std::span<const StatePart> like) {

@@ -9,6 +9,8 @@
 /// Not thread-safe, and not during a step.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +29,8 @@ struct StateView {
 
 /// What a part's bytes are as a tensor, without a copy; undefined for a type that no state has.
 torch::Tensor part_as_tensor(const StatePart& part);
+/// A part that is a view of `tensor`, which is on the CPU and row-major.
+StatePart tensor_as_part(const std::string& name, const torch::Tensor& tensor);
 
 class TrainState {
  public:
@@ -37,6 +41,14 @@ class TrainState {
   /// See final_hash().
   std::string hash() const { return final_hash(view().parts); }
 
+  /// hash_piece() of view(). Of tensors on a device only those bytes come to the host.
+  PieceHashes prove(int piece) const;
+
+  /// What optimizers keep for the parameters that are `wanted`, by their number; as view() names it.
+  StateView optimizer_fields(const std::function<bool(std::size_t)>& wanted) const;
+  /// Has optimizers keep that, too. Errors as install(), and then nothing has changed.
+  Result<void> add_optimizer_fields(std::span<const StatePart> parts);
+
   /// Steps each scheduler as often as those of `like` were: then learning rates are what this model's own
   /// would be by now. REQUIRES: a fresh model.
   void step_schedulers(std::span<const StatePart> like);
@@ -46,6 +58,11 @@ class TrainState {
   Result<void> install(std::span<const StatePart> parts);
 
  private:
+  using Part = std::function<void(const std::string& name, const torch::Tensor& tensor)>;
+  void each_field(const TrainedBy& trained, const std::function<bool(std::size_t)>& wanted,
+                  const Part& part) const;
+  void each_part(const Part& part) const;
+
   TrainingModel& model_;
 };
 

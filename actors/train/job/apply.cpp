@@ -2,10 +2,12 @@
 
 #include <torch/nn/utils/clip_grad.h>
 
+#include <utility>
+
 namespace troupe::train {
 
-Apply::Apply(Setup& setup, std::int64_t global_step, int in_epoch)
-    : step_number(global_step), epoch(in_epoch), setup_(setup) {}
+Apply::Apply(Setup& setup, std::int64_t global_step, int in_epoch, StepOptimizer how)
+    : step_number(global_step), epoch(in_epoch), setup_(setup), how_(std::move(how)) {}
 
 std::vector<torch::Tensor> Apply::gradients() const {
   std::vector<torch::Tensor> found;
@@ -50,12 +52,12 @@ bool Apply::skip_if_not_finite() {
 
 void Apply::step() {
   if (skipped_) return;
-  for (const TrainedBy& trained : setup_.optimizers()) trained.optimizer->step();
+  for (const TrainedBy& trained : setup_.optimizers()) how_(*trained.optimizer);
 }
 
 void Apply::step(const std::string& name) {
-  torch::optim::Optimizer& one = optimizer(name);
-  if (!skipped_) one.step();
+  torch::optim::Optimizer& one = find(name);
+  if (!skipped_) how_(one);
 }
 
 std::optional<double> learning_rate_of(const torch::optim::Optimizer& optimizer) {
@@ -67,7 +69,11 @@ std::optional<double> learning_rate_of(const torch::optim::Optimizer& optimizer)
   }
 }
 
-torch::optim::Optimizer& Apply::optimizer(const std::string& name) const {
+torch::optim::Optimizer& Apply::optimizer(const std::string& name) {
+  return **given_out_.insert(&find(name)).first;
+}
+
+torch::optim::Optimizer& Apply::find(const std::string& name) const {
   std::string names;
   for (const TrainedBy& trained : setup_.optimizers()) {
     if (trained.name == name) return *trained.optimizer;

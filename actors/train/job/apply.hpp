@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,7 +22,11 @@ namespace troupe::train {
 /// of the job's own all optimizers step. Schedulers step by themselves.
 class Apply {
  public:
-  Apply(Setup& setup, std::int64_t global_step, int in_epoch);
+  /// How an optimizer steps. A trainer with shards steps some of its parameters, and gets the others.
+  using StepOptimizer = std::function<void(torch::optim::Optimizer&)>;
+  Apply(
+      Setup& setup, std::int64_t global_step, int in_epoch,
+      StepOptimizer how = [](torch::optim::Optimizer& one) { one.step(); });
 
   const std::int64_t step_number;  ///< of the job, from 0
   const int epoch;                 ///< from 0
@@ -44,15 +50,21 @@ class Apply {
   void step();
   void step(const std::string& optimizer);
   /// Throws BadConfig, naming the optimizers that there are. The name is empty for a job with optimizer().
-  torch::optim::Optimizer& optimizer(const std::string& name = {}) const;
+  /// With shards one that steps by itself has stepped on all trainers when apply() has returned.
+  torch::optim::Optimizer& optimizer(const std::string& name = {});
 
+  /// Those that optimizer() gave out.
+  const std::set<torch::optim::Optimizer*>& given_out() const { return given_out_; }
   /// What was counted, and the norm if it was asked for.
   const StepValues& values() const { return values_; }
 
  private:
   std::vector<torch::Tensor> gradients() const;
+  torch::optim::Optimizer& find(const std::string& name) const;
 
   Setup& setup_;
+  const StepOptimizer how_;
+  std::set<torch::optim::Optimizer*> given_out_;
   bool skipped_ = false;
   StepValues values_;
 };

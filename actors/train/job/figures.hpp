@@ -2,18 +2,29 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
 namespace troupe::train {
 
-/// A mean under way: sum / weight.
+enum class FigureKind : std::uint8_t {
+  kMean,         ///< sum / weight
+  kExponential,  ///< exp of that
+  kConfusion,    ///< counts alone: how often class i was taken for class j, row by row
+};
+
+/// A mean under way, or what else adds up.
 struct Figure {
   std::string name;
   double sum = 0;
   double weight = 0;
-  double value() const { return sum / weight; }
+  FigureKind kind = FigureKind::kMean;
+  std::vector<double> counts{};
+  double value() const { return kind == FigureKind::kExponential ? std::exp(sum / weight) : sum / weight; }
   bool operator==(const Figure&) const = default;
 };
 
@@ -30,8 +41,48 @@ inline void add_figures(std::vector<Figure>& into, const std::vector<Figure>& mo
     } else {
       at->sum += figure.sum;
       at->weight += figure.weight;
+      if (at->counts.size() != figure.counts.size()) at->counts.clear();  // of other classes: no figure
+      for (std::size_t i = 0; i < at->counts.size(); ++i) at->counts[i] += figure.counts[i];
     }
   }
+}
+
+/// Precision, recall and F1 of each class, with 0 where a class never was or never was predicted.
+struct ClassScores {
+  std::vector<double> precision, recall, f1;
+};
+inline ClassScores scores_of(const std::vector<double>& counts) {
+  const auto classes = static_cast<std::size_t>(std::llround(std::sqrt(static_cast<double>(counts.size()))));
+  const auto part = [](double of, double all) { return all > 0 ? of / all : 0; };
+  ClassScores scores;
+  for (std::size_t i = 0; i < classes; ++i) {
+    double was = 0, predicted = 0;
+    for (std::size_t j = 0; j < classes; ++j) {
+      was += counts[i * classes + j];
+      predicted += counts[j * classes + i];
+    }
+    const double hits = counts[i * classes + i];
+    scores.precision.push_back(part(hits, predicted));
+    scores.recall.push_back(part(hits, was));
+    scores.f1.push_back(part(2 * hits, was + predicted));
+  }
+  return scores;
+}
+
+/// What the figure comes to, as "test/<name>"; of a confusion the means over classes, as sklearn's "macro".
+inline void add_metrics(std::map<std::string, double>& into, const std::string& set, const Figure& figure) {
+  if (figure.kind != FigureKind::kConfusion) {
+    into[set + figure.name] = figure.value();
+    return;
+  }
+  const ClassScores scores = scores_of(figure.counts);
+  const std::string prefix = set + (figure.name.empty() ? "" : figure.name + "/");
+  const auto mean = [](const std::vector<double>& of) {
+    return std::accumulate(of.begin(), of.end(), 0.0) / static_cast<double>(of.size());
+  };
+  into[prefix + "precision"] = mean(scores.precision);
+  into[prefix + "recall"] = mean(scores.recall);
+  into[prefix + "f1"] = mean(scores.f1);
 }
 
 }  // namespace troupe::train

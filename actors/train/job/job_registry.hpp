@@ -27,7 +27,8 @@ struct JobType {
   /// It may count figures of any name: its loss() or evaluate() gets a Leaf. Else it has the loss, and of the
   /// sets that are evaluated the accuracy.
   bool counts_figures = true;
-  bool has_validation = false;  ///< whether dataset() is asked for kValidation
+  bool looks_at_metrics = false;  ///< a schedule may look at what evaluations come to
+  bool has_validation = false;    ///< whether dataset() is asked for kValidation
 };
 
 /// Written before main, read after: thread-safe.
@@ -118,9 +119,9 @@ struct JobEntry {
     describe(text, wire::decode<Job>(bytes).value());
     return text;
   }
-  static inline const bool registered =
-      JobRegistry::instance().add(kId, {name(), &make_model, &make_dataset, &make_sampling, &describe_job,
-                                        HasLossOfLeaf<Job> || HasEvaluate<Job>, has_validation<Job>()});
+  static inline const bool registered = JobRegistry::instance().add(
+      kId, {name(), &make_model, &make_dataset, &make_sampling, &describe_job,
+            HasLossOfLeaf<Job> || HasEvaluate<Job>, looks_at_metrics<Job>(), has_validation<Job>()});
 };
 
 }  // namespace troupe::train

@@ -37,7 +37,9 @@ class Leaf {
   /// it is the same for any number of trainers. It appears as "train/<name>", in an evaluation as
   /// "test/<name>".
   ///     at.count("top5", hits, batch.size());
-  void count(const std::string& name, double sum, double weight) { figures_.push_back({name, sum, weight}); }
+  void count(const std::string& name, double sum, double weight) { add({name, sum, weight}); }
+  /// See metrics.hpp.
+  void add(Figure figure) { figures_.push_back(std::move(figure)); }
   /// The same of a tensor of one element. One on a GPU is read when the leaf is done: nothing waits for it.
   void count(const std::string& name, const at::Tensor& sum, double weight) {
     if (sum.is_cpu()) return count(name, sum.item<double>(), weight);

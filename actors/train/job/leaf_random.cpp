@@ -18,6 +18,18 @@ void seed_default_generator(std::uint64_t seed, c10::Device device) {
   if (!device.is_cpu()) reseed(at::globalContext().defaultGenerator(device));
 }
 
+at::Tensor default_generator_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_default_generator_state(const at::Tensor& state) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_state(state);
+}
+
 std::uint64_t leaf_seed(std::uint64_t job_seed, RandomPurpose purpose, std::uint64_t global_step, int leaf) {
   const std::uint64_t stream = mix(job_seed, static_cast<std::uint64_t>(purpose));
   return mix(mix(stream, global_step), static_cast<std::uint64_t>(leaf));

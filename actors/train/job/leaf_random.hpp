@@ -6,6 +6,7 @@
 /// which trainer evaluates it, nor after what.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include <cstdint>
@@ -29,6 +30,10 @@ std::uint64_t leaf_seed(std::uint64_t job_seed, RandomPurpose purpose, std::uint
 /// from them between this and the end of the leaf.
 void seed_leaf(std::uint64_t job_seed, std::uint64_t global_step, int leaf,
                c10::Device device = c10::DeviceType::CPU);
+
+/// Where the CPU's default generator stands, for leaves that take turns; and back there.
+at::Tensor default_generator_state();
+void set_default_generator_state(const at::Tensor& state);
 
 /// Reseeds them for the evaluation of a piece of the test set.
 void seed_evaluation(std::uint64_t job_seed, int epoch, int piece, c10::Device device = c10::DeviceType::CPU);

@@ -16,6 +16,7 @@
 ///       torch::Tensor evaluate(ConvNet& net, const data::Batch& batch, Leaf& at) const;  // returns the test loss
 ///       torch::Tensor correct(ConvNet& net, const data::Batch& batch) const;  // of each sample, for test/accuracy
 ///       Precision precision() const;          // bfloat16, a loss scale (mixed_precision.hpp)
+///       Ema ema() const;                      // evaluations use an average of the weights (ema.hpp)
 ///       void state(StateRegistry& s, ConvNet& net, Optimizer& o) const;  // what else changes (user_state.hpp)
 ///     };
 // clang-format on
@@ -40,9 +41,13 @@
 #include "actors/ddp/autocast.hpp"
 #include "actors/train/job/apply.hpp"
 #include "actors/train/job/batch.hpp"
+#include "actors/train/job/ema.hpp"
 #include "actors/train/job/leaf.hpp"
 #include "actors/train/job/leaf_random.hpp"
+#include "actors/train/job/metrics.hpp"
 #include "actors/train/job/mixed_precision.hpp"
+#include "actors/train/job/plateau.hpp"
+#include "actors/train/job/schedules.hpp"
 #include "actors/train/job/setup.hpp"
 
 namespace troupe::train {
@@ -57,12 +62,23 @@ class TrainingModel {
   virtual torch::Tensor loss(const data::Batch& batch, Leaf& at) = 0;
   /// Forward in evaluation mode without gradients; the loss is one of the figures that `at` gets.
   virtual void evaluate(const data::Batch& batch, Leaf& at) = 0;
+  /// What the net says of the batch's input, in evaluation mode without gradients.
+  virtual torch::Tensor predict(const data::Batch& batch) = 0;
   /// Steps the optimizers.
   virtual void apply(Apply& apply) = 0;
+  /// All parameters are as the step makes them.
+  virtual void applied() {}
 
   std::vector<NamedTensor> parameters() { return setup().parameters(); }
   std::vector<NamedTensor> buffers() { return setup().buffers(); }
   const std::vector<TrainedBy>& optimizers() { return setup().optimizers(); }
+
+  /// The part of the job's code that was called last, as its errors name it: "criterion", or what is no
+  /// member of the job as "the optimizer".
+  const char* part() const { return part_; }
+
+ protected:
+  const char* part_ = "model";
 };
 
 template <class Job>
@@ -142,6 +158,14 @@ concept HasPrecision = requires(const Job& job) {
   { job.precision() } -> std::convertible_to<Precision>;
 };
 template <class Job>
+concept HasEma = requires(const Job& job) {
+  { job.ema() } -> std::convertible_to<Ema>;
+};
+template <class Job>
+concept NamesEma = requires {
+  requires std::is_member_function_pointer_v<decltype(&Job::ema)>;
+};
+template <class Job>
 concept NamesPrecision = requires {
   requires std::is_member_function_pointer_v<decltype(&Job::precision)>;
 };
@@ -172,6 +196,17 @@ concept HasScheduler = requires {
   requires std::derived_from<SchedulerOf<Job>, torch::optim::LRScheduler>;
 };
 
+/// Whether a schedule may look at what evaluations come to; of several optimizers' schedules nothing is
+/// known.
+template <class Job>
+constexpr bool looks_at_metrics() {
+  if constexpr (HasScheduler<Job>) {
+    return std::is_same_v<SchedulerOf<Job>, ReduceOnPlateau>;
+  } else {
+    return HasSetup<Job>;
+  }
+}
+
 template <class Job>
 concept HasState = requires(const Job& job, StateRegistry& state, NetOf<Job>& net,
                             OptimizerOf<Job>& optimizer) {
@@ -192,7 +227,8 @@ consteval bool keeps_known_state() {
   namespace optim = torch::optim;
   bool known =
       kIsOneOf<OptimizerOf<Job>, optim::SGD, optim::Adam, optim::AdamW, optim::RMSprop, optim::Adagrad>;
-  if constexpr (HasScheduler<Job>) known = known && kIsOneOf<SchedulerOf<Job>, optim::StepLR, LambdaLR>;
+  if constexpr (HasScheduler<Job>)
+    known = known && kIsOneOf<SchedulerOf<Job>, optim::StepLR, LambdaLR, ReduceOnPlateau>;
   return known;
 }
 
@@ -204,6 +240,7 @@ class JobModel final : public TrainingModel {
       mixed_.emplace(job_.precision(), setup_);
     }
     setup_.check();
+    if constexpr (HasEma<Job>) averaged_.emplace(job_.ema(), setup_);
   }
 
   Setup& setup() override { return setup_; }
@@ -215,12 +252,22 @@ class JobModel final : public TrainingModel {
   }
 
   void evaluate(const data::Batch& batch, Leaf& at) override {
+    const AveragedWeights::InUse in_use(averaged_ ? &*averaged_ : nullptr);
     if (!mixed_) return plain_evaluate(batch, at);
     const Autocast autocast = mixed_->autocast();
     plain_evaluate(batch, at);
   }
 
+  torch::Tensor predict(const data::Batch& batch) override {
+    const torch::NoGradGuard no_grad;
+    const Setup::Evaluating evaluating(setup_);
+    if (!mixed_) return plain_predict(batch);
+    const Autocast autocast = mixed_->autocast();
+    return plain_predict(batch);
+  }
+
   void apply(Apply& apply) override {
+    part_ = HasApply<Job> ? "apply" : "the optimizer";
     if (mixed_) mixed_->before(apply);
     if constexpr (HasApply<Job>) {
       job_.apply(apply);
@@ -230,14 +277,23 @@ class JobModel final : public TrainingModel {
     if (mixed_) mixed_->after();
   }
 
+  void applied() override {
+    if (averaged_) averaged_->update();
+  }
+
  private:
   torch::Tensor plain_loss(const data::Batch& batch, Leaf& at) {
     if constexpr (HasCriterion<Job>) {
-      return job_.criterion(net_->forward(batch.input), batch);
-    } else if constexpr (HasLossOfLeaf<Job>) {
-      return job_.loss(net_, batch, at);
+      const torch::Tensor output = forward(batch);
+      part_ = "criterion";
+      return job_.criterion(output, batch);
     } else {
-      return job_.loss(net_, batch);
+      part_ = "loss";
+      if constexpr (HasLossOfLeaf<Job>) {
+        return job_.loss(net_, batch, at);
+      } else {
+        return job_.loss(net_, batch);
+      }
     }
   }
 
@@ -246,20 +302,39 @@ class JobModel final : public TrainingModel {
     const Setup::Evaluating evaluating(setup_);
     torch::Tensor test_loss;
     if constexpr (HasEvaluate<Job>) {
+      part_ = "evaluate";
       test_loss = job_.evaluate(net_, batch, at);
     } else if constexpr (HasCriterion<Job>) {
-      const torch::Tensor output = net_->forward(batch.input);
+      const torch::Tensor output = forward(batch);
+      part_ = "criterion";
       test_loss = job_.criterion(output, batch);
       count_correct(batch, at, [&] { return output; });
     } else {
       test_loss = plain_loss(batch, at);
       if constexpr (HasForward<Job>)
-        count_correct(batch, at, [&] { return net_->forward(batch.input); });
+        count_correct(batch, at, [&] { return forward(batch); });
       else
         count_correct(batch, at, [] { return torch::Tensor(); });
     }
     const double share = at.weight().value_or(static_cast<double>(batch.size()));
     at.count("loss", test_loss.item<double>() * share, share);
+  }
+
+  torch::Tensor plain_predict(const data::Batch& batch) {
+    if constexpr (requires { torch::Tensor(job_.predict(net_, batch.input)); }) {
+      part_ = "predict";
+      return job_.predict(net_, batch.input);
+    } else if constexpr (HasForward<Job>) {
+      return forward(batch);
+    } else {
+      throw BadConfig("the job has no prediction", "its net has no forward of one tensor",
+                      "give it `torch::Tensor predict(Net& net, const torch::Tensor& input) const`");
+    }
+  }
+
+  torch::Tensor forward(const data::Batch& batch) {
+    part_ = "the forward of the net";
+    return net_->forward(batch.input);
   }
 
   NetOf<Job> make_net() {
@@ -288,6 +363,7 @@ class JobModel final : public TrainingModel {
   template <class Output>
   void count_correct(const data::Batch& batch, Leaf& at, const Output& output) {
     if constexpr (HasCorrect<Job>) {
+      part_ = "correct";
       at.count("accuracy", job_.correct(net_, batch).sum(), static_cast<double>(batch.size()));
     } else {
       const bool classes =
@@ -303,6 +379,7 @@ class JobModel final : public TrainingModel {
   Setup setup_;
   NetOf<Job> net_;
   std::optional<MixedPrecision> mixed_;
+  std::optional<AveragedWeights> averaged_;
 };
 
 }  // namespace detail
@@ -344,6 +421,8 @@ std::unique_ptr<TrainingModel> make_training_model(const Job& job, std::uint64_t
   } else if constexpr (NamesPrecision<Job> && !HasPrecision<Job>) {
     static_assert(HasPrecision<Job>,
                   "this job's precision must be `troupe::train::Precision precision() const`");
+  } else if constexpr (NamesEma<Job> && !HasEma<Job>) {
+    static_assert(HasEma<Job>, "this job's ema must be `troupe::train::Ema ema() const`");
   } else if constexpr (HasSetup<Job>) {
     seed_initial_weights(seed);
     return std::make_unique<detail::JobModel<Job>>(job, device);

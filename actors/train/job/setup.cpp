@@ -1,9 +1,11 @@
 #include "actors/train/job/setup.hpp"
 
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "actors/ddp/sync_batch_norm.hpp"
+#include "actors/train/job/plateau.hpp"
 
 namespace troupe::train {
 namespace {
@@ -54,6 +56,7 @@ void Setup::add_scheduler(torch::optim::Optimizer& of, Every every,
     if (trained.scheduler != nullptr)
       throw BadConfig("the optimizer '" + trained.name + "' has two schedulers",
                       "both would set its learning rate", "give it one");
+    if (auto* plateau = dynamic_cast<ReduceOnPlateau*>(scheduler.get())) plateau->add_to(state, trained.name);
     trained.scheduler = scheduler.get();
     trained.every = every;
     schedulers_.push_back(std::move(scheduler));
@@ -97,11 +100,22 @@ void Setup::check_devices() const {
     }
   }
   for (const Module& one : modules_) {
-    if (!has_sync_batchnorm(one.module)) continue;
-    throw BadConfig("the model has a SyncBatchNorm",
-                    "a trainer computes its leaves one after another, so none can wait for what others have",
-                    "leave convert_sync_batchnorm() out: each leaf has its own statistics");
+    if (synced_over(one.module) != SyncedOver::kGroup) continue;
+    throw BadConfig("the model has a SyncBatchNorm over a process group",
+                    "a job's trainers come and go, and their groups with them",
+                    "call convert_sync_batchnorm(net), without a group: it is over the job's logical ranks");
   }
+}
+
+void Setup::know(const RunLength& run) {
+  for (const auto& scheduler : schedulers_) {
+    if (auto* one = dynamic_cast<KnowsRun*>(scheduler.get())) one->know(run);
+  }
+}
+
+bool Setup::syncs_in_step() const {
+  return std::any_of(modules_.begin(), modules_.end(),
+                     [](const Module& one) { return synced_over(one.module) == SyncedOver::kLeaves; });
 }
 
 void Setup::check_optimizers() const {

@@ -89,9 +89,13 @@ class Setup {
   std::vector<NamedTensor> buffers() const;
   const std::vector<TrainedBy>& optimizers() const { return trained_; }
   /// Throws BadConfig for a job that trains nothing, an optimizer's parameter of no module, or one of two
-  /// optimizers, for a tensor that is not on the device, and for a SyncBatchNorm. An optimizer may have a
-  /// tied parameter as often as modules have it: LibTorch's parameters() lists it so.
+  /// optimizers, for a tensor that is not on the device, and for a SyncBatchNorm over a group. An optimizer
+  /// may have a tied parameter as often as modules have it: LibTorch's parameters() lists it so.
   void check() const;
+  /// Tells schedules how long the run is. Before the first step.
+  void know(const RunLength& run);
+  /// Whether a module was converted to SyncBatchNorm over the job's leaves.
+  bool syncs_in_step() const;
 
   /// All modules in evaluation mode while it lives; then each as it was, so that what the job froze stays so.
   class Evaluating {

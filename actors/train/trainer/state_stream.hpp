@@ -33,6 +33,7 @@ struct SharedStep {
   StepReport report;
   std::int64_t committed = 0;  ///< steps below it were, when it was applied
   double total_weight = 0;     ///< TrainEngine::apply
+  StepValues evaluated{};      ///< TrainEngine::observe
   std::uint64_t bytes = 0;
 };
 

@@ -9,12 +9,13 @@
 
 namespace troupe::train {
 
-/// The part of the job that a task runs: "Digits::loss".
-inline std::string users_part(const std::string& job, const TrainerTask& task) {
-  if (std::holds_alternative<ComputeStep>(task)) return job + "::loss";
-  if (std::holds_alternative<ApplyStep>(task)) return "the apply (or optimizer) of " + job;
-  if (std::holds_alternative<RunEvaluation>(task)) return "the evaluation of " + job;
-  return job;
+/// The part of the job that a task runs: "Digits::criterion", "the optimizer of Digits". `part`:
+/// TrainEngine::part().
+inline std::string users_part(const std::string& job, const TrainerTask& task, const std::string& part) {
+  const bool calls = std::holds_alternative<ComputeStep>(task) || std::holds_alternative<ApplyStep>(task) ||
+                     std::holds_alternative<RunEvaluation>(task);
+  if (!calls || part.empty()) return job;
+  return part.starts_with("the ") ? part + " of " + job : job + "::" + part;
 }
 
 /// A failure of these is the system's (a file, a socket) and is reported, not deadly.

@@ -7,15 +7,19 @@
 #include <optional>
 
 #include "actors/checkpoint/checkpoint_store.hpp"
+#include "actors/checkpoint/folder_lock.hpp"
 #include "actors/checkpoint/safetensors.hpp"
 #include "actors/train/batches/batch_feed.hpp"
 #include "actors/train/driver/train_driver.hpp"
 #include "actors/train/engine/state_transfer.hpp"
 #include "actors/train/floor.hpp"
 #include "actors/train/snapshot.hpp"
+#include "actors/train/trainer/fetch_snapshot.hpp"
+#include "actors/train/trainer/held_state.hpp"
 #include "actors/train/trainer/step_slots.hpp"
 #include "actors/train/trainer/task_failures.hpp"
 #include "actors/train/trainer/trainer_machine.hpp"
+#include "collectives/rendezvous/connect/address.hpp"
 #include "runtime/core/condition.hpp"
 #include "runtime/core/thread.hpp"
 #include "runtime/host/may_wait.hpp"
@@ -26,11 +30,8 @@ namespace {
 using collectives::DType;
 using collectives::ReduceOp;
 
-/// How long a piece of a snapshot may take, and how often its wait is looked at meanwhile.
-constexpr Duration kPieceArrives = std::chrono::seconds(30);
-/// Nobody fetches what is shared for so many seconds: nobody will.
-constexpr int kQuietBeats = 60;
-constexpr Duration kLook = std::chrono::milliseconds(100);
+constexpr int kQuietBeats = 60;  ///< nobody fetches what is shared for so many seconds: nobody will
+constexpr int kWriter = 0;       ///< the rank that writes checkpoints
 constexpr Duration kFollowLook = std::chrono::milliseconds(5);  ///< a step is rarely shorter
 
 }  // namespace
@@ -47,6 +48,7 @@ class Trainer::Work {
         groups_(floor_.make_groups(session_, settings_)),
         engine_(floor_.make_engine(settings_)) {
     floor_.watch(machine_, actor.address().actor);
+    engine_->on_exchange([this](bool begins) { begins ? waits() : computes("after an exchange"); });
   }
 
   ~Work() {
@@ -61,12 +63,23 @@ class Trainer::Work {
 
   /// REQUIRES: before prepare().
   TrainerHello hello() {
-    return {::getpid(), groups_->address(), engine_->numerics(), hash_layout(engine_->state().parts),
-            groups_->has_nccl()};
+    return {
+        ::getpid(),
+        groups_->address(),
+        engine_->numerics(),
+        hash_layout(engine_->state().parts),
+        groups_->has_nccl(),
+        collectives::who_we_are(),
+        checkpoint::FolderLock::is_of(*floor_.files({}), settings_.checkpoint_folder, settings_.folder_lock)};
   }
 
   void prepare(const DataInfo& info) {
     info_ = info;
+    try {
+      engine_->know_run(total_steps(settings_, info.steps_per_epoch), info.steps_per_epoch);
+    } catch (...) {
+      return give_up_by(floor_.job_name(settings_) + "::scheduler");
+    }
     feed_ = std::make_unique<BatchFeed>(actor_, settings_, info,
                                         settings_.run + "/batches/" + to_string(actor_.address().actor),
                                         [this](std::span<std::byte> memory) { return engine_->pin(memory); });
@@ -94,19 +107,8 @@ class Trainer::Work {
 
   /// In the actor's thread. Under the mutex no task begins, so that nothing changes the state meanwhile.
   HeldPiece final_state(bool weights_only, std::uint64_t offset) {
-    if (final_state_.empty() || weights_only != weights_alone_) {
-      const Hold hold(mutex_);
-      if (machine_.steps() == kNoState || !machine_.rests())
-        throw_error(
-            {ErrorCode::kUnavailable, "this trainer has no final state", "it holds no whole one", ""});
-      auto state = engine_->state();
-      if (weights_only) state.parts.resize(engine_->weight_parts());
-      final_state_ = checkpoint::write_safetensors(checkpoint::lay_out_safetensors(state.parts).value());
-      weights_alone_ = weights_only;
-      final_steps_ = machine_.steps();
-      final_lineage_ = machine_.lineage();
-    }
-    return {final_steps_, final_lineage_, state_piece(final_state_, offset)};
+    const Hold hold(mutex_);
+    return final_state_.piece(machine_, *engine_, weights_only, offset);
   }
 
   void beat() {
@@ -145,15 +147,12 @@ class Trainer::Work {
       } catch (const DataFailed& error) {
         return give_up(of_the_dataset(floor_.job_name(settings_), error.info()), {});
       } catch (const Error& error) {
-        if (is_of_the_group(error.code()) || is_recoverable(task)) {
-          ErrorInfo why = error.info();
-          why.todo.clear();  // the driver does it
-          result = TaskAborted{why.message(), {}};
-        } else {
-          return give_up(floor_.describe_exception(users_part(floor_.job_name(settings_), task)));
-        }
+        if (!is_of_the_group(error.code()) && !is_recoverable(task)) return give_up_in(task);
+        ErrorInfo why = error.info();
+        why.todo.clear();  // the driver does it
+        result = TaskAborted{why.message(), {}};
       } catch (...) {
-        return give_up(floor_.describe_exception(users_part(floor_.job_name(settings_), task)));
+        return give_up_in(task);
       }
       lock.lock();
       if (stopping_) return;  // the others are asked, and this one's end is told by its process
@@ -162,7 +161,12 @@ class Trainer::Work {
   }
 
   /// What the user's code throws is thrown again by whoever runs it: the job fails at once, with its message.
-  void give_up(const ErrorInfo& error) { give_up(error, actor_.address().actor); }
+  void give_up_in(const TrainerTask& task) {
+    give_up_by(users_part(floor_.job_name(settings_), task, engine_->part()));
+  }
+  void give_up_by(const std::string& part) {
+    give_up(floor_.describe_exception(part), actor_.address().actor);
+  }
   /// `where`: none for what a loader ran.
   void give_up(const ErrorInfo& error, ActorId where) {
     const Hold hold(mutex_);
@@ -175,7 +179,6 @@ class Trainer::Work {
   // ---- Tasks --------------------------------------------------------------------------------------------
 
   TrainerResult perform(const Wait&) { return TaskDone{}; }
-
   TrainerResult perform(const FormGroup& task) {
     {
       const Hold hold(mutex_);
@@ -241,7 +244,7 @@ class Trainer::Work {
       const ActorHandle<Trainer> source(&actor_.process(), address);
       followed_ = {};
       follower_.emplace([this, source, in = task.order.shared_in](std::uint64_t offset) {
-        return await(source.call<&Trainer::shared>(in, offset));
+        return await(source.call<&Trainer::shared>(in, offset), [this] { progress(); });
       });
     }
     if (task.goes_on && task.until == kNoState) look_again_soon();
@@ -290,7 +293,7 @@ class Trainer::Work {
           {ErrorCode::kCorrupt, "a step that was followed is not the next one", std::to_string(number), ""});
     engine_->take_record(number, epoch_of(number), step.record);
     followed_.steps = kNoState;  // until it is whole again
-    engine_->apply((number + 1) % feed_->steps_per_epoch() == 0, step.head.total_weight);
+    finish(number, is_left_out(step.head.report.slots), step.head.total_weight, step.head.evaluated);
     followed_.steps = number + 1;
     followed_.uncommitted.push_back(step.head.report);
     std::erase_if(followed_.uncommitted,
@@ -315,16 +318,9 @@ class Trainer::Work {
     return StateReady{};
   }
 
-  /// Fetches the state that the job begins from, which the driver's program holds.
+  /// The state that the job begins from, which the driver's program holds.
   TrainerResult take_snapshot(const StateHash& hash) {
-    wire::Bytes all;
-    for (wire::Bytes piece; all.empty() || !piece.empty();
-         all.insert(all.end(), piece.begin(), piece.end())) {
-      piece = await(driver_.call<&TrainDriver::snapshot>(all.size()));
-    }
-    if (const auto held = hash_of_bytes(all, [this] { progress(); }); held != hash)
-      throw_error({ErrorCode::kCorrupt, "the snapshot is not what was taken",
-                   "its bytes are " + held + " here, and were " + hash, ""});
+    const wire::Bytes all = fetch_snapshot(driver_, hash, [this] { progress(); });
     auto parts = checkpoint::read_safetensors("the snapshot", all).value().tensors;
     if (settings_.new_options) {
       engine_->install_with_own_options(std::move(parts));
@@ -334,20 +330,11 @@ class Trainer::Work {
     return StateReady{};
   }
 
-  template <class Piece>
-  Piece await(const Future<Piece>& asked) {
-    const Instant deadline = MonotonicClock().now() + kPieceArrives;
-    while (!asked.wait(kLook) && MonotonicClock().now() < deadline) progress();
-    Piece piece = asked.get(Duration(0));
-    progress();
-    return piece;
-  }
-
   TrainerResult perform(const ComputeStep& task) {
     const int leaves = settings_.logical_ranks;
     std::vector<SlotWords> slots(static_cast<std::size_t>(leaves));
     std::vector<wire::Bytes> counted(static_cast<std::size_t>(leaves));
-    if (task.rehearse) {
+    if (task.rehearse && settings_.rehearse) {
       computes("a fresh copy of the model");
       engine_->rehearse();
     }
@@ -389,6 +376,16 @@ class Trainer::Work {
     return reduced;
   }
 
+  /// The same on every trainer: all know what each leaf's loss was.
+  bool is_left_out(const std::vector<SlotReport>& slots) const {
+    return settings_.not_finite != NotFinite::kGoOn && !is_finite(slots);
+  }
+  StepValues finish(std::int64_t step, bool left_out, double total_weight, const StepValues& evaluated) {
+    const bool ends_epoch = (step + 1) % feed_->steps_per_epoch() == 0;
+    if (!evaluated.empty()) engine_->observe(evaluated);
+    return left_out ? engine_->skip(ends_epoch) : engine_->apply(ends_epoch, total_weight);
+  }
+
   int epoch_of(std::int64_t step) const { return static_cast<int>(step / feed_->steps_per_epoch()); }
 
   TrainerResult perform(const ApplyStep& task) {
@@ -396,28 +393,41 @@ class Trainer::Work {
     const auto stream = stream_to_add_to();
     const auto record = stream ? engine_->step_record() : std::vector<std::byte>();
     Applied applied;
-    applied.values = engine_->apply((task.step + 1) % feed_->steps_per_epoch() == 0, total_weight_);
+    const bool left_out = is_left_out(slots_);
+    applied.values = finish(task.step, left_out, total_weight_, task.evaluated);
+    applied.halts = left_out && settings_.not_finite == NotFinite::kStop;
     if (stream) {
-      const SharedStep head{
-          {task.step, slots_, applied.values}, first_uncommitted(task.step), total_weight_, 0};
+      const SharedStep head{{task.step, slots_, applied.values},
+                            first_uncommitted(task.step),
+                            total_weight_,
+                            task.evaluated,
+                            0};
       stream->add(head, record);
     }
     feed_->release(task.step);
     if (task.proves >= 0) {
-      auto piece = hash_piece(engine_->state().parts, task.proves);
-      applied = {std::move(piece.parts), piece.last, std::move(applied.values)};
+      auto piece = engine_->prove(task.proves);
+      applied.parts = std::move(piece.parts);
+      applied.proven = piece.last;
     }
     return applied;
   }
 
   TrainerResult perform(const HashState&) {
+    engine_->gather_state(-1);  // the job is over: whoever is asked has it all
     const auto state = engine_->state();
     return Hashed{final_hash(state.parts, [this] { progress(); }),
                   hash_parts(state.parts, [this] { progress(); })};
   }
 
   TrainerResult perform(const HashParts&) {
-    return PartsHashed{hash_parts(engine_->state().parts, [this] { progress(); })};
+    engine_->gather_state(kWriter);
+    return PartsHashed{hashes_that_all_have(engine_->state().parts)};
+  }
+  /// Of shards each trainer has its own.
+  std::vector<PartHash> hashes_that_all_have(std::span<const StatePart> parts) {
+    if (settings_.shard != Shard::kNothing) parts = parts.first(engine_->weight_parts());
+    return hash_parts(parts, [this] { progress(); });
   }
 
   TrainerResult perform(const RunEvaluation& task) {
@@ -429,11 +439,13 @@ class Trainer::Work {
                                                     engine_->evaluate(piece, task.order.epoch, view)});
                              waits();
                            });
+    engine_->end_evaluation();
     return done;
   }
 
   TrainerResult perform(const RunCheckpoint& task) {
     const auto files = floor_.files([this] { progress(); });
+    engine_->gather_state(kWriter);
     const auto state = engine_->state();
     const checkpoint::SaveRequest request{
         .job = job_identity(settings_, info_, engine_->numerics()),
@@ -443,13 +455,11 @@ class Trainer::Work {
         .tensors = state.parts,
         .metadata = {{kHistoryKey, task.order.history}}};
     const auto saved = make_store(*files).save(request).value();
-    return CheckpointStored{saved.manifest_path, request.state_hash,
-                            hash_parts(state.parts, [this] { progress(); })};
+    return CheckpointStored{saved.manifest_path, request.state_hash, hashes_that_all_have(state.parts)};
   }
 
   TrainerResult perform(const RunPrune& task) {
-    const auto files = floor_.files({});
-    make_store(*files).prune(task.order.oldest_kept, task.order.spared).value();
+    make_store(*floor_.files({})).prune(task.order.oldest_kept, task.order.spared).value();
     return TaskDone{};
   }
 
@@ -547,10 +557,7 @@ class Trainer::Work {
   int quiet_beats_ = 0;                    ///< without one more
   std::optional<StateFollower> follower_;  ///< what it follows itself
   Followed followed_;                      ///< what that came to
-  std::vector<std::byte> final_state_;     ///< once it was asked for
-  bool weights_alone_ = false;             ///< what it has
-  std::int64_t final_steps_ = kNoState;    ///< which it is
-  Generation final_lineage_;
+  HeldState final_state_;                  ///< once it was asked for
   Thread thread_;
 };
 

@@ -9,6 +9,7 @@
 #include "actors/train/engine/state_parts.hpp"
 #include "actors/train/messages.hpp"
 #include "actors/train/settings.hpp"
+#include "actors/train/trainer/held_state.hpp"
 #include "actors/train/trainer/state_stream.hpp"
 #include "runtime/client/session.hpp"
 
@@ -23,13 +24,8 @@ struct TrainerHello {
   std::string numerics;          ///< fingerprint: an exact job takes no trainer that computes otherwise
   std::vector<PartHash> layout;  ///< of its state as model() and optimizer() made it: the same in all
   bool has_nccl = false;         ///< GroupMaker::has_nccl
-};
-
-/// A piece of the state that a trainer holds, and which state that is.
-struct HeldPiece {
-  std::int64_t steps = kNoState;
-  Generation lineage;
-  wire::Bytes bytes;
+  std::string who;               ///< "pid 77 on b"
+  bool has_folder = true;        ///< it sees the checkpoint folder that the run has locked
 };
 
 /// Isolated. Orders are taken in the actor's thread while another one computes, so an order never waits for a

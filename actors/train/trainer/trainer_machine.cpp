@@ -119,10 +119,12 @@ void TrainerMachine::handle(const StartGeneration& order, TrainerOutput& out) {
   }
   plan_ = order.plan;
   loaders_ = plan_.loaders;
+  evaluated_ = plan_.evaluated;
   out.loaders_changed = true;
   limit_ = plan_.first_step;
   state_ = State::kForming;
   proves_ = plan_.prove;
+  halts_ = false;
   const bool must_hold = plan_.origin == StateOrigin::kMembers && !is_receiver();
   const bool holds =
       lineage_ == plan_.lineage &&
@@ -143,6 +145,7 @@ void TrainerMachine::handle(const Committed& order, TrainerOutput& out) {
     return;
   }
   limit_ = std::max(limit_, order.limit);
+  if (!order.evaluated.empty()) evaluated_[order.committed] = order.evaluated;
   while (!uncommitted_.empty() && uncommitted_.front().step < order.committed) uncommitted_.pop_front();
 }
 
@@ -221,11 +224,17 @@ TrainerTask TrainerMachine::choose() const {
     case State::kRunning:
       return choose_running_task();
     case State::kApplying:
-      return ApplyStep{steps_, proves_ ? static_cast<int>(steps_ - plan_.first_step) : -1};
+      return apply_task();
     case State::kLeft:
       return Wait{"left generation " + to_string(generation_)};
   }
   return Wait{};
+}
+
+TrainerTask TrainerMachine::apply_task() const {
+  ApplyStep task{steps_, proves_ ? static_cast<int>(steps_ - plan_.first_step) : -1};
+  if (const auto at = evaluated_.find(steps_); at != evaluated_.end()) task.evaluated = at->second;
+  return task;
 }
 
 TrainerTask TrainerMachine::choose_state_task() const {
@@ -247,7 +256,7 @@ TrainerTask TrainerMachine::choose_running_task() const {
     if (const auto* prune = std::get_if<PruneCheckpoints>(&barrier_tasks_.front())) return RunPrune{*prune};
     return HashState{};
   }
-  if (steps_ < limit_) {
+  if (steps_ < limit_ && !halts_) {
     return ComputeStep{generation_, steps_, leaves(),
                        plan_.exact && is_rehearsed(steps_, plan_.begun_at, plan_.total_steps)};
   }
@@ -337,6 +346,7 @@ void TrainerMachine::finished(const LoadCheckpoint& task, const TrainerResult& r
 void TrainerMachine::installed(TrainerOutput& out) {
   steps_ = plan_.first_step;
   lineage_ = plan_.lineage;
+  whole_ = true;
   if (superseded()) return;
   out.reports.push_back(StateInstalled{self_, generation_, steps_});
   state_ = State::kRunning;
@@ -353,8 +363,16 @@ void TrainerMachine::finished(const ComputeStep&, const TrainerResult& result, T
 
 void TrainerMachine::finished(const ApplyStep& task, const TrainerResult& result, TrainerOutput& out) {
   TROUPE_ASSERT(task.step == steps_, "steps are applied in order");
+  if (const auto* why = std::get_if<TaskAborted>(&result)) {  // others were needed, with shards
+    whole_ = false;
+    if (!superseded()) leave(*why, out);
+    return;
+  }
   ++steps_;
+  evaluated_.erase(evaluated_.begin(), evaluated_.lower_bound(steps_));
+  whole_ = whole_ && (!plan_.sharded || plan_.members.size() == 1);
   const auto* applied = std::get_if<Applied>(&result);
+  halts_ = applied != nullptr && applied->halts;
   uncommitted_.push_back(
       {task.step, std::move(reduced_), applied == nullptr ? StepValues{} : applied->values});
   if (superseded()) return;  // TrainerQuiesced says it
@@ -420,6 +438,10 @@ void TrainerMachine::leave(const TaskAborted& why, TrainerOutput& out) {
 
 void TrainerMachine::report_quiesced(TrainerOutput& out) {
   state_ = State::kQuiesced;
+  if (!whole_) {
+    steps_ = kNoState;
+    uncommitted_.clear();
+  }
   out.reports.push_back(
       TrainerQuiesced{self_, generation_, steps_, lineage_, {uncommitted_.begin(), uncommitted_.end()}});
 }

@@ -59,7 +59,8 @@ struct ComputeStep {
 /// The step was reduced: change the TrainState. Local; an exception in it is this trainer's death.
 struct ApplyStep {
   std::int64_t step = 0;
-  int proves = -1;  ///< tell the hashes of this piece of the state after it; -1: none
+  int proves = -1;         ///< tell the hashes of this piece of the state after it; -1: none
+  StepValues evaluated{};  ///< what the state before it came to, for schedules that look at that
 };
 /// The final hash of the TrainState.
 struct HashState {};
@@ -108,6 +109,7 @@ struct Applied {
   std::vector<PartHash> parts;  ///< if the task asked for them
   bool proven = false;          ///< it was the last piece
   StepValues values;
+  bool halts = false;  ///< no step comes behind it in this generation (NotFinite::kStop)
 };
 struct Hashed {
   StateHash hash;
@@ -211,6 +213,7 @@ class TrainerMachine {
   TrainerTask choose() const;
   TrainerTask choose_state_task() const;
   TrainerTask choose_running_task() const;
+  TrainerTask apply_task() const;
   bool is_receiver() const;
   bool is_follower() const;
 
@@ -245,12 +248,15 @@ class TrainerMachine {
   FollowState follows_;     ///< whom, in kFollowing
   bool caught_up_ = false;  ///< with it, once
   bool proves_ = false;     ///< the state is not told yet, all of it
+  bool halts_ = false;      ///< runs no more steps, whatever the limit
   std::int64_t limit_ = 0;
   std::optional<TrainerTask> doing_;  ///< taken, not done
   Progress progress_;
-  std::deque<StepReport> uncommitted_;     ///< applied, not known to be committed; ends with steps_ - 1
-  std::vector<SlotReport> reduced_;        ///< slots of the step to apply
-  std::deque<BarrierTask> barrier_tasks_;  ///< of this generation
+  bool whole_ = true;  ///< what it holds: with shards it keeps its own alone from its first step on
+  std::deque<StepReport> uncommitted_;  ///< applied, not known to be committed; ends with steps_ - 1
+  std::map<std::int64_t, StepValues> evaluated_;  ///< GenerationPlan::evaluated, and what came since
+  std::vector<SlotReport> reduced_;               ///< slots of the step to apply
+  std::deque<BarrierTask> barrier_tasks_;         ///< of this generation
 };
 
 }  // namespace troupe::train

@@ -12,5 +12,6 @@
 #include "collectives/gloo/use_gloo.hpp"
 #include "collectives/mpi/use_mpi.hpp"
 #include "collectives/process_group.hpp"
+#include "collectives/rendezvous/group_member.hpp"
 #include "collectives/rendezvous/init.hpp"
 #include "runtime/core/error.hpp"

@@ -69,7 +69,7 @@ class ServerThread final : public StoreServer {
         core_(options.incarnation) {
     for (const auto& [rank, departure] : options.gone) (void)core_.on_lost(rank, departure);
   }
-  ~ServerThread() override { close(Duration::zero()); }
+  ~ServerThread() override { close(Duration::zero(), false); }
 
   Result<void> start() {
     epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
@@ -92,9 +92,10 @@ class ServerThread final : public StoreServer {
     return {};
   }
 
-  void close(Duration linger) override {
+  void close(Duration linger, bool tells_late = true) override {
     if (!thread_.joinable()) return;
     linger_ns_ = linger.count();
+    tells_late_ = tells_late;
     closing_ = true;
     wake();
     thread_.join();
@@ -211,7 +212,8 @@ class ServerThread final : public StoreServer {
     while (true) {
       if (closing_ && !end) end = clock_.now() + Duration(linger_ns_);
       const Instant now = clock_.now();
-      if (end && (core_.is_deserted() || now >= *end)) break;
+      const bool is_deserted = tells_late_ ? core_.is_deserted() : core_.present() == 0;
+      if (end && (is_deserted || now >= *end)) break;
       const int n =
           ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms(now, end));
       for (int i = 0; i < n; ++i) on_event(events[static_cast<std::size_t>(i)]);
@@ -450,6 +452,7 @@ class ServerThread final : public StoreServer {
   Instant listen_again_{0};
   std::atomic<bool> closing_{false};
   std::atomic<std::int64_t> linger_ns_{0};
+  std::atomic<bool> tells_late_{true};
   std::thread thread_;
 };
 

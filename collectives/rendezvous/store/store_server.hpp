@@ -52,8 +52,8 @@ class StoreServer {
   virtual ~StoreServer() = default;
   /// Waits for the ranks that are still there to leave, and for those that have still to be told that their
   /// group failed, for no longer than `linger`; then tells those that wait for something that the store
-  /// closes.
-  virtual void close(Duration linger) = 0;
+  /// closes. Without `tells_late`, nobody waits for those that never came.
+  virtual void close(Duration linger, bool tells_late = true) = 0;
 
   /// A rank that lives and has not joined yet may die before it does. When `connection` to it ends before it
   /// has joined, it is gone, as `departure` says; at once, if there is none.

@@ -144,15 +144,22 @@ Instant ZmqServer::turn(Instant now) {
   }
   handle_events(now);
   bool all_received = false;
-  for (int i = 0; !all_received && i < kFramesATurn; ++i) all_received = !receive_one(now);
-  drop_closed(all_received, now);
+  is_held_back_ = false;
+  for (int i = 0; !all_received && i < kFramesATurn; ++i) {
+    is_held_back_ = !stop_ && handlers_.may_receive && !handlers_.may_receive();
+    if (is_held_back_) break;
+    all_received = !receive_one(now);
+  }
+  if (!is_held_back_) drop_closed(all_received, now);
   const auto pumped = pump();
   sweep(now);
   if (stop_ && say_last_words(now) && give_port_back(now)) {
     close();
     return kNever;
   }
-  if (!all_received || pumped == SendQueue::Pumped::kMore) return now;
+  if (pumped == SendQueue::Pumped::kMore) return now;
+  if (is_held_back_) return now + kBlockedRetry;
+  if (!all_received) return now;
   // Sending may have taken the news that something arrived off the descriptor.
   if ((socket_->get(zmq::sockopt::events) & ZMQ_POLLIN) != 0) return now;
   return pumped == SendQueue::Pumped::kBlocked || stop_ ? now + kBlockedRetry : next_sweep_;
@@ -390,7 +397,7 @@ void ZmqServer::sweep(Instant now) {
       broken.emplace_back(peer, kKeyRevoked);
     } else if (holds_too_much(*peer, now)) {
       broken.emplace_back(peer, "it sends a message in parts without end");
-    } else if (peer->in.pending() && now - peer->last_packet >= kJoinTimeout) {
+    } else if (peer->in.pending() && !is_held_back_ && now - peer->last_packet >= kJoinTimeout) {
       broken.emplace_back(peer, "a message did not arrive whole: nothing more of it came for 30 s");
     }
   }

@@ -106,6 +106,7 @@ class ZmqServer final : public LinkServer, private LoopMember {
   std::vector<PeerPtr> closed_;     ///< of peers_, those whose connection is closed
   std::optional<Instant> unbound_;  ///< when the port was given back
   bool is_watched_ = false;
+  bool is_held_back_ = false;  ///< handlers_.may_receive says so
   bool is_added_ = false;
   bool listener_closed_ = false;
   bool is_over_ = false;

@@ -8,14 +8,15 @@
 #include <filesystem>
 
 #include "tests/actors/checkpoint/sample_state.hpp"
-#include "tests/actors/checkpoint/temporary_folder.hpp"
+#include "tests/support/files.hpp"
 
 using namespace troupe;
 using namespace troupe::checkpoint;
 using namespace troupe::checkpoint::testing;
+using troupe::test::TempFolder;
 
 TEST_CASE("a store on the real disk saves, prunes and loads") {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   PosixFileSystem files;
   CheckpointStore store(files, {folder.path() + "/deep/er"});
   REQUIRE(store.prepare().ok());
@@ -32,7 +33,7 @@ TEST_CASE("a store on the real disk saves, prunes and loads") {
 }
 
 TEST_CASE("a symbolic link out of the folder is not followed") {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   PosixFileSystem files;
   CheckpointStore store(files, {folder.path() + "/c"});
   for (std::uint64_t step = 1; step <= 2; ++step) {
@@ -49,7 +50,7 @@ TEST_CASE("a symbolic link out of the folder is not followed") {
 }
 
 TEST_CASE("folders that cannot be used say which and why") {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   PosixFileSystem files;
   REQUIRE(files.create(folder.path() + "/file").ok());
   CheckpointStore on_a_file(files, {folder.path() + "/file"});
@@ -70,7 +71,7 @@ TEST_CASE("folders that cannot be used say which and why") {
 }
 
 TEST_CASE("a file that cannot grow is an error, and nothing of it stays") {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   PosixFileSystem files;
   CheckpointStore store(files, {folder.path()});
   const SampleState state(1);
@@ -95,7 +96,7 @@ TEST_CASE("a file that cannot grow is an error, and nothing of it stays") {
 }
 
 TEST_CASE("names that are taken and files that are too large are refused") {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   PosixFileSystem files;
   const std::string path = folder.path() + "/file";
   REQUIRE((*files.create(path))->append(std::vector<std::byte>(11)).ok());

@@ -7,13 +7,15 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 
-#include "tests/actors/checkpoint/temporary_folder.hpp"
+#include "tests/support/files.hpp"
 
 namespace troupe::checkpoint::testing {
 
+using test::TempFolder;
+
 // Two runs that began in one empty folder each took the other's checkpoints for its own.
 TEST_CASE("a folder that a run has is refused to another one, with both named, until it ends") {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   {
     const auto first = FolderLock::take(folder.path(), "run-1, pid 7 on host a");
     REQUIRE(first.ok());
@@ -30,7 +32,7 @@ TEST_CASE("a folder that a run has is refused to another one, with both named, u
 // A folder that was removed in use was made again without its lock, and a second run pruned what the first
 // needed.
 TEST_CASE("a folder that was removed is locked again, unless another run was faster") {
-  const TemporaryFolder outer;
+  const TempFolder outer;
   const std::string folder = outer.path() + "/checkpoints";
   std::filesystem::create_directory(folder);
   auto mine = FolderLock::take(folder, "run-1").value();
@@ -46,7 +48,7 @@ TEST_CASE("a folder that was removed is locked again, unless another run was fas
 }
 
 TEST_CASE("a program that is killed lets go of its folder") {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   int ready[2];
   REQUIRE(::pipe(ready) == 0);
   const pid_t child = ::fork();

@@ -7,11 +7,11 @@
 
 #include "actors/checkpoint/file_system.hpp"
 #include "actors/checkpoint/safetensors.hpp"
-#include "tests/actors/checkpoint/temporary_folder.hpp"
+#include "tests/support/files.hpp"
 
 using namespace troupe;
 using namespace troupe::checkpoint;
-using namespace troupe::checkpoint::testing;
+using troupe::test::TempFolder;
 
 namespace {
 
@@ -39,7 +39,7 @@ TEST_CASE("safetensors files go to Python and come back") {
                                         {"empty", DType::kF32, {0, 4}, {}}};
   const auto layout = lay_out_safetensors(tensors, {{"format", "pt"}});
   REQUIRE(layout.ok());
-  const TemporaryFolder folder;
+  const TempFolder folder;
   PosixFileSystem files;
   const std::string ours = folder.path() + "/ours.safetensors";
   const std::string theirs = folder.path() + "/theirs.safetensors";

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "actors/data/sampler.hpp"
-#include "runtime/core/random.hpp"
 #include "tests/actors/data/batch_memory.hpp"
 
 using namespace troupe;
@@ -122,32 +121,4 @@ TEST_CASE("a field whose size overflows, or that begins in another one, is refus
   CHECK(why([](FieldHeader& f) { f.dimensions = 9; }) == "'input' has too many dimensions");
   CHECK(why([](FieldHeader& f) { f.name.fill('x'); }) == "a field has no name");
   CHECK(why([](FieldHeader& f) { f.name = {'m', 'a', 's', 'k'}; }) == "two fields have the name 'mask'");
-}
-
-TEST_CASE("no header makes a view leave its memory, or two fields share it") {
-  const std::uint64_t seed = 4;
-  CAPTURE(seed);
-  SeededRandom random(seed);
-  const auto layout = some_layout();
-  const Memory memory(layout.total());
-  layout.seal(memory.span(), {}, kIndices);
-  const std::size_t headers = 64 + 128 * layout.fields().size();
-  const std::vector<std::byte> good(memory.span().begin(), memory.span().begin() + headers);
-  int accepted = 0;
-  for (int round = 0; round < 100'000; ++round) {
-    std::memcpy(memory.at.get(), good.data(), headers);
-    for (auto edits = random.below(4); edits > 0; --edits) {
-      memory.at.get()[8 + random.below(headers - 8)] = static_cast<std::byte>(random.next());
-    }
-    const auto view = view_batch(memory.span());
-    if (!view.ok()) continue;
-    ++accepted;
-    const auto* at = memory.at.get() + headers;
-    for (const auto& field : view->fields) {
-      if (field.bytes.data() < at || field.bytes.data() + field.bytes.size() > memory.at.get() + memory.size)
-        FAIL("round " << round << ": '" << field.name << "' " << to_string(field.shape));
-      at = field.bytes.data() + field.bytes.size();
-    }
-  }
-  CHECK(accepted > 1000);
 }

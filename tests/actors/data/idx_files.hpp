@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/files.hpp"
+
 namespace troupe::data::testing {
 
 using Bytes = std::vector<std::byte>;
@@ -51,31 +53,16 @@ inline Bytes gzip(std::span<const std::byte> bytes) {
   return out;
 }
 
-/// A fresh folder under the temporary one.
-class Folder {
+/// Files of this test's own.
+class Folder : public test::TempFolder {
  public:
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "troupe-data-XXXXXX").string();
-    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    path_ = pattern;
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string path() const { return path_.string(); }
   std::string file(const std::string& name, std::span<const std::byte> bytes = {}) const {
-    const auto at = path_ / name;
+    const std::filesystem::path at = *this / name;
     std::filesystem::create_directories(at.parent_path());
     std::ofstream out(at, std::ios::binary);
     out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
     return at.string();
   }
-
- private:
-  std::filesystem::path path_;
 };
 
 }  // namespace troupe::data::testing

@@ -25,8 +25,8 @@ torch::Tensor samples_of(int rank, int dimensions, bool one_has_none = false) {
 }
 
 /// A norm, and something behind it that makes gradients differ.
-struct NormedImpl : torch::nn::Module {
-  explicit NormedImpl(const torch::nn::BatchNormOptions& options, int dimensions) {
+struct ChannelNetImpl : torch::nn::Module {
+  explicit ChannelNetImpl(const torch::nn::BatchNormOptions& options, int dimensions) {
     torch::manual_seed(1);
     if (dimensions <= 3) one = register_module("norm", torch::nn::BatchNorm1d(options));
     if (dimensions == 4) two = register_module("norm", torch::nn::BatchNorm2d(options));
@@ -41,7 +41,7 @@ struct NormedImpl : torch::nn::Module {
   torch::nn::BatchNorm2d two{nullptr};
   torch::nn::BatchNorm3d three{nullptr};
 };
-TORCH_MODULE(Normed);
+TORCH_MODULE(ChannelNet);
 
 torch::Tensor loss_of(const torch::Tensor& y) {
   return (y * y * y + y.sin()).sum();
@@ -57,8 +57,8 @@ std::string compare(const std::string& what, const torch::Tensor& ours, const to
 /// Three steps and an evaluation on this rank's samples, against the golden on everybody's.
 std::string difference_of(const Group& group, const torch::nn::BatchNormOptions& options, int dimensions,
                           bool one_has_none = false) {
-  Normed golden(options, dimensions);
-  Normed ours = convert_sync_batchnorm(Normed(options, dimensions), group);
+  ChannelNet golden(options, dimensions);
+  ChannelNet ours = convert_sync_batchnorm(ChannelNet(options, dimensions), group);
   std::string wrong;
   for (int step = 0; step < 3; ++step) {
     std::vector<torch::Tensor> all;
@@ -118,27 +118,27 @@ TEST_CASE("SyncBatchNorm is BatchNorm on the batches of all ranks, which may be 
 
 TEST_CASE("converting keeps names, tensors and the mode, and a clone is plain") {
   const auto said = fork_ddp(2, [](const Group& group) -> std::string {
-    Normed net(torch::nn::BatchNormOptions(kChannels), 2);
+    ChannelNet net(torch::nn::BatchNormOptions(kChannels), 2);
     net->eval();
     const auto before = net->named_parameters();
-    const Normed same = convert_sync_batchnorm(net, group);
+    const ChannelNet same = convert_sync_batchnorm(net, group);
     if (same.get() != net.get() || net->is_training() || !has_sync_batchnorm(net.ptr())) return "another net";
     for (const auto& item : before) {
       if (!item.value().is_same(net->named_parameters()[item.key()])) return item.key();
     }
     const torch::Tensor x = samples_of(group->rank(), 2);
-    if (!torch::equal(net->forward(x), Normed(torch::nn::BatchNormOptions(kChannels), 2)->forward(x)) &&
+    if (!torch::equal(net->forward(x), ChannelNet(torch::nn::BatchNormOptions(kChannels), 2)->forward(x)) &&
         !net->one->running_mean.equal(torch::zeros({kChannels})))
       return "evaluation";
     const auto clone = net->clone();
     clone->train();
     if (has_sync_batchnorm(clone)) return "the clone";
-    clone->as<NormedImpl>()->forward(x);  // of this rank alone: it would wait for the other one
+    clone->as<ChannelNetImpl>()->forward(x);  // of this rank alone: it would wait for the other one
     // Through DistributedDataParallel, in half the precision, and in double.
     net->train();
     DistributedDataParallel ddp(net, group);
     loss_of(ddp(x)).backward();
-    Normed wide = convert_sync_batchnorm(Normed(torch::nn::BatchNormOptions(kChannels), 2), group);
+    ChannelNet wide = convert_sync_batchnorm(ChannelNet(torch::nn::BatchNormOptions(kChannels), 2), group);
     const torch::Tensor y = wide->forward(x.to(torch::kBFloat16));
     if (y.scalar_type() != torch::kBFloat16) return "bfloat16";
     wide->to(torch::kDouble);
@@ -159,12 +159,13 @@ TEST_CASE("what SyncBatchNorm cannot do is an error on every rank, and the group
     const torch::Tensor y = sync_batch_norm(x, {.eps = 0}, group);
     text += "\n" + std::to_string(std::lround(y[0][0].item<float>() * (group->rank() == 0 ? -1 : 1)));
     text += "\n" + thrown_by([&] { torch::autograd::grad({y.sum()}, {x}, {}, true, /*create_graph=*/true); });
-    text += "\n" + thrown_by([&] {
-              convert_sync_batchnorm(
-                  Normed(torch::nn::BatchNormOptions(kChannels).affine(false).track_running_stats(false), 2),
-                  group);
-            });
-    Normed net(torch::nn::BatchNormOptions(kChannels), 2);
+    text +=
+        "\n" + thrown_by([&] {
+          convert_sync_batchnorm(
+              ChannelNet(torch::nn::BatchNormOptions(kChannels).affine(false).track_running_stats(false), 2),
+              group);
+        });
+    ChannelNet net(torch::nn::BatchNormOptions(kChannels), 2);
     {
       const Group gone(group.get(), [](auto*) {});  // owns nothing
       convert_sync_batchnorm(net, gone);

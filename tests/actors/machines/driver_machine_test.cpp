@@ -893,8 +893,8 @@ TEST_CASE("a run resumed in the middle of an epoch has seen what the run before 
   CHECK(resumed.order<WriteCheckpoint>(kA)->history == whole.order<WriteCheckpoint>(kA)->history);
   // The best is that of the first run's epoch.
   const auto seen = decode_history(resumed.order<WriteCheckpoint>(kA)->history).value();
-  CHECK(seen.kept == Best{1, 0.5, 1});
-  CHECK(seen.patience.epochs_since == 1);
+  CHECK(seen.kept == Best{2, 0.5, 1});
+  CHECK(seen.patience.since == 1);
   // A snapshot of its step is no file to keep.
   resumed.written(kA, 4);
   REQUIRE(resumed.order<PruneCheckpoints>(kA));

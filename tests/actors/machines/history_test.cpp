@@ -27,7 +27,7 @@ TEST_CASE("the best value follows the mode; too small a gain and what is no numb
 }
 
 TEST_CASE("a history goes round as text, to the last bit; other text is none") {
-  const History history{{{"test/loss", 0.1 + 0.2}}, {3, 1e-300, 1}, {2, 0.99, 0}, {{"loss", 1.0 / 3, 7}}};
+  const History history{{{"test/loss", 0.1 + 0.2}}, 12, {3, 1e-300, 1}, {2, 0.99, 0}, {{"loss", 1.0 / 3, 7}}};
   CHECK(decode_history(encode_history(history)) == history);
   CHECK_FALSE(decode_history("7"));
   CHECK_FALSE(decode_history("zz"));

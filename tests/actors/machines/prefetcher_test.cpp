@@ -34,6 +34,27 @@ TEST_CASE("batches are asked for in the order of their use, whatever the number 
   }
 }
 
+// They were chosen by number alone: batches crossed the network though a loader was on the trainer's own
+// node.
+TEST_CASE("loaders of the trainer's own node are asked first, and the others when these cannot") {
+  const NodeId here{1}, there{2};
+  const auto on = [](std::uint64_t id, NodeId node) { return LoaderInfo{ActorId{id}, node, ""}; };
+  Prefetcher prefetcher(2, 4, std::chrono::seconds(1), here);
+  prefetcher.set_loaders({on(1, there), on(2, here), on(3, there), on(4, here)});
+  prefetcher.restart({0, 2}, 0, 10);
+  std::vector<std::uint64_t> asked;
+  for (const auto& request : prefetcher.requests(Instant{0})) asked.push_back(request.loader.value);
+  CHECK(asked == std::vector<std::uint64_t>{2, 4, 2, 4});
+  prefetcher.failed(0, 1);
+  CHECK(prefetcher.requests(Instant{0}).front().loader == ActorId{1});
+  prefetcher.failed(0, 1);
+  CHECK(prefetcher.requests(Instant{0}).front().loader == ActorId{3});
+  prefetcher.set_loaders({on(1, there), on(3, there)});
+  asked.clear();
+  for (const auto& request : prefetcher.requests(Instant{0})) asked.push_back(request.loader.value);
+  CHECK(asked == std::vector<std::uint64_t>{1, 1, 3});  // two were asked of loader 3 before
+}
+
 TEST_CASE("what a lost or silent loader owes is asked of another; the first answer counts") {
   Prefetcher prefetcher(2, 2, std::chrono::seconds(1));
   prefetcher.set_loaders(loaders({1, 2}));
@@ -104,6 +125,22 @@ TEST_CASE("a window of two steps keeps what was used until the step is through")
   CHECK(prefetcher.restart({0, 2}, 0, 10).empty());
   CHECK(prefetcher.ready(0));
   CHECK(prefetcher.release(0) == std::vector<SlotId>{1, 2});
+}
+
+// A link that was down was asked as fast as it refused: the simulator ran out of events.
+TEST_CASE("once every loader has refused a batch, the next round waits") {
+  Prefetcher prefetcher(1, 1);
+  prefetcher.set_loaders(loaders({1, 2}));
+  prefetcher.restart({0, 1}, 0, 10);
+  const Instant now{std::chrono::seconds(5)};
+  CHECK(prefetcher.requests(now).size() == 1);
+  prefetcher.failed(0, 0);
+  CHECK(prefetcher.requests(now).size() == 1);
+  prefetcher.failed(0, 0);
+  CHECK(prefetcher.requests(now + std::chrono::milliseconds(49)).empty());
+  CHECK(prefetcher.requests(now + std::chrono::milliseconds(50)).size() == 1);
+  prefetcher.ask_again(0, 0);  // it did not fit: nobody refused
+  CHECK(prefetcher.requests(now + std::chrono::milliseconds(50)).size() == 1);
 }
 
 // The third error of a generation was fatal, however far apart.

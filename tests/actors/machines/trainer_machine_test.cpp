@@ -65,6 +65,26 @@ TEST_CASE("a trainer runs up to its limit, then waits for the commit") {
   CHECK(take<ComputeStep>(trainer).step == 2);
 }
 
+TEST_CASE("a trainer that a step halts runs no more of them, but does what is due at a barrier") {
+  TrainerMachine trainer = running(5);
+  run_step(trainer);
+  take<ComputeStep>(trainer);
+  trainer.done(Reduced{kSlots});
+  take<ApplyStep>(trainer);
+  Applied halts;
+  halts.halts = true;
+  trainer.done(halts);
+  CHECK(trainer.steps() == 2);
+  take<Wait>(trainer);
+  trainer.on(Committed{kFirst, 2, 9});
+  take<Wait>(trainer);
+  trainer.on(WriteCheckpoint{kFirst, 2, {}});
+  take<RunCheckpoint>(trainer);
+  trainer.done(CheckpointStored{});
+  trainer.on(Finish{kFirst});
+  take<HashState>(trainer);
+}
+
 TEST_CASE("what was reduced but not applied when the call to leave came never happened") {
   TrainerMachine trainer = running(5);
   take<ComputeStep>(trainer);
@@ -326,4 +346,35 @@ TEST_CASE("a checkpoint that does not load here is reported, and the group stays
   CHECK(std::get<CheckpointUnreadable>(out.reports.at(0)).reason == "no such file");
   CHECK_FALSE(out.abort_group);
   CHECK(trainer.steps() == kNoState);
+}
+
+TEST_CASE("with shards a trainer that has applied a step holds no whole state, unless it is alone") {
+  const int members = GENERATE(1, 2);
+  TrainerMachine trainer(kSelf);
+  trainer.on(Quiesce{kFirst, "welcome"});
+  GenerationPlan plan = plan_of(kFirst, StateOrigin::kInitial, 0);
+  plan.sharded = true;
+  plan.members.resize(static_cast<std::size_t>(members));
+  trainer.on(StartGeneration{plan});
+  take<FormGroup>(trainer);
+  trainer.done(TaskDone{});
+  take<MakeInitialState>(trainer);
+  trainer.done(StateReady{});
+  trainer.on(Committed{kFirst, 0, 2});
+  run_step(trainer);
+  CHECK(trainer.steps() == 1);
+  const auto out = trainer.on(Quiesce{kSecond, "a peer died"});
+  CHECK(std::get<TrainerQuiesced>(out.reports.at(0)).steps == (members == 1 ? 1 : kNoState));
+}
+
+TEST_CASE("with shards an apply whose group was aborted leaves the generation, and no state") {
+  TrainerMachine trainer = running(2);
+  take<ComputeStep>(trainer);
+  trainer.done(Reduced{kSlots});
+  take<ApplyStep>(trainer);
+  const auto left = trainer.done(TaskAborted{"a peer died", {}});
+  REQUIRE(left.reports.size() == 1);
+  CHECK(std::holds_alternative<GenerationFailed>(left.reports[0]));
+  const auto out = trainer.on(Quiesce{kSecond, "a peer died"});
+  CHECK(std::get<TrainerQuiesced>(out.reports.at(0)).steps == kNoState);
 }

@@ -9,24 +9,13 @@
 
 #include "actors/report/csv_log.hpp"
 #include "actors/report/tensorboard_log.hpp"
+#include "tests/support/files.hpp"
 
 using namespace troupe;
 using namespace troupe::report;
+using troupe::test::read_file, troupe::test::TempFolder;
 
 namespace {
-
-struct TempFolder {
-  TempFolder() { REQUIRE(::mkdtemp(path.data()) != nullptr); }
-  ~TempFolder() { std::filesystem::remove_all(path); }
-  std::string path = (std::filesystem::temp_directory_path() / "troupe-figures-XXXXXX").string();
-};
-
-std::string contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 std::string hex(const std::string& bytes) {
   std::ostringstream text;
@@ -48,18 +37,21 @@ TEST_CASE("a step and an epoch have figures, at the job's step; other events hav
   CHECK(more[3].name == "step/learning_rate/maker");
   CHECK(more[3].value == 0.1);
   CHECK(figures_of(EpochDone{1, 600, {{"test/accuracy", 0.9}}, 3}).figures.size() == 1);
+  const auto within = figures_of(Evaluated{2, 700, {{"test/accuracy", 0.9}}, 3});
+  CHECK(within.figures.size() == 1);
+  CHECK(within.global_step == 700);
   CHECK(figures_of(Warning{"w"}).figures.empty());
 }
 
 TEST_CASE("CSV: a row a figure, with all its digits; a name with a comma is quoted") {
   const TempFolder folder;
   ManualClock clock;
-  CsvLog log(LogFile::open(folder.path + "/metrics.csv").value(), clock);
+  CsvLog log(LogFile::open(folder.path() + "/metrics.csv").value(), clock);
   clock.advance(std::chrono::milliseconds(1250));
   REQUIRE(log.take(JobStarted{"job", 1}).ok());
   REQUIRE(log.take(StepDone{1, 100, 600, 0.1, NAN, 2}).ok());
   REQUIRE(log.take(EpochDone{1, 600, {{"a, \"b\"", 1}}, 3}).ok());
-  CHECK(contents(folder.path + "/metrics.csv") ==
+  CHECK(read_file(folder.path() + "/metrics.csv") ==
         "name,epoch,global_step,value,time_s\n"
         "step/loss,1,100,0.10000000000000001,1.250\n"
         "step/trainers,1,100,2,1.250\n"
@@ -70,12 +62,12 @@ TEST_CASE("CSV: a resumed run adds its rows, and writes no second header") {
   // The rows of the run before were gone.
   const TempFolder folder;
   const ManualClock clock;
-  const std::string path = folder.path + "/metrics.csv";
+  const std::string path = folder.path() + "/metrics.csv";
   for (int epoch = 1; epoch <= 2; ++epoch) {
     CsvLog log(LogFile::open(path, true).value(), clock);
     REQUIRE(log.take(EpochDone{epoch, 600, {{"a", 1}}, 3}).ok());
   }
-  CHECK(contents(path) == "name,epoch,global_step,value,time_s\na,1,600,1,0.000\na,2,600,1,0.000\n");
+  CHECK(read_file(path) == "name,epoch,global_step,value,time_s\na,1,600,1,0.000\na,2,600,1,0.000\n");
 }
 
 TEST_CASE("TensorBoard: CRC-32C as in RFC 3720, records and messages byte for byte") {
@@ -94,16 +86,16 @@ TEST_CASE("TensorBoard: CRC-32C as in RFC 3720, records and messages byte for by
 
 TEST_CASE("TensorBoard: a file of records in a folder that is made") {
   const TempFolder folder;
-  auto log = TensorBoardLog::open(folder.path + "/runs/1", [] { return 7.0; }).value();
+  auto log = TensorBoardLog::open(folder.path() + "/runs/1", [] { return 7.0; }).value();
   REQUIRE(log.take(EpochDone{1, 600, {{"test/accuracy", 0.9}}, 3}).ok());
   REQUIRE(log.take(Warning{"nothing to plot"}).ok());
   std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(folder.path + "/runs/1"))
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path() + "/runs/1"))
     files.push_back(entry.path());
   REQUIRE(files.size() == 1);
   CHECK(files[0].filename().string().starts_with("events.out.tfevents.7."));
-  CHECK(contents(files[0]) == tf_record(tensorboard_version(7)) +
-                                  tf_record(tensorboard_event(7, {1, 600, {{"test/accuracy", 0.9}}})));
+  CHECK(read_file(files[0]) == tf_record(tensorboard_version(7)) +
+                                   tf_record(tensorboard_event(7, {1, 600, {{"test/accuracy", 0.9}}})));
   const auto refused = TensorBoardLog::open("/dev/null/runs", [] { return 7.0; });
   CHECK(refused.error().message().starts_with("cannot make the folder '/dev/null/runs': "));
 }

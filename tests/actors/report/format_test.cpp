@@ -56,9 +56,9 @@ TEST_CASE("one line a fault") {
 TEST_CASE("a row an epoch, under its head: training first, accuracies in percent") {
   const Metrics metrics{{"test/accuracy", 0.9861}, {"test/top5", 0.5}, {"train/loss", 0.12344}};
   CHECK(epoch_header(metrics) == "epoch  train/loss  test/accuracy  test/top5  seconds");
-  CHECK(epoch_row({1, 600, metrics, 12.34}) == "    1      0.1234        98.61 %     0.5000     12.3");
+  CHECK(metrics_row("1", metrics, 12.34) == "    1      0.1234        98.61 %     0.5000     12.3");
   CHECK(epoch_header({}) == "epoch  seconds");
-  CHECK(epoch_row({12, 1, {}, 0}) == "   12      0.0");
+  CHECK(metrics_row("12", {}, 0) == "   12      0.0");
 }
 
 TEST_CASE("the time that is left, as a person reads it") {
@@ -96,4 +96,6 @@ TEST_CASE("a line for the end") {
         "THE FINAL STATE WAS NOT SAVED (2 failures): the newest checkpoint is of step 480");
   resumed.lost_after = 0;
   CHECK(unsaved_line(resumed) == "NO CHECKPOINT WAS WRITTEN (2 failures)");
+  CHECK(incomplete_line(1) == "A LOG IS INCOMPLETE: see the warnings above");
+  CHECK(incomplete_line(2) == "2 LOGS ARE INCOMPLETE: see the warnings above");
 }

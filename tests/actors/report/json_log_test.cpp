@@ -1,13 +1,12 @@
 #include "actors/report/json_log.hpp"
 
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
+
+#include "tests/support/files.hpp"
 
 using namespace troupe;
 using namespace troupe::report;
@@ -32,34 +31,32 @@ TEST_CASE("one object a line for every event") {
   CHECK(json_line(EpochDone{1, 600, {{"train/loss", 0.5}, {"test/accuracy", NAN}}, 3}, 0) ==
         R"({"event":"epoch","epoch":1,"global_step":600,"metrics":{"test/accuracy":null,"train/loss":0.5},)"
         R"("seconds":3.0,"time_s":0.0})");
+  CHECK(json_line(Evaluated{1, 45, {{"test/loss", 0.5}}, 3}, 0) ==
+        R"({"event":"evaluation","epoch":1,"global_step":45,"metrics":{"test/loss":0.5},"seconds":3.0,)"
+        R"("time_s":0.0})");
   CHECK(json_line(Checkpointed{7, "/c/x"}, 0) ==
         R"({"event":"checkpoint","global_step":7,"path":"/c/x","time_s":0.0})");
   CHECK(json_line(Warning{"\xff"}, 0) == "{\"event\":\"warning\",\"text\":\"\xef\xbf\xbd\",\"time_s\":0.0}");
   CHECK(
       json_line(JobDone{"abc", 9, 1.5, 1}, 0) ==
       R"({"event":"job_done","parameters_sha256":"abc","steps":9,"seconds":1.5,"faults":1,)"
-      R"("begun_at":0,"expired_deadlines":0,"stopped":false,"failed_checkpoints":0,"saved":true,"time_s":0.0})");
+      R"("begun_at":0,"expired_deadlines":0,"stopped":false,"failed_checkpoints":0,"saved":true,"incomplete_logs":0,"time_s":0.0})");
   CHECK(json_line(Resumed{480, 2, "/c/x"}, 0) ==
         R"({"event":"resumed","global_step":480,"epoch":2,"path":"/c/x","time_s":0.0})");
 }
 
 TEST_CASE("lines are in the file as soon as they are written") {
-  std::string path = (std::filesystem::temp_directory_path() / "troupe-report-XXXXXX").string();
-  const UniqueFd taken(::mkstemp(path.data()));
-  REQUIRE(taken);
-  REQUIRE(::write(taken.get(), "old", 3) == 3);
+  const test::TempFolder folder;
+  const std::string path = folder / "events";
+  std::ofstream(path) << "old";
   ManualClock clock;
   clock.set(std::chrono::seconds(5));
   {
     JsonLog log(LogFile::open(path).value(), clock);
     clock.advance(std::chrono::seconds(2));
     REQUIRE(log.take(Warning{"a"}).ok());
-    std::ifstream file(path);
-    std::ostringstream text;
-    text << file.rdbuf();
-    CHECK(text.str() == "{\"event\":\"warning\",\"text\":\"a\",\"time_s\":2.0}\n");
+    CHECK(test::read_file(path) == "{\"event\":\"warning\",\"text\":\"a\",\"time_s\":2.0}\n");
   }
-  std::filesystem::remove(path);
 }
 
 TEST_CASE("a file that cannot be written is one clear error") {

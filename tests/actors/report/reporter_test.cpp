@@ -70,6 +70,32 @@ TEST_CASE("elsewhere than on a terminal: plain lines") {
         "parameters sha256 abc\n");
 }
 
+TEST_CASE("a length in steps, evaluations within epochs, a begin from a file, a log that was lost") {
+  Page page;
+  ManualClock clock;
+  Reporter reporter(page, clock);
+  reporter.show(JobStarted{"job", 1});
+  reporter.show(Resumed{0, 1, "/c/weights.safetensors"});
+  StepDone step = at(250);
+  step.total_steps = 600;  // of epochs of 250
+  reporter.show(step);
+  reporter.show(Evaluated{1, 45, metrics(0.5, 0.95), 3});
+  reporter.show(EpochDone{1, 250, metrics(0.5, 0.95), 3});
+  JobDone done{"abc", 600, 6, 0};
+  done.incomplete_logs = 1;
+  reporter.show(done);
+  CHECK(page.text ==
+        "job\n"
+        "begins from /c/weights.safetensors\n"
+        "epoch 1/3  step 250/250  loss 0.5000  1,000 samples/s  2 trainers\n"
+        "epoch  train/loss  test/accuracy  seconds\n"
+        "  @45      0.5000        95.00 %      3.0\n"
+        "    1      0.5000        95.00 %      3.0\n"
+        "600 steps in 6.0 s\n"
+        "A LOG IS INCOMPLETE: see the warnings above\n"
+        "parameters sha256 abc\n");
+}
+
 TEST_CASE("on a terminal: a bar that redraws itself ten times a second") {
   Page page;
   page.terminal = true;
@@ -99,7 +125,7 @@ TEST_CASE("on a terminal: a bar that redraws itself ten times a second") {
     CHECK(page.take() == "\r\x1b[Kepoch 1/1  evaluating");
     reporter.show(EpochDone{1, 250, metrics(0.5, 0.95), 3});
     CHECK(page.take() == "\r\x1b[K" + epoch_header(metrics(0.5, 0.95)) + "\n" +
-                             epoch_row({1, 250, metrics(0.5, 0.95), 3}) + "\n");
+                             metrics_row("1", metrics(0.5, 0.95), 3) + "\n");
     clock.advance(1s);
     reporter.show(at(1));
     page.take();

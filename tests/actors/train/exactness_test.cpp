@@ -10,16 +10,6 @@
 namespace troupe::train::testing {
 namespace {
 
-constexpr std::uint64_t kSeed = 7;
-
-template <class Job>
-std::unique_ptr<StepEngine> engine_for(const Job& job, int leaves, ReducerOptions reducer = {}) {
-  set_up_numerics();
-  return std::make_unique<StepEngine>(
-      make_training_model(job, kSeed),
-      EngineOptions{.logical_ranks = leaves, .seed = kSeed, .reducer = reducer});
-}
-
 /// Trains `steps` steps and returns the state's hash.
 std::string train(StepEngine& engine, const std::shared_ptr<collectives::ProcessGroup>& group,
                   std::uint64_t first, std::uint64_t steps, const BatchOf& batch) {
@@ -29,10 +19,6 @@ std::string train(StepEngine& engine, const std::shared_ptr<collectives::Process
     engine.apply(/*ends_epoch=*/step % 8 == 7);
   }
   return engine.state().hash();
-}
-
-data::Batch small(std::uint64_t step, int leaf) {
-  return small_batch(step, leaf);
 }
 
 TEST_CASE("twenty steps end with one hash for every dealing of leaves over ranks") {

@@ -10,8 +10,6 @@
 namespace troupe::train::testing {
 namespace {
 
-constexpr std::uint64_t kSeed = 5;
-
 /// Two nets that train in turns, with an optimizer each, one of them on a schedule.
 struct TwoNets {
   struct Nets {
@@ -41,19 +39,12 @@ struct TwoNets {
   }
 };
 
-StepEngine engine_for(const auto& job, int leaves, bool allow_unused = false) {
-  set_up_numerics();
-  return {make_training_model(job, kSeed),
-          {.logical_ranks = leaves, .seed = kSeed, .reducer = {.allow_unused = allow_unused}}};
-}
-
-data::Batch small(std::uint64_t step, int leaf) {
-  return small_batch(step, leaf);
-}
+const ReducerOptions kAllowUnused{.allow_unused = true};
 
 TEST_CASE("two nets that train in turns end with one hash for every dealing, and every part has a name") {
   const auto body = [](auto group) {
-    StepEngine engine = engine_for(TwoNets{}, 4, true);
+    const auto engine_owner = engine_for(TwoNets{}, 4, kAllowUnused);
+    StepEngine& engine = *engine_owner;
     engine.attach(group);
     std::string names;
     for (std::uint64_t step = 0; step < 6; ++step) {
@@ -82,7 +73,8 @@ TEST_CASE("two nets that train in turns end with one hash for every dealing, and
 }
 
 TEST_CASE("a state of several optimizers goes round, and the next steps are the same") {
-  StepEngine trained = engine_for(TwoNets{}, 1, true);
+  const auto trained_owner = engine_for(TwoNets{}, 1, kAllowUnused);
+  StepEngine& trained = *trained_owner;
   const auto group = lone_group(1);
   trained.attach(group);
   const auto step = [](StepEngine& engine, const auto& in, std::uint64_t number) {
@@ -107,7 +99,8 @@ TEST_CASE("a state of several optimizers goes round, and the next steps are the 
 // The others stood still while a newcomer got the state: now it takes their reduced gradients beside the
 // steps.
 TEST_CASE("a trainer that follows another one's steps without its leaves comes to the same bits") {
-  StepEngine source = engine_for(SmallJob{}, 2);
+  const auto source_owner = engine_for(SmallJob{}, 2);
+  StepEngine& source = *source_owner;
   const auto group = lone_group(2);
   source.attach(group);
   const auto compute = [&](std::uint64_t number) {
@@ -172,7 +165,8 @@ data::Batch target_batch(double target) {
 }
 
 double w_after(const Shares& job, std::vector<double> targets, double total_weight) {
-  StepEngine engine = engine_for(job, static_cast<int>(targets.size()));
+  const auto engine_owner = engine_for(job, static_cast<int>(targets.size()));
+  StepEngine& engine = *engine_owner;
   engine.attach(lone_group(static_cast<int>(targets.size())));
   std::vector<LeafBatch> leaves;
   for (std::size_t i = 0; i < targets.size(); ++i)
@@ -314,7 +308,7 @@ TEST_CASE("a module that was not named, and a parameter of two optimizers, are r
   CHECK_THROWS_WITH(make_training_model(twice, kSeed), Catch::Contains("have the same parameter"));
 }
 
-/// Its net waits for a forward of other ranks.
+/// Its net waits for a group that no trainer is in.
 struct Synchronized : SmallJob {
   SmallNet model() const {
     static const auto group = lone_group(1);
@@ -322,8 +316,8 @@ struct Synchronized : SmallJob {
   }
 };
 
-TEST_CASE("a net with SyncBatchNorm is refused: leaves of one trainer cannot wait for each other") {
-  CHECK_THROWS_WITH(make_training_model(Synchronized{}, kSeed), Catch::Contains("has a SyncBatchNorm"));
+TEST_CASE("a net with SyncBatchNorm over a group is refused: a job's is over its logical ranks") {
+  CHECK_THROWS_WITH(make_training_model(Synchronized{}, kSeed), Catch::Contains("over a process group"));
   CHECK_NOTHROW(make_training_model(SmallJob{}, kSeed));
 }
 
@@ -355,7 +349,8 @@ struct MixedJob : ConvJob {
 /// "hash loss loss ...", of 4 steps.
 std::string mixed(const MixedJob& job, const std::shared_ptr<collectives::ProcessGroup>& group,
                   bool with_state = true) {
-  StepEngine engine = engine_for(job, 2);
+  const auto engine_owner = engine_for(job, 2);
+  StepEngine& engine = *engine_owner;
   engine.attach(group);
   std::string losses;
   for (std::uint64_t step = 0; step < 4; ++step) {

@@ -11,8 +11,6 @@
 namespace troupe::train::testing {
 namespace {
 
-using checkpoint::DType;
-
 /// Three parts, the middle one above a piece, and an empty one.
 struct Sample {
   std::vector<std::int64_t> count{7};
@@ -21,11 +19,13 @@ struct Sample {
   std::vector<StatePart> parts;
   Sample() {
     std::iota(weight.begin(), weight.end(), 0.5F);
-    parts = {
-        {"count", DType::kI64, {}, std::as_bytes(std::span(count))},
-        {"weight", DType::kF32, {static_cast<std::int64_t>(weight.size())}, std::as_bytes(std::span(weight))},
-        {"none", DType::kF32, {0, 4}, {}},
-        {"user/bytes", DType::kU8, {3}, std::as_bytes(std::span(bytes))}};
+    parts = {{"count", checkpoint::DType::kI64, {}, std::as_bytes(std::span(count))},
+             {"weight",
+              checkpoint::DType::kF32,
+              {static_cast<std::int64_t>(weight.size())},
+              std::as_bytes(std::span(weight))},
+             {"none", checkpoint::DType::kF32, {0, 4}, {}},
+             {"user/bytes", checkpoint::DType::kU8, {3}, std::as_bytes(std::span(bytes))}};
   }
 };
 
@@ -78,7 +78,7 @@ std::string received(
       }
     }
     const std::vector<float> weight{1, 2, 3, 4};
-    const std::vector<StatePart> parts{{"w", DType::kF32, {4}, std::as_bytes(std::span(weight))}};
+    const std::vector<StatePart> parts{{"w", checkpoint::DType::kF32, {4}, std::as_bytes(std::span(weight))}};
     const auto layout = checkpoint::lay_out_safetensors(parts).value();
     const auto bytes = std::as_bytes(std::span(layout.prefix));
     std::vector<std::byte> prefix(bytes.begin(), bytes.end());

@@ -7,7 +7,6 @@
 namespace troupe::train::testing {
 namespace {
 
-constexpr std::uint64_t kSeed = 5;
 constexpr std::uint64_t kSteps = 4;
 constexpr double kScale = 1024;
 
@@ -70,15 +69,6 @@ struct TiedJob {
   }
 };
 
-data::Batch small(std::uint64_t step, int leaf) {
-  return small_batch(step, leaf);
-}
-
-StepEngine engine_for(const auto& job) {
-  set_up_numerics();
-  return {make_training_model(job, kSeed), {.logical_ranks = 2, .seed = kSeed}};
-}
-
 /// Four steps of two leaves by the engine. In the second a copy of the state computes, too.
 void train(StepEngine& engine, const std::shared_ptr<collectives::ProcessGroup>& group, const TiedJob& job) {
   engine.attach(group);
@@ -132,7 +122,8 @@ TEST_CASE("tied weights train as in a plain LibTorch loop") {
     job = {job.as_listed, true, true, 0.3, 0.05};
   }
   CAPTURE(job.as_listed);
-  StepEngine engine = engine_for(job);
+  const auto engine_owner = engine_for(job, 2);
+  StepEngine& engine = *engine_owner;
   train(engine, lone_group(2), job);
   Tied expected = plain_loop(job);
   const std::vector<torch::Tensor> weights = each_once(expected);
@@ -149,7 +140,8 @@ TEST_CASE("tied weights train as in a plain LibTorch loop") {
 TEST_CASE("a state with tied weights has them once, goes round, and is one for every dealing") {
   const TiedJob job{.weighted = true, .max_norm = 0.5};
   const auto body = [&](auto group) {
-    StepEngine engine = engine_for(job);
+    const auto engine_owner = engine_for(job, 2);
+    StepEngine& engine = *engine_owner;
     train(engine, group, job);
     StepEngine fresh(make_training_model(job, 99), {.logical_ranks = 2, .seed = kSeed});
     const StateView view = engine.state().view();

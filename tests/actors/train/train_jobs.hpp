@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/train/engine/numerics.hpp"
 #include "actors/train/engine/step_engine.hpp"
 #include "actors/train/job/batch.hpp"
 #include "actors/train/job/model.hpp"
@@ -55,6 +56,22 @@ struct ConvJob {
 data::Batch small_batch(std::uint64_t step, int leaf, int size = 6);
 /// [size, 1, 28, 28] images for ConvNet, by the formula that golden/make_ddp_golden.py uses.
 data::Batch image_batch(int step, int leaf, int size);
+
+constexpr std::uint64_t kSeed = 7;
+/// small_batch of six samples.
+inline data::Batch small(std::uint64_t step, int leaf) {
+  return small_batch(step, leaf);
+}
+
+/// An engine that computes `leaves` of the job's leaves in this process, whose numerics are set up.
+template <class Job>
+std::unique_ptr<StepEngine> engine_for(const Job& job, int leaves, const ReducerOptions& reducer = {},
+                                       bool sharded = false) {
+  set_up_numerics();
+  return std::make_unique<StepEngine>(
+      make_training_model(job, kSeed),
+      EngineOptions{.logical_ranks = leaves, .seed = kSeed, .reducer = reducer, .shard_optimizer = sharded});
+}
 
 using BatchOf = std::function<data::Batch(std::uint64_t step, int leaf)>;
 std::vector<LeafBatch> leaf_batches(const collectives::ProcessGroup& group, std::uint64_t step,

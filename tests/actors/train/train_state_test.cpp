@@ -343,5 +343,70 @@ TEST_CASE("evaluation counts and leaves the mode alone") {
   CHECK(engine.state().hash() == before);
 }
 
+TEST_CASE("a step that is left out leaves parameters, buffers and the optimizer; schedules go on") {
+  set_up_numerics();
+  StepEngine engine(make_training_model(SmallJob{}, 1), {.logical_ranks = 1});
+  StepEngine other(make_training_model(SmallJob{}, 1), {.logical_ranks = 1});
+  const auto group = lone_group(1), group_of_other = lone_group(1);
+  engine.attach(group);
+  other.attach(group_of_other);
+  step(engine, group, 0);
+  step(other, group_of_other, 0);
+  const auto batches =
+      leaf_batches(*group, 1, [](std::uint64_t s, int leaf) { return small_batch(s, leaf); });
+  engine.run_step(1, batches);
+  const StepValues values = engine.skip();
+  CHECK(values.contains("learning_rate"));
+  CHECK(engine.state().hash() == other.state().hash());
+  step(engine, group, 2);
+  step(other, group_of_other, 2);
+  CHECK(engine.state().hash() == other.state().hash());
+  engine.run_step(3, batches);
+  engine.skip(true);  // the end of an epoch: its schedule goes on
+  CHECK(engine.state().hash() != other.state().hash());
+}
+
+/// 17 MiB in a parameter that does not lie row by row, then 8 MiB.
+struct LargeImpl : torch::nn::Module {
+  explicit LargeImpl(torch::Device device)
+      : turned(register_parameter("turned", torch::rand({1088, 4096}, device).t())),
+        plain(register_parameter("plain", torch::rand({2, 1024, 1024}, device))) {}
+  torch::Tensor turned, plain;
+  torch::Tensor forward(const torch::Tensor& x) { return x * turned.sum() * plain.sum(); }
+};
+TORCH_MODULE(Large);
+struct LargeJob {
+  torch::Device device = torch::kCPU;
+  Large model() const { return Large(device); }
+  torch::optim::SGD optimizer(Large& net) const { return torch::optim::SGD(net->parameters(), 0.1); }
+  torch::Tensor loss(Large& net, const data::Batch& batch) const { return net->forward(batch.input).sum(); }
+};
+
+TEST_CASE("a piece of a state has the hashes that it has in a copy of it all") {
+  const auto model = make_training_model(LargeJob{}, 1);
+  const TrainState state(*model);
+  const StateView whole = state.view();
+  std::size_t parts = 0;
+  for (int piece = 0; piece < 4; ++piece) {
+    const PieceHashes expected = hash_piece(whole.parts, piece);
+    const PieceHashes proved = state.prove(piece);
+    CHECK((proved.parts == expected.parts));
+    CHECK(proved.last == expected.last);
+    CHECK(proved.last == (piece >= 1));
+    parts += proved.parts.size();
+  }
+  CHECK(parts == whole.parts.size() + 1);  // "turned" lies in two pieces
+}
+
+// Was: each of the steps that prove a state copied all of it from the device, for a piece of 16 MiB.
+TEST_CASE("only the piece that is proved comes from the device") {
+  const auto model =
+      make_training_model(LargeJob{torch::kMeta}, 1, torch::kMeta);  // nothing can be copied from there
+  const TrainState state(*model);
+  CHECK_THROWS(state.view());
+  CHECK_THROWS(state.prove(0));
+  CHECK_NOTHROW(state.prove(2));  // behind the parameters
+}
+
 }  // namespace
 }  // namespace troupe::train::testing

@@ -2,7 +2,10 @@
 #include "runtime/client/future.hpp"
 
 #include <catch2/catch.hpp>
+#include <functional>
 #include <thread>
+
+#include "tests/runtime/client/local_gate.hpp"
 
 using namespace troupe;
 using namespace std::chrono_literals;
@@ -78,6 +81,50 @@ TEST_CASE("when_all fails with the first failure, before the other answers are t
   CHECK_NOTHROW(done.get());
 }
 
+TEST_CASE("wait gives as many as are wanted, in order, or those that are ready in time") {
+  testing::LocalGate gate;
+  std::vector<Promise<int>> promises(4);
+  std::vector<Future<int>> futures;
+  for (const auto& promise : promises) futures.push_back(promise.future());
+  const auto two = wait(futures, 2), three = wait(futures, 3, 1s), all = wait(futures, 4);
+  promises[3].set(3);
+  CHECK_FALSE(two.ready());
+  promises[1].fail({ErrorCode::kActorDied, "gone", "", ""});  // a failure is an answer
+  CHECK(two.get().ready == std::vector<std::size_t>{1, 3});
+  CHECK(two.get().pending == std::vector<std::size_t>{0, 2});
+  CHECK(wait(futures).get().ready == std::vector<std::size_t>{1});  // one, though two are ready
+  CHECK(wait(futures, 3, 0s).get().ready == std::vector<std::size_t>{1, 3});
+  CHECK_FALSE(three.ready());
+  REQUIRE(gate.delayed.size() == 1);
+  gate.delayed[0]();  // a second has passed
+  CHECK(three.get().ready == std::vector<std::size_t>{1, 3});
+  promises[0].set(0), promises[2].set(2);
+  CHECK(all.get().ready == std::vector<std::size_t>{0, 1, 2, 3});
+  CHECK(all.get().pending.empty());
+  for (const std::size_t count : {0, 5}) CHECK_THROWS_AS(wait(futures, count), BadConfig);
+  CHECK_THROWS_AS(wait(std::vector<Future<int>>{}), BadConfig);
+  CHECK_THROWS_AS(wait(std::vector<Future<int>>(1)), BadConfig);
+}
+
+// Each wait for the next of many left a callback in all others: memory of the square of their number.
+TEST_CASE("waiting for one after another leaves nothing in those that are pending") {
+  std::vector<Promise<int>> promises(50);
+  std::vector<Future<int>> futures;
+  for (const auto& promise : promises) futures.push_back(promise.future());
+  const auto state = std::weak_ptr(futures.back().state());
+  const auto held = state.use_count();
+  for (std::size_t i = 0; i + 1 < promises.size(); ++i) {
+    const auto any = when_any(futures);
+    const auto some = wait(futures);
+    const auto forgotten = wait(futures, futures.size());
+    promises[i].set(1);
+    CHECK(any.get() == 0);
+    CHECK(some.get().ready == std::vector<std::size_t>{0});
+    futures.erase(futures.begin());
+  }
+  CHECK(state.use_count() == held);
+}
+
 TEST_CASE("then is called with the answer, and with the failure") {
   int seen = 0;
   Promise<int> promise;
@@ -107,6 +154,19 @@ TEST_CASE("a chain of a hundred thousand futures resolves on a small stack") {
   };
   CHECK(chain(false).get(60s) == kDeep);
   CHECK_THROWS_AS(chain(true).get(60s), TaskFailed);
+}
+
+// Was: a stack overflow, where no session was to give each callback a turn.
+TEST_CASE("a hundred thousand callbacks, each set by the one before it, run on a small stack") {
+  constexpr int kDeep = 100'000;
+  Promise<int> ready;
+  ready.set(1);
+  int calls = 0;
+  std::function<void(const Result<int>&)> next = [&](const Result<int>&) {
+    if (++calls < kDeep) ready.future().then(next);
+  };
+  ready.future().then(next);
+  CHECK(calls == kDeep);
 }
 
 TEST_CASE("a callback that throws keeps no other from being called") {

@@ -10,6 +10,7 @@
 #include "runtime/host/actor_context.hpp"
 #include "runtime/host/process_gate.hpp"
 #include "runtime/host/registry.hpp"
+#include "runtime/host/task_frames.hpp"
 
 namespace troupe::testing {
 
@@ -21,25 +22,31 @@ class LocalGate final : public ProcessGate {
 
   const ProcessConfig& config() const override { return config_; }
 
-  std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t method, wire::Bytes args,
+  std::shared_ptr<CallState> call(const ActorAddress& to, std::uint64_t method, CallBody args,
                                   bool one_way) override {
     ++calls;
-    last_args = args.size();
+    last_args = args.bytes.size();
     auto state = one_way ? nullptr : std::make_shared<CallState>(nullptr);
     Responder responder = one_way ? Responder() : Responder(state);
     const auto at = actors_.find(to.actor);
     if (at == actors_.end()) return state;  // no answer for now: the responder fails it
     const CurrentActorScope scope(&at->second->context);
-    Registry::instance().invoke(method, *at->second->object, args, std::move(responder));
+    Registry::instance().invoke(method, *at->second->object, args.bytes, std::move(responder));
     return state;
   }
   void reply(ProcessAddress, std::uint64_t, const Outcome& outcome) override { last_reply = outcome; }
 
   std::shared_ptr<CallState> spawn(ActorSpawn spawn) override {
     last_spawn = spawn;
+    ++spawns;
     auto state = std::make_shared<CallState>(nullptr);
+    if (names_.contains(spawn.name)) {
+      state->resolve(
+          ErrorInfo{ErrorCode::kRefused, "cannot spawn", "the name " + spawn.name + " is taken", ""});
+      return state;
+    }
     if (!answers_spawns) {
-      state->set_on_cancel([this] { ++cancelled; });
+      state->set_on_cancel([this](Duration) { ++cancelled; });
       return state;
     }
     const ActorAddress at{config_.node, config_.process, {next_actor_++}};
@@ -57,25 +64,33 @@ class LocalGate final : public ProcessGate {
     return state;
   }
   void kill(const ActorAddress& actor, std::string) override { actors_.erase(actor.actor); }
-  void monitor(const ActorAddress&, OnDown callback) override { callback("it is a test"); }
+  void watch_leaving(const ActorAddress&, OnLeaving) override {}
+  void monitor(const ActorAddress&, OnDeath callback) override { callback({"it is a test", false}); }
   std::shared_ptr<CallState> find(std::string name) override {
     auto state = std::make_shared<CallState>(nullptr);
     const auto at = names_.find(name);
-    if (at != names_.end()) {
+    if (at != names_.end() && hides_names-- <= 0) {
       state->resolve(wire::encode(at->second));
     } else {
-      state->resolve(ErrorInfo{ErrorCode::kRefused, "no actor '" + name + "'", "", ""});
+      state->resolve(ErrorInfo{ErrorCode::kUnavailable, "no actor '" + name + "'", "", ""});
     }
     return state;
   }
   std::shared_ptr<CallState> nodes() override { return std::make_shared<CallState>(nullptr); }
-  void later(Duration /*delay*/, std::function<void()> work) override { work(); }
+  void later(Duration delay, std::function<void()> work) override {
+    if (delay != Duration::zero()) return delayed.push_back(std::move(work));
+    work();
+  }
   Result<SharedMemory> open_region(const std::string&, std::size_t, const std::string&, bool) override {
     return ErrorInfo{ErrorCode::kIo, "no memory here", "", ""};
   }
   void drop_region(const std::string&) override {}
 
+  std::vector<std::function<void()>> delayed;  ///< that the test may call
+  std::size_t living() const { return actors_.size(); }
   int calls = 0;
+  int spawns = 0;
+  int hides_names = 0;  ///< so many looks find none
   int cancelled = 0;
   std::size_t last_args = 0;
   bool answers_spawns = true;
@@ -96,8 +111,10 @@ class LocalGate final : public ProcessGate {
     void run(std::function<void()> work) override { work(); }
     void run_after(Duration, std::function<void()>) override {}
     void stop(std::string) override {}
+    detail::TaskFrames& tasks() override { return tasks_; }
 
    private:
+    detail::TaskFrames tasks_;
     LocalGate& gate_;
     const ActorAddress address_;
   };

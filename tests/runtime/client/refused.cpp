@@ -44,6 +44,12 @@ struct Postman {
   void point(int*) {}
 };
 
+#if CASE == 22
+struct Awaiting {
+  Task<> wait() { co_await std::suspend_always(); }
+};
+#endif
+
 void use(const Session& session, const ActorHandle<Counter>& counter, const ActorHandle<Postman>& postman) {
   [[maybe_unused]] int n = 1;
   [[maybe_unused]] double real = 1;
@@ -95,6 +101,8 @@ void use(const Session& session, const ActorHandle<Counter>& counter, const Acto
   postman.call<&Postman::stamp>(Unmade(1));
 #elif CASE == 21  // expect: the type of an argument has no default constructor, which its arrival needs: give it one
   session.spawn<Stamper>({}, Unmade(1));
+#elif CASE == 22  // expect: co_await in a troupe::Task: give it a Future
+  Awaiting().wait();
 #elif CASE == 19  // expect: too many arguments: pass one for every parameter of the method
   counter.call<&Counter::add>(1, 2, 3, 4, 5, 6, 7, 8, 9, 10);
 #endif

@@ -71,7 +71,7 @@ TEST_CASE("a named actor is found") {
   const Session session(gate);
   session.spawn<Holder>({.name = "the holder"}, "12345");
   CHECK(session.find<Holder>("the holder").call<&Holder::size>().get() == 5);
-  CHECK_THROWS_AS(session.find<Holder>("another"), Refused);
+  CHECK_THROWS_AS(session.find<Holder>("another"), Unavailable);
 }
 
 TEST_CASE("a light actor finds an actor without waiting") {
@@ -84,7 +84,7 @@ TEST_CASE("a light actor finds an actor without waiting") {
   CHECK(refused.find("Session::find") != std::string::npos);
   CHECK(refused.find("use find_async") != std::string::npos);
   CHECK(finder.call<&Finder::find_async>().get() == 5);
-  CHECK_THROWS_AS(session.find_async<Holder>("another").get(), Refused);
+  CHECK_THROWS_AS(session.find_async<Holder>("another").get(), Unavailable);
 }
 
 TEST_CASE("a forked child that uses its parent's session is told so") {
@@ -148,11 +148,37 @@ TEST_CASE("arguments too large for the head are refused at the door, with the wa
       session.spawn<Holder>(options, large);
       FAIL("it did not throw");
     } catch (const LimitExceeded& error) {
-      CHECK(std::string(error.what()).find("4194309 bytes is more than 4194304") != std::string::npos);
+      CHECK(std::string(error.what()).find("4194309 bytes or more are above the limit of 4194304") !=
+            std::string::npos);
       CHECK(std::string(error.what()).find("shared memory") != std::string::npos);
     }
   }
   CHECK(session.spawn<Holder>({}, large).call<&Holder::size>().get() == large.size());
+}
+
+TEST_CASE("get_if_exists gives the actor of that name, or spawns it") {
+  LocalGate gate;
+  const Session session(gate);
+  const ActorOptions options{.name = "the one", .get_if_exists = true};
+  const auto first = session.spawn<Holder>(options, "mine");
+  CHECK(session.spawn<Holder>(options, "another") == first);
+  CHECK(first.call<&Holder::size>().get() == 4);
+  CHECK(gate.spawns == 1);
+  // Its holder is just being started: nobody is found, and the spawn is refused. So it is looked up again.
+  gate.hides_names = 1;
+  const auto late = session.spawn_async<Holder>(options, "third");
+  CHECK(gate.spawns == 2);
+  CHECK_FALSE(late.ready());
+  REQUIRE(gate.delayed.size() == 1);
+  gate.delayed[0]();
+  CHECK(late.get() == first);
+  // Nobody waits any more: the spawn that is under way is withdrawn.
+  gate.answers_spawns = false;
+  const auto unwanted = session.spawn_async<Holder>(ActorOptions{.name = "two", .get_if_exists = true}, "x");
+  unwanted.state()->cancel({ErrorCode::kTimeout, "too late", "", ""});
+  CHECK(gate.cancelled == 1);
+  CHECK_THROWS_AS(session.spawn<Holder>({.get_if_exists = true}, "x"), BadConfig);
+  CHECK_THROWS_AS(session.spawn<Holder>({.here = true, .name = "x", .get_if_exists = true}, "x"), BadConfig);
 }
 
 TEST_CASE("a constructor that throws is the spawner's error") {

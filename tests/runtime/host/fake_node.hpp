@@ -15,20 +15,12 @@
 #include "runtime/host/process.hpp"
 #include "runtime/link/ring/ring_hub.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
+#include "tests/support/eventually.hpp"
 
 namespace troupe::test {
 
 inline UniqueFd copy_of(int fd) {
   return UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
-}
-
-template <class Condition>
-bool eventually(Condition condition, int ms = 20'000) {
-  for (int i = 0; i < ms; ++i) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return false;
 }
 
 class FakeNode {
@@ -60,6 +52,15 @@ class FakeNode {
   void tell_all(const wire::Control& message) {
     const std::lock_guard lock(mutex_);
     for (auto& [key, peer] : peers_) send(peer, message);
+  }
+  void tell(std::uint64_t node, std::uint64_t id, const wire::Control& message) {
+    const std::lock_guard lock(mutex_);
+    send(peers_.at({node, id}), message);
+  }
+  /// Its node is gone.
+  void drop(std::uint64_t node, std::uint64_t id) {
+    const std::lock_guard lock(mutex_);
+    peers_.erase({node, id});
   }
   /// Frames for it are held back, as by a process that does not read.
   void hold(std::uint64_t node, std::uint64_t id, bool on) {

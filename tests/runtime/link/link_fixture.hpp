@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <condition_variable>
 #include <memory>
@@ -78,6 +79,7 @@ struct Head {
   Record record;   // "NAME: message", "NAME connected", "NAME gone", "NAME has room"
   Record reasons;  // "NAME gone: why"
   std::size_t queue_bytes = kLinkQueueBytes;
+  std::atomic<bool> may_receive{true};
   std::unique_ptr<LinkServer> server;
 
   explicit Head(std::size_t bytes_queued = kLinkQueueBytes) : queue_bytes(bytes_queued) {
@@ -88,6 +90,7 @@ struct Head {
     handlers.on_message = [this](const PeerName& from, const wire::Bytes& message) {
       record.add(from + ": " + describe(message));
     };
+    handlers.may_receive = [this] { return may_receive.load(); };
     handlers.on_session = [this](const PeerName& name) { record.add(name + " connected"); };
     handlers.on_gone = [this](const PeerName& name, const std::string& why) {
       reasons.add(name + " gone: " + why);

@@ -7,7 +7,10 @@
 #include <mutex>
 #include <thread>
 
+#include "tests/support/eventually.hpp"
+
 using namespace troupe;
+using troupe::test::eventually;
 using namespace std::chrono_literals;
 
 namespace {
@@ -42,20 +45,19 @@ struct Pair {
         kNode, std::move(left_bell),
         RingHub::Handlers{[this](Message m) { asked()->resolve(std::move(m.body)); }, [] {}, [](ProcessId) {},
                           [](ProcessId, const std::string&) {}});
-    right = std::make_unique<RingHub>(kNode, std::move(right_bell),
-                                      RingHub::Handlers{[this, pause](Message m) {
-                                                          std::this_thread::sleep_for(pause);
-                                                          ++received;
-                                                          if (m.header.id == 0)
-                                                            right->send(*to_left_ring, frame_of(kRight),
-                                                                        m.body, SendMode::kMust);
-                                                        },
-                                                        [this] { idle_after = received.load(); },
-                                                        [](ProcessId) {},
-                                                        [this](ProcessId, const std::string& why) {
-                                                          broken = why;
-                                                          is_broken = true;
-                                                        }});
+    right = std::make_unique<RingHub>(
+        kNode, std::move(right_bell),
+        RingHub::Handlers{[this, pause](Message m) {
+                            std::this_thread::sleep_for(pause);
+                            ++received;
+                            if (m.header.id == 0)
+                              right->send(*to_left_ring, frame_of(kRight), m.body, SendMode::kMust);
+                          },
+                          [this] { idle_after = received.load(); }, [](ProcessId) {},
+                          [this](ProcessId, const std::string& why) {
+                            broken = why;
+                            is_broken = true;
+                          }});
     to_right_ring = left->open(kRight);
     to_left_ring = right->open(kLeft);
   }
@@ -93,15 +95,6 @@ struct Pair {
   std::unique_ptr<RingHub> right;
   std::unique_ptr<RingHub> left;
 };
-
-template <class Condition>
-bool eventually(Condition condition) {
-  for (int i = 0; i < 10'000; ++i) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(1ms);
-  }
-  return false;
-}
 
 }  // namespace
 

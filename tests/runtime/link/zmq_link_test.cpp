@@ -304,6 +304,32 @@ TEST_CASE("a peer that reads nothing makes send say full, and loses nothing") {
   CHECK(head.server->send("silent", frame("more")) == Sent::kQueued);
 }
 
+// What came for a node waited in its memory, however much that was.
+TEST_CASE("a server that may not receive holds its peers back, and loses nothing") {
+  Head head(std::size_t{16} << 20);
+  Node node(head, "node-1");
+  head.may_receive = false;
+  constexpr std::uint64_t kMessages = 400;
+  std::uint64_t taken = 0;
+  const auto send = [&] {
+    return node.client->send(numbered_frame(1, taken, 1 << 20)) == Sent::kQueued && ++taken != 0;
+  };
+  // As much as its queue, ZeroMQ and TCP hold: nothing goes for a while then.
+  for (int idle = 0; idle < 200 && taken < kMessages; ++idle) {
+    if (send()) idle = 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CHECK(taken < kMessages - 100);
+  CHECK(head.record.count("node-1: 1048576 bytes") == 0);
+  CHECK(head.record.count("node-1 gone") == 0);
+  head.may_receive = true;
+  while (taken < kMessages) {
+    if (!send()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CHECK(head.record.wait_for("node-1: 1048576 bytes", kMessages));
+  CHECK(head.record.count("node-1 gone") == 0);
+}
+
 TEST_CASE("a wrong server key, an unknown key and a port where nobody listens are told apart") {
   Head head;
   Node good(head, "good");

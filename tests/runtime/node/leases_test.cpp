@@ -307,55 +307,68 @@ TEST_CASE("Lines for a driver that does not read are kept for as long as it take
   REQUIRE(hold.is_empty());
 }
 
-TEST_CASE("A driver whose output nobody reads holds its workers back, here and on linked nodes") {
+TEST_CASE("What a driver has not written bounds what its workers here send, and their last words go") {
+  // Was: a driver said "hold" and "go on" to its node. What was under way meanwhile had no bound, so endless
+  // output of two nodes filled the driver's link with 256 MiB, for which its node killed it.
   F f;
   const ProcessId driver = f.driver();
-  f.link();
-  const auto start =
-      f.head(cluster::StartActor{F::kNode, {1}, F::spec(true, F::kJob, {F::kNode, driver}), ""});
-  const ProcessId worker = F::find<StartWorker>(start)->process;
-  REQUIRE(F::find<RelayOutput>(f.on(WorkerWrote{worker, false, "one\n"}))->to.process == driver);
-
-  const wire::HoldOutput on{{F::kNode, driver}, true}, off{{F::kNode, driver}, false};
-  REQUIRE(F::sent_peer<wire::HoldOutput>(f.said(driver, on))->on);
+  const auto start_worker = [&](ActorId actor) {
+    const auto start =
+        f.head(cluster::StartActor{F::kNode, actor, F::spec(true, F::kJob, {F::kNode, driver}), ""});
+    return F::find<StartWorker>(start)->process;
+  };
+  const ProcessId worker = start_worker({1}), other = start_worker({2});
+  const std::string half(Limits{}.output_window / 2, 'x');
+  const auto first = f.on(WorkerWrote{worker, false, half});
+  REQUIRE(F::sent<wire::Output>(first, driver)->node == F::kNode);
+  REQUIRE(F::find<HoldOutput>(f.on(WorkerWrote{other, true, half})) == nullptr);
   const auto held = f.on(WorkerWrote{worker, false, "two\n"});
-  REQUIRE(F::find<RelayOutput>(held) == nullptr);
+  REQUIRE(F::sent<wire::Output>(held, driver) == nullptr);
   REQUIRE(F::find<HoldOutput>(held)->text == "two\n");
   // What a worker that ends had written cannot wait: with its process goes what is kept for it.
-  const ProcessId other =
-      F::find<StartWorker>(
-          f.head(cluster::StartActor{F::kNode, {2}, F::spec(true, F::kJob, {F::kNode, driver}), ""}))
-          ->process;
-  const auto ended = f.machine.on(ProcessEnding{other, "exit code 3"}, f.now);
-  REQUIRE(F::index_of<RetryOutput>(ended) < F::index_of<DrainOutput>(ended));
-  REQUIRE(F::find<RelayOutput>(f.on(WorkerWrote{other, true, "last words\n"})) != nullptr);
-  // Another node that sends lines has not heard it: its lines are passed on, and it is told.
-  const auto late = f.peer_said(wire::Output{"w", false, "late\n"}, F::kPeer, {}, driver);
-  REQUIRE(F::sent<wire::Output>(late, driver) != nullptr);
-  REQUIRE(F::sent_peer<wire::HoldOutput>(late)->on);
+  f.machine.on(ProcessEnding{other, "exit code 3"}, f.now);
+  REQUIRE(F::sent<wire::Output>(f.on(WorkerWrote{other, true, "last\n"}), driver) != nullptr);
 
-  const auto go = f.said(driver, off);
-  REQUIRE_FALSE(F::sent_peer<wire::HoldOutput>(go)->on);
-  REQUIRE(F::find<RetryOutput>(go) != nullptr);
-  REQUIRE(F::find<RelayOutput>(f.on(WorkerWrote{worker, false, "two\n"})) != nullptr);
-  REQUIRE(F::find<KillProcess>(f.said(worker, wire::HoldOutput{{F::kNode, worker}, true})) != nullptr);
+  const auto taken = [&](std::size_t bytes) {
+    return f.said(driver, wire::OutputTaken{{}, F::kNode, bytes});
+  };
+  REQUIRE(F::find<RetryOutput>(taken(half.size() / 2)) == nullptr);
+  REQUIRE(F::find<RetryOutput>(taken(half.size())) != nullptr);
+  REQUIRE(F::sent<wire::Output>(f.on(WorkerWrote{worker, false, "two\n"}), driver) != nullptr);
+  REQUIRE(F::find<RetryOutput>(taken(SIZE_MAX)) == nullptr);
+  REQUIRE(F::find<KillProcess>(f.said(worker, wire::OutputTaken{{}, F::kNode, 1})) != nullptr);
 }
 
-TEST_CASE("A driver on another node holds back its workers here until it says otherwise or its link breaks") {
+TEST_CASE("A driver on another node makes room for its workers here, or its link breaks") {
   F f;
   f.link();
   const ProcessAddress driver{F::kPeer, {9}};
   const auto start = f.head(cluster::StartActor{F::kNode, {1}, F::spec(true, F::kJob, driver), ""});
   const ProcessId worker = F::find<StartWorker>(start)->process;
-  const auto relays = [&] { return F::find<RelayOutput>(f.on(WorkerWrote{worker, true, "x\n"})) != nullptr; };
-  f.peer_said(wire::HoldOutput{driver, true}, {0xc});  // not of that node
-  REQUIRE(relays());
-  f.peer_said(wire::HoldOutput{driver, true});
-  REQUIRE_FALSE(relays());
-  REQUIRE(F::find<RetryOutput>(f.peer_said(wire::HoldOutput{driver, false})) != nullptr);
-  REQUIRE(relays());
-  f.peer_said(wire::HoldOutput{driver, true});
-  REQUIRE_FALSE(relays());
+  const std::string much(Limits{}.output_window, 'x');
+  const auto goes = [&] {
+    const auto wrote = f.on(WorkerWrote{worker, true, much});
+    return F::sent_peer<wire::Output>(wrote) != nullptr && F::find<HoldOutput>(wrote) == nullptr;
+  };
+  REQUIRE(goes());
+  REQUIRE_FALSE(goes());
+  REQUIRE(F::find<RetryOutput>(f.peer_said(wire::OutputTaken{driver, F::kNode, much.size()}, {0xc})) ==
+          nullptr);  // not of that node
+  REQUIRE(F::find<RetryOutput>(f.peer_said(wire::OutputTaken{driver, F::kNode, much.size()})) != nullptr);
+  REQUIRE(goes());
+  REQUIRE_FALSE(goes());
   REQUIRE(F::find<RetryOutput>(f.on(PeerLost{F::kPeer, true, "reset"})) != nullptr);
-  REQUIRE(relays());
+  REQUIRE(goes());
+}
+
+TEST_CASE("A driver here makes room on the node that its output came from") {
+  F f;
+  const ProcessId driver = f.driver();
+  f.link();
+  wire::Output lying{"w", false, "line\n"};
+  lying.node = F::kNode;
+  REQUIRE(F::sent<wire::Output>(f.peer_said(lying, F::kPeer, {}, driver), driver)->node == F::kPeer);
+  const auto taken = f.said(driver, wire::OutputTaken{{}, F::kPeer, 5});
+  REQUIRE(F::sent_peer<wire::OutputTaken>(taken)->driver == ProcessAddress{F::kNode, driver});
+  REQUIRE(F::sent_peer<wire::OutputTaken>(taken)->bytes == 5);
 }

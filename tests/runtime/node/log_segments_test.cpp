@@ -9,7 +9,7 @@
 #include <string>
 
 #include "runtime/node/job_programs.hpp"
-#include "tests/runtime/temp_folder.hpp"
+#include "tests/support/files.hpp"
 
 using namespace troupe;
 using namespace troupe::node;
@@ -76,6 +76,29 @@ TEST_CASE("a log keeps the newest, and says where it begins") {
   std::uint64_t gone = 0;
   CHECK(read_all(folder.path(), 0, gone).size() == (part.end - part.first) / 1020 * 1000);
   CHECK(gone == part.first);
+}
+
+TEST_CASE("a log of bytes keeps the newest under its own name, and older ones by where they begin") {
+  const TempFolder folder;
+  const std::string path = folder / "stdout.log";
+  SegmentFiles log(path, {.segment_bytes = 1000, .total_bytes = 4000}, SegmentFiles::Names::kNewest);
+  const auto write = [&](char c) {
+    const std::string text(400, c);
+    return log.write(std::as_bytes(std::span(text)));
+  };
+  for (int i = 0; i < 7; ++i) CHECK(write(static_cast<char>('a' + i)));
+  CHECK(log.trimmed() == 0);
+  CHECK(test::read_file(path + ".000000000000") ==
+        std::string(400, 'a') + std::string(400, 'b') + std::string(400, 'c'));
+  CHECK(test::read_file(path) == std::string(400, 'g'));
+  for (int i = 7; i < 26; ++i) CHECK(write(static_cast<char>('a' + i)));
+  CHECK(log.trimmed() == 7200);
+  std::string all;
+  for (const char* start : {".000000007200", ".000000008400", ""}) all += test::read_file(path + start);
+  CHECK(all.size() == 26 * 400 - 7200);
+  CHECK(all.front() == 's');
+  CHECK(all.back() == 'z');
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 3);
 }
 
 TEST_CASE("a disk that takes nothing loses output, never the program's time, and the log says how much") {

@@ -347,8 +347,7 @@ TEST_CASE("What a worker writes goes to its driver") {
   F f;
   const ProcessId worker = f.worker({1});
   const auto wrote = f.on(WorkerWrote{worker, true, "line\n"});
-  REQUIRE(F::find<RelayOutput>(wrote)->to == ProcessAddress{F::kNode, {9}});
-  REQUIRE(F::find<RelayOutput>(wrote)->output.text == "line\n");
+  REQUIRE(F::sent<wire::Output>(wrote, {9})->text == "line\n");
 }
 
 // The end.

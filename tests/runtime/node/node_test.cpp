@@ -81,7 +81,8 @@ struct PlayedHead : Transport {
     }
     PlayedHead& head;
   };
-  Result<std::unique_ptr<LinkServer>> serve(ServeOptions, ServerHandlers) override {
+  Result<std::unique_ptr<LinkServer>> serve(ServeOptions, ServerHandlers with) override {
+    from_peers = std::move(with);
     return std::unique_ptr<LinkServer>(std::make_unique<Server>());
   }
   Result<std::unique_ptr<LinkClient>> connect(ConnectOptions, ClientHandlers with) override {
@@ -106,6 +107,7 @@ struct PlayedHead : Transport {
     return nullptr;
   }
   ClientHandlers handlers;
+  ServerHandlers from_peers;
   std::vector<cluster::ClusterEvent> heard;
 };
 
@@ -226,7 +228,7 @@ TEST_CASE("A region is sparse: the node touches no page of it; and one of 10 TB 
   CHECK(answer->error.code == ErrorCode::kLimit);
 }
 
-TEST_CASE("A driver that does not read its workers' output holds them back, and loses no line") {
+TEST_CASE("A driver's workers wait until it has written what they said, and no line is lost") {
   World world;
   world.start({1}, "chatty");  // some 30 MB
   REQUIRE(world.until([&] { return world.head.find<cluster::ActorStarted>() != nullptr; }));
@@ -241,6 +243,7 @@ TEST_CASE("A driver that does not read its workers' output holds them back, and 
         ++lines;
         at = end + 1;
       }
+      world.ask(wire::OutputTaken{{}, output->node, output->text.size()});
     }
     return lines >= kChattyLines;
   }));
@@ -267,10 +270,37 @@ TEST_CASE(
   CHECK(world.head.find<cluster::JobEnded>()->job == JobId{7});
 }
 
+TEST_CASE(
+    "What other nodes send is taken while there is room for it, and a node that looks at it makes room") {
+  World world;
+  const auto& peers = world.head.from_peers;
+  wire::FrameHeader header;  // an answer for a process that is gone
+  header.kind = wire::FrameKind::kReply;
+  header.from = {{0xb}, {5}};
+  header.to = {{0xa}, {999}};
+  const wire::Bytes frame = wire::whole_frame(header, wire::Bytes(std::size_t{1} << 20));
+  int taken = 0;
+  for (; taken < 1000 && (!peers.may_receive || peers.may_receive()); ++taken) peers.on_message("b", frame);
+  CHECK(taken <= 64);
+  REQUIRE(world.until([&] { return peers.may_receive(); }));
+}
+
 TEST_CASE("A node without a driver leaves when its launcher is gone") {
   World world(false);
   world.parent = SocketLink();
   world.until([] { return false; });
   CHECK(world.done);
+  REQUIRE(world.head.find<cluster::NodeLeaving>() != nullptr);
+  CHECK(world.head.find<cluster::NodeLeaving>()->reason == "its launcher is gone");
   CHECK(world.head.find<cluster::NodeLeft>() != nullptr);
+}
+
+// After `troupe stop` the log said that the launcher was gone.
+TEST_CASE("A node that its launcher tells to leave says so") {
+  World world(false);
+  REQUIRE(send_control(world.parent, {}, wire::Leave{"it was told to end"}));
+  world.parent = SocketLink();
+  world.until([] { return false; });
+  REQUIRE(world.head.find<cluster::NodeLeaving>() != nullptr);
+  CHECK(world.head.find<cluster::NodeLeaving>()->reason == "it was told to end");
 }

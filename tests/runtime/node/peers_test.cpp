@@ -117,6 +117,27 @@ TEST_CASE("The first frame to a node asks the head for it, waits, and goes once 
   REQUIRE(f.call(caller, {F::kPeer, {5}}).verdict == Verdict::kToPeer);
 }
 
+TEST_CASE("What waits for nodes that nobody knows has a bound in all") {
+  // Was: each node that a process named was remembered, and 32 MiB for each of them kept while the head was
+  // away.
+  Limits limits;
+  limits.held_bytes = 1000;
+  limits.unknown_peers = 8;
+  F f(limits);
+  std::size_t held = 0;
+  for (std::uint64_t i = 0; i < 8; ++i)
+    held += f.send_to({{0x100 + i}, {1}}, 700).verdict == Verdict::kHold ? 700 : 0;
+  REQUIRE(held == 5 * 700);
+  REQUIRE(f.send_to({{0x100}, {1}}, 700).verdict == Verdict::kRefuse);
+  F many(limits);
+  for (std::uint64_t i = 0; i < 8; ++i)
+    REQUIRE(many.send_to({{0x100 + i}, {1}}, 1).verdict == Verdict::kHold);
+  const auto refused = many.send_to({{0x200}, {1}}, 1);
+  REQUIRE(refused.verdict == Verdict::kRefuse);
+  REQUIRE(F::told<cluster::PeerWanted>(refused.actions) == nullptr);
+  REQUIRE(many.send_to({{0x100}, {1}}, 1).verdict == Verdict::kHold);
+}
+
 TEST_CASE("A wanted node is asked for again when the head comes back, and linked ones are named") {
   F f;
   f.send_to({F::kPeer, {5}});
@@ -301,6 +322,29 @@ TEST_CASE("A full link: who waits is answered, what must arrive is kept, and a s
   const auto stuck = f.on(PeerStuck{F::kPeer, 1000});
   REQUIRE(F::sent<wire::NodeLost>(stuck, other) != nullptr);
   REQUIRE(F::index_of<DisconnectPeer>(stuck) < F::index_of<ConnectPeer>(stuck));
+}
+
+TEST_CASE("A one-way call to a process that is dead is told to its sender, which came after the death") {
+  // Was: it was dropped, and its sender, which had not heard of the death, held it for delivered.
+  F f;
+  const ProcessId dead = f.worker({1});
+  f.on(ProcessEnded{dead, "exit code 3"});
+  const ProcessId late = f.worker({2});
+  f.link();
+  wire::FrameHeader header;
+  header.kind = wire::FrameKind::kCall;
+  header.flags = wire::kFlagOneWay;
+  header.to = {F::kNode, dead};
+  header.job = F::kJob;
+  header.from = {F::kNode, late};
+  const auto here = f.machine.route({F::kNode, late}, header, 100, f.now);
+  REQUIRE(here.verdict == Verdict::kDrop);
+  REQUIRE(F::sent<wire::ProcessDown>(here.actions, late)->reason == "exit code 3");
+  header.from = {F::kPeer, {9}};
+  const auto there = f.machine.route({F::kPeer, {}}, header, 100, f.now);
+  REQUIRE(F::sent_peer<wire::ProcessDown>(there.actions)->process == ProcessAddress{F::kNode, dead});
+  header.flags = 0;
+  REQUIRE(f.machine.route({F::kPeer, {}}, header, 100, f.now).actions.empty());  // it gets an answer
 }
 
 TEST_CASE("A node tells of its own processes alone") {

@@ -1,5 +1,6 @@
 // Drivers of submitted jobs on a node: started once, stopped for sure, told of until the head knows; and
 // drivers that come in through their node without being its parent.
+#include <algorithm>
 #include <csignal>
 
 #include "tests/runtime/node/machine_fixture.hpp"
@@ -85,6 +86,86 @@ TEST_CASE("a node that leaves ends its drivers first, and an exit with 0 is no s
   const Actions over = f.on(ProgramEnded{"a", 1, 0, 0});
   CHECK(Jobs::told<cluster::DriverEnded>(over)->end.exit_code == -1);
   CHECK(Jobs::find<EndLoop>(over) != nullptr);
+}
+
+namespace {
+
+struct Packaged : Jobs {
+  const std::string package = std::string(64, 'a');
+  Actions start(const std::string& id, int attempt = 1) {
+    cluster::SubmissionSpec spec{.id = id, .program = {"./train"}};
+    spec.package = package;
+    return head(cluster::StartDriver{kNode, spec, attempt, ""});
+  }
+  Actions gives(std::uint64_t offset, std::uint64_t total = 20) {
+    return on(HeadGavePart{{package, offset, total, wire::Bytes(total == 0 ? 0 : 10)}});
+  }
+};
+
+}  // namespace
+
+TEST_CASE("what travels with a job comes from the head once, piece by piece, before it starts") {
+  Packaged f;
+  CHECK(Jobs::find<UnpackJob>(f.start("a")) != nullptr);
+  const Actions missing = f.on(JobUnpacked{"a", true, {}});
+  REQUIRE(Jobs::find<AskJobPart>(missing) != nullptr);
+  CHECK(Jobs::find<AskJobPart>(missing)->ask.offset == 0);
+  f.start("b");
+  CHECK(f.on(JobUnpacked{"b", true, {}}).empty());  // it is on its way
+  CHECK(f.joined().size() == 2);
+  CHECK(Jobs::find<TakeJobPart>(f.gives(0)) != nullptr);
+  CHECK(f.gives(0).empty());  // asked for twice, and one is being written
+  CHECK(Jobs::find<AskJobPart>(f.on(JobPartTaken{f.package, 10, false, {}}))->ask.offset == 10);
+  for (int i = 0; i < 4; ++i) f.tick();
+  f.on(HeadLost{"killed"});  // for as long as it takes
+  for (int i = 0; i < 60; ++i) CHECK(Jobs::find<AskJobPart>(f.tick()) == nullptr);
+  f.on(HeadConnected{});
+  CHECK(Jobs::find<AskJobPart>(f.tick())->ask.offset == 10);
+  f.gives(10);
+  const Actions whole = f.on(JobPartTaken{f.package, 20, true, {}});
+  CHECK(std::count_if(whole.begin(), whole.end(),
+                      [](const auto& a) { return std::holds_alternative<UnpackJob>(a); }) == 2);
+  CHECK(Jobs::find<StartProgram>(f.on(JobUnpacked{"a", false, {}})) != nullptr);
+  CHECK(Jobs::find<StartProgram>(f.on(JobUnpacked{"b", false, {}})) != nullptr);
+  for (const char* id : {"a", "b"}) {
+    f.on(ProgramStarted{id, 1});
+    f.on(ProgramEnded{id, 1, 0, 0});
+  }
+  CHECK(Jobs::find<DropJobPackage>(f.head(cluster::ForgetSubmission{Jobs::kNode, "a"})) == nullptr);
+  CHECK(Jobs::find<DropJobPackage>(f.head(cluster::ForgetSubmission{Jobs::kNode, "b"}))->package ==
+        f.package);
+}
+
+TEST_CASE(
+    "a job whose package cannot come fails with the reason; one that is stopped meanwhile starts never") {
+  Packaged f;
+  const auto end_of = [](const Actions& all) { return Jobs::told<cluster::DriverEnded>(all)->end; };
+  f.start("a");
+  f.on(JobUnpacked{"a", true, {}});
+  CHECK(end_of(f.gives(0, 0)).how.find("the head cannot read it") != std::string::npos);
+  f.start("b");
+  f.on(JobUnpacked{"b", true, {}});
+  f.gives(0);
+  const ErrorInfo full{ErrorCode::kIo, "cannot keep a job's package", "No space left on device", "make room"};
+  CHECK(end_of(f.on(JobPartTaken{f.package, 0, false, full})).how == full.message());
+  f.start("c");
+  f.on(JobUnpacked{"c", true, {}});
+  Actions last;
+  for (int i = 0; i < 21; ++i) last = f.tick();
+  CHECK(end_of(last).how.find("the head sent nothing of it for 20 s") != std::string::npos);
+  CHECK(Jobs::find<DropJobPackage>(last) != nullptr);
+
+  f.start("d");
+  const auto stopped = end_of(f.head(cluster::StopDriver{Jobs::kNode, "d", 1, 10, "it was told to stop"}));
+  CHECK((!stopped.ran && stopped.how == "it had not started"));
+  CHECK(f.on(JobUnpacked{"d", false, {}}).empty());
+  f.head(cluster::DriverSettled{Jobs::kNode, "d", 1});
+  f.head(cluster::ForgetSubmission{Jobs::kNode, "d"});
+  CHECK(Jobs::find<RemoveJobFiles>(f.on(JobUnpacked{"d", false, {}})) != nullptr);  // unpacked too late
+
+  f.start("e");
+  const Actions leaving = f.on(LeaveAsked{"it was told to end"});
+  CHECK(end_of(leaving).again);
 }
 
 TEST_CASE("a driver of a submission comes in through its node, and its end does not end the node") {

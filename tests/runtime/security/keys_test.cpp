@@ -10,11 +10,10 @@
 #include <new>
 #include <type_traits>
 
-#include "runtime/core/random.hpp"
 #include "runtime/security/bind_policy.hpp"
 #include "runtime/security/key_folder.hpp"
 #include "runtime/security/zap_handler.hpp"
-#include "tests/runtime/temp_folder.hpp"
+#include "tests/support/files.hpp"
 
 using namespace troupe;
 using troupe::test::TempFolder;
@@ -74,21 +73,11 @@ TEST_CASE("our pairs are the pairs that ZeroMQ computes") {
   CHECK(parse_public_key(derived.data()).value() == pair.public_key());
 }
 
-TEST_CASE("any text gives a public key or an error") {
-  const std::uint64_t seed = SystemRandom().next();
-  CAPTURE(seed);
-  SeededRandom random(seed);
+TEST_CASE("a public key that is cut or too long is an error") {
   const std::string good = to_string(CurveKeyPair::generate().public_key());
-  for (int round = 0; round < 20000; ++round) {
-    std::string text = good;
-    for (std::uint64_t i = random.below(4); i > 0; --i) {
-      text[random.below(text.size())] = static_cast<char>(random.next());
-    }
-    if (random.below(8) == 0) text.resize(random.below(80), '#');
-    const auto key = parse_public_key(text);
-    if (key) REQUIRE(to_string(*key) == text);
-  }
+  CHECK(parse_public_key(good).ok());
   CHECK_FALSE(parse_public_key("").ok());
+  CHECK_FALSE(parse_public_key(good.substr(1)).ok());
   CHECK_FALSE(parse_public_key(good + "0").ok());
 }
 
@@ -114,24 +103,11 @@ TEST_CASE("a memory file that others could still change, or a plain file, is ref
   CHECK_FALSE(take_over(UniqueFd()).ok());
 }
 
-TEST_CASE("any bytes give a key bundle or an error") {
-  const std::uint64_t seed = SystemRandom().next();
-  CAPTURE(seed);
-  SeededRandom random(seed);
+TEST_CASE("a key bundle that is cut is an error") {
   const auto good = read_all(hand_over(some_bundle()).value());
   REQUIRE(decode_key_bundle(good).ok());
-  for (std::size_t size = 0; size < good.size(); ++size) {
+  for (std::size_t size = 0; size < good.size(); ++size)
     REQUIRE_FALSE(decode_key_bundle(std::span(good).first(size)).ok());
-  }
-  for (int round = 0; round < 20000; ++round) {
-    auto bytes = good;
-    for (std::uint64_t i = 1 + random.below(4); i > 0; --i) {
-      bytes[random.below(bytes.size())] = static_cast<std::byte>(random.next());
-    }
-    bytes.resize(random.below(2) == 0 ? bytes.size() : random.below(400));
-    const auto bundle = decode_key_bundle(bytes);
-    if (bundle) REQUIRE(bundle->allowed.size() <= kMaxBundlePeers);
-  }
 }
 
 TEST_CASE("a key folder generates each key once and keeps it to its owner") {
@@ -216,8 +192,7 @@ TEST_CASE("a key file of any other size or form is refused") {
   const auto folder = KeyFolder::open(parent / "keys").value();
   folder.load_or_generate("head").value();
   const std::string file = parent / "keys/head.key";
-  std::ifstream in(file, std::ios::binary);
-  const std::string good((std::istreambuf_iterator<char>(in)), {});
+  const std::string good = test::read_file(file);
   REQUIRE(good.size() == 45);
   const auto write = [&](const std::string& text) { std::ofstream(file, std::ios::binary) << text; };
   for (std::size_t size = 0; size < good.size(); ++size) {
@@ -251,8 +226,7 @@ TEST_CASE("processes that start at once agree on one key") {
     int status = 0;
     REQUIRE(::waitpid(child, &status, 0) == child);
     REQUIRE(status == 0);
-    std::ifstream in(parent / std::to_string(child));
-    return std::string((std::istreambuf_iterator<char>(in)), {});
+    return test::read_file(parent / std::to_string(child));
   };
   const std::string first = read(children[0]);
   CHECK(first.size() == 40);
@@ -284,15 +258,6 @@ TEST_CASE("addresses are read as people write them") {
                            "[::1]", "[x]:1", "a b:1", "[]:1", "host:1:2", "host: 1"}) {
     CAPTURE(text);
     CHECK(parse_endpoint(text).error().code == ErrorCode::kBadInput);
-  }
-  const std::uint64_t seed = SystemRandom().next();
-  CAPTURE(seed);
-  SeededRandom random(seed);
-  for (int round = 0; round < 50000; ++round) {
-    std::string text(random.below(12), ' ');
-    for (char& c : text) c = "01aZ.:[]-_% \0\xff"[random.below(14)];
-    const auto endpoint = parse_endpoint(text);
-    if (endpoint) REQUIRE(parse_endpoint(to_string(*endpoint)).value() == *endpoint);
   }
 }
 

@@ -9,11 +9,13 @@
 #include <nlohmann/json.hpp>
 
 #include "collectives/flight/dump_files.hpp"
-#include "tests/runtime/temp_folder.hpp"
+#include "tests/support/contains.hpp"
+#include "tests/support/files.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
 using namespace troupe::collectives::flight;
+using troupe::test::contains;
 using troupe::test::TempFolder;
 
 namespace {
@@ -34,10 +36,6 @@ Ran run(const std::string& words, const std::string& environment = {}) {
   const int status = ::pclose(pipe);
   ran.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return ran;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 /// Rank `rank` of two after a barrier and `second`.

@@ -169,6 +169,26 @@ TEST_CASE("one job cannot act on another's actors, names or resources") {
   CHECK(s.get<StartActor>() != nullptr);
 }
 
+// Was: a driver that a newer one replaced waited for ever for what it had spawned and had found no room.
+TEST_CASE("who waits for a spawn of a job that a newer driver takes over is told") {
+  Script s;
+  s.node(1, 1);
+  s.gateway();
+  const JobId former = s.job().job;
+  const ActorId holder = s.up(former, 1, "ps");
+  s.spawn(former, 2);        // finds no room
+  s.spawn(former, 3, "ps");  // waits until the holder of its name says that it lives
+  CHECK(s.get<ConfirmActor>()->actor == holder);
+  s.on(JobRegistered{"main", {kGateway, ProcessId{8}}, 1});
+  const auto told = s.all<SpawnAnswered>();
+  REQUIRE(told.size() == 2);
+  for (const auto& answer : told) {
+    CHECK_FALSE(answer.ok);
+    CHECK(answer.to.from == kDriver);
+    CHECK(answer.error.why == "its job ended: a newer driver registered job main");
+  }
+}
+
 TEST_CASE("a name belongs to one living actor of its job") {
   Script s;
   s.node(1, 2);

@@ -35,6 +35,20 @@ struct Chaos {
   }
   JobId job() { return pick().job; }
   ActorId actor() { return actors.empty() ? ActorId{below(3)} : actors[below(actors.size())]; }
+  /// Of last_actor; sometimes another one.
+  std::uint32_t life() {
+    const auto at = s.head->actors().find(last_actor);
+    const bool known = at != s.head->actors().end() && below(8) != 0;
+    return known ? at->second.record.incarnation : static_cast<std::uint32_t>(1 + below(3));
+  }
+  ActorArguments arguments() {
+    ActorId of = actor();
+    for (const auto& [id, known] : s.head->actors())
+      if (known.record.state == ActorState::kRestarting && !known.has_payload && below(4) != 0) of = id;
+    const auto at = s.head->actors().find(of);
+    const Requester by = at == s.head->actors().end() ? requester() : at->second.record.requester;
+    return {by, of, below(8) != 0, std::string(below(60), 'y')};
+  }
   std::string name() { return below(3) == 0 ? "n" + std::to_string(below(3)) : ""; }
   NodeInfo info() {
     const NodeId id = node();
@@ -44,7 +58,7 @@ struct Chaos {
   }
   std::vector<LiveActor> listed() {
     std::vector<LiveActor> all;
-    for (std::uint64_t i = below(4); i > 0; --i) all.push_back({actor(), ProcessId{below(3)}});
+    for (std::uint64_t i = below(4); i > 0; --i) all.push_back({actor(), ProcessId{below(3)}, life()});
     return all;
   }
 
@@ -68,6 +82,7 @@ struct Chaos {
     SubmissionSpec spec{.id = "s" + std::to_string(below(20)), .name = name(), .program = {"x"}};
     spec.cpu_e4 = static_cast<std::int64_t>(below(4)) * kCpu;
     if (below(4) == 0) spec.gpu_e4 = below(2) == 0 ? kGpu / 4 : static_cast<std::int64_t>(below(3)) * kGpu;
+    spec.priority = static_cast<std::int32_t>(below(3)) - 1;
     spec.retries = static_cast<std::int32_t>(below(3));
     return {spec};
   }
@@ -78,12 +93,15 @@ struct Chaos {
     if (demand.isolated && below(2) == 0)
       demand.gpu_e4 = below(2) == 0 ? kGpu / 4 : static_cast<std::int64_t>(below(3)) * kGpu;
     const JobAnswered by = pick();
-    switch (below(24)) {
+    switch (below(27)) {
       case 0:
       case 1:
         return NodeJoined{info(), listed(), {job()}, {node(), node()}, below(60) == 0, held()};
       case 2:
         if (below(6) == 0) return NodeLeft{node(), "bye"};
+        if (below(12) == 0)
+          return DrainRequested{node(), static_cast<std::int64_t>(below(60'000)), "why", below(2) == 0};
+        if (below(12) == 0) return NodeDrains{node(), static_cast<std::int64_t>(below(9000)) - 3000, "why"};
         return below(40) == 0 ? ClusterEvent(NodeLeaving{node(), "bye"}) : ClusterEvent(Heartbeat{node()});
       case 3:
         return JobRegistered{"j" + std::to_string(below(3)), process(), below(3)};
@@ -94,16 +112,18 @@ struct Chaos {
       case 7:
       case 8:
         return SpawnRequested{{by.to, 1 + below(40)},
-                              {by.job, "T", name(), std::string(below(60), 'x'), demand}};
+                              {by.job, "T", name(), std::string(below(60), 'x'), demand,
+                               demand.isolated ? static_cast<std::int32_t>(below(5)) - 1 : 0,
+                               static_cast<std::int32_t>(below(2))}};
       case 9:
         return SpawnCancelled{{by.to, 1 + below(40)}};
       case 10:
       case 11:
-        return ActorStarted{where(), last_actor, ProcessId{1 + below(3)}};
+        return started();
       case 12:
-        return ActorFailed{node(), actor(), {ErrorCode::kTaskFailed, "no", "", ""}};
+        return failed();
       case 13:
-        return ActorDown{where(), last_actor, "down"};
+        return down();
       case 14:
         return LeaseRequested{node(), job()};
       case 15:
@@ -123,9 +143,29 @@ struct Chaos {
       }
       case 22:
         return driver();
+      case 23:
+        return ResolveActor{node(), job(), actor()};
+      case 24:
+      case 25:
+        return arguments();
+      case 26:
+        return down();
       default:
         return LookupActor{requester(), job(), name()};
     }
+  }
+  ActorStarted started() {
+    const NodeId at = where();
+    return {at, last_actor, ProcessId{1 + below(3)}, life()};
+  }
+  ActorFailed failed() {
+    const ErrorCode code = below(2) == 0 ? ErrorCode::kTaskFailed : ErrorCode::kActorDied;
+    const NodeId at = below(2) == 0 ? where() : node();
+    return {at, actor(), {code, "no", "", ""}, life()};
+  }
+  ActorDown down() {
+    const NodeId at = where();
+    return {at, last_actor, "down", life(), below(6) == 0};
   }
   /// The node of an actor that the machine started, which is remembered.
   NodeId where() {
@@ -164,7 +204,7 @@ struct Chaos {
 }  // namespace
 
 TEST_CASE("whatever comes, the machine's indices agree and its records are bounded") {
-  int started = 0, drivers = 0;
+  int started = 0, drivers = 0, lives = 0;
   for (int run = 0; run < 20; ++run) {
     const std::uint64_t seed = SystemRandom().next();
     CAPTURE(seed);
@@ -172,6 +212,7 @@ TEST_CASE("whatever comes, the machine's indices agree and its records are bound
     for (int i = 0; i < 1500; ++i) {
       chaos.step();
       started += static_cast<int>(chaos.s.all<StartActor>().size());
+      for (const auto& start : chaos.s.all<StartActor>()) lives += start.incarnation > 1 ? 1 : 0;
       drivers += static_cast<int>(chaos.s.all<StartDriver>().size());
     }
     // The store holds what the machine holds, and no more.
@@ -186,5 +227,6 @@ TEST_CASE("whatever comes, the machine's indices agree and its records are bound
     }
   }
   CHECK(started > 200);
+  CHECK(lives > 0);  // some ten
   CHECK(drivers > 200);
 }

@@ -13,8 +13,10 @@ using State = SubmissionState;
 
 struct Jobs : Script {
   using Script::Script;
-  void submit(const std::string& id, int cpus, int retries = 0) {
+  void submit(const std::string& id, int cpus, int retries = 0, int priority = 0, int gpus = 0) {
     SubmissionSpec spec;
+    spec.priority = priority;
+    spec.gpu_e4 = gpus * kGpu;
     spec.id = id;
     spec.program = {"sleep", "1"};
     spec.cpu_e4 = cpus * kCpu;
@@ -59,9 +61,14 @@ TEST_CASE("jobs start first come, first served, out of the same CPUs as actors, 
   CHECK(s.record("small").state == State::kQueued);  // it would fit: the large one came first
   CHECK(s.why("large") == "no node has 4 CPU free: n1 has 2 of 4");
   CHECK(s.why("small") ==
-        "a job that came before it waits, first large: no node has 4 CPU free: n1 has 2 of 4");
+        "the room that there is on n1 is kept for job large, which starts before it: no node has 4 CPU free: "
+        "n1 "
+        "has 2 of 4");
   CHECK(s.why("never") == "no node has 64 CPU at all: the largest has 4; it waits for a node that has it");
-  CHECK(s.why("last").starts_with("2 jobs that came before it wait, first large"));
+  CHECK(s.why("last").starts_with("the room that there is on n1 is kept for job large"));
+  s.submit("large-too", 4);
+  CHECK(s.why("large-too").ends_with("n1 has 2 of 4; job large starts before it"));
+  s.on(SubmissionStopRequested{"large-too"});
 
   s.ends(early, kGood);
   CHECK(s.record("early").state == State::kSucceeded);
@@ -77,6 +84,108 @@ TEST_CASE("jobs start first come, first served, out of the same CPUs as actors, 
   CHECK((both[0].spec.id == "small" && both[1].spec.id == "last"));
   s.joins(2, 64);
   CHECK(s.started().spec.id == "never");
+}
+
+TEST_CASE("the highest priority starts first, then who came first, over restarts of the head") {
+  Jobs s;
+  s.joins(1, 1);
+  s.submit("now", 1);
+  const StartDriver now = s.started();
+  s.submit("low", 1, 0, -1);
+  s.submit("plain", 1);
+  s.submit("high", 1, 0, 5);
+  s.submit("high-too", 1, 0, 5);
+  CHECK(s.why("low").ends_with("job high starts before it"));
+  s.restart();
+  s.joins(1, 1, {{"now", 1, HeldDriver::State::kRuns, {}}});
+  StartDriver last = now;
+  for (const char* id : {"high", "high-too", "plain", "low"}) {
+    s.ends(last, kGood);
+    last = s.started();
+    CHECK(last.spec.id == id);
+  }
+}
+
+TEST_CASE("a job starts before one that waits where it takes nothing from it") {
+  Jobs s;
+  s.joins(1, 4);
+  s.joins(2, 2);
+  NodeJoined gpu{{NodeId{3}, "n3", "", "", 1 * kCpu, false}, {}, {}, {}};
+  gpu.node.gpus = {"0"};
+  s.on(gpu);
+  s.submit("half", 3);
+  CHECK(s.started().node == NodeId{1});
+  s.submit("first", 4);
+  for (const std::uint64_t node : {2, 3, 2}) {
+    s.submit("small-" + std::to_string(s.head->submissions().all().size()), 1);
+    CHECK(s.started().node == NodeId{node});
+  }
+  s.submit("kept", 1);
+  CHECK(s.record("kept").state == State::kQueued);
+  CHECK(s.why("kept") ==
+        "the room that there is on n1 is kept for job first, which starts before it: no node has 4 CPU free: "
+        "n1 "
+        "has 1 of 4, n2 has 0 of 2, n3 has 0 of 1");
+  s.submit("nothing", 0);  // asks for nothing that another waits for
+  CHECK(s.get<StartDriver>() != nullptr);
+  s.submit("gpu", 0, 0, 0, 1);
+  CHECK(s.started().node == NodeId{3});
+
+  const auto report = s.head->explain(s.record("first"));
+  CHECK(report.verdict == WaitReport::Verdict::kWaits);
+  CHECK((report.position == 1 && report.ahead.empty()));
+  REQUIRE(report.resources.size() == 1);
+  const auto& cpu = report.resources[0];
+  CHECK((cpu.name == "CPU" && cpu.need_e4 == 4 * kCpu && cpu.most_e4 == 4 * kCpu));
+  CHECK((cpu.most_free_e4 == kCpu && cpu.free_e4 == kCpu && cpu.total_e4 == 7 * kCpu));
+  REQUIRE(report.nodes.size() == 3);
+  CHECK((report.nodes[0].name == "n1" && report.nodes[0].lacks.at(0) == "3 CPU: 1 of 4 is free"));
+  CHECK((report.nodes[1].name == "n2" && report.nodes[1].lacks.at(0) == "4 CPU, and has 2 in all"));
+  REQUIRE(report.holders.size() == 4);
+  CHECK((report.holders[0].id == "half" && report.holders[0].cpu_e4 == 3 * kCpu));
+  const auto held = s.head->explain(s.record("kept"));
+  CHECK((held.verdict == WaitReport::Verdict::kHeld && held.position == 2));
+  CHECK(held.ahead == std::vector<std::string>{"first"});
+  CHECK(held.nodes[0].lacks.empty());
+  s.submit("never", 64);
+  CHECK(s.head->explain(s.record("never")).verdict == WaitReport::Verdict::kNever);
+  CHECK(s.head->explain(s.record("half")).verdict == WaitReport::Verdict::kDoesNotWait);
+}
+
+TEST_CASE("whatever comes after it, the job that waits first starts: nothing new runs on its node") {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    SeededRandom random(seed);
+    Jobs s;
+    const int nodes = 1 + static_cast<int>(random.next() % 4);
+    for (int id = 1; id <= nodes; ++id) s.joins(static_cast<std::uint64_t>(id), 4);
+    std::vector<StartDriver> running;
+    const auto take = [&] {
+      for (const StartDriver& start : s.all<StartDriver>()) running.push_back(start);
+    };
+    int number = 0, overtook = 0, ended = 0;
+    const auto small = [&] {
+      s.submit("s" + std::to_string(++number), 1);
+      take();
+    };
+    for (int i = 0; i < 4 * nodes; ++i) small();
+    REQUIRE(running.size() == static_cast<std::size_t>(4 * nodes));
+    s.submit("first", 4);
+    const auto starts = [&] { return s.record("first").state != State::kQueued; };
+    for (; !starts() && ended < 1000; ++ended) {  // more come than end, for ever
+      small();
+      small();
+      const std::size_t at = random.next() % running.size();
+      const StartDriver gone = running[at];
+      running.erase(running.begin() + static_cast<std::ptrdiff_t>(at));
+      s.ends(gone, kGood);
+      overtook += static_cast<int>(s.all<StartDriver>().size());
+      take();
+      s.head->check_invariants();
+    }
+    CHECK(starts());
+    CHECK((nodes == 1 || overtook > 0));  // and the other nodes were not idle meanwhile
+  }
 }
 
 TEST_CASE("a job is recorded before its node is told, and runs once wherever the head dies") {
@@ -224,6 +333,30 @@ TEST_CASE("a node ends what the head does not know, and history is bounded") {
   CHECK(s.store.contains("submission/c"));
 }
 
+TEST_CASE("a package is named as long as a record names it, over restarts of the head") {
+  ClusterConfig config;
+  config.max_ended_submissions = 1;
+  Jobs s(config);
+  const std::string package(64, 'a');
+  const auto named = [&] { return s.head->submissions().names_package(package); };
+  s.joins(1, 1);
+  for (const char* id : {"a", "b"}) {
+    SubmissionSpec spec{.id = id, .program = {"./x"}};
+    spec.package = package;
+    s.on(SubmissionRequested{spec});
+    CHECK(named());
+    CHECK(s.started().spec.package == package);
+    s.ends(s.started(), kGood);
+    CHECK(named());  // by what has ended, too
+  }
+  s.restart();
+  CHECK(named());
+  s.joins(1, 1);
+  s.submit("c", 1);
+  s.ends(s.started(), kGood);
+  CHECK_FALSE(named());
+}
+
 TEST_CASE("bad submissions are refused with what is wrong") {
   const auto why = [](SubmissionSpec spec) {
     const auto wrong = check_submission(spec);
@@ -249,7 +382,18 @@ TEST_CASE("bad submissions are refused with what is wrong") {
         }).starts_with("its arguments and environment"));
   CHECK(with([](auto& s) { s.environment = {"=x"}; }).ends_with("is no NAME=VALUE"));
   CHECK(with([](auto& s) { s.folder = "here"; }).starts_with("its working directory is no absolute path"));
+  const std::string digest(64, 'a');
+  CHECK(with([&](auto& s) { s.package = digest; }) == "nothing");
+  CHECK(with([&](auto& s) { s.package = s.executable = digest; }) == "nothing");
+  for (const char* id : {"../../etc", "AA", "a"})
+    CHECK(with([&](auto& s) { s.package = id; }).starts_with("its package is none"));
+  CHECK(with([&](auto& s) {
+          s.package = digest;
+          s.folder = "/f";
+        }).starts_with("its package is none, or it runs in a folder"));
+  CHECK(with([&](auto& s) { s.executable = digest; }) == "the digest of its program is none");
   CHECK(with([](auto& s) { s.cpu_e4 = -1; }).ends_with("CPUs are not between 0 and 100000"));
   CHECK(with([](auto& s) { s.gpu_e4 = 15000; }).starts_with("1.5 GPUs are neither"));
+  CHECK(with([](auto& s) { s.priority = 2'000'000; }).starts_with("the priority 2000000 is not between"));
   CHECK(with([](auto& s) { s.retries = -1; }).starts_with("-1 retries"));
 }

@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "runtime/wire/messages.hpp"
 #include "scheduler/store/records.hpp"
 
 using namespace troupe;
@@ -23,19 +24,22 @@ struct Scene {
   std::unique_ptr<HeadMachine> head = std::make_unique<HeadMachine>(ClusterConfig{}, ids);
   Instant now{};
   std::vector<ClusterAction> sent;  ///< but answers to heartbeats, which wait for nothing
+  std::vector<HeadReply> replies;
   int heartbeats_answered = 0;
   std::vector<HeadMachine::LogLine> logged;
+  std::vector<HeadMachine::LogLine> told;  ///< who comes and goes
   std::shared_ptr<const StoreBatch> write;
   bool disk_full = false;
 
   void take(HeadMachine::Output out) {
     for (auto& message : out.send) {
       auto* action = std::get_if<ClusterAction>(&message);
+      if (const auto* reply = std::get_if<HeadReply>(&message)) replies.push_back(*reply);
       const bool is_beat = action != nullptr && std::holds_alternative<HeartbeatAnswered>(*action);
       heartbeats_answered += is_beat;
       if (action != nullptr && !is_beat) sent.push_back(std::move(*action));
     }
-    for (auto& line : out.log) logged.push_back(std::move(line));
+    for (auto& line : out.log) (line.level == LogLevel::kInfo ? told : logged).push_back(std::move(line));
     if (out.write) {
       REQUIRE(write == nullptr);
       write = std::move(out.write);
@@ -69,6 +73,21 @@ struct Scene {
   void spawn(JobId job, std::uint64_t request, std::size_t bytes = 1) {
     on(SpawnRequested{{kDriver, request}, {job, "T", "", std::string(bytes, 'x'), {kCpu, true, {}}}});
   }
+  /// As a client does, who waits for the reply.
+  void submit(const std::string& id) {
+    SubmissionSpec spec;
+    spec.id = spec.name = id;
+    spec.program = {"true"};
+    spec.cpu_e4 = kCpu;
+    on(SubmissionRequested{spec}, false);
+    take(head->reply({"client", wire::control_frame(wire::Answer{1, true, {}, {}}), 1, id}, now));
+  }
+  wire::Answer reply() const {
+    REQUIRE(replies.size() == 1);
+    const auto header = wire::decode_header(replies[0].frame).value();
+    const auto body = wire::ByteView(replies[0].frame).subspan(wire::kHeaderBytes);
+    return std::get<wire::Answer>(wire::decode_control(header, body).value());
+  }
   template <class A>
   const A* get() const {
     for (const auto& action : sent)
@@ -100,6 +119,25 @@ TEST_CASE("a spawn with large arguments is refused, and the head goes on") {
   s.spawn(job, 2, kMaxPayloadBytes);
   CHECK(s.get<StartActor>() != nullptr);
   CHECK_FALSE(s.head->trouble());
+}
+
+// head.log said nothing of who came and went.
+TEST_CASE("the log says which nodes come and go, once") {
+  Scene s;
+  s.join();
+  s.join();
+  s.join(NodeId{2});
+  s.on(NodeLeft{NodeId{2}, "it left"});
+  s.pass(8);
+  for (int i = 0; i < 40; ++i) {
+    s.now += milliseconds(250);
+    s.on(Tick{});
+  }
+  std::vector<std::string> lines;
+  for (const auto& line : s.told) lines.push_back(line.text.substr(0, line.text.find(';')));
+  CHECK(lines == std::vector<std::string>{"node n (1) is in", "node n (2) is in",
+                                          "node n (2) is gone: it left",
+                                          "node n (1) is gone: it was silent for too long"});
 }
 
 TEST_CASE("nothing is said before it is durable") {
@@ -159,6 +197,44 @@ TEST_CASE("a full disk refuses new work, keeps what was promised, and is over wh
   CHECK(s.get<PeerAnswered>() != nullptr);
   s.spawn(job, 2);
   CHECK(s.get<StartActor>() != nullptr);
+}
+
+// Was: the first submission to a full disk had no answer until its client timed out, was shown as STARTING,
+// and ran when there was room.
+TEST_CASE("a submission that the store does not take is refused at once, and never was") {
+  Scene s;
+  s.join();
+  s.submit("good");
+  CHECK(s.replies.empty());
+  CHECK_FALSE(s.head->shown("good"));  // what is not durable is not shown
+  s.sync();
+  CHECK(s.reply().ok);
+  CHECK(s.head->shown("good")->state == SubmissionState::kStarting);
+  CHECK(s.head->shown("good")->spec.name == "good");
+  CHECK(s.get<StartDriver>() != nullptr);
+  s.on(DriverStarted{kNode, "good", 1}, false);
+  CHECK(s.head->shown("good")->state == SubmissionState::kStarting);
+  s.sync();
+  CHECK(s.head->shown("good")->state == SubmissionState::kRunning);
+
+  s.disk_full = true;
+  s.replies.clear();
+  s.submit("bad");
+  CHECK(s.replies.empty());
+  s.sync();
+  CHECK_FALSE(s.reply().ok);
+  CHECK(s.reply().error.code == ErrorCode::kIo);
+  CHECK(s.reply().error.message().find("the disk is full") != std::string::npos);
+  CHECK(s.head->cluster().submissions().find("bad") == nullptr);
+  CHECK(s.head->cluster().nodes().at(kNode).cpu_used_e4 == kCpu);
+  s.disk_full = false;
+  s.pass(20);
+  CHECK_FALSE(s.head->trouble());
+  CHECK(s.get<StartDriver>() == nullptr);
+  CHECK(s.store.scan("submission/").value().size() == 1);
+  s.submit("bad");
+  s.sync();
+  CHECK(s.get<StartDriver>() != nullptr);
 }
 
 TEST_CASE("what has ended ends while the store fails, in memory that does not grow with time") {

@@ -7,20 +7,13 @@
 #include <deque>
 
 #include "runtime/link/socket/first_exchange.hpp"
+#include "tests/support/eventually.hpp"
 
 using namespace troupe;
+using troupe::test::eventually;
 using namespace std::chrono_literals;
 
 namespace {
-
-template <class Condition>
-bool eventually(Condition condition) {
-  for (int i = 0; i < 20'000; ++i) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(1ms);
-  }
-  return false;
-}
 
 /// A node that takes a driver, or dies as the driver registers its job.
 class FakeNode {

@@ -45,7 +45,7 @@ std::string repeated(const std::string& line, int count) {
 }
 
 wire::Output lines(int count) {
-  return {"p", false, repeated(std::string(95, 'x') + "\n", count)};
+  return {"p", false, repeated(std::string(95, 'x') + "\n", count), NodeId{7}};
 }
 
 /// The same as they are printed: 100 bytes each.
@@ -55,41 +55,44 @@ std::string labelled(int count) {
 
 }  // namespace
 
-TEST_CASE("a full stream holds workers back, and lets them go on when it was read") {
+TEST_CASE("room is made on a node when its lines are written, and what nobody can take is counted") {
   // Was: lines were written by the thread that receives. A full pipe held up death notices and answers.
   Reader reader;
-  std::atomic<int> held{0}, let_go{0};
-  OutputPrinter printer([&](bool on) { ++(on ? held : let_go); }, {.hold = 20'000, .drop = 40'000},
-                        {reader.to.get(), reader.to.get()});
-  printer.print(lines(150));
-  CHECK(held == 0);
-  printer.print(lines(100));
-  CHECK(held == 1);
-  printer.print(lines(100));  // was on its way
+  std::atomic<std::size_t> taken{0};
+  OutputPrinter printer(
+      {[&](NodeId node, std::size_t bytes) { taken += node == NodeId{7} ? bytes : 0; }, [](int) {}}, 100'000,
+      {reader.to.get(), reader.to.get()});
+  printer.print(lines(500));
+  printer.print(lines(500));
+  CHECK(taken == 0);
   printer.print(lines(100));  // more than may wait
-  CHECK(held == 1);
-  CHECK(let_go == 0);
-  printer.repeat_hold();
-  CHECK(held == 2);
-  CHECK(reader.read(35'000) == labelled(350));
-  CHECK(let_go == 1);
+  CHECK(reader.read(50'000) == labelled(500));
+  CHECK(reader.read(50'000) == labelled(500));
   printer.print(lines(1));
   const std::string told = "[100 lines were dropped: nobody read this program's output]\n";
   CHECK(reader.read(told.size() + 100) == told + labelled(1));
+  CHECK(taken >= 96'000);  // without the labels
 }
 
-TEST_CASE("what waits at the end is written, and a stream without a reader ends nothing") {
+TEST_CASE("what waits at the end is written, and a stream that cannot be written is told once") {
   Reader reader;
   std::string text;
   {
-    OutputPrinter printer([](bool) {}, {}, {reader.to.get(), reader.to.get()});
+    OutputPrinter printer({[](NodeId, std::size_t) {}, [](int) {}}, OutputPrinter::kMostBytes,
+                          {reader.to.get(), reader.to.get()});
     printer.print(lines(1000));
     std::thread reads([&] { text = reader.read(100'000); });
     printer.finish();
     reads.join();
   }
   CHECK(text == labelled(1000));
-  OutputPrinter alone([](bool) {}, {}, {reader.to.get(), reader.to.get()});
   reader.from.reset();
+  std::atomic<int> failures{0}, last{0};
+  OutputPrinter alone({[](NodeId, std::size_t) {}, [&](int error) { ++failures, last = error; }},
+                      OutputPrinter::kMostBytes, {reader.to.get(), reader.to.get()});
   alone.print(lines(1000));
+  alone.print(lines(1));
+  alone.finish();
+  CHECK(failures == 1);
+  CHECK(last == EPIPE);
 }

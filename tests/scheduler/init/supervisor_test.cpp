@@ -7,8 +7,10 @@
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <thread>
 
 #include "runtime/link/socket/first_exchange.hpp"
+#include "runtime/node/fork_server.hpp"
 #include "tests/run_catch.hpp"
 
 using namespace troupe;
@@ -194,6 +196,12 @@ TEST_CASE("the end: who does not leave is killed, and nobody is left", "[supervi
 }
 
 int main(int argc, char** argv) {
-  if (const char* role = std::getenv(kRoleVariable)) act(role);
+  if (const char* variable = std::getenv(kRoleVariable)) {
+    if (std::getenv("TROUPE_TEST_THREAD") != nullptr) std::thread([] { ::pause(); }).detach();
+    if (std::string(variable) != kForkServerRole) act(variable);
+    SocketLink link = serve_forks();
+    ::dup2(link.fd(), kLinkFd);
+    act(std::getenv(kRoleVariable));
+  }
   return troupe::test::run_catch(argc, argv);
 }

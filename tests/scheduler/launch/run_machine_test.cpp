@@ -139,8 +139,43 @@ TEST_CASE("all ranks start again after a failure, at a fresh port, as often as a
   run.ended(0, 0, 0, SIGKILL);
   CHECK(run.says("killed by signal 9 (SIGKILL)"));
   run.ended(0, 1, 0, SIGTERM);
-  CHECK(run.says("all 1 restart were used"));
+  CHECK(run.says("its one restart was used"));
   CHECK(run.code() == 1);
+}
+
+TEST_CASE("a run whose output nobody reads ends as SIGPIPE would, and lost output is no success") {
+  Script unread;
+  unread.run_two();
+  unread.on(SignalCame{SIGPIPE});
+  CHECK(unread.all<SignalWorkers>().at(0).signal == SIGTERM);
+  CHECK(unread.says("nobody reads the output any more"));
+  unread.on(SignalCame{SIGPIPE});  // of another stream
+  CHECK(unread.all<SignalWorkers>().empty());
+  unread.ended(0, 0, 0, SIGTERM);
+  unread.ended(0, 1, 0, SIGTERM);
+  CHECK(unread.code() == 128 + SIGPIPE);
+
+  const OutputFailed failed{{ErrorCode::kIo, "output of a rank is lost", "No space left on device", ""}};
+  Script full;
+  full.run_two();
+  full.ended(0, 0, 0);
+  full.ended(0, 1, 0);
+  CHECK(full.code() == 0);
+  full.on(failed);  // the last of it is written when the ranks have ended
+  CHECK(full.says("No space left on device"));
+  CHECK(full.code() == 1);
+  full.on(failed);
+  CHECK(full.last.empty());
+
+  Script trimmed;
+  trimmed.run_two();
+  trimmed.on(OutputTrimmed{0, "logs/attempt_0/0/stdout.log", 64 << 20});
+  CHECK(trimmed.says("logs/attempt_0/0/stdout.log keeps the newest 64 MiB"));
+  trimmed.on(OutputTrimmed{0, "logs/attempt_0/1/stdout.log", 64 << 20});  // said once
+  CHECK(trimmed.last.empty());
+  trimmed.ended(0, 0, 0);
+  trimmed.ended(0, 1, 0);
+  CHECK(trimmed.code() == 0);
 }
 
 TEST_CASE("a signal to the launcher goes to the ranks, and a second one kills them") {

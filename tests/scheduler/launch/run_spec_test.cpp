@@ -5,8 +5,8 @@
 #include <map>
 #include <set>
 
+#include "runtime/core/held_port.hpp"
 #include "scheduler/launch/error_file.hpp"
-#include "scheduler/launch/held_port.hpp"
 #include "scheduler/launch/rank_environment.hpp"
 
 using namespace troupe;

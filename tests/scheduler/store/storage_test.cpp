@@ -12,7 +12,7 @@
 
 #include "runtime/core/random.hpp"
 #include "scheduler/store/sqlite_storage.hpp"
-#include "tests/runtime/temp_folder.hpp"
+#include "tests/support/files.hpp"
 
 using namespace troupe;
 using troupe::test::TempFolder;

@@ -12,4 +12,5 @@
 #include <torch/torch.h>
 
 #include "actors/ddp/data_parallel.hpp"
+#include "actors/ddp/freed_memory.hpp"
 #include "troupe/error.hpp"

@@ -16,6 +16,7 @@
 #include "actors/ddp/autocast.hpp"
 #include "actors/ddp/distributed_data_parallel.hpp"
 #include "actors/ddp/distributed_sampler.hpp"
+#include "actors/ddp/freed_memory.hpp"
 #include "actors/ddp/grad_scaler.hpp"
 #include "actors/ddp/post_local_sgd.hpp"
 #include "troupe/collectives.hpp"

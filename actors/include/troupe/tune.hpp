@@ -1,0 +1,7 @@
+/// Hyperparameter sweeps over a training job's struct: troupe::tune::run(session, job, options).
+///
+/// Link troupe::train (docs/tune.md). Includes torch/torch.h.
+#pragma once
+
+#include "actors/tune/tune.hpp"
+#include "troupe/train.hpp"

@@ -1,0 +1,229 @@
+#include "actors/serve/control.hpp"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "runtime/core/log.hpp"
+#include "runtime/core/quiet_thread.hpp"
+#include "runtime/link/socket/named_socket.hpp"
+
+namespace troupe::serve {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kMostBytes = std::size_t{64} << 10;  ///< of a question
+constexpr int kMostTalks = 16;
+constexpr int kQuestionMs = 5000;
+constexpr int kAgainMs = 100;
+
+[[noreturn]] void refuse(std::string why, std::string todo) {
+  throw_error({ErrorCode::kBadInput, "the question is not understood", std::move(why), std::move(todo)});
+}
+
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json as_json(const DeploymentStatus& status) {
+  const auto& view = status.view;
+  const bool ready = view.ready > 0;
+  return {{"name", status.name},
+          {"url", status.url},
+          {"port", status.port},
+          {"state", view.drains           ? "stopping"
+                    : view.rolls_out != 0 ? "updating"
+                    : ready               ? "ready"
+                                          : "starting"},
+          {"weights", view.version},
+          {"rolls_out", view.rolls_out == 0 ? Json() : Json(view.rolls_out)},
+          {"replicas",
+           {{"min", view.range.min},
+            {"max", view.range.max},
+            {"wanted", view.wanted},
+            {"starting", view.starting + view.warming},
+            {"ready", view.ready},
+            {"ending", view.draining},
+            {"pids", status.pids}}},
+          {"queued_rows", view.queued_rows},
+          {"ongoing_requests", view.requests}};
+}
+
+std::string text_in(const Json& question, const char* key) {
+  const auto at = question.find(key);
+  if (at == question.end() || !at->is_string()) refuse(std::string("it has no text '") + key + "'", "");
+  return at->get<std::string>();
+}
+int number_in(const Json& question, const char* key) {
+  const auto at = question.find(key);
+  if (at == question.end() || !at->is_number_unsigned() || at->get<std::uint64_t>() > 1'000'000)
+    refuse(std::string("it has no number '") + key + "'", "");
+  return at->get<int>();
+}
+
+Json ask(Controlled& deployment, const std::string& what, const Json& question) {
+  if (what == "scale") {
+    deployment.scale({number_in(question, "min"), number_in(question, "max")});
+    return {{"deployment", as_json(deployment.status())}};
+  }
+  if (what == "update") return {{"version", deployment.update_from(text_in(question, "weights"))}};
+  if (what == "rollback") return {{"version", deployment.roll_back()}};
+  if (what != "stop") refuse("it asks to '" + what + "'", "use troupe serve of the same version");
+  deployment.stop_serving();
+  return {{"stopped", true}};
+}
+
+}  // namespace
+
+std::shared_ptr<Control> Control::of_this_program() {
+  static std::mutex mutex;
+  static std::weak_ptr<Control> ours;
+  const std::lock_guard lock(mutex);
+  if (auto there = ours.lock()) return there;
+  const std::string name = "troupe-serve-" + std::to_string(::geteuid()) + "-" + std::to_string(::getpid());
+  auto listening = listen_by_name(name);
+  if (!listening) {
+    log(LogLevel::kWarning, "troupe serve cannot ask this program: " + listening.error().message());
+    return nullptr;
+  }
+  auto made = std::make_shared<Control>(*std::move(listening));
+  ours = made;
+  return made;
+}
+
+Control::Control(UniqueFd listening) : listening_(std::move(listening)), wake_(::eventfd(0, EFD_CLOEXEC)) {
+  thread_ = start_quiet_thread([this] { listen(); });
+}
+
+Control::~Control() {
+  const std::uint64_t one = 1;
+  static_cast<void>(::write(wake_.get(), &one, sizeof one) == sizeof one);
+  thread_.join();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return talks_ == 0; });
+}
+
+void Control::add(Controlled& deployment) {
+  const std::lock_guard lock(mutex_);
+  asked_.emplace(&deployment, 0);
+}
+
+void Control::remove(Controlled& deployment) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return asked_[&deployment] == 0; });
+  asked_.erase(&deployment);
+}
+
+void Control::listen() {
+  for (;;) {
+    pollfd waits[] = {{listening_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+    if (::poll(waits, 2, -1) < 0 && errno != EINTR) return;
+    if (waits[1].revents != 0) return;
+    if (waits[0].revents == 0) continue;
+    auto link = accept_by_name(listening_);
+    if (!link) {  // out of descriptors, perhaps: who asks stays in the queue
+      ::poll(&waits[1], 1, kAgainMs);
+      continue;
+    }
+    if (!link->peer_is_us()) continue;
+    auto connection = std::make_shared<UniqueFd>(std::move(link->socket()));
+    const std::lock_guard lock(mutex_);
+    if (talks_ == kMostTalks) continue;
+    try {
+      start_quiet_thread([this, connection] { talk(std::move(*connection)); }).detach();
+      ++talks_;                        // it cannot have ended: that takes the lock
+    } catch (const std::exception&) {  // no thread: it is not answered
+    }
+  }
+}
+
+void Control::talk(UniqueFd connection) {
+  std::string question(kMostBytes + 1, '\0');
+  pollfd wait{connection.get(), POLLIN, 0};
+  const ssize_t got = ::poll(&wait, 1, kQuestionMs) == 1
+                          ? ::recv(connection.get(), question.data(), question.size(), MSG_DONTWAIT)
+                          : -1;
+  if (got > 0 && static_cast<std::size_t>(got) <= kMostBytes) {
+    question.resize(static_cast<std::size_t>(got));
+    const std::string said = answer(question);
+    static_cast<void>(::send(connection.get(), said.data(), said.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+  }
+  connection.reset();
+  const std::lock_guard lock(mutex_);
+  --talks_;
+  changed_.notify_all();  // under the lock: the last of them is waited for by who ends all this
+}
+
+/// Those that are asked stay until they have answered.
+class Control::Asking {
+ public:
+  explicit Asking(Control& control) : control_(control) {
+    const std::lock_guard lock(control_.mutex_);
+    for (auto& [one, count] : control_.asked_) {
+      ++count;
+      all_.push_back(one);
+    }
+  }
+  ~Asking() { keep(nullptr); }
+  Asking(const Asking&) = delete;
+  Asking& operator=(const Asking&) = delete;
+
+  const std::vector<Controlled*>& all() const { return all_; }
+  /// The others may go.
+  void keep(const Controlled* kept) {
+    const std::lock_guard lock(control_.mutex_);
+    std::erase_if(all_, [&](Controlled* one) {
+      if (one != kept) --control_.asked_.at(one);
+      return one != kept;
+    });
+    control_.changed_.notify_all();
+  }
+
+ private:
+  Control& control_;
+  std::vector<Controlled*> all_;
+};
+
+std::string Control::answer(std::string_view text) try {
+  const Json question = Json::parse(text, nullptr, false);
+  if (!question.is_object()) refuse("it is no object", "");
+  const std::string what = text_in(question, "do");
+  Asking asking(*this);
+  if (what == "status") {
+    Json all = Json::array();
+    for (Controlled* one : asking.all()) {
+      const DeploymentStatus status = one->status();
+      if (!status.stopped) all.push_back(as_json(status));
+    }
+    return dump({{"pid", ::getpid()}, {"deployments", std::move(all)}});
+  }
+  const std::string name = text_in(question, "name");
+  const int port = question.contains("port") ? number_in(question, "port") : 0;
+  std::vector<Controlled*> named;
+  for (Controlled* one : asking.all()) {
+    const DeploymentStatus status = one->status();
+    if (!status.stopped && status.name == name && (port == 0 || status.port == port)) named.push_back(one);
+  }
+  if (named.size() != 1)
+    throw_error({ErrorCode::kRefused, "cannot " + what + " '" + name + "'",
+                 named.empty() ? "no deployment of this program has that name"
+                               : "several deployments of this program have that name",
+                 "see troupe serve list, and give --port"});
+  asking.keep(named.front());
+  return dump(ask(*named.front(), what, question));
+} catch (const Error& error) {
+  const ErrorInfo& info = error.info();
+  return dump({{"error", {{"what", info.what}, {"why", info.why}, {"todo", info.todo}}}});
+} catch (const std::exception& error) {
+  return dump({{"error", {{"what", "the program failed at it"}, {"why", error.what()}, {"todo", ""}}}});
+}
+
+}  // namespace troupe::serve

@@ -1,0 +1,85 @@
+/// What `troupe serve` asks a program that serves: over a Unix socket named troupe-serve-UID-PID, in the
+/// abstract space, which the same user alone may ask. One packet is a question, the next its answer, both
+/// JSON:
+///
+/// ```
+/// {"do":"status"} {"pid":77,"deployments":[{"name":"digits","port":8000,...}]}
+/// {"do":"scale","name":"digits","min":1,"max":4}        {"deployment":{...}}
+/// {"do":"update","name":"digits","weights":"/a/file"}   {"version":2}
+/// {"do":"rollback","name":"digits"}                     {"version":1}
+/// {"do":"stop","name":"digits"}                         {"stopped":true}
+///                                            any of it: {"error":{"what":"...","why":"...","todo":"..."}}
+/// ```
+/// `"port"` beside the name tells deployments of one name apart. An answer comes when what was asked for is
+/// done.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "actors/serve/deployment_machine.hpp"
+#include "runtime/core/fd.hpp"
+
+namespace troupe::serve {
+
+/// A deployment, as it is told.
+struct DeploymentStatus {
+  std::string name, url;
+  int port = 0;
+  bool stopped = false;  ///< it serves nothing any more, and is told of no more
+  DeploymentMachine::View view{};
+  std::vector<int> pids;  ///< of the replicas that are ready
+};
+
+/// A deployment that can be asked. Its methods are called in threads of the Control's, several at a time, and
+/// may take long; what they throw is the answer.
+class Controlled {
+ public:
+  virtual ~Controlled() = default;
+  virtual DeploymentStatus status() = 0;
+  virtual void scale(Replicas replicas) = 0;
+  virtual VersionId update_from(const std::string& path) = 0;
+  virtual VersionId roll_back() = 0;
+  virtual void stop_serving() = 0;
+};
+
+/// The socket of this program, while a deployment has it. Thread-safe.
+class Control {
+ public:
+  /// Null where there can be no socket: that is logged, and the deployment serves all the same.
+  static std::shared_ptr<Control> of_this_program();
+
+  explicit Control(UniqueFd listening);
+  /// Ends when the last question is answered.
+  ~Control();
+  Control(const Control&) = delete;
+  Control& operator=(const Control&) = delete;
+
+  void add(Controlled& deployment);
+  /// Waits until nobody asks it any more.
+  void remove(Controlled& deployment);
+  /// The answer to a packet: for tests, too. Total.
+  std::string answer(std::string_view question);
+
+ private:
+  class Asking;
+
+  void listen();
+  void talk(UniqueFd connection);
+
+  const UniqueFd listening_, wake_;
+  std::mutex mutex_;  ///< guards what follows
+  std::condition_variable changed_;
+  std::map<Controlled*, int> asked_;  ///< how many ask it now
+  int talks_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace troupe::serve

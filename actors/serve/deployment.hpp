@@ -1,0 +1,161 @@
+/// A deployment's shell: carries out what its machine says with spawn, call, monitor and kill, and keeps the
+/// tensors of its requests meanwhile. It decides nothing.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "actors/serve/deployment_machine.hpp"
+#include "actors/serve/replica.hpp"
+#include "actors/serve/serial.hpp"
+#include "runtime/client/session.hpp"
+#include "runtime/core/condition.hpp"
+#include "runtime/http/metrics.hpp"
+
+namespace troupe::serve {
+
+/// What came of a request.
+struct Reply {
+  data::Tensor outputs;
+  VersionId version = 0;  ///< of the weights that computed them
+  std::optional<Fail> failed;
+};
+
+/// The status that a failure is told with.
+int http_status(Failure failure);
+
+/// Thread-safe. Held by shared_ptr: calls under way hold it, too.
+class Deployment : public std::enable_shared_from_this<Deployment> {
+ public:
+  using Started = std::function<void(Result<ActorHandle<Replica>>)>;
+  struct Parts {
+    Session session;
+    std::string name;
+    DeploymentConfig config;
+    ReplicaSetup setup;
+    /// Starts a replica, without weights, and hands it over.
+    std::function<void(Started)> start_replica;
+    std::shared_ptr<const wire::Bytes> weights;  ///< of version 1
+    std::size_t max_request_rows = 1024;
+  };
+  using ReplyTo = std::function<void(Reply)>;
+  /// The version that answers, or why it is not the one that was asked for.
+  using UpdateDone = std::function<void(Result<VersionId>)>;
+
+  Deployment(Parts parts, std::shared_ptr<http::Registry> metrics);
+  ~Deployment();
+
+  void start();
+  /// Waits until the least number of replicas is ready. False after `timeout`. Throws why none comes up.
+  bool wait_up(Duration timeout);
+  /// `reply` is called once, in any thread, and not at all after leave(). REQUIRES: `inputs` are [rows, ...]
+  /// of the setup's dtype and shape; an id of next_request().
+  void submit(RequestId id, data::Tensor inputs, Instant deadline, ReplyTo reply);
+  RequestId next_request() { return last_request_.fetch_add(1) + 1; }
+  void leave(RequestId id);
+  /// Other weights take the place of those that answer. `done` is called once, in any thread: when no replica
+  /// of the old ones is left, or when the roll-out has failed and they go on.
+  void update(std::shared_ptr<const wire::Bytes> weights, UpdateDone done);
+  /// Back to the weights from before the last update; one that is under way ends, and its `done` is told so.
+  void roll_back(UpdateDone done);
+  void cancel_update();
+  /// From here on; `taken` is called once that holds, in any thread. REQUIRES: 1 <= min <= max.
+  void scale(Replicas replicas, std::function<void()> taken);
+  /// Takes no more requests, answers those it has, ends the replicas.
+  void drain();
+  bool wait_stopped(Duration timeout);
+  /// Ends at once: what has no answer fails.
+  void end();
+
+  const std::string& name() const { return parts_.name; }
+  const ReplicaSetup& setup() const { return parts_.setup; }
+  std::size_t max_request_rows() const { return parts_.max_request_rows; }
+  /// Takes requests, and a replica is there.
+  bool is_ready() const;
+  std::vector<int> pids() const;
+  DeploymentMachine::View view() const;
+  VersionId version() const;
+  /// What its net gives for a sample, as the first replica that was ready said; its pid means nothing.
+  std::optional<ReplicaInfo> output() const;
+  /// Sets the gauges.
+  void measure();
+
+ private:
+  struct Seat {
+    VersionId version = 0;
+    std::shared_ptr<const wire::Bytes> weights;  ///< until they are loaded
+    ActorHandle<Replica> handle;
+    int pid = 0;
+    Duration clock_offset{};  ///< its clock minus ours
+  };
+  struct Waiting {
+    data::Tensor inputs;
+    Instant deadline{};
+    Instant arrived{};
+    ReplyTo reply;
+    bool sent = false;
+  };
+  struct Metrics;
+
+  void step(const Event& event);
+  void carry_out(const std::vector<Action>& actions);
+  void post(std::function<void()> work);
+  void arm_timer();
+  void obey(const StartReplica& action);
+  void obey(const StopReplica& action);
+  void obey(const SendBatch& action);
+  void obey(const CheckReplica& action);
+  void obey(const Deliver& action);
+  void obey(const Fail& action);
+  void obey(const GiveUp& action);
+  void obey(const Updated& action);
+  void obey(const UpdateFailed& action);
+  void obey(const Stopped& action);
+  void begin_update(VersionId version, UpdateDone done);
+  void end_update(VersionId version, Result<VersionId> result);
+  void started(ReplicaId id, Result<ActorHandle<Replica>> replica);
+  void load(ReplicaId id, std::uint64_t offset);
+  void warm_up(ReplicaId id, const ActorHandle<Replica>& replica);
+  void set_clock(ReplicaId id, const ActorHandle<Replica>& replica, int pid);
+  void failed(ReplicaId id, const ErrorInfo& why);
+  void died(ReplicaId id, const std::string& why);
+  void batch_done(const SendBatch& sent, VersionId version, const std::vector<std::int64_t>& rows,
+                  Result<BatchOutput> output);
+
+  const Parts parts_;
+  const std::shared_ptr<http::Registry> registry_;
+  std::unique_ptr<Metrics> metrics_;
+  const MonotonicClock clock_;
+  std::atomic<RequestId> last_request_{0};
+  Serial serial_;
+
+  // In serial_ alone.
+  DeploymentMachine machine_;
+  std::unordered_map<ReplicaId, Seat> seats_;
+  std::unordered_map<RequestId, Waiting> requests_;
+  std::vector<Reply> returned_;  ///< to each request of the batch that the machine is told of
+  std::map<VersionId, std::shared_ptr<const wire::Bytes>> weights_;
+  VersionId last_version_ = 1;
+  VersionId current_ = 1;
+  VersionId previous_ = 0;  ///< from before the last update; 0: there was none
+  std::map<VersionId, UpdateDone> updates_;
+  Instant armed_ = Instant::max();
+
+  mutable std::mutex mutex_;  ///< guards what follows
+  Condition changed_;
+  DeploymentMachine::View view_;
+  std::vector<int> pids_;
+  std::optional<ReplicaInfo> output_;
+  bool up_ = false;
+  bool stopped_ = false;
+  std::optional<ErrorInfo> given_up_;
+};
+
+}  // namespace troupe::serve

@@ -1,0 +1,310 @@
+/// The replicas of a deployment: their starts and ends, by what is wanted, by their health, and by the
+/// weights that roll out.
+#include <algorithm>
+#include <utility>
+
+#include "actors/serve/deployment_machine.hpp"
+#include "runtime/core/assert.hpp"
+
+namespace troupe::serve {
+namespace {
+
+/// So many replicas died in a row, with none ready: the deployment is out of order.
+constexpr int kMostDeaths = 5;
+/// So many with the new weights died in a row: their roll-out has failed.
+constexpr int kMostDeathsOfUpdate = 3;
+
+std::string number(std::int64_t n) {
+  return std::to_string(n);
+}
+
+std::string seconds(Duration d) {
+  return number(std::chrono::ceil<std::chrono::seconds>(d).count()) + " s";
+}
+
+}  // namespace
+
+std::size_t DeploymentMachine::count(ReplicaState state) const {
+  return static_cast<std::size_t>(std::count_if(replicas_.begin(), replicas_.end(),
+                                                [&](const auto& one) { return one.second.state == state; }));
+}
+
+bool DeploymentMachine::is_out_of_order() const {
+  const bool for_long = current_.failures > 0 && now_ - current_.failing_since >= config_.start_timeout;
+  return (current_.deaths >= kMostDeaths || for_long) && count(ReplicaState::kReady) == 0;
+}
+
+bool DeploymentMachine::is_up() const {
+  return count(ReplicaState::kReady) >= static_cast<std::size_t>(config_.replicas.min);
+}
+
+void DeploymentMachine::on_event(const ReplicaUp& event) {
+  const auto at = replicas_.find(event.replica);
+  if (at == replicas_.end() || at->second.state != ReplicaState::kStarting) return;
+  at->second.state = ReplicaState::kWarming;
+}
+
+void DeploymentMachine::on_event(const ReplicaReady& event) {
+  const auto at = replicas_.find(event.replica);
+  if (at == replicas_.end() || at->second.state != ReplicaState::kWarming) return;
+  at->second.state = ReplicaState::kReady;
+  at->second.heard = now_;
+  was_up_ = was_up_ || is_up();
+  if (Version* version = version_of(at->second)) version->was_ready = true;
+  if (next_ && at->second.version == next_->id) next_->failing_since = now_;
+  reconcile();
+  dispatch();
+}
+
+void DeploymentMachine::on_event(const ReplicaFailed& event) {
+  const auto at = replicas_.find(event.replica);
+  if (at == replicas_.end()) return;
+  const ErrorCode code = event.error.code;
+  // What is no death (weights that do not fit) fails again next time.
+  const bool is_hopeless = code != ErrorCode::kActorDied && code != ErrorCode::kUnavailable;
+  const bool rolls_out = next_ && at->second.version == next_->id;
+  const auto give_up = [&](bool for_good) {
+    if (!for_good || was_up_ || given_up_ || rolls_out) return;
+    given_up_ = true;
+    out_.push_back(GiveUp{event.error});
+  };
+  give_up(is_hopeless);
+  drop_dead(event.replica, event.error.message(), code != ErrorCode::kUnavailable);
+  give_up(is_out_of_order());
+  if (rolls_out && is_hopeless) fail_update(event.error);
+}
+
+void DeploymentMachine::on_event(const ReplicaDied& event) {
+  if (replicas_.contains(event.replica)) drop_dead(event.replica, event.why, true);
+}
+
+void DeploymentMachine::on_event(const ReplicaAlive& event) {
+  const auto at = replicas_.find(event.replica);
+  if (at == replicas_.end()) return;
+  at->second.asked = false;
+  at->second.heard = now_;
+  count_answer(at->second);
+}
+
+void DeploymentMachine::count_answer(const Replica& replica) {
+  if (Version* version = version_of(replica)) version->failures = version->deaths = 0;
+}
+
+/// Null: of weights whose roll-out failed, or that were replaced.
+DeploymentMachine::Version* DeploymentMachine::version_of(const Replica& replica) {
+  if (replica.version == current_.id) return &current_;
+  return next_ && replica.version == next_->id ? &*next_ : nullptr;
+}
+
+/// `blamed`: it is the replica's fault, and not that the program has no node or no CPU for one.
+void DeploymentMachine::drop_dead(ReplicaId id, const std::string& why, bool blamed) {
+  const auto at = replicas_.find(id);
+  Version* version = at->second.state == ReplicaState::kDraining ? nullptr : version_of(at->second);
+  std::deque<Batch> batches = std::move(at->second.batches);
+  replicas_.erase(at);
+  out_.push_back(StopReplica{id, why});  // it may live on, out of reach
+  for (std::size_t i = batches.size(); i-- > 0;) take_back(batches[i], i == 0, why);
+  if (version != nullptr) count_failure(*version, why, blamed);
+  if (next_ && next_->deaths >= kMostDeathsOfUpdate)
+    fail_update({ErrorCode::kActorDied,
+                 number(kMostDeathsOfUpdate) + " replicas with the new weights died in a row", why, ""});
+  reconcile();
+  if (is_out_of_order()) fail_all(Failure::kUnavailable, "no replica comes up", true, why);
+  dispatch();
+  check_drained();
+}
+
+void DeploymentMachine::count_failure(Version& version, const std::string& why, bool blamed) {
+  if (version.failures++ == 0) version.failing_since = now_;
+  version.deaths += blamed;
+  version.last_why = why;
+  version.start_reason = "in the place of one that is gone: " + why;
+  version.not_before = now_ + config_.restart.pause_after(version.failures);
+}
+
+int DeploymentMachine::live(const Version& version) const {
+  return static_cast<int>(std::count_if(replicas_.begin(), replicas_.end(), [&](const auto& one) {
+    return one.second.version == version.id && one.second.state != ReplicaState::kDraining;
+  }));
+}
+
+int DeploymentMachine::ready(const Version& version) const {
+  return static_cast<int>(std::count_if(replicas_.begin(), replicas_.end(), [&](const auto& one) {
+    return one.second.version == version.id && one.second.state == ReplicaState::kReady;
+  }));
+}
+
+/// Brings the replicas to the number that is wanted.
+void DeploymentMachine::reconcile() {
+  if (stopped_) return;
+  if (next_) {
+    bring(current_, std::max(0, wanted_ - ready(*next_)), !next_->was_ready);
+    bring(*next_, wanted_of_update(), true);
+  } else {
+    bring(current_, wanted_, !given_up_);
+  }
+  end_drained_replicas();
+  finish_update();
+}
+
+/// Takes draining ones back, starts some, stops some.
+void DeploymentMachine::bring(Version& version, int wanted, bool may_start) {
+  int have = live(version);
+  if (have > wanted) stop_surplus(version, have - wanted);
+  for (auto& [id, replica] : replicas_) {
+    if (have >= wanted) break;
+    if (replica.version != version.id || replica.state != ReplicaState::kDraining) continue;
+    replica.state = ReplicaState::kReady;
+    version.was_ready = true;
+    ++have;
+  }
+  if (now_ < version.not_before || !may_start) return;
+  for (; have < wanted; ++have) {
+    replicas_[++last_replica_] = Replica{version.id, ReplicaState::kStarting, now_, now_};
+    out_.push_back(StartReplica{last_replica_, version.id, version.start_reason});
+  }
+}
+
+/// Those that do not answer yet go first. One that computes ends when it has answered.
+void DeploymentMachine::stop_surplus(const Version& version, int surplus) {
+  for (const auto state : {ReplicaState::kStarting, ReplicaState::kWarming, ReplicaState::kReady}) {
+    std::vector<ReplicaId> ids;
+    for (const auto& [id, replica] : replicas_) {
+      if (replica.version == version.id && replica.state == state) ids.push_back(id);
+    }
+    for (; surplus > 0 && !ids.empty(); ids.pop_back(), --surplus) {
+      replicas_.at(ids.back()).state = ReplicaState::kDraining;  // the youngest
+    }
+  }
+}
+
+void DeploymentMachine::end_drained_replicas() {
+  for (auto at = replicas_.begin(); at != replicas_.end();) {
+    const Replica& replica = at->second;
+    if (replica.state != ReplicaState::kDraining || !replica.batches.empty()) {
+      ++at;
+      continue;
+    }
+    const bool replaced = next_ || replica.version != current_.id;
+    out_.push_back(
+        StopReplica{at->first, replaced ? "other weights took its place" : "fewer replicas are enough"});
+    at = replicas_.erase(at);
+  }
+}
+
+void DeploymentMachine::scale() {
+  if (now_ < next_scaling_) return;
+  next_scaling_ = now_ + kScaleEvery;
+  if (draining_ || config_.replicas.min == config_.replicas.max) return;
+  const auto wanted = scaler_.wanted(wanted_, queued_rows_, now_);
+  if (wanted.replicas == wanted_) return;
+  current_.start_reason = wanted.reason;
+  wanted_ = wanted.replicas;
+  reconcile();
+  dispatch();
+}
+
+void DeploymentMachine::on_event(const ScaleAsked& event) {
+  TROUPE_ASSERT(event.replicas.min >= 1 && event.replicas.min <= event.replicas.max, "replicas");
+  config_.replicas = event.replicas;
+  wanted_ = std::clamp(wanted_, event.replicas.min, event.replicas.max);
+  scaler_.set_range(event.replicas, wanted_, now_);
+  current_.start_reason =
+      "it was scaled to " + number(event.replicas.min) + ":" + number(event.replicas.max) + " replicas";
+  next_scaling_ = std::max(next_scaling_, now_);
+  reconcile();
+  dispatch();
+}
+
+/// When a replica is late: with its start, a batch, a check, or it is time for a check.
+Instant DeploymentMachine::next_deadline(const Replica& replica) const {
+  if (replica.state == ReplicaState::kStarting || replica.state == ReplicaState::kWarming)
+    return replica.since + config_.start_timeout;
+  if (!replica.batches.empty())
+    return std::max(replica.heard, replica.batches.front().sent) + config_.health_timeout;
+  if (replica.asked) return replica.checked + config_.health_timeout;
+  return replica.heard + config_.health_period;
+}
+
+void DeploymentMachine::look_after_replicas() {
+  std::vector<ReplicaId> unready, silent;
+  for (auto& [id, replica] : replicas_) {
+    if (now_ < next_deadline(replica)) continue;
+    if (replica.state == ReplicaState::kStarting || replica.state == ReplicaState::kWarming) {
+      unready.push_back(id);
+    } else if (!replica.batches.empty() || replica.asked) {
+      silent.push_back(id);
+    } else {
+      replica.asked = true;
+      replica.checked = now_;
+      out_.push_back(CheckReplica{id});
+    }
+  }
+  for (const ReplicaId id : unready)
+    on_event(ReplicaFailed{id,
+                           {ErrorCode::kTimeout, "a replica did not come up",
+                            "it was not ready after " + seconds(config_.start_timeout),
+                            "see whether a node has its CPUs free, or raise start_timeout"}});
+  for (const ReplicaId id : silent)
+    on_event(ReplicaDied{id, "it has not answered for " + seconds(config_.health_timeout)});
+}
+
+// Roll-out.
+
+void DeploymentMachine::on_event(const UpdateAsked& event) {
+  const auto refuse = [&](ErrorCode code, const char* what, const char* todo) {
+    out_.push_back(UpdateFailed{event.version, {code, what, "", todo}});
+  };
+  if (draining_ || stopped_ || given_up_) return refuse(ErrorCode::kUnavailable, "the deployment ends", "");
+  if (next_)
+    return refuse(ErrorCode::kUnavailable, "another update is under way", "wait for it, or roll it back");
+  next_ = Version{.id = event.version, .start_reason = "its weights roll out"};
+  reconcile();
+}
+
+void DeploymentMachine::on_event(const UpdateCancelled&) {
+  fail_update({ErrorCode::kAborted, "it was rolled back", "", ""});
+}
+
+/// One until that is ready: weights that no replica comes up with cost nobody a replica. Then a quarter of
+/// the replicas at a time, and so many that none is missing.
+int DeploymentMachine::wanted_of_update() const {
+  if (!next_->was_ready) return 1;
+  const int more = (wanted_ + 3) / 4;
+  return std::min(wanted_, std::max(ready(*next_) + more, wanted_ - live(current_)));
+}
+
+void DeploymentMachine::finish_update() {
+  if (!next_ || ready(*next_) == 0) return;
+  for (const auto& [id, replica] : replicas_) {
+    if (replica.version != next_->id) return;
+  }
+  current_ = *std::exchange(next_, {});
+  out_.push_back(Updated{current_.id});
+  reconcile();
+}
+
+void DeploymentMachine::fail_update(ErrorInfo error) {
+  if (!next_) return;
+  for (auto& [id, replica] : replicas_) {
+    if (replica.version == next_->id) replica.state = ReplicaState::kDraining;
+  }
+  out_.push_back(UpdateFailed{std::exchange(next_, {})->id, std::move(error)});
+  current_.start_reason = "the update failed";
+  reconcile();
+  dispatch();
+}
+
+/// Some of its replicas are missing, and each start fails.
+bool DeploymentMachine::is_stuck_without(const Version& next) const {
+  return next.failures > 0 && ready(next) < wanted_of_update();
+}
+
+void DeploymentMachine::give_up_stuck_update() {
+  if (!next_ || !is_stuck_without(*next_) || now_ < next_->failing_since + config_.start_timeout) return;
+  fail_update({ErrorCode::kTimeout,
+               "no replica with the new weights came up for " + seconds(config_.start_timeout),
+               next_->last_why, ""});
+}
+
+}  // namespace troupe::serve

@@ -1,0 +1,165 @@
+/// What a deployment's machine hears and orders. Plain data: no sockets, no actors, no tensors.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "actors/train/driver/driver_types.hpp"
+#include "runtime/core/clock.hpp"
+#include "runtime/core/error.hpp"
+
+namespace troupe::serve {
+
+using RequestId = std::uint64_t;
+using ReplicaId = std::uint64_t;
+using BatchId = std::uint64_t;
+/// Of a deployment's weights: 1 is what it began with.
+using VersionId = std::uint64_t;
+
+/// How many replicas a deployment may have: {1, 4}, or one number.
+struct Replicas {
+  int min = 1;
+  int max = 1;
+  Replicas() = default;
+  Replicas(int fixed) : min(fixed), max(fixed) {}  // NOLINT: implicit on purpose
+  Replicas(int least, int most) : min(least), max(most) {}
+};
+
+struct DeploymentConfig {
+  Replicas replicas{};
+  std::int64_t max_batch = 64;    ///< rows of one forward
+  std::int64_t max_queue = 1024;  ///< rows that may wait; a request above that is refused at once
+  /// An idle replica waits so long for a batch to fill, and never beyond what the deadlines leave.
+  Duration batch_wait{0};
+  Duration start_timeout = std::chrono::seconds(120);  ///< of a replica: its process, weights, first forward
+  Duration health_period = std::chrono::seconds(10);   ///< an idle replica is asked whether it lives
+  Duration health_timeout = std::chrono::seconds(30);  ///< a batch or a check without an answer: it hangs
+  Duration drain_timeout = std::chrono::seconds(20);   ///< for what was accepted before stop()
+  Duration downscale_delay = std::chrono::seconds(300);  ///< fewer replicas must be enough for so long
+  train::RestartPolicy restart{};
+};
+
+/// Why an accepted request, or one that was not accepted, has no answer.
+enum class Failure : std::uint8_t {
+  kQueueFull,
+  kUnavailable,  ///< the deployment drains, or its replicas do not come up
+  kDeadline,
+  kReplicaDied,  ///< and trying again is not safe
+  kModel,        ///< the model threw
+};
+inline constexpr std::size_t kFailures = 5;
+
+enum class ReplicaState : std::uint8_t { kStarting, kWarming, kReady, kDraining };
+
+// Events.
+
+struct Arrived {
+  RequestId request = 0;
+  std::int64_t rows = 1;
+  Instant deadline{};
+};
+/// The client is gone, and wants no answer.
+struct Left {
+  RequestId request = 0;
+};
+/// Its process runs; weights and the first forward are next.
+struct ReplicaUp {
+  ReplicaId replica = 0;
+};
+struct ReplicaReady {
+  ReplicaId replica = 0;
+};
+/// It did not come up.
+struct ReplicaFailed {
+  ReplicaId replica = 0;
+  ErrorInfo error;
+};
+struct ReplicaDied {
+  ReplicaId replica = 0;
+  std::string why;
+};
+struct ReplicaAlive {
+  ReplicaId replica = 0;
+};
+struct Verdict {
+  enum class What : std::uint8_t { kAnswered, kThrew, kExpired };
+  What what = What::kAnswered;
+  std::string why;  ///< what the model threw
+};
+struct BatchDone {
+  ReplicaId replica = 0;
+  BatchId batch = 0;
+  std::vector<Verdict> verdicts;  ///< one a request, in the batch's order
+  Duration computed{};
+};
+struct DrainAsked {
+  bool at_once = false;  ///< what has no answer fails now, instead of after drain_timeout
+};
+/// Other numbers of replicas from here on. REQUIRES: 1 <= min <= max.
+struct ScaleAsked {
+  Replicas replicas{};
+};
+/// New weights: replicas with them take the place of the others. REQUIRES: not those that are current.
+struct UpdateAsked {
+  VersionId version = 0;
+};
+/// Ends a roll-out that is under way; the weights from before it stay.
+struct UpdateCancelled {};
+struct Tick {};
+using Event = std::variant<Arrived, Left, ReplicaUp, ReplicaReady, ReplicaFailed, ReplicaDied, ReplicaAlive,
+                           BatchDone, DrainAsked, ScaleAsked, UpdateAsked, UpdateCancelled, Tick>;
+
+// Actions.
+
+struct StartReplica {
+  ReplicaId replica = 0;
+  VersionId version = 0;  ///< of its weights, for its whole life
+  std::string reason;
+};
+/// Ends its process, whatever it does.
+struct StopReplica {
+  ReplicaId replica = 0;
+  std::string reason;
+};
+struct SendBatch {
+  ReplicaId replica = 0;
+  BatchId batch = 0;
+  std::vector<RequestId> requests;
+};
+/// Asks whether it lives.
+struct CheckReplica {
+  ReplicaId replica = 0;
+};
+/// The request gets the answer at this place of the batch that is just done.
+struct Deliver {
+  RequestId request = 0;
+  std::size_t place = 0;
+};
+struct Fail {
+  RequestId request = 0;
+  Failure failure = Failure::kModel;
+  std::string why;         ///< for the client
+  Duration retry_after{};  ///< zero: nothing is said about it
+  std::string inside{};    ///< what else is known, with ids of actors and nodes: not for clients
+};
+/// No replica came up, and none will.
+struct GiveUp {
+  ErrorInfo error;
+};
+/// No replica of other weights is left: whatever is answered from here on, these answer.
+struct Updated {
+  VersionId version = 0;
+};
+/// The roll-out ended, and the weights from before it are those that answer.
+struct UpdateFailed {
+  VersionId version = 0;
+  ErrorInfo error;
+};
+/// Drained: no request is left, and every replica was stopped.
+struct Stopped {};
+using Action = std::variant<StartReplica, StopReplica, SendBatch, CheckReplica, Deliver, Fail, GiveUp,
+                            Updated, UpdateFailed, Stopped>;
+
+}  // namespace troupe::serve

@@ -1,0 +1,223 @@
+#include "actors/serve/http_endpoint.hpp"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "actors/serve/http/raw_tensor.hpp"
+
+namespace troupe::serve {
+namespace {
+
+constexpr std::string_view kPrefix = "/v1/";
+/// For the responses that are written when the last deployment goes.
+constexpr std::chrono::milliseconds kFlush{5000};
+
+/// Those of this program, by where they were asked to listen.
+struct Endpoints {
+  std::mutex mutex;
+  std::map<std::pair<std::string, std::uint16_t>, std::weak_ptr<HttpEndpoint>> all;
+};
+Endpoints& endpoints() {
+  static Endpoints endpoints;
+  return endpoints;
+}
+
+http::Response not_allowed(std::string_view allowed) {
+  auto response = http::error_response(405, "use " + std::string(allowed));
+  response.headers.emplace_back("Allow", allowed);
+  return response;
+}
+
+http::Response failure_response(const Fail& failed) {
+  auto response = http::error_response(http_status(failed.failure), failed.why);
+  if (failed.retry_after > Duration{0}) {
+    const auto seconds = std::chrono::ceil<std::chrono::seconds>(failed.retry_after).count();
+    response.headers.emplace_back("Retry-After", std::to_string(seconds));
+  }
+  return response;
+}
+
+/// `respond` writes the outputs; the version that computed them is added.
+void submit(const std::shared_ptr<Deployment>& to, data::Tensor inputs, Instant deadline, http::Answer answer,
+            const std::function<http::Response(const Reply&)>& respond) {
+  const RequestId id = to->next_request();
+  const auto shared = std::make_shared<http::Answer>(std::move(answer));
+  shared->on_client_left([weak = std::weak_ptr(to), id] {
+    if (const auto deployment = weak.lock()) deployment->leave(id);
+  });
+  if (shared->client_left()) return;
+  to->submit(id, std::move(inputs), deadline, [shared, respond](const Reply& reply) {
+    if (reply.failed) return (*shared)(failure_response(*reply.failed));
+    auto response = respond(reply);
+    response.headers.emplace_back("Weights-Version", std::to_string(reply.version));
+    (*shared)(std::move(response));
+  });
+}
+
+http::Response no_version(const std::string& model, const std::string& asked, VersionId answers) {
+  return http::error_response(404, "there is no version " + asked + " of " + model + ": version " +
+                                       std::to_string(answers) + " answers");
+}
+
+}  // namespace
+
+std::shared_ptr<HttpEndpoint> HttpEndpoint::at(const http::ServerOptions& options) {
+  const std::lock_guard lock(endpoints().mutex);
+  std::erase_if(endpoints().all, [](const auto& one) { return one.second.expired(); });
+  if (const auto found = endpoints().all.find({options.host, options.port}); found != endpoints().all.end()) {
+    if (auto endpoint = found->second.lock(); endpoint && !endpoint->is_closed()) {
+      if (endpoint->tls_certificate_ == options.tls_certificate) return endpoint;
+      throw BadConfig("cannot serve on " + endpoint->url(),
+                      "another deployment of this program serves there with another certificate, or none",
+                      "give both the same TLS files, or another port");
+    }
+  }
+  auto made = std::make_shared<HttpEndpoint>(options);
+  endpoints().all[{options.host, made->address().port}] = made;
+  return made;
+}
+
+HttpEndpoint::HttpEndpoint(const http::ServerOptions& options)
+    : tls_certificate_(options.tls_certificate),
+      server_(std::make_unique<http::Server>(options, [this](http::Request request, http::Answer answer) {
+        handle(std::move(request), std::move(answer));
+      })) {}
+
+HttpEndpoint::~HttpEndpoint() = default;
+
+std::string HttpEndpoint::url() const {
+  return (tls_certificate_.empty() ? "http://" : "https://") + to_string(address());
+}
+
+void HttpEndpoint::add(const std::shared_ptr<Deployment>& deployment) {
+  const std::lock_guard lock(mutex_);
+  if (!deployments_.emplace(deployment->name(), deployment).second)
+    throw BadConfig("cannot serve '" + deployment->name() + "'",
+                    "a deployment of this name answers " + std::string(kPrefix) + deployment->name() +
+                        " on " + to_string(address()) + " already",
+                    "give it another name or another port, or stop the other one first");
+}
+
+void HttpEndpoint::remove(const std::string& name) {
+  {
+    const std::lock_guard lock(mutex_);
+    deployments_.erase(name);
+    if (!deployments_.empty()) return;
+    closed_ = true;
+  }
+  server_->drain(kFlush);
+}
+
+bool HttpEndpoint::is_closed() const {
+  const std::lock_guard lock(mutex_);
+  return closed_;
+}
+
+std::shared_ptr<Deployment> HttpEndpoint::find(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  const auto at = deployments_.find(name);
+  return at == deployments_.end() ? nullptr : at->second;
+}
+
+std::string HttpEndpoint::names() const {
+  const std::lock_guard lock(mutex_);
+  std::string all;
+  for (const auto& [name, deployment] : deployments_)
+    all += (all.empty() ? "" : ", ") + std::string(kPrefix) + name;
+  return all;
+}
+
+bool HttpEndpoint::has_ended() const {
+  const std::lock_guard lock(mutex_);
+  return deployments_.empty();
+}
+
+http::Response HttpEndpoint::health() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [name, deployment] : deployments_) {
+    if (!deployment->is_ready()) return http::error_response(503, "'" + name + "' is not ready");
+  }
+  return {.content_type = "text/plain", .body = "ok\n"};
+}
+
+http::Response HttpEndpoint::measured() {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, deployment] : deployments_) deployment->measure();
+  }
+  return {.content_type = std::string(http::kMetricsContentType), .body = metrics_->text()};
+}
+
+void HttpEndpoint::handle(http::Request request, http::Answer answer) {
+  const bool reads = request.method == "GET" || request.method == "HEAD";
+  if (request.path == "/healthz") return answer(reads ? health() : not_allowed("GET"));
+  if (request.path == "/metrics") return answer(reads ? measured() : not_allowed("GET"));
+  if (const auto route = http::parse_kserve_path(request.path))
+    return handle_kserve(*route, std::move(request), std::move(answer));
+  std::shared_ptr<Deployment> to;
+  if (request.path.starts_with(kPrefix)) {
+    const auto name = http::percent_decode(std::string_view(request.path).substr(kPrefix.size()));
+    if (name) to = find(*name);
+  }
+  if (to == nullptr && has_ended())
+    return answer(http::error_response(503, "what was served here has ended"));  // its last connections
+  if (to == nullptr)
+    return answer(http::error_response(
+        404, "there is no " + request.path + ": ask " + names() + ", /v2, /healthz or /metrics"));
+  if (request.method != "POST") return answer(not_allowed("POST"));
+  predict(to, std::move(request), std::move(answer));
+}
+
+void HttpEndpoint::predict(const std::shared_ptr<Deployment>& to, http::Request request,
+                           http::Answer answer) {
+  const bool raw = http::wants_raw(request);
+  const ReplicaSetup& setup = to->setup();
+  auto inputs = http::decode_inputs(request, {setup.dtype, setup.row_shape}, to->max_request_rows());
+  if (!inputs) return answer(http::error_response(400, inputs.error().message()));
+  submit(to, *std::move(inputs), request.deadline, std::move(answer),
+         [raw](const Reply& reply) { return http::encode_outputs(reply.outputs, raw); });
+}
+
+void HttpEndpoint::handle_kserve(const http::KserveRoute& route, http::Request request, http::Answer answer) {
+  using What = http::KserveRoute::What;
+  const auto state = [&](bool good) { answer({.status = good ? 200 : 400, .content_type = "", .body = ""}); };
+  const bool reads = request.method == "GET" || request.method == "HEAD";
+  const bool infers = route.what == What::kInfer;
+  if (infers ? request.method != "POST" : !reads) return answer(not_allowed(infers ? "POST" : "GET"));
+  if (route.what == What::kServer) return answer(http::kserve_server());
+  if (route.what == What::kLive) return state(true);
+  if (route.what == What::kReady) return state(health().status == 200);
+  const auto to = find(route.model);
+  if (to == nullptr)
+    return answer(http::error_response(404, "there is no model " + http::valid_utf8(route.model)));
+  const VersionId version = to->version();
+  if (!route.version.empty() && route.version != std::to_string(version))
+    return answer(no_version(route.model, http::valid_utf8(route.version), version));
+  if (route.what == What::kModelReady) return state(to->is_ready());
+  if (infers) return infer(to, route.version, std::move(request), std::move(answer));
+  const auto output = to->output();
+  if (!output) return answer(http::error_response(503, "'" + to->name() + "' is not ready"));
+  answer(http::kserve_metadata({to->name(), std::to_string(version)},
+                               {to->setup().dtype, to->setup().row_shape},
+                               {output->dtype, output->row_shape}));
+}
+
+/// `version`: that the client asks for; empty: it takes any.
+void HttpEndpoint::infer(const std::shared_ptr<Deployment>& to, const std::string& version,
+                         http::Request request, http::Answer answer) {
+  const ReplicaSetup& setup = to->setup();
+  auto asked = http::decode_kserve(request, {setup.dtype, setup.row_shape}, to->max_request_rows());
+  if (!asked) return answer(http::error_response(400, asked.error().message()));
+  Instant deadline = request.deadline;
+  if (asked->timeout) deadline = std::min(deadline, request.received + *asked->timeout);
+  data::Tensor inputs = std::move(asked->inputs);
+  submit(to, std::move(inputs), deadline, std::move(answer),
+         [name = to->name(), version, id = asked->id, binary = asked->wants_binary](const Reply& reply) {
+           const std::string answers = std::to_string(reply.version);
+           if (!version.empty() && version != answers) return no_version(name, version, reply.version);
+           return http::encode_kserve({name, answers}, id, binary, reply.outputs);
+         });
+}
+
+}  // namespace troupe::serve

@@ -1,0 +1,59 @@
+/// Where a program's deployments are reached: POST /v1/NAME, KServe's protocol below /v2, GET /healthz, GET
+/// /metrics.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "actors/serve/deployment.hpp"
+#include "actors/serve/http/kserve.hpp"
+#include "runtime/http/server.hpp"
+
+namespace troupe::serve {
+
+/// Thread-safe.
+class HttpEndpoint {
+ public:
+  /// The one of this program that listens there, or a new one. Port 0: a new one. Throws Unavailable for a
+  /// port that somebody else has, BadConfig for one of this program with other TLS files.
+  static std::shared_ptr<HttpEndpoint> at(const http::ServerOptions& options);
+
+  explicit HttpEndpoint(const http::ServerOptions& options);
+  ~HttpEndpoint();
+
+  /// Throws BadConfig for a name that is taken here.
+  void add(const std::shared_ptr<Deployment>& deployment);
+  /// Its requests get 404 from here on. Responses under way are sent to their end first where it was the
+  /// last.
+  void remove(const std::string& name);
+
+  /// "http://127.0.0.1:8000"
+  std::string url() const;
+  const Endpoint& address() const { return server_->address(); }
+  const std::shared_ptr<http::Registry>& metrics() const { return metrics_; }
+
+ private:
+  void handle(http::Request request, http::Answer answer);
+  void predict(const std::shared_ptr<Deployment>& to, http::Request request, http::Answer answer);
+  void handle_kserve(const http::KserveRoute& route, http::Request request, http::Answer answer);
+  void infer(const std::shared_ptr<Deployment>& to, const std::string& version, http::Request request,
+             http::Answer answer);
+  http::Response health();
+  http::Response measured();
+  std::shared_ptr<Deployment> find(const std::string& name) const;
+  bool has_ended() const;  ///< it serves nothing any more, and closes
+  std::string names() const;
+  bool is_closed() const;
+
+  const std::shared_ptr<http::Registry> metrics_ = std::make_shared<http::Registry>();
+  const std::string tls_certificate_;
+  mutable std::mutex mutex_;  ///< guards what follows
+  bool closed_ = false;       ///< its last deployment is gone
+  std::map<std::string, std::shared_ptr<Deployment>> deployments_;
+  std::unique_ptr<http::Server> server_;  ///< the last to come, the first to go
+};
+
+}  // namespace troupe::serve

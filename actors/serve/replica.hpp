@@ -1,0 +1,78 @@
+/// A replica: an actor with a process of its own that holds a trained net and computes batches.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "actors/data/tensor.hpp"
+#include "actors/serve/deployment_types.hpp"
+#include "runtime/wire/codec.hpp"
+
+namespace at {
+class Tensor;
+}
+
+namespace troupe::serve {
+
+/// A batch on its way to a replica: the rows of its requests one after the other.
+struct BatchInput {
+  data::DType dtype = data::DType::kFloat32;
+  data::Shape row_shape;
+  std::vector<std::int64_t> rows;       ///< of each request
+  std::vector<std::int64_t> deadlines;  ///< of each, in nanoseconds of the replica's clock
+  wire::Bytes values;
+};
+
+/// What came of it: the rows of the requests that were answered, one after the other.
+struct BatchOutput {
+  std::vector<Verdict> verdicts;
+  data::DType dtype = data::DType::kFloat32;
+  data::Shape row_shape;
+  wire::Bytes values;
+  std::int64_t computed_ns = 0;
+};
+
+/// What it was started with.
+struct ReplicaSetup {
+  std::int64_t max_batch = 64;
+  data::DType dtype = data::DType::kFloat32;  ///< of an input
+  data::Shape row_shape;
+  int threads = 1;
+};
+
+struct ReplicaInfo {
+  int pid = 0;
+  data::DType dtype = data::DType::kFloat32;  ///< of an output
+  data::Shape row_shape;
+};
+
+class Replica {
+ public:
+  explicit Replica(const ReplicaSetup& setup);
+  virtual ~Replica() = default;
+  Replica(const Replica&) = delete;
+  Replica& operator=(const Replica&) = delete;
+
+  void add_weights(const wire::Bytes& piece);
+  /// Loads what was added, and computes zeros once alone and once as a full batch. Throws what the net
+  /// throws.
+  ReplicaInfo warm_up();
+  /// Leaves out requests whose deadline has come. Where the net throws for several requests, each is computed
+  /// by itself, so that one bad request fails alone.
+  BatchOutput predict(const BatchInput& batch);
+  /// Nanoseconds of this process's clock: says, too, that it lives.
+  std::int64_t clock() const;
+
+ protected:
+  virtual void load(const wire::Bytes& weights) = 0;
+  virtual at::Tensor forward(const at::Tensor& input) = 0;
+
+ private:
+  at::Tensor compute(const at::Tensor& input);
+
+  const ReplicaSetup setup_;
+  wire::Bytes weights_;
+};
+
+}  // namespace troupe::serve

@@ -1,0 +1,301 @@
+#include "actors/serve/serve.hpp"
+
+#include <algorithm>
+#include <optional>
+
+#include "actors/serve/control.hpp"
+#include "actors/serve/http/raw_tensor.hpp"
+#include "actors/serve/http_endpoint.hpp"
+#include "actors/train/api/interrupts.hpp"
+
+namespace troupe::serve {
+namespace {
+
+/// How often a signal is looked for.
+constexpr Duration kLook = std::chrono::milliseconds(50);
+constexpr Duration kTaken = std::chrono::seconds(5);
+/// A process takes no more in one call, and may have two batches under way.
+constexpr std::size_t kMostBatchBytes = std::size_t{24} << 20;
+
+[[noreturn]] void refuse(const std::string& name, std::string why, std::string todo) {
+  throw BadConfig("cannot serve '" + name + "'", std::move(why), std::move(todo));
+}
+
+void check(const std::string& name, Replicas replicas) {
+  if (replicas.min >= 1 && replicas.max >= replicas.min && replicas.max <= 1000) return;
+  refuse(name, "replicas = {" + std::to_string(replicas.min) + ", " + std::to_string(replicas.max) + "}",
+         "use {least, most}, from 1 to 1,000");
+}
+
+/// Returns the most rows of a request.
+std::size_t checked(const std::string& name, const ReplicaSetup& setup, const ServeOptions& o) {
+  const bool plain = !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.';
+  });
+  if (!plain || name == "." || name == "..")
+    refuse(name, "its name is a part of a URL's path", "use 1 to 64 letters, digits, '-', '_' and '.'");
+  const auto number = [](std::int64_t n) { return std::to_string(n); };
+  check(name, o.replicas);
+  if (o.max_batch < 1 || o.max_queue < o.max_batch)
+    refuse(name, "max_batch = " + number(o.max_batch) + ", max_queue = " + number(o.max_queue),
+           "use a batch of 1 or more, and a queue that holds one");
+  if (o.port < 0 || o.port > 65535)
+    refuse(name, "port = " + number(o.port), "use 1 to 65535, or 0 for any free one");
+  if (o.threads < 1) refuse(name, "threads = " + number(o.threads), "use 1 or more");
+  for (const Duration d : {o.start_timeout, o.health_timeout, o.downscale_delay}) {
+    if (d <= Duration{0})
+      refuse(name, "a timeout or delay is not above zero", "leave it out for the default");
+  }
+  if (o.batch_wait < Duration{0} || o.drain_timeout < Duration{0})
+    refuse(name, "a time is below zero", "leave it out for the default");
+  const std::size_t row = data::checked_bytes({"input", setup.dtype, setup.row_shape});
+  if (row == 0) refuse(name, "a sample of its input has no elements", "see its dataset, or its input()");
+  if (row * static_cast<std::size_t>(o.max_batch) > kMostBatchBytes)
+    refuse(name, "a batch of " + number(o.max_batch) + " samples has more than 24 MiB", "lower max_batch");
+  return std::min(kMostBatchBytes / row, static_cast<std::size_t>(o.max_queue));
+}
+
+}  // namespace
+
+data::FieldSpec input_of_dataset(const data::Dataset& dataset) {
+  for (auto& field : dataset.fields()) {
+    if (field.name == "input") return field;
+  }
+  data::Random random(data::RandomKey{}, 0);
+  const data::Sample sample = dataset.get(0, random);
+  if (!sample.has("input"))
+    throw BadConfig("cannot tell what the net takes", "the dataset's samples have no field 'input'",
+                    "give the struct `troupe::data::FieldSpec input() const`");
+  const data::Tensor& input = sample["input"];
+  return {"input", input.dtype(), input.shape()};
+}
+
+Weights::Weights(const train::RunResult& result)
+    : Weights(std::make_shared<const wire::Bytes>(result.weights),
+              "the run has none: it was run with return_weights = false, or stopped before its first step",
+              "leave that option out, or name a checkpoint's file") {}
+Weights::Weights(const train::Snapshot& snapshot)
+    : Weights(snapshot.state, "the snapshot is empty", "take one of a run: snapshot(), pause_at_end()") {}
+Weights::Weights(const std::string& path)
+    : Weights(std::make_shared<const wire::Bytes>(train::read_weights(path)), "'" + path + "' is empty",
+              "name a checkpoint's manifest, or a safetensors file") {}
+Weights::Weights(wire::Bytes file)
+    : Weights(std::make_shared<const wire::Bytes>(std::move(file)), "they are empty: no bytes",
+              "give the bytes of a safetensors file") {}
+Weights::Weights(std::shared_ptr<const wire::Bytes> bytes, const std::string& if_empty,
+                 const std::string& todo)
+    : bytes_(std::move(bytes)) {
+  if (bytes_ == nullptr || bytes_->empty()) throw BadConfig("there are no weights to serve", if_empty, todo);
+}
+
+namespace {
+
+ErrorCode code_of(Failure failure) {
+  switch (failure) {
+    case Failure::kQueueFull:
+      return ErrorCode::kLimit;
+    case Failure::kUnavailable:
+      return ErrorCode::kUnavailable;
+    case Failure::kDeadline:
+      return ErrorCode::kTimeout;
+    case Failure::kReplicaDied:
+      return ErrorCode::kActorDied;
+    case Failure::kModel:
+      break;
+  }
+  return ErrorCode::kTaskFailed;
+}
+
+}  // namespace
+
+struct Served::State final : Controlled {
+  ~State() override {
+    if (control) control->remove(*this);
+  }
+  std::shared_ptr<Deployment> deployment;
+  std::shared_ptr<HttpEndpoint> endpoint;
+  std::weak_ptr<const void> session_life;
+  std::optional<train::Interrupts> interrupts;
+  std::string url;
+  int port = 0;
+  Duration drain_timeout{};
+  std::mutex stopping;
+  std::atomic<bool> stopped = false;
+  std::shared_ptr<Control> control;  ///< null: nobody can ask from outside
+
+  // What is asked from outside.
+  DeploymentStatus status() override {
+    return {.name = deployment->name(),
+            .url = url + "/v1/" + deployment->name(),
+            .port = port,
+            .stopped = stopped,
+            .view = deployment->view(),
+            .pids = deployment->pids()};
+  }
+  void scale(Replicas replicas) override {
+    check(deployment->name(), replicas);
+    Promise<void> taken;
+    const auto future = taken.future();
+    deployment->scale(replicas, [taken]() mutable { taken.set(); });
+    future.wait(kTaken);  // who asks for the status next sees it
+  }
+  VersionId update_from(const std::string& path) override { return update(Weights(path)); }
+  VersionId roll_back() override {
+    return roll_out([&](auto done) { deployment->roll_back(std::move(done)); });
+  }
+  void stop_serving() override { stop(false); }
+
+  VersionId update(const Weights& weights) {
+    return roll_out([&](auto done) { deployment->update(weights.bytes(), std::move(done)); });
+  }
+
+  /// The machine ends each roll-out in time, as long as the session lives.
+  std::uint64_t roll_out(const std::function<void(Deployment::UpdateDone)>& begin) {
+    const auto result = std::make_shared<Result<VersionId>>(
+        ErrorInfo{ErrorCode::kUnavailable, "the deployment has ended", "", ""});
+    Promise<void> done;
+    begin([result, done](Result<VersionId> what) mutable {
+      *result = std::move(what);
+      done.set();
+    });
+    const auto future = done.future();
+    while (!future.wait(kLook)) {
+      if (session_life.expired())
+        throw_error({ErrorCode::kUnavailable, "cannot update '" + deployment->name() + "'",
+                     "its session has ended", ""});
+      if (interrupts && interrupts->signal() != 0) deployment->cancel_update();
+    }
+    if (!result->ok()) {
+      const ErrorInfo& why = result->error();
+      throw_error({why.code,
+                   "cannot update '" + deployment->name() + "': weights " +
+                       std::to_string(deployment->version()) + " go on",
+                   why.message(), ""});
+    }
+    return **result;
+  }
+
+  void stop(bool at_once) {
+    const std::lock_guard lock(stopping);
+    if (stopped) return;
+    if (!session_life.expired()) {
+      at_once ? deployment->end() : deployment->drain();
+      const Instant latest = MonotonicClock().now() + drain_timeout + std::chrono::seconds(5);
+      while (!deployment->wait_stopped(kLook) && MonotonicClock().now() < latest) {
+      }
+    }
+    endpoint->remove(deployment->name());
+    endpoint.reset();
+    stopped = true;
+  }
+};
+
+Served::Served(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Served::Served(Served&&) noexcept = default;
+Served& Served::operator=(Served&& other) noexcept {
+  if (this != &other && state_) state_->stop(true);
+  state_ = std::move(other.state_);
+  return *this;
+}
+Served::~Served() {
+  if (state_) state_->stop(true);
+}
+
+std::string Served::url() const {
+  return state_->url + "/v1/" + state_->deployment->name();
+}
+int Served::port() const {
+  return state_->port;
+}
+std::vector<int> Served::pids() const {
+  return state_->deployment->pids();
+}
+data::Tensor Served::predict(const data::Tensor& samples, Duration timeout) const {
+  Deployment& to = *state_->deployment;
+  const data::Shape& shape = samples.shape();
+  const auto rows = shape.empty() ? 0 : shape[0];
+  if (rows < 1 || static_cast<std::size_t>(rows) > to.max_request_rows() ||
+      samples.dtype() != to.setup().dtype ||
+      data::Shape(shape.begin() + 1, shape.end()) != to.setup().row_shape)
+    throw BadConfig(
+        "cannot ask '" + to.name() + "'",
+        "these are " + std::string(http::tensor_dtype_name(samples.dtype())) + " " + data::to_string(shape),
+        "give [rows, ...] of " + std::string(http::tensor_dtype_name(to.setup().dtype)) + " " +
+            data::to_string(to.setup().row_shape) + ", at most " + std::to_string(to.max_request_rows()) +
+            " at a time");
+  const auto reply = std::make_shared<Reply>();
+  Promise<void> done;
+  to.submit(to.next_request(), samples, MonotonicClock().now() + timeout, [reply, done](Reply what) mutable {
+    *reply = std::move(what);
+    done.set();
+  });
+  done.future().get(timeout + std::chrono::seconds(5));
+  if (const auto& failed = reply->failed)
+    throw_error({code_of(failed->failure), "'" + to.name() + "' has no answer",
+                 failed->why + (failed->inside.empty() ? "" : ": " + failed->inside), ""});
+  return reply->outputs;
+}
+
+std::uint64_t Served::version() const {
+  return state_->deployment->version();
+}
+std::uint64_t Served::update(const Weights& weights) {
+  return state_->update(weights);
+}
+std::uint64_t Served::rollback() {
+  return state_->roll_back();
+}
+void Served::scale(Replicas replicas) {
+  state_->scale(replicas);
+}
+void Served::stop() {
+  state_->stop(false);
+}
+
+int Served::wait() {
+  const auto signal = [&] { return state_->interrupts ? state_->interrupts->signal() : 0; };
+  while (signal() == 0 && !state_->stopped) {
+    if (state_->deployment->wait_stopped(kLook)) break;
+  }
+  const int ended_by = signal();
+  state_->stop(false);
+  return ended_by;
+}
+
+Served start_serving(const DriverSession& session, Deployment::Parts parts, const ServeOptions& options) {
+  parts.max_request_rows = checked(parts.name, parts.setup, options);
+  parts.config = {.replicas = options.replicas,
+                  .max_batch = options.max_batch,
+                  .max_queue = options.max_queue,
+                  .batch_wait = options.batch_wait,
+                  .start_timeout = options.start_timeout,
+                  .health_timeout = options.health_timeout,
+                  .drain_timeout = options.drain_timeout,
+                  .downscale_delay = options.downscale_delay};
+  auto state = std::make_unique<Served::State>();
+  if (options.handle_signals) state->interrupts.emplace();
+  state->endpoint = HttpEndpoint::at({.host = options.host,
+                                      .port = static_cast<std::uint16_t>(options.port),
+                                      .tls_certificate = options.tls_certificate,
+                                      .tls_key = options.tls_key});
+  state->url = state->endpoint->url();
+  state->port = state->endpoint->address().port;
+  state->session_life = session.life();
+  state->drain_timeout = options.drain_timeout;
+  const auto deployment = std::make_shared<Deployment>(std::move(parts), state->endpoint->metrics());
+  state->endpoint->add(deployment);
+  state->deployment = deployment;
+  Served served(std::move(state));
+  deployment->start();
+  while (!deployment->wait_up(kLook)) {
+    if (options.handle_signals && served.state_->interrupts->signal() != 0)
+      throw_error({ErrorCode::kAborted, "'" + deployment->name() + "' is not served",
+                   "a signal came before its replicas were ready", ""});
+  }
+  served.state_->control = Control::of_this_program();
+  if (served.state_->control) served.state_->control->add(*served.state_);
+  return served;
+}
+
+}  // namespace troupe::serve

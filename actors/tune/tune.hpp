@@ -1,0 +1,104 @@
+/// troupe::tune::run: a hyperparameter sweep over a training job's struct.
+///
+///     auto best = troupe::tune::run(session, Digits{folder}, {
+///         .space = {{&Digits::lr, tune::log_uniform(1e-4, 1e-1)}}, .trials = 16,
+///         .metric = "validation/accuracy", .scheduler = tune::Asha{}, .train = options});
+///     std::cout << best.job.lr << " " << best.metric << "\n";
+///
+/// Each trial is a training run of the struct with the space's fields set. It reports after each epoch's
+/// evaluation, and the scheduler decides there: it goes on, stops, pauses, or takes over another trial's
+/// state. Trials share the cluster; one that fails is tried again, and never ends the others. Everything is
+/// written down as it happens: a sweep whose program died is resumed with the same configs and decisions.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "actors/tune/space.hpp"
+#include "actors/tune/sweep.hpp"
+
+namespace troupe::tune {
+
+template <class Job>
+struct SweepOptions {
+  Space<Job> space;
+  int trials = 1;              ///< with grids alone: their points, where it is 0
+  std::string metric;          ///< "validation/accuracy", "test/loss": one that the job reports
+  std::optional<Mode> mode{};  ///< which values are better; none: smaller ones of what ends in "loss"
+  AnyScheduler scheduler = Fifo{};
+  /// A scheduler of your own instead. It must be a function of its events and this context.
+  std::function<std::unique_ptr<Scheduler>(const SchedulerContext&)> own_scheduler{};
+  /// How each trial trains. epochs: at most. The sweep says what is shown and what a signal does; it keeps
+  /// the best weights itself, so no checkpoint_folder. Files of events and metrics get ".trial-N" behind
+  /// their names.
+  train::TrainOptions train{};
+  /// Changes a trial's options, by its number or config. Must give the same for the same trial.
+  Adjust adjust{};
+  AnySearch search = RandomSearch{};  ///< grids, too; or Tpe{}, which learns from the trials before
+  std::uint64_t seed = 0;  ///< of the configs and the scheduler's chance; weights and samples have train.seed
+  int max_concurrent = 0;  ///< trials at a time; 0: as many as the cluster's CPUs allow when it begins
+  int retries = 2;         ///< how often a trial that fails is tried again
+  std::string name{};      ///< of the sweep, and of its folder; empty: the struct's name and the time
+  std::string folder = "results";  ///< the sweep's records and weights are in folder/name
+  bool resume = false;             ///< go on with the sweep of this name: it must be there, and be the same
+  std::string report_json{};       ///< a file for a line of JSON a report; empty: none
+  bool show_progress = true;       ///< a table on a terminal, lines elsewhere: on standard output
+};
+
+/// What tune::run returns.
+template <class Job>
+struct SweepResult : SweepOutcome {
+  Job job;  ///< with the best config; as it was given, where there is no best
+};
+
+/// Runs the sweep until every trial is over, or a signal interrupts it (see SweepOutcome::signal; a second
+/// one ends the program). Throws BadConfig for options that make no sense, those of `train` with what
+/// train::run says of them, before a trial starts; and for a metric that the first
+/// report does not have, Refused where a sweep of that name exists, runs, or is another one, TaskFailed where
+/// every trial failed or the scheduler threw, IoError where the records cannot be written.
+template <class Job>
+SweepResult<Job> run(const DriverSession& session, const Job& job, const SweepOptions<Job>& options) {
+  (void)&train::JobEntry<Job>::registered;
+  SweepPlan plan;
+  plan.job_type = train::JobEntry<Job>::kId;
+  plan.job_name = train::JobRegistry::instance().find(train::JobEntry<Job>::kId).name;
+  plan.job = train::JobRegistry::instance().find(train::JobEntry<Job>::kId).describe(wire::encode(job));
+  plan.space = options.space.to_text();
+  plan.parameters = options.space.parameters();
+  plan.sample = [&](Search& search) {
+    return options.space.sample(job, [&](const Parameter& p) { return search.suggest(p); }).config;
+  };
+  plan.start = [&](const Config& config, const train::TrainOptions& train, const train::Snapshot* from) {
+    const Job trial = options.space.apply(job, config).job;
+    return from ? train::start(session, trial, train, *from) : train::start(session, trial, train);
+  };
+  plan.trials = options.trials;
+  plan.metric = options.metric;
+  plan.mode = options.mode;
+  plan.scheduler = options.scheduler;
+  plan.own_scheduler = options.own_scheduler;
+  plan.train = options.train;
+  plan.adjust = options.adjust;
+  plan.search = options.search;
+  plan.seed = options.seed;
+  plan.max_concurrent = options.max_concurrent;
+  plan.retries = options.retries;
+  plan.name = options.name;
+  plan.folder = options.folder;
+  plan.resume = options.resume;
+  plan.report_json = options.report_json;
+  plan.show_progress = options.show_progress;
+  SweepResult<Job> result{run_sweep(session, std::move(plan)), job};
+  if (result.best >= 0) result.job = options.space.apply(job, result.config).job;
+  return result;
+}
+
+/// Goes on with the sweep of that name: trials that are over are not run again, and what is decided next is
+/// what an undisturbed sweep would have decided.
+template <class Job>
+SweepResult<Job> resume(const DriverSession& session, const Job& job, SweepOptions<Job> options) {
+  options.resume = true;
+  return run(session, job, options);
+}
+
+}  // namespace troupe::tune

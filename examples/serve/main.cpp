@@ -1,0 +1,111 @@
+// Trains a ConvNet on digits for an epoch, or takes the weights of a file, and answers HTTP with it until
+// Ctrl-C. More epochs are trained while it serves; after each, the new weights answer.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <troupe/serve.hpp>
+
+using namespace troupe;
+
+torch::nn::Sequential conv_net() {
+  using namespace torch::nn;
+  return Sequential(Conv2d(Conv2dOptions(1, 16, 5).padding(2)), BatchNorm2d(16), ReLU(), MaxPool2d(2),   //
+                    Conv2d(Conv2dOptions(16, 32, 5).padding(2)), BatchNorm2d(32), ReLU(), MaxPool2d(2),  //
+                    Flatten(), Linear(7 * 7 * 32, 10));
+}
+
+/// What is trained and served: a net, and rendered digits.
+struct Digits {
+  double lr = 0.02;
+
+  torch::nn::Sequential model() const { return conv_net(); }
+  auto optimizer(torch::nn::Sequential& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(lr).momentum(0.9));
+  }
+  torch::Tensor criterion(const torch::Tensor& output, const data::Batch& batch) const {
+    return torch::nn::functional::cross_entropy(output, batch.target);
+  }
+  data::Digits dataset(data::Split split) const {
+    return data::Digits(split, {.size = 10'000, .mean = 0.145F, .std = 0.251F});
+  }
+};
+
+struct Options {
+  int port = 8000;
+  std::string replicas = "1:4";
+  std::string weights;
+  int epochs = 1;
+};
+
+/// Prints help or one error and exits where there is nothing to run.
+Options parse(int argc, char** argv) {
+  Options o;
+  CLI::App app("Serves a digit classifier on http://127.0.0.1:PORT/v1/digits", "serve");
+  app.add_option("--port", o.port, "Where it listens; 0: any free port")->capture_default_str();
+  app.add_option("--replicas", o.replicas, "Processes that compute: the least and the most of them")
+      ->type_name("MIN:MAX")
+      ->capture_default_str();
+  app.add_option("--weights", o.weights,
+                 "A safetensors file, or a checkpoint's manifest; default: trains an epoch");
+  app.add_option("--epochs", o.epochs, "Trains so many: those after the first while it serves")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error) == 0 ? 0 : 2);
+  }
+  return o;
+}
+
+serve::Replicas replicas_of(const std::string& text) {
+  int min = 0, max = 0, end = 0;
+  if (std::sscanf(text.c_str(), "%d:%d%n", &min, &max, &end) == 2 &&
+      text[static_cast<std::size_t>(end)] == '\0')
+    return {min, max};
+  if (std::sscanf(text.c_str(), "%d%n", &min, &end) == 1 && text[static_cast<std::size_t>(end)] == '\0')
+    return min;
+  throw BadConfig("cannot read --replicas", "'" + text + "' is no MIN:MAX", "write 1:4, or one number");
+}
+
+int main(int argc, char** argv) try {
+  const Options o = parse(argc, argv);
+  const auto replicas = replicas_of(o.replicas);
+  auto session = init(argc, argv);
+  const Digits job;
+  train::TrainOptions training{.micro_batch = 25, .seed = 7, .title = "ConvNet, one epoch"};
+  std::optional<train::Run> run;
+  std::optional<serve::Weights> weights;
+  if (!o.weights.empty()) {
+    weights = o.weights;
+  } else {
+    run = train::start(session, job, training);
+    weights = run->pause_at_end();
+    if (const int signal = run->signal()) return 128 + signal;
+  }
+
+  auto served = serve::run(session, "digits", job, *weights, {.replicas = replicas, .port = o.port});
+  std::printf("%s\n", served.url().c_str());
+  for (const int pid : served.pids()) std::printf("replica: pid %d\n", pid);
+  std::fflush(stdout);
+  for (int epoch = 2; run && epoch <= o.epochs; ++epoch) {
+    training.epochs = epoch;
+    run->resume(training);
+    const auto snapshot = run->pause_at_end();
+    if (run->signal() != 0) break;
+    try {
+      const auto version = served.update(snapshot);
+      std::printf("weights %d answer\n", static_cast<int>(version));
+      std::fflush(stdout);
+    } catch (const Error& error) {  // those from before go on
+      std::fprintf(stderr, "serve: %s\n", error.what());
+    }
+  }
+  served.wait();
+  std::printf("every accepted request was answered\n");
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "serve: %s\n", error.what());
+  return 1;
+}

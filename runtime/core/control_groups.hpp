@@ -1,0 +1,28 @@
+/// What Linux's control groups, as containers and batch systems have them, let this process use.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace troupe {
+
+inline constexpr const char* kGroupMounts = "/sys/fs/cgroup";
+inline constexpr const char* kOwnGroups = "/proc/self/cgroup";
+
+/// Folders of the groups of this process that may bound `controller` ("cpu", "memory"), and of those above
+/// them, of version 2 and 1; some may not be there. `mounts` has the groups of version 2, or those of version
+/// 1 by controller; `self` says in which of them this process is.
+std::vector<std::filesystem::path> groups_of(std::string_view controller,
+                                             const std::filesystem::path& mounts = kGroupMounts,
+                                             const std::filesystem::path& self = kOwnGroups);
+/// A word of a file as a number, from 0. None: the file has no such number, as in "max".
+std::optional<std::uint64_t> number_in(const std::filesystem::path& file, int word = 0);
+
+/// Bytes of memory that this process may use: the host's, or less where a group of it says so. None: unknown.
+std::optional<std::uint64_t> usable_memory(const std::filesystem::path& mounts = kGroupMounts,
+                                           const std::filesystem::path& self = kOwnGroups);
+
+}  // namespace troupe

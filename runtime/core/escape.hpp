@@ -1,0 +1,16 @@
+/// Text of others, as a terminal may show it: no control character of it moves the cursor or ends a line.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace troupe {
+
+/// A name: control characters (of Unicode, too) as \xNN.
+std::string escape_name(std::string_view text);
+/// A message of one or more lines: the same, but for newlines and tabs.
+std::string escape_text(std::string_view text);
+/// A text for people, cut beyond 64 KiB, with its length: one of many megabytes would not fit a message.
+std::string bounded_text(std::string text);
+
+}  // namespace troupe

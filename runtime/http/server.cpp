@@ -1,0 +1,242 @@
+#include "runtime/http/server.hpp"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <future>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "runtime/core/assert.hpp"
+#include "runtime/core/error.hpp"
+#include "runtime/core/log.hpp"
+#include "runtime/core/quiet_thread.hpp"
+#include "runtime/http/connection.hpp"
+
+namespace troupe::http {
+namespace {
+
+using std::chrono::milliseconds;
+using Acceptor = asio::basic_socket_acceptor<tcp, asio::io_context::executor_type>;
+
+/// How long threads get to close what is theirs.
+constexpr std::chrono::seconds kCloseTimeout{5};
+/// Connections above the limit that are told so at one time; more are closed without a word.
+constexpr std::size_t kRefusedAtOnce = 64;
+
+void check_options(const ServerOptions& options, const Handler& handler) {
+  const auto refuse = [](std::string why) {
+    throw BadConfig("the options of the HTTP server make no sense", std::move(why), "give others");
+  };
+  if (!handler) refuse("there is no handler");
+  if (options.threads < 0 || options.threads > 1024) refuse("threads is not between 0 and 1024");
+  if (options.max_header_bytes < 256 || options.max_header_bytes > (std::size_t{1} << 24))
+    refuse("max_header_bytes is not between 256 and 16 MiB");
+  if (options.max_connections == 0 || options.max_total_bytes == 0) refuse("a limit is 0");
+  for (const milliseconds time : {options.idle_timeout, options.read_timeout, options.write_timeout,
+                                  options.request_timeout, options.max_request_timeout}) {
+    if (time <= milliseconds(0) || time > std::chrono::hours(24 * 365))
+      refuse("a timeout is not above 0, or over a year");
+  }
+}
+
+[[noreturn]] void cannot_listen(const ServerOptions& options, const boost::system::error_code& ec) {
+  const std::string where = to_string(Endpoint{options.host, options.port});
+  std::string todo = "give an address of this host";
+  if (ec == asio::error::address_in_use) {
+    todo = "end who listens there (`ss -ltnp 'sport = :" + std::to_string(options.port) +
+           "'` names it), or give another port, 0 for any free one";
+  } else if (ec == asio::error::access_denied) {
+    todo = "give a port above 1023";
+  }
+  throw_error({ErrorCode::kUnavailable, "cannot listen on " + where, ec.message(), std::move(todo)});
+}
+
+asio::ip::address address_of(const std::string& host) {
+  boost::system::error_code ec;
+  const auto address = asio::ip::make_address(host == "localhost" ? "127.0.0.1" : host, ec);
+  if (ec)
+    throw BadConfig("cannot listen on '" + host + "'", "it is not a numeric address",
+                    "give 127.0.0.1, 0.0.0.0 for every address of this host, or one of them");
+  return address;
+}
+
+asio::ssl::context tls_of(const ServerOptions& options) {
+  boost::system::error_code ec;
+  asio::ssl::context tls(asio::ssl::context::tls_server);
+  const auto check = [&](const char* what, const std::string& file) {
+    if (ec)
+      throw BadConfig("cannot serve with TLS", "'" + file + "' is no " + what + ": " + ec.message(),
+                      "give PEM files of a certificate, with its chain, and of its key without a password");
+  };
+  tls.set_options(asio::ssl::context::default_workarounds | asio::ssl::context::no_sslv3 |
+                      asio::ssl::context::no_tlsv1 | asio::ssl::context::no_tlsv1_1,
+                  ec);
+  // Nobody is there to type one.
+  tls.set_password_callback([](std::size_t, asio::ssl::context::password_purpose) { return std::string(); },
+                            ec);
+  tls.use_certificate_chain_file(options.tls_certificate, ec);
+  check("certificate", options.tls_certificate);
+  tls.use_private_key_file(options.tls_key, asio::ssl::context::pem, ec);
+  check("key of that certificate", options.tls_key);
+  return tls;
+}
+
+}  // namespace
+
+struct Server::State {
+  State(ServerOptions options, Handler handler);
+  ~State();
+  void listen();
+  void accept();
+  Loop& next_loop() { return *loops[next++ % loops.size()]; }
+  void take(Socket socket, Loop& loop);
+  void stop_accepting();
+  /// Runs `work` in every loop's thread, and waits for it. False: some thread hangs in the handler.
+  bool in_every_loop(void (Loop::*work)());
+
+  std::shared_ptr<Shared> shared = std::make_shared<Shared>();
+  std::vector<std::shared_ptr<Loop>> loops;
+  std::unique_ptr<Acceptor> acceptor;  ///< in the thread of the first loop
+  std::unique_ptr<asio::steady_timer> retry;
+  std::size_t next = 0;  ///< the loop of the next connection
+  Endpoint address;
+  std::vector<std::thread> threads;
+};
+
+Server::State::State(ServerOptions options, Handler handler) {
+  check_options(options, handler);
+  shared->options = std::move(options);
+  shared->handler = std::move(handler);
+  if (shared->options.tls_certificate.empty() != shared->options.tls_key.empty())
+    throw BadConfig("cannot serve with TLS", "it has a certificate without a key, or a key without one",
+                    "give both, or none");
+  if (!shared->options.tls_key.empty()) shared->tls.emplace(tls_of(shared->options));
+  int count = shared->options.threads;
+  if (count == 0) count = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  for (int i = 0; i < count; ++i) loops.push_back(std::make_shared<Loop>(shared));
+  listen();
+  accept();
+  for (const auto& loop : loops) threads.push_back(start_quiet_thread([loop = loop.get()] { loop->run(); }));
+}
+
+Server::State::~State() {
+  stop_accepting();
+  if (in_every_loop(&Loop::cut_off_all)) shared->wait_until_closed(kCloseTimeout);
+  for (const auto& loop : loops) loop->io.stop();
+  for (auto& thread : threads) thread.join();
+  retry.reset();
+  acceptor.reset();
+  loops.clear();  // an Answer that is being given may hold one a moment longer
+  shared->handler = nullptr;
+}
+
+void Server::State::listen() {
+  const ServerOptions& options = shared->options;
+  const tcp::endpoint endpoint(address_of(options.host), options.port);
+  boost::system::error_code ec;
+  acceptor = std::make_unique<Acceptor>(loops.front()->io);
+  retry = std::make_unique<asio::steady_timer>(loops.front()->io);
+  acceptor->open(endpoint.protocol(), ec);
+  if (!ec) ::fcntl(acceptor->native_handle(), F_SETFD, FD_CLOEXEC);
+  // Not kept waiting by closed connections of the server before; one that listens is still found.
+  if (!ec) acceptor->set_option(asio::socket_base::reuse_address(true), ec);
+  if (!ec) acceptor->bind(endpoint, ec);
+  if (!ec) acceptor->listen(asio::socket_base::max_listen_connections, ec);
+  if (!ec) acceptor->non_blocking(true, ec);
+  if (ec) cannot_listen(options, ec);
+  const tcp::endpoint real = acceptor->local_endpoint();
+  address = {real.address().to_string(), real.port()};
+}
+
+void Server::State::accept() {
+  Loop& loop = next_loop();
+  acceptor->async_accept(loop.io, [this, &loop](const boost::system::error_code& ec, Socket socket) {
+    if (!ec) take(std::move(socket), loop);
+    if (ec == asio::error::operation_aborted || !acceptor->is_open()) return;
+    if (!ec || ec == asio::error::connection_aborted) return accept();
+    log(LogLevel::kWarning,
+        "http: cannot accept a connection: " + ec.message());  // too many files: they may close
+    retry->expires_after(milliseconds(100));
+    retry->async_wait([this](const boost::system::error_code& stopped) {
+      if (!stopped && acceptor->is_open()) accept();
+    });
+  });
+}
+
+void Server::State::take(Socket socket, Loop& loop) {
+  ++shared->accepted;
+  const std::size_t open = shared->connections;
+  const std::size_t most = shared->options.max_connections;
+  if (open >= most + kRefusedAtOnce) {
+    ++shared->refused;
+    return;
+  }
+  auto connection = std::make_shared<Connection>(loop, std::move(socket));
+  asio::post(loop.io, [connection, refused = open >= most] { connection->start(refused); });
+}
+
+void Server::State::stop_accepting() {
+  std::promise<void> done;
+  asio::post(loops.front()->io, [this, &done] {
+    boost::system::error_code ec;
+    // Those that the kernel has accepted would be reset.
+    while (acceptor->is_open() && !ec) {
+      Loop& loop = next_loop();
+      Socket socket = acceptor->accept(loop.io, ec);
+      if (!ec) take(std::move(socket), loop);
+    }
+    retry->cancel();
+    acceptor->close(ec);
+    done.set_value();
+  });
+  done.get_future().wait();
+}
+
+bool Server::State::in_every_loop(void (Loop::*work)()) {
+  const auto left = std::make_shared<std::atomic<std::size_t>>(loops.size());
+  const auto done = std::make_shared<std::promise<void>>();
+  for (const auto& loop : loops) {
+    asio::post(loop->io, [loop = loop.get(), work, left, done] {
+      (loop->*work)();
+      if (--*left == 0) done->set_value();
+    });
+  }
+  return done->get_future().wait_for(kCloseTimeout) == std::future_status::ready;
+}
+
+Server::Server(ServerOptions options, Handler handler)
+    : state_(std::make_unique<State>(std::move(options), std::move(handler))) {}
+Server::~Server() = default;
+
+const Endpoint& Server::address() const {
+  return state_->address;
+}
+
+ServerCounts Server::counts() const {
+  const Shared& shared = *state_->shared;
+  return {.connections = shared.connections,
+          .accepted = shared.accepted,
+          .requests = shared.requests,
+          .answered = shared.answered,
+          .refused = shared.refused,
+          .left = shared.left};
+}
+
+bool Server::drain(milliseconds timeout) {
+  for (const auto& loop : state_->loops)
+    TROUPE_ASSERT(!loop->io.get_executor().running_in_this_thread(),
+                  "a thread of the server cannot wait for itself");
+  Shared& shared = *state_->shared;
+  shared.draining = true;
+  state_->stop_accepting();
+  state_->in_every_loop(&Loop::begin_drain);
+  if (shared.wait_until_closed(timeout)) return true;
+  const std::uint64_t before = shared.cut_off;
+  if (!state_->in_every_loop(&Loop::cut_off_all)) return false;
+  return shared.cut_off == before;
+}
+
+}  // namespace troupe::http

@@ -1,0 +1,31 @@
+/// What an object is called: by the process that made it, its owner, and a number of the owner's.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/wire/address.hpp"
+
+namespace troupe::objects {
+
+struct ObjectName {
+  ProcessAddress owner;
+  std::uint64_t number = 0;  ///< 0: no object
+  auto operator<=>(const ObjectName&) const = default;
+  explicit operator bool() const { return number != 0; }
+};
+
+/// The name of its shared memory on a node.
+inline std::string region_key(const ObjectName& name) {
+  return "object/" + to_string(name.owner.node) + "." + to_string(name.owner.process) + "." +
+         to_hex(name.number);
+}
+
+}  // namespace troupe::objects
+
+template <>
+struct std::hash<troupe::objects::ObjectName> {
+  std::size_t operator()(const troupe::objects::ObjectName& name) const noexcept {
+    return std::hash<troupe::ProcessAddress>()(name.owner) ^ (name.number * 0x9e3779b97f4a7c15ULL);
+  }
+};

@@ -1,0 +1,77 @@
+#include "runtime/objects/object_ref.hpp"
+
+#include "runtime/client/future.hpp"
+#include "runtime/objects/objects.hpp"
+
+namespace troupe::detail {
+namespace {
+
+std::shared_ptr<objects::Objects> checked(std::shared_ptr<objects::Objects> objects) {
+  if (objects == nullptr) {
+    throw BadConfig("an object was used outside of a cluster", "this process belongs to none",
+                    "use it while the session lives, in a process of the cluster");
+  }
+  return objects;
+}
+
+}  // namespace
+
+objects::BytesPtr get_object(const objects::HandlePtr& handle, Duration timeout) {
+  const auto fetch = checked(handle->objects())->fetch(handle->name());
+  if (!fetch->done.ready()) {
+    check_may_block("ObjectRef::get",
+                    "take it as a parameter of the value's type, or spawn the actor with .isolated = true");
+    if (!fetch->done.wait(timeout)) {
+      throw Timeout({ErrorCode::kTimeout, "an object did not come",
+                     "within " + std::to_string(to_seconds(timeout)) + " s", "raise the timeout"});
+    }
+  }
+  fetch->done.outcome().value();  // throws why there is none
+  return fetch->bytes;
+}
+
+wire::ByteView bytes_of(const objects::BytesPtr& object) {
+  return object->view();
+}
+
+objects::HandlePtr put_object(ProcessGate& gate, wire::ByteView bytes) {
+  return checked(gate.objects())->put(bytes);
+}
+objects::HandlePtr put_object(ProcessGate& gate, wire::Bytes&& bytes) {
+  return checked(gate.objects())->put(std::move(bytes));
+}
+
+objects::HandlePtr hold_object(const objects::ObjectName& name) {
+  ProcessGate* gate = ProcessGate::current();
+  const auto objects = gate == nullptr ? nullptr : gate->objects();
+  return objects == nullptr ? nullptr : objects->hold(name);
+}
+
+objects::ObjectName name_of(const objects::HandlePtr& handle) {
+  return handle->name();
+}
+
+const objects::BytesPtr* given_object(std::size_t place) {
+  return this_thread.given == nullptr ? nullptr : this_thread.given->at(place);
+}
+
+void end_decoding() {
+  this_thread.given = nullptr;
+  this_thread.borrows = nullptr;
+}
+
+void throw_empty_reference() {
+  throw BadConfig("an ObjectRef without an object was used", "it was default-constructed or moved from",
+                  "use what Session::put gave");
+}
+
+void throw_given_reference() {
+  throw BadConfig("an ObjectRef was given for a value", "only calls of actors and tasks fetch it",
+                  "give what get() returns");
+}
+
+void throw_undecodable(const ErrorInfo& why) {
+  throw BadInput(why);
+}
+
+}  // namespace troupe::detail

@@ -1,0 +1,133 @@
+/// The objects of a process: those it owns, those it uses, and the talk with other processes about both.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "runtime/host/bounded_memory.hpp"
+#include "runtime/host/process_gate.hpp"
+#include "runtime/host/responder.hpp"
+#include "runtime/objects/borrow_table.hpp"
+#include "runtime/objects/owner_table.hpp"
+#include "runtime/objects/references.hpp"
+
+namespace troupe::objects {
+
+class Objects;
+
+/// One reference to an object, held by this process while this lives.
+class Handle {
+ public:
+  Handle(std::weak_ptr<Objects> objects, const ObjectName& name)
+      : objects_(std::move(objects)), name_(name) {}
+  ~Handle();
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  const ObjectName& name() const { return name_; }
+  /// Of its process; null once that has ended.
+  std::shared_ptr<Objects> objects() const { return objects_.lock(); }
+
+ private:
+  const std::weak_ptr<Objects> objects_;
+  const ObjectName name_;
+};
+using HandlePtr = std::shared_ptr<const Handle>;
+
+/// Objects of up to this many bytes travel in messages; larger ones lie in shared memory, once a node.
+inline constexpr std::size_t kInlineBytes = std::size_t{256} << 10;
+/// Of a process's own small objects together.
+inline constexpr std::uint64_t kMostInlineBytes = std::uint64_t{1} << 30;
+
+/// Thread-safe. Other processes ask by calls of its process's actor 0; the method is the operation.
+class Objects : public std::enable_shared_from_this<Objects> {
+ public:
+  using OnRegion = std::function<void(Result<UniqueFd>)>;
+  /// Asks this node for shared memory.
+  using AskRegion = std::function<void(const std::string& key, std::uint64_t bytes, OnRegion then)>;
+
+  /// `gate` must outlive the use of it, which close() ends.
+  Objects(ProcessGate& gate, Waiter* waiter, AskRegion ask_region)
+      : gate_(gate), waiter_(waiter), ask_region_(std::move(ask_region)), owned_(gate.address().node) {}
+  /// Nothing is asked or told any more.
+  void close();
+
+  /// A new object with a copy of these bytes. Waits for shared memory if they are many. Throws LimitExceeded
+  /// when the store is full.
+  HandlePtr put(wire::ByteView bytes);
+  HandlePtr put(wire::Bytes&& bytes);
+  /// A reference that arrived, or another one to what is held already.
+  HandlePtr hold(const ObjectName& name);
+  /// The object's bytes, fetched if they are not here.
+  std::shared_ptr<Fetch> fetch(const ObjectName& name);
+  /// What a call's body says of objects; taken off it.
+  Result<std::shared_ptr<const References>> references(wire::Bytes& body);
+
+  /// A question of another process.
+  void asked(ProcessAddress from, std::uint64_t operation, const wire::Bytes& body, Responder responder);
+  void process_down(ProcessAddress process, const std::string& reason);
+  void node_down(NodeId node, const std::string& reason);
+
+  /// Owned, borrowed, and here as copies: for tests and status.
+  struct Counts {
+    std::size_t owned = 0;
+    std::size_t borrowed = 0;
+    std::size_t here = 0;
+  };
+  Counts counts() const;
+
+ private:
+  friend class Handle;
+  struct Pull;
+  using FetchPtr = std::shared_ptr<Fetch>;
+
+  bool is_closed() const;
+  void dropped(const ObjectName& name);
+  HandlePtr own(std::uint64_t number, std::shared_ptr<const ObjectBytes> bytes, bool shared);
+  std::uint64_t next_number();
+  ObjectName own_name(std::uint64_t number) const { return {gate_.address(), number}; }
+
+  // The owner's side.
+  void carry_out(OwnerTable::Actions actions);
+  void answer(const OwnerTable::Answer& answer);
+  void give_part(std::uint64_t number, std::uint64_t offset, std::uint64_t bytes, Responder& responder);
+  // The borrower's.
+  void carry_out(BorrowTable::Actions actions);
+  void borrow_answered(const ObjectName& name, const Outcome& outcome);
+  // The reader's.
+  void locate(const ObjectName& name, FetchPtr fetch, bool again);
+  void located(const ObjectName& name, const FetchPtr& fetch, bool again, const Outcome& outcome);
+  void open_copy(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes, bool again);
+  void make_copy(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes);
+  void pull_on(const std::shared_ptr<Pull>& pull);
+  void pulled(const std::shared_ptr<Pull>& pull, std::uint64_t offset, const Outcome& outcome);
+  void end_pull(const std::shared_ptr<Pull>& pull);
+  void done(const ObjectName& name, const FetchPtr& fetch, Result<std::shared_ptr<const ObjectBytes>> bytes);
+  void forget(const ObjectName& name);
+  void owners_down(const OwnerTable::IsDown& is_down, const std::string& reason);
+
+  std::shared_ptr<CallState> ask(ProcessAddress to, std::uint64_t operation, wire::Bytes body);
+  /// Until it has arrived, or the other process is gone.
+  void tell_surely(ProcessAddress to, std::uint64_t operation, wire::Bytes body);
+
+  ProcessGate& gate_;
+  Waiter* const waiter_;
+  const AskRegion ask_region_;
+
+  mutable std::mutex mutex_;  ///< guards all below
+  bool closed_ = false;
+  std::uint64_t last_number_ = 0;
+  std::uint64_t last_ticket_ = 0;
+  OwnerTable owned_;
+  std::unordered_map<std::uint64_t, FetchPtr> values_;      ///< of what is owned
+  std::unordered_map<std::uint64_t, Responder> questions_;  ///< by ticket
+  BorrowTable borrowed_;
+  std::unordered_map<ObjectName, std::vector<std::shared_ptr<CallState>>> unsettled_;
+  std::unordered_map<ObjectName, FetchPtr> here_;  ///< of others, until their owners free them
+  BoundedMemory<ProcessAddress, std::string> dead_;
+  BoundedMemory<NodeId, std::string> dead_nodes_;
+};
+
+}  // namespace troupe::objects

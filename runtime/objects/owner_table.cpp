@@ -1,0 +1,154 @@
+#include "runtime/objects/owner_table.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/core/assert.hpp"
+
+namespace troupe::objects {
+
+void OwnerTable::add(std::uint64_t number, std::uint64_t bytes, bool shared) {
+  Object object;
+  object.bytes = bytes;
+  object.shared = shared;
+  object.held = 1;
+  if (!shared) inline_bytes_ += bytes;
+  objects_.emplace(number, std::move(object));
+}
+
+void OwnerTable::hold(std::uint64_t number) {
+  if (const auto at = objects_.find(number); at != objects_.end()) ++at->second.held;
+}
+
+void OwnerTable::drop(std::uint64_t number, Actions& out) {
+  const auto at = objects_.find(number);
+  if (at == objects_.end()) return;
+  TROUPE_ASSERT(at->second.held > 0, "a reference is dropped once");
+  --at->second.held;
+  free_if_unused(at, out);
+}
+
+void OwnerTable::free_if_unused(Objects::iterator at, Actions& out) {
+  Object& object = at->second;
+  if (object.held > 0 || !object.borrowers.empty()) return;
+  const std::uint64_t number = at->first;
+  for (const auto& [node, copy] : object.copies) {
+    for (const auto& waiting : copy.waiting) out.push_back(Answer{waiting.ticket, Where::kGone, number});
+  }
+  for (const auto& reader : object.readers) {
+    const auto known = known_.find(reader);
+    if (known == known_.end()) continue;
+    known->second.erase(number);
+    if (known->second.empty()) known_.erase(known);
+  }
+  if (!object.shared) inline_bytes_ -= object.bytes;
+  out.push_back(Free{number, object.shared, std::move(object.readers)});
+  objects_.erase(at);
+}
+
+void OwnerTable::locate(std::uint64_t number, ProcessAddress from, bool again, std::uint64_t ticket,
+                        Actions& out) {
+  const auto at = objects_.find(number);
+  if (at == objects_.end()) return out.push_back(Answer{ticket, Where::kGone, number});
+  Object& object = at->second;
+  object.readers.insert(from);
+  known_[from].insert(number);
+  if (!object.shared) return out.push_back(Answer{ticket, Where::kInline, number});
+  if (from.node == home_) {
+    // Its bytes were there before anybody was told its name, and go after it was forgotten.
+    return out.push_back(Answer{ticket, again ? Where::kGone : Where::kHere, number});
+  }
+  Copy& copy = object.copies[from.node];
+  if (copy.there && again && copy.holders.contains(from)) {
+    copy.there = false;  // the processes that held it died before this one came
+    copy.holders.clear();
+    copy.maker = {};
+  }
+  if (copy.there) {
+    copy.holders.insert(from);
+    return out.push_back(Answer{ticket, Where::kHere, number});
+  }
+  if (copy.maker != ProcessAddress{} && copy.maker != from) return copy.waiting.push_back({from, ticket});
+  copy.maker = from;
+  out.push_back(Answer{ticket, Where::kFetch, number});
+}
+
+void OwnerTable::make_next(std::uint64_t number, Object& object, NodeId node, Actions& out) {
+  Copy& copy = object.copies[node];
+  if (copy.waiting.empty()) {
+    object.copies.erase(node);
+    return;
+  }
+  const Waiting next = copy.waiting.front();
+  copy.waiting.pop_front();
+  copy.maker = next.from;
+  out.push_back(Answer{next.ticket, Where::kFetch, number});
+}
+
+void OwnerTable::copied(std::uint64_t number, ProcessAddress from, bool ok, Actions& out) {
+  const auto at = objects_.find(number);
+  if (at == objects_.end()) return;
+  const auto made = at->second.copies.find(from.node);
+  if (made == at->second.copies.end() || made->second.there || made->second.maker != from) return;
+  if (!ok) return make_next(number, at->second, from.node, out);
+  Copy& copy = made->second;
+  copy.there = true;
+  copy.holders.insert(from);
+  for (const auto& [reader, ticket] : std::exchange(copy.waiting, {})) {
+    copy.holders.insert(reader);
+    out.push_back(Answer{ticket, Where::kHere, number});
+  }
+}
+
+bool OwnerTable::borrow(std::uint64_t number, ProcessAddress from) {
+  const auto at = objects_.find(number);
+  if (at == objects_.end()) return false;
+  at->second.borrowers.insert(from);
+  at->second.readers.insert(from);
+  known_[from].insert(number);
+  return true;
+}
+
+void OwnerTable::give_back(std::uint64_t number, ProcessAddress from, Actions& out) {
+  const auto at = objects_.find(number);
+  if (at == objects_.end()) return;
+  at->second.borrowers.erase(from);
+  free_if_unused(at, out);
+}
+
+std::vector<std::uint64_t> OwnerTable::known_to(const IsDown& is_down) const {
+  std::vector<std::uint64_t> numbers;
+  for (const auto& [process, known] : known_) {
+    if (is_down(process)) numbers.insert(numbers.end(), known.begin(), known.end());
+  }
+  return numbers;
+}
+
+void OwnerTable::readers_down(const IsDown& is_down, Actions& out) {
+  for (const std::uint64_t number : known_to(is_down)) {
+    const auto at = objects_.find(number);
+    if (at == objects_.end()) continue;
+    Object& object = at->second;
+    for (auto next = object.copies.begin(); next != object.copies.end();) {
+      const NodeId node = next->first;
+      Copy& copy = (next++)->second;
+      std::erase_if(copy.waiting, [&](const Waiting& waiting) { return is_down(waiting.from); });
+      std::erase_if(copy.holders, is_down);
+      if (copy.there ? copy.holders.empty() : is_down(copy.maker)) make_next(number, object, node, out);
+    }
+  }
+}
+
+void OwnerTable::borrowers_down(const IsDown& is_down, Actions& out) {
+  const auto numbers = known_to(is_down);
+  std::erase_if(known_, [&](const auto& known) { return is_down(known.first); });
+  for (const std::uint64_t number : numbers) {
+    const auto at = objects_.find(number);
+    if (at == objects_.end()) continue;
+    std::erase_if(at->second.readers, is_down);
+    std::erase_if(at->second.borrowers, is_down);
+    free_if_unused(at, out);
+  }
+}
+
+}  // namespace troupe::objects

@@ -1,0 +1,114 @@
+/// What a process owns: which of its objects live, who holds a reference, and which nodes have a copy. Pure:
+/// what happens comes in by a method, what is to be done about it goes out as actions.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "runtime/wire/address.hpp"
+
+namespace troupe::objects {
+
+/// Where a process finds an object.
+enum class Where : std::uint8_t {
+  kInline,  ///< its bytes are in the answer
+  kHere,    ///< in the shared memory of its node
+  kFetch,   ///< nowhere on its node: it makes the copy there, and says by `copied` how that went
+  kGone,    ///< nowhere
+};
+constexpr Where troupe_last(Where) {
+  return Where::kGone;
+}
+
+/// Not thread-safe.
+///
+/// An object lives while its owner holds a reference to it or a borrower does. Borrowers are a set of
+/// processes: to add one twice is to add it once. Of one object, a node has at most one copy, made by one
+/// process; others of the node wait until that is there.
+class OwnerTable {
+ public:
+  /// Answers the question `ticket`.
+  struct Answer {
+    std::uint64_t ticket = 0;
+    Where where = Where::kGone;
+    std::uint64_t number = 0;
+  };
+  /// Nobody holds a reference any more: drop the object's bytes, and tell who may have a copy.
+  struct Free {
+    std::uint64_t number = 0;
+    bool shared = false;
+    std::set<ProcessAddress> readers;
+  };
+  using Action = std::variant<Answer, Free>;
+  using Actions = std::vector<Action>;
+  using IsDown = std::function<bool(ProcessAddress)>;
+
+  explicit OwnerTable(NodeId home) : home_(home) {}
+
+  /// A new object, held once by its owner. `shared`: its bytes are in the shared memory of its owner's node.
+  void add(std::uint64_t number, std::uint64_t bytes, bool shared);
+  /// The owner's own references. REQUIRES of drop: held.
+  void hold(std::uint64_t number);
+  void drop(std::uint64_t number, Actions& out);
+
+  /// `from` asks where the object is. `again`: it was sent to its node's shared memory, and that was not
+  /// there.
+  void locate(std::uint64_t number, ProcessAddress from, bool again, std::uint64_t ticket, Actions& out);
+  /// `from` has made its node's copy, or failed to.
+  void copied(std::uint64_t number, ProcessAddress from, bool ok, Actions& out);
+
+  /// False: the object is gone.
+  bool borrow(std::uint64_t number, ProcessAddress from);
+  void give_back(std::uint64_t number, ProcessAddress from, Actions& out);
+
+  /// Processes that ended make no copy any more.
+  void readers_down(const IsDown& is_down, Actions& out);
+  /// And hold no reference any more.
+  void borrowers_down(const IsDown& is_down, Actions& out);
+
+  bool contains(std::uint64_t number) const { return objects_.contains(number); }
+  std::size_t size() const { return objects_.size(); }
+  /// Of the objects that are not shared.
+  std::uint64_t inline_bytes() const { return inline_bytes_; }
+
+ private:
+  struct Waiting {
+    ProcessAddress from;
+    std::uint64_t ticket = 0;
+  };
+  /// Invariant: it is being made by `maker`, or is there and has holders.
+  struct Copy {
+    bool there = false;
+    ProcessAddress maker;
+    std::set<ProcessAddress> holders;
+    std::deque<Waiting> waiting;
+  };
+  struct Object {
+    std::uint64_t bytes = 0;
+    bool shared = false;
+    std::uint64_t held = 0;  ///< references of the owner's own
+    std::set<ProcessAddress> borrowers;
+    std::set<ProcessAddress> readers;
+    std::map<NodeId, Copy> copies;  ///< on other nodes
+  };
+  using Objects = std::unordered_map<std::uint64_t, Object>;
+
+  void free_if_unused(Objects::iterator at, Actions& out);
+  void make_next(std::uint64_t number, Object& object, NodeId node, Actions& out);
+  std::vector<std::uint64_t> known_to(const IsDown& is_down) const;
+
+  const NodeId home_;
+  Objects objects_;
+  std::uint64_t inline_bytes_ = 0;
+  /// Which objects a process has to do with: so that a death costs what it touches.
+  std::map<ProcessAddress, std::set<std::uint64_t>> known_;
+};
+
+}  // namespace troupe::objects

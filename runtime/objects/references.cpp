@@ -1,0 +1,86 @@
+#include "runtime/objects/references.hpp"
+
+#include <atomic>
+#include <bit>
+
+namespace troupe::objects {
+namespace {
+
+constexpr std::size_t kNameBytes = 24;
+static_assert(sizeof(ObjectName) == kNameBytes);
+
+ErrorInfo no_names() {
+  return {ErrorCode::kBadInput, "refused a call", "it should end with the names of objects, and does not",
+          "the caller must run the same executable"};
+}
+
+/// Calls `then` when all are ready.
+template <class Each>
+void when_all_ready(const Each& each, std::size_t count, std::function<void()> then) {
+  if (count == 0) return then();
+  const auto left = std::make_shared<std::atomic<std::size_t>>(count);
+  const auto last = std::make_shared<std::function<void()>>(std::move(then));
+  for (std::size_t i = 0; i < count; ++i) {
+    each(i).on_ready([left, last] {
+      if (left->fetch_sub(1) == 1) (*last)();
+    });
+  }
+}
+
+}  // namespace
+
+void Given::append_to(wire::Writer& to) const {
+  for (const auto& name : names) to.append(&name, sizeof name);
+  to.append(&places, sizeof places);
+}
+
+Result<Given> Given::cut(wire::Bytes& body) {
+  if (body.empty()) return no_names();
+  Given given;
+  given.places = static_cast<std::uint8_t>(body.back());
+  const auto count = static_cast<std::size_t>(std::popcount(given.places));
+  if (body.size() < 1 + count * kNameBytes) return no_names();
+  const std::size_t left = body.size() - 1 - count * kNameBytes;
+  given.names.resize(count);
+  if (count != 0) std::memcpy(given.names.data(), body.data() + left, count * kNameBytes);
+  body.resize(left);
+  return given;
+}
+
+bool References::ready() const {
+  for (const auto& fetch : fetches_) {
+    if (!fetch->done.ready()) return false;
+  }
+  return true;
+}
+
+void References::when_ready(std::function<void()> then) const {
+  when_all_ready([&](std::size_t i) -> CallState& { return fetches_[i]->done; }, fetches_.size(),
+                 std::move(then));
+}
+
+const std::shared_ptr<const ObjectBytes>* References::at(std::size_t place) const {
+  if (place >= 8 || (places_ >> place & 1U) == 0) return nullptr;
+  const unsigned before = places_ & ((1U << place) - 1);
+  return &fetches_[static_cast<std::size_t>(std::popcount(before))]->bytes;
+}
+
+void References::invoke(Responder responder, const std::function<void(Responder)>& invoke) const {
+  for (const auto& fetch : fetches_) {
+    if (!fetch->done.outcome().ok()) return responder.fail(fetch->done.outcome().error());
+  }
+  const auto answer = std::make_shared<CallState>(nullptr);
+  BorrowScope borrows;
+  const auto* before = std::exchange(this_thread.given, this);
+  invoke(Responder(answer));
+  this_thread.given = before;
+  borrows.when_known([answer, later = std::make_shared<Responder>(std::move(responder))] {
+    answer->on_ready([answer, later] { later->outcome(answer->outcome()); });
+  });
+}
+
+void BorrowScope::when_known(std::function<void()> then) {
+  when_all_ready([&](std::size_t i) -> CallState& { return *states_[i]; }, states_.size(), std::move(then));
+}
+
+}  // namespace troupe::objects

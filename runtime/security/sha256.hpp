@@ -1,0 +1,42 @@
+/// SHA-256 for runtime: names and checks executables and packages of jobs.
+#pragma once
+
+#include <sodium.h>
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "runtime/core/hex.hpp"
+#include "runtime/core/result.hpp"
+
+namespace troupe {
+
+/// A digest in the making. Not thread-safe.
+class Sha256 {
+ public:
+  Sha256() { crypto_hash_sha256_init(&state_); }
+  void update(std::span<const std::byte> bytes) {
+    crypto_hash_sha256_update(&state_, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+  }
+  /// 64 lower-case hexadecimal digits. REQUIRES: called once, after the last update.
+  std::string finish() {
+    std::array<unsigned char, crypto_hash_sha256_BYTES> digest{};
+    crypto_hash_sha256_final(&state_, digest.data());
+    return to_hex(std::as_bytes(std::span(digest)));
+  }
+
+ private:
+  crypto_hash_sha256_state state_{};
+};
+
+/// Of what `fd` has from where it stands to its end. Errors: kIo.
+Result<std::string> sha256_of_file(int fd);
+
+/// 64 lower-case hexadecimal digits?
+inline bool is_sha256_hex(const std::string& text) {
+  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+}  // namespace troupe

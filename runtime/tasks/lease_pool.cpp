@@ -1,0 +1,284 @@
+#include "runtime/tasks/lease_pool.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace troupe::tasks {
+namespace {
+
+/// So many tasks wait for each worker that one of them may as well wait there.
+constexpr std::size_t kManyAWorker = 2;
+
+ErrorInfo task_lost(std::uint32_t attempts, const ErrorInfo& why) {
+  return {ErrorCode::kActorDied, "a task did not come to its end",
+          "its worker was lost, " + std::to_string(attempts) + (attempts == 1 ? " time: " : " times: ") +
+              (why.why.empty() ? why.what : why.why),
+          "see what its workers printed last; TaskOptions::max_retries says how often it is tried again"};
+}
+
+}  // namespace
+
+void LeasePool::enqueue(TaskNumber number, Task& task) {
+  task.lease = 0;
+  classes_[task.what.demand].queue.insert(number);
+  if (task.what.parent != 0) own_[task.what.parent].insert(number);
+  ++queued_;
+  queued_bytes_ += task.what.bytes;
+}
+
+void LeasePool::dequeue(TaskNumber number, Task& task) {
+  classes_[task.what.demand].queue.erase(number);
+  if (task.what.parent != 0) {
+    const auto own = own_.find(task.what.parent);
+    own->second.erase(number);
+    if (own->second.empty()) own_.erase(own);
+  }
+  --queued_;
+  queued_bytes_ -= task.what.bytes;
+}
+
+TaskNumber LeasePool::submitted(const Submitted& what, Instant now, Actions& out) {
+  const TaskNumber number = ++last_task_;
+  Task& task = tasks_[number];
+  task.what = what;
+  enqueue(number, task);
+  fill(what.demand, now, out);
+  return number;
+}
+
+TaskNumber LeasePool::take_own(std::uint64_t parent, const Demand& mine, Instant now, Actions& out) {
+  const auto own = own_.find(parent);
+  if (own == own_.end()) return 0;
+  for (const TaskNumber number : own->second) {
+    Task& task = tasks_.at(number);
+    const Demand& asks = task.what.demand;
+    if (asks.cpu_e4 > mine.cpu_e4 || asks.gpu_e4 > mine.gpu_e4 || (asks.node && asks.node != mine.node))
+      continue;
+    const Demand demand = asks;
+    dequeue(number, task);
+    tasks_.erase(number);
+    emptied(classes_[demand], now, out);
+    return number;
+  }
+  return 0;
+}
+
+bool LeasePool::cancel(TaskNumber number, Duration grace, Instant now, Actions& out) {
+  const auto at = tasks_.find(number);
+  if (at == tasks_.end() || at->second.cancelled) return false;
+  Task& task = at->second;
+  if (task.lease == 0) {
+    const Demand demand = task.what.demand;
+    dequeue(number, task);
+    tasks_.erase(at);
+    emptied(classes_[demand], now, out);
+    return true;
+  }
+  task.cancelled = true;
+  cancelled_[number] = grace > Instant::max() - now ? Instant::max() : now + grace;
+  out.push_back(Interrupt{task.lease, number});
+  wake(cancelled_[number], out);
+  return false;
+}
+
+void LeasePool::emptied(Class& group, Instant now, Actions& out) {
+  if (!group.queue.empty() || group.asked.empty()) return;
+  group.empty_since = now;
+  wake(now + limits_.unneeded, out);
+}
+
+void LeasePool::fill(const Demand& demand, Instant now, Actions& out) {
+  if (closed_) return;
+  Class& group = classes_[demand];
+  std::size_t up = 0;
+  for (const auto& leases : group.up) up += leases.size();
+  const std::size_t places = group.mean < limits_.short_task ? kPlaces : 1;
+  for (std::size_t load = 0; load < places; ++load) {
+    const std::size_t least = load == 0 ? 1 : kManyAWorker * up;
+    while (group.queue.size() >= least && !group.up[load].empty()) {
+      const LeaseNumber to = *group.up[load].begin();
+      Lease& lease = leases_.at(to);
+      const TaskNumber number = *group.queue.begin();
+      Task& task = tasks_.at(number);
+      dequeue(number, task);
+      task.lease = to;
+      ++task.attempt;
+      if (lease.tasks.empty()) lease.begun = now;
+      lease.tasks.push_back(number);
+      place(to, lease, group, load);
+      out.push_back(Push{to, number, task.attempt});
+    }
+  }
+  if (group.queue.empty()) return emptied(group, now, out);
+  const bool is_free = demand.cpu_e4 == 0 && demand.gpu_e4 == 0;
+  const std::size_t most = is_free ? limits_.free_leases : limits_.leases;
+  while (group.asked.size() < std::min(limits_.asked, group.queue.size()) && group.asked.size() + up < most) {
+    const LeaseNumber number = ++last_lease_;
+    leases_[number].demand = demand;
+    group.asked.insert(number);
+    out.push_back(AskLease{number, demand});
+  }
+}
+
+void LeasePool::place(LeaseNumber number, Lease& lease, Class& group, std::size_t before) {
+  group.up[before].erase(number);
+  group.up[lease.tasks.size()].insert(number);
+}
+
+void LeasePool::granted(LeaseNumber number, Instant now, Actions& out) {
+  const auto at = leases_.find(number);
+  if (at == leases_.end()) {
+    out.push_back(ReturnLease{number, "it was granted when it was not needed any more"});
+    return;
+  }
+  Class& group = classes_[at->second.demand];
+  group.asked.erase(number);
+  group.failed_asks = 0;
+  at->second.up = true;
+  at->second.idle_since = now;
+  group.up[0].insert(number);
+  fill(at->second.demand, now, out);
+  if (at->second.tasks.empty()) wake(now + limits_.idle, out);
+}
+
+void LeasePool::refused(LeaseNumber number, const ErrorInfo& why, Instant now, Actions& out) {
+  const auto at = leases_.find(number);
+  if (at == leases_.end()) return;
+  const Demand demand = at->second.demand;
+  Class& group = classes_[demand];
+  group.asked.erase(number);
+  leases_.erase(at);
+  const bool none_up =
+      std::all_of(group.up.begin(), group.up.end(), [](const auto& leases) { return leases.empty(); });
+  // What no node can ever hold is refused at once; another refusal may be one node's bad day.
+  if (++group.failed_asks >= limits_.failed_asks || why.code == ErrorCode::kRefused) {
+    if (!none_up) return;  // the workers that there are go on
+    for (const TaskNumber task : std::set<TaskNumber>(group.queue)) {
+      dequeue(task, tasks_.at(task));
+      tasks_.erase(task);
+      out.push_back(Fail{task, why});
+    }
+    group.failed_asks = 0;
+    return;
+  }
+  fill(demand, now, out);
+}
+
+bool LeasePool::ended(TaskNumber number, std::uint32_t attempt, Instant now, Actions& out) {
+  const auto at = tasks_.find(number);
+  if (at == tasks_.end() || at->second.attempt != attempt || at->second.lease == 0) return false;
+  const LeaseNumber on = at->second.lease;
+  Lease& lease = leases_.at(on);
+  Class& group = classes_[lease.demand];
+  const Duration took = now - lease.begun;
+  group.mean = group.mean == Duration::max() ? took : (group.mean * 7 + took) / 8;
+  lease.begun = now;
+  const std::size_t before = lease.tasks.size();
+  std::erase(lease.tasks, number);
+  place(on, lease, group, before);
+  cancelled_.erase(number);
+  tasks_.erase(at);
+  if (lease.tasks.empty()) lease.idle_since = now;
+  fill(lease.demand, now, out);
+  if (lease.tasks.empty()) wake(now + limits_.idle, out);
+  return true;
+}
+
+void LeasePool::lost(TaskNumber number, std::uint32_t attempt, const ErrorInfo& why, Instant now,
+                     Actions& out) {
+  const auto at = tasks_.find(number);
+  if (at == tasks_.end() || at->second.attempt != attempt || at->second.lease == 0) return;
+  lease_lost(at->second.lease, why, now, out);
+}
+
+void LeasePool::lease_lost(LeaseNumber number, const ErrorInfo& why, Instant now, Actions& out) {
+  if (const auto at = leases_.find(number); at != leases_.end()) end_lease(at, why, now, out);
+}
+
+void LeasePool::again(TaskNumber number, bool had_begun, const ErrorInfo& why, Actions& out) {
+  Task& task = tasks_.at(number);
+  if (task.cancelled || (had_begun && task.what.retries-- <= 0)) {
+    out.push_back(Fail{number, task_lost(task.attempt, why)});
+    cancelled_.erase(number);
+    tasks_.erase(number);
+    return;
+  }
+  enqueue(number, task);
+}
+
+void LeasePool::end_lease(Leases::iterator at, const ErrorInfo& why, Instant now, Actions& out) {
+  const LeaseNumber number = at->first;
+  const Lease lease = std::move(at->second);
+  leases_.erase(at);
+  Class& group = classes_[lease.demand];
+  const std::string reason = why.why.empty() ? why.what : why.why;
+  if (lease.up) {
+    group.up[lease.tasks.size()].erase(number);
+    out.push_back(ReturnLease{number, reason});
+  } else {
+    group.asked.erase(number);
+    out.push_back(CancelAsk{number, reason});
+  }
+  // The oldest had begun, and may be what ended its worker. The other one had not.
+  bool oldest = true;
+  for (const TaskNumber task : lease.tasks) again(task, std::exchange(oldest, false), why, out);
+  fill(lease.demand, now, out);
+}
+
+void LeasePool::wake(Instant at, Actions& out) {
+  if (at >= wake_at_) return;
+  wake_at_ = at;
+  out.push_back(WakeAt{at});
+}
+
+void LeasePool::tick(Instant now, Actions& out) {
+  wake_at_ = Instant::max();
+  std::vector<LeaseNumber> over;
+  Instant next = Instant::max();
+  for (const auto& [number, lease] : leases_) {
+    if (!lease.tasks.empty()) continue;
+    const Class& group = classes_.at(lease.demand);
+    if (!lease.up && !group.queue.empty()) continue;
+    const Instant end = lease.up ? lease.idle_since + limits_.idle : group.empty_since + limits_.unneeded;
+    if (end <= now) {
+      over.push_back(number);
+    } else {
+      next = std::min(next, end);
+    }
+  }
+  std::vector<LeaseNumber> stuck;
+  for (auto& [number, until] : cancelled_) {
+    const LeaseNumber lease = tasks_.at(number).lease;
+    const bool is_over = until <= now;
+    if (is_over && leases_.at(lease).tasks.front() == number) {
+      stuck.push_back(lease);
+    } else {  // behind another one it is not run
+      next = std::min(next, is_over ? now + limits_.unneeded : until);
+    }
+  }
+  for (const LeaseNumber number : over)
+    end_lease(leases_.find(number), {ErrorCode::kUnavailable, "nothing waits for it", "", ""}, now, out);
+  for (const LeaseNumber number : stuck)
+    end_lease(leases_.find(number), {ErrorCode::kCancelled, "its task was cancelled, and ran on", "", ""},
+              now, out);
+  if (next != Instant::max()) wake(next, out);
+  std::erase_if(classes_, [](const auto& named) {
+    const Class& group = named.second;
+    return group.queue.empty() && group.asked.empty() &&
+           std::all_of(group.up.begin(), group.up.end(), [](const auto& leases) { return leases.empty(); });
+  });
+}
+
+void LeasePool::close(const ErrorInfo& why, Actions& out) {
+  closed_ = true;
+  while (!leases_.empty()) end_lease(leases_.begin(), why, Instant{}, out);
+  for (const auto& [number, task] : tasks_) out.push_back(Fail{number, why});
+  tasks_.clear();
+  cancelled_.clear();
+  classes_.clear();
+  own_.clear();
+  queued_ = 0;
+  queued_bytes_ = 0;
+}
+
+}  // namespace troupe::tasks

@@ -1,0 +1,176 @@
+/// Which tasks of a process run where: a pure machine. What happens comes in by a method, what is to be done
+/// about it goes out as actions, each with its reason.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "runtime/core/clock.hpp"
+#include "runtime/core/error.hpp"
+#include "runtime/wire/address.hpp"
+
+namespace troupe::tasks {
+
+/// What a task asks of its worker: tasks that ask for the same share workers.
+struct Demand {
+  std::int64_t cpu_e4 = 0;
+  std::int64_t gpu_e4 = 0;
+  NodeId node{};  ///< on this node and no other
+  auto operator<=>(const Demand&) const = default;
+};
+
+using TaskNumber = std::uint64_t;   ///< in the order of submission
+using LeaseNumber = std::uint64_t;  ///< never used again
+
+struct PoolLimits {
+  std::size_t queued = std::size_t{1} << 18;              ///< tasks that have not begun
+  std::uint64_t queued_bytes = std::uint64_t{256} << 20;  ///< of their arguments
+  std::size_t asked = 4;                                  ///< leases of one demand that are not granted yet
+  std::size_t leases = 1024;                              ///< of one demand
+  std::size_t free_leases = 16;                           ///< of a demand for nothing, which no node bounds
+  int failed_asks = 3;                                    ///< one after another, until what waits fails
+  Duration idle = std::chrono::milliseconds(500);         ///< a worker without a task is given back
+  Duration unneeded = std::chrono::milliseconds(100);  ///< nothing waits: leases are not asked for any more
+  /// Tasks that take less than this get a worker's second place where many wait: the next one is there when
+  /// it is done. A longer one would keep the next one waiting that another worker could begin.
+  Duration short_task = std::chrono::milliseconds(5);
+};
+
+/// Not thread-safe. `now` never goes back.
+///
+/// A lease is a worker process that runs tasks of this process alone, one after another. Every end of a lease
+/// goes through end_lease(): its tasks wait again or fail, and the worker is given back.
+class LeasePool {
+ public:
+  struct AskLease {
+    LeaseNumber lease = 0;
+    Demand demand;
+  };
+  /// Nobody needs it: whatever becomes of the ask.
+  struct CancelAsk {
+    LeaseNumber lease = 0;
+    std::string reason;
+  };
+  struct ReturnLease {
+    LeaseNumber lease = 0;
+    std::string reason;
+  };
+  struct Push {
+    LeaseNumber lease = 0;
+    TaskNumber task = 0;
+    std::uint32_t attempt = 0;
+  };
+  /// Ask its worker to cancel it.
+  struct Interrupt {
+    LeaseNumber lease = 0;
+    TaskNumber task = 0;
+  };
+  /// It will not run (again).
+  struct Fail {
+    TaskNumber task = 0;
+    ErrorInfo error;
+  };
+  /// Call tick() then.
+  struct WakeAt {
+    Instant at{};
+  };
+  using Action = std::variant<AskLease, CancelAsk, ReturnLease, Push, Interrupt, Fail, WakeAt>;
+  using Actions = std::vector<Action>;
+
+  LeasePool() = default;
+  explicit LeasePool(const PoolLimits& limits) : limits_(limits) {}
+
+  struct Submitted {
+    Demand demand;
+    int retries = 0;           ///< after a death of its worker
+    std::uint64_t parent = 0;  ///< the task that submitted it; 0: none
+    std::uint64_t bytes = 0;
+  };
+  /// REQUIRES: has_room().
+  TaskNumber submitted(const Submitted& task, Instant now, Actions& out);
+  bool has_room() const { return queued_ < limits_.queued && queued_bytes_ < limits_.queued_bytes; }
+  /// So much room that it pays to wake who waits for it.
+  bool has_much_room() const {
+    return queued_ <= limits_.queued / 8 * 7 && queued_bytes_ <= limits_.queued_bytes / 8 * 7;
+  }
+  /// Takes the oldest task that `parent` submitted and that has no worker yet, if `mine` can hold it: it is
+  /// for the caller to run, and forgotten here. 0: there is none.
+  TaskNumber take_own(std::uint64_t parent, const Demand& mine, Instant now, Actions& out);
+
+  /// Nobody wants it any more. True: it was waiting, and is forgotten. Else its worker is asked to end it,
+  /// and is given back (killed) if it runs it after `grace` still; it is not tried again.
+  bool cancel(TaskNumber task, Duration grace, Instant now, Actions& out);
+  void granted(LeaseNumber lease, Instant now, Actions& out);
+  void refused(LeaseNumber lease, const ErrorInfo& why, Instant now, Actions& out);
+  /// That attempt of the task ended with an answer, or what its code threw. False: it is not the present one.
+  bool ended(TaskNumber task, std::uint32_t attempt, Instant now, Actions& out);
+  /// That attempt has no answer, since its worker died or cannot be reached.
+  void lost(TaskNumber task, std::uint32_t attempt, const ErrorInfo& why, Instant now, Actions& out);
+  void lease_lost(LeaseNumber lease, const ErrorInfo& why, Instant now, Actions& out);
+  void tick(Instant now, Actions& out);
+  /// All ends.
+  void close(const ErrorInfo& why, Actions& out);
+
+  std::size_t queued() const { return queued_; }
+  std::size_t tasks() const { return tasks_.size(); }
+  std::size_t leases() const { return leases_.size(); }
+
+ private:
+  static constexpr std::size_t kPlaces = 2;  ///< tasks of a worker: one runs, one is next
+  struct Task {
+    Submitted what;
+    std::uint32_t attempt = 0;
+    LeaseNumber lease = 0;  ///< 0: it waits
+    bool cancelled = false;
+  };
+  struct Lease {
+    Demand demand;
+    bool up = false;
+    std::deque<TaskNumber> tasks;  ///< the oldest runs
+    Instant begun{};               ///< when the oldest began, as far as is known
+    Instant idle_since{};
+  };
+  struct Class {
+    std::set<TaskNumber> queue;
+    std::set<LeaseNumber> asked;
+    std::array<std::set<LeaseNumber>, kPlaces + 1> up;  ///< by how many tasks they have
+    int failed_asks = 0;
+    Duration mean = Duration::max();  ///< of a task; unknown at first
+    Instant empty_since{};
+  };
+  using Leases = std::map<LeaseNumber, Lease>;
+
+  void enqueue(TaskNumber number, Task& task);
+  void dequeue(TaskNumber number, Task& task);
+  /// Gives what waits to workers with a place, and asks for more of them.
+  void fill(const Demand& demand, Instant now, Actions& out);
+  void ask(const Demand& demand, Class& group, Actions& out);
+  void place(LeaseNumber number, Lease& lease, Class& group, std::size_t before);
+  void again(TaskNumber number, bool had_begun, const ErrorInfo& why, Actions& out);
+  void emptied(Class& group, Instant now, Actions& out);
+  void end_lease(Leases::iterator at, const ErrorInfo& why, Instant now, Actions& out);
+  void wake(Instant at, Actions& out);
+
+  const PoolLimits limits_;
+  TaskNumber last_task_ = 0;
+  LeaseNumber last_lease_ = 0;
+  std::unordered_map<TaskNumber, Task> tasks_;
+  std::map<std::uint64_t, std::set<TaskNumber>> own_;  ///< those that wait, by the task that submitted them
+  Leases leases_;
+  std::map<Demand, Class> classes_;
+  std::size_t queued_ = 0;  ///< Invariant: of all classes' queues.
+  std::uint64_t queued_bytes_ = 0;
+  std::map<TaskNumber, Instant> cancelled_;  ///< those that have a worker, and until when they may run
+  Instant wake_at_ = Instant::max();
+  bool closed_ = false;
+};
+
+}  // namespace troupe::tasks

@@ -1,0 +1,68 @@
+#include "runtime/tasks/submit.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "runtime/tasks/tasks.hpp"
+#include "runtime/wire/cluster.hpp"
+#include "runtime/wire/frame.hpp"
+
+namespace troupe {
+
+bool is_cancelled() {
+  ProcessGate* gate = ProcessGate::current();
+  const auto tasks = gate == nullptr ? nullptr : gate->tasks();
+  return tasks != nullptr && tasks->is_cancelled();
+}
+
+namespace tasks {
+
+PushedTask::PushedTask(wire::ByteView& bytes) : tasks_(ProcessGate::current()->tasks()) {
+  TaskNumber task = 0;
+  if (bytes.size() >= sizeof task) std::memcpy(&task, bytes.data(), sizeof task);
+  bytes = bytes.subspan(std::min(bytes.size(), sizeof task));
+  cancelled_ = tasks_->begin_pushed(task);
+}
+
+PushedTask::~PushedTask() {
+  tasks_->end_pushed();
+}
+
+ErrorInfo task_cancelled(std::string_view name) {
+  return {ErrorCode::kCancelled, std::string(name) + " was not run", "it was cancelled", ""};
+}
+
+void run_body(const std::function<void()>& body) {
+  ProcessGate* gate = ProcessGate::current();
+  const auto tasks = gate == nullptr ? nullptr : gate->tasks();
+  if (tasks == nullptr) return body();
+  tasks->run(body);
+}
+
+std::shared_ptr<CallState> submit(ProcessGate& gate, std::uint64_t function, std::string_view name,
+                                  CallBody args, const TaskOptions& options) {
+  const auto refuse = [&](std::string why, std::string todo) {
+    throw BadConfig("cannot submit " + std::string(name), std::move(why), std::move(todo));
+  };
+  if (!(options.num_cpus >= 0 && options.num_cpus <= 1e6))  // a NaN is refused, too
+    refuse("num_cpus = " + std::to_string(options.num_cpus), "ask for 0 to 1,000,000 CPUs");
+  const double gpus = options.num_gpus;
+  if (!(gpus >= 0 && gpus <= 1024) || (gpus > 1 && gpus != std::floor(gpus)))
+    refuse("num_gpus = " + std::to_string(gpus), "ask for a part of one GPU, or for 0 to 1,024 whole ones");
+  if (options.max_retries < 0)
+    refuse("max_retries = " + std::to_string(options.max_retries), "ask for 0 or more");
+  const auto tasks = gate.tasks();
+  if (tasks == nullptr) refuse("this process belongs to no cluster", "submit it in a session");
+  TaskSpec spec;
+  spec.function = function;
+  spec.name = name;
+  spec.args = std::move(args);
+  spec.demand = {std::llround(options.num_cpus * cluster::kCpu), std::llround(gpus * cluster::kGpu),
+                 options.node};
+  spec.retries = options.max_retries;
+  return tasks->submit(std::move(spec));
+}
+
+}  // namespace tasks
+}  // namespace troupe

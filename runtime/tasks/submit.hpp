@@ -1,0 +1,166 @@
+/// Tasks: functions of the program that run in workers of the cluster.
+///
+///   double area(double width, double height);
+///   troupe::Future<double> result = session.submit<&area>(3, 4);
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "runtime/client/encode_call.hpp"
+#include "runtime/client/future.hpp"
+#include "runtime/host/method.hpp"
+
+namespace troupe {
+
+/// How a task is run.
+struct TaskOptions {
+  double num_cpus = 1;  ///< CPUs that it holds on its node, in steps of 1/10000
+  double num_gpus = 0;  ///< as ActorOptions::num_gpus
+  int max_retries =
+      3;          ///< how often it is tried again when its worker or node dies; never when its code throws
+  NodeId node{};  ///< on this node and no other
+};
+
+namespace tasks {
+
+struct Runner;
+
+/// Runs the body of a task in this process (Tasks::run).
+void run_body(const std::function<void()>& body);
+/// A task that was pushed to this worker, while it runs. Takes its number off its arguments.
+class PushedTask {
+ public:
+  /// `bytes`: those of a call. REQUIRES: this process runs tasks.
+  explicit PushedTask(wire::ByteView& bytes);
+  ~PushedTask();
+  PushedTask(const PushedTask&) = delete;
+  PushedTask& operator=(const PushedTask&) = delete;
+  /// It was cancelled before it began.
+  bool is_cancelled() const { return cancelled_; }
+
+ private:
+  TasksPtr tasks_;
+  bool cancelled_ = false;
+};
+ErrorInfo task_cancelled(std::string_view name);
+std::shared_ptr<CallState> submit(ProcessGate& gate, std::uint64_t function, std::string_view name,
+                                  CallBody args, const TaskOptions& options);
+
+}  // namespace tasks
+
+namespace detail {
+
+template <class R, class... A>
+struct MethodTraits<R (*)(A...)> : MethodTraits<R (tasks::Runner::*)(A...)> {};
+template <class R, class... A>
+struct MethodTraits<R (*)(A...) noexcept> : MethodTraits<R (*)(A...)> {};
+
+/// A function in the registry, as a method of what runs tasks.
+template <auto F>
+struct TaskEntry {
+  using Traits = MethodTraits<decltype(F)>;
+  using Return = typename Traits::Return;
+  using Answer = typename AnswerOf<Return>::type;
+  static_assert(std::is_same_v<Answer, std::decay_t<Return>>,
+                "submit<&function>: a task returns its value, not a Future: it may wait for what it needs");
+  static constexpr std::string_view kName = method_name<F>();
+  static constexpr std::uint64_t kId =
+      signature_hash(method_signature<F>()) ^ signature_hash(type_signature<decltype(F)>());
+
+  /// Without a runner it runs in the process that submitted it.
+  static void invoke(void* runner, wire::ByteView bytes, Responder responder) {
+    std::optional<tasks::PushedTask> pushed;
+    if (runner != nullptr) pushed.emplace(bytes);
+    if (pushed && pushed->is_cancelled()) return responder.fail(tasks::task_cancelled(kName));
+    try {
+      auto args = decode_arguments<typename Traits::Arguments>(bytes, kName);
+      if (!args) return responder.fail(std::move(args).error());
+      tasks::run_body([&] {
+        const auto run = [&]() -> Return {
+          const ForkScope scope(kName);
+          return std::apply([](auto&&... arg) -> Return { return F(std::forward<decltype(arg)>(arg)...); },
+                            *std::move(args));
+        };
+        if constexpr (std::is_void_v<Return>) {
+          run();
+          responder.answer({});
+        } else {
+          responder.outcome(encode_answer<Answer>(kName, run()));
+        }
+      });
+    } catch (...) {
+      responder.fail(describe_exception(kName));
+    }
+  }
+  static inline const bool registered =
+      Registry::instance().add_method(kId, {std::string(kName), kClassId<tasks::Runner>, &invoke});
+};
+
+}  // namespace detail
+
+/// In a task: whether whoever submitted it does not want it any more (Future::cancel). One that takes long
+/// looks now and then, and returns. False elsewhere.
+bool is_cancelled();
+
+namespace tasks {
+
+/// submit<&function>(arguments...) of a class that derives from this and has `run<F>(CallBody)`.
+template <class Derived>
+class Submits {
+  template <auto F, std::size_t I>
+  using At = detail::ArgumentOf<F, I>;
+
+ public:
+  /// Runs a function of the program in a worker of the cluster and gives a Future of what it returns.
+  /// Arguments are copied, or given by an ObjectRef of the parameter's type (of std::vector<E> for a
+  /// View<E>). Waits while 262,144 tasks, or 256 MiB of arguments, wait for workers. The Future fails with
+  /// what the function threw, or ActorDied when worker after worker died of it.
+  // clang-format off
+  template <auto F> requires detail::Takes<F, 0> auto submit() const { return start<F>(); }
+  template <auto F> requires detail::Takes<F, 1> auto submit(At<F, 0> a) const { return start<F>(a); }
+  template <auto F> requires detail::Takes<F, 2> auto submit(At<F, 0> a, At<F, 1> b) const { return start<F>(a, b); }
+  template <auto F> requires detail::Takes<F, 3> auto submit(At<F, 0> a, At<F, 1> b, At<F, 2> c) const { return start<F>(a, b, c); }
+  template <auto F> requires detail::Takes<F, 4> auto submit(At<F, 0> a, At<F, 1> b, At<F, 2> c, At<F, 3> d) const { return start<F>(a, b, c, d); }
+  template <auto F> requires detail::Takes<F, 5> auto submit(At<F, 0> a, At<F, 1> b, At<F, 2> c, At<F, 3> d, At<F, 4> e) const { return start<F>(a, b, c, d, e); }
+  template <auto F> requires detail::Takes<F, 6> auto submit(At<F, 0> a, At<F, 1> b, At<F, 2> c, At<F, 3> d, At<F, 4> e, At<F, 5> f) const { return start<F>(a, b, c, d, e, f); }
+  // clang-format on
+  template <auto F, class... Args>
+  requires(!detail::Takes<F, sizeof...(Args)> || (sizeof...(Args) > 6)) void submit(Args&&...) const {
+    static_assert(
+        !sizeof(Derived),
+        "submit<&function>(args...): pass one argument for every parameter of the function, six at most");
+  }
+
+ private:
+  template <auto F, class... P>
+  auto start(const Argument<P>&... argument) const {
+    using Entry = detail::TaskEntry<F>;
+    (void)&Entry::registered;
+    const auto& self = static_cast<const Derived&>(*this);
+    ProcessGate& gate = self.process();
+    return Future<typename Entry::Answer>(
+        tasks::submit(gate, Entry::kId, Entry::kName,
+                      detail::encode_call(wire::kTaskArgumentBound, Entry::kName, argument...),
+                      self.task_options()),
+        &gate);
+  }
+};
+
+/// What Session::with gives.
+class Submitter : public Submits<Submitter> {
+ public:
+  Submitter(ProcessGate& gate, const TaskOptions& options) : gate_(&gate), options_(options) {}
+  ProcessGate& process() const { return *gate_; }
+  const TaskOptions& task_options() const { return options_; }
+
+ private:
+  ProcessGate* gate_;
+  TaskOptions options_;
+};
+
+}  // namespace tasks
+}  // namespace troupe

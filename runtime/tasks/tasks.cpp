@@ -1,0 +1,382 @@
+#include "runtime/tasks/tasks.hpp"
+
+#include "runtime/client/session.hpp"
+#include "runtime/host/may_wait.hpp"
+#include "runtime/objects/objects.hpp"
+#include "runtime/wire/messages.hpp"
+
+namespace troupe::tasks {
+namespace {
+
+using RunnerEntry = detail::ConstructorEntry<Runner, ProcessAddress, Demand>;
+
+constexpr Duration kObjectsCome = std::chrono::minutes(10);
+/// A worker has two tasks at most; what was cancelled as it ended stays until newer ones push it out.
+constexpr std::size_t kMostNotWanted = 64;
+
+/// The worker is gone or out of reach, rather than the task's own code having thrown so.
+bool is_lost(const Outcome& outcome) {
+  if (outcome.ok() || !outcome.error().origin.empty()) return false;
+  return outcome.error().code == ErrorCode::kActorDied || outcome.error().code == ErrorCode::kUnavailable;
+}
+
+}  // namespace
+
+Runner::Runner(ProcessAddress owner, Demand demand) {
+  ActorContext& self = this_actor();
+  self.process().tasks()->serve(owner, demand);
+  self.session().monitor(ActorAddress{owner.node, owner.process, {}}, [](const std::string& why) {
+    this_actor().stop("the process that submitted its tasks is gone: " + why);
+  });
+}
+
+/// A task that runs in this thread.
+class Tasks::Frame final : public Helper {
+ public:
+  Frame(Tasks& tasks, std::uint64_t number)
+      : tasks_(tasks), number_(number), before_(std::exchange(this_thread.helper, this)) {}
+  ~Frame() override { this_thread.helper = before_; }
+  Frame(const Frame&) = delete;
+  Frame& operator=(const Frame&) = delete;
+
+  std::uint64_t number() const override { return number_; }
+  void help(const CallState& until) override {
+    while (!until.ready() && tasks_.run_own(number_)) {
+    }
+  }
+
+ private:
+  Tasks& tasks_;
+  const std::uint64_t number_;
+  Helper* const before_;
+};
+
+// Submitting.
+
+std::shared_ptr<CallState> Tasks::submit(TaskSpec spec) {
+  auto answer = std::make_shared<CallState>(waiter_);
+  const bool may_wait = thread_may_wait();
+  const Helper* frame = may_wait ? this_thread.helper : nullptr;
+  LeasePool::Actions actions;
+  std::string closed;
+  bool here = false;
+  {
+    std::unique_lock lock(mutex_);
+    while (closed_.empty() && !here && !pool_.has_room()) {
+      if (!may_wait) {
+        throw LimitExceeded(
+            {ErrorCode::kLimit, "cannot submit " + std::string(spec.name),
+             std::to_string(pool_.queued()) +
+                 " tasks of this process wait for workers, and this thread must not wait for room",
+             "submit fewer at a time, or from the main program or a task, which are held back"});
+      }
+      here = frame != nullptr;
+      if (here) break;
+      ++waiting_for_room_;
+      room_.wait(lock);
+      --waiting_for_room_;
+    }
+    closed = closed_;
+    if (closed.empty() && !here) {
+      const TaskNumber number = pool_.submitted(
+          {spec.demand, spec.retries, frame == nullptr ? 0 : frame->number(), spec.args.bytes.size()},
+          clock_.now(), actions);
+      pending_.emplace(number, Pending{std::move(spec), answer});
+      answer->set_on_cancel([weak = weak_from_this(), number](Duration grace) {
+        if (const auto self = weak.lock()) self->cancel(number, grace);
+      });
+    }
+  }
+  if (!closed.empty()) {
+    answer->resolve(
+        ErrorInfo{ErrorCode::kUnavailable, "cannot submit a task", closed, "submit it in a new session"});
+  } else if (here) {
+    run_here({std::move(spec), answer});
+  }
+  carry_out(std::move(actions));
+  return answer;
+}
+
+std::optional<Tasks::Pending> Tasks::take(TaskNumber task) {
+  auto found = pending_.extract(task);
+  if (waiting_for_room_ != 0 && pool_.has_much_room()) room_.notify_all();
+  if (found.empty()) return std::nullopt;
+  return std::move(found.mapped());
+}
+
+// Running.
+
+void Tasks::serve(ProcessAddress owner, const Demand& demand) {
+  const std::lock_guard lock(mutex_);
+  owner_ = owner;
+  holds_ = demand;
+  holds_.node = gate_.address().node;
+}
+
+bool Tasks::begin_pushed(TaskNumber task) {
+  const std::lock_guard lock(mutex_);
+  running_ = task;
+  cancelled_ = false;
+  return not_wanted_.erase(task) != 0;
+}
+
+void Tasks::end_pushed() {
+  const std::lock_guard lock(mutex_);
+  running_ = 0;
+  cancelled_ = false;
+}
+
+void Tasks::asked_to_cancel(ProcessAddress from, wire::ByteView body, Responder responder) {
+  const auto task = wire::decode<TaskNumber>(body);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!task || from != owner_)
+      return responder.fail({ErrorCode::kRefused, "refused to cancel a task",
+                             "a worker hears the process that leased it alone", ""});
+    if (*task == running_) {
+      cancelled_ = true;
+    } else {
+      not_wanted_.insert(*task);
+      if (not_wanted_.size() > kMostNotWanted) not_wanted_.erase(not_wanted_.begin());
+    }
+  }
+  responder.answer({});
+}
+
+void Tasks::run(const std::function<void()>& function) {
+  std::uint64_t number = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    number = ++last_frame_;
+  }
+  const Frame frame(*this, number);
+  function();
+}
+
+bool Tasks::run_own(std::uint64_t frame) {
+  LeasePool::Actions actions;
+  std::optional<Pending> task;
+  {
+    const std::lock_guard lock(mutex_);
+    const TaskNumber number = pool_.take_own(frame, holds_, clock_.now(), actions);
+    if (number != 0) task = take(number);
+  }
+  carry_out(std::move(actions));
+  if (task) run_here(*std::move(task));
+  return task.has_value();
+}
+
+void Tasks::run_here(Pending task) {
+  Responder responder(task.answer);
+  const auto* function = Registry::instance().method(task.spec.function);
+  wire::Bytes args = std::move(task.spec.args.bytes);
+  const auto invoke = [&](Responder to) { function->invoke(nullptr, args, std::move(to)); };
+  if (task.spec.args.kept.empty()) return invoke(std::move(responder));
+  const auto references = gate_.objects()->references(args);
+  if (!references) return responder.fail(references.error());
+  const auto come = std::make_shared<CallState>(waiter_);
+  (*references)->when_ready([come] { come->resolve(wire::Bytes{}); });
+  if (!come->wait(kObjectsCome))
+    return responder.fail({ErrorCode::kTimeout, "an object of a task did not come", "within 10 minutes", ""});
+  (*references)->invoke(std::move(responder), invoke);
+}
+
+void Tasks::cancel(TaskNumber number, Duration grace) {
+  LeasePool::Actions actions;
+  std::optional<Pending> dropped;  // after the lock
+  {
+    const std::lock_guard lock(mutex_);
+    if (pool_.cancel(number, grace, clock_.now(), actions)) dropped = take(number);
+  }
+  carry_out(std::move(actions));
+}
+
+// What the pool decides.
+
+void Tasks::carry_out(LeasePool::Actions actions) {
+  const NoWaitScope no_wait;
+  for (const auto& action : actions) std::visit([this](const auto& a) { act(a); }, action);
+}
+
+void Tasks::act(const LeasePool::AskLease& ask) {
+  ActorSpawn spawn;
+  spawn.constructor = RunnerEntry::kId;
+  spawn.args =
+      detail::encode_constructor(wire::kUnbounded, RunnerEntry::kClass, gate_.address(), ask.demand).bytes;
+  spawn.type = RunnerEntry::kClass;
+  spawn.label = "task";
+  spawn.cpu_e4 = ask.demand.cpu_e4;
+  spawn.gpu_e4 = ask.demand.gpu_e4;
+  spawn.isolated = true;
+  spawn.node = ask.demand.node;
+  (void)&RunnerEntry::registered;
+  const auto asked = gate_.spawn(std::move(spawn));
+  {
+    const std::lock_guard lock(mutex_);
+    workers_[ask.lease].ask = asked;
+  }
+  asked->on_ready([weak = weak_from_this(), asked, lease = ask.lease] {
+    if (const auto self = weak.lock()) self->lease_answered(lease, asked->outcome());
+  });
+}
+
+void Tasks::lease_answered(LeaseNumber lease, const Outcome& outcome) {
+  LeasePool::Actions actions;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = workers_.find(lease);
+    if (at == workers_.end()) return;
+    auto address =
+        outcome.ok() ? wire::decode<ActorAddress>(*outcome) : Result<ActorAddress>(outcome.error());
+    at->second.ask = nullptr;
+    if (address) {
+      at->second.actor = *address;
+      pool_.granted(lease, clock_.now(), actions);
+    } else {
+      workers_.erase(at);
+      pool_.refused(lease, address.error(), clock_.now(), actions);
+    }
+  }
+  carry_out(std::move(actions));
+}
+
+void Tasks::act(const LeasePool::CancelAsk& cancel) {
+  std::shared_ptr<CallState> ask;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto at = workers_.find(cancel.lease); at != workers_.end()) ask = at->second.ask;
+  }
+  if (ask != nullptr) ask->cancel({ErrorCode::kUnavailable, "a worker was not started", cancel.reason, ""});
+}
+
+void Tasks::act(const LeasePool::ReturnLease& back) {
+  ActorAddress actor;
+  {
+    const std::lock_guard lock(mutex_);
+    auto found = workers_.extract(back.lease);
+    if (found.empty()) return;
+    actor = found.mapped().actor;
+  }
+  gate_.kill(actor, "its lease ended: " + back.reason);
+}
+
+void Tasks::act(const LeasePool::Push& push) {
+  ActorAddress to;
+  std::uint64_t function = 0;
+  CallBody args;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto worker = workers_.find(push.lease);
+    const auto task = pending_.find(push.task);
+    if (worker == workers_.end() || task == pending_.end()) return;  // the session ends
+    to = worker->second.actor;
+    function = task->second.spec.function;
+    // Its number goes before its arguments.
+    const CallBody& given = task->second.spec.args;
+    const auto number = std::as_bytes(std::span(&push.task, 1));
+    args.kept = given.kept;
+    args.bytes.reserve(number.size() + given.bytes.size());
+    args.bytes.insert(args.bytes.end(), number.begin(), number.end());
+    args.bytes.insert(args.bytes.end(), given.bytes.begin(), given.bytes.end());
+  }
+  const auto called = gate_.call(to, function, std::move(args), false);
+  called->on_ready([weak = weak_from_this(), called, task = push.task, attempt = push.attempt] {
+    if (const auto self = weak.lock()) self->task_answered(task, attempt, called->outcome());
+  });
+}
+
+void Tasks::task_answered(TaskNumber number, std::uint32_t attempt, const Outcome& outcome) {
+  LeasePool::Actions actions;
+  std::optional<Pending> task;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_lost(outcome)) {
+      pool_.lost(number, attempt, outcome.error(), clock_.now(), actions);
+    } else if (pool_.ended(number, attempt, clock_.now(), actions)) {
+      task = take(number);
+    }
+  }
+  carry_out(std::move(actions));
+  if (task) task->answer->resolve(outcome);
+}
+
+void Tasks::act(const LeasePool::Interrupt& interrupt) {
+  ActorAddress worker;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = workers_.find(interrupt.lease);
+    if (at == workers_.end()) return;
+    worker = at->second.actor;
+  }
+  gate_.call({worker.node, worker.process, {}}, kCancelTask, wire::encode(interrupt.task), false);
+}
+
+void Tasks::act(const LeasePool::Fail& fail) {
+  std::optional<Pending> task;
+  {
+    const std::lock_guard lock(mutex_);
+    task = take(fail.task);
+  }
+  if (!task) return;
+  ErrorInfo why = fail.error;
+  why.what = std::string(task->spec.name) + ": " + why.what;
+  task->answer->resolve(std::move(why));
+}
+
+void Tasks::act(const LeasePool::WakeAt& wake) {
+  const Duration delay = std::max<Duration>(wake.at - clock_.now(), std::chrono::milliseconds(1));
+  gate_.later(delay, [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    LeasePool::Actions actions;
+    {
+      const std::lock_guard lock(self->mutex_);
+      self->pool_.tick(self->clock_.now(), actions);
+    }
+    self->carry_out(std::move(actions));
+  });
+}
+
+// Ends.
+
+void Tasks::lose(const std::function<bool(ProcessAddress)>& is_down, const std::string& reason) {
+  LeasePool::Actions actions;
+  {
+    const std::lock_guard lock(mutex_);
+    std::vector<LeaseNumber> lost;
+    for (const auto& [lease, worker] : workers_) {
+      if (worker.ask == nullptr && is_down(worker.actor.home())) lost.push_back(lease);
+    }
+    for (const LeaseNumber lease : lost)
+      pool_.lease_lost(lease, {ErrorCode::kActorDied, "its worker is gone", reason, ""}, clock_.now(),
+                       actions);
+  }
+  carry_out(std::move(actions));
+}
+
+void Tasks::process_down(ProcessAddress process, const std::string& reason) {
+  lose([process](ProcessAddress p) { return p == process; }, reason);
+}
+
+void Tasks::node_down(NodeId node, const std::string& reason) {
+  lose([node](ProcessAddress p) { return p.node == node; }, reason);
+}
+
+void Tasks::close(const std::string& reason) {
+  LeasePool::Actions actions;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!closed_.empty()) return;
+    closed_ = reason;
+    pool_.close({ErrorCode::kUnavailable, "a task has no answer", reason, "submit it again"}, actions);
+    room_.notify_all();
+  }
+  carry_out(std::move(actions));
+}
+
+Tasks::Counts Tasks::counts() const {
+  const std::lock_guard lock(mutex_);
+  return {pool_.tasks(), pool_.queued(), pool_.leases()};
+}
+
+}  // namespace troupe::tasks

@@ -1,0 +1,16 @@
+/// troupe doctor: what this machine lacks to run troupe well.
+#pragma once
+
+#include <string>
+
+namespace troupe::cli {
+
+struct DoctorOptions {
+  std::string folder;
+  std::string address;  ///< of the head; empty: the one the folder remembers
+  bool json = false;
+};
+/// 1 where something does not work at all.
+int doctor(const DoctorOptions& options);
+
+}  // namespace troupe::cli

@@ -1,0 +1,321 @@
+#include "scheduler/cli/tune.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <ctime>
+
+#include "runtime/core/escape.hpp"
+#include "runtime/core/fd.hpp"
+#include "scheduler/cli/commands.hpp"
+#include "scheduler/cli/sweep_page.hpp"
+#include "scheduler/cli/sweep_records.hpp"
+
+namespace troupe::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kEndsMs = 60'000;
+constexpr const char* kFooter =
+    "A sweep keeps its records in FOLDER/NAME (.folder and .name of tune::SweepOptions).\n"
+    "  troupe tune show digits                 the trials, the best first\n"
+    "  troupe tune show digits -o csv          a row for each report\n"
+    "  troupe tune page digits                 curves and coordinates as one HTML file, to be opened "
+    "anywhere\n"
+    "  troupe tune best digits -o json         the best trial's fields\n";
+
+struct TuneWords {
+  std::string folder = "results";
+  std::string name;
+  std::string output = "table";
+  std::string file;
+};
+
+std::string dump(const Json& json, int indent = -1) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+/// A field's or a figure's value, without the quotes of a text.
+std::string plain(const Json& value) {
+  return value.is_string() ? value.get<std::string>() : dump(value);
+}
+std::string rounded(const Json& value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g", value.is_number() ? value.get<double>() : 0.0);
+  return value.is_number_float() ? text : plain(value);
+}
+
+std::string value_text(const SweepRecords& sweep, const TrialRecord& trial) {
+  if (!trial.value) return "-";
+  char text[64];
+  const bool share = sweep.metric.ends_with("accuracy");
+  std::snprintf(text, sizeof text, share ? "%.2f %%" : "%.4g", share ? 100 * *trial.value : *trial.value);
+  return text;
+}
+
+std::string config_text(const TrialRecord& trial) {
+  std::string text;
+  for (const auto& [name, value] : trial.config.items())
+    text += (text.empty() ? "" : " ") + name + "=" + rounded(value);
+  return escape_name(text);
+}
+
+std::string time_text(std::int64_t ms) {
+  const std::time_t seconds = ms / 1000;
+  std::tm parts{};
+  char text[32];
+  return ms != 0 && ::localtime_r(&seconds, &parts) != nullptr &&
+                 std::strftime(text, sizeof text, "%F %T", &parts) > 0
+             ? text
+             : "-";
+}
+
+Json as_json(const TrialRecord& trial) {
+  return {{"trial", trial.number},
+          {"config", trial.config},
+          {"state", trial.state},
+          {"epoch", trial.epoch},
+          {"value", trial.value && std::isfinite(*trial.value) ? Json(*trial.value) : Json()},
+          {"why", trial.why},
+          {"state_hash", trial.state_hash}};
+}
+}  // namespace
+
+Json as_json(const SweepRecords& sweep) {
+  const TrialRecord* best = sweep.best();
+  return {{"name", sweep.name},
+          {"state", sweep.state()},
+          {"pid", sweep.pid == 0 ? Json() : Json(sweep.pid)},
+          {"metric", sweep.metric},
+          {"mode", sweep.more_is_better ? "max" : "min"},
+          {"trials", sweep.wanted},
+          {"ended", sweep.ended()},
+          {"best", best == nullptr ? Json() : as_json(*best)}};
+}
+
+namespace {
+
+int list(const TuneWords& words) {
+  Json all = Json::array();
+  const auto names = sweeps_in(words.folder);
+  if (words.output == "table")
+    std::printf("%-28s %-12s %11s %-20s %s\n", "sweep", "state", "trials", "last event", "best");
+  bool good = true;
+  for (const std::string& name : names) {
+    const auto sweep = read_sweep(words.folder, name);
+    if (!sweep) {  // the others are shown
+      std::fprintf(stderr, "troupe: %s\n", escape_text(sweep.error().message()).c_str());
+      good = false;
+      continue;
+    }
+    if (words.output == "json") all.push_back(as_json(*sweep));
+    if (words.output == "json") continue;
+    const TrialRecord* best = sweep->best();
+    const std::string trials = std::to_string(sweep->ended()) + "/" + std::to_string(sweep->wanted);
+    std::printf(
+        "%-28s %-12s %11s %-20s %s\n", escape_name(name).c_str(), sweep->state().c_str(), trials.c_str(),
+        time_text(sweep->changed_ms).c_str(),
+        best == nullptr ? "-" : (escape_name(sweep->metric) + " " + value_text(*sweep, *best)).c_str());
+  }
+  if (words.output == "json") std::printf("%s\n", dump(all, 2).c_str());
+  if (names.empty() && words.output == "table")
+    std::fprintf(stderr, "no sweep in '%s': give --folder\n", words.folder.c_str());
+  return good ? 0 : 1;
+}
+
+std::string csv_cell(std::string text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + "\"";
+}
+
+/// A row for each report, with a column for each field and figure that any of them has.
+int print_csv(const SweepRecords& sweep) {
+  std::vector<std::string> fields, figures;
+  const auto collect = [](const Json& line, const char* key, std::vector<std::string>& names) {
+    if (!line.contains(key)) return;
+    for (const auto& [name, value] : line[key].items())
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  };
+  for (const Json& line : sweep.lines) {
+    collect(line, "config", fields);
+    collect(line, "metrics", figures);
+  }
+  std::string header = "trial,epoch,decision,began_ms,at_ms";
+  for (const auto& name : fields) header += "," + csv_cell(name);
+  for (const auto& name : figures) header += "," + csv_cell(name);
+  std::printf("%s\n", header.c_str());
+  for (const Json& line : sweep.lines) {
+    if (line.value("event", "") != "report") continue;
+    std::string row;
+    for (const char* key : {"trial", "epoch", "decision", "began_ms", "at_ms"})
+      row += (row.empty() ? "" : ",") + csv_cell(line.contains(key) ? plain(line[key]) : "");
+    const auto add = [&](const char* key, const std::vector<std::string>& names) {
+      for (const auto& name : names)
+        row += "," + csv_cell(line.contains(key) && line[key].contains(name) ? plain(line[key][name]) : "");
+    };
+    add("config", fields);
+    add("metrics", figures);
+    std::printf("%s\n", row.c_str());
+  }
+  return 0;
+}
+
+void print_trial(const SweepRecords& sweep, const TrialRecord& trial) {
+  std::printf("%6d  %6d  %12s  %-9s  %s%s%s\n", trial.number, trial.epoch, value_text(sweep, trial).c_str(),
+              trial.state.c_str(), config_text(trial).c_str(), trial.why.empty() ? "" : "  · ",
+              escape_name(trial.why).c_str());
+}
+
+int show(const TuneWords& words) {
+  const auto sweep = read_sweep(words.folder, words.name).value();
+  if (words.output == "csv") return print_csv(sweep);
+  auto trials = sweep.trials;
+  std::stable_sort(trials.begin(), trials.end(),
+                   [&](const auto& a, const auto& b) { return sweep.is_better(a, b); });
+  if (words.output == "json") {
+    Json json = as_json(sweep);
+    json["all"] = Json::array();
+    for (const TrialRecord& trial : trials) json["all"].push_back(as_json(trial));
+    std::printf("%s\n", dump(json, 2).c_str());
+    return 0;
+  }
+  for (const auto& [key, value] : sweep.lines.front().items()) {
+    if (value.is_string() && key != "event")
+      std::printf("%-10s %s\n", key.c_str(), escape_name(value.get<std::string>()).c_str());
+  }
+  std::printf("%-10s %s, %d of %d trials have ended\n\n", "state", sweep.state().c_str(), sweep.ended(),
+              sweep.wanted);
+  std::printf("%6s  %6s  %12s  %-9s  %s\n", "trial", "epoch", "value", "state", "fields");
+  for (const TrialRecord& trial : trials) print_trial(sweep, trial);
+  return 0;
+}
+
+int best(const TuneWords& words) {
+  const auto sweep = read_sweep(words.folder, words.name).value();
+  const TrialRecord* best = sweep.best();
+  if (best == nullptr)
+    throw_error({ErrorCode::kRefused, "the sweep '" + words.name + "' has no best trial",
+                 "none has come to its end", "wait for one, or see troupe tune show"});
+  const std::string weights =
+      words.folder + "/" + words.name + "/trial-" + std::to_string(best->number) + ".safetensors";
+  const bool has_weights = ::access(weights.c_str(), R_OK) == 0;
+  if (words.output == "json") {
+    Json json = as_json(*best);
+    json["weights"] = has_weights ? Json(weights) : Json();
+    std::printf("%s\n", dump(json, 2).c_str());
+    return 0;
+  }
+  std::printf("trial %d: %s %s after epoch %d\n", best->number, escape_name(sweep.metric).c_str(),
+              value_text(sweep, *best).c_str(), best->epoch);
+  for (const auto& [name, value] : best->config.items())
+    std::printf("  %s = %s\n", escape_name(name).c_str(), escape_name(plain(value)).c_str());
+  std::printf("state %s\n", best->state_hash.c_str());
+  if (has_weights) std::printf("weights %s\n", escape_name(weights).c_str());
+  return 0;
+}
+
+/// SIGTERM, which ends it as Ctrl-C does: what runs is dropped, and the sweep can be resumed. (A shell that
+/// starts a program in the background has it ignore SIGINT.)
+int stop(const TuneWords& words) {
+  const auto sweep = read_sweep(words.folder, words.name).value();
+  const UniqueFd pidfd(sweep.pid == 0 ? -1 : static_cast<int>(::syscall(SYS_pidfd_open, sweep.pid, 0)));
+  // The number may be another process's by now: the lock says whether it is still the sweep's.
+  if (!pidfd || holder_of_lock(sweep.path) != sweep.pid) {
+    std::printf("sweep %s does not run here\n", escape_name(words.name).c_str());
+    return 0;
+  }
+  if (::syscall(SYS_pidfd_send_signal, pidfd.get(), SIGTERM, nullptr, 0) != 0)
+    throw_error(io_error("cannot stop process " + std::to_string(sweep.pid), errno, "run as its owner"));
+  pollfd ends{pidfd.get(), POLLIN, 0};
+  if (::poll(&ends, 1, kEndsMs) <= 0)
+    throw_error({ErrorCode::kTimeout, "sweep " + words.name + " has not ended",
+                 "process " + std::to_string(sweep.pid) + " was told to, 60 s ago",
+                 "look at its output, or kill it: the sweep can be resumed either way"});
+  if (const auto after = read_sweep(words.folder, words.name); after && after->state() == "done") {
+    std::printf("sweep %s has ended by itself: all its trials are over\n", escape_name(words.name).c_str());
+    return 0;
+  }
+  std::printf("stopped sweep %s (process %d): it can be resumed\n", escape_name(words.name).c_str(),
+              sweep.pid);
+  return 0;
+}
+
+}  // namespace
+
+/// Text of users is inside, so nothing of it may end the script element.
+std::string page_of(const SweepRecords& sweep) {
+  std::string records = dump({{"name", sweep.name}, {"lines", sweep.lines}});
+  std::string safe;
+  for (const char c : records) safe += c == '<' ? std::string("\\u003c") : std::string(1, c);
+  std::string page(kSweepPage);
+  constexpr std::string_view kSlot = "@RECORDS@";
+  return page.replace(page.find(kSlot), kSlot.size(), safe);
+}
+
+namespace {
+
+int page(TuneWords words) {
+  const auto sweep = read_sweep(words.folder, words.name).value();
+  if (words.file.empty()) words.file = words.folder + "/" + words.name + "/page.html";
+  const std::string text = page_of(sweep);
+  std::FILE* file = words.file == "-" ? stdout : std::fopen(words.file.c_str(), "we");
+  if (file == nullptr)
+    throw_error(io_error("cannot write '" + words.file + "'", errno, "give --output FILE"));
+  const bool wrote = std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (file == stdout) return wrote ? 0 : 1;
+  if (std::fclose(file) != 0 || !wrote)
+    throw_error(io_error("cannot write '" + words.file + "'", errno, "is the disk full?"));
+  std::printf("%s\n", words.file.c_str());
+  return 0;
+}
+
+}  // namespace
+
+int tune(int argc, char** argv) {
+  CLI::App app("Shows what sweeps have written down, and stops them", "troupe tune");
+  app.footer(kFooter);
+  app.require_subcommand(0, 1);
+  TuneWords words;
+  const auto add = [&](const char* name, const char* about, bool named, std::vector<std::string> outputs) {
+    auto* command = app.add_subcommand(name, about);
+    if (named) command->add_option("name", words.name, "Of the sweep")->required();
+    command->add_option("--folder", words.folder, "Where sweeps keep their records")->capture_default_str();
+    if (!outputs.empty())
+      command->add_option("-o,--output", words.output, "What is printed")
+          ->capture_default_str()
+          ->check(CLI::IsMember(std::move(outputs)));
+    return command;
+  };
+  auto* list_command = add("list", "Sweeps, with how far they are", false, {"table", "json"});
+  auto* show_command = add("show", "A sweep's trials, the best first", true, {"table", "json", "csv"});
+  auto* best_command = add("best", "The best trial: fields, state, weights", true, {"table", "json"});
+  auto* stop_command = add("stop", "End the program that sweeps, as Ctrl-C does", true, {});
+  auto* page_command = add("page", "Write a sweep as one HTML file, with pictures", true, {});
+  page_command->add_option("--output", words.file,
+                           "Where to; - is standard output [default: FOLDER/NAME/page.html]");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return say_usage(app, error);
+  }
+  if (list_command->parsed()) return list(words);
+  if (show_command->parsed()) return show(words);
+  if (best_command->parsed()) return best(words);
+  if (stop_command->parsed()) return stop(words);
+  if (page_command->parsed()) return page(words);
+  std::fprintf(stderr, "troupe: give one of list, show, best, stop, page (troupe tune --help says more)\n");
+  return 2;
+}
+
+}  // namespace troupe::cli

@@ -1,0 +1,126 @@
+// Why a submission waits: what it asks for, what nodes lack, who is before it. Nothing is decided here.
+#include <algorithm>
+#include <utility>
+
+#include "scheduler/cluster/cluster_machine.hpp"
+
+namespace troupe::cluster {
+namespace {
+
+constexpr std::size_t kMostListed = 16;
+
+using Verdict = WaitReport::Verdict;
+
+std::int64_t free_cpu(const NodeView& node) {
+  return node.suspect ? 0 : std::max<std::int64_t>(0, node.cpu_e4 - node.cpu_used_e4);
+}
+std::int64_t free_gpus(const NodeView& node) {
+  return node.suspect ? 0 : free_gpu(node.gpus);
+}
+std::int64_t all_gpus(const NodeView& node) {
+  return static_cast<std::int64_t>(node.gpus.size()) * kGpu;
+}
+
+void lack(WaitReport::OnNode& on, const char* what, std::int64_t need, std::int64_t free, std::int64_t all) {
+  if (need <= free) return;
+  const std::string unit = std::string(" ") + what;
+  on.lacks.push_back(format_cpus(need - free) + unit +
+                     (all < need ? ", and has " + format_cpus(all) + " in all"
+                                 : ": " + format_cpus(free) + " of " + format_cpus(all) + " is free"));
+}
+
+WaitReport::OnNode look_at(const NodeView& node, const ActorDemand& demand) {
+  WaitReport::OnNode on{node.name, {}};
+  if (node.suspect) on.lacks.emplace_back("a sign of life: it is silent");
+  lack(on, "CPU", demand.cpu_e4, std::max<std::int64_t>(0, node.cpu_e4 - node.cpu_used_e4), node.cpu_e4);
+  lack(on, "GPU", demand.gpu_e4, free_gpu(node.gpus), all_gpus(node));
+  if (on.lacks.empty() && demand.gpu_e4 > 0 && !deal_gpus(node.gpus, demand.gpu_e4))
+    on.lacks.emplace_back("GPUs in one piece: what is free are parts of several");
+  return on;
+}
+
+}  // namespace
+
+const SubmissionRecord* ClusterMachine::first_that_waits() const {
+  for (const auto& [place, id] : submissions_.queue()) {
+    const SubmissionRecord& submission = *submissions_.find(id);
+    if (index_.place(demand_of(submission.spec)).verdict != PlacementVerdict::kNever) return &submission;
+  }
+  return nullptr;
+}
+
+/// There is room for it, which is kept for the first.
+bool ClusterMachine::is_held(const SubmissionRecord& first, const SubmissionRecord& submission) const {
+  return first.number != submission.number &&
+         index_.place(demand_of(submission.spec)).verdict == PlacementVerdict::kPlaced;
+}
+
+std::string ClusterMachine::why(const SubmissionRecord& submission) const {
+  if (submission.state != SubmissionState::kQueued || submissions_.is_delayed(submission.spec.id))
+    return submission.message;
+  const ActorDemand demand = demand_of(submission.spec);
+  const Placement placement = index_.place(demand);
+  if (placement.verdict == PlacementVerdict::kNever)
+    return placement.reason + "; it waits for a node that has it";
+  const SubmissionRecord* first = first_that_waits();
+  if (first == nullptr || first->number == submission.number) return index_.why_waits(demand);
+  if (!is_held(*first, submission))
+    return index_.why_waits(demand) + "; job " + first->spec.id + " starts before it";
+  return "the room that there is on " + index_.nodes().at(placement.node).name + " is kept for job " +
+         first->spec.id + ", which starts before it: " + index_.why_waits(demand_of(first->spec));
+}
+
+WaitReport ClusterMachine::explain(const SubmissionRecord& submission) const {
+  WaitReport report;
+  report.sentence = why(submission);
+  if (submission.state != SubmissionState::kQueued) return report;
+  report.verdict = Verdict::kLater;
+  if (submissions_.is_delayed(submission.spec.id)) return report;
+  const ActorDemand demand = demand_of(submission.spec);
+  const auto verdict = index_.place(demand).verdict;
+  report.verdict = verdict == PlacementVerdict::kNever    ? Verdict::kNever
+                   : verdict == PlacementVerdict::kPlaced ? Verdict::kHeld
+                                                          : Verdict::kWaits;
+  for (const auto& [place, id] : submissions_.queue()) {
+    ++report.position;
+    if (id == submission.spec.id) break;
+    if (report.ahead.size() < kMostListed) report.ahead.push_back(id);
+  }
+  const auto add = [&](const char* name, std::int64_t need, auto&& free_of, auto&& all_of) {
+    if (need == 0) return;
+    WaitReport::Resource resource{name, need};
+    for (const auto& [id, node] : index_.nodes()) {
+      resource.most_free_e4 = std::max(resource.most_free_e4, free_of(node));
+      resource.most_e4 = std::max(resource.most_e4, all_of(node));
+      resource.free_e4 += free_of(node);
+      resource.total_e4 += all_of(node);
+    }
+    report.resources.push_back(std::move(resource));
+  };
+  add("CPU", demand.cpu_e4, free_cpu, [](const NodeView& node) { return node.cpu_e4; });
+  add("GPU", demand.gpu_e4, free_gpus, all_gpus);
+
+  std::vector<const NodeView*> nearest;
+  for (const auto& [id, node] : index_.nodes()) nearest.push_back(&node);
+  const std::size_t listed = std::min(kMostListed, nearest.size());
+  const auto distance = [&](const NodeView& node) {
+    return std::pair(std::max<std::int64_t>(0, demand.gpu_e4 - free_gpus(node)),
+                     std::max<std::int64_t>(0, demand.cpu_e4 - free_cpu(node)));
+  };
+  std::partial_sort(nearest.begin(), nearest.begin() + static_cast<std::ptrdiff_t>(listed), nearest.end(),
+                    [&](const NodeView* a, const NodeView* b) {
+                      return std::pair(distance(*a), a->id) < std::pair(distance(*b), b->id);
+                    });
+  report.more_nodes = static_cast<std::uint32_t>(nearest.size() - listed);
+  for (std::size_t i = 0; i < listed; ++i) {
+    report.nodes.push_back(look_at(*nearest[i], demand));
+    for (const std::string& id : nodes_.at(nearest[i]->id).drivers) {
+      const SubmissionSpec& spec = submissions_.find(id)->spec;
+      if (competes(demand, demand_of(spec)) && report.holders.size() < kMostListed)
+        report.holders.push_back({id, nearest[i]->name, spec.cpu_e4, spec.gpu_e4});
+    }
+  }
+  return report;
+}
+
+}  // namespace troupe::cluster

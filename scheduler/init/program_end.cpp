@@ -1,0 +1,58 @@
+#include "scheduler/init/program_end.hpp"
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+
+#include "runtime/host/this_thread.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr auto kEnds = std::chrono::seconds(20);
+
+struct ProgramEnd {
+  std::mutex mutex;  ///< guards what follows
+  std::condition_variable changed;
+  int under_way = 0;
+  bool has_come = false;
+};
+/// Never destroyed: sessions in global variables outlive most.
+ProgramEnd& program_end() {
+  static auto* const end = new ProgramEnd;
+  return *end;
+}
+
+void on_exit() {
+  auto& end = program_end();
+  std::unique_lock lock(end.mutex);
+  const bool is_waited_for = this_thread.turn != nullptr || this_thread.may_not_wait;
+  if (!is_waited_for) end.changed.wait_for(lock, kEnds, [&] { return end.under_way == 0; });
+  end.has_come = true;
+}
+
+}  // namespace
+
+void watch_program_end() {
+  static const bool watches = std::atexit(on_exit) == 0;
+  static_cast<void>(watches);
+}
+
+bool is_program_ending() {
+  const std::lock_guard lock(program_end().mutex);
+  return program_end().has_come;
+}
+
+void detail::end_begins() {
+  const std::lock_guard lock(program_end().mutex);
+  ++program_end().under_way;
+}
+
+void detail::end_is_over() {
+  const std::lock_guard lock(program_end().mutex);
+  --program_end().under_way;
+  program_end().changed.notify_all();
+}
+
+}  // namespace troupe

@@ -1,0 +1,93 @@
+/// Layouts of records that older versions wrote, and what they are now.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "runtime/wire/cluster.hpp"
+
+namespace troupe::store {
+
+/// Versions 1 and 2: actors had one life.
+struct ActorSpec2 {
+  JobId job{};
+  std::string type;
+  std::string name;
+  std::string payload;
+  cluster::ActorDemand demand;
+};
+struct ActorRecord2 {
+  ActorId actor{};
+  ActorSpec2 spec;
+  cluster::Requester requester;
+  NodeId node{};
+  ProcessId process{};
+  cluster::ActorState state = cluster::ActorState::kStarting;
+  std::vector<std::uint32_t> gpus{};
+};
+/// Versions 2 and 3: a submission brought nothing along.
+struct SubmissionSpec3 {
+  std::string id;
+  std::string name;
+  std::vector<std::string> program;
+  std::vector<std::string> environment;
+  std::string folder;
+  std::int64_t cpu_e4 = 0;
+  std::int64_t gpu_e4 = 0;
+  std::int32_t retries = 0;
+};
+struct SubmissionRecord3 {
+  SubmissionSpec3 spec;
+  cluster::SubmissionState state = cluster::SubmissionState::kQueued;
+  std::uint64_t number = 0;
+  std::int32_t attempt = 0;
+  NodeId node{};
+  std::string node_name;
+  std::vector<std::uint32_t> gpus{};
+  std::int64_t submitted_ms = 0;
+  std::int64_t started_ms = 0;
+  std::int64_t ended_ms = 0;
+  std::int32_t exit_code = -1;
+  std::string message;
+};
+using Record2 = std::variant<cluster::NodeRecord, cluster::JobRecord, ActorRecord2, SubmissionRecord3>;
+using Record3 =
+    std::variant<cluster::NodeRecord, cluster::JobRecord, cluster::ActorRecord, SubmissionRecord3>;
+
+/// What has kept its layout.
+template <class R>
+cluster::Record converted(R&& record) {
+  return std::forward<R>(record);
+}
+inline cluster::Record converted(ActorRecord2&& old) {
+  ActorSpec2& spec = old.spec;
+  return cluster::ActorRecord{
+      old.actor,
+      {spec.job, std::move(spec.type), std::move(spec.name), std::move(spec.payload), spec.demand},
+      old.requester,
+      old.node,
+      old.process,
+      old.state,
+      std::move(old.gpus)};
+}
+inline cluster::Record converted(SubmissionRecord3&& old) {
+  SubmissionSpec3& spec = old.spec;
+  return cluster::SubmissionRecord{
+      {std::move(spec.id), std::move(spec.name), std::move(spec.program), std::move(spec.environment),
+       std::move(spec.folder), spec.cpu_e4, spec.gpu_e4, spec.retries},
+      old.state,
+      old.number,
+      old.attempt,
+      old.node,
+      std::move(old.node_name),
+      std::move(old.gpus),
+      old.submitted_ms,
+      old.started_ms,
+      old.ended_ms,
+      old.exit_code,
+      std::move(old.message)};
+}
+
+}  // namespace troupe::store

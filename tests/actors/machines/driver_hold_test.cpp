@@ -1,0 +1,97 @@
+// A job that holds after each epoch, until it is told to go on: what a sweep decides at.
+#include "tests/actors/machines/driver_script.hpp"
+
+using namespace troupe;
+using namespace troupe::train;
+
+namespace {
+
+/// Three epochs of 4 steps; after the first the job holds.
+struct Holding : Script {
+  Holding() : Script(config()) {
+    run_from_start({kA, kB});
+    for (int k = 0; k < 4; ++k) {
+      for (const ActorId a : {kA, kB}) applied(a, k);
+    }
+  }
+  static DriverConfig config() {
+    DriverConfig config = config_of(2);
+    config.epochs = 3;
+    config.hold = true;
+    return config;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a job holds after an epoch for as long as nobody decides, and goes on from there") {
+  Holding s;
+  REQUIRE(s.all<EpochDone>().size() == 1);
+  REQUIRE(s.all<Held>().size() == 1);
+  CHECK(s.all<Held>()[0].state.steps == 4);
+  CHECK(s.all<Held>()[0].state.lineage == s.lineage);
+  CHECK(s.all<Held>()[0].state.holders == std::vector<ActorId>{kA, kB});
+  CHECK(s.order<Committed>(kA)->limit == 4);
+  s.last.clear();
+  s.wait(seconds(90));  // no standstill: nobody is to come further
+  CHECK(s.last.empty());
+  s.on(GoOn{});
+  CHECK(s.order<Committed>(kB)->limit == 7);
+  CHECK(s.driver.state() == DriverMachine::State::kRunning);
+  s.on(GoOn{});  // of the same epoch: it holds after the next one
+  for (int k = 4; k < 8; ++k) {
+    for (const ActorId a : {kA, kB}) s.applied(a, k);
+  }
+  CHECK(s.all<Held>().size() == 1);
+}
+
+TEST_CASE("a word that comes while the epoch's checkpoint is written spares the hold") {
+  DriverConfig config = Holding::config();
+  config.checkpoints = true;
+  config.logical_ranks = config.trainers = 1;
+  Script s(config);
+  s.run_from_start({kA});
+  const auto apply = [&](std::int64_t k) {
+    s.on(StepApplied{kA, s.g(), {k, {{0, 10, 1.0F}}}, Script::parts_after(k + 1), true});
+  };
+  for (int k = 0; k < 4; ++k) apply(k);
+  REQUIRE(s.all<EpochDone>().size() == 1);
+  s.on(GoOn{});
+  CHECK(s.driver.state() == DriverMachine::State::kBarrier);
+  s.written(kA, 4);
+  CHECK(s.all<Held>().empty());
+  CHECK(s.driver.state() == DriverMachine::State::kRunning);
+}
+
+TEST_CASE("a stop ends a job that holds, with its hash; nothing is held after the last epoch") {
+  Holding s;
+  SECTION("a stop") {
+    s.on(StopRequested{});
+    CHECK(s.order<Finish>(kA));
+    for (const ActorId a : {kA, kB}) s.on(TrainerFinished{a, s.g(), 4, "h4"});
+    REQUIRE(s.all<JobDone>().size() == 1);
+    CHECK(s.all<JobDone>()[0].hash == "h4");
+    CHECK(s.all<JobDone>()[0].stopped);
+  }
+  SECTION("the end") {
+    for (int k = 4; k < 12; ++k) {
+      if (s.driver.holds()) s.on(GoOn{});
+      for (const ActorId a : {kA, kB}) s.applied(a, k);
+    }
+    CHECK(s.all<Held>().empty());
+    CHECK(s.order<Finish>(kA));
+  }
+}
+
+TEST_CASE("after a death at a hold the survivors hold there again") {
+  Holding s;
+  s.down(kB);
+  s.quiesced(kA, 4);
+  s.last.clear();
+  s.formed(kA);
+  REQUIRE(s.all<Held>().size() == 1);
+  CHECK(s.all<Held>()[0].state.holders == std::vector<ActorId>{kA});
+  CHECK(s.driver.committed() == 4);
+  s.on(GoOn{});
+  CHECK(s.driver.state() == DriverMachine::State::kRunning);
+}

@@ -1,0 +1,109 @@
+// Questions of `troupe serve` to a program, without deployments behind them: tests/e2e/serving_test.cpp has
+// real ones.
+#include "actors/serve/control.hpp"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <future>
+#include <nlohmann/json.hpp>
+
+#include "runtime/core/error.hpp"
+#include "runtime/link/socket/named_socket.hpp"
+
+using namespace troupe;
+using namespace troupe::serve;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Fake final : Controlled {
+  DeploymentStatus of{.name = "digits", .url = "http://127.0.0.1:8000/v1/digits", .port = 8000};
+  std::promise<void> asked, may_answer;
+  Fake() {
+    of.view.range = {1, 4};
+    of.view.ready = 1;
+    of.view.version = 3;
+  }
+  DeploymentStatus status() override { return of; }
+  void scale(Replicas replicas) override {
+    if (replicas.max > 10) throw BadConfig("cannot serve 'digits'", "replicas = {1, 11}", "use fewer");
+    of.view.range = replicas;
+  }
+  VersionId update_from(const std::string& path) override {
+    if (path != "/weights") throw std::runtime_error("no such file");
+    asked.set_value();
+    may_answer.get_future().wait();
+    return 4;
+  }
+  VersionId roll_back() override { return 2; }
+  void stop_serving() override { of.stopped = true; }
+};
+
+nlohmann::json ask(Control& control, const std::string& question) {
+  return nlohmann::json::parse(control.answer(question));
+}
+std::string why(Control& control, const std::string& question) {
+  return ask(control, question)["error"].value("why", "it was answered");
+}
+
+}  // namespace
+
+TEST_CASE("what is asked of a program that serves, and what it answers") {
+  const auto control = Control::of_this_program();
+  REQUIRE(control);
+  CHECK(control == Control::of_this_program());
+  Fake digits;
+  control->add(digits);
+  const auto status = ask(*control, R"({"do":"status"})");
+  CHECK(status["pid"] == ::getpid());
+  const auto one = status["deployments"].at(0);
+  CHECK(one["state"] == "ready");
+  CHECK(one["weights"] == 3);
+  CHECK(one["replicas"]["max"] == 4);
+  CHECK(one["rolls_out"].is_null());
+  CHECK(ask(*control, R"({"do":"scale","name":"digits","min":2,"max":8})")["deployment"]["replicas"]["min"] ==
+        2);
+  CHECK(ask(*control, R"({"do":"rollback","name":"digits","port":8000})")["version"] == 2);
+  const auto refused = ask(*control, R"({"do":"scale","name":"digits","min":1,"max":11})")["error"];
+  CHECK(refused["what"] == "cannot serve 'digits'");
+  CHECK(refused["todo"] == "use fewer");
+
+  CHECK(why(*control, "") == "it is no object");
+  CHECK(why(*control, "[1]") == "it is no object");
+  CHECK(why(*control, "{}") == "it has no text 'do'");
+  CHECK(why(*control, R"({"do":"stop"})") == "it has no text 'name'");
+  CHECK(why(*control, R"({"do":"stop","name":"digits","port":-1})") == "it has no number 'port'");
+  CHECK(why(*control, R"({"do":"stop","name":"digits","port":1})") ==
+        "no deployment of this program has that name");
+  CHECK(why(*control, R"({"do":"dance","name":"digits"})") == "it asks to 'dance'");
+  CHECK(why(*control, R"({"do":"scale","name":"digits","min":1e300,"max":2})") == "it has no number 'min'");
+  CHECK(why(*control, R"({"do":"update","name":"digits","weights":"/nothing"})") == "no such file");
+
+  Fake other;
+  other.of.port = 9000;
+  control->add(other);
+  CHECK(why(*control, R"({"do":"rollback","name":"digits"})") ==
+        "several deployments of this program have that name");
+  CHECK(ask(*control, R"({"do":"stop","name":"digits","port":9000})")["stopped"] == true);
+  CHECK(ask(*control, R"({"do":"status"})")["deployments"].size() == 1);
+  control->remove(other);
+
+  // By the socket; who is removed is waited for while somebody asks it.
+  auto link =
+      connect_by_name("troupe-serve-" + std::to_string(::geteuid()) + "-" + std::to_string(::getpid()))
+          .value();
+  const std::string question = R"({"do":"update","name":"digits","weights":"/weights"})";
+  REQUIRE(::send(link.fd(), question.data(), question.size(), MSG_NOSIGNAL) > 0);
+  REQUIRE(digits.asked.get_future().wait_for(20s) == std::future_status::ready);
+  auto removed = std::async(std::launch::async, [&] { control->remove(digits); });
+  CHECK(ask(*control, R"({"do":"status"})")["deployments"].size() == 1);
+  digits.may_answer.set_value();
+  char answer[1024];
+  const ssize_t got = ::recv(link.fd(), answer, sizeof answer, 0);
+  REQUIRE(got > 0);
+  CHECK(std::string(answer, static_cast<std::size_t>(got)) == R"({"version":4})");
+  removed.get();
+  CHECK(ask(*control, R"({"do":"status"})")["deployments"].empty());
+}

@@ -1,0 +1,420 @@
+// Which request goes where, and that each ends once: scripts of what a deployment does, and a few thousand
+// seeds of load, deaths, hangs and scaling.
+#include "actors/serve/deployment_machine.hpp"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <tuple>
+#include <variant>
+
+#include "tests/actors/serve/serve_world.hpp"
+
+using namespace troupe;
+using namespace troupe::serve;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// A world where nothing happens by itself.
+WorldOptions still(Replicas replicas = 1) {
+  WorldOptions options;
+  options.config.replicas = replicas;
+  options.config.max_batch = 8;
+  options.config.max_queue = 32;
+  options.requests_a_second = 0;
+  return options;
+}
+
+std::string all(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const auto& line : lines) text += line + "\n";
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("an idle replica gets what waits at once; batches grow while it computes") {
+  auto options = still();
+  options.batch_time = 10ms;
+  ServeWorld world(options);
+  world.submit(1, false, 10s);
+  CHECK(world.batches == 1);  // alone: nobody waits for a batch to fill
+  for (int i = 0; i < 7; ++i) world.submit(1, false, 10s);
+  CHECK(world.batches == 1);
+  world.submit(1, false, 10s);  // a full batch: it goes behind the one that is computed
+  CHECK(world.batches == 2);
+  world.submit(3, false, 10s);
+  CHECK(world.batches == 2);  // and no third
+  world.submit(20, false, 10s);
+  world.run_for(1s);
+  CHECK(world.answered == 11);
+  CHECK(world.batches == 4);  // one above max_batch rows is a batch of its own
+  CHECK(all(world.broken) == "");
+}
+
+TEST_CASE("an idle replica holds a batch for batch_wait, and no longer than the deadlines allow") {
+  auto options = still();
+  options.config.batch_wait = 100ms;
+  ServeWorld world(options);
+  world.submit(1, false, 10s);
+  world.run_for(99ms);
+  CHECK(world.batches == 0);
+  world.run_for(2ms);
+  CHECK(world.batches == 1);
+  world.run_for(1s);
+  world.submit(1, false, 10ms);
+  world.run_for(9ms);
+  CHECK(world.batches == 2);
+  world.run_for(1s);
+  CHECK(world.answered == 2);
+}
+
+TEST_CASE("a full queue refuses, a deadline ends a wait, and who leaves makes room") {
+  auto options = still();
+  options.batch_time = 1s;
+  ServeWorld world(options);
+  for (int i = 0; i < 9 + 32; ++i) world.submit(1, false, i == 20 ? 500ms : 60s);
+  CHECK(world.failed.empty());
+  world.submit(1, false, 60s);
+  CHECK(world.failed[Failure::kQueueFull] == 1);
+  CHECK(world.machine.view().queued_rows == 32);
+  (void)world.machine.on(Left{30}, world.now);
+  CHECK(world.machine.view().queued_rows == 31);
+  world.run_for(600ms);
+  CHECK(world.failed[Failure::kDeadline] == 1);
+  CHECK(world.machine.view().queued_rows == 30);
+  world.run_for(20s);
+  CHECK(world.answered == 39);
+  CHECK(all(world.broken) == "");
+}
+
+TEST_CASE(
+    "a request whose deadline has come is not sent, and one that came too late to its replica says so") {
+  ServeWorld world(still());
+  world.submit(1, false, 0s);
+  CHECK(world.failed[Failure::kDeadline] == 1);
+  CHECK(world.batches == 0);
+
+  DeploymentMachine machine({.replicas = 1});
+  (void)machine.start(0s);
+  (void)machine.on(ReplicaUp{1}, 1s);
+  (void)machine.on(ReplicaReady{1}, 1s);
+  (void)machine.on(Arrived{7, 1, 2s}, 1s);
+  const auto actions = machine.on(BatchDone{1, 1, {{Verdict::What::kExpired, ""}}, {}}, 1s);
+  CHECK(std::get<Fail>(actions.at(0)).why ==
+        "its deadline came before the replica that it was sent to began with it");
+}
+
+// They were in the bodies of responses.
+TEST_CASE("what a replica died of, with ids of actors and nodes, is kept apart from what a client is told") {
+  DeploymentMachine machine({.replicas = 1, .restart = {}});
+  const std::string inside = "actor 2a on node 3 is gone";
+  Instant now = 0s;
+  std::vector<Action> actions = machine.start(now);
+  for (int death = 0; death < 2; ++death) {
+    ReplicaId replica = 0;
+    for (const Action& action : actions) {
+      if (const auto* start = std::get_if<StartReplica>(&action)) replica = start->replica;
+    }
+    REQUIRE(replica != 0);
+    (void)machine.on(ReplicaUp{replica}, now);
+    (void)machine.on(ReplicaReady{replica}, now);
+    if (death == 0) (void)machine.on(Arrived{7, 1, 600s}, now);
+    actions = machine.on(ReplicaDied{replica, inside}, now);
+    if (death == 1) break;
+    now += 60s;
+    for (Action& action : machine.on(Tick{}, now)) actions.push_back(std::move(action));
+  }
+  const auto failed = std::find_if(actions.begin(), actions.end(),
+                                   [](const Action& action) { return std::holds_alternative<Fail>(action); });
+  REQUIRE(failed != actions.end());
+  CHECK(std::get<Fail>(*failed).why == "two replicas died while they computed it");
+  CHECK(std::get<Fail>(*failed).inside == inside);
+}
+
+TEST_CASE("a replica's death: what it had begun is tried once more, alone; the rest was never sent") {
+  auto options = still(2);
+  options.batch_time = 100ms;
+  ServeWorld world(options);
+  for (int i = 0; i < 32; ++i) world.submit(1, i == 3, 60s);  // the fourth is what replicas die of
+  world.run_for(20s);
+  CHECK(world.deaths == 2);
+  CHECK(world.failed[Failure::kReplicaDied] == 1);
+  CHECK(world.innocent_deaths == 0);
+  CHECK(world.answered == 31);
+  CHECK(all(world.broken) == "");
+}
+
+TEST_CASE("replicas that die of every request use up the budget of retries, and are started ever later") {
+  auto options = still();
+  options.config.max_batch = 1;
+  ServeWorld world(options);
+  for (int i = 0; i < 20; ++i) world.submit(1, true, 600s);
+  world.run_for(100s);
+  CHECK(world.failed[Failure::kReplicaDied] + world.failed[Failure::kUnavailable] == 20);
+  CHECK(world.failed[Failure::kUnavailable] > 0);  // five deaths in a row: out of order
+  CHECK(world.deaths <= 5);
+  CHECK(all(world.broken) == "");
+}
+
+TEST_CASE("weights that do not fit are told at once: another start would end the same way") {
+  DeploymentMachine machine({.replicas = 2});
+  CHECK(machine.start(1s).size() == 2);
+  (void)machine.on(ReplicaUp{1}, 2s);
+  const auto actions = machine.on(ReplicaFailed{1, {ErrorCode::kBadConfig, "they do not fit", "", ""}}, 2s);
+  CHECK(std::holds_alternative<GiveUp>(actions.at(0)));
+  for (const auto& action : actions) CHECK_FALSE(std::holds_alternative<StartReplica>(action));
+}
+
+TEST_CASE("other numbers of replicas: they start and end, and the load decides within the new numbers") {
+  auto options = still(2);
+  options.batch_time = 100ms;
+  ServeWorld world(options);
+  const auto scale = [&](Replicas replicas) {
+    world.scale(replicas);
+    for (int i = 0; i < 20; ++i) world.submit(1, false, 60s);
+    world.run_for(20s);
+    CHECK(world.machine.view().wanted == world.machine.view().ready);
+    CHECK(world.machine.view().range.max == replicas.max);
+    return world.machine.view().ready;
+  };
+  CHECK(scale(5) == 5);
+  CHECK(scale({3, 4}) == 4);
+  CHECK(scale(1) == 1);
+  const int before_load = scale({1, 6});
+  CHECK((before_load >= 1 && before_load <= 6));
+  CHECK(world.answered == 80);
+  CHECK(all(world.broken) == "");
+}
+
+TEST_CASE("a replica that hangs is killed, and what it had is answered by the next") {
+  auto options = still();
+  options.hangs = 100;
+  ServeWorld world(options);
+  world.run_for(50ms);
+  world.submit(1, false, 120s);
+  world.run_for(29s);
+  CHECK(world.answered == 0);
+  world.run_for(2s);
+  CHECK(world.answered == 1);
+  CHECK(all(world.broken) == "");
+}
+
+TEST_CASE("a machine that was stopped itself does not call its replicas silent") {
+  // Was: after a SIGSTOP of the program for a minute every replica was killed.
+  ServeWorld world(still(2));
+  world.run_for(5s);
+  const auto actions = world.machine.on(Tick{}, world.now + 300s);
+  for (const auto& action : actions) CHECK_FALSE(std::holds_alternative<StopReplica>(action));
+}
+
+TEST_CASE("replicas follow the load: up at once, down when fewer were enough for the delay, losing nothing") {
+  auto options = still({1, 4});
+  options.config.downscale_delay = 60s;
+  options.config.max_queue = 10'000;
+  options.requests_a_second = 500;
+  options.row_time = 4ms;  // 8 rows take 33 ms: 500 rows a second need 2 replicas, 3 to be busy for 70 %
+  options.load = 20s;
+  ServeWorld world(options);
+  CHECK(world.machine.view().ready == 1);
+  world.run_for(20s);
+  CHECK(world.machine.view().ready >= 3);
+  world.run_for(50s);
+  CHECK(world.machine.view().ready >= 3);
+  world.run_for(40s);
+  CHECK(world.machine.view().ready == 1);
+  CHECK(world.answered == world.submitted);
+  CHECK(world.failed.empty());
+  CHECK(all(world.broken) == "");
+
+  options.requests_a_second = 20;
+  ServeWorld calm(options);
+  calm.run_for(20s);
+  CHECK(calm.most_replicas == 1);
+}
+
+TEST_CASE("an update: as many are ready as before, and what comes after it the new weights answer") {
+  auto options = still(8);
+  options.requests_a_second = 300;
+  ServeWorld world(options);
+  world.run_for(1s);
+  world.fewest_ready = 1000;
+  int most = 0;
+  CHECK(world.update(ServeWorld::Weights::kGood) == 2);
+  while (world.updated == 0 && world.now < 1h + 60s) {
+    world.run_for(1ms);
+    const auto view = world.machine.view();
+    most = std::max(most, view.starting + view.warming + view.ready);
+    if (view.ready == 8 && view.starting + view.warming == 1) CHECK(view.rolls_out == 2);  // one first
+  }
+  CHECK(world.updated == 1);
+  CHECK(world.fewest_ready == 8);
+  CHECK(most == 10);  // a quarter more
+  CHECK(world.machine.view().version == 2);
+  const int before = world.answers[1];
+  CHECK(world.answers[2] > 0);  // of those that were ready before all were
+  world.run_for(1s);
+  CHECK(world.answers[1] == before);
+  world.run_for(10s);
+  CHECK(world.answered == world.submitted);
+  CHECK(all(world.broken) == "");
+}
+
+TEST_CASE("an update of which no replica comes up fails, says why, and takes no replica of the old") {
+  using Weights = ServeWorld::Weights;
+  for (const auto& [weights, why, starts] : {std::tuple{Weights::kDoNotFit, "they do not fit", 1},
+                                             {Weights::kDieInWarmUp, "in its warm-up", 3},
+                                             {Weights::kNoRoom, "there is no room", 5}}) {
+    auto options = still(2);
+    options.requests_a_second = 100;
+    options.load = 300s;
+    ServeWorld world(options);
+    world.fewest_ready = 1000;
+    world.update(weights);
+    world.run_for(150s);
+    INFO(why << ": " << world.last_update_error);
+    CHECK(world.not_updated == 1);
+    CHECK(world.last_update_error.find(why) != std::string::npos);
+    CHECK(world.fewest_ready == 2);
+    CHECK(world.starts[2] >= starts);
+    CHECK(world.machine.view().version == 1);
+    CHECK(world.update(Weights::kGood) == 3);  // and the next one does
+    world.run_for(10s);
+    CHECK(world.updated == 1);
+    CHECK(world.failed.empty());
+    CHECK(all(world.broken) == "");
+  }
+}
+
+TEST_CASE("new weights that replicas die of under requests go back, and the old answer those requests") {
+  auto options = still(8);
+  options.requests_a_second = 500;
+  options.load = 60s;
+  options.config.max_queue = 10'000;
+  ServeWorld world(options);
+  world.update(ServeWorld::Weights::kDieOfRequests);
+  world.run_for(30s);
+  CHECK(world.not_updated == 1);
+  CHECK(world.last_update_error.find("died in a row") != std::string::npos);
+  CHECK(world.machine.view().ready == 8);
+  CHECK(world.failed.empty());
+  CHECK(world.answers[2] == 0);
+  CHECK(all(world.broken) == "");
+}
+
+TEST_CASE("a roll-out is ended by a word, by the end of the deployment, and allows no second one beside it") {
+  ServeWorld world(still(2));
+  world.update(ServeWorld::Weights::kGood);
+  world.update(ServeWorld::Weights::kGood);
+  CHECK(world.last_update_error.find("another update is under way") != std::string::npos);
+  CHECK(world.machine.view().rolls_out == 2);
+  world.hear(UpdateCancelled{});
+  CHECK(world.last_update_error.find("rolled back") != std::string::npos);
+  world.run_for(1s);
+  CHECK(world.machine.view().starting + world.machine.view().warming == 0);
+  world.hear(UpdateCancelled{});  // nothing runs
+  CHECK(world.not_updated == 2);
+  world.update(ServeWorld::Weights::kGood);
+  world.drain();
+  CHECK(world.not_updated == 3);
+  CHECK(world.last_update_error.find("the deployment ends") != std::string::npos);
+  CHECK(all(world.broken) == "");
+}
+
+TEST_CASE("every request ends once, whatever happens to replicas, clients, weights and the scale",
+          "[simulation]") {
+  int answered = 0, deaths = 0, updated = 0, not_updated = 0;
+  std::map<Failure, int> failed;
+  for (std::uint64_t seed = 1; seed <= 3000; ++seed) {
+    SeededRandom random(seed);
+    const auto pick = [&](double most) { return random.below(3) == 0 ? 0.0 : most * random.uniform(); };
+    WorldOptions options;
+    options.seed = seed;
+    options.config.replicas = {1 + static_cast<int>(random.below(2)), 2 + static_cast<int>(random.below(4))};
+    options.config.max_batch = 1 + static_cast<std::int64_t>(random.below(32));
+    options.config.max_queue = 8 + static_cast<std::int64_t>(random.below(500));
+    options.config.batch_wait = random.below(2) == 0 ? 0ms : 5ms;
+    options.config.downscale_delay = 1s;
+    options.config.health_period = 200ms;
+    options.config.health_timeout = 500ms;
+    options.config.drain_timeout = 2s;
+    options.load = 3s;
+    options.requests_a_second = 20 + pick(400);
+    options.most_rows = 1 + static_cast<std::int64_t>(random.below(40));
+    options.timeout = random.below(2) == 0 ? 60s : 40ms;
+    options.row_time = Duration(static_cast<std::int64_t>(random.below(2'000'000)));
+    options.leave = pick(0.2);
+    options.poison = pick(0.01);
+    options.throws = pick(0.05);
+    options.start_fails = pick(0.5);
+    options.deaths = pick(1);
+    options.hangs = pick(0.3);
+    options.updates = pick(1);
+    options.scales = pick(0.5);
+    ServeWorld world(options);
+    world.run();
+    INFO("seed " << seed << "\n" << all(world.broken));
+    REQUIRE(world.broken.empty());
+    answered += world.answered;
+    deaths += world.deaths;
+    updated += world.updated;
+    not_updated += world.not_updated;
+    for (const auto& [failure, count] : world.failed) failed[failure] += count;
+  }
+  CHECK(answered > 100'000);
+  CHECK(deaths > 1000);
+  CHECK(updated > 1000);
+  CHECK(not_updated > 1000);
+  CHECK(failed.size() == kFailures);  // each kind happened
+}
+
+TEST_CASE("while replicas die one at a time and weights change no request fails", "[simulation]") {
+  int updated = 0, deaths = 0;
+  for (std::uint64_t seed = 1; seed <= 500; ++seed) {
+    WorldOptions options;
+    options.seed = seed;
+    options.config.replicas = {1, 3};
+    options.config.max_queue = 100'000;
+    options.config.downscale_delay = 1s;
+    options.load = 5s;
+    options.requests_a_second = 300;
+    options.updates = seed % 2 == 0 ? 1 : 0;
+    options.deadly_weights = false;
+    ServeWorld world(options);
+    for (int i = 1; i <= 4; ++i) {
+      world.at(i * 1s, [&] {
+        if (const auto ready = world.ready_replicas(); !ready.empty()) world.kill(ready.back());
+      });
+    }
+    world.run();
+    INFO("seed " << seed << "\n" << all(world.broken));
+    REQUIRE(world.broken.empty());
+    CHECK(world.failed.empty());
+    CHECK(world.answered == world.submitted);
+    updated += world.updated;
+    deaths += world.deaths;
+  }
+  CHECK(updated > 500);
+  CHECK(deaths > 1000);
+}
+
+TEST_CASE("weights that are good roll out while the scale changes, and no replica is missed",
+          "[simulation]") {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    auto options = still({1 + static_cast<int>(seed % 3), 6});
+    options.seed = seed;
+    options.config.max_queue = 100'000;
+    options.config.downscale_delay = 2s;
+    options.requests_a_second = 500;
+    options.row_time = 2ms;
+    ServeWorld world(options);
+    for (int i = 1; i <= 3; ++i) world.at(i * 3s, [&] { world.update(ServeWorld::Weights::kGood); });
+    world.fewest_ready = 1000;
+    world.run_for(30s);
+    INFO("seed " << seed << "\n" << all(world.broken) << world.last_update_error);
+    REQUIRE(world.broken.empty());
+    CHECK(world.updated == 3);
+    CHECK(world.fewest_ready >= options.config.replicas.min);
+    CHECK(world.answered == world.submitted);
+  }
+}

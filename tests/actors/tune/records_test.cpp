@@ -1,0 +1,100 @@
+#include "actors/tune/records.hpp"
+
+#include <sys/stat.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/files.hpp"
+
+using namespace troupe;
+using namespace troupe::tune;
+using test::TempFolder;
+
+namespace {
+
+const SweepIdentity kIdentity{{"job", "Digits{0.01}"}, {"space", "lr log_uniform(0.0001, 0.1)"}};
+
+std::string file_in(const std::string& folder) {
+  return folder + "/results.jsonl";
+}
+Trial trial() {
+  return {
+      .number = 3, .config = {{{"lr", 0.1}, {"kind", std::string("s\xffgd")}, {"big", true}}}, .epoch = 1};
+}
+
+}  // namespace
+
+TEST_CASE("an event comes back from its line, with every bit of its numbers") {
+  const TrialReported report{3, 2, {{"a", 0.1 + 0.2}, {"b", -HUGE_VAL}, {"c", 1e-300}}};
+  const std::string line = record_line(report, trial(), {{}, "stop", "below the cutoff"});
+  CHECK(line.find('\n') == std::string::npos);
+  CHECK(line.starts_with(R"({"event":"report","trial":3,"config":{"lr":0.1,"kind":)"));
+  CHECK(std::get<TrialReported>(read_record(line).value()).metrics == report.metrics);
+  const TrialReported none{3, 2, {{"a", std::nan("")}}};
+  CHECK(std::isnan(
+      std::get<TrialReported>(read_record(record_line(none, trial(), {})).value()).metrics.at("a")));
+  CHECK(std::get<TrialEnded>(read_record(record_line(TrialEnded{3, "ab"}, trial(), {})).value()).state_hash ==
+        "ab");
+  CHECK(std::get<TrialFailed>(read_record(record_line(TrialFailed{3, "a\nb"}, trial(), {})).value()).error ==
+        "a\nb");
+  CHECK(without_times(with_times(line, 12, 34)) == line);
+  CHECK(without_times(line) == line);
+  CHECK(with_times(line, 12, 34).ends_with(R"(,"began_ms":12,"at_ms":34})"));
+  CHECK(std::get<TrialReported>(read_record(with_times(line, 12, 34)).value()).metrics == report.metrics);
+  for (const char* bad :
+       {"", "{", "[]", "{}", R"({"trial":-1})", R"({"trial":1e30,"event":"end"})",
+        R"({"trial":1,"event":"report","epoch":1,"metrics":{"a":"x"}})", R"({"trial":1,"event":"nonsense"})"})
+    CHECK_FALSE(read_record(bad));
+}
+
+TEST_CASE("records are taken up where they end, without a line that was half written") {
+  const TempFolder folder;
+  const std::string name = folder.path() + "/a/b";
+  {
+    auto made = RecordFile::create(name, kIdentity).value();
+    made.append("{\"one\":1}").value();
+    made.sync().value();
+  }
+  std::ofstream(file_in(name), std::ios::app) << "{\"tw";
+  {
+    auto opened = RecordFile::open(name, kIdentity).value();
+    CHECK(opened.lines() == std::vector<std::string>{"{\"one\":1}"});
+    opened.append("{\"three\":3}").value();
+  }
+  CHECK(RecordFile::open(name, kIdentity).value().lines().size() == 2);
+}
+
+TEST_CASE("another sweep, one that runs and one that is there already are refused") {
+  const TempFolder folder;
+  CHECK(RecordFile::open(folder.path(), kIdentity).error().code == ErrorCode::kRefused);
+  {
+    auto runs = RecordFile::create(folder.path(), kIdentity).value();
+    const auto second = RecordFile::open(folder.path(), kIdentity);
+    REQUIRE_FALSE(second);
+    CHECK(second.error().what == "the sweep runs already");
+  }
+  CHECK(RecordFile::create(folder.path(), kIdentity).error().what == "there is a sweep of this name already");
+  auto other = kIdentity;
+  other[1].second = "lr uniform(0, 1)";
+  const auto refused = RecordFile::open(folder.path(), other);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().why ==
+        "its space was 'lr log_uniform(0.0001, 0.1)', this one's is 'lr uniform(0, 1)'");
+}
+
+TEST_CASE("what stands where the records should be, and is no file, is said and left alone") {
+  const TempFolder folder;
+  const std::string a_folder = folder.path() + "/folder", a_pipe = folder.path() + "/pipe";
+  std::filesystem::create_directories(file_in(a_folder));
+  std::filesystem::create_directories(a_pipe);
+  REQUIRE(::mkfifo(file_in(a_pipe).c_str(), 0600) == 0);
+  for (const auto& [where, what] : {std::pair{a_folder, "a folder"}, std::pair{a_pipe, "a pipe"}}) {
+    for (const auto& tried : {RecordFile::open(where, kIdentity), RecordFile::create(where, kIdentity)}) {
+      REQUIRE_FALSE(tried);
+      CHECK(tried.error().message().find("'" + file_in(where) + "' is " + what) != std::string::npos);
+    }
+  }
+}

@@ -1,0 +1,160 @@
+// Nodes that drain, with real processes: by troupe drain, by SIGTERM, in time and not.
+#include <signal.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "tests/e2e/two_nodes.hpp"
+#include "tests/support/contains.hpp"
+#include "troupe/jobs.hpp"
+
+using namespace troupe;
+using namespace troupe::e2e;
+using namespace std::chrono_literals;
+using troupe::test::contains;
+
+namespace {
+
+struct Cluster : TwoNodes {
+  Ran drain(const std::string& words) const { return troupe("drain --folder " + root + "/a " + words); }
+  std::string status() const { return troupe("status --folder " + root + "/a").output; }
+  JobClient jobs() const { return JobClient({.address = address, .folder = root + "/a"}); }
+  /// A job that runs on node "two" alone, until its file is there: "one" has no room then.
+  std::string on_two(JobClient& client, int retries = 0) const {
+    const auto runs = [&](const std::string& id, const std::string& node) {
+      const JobInfo job = client.status(id);
+      return job.status == JobStatus::kRunning && (node.empty() || job.node == node);
+    };
+    const std::string program = "until [ -e " + root + "/done ]; do sleep 0.02; done";
+    const JobSpec spec{.program = "sh", .args = {"-c", program}, .num_cpus = 4, .retries = retries};
+    const std::string first = client.submit(spec), second = client.submit(spec);
+    REQUIRE(eventually([&] { return runs(first, "") && runs(second, ""); }));
+    const bool is_first = runs(first, "two");
+    client.stop(is_first ? second : first);
+    client.wait(is_first ? second : first);
+    return is_first ? first : second;
+  }
+  void finish() const { write_file(root + "/done", ""); }
+  bool two_has_ended() const {
+    return eventually([&] { return ClusterFolder::open(root + "/b").value().running().empty(); });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a node drains: it waits for its job, nothing new goes there, and then it has left", "[drains]") {
+  const Cluster cluster;
+  JobClient jobs = cluster.jobs();
+  const std::string job = cluster.on_two(jobs);
+  const Ran told = cluster.drain("two --grace 600 --no-wait");
+  CHECK(told.code == 0);
+  CHECK(told.output == "node two drains\n");
+  const std::string status = cluster.status();
+  INFO(status);
+  CHECK(contains(status, "draining"));
+  CHECK(contains(status, "two drains: waits for submitted job " + job + "; it leaves in"));
+  // Both would be needed for these.
+  const JobSpec whole{.program = "true", .num_cpus = 4};
+  const std::string here = jobs.submit(whole), also_here = jobs.submit(whole);
+  CHECK(jobs.wait(here).node == "one");
+  CHECK(jobs.wait(also_here).node == "one");
+  cluster.finish();
+  const JobInfo ended = jobs.wait(job);
+  CHECK(ended.status == JobStatus::kSucceeded);
+  const Ran left = cluster.drain("two");  // again: it waits for the end
+  INFO(left.output);
+  CHECK((left.code == 0 || contains(left.output, "no live node has that name")));
+  CHECK(cluster.two_has_ended());
+  CHECK(count(cluster.status(), "alive") == 1);
+  CHECK(contains(read_file(cluster.root + "/b/node.log"), "has drained and left"));
+}
+
+TEST_CASE("what still runs when the grace time is over ends with the node, and is tried again elsewhere",
+          "[drains]") {
+  const Cluster cluster;
+  JobClient jobs = cluster.jobs();
+  const std::string job = cluster.on_two(jobs, 1);
+  const Ran left = cluster.drain("two --grace 1");
+  INFO(left.output);
+  CHECK(left.code == 0);
+  CHECK(contains(left.output, "node two drains: waits for submitted job " + job));
+  CHECK(contains(left.output, "node two has left\n"));
+  CHECK(cluster.two_has_ended());
+  CHECK(eventually([&] {
+    const JobInfo again = jobs.status(job);
+    return again.status == JobStatus::kRunning && again.node == "one" && again.attempt == 2;
+  }));
+  cluster.finish();
+  CHECK(jobs.wait(job).exit_code == 0);
+}
+
+TEST_CASE("a drain is cancelled, and the node goes on", "[drains]") {
+  const Cluster cluster;
+  JobClient jobs = cluster.jobs();
+  const std::string job = cluster.on_two(jobs);
+  CHECK(cluster.drain("two --grace 600 --no-wait").code == 0);
+  const Ran cancelled = cluster.drain("two --cancel");
+  CHECK(cancelled.output == "node two goes on\n");
+  CHECK(cancelled.code == 0);
+  CHECK(eventually([&] { return count(cluster.status(), "alive") == 2; }));
+  cluster.finish();
+  CHECK(jobs.wait(job).exit_code == 0);
+  // It takes new jobs again.
+  const JobSpec spec{.program = "sleep", .args = {"600"}, .num_cpus = 4};
+  const std::string first = jobs.submit(spec), second = jobs.submit(spec);
+  CHECK(eventually([&] {
+    return jobs.status(first).status == JobStatus::kRunning &&
+           jobs.status(second).status == JobStatus::kRunning;
+  }));
+}
+
+TEST_CASE("SIGTERM drains the node of its machine, a second one ends it at once", "[drains]") {
+  const Cluster cluster;
+  JobClient jobs = cluster.jobs();
+  const std::string job = cluster.on_two(jobs);
+  const pid_t start = cluster.supervisor("b");
+  ::kill(start, SIGTERM);
+  REQUIRE(eventually([&] { return contains(cluster.status(), "draining"); }));
+  CHECK(contains(cluster.status(), "(SIGTERM on its machine)"));
+  CHECK(jobs.status(job).status == JobStatus::kRunning);
+  SECTION("it waits for its job") {
+    cluster.finish();
+    CHECK(jobs.wait(job).status == JobStatus::kSucceeded);
+  }
+  SECTION("not any more") {
+    ::kill(start, SIGTERM);
+    const JobInfo ended = jobs.wait(job);
+    CHECK(ended.status == JobStatus::kFailed);
+    CHECK(contains(ended.why, "its node leaves"));
+  }
+  CHECK(cluster.two_has_ended());
+}
+
+TEST_CASE("a head that is killed while a node drains hears of it again", "[drains]") {
+  const Cluster cluster;
+  JobClient jobs = cluster.jobs();
+  const std::string job = cluster.on_two(jobs);
+  CHECK(cluster.drain("two --grace 600 --no-wait").code == 0);
+  ::kill(children(cluster.supervisor("a"), "troupe-head").at(0), SIGKILL);
+  CHECK(eventually([&] { return contains(cluster.status(), "draining"); }));
+  cluster.finish();
+  CHECK(jobs.wait(job).exit_code == 0);
+  CHECK(cluster.two_has_ended());
+}
+
+TEST_CASE("what cannot be drained is refused with the reason", "[drains]") {
+  const Cluster cluster;
+  const auto refused = [&](const std::string& words, const std::string& part, int code = 1) {
+    const Ran ran = cluster.drain(words);
+    INFO(words << ": " << ran.output);
+    CHECK(ran.code == code);
+    CHECK(contains(ran.output, part));
+  };
+  refused("three", "no live node has that name or id (troupe status shows those that live)");
+  refused("two --grace -1", "'-1' is not a whole number of 0 to 604800", 2);
+  refused("", "node is required", 2);
+  // A machine drains its own nodes alone.
+  const Ran other = cluster.troupe("drain one --folder " + cluster.root + "/b");
+  CHECK(other.code == 1);
+  CHECK(contains(other.output, "run it on the node's own machine, or on the head's"));
+}

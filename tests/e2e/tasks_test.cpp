@@ -1,0 +1,336 @@
+// Tasks and objects over real nodes and workers.
+#include "runtime/tasks/tasks.hpp"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <numeric>
+#include <set>
+#include <stdexcept>
+#include <thread>
+
+#include "runtime/objects/objects.hpp"
+#include "scheduler/init/init.hpp"
+#include "tests/e2e/support.hpp"
+
+using namespace troupe;
+using namespace troupe::e2e;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Place {
+  std::uint64_t node = 0;
+  std::int64_t pid = 0;
+};
+Place where() {
+  return {this_actor().address().node.value, ::getpid()};
+}
+Place meet(const std::string& folder, int count) {
+  const Place at = where();
+  write_file(folder + "/" + std::to_string(at.pid), "");
+  if (!eventually([&] { return int(names_in(folder).size()) >= count; }, 60s))
+    throw std::runtime_error("alone");
+  return at;
+}
+int twice(int n) {
+  return 2 * n;
+}
+std::string join(const std::vector<std::string>& words, const std::string& between) {
+  std::string all;
+  for (const auto& word : words) all += (all.empty() ? "" : between) + word;
+  return all;
+}
+int wait_for(const std::string& file) {
+  return eventually([&] { return ::access(file.c_str(), F_OK) == 0; }, 60s) ? 7 : 0;
+}
+/// Until it is cancelled, if it looks.
+int go_on(const std::string& file, bool looks) {
+  write_file(file, std::to_string(::getpid()));
+  for (;;) {
+    if (looks && is_cancelled()) break;
+    std::this_thread::sleep_for(1ms);
+  }
+  write_file(file + ".asked", "");
+  return 1;
+}
+int fail(int n) {
+  throw std::out_of_range("no " + std::to_string(n));
+}
+/// The first so many that come are killed.
+std::size_t die_first(const std::string& folder, std::size_t deaths) {
+  const std::size_t before = names_in(folder).size();
+  write_file(folder + "/" + std::to_string(::getpid()), "");
+  if (before < deaths) ::raise(SIGKILL);
+  return before;
+}
+/// How many leaves a tree of that depth has, counted by tasks.
+std::int64_t leaves(int depth) {
+  if (depth == 0) return 1;
+  Session session = this_actor().session();
+  auto left = session.submit<&leaves>(depth - 1);
+  auto right = session.submit<&leaves>(depth - 1);
+  return left.get(60s) + right.get(60s);
+}
+
+double sum(const std::vector<float>& numbers) {
+  return std::accumulate(numbers.begin(), numbers.end(), 0.0);
+}
+double sum_view(const View<float>& numbers) {
+  return std::accumulate(numbers.begin(), numbers.end(), 0.0);
+}
+std::size_t number_of(const std::map<std::string, int>& words, const std::string& word) {
+  return std::size_t(words.at(word));
+}
+
+struct Keeper {
+  Keeper() = default;
+  explicit Keeper(ObjectRef<std::vector<float>> first) : kept(first) {}
+  void keep(const ObjectRef<std::vector<float>>& numbers) { kept = numbers; }
+  void drop() { kept = {}; }
+  double total() { return sum_view(kept.view()); }
+  double add(const View<float>& numbers, double more) { return sum_view(numbers) + more; }
+  double add_values(const std::vector<float>& numbers, double more) { return sum(numbers) + more; }
+  ObjectRef<std::vector<float>> mine() {
+    if (!own) own = this_actor().session().put(std::vector<float>(100'000, 2.0F));
+    return own;
+  }
+  void give(const ActorHandle<Keeper>& other) { other.call<&Keeper::keep>((mine(), own)).get(30s); }
+  int pid() { return ::getpid(); }
+  ObjectRef<std::vector<float>> kept, own;
+};
+
+DriverSession two_nodes() {
+  return init(0, nullptr, {.nodes = 2, .cpus_per_node = 2});
+}
+
+std::vector<float> numbers(std::size_t count) {
+  std::vector<float> all(count);
+  std::iota(all.begin(), all.end(), 0.0F);
+  return all;
+}
+
+/// Nothing of objects is left in the driver's process, nor borrowed from it.
+bool no_objects(const Session& session) {
+  return eventually([&] { return session.process().objects()->counts().owned == 0; }, 20s);
+}
+
+}  // namespace
+
+TEST_CASE("Tasks run with their values over both nodes, in workers that are used again") {
+  auto session = two_nodes();
+  CHECK(session.submit<&twice>(21).get(60s) == 42);
+  CHECK(session.submit<&join>({"a", "b"}, ", ").get(60s) == "a, b");
+  std::vector<Future<int>> answers;
+  for (int i = 0; i < 1000; ++i) answers.push_back(session.submit<&twice>(i));
+  for (int i = 0; i < 1000; ++i) REQUIRE(answers[std::size_t(i)].get(60s) == 2 * i);
+  // Four CPUs: four workers run at a time, on two nodes.
+  TempFolder folder;
+  std::vector<Future<Place>> places;
+  for (int i = 0; i < 4; ++i) places.push_back(session.submit<&meet>(folder.path(), 4));
+  std::set<std::uint64_t> nodes;
+  std::set<std::int64_t> pids;
+  for (const auto& place : get_all(places, 90s)) nodes.insert(place.node), pids.insert(place.pid);
+  CHECK(nodes.size() == 2);
+  CHECK(pids.size() == 4);
+  // And are given back.
+  CHECK(eventually([&] { return session.process().tasks()->counts().leases == 0; }));
+  for (const auto pid : pids) CHECK(eventually([&] { return !is_alive(pid_t(pid)); }));
+}
+
+TEST_CASE("What a task throws is its answer, and it is not tried again") {
+  auto session = two_nodes();
+  try {
+    session.submit<&fail>(7).get(60s);
+    FAIL("it did not throw");
+  } catch (const TaskFailed& failed) {
+    CHECK(failed.exception_type() == "std::out_of_range");
+    CHECK(failed.exception_message() == "no 7");
+  }
+  CHECK(code_of([&] { session.with({.num_cpus = 100}).submit<&twice>(1).get(60s); }) == "refused");
+  CHECK(code_of([&] { session.with({.num_cpus = -1}).submit<&twice>(1); }) == "bad config");
+}
+
+TEST_CASE("A task whose worker is killed is tried again, so often") {
+  auto session = two_nodes();
+  TempFolder twice_killed, always_killed;
+  CHECK(session.submit<&die_first>(twice_killed.path(), 2).get(60s) == 2);
+  const auto why = message_of<ActorDied>(
+      [&] { session.with({.max_retries = 1}).submit<&die_first>(always_killed.path(), 100).get(60s); });
+  CHECK(why.find("2 times") != std::string::npos);
+  CHECK(why.find("signal 9") != std::string::npos);
+  CHECK(names_in(always_killed.path()).size() == 2);
+}
+
+TEST_CASE("A cancelled task is asked to end, or its worker is killed, or it never runs") {
+  auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 1});
+  TempFolder folder;
+  const std::string polite = folder.path() + "/polite", rude = folder.path() + "/rude",
+                    never = folder.path() + "/never";
+  const auto exists = [](const std::string& file) {
+    return eventually([&] { return ::access(file.c_str(), F_OK) == 0; }, 60s);
+  };
+  const auto asked = session.submit<&go_on>(polite, true);
+  const auto waits = session.submit<&go_on>(never, true);
+  REQUIRE(exists(polite));
+  waits.cancel();
+  CHECK_THROWS_AS(waits.get(0s), Cancelled);
+  asked.cancel(Duration::max());
+  CHECK_THROWS_AS(asked.get(0s), Cancelled);
+  CHECK(exists(polite + ".asked"));
+  CHECK(session.submit<&where>().get(60s).pid == std::stoll(read_file(polite)));  // its worker goes on
+
+  const auto killed = session.submit<&go_on>(rude, false);
+  REQUIRE(exists(rude));
+  const auto next = session.submit<&twice>(4);
+  killed.cancel(100ms);
+  CHECK(next.get(60s) == 8);
+  CHECK(eventually([&] { return !is_alive(pid_t(std::stoll(read_file(rude)))); }));
+  CHECK(eventually([&] { return session.process().tasks()->counts().tasks == 0; }));
+  CHECK(::access(never.c_str(), F_OK) != 0);
+  next.cancel();  // too late, and no harm
+  CHECK(next.get() == 8);
+}
+
+TEST_CASE("Answers of tasks are taken as they come") {
+  auto session = two_nodes();
+  TempFolder folder;
+  std::vector<Future<int>> answers;
+  for (int i = 0; i < 20; ++i) answers.push_back(session.submit<&twice>(i));
+  answers.push_back(session.submit<&wait_for>(folder.path() + "/go"));
+  int sum = 0;
+  while (answers.size() > 1) {
+    const Waited waited = troupe::wait(answers, 1, 60s).get();
+    REQUIRE(waited.ready.size() == 1);
+    sum += answers[waited.ready[0]].get();
+    answers.erase(answers.begin() + std::ptrdiff_t(waited.ready[0]));
+  }
+  CHECK(sum == 380);
+  CHECK(troupe::wait(answers, 1, 10ms).get().ready.empty());
+  write_file(folder.path() + "/go", "");
+  CHECK(answers[0].get(60s) == 7);
+}
+
+// A worker that waits for its own tasks holds its CPU. Were they to wait for another one, a tree deeper than
+// the cluster has CPUs would never end.
+TEST_CASE("A tree of tasks that wait for tasks ends on one CPU") {
+  auto session = init(0, nullptr, {.nodes = 1, .cpus_per_node = 1});
+  CHECK(session.submit<&leaves>(6).get(60s) == 64);
+}
+TEST_CASE("A tree of tasks uses both nodes") {
+  auto session = two_nodes();
+  CHECK(session.submit<&leaves>(8).get(60s) == 256);
+}
+
+TEST_CASE("More tasks than fit the queue hold their submitter back") {
+  auto session = two_nodes();
+  constexpr int kTasks = 300'000;
+  std::vector<Future<int>> answers;
+  answers.reserve(kTasks);
+  std::size_t most = 0;
+  for (int i = 0; i < kTasks; ++i) {
+    answers.push_back(session.submit<&twice>(i));
+    if (i % 1024 == 0) most = std::max(most, session.process().tasks()->counts().queued);
+  }
+  CHECK(most <= std::size_t{1} << 18);
+  for (int i = 0; i < kTasks; ++i) REQUIRE(answers[std::size_t(i)].get(120s) == 2 * i);
+}
+
+TEST_CASE("Objects are read by tasks and actors of both nodes, and go with their last reference") {
+  auto session = two_nodes();
+  const std::size_t size = GENERATE(std::size_t{10}, std::size_t{3'000'000});
+  const auto values = numbers(size);
+  const double right = sum(values);
+  {
+    const auto points = session.put(values);
+    CHECK(points.get() == values);
+    CHECK(sum_view(points.view()) == right);
+    std::vector<Future<double>> sums;
+    for (const auto& node : session.nodes()) {
+      if (node.gateway) continue;
+      for (int i = 0; i < 4; ++i) {
+        sums.push_back(session.with({.num_cpus = 0.5, .node = node.id}).submit<&sum>(points));
+        sums.push_back(session.with({.num_cpus = 0.5, .node = node.id}).submit<&sum_view>(points));
+      }
+      const auto light = session.spawn<Keeper>({.node = node.id});
+      sums.push_back(light.call<&Keeper::add>(points, 0.0));
+      sums.push_back(light.call<&Keeper::add_values>(points, 0.0));
+    }
+    for (const auto& one : sums) CHECK(one.get(60s) == right);
+    const std::map<std::string, int> words{{"one", 1}, {"three", 3}};
+    CHECK(session.submit<&number_of>(session.put(words), "three").get(60s) == 3);
+  }
+  CHECK(no_objects(session));
+}
+
+TEST_CASE("An actor that keeps a reference keeps the object, until it drops it or dies") {
+  auto session = two_nodes();
+  const double right = sum(numbers(500'000));
+  std::vector<ActorHandle<Keeper>> keepers;
+  {
+    const auto points = session.put(numbers(500'000));
+    for (int i = 0; i < 2; ++i) keepers.push_back(session.spawn<Keeper>({.isolated = true}, points));
+    keepers.push_back(session.spawn<Keeper>({.isolated = true}));
+    keepers[2].call<&Keeper::keep>(points).get(60s);
+  }
+  for (const auto& keeper : keepers) CHECK(keeper.call<&Keeper::total>().get(60s) == right);
+  keepers[0].call<&Keeper::drop>().get(60s);
+  keepers[1].call<&Keeper::drop>().get(60s);
+  CHECK(keepers[2].call<&Keeper::total>().get(60s) == right);
+  CHECK(session.process().objects()->counts().owned == 1);
+  session.kill(keepers[2]);
+  CHECK(no_objects(session));
+}
+
+TEST_CASE("An object dies with the process that made it, and whoever reads it then is told so") {
+  auto session = two_nodes();
+  const auto owner = session.spawn<Keeper>({.isolated = true});
+  const auto keeper = session.spawn<Keeper>({.isolated = true});
+  owner.call<&Keeper::give>(keeper).get(60s);
+  CHECK(keeper.call<&Keeper::total>().get(60s) == 200'000.0);
+  ::kill(pid_t(owner.call<&Keeper::pid>().get(60s)), SIGKILL);
+  std::string why;
+  CHECK(eventually([&] {
+    why = message_of<ObjectLost>([&] { keeper.call<&Keeper::total>().get(60s); });
+    return why.find("killed by signal 9") != std::string::npos;
+  }));
+  INFO(why);
+  CHECK(why.find("is lost") != std::string::npos);
+}
+
+TEST_CASE("An actor that is started again is given objects in each of its lives") {
+  auto session = two_nodes();
+  const auto keeper = session.spawn<Keeper>({.isolated = true, .max_restarts = 1, .max_task_retries = 3});
+  const auto points = session.put(numbers(500'000));
+  const double right = sum(numbers(500'000));
+  CHECK(keeper.call<&Keeper::add>(points, 0.0).get(60s) == right);
+  ::kill(pid_t(keeper.call<&Keeper::pid>().get(60s)), SIGKILL);
+  CHECK(keeper.call<&Keeper::add>(points, 1.0).get(60s) == right + 1);
+  CHECK(code_of([&] { session.spawn<Keeper>({.isolated = true, .max_restarts = 1}, points); }) ==
+        "bad config");
+}
+
+TEST_CASE("A full store says so, and has room again when an object goes") {
+  ::setenv("TROUPE_REGIONS_BYTES", "8000000", 1);
+  auto session = init(0, nullptr);
+  ::unsetenv("TROUPE_REGIONS_BYTES");
+  auto first = session.put(numbers(1'000'000));
+  const auto why = message_of<LimitExceeded>([&] { session.put(numbers(1'000'001)); });
+  CHECK(why.find("cannot put an object of 4000004 bytes") != std::string::npos);
+  CHECK(why.find("TROUPE_REGIONS_BYTES") != std::string::npos);
+  first = {};
+  CHECK(session.put(numbers(1'000'001)).view().size() == 1'000'001);
+}
+
+TEST_CASE("What a reference cannot do is refused in words") {
+  auto session = two_nodes();
+  const auto keeper = session.spawn<Keeper>({.isolated = true});
+  CHECK(message_of<BadConfig>([&] { keeper.call<&Keeper::mine>().get(60s); }).find("in the arguments of") !=
+        std::string::npos);
+  CHECK(code_of([&] { keeper.tell<&Keeper::keep>(session.put(numbers(3))); }) == "bad config");
+  CHECK(code_of([&] { keeper.call<&Keeper::keep>(ObjectRef<std::vector<float>>()).get(60s); }) == "nothing");
+  CHECK(code_of([&] { session.submit<&sum>(ObjectRef<std::vector<float>>()); }) == "bad config");
+  CHECK(no_objects(session));
+}

@@ -1,0 +1,177 @@
+// Jobs whose trainers need each other inside of a step, on real processes: the same bits whatever happens.
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "actors/data/digits.hpp"
+#include "actors/ddp/sync_batch_norm.hpp"
+#include "actors/train/api/train.hpp"
+#include "scheduler/init/embedded_cluster.hpp"
+#include "tests/e2e/support.hpp"
+
+using namespace troupe;
+using train::ChaosStep;
+using What = train::ChaosStep::What;
+
+namespace {
+
+struct NormedNetImpl : torch::nn::Module {
+  NormedNetImpl() {
+    register_module("conv", conv);
+    register_module("norm", norm);
+    register_module("dropout", dropout);
+    register_module("fc", fc);
+    register_module("last", last);
+    register_module("out", out);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    auto y = torch::max_pool2d(torch::relu(norm(conv(x))), 4);
+    return out(torch::tanh(last(fc(dropout(y.flatten(1))))));
+  }
+  torch::nn::Conv2d conv{torch::nn::Conv2dOptions(1, 4, 5).padding(2)};
+  torch::nn::BatchNorm2d norm{4};
+  torch::nn::Dropout dropout{0.3};
+  torch::nn::Linear fc{4 * 7 * 7, 32};
+  torch::nn::BatchNorm1d last{32};
+  torch::nn::Linear out{32, 10};
+};
+TORCH_MODULE(NormedNet);
+
+struct NormedJob {
+  bool converts = false;
+
+  NormedNet model() const { return converts ? train::convert_sync_batchnorm(NormedNet()) : NormedNet(); }
+  auto optimizer(NormedNet& net) const {
+    return torch::optim::AdamW(net->parameters(), torch::optim::AdamWOptions(0.01));
+  }
+  torch::Tensor criterion(const torch::Tensor& output, const data::Batch& batch) const {
+    return torch::nn::functional::cross_entropy(output, batch.target);
+  }
+  void apply(train::Apply& a) const {
+    a.clip_grad_norm(0.5);
+    a.step();
+  }
+  data::Digits dataset(data::Split split) const {
+    return data::Digits(split, {.size = split == data::Split::kTrain ? 800 : 100});
+  }
+};
+
+train::TrainOptions options_of(int trainers, std::vector<ChaosStep> chaos = {}) {
+  return {.logical_ranks = 4,
+          .micro_batch = 5,
+          .epochs = 1,
+          .trainers = trainers,
+          .seed = 11,
+          .chaos = std::move(chaos),
+          .show_progress = false};
+}
+
+struct Seen {
+  train::RunResult result;
+  int faults = 0;
+  std::vector<std::string> lines;
+};
+
+Seen run(const DriverSession& session, train::TrainOptions options, const NormedJob& job) {
+  Seen seen;
+  options.on_event = [&](const report::Event& event) {
+    if (const auto* fault = std::get_if<report::Fault>(&event)) {
+      ++seen.faults;
+      seen.lines.push_back(fault->what);
+    }
+    if (const auto* warning = std::get_if<report::Warning>(&event)) seen.lines.push_back(warning->text);
+  };
+  seen.result = train::run(session, job, options);
+  return seen;
+}
+
+}  // namespace
+
+TEST_CASE("SyncBatchNorm in a job: one hash for 1, 2, 3 and 4 trainers, and under kills", "[training]") {
+  auto session = init(0, nullptr);
+  const NormedJob job{.converts = true};
+  const auto alone = run(session, options_of(1), job);
+  REQUIRE(alone.result.state_hash.size() == 64);
+  for (const int trainers : {2, 3, 4}) {
+    INFO(trainers << " trainers");
+    const auto seen = run(session, options_of(trainers), job);
+    CHECK(seen.result.state_hash == alone.result.state_hash);
+    CHECK(seen.result.metrics == alone.result.metrics);
+    CHECK(seen.faults == 0);
+  }
+  const auto killed =
+      run(session, options_of(3, {{What::kKillTrainer, 5, -1}, {What::kKillTrainer, 20, 0}}), job);
+  CHECK(killed.result.state_hash == alone.result.state_hash);
+  CHECK(killed.faults >= 2);
+  CHECK(run(session, options_of(2), {}).result.state_hash != alone.result.state_hash);
+}
+
+TEST_CASE("a sharded optimizer: one hash for 1, 2 and 4 trainers, with and without shards, and under kills",
+          "[training]") {
+  auto session = init(0, nullptr);
+  const auto whole = run(session, options_of(2), {});
+  REQUIRE(whole.result.state_hash.size() == 64);
+  for (const int trainers : {1, 2, 4}) {
+    INFO(trainers << " trainers");
+    auto sharded = options_of(trainers);
+    sharded.shard = train::Shard::kOptimizer;
+    const auto seen = run(session, sharded, {});
+    CHECK(seen.result.state_hash == whole.result.state_hash);
+    CHECK(seen.result.metrics == whole.result.metrics);
+    CHECK(seen.faults == 0);
+  }
+  // Without checkpoints a death goes back to the beginning; with them to the last, where a newcomer joins,
+  // too.
+  auto killed = options_of(3, {{What::kKillTrainer, 5, -1}, {What::kKillTrainer, 20, 0}});
+  killed.shard = train::Shard::kOptimizer;
+  const auto again = run(session, killed, {});
+  CHECK(again.result.state_hash == whole.result.state_hash);
+  CHECK(again.faults >= 2);
+  const e2e::TempFolder folder;
+  killed.checkpoint_folder = folder.path();
+  killed.checkpoint_every = 8;
+  killed.chaos.push_back({What::kKillTrainer, 30, -1});
+  const auto saved = run(session, killed, {});
+  CHECK(saved.result.state_hash == whole.result.state_hash);
+  CHECK(saved.faults >= 3);
+  INFO([&] {
+    std::string all;
+    for (const auto& line : saved.lines) all += line + "\n";
+    return all;
+  }());
+  CHECK(std::any_of(saved.lines.begin(), saved.lines.end(), [](const std::string& line) {
+    return line.find("again from step 24") != std::string::npos;
+  }));
+}
+
+TEST_CASE("a checkpoint of a sharded job goes on with another number of trainers, with or without shards",
+          "[training]") {
+  auto session = init(0, nullptr);
+  auto options = options_of(2);
+  options.epochs = 2;
+  const auto whole = run(session, options, {});
+  for (const bool shards_again : {true, false}) {
+    const e2e::TempFolder folder;
+    auto first = options_of(4);
+    first.shard = train::Shard::kOptimizer;
+    first.checkpoint_folder = folder.path();
+    run(session, first, {});
+    auto second = options;
+    second.trainers = 3;
+    second.shard = shards_again ? train::Shard::kOptimizer : train::Shard::kNothing;
+    second.checkpoint_folder = folder.path();
+    second.resume = true;
+    const auto seen = run(session, second, {});
+    CHECK(seen.result.steps == 80);
+    CHECK(seen.result.state_hash == whole.result.state_hash);
+  }
+  // So does a snapshot.
+  auto paused = options;
+  paused.shard = train::Shard::kOptimizer;
+  auto going = train::start(session, NormedJob{}, paused);
+  going.pause();
+  paused.trainers = 4;
+  going.resume(paused);
+  CHECK(going.wait().state_hash == whole.result.state_hash);
+}

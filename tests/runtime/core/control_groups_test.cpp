@@ -1,0 +1,38 @@
+// Limits of control groups, as containers and batch systems have them.
+#include "runtime/core/control_groups.hpp"
+
+#include <catch2/catch.hpp>
+#include <fstream>
+
+#include "tests/support/files.hpp"
+
+using namespace troupe;
+
+TEST_CASE("usable memory is the least of the host's and of all groups above, of either version") {
+  const test::TempFolder folder;
+  const std::filesystem::path mounts(folder / "cgroup"), self(folder / "self");
+  const auto write = [](const std::filesystem::path& file, std::string_view text) {
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  };
+  const auto host = usable_memory(mounts, self);
+  REQUIRE(host);
+  CHECK(*host >= 64U << 20);
+
+  write(self, "0::/a/job\n");
+  write(mounts / "a/job/memory.max", "max\n");
+  CHECK(usable_memory(mounts, self) == host);
+  write(mounts / "a/memory.max", "33554432\n");
+  CHECK(usable_memory(mounts, self) == 32U << 20);
+  write(mounts / "memory.max", "16777216\n");
+  CHECK(usable_memory(mounts, self) == 16U << 20);
+  write(mounts / "memory.max", "nonsense");
+  CHECK(usable_memory(mounts, self) == 32U << 20);
+
+  write(self, "5:memory:/b/job\n4:cpu,cpuacct:/a/job\nnonsense\n");
+  CHECK(usable_memory(mounts, self) == host);
+  write(mounts / "memory/b/job/memory.limit_in_bytes", "9223372036854771712\n");  // it has none
+  CHECK(usable_memory(mounts, self) == host);
+  write(mounts / "memory/b/memory.limit_in_bytes", "8388608\n");
+  CHECK(usable_memory(mounts, self) == 8U << 20);
+}

@@ -1,0 +1,95 @@
+// The node's part of actors that are started again: where they are, what they are constructed with, their
+// lives.
+#include "tests/runtime/node/machine_fixture.hpp"
+
+using namespace troupe;
+using namespace troupe::node;
+using F = Fixture;
+
+namespace {
+
+const ActorId kActor = placed_actor_id(77, true);
+
+cluster::ActorSpec restartable() {
+  cluster::ActorSpec spec = F::spec(true);
+  spec.max_restarts = 2;
+  return spec;
+}
+cluster::ActorPlaced place(cluster::ActorLife life, std::uint32_t incarnation) {
+  return {F::kNode, {kActor, incarnation, life, {F::kPeer, {5}}, "signal 9"}};
+}
+
+}  // namespace
+
+TEST_CASE("what an actor is constructed with is kept while it has lives, and whoever spawned it") {
+  F f;
+  const ProcessId driver = f.driver();
+  const auto spawned = f.said(driver, wire::SpawnAsk{2, restartable()});
+  const cluster::SpawnRequested request = *F::told<cluster::SpawnRequested>(spawned);
+  const auto asked = [&] {
+    return *F::told<cluster::ActorArguments>(f.head(cluster::ArgumentsWanted{request.requester, kActor}));
+  };
+  CHECK(asked().payload == request.spec.payload);  // not answered yet: it is there
+  const auto answered =
+      f.head(cluster::SpawnAnswered{request.requester, true, kActor, {F::kPeer, {5}}, {}, ""});
+  CHECK(F::told<cluster::ResolveActor>(answered)->actor == kActor);  // its end is to be heard
+  CHECK(asked().kept);
+  CHECK(asked().payload == request.spec.payload);
+  SECTION("it has no other life") {
+    f.head(place(cluster::ActorLife::kEnded, 1));
+  }
+  SECTION("who spawned it is gone") {
+    f.on(ProcessEnded{driver, "signal 9"});
+  }
+  CHECK_FALSE(asked().kept);
+}
+
+TEST_CASE("the head is asked once where an actor is, and all who call it are told") {
+  F f;
+  const ProcessId first = f.worker({1}), second = f.worker({2});
+  CHECK(F::told<cluster::ResolveActor>(f.said(first, wire::ResolveAsk{kActor}))->job == F::kJob);
+  const auto told = f.head(place(cluster::ActorLife::kLives, 1));
+  CHECK(F::sent<wire::ActorAt>(told, first)->place.process == ProcessAddress{F::kPeer, {5}});
+  const auto again = f.said(second, wire::ResolveAsk{kActor});
+  CHECK(F::told<cluster::ResolveActor>(again) == nullptr);
+  CHECK(F::sent<wire::ActorAt>(again, second) != nullptr);
+  f.on(HeadLost{});
+  CHECK(F::told<cluster::ResolveActor>(f.on(HeadConnected{})) !=
+        nullptr);  // the head has forgotten who asked
+  const auto ended = f.head(place(cluster::ActorLife::kEnded, 1));
+  CHECK(F::sent<wire::ActorAt>(ended, first) != nullptr);
+  CHECK(F::sent<wire::ActorAt>(ended, second) != nullptr);
+  f.on(HeadLost{});
+  CHECK(F::told<cluster::ResolveActor>(f.on(HeadConnected{})) == nullptr);
+}
+
+TEST_CASE("two lives of an actor on a node are two, and what is said of each names it") {
+  F f;
+  const auto start = [&](std::uint32_t life) {
+    const auto started = f.head(cluster::StartActor{F::kNode, kActor, restartable(), "", {}, life});
+    const ProcessId process = F::find<StartWorker>(started)->process;
+    f.said(process, wire::Hello{}, 1);
+    CHECK(F::told<cluster::ActorStarted>(f.said(process, wire::ActorUp{kActor}))->incarnation == life);
+    return process;
+  };
+  const ProcessId first = start(1), second = start(2);
+  CHECK(F::find<KillProcess>(f.head(cluster::KillActor{F::kNode, kActor, "old", 1}))->process == first);
+  const auto died = f.on(ProcessEnded{first, "signal 9"});
+  CHECK(F::told<cluster::ActorDown>(died)->incarnation == 1);
+  CHECK_FALSE(F::told<cluster::ActorDown>(died)->on_purpose);
+  const auto ended = f.said(second, wire::ActorEnded{kActor, "it has done its work", true});
+  CHECK(F::told<cluster::ActorDown>(ended)->incarnation == 2);
+  CHECK(F::told<cluster::ActorDown>(ended)->on_purpose);
+}
+
+TEST_CASE("the head alone has an actor killed that starts again: it must hear of the kill before the death") {
+  F f;
+  const auto start = f.head(cluster::StartActor{F::kNode, kActor, restartable(), ""});
+  const ProcessId process = F::find<StartWorker>(start)->process;
+  f.said(process, wire::Hello{}, 1);
+  f.said(process, wire::ActorUp{kActor});
+  const ProcessId other = f.worker({1});
+  const auto killed = f.said(other, wire::KillAsk{{F::kNode, process, kActor}, "enough"});
+  CHECK(F::told<cluster::KillRequested>(killed) != nullptr);
+  CHECK(F::find<KillProcess>(killed) == nullptr);
+}

@@ -1,0 +1,288 @@
+// Which task runs where, without a process.
+#include "runtime/tasks/lease_pool.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "runtime/core/random.hpp"
+
+using namespace troupe;
+using namespace troupe::tasks;
+using namespace std::chrono_literals;
+
+namespace {
+
+const Demand kOneCpu{10000, 0, {}};
+
+/// The pool, and what became of what it asked for.
+struct Fixture {
+  explicit Fixture(const PoolLimits& limits = {}) : pool(limits) {}
+
+  TaskNumber submit(int retries = 3, std::uint64_t parent = 0, const Demand& demand = kOneCpu) {
+    const TaskNumber task = pool.submitted({demand, retries, parent, 10}, now, out);
+    take();
+    return task;
+  }
+  void grant(LeaseNumber lease) { pool.granted(lease, now, out), take(); }
+  void end(TaskNumber task) { pool.ended(task, attempt.at(task), now, out), take(); }
+  bool cancel(TaskNumber task, Duration grace) {
+    const bool was_waiting = pool.cancel(task, grace, now, out);
+    take();
+    return was_waiting;
+  }
+  void die(LeaseNumber lease) {
+    pool.lease_lost(lease, {ErrorCode::kActorDied, "gone", "killed by signal 9", ""}, now, out), take();
+  }
+  void tick(Duration later) { now += later, pool.tick(now, out), take(); }
+
+  void take() {
+    for (const auto& action : std::exchange(out, {})) {
+      if (const auto* ask = std::get_if<LeasePool::AskLease>(&action)) asked.push_back(ask->lease);
+      if (const auto* cancel = std::get_if<LeasePool::CancelAsk>(&action)) cancelled.insert(cancel->lease);
+      if (const auto* back = std::get_if<LeasePool::ReturnLease>(&action)) returned.insert(back->lease);
+      if (const auto* fail = std::get_if<LeasePool::Fail>(&action)) failed[fail->task] = fail->error.why;
+      if (const auto* push = std::get_if<LeasePool::Push>(&action)) {
+        on[push->task] = push->lease;
+        attempt[push->task] = push->attempt;
+      }
+      if (const auto* interrupt = std::get_if<LeasePool::Interrupt>(&action))
+        interrupted[interrupt->task] = interrupt->lease;
+    }
+  }
+
+  LeasePool pool;
+  Instant now{1s};
+  LeasePool::Actions out;
+  std::vector<LeaseNumber> asked;
+  std::set<LeaseNumber> cancelled, returned;
+  std::map<TaskNumber, std::string> failed;
+  std::map<TaskNumber, LeaseNumber> on;
+  std::map<TaskNumber, std::uint32_t> attempt;
+  std::map<TaskNumber, LeaseNumber> interrupted;
+};
+
+}  // namespace
+
+TEST_CASE("A task asks for a worker once, and the next one takes the same worker") {
+  Fixture f;
+  const auto first = f.submit();
+  REQUIRE(f.asked.size() == 1);
+  f.grant(f.asked[0]);
+  CHECK(f.on[first] == f.asked[0]);
+  f.end(first);
+  const auto second = f.submit();
+  CHECK(f.on[second] == f.asked[0]);
+  CHECK(f.asked.size() == 1);
+  f.end(second);
+  CHECK(f.pool.tasks() == 0);
+  f.tick(499ms);
+  CHECK(f.returned.empty());
+  f.tick(1ms);
+  CHECK(f.returned == std::set<LeaseNumber>{f.asked[0]});
+  CHECK(f.pool.leases() == 0);
+}
+
+// Was: after a thousand short tasks four long ones went to two workers, two each, and the others stayed idle.
+TEST_CASE("A worker's second place is for short tasks alone, and only where many wait") {
+  Fixture f;
+  for (int i = 0; i < 4; ++i) f.submit();
+  f.grant(f.asked[0]);
+  CHECK(f.on.size() == 1);  // nobody knows yet how long they take: another worker may come sooner
+  f.now += 1ms;
+  f.end(1);
+  CHECK(f.on.size() == 3);  // one runs, one is next, and one waits: not enough for two in a row
+  f.end(2);
+  CHECK(f.on.size() == 3);
+  f.submit();
+  CHECK(f.on.size() == 4);
+}
+
+TEST_CASE("Of a worker that dies, what had begun is tried again so often; what had not is not counted") {
+  Fixture f;
+  f.grant((f.submit(), f.asked[0]));
+  f.end(1);
+  const auto guilty = f.submit(1);
+  const auto next = f.submit(0);
+  f.submit();
+  REQUIRE(f.on[next] == f.asked[0]);
+  f.die(f.asked[0]);
+  CHECK(f.failed.empty());
+  CHECK(f.returned.contains(f.asked[0]));
+  REQUIRE(f.asked.size() >= 2);
+  f.grant(f.asked[1]);
+  CHECK(f.on[guilty] == f.asked[1]);
+  CHECK(f.attempt[guilty] == 2);
+  f.die(f.asked[1]);
+  REQUIRE(f.failed.size() == 1);
+  CHECK(f.failed.at(guilty) == "its worker was lost, 2 times: killed by signal 9");
+  f.grant(f.asked[2]);
+  f.end(next);
+  CHECK(f.pool.tasks() == 1);
+}
+
+TEST_CASE("An answer of an attempt that was given up is not the task's") {
+  Fixture f;
+  const auto task = f.submit();
+  f.grant(f.asked[0]);
+  f.die(f.asked[0]);
+  f.grant(f.asked[1]);
+  CHECK_FALSE(f.pool.ended(task, 1, f.now, f.out));
+  CHECK(f.pool.ended(task, 2, f.now, f.out));
+}
+
+TEST_CASE("What a waiting task submitted is its own to run, if its worker can hold it") {
+  Fixture f;
+  f.submit(3, 7);
+  f.submit(3, 7, {20000, 0, {}});
+  f.submit(3, 8);
+  CHECK(f.pool.take_own(7, kOneCpu, f.now, f.out) == 1);
+  CHECK(f.pool.take_own(7, kOneCpu, f.now, f.out) == 0);  // two CPUs are more than it has
+  CHECK(f.pool.take_own(7, {20000, 0, {}}, f.now, f.out) == 2);
+  CHECK(f.pool.queued() == 1);
+}
+
+TEST_CASE("Leases that nobody needs any more are not asked for, and given back when they come all the same") {
+  Fixture f;
+  f.submit(3, 7);
+  REQUIRE(f.pool.take_own(7, kOneCpu, f.now, f.out) == 1);
+  f.take();
+  f.tick(100ms);
+  CHECK(f.cancelled == std::set<LeaseNumber>{f.asked[0]});
+  f.grant(f.asked[0]);
+  CHECK(f.returned == std::set<LeaseNumber>{f.asked[0]});
+}
+
+TEST_CASE("A demand that no node can hold fails what waits for it at once; a node's bad day does not") {
+  Fixture f;
+  f.submit();
+  f.pool.refused(f.asked[0], {ErrorCode::kUnavailable, "", "the node leaves", ""}, f.now, f.out), f.take();
+  CHECK(f.failed.empty());
+  f.pool.refused(f.asked[1], {ErrorCode::kRefused, "", "no node has 1 CPU", ""}, f.now, f.out), f.take();
+  CHECK(f.failed.at(1) == "no node has 1 CPU");
+  CHECK(f.pool.tasks() == 0);
+}
+
+TEST_CASE("The queue is bounded by number and by bytes") {
+  Fixture f({.queued = 3, .queued_bytes = 25});
+  f.submit();
+  CHECK(f.pool.has_room());
+  f.submit();
+  CHECK(f.pool.has_room());
+  f.submit();
+  CHECK_FALSE(f.pool.has_room());
+}
+
+// Whatever order things happen in: each task ends once, and no lease is left.
+TEST_CASE("Tasks end once and leases are given back, in any order of events") {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    INFO("seed " << seed);
+    SeededRandom random(seed);
+    Fixture f;
+    std::set<TaskNumber> open, done;
+    std::set<LeaseNumber> granted;
+    for (int step = 0; step < 400; ++step) {
+      f.now += std::chrono::milliseconds(random.next() % 20);
+      const auto any = [&](const auto& from) {
+        return *std::next(from.begin(), long(random.next() % from.size()));
+      };
+      switch (random.next() % 6) {
+        case 0:
+        case 1:
+          open.insert(f.submit(int(random.next() % 3), random.next() % 3));
+          break;
+        case 2:
+          if (!f.asked.empty()) {
+            const LeaseNumber lease = any(f.asked);
+            if (granted.insert(lease).second) f.grant(lease);
+          }
+          break;
+        case 3:
+          if (!f.on.empty()) {
+            const TaskNumber task = any(open.empty() ? std::set<TaskNumber>{1} : open);
+            if (f.on.contains(task) && f.pool.ended(task, f.attempt[task], f.now, f.out))
+              CHECK(done.insert(task).second);
+            f.take();
+          }
+          break;
+        case 4:
+          if (!granted.empty()) f.die(any(granted));
+          break;
+        default:
+          if (const auto task = f.pool.take_own(random.next() % 3, kOneCpu, f.now, f.out))
+            CHECK(done.insert(task).second);
+          f.take();
+          f.tick(1ms);
+      }
+      for (const auto& [task, why] : f.failed) CHECK_FALSE(done.contains(task));
+    }
+    CHECK(f.pool.tasks() == open.size() - done.size() - f.failed.size());
+    f.pool.close({ErrorCode::kUnavailable, "", "over", ""}, f.out), f.take();
+    CHECK(done.size() + f.failed.size() == open.size());
+    CHECK(f.pool.leases() == 0);
+    for (const LeaseNumber lease : f.asked)
+      CHECK((f.returned.contains(lease) || f.cancelled.contains(lease)));
+  }
+}
+
+TEST_CASE("A cancelled task that waits is forgotten, and its lease is not asked for any more") {
+  Fixture f;
+  const auto task = f.submit();
+  CHECK(f.cancel(task, 1s));
+  CHECK_FALSE(f.cancel(task, 1s));
+  CHECK(f.pool.tasks() == 0);
+  CHECK(f.pool.queued() == 0);
+  f.tick(200ms);
+  CHECK(f.cancelled.count(f.asked[0]) == 1);
+}
+
+TEST_CASE("A cancelled task that runs is asked to end, and its worker is killed when it does not") {
+  Fixture f;
+  const auto task = f.submit();
+  f.grant(f.asked[0]);
+  const auto next = f.submit();
+  CHECK_FALSE(f.cancel(task, 1s));
+  CHECK(f.interrupted.at(task) == f.asked[0]);
+  f.tick(900ms);
+  CHECK(f.returned.empty());
+  f.tick(200ms);
+  CHECK(f.returned == std::set<LeaseNumber>{f.asked[0]});
+  CHECK(f.failed.count(task) == 1);  // once, and not tried again
+  CHECK(f.on.count(next) == 0);      // it waits for the next worker
+  CHECK(f.pool.tasks() == 1);
+  f.grant(f.asked[1]);
+  CHECK(f.on.at(next) == f.asked[1]);
+}
+
+TEST_CASE("A cancelled task that ends, or whose worker dies, ends so") {
+  Fixture f;
+  const auto ends = f.submit();
+  f.grant(f.asked[0]);
+  CHECK_FALSE(f.cancel(ends, 1s));
+  f.end(ends);
+  f.tick(300ms);
+  CHECK(f.pool.tasks() == 0);
+  const auto dies = f.submit(3);
+  CHECK_FALSE(f.cancel(dies, Duration::max()));  // it may run as long as it likes
+  f.tick(1h);
+  CHECK(f.returned.empty());
+  f.die(f.on.at(dies));
+  CHECK(f.pool.tasks() == 0);
+  CHECK(f.failed.count(dies) == 1);
+}
+
+// It is not run there, so the worker is not killed for it; the one before it may take long.
+TEST_CASE("A cancelled task that waits behind another one in its worker costs that one nothing") {
+  Fixture f({.short_task = 1h});
+  std::vector<TaskNumber> tasks;
+  tasks.push_back(f.submit());
+  f.grant(f.asked[0]);
+  f.end(tasks[0]);  // tasks are short
+  for (int i = 0; i < 8; ++i) tasks.push_back(f.submit());
+  REQUIRE(f.on.at(tasks[1]) == f.asked[0]);
+  REQUIRE(f.on.at(tasks[2]) == f.asked[0]);
+  CHECK_FALSE(f.cancel(tasks[2], 0s));
+  f.tick(10s);
+  CHECK(f.returned.count(f.asked[0]) == 0);
+  f.end(tasks[1]);
+  f.end(tasks[2]);
+  CHECK(f.failed.empty());
+}

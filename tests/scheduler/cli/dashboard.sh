@@ -1,0 +1,91 @@
+#!/bin/bash
+# dashboard.sh TROUPE: the dashboard of a real cluster, asked by curl, and drawn by Chromium where there is one.
+set -euo pipefail
+troupe=$1
+folder=$(mktemp -d)
+export TROUPE_FOLDER=$folder/state no_proxy='*' NO_PROXY='*'
+server=
+end() {
+  [ -z "$server" ] || kill "$server" 2>/dev/null || true
+  "$troupe" stop >/dev/null 2>&1 || true
+  rm -rf "$folder"
+}
+trap end EXIT
+fail() { echo "$*"; exit 1; }
+ask() { curl -sS --max-time 40 "$url$1"; }
+expect() { grep -q -- "$2" <<<"$1" || fail "not '$2' in: ${1:0:2000}"; }
+
+! "$troupe" dashboard --port 0 >"$folder/out" 2>"$folder/error" || fail "a dashboard of no cluster"
+expect "$(cat "$folder/error")" "no cluster was started or joined"
+"$troupe" start --head --port 0 --cpus 2 --name one --detach >"$folder/start"
+mkdir -p "$folder/results/digits"
+{
+  echo '{"event":"sweep","version":1,"job":"Digits","metric":"test/accuracy (more is better)","trials":"2","epochs":"1"}'
+  echo '{"event":"end","trial":0,"config":{"lr":0.01},"epoch":1,"state_hash":"ab","decision":"finished","why":""}'
+} >"$folder/results/digits/results.jsonl"
+echo '{"event":"step","epoch":1,"step":1,"steps_per_epoch":9,"loss":2.5}' >"$folder/run.jsonl"
+
+"$troupe" dashboard --port 0 --sweeps "$folder/results" --report "$folder/run.jsonl" >"$folder/address" 2>"$folder/error" &
+server=$!
+for ((i = 0; i < 300; ++i)); do [ -s "$folder/address" ] && break; sleep 0.1; done
+url=$(cat "$folder/address")
+expect "$(ask healthz)" '"ok"'
+
+# A job that ran, with text that is no markup; one that waits, and why.
+ran=$("$troupe" job submit --detach --name "<i>ran" -- sh -c 'echo "<b>hello</b>"')
+"$troupe" job wait "$ran" 2>/dev/null
+waits=$("$troupe" job submit --detach --num-cpus 99 -- sleep 1)
+first=$(ask api/snapshot)
+expect "$first" '"name":"one"'
+expect "$first" '"name":"digits"'
+expect "$first" '\[1,2.5\]'
+expect "$(ask "api/jobs/$ran/logs")" '<b>hello</b>'
+expect "$(ask "api/jobs/$waits/why")" 'no node has 99 CPU'
+expect "$(ask api/jobs/none/logs)" 'no job none'
+expect "$(ask sweeps/digits)" '<!doctype html>'
+expect "$(ask sweeps/..%2Fdigits)" 'no such sweep'
+expect "$(ask 'api/actors?limit=5')" '"total":0'
+
+# News are waited for, and come.
+version=$(sed -n 's/.*"version":"\([^"]*\)".*/\1/p' <<<"$(ask api/snapshot)")
+ask "api/snapshot?since=$version" >"$folder/next" &
+"$troupe" job submit --detach --name again -- true >/dev/null
+wait $!
+expect "$(cat "$folder/next")" '"version":"'
+! grep -q "\"version\":\"$version\"" "$folder/next" || fail "the same version again"
+
+# A page of another site, and what would change something.
+[ "$(curl -sS -o /dev/null -w '%{http_code}' -H 'Host: evil.example' "${url}api/snapshot")" = 403 ] || fail "another site's page was answered"
+[ "$(curl -sS -o /dev/null -w '%{http_code}' -X POST "${url}api/snapshot")" = 405 ] || fail "a POST was taken"
+! "$troupe" dashboard --port "$(sed 's/.*:\([0-9]*\).*/\1/' <<<"$url")" >/dev/null 2>"$folder/error" || fail "a port in use was taken"
+expect "$(cat "$folder/error")" 'in use'
+
+browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
+if [ -n "$browser" ]; then
+  page=$(timeout 60 "$browser" --headless --no-sandbox --disable-gpu --no-proxy-server --user-data-dir="$folder/browser" --virtual-time-budget=3000 --dump-dom "$url?once" 2>/dev/null)
+  expect "$page" '>one<'
+  expect "$page" '&lt;i&gt;ran'  # a job's name is no markup
+  expect "$page" 'href="sweeps/digits"'
+  expect "$page" '>QUEUED<'
+fi
+
+# To other addresses with the token alone.
+kill "$server" && wait "$server" || fail "SIGTERM: exit code $?"
+"$troupe" dashboard --bind 0.0.0.0 --port 0 >"$folder/address" 2>"$folder/error" &
+server=$!
+for ((i = 0; i < 300; ++i)); do [ -s "$folder/address" ] && grep -q token "$folder/address" && break; sleep 0.1; done
+with=$(sed 's/0\.0\.0\.0/127.0.0.1/' "$folder/address")
+url=${with%%\?*}
+[ "$(curl -sS -o /dev/null -w '%{http_code}' "${url}api/snapshot")" = 401 ] || fail "answered without the token"
+curl -sS -c "$folder/cookies" "$with" | grep -q '<!doctype html>' || fail "no page with the token"
+curl -sS -b "$folder/cookies" "${url}api/snapshot" | grep -q '"name":"one"' || fail "the cookie is not taken"
+
+# A head that went: what it said last, and that it is old.
+"$troupe" stop >/dev/null
+for ((i = 0; i < 30; ++i)); do
+  last=$(curl -sS --max-time 40 -b "$folder/cookies" "${url}api/snapshot")
+  ! grep -q '"error":"' <<<"$last" || break
+  sleep 0.5
+done
+expect "$last" '"error":"'
+expect "$last" '"name":"one"'

@@ -1,0 +1,32 @@
+#!/bin/bash
+# sweep_page.sh TROUPE: a sweep's page in Chromium draws every trial. Skipped (77) where there is none.
+set -euo pipefail
+browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome) || exit 77
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+mkdir "$folder/digits"
+{
+  echo '{"event":"sweep","version":1,"job":"Digits{0.1}","metric":"test/accuracy (more is better)","trials":"8","epochs":"2"}'
+  for trial in 0 1 2 3 4 5 6 7; do
+    fields='"trial":'$trial',"config":{"lr":0.00'$((trial + 1))',"kind":"<b>k'$((trial % 2))'"}'
+    times='"began_ms":'$((1000 * trial + 1000))',"at_ms":'$((1000 * trial + 1500))
+    echo '{"event":"report",'"$fields"',"epoch":1,"metrics":{"test/accuracy":0.'$trial'},"decision":"continue","why":"",'"$times"'}'
+    [ "$trial" = 5 ] || echo '{"event":"end",'"$fields"',"epoch":1,"state_hash":"ab","decision":"finished","why":"</script><i>done",'"$times"'}'
+  done
+} >"$folder/digits/results.jsonl"
+"$1" tune page digits --folder "$folder" >/dev/null
+page=$(timeout 60 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$folder/browser" --dump-dom "file://$folder/digits/page.html" 2>/dev/null) || {
+  echo "the browser did not draw the page"
+  exit 1
+}
+expect() {  # expect COUNT PATTERN
+  local found
+  found=$({ grep -oE "$2" <<<"$page" || true; } | wc -l)
+  [ "$found" = "$1" ] || { echo "$found times $2, not $1"; exit 1; }
+}
+expect 16 '<polyline[^>]*class="trial"'  # a curve and a line of coordinates each
+expect 16 '<circle'                      # two slices
+expect 10 '<rect'                        # two fields' importance, eight runs
+expect 1 'Best: trial 7: lr=0.008 '
+expect 1 '>7 finished, 1 running<|: 7 finished, 1 running<'
+expect 0 '<i>done'                       # text of a record is no markup

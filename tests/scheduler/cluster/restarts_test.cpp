@@ -1,0 +1,243 @@
+/// The head's machine as scripts: actors that are started again when they die.
+#include "tests/scheduler/cluster/script.hpp"
+
+using namespace troupe;
+using namespace troupe::cluster;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using troupe::test::kDriver;
+using troupe::test::kGateway;
+using troupe::test::Script;
+
+namespace {
+
+/// A driver on its gateway, two nodes with a CPU each, and an actor with other lives, which is up.
+struct Restarting : Script {
+  explicit Restarting(int max_restarts = 2, const std::string& name = {}) {
+    node(1, 1);
+    node(2, 1);
+    gateway();
+    job_id = job().job;
+    ActorSpec spec{job_id, "T", name, "arguments", {kCpu, true, {}}, max_restarts, 3};
+    on(SpawnRequested{{kDriver, 1}, spec});
+    id = get<StartActor>()->actor;
+    at = get<StartActor>()->node;
+    on(ActorStarted{at, id, ProcessId{9}});
+    on(ResolveActor{kGateway, job_id, id});
+  }
+  const Actor& actor() const { return head->actors().at(id); }
+  const ActorRecord& record() const { return actor().record; }
+  void dies(std::uint32_t life, bool on_purpose = false) {
+    on(ActorDown{at, id, "signal 9", life, on_purpose});
+  }
+  void arguments(bool kept = true) { on(ActorArguments{{kDriver, 1}, id, kept, kept ? "arguments" : ""}); }
+  /// The next life is up.
+  void lives_again() {
+    arguments();
+    const StartActor start = *get<StartActor>();
+    at = start.node;
+    on(ActorStarted{at, id, ProcessId{10}, start.incarnation});
+  }
+  const ActorPlace& told() const { return get<ActorPlaced>()->place; }
+
+  JobId job_id;
+  ActorId id;
+  NodeId at;
+};
+
+}  // namespace
+
+TEST_CASE("an actor with max_restarts keeps its id, and those who call it are told where it is") {
+  Restarting s;
+  CHECK(is_restartable(s.id));
+  CHECK(s.told().life == ActorLife::kLives);
+  CHECK(s.told().process == ProcessAddress{s.at, ProcessId{9}});
+  CHECK(s.told().max_task_retries == 3);
+
+  s.dies(1);
+  CHECK(s.get<SpawnAnswered>() == nullptr);
+  CHECK(s.told().life == ActorLife::kRestarts);
+  CHECK(s.told().incarnation == 2);
+  CHECK(s.told().reason == "signal 9");
+  CHECK(s.index<Persist>() < s.index<ActorPlaced>());
+  REQUIRE(s.get<ArgumentsWanted>() != nullptr);  // the head does not keep them: they may hold a secret
+  CHECK(s.get<ArgumentsWanted>()->to == Requester{kDriver, 1});
+
+  s.arguments();
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK(s.get<StartActor>()->actor == s.id);
+  CHECK(s.get<StartActor>()->incarnation == 2);
+  CHECK(s.get<StartActor>()->spec.payload == "arguments");
+  CHECK(s.index<Persist>() < s.index<StartActor>());
+  s.at = s.get<StartActor>()->node;
+  s.on(ActorStarted{s.at, s.id, ProcessId{10}, 2});
+  CHECK(s.told().life == ActorLife::kLives);
+  CHECK(s.told().process == ProcessAddress{s.at, ProcessId{10}});
+  CHECK(std::get<ActorRecord>(s.store.begin()->second).spec.payload.empty());
+}
+
+TEST_CASE("after the last life it is dead") {
+  Restarting s(1);
+  s.dies(1);
+  s.lives_again();
+  s.dies(2);
+  CHECK(s.told().life == ActorLife::kEnded);
+  CHECK(s.record().state == ActorState::kDead);
+  s.on(ResolveActor{NodeId{1}, s.job_id, s.id});
+  CHECK(s.told().life == ActorLife::kEnded);
+}
+
+TEST_CASE("the end of an earlier life says nothing about this one") {
+  Restarting s;
+  s.dies(1);
+  s.lives_again();
+  s.dies(1);
+  s.on(ActorFailed{s.at, s.id, {ErrorCode::kActorDied, "", "", ""}, 1});
+  CHECK(s.record().state == ActorState::kAlive);
+  s.on(ActorStarted{s.at, s.id, ProcessId{9}, 1});  // a life that lived on, unknown to the head
+  REQUIRE(s.get<KillActor>() != nullptr);
+  CHECK(s.get<KillActor>()->incarnation == 1);
+  s.node(s.at.value, 1, {{s.id, ProcessId{9}, 1}, {s.id, ProcessId{10}, 2}});
+  CHECK(s.all<KillActor>().size() == 1);
+  CHECK(s.record().state == ActorState::kAlive);
+}
+
+TEST_CASE("what was wanted is no death: it does not start again") {
+  Restarting s;
+  SECTION("it was killed") {
+    s.on(KillRequested{kGateway, s.job_id, s.id, "enough"});
+    s.dies(1);
+  }
+  SECTION("it ended itself") {
+    s.dies(1, true);
+  }
+  SECTION("it was killed while it had no life") {
+    s.dies(1);
+    s.on(KillRequested{kGateway, s.job_id, s.id, "enough"});
+    s.arguments();
+    CHECK(s.get<StartActor>() == nullptr);
+  }
+  SECTION("its job ended") {
+    s.dies(1);
+    s.on(JobEnded{kGateway, s.job_id, "done"});
+  }
+  SECTION("its constructor threw") {
+    s.dies(1);
+    s.arguments();
+    s.on(ActorFailed{s.get<StartActor>()->node, s.id, {ErrorCode::kTaskFailed, "", "boom", ""}, 2});
+  }
+  SECTION("nobody has its arguments any more") {
+    s.dies(1);
+    s.arguments(false);
+  }
+  SECTION("the node of whoever spawned it died") {
+    s.dies(1);
+    s.on(NodeLeft{kGateway, "it left"});
+  }
+  CHECK(s.record().state == ActorState::kDead);
+}
+
+TEST_CASE("who is killed while a life starts is dead when its node says so, and not before") {
+  // The simulator found it: the life was up, and the head that started again called it dead.
+  Restarting s;
+  s.dies(1);
+  s.arguments();
+  s.at = s.get<StartActor>()->node;
+  s.on(KillRequested{kGateway, s.job_id, s.id, "enough"});
+  s.on(ResolveActor{kGateway, s.job_id, s.id});
+  CHECK(s.told().life == ActorLife::kRestarts);
+  s.dies(2);
+  CHECK(s.told().life == ActorLife::kEnded);
+}
+
+TEST_CASE("a node dies: its actor lives on, on another") {
+  Restarting s;
+  const NodeId before = s.at;
+  s.on(NodeLeft{before, "it left"});
+  CHECK(s.told().life == ActorLife::kRestarts);
+  s.lives_again();
+  CHECK(s.at != before);
+  s.on(NodeLeft{s.at, "it left"});
+  s.arguments();
+  s.pass(1, {kGateway});
+  CHECK(s.get<StartActor>() == nullptr);  // it waits for room, as any spawn
+  CHECK(s.head->waiting().size() == 1);
+  CHECK(s.get<SpawnWaits>() == nullptr);  // its spawn was answered long ago
+  s.node(3, 1);
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK(s.get<StartActor>()->incarnation == 3);
+}
+
+TEST_CASE(
+    "one that dies again and again starts ever more slowly, and at once after it has lived for a while") {
+  Restarting s(-1);
+  std::uint32_t life = 1;
+  Duration waited{0};
+  for (; life <= 12; ++life) {
+    s.dies(life);
+    s.arguments();
+    for (waited = Duration{0}; s.get<StartActor>() == nullptr && waited < seconds(30);
+         waited += milliseconds(50)) {
+      s.now += milliseconds(50);
+      for (const std::uint64_t node : {1, 2, 100}) s.on(Heartbeat{NodeId{node}});
+      s.on(Tick{});
+    }
+    REQUIRE(s.get<StartActor>() != nullptr);
+    if (life == 1) CHECK(waited == Duration{0});
+    if (life == 4) CHECK(waited == milliseconds(400));
+    s.at = s.get<StartActor>()->node;
+    s.on(ActorStarted{s.at, s.id, ProcessId{10}, life + 1});
+  }
+  CHECK(waited == seconds(10));
+  s.pass(61, {NodeId{1}, NodeId{2}, kGateway});
+  s.dies(life);
+  s.arguments();
+  CHECK(s.get<StartActor>() != nullptr);
+}
+
+TEST_CASE("it keeps its name, and is found while it has no life") {
+  Restarting s(2, "it");
+  s.dies(1);
+  s.on(LookupActor{{kDriver, 7}, s.job_id, "it"});
+  CHECK(s.get<NameAnswered>()->ok);
+  CHECK(s.get<NameAnswered>()->actor == s.id);
+  s.spawn(s.job_id, 2, "it");
+  CHECK_FALSE(s.get<SpawnAnswered>()->ok);
+}
+
+TEST_CASE("a head that starts again goes on with what restarts, and asks for the arguments anew") {
+  Restarting s;
+  SECTION("it had no life") {
+    s.dies(1);
+  }
+  SECTION("its start may not have been heard") {
+    s.dies(1);
+    s.arguments();
+    REQUIRE(s.record().state == ActorState::kStarting);
+  }
+  SECTION("its node is dead, and that alone was recorded") {
+    const std::string key = "actor/" + to_string(s.id);
+    const Record before = s.store.at(key);
+    s.on(NodeLeft{s.at, "it left"});
+    s.store.insert_or_assign(key, before);
+  }
+  const std::uint32_t life = s.record().incarnation;
+  const bool starts = s.record().state == ActorState::kStarting;
+  s.restart();
+  s.gateway();
+  CHECK((s.get<ArgumentsWanted>() != nullptr) != starts);  // its node may have it
+  s.on(ResolveActor{kGateway, s.job_id, s.id});
+  CHECK(s.told().life == ActorLife::kRestarts);
+  int asked = 0;
+  for (const std::uint64_t node : {1, 2}) {
+    s.node(node, 1);
+    asked += s.get<ArgumentsWanted>() != nullptr ? 1 : 0;
+  }
+  CHECK(asked == (starts ? 1 : 0));
+  CHECK(s.record().restarts == 1);
+  s.arguments();
+  REQUIRE(s.get<StartActor>() != nullptr);
+  CHECK(s.get<StartActor>()->incarnation >= life);
+  s.on(ActorStarted{s.get<StartActor>()->node, s.id, ProcessId{10}, s.get<StartActor>()->incarnation});
+  CHECK(s.told().life == ActorLife::kLives);
+}
