@@ -18,8 +18,9 @@ void LeavingActors::told(const wire::ActorLeaves& told) {
   const std::lock_guard lock(mutex_);
   if (told.stays) {
     leaving_.erase(told.actor);
-  } else if (leaving_.size() < kMostKept) {
+  } else {
     leaving_.insert_or_assign(told.actor, told.reason);
+    if (leaving_.size() > kMostKept) leaving_.erase(leaving_.begin());  // the oldest
   }
   const auto at = watched_.find(told.actor);
   if (at == watched_.end()) return;

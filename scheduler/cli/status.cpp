@@ -25,6 +25,7 @@ using nlohmann::json;
 
 constexpr Duration kLooksAgain = std::chrono::milliseconds(500);
 constexpr Duration kNodeLeaves = std::chrono::seconds(30);  // its workers are killed after 2 s
+constexpr Duration kNodeAnswers = std::chrono::seconds(5);
 constexpr Duration kHeadAnswers = std::chrono::seconds(4);  // a head that died is back within one
 
 wire::Bytes ask(const std::string& path, const std::string& address, const wire::Control& message) {
@@ -165,14 +166,24 @@ int drain(const DrainOptions& options) {
   wire::DrainAsk ask{1, options.node, options.grace_s * 1000, options.cancel};
   auto answer = ask_for<wire::DrainAnswer>(options.folder, options.address, ask);
   const std::string name = escape_name(answer.name);
+  ask.only_asks = true;
+  ask.node = to_string(answer.node);
+  const MonotonicClock clock;
   if (options.cancel) {
+    const Instant until = clock.now() + kNodeAnswers;
+    while (answer.drains && !answer.is_gone && clock.now() < until) {
+      std::this_thread::sleep_for(kLooksAgain);
+      answer = ask_for<wire::DrainAnswer>(options.folder, options.address, ask);
+    }
+    if (answer.drains || answer.is_gone) {
+      throw_error({ErrorCode::kRefused, "node " + name + (answer.is_gone ? " has left" : " goes on draining"),
+                   answer.is_gone ? "its drain was over" : "its own machine told it to (SIGTERM)",
+                   "start a node there again"});
+    }
     std::printf("node %s goes on\n", name.c_str());
     return 0;
   }
-  ask.only_asks = true;
-  ask.node = to_string(answer.node);
   std::string said = " ";  // not yet
-  const MonotonicClock clock;
   const Instant until = clock.now() + std::chrono::seconds(options.grace_s) + kNodeLeaves;
   while (!answer.is_gone && answer.drains && !options.no_wait) {
     // Said again when it waits for something else, not every second.

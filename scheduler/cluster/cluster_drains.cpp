@@ -15,7 +15,7 @@ void ClusterMachine::handle(const DrainRequested& e) {
   if (node.leaving || node.info.gateway) return;
   const std::int64_t grace_ms = std::clamp<std::int64_t>(e.grace_ms, 0, kMaxDrainMs);
   out_.push_back(DrainNode{e.drained, e.cancel ? -1 : grace_ms, clipped(e.reason)});
-  if (e.cancel) return end_drain(e.drained);
+  if (e.cancel) return;  // the node says whether it goes on: its own machine may want it to leave
   drain(e.drained, std::chrono::milliseconds(grace_ms), clipped(e.reason));
 }
 

@@ -212,9 +212,8 @@ Result<wire::Bytes> Head::drain(const PeerName& from, const wire::DrainAsk& ask)
     if (node.leaving) return refuse("it leaves already", "wait for its end");
     const std::string by = from.starts_with(kMachinePrefix) ? "from its machine" : "by the head's owner";
     on(cluster::DrainRequested{**id, ask.grace_ms, "troupe drain " + by, ask.cancel});
-    const bool drains = cluster.nodes().at(**id).drain.has_value();
     log(LogLevel::kInfo, "node " + node.info.name + " (" + to_string(**id) + ") " +
-                             (drains ? "drains" : "does not drain any more"));
+                             (ask.cancel ? "is told not to drain" : "drains"));
   }
   const bool goes = node.drain.has_value() || node.leaving;
   return wire::encode(wire::DrainAnswer{**id, node.info.name, false, goes, cluster.why_drains(**id)});

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tests/collectives/ranks.hpp"
+#include "tests/support/eventually.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -21,7 +22,7 @@ void expect(bool holds, const char* what) {
 }
 
 void await(const std::atomic<bool>& flag) {
-  while (!flag) std::this_thread::yield();
+  test::yield_until([&] { return flag.load(); });
 }
 
 void run_all(std::vector<NativeGroupOptions> options, const RankBody& body) {

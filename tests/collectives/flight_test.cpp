@@ -16,6 +16,7 @@
 #include "collectives/flight/flight_recorder.hpp"
 #include "tests/collectives/ranks.hpp"
 #include "tests/support/contains.hpp"
+#include "tests/support/eventually.hpp"
 #include "tests/support/files.hpp"
 
 using namespace troupe;
@@ -232,9 +233,9 @@ TEST_CASE("a rank that never comes is named, with what it did instead") {
     const Layout layout{.nodes = nodes, .timeout = std::chrono::milliseconds(500)};
     const auto reports = fly(3, layout, [&](ProcessGroup& group) {
       float value[4] = {};
-      group.barrier()->wait();
+      group.batch({Op::barrier().within(std::chrono::seconds(60))})->wait();  // all are there
       if (group.rank() == 2) {
-        while (over.load() < 2) std::this_thread::yield();
+        test::yield_until([&] { return over.load() >= 2; });
         group.abort("the others gave up");  // too late: the group is aborted already
         group.recorder()->dump("the test asks").value();
         return;
@@ -327,7 +328,7 @@ TEST_CASE("a rank that launched an operation and never waited for it is named") 
     const TreeBuffer first = group.allocate_tree(10, DType::kFloat32);
     const TreeBuffer second = group.allocate_tree(20, DType::kFloat32);
     auto work = group.all_reduce_tree(first, ReduceOp::kSum);
-    while (group.rank() == 2 && over.load() < 2) std::this_thread::yield();
+    if (group.rank() == 2) test::yield_until([&] { return over.load() >= 2; });
     try {
       group.all_reduce_tree(second, ReduceOp::kSum);
       work->wait();

@@ -15,6 +15,7 @@
 #include "runtime/core/error.hpp"
 #include "tests/collectives/library_checks.hpp"
 #include "tests/support/contains.hpp"
+#include "tests/support/eventually.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -126,7 +127,7 @@ TEST_CASE("gloo: a rank that does not come is a Timeout, and the others learn of
   const auto body = [&](ProcessGroup& group) {
     std::vector<float> values(100);
     if (group.rank() == 2) {
-      while (given_up.load() != 2) std::this_thread::yield();  // not in time
+      test::yield_until([&] { return given_up.load() == 2; });  // not in time
       (void)thrown_by<CollectiveAborted>([&] { group.all_reduce(std::span(values))->wait(); });
       return;
     }
@@ -155,7 +156,7 @@ TEST_CASE("gloo: an abort ends the waits of all ranks, the first reason stays") 
   all_good(run_gloo(3, [&](ProcessGroup& group) {
     std::vector<float> values(100), message(100);
     if (group.rank() == 1) {
-      while (waiting.load() != 2) std::this_thread::yield();
+      test::yield_until([&] { return waiting.load() == 2; });
       group.abort("enough");
       group.abort("more than enough");
       require(group.abort_reason() == "enough", group.abort_reason());
@@ -176,7 +177,7 @@ TEST_CASE("gloo: an abort from another thread ends this rank's own wait") {
   std::atomic<bool> seen{false};
   all_good(run_gloo(2, [&](ProcessGroup& group) {
     if (group.rank() == 1) {
-      while (!seen.load()) std::this_thread::yield();
+      test::yield_until([&] { return seen.load(); });
       return;
     }
     const auto work = group.barrier();

@@ -16,6 +16,7 @@
 #include "collectives/rendezvous/job_key.hpp"
 #include "collectives/rendezvous/store/store_client.hpp"
 #include "tests/collectives/rendezvous_ranks.hpp"
+#include "tests/support/eventually.hpp"
 #include "tests/support/files.hpp"
 
 using namespace troupe;
@@ -316,7 +317,7 @@ TEST_CASE("a rank that leaves aborts nothing; one that does not call rebuild is 
                   }
                   expect(abort_of(*pair).find("rank 0 forms the next generation") != std::string::npos,
                          "why it is aborted");
-                  while (!over) std::this_thread::yield();
+                  test::yield_until([&] { return over.load(); });
                 },
                 {.timeout = 4s});
   CHECK_THAT(thrown[0], Catch::Contains("rank 1 lives and did not call rebuild()"));

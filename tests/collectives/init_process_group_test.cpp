@@ -20,6 +20,7 @@
 #include "collectives/rendezvous/meeting_file.hpp"
 #include "runtime/core/log.hpp"
 #include "tests/collectives/rendezvous_ranks.hpp"
+#include "tests/support/eventually.hpp"
 #include "tests/support/files.hpp"
 
 using namespace troupe;
@@ -271,7 +272,7 @@ TEST_CASE("an abort on a death may end another group of the same ranks") {
         ::_exit(0);
       }
       domino.keys->set("prepared", "");
-      while (!watched.expired()) std::this_thread::yield();
+      test::yield_until([&] { return watched.expired(); });
     }));
   }
   for (const pid_t pid : ranks) CHECK(exit_of(pid) == 0);
@@ -332,7 +333,7 @@ TEST_CASE("what an abort calls may ask the store and end the last group, and may
         over = true;
       };
       caller.keys->set("prepared " + std::to_string(r), "");
-      while (!over) std::this_thread::yield();
+      test::yield_until([&] { return over.load(); });
     }));
   }
   for (const pid_t pid : ranks) CHECK(exit_of(pid) == 0);
@@ -632,11 +633,11 @@ TEST_CASE("a thousand groups and generations leave nothing at the store") {
         group = group->rebuild();
         ++done;
         if (group->rank() == 0) {
-          while (done < 2) std::this_thread::yield();
+          test::yield_until([&] { return done >= 2; });
           left = keys_left(url, 1, 2);
           ++done;
         }
-        while (done < 3) std::this_thread::yield();
+        test::yield_until([&] { return done >= 3; });
       },
       {.timeout = 60s, .key = kKey}, "native, which says much");
   for (const auto& what : thrown) CHECK(what.empty());

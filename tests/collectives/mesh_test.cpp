@@ -18,6 +18,7 @@
 #include "runtime/core/log.hpp"
 #include "tests/collectives/ranks.hpp"
 #include "tests/support/contains.hpp"
+#include "tests/support/eventually.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -367,7 +368,7 @@ TEST_CASE("a rank that listens late is waited for; names and taken ports are err
   };
   const auto options = options_for(1, 2, {{0, late}, {1, one->endpoint()}});
   std::thread connector([&] { CHECK(meet(one, kKey, options, {.timeout = 30s, .aborted = aborted}).ok()); });
-  while (!asked) std::this_thread::yield();
+  test::yield_until([&] { return asked.load(); });
   const auto zero = listen(late);
   CHECK(meet(zero, kKey, options_for(0, 2, {{0, late}, {1, one->endpoint()}})).ok());
   connector.join();

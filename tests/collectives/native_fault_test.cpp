@@ -21,6 +21,7 @@
 #include "runtime/core/random.hpp"
 #include "tests/collectives/ranks.hpp"
 #include "tests/support/contains.hpp"
+#include "tests/support/eventually.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -29,9 +30,8 @@ using troupe::test::contains;
 
 namespace {
 
-/// Waits for `ready` without a deadline of its own: ctest's is the deadline.
 void wait_for(const std::atomic<int>& word, int value) {
-  while (word.load() < value) std::this_thread::yield();
+  test::yield_until([&] { return word.load() >= value; });
 }
 
 /// A counter that forked ranks share.
@@ -125,7 +125,7 @@ TEST_CASE("a node aborts its region from outside, and the abort spreads to the o
       // Ranks 0 and 2 wait for rank 1, which computes: it sees the abort at its next call.
       ++waiting;
       if (group.rank() == 1) {
-        while (group.abort_reason().empty()) std::this_thread::yield();
+        test::yield_until([&] { return !group.abort_reason().empty(); });
       }
       group.barrier()->wait();
     });

@@ -12,6 +12,7 @@
 #include "tests/collectives/every_op.hpp"
 #include "tests/collectives/ranks.hpp"
 #include "tests/support/contains.hpp"
+#include "tests/support/eventually.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -271,14 +272,14 @@ TEST_CASE(
         std::atomic<bool> failed{false};
         const auto thrown = run_threads(options_of(2, layout), [&](ProcessGroup& group) {
           if (group.rank() == 1) {
-            while (!failed) std::this_thread::yield();
+            test::yield_until([&] { return failed.load(); });
             group.barrier()->wait();
           }
           Bytes bytes(100000);
           auto work = sends ? group.send(buffer_of(bytes), 1, 6) : group.recv(buffer_of(bytes), 1, 6);
           try {
             if (how == 0) work->wait();
-            while (how == 1 && !work->is_completed()) std::this_thread::yield();
+            if (how == 1) test::yield_until([&] { return work->is_completed(); });
             while (how == 2 && !work->wait_for(std::chrono::milliseconds(1))) {
             }
             work->wait();
@@ -358,7 +359,7 @@ TEST_CASE("a receive from any rank waits while one has not left, and names who m
     std::atomic<bool> over{false};
     const auto thrown = run_threads(options_of(6, layout), [&, stays = stays](ProcessGroup& group) {
       Bytes in(20);
-      while (group.rank() == stays && !over) std::this_thread::yield();
+      if (group.rank() == stays) test::yield_until([&] { return over.load(); });
       if (group.rank() != 0) return;
       try {
         group.recv(buffer_of(in), kAnyRank)->wait();
@@ -380,7 +381,7 @@ TEST_CASE("too many receives are refused, from one rank or from any") {
       run(2, {.nodes = nodes}, [&](ProcessGroup& group) {
         std::vector<std::int32_t> values(kMaxMessages);
         if (group.rank() == 1) {
-          while (!refused) std::this_thread::yield();
+          test::yield_until([&] { return refused.load(); });
           std::iota(values.begin(), values.end(), 0);
           for (std::int32_t& value : values) group.send(std::span<const std::int32_t>(&value, 1), 0)->wait();
           return;

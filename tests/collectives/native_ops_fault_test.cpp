@@ -8,6 +8,7 @@
 #include "tests/collectives/every_op.hpp"
 #include "tests/collectives/ranks.hpp"
 #include "tests/support/contains.hpp"
+#include "tests/support/eventually.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -38,7 +39,7 @@ TEST_CASE("an abort lets every rank out of every operation, small and large, wit
         const auto thrown = run_threads(options_of(3, {.nodes = nodes}), [&](ProcessGroup& group) {
           Buffers buffers{spec};
           if (group.rank() == 1) {
-            while (waiting < 2) std::this_thread::yield();
+            test::yield_until([&] { return waiting >= 2; });
             group.abort("the test says so");
             group.abort("again");
             buffers.call(group);  // throws: the group stays aborted
@@ -129,7 +130,7 @@ TEST_CASE("different calls whose ranks wait for none of each other are found at 
         called = true;
       } else {
         call();
-        while (!called) std::this_thread::yield();
+        test::yield_until([&] { return called.load(); });
         call();
         past = true;
       }
@@ -186,14 +187,15 @@ TEST_CASE("every operation times out with its name and who is missing, under wai
       const auto thrown = run_threads(options_of(3, layout), [&](ProcessGroup& group) {
         Buffers buffers{spec};
         if (group.rank() == 2) {
-          while (failed < 2) std::this_thread::yield();
+          test::yield_until([&] { return failed >= 2; });
           buffers.call(group)->wait();
         }
         try {
           auto work = buffers.call(group);
-          for (++launched; launched < 2;) std::this_thread::yield();
+          ++launched;
+          test::yield_until([&] { return launched == 2; });
           if (how == 0) work->wait();
-          while (how == 1 && !work->is_completed()) std::this_thread::yield();
+          if (how == 1) test::yield_until([&] { return work->is_completed(); });
           while (how == 2 && !work->wait_for(std::chrono::microseconds(100))) {
           }
           work->wait();

@@ -10,6 +10,7 @@
 #include "collectives/nccl/errors.hpp"
 #include "collectives/nccl/work.hpp"
 #include "tests/collectives/nccl_ranks.hpp"
+#include "tests/support/eventually.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -231,9 +232,9 @@ TEST_CASE("nccl: a device that does not answer holds up neither the deadline nor
         cluster.library.hold_queries(0, gate);
         const int asked = cluster.library.calls(0, "cudaEventQuery");
         const auto work = rank.group->all_reduce(buffer, ReduceOp::kSum);  // rank 1 never calls it
-        while (cluster.library.calls(0, "cudaEventQuery") == asked) std::this_thread::yield();
+        test::yield_until([&] { return cluster.library.calls(0, "cudaEventQuery") != asked; });
         if (aborts) rank.group->abort("enough");
-        while (rank.group->abort_reason().empty()) std::this_thread::yield();
+        test::yield_until([&] { return !rank.group->abort_reason().empty(); });
         go.set_value();
         both.arrive_and_wait();
         finish(*work);

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tests/collectives/nccl_ranks.hpp"
+#include "tests/support/eventually.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -27,7 +28,7 @@ TEST_CASE("nccl: a capture outlives what is in flight and watched") {
     library.begin_capture(rank.p, captured);
     library.on_stream(rank.p, captured, [] {});
     const int asked = library.calls(rank.p, "cudaEventQuery");
-    while (library.calls(rank.p, "cudaEventQuery") < asked + 3) std::this_thread::yield();
+    test::yield_until([&] { return library.calls(rank.p, "cudaEventQuery") >= asked + 3; });
     require(!before->is_completed(), "too early");  // and this thread may ask, too
     require(library.end_capture(rank.p, captured) != nullptr, "the capture was ended");
     go.set_value();

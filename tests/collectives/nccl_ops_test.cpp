@@ -13,6 +13,7 @@
 #include "runtime/core/random.hpp"
 #include "tests/collectives/exact_reference.hpp"
 #include "tests/collectives/nccl_ranks.hpp"
+#include "tests/support/eventually.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -223,7 +224,7 @@ TEST_CASE("nccl: the flight recorder tells what a stream waits for from what is 
     go.set_value();
     // Nobody asks this Work again: the group's thread hears of the end by its event.
     rank.synchronize();
-    while (state(0) == State::kEnqueued) std::this_thread::yield();
+    test::yield_until([&] { return state(0) != State::kEnqueued; });
     require(state(0) == State::kCompleted, "completed");
     const Buffer mine = rank.put(std::vector<float>{1.5F}), theirs = rank.put(std::vector<float>{0});
     const auto sent = rank.group->send(mine, 1 - rank.p), received = rank.group->recv(theirs, 1 - rank.p);

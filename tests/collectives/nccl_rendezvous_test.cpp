@@ -10,6 +10,7 @@
 #include "collectives/rendezvous/backends.hpp"
 #include "tests/collectives/nccl_ranks.hpp"
 #include "tests/collectives/rendezvous_ranks.hpp"
+#include "tests/support/eventually.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -323,7 +324,7 @@ TEST_CASE("nccl by name: a rank dies on its way into a group") {
     const auto host = join_native_group(context);
     context.store.set("says/2", "troupe-nccl-3 23003 none");
     (void)context.store.get("invitation", 60s);
-    while (cluster.library.calls(0, "ncclCommInitRankConfig") == 3) std::this_thread::yield();
+    test::yield_until([&] { return cluster.library.calls(0, "ncclCommInitRankConfig") != 3; });
     throw std::runtime_error("the end");
   });
   check_double(cluster.library);

@@ -7,6 +7,7 @@
 
 #include "collectives/nccl/communicator.hpp"
 #include "tests/collectives/nccl_ranks.hpp"
+#include "tests/support/eventually.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -58,7 +59,7 @@ TEST_CASE("nccl: a communicator answers while its abort blocks") {
                              communicator.stream());
     });
     std::thread aborts([&] { nccl::abort_all({made}); });
-    while (library.calls(0, "ncclCommAbort") == 0) std::this_thread::yield();
+    test::yield_until([&] { return library.calls(0, "ncclCommAbort") != 0; });
     auto asks = std::async(std::launch::async, [&] { return communicator.healthy(); });
     const bool answers = asks.wait_for(5s) == std::future_status::ready;
     CHECK(answers);
@@ -84,7 +85,7 @@ TEST_CASE("nccl: a communicator is there for a thread that makes its call after 
     std::byte one{};
     CHECK_THROWS(made->issue([&](nccl::Comm comm) {
       aborts = std::thread([&] { nccl::abort_all({made}); });
-      while (library.calls(0, "ncclCommAbort") == 0) std::this_thread::yield();
+      test::yield_until([&] { return library.calls(0, "ncclCommAbort") != 0; });
       std::this_thread::sleep_for(20ms);
       api.nccl.ncclAllReduce(&one, &one, 1, nccl::NcclType::kUint8, nccl::NcclOp::kSum, comm, made->stream());
     }));
@@ -145,7 +146,7 @@ TEST_CASE("nccl: an abort ends a call that waits inside the library") {
   NcclCluster cluster(version);
   const auto thrown = run_two(cluster, [&](NcclRank& rank) {
     if (rank.p == 1) {
-      while (cluster.library.calls(0, "ncclGroupEnd") == 0) std::this_thread::yield();
+      test::yield_until([&] { return cluster.library.calls(0, "ncclGroupEnd") != 0; });
       return rank.group->abort("enough");
     }
     rank.group->all_reduce(rank.put(std::vector<float>(5)), ReduceOp::kSum);  // rank 1 never calls it
@@ -169,7 +170,7 @@ TEST_CASE("nccl: a communicator that a call is in is aborted, the others are rev
     const int groups = cluster.library.calls(0, "ncclGroupEnd");
     const auto sent = rank.group->send(rank.put(std::vector<float>{1}), 1);  // connects with nobody
     require(!sent->is_completed(), "complete");
-    while (cluster.library.calls(0, "ncclGroupEnd") == groups) std::this_thread::yield();
+    test::yield_until([&] { return cluster.library.calls(0, "ncclGroupEnd") != groups; });
     rank.group->abort("enough");
     require(rank.group->abort_reason() == "enough", "the reason");
     both.arrive_and_wait();

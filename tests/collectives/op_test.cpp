@@ -10,6 +10,7 @@
 #include "collectives/flight/flight_recorder.hpp"
 #include "runtime/core/error.hpp"
 #include "tests/collectives/ranks.hpp"
+#include "tests/support/eventually.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -230,7 +231,7 @@ TEST_CASE("small: who gives waits for nobody and who takes for those that give, 
     };
     group.barrier()->wait();  // a group's first round waits for all
     if (me == 2) {
-      while (given < 2) std::this_thread::yield();
+      test::yield_until([&] { return given >= 2; });
     }
     for (int i = 0; i < 4; ++i) give(i);
     Floats word(3);

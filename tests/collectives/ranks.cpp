@@ -16,8 +16,9 @@
 namespace troupe::collectives::testing {
 namespace {
 
+/// A hang is a failure: after two minutes a forked rank is killed by its alarm.
 [[noreturn]] void say(NativeGroupOptions options, const SayingBody& body, int to) {
-  ::alarm(120);  // a hang is a failure
+  ::alarm(120);
   std::string said;
   try {
     said = body(make_native_group(std::move(options)));
@@ -146,6 +147,7 @@ std::vector<std::string> run_forked(std::vector<NativeGroupOptions> options, con
 pid_t fork_rank(NativeGroupOptions options, const RankBody& body) {
   const pid_t pid = ::fork();
   if (pid != 0) return pid;
+  ::alarm(120);
   try {
     const auto group = make_native_group(std::move(options));
     body(*group);

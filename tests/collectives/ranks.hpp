@@ -38,7 +38,8 @@ void run(int size, const Layout& layout, const RankBody& body);
 using SayingBody = std::function<std::string(std::shared_ptr<ProcessGroup> group)>;
 std::vector<std::string> run_forked(std::vector<NativeGroupOptions> options, const SayingBody& body);
 
-/// A forked rank: exits with 0 if `body` returns and 1 if it throws, its message on standard error.
+/// A forked rank: exits with 0 if `body` returns and 1 if it throws, its message on standard error; as above
+/// one that hangs is killed.
 pid_t fork_rank(NativeGroupOptions options, const RankBody& body);
 /// Waits for the end of a process: its exit code, or minus the signal.
 int exit_of(pid_t pid);

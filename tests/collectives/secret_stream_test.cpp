@@ -15,6 +15,7 @@
 #include "collectives/rendezvous/store/store_client.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/core/random.hpp"
+#include "tests/support/eventually.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -251,7 +252,7 @@ TEST_CASE("who changes what a store says ends the connection, with one error") {
       return now;
     });
     const auto first = tapped.client->begin({.op = StoreOp::kFind, .key = "k"});
-    while (passed == 0) std::this_thread::yield();
+    test::yield_until([&] { return passed != 0; });
     try {
       const auto second = tapped.client->begin({.op = StoreOp::kFind, .key = "k"});
       (void)second->next(60s);

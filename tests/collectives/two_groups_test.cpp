@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "tests/collectives/ranks.hpp"
+#include "tests/support/eventually.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -31,7 +32,7 @@ std::vector<float> values_of(const ProcessGroup& group, std::size_t count) {
 }
 
 void await(const std::atomic<bool>& flag) {
-  while (!flag) std::this_thread::yield();
+  test::yield_until([&] { return flag.load(); });
 }
 
 }  // namespace
@@ -174,7 +175,7 @@ TEST_CASE("within a host a progress thread moves what a rank that computes has l
           const auto counts = std::shared_ptr<void>(nullptr, [&](void*) { ++done; });  // if it throws, too
           for (const auto& work : works) work->wait();
         }
-        while (done < 2 * (lap + 1)) std::this_thread::yield();  // rank 0 computes
+        test::yield_until([&] { return done >= 2 * (lap + 1); });  // rank 0 computes
         for (int i = 0; messages && group.rank() == 0 && i < 64; ++i)
           works.push_back(group.recv(small, 1 + i % 2));
         for (const auto& work : works) work->wait();

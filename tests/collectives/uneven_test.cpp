@@ -11,6 +11,7 @@
 #include "tests/collectives/library_checks.hpp"
 #include "tests/collectives/ranks.hpp"
 #include "tests/support/contains.hpp"
+#include "tests/support/eventually.hpp"
 
 using namespace troupe;
 using namespace troupe::collectives;
@@ -75,7 +76,7 @@ TEST_CASE("a receive from any rank waits for whoever comes, and ends with its gr
         CHECK(two->source() == second[0]);
         CHECK(own[0] == 7);
       } else {
-        while (!posted) std::this_thread::yield();
+        test::yield_until([&] { return posted.load(); });
         std::vector<int> me{group.rank()}, seven{7};
         if (group.rank() == 2) group.send(seven, 0, 5)->wait();
         group.send(me, 0)->wait();
@@ -98,7 +99,7 @@ TEST_CASE("a call may have a timeout of its own; a monitored barrier names who i
     const auto thrown = run_threads(options_of(4, {.nodes = nodes}), [&](ProcessGroup& group) {
       group.monitored_barrier(std::chrono::seconds(60));
       if (group.rank() % 2 == 1) {
-        while (out != 2) std::this_thread::yield();
+        test::yield_until([&] { return out == 2; });
         return;
       }
       const auto counts = std::shared_ptr<void>(nullptr, [&](void*) { ++out; });
@@ -111,7 +112,7 @@ TEST_CASE("a call may have a timeout of its own; a monitored barrier names who i
   const auto thrown = run_threads(options_of(2), [](ProcessGroup& group) {
     std::vector<float> value(1);
     if (group.rank() == 0) group.batch({Op::recv(buffer_of(std::span(value)), 1).within(kShort)})->wait();
-    while (group.abort_reason().empty()) std::this_thread::yield();
+    test::yield_until([&] { return !group.abort_reason().empty(); });
   });
   CHECK(contains(thrown[0], "recv(1 x f32, from 1, tag 0)"));
   CHECK(contains(thrown[0], "0.2 s"));
@@ -127,7 +128,7 @@ TEST_CASE("what is to be done then is done once, after the result, unless it fai
       values[0] = 5;
     });
     auto second = then(first, [&] { done += 10; });
-    while (!second->is_completed()) std::this_thread::yield();
+    test::yield_until([&] { return second->is_completed(); });
     second->wait();
     first->wait();
     CHECK(done == 11);

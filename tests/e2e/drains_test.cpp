@@ -117,7 +117,10 @@ TEST_CASE("SIGTERM drains the node of its machine, a second one ends it at once"
   REQUIRE(eventually([&] { return contains(cluster.status(), "draining"); }));
   CHECK(contains(cluster.status(), "(SIGTERM on its machine)"));
   CHECK(jobs.status(job).status == JobStatus::kRunning);
-  SECTION("it waits for its job") {
+  SECTION("it waits for its job, and only its machine could call it back") {
+    const Ran refused = cluster.drain("two --cancel");
+    CHECK(refused.code == 1);
+    CHECK(contains(refused.output, "node two goes on draining: its own machine told it to (SIGTERM)"));
     cluster.finish();
     CHECK(jobs.wait(job).status == JobStatus::kSucceeded);
   }
