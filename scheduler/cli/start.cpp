@@ -34,16 +34,6 @@ bool is_any(const std::string& host) {
   return host == "0.0.0.0" || host == "::";
 }
 
-/// As a shell reads it back.
-std::string quoted(const std::string& word) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:@%,";
-  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
 /// SIGINT and SIGTERM as a descriptor.
 UniqueFd watch_signals() {
   sigset_t set;
