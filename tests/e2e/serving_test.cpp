@@ -416,6 +416,14 @@ TEST_CASE("troupe serve shows a program's deployments, and changes them while th
   CHECK(bad.code == 1);
   CHECK_THAT(bad.output, Contains("troupe: cannot update 'plain': weights 2 go on"));
   CHECK(on_plain("rollback").output == "plain: weights 1 answer\n");
+  const std::string page = "export TROUPE_FOLDER=" + (folder / "state") +
+                           "; " TROUPE_CLI
+                           " start --head --port 0 --cpus 1 --detach >/dev/null; timeout 60 " TROUPE_CLI
+                           " dashboard --port 0 >" +
+                           (folder / "url") + " & for i in $(seq 300); do [ -s " + (folder / "url") +
+                           " ] && break; sleep 0.1; done; curl -sS --noproxy '*' $(cat " + (folder / "url") +
+                           ")api/snapshot; kill %1; " TROUPE_CLI " stop >/dev/null";
+  CHECK_THAT(e2e::shell(page).output, Contains("\"name\":\"plain\"") && Contains("\"pid\":" + me + ","));
   CHECK_THROWS_AS(served.scale({2, 1}), BadConfig);
   CHECK_THAT(on_plain("status", "--port 1").output, Contains("there is no deployment 'plain' here"));
 

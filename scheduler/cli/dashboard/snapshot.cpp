@@ -15,7 +15,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMostNodes = 500, kMostJobs = 200, kMostKinds = 200, kMostWaiting = 100;
+constexpr std::size_t kMostNodes = 500, kMostJobs = 200, kMostKinds = 200, kMostWaiting = 100,
+                      kMostDeployments = 200;
 
 std::string lower(std::string_view text) {
   std::string all(text);
@@ -79,13 +80,17 @@ json snapshot_of(const ClusterView& view) {
   }
   std::size_t kinds_left_out = 0;
   all["actors"] = kinds_of(status, kinds_left_out);
-  all["left_out"] = {{"nodes", status.nodes.size() - std::min(status.nodes.size(), kMostNodes)},
-                     {"jobs", view.jobs.size() - all["jobs"].size()},
-                     {"actors", kinds_left_out},
-                     {"waiting", status.waiting.size() - std::min(status.waiting.size(), kMostWaiting)}};
+  all["left_out"] = {
+      {"nodes", status.nodes.size() - std::min(status.nodes.size(), kMostNodes)},
+      {"jobs", view.jobs.size() - all["jobs"].size()},
+      {"actors", kinds_left_out},
+      {"waiting", status.waiting.size() - std::min(status.waiting.size(), kMostWaiting)},
+      {"deployments", view.deployments.size() - std::min(view.deployments.size(), kMostDeployments)}};
   keep_first(all["nodes"], kMostNodes);
   keep_first(all["waiting"], kMostWaiting);
   all["sweeps"] = parsed(view.sweeps);
+  all["deployments"] = view.deployments;
+  keep_first(all["deployments"], kMostDeployments);
   all["training"] = parsed(view.training);
   all["error"] = view.error.empty() ? json() : json(view.error);
   return all;

@@ -15,14 +15,15 @@ namespace troupe::cli {
 /// What was last heard, and of whom.
 struct ClusterView {
   wire::StatusAnswer status;
-  std::vector<JobInfo> jobs;          ///< the newest first
-  std::vector<std::string> sweeps;    ///< of each a line of JSON, as troupe tune list -o json has it
-  std::vector<std::string> training;  ///< of each a line of JSON: TrainingCurve::as_json
-  std::string error;                  ///< why it is no newer; empty: it is of now
+  std::vector<JobInfo> jobs;        ///< the newest first
+  std::vector<std::string> sweeps;  ///< of each a line of JSON, as troupe tune list -o json has it
+  std::vector<nlohmann::ordered_json> deployments;  ///< each as troupe serve status -o json has it
+  std::vector<std::string> training;                ///< of each a line of JSON: TrainingCurve::as_json
+  std::string error;                                ///< why it is no newer; empty: it is of now
 };
 
 /// One object, bounded whatever the cluster's size: 500 nodes, 200 jobs, 200 kinds of actors, 100 spawns that
-/// wait; what was left out is counted. Actors come a page at a time.
+/// wait, 200 deployments; what was left out is counted. Actors come a page at a time.
 nlohmann::json snapshot_of(const ClusterView& view);
 
 /// {"total", "offset", "actors"}: those whose class, name, job, node or state has `text` in it, without

@@ -6,6 +6,7 @@
 
 #include "runtime/core/random.hpp"
 #include "scheduler/cli/job.hpp"
+#include "scheduler/cli/serving_programs.hpp"
 #include "scheduler/cli/status.hpp"
 #include "scheduler/cli/sweep_records.hpp"
 #include "scheduler/cli/tune.hpp"
@@ -23,6 +24,8 @@ constexpr Duration kBetweenLooks = std::chrono::seconds(1);
 constexpr Duration kStillWatched = std::chrono::seconds(30);  // longer than a page waits for news
 constexpr Duration kHoldsAnswer = std::chrono::seconds(20);
 constexpr Duration kHeadAnswers = std::chrono::seconds(4);
+constexpr Duration kProgramAnswers = std::chrono::milliseconds(500);
+constexpr int kMostPrograms = 50;
 constexpr std::size_t kMostWork = 64, kMostWaiters = 256, kMostLogBytes = std::size_t{256} << 10,
                       kMostSweeps = 200;
 
@@ -220,6 +223,7 @@ void Watcher::look() {
   auto view = last == nullptr ? std::make_shared<ClusterView>() : std::make_shared<ClusterView>(*last);
   view->error.clear();
   ask_head(*view);
+  ask_programs(*view);
   read_sweeps(*view);
   read_reports(*view);
   publish(std::move(view));
@@ -238,6 +242,25 @@ void Watcher::ask_head(ClusterView& view) {
     view.jobs = jobs().list();
   } catch (const std::exception& error) {
     view.error = error.what();
+  }
+}
+
+/// What the programs of this user on this machine serve. One that does not answer in time is shown as such.
+void Watcher::ask_programs(ClusterView& view) {
+  view.deployments.clear();
+  int asked = 0;
+  for (const int pid : serving_pids()) {
+    if (++asked > kMostPrograms) break;
+    const auto answer = ask_program(pid, {{"do", "status"}}, kProgramAnswers);
+    if (!answer && answer.error().code == ErrorCode::kUnavailable) continue;  // it has just ended
+    if (!answer)
+      view.deployments.push_back({{"name", "?"}, {"state", answer.error().message()}, {"pid", pid}});
+    if (!answer) continue;
+    for (auto one : answer->value("deployments", nlohmann::ordered_json::array())) {
+      if (!one.is_object()) continue;
+      one["pid"] = pid;
+      view.deployments.push_back(std::move(one));
+    }
   }
 }
 

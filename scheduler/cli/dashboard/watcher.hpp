@@ -62,6 +62,7 @@ class Watcher {
   void run();
   void look();
   void ask_head(ClusterView& view);
+  static void ask_programs(ClusterView& view);
   void read_sweeps(ClusterView& view);
   void read_reports(ClusterView& view);
   void publish(std::shared_ptr<const ClusterView> view);

@@ -56,6 +56,7 @@ TEST_CASE("a snapshot sums nodes and counts actors by class") {
   job.program = {"echo", "a b"};
   view.jobs = {job};
   view.sweeps = {R"({"name": "digits"})"};
+  view.deployments = {{{"name", "plain"}, {"pid", 7}}};
   const json all = snapshot_of(view);
   CHECK(all["totals"]["cpus"] == 12.0);
   CHECK(all["totals"]["cpus_used"] == 3.0);
@@ -66,6 +67,7 @@ TEST_CASE("a snapshot sums nodes and counts actors by class") {
   CHECK(all["jobs"][0]["entrypoint"] == "echo 'a b'");
   CHECK(all["programs"][0]["name"] == "Digits");
   CHECK(all["sweeps"][0]["name"] == "digits");
+  CHECK(all["deployments"][0]["pid"] == 7);
   CHECK(all["error"].is_null());
 }
 
@@ -73,11 +75,13 @@ TEST_CASE("a snapshot of a large cluster stays small, and says what it left out"
   ClusterView view{cluster_of(700, 10'000)};
   view.jobs.resize(1000);
   view.status.waiting.assign(300, "Trainer waits: no node has 8 CPUs");
+  view.deployments.assign(201, {{"name", "plain"}});
   const json all = snapshot_of(view);
   CHECK(all["nodes"].size() == 500);
   CHECK(all["jobs"].size() == 200);
   CHECK(all["waiting"].size() == 100);
-  CHECK(all["left_out"] == json({{"nodes", 200}, {"jobs", 800}, {"actors", 0}, {"waiting", 200}}));
+  CHECK(all["left_out"] ==
+        json({{"nodes", 200}, {"jobs", 800}, {"actors", 0}, {"waiting", 200}, {"deployments", 1}}));
   CHECK(all["totals"]["cpus"] == 2800.0);  // of all of them
   CHECK(all["totals"]["waiting"] == 300);
   CHECK(all.dump().size() < 300'000);
