@@ -73,44 +73,44 @@ struct Deployment::Metrics {
         wanted(all.gauge("troupe_serve_desired_replicas", "Replicas that the load asks for.",
                          {{"deployment", name}})) {
     for (std::size_t i = 0; i < kFailures; ++i)
-      failed[i] = &requests(all, name, http_status(static_cast<Failure>(i)));
+      failed[i] = requests(all, name, http_status(static_cast<Failure>(i)));
     for (const char* state : {"starting", "warming", "ready", "draining"})
-      replicas.push_back(&all.gauge("troupe_serve_replicas", "Replicas by state.",
-                                    {{"deployment", name}, {"state", state}}));
+      replicas.push_back(
+          all.gauge("troupe_serve_replicas", "Replicas by state.", {{"deployment", name}, {"state", state}}));
   }
-  static http::Counter& requests(http::Registry& all, const std::string& name, int code) {
+  static std::shared_ptr<http::Counter> requests(http::Registry& all, const std::string& name, int code) {
     return all.counter("troupe_serve_requests_total", "Requests that ended, by the code of their response.",
                        {{"code", std::to_string(code)}, {"deployment", name}});
   }
 
-  static http::Counter& updates(http::Registry& all, const std::string& name, const char* result) {
+  static std::shared_ptr<http::Counter> updates(http::Registry& all, const std::string& name,
+                                                const char* result) {
     return all.counter("troupe_serve_updates_total", "Roll-outs of weights that ended.",
                        {{"deployment", name}, {"result", result}});
   }
 
-  http::Counter& answered;
-  std::array<http::Counter*, kFailures> failed{};
-  http::Histogram& latency;
-  http::Histogram& queue_wait;
-  http::Histogram& batch_rows;
-  http::Histogram& compute;
-  http::Counter& left;
-  http::Counter& retries;
-  http::Counter& started;
-  http::Counter& updated;
-  http::Counter& not_updated;
-  http::Gauge& version;
-  http::Gauge& rolls_out;
-  http::Gauge& queued;
-  http::Gauge& ongoing;
-  http::Gauge& wanted;
-  std::vector<http::Gauge*> replicas;
+  std::shared_ptr<http::Counter> answered;
+  std::array<std::shared_ptr<http::Counter>, kFailures> failed;
+  std::shared_ptr<http::Histogram> latency;
+  std::shared_ptr<http::Histogram> queue_wait;
+  std::shared_ptr<http::Histogram> batch_rows;
+  std::shared_ptr<http::Histogram> compute;
+  std::shared_ptr<http::Counter> left;
+  std::shared_ptr<http::Counter> retries;
+  std::shared_ptr<http::Counter> started;
+  std::shared_ptr<http::Counter> updated;
+  std::shared_ptr<http::Counter> not_updated;
+  std::shared_ptr<http::Gauge> version;
+  std::shared_ptr<http::Gauge> rolls_out;
+  std::shared_ptr<http::Gauge> queued;
+  std::shared_ptr<http::Gauge> ongoing;
+  std::shared_ptr<http::Gauge> wanted;
+  std::vector<std::shared_ptr<http::Gauge>> replicas;
 };
 
-Deployment::Deployment(Parts parts, std::shared_ptr<http::Registry> metrics)
+Deployment::Deployment(Parts parts, http::Registry& metrics)
     : parts_(std::move(parts)),
-      registry_(std::move(metrics)),
-      metrics_(std::make_unique<Metrics>(*registry_, parts_.name)),
+      metrics_(std::make_unique<Metrics>(metrics, parts_.name)),
       serial_([this](Serial::Work work) {
         parts_.session.process().later(Duration{0}, [me = shared_from_this(), work] { work(); });
       }),
@@ -172,7 +172,7 @@ void Deployment::submit(RequestId id, data::Tensor inputs, Instant deadline, Rep
 void Deployment::leave(RequestId id) {
   post([me = shared_from_this(), id] {
     if (me->requests_.erase(id) == 0) return;
-    me->metrics_->left.add();
+    me->metrics_->left->add();
     me->step(Left{id});
   });
 }
@@ -224,11 +224,11 @@ std::optional<ReplicaInfo> Deployment::output() const {
 
 void Deployment::measure() {
   const std::lock_guard lock(mutex_);
-  metrics_->version.set(static_cast<double>(view_.version));
-  metrics_->rolls_out.set(static_cast<double>(view_.rolls_out));
-  metrics_->queued.set(static_cast<double>(view_.queued_rows));
-  metrics_->ongoing.set(static_cast<double>(view_.requests));
-  metrics_->wanted.set(view_.wanted);
+  metrics_->version->set(static_cast<double>(view_.version));
+  metrics_->rolls_out->set(static_cast<double>(view_.rolls_out));
+  metrics_->queued->set(static_cast<double>(view_.queued_rows));
+  metrics_->ongoing->set(static_cast<double>(view_.requests));
+  metrics_->wanted->set(view_.wanted);
   const std::array<int, 4> counts{view_.starting, view_.warming, view_.ready, view_.draining};
   for (std::size_t i = 0; i < counts.size(); ++i) metrics_->replicas[i]->set(counts[i]);
 }
@@ -249,9 +249,9 @@ void Deployment::obey(const SendBatch& action) {
     batch.rows.push_back(request.inputs.shape()[0]);
     batch.deadlines.push_back((request.deadline + seat.clock_offset).count());
     if (std::exchange(request.sent, true)) {
-      metrics_->retries.add();
+      metrics_->retries->add();
     } else {
-      metrics_->queue_wait.observe(to_seconds(now - request.arrived));
+      metrics_->queue_wait->observe(to_seconds(now - request.arrived));
     }
   }
   seat.handle.call<&Replica::predict>(batch).then([me = shared_from_this(), action, version = seat.version,
@@ -290,8 +290,8 @@ void Deployment::batch_done(const SendBatch& sent, VersionId version, const std:
     at += bytes;
     all_rows += rows[i];
   }
-  metrics_->batch_rows.observe(static_cast<double>(all_rows));
-  metrics_->compute.observe(to_seconds(Duration(output->computed_ns)));
+  metrics_->batch_rows->observe(static_cast<double>(all_rows));
+  metrics_->compute->observe(to_seconds(Duration(output->computed_ns)));
   done.verdicts = output->verdicts;
   done.computed = Duration(output->computed_ns);
   step(done);
@@ -300,8 +300,8 @@ void Deployment::batch_done(const SendBatch& sent, VersionId version, const std:
 
 void Deployment::obey(const Deliver& action) {
   const auto request = requests_.extract(action.request);
-  metrics_->answered.add();
-  metrics_->latency.observe(to_seconds(clock_.now() - request.mapped().arrived));
+  metrics_->answered->add();
+  metrics_->latency->observe(to_seconds(clock_.now() - request.mapped().arrived));
   request.mapped().reply(std::move(returned_.at(action.place)));
 }
 
@@ -316,7 +316,7 @@ void Deployment::obey(const Fail& action) {
 void Deployment::obey(const StartReplica& action) {
   log(LogLevel::kInfo, parts_.name + ": replica " + std::to_string(action.replica) + " starts with weights " +
                            std::to_string(action.version) + ": " + action.reason);
-  metrics_->started.add();
+  metrics_->started->add();
   seats_[action.replica] = {.version = action.version, .weights = weights_.at(action.version)};
   const auto started_or_not = [me = shared_from_this(),
                                id = action.replica](Result<ActorHandle<Replica>> replica) {
@@ -497,13 +497,16 @@ void Deployment::end_update(VersionId version, Result<VersionId> result) {
   std::erase_if(weights_, [&](const auto& one) {
     return one.first != current_ && one.first != previous_ && !updates_.contains(one.first);
   });
-  (result.ok() ? metrics_->updated : metrics_->not_updated).add();
+  (result.ok() ? metrics_->updated : metrics_->not_updated)->add();
   done.mapped()(std::move(result));
 }
 
+/// Its series go: what still comes, such as a late answer, counts nowhere.
 void Deployment::obey(const Stopped&) {
+  http::Registry nowhere;
   const std::lock_guard lock(mutex_);
   stopped_ = true;
+  metrics_ = std::make_unique<Metrics>(nowhere, parts_.name);
 }
 
 }  // namespace troupe::serve

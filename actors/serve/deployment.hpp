@@ -49,7 +49,7 @@ class Deployment : public std::enable_shared_from_this<Deployment> {
   /// The version that answers, or why it is not the one that was asked for.
   using UpdateDone = std::function<void(Result<VersionId>)>;
 
-  Deployment(Parts parts, std::shared_ptr<http::Registry> metrics);
+  Deployment(Parts parts, http::Registry& metrics);
   ~Deployment();
 
   void start();
@@ -130,7 +130,6 @@ class Deployment : public std::enable_shared_from_this<Deployment> {
                   Result<BatchOutput> output);
 
   const Parts parts_;
-  const std::shared_ptr<http::Registry> registry_;
   std::unique_ptr<Metrics> metrics_;
   const MonotonicClock clock_;
   std::atomic<RequestId> last_request_{0};

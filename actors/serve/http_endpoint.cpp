@@ -146,7 +146,7 @@ http::Response HttpEndpoint::measured() {
     const std::lock_guard lock(mutex_);
     for (const auto& [name, deployment] : deployments_) deployment->measure();
   }
-  return {.content_type = std::string(http::kMetricsContentType), .body = metrics_->text()};
+  return {.content_type = std::string(http::kMetricsContentType), .body = metrics_.text()};
 }
 
 void HttpEndpoint::handle(http::Request request, http::Answer answer) {

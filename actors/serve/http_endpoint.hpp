@@ -33,7 +33,7 @@ class HttpEndpoint {
   /// "http://127.0.0.1:8000"
   std::string url() const;
   const Endpoint& address() const { return server_->address(); }
-  const std::shared_ptr<http::Registry>& metrics() const { return metrics_; }
+  http::Registry& metrics() { return metrics_; }
 
  private:
   void handle(http::Request request, http::Answer answer);
@@ -48,7 +48,7 @@ class HttpEndpoint {
   std::string names() const;
   bool is_closed() const;
 
-  const std::shared_ptr<http::Registry> metrics_ = std::make_shared<http::Registry>();
+  http::Registry metrics_;
   const std::string tls_certificate_;
   mutable std::mutex mutex_;  ///< guards what follows
   bool closed_ = false;       ///< its last deployment is gone

@@ -98,8 +98,8 @@ void Histogram::observe(double value) {
 }
 
 template <class Kind, class... Arguments>
-Kind& Registry::get(std::string_view name, std::string_view help, const Labels& labels,
-                    Arguments... arguments) {
+std::shared_ptr<Kind> Registry::get(std::string_view name, std::string_view help, const Labels& labels,
+                                    Arguments... arguments) {
   constexpr std::size_t kind = std::is_same_v<Kind, Counter> ? 0 : std::is_same_v<Kind, Gauge> ? 1 : 2;
   if (!is_name(name, true))
     refuse(name, "its name has other characters than Prometheus takes", "use a-z, 0-9 and _");
@@ -116,43 +116,42 @@ Kind& Registry::get(std::string_view name, std::string_view help, const Labels& 
   if (family->second.kind != kind)
     refuse(name, "it is a " + std::string(kKinds[family->second.kind]) + " already", "use another name");
   auto& series = family->second.series;
-  auto found = series.find(text);
-  if (found == series.end()) found = series.emplace(text, std::make_unique<Kind>(arguments...)).first;
-  return *std::get<kind>(found->second);
+  if (const auto known = series.find(text); known != series.end()) {
+    if (auto held = std::get<kind>(known->second).lock()) return held;
+  }
+  const auto is_gone = [](const auto& weak) { return weak.expired(); };
+  std::erase_if(series, [&](const auto& one) { return std::visit(is_gone, one.second); });
+  auto made = std::make_shared<Kind>(arguments...);
+  series[text] = std::weak_ptr(made);
+  return made;
 }
 
-Counter& Registry::counter(std::string_view name, std::string_view help, const Labels& labels) {
+std::shared_ptr<Counter> Registry::counter(std::string_view name, std::string_view help,
+                                           const Labels& labels) {
   return get<Counter>(name, help, labels);
 }
-Gauge& Registry::gauge(std::string_view name, std::string_view help, const Labels& labels) {
+std::shared_ptr<Gauge> Registry::gauge(std::string_view name, std::string_view help, const Labels& labels) {
   return get<Gauge>(name, help, labels);
 }
-Histogram& Registry::histogram(std::string_view name, std::string_view help, const Labels& labels,
-                               std::span<const double> bounds) {
+std::shared_ptr<Histogram> Registry::histogram(std::string_view name, std::string_view help,
+                                               const Labels& labels, std::span<const double> bounds) {
   return get<Histogram>(name, help, labels, bounds);
-}
-
-void Registry::forget(std::string_view label, std::string_view value) {
-  const std::string part = "," + label_text(label, value) + ",";
-  const std::lock_guard lock(mutex_);
-  for (auto& [name, family] : families_) {
-    // A value that holds the text of another label has its quotes escaped, so that it is not taken for one.
-    std::erase_if(family.series, [&](const auto& series) {
-      return ("," + series.first + ",").find(part) != std::string::npos;
-    });
-  }
 }
 
 std::string Registry::text() const {
   std::string out;
   const std::lock_guard lock(mutex_);
   for (const auto& [name, family] : families_) {
-    if (family.series.empty()) continue;
-    out += "# HELP " + name + ' ' + escape(family.help, false) + '\n';
-    out += "# TYPE " + name + ' ' + std::string(kKinds[family.kind]) + '\n';
+    std::string lines;
     for (const auto& series : family.series)
-      std::visit([&, &its_name = name](const auto& one) { write(out, its_name, series.first, *one); },
-                 series.second);
+      std::visit(
+          [&, &its_name = name](const auto& weak) {
+            if (const auto one = weak.lock()) write(lines, its_name, series.first, *one);
+          },
+          series.second);
+    if (lines.empty()) continue;
+    out += "# HELP " + name + ' ' + escape(family.help, false) + '\n';
+    out += "# TYPE " + name + ' ' + std::string(kKinds[family.kind]) + '\n' + lines;
   }
   return out;
 }

@@ -1,8 +1,8 @@
 /// What Prometheus scrapes: counters, gauges and histograms, and their text (exposition format 0.0.4).
 ///
 ///     Registry metrics;
-///     Counter& done = metrics.counter("troupe_serve_requests_total", "Requests answered.", {{"deployment",
-///     name}}); done.add(); response = {.content_type = std::string(kMetricsContentType), .body =
+///     auto done = metrics.counter("troupe_serve_requests_total", "Requests answered.", {{"deployment",
+///     name}}); done->add(); response = {.content_type = std::string(kMetricsContentType), .body =
 ///     metrics.text()};
 ///
 /// Adding and observing take relaxed atomics alone. Names: `troupe_` first, base units (`_seconds`,
@@ -70,29 +70,29 @@ inline constexpr double kDurationBounds[] = {0.0001, 0.00025, 0.0005, 0.001, 0.0
 
 using Labels = std::vector<std::pair<std::string, std::string>>;
 
-/// Every metric of a process. Thread-safe; what it gives lives as long as it does, and the same name and
-/// labels give the same one. Throws BadConfig for a name that Prometheus does not take, a counter without
+/// Every metric of a process. Thread-safe. A series is there for as long as somebody holds it, and the same
+/// name and labels give the same one. Throws BadConfig for a name that Prometheus does not take, a counter
+/// without
 /// `_total`, and a name that has another kind already.
 class Registry {
  public:
-  Counter& counter(std::string_view name, std::string_view help, const Labels& labels = {});
-  Gauge& gauge(std::string_view name, std::string_view help, const Labels& labels = {});
-  Histogram& histogram(std::string_view name, std::string_view help, const Labels& labels = {},
-                       std::span<const double> bounds = kDurationBounds);
-  /// Forgets every series that has this label: of a deployment that is gone, say. REQUIRES: nobody uses them
-  /// any more.
-  void forget(std::string_view label, std::string_view value);
+  std::shared_ptr<Counter> counter(std::string_view name, std::string_view help, const Labels& labels = {});
+  std::shared_ptr<Gauge> gauge(std::string_view name, std::string_view help, const Labels& labels = {});
+  std::shared_ptr<Histogram> histogram(std::string_view name, std::string_view help,
+                                       const Labels& labels = {},
+                                       std::span<const double> bounds = kDurationBounds);
   std::string text() const;
 
  private:
-  using Metric = std::variant<std::unique_ptr<Counter>, std::unique_ptr<Gauge>, std::unique_ptr<Histogram>>;
+  using Metric = std::variant<std::weak_ptr<Counter>, std::weak_ptr<Gauge>, std::weak_ptr<Histogram>>;
   struct Family {
     std::string help;
     std::size_t kind = 0;                  ///< the index of Metric
     std::map<std::string, Metric> series;  ///< by its labels as text: `a="b",c="d"`
   };
   template <class Kind, class... Arguments>
-  Kind& get(std::string_view name, std::string_view help, const Labels& labels, Arguments... arguments);
+  std::shared_ptr<Kind> get(std::string_view name, std::string_view help, const Labels& labels,
+                            Arguments... arguments);
 
   mutable std::mutex mutex_;
   std::map<std::string, Family, std::less<>> families_;
