@@ -26,6 +26,23 @@ constexpr bool accepts(std::index_sequence<I...>) {
   };
 }
 
+/// Converts to a base class of `T` alone, which is the first that an aggregate is initialised with.
+template <class T>
+struct AnyBaseOf {
+  template <class Base>
+  requires(std::is_base_of_v<Base, T> && !std::is_same_v<Base, T>) operator Base()
+      const noexcept {  // NOLINT: implicit on purpose
+    __builtin_unreachable();
+  }
+};
+
+template <class T>
+constexpr bool has_base() {
+  return requires {
+    T{AnyBaseOf<T>{}};
+  };
+}
+
 inline constexpr std::size_t kMostFields = 24;
 
 /// The number of fields of an aggregate: the most initialisers it accepts, between `Least`, which it accepts,
@@ -67,6 +84,9 @@ constexpr auto fields(T& value) {
     static_assert(std::is_aggregate_v<Plain>,
                   "a type that crosses processes is an aggregate or has `auto troupe_fields() { return "
                   "std::tie(...); }`");
+    static_assert(!detail::has_base<Plain>(),
+                  "an aggregate that crosses processes has no base class: make it a field, or give the type "
+                  "`auto troupe_fields() { return std::tie(...); }`");
     constexpr std::size_t n = detail::field_count<Plain>();
     // clang-format off
     if constexpr (n == 0) { return std::tuple<>(); }

@@ -36,12 +36,19 @@ struct Unmade {
 struct Stamper {
   explicit Stamper(const Unmade&) {}
 };
+struct Address {
+  std::string street;
+};
+struct Parcel : Address {
+  int grams = 0;
+};
 struct Postman {
   void stamp(const Unmade&) {}
   explicit Postman(int) {}
   void carry(const Sealed&) {}
   void deliver(const Letter&) {}
   void point(int*) {}
+  void bring(const Parcel&) {}
 };
 
 #if CASE == 22
@@ -103,6 +110,8 @@ void use(const Session& session, const ActorHandle<Counter>& counter, const Acto
   session.spawn<Stamper>({}, Unmade(1));
 #elif CASE == 22  // expect: co_await in a troupe::Task: give it a Future
   Awaiting().wait();
+#elif CASE == 23  // expect: an aggregate that crosses processes has no base class: make it a field
+  postman.call<&Postman::bring>(Parcel());
 #elif CASE == 19  // expect: too many arguments: pass one for every parameter of the method
   counter.call<&Counter::add>(1, 2, 3, 4, 5, 6, 7, 8, 9, 10);
 #endif
