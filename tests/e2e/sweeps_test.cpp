@@ -124,12 +124,14 @@ std::string records_in(const std::string& folder) {
   return e2e::read_file(folder + "/six/results.jsonl");
 }
 
-/// Without times, and without failures, whose texts have pids.
+/// Without times, without the first line, which has the program's command, and without failures, whose texts
+/// have pids.
 std::string decisions_in(const std::string& folder) {
   std::istringstream lines(records_in(folder));
   std::string decisions;
   for (std::string line; std::getline(lines, line);) {
-    if (!line.starts_with(R"({"event":"failure")")) decisions += tune::without_times(line) + "\n";
+    const bool differs = line.starts_with(R"({"event":"failure")") || line.starts_with(R"({"event":"sweep")");
+    if (!differs) decisions += tune::without_times(line) + "\n";
   }
   return decisions;
 }
