@@ -8,9 +8,11 @@
 /// likely (Optuna's).
 #pragma once
 
+#include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -119,7 +121,24 @@ Value to_value(const T& value) {
     return static_cast<std::int64_t>(value);
 }
 
-/// False if `value` is of another kind.
+/// Whether an F can hold it; what stands behind the point is cut.
+template <class F>
+bool can_hold(const Value& value) {
+  using Limits = std::numeric_limits<F>;
+  const auto* whole = std::get_if<std::int64_t>(&value);
+  if constexpr (std::integral<F> && !std::same_as<F, bool>) {
+    if (whole && sizeof(F) == sizeof(*whole)) return true;
+    if (whole) return *whole >= std::int64_t(Limits::min()) && *whole <= std::int64_t(Limits::max());
+    const double number = number_of(value);
+    return number > double(Limits::min()) - 1 && number < std::ldexp(1.0, Limits::digits);
+  } else if constexpr (std::floating_point<F>) {
+    const double number = number_of(value);
+    return !std::isfinite(number) || std::abs(number) <= double(Limits::max());
+  }
+  return true;
+}
+
+/// False if `value` is of another kind, or the field cannot hold it.
 template <class F>
 bool from_value(const Value& value, F& field) {
   if constexpr (std::same_as<F, std::string>) {
@@ -128,10 +147,9 @@ bool from_value(const Value& value, F& field) {
     return text != nullptr;
   } else {
     if (std::holds_alternative<std::string>(value)) return false;
-    if (const auto* whole = std::get_if<std::int64_t>(&value))
-      field = static_cast<F>(*whole);
-    else
-      field = static_cast<F>(number_of(value));
+    const auto* whole = std::get_if<std::int64_t>(&value);
+    if (!can_hold<F>(value)) return false;
+    field = whole ? static_cast<F>(*whole) : static_cast<F>(number_of(value));
     return true;
   }
 }

@@ -96,7 +96,13 @@ class HyperBandScheduler final : public TrialScheduler {
 
   Decision completed(const Completed& event) override { return left(event.trial); }
   Decision failed(const Failed& event) override { return left(event.trial); }
-  Decision removed(const Removed& event) override { return left(event.trial); }
+  /// The others may have waited for it alone: after a halving, too, unlike Ray.
+  Decision removed(const Removed& event) override {
+    Decision decision = left(event.trial);
+    Bracket& bracket = *bracket_of_.at(event.trial);
+    if (!bracket.was_halved || bracket.live.empty() || !bracket.all_are_there()) return decision;
+    return process(bracket, -1);
+  }
 
  private:
   int first_n(int s) const {

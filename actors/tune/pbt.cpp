@@ -1,5 +1,6 @@
 // Population-based training, as Ray Tune's PopulationBasedTraining.
 #include <algorithm>
+#include <memory>
 
 #include "actors/tune/trial_scheduler.hpp"
 #include "actors/tune/words.hpp"
@@ -12,6 +13,12 @@ namespace {
 struct Saved {
   int trial = 0;
   double t = 0;
+};
+
+/// A mutation, with its domain.
+struct Change {
+  Parameter parameter;
+  std::function<Value(Random&)> draw{};
 };
 
 struct Member {
@@ -27,10 +34,12 @@ struct Member {
 
 class PbtScheduler final : public TrialScheduler {
  public:
-  PbtScheduler(Pbt options, SchedulerContext context, std::shared_ptr<Draws> draws)
+  PbtScheduler(Pbt options, SchedulerContext context, std::vector<Change> changes,
+               std::shared_ptr<Draws> draws)
       : TrialScheduler(context.mode),
         options_(std::move(options)),
         parameters_(std::move(context.parameters)),
+        changes_(std::move(changes)),
         draws_(std::move(draws)),
         next_sync_(std::max(options_.perturbation_interval, options_.burn_in_period)) {}
 
@@ -40,9 +49,9 @@ class PbtScheduler final : public TrialScheduler {
     Member& own = members_[at->second];
     own = {.trial = event.trial, .config = event.config, .saves = event.saves, .latest = own.latest};
     Decision decision;
-    for (const Parameter& parameter : parameters_) {
-      if (parameter.conditional || own.config.find(parameter.name)) continue;
-      own.config.set(parameter.name, resample(parameter));
+    for (const Change& change : changes_) {
+      if (change.parameter.conditional || own.config.find(change.parameter.name)) continue;
+      own.config.set(change.parameter.name, resample(change));
       decision.config = own.config;
     }
     decision.reason = decision.config ? "its config lacked settings: they were drawn" : "";
@@ -79,9 +88,19 @@ class PbtScheduler final : public TrialScheduler {
     }
     own.score = score(*event.metric);
     own.last_train = t;
-    Decision decision = options_.synch ? step_all(own, t) : step_one(own, t);
+    Decision decision = options_.synch ? step_all(&own, t) : step_one(own, t);
     if (decision.action == Action::kPause && own.saves) own.latest = Saved{own.trial, t};
     return decision;
+  }
+
+  /// The others may have waited for it alone.
+  Decision removed(const Removed&) override {
+    if (!options_.synch || is_anyone_behind(-1)) return {};
+    double t = -1;
+    for (const int trial : trials().in_order()) {
+      if (trials().is_live(trial)) t = std::max(t, member(trial).last_train);
+    }
+    return t < 0 ? Decision() : step_all(nullptr, t);
   }
 
  private:
@@ -123,7 +142,7 @@ class PbtScheduler final : public TrialScheduler {
     const Quantiles quantile = quantiles();
     Decision decision;
     decision.action = trials().any_waits() ? Action::kPause : Action::kContinue;
-    act(own, own, quantile, decision);
+    act(own, &own, quantile, decision);
     if (decision.reason.empty()) {
       decision.reason = decision.action == Action::kPause
                             ? "it makes room for those that wait"
@@ -132,12 +151,17 @@ class PbtScheduler final : public TrialScheduler {
     return decision;
   }
 
-  Decision step_all(Member& own, double t) {
-    for (const Member& each : members_) {
-      if (&each != &own && trials().is_live(each.trial) && each.last_train < next_sync_) {
-        return Decision::because(Action::kPause, words("it waits until all are at %g", next_sync_));
-      }
-    }
+  /// Whether a live trial other than `trial` has not come to the next step.
+  bool is_anyone_behind(int trial) const {
+    return std::any_of(members_.begin(), members_.end(), [&](const Member& each) {
+      return each.trial != trial && trials().is_live(each.trial) && each.last_train < next_sync_;
+    });
+  }
+
+  /// `own` reported just now; null: nobody did.
+  Decision step_all(const Member* own, double t) {
+    if (own != nullptr && is_anyone_behind(own->trial))
+      return Decision::because(Action::kPause, words("it waits until all are at %g", next_sync_));
     const Quantiles quantile = quantiles();
     std::vector<Member*> order = quantile.upper;
     for (const int trial : trials().in_order()) {
@@ -161,8 +185,8 @@ class PbtScheduler final : public TrialScheduler {
   }
 
   /// `running` reported just now.
-  void act(Member& own, const Member& running, const Quantiles& quantile, Decision& decision) {
-    const bool is_running = &own == &running;
+  void act(Member& own, const Member* running, const Quantiles& quantile, Decision& decision) {
+    const bool is_running = &own == running;
     if (Quantiles::has(quantile.upper, own)) {
       decision.save.push_back(own.trial);
       if (own.saves && trials().state(own.trial) != TrialState::kPaused) {
@@ -195,32 +219,47 @@ class PbtScheduler final : public TrialScheduler {
     return parameter.domain.kind == Domain::Kind::kChoice || parameter.domain.kind == Domain::Kind::kGrid;
   }
 
-  Value resample(const Parameter& parameter) {
-    if (!is_list(parameter)) return draws_->sample(parameter);
-    const auto& values = parameter.domain.values;
+  Value resample(const Change& change) {
+    if (change.draw) {
+      SeededRandom random(draws_->choice(kSeeds));
+      return change.draw(random);
+    }
+    if (!is_list(change.parameter)) return draws_->sample(change.parameter);
+    const auto& values = change.parameter.domain.values;
     return values[draws_->choice(values.size())];
   }
 
   Config explored(Config config) {
-    for (const Parameter& parameter : parameters_) {
-      Value* value = config.find(parameter.name);
+    for (const Change& change : changes_) {
+      Value* value = config.find(change.parameter.name);
       if (!value) continue;
       const bool draws_anew = draws_->uniform() < options_.resample_probability;
-      if (is_list(parameter)) {
-        const auto& values = parameter.domain.values;
-        const auto at = std::find(values.begin(), values.end(), *value) - values.begin();
+      if (!change.draw && is_list(change.parameter)) {
+        const auto& values = change.parameter.domain.values;
+        const auto at = std::find_if(values.begin(), values.end(),
+                                     [&](const Value& one) { return is_same(one, *value); }) -
+                        values.begin();
         const bool is_known = at < std::ssize(values);
-        *value = draws_anew || !is_known ? resample(parameter) : values[shifted(at, std::ssize(values))];
-      } else if (draws_anew) {
-        *value = as_was(*value, resample(parameter));
+        *value = draws_anew || !is_known ? resample(change) : values[shifted(at, std::ssize(values))];
+      } else if (draws_anew || std::holds_alternative<std::string>(*value)) {
+        *value = as_was(*value, resample(change));
       } else {
         const double factor =
             options_.perturbation_factors[draws_->choice(options_.perturbation_factors.size())];
         *value = as_was(*value, number_of(*value) * factor);
       }
     }
+    // A change may turn a condition: then the trial needs a setting that its donor had none of. (One too many
+    // does no harm: the space leaves it out.)
+    for (const Parameter& parameter : parameters_) {
+      if (parameter.conditional && !config.find(parameter.name))
+        config.set(parameter.name, resample({parameter}));
+    }
     return options_.custom_explore ? options_.custom_explore(std::move(config)) : config;
   }
+
+  /// As Python compares: a list of whole numbers may be a real field's.
+  static bool is_same(const Value& a, const Value& b) { return a == b || number_of(a) == number_of(b); }
 
   std::size_t shifted(std::ptrdiff_t at, std::ptrdiff_t size) {
     at += draws_->choice(2) == 0 ? -1 : 1;
@@ -236,13 +275,39 @@ class PbtScheduler final : public TrialScheduler {
     return value;
   }
 
+  static constexpr std::size_t kSeeds = std::size_t{1} << 53;
+
   Pbt options_;
   std::vector<Parameter> parameters_;
+  std::vector<Change> changes_;
   std::shared_ptr<Draws> draws_;
   double next_sync_;
   std::vector<Member> members_;  // in the order they were added first
   std::map<int, std::size_t> places_;
 };
+
+/// Of the space's, those that are named, or all of them.
+std::vector<Change> changes_of(const Pbt& options, const std::vector<Parameter>& parameters) {
+  std::vector<Change> changes;
+  for (const Mutation& mutation : options.mutations) {
+    const auto at = std::find_if(parameters.begin(), parameters.end(),
+                                 [&](const Parameter& one) { return one.name == mutation.name; });
+    if (at == parameters.end()) {
+      std::string all;
+      for (const Parameter& one : parameters) all += (all.empty() ? "" : ", ") + one.name;
+      throw BadConfig("tune: population-based training cannot change '" + mutation.name + "'",
+                      "the space draws no such field: it draws " + (all.empty() ? "none" : all),
+                      "name fields that the space draws in Pbt::mutations");
+    }
+    changes.push_back({*at, mutation.draw});
+    if (mutation.domain) changes.back().parameter.domain = *mutation.domain;
+    if (mutation.domain) check({changes.back().parameter});
+  }
+  if (options.mutations.empty() && !options.custom_explore) {
+    for (const Parameter& parameter : parameters) changes.push_back({parameter, {}});
+  }
+  return changes;
+}
 
 }  // namespace
 
@@ -255,7 +320,8 @@ std::unique_ptr<Scheduler> make(const Pbt& options, SchedulerContext context, st
   require(!options.perturbation_factors.empty(), "perturbation_factors", "there are none to multiply with");
   require(!context.parameters.empty() || options.custom_explore, "space",
           "population-based training changes its parameters, and it has none");
-  return std::make_unique<PbtScheduler>(options, std::move(context), std::move(draws));
+  auto changes = changes_of(options, context.parameters);
+  return std::make_unique<PbtScheduler>(options, std::move(context), std::move(changes), std::move(draws));
 }
 
 }  // namespace troupe::tune

@@ -38,9 +38,9 @@ std::optional<double> read_number(const Json& json) {
   return std::nullopt;
 }
 
-Json config_of(const Trial& trial) {
+Json json_of(const Config& of) {
   Json config = Json::object();
-  for (const Setting& setting : trial.config.settings) {
+  for (const Setting& setting : of.settings) {
     config[setting.name] = std::visit(
         [](const auto& value) -> Json {
           if constexpr (std::is_same_v<std::decay_t<decltype(value)>, double>) return number(value);
@@ -58,9 +58,11 @@ void fill(Json& json, const TrialReported& e) {
 }
 void fill(Json& json, const TrialEnded& e) {
   json["state_hash"] = e.state_hash;
+  if (e.not_finite_step > 0) json["not_finite_step"] = e.not_finite_step;
 }
 void fill(Json& json, const TrialFailed& e) {
   json["error"] = e.error;
+  if (e.is_final) json["final"] = true;
 }
 void fill(Json&, const SweepInterrupted&) {}
 
@@ -89,12 +91,34 @@ std::string first_line(const SweepIdentity& identity) {
 
 std::string record_line(const SweepEvent& event, const Trial& before, const SweepStep& step) {
   static constexpr const char* kNames[] = {"report", "end", "failure", "interrupt"};
-  Json json{{"event", kNames[event.index()]}, {"trial", before.number}, {"config", config_of(before)}};
+  Json json{{"event", kNames[event.index()]}, {"trial", before.number}, {"config", json_of(before.config)}};
   if (!std::holds_alternative<TrialReported>(event)) json["epoch"] = before.epoch;
   std::visit([&](const auto& e) { fill(json, e); }, event);
   json["decision"] = step.decision;
   json["why"] = step.reason;
   return dump(json);
+}
+
+std::vector<std::string> record_lines(const SweepEvent& event, const Trial& before, const SweepStep& step) {
+  std::vector<std::string> lines{record_line(event, before, step)};
+  for (const Clone& clone : step.clones) {
+    lines.push_back(dump({{"event", "clone"},
+                          {"trial", clone.trial},
+                          {"config", json_of(clone.config)},
+                          {"epoch", clone.epoch},
+                          {"from", clone.donor},
+                          {"decision", "clone"},
+                          {"why", step.reason}}));
+  }
+  for (const Trial& trial : step.stopped) {
+    lines.push_back(dump({{"event", "stop"},
+                          {"trial", trial.number},
+                          {"config", json_of(trial.config)},
+                          {"epoch", trial.epoch},
+                          {"decision", "stopped"},
+                          {"why", trial.why}}));
+  }
+  return lines;
 }
 
 std::string with_times(std::string line, std::int64_t began_ms, std::int64_t at_ms) {
@@ -128,8 +152,14 @@ Result<SweepEvent> read_record(std::string_view line) {
   if (wide < 0 || wide > std::numeric_limits<int>::max()) return corrupt("there is no such trial");
   const int trial = static_cast<int>(wide);
   const std::string event = string_in(json, "event");
-  if (event == "end") return SweepEvent(TrialEnded{trial, string_in(json, "state_hash")});
-  if (event == "failure") return SweepEvent(TrialFailed{trial, string_in(json, "error")});
+  if (event == "end") {
+    const auto step = json.find("not_finite_step");
+    const bool is_finite = step == json.end() || !step->is_number_integer();
+    return SweepEvent(
+        TrialEnded{trial, string_in(json, "state_hash"), is_finite ? 0 : step->get<std::int64_t>()});
+  }
+  if (event == "failure")
+    return SweepEvent(TrialFailed{trial, string_in(json, "error"), json.contains("final")});
   const auto epoch = json.find("epoch");
   const auto metrics = json.find("metrics");
   if (event != "report" || epoch == json.end() || !epoch->is_number_integer() || metrics == json.end() ||
@@ -152,6 +182,10 @@ std::string difference(const SweepIdentity& recorded, const SweepIdentity& ours)
   for (const auto& [key, value] : ours) {
     if (const std::string was = value_in(recorded, key); was != value)
       return "its " + key + " was '" + was + "', this one's is '" + value + "'";
+  }
+  for (const auto& [key, value] : recorded) {
+    if (key != "again" && value_in(ours, key).empty())
+      return "its " + key + " was '" + value + "', and this one has none";
   }
   return "";
 }

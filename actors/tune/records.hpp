@@ -8,7 +8,13 @@
 ///  "decision":"continue","why":"..."}
 /// {"event":"failure","trial":3,"config":{...},"epoch":1,"error":"...","decision":"retry"}
 /// {"event":"end","trial":3,"config":{...},"epoch":1,"state_hash":"...","decision":"stopped","why":"..."}
+/// {"event":"clone","trial":5,"config":{...},"epoch":4,"from":3,"decision":"clone","why":"..."}
+/// {"event":"stop","trial":6,"config":{...},"epoch":3,"decision":"stopped","why":"..."}
 /// ```
+/// `config` is what the trial ran with when it reported. A `clone` says what it goes on with, and from whose
+/// state after which epoch; a `stop` that it ended while it was paused. They stand behind the event that led
+/// to them, and are written with it.
+///
 /// `decision` and `why` are there to be read, and to be compared when the file is replayed. Numbers that are
 /// none are the strings "nan", "inf" and "-inf". Last, and never compared, stand `began_ms` and `at_ms`: when
 /// the trial's processes were started and when the event came, in milliseconds since 1970.
@@ -32,6 +38,9 @@ using SweepIdentity = std::vector<std::pair<std::string, std::string>>;
 std::string first_line(const SweepIdentity& identity);
 /// The line of an event that was decided on, without its end. `before`: the trial, before the event.
 std::string record_line(const SweepEvent& event, const Trial& before, const SweepStep& step);
+/// The same, then a line for each clone and each trial that was stopped while it waited. Those are no events:
+/// read_record refuses them.
+std::vector<std::string> record_lines(const SweepEvent& event, const Trial& before, const SweepStep& step);
 
 /// The line with its times, and without them.
 std::string with_times(std::string line, std::int64_t began_ms, std::int64_t at_ms);
@@ -40,7 +49,8 @@ std::string without_times(std::string_view line);
 /// Total. Errors (kCorrupt) say what is wrong with the line.
 Result<SweepIdentity> read_first_line(std::string_view line);
 Result<SweepEvent> read_record(std::string_view line);
-/// What two sweeps differ in, with both sides; empty if in nothing.
+/// What two sweeps differ in, with both sides; empty if in nothing. The recorded one has "again", too: a
+/// command for a shell that trains its trial TRIAL again.
 std::string difference(const SweepIdentity& recorded, const SweepIdentity& ours);
 
 /// The file, open. While it is, nobody else can open it. Movable. Not thread-safe.

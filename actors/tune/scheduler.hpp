@@ -21,6 +21,7 @@
 
 #include "actors/tune/config.hpp"
 #include "actors/tune/domain.hpp"
+#include "actors/tune/mutation.hpp"
 
 namespace troupe::tune {
 
@@ -55,7 +56,8 @@ struct Failed {
   int trial = 0;
   bool retry = false;  ///< an Added of it follows
 };
-/// A trial that did not run was taken out by the user. Not for those in Decision::stop.
+/// A trial is gone: taken out while it did not run, or (in a sweep) behind its last Failed, and behind a
+/// Completed before its time. Nobody waits for it any more. Not for those in Decision::stop.
 struct Removed {
   int trial = 0;
 };
@@ -143,13 +145,17 @@ struct MedianStopping {
   bool hard_stop = true;  ///< false: pauses
 };
 
-/// Population-based training (Jaderberg et al. 2017). What is mutated are the parameters of the space.
+/// Population-based training (Jaderberg et al. 2017): the worst go on from the state and the config of the
+/// best, with the fields that `mutations` names changed.
 struct Pbt {
   double perturbation_interval = 60;
   double burn_in_period = 0;
   double quantile_fraction = 0.25;
   double resample_probability = 0.25;
   std::vector<double> perturbation_factors{1.2, 0.8};
+  /// {&Digits::lr, {&Digits::batch, choice({16, 32})}}: these fields, in this order. None named: all that the
+  /// space draws (or none, where there is a custom_explore).
+  std::vector<Mutation> mutations{};
   std::function<Config(Config)> custom_explore{};  ///< last, on the new config
   bool require_attrs = true;                       ///< a report without time or metric is an error
   bool synch = false;  ///< all wait for all at every interval: the same decisions in any order of reports
@@ -190,7 +196,7 @@ using AnyScheduler = std::variant<Fifo, Asha, HyperBand, MedianStopping, Pbt, Pe
 struct SchedulerContext {
   Mode mode = Mode::kMax;
   std::uint64_t seed = 0;
-  std::vector<Parameter> parameters{};  ///< the space's: Pbt mutates them
+  std::vector<Parameter> parameters{};  ///< the space's: what Pbt may change
 };
 
 /// Throws BadConfig for options that make no sense. Without `draws` they are seeded_draws(context.seed).

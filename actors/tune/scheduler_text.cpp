@@ -25,6 +25,13 @@ std::string text_of(const Pbt& s) {
       "synch %d, factors",
       s.perturbation_interval, s.burn_in_period, s.quantile_fraction, s.resample_probability, s.synch);
   for (const double factor : s.perturbation_factors) text += words(" %g", factor);
+  text += ", changes";
+  for (const Mutation& mutation : s.mutations) {
+    text += " " + mutation.name;
+    if (mutation.draw) text += " by a function";
+    if (mutation.domain) text += " by " + to_text(*mutation.domain);
+  }
+  if (s.mutations.empty()) text += s.custom_explore ? " nothing" : " every field of the space";
   return s.custom_explore ? text + ", an explore of its own" : text;
 }
 std::string text_of(const PercentilePruner& s) {

@@ -139,6 +139,15 @@ class Dimension {
   std::function<void(Job&)> compute_;
 };
 
+/// A config that no trial can have: a function or condition of the space threw, or a value does not fit.
+struct BadTrial : BadConfig {
+  BadTrial(const std::string& field, std::string why, Config so_far)
+      : BadConfig("tune: the trial's " + field + " cannot be set", std::move(why),
+                  "look at the space's functions and conditions: each value must fit its field"),
+        config(std::move(so_far)) {}
+  Config config;  ///< as far as it came
+};
+
 /// A trial's config, as the struct and as a list.
 template <class Job>
 struct Sample {
@@ -176,38 +185,60 @@ class Space {
     return text;
   }
 
-  /// `base` with every field of the space set.
+  /// `base` with every field of the space set. Throws BadTrial, and what `suggest` throws.
   Sample<Job> sample(const Job& base, const Suggest& suggest) const {
-    return make(base, [&](const Parameter& parameter) { return suggest(parameter); });
+    return make(base, [&](const Parameter& parameter, const Config&) { return suggest(parameter); });
   }
   /// `base` with the fields that `config` has; functions are computed again, what a condition refuses is left
-  /// out. Throws BadConfig for a config that lacks a setting or has one of another type.
+  /// out. Throws BadTrial, also for a config that lacks a setting or has one of another type.
   Sample<Job> apply(const Job& base, const Config& config) const {
-    return make(base, [&](const Parameter& parameter) {
+    return make(base, [&](const Parameter& parameter, const Config& so_far) {
       const Value* value = config.find(parameter.name);
-      if (!value) refuse(parameter, "the config has no such setting");
+      if (!value) throw BadTrial(parameter.name, "the config has no such setting", so_far);
       return *value;
     });
   }
+  /// The config of a job that has its fields set already.
+  Config config_of(const Job& job) const {
+    return make(job, [&](const Parameter& parameter, const Config&) { return value_in(job, parameter.name); })
+        .config;
+  }
 
  private:
-  static void refuse(const Parameter& parameter, std::string why) {
-    throw BadConfig("tune: the trial's " + parameter.name + " cannot be set", std::move(why),
-                    "give each parameter of the space a value of its field's type");
+  Value value_in(Job job, const std::string& name) const {
+    for (const auto& dimension : dimensions_) {
+      if (dimension.parameter_.name == name) return dimension.get_(job);
+    }
+    return {};
+  }
+
+  /// What `of_users` gives; what it throws is this trial's alone.
+  template <class Call>
+  static auto guarded(const std::string& field, const Config& so_far, Call of_users) {
+    try {
+      return of_users();
+    } catch (const std::exception& thrown) {
+      throw BadTrial(field, std::string("its function threw: ") + thrown.what(), so_far);
+    } catch (...) {
+      throw BadTrial(field, "its function threw something that is no std::exception", so_far);
+    }
   }
 
   template <class Give>
   Sample<Job> make(const Job& base, const Give& give) const {
     Sample<Job> made{base, {}};
     for (const auto& dimension : dimensions_) {
-      if (dimension.when_ && !dimension.when_(made.job)) continue;
+      const std::string& name = dimension.parameter_.name;
+      if (dimension.when_ && !guarded(name, made.config, [&] { return dimension.when_(made.job); })) continue;
       if (dimension.compute_) {
-        dimension.compute_(made.job);
+        guarded(name, made.config, [&] { dimension.compute_(made.job); });
       } else {
-        const Value value = give(dimension.parameter_);
-        if (!dimension.set_(made.job, value)) refuse(dimension.parameter_, "it is " + tune::to_text(value));
+        const Value value = give(dimension.parameter_, made.config);
+        if (!dimension.set_(made.job, value)) {
+          throw BadTrial(name, "it is " + tune::to_text(value), made.config);
+        }
       }
-      made.config.settings.push_back({dimension.parameter_.name, dimension.get_(made.job)});
+      made.config.settings.push_back({name, dimension.get_(made.job)});
     }
     return made;
   }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <deque>
 #include <map>
 #include <thread>
@@ -13,8 +12,8 @@
 #include "actors/report/log_file.hpp"
 #include "actors/train/api/interrupts.hpp"
 #include "actors/tune/states.hpp"
+#include "actors/tune/sweep_plan.hpp"
 #include "actors/tune/table.hpp"
-#include "runtime/core/escape.hpp"
 
 namespace troupe::tune {
 namespace {
@@ -22,88 +21,6 @@ namespace {
 constexpr Duration kLookForEvents = std::chrono::milliseconds(5);
 /// What was decided survives this program at once, and the machine after so long.
 constexpr Duration kSync = std::chrono::milliseconds(200);
-
-[[noreturn]] void refuse(const std::string& why, const std::string& todo) {
-  throw BadConfig("cannot tune", why, todo);
-}
-
-bool can_be_folder(const std::string& name) {
-  return !name.starts_with('.') && name.size() <= 200 && std::none_of(name.begin(), name.end(), [](char c) {
-    return c == '/' || static_cast<unsigned char>(c) < ' ' || c == 0x7f;
-  });
-}
-
-void check(const DriverSession& session, const SweepPlan& plan) {
-  if (plan.parameters.empty() && plan.space.empty())
-    refuse("the space is empty",
-           "name the fields to sweep: .space = {{&Job::lr, tune::log_uniform(1e-4, 1)}}");
-  if (plan.trials < 1 || plan.trials > 1'000'000)
-    refuse("trials = " + std::to_string(plan.trials), "use 1 to 1,000,000");
-  if (plan.metric.empty()) refuse("no metric is named", "name one, such as \"validation/accuracy\"");
-  if (plan.train.max_steps > 0) refuse("train.max_steps: trials are compared after epochs", "use epochs");
-  if (plan.retries < 0) refuse("retries = " + std::to_string(plan.retries), "use 0 or more");
-  if (plan.max_concurrent < 0)
-    refuse("max_concurrent = " + std::to_string(plan.max_concurrent), "use 0 (what the CPUs allow) or more");
-  if (!plan.train.checkpoint_folder.empty())
-    refuse("train.checkpoint_folder = " + plan.train.checkpoint_folder + " would be shared by all trials",
-           "leave it out: a sweep keeps the best trial's weights, and is resumed from its records");
-  if (!plan.train.keep_best.empty())
-    refuse("train.keep_best = " + plan.train.keep_best + " is of checkpoints, which trials have none of",
-           "leave it out: a sweep keeps the weights of its best trial");
-  if (plan.train.resume)
-    refuse("train.resume takes up checkpoints, which trials have none of",
-           "leave it out: `.resume = true` of the sweep goes on with it");
-  if (!can_be_folder(plan.name))
-    refuse("the name '" + escape_name(plan.name) + "' cannot be a folder's",
-           "use a plain name of at most 200 bytes, without a slash and without control characters");
-  if (plan.resume && plan.name.empty()) refuse("resume without a name", "name the sweep to go on with");
-  train::check_options(session, plan.job_type, plan.train);
-}
-
-Mode mode_of(const SweepPlan& plan) {
-  return plan.mode.value_or(plan.metric.ends_with("loss") ? Mode::kMin : Mode::kMax);
-}
-
-/// "digits-20261125-041530"
-std::string name_now(const std::string& job) {
-  char text[64];
-  const std::time_t now = std::time(nullptr);
-  std::tm utc{};
-  ::gmtime_r(&now, &utc);
-  std::strftime(text, sizeof text, "-%Y%m%d-%H%M%S", &utc);
-  std::string name = job.substr(job.find_last_of(':') == std::string::npos ? 0 : job.find_last_of(':') + 1);
-  for (char& c : name)
-    c = std::isalnum(static_cast<unsigned char>(c)) ? static_cast<char>(std::tolower(c)) : '-';
-  return name + text;
-}
-
-SweepIdentity identity_of(const SweepPlan& plan) {
-  const auto& train = plan.train;
-  return {{"job", plan.job},
-          {"space", plan.space},
-          {"scheduler", plan.own_scheduler ? "the program's own" : to_text(plan.scheduler)},
-          {"search", to_text(plan.search)},
-          {"metric", plan.metric + (mode_of(plan) == Mode::kMax ? " (more is better)" : " (less is better)")},
-          {"trials", std::to_string(plan.trials)},
-          {"epochs", std::to_string(train.epochs)},
-          {"seed", std::to_string(plan.seed)},
-          {"training", std::to_string(train.logical_ranks) + " logical ranks x batch " +
-                           std::to_string(train.micro_batch) + ", seed " + std::to_string(train.seed)}};
-}
-
-std::unique_ptr<SweepMachine> machine_of(const SweepPlan& plan, int places) {
-  const SchedulerContext context{mode_of(plan), plan.seed, plan.parameters};
-  return std::make_unique<SweepMachine>(
-      SweepConfig{.trials = plan.trials,
-                  .max_concurrent = places,
-                  .epochs = plan.train.epochs,
-                  .retries = plan.retries,
-                  .metric = plan.metric,
-                  .mode = mode_of(plan),
-                  .ask_late = !std::holds_alternative<RandomSearch>(plan.search)},
-      plan.own_scheduler ? plan.own_scheduler(context) : make_scheduler(plan.scheduler, context),
-      make_search(plan.search, plan.parameters, mode_of(plan), plan.seed), plan.sample);
-}
 
 std::int64_t now_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -119,17 +36,6 @@ std::string in_a_line(std::string text) {
 
 }  // namespace
 
-int places_for(const std::vector<cluster::NodeInfo>& nodes, const train::TrainOptions& trial) {
-  double cpus = 0, gpus = 0;
-  for (const auto& node : nodes) {
-    cpus += static_cast<double>(node.cpu_e4) / 10'000;
-    gpus += static_cast<double>(node.gpus.size());
-  }
-  double places = cpus / (trial.trainers * std::max(trial.trainer_cpus, static_cast<double>(trial.threads)));
-  if (trial.trainer_gpus > 0) places = std::min(places, gpus / (trial.trainers * trial.trainer_gpus));
-  return static_cast<int>(std::clamp(std::floor(places + 1e-9), 1.0, 1000.0));
-}
-
 /// Carries out what the machine says.
 class Sweep {
  public:
@@ -139,21 +45,22 @@ class Sweep {
         places_(plan_.max_concurrent > 0 ? plan_.max_concurrent : places_for(session.nodes(), plan_.train)),
         machine_(machine_of(plan_, places_)),
         records_(plan_.resume ? RecordFile::open(folder_, identity_of(plan_)).value()
-                              : RecordFile::create(folder_, identity_of(plan_)).value()),
+                              : RecordFile::create(folder_, first_record_of(plan_)).value()),
         states_(folder_),
-        of_{plan_.metric, plan_.train.epochs},
+        of_{plan_.metric, plan_.train.epochs, plan_.trials * plan_.repeats},
         table_(output(), of_) {
     if (!plan_.report_json.empty()) reports_ = report::LogFile::open(plan_.report_json).value();
   }
 
   SweepOutcome run() {
-    say("sweep " + plan_.name + ": " + std::to_string(plan_.trials) + " trials of " + plan_.job + ", " +
-        std::to_string(places_) + " at a time, " + plan_.metric + ", " +
+    say("sweep " + plan_.name + ": " + std::to_string(plan_.trials * plan_.repeats) + " trials of " +
+        plan_.job + ", " + std::to_string(places_) + " at a time, " + plan_.metric + ", " +
         (plan_.own_scheduler ? "a scheduler of its own" : to_text(plan_.scheduler)) + "; records in " +
         records_.path());
     begin();
     while (!machine_->is_over()) {
-      if (interrupts_.signal() != 0) feed(SweepInterrupted{});
+      time_is_up_ = plan_.max_seconds > 0 && to_seconds(now() - began_at_) >= plan_.max_seconds;
+      if (interrupts_.signal() != 0 || time_is_up_) feed(SweepInterrupted{});
       const bool news = look_at_runs();
       if (now() - synced_at_ >= kSync) sync();
       if (plan_.show_progress) table_.update(*machine_, now());
@@ -162,6 +69,46 @@ class Sweep {
     runs_.clear();
     sync();
     return outcome();
+  }
+
+  /// Trains one of its trials again, whose records are there: to the same state.
+  SweepOutcome again(int number) {
+    machine_->start();
+    for (std::size_t at = 0; at < records_.lines().size();) at += replay(at);
+    const std::string who = "trial " + std::to_string(number);
+    if (number < 0 || static_cast<std::size_t>(number) >= machine_->trials().size())
+      refuse("there is no " + who, "see troupe tune show " + plan_.name);
+    const Trial& trial = machine_->trials()[static_cast<std::size_t>(number)];
+    if (trial.state_hash.empty() || !trial.value || std::isnan(*trial.value))
+      refuse(who + " has come to no end that another run could come to", "name one that finished or stopped");
+    if (!trial.clones.empty())
+      refuse(who + " went on from the state of trial " + std::to_string(trial.clones.back().donor) +
+                 ", which its config alone does not make",
+             "take its weights, or name a trial without a clone");
+    train::TrainOptions options = options_of(trial);
+    options.epochs = trial.epoch;
+    options.hold = false;
+    options.show_progress = plan_.show_progress;
+    options.handle_signals = plan_.train.handle_signals;
+    const train::RunResult result = run_to_end(*plan_.start(trial.config, options, nullptr));
+    if (result.signal == 0 && result.state_hash != trial.state_hash)
+      throw_error({ErrorCode::kTaskFailed, who + " came to another state than in the sweep",
+                   "the sweep's is " + trial.state_hash + ", this one's " + result.state_hash,
+                   "is it the same program, on the same data?"});
+    if (result.signal == 0) say(who + " again: the state " + result.state_hash + ", as in the sweep");
+    SweepOutcome out;
+    out.trials = machine_->trials();
+    out.best = number;
+    out.config = trial.config;
+    out.metric = *trial.value;
+    out.epochs = trial.epoch;
+    out.state_hash = result.state_hash;
+    if (::access(weights_of(number).c_str(), R_OK) == 0) out.checkpoint = weights_of(number);
+    out.name = plan_.name;
+    out.folder = folder_;
+    out.signal = result.signal;
+    out.seconds = result.seconds;
+    return out;
   }
 
  private:
@@ -174,30 +121,46 @@ class Sweep {
     if (plan_.show_progress) table_.line(in_a_line(text));
   }
 
+  static train::RunResult run_to_end(TrialRun& run) {
+    while (!run.is_over()) {
+      const auto event = run.next_event();
+      if (event && std::holds_alternative<report::EpochDone>(*event)) run.go_on();
+      if (!event && !run.is_over()) std::this_thread::sleep_for(kLookForEvents);
+    }
+    return run.wait();
+  }
+
   /// From the records, as far as they go.
   void begin() {
     const SweepStep first = machine_->start();
     if (records_.lines().empty()) return carry_out(first);
-    std::size_t number = 1;
-    for (const std::string& line : records_.lines()) replay(line, ++number);
+    for (std::size_t at = 0; at < records_.lines().size();) at += replay(at);
     say("resumed after " + std::to_string(records_.lines().size()) + " events");
     if (machine_->is_over()) return;
     for (const StartTrial& start : machine_->running()) act(start);
   }
-  void replay(const std::string& line, std::size_t number) {
+  /// How many lines the event at this one has.
+  std::size_t replay(std::size_t at) {
+    const std::string& line = records_.lines()[at];
     const SweepEvent event = read_record(line).value();
     const int trial = std::visit([](const auto& e) { return trial_of(e); }, event);
     if (trial < 0 || static_cast<std::size_t>(trial) >= machine_->trials().size())
-      refuse("line " + std::to_string(number) + " of " + records_.path() + " is of a trial that there is not",
+      refuse("line " + std::to_string(at + 2) + " of " + records_.path() + " is of a trial that there is not",
              "begin the sweep anew under another name");
     const Trial before = machine_->trials()[static_cast<std::size_t>(trial)];
     const SweepStep step = machine_->step(event);
-    const std::string ours = record_line(event, before, step);
-    if (ours != without_times(line))
-      refuse("line " + std::to_string(number) + " of " + records_.path() + " is\n  " + line +
-                 "\nand this program decides\n  " + ours,
-             "resume the sweep with the program that began it, or begin it anew under another name");
+    const auto ours = record_lines(event, before, step);
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      if (at + i == records_.lines().size()) {  // it died while it wrote the rest
+        records_.append(with_times(ours[i], now_ms(), now_ms())).value();
+      } else if (const std::string& its = records_.lines()[at + i]; ours[i] != without_times(its)) {
+        refuse("line " + std::to_string(at + i + 2) + " of " + records_.path() + " is\n  " + its +
+                   "\nand this program decides\n  " + ours[i],
+               "resume the sweep with the program that began it, or begin it anew under another name");
+      }
+    }
     report(event, line);
+    return ours.size();
   }
   static int trial_of(const SweepInterrupted&) { return -1; }
   template <class E>
@@ -227,30 +190,44 @@ class Sweep {
     const std::uint64_t which = begun_.at(number).which;
     const auto same = [&] { return runs_.contains(number) && begun_.at(number).which == which; };
     while (same()) {
-      const auto event = of_trial(number, [](train::Run& run) { return run.next_event(Duration(0)); });
+      const auto event = of_trial(number, [](TrialRun& run) { return run.next_event(); });
       if (!event) return true;  // it failed
       if (!*event) break;
       news = true;
+      begun_.at(number).heard_at = now();
       hear(number, **event);
     }
-    if (!same() || !runs_.at(number).is_over()) return news;
-    const auto result = of_trial(number, [](train::Run& run) { return run.wait(); });
+    if (same() && !runs_.at(number)->is_over() && is_silent(number)) {
+      runs_.erase(number);
+      failures_.push_back({number, "it has told nothing for " + to_text(Value(plan_.silent_seconds)) +
+                                       " s (silent_seconds): it hangs, or takes longer"});
+      return true;
+    }
+    if (!same() || !runs_.at(number)->is_over()) return news;
+    const auto result = of_trial(number, [](TrialRun& run) { return run.wait(); });
     runs_.erase(number);
     if (!result) return true;
     if (result->state_hash.empty()) {
       failures_.push_back({number, "it was stopped before it held a state"});
       return true;
     }
+    if (begun_.at(number).ended_not_finite()) {
+      feed(TrialEnded{number, result->state_hash, result->steps});
+      return true;
+    }
     keep_weights(number, result->weights);
     feed(TrialEnded{number, result->state_hash});
     return true;
   }
+  bool is_silent(int number) const {
+    return plan_.silent_seconds > 0 && to_seconds(now() - begun_.at(number).heard_at) > plan_.silent_seconds;
+  }
   /// What `ask` gives; nothing where it throws, which is then the trial's failure, and no one else's.
   template <class Ask>
-  auto of_trial(int number, Ask ask) -> std::optional<std::invoke_result_t<Ask, train::Run&>> {
+  auto of_trial(int number, Ask ask) -> std::optional<std::invoke_result_t<Ask, TrialRun&>> {
     try {
-      return ask(runs_.at(number));
-    } catch (const Error& error) {
+      return ask(*runs_.at(number));
+    } catch (const std::exception& error) {
       runs_.erase(number);
       failures_.push_back({number, error.what()});
       return std::nullopt;
@@ -259,7 +236,11 @@ class Sweep {
 
   void hear(int number, const report::Event& event) {
     const std::string who = "trial " + std::to_string(number) + ": ";
-    if (const auto* epoch = std::get_if<report::EpochDone>(&event))
+    if (const auto* step = std::get_if<report::StepDone>(&event))
+      begun_.at(number).is_finite = begun_.at(number).is_finite && std::isfinite(step->loss);
+    // Behind a loss that ends the job comes one more evaluation, of a state that nobody asked for.
+    const auto* epoch = std::get_if<report::EpochDone>(&event);
+    if (epoch != nullptr && !begun_.at(number).ended_not_finite())
       feed(TrialReported{number, epoch->epoch, epoch->metrics});
     if (const auto* fault = std::get_if<report::Fault>(&event)) say(who + report::fault_line(*fault));
     // What a job says of its stop, the table says better.
@@ -277,9 +258,12 @@ class Sweep {
     if (trial >= 0 && !step.decision.empty() && step.decision != "again") {
       const auto begun = begun_.find(trial);
       const auto began_ms = begun == begun_.end() ? now_ms() : begun->second.at_ms;
-      const std::string line = with_times(record_line(event, before, step), began_ms, now_ms());
-      records_.append(line).value();
-      report(event, line);
+      std::vector<std::string> lines = record_lines(event, before, step);
+      std::string text;
+      for (std::string& line : lines)
+        text += (text.empty() ? "" : "\n") + (line = with_times(std::move(line), began_ms, now_ms()));
+      records_.append(text).value();
+      report(event, lines.front());
     }
     carry_out(step);
     if (saved) states_.keep(machine_->states_needed());
@@ -306,7 +290,7 @@ class Sweep {
       if (save == nullptr && pause == nullptr) continue;
       any = true;
       const int trial = save != nullptr ? save->trial : pause->trial;
-      const auto state = of_trial(trial, [](train::Run& run) { return run.snapshot(); });
+      const auto state = of_trial(trial, [](TrialRun& run) { return run.snapshot(); });
       if (state) states_.add(save != nullptr ? save->state : pause->state, *state).value();
     }
     return any;
@@ -316,30 +300,53 @@ class Sweep {
   }
   void act(const StartTrial& start) {
     const Trial& trial = machine_->trials()[static_cast<std::size_t>(start.trial)];
+    Begun& begun = begun_[start.trial] = {++begun_count_, now_ms()};
+    const auto fail = [&](const std::string& why, bool is_final) {
+      failures_.push_back({start.trial, why, is_final});
+    };
+    if (const auto& refusal = machine_->refusal_of(start.trial); !refusal.empty()) return fail(refusal, true);
+    try {
+      const train::Snapshot* from = start.from ? states_.find(*start.from).value() : nullptr;
+      const train::TrainOptions options = options_of(trial);
+      begun.stops_not_finite = options.not_finite == train::NotFinite::kStop;
+      runs_.insert_or_assign(start.trial, plan_.start(trial.config, options, from));
+    } catch (const BadConfig& error) {  // what was asked of it makes no sense, and will make none
+      fail(error.what(), true);
+    } catch (const std::exception& error) {
+      fail(error.what(), false);
+    }
+  }
+  /// What the user's own function throws is this trial's.
+  train::TrainOptions options_of(const Trial& trial) const {
     train::TrainOptions options = plan_.train;
-    options.hold = true;
-    options.show_progress = options.handle_signals = false;
-    options.title = "trial " + std::to_string(start.trial);
-    const std::string suffix = ".trial-" + std::to_string(start.trial);
+    options.seed += static_cast<std::uint64_t>(trial.number % plan_.repeats);
+    options.title = "trial " + std::to_string(trial.number);
+    const std::string suffix = ".trial-" + std::to_string(trial.number);
     for (std::string* file : {&options.events_json, &options.metrics_csv, &options.tensorboard_folder}) {
       if (!file->empty()) *file += suffix;
     }
-    if (plan_.adjust) plan_.adjust(trial, options);
-    begun_[start.trial] = {++begun_count_, now_ms()};
-    try {
-      const train::Snapshot* from = start.from ? states_.find(*start.from).value() : nullptr;
-      runs_.insert_or_assign(start.trial, plan_.start(trial.config, options, from));
-    } catch (const BadConfig&) {
-      throw;  // no trial of these options can begin
-    } catch (const Error& error) {
-      failures_.push_back({start.trial, error.what()});
+    if (plan_.adjust) {
+      try {
+        plan_.adjust(trial, options);
+      } catch (const std::exception& thrown) {
+        throw BadConfig("the trial's options cannot be set", std::string("adjust threw: ") + thrown.what(),
+                        "look at the sweep's adjust function");
+      }
     }
+    if (options.epochs > plan_.train.epochs)
+      throw BadConfig("the trial's options cannot be set",
+                      "adjust gave it " + std::to_string(options.epochs) + " epochs, and the sweep has " +
+                          std::to_string(plan_.train.epochs),
+                      "give the sweep's train.epochs the most, and a trial fewer");
+    options.hold = true;
+    options.show_progress = options.handle_signals = false;
+    return options;
   }
   void act(const GoOnTrial& go_on) {
-    with_run(go_on.trial, [](train::Run& run) { run.go_on(); });
+    with_run(go_on.trial, [](TrialRun& run) { run.go_on(); });
   }
   void act(const StopTrial& stop) {
-    with_run(stop.trial, [](train::Run& run) { run.stop(); });
+    with_run(stop.trial, [](TrialRun& run) { run.stop(); });
   }
   void act(const PauseTrial& pause) { runs_.erase(pause.trial); }
   void act(const DropTrial& drop) { runs_.erase(drop.trial); }
@@ -350,7 +357,7 @@ class Sweep {
   }
   template <class Do>
   void with_run(int trial, Do what) {
-    if (const auto at = runs_.find(trial); at != runs_.end()) what(at->second);
+    if (const auto at = runs_.find(trial); at != runs_.end()) what(*at->second);
   }
 
   /// Before the line that makes it the best.
@@ -381,14 +388,19 @@ class Sweep {
     if (error_) throw_error(*error_);
     say("all trials, the best first:");
     for (const std::string& line : final_table(*machine_, of_)) say(line);
+    if (plan_.repeats > 1) {
+      out.repeats = repeats_of(out.trials, plan_.repeats);
+      for (const Repeats& each : out.repeats) say(repeats_line(each, plan_.metric));
+    }
     const auto over = std::count_if(out.trials.begin(), out.trials.end(),
                                     [](const Trial& trial) { return trial.is_over(); });
-    if (out.signal != 0)
-      say("interrupted with " + std::to_string(over) + " of " + std::to_string(out.trials.size()) +
-          " trials over: go on with it by resume and the name " + plan_.name);
+    if (out.signal != 0 || time_is_up_)
+      say(std::string(out.signal != 0 ? "interrupted" : "the time is up") + " with " + std::to_string(over) +
+          " of " + std::to_string(out.trials.size()) + " trials over: go on with it by resume and the name " +
+          plan_.name);
     const Trial* best = machine_->best();
     if (best == nullptr) {
-      if (out.signal != 0) return out;
+      if (out.signal != 0 || time_is_up_) return out;
       throw_error({ErrorCode::kTaskFailed, "the sweep has no result",
                    "every trial failed, the last one: " + out.trials.back().error,
                    "look at the job's code and at the ranges of the space"});
@@ -414,16 +426,21 @@ class Sweep {
   SweepTable table_;
   train::Interrupts interrupts_;
   std::optional<report::LogFile> reports_;
-  std::map<int, train::Run> runs_;
+  std::map<int, std::unique_ptr<TrialRun>> runs_;
   struct Begun {
     std::uint64_t which = 0;  ///< of all runs: a trial may begin anew while it is looked at
     std::int64_t at_ms = 0;
+    Instant heard_at = now();
+    bool stops_not_finite = false;  ///< by a loss that is no finite number
+    bool is_finite = true;          ///< every loss was, so far
+    bool ended_not_finite() const { return stops_not_finite && !is_finite; }
   };
   std::map<int, Begun> begun_;  ///< the last run of a trial
   std::uint64_t begun_count_ = 0;
   std::deque<TrialFailed> failures_;  ///< that the machine has not heard of
   std::optional<ErrorInfo> error_;
   const Instant began_at_ = now();
+  bool time_is_up_ = false;
   Instant synced_at_ = now();
 };
 
@@ -431,8 +448,11 @@ SweepOutcome run_sweep(const DriverSession& session, SweepPlan plan) {
   const bool all_grids =
       std::all_of(plan.parameters.begin(), plan.parameters.end(),
                   [](const Parameter& one) { return one.domain.kind == Domain::Kind::kGrid; });
-  if (plan.trials == 0 && all_grids) plan.trials = static_cast<int>(grid_points(plan.parameters));
+  if (plan.trials == 0 && all_grids)
+    plan.trials = static_cast<int>(grid_points(plan.parameters) + plan.first.size());
+  const auto again = trial_again(plan);
   check(session, plan);
+  if (again) return Sweep(session, std::move(plan)).again(*again);
   if (plan.name.empty()) plan.name = name_now(plan.job_name);
   return Sweep(session, std::move(plan)).run();
 }

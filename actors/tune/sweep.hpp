@@ -11,6 +11,7 @@
 #include "actors/train/api/train.hpp"
 #include "actors/tune/records.hpp"
 #include "actors/tune/sweep_machine.hpp"
+#include "actors/tune/trial_run.hpp"
 
 namespace troupe::tune {
 
@@ -20,11 +21,12 @@ using Adjust = std::function<void(const Trial& trial, train::TrainOptions& optio
 /// What a sweep came to.
 struct SweepOutcome {
   std::vector<Trial> trials;
-  int best = -1;           ///< its number; -1: no trial came to its end
-  Config config;           ///< of the best
-  double metric = 0;       ///< that it reported last; meaningful with a best
-  int epochs = 0;          ///< that it ran
-  std::string state_hash;  ///< that it ended with: a run of its config with so many epochs has the same
+  int best = -1;                 ///< its number; -1: no trial came to its end
+  Config config;                 ///< of the best
+  double metric = 0;             ///< that it reported last; meaningful with a best
+  std::vector<Repeats> repeats;  ///< with repeats: one for each config
+  int epochs = 0;                ///< that it ran
+  std::string state_hash;        ///< that it ended with: a run of its config with so many epochs has the same
   std::string
       checkpoint;    ///< its weights, a safetensors file; empty: return_weights was false, or they were lost
   std::string name;  ///< of the sweep
@@ -53,9 +55,13 @@ struct SweepPlan {
   std::string job;             ///< for people, and to tell sweeps apart
   std::string space;
   SweepMachine::Sample sample;
+  SweepMachine::Settle settle;
   std::vector<Parameter> parameters;
   /// Begins a trial.
-  std::function<train::Run(const Config&, const train::TrainOptions&, const train::Snapshot* from)> start;
+  std::function<std::unique_ptr<TrialRun>(const Config&, const train::TrainOptions&,
+                                          const train::Snapshot* from)>
+      start;
+  bool trains = true;  ///< trials are training runs: `train` is checked as theirs
 
   int trials = 1;
   std::string metric;
@@ -65,6 +71,12 @@ struct SweepPlan {
   train::TrainOptions train;
   Adjust adjust;
   AnySearch search;
+  std::function<std::unique_ptr<Search>(const std::vector<Parameter>&, Mode, std::uint64_t)> own_search;
+  std::vector<Config> first;
+  std::optional<double> target;
+  int repeats = 1;
+  double max_seconds = 0;
+  double silent_seconds = 0;
   std::uint64_t seed = 0;
   int max_concurrent = 0;
   int retries = 2;

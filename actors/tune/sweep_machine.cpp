@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "actors/tune/space.hpp"
 #include "runtime/core/assert.hpp"
 
 namespace troupe::tune {
@@ -13,9 +14,26 @@ std::string label(const Trial& trial) {
   return "trial " + std::to_string(trial.number);
 }
 
-ErrorInfo error_of_scheduler(const std::exception& thrown) {
-  return {ErrorCode::kTaskFailed, "the sweep failed", std::string("its scheduler threw: ") + thrown.what(),
-          "the results so far are kept; see the scheduler's step()"};
+struct SearchThrew : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+ErrorInfo error_of(const std::exception& thrown) {
+  const bool search = dynamic_cast<const SearchThrew*>(&thrown) != nullptr;
+  return {ErrorCode::kTaskFailed, "the sweep failed",
+          std::string(search ? "its search threw: " : "its scheduler threw: ") + thrown.what(),
+          std::string("the results so far are kept; see the ") +
+              (search ? "search's suggest() and tell()" : "scheduler's step()")};
+}
+
+/// Asks the search; what it throws ends the sweep.
+template <class Ask>
+void ask_search(Ask ask) {
+  try {
+    ask();
+  } catch (const std::exception& thrown) {
+    throw SearchThrew(thrown.what());
+  }
 }
 
 }  // namespace
@@ -38,12 +56,32 @@ std::string_view name_of(TrialState state) {
   return "?";
 }
 
+std::vector<Repeats> repeats_of(const std::vector<Trial>& trials, int repeats) {
+  std::vector<Repeats> all;
+  for (std::size_t first = 0; first < trials.size(); first += static_cast<std::size_t>(repeats)) {
+    Repeats one{.config = trials[first].config};
+    std::vector<double> values;
+    for (std::size_t i = first; i < std::min(trials.size(), first + static_cast<std::size_t>(repeats)); ++i) {
+      const bool ended = trials[i].state == TrialState::kFinished || trials[i].state == TrialState::kStopped;
+      if (ended && trials[i].value) values.push_back(*trials[i].value);
+    }
+    for (const double value : values) one.mean += value / static_cast<double>(values.size());
+    double squares = 0;
+    for (const double value : values) squares += (value - one.mean) * (value - one.mean);
+    one.trials = static_cast<int>(values.size());
+    if (one.trials > 1) one.deviation = std::sqrt(squares / (one.trials - 1));
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
 SweepMachine::SweepMachine(SweepConfig config, std::unique_ptr<Scheduler> scheduler,
-                           std::unique_ptr<Search> search, Sample sample)
+                           std::unique_ptr<Search> search, Sample sample, Settle settle)
     : config_(std::move(config)),
       scheduler_(std::move(scheduler)),
       search_(std::move(search)),
-      sample_(std::move(sample)) {
+      sample_(std::move(sample)),
+      settle_(std::move(settle)) {
   TROUPE_ASSERT(config_.trials >= 1 && config_.max_concurrent >= 1 && config_.epochs >= 1,
                 "trials, places and epochs are at least 1");
 }
@@ -56,7 +94,7 @@ SweepStep SweepMachine::start() {
     }
     fill(out);
   } catch (const std::exception& thrown) {
-    fail(out, error_of_scheduler(thrown));
+    fail(out, error_of(thrown));
   }
   return out;
 }
@@ -68,7 +106,7 @@ SweepStep SweepMachine::step(const SweepEvent& event) {
     std::visit([&](const auto& e) { on(e, out); }, event);
     if (!over_) fill(out);
   } catch (const std::exception& thrown) {
-    fail(out, error_of_scheduler(thrown));
+    fail(out, error_of(thrown));
   }
   return out;
 }
@@ -77,13 +115,42 @@ SweepStep SweepMachine::step(const SweepEvent& event) {
 bool SweepMachine::add_trial(SweepStep& out) {
   const int number = static_cast<int>(trials_.size());
   if (number == config_.trials) return false;
-  search_->begin(number);
-  trials_.push_back({.number = number, .config = sample_(*search_)});
+  trials_.push_back({.number = number});
   plans_.emplace_back();
+  Trial& trial = trials_.back();
+  const int which = number / config_.repeats;
+  if (number % config_.repeats != 0) {
+    const std::size_t leader = trials_.size() - 1 - static_cast<std::size_t>(number % config_.repeats);
+    trial.config = trials_[leader].config;
+    plans_.back().refused = plans_[leader].refused;
+  } else {
+    ask_search([&] { search_->begin(which); });
+    if (static_cast<std::size_t>(which) < config_.first.size()) {
+      trial.config = config_.first[static_cast<std::size_t>(which)];
+      ask_search([&] { search_->use(which, trial.config); });
+    } else {
+      set_config(trial, [&] { return sample_(*search_); });
+    }
+  }
   Decision decision = scheduler_->step(Added{number, trials_.back().config});
-  if (decision.config) trials_.back().config = *std::exchange(decision.config, std::nullopt);
+  const auto filled = std::exchange(decision.config, std::nullopt);
+  if (filled && plans_.back().refused.empty())
+    set_config(trials_.back(), [&] { return settle_ ? settle_(*filled) : *filled; });
   carry_out(decision, out);
   return true;
+}
+
+/// One that no job can have stays with the trial, which fails when it is its turn.
+void SweepMachine::set_config(Trial& trial, const std::function<Config()>& make) {
+  plan_of(trial).refused.clear();
+  try {
+    trial.config = make();
+  } catch (const BadTrial& refused) {
+    trial.config = refused.config;
+    plan_of(trial).refused = refused.what();
+  } catch (const std::exception& thrown) {
+    throw SearchThrew(thrown.what());
+  }
 }
 
 Trial* SweepMachine::find(int number) {
@@ -103,8 +170,7 @@ void SweepMachine::on(const TrialReported& e, SweepStep& out) {
     // It was started again, and has the same bits. Where it was told to stop before, it is told again.
     out.decision = "again";
     out.reason = "epoch " + std::to_string(e.epoch) + " was reported before";
-    const bool stops = trial->state == TrialState::kEnding && plan_of(*trial).fate == TrialState::kStopped;
-    if (stops && e.epoch >= trial->epoch)
+    if (plan_of(*trial).stops && e.epoch >= trial->epoch)
       out.actions.push_back(StopTrial{e.trial});
     else if (e.epoch < config_.epochs)
       out.actions.push_back(GoOnTrial{e.trial});
@@ -124,7 +190,18 @@ void SweepMachine::on(const TrialReported& e, SweepStep& out) {
     out.reason = trial->why = "all epochs done";
     return complete(*trial, TrialState::kFinished, out);
   }
-  decide(*trial, out);
+  if (!reached_target(*trial, out)) decide(*trial, out);
+}
+
+bool SweepMachine::reached_target(Trial& trial, SweepStep& out) {
+  if (!config_.target || !trial.value || std::isnan(*trial.value) || is_better(*config_.target, *trial.value))
+    return false;
+  out.decision = "finish";
+  out.reason = trial.why = "the target is reached";
+  out.actions.push_back(StopTrial{trial.number});
+  plan_of(trial).stops = true;
+  complete(trial, TrialState::kFinished, out);
+  return true;
 }
 
 /// The first report says which metrics there are.
@@ -152,6 +229,7 @@ void SweepMachine::decide(Trial& trial, SweepStep& out) {
   if (decision.action == Action::kContinue) out.actions.push_back(GoOnTrial{trial.number});
   if (decision.action == Action::kStop) {
     out.actions.push_back(StopTrial{trial.number});
+    plan_of(trial).stops = true;
     complete(trial, TrialState::kStopped, out);
   }
 }
@@ -170,20 +248,28 @@ void SweepMachine::carry_out(const Decision& decision, SweepStep& out) {
     if (trial->state != TrialState::kRunning && trial->state != TrialState::kWaiting) continue;
     if (trial->state == TrialState::kRunning) out.actions.push_back(DropTrial{trial->number});
     trial->state = TrialState::kWaiting;
-    trial->config = exploit.config;
+    set_config(*trial, [&] { return settle_ ? settle_(exploit.config) : exploit.config; });
     trial->epoch = plan_of(*donor).saved_epoch;
+    trial->value.reset();
+    trial->metrics.clear();
     trial->why = decision.reason;
+    trial->clones.push_back({trial->number, donor->number, trial->epoch, trial->config});
+    out.clones.push_back(trial->clones.back());
     plan_of(*trial).from = plan_of(*trial).saved = plan_of(*donor).saved;
     plan_of(*trial).saved_epoch = trial->epoch;
   }
   for (const int number : decision.stop) {
     Trial* trial = find(number);
     if (trial == nullptr || trial->state != TrialState::kWaiting) continue;
-    trial->state = TrialState::kStopped;
-    trial->why = decision.reason;
-    search_->tell({number, Ended::How::kPruned, trial->value.value_or(std::nan("")),
-                   static_cast<double>(trial->epoch)});
+    stop_waiting(*trial, decision.reason, out);
+    tell_search(*trial, Ended::How::kPruned);
   }
+}
+
+void SweepMachine::stop_waiting(Trial& trial, std::string why, SweepStep& out) {
+  trial.state = TrialState::kStopped;
+  trial.why = std::move(why);
+  out.stopped.push_back(trial);
 }
 
 StateNumber SweepMachine::save(const Trial& trial) {
@@ -211,8 +297,7 @@ void SweepMachine::complete(Trial& trial, TrialState fate, SweepStep& out) {
   plan_of(trial).fate = fate;
   carry_out(scheduler_->step(Completed{trial.number, static_cast<double>(trial.epoch), trial.value, stopped}),
             out);
-  search_->tell({trial.number, stopped ? Ended::How::kPruned : Ended::How::kComplete,
-                 trial.value.value_or(std::nan("")), static_cast<double>(trial.epoch)});
+  tell_search(trial, stopped ? Ended::How::kPruned : Ended::How::kComplete);
 }
 
 // Ends.
@@ -224,8 +309,12 @@ void SweepMachine::on(const TrialEnded& e, SweepStep& out) {
     return;
   }
   if (trial->state == TrialState::kRunning) {  // its job's own rule ended it early
-    trial->why = "its job ended by itself";
-    complete(*trial, TrialState::kFinished, out);
+    const bool is_finite = e.not_finite_step == 0;
+    if (!is_finite) trial->value = std::nan("");
+    trial->why = is_finite ? "its job ended by itself"
+                           : "loss is not finite at step " + std::to_string(e.not_finite_step);
+    complete(*trial, is_finite ? TrialState::kFinished : TrialState::kStopped, out);
+    take_out(*trial, out);
   }
   trial->state = plan_of(*trial).fate;
   trial->state_hash = e.state_hash;
@@ -244,7 +333,7 @@ void SweepMachine::on(const TrialFailed& e, SweepStep& out) {
   ++trial->failures;
   trial->error = e.error;
   out.reason = e.error;
-  if (trial->failures <= config_.retries) {
+  if (!e.is_final && trial->failures <= config_.retries) {
     out.decision = "retry";
     out.actions.push_back(TellUser{label(*trial) + " failed and is tried again (" +
                                    std::to_string(trial->failures) + " of " +
@@ -263,7 +352,34 @@ void SweepMachine::on(const TrialFailed& e, SweepStep& out) {
   trial->why = "failed " + std::to_string(trial->failures) + (trial->failures == 1 ? " time" : " times");
   out.actions.push_back(TellUser{label(*trial) + " " + trial->why + ", the others go on: " + e.error});
   carry_out(scheduler_->step(Failed{trial->number, false}), out);
-  search_->tell({trial->number, Ended::How::kFailed, std::nan(""), static_cast<double>(trial->epoch)});
+  take_out(*trial, out);
+  tell_search(*trial, Ended::How::kFailed);
+}
+
+/// Of all trials of a config at once.
+void SweepMachine::tell_search(const Trial& trial, Ended::How how) {
+  plan_of(trial).how = how;
+  Ended ended{trial.number / config_.repeats, how, trial.value.value_or(std::nan("")),
+              static_cast<double>(trial.epoch)};
+  if (config_.repeats > 1) {
+    const auto first = static_cast<std::size_t>(ended.trial) * static_cast<std::size_t>(config_.repeats);
+    double sum = 0;
+    int failed = 0;
+    for (std::size_t i = first; i < first + static_cast<std::size_t>(config_.repeats); ++i) {
+      if (i >= plans_.size() || !plans_[i].how) return;
+      const bool counts = *plans_[i].how != Ended::How::kFailed;
+      failed += !counts;
+      if (counts) sum += trials_[i].value.value_or(std::nan(""));
+    }
+    ended.how = failed == config_.repeats ? Ended::How::kFailed : Ended::How::kComplete;
+    ended.value = sum / (config_.repeats - failed);
+  }
+  ask_search([&] { search_->tell(ended); });
+}
+
+/// Who waits for it in vain goes on.
+void SweepMachine::take_out(const Trial& trial, SweepStep& out) {
+  carry_out(scheduler_->step(Removed{trial.number}), out);
 }
 
 void SweepMachine::on(const SweepInterrupted&, SweepStep& out) {
@@ -289,9 +405,8 @@ void SweepMachine::fill(SweepStep& out) {
   }
   if (places_taken() > 0) return;
   for (Trial& trial : trials_) {
-    if (trial.state != TrialState::kWaiting) continue;
-    trial.state = TrialState::kStopped;
-    trial.why = "nothing else runs, and the scheduler does not let it go on";
+    if (trial.state == TrialState::kWaiting)
+      stop_waiting(trial, "nothing else runs, and the scheduler does not let it go on", out);
   }
   finish(out);
 }
@@ -339,8 +454,19 @@ const Trial* SweepMachine::best_of(Filter filter) const {
 }
 
 const Trial* SweepMachine::best() const {
+  const auto ended_well = [](const Trial& t) {
+    return t.state == TrialState::kFinished || t.state == TrialState::kStopped;
+  };
+  if (config_.repeats == 1) return best_of(ended_well);
+  const auto configs = repeats_of(trials_, config_.repeats);
+  const Repeats* best = nullptr;
+  for (const Repeats& each : configs) {
+    if (each.trials > 0 && (best == nullptr || is_better(each.mean, best->mean))) best = &each;
+  }
+  if (best == nullptr) return nullptr;
+  const auto which = static_cast<int>(best - configs.data());
   return best_of(
-      [](const Trial& t) { return t.state == TrialState::kFinished || t.state == TrialState::kStopped; });
+      [&](const Trial& trial) { return ended_well(trial) && trial.number / config_.repeats == which; });
 }
 
 const Trial* SweepMachine::best_so_far() const {

@@ -30,23 +30,44 @@ enum class TrialState : std::uint8_t {
 /// "waiting", "running", ...
 std::string_view name_of(TrialState state);
 
+/// A trial went on from another one's saved state, with a config of its own: what it reported before was of
+/// another config.
+struct Clone {
+  int trial = 0;
+  int donor = 0;
+  int epoch = 0;  ///< of the state
+  Config config{};
+};
+
 /// What is known of a trial.
 struct Trial {
   int number = 0;
-  Config config{};
+  Config config{};  ///< that it runs with, or will
   TrialState state = TrialState::kWaiting;
-  int epoch = 0;                  ///< the last that it reported; 0: none
-  std::optional<double> value{};  ///< of the sweep's metric, then; NaN is worst
-  report::Metrics metrics{};      ///< all that it reported then
-  std::string why{};              ///< of the last decision on it
+  int epoch = 0;  ///< the last that it reported, or of the state that it copied; 0: none
+  /// Of the sweep's metric, then; NaN is worst. None, too, while it has reported nothing under its config.
+  std::optional<double> value{};
+  report::Metrics metrics{};  ///< all that it reported then
+  std::string why{};          ///< of the last decision on it
   int failures = 0;
-  std::string error{};       ///< of the last failure
-  std::string state_hash{};  ///< that it ended with; empty: it has not, or failed
+  std::string error{};          ///< of the last failure
+  std::string state_hash{};     ///< that it ended with; empty: it has not, or failed
+  std::vector<Clone> clones{};  ///< that it was made, the first one first
 
   bool is_over() const {
     return state == TrialState::kFinished || state == TrialState::kStopped || state == TrialState::kFailed;
   }
 };
+
+/// A config's trials, which differ in the seed of their training.
+struct Repeats {
+  Config config{};
+  int trials = 0;        ///< that have a value and did not fail
+  double mean = 0;       ///< of their values; meaningful with trials
+  double deviation = 0;  ///< of a sample; 0 of one trial
+};
+/// One for each config, in their order.
+std::vector<Repeats> repeats_of(const std::vector<Trial>& trials, int repeats);
 
 struct SweepConfig {
   int trials = 1;
@@ -57,6 +78,9 @@ struct SweepConfig {
   Mode mode = Mode::kMax;
   /// A trial gets its config when there is a place for it: for a search that learns from those before.
   bool ask_late = false;
+  std::vector<Config> first{};     ///< the first configs, instead of the search's
+  std::optional<double> target{};  ///< a trial whose metric is as good as that has finished
+  int repeats = 1;                 ///< so many trials in a row have one config; the search counts configs
 };
 
 // Events.
@@ -68,14 +92,16 @@ struct TrialReported {
   int epoch = 0;
   report::Metrics metrics;
 };
-/// Its job is over: it ran all its epochs, or was told to stop.
+/// Its job is over: it ran all its epochs, was told to stop, or a loss that is no finite number ended it.
 struct TrialEnded {
   int trial = 0;
   std::string state_hash;
+  std::int64_t not_finite_step = 0;  ///< where NotFinite::kStop ended it; 0: it did not
 };
 struct TrialFailed {
   int trial = 0;
   std::string error;
+  bool is_final = false;  ///< another try would fail alike
 };
 /// Ctrl-C.
 struct SweepInterrupted {};
@@ -86,7 +112,7 @@ using SweepEvent = std::variant<TrialReported, TrialEnded, TrialFailed, SweepInt
 /// States that were saved are numbered through the sweep.
 using StateNumber = int;
 
-/// From the beginning, or from a state that was saved, of whatever trial.
+/// From the beginning, or from a state that was saved, of whatever trial. See refusal_of().
 struct StartTrial {
   int trial = 0;
   std::optional<StateNumber> from{};
@@ -133,17 +159,23 @@ struct SweepStep {
   std::vector<SweepAction> actions;
   std::string decision;  ///< "continue", "stop", "pause", "exploit", "retry", "fail", "again"; or empty
   std::string reason;    ///< of it, in words
+  // What else became of trials, of whom no event follows that says so.
+  std::vector<Clone> clones{};
+  std::vector<Trial> stopped{};  ///< while they waited
 };
 
 /// Not thread-safe.
 class SweepMachine {
  public:
-  /// Gives a trial its config by asking the search.
+  /// Gives a trial its config by asking the search. Throws BadTrial for one that no job can have.
   using Sample = std::function<Config(Search&)>;
+  /// What a job has of a config: functions of others computed again, without what conditions refuse. The
+  /// same.
+  using Settle = std::function<Config(const Config&)>;
 
-  /// REQUIRES: trials, max_concurrent, epochs >= 1.
+  /// REQUIRES: trials, max_concurrent, epochs >= 1. No `settle`: configs are as they come.
   SweepMachine(SweepConfig config, std::unique_ptr<Scheduler> scheduler, std::unique_ptr<Search> search,
-               Sample sample);
+               Sample sample, Settle settle = {});
 
   /// The first actions. Call once.
   SweepStep start();
@@ -151,13 +183,15 @@ class SweepMachine {
 
   const std::vector<Trial>& trials() const { return trials_; }
   bool is_over() const { return over_; }
-  /// The trial with the best value among those that finished or were stopped; the first of equals. Null:
-  /// none.
+  /// The trial with the best value among those that finished or were stopped; the first of equals. With
+  /// repeats the best of those whose config has the best mean. Null: none.
   const Trial* best() const;
   /// The same among all that have reported and did not fail: for people, meanwhile.
   const Trial* best_so_far() const;
   /// Whether `a` is better than `b`; NaN is worse than any number.
   bool is_better(double a, double b) const;
+  /// Why no job can have the trial's config: instead of a start it fails for good. Empty: it can.
+  const std::string& refusal_of(int trial) const { return plans_[static_cast<std::size_t>(trial)].refused; }
   /// Starts what runs, as of now: for a shell that replayed a sweep's events without carrying anything out.
   std::vector<StartTrial> running() const;
   /// The saved states that some trial may still begin from.
@@ -170,6 +204,9 @@ class SweepMachine {
     std::optional<StateNumber> from{};        ///< what it begins from, when it is started
     std::optional<StateNumber> saved{};       ///< what others may go on from
     int saved_epoch = 0;
+    std::string refused{};            ///< why no job can have its config
+    bool stops = false;               ///< it was told to, before its last epoch
+    std::optional<Ended::How> how{};  ///< it ended, for the search
   };
 
   void on(const TrialReported& e, SweepStep& out);
@@ -178,6 +215,7 @@ class SweepMachine {
   void on(const SweepInterrupted& e, SweepStep& out);
   bool add_trial(SweepStep& out);
   void decide(Trial& trial, SweepStep& out);
+  bool reached_target(Trial& trial, SweepStep& out);
   bool check_metric(const TrialReported& e, SweepStep& out);
   void carry_out(const Decision& decision, SweepStep& out);
   StateNumber save(const Trial& trial);
@@ -186,6 +224,10 @@ class SweepMachine {
   void finish(SweepStep& out);
   void fail(SweepStep& out, ErrorInfo error);
   void drop_all(SweepStep& out);
+  void set_config(Trial& trial, const std::function<Config()>& make);
+  void stop_waiting(Trial& trial, std::string why, SweepStep& out);
+  void take_out(const Trial& trial, SweepStep& out);
+  void tell_search(const Trial& trial, Ended::How how);
   Trial* find(int number);
   Plan& plan_of(const Trial& trial) { return plans_[static_cast<std::size_t>(trial.number)]; }
   template <class Filter>
@@ -196,6 +238,7 @@ class SweepMachine {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Search> search_;
   Sample sample_;
+  Settle settle_;
   std::vector<Trial> trials_;
   std::vector<Plan> plans_;
   StateNumber last_state_ = 0;

@@ -1,6 +1,7 @@
 #include "actors/tune/table.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "actors/report/format.hpp"
@@ -37,6 +38,7 @@ int count(const SweepMachine& sweep, TrialState state) {
 }  // namespace
 
 std::string format_value(const std::string& metric, double value) {
+  if (std::isnan(value)) return "nan";
   return metric.ends_with("accuracy") ? format("%.2f %%", 100 * value) : format("%.4g", value);
 }
 
@@ -45,6 +47,9 @@ std::string trial_line(const Trial& trial, const TableOf& of) {
                      format("  epoch %d/%d", trial.epoch, of.epochs);
   if (trial.value) text += "  " + of.metric + " " + format_value(of.metric, *trial.value);
   text += "  " + std::string(name_of(trial.state));
+  if (!trial.clones.empty())
+    text +=
+        format(" (clone of trial %d after epoch %d)", trial.clones.back().donor, trial.clones.back().epoch);
   const std::string why = trial.state == TrialState::kFailed ? trial.error : trial.why;
   const bool told = trial.is_over() && trial.state != TrialState::kFinished && !why.empty();
   return report::without_controls(told ? text + ": " + why : text);
@@ -54,6 +59,21 @@ std::string best_line(const Trial& best, const TableOf& of) {
   return report::without_controls(format("best: trial %d with ", best.number) + short_text(best.config) +
                                   ": " + of.metric + " " + format_value(of.metric, *best.value) +
                                   format(" after epoch %d", best.epoch));
+}
+
+std::string repeats_line(const Repeats& of, const std::string& metric) {
+  if (of.trials == 0) return report::without_controls(short_text(of.config) + ": no result");
+  return report::without_controls(short_text(of.config) + ": " + metric + " " +
+                                  format_value(metric, of.mean) + " with a deviation of " +
+                                  format_value(metric, of.deviation) + format(" over %d trials", of.trials));
+}
+
+std::string time_left(Duration elapsed, int over, int left) {
+  if (over < 1 || left < 1) return "";
+  const double seconds = to_seconds(elapsed) / over * left;
+  if (seconds < 60) return format("about %.0f s left", std::max(seconds, 1.0));
+  return seconds < 3600 ? format("about %.0f min left", seconds / 60)
+                        : format("about %.1f h left", seconds / 3600);
 }
 
 std::vector<std::string> status_lines(const SweepMachine& sweep, const TableOf& of) {
@@ -92,7 +112,15 @@ void SweepTable::update(const SweepMachine& sweep, Instant now) {
   if (!output_.is_terminal() || (drawn_ > 0 && now - drawn_at_ < kRedraw)) return;
   std::string text;
   const auto columns = static_cast<std::size_t>(std::max(output_.columns() - 1, 20));
-  const auto lines = status_lines(sweep, of_);
+  auto lines = status_lines(sweep, of_);
+  const auto over = static_cast<int>(std::count_if(sweep.trials().begin(), sweep.trials().end(),
+                                                   [](const Trial& trial) { return trial.is_over(); }));
+  if (!began_) {
+    began_ = now;
+    over_then_ = over;
+  }
+  if (const std::string left = time_left(now - *began_, over - over_then_, of_.trials - over); !left.empty())
+    lines.push_back(left);
   for (const std::string& line : lines) text += line.substr(0, columns) + "\n";
   clear();
   output_.write(text);

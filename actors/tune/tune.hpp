@@ -14,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "actors/tune/actor_trial.hpp"
 #include "actors/tune/space.hpp"
 #include "actors/tune/sweep.hpp"
 
@@ -22,7 +23,7 @@ namespace troupe::tune {
 template <class Job>
 struct SweepOptions {
   Space<Job> space;
-  int trials = 1;              ///< with grids alone: their points, where it is 0
+  int trials = 1;              ///< configs to try; with grids alone: their points, where it is 0
   std::string metric;          ///< "validation/accuracy", "test/loss": one that the job reports
   std::optional<Mode> mode{};  ///< which values are better; none: smaller ones of what ends in "loss"
   AnyScheduler scheduler = Fifo{};
@@ -35,6 +36,18 @@ struct SweepOptions {
   /// Changes a trial's options, by its number or config. Must give the same for the same trial.
   Adjust adjust{};
   AnySearch search = RandomSearch{};  ///< grids, too; or Tpe{}, which learns from the trials before
+  /// A search of your own instead. It must be a function of its calls, of the seed and these parameters.
+  std::function<std::unique_ptr<Search>(const std::vector<Parameter>&, Mode, std::uint64_t seed)>
+      own_search{};
+  std::vector<Job> try_first{};  ///< the first trials have these jobs' fields, as far as the space names them
+  /// Trials of each config, with train.seed, the next one and so on: then `trials` counts configs, and the
+  /// best one has the best mean. With Fifo alone, since others judge single trials.
+  int repeats = 1;
+  std::optional<double> target{};  ///< a trial whose metric is as good as that has finished
+  /// A trial that tells nothing for so long, no step and no report, counts as one that failed; 0: it may.
+  double silent_seconds = 3600;
+  double max_seconds =
+      0;  ///< then the sweep ends as at Ctrl-C, and may be resumed; 0: when all trials are over
   std::uint64_t seed = 0;  ///< of the configs and the scheduler's chance; weights and samples have train.seed
   int max_concurrent = 0;  ///< trials at a time; 0: as many as the cluster's CPUs allow when it begins
   int retries = 2;         ///< how often a trial that fails is tried again
@@ -51,26 +64,19 @@ struct SweepResult : SweepOutcome {
   Job job;  ///< with the best config; as it was given, where there is no best
 };
 
-/// Runs the sweep until every trial is over, or a signal interrupts it (see SweepOutcome::signal; a second
-/// one ends the program). Throws BadConfig for options that make no sense, those of `train` with what
-/// train::run says of them, before a trial starts; and for a metric that the first
-/// report does not have, Refused where a sweep of that name exists, runs, or is another one, TaskFailed where
-/// every trial failed or the scheduler threw, IoError where the records cannot be written.
+namespace detail {
+
+/// All but what the job is called and how a trial of it starts.
 template <class Job>
-SweepResult<Job> run(const DriverSession& session, const Job& job, const SweepOptions<Job>& options) {
-  (void)&train::JobEntry<Job>::registered;
+SweepPlan plan_of(const Job& job, const SweepOptions<Job>& options) {
   SweepPlan plan;
-  plan.job_type = train::JobEntry<Job>::kId;
-  plan.job_name = train::JobRegistry::instance().find(train::JobEntry<Job>::kId).name;
-  plan.job = train::JobRegistry::instance().find(train::JobEntry<Job>::kId).describe(wire::encode(job));
   plan.space = options.space.to_text();
   plan.parameters = options.space.parameters();
-  plan.sample = [&](Search& search) {
-    return options.space.sample(job, [&](const Parameter& p) { return search.suggest(p); }).config;
+  plan.sample = [space = options.space, job](Search& search) {
+    return space.sample(job, [&](const Parameter& p) { return search.suggest(p); }).config;
   };
-  plan.start = [&](const Config& config, const train::TrainOptions& train, const train::Snapshot* from) {
-    const Job trial = options.space.apply(job, config).job;
-    return from ? train::start(session, trial, train, *from) : train::start(session, trial, train);
+  plan.settle = [space = options.space, job](const Config& config) {
+    return space.apply(job, config).config;
   };
   plan.trials = options.trials;
   plan.metric = options.metric;
@@ -80,6 +86,12 @@ SweepResult<Job> run(const DriverSession& session, const Job& job, const SweepOp
   plan.train = options.train;
   plan.adjust = options.adjust;
   plan.search = options.search;
+  plan.own_search = options.own_search;
+  for (const Job& each : options.try_first) plan.first.push_back(options.space.config_of(each));
+  plan.target = options.target;
+  plan.repeats = options.repeats;
+  plan.silent_seconds = options.silent_seconds;
+  plan.max_seconds = options.max_seconds;
   plan.seed = options.seed;
   plan.max_concurrent = options.max_concurrent;
   plan.retries = options.retries;
@@ -88,9 +100,54 @@ SweepResult<Job> run(const DriverSession& session, const Job& job, const SweepOp
   plan.resume = options.resume;
   plan.report_json = options.report_json;
   plan.show_progress = options.show_progress;
+  return plan;
+}
+
+template <class Job>
+SweepResult<Job> run_plan(const DriverSession& session, const Job& job, const SweepOptions<Job>& options,
+                          SweepPlan plan) {
   SweepResult<Job> result{run_sweep(session, std::move(plan)), job};
   if (result.best >= 0) result.job = options.space.apply(job, result.config).job;
   return result;
+}
+
+}  // namespace detail
+
+/// Runs the sweep until every trial is over, or a signal interrupts it (see SweepOutcome::signal; a second
+/// one ends the program). Throws BadConfig for options that make no sense, those of `train` with what
+/// train::run says of them, before a trial starts; and for a metric that the first
+/// report does not have, Refused where a sweep of that name exists, runs, or is another one, TaskFailed where
+/// every trial failed or the scheduler threw, IoError where the records cannot be written.
+template <class Job>
+SweepResult<Job> run(const DriverSession& session, const Job& job, const SweepOptions<Job>& options) {
+  (void)&train::JobEntry<Job>::registered;
+  SweepPlan plan = detail::plan_of(job, options);
+  plan.job_type = train::JobEntry<Job>::kId;
+  plan.job_name = train::JobRegistry::instance().find(train::JobEntry<Job>::kId).name;
+  plan.job = train::JobRegistry::instance().find(train::JobEntry<Job>::kId).describe(wire::encode(job));
+  plan.start = [&](const Config& config, const train::TrainOptions& train, const train::Snapshot* from) {
+    const Job trial = options.space.apply(job, config).job;
+    return std::make_unique<TrainingTrial>(from ? train::start(session, trial, train, *from)
+                                                : train::start(session, trial, train));
+  };
+  return detail::run_plan(session, job, options, std::move(plan));
+}
+
+/// The same with trials that are actors of class T, made from a Job each (actor_trial.hpp). Of `train` count
+/// epochs (how often a trial steps), trainer_cpus and trainer_gpus.
+///     auto best = tune::run_actors<Pendulum>(session, Settings{}, {.space = ..., .metric = "reward"});
+template <class T, class Job>
+requires TrialActor<T, Job> SweepResult<Job> run_actors(const DriverSession& session, const Job& job,
+                                                        const SweepOptions<Job>& options) {
+  SweepPlan plan = detail::plan_of(job, options);
+  plan.trains = false;
+  plan.job_name = std::string(troupe::detail::pretty_part(troupe::detail::type_signature<T>()));
+  plan.job = plan.job_name;
+  train::describe(plan.job, job);
+  plan.start = [&](const Config& config, const train::TrainOptions& train, const train::Snapshot* from) {
+    return std::make_unique<ActorTrial<T, Job>>(session, options.space.apply(job, config).job, train, from);
+  };
+  return detail::run_plan(session, job, options, std::move(plan));
 }
 
 /// Goes on with the sweep of that name: trials that are over are not run again, and what is decided next is

@@ -114,6 +114,9 @@ std::optional<AnyScheduler> scheduler_of(const Json& header) {
   Pbt pbt{c["perturbation_interval"], c["burn_in_period"], c["quantile_fraction"], c["resample_probability"],
           c["perturbation_factors"].get<std::vector<double>>()};
   if (!c["custom_explore_fn"].is_null()) pbt.custom_explore = explore_as_recorded;
+  std::vector<Parameter> mutated;
+  add_mutations(c["hyperparam_mutations"], "", mutated);
+  for (const Parameter& each : mutated) pbt.mutations.push_back(Mutation(each.name));
   pbt.require_attrs = c["require_attrs"];
   pbt.synch = c["synch"];
   return pbt;

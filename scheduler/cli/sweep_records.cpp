@@ -12,6 +12,7 @@
 #include <fstream>
 #include <limits>
 #include <map>
+#include <utility>
 
 namespace troupe::cli {
 namespace {
@@ -46,6 +47,7 @@ std::string add_event(const Json& event, const std::string& metric, std::map<int
   if (!number || *number < 0 || *number > std::numeric_limits<int>::max()) return "is no event of a trial";
   TrialRecord& trial = trials[static_cast<int>(*number)];
   trial.number = static_cast<int>(*number);
+  const Json before = trial.config;
   if (const auto config = event.find("config"); config != event.end() && config->is_object())
     trial.config = *config;
   const std::string what = text_in(event, "event"), decision = text_in(event, "decision");
@@ -57,13 +59,22 @@ std::string add_event(const Json& event, const std::string& metric, std::map<int
     const auto value = metrics->find(metric);
     trial.value = value == metrics->end() ? std::nan("") : number_of(*value);
     trial.state = decision == "pause" ? "paused" : decision == "stop" ? "stopping" : "running";
+  } else if (what == "clone") {
+    const auto epoch = integer_in(event, "epoch").value_or(0), from = integer_in(event, "from").value_or(-1);
+    trial.clones.push_back({static_cast<int>(from), static_cast<int>(epoch), trial.config, before,
+                            trial.epoch, std::exchange(trial.value, std::nullopt)});
+    trial.epoch = static_cast<int>(epoch);
+    trial.state = "waiting";
+  } else if (what == "stop") {
+    trial.state = decision;
   } else if (what == "end") {
     trial.state = decision;
     trial.state_hash = text_in(event, "state_hash");
+    if (event.contains("not_finite_step")) trial.value = std::nan("");
   } else if (what == "failure") {
     trial.state = decision == "retry" ? "waiting" : decision == "fail" ? "failed" : decision;
   } else {
-    return "is no report, end or failure";
+    return "is no report, end, stop, failure or clone";
   }
   return "";
 }

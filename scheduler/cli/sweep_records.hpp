@@ -11,12 +11,25 @@
 
 namespace troupe::cli {
 
+/// A trial went on from another one's state.
+struct CloneRecord {
+  int from = 0;
+  int epoch = 0;  ///< of that state
+  nlohmann::ordered_json config;
+  // What the trial was before.
+  nlohmann::ordered_json old_config;
+  int old_epoch = 0;
+  std::optional<double> old_value{};
+};
+
 struct TrialRecord {
   int number = 0;
   nlohmann::ordered_json config;
   std::string state;  ///< "running", "paused", "stopping", "waiting", "finished", "stopped", "failed"
-  int epoch = 0;      ///< the last that it reported
-  std::optional<double> value{};  ///< of the sweep's metric, then; NaN is worst
+  int epoch = 0;      ///< the last that it reported, or of the state that it copied
+  /// Of the sweep's metric, then; NaN is worst. None where it has reported nothing under its config.
+  std::optional<double> value{};
+  std::vector<CloneRecord> clones{};
   std::string why{};
   std::string state_hash{};
 

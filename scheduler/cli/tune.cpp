@@ -54,17 +54,18 @@ std::string rounded(const Json& value) {
   return value.is_number_float() ? text : plain(value);
 }
 
-std::string value_text(const SweepRecords& sweep, const TrialRecord& trial) {
-  if (!trial.value) return "-";
+std::string value_text(const SweepRecords& sweep, std::optional<double> value) {
+  if (!value) return "-";
+  if (std::isnan(*value)) return "nan";
   char text[64];
   const bool share = sweep.metric.ends_with("accuracy");
-  std::snprintf(text, sizeof text, share ? "%.2f %%" : "%.4g", share ? 100 * *trial.value : *trial.value);
+  std::snprintf(text, sizeof text, share ? "%.2f %%" : "%.4g", share ? 100 * *value : *value);
   return text;
 }
 
-std::string config_text(const TrialRecord& trial) {
+std::string config_text(const Json& config) {
   std::string text;
-  for (const auto& [name, value] : trial.config.items())
+  for (const auto& [name, value] : config.items())
     text += (text.empty() ? "" : " ") + name + "=" + rounded(value);
   return escape_name(text);
 }
@@ -79,13 +80,28 @@ std::string time_text(std::int64_t ms) {
              : "-";
 }
 
+Json number_or_null(std::optional<double> value) {
+  return value && std::isfinite(*value) ? Json(*value) : Json();
+}
+
 Json as_json(const TrialRecord& trial) {
+  Json clones = Json::array();
+  for (const CloneRecord& clone : trial.clones) {
+    clones.push_back({{"from", clone.from},
+                      {"epoch", clone.epoch},
+                      {"config", clone.config},
+                      {"before",
+                       {{"config", clone.old_config},
+                        {"epoch", clone.old_epoch},
+                        {"value", number_or_null(clone.old_value)}}}});
+  }
   return {{"trial", trial.number},
           {"config", trial.config},
           {"state", trial.state},
           {"epoch", trial.epoch},
-          {"value", trial.value && std::isfinite(*trial.value) ? Json(*trial.value) : Json()},
+          {"value", number_or_null(trial.value)},
           {"why", trial.why},
+          {"clones", clones},
           {"state_hash", trial.state_hash}};
 }
 }  // namespace
@@ -124,7 +140,7 @@ int list(const TuneWords& words) {
     std::printf(
         "%-28s %-12s %11s %-20s %s\n", escape_name(name).c_str(), sweep->state().c_str(), trials.c_str(),
         time_text(sweep->changed_ms).c_str(),
-        best == nullptr ? "-" : (escape_name(sweep->metric) + " " + value_text(*sweep, *best)).c_str());
+        best == nullptr ? "-" : (escape_name(sweep->metric) + " " + value_text(*sweep, best->value)).c_str());
   }
   if (words.output == "json") std::printf("%s\n", dump(all, 2).c_str());
   if (names.empty() && words.output == "table")
@@ -139,9 +155,11 @@ std::string csv_cell(std::string text) {
   return quoted + "\"";
 }
 
-/// A row for each report, with a column for each field and figure that any of them has.
+/// A row for each report and each clone, with a column for each field and figure that any of them has.
 int print_csv(const SweepRecords& sweep) {
   std::vector<std::string> fields, figures;
+  bool clones = false;
+  const auto is_clone = [](const Json& line) { return line.value("event", "") == "clone"; };
   const auto collect = [](const Json& line, const char* key, std::vector<std::string>& names) {
     if (!line.contains(key)) return;
     for (const auto& [name, value] : line[key].items())
@@ -150,15 +168,19 @@ int print_csv(const SweepRecords& sweep) {
   for (const Json& line : sweep.lines) {
     collect(line, "config", fields);
     collect(line, "metrics", figures);
+    clones = clones || is_clone(line);
   }
-  std::string header = "trial,epoch,decision,began_ms,at_ms";
+  std::vector<std::string> columns{"trial", "epoch", "decision", "began_ms", "at_ms"};
+  if (clones) columns.push_back("from");
+  std::string header;
+  for (const auto& name : columns) header += (header.empty() ? "" : ",") + name;
   for (const auto& name : fields) header += "," + csv_cell(name);
   for (const auto& name : figures) header += "," + csv_cell(name);
   std::printf("%s\n", header.c_str());
   for (const Json& line : sweep.lines) {
-    if (line.value("event", "") != "report") continue;
+    if (line.value("event", "") != "report" && !is_clone(line)) continue;
     std::string row;
-    for (const char* key : {"trial", "epoch", "decision", "began_ms", "at_ms"})
+    for (const std::string& key : columns)
       row += (row.empty() ? "" : ",") + csv_cell(line.contains(key) ? plain(line[key]) : "");
     const auto add = [&](const char* key, const std::vector<std::string>& names) {
       for (const auto& name : names)
@@ -172,9 +194,14 @@ int print_csv(const SweepRecords& sweep) {
 }
 
 void print_trial(const SweepRecords& sweep, const TrialRecord& trial) {
-  std::printf("%6d  %6d  %12s  %-9s  %s%s%s\n", trial.number, trial.epoch, value_text(sweep, trial).c_str(),
-              trial.state.c_str(), config_text(trial).c_str(), trial.why.empty() ? "" : "  · ",
-              escape_name(trial.why).c_str());
+  std::printf("%6d  %6d  %12s  %-9s  %s%s%s\n", trial.number, trial.epoch,
+              value_text(sweep, trial.value).c_str(), trial.state.c_str(), config_text(trial.config).c_str(),
+              trial.why.empty() ? "" : "  · ", escape_name(trial.why).c_str());
+  for (const CloneRecord& clone : trial.clones)
+    std::printf("%34s clone of trial %d after epoch %d, as %s; before: %s, %s after epoch %d\n", "·",
+                clone.from, clone.epoch, config_text(clone.config).c_str(),
+                config_text(clone.old_config).c_str(), value_text(sweep, clone.old_value).c_str(),
+                clone.old_epoch);
 }
 
 int show(const TuneWords& words) {
@@ -191,7 +218,7 @@ int show(const TuneWords& words) {
     return 0;
   }
   for (const auto& [key, value] : sweep.lines.front().items()) {
-    if (value.is_string() && key != "event")
+    if (value.is_string() && key != "event" && key != "again")
       std::printf("%-10s %s\n", key.c_str(), escape_name(value.get<std::string>()).c_str());
   }
   std::printf("%-10s %s, %d of %d trials have ended\n\n", "state", sweep.state().c_str(), sweep.ended(),
@@ -199,6 +226,15 @@ int show(const TuneWords& words) {
   std::printf("%6s  %6s  %12s  %-9s  %s\n", "trial", "epoch", "value", "state", "fields");
   for (const TrialRecord& trial : trials) print_trial(sweep, trial);
   return 0;
+}
+
+/// What trains a trial again; empty: the records do not say.
+std::string command_of(const SweepRecords& sweep, const TrialRecord& trial) {
+  const auto at = sweep.lines.front().find("again");
+  if (at == sweep.lines.front().end() || !at->is_string() || !trial.clones.empty()) return "";
+  std::string command = *at;
+  const auto slot = command.find(":TRIAL");
+  return slot == std::string::npos ? "" : command.replace(slot + 1, 5, std::to_string(trial.number));
 }
 
 int best(const TuneWords& words) {
@@ -210,18 +246,21 @@ int best(const TuneWords& words) {
   const std::string weights =
       words.folder + "/" + words.name + "/trial-" + std::to_string(best->number) + ".safetensors";
   const bool has_weights = ::access(weights.c_str(), R_OK) == 0;
+  const std::string again = command_of(sweep, *best);
   if (words.output == "json") {
     Json json = as_json(*best);
     json["weights"] = has_weights ? Json(weights) : Json();
+    json["again"] = again.empty() ? Json() : Json(again);
     std::printf("%s\n", dump(json, 2).c_str());
     return 0;
   }
   std::printf("trial %d: %s %s after epoch %d\n", best->number, escape_name(sweep.metric).c_str(),
-              value_text(sweep, *best).c_str(), best->epoch);
+              value_text(sweep, best->value).c_str(), best->epoch);
   for (const auto& [name, value] : best->config.items())
     std::printf("  %s = %s\n", escape_name(name).c_str(), escape_name(plain(value)).c_str());
   std::printf("state %s\n", best->state_hash.c_str());
   if (has_weights) std::printf("weights %s\n", escape_name(weights).c_str());
+  if (!again.empty()) std::printf("again %s\n", escape_name(again).c_str());
   return 0;
 }
 
@@ -302,7 +341,7 @@ int tune(int argc, char** argv) {
   auto* best_command = add("best", "The best trial: fields, state, weights", true, {"table", "json"});
   auto* stop_command = add("stop", "End the program that sweeps, as Ctrl-C does", true, {});
   auto* page_command = add("page", "Write a sweep as one HTML file, with pictures", true, {});
-  page_command->add_option("--output", words.file,
+  page_command->add_option("-o,--output", words.file,
                            "Where to; - is standard output [default: FOLDER/NAME/page.html]");
   try {
     app.parse(argc, argv);

@@ -5,16 +5,48 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
+#include <tuple>
 
 #include "actors/data/digits.hpp"
+#include "actors/tune/table.hpp"
 #include "actors/tune/tune.hpp"
 #include "tests/e2e/support.hpp"
 
 using namespace troupe;
 using namespace std::chrono_literals;
 
+namespace walking {
+
+struct Settings {
+  int which = 0;
+  double lr = 0.1;
+};
+/// No training of a net: it walks to 3.
+struct Walker {
+  explicit Walker(Settings of) : settings(of) {}
+  report::Metrics step() {
+    if (settings.which == 1) throw std::logic_error("it cannot walk");
+    if (settings.which == 2) std::this_thread::sleep_for(1h);
+    at += settings.lr * (3 - at);
+    return {{"distance/loss", std::abs(3 - at)}, {"steps", ++steps}};
+  }
+  wire::Bytes save() { return wire::encode(std::pair(at, steps)); }
+  void load(wire::Bytes state) {
+    std::tie(at, steps) = wire::decode<std::pair<double, double>>(state).value();
+  }
+  Settings settings;
+  double at = 0, steps = 0;
+};
+
+}  // namespace walking
+
 namespace {
+
+using walking::Settings, walking::Walker;
 
 struct Job {
   int which = 0;
@@ -35,6 +67,26 @@ struct Job {
   data::Digits dataset(data::Split split) const {
     return data::Digits(split, {.size = split == data::Split::kTrain ? 200 : 100});
   }
+};
+
+/// One that reports its own fields, so that records can be held to them, and breaks for some.
+struct Told {
+  int which = 0;
+  double lr = 0.01;
+  double decay = 0;
+
+  static constexpr bool kHasValidation = true;
+  torch::nn::Sequential model() const { return Job().model(); }
+  auto optimizer(torch::nn::Sequential& net) const {
+    return torch::optim::SGD(net->parameters(), torch::optim::SGDOptions(lr).weight_decay(decay));
+  }
+  torch::Tensor loss(torch::nn::Sequential& net, const data::Batch& batch, train::Leaf& at) const {
+    at.count("lr", lr, 1);
+    at.count("decay", decay, 1);
+    const auto loss = Job().loss(net, batch);
+    return which == 2 && at.step == 13 ? loss * NAN : loss;
+  }
+  data::Digits dataset(data::Split split) const { return Job().dataset(split); }
 };
 
 /// Six trials one after another, so that their reports have one order; trial 1's trainer is killed, trial 4
@@ -72,12 +124,14 @@ std::string records_in(const std::string& folder) {
   return e2e::read_file(folder + "/six/results.jsonl");
 }
 
-/// Without times, and without failures, whose texts have pids.
+/// Without times, without the first line, which has the program's command, and without failures, whose texts
+/// have pids.
 std::string decisions_in(const std::string& folder) {
   std::istringstream lines(records_in(folder));
   std::string decisions;
   for (std::string line; std::getline(lines, line);) {
-    if (!line.starts_with(R"({"event":"failure")")) decisions += tune::without_times(line) + "\n";
+    const bool differs = line.starts_with(R"({"event":"failure")") || line.starts_with(R"({"event":"sweep")");
+    if (!differs) decisions += tune::without_times(line) + "\n";
   }
   return decisions;
 }
@@ -182,6 +236,183 @@ TEST_CASE("PBT's trials take over each other's state and go on with another conf
   CHECK(best.metric > 0.3);  // a rate of 1e-6 learns nothing by itself
   for (const std::string& file : e2e::names_in(folder.path() + "/six"))
     CHECK_FALSE(file.starts_with("state-"));
+}
+
+// Records showed a clone's functions as its donor had them.
+TEST_CASE("PBT: every report is written down under the fields that its job had") {
+  const e2e::TempFolder folder;
+  auto session = init(0, nullptr, {.cpus_per_node = 2});
+  tune::SweepOptions<Told> options{
+      .space = {{&Told::which, tune::integer(3, 9)},
+                {&Told::lr, tune::log_uniform(1e-6, 1e-1)},
+                {&Told::decay, [](const Told& job) { return job.lr / 8; }}},
+      .trials = 3,
+      .metric = "validation/accuracy",
+      .scheduler = tune::Pbt{.perturbation_interval = 1, .quantile_fraction = 0.34, .mutations = {&Told::lr}},
+      .train = {.micro_batch = 20, .epochs = 4, .seed = 7},
+      .seed = 5,
+      .max_concurrent = 1,
+      .name = "six",
+      .folder = folder.path(),
+      .show_progress = false};
+  const auto best = tune::run(session, Told{}, options);
+  std::istringstream lines(records_in(folder.path()));
+  INFO(records_in(folder.path()));
+  int reports = 0, clones = 0;
+  for (std::string text; std::getline(lines, text);) {
+    const auto line = nlohmann::json::parse(text);
+    clones += line["event"] == "clone";
+    if (line["event"] != "report") continue;
+    ++reports;
+    const auto& fields = line["config"];
+    CHECK(line["metrics"]["validation/lr"].get<double>() ==
+          Approx(fields["lr"].get<double>()).epsilon(1e-12));
+    CHECK(line["metrics"]["validation/decay"].get<double>() ==
+          Approx(fields["decay"].get<double>()).epsilon(1e-12));
+  }
+  CHECK(reports >= 12);
+  CHECK(clones >= 1);
+  int counted = 0;
+  for (const tune::Trial& trial : best.trials) counted += static_cast<int>(trial.clones.size());
+  CHECK(counted == clones);
+}
+
+// Each of these ended the sweep, or counted as finished.
+TEST_CASE(
+    "what makes one trial senseless fails that trial alone, and a loss that is not finite stops its own") {
+  const e2e::TempFolder folder;
+  auto session = init(0, nullptr, {.cpus_per_node = 2});
+  tune::SweepOptions<Told> options{
+      .space = {{&Told::which, tune::grid({0, 1, 2, 3, 4})},
+                {&Told::decay,
+                 [](const Told& job) -> double {
+                   if (job.which == 4) throw std::domain_error("4 has no decay");
+                   return 0.001 * job.which;
+                 }}},
+      .trials = 5,
+      .metric = "validation/accuracy",
+      .train = {.micro_batch = 20, .epochs = 2, .seed = 7, .not_finite = train::NotFinite::kStop},
+      .adjust =
+          [](const tune::Trial& trial, train::TrainOptions& train) {
+            if (trial.number == 1) throw std::out_of_range("no options for 1");
+            if (trial.number == 3) train.micro_batch = 0;
+          },
+      .seed = 5,
+      .max_concurrent = 1,
+      .name = "six",
+      .folder = folder.path(),
+      .show_progress = false};
+  const auto best = tune::run(session, Told{}, options);
+  const std::string records = records_in(folder.path());
+  INFO(records);
+  const auto failed = [&](int number, const std::string& text) {
+    const tune::Trial& trial = best.trials.at(static_cast<std::size_t>(number));
+    CHECK(trial.state == tune::TrialState::kFailed);
+    CHECK_THAT(trial.error, Catch::Contains(text));
+    CHECK_THAT(records, Catch::Contains(text));
+    CHECK_THAT(trial_line(trial, {"validation/accuracy", 2}),
+               Catch::Contains("failed: ") && Catch::Contains(text));
+  };
+  CHECK(best.best == 0);
+  CHECK(best.trials.at(0).state == tune::TrialState::kFinished);
+  failed(1, "adjust threw: no options for 1");
+  failed(3, "a batch of 0");
+  failed(4, "its function threw: 4 has no decay");
+  const tune::Trial& broken = best.trials.at(2);
+  CHECK(broken.state == tune::TrialState::kStopped);
+  CHECK(broken.why == "loss is not finite at step 14");  // counted from 1
+  CHECK(broken.epoch == 1);
+  REQUIRE(broken.value);
+  CHECK(std::isnan(*broken.value));
+  CHECK_THAT(trial_line(broken, {"validation/accuracy", 2}),
+             Catch::Contains("stopped: loss is not finite at step 14"));
+}
+
+TEST_CASE("points to try first, a search of one's own, a target, and the best trained again by its command") {
+  struct Fixed : tune::Search {
+    void begin(int) override {}
+    tune::Value suggest(const tune::Parameter&) override { return 0.02; }
+    void tell(const tune::Ended&) override {}
+  };
+  const e2e::TempFolder folder;
+  auto session = init(0, nullptr, {.cpus_per_node = 2});
+  auto options = options_in(folder.path());
+  options.space = {{&Job::lr, tune::log_uniform(1e-6, 1e-1)}};
+  options.adjust = {};
+  options.scheduler = tune::Fifo{};
+  options.trials = 2;
+  options.try_first = {Job{0, 0.05}};
+  options.own_search = [](const std::vector<tune::Parameter>&, tune::Mode, std::uint64_t) {
+    return std::make_unique<Fixed>();
+  };
+  options.target = 0.3;
+  const auto best = tune::run(session, Job{}, options);
+  CHECK(tune::number_of(*best.trials.at(0).config.find("lr")) == 0.05);
+  CHECK(tune::number_of(*best.trials.at(1).config.find("lr")) == 0.02);
+  REQUIRE(best.best >= 0);
+  CHECK(best.trials.at(static_cast<std::size_t>(best.best)).why == "the target is reached");
+  CHECK(best.epochs < 4);
+  CHECK_THAT(records_in(folder.path()), Catch::Contains("TROUPE_TRIAL=six:TRIAL "));
+
+  ::setenv("TROUPE_TRIAL", ("six:" + std::to_string(best.best)).c_str(), 1);
+  const auto again = tune::run(session, Job{}, options);
+  CHECK(again.state_hash == best.state_hash);
+  CHECK(again.job.lr == best.job.lr);
+  ::setenv("TROUPE_TRIAL", "six:7", 1);
+  CHECK_THAT(e2e::message_of<BadConfig>([&] { tune::run(session, Job{}, options); }),
+             Catch::Contains("there is no trial 7"));
+  ::setenv("TROUPE_TRIAL", "six", 1);
+  CHECK_THAT(e2e::message_of<BadConfig>([&] { tune::run(session, Job{}, options); }),
+             Catch::Contains("give it NAME:NUMBER"));
+  ::unsetenv("TROUPE_TRIAL");
+
+  options.name = "brief";
+  options.target = {};
+  options.max_seconds = 1e-3;
+  const auto brief = tune::run(session, Job{}, options);
+  CHECK(brief.signal == 0);
+  CHECK(brief.best == -1);
+  options.max_seconds = 0;
+  CHECK(tune::resume(session, Job{}, options).best >= 0);
+}
+
+TEST_CASE("trials that are actors: they step, are copied, throw and hang, each for itself") {
+  const e2e::TempFolder folder;
+  auto session = init(0, nullptr, {.cpus_per_node = 4});
+  tune::SweepOptions<Settings> options{
+      .space = {{&Settings::lr, tune::log_uniform(1e-3, 0.5)}},
+      .trials = 4,
+      .metric = "distance/loss",
+      .scheduler = tune::Pbt{.perturbation_interval = 2, .quantile_fraction = 0.25, .synch = true},
+      .train = {.epochs = 6},
+      .max_concurrent = 4,
+      .name = "walk",
+      .folder = folder.path(),
+      .show_progress = false};
+  const auto walked = tune::run_actors<Walker>(session, Settings{}, options);
+  CHECK(walked.job.lr > 0);
+  CHECK_FALSE(walked.state_hash.empty());
+  const std::string records = e2e::read_file(folder.path() + "/walk/results.jsonl");
+  INFO(records);
+  CHECK_THAT(records, Catch::Contains("Walker{0, 0.1}"));
+  int clones = 0;
+  for (const tune::Trial& trial : walked.trials) {
+    CHECK(trial.state == tune::TrialState::kFinished);
+    CHECK(trial.metrics.at("steps") == 6);  // a clone goes on from its donor's state
+    clones += static_cast<int>(trial.clones.size());
+  }
+  CHECK(clones >= 1);
+
+  options.space = {{&Settings::which, tune::grid({0, 1, 2})}, {&Settings::lr, tune::uniform(0.1, 0.5)}};
+  options.trials = 3;
+  options.scheduler = tune::Fifo{};
+  options.retries = 0;
+  options.silent_seconds = 20;
+  options.name = "stumble";
+  const auto stumbled = tune::run_actors<Walker>(session, Settings{}, options);
+  CHECK(stumbled.best == 0);
+  CHECK_THAT(stumbled.trials.at(1).error, Catch::Contains("it cannot walk"));
+  CHECK_THAT(stumbled.trials.at(2).error, Catch::Contains("it has told nothing for 20 s"));
 }
 
 TEST_CASE("Ctrl-C ends a sweep in order, and it is resumed; a metric that nobody reports is said at once") {

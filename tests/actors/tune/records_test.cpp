@@ -40,6 +40,23 @@ TEST_CASE("an event comes back from its line, with every bit of its numbers") {
         "ab");
   CHECK(std::get<TrialFailed>(read_record(record_line(TrialFailed{3, "a\nb"}, trial(), {})).value()).error ==
         "a\nb");
+  CHECK(std::get<TrialEnded>(read_record(record_line(TrialEnded{3, "", 9}, trial(), {})).value())
+            .not_finite_step == 9);
+  CHECK(std::get<TrialFailed>(read_record(record_line(TrialFailed{3, "", true}, trial(), {})).value())
+            .is_final);
+  CHECK_FALSE(
+      std::get<TrialFailed>(read_record(record_line(TrialFailed{3, ""}, trial(), {})).value()).is_final);
+  SweepStep step{{}, "exploit", "it is among the worst"};
+  step.clones = {{3, 5, 2, {{{"lr", 0.2}}}}};
+  step.stopped = {{.number = 4, .epoch = 1, .why = "its bracket is finished"}};
+  const auto lines = record_lines(report, trial(), step);
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[0] == record_line(report, trial(), step));
+  CHECK(lines[1] == R"({"event":"clone","trial":3,"config":{"lr":0.2},"epoch":2,"from":5,"decision":"clone",)"
+                    R"("why":"it is among the worst"})");
+  CHECK(lines[2] == R"({"event":"stop","trial":4,"config":{},"epoch":1,"decision":"stopped",)"
+                    R"("why":"its bracket is finished"})");
+  for (const int derived : {1, 2}) CHECK_FALSE(read_record(lines[derived]));
   CHECK(without_times(with_times(line, 12, 34)) == line);
   CHECK(without_times(line) == line);
   CHECK(with_times(line, 12, 34).ends_with(R"(,"began_ms":12,"at_ms":34})"));

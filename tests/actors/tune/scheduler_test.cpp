@@ -162,6 +162,78 @@ TEST_CASE("PBT copies the best to the worst and changes the copy's config", "[tu
   CHECK_THROWS_AS(run.scheduler->step(Reported{1, 6, std::nullopt}), BadConfig);
 }
 
+// It perturbed every field, so a width with its layers, too: the clone's state had another shape.
+TEST_CASE("PBT changes the fields that are named, by what they name, and no other", "[tune]") {
+  struct Net {
+    double lr = 0.5;
+    int batch = 32;
+    int width = 8;
+    double drop = 0;
+    std::string kind = "relu";
+  };
+  const std::vector<Parameter> parameters{{"width", integer(1, 8).domain},
+                                          {"lr", uniform(0, 1).domain},
+                                          {"batch", choice({16, 32, 64}).domain},
+                                          {"drop", uniform(0, 1).domain},
+                                          {"kind", choice({"relu", "tanh"}).domain}};
+  const Config donor{{{"width", std::int64_t{5}},
+                      {"lr", 0.5},
+                      {"batch", std::int64_t{32}},
+                      {"drop", 0.25},
+                      {"kind", std::string("relu")}}};
+  const auto explored = [&](std::vector<Mutation> mutations, std::deque<double> numbers) {
+    Config other = donor;
+    other.set("lr", 0.125);
+    const auto draws = std::make_shared<GivenDraws>();
+    Run run(Pbt{.perturbation_interval = 1, .quantile_fraction = 0.5, .mutations = std::move(mutations)},
+            Mode::kMax, parameters, draws);
+    run.scheduler->step(Added{0, donor});
+    run.scheduler->step(Added{1, other});
+    CHECK(run.choose() == 0);
+    CHECK(run.choose() == 1);
+    run.act(0, 1, 0.9);
+    draws->numbers = {0};
+    run.act(1, 1, 0.1);  // not saved yet
+    run.act(0, 2, 0.9);
+    draws->numbers = std::move(numbers);
+    const Decision decision = run.report(1, 2, 0.1);
+    REQUIRE(decision.exploits.size() == 1);
+    CHECK(draws->numbers.empty());
+    return decision.exploits[0].config;
+  };
+  Config wanted = donor;
+  wanted.set("lr", 0.4);
+  CHECK(explored({&Net::lr}, {0, 0.9, 1}) == wanted);  // the donor, no resampling, the factor 0.8
+
+  wanted.set("batch", std::int64_t{48});
+  CHECK(explored({&Net::lr, {&Net::batch, choice({32, 48})}}, {0, 0.9, 1, 0.9, 1}) == wanted);
+
+  const auto drop =
+      explored({{&Net::drop, [](Random& random) { return 2 + random.uniform(); }}}, {0, 0.1, 3});
+  CHECK(number_of(*drop.find("drop")) >= 2);
+  CHECK(*drop.find("lr") == *donor.find("lr"));
+  CHECK(explored({{&Net::drop, [](Random&) { return 2.0; }}}, {0, 0.9, 0}).find("drop") != nullptr);
+  CHECK(*explored({{&Net::kind, [](Random&) { return "gelu"; }}}, {0, 0.9, 3}).find("kind") ==
+        Value(std::string("gelu")));  // a text is multiplied with nothing
+
+  struct Other {
+    double decay = 0;
+  };
+  const auto refused = [&](const Pbt& pbt) {
+    try {
+      Run run(pbt, Mode::kMax, parameters);
+    } catch (const BadConfig& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was refused");
+  };
+  CHECK(refused(Pbt{.mutations = {&Other::decay}})
+            .find("cannot change 'decay': the space draws no such field: it draws width, lr, batch, drop, "
+                  "kind") != std::string::npos);
+  CHECK(refused(Pbt{.mutations = {{&Net::lr, uniform(1, 0)}}})
+            .find("tune: lr cannot be drawn from uniform(1, 0)") != std::string::npos);
+}
+
 TEST_CASE("PBT in step waits for all, and ranks no NaN", "[tune]") {
   Run run(Pbt{.perturbation_interval = 2, .quantile_fraction = 0.5, .synch = true}, Mode::kMin,
           {{"lr", uniform(0, 1).domain}});

@@ -39,9 +39,8 @@ inline double accuracy(double lr, int epoch) {
 /// A sweep's runs, as its machine orders them; `random` says whose turn it is.
 struct World {
   World(SweepConfig of, const AnyScheduler& scheduler, std::uint64_t seed)
-      : config(of), machine(machine_of(of, scheduler, seed)) {
-    take(machine.start());
-  }
+      : World(of, machine_of(of, scheduler, seed)) {}
+  World(SweepConfig of, SweepMachine its) : config(of), machine(std::move(its)) { take(machine.start()); }
 
   struct Run {
     int epoch = 0;  ///< that it has done
@@ -53,8 +52,10 @@ struct World {
   std::map<int, Run> runs;
   std::map<StateNumber, int> states;  ///< the epoch of each
   std::vector<std::string> records;
+  std::vector<std::string> lines;  ///< of the file: those of events, and those behind them
   std::vector<SweepEvent> events;
-  std::map<int, int> ended;  ///< how often each trial was
+  std::vector<TrialFailed> refused;  ///< to be told of
+  std::map<int, int> ended;          ///< how often each trial was
   int starts = 0;
   int told = 0;
   std::optional<ErrorInfo> error;
@@ -64,6 +65,8 @@ struct World {
   };
 
   void act(const StartTrial& a) {
+    if (const auto& why = machine.refusal_of(a.trial); !why.empty())
+      return refused.push_back({a.trial, why, true});
     REQUIRE_FALSE(runs.contains(a.trial));
     if (a.from) REQUIRE(states.contains(*a.from));
     runs[a.trial] = {a.from ? states.at(*a.from) : 0, false, false};
@@ -94,7 +97,9 @@ struct World {
     const Trial before = machine.trials()[static_cast<std::size_t>(trial)];
     const SweepStep step = machine.step(event);
     if (!step.decision.empty() && step.decision != "again") {
-      records.push_back(record_line(event, before, step));
+      const auto written = record_lines(event, before, step);
+      records.push_back(written.front());
+      lines.insert(lines.end(), written.begin(), written.end());
       events.push_back(event);
     }
     const Trial& after = machine.trials()[static_cast<std::size_t>(trial)];
@@ -125,6 +130,12 @@ struct World {
   void run(Random& random, std::uint64_t failures = 0) {
     for (int steps = 0; !over; ++steps) {
       REQUIRE(steps < 100'000);
+      if (!refused.empty()) {
+        const TrialFailed failed = refused.front();
+        refused.erase(refused.begin());
+        feed(failed, failed.trial);
+        continue;
+      }
       REQUIRE_FALSE(runs.empty());
       auto at = runs.begin();
       std::advance(at, static_cast<std::ptrdiff_t>(random.next() % runs.size()));

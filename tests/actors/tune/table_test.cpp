@@ -47,3 +47,33 @@ TEST_CASE("on a terminal the block is redrawn in place, below the lines that sta
   table.line("it stays");
   CHECK(file.text == "it stays\n");
 }
+
+TEST_CASE("how long a sweep takes yet is guessed from the trials that are over") {
+  using namespace std::chrono_literals;
+  CHECK(time_left(10s, 0, 4) == "");
+  CHECK(time_left(10s, 4, 0) == "");
+  CHECK(time_left(10s, 2, 4) == "about 20 s left");
+  CHECK(time_left(100s, 2, 4) == "about 3 min left");
+  CHECK(time_left(5400s, 1, 2) == "about 3.0 h left");
+
+  const SweepConfig config{.trials = 3, .max_concurrent = 1, .epochs = 1, .metric = "accuracy"};
+  World world(config, Fifo{}, 7);
+  Screen screen(true);
+  SweepTable table(screen, {"accuracy", 1, 3});
+  table.update(world.machine, Instant(0s));
+  CHECK(screen.text.find("left\n") == std::string::npos);
+  world.advance(0);
+  world.advance(0);
+  table.update(world.machine, Instant(30s));
+  CHECK(screen.text.find("about 1 min left\n") != std::string::npos);
+}
+
+TEST_CASE("a line says that a trial is a clone, and why a loss that is not finite ended it") {
+  Trial trial{.number = 3, .config = {{{"lr", 0.5}}}, .state = TrialState::kStopped, .epoch = 1};
+  trial.value = std::nan("");
+  trial.why = "loss is not finite at step 17";
+  trial.clones = {{3, 7, 2, trial.config}};
+  CHECK(trial_line(trial, {"accuracy", 4}) ==
+        "trial  3  lr=0.5  epoch 1/4  accuracy nan  stopped (clone of trial 7 after epoch 2): loss is not "
+        "finite at step 17");
+}

@@ -43,7 +43,7 @@ Ran tune(const std::string& words) {
 /// Three trials of four: 0 ran to its end, 1 was stopped with a better figure, 2 failed with a text that is
 /// no friend of HTML. The last line is not whole.
 // clang-format off
-constexpr const char* kRecords = R"records({"event":"sweep","version":1,"job":"Digits{0.1}","space":"lr uniform(0, 1)","scheduler":"asha","metric":"test/accuracy (more is better)","trials":"4","epochs":"2","seed":"0"}
+constexpr const char* kRecords = R"records({"event":"sweep","version":1,"job":"Digits{0.1}","space":"lr uniform(0, 1)","scheduler":"asha","metric":"test/accuracy (more is better)","trials":"4","epochs":"2","seed":"0","again":"cd /x && TROUPE_TRIAL=digits:TRIAL ./sweep --trials 4"}
 {"event":"report","trial":0,"config":{"lr":0.5,"kind":"a,b"},"epoch":1,"metrics":{"test/accuracy":0.25},"decision":"continue","why":"the first","began_ms":1000,"at_ms":2000}
 {"event":"report","trial":1,"config":{"lr":0.125},"epoch":1,"metrics":{"test/accuracy":0.75,"test/loss":"nan"},"decision":"stop","why":"below the cutoff","began_ms":1000,"at_ms":2500}
 {"event":"end","trial":1,"config":{"lr":0.125},"epoch":1,"state_hash":"abcd","decision":"stopped","why":"below the cutoff","began_ms":1000,"at_ms":2600}
@@ -89,6 +89,7 @@ TEST_CASE("troupe tune: a sweep's records as tables and JSON") {
   CHECK(json["config"]["lr"] == 0.125);
   CHECK(json["state_hash"] == "abcd");
   CHECK(json["weights"].is_null());
+  CHECK(json["again"] == "cd /x && TROUPE_TRIAL=digits:1 ./sweep --trials 4");
 
   const Ran rows = tune("show digits -o csv" + sweeps.at());
   CHECK(rows.output ==
@@ -96,6 +97,48 @@ TEST_CASE("troupe tune: a sweep's records as tables and JSON") {
         "0,1,continue,1000,2000,0.5,\"a,b\",0.25,\n"
         "1,1,stop,1000,2500,0.125,,0.75,nan\n"
         "0,2,continue,1000,3000,0.5,\"a,b\",0.5,\n");
+}
+
+// What a clone reported before it was made is of another config, and was shown as of its last one.
+TEST_CASE("troupe tune shows each report under the config that it was made with, and clones as events") {
+  const Sweeps sweeps;
+  // clang-format off
+  sweeps.write("clones", R"records({"event":"sweep","version":1,"job":"Digits{0.1}","space":"lr uniform(0, 1)","scheduler":"pbt","metric":"test/accuracy (more is better)","trials":"4","epochs":"2","seed":"0"}
+{"event":"report","trial":0,"config":{"lr":0.5},"epoch":1,"metrics":{"test/accuracy":0.75},"decision":"continue","why":"","began_ms":1,"at_ms":2}
+{"event":"report","trial":1,"config":{"lr":0.25},"epoch":1,"metrics":{"test/accuracy":0.5},"decision":"exploit","why":"it copies trial 0","began_ms":1,"at_ms":3}
+{"event":"clone","trial":1,"config":{"lr":0.625},"epoch":1,"from":0,"decision":"clone","why":"it copies trial 0","began_ms":1,"at_ms":3}
+{"event":"report","trial":2,"config":{"lr":0.125},"epoch":1,"metrics":{"test/accuracy":0.25},"decision":"exploit","why":"it copies trial 0","began_ms":1,"at_ms":4}
+{"event":"clone","trial":2,"config":{"lr":0.375},"epoch":1,"from":0,"decision":"clone","why":"it copies trial 0","began_ms":1,"at_ms":4}
+{"event":"report","trial":2,"config":{"lr":0.375},"epoch":2,"metrics":{"test/accuracy":0.875},"decision":"finish","why":"all epochs done","began_ms":5,"at_ms":6}
+{"event":"end","trial":2,"config":{"lr":0.375},"epoch":2,"state_hash":"ef","decision":"finished","why":"all epochs done","began_ms":5,"at_ms":7}
+{"event":"stop","trial":0,"config":{"lr":0.5},"epoch":1,"decision":"stopped","why":"its bracket is finished","began_ms":1,"at_ms":7}
+{"event":"end","trial":3,"config":{"lr":0.75},"epoch":0,"state_hash":"aa","not_finite_step":9,"decision":"stopped","why":"loss is not finite at step 9","began_ms":1,"at_ms":8}
+)records");
+  // clang-format on
+  const Ran shown = tune("show clones" + sweeps.at());
+  CAPTURE(shown.output);
+  CHECK(shown.code == 0);
+  CHECK(contains(shown.output, "     2       2       87.50 %  finished   lr=0.375  · all epochs done\n"));
+  CHECK(contains(shown.output,
+                 "clone of trial 0 after epoch 1, as lr=0.375; before: lr=0.125, 25.00 % after epoch 1\n"));
+  CHECK(contains(shown.output, "     1       1             -  waiting    lr=0.625"));
+  CHECK(
+      contains(shown.output, "     0       1       75.00 %  stopped    lr=0.5  · its bracket is finished\n"));
+  CHECK(contains(shown.output,
+                 "     3       0           nan  stopped    lr=0.75  · loss is not finite at step 9\n"));
+  CHECK(tune("show clones -o csv" + sweeps.at()).output ==
+        "trial,epoch,decision,began_ms,at_ms,from,lr,test/accuracy\n"
+        "0,1,continue,1,2,,0.5,0.75\n"
+        "1,1,exploit,1,3,,0.25,0.5\n"
+        "1,1,clone,1,3,0,0.625,\n"
+        "2,1,exploit,1,4,,0.125,0.25\n"
+        "2,1,clone,1,4,0,0.375,\n"
+        "2,2,finish,5,6,,0.375,0.875\n");
+  const auto best = nlohmann::json::parse(tune("best clones -o json" + sweeps.at()).output);
+  CHECK(best["trial"] == 2);
+  CHECK(best["clones"][0]["before"]["config"]["lr"] == 0.125);
+  CHECK(best["clones"][0]["from"] == 0);
+  CHECK(best["again"].is_null());
 }
 
 TEST_CASE("troupe tune page: the records are inside, and no text of theirs ends the script") {
@@ -109,6 +152,12 @@ TEST_CASE("troupe tune page: the records are inside, and no text of theirs ends 
   CHECK(contains(page.str(), R"("error":"\u003c/script>\u003cb>\u001b[2J")"));
   CHECK_FALSE(contains(page.str(), "@RECORDS@"));
   CHECK_FALSE(contains(page.str(), "http://127"));
+  for (const std::string flag : {"-o", "--output"}) {
+    const std::string to = sweeps.folder.path() + "/page" + flag + ".html";
+    CHECK(tune("page digits " + flag + " " + to + sweeps.at()).output == to + "\n");
+    CHECK(std::filesystem::file_size(to) == page.str().size());
+  }
+  CHECK(tune("page digits -o - " + sweeps.at()).output == page.str());
 }
 
 TEST_CASE("troupe tune stop ends the program that holds the records, and no other") {

@@ -1,0 +1,129 @@
+/// Trials that are actors of the user's, for what is no training of a Net:
+///
+///     struct Pendulum {
+///       explicit Pendulum(Settings of);
+///       troupe::report::Metrics step();        // one epoch, and what it came to: {{"reward", 12.5}}
+///       troupe::wire::Bytes save();            // both or none: PBT and HyperBand need them
+///       void load(troupe::wire::Bytes state);
+///     };
+///     auto best = tune::run_actors<Pendulum>(session, Settings{}, {.space = ..., .metric = "reward", ...});
+///
+/// Each is in a process of its own.
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <utility>
+
+#include "actors/train/api/train.hpp"
+#include "actors/train/engine/state_parts.hpp"
+#include "actors/tune/trial_run.hpp"
+
+namespace troupe::tune {
+
+template <class T, class Job>
+concept TrialActor = std::constructible_from<T, Job> && requires(T actor) {
+  { actor.step() } -> std::same_as<report::Metrics>;
+};
+template <class T>
+concept Saves = requires(T actor, wire::Bytes state) {
+  { actor.save() } -> std::same_as<wire::Bytes>;
+  actor.load(std::move(state));
+};
+
+template <class T, class Job>
+requires TrialActor<T, Job>
+class ActorTrial final : public TrialRun {
+ public:
+  ActorTrial(const DriverSession& session, const Job& job, const train::TrainOptions& options,
+             const train::Snapshot* from)
+      : session_(session), epochs_(options.epochs) {
+    if (from != nullptr) {
+      epoch_ = static_cast<int>(from->place.step);
+      state_ = from->state;
+    }
+    const auto cpus = std::max(options.trainer_cpus, 0.0);
+    spawned_ =
+        session.spawn_async<T>({.num_cpus = cpus, .num_gpus = options.trainer_gpus, .isolated = true}, job);
+  }
+  ~ActorTrial() override {
+    if (actor_) {
+      session_.kill(*actor_, "its trial has ended");
+    } else if (spawned_.valid()) {
+      spawned_.cancel();
+    }
+  }
+
+  std::optional<report::Event> next_event() override {
+    if (over_) return std::nullopt;
+    if (!actor_) {
+      if (!spawned_.ready()) return std::nullopt;
+      actor_ = spawned_.answer();
+      if (state_) {
+        load();
+      } else {
+        begin_step();
+      }
+    }
+    if (loaded_.valid()) {
+      if (!loaded_.ready()) return std::nullopt;
+      std::exchange(loaded_, {}).answer();
+      begin_step();
+    }
+    if (!stepped_.valid() || !stepped_.ready()) return std::nullopt;
+    report::EpochDone done;
+    done.metrics = std::exchange(stepped_, {}).answer();
+    done.epoch = ++epoch_;
+    done.global_step = epoch_;
+    metrics_ = done.metrics;
+    over_ = epoch_ >= epochs_;
+    return done;
+  }
+  bool is_over() const override { return over_; }
+  train::RunResult wait() override {
+    train::RunResult result;
+    const auto state = snapshot();
+    result.state_hash = state.place.hash;
+    result.steps = epoch_;
+    result.metrics = metrics_;
+    return result;
+  }
+  train::Snapshot snapshot() override {
+    train::Snapshot snapshot;
+    snapshot.place.step = epoch_;
+    snapshot.metrics = metrics_;
+    wire::Bytes state;
+    if constexpr (Saves<T>) state = actor_->template call<&T::save>().get();
+    snapshot.place.hash = train::hash_of_bytes(state);
+    snapshot.state = std::make_shared<const wire::Bytes>(std::move(state));
+    return snapshot;
+  }
+  void go_on() override {
+    if (!over_ && !stepped_.valid()) begin_step();
+  }
+  void stop() override { over_ = true; }
+
+ private:
+  void begin_step() { stepped_ = actor_->template call<&T::step>(); }
+  void load() {
+    if constexpr (Saves<T>) {
+      loaded_ = actor_->template call<&T::load>(wire::Bytes(*std::exchange(state_, nullptr)));
+    } else {
+      throw BadConfig("the trial cannot go on from a state", "its actor has no save() and load()",
+                      "give it both, or take a scheduler that neither pauses nor copies");
+    }
+  }
+
+  const DriverSession& session_;
+  int epochs_;
+  int epoch_ = 0;
+  bool over_ = false;
+  report::Metrics metrics_;
+  std::shared_ptr<const wire::Bytes> state_;  ///< to begin from
+  Future<ActorHandle<T>> spawned_;
+  std::optional<ActorHandle<T>> actor_;
+  Future<void> loaded_;
+  Future<report::Metrics> stepped_;
+};
+
+}  // namespace troupe::tune

@@ -1,0 +1,182 @@
+#include "actors/tune/sweep_plan.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/core/escape.hpp"
+
+namespace troupe::tune {
+namespace {
+
+constexpr const char* kTrialAgain = "TROUPE_TRIAL";
+
+bool can_be_folder(const std::string& name) {
+  return !name.starts_with('.') && name.size() <= 200 && std::none_of(name.begin(), name.end(), [](char c) {
+    return c == '/' || static_cast<unsigned char>(c) < ' ' || c == 0x7f;
+  });
+}
+
+Mode mode_of(const SweepPlan& plan) {
+  return plan.mode.value_or(plan.metric.ends_with("loss") ? Mode::kMin : Mode::kMax);
+}
+
+std::string shell_word(const std::string& word) {
+  const bool is_plain = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
+    return std::isalnum(c) || std::string_view("-_./=:,+@%").find(char(c)) != std::string_view::npos;
+  });
+  if (is_plain) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+}  // namespace
+
+void refuse(const std::string& why, const std::string& todo) {
+  throw BadConfig("cannot tune", why, todo);
+}
+
+void check(const DriverSession& session, const SweepPlan& plan) {
+  if (plan.parameters.empty() && plan.space.empty())
+    refuse("the space is empty",
+           "name the fields to sweep: .space = {{&Job::lr, tune::log_uniform(1e-4, 1)}}");
+  if (plan.repeats < 1 || plan.repeats > 1000)
+    refuse("repeats = " + std::to_string(plan.repeats), "use 1 to 1000");
+  if (plan.trials < 1 || plan.trials > 1'000'000 / plan.repeats)
+    refuse("trials = " + std::to_string(plan.trials), "use 1 to 1,000,000");
+  if (plan.metric.empty()) refuse("no metric is named", "name one, such as \"validation/accuracy\"");
+  if (plan.train.max_steps > 0) refuse("train.max_steps: trials are compared after epochs", "use epochs");
+  if (plan.retries < 0) refuse("retries = " + std::to_string(plan.retries), "use 0 or more");
+  if (!(plan.max_seconds >= 0))
+    refuse("max_seconds = " + to_text(Value(plan.max_seconds)), "use seconds above 0, or 0 for no limit");
+  if (plan.repeats > 1 && (plan.own_scheduler || !std::holds_alternative<Fifo>(plan.scheduler)))
+    refuse("repeats = " + std::to_string(plan.repeats) + " with a scheduler that judges single trials",
+           "use Fifo, or repeat the best config afterwards");
+  if (plan.target && std::isnan(*plan.target)) refuse("target = nan", "use a number, or leave it out");
+  if (plan.first.size() > static_cast<std::size_t>(plan.trials))
+    refuse("try_first has " + std::to_string(plan.first.size()) + " configs for " +
+               std::to_string(plan.trials) + " trials",
+           "use as many trials or more");
+  if (plan.max_concurrent < 0)
+    refuse("max_concurrent = " + std::to_string(plan.max_concurrent), "use 0 (what the CPUs allow) or more");
+  if (!plan.train.checkpoint_folder.empty())
+    refuse("train.checkpoint_folder = " + plan.train.checkpoint_folder + " would be shared by all trials",
+           "leave it out: a sweep keeps the best trial's weights, and is resumed from its records");
+  if (!plan.train.keep_best.empty())
+    refuse("train.keep_best = " + plan.train.keep_best + " is of checkpoints, which trials have none of",
+           "leave it out: a sweep keeps the weights of its best trial");
+  if (plan.train.resume)
+    refuse("train.resume takes up checkpoints, which trials have none of",
+           "leave it out: `.resume = true` of the sweep goes on with it");
+  if (!can_be_folder(plan.name))
+    refuse("the name '" + escape_name(plan.name) + "' cannot be a folder's",
+           "use a plain name of at most 200 bytes, without a slash and without control characters");
+  if (plan.resume && plan.name.empty()) refuse("resume without a name", "name the sweep to go on with");
+  if (!(plan.silent_seconds >= 0))
+    refuse("silent_seconds = " + to_text(Value(plan.silent_seconds)),
+           "use seconds above 0, or 0 for no limit");
+  if (plan.trains) return train::check_options(session, plan.job_type, plan.train);
+  if (plan.train.epochs < 1) refuse("train.epochs = " + std::to_string(plan.train.epochs), "use 1 or more");
+}
+
+std::string name_now(const std::string& job) {
+  char text[64];
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  std::strftime(text, sizeof text, "-%Y%m%d-%H%M%S", &utc);
+  std::string name = job.substr(job.find_last_of(':') == std::string::npos ? 0 : job.find_last_of(':') + 1);
+  for (char& c : name)
+    c = std::isalnum(static_cast<unsigned char>(c)) ? static_cast<char>(std::tolower(c)) : '-';
+  return name + text;
+}
+
+SweepIdentity identity_of(const SweepPlan& plan) {
+  const auto& train = plan.train;
+  SweepIdentity identity{
+      {"job", plan.job},
+      {"space", plan.space},
+      {"scheduler", plan.own_scheduler ? "the program's own" : to_text(plan.scheduler)},
+      {"search", plan.own_search ? "the program's own" : to_text(plan.search)},
+      {"metric", plan.metric + (mode_of(plan) == Mode::kMax ? " (more is better)" : " (less is better)")},
+      {"trials", std::to_string(plan.trials * plan.repeats)},
+      {"epochs", std::to_string(train.epochs)},
+      {"seed", std::to_string(plan.seed)},
+      {"training", std::to_string(train.logical_ranks) + " logical ranks x batch " +
+                       std::to_string(train.micro_batch) + ", seed " + std::to_string(train.seed)}};
+  std::string first;
+  for (const Config& config : plan.first) first += (first.empty() ? "" : "; ") + to_text(config);
+  if (!first.empty()) identity.emplace_back("first", first);
+  if (plan.repeats > 1) identity.emplace_back("repeats", std::to_string(plan.repeats));
+  if (plan.target) identity.emplace_back("target", to_text(Value(*plan.target)));
+  return identity;
+}
+
+SweepIdentity first_record_of(const SweepPlan& plan) {
+  std::error_code none;
+  std::string again = "cd " + shell_word(std::filesystem::current_path(none).string()) + " && " +
+                      kTrialAgain + "=" + shell_word(plan.name + ":TRIAL");
+  std::ifstream file("/proc/self/cmdline");
+  for (std::string word; std::getline(file, word, '\0');) again += " " + shell_word(word);
+  SweepIdentity identity = identity_of(plan);
+  identity.emplace_back("again", again);
+  return identity;
+}
+
+std::unique_ptr<SweepMachine> machine_of(const SweepPlan& plan, int places) {
+  const SchedulerContext context{mode_of(plan), plan.seed, plan.parameters};
+  return std::make_unique<SweepMachine>(
+      SweepConfig{.trials = plan.trials * plan.repeats,
+                  .max_concurrent = places,
+                  .epochs = plan.train.epochs,
+                  .retries = plan.retries,
+                  .metric = plan.metric,
+                  .mode = mode_of(plan),
+                  .ask_late = plan.own_search || !std::holds_alternative<RandomSearch>(plan.search),
+                  .first = plan.first,
+                  .target = plan.target,
+                  .repeats = plan.repeats},
+      plan.own_scheduler ? plan.own_scheduler(context) : make_scheduler(plan.scheduler, context),
+      plan.own_search ? plan.own_search(plan.parameters, mode_of(plan), plan.seed)
+                      : make_search(plan.search, plan.parameters, mode_of(plan), plan.seed),
+      plan.sample, plan.settle);
+}
+
+std::optional<int> trial_again(SweepPlan& plan) {
+  const char* given = std::getenv(kTrialAgain);
+  if (given == nullptr || *given == '\0') return std::nullopt;
+  const std::string text = given;
+  const auto colon = std::min(text.rfind(':'), text.size());
+  const char* end = text.data() + text.size();
+  int number = -1;
+  const auto read = std::from_chars(std::min(text.data() + colon + 1, end), end, number);
+  if (read.ec != std::errc() || read.ptr != end || number < 0)
+    refuse(std::string(kTrialAgain) + " is '" + escape_name(text) + "'",
+           "give it NAME:NUMBER, as troupe tune best prints it");
+  const std::string name = text.substr(0, colon);
+  if (!plan.name.empty() && plan.name != name)
+    refuse(std::string(kTrialAgain) + " names the sweep '" + escape_name(name) + "', and this one is '" +
+               escape_name(plan.name) + "'",
+           "unset it, or start the program as troupe tune best prints it");
+  plan.name = name;
+  plan.resume = true;
+  return number;
+}
+
+int places_for(const std::vector<cluster::NodeInfo>& nodes, const train::TrainOptions& trial) {
+  double cpus = 0, gpus = 0;
+  for (const auto& node : nodes) {
+    cpus += static_cast<double>(node.cpu_e4) / 10'000;
+    gpus += static_cast<double>(node.gpus.size());
+  }
+  double places = cpus / (trial.trainers * std::max(trial.trainer_cpus, static_cast<double>(trial.threads)));
+  if (trial.trainer_gpus > 0) places = std::min(places, gpus / (trial.trainers * trial.trainer_gpus));
+  return static_cast<int>(std::clamp(std::floor(places + 1e-9), 1.0, 1000.0));
+}
+
+}  // namespace troupe::tune

@@ -1,0 +1,28 @@
+/// What follows from a SweepPlan before a trial starts.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "actors/tune/sweep.hpp"
+
+namespace troupe::tune {
+
+/// Throws BadConfig: "cannot tune", why and what to do.
+[[noreturn]] void refuse(const std::string& why, const std::string& todo);
+/// Throws BadConfig for what makes no sense.
+void check(const DriverSession& session, const SweepPlan& plan);
+
+/// "digits-20261125-041530"
+std::string name_now(const std::string& job);
+SweepIdentity identity_of(const SweepPlan& plan);
+/// What a new sweep writes down first: what it is, and what trains one of its trials again.
+SweepIdentity first_record_of(const SweepPlan& plan);
+std::unique_ptr<SweepMachine> machine_of(const SweepPlan& plan, int places);
+
+/// The trial that TROUPE_TRIAL=NAME:NUMBER in the environment wants trained again; the plan is then of the
+/// sweep NAME, which is there. Throws BadConfig for what is no such text, or of another sweep.
+std::optional<int> trial_again(SweepPlan& plan);
+
+}  // namespace troupe::tune

@@ -1,0 +1,48 @@
+/// A trial under way, whatever it is: a training run, or an actor of the user's.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "actors/report/events.hpp"
+#include "actors/train/api/run.hpp"
+#include "actors/train/snapshot.hpp"
+
+namespace troupe::tune {
+
+/// Holds after each epoch but the last, until go_on() or stop(). Any function may throw: that is the trial's
+/// failure. Ends what it runs when it goes. Not thread-safe.
+class TrialRun {
+ public:
+  TrialRun() = default;
+  TrialRun(const TrialRun&) = delete;
+  TrialRun& operator=(const TrialRun&) = delete;
+  virtual ~TrialRun() = default;
+
+  /// The next one that has happened; does not wait.
+  virtual std::optional<report::Event> next_event() = 0;
+  /// Every event was given, and no more comes.
+  virtual bool is_over() const = 0;
+  /// What came of it, once it is over.
+  virtual train::RunResult wait() = 0;
+  /// Its state, while it holds.
+  virtual train::Snapshot snapshot() = 0;
+  virtual void go_on() = 0;
+  virtual void stop() = 0;
+};
+
+class TrainingTrial final : public TrialRun {
+ public:
+  explicit TrainingTrial(train::Run run) : run_(std::move(run)) {}
+  std::optional<report::Event> next_event() override { return run_.next_event(Duration(0)); }
+  bool is_over() const override { return run_.is_over(); }
+  train::RunResult wait() override { return run_.wait(); }
+  train::Snapshot snapshot() override { return run_.snapshot(); }
+  void go_on() override { run_.go_on(); }
+  void stop() override { run_.stop(); }
+
+ private:
+  train::Run run_;
+};
+
+}  // namespace troupe::tune
