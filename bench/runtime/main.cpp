@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -28,6 +29,8 @@ const std::map<std::string, double> kQuotedRay = {{"actor call, synchronous", 22
 struct Echo {
   int add(int n) { return n + 1; }
 };
+
+constexpr std::size_t kLargeFloats = std::size_t{25} << 20;
 
 int next(int n) {
   return n + 1;
@@ -75,6 +78,18 @@ double tasks_asynchronous(const Session& session, int tasks) {
   return tasks / seconds_of([&] {
            for (int i = 0; i < tasks; ++i) answers.push_back(session.submit<&next>(i));
            for (const auto& answer : answers) answer.get();
+         });
+}
+
+/// Copies a second into memory that is there: what a put can reach at best.
+double copies(std::size_t bytes, int times) {
+  const std::vector<char> from(bytes, 1);
+  std::vector<char> to(bytes, 2);
+  return times / seconds_of([&] {
+           for (int i = 0; i < times; ++i) {
+             std::memcpy(to.data(), from.data(), bytes);
+             asm volatile("" : : "r"(to.data()) : "memory");  // each is seen
+           }
          });
 }
 
@@ -150,8 +165,11 @@ int main(int argc, char** argv) try {
     ours["task, synchronous"].push_back(tasks_synchronous(session, calls));
     ours["task, asynchronous"].push_back(tasks_asynchronous(session, 10 * calls));
     measure_objects(session, 25, calls / 10, "100 B", ours);
-    measure_objects(session, std::size_t{25} << 20, 3, "100 MiB", ours);
+    measure_objects(session, kLargeFloats, 3, "100 MiB", ours);
+    ours["memcpy, 100 MiB"].push_back(copies(kLargeFloats * sizeof(float), 3));
   }
+  // The memory of a round's objects is that of the round before; of the first round it is new.
+  ours["put, 100 MiB, into new memory"] = {ours["put, 100 MiB"].front()};
   auto peer = ray.empty() ? std::map<std::string, double>{} : run_ray(ray);
   const bool quoted = peer.empty();
   if (quoted) {

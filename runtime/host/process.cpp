@@ -126,6 +126,7 @@ void Process::end() {
   ending_ = true;
   tasks_->close("its process ended");
   objects_->close();
+  objects_->stop();
   actors_->stop_all(left_ == 0 ? "its process ended" : why_left_);
   run_turns();
   actors_->wait_until_empty(kActorsEnd);

@@ -51,11 +51,15 @@ void Process::lend_region(const std::string& key, std::uint64_t bytes, objects::
   const auto asked = ask_for_region(key, bytes, config_.label, false);
   asked.state->on_ready([this, asked, then = std::move(then)] {
     if (!asked.state->outcome().ok()) return then(asked.state->outcome().error());
+    auto answer = wire::decode<wire::RegionAnswer>(*asked.state->outcome());
+    if (!answer) return then(answer.error());
+    objects::Objects::Lent lent{{}, *std::move(answer)};
     auto fds = node_->take_fds(asked.number);
-    if (fds.empty())
+    if (!fds.empty()) lent.fd = std::move(fds.front());
+    if (!lent.fd && !lent.answer.full)
       return then(
           ErrorInfo{ErrorCode::kIo, "no shared memory", "its descriptor was lost", "raise ulimit -n"});
-    then(std::move(fds.front()));
+    then(std::move(lent));
   });
 }
 

@@ -4,43 +4,84 @@
 
 #include "runtime/core/abort_word.hpp"
 #include "runtime/node/answers.hpp"
+#include "runtime/wire/region_answer.hpp"
 
 namespace troupe::node {
 namespace {
 
 constexpr std::uint64_t kPageBytes = 4096;
 
+ErrorInfo no_memory(const std::string& key, std::string why, std::string todo) {
+  return {ErrorCode::kLimit, "no shared memory '" + key + "'", std::move(why), std::move(todo)};
+}
+std::string bytes_text(std::uint64_t count) {
+  return std::to_string(count) + " bytes";
+}
+bool is_of_object(const std::string& key) {
+  return key.starts_with(wire::kObjectRegions) || key.starts_with(wire::kCopyRegions);
+}
+
 }  // namespace
 
-std::optional<ErrorInfo> RegionNames::refuse_new(const wire::RegionAsk& ask) const {
-  const auto no = [&](std::string why, std::string todo) {
-    return ErrorInfo{ErrorCode::kLimit, "no shared memory '" + ask.key.substr(0, limits_.key_bytes) + "'",
-                     std::move(why), std::move(todo)};
-  };
-  const auto bytes = [](std::uint64_t count) { return std::to_string(count) + " bytes"; };
+/// What no room can help.
+std::optional<ErrorInfo> RegionNames::refuse(const wire::RegionAsk& ask) const {
   if (ask.key.empty() || ask.key.size() > limits_.key_bytes)
-    return no("its name is empty or too long", "use up to " + bytes(limits_.key_bytes));
-  if (regions_.size() >= limits_.regions)
-    return no("the node has " + std::to_string(limits_.regions) + " regions already", "drop regions");
+    return no_memory(ask.key.substr(0, limits_.key_bytes), "its name is empty or too long",
+                     "use up to " + bytes_text(limits_.key_bytes));
   if (ask.bytes == 0 || (ask.abortable && ask.bytes < kAbortWordBytes))
-    return no("it has no room for " + std::string(ask.abortable ? "an abort word" : "a byte"),
-              "ask for more");
+    return no_memory(ask.key, "it has no room for " + std::string(ask.abortable ? "an abort word" : "a byte"),
+                     "ask for more");
   if (ask.bytes > limits_.region_bytes)
-    return no(bytes(ask.bytes) + " is more than the limit of " + bytes(limits_.region_bytes) + " a region",
-              "ask for less, or set TROUPE_REGION_BYTES");
-  if (ask.bytes > limits_.regions_bytes - std::min(bytes_, limits_.regions_bytes))
-    return no(bytes(ask.bytes) + " with the " + bytes(bytes_) + " in use is more than the node's limit of " +
-                  bytes(limits_.regions_bytes),
-              "drop regions, ask for less, or set TROUPE_REGIONS_BYTES");
+    return no_memory(ask.key,
+                     bytes_text(ask.bytes) + " is more than the limit of " +
+                         bytes_text(limits_.region_bytes) + " a region",
+                     "ask for less, or set TROUPE_REGION_BYTES");
+  if (ask.bytes > limits_.regions_bytes)
+    return no_memory(
+        ask.key,
+        bytes_text(ask.bytes) + " is more than the node's limit of " + bytes_text(limits_.regions_bytes),
+        "ask for less, or set TROUPE_REGIONS_BYTES");
   return std::nullopt;
+}
+
+std::optional<ErrorInfo> RegionNames::is_full(const wire::RegionAsk& ask) const {
+  if (regions_.size() >= limits_.regions)
+    return no_memory(ask.key, "the node has " + std::to_string(limits_.regions) + " regions already",
+                     "drop regions");
+  if (ask.bytes > limits_.regions_bytes - std::min(bytes_, limits_.regions_bytes))
+    return no_memory(ask.key,
+                     bytes_text(ask.bytes) + " with the " + bytes_text(bytes_) +
+                         " in use is more than the node's limit of " + bytes_text(limits_.regions_bytes),
+                     "drop regions, ask for less, or set TROUPE_REGIONS_BYTES");
+  return std::nullopt;
+}
+
+wire::Bytes RegionNames::lent() const {
+  return wire::encode(wire::RegionAnswer{limits_.regions_bytes, false, {}, {}});
+}
+
+/// Who can make room.
+wire::Bytes RegionNames::full(JobId job, ErrorInfo why) const {
+  std::map<ProcessId, std::uint64_t> held;
+  for (auto at = regions_.lower_bound({job, ""}); at != regions_.end() && at->first.first == job; ++at) {
+    if (!is_of_object(at->first.second)) continue;
+    for (const auto& [process, label] : at->second.holders) held[process] += at->second.bytes;
+  }
+  wire::RegionAnswer answer{limits_.regions_bytes, true, std::move(why), {}};
+  for (const auto& [process, bytes] : held) answer.holders.push_back(process);
+  std::stable_sort(answer.holders.begin(), answer.holders.end(),
+                   [&](ProcessId a, ProcessId b) { return held[a] > held[b]; });
+  return wire::encode(answer);
 }
 
 void RegionNames::open(JobId job, ProcessId process, const wire::RegionAsk& ask, Actions& out) {
   const Name name{job, ask.key};
   auto at = regions_.find(name);
   if (at == regions_.end()) {
-    if (auto error = refuse_new(ask)) {
-      out.push_back(answer_to(process, ask.request, *std::move(error)));
+    if (auto error = refuse(ask)) return out.push_back(answer_to(process, ask.request, *std::move(error)));
+    if (auto error = is_full(ask)) {
+      out.push_back(is_of_object(ask.key) ? answer_to(process, ask.request, full(job, *std::move(error)))
+                                          : answer_to(process, ask.request, *std::move(error)));
       return;
     }
     // Memory comes in whole pages: who asks for all that another one mapped gets it.
@@ -49,6 +90,7 @@ void RegionNames::open(JobId job, ProcessId process, const wire::RegionAsk& ask,
     region.id = {++last_};
     region.bytes = bytes;
     region.abortable = ask.abortable;
+    region.maker = process;
     bytes_ += bytes;
     out.push_back(MakeRegion{region.id, ask.key, ask.bytes});
     at = regions_.emplace(name, std::move(region)).first;
@@ -62,7 +104,7 @@ void RegionNames::open(JobId job, ProcessId process, const wire::RegionAsk& ask,
   Region& region = at->second;
   region.holders[process] = ask.label;
   if (region.made) {
-    out.push_back(answer_to(process, ask.request, wire::Bytes{}, {Attach::kRegion, region.id}));
+    out.push_back(answer_to(process, ask.request, lent(), {Attach::kRegion, region.id}));
   } else {
     region.waiting.push_back({process, ask.request});
   }
@@ -75,7 +117,7 @@ void RegionNames::made(RegionId id, const std::optional<ErrorInfo>& error, Actio
   at->second.made = !error;
   for (const auto& [process, request] : std::exchange(at->second.waiting, {})) {
     out.push_back(error ? answer_to(process, request, *error)
-                        : answer_to(process, request, wire::Bytes{}, {Attach::kRegion, id}));
+                        : answer_to(process, request, lent(), {Attach::kRegion, id}));
   }
   if (error) erase(at, out);
 }
@@ -105,8 +147,10 @@ void RegionNames::process_died(ProcessId process, const std::string& reason, Act
     out.push_back(AbortRegions{std::move(regions), label + " died: " + reason});
   }
   for (auto at = regions_.begin(); at != regions_.end();) {
+    const Region& region = at->second;
     const bool held = at->second.holders.erase(process) > 0;
-    at = held && at->second.holders.empty() ? erase(at, out) : std::next(at);
+    const bool owned = region.maker == process && at->first.second.starts_with(wire::kObjectRegions);
+    at = owned || (held && region.holders.empty()) ? erase(at, out) : std::next(at);
   }
 }
 

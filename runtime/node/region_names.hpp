@@ -21,7 +21,7 @@ class RegionNames {
   void made(RegionId region, const std::optional<ErrorInfo>& error, Actions& out);
   void drop(JobId job, const std::string& key, Actions& out);
   /// Sets the abort word of every abortable region that `process` holds. Regions that nobody holds any more
-  /// are dropped.
+  /// are dropped, and those of objects that it owned.
   void process_died(ProcessId process, const std::string& reason, Actions& out);
   void end_job(JobId job, Actions& out);
   std::size_t size() const { return regions_.size(); }
@@ -38,12 +38,16 @@ class RegionNames {
     std::uint64_t bytes = 0;
     bool abortable = false;
     bool made = false;
+    ProcessId maker;  ///< who asked for it first
     std::map<ProcessId, std::string> holders;
     std::vector<Waiting> waiting;  ///< until it is made
   };
   using Regions = std::map<Name, Region>;
 
-  std::optional<ErrorInfo> refuse_new(const wire::RegionAsk& ask) const;
+  std::optional<ErrorInfo> refuse(const wire::RegionAsk& ask) const;
+  std::optional<ErrorInfo> is_full(const wire::RegionAsk& ask) const;
+  wire::Bytes full(JobId job, ErrorInfo why) const;
+  wire::Bytes lent() const;
   Regions::iterator erase(Regions::iterator at, Actions& out);
 
   const Limits& limits_;

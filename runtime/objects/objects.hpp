@@ -4,6 +4,8 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 
@@ -13,10 +15,17 @@
 #include "runtime/objects/borrow_table.hpp"
 #include "runtime/objects/owner_table.hpp"
 #include "runtime/objects/references.hpp"
+#include "runtime/objects/segment_pool.hpp"
+#include "runtime/objects/spill_files.hpp"
+#include "runtime/objects/spill_table.hpp"
+#include "runtime/package/work_thread.hpp"
+#include "runtime/wire/region_answer.hpp"
 
 namespace troupe::objects {
 
 class Objects;
+struct Location;
+struct PartAsk;
 
 /// One reference to an object, held by this process while this lives.
 class Handle {
@@ -44,7 +53,12 @@ inline constexpr std::uint64_t kMostInlineBytes = std::uint64_t{1} << 30;
 /// Thread-safe. Other processes ask by calls of its process's actor 0; the method is the operation.
 class Objects : public std::enable_shared_from_this<Objects> {
  public:
-  using OnRegion = std::function<void(Result<UniqueFd>)>;
+  /// Memory, or none and `answer.full`.
+  struct Lent {
+    UniqueFd fd;
+    wire::RegionAnswer answer;
+  };
+  using OnRegion = std::function<void(Result<Lent>)>;
   /// Asks this node for shared memory.
   using AskRegion = std::function<void(const std::string& key, std::uint64_t bytes, OnRegion then)>;
 
@@ -53,9 +67,11 @@ class Objects : public std::enable_shared_from_this<Objects> {
       : gate_(gate), waiter_(waiter), ask_region_(std::move(ask_region)), owned_(gate.address().node) {}
   /// Nothing is asked or told any more.
   void close();
+  /// Waits for what is under way on the disk. REQUIRES: close() came before; the node's answers still come.
+  void stop();
 
-  /// A new object with a copy of these bytes. Waits for shared memory if they are many. Throws LimitExceeded
-  /// when the store is full.
+  /// A new object with a copy of these bytes. Waits for shared memory if they are many: others are spilled
+  /// for it when the store is full. Throws LimitExceeded when that makes no room.
   HandlePtr put(wire::ByteView bytes);
   HandlePtr put(wire::Bytes&& bytes);
   /// A reference that arrived, or another one to what is held already.
@@ -75,6 +91,7 @@ class Objects : public std::enable_shared_from_this<Objects> {
     std::size_t owned = 0;
     std::size_t borrowed = 0;
     std::size_t here = 0;
+    std::size_t spilled = 0;  ///< of the owned ones: on disk and not in memory
   };
   Counts counts() const;
 
@@ -85,26 +102,77 @@ class Objects : public std::enable_shared_from_this<Objects> {
 
   bool is_closed() const;
   void dropped(const ObjectName& name);
-  HandlePtr own(std::uint64_t number, std::shared_ptr<const ObjectBytes> bytes, bool shared);
+  /// Of what is owned.
+  struct Own {
+    FetchPtr value;      ///< not ready while a large one is not in memory
+    SegmentPtr segment;  ///< of a large one that is
+    std::uint64_t bytes = 0;
+    std::optional<SpillFiles::Place> place;  ///< on disk
+  };
+  using BytesPtr = std::shared_ptr<const ObjectBytes>;
+  struct Placed {
+    BytesPtr bytes;
+    SegmentPtr segment;
+  };
+  HandlePtr own(std::uint64_t number, BytesPtr bytes, SegmentPtr segment);
+  // Memory of one's own objects.
+  Result<Placed> place(std::uint64_t number, std::uint64_t bytes, const Source& from);
+  std::optional<Result<Placed>> place_again(std::uint64_t number, std::uint64_t bytes, const Source& from);
+  enum class Full { kSaysSo, kMakesRoom };
+  Result<Lent> lend(const std::string& key, std::uint64_t bytes, Full full);
+  void retire(std::vector<SegmentPtr> segments);
+  void give_back(std::vector<SegmentPtr> segments);
+  std::vector<SegmentPtr> all_kept();
+  void sweep_later();
+
+  // Room in the store (room.cpp).
+  struct Room {
+    std::uint64_t freed = 0;
+    std::string why_not_more;
+  };
+  struct Leaving {
+    SpillTable::Spill spill;
+    std::uint64_t bytes = 0;
+    SegmentPtr segment;
+    std::optional<SpillFiles::Place> place;
+    bool is_read = false;
+  };
+  using OnDisk = std::function<void(Objects& self, bool is_over)>;
+  /// Does it in the thread that waits for the disk, in order; here and at once when the process is over.
+  void on_disk(OnDisk work);
+  /// Asks for memory, and makes room if there is none: with all processes of the node that can.
+  void obtain(const std::string& key, std::uint64_t bytes, OnRegion then, int round = 0);
+  void ask_others(std::vector<ProcessId> holders, std::uint64_t bytes, Room room,
+                  std::function<void(Objects&, Room)> then);
+  Room make_room(std::uint64_t wanted);
+  std::uint64_t let_go();
+  std::vector<Leaving> choose(std::uint64_t wanted, const std::set<std::uint64_t>& stuck);
+  Result<void> spill(Leaving& one);
+  void left(Leaving& one);
+  void stay(Leaving& one);
+  void restore(std::uint64_t number);
+  void restored(std::uint64_t number, std::uint64_t region, Result<Lent> lent);
+  void give_room(std::uint64_t bytes, Responder responder);
   std::uint64_t next_number();
   ObjectName own_name(std::uint64_t number) const { return {gate_.address(), number}; }
 
   // The owner's side.
   void carry_out(OwnerTable::Actions actions);
   void answer(const OwnerTable::Answer& answer);
-  void give_part(std::uint64_t number, std::uint64_t offset, std::uint64_t bytes, Responder& responder);
+  void give_part(const PartAsk& part, Responder responder);
+  Outcome read_part(const PartAsk& part);
   // The borrower's.
   void carry_out(BorrowTable::Actions actions);
   void borrow_answered(const ObjectName& name, const Outcome& outcome);
   // The reader's.
-  void locate(const ObjectName& name, FetchPtr fetch, bool again);
-  void located(const ObjectName& name, const FetchPtr& fetch, bool again, const Outcome& outcome);
-  void open_copy(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes, bool again);
+  void locate(const ObjectName& name, FetchPtr fetch, int tries);
+  void located(const ObjectName& name, const FetchPtr& fetch, int tries, const Outcome& outcome);
+  void open_copy(const ObjectName& name, const FetchPtr& fetch, const Location& at, int tries);
   void make_copy(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes);
   void pull_on(const std::shared_ptr<Pull>& pull);
   void pulled(const std::shared_ptr<Pull>& pull, std::uint64_t offset, const Outcome& outcome);
   void end_pull(const std::shared_ptr<Pull>& pull);
-  void done(const ObjectName& name, const FetchPtr& fetch, Result<std::shared_ptr<const ObjectBytes>> bytes);
+  void done(const ObjectName& name, const FetchPtr& fetch, Result<BytesPtr> bytes);
   void forget(const ObjectName& name);
   void owners_down(const OwnerTable::IsDown& is_down, const std::string& reason);
 
@@ -121,13 +189,21 @@ class Objects : public std::enable_shared_from_this<Objects> {
   std::uint64_t last_number_ = 0;
   std::uint64_t last_ticket_ = 0;
   OwnerTable owned_;
-  std::unordered_map<std::uint64_t, FetchPtr> values_;      ///< of what is owned
+  std::unordered_map<std::uint64_t, Own> values_;
+  SegmentPool pool_;
+  std::uint64_t kept_limit_ = 0;
+  bool sweeps_ = false;  ///< a sweep of the pool is to come
+  SpillTable spills_;
   std::unordered_map<std::uint64_t, Responder> questions_;  ///< by ticket
   BorrowTable borrowed_;
   std::unordered_map<ObjectName, std::vector<std::shared_ptr<CallState>>> unsettled_;
   std::unordered_map<ObjectName, FetchPtr> here_;  ///< of others, until their owners free them
   BoundedMemory<ProcessAddress, std::string> dead_;
   BoundedMemory<NodeId, std::string> dead_nodes_;
+  bool stopped_ = false;
+  std::unique_ptr<WorkThread> disk_;  ///< started when it is needed
+
+  SpillFiles files_{SpillFiles::default_folder()};  ///< of the disk's thread alone
 };
 
 }  // namespace troupe::objects

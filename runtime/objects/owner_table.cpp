@@ -54,10 +54,7 @@ void OwnerTable::locate(std::uint64_t number, ProcessAddress from, bool again, s
   object.readers.insert(from);
   known_[from].insert(number);
   if (!object.shared) return out.push_back(Answer{ticket, Where::kInline, number});
-  if (from.node == home_) {
-    // Its bytes were there before anybody was told its name, and go after it was forgotten.
-    return out.push_back(Answer{ticket, again ? Where::kGone : Where::kHere, number});
-  }
+  if (from.node == home_) return out.push_back(Answer{ticket, Where::kHere, number});
   Copy& copy = object.copies[from.node];
   if (copy.there && again && copy.holders.contains(from)) {
     copy.there = false;  // the processes that held it died before this one came

@@ -1,6 +1,7 @@
 /// Leases of processes for light actors, executables on their way, and shared memory by name.
 
 #include "runtime/node/output_lines.hpp"
+#include "runtime/wire/region_answer.hpp"
 #include "tests/runtime/node/machine_fixture.hpp"
 
 using namespace troupe;
@@ -258,6 +259,44 @@ TEST_CASE("A death aborts the regions that were held, once each, and drops those
   REQUIRE(abort->reason == "rank 0 died: killed by signal 9 (SIGKILL)");
   REQUIRE(f.machine.regions().size() == 2);
   REQUIRE(f.machine.regions().bytes() == 2 * 4096);
+}
+
+TEST_CASE("Memory of a process's objects goes with it, and copies with the last that opened them") {
+  // Story: memory that a reader had opened once stayed until the reader ended, long after its owner.
+  F f;
+  const ProcessId owner = f.worker({1});
+  const ProcessId reader = f.worker({2});
+  f.said(owner, wire::RegionAsk{1, "object/1.1.1", 4096, "", false});
+  f.said(reader, wire::RegionAsk{1, "object/1.1.1", 4096, "", false});
+  f.said(owner, wire::RegionAsk{2, "copy/object/9.9.1", 4096, "", false});
+  f.said(reader, wire::RegionAsk{2, "copy/object/9.9.1", 4096, "", false});
+  f.on(ProcessEnded{owner, "killed"});
+  REQUIRE(f.machine.regions().size() == 1);
+  f.on(ProcessEnded{reader, "killed"});
+  REQUIRE(f.machine.regions().size() == 0);
+}
+
+TEST_CASE("A full store names who can make room for an object, the largest first") {
+  Limits limits;
+  limits.region_bytes = limits.regions_bytes = 5 * 4096;
+  F f(limits);
+  const ProcessId one = f.worker({1});
+  const ProcessId two = f.worker({2});
+  const ProcessId stranger = f.worker({3}, true, {8});
+  f.said(one, wire::RegionAsk{1, "object/1.1.1", 4096, "", false});
+  f.said(two, wire::RegionAsk{1, "object/1.2.1", 2 * 4096, "", false});
+  f.said(stranger, wire::RegionAsk{1, "object/1.3.1", 4096, "", false});
+  const auto asked = f.said(one, wire::RegionAsk{2, "object/1.1.2", 2 * 4096, "", false});
+  const auto* answer = F::sent<wire::Answer>(asked, one);
+  REQUIRE(answer->ok);
+  const auto full = wire::decode<wire::RegionAnswer>(answer->value).value();
+  REQUIRE(full.full);
+  REQUIRE(full.store_bytes == 5 * 4096);
+  REQUIRE(full.holders == std::vector<ProcessId>{two, one});  // another job's are its own
+  REQUIRE(full.why.code == ErrorCode::kLimit);
+  // What can never fit is an error, and nobody makes room for it.
+  REQUIRE_FALSE(
+      F::sent<wire::Answer>(f.said(one, wire::RegionAsk{3, "object/1.1.3", 6 * 4096, "", false}), one)->ok);
 }
 
 TEST_CASE("A ring is made once for two processes, and names each one's job to the other") {

@@ -1,0 +1,68 @@
+/// What processes say to each other about objects, and the errors that this ends in.
+#pragma once
+
+#include "runtime/host/call_state.hpp"
+#include "runtime/objects/object_name.hpp"
+#include "runtime/objects/owner_table.hpp"
+#include "runtime/wire/codec.hpp"
+#include "runtime/wire/region_answer.hpp"
+
+namespace troupe::objects {
+
+// Operations of a process's actor 0.
+inline constexpr std::uint64_t kLocate = 1;
+inline constexpr std::uint64_t kPart = 2;
+inline constexpr std::uint64_t kCopied = 3;
+inline constexpr std::uint64_t kAddBorrower = 4;
+inline constexpr std::uint64_t kGiveBack = 5;
+inline constexpr std::uint64_t kFreed = 6;
+inline constexpr std::uint64_t kMakeRoom = 7;
+
+struct LocateAsk {
+  std::uint64_t number = 0;
+  bool again = false;
+};
+struct Location {
+  Where where = Where::kGone;
+  std::uint64_t bytes = 0;
+  std::uint64_t region = 0;  ///< on the owner's node: the number in the name of its memory
+  wire::Bytes value;         ///< of a small one
+};
+struct PartAsk {
+  std::uint64_t number = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+struct CopiedTell {
+  std::uint64_t number = 0;
+  bool ok = false;
+};
+struct NumberTell {
+  std::uint64_t number = 0;
+};
+
+struct RoomAsk {
+  std::uint64_t bytes = 0;
+};
+struct RoomAnswer {
+  std::uint64_t freed = 0;
+  std::string why_not_more;
+};
+
+inline constexpr std::uint64_t kPartBytes = std::uint64_t{1} << 20;
+
+/// The name of an owner's region on its node, and of a copy on another one.
+inline std::string own_region(const ProcessAddress& owner, std::uint64_t region) {
+  return region_key({owner, region});
+}
+inline std::string copy_region(const ObjectName& name) {
+  return std::string(wire::kCopyRegions) + region_key(name);
+}
+
+ErrorInfo lost(const ObjectName& name, std::string why);
+ErrorInfo freed(const ObjectName& name);
+ErrorInfo refused_question();
+/// Whether an answer says that the link broke, rather than what became of the question.
+bool link_broke(const Outcome& outcome);
+
+}  // namespace troupe::objects

@@ -1,0 +1,188 @@
+// How a process makes objects, and the memory in which they lie.
+#include "runtime/host/may_wait.hpp"
+#include "runtime/objects/object_messages.hpp"
+#include "runtime/objects/objects.hpp"
+
+namespace troupe::objects {
+namespace {
+
+constexpr Duration kStoreAnswers = std::chrono::seconds(30);
+/// While others are written to disk for it.
+constexpr Duration kRoomIsMade = std::chrono::minutes(10);
+/// Memory that no object took for so long is given back.
+constexpr Duration kIdle = std::chrono::seconds(10);
+/// A process keeps this part of its node's store for its next objects.
+constexpr std::uint64_t kPartKept = 8;
+
+std::string cannot_put(std::uint64_t bytes) {
+  return "cannot put an object of " + std::to_string(bytes) + " bytes";
+}
+
+}  // namespace
+
+std::uint64_t Objects::next_number() {
+  const std::lock_guard lock(mutex_);
+  return ++last_number_;
+}
+
+HandlePtr Objects::own(std::uint64_t number, BytesPtr bytes, SegmentPtr segment) {
+  auto value = std::make_shared<Fetch>(waiter_);
+  const std::size_t size = bytes->view().size();
+  value->bytes = std::move(bytes);
+  value->done.resolve(wire::Bytes{});
+  const bool shared = segment != nullptr;
+  const std::lock_guard lock(mutex_);
+  if (!shared && owned_.inline_bytes() + size > kMostInlineBytes) {
+    throw LimitExceeded({ErrorCode::kLimit, cannot_put(size),
+                         "the small objects of this process take " + std::to_string(owned_.inline_bytes()) +
+                             " bytes, and " + std::to_string(kMostInlineBytes) + " is the limit",
+                         "drop references that are not needed any more"});
+  }
+  owned_.add(number, size, shared);
+  if (shared) spills_.add(number, segment->capacity() + kTagBytes);
+  values_.emplace(number, Own{std::move(value), std::move(segment), size, std::nullopt});
+  return std::make_shared<Handle>(weak_from_this(), own_name(number));
+}
+
+HandlePtr Objects::put(wire::Bytes&& bytes) {
+  if (bytes.size() > kInlineBytes) return put(wire::ByteView(bytes));
+  return own(next_number(), std::make_shared<ObjectBytes>(std::move(bytes)), nullptr);
+}
+
+HandlePtr Objects::put(wire::ByteView bytes) {
+  if (bytes.size() <= kInlineBytes)
+    return own(next_number(), std::make_shared<ObjectBytes>(wire::Bytes(bytes.begin(), bytes.end())),
+               nullptr);
+  if (!thread_may_wait()) {
+    throw BadConfig(cannot_put(bytes.size()) + " in a light actor",
+                    "it waits for shared memory, and a light actor may not wait",
+                    "spawn the actor with .isolated = true, or put it where the actor is called");
+  }
+  const std::uint64_t number = next_number();
+  auto placed = place(number, bytes.size(), source_of(bytes));
+  if (!placed) {
+    ErrorInfo why = placed.error();
+    why.why = why.what + ": " + why.why;
+    why.what = cannot_put(bytes.size());
+    throw_error(std::move(why));
+  }
+  return own(number, std::move(placed->bytes), std::move(placed->segment));
+}
+
+/// In a thread that may wait.
+Result<Objects::Lent> Objects::lend(const std::string& key, std::uint64_t bytes, Full full) {
+  const auto state = std::make_shared<CallState>(waiter_);
+  const auto lent = std::make_shared<Lent>();
+  const auto then = [state, lent](Result<Lent> got) {
+    if (got) *lent = *std::move(got);
+    state->resolve(got ? Outcome(wire::Bytes{}) : Outcome(got.error()));
+  };
+  const bool room = full == Full::kMakesRoom;
+  room ? obtain(key, bytes, then) : ask_region_(key, bytes, then);
+  if (!state->wait(room ? kRoomIsMade : kStoreAnswers)) {
+    return ErrorInfo{ErrorCode::kTimeout, "no shared memory",
+                     room ? "no room was made within 10 minutes" : "the node did not answer within 30 s",
+                     room ? "see whether its disk is stuck" : "see whether it is stuck"};
+  }
+  if (!state->outcome().ok()) return state->outcome().error();
+  const std::lock_guard lock(mutex_);
+  kept_limit_ = lent->answer.store_bytes / kPartKept;
+  return std::move(*lent);
+}
+
+/// Writes the object into kept memory. Nothing: there is none that nobody reads.
+std::optional<Result<Objects::Placed>> Objects::place_again(std::uint64_t number, std::uint64_t bytes,
+                                                            const Source& from) {
+  std::vector<SegmentPtr> read;  // views of what lay there live
+  std::optional<Result<Placed>> placed;
+  while (!placed) {
+    SegmentPtr segment;
+    {
+      const std::lock_guard lock(mutex_);
+      segment = pool_.take(bytes);
+    }
+    if (segment == nullptr) break;
+    const std::string key = own_region(gate_.address(), segment->region());
+    auto lent = lend(key, segment->capacity() + kTagBytes, Full::kSaysSo);
+    if (!lent || lent->answer.full || !is_sealed(lent->fd)) {  // the node has dropped it, or is gone
+      gate_.drop_region(key);
+      continue;
+    }
+    const auto wrote = segment->write_again(lent->fd, number, bytes, from);
+    if (wrote && !*wrote) {
+      read.push_back(std::move(segment));
+      continue;
+    }
+    auto mapped = wrote ? read_segment(lent->fd, number, bytes) : Result<BytesPtr>(wrote.error());
+    if (!mapped) {
+      gate_.drop_region(key);
+      placed = mapped.error();
+    } else {
+      placed = Placed{*std::move(mapped), std::move(segment)};
+    }
+  }
+  retire(std::move(read));
+  return placed;
+}
+
+/// In a thread that may wait.
+Result<Objects::Placed> Objects::place(std::uint64_t number, std::uint64_t bytes, const Source& from) {
+  if (auto placed = place_again(number, bytes, from)) return *std::move(placed);
+  const std::string key = own_region(gate_.address(), number);
+  auto lent = lend(key, bytes + kTagBytes, Full::kMakesRoom);
+  if (!lent) return lent.error();
+  if (lent->answer.full) return lent->answer.why;
+  auto segment = Segment::write(number, lent->fd, number, bytes, from);
+  auto mapped = segment ? read_segment(lent->fd, number, bytes) : Result<BytesPtr>(segment.error());
+  if (!mapped) {
+    gate_.drop_region(key);
+    return mapped.error();
+  }
+  return Placed{*std::move(mapped), *std::move(segment)};
+}
+
+// Memory of objects that have gone.
+
+void Objects::retire(std::vector<SegmentPtr> segments) {
+  if (segments.empty()) return;
+  std::vector<SegmentPtr> over;
+  bool sweeps = true;
+  {
+    const std::lock_guard lock(mutex_);
+    const Instant now = MonotonicClock().now();
+    for (auto& segment : segments) {
+      if (!closed_) pool_.keep(std::move(segment), kept_limit_, now, over);
+    }
+    if (pool_.size() > 0 && !closed_) sweeps = std::exchange(sweeps_, true);
+  }
+  give_back(std::move(over));
+  if (!sweeps) sweep_later();
+}
+
+std::vector<SegmentPtr> Objects::all_kept() {
+  const std::lock_guard lock(mutex_);
+  return pool_.since(Instant::max());
+}
+
+void Objects::give_back(std::vector<SegmentPtr> segments) {
+  for (const auto& segment : segments) gate_.drop_region(own_region(gate_.address(), segment->region()));
+}
+
+void Objects::sweep_later() {
+  gate_.later(kIdle, [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    std::vector<SegmentPtr> idle;
+    bool more = false;
+    {
+      const std::lock_guard lock(self->mutex_);
+      if (self->closed_) return;
+      idle = self->pool_.since(MonotonicClock().now() - kIdle);
+      more = self->sweeps_ = self->pool_.size() > 0;
+    }
+    self->give_back(std::move(idle));
+    if (more) self->sweep_later();
+  });
+}
+
+}  // namespace troupe::objects

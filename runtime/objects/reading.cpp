@@ -1,0 +1,219 @@
+// How a process comes by the bytes of an object.
+#include "runtime/objects/object_messages.hpp"
+#include "runtime/objects/objects.hpp"
+
+namespace troupe::objects {
+namespace {
+
+/// Of one object: half of what may be under way between two processes.
+constexpr std::size_t kPartsUnderWay = 4;
+/// An object that is found gone so often, from where its owner says that it is, is lost.
+constexpr int kMostTries = 20;
+
+}  // namespace
+
+std::shared_ptr<Fetch> Objects::fetch(const ObjectName& name) {
+  auto fresh = std::make_shared<Fetch>(waiter_);
+  std::optional<ErrorInfo> why;
+  FetchPtr own;
+  auto want = SpillTable::Want::kHere;
+  {
+    const std::lock_guard lock(mutex_);
+    if (name.owner == gate_.address()) {
+      if (const auto at = values_.find(name.number); at != values_.end()) {
+        own = at->second.value;
+        want = spills_.want(name.number);
+      } else {
+        why = freed(name);
+      }
+    } else if (const std::string* reason = dead_.find(name.owner)) {
+      why = lost(name, "the process that made it is gone: " + *reason);
+    } else if (const std::string* node = dead_nodes_.find(name.owner.node)) {
+      why = lost(name, "the node of the process that made it is gone: " + *node);
+    } else {
+      const auto [at, added] = here_.emplace(name, fresh);
+      if (!added) return at->second;
+    }
+  }
+  if (want == SpillTable::Want::kRead) restore(name.number);
+  if (own != nullptr) return own;
+  if (why) {
+    fresh->done.resolve(*std::move(why));
+  } else {
+    locate(name, fresh, 0);
+  }
+  return fresh;
+}
+
+void Objects::locate(const ObjectName& name, FetchPtr fetch, int tries) {
+  const auto said = ask(name.owner, kLocate, wire::encode(LocateAsk{name.number, tries > 0}));
+  said->on_ready([weak = weak_from_this(), said, name, fetch = std::move(fetch), tries] {
+    if (const auto self = weak.lock()) self->located(name, fetch, tries, said->outcome());
+  });
+}
+
+void Objects::located(const ObjectName& name, const FetchPtr& fetch, int tries, const Outcome& outcome) {
+  if (!outcome.ok()) {
+    ErrorInfo why = outcome.error();
+    if (why.code == ErrorCode::kActorDied) why = lost(name, "the process that made it is gone: " + why.why);
+    return done(name, fetch, std::move(why));
+  }
+  auto location = wire::decode<Location>(*outcome);
+  if (!location) return done(name, fetch, location.error());
+  switch (location->where) {
+    case Where::kInline:
+      return done(name, fetch, BytesPtr(std::make_shared<ObjectBytes>(std::move(location->value))));
+    case Where::kHere:
+      return open_copy(name, fetch, *location, tries);
+    case Where::kFetch:
+      return make_copy(name, fetch, location->bytes);
+    case Where::kGone:
+      return done(name, fetch, freed(name));
+  }
+}
+
+void Objects::open_copy(const ObjectName& name, const FetchPtr& fetch, const Location& at, int tries) {
+  const bool near = name.owner.node == gate_.address().node;
+  const std::string key = near ? own_region(name.owner, at.region) : copy_region(name);
+  const auto then = [weak = weak_from_this(), name, fetch, bytes = at.bytes, tries, near,
+                     key](Result<Lent> lent) {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    if (lent && lent->answer.full) lent = lent->answer.why;
+    if (!lent) return self->done(name, fetch, lent.error());
+    auto read = read_segment(lent->fd, name.number, bytes);
+    if (read || read.error().code != ErrorCode::kUnavailable) return self->done(name, fetch, std::move(read));
+    // Its owner has spilled the object meanwhile, or has freed it and put another one where it lay. Those
+    // that held a copy ended or made room: then the node has made new memory for us.
+    const bool over = tries >= kMostTries;
+    if ((near || over) && !is_sealed(lent->fd)) self->gate_.drop_region(key);
+    if (!over) return self->locate(name, fetch, tries + 1);
+    self->done(name, fetch, lost(name, "its memory is gone"));
+  };
+  obtain(key, at.bytes + kTagBytes, then);
+}
+
+/// A copy on its way to this node.
+struct Objects::Pull {
+  ObjectName name;
+  FetchPtr fetch;
+  UniqueFd fd;
+  std::uint64_t bytes = 0;
+  std::mutex mutex;  ///< guards what follows
+  std::uint64_t next = 0;
+  std::size_t under_way = 0;
+  std::optional<ErrorInfo> failed;
+};
+
+void Objects::make_copy(const ObjectName& name, const FetchPtr& fetch, std::uint64_t bytes) {
+  const auto then = [weak = weak_from_this(), name, fetch, bytes](Result<Lent> lent) {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    const auto pull = std::make_shared<Pull>();
+    pull->name = name;
+    pull->fetch = fetch;
+    pull->bytes = bytes;
+    if (lent && lent->answer.full) lent = lent->answer.why;
+    if (!lent) {
+      pull->failed = lent.error();
+      return self->end_pull(pull);
+    }
+    pull->fd = std::move(lent->fd);
+    if (is_sealed(pull->fd)) return self->end_pull(pull);  // it was made before
+    self->pull_on(pull);
+  };
+  obtain(copy_region(name), bytes + kTagBytes, then);
+}
+
+/// Asks for what is missing, a few parts at a time.
+void Objects::pull_on(const std::shared_ptr<Pull>& pull) {
+  for (;;) {
+    PartAsk part{pull->name.number, 0, 0};
+    bool over = false;
+    {
+      const std::lock_guard lock(pull->mutex);
+      const bool more = !pull->failed && pull->next < pull->bytes;
+      if (more && pull->under_way >= kPartsUnderWay) return;
+      if (!more && pull->under_way > 0) return;
+      over = !more;
+      if (more) {
+        part.offset = pull->next;
+        part.bytes = std::min(kPartBytes, pull->bytes - pull->next);
+        pull->next += part.bytes;
+        ++pull->under_way;
+      } else {
+        pull->under_way = 1;  // nobody ends it twice
+      }
+    }
+    if (over) return end_pull(pull);
+    const auto said = ask(pull->name.owner, kPart, wire::encode(part));
+    said->on_ready([weak = weak_from_this(), said, pull, offset = part.offset] {
+      if (const auto self = weak.lock()) self->pulled(pull, offset, said->outcome());
+    });
+  }
+}
+
+void Objects::pulled(const std::shared_ptr<Pull>& pull, std::uint64_t offset, const Outcome& outcome) {
+  std::optional<ErrorInfo> failed;
+  if (!outcome.ok()) {
+    failed = outcome.error();
+  } else if (outcome->size() != std::min(kPartBytes, pull->bytes - offset)) {
+    failed = refused_question();
+  } else if (auto wrote = write_at(pull->fd, offset, *outcome); !wrote) {
+    failed = wrote.error();
+  }
+  {
+    const std::lock_guard lock(pull->mutex);
+    --pull->under_way;
+    if (failed && !pull->failed) pull->failed = std::move(failed);
+  }
+  pull_on(pull);
+}
+
+void Objects::end_pull(const std::shared_ptr<Pull>& pull) {
+  if (!pull->failed && !is_sealed(pull->fd)) {
+    auto sealed = write_tag(pull->fd, pull->name.number);
+    if (sealed) sealed = seal(pull->fd);
+    if (!sealed) pull->failed = sealed.error();
+  }
+  auto mapped =
+      pull->failed ? Result<BytesPtr>(*pull->failed) : read_segment(pull->fd, pull->name.number, pull->bytes);
+  tell_surely(pull->name.owner, kCopied, wire::encode(CopiedTell{pull->name.number, mapped.ok()}));
+  if (!mapped.ok() && mapped.error().code == ErrorCode::kActorDied)
+    mapped = lost(pull->name, "the process that made it is gone: " + mapped.error().why);
+  done(pull->name, pull->fetch, std::move(mapped));
+}
+
+void Objects::done(const ObjectName& name, const FetchPtr& fetch, Result<BytesPtr> bytes) {
+  if (!bytes) {
+    const std::lock_guard lock(mutex_);
+    if (const auto at = here_.find(name); at != here_.end() && at->second == fetch) here_.erase(at);
+  } else {
+    fetch->bytes = *bytes;
+  }
+  fetch->done.resolve(bytes ? Outcome(wire::Bytes{}) : Outcome(bytes.error()));
+}
+
+void Objects::forget(const ObjectName& name) {
+  FetchPtr gone;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = here_.find(name);
+    if (at == here_.end()) return;
+    gone = std::move(at->second);
+    here_.erase(at);
+  }
+  const bool small =
+      gone->done.ready() && gone->bytes != nullptr && gone->bytes->view().size() <= kInlineBytes;
+  if (!small && name.owner.node != gate_.address().node) gate_.drop_region(copy_region(name));
+}
+
+Result<std::shared_ptr<const References>> Objects::references(wire::Bytes& body) {
+  auto given = Given::cut(body);
+  if (!given) return given.error();
+  std::vector<FetchPtr> fetches;
+  for (const auto& name : given->names) fetches.push_back(fetch(name));
+  return std::shared_ptr<const References>(std::make_shared<References>(given->places, std::move(fetches)));
+}
+
+}  // namespace troupe::objects

@@ -1,0 +1,271 @@
+// Room in a full store: kept memory is given back, copies that nobody reads go, then objects leave for disk.
+#include <utility>
+
+#include "runtime/core/log.hpp"
+#include "runtime/objects/object_messages.hpp"
+#include "runtime/objects/objects.hpp"
+
+namespace troupe::objects {
+namespace {
+
+/// Others may take the room that was made.
+constexpr int kMostRounds = 20;
+
+ErrorInfo process_ends() {
+  return {ErrorCode::kUnavailable, "no shared memory", "this process ends", ""};
+}
+
+}  // namespace
+
+void Objects::on_disk(OnDisk work) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!stopped_) {
+      if (disk_ == nullptr) disk_ = std::make_unique<WorkThread>();
+      return disk_->post([weak = weak_from_this(), work = std::move(work)] {
+        if (const auto self = weak.lock()) work(*self, self->is_closed());
+      });
+    }
+  }
+  work(*this, true);
+}
+
+// Asking for room.
+
+void Objects::obtain(const std::string& key, std::uint64_t bytes, OnRegion then, int round) {
+  ask_region_(key, bytes, [weak = weak_from_this(), key, bytes, then, round](Result<Lent> lent) {
+    const auto self = weak.lock();
+    if (self == nullptr || !lent || !lent->answer.full || round >= kMostRounds) return then(std::move(lent));
+    self->on_disk([key, bytes, then, round, answer = lent->answer](Objects& here, bool is_over) {
+      if (is_over) return then(process_ends());
+      const auto made = [key, bytes, then, round, answer](Objects& us, Room room) {
+        // The first round's letting go lets the second one spill.
+        if (room.freed > 0 || round == 0) return us.obtain(key, bytes, then, round + 1);
+        Lent none{{}, answer};
+        none.answer.why.why += room.why_not_more.empty() ? "; all that is there is in use"
+                                                         : "; no room could be made: " + room.why_not_more;
+        then(std::move(none));
+      };
+      here.ask_others(answer.holders, bytes, here.make_room(bytes), made);
+    });
+  });
+}
+
+/// One after another, until there is enough.
+void Objects::ask_others(std::vector<ProcessId> holders, std::uint64_t bytes, Room room,
+                         std::function<void(Objects&, Room)> then) {
+  std::erase(holders, gate_.address().process);
+  if (holders.empty() || room.freed >= bytes) return then(*this, std::move(room));
+  const ProcessAddress next{gate_.address().node, holders.front()};
+  holders.erase(holders.begin());
+  const auto said = ask(next, kMakeRoom, wire::encode(RoomAsk{bytes - room.freed}));
+  said->on_ready([weak = weak_from_this(), said, holders = std::move(holders), bytes, room = std::move(room),
+                  then = std::move(then)]() mutable {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    if (said->outcome().ok()) {
+      if (const auto more = wire::decode<RoomAnswer>(*said->outcome())) {
+        room.freed += more->freed;
+        if (room.why_not_more.empty()) room.why_not_more = more->why_not_more;
+      }
+    }
+    self->ask_others(std::move(holders), bytes, std::move(room), std::move(then));
+  });
+}
+
+void Objects::give_room(std::uint64_t bytes, Responder responder) {
+  on_disk([bytes, later = std::make_shared<Responder>(std::move(responder))](Objects& self, bool is_over) {
+    if (is_over) return later->fail(process_ends());
+    const Room room = self.make_room(bytes);
+    // The node answers in order: once it has refused this, it has heard of the room.
+    self.ask_region_(own_region(self.gate_.address(), 0), 0, [later, room](const Result<Lent>&) {
+      later->answer(wire::encode(RoomAnswer{room.freed, room.why_not_more}));
+    });
+  });
+}
+
+// Making it, in the disk's thread.
+
+Objects::Room Objects::make_room(std::uint64_t wanted) {
+  Room room;
+  auto kept = all_kept();
+  for (const auto& segment : kept) room.freed += segment->capacity();
+  give_back(std::move(kept));
+  room.freed += let_go();
+  std::set<std::uint64_t> stuck;
+  while (room.freed < wanted && room.why_not_more.empty()) {
+    auto leaving = choose(wanted - room.freed, stuck);
+    if (leaving.empty()) break;
+    for (auto& one : leaving) {
+      const auto spilled = room.why_not_more.empty() ? spill(one) : Result<void>();
+      if (!spilled) room.why_not_more = spilled.error().message();
+      if (!room.why_not_more.empty() || one.is_read) {
+        stuck.insert(one.spill.number);
+        stay(one);
+      } else {
+        room.freed += one.spill.bytes;
+        left(one);
+      }
+    }
+  }
+  return room;
+}
+
+/// Of others' objects, those that nobody here looks at: their memory is unmapped; a copy goes when no other
+/// process of the node reads it.
+std::uint64_t Objects::let_go() {
+  std::vector<std::pair<ObjectName, FetchPtr>> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto at = here_.begin(); at != here_.end();) {
+      const FetchPtr& fetch = at->second;
+      const bool idle = fetch.use_count() == 1 && fetch->done.ready() && fetch->bytes.use_count() == 1;
+      if (idle && fetch->bytes->view().size() > kInlineBytes) {
+        gone.emplace_back(at->first, std::move(at->second));
+        at = here_.erase(at);
+      } else {
+        ++at;
+      }
+    }
+  }
+  std::uint64_t freed = 0;
+  for (auto& [name, fetch] : gone) {
+    const std::uint64_t bytes = fetch->bytes->view().size();
+    fetch.reset();
+    if (name.owner.node == gate_.address().node) continue;
+    const auto lent = lend(copy_region(name), 1, Full::kSaysSo);
+    if (!lent || !is_unread(lent->fd)) continue;
+    gate_.drop_region(copy_region(name));
+    freed += bytes;
+  }
+  return freed;
+}
+
+/// Takes them out of their values: whoever wants one meanwhile waits for it.
+std::vector<Objects::Leaving> Objects::choose(std::uint64_t wanted, const std::set<std::uint64_t>& stuck) {
+  std::vector<Leaving> leaving;
+  std::vector<FetchPtr> mappings;  // go without the lock
+  const std::lock_guard lock(mutex_);
+  const auto may_leave = [&](std::uint64_t number) {
+    const FetchPtr& value = values_.at(number).value;
+    return !stuck.contains(number) && value.use_count() == 1 && value->bytes.use_count() == 1;
+  };
+  for (const auto& spill : spills_.choose(wanted, may_leave)) {
+    Own& own = values_.at(spill.number);
+    mappings.push_back(std::exchange(own.value, std::make_shared<Fetch>(waiter_)));
+    leaving.push_back({spill, own.bytes, std::move(own.segment), own.place, false});
+  }
+  return leaving;
+}
+
+Result<void> Objects::spill(Leaving& one) {
+  const auto lent = lend(own_region(gate_.address(), one.segment->region()), 1, Full::kSaysSo);
+  if (!lent) return lent.error();
+  one.is_read = !is_unread(lent->fd);  // by another process
+  if (one.is_read || one.place) return {};
+  auto place = files_.write(one.segment->view(one.bytes));
+  if (!place) return place.error();
+  one.place = *std::move(place);
+  return {};
+}
+
+void Objects::left(Leaving& one) {
+  bool wanted = false;
+  bool freed = false;
+  {
+    const std::lock_guard lock(mutex_);
+    wanted = spills_.left(one.spill.number);
+    const auto at = values_.find(one.spill.number);
+    freed = at == values_.end();
+    if (!freed) at->second.place = one.place;
+  }
+  if (freed && one.spill.write) files_.drop(*one.place);  // else whoever freed it has
+  std::vector<SegmentPtr> segments;
+  segments.push_back(std::move(one.segment));
+  give_back(std::move(segments));
+  if (wanted) restore(one.spill.number);
+}
+
+void Objects::stay(Leaving& one) {
+  const std::uint64_t number = one.spill.number;
+  const auto lent = lend(own_region(gate_.address(), one.segment->region()), 1, Full::kSaysSo);
+  auto mapped = lent ? read_segment(lent->fd, number, one.bytes) : Result<BytesPtr>(lent.error());
+  FetchPtr value;
+  {
+    const std::lock_guard lock(mutex_);
+    spills_.stays(number);
+    if (const auto at = values_.find(number); at != values_.end()) {
+      value = at->second.value;
+      at->second.segment = std::move(one.segment);
+      if (mapped) value->bytes = *mapped;
+    }
+  }
+  if (value == nullptr) {
+    std::vector<SegmentPtr> segments;
+    segments.push_back(std::move(one.segment));
+    return retire(std::move(segments));
+  }
+  value->done.resolve(mapped ? Outcome(wire::Bytes{}) : Outcome(mapped.error()));
+}
+
+// And back.
+
+void Objects::restore(std::uint64_t number) {
+  std::uint64_t bytes = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = values_.find(number);
+    if (at == values_.end()) return;
+    bytes = at->second.bytes;
+  }
+  const std::uint64_t region = next_number();
+  obtain(own_region(gate_.address(), region), bytes + kTagBytes,
+         [weak = weak_from_this(), number, region](Result<Lent> lent) {
+           const auto self = weak.lock();
+           if (self == nullptr) return;
+           const auto got = std::make_shared<Result<Lent>>(std::move(lent));
+           self->on_disk([number, region, got](Objects& here, bool is_over) {
+             here.restored(number, region, is_over ? process_ends() : std::move(*got));
+           });
+         });
+}
+
+void Objects::restored(std::uint64_t number, std::uint64_t region, Result<Lent> lent) {
+  std::optional<SpillFiles::Place> place;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto at = values_.find(number); at != values_.end()) place = at->second.place;
+  }
+  if (lent && lent->answer.full) lent = lent->answer.why;
+  Result<Placed> placed = lent ? freed(own_name(number)) : lent.error();
+  if (lent && place) {
+    wire::Bytes part;
+    const Source from = [&](std::uint64_t offset) { return files_.read(*place, offset, part); };
+    auto segment = Segment::write(region, lent->fd, number, place->bytes, from);
+    auto mapped = segment ? read_segment(lent->fd, number, place->bytes) : Result<BytesPtr>(segment.error());
+    if (mapped) {
+      placed = Placed{*std::move(mapped), *std::move(segment)};
+    } else {
+      placed = lost(own_name(number), mapped.error().message());
+    }
+  }
+  const bool ok = placed.ok();
+  FetchPtr value;
+  {
+    const std::lock_guard lock(mutex_);
+    ok ? spills_.came(number) : spills_.did_not_come(number);
+    if (const auto at = values_.find(number); at != values_.end()) {
+      value = at->second.value;
+      if (ok) {
+        at->second.segment = std::move(placed->segment);
+        value->bytes = std::move(placed->bytes);
+      } else {
+        at->second.value = std::make_shared<Fetch>(waiter_);  // for who asks again
+      }
+    }
+  }
+  if (lent && (!ok || value == nullptr)) gate_.drop_region(own_region(gate_.address(), region));
+  if (value != nullptr) value->done.resolve(ok ? Outcome(wire::Bytes{}) : Outcome(placed.error()));
+}
+
+}  // namespace troupe::objects

@@ -1,0 +1,122 @@
+// The memory of objects: written, sealed, read, and written again once nobody reads it.
+#include "runtime/objects/segment.hpp"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "runtime/objects/segment_pool.hpp"
+
+using namespace troupe;
+using namespace troupe::objects;
+
+namespace {
+
+constexpr std::size_t kBytes = 100'000;
+
+wire::Bytes filled(char with, std::size_t bytes = kBytes) {
+  return wire::Bytes(bytes, static_cast<std::byte>(with));
+}
+/// A node's, whose descriptor everybody gets.
+SharedMemory region(std::size_t bytes = kBytes) {
+  return SharedMemory::create("test", bytes + kTagBytes, false, true).value();
+}
+UniqueFd fd_of(const SharedMemory& memory) {
+  return UniqueFd(::dup(memory.fd()));
+}
+SegmentPtr segment_of(const SharedMemory& memory, std::uint64_t object, const wire::Bytes& bytes) {
+  return Segment::write(1, fd_of(memory), object, bytes.size(), source_of(bytes)).value();
+}
+bool holds(const std::shared_ptr<const ObjectBytes>& object, const wire::Bytes& bytes) {
+  const auto view = object->view();
+  return view.size() == bytes.size() && std::memcmp(view.data(), bytes.data(), bytes.size()) == 0;
+}
+SegmentPtr any_segment(std::size_t bytes) {
+  return segment_of(region(bytes), 1, filled('x', bytes));
+}
+
+}  // namespace
+
+TEST_CASE("Memory that somebody reads is not written again") {
+  // Story: a View stays valid whatever becomes of its object, also when the next object would fit there.
+  const auto memory = region();
+  const auto segment = segment_of(memory, 1, filled('a'));
+  auto first = read_segment(fd_of(memory), 1, kBytes).value();
+  auto same = read_segment(fd_of(memory), 1, kBytes).value();
+  CHECK(holds(first, filled('a')));
+  const auto b = filled('b', kBytes / 2);
+  CHECK_FALSE(is_unread(fd_of(memory)));
+  CHECK_FALSE(segment->write_again(fd_of(memory), 2, b.size(), source_of(b)).value());
+  same.reset();
+  CHECK_FALSE(segment->write_again(fd_of(memory), 2, b.size(), source_of(b)).value());
+  CHECK(holds(first, filled('a')));
+  first.reset();
+  CHECK(is_unread(fd_of(memory)));
+  CHECK(segment->write_again(fd_of(memory), 2, b.size(), source_of(b)).value());
+  CHECK(holds(read_segment(fd_of(memory), 2, b.size()).value(), b));
+  // Who comes late for the first one does not get the second.
+  CHECK(read_segment(fd_of(memory), 1, kBytes).error().code == ErrorCode::kUnavailable);
+}
+
+TEST_CASE("A reader that is killed reads no more") {
+  const auto memory = region();
+  const auto segment = segment_of(memory, 1, filled('a'));
+  int ready[2];
+  REQUIRE(::pipe(ready) == 0);
+  const pid_t reader = ::fork();
+  if (reader == 0) {
+    const auto held = read_segment(fd_of(memory), 1, kBytes);
+    char ok = held ? 'y' : 'n';
+    if (::write(ready[1], &ok, 1) == 1) ::pause();
+    ::_exit(0);
+  }
+  char ok = 0;
+  REQUIRE(::read(ready[0], &ok, 1) == 1);
+  CHECK(ok == 'y');
+  const auto b = filled('b');
+  CHECK_FALSE(segment->write_again(fd_of(memory), 2, kBytes, source_of(b)).value());
+  ::kill(reader, SIGKILL);
+  REQUIRE(::waitpid(reader, nullptr, 0) == reader);
+  CHECK(segment->write_again(fd_of(memory), 2, kBytes, source_of(b)).value());
+  ::close(ready[0]), ::close(ready[1]);
+}
+
+TEST_CASE("Memory without a seal is no object, and a write that fails leaves none") {
+  const auto memory = region();
+  CHECK(read_segment(fd_of(memory), 1, kBytes).error().code == ErrorCode::kUnavailable);
+  const auto segment = segment_of(memory, 1, filled('a'));
+  const Source fails = [](std::uint64_t) -> Result<wire::ByteView> {
+    return ErrorInfo{ErrorCode::kCorrupt, "no", "more", "bytes"};
+  };
+  CHECK(segment->write_again(fd_of(memory), 2, kBytes, fails).error().code == ErrorCode::kCorrupt);
+  CHECK_FALSE(read_segment(fd_of(memory), 1, kBytes));
+  CHECK_FALSE(read_segment(fd_of(memory), 2, kBytes));
+}
+
+TEST_CASE("Kept memory goes to an object that fits, and is given back when it is too much or idle") {
+  SegmentPool pool;
+  std::vector<SegmentPtr> out;
+  const auto keep = [&](std::size_t bytes, int second) {
+    pool.keep(any_segment(bytes), 3'000'000, std::chrono::seconds(second), out);
+  };
+  keep(1'000'000, 1);
+  keep(600'000, 2);
+  CHECK(pool.take(250'000) == nullptr);  // more than twice as large
+  CHECK(pool.take(2'000'000) == nullptr);
+  const auto fit = pool.take(500'000);
+  REQUIRE(fit != nullptr);
+  CHECK(fit->capacity() < 700'000);
+  CHECK(pool.size() == 1);
+  keep(1'000'000, 3);
+  CHECK(out.empty());
+  keep(1'500'000, 4);
+  CHECK(out.size() == 1);  // the oldest
+  CHECK(pool.bytes() <= 3'000'000);
+  CHECK(pool.since(std::chrono::seconds(3)).size() == 1);
+  CHECK(pool.size() == 1);
+  CHECK(pool.since(Instant::max()).size() == 1);
+  CHECK(pool.bytes() == 0);
+}
