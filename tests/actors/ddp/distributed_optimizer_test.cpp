@@ -356,48 +356,49 @@ TEST_CASE("a DistributedOptimizer refuses what makes no sense, with one clear er
              Contains("option backward_passes_per_step") && Contains("1 on rank 0 and 2 on rank 1"));
 }
 
-TEST_CASE("calls of a DistributedOptimizer in the wrong order are errors") {
-  using Catch::Contains;
-  const auto used = [](const Options& options,
-                       const std::function<void(DistributedOptimizer&, Pair&)>& body) {
-    return error_of(2, [&](const Group& group, Pair& net, torch::optim::Optimizer& sgd) {
+TEST_CASE("calls of a DistributedOptimizer in the wrong order are errors, and the group stays good") {
+  // What each of two ranks is told by `wrong`, behind a backward and before the step.
+  const auto told = [](const Options& options,
+                       const std::function<void(DistributedOptimizer&, Pair&)>& wrong) {
+    const auto said = fork_ddp(2, [&](const Group& group) {
+      Pair net;
+      torch::optim::SGD sgd(net->parameters(), 0.1);
       DistributedOptimizer optimizer(sgd, net->named_parameters(), group, options);
-      body(optimizer, net);
-      group->barrier()->wait();  // good, still
+      net->forward(input(group->rank())).sum().backward();
+      std::string text = thrown_by([&] { wrong(optimizer, net); });
+      optimizer.step();
+      optimizer.zero_grad();
+      return text;
     });
+    CHECK(said[0] == said[1]);
+    return said[0];
   };
-  const auto backward = [](Pair& net) { net->forward(input(0)).sum().backward(); };
-  CHECK_THAT(used({},
-                  [&](auto& optimizer, Pair& net) {
-                    backward(net);
-                    CHECK_THAT(thrown_by([&] { optimizer.zero_grad(); }),
-                               Contains("call step() or synchronize()"));
-                    optimizer.step();
-                    optimizer.zero_grad();
-                  }),
-             Contains("nothing thrown"));
-  CHECK_THAT(
-      used({.op = GradientOp::kAdasum}, [](auto& optimizer, Pair&) { (void)optimizer.skip_synchronize(); }),
-      Contains("cannot skip the synchronisation"));
-  CHECK_THAT(used({},
-                  [&](auto& optimizer, Pair& net) {
-                    backward(net);
+  using Catch::Contains;
+  CHECK_THAT(told({}, [](auto& optimizer, Pair&) { optimizer.zero_grad(); }),
+             Contains("BadConfig: cannot zero gradients") && Contains("call step() or synchronize()"));
+  CHECK_THAT(told({},
+                  [](auto& optimizer, Pair&) {
                     const auto skip = optimizer.skip_synchronize();
                     optimizer.step();
                   }),
              Contains("gradients are on their way"));
-  CHECK_THAT(used({},
-                  [&](auto& optimizer, Pair& net) {
-                    backward(net);
-                    optimizer.set_backward_passes_per_step(2);
-                  }),
+  CHECK_THAT(told({}, [](auto& optimizer, Pair&) { optimizer.set_backward_passes_per_step(2); }),
              Contains("a backward ran since the last step"));
-  CHECK_THAT(used({},
-                  [&](auto& optimizer, Pair& net) {
-                    net->to(torch::kFloat64);
-                    optimizer.step();
-                  }),
-             Contains("first.weight is not reduced"));
+  CHECK_THAT(told({}, [](auto& optimizer, Pair&) { optimizer.set_backward_passes_per_step(0); }),
+             Contains("a step needs a backward"));
+  CHECK_THAT(
+      told({.op = GradientOp::kAdasum}, [](auto& optimizer, Pair&) { (void)optimizer.skip_synchronize(); }),
+      Contains("cannot skip the synchronisation"));
+}
+
+TEST_CASE("parameters whose data were replaced are named") {
+  CHECK_THAT(error_of(1,
+                      [](const Group& group, Pair& net, torch::optim::Optimizer& sgd) {
+                        DistributedOptimizer optimizer(sgd, net->named_parameters(), group);
+                        net->to(torch::kFloat64);
+                        optimizer.step();
+                      }),
+             Catch::Contains("BadConfig: parameter first.weight is not reduced"));
 }
 
 TEST_CASE("one backward too many, or a sparse gradient, is said and ends the group") {
