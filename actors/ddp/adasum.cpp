@@ -16,8 +16,6 @@ using collectives::Op;
 
 namespace {
 
-constexpr std::uint32_t kTag = 0xada5;  ///< of its messages, among the program's own
-
 /// A squared norm below it is that of no direction.
 constexpr double kSmallest = 1e-8;
 
@@ -111,7 +109,7 @@ AdasumRound::AdasumRound(collectives::ProcessGroup& group, torch::Tensor flat, s
 
 void AdasumRound::exchange() {
   const int other = group_.rank() ^ distance_;
-  work_ = group_.batch({Op::send(buffer_of(flat_), other, kTag), Op::recv(buffer_of(theirs_), other, kTag)});
+  work_ = group_.batch({Op::send(buffer_of(flat_), other), Op::recv(buffer_of(theirs_), other)});
 }
 
 void AdasumRound::finish(const std::function<void(collectives::Work&, int)>& wait) {

@@ -32,7 +32,8 @@ void adasum_pair(const torch::Tensor& lower, const torch::Tensor& higher,
 /// Throws BadConfig for a number of ranks that is not 2^n.
 void check_adasum_ranks(int ranks);
 
-/// One in flight. Each rank sends its whole vector log2(ranks) times, to another rank each time.
+/// One in flight. Each rank sends its whole vector log2(ranks) times, to another rank each time,
+/// with the tag 0, since NCCL has no other: messages of the program's own with that tag are complete by then.
 class AdasumRound {
  public:
   /// Sends the first time. Leaves the result in `flat`, with the same bits on every rank.
