@@ -16,7 +16,7 @@ namespace troupe::train {
 namespace {
 
 constexpr std::size_t kPiece_bytes = std::size_t{4} << 20;
-constexpr std::size_t kMaxText_bytes = std::size_t{64} << 20;  ///< of all facts of a rank
+constexpr std::size_t kMaxText_bytes = std::size_t{64} << 20;
 
 std::uint64_t hash_of(const std::string& text) {
   std::uint64_t hash = 14695981039346656037ULL;  // FNV-1a
@@ -39,15 +39,6 @@ std::vector<Fact> facts_of(const std::string& text) {
     facts.push_back({line.substr(0, tab), line.substr(std::min(tab + 1, line.size()))});
   }
   return facts;
-}
-
-std::string broadcast_text(collectives::ProcessGroup& group, std::string text, int root) {
-  auto size = static_cast<std::uint64_t>(text.size());
-  group.broadcast(std::span(&size, 1), root)->wait();
-  text.resize(std::min<std::size_t>(size, kMaxText_bytes));
-  const std::span bytes(reinterpret_cast<std::uint8_t*>(text.data()), text.size());
-  group.broadcast(bytes, root)->wait();
-  return text;
 }
 
 [[noreturn]] void refuse(const std::vector<Fact>& mine, const std::vector<Fact>& theirs, int rank) {
@@ -105,6 +96,23 @@ Fact fact_of(const char* kind, const NamedTensor& tensor) {
   if (!tensor.tensor.is_contiguous()) value << " with strides " << tensor.tensor.strides();
   if (std::strcmp(kind, "parameter") == 0 && !tensor.tensor.requires_grad()) value << " without a gradient";
   return {std::string(kind) + " " + tensor.name, value.str()};
+}
+
+std::string broadcast_text(collectives::ProcessGroup& group, std::string text, int root) {
+  auto size = static_cast<std::uint64_t>(text.size());
+  group.broadcast(std::span(&size, 1), root)->wait();
+  if (size > kMaxText_bytes) {
+    throw LimitExceeded({ErrorCode::kLimit,
+                         "cannot broadcast a text of " + std::to_string(size) + " bytes",
+                         std::to_string(kMaxText_bytes) + " are the most",
+                         "broadcast it in parts",
+                         {},
+                         {}});
+  }
+  text.resize(size);
+  const std::span bytes(reinterpret_cast<std::uint8_t*>(text.data()), text.size());
+  group.broadcast(bytes, root)->wait();
+  return text;
 }
 
 void check_agreement(collectives::ProcessGroup& group, const std::vector<Fact>& facts) {

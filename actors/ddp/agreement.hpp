@@ -24,6 +24,9 @@ Fact fact_of(const char* kind, const NamedTensor& tensor);
 /// differ; the group stays good.
 void check_agreement(collectives::ProcessGroup& group, const std::vector<Fact>& facts);
 
+/// Collective: `root`'s text on every rank, of up to 64 MiB.
+std::string broadcast_text(collectives::ProcessGroup& group, std::string text, int root);
+
 /// Collective: the values of `root`'s tensors in everybody's, which are of the same shapes. In pieces of 4
 /// MiB.
 void broadcast_tensors(collectives::ProcessGroup& group, const std::vector<torch::Tensor>& tensors, int root);

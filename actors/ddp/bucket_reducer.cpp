@@ -26,8 +26,9 @@ bool places(const collectives::ProcessGroup& group, const BucketReducerOptions& 
   return options.gradient_as_bucket_view && group.facts().device.kind == collectives::DeviceKind::kCpu;
 }
 
-std::size_t bytes_of(const Bucket& bucket) {
-  return bucket.count * collectives::element_size(bucket.dtype);
+/// Bytes of a header behind the first bucket, of the largest dtype where that is not known.
+std::size_t header_bytes(const collectives::ProcessGroup& group, DType dtype = DType::kFloat64) {
+  return StepHeader::elements(dtype, group.size()) * collectives::element_size(dtype);
 }
 
 bool same(const std::vector<Bucket>& a, const std::vector<Bucket>& b) {
@@ -79,24 +80,12 @@ BucketReducer::BucketReducer(const std::vector<NamedTensor>& parameters,
       buckets_(make_buckets(bucket_items(parameters_), options.buckets)),
       streams_(options.streams.value_or(device_of(*group_))),
       writer_(parameters_, places(*group_, options)),
+      memory_(group_, buckets_, has_host_apart() ? 0 : header_bytes(*group_)),
       used_(parameters_.size()),
       anyone_(parameters_.size(), 1),
       unused_(parameters_.size()),
       self_(std::make_shared<Self>(this)),
       hooks_(parameters_, [this](std::size_t index) { gradient_ready(index); }) {
-  std::size_t bytes = 64;  // the sum does not depend on how parameters are grouped: each takes whole lines
-  for (const Bucket& bucket : buckets_) bytes += bytes_of(bucket);
-  if (!has_host_apart())  // the most that a header can take
-    bytes += StepHeader::elements(DType::kFloat64, group_->size()) * sizeof(double);
-  if (const auto memory = take_group_memory(group_, bytes)) {
-    base_ = static_cast<std::byte*>(memory->data());
-    memory_ = memory;
-  } else {
-    auto own = std::make_shared<torch::Tensor>(torch::empty(
-        {static_cast<std::int64_t>(bytes)}, torch::TensorOptions(torch::kUInt8).device(device_of(*group_))));
-    base_ = static_cast<std::byte*>(own->data_ptr());
-    memory_ = own;
-  }
   lay_out();
 }
 
@@ -118,29 +107,16 @@ void BucketReducer::leave_launched() {
   launched_.clear();
 }
 
-/// Views for the buckets that there are. Padding is summed too, and must be no denormal or NaN.
+/// Views for the buckets that there are.
 void BucketReducer::lay_out() {
-  place_in(buckets_, parameters_);
-  flat_.clear();
-  views_.assign(parameters_.size(), {});
-  owned_.assign(parameters_.size(), nullptr);
-  std::byte* at = base_;
-  for (const Bucket& bucket : buckets_) {
-    const torch::Tensor& like = parameters_[bucket.members.front().item].tensor;
-    flat_.push_back(torch::from_blob(
-        at, {static_cast<std::int64_t>(bucket.count)}, [owner = memory_](void*) {},
-        torch::TensorOptions(like.scalar_type()).device(like.device())));
-    flat_.back().zero_();
-    for (const Bucket::Member& member : bucket.members) {
-      std::byte* data = at + member.offset * collectives::element_size(bucket.dtype);
-      views_[member.item] = view_like(parameters_[member.item].tensor, data, memory_);
-      owned_[member.item] = std::make_shared<torch::Tensor>(views_[member.item]);
-    }
-    at += bytes_of(bucket);
-    if (flat_.size() > 1 || has_host_apart()) continue;
-    header_ = StepHeader(at, bucket.dtype, group_->rank(), group_->size());
-    at += StepHeader::elements(bucket.dtype, group_->size()) * collectives::element_size(bucket.dtype);
-  }
+  const DType first = buckets_.front().dtype;
+  BucketViews laid =
+      memory_.lay_out(buckets_, parameters_, has_host_apart() ? 0 : header_bytes(*group_, first));
+  flat_ = std::move(laid.flat);
+  views_ = std::move(laid.views);
+  owned_.clear();
+  for (const torch::Tensor& view : views_) owned_.push_back(std::make_shared<torch::Tensor>(view));
+  if (!has_host_apart()) header_ = StepHeader(laid.behind_first, first, group_->rank(), group_->size());
 }
 
 void BucketReducer::watch(const torch::Tensor& output) {

@@ -32,11 +32,11 @@
 #include <utility>
 #include <vector>
 
+#include "actors/ddp/bucket_memory.hpp"
 #include "actors/ddp/buckets.hpp"
 #include "actors/ddp/comm_hook.hpp"
 #include "actors/ddp/device_streams.hpp"
 #include "actors/ddp/gradient_writer.hpp"
-#include "actors/ddp/group_memory.hpp"
 #include "actors/ddp/reduced_parameter.hpp"
 #include "actors/ddp/step_header.hpp"
 #include "collectives/process_group.hpp"
@@ -148,8 +148,7 @@ class BucketReducer {
   std::optional<double> weight_;  ///< of backwards since the last reduction, if they are weighted
   bool weighing_ = false;         ///< the backward under way has one
 
-  std::shared_ptr<void> memory_;                 ///< the group's, or a tensor's
-  std::byte* base_ = nullptr;                    ///< its first byte
+  BucketMemory memory_;
   std::vector<torch::Tensor> flat_;              ///< by bucket
   StepHeader header_;                            ///< behind the first bucket, unless the host is apart
   std::vector<torch::Tensor> views_;             ///< by parameter, in its bucket

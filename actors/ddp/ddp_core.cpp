@@ -152,13 +152,7 @@ void DdpCore::register_comm_hook(CommHook hook) {
 }
 
 std::vector<std::vector<std::string>> DdpCore::buckets() const {
-  std::vector<std::vector<std::string>> names;
-  for (const Bucket& bucket : reducer_->buckets()) {
-    names.emplace_back();
-    for (const Bucket::Member& member : bucket.members)
-      names.back().push_back(reducer_->parameters()[member.item].name);
-  }
-  return names;
+  return names_of(reducer_->buckets(), reducer_->parameters());
 }
 
 /// A parameter that came or was made to train after wrapping would be trained apart on every rank.

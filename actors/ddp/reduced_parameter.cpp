@@ -59,6 +59,16 @@ std::vector<BucketItem> bucket_items(const std::vector<ReducedParameter>& parame
   return items;
 }
 
+std::vector<std::vector<std::string>> names_of(const std::vector<Bucket>& buckets,
+                                               const std::vector<ReducedParameter>& parameters) {
+  std::vector<std::vector<std::string>> names;
+  for (const Bucket& bucket : buckets) {
+    names.emplace_back();
+    for (const Bucket::Member& member : bucket.members) names.back().push_back(parameters[member.item].name);
+  }
+  return names;
+}
+
 void place_in(const std::vector<Bucket>& buckets, std::vector<ReducedParameter>& parameters) {
   for (std::size_t b = 0; b < buckets.size(); ++b) {
     for (std::size_t m = 0; m < buckets[b].members.size(); ++m) {

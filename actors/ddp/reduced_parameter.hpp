@@ -33,6 +33,9 @@ std::vector<ReducedParameter> reduced_parameters(const std::vector<NamedTensor>&
 
 /// For make_buckets.
 std::vector<BucketItem> bucket_items(const std::vector<ReducedParameter>& parameters);
+/// Names of the parameters of each bucket.
+std::vector<std::vector<std::string>> names_of(const std::vector<Bucket>& buckets,
+                                               const std::vector<ReducedParameter>& parameters);
 /// Sets where each parameter lies.
 void place_in(const std::vector<Bucket>& buckets, std::vector<ReducedParameter>& parameters);
 

@@ -28,7 +28,7 @@ WrappedParameters::WrappedParameters(const std::vector<NamedTensor>& parameters)
       throw BadConfig(
           "cannot wrap the module",
           "parameter " + parameter.name + " is wrapped already, and both would reduce its gradient",
-          "let the other DistributedDataParallel go first");
+          "let the other wrapper go first");
     }
     held_.push_back(parameter.tensor);
   }

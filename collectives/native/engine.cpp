@@ -167,6 +167,11 @@ bool Engine::drive(const Token& token, Duration limit) {
   return true;
 }
 
+std::vector<int> Engine::missing(const Token& token) {
+  const std::lock_guard lock(mutex_);
+  return waiting_.is_done(token) ? std::vector<int>{} : waiting_.missing(token);
+}
+
 bool Engine::move_beside(bool all) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return false;

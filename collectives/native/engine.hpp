@@ -51,6 +51,9 @@ class Engine {
   /// waiting); whether it is complete. Throws CollectiveAborted and Timeout.
   bool wait(const Token& token, Duration limit);
 
+  /// The ranks that `token` waits for, ascending; none if it is complete.
+  std::vector<int> missing(const Token& token);
+
   void abort(AbortKind kind, const std::string& reason);
   std::string abort_reason();
   /// Returns once no thread moves an operation of this rank.

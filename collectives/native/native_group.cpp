@@ -60,6 +60,8 @@ class NativeWork final : public Work {
     return receives && token_.transfer->done ? token_.transfer->call.peer : -1;
   }
 
+  std::vector<int> missing() const { return engine_->missing(token_); }
+
  private:
   bool advance(Duration limit) override {
     const MonotonicClock clock;
@@ -171,6 +173,11 @@ std::size_t native_tree_bytes(const std::vector<LeafInterval>& leaves, std::size
   for (auto interval : leaves) most = std::max(most, canonical_nodes(interval, leaves.back().end).size());
   const std::size_t bytes = count * element_size(dtype);
   return most * std::max(kCacheLine, (bytes + kCacheLine - 1) / kCacheLine * kCacheLine);
+}
+
+std::vector<int> missing_ranks(const Work& work) {
+  const auto* native = dynamic_cast<const NativeWork*>(&work);
+  return native != nullptr ? native->missing() : std::vector<int>{};
 }
 
 std::unique_ptr<ProcessGroup> make_native_group(NativeGroupOptions options) {

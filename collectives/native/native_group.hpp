@@ -67,4 +67,9 @@ std::size_t native_tree_bytes(const std::vector<LeafInterval>& leaves, std::size
 /// Returns at once: nobody is waited for. Element types and operations: see kernels.hpp; CPU buffers only.
 std::unique_ptr<ProcessGroup> make_native_group(NativeGroupOptions options);
 
+/// The ranks that an operation of a native group waits for, ascending, as far as this rank knows: those that
+/// have not called it. Empty: it is complete, or of another backend. For who waits and wants to say for whom,
+/// before the timeout does.
+std::vector<int> missing_ranks(const Work& work);
+
 }  // namespace troupe::collectives

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "actors/ddp/torch_compat.hpp"
-#include "actors/train/engine/optimizer_state.hpp"
+#include "actors/ddp/optimizer_state.hpp"
 #include "runtime/core/assert.hpp"
 #include "runtime/core/error.hpp"
 

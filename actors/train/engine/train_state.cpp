@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "actors/ddp/torch_compat.hpp"
-#include "actors/train/engine/optimizer_state.hpp"
+#include "actors/ddp/optimizer_state.hpp"
 
 namespace troupe::train {
 namespace {

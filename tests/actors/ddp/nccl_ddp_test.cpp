@@ -10,7 +10,9 @@
 #include <stdexcept>
 #include <thread>
 
+#include "actors/ddp/broadcast_state.hpp"
 #include "actors/ddp/distributed_data_parallel.hpp"
+#include "actors/ddp/distributed_optimizer.hpp"
 #include "actors/ddp/grad_scaler.hpp"
 #include "actors/ddp/post_local_sgd.hpp"
 #include "collectives/nccl/nccl_group.hpp"
@@ -90,6 +92,29 @@ TEST_CASE("gradients over NCCL have the bits of the native group, with every hoo
     if (ddp.buckets().size() != 2) return "it is one bucket";
     if (hook != "none") ddp.register_comm_hook(hook_called(hook));
     train(ddp, 4);
+    return state_text(*net);
+  });
+}
+
+TEST_CASE("a DistributedOptimizer over NCCL has the bits of the native group") {
+  const int ranks = GENERATE(1, 2, 4);
+  const auto op = GENERATE(GradientOp::kAverage, GradientOp::kAdasum);
+  const auto compression = GENERATE(Compression::kNone, Compression::kFp16);
+  CAPTURE(ranks, op == GradientOp::kAdasum, compression == Compression::kFp16);
+  check_same_bits(ranks, [&](const Group& group) {
+    Pair net = seeded_pair(kWidth);
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    broadcast_parameters(*net, *group);
+    DistributedOptimizer optimizer(sgd, net->named_parameters(), group,
+                                   {.compression = compression, .op = op, .fusion_threshold_mb = 1});
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      net->forward(input(group->rank() + 8 * step, kWidth)).square().mean().backward();
+      optimizer.step();
+    }
+    broadcast_optimizer_state(sgd, *group, group->size() - 1);
+    forget_gradients(*net);  // Adasum leaves each rank its own
+    for (torch::Tensor& parameter : net->parameters()) parameter.mutable_grad() = parameter.detach().clone();
     return state_text(*net);
   });
 }

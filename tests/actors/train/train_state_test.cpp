@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "actors/train/engine/numerics.hpp"
-#include "actors/train/engine/optimizer_state.hpp"
+#include "actors/ddp/optimizer_state.hpp"
 #include "runtime/core/error.hpp"
 #include "tests/actors/train/train_jobs.hpp"
 

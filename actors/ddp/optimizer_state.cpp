@@ -1,4 +1,4 @@
-#include "actors/train/engine/optimizer_state.hpp"
+#include "actors/ddp/optimizer_state.hpp"
 
 #include <torch/optim.h>
 

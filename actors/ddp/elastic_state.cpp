@@ -1,0 +1,240 @@
+#include "actors/ddp/elastic_state.hpp"
+
+#include <fcntl.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <span>
+#include <sstream>
+#include <utility>
+
+#include "actors/ddp/agreement.hpp"
+#include "actors/ddp/broadcast_state.hpp"
+#include "runtime/core/error.hpp"
+#include "runtime/core/fd.hpp"
+#include "runtime/core/log.hpp"
+
+namespace troupe::train {
+
+using collectives::ProcessGroup;
+
+namespace {
+
+torch::Tensor copy_of(const torch::Tensor& tensor) {
+  return tensor.detach().cpu().clone();
+}
+
+torch::Tensor tensor_of(const std::string& text) {
+  torch::Tensor bytes = torch::empty({static_cast<std::int64_t>(text.size())}, torch::kUInt8);
+  if (!text.empty()) std::memcpy(bytes.data_ptr(), text.data(), text.size());
+  return bytes;
+}
+std::string characters_of(const torch::Tensor& bytes) {
+  return {static_cast<const char*>(bytes.data_ptr()), bytes.nbytes()};
+}
+
+/// Whole or not at all.
+void write_whole(const std::string& path, const std::string& bytes) {
+  const auto failed = [&](const char* call) {
+    throw_error(
+        io_error("cannot write the commit " + path + ": " + call, errno, "look at the disk and the folder"));
+  };
+  const std::string temporary = path + ".new";
+  {
+    const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (!fd) failed("open");
+    for (std::size_t at = 0; at < bytes.size();) {
+      const ssize_t wrote = ::write(fd.get(), bytes.data() + at, bytes.size() - at);
+      if (wrote < 0 && errno == EINTR) continue;
+      if (wrote < 0) failed("write");
+      at += static_cast<std::size_t>(wrote);
+    }
+    if (::fsync(fd.get()) != 0) failed("fsync");
+  }
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) failed("rename");
+}
+
+}  // namespace
+
+ElasticState::ElasticState(torch::nn::Module& module, torch::optim::Optimizer& optimizer,
+                           ElasticOptions options)
+    : module_(module), optimizer_(optimizer), options_(std::move(options)) {
+  (void)facts_of(optimizer_);  // throws for one whose state is not known
+  for (const auto& item : module_.named_parameters()) tensors_.push_back({item.key(), item.value()});
+  for (const auto& item : module_.named_buffers()) {
+    if (item.value().defined()) tensors_.push_back({item.key(), item.value()});
+  }
+}
+
+void ElasticState::add_bytes(std::string name, std::uint8_t* bytes, std::size_t size) {
+  const auto refuse = [&](const char* why, const char* todo) {
+    throw BadConfig("cannot add the value " + name + " to an elastic state", why, todo);
+  };
+  if (synced_) refuse("it was synced already", "add values before run_elastic() or sync()");
+  if (std::any_of(values_.begin(), values_.end(), [&](const Value& value) { return value.name == name; }))
+    refuse("there is one of that name", "give each value a name of its own");
+  values_.push_back({std::move(name), bytes, size});
+}
+
+std::vector<Fact> ElasticState::facts() const {
+  std::vector<Fact> all;
+  for (const NamedTensor& tensor : tensors_) all.push_back(fact_of("tensor", tensor));
+  for (Fact& fact : facts_of(optimizer_)) all.push_back(std::move(fact));
+  for (const Value& value : values_)
+    all.push_back({"value " + value.name, std::to_string(value.size) + " bytes"});
+  return all;
+}
+
+ElasticState::Commit ElasticState::taken() const {
+  Commit commit;
+  for (const NamedTensor& tensor : tensors_) commit.tensors.push_back(copy_of(tensor.tensor));
+  commit.optimizer = snapshot_of(optimizer_);
+  for (torch::Tensor* tensor : commit.optimizer.tensors()) *tensor = copy_of(*tensor);
+  for (const Value& value : values_)
+    commit.values.insert(commit.values.end(), value.bytes, value.bytes + value.size);
+  return commit;
+}
+
+void ElasticState::commit() {
+  last_ = taken();
+  ++commits_;
+  if (writes_) write();
+}
+
+void ElasticState::restore() {
+  if (!has_commit()) {
+    throw BadConfig("cannot restore an elastic state", "nothing was committed",
+                    "call sync() or commit() before");
+  }
+  const torch::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) tensors_[i].tensor.detach().copy_(last_.tensors[i]);
+  for (torch::Tensor& parameter : module_.parameters()) parameter.mutable_grad() = torch::Tensor();
+  OptimizerSnapshot snapshot = last_.optimizer;
+  for (torch::Tensor* tensor : snapshot.tensors()) *tensor = tensor->clone();
+  std::size_t index = 0;  // its fields are where their parameters are
+  for (auto& group : optimizer_.param_groups()) {
+    for (const torch::Tensor& parameter : group.params()) {
+      for (OptimizerField& field : snapshot.fields[index]) field.tensor = field.tensor.to(parameter.device());
+      ++index;
+    }
+  }
+  install(optimizer_, snapshot);
+  const std::uint8_t* at = last_.values.data();
+  for (const Value& value : values_) {
+    std::memcpy(value.bytes, at, value.size);
+    at += value.size;
+  }
+}
+
+/// The file: torch::save of tensors. What it is of, as text; the number of the commit; the optimizer's
+/// fields, as text; parameters and buffers; what the optimizer keeps; values.
+void ElasticState::write() const {
+  std::string of;
+  for (const Fact& fact : facts()) of += fact.name + '\t' + fact.value + '\n';
+  std::vector<torch::Tensor> all{tensor_of(of),
+                                 torch::tensor(static_cast<std::int64_t>(commits_), torch::kInt64),
+                                 tensor_of(text_of(last_.optimizer))};
+  all.insert(all.end(), last_.tensors.begin(), last_.tensors.end());
+  OptimizerSnapshot optimizer = last_.optimizer;
+  for (const torch::Tensor* tensor : optimizer.tensors()) all.push_back(*tensor);
+  all.push_back(tensor_of(std::string(last_.values.begin(), last_.values.end())));
+  std::ostringstream bytes;
+  torch::save(all, bytes);
+  write_whole(options_.file, bytes.str());
+}
+
+void ElasticState::read() {
+  const auto refuse = [&](const std::string& why) {
+    throw BadInput({ErrorCode::kBadInput,
+                    "cannot begin with the commit " + options_.file,
+                    why,
+                    "give the file of this program, or remove it to begin anew",
+                    {},
+                    {}});
+  };
+  std::vector<torch::Tensor> all;
+  try {
+    torch::load(all, options_.file);
+  } catch (const c10::Error& error) {
+    refuse(error.what_without_backtrace());
+  }
+  if (all.size() < 4) refuse("it is no commit");
+  const std::vector<Fact> mine = facts();
+  std::istringstream lines(characters_of(all[0]));
+  std::string line;
+  for (const Fact& fact : mine) {
+    const std::string wanted = fact.name + '\t' + fact.value;
+    if (!std::getline(lines, line) || line != wanted) {
+      std::replace(line.begin(), line.end(), '\t', ' ');
+      refuse("it has " + (lines ? line : "nothing") + ", where this program has " + fact.name + ' ' +
+             fact.value);
+    }
+  }
+  if (std::getline(lines, line)) refuse("it has more than this program: " + line);
+  Commit commit;
+  commit.optimizer = snapshot_for(optimizer_, characters_of(all[2]));
+  const std::vector<torch::Tensor*> kept = commit.optimizer.tensors();
+  if (all.size() != 4 + tensors_.size() + kept.size()) refuse("it is cut off");
+  auto next = all.begin() + 3;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) commit.tensors.push_back(*next++);
+  for (torch::Tensor* tensor : kept) *tensor = *next++;
+  const std::string values = characters_of(*next);
+  commit.values.assign(values.begin(), values.end());
+  last_ = std::move(commit);
+  commits_ = static_cast<std::uint64_t>(all[1].item<std::int64_t>());
+  restore();
+}
+
+void ElasticState::sync(ProcessGroup& group) {
+  check_agreement(group.host_group(), facts());
+  writes_ = group.rank() == 0 && !options_.file.empty();
+  if (writes_ && !synced_ && ::access(options_.file.c_str(), F_OK) == 0) {
+    try {
+      read();
+    } catch (const Error& error) {
+      group.abort(error.what());  // the others wait for what it says
+      throw;
+    }
+  }
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(group.size()));
+  group.host_group().all_gather(std::span(&commits_, 1), all)->wait();
+  const auto most = std::max_element(all.begin(), all.end());
+  const int root = static_cast<int>(most - all.begin());
+  std::vector<torch::Tensor> tensors;
+  for (const NamedTensor& tensor : tensors_) tensors.push_back(tensor.tensor);
+  broadcast_tensors(group, tensors, root);
+  broadcast_optimizer_state(optimizer_, group, root);
+  for (const Value& value : values_)
+    group.host_group().broadcast(std::span(value.bytes, value.size), root)->wait();
+  commits_ = *most;
+  synced_ = true;
+  last_ = taken();
+}
+
+void run_elastic(std::shared_ptr<ProcessGroup> group, ElasticState& state,
+                 const std::function<void(const std::shared_ptr<ProcessGroup>&)>& body, int reset_limit) {
+  for (int resets = 0;; ++resets) {
+    std::string why;
+    try {
+      state.sync(*group);
+      body(group);
+      return;
+    } catch (const CollectiveAborted& error) {
+      if (resets == reset_limit) throw;
+      why = error.what();
+    } catch (const Timeout& error) {
+      if (resets == reset_limit) throw;
+      why = error.what();
+    }
+    log(LogLevel::kWarning, "back to commit " + std::to_string(state.commits()) + ": " + why);
+    group = group->rebuild();
+    if (state.has_commit()) state.restore();
+  }
+}
+
+}  // namespace troupe::train

@@ -1,0 +1,188 @@
+#include "actors/ddp/elastic_state.hpp"
+
+#include <torch/torch.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "actors/ddp/distributed_optimizer.hpp"
+#include "collectives/rendezvous/init.hpp"
+#include "runtime/core/error.hpp"
+#include "tests/actors/ddp/support.hpp"
+#include "tests/support/files.hpp"
+
+namespace troupe::train::testing {
+namespace {
+
+using test::TempFolder;
+
+torch::Tensor loss_of(Pair& net, int step, int rank) {
+  return (net->forward(input(rank)) - torch::cos(input(step))).square().mean();
+}
+
+/// What a program trains: Adam on Pair, a step a call.
+struct Program {
+  explicit Program(const std::string& file = {}) : state(*net, adam, {file}) { state.add("step", step); }
+  void train(DistributedOptimizer& optimizer) {
+    optimizer.zero_grad();
+    loss_of(net, step, optimizer.group().rank()).backward();
+    optimizer.step();
+    ++step;
+  }
+  std::string text() {
+    forget_gradients(*net);
+    for (torch::Tensor& parameter : net->parameters()) parameter.mutable_grad() = parameter.detach().clone();
+    return gradients_text(*net) + std::to_string(step) + ' ' + std::to_string(state.commits());
+  }
+
+  Pair net = [] {
+    torch::manual_seed(1);
+    return Pair();
+  }();
+  torch::optim::Adam adam{net->parameters(), torch::optim::AdamOptions(0.01)};
+  int step = 0;
+  ElasticState state;
+};
+
+TEST_CASE("after the death of a rank the others go on from the last commit without it") {
+  const TempFolder folder;
+  const std::string url = "file://" + folder.path() + "/meeting";
+  const auto said = fork_ddp(3, [&](const Group& place) -> std::string {
+    const int me = place->rank();
+    const Group first =
+        collectives::init_process_group("native", url + "?rank=" + std::to_string(me) + "&world_size=3");
+    Program program;
+    int begun = 0;
+    run_elastic(first, program.state, [&](const Group& group) {
+      ++begun;
+      DistributedOptimizer optimizer(program.adam, program.net->named_parameters(), group);
+      while (program.step < 10) {
+        if (program.step % 4 == 0) program.state.commit();
+        if (me == 1 && program.step == 6) ::raise(SIGKILL);
+        program.train(optimizer);
+      }
+    });
+    if (begun != 2) return "begun " + std::to_string(begun) + " times";
+    // The same in one process: 3 ranks up to the commit at step 4, 2 from there.
+    Program alone;
+    for (; alone.step < 10; ++alone.step) {
+      const int ranks = alone.step < 4 ? 3 : 2;
+      forget_gradients(*alone.net);
+      for (int rank = 0; rank < ranks; ++rank) (loss_of(alone.net, alone.step, rank) / ranks).backward();
+      alone.adam.step();
+    }
+    for (std::size_t i = 0; i < alone.net->parameters().size(); ++i) {
+      if (!torch::allclose(alone.net->parameters()[i], program.net->parameters()[i], 1e-5, 1e-5))
+        return "differs";
+    }
+    return program.text();
+  });
+  CHECK_THAT(said[0], Catch::StartsWith("first.weight") && Catch::EndsWith(" 10 4"));
+  CHECK(said[1].find("-9") != std::string::npos);
+  CHECK(said[2] == said[0]);
+}
+
+TEST_CASE("a run that begins anew from a commit's file has the bits of one that was never stopped") {
+  const TempFolder folder;
+  const auto run = [](const std::string& file, int until) {
+    return fork_ddp(2, [&](const Group& group) {
+      Program program(file);
+      if (!file.empty() && group->rank() == 1) program.step = 77;  // what rank 0's file has counts
+      run_elastic(group, program.state, [&](const Group& of) {
+        DistributedOptimizer optimizer(program.adam, program.net->named_parameters(), of);
+        for (;;) {
+          if (program.step % 2 == 0) program.state.commit();
+          if (program.step == until) return;
+          program.train(optimizer);
+        }
+      });
+      return program.text();
+    });
+  };
+  const auto whole = run({}, 8);
+  const auto part = run(folder.path() + "/commit", 5);
+  CHECK_THAT(part[0], Catch::EndsWith(" 5 3"));
+  const auto rest = run(folder.path() + "/commit", 8);
+  CHECK_THAT(rest[0], Catch::EndsWith(" 8 6"));  // steps 0, 2, 4; 4 again, 6, 8
+  CHECK(rest[0].substr(0, rest[0].rfind(' ')) == whole[0].substr(0, whole[0].rfind(' ')));
+  CHECK(rest[0] == rest[1]);
+  CHECK(!std::filesystem::exists(folder.path() + "/commit.new"));
+}
+
+TEST_CASE("restore() takes parameters, buffers, the optimizer and values back, without a group") {
+  Program program;
+  const auto step = [&] {
+    forget_gradients(*program.net);
+    loss_of(program.net, program.step, 0).backward();
+    program.adam.step();
+    ++program.step;
+  };
+  CHECK_THAT(thrown_by([&] { program.state.restore(); }), Catch::Contains("nothing was committed"));
+  step();
+  program.state.commit();
+  step();
+  step();
+  const std::string wanted = program.text();
+  program.state.restore();
+  CHECK(program.step == 1);
+  step();
+  step();
+  CHECK(program.text() == wanted);
+}
+
+TEST_CASE("an elastic state refuses another program's file and values, with one clear error") {
+  using Catch::Contains;
+  const TempFolder folder;
+  const auto error_of = [](const std::function<void(const Group&)>& body) {
+    return fork_ddp(1, [&](const Group& group) { return thrown_by([&] { body(group); }); })[0];
+  };
+  CHECK(error_of([&](const Group& group) {
+          Program program(folder.path() + "/commit");
+          program.state.sync(*group);
+          program.state.commit();
+        }) == "nothing thrown");
+  CHECK_THAT(error_of([&](const Group& group) {
+               Pair wide(12);
+               torch::optim::Adam adam(wide->parameters(), 0.1);
+               ElasticState state(*wide, adam, {folder.path() + "/commit"});
+               state.sync(*group);
+             }),
+             Contains("BadInput") && Contains("it has tensor first.weight Float [8, 8], where this program "
+                                              "has tensor first.weight Float [12"));
+  CHECK_THAT(error_of([&](const Group& group) {
+               Program program(folder.path() + "/commit");
+               double best = 0;
+               program.state.add("best", best);
+               program.state.sync(*group);
+             }),
+             Contains("it has nothing, where this program has value best 8 bytes"));
+  std::ofstream(folder.path() + "/broken") << "no commit";
+  CHECK_THAT(error_of([&](const Group& group) {
+               Program program(folder.path() + "/broken");
+               program.state.sync(*group);
+             }),
+             Contains("BadInput: cannot begin with the commit") && Contains("remove it to begin anew"));
+  CHECK_THAT(error_of([&](const Group& group) {
+               Program program(folder.path() + "/no/such");
+               program.state.sync(*group);
+               program.state.commit();
+             }),
+             Contains("cannot write the commit"));
+  CHECK_THAT(error_of([](const Group&) {
+               Program program;
+               program.state.add("step", program.step);
+             }),
+             Contains("there is one of that name"));
+  CHECK_THAT(error_of([](const Group& group) {
+               Program program;
+               program.state.sync(*group);
+               program.state.add("late", program.step);
+             }),
+             Contains("it was synced already"));
+}
+
+}  // namespace
+}  // namespace troupe::train::testing
