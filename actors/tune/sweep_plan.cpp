@@ -25,16 +25,6 @@ Mode mode_of(const SweepPlan& plan) {
   return plan.mode.value_or(plan.metric.ends_with("loss") ? Mode::kMin : Mode::kMax);
 }
 
-std::string shell_word(const std::string& word) {
-  const bool is_plain = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
-    return std::isalnum(c) || std::string_view("-_./=:,+@%").find(char(c)) != std::string_view::npos;
-  });
-  if (is_plain) return word;
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
-
 }  // namespace
 
 void refuse(const std::string& why, const std::string& todo) {

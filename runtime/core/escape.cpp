@@ -29,6 +29,14 @@ std::string escape_name(std::string_view text) {
 std::string escape_text(std::string_view text) {
   return escape(text, "\n\t");
 }
+std::string shell_word(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:@%,";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
 std::string bounded_text(std::string text) {
   constexpr std::size_t kLongest = std::size_t{64} << 10;
   const std::size_t all = text.size();

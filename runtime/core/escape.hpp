@@ -10,6 +10,8 @@ namespace troupe {
 std::string escape_name(std::string_view text);
 /// A message of one or more lines: the same, but for newlines and tabs.
 std::string escape_text(std::string_view text);
+/// A word as a shell reads it back: in quotes where it needs them.
+std::string shell_word(const std::string& word);
 /// A text for people, cut beyond 64 KiB, with its length: one of many megabytes would not fit a message.
 std::string bounded_text(std::string text);
 

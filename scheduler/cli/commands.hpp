@@ -20,9 +20,6 @@ CLI::Validator whole_number(std::int64_t least, std::int64_t most);
 /// nothing.)
 CLI::Validator number_of(const std::string& what, int most);
 
-/// A word as a shell reads it back.
-std::string quoted(const std::string& word);
-
 struct StartOptions {
   bool head = false;
   std::uint16_t port = 6380;

@@ -78,7 +78,7 @@ void take(const JobOutput& output) {
 
 std::string entrypoint(const JobInfo& job) {
   std::string text;
-  for (const std::string& word : job.program) text += (text.empty() ? "" : " ") + quoted(word);
+  for (const std::string& word : job.program) text += (text.empty() ? "" : " ") + shell_word(word);
   return text;
 }
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "runtime/core/escape.hpp"
 #include "runtime/core/log.hpp"
 #include "runtime/link/socket/first_exchange.hpp"
 #include "scheduler/cli/commands.hpp"
@@ -214,8 +215,8 @@ Child Machines::start_node() {
 std::string Machines::describe() const {
   const std::string at = to_string(contact_->address);
   const bool is_default = folder_.path() == ClusterFolder::open(ClusterFolder::default_path()).value().path();
-  const std::string folder = is_default ? "" : " --folder " + quoted(folder_.path());
-  const std::string program = is_default ? "" : "TROUPE_FOLDER=" + quoted(folder_.path()) + " ";
+  const std::string folder = is_default ? "" : " --folder " + shell_word(folder_.path());
+  const std::string program = is_default ? "" : "TROUPE_FOLDER=" + shell_word(folder_.path()) + " ";
   const std::string process = std::to_string(::getpid());
   if (!options_.head)
     return "joined the cluster at " + at + " (process " + process + "; troupe stop" + folder + " ends it)\n";
